@@ -1,0 +1,43 @@
+#ifndef TRYST_CHANNEL_CHANNEL_H_
+#define TRYST_CHANNEL_CHANNEL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+
+// Moves tensors from one peer to us. It is one way: what the peer fetches from us goes
+// over the channel that the peer opened (docs/decisions/0003-one-way-channels.md).
+// Call only on the poller thread that owns it.
+class Channel {
+ public:
+  virtual ~Channel() = default;  // REQUIRES: Drained().
+
+  // Asks the peer for `key` of `step_id`. `args.destination`, if set, belongs to the
+  // channel, which the NIC may write, until `done` runs: exactly once, never inside this
+  // call, with no lock held, on args.executor. Ends early by args.cancellation,
+  // args.deadline or AbortStep(). Fails with kAborted (step ended, producer restarted)
+  // or kUnavailable (peer or link lost beyond what recovery mends).
+  virtual void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) = 0;
+
+  // Ends every fetch of the step with `why`. Fetches made later are not affected.
+  virtual void AbortStep(int64_t step_id, const absl::Status& why) = 0;
+
+  // Fails all that wait with `why` and starts to drain. Idempotent.
+  virtual void Close(absl::Status why) = 0;
+
+  // True once closed and no DMA can touch our memory any more.
+  virtual bool Drained() const = 0;
+
+  // One line: which path, its state, since when, and why.
+  virtual std::string Explain() const = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_CHANNEL_H_
