@@ -21,12 +21,12 @@ inline constexpr uint32_t kProtocolNewest = 1;
 struct Hello {
   uint32_t protocol_oldest = kProtocolOldest;
   uint32_t protocol_newest = kProtocolNewest;
-  std::string worker;         // Who speaks: "/job:ps/replica:0/task:1".
-  uint64_t incarnation = 0;   // Random per process life; never 0.
-  uint64_t epoch = 0;         // Of this connection, counted by the consumer from 1.
-  std::string path;           // "rdma/soft", "rdma/mlx5_0", "shm": what is being opened.
+  std::string worker;                    // Who speaks: "/job:ps/replica:0/task:1".
+  uint64_t incarnation = 0;              // Random per process life; never 0.
+  uint64_t epoch = 0;                    // Of this connection, counted by the consumer from 1.
+  std::string path;                      // "rdma/soft", "rdma/mlx5_0", "shm": what is being opened.
   std::vector<std::string> queue_pairs;  // QueuePair::LocalAddress() of each; secret.
-  std::string parameters;     // The back end's own block; its wire.h encodes it.
+  std::string parameters;                // The back end's own block; its wire.h encodes it.
 };
 
 using HelloDone = absl::AnyInvocable<void(absl::StatusOr<Hello>) &&>;

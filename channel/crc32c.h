@@ -1,0 +1,21 @@
+#ifndef TRYST_CHANNEL_CRC32C_H_
+#define TRYST_CHANNEL_CRC32C_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tryst {
+
+// CRC-32C (Castagnoli) of the bytes, continuing from `crc` (0 to start). Uses the
+// processor's instruction where there is one.
+uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes);
+
+// The same while copying: one pass over the memory instead of two.
+uint32_t CopyCrc32c(uint32_t crc, void* to, const void* from, size_t bytes);
+
+// The table version, for machines without the instruction and for tests.
+uint32_t Crc32cPortable(uint32_t crc, const void* data, size_t bytes);
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_CRC32C_H_

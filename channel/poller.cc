@@ -1,0 +1,280 @@
+#include "channel/poller.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mutex.h"
+
+namespace tryst {
+
+class Poller::FnTask final : public PollerTask {
+ public:
+  explicit FnTask(absl::AnyInvocable<void() &&> fn) : fn_(std::move(fn)) {}
+  void RunOnPoller() override {
+    std::unique_ptr<FnTask> self(this);
+    std::move(fn_)();
+  }
+
+ private:
+  absl::AnyInvocable<void() &&> fn_;
+};
+
+Poller::Poller(const Clock* clock, PollerOptions options)
+    : clock_(clock), options_(std::move(options)) {
+  epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  TRYST_CHECK(epoll_fd_ >= 0 && wake_fd_ >= 0) << "no descriptor left for a poller";
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = wake_fd_;
+  TRYST_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) == 0);
+  now_ns_ = clock_->NowNs();
+}
+
+Poller::~Poller() {
+  TRYST_CHECK(!thread_.joinable()) << "stop the poller first";
+  TRYST_CHECK(sources_.empty());
+  // What was posted too late to run: closures free themselves, other tasks are their owners'.
+  PollerTask* task = inbox_.exchange(nullptr);
+  while (task != nullptr) {
+    PollerTask* next = task->next_;
+    if (auto* fn = dynamic_cast<FnTask*>(task)) delete fn;
+    task = next;
+  }
+  close(epoll_fd_);
+  close(wake_fd_);
+}
+
+void Poller::Post(PollerTask* task) {
+  PollerTask* head = inbox_.load(std::memory_order_relaxed);
+  do {
+    task->next_ = head;
+  } while (!inbox_.compare_exchange_weak(head, task, std::memory_order_seq_cst,
+                                         std::memory_order_relaxed));
+  // Pairs with Sleep(): it sets asleep_ and then looks at the inbox.
+  if (asleep_.load(std::memory_order_seq_cst)) Wake();
+}
+
+void Poller::PostFn(absl::AnyInvocable<void() &&> fn) { Post(new FnTask(std::move(fn))); }
+
+void Poller::RunAndWait(absl::AnyInvocable<void() &&> fn) {
+  TRYST_CHECK(!OnThread());
+  Mutex mu;
+  CondVar done_cv;
+  bool done = false;
+  PostFn([&] {
+    std::move(fn)();
+    MutexLock lock(&mu);
+    done = true;
+    done_cv.NotifyOne();
+  });
+  MutexLock lock(&mu);
+  while (!done) done_cv.Wait(&mu);
+}
+
+void Poller::Wake() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then it is readable already.
+  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+}
+
+void Poller::Start() {
+  TRYST_CHECK(!thread_.joinable());
+  thread_ = std::thread([this] { Loop(); });
+  pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
+}
+
+void Poller::Stop() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_seq_cst);
+  Wake();
+  thread_.join();
+}
+
+void Poller::Loop() {
+  thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  int64_t idle_since_ns = -1;
+  for (;;) {
+    if (Step()) {
+      idle_since_ns = -1;
+      continue;
+    }
+    if (stopping_.load(std::memory_order_seq_cst) && inbox_.load() == nullptr) return;
+    if (idle_since_ns < 0) idle_since_ns = now_ns_;
+    if (now_ns_ - idle_since_ns >= options_.spin_us * 1000) Sleep();
+  }
+}
+
+bool Poller::Step() {
+  if (!thread_.joinable()) {
+    thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
+  now_ns_ = clock_->NowNs();
+  bool worked = false;
+  for (PollerSource* source : sources_) worked |= source->Poll();
+  worked |= RunInbox();
+  worked |= RunTimers();
+  RunFlushes();
+  return worked;
+}
+
+bool Poller::RunInbox() {
+  if (inbox_.load(std::memory_order_relaxed) == nullptr) return false;
+  PollerTask* newest = inbox_.exchange(nullptr, std::memory_order_acquire);
+  PollerTask* oldest = nullptr;
+  while (newest != nullptr) {
+    PollerTask* next = newest->next_;
+    newest->next_ = oldest;
+    oldest = newest;
+    newest = next;
+  }
+  while (oldest != nullptr) {
+    PollerTask* task = oldest;
+    oldest = task->next_;  // Read first: the task may post itself again.
+    task->RunOnPoller();
+  }
+  return true;
+}
+
+bool Poller::RunTimers() {
+  bool ran = false;
+  while (!timers_.empty() && timers_.front()->at_ns_ <= now_ns_) {
+    PollerTimer* timer = timers_.front();
+    CancelTimer(timer);
+    timer->OnTimer();
+    ran = true;
+  }
+  return ran;
+}
+
+void Poller::RunFlushes() {
+  // A flush may ask for another one; that belongs to the next turn.
+  flushing_.swap(flushes_);
+  for (PollerFlush*& flush : flushing_) {
+    if (flush == nullptr) continue;  // Forgotten.
+    flush->queued_ = false;
+    PollerFlush* const current = flush;
+    flush = nullptr;
+    current->Flush();
+  }
+  flushing_.clear();
+}
+
+void Poller::Sleep() {
+  asleep_.store(true, std::memory_order_seq_cst);
+  for (PollerSource* source : sources_) source->Arm();
+  // Anything that came before the arming is found by this turn.
+  if (inbox_.load(std::memory_order_seq_cst) != nullptr ||
+      stopping_.load(std::memory_order_seq_cst) || !flushes_.empty() || Step()) {
+    asleep_.store(false, std::memory_order_relaxed);
+    return;
+  }
+  int timeout_ms = -1;
+  const int64_t next_ns = NextTimerNs();
+  if (next_ns != std::numeric_limits<int64_t>::max()) {
+    // Rounded up: to wake early would mean to spin until the time has come.
+    const int64_t wait_ms = (next_ns - clock_->NowNs() + 999'999) / 1'000'000;
+    timeout_ms = static_cast<int>(std::clamp<int64_t>(wait_ms, 0, 60'000));
+  }
+  epoll_event events[16];
+  const int count = epoll_wait(epoll_fd_, events, 16, timeout_ms);
+  asleep_.store(false, std::memory_order_relaxed);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.fd != wake_fd_) continue;
+    uint64_t ignored;
+    [[maybe_unused]] const ssize_t got = read(wake_fd_, &ignored, sizeof(ignored));
+  }
+}
+
+int64_t Poller::NextTimerNs() const {
+  return timers_.empty() ? std::numeric_limits<int64_t>::max() : timers_.front()->at_ns_;
+}
+
+void Poller::AddSource(PollerSource* source) {
+  sources_.push_back(source);
+  if (source->event_fd() < 0) return;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = source->event_fd();
+  TRYST_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, source->event_fd(), &event) == 0)
+      << strerror(errno);
+}
+
+void Poller::RemoveSource(PollerSource* source) {
+  auto at = std::find(sources_.begin(), sources_.end(), source);
+  TRYST_CHECK(at != sources_.end());
+  sources_.erase(at);
+  if (source->event_fd() >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, source->event_fd(), nullptr);
+}
+
+void Poller::SetTimer(PollerTimer* timer, int64_t at_ns) {
+  CancelTimer(timer);
+  timer->at_ns_ = at_ns;
+  timers_.push_back(timer);
+  timer->heap_index_ = static_cast<int>(timers_.size()) - 1;
+  SiftUp(timers_.size() - 1);
+}
+
+void Poller::CancelTimer(PollerTimer* timer) {
+  if (timer->heap_index_ < 0) return;
+  const size_t index = static_cast<size_t>(timer->heap_index_);
+  timer->heap_index_ = -1;
+  PollerTimer* last = timers_.back();
+  timers_.pop_back();
+  if (last == timer) return;
+  PlaceTimer(index, last);
+  SiftUp(index);
+  SiftDown(static_cast<size_t>(last->heap_index_));
+}
+
+void Poller::PlaceTimer(size_t index, PollerTimer* timer) {
+  timers_[index] = timer;
+  timer->heap_index_ = static_cast<int>(index);
+}
+
+void Poller::SiftUp(size_t index) {
+  PollerTimer* timer = timers_[index];
+  while (index > 0) {
+    const size_t parent = (index - 1) / 2;
+    if (timers_[parent]->at_ns_ <= timer->at_ns_) break;
+    PlaceTimer(index, timers_[parent]);
+    index = parent;
+  }
+  PlaceTimer(index, timer);
+}
+
+void Poller::SiftDown(size_t index) {
+  PollerTimer* timer = timers_[index];
+  for (;;) {
+    size_t child = 2 * index + 1;
+    if (child >= timers_.size()) break;
+    if (child + 1 < timers_.size() && timers_[child + 1]->at_ns_ < timers_[child]->at_ns_) ++child;
+    if (timer->at_ns_ <= timers_[child]->at_ns_) break;
+    PlaceTimer(index, timers_[child]);
+    index = child;
+  }
+  PlaceTimer(index, timer);
+}
+
+void Poller::FlushThisTurn(PollerFlush* flush) {
+  if (flush->queued_) return;
+  flush->queued_ = true;
+  flushes_.push_back(flush);
+}
+
+void Poller::ForgetFlush(PollerFlush* flush) {
+  flush->queued_ = false;
+  std::replace(flushing_.begin(), flushing_.end(), flush, static_cast<PollerFlush*>(nullptr));
+  flushes_.erase(std::remove(flushes_.begin(), flushes_.end(), flush), flushes_.end());
+}
+
+}  // namespace tryst

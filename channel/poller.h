@@ -1,0 +1,152 @@
+#ifndef TRYST_CHANNEL_POLLER_H_
+#define TRYST_CHANNEL_POLLER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "base/clock.h"
+
+namespace tryst {
+
+class Poller;
+
+// Something to be run on the poller thread. It is its owner's: Post() takes no memory.
+// May be posted again once Run() has been entered, not before.
+class PollerTask {
+ public:
+  virtual ~PollerTask() = default;
+  virtual void RunOnPoller() = 0;
+
+ private:
+  friend class Poller;
+  PollerTask* next_ = nullptr;
+};
+
+// Something that fires at a time, on the poller thread. Owned by who sets it.
+class PollerTimer {
+ public:
+  virtual ~PollerTimer() = default;  // REQUIRES: not set.
+  virtual void OnTimer() = 0;
+  bool is_set() const { return heap_index_ >= 0; }
+
+ private:
+  friend class Poller;
+  int64_t at_ns_ = 0;
+  int heap_index_ = -1;
+};
+
+// Asked at the end of a turn, once however often it called FlushThisTurn(): where a
+// channel sends all that the turn gave it with one doorbell.
+class PollerFlush {
+ public:
+  virtual ~PollerFlush() = default;
+  virtual void Flush() = 0;
+
+ private:
+  friend class Poller;
+  bool queued_ = false;
+};
+
+// What a poller looks at in every turn: the completion queue of a NIC.
+class PollerSource {
+ public:
+  virtual ~PollerSource() = default;
+  // Does a bounded amount of work; true if there was any.
+  virtual bool Poll() = 0;
+  // Makes event_fd() readable when there is work. Poll() runs once more before the sleep.
+  virtual void Arm() = 0;
+  virtual int event_fd() const = 0;  // -1: cannot wake us.
+};
+
+struct PollerOptions {
+  std::string name = "tryst-poller";
+  // How long a turn without work is repeated before the thread sleeps.
+  int64_t spin_us = 20;
+};
+
+// One thread's work: completions, tasks posted by other threads, timers. Every channel,
+// operation and queue pair belongs to one poller and is touched by its thread alone.
+//
+// Either Start() gives it a thread, or one caller turns it with Step() (the simulator,
+// tests). Neither spins for ever: with nothing to do the thread sleeps in the kernel.
+class Poller {
+ public:
+  explicit Poller(const Clock* clock, PollerOptions options = {});
+  ~Poller();  // REQUIRES: stopped, no source added. Tasks never run are dropped.
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  // ---- Any thread ----
+  void Post(PollerTask* task);
+  // Allocates; for what happens rarely.
+  void PostFn(absl::AnyInvocable<void() &&> fn);
+  // Runs `fn` on the poller thread and waits. REQUIRES: started; not on the poller thread.
+  void RunAndWait(absl::AnyInvocable<void() &&> fn);
+  bool OnThread() const {
+    return thread_id_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
+  const Clock& clock() const { return *clock_; }
+
+  void Start();
+  // Runs what was posted before the call, then ends the thread. Idempotent.
+  void Stop();
+
+  // ---- Poller thread only (without Start(): the thread that calls Step()) ----
+  // One turn: sources, inbox, timers, flushes. True if there was any work.
+  bool Step();
+  // When the next timer is due; INT64_MAX: none.
+  int64_t NextTimerNs() const;
+
+  void AddSource(PollerSource* source);
+  void RemoveSource(PollerSource* source);
+  void SetTimer(PollerTimer* timer, int64_t at_ns);  // Moves one already set.
+  void CancelTimer(PollerTimer* timer);              // No-op when not set.
+  void FlushThisTurn(PollerFlush* flush);
+  void ForgetFlush(PollerFlush* flush);
+
+  // The clock as read at the start of this turn.
+  int64_t now_ns() const { return now_ns_; }
+
+ private:
+  class FnTask;
+
+  void Loop();
+  bool RunInbox();
+  bool RunTimers();
+  void RunFlushes();
+  void Sleep();
+  void Wake();
+  void SiftUp(size_t index);
+  void SiftDown(size_t index);
+  void PlaceTimer(size_t index, PollerTimer* timer);
+
+  // Constant after construction.
+  const Clock* const clock_;
+  const PollerOptions options_;
+  int epoll_fd_ = -1;
+  int wake_fd_ = -1;
+
+  // Any thread.
+  std::atomic<PollerTask*> inbox_{nullptr};  // Newest first.
+  std::atomic<bool> asleep_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::thread::id> thread_id_{};
+  std::thread thread_;
+
+  // Poller thread only.
+  std::vector<PollerSource*> sources_;
+  std::vector<PollerTimer*> timers_;  // A heap, the earliest first.
+  std::vector<PollerFlush*> flushes_;
+  std::vector<PollerFlush*> flushing_;
+  int64_t now_ns_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_POLLER_H_

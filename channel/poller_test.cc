@@ -1,0 +1,148 @@
+#include "channel/poller.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+class FakeClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns; }
+  int64_t now_ns = 1000;
+};
+
+struct NotingTimer final : PollerTimer {
+  NotingTimer(std::vector<int>* fired, int id) : fired(fired), id(id) {}
+  void OnTimer() override { fired->push_back(id); }
+  std::vector<int>* fired;
+  int id;
+};
+
+TEST(PollerTest, TimersFireInOrderOnceAndOnlyWhenDue) {
+  FakeClock clock;
+  Poller poller(&clock);
+  std::vector<int> fired;
+  NotingTimer a(&fired, 1), b(&fired, 2), c(&fired, 3), d(&fired, 4);
+  poller.SetTimer(&a, 3000);
+  poller.SetTimer(&b, 2000);
+  poller.SetTimer(&c, 2500);
+  poller.SetTimer(&d, 2200);
+  poller.CancelTimer(&d);
+  poller.SetTimer(&a, 2100);  // Moved.
+  EXPECT_FALSE(poller.Step());
+  EXPECT_EQ(poller.NextTimerNs(), 2000);
+  clock.now_ns = 2100;
+  EXPECT_TRUE(poller.Step());
+  EXPECT_EQ(fired, (std::vector<int>{2, 1}));
+  clock.now_ns = 9000;
+  poller.Step();
+  EXPECT_EQ(fired, (std::vector<int>{2, 1, 3}));
+  EXPECT_FALSE(poller.Step());
+}
+
+TEST(PollerTest, HeapKeepsItsOrderUnderRandomSettingAndCancelling) {
+  FakeClock clock;
+  Poller poller(&clock);
+  std::vector<int> fired;
+  std::vector<std::unique_ptr<NotingTimer>> timers;
+  uint32_t random = 12345;
+  for (int i = 0; i < 500; ++i) {
+    random = random * 1664525 + 1013904223;
+    timers.push_back(std::make_unique<NotingTimer>(&fired, static_cast<int>(random >> 12)));
+    poller.SetTimer(timers.back().get(), timers.back()->id);
+    if (i % 3 == 0) poller.CancelTimer(timers[static_cast<size_t>(i / 2)].get());
+  }
+  size_t set = 0;
+  for (const auto& timer : timers) set += timer->is_set();
+  clock.now_ns = 1 << 30;
+  poller.Step();
+  EXPECT_EQ(fired.size(), set);
+  EXPECT_TRUE(std::is_sorted(fired.begin(), fired.end()));
+}
+
+TEST(PollerTest, TasksOfOneThreadRunInOrderOnThePollerThread) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  std::vector<int> ran;
+  for (int i = 0; i < 1000; ++i) {
+    poller.PostFn([&, i] {
+      EXPECT_TRUE(poller.OnThread());
+      ran.push_back(i);
+    });
+  }
+  poller.RunAndWait([] {});
+  ASSERT_EQ(ran.size(), 1000u);
+  EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
+  EXPECT_FALSE(poller.OnThread());
+  poller.Stop();
+}
+
+TEST(PollerTest, StopRunsWhatWasPostedBefore) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  std::atomic<int> ran{0};
+  for (int i = 0; i < 100; ++i) poller.PostFn([&] { ++ran; });
+  poller.Stop();
+  EXPECT_EQ(ran, 100);
+}
+
+TEST(PollerTest, NoWakeUpIsLostBetweenThreads) {
+  SteadyClock clock;
+  PollerOptions options;
+  options.spin_us = 0;  // Goes to sleep at every chance.
+  Poller poller(&clock, options);
+  poller.Start();
+  for (int i = 0; i < 5000; ++i) poller.RunAndWait([] {});
+  poller.Stop();
+}
+
+TEST(PollerTest, IdleThreadUsesNoProcessor) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  poller.RunAndWait([] {});
+  usleep(20'000);
+  rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  usleep(300'000);
+  getrusage(RUSAGE_SELF, &after);
+  const int64_t used_us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * int64_t{1'000'000} +
+                          (after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
+                          (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * int64_t{1'000'000} +
+                          (after.ru_stime.tv_usec - before.ru_stime.tv_usec);
+  EXPECT_LT(used_us, 10'000);
+  poller.Stop();
+}
+
+struct CountingFlush final : PollerFlush {
+  void Flush() override { ++count; }
+  int count = 0;
+};
+
+TEST(PollerTest, FlushesOncePerTurnHoweverOftenAsked) {
+  FakeClock clock;
+  Poller poller(&clock);
+  CountingFlush flush;
+  poller.FlushThisTurn(&flush);
+  poller.FlushThisTurn(&flush);
+  poller.Step();
+  EXPECT_EQ(flush.count, 1);
+  poller.FlushThisTurn(&flush);
+  poller.ForgetFlush(&flush);
+  poller.Step();
+  EXPECT_EQ(flush.count, 1);
+}
+
+}  // namespace
+}  // namespace tryst
