@@ -1,0 +1,47 @@
+#ifndef TRYST_RENDEZVOUS_DTYPE_H_
+#define TRYST_RENDEZVOUS_DTYPE_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace tryst {
+
+// TensorFlow's numbers, so that an embedding runtime casts. They travel on the wire:
+// never renumber.
+enum class DType : uint8_t {
+  kInvalid = 0,
+  kFloat = 1,
+  kDouble = 2,
+  kInt32 = 3,
+  kUint8 = 4,
+  kInt16 = 5,
+  kInt8 = 6,
+  kString = 7,
+  kComplex64 = 8,
+  kInt64 = 9,
+  kBool = 10,
+  kBfloat16 = 14,
+  kUint16 = 17,
+  kComplex128 = 18,
+  kHalf = 19,
+  kUint32 = 22,
+  kUint64 = 23,
+  kFloat8E5m2 = 24,
+  kFloat8E4m3fn = 25,
+  kInt4 = 29,   // One element a byte, as TensorFlow keeps it in memory.
+  kUint4 = 30,  // Likewise.
+};
+
+// Bytes of one element; 0 for kString, kInvalid and any number that is no DType (a
+// peer may have sent it).
+uint32_t DTypeBytes(DType dtype);
+
+// True for every type with a fixed size and for kString.
+bool DTypeValid(DType dtype);
+
+absl::string_view DTypeName(DType dtype);  // "float", "int4"; "invalid" for anything else.
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_DTYPE_H_

@@ -1,0 +1,65 @@
+#ifndef TRYST_RENDEZVOUS_EXECUTOR_H_
+#define TRYST_RENDEZVOUS_EXECUTOR_H_
+
+#include <cstddef>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "base/mutex.h"
+
+namespace tryst {
+
+// Where user callbacks run. Safe from any thread. Work given to it runs exactly once.
+class Executor {
+ public:
+  using Work = absl::AnyInvocable<void() &&>;
+  virtual ~Executor() = default;
+  // Takes `*work`, or leaves it as it is and returns false when there is no room. Never
+  // blocks: a thread that must go on keeps the work and tries again.
+  [[nodiscard]] virtual bool TryRun(Work* work) = 0;
+  // Takes `work`, waiting for room if it must; on a thread of the executor itself,
+  // which cannot wait for itself, it runs at once instead.
+  virtual void Run(Work work) = 0;
+};
+
+// Runs everything in the call: for callers who promise brevity.
+class InlineExecutor final : public Executor {
+ public:
+  bool TryRun(Work* work) override;
+  void Run(Work work) override;
+};
+
+// A fixed number of threads over one bounded queue, in order. Allocates nothing once
+// built. The destructor runs what is queued and joins.
+class ThreadPoolExecutor final : public Executor {
+ public:
+  // REQUIRES: threads >= 1, max_queued >= 1.
+  ThreadPoolExecutor(int threads, size_t max_queued);
+  ~ThreadPoolExecutor() override;
+  bool TryRun(Work* work) override;
+  void Run(Work work) override;
+  size_t queued() const;
+
+ private:
+  void Loop();
+  bool OnOwnThread() const;
+  void Push(Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Constant after construction.
+  std::vector<std::thread> threads_;
+  std::vector<std::thread::id> thread_ids_;
+
+  mutable Mutex mu_;
+  CondVar not_empty_;
+  CondVar not_full_;
+  std::vector<Work> ring_ ABSL_GUARDED_BY(mu_);
+  size_t head_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_EXECUTOR_H_

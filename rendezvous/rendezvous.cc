@@ -1,0 +1,45 @@
+#include "rendezvous/rendezvous.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace tryst {
+namespace {
+
+// Shared by the waiting thread and `done`, so that whichever leaves last frees it.
+struct Waiter {
+  Mutex mu;
+  CondVar changed;
+  bool ended ABSL_GUARDED_BY(mu) = false;
+  Received received ABSL_GUARDED_BY(mu);
+};
+
+}  // namespace
+
+absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args,
+                                          absl::Duration timeout) {
+  auto waiter = std::make_shared<Waiter>();
+  Args own = args;
+  own.executor = nullptr;  // A busy executor must not hold the answer back.
+  const Deadline until = Deadline::After(clock(), timeout);
+  own.deadline = Deadline::AtNs(std::min(args.deadline.at_ns(), until.at_ns()));
+  RecvAsync(key, own,
+            [waiter](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
+                     bool is_dead) {
+              {
+                MutexLock lock(&waiter->mu);
+                waiter->received = {std::move(status), std::move(tensor), is_dead,
+                                    send_args.device_context, send_args.alloc_attrs};
+                waiter->ended = true;
+              }
+              waiter->changed.NotifyOne();
+            });
+  MutexLock lock(&waiter->mu);
+  while (!waiter->ended) waiter->changed.Wait(&waiter->mu);
+  if (!waiter->received.status.ok()) return waiter->received.status;
+  return std::move(waiter->received);
+}
+
+}  // namespace tryst

@@ -1,0 +1,124 @@
+#ifndef TRYST_RENDEZVOUS_RENDEZVOUS_H_
+#define TRYST_RENDEZVOUS_RENDEZVOUS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "rendezvous/cancellation.h"
+#include "rendezvous/executor.h"
+#include "rendezvous/tensor.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+
+struct AllocatorAttributes {
+  bool on_host = false;  // In host memory although the device of the key is not the CPU.
+  bool nic_compatible = false;
+  bool gpu_compatible = false;
+  int32_t scope_id = 0;
+};
+
+// What a caller knows of a device tensor's surroundings: its device and its stream.
+class DeviceContext {
+ public:
+  virtual ~DeviceContext() = default;
+  // Memory of this device (of the host for on_host), for a receive without destination.
+  virtual absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape,
+                                          const AllocatorAttributes& attributes) = 0;
+  // Copies between this device and the host or itself, after the work already queued on
+  // its stream. Both tensors are kept until `done` has run: exactly once, never in here.
+  virtual void StartCopy(const Tensor& from, const Tensor& into,
+                         absl::AnyInvocable<void(absl::Status) &&> done) = 0;
+};
+
+// What a caller may say beside the key. What it points to outlives `done`.
+struct Args {
+  std::shared_ptr<DeviceContext> device_context;
+  AllocatorAttributes alloc_attrs;
+  Tensor destination;  // Receives: caller's memory of the right type and shape to fill,
+                       // for a remote tensor or a copy. A local host tensor is shared.
+  Cancellation* cancellation = nullptr;  // Receives.
+  Deadline deadline;                     // Receives.
+  Executor* executor = nullptr;          // Receives: where `done` runs; null: in place, on
+                                         // whichever thread ends the receive.
+};
+
+// Called exactly once, never with a lock held. After it has been called nothing of the
+// rendezvous is touched any more, so it may drop the last reference to it. `tensor` is
+// invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a
+// receive that failed, `send_args` is empty.
+using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_args,
+                                       const Args& recv_args, Tensor tensor, bool is_dead) &&>;
+
+// One end of a RecvMany.
+struct Received {
+  absl::Status status;
+  Tensor tensor;
+  bool is_dead = false;
+  std::shared_ptr<DeviceContext> send_context;
+  AllocatorAttributes send_attrs;
+};
+
+// Called as DoneFn is, with the first failure of all and one result for each key in the
+// order of the keys. The results last for the call and may be moved from.
+using ManyDoneFn =
+    absl::AnyInvocable<void(absl::Status first_error, absl::Span<Received> results) &&>;
+
+struct SendItem {
+  TensorKey key;
+  Tensor tensor;
+  bool is_dead = false;
+};
+
+// Where producers and consumers of one step meet. Safe from any thread.
+//
+// Per key, sends meet receives first come, first served, both ways; each send meets one
+// receive. A dead tensor is an ordinary item. Nothing is remembered of a key whose items
+// have all met.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+
+  // Gives `tensor` to the receive of `key` that waits longest, or keeps it for the next.
+  // Never blocks. On an error nothing was sent: kInvalidArgument (empty key, not produced
+  // here), the abort's status (derived), kResourceExhausted (over a memory cap: WhenRoom).
+  [[nodiscard]] virtual absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor,
+                                          bool is_dead) = 0;
+  // One lock round per shard, all items with the same args. Takes the tensors it accepts.
+  // Refused as a whole, except that a step aborted meanwhile drops them as Send's would be.
+  [[nodiscard]] virtual absl::Status SendMany(absl::Span<SendItem> items, const Args& args) = 0;
+
+  // Calls `done` with the next tensor of `key`, at once when it is here. Otherwise ends
+  // with the abort's status (derived), kCancelled (derived), kDeadlineExceeded,
+  // kInvalidArgument. A receive that fails takes no tensor and leaves the order of its
+  // neighbours as it was. A tensor that is here is delivered even after the deadline.
+  // A null `done` throws the tensor away.
+  virtual void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) = 0;
+  // Like a RecvAsync for each key, with one callback when the last of them has ended.
+  // REQUIRES: args.destination is unset.
+  virtual void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
+                             ManyDoneFn done) = 0;
+  // Waits for RecvAsync on this thread; InfiniteDuration() for ever. args.executor is not
+  // used. args.deadline holds too.
+  absl::StatusOr<Received> Recv(const TensorKey& key, const Args& args, absl::Duration timeout);
+
+  // Fails what waits and what comes later. The first cause stays. REQUIRES: !status.ok().
+  virtual void StartAbort(const absl::Status& status) = 0;
+
+  // Calls `ready` once when a Send of `bytes` would fit under the memory caps, perhaps in
+  // here, or with the cause when the step is aborted. A hint: others may be quicker.
+  virtual void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) = 0;
+
+ protected:
+  virtual const Clock& clock() const = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_RENDEZVOUS_H_

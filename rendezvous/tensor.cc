@@ -1,0 +1,214 @@
+#include "rendezvous/tensor.h"
+
+#include <limits>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+// Header and bytes in one block.
+class HostStorage final : public Storage {
+ public:
+  // Null when there is no memory.
+  static Storage* New(uint64_t bytes) {
+    if (bytes > std::numeric_limits<size_t>::max() - kHeaderBytes) return nullptr;
+    void* block = ::operator new(kHeaderBytes + bytes, kAlign, std::nothrow);
+    if (block == nullptr) return nullptr;
+    return new (block) HostStorage(static_cast<char*>(block) + kHeaderBytes, bytes);
+  }
+
+ private:
+  static constexpr size_t kHeaderBytes = 64;
+  static constexpr std::align_val_t kAlign{Tensor::kAlignment};
+
+  HostStorage(void* data, uint64_t bytes) : Storage(data, bytes, MemorySpace()) {
+    static_assert(sizeof(HostStorage) <= kHeaderBytes);
+  }
+  ~HostStorage() override = default;
+  void OnUnused() override {
+    this->~HostStorage();
+    ::operator delete(static_cast<void*>(this), kAlign);
+  }
+};
+
+class AdoptedStorage final : public Storage {
+ public:
+  AdoptedStorage(void* data, uint64_t bytes, const MemorySpace& space, Tensor::Deleter deleter)
+      : Storage(data, bytes, space), deleter_(std::move(deleter)) {}
+
+ private:
+  ~AdoptedStorage() override {
+    if (deleter_) std::move(deleter_)();
+  }
+  Tensor::Deleter deleter_;
+};
+
+// Its data() is the vector's array.
+class StringStorage final : public Storage {
+ public:
+  explicit StringStorage(std::vector<std::string> elements)
+      : Storage(elements.data(), elements.size() * sizeof(std::string), MemorySpace()),
+        elements_(std::move(elements)) {}
+
+ private:
+  ~StringStorage() override = default;
+  std::vector<std::string> elements_;  // Moved, so that the array stays where it was.
+};
+
+// What one step of an offset is; a string tensor's offset counts in std::string.
+uint64_t StrideBytes(DType dtype) {
+  return dtype == DType::kString ? sizeof(std::string) : DTypeBytes(dtype);
+}
+
+}  // namespace
+
+TensorShape::TensorShape(std::initializer_list<int64_t> dims) {
+  absl::StatusOr<TensorShape> shape = Make(absl::MakeConstSpan(dims.begin(), dims.size()));
+  TRYST_CHECK(shape.ok()) << shape.status();
+  *this = *shape;
+}
+
+absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
+  if (dims.size() > kMaxRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Rank ", dims.size(), " is over the limit of ", kMaxRank));
+  }
+  TensorShape shape;
+  bool empty = false;
+  for (const int64_t dim : dims) {
+    if (dim < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Negative dimension in [", absl::StrJoin(dims, ","), "]"));
+    }
+    empty |= dim == 0;
+    if (dim != 0 && __builtin_mul_overflow(shape.elements_, dim, &shape.elements_)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("Too many elements in [", absl::StrJoin(dims, ","), "]"));
+    }
+    shape.dims_[shape.rank_++] = dim;
+  }
+  if (empty) shape.elements_ = 0;
+  return shape;
+}
+
+std::string TensorShape::ToString() const {
+  return absl::StrCat("[", absl::StrJoin(dims(), ","), "]");
+}
+
+absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape) {
+  const uint32_t element_bytes = DTypeBytes(dtype);
+  if (element_bytes == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("Type ", DTypeName(dtype), " (",
+                                                   static_cast<int>(dtype), ") has no fixed size"));
+  }
+  int64_t bytes;  // Signed: no object is larger than PTRDIFF_MAX.
+  if (__builtin_mul_overflow(shape.elements(), int64_t{element_bytes}, &bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Too many bytes: ", DTypeName(dtype), shape.ToString()));
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
+absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, const TensorShape& shape) {
+  if (dtype == DType::kString) {
+    if (static_cast<uint64_t>(shape.elements()) > std::vector<std::string>().max_size()) {
+      return absl::ResourceExhaustedError(absl::StrCat("No memory for string", shape.ToString()));
+    }
+    return FromStrings(std::vector<std::string>(shape.elements()), shape);
+  }
+  absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
+  if (!bytes.ok()) return bytes.status();
+  Storage* storage = HostStorage::New(*bytes);
+  if (storage == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("No memory for ", DTypeName(dtype), shape.ToString()));
+  }
+  return Tensor(StorageRef::Own(storage), 0, dtype, shape);
+}
+
+absl::StatusOr<Tensor> Tensor::Adopt(void* data, DType dtype, const TensorShape& shape,
+                                     const MemorySpace& space, Deleter deleter) {
+  absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
+  absl::Status status = bytes.status();
+  if (bytes.ok() && data == nullptr && *bytes != 0) {
+    status = absl::InvalidArgumentError(absl::StrCat("Null memory of ", *bytes, " bytes"));
+  }
+  if (!status.ok()) {
+    if (deleter) std::move(deleter)();
+    return status;
+  }
+  return Tensor(StorageRef::Own(new AdoptedStorage(data, *bytes, space, std::move(deleter))), 0,
+                dtype, shape);
+}
+
+absl::StatusOr<Tensor> Tensor::FromStorage(StorageRef storage, uint64_t offset, DType dtype,
+                                           const TensorShape& shape) {
+  absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
+  if (!bytes.ok()) return bytes.status();
+  if (!storage) return absl::InvalidArgumentError("Null storage");
+  if (offset > storage->bytes() || *bytes > storage->bytes() - offset) {
+    return absl::OutOfRangeError(absl::StrCat(*bytes, " bytes at ", offset, " do not fit in ",
+                                              storage->bytes(), " bytes of storage"));
+  }
+  return Tensor(std::move(storage), offset, dtype, shape);
+}
+
+absl::StatusOr<Tensor> Tensor::FromStrings(std::vector<std::string> elements,
+                                           const TensorShape& shape) {
+  if (elements.size() != static_cast<uint64_t>(shape.elements())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(elements.size(), " strings for shape ", shape.ToString()));
+  }
+  return Tensor(StorageRef::Own(new StringStorage(std::move(elements))), 0, DType::kString, shape);
+}
+
+absl::StatusOr<Tensor> Tensor::Slice(int64_t begin, int64_t end) const {
+  if (!valid() || shape_.rank() == 0) {
+    return absl::InvalidArgumentError("Only a tensor with an outermost dimension has slices");
+  }
+  if (begin < 0 || end < begin || end > shape_.dim(0)) {
+    return absl::OutOfRangeError(
+        absl::StrCat("Rows [", begin, ",", end, ") of ", shape_.ToString()));
+  }
+  std::vector<int64_t> dims(shape_.dims().begin(), shape_.dims().end());
+  const int64_t row_elements = dims[0] == 0 ? 0 : shape_.elements() / dims[0];
+  dims[0] = end - begin;
+  absl::StatusOr<TensorShape> shape = TensorShape::Make(dims);
+  if (!shape.ok()) return shape.status();
+  return Tensor(storage_, offset_ + begin * row_elements * StrideBytes(dtype_), dtype_, *shape);
+}
+
+absl::StatusOr<Tensor> Tensor::Reshape(const TensorShape& shape) const {
+  if (!valid() || shape.elements() != shape_.elements()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Cannot give ", shape_.ToString(), " the shape ", shape.ToString()));
+  }
+  return Tensor(storage_, offset_, dtype_, shape);
+}
+
+uint64_t Tensor::bytes() const {
+  if (dtype_ != DType::kString) return shape_.elements() * uint64_t{DTypeBytes(dtype_)};
+  uint64_t sum = 0;
+  for (const std::string& element : strings()) sum += element.size();
+  return sum;
+}
+
+absl::Span<const std::string> Tensor::strings() const { return mutable_strings(); }
+
+absl::Span<std::string> Tensor::mutable_strings() const {
+  TRYST_DCHECK(dtype_ == DType::kString);
+  return {static_cast<std::string*>(address()), static_cast<size_t>(shape_.elements())};
+}
+
+MemorySpace Tensor::space() const {
+  if (!storage_) return MemorySpace();
+  MemorySpace space = storage_->space();
+  if (space.kind == MemorySpace::Kind::kShared) space.segment_offset += offset_;
+  return space;
+}
+
+}  // namespace tryst

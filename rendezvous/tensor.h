@@ -1,0 +1,203 @@
+#ifndef TRYST_RENDEZVOUS_TENSOR_H_
+#define TRYST_RENDEZVOUS_TENSOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "rendezvous/dtype.h"
+
+namespace tryst {
+
+// Where bytes live.
+struct MemorySpace {
+  enum class Kind : uint8_t {
+    kHost,
+    kPinned,  // Host memory that a device can reach by DMA.
+    kShared,  // Host memory inside a shared segment.
+    kDevice,  // The address is the device's: never dereferenced here.
+  };
+  Kind kind = Kind::kHost;
+  int32_t device_ordinal = -1;  // kDevice; for kPinned, whose it is, if known.
+  uint64_t segment_id = 0;      // kShared.
+  uint64_t segment_offset = 0;  // kShared: of the storage's first byte.
+  bool host_readable() const { return kind != Kind::kDevice; }
+};
+
+// Dimensions, outermost first. A value; the product never overflows int64.
+class TensorShape {
+ public:
+  static constexpr int kMaxRank = 8;
+
+  TensorShape() = default;  // A scalar.
+  // REQUIRES: what Make() accepts. For shapes of our own; what comes from outside goes
+  // through Make().
+  TensorShape(std::initializer_list<int64_t> dims);
+  // kInvalidArgument: rank over kMaxRank, a negative dimension, or more than 2^63 - 1
+  // elements (zero dimensions left out, so that order does not matter).
+  static absl::StatusOr<TensorShape> Make(absl::Span<const int64_t> dims);
+
+  int rank() const { return rank_; }
+  int64_t dim(int i) const { return dims_[i]; }
+  absl::Span<const int64_t> dims() const { return {dims_, rank_}; }
+  int64_t elements() const { return elements_; }
+  std::string ToString() const;  // "[2,3]"
+
+  friend bool operator==(const TensorShape& a, const TensorShape& b) {
+    return a.dims() == b.dims();
+  }
+  friend bool operator!=(const TensorShape& a, const TensorShape& b) { return !(a == b); }
+
+ private:
+  int64_t elements_ = 1;
+  uint8_t rank_ = 0;
+  int64_t dims_[kMaxRank] = {};
+};
+
+// Bytes of `shape` elements of a fixed-size type. kInvalidArgument when the type has
+// no fixed size or the product overflows.
+absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape);
+
+// Bytes that several tensors share. Counted from any thread; the last Unref calls
+// OnUnused() on its own thread. A pool derives from it and takes its slot back there,
+// so that a recycled buffer costs no allocation.
+class Storage {
+ public:
+  Storage(void* data, uint64_t bytes, const MemorySpace& space)
+      : data_(data), bytes_(bytes), space_(space) {}
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  void* data() const { return data_; }
+  uint64_t bytes() const { return bytes_; }
+  const MemorySpace& space() const { return space_; }
+
+  void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref() {
+    // Alone: nobody else can take a reference, so no read-modify-write is needed.
+    if (refs_.load(std::memory_order_acquire) == 1 ||
+        refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      OnUnused();
+    }
+  }
+  bool unique() const { return refs_.load(std::memory_order_acquire) == 1; }
+
+ protected:
+  virtual ~Storage() = default;
+  // Nobody refers to it any more. Deletes, or keeps it for another Reuse().
+  virtual void OnUnused() { delete this; }
+  // REQUIRES: called from or after OnUnused(). Gives it one reference again.
+  void Reuse() { refs_.store(1, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint32_t> refs_{1};
+  void* const data_;
+  const uint64_t bytes_;
+  const MemorySpace space_;
+};
+
+// Owns one reference.
+class StorageRef {
+ public:
+  StorageRef() = default;
+  // Takes over the reference that a new or reused Storage is born with.
+  static StorageRef Own(Storage* storage) { return StorageRef(storage); }
+  StorageRef(const StorageRef& other) : storage_(other.storage_) {
+    if (storage_ != nullptr) storage_->Ref();
+  }
+  StorageRef(StorageRef&& other) noexcept : storage_(std::exchange(other.storage_, nullptr)) {}
+  StorageRef& operator=(StorageRef other) noexcept {
+    std::swap(storage_, other.storage_);
+    return *this;
+  }
+  ~StorageRef() {
+    if (storage_ != nullptr) storage_->Unref();
+  }
+  Storage* get() const { return storage_; }
+  Storage* operator->() const { return storage_; }
+  explicit operator bool() const { return storage_ != nullptr; }
+
+ private:
+  explicit StorageRef(Storage* storage) : storage_(storage) {}
+  Storage* storage_ = nullptr;
+};
+
+// Typed bytes with a shape. A cheap value: a copy shares the bytes. After Send the
+// bytes belong to every receiver and must not change; debug builds check
+// (docs/ARCHITECTURE.md).
+class Tensor {
+ public:
+  static constexpr size_t kAlignment = 64;
+  // Runs once, on whichever thread drops the last tensor that shares the bytes.
+  using Deleter = absl::AnyInvocable<void() &&>;
+
+  Tensor() = default;  // Of type kInvalid: what a dead item carries.
+
+  // Host memory, aligned to kAlignment, not cleared; kString gets empty elements.
+  // kInvalidArgument (type, overflow); kResourceExhausted (no memory).
+  static absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape);
+  // Foreign memory, without a copy. On an error `deleter` has run.
+  // kInvalidArgument: a type without fixed size, overflow, null for more than 0 bytes.
+  static absl::StatusOr<Tensor> Adopt(void* data, DType dtype, const TensorShape& shape,
+                                      const MemorySpace& space, Deleter deleter);
+  // A window of `storage`. kInvalidArgument, kOutOfRange.
+  static absl::StatusOr<Tensor> FromStorage(StorageRef storage, uint64_t offset, DType dtype,
+                                            const TensorShape& shape);
+  // kInvalidArgument when the shape wants another number of elements.
+  static absl::StatusOr<Tensor> FromStrings(std::vector<std::string> elements,
+                                            const TensorShape& shape);
+
+  // Rows [begin, end) of the outermost dimension. Shares the bytes.
+  // kInvalidArgument (scalar), kOutOfRange.
+  absl::StatusOr<Tensor> Slice(int64_t begin, int64_t end) const;
+  // The same elements in another shape. kInvalidArgument.
+  absl::StatusOr<Tensor> Reshape(const TensorShape& shape) const;
+
+  bool valid() const { return dtype_ != DType::kInvalid; }
+  DType dtype() const { return dtype_; }
+  const TensorShape& shape() const { return shape_; }
+  // Of a string tensor: what its elements hold, without their bookkeeping. Linear then.
+  uint64_t bytes() const;
+  // Null only for an invalid tensor; of 0 bytes it may be anything. REQUIRES: not kString.
+  const void* data() const { return address(); }
+  void* mutable_data() const { return address(); }  // REQUIRES: nobody else reads it yet.
+  template <typename T>
+  const T* data_as() const {
+    return static_cast<const T*>(data());
+  }
+  // REQUIRES: kString.
+  absl::Span<const std::string> strings() const;
+  absl::Span<std::string> mutable_strings() const;
+
+  // Of this tensor's first byte: a slice's segment_offset counts its offset in.
+  MemorySpace space() const;
+  const StorageRef& storage() const { return storage_; }
+  uint64_t storage_offset() const { return offset_; }
+  bool SharesBytesWith(const Tensor& other) const {
+    return storage_.get() != nullptr && storage_.get() == other.storage_.get();
+  }
+
+ private:
+  Tensor(StorageRef storage, uint64_t offset, DType dtype, const TensorShape& shape)
+      : storage_(std::move(storage)), offset_(offset), dtype_(dtype), shape_(shape) {}
+  void* address() const {
+    return storage_ ? static_cast<char*>(storage_->data()) + offset_ : nullptr;
+  }
+
+  StorageRef storage_;
+  uint64_t offset_ = 0;
+  DType dtype_ = DType::kInvalid;
+  TensorShape shape_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_TENSOR_H_

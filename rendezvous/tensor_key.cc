@@ -1,0 +1,230 @@
+#include "rendezvous/tensor_key.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace tryst {
+namespace {
+
+// Two numbers of 20 digits, a colon.
+constexpr size_t kMaxSuffixBytes = 41;
+constexpr size_t kMaxEchoBytes = 256;
+
+bool IsAlpha(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+
+bool ConsumeName(absl::string_view* in, absl::string_view* name) {
+  if (in->empty() || !IsAlpha(in->front())) return false;
+  size_t n = 1;
+  while (n < in->size() && (IsAlpha((*in)[n]) || IsDigit((*in)[n]) || (*in)[n] == '_')) ++n;
+  *name = in->substr(0, n);
+  in->remove_prefix(n);
+  return true;
+}
+
+// Decimal digits in their one spelling: no sign, no leading zero.
+bool ConsumeNumber(absl::string_view* in, uint64_t* number) {
+  size_t n = 0;
+  uint64_t value = 0;
+  for (; n < in->size() && IsDigit((*in)[n]); ++n) {
+    const uint64_t digit = (*in)[n] - '0';
+    if (__builtin_mul_overflow(value, uint64_t{10}, &value) ||
+        __builtin_add_overflow(value, digit, &value)) {
+      return false;
+    }
+  }
+  if (n == 0 || (n > 1 && in->front() == '0')) return false;
+  *number = value;
+  in->remove_prefix(n);
+  return true;
+}
+
+bool ConsumeNumber(absl::string_view* in, int32_t* number) {
+  uint64_t wide;
+  if (!ConsumeNumber(in, &wide) || wide > INT32_MAX) return false;
+  *number = static_cast<int32_t>(wide);
+  return true;
+}
+
+bool ParseIncarnation(absl::string_view in, uint64_t* incarnation) {
+  if (in.size() != 16) return false;
+  *incarnation = 0;
+  for (const char c : in) {
+    if (!IsDigit(c) && !(c >= 'a' && c <= 'f')) return false;
+    *incarnation = *incarnation << 4 | static_cast<uint64_t>(IsDigit(c) ? c - '0' : c - 'a' + 10);
+  }
+  return true;
+}
+
+// Everything up to the next ';', which is taken too; all the rest when there is none.
+absl::string_view ConsumePart(absl::string_view* in, bool* separator) {
+  const size_t end = in->find(';');
+  *separator = end != absl::string_view::npos;
+  const absl::string_view part = in->substr(0, end);
+  in->remove_prefix(*separator ? end + 1 : in->size());
+  return part;
+}
+
+absl::Status Invalid(absl::string_view text, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("Invalid  rendezvous key: ", absl::CHexEscape(text.substr(0, kMaxEchoBytes)),
+                   text.size() > kMaxEchoBytes ? "..." : "", " (", why, ")"));
+}
+
+uint64_t Mix(uint64_t a, uint64_t b) {
+  const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+// The same in every process, unlike absl::Hash, so that a simulation replays.
+uint64_t TextHash(absl::string_view text) {
+  uint64_t hash = text.size();
+  while (!text.empty()) {
+    uint64_t word = 0;
+    const size_t n = text.size() < 8 ? text.size() : 8;
+    memcpy(&word, text.data(), n);
+    hash = Mix(hash ^ word ^ 0x9e3779b97f4a7c15, 0xd6e8feb86659fd93);
+    text.remove_prefix(n);
+  }
+  return hash;
+}
+
+uint64_t KeyHash(uint64_t prefix_hash, uint64_t frame, uint64_t iter) {
+  return Mix(Mix(prefix_hash ^ frame, 0x9e3779b97f4a7c15) ^ iter, 0xd6e8feb86659fd93);
+}
+
+// Writes "frame:iter", which always fits, and returns its length.
+size_t WriteSuffix(uint64_t frame, uint64_t iter, char* out) {
+  char* const end = out + kMaxSuffixBytes;
+  char* p = std::to_chars(out, end, frame).ptr;
+  *p++ = ':';
+  return std::to_chars(p, end, iter).ptr - out;
+}
+
+}  // namespace
+
+bool ParseDeviceName(absl::string_view text, DeviceName* name) {
+  absl::string_view in = text;
+  if (!absl::ConsumePrefix(&in, "/job:") || !ConsumeName(&in, &name->job) ||
+      !absl::ConsumePrefix(&in, "/replica:") || !ConsumeNumber(&in, &name->replica) ||
+      !absl::ConsumePrefix(&in, "/task:") || !ConsumeNumber(&in, &name->task)) {
+    return false;
+  }
+  name->worker = text.substr(0, text.size() - in.size());
+  return absl::ConsumePrefix(&in, "/device:") && ConsumeName(&in, &name->type) &&
+         absl::ConsumePrefix(&in, ":") && ConsumeNumber(&in, &name->index) && in.empty();
+}
+
+TensorKey::Rep* TensorKey::NewRep(absl::string_view text) {
+  // Room for the longest suffix, so that TensorKeyPrefix::Assign can write in place.
+  void* block = malloc(sizeof(Rep) + text.size() + kMaxSuffixBytes);
+  if (block == nullptr) throw std::bad_alloc();
+  Rep* rep = new (block) Rep();
+  rep->refs.store(1, std::memory_order_relaxed);
+  rep->text_bytes = static_cast<uint32_t>(text.size());
+  memcpy(rep->text, text.data(), text.size());
+  return rep;
+}
+
+void TensorKey::Unref() {
+  if (rep_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    rep_->~Rep();
+    free(rep_);
+  }
+}
+
+absl::StatusOr<TensorKey> TensorKey::Parse(absl::string_view text) {
+  if (text.size() > kMaxBytes) {
+    return Invalid(text, absl::StrCat(text.size(), " bytes, the limit is ", kMaxBytes));
+  }
+  TensorKey key(NewRep(text));
+  Rep& rep = *key.rep_;
+  absl::string_view in(rep.text, rep.text_bytes);
+  bool separator[5];
+  rep.src_device = ConsumePart(&in, &separator[0]);
+  const absl::string_view incarnation = ConsumePart(&in, &separator[1]);
+  rep.dst_device = ConsumePart(&in, &separator[2]);
+  rep.edge = ConsumePart(&in, &separator[3]);
+  rep.prefix_bytes = static_cast<uint32_t>(rep.text_bytes - in.size());
+  absl::string_view suffix = ConsumePart(&in, &separator[4]);
+  if (!separator[3] || separator[4]) return Invalid(text, "not five parts");
+  if (!rep.src_device.empty() && !ParseDeviceName(rep.src_device, &rep.src)) {
+    return Invalid(text, "the source is not a full device name");
+  }
+  if (!ParseIncarnation(incarnation, &rep.src_incarnation)) {
+    return Invalid(text, "the incarnation is not 16 lower-case hex digits");
+  }
+  if (!ParseDeviceName(rep.dst_device, &rep.dst)) {
+    return Invalid(text, "the destination is not a full device name");
+  }
+  if (rep.edge.empty()) return Invalid(text, "no edge name");
+  if (!ConsumeNumber(&suffix, &rep.frame) || !absl::ConsumePrefix(&suffix, ":") ||
+      !ConsumeNumber(&suffix, &rep.iter) || !suffix.empty()) {
+    return Invalid(text, "the last part is not frame:iteration");
+  }
+  rep.prefix_hash = TextHash(absl::string_view(rep.text, rep.prefix_bytes));
+  rep.hash = KeyHash(rep.prefix_hash, rep.frame, rep.iter);
+  return key;
+}
+
+absl::StatusOr<TensorKeyPrefix> TensorKeyPrefix::Make(absl::string_view src_device,
+                                                      uint64_t src_incarnation,
+                                                      absl::string_view dst_device,
+                                                      absl::string_view edge) {
+  absl::StatusOr<TensorKey> key =
+      TensorKey::Parse(absl::StrCat(src_device, ";", absl::Hex(src_incarnation, absl::kZeroPad16),
+                                    ";", dst_device, ";", edge, ";0:0"));
+  if (!key.ok()) return key.status();
+  return TensorKeyPrefix(*std::move(key));
+}
+
+TensorKey TensorKeyPrefix::At(uint64_t frame, uint64_t iter) const {
+  TensorKey key;
+  Assign(frame, iter, &key);
+  return key;
+}
+
+void TensorKeyPrefix::Assign(uint64_t frame, uint64_t iter, TensorKey* key) const {
+  const TensorKey::Rep& zero = *at_zero_.rep_;
+  const bool in_place = key->rep_ != nullptr &&
+                        key->rep_->refs.load(std::memory_order_acquire) == 1 &&
+                        key->rep_->prefix_bytes == zero.prefix_bytes &&
+                        memcmp(key->rep_->text, zero.text, zero.prefix_bytes) == 0;
+  if (!in_place) {
+    *key = TensorKey(TensorKey::NewRep(absl::string_view(zero.text, zero.text_bytes)));
+    TensorKey::Rep& fresh = *key->rep_;
+    const auto moved = [&](absl::string_view view) {
+      return absl::string_view(fresh.text + (view.data() - zero.text), view.size());
+    };
+    const auto moved_name = [&](DeviceName name) {
+      if (name.worker.empty()) return name;
+      name.worker = moved(name.worker);
+      name.job = moved(name.job);
+      name.type = moved(name.type);
+      return name;
+    };
+    fresh.prefix_hash = zero.prefix_hash;
+    fresh.prefix_bytes = zero.prefix_bytes;
+    fresh.src_incarnation = zero.src_incarnation;
+    fresh.src_device = moved(zero.src_device);
+    fresh.dst_device = moved(zero.dst_device);
+    fresh.edge = moved(zero.edge);
+    fresh.src = moved_name(zero.src);
+    fresh.dst = moved_name(zero.dst);
+  }
+  TensorKey::Rep& rep = *key->rep_;
+  rep.text_bytes = static_cast<uint32_t>(rep.prefix_bytes +
+                                         WriteSuffix(frame, iter, rep.text + rep.prefix_bytes));
+  rep.frame = frame;
+  rep.iter = iter;
+  rep.hash = KeyHash(rep.prefix_hash, frame, iter);
+}
+
+}  // namespace tryst

@@ -1,0 +1,126 @@
+#ifndef TRYST_RENDEZVOUS_TENSOR_KEY_H_
+#define TRYST_RENDEZVOUS_TENSOR_KEY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tryst {
+
+// "/job:J/replica:R/task:T/device:TYPE:N", taken apart. Views into the key's text.
+struct DeviceName {
+  absl::string_view worker;  // "/job:J/replica:R/task:T"
+  absl::string_view job;
+  int32_t replica = 0;
+  int32_t task = 0;
+  absl::string_view type;
+  int32_t index = 0;
+};
+
+// Takes `text` apart, all of it; false when it is not a full device name.
+bool ParseDeviceName(absl::string_view text, DeviceName* name);
+
+// What a tensor of a step is called:
+//   src_device;incarnation;dst_device;edge;frame:iter
+// with the source device's incarnation as 16 lower-case hex digits and the loop frame
+// and iteration in decimal (0:0 outside of loops). The step is not part of it.
+//
+// A cheap value: copies share one immutable text. Every part has one spelling, so
+// equal keys are equal texts.
+class TensorKey {
+ public:
+  static constexpr size_t kMaxBytes = 4096;
+
+  TensorKey() = default;  // Empty: no tensor's.
+  // kInvalidArgument: "Invalid  rendezvous key: " (two spaces, as TensorFlow has it),
+  // the text, escaped and cut, and what is wrong with it. The source device may be
+  // empty: a send within one process.
+  static absl::StatusOr<TensorKey> Parse(absl::string_view text);
+
+  TensorKey(const TensorKey& other) : rep_(other.rep_) {
+    if (rep_ != nullptr) rep_->refs.fetch_add(1, std::memory_order_relaxed);
+  }
+  TensorKey(TensorKey&& other) noexcept : rep_(std::exchange(other.rep_, nullptr)) {}
+  TensorKey& operator=(TensorKey other) noexcept {
+    std::swap(rep_, other.rep_);
+    return *this;
+  }
+  ~TensorKey() {
+    if (rep_ != nullptr) Unref();
+  }
+
+  bool empty() const { return rep_ == nullptr; }
+  absl::string_view text() const {
+    return rep_ == nullptr ? absl::string_view() : absl::string_view(rep_->text, rep_->text_bytes);
+  }
+  // REQUIRES of what follows: !empty(). The views last as long as any copy of the key.
+  absl::string_view src_device() const { return rep_->src_device; }
+  absl::string_view dst_device() const { return rep_->dst_device; }
+  absl::string_view edge() const { return rep_->edge; }
+  uint64_t src_incarnation() const { return rep_->src_incarnation; }
+  uint64_t frame() const { return rep_->frame; }
+  uint64_t iter() const { return rep_->iter; }
+  const DeviceName& src() const { return rep_->src; }
+  const DeviceName& dst() const { return rep_->dst; }
+
+  // The same in every process.
+  uint64_t hash() const { return rep_ == nullptr ? 0 : rep_->hash; }
+  friend bool operator==(const TensorKey& a, const TensorKey& b) {
+    return a.rep_ == b.rep_ || (a.hash() == b.hash() && a.text() == b.text());
+  }
+  friend bool operator!=(const TensorKey& a, const TensorKey& b) { return !(a == b); }
+  template <typename H>
+  friend H AbslHashValue(H h, const TensorKey& key) {
+    return H::combine(std::move(h), key.hash());
+  }
+
+ private:
+  friend class TensorKeyPrefix;
+
+  // Header and text in one block.
+  struct Rep {
+    std::atomic<uint32_t> refs;
+    uint32_t text_bytes;
+    uint64_t hash;
+    uint64_t prefix_hash;
+    absl::string_view src_device, dst_device, edge;
+    uint64_t src_incarnation, frame, iter;
+    DeviceName src, dst;
+    uint32_t prefix_bytes;  // Up to and with the last ';'.
+    char text[];
+  };
+
+  explicit TensorKey(Rep* rep) : rep_(rep) {}
+  static Rep* NewRep(absl::string_view text);
+  void Unref();
+
+  Rep* rep_ = nullptr;
+};
+
+// The first four parts of a key, validated and hashed once, so that a loop only puts
+// its numbers behind them.
+class TensorKeyPrefix {
+ public:
+  // kInvalidArgument, as TensorKey::Parse.
+  static absl::StatusOr<TensorKeyPrefix> Make(absl::string_view src_device,
+                                              uint64_t src_incarnation,
+                                              absl::string_view dst_device, absl::string_view edge);
+
+  // One allocation.
+  TensorKey At(uint64_t frame, uint64_t iter) const;
+  // No allocation when nobody else holds what `*key` is and it came from this prefix.
+  void Assign(uint64_t frame, uint64_t iter, TensorKey* key) const;
+
+ private:
+  explicit TensorKeyPrefix(TensorKey at_zero) : at_zero_(std::move(at_zero)) {}
+  TensorKey at_zero_;  // Frame 0, iteration 0.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_TENSOR_KEY_H_

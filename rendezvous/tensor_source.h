@@ -1,0 +1,38 @@
+#ifndef TRYST_RENDEZVOUS_TENSOR_SOURCE_H_
+#define TRYST_RENDEZVOUS_TENSOR_SOURCE_H_
+
+#include <cstdint>
+
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+
+// The port that rendezvous/ offers: call me when this local tensor exists. The serving
+// side of a channel uses it. Safe from any thread. Implemented by StepRegistry.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // Takes the next tensor of `key`, as one RecvAsync of the step does: in order with
+  // every other take and receive of the key, and no other gets the same tensor. `done` as
+  // in rendezvous.h, perhaps inside this call.
+  //
+  // One take is cancelled through args.cancellation (kCancelled; nothing is consumed),
+  // which may live in the caller's operation: it is free again when `done` runs.
+  //
+  // A step that has not started is waited for, up to the registry's bounds
+  // (kResourceExhausted, kDeadlineExceeded). A step that was cleaned up answers at once
+  // with kAborted, or with what it failed with. kInvalidArgument: not produced by this
+  // worker, or no such device. kAborted: the key names another incarnation of the device.
+  //
+  // `request_id` is unique among all requests of all peers, as a random number is: a take
+  // whose id was seen lately is refused with kAborted, because a repeated request for a
+  // consumed tensor would wait for ever. 0: the caller removes repetitions itself.
+  virtual void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
+                    DoneFn done) = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_TENSOR_SOURCE_H_
