@@ -1,0 +1,257 @@
+"""The rules. Each takes a Tree and yields one line per breach: 'path:line: what and why'."""
+import os
+import re
+import subprocess
+
+from tree import line_of
+
+LEAVES = {"rendezvous", "verbs", "gpu", "proto"}
+# docs/ARCHITECTURE.md: who may use whom. Everybody may use itself, tools/ and docs/.
+LAW = {
+    "base": set(),
+    "rendezvous": {"base"},
+    "verbs": {"base"},
+    "gpu": {"base"},
+    "proto": {"base"},
+    "channel": {"base"} | LEAVES,
+    "server": {"base", "channel"} | LEAVES,
+    "tests": {"base", "channel", "server", "bench", "examples"} | LEAVES,
+    "bench": {"base", "channel", "server", "tests"} | LEAVES,
+    "examples": {"base", "channel", "server"} | LEAVES,
+    "docs": set(),
+    "tools": {"tests"},  # Macros bring in test mains.
+    ".ci": set(),
+}
+SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "channel", "server")
+# Back ends of one interface: they share the interface and nothing else.
+BACK_ENDS = [{"verbs/ibv", "verbs/soft", "verbs/sim"}]
+# Foreign headers, and the only shipped folders that may see them.
+FOREIGN = [
+    (re.compile(r"infiniband/|rdma/"), ("verbs/ibv",)),
+    (re.compile(r"cuda(_runtime\w*|_fp\w*|)\.h|driver_types\.h"), ("gpu",)),
+    (re.compile(r"grpcpp/|grpc/|google/protobuf/"), ("channel", "server", "proto")),
+]
+
+
+def top(path):
+    return path.split("/", 1)[0] if "/" in path else ""
+
+
+def edge_breach(source, target):
+    """Why `source` (a folder path) may not use `target`, or None."""
+    here, there = top(source + "/"), top(target + "/")
+    if here == there:
+        for ends in BACK_ENDS:
+            mine = [e for e in ends if (source + "/").startswith(e + "/")]
+            other = [e for e in ends if (target + "/").startswith(e + "/")]
+            if mine and other and mine != other:
+                return "back ends of one interface do not use each other"
+        return None
+    if here == "" or there in ("docs", "tools") or there not in LAW:
+        return None
+    if there not in LAW.get(here, ()):
+        return "%s may use %s" % (here, ", ".join(sorted(LAW.get(here, ()))) or "nothing")
+    return None
+
+
+def layering(tree):
+    for target in tree.targets():
+        for label in target.labels:
+            why = edge_breach(target.package, label.split(":")[0])
+            if why:
+                yield "%s:%d: %s -> %s: %s" % (target.build, target.line, target, label, why)
+    for path in tree.cpp():
+        for number, what, quoted in tree.includes(path):
+            why = edge_breach(os.path.dirname(path), os.path.dirname(what)) if quoted else None
+            if why:
+                yield "%s:%d: %s -> %s: %s" % (path, number, path, what, why)
+
+
+def foreign_headers(tree):
+    for path in tree.cpp():
+        if top(path) not in SHIPPED:
+            continue
+        for number, what, _ in tree.includes(path):
+            for pattern, folders in FOREIGN:
+                if pattern.match(what) and not path.startswith(tuple(f + "/" for f in folders)):
+                    yield "%s:%d: includes %s, which only %s may" % (path, number, what, " and ".join(folders))
+
+
+def folders(tree):
+    for folder in sorted({top(f) for f in tree.files} - set(LAW) - {""}):
+        yield "%s: no such room in the house (docs/ARCHITECTURE.md)" % folder
+
+
+def visibility(tree):
+    for target in tree.targets():
+        if target.kind == "package" and top(target.build) in set(SHIPPED) - {"base"}:
+            if "//visibility:public" in tree.read(target.build).split("default_visibility", 1)[-1].split("]")[0]:
+                yield "%s:%d: packages are private by default; open a target to who needs it" % (
+                    target.build, target.line)
+
+
+BANNED_WORDS = {"manager", "mgr", "util", "utils", "utility", "utilities", "helper", "helpers",
+                "misc", "info", "infos", "common", "internal"}
+ALLOWED_NAMES = {
+    "log_internal": "base/log.h: the macros' own types, which must be reachable and not be used",
+}
+DECLARED = re.compile(
+    r"\b(?:class|struct|union|enum(?:\s+class)?|namespace|using|message|service|rpc|package)\s+"
+    r"(?:(?:ABSL_[A-Z_]+(?:\([^)]*\))?|\[\[\w+\]\]|alignas\([^)]*\))\s+)*([A-Za-z_][\w:.]*)"
+    r"(?!\s*::)|#\s*define\s+(\w+)")
+
+
+def words(name):
+    return [w.lower() for w in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+def banned(name):
+    return name not in ALLOWED_NAMES and BANNED_WORDS.intersection(words(name))
+
+
+def names(tree):
+    reason = "says nothing: name it for what it does"
+    for path in tree.files:
+        for part in path.split("/"):
+            if banned(part):
+                yield "%s: the name %s %s" % (path, part, reason)
+    for target in tree.targets():
+        if banned(target.name):
+            yield "%s:%d: the target %s %s" % (target.build, target.line, target, reason)
+    for path in tree.cpp() + tree.of(".proto"):
+        code = tree.code(path)
+        for match in DECLARED.finditer(code):
+            name = match[1] or match[2]
+            if code[match.start():].startswith("using") and "=" not in code[match.end():match.end() + 3]:
+                continue  # A using-declaration names somebody else's.
+            if any(banned(part) for part in re.split(r"::|\.", name)):
+                yield "%s:%d: the name %s %s" % (path, line_of(code, match.start()), name, reason)
+
+
+# Read by their place, not through a BUILD file.
+ALIVE_BY_PLACE = re.compile(
+    r"[^/]+|.*/(BUILD|WORKSPACE)|docs/.*\.md|.*\.bzl|.*/README\.md|tools/shims/.*|\.ci/run")
+
+
+def dead_files(tree):
+    mentioned = set()
+    for target in tree.targets():
+        mentioned.update(target.files)
+        mentioned.update(label.replace(":", "/").lstrip("/") for label in target.labels)
+    scripts = {f: tree.read(f) for f in tree.of(".sh", ".py", "/run", "/vm-run", "/vm-build") + ["run"]
+               if f in tree.files}
+    for path in tree.files:
+        if ALIVE_BY_PLACE.fullmatch(path) or path in mentioned:
+            continue
+        name = os.path.basename(path)
+        if any(path in text or (os.path.dirname(path) == os.path.dirname(script) and name in text)
+               for script, text in scripts.items() if script != path):
+            continue
+        yield "%s: dead: no BUILD target and no script names it" % path
+
+
+def guards(tree):
+    for path in tree.of(".h", ".cuh"):
+        guard = "TRYST_%s_" % re.sub(r"\W", "_", path).upper()
+        if not re.search(r"^#ifndef %s\n#define %s\n" % (guard, guard), tree.read(path), re.MULTILINE):
+            yield "%s:1: the include guard is %s" % (path, guard)
+
+
+CLOCKS = (r"steady_clock::now|system_clock::now|high_resolution_clock|\bclock_gettime\b|absl::Now\b|"
+          r"\bgettimeofday\b|\btime\((NULL|nullptr|0)\)")
+# What, where it is the law, where it is allowed all the same, and why it is forbidden.
+FORBIDDEN = [
+    (r"absl::(Mutex|MutexLock|CondVar|ReaderMutexLock)\b", ".", r"$^",
+     "ThreadSanitizer cannot see it: base/mutex.h (docs/decisions/0001-mutex.md)"),
+    (r"std::(mutex|lock_guard|unique_lock|scoped_lock|shared_mutex|condition_variable\w*)\b", ".", r"base/mutex\.h",
+     "clang cannot prove it: base/mutex.h (docs/decisions/0001-mutex.md)"),
+    (r"std::string_view\b", ".", r"$^", "Debian's Abseil does not take it: absl::string_view"),
+    (r"\bthrow\b(?! std::bad_alloc)", "|".join(SHIPPED), r"$^",
+     "errors are absl::Status (only memory may run out as the language says)"),
+    (r"\bassert\s*\(", "|".join(SHIPPED), r"$^", "gone from the build that ships: TRYST_CHECK"),
+    (r"\.detach\s*\(\s*\)", ".", r"$^", "a detached thread has no owner"),
+    (CLOCKS, "rendezvous|verbs|gpu|channel", r".*_test\.cc|channel/grpc/.*",  # RPCs carry wall time.
+     "time comes in through base/clock.h"),
+    (r"#\s*(el)?if.*(CUDA|NVCC|GPU)", "|".join(SHIPPED), r".*\.cuh?", "CUDA is chosen by BUILD, never by #if"),
+]
+
+
+def forbidden_code(tree):
+    for pattern, where, allowed, why in FORBIDDEN:
+        for path in tree.cpp():
+            if not re.match(where, top(path)) or re.fullmatch(allowed, path):
+                continue
+            code = tree.code(path)
+            for match in re.finditer(pattern, code):
+                yield "%s:%d: %s: %s" % (path, line_of(code, match.start()), match[0], why)
+
+
+# These hold examples of what they forbid.
+def speaks_of_rules(path):
+    return path.startswith("tests/tidy/")
+
+
+def lines(tree, pattern):
+    for path in tree.files:
+        if speaks_of_rules(path) or path == "LICENSE" or not tree.is_text(path):
+            continue
+        for number, line in enumerate(tree.read(path).splitlines(), 1):
+            if re.search(pattern, line):
+                yield path, number, line.strip()
+
+
+def machine_paths(tree):
+    for path, number, line in lines(tree, r"(?<![\w.$}/-])/(work|home|root|Users|mnt)/\w"):
+        yield "%s:%d: a path of one machine: %s" % (path, number, line)
+
+
+def todos(tree):
+    for path, number, line in lines(tree, r"\b(TODO|FIXME|XXX|HACK)\b(?!\([a-z][\w.-]*\):)"):
+        yield "%s:%d: nobody owns it; write TODO(name): %s" % (path, number, line)
+
+
+def licence(tree):
+    if "LICENSE" not in tree.files or "Apache License" not in tree.read("LICENSE"):
+        yield "LICENSE: must be the Apache License 2.0"
+    for path, number, line in lines(tree, r"(?i)copyright (\(c\)|©|\d{4})|SPDX-License-Identifier: (?!Apache-2\.0)"):
+        yield "%s:%d: LICENSE covers every file; code of others stays out: %s" % (path, number, line)
+
+
+def links(tree):
+    known = set(tree.files) | {os.path.dirname(f) for f in tree.files}
+    for path in tree.of(".md"):
+        text = tree.read(path)
+        for match in re.finditer(r"\]\(([^)#\s]+)(#[^)]*)?\)", text):
+            if "://" in match[1] or match[1].startswith("mailto:"):
+                continue
+            target = os.path.normpath(os.path.join(os.path.dirname(path), match[1]))
+            if target not in known and not any(f.startswith(target + "/") for f in tree.files):
+                yield "%s:%d: the link %s leads nowhere" % (path, line_of(text, match.start()), match[1])
+
+
+def doc_tables(tree):
+    tested = {tuple(sorted(t.labels)) for t in tree.targets() if t.kind == "doc_table_test"}
+    for path in tree.of(".md"):
+        text = tree.read(path)
+        for match in re.finditer(r"^<!-- table: (//\S+)", text, re.MULTILINE):
+            doc = "%s:%s" % os.path.split(path)
+            if tuple(sorted([doc, match[1][2:]])) not in tested:
+                yield "%s:%d: no doc_table_test compares it with %s" % (path, line_of(text, match.start()), match[1])
+
+
+def script_syntax(tree):
+    for path in tree.files:
+        if path.endswith(".py"):
+            try:
+                compile(tree.read(path), path, "exec")
+            except SyntaxError as error:
+                yield "%s:%d: %s" % (path, error.lineno or 1, error.msg)
+        elif path.endswith(".sh") or re.match(r"#!.*\b(ba)?sh\b", tree.read(path)[:80]):
+            check = subprocess.run(["bash", "-n", os.path.join(tree.root, path)],
+                                   stderr=subprocess.PIPE, universal_newlines=True)
+            if check.returncode:
+                yield "%s: %s" % (path, check.stderr.strip().splitlines()[0])
+
+
+RULES = [layering, foreign_headers, folders, visibility, names, dead_files, guards, forbidden_code,
+         machine_paths, todos, licence, links, doc_tables, script_syntax]

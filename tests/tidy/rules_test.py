@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Each rule fires on a planted breach and on nothing else; a clean tree is clean."""
+import os
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+
+import rules  # noqa: E402
+import tree  # noqa: E402
+
+CLEAN = {
+    "WORKSPACE": "",
+    "LICENSE": "Apache License\nCopyright [yyyy] [name of copyright owner]\n",
+    "README.md": "Read [on](docs/ARCHITECTURE.md).\n",
+    "run": "#!/usr/bin/env bash\nexec tools/go.sh\n",
+    "tools/go.sh": "#!/bin/sh\nexit 0\n",
+    "docs/ARCHITECTURE.md": "# Architecture\n",
+    "docs/BUILD": 'exports_files(glob(["*.md"]))\n',
+    "base/BUILD": 'package(default_visibility = ["//visibility:public"])\n'
+                  'cc_library(name = "clock", hdrs = ["clock.h"])\n',
+    "base/clock.h": "#ifndef TRYST_BASE_CLOCK_H_\n#define TRYST_BASE_CLOCK_H_\n"
+                    "// time(nullptr) in a comment, 'throw' and \"std::mutex\" are harmless.\n"
+                    "constexpr int kNs = 1'000'000;\nconst char* const kText = \"class Manager {};\";\n"
+                    "#endif\n",
+    "rendezvous/BUILD": 'package(default_visibility = ["//visibility:private"])\n'
+                        'cc_library(name = "key", srcs = ["key.cc"], deps = ["//base:clock"])\n',
+    "rendezvous/key.cc": '#include "base/clock.h"\nnamespace tryst { class Key {}; }\n',
+    "verbs/BUILD": 'cc_library(name = "nic", srcs = ["nic.cc"])\n',
+    "verbs/nic.cc": "namespace tryst {}\n",
+    "channel/BUILD": 'cc_library(name = "pool", srcs = ["pool.cc"], deps = ["//rendezvous:key"])\n',
+    "channel/pool.cc": '#include <grpcpp/grpcpp.h>\n#include "rendezvous/key.h"\n',
+}
+
+
+class RulesTest(unittest.TestCase):
+    def breaches(self, rule, files):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in {**CLEAN, **files}.items():
+                full = os.path.join(root, path)
+                os.makedirs(os.path.dirname(full), exist_ok=True)
+                with open(full, "w") as f:
+                    f.write(text)
+            return list(rule(tree.Tree(root)))
+
+    def expect(self, rule, files, *pieces):
+        """One breach for each of `pieces`, which are parts of its line."""
+        found = self.breaches(rule, files)
+        self.assertEqual(len(found), len(pieces), found)
+        for line, piece in zip(found, pieces):
+            self.assertIn(piece, line)
+
+    def test_a_clean_tree_is_clean(self):
+        for rule in rules.RULES:
+            with self.subTest(rule.__name__):
+                self.expect(rule, {})
+
+    def test_every_rule_is_tested_here(self):
+        for rule in rules.RULES:
+            self.assertTrue(hasattr(self, "test_" + rule.__name__), rule.__name__)
+
+    def test_layering(self):
+        self.expect(rules.layering,
+                    {"verbs/ibv/BUILD": 'cc_library(\n    name = "ibv",\n    deps = ["//rendezvous:tensor"],\n)\n'},
+                    "verbs/ibv/BUILD:1: verbs/ibv:ibv -> rendezvous:tensor: verbs may use base")
+        self.expect(rules.layering, {"verbs/nic.cc": '\n#include "rendezvous/key.h"\n'},
+                    "verbs/nic.cc:2: verbs/nic.cc -> rendezvous/key.h")
+
+    def test_layering_sees_selects_and_data(self):
+        self.expect(rules.layering,
+                    {"gpu/BUILD": 'cc_library(name = "a", deps = if_cuda(["//verbs:nic"], []))\n'
+                                  'cc_test(name = "b", data = [":x"] + select({"//tools:t": ["//server:s"]}))\n'},
+                    "gpu:a -> verbs:nic", "gpu:b -> server:s")
+
+    def test_layering_keeps_the_trunk_from_the_root_and_all_from_tests(self):
+        self.expect(rules.layering,
+                    {"channel/BUILD": 'cc_library(name = "c", deps = ["//server"])\n',
+                     "base/BUILD": 'cc_library(name = "d", deps = ["//tests/contract:nic"])\n'},
+                    "base:d -> tests/contract:nic: base may use nothing", "channel:c -> server:server")
+
+    def test_layering_keeps_back_ends_apart(self):
+        self.expect(rules.layering,
+                    {"verbs/soft/BUILD": 'cc_library(name = "soft", deps = ["//verbs:nic", "//verbs/sim:trace"])\n'},
+                    "verbs/soft:soft -> verbs/sim:trace: back ends")
+
+    def test_foreign_headers(self):
+        self.expect(rules.foreign_headers,
+                    {"verbs/nic.cc": "#include <infiniband/verbs.h>\n",
+                     "verbs/ibv/a.cc": "#include <infiniband/verbs.h>\n",
+                     "channel/cuda_ipc/a.cc": "#include <cuda_runtime.h>\n",
+                     "rendezvous/key.cc": "#include <grpcpp/grpcpp.h>\n"},
+                    "channel/cuda_ipc/a.cc:1: includes cuda_runtime.h, which only gpu may",
+                    "rendezvous/key.cc:1: includes grpcpp/grpcpp.h",
+                    "verbs/nic.cc:1: includes infiniband/verbs.h, which only verbs/ibv may")
+
+    def test_folders(self):
+        self.expect(rules.folders, {"lib/a.cc": ""}, "lib: no such room")
+
+    def test_visibility(self):
+        self.expect(rules.visibility,
+                    {"verbs/BUILD": 'package(default_visibility = [\n    "//visibility:public",\n])\n'},
+                    "verbs/BUILD:1: packages are private")
+
+    def test_names(self):
+        self.expect(rules.names,
+                    {"rendezvous/string_util.cc": "", "channel/common/a.cc": ""},
+                    "channel/common/a.cc: the name common", "rendezvous/string_util.cc: the name string_util.cc")
+        self.expect(rules.names, {"verbs/BUILD": 'cc_library(name = "nic_helpers")\n'}, "the target verbs:nic_helpers")
+
+    def test_names_of_types_and_macros(self):
+        for code, name in [("class ABSL_LOCKABLE StepMgr {};", "StepMgr"),
+                           ("enum class PeerInfo : int {};", "PeerInfo"),
+                           ("namespace tryst::internal {}", "tryst::internal"),
+                           ("using Misc = int;", "Misc"),
+                           ("#define TRYST_UTIL(x) x", "TRYST_UTIL"),
+                           ("struct [[nodiscard]] RDMAManager;", "RDMAManager")]:
+            with self.subTest(code):
+                self.expect(rules.names, {"verbs/nic.cc": "\n" + code + "\n"}, "verbs/nic.cc:2: the name " + name)
+        self.expect(rules.names, {"proto/a.proto": "message StepInfo {}\n"}, "the name StepInfo")
+
+    def test_names_of_others_are_theirs(self):
+        self.expect(rules.names, {"verbs/nic.cc": "using ::testing::internal::CaptureStderr;\nsiginfo_t i; "
+                                                  "addrinfo a; auto x = grpc::internal::y; enum { kInfo };\n"})
+
+    def test_dead_files(self):
+        self.expect(rules.dead_files,
+                    {"verbs/old.cc": "", "tests/guest/stray.sh": "", "tests/golden/a.bin": "",
+                     "tests/golden/BUILD": 'filegroup(name = "g", srcs = glob(["*.golden"]))\n',
+                     "tests/golden/b.golden": "", "tools/extra.sh": "", "tools/go.sh": ". extra.sh\n"},
+                    "tests/golden/a.bin: dead", "tests/guest/stray.sh: dead", "verbs/old.cc: dead")
+
+    def test_guards(self):
+        self.expect(rules.guards, {"verbs/ibv/a.h": "#pragma once\n"}, "is TRYST_VERBS_IBV_A_H_")
+        self.expect(rules.guards, {"verbs/a.h": "#ifndef VERBS_A_H_\n#define VERBS_A_H_\n#endif\n"}, "TRYST_VERBS_A_H_")
+
+    def test_forbidden_code(self):
+        for code, piece in [("absl::MutexLock lock(&mu);", "absl::MutexLock"),
+                            ("std::lock_guard<std::mutex> lock(mu);", "std::lock_guard"),
+                            ("void F(std::string_view s);", "std::string_view"),
+                            ("throw 1;", "throw"),
+                            ("assert(n > 0);", "assert("),
+                            ("thread.detach();", ".detach()"),
+                            ("auto t = std::chrono::steady_clock::now();", "steady_clock::now"),
+                            ("auto t = time(nullptr);", "time(nullptr)"),
+                            ("#ifdef TRYST_CUDA\n#endif", "#ifdef TRYST_CUDA")]:
+            with self.subTest(code):
+                found = self.breaches(rules.forbidden_code, {"verbs/nic.cc": "\n" + code + "\n"})
+                self.assertTrue(found)
+                self.assertIn("verbs/nic.cc:2: " + piece, found[0])
+
+    def test_forbidden_code_has_its_places(self):
+        self.expect(rules.forbidden_code,
+                    {"base/mutex.h": "std::mutex mu;\n", "verbs/nic_test.cc": "auto t = time(nullptr);\n",
+                     "verbs/nic.cc": "if (p == nullptr) throw std::bad_alloc();\nstatic_assert(true);\n"})
+
+    def test_machine_paths(self):
+        self.expect(rules.machine_paths,
+                    {"README.md": "see /home/ann/notes and /usr/share/doc, docs/work/x and /tmp/x\n"}, "README.md:1")
+
+    def test_todos(self):
+        self.expect(rules.todos, {"verbs/nic.cc": "// TODO: later\n// TODO(ann): later\n// FIXME\n"},
+                    "verbs/nic.cc:1", "verbs/nic.cc:3")
+
+    def test_licence(self):
+        self.expect(rules.licence, {"LICENSE": "MIT", "verbs/nic.cc": "// Copyright 2016 Some Authors\n"},
+                    "LICENSE: must be", "verbs/nic.cc:1")
+
+    def test_links(self):
+        self.expect(rules.links, {"docs/A.md": "[a](ARCHITECTURE.md#x) [b](../run) [c](https://x.org) [d](GONE.md) "
+                                               "[e](decisions)\n", "docs/decisions/0001-a.md": ""},
+                    "the link GONE.md leads nowhere")
+
+    def test_doc_tables(self):
+        doc = "<!-- table: //verbs:print -->\n<!-- end table -->\n"
+        self.expect(rules.doc_tables, {"docs/ERRORS.md": doc}, "docs/ERRORS.md:1: no doc_table_test")
+        self.expect(rules.doc_tables, {
+            "docs/ERRORS.md": doc,
+            "verbs/BUILD": 'doc_table_test(name = "t", doc = "//docs:ERRORS.md", program = ":print")\n'})
+
+    def test_script_syntax(self):
+        self.expect(rules.script_syntax, {"tools/go.sh": "if true; then\n", "tools/a.py": "def f(:\n", "run": CLEAN["run"]},
+                    "tools/a.py:1:", "tools/go.sh: ")
+
+
+if __name__ == "__main__":
+    unittest.main()

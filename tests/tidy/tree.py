@@ -1,0 +1,127 @@
+"""The source tree as the tidy rules see it: files, BUILD targets, code without comments."""
+import ast
+import fnmatch
+import functools
+import os
+import re
+
+# Not ours to judge: outputs, caches, and what hides behind a dot (but for .ci).
+SKIPPED_FOLDERS = {"out", "bazel-out", "__pycache__"}
+
+COMMENT_OR_LITERAL = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'""",
+    re.DOTALL)
+
+
+NOT_EDGES = ("name", "visibility", "default_visibility", "packages", "tags")
+
+
+class Target:
+    """One rule of a BUILD file, with every string that it mentions."""
+
+    def __init__(self, package, kind, name, line, build, strings):
+        self.package = package
+        self.kind = kind
+        self.name = name
+        self.line = line
+        self.build = build
+        self.labels = [absolute_label(package, s) for s in strings if s.startswith(("//", ":"))]
+        self.externals = [s for s in strings if s.startswith("@")]
+        self.files = [os.path.normpath(os.path.join(package, s))
+                      for s in strings if s and not s.startswith(("//", ":", "@", "-"))]
+
+    def __str__(self):
+        return "%s:%s" % (self.package, self.name)
+
+
+def absolute_label(package, label):
+    """('verbs', ':nic') -> 'verbs:nic'; '//a/b' -> 'a/b:b'."""
+    if label.startswith(":"):
+        return package + label
+    label = label[2:]
+    return label if ":" in label else "%s:%s" % (label, label.rsplit("/", 1)[-1])
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = root
+        self.files = sorted(self._walk())
+
+    def _walk(self):
+        for folder, folders, names in os.walk(self.root):
+            here = os.path.relpath(folder, self.root)
+            folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS and
+                          not os.path.islink(os.path.join(folder, f)) and
+                          (not f.startswith(".") or (here == "." and f == ".ci"))]
+            for name in names:
+                path = os.path.normpath(os.path.join(here, name))
+                full = os.path.join(folder, name)
+                if os.path.islink(full) or name.endswith(".pyc") or path == "compile_commands.json":
+                    continue
+                if here == "." and name.startswith(".") and not name.startswith(".bazel"):
+                    continue
+                yield path
+
+    @functools.lru_cache(maxsize=None)
+    def read(self, path):
+        with open(os.path.join(self.root, path), "rb") as f:
+            return f.read().decode("utf-8", "replace")
+
+    @functools.lru_cache(maxsize=None)
+    def is_text(self, path):
+        with open(os.path.join(self.root, path), "rb") as f:
+            return b"\0" not in f.read(8192)
+
+    @functools.lru_cache(maxsize=None)
+    def code(self, path):
+        """C++ with comments and literals blanked; line numbers stay."""
+        return COMMENT_OR_LITERAL.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), self.read(path))
+
+    def of(self, *endings):
+        return [f for f in self.files if f.endswith(endings)]
+
+    def cpp(self):
+        return self.of(".h", ".cc", ".cu", ".cuh", ".c")
+
+    def includes(self, path):
+        """(line, what, quoted) of each #include."""
+        for number, line in enumerate(self.read(path).splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s+(["<])([^">]+)[">]', line)
+            if match:
+                yield number, match[2], match[1] == '"'
+
+    @functools.lru_cache(maxsize=None)
+    def targets(self):
+        found = []
+        for build in self.files:
+            if os.path.basename(build) in ("BUILD", "BUILD.bazel"):
+                found.extend(self._parse(build))
+        return found
+
+    def _parse(self, build):
+        package = os.path.dirname(build)
+        for statement in ast.parse(self.read(build), build).body:  # Starlark is Python here.
+            call = getattr(statement, "value", None)
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+                continue
+            if call.func.id == "load":
+                continue
+            keywords = {k.arg: k.value for k in call.keywords}
+            name = getattr(keywords.get("name"), "value", "")
+            nodes = list(call.args) + [v for k, v in keywords.items() if k not in NOT_EDGES]
+            strings = [s for node in nodes for s in self._strings(package, node)]
+            yield Target(package, call.func.id, name, call.lineno, build, strings)
+
+    def _strings(self, package, node):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "glob":
+            patterns = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+            inside = package + "/" if package else ""
+            return [f[len(inside):] for f in self.files if f.startswith(inside) and
+                    any(fnmatch.fnmatch(f[len(inside):], str(p)) for p in patterns)]
+        if isinstance(node, ast.Constant):
+            return [node.value] if isinstance(node.value, str) else []
+        return [s for child in ast.iter_child_nodes(node) for s in self._strings(package, child)]
+
+
+def line_of(text, offset):
+    return text.count("\n", 0, offset) + 1
