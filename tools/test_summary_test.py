@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""What test_summary.py says of each way in which a test can end."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.path.join(os.path.dirname(os.path.realpath(__file__)), "test_summary.py")
+GTEST = """<testsuites><testsuite name="A">
+<testcase name="Ok" classname="A" status="run" result="completed" />
+<testcase name="Bad" classname="A" status="run"><failure message="x.cc:4"/></testcase>
+<testcase name="Skip" classname="A" status="run" result="skipped"><skipped message="x.cc:2&#x0A;needs a NIC"/></testcase>
+<testcase name="DISABLED_Off" classname="A" status="notrun" />
+</testsuite></testsuites>"""
+SCRIPT = """<testsuites><testsuite name="s"><testcase name="s" status="run"></testcase>
+<system-out>Executing\n%s</system-out></testsuite></testsuites>"""
+
+
+class TestSummaryTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def ended(self, label, status, xml=None):
+        outputs = []
+        if xml is not None:
+            path = os.path.join(self.folder.name, label.strip("/").replace("/", "_") + ".xml")
+            with open(path, "w") as f:
+                f.write(xml)
+            outputs = [{"name": "test.xml", "uri": "file://" + path}]
+        return {"id": {"testResult": {"label": label}}, "testResult": {"status": status, "testActionOutput": outputs}}
+
+    def summarise(self, events, *flags):
+        path = os.path.join(self.folder.name, "events")
+        with open(path, "w") as f:
+            f.writelines(json.dumps(e) + "\n" for e in events)
+        run = subprocess.run([sys.executable, PROGRAM, *flags, path], stdout=subprocess.PIPE, universal_newlines=True)
+        lines = run.stdout.splitlines()
+        self.assertEqual(run.returncode == 0, ", 0 failed," in lines[-1], run.stdout)
+        return lines
+
+    def test_counts_cases(self):
+        lines = self.summarise([self.ended("//a:t", "FAILED", GTEST)], "--exit=3")
+        self.assertEqual(lines, ["FAILED  //a:t A.Bad", "skipped //a:t: DISABLED_ or filtered out",
+                                 "skipped //a:t: needs a NIC", "1 passed, 1 failed, 2 skipped"])
+
+    def test_a_green_run(self):
+        self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % "fine")]),
+                         ["1 passed, 0 failed, 0 skipped"])
+
+    def test_a_script_says_why_it_skips(self):
+        self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % "SKIPPED: no QEMU")], "--step=tidy=passed"),
+                         ["skipped //a:s: no QEMU", "1 passed, 0 failed, 1 skipped"])
+
+    def test_a_crash_or_time_out_is_one_failure(self):
+        lines = self.summarise([self.ended("//a:t", "TIMEOUT"), self.ended("//a:u", "FAILED", "")], "--exit=3")
+        self.assertEqual(lines, ["FAILED  //a:t: timeout", "FAILED  //a:u: failed", "0 passed, 2 failed, 0 skipped"])
+
+    def test_what_does_not_build_fails(self):
+        lines = self.summarise([
+            {"id": {"targetCompleted": {"label": "//a:lib"}}, "completed": {}},
+            {"id": {"targetCompleted": {"label": "//a:bad"}}, "aborted": {"reason": "ANALYSIS_FAILURE"}},
+            {"id": {"pattern": {"pattern": ["//gone/..."]}}, "aborted": {"reason": "LOADING_FAILURE"}},
+        ], "--exit=1")
+        self.assertEqual(lines, ["FAILED  //a:lib did not build", "FAILED  //a:bad: analysis failure",
+                                 "FAILED  //gone/...: loading failure", "0 passed, 3 failed, 0 skipped"])
+
+    def test_what_this_machine_lacks(self):
+        def events(name, kind):
+            return [{"id": {"targetConfigured": {"label": name}}, "configured": {"targetKind": kind}},
+                    {"id": {"targetCompleted": {"label": name}}, "aborted": {"reason": "SKIPPED"}}]
+        lines = self.summarise(events("//a:t", "cc_test rule") + events("//a:lib", "cc_library rule"),
+                               "--step=format=passed", "--tagged=//a:x\n//a:y")
+        self.assertEqual(lines[0], "not built //a:lib: needs a library that this machine lacks")
+        self.assertEqual(lines[-1], "1 passed, 0 failed, 3 skipped")
+
+    def test_is_never_green_for_nothing(self):
+        empty = self.ended("//a:t", "PASSED", "<testsuites/>")
+        self.assertEqual(self.summarise([])[-1], "0 passed, 1 failed, 0 skipped")
+        self.assertEqual(self.summarise([empty])[0], "FAILED  //a:t passed without a single case")
+        self.assertEqual(self.summarise([], "--exit=37")[0], "FAILED  bazel test exited with 37")
+        self.assertEqual(self.summarise([], "--step=format=failed")[0], "FAILED  ./run test: the format step")
+
+    def test_a_person_may_filter(self):
+        filtered = {"id": {"optionsParsed": {}}, "optionsParsed": {"explicitCmdLine": ["--test_filter=A.*"]}}
+        lines = self.summarise([filtered, self.ended("//a:t", "PASSED", "<testsuites/>")], "--step=x=passed")
+        self.assertEqual(lines, ["1 passed, 0 failed, 0 skipped"])
+
+
+if __name__ == "__main__":
+    unittest.main()
