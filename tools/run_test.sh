@@ -23,9 +23,9 @@ ln -s "$run" "$TEST_TMPDIR/link"
 expect "through a link" 0 'demo' "$TEST_TMPDIR/link" help
 
 # Every verb is in the list.
-for verb in $(sed -n 's/^verb_\([a-z]*\)().*/\1/p' "$run"); do
+while read -r verb; do
   expect "help names $verb" 0 "  $verb " "$run" help
-done
+done < <(sed -n 's/^verb_\([a-z]*\)().*/\1/p' "$run")
 
 # A machine that lacks a package and has neither root nor sudo is told what to install.
 mkdir "$TEST_TMPDIR/bin"

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Proves what README.md promises on a machine that has nothing: in a bare Debian 12
+# chroot, clones the commit that is checked out here and runs ./run demo and ./run test.
+#
+#   tests/fresh_machine/run.sh [--keep] [ARGUMENTS OF ./run test]
+#
+# Needs root (for chroot), debootstrap, git, and a Debian mirror: this machine's, or
+# TRYST_MIRROR. Nothing of this machine's is mounted in the chroot but its devices.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+if ((EUID != 0)); then
+  echo "SKIPPED: needs root, to chroot"
+  echo "0 passed, 0 failed, 1 skipped"
+  exit 0
+fi
+keep=no
+if [[ ${1:-} == --keep ]]; then keep=yes; shift; fi
+
+mirror=${TRYST_MIRROR:-$(sed -nE 's/^(URIs:|deb (\[[^]]*\] )?)\s*(https?:[^ ]*debian\/?)( .*)?$/\3/p' \
+  /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)}
+mirror=${mirror:-http://deb.debian.org/debian}
+folder=$(mktemp -d)
+finish() {
+  local mount
+  if [[ -x $folder/usr/bin/bazel ]]; then inside 'cd /root/tryst && bazel shutdown' >/dev/null 2>&1 || true; fi
+  for mount in dev/shm dev/pts proc; do
+    if mountpoint -q "$folder/$mount"; then umount "$folder/$mount"; fi
+  done
+  if [[ $keep == yes ]]; then echo "kept: $folder"; else rm -rf --one-file-system "$folder"; fi
+}
+trap finish EXIT
+
+echo "=== a bare Debian 12 from $mirror"
+debootstrap --variant=minbase bookworm "$folder" "$mirror" | tail -n 1
+mount -t proc proc "$folder/proc"
+mount -t devpts devpts "$folder/dev/pts"
+mkdir -p "$folder/dev/shm"
+mount -t tmpfs tmpfs "$folder/dev/shm"
+cp -L /etc/resolv.conf "$folder/etc/resolv.conf" 2>/dev/null || true
+# How this machine reaches its mirror: proxies, and the archives beside the first.
+cp /etc/apt/sources.list.d/debian.sources "$folder/etc/apt/sources.list.d/" 2>/dev/null || true
+grep -lsE 'Acquire' /etc/apt/apt.conf.d/* | xargs -r cp -t "$folder/etc/apt/apt.conf.d/"
+
+inside() { # COMMAND: as a person logged in, but without a terminal.
+  chroot "$folder" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    ${TRYST_BAZEL_FLAGS:+"TRYST_BAZEL_FLAGS=$TRYST_BAZEL_FLAGS"} bash -ec "$1" </dev/null
+}
+
+git bundle create -q "$folder/tryst.bundle" HEAD
+inside 'apt-get -q update && apt-get -q install -y --no-install-recommends git' >/dev/null
+inside 'git clone -q /tryst.bundle /root/tryst'
+
+echo "=== ./run demo"
+demo=passed
+inside 'cd / && /root/tryst/run demo' || demo=failed
+echo "demo $demo after $SECONDS s, the bare system and its packages included"
+
+echo "=== ./run test $*"
+code=0
+inside "cd /root/tryst && ./run test $*" | tee "$folder/log" | sed -uE 's/^([0-9]+ passed, .*)$/inside: \1/' || code=$?
+counts=$(grep -xE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped' "$folder/log" | tail -n 1)
+if [[ ! $counts =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+) ]]; then
+  echo "FAILED  ./run test: no closing line"
+  exit 1
+fi
+passed=${BASH_REMATCH[1]} failed=${BASH_REMATCH[2]} skipped=${BASH_REMATCH[3]}
+if [[ $demo == passed ]]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+echo "test ended after $SECONDS s"
+echo "$passed passed, $failed failed, $skipped skipped"
+((code == 0 && failed == 0))
