@@ -17,9 +17,10 @@ keep=no
 if [[ ${1:-} == --keep ]]; then keep=yes; shift; fi
 
 mirror=${TRYST_MIRROR:-$(sed -nE 's/^(URIs:|deb (\[[^]]*\] )?)\s*(https?:[^ ]*debian\/?)( .*)?$/\3/p' \
-  /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)}
+  /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1 || true)}
 mirror=${mirror:-http://deb.debian.org/debian}
 folder=$(mktemp -d)
+chmod 755 "$folder" # For apt's own user.
 finish() {
   local mount
   if [[ -x $folder/usr/bin/bazel ]]; then inside 'cd /root/tryst && bazel shutdown' >/dev/null 2>&1 || true; fi
