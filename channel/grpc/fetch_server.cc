@@ -1,0 +1,627 @@
+#include "channel/grpc/fetch_server.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+#include <grpcpp/support/slice.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "channel/grpc/fetch_wire.h"
+#include "channel/grpc/grpc_status.h"
+#include "channel/grpc/serial_set.h"
+#include "proto/transport.pb.h"
+#include "rendezvous/derived_status.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kMaxChannels = 256;  // Of one consumer's life, with nothing to do.
+
+std::string ToString(const grpc::ByteBuffer& buffer) {
+  std::string out;
+  std::vector<grpc::Slice> slices;
+  if (!buffer.Dump(&slices).ok()) return out;
+  for (const grpc::Slice& slice : slices) {
+    out.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return out;
+}
+
+// What a request came to: a tensor, or how it failed. Constant once it is ready.
+struct Outcome {
+  rpc::FetchHeader header;
+  OutgoingTensor tensor;
+};
+
+}  // namespace
+
+// One request, over all of its attempts.
+struct FetchServerEntry {
+  std::string worker;
+  uint64_t incarnation = 0;
+  uint64_t channel = 0;
+  uint64_t serial = 0;
+  Cancellation cancellation;
+
+  // Guarded by State::mu_.
+  std::shared_ptr<const Outcome> outcome;           // Null: waits for the source.
+  std::shared_ptr<class FetchServerStream> stream;  // Null: nobody listens.
+  bool over = false;
+  int64_t alone_since_ns = 0;  // 0: a stream is there.
+};
+
+using Entry = FetchServerEntry;
+
+// One attempt. Owns itself until OnDone.
+class FetchServerStream final : public FetchServer::Reactor,
+                                public std::enable_shared_from_this<FetchServerStream> {
+ public:
+  FetchServerStream(std::shared_ptr<FetchServer::State> state, grpc::CallbackServerContext* context)
+      : state_(std::move(state)), context_(context) {}
+
+  void Begin() {
+    self_ = shared_from_this();
+    StartRead(&first_);
+  }
+  // Any thread, at most once: sends the outcome from `offset` on.
+  void Send(std::shared_ptr<const Outcome> outcome, uint64_t offset);
+  // Any thread: ends the stream once the write under way is done. The first call counts.
+  void End(const grpc::Status& status);
+  grpc::CallbackServerContext* context() const { return context_; }
+
+  std::shared_ptr<Entry> entry;  // Set before Send; guarded by State::mu_.
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone() override;
+  void OnEnds();
+  void Pump();
+
+  const std::shared_ptr<FetchServer::State> state_;
+  grpc::CallbackServerContext* const context_;
+  std::shared_ptr<FetchServerStream> self_;
+  grpc::ByteBuffer first_;
+  grpc::ByteBuffer second_;
+  bool first_done_ = false;  // gRPC's read reactions only.
+
+  Mutex mu_;
+  std::shared_ptr<const Outcome> outcome_ ABSL_GUARDED_BY(mu_);
+  grpc::ByteBuffer write_ ABSL_GUARDED_BY(mu_);
+  uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;
+  bool header_sent_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool broken_ ABSL_GUARDED_BY(mu_) = false;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  grpc::Status end_ ABSL_GUARDED_BY(mu_);
+};
+
+using Stream = FetchServerStream;
+
+class FetchServer::State : public std::enable_shared_from_this<State> {
+ public:
+  State(TensorSource* source, Alarms* alarms, uint64_t incarnation, Authorize authorize,
+        Admit admit, FetchServerOptions options)
+      : source_(source),
+        alarms_(alarms),
+        incarnation_(incarnation),
+        authorize_(std::move(authorize)),
+        admit_(std::move(admit)),
+        options_(options) {}
+
+  void OnRequest(const std::shared_ptr<Stream>& stream, const std::string& bytes);
+  void OnEnds(Stream* stream);
+  void OnStreamDone(Stream* stream);
+  void Shutdown();
+  Counts counts() const;
+
+ private:
+  struct Peer {  // One channel of a consumer's.
+    std::map<uint64_t, std::shared_ptr<Entry>> entries;
+    SerialSet over;
+  };
+  struct Consumer {
+    uint64_t incarnation = 0;
+    std::deque<uint64_t> retired;  // Earlier lives, the last few.
+    std::map<uint64_t, Peer> channels;
+  };
+  // What is to be done when the lock is no longer held.
+  struct Todo {
+    std::vector<std::shared_ptr<Entry>> cancel;
+    std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
+    void Run() {
+      for (auto& entry : cancel) entry->cancellation.StartCancel();
+      for (auto& [stream, status] : end) stream->End(status);
+    }
+  };
+
+  // The consumer's state, new if it must be; an error when this is not its present life.
+  absl::StatusOr<Consumer*> Find(const Caller& caller, Todo* todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes part of the message that says what is over.
+  void TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Forget(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetAlone(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetAttended(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DropAlone(int64_t before_ns, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Take(int64_t step_id, const TensorKey& key, const std::shared_ptr<Entry>& entry);
+  void OnTaken(const std::shared_ptr<Entry>& entry, absl::Status status, const Args& send_args,
+               Tensor tensor, bool is_dead);
+  void SetOutcome(const std::shared_ptr<Entry>& entry, const absl::Status& status,
+                  const Tensor& tensor, bool is_dead);
+  std::shared_ptr<const Outcome> Failure(const absl::Status& status) const;
+  void OnAlarm();
+
+  TensorSource* const source_;
+  Alarms* const alarms_;
+  const uint64_t incarnation_;
+  const Authorize authorize_;
+  const Admit admit_;
+  const FetchServerOptions options_;
+
+  mutable Mutex mu_;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  absl::flat_hash_map<std::string, std::unique_ptr<Consumer>> consumers_ ABSL_GUARDED_BY(mu_);
+  // In the order in which they were left; some are attended again or over by now.
+  std::deque<std::pair<int64_t, std::shared_ptr<Entry>>> alone_ ABSL_GUARDED_BY(mu_);
+  Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
+  Counts counts_ ABSL_GUARDED_BY(mu_);
+};
+
+// ---- Stream ----
+
+void Stream::OnReadDone(bool ok) {
+  if (!ok) return End(grpc::Status(grpc::StatusCode::CANCELLED, "the consumer is gone"));
+  if (first_done_) return OnEnds();
+  first_done_ = true;
+  StartRead(&second_);
+  state_->OnRequest(shared_from_this(), ToString(first_));
+}
+
+void Stream::OnEnds() {
+  rpc::FetchRequest request;
+  if (!request.ParseFromString(ToString(second_)) || !request.ends()) {
+    return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a second request"));
+  }
+  state_->OnEnds(this);
+  bool unwanted = false;
+  {
+    MutexLock lock(&mu_);
+    unwanted = writing_ && outcome_ != nullptr && offset_ < outcome_->tensor.bytes();
+  }
+  if (unwanted) context_->TryCancel();  // Its consumer no longer reads.
+  End(grpc::Status::OK);
+}
+
+void Stream::Send(std::shared_ptr<const Outcome> outcome, uint64_t offset) {
+  if (offset > outcome->tensor.bytes()) {
+    return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "offset beyond the tensor"));
+  }
+  {
+    MutexLock lock(&mu_);
+    outcome_ = std::move(outcome);
+    offset_ = offset;
+  }
+  Pump();
+}
+
+void Stream::End(const grpc::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (ending_) return;
+    ending_ = true;
+    end_ = status;
+  }
+  Pump();
+}
+
+void Stream::Pump() {
+  grpc::ByteBuffer* write = nullptr;
+  grpc::Status end;
+  {
+    MutexLock lock(&mu_);
+    if (writing_ || finished_) return;
+    if (ending_) {
+      finished_ = true;
+      end = end_;
+    } else {
+      if (outcome_ == nullptr || broken_) return;
+      const uint64_t left = outcome_->tensor.bytes() - offset_;
+      if (header_sent_ && left == 0) return;  // The consumer has the word.
+      const uint64_t bytes = std::min(left, kFetchChunkBytes);
+      write_ = outcome_->tensor.Message(header_sent_ ? nullptr : &outcome_->header, offset_, bytes);
+      header_sent_ = true;
+      offset_ += bytes;
+      writing_ = true;
+      write = &write_;
+    }
+  }
+  if (write != nullptr) {
+    StartWrite(write);
+  } else {
+    Finish(end);
+  }
+}
+
+void Stream::OnWriteDone(bool ok) {
+  {
+    MutexLock lock(&mu_);
+    writing_ = false;
+    broken_ |= !ok;
+    write_.Clear();
+  }
+  Pump();
+}
+
+void Stream::OnDone() {
+  state_->OnStreamDone(this);
+  self_.reset();
+}
+
+// ---- State ----
+
+absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Caller& caller,
+                                                                       Todo* todo) {
+  std::unique_ptr<Consumer>& slot = consumers_[caller.worker];
+  if (slot == nullptr) {
+    if (consumers_.size() > options_.max_consumers) {
+      consumers_.erase(caller.worker);
+      return absl::ResourceExhaustedError("too many consumers");
+    }
+    slot = std::make_unique<Consumer>();
+    slot->incarnation = caller.incarnation;
+  }
+  Consumer* consumer = slot.get();
+  if (consumer->incarnation == caller.incarnation) return consumer;
+  const auto& retired = consumer->retired;
+  if (std::find(retired.begin(), retired.end(), caller.incarnation) != retired.end()) {
+    return absl::AbortedError(absl::StrCat(caller.worker, " has restarted: this call is of ",
+                                           caller.incarnation, ", it is now ",
+                                           consumer->incarnation));
+  }
+  // A new life: what the old one asked for must not take tensors from this one.
+  std::vector<std::shared_ptr<Entry>> entries;
+  for (auto& [id, peer] : consumer->channels) {
+    for (auto& [serial, entry] : peer.entries) entries.push_back(entry);
+  }
+  for (auto& entry : entries) Forget(entry, todo);
+  consumer->channels.clear();
+  consumer->retired.push_back(consumer->incarnation);
+  if (consumer->retired.size() > 8) consumer->retired.pop_front();
+  consumer->incarnation = caller.incarnation;
+  return consumer;
+}
+
+void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo) {
+  std::vector<std::shared_ptr<Entry>> entries;
+  for (auto& [serial, entry] : peer->entries) {
+    if (serial >= request.oldest_serial()) break;
+    entries.push_back(entry);
+  }
+  for (uint64_t serial : request.over()) {
+    auto it = peer->entries.find(serial);
+    if (it != peer->entries.end()) entries.push_back(it->second);
+    peer->over.Insert(serial);
+  }
+  for (auto& entry : entries) Forget(entry, todo);
+  peer->over.InsertBelow(std::min(request.oldest_serial(), request.serial()));
+}
+
+void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo) {
+  if (entry->over) return;
+  entry->over = true;
+  SetAttended(entry.get());
+  auto consumer = consumers_.find(entry->worker);
+  if (consumer != consumers_.end() && consumer->second->incarnation == entry->incarnation) {
+    Peer& peer = consumer->second->channels[entry->channel];
+    peer.entries.erase(entry->serial);
+    peer.over.Insert(entry->serial);
+  }
+  if (entry->outcome == nullptr) {
+    --counts_.waiting;
+    todo->cancel.push_back(entry);
+  }
+  if (entry->stream != nullptr) todo->end.emplace_back(entry->stream, grpc::Status::OK);
+}
+
+void FetchServer::State::SetAlone(const std::shared_ptr<Entry>& entry, Todo* todo) {
+  entry->alone_since_ns = std::max<int64_t>(1, alarms_->clock().NowNs());
+  if (entry->outcome != nullptr) counts_.kept_bytes += entry->outcome->tensor.bytes();
+  alone_.emplace_back(entry->alone_since_ns, entry);
+  DropAlone(0, todo);
+  if (alarm_ == Alarms::kNoToken && !alone_.empty() && !closing_) {
+    auto self = weak_from_this();
+    alarm_ = alarms_->Set(Deadline::After(alarms_->clock(), options_.keep_for), [self] {
+      if (auto state = self.lock()) state->OnAlarm();
+    });
+  }
+}
+
+void FetchServer::State::SetAttended(Entry* entry) {
+  if (entry->alone_since_ns != 0 && entry->outcome != nullptr) {
+    counts_.kept_bytes -= entry->outcome->tensor.bytes();
+  }
+  entry->alone_since_ns = 0;
+}
+
+// Drops what was left before `before_ns`, and then the oldest until the bytes fit.
+void FetchServer::State::DropAlone(int64_t before_ns, Todo* todo) {
+  while (!alone_.empty()) {
+    auto [since_ns, entry] = alone_.front();
+    const bool current = !entry->over && entry->alone_since_ns == since_ns;
+    if (current && since_ns >= before_ns && counts_.kept_bytes <= options_.max_kept_bytes) return;
+    alone_.pop_front();
+    if (!current) continue;
+    ++counts_.dropped;
+    Forget(entry, todo);
+  }
+}
+
+void FetchServer::State::OnAlarm() {
+  Todo todo;
+  {
+    MutexLock lock(&mu_);
+    alarm_ = Alarms::kNoToken;
+    const int64_t now_ns = alarms_->clock().NowNs();
+    DropAlone(now_ns - absl::ToInt64Nanoseconds(options_.keep_for) + 1, &todo);
+    if (!alone_.empty() && !closing_) {
+      auto self = weak_from_this();
+      alarm_ = alarms_->Set(
+          Deadline::AtNs(alone_.front().first + absl::ToInt64Nanoseconds(options_.keep_for)),
+          [self] {
+            if (auto state = self.lock()) state->OnAlarm();
+          });
+    }
+  }
+  todo.Run();
+}
+
+std::shared_ptr<const Outcome> FetchServer::State::Failure(const absl::Status& status) const {
+  auto outcome = std::make_shared<Outcome>();
+  outcome->header.set_producer_incarnation(incarnation_);
+  outcome->header.set_code(status.raw_code());
+  outcome->header.set_message(std::string(status.message()));
+  outcome->header.set_is_derived(IsDerived(status));
+  return outcome;
+}
+
+void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
+                                   const std::string& bytes) {
+  const auto refuse = [this, &stream](const absl::Status& why) {
+    {
+      MutexLock lock(&mu_);
+      ++counts_.refused;
+    }
+    stream->End(ToGrpc(why));
+  };
+  const absl::StatusOr<Caller> caller = authorize_(stream->context(), bytes);
+  if (!caller.ok()) return refuse(caller.status());
+  rpc::FetchRequest request;
+  if (!request.ParseFromString(bytes) || request.ends() || request.serial() == 0) {
+    return refuse(absl::InvalidArgumentError("not a FetchRequest"));
+  }
+  const absl::StatusOr<TensorKey> key = TensorKey::Parse(request.key());
+  if (!key.ok()) return refuse(key.status());
+  const absl::Status admitted = admit_(*caller, *key);
+  if (!admitted.ok()) return refuse(admitted);
+  if (request.producer_incarnation() != 0 && request.producer_incarnation() != incarnation_) {
+    auto outcome = std::make_shared<Outcome>(*Failure(absl::AbortedError(
+        absl::StrCat(key->src().worker, " has restarted: asked of its incarnation ",
+                     request.producer_incarnation(), ", found ", incarnation_))));
+    outcome->header.set_is_other_incarnation(true);
+    return stream->Send(std::move(outcome), 0);
+  }
+
+  Todo todo;
+  absl::Status refused;
+  std::shared_ptr<const Outcome> outcome;
+  std::shared_ptr<Entry> take;
+  {
+    MutexLock lock(&mu_);
+    absl::StatusOr<Consumer*> consumer = Find(*caller, &todo);
+    if (closing_) {
+      refused = absl::UnavailableError("the server is stopping");
+    } else if (!consumer.ok()) {
+      refused = consumer.status();
+    } else {
+      auto& channels = (*consumer)->channels;
+      if (channels.size() > kMaxChannels) {  // Closed by the consumer, most likely.
+        for (auto it = channels.begin(); it != channels.end();) {
+          it = it->second.entries.empty() ? channels.erase(it) : std::next(it);
+        }
+      }
+      Peer& peer = channels[request.channel()];
+      TakeOver(&peer, request, &todo);
+      auto it = peer.entries.find(request.serial());
+      if (it != peer.entries.end()) {
+        ++counts_.repetitions;
+        Entry* entry = it->second.get();
+        if (entry->stream != nullptr) {
+          todo.end.emplace_back(entry->stream,
+                                grpc::Status(grpc::StatusCode::ABORTED, "asked again"));
+        }
+        SetAttended(entry);
+        entry->stream = stream;
+        stream->entry = it->second;
+        outcome = entry->outcome;
+      } else if (peer.over.Contains(request.serial())) {
+        outcome = Failure(absl::AbortedError(
+            absl::StrCat("fetch ", request.serial(), " of ", caller->worker,
+                         " is over: it was repeated, or its tensor was not claimed in time")));
+      } else if (peer.entries.size() >= options_.max_requests_per_channel) {
+        refused = absl::ResourceExhaustedError("too many requests at once on this channel");
+      } else {
+        ++counts_.requests;
+        ++counts_.waiting;
+        take = std::make_shared<Entry>();
+        take->worker = caller->worker;
+        take->incarnation = caller->incarnation;
+        take->channel = request.channel();
+        take->serial = request.serial();
+        take->stream = stream;
+        stream->entry = take;
+        peer.entries.emplace(request.serial(), take);
+      }
+    }
+  }
+  todo.Run();
+  if (!refused.ok()) return refuse(refused);
+  if (outcome != nullptr) return stream->Send(outcome, request.offset());
+  if (take != nullptr) Take(request.step_id(), *key, take);
+}
+
+void FetchServer::State::Take(int64_t step_id, const TensorKey& key,
+                              const std::shared_ptr<Entry>& entry) {
+  Args args;
+  args.cancellation = &entry->cancellation;
+  auto self = shared_from_this();
+  source_->Take(step_id, key, /*request_id=*/0, args,
+                [self, entry](absl::Status status, const Args& send_args, const Args&,
+                              Tensor tensor, bool is_dead) {
+                  self->OnTaken(entry, std::move(status), send_args, std::move(tensor), is_dead);
+                });
+}
+
+void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Status status,
+                                 const Args& send_args, Tensor tensor, bool is_dead) {
+  if (!status.ok() || !tensor.valid() || tensor.space().host_readable()) {
+    return SetOutcome(entry, status, tensor, is_dead);
+  }
+  if (send_args.device_context == nullptr) {
+    return SetOutcome(entry, absl::FailedPreconditionError("a device tensor sent without context"),
+                      Tensor(), false);
+  }
+  absl::StatusOr<Tensor> host = Tensor::Allocate(tensor.dtype(), tensor.shape());
+  if (!host.ok()) return SetOutcome(entry, host.status(), Tensor(), false);
+  auto self = shared_from_this();
+  send_args.device_context->StartCopy(tensor, *host,
+                                      [self, entry, host = *host](absl::Status copied) {
+                                        self->SetOutcome(entry, copied, host, false);
+                                      });
+}
+
+void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const absl::Status& status,
+                                    const Tensor& tensor, bool is_dead) {
+  std::shared_ptr<const Outcome> outcome;
+  absl::StatusOr<OutgoingTensor> out = status;
+  if (status.ok()) out = OutgoingTensor::Make(tensor, is_dead);
+  if (out.ok()) {
+    auto made = std::make_shared<Outcome>();
+    made->header.set_producer_incarnation(incarnation_);
+    *made->header.mutable_tensor() = out->metadata();
+    made->tensor = *std::move(out);
+    outcome = std::move(made);
+  } else {
+    outcome = Failure(out.status());
+  }
+  Todo todo;
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(&mu_);
+    if (entry->over) return;  // Nobody wants it: the tensor ends here.
+    --counts_.waiting;
+    entry->outcome = outcome;
+    stream = entry->stream;
+    if (entry->alone_since_ns != 0) {
+      counts_.kept_bytes += outcome->tensor.bytes();
+      DropAlone(0, &todo);
+    }
+  }
+  todo.Run();
+  if (stream != nullptr) stream->Send(std::move(outcome), 0);
+}
+
+void FetchServer::State::OnEnds(Stream* stream) {
+  Todo todo;
+  {
+    MutexLock lock(&mu_);
+    std::shared_ptr<Entry> entry = stream->entry;
+    if (entry == nullptr || entry->over || entry->stream.get() != stream) return;
+    if (entry->outcome != nullptr && entry->outcome->header.code() == 0) {
+      ++counts_.tensors;
+      counts_.bytes += entry->outcome->tensor.bytes();
+    }
+    entry->stream = nullptr;  // It ends itself.
+    Forget(entry, &todo);
+  }
+  todo.Run();
+}
+
+void FetchServer::State::OnStreamDone(Stream* stream) {
+  Todo todo;
+  {
+    MutexLock lock(&mu_);
+    std::shared_ptr<Entry> entry = std::move(stream->entry);
+    if (entry == nullptr || entry->stream.get() != stream) return;
+    entry->stream = nullptr;
+    if (!entry->over) SetAlone(entry, &todo);
+  }
+  todo.Run();
+}
+
+void FetchServer::State::Shutdown() {
+  Todo todo;
+  Alarms::Token alarm;
+  {
+    MutexLock lock(&mu_);
+    closing_ = true;
+    alarm = std::exchange(alarm_, Alarms::kNoToken);
+    std::vector<std::shared_ptr<Entry>> entries;
+    for (auto& [worker, consumer] : consumers_) {
+      for (auto& [id, peer] : consumer->channels) {
+        for (auto& [serial, entry] : peer.entries) {
+          // What is on its way may land yet.
+          if (entry->outcome == nullptr || entry->stream == nullptr) entries.push_back(entry);
+        }
+      }
+    }
+    for (auto& entry : entries) {
+      if (entry->stream != nullptr) {
+        todo.end.emplace_back(std::move(entry->stream),
+                              grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping"));
+        entry->stream = nullptr;
+      }
+      Forget(entry, &todo);
+    }
+    alone_.clear();
+  }
+  if (alarm != Alarms::kNoToken) alarms_->Cancel(alarm);
+  todo.Run();
+}
+
+FetchServer::Counts FetchServer::State::counts() const {
+  MutexLock lock(&mu_);
+  return counts_;
+}
+
+// ---- FetchServer ----
+
+FetchServer::FetchServer(TensorSource* source, Alarms* alarms, uint64_t incarnation,
+                         Authorize authorize, Admit admit, FetchServerOptions options)
+    : state_(std::make_shared<State>(source, alarms, incarnation, std::move(authorize),
+                                     std::move(admit), options)) {}
+
+FetchServer::~FetchServer() = default;
+
+FetchServer::Reactor* FetchServer::Serve(grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<FetchServerStream>(state_, context);
+  stream->Begin();
+  return stream.get();
+}
+
+void FetchServer::Shutdown() { state_->Shutdown(); }
+
+FetchServer::Counts FetchServer::counts() const { return state_->counts(); }
+
+}  // namespace tryst

@@ -1,0 +1,79 @@
+#ifndef TRYST_CHANNEL_GRPC_FETCH_SERVER_H_
+#define TRYST_CHANNEL_GRPC_FETCH_SERVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "channel/grpc/caller.h"
+#include "rendezvous/alarms.h"
+#include "rendezvous/tensor_source.h"
+
+namespace grpc {
+class ByteBuffer;
+class CallbackServerContext;
+template <class Request, class Response>
+class ServerBidiReactor;
+}  // namespace grpc
+
+namespace tryst {
+
+struct FetchServerOptions {
+  // How long a tensor, or a request that waits for one, is kept after its stream broke.
+  absl::Duration keep_for = absl::Minutes(2);
+  // Tensors kept without a stream, all together; the oldest go first.
+  uint64_t max_kept_bytes = uint64_t{1} << 30;
+  // A guard against a hostile peer; an honest one asks for GrpcChannelOptions::max_asked.
+  size_t max_requests_per_channel = 65536;
+  size_t max_consumers = 65536;
+};
+
+// The producer's side of FetchTensor. Hands every request to a TensorSource once, however
+// often it is repeated, and keeps what it gave until the consumer says that it has landed:
+// so a tensor is neither lost with a stream nor taken twice. Thread-safe.
+class FetchServer {
+ public:
+  // Who makes this call, and may it? `request` is the first message as it came.
+  using Authorize = std::function<absl::StatusOr<Caller>(grpc::CallbackServerContext* context,
+                                                         absl::string_view request)>;
+  // May this caller have this tensor?
+  using Admit = std::function<absl::Status(const Caller& caller, const TensorKey& key)>;
+  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+  // The arguments outlive it.
+  FetchServer(TensorSource* source, Alarms* alarms, uint64_t incarnation, Authorize authorize,
+              Admit admit, FetchServerOptions options = {});
+  // REQUIRES: Shutdown() was called, and every stream has ended (the gRPC server is gone).
+  ~FetchServer();
+
+  // One stream. The reactor owns itself.
+  Reactor* Serve(grpc::CallbackServerContext* context);
+
+  // Refuses what comes and cancels what waits; streams that move a tensor go on.
+  void Shutdown();
+
+  struct Counts {
+    uint64_t requests = 0;     // First attempts.
+    uint64_t repetitions = 0;  // Later ones.
+    uint64_t tensors = 0;      // Landed.
+    uint64_t bytes = 0;        // Of those.
+    uint64_t refused = 0;
+    uint64_t dropped = 0;     // Nobody came back for them.
+    uint64_t waiting = 0;     // Now.
+    uint64_t kept_bytes = 0;  // Now, without a stream.
+  };
+  Counts counts() const;
+
+ private:
+  friend class FetchServerStream;
+  class State;
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_GRPC_FETCH_SERVER_H_

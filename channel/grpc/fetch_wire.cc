@@ -1,0 +1,221 @@
+#include "channel/grpc/fetch_wire.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/slice.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace tryst {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+
+constexpr uint32_t kHeaderTag =
+    (rpc::FetchResponse::kHeaderFieldNumber << 3) | WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+constexpr uint32_t kChunkTag =
+    (rpc::FetchResponse::kChunkFieldNumber << 3) | WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+
+// Field tag and length, then, for the header, the field itself.
+std::string Preamble(const rpc::FetchHeader* header, uint64_t chunk_bytes) {
+  std::string out;
+  google::protobuf::io::StringOutputStream stream(&out);
+  CodedOutputStream coded(&stream);
+  if (header != nullptr) {
+    coded.WriteTag(kHeaderTag);
+    coded.WriteVarint32(static_cast<uint32_t>(header->ByteSizeLong()));
+    header->SerializeToCodedStream(&coded);
+  }
+  if (chunk_bytes > 0) {
+    coded.WriteTag(kChunkTag);
+    coded.WriteVarint32(static_cast<uint32_t>(chunk_bytes));
+  }
+  coded.Trim();
+  return out;
+}
+
+// Whatever keeps a borrowed slice's memory.
+struct Keep {
+  Tensor tensor;
+  std::shared_ptr<const std::string> strings;
+};
+
+void Release(void* keep) { delete static_cast<Keep*>(keep); }
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("malformed FetchResponse: ", what));
+}
+
+void PutU64(uint64_t value, std::string* out) {
+  for (int shift = 0; shift < 64; shift += 8) out->push_back(static_cast<char>(value >> shift));
+}
+
+uint64_t GetU64(const char* in) {
+  uint64_t value = 0;
+  for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(in[i]);
+  return value;
+}
+
+}  // namespace
+
+absl::StatusOr<OutgoingTensor> OutgoingTensor::Make(const Tensor& tensor, bool is_dead) {
+  OutgoingTensor out;
+  if (is_dead || !tensor.valid()) {
+    out.metadata_.set_is_dead(is_dead);
+    return out;
+  }
+  if (!tensor.space().host_readable()) {
+    return absl::FailedPreconditionError("a device tensor was not staged to the host");
+  }
+  out.metadata_.set_dtype(static_cast<uint32_t>(tensor.dtype()));
+  for (int64_t dim : tensor.shape().dims()) out.metadata_.add_dims(dim);
+  if (tensor.dtype() == DType::kString) {
+    auto strings = std::make_shared<std::string>();
+    strings->reserve(tensor.bytes() + 8 * tensor.strings().size());
+    for (const std::string& element : tensor.strings()) PutU64(element.size(), strings.get());
+    for (const std::string& element : tensor.strings()) strings->append(element);
+    out.metadata_.set_bytes(strings->size());
+    out.payload_ = strings->data();
+    out.strings_ = std::move(strings);
+  } else {
+    out.metadata_.set_bytes(tensor.bytes());
+    out.payload_ = tensor.data_as<char>();
+    out.tensor_ = tensor;
+  }
+  return out;
+}
+
+grpc::ByteBuffer OutgoingTensor::Message(const rpc::FetchHeader* header, uint64_t offset,
+                                         uint64_t bytes) const {
+  grpc::Slice slices[2] = {grpc::Slice(Preamble(header, bytes))};
+  if (bytes == 0) return grpc::ByteBuffer(slices, 1);
+  slices[1] = grpc::Slice(const_cast<char*>(payload_ + offset), bytes, Release,
+                          new Keep{tensor_, strings_});
+  return grpc::ByteBuffer(slices, 2);
+}
+
+grpc::ByteBuffer HeaderMessage(const rpc::FetchHeader& header) {
+  grpc::Slice slice(Preamble(&header, 0));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
+  grpc::ProtoBufferReader reader(message);
+  if (!reader.status().ok()) return Malformed("unreadable");
+  CodedInputStream coded(&reader);
+  coded.SetTotalBytesLimit(std::numeric_limits<int>::max());
+  while (const uint32_t tag = coded.ReadTag()) {
+    uint32_t bytes = 0;
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!WireFormatLite::SkipField(&coded, tag)) return Malformed("cut short");
+      continue;
+    }
+    if (!coded.ReadVarint32(&bytes) ||
+        bytes > static_cast<uint32_t>(std::numeric_limits<int>::max()))
+      return Malformed("a field without length");
+    if (tag == kHeaderTag) {
+      if (header_seen_) return Malformed("a second header");
+      rpc::FetchHeader header;
+      const auto limit = coded.PushLimit(static_cast<int>(bytes));
+      if (!header.MergeFromCodedStream(&coded) || !coded.ConsumedEntireMessage()) {
+        return Malformed("a header that is none");
+      }
+      coded.PopLimit(limit);
+      absl::Status taken = TakeHeader(header);
+      if (!taken.ok()) return taken;
+    } else if (tag == kChunkTag) {
+      if (!header_seen_) return Malformed("bytes before the header");
+      if (bytes > header_.tensor().bytes() - received_) return Malformed("more bytes than stated");
+      char* into = static_cast<char*>(tensor_.mutable_data());
+      if (header_.tensor().dtype() == static_cast<uint32_t>(DType::kString)) {
+        // Grows with what really comes: the stated size is only a peer's word.
+        strings_.resize(received_ + bytes);
+        into = &strings_[0];
+      }
+      if (!coded.ReadRaw(into + received_, static_cast<int>(bytes))) return Malformed("cut short");
+      received_ += bytes;
+    } else if (!coded.Skip(static_cast<int>(bytes))) {
+      return Malformed("cut short");
+    }
+  }
+  if (!coded.ConsumedEntireMessage()) return Malformed("no field where one should be");
+  return header_seen_ ? absl::OkStatus() : Malformed("no header in the first message");
+}
+
+absl::Status IncomingTensor::TakeHeader(const rpc::FetchHeader& header) {
+  if (prepared_) {  // An attempt after one that broke off.
+    if (header.code() == 0 &&
+        header.tensor().SerializeAsString() != header_.tensor().SerializeAsString()) {
+      return Malformed("another tensor than the attempt before");
+    }
+  } else if (header.code() == 0) {
+    absl::Status prepared = Prepare(header.tensor());
+    if (!prepared.ok()) return prepared;
+    prepared_ = true;
+  }
+  header_ = header;
+  header_seen_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status IncomingTensor::Prepare(const rpc::TensorMetadata& metadata) {
+  if (metadata.is_dead() || metadata.dtype() == 0) {
+    return metadata.bytes() == 0 ? absl::OkStatus() : Malformed("a dead tensor with bytes");
+  }
+  if (metadata.bytes() > max_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the tensor has ", metadata.bytes(), " bytes; the limit is ", max_bytes_));
+  }
+  const DType dtype = static_cast<DType>(metadata.dtype());
+  if (metadata.dtype() > std::numeric_limits<uint8_t>::max() || !DTypeValid(dtype)) {
+    return Malformed(absl::StrCat("type ", metadata.dtype()));
+  }
+  const std::vector<int64_t> dims(metadata.dims().begin(), metadata.dims().end());
+  absl::StatusOr<TensorShape> shape = TensorShape::Make(dims);
+  if (!shape.ok()) return Malformed(shape.status().message());
+  shape_ = *shape;
+  if (destination_.valid() && (destination_.dtype() != dtype || destination_.shape() != shape_)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tensor is ", DTypeName(dtype), shape_.ToString(), ", the destination ",
+                     DTypeName(destination_.dtype()), destination_.shape().ToString()));
+  }
+  if (dtype == DType::kString) {
+    if (metadata.bytes() / 8 < static_cast<uint64_t>(shape_.elements())) {
+      return Malformed("fewer strings than the shape says");
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape_);
+  if (!bytes.ok() || *bytes != metadata.bytes()) return Malformed("bytes that the shape has not");
+  absl::StatusOr<Tensor> tensor =
+      destination_.valid() ? destination_ : Tensor::Allocate(dtype, shape_);
+  if (!tensor.ok()) return tensor.status();
+  tensor_ = *std::move(tensor);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> IncomingTensor::Finish() {
+  if (header_.tensor().dtype() != static_cast<uint32_t>(DType::kString)) return std::move(tensor_);
+  absl::StatusOr<Tensor> tensor =
+      destination_.valid() ? destination_ : Tensor::Allocate(DType::kString, shape_);
+  if (!tensor.ok()) return tensor.status();
+  const uint64_t count = static_cast<uint64_t>(shape_.elements());
+  uint64_t at = 8 * count;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t bytes = GetU64(&strings_[8 * i]);
+    if (bytes > strings_.size() - at) return Malformed("a string that runs over the end");
+    tensor->mutable_strings()[i].assign(strings_, at, bytes);
+    at += bytes;
+  }
+  if (at != strings_.size()) return Malformed("bytes behind the last string");
+  return tensor;
+}
+
+}  // namespace tryst

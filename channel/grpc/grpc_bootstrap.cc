@@ -1,0 +1,128 @@
+#include "channel/grpc/grpc_bootstrap.h"
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "channel/grpc/grpc_status.h"
+#include "channel/grpc/hello_wire.h"
+#include "proto/transport.grpc.pb.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kMethod[] = "/tryst.rpc.TransportService/Hello";
+
+}  // namespace
+
+struct GrpcBootstrap::Call {
+  std::string peer;
+  HelloDone done;
+  std::string statement;
+  absl::Status refused;  // Found before anything was sent.
+  std::unique_ptr<rpc::TransportService::Stub> stub;
+  grpc::ClientContext context;
+  rpc::HelloRequest request;
+  rpc::HelloResponse response;
+};
+
+// The exchanges under way.
+class GrpcBootstrap::Calls {
+ public:
+  void Add(std::shared_ptr<Call> call) {
+    MutexLock lock(&mu_);
+    calls_.insert(std::move(call));
+  }
+
+  void Remove(const std::shared_ptr<Call>& call) {
+    MutexLock lock(&mu_);
+    calls_.erase(call);
+    if (calls_.empty()) empty_.NotifyAll();
+  }
+
+  void CancelAll() {
+    std::unordered_set<std::shared_ptr<Call>> calls;
+    {
+      MutexLock lock(&mu_);
+      calls = calls_;
+    }
+    for (const auto& call : calls) call->context.TryCancel();
+  }
+
+  void WaitUntilEmpty() {
+    MutexLock lock(&mu_);
+    while (!calls_.empty()) empty_.Wait(&mu_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar empty_;
+  std::unordered_set<std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mu_);
+};
+
+GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, const Clock* clock,
+                             absl::Duration longest)
+    : directory_(directory),
+      signer_(signer),
+      clock_(clock),
+      longest_(longest),
+      calls_(std::make_unique<Calls>()) {}
+
+GrpcBootstrap::~GrpcBootstrap() {
+  calls_->CancelAll();
+  calls_->WaitUntilEmpty();
+}
+
+void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
+                             HelloDone done) {
+  auto call = std::make_shared<Call>();
+  call->peer = peer;
+  call->done = std::move(done);
+  HelloToProto(hello, &call->request);
+  call->request.set_peer(peer);
+  calls_->Add(call);
+
+  auto channel = directory_->ChannelTo(peer);
+  if (!channel.ok()) {
+    call->refused = channel.status();
+    auto* alarm = new grpc::Alarm;  // Its callback keeps the call: it cannot be part of it.
+    alarm->Set(gpr_now(GPR_CLOCK_MONOTONIC), [this, call, alarm](bool) {
+      std::move(call->done)(call->refused);
+      calls_->Remove(call);
+      delete alarm;
+    });
+    return;
+  }
+  const int64_t left_ns = deadline.is_never() ? absl::ToInt64Nanoseconds(longest_)
+                                              : std::min(absl::ToInt64Nanoseconds(longest_),
+                                                         deadline.at_ns() - clock_->NowNs());
+  call->context.set_deadline(
+      gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left_ns, GPR_TIMESPAN)));
+  call->statement = signer_->Sign(kMethod, call->request.SerializeAsString());
+  call->context.AddMetadata(kCallerMetadata, call->statement);
+  call->stub = rpc::TransportService::NewStub(*channel);
+  call->stub->async()->Hello(
+      &call->context, &call->request, &call->response, [this, call](grpc::Status status) {
+        absl::StatusOr<Hello> answer = FromGrpc(status);
+        if (status.ok()) {
+          answer = HelloFromProto(call->response.hello());
+          if (!signer_->token().empty() &&
+              !SameMac(call->response.mac(),
+                       HelloAnswerMac(signer_->token(), call->statement, call->response.hello()))) {
+            answer = absl::UnauthenticatedError(
+                absl::StrCat("who answers as ", call->peer, " does not hold this cluster's token"));
+          }
+        } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+          answer = absl::UnavailableError(absl::StrCat(call->peer, " did not answer the hello"));
+        }
+        std::move(call->done)(std::move(answer));
+        calls_->Remove(call);
+      });
+}
+
+}  // namespace tryst

@@ -1,0 +1,38 @@
+#ifndef TRYST_CHANNEL_GRPC_GRPC_BOOTSTRAP_H_
+#define TRYST_CHANNEL_GRPC_GRPC_BOOTSTRAP_H_
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "channel/bootstrap.h"
+#include "channel/grpc/caller.h"
+#include "channel/grpc/peer_directory.h"
+
+namespace tryst {
+
+// Carries hellos to peers by TransportService.Hello. Each exchange is one attempt that
+// ends within `longest`, whatever its deadline. Thread-safe; its arguments outlive it.
+class GrpcBootstrap final : public Bootstrap {
+ public:
+  GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, const Clock* clock,
+                absl::Duration longest = absl::Seconds(20));
+  // Cancels the exchanges under way and waits until each has had its `done`.
+  ~GrpcBootstrap() override;
+
+  void Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
+                HelloDone done) override;
+
+ private:
+  struct Call;
+  class Calls;
+  PeerDirectory* const directory_;
+  CallSigner* const signer_;
+  const Clock* const clock_;
+  const absl::Duration longest_;
+  const std::unique_ptr<Calls> calls_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_GRPC_GRPC_BOOTSTRAP_H_
