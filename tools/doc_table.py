@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 TABLE = re.compile(
-    r"(?P<head><!-- table: (?P<label>//\S*:\S+)(?P<args>[^\n]*?) -->\n)(?P<body>.*?)(?P<tail><!-- end table -->)",
-    re.DOTALL)
+    r"^(?P<head><!-- table: (?P<label>//\S*:\S+)(?P<args>[^\n]*?) -->\n)(?P<body>.*?)(?P<tail><!-- end table -->)",
+    re.DOTALL | re.MULTILINE)
 
 
 def printed(program, args):

@@ -23,7 +23,7 @@ folder=$(mktemp -d)
 chmod 755 "$folder" # For apt's own user.
 finish() {
   local mount
-  if [[ -x $folder/usr/bin/bazel ]]; then inside 'cd /root/tryst && bazel shutdown' >/dev/null 2>&1 || true; fi
+  if [[ -x $folder/usr/bin/bazel ]]; then inside 'cd /tryst && bazel shutdown' >/dev/null 2>&1 || true; fi
   for mount in dev/shm dev/pts proc; do
     if mountpoint -q "$folder/$mount"; then umount "$folder/$mount"; fi
   done
@@ -49,16 +49,16 @@ inside() { # COMMAND: as a person logged in, but without a terminal.
 
 git bundle create -q "$folder/tryst.bundle" HEAD
 inside 'apt-get -q update && apt-get -q install -y --no-install-recommends git' >/dev/null
-inside 'git clone -q /tryst.bundle /root/tryst'
+inside 'git clone -q /tryst.bundle /tryst'
 
 echo "=== ./run demo"
 demo=passed
-inside 'cd / && /root/tryst/run demo' || demo=failed
+inside 'cd / && /tryst/run demo' || demo=failed
 echo "demo $demo after $SECONDS s, the bare system and its packages included"
 
 echo "=== ./run test $*"
 code=0
-inside "cd /root/tryst && ./run test $*" | tee "$folder/log" | sed -uE 's/^([0-9]+ passed, .*)$/inside: \1/' || code=$?
+inside "cd /tryst && ./run test $*" | tee "$folder/log" | sed -uE 's/^([0-9]+ passed, .*)$/inside: \1/' || code=$?
 counts=$(grep -xE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped' "$folder/log" | tail -n 1)
 if [[ ! $counts =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+) ]]; then
   echo "FAILED  ./run test: no closing line"

@@ -219,14 +219,40 @@ def licence(tree):
 
 def links(tree):
     known = set(tree.files) | {os.path.dirname(f) for f in tree.files}
+    linked = set()
     for path in tree.of(".md"):
         text = tree.read(path)
         for match in re.finditer(r"\]\(([^)#\s]+)(#[^)]*)?\)", text):
             if "://" in match[1] or match[1].startswith("mailto:"):
                 continue
             target = os.path.normpath(os.path.join(os.path.dirname(path), match[1]))
+            linked.add(target)
             if target not in known and not any(f.startswith(target + "/") for f in tree.files):
                 yield "%s:%d: the link %s leads nowhere" % (path, line_of(text, match.start()), match[1])
+    for path in tree.of(".md"):
+        if path.startswith("docs/") and path not in linked:
+            yield "%s: no other document links to it" % path
+    for path, number, line in lines(tree, r"docs/[\w/.-]+\.md"):
+        for mention in re.findall(r"(?<![\w/])docs/[\w/.-]+\.md", line):
+            if mention not in known:
+                yield "%s:%d: speaks of %s, which is not there" % (path, number, mention)
+
+
+def decisions(tree):
+    """One number, one record, with the four parts that make it one."""
+    seen = {}
+    for path in tree.files:
+        match = re.fullmatch(r"docs/decisions/(\d{4})-[a-z0-9-]+\.md", path)
+        if not match:
+            if path.startswith("docs/decisions/"):
+                yield "%s: a decision is called NNNN-title.md" % path
+            continue
+        if match[1] in seen:
+            yield "%s: has the number of %s" % (path, seen[match[1]])
+        seen[match[1]] = path
+        for part in ("Context", "Choice", "Rejected", "Consequence"):
+            if not re.search(r"(?im)^#+ %s" % part, tree.read(path)):
+                yield "%s: has no part called %s" % (path, part)
 
 
 def doc_tables(tree):
@@ -254,4 +280,4 @@ def script_syntax(tree):
 
 
 RULES = [layering, foreign_headers, folders, visibility, names, dead_files, guards, forbidden_code,
-         machine_paths, todos, licence, links, doc_tables, script_syntax]
+         machine_paths, todos, licence, links, decisions, doc_tables, script_syntax]

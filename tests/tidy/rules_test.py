@@ -168,9 +168,21 @@ class RulesTest(unittest.TestCase):
                     "LICENSE: must be", "verbs/nic.cc:1")
 
     def test_links(self):
-        self.expect(rules.links, {"docs/A.md": "[a](ARCHITECTURE.md#x) [b](../run) [c](https://x.org) [d](GONE.md) "
-                                               "[e](decisions)\n", "docs/decisions/0001-a.md": ""},
-                    "the link GONE.md leads nowhere")
+        self.expect(rules.links, {"docs/ARCHITECTURE.md": "[a](ARCHITECTURE.md#x) [b](../run) [c](https://x.org) "
+                                                          "[d](GONE.md) [e](decisions) [f](decisions/0001-a.md)\n",
+                                  "docs/decisions/0001-a.md": ""},
+                    "docs/ARCHITECTURE.md:1: the link GONE.md leads nowhere")
+        self.expect(rules.links, {"docs/OLD.md": ""}, "docs/OLD.md: no other document links to it")
+        self.expect(rules.links, {"verbs/nic.cc": "// See docs/WIRE.md and docs/ARCHITECTURE.md.\n"},
+                    "verbs/nic.cc:1: speaks of docs/WIRE.md")
+
+    def test_decisions(self):
+        whole = "## Context\n## Choice\n## Rejected\n## Consequence\n"
+        self.expect(rules.decisions, {"docs/decisions/0001-a.md": whole, "docs/decisions/0001-b.md": whole,
+                                      "docs/decisions/0002-c.md": "## Context\n## Choice\n## Consequence\n",
+                                      "docs/decisions/notes.md": ""},
+                    "docs/decisions/0001-b.md: has the number of docs/decisions/0001-a.md",
+                    "0002-c.md: has no part called Rejected", "notes.md: a decision is called")
 
     def test_doc_tables(self):
         doc = "<!-- table: //verbs:print -->\n<!-- end table -->\n"
