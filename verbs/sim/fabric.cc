@@ -1,0 +1,196 @@
+#include "verbs/sim/fabric.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace tryst {
+
+uint8_t* SimPacket::Payload(uint32_t wanted) {
+  if (payload_room < wanted) {
+    payload = std::make_unique<uint8_t[]>(wanted);
+    payload_room = wanted;
+  }
+  return payload.get();
+}
+
+Fabric::Fabric(EventQueue* events, SimTrace* trace, SimRandom random, const LinkModel& link)
+    : events_(events), trace_(trace), random_(random), default_link_(link) {}
+
+uint32_t Fabric::Attach(FabricUser* user) {
+  users_.emplace_back();
+  users_.back().user = user;
+  return static_cast<uint32_t>(users_.size() - 1);
+}
+
+void Fabric::Detach(uint32_t user) { users_[user].user = nullptr; }
+
+Fabric::Place& Fabric::place(uint32_t number) {
+  if (number >= places_.size()) places_.resize(number + 1);
+  return places_[number];
+}
+
+uint32_t Fabric::WireFor(const SimAddress& from, uint32_t to_place) {
+  const uint64_t source = (static_cast<uint64_t>(from.place) << 8) | from.port;
+  const auto [found, fresh] = wire_of_.insert({{source, to_place}, 0});
+  if (fresh) {
+    found->second = static_cast<uint32_t>(wires_.size());
+    wires_.emplace_back();
+    wires_.back().from_place = from.place;
+    wires_.back().to_place = to_place;
+  }
+  return found->second;
+}
+
+void Fabric::Ready(uint32_t user, const SimAddress& from, uint32_t to_place) {
+  if (users_[user].waiting) return;
+  users_[user].waiting = true;
+  const uint32_t index = WireFor(from, to_place);
+  Wire& wire = wires_[index];
+  wire.waiting.push_back(user);
+  if (wire.scheduled) return;
+  wire.scheduled = true;
+  events_->Add(wire.free_at_ns, SimEventKind::kWireFree, index);
+}
+
+void Fabric::OnWireFree(uint32_t index) {
+  wires_[index].scheduled = false;
+  // A queue pair that became ready in the middle of the turn before scheduled too early.
+  const bool busy = wires_[index].free_at_ns > events_->NowNs();
+  while (!busy && !wires_[index].waiting.empty()) {
+    Wire& wire = wires_[index];
+    const uint64_t choice = random_.Below(wire.waiting.size());
+    const uint32_t id = wire.waiting[choice];
+    wire.waiting[choice] = wire.waiting.back();
+    wire.waiting.pop_back();
+    users_[id].waiting = false;
+    FabricUser* const user = users_[id].user;
+    if (user == nullptr) continue;
+    const uint32_t packet_index = TakePacket();
+    SimPacket& packet = packets_[packet_index];
+    if (!user->NextPacket(&packet)) {
+      GivePacket(packet_index);
+      continue;
+    }
+    // The user may have brought new wires about.
+    Wire& same = wires_[index];
+    const LinkModel& model = link(same.from_place, same.to_place);
+    const int64_t cost_ns =
+        packet.first ? WireNs(model, packet.bytes)
+                     : WireNs(model, packet.offset + packet.bytes) - WireNs(model, packet.offset);
+    same.free_at_ns = events_->NowNs() + cost_ns;
+    Ship(packet_index, same.free_at_ns);
+    if (user->HasPacket()) Ready(id, packet.from, same.to_place);
+    break;
+  }
+  Wire& wire = wires_[index];
+  if (wire.waiting.empty() || wire.scheduled) return;
+  wire.scheduled = true;
+  events_->Add(wire.free_at_ns, SimEventKind::kWireFree, index);
+}
+
+void Fabric::Answer(const SimPacket& answer) {
+  const uint32_t index = TakePacket();
+  SimPacket& packet = packets_[index];
+  packet.kind = answer.kind;
+  packet.status = answer.status;
+  packet.sequence = answer.sequence;
+  packet.from = answer.from;
+  packet.to = answer.to;
+  packet.bytes = 0;
+  packet.fault = WorkFault();
+  Ship(index, events_->NowNs());
+}
+
+void Fabric::Ship(uint32_t index, int64_t leaves_at_ns) {
+  SimPacket& packet = packets_[index];
+  ++packets_sent_;
+  const LinkModel& model = link(packet.from.place, packet.to.place);
+  if (Vanishes(packet) || random_.Chance(model.loss_ppm)) return Drop(index);
+  int64_t arrives_ns = leaves_at_ns + model.latency_ns;
+  if (model.jitter_ns > 0) arrives_ns += random_.Between(0, model.jitter_ns);
+  int64_t& last = users_[packet.from.queue_pair]
+                      .last_arrival_ns[packet.kind >= PacketKind::kAcknowledge ? 1 : 0];
+  last = std::max(arrives_ns, last + 1);
+  events_->Add(last, SimEventKind::kArrival, index);
+}
+
+void Fabric::OnArrival(uint32_t index) {
+  SimPacket& packet = packets_[index];
+  FabricUser* const user = users_[packet.to.queue_pair].user;
+  if (user == nullptr || Vanishes(packet)) return Drop(index);
+  trace_->Add(events_->NowNs(), TraceKind::kArrive, packet.to.queue_pair,
+              static_cast<uint64_t>(packet.kind), packet.sequence);
+  user->OnPacket(packet);
+  GivePacket(index);
+}
+
+bool Fabric::Vanishes(const SimPacket& packet) const {
+  for (const SimAddress* end : {&packet.from, &packet.to}) {
+    if (end->place < places_.size() && places_[end->place].silent) return true;
+    if (!port_up(end->place, end->port)) return true;
+    if (address_version(end->place) != end->version) return true;
+  }
+  const auto pair = std::minmax(packet.from.place, packet.to.place);
+  return cut_.find(pair) != cut_.end();
+}
+
+void Fabric::Drop(uint32_t index) {
+  ++packets_dropped_;
+  trace_->Add(events_->NowNs(), TraceKind::kDrop, packets_[index].to.queue_pair,
+              static_cast<uint64_t>(packets_[index].kind), packets_[index].sequence);
+  GivePacket(index);
+}
+
+uint32_t Fabric::TakePacket() {
+  if (free_packets_.empty()) {
+    packets_.emplace_back();
+    return static_cast<uint32_t>(packets_.size() - 1);
+  }
+  const uint32_t index = free_packets_.back();
+  free_packets_.pop_back();
+  return index;
+}
+
+void Fabric::SetLink(uint32_t from_place, uint32_t to_place, const LinkModel& link) {
+  TRYST_CHECK(link.bytes_per_second > 0);
+  links_[{from_place, to_place}] = link;
+}
+
+const LinkModel& Fabric::link(uint32_t from_place, uint32_t to_place) const {
+  if (links_.empty()) return default_link_;
+  const auto found = links_.find({from_place, to_place});
+  return found == links_.end() ? default_link_ : found->second;
+}
+
+void Fabric::SetCut(uint32_t place, uint32_t other_place, bool cut) {
+  const auto pair = std::minmax(place, other_place);
+  if (cut) {
+    cut_[pair] = true;
+  } else {
+    cut_.erase(pair);
+  }
+}
+
+void Fabric::SetSilent(uint32_t number, bool silent) { place(number).silent = silent; }
+
+void Fabric::SetPort(uint32_t number, uint8_t port, bool up) {
+  const uint64_t bit = uint64_t{1} << port;
+  if (up) {
+    place(number).ports_down &= ~bit;
+  } else {
+    place(number).ports_down |= bit;
+  }
+}
+
+bool Fabric::port_up(uint32_t number, uint8_t port) const {
+  return number >= places_.size() || (places_[number].ports_down >> port & 1) == 0;
+}
+
+void Fabric::ChangeAddress(uint32_t number) { ++place(number).version; }
+
+uint32_t Fabric::address_version(uint32_t number) const {
+  return number < places_.size() ? places_[number].version : 0;
+}
+
+}  // namespace tryst

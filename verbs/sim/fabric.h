@@ -1,0 +1,152 @@
+#ifndef TRYST_VERBS_SIM_FABRIC_H_
+#define TRYST_VERBS_SIM_FABRIC_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "verbs/nic.h"
+#include "verbs/sim/event_queue.h"
+#include "verbs/sim/faults.h"
+#include "verbs/sim/link_model.h"
+#include "verbs/sim/sim_random.h"
+#include "verbs/sim/sim_trace.h"
+
+namespace tryst {
+
+enum class PacketKind : uint8_t {
+  kData,  // A chunk of a write or a send.
+  kReadRequest,
+  kReadResponse,  // A chunk of what a READ asked for.
+  // These take no wire time.
+  kAcknowledge,       // Everything before `sequence` is done.
+  kOutOfSequence,     // Send again from `sequence`.
+  kReceiverNotReady,  // Likewise, after a pause.
+  kRefuse,            // The work that holds `sequence` ends with `status`.
+};
+
+// Where a queue pair lives: a place is a socket of the network that NICs are plugged
+// into, one at a time. The version tells a place's successive GIDs apart.
+struct SimAddress {
+  static constexpr uint32_t kNobody = ~0u;
+  uint32_t place = 0;
+  uint32_t version = 0;
+  uint32_t queue_pair = kNobody;  // In the world.
+  uint8_t port = 1;
+};
+
+struct SimPacket {
+  PacketKind kind = PacketKind::kData;
+  SendOp op = SendOp::kWrite;
+  CompletionStatus status = CompletionStatus::kOk;
+  bool first = false;
+  bool last = false;
+  uint32_t immediate = 0;
+  uint32_t remote_key = 0;
+  uint64_t remote_address = 0;
+  uint64_t sequence = 0;
+  uint64_t message_bytes = 0;
+  uint64_t offset = 0;  // In the message.
+  uint32_t bytes = 0;   // Of the payload.
+  SimAddress from;
+  SimAddress to;
+  WorkFault fault;
+  std::unique_ptr<uint8_t[]> payload;
+  uint32_t payload_room = 0;
+
+  uint8_t* Payload(uint32_t wanted);  // Room for so many; what was there is lost.
+};
+
+// What the fabric carries packets for: a queue pair.
+class FabricUser {
+ public:
+  virtual ~FabricUser() = default;
+  virtual bool HasPacket() = 0;
+  // Fills the next one in, except for `from`. False: there is none after all.
+  virtual bool NextPacket(SimPacket* packet) = 0;
+  virtual void OnPacket(SimPacket& packet) = 0;
+};
+
+// Wires, and the packets on them. A wire carries what goes from one port to one place,
+// one chunk at a time, from the waiting queue pairs in an order drawn from the seed.
+// What one queue pair sends arrives in order, or does not arrive at all.
+class Fabric {
+ public:
+  Fabric(EventQueue* events, SimTrace* trace, SimRandom random, const LinkModel& link);
+
+  uint32_t Attach(FabricUser* user);  // A number that is never used again.
+  void Detach(uint32_t user);         // Packets on their way to it vanish.
+  bool Known(uint32_t user) const { return user < users_.size(); }
+  // Null: gone, or never was.
+  FabricUser* user(uint32_t id) const { return Known(id) ? users_[id].user : nullptr; }
+
+  // `user` has something for `to`. Cheap when it is waiting already.
+  void Ready(uint32_t user, const SimAddress& from, uint32_t to_place);
+  // Sends an acknowledgement or refusal.
+  void Answer(const SimPacket& packet);
+
+  void OnWireFree(uint32_t wire);
+  void OnArrival(uint32_t packet);
+
+  void SetLink(uint32_t from_place, uint32_t to_place, const LinkModel& link);
+  const LinkModel& link(uint32_t from_place, uint32_t to_place) const;
+  // All packets between the two vanish, both ways.
+  void SetCut(uint32_t place, uint32_t other_place, bool cut);
+  void SetSilent(uint32_t place, bool silent);  // All packets from and to it vanish.
+  void SetPort(uint32_t place, uint8_t port, bool up);
+  bool port_up(uint32_t place, uint8_t port) const;
+  void ChangeAddress(uint32_t place);
+  uint32_t address_version(uint32_t place) const;
+
+  uint64_t packets_sent() const { return packets_sent_; }
+  uint64_t packets_dropped() const { return packets_dropped_; }
+
+ private:
+  struct User {
+    FabricUser* user = nullptr;
+    bool waiting = false;
+    int64_t last_arrival_ns[2] = {0, 0};  // Of packets that use the wire, of answers.
+  };
+  struct Wire {
+    uint32_t from_place = 0;
+    uint32_t to_place = 0;
+    int64_t free_at_ns = 0;
+    bool scheduled = false;
+    std::vector<uint32_t> waiting;
+  };
+  struct Place {
+    bool silent = false;
+    uint32_t version = 0;
+    uint64_t ports_down = 0;  // A bit for each port.
+  };
+
+  uint32_t WireFor(const SimAddress& from, uint32_t to_place);
+  uint32_t TakePacket();
+  void GivePacket(uint32_t index) { free_packets_.push_back(index); }
+  void Ship(uint32_t index, int64_t leaves_at_ns);
+  bool Vanishes(const SimPacket& packet) const;
+  void Drop(uint32_t index);
+  Place& place(uint32_t number);
+
+  EventQueue* const events_;
+  SimTrace* const trace_;
+  SimRandom random_;
+  const LinkModel default_link_;
+  std::vector<User> users_;
+  std::vector<Wire> wires_;
+  std::map<std::pair<uint64_t, uint32_t>, uint32_t> wire_of_;  // By place and port, then place.
+  std::map<std::pair<uint32_t, uint32_t>, LinkModel> links_;
+  std::map<std::pair<uint32_t, uint32_t>, bool> cut_;
+  std::vector<Place> places_;
+  std::deque<SimPacket> packets_;  // References stay good as it grows.
+  std::vector<uint32_t> free_packets_;
+  uint64_t packets_sent_ = 0;
+  uint64_t packets_dropped_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SIM_FABRIC_H_

@@ -1,0 +1,451 @@
+#include "verbs/sim/requester.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_queue_pair.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+namespace {
+
+bool IsWindow(SendOp op) { return op == SendOp::kBindWindow || op == SendOp::kInvalidateWindow; }
+
+}  // namespace
+
+absl::Status Requester::Check(const SendWork& work) const {
+  const NicLimits& limits = qp_.nic()->limits();
+  uint64_t bytes = 0;
+  for (const Entry& entry : work.entries) bytes += entry.bytes;
+  if (work.entries.size() > qp_.options().max_entries || bytes > limits.max_message_bytes ||
+      (work.inline_data && bytes > qp_.options().max_inline_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("work of ", bytes, " B in ", work.entries.size(),
+                                                   " entries; allowed: ", limits.max_message_bytes,
+                                                   " B, inline ", qp_.options().max_inline_bytes,
+                                                   " B, ", qp_.options().max_entries, " entries"));
+  }
+  if (work.op == SendOp::kRead && (limits.max_reads_in_flight == 0 || work.inline_data)) {
+    return absl::InvalidArgumentError("no READ here, or an inline one");
+  }
+  if (IsWindow(work.op) && work.window == nullptr) {
+    return absl::InvalidArgumentError("a window operation names no window");
+  }
+  if (work.op == SendOp::kBindWindow &&
+      (work.window_region == nullptr || work.entries.size() != 1)) {
+    return absl::InvalidArgumentError("a bind names no region or no range");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Requester::Post(absl::Span<const SendWork> works) {
+  if (works.size() > qp_.send_room()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(works.size(), " works for ", qp_.send_room(), " places"));
+  }
+  for (const SendWork& work : works) {
+    if (absl::Status valid = Check(work); !valid.ok()) return valid;
+  }
+  for (const SendWork& work : works) Append(work);
+  return absl::OkStatus();
+}
+
+void Requester::Append(const SendWork& work) {
+  sends_.emplace_back();
+  Send& send = sends_.back();
+  send.work = work;
+  send.work.entries = {};
+  send.entries.assign(work.entries.begin(), work.entries.end());
+  for (const Entry& entry : work.entries) send.bytes += entry.bytes;
+  if (work.inline_data) {
+    for (const Entry& entry : work.entries) {
+      const auto* const bytes = reinterpret_cast<const uint8_t*>(entry.address);
+      send.inline_bytes.insert(send.inline_bytes.end(), bytes, bytes + entry.bytes);
+    }
+    send.entries.clear();
+  }
+  if (IsWindow(work.op)) {
+    auto* const window = static_cast<SimWindow*>(work.window);
+    // A bind gives its key at once, so that the message behind it can carry it.
+    if (work.op == SendOp::kBindWindow) {
+      window->set_remote_key(qp_.nic()->keys().NextWindowKey(window->remote_key()));
+      send.region_key = work.window_region->local_key();
+    }
+    send.work.remote_key = window->remote_key();
+    send.work.window = nullptr;
+    send.work.window_region = nullptr;
+  } else if (work.op == SendOp::kRead) {
+    send.chunks = 1;
+  } else {
+    const uint64_t chunk_bytes = qp_.world()->options().chunk_bytes;
+    send.chunks = std::max<uint64_t>(1, (send.bytes + chunk_bytes - 1) / chunk_bytes);
+  }
+  send.first = next_sequence_;
+  next_sequence_ += send.chunks;
+  if (!IsWindow(work.op)) {
+    for (const Entry& entry : send.entries) qp_.nic()->keys().AddUser(entry.local_key);
+  }
+  send.fault = qp_.world()->faults().Of(qp_.id(), posted_++);
+  ++outstanding_;
+  qp_.world()->Note(TraceKind::kPostSend, qp_.id(), static_cast<uint64_t>(work.op), send.bytes);
+}
+
+bool Requester::Finished(const Send& send) const {
+  if (send.chunks == 0 || send.work.op == SendOp::kRead) return send.ended;
+  return send.first + send.chunks <= acknowledged_;
+}
+
+bool Requester::ReadsUnfinishedBefore(size_t index) const {
+  if (reads_in_flight_ == 0) return false;
+  for (size_t i = 0; i < index; ++i) {
+    if (sends_[i].work.op == SendOp::kRead && !sends_[i].ended) return true;
+  }
+  return false;
+}
+
+bool Requester::HasPacket() {
+  if (receiver_wait_) return false;
+  while (qp_.ready() && cursor_ < sends_.size()) {
+    Send& send = sends_[cursor_];
+    if (send.status != CompletionStatus::kOk) return false;  // Ends when it is the first.
+    if (Finished(send) || (send.work.op == SendOp::kRead && send.requested)) {
+      ++cursor_;
+      chunk_ = 0;
+      continue;
+    }
+    if (send.work.fence && ReadsUnfinishedBefore(cursor_)) return false;
+    if (send.chunks == 0) {
+      if (Started(&send)) Execute(&send);
+      Retire();
+      continue;
+    }
+    if (send.work.op == SendOp::kRead) {
+      return reads_in_flight_ < qp_.nic()->limits().max_reads_in_flight;
+    }
+    if (acknowledged_ > send.first) chunk_ = std::max(chunk_, acknowledged_ - send.first);
+    if (chunk_ < send.chunks) return true;
+    ++cursor_;
+    chunk_ = 0;
+  }
+  return false;
+}
+
+bool Requester::Started(Send* send) {
+  if (send->started) return true;
+  send->started = true;
+  qp_.BreakAt(send->fault, FaultPoint::kTaken, true);
+  if (!qp_.ready()) return false;
+  if (send->fault.action == FaultAction::kFail && send->fault.At(FaultPoint::kTaken)) {
+    qp_.world()->NoteFault(qp_.id(), send->fault);
+    send->status = send->fault.status;
+  } else if (send->chunks > 0 && !EntriesValid(*send)) {
+    send->status = CompletionStatus::kLocalProtection;
+  }
+  return send->status == CompletionStatus::kOk;
+}
+
+bool Requester::EntriesValid(const Send& send) const {
+  const uint32_t access = send.work.op == SendOp::kRead ? kLocalWrite : kLocalOnly;
+  for (const Entry& entry : send.entries) {
+    if (entry.bytes == 0) continue;
+    if (qp_.nic()->keys().Resolve(entry.local_key, entry.address, entry.bytes, access, qp_.id()) ==
+        nullptr) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Requester::Execute(Send* send) {
+  const SendWork& work = send->work;
+  KeyTable& keys = qp_.nic()->keys();
+  bool done = false;
+  if (work.op == SendOp::kBindWindow) {
+    done = keys.BindWindow({work.remote_key, send->region_key, work.remote_address, send->bytes,
+                            work.window_access, qp_.id()});
+  } else {
+    done = keys.InvalidateWindow(work.remote_key);
+  }
+  send->ended = done;
+  if (!done) send->status = CompletionStatus::kWindowBind;
+}
+
+bool Requester::NextPacket(SimPacket* packet) {
+  Send& send = sends_[cursor_];
+  if (!Started(&send)) {
+    Retire();
+    return false;
+  }
+  const SendWork& work = send.work;
+  packet->op = work.op;
+  packet->sequence = send.first + chunk_;
+  packet->message_bytes = send.bytes;
+  packet->remote_address = work.remote_address;
+  packet->remote_key = work.remote_key;
+  packet->immediate = work.immediate;
+  packet->fault = send.fault;
+  const uint64_t chunk_bytes = qp_.world()->options().chunk_bytes;
+  if (work.op == SendOp::kRead) {
+    packet->kind = PacketKind::kReadRequest;
+    packet->first = packet->last = true;
+    packet->offset = send.received;
+    packet->bytes = 0;
+    send.requested = true;
+    ++reads_in_flight_;
+  } else {
+    packet->kind = PacketKind::kData;
+    packet->first = chunk_ == 0;
+    packet->last = chunk_ + 1 == send.chunks;
+    packet->offset = chunk_ * chunk_bytes;
+    packet->bytes = static_cast<uint32_t>(std::min(chunk_bytes, send.bytes - packet->offset));
+    if (!Gather(send, packet->offset, packet)) {
+      send.status = CompletionStatus::kLocalProtection;
+      Retire();
+      return false;
+    }
+  }
+  ++chunk_;
+  StartTimer(qp_.world()->NowNs());
+  for (const FaultPoint point : {FaultPoint::kHalfSent, FaultPoint::kSent}) {
+    if (point == FaultPoint::kHalfSent ? !packet->first : !packet->last) continue;
+    if (send.fault.action == FaultAction::kFail && send.fault.At(point)) {
+      qp_.world()->NoteFault(qp_.id(), send.fault);
+      send.status = send.fault.status;
+    }
+    qp_.BreakAt(send.fault, point, true);
+  }
+  Retire();
+  return true;
+}
+
+bool Requester::Gather(const Send& send, uint64_t offset, SimPacket* packet) {
+  uint8_t* to = packet->Payload(packet->bytes);
+  if (send.work.inline_data) {
+    std::copy_n(send.inline_bytes.begin() + static_cast<int64_t>(offset), packet->bytes, to);
+    return true;
+  }
+  uint64_t left = packet->bytes;
+  for (const Entry& entry : send.entries) {
+    if (left == 0) break;
+    if (offset >= entry.bytes) {
+      offset -= entry.bytes;
+      continue;
+    }
+    const uint64_t bytes = std::min(left, entry.bytes - offset);
+    const uint8_t* const from = qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset,
+                                                          bytes, kLocalOnly, qp_.id());
+    if (from == nullptr) return false;
+    if (qp_.world()->guard().MayRead(from, bytes, qp_.id())) std::memcpy(to, from, bytes);
+    to += bytes;
+    left -= bytes;
+    offset = 0;
+  }
+  return true;
+}
+
+bool Requester::Scatter(const Send& send, uint64_t offset, const SimPacket& packet) {
+  const uint8_t* from = packet.payload.get();
+  uint64_t left = packet.bytes;
+  for (const Entry& entry : send.entries) {
+    if (left == 0) break;
+    if (offset >= entry.bytes) {
+      offset -= entry.bytes;
+      continue;
+    }
+    const uint64_t bytes = std::min(left, entry.bytes - offset);
+    uint8_t* const to = qp_.nic()->keys().Resolve(entry.local_key, entry.address + offset, bytes,
+                                                  kLocalWrite, qp_.id());
+    if (to == nullptr) return false;
+    if (qp_.world()->guard().MayWrite(to, bytes, qp_.id())) std::memcpy(to, from, bytes);
+    from += bytes;
+    left -= bytes;
+    offset = 0;
+  }
+  return true;
+}
+
+Requester::Send* Requester::Holding(uint64_t sequence) {
+  for (Send& send : sends_) {
+    if (send.chunks > 0 && sequence < send.first + send.chunks) {
+      return sequence >= send.first ? &send : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+void Requester::OnReadResponse(const SimPacket& packet) {
+  Send* const send = Holding(packet.sequence);
+  // What was asked for twice comes twice.
+  if (send == nullptr || send->work.op != SendOp::kRead || send->ended ||
+      packet.offset != send->received) {
+    return;
+  }
+  // A broken queue pair that has not stopped still lands what arrives, and no more.
+  if (!Scatter(*send, packet.offset, packet)) send->status = CompletionStatus::kLocalProtection;
+  send->received += packet.bytes;
+  if (qp_.broken()) return;
+  qp_.world()->Note(TraceKind::kLand, qp_.id(), packet.offset, packet.bytes);
+  if (send->received == send->bytes && packet.last) {
+    send->ended = true;
+    --reads_in_flight_;
+  }
+  deadline_ns_ = 0;
+  attempts_ = 0;
+  Acknowledged(packet.sequence + 1);
+}
+
+void Requester::OnAnswer(const SimPacket& packet) {
+  Acknowledged(packet.sequence);
+  if (!qp_.ready() || packet.kind == PacketKind::kAcknowledge) return;
+  Send* const send = Holding(packet.sequence);
+  // What has ended has been answered before.
+  if (send == nullptr || !send->started || Finished(*send)) return;
+  if (packet.kind == PacketKind::kRefuse) {
+    send->status = packet.status;
+    return Retire();
+  }
+  if (packet.sequence < acknowledged_) return;
+  const bool not_ready = packet.kind == PacketKind::kReceiverNotReady;
+  const uint32_t allowed = not_ready ? qp_.options().rnr_retry_count : qp_.options().retry_count;
+  uint32_t& used = not_ready ? receiver_attempts_ : attempts_;
+  constexpr uint32_t kForEver = 7;
+  if (used >= allowed && !(not_ready && allowed == kForEver)) {
+    send->status =
+        not_ready ? CompletionStatus::kReceiverNotReady : CompletionStatus::kRetryExceeded;
+    return Retire();
+  }
+  ++used;
+  qp_.world()->Note(TraceKind::kRetry, qp_.id(), packet.sequence, used);
+  GoBack(packet.sequence);
+  if (!not_ready) return qp_.Kick();
+  deadline_ns_ = 0;
+  if (receiver_wait_) return;
+  receiver_wait_ = true;
+  qp_.world()->event_queue().Add(qp_.world()->NowNs() + qp_.world()->options().receiver_wait_ns,
+                                 SimEventKind::kReceiverWait, qp_.id());
+}
+
+void Requester::OnReceiverWaitOver() {
+  receiver_wait_ = false;
+  if (qp_.ready()) qp_.Kick();
+}
+
+void Requester::Acknowledged(uint64_t sequence) {
+  if (sequence > acknowledged_) {
+    acknowledged_ = sequence;
+    attempts_ = 0;
+    receiver_attempts_ = 0;
+    deadline_ns_ = 0;
+  }
+  Retire();
+  if (!qp_.ready()) return;
+  const bool waiting = !sends_.empty() && sends_.front().started && (cursor_ > 0 || chunk_ > 0);
+  if (waiting && deadline_ns_ == 0) StartTimer(qp_.world()->NowNs());
+  qp_.Kick();
+}
+
+void Requester::GoBack(uint64_t sequence) {
+  // What the peer has not seen of READs is asked for again.
+  for (Send& send : sends_) {
+    if (send.work.op != SendOp::kRead || !send.requested || send.ended) continue;
+    if (send.first < sequence) continue;
+    send.requested = false;
+    --reads_in_flight_;
+  }
+  cursor_ = 0;
+  chunk_ = 0;
+}
+
+void Requester::Retire() {
+  while (!sends_.empty() && qp_.ready()) {
+    Send& send = sends_.front();
+    const bool failed = send.status != CompletionStatus::kOk;
+    if (!failed && !Finished(send)) return;
+    if (!failed) {
+      qp_.BreakAt(send.fault, FaultPoint::kAcknowledged, true);
+      if (!qp_.ready()) return;  // It is flushed with the others.
+      if (send.fault.action == FaultAction::kFail && send.fault.At(FaultPoint::kAcknowledged)) {
+        qp_.world()->NoteFault(qp_.id(), send.fault);
+        send.status = send.fault.status;
+      }
+    }
+    const CompletionStatus status = send.status;
+    End(&send, status);
+    sends_.pop_front();
+    if (cursor_ > 0) {
+      --cursor_;
+    } else {
+      chunk_ = 0;
+    }
+    if (status != CompletionStatus::kOk) qp_.BreakByError();
+  }
+}
+
+void Requester::End(Send* send, CompletionStatus status) {
+  if (send->work.op == SendOp::kRead && send->requested && !send->ended) --reads_in_flight_;
+  if (!IsWindow(send->work.op)) {
+    for (const Entry& entry : send->entries) qp_.nic()->keys().RemoveUser(entry.local_key);
+  }
+  if (status == CompletionStatus::kOk && !send->work.signaled) {
+    ++silent_;
+    return qp_.BreakAt(send->fault, FaultPoint::kCompleted, true);
+  }
+  Completion completion;
+  completion.id = send->work.id;
+  completion.status = status;
+  completion.op = IsWindow(send->work.op)          ? CompletionOp::kWindow
+                  : send->work.op == SendOp::kRead ? CompletionOp::kRead
+                                                   : CompletionOp::kSend;
+  const uint32_t released = silent_ + 1;
+  silent_ = 0;
+  qp_.Complete(false, completion, released, send->fault);
+}
+
+void Requester::Flush() {
+  for (Send& send : sends_) {
+    send.fault = WorkFault();
+    End(&send, CompletionStatus::kFlushed);
+  }
+  sends_.clear();
+  // Works that ended well with nobody behind them to say so.
+  outstanding_ -= silent_;
+  silent_ = 0;
+}
+
+void Requester::Forget() {
+  for (const Send& send : sends_) {
+    if (IsWindow(send.work.op)) continue;
+    for (const Entry& entry : send.entries) qp_.nic()->keys().RemoveUser(entry.local_key);
+  }
+  sends_.clear();
+}
+
+int64_t Requester::TimeoutNs() const {
+  constexpr int64_t kUnitNs = 4096;
+  return kUnitNs << std::min<int>(qp_.options().ack_timeout, 31);
+}
+
+void Requester::StartTimer(int64_t from_ns) {
+  if (deadline_ns_ == 0) deadline_ns_ = from_ns + TimeoutNs();
+  if (timer_scheduled_) return;
+  timer_scheduled_ = true;
+  qp_.world()->event_queue().Add(deadline_ns_, SimEventKind::kRetryTimer, qp_.id());
+}
+
+void Requester::OnRetryTimer() {
+  timer_scheduled_ = false;
+  if (!qp_.ready() || deadline_ns_ == 0 || sends_.empty()) return;
+  if (qp_.world()->NowNs() < deadline_ns_) return StartTimer(0);
+  deadline_ns_ = 0;
+  if (attempts_ >= qp_.options().retry_count) {
+    sends_.front().status = CompletionStatus::kRetryExceeded;
+    return Retire();
+  }
+  ++attempts_;
+  qp_.world()->Note(TraceKind::kRetry, qp_.id(), acknowledged_, attempts_);
+  GoBack(0);
+  qp_.Kick();
+}
+
+}  // namespace tryst

@@ -1,0 +1,92 @@
+#ifndef TRYST_VERBS_SIM_REQUESTER_H_
+#define TRYST_VERBS_SIM_REQUESTER_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "verbs/nic.h"
+#include "verbs/sim/fabric.h"
+#include "verbs/sim/faults.h"
+
+namespace tryst {
+
+class SimQueuePair;
+
+// The sending half of a queue pair: the send queue, the numbering of chunks, what is
+// not acknowledged yet and when to send it again. Works end in the order they were
+// posted, so an error waits until all before it have ended.
+class Requester {
+ public:
+  explicit Requester(SimQueuePair* queue_pair) : qp_(*queue_pair) {}
+
+  absl::Status Post(absl::Span<const SendWork> works);
+  uint32_t outstanding() const { return outstanding_; }
+  void OnPolled(uint32_t released) { outstanding_ -= released; }
+
+  bool HasPacket();
+  bool NextPacket(SimPacket* packet);  // REQUIRES: HasPacket().
+  void OnAnswer(const SimPacket& packet);
+  void OnReadResponse(const SimPacket& packet);
+  void OnRetryTimer();
+  void OnReceiverWaitOver();
+  // Ends all that is left, kFlushed.
+  void Flush();
+  // Gives up the memory that works name; nothing completes any more.
+  void Forget();
+
+ private:
+  struct Send {
+    SendWork work;  // Its spans are empty.
+    absl::InlinedVector<Entry, 2> entries;
+    absl::InlinedVector<uint8_t, 16> inline_bytes;
+    uint64_t bytes = 0;
+    uint32_t region_key = 0;  // Of a bind.
+    uint64_t first = 0;       // Sequence of its first chunk.
+    uint64_t chunks = 0;      // 0: done by this NIC alone.
+    uint64_t received = 0;    // Of a READ.
+    bool started = false;
+    bool requested = false;  // A READ that the peer has been asked for.
+    bool ended = false;      // A READ that is all here, or a window operation done.
+    CompletionStatus status = CompletionStatus::kOk;
+    WorkFault fault;
+  };
+
+  absl::Status Check(const SendWork& work) const;
+  void Append(const SendWork& work);
+  bool Finished(const Send& send) const;
+  bool ReadsUnfinishedBefore(size_t index) const;
+  bool Started(Send* send);  // False: it has failed or the queue pair has broken.
+  bool EntriesValid(const Send& send) const;
+  void Execute(Send* send);  // A window operation.
+  bool Gather(const Send& send, uint64_t offset, SimPacket* packet);
+  bool Scatter(const Send& send, uint64_t offset, const SimPacket& packet);
+  Send* Holding(uint64_t sequence);
+  void Acknowledged(uint64_t sequence);
+  void GoBack(uint64_t sequence);
+  void Retire();
+  void End(Send* send, CompletionStatus status);
+  void StartTimer(int64_t from_ns);
+  int64_t TimeoutNs() const;
+
+  SimQueuePair& qp_;
+  std::deque<Send> sends_;
+  size_t cursor_ = 0;    // The send that goes on the wire next ...
+  uint64_t chunk_ = 0;   // ... and the chunk of it.
+  uint64_t posted_ = 0;  // Ever.
+  uint64_t next_sequence_ = 0;
+  uint64_t acknowledged_ = 0;  // All before it.
+  uint32_t outstanding_ = 0;
+  uint32_t silent_ = 0;  // Ended unsignaled since the last completion.
+  uint32_t reads_in_flight_ = 0;
+  uint32_t attempts_ = 0;
+  uint32_t receiver_attempts_ = 0;
+  bool receiver_wait_ = false;
+  bool timer_scheduled_ = false;
+  int64_t deadline_ns_ = 0;  // Of the oldest unacknowledged; 0: none.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SIM_REQUESTER_H_

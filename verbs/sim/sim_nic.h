@@ -1,0 +1,88 @@
+#ifndef TRYST_VERBS_SIM_SIM_NIC_H_
+#define TRYST_VERBS_SIM_SIM_NIC_H_
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "verbs/nic.h"
+#include "verbs/sim/sim_region.h"
+
+namespace tryst {
+
+class SimCompletionQueue;
+class SimQueuePair;
+class SimWorld;
+
+struct SimNicOptions {
+  NicLimits limits = DefaultLimits();
+  uint8_t ports = 1;
+  uint64_t max_region_bytes = uint64_t{1} << 40;  // Registered at once.
+  uint32_t max_regions = 1u << 19;
+
+  static NicLimits DefaultLimits();
+};
+
+// A NIC of a SimWorld. As the seam has it, but for the threads: one alone, the world's.
+// Like hardware it gives a flushed or failed work back even when it was unsignaled.
+class SimNic final : public Nic {
+ public:
+  // `salt` for its keys; `number` is the place it is plugged into.
+  SimNic(SimWorld* world, uint32_t place, uint32_t salt, const SimNicOptions& options);
+  ~SimNic() override;
+
+  std::string name() const override;
+  const NicLimits& limits() const override { return options_.limits; }
+  std::vector<NicPort> Ports() const override;
+  absl::StatusOr<std::unique_ptr<Region>> RegisterRegion(void* address, uint64_t bytes,
+                                                         uint32_t access) override;
+  absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int fd, uint64_t offset, uint64_t bytes,
+                                                         uint64_t remote_base,
+                                                         uint32_t access) override;
+  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override;
+  absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override;
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) override;
+  absl::optional<NicEvent> NextEvent() override;
+  int event_fd() const override { return -1; }
+
+  // Registered memory that is left; a checker wants 0 at the end.
+  size_t regions() const { return keys_.regions(); }
+  size_t queue_pairs() const { return queue_pairs_.size(); }
+
+  // For this folder.
+  SimWorld* world() const { return world_; }
+  uint32_t place() const { return place_; }
+  const SimNicOptions& options() const { return options_; }
+  KeyTable& keys() { return keys_; }
+  bool lost() const { return lost_; }
+  // All of its state vanishes at once: keys, queue pairs, completions.
+  void Lose();
+  void AddEvent(const NicEvent& event);
+  void Overrun(SimCompletionQueue* queue);  // Breaks its queue pairs, and says so.
+  void FailRegistrations(uint32_t count) { registrations_to_fail_ += count; }
+  SimCompletionQueue* completion_queue(size_t nth) const;
+  size_t completion_queues() const { return completion_queues_.size(); }
+  void OnRegionGone(uint32_t key, uint64_t bytes);
+  void OnWindowGone(uint32_t key);
+  void OnGone(SimQueuePair* queue_pair);
+  void OnGone(SimCompletionQueue* queue);
+
+ private:
+  SimWorld* const world_;
+  const uint32_t place_;
+  const SimNicOptions options_;
+  KeyTable keys_;
+  bool lost_ = false;
+  uint32_t next_number_ = 1;  // Of a queue pair.
+  uint32_t registrations_to_fail_ = 0;
+  uint32_t windows_ = 0;
+  std::vector<SimQueuePair*> queue_pairs_;              // In the order made.
+  std::vector<SimCompletionQueue*> completion_queues_;  // Likewise.
+  std::deque<NicEvent> events_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SIM_SIM_NIC_H_

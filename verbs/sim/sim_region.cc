@@ -1,0 +1,194 @@
+#include "verbs/sim/sim_region.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "verbs/sim/sim_nic.h"
+
+namespace tryst {
+namespace {
+
+// A key is its index below, its generation above; the salt hides both.
+constexpr uint32_t kIndexBits = 20;
+constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1;
+constexpr uint32_t kGenerationMask = (1u << (32 - kIndexBits)) - 1;
+
+constexpr uint32_t kWritable = kLocalWrite | kRemoteWrite;
+
+}  // namespace
+
+uint32_t KeyTable::Index(uint32_t plain) { return plain & kIndexMask; }
+uint32_t KeyTable::Generation(uint32_t plain) { return plain >> kIndexBits; }
+
+uint32_t KeyTable::Name(uint32_t index) const {
+  const uint32_t generation = keys_[index].generation & kGenerationMask;
+  return ((generation << kIndexBits) | index) ^ salt_;
+}
+
+const KeyTable::Key* KeyTable::Find(uint32_t key) const {
+  const uint32_t plain = key ^ salt_;
+  if (Index(plain) >= keys_.size()) return nullptr;
+  const Key& found = keys_[Index(plain)];
+  return (found.generation & kGenerationMask) == Generation(plain) ? &found : nullptr;
+}
+
+KeyTable::Key* KeyTable::Find(uint32_t key) {
+  return const_cast<Key*>(static_cast<const KeyTable*>(this)->Find(key));
+}
+
+uint32_t KeyTable::TakeIndex() {
+  // Few places would soon give an old key's number again.
+  constexpr size_t kSpare = 64;
+  if (free_.size() < kSpare) {
+    TRYST_CHECK(keys_.size() <= kIndexMask);
+    keys_.emplace_back();
+    return static_cast<uint32_t>(keys_.size() - 1);
+  }
+  const uint32_t index = free_.front();
+  free_.pop_front();
+  return index;
+}
+
+uint32_t KeyTable::AddRegion(void* memory, uint64_t bytes, uint32_t access) {
+  const uint32_t index = TakeIndex();
+  Key& key = keys_[index];
+  const uint16_t generation = key.generation;
+  key = Key();
+  key.generation = generation;
+  key.live = true;
+  key.access = access;
+  key.bytes = bytes;
+  key.memory = static_cast<uint8_t*>(memory);
+  guard_->Registered(memory, bytes, (access & kWritable) != 0);
+  ++regions_;
+  region_bytes_ += bytes;
+  return Name(index);
+}
+
+void KeyTable::RemoveRegion(uint32_t name) {
+  Key* const key = Find(name);
+  if (key == nullptr || !key->live) return;  // The NIC was lost before.
+  if (key->users != 0) {
+    guard_->Violation(absl::StrCat("region of ", key->bytes, " B destroyed while ", key->users,
+                                   " entries of outstanding works name it"));
+  }
+  guard_->Deregistered(key->memory, key->bytes, (key->access & kWritable) != 0);
+  --regions_;
+  region_bytes_ -= key->bytes;
+  key->live = false;
+  ++key->generation;
+  free_.push_back(Index(name ^ salt_));
+}
+
+uint32_t KeyTable::AddWindow() {
+  const uint32_t index = TakeIndex();
+  const uint16_t generation = keys_[index].generation;
+  keys_[index] = Key();
+  keys_[index].generation = generation;
+  keys_[index].window = true;
+  return Name(index);
+}
+
+void KeyTable::RemoveWindow(uint32_t name) {
+  // By index alone: the name may be that of a bind which has not happened yet, and must
+  // not happen to whoever has the index next.
+  const uint32_t plain = name ^ salt_;
+  const uint32_t index = Index(plain);
+  if (index >= keys_.size()) return;  // The NIC was lost before.
+  keys_[index].live = false;
+  keys_[index].window = false;
+  keys_[index].generation = static_cast<uint16_t>(Generation(plain) + 1);
+  free_.push_back(index);
+}
+
+uint32_t KeyTable::NextWindowKey(uint32_t name) const {
+  const uint32_t plain = name ^ salt_;
+  const uint32_t next = (Generation(plain) + 1) & kGenerationMask;
+  return ((next << kIndexBits) | Index(plain)) ^ salt_;
+}
+
+bool KeyTable::BindWindow(const Bind& bind) {
+  const uint32_t plain = bind.window_key ^ salt_;
+  if (Index(plain) >= keys_.size()) return false;
+  const Key* const region = Find(bind.region_key);
+  if (region == nullptr || !region->live || region->window) return false;
+  if ((region->access & kBindWindow) == 0) return false;
+  if ((bind.access & kRemoteWrite) != 0 && (region->access & kWritable) == 0) return false;
+  const uint64_t base = reinterpret_cast<uint64_t>(region->memory);
+  if (bind.bytes == 0 || bind.address < base || bind.bytes > region->bytes ||
+      bind.address - base > region->bytes - bind.bytes) {
+    return false;
+  }
+  Key& window = keys_[Index(plain)];
+  if (!window.window || window.live) return false;
+  // Only ever newer: what a bind named before it failed may be skipped.
+  const uint32_t ahead = (Generation(plain) - window.generation) & kGenerationMask;
+  if (ahead == 0 || ahead > kGenerationMask / 2) return false;
+  window.live = true;
+  window.generation = static_cast<uint16_t>(Generation(plain));
+  window.access = bind.access & (kRemoteWrite | kRemoteRead);
+  window.bytes = bind.bytes;
+  window.memory = reinterpret_cast<uint8_t*>(bind.address);
+  window.region_key = bind.region_key;
+  window.queue_pair = bind.queue_pair;
+  return true;
+}
+
+bool KeyTable::InvalidateWindow(uint32_t name) {
+  Key* const key = Find(name);
+  if (key == nullptr || !key->window || !key->live) return false;
+  key->live = false;
+  return true;
+}
+
+uint8_t* KeyTable::Resolve(uint32_t name, uint64_t address, uint64_t bytes, uint32_t access,
+                           uint32_t queue_pair) const {
+  const Key* const key = Find(name);
+  if (key == nullptr || !key->live) return nullptr;
+  uint32_t granted = key->access;
+  if ((granted & kRemoteWrite) != 0) granted |= kLocalWrite;
+  if ((granted & access) != access) return nullptr;
+  if (key->window) {
+    if (key->queue_pair != queue_pair || (access & (kRemoteWrite | kRemoteRead)) == 0) {
+      return nullptr;
+    }
+    const Key* const region = Find(key->region_key);
+    if (region == nullptr || !region->live) return nullptr;
+  }
+  const uint64_t base = reinterpret_cast<uint64_t>(key->memory);
+  if (address < base || bytes > key->bytes || address - base > key->bytes - bytes) return nullptr;
+  return key->memory + (address - base);
+}
+
+void KeyTable::AddUser(uint32_t name) {
+  if (Key* const key = Find(name)) ++key->users;
+}
+
+void KeyTable::RemoveUser(uint32_t name) {
+  Key* const key = Find(name);
+  if (key != nullptr && key->users > 0) --key->users;
+}
+
+void KeyTable::Clear() {
+  for (const Key& key : keys_) {
+    if (!key.live || key.window) continue;
+    guard_->Deregistered(key.memory, key.bytes, (key.access & kWritable) != 0);
+  }
+  keys_.clear();
+  free_.clear();
+  regions_ = 0;
+  region_bytes_ = 0;
+}
+
+SimRegion::SimRegion(SimNic* nic, void* memory, uint64_t bytes, uint32_t access)
+    : nic_(nic),
+      memory_(memory),
+      bytes_(bytes),
+      key_(nic->keys().AddRegion(memory, bytes, access)) {}
+
+SimRegion::~SimRegion() { nic_->OnRegionGone(key_, bytes_); }
+
+SimWindow::SimWindow(SimNic* nic) : nic_(nic), key_(nic->keys().AddWindow()) {}
+
+SimWindow::~SimWindow() { nic_->OnWindowGone(key_); }
+
+}  // namespace tryst

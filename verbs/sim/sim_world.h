@@ -1,0 +1,133 @@
+#ifndef TRYST_VERBS_SIM_SIM_WORLD_H_
+#define TRYST_VERBS_SIM_SIM_WORLD_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "verbs/nic.h"
+#include "verbs/sim/event_queue.h"
+#include "verbs/sim/fabric.h"
+#include "verbs/sim/faults.h"
+#include "verbs/sim/link_model.h"
+#include "verbs/sim/memory_guard.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_random.h"
+#include "verbs/sim/sim_trace.h"
+
+namespace tryst {
+
+struct SimOptions {
+  LinkModel link;                      // Where SetLink() says nothing else.
+  uint64_t chunk_bytes = 32768;        // What lands in one event.
+  int64_t doorbell_ns_max = 200;       // From PostSend() until the NIC looks; drawn.
+  int64_t completion_ns_max = 300;     // From the end of a work until it can be polled; drawn.
+  int64_t break_ns_max = 20'000;       // From Break() until no byte lands any more; drawn.
+  int64_t receiver_wait_ns = 640'000;  // Before a sender tries a peer without receives again.
+  size_t trace_tail_records = 4096;
+};
+
+// A network of NICs on virtual time. One thread; equal seeds and equal calls give equal
+// runs, to the last event. Everything that can go wrong does so when it is asked to, or
+// when a FaultPlan draws it.
+//
+// Nothing happens by itself: Step() carries out the next event and moves the clock.
+class SimWorld {
+ public:
+  explicit SimWorld(uint64_t seed, const SimOptions& options = SimOptions());
+  ~SimWorld();  // REQUIRES: every NIC is gone.
+  SimWorld(const SimWorld&) = delete;
+  SimWorld& operator=(const SimWorld&) = delete;
+
+  // Plugs a NIC in. REQUIRES: none is there, or it was killed or lost.
+  std::unique_ptr<SimNic> OpenNic(uint32_t place, const SimNicOptions& options = SimNicOptions());
+  SimNic* nic(uint32_t place) const;  // Null: none there, or killed.
+  uint32_t places() const { return static_cast<uint32_t>(nics_.size()); }
+
+  // Time.
+  const Clock& clock() const { return events_; }
+  int64_t NowNs() const { return events_.NowNs(); }
+  bool Step();  // False: nothing is left to happen.
+  // Everything up to that moment, which is when it then is.
+  void RunUntil(int64_t at_ns);
+  void RunFor(int64_t ns) { RunUntil(NowNs() + ns); }
+  int64_t next_ns() const { return events_.next_ns(); }  // INT64_MAX: nothing.
+  EventQueue::TaskId At(int64_t at_ns, absl::AnyInvocable<void()> task);
+  bool Cancel(EventQueue::TaskId task) { return events_.CancelTask(task); }
+  void Jump(int64_t ns);  // The clock jumps; what was due meanwhile is late.
+  uint64_t events() const { return events_done_; }
+
+  // Links, in one direction.
+  void SetLink(uint32_t from_place, uint32_t to_place, const LinkModel& link);
+
+  // Faults of one work: the nth, from 0, that is ever posted to send on `queue_pair`.
+  void Inject(const QueuePair& queue_pair, uint64_t nth_send, const WorkFault& fault);
+  // Faults of everything else, now.
+  void BreakByError(QueuePair& queue_pair);  // As if by its own NIC.
+  void Overrun(CompletionQueue& queue);
+  void SetPort(uint32_t place, uint8_t port, bool up);
+  void ChangeAddress(uint32_t place);  // What was connected before hears nothing any more.
+  void DeviceFatal(uint32_t place);
+  void FailRegistrations(uint32_t place, uint32_t count);  // The next so many.
+  void SetSilent(uint32_t place, bool silent);
+  void SetCut(uint32_t place, uint32_t other_place, bool cut);
+  // The process of that NIC dies: nothing of it is reachable, its destructors say
+  // nothing to anybody, and another NIC may be opened in its place.
+  void Kill(uint32_t place);
+  // Replaces the plan and ends no outage that has begun.
+  void SetFaultPlan(const FaultPlan& plan);
+  uint64_t faults_done() const { return faults_done_; }
+
+  // What no NIC may touch, and who did.
+  MemoryGuard& guard() { return guard_; }
+  void Poison(const void* address, uint64_t bytes) { guard_.Poison(address, bytes); }
+  void Unpoison(const void* address, uint64_t bytes) { guard_.Unpoison(address, bytes); }
+  const std::vector<std::string>& violations() const { return guard_.violations(); }
+
+  const SimTrace& trace() const { return trace_; }
+  void Mark(uint32_t who, uint64_t a, uint64_t b) { Note(TraceKind::kMark, who, a, b); }
+
+  // For this folder.
+  const SimOptions& options() const { return options_; }
+  EventQueue& event_queue() { return events_; }
+  Fabric& fabric() { return fabric_; }
+  WorkFaults& faults() { return faults_; }
+  uint64_t DrawToken() { return random_.Next(); }
+  int64_t DrawDelay(int64_t ns_max) { return ns_max == 0 ? 0 : random_.Between(0, ns_max); }
+  void Note(TraceKind kind, uint32_t who, uint64_t a = 0, uint64_t b = 0);
+  void NoteFault(uint32_t queue_pair, const WorkFault& fault);
+  void OnNicGone(SimNic* nic);
+
+ private:
+  enum class Outage { kPort, kAddress, kSilence, kSlow, kLossy, kFatal, kOverrun, kJump };
+
+  void Dispatch(const SimEvent& event);
+  void PlanNext(Outage kind);
+  int64_t MeanNs(Outage kind) const;
+  void Strike(Outage kind);
+  void StrikeLink(Outage kind);
+  SimNic* DrawNic();
+
+  const SimOptions options_;
+  SimRandom random_;  // First: the others are forked from it.
+  SimRandom outage_random_;
+  EventQueue events_;
+  SimTrace trace_;
+  MemoryGuard guard_;
+  Fabric fabric_;
+  WorkFaults faults_;
+  std::vector<SimNic*> nics_;  // By place.
+  std::vector<bool> killed_;   // By place.
+  std::set<std::pair<uint32_t, uint32_t>> struck_links_;
+  uint64_t plan_version_ = 0;
+  uint64_t events_done_ = 0;
+  uint64_t faults_done_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SIM_SIM_WORLD_H_
