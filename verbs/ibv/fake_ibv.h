@@ -1,0 +1,129 @@
+#ifndef TRYST_VERBS_IBV_FAKE_IBV_H_
+#define TRYST_VERBS_IBV_FAKE_IBV_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "verbs/ibv/ibv_calls.h"
+
+namespace tryst {
+
+// A libibverbs of our own, for tests: devices with any attributes, works that complete
+// when and as the test says, and every call failing on request in the convention of
+// the real one. Like Soft-RoCE, and unlike most hardware, it leaves a destroyed queue
+// pair's completions in their queue. Single-threaded.
+class FakeIbv {
+ public:
+  struct Port {
+    ibv_port_attr attributes = {};
+    std::vector<ibv_gid_entry> gids;
+  };
+  struct Device {
+    ibv_device verbs = {};
+    ibv_device_attr attributes = {};
+    std::vector<Port> ports;  // ports[0] has the number 1.
+    uint32_t max_inline_bytes = 512;
+    ibv_ece extensions = {};  // Vendor 0: the driver does not know them.
+    bool windows = true;
+  };
+  // A work as it was posted. `next` tells nothing here; `doorbell` counts the calls.
+  struct PostedSend {
+    ibv_send_wr work = {};
+    std::vector<ibv_sge> entries;
+    int doorbell = 0;
+  };
+  struct QueuePair;
+  struct Queue;
+
+  FakeIbv();
+  ~FakeIbv();
+  FakeIbv(const FakeIbv&) = delete;
+  FakeIbv& operator=(const FakeIbv&) = delete;
+
+  // With one active Ethernet port, 25 Gb/s, MTU 4096, and the GIDs fe80::1 and
+  // 10.0.0.1 (RoCE v2, index 1).
+  Device& AddDevice(const std::string& name);
+  static ibv_gid_entry Gid(uint32_t index, const std::string& address, uint32_t type);
+
+  // To be given to the code under test; must not outlive this.
+  IbvCalls Calls();
+
+  // The named call ("ibv_modify_qp") fails from now on with this error; 0: works again.
+  void Fail(const std::string& call, int error) { failures_[call] = error; }
+  // The next ibv_post_send takes this many works of the chain and refuses the rest.
+  void RefuseSendsAfter(int count) { refuse_after_ = count; }
+
+  // What the code under test has made, oldest first.
+  std::vector<QueuePair*> queue_pairs();
+  // How many objects (contexts, domains, regions, ...) are open.
+  int live() const { return live_; }
+
+  // Completes the oldest `count` sends (receives); silent ones only retire on success.
+  void CompleteSends(QueuePair* pair, int count, ibv_wc_status status = IBV_WC_SUCCESS);
+  void CompleteReceive(QueuePair* pair, ibv_wc_opcode opcode, uint32_t bytes, uint32_t immediate);
+  // Puts an event on the (single) open context's descriptor.
+  void RaiseEvent(ibv_event_type type, int port, QueuePair* pair = nullptr);
+  int unacknowledged_events() const { return unacknowledged_events_; }
+  // Makes every open completion channel readable.
+  void RaiseCompletionEvent();
+
+  struct Region {
+    ibv_mr verbs = {};
+    unsigned access = 0;
+    bool with_optional_rights = false;  // Came through ibv_reg_mr_iova2.
+  };
+  const std::list<Region>& regions() const { return regions_; }
+
+ private:
+  struct Context;
+  friend struct FakeIbvEntry;
+  int Failing(const std::string& call) const;
+  template <typename T>
+  T* Null(int error);
+  static Context* Of(ibv_context* context);
+  void Flush(QueuePair* pair);
+
+  std::list<Device> devices_;
+  std::vector<ibv_device*> list_;
+  std::map<std::string, int> failures_;
+  int refuse_after_ = -1;
+  int live_ = 0;
+  int unacknowledged_events_ = 0;
+  uint32_t next_number_ = 17;
+  uint32_t next_key_ = 0x1000;
+  std::vector<Context*> contexts_;
+  std::list<std::unique_ptr<QueuePair>> pairs_;
+  std::list<Region> regions_;
+};
+
+struct FakeIbv::Queue {
+  ibv_cq verbs = {};
+  std::deque<ibv_wc> done;
+  bool armed = false;
+  int event_pipe[2] = {-1, -1};
+};
+
+struct FakeIbv::QueuePair {
+  ibv_qp verbs = {};
+  FakeIbv* owner = nullptr;
+  Queue* queue = nullptr;
+  ibv_qp_cap asked = {};
+  std::vector<ibv_qp_attr> modified;  // Each transition's attributes.
+  std::vector<int> masks;
+  ibv_ece agreed = {};
+  int doorbells = 0;
+  std::vector<PostedSend> history;  // Everything ever posted.
+  std::deque<PostedSend> sends;     // Outstanding.
+  std::deque<uint64_t> receives;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_IBV_FAKE_IBV_H_

@@ -1,0 +1,65 @@
+#ifndef TRYST_VERBS_IBV_IBV_COMPLETION_QUEUE_H_
+#define TRYST_VERBS_IBV_IBV_COMPLETION_QUEUE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "verbs/ibv/ibv_device.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+class IbvQueuePair;
+
+// Finds the queue pair of a completion by the slot that it wrote into the work's id,
+// and so does not depend on queue pair numbers, which the kernel uses again. One
+// thread, as nic.h says.
+class IbvCompletionQueue final : public CompletionQueue {
+ public:
+  // A queue pair has its number of works, and two markers (ibv_queue_pair.h).
+  static constexpr uint32_t kMarkers = 2;
+
+  static absl::StatusOr<std::unique_ptr<CompletionQueue>> Create(IbvDevice* device, uint32_t depth);
+  ~IbvCompletionQueue() override;
+
+  absl::StatusOr<size_t> Poll(absl::Span<Completion> out) override;
+  absl::Status Arm() override;
+  int event_fd() const override { return channel_->fd; }
+
+  ibv_cq* verbs() const { return queue_; }
+  const IbvDevice* device() const { return device_; }
+
+  // Reserves room for `works` completions and the markers: the slot, or
+  // kResourceExhausted. Give it back with Remove().
+  absl::StatusOr<uint32_t> Reserve(uint32_t works);
+  void Attach(uint32_t slot, IbvQueuePair* pair) { pairs_[slot] = pair; }
+  // After the queue pair's hardware is gone: takes what it left in the queue away, so
+  // that the slot and the room can be used again.
+  void Remove(uint32_t slot, uint32_t works);
+
+ private:
+  IbvCompletionQueue(IbvDevice* device, ibv_comp_channel* channel, ibv_cq* queue, uint32_t depth);
+  absl::StatusOr<size_t> PollHardware(absl::Span<Completion> out);
+  absl::Status TakeEvents();
+
+  IbvDevice* const device_;
+  ibv_comp_channel* const channel_;
+  ibv_cq* const queue_;
+  const uint32_t depth_;
+  uint32_t works_ = 0;                // Reserved, at most depth_.
+  uint32_t markers_ = 0;              // Reserved; with works_ at most queue_->cqe.
+  std::vector<IbvQueuePair*> pairs_;  // By slot; null: free.
+  std::deque<Completion> kept_;       // Polled while another queue pair was removed.
+  unsigned unacknowledged_ = 0;       // Events taken; acknowledging costs a mutex each time.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_IBV_IBV_COMPLETION_QUEUE_H_
