@@ -1,0 +1,46 @@
+#ifndef TRYST_RENDEZVOUS_BATCH_H_
+#define TRYST_RENDEZVOUS_BATCH_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "rendezvous/match_table.h"
+
+namespace tryst {
+
+// A RecvMany on its way, or the scratch of a SendMany. Recycled with its vectors.
+struct Batch {
+  Batch* next_free = nullptr;
+  ManyDoneFn done;
+  Args args;
+  std::vector<Received> results;
+  std::vector<Item*> items;      // Those that had to wait; constant once armed.
+  std::vector<uint64_t> checks;  // Checksums, when immutability is checked.
+  std::vector<uint32_t> order;   // Indexes of the keys by shard.
+  std::vector<uint32_t> ends;    // Where each shard's part of `order` ends.
+  // Results still to come, and one for the caller while it queues and registers.
+  std::atomic<int64_t> remaining{0};
+  std::atomic<int> holds{0};  // The batch itself and each callback that may still run.
+  Cancellation::Token cancel_token = Cancellation::kNoToken;
+  Alarms::Token alarm_token = Alarms::kNoToken;
+
+  // Fills `order` and `ends`: a stable counting sort, so that equal keys stay in order.
+  template <typename ShardOf>
+  void SortByShard(size_t count, size_t shards, ShardOf shard_of) {
+    ends.assign(shards, 0);
+    for (size_t i = 0; i < count; ++i) ++ends[shard_of(i)];
+    uint32_t sum = 0;
+    for (uint32_t& end : ends) {
+      const uint32_t in_shard = end;
+      end = sum;
+      sum += in_shard;
+    }
+    order.resize(count);
+    for (size_t i = 0; i < count; ++i) order[ends[shard_of(i)]++] = static_cast<uint32_t>(i);
+  }
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_BATCH_H_

@@ -1,0 +1,113 @@
+#include "rendezvous/held_bytes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+
+HeldBytes::HeldBytes(int64_t max_bytes, HeldBytes* process)
+    : max_bytes_(max_bytes), process_(process), root_(process != nullptr ? process : this) {
+  TRYST_CHECK(max_bytes >= 0);
+  TRYST_CHECK(process == nullptr || process->process_ == nullptr);
+}
+
+HeldBytes::~HeldBytes() {
+  MutexLock lock(&root_->mu_);
+  for (const Waiter& waiter : root_->waiters_) TRYST_CHECK(waiter.node != this);
+}
+
+bool HeldBytes::Fits(int64_t bytes) const {
+  if (Capped() && bytes > max_bytes_ - held_.load()) return false;
+  return process_ == nullptr || process_->Fits(bytes);
+}
+
+bool HeldBytes::TryTakeHere(int64_t bytes) {
+  if (!Capped()) return true;
+  int64_t held = held_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > max_bytes_ - held) return false;
+  } while (!held_.compare_exchange_weak(held, held + bytes));
+  return true;
+}
+
+bool HeldBytes::TryTake(int64_t bytes) {
+  if (!TryTakeHere(bytes)) return false;
+  if (process_ == nullptr || process_->TryTakeHere(bytes)) return true;
+  if (Capped()) held_.fetch_sub(bytes);
+  return false;
+}
+
+void HeldBytes::OnRefused() {
+  if (root_->anybody_waits_.load()) root_->WakeWhoFits();
+}
+
+void HeldBytes::Give(int64_t bytes) {
+  if (bytes == 0) return;
+  bool gave = false;
+  for (HeldBytes* node = this; node != nullptr; node = node->process_) {
+    if (!node->Capped()) continue;
+    node->held_.fetch_sub(bytes);
+    gave = true;
+  }
+  // Sequentially consistent on both sides: either this sees the waiter, or the waiter,
+  // who looks again after it has queued, sees the room.
+  if (gave && root_->anybody_waits_.load()) root_->WakeWhoFits();
+}
+
+void HeldBytes::WhenRoom(int64_t bytes, Ready ready) {
+  for (HeldBytes* node = this; node != nullptr; node = node->process_) {
+    if (node->Capped() && bytes > node->max_bytes_) {
+      std::move(ready)(absl::InvalidArgumentError(
+          absl::StrCat(bytes, " bytes never fit under a cap of ", node->max_bytes_)));
+      return;
+    }
+  }
+  {
+    MutexLock lock(&root_->mu_);
+    root_->waiters_.push_back({this, bytes, std::move(ready)});
+    root_->anybody_waits_.store(true);
+  }
+  root_->WakeWhoFits();
+}
+
+void HeldBytes::WakeWhoFits() {
+  std::vector<Ready> woken;
+  {
+    MutexLock lock(&mu_);
+    // Everybody who would fit alone: one who is woken and does not send must not keep
+    // the next one asleep.
+    auto keep = waiters_.begin();
+    for (Waiter& waiter : waiters_) {
+      if (waiter.node->Fits(waiter.bytes)) {
+        woken.push_back(std::move(waiter.ready));
+      } else {
+        if (&*keep != &waiter) *keep = std::move(waiter);
+        ++keep;
+      }
+    }
+    waiters_.erase(keep, waiters_.end());
+    anybody_waits_.store(!waiters_.empty());
+  }
+  for (Ready& ready : woken) std::move(ready)(absl::OkStatus());
+}
+
+void HeldBytes::FailWaiting(const absl::Status& status) {
+  std::vector<Ready> failed;
+  {
+    MutexLock lock(&root_->mu_);
+    std::vector<Waiter>& waiters = root_->waiters_;
+    for (Waiter& waiter : waiters) {
+      if (waiter.node == this) failed.push_back(std::move(waiter.ready));
+    }
+    waiters.erase(std::remove_if(waiters.begin(), waiters.end(),
+                                 [this](const Waiter& waiter) { return waiter.node == this; }),
+                  waiters.end());
+    root_->anybody_waits_.store(!waiters.empty());
+  }
+  for (Ready& ready : failed) std::move(ready)(status);
+}
+
+}  // namespace tryst

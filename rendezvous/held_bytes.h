@@ -1,0 +1,64 @@
+#ifndef TRYST_RENDEZVOUS_HELD_BYTES_H_
+#define TRYST_RENDEZVOUS_HELD_BYTES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "base/mutex.h"
+
+namespace tryst {
+
+// A memory cap over what waits to be received: one for the process, one below it for
+// each step. Safe from any thread. Costs nothing where nothing is capped.
+class HeldBytes {
+ public:
+  using Ready = absl::AnyInvocable<void(absl::Status) &&>;
+
+  // 0: no cap of its own. `process` may be null; it has no parent itself.
+  explicit HeldBytes(int64_t max_bytes, HeldBytes* process = nullptr);
+  ~HeldBytes();  // Nothing waits here any more; FailWaiting() sees to that.
+
+  // Takes `bytes` here and in the process, or nothing. May be called under a lock; after
+  // a refusal call OnRefused() without it.
+  [[nodiscard]] bool TryTake(int64_t bytes);
+  // What a refused TryTake held for a moment may have been the room that somebody needed.
+  void OnRefused();
+  // Gives back, and calls who waited for it: not under a lock.
+  void Give(int64_t bytes);
+  // Calls `ready` once: when `bytes` would fit (perhaps in here), or with FailWaiting's
+  // status. What would never fit is refused at once with kInvalidArgument.
+  void WhenRoom(int64_t bytes, Ready ready);
+  void FailWaiting(const absl::Status& status);  // Those of this node.
+
+  int64_t held() const { return held_.load(std::memory_order_relaxed); }
+  int64_t max_bytes() const { return max_bytes_; }
+
+ private:
+  struct Waiter {
+    HeldBytes* node;
+    int64_t bytes;
+    Ready ready;
+  };
+
+  bool Capped() const { return max_bytes_ != 0; }
+  bool Fits(int64_t bytes) const;
+  bool TryTakeHere(int64_t bytes);
+  void WakeWhoFits();
+
+  // Constant after construction.
+  const int64_t max_bytes_;
+  HeldBytes* const process_;
+  HeldBytes* const root_;  // Where all waiters are, as room for them may appear anywhere.
+
+  std::atomic<int64_t> held_{0};
+  std::atomic<bool> anybody_waits_{false};
+  Mutex mu_;
+  std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_HELD_BYTES_H_

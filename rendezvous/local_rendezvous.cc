@@ -1,0 +1,52 @@
+#include "rendezvous/local_rendezvous.h"
+
+#include <utility>
+
+#include "rendezvous/match_core.h"
+
+namespace tryst {
+
+LocalRendezvous::LocalRendezvous(const Options& options, Alarms* alarms, HeldBytes* process)
+    : core_(new MatchCore(options, alarms, process)) {}
+
+LocalRendezvous::~LocalRendezvous() {
+  core_->StartAbort(absl::CancelledError("LocalRendezvous deleted"));
+  core_->Unref();
+}
+
+absl::Status LocalRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
+                                   bool is_dead) {
+  return core_->Send(key, args, std::move(tensor), is_dead);
+}
+
+absl::Status LocalRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
+  return core_->SendMany(items, args);
+}
+
+void LocalRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
+  core_->RecvAsync(key, args, std::move(done));
+}
+
+void LocalRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
+                                    ManyDoneFn done) {
+  core_->RecvManyAsync(keys, args, std::move(done));
+}
+
+void LocalRendezvous::StartAbort(const absl::Status& status) { core_->StartAbort(status); }
+
+void LocalRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {
+  core_->WhenRoom(bytes, std::move(ready));
+}
+
+absl::Status LocalRendezvous::abort_cause() const { return core_->abort_cause(); }
+
+RendezvousCounters LocalRendezvous::counters() const { return core_->counters(); }
+
+void LocalRendezvous::ListWaiting(int64_t step_id, size_t max_items,
+                                  std::vector<WaitingItem>* items) const {
+  core_->ListWaiting(step_id, max_items, items);
+}
+
+const Clock& LocalRendezvous::clock() const { return core_->clock(); }
+
+}  // namespace tryst

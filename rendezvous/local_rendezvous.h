@@ -1,0 +1,74 @@
+#ifndef TRYST_RENDEZVOUS_LOCAL_RENDEZVOUS_H_
+#define TRYST_RENDEZVOUS_LOCAL_RENDEZVOUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "rendezvous/alarms.h"
+#include "rendezvous/counters.h"
+#include "rendezvous/held_bytes.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/waiting.h"
+
+namespace tryst {
+
+class MatchCore;
+
+// The matching table: where sends and receives of one worker and one step meet.
+//
+// The table is split into shards by the key's hash. Each shard's lock guards its part
+// of the table and its abort flag together, so that nothing is kept by a rendezvous
+// that has been aborted. Callbacks run after unlocking. In steady state nothing is
+// allocated. A pair costs one uncontended lock for each side; a receive that waits with
+// a cancellation, a deadline or an executor two more.
+class LocalRendezvous final : public Rendezvous {
+ public:
+#ifdef NDEBUG
+  static constexpr bool kDebug = false;
+#else
+  static constexpr bool kDebug = true;
+#endif
+  // The least that a waiting send is charged, as its place in the table is not free.
+  static constexpr int64_t kMinChargeBytes = 256;
+
+  struct Options {
+    int shards = 8;              // 1 to 1024; rounded up to a power of two.
+    int64_t max_held_bytes = 0;  // Of sends that wait; 0: no cap.
+    // A tensor whose bytes have changed between Send and its receive ends the receive
+    // with kFailedPrecondition. Reads every waiting tensor twice.
+    bool check_immutable = kDebug;
+    // Tests: called wherever another thread may get in between two lock rounds, with no
+    // lock held, with the name of the place and the number of the item.
+    std::function<void(const char* place, uint64_t item)> between_locks;
+  };
+
+  // `alarms`, `process` (may be null) and the executors given outlive every `done`.
+  LocalRendezvous(const Options& options, Alarms* alarms, HeldBytes* process = nullptr);
+  // Aborts with kCancelled. REQUIRES: no call is in progress; a `done` may be.
+  ~LocalRendezvous() override;
+
+  absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) override;
+  // Refused over a cap when the items together would not fit, although receives may
+  // already wait for some.
+  absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
+  void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
+  void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
+  void StartAbort(const absl::Status& status) override;
+  void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
+
+  absl::Status abort_cause() const;  // OK while not aborted.
+  RendezvousCounters counters() const;
+  // Appends who waits, at most `max_items` in all.
+  void ListWaiting(int64_t step_id, size_t max_items, std::vector<WaitingItem>* items) const;
+
+ private:
+  const Clock& clock() const override;
+
+  MatchCore* const core_;  // Counted: callbacks on their way out keep it.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_LOCAL_RENDEZVOUS_H_

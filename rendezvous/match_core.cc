@@ -1,0 +1,342 @@
+#include "rendezvous/match_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "rendezvous/content_checksum.h"
+#include "rendezvous/derived_status.h"
+
+namespace tryst {
+namespace {
+
+absl::Status CancelledReceive() {
+  return MarkDerived(absl::CancelledError("RecvAsync is cancelled."));
+}
+
+absl::Status LateReceive(const TensorKey& key) {
+  return absl::DeadlineExceededError(absl::StrCat("Timed out waiting for ", key.text()));
+}
+
+size_t PowerOfTwo(int at_least) {
+  size_t power = 1;
+  while (power < static_cast<size_t>(std::min(std::max(at_least, 1), 1024))) power *= 2;
+  return power;
+}
+
+}  // namespace
+
+MatchCore::MatchCore(const LocalRendezvous::Options& options, Alarms* alarms, HeldBytes* process)
+    : options_(options), alarms_(alarms), held_(options.max_held_bytes, process) {
+  const size_t shards = PowerOfTwo(options.shards);
+  for (size_t i = 0; i < shards; ++i) {
+    shards_.push_back(std::make_unique<Shard>(static_cast<uint16_t>(i)));
+  }
+}
+
+int64_t MatchCore::ChargeBytes(int64_t bytes) {
+  return std::max(bytes, LocalRendezvous::kMinChargeBytes);
+}
+
+absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) {
+  if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
+  if (is_dead) {
+    tensor = Tensor();
+  } else if (!tensor.valid()) {
+    return absl::InvalidArgumentError(absl::StrCat("Send of no tensor: ", key.text()));
+  }
+  const int64_t bytes = tensor.bytes();
+  const int64_t charge_bytes = ChargeBytes(bytes);
+  const uint64_t checksum = options_.check_immutable ? ContentChecksum(tensor) : 0;
+  bool refused = false;
+  Leaving leaving;
+  Shard& shard = ShardOf(key);
+  {
+    MutexLock lock(&shard.mu);
+    if (!shard.aborted.ok()) {
+      ++shard.counters.aborted_sends;
+      return shard.aborted;
+    }
+    Item** head = shard.table.Find(key);
+    if (*head != nullptr && !(*head)->is_send) {
+      GiveToReceive(shard, head, args, &tensor, is_dead, bytes, &leaving);
+    } else if (held_.TryTake(charge_bytes)) {
+      KeepSend(shard, head, key, args, std::move(tensor), is_dead, charge_bytes, checksum);
+      return absl::OkStatus();
+    } else {
+      ++shard.counters.refused_over_cap;
+      refused = true;
+    }
+  }
+  if (refused) {
+    held_.OnRefused();
+    return absl::ResourceExhaustedError(
+        absl::StrCat("No room to hold ", charge_bytes, " bytes of ", key.text()));
+  }
+  CallReceive(&leaving, args, std::move(tensor), is_dead);
+  return absl::OkStatus();
+}
+
+void MatchCore::CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead) {
+  if (leaving->kept != nullptr) {
+    End(leaving->kept);
+  } else if (leaving->batch != nullptr) {
+    GiveResults(leaving->batch, 1);
+  } else if (leaving->done) {
+    std::move(leaving->done)(absl::OkStatus(), send_args, leaving->args, std::move(tensor),
+                             is_dead);
+  }
+}
+
+void MatchCore::KeepSend(Shard& shard, Item** head, const TensorKey& key, const Args& args,
+                         Tensor tensor, bool is_dead, int64_t charge_bytes, uint64_t checksum) {
+  Item* item = shard.table.New(key);
+  item->is_send = true;
+  item->is_dead = is_dead;
+  item->tensor = std::move(tensor);
+  item->args = args;
+  item->charge_bytes = charge_bytes;
+  item->checksum = checksum;
+  item->since_ns = clock().NowNs();
+  shard.table.Append(head, item);
+  ++shard.counters.sends;
+  ++shard.counters.waiting_sends;
+  shard.counters.held_bytes += charge_bytes;
+}
+
+void MatchCore::Uncharge(Shard& shard, const Item& send) {
+  --shard.counters.waiting_sends;
+  shard.counters.held_bytes -= send.charge_bytes;
+}
+
+// Nobody finishes a receive that is arming: its caller will.
+void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor,
+                              bool is_dead, int64_t bytes, Leaving* leaving) {
+  Item* item = shard.table.PopHead(head);
+  RendezvousCounters& counters = shard.counters;
+  ++counters.sends;
+  --counters.waiting_receives;
+  ++counters.delivered;
+  counters.delivered_bytes += bytes;
+  counters.dead += is_dead;
+  if (item->batch != nullptr) {
+    leaving->batch = item->batch;
+    item->batch->results[item->batch_index] = {absl::OkStatus(), std::move(*tensor), is_dead,
+                                               args.device_context, args.alloc_attrs};
+    shard.table.Free(item);
+  } else if (item->plain()) {
+    leaving->done = std::move(item->done);
+    leaving->args = std::move(item->args);
+    shard.table.Free(item);
+  } else {
+    item->status = absl::OkStatus();
+    item->tensor = std::move(*tensor);
+    item->is_dead = is_dead;
+    item->send_args = args;
+    if (!item->arming) leaving->kept = item;
+  }
+}
+
+absl::Status MatchCore::CheckUnchanged(const TensorKey& key, const Tensor& tensor,
+                                       uint64_t checksum) {
+  if (!options_.check_immutable || ContentChecksum(tensor) == checksum) return absl::OkStatus();
+  ++changed_after_send_;
+  TRYST_LOG(Error) << "The bytes of " << key.text() << " were changed after Send";
+  return absl::FailedPreconditionError(
+      absl::StrCat("The bytes of ", key.text(), " were changed after Send"));
+}
+
+void MatchCore::EndNow(absl::Status status, const Args& args, DoneFn done) {
+  if (args.executor == nullptr) {
+    std::move(done)(std::move(status), Args(), args, Tensor(), false);
+    return;
+  }
+  args.executor->Run([status = std::move(status), args, done = std::move(done)]() mutable {
+    std::move(done)(std::move(status), Args(), args, Tensor(), false);
+  });
+}
+
+void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
+  if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  if (key.empty()) {
+    EndNow(absl::InvalidArgumentError("Receive of an empty rendezvous key"), args, std::move(done));
+    return;
+  }
+  Shard& shard = ShardOf(key);
+  absl::Status status;
+  Item* kept = nullptr;
+  bool arming = false;
+  Args send_args;
+  Tensor tensor;
+  bool is_dead = false;
+  uint64_t checksum = 0;
+  int64_t charge_bytes = 0;
+  {
+    MutexLock lock(&shard.mu);
+    ++shard.counters.receives;
+    Item** head = shard.table.Find(key);
+    if (!shard.aborted.ok()) {
+      ++shard.counters.aborted_receives;
+      status = shard.aborted;
+    } else if (args.cancellation != nullptr && args.cancellation->cancelled()) {
+      ++shard.counters.cancelled;
+      status = CancelledReceive();
+    } else if (*head != nullptr && (*head)->is_send) {
+      Item* send = shard.table.PopHead(head);
+      Uncharge(shard, *send);
+      charge_bytes = send->charge_bytes;
+      checksum = send->checksum;
+      is_dead = send->is_dead;
+      tensor = std::move(send->tensor);
+      send_args = std::move(send->args);
+      shard.table.Free(send);
+      ++shard.counters.delivered;
+      shard.counters.delivered_bytes += tensor.bytes();
+      shard.counters.dead += is_dead;
+    } else {
+      const int64_t now_ns = clock().NowNs();
+      if (!args.deadline.Passed(now_ns)) {
+        kept = KeepReceive(shard, head, key, args, &done, now_ns);
+        arming = kept->arming;
+      } else {
+        ++shard.counters.deadline_exceeded;
+        status = LateReceive(key);
+      }
+    }
+  }
+  if (kept != nullptr) {
+    if (arming) Arm(kept);
+    return;
+  }
+  if (!status.ok()) {
+    EndNow(std::move(status), args, std::move(done));
+    return;
+  }
+  held_.Give(charge_bytes);
+  status = CheckUnchanged(key, tensor, checksum);
+  if (!status.ok()) {
+    EndNow(std::move(status), args, std::move(done));
+  } else if (args.executor == nullptr) {
+    std::move(done)(std::move(status), send_args, args, std::move(tensor), is_dead);
+  } else {
+    args.executor->Run([send_args = std::move(send_args), args, tensor = std::move(tensor), is_dead,
+                        done = std::move(done)]() mutable {
+      std::move(done)(absl::OkStatus(), send_args, args, std::move(tensor), is_dead);
+    });
+  }
+}
+
+Item* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args,
+                             DoneFn* done, int64_t now_ns) {
+  Item* item = shard.table.New(key);
+  item->is_send = false;
+  item->args = args;
+  item->done = std::move(*done);
+  item->since_ns = now_ns;
+  const int callbacks = (args.cancellation != nullptr) + !args.deadline.is_never();
+  item->arming = callbacks != 0;
+  if (callbacks != 0 || args.executor != nullptr) {
+    item->holds = static_cast<uint8_t>(1 + callbacks);
+    Ref();
+  }
+  shard.table.Append(head, item);
+  ++shard.counters.waiting_receives;
+  return item;
+}
+
+// The receive is in the table already, so that its place in the line is right; these
+// calls cannot be made under the lock. Whatever ends it meanwhile is found at the end.
+void MatchCore::Arm(Item* item) {
+  Cancellation::Token cancel_token = Cancellation::kNoToken;
+  BetweenLocks("recv: cancellation", item);
+  if (item->args.cancellation != nullptr) {
+    cancel_token =
+        item->args.cancellation->Register([this, item] { EndWaiting(item, CancelledReceive()); });
+  }
+  Alarms::Token alarm_token = Alarms::kNoToken;
+  BetweenLocks("recv: deadline", item);
+  if (!item->args.deadline.is_never()) {
+    alarm_token = alarms_->Set(item->args.deadline,
+                               [this, item] { EndWaiting(item, LateReceive(item->key)); });
+  }
+  BetweenLocks("recv: armed", item);
+  bool ended;
+  Shard& shard = ShardOf(*item);
+  {
+    MutexLock lock(&shard.mu);
+    item->arming = false;
+    item->cancel_token = cancel_token;
+    item->alarm_token = alarm_token;
+    if (item->args.cancellation != nullptr && cancel_token == Cancellation::kNoToken) {
+      --item->holds;  // Cancelled before it was registered.
+      if (item->linked) {
+        shard.table.Remove(item);
+        item->status = CancelledReceive();
+        ++shard.counters.cancelled;
+        --shard.counters.waiting_receives;
+      }
+    }
+    ended = !item->linked;
+  }
+  if (ended) End(item);
+}
+
+// From a callback of `item`, whose hold is dropped here.
+void MatchCore::EndWaiting(Item* item, const absl::Status& status) {
+  BetweenLocks("callback", item);
+  bool ended = false;
+  Shard& shard = ShardOf(*item);
+  {
+    MutexLock lock(&shard.mu);
+    if (item->linked) {
+      shard.table.Remove(item);
+      item->status = status;
+      --shard.counters.waiting_receives;
+      ++(absl::IsCancelled(status) ? shard.counters.cancelled : shard.counters.deadline_exceeded);
+      ended = !item->arming;
+    }
+  }
+  if (ended) End(item);
+  DropHolds(item, 1);
+}
+
+void MatchCore::End(Item* item) {
+  BetweenLocks("end", item);
+  item->drops = 1;
+  if (item->cancel_token != Cancellation::kNoToken &&
+      item->args.cancellation->TryDeregister(item->cancel_token)) {
+    ++item->drops;
+  }
+  if (item->alarm_token != Alarms::kNoToken && alarms_->Cancel(item->alarm_token)) ++item->drops;
+  if (item->args.executor != nullptr) {
+    item->args.executor->Run([this, item] { Finish(item); });
+  } else {
+    Finish(item);
+  }
+}
+
+void MatchCore::Finish(Item* item) {
+  DoneFn done = std::move(item->done);
+  absl::Status status = std::move(item->status);
+  const Args args = std::move(item->args);
+  const Args send_args = std::move(item->send_args);
+  Tensor tensor = std::move(item->tensor);
+  const bool is_dead = item->is_dead;
+  DropHolds(item, item->drops);  // Perhaps the last that is seen of this core.
+  std::move(done)(std::move(status), send_args, args, std::move(tensor), is_dead);
+}
+
+void MatchCore::DropHolds(Item* item, int holds) {
+  bool last;
+  Shard& shard = ShardOf(*item);
+  {
+    MutexLock lock(&shard.mu);
+    item->holds = static_cast<uint8_t>(item->holds - holds);
+    last = item->holds == 0;
+    if (last) shard.table.Free(item);
+  }
+  if (last) Unref();
+}
+
+}  // namespace tryst

@@ -1,0 +1,129 @@
+#ifndef TRYST_RENDEZVOUS_MATCH_CORE_H_
+#define TRYST_RENDEZVOUS_MATCH_CORE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rendezvous/batch.h"
+#include "rendezvous/local_rendezvous.h"
+#include "rendezvous/match_table.h"
+
+namespace tryst {
+
+// What a LocalRendezvous is, counted: a cancellation, an alarm or an executor may come
+// back to it after the rendezvous itself has gone, and then finds nothing to do.
+//
+// An item leaves the table under its shard's lock, once; whoever took it out alone
+// finishes it. A receive with callbacks outstanding is held until the last of them has
+// run or will not run, so a pointer to it in a callback is never stale.
+class MatchCore {
+ public:
+  MatchCore(const LocalRendezvous::Options& options, Alarms* alarms, HeldBytes* process);
+
+  void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref() {
+    if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead);
+  absl::Status SendMany(absl::Span<SendItem> items, const Args& args);
+  void RecvAsync(const TensorKey& key, const Args& args, DoneFn done);
+  void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
+  void StartAbort(absl::Status status);
+  void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
+
+  absl::Status abort_cause() const;
+  RendezvousCounters counters() const;
+  void ListWaiting(int64_t step_id, size_t max_items, std::vector<WaitingItem>* items) const;
+  const Clock& clock() const { return alarms_->clock(); }
+
+ private:
+  struct alignas(64) Shard {
+    explicit Shard(uint16_t index) : table(index) {}
+    mutable Mutex mu;
+    MatchTable table ABSL_GUARDED_BY(mu);
+    absl::Status aborted ABSL_GUARDED_BY(mu);  // Derived.
+    RendezvousCounters counters ABSL_GUARDED_BY(mu);
+  };
+  // A plain receive that has left the table, or what is to be done for one that has not
+  // been plain.
+  struct Leaving {
+    DoneFn done;
+    Args args;
+    Batch* batch = nullptr;
+    Item* kept = nullptr;
+  };
+
+  ~MatchCore() = default;
+
+  size_t ShardIndex(const TensorKey& key) const {
+    return (key.hash() >> 48) & (shards_.size() - 1);
+  }
+  Shard& ShardOf(const TensorKey& key) { return *shards_[ShardIndex(key)]; }
+  Shard& ShardOf(const Item& item) { return *shards_[item.shard]; }
+  void BetweenLocks(const char* place, const Item* item) const {
+    if (options_.between_locks) options_.between_locks(place, item != nullptr ? item->number : 0);
+  }
+
+  // Sends.
+  static int64_t ChargeBytes(int64_t bytes);
+  void KeepSend(Shard& shard, Item** head, const TensorKey& key, const Args& args, Tensor tensor,
+                bool is_dead, int64_t charge_bytes, uint64_t checksum)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor, bool is_dead,
+                     int64_t bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead);
+  void Uncharge(Shard& shard, const Item& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // What a receive of `tensor` ends with: OK, unless it was changed since Send.
+  absl::Status CheckUnchanged(const TensorKey& key, const Tensor& tensor, uint64_t checksum);
+
+  // Receives.
+  Item* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args, DoneFn* done,
+                    int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  static void EndNow(absl::Status status, const Args& args, DoneFn done);
+  void Arm(Item* item);
+  void EndWaiting(Item* item, const absl::Status& status);
+  void End(Item* item);
+  void Finish(Item* item);
+  void DropHolds(Item* item, int holds);
+  void AbortShard(Shard& shard, const absl::Status& derived);
+  Batch* EndAborted(Item* item, const absl::Status& derived, bool* recycle);
+
+  // Batches.
+  Batch* NewBatch();
+  int64_t ReceiveInShard(Batch* batch, absl::Span<const TensorKey> keys, size_t shard_index,
+                         int64_t now_ns);
+  void ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uint32_t index, int64_t now_ns,
+                  int64_t* ended, int64_t* freed_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  absl::Status SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
+                           size_t shard_index, int64_t* spare_bytes);
+  bool SendOne(Shard& shard, SendItem* item, const Args& args, uint64_t checksum,
+               int64_t* spare_bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void ArmBatch(Batch* batch);
+  void EndWaitingOfBatch(Batch* batch, const absl::Status& status);
+  void GiveResults(Batch* batch, int64_t count);
+  void EndBatch(Batch* batch);
+  void FinishBatch(Batch* batch, int holds);
+  void DropBatchHolds(Batch* batch, int holds);
+
+  // Constant after construction.
+  const LocalRendezvous::Options options_;
+  Alarms* const alarms_;
+  std::vector<std::unique_ptr<Shard>> shards_;  // A power of two of them.
+
+  HeldBytes held_;
+  std::atomic<int64_t> refs_{1};
+  std::atomic<int64_t> changed_after_send_{0};
+  mutable Mutex abort_mu_;
+  absl::Status abort_cause_ ABSL_GUARDED_BY(abort_mu_);
+  Mutex batch_mu_;
+  std::vector<std::unique_ptr<Batch>> batches_ ABSL_GUARDED_BY(batch_mu_);
+  Batch* free_batches_ ABSL_GUARDED_BY(batch_mu_) = nullptr;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_MATCH_CORE_H_

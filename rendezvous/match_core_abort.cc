@@ -1,0 +1,136 @@
+// How a MatchCore ends, and what it tells about itself.
+
+#include <utility>
+
+#include "rendezvous/derived_status.h"
+#include "rendezvous/match_core.h"
+
+namespace tryst {
+
+void MatchCore::StartAbort(absl::Status status) {
+  if (status.ok()) status = absl::AbortedError("Aborted without a cause");
+  {
+    MutexLock lock(&abort_mu_);
+    if (!abort_cause_.ok()) return;
+    abort_cause_ = status;
+  }
+  Ref();  // A `done` may drop the rendezvous.
+  const absl::Status derived = MarkDerived(std::move(status));
+  for (const auto& shard : shards_) AbortShard(*shard, derived);
+  held_.FailWaiting(derived);
+  Unref();
+}
+
+void MatchCore::AbortShard(Shard& shard, const absl::Status& derived) {
+  Item* items = nullptr;
+  int64_t held_bytes;
+  {
+    MutexLock lock(&shard.mu);
+    shard.aborted = derived;
+    RendezvousCounters& counters = shard.counters;
+    counters.aborted_sends += std::exchange(counters.waiting_sends, 0);
+    counters.aborted_receives += std::exchange(counters.waiting_receives, 0);
+    held_bytes = std::exchange(counters.held_bytes, 0);
+    for (Item* item = shard.table.DetachAll(); item != nullptr;) {
+      Item* next = std::exchange(item->next, nullptr);
+      if (item->arming) {
+        item->status = derived;  // Its caller finishes it.
+      } else {
+        item->next = items;
+        items = item;
+      }
+      item = next;
+    }
+  }
+  // The list is in reverse now; turn it, so that each key's receives end in order.
+  Item* in_order = nullptr;
+  while (items != nullptr) {
+    Item* next = std::exchange(items->next, in_order);
+    in_order = std::exchange(items, next);
+  }
+  Item* spent = nullptr;
+  while (in_order != nullptr) {
+    Item* item = in_order;
+    in_order = std::exchange(item->next, nullptr);
+    bool recycle = true;
+    Batch* batch = EndAborted(item, derived, &recycle);
+    if (recycle) item->chain = std::exchange(spent, item);
+    if (batch != nullptr) GiveResults(batch, 1);
+  }
+  {
+    MutexLock lock(&shard.mu);
+    while (spent != nullptr) {
+      Item* next = spent->chain;
+      shard.table.Free(spent);
+      spent = next;
+    }
+  }
+  held_.Give(held_bytes);
+}
+
+// Returns the batch that has one more result by it.
+Batch* MatchCore::EndAborted(Item* item, const absl::Status& derived, bool* recycle) {
+  if (item->is_send) {
+    const Tensor tensor = std::move(item->tensor);  // Dropped here, outside of the lock.
+    const Args args = std::move(item->args);
+    (void)CheckUnchanged(item->key, tensor, item->checksum);  // Told and counted there.
+    return nullptr;
+  }
+  if (item->batch != nullptr) {
+    item->batch->results[item->batch_index].status = derived;
+    return item->batch;
+  }
+  if (item->plain()) {
+    DoneFn done = std::move(item->done);
+    const Args args = std::move(item->args);
+    std::move(done)(derived, Args(), args, Tensor(), false);
+    return nullptr;
+  }
+  *recycle = false;
+  item->status = derived;
+  End(item);
+  return nullptr;
+}
+
+void MatchCore::WhenRoom(int64_t bytes, HeldBytes::Ready ready) {
+  absl::Status cause = abort_cause();
+  if (!cause.ok()) {
+    std::move(ready)(MarkDerived(std::move(cause)));
+    return;
+  }
+  Ref();  // `ready` may drop the rendezvous.
+  held_.WhenRoom(ChargeBytes(bytes), std::move(ready));
+  cause = abort_cause();  // It may have come between the two.
+  if (!cause.ok()) held_.FailWaiting(MarkDerived(std::move(cause)));
+  Unref();
+}
+
+absl::Status MatchCore::abort_cause() const {
+  MutexLock lock(&abort_mu_);
+  return abort_cause_;
+}
+
+RendezvousCounters MatchCore::counters() const {
+  RendezvousCounters sum;
+  for (const auto& shard : shards_) {
+    MutexLock lock(&shard->mu);
+    sum += shard->counters;
+  }
+  sum.changed_after_send = changed_after_send_;
+  return sum;
+}
+
+void MatchCore::ListWaiting(int64_t step_id, size_t max_items,
+                            std::vector<WaitingItem>* items) const {
+  for (const auto& shard : shards_) {
+    MutexLock lock(&shard->mu);
+    shard->table.ForEach([&](const Item& item) {
+      if (items->size() >= max_items) return;
+      items->push_back({step_id, item.key,
+                        item.is_send ? WaitingItem::Kind::kSend : WaitingItem::Kind::kReceive,
+                        item.is_dead, item.is_send ? item.tensor.bytes() : 0, item.since_ns});
+    });
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,87 @@
+#include "rendezvous/waiting.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tryst {
+namespace {
+
+absl::string_view KindName(WaitingItem::Kind kind) {
+  switch (kind) {
+    case WaitingItem::Kind::kSend:
+      return "send";
+    case WaitingItem::Kind::kReceive:
+      return "receive";
+    case WaitingItem::Kind::kFetch:
+      return "fetch";
+  }
+  return "?";
+}
+
+// Whose turn it is: of a send the consumer, of a receive the producer.
+absl::string_view WaitsFor(const WaitingItem& item) {
+  if (item.kind == WaitingItem::Kind::kSend) return item.key.dst_device();
+  return item.key.src_device().empty() ? item.key.dst_device() : item.key.src_device();
+}
+
+void LongestFirst(std::vector<WaitingItem>* items) {
+  std::stable_sort(items->begin(), items->end(), [](const WaitingItem& a, const WaitingItem& b) {
+    return a.since_ns < b.since_ns;
+  });
+}
+
+double MillisecondsSince(int64_t since_ns, int64_t now_ns) { return (now_ns - since_ns) / 1e6; }
+
+// Edge names are anybody's bytes; JSON is not.
+std::string JsonString(absl::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) {
+      absl::StrAppendFormat(&out, "\\u%04x", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+std::string WaitingText(std::vector<WaitingItem> items, int64_t now_ns) {
+  LongestFirst(&items);
+  std::string text;
+  for (const WaitingItem& item : items) {
+    absl::StrAppendFormat(&text, "step %d: %s of %s waits %.3f ms for %s", item.step_id,
+                          KindName(item.kind), absl::CHexEscape(item.key.text()),
+                          MillisecondsSince(item.since_ns, now_ns), WaitsFor(item));
+    if (item.kind == WaitingItem::Kind::kSend) {
+      absl::StrAppend(&text, item.is_dead ? " (dead)" : absl::StrCat(" (", item.bytes, " bytes)"));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string WaitingJson(std::vector<WaitingItem> items, int64_t now_ns) {
+  LongestFirst(&items);
+  std::string json = "{\"waiting\":[";
+  const char* comma = "";
+  for (const WaitingItem& item : items) {
+    absl::StrAppend(&json, comma, "{\"step\":", item.step_id, ",\"kind\":\"", KindName(item.kind),
+                    "\",\"key\":", JsonString(item.key.text()),
+                    ",\"waits_for\":", JsonString(WaitsFor(item)));
+    absl::StrAppendFormat(&json, ",\"ms\":%.3f,\"dead\":%s,\"bytes\":%d}",
+                          MillisecondsSince(item.since_ns, now_ns), item.is_dead ? "true" : "false",
+                          item.bytes);
+    comma = ",";
+  }
+  return json + "]}";
+}
+
+}  // namespace tryst
