@@ -1,0 +1,57 @@
+#include <sched.h>
+
+#include "tests/contract/nic_contract.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+class SoftPair final : public NicPair {
+ public:
+  explicit SoftPair(const SoftNicOptions& options) {
+    auto first = OpenSoftNic(options);
+    auto second = OpenSoftNic(options);
+    EXPECT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+    first_ = *std::move(first);
+    second_ = *std::move(second);
+  }
+  Nic* first() override { return first_.get(); }
+  Nic* second() override { return second_.get(); }
+  const Clock& clock() override { return clock_; }
+  void Progress(absl::Duration) override { sched_yield(); }
+
+ private:
+  const SteadyClock clock_;
+  std::unique_ptr<Nic> first_;
+  std::unique_ptr<Nic> second_;
+};
+
+NicContract SoftContract(std::string name, const SoftNicOptions& options) {
+  NicContract contract;
+  contract.name = std::move(name);
+  contract.open = [options] { return std::make_unique<SoftPair>(options); };
+  contract.checks_tokens = true;
+  return contract;
+}
+
+SoftNicOptions Sockets(int count) {
+  SoftNicOptions options;
+  options.sockets_per_queue_pair = count;
+  options.stripe_bytes = 1 << 16;
+  return options;
+}
+
+SoftNicOptions Unix() {
+  SoftNicOptions options;
+  options.listen_address = "unix:";
+  return options;
+}
+
+INSTANTIATE_TEST_SUITE_P(Soft, NicContractTest,
+                         ::testing::Values(SoftContract("Tcp", SoftNicOptions()),
+                                           SoftContract("FourSockets", Sockets(4)),
+                                           SoftContract("Unix", Unix())),
+                         NicContractName);
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,66 @@
+#include "verbs/soft/frame.h"
+
+#include "verbs/soft/little_endian.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint32_t kMagic = 0x53595254;  // "TRYS"
+constexpr uint8_t kImmediateFlag = 1;
+
+bool FieldsAgree(const FrameHeader& header) {
+  switch (header.type) {
+    case FrameType::kWrite:
+    case FrameType::kSend:
+      return header.bytes <= header.total;
+    case FrameType::kFragment:
+    case FrameType::kReadResponse:
+      return !header.has_immediate && header.address <= header.total &&
+             header.bytes <= header.total - header.address;
+    case FrameType::kRead:
+    case FrameType::kAck:
+    case FrameType::kError:
+      return !header.has_immediate && header.bytes == 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+void EncodeFrameHeader(const FrameHeader& header, uint8_t out[kFrameHeaderBytes]) {
+  StoreLittle32(out, kMagic);
+  out[4] = static_cast<uint8_t>(header.type);
+  out[5] = header.has_immediate ? kImmediateFlag : 0;
+  out[6] = 0;
+  out[7] = 0;
+  StoreLittle32(out + 8, header.sequence);
+  StoreLittle32(out + 12, header.executed);
+  StoreLittle32(out + 16, header.receives);
+  StoreLittle32(out + 20, header.remote_key);
+  StoreLittle32(out + 24, header.immediate);
+  StoreLittle32(out + 28, header.bytes);
+  StoreLittle64(out + 32, header.address);
+  StoreLittle64(out + 40, header.total);
+}
+
+bool DecodeFrameHeader(const uint8_t in[kFrameHeaderBytes], FrameHeader* header) {
+  if (LoadLittle32(in) != kMagic) return false;
+  if (in[4] < static_cast<uint8_t>(FrameType::kWrite) ||
+      in[4] > static_cast<uint8_t>(FrameType::kError)) {
+    return false;
+  }
+  if ((in[5] & ~kImmediateFlag) != 0 || in[6] != 0 || in[7] != 0) return false;
+  header->type = static_cast<FrameType>(in[4]);
+  header->has_immediate = in[5] != 0;
+  header->sequence = LoadLittle32(in + 8);
+  header->executed = LoadLittle32(in + 12);
+  header->receives = LoadLittle32(in + 16);
+  header->remote_key = LoadLittle32(in + 20);
+  header->immediate = LoadLittle32(in + 24);
+  header->bytes = LoadLittle32(in + 28);
+  header->address = LoadLittle64(in + 32);
+  header->total = LoadLittle64(in + 40);
+  return header->bytes <= kMaxFrameBytes && FieldsAgree(*header);
+}
+
+}  // namespace tryst

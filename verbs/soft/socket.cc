@@ -1,0 +1,170 @@
+#include "verbs/soft/socket.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+// Small frames must not wait for a full segment.
+void SendAtOnce(int fd) {
+  const int one = 1;
+  // Fails on unix sockets, which never wait.
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+}
+
+absl::Status BadAddress(absl::string_view text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("not a socket address (host:port, [v6]:port or unix:): \"", text, "\""));
+}
+
+}  // namespace
+
+void Fd::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
+  SocketAddress address;
+  constexpr absl::string_view kUnix = "unix:";
+  if (text.substr(0, kUnix.size()) == kUnix) {
+    absl::string_view name = text.substr(kUnix.size());
+    auto* to = reinterpret_cast<sockaddr_un*>(&address.storage_);
+    to->sun_family = AF_UNIX;
+    address.length_ = offsetof(sockaddr_un, sun_path);
+    if (name.empty()) return address;
+    if (name[0] != '@' || name.size() < 2 || name.size() > sizeof(to->sun_path)) {
+      return BadAddress(text);
+    }
+    memcpy(to->sun_path + 1, name.data() + 1, name.size() - 1);  // After a zero: abstract.
+    address.length_ += name.size();
+    return address;
+  }
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  if (colon == absl::string_view::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
+      port < 0 || port > 65535) {
+    return BadAddress(text);
+  }
+  std::string host(text.substr(0, colon));
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    auto* to = reinterpret_cast<sockaddr_in6*>(&address.storage_);
+    to->sin6_family = AF_INET6;
+    address.length_ = sizeof(*to);
+    if (inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &to->sin6_addr) != 1) {
+      return BadAddress(text);
+    }
+  } else {
+    auto* to = reinterpret_cast<sockaddr_in*>(&address.storage_);
+    to->sin_family = AF_INET;
+    address.length_ = sizeof(*to);
+    if (inet_pton(AF_INET, host.c_str(), &to->sin_addr) != 1) return BadAddress(text);
+  }
+  address.set_port(static_cast<uint16_t>(port));
+  return address;
+}
+
+std::string SocketAddress::ToString() const {
+  char host[INET6_ADDRSTRLEN] = {};
+  if (storage_.ss_family == AF_INET) {
+    const auto* from = reinterpret_cast<const sockaddr_in*>(&storage_);
+    inet_ntop(AF_INET, &from->sin_addr, host, sizeof(host));
+    return absl::StrCat(host, ":", port());
+  }
+  if (storage_.ss_family == AF_INET6) {
+    const auto* from = reinterpret_cast<const sockaddr_in6*>(&storage_);
+    inet_ntop(AF_INET6, &from->sin6_addr, host, sizeof(host));
+    return absl::StrCat("[", host, "]:", port());
+  }
+  const auto* from = reinterpret_cast<const sockaddr_un*>(&storage_);
+  const size_t bytes = length_ - offsetof(sockaddr_un, sun_path);
+  if (bytes == 0) return "unix:";
+  return absl::StrCat("unix:@", absl::string_view(from->sun_path + 1, bytes - 1));
+}
+
+bool SocketAddress::is_wildcard() const {
+  if (storage_.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(&storage_)->sin_addr.s_addr == INADDR_ANY;
+  }
+  if (storage_.ss_family == AF_INET6) {
+    return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_addr);
+  }
+  return false;
+}
+
+uint16_t SocketAddress::port() const {
+  if (storage_.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in*>(&storage_)->sin_port);
+  }
+  if (storage_.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage_)->sin6_port);
+  }
+  return 0;
+}
+
+void SocketAddress::set_port(uint16_t port) {
+  if (storage_.ss_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&storage_)->sin_port = htons(port);
+  } else if (storage_.ss_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(&storage_)->sin6_port = htons(port);
+  }
+}
+
+absl::StatusOr<Fd> SocketAddress::Listen() const {
+  Fd fd(socket(storage_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::UnavailableError(absl::StrCat("socket: ", strerror(errno)));
+  if (port() != 0) {
+    const int one = 1;
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  }
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&storage_), length_) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", ToString(), ": ", strerror(errno)));
+  }
+  return fd;
+}
+
+Fd SocketAddress::Dial() const {
+  Fd fd(socket(storage_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return fd;
+  SendAtOnce(fd.get());
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&storage_), length_) != 0 &&
+      errno != EINPROGRESS) {
+    const int error = errno;
+    fd.Close();
+    errno = error;
+  }
+  return fd;
+}
+
+absl::StatusOr<SocketAddress> SocketAddress::Of(int fd) {
+  SocketAddress address;
+  address.length_ = sizeof(address.storage_);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage_), &address.length_) != 0) {
+    return absl::UnavailableError(absl::StrCat("getsockname: ", strerror(errno)));
+  }
+  return address;
+}
+
+Fd AcceptFrom(int listener) {
+  Fd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd.valid()) SendAtOnce(fd.get());
+  return fd;
+}
+
+}  // namespace tryst

@@ -1,0 +1,66 @@
+#ifndef TRYST_VERBS_SOFT_SOCKET_H_
+#define TRYST_VERBS_SOFT_SOCKET_H_
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tryst {
+
+// Owns a file descriptor.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    if (this != &other) {
+      Close();
+      fd_ = std::exchange(other.fd_, -1);
+    }
+    return *this;
+  }
+  ~Fd() { Close(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void Close();
+
+ private:
+  int fd_ = -1;
+};
+
+// Where a stream socket listens. Hosts are numeric: nothing here asks a name server.
+class SocketAddress {
+ public:
+  // "1.2.3.4:5", "[::1]:5", "unix:@name" (abstract) or, to listen, "unix:" for any name.
+  static absl::StatusOr<SocketAddress> Parse(absl::string_view text);
+  std::string ToString() const;
+  bool is_wildcard() const;  // An IP address that means "every interface".
+  uint16_t port() const;     // 0 for unix.
+  void set_port(uint16_t port);
+
+  // All sockets are non-blocking and closed on exec.
+  absl::StatusOr<Fd> Listen() const;
+  // A socket on its way: writing to it fails with EAGAIN until it is there. An invalid
+  // Fd, with errno, when it failed at once.
+  Fd Dial() const;
+  // Where `fd` really listens.
+  static absl::StatusOr<SocketAddress> Of(int fd);
+
+ private:
+  sockaddr_storage storage_ = {};
+  socklen_t length_ = 0;
+};
+
+// An accepted socket, or an invalid Fd with errno.
+Fd AcceptFrom(int listener);
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SOFT_SOCKET_H_

@@ -1,0 +1,275 @@
+#include "verbs/soft/soft_completion_queue.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "verbs/soft/soft_queue_pair.h"
+
+namespace tryst {
+namespace {
+
+// A receive call costs as much as asking epoll: up to this many sockets are simply tried.
+constexpr size_t kFewLanes = 2;
+// Then the listener, strangers and timers are looked after only every so many turns.
+constexpr uint64_t kTurnsBetweenLooks = 32;
+constexpr int kEventsPerTurn = 64;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SoftCompletionQueue>> SoftCompletionQueue::Create(
+    SoftContext* context, uint32_t depth) {
+  std::unique_ptr<SoftCompletionQueue> queue(new SoftCompletionQueue(context, depth));
+  const absl::Status opened = queue->Open();
+  if (!opened.ok()) return opened;
+  return queue;
+}
+
+SoftCompletionQueue::SoftCompletionQueue(SoftContext* context, uint32_t depth)
+    : context_(context), depth_(depth), ring_(depth) {}
+
+SoftCompletionQueue::~SoftCompletionQueue() {
+  TRYST_CHECK(queue_pairs_.empty() && reserved_.load() == 0)
+      << "a completion queue is destroyed before its queue pairs";
+}
+
+absl::Status SoftCompletionQueue::Open() {
+  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!epoll_.valid() || !wake_.valid() || !timer_.valid()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no descriptors for a completion queue (RLIMIT_NOFILE): ", strerror(errno)));
+  }
+  const absl::Status listening = Listen();
+  if (!listening.ok()) return listening;
+  Watch(wake_.get(), EPOLLIN, kWakeId, EPOLL_CTL_ADD);
+  Watch(timer_.get(), EPOLLIN, kTimerId, EPOLL_CTL_ADD);
+  Watch(listener_.get(), EPOLLIN, kListenerId, EPOLL_CTL_ADD);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> SoftCompletionQueue::Poll(absl::Span<Completion> out) {
+  if (ring_end_ - ring_begin_ < out.size()) TakeTurn();
+  size_t taken = 0;
+  while (taken < out.size() && ring_begin_ < ring_end_) {
+    const Finished& finished = ring_[ring_begin_++ % depth_];
+    out[taken++] = finished.completion;
+    finished.queue_pair->OnPolled(finished.sends_back, finished.receives_back);
+  }
+  if (taken > 0) armed_ = false;
+  if (woken_ && ring_begin_ == ring_end_) {
+    eventfd_t ignored;
+    eventfd_read(wake_.get(), &ignored);
+    woken_ = false;
+  }
+  return taken;
+}
+
+absl::Status SoftCompletionQueue::Arm() {
+  armed_ = true;
+  PayDebts(/*also_new=*/true);
+  WatchWhatMatters();
+  if (ring_begin_ < ring_end_) Wake();
+  return absl::OkStatus();
+}
+
+void SoftCompletionQueue::NotePosted() {
+  if (!armed_) return;
+  PayDebts(/*also_new=*/true);
+  WatchWhatMatters();
+}
+
+absl::Status SoftCompletionQueue::Reserve(uint32_t works) {
+  uint32_t reserved = reserved_.load();
+  do {
+    if (works > depth_ - reserved) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a queue pair of ", works, " works does not fit: its completion queue has ",
+                       depth_ - reserved, " of ", depth_, " left"));
+    }
+  } while (!reserved_.compare_exchange_weak(reserved, reserved + works));
+  return absl::OkStatus();
+}
+
+void SoftCompletionQueue::Unreserve(uint32_t works) { reserved_.fetch_sub(works); }
+
+void SoftCompletionQueue::Attach(SoftQueuePair* queue_pair) {
+  queue_pairs_[queue_pair->number()] = queue_pair;
+}
+
+void SoftCompletionQueue::Detach(SoftQueuePair* queue_pair) {
+  queue_pairs_.erase(queue_pair->number());
+  debtors_.erase(std::remove(debtors_.begin(), debtors_.end(), queue_pair), debtors_.end());
+  uint64_t kept = ring_begin_;
+  for (uint64_t i = ring_begin_; i < ring_end_; ++i) {
+    if (ring_[i % depth_].queue_pair != queue_pair) ring_[kept++ % depth_] = ring_[i % depth_];
+  }
+  ring_end_ = kept;
+}
+
+void SoftCompletionQueue::Push(const Completion& completion, SoftQueuePair* queue_pair,
+                               uint32_t sends_back, uint32_t receives_back) {
+  TRYST_CHECK(ring_end_ - ring_begin_ < depth_);
+  ring_[ring_end_++ % depth_] = {completion, queue_pair, sends_back, receives_back};
+  if (armed_) Wake();
+}
+
+void SoftCompletionQueue::NoteDebt(SoftQueuePair* queue_pair) { debtors_.push_back(queue_pair); }
+
+void SoftCompletionQueue::PayDebts(bool also_new) {
+  if (debtors_.empty()) return;
+  paying_.swap(debtors_);
+  for (SoftQueuePair* debtor : paying_) {
+    // What was delivered this turn may yet be answered, and the answer will carry it.
+    if (!also_new && debtor->delivered_in(turn_)) {
+      debtors_.push_back(debtor);
+    } else {
+      debtor->PayDebt();
+    }
+  }
+  paying_.clear();
+}
+
+bool SoftCompletionQueue::FewLanes() const {
+  if (lanes_.empty() || lanes_.size() > kFewLanes || !strangers_.empty()) return false;
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const SoftLane* lane) { return lane->up(); });
+}
+
+void SoftCompletionQueue::TakeTurn() {
+  ++turn_;
+  PayDebts(/*also_new=*/true);
+  const bool few = FewLanes();
+  // Backwards: a lane that is lost leaves the list.
+  for (size_t i = few ? lanes_.size() : 0; i-- > 0;) {
+    if (i < lanes_.size()) lanes_[i]->owner->Serve(lanes_[i]);
+  }
+  const bool look = armed_ || turn_ % kTurnsBetweenLooks == 0;
+  if (!few || look) ServeReady();
+  if (look) RunTimers();
+  PayDebts(/*also_new=*/false);
+  if (armed_) WatchWhatMatters();
+}
+
+void SoftCompletionQueue::ServeReady() {
+  epoll_event events[kEventsPerTurn];
+  const int ready = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
+  bool strangers = false;
+  bool leaving = false;
+  for (int i = 0; i < ready; ++i) {
+    const uint64_t id = events[i].data.u64;
+    if (id == kListenerId) {
+      Accept();
+      strangers = true;  // Whose hello has often come along.
+    } else if (id == kTimerId) {
+      uint64_t ignored;
+      // Only to make it unreadable; RunTimers() looks at the clock.
+      [[maybe_unused]] const ssize_t got = read(timer_.get(), &ignored, sizeof(ignored));
+      timer_at_ns_ = kNever;
+      RunTimers();
+    } else if (id != kWakeId) {
+      // By number, because what came before it in `events` may have closed it.
+      const auto lane = lane_by_id_.find(id);
+      if (lane != lane_by_id_.end()) {
+        lane->second->owner->Serve(lane->second);
+      } else {
+        strangers = leaving = true;
+      }
+    }
+  }
+  if (strangers) HearStrangers();
+  if (leaving) SeeOff();
+}
+
+void SoftCompletionQueue::RunTimers() {
+  const int64_t now_ns = context_->clock->NowNs();
+  for (const auto& [number, queue_pair] : queue_pairs_) queue_pair->OnTimer(now_ns);
+  ExpireStrangers(now_ns);
+  if (!listening_ && now_ns >= listen_again_ns_) {
+    listening_ = true;
+    Watch(listener_.get(), EPOLLIN, kListenerId, EPOLL_CTL_MOD);
+  }
+}
+
+void SoftCompletionQueue::WatchWhatMatters() {
+  for (SoftLane* lane : lanes_) WatchLane(lane);
+  const int64_t now_ns = context_->clock->NowNs();
+  int64_t at_ns = listening_ ? kNever : listen_again_ns_;
+  for (const auto& [number, queue_pair] : queue_pairs_) {
+    at_ns = std::min(at_ns, queue_pair->next_timer_ns(now_ns));
+  }
+  for (const Stranger& stranger : strangers_) at_ns = std::min(at_ns, stranger.deadline_ns);
+  for (const Leaving& leaving : leaving_) at_ns = std::min(at_ns, leaving.deadline_ns);
+  SetTimer(at_ns, now_ns);
+}
+
+void SoftCompletionQueue::SetTimer(int64_t at_ns, int64_t now_ns) {
+  if (at_ns == timer_at_ns_) return;
+  timer_at_ns_ = at_ns;
+  itimerspec spec = {};  // Zero: off.
+  if (at_ns != kNever) {
+    const int64_t after_ns = std::max<int64_t>(at_ns - now_ns, 1);
+    spec.it_value.tv_sec = after_ns / 1'000'000'000;
+    spec.it_value.tv_nsec = after_ns % 1'000'000'000;
+  }
+  timerfd_settime(timer_.get(), 0, &spec, nullptr);
+}
+
+void SoftCompletionQueue::AddLane(SoftLane* lane) {
+  lane->id = next_id_++;
+  lanes_.push_back(lane);
+  lane_by_id_[lane->id] = lane;
+  lane->watched_for_room = lane->state == SoftLane::State::kDialling;
+  Watch(lane->fd.get(), lane->watched_for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id,
+        EPOLL_CTL_ADD);
+  if (lanes_.size() == kFewLanes + 1) {
+    for (SoftLane* other : lanes_) WatchLane(other);
+  }
+}
+
+void SoftCompletionQueue::RemoveLane(SoftLane* lane) {
+  // Closing a socket also takes it out of epoll, but CloseGently() keeps some open.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, lane->fd.get(), nullptr);
+  lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
+  lane_by_id_.erase(lane->id);
+  lane->id = 0;
+}
+
+void SoftCompletionQueue::WatchLane(SoftLane* lane) {
+  const bool for_room = lane->full || lane->state == SoftLane::State::kDialling;
+  if (for_room == lane->watched_for_room) return;
+  lane->watched_for_room = for_room;
+  Watch(lane->fd.get(), for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id, EPOLL_CTL_MOD);
+}
+
+void SoftCompletionQueue::NoteFull(SoftLane* lane) {
+  // A few lanes are tried each turn anyway, which saves two calls each time one fills.
+  if (lanes_.size() > kFewLanes) WatchLane(lane);
+}
+
+void SoftCompletionQueue::Watch(int fd, uint32_t events, uint64_t id, int operation) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = id;
+  if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
+    TRYST_LOG(Error) << "epoll_ctl: " << strerror(errno) << "; a sleeping poller may miss bytes";
+  }
+}
+
+void SoftCompletionQueue::Wake() {
+  if (woken_) return;
+  woken_ = true;
+  eventfd_write(wake_.get(), 1);
+}
+
+}  // namespace tryst

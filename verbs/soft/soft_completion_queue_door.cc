@@ -1,0 +1,157 @@
+// The sockets of a completion queue that no queue pair owns: the listener, accepted
+// strangers until they have shown whose they are, and those that are being closed.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/log.h"
+#include "verbs/soft/soft_completion_queue.h"
+#include "verbs/soft/soft_queue_pair.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kAcceptsPerTurn = 16;
+constexpr size_t kMaxLeaving = 256;
+constexpr int64_t kListenerPauseNs = 100'000'000;
+
+}  // namespace
+
+absl::Status SoftCompletionQueue::Listen() {
+  const SoftNicOptions& options = context_->options;
+  absl::StatusOr<SocketAddress> wanted = SocketAddress::Parse(options.listen_address);
+  if (!wanted.ok()) return wanted.status();
+  const uint16_t first = wanted->port();
+  absl::StatusOr<Fd> fd = wanted->Listen();
+  for (int i = 1; !fd.ok() && first != 0 && i < options.listen_ports && first + i < 65536; ++i) {
+    wanted->set_port(static_cast<uint16_t>(first + i));
+    fd = wanted->Listen();
+  }
+  if (!fd.ok()) return fd.status();
+  listener_ = *std::move(fd);
+  absl::StatusOr<SocketAddress> bound = SocketAddress::Of(listener_.get());
+  if (!bound.ok()) return bound.status();
+  if (!options.advertised_host.empty()) {
+    bound = SocketAddress::Parse(absl::StrCat(options.advertised_host, ":", bound->port()));
+    if (!bound.ok()) return bound.status();
+  }
+  listener_address_ = bound->ToString();
+  return absl::OkStatus();
+}
+
+void SoftCompletionQueue::Accept() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    Fd fd = AcceptFrom(listener_.get());
+    if (!fd.valid()) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        // It would stay readable and keep sleepers awake.
+        listening_ = false;
+        listen_again_ns_ = context_->clock->NowNs() + kListenerPauseNs;
+        Watch(listener_.get(), 0, kListenerId, EPOLL_CTL_MOD);
+      }
+      return;
+    }
+    if (strangers_.size() >= static_cast<size_t>(context_->options.max_pending_handshakes)) {
+      strangers_.erase(strangers_.begin());
+      context_->handshakes_timed_out.fetch_add(1);
+    }
+    Stranger stranger;
+    stranger.fd = std::move(fd);
+    stranger.deadline_ns =
+        context_->clock->NowNs() + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
+    Watch(stranger.fd.get(), EPOLLIN, next_id_++, EPOLL_CTL_ADD);
+    strangers_.push_back(std::move(stranger));
+  }
+}
+
+void SoftCompletionQueue::HearStrangers() {
+  for (size_t i = 0; i < strangers_.size();) {
+    if (HearStranger(&strangers_[i])) {
+      ++i;
+    } else {
+      strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
+}
+
+bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
+  const ssize_t got = recv(stranger->fd.get(), stranger->hello + stranger->got,
+                           kHelloBytes - stranger->got, MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  stranger->got += static_cast<size_t>(got);
+  if (stranger->got < kHelloBytes) return true;
+  Hello hello;
+  if (!DecodeHello(stranger->hello, &hello)) {
+    context_->protocol_errors.fetch_add(1);
+    return false;
+  }
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->fd.get(), nullptr);
+  const auto found = queue_pairs_.find(hello.to_number);
+  if (found != queue_pairs_.end() && found->second->Adopt(hello, &stranger->fd)) {
+    context_->connections_accepted.fetch_add(1);
+  } else {
+    context_->tokens_refused.fetch_add(1);
+  }
+  return false;
+}
+
+void SoftCompletionQueue::ExpireStrangers(int64_t now_ns) {
+  const auto late = [now_ns](const auto& one) { return now_ns >= one.deadline_ns; };
+  const auto first_late = std::stable_partition(strangers_.begin(), strangers_.end(),
+                                                [&](const Stranger& one) { return !late(one); });
+  context_->handshakes_timed_out.fetch_add(static_cast<uint64_t>(strangers_.end() - first_late));
+  strangers_.erase(first_late, strangers_.end());
+  leaving_.erase(std::remove_if(leaving_.begin(), leaving_.end(), late), leaving_.end());
+}
+
+void SoftCompletionQueue::CloseGently(Fd fd, std::vector<uint8_t> last) {
+  Leaving leaving;
+  leaving.fd = std::move(fd);
+  leaving.deadline_ns =
+      context_->clock->NowNs() + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
+  leaving.last = std::move(last);
+  if (!SeeOffOne(&leaving)) return;
+  if (leaving_.size() >= kMaxLeaving) leaving_.erase(leaving_.begin());
+  leaving.id = next_id_++;
+  Watch(leaving.fd.get(), leaving.sent < leaving.last.size() ? EPOLLIN | EPOLLOUT : EPOLLIN,
+        leaving.id, EPOLL_CTL_ADD);
+  leaving_.push_back(std::move(leaving));
+}
+
+void SoftCompletionQueue::SeeOff() {
+  leaving_.erase(std::remove_if(leaving_.begin(), leaving_.end(),
+                                [this](Leaving& one) { return !SeeOffOne(&one); }),
+                 leaving_.end());
+}
+
+// False when it can be closed.
+bool SoftCompletionQueue::SeeOffOne(Leaving* leaving) {
+  if (leaving->sent < leaving->last.size()) {
+    const ssize_t sent = send(leaving->fd.get(), leaving->last.data() + leaving->sent,
+                              leaving->last.size() - leaving->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (sent > 0) leaving->sent += static_cast<size_t>(sent);
+    if (leaving->sent == leaving->last.size()) {
+      shutdown(leaving->fd.get(), SHUT_WR);
+      if (leaving->id != 0) Watch(leaving->fd.get(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);
+    }
+  }
+  // What is unread when a socket is closed makes the kernel throw away what is unsent.
+  uint8_t ignored[4096];
+  for (int i = 0; i < 256; ++i) {
+    const ssize_t got = recv(leaving->fd.get(), ignored, sizeof(ignored), MSG_DONTWAIT);
+    if (got == 0) return false;
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+  }
+  return true;
+}
+
+}  // namespace tryst

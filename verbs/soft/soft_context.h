@@ -1,0 +1,52 @@
+#ifndef TRYST_VERBS_SOFT_SOFT_CONTEXT_H_
+#define TRYST_VERBS_SOFT_SOFT_CONTEXT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/types/optional.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "verbs/soft/handshake.h"
+#include "verbs/soft/socket.h"
+#include "verbs/soft/soft_nic.h"
+#include "verbs/soft/soft_region_table.h"
+
+namespace tryst {
+
+// Asynchronous events on their way to the owner of the Nic. Any thread.
+class SoftEvents {
+ public:
+  SoftEvents();
+  void Add(const NicEvent& event);  // Drops it when nobody has taken any for long.
+  absl::optional<NicEvent> Take();
+  int fd() const { return fd_.get(); }
+
+ private:
+  const Fd fd_;  // An eventfd; readable while there are events.
+  Mutex mu_;
+  std::deque<NicEvent> events_ ABSL_GUARDED_BY(mu_);
+};
+
+// What a SoftNic lends to everything made from it, which it outlives. Any thread.
+struct SoftContext {
+  explicit SoftContext(SoftNicOptions given);
+  Token NewToken() const;
+
+  const SoftNicOptions options;  // With nothing left null.
+  const SteadyClock steady_clock;
+  const Clock* const clock;
+  SoftRegionTable regions;
+  SoftEvents events;
+  std::atomic<uint32_t> next_queue_pair;
+  std::atomic<uint64_t> connections_accepted{0};
+  std::atomic<uint64_t> tokens_refused{0};
+  std::atomic<uint64_t> handshakes_timed_out{0};
+  std::atomic<uint64_t> protocol_errors{0};
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SOFT_SOFT_CONTEXT_H_

@@ -1,0 +1,169 @@
+#include "verbs/soft/soft_nic.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "verbs/soft/soft_completion_queue.h"
+#include "verbs/soft/soft_context.h"
+#include "verbs/soft/soft_lane.h"
+#include "verbs/soft/soft_queue_pair.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kMaxSocketsPerQueuePair = 64;
+
+class SoftRegion final : public Region {
+ public:
+  SoftRegion(SoftContext* context, uint64_t address, uint64_t bytes, uint32_t access)
+      : context_(context) {
+    record_.address = address;
+    record_.bytes = bytes;
+    record_.access = access & ~uint32_t{kRelaxedOrdering};
+    context_->regions.Add(&record_);
+  }
+  ~SoftRegion() override { context_->regions.Remove(&record_); }
+  uint64_t address() const override { return record_.address; }
+  uint64_t bytes() const override { return record_.bytes; }
+  uint32_t local_key() const override { return record_.local_key; }
+  uint32_t remote_key() const override { return record_.remote_key; }
+
+ private:
+  SoftContext* const context_;
+  SoftRegionRecord record_;
+};
+
+absl::Status CheckOptions(const SoftNicOptions& options) {
+  absl::StatusOr<SocketAddress> listen = SocketAddress::Parse(options.listen_address);
+  if (!listen.ok()) return listen.status();
+  if (listen->is_wildcard() && options.advertised_host.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.listen_address, " names every interface: say by advertised_host which peers use"));
+  }
+  if (options.sockets_per_queue_pair < 1 ||
+      options.sockets_per_queue_pair > kMaxSocketsPerQueuePair) {
+    return absl::InvalidArgumentError(absl::StrCat(options.sockets_per_queue_pair,
+                                                   " sockets per queue pair; 1 to ",
+                                                   kMaxSocketsPerQueuePair, " are possible"));
+  }
+  if (options.max_pending_handshakes < 1 || options.limits.max_entries < 1 ||
+      options.limits.max_entries > SoftBatch::kMaxPieces / 2) {
+    return absl::InvalidArgumentError(
+        "a soft NIC needs at least one pending handshake and 1 to 64 "
+        "entries");
+  }
+  return absl::OkStatus();
+}
+
+class SoftNicImpl final : public SoftNic {
+ public:
+  explicit SoftNicImpl(SoftNicOptions options) : context_(std::move(options)) {}
+
+  bool has_events() const { return context_.events.fd() >= 0; }
+  std::string name() const override { return context_.options.name; }
+  const NicLimits& limits() const override { return context_.options.limits; }
+  std::vector<NicPort> Ports() const override {
+    NicPort port;
+    port.state = PortState::kActive;
+    port.address = context_.options.listen_address;
+    port.description = "stream sockets of this host";
+    return {port};
+  }
+
+  absl::StatusOr<std::unique_ptr<Region>> RegisterRegion(void* address, uint64_t bytes,
+                                                         uint32_t access) override {
+    const uint64_t begin = reinterpret_cast<uint64_t>(address);
+    if (address == nullptr || bytes == 0 || bytes > std::numeric_limits<uint64_t>::max() - begin) {
+      return absl::InvalidArgumentError("a region of null, empty or wrapping range");
+    }
+    return std::unique_ptr<Region>(new SoftRegion(&context_, begin, bytes, access));
+  }
+  absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int, uint64_t, uint64_t, uint64_t,
+                                                         uint32_t) override {
+    return absl::UnimplementedError("the soft NIC cannot reach device memory");
+  }
+  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override {
+    if (!limits().memory_windows) {
+      return absl::UnimplementedError("memory windows are switched off");
+    }
+    return std::unique_ptr<Window>(new SoftWindow(&context_));
+  }
+  absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
+    if (depth == 0 || depth > limits().max_completion_depth) {
+      return absl::InvalidArgumentError(absl::StrCat("a completion queue of ", depth, "; 1 to ",
+                                                     limits().max_completion_depth,
+                                                     " are possible"));
+    }
+    auto queue = SoftCompletionQueue::Create(&context_, depth);
+    if (!queue.ok()) return queue.status();
+    return std::unique_ptr<CompletionQueue>(*std::move(queue));
+  }
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) override;
+
+  absl::optional<NicEvent> NextEvent() override { return context_.events.Take(); }
+  int event_fd() const override { return context_.events.fd(); }
+  SoftNicCounters counters() const override {
+    SoftNicCounters counters;
+    counters.connections_accepted = context_.connections_accepted.load();
+    counters.tokens_refused = context_.tokens_refused.load();
+    counters.handshakes_timed_out = context_.handshakes_timed_out.load();
+    counters.protocol_errors = context_.protocol_errors.load();
+    return counters;
+  }
+
+ private:
+  SoftContext context_;
+};
+
+absl::StatusOr<std::unique_ptr<QueuePair>> SoftNicImpl::CreateQueuePair(
+    const QueuePairOptions& options) {
+  const NicLimits& most = limits();
+  if (options.completions == nullptr || options.port != 1 || options.send_depth == 0 ||
+      options.receive_depth == 0 || options.send_depth > most.max_send_depth ||
+      options.receive_depth > most.max_receive_depth || options.max_entries > most.max_entries ||
+      options.max_inline_bytes > most.max_inline_bytes || options.ack_timeout > 31) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a queue pair of ", options.send_depth, " sends, ", options.receive_depth, " receives, ",
+        options.max_entries, " entries, ", options.max_inline_bytes, " bytes inline on port ",
+        options.port, " is not within the limits of ", name()));
+  }
+  auto* const completions = static_cast<SoftCompletionQueue*>(options.completions);
+  const absl::Status reserved = completions->Reserve(options.send_depth + options.receive_depth);
+  if (!reserved.ok()) return reserved;
+  uint32_t number = 0;
+  while (number == 0) number = context_.next_queue_pair.fetch_add(1);
+  QueuePairOptions granted = options;
+  if (granted.max_entries == 0) granted.max_entries = 1;
+  return std::unique_ptr<QueuePair>(new SoftQueuePair(&context_, completions, granted, number));
+}
+
+}  // namespace
+
+NicLimits DefaultSoftNicLimits() {
+  NicLimits limits;
+  limits.max_message_bytes = uint64_t{1} << 30;
+  limits.max_entries = 32;
+  limits.max_inline_bytes = 1024;
+  limits.max_send_depth = 16384;
+  limits.max_receive_depth = 16384;
+  limits.max_completion_depth = 1 << 22;
+  limits.max_reads_in_flight = 16;
+  limits.memory_windows = true;
+  return limits;
+}
+
+absl::StatusOr<std::unique_ptr<SoftNic>> OpenSoftNic(SoftNicOptions options) {
+  const absl::Status checked = CheckOptions(options);
+  if (!checked.ok()) return checked;
+  auto nic = std::make_unique<SoftNicImpl>(std::move(options));
+  if (!nic->has_events()) {
+    return absl::ResourceExhaustedError("no descriptor for a NIC's events (RLIMIT_NOFILE)");
+  }
+  return std::unique_ptr<SoftNic>(std::move(nic));
+}
+
+}  // namespace tryst

@@ -1,0 +1,334 @@
+#include "verbs/soft/soft_queue_pair.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kFirstRedialNs = 1'000'000;
+constexpr int64_t kLastRedialNs = 100'000'000;
+// The first lane's takes many small frames in one call.
+constexpr size_t kFirstStagingBytes = 16 << 10;
+constexpr size_t kLaterStagingBytes = 1 << 10;
+
+uint64_t MaskFor(uint32_t depth) {
+  uint64_t capacity = 1;
+  while (capacity < depth) capacity *= 2;
+  return capacity - 1;
+}
+
+int64_t PeerBudget(const QueuePairOptions& options) {
+  if (options.ack_timeout == 0) return kNever;  // As the InfiniBand specification has it.
+  return (int64_t{4096} << options.ack_timeout) * (options.retry_count + 1);
+}
+
+int64_t ReceiveBudget(const SoftNicOptions& nic, const QueuePairOptions& options) {
+  if (options.rnr_retry_count == 7) return kNever;
+  return absl::ToInt64Nanoseconds(nic.rnr_timer) * (options.rnr_retry_count + 1);
+}
+
+int64_t After(int64_t from_ns, int64_t wait_ns) {
+  return wait_ns == kNever ? kNever : from_ns + wait_ns;
+}
+
+}  // namespace
+
+SoftQueuePair::SoftQueuePair(SoftContext* context, SoftCompletionQueue* completions,
+                             const QueuePairOptions& options, uint32_t number)
+    : context_(context),
+      completions_(completions),
+      options_(options),
+      number_(number),
+      token_(context->NewToken()),
+      send_mask_(MaskFor(options.send_depth)),
+      receive_mask_(MaskFor(options.receive_depth)),
+      peer_budget_ns_(PeerBudget(options)),
+      receive_budget_ns_(ReceiveBudget(context->options, options)),
+      send_slots_(send_mask_ + 1),
+      send_entries_((send_mask_ + 1) * options.max_entries),
+      inline_bytes_((send_mask_ + 1) * options.max_inline_bytes),
+      receive_slots_(receive_mask_ + 1),
+      receive_entries_((receive_mask_ + 1) * options.max_entries),
+      reads_(context->options.limits.max_reads_in_flight) {
+  for (int i = 0; i < context->options.sockets_per_queue_pair; ++i) {
+    lanes_.push_back(std::make_unique<SoftLane>());
+    lanes_.back()->owner = this;
+    lanes_.back()->index = i;
+    lanes_.back()->capacity = i == 0 ? kFirstStagingBytes : kLaterStagingBytes;
+    lanes_.back()->staging.reset(new uint8_t[lanes_.back()->capacity]);
+  }
+}
+
+SoftQueuePair::~SoftQueuePair() {
+  Break();
+  completions_->Detach(this);
+  completions_->Unreserve(options_.send_depth + options_.receive_depth);
+}
+
+void SoftQueuePair::Attach() const {
+  if (attached_) return;
+  attached_ = true;
+  completions_->Attach(const_cast<SoftQueuePair*>(this));
+}
+
+std::string SoftQueuePair::LocalAddress() const {
+  Attach();
+  SoftAddress address;
+  address.token = token_;
+  address.number = number_;
+  address.sockets = static_cast<uint8_t>(context_->options.sockets_per_queue_pair);
+  address.listener = completions_->listener_address();
+  return EncodeSoftAddress(address);
+}
+
+absl::Status SoftQueuePair::Connect(absl::string_view remote_address) {
+  if (state_ != QueuePairState::kReset) {
+    return absl::FailedPreconditionError("a queue pair connects once");
+  }
+  absl::StatusOr<SoftAddress> peer = DecodeSoftAddress(remote_address);
+  if (!peer.ok()) return peer.status();
+  absl::StatusOr<SocketAddress> listener = SocketAddress::Parse(peer->listener);
+  if (!listener.ok()) return listener.status();
+  if (peer->token == token_) {
+    return absl::InvalidArgumentError("a queue pair cannot connect to itself");
+  }
+  Attach();
+  peer_ = *std::move(peer);
+  peer_listener_ = *listener;
+  // Both sides know both tokens, and so agree on who dials.
+  dialler_ = token_ < peer_.token;
+  state_ = QueuePairState::kReady;
+  moved_ = true;
+  const size_t lanes = std::min<size_t>(lanes_.size(), peer_.sockets);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    SoftLane* const lane = lanes_[i].get();
+    const bool held = lane->state == SoftLane::State::kHeld;
+    if (held && (dialler_ || i >= lanes)) DropLane(lane);
+  }
+  lanes_.resize(lanes);
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (dialler_) {
+      Dial(lane.get());
+    } else if (lane->state == SoftLane::State::kHeld) {
+      Answer(lane.get());
+    }
+  }
+  completions_->NotePosted();
+  return absl::OkStatus();
+}
+
+void SoftQueuePair::Dial(SoftLane* lane) {
+  lane->fd = peer_listener_.Dial();
+  if (!lane->fd.valid()) {
+    RetryDial(lane);
+    return;
+  }
+  lane->state = SoftLane::State::kDialling;
+  completions_->AddLane(lane);
+}
+
+void SoftQueuePair::RetryDial(SoftLane* lane) {
+  DropLane(lane);
+  lane->redial_after_ns =
+      std::min(std::max(lane->redial_after_ns * 2, kFirstRedialNs), kLastRedialNs);
+  lane->redial_at_ns = context_->clock->NowNs() + lane->redial_after_ns;
+}
+
+Hello SoftQueuePair::NewHello(const SoftLane& lane) {
+  Hello hello;
+  hello.token = peer_.token;
+  hello.to_number = peer_.number;
+  hello.from_number = number_;
+  hello.socket = static_cast<uint8_t>(lane.index);
+  hello.sockets = static_cast<uint8_t>(lanes_.size());
+  hello.receives = static_cast<uint32_t>(receive_end_);
+  if (lane.index == 0) receives_announced_ = hello.receives;
+  return hello;
+}
+
+bool SoftQueuePair::SendHello(SoftLane* lane) {
+  uint8_t bytes[kHelloBytes];
+  EncodeHello(NewHello(*lane), bytes);
+  const ssize_t sent = ::send(lane->fd.get(), bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (sent != sizeof(bytes)) {
+    RetryDial(lane);
+    return false;
+  }
+  lane->state = SoftLane::State::kGreeted;
+  completions_->WatchLane(lane);
+  return true;
+}
+
+// The acceptor's answer to a dialler's hello.
+bool SoftQueuePair::TakeHello(SoftLane* lane, const uint8_t* bytes) {
+  Hello hello;
+  if (!DecodeHello(bytes, &hello) || !TokensEqual(hello.token, token_) ||
+      hello.to_number != number_ || hello.from_number != peer_.number ||
+      hello.socket != lane->index || hello.sockets != lanes_.size()) {
+    // Somebody else has the peer's port.
+    context_->tokens_refused.fetch_add(1);
+    RetryDial(lane);
+    return false;
+  }
+  RaiseLane(lane, hello);
+  return true;
+}
+
+bool SoftQueuePair::Adopt(const Hello& hello, Fd* fd) {
+  if (!TokensEqual(hello.token, token_) || state_ == QueuePairState::kBroken) return false;
+  if (hello.socket >= lanes_.size()) return false;
+  SoftLane* const lane = lanes_[hello.socket].get();
+  if (lane->state != SoftLane::State::kIdle) return false;
+  if (state_ == QueuePairState::kReady && !Expects(hello)) return false;
+  lane->fd = std::move(*fd);
+  lane->hello = hello;
+  lane->state = SoftLane::State::kHeld;
+  completions_->AddLane(lane);
+  if (state_ == QueuePairState::kReady) {
+    Answer(lane);
+    Pump();
+    GiveBackSends();
+  }
+  return true;
+}
+
+bool SoftQueuePair::Expects(const Hello& hello) const {
+  return !dialler_ && hello.from_number == peer_.number && hello.sockets == lanes_.size();
+}
+
+// The held socket's hello, now that we know our peer.
+void SoftQueuePair::Answer(SoftLane* lane) {
+  if (!Expects(lane->hello)) {
+    context_->tokens_refused.fetch_add(1);
+    DropLane(lane);
+    return;
+  }
+  uint8_t bytes[kHelloBytes];
+  EncodeHello(NewHello(*lane), bytes);
+  if (::send(lane->fd.get(), bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(bytes)) {
+    DropLane(lane);  // The peer, if it is there, dials again.
+    return;
+  }
+  RaiseLane(lane, lane->hello);
+}
+
+// The peer may give up while we do not know it yet.
+void SoftQueuePair::LookAtHeld(SoftLane* lane) {
+  uint8_t byte;
+  const ssize_t got = recv(lane->fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  DropLane(lane);
+}
+
+void SoftQueuePair::RaiseLane(SoftLane* lane, const Hello& hello) {
+  lane->state = SoftLane::State::kUp;
+  lane->redial_after_ns = 0;
+  if (lane->index == 0) peer_receives_ = hello.receives;
+  moved_ = true;
+  if (lane->index == 0 && CreditDue()) OweAnswer();
+}
+
+void SoftQueuePair::DropLane(SoftLane* lane) {
+  if (lane->id != 0) completions_->RemoveLane(lane);
+  lane->fd.Close();
+  lane->state = SoftLane::State::kIdle;
+  lane->full = false;
+  lane->begin = lane->end = 0;
+}
+
+void SoftQueuePair::Break() {
+  if (state_ == QueuePairState::kBroken) return;
+  // What has landed here has landed: a peer that is told need not wonder.
+  PayDebt();
+  BreakWith(CompletionStatus::kFlushed, kNobody);
+}
+
+void SoftQueuePair::Lost() { BreakWith(CompletionStatus::kRetryExceeded, kNobody); }
+
+void SoftQueuePair::BreakWith(CompletionStatus first, uint64_t culprit) {
+  if (state_ == QueuePairState::kBroken) return;
+  state_ = QueuePairState::kBroken;
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    UnpinPayload(lane.get());
+    DropLane(lane.get());
+  }
+  incoming_.active = false;
+  FlushAll(first, culprit);
+}
+
+void SoftQueuePair::ReportFatal() {
+  NicEvent event;
+  event.kind = NicEvent::Kind::kQueuePairFatal;
+  event.port = options_.port;
+  event.id = number_;
+  context_->events.Add(event);
+}
+
+// Whether an answer is due to us, rather than a receive of the peer's.
+bool SoftQueuePair::WaitsForPeer() const {
+  if (send_oldest_ == send_end_) return false;
+  return !starved_ || send_oldest_ != send_next_;
+}
+
+void SoftQueuePair::OnTimer(int64_t now_ns) {
+  if (state_ != QueuePairState::kReady) return;
+  bool unreachable = false;
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (!dialler_) break;
+    if (lane->state == SoftLane::State::kIdle && now_ns >= lane->redial_at_ns) Dial(lane.get());
+    unreachable |=
+        lane->state == SoftLane::State::kIdle || lane->state == SoftLane::State::kDialling;
+  }
+  if (!unreachable) {
+    unreachable_since_ns_ = -1;
+  } else if (unreachable_since_ns_ < 0) {
+    unreachable_since_ns_ = now_ns;
+  }
+  if (moved_ || !WaitsForPeer()) {
+    moved_ = false;
+    last_move_ns_ = now_ns;
+  }
+  if (now_ns >= After(last_move_ns_, peer_budget_ns_) ||
+      (unreachable && now_ns >= After(unreachable_since_ns_, peer_budget_ns_))) {
+    Lost();
+    return;
+  }
+  if (!starved_) return;
+  if (starved_since_ns_ < 0) starved_since_ns_ = now_ns;
+  if (now_ns < After(starved_since_ns_, receive_budget_ns_)) return;
+  send(send_next_).error = CompletionStatus::kReceiverNotReady;
+  GiveBackSends();
+}
+
+int64_t SoftQueuePair::next_timer_ns(int64_t now_ns) const {
+  if (state_ != QueuePairState::kReady) return kNever;
+  int64_t at_ns = kNever;
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (dialler_ && lane->state == SoftLane::State::kIdle) {
+      at_ns = std::min(at_ns, lane->redial_at_ns);
+    }
+  }
+  if (unreachable_since_ns_ >= 0) {
+    at_ns = std::min(at_ns, After(unreachable_since_ns_, peer_budget_ns_));
+  }
+  if (WaitsForPeer()) {
+    at_ns = std::min(at_ns, After(moved_ ? now_ns : last_move_ns_, peer_budget_ns_));
+  }
+  if (starved_) {
+    at_ns = std::min(at_ns,
+                     After(starved_since_ns_ < 0 ? now_ns : starved_since_ns_, receive_budget_ns_));
+  }
+  return at_ns;
+}
+
+}  // namespace tryst

@@ -1,0 +1,131 @@
+#include "verbs/soft/soft_region_table.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kRetiredKeysKept = 1 << 16;
+
+bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_bytes) {
+  return inner >= address && inner_bytes <= bytes && inner - address <= bytes - inner_bytes;
+}
+
+}  // namespace
+
+uint32_t SoftRegionTable::NewKey() {
+  for (;;) {
+    uint32_t key = 0;
+    random_(absl::MakeSpan(reinterpret_cast<uint8_t*>(&key), sizeof(key)));
+    MutexLock lock(&mu_);
+    if (key != 0 && taken_.insert(key).second) return key;
+  }
+}
+
+void SoftRegionTable::Add(SoftRegionRecord* record) {
+  record->local_key = NewKey();
+  record->remote_key = NewKey();
+  MutexLock lock(&mu_);
+  local_[record->local_key] = record;
+  Grant grant;
+  grant.region = record;
+  grant.address = record->address;
+  grant.bytes = record->bytes;
+  grant.access = record->access;
+  remote_[record->remote_key] = grant;
+}
+
+void SoftRegionTable::Remove(SoftRegionRecord* record) {
+  MutexLock lock(&mu_);
+  local_.erase(record->local_key);
+  remote_.erase(record->remote_key);
+  Retire(record->local_key);
+  Retire(record->remote_key);
+  for (uint32_t key : record->windows) {
+    remote_.erase(key);
+    Retire(key);
+  }
+  while (record->pins > 0) unpinned_.Wait(&mu_);
+}
+
+bool SoftRegionTable::LocalRangeAllowed(uint32_t local_key, uint64_t address, uint64_t bytes,
+                                        bool to_write) const {
+  MutexLock lock(&mu_);
+  const auto found = local_.find(local_key);
+  if (found == local_.end()) return false;
+  const SoftRegionRecord& region = *found->second;
+  if (to_write && (region.access & (kLocalWrite | kRemoteWrite)) == 0) return false;
+  return Contains(region.address, region.bytes, address, bytes);
+}
+
+SoftRegionRecord* SoftRegionTable::PinRemote(uint32_t remote_key, uint32_t queue_pair,
+                                             uint64_t address, uint64_t bytes, uint32_t access) {
+  MutexLock lock(&mu_);
+  const auto found = remote_.find(remote_key);
+  if (found == remote_.end()) return nullptr;
+  const Grant& grant = found->second;
+  if ((grant.access & access) != access) return nullptr;
+  if (grant.queue_pair != 0 && grant.queue_pair != queue_pair) return nullptr;
+  if (!Contains(grant.address, grant.bytes, address, bytes)) return nullptr;
+  ++grant.region->pins;
+  return grant.region;
+}
+
+void SoftRegionTable::Unpin(SoftRegionRecord* record) {
+  MutexLock lock(&mu_);
+  TRYST_CHECK(record->pins > 0);
+  // The record may be gone once the lock is.
+  if (--record->pins == 0) unpinned_.NotifyAll();
+}
+
+bool SoftRegionTable::BindWindow(uint32_t window_key, uint32_t queue_pair,
+                                 uint32_t region_local_key, uint64_t address, uint64_t bytes,
+                                 uint32_t access) {
+  MutexLock lock(&mu_);
+  const auto found = local_.find(region_local_key);
+  if (found == local_.end()) return false;
+  SoftRegionRecord* region = found->second;
+  if ((region->access & kBindWindow) == 0) return false;
+  if ((access & kRemoteWrite) != 0 && (region->access & (kLocalWrite | kRemoteWrite)) == 0) {
+    return false;
+  }
+  if (bytes == 0 || !Contains(region->address, region->bytes, address, bytes)) return false;
+  Grant grant;
+  grant.region = region;
+  grant.address = address;
+  grant.bytes = bytes;
+  grant.access = access & (kRemoteWrite | kRemoteRead);
+  grant.queue_pair = queue_pair;
+  grant.window = true;
+  remote_[window_key] = grant;
+  region->windows.push_back(window_key);
+  return true;
+}
+
+bool SoftRegionTable::IsWindowBound(uint32_t window_key) const {
+  MutexLock lock(&mu_);
+  const auto found = remote_.find(window_key);
+  return found != remote_.end() && found->second.window;
+}
+
+bool SoftRegionTable::UnbindWindow(uint32_t window_key) {
+  MutexLock lock(&mu_);
+  const auto found = remote_.find(window_key);
+  if (found == remote_.end() || !found->second.window) return false;
+  std::vector<uint32_t>& windows = found->second.region->windows;
+  windows.erase(std::remove(windows.begin(), windows.end(), window_key), windows.end());
+  remote_.erase(found);
+  Retire(window_key);
+  return true;
+}
+
+void SoftRegionTable::Retire(uint32_t key) {
+  retired_.push_back(key);
+  if (retired_.size() <= kRetiredKeysKept) return;
+  taken_.erase(retired_.front());
+  retired_.pop_front();
+}
+
+}  // namespace tryst
