@@ -1,0 +1,69 @@
+#include "verbs/async_event_thread.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+
+absl::StatusOr<std::unique_ptr<AsyncEventThread>> AsyncEventThread::Start(Nic* nic,
+                                                                          Subscriber subscriber) {
+  if (nic->event_fd() < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(nic->name(), " has no descriptor to wait for: ask NextEvent()"));
+  }
+  const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (stop_fd < 0) return absl::ResourceExhaustedError(strerror(errno));
+  return std::unique_ptr<AsyncEventThread>(
+      new AsyncEventThread(nic, std::move(subscriber), stop_fd));
+}
+
+AsyncEventThread::AsyncEventThread(Nic* nic, Subscriber subscriber, int stop_fd)
+    : nic_(nic), subscriber_(std::move(subscriber)), stop_fd_(stop_fd) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+AsyncEventThread::~AsyncEventThread() {
+  TRYST_CHECK(std::this_thread::get_id() != thread_.get_id()) << "a thread cannot join itself";
+  const uint64_t one = 1;
+  // An eventfd with room for 2^64 - 2 does not refuse its first.
+  TRYST_CHECK(write(stop_fd_, &one, sizeof(one)) == sizeof(one));
+  thread_.join();
+  close(stop_fd_);
+}
+
+bool AsyncEventThread::HandEventsOn() {
+  bool any = false;
+  while (const absl::optional<NicEvent> event = nic_->NextEvent()) {
+    subscriber_(*event);
+    any = true;
+  }
+  return any;
+}
+
+void AsyncEventThread::Run() {
+  pollfd fds[2] = {{stop_fd_, POLLIN, 0}, {nic_->event_fd(), POLLIN, 0}};
+  while (true) {
+    if (poll(fds, 2, -1) < 0) {
+      if (errno == EINTR) continue;
+      TRYST_LOG(Error) << nic_->name() << ": no more events: poll: " << strerror(errno);
+      return;
+    }
+    if (fds[0].revents != 0) return;
+    const bool any = HandEventsOn();
+    if (any || (fds[1].revents & (POLLERR | POLLHUP | POLLNVAL)) == 0) continue;
+    // The device is gone, and its descriptor will be ready for ever.
+    TRYST_LOG(Error) << nic_->name() << ": no more events: its descriptor is dead";
+    fds[1].fd = -1;
+  }
+}
+
+}  // namespace tryst
