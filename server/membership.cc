@@ -1,0 +1,125 @@
+#include "server/membership.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kMaxMembers = 65536;  // Of an open cluster.
+constexpr size_t kMaxAddressBytes = 512;
+
+absl::Status CheckWorker(absl::string_view worker) {
+  DeviceName name;
+  if (!ParseDeviceName(absl::StrCat(worker, "/device:CPU:0"), &name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", worker, "' is not a worker's name (/job:J/replica:R/task:T)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool Membership::Set(const std::string& worker, const std::string& address) {
+  MutexLock lock(&mu_);
+  State& state = members_[worker];
+  if (state.configured == address) return false;
+  state.configured = address;
+  state.member.worker = worker;
+  state.member.address = address;
+  state.channel = nullptr;
+  return true;
+}
+
+absl::Status Membership::Announce(const Member& member) {
+  absl::Status valid = CheckWorker(member.worker);
+  if (!valid.ok()) return valid;
+  if (member.address.size() > kMaxAddressBytes) {
+    return absl::InvalidArgumentError("an address that long is none");
+  }
+  bool moved = false;
+  {
+    MutexLock lock(&mu_);
+    auto it = members_.find(member.worker);
+    if (it == members_.end()) {
+      if (!open_) {
+        return absl::PermissionDeniedError(
+            absl::StrCat(member.worker, " is not of this cluster, which is closed"));
+      }
+      if (members_.size() >= kMaxMembers) return absl::ResourceExhaustedError("too many members");
+      it = members_.emplace(member.worker, State()).first;
+    }
+    State& state = it->second;
+    moved = state.member.incarnation != member.incarnation ||
+            (!member.address.empty() && state.member.address != member.address);
+    if (!member.address.empty() && state.member.address != member.address) {
+      state.channel = nullptr;
+      state.member.address = member.address;
+    }
+    state.member.worker = member.worker;
+    state.member.incarnation = member.incarnation;
+  }
+  if (moved) {
+    TRYST_LOG(Info) << "member " << member.worker << " is at " << member.address << ", incarnation "
+                    << member.incarnation;
+  }
+  return absl::OkStatus();
+}
+
+void Membership::Leave(const std::string& worker, uint64_t incarnation) {
+  MutexLock lock(&mu_);
+  auto it = members_.find(worker);
+  if (it == members_.end() || it->second.member.incarnation != incarnation) return;
+  State& state = it->second;
+  state.channel = nullptr;
+  state.member.incarnation = 0;
+  // A configured worker comes back where it was, unless it says otherwise.
+  state.member.address = state.configured;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::string_view peer) {
+  std::string address;
+  {
+    MutexLock lock(&mu_);
+    auto it = members_.find(peer);
+    if (it == members_.end()) {
+      if (open_) {
+        return absl::UnavailableError(absl::StrCat(peer, " has not joined the cluster yet"));
+      }
+      std::string known;
+      for (const auto& [worker, state] : members_) absl::StrAppend(&known, " ", worker);
+      return absl::NotFoundError(
+          absl::StrCat("the cluster has no worker ", peer, "; there are:", known));
+    }
+    if (it->second.channel != nullptr) return it->second.channel;
+    address = it->second.member.address;
+  }
+  if (address.empty()) return absl::UnavailableError(absl::StrCat(peer, " has left the cluster"));
+  std::shared_ptr<grpc::Channel> channel = connect_(std::string(peer), address);
+  MutexLock lock(&mu_);
+  auto it = members_.find(peer);
+  // Another thread was quicker, or the peer has moved meanwhile.
+  if (it->second.channel == nullptr && it->second.member.address == address) {
+    it->second.channel = channel;
+  }
+  return it->second.channel != nullptr ? it->second.channel : channel;
+}
+
+bool Membership::Admits(absl::string_view worker) const {
+  if (open_) return CheckWorker(worker).ok();
+  MutexLock lock(&mu_);
+  return members_.find(worker) != members_.end();
+}
+
+std::vector<Member> Membership::Members() const {
+  std::vector<Member> out;
+  MutexLock lock(&mu_);
+  for (const auto& [worker, state] : members_) out.push_back(state.member);
+  return out;
+}
+
+}  // namespace tryst

@@ -1,0 +1,61 @@
+#ifndef TRYST_SERVER_MEMBERSHIP_H_
+#define TRYST_SERVER_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "channel/grpc/peer_directory.h"
+
+namespace tryst {
+
+struct Member {
+  std::string worker;        // "/job:ps/replica:0/task:1"
+  std::string address;       // "host:port", or anything else that gRPC resolves. Empty: left.
+  uint64_t incarnation = 0;  // 0: not heard from yet.
+};
+
+// Who is in the cluster and where, now. Thread-safe.
+class Membership final : public PeerDirectory {
+ public:
+  using Connect = std::function<std::shared_ptr<grpc::Channel>(const std::string& worker,
+                                                               const std::string& address)>;
+
+  // An open cluster waits for workers that it does not know; a closed one refuses them.
+  Membership(bool open, Connect connect) : open_(open), connect_(std::move(connect)) {}
+
+  // The configuration says so. Keeps what the worker has said of itself since. True if
+  // anything changed.
+  bool Set(const std::string& worker, const std::string& address);
+  // The worker says so itself. kPermissionDenied: not one of this closed cluster.
+  absl::Status Announce(const Member& member);
+  // As far as `incarnation` knows; a later life is not affected.
+  void Leave(const std::string& worker, uint64_t incarnation);
+
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view peer) override;
+  // True for any worker of an open cluster.
+  bool Admits(absl::string_view worker) const;
+  std::vector<Member> Members() const;
+
+ private:
+  struct State {
+    std::string configured;  // Address.
+    Member member;
+    std::shared_ptr<grpc::Channel> channel;
+  };
+
+  const bool open_;
+  const Connect connect_;
+  mutable Mutex mu_;
+  std::map<std::string, State, std::less<>> members_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_MEMBERSHIP_H_

@@ -1,0 +1,182 @@
+#include "server/security.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/auth_context.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+
+namespace tryst {
+namespace {
+
+using grpc::experimental::ExternalCertificateVerifier;
+using grpc::experimental::FileWatcherCertificateProvider;
+using grpc::experimental::TlsCustomVerificationCheckRequest;
+
+bool UsesTls(const SecurityOptions& options) {
+  return !options.certificate_file.empty() || !options.key_file.empty() || !options.ca_file.empty();
+}
+
+bool IsLoopback(absl::string_view address) {
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  in_addr ip;
+  if (inet_pton(AF_INET, std::string(host).c_str(), &ip) == 1) return ntohl(ip.s_addr) >> 24 == 127;
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(address, "unix:");
+}
+
+// Has the chain been checked, this checks whom the certificate names.
+class WorkerVerifier final : public ExternalCertificateVerifier {
+ public:
+  WorkerVerifier(std::string cluster, std::string worker)
+      : cluster_(std::move(cluster)), worker_(std::move(worker)) {}
+
+  bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    std::vector<std::string> uris;
+    for (grpc::string_ref uri : request->uri_names()) uris.emplace_back(uri.data(), uri.size());
+    if (!UriNames(uris, cluster_, worker_)) {
+      *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                             absl::StrCat("the certificate names ", absl::StrJoin(uris, " "),
+                                          ", not ", worker_, " of cluster ", cluster_));
+    }
+    return true;
+  }
+  void Cancel(TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::string cluster_;
+  const std::string worker_;
+};
+
+}  // namespace
+
+class Security::Files {
+ public:
+  explicit Files(const SecurityOptions& options)
+      : provider_(std::make_shared<FileWatcherCertificateProvider>(
+            options.key_file, options.certificate_file, options.ca_file,
+            static_cast<unsigned>(
+                std::max<int64_t>(1, absl::ToInt64Seconds(options.reload_period))))) {}
+  const std::shared_ptr<FileWatcherCertificateProvider>& provider() const { return provider_; }
+
+ private:
+  const std::shared_ptr<FileWatcherCertificateProvider> provider_;
+};
+
+absl::Status Security::Check(const SecurityOptions& options, absl::string_view address) {
+  const int ways = UsesTls(options) + !options.token.empty() + options.insecure;
+  if (ways != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ways,
+        " ways of security are set, where there must be one: certificate_file, key_file and "
+        "ca_file; or token_file; or insecure"));
+  }
+  if (UsesTls(options)) {
+    for (const std::string* file :
+         {&options.certificate_file, &options.key_file, &options.ca_file}) {
+      if (file->empty()) {
+        return absl::InvalidArgumentError(
+            "mutual TLS needs all of certificate_file, key_file and ca_file");
+      }
+      if (access(file->c_str(), R_OK) != 0) {
+        return absl::InvalidArgumentError(absl::StrCat("cannot read ", *file));
+      }
+    }
+  }
+  if (!options.token.empty() && options.token.size() < 16) {
+    return absl::InvalidArgumentError("the token has fewer than 16 bytes");
+  }
+  if (options.insecure && !options.insecure_anywhere && !IsLoopback(address)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("insecure is for the loopback, and ", address,
+                     " can be reached by others: set insecure_anywhere if you mean it"));
+  }
+  return absl::OkStatus();
+}
+
+Security::Security(SecurityOptions options, std::string cluster)
+    : options_(std::move(options)),
+      cluster_(std::move(cluster)),
+      files_(UsesTls(options_) ? std::make_unique<Files>(options_) : nullptr) {}
+
+Security::~Security() = default;
+
+std::shared_ptr<grpc::ServerCredentials> Security::ForServer() const {
+  if (files_ == nullptr) return grpc::InsecureServerCredentials();
+  grpc::experimental::TlsServerCredentialsOptions tls(files_->provider());
+  tls.watch_root_certs();
+  tls.watch_identity_key_cert_pairs();
+  tls.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  // The chain is checked; whom it names is checked for each call (CheckCertificate).
+  tls.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
+  return grpc::experimental::TlsServerCredentials(tls);
+}
+
+std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
+                                                 const std::string& address) const {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;
+  if (files_ == nullptr) {
+    credentials = grpc::InsecureChannelCredentials();
+  } else {
+    grpc::experimental::TlsChannelCredentialsOptions tls;
+    tls.set_certificate_provider(files_->provider());
+    tls.watch_root_certs();
+    tls.watch_identity_key_cert_pairs();
+    tls.set_verify_server_certs(true);
+    // By the worker's name, which the address need not have anything to do with.
+    tls.set_check_call_host(false);
+    tls.set_certificate_verifier(
+        ExternalCertificateVerifier::Create<WorkerVerifier>(cluster_, worker));
+    credentials = grpc::experimental::TlsCredentials(tls);
+  }
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // Also the time a connect may take.
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // A peer that vanished without a word is noticed within half a minute.
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20 * 1000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10 * 1000);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Several servers in one process do not share connections.
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(address, credentials, args);
+}
+
+absl::Status Security::CheckCertificate(const grpc::AuthContext& context,
+                                        absl::string_view worker) const {
+  if (files_ == nullptr) return absl::OkStatus();
+  std::vector<std::string> uris;
+  for (grpc::string_ref uri : context.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    uris.emplace_back(uri.data(), uri.size());
+  }
+  if (UriNames(uris, cluster_, worker)) return absl::OkStatus();
+  return absl::UnauthenticatedError(
+      absl::StrCat("the caller says it is ", worker, " of cluster ", cluster_,
+                   "; its certificate names ", uris.empty() ? "nobody" : absl::StrJoin(uris, " ")));
+}
+
+bool UriNames(const std::vector<std::string>& uris, absl::string_view cluster,
+              absl::string_view worker) {
+  const std::string full = absl::StrCat("tryst://", cluster, worker);
+  for (absl::string_view uri : uris) {
+    while (absl::ConsumeSuffix(&uri, "/")) {
+    }
+    if (uri.size() < 8 + cluster.size()) continue;  // Less than the cluster.
+    if (full == uri || absl::StartsWith(full, absl::StrCat(uri, "/"))) return true;
+  }
+  return false;
+}
+
+}  // namespace tryst

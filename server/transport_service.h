@@ -1,0 +1,51 @@
+#ifndef TRYST_SERVER_TRANSPORT_SERVICE_H_
+#define TRYST_SERVER_TRANSPORT_SERVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "channel/bootstrap.h"
+#include "channel/grpc/caller.h"
+#include "channel/grpc/fetch_server.h"
+#include "server/membership.h"
+
+namespace grpc {
+class CallbackServerContext;
+class Service;
+}  // namespace grpc
+
+namespace tryst {
+
+// What TransportService stands on. Everything outlives it and may be called from any thread.
+struct TransportServiceParts {
+  Caller self;
+  std::string address;  // Where others reach us.
+  std::string token;    // Shared-token mode; or empty.
+  Membership* members = nullptr;
+  FetchServer* fetches = nullptr;
+  HelloHandler* hellos = nullptr;  // Null: gRPC is the only path here.
+  // Who calls, proved as far as the server's security can; `request` as it came.
+  std::function<absl::StatusOr<Caller>(grpc::CallbackServerContext*, absl::string_view method,
+                                       absl::string_view request)>
+      authenticate;
+  std::function<absl::Status(int64_t step_id)> begin_step;
+  std::function<absl::Status(int64_t step_id, const absl::Status& why)> abort_step;
+  std::function<absl::Status(int64_t step_id)> cleanup_step;
+  std::function<std::string(const std::string& peer)> explain;
+  std::function<std::string(int64_t step_id, bool json)> dump_waiting;
+  std::function<std::map<std::string, int64_t>()> stats;
+  std::function<std::string(const std::string& key)> trace_key;
+};
+
+// The gRPC service of one worker, to be registered with a grpc::ServerBuilder.
+std::unique_ptr<grpc::Service> MakeTransportService(TransportServiceParts parts);
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_TRANSPORT_SERVICE_H_
