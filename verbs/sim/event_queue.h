@@ -12,7 +12,7 @@ namespace tryst {
 
 enum class SimEventKind : uint8_t {
   kWireFree,           // target: a wire of the fabric.
-  kArrival,            // target: a packet of the fabric.
+  kArrival,            // target: a lane of the fabric.
   kDoorbell,           // These: target is a queue pair.
   kRetryTimer,         //
   kReceiverWait,       // The pause after "receiver not ready" is over.

@@ -109,15 +109,26 @@ void Fabric::Ship(uint32_t index, int64_t leaves_at_ns) {
   if (Vanishes(packet) || random_.Chance(model.loss_ppm)) return Drop(index);
   int64_t arrives_ns = leaves_at_ns + model.latency_ns;
   if (model.jitter_ns > 0) arrives_ns += random_.Between(0, model.jitter_ns);
-  int64_t& last = users_[packet.from.queue_pair]
-                      .last_arrival_ns[packet.kind >= PacketKind::kAcknowledge ? 1 : 0];
-  last = std::max(arrives_ns, last + 1);
-  events_->Add(last, SimEventKind::kArrival, index);
+  const uint32_t lane_index =
+      packet.from.queue_pair * 2 + (packet.kind >= PacketKind::kAcknowledge ? 1 : 0);
+  Lane& lane = users_[lane_index / 2].lanes[lane_index % 2];
+  if (lane.count++ == 0) {
+    lane.first = index;
+  } else {
+    packets_[lane.last].behind = index;
+  }
+  lane.last = index;
+  lane.last_arrival_ns = std::max(arrives_ns, lane.last_arrival_ns);
+  events_->Add(lane.last_arrival_ns, SimEventKind::kArrival, lane_index);
 }
 
-void Fabric::OnArrival(uint32_t index) {
+void Fabric::OnArrival(uint32_t lane_index) {
+  Lane& lane = users_[lane_index / 2].lanes[lane_index % 2];
+  const uint32_t index = lane.first;
+  lane.first = packets_[index].behind;
+  --lane.count;
   SimPacket& packet = packets_[index];
-  FabricUser* const user = users_[packet.to.queue_pair].user;
+  FabricUser* const user = this->user(packet.to.queue_pair);
   if (user == nullptr || Vanishes(packet)) return Drop(index);
   trace_->Add(events_->NowNs(), TraceKind::kArrive, packet.to.queue_pair,
               static_cast<uint64_t>(packet.kind), packet.sequence);

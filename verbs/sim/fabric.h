@@ -56,6 +56,7 @@ struct SimPacket {
   WorkFault fault;
   std::unique_ptr<uint8_t[]> payload;
   uint32_t payload_room = 0;
+  uint32_t behind = 0;  // The fabric's: the packet that arrives next.
 
   uint8_t* Payload(uint32_t wanted);  // Room for so many; what was there is lost.
 };
@@ -89,7 +90,7 @@ class Fabric {
   void Answer(const SimPacket& packet);
 
   void OnWireFree(uint32_t wire);
-  void OnArrival(uint32_t packet);
+  void OnArrival(uint32_t lane);
 
   void SetLink(uint32_t from_place, uint32_t to_place, const LinkModel& link);
   const LinkModel& link(uint32_t from_place, uint32_t to_place) const;
@@ -105,10 +106,17 @@ class Fabric {
   uint64_t packets_dropped() const { return packets_dropped_; }
 
  private:
+  // Packets of one user on their way, in order, whatever the order of their events.
+  struct Lane {
+    uint32_t first = 0;
+    uint32_t last = 0;
+    uint32_t count = 0;
+    int64_t last_arrival_ns = 0;
+  };
   struct User {
     FabricUser* user = nullptr;
     bool waiting = false;
-    int64_t last_arrival_ns[2] = {0, 0};  // Of packets that use the wire, of answers.
+    Lane lanes[2];  // Of what uses the wire, of answers.
   };
   struct Wire {
     uint32_t from_place = 0;

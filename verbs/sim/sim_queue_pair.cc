@@ -234,7 +234,11 @@ void SimQueuePair::OnCompletionDue(bool receive) {
   completions_->Push(this, receive, pending.completion, pending.released);
   if (pending.fault.action == FaultAction::kDuplicate) {
     world_->NoteFault(id_, pending.fault);
-    Send(receive, {pending.completion, 0, WorkFault()}, pending.fault.delay_ns);
+    world_->At(world_->NowNs() + pending.fault.delay_ns,
+               [world = world_, id = id_, receive, completion = pending.completion] {
+                 auto* const pair = static_cast<SimQueuePair*>(world->fabric().user(id));
+                 if (pair != nullptr) pair->completions_->Push(pair, receive, completion, 0);
+               });
   }
   BreakAt(pending.fault, pending.fault.point, !receive);
 }
