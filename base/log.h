@@ -47,10 +47,12 @@ struct Voidify {
   ::tryst::LogLine(::tryst::LogSeverity::k##severity, __FILE__, __LINE__).stream()
 
 // Only for what our own code can falsify: never a peer, a NIC, a user, the environment.
+// NOLINTBEGIN(bugprone-macro-parentheses): what the caller streams follows.
 #define TRYST_CHECK(condition) \
   (condition)                  \
       ? static_cast<void>(0)   \
       : ::tryst::log_internal::Voidify() & TRYST_LOG(Fatal) << "CHECK failed: " #condition " "
+// NOLINTEND(bugprone-macro-parentheses)
 
 #ifdef NDEBUG
 #define TRYST_DCHECK(condition) \
