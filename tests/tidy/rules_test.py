@@ -73,6 +73,9 @@ class RulesTest(unittest.TestCase):
                     {"gpu/BUILD": 'cc_library(name = "a", deps = if_cuda(["//verbs:nic"], []))\n'
                                   'cc_test(name = "b", data = [":x"] + select({"//tools:t": ["//server:s"]}))\n'},
                     "gpu:a -> verbs:nic", "gpu:b -> server:s")
+        self.expect(rules.layering,
+                    {"gpu/BUILD": '[cc_test(name = n, deps = [":a"] + d) for n, d in [("c", ["//server:s"])]]\n'},
+                    "gpu:c -> server:s")
 
     def test_layering_keeps_the_trunk_from_the_root_and_all_from_tests(self):
         self.expect(rules.layering,
@@ -130,6 +133,15 @@ class RulesTest(unittest.TestCase):
                      "tests/golden/BUILD": 'filegroup(name = "g", srcs = glob(["*.golden"]))\n',
                      "tests/golden/b.golden": "", "tools/extra.sh": "", "tools/go.sh": ". extra.sh\n"},
                     "tests/golden/a.bin: dead", "tests/guest/stray.sh: dead", "verbs/old.cc: dead")
+
+    def test_dead_files_sees_loops(self):
+        self.expect(rules.dead_files,
+                    {"verbs/a_test.cc": "", "verbs/b_test.cc": "", "verbs/c_test.cc": "",
+                     "verbs/BUILD": 'cc_library(name = "nic", srcs = ["nic.cc"])\n'
+                                    '[cc_test(name = t, srcs = [t + ".cc"]) for t in ["a_test"]]\n'
+                                    '[cc_test(name = n, srcs = ["%s.cc" % n], deps = d)'
+                                    ' for n, d in [("b_test", [":nic"])]]\n'},
+                    "verbs/c_test.cc: dead")
 
     def test_guards(self):
         self.expect(rules.guards, {"verbs/ibv/a.h": "#pragma once\n"}, "is TRYST_VERBS_IBV_A_H_")

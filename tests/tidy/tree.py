@@ -101,18 +101,16 @@ class Tree:
     def _parse(self, build):
         package = os.path.dirname(build)
         for statement in ast.parse(self.read(build), build).body:  # Starlark is Python here.
-            call = getattr(statement, "value", None)
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-                continue
-            if call.func.id == "load":
-                continue
-            keywords = {k.arg: k.value for k in call.keywords}
-            name = getattr(keywords.get("name"), "value", "")
-            nodes = list(call.args) + [v for k, v in keywords.items() if k not in NOT_EDGES]
-            strings = [s for node in nodes for s in self._strings(package, node)]
-            yield Target(package, call.func.id, name, call.lineno, build, strings)
+            for call, variables in calls(getattr(statement, "value", None)):
+                if call.func.id == "load":
+                    continue
+                keywords = {k.arg: k.value for k in call.keywords}
+                name = (self._strings(package, keywords.get("name"), variables) or [""])[0]
+                nodes = list(call.args) + [v for k, v in keywords.items() if k not in NOT_EDGES]
+                strings = [s for node in nodes for s in self._strings(package, node, variables)]
+                yield Target(package, call.func.id, name, call.lineno, build, strings)
 
-    def _strings(self, package, node):
+    def _strings(self, package, node, variables):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "glob":
             patterns = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
             inside = package + "/" if package else ""
@@ -120,7 +118,27 @@ class Tree:
                     any(fnmatch.fnmatch(f[len(inside):], str(p)) for p in patterns)]
         if isinstance(node, ast.Constant):
             return [node.value] if isinstance(node.value, str) else []
-        return [s for child in ast.iter_child_nodes(node) for s in self._strings(package, child)]
+        if isinstance(node, ast.Name):
+            return variables.get(node.id, [])
+        if isinstance(node, ast.BinOp):
+            left, right = (self._strings(package, n, variables) for n in (node.left, node.right))
+            if len(left) == len(right) == 1 and not isinstance(node.left, ast.List):
+                return [left[0] % right[0] if isinstance(node.op, ast.Mod) else left[0] + right[0]]
+            return left + right
+        return [s for child in ast.iter_child_nodes(node) for s in self._strings(package, child, variables)] if node else []
+
+
+def calls(value):
+    """(call, variables): a rule, or each one that a list comprehension over a list makes."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        yield value, {}
+    elif isinstance(value, ast.ListComp) and isinstance(value.elt, ast.Call):
+        loop = value.generators[0]
+        for item in getattr(loop.iter, "elts", []):
+            names = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+            items = item.elts if isinstance(item, ast.Tuple) else [item]
+            yield value.elt, {n.id: [c.value for c in ast.walk(i) if isinstance(c, ast.Constant)]
+                              for n, i in zip(names, items)}
 
 
 def line_of(text, offset):
