@@ -197,8 +197,8 @@ ServerUnaryReactor* TransportService::Hello(Context* context, const ByteBuffer* 
   const std::string bytes = ToString(*in);
   const absl::StatusOr<Caller> caller =
       parts_.authenticate(context, "/tryst.rpc.TransportService/Hello", bytes);
-  absl::StatusOr<tryst::Hello> hello = caller.status();
-  if (caller.ok()) hello = CheckHello(*caller, bytes);
+  const absl::StatusOr<tryst::Hello> hello =
+      caller.ok() ? CheckHello(*caller, bytes) : absl::StatusOr<tryst::Hello>(caller.status());
   if (!hello.ok()) {
     reactor->Finish(ToGrpc(hello.status()));
     return reactor;

@@ -455,7 +455,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
         entry->stream = stream;
         stream->entry = it->second;
         outcome = entry->outcome;
-      } else if (peer.over.Contains(request.serial())) {
+      } else if (peer.over.Contains(request.serial()) || request.offset() != 0) {
         outcome = Failure(absl::AbortedError(
             absl::StrCat("fetch ", request.serial(), " of ", caller->worker,
                          " is over: it was repeated, or its tensor was not claimed in time")));
@@ -514,8 +514,8 @@ void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Stat
 void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const absl::Status& status,
                                     const Tensor& tensor, bool is_dead) {
   std::shared_ptr<const Outcome> outcome;
-  absl::StatusOr<OutgoingTensor> out = status;
-  if (status.ok()) out = OutgoingTensor::Make(tensor, is_dead);
+  absl::StatusOr<OutgoingTensor> out =
+      status.ok() ? OutgoingTensor::Make(tensor, is_dead) : absl::StatusOr<OutgoingTensor>(status);
   if (out.ok()) {
     auto made = std::make_shared<Outcome>();
     made->header.set_producer_incarnation(incarnation_);

@@ -108,7 +108,7 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
   call->stub = rpc::TransportService::NewStub(*channel);
   call->stub->async()->Hello(
       &call->context, &call->request, &call->response, [this, call](grpc::Status status) {
-        absl::StatusOr<Hello> answer = FromGrpc(status);
+        absl::StatusOr<Hello> answer = Hello();
         if (status.ok()) {
           answer = HelloFromProto(call->response.hello());
           if (!signer_->token().empty() &&
@@ -119,6 +119,8 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
           }
         } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
           answer = absl::UnavailableError(absl::StrCat(call->peer, " did not answer the hello"));
+        } else {
+          answer = FromGrpc(status);
         }
         std::move(call->done)(std::move(answer));
         calls_->Remove(call);

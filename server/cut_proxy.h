@@ -1,0 +1,51 @@
+#ifndef TRYST_SERVER_CUT_PROXY_H_
+#define TRYST_SERVER_CUT_PROXY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+
+namespace tryst {
+
+// For tests: a TCP forwarder on the loopback that can cut what goes through it.
+class CutProxy {
+ public:
+  explicit CutProxy(int target_port);
+  ~CutProxy();
+  int port() const { return port_; }
+  std::string address() const;
+
+  // Cuts each connection once it has carried so many bytes from the target; -1: never.
+  void CutAfterBytes(int64_t bytes) { cut_after_bytes_.store(bytes); }
+  // Cuts what is open now.
+  void CutNow();
+  void Refuse(bool refuse) { refuse_.store(refuse); }
+  int connections() const { return connections_.load(); }
+  int64_t bytes_back() const { return bytes_back_.load(); }
+
+ private:
+  struct Pair;
+  void Accept();
+  void Forward(const std::shared_ptr<Pair>& pair, bool back);
+
+  const int target_port_;
+  int listener_ = -1;
+  int port_ = 0;
+  std::atomic<int64_t> cut_after_bytes_{-1};
+  std::atomic<bool> refuse_{false};
+  std::atomic<int> connections_{0};
+  std::atomic<int64_t> bytes_back_{0};
+  Mutex mu_;
+  std::vector<std::shared_ptr<Pair>> pairs_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
+  std::thread acceptor_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_CUT_PROXY_H_

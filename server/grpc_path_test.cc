@@ -1,0 +1,831 @@
+// GrpcChannel against TransportService over loopback TCP, with every way of losing a
+// connection in between.
+#include <grpcpp/create_channel.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "channel/grpc/caller.h"
+#include "channel/grpc/fetch_server.h"
+#include "channel/grpc/grpc_bootstrap.h"
+#include "channel/grpc/grpc_channel.h"
+#include "gtest/gtest.h"
+#include "proto/transport.grpc.pb.h"
+#include "rendezvous/derived_status.h"
+#include "rendezvous/thread_alarms.h"
+#include "server/cut_proxy.h"
+#include "server/membership.h"
+#include "server/transport_service.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:ps/replica:0/task:0";
+constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
+
+TensorKey Key(const std::string& edge) {
+  return *TensorKey::Parse(absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;", kConsumer,
+                                        "/device:CPU:0;", edge, ";0:0"));
+}
+
+Tensor Floats(int64_t count, float first) {
+  Tensor tensor = *Tensor::Allocate(DType::kFloat, TensorShape({count}));
+  for (int64_t i = 0; i < count; ++i) {
+    static_cast<float*>(tensor.mutable_data())[i] = first + static_cast<float>(i);
+  }
+  return tensor;
+}
+
+void ExpectFloats(const Tensor& tensor, int64_t count, float first) {
+  ASSERT_EQ(tensor.dtype(), DType::kFloat);
+  ASSERT_EQ(tensor.shape().elements(), count);
+  for (int64_t i = 0; i < count; ++i) {
+    ASSERT_EQ(tensor.data_as<float>()[i], first + static_cast<float>(i)) << i;
+  }
+}
+
+// What a step's rendezvous is to a FetchServer.
+class FakeSource final : public TensorSource {
+ public:
+  struct Item {
+    Tensor tensor;
+    bool is_dead = false;
+  };
+  struct Waiting {
+    uint64_t id;
+    Cancellation* cancellation;
+    Cancellation::Token token;
+    DoneFn done;
+  };
+
+  void Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,
+            DoneFn done) override {
+    const auto at = std::make_pair(step_id, std::string(key.text()));
+    Item item;
+    {
+      MutexLock lock(&mu_);
+      ++takes_;
+      auto& items = items_[at];
+      if (items.empty()) {
+        const uint64_t id = ++next_;
+        auto token = args.cancellation->Register([this, at, id] { Cancel(at, id); });
+        if (token != Cancellation::kNoToken) {
+          waiting_[at].push_back({id, args.cancellation, token, std::move(done)});
+          return;
+        }
+        items.push_back({});  // Cancelled already: falls through with an error below.
+        cancelled_ = true;
+      }
+      item = items.front();
+      items.pop_front();
+    }
+    if (cancelled_) return std::move(done)(absl::CancelledError("c"), {}, args, Tensor(), false);
+    std::move(done)(absl::OkStatus(), {}, args, item.tensor, item.is_dead);
+  }
+
+  void Send(int64_t step_id, const TensorKey& key, Tensor tensor, bool is_dead = false) {
+    const auto at = std::make_pair(step_id, std::string(key.text()));
+    Waiting waiting;
+    {
+      MutexLock lock(&mu_);
+      auto& queue = waiting_[at];
+      if (queue.empty()) {
+        items_[at].push_back({std::move(tensor), is_dead});
+        return;
+      }
+      waiting = std::move(queue.front());
+      queue.pop_front();
+    }
+    waiting.cancellation->Deregister(waiting.token);
+    std::move(waiting.done)(absl::OkStatus(), {}, {}, std::move(tensor), is_dead);
+  }
+
+  void Fail(int64_t step_id, const TensorKey& key, const absl::Status& why) {
+    const auto at = std::make_pair(step_id, std::string(key.text()));
+    Waiting waiting;
+    {
+      MutexLock lock(&mu_);
+      waiting = std::move(waiting_[at].front());
+      waiting_[at].pop_front();
+    }
+    waiting.cancellation->Deregister(waiting.token);
+    std::move(waiting.done)(why, {}, {}, Tensor(), false);
+  }
+
+  int takes() {
+    MutexLock lock(&mu_);
+    return takes_;
+  }
+  int cancels() {
+    MutexLock lock(&mu_);
+    return cancels_;
+  }
+  size_t waiting() {
+    MutexLock lock(&mu_);
+    size_t count = 0;
+    for (auto& [at, queue] : waiting_) count += queue.size();
+    return count;
+  }
+
+ private:
+  using At = std::pair<int64_t, std::string>;
+  void Cancel(const At& at, uint64_t id) {
+    DoneFn done;
+    {
+      MutexLock lock(&mu_);
+      auto& queue = waiting_[at];
+      for (auto it = queue.begin(); it != queue.end(); ++it) {
+        if (it->id != id) continue;
+        done = std::move(it->done);
+        queue.erase(it);
+        ++cancels_;
+        break;
+      }
+    }
+    if (done) std::move(done)(absl::CancelledError("cancelled"), {}, {}, Tensor(), false);
+  }
+
+  Mutex mu_;
+  std::map<At, std::deque<Item>> items_;
+  std::map<At, std::deque<Waiting>> waiting_;
+  uint64_t next_ = 0;
+  int takes_ = 0;
+  int cancels_ = 0;
+  bool cancelled_ = false;
+};
+
+// A producer: everything of a server that a fetch meets.
+class Producer final : public HelloHandler {
+ public:
+  explicit Producer(uint64_t incarnation, int port = 0, std::string token = "",
+                    FetchServerOptions options = {})
+      : verifier_("lab", token, [] { return UnixMs(); }),
+        members_(false, nullptr),
+        fetches_(
+            &source, &alarms_, incarnation,
+            [this](grpc::CallbackServerContext* context, absl::string_view request) {
+              return Authenticate(context, "/tryst.rpc.TransportService/FetchTensor", request);
+            },
+            [](const Caller& caller, const TensorKey& key) {
+              return key.dst().worker == caller.worker ? absl::OkStatus()
+                                                       : absl::PermissionDeniedError("not for you");
+            },
+            options) {
+    members_.Set(kConsumer, "");
+    TransportServiceParts parts;
+    parts.self = {"lab", kProducer, incarnation};
+    parts.token = token;
+    parts.members = &members_;
+    parts.fetches = &fetches_;
+    parts.hellos = this;
+    parts.authenticate = [this](grpc::CallbackServerContext* context, absl::string_view method,
+                                absl::string_view request) {
+      return Authenticate(context, method, request);
+    };
+    service_ = MakeTransportService(std::move(parts));
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+  }
+  ~Producer() override {
+    fetches_.Shutdown();
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    server_->Wait();
+  }
+
+  absl::StatusOr<Caller> Authenticate(grpc::CallbackServerContext* context,
+                                      absl::string_view method, absl::string_view request) {
+    std::string statement;
+    auto said = context->client_metadata().find(kCallerMetadata);
+    if (said != context->client_metadata().end()) {
+      statement.assign(said->second.data(), said->second.size());
+    }
+    return verifier_.Verify(statement, method, request);
+  }
+
+  void OnHello(const Hello& hello, HelloDone done) override {
+    Hello answer = hello;
+    answer.worker = kProducer;
+    answer.parameters = "answer to " + hello.parameters;
+    std::move(done)(answer);
+  }
+
+  int port() const { return port_; }
+  FetchServer::Counts counts() const { return fetches_.counts(); }
+
+  FakeSource source;
+
+ private:
+  ThreadAlarms alarms_;
+  CallVerifier verifier_;
+  Membership members_;
+  FetchServer fetches_;
+  std::unique_ptr<grpc::Service> service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+struct Result {
+  absl::Status status;
+  Tensor tensor;
+  bool is_dead = false;
+  absl::Notification done;
+  const Result& Wait() {
+    if (!done.WaitForNotificationWithTimeout(absl::Seconds(20)))
+      status = absl::InternalError("hung");
+    return *this;
+  }
+};
+
+class Consumer {
+ public:
+  explicit Consumer(int port, uint64_t incarnation = 77, std::string token = "",
+                    GrpcChannelOptions options = {})
+      : members(false,
+                [](const std::string&, const std::string& address) {
+                  grpc::ChannelArguments args;
+                  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+                  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
+                  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
+                  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+                  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                                   args);
+                }),
+        signer({"lab", kConsumer, incarnation}, std::move(token), [] { return UnixMs(); }),
+        poller(&clock) {
+    MoveTo(port);
+    channel = std::make_unique<GrpcChannel>(kProducer, &members, &signer, &poller, options);
+    poller.Start();
+  }
+  ~Consumer() {
+    poller.RunAndWait([this] { channel->Close(absl::CancelledError("test over")); });
+    for (bool drained = false; !drained;) {
+      poller.RunAndWait([&] { drained = channel->Drained(); });
+    }
+    poller.Stop();
+  }
+  void MoveTo(int port) { members.Set(kProducer, absl::StrCat("127.0.0.1:", port)); }
+
+  std::shared_ptr<Result> Fetch(int64_t step, const TensorKey& key, Args args = {}) {
+    auto result = std::make_shared<Result>();
+    poller.RunAndWait([&] {
+      channel->Fetch(
+          step, key, args,
+          [result](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
+            result->status = std::move(status);
+            result->tensor = std::move(tensor);
+            result->is_dead = is_dead;
+            result->done.Notify();
+          });
+    });
+    return result;
+  }
+
+  SteadyClock clock;
+  Membership members;
+  CallSigner signer;
+  Poller poller;
+  std::unique_ptr<GrpcChannel> channel;
+};
+
+template <typename Condition>
+bool Eventually(Condition condition) {
+  for (int i = 0; i < 2000; ++i) {
+    if (condition()) return true;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return false;
+}
+
+TEST(GrpcPath, CarriesEverySortOfTensor) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+
+  producer.source.Send(1, Key("small"), Floats(3, 1));
+  auto small = consumer.Fetch(1, Key("small"));
+  ASSERT_TRUE(small->Wait().status.ok()) << small->status;
+  ExpectFloats(small->tensor, 3, 1);
+
+  auto waits = consumer.Fetch(1, Key("later"));
+  producer.source.Send(1, Key("later"), Floats(7 << 20, 2));  // 28 MiB, many chunks.
+  ASSERT_TRUE(waits->Wait().status.ok()) << waits->status;
+  ExpectFloats(waits->tensor, 7 << 20, 2);
+
+  producer.source.Send(1, Key("dead"), Tensor(), true);
+  auto dead = consumer.Fetch(1, Key("dead"));
+  ASSERT_TRUE(dead->Wait().status.ok()) << dead->status;
+  EXPECT_TRUE(dead->is_dead);
+  EXPECT_FALSE(dead->tensor.valid());
+
+  producer.source.Send(1, Key("empty"), *Tensor::Allocate(DType::kInt64, TensorShape({0, 4})));
+  auto empty = consumer.Fetch(1, Key("empty"));
+  ASSERT_TRUE(empty->Wait().status.ok()) << empty->status;
+  EXPECT_EQ(empty->tensor.shape(), TensorShape({0, 4}));
+  EXPECT_EQ(empty->tensor.dtype(), DType::kInt64);
+
+  const std::vector<std::string> words = {"", "tryst", std::string(3 << 20, 'x'), "end"};
+  producer.source.Send(1, Key("words"), *Tensor::FromStrings(words, TensorShape({2, 2})));
+  auto strings = consumer.Fetch(1, Key("words"));
+  ASSERT_TRUE(strings->Wait().status.ok()) << strings->status;
+  EXPECT_EQ(strings->tensor.shape(), TensorShape({2, 2}));
+  EXPECT_TRUE(std::equal(words.begin(), words.end(), strings->tensor.strings().begin()));
+
+  EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 5; }));
+  EXPECT_EQ(producer.counts().waiting, 0u);
+}
+
+TEST(GrpcPath, FillsTheDestinationOrSaysWhyNot) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kFloat, TensorShape({1000}));
+  producer.source.Send(1, Key("a"), Floats(1000, 9));
+  auto filled = consumer.Fetch(1, Key("a"), args);
+  ASSERT_TRUE(filled->Wait().status.ok()) << filled->status;
+  EXPECT_EQ(filled->tensor.data(), args.destination.data());
+  ExpectFloats(args.destination, 1000, 9);
+
+  producer.source.Send(1, Key("b"), Floats(999, 9));
+  auto refused = consumer.Fetch(1, Key("b"), args);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused->Wait().status)) << refused->status;
+  ExpectFloats(args.destination, 1000, 9);  // Untouched.
+
+  Args strings;
+  strings.destination = *Tensor::Allocate(DType::kString, TensorShape({2}));
+  producer.source.Send(1, Key("c"), *Tensor::FromStrings({"x", "yy"}, TensorShape({2})));
+  auto words = consumer.Fetch(1, Key("c"), strings);
+  ASSERT_TRUE(words->Wait().status.ok()) << words->status;
+  EXPECT_EQ(strings.destination.strings()[1], "yy");
+}
+
+TEST(GrpcPath, ACancelledFetchConsumesNothing) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  auto first = consumer.Fetch(1, Key("k"), args);
+  auto second = consumer.Fetch(1, Key("other"));  // Keeps oldest_serial where it is.
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
+  cancellation.StartCancel();
+  EXPECT_TRUE(absl::IsCancelled(first->Wait().status));
+  EXPECT_TRUE(IsDerived(first->status));
+  // The next fetch of the key tells the producer what is over, if the stream has not yet.
+  auto third = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.takes() == 3; }));
+  EXPECT_EQ(producer.source.cancels(), 1);
+  producer.source.Send(1, Key("k"), Floats(2, 4));
+  ASSERT_TRUE(third->Wait().status.ok()) << third->status;
+  ExpectFloats(third->tensor, 2, 4);
+  auto late = consumer.Fetch(1, Key("k"), args);
+  EXPECT_TRUE(absl::IsCancelled(late->Wait().status));
+}
+
+TEST(GrpcPath, DeadlineAndAbortEndWhatWaits) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  Args args;
+  args.deadline = Deadline::After(consumer.clock, absl::Milliseconds(100));
+  auto late = consumer.Fetch(1, Key("k"), args);
+  auto aborted = consumer.Fetch(2, Key("k"));
+  auto other = consumer.Fetch(3, Key("k"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late->Wait().status)) << late->status;
+  EXPECT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
+  consumer.poller.RunAndWait(
+      [&] { consumer.channel->AbortStep(2, absl::AbortedError("the cause")); });
+  EXPECT_EQ(aborted->Wait().status, absl::AbortedError("the cause"));
+  EXPECT_TRUE(Eventually([&] { return producer.source.cancels() == 2; }));
+  producer.source.Send(3, Key("k"), Floats(1, 1));
+  EXPECT_TRUE(other->Wait().status.ok()) << other->status;
+}
+
+TEST(GrpcPath, AProducersFailureArrivesAsItIs) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  auto failed = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
+  producer.source.Fail(1, Key("k"), MarkDerived(absl::OutOfRangeError("no more rows")));
+  EXPECT_TRUE(absl::IsOutOfRange(failed->Wait().status)) << failed->status;
+  EXPECT_EQ(failed->status.message(), "no more rows");
+  EXPECT_TRUE(IsDerived(failed->status));
+}
+
+TEST(GrpcPath, ALostReplyIsFetchedAgainAndTakenOnce) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
+  // Cut in the middle of the tensor, again and again; it goes on where it broke off.
+  proxy.CutAfterBytes(3 << 20);
+  producer.source.Send(1, Key("big"), Floats(4 << 20, 3));  // 16 MiB
+  auto big = consumer.Fetch(1, Key("big"));
+  ASSERT_TRUE(big->Wait().status.ok()) << big->status;
+  ExpectFloats(big->tensor, 4 << 20, 3);
+  EXPECT_EQ(producer.source.takes(), 1);
+  EXPECT_GE(proxy.connections(), 4);
+  EXPECT_GE(producer.counts().repetitions, 3u);
+  EXPECT_LT(proxy.bytes_back(), 40 << 20);  // Not from the start each time.
+
+  // Cut while it waits: the request is not repeated to the source.
+  proxy.CutAfterBytes(-1);
+  auto waits = consumer.Fetch(1, Key("later"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.takes() == 2; }));
+  const uint64_t repetitions = producer.counts().repetitions;
+  proxy.CutNow();
+  ASSERT_TRUE(Eventually([&] { return producer.counts().repetitions > repetitions; }));
+  producer.source.Send(1, Key("later"), Floats(1, 8));
+  ASSERT_TRUE(waits->Wait().status.ok()) << waits->status;
+  ExpectFloats(waits->tensor, 1, 8);
+  EXPECT_EQ(producer.source.takes(), 2);
+  EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 2; }));
+}
+
+TEST(GrpcPath, ATensorSentWhileTheConsumerIsAwayIsKeptForIt) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
+  auto waits = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
+  proxy.Refuse(true);
+  proxy.CutNow();
+  absl::SleepFor(absl::Milliseconds(50));
+  producer.source.Send(1, Key("k"), Floats(5, 5));
+  EXPECT_EQ(producer.counts().kept_bytes, 20u);
+  proxy.Refuse(false);
+  ASSERT_TRUE(waits->Wait().status.ok()) << waits->status;
+  ExpectFloats(waits->tensor, 5, 5);
+  EXPECT_EQ(producer.source.takes(), 1);
+  EXPECT_TRUE(Eventually([&] { return producer.counts().kept_bytes == 0; }));
+}
+
+TEST(GrpcPath, NobodyComesBackForWhatIsDroppedInTheEnd) {
+  FetchServerOptions options;
+  options.keep_for = absl::Milliseconds(100);
+  Producer producer(5, 0, "", options);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
+  auto waits = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
+  proxy.Refuse(true);
+  proxy.CutNow();
+  ASSERT_TRUE(Eventually([&] { return producer.source.cancels() == 1; }));
+  EXPECT_EQ(producer.counts().dropped, 1u);
+  proxy.Refuse(false);
+  // Definite, and not a wait for a tensor that another fetch may have taken.
+  EXPECT_TRUE(absl::IsAborted(waits->Wait().status)) << waits->status;
+}
+
+TEST(GrpcPath, KeepsNoMoreThanItsBudgetForTheAbsent) {
+  FetchServerOptions options;
+  options.max_kept_bytes = 100;
+  Producer producer(5, 0, "", options);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
+  auto a = consumer.Fetch(1, Key("a"));
+  auto b = consumer.Fetch(1, Key("b"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
+  proxy.Refuse(true);
+  proxy.CutNow();
+  absl::SleepFor(absl::Milliseconds(50));
+  producer.source.Send(1, Key("a"), Floats(20, 1));
+  producer.source.Send(1, Key("b"), Floats(20, 1));
+  EXPECT_LE(producer.counts().kept_bytes, 100u);
+  EXPECT_EQ(producer.counts().dropped, 1u);
+  proxy.Refuse(false);
+  a->Wait();
+  b->Wait();
+  EXPECT_EQ(a->status.ok() + b->status.ok(), 1);
+  EXPECT_EQ(absl::IsAborted(a->status) + absl::IsAborted(b->status), 1);
+}
+
+TEST(GrpcPath, ARestartedProducerFailsWhatWaitedAndServesTheNext) {
+  auto producer = std::make_unique<Producer>(5);
+  const int port = producer->port();
+  Consumer consumer(port);
+  producer->source.Send(1, Key("first"), Floats(1, 1));
+  ASSERT_TRUE(consumer.Fetch(1, Key("first"))->Wait().status.ok());
+  auto waits = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(Eventually([&] { return producer->source.waiting() == 1; }));
+  producer.reset();
+  producer = std::make_unique<Producer>(6, port);
+  EXPECT_TRUE(absl::IsAborted(waits->Wait().status)) << waits->status;
+  EXPECT_NE(waits->status.message().find("incarnation 5"), std::string::npos) << waits->status;
+  EXPECT_NE(waits->status.message().find("found 6"), std::string::npos) << waits->status;
+  producer->source.Send(2, Key("k"), Floats(1, 2));
+  auto next = consumer.Fetch(2, Key("k"));
+  ASSERT_TRUE(next->Wait().status.ok()) << next->status;
+}
+
+TEST(GrpcPath, AnIdleConsumerMeetsTheNewLifeWithoutAnError) {
+  auto producer = std::make_unique<Producer>(5);
+  const int port = producer->port();
+  Consumer consumer(port);
+  producer->source.Send(1, Key("first"), Floats(1, 1));
+  ASSERT_TRUE(consumer.Fetch(1, Key("first"))->Wait().status.ok());
+  producer.reset();
+  producer = std::make_unique<Producer>(6);  // At another port.
+  consumer.MoveTo(producer->port());
+  producer->source.Send(2, Key("k"), Floats(1, 2));
+  auto next = consumer.Fetch(2, Key("k"));
+  ASSERT_TRUE(next->Wait().status.ok()) << next->status;
+}
+
+TEST(GrpcPath, ARestartedConsumersOldFetchesTakeNothing) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  auto old = std::make_unique<Consumer>(proxy.port(), 70);
+  auto waits = old->Fetch(1, Key("k"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
+  proxy.Refuse(true);  // It cannot say goodbye.
+  proxy.CutNow();
+  old.reset();
+  Consumer consumer(producer.port(), 71);
+  auto next = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(Eventually([&] { return producer.source.cancels() == 1; }));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
+  producer.source.Send(1, Key("k"), Floats(1, 2));
+  ASSERT_TRUE(next->Wait().status.ok()) << next->status;
+}
+
+TEST(GrpcPath, AnEarlyRequesterWaitsAndAnUnknownPeerIsNamed) {
+  int port = 0;
+  { port = Producer(4).port(); }
+  Consumer consumer(port);
+  auto early = consumer.Fetch(1, Key("k"));
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_FALSE(early->done.HasBeenNotified());
+  Producer producer(5, port);
+  producer.source.Send(1, Key("k"), Floats(1, 1));
+  ASSERT_TRUE(early->Wait().status.ok()) << early->status;
+
+  GrpcChannel nobody("/job:ps/replica:0/task:9", &consumer.members, &consumer.signer,
+                     &consumer.poller);
+  absl::Notification done;
+  absl::Status status;
+  consumer.poller.RunAndWait([&] {
+    nobody.Fetch(1, Key("k"), {}, [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
+      status = s;
+      done.Notify();
+    });
+    EXPECT_FALSE(done.HasBeenNotified());
+  });
+  done.WaitForNotification();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  consumer.poller.RunAndWait([&] { nobody.Close(absl::CancelledError("over")); });
+}
+
+TEST(GrpcPath, PatienceEnds) {
+  GrpcChannelOptions options;
+  options.patience = absl::Milliseconds(200);
+  int port = 0;
+  { port = Producer(4).port(); }
+  Consumer consumer(port, 77, "", options);
+  auto fetch = consumer.Fetch(1, Key("k"));
+  EXPECT_TRUE(absl::IsUnavailable(fetch->Wait().status)) << fetch->status;
+  EXPECT_NE(fetch->status.message().find(kProducer), std::string::npos);
+}
+
+TEST(GrpcPath, MoreThanMaxAskedWaitInLine) {
+  GrpcChannelOptions options;
+  options.max_asked = 2;
+  Producer producer(5);
+  Consumer consumer(producer.port(), 77, "", options);
+  std::vector<std::shared_ptr<Result>> results;
+  for (int i = 0; i < 20; ++i) results.push_back(consumer.Fetch(1, Key(absl::StrCat("k", i))));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_EQ(producer.source.takes(), 2);
+  for (int i = 0; i < 20; ++i) {
+    producer.source.Send(1, Key(absl::StrCat("k", i)), Floats(1, static_cast<float>(i)));
+  }
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(results[static_cast<size_t>(i)]->Wait().status.ok());
+    ExpectFloats(results[static_cast<size_t>(i)]->tensor, 1, static_cast<float>(i));
+  }
+}
+
+TEST(GrpcPath, AFullExecutorDelaysDoneAndLosesNone) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  ThreadPoolExecutor executor(1, 1);
+  absl::Notification go;
+  executor.Run([&] { go.WaitForNotification(); });
+  executor.Run([] {});
+  Args args;
+  args.executor = &executor;
+  std::vector<std::shared_ptr<Result>> results;
+  for (int i = 0; i < 5; ++i) {
+    producer.source.Send(1, Key("k"), Floats(1, 1));
+    results.push_back(consumer.Fetch(1, Key("k"), args));
+  }
+  ASSERT_TRUE(Eventually([&] { return producer.counts().tensors == 5; }));
+  for (auto& result : results) EXPECT_FALSE(result->done.HasBeenNotified());
+  go.Notify();
+  for (auto& result : results) EXPECT_TRUE(result->Wait().status.ok());
+}
+
+TEST(GrpcPath, ClosingEndsEverything) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  auto waits = consumer.Fetch(1, Key("k"));
+  consumer.poller.RunAndWait([&] { consumer.channel->Close(absl::UnavailableError("bye")); });
+  EXPECT_EQ(waits->Wait().status, absl::UnavailableError("bye"));
+  EXPECT_EQ(consumer.Fetch(1, Key("k"))->Wait().status, absl::UnavailableError("bye"));
+  EXPECT_TRUE(Eventually([&] { return producer.source.waiting() == 0; }));
+}
+
+// ---- What must fail to get in ----
+
+class RawCaller {
+ public:
+  explicit RawCaller(int port)
+      : stub(rpc::TransportService::NewStub(grpc::CreateChannel(
+            absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()))) {}
+  // Sends one request and returns how the stream ends, or the header's code.
+  grpc::Status Fetch(const std::string& statement, const rpc::FetchRequest& request) {
+    grpc::ClientContext context;
+    if (!statement.empty()) context.AddMetadata(kCallerMetadata, statement);
+    auto stream = stub->FetchTensor(&context);
+    stream->Write(request);
+    rpc::FetchResponse response;
+    if (stream->Read(&response)) {
+      rpc::FetchRequest ends;
+      ends.set_ends(true);
+      stream->Write(ends);
+      stream->WritesDone();
+      while (stream->Read(&response)) {
+      }
+      stream->Finish();
+      return grpc::Status(static_cast<grpc::StatusCode>(response.header().code()),
+                          response.header().message());
+    }
+    return stream->Finish();
+  }
+  std::unique_ptr<rpc::TransportService::Stub> stub;
+};
+
+rpc::FetchRequest Request(const std::string& edge, uint64_t serial) {
+  rpc::FetchRequest request;
+  request.set_step_id(1);
+  request.set_key(std::string(Key(edge).text()));
+  request.set_serial(serial);
+  request.set_channel(1);
+  return request;
+}
+
+constexpr char kFetch[] = "/tryst.rpc.TransportService/FetchTensor";
+constexpr char kToken[] = "0123456789abcdef";
+
+TEST(GrpcPathRefuses, CallersWithoutOrWithAWrongStatement) {
+  Producer producer(5, 0, kToken);
+  producer.source.Send(1, Key("k"), Floats(1, 1));
+  RawCaller raw(producer.port());
+  const rpc::FetchRequest request = Request("k", 1);
+  const std::string body = request.SerializeAsString();
+  EXPECT_EQ(raw.Fetch("", request).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(raw.Fetch("garbage", request).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+
+  CallSigner none({"lab", kConsumer, 9}, "", UnixMs);
+  EXPECT_EQ(raw.Fetch(none.Sign(kFetch, body), request).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  CallSigner wrong({"lab", kConsumer, 9}, "fedcba9876543210", UnixMs);
+  EXPECT_EQ(raw.Fetch(wrong.Sign(kFetch, body), request).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  CallSigner old({"lab", kConsumer, 9}, kToken, [] { return UnixMs() - 61000; });
+  EXPECT_EQ(raw.Fetch(old.Sign(kFetch, body), request).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  CallSigner other({"factory", kConsumer, 9}, kToken, UnixMs);
+  EXPECT_EQ(raw.Fetch(other.Sign(kFetch, body), request).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+
+  CallSigner right({"lab", kConsumer, 9}, kToken, UnixMs);
+  // A true statement about another method or another request.
+  EXPECT_EQ(raw.Fetch(right.Sign("/tryst.rpc.TransportService/Hello", body), request).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(raw.Fetch(right.Sign(kFetch, "x"), request).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(producer.source.takes(), 0);
+  const std::string statement = right.Sign(kFetch, body);
+  EXPECT_TRUE(raw.Fetch(statement, request).ok());
+  EXPECT_EQ(producer.source.takes(), 1);
+  // The very same call again: a replay.
+  EXPECT_EQ(raw.Fetch(statement, request).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(producer.source.takes(), 1);
+}
+
+TEST(GrpcPathRefuses, RequestsThatAreNone) {
+  Producer producer(5);
+  RawCaller raw(producer.port());
+  CallSigner signer({"lab", kConsumer, 9}, "", UnixMs);
+  const auto fetch = [&](const rpc::FetchRequest& request) {
+    return raw.Fetch(signer.Sign(kFetch, request.SerializeAsString()), request).error_code();
+  };
+  rpc::FetchRequest request = Request("k", 1);
+  request.set_key("no key");
+  EXPECT_EQ(fetch(request), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(fetch(Request("k", 0)), grpc::StatusCode::INVALID_ARGUMENT);
+  request.set_key(std::string(5 << 20, 'x'));  // Over gRPC's limit.
+  EXPECT_EQ(fetch(request), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // Another worker's tensor.
+  CallSigner thief({"lab", "/job:worker/replica:0/task:1", 9}, "", UnixMs);
+  request = Request("k", 1);
+  EXPECT_EQ(raw.Fetch(thief.Sign(kFetch, request.SerializeAsString()), request).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  // The rest of a tensor that was never begun.
+  producer.source.Send(1, Key("k"), Floats(1, 1));
+  request.set_offset(1000);
+  EXPECT_EQ(fetch(request), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(producer.source.takes(), 0);
+  EXPECT_EQ(producer.counts().refused, 3u);  // The oversized one did not even arrive.
+}
+
+TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {
+  Producer producer(5);
+  RawCaller raw(producer.port());
+  CallSigner signer({"lab", kConsumer, 9}, "", UnixMs);
+  producer.source.Send(1, Key("k"), Floats(1, 1));
+  producer.source.Send(1, Key("k"), Floats(1, 2));
+  const rpc::FetchRequest request = Request("k", 1);
+  const std::string statement = signer.Sign(kFetch, request.SerializeAsString());
+  EXPECT_TRUE(raw.Fetch(statement, request).ok());
+  EXPECT_EQ(raw.Fetch(statement, request).error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(producer.source.takes(), 1);  // The second tensor is still there.
+}
+
+absl::StatusOr<Hello> Exchange(Bootstrap* bootstrap, const Hello& hello) {
+  absl::StatusOr<Hello> answer = absl::InternalError("hung");
+  absl::Notification done;
+  bootstrap->Exchange(kProducer, hello, Deadline::Never(), [&](absl::StatusOr<Hello> a) {
+    answer = std::move(a);
+    done.Notify();
+  });
+  done.WaitForNotificationWithTimeout(absl::Seconds(20));
+  return answer;
+}
+
+TEST(GrpcBootstrapTest, ExchangesHellosAndRefusesWhatDoesNotFit) {
+  Producer producer(5, 0, kToken);
+  Consumer consumer(producer.port(), 77, kToken);
+  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, &consumer.clock);
+  Hello hello;
+  hello.worker = kConsumer;
+  hello.incarnation = 77;
+  hello.epoch = 3;
+  hello.path = "rdma/soft";
+  hello.queue_pairs = {std::string("\0\1", 2), "two"};
+  hello.parameters = "p";
+  auto answer = Exchange(&bootstrap, hello);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->worker, kProducer);
+  EXPECT_EQ(answer->epoch, 3u);
+  EXPECT_EQ(answer->queue_pairs, hello.queue_pairs);
+  EXPECT_EQ(answer->parameters, "answer to p");
+
+  Hello newer = hello;
+  newer.protocol_oldest = newer.protocol_newest = kProtocolNewest + 1;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Exchange(&bootstrap, newer).status()));
+  Hello downgraded = hello;
+  downgraded.protocol_newest = 0;
+  downgraded.protocol_oldest = 0;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Exchange(&bootstrap, downgraded).status()));
+  Hello masked = hello;
+  masked.worker = "/job:worker/replica:0/task:1";
+  EXPECT_TRUE(absl::IsPermissionDenied(Exchange(&bootstrap, masked).status()));
+  Hello huge = hello;
+  huge.parameters.assign(100 << 10, 'x');
+  EXPECT_TRUE(absl::IsInvalidArgument(Exchange(&bootstrap, huge).status()));
+
+  CallSigner wrong({"lab", kConsumer, 77}, "fedcba9876543210", UnixMs);
+  GrpcBootstrap outsider(&consumer.members, &wrong, &consumer.clock);
+  EXPECT_TRUE(absl::IsUnauthenticated(Exchange(&outsider, hello).status()));
+}
+
+TEST(GrpcBootstrapTest, AnImpostorAnswersInVain) {
+  Producer impostor(5);  // Takes anybody's word, and does not know the token.
+  Consumer consumer(impostor.port(), 77, kToken);
+  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, &consumer.clock);
+  Hello hello;
+  hello.worker = kConsumer;
+  hello.incarnation = 77;
+  EXPECT_TRUE(absl::IsUnauthenticated(Exchange(&bootstrap, hello).status()));
+}
+
+TEST(GrpcBootstrapTest, NobodyThereIsUnavailable) {
+  int port = 0;
+  { port = Producer(4).port(); }
+  Consumer consumer(port);
+  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, &consumer.clock);
+  EXPECT_TRUE(absl::IsUnavailable(Exchange(&bootstrap, Hello()).status()));
+}
+
+}  // namespace
+}  // namespace tryst
