@@ -1,0 +1,61 @@
+#include "absl/time/time.h"
+#include "tests/contract/nic_contract.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+namespace {
+
+class SimPair final : public NicPair {
+ public:
+  SimPair(uint64_t seed, const SimOptions& options)
+      : world_(seed, options), first_(world_.OpenNic(0)), second_(world_.OpenNic(1)) {}
+  ~SimPair() override { EXPECT_EQ(world_.violations(), std::vector<std::string>()); }
+  Nic* first() override { return first_.get(); }
+  Nic* second() override { return second_.get(); }
+  const Clock& clock() override { return world_.clock(); }
+  void Progress(absl::Duration duration) override {
+    world_.RunFor(absl::ToInt64Nanoseconds(duration));
+  }
+
+ private:
+  SimWorld world_;
+  std::unique_ptr<SimNic> first_;
+  std::unique_ptr<SimNic> second_;
+};
+
+NicContract SimContract(std::string name, uint64_t seed, const SimOptions& options) {
+  NicContract contract;
+  contract.name = std::move(name);
+  contract.open = [seed, options] { return std::make_unique<SimPair>(seed, options); };
+  contract.threads = false;
+  contract.sleeps = false;
+  return contract;
+}
+
+// Everything that may take time takes none.
+SimOptions Instant() {
+  SimOptions options;
+  options.doorbell_ns_max = options.completion_ns_max = options.break_ns_max = 0;
+  options.link = {0, 0, 1'000'000'000'000, 0, 0};
+  return options;
+}
+
+// Small chunks over a link that delays and loses them.
+SimOptions Rough() {
+  SimOptions options;
+  options.chunk_bytes = 4096;
+  options.link.jitter_ns = 50'000;
+  options.link.loss_ppm = 100;
+  options.break_ns_max = 1'000'000;
+  return options;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sim, NicContractTest,
+                         ::testing::Values(SimContract("Usual", 1, SimOptions()),
+                                           SimContract("Instant", 2, Instant()),
+                                           SimContract("Rough", 3, Rough())),
+                         NicContractName);
+
+}  // namespace
+}  // namespace tryst
