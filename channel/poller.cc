@@ -89,6 +89,7 @@ void Poller::Wake() {
 
 void Poller::Start() {
   TRYST_CHECK(!thread_.joinable());
+  has_thread_.store(true, std::memory_order_relaxed);
   thread_ = std::thread([this] { Loop(); });
   pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
 }
@@ -115,7 +116,7 @@ void Poller::Loop() {
 }
 
 bool Poller::Step() {
-  if (!thread_.joinable()) {
+  if (!has_thread_.load(std::memory_order_relaxed)) {
     thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
   now_ns_ = clock_->NowNs();

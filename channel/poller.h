@@ -137,6 +137,7 @@ class Poller {
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<std::thread::id> thread_id_{};
+  std::atomic<bool> has_thread_{false};  // Set before thread_, which Start() assigns as it runs.
   std::thread thread_;
 
   // Poller thread only.
