@@ -64,7 +64,7 @@ std::vector<TensorKey> Keys(int count, int thread = 0) {
 // One for all threads of one benchmark, made and unmade between runs.
 struct World {
   ThreadAlarms alarms;
-  std::unique_ptr<HeldBytes> process;
+  std::shared_ptr<HeldBytes> process;
   std::unique_ptr<LocalRendezvous> rendezvous;
 };
 World* world = nullptr;
@@ -76,10 +76,9 @@ void Open(Caps caps) {
   LocalRendezvous::Options options;
   if (caps == kCaps) {
     options.max_held_bytes = int64_t{1} << 30;
-    world->process = std::make_unique<HeldBytes>(int64_t{4} << 30);
+    world->process = std::make_shared<HeldBytes>(int64_t{4} << 30);
   }
-  world->rendezvous =
-      std::make_unique<LocalRendezvous>(options, &world->alarms, world->process.get());
+  world->rendezvous = std::make_unique<LocalRendezvous>(options, &world->alarms, world->process);
 }
 
 void Close() {

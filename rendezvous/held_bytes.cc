@@ -8,24 +8,32 @@
 
 namespace tryst {
 
-HeldBytes::HeldBytes(int64_t max_bytes, HeldBytes* process)
-    : max_bytes_(max_bytes), process_(process), root_(process != nullptr ? process : this) {
+HeldBytes::HeldBytes(int64_t max_bytes, std::shared_ptr<HeldBytes> process, ReleaseReserve release)
+    : max_bytes_(max_bytes),
+      release_(std::move(release)),
+      process_(std::move(process)),
+      root_(process_ != nullptr ? process_.get() : this) {
   TRYST_CHECK(max_bytes >= 0);
-  TRYST_CHECK(process == nullptr || process->process_ == nullptr);
+  TRYST_CHECK(root_->process_ == nullptr);
+  if (release_ == nullptr || !capped()) return;
+  MutexLock lock(&root_->mu_);
+  root_->with_reserve_.push_back(this);
 }
 
 HeldBytes::~HeldBytes() {
   MutexLock lock(&root_->mu_);
+  std::vector<HeldBytes*>& nodes = root_->with_reserve_;
+  nodes.erase(std::remove(nodes.begin(), nodes.end(), this), nodes.end());
   for (const Waiter& waiter : root_->waiters_) TRYST_CHECK(waiter.node != this);
 }
 
 bool HeldBytes::Fits(int64_t bytes) const {
-  if (Capped() && bytes > max_bytes_ - held_.load()) return false;
+  if (max_bytes_ != 0 && bytes > max_bytes_ - held_.load()) return false;
   return process_ == nullptr || process_->Fits(bytes);
 }
 
 bool HeldBytes::TryTakeHere(int64_t bytes) {
-  if (!Capped()) return true;
+  if (max_bytes_ == 0) return true;
   int64_t held = held_.load(std::memory_order_relaxed);
   do {
     if (bytes > max_bytes_ - held) return false;
@@ -36,30 +44,40 @@ bool HeldBytes::TryTakeHere(int64_t bytes) {
 bool HeldBytes::TryTake(int64_t bytes) {
   if (!TryTakeHere(bytes)) return false;
   if (process_ == nullptr || process_->TryTakeHere(bytes)) return true;
-  if (Capped()) held_.fetch_sub(bytes);
+  if (max_bytes_ != 0) held_.fetch_sub(bytes);
   return false;
 }
 
 void HeldBytes::OnRefused() {
-  if (root_->anybody_waits_.load()) root_->WakeWhoFits();
+  CollectReserves();
+  if (anybody_waits()) root_->WakeWhoFits();
+}
+
+void HeldBytes::CollectReserves() {
+  MutexLock lock(&root_->mu_);
+  for (HeldBytes* node : root_->with_reserve_) node->Return(node->release_());
+}
+
+// True when it was counted anywhere.
+bool HeldBytes::Return(int64_t bytes) {
+  bool counted = false;
+  for (HeldBytes* node = this; node != nullptr; node = node->process_.get()) {
+    if (node->max_bytes_ == 0) continue;
+    node->held_.fetch_sub(bytes);
+    counted = true;
+  }
+  return counted;
 }
 
 void HeldBytes::Give(int64_t bytes) {
-  if (bytes == 0) return;
-  bool gave = false;
-  for (HeldBytes* node = this; node != nullptr; node = node->process_) {
-    if (!node->Capped()) continue;
-    node->held_.fetch_sub(bytes);
-    gave = true;
-  }
   // Sequentially consistent on both sides: either this sees the waiter, or the waiter,
   // who looks again after it has queued, sees the room.
-  if (gave && root_->anybody_waits_.load()) root_->WakeWhoFits();
+  if (bytes != 0 && Return(bytes) && anybody_waits()) root_->WakeWhoFits();
 }
 
 void HeldBytes::WhenRoom(int64_t bytes, Ready ready) {
-  for (HeldBytes* node = this; node != nullptr; node = node->process_) {
-    if (node->Capped() && bytes > node->max_bytes_) {
+  for (HeldBytes* node = this; node != nullptr; node = node->process_.get()) {
+    if (node->max_bytes_ != 0 && bytes > node->max_bytes_) {
       std::move(ready)(absl::InvalidArgumentError(
           absl::StrCat(bytes, " bytes never fit under a cap of ", node->max_bytes_)));
       return;
@@ -70,6 +88,7 @@ void HeldBytes::WhenRoom(int64_t bytes, Ready ready) {
     root_->waiters_.push_back({this, bytes, std::move(ready)});
     root_->anybody_waits_.store(true);
   }
+  CollectReserves();
   root_->WakeWhoFits();
 }
 

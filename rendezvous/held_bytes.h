@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -16,15 +18,20 @@ namespace tryst {
 class HeldBytes {
  public:
   using Ready = absl::AnyInvocable<void(absl::Status) &&>;
+  // Lets go of what its owner has taken in advance, and returns how much that was.
+  using ReleaseReserve = std::function<int64_t()>;
 
-  // 0: no cap of its own. `process` may be null; it has no parent itself.
-  explicit HeldBytes(int64_t max_bytes, HeldBytes* process = nullptr);
+  // 0: no cap of its own. `process` may be null; it has no parent itself. Without a
+  // reserve `release` may be null; it is called with a lock of HeldBytes held.
+  explicit HeldBytes(int64_t max_bytes, std::shared_ptr<HeldBytes> process = nullptr,
+                     ReleaseReserve release = nullptr);
   ~HeldBytes();  // Nothing waits here any more; FailWaiting() sees to that.
 
   // Takes `bytes` here and in the process, or nothing. May be called under a lock; after
   // a refusal call OnRefused() without it.
   [[nodiscard]] bool TryTake(int64_t bytes);
-  // What a refused TryTake held for a moment may have been the room that somebody needed.
+  // Collects what everybody holds in reserve, so that a second try is exact, and wakes
+  // whom a refused TryTake may have kept waiting.
   void OnRefused();
   // Gives back, and calls who waited for it: not under a lock.
   void Give(int64_t bytes);
@@ -33,6 +40,9 @@ class HeldBytes {
   void WhenRoom(int64_t bytes, Ready ready);
   void FailWaiting(const absl::Status& status);  // Those of this node.
 
+  bool capped() const { return max_bytes_ != 0 || (process_ != nullptr && process_->capped()); }
+  // While somebody waits for room nobody should hold a reserve.
+  bool anybody_waits() const { return root_->anybody_waits_.load(); }
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
   int64_t max_bytes() const { return max_bytes_; }
 
@@ -43,20 +53,23 @@ class HeldBytes {
     Ready ready;
   };
 
-  bool Capped() const { return max_bytes_ != 0; }
   bool Fits(int64_t bytes) const;
   bool TryTakeHere(int64_t bytes);
+  bool Return(int64_t bytes);
+  void CollectReserves();
   void WakeWhoFits();
 
   // Constant after construction.
   const int64_t max_bytes_;
-  HeldBytes* const process_;
+  const ReleaseReserve release_;
+  const std::shared_ptr<HeldBytes> process_;
   HeldBytes* const root_;  // Where all waiters are, as room for them may appear anywhere.
 
   std::atomic<int64_t> held_{0};
   std::atomic<bool> anybody_waits_{false};
   Mutex mu_;
   std::vector<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
+  std::vector<HeldBytes*> with_reserve_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

@@ -6,8 +6,9 @@
 
 namespace tryst {
 
-LocalRendezvous::LocalRendezvous(const Options& options, Alarms* alarms, HeldBytes* process)
-    : core_(new MatchCore(options, alarms, process)) {}
+LocalRendezvous::LocalRendezvous(const Options& options, Alarms* alarms,
+                                 std::shared_ptr<HeldBytes> process)
+    : core_(new MatchCore(options, alarms, std::move(process))) {}
 
 LocalRendezvous::~LocalRendezvous() {
   core_->StartAbort(absl::CancelledError("LocalRendezvous deleted"));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "rendezvous/alarms.h"
@@ -44,8 +45,9 @@ class LocalRendezvous final : public Rendezvous {
     std::function<void(const char* place, uint64_t item)> between_locks;
   };
 
-  // `alarms`, `process` (may be null) and the executors given outlive every `done`.
-  LocalRendezvous(const Options& options, Alarms* alarms, HeldBytes* process = nullptr);
+  // `alarms` and the executors given outlive every `done`. `process` may be null.
+  LocalRendezvous(const Options& options, Alarms* alarms,
+                  std::shared_ptr<HeldBytes> process = nullptr);
   // Aborts with kCancelled. REQUIRES: no call is in progress; a `done` may be.
   ~LocalRendezvous() override;
 

@@ -19,6 +19,14 @@ absl::Status LateReceive(const TensorKey& key) {
   return absl::DeadlineExceededError(absl::StrCat("Timed out waiting for ", key.text()));
 }
 
+absl::Status OverCap(const TensorKey& key, int64_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("No room to hold ", bytes, " bytes of ", key.text()));
+}
+
+// What a shard takes from the memory caps in advance.
+constexpr int64_t kLotBytes = 64 << 10;
+
 size_t PowerOfTwo(int at_least) {
   size_t power = 1;
   while (power < static_cast<size_t>(std::min(std::max(at_least, 1), 1024))) power *= 2;
@@ -27,8 +35,11 @@ size_t PowerOfTwo(int at_least) {
 
 }  // namespace
 
-MatchCore::MatchCore(const LocalRendezvous::Options& options, Alarms* alarms, HeldBytes* process)
-    : options_(options), alarms_(alarms), held_(options.max_held_bytes, process) {
+MatchCore::MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
+                     std::shared_ptr<HeldBytes> process)
+    : options_(options),
+      alarms_(alarms),
+      held_(options.max_held_bytes, std::move(process), [this] { return ReleaseReserves(); }) {
   const size_t shards = PowerOfTwo(options.shards);
   for (size_t i = 0; i < shards; ++i) {
     shards_.push_back(std::make_unique<Shard>(static_cast<uint16_t>(i)));
@@ -46,10 +57,23 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tens
   } else if (!tensor.valid()) {
     return absl::InvalidArgumentError(absl::StrCat("Send of no tensor: ", key.text()));
   }
-  const int64_t bytes = tensor.bytes();
-  const int64_t charge_bytes = ChargeBytes(bytes);
   const uint64_t checksum = options_.check_immutable ? ContentChecksum(tensor) : 0;
-  bool refused = false;
+  absl::Status status = TrySend(key, args, &tensor, is_dead, checksum);
+  if (!absl::IsResourceExhausted(status)) return status;
+  held_.OnRefused();
+  status = TrySend(key, args, &tensor, is_dead, checksum);
+  if (absl::IsResourceExhausted(status)) {
+    Shard& shard = ShardOf(key);
+    MutexLock lock(&shard.mu);
+    ++shard.counters.refused_over_cap;
+  }
+  return status;
+}
+
+absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* tensor,
+                                bool is_dead, uint64_t checksum) {
+  const int64_t bytes = tensor->bytes();
+  const int64_t charge_bytes = ChargeBytes(bytes);
   Leaving leaving;
   Shard& shard = ShardOf(key);
   {
@@ -59,22 +83,14 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tens
       return shard.aborted;
     }
     Item** head = shard.table.Find(key);
-    if (*head != nullptr && !(*head)->is_send) {
-      GiveToReceive(shard, head, args, &tensor, is_dead, bytes, &leaving);
-    } else if (held_.TryTake(charge_bytes)) {
-      KeepSend(shard, head, key, args, std::move(tensor), is_dead, charge_bytes, checksum);
+    if (*head == nullptr || (*head)->is_send) {
+      if (!Charge(shard, charge_bytes)) return OverCap(key, charge_bytes);
+      KeepSend(shard, head, key, args, std::move(*tensor), is_dead, charge_bytes, checksum);
       return absl::OkStatus();
-    } else {
-      ++shard.counters.refused_over_cap;
-      refused = true;
     }
+    GiveToReceive(shard, head, args, tensor, is_dead, bytes, &leaving);
   }
-  if (refused) {
-    held_.OnRefused();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("No room to hold ", charge_bytes, " bytes of ", key.text()));
-  }
-  CallReceive(&leaving, args, std::move(tensor), is_dead);
+  CallReceive(&leaving, args, std::move(*tensor), is_dead);
   return absl::OkStatus();
 }
 
@@ -105,9 +121,40 @@ void MatchCore::KeepSend(Shard& shard, Item** head, const TensorKey& key, const 
   shard.counters.held_bytes += charge_bytes;
 }
 
-void MatchCore::Uncharge(Shard& shard, const Item& send) {
+bool MatchCore::Charge(Shard& shard, int64_t bytes) {
+  if (!held_.capped()) return true;
+  int64_t& reserve = shard.reserve_bytes;
+  if (reserve < bytes) {
+    if (bytes <= kLotBytes && held_.TryTake(bytes - reserve + kLotBytes)) {
+      reserve = bytes + kLotBytes;
+    } else if (held_.TryTake(bytes - reserve)) {
+      reserve = bytes;
+    } else {
+      return false;
+    }
+  }
+  reserve -= bytes;
+  return true;
+}
+
+int64_t MatchCore::Uncharge(Shard& shard, const Item& send) {
   --shard.counters.waiting_sends;
   shard.counters.held_bytes -= send.charge_bytes;
+  if (!held_.capped()) return 0;
+  int64_t& reserve = shard.reserve_bytes;
+  reserve += send.charge_bytes;
+  if (held_.anybody_waits()) return std::exchange(reserve, 0);
+  if (reserve <= 2 * kLotBytes) return 0;
+  return std::exchange(reserve, kLotBytes) - kLotBytes;
+}
+
+int64_t MatchCore::ReleaseReserves() {
+  int64_t bytes = 0;
+  for (const auto& shard : shards_) {
+    MutexLock lock(&shard->mu);
+    bytes += std::exchange(shard->reserve_bytes, 0);
+  }
+  return bytes;
 }
 
 // Nobody finishes a receive that is arming: its caller will.
@@ -147,20 +194,11 @@ absl::Status MatchCore::CheckUnchanged(const TensorKey& key, const Tensor& tenso
       absl::StrCat("The bytes of ", key.text(), " were changed after Send"));
 }
 
-void MatchCore::EndNow(absl::Status status, const Args& args, DoneFn done) {
-  if (args.executor == nullptr) {
-    std::move(done)(std::move(status), Args(), args, Tensor(), false);
-    return;
-  }
-  args.executor->Run([status = std::move(status), args, done = std::move(done)]() mutable {
-    std::move(done)(std::move(status), Args(), args, Tensor(), false);
-  });
-}
-
 void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
   if (key.empty()) {
-    EndNow(absl::InvalidArgumentError("Receive of an empty rendezvous key"), args, std::move(done));
+    FailReceive(absl::InvalidArgumentError("Receive of an empty rendezvous key"), args,
+                std::move(done));
     return;
   }
   Shard& shard = ShardOf(key);
@@ -171,7 +209,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   Tensor tensor;
   bool is_dead = false;
   uint64_t checksum = 0;
-  int64_t charge_bytes = 0;
+  int64_t freed_bytes = 0;
   {
     MutexLock lock(&shard.mu);
     ++shard.counters.receives;
@@ -184,8 +222,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
       status = CancelledReceive();
     } else if (*head != nullptr && (*head)->is_send) {
       Item* send = shard.table.PopHead(head);
-      Uncharge(shard, *send);
-      charge_bytes = send->charge_bytes;
+      freed_bytes = Uncharge(shard, *send);
       checksum = send->checksum;
       is_dead = send->is_dead;
       tensor = std::move(send->tensor);
@@ -210,13 +247,13 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
     return;
   }
   if (!status.ok()) {
-    EndNow(std::move(status), args, std::move(done));
+    FailReceive(std::move(status), args, std::move(done));
     return;
   }
-  held_.Give(charge_bytes);
+  held_.Give(freed_bytes);
   status = CheckUnchanged(key, tensor, checksum);
   if (!status.ok()) {
-    EndNow(std::move(status), args, std::move(done));
+    FailReceive(std::move(status), args, std::move(done));
   } else if (args.executor == nullptr) {
     std::move(done)(std::move(status), send_args, args, std::move(tensor), is_dead);
   } else {

@@ -21,7 +21,8 @@ namespace tryst {
 // run or will not run, so a pointer to it in a callback is never stale.
 class MatchCore {
  public:
-  MatchCore(const LocalRendezvous::Options& options, Alarms* alarms, HeldBytes* process);
+  MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
+            std::shared_ptr<HeldBytes> process);
 
   void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref() {
@@ -47,6 +48,9 @@ class MatchCore {
     MatchTable table ABSL_GUARDED_BY(mu);
     absl::Status aborted ABSL_GUARDED_BY(mu);  // Derived.
     RendezvousCounters counters ABSL_GUARDED_BY(mu);
+    // Taken from the memory caps in advance, so that small sends of several threads do
+    // not all write the same word.
+    int64_t reserve_bytes ABSL_GUARDED_BY(mu) = 0;
   };
   // A plain receive that has left the table, or what is to be done for one that has not
   // been plain.
@@ -75,15 +79,19 @@ class MatchCore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor, bool is_dead,
                      int64_t bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  absl::Status TrySend(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead,
+                       uint64_t checksum);
   void CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead);
-  void Uncharge(Shard& shard, const Item& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  bool Charge(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // Returns how much of it to Give, without the lock.
+  int64_t Uncharge(Shard& shard, const Item& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  int64_t ReleaseReserves();
   // What a receive of `tensor` ends with: OK, unless it was changed since Send.
   absl::Status CheckUnchanged(const TensorKey& key, const Tensor& tensor, uint64_t checksum);
 
   // Receives.
   Item* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args, DoneFn* done,
                     int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  static void EndNow(absl::Status status, const Args& args, DoneFn done);
   void Arm(Item* item);
   void EndWaiting(Item* item, const absl::Status& status);
   void End(Item* item);

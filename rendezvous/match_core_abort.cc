@@ -30,7 +30,7 @@ void MatchCore::AbortShard(Shard& shard, const absl::Status& derived) {
     RendezvousCounters& counters = shard.counters;
     counters.aborted_sends += std::exchange(counters.waiting_sends, 0);
     counters.aborted_receives += std::exchange(counters.waiting_receives, 0);
-    held_bytes = std::exchange(counters.held_bytes, 0);
+    held_bytes = std::exchange(counters.held_bytes, 0) + std::exchange(shard.reserve_bytes, 0);
     for (Item* item = shard.table.DetachAll(); item != nullptr;) {
       Item* next = std::exchange(item->next, nullptr);
       if (item->arming) {

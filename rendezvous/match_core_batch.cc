@@ -90,8 +90,7 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
   Item** head = shard.table.Find(key);
   if (*head != nullptr && (*head)->is_send) {
     Item* send = shard.table.PopHead(head);
-    Uncharge(shard, *send);
-    *freed_bytes += send->charge_bytes;
+    *freed_bytes += Uncharge(shard, *send);
     if (options_.check_immutable) batch->checks[index] = send->checksum;
     ++shard.counters.delivered;
     shard.counters.delivered_bytes += send->tensor.bytes();
@@ -208,8 +207,12 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
     if (item.is_dead) item.tensor = Tensor();
     charge_bytes += ChargeBytes(item.tensor.bytes());
   }
-  if (!held_.TryTake(charge_bytes)) {
+  bool room = held_.TryTake(charge_bytes);
+  if (!room) {
     held_.OnRefused();
+    room = held_.TryTake(charge_bytes);
+  }
+  if (!room) {
     return absl::ResourceExhaustedError(
         absl::StrCat("No room to hold ", charge_bytes, " bytes of ", items.size(), " tensors"));
   }

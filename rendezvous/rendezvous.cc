@@ -18,6 +18,16 @@ struct Waiter {
 
 }  // namespace
 
+void FailReceive(absl::Status status, const Args& args, DoneFn done) {
+  if (args.executor == nullptr) {
+    std::move(done)(std::move(status), Args(), args, Tensor(), false);
+    return;
+  }
+  args.executor->Run([status = std::move(status), args, done = std::move(done)]() mutable {
+    std::move(done)(std::move(status), Args(), args, Tensor(), false);
+  });
+}
+
 absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args,
                                           absl::Duration timeout) {
   auto waiter = std::make_shared<Waiter>();

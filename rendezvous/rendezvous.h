@@ -56,6 +56,9 @@ struct Args {
 using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_args,
                                        const Args& recv_args, Tensor tensor, bool is_dead) &&>;
 
+// Ends a receive that fails, on args.executor if there is one.
+void FailReceive(absl::Status status, const Args& args, DoneFn done);
+
 // One end of a RecvMany.
 struct Received {
   absl::Status status;

@@ -1,0 +1,259 @@
+#include "rendezvous/routing_rendezvous.h"
+
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "rendezvous/derived_status.h"
+#include "rendezvous/device_handover.h"
+
+namespace tryst {
+
+// A receive that another worker was asked for. It keeps the step alive.
+struct RoutingRendezvous::Fetching {
+  Fetching* next = nullptr;
+  Fetching* prev = nullptr;
+  std::shared_ptr<RoutingRendezvous> step;
+  std::vector<TensorKey> keys;
+  int64_t since_ns = 0;
+  DoneFn done;
+  ManyDoneFn many_done;
+};
+
+std::shared_ptr<RoutingRendezvous> RoutingRendezvous::Make(
+    absl::string_view worker, int64_t step_id, const LocalRendezvous::Options& options,
+    Alarms* alarms, std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher) {
+  return std::shared_ptr<RoutingRendezvous>(
+      new RoutingRendezvous(worker, step_id, options, alarms, std::move(process), fetcher));
+}
+
+RoutingRendezvous::RoutingRendezvous(absl::string_view worker, int64_t step_id,
+                                     const LocalRendezvous::Options& options, Alarms* alarms,
+                                     std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher)
+    : worker_(worker),
+      step_id_(step_id),
+      alarms_(alarms),
+      fetcher_(fetcher),
+      local_(options, alarms, std::move(process)) {}
+
+RoutingRendezvous::~RoutingRendezvous() {
+  MutexLock lock(&mu_);
+  TRYST_CHECK(fetching_ == nullptr);
+  while (free_ != nullptr) delete std::exchange(free_, free_->next);
+}
+
+bool RoutingRendezvous::ProducedHere(const TensorKey& key) const {
+  return key.src_device().empty() || key.src().worker == worker_;
+}
+
+absl::Status RoutingRendezvous::CheckSend(const TensorKey& key) const {
+  if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
+  if (ProducedHere(key)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("Invalid rendezvous key (source is not ", worker_, "): ", key.text()));
+}
+
+absl::Status RoutingRendezvous::CheckReceive(const TensorKey& key) const {
+  if (key.empty()) return absl::InvalidArgumentError("Receive of an empty rendezvous key");
+  if (key.dst().worker != worker_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Invalid rendezvous key (destination is not ", worker_, "): ", key.text()));
+  }
+  if (!ProducedHere(key) && fetcher_ == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("This process has no peers to ask for ", key.text()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
+                                     bool is_dead) {
+  absl::Status status = CheckSend(key);
+  if (!status.ok()) return status;
+  return local_.Send(key, args, std::move(tensor), is_dead);
+}
+
+absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
+  for (const SendItem& item : items) {
+    absl::Status status = CheckSend(item.key);
+    if (!status.ok()) return status;
+  }
+  return local_.SendMany(items, args);
+}
+
+void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
+  if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  absl::Status status = CheckReceive(key);
+  if (!status.ok()) {
+    FailReceive(std::move(status), args, std::move(done));
+  } else if (!ProducedHere(key)) {
+    Fetch(key, args, std::move(done));
+  } else if (MayNeedCopy(key, args)) {
+    local_.RecvAsync(key, args, CopyToReceiver(key, std::move(done)));
+  } else {
+    local_.RecvAsync(key, args, std::move(done));
+  }
+}
+
+void RoutingRendezvous::TakeLocal(const TensorKey& key, const Args& args, DoneFn done) {
+  local_.RecvAsync(key, args, std::move(done));
+}
+
+RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(absl::Span<const TensorKey> keys) {
+  const int64_t now_ns = clock().NowNs();
+  MutexLock lock(&mu_);
+  Fetching* fetching = free_;
+  if (fetching != nullptr) {
+    free_ = fetching->next;
+  } else {
+    fetching = new Fetching;
+  }
+  fetching->step = shared_from_this();
+  fetching->keys.assign(keys.begin(), keys.end());
+  fetching->since_ns = now_ns;
+  fetching->prev = nullptr;
+  fetching->next = fetching_;
+  if (fetching_ != nullptr) fetching_->prev = fetching;
+  fetching_ = fetching;
+  fetches_ += keys.size();
+  fetching_count_ += keys.size();
+  return fetching;
+}
+
+// Returns what keeps the step alive: to be dropped after `done`.
+std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetching) {
+  MutexLock lock(&mu_);
+  if (fetching->next != nullptr) fetching->next->prev = fetching->prev;
+  (fetching->prev != nullptr ? fetching->prev->next : fetching_) = fetching->next;
+  fetching_count_ -= fetching->keys.size();
+  fetching->keys.clear();
+  fetching->next = std::exchange(free_, fetching);
+  return std::move(fetching->step);
+}
+
+void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn done) {
+  absl::Status cause = abort_cause();
+  if (!cause.ok()) {
+    FailReceive(MarkDerived(std::move(cause)), args, std::move(done));
+    return;
+  }
+  if (args.cancellation != nullptr && args.cancellation->cancelled()) {
+    FailReceive(MarkDerived(absl::CancelledError("RecvAsync is cancelled.")), args,
+                std::move(done));
+    return;
+  }
+  const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
+  Fetching* fetching = StartFetching(absl::MakeConstSpan(&key, 1));
+  fetching->done = std::move(done);
+  fetcher_->Fetch(step_id_, key, args,
+                  [fetching](absl::Status status, const Args& send_args, const Args& recv_args,
+                             Tensor tensor, bool is_dead) {
+                    DoneFn done = std::move(fetching->done);
+                    const auto step = fetching->step->EndFetching(fetching);
+                    std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
+                                    is_dead);
+                  });
+  AbortFetchesIfAborted();
+}
+
+// An abort that came between the look at the cause and the fetcher's own list of fetches
+// would be lost on this one.
+void RoutingRendezvous::AbortFetchesIfAborted() {
+  absl::Status cause = abort_cause();
+  if (!cause.ok()) fetcher_->AbortStep(step_id_, MarkDerived(std::move(cause)));
+}
+
+void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& args,
+                                  ManyDoneFn done) {
+  const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
+  Fetching* fetching = StartFetching(keys);
+  fetching->many_done = std::move(done);
+  fetcher_->FetchMany(step_id_, keys, args,
+                      [fetching](absl::Status first_error, absl::Span<Received> results) {
+                        ManyDoneFn done = std::move(fetching->many_done);
+                        const auto step = fetching->step->EndFetching(fetching);
+                        std::move(done)(std::move(first_error), results);
+                      });
+  AbortFetchesIfAborted();
+}
+
+void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
+                                      ManyDoneFn done) {
+  if (!done) done = [](absl::Status, absl::Span<Received>) {};
+  size_t local = 0;
+  size_t remote = 0;
+  for (const TensorKey& key : keys) {
+    if (!CheckReceive(key).ok() || (ProducedHere(key) && MayNeedCopy(key, args))) continue;
+    ++(ProducedHere(key) ? local : remote);
+  }
+  const bool alive =
+      abort_cause().ok() && (args.cancellation == nullptr || !args.cancellation->cancelled());
+  if (local == keys.size()) {
+    local_.RecvManyAsync(keys, args, std::move(done));
+  } else if (remote == keys.size() && alive) {
+    FetchMany(keys, args, std::move(done));
+  } else {
+    ReceiveEach(keys, args, std::move(done));
+  }
+}
+
+// Keys of several kinds, one callback.
+struct RoutingRendezvous::Mixed {
+  std::vector<Received> results;
+  std::atomic<size_t> remaining;
+  ManyDoneFn done;
+};
+
+void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const Args& args,
+                                    ManyDoneFn done) {
+  auto mixed = std::make_shared<Mixed>();
+  mixed->results.resize(keys.size());
+  mixed->remaining = keys.size();
+  mixed->done = std::move(done);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    RecvAsync(keys[i], args,
+              [mixed, i](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
+                         bool is_dead) {
+                mixed->results[i] = {std::move(status), std::move(tensor), is_dead,
+                                     send_args.device_context, send_args.alloc_attrs};
+                if (mixed->remaining.fetch_sub(1) != 1) return;
+                absl::Status first_error;
+                for (const Received& result : mixed->results) {
+                  KeepCause(&first_error, result.status);
+                }
+                std::move(mixed->done)(std::move(first_error), absl::MakeSpan(mixed->results));
+              });
+  }
+}
+
+void RoutingRendezvous::StartAbort(const absl::Status& status) {
+  const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
+  local_.StartAbort(status);
+  if (fetcher_ != nullptr) AbortFetchesIfAborted();
+}
+
+void RoutingRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {
+  local_.WhenRoom(bytes, std::move(ready));
+}
+
+RendezvousCounters RoutingRendezvous::counters() const {
+  RendezvousCounters counters = local_.counters();
+  MutexLock lock(&mu_);
+  counters.fetches = fetches_;
+  counters.waiting_fetches = fetching_count_;
+  return counters;
+}
+
+void RoutingRendezvous::ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const {
+  local_.ListWaiting(step_id_, max_items, items);
+  MutexLock lock(&mu_);
+  for (const Fetching* f = fetching_; f != nullptr; f = f->next) {
+    for (const TensorKey& key : f->keys) {
+      if (items->size() >= max_items) return;
+      items->push_back({step_id_, key, WaitingItem::Kind::kFetch, false, 0, f->since_ns});
+    }
+  }
+}
+
+}  // namespace tryst

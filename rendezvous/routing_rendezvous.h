@@ -1,0 +1,84 @@
+#ifndef TRYST_RENDEZVOUS_ROUTING_RENDEZVOUS_H_
+#define TRYST_RENDEZVOUS_ROUTING_RENDEZVOUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "rendezvous/local_rendezvous.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/tensor_fetcher.h"
+
+namespace tryst {
+
+// One step on one worker: what this worker produces meets in the local table, what
+// another one produces is fetched. Host tensors of this worker are shared with their
+// receiver; one that is wanted on the other side of a device is copied by a device
+// context.
+//
+// Held by whoever uses the step, and by each fetch on its way.
+class RoutingRendezvous final : public Rendezvous,
+                                public std::enable_shared_from_this<RoutingRendezvous> {
+ public:
+  // `worker` is "/job:J/replica:R/task:T". `fetcher` may be null: a process without
+  // peers. `alarms` and `fetcher` outlive every `done`.
+  static std::shared_ptr<RoutingRendezvous> Make(absl::string_view worker, int64_t step_id,
+                                                 const LocalRendezvous::Options& options,
+                                                 Alarms* alarms, std::shared_ptr<HeldBytes> process,
+                                                 TensorFetcher* fetcher);
+  ~RoutingRendezvous() override;
+
+  absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) override;
+  absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
+  void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
+  void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
+  void StartAbort(const absl::Status& status) override;
+  void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
+
+  // A receive for another worker: the tensor as it lies, wherever that is.
+  void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
+
+  absl::Status abort_cause() const { return local_.abort_cause(); }
+  RendezvousCounters counters() const;
+  void ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const;
+  int64_t step_id() const { return step_id_; }
+
+ private:
+  struct Fetching;
+  struct Mixed;
+
+  RoutingRendezvous(absl::string_view worker, int64_t step_id,
+                    const LocalRendezvous::Options& options, Alarms* alarms,
+                    std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher);
+  const Clock& clock() const override { return alarms_->clock(); }
+  bool ProducedHere(const TensorKey& key) const;
+  absl::Status CheckSend(const TensorKey& key) const;
+  absl::Status CheckReceive(const TensorKey& key) const;
+  void Fetch(const TensorKey& key, const Args& args, DoneFn done);
+  void FetchMany(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
+  void ReceiveEach(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
+  Fetching* StartFetching(absl::Span<const TensorKey> keys);
+  std::shared_ptr<RoutingRendezvous> EndFetching(Fetching* fetching);
+  void AbortFetchesIfAborted();
+
+  // Constant after construction.
+  const std::string worker_;
+  const int64_t step_id_;
+  Alarms* const alarms_;
+  TensorFetcher* const fetcher_;
+
+  LocalRendezvous local_;
+  mutable Mutex mu_;
+  Fetching* fetching_ ABSL_GUARDED_BY(mu_) = nullptr;  // Doubly linked, newest first.
+  Fetching* free_ ABSL_GUARDED_BY(mu_) = nullptr;
+  int64_t fetches_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t fetching_count_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_ROUTING_RENDEZVOUS_H_

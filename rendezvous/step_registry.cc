@@ -1,0 +1,300 @@
+#include "rendezvous/step_registry.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "rendezvous/derived_status.h"
+
+namespace tryst {
+
+absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& options,
+                                                                 Alarms* alarms,
+                                                                 TensorFetcher* fetcher) {
+  DeviceName name;
+  const std::string device = absl::StrCat(options.worker, "/device:CPU:0");
+  if (!ParseDeviceName(device, &name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", options.worker, "\" is not /job:J/replica:R/task:T"));
+  }
+  if (options.max_held_bytes < 0 || options.step.max_held_bytes < 0) {
+    return absl::InvalidArgumentError("A memory cap is negative");
+  }
+  if (options.max_held_bytes != 0 && options.step.max_held_bytes > options.max_held_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("The cap of one step, ", options.step.max_held_bytes,
+                     " bytes, is over that of the process, ", options.max_held_bytes));
+  }
+  if (options.step.shards < 1 || options.step.shards > 1024 || options.max_request_ids == 0) {
+    return absl::InvalidArgumentError("1 to 1024 shards and at least 1 request id are needed");
+  }
+  return std::unique_ptr<StepRegistry>(new StepRegistry(options, alarms, fetcher));
+}
+
+StepRegistry::StepRegistry(const Options& options, Alarms* alarms, TensorFetcher* fetcher)
+    : options_(options),
+      alarms_(alarms),
+      fetcher_(fetcher),
+      held_(std::make_shared<HeldBytes>(options.max_held_bytes)),
+      tombstones_(options.max_tombstones, absl::ToInt64Nanoseconds(options.tombstone_ttl)),
+      request_ids_(options.max_request_ids) {}
+
+StepRegistry::~StepRegistry() {
+  std::vector<int64_t> ids;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, step] : steps_) ids.push_back(id);
+  }
+  for (const int64_t id : ids) EndStep(id, absl::AbortedError("Shutdown"));
+  MutexLock lock(&mu_);
+  while (alarms_set_ != 0) alarms_done_.Wait(&mu_);
+}
+
+absl::StatusOr<std::shared_ptr<Rendezvous>> StepRegistry::StartStep(int64_t step_id) {
+  MutexLock lock(&mu_);
+  if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().NowNs())) return *over;
+  const auto found = steps_.find(step_id);
+  Step* step = found == steps_.end() ? NewStep(step_id) : &found->second;
+  if (!step->started) {
+    step->started = true;
+    --unstarted_;
+    ++own_.steps_started;
+    CancelAlarm(&step->expiry);
+  }
+  return std::shared_ptr<Rendezvous>(step->rendezvous);
+}
+
+std::shared_ptr<Rendezvous> StepRegistry::FindStep(int64_t step_id) const {
+  MutexLock lock(&mu_);
+  const auto found = steps_.find(step_id);
+  if (found == steps_.end() || !found->second.started) return nullptr;
+  return found->second.rendezvous;
+}
+
+StepRegistry::Step* StepRegistry::NewStep(int64_t step_id) {
+  Step& step = steps_[step_id];
+  step.rendezvous =
+      RoutingRendezvous::Make(options_.worker, step_id, options_.step, alarms_, held_, fetcher_);
+  ++unstarted_;
+  return &step;
+}
+
+absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
+  if (key.empty()) return absl::InvalidArgumentError("Take of an empty rendezvous key");
+  if (key.src_device().empty() || key.src().worker != options_.worker) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Invalid rendezvous key (source is not ", options_.worker, "): ", key.text()));
+  }
+  if (options_.incarnations.empty()) return absl::OkStatus();
+  const auto device = options_.incarnations.find(key.src_device());
+  if (device == options_.incarnations.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("No device ", key.src_device(), " on ", options_.worker));
+  }
+  if (device->second == key.src_incarnation()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrFormat(
+      "RecvTensor expects a different device incarnation: %016x vs. %016x. %s was probably "
+      "restarted",
+      key.src_incarnation(), device->second, options_.worker));
+}
+
+absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t step_id,
+                                                                       uint64_t request_id) {
+  if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().NowNs())) {
+    ++own_.tombstone_hits;
+    return *over;
+  }
+  const auto found = steps_.find(step_id);
+  Step* step = found == steps_.end() ? nullptr : &found->second;
+  if (step == nullptr && unstarted_ >= options_.max_unstarted_steps) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Too many steps are asked for that have not started: ", unstarted_));
+  }
+  if (step != nullptr && !step->started &&
+      step->rendezvous->counters().waiting_receives >=
+          static_cast<int64_t>(options_.max_deferred_per_step)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Too many requests for step ", step_id, ", which has not started"));
+  }
+  if (request_id != 0 && !request_ids_.Add(request_id)) {
+    ++own_.duplicates;
+    return absl::AbortedError(
+        absl::StrFormat("The same request was received twice: %016x", request_id));
+  }
+  if (step == nullptr) {
+    step = NewStep(step_id);
+    step->expiry = SetAlarm(options_.unstarted_ttl, &StepRegistry::OnUnstarted, step_id);
+  }
+  if (!step->started) ++own_.deferred;
+  return step->rendezvous;
+}
+
+void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_id,
+                        const Args& args, DoneFn done) {
+  if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  absl::Status status = CheckTake(key);
+  std::shared_ptr<RoutingRendezvous> rendezvous;
+  {
+    MutexLock lock(&mu_);
+    ++own_.takes;
+    if (status.ok()) {
+      auto admitted = Admit(step_id, request_id);
+      status = admitted.status();
+      if (admitted.ok()) rendezvous = *std::move(admitted);
+    }
+  }
+  if (!status.ok()) {
+    FailReceive(std::move(status), args, std::move(done));
+  } else {
+    rendezvous->TakeLocal(key, args, std::move(done));
+  }
+}
+
+Alarms::Token StepRegistry::SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t),
+                                     int64_t step_id) {
+  const Deadline at = Deadline::After(alarms_->clock(), after);
+  if (at.is_never()) return Alarms::kNoToken;
+  ++alarms_set_;
+  return alarms_->Set(at, [this, fire, step_id] {
+    (this->*fire)(step_id);
+    MutexLock lock(&mu_);
+    if (--alarms_set_ == 0) alarms_done_.NotifyAll();
+  });
+}
+
+void StepRegistry::CancelAlarm(Alarms::Token* token) {
+  if (*token != Alarms::kNoToken && alarms_->Cancel(*token)) --alarms_set_;
+  *token = Alarms::kNoToken;
+}
+
+// The peers that asked are told; the step may still start, and be asked for again.
+void StepRegistry::OnUnstarted(int64_t step_id) {
+  std::shared_ptr<RoutingRendezvous> rendezvous;
+  {
+    MutexLock lock(&mu_);
+    const auto found = steps_.find(step_id);
+    if (found == steps_.end() || found->second.started) return;
+    CancelAlarm(&found->second.grace);
+    rendezvous = std::move(found->second.rendezvous);
+    steps_.erase(found);
+    --unstarted_;
+    ++own_.steps_expired;
+  }
+  rendezvous->StartAbort(absl::DeadlineExceededError(
+      absl::StrCat("Step ", step_id, " was not started within ",
+                   absl::FormatDuration(options_.unstarted_ttl), " of the first request for it")));
+  Retire(*rendezvous);
+}
+
+void StepRegistry::AbortStep(int64_t step_id, const absl::Status& status) {
+  std::shared_ptr<RoutingRendezvous> rendezvous;
+  {
+    MutexLock lock(&mu_);
+    const auto found = steps_.find(step_id);
+    if (found == steps_.end()) {
+      tombstones_.Add(step_id, MarkDerived(status), alarms_->clock().NowNs());
+      return;
+    }
+    Step& step = found->second;
+    if (IsDerived(status) && options_.abort_grace > absl::ZeroDuration()) {
+      if (!step.derived.ok()) return;  // The first one waits already.
+      step.derived = status;
+      step.grace = SetAlarm(options_.abort_grace, &StepRegistry::OnGraceOver, step_id);
+      return;
+    }
+    CancelAlarm(&step.grace);
+    rendezvous = step.rendezvous;
+  }
+  rendezvous->StartAbort(status);
+}
+
+void StepRegistry::OnGraceOver(int64_t step_id) {
+  std::shared_ptr<RoutingRendezvous> rendezvous;
+  absl::Status status;
+  {
+    MutexLock lock(&mu_);
+    const auto found = steps_.find(step_id);
+    if (found == steps_.end()) return;
+    rendezvous = found->second.rendezvous;
+    status = found->second.derived;
+  }
+  rendezvous->StartAbort(status);
+}
+
+void StepRegistry::CleanupStep(int64_t step_id) {
+  EndStep(step_id, absl::AbortedError(absl::StrCat("Cleanup ", step_id)));
+}
+
+void StepRegistry::CleanupAll() {
+  std::vector<int64_t> ids;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, step] : steps_) ids.push_back(id);
+  }
+  for (const int64_t id : ids) CleanupStep(id);
+}
+
+void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
+  std::shared_ptr<RoutingRendezvous> rendezvous;
+  {
+    MutexLock lock(&mu_);
+    const auto found = steps_.find(step_id);
+    if (found != steps_.end()) {
+      Step& step = found->second;
+      CancelAlarm(&step.expiry);
+      CancelAlarm(&step.grace);
+      if (!step.derived.ok()) why = step.derived;
+      const absl::Status cause = step.rendezvous->abort_cause();
+      if (!cause.ok()) why = cause;
+      if (!step.started) --unstarted_;
+      rendezvous = std::move(step.rendezvous);
+      steps_.erase(found);
+    }
+    tombstones_.Add(step_id, MarkDerived(why), alarms_->clock().NowNs());
+  }
+  if (rendezvous == nullptr) return;
+  rendezvous->StartAbort(why);
+  if (fetcher_ != nullptr) fetcher_->CleanupStep(step_id);
+  Retire(*rendezvous);
+}
+
+// Keeps what a step that is over has counted.
+void StepRegistry::Retire(const RoutingRendezvous& rendezvous) {
+  RendezvousCounters counted = rendezvous.counters();
+  for (int i = 0; i < kCounterRowCount; ++i) {
+    if (kCounterRows[i].gauge) counted.*kCounterRows[i].value = 0;
+  }
+  MutexLock lock(&mu_);
+  own_ += counted;
+}
+
+RendezvousCounters StepRegistry::counters() const {
+  MutexLock lock(&mu_);
+  RendezvousCounters sum = own_;
+  for (const auto& [id, step] : steps_) sum += step.rendezvous->counters();
+  sum.steps = static_cast<int64_t>(steps_.size());
+  sum.tombstones = static_cast<int64_t>(tombstones_.size());
+  return sum;
+}
+
+std::vector<WaitingItem> StepRegistry::ListWaiting(size_t max_items) const {
+  std::vector<std::shared_ptr<RoutingRendezvous>> steps;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [id, step] : steps_) steps.push_back(step.rendezvous);
+  }
+  std::vector<WaitingItem> items;
+  for (const auto& step : steps) step->ListWaiting(max_items, &items);
+  return items;
+}
+
+std::string StepRegistry::DumpWaitingText(size_t max_items) const {
+  return WaitingText(ListWaiting(max_items), alarms_->clock().NowNs());
+}
+
+std::string StepRegistry::DumpWaitingJson(size_t max_items) const {
+  return WaitingJson(ListWaiting(max_items), alarms_->clock().NowNs());
+}
+
+}  // namespace tryst

@@ -1,0 +1,117 @@
+#ifndef TRYST_RENDEZVOUS_STEP_REGISTRY_H_
+#define TRYST_RENDEZVOUS_STEP_REGISTRY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "rendezvous/request_ids.h"
+#include "rendezvous/routing_rendezvous.h"
+#include "rendezvous/tensor_fetcher.h"
+#include "rendezvous/tensor_source.h"
+#include "rendezvous/tombstones.h"
+
+namespace tryst {
+
+// The steps of one worker. Safe from any thread.
+//
+// A step comes to be when it is started or when a peer first asks for one of its
+// tensors, whichever is earlier; until it is started peers' requests wait in its table.
+// After clean-up a tombstone answers for it. A step id is used once.
+class StepRegistry final : public TensorSource {
+ public:
+  struct Options {
+    std::string worker;  // "/job:J/replica:R/task:T"
+    // Incarnation of each device of this worker by its full name. Empty: not checked.
+    absl::flat_hash_map<std::string, uint64_t> incarnations;
+    LocalRendezvous::Options step;  // With the cap of one step.
+    int64_t max_held_bytes = 0;     // Of all steps' waiting sends; 0: no cap.
+    // Steps that peers ask for and nobody starts: so many, so long, with so many requests.
+    size_t max_unstarted_steps = 1024;
+    size_t max_deferred_per_step = 65536;
+    absl::Duration unstarted_ttl = absl::Minutes(10);
+    size_t max_tombstones = 4096;
+    absl::Duration tombstone_ttl = absl::Minutes(10);
+    // How long a derived failure waits for its cause.
+    absl::Duration abort_grace = absl::Seconds(1);
+    size_t max_request_ids = 100'000;  // At least 1.
+  };
+
+  // kInvalidArgument: a worker that is none, or a limit that makes no sense.
+  // `alarms` and `fetcher` (may be null) outlive every `done`.
+  static absl::StatusOr<std::unique_ptr<StepRegistry>> Make(const Options& options, Alarms* alarms,
+                                                            TensorFetcher* fetcher);
+  // Aborts every step with kAborted "Shutdown". Must not be called from a `done`.
+  ~StepRegistry() override;
+
+  // The step's rendezvous; the same one again when it has started already.
+  // The tombstone's status when the step is over.
+  absl::StatusOr<std::shared_ptr<Rendezvous>> StartStep(int64_t step_id);
+  // Null when the step has not started or is over.
+  std::shared_ptr<Rendezvous> FindStep(int64_t step_id) const;
+  // Fails the step at once for a cause; a derived status, the consequence of a failure
+  // elsewhere, first waits abort_grace for one. An unknown step is over then.
+  void AbortStep(int64_t step_id, const absl::Status& status);
+  // The step is over, well or badly: what still waits ends with kAborted
+  // "Cleanup <step>" or with what it is being aborted for.
+  void CleanupStep(int64_t step_id);
+  void CleanupAll();
+
+  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
+            DoneFn done) override;
+
+  RendezvousCounters counters() const;
+  // Who waits for what since when: longest first, at most `max_items`.
+  std::string DumpWaitingText(size_t max_items = 1000) const;
+  std::string DumpWaitingJson(size_t max_items = 1000) const;
+
+ private:
+  struct Step {
+    std::shared_ptr<RoutingRendezvous> rendezvous;
+    bool started = false;
+    Alarms::Token expiry = Alarms::kNoToken;  // While not started.
+    Alarms::Token grace = Alarms::kNoToken;   // While a derived failure waits for its cause.
+    absl::Status derived;
+  };
+
+  StepRegistry(const Options& options, Alarms* alarms, TensorFetcher* fetcher);
+  absl::Status CheckTake(const TensorKey& key) const;
+  // Where a take goes, or why not.
+  absl::StatusOr<std::shared_ptr<RoutingRendezvous>> Admit(int64_t step_id, uint64_t request_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CancelAlarm(Alarms::Token* token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnUnstarted(int64_t step_id);
+  void OnGraceOver(int64_t step_id);
+  void EndStep(int64_t step_id, absl::Status why);
+  void Retire(const RoutingRendezvous& rendezvous);
+  std::vector<WaitingItem> ListWaiting(size_t max_items) const;
+
+  // Constant after construction.
+  const Options options_;
+  Alarms* const alarms_;
+  TensorFetcher* const fetcher_;
+
+  const std::shared_ptr<HeldBytes> held_;  // Steps that users still hold keep it.
+  mutable Mutex mu_;
+  CondVar alarms_done_;
+  absl::flat_hash_map<int64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
+  size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
+  Tombstones tombstones_ ABSL_GUARDED_BY(mu_);
+  RequestIds request_ids_ ABSL_GUARDED_BY(mu_);
+  RendezvousCounters own_ ABSL_GUARDED_BY(mu_);  // And those of steps that are over.
+  int64_t alarms_set_ ABSL_GUARDED_BY(mu_) = 0;  // That may still call.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_STEP_REGISTRY_H_
