@@ -23,8 +23,11 @@ void NicContractTest::SetUp() {
 }
 
 void NicContractTest::TearDown() {
+  a_.queue_pair.reset();
+  b_.queue_pair.reset();
+  window_.reset();
+  bindable_.reset();
   for (NicEnd* end : {&a_, &b_}) {
-    end->queue_pair.reset();
     end->completions.reset();
     end->region.reset();
   }

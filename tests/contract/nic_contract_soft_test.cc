@@ -47,11 +47,10 @@ SoftNicOptions Unix() {
   return options;
 }
 
-INSTANTIATE_TEST_SUITE_P(Soft, NicContractTest,
-                         ::testing::Values(SoftContract("Tcp", SoftNicOptions()),
-                                           SoftContract("FourSockets", Sockets(4)),
-                                           SoftContract("Unix", Unix())),
-                         NicContractName);
+const auto kSoftNics =
+    ::testing::Values(SoftContract("Tcp", SoftNicOptions()),
+                      SoftContract("FourSockets", Sockets(4)), SoftContract("Unix", Unix()));
+INSTANTIATE_TEST_SUITE_P(Soft, NicContractTest, kSoftNics, NicContractName);
 
 }  // namespace
 }  // namespace tryst

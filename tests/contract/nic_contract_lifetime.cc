@@ -1,0 +1,380 @@
+// What is made, counted, waited for and given back.
+#include <dirent.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "tests/contract/nic_contract.h"
+
+namespace tryst {
+namespace {
+
+int OpenDescriptors() {
+  DIR* const all = opendir("/proc/self/fd");
+  if (all == nullptr) return -1;
+  int count = 0;
+  while (readdir(all) != nullptr) ++count;
+  closedir(all);
+  return count;
+}
+
+int64_t ResidentBytes() {
+  long pages = 0;
+  FILE* const file = fopen("/proc/self/statm", "r");
+  if (file == nullptr) return 0;
+  if (fscanf(file, "%*d %ld", &pages) != 1) pages = 0;
+  fclose(file);
+  return int64_t{pages} * sysconf(_SC_PAGESIZE);
+}
+
+TEST_P(NicContractTest, ConnectsAndDisconnectsWithoutALeak) {
+  a_ = OpenEnd(pair_->first(), Options());
+  b_ = OpenEnd(pair_->second(), Options());
+  const auto cycle = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      a_.done.clear();
+      b_.done.clear();
+      OpenQueuePair(&a_, Options());
+      OpenQueuePair(&b_, Options());
+      Connect(&a_, &b_);
+      PostReceives(&b_, 1);
+      // Every other one leaves with work outstanding.
+      SendWork work = Write(1, 0, 0, 100);
+      work.op = SendOp::kWriteWithImmediate;
+      if (i % 2 == 0) {
+        ExpectStatus(work, CompletionStatus::kOk);
+      } else {
+        ASSERT_TRUE(Post(&a_, work).ok());
+      }
+      a_.queue_pair.reset();
+      if (i % 3 == 0) LetPass(absl::Microseconds(50));
+      b_.queue_pair.reset();
+    }
+  };
+  // What is allocated once is not a leak.
+  a_.queue_pair.reset();
+  b_.queue_pair.reset();
+  cycle(GetParam().connections / 10);
+  LetPass(absl::Milliseconds(50));
+  const int descriptors = OpenDescriptors();
+  const int64_t resident = ResidentBytes();
+  cycle(GetParam().connections);
+  EXPECT_TRUE(Until([&] { return OpenDescriptors() <= descriptors; }))
+      << OpenDescriptors() << " descriptors, " << descriptors << " before";
+  EXPECT_LT(ResidentBytes() - resident, 4 << 20);
+}
+
+TEST_P(NicContractTest, CompletionQueueRefusesMoreThanItCanHold) {
+  QueuePairOptions options = Options();
+  a_ = OpenEnd(pair_->first(), options);  // Its queue is full now.
+  options.completions = a_.completions.get();
+  options.send_depth = 1;
+  options.receive_depth = 1;
+  EXPECT_EQ(a_.nic->CreateQueuePair(options).status().code(), absl::StatusCode::kResourceExhausted);
+  a_.queue_pair.reset();
+  EXPECT_TRUE(a_.nic->CreateQueuePair(options).ok());
+}
+
+TEST_P(NicContractTest, QueuePairOverTheLimitsIsRefused) {
+  a_ = OpenEnd(pair_->first(), Options());
+  a_.queue_pair.reset();
+  const NicLimits& limits = a_.nic->limits();
+  const auto code = [&](QueuePairOptions options) {
+    options.completions = a_.completions.get();
+    return a_.nic->CreateQueuePair(options).status().code();
+  };
+  QueuePairOptions options = Options();
+  options.max_entries = limits.max_entries + 1;
+  EXPECT_EQ(code(options), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.max_inline_bytes = limits.max_inline_bytes + 1;
+  EXPECT_EQ(code(options), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.send_depth = limits.max_send_depth + 1;
+  EXPECT_EQ(code(options), absl::StatusCode::kInvalidArgument);
+  options = Options();
+  options.receive_depth = limits.max_receive_depth + 1;
+  EXPECT_EQ(code(options), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(a_.nic->CreateCompletionQueue(limits.max_completion_depth + 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(NicContractTest, ImpossibleRegionsAreRefused) {
+  Nic* const nic = pair_->first();
+  uint8_t byte = 0;
+  const auto code = [&](void* address, uint64_t bytes) {
+    return nic->RegisterRegion(address, bytes, kLocalWrite).status().code();
+  };
+  EXPECT_EQ(code(nullptr, 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(&byte, 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(&byte, std::numeric_limits<uint64_t>::max()), absl::StatusCode::kInvalidArgument);
+  if (!nic->limits().dma_buf) {
+    EXPECT_EQ(nic->RegisterDmaBuf(0, 0, 1, 0, kLocalWrite).status().code(),
+              absl::StatusCode::kUnimplemented);
+  }
+  if (!nic->limits().memory_windows) {
+    EXPECT_EQ(nic->CreateWindow().status().code(), absl::StatusCode::kUnimplemented);
+  }
+}
+
+TEST_P(NicContractTest, RegionsHaveKeysOfTheirOwn) {
+  std::vector<uint8_t> memory(4096);
+  Nic* const nic = pair_->first();
+  std::vector<uint32_t> keys;
+  std::vector<std::unique_ptr<Region>> regions;
+  for (int i = 0; i < 100; ++i) {
+    auto region = nic->RegisterRegion(memory.data(), memory.size(), kRemoteWrite);
+    ASSERT_TRUE(region.ok()) << region.status();
+    EXPECT_EQ((*region)->address(), reinterpret_cast<uint64_t>(memory.data()));
+    EXPECT_EQ((*region)->bytes(), memory.size());
+    keys.push_back((*region)->remote_key());
+    regions.push_back(*std::move(region));
+  }
+  std::sort(keys.begin(), keys.end());
+  EXPECT_EQ(std::unique(keys.begin(), keys.end()), keys.end());
+}
+
+TEST_P(NicContractTest, PortsAreDescribed) {
+  const std::vector<NicPort> ports = pair_->first()->Ports();
+  ASSERT_FALSE(ports.empty());
+  EXPECT_EQ(ports[0].state, PortState::kActive);
+  EXPECT_FALSE(ports[0].address.empty());
+  EXPECT_FALSE(ports[0].description.empty());
+  EXPECT_FALSE(pair_->first()->name().empty());
+}
+
+TEST_P(NicContractTest, BadAddressIsRefusedAndLeavesTheQueuePairAsItWas) {
+  a_ = OpenEnd(pair_->first(), Options());
+  b_ = OpenEnd(pair_->second(), Options());
+  const std::string good = b_.queue_pair->LocalAddress();
+  for (const std::string& bad : {std::string(), std::string("x"), good.substr(0, good.size() / 2),
+                                 std::string(1000, '\0')}) {
+    EXPECT_EQ(a_.queue_pair->Connect(bad).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(a_.queue_pair->state(), QueuePairState::kReset);
+  }
+  Connect(&a_, &b_);
+  ExpectStatus(Write(1, 0, 0, 1), CompletionStatus::kOk);
+  EXPECT_EQ(a_.queue_pair->Connect(good).code(), absl::StatusCode::kFailedPrecondition);
+  ExpectStatus(Write(2, 0, 0, 1), CompletionStatus::kOk);
+}
+
+TEST_P(NicContractTest, RoomComesBackWhenTheCompletionIsPolled) {
+  OpenBoth();
+  PostReceives(&b_, 2);
+  EXPECT_EQ(b_.queue_pair->receive_room(), Options().receive_depth - 2);
+  SendWork work = Write(1, 0, 0, 1);
+  work.op = SendOp::kWriteWithImmediate;
+  ASSERT_TRUE(Post(&a_, work).ok());
+  EXPECT_EQ(a_.queue_pair->send_room(), Options().send_depth - 1);
+  ASSERT_TRUE(UntilDone(a_, 1));
+  ASSERT_TRUE(UntilDone(b_, 1));
+  EXPECT_EQ(a_.queue_pair->send_room(), Options().send_depth);
+  EXPECT_EQ(b_.queue_pair->receive_room(), Options().receive_depth - 1);
+}
+
+TEST_P(NicContractTest, QueuesOfOneAreEnough) {
+  QueuePairOptions options = Options();
+  options.send_depth = 1;
+  options.receive_depth = 1;
+  OpenBoth(options, options);
+  for (uint32_t i = 0; i < 200; ++i) {
+    PostReceives(&b_, 1);
+    SendWork work = Write(i, 0, 0, 8);
+    work.op = SendOp::kWriteWithImmediate;
+    work.immediate = i;
+    ExpectStatus(work, CompletionStatus::kOk);
+    ASSERT_TRUE(UntilDone(b_, i + 1));
+    ASSERT_EQ(b_.done[i].immediate, i);
+  }
+}
+
+TEST_P(NicContractTest, QueuePairsOfOneQueueKeepTheirOwnOrder) {
+  constexpr int kPairs = 5;
+  QueuePairOptions options = Options();
+  NicEnd ends[2];
+  std::vector<std::unique_ptr<QueuePair>> pairs[2];
+  for (int side = 0; side < 2; ++side) {
+    Nic* const nic = side == 0 ? pair_->first() : pair_->second();
+    ends[side] = OpenEnd(nic, options);
+    ends[side].queue_pair.reset();
+    auto completions =
+        nic->CreateCompletionQueue(kPairs * (options.send_depth + options.receive_depth));
+    ASSERT_TRUE(completions.ok());
+    ends[side].completions = *std::move(completions);
+    for (int i = 0; i < kPairs; ++i) {
+      OpenQueuePair(&ends[side], options);
+      pairs[side].push_back(std::move(ends[side].queue_pair));
+    }
+  }
+  std::swap(a_, ends[0]);
+  std::swap(b_, ends[1]);
+  for (int i = 0; i < kPairs; ++i) {
+    ASSERT_TRUE(pairs[0][i]->Connect(pairs[1][i]->LocalAddress()).ok());
+    ASSERT_TRUE(pairs[1][i]->Connect(pairs[0][i]->LocalAddress()).ok());
+  }
+  for (uint64_t round = 0; round < 20; ++round) {
+    for (int i = 0; i < kPairs; ++i) {
+      const SendWork work = Write(round, 0, static_cast<uint64_t>(i) * 100, 100);
+      ASSERT_TRUE(pairs[0][i]->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+    }
+  }
+  ASSERT_TRUE(UntilDone(a_, 20 * kPairs));
+  for (int i = 0; i < kPairs; ++i) {
+    uint64_t next = 0;
+    for (const Completion& completion : a_.done) {
+      if (completion.queue_pair != pairs[0][i]->number()) continue;
+      EXPECT_EQ(completion.status, CompletionStatus::kOk);
+      EXPECT_EQ(completion.id, next++);
+    }
+    EXPECT_EQ(next, 20u);
+  }
+  // One breaks; the others do not notice.
+  pairs[0][0]->Break();
+  const SendWork work = Write(7, 0, 0, 100);
+  ASSERT_TRUE(pairs[0][1]->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+  ASSERT_TRUE(UntilDone(a_, 20 * kPairs + 1));
+  EXPECT_EQ(a_.done.back().status, CompletionStatus::kOk);
+}
+
+bool Readable(int fd, int timeout_ms) {
+  pollfd one = {fd, POLLIN, 0};
+  return poll(&one, 1, timeout_ms) == 1;
+}
+
+TEST_P(NicContractTest, ArmedQueueWakesItsSleeper) {
+  if (!GetParam().sleeps) GTEST_SKIP() << "its time is virtual";
+  OpenBoth();
+  PostReceives(&b_, 2);
+  ExpectStatus(Write(1, 0, 0, 1), CompletionStatus::kOk);  // Both are connected.
+  LetPass(absl::Milliseconds(5));
+  ASSERT_TRUE(b_.completions->Arm().ok());
+  PollOnce(&b_);
+  ASSERT_TRUE(b_.done.empty());
+  EXPECT_FALSE(Readable(b_.completions->event_fd(), 20)) << "nothing has happened";
+  SendWork work = Write(2, 0, 0, 1);
+  work.op = SendOp::kWriteWithImmediate;
+  ASSERT_TRUE(Post(&a_, work).ok());
+  EXPECT_TRUE(Readable(b_.completions->event_fd(), 5000));
+  ASSERT_TRUE(UntilDone(b_, 1));
+  // Completions that are there already, and such as its own thread makes.
+  b_.queue_pair->Break();
+  ASSERT_TRUE(b_.completions->Arm().ok());
+  EXPECT_TRUE(Readable(b_.completions->event_fd(), 5000));
+  ASSERT_TRUE(UntilDone(b_, 2));
+  ASSERT_TRUE(b_.completions->Arm().ok());
+  PollOnce(&b_);
+  EXPECT_FALSE(Readable(b_.completions->event_fd(), 20));
+}
+
+TEST_P(NicContractTest, SleeperLearnsThatItsPeerDoesNotAnswer) {
+  if (!GetParam().sleeps) GTEST_SKIP() << "its time is virtual";
+  a_ = OpenEnd(pair_->first(), ImpatientOptions());
+  b_ = OpenEnd(pair_->second(), Options());
+  ASSERT_TRUE(a_.queue_pair->Connect(b_.queue_pair->LocalAddress()).ok());
+  ASSERT_TRUE(Post(&a_, Write(1, 0, 0, 1)).ok());
+  // Nobody polls b. It takes a few wake-ups; each must come by itself.
+  for (int i = 0; i < 1000 && a_.done.empty(); ++i) {
+    ASSERT_TRUE(a_.completions->Arm().ok());
+    PollOnce(&a_);
+    if (!a_.done.empty()) break;
+    ASSERT_TRUE(Readable(a_.completions->event_fd(), 5000));
+  }
+  ASSERT_EQ(a_.done.size(), 1u);
+  EXPECT_EQ(a_.done[0].status, CompletionStatus::kRetryExceeded);
+}
+
+// Sleeps until there are completions, and takes them.
+size_t SleepAndPoll(CompletionQueue* completions, absl::Span<Completion> out) {
+  for (;;) {
+    absl::StatusOr<size_t> polled = completions->Poll(out);
+    if (!polled.ok() || *polled > 0) return polled.ok() ? *polled : 0;
+    if (!completions->Arm().ok()) return 0;
+    polled = completions->Poll(out);
+    if (!polled.ok() || *polled > 0) return polled.ok() ? *polled : 0;
+    if (!Readable(completions->event_fd(), 10000)) return 0;
+  }
+}
+
+TEST_P(NicContractTest, NoWakeUpIsLostBetweenTwoThreads) {
+  if (!GetParam().threads || !GetParam().sleeps) GTEST_SKIP() << "its time is virtual";
+  OpenBoth();
+  constexpr int kRounds = 3000;
+  const auto play = [&](NicEnd* self, NicEnd* other, bool first) {
+    for (int i = 0; i < 4; ++i) PostReceives(self, 1);
+    const Entry piece = self->Piece(0, 8);
+    SendWork ball;
+    ball.op = SendOp::kWriteWithImmediate;
+    ball.entries = absl::MakeConstSpan(&piece, 1);
+    ball.remote_address = other->At(0);
+    ball.remote_key = other->region->remote_key();
+    int received = 0;
+    if (first) {
+      ASSERT_TRUE(Post(self, ball).ok());
+    }
+    while (received < kRounds) {
+      Completion batch[8];
+      const size_t polled = SleepAndPoll(self->completions.get(), absl::MakeSpan(batch));
+      ASSERT_GT(polled, 0u) << "asleep for ever after " << received;
+      for (size_t i = 0; i < polled; ++i) {
+        ASSERT_EQ(batch[i].status, CompletionStatus::kOk);
+        if (batch[i].op != CompletionOp::kReceiveWriteImmediate) continue;
+        PostReceives(self, 1);
+        if (!first || received + 1 < kRounds) {
+          ASSERT_TRUE(Post(self, ball).ok());
+        }
+        ++received;
+      }
+    }
+  };
+  std::thread second([&] { play(&b_, &a_, false); });
+  play(&a_, &b_, true);
+  second.join();
+}
+
+TEST_P(NicContractTest, ThreadsWithQueuesOfTheirOwnDoNotDisturbEachOther) {
+  if (!GetParam().threads) GTEST_SKIP() << "it lives on one thread";
+  // Each thread has both ends of a connection, made from the same two NICs, and
+  // registers and deregisters all the while.
+  const auto live = [&](uint8_t value) {
+    NicEnd from = OpenEnd(pair_->first(), Options());
+    NicEnd to = OpenEnd(pair_->second(), Options());
+    Connect(&from, &to);
+    memset(from.memory.data(), value, from.memory.size());
+    for (uint64_t i = 0; i < 300; ++i) {
+      std::vector<uint8_t> fresh(5000);
+      auto region = to.nic->RegisterRegion(fresh.data(), fresh.size(), kRemoteWrite);
+      ASSERT_TRUE(region.ok());
+      const Entry piece = from.Piece(0, fresh.size());
+      SendWork work;
+      work.id = i;
+      work.entries = absl::MakeConstSpan(&piece, 1);
+      work.remote_address = (*region)->address();
+      work.remote_key = (*region)->remote_key();
+      ASSERT_TRUE(Post(&from, work).ok());
+      const absl::Time end = absl::Now() + GetParam().patience;
+      while (from.done.size() <= i && absl::Now() < end) {
+        PollOnce(&from);
+        PollOnce(&to);
+        if (from.done.size() <= i) std::this_thread::yield();
+      }
+      ASSERT_GT(from.done.size(), i);
+      ASSERT_EQ(from.done[i].status, CompletionStatus::kOk);
+      ASSERT_EQ(fresh.front(), value);
+      ASSERT_EQ(fresh.back(), value);
+    }
+    from.queue_pair.reset();
+    to.queue_pair.reset();
+  };
+  std::thread other([&] { live(1); });
+  live(2);
+  other.join();
+}
+
+}  // namespace
+}  // namespace tryst
