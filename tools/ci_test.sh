@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# How .ci/run adds up what its lanes say, with a ./run and a bazel that only talk.
+set -euo pipefail
+ci=$(readlink -f .ci/run)
+cd "$TEST_TMPDIR"
+mkdir -p tree/.ci bin
+cp "$ci" tree/.ci/run
+printf '#!/bin/sh\nexit 0\n' >bin/bazel
+printf '#!/bin/sh\necho x86_64\n' >bin/uname
+chmod +x bin/*
+failed=0
+expect() { # WHAT CODE LAST_LINE, with ./run's body on stdin: its arguments are in $*.
+  local code=0 out
+  { echo '#!/bin/bash'; cat; } >tree/run
+  chmod +x tree/run
+  out=$(cd / && PATH="$TEST_TMPDIR/bin:$PATH" "$TEST_TMPDIR/tree/.ci/run" 2>&1 </dev/null) || code=$?
+  if [[ $code != "$2" || $(tail -n 1 <<<"$out") != "$3" ]]; then
+    echo "$1: exit $code, wanted $2; last line wanted '$3'; in:"
+    echo "$out"
+    failed=1
+  fi
+  if [[ $(grep -cxE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped' <<<"$out") != 1 ]]; then
+    echo "$1: more than one closing line, or none"
+    failed=1
+  fi
+}
+
+expect "all green" 0 "41 passed, 0 failed, 4 skipped" <<'END'
+[[ $1 == test ]] && echo "10 passed, 0 failed, 1 skipped"
+exit 0
+END
+expect "one lane fails" 1 "37 passed, 3 failed, 4 skipped" <<'END'
+[[ $1 == lint ]] && exit 0
+[[ $* == "test --tsan" ]] && { echo "6 passed, 3 failed, 1 skipped"; exit 1; }
+echo "10 passed, 0 failed, 1 skipped"
+END
+expect "a lane dies before its closing line" 1 "31 passed, 1 failed, 0 skipped" <<'END'
+[[ $* == "test --asan" ]] && kill -9 $$
+[[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
+exit 0
+END
+expect "a lane that says it is green and exits otherwise" 1 "40 passed, 1 failed, 0 skipped" <<'END'
+[[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
+[[ $1 == test ]]
+END
+expect "only the last closing line of a lane counts" 0 "41 passed, 0 failed, 0 skipped" <<'END'
+[[ $1 == test ]] && printf '%s\n' "7 passed, 7 failed, 7 skipped" "10 passed, 0 failed, 0 skipped"
+exit 0
+END
+export CI_MINUTES=0
+expect "no time" 1 "0 passed, 5 failed, 0 skipped" <<<'exit 0'
+exit $failed
