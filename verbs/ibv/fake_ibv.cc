@@ -116,8 +116,8 @@ struct FakeIbvEntry {
       *refused = work;
       return owner->Failing("ibv_post_recv");
     }
+    // Flushed by the next break, and not before: as Soft-RoCE does it.
     for (; work != nullptr; work = work->next) fake->receives.push_back(work->wr_id);
-    if (pair->state == IBV_QPS_ERR) owner->Flush(fake);
     return 0;
   }
 

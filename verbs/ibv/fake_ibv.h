@@ -17,8 +17,9 @@ namespace tryst {
 
 // A libibverbs of our own, for tests: devices with any attributes, works that complete
 // when and as the test says, and every call failing on request in the convention of
-// the real one. Like Soft-RoCE, and unlike most hardware, it leaves a destroyed queue
-// pair's completions in their queue. Single-threaded.
+// the real one. It has Soft-RoCE's ways where those are harder to live with than the
+// hardware's: a destroyed queue pair's completions stay in their queue, and receives
+// posted after a break are flushed only by another. Single-threaded.
 class FakeIbv {
  public:
   struct Port {

@@ -521,6 +521,7 @@ TEST_F(IbvQueuePairTest, AFailedWorkBreaksThePairAndTheFirstCauseIsKept) {
   EXPECT_EQ(rest[0].id, 2u);
   EXPECT_EQ(rest[0].status, CompletionStatus::kFlushed);
   EXPECT_EQ(pair_->state(), QueuePairState::kDrained);
+  EXPECT_EQ(pair_->send_room(), 4u);
   EXPECT_THAT(std::string(Post({Write(3)}).message()), HasSubstr("retries exceeded"));
 }
 

@@ -106,9 +106,7 @@ ibv_sge* FillEntries(absl::Span<const Entry> from, ibv_sge* to) {
 }  // namespace
 
 WorkLedger::WorkLedger(uint32_t depth)
-    : depth_(depth),
-      mask_(RoundUpToPowerOfTwo(depth + 1) - 1),
-      ids_(static_cast<size_t>(mask_) + 1) {}
+    : depth_(depth), mask_(RoundUpToPowerOfTwo(depth) - 1), ids_(static_cast<size_t>(mask_) + 1) {}
 
 absl::StatusOr<std::unique_ptr<QueuePair>> IbvQueuePair::Create(IbvDevice* device,
                                                                 const QueuePairOptions& wanted,
@@ -186,7 +184,8 @@ IbvQueuePair::~IbvQueuePair() {
 }
 
 QueuePairState IbvQueuePair::state() const {
-  const bool back = marked_ && sends_.outstanding() == 0 && receives_.outstanding() == 0;
+  const bool back =
+      marked_ && receive_flushed_ && sends_.outstanding() == 0 && receives_.outstanding() == 0;
   return back ? QueuePairState::kDrained : state_;
 }
 
@@ -371,51 +370,54 @@ void IbvQueuePair::StartBreak(absl::Status cause) {
   if (state_ == QueuePairState::kBroken) return;
   state_ = QueuePairState::kBroken;
   cause_ = std::move(cause);
-  ibv_qp_attr attributes = {};
-  attributes.qp_state = IBV_QPS_ERR;
-  const absl::Status status = FromReturned(
-      device_->calls().modify_qp(pair_, &attributes, IBV_QP_STATE), "ibv_modify_qp to ERR");
-  if (!status.ok()) {
+  absl::Status status = ToError();
+  if (status.ok()) status = PostMarkers();
+  // Soft-RoCE looks for receives to flush only when it is told to break.
+  if (status.ok()) status = ToError();
+  marked_ = status.ok();
+  if (!marked_) {
     TRYST_LOG(Error) << "queue pair " << number() << " will drain only when destroyed: " << status;
-    return;
   }
-  PostMarkers();
 }
 
-void IbvQueuePair::PostMarkers() {
+absl::Status IbvQueuePair::ToError() {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  return FromReturned(device_->calls().modify_qp(pair_, &attributes, IBV_QP_STATE),
+                      "ibv_modify_qp to ERR");
+}
+
+absl::Status IbvQueuePair::PostMarkers() {
   ibv_recv_wr receive = {};
-  receive.wr_id = VerbsId(kReceiveBit | kMarkerBit, receives_.next());
+  receive.wr_id = VerbsId(kReceiveBit | kMarkerBit, 0);
   ibv_recv_wr* refused_receive = nullptr;
-  absl::Status status =
+  const absl::Status status =
       FromReturned(ibv_post_recv(pair_, &receive, &refused_receive), "ibv_post_recv of a marker");
-  if (status.ok()) {
-    receives_.Post(1);
-    ibv_send_wr send = {};
-    send.wr_id = VerbsId(kMarkerBit, sends_.next());
-    send.opcode = IBV_WR_SEND;
-    send.send_flags = IBV_SEND_SIGNALED;
-    ibv_send_wr* refused_send = nullptr;
-    status = FromReturned(ibv_post_send(pair_, &send, &refused_send), "ibv_post_send of a marker");
-  }
-  if (!status.ok()) {
-    TRYST_LOG(Error) << "queue pair " << number() << " will drain only when destroyed: " << status;
-    return;
-  }
-  sends_.Post(1);
-  marked_ = true;
+  if (!status.ok()) return status;
+  ibv_send_wr send = {};
+  send.wr_id = VerbsId(kMarkerBit, 0);
+  send.opcode = IBV_WR_SEND;
+  send.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* refused_send = nullptr;
+  return FromReturned(ibv_post_send(pair_, &send, &refused_send), "ibv_post_send of a marker");
 }
 
 bool IbvQueuePair::OnCompletion(const ibv_wc& work, Completion* out) {
   const uint32_t sequence = static_cast<uint32_t>(work.wr_id);
-  WorkLedger& ledger = (work.wr_id & kReceiveBit) != 0 ? receives_ : sends_;
+  const bool receive = (work.wr_id & kReceiveBit) != 0;
+  WorkLedger& ledger = receive ? receives_ : sends_;
+  if (ABSL_PREDICT_FALSE((work.wr_id & kMarkerBit) != 0)) {
+    ledger.RetireAll();
+    receive_flushed_ |= receive;
+    return false;
+  }
   out->id = ledger.id(sequence);
   if (ABSL_PREDICT_FALSE(!ledger.Retire(sequence))) {
     TRYST_LOG(Error) << "queue pair " << number() << ": a completion of nothing outstanding";
     return false;
   }
-  if (ABSL_PREDICT_FALSE((work.wr_id & kMarkerBit) != 0)) return false;
   out->status = FromWorkStatus(work.status);
-  out->queue_pair = pair_->qp_num;
+  out->queue_pair = local_.number;
   out->vendor_error = work.vendor_err;
   if (ABSL_PREDICT_FALSE(work.status != IBV_WC_SUCCESS)) {
     // Nothing but the id and the status is defined now.
@@ -423,13 +425,14 @@ bool IbvQueuePair::OnCompletion(const ibv_wc& work, Completion* out) {
     out->has_immediate = false;
     out->immediate = 0;
     out->bytes = 0;
+    receive_flushed_ |= receive && work.status == IBV_WC_WR_FLUSH_ERR;
     StartBreak(StatusOfWork(work.status, work.vendor_err, number()));
     return true;
   }
   out->op = OpOf(work);
   out->has_immediate = (work.wc_flags & IBV_WC_WITH_IMM) != 0;
   out->immediate = out->has_immediate ? ntohl(work.imm_data) : 0;
-  out->bytes = &ledger == &receives_ ? work.byte_len : 0;
+  out->bytes = receive ? work.byte_len : 0;
   return true;
 }
 

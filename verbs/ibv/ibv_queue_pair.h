@@ -25,10 +25,10 @@ namespace tryst {
 // ones before it.
 class WorkLedger {
  public:
-  explicit WorkLedger(uint32_t depth);  // Holds `depth` works and a marker.
+  explicit WorkLedger(uint32_t depth);
 
   uint32_t outstanding() const { return next_ - oldest_; }
-  uint32_t room() const { return outstanding() >= depth_ ? 0 : depth_ - outstanding(); }
+  uint32_t room() const { return depth_ - outstanding(); }
   uint32_t next() const { return next_; }
   uint64_t& id(uint32_t sequence) { return ids_[sequence & mask_]; }
   void Post(uint32_t count) { next_ += count; }
@@ -38,6 +38,8 @@ class WorkLedger {
     oldest_ = sequence + 1;
     return true;
   }
+  // The marker is back, and everything before it.
+  void RetireAll() { oldest_ = next_; }
 
  private:
   const uint32_t depth_;
@@ -48,9 +50,10 @@ class WorkLedger {
 };
 
 // How it knows that it has drained: unsignaled works that had succeeded before the
-// break leave no trace, so after the break one marker is posted to each queue. It can
-// only be flushed, and in order: when both are back, everything before them is, and by
-// PCIe's ordering every byte that came before their completions has landed.
+// break leave no trace, and a queue without works has nothing to flush; so after the
+// break one marker is posted to each queue. It can only be flushed, and in order: what
+// is back after it shows that every work before is, and, by PCIe's ordering, that every
+// byte of the peer's that came before it has landed.
 class IbvQueuePair final : public QueuePair {
  public:
   static constexpr uint32_t kMaxSlot = (1u << 16) - 1;
@@ -97,7 +100,8 @@ class IbvQueuePair final : public QueuePair {
   void FillBatch(absl::Span<const SendWork> works);
   absl::Status OnRefused(int returned, absl::string_view call, size_t posted);
   void StartBreak(absl::Status cause);
-  void PostMarkers();
+  absl::Status ToError();
+  absl::Status PostMarkers();
 
   IbvDevice* const device_;
   IbvCompletionQueue* const completions_;
@@ -110,6 +114,7 @@ class IbvQueuePair final : public QueuePair {
 
   QueuePairState state_ = QueuePairState::kReset;  // Never kDrained: see state().
   bool marked_ = false;                            // The markers are posted.
+  bool receive_flushed_ = false;                   // The first, or the marker, is back.
   absl::Status cause_;                             // What broke it first.
   WorkLedger sends_;
   WorkLedger receives_;
