@@ -205,6 +205,7 @@ void Stream::OnEnds() {
 }
 
 void Stream::Send(std::shared_ptr<const Outcome> outcome, uint64_t offset) {
+  if (outcome->header.code() != 0) offset = 0;  // It failed after all.
   if (offset > outcome->tensor.bytes()) {
     return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "offset beyond the tensor"));
   }

@@ -1,0 +1,153 @@
+#ifndef TRYST_CHANNEL_CHANNEL_POOL_H_
+#define TRYST_CHANNEL_CHANNEL_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "channel/bootstrap.h"
+#include "channel/channel.h"
+#include "channel/poller.h"
+#include "channel/rdma/fetch_channel.h"
+#include "channel/rdma/landing_pool.h"
+#include "channel/rdma/queue_hub.h"
+#include "channel/rdma/serve_channel.h"
+#include "rendezvous/tensor_fetcher.h"
+#include "rendezvous/tensor_source.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+// A NIC that peers may be reached by.
+struct NicPath {
+  std::string path;  // "rdma/soft", "rdma/ibv": both ends must have one of that name.
+  std::shared_ptr<Nic> nic;
+};
+
+struct ChannelPoolOptions {
+  std::string self;          // "/job:worker/replica:0/task:1"
+  uint64_t incarnation = 0;  // Not 0.
+  LinkOptions link;
+  uint64_t eager_bytes = 8192;
+  uint64_t stripe_bytes = 1 << 20;
+  uint64_t landing_bytes = 256 << 10;
+  uint64_t landing_cap_bytes = 1 << 30;  // Per NIC.
+  uint32_t completion_depth = 16384;     // Per NIC: bounds how many links it carries.
+  uint32_t max_consumers = 4096;         // That may be connected to us.
+  int64_t retain_ms = 60'000;
+  int64_t heartbeat_ms = 250;
+  int64_t silence_ms = 900;
+  uint64_t seed = 1;
+};
+
+// Which way to which peer: opens a channel when a peer is first asked for something, by
+// the first of its paths that both ends have, and moves on to the next when the peer
+// says that it has no such path; the last resort is the fallback, which every peer has.
+// Answers the hellos of peers that fetch from us.
+//
+// Thread-safe, but for construction, Open(), and destruction.
+class ChannelPool final : public TensorFetcher, public HelloHandler {
+ public:
+  // Makes the channel to a peer that always works. May be null: then there is none.
+  using FallbackFactory = std::function<std::unique_ptr<Channel>(const std::string& peer)>;
+
+  // `source` is asked for what peers fetch from us. All pointers outlive the pool.
+  ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* source,
+              std::vector<NicPath> paths, FallbackFactory fallback, ChannelPoolOptions options);
+  ~ChannelPool() override;  // REQUIRES: drained, or never opened.
+
+  // Opens the NICs' queues. Call before anything else, with the poller not yet started.
+  absl::Status Open();
+
+  // Ends everything with `why`; what comes later fails with it. Idempotent.
+  void Close(const absl::Status& why);
+  // REQUIRES: closed; on the poller thread. True once no NIC can touch memory for us.
+  bool Drained();
+  // Close(), and waits, on a thread other than the poller's, which must be running.
+  // kDeadlineExceeded when something has not drained by then; it must not be destroyed.
+  absl::Status Stop(const absl::Status& why, absl::Duration timeout);
+
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn done) override;
+  void AbortStep(int64_t step_id, const absl::Status& status) override;
+  void CleanupStep(int64_t step_id) override;
+
+  void OnHello(const Hello& hello, HelloDone done) override;
+
+  // ---- What is going on; waits for the poller thread, which must be running ----
+  // Which path leads to `peer`, which were turned down, and why. All peers when empty.
+  std::string Explain(const std::string& peer);
+  FetchCounters fetch_counters();
+  ServeCounters serve_counters();
+  // Bytes that peers may write, over all NICs: now, and the sum of the highest ever. Does
+  // not wait.
+  std::pair<uint64_t, uint64_t> PinnedBytes() const;
+
+ private:
+  class FetchTask;
+  struct Rail;
+  struct Peer;
+  struct MaintenanceTimer final : PollerTimer {
+    explicit MaintenanceTimer(ChannelPool* pool) : pool(pool) {}
+    void OnTimer() override { pool->Maintain(); }
+    ChannelPool* const pool;
+  };
+  struct RoomTask final : PollerTask {
+    void RunOnPoller() override;
+    ChannelPool* pool = nullptr;
+    std::atomic<bool> posted{false};
+  };
+
+  // Poller thread.
+  void StartFetch(FetchTask* task);
+  Peer* PeerOf(absl::string_view worker);
+  Channel* Route(Peer* peer);
+  void AnswerHello(const Hello& hello, HelloDone done);
+  void OnRoom();
+  void Maintain();
+  std::string ExplainPeer(const Peer& peer) const;
+
+  FetchTask* TakeTask();
+  void GiveTask(FetchTask* task);
+
+  // Constant after Open().
+  Poller* const poller_;
+  Bootstrap* const bootstrap_;
+  TensorSource* const source_;
+  const FallbackFactory fallback_;
+  const ChannelPoolOptions options_;
+  std::vector<std::unique_ptr<Rail>> rails_;
+  bool open_ = false;
+
+  Mutex mu_;
+  std::vector<std::unique_ptr<FetchTask>> tasks_ ABSL_GUARDED_BY(mu_);
+  std::vector<FetchTask*> free_tasks_ ABSL_GUARDED_BY(mu_);
+
+  // Poller thread only.
+  absl::flat_hash_map<std::string, std::unique_ptr<Peer>> peers_;
+  std::vector<Peer*> peers_in_order_;
+  size_t room_first_ = 0;  // Who is asked first next time.
+  std::vector<std::unique_ptr<ServeChannel>> serving_;
+  std::vector<std::unique_ptr<ServeChannel>> closing_;
+  MaintenanceTimer maintenance_{this};
+  RoomTask room_task_;
+  std::mt19937_64 random_;
+  uint64_t next_session_ = 0;
+  bool closed_ = false;
+  absl::Status close_status_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_CHANNEL_POOL_H_

@@ -1,0 +1,201 @@
+#ifndef TRYST_CHANNEL_RDMA_FETCH_CHANNEL_H_
+#define TRYST_CHANNEL_RDMA_FETCH_CHANNEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "channel/bootstrap.h"
+#include "channel/channel.h"
+#include "channel/poller.h"
+#include "channel/rdma/fetch_op.h"
+#include "channel/rdma/landing_pool.h"
+#include "channel/rdma/message_link.h"
+#include "channel/rdma/queue_hub.h"
+
+namespace tryst {
+
+struct FetchChannelOptions {
+  LinkOptions link;
+  uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.
+  std::string path;                    // As in Hello: "rdma/soft".
+  std::string self;                    // Our worker name.
+  uint64_t self_incarnation = 0;
+  std::string peer;   // The producer's worker name.
+  uint64_t seed = 1;  // Of the jitter.
+  int64_t hello_timeout_ms = 5000;
+  int64_t backoff_ms = 10;  // First pause between attempts; doubles.
+  int64_t backoff_ms_most = 1000;
+  int64_t heartbeat_ms = 250;  // While something is asked for and nothing comes.
+  int64_t silence_ms = 900;    // Then the link is taken for broken.
+};
+
+struct FetchCounters {
+  uint64_t fetches = 0;
+  uint64_t ended_ok = 0;
+  uint64_t ended_failed = 0;
+  uint64_t bytes = 0;
+  uint64_t cancels_sent = 0;
+  uint64_t epochs = 0;  // Connections made.
+  uint64_t breaks = 0;
+  uint64_t replays = 0;
+  uint64_t digests_wrong = 0;
+  uint64_t ghosts = 0;  // Words for a slot that had moved on.
+
+  FetchCounters& operator+=(const FetchCounters& other);
+};
+
+// The consumer's end of an rdma channel. Keeps a link to the producer while somebody
+// waits: connects when first asked, replaces a broken link under a new epoch and asks
+// again for what has not landed, for as long as there is anything to wait for.
+//
+// Owns every destination from the request until the producer's last word on its slot,
+// or until the queue pair that could write it has drained.
+class FetchChannel final : public Channel,
+                           public FetchOpOwner,
+                           private MessageLink::Owner,
+                           private PollerFlush {
+ public:
+  FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
+               FetchChannelOptions options);
+  ~FetchChannel() override;
+
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void AbortStep(int64_t step_id, const absl::Status& why) override;
+  void Close(absl::Status why) override;
+  bool Drained() const override;
+  std::string Explain() const override;
+
+  // Landing room came back.
+  void OnRoom();
+  const FetchCounters& counters() const { return counters_; }
+  // The cause of the last failed attempt to connect; OK while there is a link.
+  const absl::Status& connect_status() const { return connect_status_; }
+  bool connected() const { return state_ == State::kOpen; }
+  size_t waiting() const { return live_; }
+
+ private:
+  // What the connection waits for.
+  enum class State : uint8_t {
+    kIdle,      // For a first fetch.
+    kHello,     // For the peer's answer.
+    kOpen,      // For nothing.
+    kDraining,  // For works of a broken link to come back.
+    kBackoff,   // For the pause before the next attempt.
+    kClosed,
+  };
+  struct KeyEntry {
+    uint32_t id = 0;
+    uint32_t epoch = 0;       // In which the peer was told the id.
+    uint64_t bytes_last = 0;  // What it was last time; 0: not seen.
+  };
+  // A timer that calls a member.
+  struct MemberTimer final : PollerTimer {
+    using Method = void (FetchChannel::*)();
+    MemberTimer(FetchChannel* channel, Method method) : channel(channel), method(method) {}
+    void OnTimer() override { (channel->*method)(); }
+    FetchChannel* const channel;
+    const Method method;
+  };
+
+  // Connection (fetch_connection.cc).
+  void Connect();
+  void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
+  absl::Status UseAnswer(const Hello& answer);
+  void RetryLater(const absl::Status& why);
+  void OnBackoffOver();
+  void OnHeartbeat();
+  void OnBroken(const absl::Status& why) override;
+  void OnDrained() override;
+  void EndAsked(const absl::Status& why);
+  void ReplayAsked();
+
+  // Sending.
+  void OnFlush() override;
+  bool SendRequest(FetchOp* op);
+  bool SendRecord(const wire::Record& record);
+  bool SendKey(KeyEntry* entry, const TensorKey& key);
+  KeyEntry* Intern(const TensorKey& key);
+  void ChooseDestination(FetchOp* op);
+  bool GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what);
+  void WaitForRoom(FetchOp* op);
+  void DropDestination(FetchOp* op);
+  void EndWaitingCharge(FetchOp* op);
+  bool TakeSlot(FetchOp* op);
+  void SendSoon(FetchOp* op);
+
+  // Receiving.
+  absl::Status OnRecord(const wire::Record& record) override;
+  absl::Status OnTensorPart(uint16_t slot, uint16_t generation) override;
+  void OnAccepted() override {}
+  void OnWritesDone() override {}
+  absl::Status OnTensor(FetchOp* op, const wire::Record& record);
+  absl::Status OnLanded(FetchOp* op, const wire::Record& record);
+  absl::Status OnNeedDestination(FetchOp* op, const wire::Record& record);
+  void OnFailed(FetchOp* op, const wire::Record& record);
+  absl::Status TakeLanded(FetchOp* op);
+  void LeaveIfOver(FetchOp* op);
+  absl::Status CheckAgainstDestination(const FetchOp& op, const wire::TensorMeta& meta,
+                                       const TensorShape& shape) const;
+
+  // Ending.
+  void Complete(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
+  void EndEarly(FetchOp* op, const absl::Status& why);
+  void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
+  void LastWord(FetchOp* op);
+  void FreeIfDone(FetchOp* op);
+  void Flush() override;  // Delivers what waits for it.
+  void OnOpCancelled(FetchOp* op) override;
+  void OnOpDeadline(FetchOp* op) override;
+  void OnOpDelivered(FetchOp* op) override;
+  FetchOp* TakeOp();
+  int64_t now_ns() const { return hub_->poller()->now_ns(); }
+
+  // Constant after construction.
+  QueueHub* const hub_;
+  LandingPool* const landings_;
+  Bootstrap* const bootstrap_;
+  const FetchChannelOptions options_;
+
+  // Poller thread only.
+  State state_ = State::kIdle;
+  std::unique_ptr<MessageLink> link_;
+  std::mt19937_64 random_;
+  uint64_t epoch_ = 0;
+  uint64_t peer_incarnation_ = 0;  // 0: never met.
+  uint64_t peer_session_ = 0;
+  int hellos_out_ = 0;
+  bool tell_replayed_ = false;  // The replays are in the send line; this follows them.
+  int64_t backoff_ms_ = 0;
+  int64_t state_since_ns_ = 0;
+  int64_t waiting_since_ns_ = 0;  // Since when somebody waits.
+  bool ping_due_ = false;
+  absl::Status connect_status_;
+  absl::Status close_status_;
+  MemberTimer backoff_timer_;
+  MemberTimer heartbeat_timer_;
+
+  std::deque<FetchOp> ops_;  // All there ever were; addresses stay.
+  std::vector<FetchOp*> free_;
+  size_t live_ = 0;              // Not in free_.
+  std::vector<FetchOp*> slots_;  // By slot; null: free.
+  std::vector<uint16_t> generations_;
+  std::vector<uint16_t> free_slots_;
+  FetchLine queued_;       // kQueued, without a slot.
+  FetchLine send_line_;    // With a slot and something to say.
+  FetchLine room_line_;    // kWaitingRoom.
+  FetchLine undelivered_;  // The executor had no room.
+  absl::flat_hash_map<TensorKey, KeyEntry> keys_;
+  std::vector<TensorKey> key_of_id_;
+  uint32_t next_key_id_ = 0;
+  uint64_t next_order_ = 0;
+  FetchCounters counters_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_FETCH_CHANNEL_H_

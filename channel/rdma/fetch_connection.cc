@@ -1,0 +1,271 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "channel/rdma/fetch_channel.h"
+
+// The connection of a FetchChannel: hello, epochs, breaks, replays, heartbeats.
+namespace tryst {
+
+FetchCounters& FetchCounters::operator+=(const FetchCounters& other) {
+  fetches += other.fetches;
+  ended_ok += other.ended_ok;
+  ended_failed += other.ended_failed;
+  bytes += other.bytes;
+  cancels_sent += other.cancels_sent;
+  epochs += other.epochs;
+  breaks += other.breaks;
+  replays += other.replays;
+  digests_wrong += other.digests_wrong;
+  ghosts += other.ghosts;
+  return *this;
+}
+
+FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
+                           FetchChannelOptions options)
+    : hub_(hub),
+      landings_(landings),
+      bootstrap_(bootstrap),
+      options_(std::move(options)),
+      random_(options_.seed),
+      backoff_timer_(this, &FetchChannel::OnBackoffOver),
+      heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
+  slots_.resize(options_.link.slots);
+  generations_.resize(options_.link.slots);
+  for (uint32_t slot = options_.link.slots; slot-- > 0;) {
+    free_slots_.push_back(static_cast<uint16_t>(slot));
+  }
+  state_since_ns_ = now_ns();
+}
+
+FetchChannel::~FetchChannel() {
+  TRYST_CHECK(Drained()) << Explain();
+  hub_->poller()->ForgetFlush(this);
+}
+
+void FetchChannel::Connect() {
+  state_ = State::kHello;
+  state_since_ns_ = now_ns();
+  ++epoch_;
+  auto link = MessageLink::Create(hub_, options_.link, static_cast<uint32_t>(epoch_), this);
+  if (!link.ok()) return RetryLater(link.status());
+  link_ = *std::move(link);
+  Hello hello;
+  hello.worker = options_.self;
+  hello.incarnation = options_.self_incarnation;
+  hello.epoch = epoch_;
+  hello.path = options_.path;
+  link_->DescribeTo(&hello, 0);
+  ++hellos_out_;
+  bootstrap_->Exchange(
+      options_.peer, hello,
+      Deadline::After(hub_->poller()->clock(), absl::Milliseconds(options_.hello_timeout_ms)),
+      [this, epoch = epoch_](absl::StatusOr<Hello> answer) {
+        hub_->poller()->PostFn([this, epoch, answer = std::move(answer)]() mutable {
+          OnHelloAnswer(epoch, std::move(answer));
+        });
+      });
+}
+
+void FetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
+  --hellos_out_;
+  // Closed, or the NIC was lost and another epoch begun meanwhile.
+  if (state_ != State::kHello || epoch != epoch_) return;
+  absl::Status used = answer.status();
+  if (used.ok()) used = UseAnswer(*answer);
+  if (used.ok()) return;
+  // Its queue pairs may be known to the peer, but nothing was asked through them.
+  link_.reset();
+  RetryLater(used);
+}
+
+absl::Status FetchChannel::UseAnswer(const Hello& answer) {
+  if (answer.incarnation == 0 || answer.epoch != epoch_ || answer.path != options_.path) {
+    return absl::DataLossError("the peer answered another hello than ours");
+  }
+  auto parameters = wire::DecodeParameters(answer.parameters);
+  if (!parameters.ok()) return parameters.status();
+  const absl::Status connected = link_->Connect(answer);
+  if (!connected.ok()) return connected;
+
+  if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
+    EndAsked(absl::AbortedError(
+        absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x", options_.peer,
+                        peer_incarnation_, answer.incarnation)));
+  } else if (peer_session_ != 0 && parameters->session != peer_session_) {
+    EndAsked(absl::UnavailableError(
+        absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
+  }
+  peer_incarnation_ = answer.incarnation;
+  peer_session_ = parameters->session;
+  state_ = State::kOpen;
+  state_since_ns_ = now_ns();
+  connect_status_ = absl::OkStatus();
+  ++counters_.epochs;
+  ReplayAsked();
+  hub_->poller()->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
+  link_->FlushSoon();
+  return absl::OkStatus();
+}
+
+// What the old incarnation was asked can no longer be had from it.
+void FetchChannel::EndAsked(const absl::Status& why) {
+  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+    if (op != nullptr && op->asked_before) {
+      op->asked_before = false;
+      EndEarly(op, why);
+    }
+  }
+}
+
+void FetchChannel::ReplayAsked() {
+  tell_replayed_ = true;
+  // In the order in which they were asked for, which is the order of their turns at a key.
+  std::vector<FetchOp*> asked;
+  for (FetchOp* op : slots_) {
+    if (op != nullptr) asked.push_back(op);
+  }
+  std::sort(asked.begin(), asked.end(),
+            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
+  for (FetchOp* op : asked) {
+    op->send_request = true;
+    SendSoon(op);
+  }
+}
+
+void FetchChannel::RetryLater(const absl::Status& why) {
+  connect_status_ = why;
+  state_ = State::kBackoff;
+  state_since_ns_ = now_ns();
+  backoff_ms_ =
+      backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
+  // Jitter: between half of it and all of it, so that many consumers of one producer do
+  // not come back together.
+  const int64_t half_ns = backoff_ms_ * 500'000;
+  const int64_t pause_ns =
+      half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1));
+  hub_->poller()->SetTimer(&backoff_timer_, now_ns() + pause_ns);
+}
+
+void FetchChannel::OnBackoffOver() {
+  if (live_ > 0) return Connect();
+  state_ = State::kIdle;
+  state_since_ns_ = now_ns();
+}
+
+void FetchChannel::OnHeartbeat() {
+  if (state_ != State::kOpen || live_ == 0) return;
+  const int64_t since_ns = std::max(link_->last_heard_ns(), waiting_since_ns_);
+  const int64_t silent_ms = (now_ns() - since_ns) / 1'000'000;
+  if (silent_ms >= options_.silence_ms) {
+    return link_->Break(absl::UnavailableError(
+        absl::StrCat(options_.peer, " has been silent for ", silent_ms, " ms")));
+  }
+  if (silent_ms >= options_.heartbeat_ms / 2) {
+    ping_due_ = true;
+    link_->FlushSoon();
+  }
+  hub_->poller()->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
+}
+
+void FetchChannel::OnBroken(const absl::Status& why) {
+  ++counters_.breaks;
+  connect_status_ = why;
+  if (state_ != State::kClosed) {
+    TRYST_LOG(Warning) << options_.self << " lost its " << options_.path << " connection to "
+                       << options_.peer << " (epoch " << epoch_ << "): " << why.message();
+    state_ = State::kDraining;
+    state_since_ns_ = now_ns();
+  }
+  hub_->poller()->CancelTimer(&heartbeat_timer_);
+  ping_due_ = tell_replayed_ = false;
+  for (FetchOp* op : slots_) {
+    if (op == nullptr) continue;
+    if (op->state == FetchState::kWaitingRoom) room_line_.Remove(op);
+    if (op->in_send_line) {
+      send_line_.Remove(op);
+      op->in_send_line = false;
+    }
+    op->send_request = op->send_cancel = false;
+    op->parts_seen = 0;
+    if (op->state == FetchState::kQueued) continue;  // Never asked in this epoch.
+    op->state = FetchState::kFenced;
+    if (state_ == State::kClosed && !op->ending) {
+      op->ending = true;
+      op->end_status = close_status_;
+    }
+  }
+}
+
+void FetchChannel::OnDrained() {
+  link_.reset();
+  // No byte of the old epoch can land any more.
+  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+    if (op == nullptr || op->state != FetchState::kFenced) continue;
+    if (op->ending) {
+      DropDestination(op);
+      Report(op, op->end_status, Tensor(), false);
+      LastWord(op);
+      continue;
+    }
+    op->state = FetchState::kQueued;  // In its slot, to be asked for again.
+    op->asked_before = true;
+  }
+  if (state_ == State::kClosed) return;
+  if (live_ == 0) {
+    state_ = State::kIdle;
+    state_since_ns_ = now_ns();
+  } else if (backoff_ms_ == 0) {
+    backoff_ms_ = options_.backoff_ms;
+    Connect();
+  } else {
+    RetryLater(connect_status_);
+  }
+}
+
+void FetchChannel::Close(absl::Status why) {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  state_since_ns_ = now_ns();
+  close_status_ = std::move(why);
+  hub_->poller()->CancelTimer(&backoff_timer_);
+  hub_->poller()->CancelTimer(&heartbeat_timer_);
+  if (link_ != nullptr) link_->Break(close_status_);
+  for (FetchOp& op : ops_) EndEarly(&op, close_status_);
+}
+
+bool FetchChannel::Drained() const {
+  return state_ == State::kClosed && link_ == nullptr && hellos_out_ == 0 && live_ == 0;
+}
+
+std::string FetchChannel::Explain() const {
+  const char* state = "";
+  switch (state_) {
+    case State::kIdle:
+      state = "idle, connects at the next fetch";
+      break;
+    case State::kHello:
+      state = "waits for the answer to its hello";
+      break;
+    case State::kOpen:
+      state = "connected";
+      break;
+    case State::kDraining:
+      state = "drains a broken connection";
+      break;
+    case State::kBackoff:
+      state = "pauses before it connects again";
+      break;
+    case State::kClosed:
+      state = "closed";
+      break;
+  }
+  return absl::StrCat(options_.peer, " over ", options_.path, ": ", state, " since ",
+                      (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, ", ", live_,
+                      " fetches out",
+                      connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));
+}
+
+}  // namespace tryst

@@ -1,0 +1,48 @@
+#include "channel/rdma/fetch_op.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tryst {
+
+const char* FetchStateName(FetchState state) {
+  switch (state) {
+    case FetchState::kFree:
+      return "free";
+    case FetchState::kQueued:
+      return "waits for a slot or a connection";
+    case FetchState::kAsked:
+      return "waits for the peer's Send";
+    case FetchState::kWaitingRoom:
+      return "waits for landing room";
+    case FetchState::kParts:
+      return "waits for parts on other queue pairs";
+    case FetchState::kLeaving:
+      return "waits for the peer's last word after a cancel";
+    case FetchState::kFenced:
+      return "waits for a broken queue pair to drain";
+    case FetchState::kEnding:
+      return "waits for its callback";
+  }
+  return "unknown";
+}
+
+void FetchOp::Deliver() {
+  DoneFn run = std::move(done);
+  done = nullptr;
+  Args run_args = std::move(args);
+  args = Args();
+  std::move(run)(std::move(result_status), Args(), run_args, std::move(result), result_is_dead);
+}
+
+void FetchLine::Remove(FetchOp* op) {
+  auto at = std::find(line_.begin() + static_cast<ptrdiff_t>(head_), line_.end(), op);
+  if (at == line_.end()) return;
+  line_.erase(at);
+  if (head_ == line_.size()) {
+    line_.clear();
+    head_ = 0;
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,153 @@
+#ifndef TRYST_CHANNEL_RDMA_FETCH_OP_H_
+#define TRYST_CHANNEL_RDMA_FETCH_OP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "channel/poller.h"
+#include "channel/rdma/landing_pool.h"
+#include "channel/rdma/wire.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/tensor_key.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+// What a fetch waits for.
+enum class FetchState : uint8_t {
+  kFree,         // In the pool.
+  kQueued,       // For a slot, or for a connection.
+  kAsked,        // For the peer: it has the request and may write the destination.
+  kWaitingRoom,  // For landing room: the peer has the tensor and said how large it is.
+  kParts,        // For tensor immediates of other queue pairs: the peer's word is here.
+  kLeaving,      // For the answer to our CANCEL, the peer's last word on the slot.
+  kFenced,       // For the broken queue pair to drain; then as kQueued, or ended.
+  kEnding,       // For `done` to have run.
+};
+const char* FetchStateName(FetchState state);
+
+class FetchOp;
+
+// What ops call: their channel.
+class FetchOpOwner {
+ public:
+  virtual ~FetchOpOwner() = default;
+  virtual void OnOpCancelled(FetchOp* op) = 0;
+  virtual void OnOpDeadline(FetchOp* op) = 0;
+  virtual void OnOpDelivered(FetchOp* op) = 0;
+};
+
+// One fetch from Fetch() to `done`. A slot of a pool: it is not freed, only reused.
+// Poller thread only, but for Cancel() and Deliver().
+class FetchOp final : public PollerTimer {
+ public:
+  explicit FetchOp(FetchOpOwner* owner)
+      : owner_(owner), cancel_task_(this), delivered_task_(this) {}
+
+  // What the caller gave.
+  int64_t step = 0;
+  TensorKey key;
+  Args args;
+  DoneFn done;
+  int64_t started_ns = 0;
+
+  // Where it stands.
+  FetchState state = FetchState::kFree;
+  uint64_t order = 0;  // In which slots were taken: what the peer sees as the order of asking.
+  bool has_slot = false;
+  uint16_t slot = 0;
+  uint16_t generation = 0;
+  bool send_request = false;  // A request, or the second one, is to be sent.
+  bool send_cancel = false;
+  bool in_send_line = false;
+  bool asked_before = false;  // In an epoch that broke: the next request is a replay.
+  bool reported = false;      // `done` has its result, although the slot is not free yet.
+  bool delivered = false;     // `done` has run.
+  bool retried = false;       // The digest was wrong once.
+  uint16_t parts_seen = 0;
+  absl::Status end_status;  // kLeaving, kFenced with `ending`: what to report.
+  bool ending = false;
+  wire::TensorMeta meta;  // From the peer's word: kWaitingRoom, kParts.
+  uint8_t meta_flags = 0;
+  bool gone_seen = false;  // kLeaving: the answer is here, parts may be missing.
+
+  // The destination that the peer may write; none of these: it has none.
+  StorageRef landing;
+  std::unique_ptr<Region> region;  // Over args.destination.
+  uint64_t budget_bytes = 0;       // Taken for `region`.
+  uint64_t waiting_bytes = 0;      // Of landing or budget, what counts as lent for waiting.
+
+  // Cancellation: a token while registered.
+  Cancellation::Token cancel_token = Cancellation::kNoToken;
+  std::atomic<bool> cancel_posted{false};  // In the inbox: not to be reused until it has run.
+
+  // Result, from Finish to Deliver.
+  absl::Status result_status;
+  Tensor result;
+  bool result_is_dead = false;
+
+  // Any thread: asks the poller to end it early.
+  void Cancel(Poller* poller) {
+    if (!cancel_posted.exchange(true)) poller->Post(&cancel_task_);
+  }
+  // Runs `done`, on the thread it is called on.
+  void Deliver();
+  // The same on another thread than the poller's, which is told.
+  void DeliverFrom(Poller* poller) {
+    Deliver();
+    poller->Post(&delivered_task_);
+  }
+
+ private:
+  struct CancelTask final : PollerTask {
+    explicit CancelTask(FetchOp* op) : op(op) {}
+    void RunOnPoller() override {
+      op->cancel_posted.store(false);
+      op->owner_->OnOpCancelled(op);
+    }
+    FetchOp* const op;
+  };
+  struct DeliveredTask final : PollerTask {
+    explicit DeliveredTask(FetchOp* op) : op(op) {}
+    void RunOnPoller() override { op->owner_->OnOpDelivered(op); }
+    FetchOp* const op;
+  };
+  void OnTimer() override { owner_->OnOpDeadline(this); }
+
+  FetchOpOwner* const owner_;
+  CancelTask cancel_task_;
+  DeliveredTask delivered_task_;
+};
+
+// First in, first out, and out of the middle. Vectors that keep their room: nothing is
+// allocated once they have grown.
+class FetchLine {
+ public:
+  bool empty() const { return head_ == line_.size(); }
+  FetchOp* front() const { return line_[head_]; }
+  void Push(FetchOp* op) { line_.push_back(op); }
+  void PopFront() {
+    if (++head_ == line_.size()) {
+      line_.clear();
+      head_ = 0;
+    } else if (head_ > 1024 && head_ * 2 > line_.size()) {
+      line_.erase(line_.begin(), line_.begin() + static_cast<ptrdiff_t>(head_));
+      head_ = 0;
+    }
+  }
+  void Remove(FetchOp* op);  // Linear.
+  size_t size() const { return line_.size() - head_; }
+
+ private:
+  std::vector<FetchOp*> line_;
+  size_t head_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_FETCH_OP_H_

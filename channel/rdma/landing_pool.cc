@@ -1,0 +1,186 @@
+#include "channel/rdma/landing_pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/numeric/bits.h"
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kSmallestBits = 12;
+
+}  // namespace
+
+Landing::~Landing() { munmap(data(), bytes()); }
+
+void Landing::OnUnused() {
+  // Kept until the pool is done with us: this may be its last use.
+  const std::shared_ptr<LandingPool> keep = std::move(keep_);
+  pool_->Give(this);
+}
+
+// Class 2k is 3/4 of 2^(12 + k), rounded to pages, class 2k + 1 is 2^(12 + k).
+uint64_t LandingPool::ClassBytes(size_t size_class) {
+  const uint64_t power = uint64_t{1} << (kSmallestBits + size_class / 2);
+  if (size_class % 2 == 1) return power;
+  return std::max<uint64_t>(power / 4 * 3, 4096);
+}
+
+size_t LandingPool::ClassOf(uint64_t bytes) {
+  const uint64_t wanted = std::max<uint64_t>(bytes, 1);
+  const int bits = std::max(static_cast<int>(absl::bit_width(wanted - 1)), kSmallestBits);
+  const size_t power_class = 2 * static_cast<size_t>(bits - kSmallestBits) + 1;
+  return ClassBytes(power_class - 1) >= wanted ? power_class - 1 : power_class;
+}
+
+uint64_t LandingPool::Charge(uint64_t bytes) {
+  return bytes > uint64_t{1} << 46 ? bytes : ClassBytes(ClassOf(bytes));
+}
+
+LandingPool::~LandingPool() {
+  MutexLock lock(&mu_);
+  TRYST_CHECK(lent_ == 0) << lent_ << " landings are still lent";
+  for (auto& kept : kept_) {
+    for (Landing* landing : kept) delete landing;
+  }
+}
+
+StorageRef LandingPool::Take(uint64_t bytes, For what) {
+  if (bytes > cap_bytes_) return StorageRef();
+  const size_t size_class = ClassOf(bytes);
+  const uint64_t charge = ClassBytes(size_class);
+  std::vector<Landing*> evicted;
+  bool make = false;
+  Landing* landing = nullptr;
+  {
+    MutexLock lock(&mu_);
+    if (what == For::kWaiting && waiting_bytes_ + charge > cap_bytes_ / 2) return StorageRef();
+    if (!kept_[size_class].empty()) {
+      landing = kept_[size_class].back();
+      kept_[size_class].pop_back();
+      kept_bytes_ -= charge;
+    } else {
+      if (!MakeWay(charge, &evicted)) return StorageRef();
+      make = true;
+      pinned_bytes_ += charge;
+      pinned_bytes_most_ = std::max(pinned_bytes_most_, pinned_bytes_);
+    }
+    if (what == For::kWaiting) waiting_bytes_ += charge;
+    ++lent_;
+  }
+  for (Landing* old : evicted) delete old;
+  if (!make) {
+    landing->Reuse();
+    landing->keep_ = shared_from_this();
+    return StorageRef::Own(landing);
+  }
+  StorageRef made = Make(size_class);
+  if (made) {
+    AsLanding(made)->keep_ = shared_from_this();
+  } else {
+    MutexLock lock(&mu_);
+    pinned_bytes_ -= charge;
+    if (what == For::kWaiting) waiting_bytes_ -= charge;
+    --lent_;
+    refused_ = true;
+  }
+  return made;
+}
+
+bool LandingPool::MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) {
+  if (pinned_bytes_ - kept_bytes_ + bytes > cap_bytes_) {
+    refused_ = true;
+    return false;
+  }
+  // The largest first: the fewest registrations are lost.
+  for (size_t other = kClasses; other-- > 0 && pinned_bytes_ + bytes > cap_bytes_;) {
+    while (!kept_[other].empty() && pinned_bytes_ + bytes > cap_bytes_) {
+      evicted->push_back(kept_[other].back());
+      kept_[other].pop_back();
+      kept_bytes_ -= ClassBytes(other);
+      pinned_bytes_ -= ClassBytes(other);
+    }
+  }
+  return true;
+}
+
+StorageRef LandingPool::Make(size_t size_class) {
+  const uint64_t bytes = ClassBytes(size_class);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return StorageRef();
+  auto region = nic_->RegisterRegion(memory, bytes, kLocalWrite | kRemoteWrite);
+  if (!region.ok()) {
+    TRYST_LOG(Warning) << "no landing of " << bytes << " bytes: " << region.status();
+    munmap(memory, bytes);
+    return StorageRef();
+  }
+  return StorageRef::Own(new Landing(this, memory, bytes, size_class, *std::move(region)));
+}
+
+void LandingPool::Give(Landing* landing) {
+  bool tell = false;
+  {
+    MutexLock lock(&mu_);
+    kept_[landing->size_class_].push_back(landing);
+    kept_bytes_ += landing->bytes();
+    --lent_;
+    tell = std::exchange(refused_, false);
+  }
+  if (tell) TellRoom();
+}
+
+bool LandingPool::TakeBudget(uint64_t bytes, For what) {
+  std::vector<Landing*> evicted;
+  {
+    MutexLock lock(&mu_);
+    if (what == For::kWaiting && waiting_bytes_ + bytes > cap_bytes_ / 2) return false;
+    if (bytes > cap_bytes_ || !MakeWay(bytes, &evicted)) return false;
+    pinned_bytes_ += bytes;
+    pinned_bytes_most_ = std::max(pinned_bytes_most_, pinned_bytes_);
+    if (what == For::kWaiting) waiting_bytes_ += bytes;
+  }
+  for (Landing* old : evicted) delete old;
+  return true;
+}
+
+void LandingPool::GiveBudget(uint64_t bytes, For what) {
+  bool tell = false;
+  {
+    MutexLock lock(&mu_);
+    pinned_bytes_ -= bytes;
+    if (what == For::kWaiting) waiting_bytes_ -= bytes;
+    tell = std::exchange(refused_, false);
+  }
+  if (tell) TellRoom();
+}
+
+void LandingPool::EndWaiting(uint64_t bytes) {
+  MutexLock lock(&mu_);
+  waiting_bytes_ -= bytes;
+}
+
+void LandingPool::TellRoom() {
+  MutexLock lock(&room_mu_);
+  if (on_room_) on_room_();
+}
+
+void LandingPool::SetRoomCallback(absl::AnyInvocable<void()> on_room) {
+  MutexLock lock(&room_mu_);
+  on_room_ = std::move(on_room);
+}
+
+uint64_t LandingPool::pinned_bytes() const {
+  MutexLock lock(&mu_);
+  return pinned_bytes_;
+}
+
+uint64_t LandingPool::pinned_bytes_most() const {
+  MutexLock lock(&mu_);
+  return pinned_bytes_most_;
+}
+
+}  // namespace tryst

@@ -1,0 +1,116 @@
+#ifndef TRYST_CHANNEL_RDMA_LANDING_POOL_H_
+#define TRYST_CHANNEL_RDMA_LANDING_POOL_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "base/mutex.h"
+#include "rendezvous/tensor.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+class LandingPool;
+
+// Registered host memory that one producer may write and that then becomes the tensor's
+// storage. The last reference gives it back to the pool, on any thread.
+class Landing final : public Storage {
+ public:
+  ~Landing() override;
+  uint64_t address() const { return region_->address(); }
+  uint32_t remote_key() const { return region_->remote_key(); }
+
+ private:
+  friend class LandingPool;
+  Landing(LandingPool* pool, void* memory, uint64_t bytes, size_t size_class,
+          std::unique_ptr<Region> region)
+      : Storage(memory, bytes, MemorySpace{}),
+        pool_(pool),
+        size_class_(size_class),
+        region_(std::move(region)) {}
+  void OnUnused() override;
+
+  LandingPool* const pool_;
+  const size_t size_class_;
+  const std::unique_ptr<Region> region_;
+  std::shared_ptr<LandingPool> keep_;  // While it is lent.
+};
+
+// The consumer's memory for tensors whose place the caller did not choose, and the
+// budget for all that peers may write at one time. Each landing is a region of its own,
+// so that a peer's key reaches one tensor; landings are kept registered and used again.
+//
+// Bounds, at any instant:
+//   landings (in flight + delivered and still referred to + kept for later)
+//   + caller's destinations in flight                           <= cap_bytes
+//   of these, what is lent before the producer has the tensor   <= cap_bytes / 2
+// The second leaves room for tensors that exist: those that wait for a Send can never
+// starve them. Thread-safe. It and its NIC live as long as any tensor that it gave.
+class LandingPool : public std::enable_shared_from_this<LandingPool> {
+ public:
+  LandingPool(std::shared_ptr<Nic> nic, uint64_t cap_bytes)
+      : nic_(std::move(nic)), cap_bytes_(cap_bytes) {}
+  ~LandingPool();
+  LandingPool(const LandingPool&) = delete;
+  LandingPool& operator=(const LandingPool&) = delete;
+
+  // Whether the tensor exists already, or may be waited for without end.
+  enum class For { kWaiting, kReady };
+
+  // A landing of at least `bytes`, or an empty reference when there is no room now.
+  StorageRef Take(uint64_t bytes, For what);
+  static Landing* AsLanding(const StorageRef& storage) {
+    return static_cast<Landing*>(storage.get());
+  }
+  // Room for `bytes` of the caller's own memory; false when there is none now.
+  bool TakeBudget(uint64_t bytes, For what);
+  void GiveBudget(uint64_t bytes, For what);
+  // A landing or budget taken for kWaiting whose tensor has come, or that is given up.
+  void EndWaiting(uint64_t bytes);
+
+  // Called, on any thread, when something was given back after a Take said no. It may only
+  // post a task: a lock of its own is held, so that null, once set, means that no call runs.
+  void SetRoomCallback(absl::AnyInvocable<void()> on_room) ABSL_LOCKS_EXCLUDED(room_mu_);
+
+  uint64_t cap_bytes() const { return cap_bytes_; }
+  uint64_t pinned_bytes() const;
+  uint64_t pinned_bytes_most() const;  // The high-water mark.
+  Nic* nic() const { return nic_.get(); }
+  // What Take(bytes) would charge.
+  static uint64_t Charge(uint64_t bytes);
+
+ private:
+  friend class Landing;
+  // Powers of two and three quarters of them, from 4 KiB.
+  static constexpr size_t kClasses = 72;
+  static size_t ClassOf(uint64_t bytes);
+  static uint64_t ClassBytes(size_t size_class);
+
+  void Give(Landing* landing);
+  void TellRoom() ABSL_LOCKS_EXCLUDED(room_mu_);
+  // Frees kept landings, into `evicted`, until `bytes` more fit under the cap.
+  bool MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  StorageRef Make(size_t size_class);
+
+  const std::shared_ptr<Nic> nic_;
+  const uint64_t cap_bytes_;
+
+  mutable Mutex mu_;
+  std::vector<Landing*> kept_[kClasses] ABSL_GUARDED_BY(mu_);
+  uint64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t pinned_bytes_most_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Of pinned_bytes_, what nobody uses.
+  uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t lent_ ABSL_GUARDED_BY(mu_) = 0;
+  bool refused_ ABSL_GUARDED_BY(mu_) = false;
+  Mutex room_mu_;
+  absl::AnyInvocable<void()> on_room_ ABSL_GUARDED_BY(room_mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_LANDING_POOL_H_

@@ -1,0 +1,451 @@
+#include "channel/rdma/message_link.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+// SendWork ids count the works of their queue pair; the ack's has the top bit as well.
+constexpr uint64_t kAckBit = uint64_t{1} << 63;
+
+// How long works may take to come back from a broken queue pair before it is destroyed
+// under them, which also ends every access.
+constexpr int64_t kDrainNs = 5'000'000'000;
+
+// Works of lane 0 that Write() leaves for the message and the ack of the same turn.
+constexpr uint32_t kReservedWorks = 3;
+
+size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+uint32_t LoadWord(const uint8_t* at) {
+  uint32_t value;
+  memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+}  // namespace
+
+MessageLink::MessageLink(QueueHub* hub, const LinkOptions& options, uint32_t epoch, Owner* owner)
+    : hub_(hub), options_(options), epoch_(epoch), owner_(owner) {
+  last_heard_ns_ = hub->poller()->now_ns();
+}
+
+absl::StatusOr<std::unique_ptr<MessageLink>> MessageLink::Create(QueueHub* hub,
+                                                                 const LinkOptions& options,
+                                                                 uint32_t epoch, Owner* owner) {
+  std::unique_ptr<MessageLink> link(new MessageLink(hub, options, epoch, owner));
+  const absl::Status opened = link->Open();
+  if (!opened.ok()) return opened;
+  return link;
+}
+
+MessageLink::~MessageLink() {
+  for (const Lane& lane : lanes_) hub_->RemoveUser(lane.queue_pair->number());
+  lanes_.clear();  // From here on no byte can land.
+  in_region_.reset();
+  out_region_.reset();
+  if (memory_ != nullptr) munmap(memory_, memory_bytes_);
+  hub_->poller()->ForgetFlush(this);
+  hub_->poller()->CancelTimer(this);
+}
+
+// What the peer may have under way to us on one queue pair, as a sum: its messages and
+// one ack on the first, and one part of each slot's tensor on every one.
+uint32_t MessageLink::ReceiveDepth(size_t lane) const {
+  return options_.slots + (lane == 0 ? options_.ring_slots + 1 : 0);
+}
+
+absl::Status MessageLink::Open() {
+  const size_t ring_bytes = size_t{options_.ring_slots} * options_.message_bytes;
+  const size_t ack_bytes = RoundUp(wire::AckPageBytes(options_.slots), 64);
+  // The ring we send from has as many slots as the peer's, which we learn later and
+  // bound here: a peer with more is used up to this many.
+  const size_t in_bytes = RoundUp(ring_bytes + ack_bytes, 4096);
+  memory_bytes_ = 2 * in_bytes;
+  // Fresh pages: an idle link's memory is not resident until it is used.
+  void* memory =
+      mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a ring of ", options_.ring_slots, " messages"));
+  }
+  memory_ = static_cast<uint8_t*>(memory);
+  ring_in_ = memory_;
+  ack_in_ = memory_ + ring_bytes;
+  ring_out_ = memory_ + in_bytes;
+  ack_out_ = ring_out_ + ring_bytes;
+
+  Nic* nic = hub_->nic();
+  auto in_region = nic->RegisterRegion(memory_, in_bytes, kLocalWrite | kRemoteWrite);
+  if (!in_region.ok()) return in_region.status();
+  in_region_ = *std::move(in_region);
+  auto out_region = nic->RegisterRegion(ring_out_, in_bytes, kLocalOnly);
+  if (!out_region.ok()) return out_region.status();
+  out_region_ = *std::move(out_region);
+
+  lanes_.reserve(options_.queue_pairs);
+  for (uint32_t i = 0; i < options_.queue_pairs; ++i) {
+    QueuePairOptions queue_pair_options;
+    queue_pair_options.completions = hub_->completions();
+    queue_pair_options.send_depth = options_.send_depth;
+    queue_pair_options.receive_depth = ReceiveDepth(i);
+    queue_pair_options.ack_timeout = options_.ack_timeout;
+    queue_pair_options.retry_count = options_.retry_count;
+    auto queue_pair = nic->CreateQueuePair(queue_pair_options);
+    if (!queue_pair.ok()) return queue_pair.status();
+    hub_->AddUser((*queue_pair)->number(), this);
+    Lane lane;
+    lane.queue_pair = *std::move(queue_pair);
+    lane.works.reserve(options_.send_depth);
+    lane.entries.reserve(options_.send_depth);
+    lane.receives_owed = ReceiveDepth(i);
+    lanes_.push_back(std::move(lane));
+    const absl::Status posted = PostReceives(&lanes_.back());
+    if (!posted.ok()) return posted;
+  }
+  return absl::OkStatus();
+}
+
+void MessageLink::DescribeTo(Hello* hello, uint64_t session) const {
+  hello->queue_pairs.clear();
+  for (const Lane& lane : lanes_) hello->queue_pairs.push_back(lane.queue_pair->LocalAddress());
+  wire::ChannelParameters ours;
+  ours.slots = options_.slots;
+  ours.ring_slots = options_.ring_slots;
+  ours.message_bytes = options_.message_bytes;
+  ours.ring_address = in_region_->address();
+  ours.ring_key = in_region_->remote_key();
+  ours.ack_address = in_region_->address() + static_cast<uint64_t>(ack_in_ - memory_);
+  ours.ack_key = in_region_->remote_key();
+  ours.digests = options_.digests;
+  ours.session = session;
+  hello->parameters.resize(wire::kParametersBytes);
+  wire::EncodeParameters(ours, reinterpret_cast<uint8_t*>(&hello->parameters[0]));
+}
+
+absl::Status MessageLink::Connect(const Hello& peer) {
+  auto parameters = wire::DecodeParameters(peer.parameters);
+  if (!parameters.ok()) return parameters.status();
+  peer_ = *parameters;
+  if (peer_.slots != options_.slots || peer_.message_bytes != options_.message_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer speaks of ", peer_.slots, " slots and messages of ",
+                     peer_.message_bytes, " bytes, we of ", options_.slots, " and ",
+                     options_.message_bytes, ": configure both alike"));
+  }
+  if (peer.queue_pairs.size() != lanes_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer has ", peer.queue_pairs.size(), " queue pairs, we ", lanes_.size()));
+  }
+  peer_.ring_slots = std::min(peer_.ring_slots, options_.ring_slots);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const absl::Status connected = lanes_[i].queue_pair->Connect(peer.queue_pairs[i]);
+    if (!connected.ok()) return connected;
+  }
+  connected_ = true;
+  last_heard_ns_ = hub_->poller()->now_ns();
+  return absl::OkStatus();
+}
+
+wire::MessageWriter* MessageLink::message() {
+  if (message_open_) return &writer_;
+  if (!connected_ || broken_) return nullptr;
+  if (sent_ - peer_consumed_ >= peer_.ring_slots) return nullptr;
+  const Lane& lane = lanes_[0];
+  // One for this message, one for the ack.
+  if (lane.queue_pair->send_room() < lane.works.size() + 2) return nullptr;
+  writer_ =
+      wire::MessageWriter(ring_out_ + size_t{sent_ % peer_.ring_slots} * options_.message_bytes,
+                          options_.message_bytes);
+  message_open_ = true;
+  return &writer_;
+}
+
+wire::MessageWriter* MessageLink::NextMessage() {
+  if (message_open_ && !writer_.empty()) FinishMessage();
+  return message();
+}
+
+void MessageLink::FinishMessage() {
+  const size_t bytes = writer_.Finish(epoch_, sent_, consumed_);
+  consumed_told_ = consumed_;
+  const uint64_t offset = uint64_t{sent_ % peer_.ring_slots} * options_.message_bytes;
+  SendWork work;
+  work.op = SendOp::kWriteWithImmediate;
+  work.immediate = wire::EncodeMessageImmediate(sent_);
+  work.remote_address = peer_.ring_address + offset;
+  work.remote_key = peer_.ring_key;
+  AddWork(&lanes_[0], work,
+          Entry{out_region_->address() + offset, bytes, out_region_->local_key()});
+  ++sent_;
+  ++messages_sent_;
+  message_open_ = false;
+}
+
+uint32_t MessageLink::WriteRoom(size_t index) const {
+  const Lane& lane = lanes_[index];
+  const uint32_t taken = static_cast<uint32_t>(lane.works.size()) + kReservedWorks;
+  const uint32_t room = lane.queue_pair->send_room();
+  return room > taken ? room - taken : 0;
+}
+
+uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32_t key,
+                            bool immediate, uint16_t slot, uint16_t generation) {
+  SendWork work;
+  work.op = immediate ? SendOp::kWriteWithImmediate : SendOp::kWrite;
+  work.immediate = immediate ? wire::EncodeTensorImmediate(slot, generation) : 0;
+  work.remote_address = to;
+  work.remote_key = key;
+  AddWork(&lanes_[index], work, from);
+  lanes_[index].has_payload = true;
+  return lanes_[index].queued;
+}
+
+// Room comes back with a signaled completion, so one in every quarter of the queue is
+// signaled: whenever the queue is full there is one to come.
+void MessageLink::AddWork(Lane* lane, SendWork work, const Entry& entry) {
+  const bool is_ack = work.id == kAckBit;
+  work.id |= ++lane->queued;
+  work.signaled = is_ack || ++lane->unsignaled >= options_.send_depth / 4;
+  if (work.signaled) lane->unsignaled = 0;
+  lane->works.push_back(work);
+  lane->entries.push_back(entry);
+}
+
+void MessageLink::Accept(uint16_t slot, uint16_t next_generation) {
+  memcpy(ack_out_ + 8 + 2 * size_t{slot}, &next_generation, sizeof(next_generation));
+  ++accepts_owed_;
+  NoteAckOwed();
+}
+
+uint16_t MessageLink::accepted(uint16_t slot) const {
+  uint16_t generation;
+  memcpy(&generation, ack_in_ + 8 + 2 * size_t{slot}, sizeof(generation));
+  return generation;
+}
+
+void MessageLink::NoteAckOwed() {
+  if (!broken_ && !is_set()) {
+    hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + options_.ack_delay_us * 1000);
+  }
+}
+
+void MessageLink::AddAck() {
+  memcpy(ack_out_, &epoch_, sizeof(epoch_));
+  memcpy(ack_out_ + 4, &consumed_, sizeof(consumed_));
+  consumed_told_ = consumed_;
+  accepts_owed_ = 0;
+  ack_due_ = false;
+  ack_in_flight_ = true;
+  SendWork work;
+  work.id = kAckBit;
+  work.op = SendOp::kWriteWithImmediate;
+  work.immediate = wire::EncodeAckImmediate();
+  work.remote_address = peer_.ack_address;
+  work.remote_key = peer_.ack_key;
+  AddWork(&lanes_[0], work,
+          Entry{out_region_->address() + static_cast<uint64_t>(ack_out_ - ring_out_),
+                wire::AckPageBytes(options_.slots), out_region_->local_key()});
+}
+
+void MessageLink::OnTimer() {
+  if (broken_) {
+    if (!draining_) return;
+    TRYST_LOG(Warning) << "works of a broken queue pair on " << hub_->nic()->name()
+                       << " did not come back in time: destroying it under them";
+    for (const Lane& lane : lanes_) hub_->RemoveUser(lane.queue_pair->number());
+    lanes_.clear();
+    FlushSoon();
+    return;
+  }
+  if (consumed_ == consumed_told_ && accepts_owed_ == 0) return;
+  ack_due_ = true;
+  FlushSoon();
+}
+
+void MessageLink::Flush() {
+  if (broken_) {
+    if (draining_) CheckDrained();
+    return;
+  }
+  if (!connected_) return;
+  owner_->OnFlush();
+  if (broken_) return;
+  if (message_open_ && !writer_.empty()) FinishMessage();
+  const bool ack_wanted = ack_due_ || consumed_ - consumed_told_ >= options_.ring_slots / 2 ||
+                          accepts_owed_ >= options_.slots / 2;
+  if (ack_wanted && !ack_in_flight_ && lanes_[0].queue_pair->send_room() > lanes_[0].works.size()) {
+    AddAck();
+  }
+  // Receives first: what goes out now tells the peer that there is room for more.
+  for (Lane& lane : lanes_) {
+    const absl::Status posted = PostReceives(&lane);
+    if (!posted.ok()) return Break(posted);
+  }
+  for (Lane& lane : lanes_) {
+    const absl::Status posted = PostSends(&lane);
+    if (!posted.ok()) return Break(posted);
+  }
+}
+
+absl::Status MessageLink::PostReceives(Lane* lane) {
+  ReceiveWork works[64];
+  while (lane->receives_owed > 0) {
+    const uint32_t count = std::min<uint32_t>(lane->receives_owed, 64);
+    const absl::Status posted = lane->queue_pair->PostReceive(absl::MakeConstSpan(works, count));
+    if (!posted.ok()) return posted;
+    lane->receives_owed -= count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageLink::PostSends(Lane* lane) {
+  if (lane->works.empty()) return absl::OkStatus();
+  for (size_t i = 0; i < lane->works.size(); ++i) {
+    lane->works[i].entries = absl::MakeConstSpan(&lane->entries[i], 1);
+  }
+  if (lane->has_payload) {
+    // So that the sources are known to be free as soon as they are.
+    lane->works.back().signaled = true;
+    lane->unsignaled = 0;
+    lane->has_payload = false;
+  }
+  const absl::Status posted = lane->queue_pair->PostSend(lane->works);
+  lane->works.clear();
+  lane->entries.clear();
+  return posted;
+}
+
+void MessageLink::OnCompletion(const Completion& completion) {
+  if (completion.status != CompletionStatus::kOk) {
+    Break(absl::UnavailableError(absl::StrCat(
+        "queue pair ", completion.queue_pair, " on ", hub_->nic()->name(), ": ",
+        CompletionStatusName(completion.status),
+        completion.vendor_error != 0 ? absl::StrCat(" (vendor error ", completion.vendor_error, ")")
+                                     : "")));
+    FlushSoon();
+    return;
+  }
+  if (broken_) return FlushSoon();
+  for (Lane& lane : lanes_) {
+    if (lane.queue_pair->number() != completion.queue_pair) continue;
+    if (completion.op == CompletionOp::kReceiveWriteImmediate) {
+      OnArrival(&lane, completion.immediate);
+    } else {
+      if ((completion.id & kAckBit) != 0) ack_in_flight_ = false;
+      lane.done = completion.id & ~kAckBit;
+      owner_->OnWritesDone();
+    }
+    break;
+  }
+  FlushSoon();  // There is room again, or something to answer.
+}
+
+void MessageLink::OnArrival(Lane* lane, uint32_t immediate) {
+  ++lane->receives_owed;
+  last_heard_ns_ = hub_->poller()->now_ns();
+  auto what = wire::DecodeImmediate(immediate);
+  absl::Status handled = what.status();
+  if (what.ok()) {
+    switch (what->kind) {
+      case wire::ImmediateKind::kMessage:
+        handled = OnMessage(what->sequence);
+        break;
+      case wire::ImmediateKind::kTensor:
+        handled = what->slot < options_.slots
+                      ? owner_->OnTensorPart(what->slot, what->generation)
+                      : absl::DataLossError("tensor immediate for a slot that is not there");
+        break;
+      case wire::ImmediateKind::kAck:
+        handled = OnAckPage();
+        break;
+    }
+  }
+  if (!handled.ok()) Break(handled);
+}
+
+absl::Status MessageLink::OnMessage(uint32_t sequence) {
+  if (sequence != (consumed_ & wire::kSequenceMask)) {
+    return absl::DataLossError(absl::StrCat("message ", sequence, " arrived where ",
+                                            consumed_ & wire::kSequenceMask, " was due"));
+  }
+  const uint8_t* slot = ring_in_ + size_t{consumed_ % peer_.ring_slots} * options_.message_bytes;
+  auto reader = wire::MessageReader::Open(slot, options_.message_bytes);
+  if (!reader.ok()) return reader.status();
+  if (reader->header().sequence != consumed_ || reader->header().epoch != epoch_) {
+    return absl::DataLossError("message of another epoch or turn of the ring");
+  }
+  const absl::Status told = SetPeerConsumed(reader->header().ring_consumed);
+  if (!told.ok()) return told;
+  ++messages_received_;
+  wire::Record record;
+  for (;;) {
+    auto more = reader->Next(&record);
+    if (!more.ok()) return more.status();
+    if (!*more) break;
+    const absl::Status handled = owner_->OnRecord(record);
+    if (!handled.ok()) return handled;
+    if (broken_) return absl::OkStatus();
+  }
+  ++consumed_;
+  NoteAckOwed();
+  return absl::OkStatus();
+}
+
+absl::Status MessageLink::OnAckPage() {
+  if (LoadWord(ack_in_) != epoch_) return absl::DataLossError("ack page of another epoch");
+  const absl::Status told = SetPeerConsumed(LoadWord(ack_in_ + 4));
+  if (!told.ok()) return told;
+  owner_->OnAccepted();
+  return absl::OkStatus();
+}
+
+absl::Status MessageLink::SetPeerConsumed(uint32_t consumed) {
+  // The page may run ahead of a header that was sent before it: an older count says
+  // nothing new.
+  const uint32_t ahead = consumed - peer_consumed_;
+  if (ahead == 0 || ahead > UINT32_MAX / 2) return absl::OkStatus();
+  if (ahead > sent_ - peer_consumed_) {
+    return absl::DataLossError("the peer has consumed messages that were never sent");
+  }
+  peer_consumed_ = consumed;
+  return absl::OkStatus();
+}
+
+void MessageLink::OnNicLost(const absl::Status& why) {
+  for (const Lane& lane : lanes_) hub_->RemoveUser(lane.queue_pair->number());
+  lanes_.clear();
+  Break(why);
+}
+
+void MessageLink::Break(const absl::Status& why) {
+  if (broken_) return;
+  broken_ = true;
+  draining_ = true;
+  for (Lane& lane : lanes_) {
+    lane.works.clear();
+    lane.entries.clear();
+    lane.queue_pair->Break();
+  }
+  hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + kDrainNs);
+  FlushSoon();  // To see whether it is drained already; never inside this call.
+  owner_->OnBroken(why);
+}
+
+void MessageLink::CheckDrained() {
+  for (const Lane& lane : lanes_) {
+    if (lane.queue_pair->state() != QueuePairState::kDrained) return;
+  }
+  draining_ = false;
+  hub_->poller()->CancelTimer(this);
+  owner_->OnDrained();  // May destroy us.
+}
+
+}  // namespace tryst

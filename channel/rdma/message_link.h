@@ -1,0 +1,181 @@
+#ifndef TRYST_CHANNEL_RDMA_MESSAGE_LINK_H_
+#define TRYST_CHANNEL_RDMA_MESSAGE_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "channel/bootstrap.h"
+#include "channel/poller.h"
+#include "channel/rdma/queue_hub.h"
+#include "channel/rdma/wire.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+struct LinkOptions {
+  uint32_t slots = 128;           // Fetches that may be out at once: the credits.
+  uint32_t ring_slots = 16;       // Messages that the peer may have under way to us.
+  uint32_t message_bytes = 8192;  // Of one: the largest tensor that travels inside is a bit less.
+  uint32_t queue_pairs = 1;
+  uint32_t send_depth = 128;
+  int64_t ack_delay_us = 1000;  // How long an ack may wait for a message to ride on.
+  bool digests = true;
+  uint8_t ack_timeout = 14;  // Of the queue pairs: see QueuePairOptions.
+  uint8_t retry_count = 6;
+};
+
+// One epoch of a connection, the part that both ends have alike: the queue pairs, a
+// message ring each way, the ack page each way, and the accounting that keeps every
+// queue from overrunning. It knows records, not tensors.
+//
+// Once broken it never mends: the owner waits for drained() and makes the next one.
+// Poller thread only. REQUIRES at destruction: nothing, but only drained() promises
+// that no byte lands any more while it lives.
+class MessageLink final : public QueuePairUser, public PollerFlush, private PollerTimer {
+ public:
+  // What it calls. The owner may break the link inside any of them, not destroy it.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // An error breaks the link with it.
+    virtual absl::Status OnRecord(const wire::Record& record) = 0;
+    virtual absl::Status OnTensorPart(uint16_t slot, uint16_t generation) = 0;
+    // The peer accepted something: accepted() has moved.
+    virtual void OnAccepted() = 0;
+    // The NIC is done with more of our writes: WriteDone() has moved.
+    virtual void OnWritesDone() = 0;
+    // There may be room: add records and writes until there is none.
+    virtual void OnFlush() = 0;
+    // Once: the first cause. Works are still coming back until drained().
+    virtual void OnBroken(const absl::Status& why) = 0;
+    virtual void OnDrained() = 0;
+  };
+
+  static absl::StatusOr<std::unique_ptr<MessageLink>> Create(QueueHub* hub,
+                                                             const LinkOptions& options,
+                                                             uint32_t epoch, Owner* owner);
+  ~MessageLink() override;
+
+  // Our half of the hello: queue_pairs and parameters.
+  void DescribeTo(Hello* hello, uint64_t session) const;
+  // Takes the peer's half and connects. kInvalidArgument, kDataLoss: it makes no sense.
+  absl::Status Connect(const Hello& peer);
+
+  // ---- Sending. What is added leaves at the end of this turn, in order. ----
+
+  // The message being filled, or null while the ring or the send queue is full;
+  // OnFlush() comes again when it no longer is. After an Add...() that failed for lack
+  // of room call NextMessage() and try once more.
+  wire::MessageWriter* message();
+  wire::MessageWriter* NextMessage();
+  // Queues a write of [from, from + bytes) on queue pair `index`, before the message being
+  // filled. With an immediate it is the tensor part's last. REQUIRES: WriteRoom() covers it.
+  // Returns a ticket for WriteDone().
+  uint64_t Write(size_t index, const Entry& from, uint64_t to, uint32_t key, bool immediate,
+                 uint16_t slot, uint16_t generation);
+  // True once the NIC is done with the source of that write, and of all before it.
+  bool WriteDone(size_t index, uint64_t ticket) const { return lanes_[index].done >= ticket; }
+  // How many more Write()s queue pair `index` takes now.
+  uint32_t WriteRoom(size_t index) const;
+  // Asks for OnFlush() at the end of this turn.
+  void FlushSoon() { hub_->poller()->FlushThisTurn(this); }
+
+  // Consumer: `slot`'s generation has arrived and is ours; the peer may drop its tensor.
+  void Accept(uint16_t slot, uint16_t next_generation);
+  // Producer: the generation after the last one that the consumer accepted.
+  uint16_t accepted(uint16_t slot) const;
+
+  // ---- State ----
+  // Ends the link for `why` (the first cause wins). Idempotent.
+  void Break(const absl::Status& why);
+  bool broken() const { return broken_; }
+  // Broken, and no byte can land through it any more.
+  bool drained() const { return broken_ && !draining_; }
+  const wire::ChannelParameters& peer() const { return peer_; }
+  const LinkOptions& options() const { return options_; }
+  size_t queue_pairs() const { return lanes_.size(); }
+  uint32_t epoch() const { return epoch_; }
+  int64_t last_heard_ns() const { return last_heard_ns_; }
+  uint64_t messages_sent() const { return messages_sent_; }
+  uint64_t messages_received() const { return messages_received_; }
+
+  // QueuePairUser, PollerFlush.
+  void OnCompletion(const Completion& completion) override;
+  void OnNicLost(const absl::Status& why) override;
+  void Flush() override;
+
+ private:
+  // One queue pair and what this turn has for it.
+  struct Lane {
+    std::unique_ptr<QueuePair> queue_pair;
+    std::vector<SendWork> works;
+    std::vector<Entry> entries;
+    uint32_t unsignaled = 0;
+    bool has_payload = false;    // Among `works`: somebody waits for its completion.
+    uint64_t queued = 0;         // Works ever added; their ids count from 1.
+    uint64_t done = 0;           // Of those, completed.
+    uint32_t receives_owed = 0;  // Taken by arrivals, to be posted again.
+  };
+
+  MessageLink(QueueHub* hub, const LinkOptions& options, uint32_t epoch, Owner* owner);
+  absl::Status Open();
+  uint32_t ReceiveDepth(size_t lane) const;
+  void OnArrival(Lane* lane, uint32_t immediate);
+  absl::Status OnMessage(uint32_t sequence);
+  absl::Status OnAckPage();
+  absl::Status SetPeerConsumed(uint32_t consumed);
+  void OnTimer() override;  // The ack has waited long enough.
+  void NoteAckOwed();
+  void AddAck();
+  void FinishMessage();
+  void AddWork(Lane* lane, SendWork work, const Entry& entry);
+  absl::Status PostReceives(Lane* lane);
+  absl::Status PostSends(Lane* lane);
+  void CheckDrained();
+
+  // Constant after Open().
+  QueueHub* const hub_;
+  const LinkOptions options_;
+  const uint32_t epoch_;
+  Owner* const owner_;
+  std::vector<Lane> lanes_;
+  // [our ring, written by the peer][our ack page, written by the peer]
+  // [the messages we are sending][the ack page we are sending]
+  uint8_t* memory_ = nullptr;
+  size_t memory_bytes_ = 0;
+  uint8_t* ring_in_ = nullptr;
+  uint8_t* ack_in_ = nullptr;
+  uint8_t* ring_out_ = nullptr;
+  uint8_t* ack_out_ = nullptr;
+  std::unique_ptr<Region> in_region_;   // Ring and ack page: the peer may write here.
+  std::unique_ptr<Region> out_region_;  // Ours alone.
+  wire::ChannelParameters peer_;
+
+  // Poller thread only.
+  bool connected_ = false;
+  bool broken_ = false;
+  bool draining_ = false;
+  bool nic_lost_ = false;
+  bool flushing_ = false;
+  // Messages, counted per direction from 0; they wrap.
+  uint32_t sent_ = 0;           // Finished by us.
+  uint32_t peer_consumed_ = 0;  // Of those, done with by the peer.
+  uint32_t consumed_ = 0;       // Of the peer's, done with by us.
+  uint32_t consumed_told_ = 0;  // Of those, told to the peer.
+  bool message_open_ = false;
+  wire::MessageWriter writer_;
+  uint32_t accepts_owed_ = 0;
+  bool ack_in_flight_ = false;
+  bool ack_due_ = false;
+  int64_t last_heard_ns_ = 0;
+  uint64_t messages_sent_ = 0;
+  uint64_t messages_received_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_MESSAGE_LINK_H_

@@ -1,0 +1,73 @@
+#include "channel/rdma/queue_hub.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace tryst {
+
+absl::StatusOr<std::unique_ptr<QueueHub>> QueueHub::Create(Nic* nic, Poller* poller,
+                                                           uint32_t depth) {
+  auto completions = nic->CreateCompletionQueue(depth);
+  if (!completions.ok()) return completions.status();
+  return std::unique_ptr<QueueHub>(new QueueHub(nic, poller, *std::move(completions)));
+}
+
+QueueHub::~QueueHub() { TRYST_CHECK(users_.empty()); }
+
+void QueueHub::Attach() { poller_->AddSource(this); }
+
+void QueueHub::Detach() { poller_->RemoveSource(this); }
+
+void QueueHub::AddUser(uint32_t queue_pair, QueuePairUser* user) {
+  TRYST_CHECK(users_.emplace(queue_pair, user).second) << "queue pair " << queue_pair;
+}
+
+void QueueHub::RemoveUser(uint32_t queue_pair) {
+  users_.erase(queue_pair);
+  last_user_ = nullptr;
+}
+
+bool QueueHub::Poll() {
+  if (lost_) return false;
+  Completion batch[kBatch];
+  auto count = completions_->Poll(absl::MakeSpan(batch));
+  if (!count.ok()) {
+    OnLost(count.status());
+    return true;
+  }
+  for (size_t i = 0; i < *count; ++i) {
+    const Completion& completion = batch[i];
+    if (last_user_ == nullptr || last_number_ != completion.queue_pair) {
+      auto user = users_.find(completion.queue_pair);
+      if (user == users_.end()) {
+        ++unclaimed_;
+        continue;
+      }
+      last_number_ = completion.queue_pair;
+      last_user_ = user->second;
+    }
+    last_user_->OnCompletion(completion);
+  }
+  return *count > 0;
+}
+
+void QueueHub::Arm() {
+  if (lost_) return;
+  const absl::Status armed = completions_->Arm();
+  if (!armed.ok()) OnLost(armed);
+}
+
+void QueueHub::OnLost(const absl::Status& why) {
+  lost_ = true;
+  TRYST_LOG(Error) << "NIC " << nic_->name() << " is lost: " << why;
+  // A user may remove itself, or another one, while it is told.
+  std::vector<uint32_t> numbers;
+  for (const auto& user : users_) numbers.push_back(user.first);
+  for (uint32_t number : numbers) {
+    auto user = users_.find(number);
+    if (user != users_.end()) user->second->OnNicLost(why);
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,70 @@
+#ifndef TRYST_CHANNEL_RDMA_QUEUE_HUB_H_
+#define TRYST_CHANNEL_RDMA_QUEUE_HUB_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "channel/poller.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+// Who is told of a queue pair's completions.
+class QueuePairUser {
+ public:
+  virtual ~QueuePairUser() = default;
+  virtual void OnCompletion(const Completion& completion) = 0;
+  // The NIC can no longer be polled: nothing will complete any more.
+  virtual void OnNicLost(const absl::Status& why) = 0;
+};
+
+// One NIC on one poller: its completion queue, polled every turn, and who gets what.
+// Poller thread only, but for construction.
+class QueueHub final : public PollerSource {
+ public:
+  static absl::StatusOr<std::unique_ptr<QueueHub>> Create(Nic* nic, Poller* poller, uint32_t depth);
+  ~QueueHub() override;  // REQUIRES: detached, every queue pair gone.
+
+  Nic* nic() const { return nic_; }
+  Poller* poller() const { return poller_; }
+  CompletionQueue* completions() const { return completions_.get(); }
+
+  // Between these two the poller polls it.
+  void Attach();
+  void Detach();
+
+  void AddUser(uint32_t queue_pair, QueuePairUser* user);
+  void RemoveUser(uint32_t queue_pair);
+  // Of queue pairs that were gone when it came: expected after a break, counted.
+  uint64_t completions_unclaimed() const { return unclaimed_; }
+
+  bool Poll() override;
+  void Arm() override;
+  int event_fd() const override { return completions_->event_fd(); }
+
+ private:
+  QueueHub(Nic* nic, Poller* poller, std::unique_ptr<CompletionQueue> completions)
+      : nic_(nic), poller_(poller), completions_(std::move(completions)) {}
+  void OnLost(const absl::Status& why);
+
+  static constexpr size_t kBatch = 64;
+
+  Nic* const nic_;
+  Poller* const poller_;
+  const std::unique_ptr<CompletionQueue> completions_;
+
+  // Poller thread only.
+  absl::flat_hash_map<uint32_t, QueuePairUser*> users_;
+  uint32_t last_number_ = 0;  // The user found last: the next one is mostly the same.
+  QueuePairUser* last_user_ = nullptr;
+  uint64_t unclaimed_ = 0;
+  bool lost_ = false;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_QUEUE_HUB_H_

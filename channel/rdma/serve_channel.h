@@ -1,0 +1,128 @@
+#ifndef TRYST_CHANNEL_RDMA_SERVE_CHANNEL_H_
+#define TRYST_CHANNEL_RDMA_SERVE_CHANNEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "channel/bootstrap.h"
+#include "channel/poller.h"
+#include "channel/rdma/message_link.h"
+#include "channel/rdma/queue_hub.h"
+#include "channel/rdma/serve_op.h"
+#include "rendezvous/tensor_source.h"
+
+namespace tryst {
+
+struct ServeChannelOptions {
+  LinkOptions link;  // The consumer's sizes are taken up to ours.
+  std::string path;
+  std::string self;
+  uint64_t self_incarnation = 0;
+  uint64_t eager_bytes = 8192;      // Up to this a tensor travels inside the message, if it fits.
+  uint64_t stripe_bytes = 1 << 20;  // From this on a tensor uses every queue pair.
+  int64_t retain_ms = 60'000;       // How long a consumer whose link broke may take to return.
+};
+
+struct ServeCounters {
+  uint64_t requests = 0;
+  uint64_t eager = 0;
+  uint64_t direct = 0;  // Written to a destination.
+  uint64_t destinations_asked = 0;
+  uint64_t failed = 0;
+  uint64_t cancelled = 0;
+  uint64_t resent = 0;  // After a break or a wrong digest.
+  uint64_t bytes = 0;
+
+  ServeCounters& operator+=(const ServeCounters& other);
+};
+
+// The producer's end of an rdma channel, for one life of one consumer. Takes each tensor
+// from the local rendezvous once and keeps it until the consumer has accepted it, over as
+// many connections as that takes.
+//
+// Nothing of it is remotely readable or writable but its message ring and ack page.
+// Poller thread only.
+class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, private PollerTimer {
+ public:
+  // `consumer` is the first hello.
+  ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
+               const Hello& consumer, uint64_t session);
+  ~ServeChannel() override;  // REQUIRES: Drained().
+
+  // Opens, or replaces, the connection. An earlier one is drained first.
+  void OnHello(const Hello& hello, HelloDone done);
+  void Close(const absl::Status& why);
+  bool Drained() const;
+  // The consumer has been gone for retain_ms: whoever owns this may close it.
+  bool Abandoned() const { return abandoned_; }
+
+  const std::string& path() const { return options_.path; }
+  const std::string& consumer() const { return consumer_; }
+  uint64_t consumer_incarnation() const { return consumer_incarnation_; }
+  const ServeCounters& counters() const { return counters_; }
+  std::string Explain() const;
+
+ private:
+  void AcceptHello(const Hello& hello, HelloDone done);
+
+  // MessageLink::Owner.
+  absl::Status OnRecord(const wire::Record& record) override;
+  absl::Status OnTensorPart(uint16_t slot, uint16_t generation) override;
+  void OnAccepted() override;
+  void OnWritesDone() override;
+  void OnFlush() override;
+  void OnBroken(const absl::Status& why) override;
+  void OnDrained() override;
+  void OnTimer() override;  // The consumer has not come back.
+
+  absl::Status OnKey(const wire::Record& record);
+  absl::Status OnRequest(const wire::Record& record);
+  absl::Status OnCancel(const wire::Record& record);
+  void OnReplayed();
+
+  void StartTake(ServeOp* op, ServeRequest request);
+  void CancelTake(ServeOp* op, bool answer_gone);
+  void OnTaken(ServeOp* op) override;
+  void MakeReady(ServeOp* op);
+  void Release(ServeOp* op);
+
+  bool SendRecord(const wire::Record& record);
+  bool SendOutcome(ServeOp* op);
+  bool SendFailed(ServeOp* op);
+  bool SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload);
+  bool SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload);
+  bool SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta);
+  wire::Record Word(const ServeOp& op, wire::RecordType type) const;
+
+  // Constant after construction.
+  QueueHub* const hub_;
+  TensorSource* const source_;
+  const ServeChannelOptions options_;
+  const std::string consumer_;
+  const uint64_t consumer_incarnation_;
+  const uint64_t session_;
+
+  // Poller thread only.
+  std::unique_ptr<MessageLink> link_;
+  uint64_t epoch_ = 0;
+  bool digests_ = true;
+  bool closed_ = false;
+  bool abandoned_ = false;
+  bool pong_due_ = false;
+  absl::optional<std::pair<Hello, HelloDone>> next_hello_;  // Waits for the old link to drain.
+  std::vector<TensorKey> keys_;                             // By the consumer's id.
+  std::deque<ServeOp> ops_;                                 // By slot.
+  std::deque<ServeOp*> ready_line_;
+  std::vector<std::pair<uint16_t, uint16_t>> gone_line_;  // Slot, generation.
+  std::deque<ServeSource> lingering_;  // Accepted, but the NIC may still read them.
+  ServeCounters counters_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_SERVE_CHANNEL_H_

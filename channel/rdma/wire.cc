@@ -1,0 +1,284 @@
+#include "channel/rdma/wire.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/crc32c.h"
+
+namespace tryst {
+namespace wire {
+namespace {
+
+template <typename T>
+void Store(uint8_t* at, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    at[i] = static_cast<uint8_t>(static_cast<uint64_t>(value) >> (8 * i));
+  }
+}
+
+template <typename T>
+T Load(const uint8_t* at) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) value |= uint64_t{at[i]} << (8 * i);
+  return static_cast<T>(value);
+}
+
+const uint8_t* Bytes(absl::string_view body) {
+  return reinterpret_cast<const uint8_t*>(body.data());
+}
+
+absl::Status Malformed(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("malformed message from the peer: ", what));
+}
+
+bool KnownType(uint8_t type) {
+  return (type >= static_cast<uint8_t>(RecordType::kKey) &&
+          type <= static_cast<uint8_t>(RecordType::kPing)) ||
+         (type >= static_cast<uint8_t>(RecordType::kTensor) &&
+          type <= static_cast<uint8_t>(RecordType::kPong));
+}
+
+void StoreMeta(uint8_t* at, const TensorMeta& meta) {
+  Store(at, meta.dtype);
+  Store(at + 1, meta.rank);
+  Store(at + 2, meta.stripes);
+  Store(at + 4, meta.digest);
+  Store(at + 8, meta.bytes);
+  for (size_t i = 0; i < meta.rank; ++i) Store(at + 16 + 8 * i, meta.dims[i]);
+}
+
+}  // namespace
+
+uint32_t EncodeMessageImmediate(uint32_t sequence) { return sequence & kSequenceMask; }
+
+uint32_t EncodeTensorImmediate(uint16_t slot, uint16_t generation) {
+  TRYST_DCHECK(slot < kMaxSlots);
+  return static_cast<uint32_t>(ImmediateKind::kTensor) << 30 | uint32_t{slot} << 16 | generation;
+}
+
+uint32_t EncodeAckImmediate() { return static_cast<uint32_t>(ImmediateKind::kAck) << 30; }
+
+absl::StatusOr<Immediate> DecodeImmediate(uint32_t immediate) {
+  Immediate out;
+  switch (immediate >> 30) {
+    case static_cast<uint32_t>(ImmediateKind::kMessage):
+      out.sequence = immediate & kSequenceMask;
+      return out;
+    case static_cast<uint32_t>(ImmediateKind::kTensor):
+      out.kind = ImmediateKind::kTensor;
+      out.slot = static_cast<uint16_t>(immediate >> 16 & 0x3fff);
+      out.generation = static_cast<uint16_t>(immediate);
+      if (out.slot >= kMaxSlots) return Malformed("slot of an immediate");
+      return out;
+    case static_cast<uint32_t>(ImmediateKind::kAck):
+      if ((immediate & kSequenceMask) != 0) return Malformed("ack immediate");
+      out.kind = ImmediateKind::kAck;
+      return out;
+    default:
+      return Malformed("kind of an immediate");
+  }
+}
+
+uint8_t* MessageWriter::Begin(const Record& record, size_t body_bytes) {
+  const size_t size = RecordSize(body_bytes);
+  if (size > capacity_ - used_ || records_ == UINT16_MAX) return nullptr;
+  uint8_t* at = slot_ + used_;
+  Store(at, static_cast<uint8_t>(record.type));
+  Store(at + 1, record.flags);
+  Store(at + 2, record.slot);
+  Store(at + 4, record.generation);
+  Store(at + 6, uint16_t{0});
+  Store(at + 8, static_cast<uint32_t>(body_bytes));
+  Store(at + 12, record.number);
+  // The gap behind the body, so that no byte of an earlier message goes out again.
+  memset(at + kRecordBytes + body_bytes, 0, size - kRecordBytes - body_bytes);
+  last_ = used_;
+  used_ += size;
+  ++records_;
+  return at + kRecordBytes;
+}
+
+bool MessageWriter::Add(const Record& record) {
+  uint8_t* body = Begin(record, record.body.size());
+  if (body == nullptr) return false;
+  if (!record.body.empty()) memcpy(body, record.body.data(), record.body.size());
+  return true;
+}
+
+bool MessageWriter::AddRequest(Record record, const RequestBody& request) {
+  record.type = RecordType::kRequest;
+  uint8_t* body = Begin(record, RequestSize(request.rank));
+  if (body == nullptr) return false;
+  Store(body, request.step);
+  Store(body + 8, request.destination_address);
+  Store(body + 16, request.destination_bytes);
+  Store(body + 24, request.destination_key);
+  Store(body + 28, request.dtype);
+  Store(body + 29, request.rank);
+  Store(body + 30, uint16_t{0});
+  for (size_t i = 0; i < request.rank; ++i) Store(body + 32 + 8 * i, request.dims[i]);
+  return true;
+}
+
+bool MessageWriter::AddMeta(Record record, const TensorMeta& meta) {
+  uint8_t* body = Begin(record, MetaSize(meta.rank));
+  if (body == nullptr) return false;
+  StoreMeta(body, meta);
+  return true;
+}
+
+uint8_t* MessageWriter::AddTensor(Record record, const TensorMeta& meta) {
+  record.type = RecordType::kTensor;
+  if (meta.bytes > capacity_) return nullptr;
+  uint8_t* body = Begin(record, MetaSize(meta.rank) + meta.bytes);
+  if (body == nullptr) return nullptr;
+  StoreMeta(body, meta);
+  return body + MetaSize(meta.rank);
+}
+
+void MessageWriter::SetDigest(uint32_t digest) {
+  uint8_t* at = slot_ + last_;
+  at[1] |= kHasDigest;
+  Store(at + kRecordBytes + 4, digest);
+}
+
+size_t MessageWriter::Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed) {
+  Store(slot_ + 4, static_cast<uint32_t>(used_));
+  Store(slot_ + 8, epoch);
+  Store(slot_ + 12, sequence);
+  Store(slot_ + 16, ring_consumed);
+  Store(slot_ + 20, records_);
+  Store(slot_ + 22, uint16_t{0});
+  Store(slot_ + 24, uint64_t{0});
+  Store(slot_, Crc32c(0, slot_ + 4, used_ - 4));
+  return used_;
+}
+
+absl::StatusOr<MessageReader> MessageReader::Open(const uint8_t* slot, size_t capacity) {
+  if (capacity < kHeaderBytes) return Malformed("shorter than its header");
+  MessageReader reader;
+  reader.slot_ = slot;
+  MessageHeader& header = reader.header_;
+  header.bytes = Load<uint32_t>(slot + 4);
+  if (header.bytes < kHeaderBytes || header.bytes > capacity ||
+      header.bytes % kRecordAlignment != 0) {
+    return Malformed(absl::StrCat("length ", header.bytes));
+  }
+  if (Load<uint32_t>(slot) != Crc32c(0, slot + 4, header.bytes - 4)) return Malformed("checksum");
+  header.epoch = Load<uint32_t>(slot + 8);
+  header.sequence = Load<uint32_t>(slot + 12);
+  header.ring_consumed = Load<uint32_t>(slot + 16);
+  header.records = Load<uint16_t>(slot + 20);
+  if (Load<uint16_t>(slot + 22) != 0 || Load<uint64_t>(slot + 24) != 0) {
+    return Malformed("reserved bytes in the header");
+  }
+  return reader;
+}
+
+absl::StatusOr<bool> MessageReader::Next(Record* record) {
+  if (read_ == header_.records) {
+    if (at_ != header_.bytes) return Malformed("bytes behind the last record");
+    return false;
+  }
+  if (header_.bytes - at_ < kRecordBytes) return Malformed("record cut short");
+  const uint8_t* at = slot_ + at_;
+  if (!KnownType(at[0])) return Malformed(absl::StrCat("record type ", at[0]));
+  record->type = static_cast<RecordType>(at[0]);
+  record->flags = at[1];
+  record->slot = Load<uint16_t>(at + 2);
+  record->generation = Load<uint16_t>(at + 4);
+  record->number = Load<uint32_t>(at + 12);
+  if (Load<uint16_t>(at + 6) != 0) return Malformed("reserved bytes in a record");
+  const size_t body_bytes = Load<uint32_t>(at + 8);
+  if (body_bytes > header_.bytes - at_ - kRecordBytes) return Malformed("body past the end");
+  const size_t size = RecordSize(body_bytes);
+  if (size > header_.bytes - at_) return Malformed("padding past the end");
+  record->body = absl::string_view(reinterpret_cast<const char*>(at + kRecordBytes), body_bytes);
+  at_ += size;
+  ++read_;
+  return true;
+}
+
+absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
+  const uint8_t* at = Bytes(record.body);
+  if (record.body.size() < RequestSize(0)) return Malformed("request cut short");
+  RequestBody out;
+  out.step = Load<int64_t>(at);
+  out.destination_address = Load<uint64_t>(at + 8);
+  out.destination_bytes = Load<uint64_t>(at + 16);
+  out.destination_key = Load<uint32_t>(at + 24);
+  out.dtype = at[28];
+  out.rank = at[29];
+  if (out.rank > kMaxRank || record.body.size() != RequestSize(out.rank)) {
+    return Malformed("rank of a request");
+  }
+  for (size_t i = 0; i < out.rank; ++i) out.dims[i] = Load<int64_t>(at + 32 + 8 * i);
+  if (out.destination_address + out.destination_bytes < out.destination_address) {
+    return Malformed("destination that wraps");
+  }
+  return out;
+}
+
+absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* payload) {
+  const uint8_t* at = Bytes(record.body);
+  if (record.body.size() < MetaSize(0)) return Malformed("meta cut short");
+  TensorMeta out;
+  out.dtype = at[0];
+  out.rank = at[1];
+  out.stripes = Load<uint16_t>(at + 2);
+  out.digest = Load<uint32_t>(at + 4);
+  out.bytes = Load<uint64_t>(at + 8);
+  if (out.rank > kMaxRank || record.body.size() < MetaSize(out.rank)) {
+    return Malformed("rank of a tensor");
+  }
+  for (size_t i = 0; i < out.rank; ++i) {
+    out.dims[i] = Load<int64_t>(at + 16 + 8 * i);
+    if (out.dims[i] < 0) return Malformed("negative dimension");
+  }
+  const size_t rest = record.body.size() - MetaSize(out.rank);
+  if (record.type == RecordType::kTensor ? rest != out.bytes : rest != 0) {
+    return Malformed("payload length");
+  }
+  if (payload != nullptr) *payload = record.body.substr(MetaSize(out.rank));
+  return out;
+}
+
+void EncodeParameters(const ChannelParameters& parameters, uint8_t* out) {
+  Store(out, parameters.slots);
+  Store(out + 4, parameters.ring_slots);
+  Store(out + 8, parameters.message_bytes);
+  Store(out + 12, uint32_t{0});
+  Store(out + 16, parameters.ring_address);
+  Store(out + 24, parameters.ring_key);
+  Store(out + 28, parameters.ack_key);
+  Store(out + 32, parameters.ack_address);
+  Store(out + 40, static_cast<uint64_t>(parameters.digests ? 1 : 0));
+  Store(out + 48, parameters.session);
+}
+
+absl::StatusOr<ChannelParameters> DecodeParameters(absl::string_view in) {
+  if (in.size() != kParametersBytes) return Malformed("length of the channel parameters");
+  const uint8_t* at = Bytes(in);
+  ChannelParameters out;
+  out.slots = Load<uint32_t>(at);
+  out.ring_slots = Load<uint32_t>(at + 4);
+  out.message_bytes = Load<uint32_t>(at + 8);
+  out.ring_address = Load<uint64_t>(at + 16);
+  out.ring_key = Load<uint32_t>(at + 24);
+  out.ack_key = Load<uint32_t>(at + 28);
+  out.ack_address = Load<uint64_t>(at + 32);
+  const uint64_t digests = Load<uint64_t>(at + 40);
+  out.digests = digests == 1;
+  out.session = Load<uint64_t>(at + 48);
+  if (out.slots == 0 || out.slots > kMaxSlots || out.ring_slots < 2 ||
+      out.ring_slots > kMaxRingSlots || out.message_bytes % kRecordAlignment != 0 ||
+      out.message_bytes < kHeaderBytes + RecordSize(kMaxKeyBytes) ||
+      out.message_bytes > kMaxMessageBytes || digests > 1 || Load<uint32_t>(at + 12) != 0) {
+    return Malformed("channel parameters out of bounds");
+  }
+  return out;
+}
+
+}  // namespace wire
+}  // namespace tryst

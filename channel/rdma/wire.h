@@ -1,0 +1,202 @@
+#ifndef TRYST_CHANNEL_RDMA_WIRE_H_
+#define TRYST_CHANNEL_RDMA_WIRE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+// The form of what a channel writes into its peer's memory: docs/WIRE.md in prose.
+// Little-endian, fixed width, every byte written, every length checked against its
+// room before it is believed. A message is one slot of the ring: a header and records.
+namespace tryst {
+namespace wire {
+
+inline constexpr size_t kHeaderBytes = 32;
+inline constexpr size_t kRecordBytes = 16;     // The fixed head of every record.
+inline constexpr size_t kRecordAlignment = 8;  // Records begin on it, from the message's start.
+inline constexpr size_t kMaxRank = 8;
+inline constexpr size_t kMaxKeyBytes = 4096;
+inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut before they are sent.
+inline constexpr uint32_t kMaxSlots = 1u << 12;
+inline constexpr uint32_t kMaxRingSlots = 1u << 10;
+inline constexpr uint32_t kMaxMessageBytes = 1u << 20;
+
+// ---- Immediates ----
+// The two top bits say what arrived.
+enum class ImmediateKind : uint32_t {
+  kMessage = 0,  // The low 30 bits: the ring message's sequence number.
+  kTensor = 1,   // Slot and generation: one part of a tensor is in its destination.
+  kAck = 2,      // The ack page was written.
+};
+struct Immediate {
+  ImmediateKind kind = ImmediateKind::kMessage;
+  uint32_t sequence = 0;    // kMessage, modulo 2^30.
+  uint16_t slot = 0;        // kTensor.
+  uint16_t generation = 0;  // kTensor.
+};
+inline constexpr uint32_t kSequenceMask = (1u << 30) - 1;
+uint32_t EncodeMessageImmediate(uint32_t sequence);
+uint32_t EncodeTensorImmediate(uint16_t slot, uint16_t generation);  // slot < kMaxSlots
+uint32_t EncodeAckImmediate();
+absl::StatusOr<Immediate> DecodeImmediate(uint32_t immediate);
+
+// ---- Messages ----
+struct MessageHeader {
+  uint32_t bytes = 0;          // Of the whole message.
+  uint32_t epoch = 0;          // Of the connection, its low 32 bits.
+  uint32_t sequence = 0;       // Of this message in its direction, from 0.
+  uint32_t ring_consumed = 0;  // Messages of the other direction that the writer has done with.
+  uint16_t records = 0;
+};
+
+enum class RecordType : uint8_t {
+  // Consumer to producer.
+  kKey = 1,      // number: key id. Body: the text. Later requests name the id.
+  kRequest = 2,  // number: key id. Body: RequestBody.
+  kCancel = 3,
+  kReplayed = 4,  // After a reconnect: every request still open has been sent again.
+  kPing = 5,      // number: echoed.
+  // Producer to consumer.
+  kTensor = 16,           // Body: TensorMeta, then meta.bytes of payload.
+  kLanded = 17,           // Body: TensorMeta. The bytes are in the destination.
+  kNeedDestination = 18,  // Body: TensorMeta. Answer with a second request.
+  kFailed = 19,           // number: absl::StatusCode. Body: text. The last word of the slot.
+  kGone = 20,             // The answer to kCancel: the last word of the slot.
+  kPong = 21,
+};
+
+enum RecordFlags : uint8_t {
+  kHasDestination = 1,  // kRequest.
+  kHasShape = 2,        // kRequest: dtype and shape are what the consumer expects.
+  kReplay = 4,          // kRequest: may have been asked in an earlier epoch.
+  kRetry = 8,           // kRequest: the digest of what landed was wrong.
+  kIsDead = 16,         // kTensor, kLanded.
+  kHasDigest = 32,      // kTensor, kLanded.
+  kDerived = 64,        // kFailed: not the first cause.
+};
+
+struct TensorMeta {
+  uint8_t dtype = 0;
+  uint8_t rank = 0;
+  uint16_t stripes = 0;  // kLanded: how many tensor immediates carry it; 0: it came before this.
+  uint32_t digest = 0;   // CRC-32C of the payload.
+  uint64_t bytes = 0;
+  int64_t dims[kMaxRank] = {};
+};
+
+struct RequestBody {
+  int64_t step = 0;
+  uint64_t destination_address = 0;
+  uint64_t destination_bytes = 0;
+  uint32_t destination_key = 0;
+  uint8_t dtype = 0;  // With kHasShape.
+  uint8_t rank = 0;
+  int64_t dims[kMaxRank] = {};
+};
+
+struct Record {
+  RecordType type = RecordType::kPing;
+  uint8_t flags = 0;
+  uint16_t slot = 0;
+  uint16_t generation = 0;
+  uint32_t number = 0;
+  absl::string_view body;  // Points into the message.
+};
+
+// How much a record with this body takes in a message.
+constexpr size_t RecordSize(size_t body_bytes) {
+  return kRecordBytes + (body_bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
+}
+constexpr size_t MetaSize(size_t rank) { return 16 + 8 * rank; }
+constexpr size_t RequestSize(size_t rank) { return 32 + 8 * rank; }
+
+// The largest payload that travels inside a message of this size, whatever its shape.
+constexpr uint64_t EagerBytes(size_t message_bytes) {
+  return message_bytes - kHeaderBytes - kRecordBytes - MetaSize(kMaxRank) - kRecordAlignment;
+}
+
+// Fills one slot of a ring. Add...() returns false, and adds nothing, when it is full.
+class MessageWriter {
+ public:
+  MessageWriter() = default;
+  MessageWriter(uint8_t* slot, size_t capacity) : slot_(slot), capacity_(capacity) {}
+
+  bool Add(const Record& record);  // body: copied.
+  bool AddRequest(Record record, const RequestBody& body);
+  bool AddMeta(Record record, const TensorMeta& meta);
+  // Room for meta and `meta.bytes` of payload; null when it does not fit. The caller
+  // fills the returned payload, whose digest goes in by SetDigest().
+  uint8_t* AddTensor(Record record, const TensorMeta& meta);
+  // Into the tensor record added last.
+  void SetDigest(uint32_t digest);
+
+  bool empty() const { return records_ == 0; }
+  bool HasRoom(size_t body_bytes) const {
+    return RecordSize(body_bytes) <= capacity_ - used_ && records_ < UINT16_MAX;
+  }
+  // Writes the header with the checksum; returns the message's length.
+  size_t Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed);
+
+ private:
+  uint8_t* Begin(const Record& record, size_t body_bytes);
+
+  uint8_t* slot_ = nullptr;
+  size_t capacity_ = 0;
+  size_t used_ = kHeaderBytes;
+  size_t last_ = 0;  // Where the record added last begins.
+  uint16_t records_ = 0;
+};
+
+// Reads one message out of a slot that a peer wrote. Every error is kDataLoss.
+class MessageReader {
+ public:
+  // Checks the header and the checksum over all of it.
+  static absl::StatusOr<MessageReader> Open(const uint8_t* slot, size_t capacity);
+  const MessageHeader& header() const { return header_; }
+  // The next record; false after the last one.
+  absl::StatusOr<bool> Next(Record* record);
+
+ private:
+  const uint8_t* slot_ = nullptr;
+  size_t at_ = kHeaderBytes;
+  uint16_t read_ = 0;
+  MessageHeader header_;
+};
+
+absl::StatusOr<RequestBody> DecodeRequest(const Record& record);
+// `payload`, for kTensor, gets the bytes behind the meta.
+absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* payload);
+
+// ---- The ack page ----
+// Written whole by the peer, without a checksum: each word is monotonic and small
+// enough to be written in one piece, and a wrong one can only be refused.
+struct AckPage {
+  uint32_t epoch;
+  uint32_t ring_consumed;
+  uint16_t accepted[1];  // [slots]: the generation after the last one accepted.
+};
+constexpr size_t AckPageBytes(uint32_t slots) { return 8 + 2 * size_t{slots}; }
+
+// ---- What Hello::parameters carries ----
+struct ChannelParameters {
+  uint32_t slots = 0;
+  uint32_t ring_slots = 0;     // Of the ring in the sender's memory.
+  uint32_t message_bytes = 0;  // Of one slot of it.
+  uint64_t ring_address = 0;
+  uint32_t ring_key = 0;
+  uint32_t ack_key = 0;
+  uint64_t ack_address = 0;
+  bool digests = true;   // Either side may ask for them: then payloads carry one.
+  uint64_t session = 0;  // The producer's memory of this consumer; 0 from a consumer.
+};
+inline constexpr size_t kParametersBytes = 56;
+void EncodeParameters(const ChannelParameters& parameters, uint8_t* out);
+absl::StatusOr<ChannelParameters> DecodeParameters(absl::string_view in);
+
+}  // namespace wire
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_WIRE_H_

@@ -1,0 +1,442 @@
+#include "tests/contract/channel_contract.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:ps/replica:0/task:0/device:CPU:0";
+constexpr char kConsumer[] = "/job:worker/replica:0/task:0/device:CPU:0";
+
+}  // namespace
+
+LocalRendezvous* StepTable::step(int64_t step_id) {
+  MutexLock lock(&mu_);
+  std::unique_ptr<LocalRendezvous>& step = steps_[step_id];
+  if (step == nullptr) {
+    step = std::make_unique<LocalRendezvous>(LocalRendezvous::Options(), alarms_);
+  }
+  return step.get();
+}
+
+void StepTable::Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,
+                     DoneFn done) {
+  step(step_id)->RecvAsync(key, args, std::move(done));
+}
+
+// Where a fetch ends. Dropping its callback unrun, or running it twice, fails the test.
+class ChannelContractTest::Pending : public std::enable_shared_from_this<Pending> {
+ public:
+  DoneFn Done() {
+    struct Bomb {
+      explicit Bomb(std::shared_ptr<Pending> pending) : pending(std::move(pending)) {}
+      Bomb(Bomb&& other) noexcept : pending(std::move(other.pending)) {}
+      ~Bomb() {
+        if (pending != nullptr) ADD_FAILURE() << "a callback was dropped unrun";
+      }
+      std::shared_ptr<Pending> pending;
+    };
+    return [bomb = Bomb(shared_from_this())](absl::Status status, const Args&, const Args&,
+                                             Tensor tensor, bool is_dead) mutable {
+      std::shared_ptr<Pending> pending = std::move(bomb.pending);
+      MutexLock lock(&pending->mu_);
+      pending->result_.ended = true;
+      ++pending->result_.ends;
+      pending->result_.status = std::move(status);
+      pending->result_.tensor = std::move(tensor);
+      pending->result_.is_dead = is_dead;
+      pending->ended_.NotifyAll();
+    };
+  }
+
+  Result Wait(std::chrono::milliseconds at_most = std::chrono::seconds(20)) {
+    const auto until = std::chrono::steady_clock::now() + at_most;
+    MutexLock lock(&mu_);
+    while (!result_.ended) {
+      if (ended_.WaitUntil(&mu_, until)) break;
+    }
+    if (!result_.ended) result_.status = absl::UnknownError("the fetch hangs");
+    return result_;
+  }
+  bool ended() {
+    MutexLock lock(&mu_);
+    return result_.ended;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar ended_;
+  Result result_ ABSL_GUARDED_BY(mu_);
+};
+
+void ChannelContractTest::SetUp() {
+  const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  for (const auto& skip : GetParam().skips) {
+    if (test.substr(0, test.find('/')) == skip.first) GTEST_SKIP() << skip.second;
+  }
+  world_ = GetParam().open();
+}
+
+TensorKey ChannelContractTest::Key(const std::string& edge, uint64_t incarnation) const {
+  if (incarnation == 0) incarnation = world_->producer_incarnation();
+  return TensorKeyPrefix::Make(kProducer, incarnation, kConsumer, edge)->At(0, 0);
+}
+
+Tensor ChannelContractTest::Numbers(int64_t elements, float first) {
+  Tensor tensor = *Tensor::Allocate(DType::kFloat, {elements});
+  float* at = static_cast<float*>(tensor.mutable_data());
+  for (int64_t i = 0; i < elements; ++i) at[i] = first + static_cast<float>(i % 1000);
+  return tensor;
+}
+
+bool ChannelContractTest::IsNumbers(const Tensor& tensor, int64_t elements, float first) {
+  if (tensor.dtype() != DType::kFloat || tensor.shape() != TensorShape({elements})) return false;
+  const float* at = tensor.data_as<float>();
+  for (int64_t i = 0; i < elements; ++i) {
+    if (at[i] != first + static_cast<float>(i % 1000)) return false;
+  }
+  return true;
+}
+
+std::shared_ptr<ChannelContractTest::Pending> ChannelContractTest::StartFetch(int64_t step,
+                                                                              const TensorKey& key,
+                                                                              const Args& args) {
+  auto pending = std::make_shared<Pending>();
+  world_->consumer()->Fetch(step, key, args, pending->Done());
+  return pending;
+}
+
+ChannelContractTest::Result ChannelContractTest::FetchNow(int64_t step, const TensorKey& key,
+                                                          const Args& args) {
+  Result result = StartFetch(step, key, args)->Wait();
+  if (!result.ended) ADD_FAILURE() << "the fetch hangs\n" << world_->Explain();
+  return result;
+}
+
+void ChannelContractTest::Send(int64_t step, const TensorKey& key, Tensor tensor, bool is_dead) {
+  const absl::Status sent =
+      world_->producer()->step(step)->Send(key, Args(), std::move(tensor), is_dead);
+  ASSERT_TRUE(sent.ok()) << sent;
+}
+
+TEST_P(ChannelContractTest, FetchesWhatWasSentBefore) {
+  const TensorKey key = Key("a");
+  Send(1, key, Numbers(16, 3));
+  const Result result = FetchNow(1, key);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(IsNumbers(result.tensor, 16, 3));
+  EXPECT_FALSE(result.is_dead);
+}
+
+TEST_P(ChannelContractTest, WaitsForWhatIsSentLater) {
+  const TensorKey key = Key("a");
+  auto pending = StartFetch(1, key);
+  usleep(50'000);
+  EXPECT_FALSE(pending->ended());
+  Send(1, key, Numbers(16, 3));
+  const Result result = pending->Wait();
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(IsNumbers(result.tensor, 16, 3));
+}
+
+TEST_P(ChannelContractTest, EverySizeArrivesWhole) {
+  int64_t step = 0;
+  for (int64_t elements : {0, 1, 2, 17, 1000, 1900, 2000, 2048, 4096, 65'536, 65'537, 1'000'000}) {
+    for (int round = 0; round < 3; ++round) {
+      const TensorKey key = Key(absl::StrCat("size", elements));
+      Send(++step, key, Numbers(elements, static_cast<float>(round)));
+      const Result result = FetchNow(step, key);
+      ASSERT_TRUE(result.status.ok()) << elements << ": " << result.status;
+      EXPECT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(round))) << elements;
+    }
+  }
+}
+
+TEST_P(ChannelContractTest, ShapeMayChangeBetweenSteps) {
+  const TensorKey key = Key("changing");
+  int64_t step = 0;
+  for (int64_t elements : {100'000, 10, 200'000, 300'000, 5, 0, 1'000'000}) {
+    Send(++step, key, Numbers(elements, 1));
+    const Result result = FetchNow(step, key);
+    ASSERT_TRUE(result.status.ok()) << elements << ": " << result.status;
+    EXPECT_TRUE(IsNumbers(result.tensor, elements, 1)) << elements;
+  }
+}
+
+TEST_P(ChannelContractTest, LandsInTheCallersMemory) {
+  int64_t step = 0;
+  for (int64_t elements : {1, 100, 10'000, 1'000'000}) {
+    const TensorKey key = Key(absl::StrCat("into", elements));
+    Args args;
+    args.destination = *Tensor::Allocate(DType::kFloat, {elements});
+    memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
+    Send(++step, key, Numbers(elements, 5));
+    const Result result = FetchNow(step, key, args);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.tensor.data(), args.destination.data());
+    EXPECT_TRUE(IsNumbers(args.destination, elements, 5));
+  }
+}
+
+TEST_P(ChannelContractTest, WrongDestinationIsRefusedAndTheNextFetchWorks) {
+  for (int64_t elements : {8, 100'000}) {
+    const TensorKey key = Key(absl::StrCat("wrong", elements));
+    Args args;
+    args.destination = *Tensor::Allocate(DType::kFloat, {elements + 1});
+    memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
+    Send(1, key, Numbers(elements, 5));
+    EXPECT_EQ(FetchNow(1, key, args).status.code(), absl::StatusCode::kInvalidArgument);
+    Send(2, key, Numbers(elements, 5));
+    EXPECT_TRUE(FetchNow(2, key).status.ok());
+  }
+}
+
+TEST_P(ChannelContractTest, DeadTensorsCrossInOrder) {
+  const TensorKey key = Key("dead");
+  Send(1, key, Numbers(4, 1));
+  Send(1, key, Tensor(), true);
+  Send(1, key, Numbers(4, 2));
+  EXPECT_TRUE(IsNumbers(FetchNow(1, key).tensor, 4, 1));
+  const Result dead = FetchNow(1, key);
+  EXPECT_TRUE(dead.status.ok()) << dead.status;
+  EXPECT_TRUE(dead.is_dead);
+  EXPECT_FALSE(dead.tensor.valid());
+  EXPECT_TRUE(IsNumbers(FetchNow(1, key).tensor, 4, 2));
+}
+
+TEST_P(ChannelContractTest, StringsCross) {
+  std::vector<std::string> elements = {"", "short", std::string(100, '\0'),
+                                       std::string(3'000'000, 'x')};
+  const TensorKey key = Key("strings");
+  Send(1, key, *Tensor::FromStrings(elements, {2, 2}));
+  Send(2, key, *Tensor::FromStrings({"tiny"}, {1}));
+  Result result = FetchNow(1, key);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.tensor.shape(), TensorShape({2, 2}));
+  EXPECT_EQ(
+      std::vector<std::string>(result.tensor.strings().begin(), result.tensor.strings().end()),
+      elements);
+  result = FetchNow(2, key);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.tensor.strings()[0], "tiny");
+}
+
+TEST_P(ChannelContractTest, FetchesOfOneKeyMeetSendsInOrder) {
+  const TensorKey key = Key("fifo");
+  std::vector<std::shared_ptr<Pending>> pending;
+  for (int i = 0; i < 300; ++i) pending.push_back(StartFetch(1, key));
+  for (int i = 0; i < 300; ++i) Send(1, key, Numbers(i % 7 == 0 ? 5000 : 3, static_cast<float>(i)));
+  for (int i = 0; i < 300; ++i) {
+    const Result result = pending[static_cast<size_t>(i)]->Wait();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.tensor.data_as<float>()[0], static_cast<float>(i));
+  }
+}
+
+TEST_P(ChannelContractTest, ManyKeysAtOnceWithOneCallback) {
+  constexpr int kKeys = 1000;
+  std::vector<TensorKey> keys;
+  for (int i = 0; i < kKeys; ++i) keys.push_back(Key(absl::StrCat("many", i)));
+  for (int i = 0; i < kKeys; i += 2)
+    Send(1, keys[static_cast<size_t>(i)], Numbers(16, static_cast<float>(i)));
+  Mutex mu;
+  CondVar ended;
+  int calls = 0;
+  int right = 0;
+  world_->consumer()->FetchMany(
+      1, keys, Args(), [&](absl::Status first, absl::Span<Received> results) {
+        MutexLock lock(&mu);
+        EXPECT_TRUE(first.ok()) << first;
+        for (size_t i = 0; i < results.size(); ++i) {
+          right += IsNumbers(results[i].tensor, 16, static_cast<float>(i));
+        }
+        ++calls;
+        ended.NotifyAll();
+      });
+  for (int i = 1; i < kKeys; i += 2)
+    Send(1, keys[static_cast<size_t>(i)], Numbers(16, static_cast<float>(i)));
+  MutexLock lock(&mu);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (calls == 0 && !ended.WaitUntil(&mu, until)) {
+  }
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(right, kKeys);
+}
+
+TEST_P(ChannelContractTest, CancelledFetchEndsAndConsumesNothing) {
+  for (int64_t elements : {16, 1'000'000}) {
+    const TensorKey key = Key(absl::StrCat("cancel", elements));
+    Cancellation cancellation;
+    Args args;
+    args.cancellation = &cancellation;
+    auto first = StartFetch(1, key, args);
+    auto second = StartFetch(1, key);
+    usleep(20'000);
+    cancellation.StartCancel();
+    EXPECT_EQ(first->Wait().status.code(), absl::StatusCode::kCancelled);
+    usleep(20'000);
+    Send(1, key, Numbers(elements, 9));
+    const Result result = second->Wait();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_TRUE(IsNumbers(result.tensor, elements, 9));
+  }
+}
+
+TEST_P(ChannelContractTest, CancelledBeforeItStarts) {
+  Cancellation cancellation;
+  cancellation.StartCancel();
+  Args args;
+  args.cancellation = &cancellation;
+  EXPECT_EQ(FetchNow(1, Key("a"), args).status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_P(ChannelContractTest, DeadlineEndsTheFetchInTime) {
+  const SteadyClock clock;
+  Args args;
+  args.deadline = Deadline::After(clock, absl::Milliseconds(80));
+  const int64_t start_ns = clock.NowNs();
+  const Result result = FetchNow(1, Key("never"), args);
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded) << result.status;
+  EXPECT_GE(clock.NowNs() - start_ns, 80'000'000);
+  EXPECT_LT(clock.NowNs() - start_ns, 2'000'000'000);
+}
+
+TEST_P(ChannelContractTest, DeadlineWithCallersMemoryWaitsForTheLastWord) {
+  const SteadyClock clock;
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kFloat, {100'000});
+  memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
+  args.deadline = Deadline::After(clock, absl::Milliseconds(50));
+  const TensorKey key = Key("late");
+  EXPECT_EQ(FetchNow(1, key, args).status.code(), absl::StatusCode::kDeadlineExceeded);
+  // What is sent from now on must not touch it.
+  Send(1, key, Numbers(100'000, 1));
+  usleep(50'000);
+  const uint8_t* at = args.destination.data_as<uint8_t>();
+  for (uint64_t i = 0; i < args.destination.bytes(); ++i) ASSERT_EQ(at[i], 0xee) << i;
+  EXPECT_TRUE(IsNumbers(FetchNow(1, key).tensor, 100'000, 1));
+}
+
+TEST_P(ChannelContractTest, AbortOfTheProducersStepReachesTheConsumer) {
+  auto pending = StartFetch(7, Key("aborted"));
+  usleep(20'000);
+  world_->producer()->step(7)->StartAbort(absl::InternalError("the kernel failed"));
+  const Result result = pending->Wait();
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kInternal) << result.status;
+  EXPECT_NE(result.status.message().find("the kernel failed"), absl::string_view::npos);
+}
+
+TEST_P(ChannelContractTest, AbortOfTheConsumersStepEndsItsFetchesOnly) {
+  auto aborted = StartFetch(7, Key("a"));
+  auto other = StartFetch(8, Key("a"));
+  usleep(20'000);
+  world_->consumer()->AbortStep(7, absl::AbortedError("step 7 was given up"));
+  EXPECT_EQ(aborted->Wait().status.code(), absl::StatusCode::kAborted);
+  Send(8, Key("a"), Numbers(4, 4));
+  EXPECT_TRUE(IsNumbers(other->Wait().tensor, 4, 4));
+}
+
+TEST_P(ChannelContractTest, CallbacksRunOnTheGivenExecutor) {
+  ThreadPoolExecutor executor(1, 16);
+  Args args;
+  args.executor = &executor;
+  const TensorKey key = Key("executor");
+  std::vector<std::shared_ptr<Pending>> pending;
+  for (int i = 0; i < 200; ++i) {
+    Send(1, key, Numbers(2, static_cast<float>(i)));
+    pending.push_back(StartFetch(1, key, args));
+  }
+  for (auto& one : pending) EXPECT_TRUE(one->Wait().status.ok());
+}
+
+TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
+  const uint64_t cap = GetParam().landing_cap_bytes;
+  if (cap == 0) GTEST_SKIP() << "this back end has no landing cap";
+  // Four times the cap is asked for at once; what has come is let go as it comes.
+  const int64_t elements = static_cast<int64_t>(cap / 8 / sizeof(float));
+  std::vector<std::shared_ptr<Pending>> pending;
+  for (int i = 0; i < 32; ++i) pending.push_back(StartFetch(1, Key(absl::StrCat("cap", i))));
+  for (int i = 0; i < 32; ++i) {
+    Send(1, Key(absl::StrCat("cap", i)), Numbers(elements, static_cast<float>(i)));
+  }
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const Result result = pending[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
+    pending[i].reset();
+  }
+  EXPECT_LE(world_->PinnedBytes().second, cap);
+  // Larger than the cap can never land.
+  Send(2, Key("huge"), Numbers(static_cast<int64_t>(cap / sizeof(float)) + 1, 0));
+  EXPECT_EQ(FetchNow(2, Key("huge")).status.code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_P(ChannelContractTest, SurvivesABrokenLink) {
+  const TensorKey key = Key("broken");
+  Send(1, key, Numbers(10, 1));
+  ASSERT_TRUE(FetchNow(1, key).status.ok());
+  if (!world_->BreakLink()) GTEST_SKIP() << "this back end has no link of its own to break";
+  Send(1, key, Numbers(10, 2));
+  const Result result = FetchNow(1, key);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(IsNumbers(result.tensor, 10, 2));
+}
+
+TEST_P(ChannelContractTest, NothingIsLostOrDoubledOverBrokenLinks) {
+  const TensorKey key = Key("stream");
+  Send(0, key, Numbers(1, 0));
+  ASSERT_TRUE(FetchNow(0, key).status.ok());
+  if (!world_->BreakLink()) GTEST_SKIP() << "this back end has no link of its own to break";
+  constexpr int kTensors = 400;
+  std::thread sender([&] {
+    for (int i = 0; i < kTensors; ++i) {
+      Send(1, key, Numbers(i % 5 == 0 ? 50'000 : 20, static_cast<float>(i)));
+      if (i % 20 == 0) usleep(2'000);
+    }
+  });
+  std::thread breaker([&] {
+    for (int i = 0; i < 12; ++i) {
+      usleep(7'000);
+      world_->BreakLink();
+    }
+  });
+  std::vector<std::shared_ptr<Pending>> pending;
+  for (int i = 0; i < kTensors; ++i) pending.push_back(StartFetch(1, key));
+  for (int i = 0; i < kTensors; ++i) {
+    const Result result = pending[static_cast<size_t>(i)]->Wait();
+    ASSERT_TRUE(result.ended) << i;
+    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status;
+    EXPECT_TRUE(IsNumbers(result.tensor, i % 5 == 0 ? 50'000 : 20, static_cast<float>(i))) << i;
+  }
+  sender.join();
+  breaker.join();
+}
+
+TEST_P(ChannelContractTest, RestartedProducerFailsWhatWasPendingAndServesWhatComes) {
+  auto pending = StartFetch(1, Key("old"));
+  Send(1, Key("met"), Numbers(1, 1));
+  ASSERT_TRUE(FetchNow(1, Key("met")).status.ok());
+  const uint64_t before = world_->producer_incarnation();
+  if (!world_->RestartProducer()) {
+    world_->producer()->step(1)->StartAbort(absl::CancelledError("end of test"));
+    pending->Wait();
+    GTEST_SKIP() << "this world has no producer to restart";
+  }
+  const Result result = pending->Wait();
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kAborted) << result.status;
+  EXPECT_NE(result.status.message().find(absl::StrCat(absl::Hex(before, absl::kZeroPad16))),
+            absl::string_view::npos)
+      << result.status;
+  Send(2, Key("new"), Numbers(3, 3));
+  EXPECT_TRUE(IsNumbers(FetchNow(2, Key("new")).tensor, 3, 3));
+}
+
+}  // namespace tryst

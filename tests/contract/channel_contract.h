@@ -1,0 +1,94 @@
+#ifndef TRYST_TESTS_CONTRACT_CHANNEL_CONTRACT_H_
+#define TRYST_TESTS_CONTRACT_CHANNEL_CONTRACT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "rendezvous/alarms.h"
+#include "rendezvous/local_rendezvous.h"
+#include "rendezvous/tensor_fetcher.h"
+#include "rendezvous/tensor_source.h"
+
+// What every way of fetching a tensor promises, as tests that each back end passes.
+// A back end instantiates the suite in a test of its own, as for nic_contract.h.
+namespace tryst {
+
+// A producer's steps, made when first asked for.
+class StepTable final : public TensorSource {
+ public:
+  explicit StepTable(Alarms* alarms) : alarms_(alarms) {}
+  LocalRendezvous* step(int64_t step_id);
+  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
+            DoneFn done) override;
+
+ private:
+  Alarms* const alarms_;
+  Mutex mu_;
+  std::map<int64_t, std::unique_ptr<LocalRendezvous>> steps_ ABSL_GUARDED_BY(mu_);
+};
+
+// One producer and one consumer that fetches from it.
+class ChannelWorld {
+ public:
+  virtual ~ChannelWorld() = default;
+  virtual StepTable* producer() = 0;
+  virtual TensorFetcher* consumer() = 0;
+  virtual uint64_t producer_incarnation() const = 0;
+  // Breaks whatever connects the two, once; false where there is nothing to break.
+  virtual bool BreakLink() { return false; }
+  // The producer's process ends and another one takes its place, with other steps.
+  virtual bool RestartProducer() { return false; }
+  // Bytes that peers may write, now and at most ever; 0: not counted.
+  virtual std::pair<uint64_t, uint64_t> PinnedBytes() { return {0, 0}; }
+  // For the message of a test that fails.
+  virtual std::string Explain() { return ""; }
+};
+
+struct ChannelContract {
+  std::string name;
+  std::function<std::unique_ptr<ChannelWorld>()> open;
+  uint64_t landing_cap_bytes = 0;  // Of the world; 0: none.
+  // Why each test that this back end cannot pass is skipped: test name, reason.
+  std::vector<std::pair<std::string, std::string>> skips;
+};
+
+inline void PrintTo(const ChannelContract& contract, std::ostream* out) { *out << contract.name; }
+inline std::string ChannelContractName(const ::testing::TestParamInfo<ChannelContract>& info) {
+  return info.param.name;
+}
+
+class ChannelContractTest : public ::testing::TestWithParam<ChannelContract> {
+ protected:
+  struct Result {
+    bool ended = false;
+    int ends = 0;
+    absl::Status status;
+    Tensor tensor;
+    bool is_dead = false;
+  };
+  class Pending;
+
+  void SetUp() override;
+  // The key of `edge` from the producer to the consumer.
+  TensorKey Key(const std::string& edge, uint64_t incarnation = 0) const;
+  // A float tensor of `elements` numbers that start at `first`.
+  static Tensor Numbers(int64_t elements, float first);
+  static bool IsNumbers(const Tensor& tensor, int64_t elements, float first);
+  std::shared_ptr<Pending> StartFetch(int64_t step, const TensorKey& key, const Args& args = {});
+  Result FetchNow(int64_t step, const TensorKey& key, const Args& args = {});
+  void Send(int64_t step, const TensorKey& key, Tensor tensor, bool is_dead = false);
+
+  std::unique_ptr<ChannelWorld> world_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_CONTRACT_CHANNEL_CONTRACT_H_

@@ -1,0 +1,52 @@
+#include "base/log.h"
+#include "gtest/gtest.h"
+#include "tests/contract/channel_contract.h"
+#include "tests/contract/pool_world.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint64_t kCapBytes = 32 << 20;
+
+ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions*)> adjust) {
+  ChannelContract contract;
+  contract.name = name;
+  contract.landing_cap_bytes = kCapBytes;
+  contract.open = [adjust] {
+    PoolWorldOptions options;
+    options.open_nic = [] {
+      auto nic = OpenSoftNic(SoftNicOptions());
+      TRYST_CHECK(nic.ok()) << nic.status();
+      return *std::move(nic);
+    };
+    options.adjust = [adjust](ChannelPoolOptions* pool) {
+      pool->landing_cap_bytes = kCapBytes;
+      adjust(pool);
+    };
+    return OpenPoolWorld(options);
+  };
+  return contract;
+}
+
+// Two slots, two messages, short queues: everything waits for everything.
+void MakeSmall(ChannelPoolOptions* pool) {
+  pool->link.slots = 2;
+  pool->link.ring_slots = 2;
+  pool->link.send_depth = 16;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Soft, ChannelContractTest,
+    ::testing::Values(Contract("Default", [](ChannelPoolOptions*) {}), Contract("Small", MakeSmall),
+                      Contract("NoDigests",
+                               [](ChannelPoolOptions* pool) { pool->link.digests = false; }),
+                      Contract("FourQueuePairs",
+                               [](ChannelPoolOptions* pool) {
+                                 pool->link.queue_pairs = 4;
+                                 pool->stripe_bytes = 64 << 10;
+                               })),
+    ChannelContractName);
+
+}  // namespace
+}  // namespace tryst

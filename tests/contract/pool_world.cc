@@ -1,0 +1,126 @@
+#include "tests/contract/pool_world.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "rendezvous/thread_alarms.h"
+#include "tests/contract/breakable_nic.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:ps/replica:0/task:0";
+constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
+
+class MemoryBootstrap final : public Bootstrap {
+ public:
+  void Set(const std::string& worker, HelloHandler* handler) {
+    MutexLock lock(&mu_);
+    handlers_[worker] = handler;
+  }
+
+  void Exchange(const std::string& peer, const Hello& hello, Deadline, HelloDone done) override {
+    // Held over the call, so that a worker that is taken out has no call left in it; the
+    // handler only posts.
+    MutexLock lock(&mu_);
+    HelloHandler* handler = handlers_[peer];
+    if (handler == nullptr) {
+      return std::move(done)(absl::UnavailableError(absl::StrCat(peer, " is not up")));
+    }
+    handler->OnHello(hello, std::move(done));
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, HelloHandler*> handlers_ ABSL_GUARDED_BY(mu_);
+};
+
+struct Worker {
+  Worker(const PoolWorldOptions& options, Alarms* alarms, MemoryBootstrap* bootstrap,
+         const std::string& name, uint64_t incarnation)
+      : steps(alarms), poller(&clock), name(name), bootstrap(bootstrap) {
+    nic = std::make_shared<BreakableNic>(options.open_nic());
+    ChannelPoolOptions pool_options;
+    pool_options.self = name;
+    pool_options.incarnation = incarnation;
+    pool_options.seed = incarnation;
+    if (options.adjust) options.adjust(&pool_options);
+    pool = std::make_unique<ChannelPool>(&poller, bootstrap, &steps,
+                                         std::vector<NicPath>{{"rdma/soft", nic}}, nullptr,
+                                         std::move(pool_options));
+    const absl::Status opened = pool->Open();
+    TRYST_CHECK(opened.ok()) << opened;
+    poller.Start();
+    bootstrap->Set(name, pool.get());
+  }
+
+  ~Worker() {
+    bootstrap->Set(name, nullptr);
+    const absl::Status stopped =
+        pool->Stop(absl::CancelledError("the worker is stopping"), absl::Seconds(20));
+    EXPECT_TRUE(stopped.ok()) << stopped;
+    poller.Stop();
+    pool.reset();
+  }
+
+  const SteadyClock clock;
+  StepTable steps;
+  Poller poller;
+  const std::string name;
+  MemoryBootstrap* const bootstrap;
+  std::shared_ptr<BreakableNic> nic;
+  std::unique_ptr<ChannelPool> pool;
+};
+
+class PoolWorld final : public ChannelWorld {
+ public:
+  explicit PoolWorld(PoolWorldOptions options) : options_(std::move(options)) {
+    producer_ = std::make_unique<Worker>(options_, &alarms_, &bootstrap_, kProducer, incarnation_);
+    consumer_ = std::make_unique<Worker>(options_, &alarms_, &bootstrap_, kConsumer, 0xc0);
+  }
+
+  StepTable* producer() override { return &producer_->steps; }
+  TensorFetcher* consumer() override { return consumer_->pool.get(); }
+  uint64_t producer_incarnation() const override { return incarnation_; }
+
+  bool BreakLink() override {
+    // Each side in turn: both are to notice either.
+    Worker* worker = ++breaks_ % 2 == 0 ? producer_.get() : consumer_.get();
+    worker->poller.RunAndWait([&] { worker->nic->BreakAll(); });
+    return true;
+  }
+
+  bool RestartProducer() override {
+    producer_.reset();
+    ++incarnation_;
+    producer_ = std::make_unique<Worker>(options_, &alarms_, &bootstrap_, kProducer, incarnation_);
+    return true;
+  }
+
+  std::string Explain() override {
+    return absl::StrCat("consumer:\n", consumer_->pool->Explain(""), "producer:\n",
+                        producer_->pool->Explain(""));
+  }
+  std::pair<uint64_t, uint64_t> PinnedBytes() override { return consumer_->pool->PinnedBytes(); }
+
+ private:
+  const PoolWorldOptions options_;
+  ThreadAlarms alarms_;
+  MemoryBootstrap bootstrap_;
+  uint64_t incarnation_ = 0xab;
+  int breaks_ = 0;
+  std::unique_ptr<Worker> producer_;
+  std::unique_ptr<Worker> consumer_;
+};
+
+}  // namespace
+
+std::unique_ptr<ChannelWorld> OpenPoolWorld(const PoolWorldOptions& options) {
+  return std::make_unique<PoolWorld>(options);
+}
+
+}  // namespace tryst
