@@ -1,0 +1,48 @@
+// The contract of every NIC, over real libibverbs and Soft-RoCE. Runs in the guest
+// (run.sh), where TRYST_NIC_A and TRYST_NIC_B name the devices.
+#include <sched.h>
+
+#include <cstdlib>
+
+#include "tests/contract/nic_contract.h"
+#include "verbs/ibv/ibv_nic.h"
+
+namespace tryst {
+namespace {
+
+std::unique_ptr<Nic> OpenDevice(const char* variable) {
+  const char* const name = std::getenv(variable);
+  IbvNicOptions options;
+  options.choice.settings.device = name == nullptr ? "rxe0" : name;
+  absl::StatusOr<std::unique_ptr<Nic>> nic = OpenIbvNic(options);
+  EXPECT_TRUE(nic.ok()) << nic.status();
+  return nic.ok() ? *std::move(nic) : nullptr;
+}
+
+class IbvPair final : public NicPair {
+ public:
+  IbvPair() : first_(OpenDevice("TRYST_NIC_A")), second_(OpenDevice("TRYST_NIC_B")) {}
+  Nic* first() override { return first_.get(); }
+  Nic* second() override { return second_.get(); }
+  const Clock& clock() override { return clock_; }
+  void Progress(absl::Duration) override { sched_yield(); }
+
+ private:
+  const SteadyClock clock_;
+  const std::unique_ptr<Nic> first_;
+  const std::unique_ptr<Nic> second_;
+};
+
+NicContract RxeContract() {
+  NicContract contract;
+  contract.name = "Rxe";
+  contract.open = [] { return std::make_unique<IbvPair>(); };
+  contract.patience = absl::Seconds(60);  // An emulated machine on a busy one.
+  contract.short_ack_timeout = 14;
+  return contract;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ibv, NicContractTest, ::testing::Values(RxeContract()), NicContractName);
+
+}  // namespace
+}  // namespace tryst
