@@ -183,6 +183,7 @@ class Producer final : public HelloHandler {
     TransportServiceParts parts;
     parts.self = {"lab", kProducer, incarnation};
     parts.token = token;
+    parts.address = [] { return ""; };
     parts.members = &members_;
     parts.fetches = &fetches_;
     parts.hellos = this;

@@ -70,6 +70,16 @@ absl::Status Membership::Announce(const Member& member) {
   return absl::OkStatus();
 }
 
+bool Membership::Hear(const Member& member) {
+  if (!open_ || member.address.empty()) return false;
+  {
+    MutexLock lock(&mu_);
+    auto it = members_.find(member.worker);
+    if (it != members_.end() && !it->second.member.address.empty()) return false;
+  }
+  return Announce({member.worker, member.address, 0}).ok();
+}
+
 void Membership::Leave(const std::string& worker, uint64_t incarnation) {
   MutexLock lock(&mu_);
   auto it = members_.find(worker);

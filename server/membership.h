@@ -35,6 +35,8 @@ class Membership final : public PeerDirectory {
   bool Set(const std::string& worker, const std::string& address);
   // The worker says so itself. kPermissionDenied: not one of this closed cluster.
   absl::Status Announce(const Member& member);
+  // Another member says so: believed of a worker that is not known yet. True if it is new.
+  bool Hear(const Member& member);
   // As far as `incarnation` knows; a later life is not affected.
   void Leave(const std::string& worker, uint64_t incarnation);
 

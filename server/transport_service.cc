@@ -185,7 +185,7 @@ absl::StatusOr<tryst::Hello> TransportService::CheckHello(const Caller& caller,
         ", ", parts_.self.worker, " ", kProtocolOldest, " to ", kProtocolNewest));
   }
   if (parts_.hellos == nullptr) {
-    return absl::FailedPreconditionError(
+    return absl::UnimplementedError(
         absl::StrCat(parts_.self.worker, " runs protocol grpc: it has no data plane to open"));
   }
   return hello;
@@ -242,7 +242,7 @@ absl::Status TransportService::OnHeartbeat(const Caller& caller,
     }
   }
   response->mutable_self()->set_worker(parts_.self.worker);
-  response->mutable_self()->set_address(parts_.address);
+  response->mutable_self()->set_address(parts_.address());
   response->mutable_self()->set_incarnation(parts_.self.incarnation);
   for (const Member& member : parts_.members->Members()) {
     rpc::Member* out = response->add_members();

@@ -25,8 +25,8 @@ namespace tryst {
 // What TransportService stands on. Everything outlives it and may be called from any thread.
 struct TransportServiceParts {
   Caller self;
-  std::string address;  // Where others reach us.
-  std::string token;    // Shared-token mode; or empty.
+  std::function<std::string()> address;  // Where others reach us.
+  std::string token;                     // Shared-token mode; or empty.
   Membership* members = nullptr;
   FetchServer* fetches = nullptr;
   HelloHandler* hellos = nullptr;  // Null: gRPC is the only path here.

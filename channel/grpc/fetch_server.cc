@@ -603,7 +603,15 @@ void FetchServer::State::Shutdown() {
 
 FetchServer::Counts FetchServer::State::counts() const {
   MutexLock lock(&mu_);
-  return counts_;
+  Counts counts = counts_;
+  for (const auto& [worker, consumer] : consumers_) {
+    for (const auto& [id, peer] : consumer->channels) {
+      for (const auto& [serial, entry] : peer.entries) {
+        counts.sending += entry->outcome != nullptr && entry->stream != nullptr;
+      }
+    }
+  }
+  return counts;
 }
 
 // ---- FetchServer ----

@@ -63,7 +63,8 @@ class FetchServer {
     uint64_t bytes = 0;        // Of those.
     uint64_t refused = 0;
     uint64_t dropped = 0;     // Nobody came back for them.
-    uint64_t waiting = 0;     // Now.
+    uint64_t waiting = 0;     // Now, for the source.
+    uint64_t sending = 0;     // Now, to a consumer.
     uint64_t kept_bytes = 0;  // Now, without a stream.
   };
   Counts counts() const;

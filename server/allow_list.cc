@@ -1,0 +1,55 @@
+#include "server/allow_list.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace tryst {
+
+absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
+  AllowList list;
+  for (absl::string_view rule : absl::StrSplit(text, ';', absl::SkipWhitespace())) {
+    std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(rule, absl::MaxSplits('=', 1));
+    absl::ConsumeSuffix(&parts.first, "/");
+    if (!absl::StartsWith(parts.first, "/job:") || !absl::StartsWith(parts.second, "/job:")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("allow should be /job:CONSUMER=/job:PRODUCER;..., not '", rule, "'"));
+    }
+    list.rules_.emplace_back(parts);
+  }
+  return list;
+}
+
+absl::Status AllowList::Check(absl::string_view consumer, const TensorKey& key) const {
+  if (key.empty() || key.dst().worker != consumer) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(consumer, " asks for what is not addressed to it: ", key.text()));
+  }
+  if (rules_.empty()) return absl::OkStatus();
+  for (const auto& [who, prefix] : rules_) {
+    if ((consumer == who || absl::StartsWith(consumer, absl::StrCat(who, "/"))) &&
+        absl::StartsWith(key.text(), prefix)) {
+      return absl::OkStatus();
+    }
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat("the allow list does not let ", consumer, " take ", key.text()));
+}
+
+void GuardedSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_id,
+                         const Args& args, DoneFn done) {
+  absl::Status admitted = key.empty() ? absl::InvalidArgumentError("Take of an empty key")
+                                      : allow_.Check(key.dst().worker, key);
+  if (admitted.ok() && source_ == nullptr) {
+    admitted = absl::UnavailableError("this worker has not started");
+  }
+  if (admitted.ok()) return source_->Take(step_id, key, request_id, args, std::move(done));
+  if (args.executor == nullptr) return std::move(done)(admitted, {}, args, Tensor(), false);
+  args.executor->Run([admitted, args, done = std::move(done)]() mutable {
+    std::move(done)(admitted, {}, args, Tensor(), false);
+  });
+}
+
+}  // namespace tryst

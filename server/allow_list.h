@@ -1,0 +1,51 @@
+#ifndef TRYST_SERVER_ALLOW_LIST_H_
+#define TRYST_SERVER_ALLOW_LIST_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rendezvous/tensor_key.h"
+#include "rendezvous/tensor_source.h"
+
+namespace tryst {
+
+// Which consumers may take which keys. Constant after construction.
+class AllowList {
+ public:
+  // "/job:worker=/job:ps/replica:0;/job:eval/replica:0/task:0=/job:ps": consumers by the
+  // beginning of their name, up to a '/', and keys by the beginning of their text. Empty:
+  // everybody may take what is addressed to him. kInvalidArgument.
+  static absl::StatusOr<AllowList> Parse(absl::string_view text);
+
+  // kPermissionDenied: not addressed to this consumer, or not allowed to it.
+  absl::Status Check(absl::string_view consumer, const TensorKey& key) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> rules_;
+};
+
+// A source behind an allow list. The consumer is whom the key is addressed to: paths that
+// know who asks check that it is the same. Set() makes it usable; until then, every
+// take fails with kUnavailable.
+class GuardedSource final : public TensorSource {
+ public:
+  explicit GuardedSource(AllowList allow) : allow_(std::move(allow)) {}
+  // Before anybody takes.
+  void Set(TensorSource* source) { source_ = source; }
+  const AllowList& allow() const { return allow_; }
+
+  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
+            DoneFn done) override;
+
+ private:
+  const AllowList allow_;
+  TensorSource* source_ = nullptr;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_ALLOW_LIST_H_

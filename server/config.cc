@@ -1,0 +1,397 @@
+#include "server/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace tryst {
+namespace {
+
+using C = ServerConfig;
+using K = ConfigRow::Kind;
+
+struct ByteUnit {
+  const char* name;
+  uint64_t bytes;
+};
+constexpr ByteUnit kByteUnits[] = {{"TiB", uint64_t{1} << 40},
+                                   {"GiB", uint64_t{1} << 30},
+                                   {"MiB", uint64_t{1} << 20},
+                                   {"KiB", uint64_t{1} << 10},
+                                   {"B", 1}};
+
+std::string PrintBytes(uint64_t bytes) {
+  for (const ByteUnit& unit : kByteUnits) {
+    if (bytes >= unit.bytes && bytes % unit.bytes == 0) {
+      return absl::StrCat(bytes / unit.bytes, unit.name);
+    }
+  }
+  return "0";
+}
+
+bool ParseBytes(absl::string_view text, uint64_t* out) {
+  uint64_t unit_bytes = 1;
+  for (const ByteUnit& unit : kByteUnits) {
+    if (absl::ConsumeSuffix(&text, unit.name)) {
+      unit_bytes = unit.bytes;
+      break;
+    }
+  }
+  uint64_t count = 0;
+  if (!absl::SimpleAtoi(text, &count) || count > UINT64_MAX / unit_bytes) return false;
+  *out = count * unit_bytes;
+  return true;
+}
+
+const char* KindName(K kind) {
+  switch (kind) {
+    case K::kText:
+      return "text";
+    case K::kNumber:
+      return "number";
+    case K::kBytes:
+      return "bytes (64MiB)";
+    case K::kDuration:
+      return "time (500ms)";
+    case K::kSwitch:
+      return "true or false";
+  }
+  return "";
+}
+
+std::string VariableName(const ConfigRow& row) {
+  return absl::StrCat("TRYST_", absl::AsciiStrToUpper(row.name));
+}
+
+const ConfigRow* FindRow(absl::string_view name) {
+  for (const ConfigRow& row : ConfigRows()) {
+    if (name == row.name) return &row;
+  }
+  return nullptr;
+}
+
+absl::Status LoadFile(const std::string& path, ServerConfig* config) {
+  std::ifstream in(path);
+  if (!in) return absl::InvalidArgumentError(absl::StrCat("cannot read the config file ", path));
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    const absl::string_view text = absl::StripAsciiWhitespace(line);
+    if (text.empty() || text[0] == '#') continue;
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(text, absl::MaxSplits('=', 1));
+    const absl::string_view name = absl::StripAsciiWhitespace(parts.first);
+    const ConfigRow* row = FindRow(name);
+    if (row == nullptr || !absl::StrContains(text, '=')) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ":", number, ": no setting '", name, "'"));
+    }
+    absl::Status parsed = ParseSetting(*row, absl::StripAsciiWhitespace(parts.second), config);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", parsed.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct Flag {
+  std::string name;
+  std::string value;
+  bool has_value = false;
+};
+
+// --name=value; --name value; --switch and --noswitch.
+absl::StatusOr<std::vector<Flag>> SplitFlags(const std::vector<std::string>& args,
+                                             std::vector<std::string>* rest) {
+  std::vector<Flag> flags;
+  for (size_t i = 0; i < args.size(); ++i) {
+    absl::string_view text = args[i];
+    if (text == "--") {
+      rest->insert(rest->end(), args.begin() + static_cast<ptrdiff_t>(i) + 1, args.end());
+      break;
+    }
+    if (!absl::ConsumePrefix(&text, "--")) {
+      rest->push_back(args[i]);
+      continue;
+    }
+    const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('=', 1));
+    Flag flag{parts.first, parts.second, absl::StrContains(text, '=')};
+    const ConfigRow* row = FindRow(flag.name);
+    const ConfigRow* off = absl::StartsWith(flag.name, "no")
+                               ? FindRow(absl::string_view(flag.name).substr(2))
+                               : nullptr;
+    if (row == nullptr && off != nullptr && off->kind == K::kSwitch && !flag.has_value) {
+      flag = {off->name, "false", true};
+    } else if (row == nullptr && flag.name != "config") {
+      return absl::InvalidArgumentError(absl::StrCat("no flag --", flag.name));
+    } else if (!flag.has_value) {
+      if (row != nullptr && row->kind == K::kSwitch) {
+        flag.value = "true";
+      } else if (i + 1 < args.size()) {
+        flag.value = args[++i];
+      } else {
+        return absl::InvalidArgumentError(absl::StrCat("flag --", flag.name, " has no value"));
+      }
+    }
+    flags.push_back(std::move(flag));
+  }
+  return flags;
+}
+
+// Memory that a configuration may come to use, sum by sum.
+struct Sum {
+  const char* name;
+  uint64_t bytes;
+};
+std::vector<Sum> MemorySums(const ServerConfig& config) {
+  const bool verbs = config.protocol != "grpc";
+  // Rings for one peer that we fetch from and one that fetches from us.
+  const uint64_t rings = 2 * static_cast<uint64_t>(config.ring_slots) * config.message_bytes;
+  return {{"max_held_bytes (sent, not received)", config.max_held_bytes},
+          {"max_kept_bytes (taken, not landed, its consumer away)", config.max_kept_bytes},
+          {"landing_bytes (where tensors land)", verbs ? config.landing_bytes : 0},
+          {"2 * ring_slots * message_bytes, for each peer and direction", verbs ? rings : 0}};
+}
+
+}  // namespace
+
+const std::vector<ConfigRow>& ConfigRows() {
+  static const auto& rows = *new std::vector<ConfigRow>{
+      {"Who and where", "cluster", K::kText, &C::cluster,
+       "Name of the cluster: the job identity. Workers of another one are refused."},
+      {"Who and where", "job", K::kText, &C::job, "Our job's name, for example ps."},
+      {"Who and where", "task", K::kNumber, &C::task, "Our index in the job."},
+      {"Who and where", "protocol", K::kText, &C::protocol, "grpc or grpc+verbs."},
+      {"Who and where", "listen", K::kText, &C::listen,
+       "host:port for gRPC; port 0 takes a free one. Empty: the port of our entry in the cluster, "
+       "on the loopback if insecure, else on every address."},
+      {"Who and where", "advertise", K::kText, &C::advertise,
+       "host:port by which peers reach us. Empty: our entry in the cluster, else where we listen."},
+      {"Who else", "resolver", K::kText, &C::resolver,
+       "Where the cluster is described: flags, file, tf_config, slurm or kubernetes."},
+      {"Who else", "cluster_spec", K::kText, &C::cluster_spec,
+       "For flags: ps=host:port,host:port;worker=host:port."},
+      {"Who else", "cluster_file", K::kText, &C::cluster_file,
+       "For file: a ClusterDef or ServerDef as JSON. Read again when it changes."},
+      {"Who else", "cluster_jobs", K::kText, &C::cluster_jobs,
+       "For slurm and kubernetes: ps=1,worker=3. For slurm the last may be worker=*."},
+      {"Who else", "kubernetes_service", K::kText, &C::kubernetes_service,
+       "For kubernetes: the headless service, for example tryst.default.svc.cluster.local."},
+      {"Who else", "base_port", K::kNumber, &C::base_port,
+       "For slurm (plus the task's index on its node) and kubernetes."},
+      {"Who else", "open_cluster", K::kSwitch, &C::open_cluster,
+       "Lets workers join that the cluster's description does not name."},
+      {"Who else", "join", K::kText, &C::join,
+       "worker@host:port, comma-separated: members to announce ourselves to."},
+      {"Security", "certificate_file", K::kText, &C::certificate_file,
+       "Mutual TLS: our certificate chain, PEM. It names us by the URI "
+       "tryst://CLUSTER/job:J/replica:0/task:T, tryst://CLUSTER/job:J or tryst://CLUSTER."},
+      {"Security", "key_file", K::kText, &C::key_file, "Mutual TLS: our private key, PEM."},
+      {"Security", "ca_file", K::kText, &C::ca_file, "Mutual TLS: who signs the peers', PEM."},
+      {"Security", "reload_period", K::kDuration, &C::reload_period,
+       "How often the three files are looked at for changes."},
+      {"Security", "token_file", K::kText, &C::token_file,
+       "Shared token, at least 16 bytes: proves who is in, encrypts nothing."},
+      {"Security", "insecure", K::kSwitch, &C::insecure, "No proof of anything; loopback only."},
+      {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
+       "Lets insecure listen on addresses that others reach."},
+      {"Security", "allow", K::kText, &C::allow,
+       "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
+       "what is addressed to it."},
+      {"Limits", "max_tensor_bytes", K::kBytes, &C::max_tensor_bytes,
+       "A tensor whose producer says that it is larger is refused."},
+      {"Limits", "max_held_bytes", K::kBytes, &C::max_held_bytes,
+       "Of tensors sent and not received; Send fails over it. 0: no cap."},
+      {"Limits", "max_held_bytes_per_step", K::kBytes, &C::max_held_bytes_per_step,
+       "The same for one step. 0: no cap."},
+      {"Limits", "max_kept_bytes", K::kBytes, &C::max_kept_bytes,
+       "Of tensors kept for consumers whose connection broke; the oldest go first."},
+      {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
+       "Registered memory that tensors land in, for each NIC."},
+      {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
+       "What the limits above may add up to; refuses to start over it. 0: not checked."},
+      {"Limits", "max_asked", K::kNumber, &C::max_asked,
+       "Fetches asked of one peer at once over gRPC; more wait in line."},
+      {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
+       "Threads that run receivers' callbacks."},
+      {"Limits", "patience", K::kDuration, &C::patience,
+       "How long a fetch goes on while its peer does not answer."},
+      {"Limits", "keep_for", K::kDuration, &C::keep_for,
+       "How long a producer keeps what a vanished consumer asked for; above patience."},
+      {"Limits", "stop_deadline", K::kDuration, &C::stop_deadline,
+       "How long stopping waits for what is on its way."},
+      {"Data plane", "nic", K::kText, &C::nic,
+       "auto (an RDMA device where there is one, and soft), soft, or ibv. TensorFlow's RDMA_* "
+       "variables choose and tune the device."},
+      {"Data plane", "nic_listen", K::kText, &C::nic_listen,
+       "host:port for the soft NIC. Empty: a free port on the host that gRPC listens on."},
+      {"Data plane", "slots", K::kNumber, &C::slots, "Fetches out to one peer at once."},
+      {"Data plane", "ring_slots", K::kNumber, &C::ring_slots,
+       "Messages that a peer may have under way to us."},
+      {"Data plane", "message_bytes", K::kBytes, &C::message_bytes,
+       "Of one message; a tensor that fits travels inside."},
+      {"Data plane", "offered_bytes", K::kBytes, &C::offered_bytes,
+       "Landing memory offered for a tensor of unknown size."},
+      {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs, "For each peer and direction."},
+      {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
+       "Tensors from this size are spread over the queue pairs."},
+  };
+  return rows;
+}
+
+std::string PrintSetting(const ConfigRow& row, const ServerConfig& config) {
+  switch (row.kind) {
+    case K::kText:
+      return config.*absl::get<std::string C::*>(row.field);
+    case K::kNumber:
+      return absl::StrCat(config.*absl::get<int64_t C::*>(row.field));
+    case K::kBytes:
+      return PrintBytes(config.*absl::get<uint64_t C::*>(row.field));
+    case K::kDuration:
+      return absl::FormatDuration(config.*absl::get<absl::Duration C::*>(row.field));
+    case K::kSwitch:
+      return config.*absl::get<bool C::*>(row.field) ? "true" : "false";
+  }
+  return "";
+}
+
+absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerConfig* config) {
+  bool good = true;
+  switch (row.kind) {
+    case K::kText:
+      config->*absl::get<std::string C::*>(row.field) = std::string(text);
+      break;
+    case K::kNumber: {
+      int64_t value = 0;
+      good = absl::SimpleAtoi(text, &value) && value >= 0;
+      if (good) config->*absl::get<int64_t C::*>(row.field) = value;
+      break;
+    }
+    case K::kBytes:
+      good = ParseBytes(text, &(config->*absl::get<uint64_t C::*>(row.field)));
+      break;
+    case K::kDuration: {
+      absl::Duration value;
+      good = absl::ParseDuration(text, &value) && value > absl::ZeroDuration();
+      if (good) config->*absl::get<absl::Duration C::*>(row.field) = value;
+      break;
+    }
+    case K::kSwitch:
+      good = absl::SimpleAtob(text, &(config->*absl::get<bool C::*>(row.field)));
+      break;
+  }
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(row.name, " is '", text, "', and should be ", KindName(row.kind)));
+}
+
+absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
+                                        const std::map<std::string, std::string>& environment,
+                                        std::vector<std::string>* rest) {
+  absl::StatusOr<std::vector<Flag>> flags = SplitFlags(args, rest);
+  if (!flags.ok()) return flags.status();
+  ServerConfig config;
+  std::string file;
+  if (auto it = environment.find("TRYST_CONFIG"); it != environment.end()) file = it->second;
+  for (const Flag& flag : *flags) {
+    if (flag.name == "config") file = flag.value;
+  }
+  if (!file.empty()) {
+    absl::Status loaded = LoadFile(file, &config);
+    if (!loaded.ok()) return loaded;
+  }
+  for (const ConfigRow& row : ConfigRows()) {
+    const auto variable = environment.find(VariableName(row));
+    if (variable == environment.end()) continue;
+    absl::Status parsed = ParseSetting(row, variable->second, &config);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(VariableName(row), ": ", parsed.message()));
+    }
+  }
+  for (const Flag& flag : *flags) {
+    if (flag.name == "config") continue;
+    absl::Status parsed = ParseSetting(*FindRow(flag.name), flag.value, &config);
+    if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat("--", parsed.message()));
+  }
+  return config;
+}
+
+absl::Status CheckLimits(const ServerConfig& config) {
+  if (config.cluster.empty() || absl::StrContains(config.cluster, '/')) {
+    return absl::InvalidArgumentError("cluster must be a name without '/'");
+  }
+  if (config.patience >= config.keep_for) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("patience (", absl::FormatDuration(config.patience),
+                     ") must be below keep_for (", absl::FormatDuration(config.keep_for),
+                     "): a consumer that still tries must find what was kept for it"));
+  }
+  if (config.max_held_bytes != 0 && config.max_held_bytes_per_step > config.max_held_bytes) {
+    return absl::InvalidArgumentError("max_held_bytes_per_step is above max_held_bytes");
+  }
+  if (config.callback_threads < 1 || config.max_asked < 1 || config.slots < 1 ||
+      config.ring_slots < 2 || config.queue_pairs < 1) {
+    return absl::InvalidArgumentError(
+        "callback_threads, max_asked, slots and queue_pairs must be at least 1, ring_slots 2");
+  }
+  uint64_t total = 0;
+  for (const Sum& sum : MemorySums(config)) total += sum.bytes;
+  if (config.memory_bytes != 0 && total > config.memory_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the limits do not add up:\n", PrintLimits(config)));
+  }
+  return absl::OkStatus();
+}
+
+std::string PrintLimits(const ServerConfig& config) {
+  std::string out;
+  uint64_t total = 0;
+  for (const Sum& sum : MemorySums(config)) {
+    total += sum.bytes;
+    absl::StrAppend(&out, "  ", total == sum.bytes ? "  " : "+ ", PrintBytes(sum.bytes), "  ",
+                    sum.name, "\n");
+  }
+  absl::StrAppend(&out, "  = ", PrintBytes(total), ", of memory_bytes ",
+                  config.memory_bytes == 0 ? "unlimited" : PrintBytes(config.memory_bytes), "\n");
+  if (config.max_held_bytes == 0) absl::StrAppend(&out, "  (max_held_bytes has no cap)\n");
+  return out;
+}
+
+std::string ConfigTable() {
+  std::string out;
+  const ServerConfig defaults;
+  const char* section = "";
+  for (const ConfigRow& row : ConfigRows()) {
+    if (absl::string_view(section) != row.section) {
+      absl::StrAppend(&out, *section == '\0' ? "" : "\n", "**", row.section,
+                      "**\n\n| Setting | Kind | Default | |\n| --- | --- | --- | --- |\n");
+      section = row.section;
+    }
+    const std::string value = PrintSetting(row, defaults);
+    absl::StrAppend(&out, "| `", row.name, "` | ", KindName(row.kind), " | ",
+                    value.empty() ? "" : absl::StrCat("`", value, "`"), " | ", row.help, " |\n");
+  }
+  return out;
+}
+
+std::map<std::string, std::string> ProcessEnvironment() {
+  std::map<std::string, std::string> out;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(*entry, absl::MaxSplits('=', 1));
+    out.insert(parts);
+  }
+  return out;
+}
+
+}  // namespace tryst

@@ -1,0 +1,105 @@
+#ifndef TRYST_SERVER_CONFIG_H_
+#define TRYST_SERVER_CONFIG_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/variant.h"
+
+namespace tryst {
+
+// Everything that can be set about a server. docs/CONFIG.md is printed from the same
+// rows that flags, the file and the environment are read by.
+struct ServerConfig {
+  // Who and where.
+  std::string cluster = "tryst";
+  std::string job;
+  int64_t task = 0;
+  std::string protocol = "grpc+verbs";
+  std::string listen;
+  std::string advertise;
+  // Who else.
+  std::string resolver = "flags";
+  std::string cluster_spec;
+  std::string cluster_file;
+  std::string cluster_jobs;
+  std::string kubernetes_service;
+  int64_t base_port = 2222;
+  bool open_cluster = false;
+  std::string join;
+  // Security.
+  std::string certificate_file;
+  std::string key_file;
+  std::string ca_file;
+  absl::Duration reload_period = absl::Seconds(10);
+  std::string token_file;
+  bool insecure = false;
+  bool insecure_anywhere = false;
+  std::string allow;
+  // Limits.
+  uint64_t max_tensor_bytes = uint64_t{64} << 30;
+  uint64_t max_held_bytes = 0;
+  uint64_t max_held_bytes_per_step = 0;
+  uint64_t max_kept_bytes = uint64_t{1} << 30;
+  uint64_t landing_bytes = uint64_t{1} << 30;
+  uint64_t memory_bytes = 0;
+  int64_t max_asked = 1024;
+  int64_t callback_threads = 2;
+  absl::Duration patience = absl::Minutes(1);
+  absl::Duration keep_for = absl::Minutes(2);
+  absl::Duration stop_deadline = absl::Seconds(10);
+  // Data plane.
+  std::string nic = "auto";
+  std::string nic_listen;
+  int64_t slots = 128;
+  int64_t ring_slots = 16;
+  uint64_t message_bytes = 8192;
+  uint64_t offered_bytes = 256 << 10;
+  int64_t queue_pairs = 1;
+  uint64_t stripe_bytes = 1 << 20;
+};
+
+// One setting: a flag --name, a line of the file "name = ...", a variable TRYST_NAME.
+struct ConfigRow {
+  enum class Kind { kText, kNumber, kBytes, kDuration, kSwitch };
+  const char* section;
+  const char* name;
+  Kind kind;
+  absl::variant<std::string ServerConfig::*, int64_t ServerConfig::*, uint64_t ServerConfig::*,
+                absl::Duration ServerConfig::*, bool ServerConfig::*>
+      field;
+  const char* help;
+};
+const std::vector<ConfigRow>& ConfigRows();
+
+// Defaults, then the file that --config or TRYST_CONFIG names, then the environment, then
+// the flags. Arguments that are no flags go to `rest`. kInvalidArgument names the setting,
+// where it was set, and what it may be.
+absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
+                                        const std::map<std::string, std::string>& environment,
+                                        std::vector<std::string>* rest);
+
+// "64MiB", "5s", "true": what the row's setting is in `config`.
+std::string PrintSetting(const ConfigRow& row, const ServerConfig& config);
+absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerConfig* config);
+
+// The limits must add up. kInvalidArgument: with the sum that does not.
+absl::Status CheckLimits(const ServerConfig& config);
+// The sums, for a person: one a line.
+std::string PrintLimits(const ServerConfig& config);
+
+// docs/CONFIG.md's table.
+std::string ConfigTable();
+
+// Of this process.
+std::map<std::string, std::string> ProcessEnvironment();
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_CONFIG_H_

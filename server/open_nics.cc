@@ -1,0 +1,97 @@
+#include "server/open_nics.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "verbs/ibv/ibv_nic.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+// The soft NIC takes numbers only.
+absl::StatusOr<std::string> NumericHost(std::string host) {
+  if (absl::StartsWith(host, "[")) return host;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot resolve our own host ", host, ": ", gai_strerror(error)));
+  }
+  std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, freeaddrinfo);
+  char text[NI_MAXHOST];
+  if (getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot print the address of ", host));
+  }
+  return found->ai_family == AF_INET6 ? absl::StrCat("[", text, "]") : std::string(text);
+}
+
+absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const std::string& listen_host,
+                                 const std::string& reach_host) {
+  SoftNicOptions options;
+  options.listen_address = config.nic_listen;
+  if (options.listen_address.empty()) {
+    absl::StatusOr<std::string> host = NumericHost(listen_host);
+    if (!host.ok()) return host.status();
+    options.listen_address = absl::StrCat(*host, ":0");
+  }
+  absl::StatusOr<std::string> reach = NumericHost(reach_host);
+  if (!reach.ok()) return reach.status();
+  options.advertised_host = *reach;
+  absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
+  if (!nic.ok()) return nic.status();
+  return NicPath{"rdma/soft", std::shared_ptr<Nic>(*std::move(nic))};
+}
+
+absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {
+  std::vector<std::string> warnings;
+  absl::StatusOr<RdmaSettings> settings = ParseRdmaSettings(environment, &warnings);
+  if (!settings.ok()) return settings.status();
+  for (const std::string& warning : warnings) TRYST_LOG(Warning) << warning;
+  IbvNicOptions options;
+  options.choice.settings = *std::move(settings);
+  absl::StatusOr<std::unique_ptr<Nic>> nic = OpenIbvNic(options);
+  if (!nic.ok()) return nic.status();
+  return NicPath{"rdma/ibv", std::shared_ptr<Nic>(*std::move(nic))};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
+                                              const Environment& environment,
+                                              const std::string& listen_host,
+                                              const std::string& reach_host) {
+  if (config.nic != "auto" && config.nic != "soft" && config.nic != "ibv") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nic is '", config.nic, "', and should be auto, soft or ibv"));
+  }
+  std::vector<NicPath> paths;
+  if (config.nic != "soft") {
+    absl::StatusOr<NicPath> path = OpenIbv(environment);
+    if (path.ok()) {
+      paths.push_back(*std::move(path));
+    } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {
+      return path.status();
+    } else {
+      TRYST_LOG(Info) << "no RDMA device, the soft NIC alone: " << path.status().message();
+    }
+  }
+  if (config.nic != "ibv") {
+    absl::StatusOr<NicPath> path = OpenSoft(config, listen_host, reach_host);
+    if (!path.ok()) return path.status();
+    paths.push_back(*std::move(path));
+  }
+  return paths;
+}
+
+}  // namespace tryst

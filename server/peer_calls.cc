@@ -1,0 +1,201 @@
+#include "server/peer_calls.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <unordered_set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "channel/grpc/grpc_status.h"
+#include "proto/transport.grpc.pb.h"
+
+namespace tryst {
+namespace {
+
+gpr_timespec After(absl::Duration timeout) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(absl::ToInt64Nanoseconds(timeout), GPR_TIMESPAN));
+}
+
+std::string MethodName(const char* name) {
+  return absl::StrCat("/tryst.rpc.TransportService/", name);
+}
+
+Member FromProto(const rpc::Member& in) { return {in.worker(), in.address(), in.incarnation()}; }
+
+PeerCalls::Heard FromProto(const rpc::HeartbeatResponse& in) {
+  PeerCalls::Heard heard;
+  heard.self = FromProto(in.self());
+  for (const rpc::Member& member : in.members()) heard.members.push_back(FromProto(member));
+  return heard;
+}
+
+}  // namespace
+
+struct PeerCalls::Heartbeat {
+  HeardFn done;
+  std::unique_ptr<rpc::TransportService::Stub> stub;
+  grpc::ClientContext context;
+  rpc::HeartbeatRequest request;
+  rpc::HeartbeatResponse response;
+};
+
+class PeerCalls::UnderWay {
+ public:
+  void Add(grpc::ClientContext* context) {
+    MutexLock lock(&mu_);
+    contexts_.insert(context);
+    if (closing_) context->TryCancel();
+  }
+  void Remove(grpc::ClientContext* context) {
+    MutexLock lock(&mu_);
+    contexts_.erase(context);
+    if (contexts_.empty()) empty_.NotifyAll();
+  }
+  void CancelAndWait() {
+    MutexLock lock(&mu_);
+    closing_ = true;
+    for (grpc::ClientContext* context : contexts_) context->TryCancel();
+    while (!contexts_.empty()) empty_.Wait(&mu_);
+  }
+
+ private:
+  Mutex mu_;
+  CondVar empty_;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  std::unordered_set<grpc::ClientContext*> contexts_ ABSL_GUARDED_BY(mu_);
+};
+
+PeerCalls::PeerCalls(PeerDirectory* directory, CallSigner* signer)
+    : directory_(directory), signer_(signer), under_way_(std::make_unique<UnderWay>()) {}
+
+PeerCalls::~PeerCalls() { under_way_->CancelAndWait(); }
+
+void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
+                               absl::Duration timeout, HeardFn done) {
+  auto channel = directory_->ChannelTo(peer);
+  if (!channel.ok()) return std::move(done)(channel.status());
+  auto call = std::make_shared<Heartbeat>();
+  call->done = std::move(done);
+  if (!self.worker.empty()) {
+    call->request.mutable_self()->set_worker(self.worker);
+    call->request.mutable_self()->set_address(self.address);
+    call->request.mutable_self()->set_incarnation(self.incarnation);
+    call->request.set_leaving(leaving);
+  }
+  call->context.set_deadline(After(timeout));
+  call->context.AddMetadata(
+      kCallerMetadata, signer_->Sign(MethodName("Heartbeat"), call->request.SerializeAsString()));
+  call->stub = rpc::TransportService::NewStub(*channel);
+  under_way_->Add(&call->context);
+  call->stub->async()->Heartbeat(&call->context, &call->request, &call->response,
+                                 [this, call](grpc::Status status) {
+                                   if (status.ok()) {
+                                     std::move(call->done)(FromProto(call->response));
+                                   } else {
+                                     std::move(call->done)(FromGrpc(status));
+                                   }
+                                   under_way_->Remove(&call->context);
+                                 });
+}
+
+template <typename Method, typename Request, typename Response>
+absl::Status PeerCalls::Call(const std::string& peer, const char* name, Method method,
+                             const Request& request, absl::Duration timeout, Response* response) {
+  auto channel = directory_->ChannelTo(peer);
+  if (!channel.ok()) return channel.status();
+  grpc::ClientContext context;
+  context.set_deadline(After(timeout));
+  context.set_wait_for_ready(true);
+  context.AddMetadata(kCallerMetadata,
+                      signer_->Sign(MethodName(name), request.SerializeAsString()));
+  auto stub = rpc::TransportService::NewStub(*channel);
+  under_way_->Add(&context);
+  const grpc::Status status = (stub.get()->*method)(&context, request, response);
+  under_way_->Remove(&context);
+  return FromGrpc(status);
+}
+
+absl::StatusOr<PeerCalls::Heard> PeerCalls::Ping(const std::string& peer, absl::Duration timeout) {
+  rpc::HeartbeatResponse response;
+  absl::Status status = Call(peer, "Heartbeat", &rpc::TransportService::Stub::Heartbeat,
+                             rpc::HeartbeatRequest(), timeout, &response);
+  if (!status.ok()) return status;
+  return FromProto(response);
+}
+
+absl::Status PeerCalls::BeginStep(const std::string& peer, int64_t step_id,
+                                  absl::Duration timeout) {
+  rpc::BeginStepRequest request;
+  request.set_step_id(step_id);
+  rpc::StepResponse response;
+  return Call(peer, "BeginStep", &rpc::TransportService::Stub::BeginStep, request, timeout,
+              &response);
+}
+
+absl::Status PeerCalls::AbortStep(const std::string& peer, int64_t step_id, const absl::Status& why,
+                                  absl::Duration timeout) {
+  rpc::AbortStepRequest request;
+  request.set_step_id(step_id);
+  request.set_code(why.raw_code());
+  request.set_message(std::string(why.message()));
+  rpc::StepResponse response;
+  return Call(peer, "AbortStep", &rpc::TransportService::Stub::AbortStep, request, timeout,
+              &response);
+}
+
+absl::Status PeerCalls::CleanupStep(const std::string& peer, int64_t step_id,
+                                    absl::Duration timeout) {
+  rpc::CleanupStepRequest request;
+  request.set_step_id(step_id);
+  rpc::StepResponse response;
+  return Call(peer, "CleanupStep", &rpc::TransportService::Stub::CleanupStep, request, timeout,
+              &response);
+}
+
+absl::StatusOr<std::string> PeerCalls::Explain(const std::string& peer, const std::string& about,
+                                               absl::Duration timeout) {
+  rpc::ExplainRequest request;
+  request.set_peer(about);
+  rpc::TextResponse response;
+  absl::Status status =
+      Call(peer, "Explain", &rpc::TransportService::Stub::Explain, request, timeout, &response);
+  if (!status.ok()) return status;
+  return response.text();
+}
+
+absl::StatusOr<std::string> PeerCalls::DumpWaiting(const std::string& peer, int64_t step_id,
+                                                   bool json, absl::Duration timeout) {
+  rpc::DumpWaitingRequest request;
+  request.set_step_id(step_id);
+  request.set_json(json);
+  rpc::TextResponse response;
+  absl::Status status = Call(peer, "DumpWaiting", &rpc::TransportService::Stub::DumpWaiting,
+                             request, timeout, &response);
+  if (!status.ok()) return status;
+  return response.text();
+}
+
+absl::StatusOr<std::map<std::string, int64_t>> PeerCalls::Stats(const std::string& peer,
+                                                                absl::Duration timeout) {
+  rpc::StatsResponse response;
+  absl::Status status = Call(peer, "Stats", &rpc::TransportService::Stub::Stats,
+                             rpc::StatsRequest(), timeout, &response);
+  if (!status.ok()) return status;
+  return std::map<std::string, int64_t>(response.values().begin(), response.values().end());
+}
+
+absl::StatusOr<std::string> PeerCalls::TraceKey(const std::string& peer, const std::string& key,
+                                                absl::Duration timeout) {
+  rpc::TraceKeyRequest request;
+  request.set_key(key);
+  rpc::TextResponse response;
+  absl::Status status =
+      Call(peer, "TraceKey", &rpc::TransportService::Stub::TraceKey, request, timeout, &response);
+  if (!status.ok()) return status;
+  return response.text();
+}
+
+}  // namespace tryst

@@ -1,0 +1,66 @@
+#ifndef TRYST_SERVER_PEER_CALLS_H_
+#define TRYST_SERVER_PEER_CALLS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "channel/grpc/caller.h"
+#include "channel/grpc/peer_directory.h"
+#include "server/membership.h"
+
+namespace tryst {
+
+// TransportService's small calls, to any peer. Thread-safe; its arguments outlive it.
+class PeerCalls {
+ public:
+  PeerCalls(PeerDirectory* directory, CallSigner* signer);
+  // Cancels what is under way and waits for it.
+  ~PeerCalls();
+
+  struct Heard {
+    Member self;                  // The peer.
+    std::vector<Member> members;  // Whom it knows.
+  };
+  using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
+  // Says who we are (without a worker's name: only asks). `done` on any thread.
+  void StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
+                      absl::Duration timeout, HeardFn done);
+
+  // These wait. A peer that is not up is waited for, up to `timeout`.
+  absl::StatusOr<Heard> Ping(const std::string& peer, absl::Duration timeout);
+  absl::Status BeginStep(const std::string& peer, int64_t step_id, absl::Duration timeout);
+  absl::Status AbortStep(const std::string& peer, int64_t step_id, const absl::Status& why,
+                         absl::Duration timeout);
+  absl::Status CleanupStep(const std::string& peer, int64_t step_id, absl::Duration timeout);
+  absl::StatusOr<std::string> Explain(const std::string& peer, const std::string& about,
+                                      absl::Duration timeout);
+  absl::StatusOr<std::string> DumpWaiting(const std::string& peer, int64_t step_id, bool json,
+                                          absl::Duration timeout);
+  absl::StatusOr<std::map<std::string, int64_t>> Stats(const std::string& peer,
+                                                       absl::Duration timeout);
+  absl::StatusOr<std::string> TraceKey(const std::string& peer, const std::string& key,
+                                       absl::Duration timeout);
+
+ private:
+  class UnderWay;
+  struct Heartbeat;
+  template <typename Method, typename Request, typename Response>
+  absl::Status Call(const std::string& peer, const char* name, Method method,
+                    const Request& request, absl::Duration timeout, Response* response);
+
+  PeerDirectory* const directory_;
+  CallSigner* const signer_;
+  const std::unique_ptr<UnderWay> under_way_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_PEER_CALLS_H_

@@ -1,0 +1,433 @@
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/service_type.h>
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/log.h"
+#include "channel/grpc/fetch_server.h"
+#include "channel/grpc/grpc_bootstrap.h"
+#include "channel/grpc/grpc_channel.h"
+#include "rendezvous/thread_alarms.h"
+#include "server/announcer.h"
+#include "server/server_parts.h"
+#include "server/transport_service.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
+constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
+constexpr size_t kMaxQueuedCallbacks = 65536;
+
+uint64_t RandomIncarnation() {
+  absl::BitGen random;
+  return absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX);
+}
+
+// gRPC keeps both of these for the whole process; asking twice does no harm.
+void EnableHealthAndReflection() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+std::string LinesWith(const std::string& text, const std::string& part) {
+  std::string out;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    if (line.find(part) != absl::string_view::npos) absl::StrAppend(&out, line, "\n");
+  }
+  return out;
+}
+
+class ServerImpl final : public Server {
+ public:
+  explicit ServerImpl(ServerParts parts)
+      : parts_(std::move(parts)),
+        incarnation_(RandomIncarnation()),
+        security_(parts_.security, parts_.config.cluster),
+        members_(parts_.config.open_cluster,
+                 [this](const std::string& worker, const std::string& address) {
+                   return security_.Connect(worker, address);
+                 }),
+        signer_({parts_.config.cluster, parts_.worker, incarnation_}, security_.token(), UnixMs),
+        verifier_(parts_.config.cluster, security_.token(), UnixMs),
+        source_(parts_.allow),
+        calls_(std::make_unique<PeerCalls>(&members_, &signer_)) {
+    for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);
+    if (parts_.executor == nullptr) {
+      own_executor_ = std::make_unique<ThreadPoolExecutor>(
+          static_cast<int>(parts_.config.callback_threads), kMaxQueuedCallbacks);
+    }
+  }
+  ~ServerImpl() override { (void)Stop(parts_.config.stop_deadline); }
+
+  absl::Status Start() override;
+  absl::Status Stop(absl::Duration deadline) override;
+  void Join() override {
+    MutexLock lock(&mu_);
+    while (state_ != State::kStopped) stopped_.Wait(&mu_);
+  }
+
+  const std::string& worker() const override { return parts_.worker; }
+  uint64_t incarnation() const override { return incarnation_; }
+  const std::string& address() const override { return address_; }
+  int port() const override { return port_; }
+  StepRegistry* steps() override { return steps_.get(); }
+  Executor* executor() override {
+    return parts_.executor != nullptr ? parts_.executor : own_executor_.get();
+  }
+  Membership* members() override { return &members_; }
+  PeerCalls* calls() override { return calls_.get(); }
+  const ServerConfig& config() const override { return parts_.config; }
+  std::string Explain(const std::string& peer) override;
+  std::map<std::string, int64_t> Stats() override;
+
+ private:
+  enum class State { kNew, kServing, kStopping, kStopped };
+
+  absl::Status OpenDataPlane();
+  absl::Status MakeSteps();
+  void MakeFetches();
+  TransportServiceParts ServiceParts();
+  absl::Status Listen();
+  absl::StatusOr<Caller> Authenticate(grpc::CallbackServerContext* context,
+                                      absl::string_view method, absl::string_view request);
+  void DrainFetches(std::chrono::steady_clock::time_point until);
+  bool CloseDataPlane(std::chrono::steady_clock::time_point until);
+
+  // Constant after construction.
+  const ServerParts parts_;
+  const uint64_t incarnation_;
+  const SteadyClock clock_;
+  const Security security_;
+  ThreadAlarms alarms_;
+  Membership members_;
+  CallSigner signer_;
+  CallVerifier verifier_;
+  GuardedSource source_;
+  std::unique_ptr<PeerCalls> calls_;
+  std::unique_ptr<Executor> own_executor_;
+
+  // Constant after Start().
+  std::unique_ptr<GrpcBootstrap> bootstrap_;
+  std::unique_ptr<Poller> poller_;
+  std::vector<std::string> path_names_;
+  std::unique_ptr<ChannelPool> pool_;
+  std::unique_ptr<StepRegistry> steps_;
+  std::unique_ptr<FetchServer> fetches_;
+  std::unique_ptr<grpc::Service> service_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<Announcer> announcer_;
+  std::string address_;
+  int port_ = 0;
+
+  Mutex mu_;
+  CondVar stopped_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kNew;
+  absl::Status stop_status_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::Status ServerImpl::Start() {
+  {
+    MutexLock lock(&mu_);
+    if (state_ != State::kNew) return absl::FailedPreconditionError("a server starts once");
+  }
+  for (auto step : {&ServerImpl::OpenDataPlane, &ServerImpl::MakeSteps}) {
+    absl::Status made = (this->*step)();
+    if (!made.ok()) return made;
+  }
+  MakeFetches();
+  poller_->Start();
+  {
+    MutexLock lock(&mu_);
+    state_ = State::kServing;  // From here on Stop() undoes everything.
+  }
+  absl::Status listening = Listen();
+  if (!listening.ok()) {
+    (void)Stop(absl::Seconds(1));
+    return listening;
+  }
+  announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
+                                           calls_.get(), &alarms_);
+  announcer_->Start();
+  TRYST_LOG(Info) << parts_.worker << " of cluster " << parts_.config.cluster << " serves at "
+                  << address_ << " by " << parts_.config.protocol << " ("
+                  << absl::StrJoin(path_names_, ", ") << "), incarnation " << incarnation_;
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::OpenDataPlane() {
+  const ServerConfig& config = parts_.config;
+  absl::StatusOr<std::vector<NicPath>> paths = parts_.open_nics(
+      config, {HostOf(parts_.listen), HostOf(parts_.advertise), parts_.environment});
+  if (!paths.ok()) return paths.status();
+  for (const NicPath& path : *paths) path_names_.push_back(path.path);
+  path_names_.push_back("grpc");
+
+  bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, &clock_);
+  poller_ = std::make_unique<Poller>(&clock_);
+  ChannelPoolOptions options;
+  options.self = parts_.worker;
+  options.incarnation = incarnation_;
+  options.link.slots = static_cast<uint32_t>(config.slots);
+  options.link.ring_slots = static_cast<uint32_t>(config.ring_slots);
+  options.link.message_bytes = static_cast<uint32_t>(config.message_bytes);
+  options.link.queue_pairs = static_cast<uint32_t>(config.queue_pairs);
+  options.eager_bytes = config.message_bytes;
+  options.stripe_bytes = config.stripe_bytes;
+  options.landing_bytes = config.offered_bytes;
+  options.landing_cap_bytes = config.landing_bytes;
+  options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
+  options.seed = incarnation_;
+  GrpcChannelOptions fallback;
+  fallback.max_tensor_bytes = config.max_tensor_bytes;
+  fallback.max_asked = static_cast<size_t>(config.max_asked);
+  fallback.patience = config.patience;
+  pool_ = std::make_unique<ChannelPool>(
+      poller_.get(), bootstrap_.get(), &source_, *std::move(paths),
+      [this, fallback](const std::string& peer) {
+        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, poller_.get(), fallback);
+      },
+      options);
+  return pool_->Open();
+}
+
+absl::Status ServerImpl::MakeSteps() {
+  StepRegistry::Options options;
+  options.worker = parts_.worker;
+  options.max_held_bytes = static_cast<int64_t>(parts_.config.max_held_bytes);
+  options.step.max_held_bytes = static_cast<int64_t>(parts_.config.max_held_bytes_per_step);
+  for (const auto& [device, incarnation] : parts_.devices) {
+    options.incarnations[device] = incarnation == 0 ? incarnation_ : incarnation;
+  }
+  auto steps = StepRegistry::Make(options, &alarms_, pool_.get());
+  if (!steps.ok()) return steps.status();
+  steps_ = *std::move(steps);
+  source_.Set(steps_.get());
+  return absl::OkStatus();
+}
+
+void ServerImpl::MakeFetches() {
+  FetchServerOptions options;
+  options.keep_for = parts_.config.keep_for;
+  options.max_kept_bytes = parts_.config.max_kept_bytes;
+  fetches_ = std::make_unique<FetchServer>(
+      &source_, &alarms_, incarnation_,
+      [this](grpc::CallbackServerContext* context, absl::string_view request) {
+        return Authenticate(context, kFetchMethod, request);
+      },
+      [this](const Caller& caller, const TensorKey& key) {
+        return source_.allow().Check(caller.worker, key);
+      },
+      options);
+}
+
+absl::StatusOr<Caller> ServerImpl::Authenticate(grpc::CallbackServerContext* context,
+                                                absl::string_view method,
+                                                absl::string_view request) {
+  absl::string_view statement;
+  const auto said = context->client_metadata().find(kCallerMetadata);
+  if (said != context->client_metadata().end()) {
+    statement = absl::string_view(said->second.data(), said->second.size());
+  }
+  absl::StatusOr<Caller> caller = verifier_.Verify(statement, method, request);
+  if (!caller.ok()) return caller;
+  absl::Status certified = security_.CheckCertificate(*context->auth_context(), caller->worker);
+  if (!certified.ok()) return certified;
+  // Tensors are for members alone; anybody of the cluster may ask how we are.
+  if ((method == kFetchMethod || method == kHelloMethod) && !members_.Admits(caller->worker)) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(caller->worker, " is not of this cluster, which is closed"));
+  }
+  return caller;
+}
+
+TransportServiceParts ServerImpl::ServiceParts() {
+  TransportServiceParts parts;
+  parts.self = signer_.self();
+  parts.address = [this] { return address_; };
+  parts.token = security_.token();
+  parts.members = &members_;
+  parts.fetches = fetches_.get();
+  parts.hellos = pool_.get();
+  parts.authenticate = [this](grpc::CallbackServerContext* context, absl::string_view method,
+                              absl::string_view request) {
+    return Authenticate(context, method, request);
+  };
+  parts.begin_step = [this](int64_t step_id) { return steps_->StartStep(step_id).status(); };
+  parts.abort_step = [this](int64_t step_id, const absl::Status& why) {
+    steps_->AbortStep(step_id, why);
+    return absl::OkStatus();
+  };
+  parts.cleanup_step = [this](int64_t step_id) {
+    steps_->CleanupStep(step_id);
+    return absl::OkStatus();
+  };
+  parts.explain = [this](const std::string& peer) { return Explain(peer); };
+  parts.dump_waiting = [this](int64_t step_id, bool json) {
+    if (json) return steps_->DumpWaitingJson();
+    const std::string text = steps_->DumpWaitingText();
+    return step_id == 0 ? text : LinesWith(text, absl::StrCat("step ", step_id, ":"));
+  };
+  parts.stats = [this] { return Stats(); };
+  parts.trace_key = [this](const std::string& key) {
+    const std::string lines = LinesWith(steps_->DumpWaitingText(), key);
+    return lines.empty() ? absl::StrCat("nothing waits for ", key, "\n") : lines;
+  };
+  return parts;
+}
+
+absl::Status ServerImpl::Listen() {
+  EnableHealthAndReflection();
+  service_ = MakeTransportService(ServiceParts());
+  grpc::ServerBuilder builder;
+  // Two servers must not share a port without knowing it.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Peers' keepalives (security.cc) are welcome.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
+  builder.RegisterService(service_.get());
+  for (grpc::Service* service : parts_.services) builder.RegisterService(service);
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr || port_ == 0) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", parts_.listen));
+  }
+  const bool any_port = parts_.advertise.size() > 2 &&
+                        parts_.advertise.compare(parts_.advertise.size() - 2, 2, ":0") == 0;
+  address_ = any_port ? absl::StrCat(HostOf(parts_.advertise), ":", port_) : parts_.advertise;
+  members_.Set(parts_.worker, address_);
+  return members_.Announce({parts_.worker, address_, incarnation_});
+}
+
+void ServerImpl::DrainFetches(std::chrono::steady_clock::time_point until) {
+  fetches_->Shutdown();
+  while (fetches_->counts().sending > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+bool ServerImpl::CloseDataPlane(std::chrono::steady_clock::time_point until) {
+  const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());
+  absl::Status drained = pool_->Stop(absl::UnavailableError("the server has stopped"),
+                                     std::max(left, absl::Milliseconds(100)));
+  if (drained.ok()) return true;
+  // A NIC may still write into what it holds: it must outlive us.
+  TRYST_LOG(Error) << parts_.worker << " leaves its data plane behind: " << drained.message();
+  return false;
+}
+
+absl::Status ServerImpl::Stop(absl::Duration deadline) {
+  {
+    MutexLock lock(&mu_);
+    if (state_ == State::kNew) state_ = State::kStopped;
+    if (state_ != State::kServing) {
+      while (state_ != State::kStopped) stopped_.Wait(&mu_);
+      return stop_status_;
+    }
+    state_ = State::kStopping;
+  }
+  const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(deadline);
+  absl::Status status;
+  if (announcer_ != nullptr) {
+    announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
+  }
+  if (grpc_ != nullptr) {
+    if (auto* health = grpc_->GetHealthCheckService()) health->SetServingStatus(false);
+  }
+  DrainFetches(until);
+  if (fetches_->counts().sending > 0) {
+    status = absl::DeadlineExceededError("tensors on their way were cut off");
+  }
+  steps_->CleanupAll();
+  const bool drained = CloseDataPlane(until);
+  if (!drained) status = absl::DeadlineExceededError("the data plane has not drained");
+  if (grpc_ != nullptr) {
+    grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    grpc_->Wait();
+    grpc_.reset();
+  }
+  service_.reset();
+  fetches_.reset();
+  announcer_.reset();
+  calls_.reset();
+  steps_.reset();
+  if (drained) {
+    poller_->Stop();
+    pool_.reset();
+    poller_.reset();
+    bootstrap_.reset();
+  } else {
+    (void)pool_.release();
+    (void)poller_.release();
+    (void)bootstrap_.release();
+  }
+  own_executor_.reset();  // Runs what is queued.
+  MutexLock lock(&mu_);
+  stop_status_ = status;
+  state_ = State::kStopped;
+  stopped_.NotifyAll();
+  return status;
+}
+
+std::string ServerImpl::Explain(const std::string& peer) {
+  std::string out =
+      absl::StrCat(parts_.worker, ", incarnation ", incarnation_, ", at ", address_, "; protocol ",
+                   parts_.config.protocol, ": ", absl::StrJoin(path_names_, ", "), "\n");
+  if (peer.empty()) {
+    for (const Member& member : members_.Members()) {
+      absl::StrAppend(&out, "member ", member.worker, " at ", member.address,
+                      member.incarnation == 0 ? ", not heard from"
+                                              : absl::StrCat(", incarnation ", member.incarnation),
+                      "\n");
+    }
+  }
+  absl::StrAppend(&out, pool_->Explain(peer));
+  return out;
+}
+
+std::map<std::string, int64_t> ServerImpl::Stats() {
+  std::map<std::string, int64_t> out;
+  const RendezvousCounters steps = steps_->counters();
+  for (int i = 0; i < kCounterRowCount; ++i) {
+    out[std::string(kCounterRows[i].name)] = steps.*kCounterRows[i].value;
+  }
+  const FetchServer::Counts grpc = fetches_->counts();
+  out["grpc_requests"] = static_cast<int64_t>(grpc.requests);
+  out["grpc_repetitions"] = static_cast<int64_t>(grpc.repetitions);
+  out["grpc_tensors"] = static_cast<int64_t>(grpc.tensors);
+  out["grpc_bytes"] = static_cast<int64_t>(grpc.bytes);
+  out["grpc_refused"] = static_cast<int64_t>(grpc.refused);
+  out["grpc_dropped"] = static_cast<int64_t>(grpc.dropped);
+  out["grpc_waiting"] = static_cast<int64_t>(grpc.waiting);
+  out["grpc_kept_bytes"] = static_cast<int64_t>(grpc.kept_bytes);
+  const FetchCounters fetch = pool_->fetch_counters();
+  out["rdma_fetches"] = static_cast<int64_t>(fetch.fetches);
+  out["rdma_fetched_bytes"] = static_cast<int64_t>(fetch.bytes);
+  out["rdma_epochs"] = static_cast<int64_t>(fetch.epochs);
+  out["rdma_breaks"] = static_cast<int64_t>(fetch.breaks);
+  out["rdma_replays"] = static_cast<int64_t>(fetch.replays);
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Server> MakeServer(ServerParts parts) {
+  return std::make_unique<ServerImpl>(std::move(parts));
+}
+
+}  // namespace tryst

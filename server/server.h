@@ -1,0 +1,105 @@
+#ifndef TRYST_SERVER_SERVER_H_
+#define TRYST_SERVER_SERVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "channel/channel_pool.h"
+#include "rendezvous/executor.h"
+#include "rendezvous/step_registry.h"
+#include "server/cluster_spec.h"
+#include "server/config.h"
+#include "server/membership.h"
+#include "server/peer_calls.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace tryst {
+
+// One worker of a cluster: its steps, what it serves to peers, and its ways to them.
+// Several may live in one process. Thread-safe but for Start() and destruction.
+class Server {
+ public:
+  virtual ~Server() = default;  // Stops if need be.
+
+  // Serves when it returns. Peers need not be up: each is connected to when it is first
+  // needed, and waited for. kUnavailable: the address is taken.
+  virtual absl::Status Start() = 0;
+  // Refuses what is new, lets what is on its way land, ends everything else: until the
+  // deadline, and then regardless. kDeadlineExceeded: something had to be cut off.
+  virtual absl::Status Stop(absl::Duration deadline) = 0;
+  // Waits until Stop() has returned.
+  virtual void Join() = 0;
+
+  virtual const std::string& worker() const = 0;
+  virtual uint64_t incarnation() const = 0;        // Random; never 0.
+  virtual const std::string& address() const = 0;  // For peers; known once started.
+  virtual int port() const = 0;                    // Ditto.
+  virtual StepRegistry* steps() = 0;
+  virtual Executor* executor() = 0;  // For Args::executor.
+  virtual Membership* members() = 0;
+  virtual PeerCalls* calls() = 0;
+  virtual const ServerConfig& config() const = 0;
+
+  // Which path leads to the peer, and why; all peers when empty.
+  virtual std::string Explain(const std::string& peer) = 0;
+  virtual std::map<std::string, int64_t> Stats() = 0;
+};
+
+// What a protocol string stands for: the NICs that a worker reaches peers by, the best
+// one first. gRPC is always behind them, and is all there is when there are none.
+struct NicPlace {
+  std::string listen_host;  // Where gRPC listens.
+  std::string reach_host;   // Where peers reach it.
+  Environment environment;  // RDMA_* and so on.
+};
+using OpenNicsFn = std::function<absl::StatusOr<std::vector<NicPath>>(const ServerConfig& config,
+                                                                      const NicPlace& place)>;
+
+// Puts a server together. Everything has a default but the config; what is given by
+// pointer outlives the server. The data plane is a ChannelPool over the protocol's NICs:
+// it fetches for the StepRegistry and answers hellos (channel/channel_pool.h).
+class ServerBuilder {
+ public:
+  ServerBuilder();  // Knows "grpc" and "grpc+verbs".
+  ~ServerBuilder();
+
+  // Another protocol, or another way to do one.
+  ServerBuilder& AddProtocol(const std::string& name, OpenNicsFn open);
+  // Runs receivers' callbacks in place of config.callback_threads of our own.
+  ServerBuilder& SetExecutor(Executor* executor);
+  // Served beside TransportService, on the same port.
+  ServerBuilder& AddService(grpc::Service* service);
+  // A device of this worker beside /device:CPU:0, whose incarnation is the server's.
+  ServerBuilder& AddDevice(const std::string& type_and_index, uint64_t incarnation);
+  // In place of what the config's resolver says.
+  ServerBuilder& SetCluster(ClusterSpec cluster);
+  // TF_CONFIG, SLURM_*, RDMA_* and so on, in place of the process's.
+  ServerBuilder& SetEnvironment(Environment environment);
+
+  // kInvalidArgument: a setting, or limits that do not add up. kNotFound: no such
+  // protocol; names those there are.
+  absl::StatusOr<std::unique_ptr<Server>> Build(const ServerConfig& config) const;
+
+ private:
+  std::map<std::string, OpenNicsFn> protocols_;
+  Executor* executor_ = nullptr;
+  std::vector<grpc::Service*> services_;
+  absl::flat_hash_map<std::string, uint64_t> devices_;
+  std::unique_ptr<ClusterSpec> cluster_;
+  std::unique_ptr<Environment> environment_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_SERVER_H_

@@ -1,0 +1,207 @@
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "server/open_nics.h"
+#include "server/server.h"
+#include "server/server_parts.h"
+
+namespace tryst {
+namespace {
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
+  return text.str();
+}
+
+absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environment& environment) {
+  const int port = static_cast<int>(config.base_port);
+  if (config.resolver == "flags") return ClusterFromText(config.cluster_spec);
+  if (config.resolver == "file") {
+    absl::StatusOr<std::string> text = ReadFile(config.cluster_file);
+    return text.ok() ? ClusterFromJson(*text) : absl::StatusOr<ClusterSpec>(text.status());
+  }
+  if (config.resolver == "tf_config") return ClusterFromTfConfig(environment);
+  if (config.resolver == "slurm") return ClusterFromSlurm(environment, config.cluster_jobs, port);
+  if (config.resolver == "kubernetes") {
+    return ClusterFromKubernetes(environment, config.cluster_jobs, config.kubernetes_service, port);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("resolver is '", config.resolver,
+                   "', and should be flags, file, tf_config, slurm or kubernetes"));
+}
+
+// Who we are: the config's word before the cluster's.
+absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
+  const std::string job = config.job.empty() ? parts->cluster.job : config.job;
+  const int task = config.job.empty() ? parts->cluster.task : static_cast<int>(config.task);
+  parts->worker = WorkerName(job, task);
+  DeviceName name;
+  const std::string cpu = absl::StrCat(parts->worker, "/device:CPU:0");
+  if (!ParseDeviceName(cpu, &name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job '", job, "' is not a job's name: set job and task"));
+  }
+  return absl::OkStatus();
+}
+
+// Where we listen and where we are reached.
+absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
+  const auto workers = parts->cluster.Workers();
+  const auto own = workers.find(parts->worker);
+  std::string entry = own == workers.end() ? "" : own->second;
+  if (absl::StartsWith(entry, "dns:")) entry = entry.substr(entry.find_last_of('/') + 1);
+  if (own == workers.end() && !config.open_cluster) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(parts->worker, " is not in its own cluster, which is closed"));
+  }
+  parts->listen = config.listen;
+  if (parts->listen.empty()) {
+    const std::string port = entry.empty() ? "0" : entry.substr(entry.rfind(':') + 1);
+    const bool loopback = config.insecure && !config.insecure_anywhere;
+    parts->listen = absl::StrCat(loopback ? "127.0.0.1:" : "0.0.0.0:", port);
+  }
+  parts->advertise = config.advertise;
+  if (parts->advertise.empty()) parts->advertise = entry.empty() ? parts->listen : entry;
+  int port = 0;
+  if (!absl::SimpleAtoi(parts->listen.substr(parts->listen.rfind(':') + 1), &port) || port < 0 ||
+      port > 65535 || !absl::StrContains(parts->listen, ':')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen is '", parts->listen, "', and should be host:port"));
+  }
+  if (HostOf(parts->advertise) == "0.0.0.0") {
+    return absl::InvalidArgumentError(
+        "nobody can be told to connect to 0.0.0.0: set advertise to a host that peers reach");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
+  parts->security.certificate_file = config.certificate_file;
+  parts->security.key_file = config.key_file;
+  parts->security.ca_file = config.ca_file;
+  parts->security.reload_period = config.reload_period;
+  parts->security.insecure = config.insecure;
+  parts->security.insecure_anywhere = config.insecure_anywhere;
+  if (!config.token_file.empty()) {
+    absl::StatusOr<std::string> token = ReadFile(config.token_file);
+    if (!token.ok()) return token.status();
+    parts->security.token = std::string(absl::StripAsciiWhitespace(*token));
+    if (parts->security.token.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(config.token_file, " is empty"));
+    }
+  }
+  return Security::Check(parts->security, parts->listen);
+}
+
+absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
+  for (absl::string_view seed : absl::StrSplit(config.join, ',', absl::SkipWhitespace())) {
+    const std::pair<std::string, std::string> halves =
+        absl::StrSplit(seed, absl::MaxSplits('@', 1));
+    DeviceName name;
+    const std::string cpu = absl::StrCat(halves.first, "/device:CPU:0");
+    if (!ParseDeviceName(cpu, &name) || name.replica != 0 || halves.second.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("join should be /job:J/replica:0/task:T@host:port, not '", seed, "'"));
+    }
+    parts->cluster.jobs[std::string(name.job)][name.task] = halves.second;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+ServerBuilder::ServerBuilder() {
+  AddProtocol("grpc", [](const ServerConfig&, const NicPlace&) {
+    return absl::StatusOr<std::vector<NicPath>>(std::vector<NicPath>());
+  });
+  AddProtocol("grpc+verbs", [](const ServerConfig& config, const NicPlace& place) {
+    return OpenNics(config, place.environment, place.listen_host, place.reach_host);
+  });
+}
+
+ServerBuilder::~ServerBuilder() = default;
+
+ServerBuilder& ServerBuilder::AddProtocol(const std::string& name, OpenNicsFn open) {
+  protocols_[name] = std::move(open);
+  return *this;
+}
+
+ServerBuilder& ServerBuilder::SetExecutor(Executor* executor) {
+  executor_ = executor;
+  return *this;
+}
+
+ServerBuilder& ServerBuilder::AddService(grpc::Service* service) {
+  services_.push_back(service);
+  return *this;
+}
+
+ServerBuilder& ServerBuilder::AddDevice(const std::string& type_and_index, uint64_t incarnation) {
+  devices_[type_and_index] = incarnation;
+  return *this;
+}
+
+ServerBuilder& ServerBuilder::SetCluster(ClusterSpec cluster) {
+  cluster_ = std::make_unique<ClusterSpec>(std::move(cluster));
+  return *this;
+}
+
+ServerBuilder& ServerBuilder::SetEnvironment(Environment environment) {
+  environment_ = std::make_unique<Environment>(std::move(environment));
+  return *this;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig& config) const {
+  const Environment environment = environment_ != nullptr ? *environment_ : ProcessEnvironment();
+  ServerParts parts;
+  parts.config = config;
+  absl::StatusOr<ClusterSpec> cluster =
+      cluster_ != nullptr ? *cluster_ : Resolve(config, environment);
+  if (!cluster.ok()) return cluster.status();
+  parts.cluster = *std::move(cluster);
+  if (!parts.cluster.protocol.empty()) parts.config.protocol = parts.cluster.protocol;
+  const auto protocol = protocols_.find(parts.config.protocol);
+  if (protocol == protocols_.end()) {
+    std::string known;
+    for (const auto& [name, open] : protocols_) absl::StrAppend(&known, " ", name);
+    return absl::NotFoundError(
+        absl::StrCat("no server for protocol '", parts.config.protocol, "'; there are:", known));
+  }
+  for (absl::Status status : {CheckLimits(parts.config), NameSelf(config, &parts),
+                              AddSeeds(config, &parts), PlaceSelf(config, &parts)}) {
+    if (!status.ok()) return status;
+  }
+  absl::Status secure = ReadSecurity(config, &parts);
+  if (!secure.ok()) return secure;
+  absl::StatusOr<AllowList> allow = AllowList::Parse(config.allow);
+  if (!allow.ok()) return allow.status();
+  parts.allow = *std::move(allow);
+  parts.environment = environment;
+  parts.open_nics = protocol->second;
+  parts.executor = executor_;
+  parts.services = services_;
+  parts.devices[absl::StrCat(parts.worker, "/device:CPU:0")] = 0;
+  for (const auto& [device, incarnation] : devices_) {
+    const std::string full = absl::StrCat(parts.worker, "/device:", device);
+    DeviceName name;
+    if (!ParseDeviceName(full, &name)) {
+      return absl::InvalidArgumentError(absl::StrCat("'", device, "' is no device (GPU:0)"));
+    }
+    parts.devices[full] = incarnation;
+  }
+  return MakeServer(std::move(parts));
+}
+
+}  // namespace tryst

@@ -1,0 +1,38 @@
+#ifndef TRYST_SERVER_SERVER_PARTS_H_
+#define TRYST_SERVER_SERVER_PARTS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/allow_list.h"
+#include "server/security.h"
+#include "server/server.h"
+
+namespace tryst {
+
+// What ServerBuilder has found out and a server is made from.
+struct ServerParts {
+  ServerConfig config;
+  ClusterSpec cluster;
+  std::string worker;
+  std::string listen;     // host:port
+  std::string advertise;  // host:port; port 0: as listened on.
+  SecurityOptions security;
+  AllowList allow;
+  Environment environment;
+  OpenNicsFn open_nics;
+  Executor* executor = nullptr;
+  std::vector<grpc::Service*> services;
+  absl::flat_hash_map<std::string, uint64_t> devices;  // Full name -> incarnation; 0: the server's.
+};
+
+std::unique_ptr<Server> MakeServer(ServerParts parts);
+
+// "host:port" -> host. Without a port: all of it.
+std::string HostOf(const std::string& address);
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_SERVER_PARTS_H_

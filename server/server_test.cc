@@ -1,0 +1,385 @@
+// Whole servers, several in one process.
+#include "server/server.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+ServerConfig Config(const std::string& job, int task, const std::string& protocol) {
+  ServerConfig config;
+  config.cluster = "lab";
+  config.job = job;
+  config.task = task;
+  config.protocol = protocol;
+  config.insecure = true;
+  config.listen = "127.0.0.1:0";
+  config.open_cluster = true;
+  config.nic = "soft";
+  config.patience = absl::Seconds(10);
+  config.stop_deadline = absl::Seconds(5);
+  return config;
+}
+
+std::unique_ptr<Server> Start(const ServerConfig& config) {
+  auto server = ServerBuilder().SetEnvironment({}).Build(config);
+  EXPECT_TRUE(server.ok()) << server.status();
+  if (!server.ok()) return nullptr;
+  absl::Status started = (*server)->Start();
+  EXPECT_TRUE(started.ok()) << started;
+  return *std::move(server);
+}
+
+std::string Seed(const Server& server) {
+  return absl::StrCat(server.worker(), "@", server.address());
+}
+
+TensorKey Key(const Server& producer, const std::string& consumer, const std::string& edge) {
+  return *TensorKey::Parse(absl::StrFormat("%s/device:CPU:0;%016x;%s/device:CPU:0;%s;0:0",
+                                           producer.worker(), producer.incarnation(), consumer,
+                                           edge));
+}
+
+Tensor Int(int32_t value) {
+  Tensor tensor = *Tensor::Allocate(DType::kInt32, TensorShape({1}));
+  *static_cast<int32_t*>(tensor.mutable_data()) = value;
+  return tensor;
+}
+
+absl::StatusOr<Received> Recv(Server* consumer, int64_t step, const TensorKey& key) {
+  auto rendezvous = consumer->steps()->StartStep(step);
+  if (!rendezvous.ok()) return rendezvous.status();
+  return (*rendezvous)->Recv(key, {}, absl::Seconds(20));
+}
+
+absl::Status Send(Server* producer, int64_t step, const TensorKey& key, Tensor tensor) {
+  auto rendezvous = producer->steps()->StartStep(step);
+  if (!rendezvous.ok()) return rendezvous.status();
+  return (*rendezvous)->Send(key, {}, std::move(tensor), false);
+}
+
+class BothProtocols : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, BothProtocols, testing::Values("grpc", "grpc+verbs"),
+                         [](const auto& info) {
+                           return std::string(info.param) == "grpc" ? "Grpc" : "GrpcAndVerbs";
+                         });
+
+TEST_P(BothProtocols, TensorsGoBothWaysBetweenServersThatFindEachOther) {
+  auto ps = Start(Config("ps", 0, GetParam()));
+  ServerConfig config = Config("worker", 0, GetParam());
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  for (int32_t step = 1; step <= 5; ++step) {
+    const TensorKey there = Key(*ps, worker->worker(), "there");
+    ASSERT_TRUE(Send(ps.get(), step, there, Int(step)).ok());
+    auto got = Recv(worker.get(), step, there);
+    ASSERT_TRUE(got.ok()) << got.status() << ps->Explain("") << worker->Explain("");
+    EXPECT_EQ(*got->tensor.data_as<int32_t>(), step);
+    // The ps never heard of the worker but by its announcement.
+    const TensorKey back = Key(*worker, ps->worker(), "back");
+    ASSERT_TRUE(Send(worker.get(), step, back, Int(-step)).ok());
+    got = Recv(ps.get(), step, back);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(*got->tensor.data_as<int32_t>(), -step);
+    ps->steps()->CleanupStep(step);
+    worker->steps()->CleanupStep(step);
+  }
+  const auto stats = worker->Stats();
+  if (std::string(GetParam()) == "grpc+verbs") {
+    EXPECT_EQ(stats.at("rdma_fetches"), 5) << worker->Explain("");
+    EXPECT_NE(worker->Explain(ps->worker()).find("rdma/soft"), std::string::npos);
+  } else {
+    EXPECT_EQ(stats.at("rdma_fetches"), 0);
+  }
+  EXPECT_TRUE(worker->Stop(absl::Seconds(5)).ok());
+  EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok());
+}
+
+TEST_P(BothProtocols, AnEarlyRequesterMeetsALateJoiner) {
+  auto worker = Start(Config("worker", 0, GetParam()));
+  absl::Notification done;
+  absl::Status status;
+  // Nobody knows where the ps is, nor which incarnation it will have: it will be told.
+  auto ps_config = Config("ps", 0, GetParam());
+  ps_config.join = Seed(*worker);
+  auto ps = ServerBuilder().SetEnvironment({}).Build(ps_config);
+  ASSERT_TRUE(ps.ok()) << ps.status();
+  const TensorKey key = Key(**ps, worker->worker(), "k");
+  auto rendezvous = worker->steps()->StartStep(1);
+  ASSERT_TRUE(rendezvous.ok());
+  (*rendezvous)->RecvAsync(key, {}, [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
+    status = s;
+    done.Notify();
+  });
+  EXPECT_FALSE(done.WaitForNotificationWithTimeout(absl::Milliseconds(300)));
+  ASSERT_TRUE((*ps)->Start().ok());
+  ASSERT_TRUE(Send(ps->get(), 1, key, Int(1)).ok());
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20))) << worker->Explain("");
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(BothProtocols, AWorkerReturnsElsewhereAndNobodyElseRestarts) {
+  auto worker = Start(Config("worker", 0, GetParam()));
+  ServerConfig config = Config("ps", 0, GetParam());
+  config.join = Seed(*worker);
+  auto ps = Start(config);
+  const TensorKey first = Key(*ps, worker->worker(), "k");
+  ASSERT_TRUE(Send(ps.get(), 1, first, Int(1)).ok());
+  ASSERT_TRUE(Recv(worker.get(), 1, first).ok());
+  // One fetch waits while the ps goes.
+  absl::Notification done;
+  absl::Status status;
+  auto rendezvous = worker->steps()->StartStep(2);
+  (*rendezvous)->RecvAsync(first, {}, [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
+    status = s;
+    done.Notify();
+  });
+  absl::SleepFor(absl::Milliseconds(100));
+  ps.reset();
+  ps = Start(config);  // Another port, another incarnation.
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20))) << worker->Explain("");
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  const TensorKey next = Key(*ps, worker->worker(), "k");
+  ASSERT_TRUE(Send(ps.get(), 3, next, Int(3)).ok());
+  auto got = Recv(worker.get(), 3, next);
+  ASSERT_TRUE(got.ok()) << got.status() << worker->Explain("");
+  EXPECT_EQ(*got->tensor.data_as<int32_t>(), 3);
+}
+
+TEST(Server, AMixedPairFallsBackToGrpc) {
+  auto ps = Start(Config("ps", 0, "grpc"));
+  ServerConfig config = Config("worker", 0, "grpc+verbs");
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  const TensorKey key = Key(*ps, worker->worker(), "k");
+  ASSERT_TRUE(Send(ps.get(), 1, key, Int(4)).ok());
+  auto got = Recv(worker.get(), 1, key);
+  ASSERT_TRUE(got.ok()) << got.status() << worker->Explain("");
+  EXPECT_EQ(*got->tensor.data_as<int32_t>(), 4);
+  EXPECT_NE(worker->Explain(ps->worker()).find("grpc to /job:ps"), std::string::npos)
+      << worker->Explain(ps->worker());
+}
+
+TEST(Server, CallsBetweenPeers) {
+  auto ps = Start(Config("ps", 0, "grpc"));
+  ServerConfig config = Config("worker", 0, "grpc");
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  const absl::Duration timeout = absl::Seconds(5);
+  auto heard = worker->calls()->Ping(ps->worker(), timeout);
+  ASSERT_TRUE(heard.ok()) << heard.status();
+  EXPECT_EQ(heard->self.incarnation, ps->incarnation());
+
+  ASSERT_TRUE(worker->calls()->BeginStep(ps->worker(), 7, timeout).ok());
+  auto step = ps->steps()->FindStep(7);
+  ASSERT_NE(step, nullptr);
+  const TensorKey key = Key(*ps, worker->worker(), "waited_for");
+  ASSERT_TRUE(step->Send(key, {}, Int(1), false).ok());
+  auto waiting = worker->calls()->DumpWaiting(ps->worker(), 7, false, timeout);
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  EXPECT_NE(waiting->find("waited_for"), std::string::npos) << *waiting;
+  EXPECT_NE(worker->calls()->TraceKey(ps->worker(), "waited_for", timeout)->find("step 7"),
+            std::string::npos);
+  EXPECT_EQ(worker->calls()->Stats(ps->worker(), timeout)->at("waiting_sends"), 1);
+  EXPECT_NE(worker->calls()->Explain(ps->worker(), "", timeout)->find("protocol grpc"),
+            std::string::npos);
+
+  ASSERT_TRUE(
+      worker->calls()->AbortStep(ps->worker(), 7, absl::DataLossError("bad rows"), timeout).ok());
+  EXPECT_TRUE(absl::IsDataLoss(step->Send(key, {}, Int(1), false)));
+  EXPECT_TRUE(worker->calls()->CleanupStep(ps->worker(), 7, timeout).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      worker->calls()->AbortStep(ps->worker(), 8, absl::OkStatus(), timeout)));
+}
+
+TEST(Server, ARequestOfAnotherDevicesLifeNamesBoth) {
+  auto ps = Start(Config("ps", 0, "grpc"));
+  ServerConfig config = Config("worker", 0, "grpc");
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  const TensorKey key = *TensorKey::Parse(absl::StrCat(
+      ps->worker(), "/device:CPU:0;00000000000000aa;", worker->worker(), "/device:CPU:0;k;0:0"));
+  auto got = Recv(worker.get(), 1, key);
+  EXPECT_TRUE(absl::IsAborted(got.status())) << got.status();
+  EXPECT_NE(got.status().message().find("00000000000000aa"), std::string::npos) << got.status();
+  EXPECT_NE(got.status().message().find(absl::StrFormat("%016x", ps->incarnation())),
+            std::string::npos)
+      << got.status();
+}
+
+TEST(Server, TheAllowListHoldsOnEveryPath) {
+  for (const char* protocol : {"grpc", "grpc+verbs"}) {
+    ServerConfig config = Config("ps", 0, protocol);
+    auto eval = Start(Config("eval", 0, protocol));
+    auto worker = Start(Config("worker", 0, protocol));
+    config.allow = "/job:worker=/job:ps";
+    config.join = absl::StrCat(Seed(*eval), ",", Seed(*worker));
+    auto ps = Start(config);
+    ASSERT_TRUE(Send(ps.get(), 1, Key(*ps, worker->worker(), "k"), Int(1)).ok());
+    ASSERT_TRUE(Send(ps.get(), 1, Key(*ps, eval->worker(), "k"), Int(1)).ok());
+    auto got = Recv(worker.get(), 1, Key(*ps, worker->worker(), "k"));
+    EXPECT_TRUE(got.ok()) << got.status();
+    got = Recv(eval.get(), 1, Key(*ps, eval->worker(), "k"));
+    EXPECT_TRUE(absl::IsPermissionDenied(got.status())) << protocol << got.status();
+  }
+}
+
+TEST(Server, AClosedClusterAndAnotherJobStayOut) {
+  auto ps_config = Config("ps", 0, "grpc");
+  ps_config.open_cluster = false;
+  ps_config.cluster_spec = "ps=127.0.0.1:0;worker=127.0.0.1:1";
+  auto ps = Start(ps_config);
+  // Not a member.
+  ServerConfig config = Config("worker", 7, "grpc");
+  config.join = Seed(*ps);
+  auto stranger = Start(config);
+  const TensorKey key = Key(*ps, stranger->worker(), "k");
+  ASSERT_TRUE(Send(ps.get(), 1, key, Int(1)).ok());
+  auto got = Recv(stranger.get(), 1, key);
+  EXPECT_TRUE(absl::IsPermissionDenied(got.status())) << got.status();
+  // A member by name, of another cluster.
+  config = Config("worker", 0, "grpc");
+  config.cluster = "factory";
+  config.join = Seed(*ps);
+  auto other = Start(config);
+  got = Recv(other.get(), 1, Key(*ps, other->worker(), "k"));
+  EXPECT_TRUE(absl::IsPermissionDenied(got.status())) << got.status();
+  EXPECT_NE(got.status().message().find("factory"), std::string::npos);
+}
+
+TEST(Server, StopEndsWaitersAndJoinReturns) {
+  auto ps = Start(Config("ps", 0, "grpc"));
+  absl::Notification done;
+  auto rendezvous = ps->steps()->StartStep(1);
+  absl::Status status;
+  const std::string self = ps->worker();
+  (*rendezvous)
+      ->RecvAsync(Key(*ps, self, "k"), {},
+                  [&](absl::Status s, const Args&, const Args&, Tensor, bool) {
+                    status = s;
+                    done.Notify();
+                  });
+  std::thread joiner([&] { ps->Join(); });
+  EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());
+  joiner.join();
+  ASSERT_TRUE(done.HasBeenNotified());
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());  // Again.
+}
+
+TEST(Server, TwoServersDoNotShareAPort) {
+  auto first = Start(Config("ps", 0, "grpc"));
+  ServerConfig config = Config("ps", 1, "grpc");
+  config.listen = first->address();
+  auto second = ServerBuilder().SetEnvironment({}).Build(config);
+  ASSERT_TRUE(second.ok());
+  EXPECT_TRUE(absl::IsUnavailable((*second)->Start()));
+}
+
+absl::Status BuildStatus(const ServerConfig& config) {
+  return ServerBuilder().SetEnvironment({}).Build(config).status();
+}
+
+TEST(ServerBuilder, RefusesWhatMakesNoSense) {
+  ServerConfig config = Config("ps", 0, "grpc+gdr");
+  EXPECT_TRUE(absl::IsNotFound(BuildStatus(config)));
+  EXPECT_EQ(BuildStatus(config).message(),
+            "no server for protocol 'grpc+gdr'; there are: grpc grpc+verbs");
+  config = Config("ps", 0, "grpc");
+  config.insecure = false;
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));  // No security at all.
+  config.insecure = true;
+  config.listen = "0.0.0.0:0";
+  config.advertise = "host:1";
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
+  config.insecure_anywhere = true;
+  EXPECT_TRUE(BuildStatus(config).ok()) << BuildStatus(config);
+  config.advertise = "";
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));  // 0.0.0.0 leads nowhere.
+  config = Config("ps", 0, "grpc");
+  config.token_file = "/nowhere";
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
+  config = Config("", 0, "grpc");
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
+  config = Config("ps", 0, "grpc");
+  config.memory_bytes = 1 << 20;
+  EXPECT_NE(BuildStatus(config).message().find("= 1GiB, of memory_bytes 1MiB"), std::string::npos)
+      << BuildStatus(config);
+  config = Config("ps", 0, "grpc");
+  config.allow = "ps";
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
+  config = Config("ps", 0, "grpc");
+  config.resolver = "zookeeper";
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
+}
+
+// An embedder's own service, executor and device.
+TEST(ServerBuilder, TakesWhatAnEmbedderBrings) {
+  class Echo final : public grpc::CallbackGenericService {};
+  struct CountingExecutor final : Executor {
+    bool TryRun(Work* work) override {
+      ++runs;
+      std::move (*work)();
+      return true;
+    }
+    void Run(Work work) override { (void)TryRun(&work); }
+    std::atomic<int> runs{0};
+  } executor;
+  auto ps = ServerBuilder()
+                .SetEnvironment({})
+                .SetExecutor(&executor)
+                .AddDevice("GPU:0", 99)
+                .Build(Config("ps", 0, "grpc"));
+  ASSERT_TRUE(ps.ok()) << ps.status();
+  ASSERT_TRUE((*ps)->Start().ok());
+  EXPECT_EQ((*ps)->executor(), &executor);
+  ServerConfig config = Config("worker", 0, "grpc");
+  config.join = Seed(**ps);
+  auto worker = Start(config);
+  const TensorKey key = *TensorKey::Parse(absl::StrCat(
+      (*ps)->worker(), "/device:GPU:0;0000000000000063;", worker->worker(), "/device:CPU:0;k;0:0"));
+  ASSERT_TRUE(Send(ps->get(), 1, key, Int(1)).ok());
+  auto got = Recv(worker.get(), 1, key);
+  EXPECT_TRUE(got.ok()) << got.status();
+}
+
+grpc::Status CallRaw(const std::string& address, const std::string& method,
+                     grpc::ByteBuffer* response) {
+  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  grpc::Slice nothing("", 0);
+  grpc::ByteBuffer request(&nothing, 1);
+  absl::Notification done;
+  grpc::Status status;
+  stub.UnaryCall(&context, method, grpc::StubOptions(), &request, response, [&](grpc::Status s) {
+    status = s;
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return status;
+}
+
+TEST(Server, AnswersHealthChecks) {
+  auto ps = Start(Config("ps", 0, "grpc"));
+  grpc::ByteBuffer response;
+  ASSERT_TRUE(CallRaw(ps->address(), "/grpc.health.v1.Health/Check", &response).ok());
+  grpc::Slice slice;
+  ASSERT_TRUE(response.DumpToSingleSlice(&slice).ok());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size()), "\x08\x01");
+  EXPECT_EQ(CallRaw(ps->address(), "/tryst.rpc.TransportService/Stats", &response).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+}
+
+}  // namespace
+}  // namespace tryst
