@@ -183,7 +183,25 @@ TEST_F(IbvRxeTest, AWindowOpensItsRegionUntilItIsRevoked) {
   std::memset(a_.memory.get(), 8, 512);
   EXPECT_EQ(StatusOf(a_.Write(2, 64, 128, &entry_)), CompletionStatus::kRemoteAccess);
   EXPECT_EQ(b_.memory.get()[64], 9);
-  b_.pair.reset();  // A window of type 2 may go only after what it is bound on.
+}
+
+TEST_F(IbvRxeTest, AQueuePairWithAWindowBoundIsDestroyedAtOnce) {
+  OpenJoined();
+  absl::StatusOr<std::unique_ptr<Window>> window = b_.nic->CreateWindow();
+  ASSERT_TRUE(window.ok()) << window.status();
+  const Entry part = {b_.region->address(), 128, 0};
+  SendWork bind;
+  bind.op = SendOp::kBindWindow;
+  bind.window = window->get();
+  bind.window_region = b_.region.get();
+  bind.window_access = kRemoteWrite;
+  bind.remote_address = part.address;
+  bind.entries = absl::MakeConstSpan(&part, 1);
+  ASSERT_TRUE(b_.pair->PostSend({bind}).ok());
+  Wait(&b_, 1);
+  const auto begin = std::chrono::steady_clock::now();
+  b_.pair.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST_F(IbvRxeTest, SilentWritesThatSucceededDoNotHoldTheDrainUp) {

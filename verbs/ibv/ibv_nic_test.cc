@@ -663,6 +663,15 @@ TEST_F(IbvQueuePairTest, EachBindGivesAnotherKeyAndItsOwnDoorbell) {
   EXPECT_EQ(hardware()->doorbells, 2);
   fake_.CompleteSends(hardware(), 4);
   EXPECT_EQ(Poll()[0].op, CompletionOp::kWindow);
+  // Its queue pair's end is the binding's; it can be bound on another.
+  pair_.reset();
+  pair_ = MakePair(8);
+  ASSERT_TRUE(pair_->Connect(pair_->LocalAddress()).ok());
+  fake_.Fail("ibv_alloc_mw", ENOMEM);
+  EXPECT_TRUE(absl::IsResourceExhausted(Post({bind})));
+  fake_.Fail("ibv_alloc_mw", 0);
+  ASSERT_TRUE(Post({bind}).ok());
+  EXPECT_EQ(hardware()->history[0].work.bind_mw.rkey, window->remote_key());
   SendWork incomplete = bind;
   incomplete.window_region = nullptr;
   EXPECT_TRUE(absl::IsInvalidArgument(Post({incomplete})));

@@ -177,6 +177,7 @@ IbvQueuePair::IbvQueuePair(IbvDevice* device, const QueuePairOptions& options, I
 }
 
 IbvQueuePair::~IbvQueuePair() {
+  for (IbvWindow* const window : windows_) window->Free();
   const absl::Status status = FromReturned(device_->calls().destroy_qp(pair_), "ibv_destroy_qp");
   if (!status.ok()) TRYST_LOG(Error) << status << "; queue pair " << local_.number << " stays";
   completions_->Remove(slot_, options_.send_depth + options_.receive_depth);
@@ -214,12 +215,6 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
     if (work.window == nullptr) return absl::InvalidArgumentError("no window to invalidate");
     return absl::OkStatus();
   }
-  if (work.op == SendOp::kBindWindow) {
-    if (work.window == nullptr || work.window_region == nullptr || work.entries.size() != 1) {
-      return absl::InvalidArgumentError("a bind needs a window, a region and one entry");
-    }
-    return absl::OkStatus();
-  }
   uint64_t bytes;
   const absl::Status status = CheckEntries(work.entries, &bytes);
   if (ABSL_PREDICT_FALSE(!status.ok())) return status;
@@ -233,6 +228,17 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
         absl::StrCat(bytes, " bytes inline; the queue pair was made for ", max_inline_bytes_));
   }
   return absl::OkStatus();
+}
+
+absl::Status IbvQueuePair::CheckBind(const SendWork& work) {
+  if (work.window == nullptr || work.window_region == nullptr || work.entries.size() != 1) {
+    return absl::InvalidArgumentError("a bind needs a window, a region and one entry");
+  }
+  return static_cast<IbvWindow*>(work.window)->Prepare(this);
+}
+
+void IbvQueuePair::OnWindowGone(IbvWindow* window) {
+  windows_.erase(std::remove(windows_.begin(), windows_.end(), window), windows_.end());
 }
 
 void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr* out,
@@ -277,7 +283,7 @@ absl::Status IbvQueuePair::PostSend(absl::Span<const SendWork> works) {
         absl::StrCat(works.size(), " works; there is room for ", sends_.room()));
   }
   for (const SendWork& work : works) {
-    const absl::Status status = CheckSend(work);
+    const absl::Status status = work.op == SendOp::kBindWindow ? CheckBind(work) : CheckSend(work);
     if (ABSL_PREDICT_FALSE(!status.ok())) return status;
   }
   FillBatch(works);

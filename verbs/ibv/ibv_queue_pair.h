@@ -15,6 +15,7 @@
 #include "verbs/ibv/ibv_completion_queue.h"
 #include "verbs/ibv/ibv_device.h"
 #include "verbs/ibv/ibv_port.h"
+#include "verbs/ibv/ibv_region.h"
 #include "verbs/ibv/queue_pair_address.h"
 #include "verbs/nic.h"
 
@@ -77,6 +78,9 @@ class IbvQueuePair final : public QueuePair {
   // For the completion queue. False when the completion is not for the caller: a
   // marker's, or one that is not outstanding.
   bool OnCompletion(const ibv_wc& work, Completion* out);
+  // For the windows that were bound here.
+  void OnWindowBound(IbvWindow* window) { windows_.push_back(window); }
+  void OnWindowGone(IbvWindow* window);
 
  private:
   static constexpr uint64_t kReceiveBit = uint64_t{1} << 47;
@@ -95,6 +99,7 @@ class IbvQueuePair final : public QueuePair {
   void FillPath(const QueuePairAddress& peer, ibv_ah_attr* path) const;
 
   absl::Status CheckSend(const SendWork& work) const;
+  absl::Status CheckBind(const SendWork& work);
   absl::Status CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const;
   void FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr* out, ibv_sge* entries);
   void FillBatch(absl::Span<const SendWork> works);
@@ -118,6 +123,7 @@ class IbvQueuePair final : public QueuePair {
   absl::Status cause_;                             // What broke it first.
   WorkLedger sends_;
   WorkLedger receives_;
+  std::vector<IbvWindow*> windows_;
   // Room for a whole batch, made once: posting allocates nothing.
   std::vector<ibv_send_wr> send_batch_;
   std::vector<ibv_recv_wr> receive_batch_;

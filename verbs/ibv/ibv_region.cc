@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "verbs/ibv/ibv_queue_pair.h"
 #include "verbs/ibv/ibv_status.h"
 
 namespace tryst {
@@ -102,14 +103,9 @@ absl::StatusOr<std::unique_ptr<Region>> IbvRegion::RegisterDmaBuf(IbvDevice* dev
   return std::unique_ptr<Region>(new IbvRegion(device, *region, remote_base, bytes));
 }
 
-IbvWindow::IbvWindow(IbvDevice* device, ibv_mw* window)
-    : device_(device), window_(window), key_(window->rkey) {
-  device_->OnMade();
-}
-
 IbvWindow::~IbvWindow() {
-  const absl::Status status = FromReturned(ibv_dealloc_mw(window_), "ibv_dealloc_mw");
-  if (!status.ok()) TRYST_LOG(Error) << status << "; the window stays bound";
+  if (pair_ != nullptr) pair_->OnWindowGone(this);
+  Free();
   device_->OnGone();
 }
 
@@ -118,10 +114,40 @@ absl::StatusOr<std::unique_ptr<Window>> IbvWindow::Create(IbvDevice* device) {
     return absl::UnimplementedError(
         absl::StrCat(device->name(), " has no memory windows of type 2"));
   }
+  device->OnMade();
+  std::unique_ptr<IbvWindow> window(new IbvWindow(device));
+  const absl::Status status = window->Allocate();
+  if (!status.ok()) return status;
+  return std::unique_ptr<Window>(std::move(window));
+}
+
+absl::Status IbvWindow::Allocate() {
   const absl::StatusOr<ibv_mw*> window =
-      FromPointer(ibv_alloc_mw(device->domain(), IBV_MW_TYPE_2), "ibv_alloc_mw");
+      FromPointer(ibv_alloc_mw(device_->domain(), IBV_MW_TYPE_2), "ibv_alloc_mw");
   if (!window.ok()) return window.status();
-  return std::unique_ptr<Window>(new IbvWindow(device, *window));
+  window_ = *window;
+  key_ = window_->rkey;
+  return absl::OkStatus();
+}
+
+absl::Status IbvWindow::Prepare(IbvQueuePair* pair) {
+  if (window_ == nullptr) {
+    const absl::Status status = Allocate();
+    if (!status.ok()) return status;
+  }
+  if (pair_ == pair) return absl::OkStatus();
+  if (pair_ != nullptr) pair_->OnWindowGone(this);
+  pair_ = pair;
+  pair->OnWindowBound(this);
+  return absl::OkStatus();
+}
+
+void IbvWindow::Free() {
+  pair_ = nullptr;
+  if (window_ == nullptr) return;
+  const absl::Status status = FromReturned(ibv_dealloc_mw(window_), "ibv_dealloc_mw");
+  if (!status.ok()) TRYST_LOG(Error) << status << "; the window stays bound";
+  window_ = nullptr;
 }
 
 }  // namespace tryst

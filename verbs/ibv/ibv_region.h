@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbs/ibv/ibv_device.h"
 #include "verbs/nic.h"
@@ -41,7 +42,10 @@ class IbvRegion final : public Region {
   const uint64_t bytes_;
 };
 
-// Belongs to the thread of the queue pair that it is bound on.
+class IbvQueuePair;
+
+// Belongs to the thread of the queue pair that it is bound on. That frees it when it is
+// destroyed itself: Soft-RoCE waits 50 s for a window that is still bound.
 class IbvWindow final : public Window {
  public:
   static absl::StatusOr<std::unique_ptr<Window>> Create(IbvDevice* device);
@@ -49,17 +53,24 @@ class IbvWindow final : public Window {
 
   uint32_t remote_key() const override { return key_; }
   ibv_mw* verbs() const { return window_; }
+
+  // Makes it ready for a bind on `pair`: there may be none in the hardware now.
+  absl::Status Prepare(IbvQueuePair* pair);
   // Moves on to the key that the next bind gives. The driver must find the one before
   // in the window until that bind has been posted; then OnPosted().
   uint32_t TakeNextKey() { return key_ = ibv_inc_rkey(key_); }
   void OnPosted(uint32_t key) { window_->rkey = key; }
+  // Its key opens nothing any more.
+  void Free();
 
  private:
-  IbvWindow(IbvDevice* device, ibv_mw* window);
+  explicit IbvWindow(IbvDevice* device) : device_(device) {}
+  absl::Status Allocate();
 
   IbvDevice* const device_;
-  ibv_mw* const window_;
-  uint32_t key_;
+  ibv_mw* window_ = nullptr;
+  IbvQueuePair* pair_ = nullptr;  // That it was last bound on.
+  uint32_t key_ = 0;
 };
 
 }  // namespace tryst

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# lane.sh tests|figures SETUP PROGRAMS [DONE...]: what run.sh runs in the guest. A line
+# before each test, "RUN setup name", and one after it: PASS, FAIL or SKIP setup name.
+# DONE are those that have a result from an earlier boot. Every test has a time limit,
+# after which it is killed.
+set -u
+what=$1 setup=$2 programs=$3
+shift 3
+done_before=" $* "
+a=rxe0 b=rxe0
+if [[ $setup == pair ]]; then b=rxe1; fi
+export TRYST_NIC_A=$a TRYST_NIC_B=$b
+cd /tmp
+
+clear_wire() {
+  local device
+  for device in v0 v1; do tc qdisc del dev "$device" root 2>/dev/null; done
+  if [[ $setup == pair ]]; then bash /run/job/guest-wire; fi
+}
+
+check() { # NAME SECONDS COMMAND...: one result for it all.
+  local name=$1 limit=$2 code=0
+  shift 2
+  if [[ $done_before == *" $name "* ]]; then return; fi
+  echo "RUN $setup $name"
+  timeout -k 5 "$limit" "$@" >output 2>&1 || code=$?
+  sed 's/^/  | /' output
+  if ((code == 0)); then
+    echo "PASS $setup $name"
+  elif ((code == 124 || code == 137)); then
+    echo "FAIL $setup $name: killed after $limit s"
+  else
+    echo "FAIL $setup $name: code $code"
+  fi
+}
+
+gtest() { # PROGRAM SECONDS: one result for each of its tests.
+  local program=$1 limit=$2 code=0 filter
+  # A test that a crash has ended, or that ran before it, is not run again.
+  filter=$(tr ' ' '\n' <<<"$done_before" | sed -n "s,^$program/,,p" | paste -sd:)
+  timeout -k 5 "$limit" "$programs/$program" --gtest_filter="-$filter" --gtest_color=no \
+    2>&1 | awk -v setup="$setup" -v program="$program" '
+      function result(word, rest) { print word " " setup " " program "/" test rest; fflush(); test = "" }
+      /^\[ RUN      \] / { test = $4; why = ""; print "RUN " setup " " program "/" test; fflush(); next }
+      /^\[       OK \] / { if (test != "") result("PASS", ""); next }
+      /^\[  SKIPPED \] / { if (test != "") result("SKIP", ": " why); next }
+      /^\[  FAILED  \] / { if (test != "") result("FAIL", ""); next }
+      /^\[/ || /^$/ || /^Note: / || /^Running main/ { next }
+      { why = $0; print "  | " $0; fflush() }
+      END { if (test != "") result("FAIL", ": it crashed or ran out of time") }'
+  code=${PIPESTATUS[0]}
+  if ((code > 1)); then echo "FAIL $setup $program: code $code"; fi
+}
+
+stream() { # NAME ARGUMENTS...
+  check "$1" 40 "$programs/stream" "${@:2}" "$a" "$b"
+  clear_wire
+}
+
+# Both sides of one perftest run; the figure in the column given.
+perftest() { # COLUMN PROGRAM BYTES COUNT
+  local server
+  timeout 30 "$2" -d "$b" -x 1 -F -s "$3" -n "$4" >server.log 2>&1 &
+  server=$!
+  sleep 1
+  timeout 28 "$2" -d "$a" -x 1 -F -s "$3" -n "$4" 127.0.0.1 >client.log 2>&1
+  wait "$server"
+  awk -v column="$1" '$1 ~ /^[0-9]+$/ && NF > 4 { print $column }' client.log | tail -n 1
+}
+ours() { timeout 30 "$programs/figures" "$1" "$a" "$b" "$2" "$3"; }
+median() { sort -n | awk '{ v[NR] = $1 } END { print NR == 0 ? "none" : NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+# Interleaved, so that what else the machine does falls on both alike. `first` takes
+# turns as well.
+figure() { # ROUNDS write_bw|write_lat BYTES COUNT
+  local round column=4 unit=MB/s
+  if [[ $2 == write_lat ]]; then column=5 unit=us; fi
+  : >theirs.txt
+  : >ours.txt
+  for ((round = 0; round < $1; ++round)); do
+    if ((round % 2)); then ours "$2" "$3" "$4" >>ours.txt; fi
+    perftest "$column" "ib_$2" "$3" "$4" >>theirs.txt
+    if ((round % 2 == 0)); then ours "$2" "$3" "$4" >>ours.txt; fi
+  done
+  local theirs_median ours_median
+  theirs_median=$(median <theirs.txt)
+  ours_median=$(median <ours.txt)
+  echo "$setup $2 $3 B: ours $ours_median, perftest $theirs_median $unit, ratio $(
+    awk -v a="$ours_median" -v b="$theirs_median" 'BEGIN { if (b + 0 > 0) printf "%.3f", a / b; else print "none" }'
+  ) (medians of $1: $(paste -sd' ' ours.txt) | $(paste -sd' ' theirs.txt))"
+  [[ $theirs_median != none && $ours_median != none ]]
+}
+export -f figure perftest ours median
+export setup a b programs
+
+figures() { # ROUNDS
+  check figures/write_lat_8 110 bash -c "figure $1 write_lat 8 1000"
+  check figures/write_bw_65536 110 bash -c "figure $1 write_bw 65536 500"
+  if [[ $what == figures ]]; then
+    check figures/write_bw_4096 110 bash -c "figure $1 write_bw 4096 4000"
+    check figures/write_bw_1048576 110 bash -c "figure $1 write_bw 1048576 60"
+  fi
+}
+
+if [[ $what == figures ]]; then
+  figures 7
+  exit 0
+fi
+gtest ibv_rxe_test 90
+gtest ibv_contract_test 170
+if [[ $setup == pair ]]; then
+  clear_wire
+  stream fault/none --seconds=2 --expect=survive
+  stream fault/loss_1_percent --seconds=4 --patient --expect=survive \
+    --fault="tc qdisc add dev v0 root netem loss 1%"
+  stream fault/loss_5_percent --seconds=5 --patient --expect=survive \
+    --fault="tc qdisc add dev v0 root netem loss 5%"
+  stream fault/acks_lost --seconds=4 --patient --expect=survive \
+    --fault="tc qdisc add dev v1 root netem loss 5%"
+  stream fault/link_down_and_up --seconds=9 --patient --expect=survive \
+    --fault="ip link set v1 down" --mend="bash /run/job/guest-wire"
+  stream fault/link_stays_down --seconds=12 --expect=break --fault="ip link set v1 down"
+  stream fault/nothing_arrives --seconds=12 --expect=break \
+    --fault="tc qdisc add dev v0 root netem loss 100%"
+fi
+stream fault/peer_killed --seconds=12 --expect=break --kill-peer
+figures 3

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# tests/guest/run.sh [--figures] [--setup=one|pair]: real libibverbs on Soft-RoCE.
+# What ./run test --guest calls.
+#
+# Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
+# it: the Nic contract, what only rdma-core can show, faults on the wire, and perftest's
+# figures beside ours. --figures measures in several rounds and does nothing else.
+#
+# Skips, loudly and with exit code 0, where there can be no guest: no QEMU, no Debian
+# kernel to be had. A guest that dies names the test it died in and is booted afresh
+# once. Ends within 8 minutes: each test has a limit of its own (lane.sh), each boot one.
+#
+#   TRYST_GUEST_DIR         where the guest is kept (~/.cache/tryst/guest, 470 MB)
+#   TRYST_BAZEL             the build command, instead of bazel
+#   TRYST_OUTPUT_USER_ROOT, TRYST_BAZEL_FLAGS, TRYST_INSTALL   as ./run has them
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+here=tests/guest
+guest=${TRYST_GUEST_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tryst/guest}
+what=tests
+setups=(one pair)
+for argument in "$@"; do
+  case $argument in
+    --figures) what=figures ;;
+    --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
+    *)
+      sed -n '2,20s/^# \{0,1\}//p' "$0" >&2
+      exit 2
+      ;;
+  esac
+done
+
+skip_lane() { # REASON
+  echo "SKIPPED: the guest lane: $1"
+  echo "0 passed, 0 failed, 1 skipped"
+  exit 0
+}
+
+programs=(ibv_contract_test ibv_rxe_test stream figures)
+packages=()
+need() { # COMMAND PACKAGE
+  if ! command -v "$1" >/dev/null; then packages+=("$2"); fi
+}
+PATH=$PATH:/usr/sbin:/sbin
+need qemu-system-x86_64 qemu-system-x86
+need busybox busybox-static
+need cpio cpio
+need modprobe kmod
+need python3 python3
+need xz xz-utils
+need pgrep procps
+need rdma iproute2
+need ib_write_bw perftest
+need ibv_devinfo ibverbs-utils
+if [[ ! -e /usr/include/infiniband/verbs.h ]]; then packages+=(libibverbs-dev); fi
+if ! compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so' >/dev/null; then packages+=(ibverbs-providers); fi
+if ((${#packages[@]} > 0)); then
+  echo "missing: ${packages[*]}"
+  if [[ ${TRYST_INSTALL:-1} == 0 ]]; then skip_lane "needs ${packages[*]}"; fi
+  if ((EUID != 0)); then skip_lane "needs ${packages[*]}, and root to install them"; fi
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get -q -o DPkg::Lock::Timeout=300 update >/dev/null || true
+  apt-get -q -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${packages[@]}" \
+    >/dev/null || skip_lane "cannot install ${packages[*]}"
+fi
+if [[ $(uname -m) != x86_64 ]]; then skip_lane "the guest is x86-64, this machine is $(uname -m)"; fi
+
+"$here/vm-build" "$guest" || skip_lane "no kernel for the guest (see above)"
+if ! "$here/vm-run" -s none -t 90 "$guest" true; then
+  skip_lane "the guest does not boot (see above)"
+fi
+
+# For any x86-64: the emulated processor has no AVX-512.
+bazel=(bazel ${TRYST_OUTPUT_USER_ROOT:+"--output_user_root=$TRYST_OUTPUT_USER_ROOT"})
+if [[ -n ${TRYST_BAZEL:-} ]]; then read -ra bazel <<<"$TRYST_BAZEL"; fi
+read -ra flags <<<"${TRYST_BAZEL_FLAGS:-}"
+"${bazel[@]}" build "${flags[@]}" "${programs[@]/#///$here:}" </dev/null
+built=$("${bazel[@]}" info "${flags[@]}" bazel-bin 2>/dev/null </dev/null)/$here
+
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
+
+boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
+  local code=0
+  "$here/vm-run" -s "$1" -t 230 "$guest" bash "$here/lane.sh" "$what" "$1" "$built" \
+    $(awk -v setup="$1" '$1 != "RUN" && $2 == setup { print $3 }' "$results") |
+    tee -a >(grep -E '^(RUN|PASS|FAIL|SKIP) ' >>"$results") || code=${PIPESTATUS[0]}
+  sleep 0.2 # For grep to have written the last line.
+  return "$code"
+}
+
+for setup in "${setups[@]}"; do
+  for attempt in first second; do
+    code=0
+    boot "$setup" || code=$?
+    if ((code == 0)); then break; fi
+    # The last one begun has no result: it is what the guest died in.
+    died_in=$(awk -v setup="$setup" '
+      $1 == "RUN" && $2 == setup { open = $3 }
+      $1 != "RUN" && $3 == open { open = "" }
+      END { print open }' "$results")
+    echo "the guest of set-up $setup died (code $code) in ${died_in:-no test}"
+    if [[ $attempt == second ]]; then
+      echo "FAIL $setup ${died_in:-boot}: the guest died twice" | tee -a "$results"
+    fi
+  done
+done
+
+count() { grep -c "^$1 " "$results" || true; }
+failed=$(count FAIL)
+grep -E '^(FAIL|SKIP) ' "$results" || true
+echo "$(count PASS) passed, $failed failed, $(count SKIP) skipped"
+((failed == 0))
