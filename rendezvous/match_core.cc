@@ -95,6 +95,7 @@ absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* 
 }
 
 void MatchCore::CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead) {
+  BetweenLocks("send: met", leaving->kept);
   if (leaving->kept != nullptr) {
     End(leaving->kept);
   } else if (leaving->batch != nullptr) {
@@ -250,6 +251,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
     FailReceive(std::move(status), args, std::move(done));
     return;
   }
+  BetweenLocks("recv: met", nullptr);
   held_.Give(freed_bytes);
   status = CheckUnchanged(key, tensor, checksum);
   if (!status.ok()) {

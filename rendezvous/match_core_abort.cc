@@ -16,8 +16,8 @@ void MatchCore::StartAbort(absl::Status status) {
   }
   Ref();  // A `done` may drop the rendezvous.
   const absl::Status derived = MarkDerived(std::move(status));
+  held_.FailWaiting(derived);  // Before the table's end makes room.
   for (const auto& shard : shards_) AbortShard(*shard, derived);
-  held_.FailWaiting(derived);
   Unref();
 }
 
@@ -42,6 +42,7 @@ void MatchCore::AbortShard(Shard& shard, const absl::Status& derived) {
       item = next;
     }
   }
+  BetweenLocks("abort", nullptr);
   // The list is in reverse now; turn it, so that each key's receives end in order.
   Item* in_order = nullptr;
   while (items != nullptr) {

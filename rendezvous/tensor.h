@@ -140,6 +140,22 @@ class Tensor {
   using Deleter = absl::AnyInvocable<void() &&>;
 
   Tensor() = default;  // Of type kInvalid: what a dead item carries.
+  Tensor(const Tensor&) = default;
+  Tensor& operator=(const Tensor&) = default;
+  // Leaves an invalid tensor behind.
+  Tensor(Tensor&& other) noexcept
+      : storage_(std::move(other.storage_)),
+        offset_(other.offset_),
+        dtype_(std::exchange(other.dtype_, DType::kInvalid)),
+        shape_(other.shape_) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    if (this == &other) return *this;
+    storage_ = std::move(other.storage_);
+    offset_ = other.offset_;
+    dtype_ = std::exchange(other.dtype_, DType::kInvalid);
+    shape_ = other.shape_;
+    return *this;
+  }
 
   // Host memory, aligned to kAlignment, not cleared; kString gets empty elements.
   // kInvalidArgument (type, overflow); kResourceExhausted (no memory).

@@ -1,0 +1,85 @@
+#include "rendezvous/cancellation.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+namespace tryst {
+namespace {
+
+TEST(Cancellation, RunsCallbacksOnceInTheOrderOfRegistration) {
+  Cancellation cancellation;
+  std::vector<int> ran;
+  const Cancellation::Token freed = cancellation.Register([&] { ran.push_back(-1); });
+  EXPECT_NE(cancellation.Register([&] { ran.push_back(1); }), Cancellation::kNoToken);
+  EXPECT_TRUE(cancellation.TryDeregister(freed));
+  EXPECT_NE(cancellation.Register([&] { ran.push_back(2); }), Cancellation::kNoToken);
+  EXPECT_FALSE(cancellation.cancelled());
+  cancellation.StartCancel();
+  cancellation.StartCancel();
+  EXPECT_TRUE(cancellation.cancelled());
+  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
+}
+
+TEST(Cancellation, RefusesAfterCancelAndDestroysTheCallback) {
+  Cancellation cancellation;
+  cancellation.StartCancel();
+  auto watched = std::make_shared<int>(0);
+  EXPECT_EQ(cancellation.Register([watched] { FAIL(); }), Cancellation::kNoToken);
+  EXPECT_EQ(watched.use_count(), 1);
+}
+
+TEST(Cancellation, TokensAreNotMistakenForTheirSuccessors) {
+  Cancellation cancellation;
+  bool ran = false;
+  const Cancellation::Token old = cancellation.Register([] { FAIL(); });
+  EXPECT_TRUE(cancellation.TryDeregister(old));
+  const Cancellation::Token next = cancellation.Register([&] { ran = true; });
+  EXPECT_NE(old, next);
+  EXPECT_FALSE(cancellation.TryDeregister(old));
+  EXPECT_FALSE(cancellation.TryDeregister(Cancellation::kNoToken));
+  cancellation.StartCancel();
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(cancellation.TryDeregister(next));
+}
+
+TEST(Cancellation, DeregisterWaitsForARunningCallback) {
+  Cancellation cancellation;
+  std::atomic<bool> inside{false};
+  std::atomic<bool> go_on{false};
+  std::atomic<bool> ended{false};
+  const Cancellation::Token token = cancellation.Register([&] {
+    inside = true;
+    while (!go_on) std::this_thread::yield();
+    ended = true;
+  });
+  std::thread canceller([&] { cancellation.StartCancel(); });
+  while (!inside) std::this_thread::yield();
+  EXPECT_FALSE(cancellation.TryDeregister(token)) << "does not wait";
+  std::thread releaser([&] { go_on = true; });
+  EXPECT_FALSE(cancellation.Deregister(token));
+  EXPECT_TRUE(ended);
+  canceller.join();
+  releaser.join();
+}
+
+TEST(Cancellation, EachCallbackRunsOrIsDeregisteredNeverBoth) {
+  for (int round = 0; round < 200; ++round) {
+    Cancellation cancellation;
+    std::atomic<int> ended{0};
+    std::thread worker([&] {
+      for (int i = 0; i < 20; ++i) {
+        const Cancellation::Token token = cancellation.Register([&] { ++ended; });
+        if (token == Cancellation::kNoToken || cancellation.TryDeregister(token)) ++ended;
+      }
+    });
+    cancellation.StartCancel();
+    worker.join();
+    EXPECT_EQ(ended, 20);
+  }
+}
+
+}  // namespace
+}  // namespace tryst

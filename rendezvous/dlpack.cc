@@ -1,0 +1,195 @@
+#include "rendezvous/dlpack.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+
+namespace tryst {
+namespace {
+
+using dlpack::DLDataType;
+using dlpack::DLDevice;
+using dlpack::DLManagedTensorVersioned;
+using dlpack::DLTensor;
+
+struct TypeRow {
+  DType dtype;
+  uint8_t code;
+  uint8_t bits;
+};
+
+constexpr TypeRow kTypes[] = {
+    {DType::kBool, dlpack::kDLBool, 8},
+    {DType::kInt4, dlpack::kDLInt, 4},
+    {DType::kInt8, dlpack::kDLInt, 8},
+    {DType::kInt16, dlpack::kDLInt, 16},
+    {DType::kInt32, dlpack::kDLInt, 32},
+    {DType::kInt64, dlpack::kDLInt, 64},
+    {DType::kUint4, dlpack::kDLUInt, 4},
+    {DType::kUint8, dlpack::kDLUInt, 8},
+    {DType::kUint16, dlpack::kDLUInt, 16},
+    {DType::kUint32, dlpack::kDLUInt, 32},
+    {DType::kUint64, dlpack::kDLUInt, 64},
+    {DType::kHalf, dlpack::kDLFloat, 16},
+    {DType::kFloat, dlpack::kDLFloat, 32},
+    {DType::kDouble, dlpack::kDLFloat, 64},
+    {DType::kBfloat16, dlpack::kDLBfloat, 16},
+    {DType::kComplex64, dlpack::kDLComplex, 64},
+    {DType::kComplex128, dlpack::kDLComplex, 128},
+    {DType::kFloat8E4m3fn, dlpack::kDLFloat8_e4m3fn, 8},
+    {DType::kFloat8E5m2, dlpack::kDLFloat8_e5m2, 8},
+};
+
+absl::StatusOr<DType> TypeOf(const DLDataType& type, uint64_t flags) {
+  if (type.lanes != 1) {
+    return absl::UnimplementedError(absl::StrCat("DLPack type of ", type.lanes, " lanes"));
+  }
+  for (const TypeRow& row : kTypes) {
+    if (row.code != type.code || row.bits != type.bits) continue;
+    if (row.bits < 8 && (flags & dlpack::kFlagSubbyteTypePadded) == 0) {
+      return absl::InvalidArgumentError("A 4-bit DLPack tensor must have one element a byte");
+    }
+    return row.dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("Unknown DLPack type: code ", type.code, ", ", type.bits, " bits"));
+}
+
+absl::StatusOr<MemorySpace> SpaceOf(const DLDevice& device) {
+  MemorySpace space;
+  switch (device.device_type) {
+    case dlpack::kDLCPU:
+      return space;
+    case dlpack::kDLCUDAHost:
+      space.kind = MemorySpace::Kind::kPinned;
+      break;
+    case dlpack::kDLCUDA:
+    case dlpack::kDLCUDAManaged:
+      space.kind = MemorySpace::Kind::kDevice;
+      break;
+    default:
+      return absl::UnimplementedError(absl::StrCat("DLPack device type ", device.device_type));
+  }
+  if (device.device_id < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("DLPack device id ", device.device_id));
+  }
+  space.device_ordinal = device.device_id;
+  return space;
+}
+
+DLDevice DeviceOf(const MemorySpace& space) {
+  switch (space.kind) {
+    case MemorySpace::Kind::kDevice:
+      return {dlpack::kDLCUDA, space.device_ordinal};
+    case MemorySpace::Kind::kPinned:
+      return {dlpack::kDLCUDAHost, std::max(space.device_ordinal, 0)};
+    case MemorySpace::Kind::kHost:
+    case MemorySpace::Kind::kShared:
+      break;
+  }
+  return {dlpack::kDLCPU, 0};
+}
+
+absl::StatusOr<TensorShape> ShapeOf(const DLTensor& tensor) {
+  if (tensor.ndim < 0 || tensor.ndim > TensorShape::kMaxRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DLPack rank ", tensor.ndim, ", the limit is ", TensorShape::kMaxRank));
+  }
+  if (tensor.ndim > 0 && tensor.shape == nullptr) {
+    return absl::InvalidArgumentError("DLPack tensor without a shape");
+  }
+  return TensorShape::Make(absl::MakeConstSpan(tensor.shape, tensor.ndim));
+}
+
+// A stride over one element or none says nothing.
+bool Compact(const DLTensor& tensor, const TensorShape& shape) {
+  if (tensor.strides == nullptr || shape.elements() == 0) return true;
+  int64_t expected = 1;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    if (shape.dim(i) != 1 && tensor.strides[i] != expected) return false;
+    expected *= shape.dim(i);
+  }
+  return true;
+}
+
+// What an exported tensor lives in.
+struct Exported {
+  DLManagedTensorVersioned managed;
+  Tensor tensor;
+  int64_t shape[TensorShape::kMaxRank];
+  int64_t strides[TensorShape::kMaxRank];
+};
+
+}  // namespace
+
+absl::StatusOr<Tensor> FromDLPack(DLManagedTensorVersioned* managed) {
+  if (managed == nullptr) return absl::InvalidArgumentError("Null DLPack tensor");
+  if (managed->version.major != dlpack::kMajorVersion) {
+    return absl::UnimplementedError(absl::StrCat("DLPack version ", managed->version.major, ".",
+                                                 managed->version.minor, ", not ",
+                                                 dlpack::kMajorVersion, ".x"));
+  }
+  const DLTensor& from = managed->dl_tensor;
+  absl::StatusOr<DType> dtype = TypeOf(from.dtype, managed->flags);
+  if (!dtype.ok()) return dtype.status();
+  absl::StatusOr<MemorySpace> space = SpaceOf(from.device);
+  if (!space.ok()) return space.status();
+  absl::StatusOr<TensorShape> shape = ShapeOf(from);
+  if (!shape.ok()) return shape.status();
+  if (!Compact(from, *shape)) {
+    return absl::UnimplementedError("DLPack tensor with strides that are not compact");
+  }
+  absl::StatusOr<uint64_t> bytes = TensorBytes(*dtype, *shape);
+  if (!bytes.ok()) return bytes.status();
+  uintptr_t begin;
+  uintptr_t end;
+  if ((from.data == nullptr && *bytes != 0) ||
+      __builtin_add_overflow(reinterpret_cast<uintptr_t>(from.data), from.byte_offset, &begin) ||
+      __builtin_add_overflow(begin, *bytes, &end)) {
+    return absl::InvalidArgumentError(absl::StrCat("DLPack tensor of ", *bytes,
+                                                   " bytes with data null or offset ",
+                                                   from.byte_offset, " out of the address space"));
+  }
+  return Tensor::Adopt(reinterpret_cast<void*>(begin), *dtype, *shape, *space, [managed] {
+    if (managed->deleter != nullptr) managed->deleter(managed);
+  });
+}
+
+absl::StatusOr<DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor) {
+  const TypeRow* row = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                    [&](const TypeRow& r) { return r.dtype == tensor.dtype(); });
+  if (row == std::end(kTypes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("DLPack has no tensors of type ", DTypeName(tensor.dtype())));
+  }
+  auto exported = std::make_unique<Exported>();
+  exported->tensor = tensor;
+  const TensorShape& shape = tensor.shape();
+  int64_t stride = 1;
+  for (int i = shape.rank() - 1; i >= 0; --i) {
+    exported->shape[i] = shape.dim(i);
+    exported->strides[i] = stride;
+    // Of an empty tensor the strides say nothing, and their product may not fit.
+    if (shape.elements() != 0) stride *= shape.dim(i);
+  }
+  DLManagedTensorVersioned& managed = exported->managed;
+  managed.version = {dlpack::kMajorVersion, dlpack::kMinorVersion};
+  managed.manager_ctx = exported.get();
+  managed.deleter = [](DLManagedTensorVersioned* self) {
+    delete static_cast<Exported*>(self->manager_ctx);
+  };
+  managed.flags =
+      dlpack::kFlagReadOnly | (row->bits < 8 ? dlpack::kFlagSubbyteTypePadded : uint64_t{0});
+  managed.dl_tensor.data = tensor.mutable_data();
+  managed.dl_tensor.device = DeviceOf(tensor.space());
+  managed.dl_tensor.ndim = shape.rank();
+  managed.dl_tensor.dtype = {row->code, row->bits, 1};
+  managed.dl_tensor.shape = exported->shape;
+  managed.dl_tensor.strides = exported->strides;
+  managed.dl_tensor.byte_offset = 0;
+  return &exported.release()->managed;
+}
+
+}  // namespace tryst

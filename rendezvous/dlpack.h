@@ -1,0 +1,26 @@
+#ifndef TRYST_RENDEZVOUS_DLPACK_H_
+#define TRYST_RENDEZVOUS_DLPACK_H_
+
+#include "absl/status/statusor.h"
+#include "rendezvous/dlpack_abi.h"
+#include "rendezvous/tensor.h"
+
+namespace tryst {
+
+// A foreign tensor without a copy: `managed` is ours from now on and its deleter runs
+// when the last tensor that shares the bytes goes, on that thread. On an error it still
+// belongs to the caller, and nothing of it has been called.
+//
+// kInvalidArgument: null, a bad rank, shape, offset or type, or a 4-bit type that is
+// packed. kUnimplemented: another major version, strides that are not compact, vector
+// lanes, a device that is neither the host nor CUDA.
+absl::StatusOr<Tensor> FromDLPack(dlpack::DLManagedTensorVersioned* managed);
+
+// `tensor` for a foreign program, without a copy and marked read-only: who receives it
+// calls its deleter once, on any thread. Shared segments are host memory there.
+// kInvalidArgument: an invalid or string tensor.
+absl::StatusOr<dlpack::DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor);
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_DLPACK_H_

@@ -1,0 +1,188 @@
+#include "rendezvous/dlpack.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace tryst {
+namespace {
+
+using dlpack::DLManagedTensorVersioned;
+
+// A foreign program's tensor, which counts its deletions.
+struct Foreign {
+  DLManagedTensorVersioned managed = {};
+  float data[12] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  int64_t shape[9] = {3, 4, 1, 1, 1, 1, 1, 1, 1};
+  int64_t strides[9] = {4, 1};
+  int deleted = 0;
+
+  Foreign() {
+    managed.version = {1, 0};
+    managed.manager_ctx = this;
+    managed.deleter = [](DLManagedTensorVersioned* self) {
+      ++static_cast<Foreign*>(self->manager_ctx)->deleted;
+    };
+    managed.dl_tensor.data = data;
+    managed.dl_tensor.device = {dlpack::kDLCPU, 0};
+    managed.dl_tensor.ndim = 2;
+    managed.dl_tensor.dtype = {dlpack::kDLFloat, 32, 1};
+    managed.dl_tensor.shape = shape;
+    managed.dl_tensor.strides = nullptr;
+  }
+  absl::StatusCode Refusal() {
+    const absl::StatusCode code = FromDLPack(&managed).status().code();
+    EXPECT_EQ(deleted, 0) << "a refused tensor stays the caller's";
+    return code;
+  }
+};
+
+TEST(DLPack, ImportsWithoutACopy) {
+  Foreign foreign;
+  {
+    absl::StatusOr<Tensor> tensor = FromDLPack(&foreign.managed);
+    ASSERT_TRUE(tensor.ok()) << tensor.status();
+    EXPECT_EQ(tensor->data(), foreign.data);
+    EXPECT_EQ(tensor->dtype(), DType::kFloat);
+    EXPECT_EQ(tensor->shape(), TensorShape({3, 4}));
+    Tensor slice = *tensor->Slice(1, 2);
+    *tensor = Tensor();
+    EXPECT_EQ(slice.data_as<float>()[0], 4);
+    EXPECT_EQ(foreign.deleted, 0);
+  }
+  EXPECT_EQ(foreign.deleted, 1);
+}
+
+TEST(DLPack, HonoursTheByteOffset) {
+  Foreign foreign;
+  foreign.managed.dl_tensor.byte_offset = 16;
+  foreign.shape[0] = 2;
+  absl::StatusOr<Tensor> tensor = FromDLPack(&foreign.managed);
+  ASSERT_TRUE(tensor.ok());
+  EXPECT_EQ(tensor->data_as<float>()[0], 4);
+}
+
+TEST(DLPack, TakesCompactStridesOnly) {
+  Foreign foreign;
+  foreign.managed.dl_tensor.strides = foreign.strides;
+  EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
+  foreign.deleted = 0;
+  foreign.strides[0] = 8;
+  EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kUnimplemented);
+  foreign.shape[0] = 1;  // A stride over one row says nothing.
+  EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
+  foreign.deleted = 0;
+  foreign.shape[0] = 0;  // Nor over none.
+  EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
+}
+
+TEST(DLPack, RefusesBadInput) {
+  EXPECT_EQ(FromDLPack(nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+  {
+    Foreign foreign;
+    foreign.managed.version.major = 2;
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kUnimplemented);
+  }
+  {
+    Foreign foreign;
+    foreign.managed.dl_tensor.dtype = {dlpack::kDLFloat, 24, 1};
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument);
+    foreign.managed.dl_tensor.dtype = {99, 32, 1};
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument);
+    foreign.managed.dl_tensor.dtype = {dlpack::kDLFloat, 32, 4};
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kUnimplemented);
+    foreign.managed.dl_tensor.dtype = {dlpack::kDLInt, 4, 1};
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument) << "packed";
+  }
+  for (const int32_t ndim : {-1, 9, std::numeric_limits<int32_t>::max()}) {
+    Foreign foreign;
+    foreign.managed.dl_tensor.ndim = ndim;
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument) << ndim;
+  }
+  for (const int64_t dim : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    Foreign foreign;
+    foreign.shape[0] = dim;
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument) << dim;
+  }
+  {
+    Foreign foreign;
+    foreign.managed.dl_tensor.shape = nullptr;
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument);
+    foreign.managed.dl_tensor.shape = foreign.shape;
+    foreign.managed.dl_tensor.data = nullptr;
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument);
+  }
+  {
+    Foreign foreign;
+    foreign.managed.dl_tensor.byte_offset = UINT64_MAX - 3;
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument);
+    foreign.managed.dl_tensor.byte_offset = 0;
+    foreign.managed.dl_tensor.device = {7, 0};
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kUnimplemented);
+    foreign.managed.dl_tensor.device = {dlpack::kDLCUDA, -1};
+    EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(DLPack, ImportsDevices) {
+  Foreign foreign;
+  foreign.managed.dl_tensor.device = {dlpack::kDLCUDA, 3};
+  absl::StatusOr<Tensor> tensor = FromDLPack(&foreign.managed);
+  ASSERT_TRUE(tensor.ok());
+  EXPECT_EQ(tensor->space().kind, MemorySpace::Kind::kDevice);
+  EXPECT_EQ(tensor->space().device_ordinal, 3);
+  EXPECT_FALSE(tensor->space().host_readable());
+}
+
+TEST(DLPack, AForeignTensorMayHaveNoDeleter) {
+  Foreign foreign;
+  foreign.managed.deleter = nullptr;
+  EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
+}
+
+TEST(DLPack, ExportsWithoutACopyAndKeepsTheBytes) {
+  int deleted = 0;
+  double memory[6] = {};
+  absl::StatusOr<Tensor> tensor =
+      Tensor::Adopt(memory, DType::kDouble, {2, 3}, MemorySpace(), [&deleted] { ++deleted; });
+  absl::StatusOr<DLManagedTensorVersioned*> managed = ToDLPack(*tensor);
+  ASSERT_TRUE(managed.ok());
+  *tensor = Tensor();
+  EXPECT_EQ(deleted, 0);
+  const dlpack::DLTensor& out = (*managed)->dl_tensor;
+  EXPECT_EQ(out.data, memory);
+  EXPECT_EQ(out.ndim, 2);
+  EXPECT_EQ(out.shape[1], 3);
+  EXPECT_EQ(out.strides[0], 3);
+  EXPECT_EQ(out.dtype.bits, 64);
+  EXPECT_EQ((*managed)->version.major, 1u);
+  EXPECT_NE((*managed)->flags & dlpack::kFlagReadOnly, 0u) << "sent bytes do not change";
+  (*managed)->deleter(*managed);
+  EXPECT_EQ(deleted, 1);
+}
+
+TEST(DLPack, EveryFixedSizeTypeComesBackAsItWent) {
+  int types = 0;
+  for (int number = 0; number < 256; ++number) {
+    const DType dtype = static_cast<DType>(number);
+    if (DTypeBytes(dtype) == 0) continue;
+    ++types;
+    const Tensor tensor = *Tensor::Allocate(dtype, {2, 0, 5});
+    absl::StatusOr<DLManagedTensorVersioned*> managed = ToDLPack(tensor);
+    ASSERT_TRUE(managed.ok()) << DTypeName(dtype);
+    absl::StatusOr<Tensor> back = FromDLPack(*managed);
+    ASSERT_TRUE(back.ok()) << DTypeName(dtype) << back.status();
+    EXPECT_EQ(back->dtype(), dtype);
+    EXPECT_EQ(back->shape(), tensor.shape());
+  }
+  EXPECT_EQ(types, 19);
+}
+
+TEST(DLPack, StringsAreNotExported) {
+  EXPECT_EQ(ToDLPack(*Tensor::FromStrings({"a"}, {1})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ToDLPack(Tensor()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tryst

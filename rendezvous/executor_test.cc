@@ -1,0 +1,81 @@
+#include "rendezvous/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace tryst {
+namespace {
+
+TEST(InlineExecutor, RunsInTheCall) {
+  InlineExecutor executor;
+  int ran = 0;
+  executor.Run([&] { ++ran; });
+  Executor::Work work = [&] { ++ran; };
+  EXPECT_TRUE(executor.TryRun(&work));
+  EXPECT_EQ(ran, 2);
+}
+
+TEST(ThreadPoolExecutor, RunsEverythingBeforeItGoes) {
+  std::atomic<int> ran{0};
+  {
+    ThreadPoolExecutor executor(2, 4);
+    for (int i = 0; i < 1000; ++i) executor.Run([&] { ++ran; });
+  }
+  EXPECT_EQ(ran, 1000);
+}
+
+// Holds a thread of the pool until told.
+struct Plug {
+  std::atomic<bool> in{false};
+  std::atomic<bool> out{false};
+  void Hold() {
+    in = true;
+    while (!out) std::this_thread::yield();
+  }
+};
+
+TEST(ThreadPoolExecutor, TryRunLeavesTheWorkWhenFull) {
+  Plug plug;
+  std::atomic<int> ran{0};
+  ThreadPoolExecutor executor(1, 1);
+  executor.Run([&] { plug.Hold(); });
+  while (!plug.in) std::this_thread::yield();
+  executor.Run([&] { ++ran; });
+  Executor::Work work = [&] { ran += 10; };
+  EXPECT_FALSE(executor.TryRun(&work));
+  EXPECT_EQ(executor.queued(), 1u);
+  std::move(work)();
+  EXPECT_EQ(ran, 10) << "the work is whole";
+  plug.out = true;
+}
+
+TEST(ThreadPoolExecutor, ItsOwnThreadNeverWaitsForItself) {
+  std::atomic<int> ran{0};
+  {
+    ThreadPoolExecutor executor(1, 1);
+    executor.Run([&] {
+      for (int i = 0; i < 10; ++i) executor.Run([&] { ++ran; });
+    });
+  }
+  EXPECT_EQ(ran, 10);
+}
+
+TEST(ThreadPoolExecutor, RunWaitsForRoom) {
+  Plug plug;
+  std::atomic<int> ran{0};
+  {
+    ThreadPoolExecutor executor(1, 1);
+    executor.Run([&] { plug.Hold(); });
+    while (!plug.in) std::this_thread::yield();
+    executor.Run([&] { ++ran; });
+    std::thread waiter([&] { executor.Run([&] { ++ran; }); });
+    plug.out = true;
+    waiter.join();
+  }
+  EXPECT_EQ(ran, 2);
+}
+
+}  // namespace
+}  // namespace tryst

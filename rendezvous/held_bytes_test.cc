@@ -1,0 +1,97 @@
+#include "rendezvous/held_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace tryst {
+namespace {
+
+TEST(HeldBytes, TakesHereAndInTheProcessOrNothing) {
+  auto process = std::make_shared<HeldBytes>(100);
+  HeldBytes a(80, process);
+  HeldBytes b(80, process);
+  EXPECT_TRUE(a.TryTake(80));
+  EXPECT_FALSE(a.TryTake(1)) << "over its own cap";
+  EXPECT_FALSE(b.TryTake(21)) << "over the process's";
+  EXPECT_EQ(b.held(), 0);
+  EXPECT_TRUE(b.TryTake(20));
+  EXPECT_EQ(process->held(), 100);
+  a.Give(80);
+  b.Give(20);
+  EXPECT_EQ(process->held(), 0);
+}
+
+TEST(HeldBytes, WithoutACapEverythingFits) {
+  HeldBytes held(0);
+  EXPECT_FALSE(held.capped());
+  EXPECT_TRUE(held.TryTake(INT64_MAX));
+  EXPECT_TRUE(held.TryTake(INT64_MAX));
+}
+
+TEST(HeldBytes, CallsWhoWaitsWhenThereIsRoom) {
+  auto process = std::make_shared<HeldBytes>(100);
+  HeldBytes a(0, process);
+  HeldBytes b(50, process);
+  std::vector<int> ready;
+  ASSERT_TRUE(a.TryTake(90));
+  b.WhenRoom(20, [&](absl::Status status) {
+    EXPECT_TRUE(status.ok());
+    ready.push_back(20);
+  });
+  b.WhenRoom(5, [&](absl::Status status) {
+    EXPECT_TRUE(status.ok());
+    ready.push_back(5);
+  });
+  EXPECT_EQ(ready, std::vector<int>{5}) << "there is room for that one at once";
+  a.Give(5);
+  EXPECT_EQ(ready.size(), 1u);
+  a.Give(5);
+  EXPECT_EQ(ready, (std::vector<int>{5, 20})) << "room that another step made";
+  a.Give(80);
+}
+
+TEST(HeldBytes, FailsWhoWaitsHereAlone) {
+  auto process = std::make_shared<HeldBytes>(10);
+  HeldBytes a(0, process);
+  HeldBytes b(0, process);
+  ASSERT_TRUE(a.TryTake(10));
+  absl::Status of_a, of_b;
+  a.WhenRoom(1, [&](absl::Status status) { of_a = status; });
+  b.WhenRoom(1, [&](absl::Status status) { of_b = status; });
+  a.FailWaiting(absl::AbortedError("a"));
+  EXPECT_EQ(of_a.code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(of_b.ok());
+  b.FailWaiting(absl::AbortedError("b"));
+  EXPECT_EQ(of_b.message(), "b");
+  a.Give(10);
+}
+
+TEST(HeldBytes, WhatNeverFitsIsRefusedAtOnce) {
+  auto process = std::make_shared<HeldBytes>(10);
+  HeldBytes a(0, process);
+  absl::Status status;
+  a.WhenRoom(11, [&](absl::Status s) { status = s; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(HeldBytes, AReserveIsCollectedBeforeARefusal) {
+  auto process = std::make_shared<HeldBytes>(100);
+  int64_t reserve = 60;
+  HeldBytes a(0, process, [&] { return std::exchange(reserve, 0); });
+  HeldBytes b(0, process);
+  ASSERT_TRUE(a.TryTake(60));
+  EXPECT_FALSE(b.TryTake(50));
+  b.OnRefused();
+  EXPECT_TRUE(b.TryTake(50));
+  EXPECT_EQ(reserve, 0);
+  bool ready = false;
+  ASSERT_TRUE(a.TryTake(50));
+  reserve = 50;
+  b.WhenRoom(50, [&](absl::Status) { ready = true; });
+  EXPECT_TRUE(ready) << "idle reserves do not keep anybody waiting";
+  b.Give(50);
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,381 @@
+#include "rendezvous/local_rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+#include "rendezvous/derived_status.h"
+#include "rendezvous/testing.h"
+#include "rendezvous/thread_alarms.h"
+#include "rendezvous/virtual_alarms.h"
+
+namespace tryst {
+namespace {
+
+struct LocalRendezvousTest : testing::Test {
+  void Open(LocalRendezvous::Options options = {}, std::shared_ptr<HeldBytes> process = nullptr) {
+    options.shards = 4;
+    rendezvous = std::make_unique<LocalRendezvous>(options, &alarms, std::move(process));
+  }
+  LocalRendezvousTest() { Open(); }
+
+  VirtualAlarms alarms;
+  std::unique_ptr<LocalRendezvous> rendezvous;
+};
+
+TEST_F(LocalRendezvousTest, SharesTheBytes) {
+  const Tensor tensor = Number(5);
+  Args send_args;
+  send_args.alloc_attrs.on_host = true;
+  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), send_args, tensor, false).ok());
+  const auto got = Receive(rendezvous.get(), LocalKey("a"));
+  ASSERT_TRUE(got->ok());
+  EXPECT_TRUE(got->tensor.SharesBytesWith(tensor));
+  EXPECT_TRUE(got->send_attrs.on_host);
+  const RendezvousCounters counters = rendezvous->counters();
+  EXPECT_EQ(counters.delivered, 1);
+  EXPECT_EQ(counters.delivered_bytes, 8);
+  EXPECT_EQ(counters.waiting_sends, 0);
+  EXPECT_EQ(counters.held_bytes, 0);
+}
+
+TEST_F(LocalRendezvousTest, KeysAreComparedInFull) {
+  // One shard and far more keys than buckets at first: chains are long.
+  LocalRendezvous::Options options;
+  options.shards = 1;
+  LocalRendezvous one(options, &alarms);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(SendNumber(&one, LocalKey(absl::StrCat(i)), i).ok());
+  for (int i = 999; i >= 0; --i) {
+    EXPECT_EQ(Receive(&one, LocalKey(absl::StrCat(i)))->number(), i);
+  }
+}
+
+TEST_F(LocalRendezvousTest, BadInputIsRefusedAndNothingIsLost) {
+  EXPECT_EQ(rendezvous->Send(TensorKey(), Args(), Number(1), false).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(rendezvous->Send(LocalKey("a"), Args(), Tensor(), false).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Receive(rendezvous.get(), TensorKey())->code(), absl::StatusCode::kInvalidArgument);
+  SendItem items[] = {{LocalKey("a"), Number(1), false}, {TensorKey(), Number(2), false}};
+  EXPECT_EQ(rendezvous->SendMany(absl::MakeSpan(items), Args()).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(items[0].tensor.valid()) << "refused as a whole";
+  EXPECT_EQ(rendezvous->counters().sends, 0);
+}
+
+TEST_F(LocalRendezvousTest, ANullDoneThrowsTheTensorAway) {
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  rendezvous->RecvAsync(LocalKey("a"), Args(), nullptr);
+  rendezvous->RecvAsync(LocalKey("a"), Args(), nullptr);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 2).ok());
+  rendezvous->RecvManyAsync({LocalKey("a")}, Args(), nullptr);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 3).ok());
+  EXPECT_EQ(rendezvous->counters().delivered, 3);
+}
+
+TEST_F(LocalRendezvousTest, AnAbortWithoutACauseIsStillAnAbort) {
+  rendezvous->StartAbort(absl::OkStatus());
+  EXPECT_EQ(SendNumber(rendezvous.get(), LocalKey("a"), 1).code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(LocalRendezvousTest, DoneMayDropTheRendezvousAndCallIntoIt) {
+  auto outcome = std::make_shared<Outcome>();
+  rendezvous->RecvAsync(LocalKey("a"), Args(),
+                        [this, outcome](absl::Status, const Args&, const Args&, Tensor, bool) {
+                          ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
+                          EXPECT_EQ(Receive(rendezvous.get(), LocalKey("b"))->number(), 2);
+                          ++outcome->calls;
+                        });
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  EXPECT_EQ(outcome->calls, 1);
+
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  args.deadline = Deadline::After(alarms, absl::Seconds(1));
+  const auto other = Receive(rendezvous.get(), LocalKey("d"), args);
+  rendezvous->RecvAsync(
+      LocalKey("c"), args,
+      [this](absl::Status, const Args&, const Args&, Tensor, bool) { rendezvous.reset(); });
+  cancellation.StartCancel();
+  EXPECT_EQ(rendezvous, nullptr);
+  EXPECT_EQ(other->code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(LocalRendezvousTest, DestructionEndsWhatWaits) {
+  Args args;
+  args.deadline = Deadline::After(alarms, absl::Seconds(1));
+  const auto waiting = Receive(rendezvous.get(), LocalKey("a"), args);
+  auto batch = std::make_shared<absl::Status>();
+  rendezvous->RecvManyAsync({LocalKey("b"), LocalKey("c")}, args,
+                            [batch](absl::Status s, absl::Span<Received>) { *batch = s; });
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("d"), 1).ok());
+  rendezvous.reset();
+  EXPECT_EQ(waiting->code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(waiting->status.message(), "LocalRendezvous deleted");
+  EXPECT_EQ(batch->code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(alarms.size(), 0u) << "its alarms are gone with it";
+}
+
+TEST_F(LocalRendezvousTest, DoneRunsOnTheExecutor) {
+  ThreadPoolExecutor executor(1, 16);
+  Args args;
+  args.executor = &executor;
+  const std::thread::id here = std::this_thread::get_id();
+  std::atomic<int> calls{0};
+  const auto done = [&](absl::Status, const Args&, const Args&, Tensor, bool) {
+    EXPECT_NE(std::this_thread::get_id(), here);
+    ++calls;
+  };
+  rendezvous->RecvAsync(LocalKey("waits"), args, done);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("waits"), 1).ok());
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("is here"), 1).ok());
+  rendezvous->RecvAsync(LocalKey("is here"), args, done);
+  rendezvous->RecvAsync(TensorKey(), args, done);
+  rendezvous->RecvManyAsync({LocalKey("a"), LocalKey("b")}, args,
+                            [&](absl::Status, absl::Span<Received>) {
+                              EXPECT_NE(std::this_thread::get_id(), here);
+                              ++calls;
+                            });
+  rendezvous->RecvAsync(LocalKey("aborted"), args, done);
+  rendezvous->StartAbort(absl::InternalError("x"));
+  while (calls < 5) std::this_thread::yield();
+}
+
+TEST_F(LocalRendezvousTest, ABatchIsOneCallbackWithEveryResult) {
+  std::vector<TensorKey> keys;
+  for (int i = 0; i < 20; ++i) keys.push_back(LocalKey(absl::StrCat("k", i)));
+  keys.push_back(keys[0]);
+  std::vector<SendItem> items;
+  for (int i = 0; i < 21; ++i) items.push_back({keys[i], Number(i), false});
+  items[3].is_dead = true;
+  int calls = 0;
+  const auto check = [&](absl::Status status, absl::Span<Received> results) {
+    ++calls;
+    EXPECT_TRUE(status.ok());
+    ASSERT_EQ(results.size(), 21u);
+    for (int i = 0; i < 21; ++i) {
+      EXPECT_EQ(results[i].is_dead, i == 3);
+      if (i != 3) {
+        EXPECT_EQ(*results[i].tensor.data_as<int64_t>(), i);
+      }
+    }
+  };
+  auto again = items;
+  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), Args()).ok());
+  rendezvous->RecvManyAsync(keys, Args(), check);
+  EXPECT_EQ(calls, 1);
+  rendezvous->RecvManyAsync(keys, Args(), check);
+  EXPECT_EQ(calls, 1);
+  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(again), Args()).ok());
+  EXPECT_EQ(calls, 2);
+  rendezvous->RecvManyAsync({}, Args(), [&](absl::Status status, absl::Span<Received> results) {
+    EXPECT_TRUE(status.ok() && results.empty());
+    ++calls;
+  });
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(rendezvous->counters().dead, 2);
+}
+
+TEST_F(LocalRendezvousTest, ACancelledBatchKeepsWhatItGotAndConsumesNothingElse) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  args.deadline = Deadline::After(alarms, absl::Seconds(9));
+  std::vector<absl::Status> statuses;
+  absl::Status first_error;
+  rendezvous->RecvManyAsync({LocalKey("a"), LocalKey("b"), LocalKey("c")}, args,
+                            [&](absl::Status status, absl::Span<Received> results) {
+                              first_error = status;
+                              for (const Received& r : results) statuses.push_back(r.status);
+                            });
+  const auto neighbour = Receive(rendezvous.get(), LocalKey("b"));
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  cancellation.StartCancel();
+  ASSERT_EQ(statuses.size(), 3u);
+  EXPECT_TRUE(statuses[0].ok());
+  EXPECT_TRUE(absl::IsCancelled(statuses[1]) && absl::IsCancelled(statuses[2]));
+  EXPECT_TRUE(absl::IsCancelled(first_error) && IsDerived(first_error));
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
+  EXPECT_EQ(neighbour->number(), 2);
+  EXPECT_EQ(alarms.size(), 0u);
+  // Cancelled before it begins.
+  bool called = false;
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("d"), 3).ok());
+  rendezvous->RecvManyAsync({LocalKey("d")}, args, [&](absl::Status status, absl::Span<Received>) {
+    EXPECT_TRUE(absl::IsCancelled(status));
+    called = true;
+  });
+  EXPECT_TRUE(called);
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("d"))->number(), 3);
+}
+
+TEST_F(LocalRendezvousTest, ABatchHasADeadline) {
+  Args args;
+  args.deadline = Deadline::After(alarms, absl::Seconds(1));
+  std::vector<absl::StatusCode> codes;
+  const auto done = [&](absl::Status, absl::Span<Received> results) {
+    for (const Received& r : results) codes.push_back(r.status.code());
+  };
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  rendezvous->RecvManyAsync({LocalKey("a"), LocalKey("b")}, args, done);
+  alarms.AdvanceBy(absl::Seconds(1));
+  const std::vector<absl::StatusCode> expected = {absl::StatusCode::kOk,
+                                                  absl::StatusCode::kDeadlineExceeded};
+  EXPECT_EQ(codes, expected);
+  codes.clear();
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  rendezvous->RecvManyAsync({LocalKey("a"), LocalKey("b")}, args, done);
+  EXPECT_EQ(codes, expected) << "passed before it began: what is here is given";
+}
+
+TEST_F(LocalRendezvousTest, SendsOverTheCapAreRefusedUntilThereIsRoom) {
+  LocalRendezvous::Options options;
+  options.max_held_bytes = 4096;
+  Open(options);
+  const Tensor tensor = *Tensor::Allocate(DType::kUint8, {2048});
+  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), Args(), tensor, false).ok());
+  ASSERT_TRUE(rendezvous->Send(LocalKey("b"), Args(), tensor, false).ok());
+  EXPECT_EQ(rendezvous->Send(LocalKey("c"), Args(), tensor, false).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(rendezvous->Send(LocalKey("c"), Args(), Tensor(), true).code(),
+            absl::StatusCode::kResourceExhausted)
+      << "a dead tensor's place is charged too";
+  int ready = 0;
+  rendezvous->WhenRoom(2048, [&](absl::Status status) {
+    EXPECT_TRUE(status.ok());
+    ++ready;
+    EXPECT_TRUE(rendezvous->Send(LocalKey("c"), Args(), tensor, false).ok());
+  });
+  EXPECT_EQ(ready, 0);
+  EXPECT_TRUE(Receive(rendezvous.get(), LocalKey("a"))->ok());
+  EXPECT_EQ(ready, 1);
+  EXPECT_TRUE(Receive(rendezvous.get(), LocalKey("c"))->ok());
+  EXPECT_EQ(rendezvous->counters().refused_over_cap, 2);
+  // A receive that waits needs no room.
+  ASSERT_TRUE(rendezvous->Send(LocalKey("d"), Args(), tensor, false).ok());
+  const auto waiting = Receive(rendezvous.get(), LocalKey("e"));
+  EXPECT_TRUE(rendezvous->Send(LocalKey("e"), Args(), tensor, false).ok());
+  EXPECT_TRUE(waiting->ok());
+}
+
+TEST_F(LocalRendezvousTest, ABatchOverTheCapIsRefusedAsAWhole) {
+  LocalRendezvous::Options options;
+  options.max_held_bytes = 1000;
+  Open(options);
+  std::vector<SendItem> items;
+  for (int i = 0; i < 4; ++i) items.push_back({LocalKey(absl::StrCat(i)), Number(i), false});
+  EXPECT_EQ(rendezvous->SendMany(absl::MakeSpan(items), Args()).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
+  EXPECT_TRUE(items[0].tensor.valid());
+  items.pop_back();
+  EXPECT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), Args()).ok());
+  EXPECT_EQ(rendezvous->counters().held_bytes, 3 * LocalRendezvous::kMinChargeBytes);
+}
+
+TEST_F(LocalRendezvousTest, CapsOfTheProcessAreSharedBySteps) {
+  auto process = std::make_shared<HeldBytes>(1 << 20);
+  LocalRendezvous a({}, &alarms, process);
+  LocalRendezvous b({}, &alarms, process);
+  const Tensor half = *Tensor::Allocate(DType::kUint8, {1 << 19});
+  // Small tensors make every shard of `a` take a lot in advance.
+  for (int i = 0; i < 64; ++i) {
+    ASSERT_TRUE(SendNumber(&a, LocalKey(absl::StrCat(i)), i).ok());
+    EXPECT_TRUE(Receive(&a, LocalKey(absl::StrCat(i)))->ok());
+  }
+  EXPECT_GT(process->held(), 0) << "reserves";
+  EXPECT_TRUE(b.Send(LocalKey("x"), Args(), half, false).ok());
+  EXPECT_TRUE(b.Send(LocalKey("y"), Args(), half, false).ok()) << "reserves are collected";
+  EXPECT_EQ(process->held(), 1 << 20);
+  EXPECT_EQ(SendNumber(&a, LocalKey("z"), 1).code(), absl::StatusCode::kResourceExhausted);
+  int ready = 0;
+  a.WhenRoom(8, [&](absl::Status status) { ready += status.ok(); });
+  EXPECT_EQ(ready, 0);
+  b.StartAbort(absl::AbortedError("over"));
+  EXPECT_EQ(ready, 1) << "room made by another step";
+  EXPECT_EQ(process->held(), 0);
+}
+
+TEST_F(LocalRendezvousTest, WhoWaitsForRoomHearsOfTheAbort) {
+  LocalRendezvous::Options options;
+  options.max_held_bytes = 256;
+  Open(options);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  absl::Status status;
+  rendezvous->WhenRoom(8, [&](absl::Status s) { status = s; });
+  rendezvous->StartAbort(absl::InternalError("cause"));
+  EXPECT_EQ(status.message(), "cause");
+  status = absl::OkStatus();
+  rendezvous->WhenRoom(8, [&](absl::Status s) { status = s; });
+  EXPECT_EQ(status.message(), "cause");
+}
+
+TEST_F(LocalRendezvousTest, BytesChangedAfterSendAreFound) {
+  LocalRendezvous::Options options;
+  options.check_immutable = true;
+  Open(options);
+  Tensor tensor = Number(1);
+  ASSERT_TRUE(rendezvous->Send(LocalKey("a"), Args(), tensor, false).ok());
+  *static_cast<int64_t*>(tensor.mutable_data()) = 2;
+  const auto got = Receive(rendezvous.get(), LocalKey("a"));
+  EXPECT_EQ(got->code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(got->tensor.valid());
+  Tensor strings = *Tensor::FromStrings({"a", "b"}, {2});
+  SendItem items[] = {{LocalKey("s"), strings, false}, {LocalKey("t"), Number(1), false}};
+  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), Args()).ok());
+  strings.mutable_strings()[1] = "c";
+  absl::Status of_s, of_t;
+  rendezvous->RecvManyAsync({LocalKey("s"), LocalKey("t")}, Args(),
+                            [&](absl::Status, absl::Span<Received> results) {
+                              of_s = results[0].status;
+                              of_t = results[1].status;
+                            });
+  EXPECT_EQ(of_s.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(of_t.ok());
+  // Found at the latest when the step lets go of it.
+  ASSERT_TRUE(rendezvous->Send(LocalKey("b"), Args(), tensor, false).ok());
+  *static_cast<int64_t*>(tensor.mutable_data()) = 3;
+  rendezvous->StartAbort(absl::AbortedError("over"));
+  EXPECT_EQ(rendezvous->counters().changed_after_send, 3);
+}
+
+TEST_F(LocalRendezvousTest, ListsWhoWaitsSinceWhen) {
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  alarms.AdvanceBy(absl::Seconds(1));
+  const auto waiting = Receive(rendezvous.get(), LocalKey("b"));
+  std::vector<WaitingItem> items;
+  rendezvous->ListWaiting(7, 10, &items);
+  ASSERT_EQ(items.size(), 2u);
+  std::sort(items.begin(), items.end(),
+            [](const WaitingItem& x, const WaitingItem& y) { return x.since_ns < y.since_ns; });
+  EXPECT_EQ(items[0].kind, WaitingItem::Kind::kSend);
+  EXPECT_EQ(items[0].bytes, 8u);
+  EXPECT_EQ(items[1].kind, WaitingItem::Kind::kReceive);
+  EXPECT_EQ(items[1].since_ns - items[0].since_ns, 1'000'000'000);
+  rendezvous->ListWaiting(7, 2, &items);
+  EXPECT_EQ(items.size(), 2u) << "bounded";
+  rendezvous.reset();
+}
+
+TEST_F(LocalRendezvousTest, RecvWaitsOnThisThread) {
+  ThreadAlarms real;
+  LocalRendezvous here({}, &real);
+  std::thread sender([&] { EXPECT_TRUE(SendNumber(&here, LocalKey("a"), 4).ok()); });
+  absl::StatusOr<Received> got = here.Recv(LocalKey("a"), Args(), absl::InfiniteDuration());
+  sender.join();
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(*got->tensor.data_as<int64_t>(), 4);
+  EXPECT_EQ(here.Recv(LocalKey("a"), Args(), absl::Milliseconds(1)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  Args args;
+  args.deadline = Deadline::After(real.clock(), absl::Milliseconds(1));
+  EXPECT_EQ(here.Recv(LocalKey("a"), args, absl::InfiniteDuration()).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(here.Recv(TensorKey(), Args(), absl::Seconds(1)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,249 @@
+#include "rendezvous/routing_rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "rendezvous/derived_status.h"
+#include "rendezvous/testing.h"
+#include "rendezvous/virtual_alarms.h"
+
+namespace tryst {
+namespace {
+
+std::string Device(absl::string_view worker, absl::string_view type) {
+  return absl::StrCat(worker, "/device:", type, ":0");
+}
+TensorKey RemoteKey(absl::string_view edge) {
+  return KeyBetween(Device(kWorker1, "CPU"), Device(kWorker0, "CPU"), edge);
+}
+
+// Keeps fetches until the test answers them.
+class HeldFetcher final : public TensorFetcher {
+ public:
+  struct One {
+    TensorKey key;
+    Args args;
+    DoneFn done;
+  };
+  void Fetch(int64_t, const TensorKey& key, const Args& args, DoneFn done) override {
+    if (before_fetch) std::exchange(before_fetch, nullptr)();
+    ones.push_back({key, args, std::move(done)});
+  }
+  void FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args&, ManyDoneFn done) override {
+    many_keys = keys.size();
+    many = std::move(done);
+  }
+  void AbortStep(int64_t, const absl::Status& status) override {
+    ++aborts;
+    auto failing = std::move(ones);
+    ones.clear();
+    for (One& one : failing) FailReceive(status, one.args, std::move(one.done));
+  }
+  void CleanupStep(int64_t) override {}
+
+  std::vector<One> ones;
+  size_t many_keys = 0;
+  ManyDoneFn many;
+  int aborts = 0;
+  std::function<void()> before_fetch;
+};
+
+struct RoutingRendezvousTest : testing::Test {
+  VirtualAlarms alarms;
+  HeldFetcher fetcher;
+  std::shared_ptr<RoutingRendezvous> step =
+      RoutingRendezvous::Make(kWorker0, 1, {}, &alarms, nullptr, &fetcher);
+};
+
+TEST_F(RoutingRendezvousTest, LocalKeysMeetInTheTable) {
+  ASSERT_TRUE(SendNumber(step.get(), LocalKey("a"), 1).ok());
+  EXPECT_EQ(Receive(step.get(), LocalKey("a"))->number(), 1);
+  const TensorKey implicit = KeyBetween("", Device(kWorker0, "CPU"), "a");
+  ASSERT_TRUE(SendNumber(step.get(), implicit, 2).ok());
+  EXPECT_EQ(Receive(step.get(), implicit)->number(), 2);
+  EXPECT_TRUE(fetcher.ones.empty());
+}
+
+TEST_F(RoutingRendezvousTest, RemoteKeysAreFetched) {
+  const auto outcome = Receive(step.get(), RemoteKey("a"));
+  ASSERT_EQ(fetcher.ones.size(), 1u);
+  EXPECT_EQ(fetcher.ones[0].key, RemoteKey("a"));
+  EXPECT_EQ(step->counters().waiting_fetches, 1);
+  std::vector<WaitingItem> items;
+  step->ListWaiting(10, &items);
+  ASSERT_EQ(items.size(), 1u);
+  EXPECT_EQ(items[0].kind, WaitingItem::Kind::kFetch);
+  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(3), false);
+  EXPECT_EQ(outcome->number(), 3);
+  EXPECT_EQ(step->counters().waiting_fetches, 0);
+  EXPECT_EQ(step->counters().fetches, 1);
+}
+
+TEST_F(RoutingRendezvousTest, KeysOfOthersAreRefused) {
+  EXPECT_EQ(SendNumber(step.get(), RemoteKey("a"), 1).code(), absl::StatusCode::kInvalidArgument);
+  SendItem items[] = {{LocalKey("a"), Number(1), false}, {RemoteKey("a"), Number(1), false}};
+  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).code(),
+            absl::StatusCode::kInvalidArgument);
+  const TensorKey away = KeyBetween(Device(kWorker0, "CPU"), Device(kWorker1, "CPU"), "a");
+  EXPECT_EQ(Receive(step.get(), away)->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Receive(step.get(), TensorKey())->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(step->counters().sends, 0);
+  auto alone = RoutingRendezvous::Make(kWorker0, 1, {}, &alarms, nullptr, nullptr);
+  EXPECT_EQ(Receive(alone.get(), RemoteKey("a"))->code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RoutingRendezvousTest, AbortEndsFetchesAndLaterOnesAtOnce) {
+  const auto outcome = Receive(step.get(), RemoteKey("a"));
+  step->StartAbort(absl::InternalError("cause"));
+  EXPECT_EQ(outcome->status.message(), "cause");
+  EXPECT_TRUE(IsDerived(outcome->status));
+  EXPECT_EQ(Receive(step.get(), RemoteKey("b"))->status.message(), "cause");
+  EXPECT_EQ(fetcher.aborts, 1);
+  EXPECT_TRUE(fetcher.ones.empty());
+}
+
+TEST_F(RoutingRendezvousTest, AnAbortThatOvertakesAFetchIsNotLost) {
+  fetcher.before_fetch = [this] { step->StartAbort(absl::InternalError("cause")); };
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"))->status.message(), "cause");
+}
+
+TEST_F(RoutingRendezvousTest, ACancelledReceiveIsNotFetched) {
+  Cancellation cancellation;
+  cancellation.StartCancel();
+  Args args;
+  args.cancellation = &cancellation;
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(fetcher.ones.empty());
+}
+
+TEST_F(RoutingRendezvousTest, AFetchKeepsTheStep) {
+  const auto outcome = Receive(step.get(), RemoteKey("a"));
+  std::weak_ptr<RoutingRendezvous> watched = step;
+  step.reset();
+  EXPECT_FALSE(watched.expired());
+  DoneFn done = std::move(fetcher.ones[0].done);
+  fetcher.ones.clear();
+  std::move(done)(absl::UnavailableError("peer lost"), Args(), Args(), Tensor(), false);
+  EXPECT_EQ(outcome->code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(watched.expired());
+}
+
+TEST_F(RoutingRendezvousTest, BatchesAreFusedWhereTheyCanBe) {
+  int calls = 0;
+  step->RecvManyAsync({RemoteKey("a"), RemoteKey("b")}, Args(),
+                      [&](absl::Status, absl::Span<Received>) { ++calls; });
+  EXPECT_EQ(fetcher.many_keys, 2u);
+  EXPECT_EQ(step->counters().waiting_fetches, 2);
+  std::vector<Received> results(2);
+  std::move(fetcher.many)(absl::OkStatus(), absl::MakeSpan(results));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(step->counters().waiting_fetches, 0);
+
+  ASSERT_TRUE(SendNumber(step.get(), LocalKey("l"), 5).ok());
+  absl::Status error;
+  std::vector<int64_t> numbers;
+  step->RecvManyAsync({RemoteKey("a"), LocalKey("l"), TensorKey()}, Args(),
+                      [&](absl::Status status, absl::Span<Received> mixed) {
+                        error = status;
+                        for (const Received& r : mixed) {
+                          numbers.push_back(r.status.ok() ? *r.tensor.data_as<int64_t>() : -1);
+                        }
+                      });
+  ASSERT_EQ(fetcher.ones.size(), 1u);
+  std::move(fetcher.ones[0].done)(absl::OkStatus(), Args(), Args(), Number(4), false);
+  EXPECT_EQ(numbers, (std::vector<int64_t>{4, 5, -1}));
+  EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+  step->RecvManyAsync({}, Args(), [&](absl::Status, absl::Span<Received>) { ++calls; });
+  EXPECT_EQ(calls, 2);
+}
+
+// A "device" whose memory is the host's, marked as a device's.
+class PretendDevice final : public DeviceContext {
+ public:
+  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape,
+                                  const AllocatorAttributes& attributes) override {
+    if (attributes.on_host) return Tensor::Allocate(dtype, shape);
+    return OnDevice(*Tensor::Allocate(dtype, shape));
+  }
+  void StartCopy(const Tensor& from, const Tensor& into,
+                 absl::AnyInvocable<void(absl::Status) &&> done) override {
+    memcpy(into.mutable_data(), from.data(), from.bytes());
+    pending = std::move(done);
+  }
+  static Tensor OnDevice(const Tensor& tensor) {
+    MemorySpace space;
+    space.kind = MemorySpace::Kind::kDevice;
+    space.device_ordinal = 0;
+    return *Tensor::Adopt(tensor.mutable_data(), tensor.dtype(), tensor.shape(), space,
+                          [tensor] {});
+  }
+  absl::AnyInvocable<void(absl::Status) &&> pending;
+};
+
+struct HandoverTest : RoutingRendezvousTest {
+  HandoverTest() { on_gpu.device_context = gpu; }
+  TensorKey Key(absl::string_view src, absl::string_view dst) {
+    return KeyBetween(Device(kWorker0, src), Device(kWorker0, dst), "e");
+  }
+  std::shared_ptr<PretendDevice> gpu = std::make_shared<PretendDevice>();
+  Args on_gpu;
+};
+
+TEST_F(HandoverTest, DeviceToHostIsCopiedByTheSender) {
+  ASSERT_TRUE(
+      step->Send(Key("GPU", "CPU"), on_gpu, PretendDevice::OnDevice(Number(9)), false).ok());
+  const auto outcome = Receive(step.get(), Key("GPU", "CPU"));
+  EXPECT_EQ(outcome->calls, 0) << "the copy is still running";
+  std::move(gpu->pending)(absl::OkStatus());
+  EXPECT_EQ(outcome->number(), 9);
+  EXPECT_TRUE(outcome->tensor.space().host_readable());
+}
+
+TEST_F(HandoverTest, HostToDeviceIsCopiedByTheReceiverIntoItsDestination) {
+  ASSERT_TRUE(SendNumber(step.get(), Key("CPU", "GPU"), 8).ok());
+  Args args = on_gpu;
+  args.destination = PretendDevice::OnDevice(Number(0));
+  const auto outcome = Receive(step.get(), Key("CPU", "GPU"), args);
+  std::move(gpu->pending)(absl::OkStatus());
+  ASSERT_TRUE(outcome->ok());
+  EXPECT_TRUE(outcome->tensor.SharesBytesWith(args.destination));
+  EXPECT_EQ(outcome->number(), 8);
+  ASSERT_TRUE(
+      step->Send(Key("CPU", "GPU"), Args(), *Tensor::Allocate(DType::kInt64, {2}), false).ok());
+  EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"), args)->code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(HandoverTest, WhatLiesRightIsShared) {
+  const Tensor device = PretendDevice::OnDevice(Number(1));
+  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), on_gpu, device, false).ok());
+  EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_gpu)->tensor.SharesBytesWith(device));
+  // on_host: a host tensor although the device is a GPU.
+  Args on_host;
+  on_host.alloc_attrs.on_host = true;
+  const Tensor host = Number(2);
+  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), on_host, host, false).ok());
+  EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_host)->tensor.SharesBytesWith(host));
+  ASSERT_TRUE(step->Send(Key("GPU", "GPU"), Args(), Tensor(), true).ok());
+  EXPECT_TRUE(Receive(step.get(), Key("GPU", "GPU"), on_gpu)->is_dead) << "nothing to copy";
+}
+
+TEST_F(HandoverTest, FailuresReachTheReceiver) {
+  ASSERT_TRUE(
+      step->Send(Key("GPU", "CPU"), on_gpu, PretendDevice::OnDevice(Number(9)), false).ok());
+  const auto failed = Receive(step.get(), Key("GPU", "CPU"));
+  std::move(gpu->pending)(absl::InternalError("copy"));
+  EXPECT_EQ(failed->status.message(), "copy");
+  EXPECT_FALSE(failed->tensor.valid());
+  ASSERT_TRUE(SendNumber(step.get(), Key("CPU", "GPU"), 8).ok());
+  EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"))->code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(step->Send(Key("CPU", "GPU"), Args(), *Tensor::FromStrings({"s"}, {1}), false).ok());
+  EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"), on_gpu)->code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tryst

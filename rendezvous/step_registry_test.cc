@@ -1,0 +1,302 @@
+#include "rendezvous/step_registry.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rendezvous/derived_status.h"
+#include "rendezvous/testing.h"
+#include "rendezvous/virtual_alarms.h"
+
+namespace tryst {
+namespace {
+
+// What worker 0 produces for worker 1.
+TensorKey OutKey(absl::string_view edge) {
+  return KeyBetween(absl::StrCat(kWorker0, "/device:CPU:0"),
+                    absl::StrCat(kWorker1, "/device:CPU:0"), edge);
+}
+
+class CountingFetcher final : public TensorFetcher {
+ public:
+  void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
+    FailReceive(absl::UnavailableError("no peers here"), args, std::move(done));
+  }
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
+  void AbortStep(int64_t step_id, const absl::Status&) override { aborted.push_back(step_id); }
+  void CleanupStep(int64_t step_id) override { cleaned.push_back(step_id); }
+  std::vector<int64_t> aborted, cleaned;
+};
+
+struct StepRegistryTest : testing::Test {
+  StepRegistryTest() {
+    options.worker = kWorker0;
+    Open();
+  }
+  void Open() {
+    registry.reset();
+    absl::StatusOr<std::unique_ptr<StepRegistry>> made =
+        StepRegistry::Make(options, &alarms, &fetcher);
+    ASSERT_TRUE(made.ok()) << made.status();
+    registry = *std::move(made);
+  }
+  std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key, uint64_t request_id = 0,
+                                const Args& args = Args()) {
+    auto outcome = std::make_shared<Outcome>();
+    registry->Take(step_id, key, request_id, args, Into(outcome));
+    return outcome;
+  }
+
+  VirtualAlarms alarms;
+  CountingFetcher fetcher;
+  StepRegistry::Options options;
+  std::unique_ptr<StepRegistry> registry;
+};
+
+TEST_F(StepRegistryTest, ATakeMeetsASendOfItsStep) {
+  auto step = *registry->StartStep(1);
+  auto other = *registry->StartStep(2);
+  const auto taken = Take(1, OutKey("a"));
+  ASSERT_TRUE(SendNumber(other.get(), OutKey("a"), 2).ok());
+  EXPECT_EQ(taken->calls, 0) << "the step is part of the identity";
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("a"), 1).ok());
+  EXPECT_EQ(taken->number(), 1);
+}
+
+TEST_F(StepRegistryTest, StartingTwiceIsTheSameStep) {
+  auto a = *registry->StartStep(1);
+  EXPECT_EQ(a, *registry->StartStep(1));
+  EXPECT_EQ(a, registry->FindStep(1));
+  EXPECT_EQ(registry->FindStep(2), nullptr);
+  EXPECT_EQ(registry->counters().steps_started, 1);
+}
+
+TEST_F(StepRegistryTest, DeferredTakesAreBounded) {
+  options.max_unstarted_steps = 2;
+  options.max_deferred_per_step = 2;
+  Open();
+  std::vector<std::shared_ptr<Outcome>> waiting = {Take(1, OutKey("a")), Take(1, OutKey("b")),
+                                                   Take(2, OutKey("a"))};
+  EXPECT_EQ(Take(1, OutKey("c"))->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Take(3, OutKey("a"))->code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(registry->StartStep(1).ok());
+  waiting.push_back(Take(1, OutKey("c")));
+  waiting.push_back(Take(3, OutKey("a")));
+  for (const auto& outcome : waiting) EXPECT_EQ(outcome->calls, 0);
+  EXPECT_EQ(registry->counters().deferred, 4);
+  registry.reset();
+  for (const auto& outcome : waiting) {
+    EXPECT_EQ(outcome->code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(outcome->status.message(), "Shutdown");
+  }
+}
+
+TEST_F(StepRegistryTest, AStepThatNeverStartsAnswersInTheEnd) {
+  options.unstarted_ttl = absl::Seconds(60);
+  Open();
+  const auto taken = Take(1, OutKey("a"));
+  alarms.AdvanceBy(absl::Seconds(59));
+  EXPECT_EQ(taken->calls, 0);
+  alarms.AdvanceBy(absl::Seconds(1));
+  EXPECT_EQ(taken->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(registry->counters().steps_expired, 1);
+  EXPECT_TRUE(registry->StartStep(1).ok()) << "it may still come";
+  const auto late = Take(1, OutKey("a"));
+  alarms.AdvanceBy(absl::Hours(1));
+  EXPECT_EQ(late->calls, 0) << "a started step does not expire";
+  registry.reset();
+}
+
+TEST_F(StepRegistryTest, ACancelledOrLateDeferredTakeEnds) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const auto cancelled = Take(1, OutKey("a"), 0, args);
+  args.cancellation = nullptr;
+  args.deadline = Deadline::After(alarms, absl::Seconds(1));
+  const auto late = Take(1, OutKey("a"), 0, args);
+  const auto stays = Take(1, OutKey("a"));
+  cancellation.StartCancel();
+  EXPECT_EQ(cancelled->code(), absl::StatusCode::kCancelled);
+  alarms.AdvanceBy(absl::Seconds(1));
+  EXPECT_EQ(late->code(), absl::StatusCode::kDeadlineExceeded);
+  auto step = *registry->StartStep(1);
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("a"), 1).ok());
+  EXPECT_EQ(stays->number(), 1) << "neither of them consumed anything";
+}
+
+TEST_F(StepRegistryTest, TombstonesAreBoundedAndExpire) {
+  options.max_tombstones = 2;
+  options.tombstone_ttl = absl::Seconds(100);
+  Open();
+  for (int64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(registry->StartStep(id).ok());
+    registry->CleanupStep(id);
+  }
+  EXPECT_EQ(registry->counters().tombstones, 2);
+  EXPECT_EQ(Take(3, OutKey("a"))->code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Take(2, OutKey("a"))->code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(registry->StartStep(2).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(registry->counters().tombstone_hits, 2);
+  const auto forgotten = Take(1, OutKey("a"));
+  EXPECT_EQ(forgotten->calls, 0) << "deferred like that of an unknown step, and so bounded";
+  alarms.AdvanceBy(absl::Seconds(100));
+  const auto expired = Take(3, OutKey("a"));
+  EXPECT_EQ(expired->calls, 0);
+  alarms.AdvanceBy(options.unstarted_ttl);
+  EXPECT_EQ(forgotten->calls, 1);
+  EXPECT_EQ(expired->calls, 1);
+}
+
+TEST_F(StepRegistryTest, ADerivedFailureWaitsForItsCause) {
+  auto step = *registry->StartStep(1);
+  const auto taken = Take(1, OutKey("a"));
+  registry->AbortStep(1, MarkDerived(absl::AbortedError("a peer gave up")));
+  EXPECT_EQ(taken->calls, 0);
+  alarms.AdvanceBy(absl::Milliseconds(500));
+  registry->AbortStep(1, absl::InternalError("the cause"));
+  EXPECT_EQ(taken->status.message(), "the cause");
+  alarms.AdvanceBy(absl::Seconds(10));
+  EXPECT_EQ(SendNumber(step.get(), OutKey("b"), 1).message(), "the cause");
+  registry->CleanupStep(1);
+  EXPECT_EQ(Take(1, OutKey("b"))->status.message(), "the cause");
+}
+
+TEST_F(StepRegistryTest, WithoutACauseTheFirstDerivedFailureStands) {
+  ASSERT_TRUE(registry->StartStep(1).ok());
+  const auto taken = Take(1, OutKey("a"));
+  registry->AbortStep(1, MarkDerived(absl::AbortedError("first")));
+  registry->AbortStep(1, MarkDerived(absl::AbortedError("second")));
+  alarms.AdvanceBy(absl::Seconds(1));
+  EXPECT_EQ(taken->status.message(), "first");
+  EXPECT_EQ(fetcher.aborted, std::vector<int64_t>{1});
+  // Cleaned up before the grace is over.
+  ASSERT_TRUE(registry->StartStep(2).ok());
+  const auto another = Take(2, OutKey("a"));
+  registry->AbortStep(2, MarkDerived(absl::AbortedError("third")));
+  registry->CleanupStep(2);
+  EXPECT_EQ(another->status.message(), "third");
+  alarms.AdvanceBy(absl::Seconds(10));
+}
+
+TEST_F(StepRegistryTest, AnAbortBeforeTheStartIsRemembered) {
+  registry->AbortStep(1, absl::InternalError("early"));
+  EXPECT_EQ(registry->StartStep(1).status().message(), "early");
+  EXPECT_EQ(Take(1, OutKey("a"))->status.message(), "early");
+  const auto deferred = Take(2, OutKey("a"));
+  registry->AbortStep(2, absl::InternalError("early"));
+  EXPECT_EQ(deferred->status.message(), "early");
+  EXPECT_TRUE(IsDerived(deferred->status));
+}
+
+TEST_F(StepRegistryTest, CleanupReachesTheFetcherOnce) {
+  ASSERT_TRUE(registry->StartStep(1).ok());
+  registry->CleanupStep(1);
+  registry->CleanupStep(1);
+  EXPECT_EQ(fetcher.cleaned, std::vector<int64_t>{1});
+  ASSERT_TRUE(registry->StartStep(2).ok());
+  ASSERT_TRUE(registry->StartStep(3).ok());
+  registry->CleanupAll();
+  std::sort(fetcher.cleaned.begin(), fetcher.cleaned.end());
+  EXPECT_EQ(fetcher.cleaned, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(registry->counters().steps, 0);
+}
+
+TEST_F(StepRegistryTest, RequestIdsAreForgottenInOrder) {
+  options.max_request_ids = 2;
+  Open();
+  auto step = *registry->StartStep(1);
+  std::vector<std::shared_ptr<Outcome>> waiting;
+  for (const uint64_t id : {1, 2, 3}) waiting.push_back(Take(1, OutKey("a"), id));
+  EXPECT_EQ(Take(1, OutKey("a"), 3)->code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Take(1, OutKey("a"), 2)->code(), absl::StatusCode::kAborted);
+  waiting.push_back(Take(1, OutKey("a"), 1));
+  EXPECT_EQ(waiting.back()->calls, 0) << "1 was pushed out by 3";
+  EXPECT_EQ(registry->counters().duplicates, 2);
+  registry.reset();
+}
+
+TEST_F(StepRegistryTest, RefusedTakesConsumeNothing) {
+  options.incarnations = {{absl::StrCat(kWorker0, "/device:CPU:0"), 1}};
+  Open();
+  auto step = *registry->StartStep(1);
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("a"), 7).ok());
+  EXPECT_EQ(Take(1, TensorKey())->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Take(1, KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
+                               absl::StrCat(kWorker0, "/device:CPU:0"), "a"))
+                ->code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Take(1, KeyBetween("", absl::StrCat(kWorker0, "/device:CPU:0"), "a"))->code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Take(1, KeyBetween(absl::StrCat(kWorker0, "/device:GPU:0"),
+                               absl::StrCat(kWorker1, "/device:CPU:0"), "a"))
+                ->code(),
+            absl::StatusCode::kInvalidArgument);
+  registry->Take(1, OutKey("none"), 0, Args(), nullptr);
+  EXPECT_EQ(Take(1, OutKey("a"))->number(), 7);
+}
+
+TEST_F(StepRegistryTest, BadOptionsAreRefused) {
+  const auto make = [this] {
+    return StepRegistry::Make(options, &alarms, nullptr).status().code();
+  };
+  options.worker = "worker0";
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  options.worker = kWorker0;
+  options.max_held_bytes = 10;
+  options.step.max_held_bytes = 20;
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  options.max_held_bytes = -1;
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  options.max_held_bytes = 30;
+  options.step.shards = 0;
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+  options.step.shards = 1;
+  options.max_request_ids = 0;
+  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(StepRegistryTest, AStepMayBeHeldLongerThanTheRegistry) {
+  options.max_held_bytes = 4096;
+  Open();
+  auto step = *registry->StartStep(1);
+  registry.reset();
+  EXPECT_EQ(SendNumber(step.get(), OutKey("a"), 1).message(), "Shutdown");
+  SendItem items[] = {{OutKey("a"), Number(1), false}};
+  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).message(), "Shutdown");
+}
+
+TEST_F(StepRegistryTest, CountersOutliveTheirSteps) {
+  auto step = *registry->StartStep(1);
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("a"), 1).ok());
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("b"), 1).ok());
+  EXPECT_TRUE(Take(1, OutKey("a"))->ok());
+  EXPECT_EQ(registry->counters().waiting_sends, 1);
+  registry->CleanupStep(1);
+  const RendezvousCounters counters = registry->counters();
+  EXPECT_EQ(counters.sends, 2);
+  EXPECT_EQ(counters.delivered, 1);
+  EXPECT_EQ(counters.takes, 1);
+  EXPECT_EQ(counters.aborted_sends, 1);
+  EXPECT_EQ(counters.waiting_sends, 0);
+  EXPECT_EQ(counters.held_bytes, 0);
+}
+
+TEST_F(StepRegistryTest, DumpsWhoWaitsInEveryStep) {
+  auto step = *registry->StartStep(1);
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("sent"), 1).ok());
+  alarms.AdvanceBy(absl::Milliseconds(2));
+  const auto deferred = Take(2, OutKey("asked"));
+  const std::string text = registry->DumpWaitingText();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+  EXPECT_LT(text.find("step 1: send of"), text.find("step 2: receive of")) << text;
+  const std::string json = registry->DumpWaitingJson(1);
+  EXPECT_EQ(std::count(json.begin(), json.end(), '{'), 2) << json;
+  registry.reset();
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,93 @@
+#ifndef TRYST_RENDEZVOUS_TESTING_H_
+#define TRYST_RENDEZVOUS_TESTING_H_
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/rendezvous.h"
+
+// What tests of a Rendezvous share.
+namespace tryst {
+
+inline constexpr char kWorker0[] = "/job:w/replica:0/task:0";
+inline constexpr char kWorker1[] = "/job:w/replica:0/task:1";
+
+inline TensorKey KeyBetween(absl::string_view src, absl::string_view dst, absl::string_view edge) {
+  return *TensorKey::Parse(absl::StrCat(src, ";0000000000000001;", dst, ";", edge, ";0:0"));
+}
+// From worker 0 to itself.
+inline TensorKey LocalKey(absl::string_view edge) {
+  return KeyBetween(absl::StrCat(kWorker0, "/device:CPU:0"),
+                    absl::StrCat(kWorker0, "/device:CPU:0"), edge);
+}
+
+inline Tensor Number(int64_t number) {
+  Tensor tensor = *Tensor::Allocate(DType::kInt64, {});
+  *static_cast<int64_t*>(tensor.mutable_data()) = number;
+  return tensor;
+}
+
+// What a receive ended with. Fails the test when its `done` is dropped without having
+// been called, or called twice.
+struct Outcome {
+  int calls = 0;
+  absl::Status status;
+  Tensor tensor;
+  bool is_dead = false;
+  AllocatorAttributes send_attrs;
+
+  int64_t number() const { return tensor.valid() ? *tensor.data_as<int64_t>() : -1; }
+  bool ok() const { return calls == 1 && status.ok(); }
+  absl::StatusCode code() const { return status.code(); }
+};
+
+// Explodes when it is destroyed unless it has been defused.
+class Bomb {
+ public:
+  Bomb() = default;
+  Bomb(Bomb&& other) noexcept : armed_(std::exchange(other.armed_, false)) {}
+  Bomb& operator=(Bomb&&) = delete;
+  ~Bomb() {
+    if (armed_) ADD_FAILURE() << "a callback was dropped without having been called";
+  }
+  void Defuse() {
+    if (!std::exchange(armed_, false)) ADD_FAILURE() << "a callback was called twice";
+  }
+
+ private:
+  bool armed_ = true;
+};
+
+inline DoneFn Into(std::shared_ptr<Outcome> outcome) {
+  return [outcome = std::move(outcome), bomb = Bomb()](absl::Status status, const Args& send_args,
+                                                       const Args&, Tensor tensor,
+                                                       bool is_dead) mutable {
+    bomb.Defuse();
+    ++outcome->calls;
+    outcome->status = std::move(status);
+    outcome->tensor = std::move(tensor);
+    outcome->is_dead = is_dead;
+    outcome->send_attrs = send_args.alloc_attrs;
+  };
+}
+
+inline std::shared_ptr<Outcome> Receive(Rendezvous* rendezvous, const TensorKey& key,
+                                        const Args& args = Args()) {
+  auto outcome = std::make_shared<Outcome>();
+  rendezvous->RecvAsync(key, args, Into(outcome));
+  return outcome;
+}
+
+inline absl::Status SendNumber(Rendezvous* rendezvous, const TensorKey& key, int64_t number) {
+  return rendezvous->Send(key, Args(), Number(number), false);
+}
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_TESTING_H_

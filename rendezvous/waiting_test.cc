@@ -1,0 +1,61 @@
+#include "rendezvous/waiting.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "rendezvous/counters.h"
+
+namespace tryst {
+namespace {
+
+WaitingItem Item(const std::string& edge, WaitingItem::Kind kind, int64_t since_ns) {
+  WaitingItem item;
+  item.step_id = 7;
+  item.key = *TensorKey::Parse(
+      "/job:a/replica:0/task:0/device:CPU:0;0000000000000001;"
+      "/job:a/replica:0/task:1/device:CPU:0;" +
+      edge + ";0:0");
+  item.kind = kind;
+  item.since_ns = since_ns;
+  return item;
+}
+
+TEST(Waiting, TextHasOneLineEachLongestFirst) {
+  WaitingItem send = Item("x", WaitingItem::Kind::kSend, 2'000'000);
+  send.bytes = 64;
+  const std::string text =
+      WaitingText({send, Item("y\n", WaitingItem::Kind::kFetch, 1'000'000)}, 4'500'000);
+  EXPECT_EQ(text,
+            "step 7: fetch of /job:a/replica:0/task:0/device:CPU:0;0000000000000001;"
+            "/job:a/replica:0/task:1/device:CPU:0;y\\n;0:0 waits 3.500 ms for "
+            "/job:a/replica:0/task:0/device:CPU:0\n"
+            "step 7: send of /job:a/replica:0/task:0/device:CPU:0;0000000000000001;"
+            "/job:a/replica:0/task:1/device:CPU:0;x;0:0 waits 2.500 ms for "
+            "/job:a/replica:0/task:1/device:CPU:0 (64 bytes)\n");
+}
+
+TEST(Waiting, JsonEscapesWhateverAnEdgeIsCalled) {
+  const std::string json =
+      WaitingJson({Item("q\"\\\n\xff", WaitingItem::Kind::kReceive, 0)}, 1'000'000);
+  EXPECT_EQ(json,
+            "{\"waiting\":[{\"step\":7,\"kind\":\"receive\",\"key\":\"/job:a/replica:0/task:0/"
+            "device:CPU:0;0000000000000001;/job:a/replica:0/task:1/device:CPU:0;q\\\"\\\\\\u000a"
+            "\\u00ff;0:0\",\"waits_for\":\"/job:a/replica:0/task:0/device:CPU:0\",\"ms\":1.000,"
+            "\"dead\":false,\"bytes\":0}]}");
+  EXPECT_EQ(WaitingJson({}, 0), "{\"waiting\":[]}");
+}
+
+TEST(Counters, TextAndSumCoverEveryRow) {
+  RendezvousCounters counters;
+  for (int i = 0; i < kCounterRowCount; ++i) counters.*kCounterRows[i].value = i + 1;
+  RendezvousCounters sum = counters;
+  sum += counters;
+  for (int i = 0; i < kCounterRowCount; ++i) EXPECT_EQ(sum.*kCounterRows[i].value, 2 * (i + 1));
+  const std::string text = counters.ToText();
+  EXPECT_EQ(text.substr(0, 19), "sends 1\nreceives 2\n");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), kCounterRowCount);
+}
+
+}  // namespace
+}  // namespace tryst
