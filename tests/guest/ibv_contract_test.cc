@@ -46,6 +46,7 @@ NicContract RxeContract() {
        "sleeps without the Poll() after Arm(): verbs wakes for later completions only"},
       {"BoundWindowOpensItsPartOnly",
        "Soft-RoCE 6.1 checks what comes through a window against the region alone"},
+      {"WindowCannotBeInvalidatedTwice", "crashes Soft-RoCE 6.1, and the kernel with it"},
       {"SendLongerThanItsReceiveFailsOnBothSides",
        "Soft-RoCE calls it an operation error on both sides"},
       {"ReceiveIntoMemoryThatIsNotOursFailsOnBothSides",

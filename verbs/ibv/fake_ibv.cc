@@ -91,6 +91,7 @@ struct FakeIbvEntry {
     int error = owner->Failing("ibv_post_send");
     for (; work != nullptr; work = work->next) {
       if (owner->refuse_after_ == 0) error = ENOMEM;
+      if (work->opcode == IBV_WR_BIND_MW && work->imm_data != 0) error = EINVAL;
       if (error != 0) {
         owner->refuse_after_ = -1;
         *refused = work;

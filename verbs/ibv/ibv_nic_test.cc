@@ -672,6 +672,9 @@ TEST_F(IbvQueuePairTest, EachBindGivesAnotherKeyAndItsOwnDoorbell) {
   fake_.Fail("ibv_alloc_mw", 0);
   ASSERT_TRUE(Post({bind}).ok());
   EXPECT_EQ(hardware()->history[0].work.bind_mw.rkey, window->remote_key());
+  // One at a time, in the same place of the batch.
+  ASSERT_TRUE(Post({invalidate}).ok());
+  ASSERT_TRUE(Post({bind}).ok());
   SendWork incomplete = bind;
   incomplete.window_region = nullptr;
   EXPECT_TRUE(absl::IsInvalidArgument(Post({incomplete})));

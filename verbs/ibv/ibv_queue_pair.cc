@@ -249,7 +249,9 @@ void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr
                     (work.inline_data ? IBV_SEND_INLINE : 0);
   out->sg_list = entries;
   out->num_sge = 0;
-  if (HasImmediate(work.op)) out->imm_data = htonl(work.immediate);
+  // Zero for the others: the place in the batch may have held a key, and librxe refuses
+  // a bind with one.
+  out->imm_data = HasImmediate(work.op) ? htonl(work.immediate) : 0;
   if (HasRemoteAddress(work.op)) {
     out->wr.rdma.remote_addr = work.remote_address;
     out->wr.rdma.rkey = work.remote_key;
