@@ -1,0 +1,240 @@
+// Latency and bandwidth of every NIC there is, beside the raw sockets that the software
+// NIC is built on, turn by turn in one run.
+//
+//   nic_bench [--json FILE] [--rounds N] [--quick]
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "bench/nic_transfer.h"
+#include "bench/raw_sockets.h"
+#include "verbs/ibv/ibv_nic.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kMemoryBytes = 64 << 20;
+constexpr size_t kLatencySizes[] = {8, 64, 1024, 4096, 65536};
+constexpr size_t kBandwidthSizes[] = {4096, 65536, 1 << 20, 16 << 20};
+
+// The longer of two threads that start together, in seconds.
+double TimeBoth(const std::function<void()>& one, const std::function<void()>& other) {
+  std::atomic<int> ready{0};
+  const auto together = [&](const std::function<void()>& work) {
+    ++ready;
+    while (ready.load() < 2) {
+    }
+    work();
+  };
+  std::thread thread([&] { together(other); });
+  std::chrono::steady_clock::time_point begin;
+  together([&] {
+    begin = std::chrono::steady_clock::now();
+    one();
+  });
+  const auto end = std::chrono::steady_clock::now();
+  thread.join();
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+class Subject {
+ public:
+  virtual ~Subject() = default;
+  virtual double PingPong(size_t bytes, int rounds) = 0;  // In seconds.
+  virtual double Stream(size_t bytes, int count) = 0;
+};
+
+int Places(size_t bytes) {
+  return static_cast<int>(std::min<size_t>(kMemoryBytes / bytes, NicTransfer::kWindow));
+}
+
+class RawSubject final : public Subject {
+ public:
+  explicit RawSubject(RawSockets::Kind kind)
+      : sockets_(kind),
+        memory_{std::vector<uint8_t>(kMemoryBytes, 1), std::vector<uint8_t>(kMemoryBytes, 1)} {}
+  double PingPong(size_t bytes, int rounds) override {
+    return TimeBoth([&] { sockets_.PingPong(true, memory_[0].data(), bytes, rounds); },
+                    [&] { sockets_.PingPong(false, memory_[1].data(), bytes, rounds); });
+  }
+  double Stream(size_t bytes, int count) override {
+    return TimeBoth([&] { sockets_.SendAll(memory_[0].data(), bytes, Places(bytes), count); },
+                    [&] { sockets_.ReceiveAll(memory_[1].data(), bytes, Places(bytes), count); });
+  }
+
+ private:
+  RawSockets sockets_;
+  std::vector<uint8_t> memory_[2];
+};
+
+class NicSubject final : public Subject {
+ public:
+  explicit NicSubject(const NicTransfer::OpenNic& open) : transfer_(open, kMemoryBytes) {}
+  double PingPong(size_t bytes, int rounds) override {
+    return TimeBoth([&] { transfer_.PingPong(true, bytes, rounds); },
+                    [&] { transfer_.PingPong(false, bytes, rounds); });
+  }
+  double Stream(size_t bytes, int count) override {
+    return TimeBoth([&] { transfer_.WriteAll(bytes, Places(bytes), count); },
+                    [&] { transfer_.PollUntilWritten(); });
+  }
+
+ private:
+  NicTransfer transfer_;
+};
+
+std::unique_ptr<Nic> OpenSoft(const std::string& listen_address, int sockets) {
+  SoftNicOptions options;
+  options.listen_address = listen_address;
+  options.sockets_per_queue_pair = sockets;
+  auto nic = OpenSoftNic(options);
+  TRYST_CHECK(nic.ok()) << nic.status();
+  return *std::move(nic);
+}
+
+struct System {
+  std::string name;
+  std::string roofline;  // The system to compare with; empty: none.
+  std::unique_ptr<Subject> subject;
+};
+
+std::vector<System> OpenSystems() {
+  const auto soft = [](const std::string& listen_address, int sockets) {
+    return std::make_unique<NicSubject>([=] { return OpenSoft(listen_address, sockets); });
+  };
+  std::vector<System> systems;
+  systems.push_back({"raw_tcp", "", std::make_unique<RawSubject>(RawSockets::Kind::kTcp)});
+  systems.push_back({"soft_tcp", "raw_tcp", soft("127.0.0.1:0", 1)});
+  systems.push_back({"soft_tcp_2_sockets", "raw_tcp", soft("127.0.0.1:0", 2)});
+  systems.push_back({"raw_unix", "", std::make_unique<RawSubject>(RawSockets::Kind::kUnix)});
+  systems.push_back({"soft_unix", "raw_unix", soft("unix:", 1)});
+  const auto device = OpenIbvNic(IbvNicOptions());
+  if (device.ok()) {
+    systems.push_back({"ibv", "", std::make_unique<NicSubject>([] {
+                         auto nic = OpenIbvNic(IbvNicOptions());
+                         TRYST_CHECK(nic.ok()) << nic.status();
+                         return *std::move(nic);
+                       })});
+  } else {
+    printf("no RDMA device: %s\n", std::string(device.status().message()).c_str());
+  }
+  return systems;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Figure {
+  const char* name;
+  const char* unit;
+  std::function<double(Subject*, size_t bytes)> measure;
+};
+
+class Report {
+ public:
+  // Every system in turn, and again, so that a slow spell of the machine hits all alike.
+  void Measure(const Figure& figure, size_t bytes, const std::vector<System>& systems, int rounds) {
+    std::map<std::string, std::vector<double>> values;
+    for (int round = -1; round < rounds; ++round) {
+      for (const System& system : systems) {
+        const double value = figure.measure(system.subject.get(), bytes);
+        if (round >= 0) values[system.name].push_back(value);  // The first warms up.
+      }
+    }
+    for (const System& system : systems) {
+      const std::vector<double>& mine = values[system.name];
+      Add(figure.name, system.name, bytes, mine, figure.unit);
+      absl::PrintF("%-12s %9d B  %-20s %10.2f %s", figure.name, bytes, system.name, Median(mine),
+                   figure.unit);
+      if (!system.roofline.empty()) {
+        // Of each pair of neighbours in time, not of the medians.
+        std::vector<double> ratios;
+        const std::vector<double>& roofline = values[system.roofline];
+        for (size_t i = 0; i < mine.size(); ++i) ratios.push_back(mine[i] / roofline[i]);
+        Add(absl::StrCat(figure.name, "_to_", system.roofline), system.name, bytes, ratios,
+            "ratio");
+        absl::PrintF("   %.3f of %s", Median(ratios), system.roofline);
+      }
+      absl::PrintF("\n");
+    }
+    fflush(stdout);
+  }
+
+  const std::string& json_lines() const { return json_lines_; }
+
+ private:
+  void Add(const std::string& figure, const std::string& system, size_t bytes,
+           const std::vector<double>& values, const std::string& unit) {
+    absl::StrAppend(&json_lines_, "{\"figure\":\"", figure, "\",\"system\":\"", system,
+                    "\",\"size_bytes\":", bytes, ",\"value\":", Median(values), ",\"unit\":\"",
+                    unit, "\",\"min\":", *std::min_element(values.begin(), values.end()),
+                    ",\"max\":", *std::max_element(values.begin(), values.end()),
+                    ",\"runs\":", values.size(), "}\n");
+  }
+
+  std::string json_lines_;
+};
+
+int Run(const std::string& json_file, int rounds, bool quick) {
+  const std::vector<System> systems = OpenSystems();
+  Report report;
+  const Figure latency = {"round_trip", "us", [quick](Subject* subject, size_t bytes) {
+                            const int trips = quick ? 500 : 4000;
+                            return subject->PingPong(bytes, trips) / trips * 1e6;
+                          }};
+  const Figure bandwidth = {
+      "bandwidth", "MB/s", [quick](Subject* subject, size_t bytes) {
+        const size_t total = quick ? 64 << 20 : 256 << 20;
+        const int count = static_cast<int>(std::min<size_t>(total / bytes, 20000));
+        return static_cast<double>(bytes) * count / subject->Stream(bytes, count) / 1e6;
+      }};
+  for (size_t bytes : kLatencySizes) report.Measure(latency, bytes, systems, rounds);
+  for (size_t bytes : kBandwidthSizes) report.Measure(bandwidth, bytes, systems, rounds);
+  if (json_file.empty()) return 0;
+  std::ofstream file(json_file);
+  file << report.json_lines();
+  file.close();
+  if (file) return 0;
+  fprintf(stderr, "cannot write %s\n", json_file.c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) {
+  std::string json_file;
+  int rounds = 9;
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--json" && i + 1 < argc) {
+      json_file = argv[++i];
+    } else if (arg == "--rounds" && i + 1 < argc) {
+      rounds = std::max(1, atoi(argv[++i]));
+    } else if (arg == "--quick") {
+      quick = true;
+    } else {
+      fprintf(stderr, "nic_bench [--json FILE] [--rounds N] [--quick]\n");
+      return 2;
+    }
+  }
+  return tryst::Run(json_file, rounds, quick);
+}
