@@ -384,26 +384,34 @@ std::string ChannelPool::ExplainPeer(const Peer& peer) const {
 
 std::string ChannelPool::Explain(const std::string& peer) {
   std::string out;
-  poller_->RunAndWait([&] {
-    for (const Peer* known : peers_in_order_) {
-      if (peer.empty() || known->worker == peer) absl::StrAppend(&out, ExplainPeer(*known), "\n");
+  poller_->RunAndWait([&] { out = ExplainNow(peer); });
+  return out;
+}
+
+std::string ChannelPool::ExplainNow(const std::string& peer) const {
+  std::string out;
+  for (const Peer* known : peers_in_order_) {
+    if (peer.empty() || known->worker == peer) absl::StrAppend(&out, ExplainPeer(*known), "\n");
+  }
+  for (const auto& channel : serving_) {
+    if (peer.empty() || channel->consumer() == peer) {
+      absl::StrAppend(&out, channel->Explain(), "\n");
     }
-    for (const auto& channel : serving_) {
-      if (peer.empty() || channel->consumer() == peer) {
-        absl::StrAppend(&out, channel->Explain(), "\n");
-      }
-    }
-  });
+  }
   return out;
 }
 
 FetchCounters ChannelPool::fetch_counters() {
   FetchCounters sum;
-  poller_->RunAndWait([&] {
-    for (const Peer* peer : peers_in_order_) {
-      for (const auto& channel : peer->by_rail) sum += channel->counters();
-    }
-  });
+  poller_->RunAndWait([&] { sum = FetchCountersNow(); });
+  return sum;
+}
+
+FetchCounters ChannelPool::FetchCountersNow() const {
+  FetchCounters sum;
+  for (const Peer* peer : peers_in_order_) {
+    for (const auto& channel : peer->by_rail) sum += channel->counters();
+  }
   return sum;
 }
 

@@ -90,6 +90,9 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   std::string Explain(const std::string& peer);
   FetchCounters fetch_counters();
   ServeCounters serve_counters();
+  // The same for a caller that is on the poller thread.
+  std::string ExplainNow(const std::string& peer) const;
+  FetchCounters FetchCountersNow() const;
   // Bytes that peers may write, over all NICs: now, and the sum of the highest ever. Does
   // not wait.
   std::pair<uint64_t, uint64_t> PinnedBytes() const;

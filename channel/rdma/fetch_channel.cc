@@ -73,6 +73,7 @@ FetchOp* FetchChannel::TakeOp() {
   op->send_request = op->send_cancel = op->asked_before = false;
   op->reported = op->delivered = op->retried = op->ending = false;
   op->parts_seen = 0;
+  op->lanes_seen = 0;
   op->meta_flags = 0;
   op->result_is_dead = false;
   return op;
@@ -404,12 +405,15 @@ absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
   return op->parts_seen >= op->meta.stripes ? TakeLanded(op) : absl::OkStatus();
 }
 
-absl::Status FetchChannel::OnTensorPart(uint16_t slot, uint16_t generation) {
+absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
   FetchOp* op = slots_[slot];
   if (op == nullptr || op->generation != generation) {
     ++counters_.ghosts;
     return absl::OkStatus();
   }
+  const uint32_t bit = 1u << lane;
+  if ((op->lanes_seen & bit) != 0) return absl::DataLossError("a part of a tensor came twice");
+  op->lanes_seen |= bit;
   ++op->parts_seen;
   if (op->state == FetchState::kLeaving) {
     LeaveIfOver(op);
@@ -449,6 +453,7 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
     if (!op->retried) {
       op->retried = true;
       op->parts_seen = 0;
+      op->lanes_seen = 0;
       op->state = FetchState::kAsked;
       op->send_request = true;
       SendSoon(op);

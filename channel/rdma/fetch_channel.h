@@ -130,7 +130,7 @@ class FetchChannel final : public Channel,
 
   // Receiving.
   absl::Status OnRecord(const wire::Record& record) override;
-  absl::Status OnTensorPart(uint16_t slot, uint16_t generation) override;
+  absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
   void OnAccepted() override {}
   void OnWritesDone() override {}
   absl::Status OnTensor(FetchOp* op, const wire::Record& record);

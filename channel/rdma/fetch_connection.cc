@@ -190,6 +190,7 @@ void FetchChannel::OnBroken(const absl::Status& why) {
     }
     op->send_request = op->send_cancel = false;
     op->parts_seen = 0;
+    op->lanes_seen = 0;
     if (op->state == FetchState::kQueued) continue;  // Never asked in this epoch.
     op->state = FetchState::kFenced;
     if (state_ == State::kClosed && !op->ending) {

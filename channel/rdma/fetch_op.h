@@ -70,6 +70,7 @@ class FetchOp final : public PollerTimer {
   bool delivered = false;     // `done` has run.
   bool retried = false;       // The digest was wrong once.
   uint16_t parts_seen = 0;
+  uint32_t lanes_seen = 0;  // Bits: the queue pairs on which a part came.
   absl::Status end_status;  // kLeaving, kFenced with `ending`: what to report.
   bool ending = false;
   wire::TensorMeta meta;  // From the peer's word: kWaitingRoom, kParts.

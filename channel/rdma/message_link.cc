@@ -12,9 +12,6 @@
 namespace tryst {
 namespace {
 
-// SendWork ids count the works of their queue pair; the ack's has the top bit as well.
-constexpr uint64_t kAckBit = uint64_t{1} << 63;
-
 // How long works may take to come back from a broken queue pair before it is destroyed
 // under them, which also ends every access.
 constexpr int64_t kDrainNs = 5'000'000'000;
@@ -178,6 +175,7 @@ void MessageLink::FinishMessage() {
   consumed_told_ = consumed_;
   const uint64_t offset = uint64_t{sent_ % peer_.ring_slots} * options_.message_bytes;
   SendWork work;
+  work.signaled = false;
   work.op = SendOp::kWriteWithImmediate;
   work.immediate = wire::EncodeMessageImmediate(sent_);
   work.remote_address = peer_.ring_address + offset;
@@ -199,6 +197,7 @@ uint32_t MessageLink::WriteRoom(size_t index) const {
 uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32_t key,
                             bool immediate, uint16_t slot, uint16_t generation) {
   SendWork work;
+  work.signaled = false;
   work.op = immediate ? SendOp::kWriteWithImmediate : SendOp::kWrite;
   work.immediate = immediate ? wire::EncodeTensorImmediate(slot, generation) : 0;
   work.remote_address = to;
@@ -211,9 +210,8 @@ uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32
 // Room comes back with a signaled completion, so one in every quarter of the queue is
 // signaled: whenever the queue is full there is one to come.
 void MessageLink::AddWork(Lane* lane, SendWork work, const Entry& entry) {
-  const bool is_ack = work.id == kAckBit;
-  work.id |= ++lane->queued;
-  work.signaled = is_ack || ++lane->unsignaled >= options_.send_depth / 4;
+  work.id = ++lane->queued;
+  work.signaled = work.signaled || ++lane->unsignaled >= options_.send_depth / 4;
   if (work.signaled) lane->unsignaled = 0;
   lane->works.push_back(work);
   lane->entries.push_back(entry);
@@ -243,9 +241,8 @@ void MessageLink::AddAck() {
   consumed_told_ = consumed_;
   accepts_owed_ = 0;
   ack_due_ = false;
-  ack_in_flight_ = true;
   SendWork work;
-  work.id = kAckBit;
+  work.signaled = true;
   work.op = SendOp::kWriteWithImmediate;
   work.immediate = wire::EncodeAckImmediate();
   work.remote_address = peer_.ack_address;
@@ -253,6 +250,7 @@ void MessageLink::AddAck() {
   AddWork(&lanes_[0], work,
           Entry{out_region_->address() + static_cast<uint64_t>(ack_out_ - ring_out_),
                 wire::AckPageBytes(options_.slots), out_region_->local_key()});
+  ack_ticket_ = lanes_[0].queued;
 }
 
 void MessageLink::OnTimer() {
@@ -281,7 +279,8 @@ void MessageLink::Flush() {
   if (message_open_ && !writer_.empty()) FinishMessage();
   const bool ack_wanted = ack_due_ || consumed_ - consumed_told_ >= options_.ring_slots / 2 ||
                           accepts_owed_ >= options_.slots / 2;
-  if (ack_wanted && !ack_in_flight_ && lanes_[0].queue_pair->send_room() > lanes_[0].works.size()) {
+  if (ack_wanted && lanes_[0].done >= ack_ticket_ &&
+      lanes_[0].queue_pair->send_room() > lanes_[0].works.size()) {
     AddAck();
   }
   // Receives first: what goes out now tells the peer that there is room for more.
@@ -334,13 +333,13 @@ void MessageLink::OnCompletion(const Completion& completion) {
     return;
   }
   if (broken_) return FlushSoon();
-  for (Lane& lane : lanes_) {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
     if (lane.queue_pair->number() != completion.queue_pair) continue;
     if (completion.op == CompletionOp::kReceiveWriteImmediate) {
-      OnArrival(&lane, completion.immediate);
+      OnArrival(i, completion.immediate);
     } else {
-      if ((completion.id & kAckBit) != 0) ack_in_flight_ = false;
-      lane.done = completion.id & ~kAckBit;
+      lane.done = std::max(lane.done, completion.id);
       owner_->OnWritesDone();
     }
     break;
@@ -348,8 +347,8 @@ void MessageLink::OnCompletion(const Completion& completion) {
   FlushSoon();  // There is room again, or something to answer.
 }
 
-void MessageLink::OnArrival(Lane* lane, uint32_t immediate) {
-  ++lane->receives_owed;
+void MessageLink::OnArrival(size_t lane, uint32_t immediate) {
+  ++lanes_[lane].receives_owed;
   last_heard_ns_ = hub_->poller()->now_ns();
   auto what = wire::DecodeImmediate(immediate);
   absl::Status handled = what.status();
@@ -360,7 +359,7 @@ void MessageLink::OnArrival(Lane* lane, uint32_t immediate) {
         break;
       case wire::ImmediateKind::kTensor:
         handled = what->slot < options_.slots
-                      ? owner_->OnTensorPart(what->slot, what->generation)
+                      ? owner_->OnTensorPart(lane, what->slot, what->generation)
                       : absl::DataLossError("tensor immediate for a slot that is not there");
         break;
       case wire::ImmediateKind::kAck:

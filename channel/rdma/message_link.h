@@ -43,7 +43,8 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
     virtual ~Owner() = default;
     // An error breaks the link with it.
     virtual absl::Status OnRecord(const wire::Record& record) = 0;
-    virtual absl::Status OnTensorPart(uint16_t slot, uint16_t generation) = 0;
+    // On queue pair `lane`, which carries at most one part of each tensor.
+    virtual absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) = 0;
     // The peer accepted something: accepted() has moved.
     virtual void OnAccepted() = 0;
     // The NIC is done with more of our writes: WriteDone() has moved.
@@ -124,7 +125,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   MessageLink(QueueHub* hub, const LinkOptions& options, uint32_t epoch, Owner* owner);
   absl::Status Open();
   uint32_t ReceiveDepth(size_t lane) const;
-  void OnArrival(Lane* lane, uint32_t immediate);
+  void OnArrival(size_t lane, uint32_t immediate);
   absl::Status OnMessage(uint32_t sequence);
   absl::Status OnAckPage();
   absl::Status SetPeerConsumed(uint32_t consumed);
@@ -169,7 +170,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   bool message_open_ = false;
   wire::MessageWriter writer_;
   uint32_t accepts_owed_ = 0;
-  bool ack_in_flight_ = false;
+  uint64_t ack_ticket_ = 0;  // Of the last ack sent: one at a time is under way.
   bool ack_due_ = false;
   int64_t last_heard_ns_ = 0;
   uint64_t messages_sent_ = 0;

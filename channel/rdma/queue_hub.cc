@@ -1,5 +1,6 @@
 #include "channel/rdma/queue_hub.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -64,6 +65,7 @@ void QueueHub::OnLost(const absl::Status& why) {
   // A user may remove itself, or another one, while it is told.
   std::vector<uint32_t> numbers;
   for (const auto& user : users_) numbers.push_back(user.first);
+  std::sort(numbers.begin(), numbers.end());  // The same order in every run.
   for (uint32_t number : numbers) {
     auto user = users_.find(number);
     if (user != users_.end()) user->second->OnNicLost(why);

@@ -196,7 +196,7 @@ absl::Status ServeChannel::OnRecord(const wire::Record& record) {
   }
 }
 
-absl::Status ServeChannel::OnTensorPart(uint16_t, uint16_t) {
+absl::Status ServeChannel::OnTensorPart(size_t, uint16_t, uint16_t) {
   return absl::DataLossError("the consumer sent a tensor immediate");
 }
 
@@ -359,8 +359,7 @@ void ServeChannel::MakeReady(ServeOp* op) {
   op->state = ServeState::kReady;
   // Not before the consumer has asked for it in this epoch: until then it may have given it
   // up, and an answer that crosses its replay would be asked for, and sent, twice.
-  if (link_ == nullptr || link_->broken() ||
-      op->replayed_epoch != static_cast<uint32_t>(epoch_)) {
+  if (link_ == nullptr || link_->broken() || op->replayed_epoch != static_cast<uint32_t>(epoch_)) {
     return;
   }
   if (!op->in_ready_line) {

@@ -72,7 +72,7 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
 
   // MessageLink::Owner.
   absl::Status OnRecord(const wire::Record& record) override;
-  absl::Status OnTensorPart(uint16_t slot, uint16_t generation) override;
+  absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
   void OnAccepted() override;
   void OnWritesDone() override;
   void OnFlush() override;
