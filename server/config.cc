@@ -112,6 +112,7 @@ struct Flag {
 
 // --name=value; --name value; --switch and --noswitch.
 absl::StatusOr<std::vector<Flag>> SplitFlags(const std::vector<std::string>& args,
+                                             const std::map<std::string, std::string>* own,
                                              std::vector<std::string>* rest) {
   std::vector<Flag> flags;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -132,7 +133,8 @@ absl::StatusOr<std::vector<Flag>> SplitFlags(const std::vector<std::string>& arg
                                : nullptr;
     if (row == nullptr && off != nullptr && off->kind == K::kSwitch && !flag.has_value) {
       flag = {off->name, "false", true};
-    } else if (row == nullptr && flag.name != "config") {
+    } else if (row == nullptr && flag.name != "config" &&
+               (own == nullptr || own->find(flag.name) == own->end())) {
       return absl::InvalidArgumentError(absl::StrCat("no flag --", flag.name));
     } else if (!flag.has_value) {
       if (row != nullptr && row->kind == K::kSwitch) {
@@ -297,8 +299,9 @@ absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerCo
 
 absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
                                         const std::map<std::string, std::string>& environment,
-                                        std::vector<std::string>* rest) {
-  absl::StatusOr<std::vector<Flag>> flags = SplitFlags(args, rest);
+                                        std::vector<std::string>* rest,
+                                        std::map<std::string, std::string>* own) {
+  absl::StatusOr<std::vector<Flag>> flags = SplitFlags(args, own, rest);
   if (!flags.ok()) return flags.status();
   ServerConfig config;
   std::string file;
@@ -320,6 +323,10 @@ absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
   }
   for (const Flag& flag : *flags) {
     if (flag.name == "config") continue;
+    if (FindRow(flag.name) == nullptr) {
+      (*own)[flag.name] = flag.value;
+      continue;
+    }
     absl::Status parsed = ParseSetting(*FindRow(flag.name), flag.value, &config);
     if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat("--", parsed.message()));
   }

@@ -79,11 +79,13 @@ struct ConfigRow {
 const std::vector<ConfigRow>& ConfigRows();
 
 // Defaults, then the file that --config or TRYST_CONFIG names, then the environment, then
-// the flags. Arguments that are no flags go to `rest`. kInvalidArgument names the setting,
+// the flags. Arguments that are no flags go to `rest`; `own` are flags of the program's own
+// with their values. kInvalidArgument names the setting,
 // where it was set, and what it may be.
 absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
                                         const std::map<std::string, std::string>& environment,
-                                        std::vector<std::string>* rest);
+                                        std::vector<std::string>* rest,
+                                        std::map<std::string, std::string>* own = nullptr);
 
 // "64MiB", "5s", "true": what the row's setting is in `config`.
 std::string PrintSetting(const ConfigRow& row, const ServerConfig& config);

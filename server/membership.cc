@@ -35,6 +35,11 @@ bool Membership::Set(const std::string& worker, const std::string& address) {
   return true;
 }
 
+void Membership::Remove(const std::string& worker) {
+  MutexLock lock(&mu_);
+  members_.erase(worker);
+}
+
 absl::Status Membership::Announce(const Member& member) {
   absl::Status valid = CheckWorker(member.worker);
   if (!valid.ok()) return valid;
@@ -112,6 +117,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
   std::shared_ptr<grpc::Channel> channel = connect_(std::string(peer), address);
   MutexLock lock(&mu_);
   auto it = members_.find(peer);
+  if (it == members_.end()) return absl::UnavailableError(absl::StrCat(peer, " has left"));
   // Another thread was quicker, or the peer has moved meanwhile.
   if (it->second.channel == nullptr && it->second.member.address == address) {
     it->second.channel = channel;

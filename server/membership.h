@@ -33,6 +33,8 @@ class Membership final : public PeerDirectory {
   // The configuration says so. Keeps what the worker has said of itself since. True if
   // anything changed.
   bool Set(const std::string& worker, const std::string& address);
+  // The configuration does not name it any more.
+  void Remove(const std::string& worker);
   // The worker says so itself. kPermissionDenied: not one of this closed cluster.
   absl::Status Announce(const Member& member);
   // Another member says so: believed of a worker that is not known yet. True if it is new.

@@ -21,6 +21,7 @@
 #include "channel/grpc/grpc_channel.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/announcer.h"
+#include "server/cluster_file.h"
 #include "server/server_parts.h"
 #include "server/transport_service.h"
 
@@ -30,11 +31,7 @@ namespace {
 constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr size_t kMaxQueuedCallbacks = 65536;
-
-uint64_t RandomIncarnation() {
-  absl::BitGen random;
-  return absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX);
-}
+constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
 
 // gRPC keeps both of these for the whole process; asking twice does no harm.
 void EnableHealthAndReflection() {
@@ -132,6 +129,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
+  std::unique_ptr<ClusterFileWatch> cluster_file_;
   std::string address_;
   int port_ = 0;
 
@@ -164,6 +162,11 @@ absl::Status ServerImpl::Start() {
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
                                            calls_.get(), &alarms_);
   announcer_->Start();
+  if (parts_.config.resolver == "file") {
+    cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.config.cluster_file, parts_.worker,
+                                                       parts_.cluster.Workers(), kClusterFilePeriod,
+                                                       &members_, &alarms_);
+  }
   TRYST_LOG(Info) << parts_.worker << " of cluster " << parts_.config.cluster << " serves at "
                   << address_ << " by " << parts_.config.protocol << " ("
                   << absl::StrJoin(path_names_, ", ") << "), incarnation " << incarnation_;
@@ -343,6 +346,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   }
   const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(deadline);
   absl::Status status;
+  cluster_file_.reset();
   if (announcer_ != nullptr) {
     announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   }
@@ -425,6 +429,11 @@ std::map<std::string, int64_t> ServerImpl::Stats() {
 }
 
 }  // namespace
+
+uint64_t RandomIncarnation() {
+  absl::BitGen random;
+  return absl::Uniform<uint64_t>(absl::IntervalClosed, random, 1, UINT64_MAX);
+}
 
 std::unique_ptr<Server> MakeServer(ServerParts parts) {
   return std::make_unique<ServerImpl>(std::move(parts));

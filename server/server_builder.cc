@@ -163,45 +163,54 @@ ServerBuilder& ServerBuilder::SetEnvironment(Environment environment) {
   return *this;
 }
 
-absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig& config) const {
-  const Environment environment = environment_ != nullptr ? *environment_ : ProcessEnvironment();
+absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
+                                            const Environment& environment,
+                                            const ClusterSpec* cluster) {
   ServerParts parts;
   parts.config = config;
-  absl::StatusOr<ClusterSpec> cluster =
-      cluster_ != nullptr ? *cluster_ : Resolve(config, environment);
-  if (!cluster.ok()) return cluster.status();
-  parts.cluster = *std::move(cluster);
+  parts.environment = environment;
+  absl::StatusOr<ClusterSpec> resolved =
+      cluster != nullptr ? *cluster : Resolve(config, environment);
+  if (!resolved.ok()) return resolved.status();
+  parts.cluster = *std::move(resolved);
   if (!parts.cluster.protocol.empty()) parts.config.protocol = parts.cluster.protocol;
-  const auto protocol = protocols_.find(parts.config.protocol);
+  using Step = absl::Status (*)(const ServerConfig&, ServerParts*);
+  for (Step step : {NameSelf, AddSeeds, PlaceSelf, ReadSecurity}) {
+    absl::Status status = step(config, &parts);
+    if (!status.ok()) return status;
+  }
+  absl::Status limits = CheckLimits(parts.config);
+  if (!limits.ok()) return limits;
+  absl::StatusOr<AllowList> allow = AllowList::Parse(config.allow);
+  if (!allow.ok()) return allow.status();
+  parts.allow = *std::move(allow);
+  return parts;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig& config) const {
+  absl::StatusOr<ServerParts> parts = MakeServerParts(
+      config, environment_ != nullptr ? *environment_ : ProcessEnvironment(), cluster_.get());
+  if (!parts.ok()) return parts.status();
+  const auto protocol = protocols_.find(parts->config.protocol);
   if (protocol == protocols_.end()) {
     std::string known;
     for (const auto& [name, open] : protocols_) absl::StrAppend(&known, " ", name);
     return absl::NotFoundError(
-        absl::StrCat("no server for protocol '", parts.config.protocol, "'; there are:", known));
+        absl::StrCat("no server for protocol '", parts->config.protocol, "'; there are:", known));
   }
-  for (absl::Status status : {CheckLimits(parts.config), NameSelf(config, &parts),
-                              AddSeeds(config, &parts), PlaceSelf(config, &parts)}) {
-    if (!status.ok()) return status;
-  }
-  absl::Status secure = ReadSecurity(config, &parts);
-  if (!secure.ok()) return secure;
-  absl::StatusOr<AllowList> allow = AllowList::Parse(config.allow);
-  if (!allow.ok()) return allow.status();
-  parts.allow = *std::move(allow);
-  parts.environment = environment;
-  parts.open_nics = protocol->second;
-  parts.executor = executor_;
-  parts.services = services_;
-  parts.devices[absl::StrCat(parts.worker, "/device:CPU:0")] = 0;
+  parts->open_nics = protocol->second;
+  parts->executor = executor_;
+  parts->services = services_;
+  parts->devices[absl::StrCat(parts->worker, "/device:CPU:0")] = 0;
   for (const auto& [device, incarnation] : devices_) {
-    const std::string full = absl::StrCat(parts.worker, "/device:", device);
+    const std::string full = absl::StrCat(parts->worker, "/device:", device);
     DeviceName name;
     if (!ParseDeviceName(full, &name)) {
       return absl::InvalidArgumentError(absl::StrCat("'", device, "' is no device (GPU:0)"));
     }
-    parts.devices[full] = incarnation;
+    parts->devices[full] = incarnation;
   }
-  return MakeServer(std::move(parts));
+  return MakeServer(*std::move(parts));
 }
 
 }  // namespace tryst

@@ -28,7 +28,15 @@ struct ServerParts {
   absl::flat_hash_map<std::string, uint64_t> devices;  // Full name -> incarnation; 0: the server's.
 };
 
+// All but protocol, executor, services and devices. kInvalidArgument. `cluster`, where
+// set, is used in place of the resolver's.
+absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
+                                            const Environment& environment,
+                                            const ClusterSpec* cluster = nullptr);
+
 std::unique_ptr<Server> MakeServer(ServerParts parts);
+
+uint64_t RandomIncarnation();  // Never 0.
 
 // "host:port" -> host. Without a port: all of it.
 std::string HostOf(const std::string& address);

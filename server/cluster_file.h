@@ -1,0 +1,30 @@
+#ifndef TRYST_SERVER_CLUSTER_FILE_H_
+#define TRYST_SERVER_CLUSTER_FILE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "rendezvous/alarms.h"
+#include "server/membership.h"
+
+namespace tryst {
+
+// Looks every `period` whether the cluster's file has changed, and tells Membership who
+// came, went or moved. A file that cannot be read or parsed changes nothing.
+class ClusterFileWatch {
+ public:
+  // `present` are the workers that the file had when it was read. `self` is never removed.
+  ClusterFileWatch(std::string path, std::string self, std::map<std::string, std::string> present,
+                   absl::Duration period, Membership* members, Alarms* alarms);
+  ~ClusterFileWatch();
+
+ private:
+  class State;
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_CLUSTER_FILE_H_

@@ -1,0 +1,47 @@
+// trystd: one worker of a cluster, until it is told to stop.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "server/server.h"
+#include "server/stop_signals.h"
+
+namespace tryst {
+namespace {
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "trystd: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+int Main(const std::vector<std::string>& args) {
+  for (const std::string& arg : args) {
+    if (arg != "--help") continue;
+    std::printf("trystd [--config=FILE] [--SETTING=VALUE ...]\n\n%s", ConfigTable().c_str());
+    return 0;
+  }
+  std::vector<std::string> rest;
+  absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &rest);
+  if (!config.ok()) return Fail(config.status());
+  if (!rest.empty()) return Fail(absl::InvalidArgumentError("what is '" + rest[0] + "'?"));
+  absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(*config);
+  if (!server.ok()) return Fail(server.status());
+  BlockStopSignals();
+  absl::Status started = (*server)->Start();
+  if (!started.ok()) return Fail(started);
+  std::fprintf(stderr, "memory:\n%s", PrintLimits((*server)->config()).c_str());
+  std::printf("serving %s at %s incarnation %llu\n", (*server)->worker().c_str(),
+              (*server)->address().c_str(),
+              static_cast<unsigned long long>((*server)->incarnation()));
+  std::fflush(stdout);
+  WaitForStopSignal();
+  absl::Status stopped = (*server)->Stop(config->stop_deadline);
+  return stopped.ok() ? 0 : Fail(stopped);
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) {
+  return tryst::Main(std::vector<std::string>(argv + 1, argv + argc));
+}
