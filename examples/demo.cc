@@ -1,0 +1,302 @@
+// A producer and a consumer, two processes on this machine: which way the tensors go and
+// why, how fast, and that they arrive as they left. Takes any server's setting, such as
+// --protocol=grpc or --nic=ibv.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "examples/child_process.h"
+#include "examples/loopback.h"
+
+namespace tryst {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::string_view kSeedMark = "@seed ";  // Begins a line for the launcher.
+constexpr int kPatterns = 4;                       // Different tensors of one size, in turn.
+
+struct Size {
+  const char* name;
+  TensorShape shape;
+  int single;  // Fetches one after another.
+  int batches;
+  int batch;  // Fetches at once.
+};
+const Size kSizes[] = {
+    {"4 B", TensorShape({1}), 1000, 50, 64},
+    {"64 KiB", TensorShape({128, 128}), 500, 25, 32},
+    {"16 MiB", TensorShape({2048, 2048}), 16, 4, 8},
+};
+// Steps are numbered from 1: one for each size, and one of what is no array of numbers.
+constexpr int64_t kOddStep = std::size(kSizes) + 1;
+const char* const kWords[] = {"a", "rendezvous", "", "of words"};
+
+std::vector<Tensor> Patterns(const TensorShape& shape) {
+  std::vector<Tensor> patterns;
+  uint32_t word = static_cast<uint32_t>(shape.elements());
+  for (int i = 0; i < kPatterns; ++i) {
+    patterns.push_back(*Tensor::Allocate(DType::kInt32, shape));
+    uint32_t* words = static_cast<uint32_t*>(patterns.back().mutable_data());
+    for (int64_t j = 0; j < shape.elements(); ++j) words[j] = word = word * 1664525 + 1013904223;
+  }
+  return patterns;
+}
+
+bool Same(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
+         std::memcmp(a.data(), b.data(), a.bytes()) == 0;
+}
+
+// ---- Producer ----
+
+absl::Status SendSize(Server* server, const std::string& consumer, int64_t step, const Size& size) {
+  auto rendezvous = server->steps()->StartStep(step);
+  if (!rendezvous.ok()) return rendezvous.status();
+  const std::vector<Tensor> patterns = Patterns(size.shape);
+  const int count = size.single + size.batches * size.batch;
+  for (int i = 0; i < count; ++i) {
+    absl::Status sent =
+        (*rendezvous)
+            ->Send(LoopbackKey(server->worker(), server->incarnation(), consumer, "x", i), {},
+                   patterns[i % kPatterns], /*is_dead=*/false);
+    if (!sent.ok()) return sent;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SendAll(Server* server, const std::string& consumer) {
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    absl::Status sent = SendSize(server, consumer, static_cast<int64_t>(i) + 1, kSizes[i]);
+    if (!sent.ok()) return sent;
+  }
+  auto rendezvous = server->steps()->StartStep(kOddStep);
+  if (!rendezvous.ok()) return rendezvous.status();
+  auto words = Tensor::FromStrings({std::begin(kWords), std::end(kWords)}, TensorShape({2, 2}));
+  if (!words.ok()) return words.status();
+  const auto key = [&](const char* edge) {
+    return LoopbackKey(server->worker(), server->incarnation(), consumer, edge, 0);
+  };
+  absl::Status sent = (*rendezvous)->Send(key("words"), {}, *words, /*is_dead=*/false);
+  if (!sent.ok()) return sent;
+  return (*rendezvous)->Send(key("nothing"), {}, Tensor(), /*is_dead=*/true);
+}
+
+absl::Status Produce(Server* server) {
+  absl::Status sent = SendAll(server, WorkerName("consumer", 0));
+  if (!sent.ok()) return sent;
+  std::printf("%s%s\n", std::string(kSeedMark).c_str(), Seed(*server).c_str());
+  WaitForEndOfInput();
+  return absl::OkStatus();
+}
+
+// ---- Consumer ----
+
+struct Producer {
+  Server* server;
+  std::string worker;
+  uint64_t incarnation;
+
+  TensorKey Key(const char* edge, int iter) const {
+    return LoopbackKey(worker, incarnation, server->worker(), edge, iter);
+  }
+};
+
+// Fetches one after another: what one costs, from asking to having.
+absl::Status TimeSingles(const Producer& producer, const Size& size, Rendezvous* rendezvous,
+                         const std::vector<Tensor>& patterns, std::vector<double>* taken_us) {
+  auto into = Tensor::Allocate(DType::kInt32, size.shape);
+  if (!into.ok()) return into.status();
+  Args args;
+  args.destination = *into;  // Our own memory: the NIC of the producer writes into it.
+  for (int i = 0; i < size.single; ++i) {
+    const TensorKey key = producer.Key("x", i);
+    const absl::Time start = absl::Now();
+    auto got = rendezvous->Recv(key, args, kPatience);
+    taken_us->push_back(absl::ToDoubleMicroseconds(absl::Now() - start));
+    if (!got.ok()) return got.status();
+    if (!Same(got->tensor, patterns[i % kPatterns])) {
+      return absl::DataLossError(absl::StrCat(key.text(), " came differently"));
+    }
+  }
+  std::sort(taken_us->begin(), taken_us->end());
+  return absl::OkStatus();
+}
+
+// Many fetches at once: what the path carries. The clock stands while the bytes are compared.
+absl::Status TimeBatches(const Producer& producer, const Size& size, Rendezvous* rendezvous,
+                         const std::vector<Tensor>& patterns, absl::Duration* taken) {
+  int iter = size.single;
+  for (int batch = 0; batch < size.batches; ++batch) {
+    std::vector<TensorKey> keys;
+    for (int i = 0; i < size.batch; ++i) keys.push_back(producer.Key("x", iter + i));
+    absl::Notification landed;
+    absl::Status status;
+    std::vector<Received> results;
+    const absl::Time start = absl::Now();
+    rendezvous->RecvManyAsync(keys, {}, [&](absl::Status first, absl::Span<Received> all) {
+      status = std::move(first);
+      for (Received& one : all) results.push_back(std::move(one));
+      landed.Notify();
+    });
+    landed.WaitForNotification();
+    *taken += absl::Now() - start;
+    if (!status.ok()) return status;
+    for (const Received& one : results) {
+      if (!Same(one.tensor, patterns[iter++ % kPatterns])) {
+        return absl::DataLossError(absl::StrCat("one of ", size.name, " came differently"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveSize(const Producer& producer, int64_t step, const Size& size) {
+  auto rendezvous = producer.server->steps()->StartStep(step);
+  if (!rendezvous.ok()) return rendezvous.status();
+  const std::vector<Tensor> patterns = Patterns(size.shape);
+  std::vector<double> taken_us;
+  absl::Status status = TimeSingles(producer, size, rendezvous->get(), patterns, &taken_us);
+  if (!status.ok()) return status;
+  absl::Duration taken;
+  status = TimeBatches(producer, size, rendezvous->get(), patterns, &taken);
+  if (!status.ok()) return status;
+  const double tensors = size.batches * size.batch;
+  const double seconds = absl::ToDoubleSeconds(taken);
+  const double mib = tensors * static_cast<double>(patterns[0].bytes()) / (1 << 20);
+  std::printf("%8s  %9.0f  %9.0f  %8d  %11.0f  %9.1f  %d, all equal\n", size.name,
+              taken_us[taken_us.size() / 2], taken_us[taken_us.size() * 99 / 100], size.batch,
+              tensors / seconds, mib / seconds, size.single + size.batches * size.batch);
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveOdd(const Producer& producer) {
+  auto rendezvous = producer.server->steps()->StartStep(kOddStep);
+  if (!rendezvous.ok()) return rendezvous.status();
+  auto words = (*rendezvous)->Recv(producer.Key("words", 0), {}, kPatience);
+  if (!words.ok()) return words.status();
+  if (words->tensor.dtype() != DType::kString || words->tensor.shape() != TensorShape({2, 2}) ||
+      !std::equal(words->tensor.strings().begin(), words->tensor.strings().end(),
+                  std::begin(kWords))) {
+    return absl::DataLossError("the words came differently");
+  }
+  auto nothing = (*rendezvous)->Recv(producer.Key("nothing", 0), {}, kPatience);
+  if (!nothing.ok()) return nothing.status();
+  if (!nothing->is_dead) return absl::DataLossError("what was sent dead came alive");
+  std::printf("   words  4 strings, equal; and a dead tensor came dead\n");
+  return absl::OkStatus();
+}
+
+absl::Status Consume(Server* server) {
+  Producer producer{server, WorkerName("producer", 0), 0};
+  auto heard = server->calls()->Ping(producer.worker, kPatience);
+  if (!heard.ok()) return heard.status();
+  producer.incarnation = heard->self.incarnation;
+  // The odd ones first: with the first fetch of all the path is chosen.
+  absl::Status status = ReceiveOdd(producer);
+  if (!status.ok()) return status;
+  std::printf("%s\n", server->Explain(producer.worker).c_str());
+  std::printf("%8s  %9s  %9s  %8s  %11s  %9s  %s\n", "tensor", "median us", "p99 us", "at once",
+              "tensors/s", "MiB/s", "compared");
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    status = ReceiveSize(producer, static_cast<int64_t>(i) + 1, kSizes[i]);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// ---- Processes ----
+
+int RunRole(const std::vector<std::string>& args) {
+  LogWarningsOnly();
+  std::vector<std::string> rest;
+  auto server = StartServer(args, &rest);
+  if (!server.ok()) {
+    std::fprintf(stderr, "%s\n", server.status().ToString().c_str());
+    return 1;
+  }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  std::printf("%s, process %d, at %s, protocol %s\n", (*server)->worker().c_str(), getpid(),
+              (*server)->address().c_str(), (*server)->config().protocol.c_str());
+  absl::Status done = rest == std::vector<std::string>{"producer"} ? Produce(server->get())
+                                                                   : Consume(server->get());
+  if (!done.ok()) std::fprintf(stderr, "%s: %s\n", rest[0].c_str(), done.ToString().c_str());
+  absl::Status stopped = (*server)->Stop(absl::Seconds(5));
+  if (!stopped.ok())
+    std::fprintf(stderr, "%s: stop: %s\n", rest[0].c_str(), stopped.ToString().c_str());
+  return done.ok() && stopped.ok() ? 0 : 1;
+}
+
+// Where the producer is, when it says so; empty when it ends without.
+class ProducerSeed {
+ public:
+  void Set(absl::string_view text) {
+    if (known_.HasBeenNotified()) return;
+    text_ = std::string(text);
+    known_.Notify();
+  }
+  const std::string& Wait() {
+    known_.WaitForNotification();
+    return text_;
+  }
+
+ private:
+  absl::Notification known_;
+  std::string text_;
+};
+
+void Print(const std::string& line) { std::printf("%s\n", line.c_str()); }
+
+absl::StatusOr<int> Launch(const std::vector<std::string>& user_flags) {
+  const auto args = [&user_flags](const std::string& role) {
+    std::vector<std::string> all = LoopbackFlags(role, 0);
+    all.insert(all.end(), user_flags.begin(), user_flags.end());
+    all.push_back(role);
+    return all;
+  };
+  ProducerSeed seed;
+  auto producer = ChildProcess::Start(
+      args("producer"),
+      [&seed](const std::string& line) {
+        absl::string_view rest = line;
+        if (absl::ConsumePrefix(&rest, kSeedMark)) {
+          seed.Set(rest);
+        } else {
+          Print(line);
+        }
+      },
+      [&seed] { seed.Set(""); });
+  if (!producer.ok()) return producer.status();
+  if (seed.Wait().empty()) return (*producer)->Wait();
+  std::vector<std::string> consumer_args = args("consumer");
+  consumer_args.insert(consumer_args.begin(), absl::StrCat("--join=", seed.Wait()));
+  auto consumer = ChildProcess::Start(consumer_args, Print, [] {});
+  if (!consumer.ok()) return consumer.status();
+  const int consumed = (*consumer)->Wait();
+  const int produced = (*producer)->Wait();
+  return consumed != 0 ? consumed : produced;
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  const bool role = !args.empty() && (args.back() == "producer" || args.back() == "consumer");
+  if (role) return tryst::RunRole(args);
+  absl::StatusOr<int> code = tryst::Launch(args);
+  if (code.ok()) return *code;
+  std::fprintf(stderr, "%s\n", code.status().ToString().c_str());
+  return 1;
+}

@@ -1,0 +1,48 @@
+#include "examples/loopback.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+
+std::vector<std::string> LoopbackFlags(absl::string_view job, int task) {
+  return {absl::StrCat("--job=", job), absl::StrCat("--task=", task), "--listen=127.0.0.1:0",
+          "--insecure=true",           "--open_cluster=true",         "--nic=soft"};
+}
+
+void LogWarningsOnly() {
+  SetLogSink([](LogSeverity severity, const char* file, int line, absl::string_view text) {
+    if (severity == LogSeverity::kInfo) return;
+    std::fprintf(stderr, "%d %s:%d] %.*s\n", getpid(), file, line, static_cast<int>(text.size()),
+                 text.data());
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Server>> StartServer(const std::vector<std::string>& args,
+                                                    std::vector<std::string>* rest) {
+  absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), rest);
+  if (!config.ok()) return config.status();
+  absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(*config);
+  if (!server.ok()) return server;
+  absl::Status started = (*server)->Start();
+  if (!started.ok()) return started;
+  return server;
+}
+
+std::string Seed(const Server& server) {
+  return absl::StrCat(server.worker(), "@", server.address());
+}
+
+TensorKey LoopbackKey(absl::string_view producer, uint64_t incarnation, absl::string_view consumer,
+                      absl::string_view edge, uint64_t iter) {
+  return TensorKeyPrefix::Make(absl::StrCat(producer, "/device:CPU:0"), incarnation,
+                               absl::StrCat(consumer, "/device:CPU:0"), edge)
+      ->At(0, iter);
+}
+
+}  // namespace tryst
