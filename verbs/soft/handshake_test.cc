@@ -1,0 +1,83 @@
+#include "verbs/soft/handshake.h"
+
+#include <cstring>
+
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+SoftAddress SomeAddress() {
+  SoftAddress address;
+  for (size_t i = 0; i < address.token.size(); ++i) address.token[i] = static_cast<uint8_t>(i + 1);
+  address.number = 0xdeadbeef;
+  address.sockets = 3;
+  address.listener = "[::1]:1234";
+  return address;
+}
+
+TEST(HandshakeTest, AddressComesBackAsItWas) {
+  const absl::StatusOr<SoftAddress> address = DecodeSoftAddress(EncodeSoftAddress(SomeAddress()));
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(address->token, SomeAddress().token);
+  EXPECT_EQ(address->number, 0xdeadbeef);
+  EXPECT_EQ(address->sockets, 3);
+  EXPECT_EQ(address->listener, "[::1]:1234");
+}
+
+TEST(HandshakeTest, WhatIsNoAddressIsRefused) {
+  const std::string good = EncodeSoftAddress(SomeAddress());
+  EXPECT_FALSE(DecodeSoftAddress("").ok());
+  EXPECT_FALSE(DecodeSoftAddress(good.substr(0, 28)).ok()) << "no listener";
+  EXPECT_FALSE(DecodeSoftAddress(good + std::string(200, 'x')).ok());
+  for (size_t i : {0, 4, 6, 7}) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 1);
+    EXPECT_FALSE(DecodeSoftAddress(bad).ok()) << "byte " << i;
+  }
+  std::string no_sockets = good;
+  no_sockets[5] = 0;
+  EXPECT_FALSE(DecodeSoftAddress(no_sockets).ok());
+}
+
+TEST(HandshakeTest, HelloComesBackAsItWas) {
+  Hello hello;
+  hello.token = SomeAddress().token;
+  hello.to_number = 1;
+  hello.from_number = 2;
+  hello.socket = 3;
+  hello.sockets = 4;
+  hello.receives = 5;
+  uint8_t bytes[kHelloBytes];
+  EncodeHello(hello, bytes);
+  Hello decoded;
+  ASSERT_TRUE(DecodeHello(bytes, &decoded));
+  EXPECT_EQ(decoded.token, hello.token);
+  EXPECT_EQ(decoded.to_number, 1u);
+  EXPECT_EQ(decoded.from_number, 2u);
+  EXPECT_EQ(decoded.socket, 3);
+  EXPECT_EQ(decoded.sockets, 4);
+  EXPECT_EQ(decoded.receives, 5u);
+  for (size_t i : {0, 4, 7, 20}) {
+    uint8_t bad[kHelloBytes];
+    memcpy(bad, bytes, sizeof(bad));
+    bad[i] ^= 1;
+    EXPECT_FALSE(DecodeHello(bad, &decoded)) << "byte " << i;
+  }
+  hello.socket = 4;
+  EncodeHello(hello, bytes);
+  EXPECT_FALSE(DecodeHello(bytes, &decoded)) << "the fifth of four sockets";
+}
+
+TEST(HandshakeTest, TokensDifferInAnyByte) {
+  const Token token = SomeAddress().token;
+  EXPECT_TRUE(TokensEqual(token, token));
+  for (size_t i = 0; i < token.size(); ++i) {
+    Token other = token;
+    other[i] ^= 0x80;
+    EXPECT_FALSE(TokensEqual(token, other)) << "byte " << i;
+  }
+}
+
+}  // namespace
+}  // namespace tryst

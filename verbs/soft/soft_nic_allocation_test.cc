@@ -1,0 +1,57 @@
+// The steady path allocates nothing.
+#include <cstdlib>
+#include <new>
+
+#include "gtest/gtest.h"
+#include "verbs/soft/soft_world.h"
+
+namespace {
+int64_t allocations = 0;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* const p = malloc(bytes)) return p;
+  abort();
+}
+void operator delete(void* p) noexcept { free(p); }
+void operator delete(void* p, size_t) noexcept { free(p); }
+
+namespace tryst {
+namespace {
+
+TEST(SoftNicAllocationTest, SteadyPathAllocatesNothing) {
+  const auto nic = MustOpenSoftNic();
+  SoftSide a(nic.get());
+  SoftSide b(nic.get());
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  const auto play = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      a.done.clear();
+      b.done.clear();
+      const SendOp ops[] = {SendOp::kWrite, SendOp::kRead, SendOp::kSend,
+                            SendOp::kWriteWithImmediate};
+      const SendOp op = ops[i % 4];
+      if (op == SendOp::kSend || op == SendOp::kWriteWithImmediate) b.PostReceives(1);
+      if (!a.PostWrite(static_cast<uint64_t>(i) * 31, op).ok()) return false;
+      if (!a.completions->Arm().ok()) return false;
+      while (a.done.empty()) {
+        a.Poll();
+        b.Poll();
+      }
+      if (a.done[0].status != CompletionStatus::kOk) return false;
+    }
+    return true;
+  };
+  a.done.reserve(8);
+  b.done.reserve(8);
+  ASSERT_TRUE(play(100));
+  const int64_t before = allocations;
+  ASSERT_TRUE(play(2000));
+  EXPECT_EQ(allocations, before);
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,568 @@
+#include "verbs/soft/soft_nic.h"
+
+#include <dirent.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "verbs/soft/hostile_peer.h"
+#include "verbs/soft/soft_world.h"
+
+namespace tryst {
+namespace {
+
+int OpenDescriptors() {
+  DIR* const all = opendir("/proc/self/fd");
+  int count = 0;
+  while (readdir(all) != nullptr) ++count;
+  closedir(all);
+  return count;
+}
+
+TEST(SoftNicTest, OptionsThatCannotWorkAreRefused) {
+  SoftNicOptions options;
+  options.listen_address = "localhost:0";
+  EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = SoftNicOptions();
+  options.listen_address = "0.0.0.0:0";
+  EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.advertised_host = "127.0.0.1";
+  EXPECT_TRUE(OpenSoftNic(options).ok());
+  options = SoftNicOptions();
+  options.sockets_per_queue_pair = 0;
+  EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = SoftNicOptions();
+  options.limits.max_entries = 1000;
+  EXPECT_EQ(OpenSoftNic(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SoftNicTest, EveryQueueListensOnAPortOfTheRange) {
+  SoftNicOptions options;
+  const auto probe = SocketAddress::Parse("127.0.0.1:0")->Listen();
+  ASSERT_TRUE(probe.ok());
+  // The probe holds the first port, and so leaves one.
+  options.listen_address = SocketAddress::Of(probe->get())->ToString();
+  options.listen_ports = 2;
+  const auto nic = MustOpenSoftNic(options);
+  const auto queue = nic->CreateCompletionQueue(16);
+  if (!queue.ok()) GTEST_SKIP() << "another program has the port: " << queue.status();
+  EXPECT_EQ(nic->CreateCompletionQueue(16).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(SoftNicTest, AdvertisedHostIsWhatPeersDial) {
+  SoftNicOptions options;
+  options.listen_address = "0.0.0.0:0";
+  options.advertised_host = "127.0.0.1";
+  const auto nic = MustOpenSoftNic(options);
+  SoftSide a(nic.get());
+  SoftSide b(nic.get());
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  ASSERT_TRUE(a.PostWrite(100).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1; }));
+  EXPECT_EQ(a.done[0].status, CompletionStatus::kOk);
+}
+
+TEST(SoftNicTest, ConnectsOverIpv6) {
+  SoftNicOptions options;
+  options.listen_address = "[::1]:0";
+  const auto nic = MustOpenSoftNic(options);
+  if (!nic->CreateCompletionQueue(16).ok()) GTEST_SKIP() << "this machine has no IPv6";
+  SoftSide a(nic.get());
+  SoftSide b(nic.get());
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  ASSERT_TRUE(a.PostWrite(100).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1; }));
+}
+
+TEST(SoftNicTest, SameRandomBytesGiveSameKeys) {
+  SoftNicOptions options;
+  const auto count = std::make_shared<std::atomic<uint32_t>>(0);
+  options.random = [count](absl::Span<uint8_t> out) {
+    for (uint8_t& byte : out) byte = static_cast<uint8_t>(count->fetch_add(1) * 37);
+  };
+  const auto first = MustOpenSoftNic(options);
+  uint8_t byte = 0;
+  const uint32_t key = (*first->RegisterRegion(&byte, 1, kRemoteWrite))->remote_key();
+  count->store(0);
+  const auto second = MustOpenSoftNic(options);
+  EXPECT_EQ((*second->RegisterRegion(&byte, 1, kRemoteWrite))->remote_key(), key);
+}
+
+TEST(SoftNicTest, FourSocketsKeepTheOrderOfLargeAndSmall) {
+  SoftNicOptions options;
+  options.sockets_per_queue_pair = 4;
+  options.stripe_bytes = 1 << 16;
+  const auto nic = MustOpenSoftNic(options);
+  constexpr uint64_t kBytes = 5 << 20;
+  SoftSide a(nic.get(), kBytes);
+  SoftSide b(nic.get(), kBytes);
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  // A large write and a small one over its end, again and again: at the last the small
+  // one's byte must stand, whichever socket was faster.
+  for (uint8_t round = 0; round < 20; ++round) {
+    a.done.clear();
+    memset(a.data(), round, kBytes);
+    a.data()[0] = 200;
+    const Entry all = {a.region->address(), kBytes, a.region->local_key()};
+    const Entry one = {a.region->address(), 1, a.region->local_key()};
+    SendWork works[3];
+    for (SendWork& work : works) {
+      work.entries = absl::MakeConstSpan(&all, 1);
+      work.remote_address = b.region->address();
+      work.remote_key = b.region->remote_key();
+    }
+    works[1].entries = absl::MakeConstSpan(&one, 1);
+    works[1].remote_address += kBytes - 1;
+    works[2].op = SendOp::kRead;
+    works[2].fence = true;
+    works[2].entries = absl::MakeConstSpan(&one, 1);
+    works[2].remote_address += kBytes - 1;
+    ASSERT_TRUE(a.queue_pair->PostSend(works).ok());
+    ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 3; }));
+    ASSERT_EQ(b.data()[kBytes - 1], 200);
+    ASSERT_EQ(b.data()[kBytes - 2], round);
+    ASSERT_EQ(b.data()[1], round);
+    ASSERT_EQ(a.done[2].status, CompletionStatus::kOk);
+  }
+}
+
+TEST(SoftNicTest, SidesUseTheSmallerNumberOfSockets) {
+  SoftNicOptions many;
+  many.sockets_per_queue_pair = 4;
+  many.stripe_bytes = 1 << 16;
+  const auto first = MustOpenSoftNic(many);
+  const auto second = MustOpenSoftNic();
+  for (int i = 0; i < 8; ++i) {  // Either side dials, by chance.
+    SoftSide a(first.get(), 1 << 20);
+    SoftSide b(second.get(), 1 << 20);
+    a.OpenQueuePair();
+    b.OpenQueuePair();
+    ConnectSides(&a, &b);
+    ASSERT_TRUE(a.PostWrite(1 << 20).ok());
+    ASSERT_TRUE(b.PostWrite(1 << 20).ok());
+    ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1 && b.done.size() == 1; }));
+    EXPECT_EQ(a.done[0].status, CompletionStatus::kOk);
+    EXPECT_EQ(b.done[0].status, CompletionStatus::kOk);
+  }
+}
+
+// A connection to a peer that this test plays.
+class HostilePeerTest : public ::testing::Test {
+ protected:
+  explicit HostilePeerTest(SoftNicOptions options = {})
+      : nic_(MustOpenSoftNic(options)), victim_(nic_.get()) {}
+
+  // The hello tells of the receives, so that no frame need.
+  void Introduce(int receives = 0, QueuePairOptions options = SoftSide::UsualOptions()) {
+    victim_.OpenQueuePair(options);
+    victim_.PostReceives(receives);
+    address_ = victim_.queue_pair->LocalAddress();
+    ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address()).ok());
+    peer_ = std::make_unique<HostilePeer>(address_);
+    peer_->Say(HostilePeer::HelloFor(address_));
+    absl::optional<Hello> answer;
+    ASSERT_TRUE(PollUntil({&victim_}, [&] {
+      if (!answer.has_value()) answer = peer_->HearHello();
+      return answer.has_value();
+    }));
+    EXPECT_EQ(answer->token, Token());
+    EXPECT_EQ(answer->receives, static_cast<uint32_t>(receives));
+    EXPECT_EQ(answer->from_number, victim_.queue_pair->number());
+  }
+
+  FrameHeader Write(uint64_t bytes) {
+    FrameHeader header;
+    header.type = FrameType::kWrite;
+    header.address = victim_.region->address();
+    header.remote_key = victim_.region->remote_key();
+    header.total = bytes;
+    header.bytes = static_cast<uint32_t>(bytes);
+    return header;
+  }
+
+  bool BecomesBroken() {
+    return PollUntil({&victim_},
+                     [&] { return victim_.queue_pair->state() != QueuePairState::kReady; });
+  }
+  // The next frame that the victim sends.
+  absl::optional<FrameHeader> Hear() {
+    absl::optional<FrameHeader> header;
+    EXPECT_TRUE(PollUntil({&victim_}, [&] {
+      header = peer_->HearHeader();
+      return header.has_value();
+    }));
+    return header;
+  }
+
+  const std::unique_ptr<SoftNic> nic_;
+  SoftSide victim_;
+  std::string address_;
+  std::unique_ptr<HostilePeer> peer_;
+};
+
+TEST_F(HostilePeerTest, HonestWriteLands) {
+  Introduce();
+  peer_->Say(Write(3), {1, 2, 3});
+  const auto ack = Hear();
+  EXPECT_EQ(ack->type, FrameType::kAck);
+  EXPECT_EQ(ack->executed, 1u);
+  EXPECT_EQ(victim_.data()[2], 3);
+}
+
+TEST_F(HostilePeerTest, BytesMayComeOneByOne) {
+  Introduce(1);
+  FrameHeader header = Write(3);
+  header.has_immediate = true;
+  std::vector<uint8_t> bytes(kFrameHeaderBytes);
+  EncodeFrameHeader(header, bytes.data());
+  bytes.insert(bytes.end(), {7, 8, 9});
+  for (uint8_t byte : bytes) {
+    EXPECT_TRUE(victim_.done.empty());
+    peer_->SayBytes({byte});
+    for (int i = 0; i < 3; ++i) victim_.Poll();
+  }
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 1; }));
+  EXPECT_EQ(victim_.data()[2], 9);
+}
+
+TEST_F(HostilePeerTest, WrongTokenIsRefusedAndCounted) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address()).ok());
+  const Hello good = HostilePeer::HelloFor(address_);
+  for (int i = 0; i < 4; ++i) {
+    Hello bad = good;
+    if (i == 0) bad.token[0] ^= 1;
+    if (i == 1) bad.token[15] ^= 1;
+    if (i == 2) bad.to_number ^= 1;
+    if (i == 3) bad.from_number ^= 1;
+    HostilePeer stranger(address_);
+    stranger.Say(bad);
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return stranger.Closed(); }));
+    EXPECT_EQ(nic_->counters().tokens_refused, static_cast<uint64_t>(i + 1));
+  }
+  // None of it hurts the one who has the token.
+  HostilePeer peer(address_);
+  peer.Say(good);
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return peer.HearHello().has_value(); }));
+  EXPECT_EQ(nic_->counters().connections_accepted, 1u);
+  EXPECT_EQ(victim_.queue_pair->state(), QueuePairState::kReady);
+}
+
+TEST_F(HostilePeerTest, TokenServesOnce) {
+  Introduce();
+  HostilePeer again(address_);
+  again.Say(HostilePeer::HelloFor(address_));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return again.Closed(); }));
+  EXPECT_EQ(nic_->counters().tokens_refused, 1u);
+  peer_->HangUp();
+  ASSERT_TRUE(BecomesBroken());
+  HostilePeer later(address_);
+  later.Say(HostilePeer::HelloFor(address_));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return later.Closed(); }));
+  EXPECT_EQ(nic_->counters().tokens_refused, 2u);
+}
+
+TEST_F(HostilePeerTest, DiallerThatComesEarlyIsHeldAndMayGoAgain) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  {
+    HostilePeer early(address_);
+    early.Say(HostilePeer::HelloFor(address_));
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return nic_->counters().connections_accepted == 1; }));
+    EXPECT_FALSE(early.HearHello().has_value()) << "before its own Connect()";
+    HostilePeer second(address_);
+    second.Say(HostilePeer::HelloFor(address_));
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return second.Closed(); })) << "one at a time";
+  }
+  // It has hung up: the place is free again.
+  const uint64_t refused = nic_->counters().tokens_refused;
+  peer_ = std::make_unique<HostilePeer>(address_);
+  ASSERT_TRUE(PollUntil({&victim_}, [&] {
+    if (nic_->counters().connections_accepted == 2) return true;
+    peer_ = std::make_unique<HostilePeer>(address_);
+    peer_->Say(HostilePeer::HelloFor(address_));
+    for (int i = 0; i < 100; ++i) victim_.Poll();
+    return false;
+  }));
+  EXPECT_GE(nic_->counters().tokens_refused, refused);
+  ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address()).ok());
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return peer_->HearHello().has_value(); }));
+}
+
+TEST_F(HostilePeerTest, EachKindOfNonsenseBreaksOnlyThisQueuePair) {
+  SoftSide bystander(nic_.get());
+  SoftSide friendly(nic_.get());
+  bystander.OpenQueuePair();
+  friendly.OpenQueuePair();
+  ConnectSides(&bystander, &friendly);
+  struct Case {
+    const char* what;
+    std::function<void(FrameHeader*)> make;
+  };
+  const Case cases[] = {
+      {"a request out of order", [](FrameHeader* frame) { frame->sequence = 1; }},
+      {"an ack of what was never sent", [](FrameHeader* frame) { frame->executed = 1; }},
+      {"an ack from the past", [](FrameHeader* frame) { frame->executed = 0xffffffff; }},
+      {"a fragment of nothing", [](FrameHeader* frame) { frame->type = FrameType::kFragment; }},
+      {"an answer to nothing", [](FrameHeader* frame) { frame->type = FrameType::kReadResponse; }},
+      {"an error of nothing",
+       [](FrameHeader* frame) {
+         frame->type = FrameType::kError;
+         frame->bytes = 0;
+       }},
+      {"a message without a receive", [](FrameHeader* frame) { frame->has_immediate = true; }},
+      {"a send without a receive", [](FrameHeader* frame) { frame->type = FrameType::kSend; }},
+  };
+  uint64_t count = 0;
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.what);
+    Introduce();
+    victim_.done.clear();
+    FrameHeader header = Write(100);
+    header.address -= 50;  // Were it obeyed, it would write into the red.
+    header.total = 200;
+    one.make(&header);
+    peer_->Say(header, std::vector<uint8_t>(header.bytes, 1));
+    ASSERT_TRUE(BecomesBroken());
+    EXPECT_EQ(nic_->counters().protocol_errors, ++count);
+    EXPECT_TRUE(victim_.RedZonesIntact());
+    const auto event = nic_->NextEvent();
+    ASSERT_TRUE(event.has_value());
+    EXPECT_EQ(event->kind, NicEvent::Kind::kQueuePairFatal);
+    EXPECT_EQ(event->id, victim_.queue_pair->number());
+  }
+  ASSERT_TRUE(bystander.PostWrite(100).ok());
+  ASSERT_TRUE(PollUntil({&bystander, &friendly}, [&] { return bystander.done.size() == 1; }));
+  EXPECT_EQ(bystander.done[0].status, CompletionStatus::kOk);
+}
+
+TEST_F(HostilePeerTest, GarbageBreaksTheQueuePairWithABadResponse) {
+  Introduce();
+  ASSERT_TRUE(victim_.PostWrite(10).ok());
+  ASSERT_TRUE(victim_.PostWrite(10).ok());
+  peer_->SayBytes(std::vector<uint8_t>(1000, 0xa5));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 2; }));
+  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kBadResponse);
+  EXPECT_EQ(victim_.done[1].status, CompletionStatus::kFlushed);
+  EXPECT_TRUE(PollUntil({&victim_}, [&] { return peer_->HearBytes(1).empty(); }));
+}
+
+TEST_F(HostilePeerTest, ErrorOfAnUnknownKindIsABadResponse) {
+  Introduce();
+  ASSERT_TRUE(victim_.PostWrite(10).ok());
+  ASSERT_TRUE(Hear().has_value());
+  FrameHeader error;
+  error.type = FrameType::kError;
+  error.immediate = 999;
+  peer_->Say(error);
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 1; }));
+  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kBadResponse);
+}
+
+TEST_F(HostilePeerTest, EarlyAckDoesNotFreeWhatIsStillBeingSent) {
+  Introduce();
+  // More than the sockets hold; and the peer reads nothing, but says that it has it.
+  SoftSide large(nic_.get(), 32 << 20);
+  const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
+  SendWork work;
+  work.entries = absl::MakeConstSpan(&from, 1);
+  ASSERT_TRUE(victim_.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+  FrameHeader ack;
+  ack.executed = 1;
+  peer_->Say(ack);
+  for (int i = 0; i < 1000; ++i) victim_.Poll();
+  EXPECT_TRUE(victim_.done.empty());
+  ASSERT_TRUE(PollUntil({&victim_}, [&] {
+    peer_->ForgetWhatWasHeard();
+    return !victim_.done.empty();
+  }));
+  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kOk);
+}
+
+TEST_F(HostilePeerTest, RegionRevokedBetweenTwoPiecesIsNotWritten) {
+  Introduce();
+  std::vector<uint8_t> header(kFrameHeaderBytes);
+  EncodeFrameHeader(Write(60000), header.data());
+  header.insert(header.end(), 30000, uint8_t{1});
+  peer_->SayBytes(header);
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.data()[29999] == 1; }));
+  victim_.region.reset();
+  memset(victim_.data(), 0, 60000);
+  peer_->SayBytes(std::vector<uint8_t>(30000, 1));
+  ASSERT_TRUE(BecomesBroken());
+  for (int i = 0; i < 60000; ++i) ASSERT_EQ(victim_.data()[i], 0);
+  const auto error = Hear();
+  EXPECT_EQ(error->type, FrameType::kError);
+  EXPECT_EQ(error->immediate, static_cast<uint32_t>(WireError::kRemoteAccess));
+}
+
+TEST_F(HostilePeerTest, MoreReadsThanAgreedAreRefused) {
+  Introduce();
+  // Large enough for the first to be unanswered when the last comes.
+  SoftSide large(nic_.get(), 64 << 20);
+  FrameHeader read;
+  read.type = FrameType::kRead;
+  read.address = large.region->address();
+  read.remote_key = large.region->remote_key();
+  read.total = large.region->bytes();
+  for (uint32_t i = 0; i <= nic_->limits().max_reads_in_flight; ++i) {
+    read.sequence = i;
+    peer_->Say(read);
+  }
+  EXPECT_TRUE(BecomesBroken());
+}
+
+TEST_F(HostilePeerTest, PeerThatNeverAnswersIsLostInTime) {
+  QueuePairOptions options = SoftSide::UsualOptions();
+  options.ack_timeout = 13;  // 33 ms
+  options.retry_count = 2;
+  Introduce(0, options);
+  const absl::Time begin = absl::Now();
+  ASSERT_TRUE(victim_.PostWrite(10).ok());
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 1; }));
+  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kRetryExceeded);
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(100));
+  EXPECT_LE(absl::Now() - begin, absl::Seconds(5)) << "the machine may be busy, but not so";
+}
+
+TEST_F(HostilePeerTest, AnswerCarriesTheAcknowledgement) {
+  Introduce(4);
+  FrameHeader header = Write(8);
+  header.has_immediate = true;
+  for (uint32_t round = 0; round < 10; ++round) {
+    header.sequence = round;
+    header.executed = round;
+    peer_->Say(header, std::vector<uint8_t>(8));
+    victim_.done.clear();
+    ASSERT_TRUE(PollUntil({&victim_}, [&] { return !victim_.done.empty(); }));
+    EXPECT_EQ(victim_.done[0].op, CompletionOp::kReceiveWriteImmediate);
+    victim_.PostReceives(1);
+    ASSERT_TRUE(victim_.PostWrite(8).ok());
+    // One frame comes back, and it says everything.
+    const auto answer = Hear();
+    EXPECT_EQ(answer->type, FrameType::kWrite);
+    EXPECT_EQ(answer->executed, round + 1);
+    EXPECT_EQ(peer_->HearBytes(8).size(), 8u);
+    for (int i = 0; i < 100; ++i) victim_.Poll();
+    EXPECT_TRUE(peer_->HearBytes(1).empty());
+  }
+}
+
+TEST_F(HostilePeerTest, AcknowledgementDoesNotWaitForEver) {
+  Introduce(2);
+  FrameHeader header = Write(8);
+  header.has_immediate = true;
+  peer_->Say(header, std::vector<uint8_t>(8));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 1; }));
+  // No answer by this side's user: the next turn pays.
+  victim_.Poll();
+  EXPECT_EQ(Hear()->executed, 1u);
+  // Nor is there a next turn when it goes to sleep.
+  header.sequence = 1;
+  peer_->Say(header, std::vector<uint8_t>(8));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return victim_.done.size() == 2; }));
+  ASSERT_TRUE(victim_.completions->Arm().ok());
+  absl::optional<FrameHeader> ack;
+  for (int i = 0; i < 1000 && !ack.has_value(); ++i) {
+    ack = peer_->HearHeader();
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_TRUE(ack.has_value());
+  EXPECT_EQ(ack->executed, 2u);
+}
+
+TEST_F(HostilePeerTest, ReceivesPostedWhileArmedAreAnnounced) {
+  Introduce();
+  ASSERT_TRUE(victim_.completions->Arm().ok());
+  victim_.PostReceives(3);
+  absl::optional<FrameHeader> credit;
+  for (int i = 0; i < 1000 && !credit.has_value(); ++i) {
+    credit = peer_->HearHeader();
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_TRUE(credit.has_value());
+  EXPECT_GE(credit->receives, 1u);
+}
+
+class StrangersTest : public HostilePeerTest {
+ protected:
+  static SoftNicOptions Options() {
+    SoftNicOptions options;
+    options.handshake_timeout = absl::Milliseconds(200);
+    options.max_pending_handshakes = 8;
+    return options;
+  }
+  StrangersTest() : HostilePeerTest(Options()) {}
+};
+
+TEST_F(StrangersTest, SilentOnesBlockNobodyAndAreSeenOff) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address()).ok());
+  std::vector<std::unique_ptr<HostilePeer>> strangers;
+  for (int i = 0; i < 50; ++i) {
+    strangers.push_back(std::make_unique<HostilePeer>(address_));
+    if (i % 2 == 0) strangers.back()->SayBytes({'T', 'R', 'Y'});
+  }
+  const int descriptors = OpenDescriptors();
+  for (int i = 0; i < 20; ++i) victim_.Poll();
+  EXPECT_LE(OpenDescriptors(), descriptors + 8);
+  const absl::Time begin = absl::Now();
+  peer_ = std::make_unique<HostilePeer>(address_);
+  peer_->Say(HostilePeer::HelloFor(address_));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return peer_->HearHello().has_value(); }));
+  EXPECT_LT(absl::Now() - begin, absl::Milliseconds(200)) << "it has waited for the strangers";
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return strangers.back()->Closed(); }));
+  EXPECT_EQ(nic_->counters().handshakes_timed_out, 50u);
+}
+
+// The answer to READs must not be read from memory that is deregistered meanwhile, by
+// whatever thread.
+TEST(SoftNicThreadsTest, RegionGoesWhileItIsWrittenAndRead) {
+  const auto nic = MustOpenSoftNic();
+  for (int round = 0; round < 30; ++round) {
+    SoftSide a(nic.get(), 1 << 20);
+    SoftSide b(nic.get(), 1 << 20);
+    a.OpenQueuePair();
+    b.OpenQueuePair();
+    ConnectSides(&a, &b);
+    std::vector<uint8_t> target(1 << 20);
+    auto region = nic->RegisterRegion(target.data(), target.size(), kRemoteWrite | kRemoteRead);
+    ASSERT_TRUE(region.ok());
+    a.remote = region->get();
+    memset(a.data(), 1, 1 << 20);
+    for (int i = 0; i < 16; ++i) {
+      ASSERT_TRUE(a.PostWrite(1 << 20, i % 2 == 0 ? SendOp::kWrite : SendOp::kRead).ok());
+    }
+    std::atomic<bool> stop{false};
+    std::thread poller([&] {
+      while (!stop.load()) {
+        a.Poll();
+        b.Poll();
+      }
+    });
+    absl::SleepFor(absl::Microseconds(100 * round));
+    region->reset();
+    // Ours alone from here on: TSan sees whoever still touches it.
+    memset(target.data(), 2, target.size());
+    absl::SleepFor(absl::Milliseconds(1));
+    for (uint8_t byte : target) ASSERT_EQ(byte, 2);
+    stop.store(true);
+    poller.join();
+  }
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,124 @@
+#include "verbs/soft/soft_region_table.h"
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+// 1, 1, 2, 2, 3, 3 ...: every key is drawn twice.
+class Stutter {
+ public:
+  void operator()(absl::Span<uint8_t> out) {
+    const uint32_t value = ++*calls_ / 2;
+    memcpy(out.data(), &value, sizeof(value));
+  }
+
+ private:
+  std::shared_ptr<uint32_t> calls_ = std::make_shared<uint32_t>(0);
+};
+
+SoftRegionRecord Record(uint64_t address, uint64_t bytes, uint32_t access) {
+  SoftRegionRecord record;
+  record.address = address;
+  record.bytes = bytes;
+  record.access = access;
+  return record;
+}
+
+TEST(SoftRegionTableTest, KeysAreNeitherNullNorTwice) {
+  SoftRegionTable table{Stutter()};
+  SoftRegionRecord a = Record(100, 10, kRemoteWrite);
+  SoftRegionRecord b = Record(100, 10, kRemoteWrite);
+  table.Add(&a);
+  table.Add(&b);
+  EXPECT_EQ(a.local_key, 1u);
+  EXPECT_EQ(a.remote_key, 2u);
+  EXPECT_EQ(b.local_key, 3u);
+  EXPECT_EQ(b.remote_key, 4u);
+  table.Remove(&a);
+  table.Remove(&b);
+}
+
+TEST(SoftRegionTableTest, RangeIsCheckedAtBothEnds) {
+  SoftRegionTable table{Stutter()};
+  const uint64_t last = std::numeric_limits<uint64_t>::max();
+  SoftRegionRecord region = Record(100, 10, kRemoteWrite);
+  table.Add(&region);
+  const auto open = [&](uint64_t address, uint64_t bytes) {
+    SoftRegionRecord* const pinned =
+        table.PinRemote(region.remote_key, 5, address, bytes, kRemoteWrite);
+    if (pinned != nullptr) table.Unpin(pinned);
+    EXPECT_EQ(pinned != nullptr, table.LocalRangeAllowed(region.local_key, address, bytes, true));
+    return pinned != nullptr;
+  };
+  EXPECT_TRUE(open(100, 10));
+  EXPECT_TRUE(open(109, 1));
+  EXPECT_FALSE(open(99, 1));
+  EXPECT_FALSE(open(100, 11));
+  EXPECT_FALSE(open(109, 2));
+  EXPECT_FALSE(open(110, 1));
+  EXPECT_FALSE(open(105, last));
+  EXPECT_FALSE(open(last, 1));
+  EXPECT_FALSE(open(last - 5, 100));
+  table.Remove(&region);
+}
+
+TEST(SoftRegionTableTest, KeysOfOneKindAreNotOfTheOther) {
+  SoftRegionTable table{Stutter()};
+  SoftRegionRecord region = Record(100, 10, kRemoteWrite | kRemoteRead);
+  table.Add(&region);
+  EXPECT_EQ(table.PinRemote(region.local_key, 5, 100, 10, kRemoteWrite), nullptr);
+  EXPECT_FALSE(table.LocalRangeAllowed(region.remote_key, 100, 10, false));
+  table.Remove(&region);
+}
+
+TEST(SoftRegionTableTest, RemovalWaitsForThePin) {
+  SoftRegionTable table{Stutter()};
+  SoftRegionRecord region = Record(100, 10, kRemoteWrite);
+  table.Add(&region);
+  SoftRegionRecord* const pinned = table.PinRemote(region.remote_key, 5, 100, 10, kRemoteWrite);
+  ASSERT_EQ(pinned, &region);
+  std::atomic<bool> removed{false};
+  std::thread remover([&] {
+    table.Remove(&region);
+    removed.store(true);
+  });
+  // Its key opens nothing as soon as removal has begun, and it lasts until we let go.
+  while (table.LocalRangeAllowed(region.local_key, 100, 10, false)) std::this_thread::yield();
+  EXPECT_EQ(table.PinRemote(region.remote_key, 5, 100, 10, kRemoteWrite), nullptr);
+  absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_FALSE(removed.load());
+  table.Unpin(pinned);
+  remover.join();
+  EXPECT_TRUE(removed.load());
+}
+
+TEST(SoftRegionTableTest, WindowsGoWithTheirRegion) {
+  SoftRegionTable table{Stutter()};
+  SoftRegionRecord region = Record(100, 10, kLocalWrite | kBindWindow);
+  table.Add(&region);
+  const uint32_t key = table.NewKey();
+  EXPECT_FALSE(table.IsWindowBound(key));
+  ASSERT_TRUE(table.BindWindow(key, 5, region.local_key, 102, 4, kRemoteWrite));
+  EXPECT_TRUE(table.IsWindowBound(key));
+  SoftRegionRecord* const pinned = table.PinRemote(key, 5, 102, 4, kRemoteWrite);
+  ASSERT_NE(pinned, nullptr);
+  table.Unpin(pinned);
+  EXPECT_EQ(table.PinRemote(key, 6, 102, 4, kRemoteWrite), nullptr) << "another queue pair";
+  EXPECT_EQ(table.PinRemote(key, 5, 101, 4, kRemoteWrite), nullptr);
+  EXPECT_EQ(table.PinRemote(key, 5, 102, 4, kRemoteRead), nullptr);
+  table.Remove(&region);
+  EXPECT_FALSE(table.IsWindowBound(key));
+  EXPECT_EQ(table.PinRemote(key, 5, 102, 4, kRemoteWrite), nullptr);
+  EXPECT_FALSE(table.UnbindWindow(key));
+}
+
+}  // namespace
+}  // namespace tryst
