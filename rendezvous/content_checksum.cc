@@ -18,7 +18,7 @@ uint64_t OfBytes(uint64_t sum, const char* data, uint64_t bytes) {
     sum = Mixed(sum, word);
   }
   uint64_t rest = 0;
-  memcpy(&rest, data, bytes);
+  if (bytes != 0) memcpy(&rest, data, bytes);
   return Mixed(sum, rest);
 }
 

@@ -187,7 +187,8 @@ void StepRegistry::OnUnstarted(int64_t step_id) {
   Retire(*rendezvous);
 }
 
-void StepRegistry::AbortStep(int64_t step_id, const absl::Status& status) {
+void StepRegistry::AbortStep(int64_t step_id, const absl::Status& why) {
+  const absl::Status status = why.ok() ? absl::AbortedError("Aborted without a cause") : why;
   std::shared_ptr<RoutingRendezvous> rendezvous;
   {
     MutexLock lock(&mu_);

@@ -58,7 +58,7 @@ class StepRegistry final : public TensorSource {
   std::shared_ptr<Rendezvous> FindStep(int64_t step_id) const;
   // Fails the step at once for a cause; a derived status, the consequence of a failure
   // elsewhere, first waits abort_grace for one. An unknown step is over then.
-  void AbortStep(int64_t step_id, const absl::Status& status);
+  void AbortStep(int64_t step_id, const absl::Status& why);
   // The step is over, well or badly: what still waits ends with kAborted
   // "Cleanup <step>" or with what it is being aborted for.
   void CleanupStep(int64_t step_id);

@@ -186,6 +186,8 @@ TEST_F(StepRegistryTest, AnAbortBeforeTheStartIsRemembered) {
   registry->AbortStep(1, absl::InternalError("early"));
   EXPECT_EQ(registry->StartStep(1).status().message(), "early");
   EXPECT_EQ(Take(1, OutKey("a"))->status.message(), "early");
+  registry->AbortStep(9, absl::OkStatus());
+  EXPECT_EQ(registry->StartStep(9).status().code(), absl::StatusCode::kAborted);
   const auto deferred = Take(2, OutKey("a"));
   registry->AbortStep(2, absl::InternalError("early"));
   EXPECT_EQ(deferred->status.message(), "early");

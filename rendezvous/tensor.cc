@@ -1,6 +1,5 @@
 #include "rendezvous/tensor.h"
 
-#include <limits>
 #include <new>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +14,7 @@ class HostStorage final : public Storage {
  public:
   // Null when there is no memory.
   static Storage* New(uint64_t bytes) {
-    if (bytes > std::numeric_limits<size_t>::max() - kHeaderBytes) return nullptr;
+    if (bytes > kMaxBytes) return nullptr;
     void* block = ::operator new(kHeaderBytes + bytes, kAlign, std::nothrow);
     if (block == nullptr) return nullptr;
     return new (block) HostStorage(static_cast<char*>(block) + kHeaderBytes, bytes);
@@ -23,6 +22,7 @@ class HostStorage final : public Storage {
 
  private:
   static constexpr size_t kHeaderBytes = 64;
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // More is a mistake.
   static constexpr std::align_val_t kAlign{Tensor::kAlignment};
 
   HostStorage(void* data, uint64_t bytes) : Storage(data, bytes, MemorySpace()) {

@@ -158,7 +158,7 @@ class Tensor {
   }
 
   // Host memory, aligned to kAlignment, not cleared; kString gets empty elements.
-  // kInvalidArgument (type, overflow); kResourceExhausted (no memory).
+  // kInvalidArgument (type, overflow); kResourceExhausted (no memory, or over 512 GiB).
   static absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape);
   // Foreign memory, without a copy. On an error `deleter` has run.
   // kInvalidArgument: a type without fixed size, overflow, null for more than 0 bytes.

@@ -129,7 +129,7 @@ TensorKey::Rep* TensorKey::NewRep(absl::string_view text) {
   Rep* rep = new (block) Rep();
   rep->refs.store(1, std::memory_order_relaxed);
   rep->text_bytes = static_cast<uint32_t>(text.size());
-  memcpy(rep->text, text.data(), text.size());
+  if (!text.empty()) memcpy(rep->text, text.data(), text.size());
   return rep;
 }
 
