@@ -10,7 +10,7 @@ done_before=" $* "
 a=rxe0 b=rxe0
 if [[ $setup == pair ]]; then b=rxe1; fi
 export TRYST_NIC_A=$a TRYST_NIC_B=$b
-cd /tmp
+cd /tmp || exit
 
 clear_wire() {
   local device
@@ -35,21 +35,35 @@ check() { # NAME SECONDS COMMAND...: one result for it all.
 }
 
 gtest() { # PROGRAM SECONDS: one result for each of its tests.
-  local program=$1 limit=$2 code=0 filter
-  # A test that a crash has ended, or that ran before it, is not run again.
+  local program=$1 limit=$2 filter line test="" why=""
+  # What has a result is not run again.
   filter=$(tr ' ' '\n' <<<"$done_before" | sed -n "s,^$program/,,p" | paste -sd:)
-  timeout -k 5 "$limit" "$programs/$program" --gtest_filter="-$filter" --gtest_color=no \
-    2>&1 | awk -v setup="$setup" -v program="$program" '
-      function result(word, rest) { print word " " setup " " program "/" test rest; fflush(); test = "" }
-      /^\[ RUN      \] / { test = $4; why = ""; print "RUN " setup " " program "/" test; fflush(); next }
-      /^\[       OK \] / { if (test != "") result("PASS", ""); next }
-      /^\[  SKIPPED \] / { if (test != "") result("SKIP", ": " why); next }
-      /^\[  FAILED  \] / { if (test != "") result("FAIL", ""); next }
-      /^\[/ || /^$/ || /^Note: / || /^Running main/ { next }
-      { why = $0; print "  | " $0; fflush() }
-      END { if (test != "") result("FAIL", ": it crashed or ran out of time") }'
-  code=${PIPESTATUS[0]}
-  if ((code > 1)); then echo "FAIL $setup $program: code $code"; fi
+  # Not awk: it may hold lines back, and a crash would take them with it.
+  while IFS= read -r line; do
+    case $line in
+      "[ RUN      ] "*)
+        test=${line#*] }
+        why=
+        echo "RUN $setup $program/$test"
+        ;;
+      "[       OK ] "*) finish_test PASS "" ;;
+      "[  SKIPPED ] "*) finish_test SKIP ": $why" ;;
+      "[  FAILED  ] "*) finish_test FAIL "" ;;
+      "[----------]"* | "[==========]"* | "[  PASSED  ]"* | "" | "Note: "* | "Running main"*) ;;
+      *)
+        why=$line
+        echo "  | $line"
+        ;;
+    esac
+  done < <(
+    timeout -k 5 "$limit" "$programs/$program" --gtest_filter="-$filter" --gtest_color=no 2>&1
+    echo "(exit code $?)"
+  )
+  if [[ -n $test ]]; then finish_test FAIL ": it crashed or ran out of time $why"; fi
+}
+finish_test() { # WORD WHY: of gtest()'s `test`, if one is running: a summary repeats the names.
+  if [[ -n $test ]]; then echo "$1 $setup $program/$test$2"; fi
+  test=
 }
 
 stream() { # NAME ARGUMENTS...

@@ -79,14 +79,26 @@ built=$("${bazel[@]}" info "${flags[@]}" bazel-bin 2>/dev/null </dev/null)/$here
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
+ends_at=$((SECONDS + 440)) # Of 480: what is left is for a boot to give up in.
 
 boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
-  local code=0
-  "$here/vm-run" -s "$1" -t 230 "$guest" bash "$here/lane.sh" "$what" "$1" "$built" \
-    $(awk -v setup="$1" '$1 != "RUN" && $2 == setup { print $3 }' "$results") |
-    tee -a >(grep -E '^(RUN|PASS|FAIL|SKIP) ' >>"$results") || code=${PIPESTATUS[0]}
-  sleep 0.2 # For grep to have written the last line.
+  local code=0 limit=$((ends_at - SECONDS))
+  if ((limit > 230)); then limit=230; fi
+  if ((limit < 20)); then return 124; fi
+  # shellcheck disable=SC2046
+  "$here/vm-run" -s "$1" -t "$limit" "$guest" bash "$here/lane.sh" "$what" "$1" "$built" \
+    $(awk -v setup="$1" '$1 != "RUN" && $2 == setup { sub(":$", "", $3); print $3 }' "$results") |
+    tee -a "$results" || code=${PIPESTATUS[0]}
   return "$code"
+}
+
+# The last one begun, if it has no result: what the guest died in.
+open_test() { # SETUP
+  awk -v setup="$1" '
+    $2 != setup { next }
+    $1 == "RUN" { open = $3 }
+    $1 ~ /^(PASS|FAIL|SKIP)$/ { open = "" }
+    END { print open == "" ? "no_test" : open }' "$results"
 }
 
 for setup in "${setups[@]}"; do
@@ -94,14 +106,14 @@ for setup in "${setups[@]}"; do
     code=0
     boot "$setup" || code=$?
     if ((code == 0)); then break; fi
-    # The last one begun has no result: it is what the guest died in.
-    died_in=$(awk -v setup="$setup" '
-      $1 == "RUN" && $2 == setup { open = $3 }
-      $1 != "RUN" && $3 == open { open = "" }
-      END { print open }' "$results")
-    echo "the guest of set-up $setup died (code $code) in ${died_in:-no test}"
+    test=$(open_test "$setup")
+    if ((code == 124)); then
+      echo "FAIL $setup $test: the guest ran out of time" | tee -a "$results"
+      break
+    fi
+    echo "the guest of set-up $setup died (code $code) in $test"
     if [[ $attempt == second ]]; then
-      echo "FAIL $setup ${died_in:-boot}: the guest died twice" | tee -a "$results"
+      echo "FAIL $setup $test: the guest died twice" | tee -a "$results"
     fi
   done
 done

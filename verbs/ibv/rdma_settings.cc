@@ -108,13 +108,13 @@ absl::StatusOr<RdmaSettings> ParseRdmaSettings(
 }
 
 std::string RdmaVariablesTable() {
-  std::string table;
+  std::string table = "| variable | or | values | meaning |\n| --- | --- | --- | --- |\n";
   for (const Variable& variable : kVariables) {
-    absl::StrAppend(&table, variable.name);
-    if (variable.code_name != nullptr) absl::StrAppend(&table, " or ", variable.code_name);
-    if (variable.set != nullptr)
-      absl::StrAppend(&table, " (", variable.least, "..", variable.most, ")");
-    absl::StrAppend(&table, ": ", variable.meaning, "\n");
+    const std::string range =
+        variable.set == nullptr ? "a name" : absl::StrCat(variable.least, "..", variable.most);
+    absl::StrAppend(&table, "| `", variable.name, "` | ",
+                    variable.code_name == nullptr ? "" : absl::StrCat("`", variable.code_name, "`"),
+                    " | ", range, " | ", variable.meaning, " |\n");
   }
   return table;
 }

@@ -33,7 +33,7 @@ struct RdmaSettings {
 absl::StatusOr<RdmaSettings> ParseRdmaSettings(
     const std::map<std::string, std::string>& environment, std::vector<std::string>* warnings);
 
-// One line per variable: its spellings, its range and its meaning.
+// One row per variable: its spellings, its range and its meaning (docs/OPERATIONS.md).
 std::string RdmaVariablesTable();
 
 }  // namespace tryst
