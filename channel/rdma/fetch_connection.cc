@@ -263,9 +263,18 @@ std::string FetchChannel::Explain() const {
       state = "closed";
       break;
   }
+  size_t by_state[kFetchStateCount] = {};
+  for (const FetchOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
+  std::string waiting;
+  for (size_t i = 1; i < kFetchStateCount; ++i) {
+    if (by_state[i] == 0) continue;
+    absl::StrAppend(&waiting, waiting.empty() ? " (" : "; ", by_state[i], " ",
+                    FetchStateName(static_cast<FetchState>(i)));
+  }
+  if (!waiting.empty()) waiting += ")";
   return absl::StrCat(options_.peer, " over ", options_.path, ": ", state, " since ",
                       (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, ", ", live_,
-                      " fetches out",
+                      " fetches out", waiting,
                       connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));
 }
 

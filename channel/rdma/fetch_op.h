@@ -29,6 +29,7 @@ enum class FetchState : uint8_t {
   kFenced,       // For the broken queue pair to drain; then as kQueued, or ended.
   kEnding,       // For `done` to have run.
 };
+inline constexpr size_t kFetchStateCount = static_cast<size_t>(FetchState::kEnding) + 1;
 const char* FetchStateName(FetchState state);
 
 class FetchOp;

@@ -60,6 +60,8 @@ uint32_t MessageLink::ReceiveDepth(size_t lane) const {
 }
 
 absl::Status MessageLink::Open() {
+  const absl::Status alive = hub_->Revive();
+  if (!alive.ok()) return alive;
   const size_t ring_bytes = size_t{options_.ring_slots} * options_.message_bytes;
   const size_t ack_bytes = RoundUp(wire::AckPageBytes(options_.slots), 64);
   // The ring we send from has as many slots as the peer's, which we learn later and
@@ -278,7 +280,7 @@ void MessageLink::Flush() {
   if (broken_) return;
   if (message_open_ && !writer_.empty()) FinishMessage();
   const bool ack_wanted = ack_due_ || consumed_ - consumed_told_ >= options_.ring_slots / 2 ||
-                          accepts_owed_ >= options_.slots / 2;
+                          2 * accepts_owed_ > options_.slots;
   if (ack_wanted && lanes_[0].done >= ack_ticket_ &&
       lanes_[0].queue_pair->send_room() > lanes_[0].works.size()) {
     AddAck();

@@ -11,14 +11,34 @@ absl::StatusOr<std::unique_ptr<QueueHub>> QueueHub::Create(Nic* nic, Poller* pol
                                                            uint32_t depth) {
   auto completions = nic->CreateCompletionQueue(depth);
   if (!completions.ok()) return completions.status();
-  return std::unique_ptr<QueueHub>(new QueueHub(nic, poller, *std::move(completions)));
+  return std::unique_ptr<QueueHub>(new QueueHub(nic, poller, depth, *std::move(completions)));
 }
 
 QueueHub::~QueueHub() { TRYST_CHECK(users_.empty()); }
 
-void QueueHub::Attach() { poller_->AddSource(this); }
+void QueueHub::Attach() {
+  poller_->AddSource(this);
+  attached_ = true;
+}
 
-void QueueHub::Detach() { poller_->RemoveSource(this); }
+void QueueHub::Detach() {
+  if (!attached_) return;
+  poller_->RemoveSource(this);
+  attached_ = false;
+}
+
+absl::Status QueueHub::Revive() {
+  if (!lost_) return absl::OkStatus();
+  if (!users_.empty()) return lost_why_;
+  auto completions = nic_->CreateCompletionQueue(depth_);
+  if (!completions.ok()) return completions.status();
+  TRYST_LOG(Info) << "NIC " << nic_->name() << " has a new completion queue after: " << lost_why_;
+  Detach();
+  completions_ = *std::move(completions);
+  lost_ = false;
+  Attach();
+  return absl::OkStatus();
+}
 
 void QueueHub::AddUser(uint32_t queue_pair, QueuePairUser* user) {
   TRYST_CHECK(users_.emplace(queue_pair, user).second) << "queue pair " << queue_pair;
@@ -61,6 +81,7 @@ void QueueHub::Arm() {
 
 void QueueHub::OnLost(const absl::Status& why) {
   lost_ = true;
+  lost_why_ = why;
   TRYST_LOG(Error) << "NIC " << nic_->name() << " is lost: " << why;
   // A user may remove itself, or another one, while it is told.
   std::vector<uint32_t> numbers;

@@ -36,6 +36,9 @@ class QueueHub final : public PollerSource {
   // Between these two the poller polls it.
   void Attach();
   void Detach();
+  // OK, or why no queue pair can be made now. A completion queue that was lost is replaced
+  // as soon as the last queue pair on it is gone.
+  absl::Status Revive();
 
   void AddUser(uint32_t queue_pair, QueuePairUser* user);
   void RemoveUser(uint32_t queue_pair);
@@ -47,22 +50,25 @@ class QueueHub final : public PollerSource {
   int event_fd() const override { return completions_->event_fd(); }
 
  private:
-  QueueHub(Nic* nic, Poller* poller, std::unique_ptr<CompletionQueue> completions)
-      : nic_(nic), poller_(poller), completions_(std::move(completions)) {}
+  QueueHub(Nic* nic, Poller* poller, uint32_t depth, std::unique_ptr<CompletionQueue> completions)
+      : nic_(nic), poller_(poller), depth_(depth), completions_(std::move(completions)) {}
   void OnLost(const absl::Status& why);
 
   static constexpr size_t kBatch = 64;
 
   Nic* const nic_;
   Poller* const poller_;
-  const std::unique_ptr<CompletionQueue> completions_;
+  const uint32_t depth_;
 
   // Poller thread only.
+  std::unique_ptr<CompletionQueue> completions_;
+  bool attached_ = false;
   absl::flat_hash_map<uint32_t, QueuePairUser*> users_;
   uint32_t last_number_ = 0;  // The user found last: the next one is mostly the same.
   QueuePairUser* last_user_ = nullptr;
   uint64_t unclaimed_ = 0;
   bool lost_ = false;
+  absl::Status lost_why_;
 };
 
 }  // namespace tryst

@@ -556,12 +556,18 @@ bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
 }
 
 std::string ServeChannel::Explain() const {
-  size_t live = 0;
-  for (const ServeOp& op : ops_) live += op.state != ServeState::kFree;
+  size_t by_state[kServeStateCount] = {};
+  for (const ServeOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
+  std::string waiting;
+  for (size_t i = 1; i < kServeStateCount; ++i) {
+    if (by_state[i] == 0) continue;
+    absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", by_state[i], " ",
+                    ServeStateName(static_cast<ServeState>(i)));
+  }
   return absl::StrCat(
       consumer_, " fetches from us over ", options_.path, ": ",
       link_ != nullptr ? (link_->broken() ? "draining" : "connected") : "not connected", ", epoch ",
-      epoch_, ", ", live, " slots in use");
+      epoch_, waiting);
 }
 
 }  // namespace tryst

@@ -25,6 +25,7 @@ enum class ServeState : uint8_t {
   kSent,              // For the consumer to accept it; until then it can be sent again.
   kCancelling,        // For a take that was cancelled to end.
 };
+inline constexpr size_t kServeStateCount = static_cast<size_t>(ServeState::kCancelling) + 1;
 const char* ServeStateName(ServeState state);
 
 inline constexpr size_t kMaxLanes = 8;

@@ -42,6 +42,10 @@ struct Worker {
     explicit Source(Worker* worker) : worker(worker) {}
     void Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,
               DoneFn done) override {
+      if (key.src_incarnation() != worker->incarnation) {
+        return std::move(done)(absl::AbortedError("another incarnation"), Args(), args, Tensor(),
+                               false);
+      }
       worker->step(step_id)->RecvAsync(key, args, std::move(done));
     }
     Worker* const worker;
@@ -107,6 +111,7 @@ class Cluster {
   Wire wire_{this};
   ChannelPoolOptions pool_options_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::unique_ptr<Worker>> dying_;
   bool quiet_ = false;  // No faults any more.
 
  private:
@@ -465,26 +470,9 @@ void Cluster::Kill(size_t index) {
   // What the dead process itself had asked for is nobody's any more.
   world_.Kill(static_cast<uint32_t>(index));
   worker->pool->Close(absl::UnavailableError("killed"));
-  for (int turn = 0; turn < 100 && !worker->pool->Drained(); ++turn) worker->poller.Step();
-  if (!worker->pool->Drained()) {
-    // Works of a dead NIC never come back: they are destroyed after the drain deadline.
-    const int64_t until_ns = world_.NowNs() + 6'000 * kMs;
-    std::unique_ptr<Worker> dead = std::move(workers_[index]);
-    auto shared = std::make_shared<std::unique_ptr<Worker>>(std::move(dead));
-    for (int64_t at_ns = world_.NowNs() + 10 * kMs; at_ns < until_ns; at_ns += 500 * kMs) {
-      world_.At(at_ns, [shared] {
-        if (*shared != nullptr) (*shared)->poller.Step();
-      });
-    }
-    world_.At(until_ns, [this, shared] {
-      for (int turn = 0; turn < 100 && !(*shared)->pool->Drained(); ++turn) {
-        (*shared)->poller.Step();
-      }
-      if (!(*shared)->pool->Drained()) Violate("a killed worker does not drain");
-      shared->reset();
-    });
-  }
-  workers_[index] = nullptr;
+  // Here it is still an object that has to be taken down: works of a dead NIC never come
+  // back, and are destroyed after the drain deadline.
+  dying_.push_back(std::move(workers_[index]));
   workers_[index] = std::make_unique<Worker>(this, index, next_incarnation_++);
 }
 
@@ -500,6 +488,11 @@ bool Cluster::TurnAll() {
     }
     worked |= worker->poller.Step();
   }
+  for (auto& worker : dying_) {
+    worked |= worker->poller.Step();
+    if (worker->pool->Drained()) worker.reset();
+  }
+  dying_.erase(std::remove(dying_.begin(), dying_.end(), nullptr), dying_.end());
   return worked;
 }
 
@@ -512,6 +505,9 @@ void Cluster::Advance(int64_t until_ns) {
     if (worker->paused_until_ns > world_.NowNs()) {
       next_ns = std::min(next_ns, worker->paused_until_ns);
     }
+  }
+  for (const auto& worker : dying_) {
+    next_ns = std::min(next_ns, worker->poller.NextTimerNs());
   }
   if (world_.next_ns() <= next_ns) {
     world_.Step();
@@ -534,10 +530,6 @@ ChannelClusterReport Cluster::Run() {
   PlanLoad();
   RunUntil(world_.NowNs() + options_.load_ns);
   Finish();
-  for (const auto& worker : workers_) {
-    if (worker == nullptr) continue;
-  }
-  report_.fetches = fetches_.size();
   report_.faults = world_.faults_done();
   report_.events = world_.events();
   for (const std::string& violation : world_.violations()) {
@@ -568,12 +560,10 @@ void Cluster::Finish() {
     if (fetch.ends != 0) continue;
     Worker* producer = workers_[fetch.producer].get();
     Worker* consumer = workers_[fetch.consumer].get();
-    const bool refused_by_step = producer->incarnation != fetch.producer_incarnation;
-    // The simulated steps do not check incarnations as StepRegistry does: a fetch that
-    // first reaches a restarted producer waits for ever, and is ended by the stop below.
-    if (refused_by_step || consumer->incarnation != fetch.consumer_incarnation) continue;
+    if (consumer->incarnation != fetch.consumer_incarnation) continue;
     Violate(absl::StrCat(EdgeName(fetch), " never ended; ",
-                         consumer->pool->ExplainNow(WorkerNameOf(fetch.producer))));
+                         consumer->pool->ExplainNow(WorkerNameOf(fetch.producer)),
+                         "; producer: ", producer->pool->ExplainNow(WorkerNameOf(fetch.consumer))));
   }
   for (const auto& edge : edges_) {
     // In the order sent, unless fetches ended early: those may take one along, and their
@@ -592,6 +582,7 @@ void Cluster::Finish() {
     }
   }
   const bool clean = report_.violations.empty();
+  report_.fetches = fetches_.size();
   report_.kills += 1;  // From here on kUnavailable is what fetches may end with.
   for (const auto& worker : workers_) {
     const FetchCounters counters = worker->pool->FetchCountersNow();
@@ -602,8 +593,9 @@ void Cluster::Finish() {
   report_.kills -= 1;
   const int64_t until_ns = world_.NowNs() + 20'000 * kMs;
   const auto drained = [this] {
-    return std::all_of(workers_.begin(), workers_.end(),
-                       [](const auto& worker) { return worker->pool->Drained(); });
+    return dying_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+             return worker->pool->Drained();
+           });
   };
   report_.kills += 1;
   while (!drained() && world_.NowNs() < until_ns) {
@@ -617,6 +609,7 @@ void Cluster::Finish() {
   if (!drained()) {
     // Cannot be taken down in an orderly way: leave it.
     for (auto& worker : workers_) worker.release();  // NOLINT
+    for (auto& worker : dying_) worker.release();    // NOLINT
     return;
   }
   fetches_.clear();

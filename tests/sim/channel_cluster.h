@@ -24,7 +24,6 @@ struct ChannelClusterOptions {
   int64_t load_ns = 60'000'000;  // The time over which they are started.
   bool faults = true;
   bool kills = true;   // Producers die and come back.
-  bool print = false;  // The trace, as it happens.
 };
 
 struct ChannelClusterReport {
