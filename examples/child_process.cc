@@ -1,14 +1,18 @@
 #include "examples/child_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
+
+#include "absl/time/clock.h"
 
 namespace tryst {
 namespace {
@@ -102,10 +106,16 @@ int ChildProcess::Wait() {
   return exit_code_;
 }
 
-void WaitForEndOfInput() {
-  char byte;
-  for (ssize_t n; (n = read(STDIN_FILENO, &byte, 1)) != 0;) {
-    if (n < 0 && errno != EINTR) return;
+bool InputEnds(absl::Duration within) {
+  const absl::Time until = absl::Now() + within;
+  for (;;) {
+    const absl::Duration left = std::max(absl::ZeroDuration(), until - absl::Now());
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    const int ready = poll(
+        &input, 1, static_cast<int>(absl::ToInt64Milliseconds(std::min(left, absl::Seconds(60)))));
+    char byte;
+    if (ready > 0 && read(STDIN_FILENO, &byte, 1) == 0) return true;
+    if (left == absl::ZeroDuration()) return false;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace tryst {
 
@@ -44,8 +45,8 @@ class ChildProcess {
   std::thread reader_;
 };
 
-// For the child: returns when the parent has closed our standard input.
-void WaitForEndOfInput();
+// For the child: true once the parent has closed our standard input; waits so long for it.
+bool InputEnds(absl::Duration within);
 
 }  // namespace tryst
 

@@ -25,8 +25,14 @@ void LogWarningsOnly() {
 
 absl::StatusOr<std::unique_ptr<Server>> StartServer(const std::vector<std::string>& args,
                                                     std::vector<std::string>* rest) {
-  absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), rest);
+  std::vector<std::string> words;
+  absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &words);
   if (!config.ok()) return config.status();
+  if (rest != nullptr) {
+    *rest = std::move(words);
+  } else if (!words.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(words[0], " is not a flag"));
+  }
   absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(*config);
   if (!server.ok()) return server;
   absl::Status started = (*server)->Start();

@@ -21,7 +21,8 @@ std::vector<std::string> LoopbackFlags(absl::string_view job, int task);
 // Writes warnings and worse to standard error, and nothing else.
 void LogWarningsOnly();
 
-// Started, by flags and TRYST_* variables. Arguments that are no flags go to `rest`.
+// Started, by flags and TRYST_* variables. Arguments that are no flags go to `rest`;
+// when that is null there must be none.
 absl::StatusOr<std::unique_ptr<Server>> StartServer(const std::vector<std::string>& args,
                                                     std::vector<std::string>* rest);
 

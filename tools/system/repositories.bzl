@@ -174,3 +174,15 @@ def system_repositories():
         },
         optional = True,
     )
+    pkg_config_repository(
+        name = "eigen",
+        debian = "libeigen3-dev",
+        modules = {":eigen": "eigen3"},
+        optional = True,
+    )
+    pkg_config_repository(
+        name = "onetbb",
+        debian = "libtbb-dev",
+        modules = {":tbb": "tbb"},
+        optional = True,
+    )

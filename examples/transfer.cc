@@ -96,7 +96,7 @@ absl::Status Produce(Server* server) {
   absl::Status sent = SendAll(server, WorkerName("consumer", 0));
   if (!sent.ok()) return sent;
   std::printf("%s%s\n", std::string(kSeedMark).c_str(), Seed(*server).c_str());
-  WaitForEndOfInput();
+  InputEnds(absl::InfiniteDuration());
   return absl::OkStatus();
 }
 

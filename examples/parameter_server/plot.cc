@@ -1,0 +1,85 @@
+#include "examples/parameter_server/plot.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace tryst {
+namespace {
+
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"_", " "}}),
+                      "\"");
+}
+
+void AddData(const std::string& name, const Course::Curve& curve, std::string* script) {
+  absl::StrAppend(script, "$", name, " << EOD\n");
+  for (const auto& [x, y] : curve) absl::StrAppend(script, x, " ", y, "\n");
+  absl::StrAppend(script, "EOD\n");
+}
+
+void AddEvents(const Course& course, bool with_text, std::string* script) {
+  for (const auto& [x, text] : course.events) {
+    absl::StrAppend(script, "set arrow from first ", x, ", graph 0 to first ", x,
+                    ", graph 1 nohead dashtype 3 linecolor rgb '#888888'\n");
+    if (!with_text) continue;
+    absl::StrAppend(script, "set label ", Quoted(text), " at first ", x,
+                    ", graph 0.97 rotate by -90 left offset character 0.7, 0 ",
+                    "textcolor rgb '#555555' font ',10'\n");
+  }
+}
+
+std::string Script(const Course& course, const std::string& title, const std::string& path) {
+  std::string script;
+  AddData("held_out", course.held_out, &script);
+  AddData("examples", course.examples_rate, &script);
+  AddData("mib", course.mib_rate, &script);
+  for (size_t i = 0; i < course.losses.size(); ++i) {
+    AddData(absl::StrCat("loss", i), course.losses[i], &script);
+  }
+  absl::StrAppend(&script, "set terminal svg size 900,640 enhanced background rgb 'white'\n",
+                  "set output ", Quoted(""), "\n");
+  script =
+      absl::StrReplaceAll(script, {{"set output \"\"", absl::StrCat("set output '", path, "'")}});
+  absl::StrAppend(&script,
+                  "set multiplot\nset lmargin 9\nset rmargin 9\nset grid linecolor rgb '#dddddd'\n",
+                  "set xrange [0:*]\nset title ", Quoted(title), "\n",
+                  "set origin 0, 0.36\nset size 1, 0.64\nset ylabel 'loss, nats a word'\n",
+                  "set key top right\n");
+  AddEvents(course, /*with_text=*/true, &script);
+  absl::StrAppend(&script, "plot ");
+  for (size_t i = 0; i < course.losses.size(); ++i) {
+    if (course.losses[i].empty()) continue;
+    absl::StrAppend(&script, "$loss", i,
+                    " using 1:2 with points pointtype 7 pointsize 0.35 title 'worker ", i,
+                    ", own batches', ");
+  }
+  absl::StrAppend(&script, "$held_out using 1:2 with linespoints linewidth 2 pointtype 6 ",
+                  "linecolor rgb 'black' title 'held out'\n",
+                  "unset title\nunset label\nunset arrow\n",
+                  "set origin 0, 0\nset size 1, 0.38\nset xlabel 'seconds'\n",
+                  "set ylabel 'examples/s'\nset y2label 'MiB/s'\nset ytics nomirror\nset y2tics\n",
+                  "set yrange [0:*]\nset y2range [0:*]\n");
+  AddEvents(course, /*with_text=*/false, &script);
+  absl::StrAppend(&script, "plot $examples using 1:2 with steps linewidth 2 title 'examples/s', ",
+                  "$mib using 1:2 axes x1y2 with steps linewidth 2 title 'MiB/s moved'\n",
+                  "unset multiplot\n");
+  return script;
+}
+
+}  // namespace
+
+absl::Status Plot(const Course& course, const std::string& title, const std::string& path) {
+  if (course.held_out.empty() || course.examples_rate.empty()) {
+    return absl::UnavailableError("nothing to plot");
+  }
+  FILE* gnuplot = popen("gnuplot", "w");
+  if (gnuplot == nullptr) return absl::UnavailableError("cannot start gnuplot");
+  const std::string script = Script(course, title, path);
+  std::fwrite(script.data(), 1, script.size(), gnuplot);
+  if (pclose(gnuplot) != 0) return absl::UnavailableError("gnuplot failed, or is not installed");
+  return absl::OkStatus();
+}
+
+}  // namespace tryst

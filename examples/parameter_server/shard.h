@@ -1,0 +1,57 @@
+#ifndef TRYST_EXAMPLES_PARAMETER_SERVER_SHARD_H_
+#define TRYST_EXAMPLES_PARAMETER_SERVER_SHARD_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "examples/parameter_server/layout.h"
+#include "rendezvous/tensor.h"
+
+namespace tryst {
+
+// What one parameter server holds: its rows of every matrix, and Adagrad's sums of squares
+// beside them. Not thread-safe.
+class Shard {
+ public:
+  // With the values that everything starts from: the same whatever the number of servers.
+  Shard(const Layout& layout, int server);
+
+  int64_t updates() const { return updates_; }
+  int sparse_rows() const { return layout_.sparse_rows(server_); }
+  int64_t dense_elements() const { return static_cast<int64_t>(dense_.values.size()); }
+
+  // Copies; what was given out does not change. REQUIRES: ids in [0, sparse_rows()).
+  Tensor Rows(absl::Span<const int32_t> ids) const;
+  Tensor Dense();  // One copy for all who ask between two updates.
+
+  // REQUIRES: ids as above; embedding floats for each; dense_elements() floats.
+  void ApplyRows(absl::Span<const int32_t> ids, const float* gradients);
+  void ApplyDense(const float* gradients);
+  void CountUpdate() { ++updates_; }
+
+  // A snapshot: all of the above in one file, replaced as a whole.
+  absl::Status Save(const std::string& path) const;
+  // kNotFound: no file. kDataLoss: another's, or cut. Nothing has changed then.
+  absl::Status Restore(const std::string& path);
+
+ private:
+  struct Learned {
+    std::vector<float> values;
+    std::vector<float> squares;
+    void Apply(size_t at, const float* gradients, size_t count);
+  };
+
+  const Layout layout_;
+  const int server_;
+  Learned sparse_;
+  Learned dense_;
+  int64_t updates_ = 0;
+  Tensor published_;  // Invalid since the last update.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_EXAMPLES_PARAMETER_SERVER_SHARD_H_
