@@ -214,14 +214,14 @@ void SoftCompletionQueue::WatchWhatMatters() {
 }
 
 void SoftCompletionQueue::SetTimer(int64_t at_ns, int64_t now_ns) {
-  if (at_ns == timer_at_ns_) return;
+  // One that is set for sooner will do: it is set anew when it has rung.
+  if (at_ns >= timer_at_ns_ && timer_at_ns_ > now_ns) return;
   timer_at_ns_ = at_ns;
-  itimerspec spec = {};  // Zero: off.
-  if (at_ns != kNever) {
-    const int64_t after_ns = std::max<int64_t>(at_ns - now_ns, 1);
-    spec.it_value.tv_sec = after_ns / 1'000'000'000;
-    spec.it_value.tv_nsec = after_ns % 1'000'000'000;
-  }
+  if (at_ns == kNever) return;
+  const int64_t after_ns = std::max<int64_t>(at_ns - now_ns, 1);
+  itimerspec spec = {};
+  spec.it_value.tv_sec = after_ns / 1'000'000'000;
+  spec.it_value.tv_nsec = after_ns % 1'000'000'000;
   timerfd_settime(timer_.get(), 0, &spec, nullptr);
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -123,7 +124,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool woken_ = false;     // wake_ is readable.
   bool listening_ = true;  // The listener is in epoll.
   int64_t listen_again_ns_ = 0;
-  int64_t timer_at_ns_ = 0;
+  int64_t timer_at_ns_ = std::numeric_limits<int64_t>::max();  // Never.
   uint64_t next_id_ = kFirstFreeId;
   absl::flat_hash_map<uint32_t, SoftQueuePair*> queue_pairs_;
   std::vector<SoftLane*> lanes_;

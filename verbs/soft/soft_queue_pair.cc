@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -13,7 +12,6 @@
 namespace tryst {
 namespace {
 
-constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kFirstRedialNs = 1'000'000;
 constexpr int64_t kLastRedialNs = 100'000'000;
 // The first lane's takes many small frames in one call.
@@ -27,17 +25,14 @@ uint64_t MaskFor(uint32_t depth) {
 }
 
 int64_t PeerBudget(const QueuePairOptions& options) {
-  if (options.ack_timeout == 0) return kNever;  // As the InfiniBand specification has it.
+  if (options.ack_timeout == 0)
+    return SoftPatience::kForEver;  // As the InfiniBand specification has it.
   return (int64_t{4096} << options.ack_timeout) * (options.retry_count + 1);
 }
 
 int64_t ReceiveBudget(const SoftNicOptions& nic, const QueuePairOptions& options) {
-  if (options.rnr_retry_count == 7) return kNever;
+  if (options.rnr_retry_count == 7) return SoftPatience::kForEver;
   return absl::ToInt64Nanoseconds(nic.rnr_timer) * (options.rnr_retry_count + 1);
-}
-
-int64_t After(int64_t from_ns, int64_t wait_ns) {
-  return wait_ns == kNever ? kNever : from_ns + wait_ns;
 }
 
 }  // namespace
@@ -51,14 +46,15 @@ SoftQueuePair::SoftQueuePair(SoftContext* context, SoftCompletionQueue* completi
       token_(context->NewToken()),
       send_mask_(MaskFor(options.send_depth)),
       receive_mask_(MaskFor(options.receive_depth)),
-      peer_budget_ns_(PeerBudget(options)),
-      receive_budget_ns_(ReceiveBudget(context->options, options)),
       send_slots_(send_mask_ + 1),
       send_entries_((send_mask_ + 1) * options.max_entries),
       inline_bytes_((send_mask_ + 1) * options.max_inline_bytes),
       receive_slots_(receive_mask_ + 1),
       receive_entries_((receive_mask_ + 1) * options.max_entries),
-      reads_(context->options.limits.max_reads_in_flight) {
+      reads_(context->options.limits.max_reads_in_flight),
+      for_answers_(PeerBudget(options)),
+      for_receives_(ReceiveBudget(context->options, options)),
+      for_connections_(PeerBudget(options)) {
   for (int i = 0; i < context->options.sockets_per_queue_pair; ++i) {
     lanes_.push_back(std::make_unique<SoftLane>());
     lanes_.back()->owner = this;
@@ -280,54 +276,45 @@ bool SoftQueuePair::WaitsForPeer() const {
   return !starved_ || send_oldest_ != send_next_;
 }
 
+// Whether one of our calls has not been answered by anybody at all.
+bool SoftQueuePair::Unreachable() const {
+  if (!dialler_) return false;
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const std::unique_ptr<SoftLane>& lane) {
+    return lane->state == SoftLane::State::kIdle || lane->state == SoftLane::State::kDialling;
+  });
+}
+
 void SoftQueuePair::OnTimer(int64_t now_ns) {
   if (state_ != QueuePairState::kReady) return;
-  bool unreachable = false;
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
-    if (!dialler_) break;
-    if (lane->state == SoftLane::State::kIdle && now_ns >= lane->redial_at_ns) Dial(lane.get());
-    unreachable |=
-        lane->state == SoftLane::State::kIdle || lane->state == SoftLane::State::kDialling;
+    if (dialler_ && lane->state == SoftLane::State::kIdle && now_ns >= lane->redial_at_ns) {
+      Dial(lane.get());
+    }
   }
-  if (!unreachable) {
-    unreachable_since_ns_ = -1;
-  } else if (unreachable_since_ns_ < 0) {
-    unreachable_since_ns_ = now_ns;
-  }
-  if (moved_ || !WaitsForPeer()) {
-    moved_ = false;
-    last_move_ns_ = now_ns;
-  }
-  if (now_ns >= After(last_move_ns_, peer_budget_ns_) ||
-      (unreachable && now_ns >= After(unreachable_since_ns_, peer_budget_ns_))) {
+  if (moved_ || !WaitsForPeer()) for_answers_.Restart();
+  if (!Unreachable()) for_connections_.Restart();
+  if (!starved_) for_receives_.Restart();
+  moved_ = false;
+  if ((WaitsForPeer() && for_answers_.Exhausted(now_ns)) ||
+      (Unreachable() && for_connections_.Exhausted(now_ns))) {
     Lost();
-    return;
+  } else if (starved_ && for_receives_.Exhausted(now_ns)) {
+    send(send_next_).error = CompletionStatus::kReceiverNotReady;
+    GiveBackSends();
   }
-  if (!starved_) return;
-  if (starved_since_ns_ < 0) starved_since_ns_ = now_ns;
-  if (now_ns < After(starved_since_ns_, receive_budget_ns_)) return;
-  send(send_next_).error = CompletionStatus::kReceiverNotReady;
-  GiveBackSends();
 }
 
 int64_t SoftQueuePair::next_timer_ns(int64_t now_ns) const {
-  if (state_ != QueuePairState::kReady) return kNever;
-  int64_t at_ns = kNever;
+  if (state_ != QueuePairState::kReady) return SoftPatience::kForEver;
+  int64_t at_ns = SoftPatience::kForEver;
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
     if (dialler_ && lane->state == SoftLane::State::kIdle) {
       at_ns = std::min(at_ns, lane->redial_at_ns);
     }
   }
-  if (unreachable_since_ns_ >= 0) {
-    at_ns = std::min(at_ns, After(unreachable_since_ns_, peer_budget_ns_));
-  }
-  if (WaitsForPeer()) {
-    at_ns = std::min(at_ns, After(moved_ ? now_ns : last_move_ns_, peer_budget_ns_));
-  }
-  if (starved_) {
-    at_ns = std::min(at_ns,
-                     After(starved_since_ns_ < 0 ? now_ns : starved_since_ns_, receive_budget_ns_));
-  }
+  if (WaitsForPeer()) at_ns = std::min(at_ns, for_answers_.next_ns(now_ns));
+  if (Unreachable()) at_ns = std::min(at_ns, for_connections_.next_ns(now_ns));
+  if (starved_) at_ns = std::min(at_ns, for_receives_.next_ns(now_ns));
   return at_ns;
 }
 

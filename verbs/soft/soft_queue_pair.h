@@ -15,6 +15,7 @@
 #include "verbs/soft/soft_completion_queue.h"
 #include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_lane.h"
+#include "verbs/soft/soft_patience.h"
 
 namespace tryst {
 
@@ -193,6 +194,7 @@ class SoftQueuePair final : public QueuePair {
   // `first` is for the work `culprit` (or the oldest, if nobody); the others are flushed.
   void BreakWith(CompletionStatus first, uint64_t culprit);
   bool WaitsForPeer() const;
+  bool Unreachable() const;
   void ReportFatal();
 
   static constexpr uint64_t kNobody = ~uint64_t{0};
@@ -205,8 +207,6 @@ class SoftQueuePair final : public QueuePair {
   const Token token_;
   const uint64_t send_mask_;
   const uint64_t receive_mask_;
-  const int64_t peer_budget_ns_;  // INT64_MAX: for ever.
-  const int64_t receive_budget_ns_;
 
   // The completion queue's thread only.
   mutable bool attached_ = false;
@@ -251,11 +251,11 @@ class SoftQueuePair final : public QueuePair {
   uint64_t delivered_turn_ = 0;
 
   // Timers.
-  bool moved_ = false;  // Since the last OnTimer().
-  int64_t last_move_ns_ = 0;
-  int64_t unreachable_since_ns_ = -1;  // -1: not.
-  int64_t starved_since_ns_ = -1;      // For a receive of the peer's; -1: not.
-  bool starved_ = false;
+  bool moved_ = false;    // Since the last OnTimer().
+  bool starved_ = false;  // For a receive of the peer's.
+  SoftPatience for_answers_;
+  SoftPatience for_receives_;
+  SoftPatience for_connections_;
 };
 
 }  // namespace tryst

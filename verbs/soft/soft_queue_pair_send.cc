@@ -125,7 +125,6 @@ bool SoftQueuePair::Start(SendSlot* slot, uint64_t i) {
   if (IsRequestForReceive(slot->op)) {
     ++receives_used_;
     starved_ = false;
-    starved_since_ns_ = -1;
   }
   if (slot->op == SendOp::kRead) ++reads_out_;
   slot->sequence = next_sequence_++;
