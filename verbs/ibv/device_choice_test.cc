@@ -1,6 +1,8 @@
 #include "verbs/ibv/device_choice.h"
 
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -105,6 +107,37 @@ TEST_F(DeviceChoiceTest, ADeviceThatCannotBeQueriedIsRejected) {
   fake_.Fail("ibv_query_device", 0);
   fake_.Fail("ibv_query_port", EIO);
   EXPECT_THAT(Chosen(), HasSubstr("ibv_query_port: Input/output error"));
+}
+
+TEST_F(DeviceChoiceTest, TheNearestToTheGpuBeforeTheFastest) {
+  std::string root = ::testing::TempDir() + "/choiceXXXXXX";
+  ASSERT_NE(mkdtemp(&root[0]), nullptr);
+  const auto add = [&](const std::string& path, const std::string& link) {
+    ASSERT_EQ(std::system(("mkdir -p " + root + "/devices/" + path + " " + root + "/" + link +
+                           " && rmdir " + root + "/" + link + " && ln -s " + root + "/devices/" +
+                           path + " " + root + "/" + link)
+                              .c_str()),
+              0);
+  };
+  add("pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.0",
+      "bus/pci/devices/0000:3d:00.0");
+  add("pci0000:5d/0000:5d:00.0", "class/infiniband/far/device");
+  add("pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:01.0/0000:3e:00.0",
+      "class/infiniband/near/device");
+  fake_.AddDevice("far").ports[0].attributes.active_width = 8;
+  fake_.AddDevice("near");
+  options_.sysfs_root = root;
+  EXPECT_EQ(Chosen(), "far:1");  // No GPU: the fastest.
+  options_.near_bus_id = "0000:3D:00.0";
+  EXPECT_EQ(Chosen(), "near:1");
+  EXPECT_THAT(Choose().Explain(), HasSubstr("near port 1: chosen"));
+  EXPECT_THAT(Choose().Explain(), HasSubstr("GPU: same PCIe switch"));
+  std::ofstream(root + "/devices/pci0000:5d/0000:5d:00.0/numa_node") << "1\n";
+  fake_.AddDevice("faster").ports[0].attributes.active_width = 8;
+  options_.near_bus_id.clear();
+  options_.near_numa_node = 1;
+  EXPECT_EQ(Chosen(), "far:1");
+  EXPECT_THAT(Choose().Explain(), HasSubstr("NUMA node 1"));
 }
 
 class GidChoiceTest : public DeviceChoiceTest {

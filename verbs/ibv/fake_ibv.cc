@@ -267,7 +267,16 @@ void FakeIbv::RaiseCompletionEvent() {
 
 IbvCalls FakeIbv::Calls() {
   IbvCalls calls;
-  calls.get_device_list = [this](int* count) -> ibv_device** {
+  FillDeviceCalls(&calls);
+  FillMemoryCalls(&calls);
+  FillQueueCalls(&calls);
+  FillPairCalls(&calls);
+  FillEventCalls(&calls);
+  return calls;
+}
+
+void FakeIbv::FillDeviceCalls(IbvCalls* calls) {
+  calls->get_device_list = [this](int* count) -> ibv_device** {
     if (Failing("ibv_get_device_list") != 0)
       return Null<ibv_device*>(Failing("ibv_get_device_list"));
     list_.clear();
@@ -277,8 +286,8 @@ IbvCalls FakeIbv::Calls() {
     ++live_;
     return list_.data();
   };
-  calls.free_device_list = [this](ibv_device**) { --live_; };
-  calls.open_device = [this](ibv_device* device) -> ibv_context* {
+  calls->free_device_list = [this](ibv_device**) { --live_; };
+  calls->open_device = [this](ibv_device* device) -> ibv_context* {
     if (Failing("ibv_open_device") != 0) return Null<ibv_context>(Failing("ibv_open_device"));
     auto* const context = new Context();
     context->owner = this;
@@ -302,7 +311,7 @@ IbvCalls FakeIbv::Calls() {
     ++live_;
     return &verbs;
   };
-  calls.close_device = [this](ibv_context* verbs) {
+  calls->close_device = [this](ibv_context* verbs) {
     Context* const context = Of(verbs);
     for (const int fd : context->event_pipe) close(fd);
     for (auto it = contexts_.begin(); it != contexts_.end(); ++it) {
@@ -314,17 +323,17 @@ IbvCalls FakeIbv::Calls() {
     --live_;
     return Failing("ibv_close_device");
   };
-  calls.query_device = [this](ibv_context* context, ibv_device_attr* out) {
+  calls->query_device = [this](ibv_context* context, ibv_device_attr* out) {
     *out = Of(context)->device->attributes;
     return Failing("ibv_query_device");
   };
-  calls.query_port = [this](ibv_context* context, uint8_t port, ibv_port_attr* out) {
+  calls->query_port = [this](ibv_context* context, uint8_t port, ibv_port_attr* out) {
     const Device& device = *Of(context)->device;
     if (port == 0 || port > device.ports.size()) return EINVAL;
     *out = device.ports[port - 1].attributes;
     return Failing("ibv_query_port");
   };
-  calls.query_gid = [](ibv_context* context, uint8_t port, int index, union ibv_gid* out) {
+  calls->query_gid = [](ibv_context* context, uint8_t port, int index, union ibv_gid* out) {
     for (const ibv_gid_entry& entry : Of(context)->device->ports[port - 1].gids) {
       if (entry.gid_index != static_cast<uint32_t>(index)) continue;
       *out = entry.gid;
@@ -333,7 +342,8 @@ IbvCalls FakeIbv::Calls() {
     *out = {};
     return 0;
   };
-  calls.query_gid_table = [this](ibv_context* context, ibv_gid_entry* out, size_t room) -> ssize_t {
+  calls->query_gid_table = [this](ibv_context* context, ibv_gid_entry* out,
+                                  size_t room) -> ssize_t {
     if (Failing("_ibv_query_gid_table") != 0) return -Failing("_ibv_query_gid_table");
     size_t count = 0;
     const Device& device = *Of(context)->device;
@@ -345,13 +355,16 @@ IbvCalls FakeIbv::Calls() {
     }
     return static_cast<ssize_t>(count);
   };
-  calls.alloc_pd = [this](ibv_context* context) -> ibv_pd* {
+}
+
+void FakeIbv::FillMemoryCalls(IbvCalls* calls) {
+  calls->alloc_pd = [this](ibv_context* context) -> ibv_pd* {
     if (Failing("ibv_alloc_pd") != 0) return Null<ibv_pd>(Failing("ibv_alloc_pd"));
     ++live_;
     Of(context)->domain.context = context;
     return &Of(context)->domain;
   };
-  calls.dealloc_pd = [this](ibv_pd*) {
+  calls->dealloc_pd = [this](ibv_pd*) {
     --live_;
     return Failing("ibv_dealloc_pd");
   };
@@ -370,28 +383,31 @@ IbvCalls FakeIbv::Calls() {
     ++live_;
     return &regions_.back().verbs;
   };
-  calls.reg_mr = [=](ibv_pd* domain, void* address, size_t bytes, int access) -> ibv_mr* {
+  calls->reg_mr = [=](ibv_pd* domain, void* address, size_t bytes, int access) -> ibv_mr* {
     if (Failing("ibv_reg_mr") != 0) return Null<ibv_mr>(Failing("ibv_reg_mr"));
     return register_region(domain, address, bytes, static_cast<unsigned>(access), false);
   };
-  calls.reg_mr_iova2 = [=](ibv_pd* domain, void* address, size_t bytes, uint64_t,
-                           unsigned access) -> ibv_mr* {
+  calls->reg_mr_iova2 = [=](ibv_pd* domain, void* address, size_t bytes, uint64_t,
+                            unsigned access) -> ibv_mr* {
     if (Failing("ibv_reg_mr_iova2") != 0) return Null<ibv_mr>(Failing("ibv_reg_mr_iova2"));
     return register_region(domain, address, bytes, access, true);
   };
-  calls.reg_dmabuf_mr = [=](ibv_pd* domain, uint64_t, size_t bytes, uint64_t base, int fd,
-                            int access) -> ibv_mr* {
+  calls->reg_dmabuf_mr = [=](ibv_pd* domain, uint64_t, size_t bytes, uint64_t base, int fd,
+                             int access) -> ibv_mr* {
     if (Failing("ibv_reg_dmabuf_mr") != 0) return Null<ibv_mr>(Failing("ibv_reg_dmabuf_mr"));
     if (fd < 0) return Null<ibv_mr>(EBADF);
     return register_region(domain, reinterpret_cast<void*>(base), bytes,
                            static_cast<unsigned>(access), false);
   };
-  calls.dereg_mr = [this](ibv_mr* region) {
+  calls->dereg_mr = [this](ibv_mr* region) {
     regions_.remove_if([region](const Region& each) { return &each.verbs == region; });
     --live_;
     return Failing("ibv_dereg_mr");
   };
-  calls.create_comp_channel = [this](ibv_context* context) -> ibv_comp_channel* {
+}
+
+void FakeIbv::FillQueueCalls(IbvCalls* calls) {
+  calls->create_comp_channel = [this](ibv_context* context) -> ibv_comp_channel* {
     if (Failing("ibv_create_comp_channel") != 0) {
       return Null<ibv_comp_channel>(Failing("ibv_create_comp_channel"));
     }
@@ -404,7 +420,7 @@ IbvCalls FakeIbv::Calls() {
     ++live_;
     return &channel->verbs;
   };
-  calls.destroy_comp_channel = [this](ibv_comp_channel* verbs) {
+  calls->destroy_comp_channel = [this](ibv_comp_channel* verbs) {
     auto* const channel = Containing<FakeChannel>(verbs);
     close(channel->verbs.fd);
     close(channel->write_end);
@@ -412,8 +428,8 @@ IbvCalls FakeIbv::Calls() {
     --live_;
     return Failing("ibv_destroy_comp_channel");
   };
-  calls.create_cq = [this](ibv_context* context, int depth, void*, ibv_comp_channel* channel,
-                           int) -> ibv_cq* {
+  calls->create_cq = [this](ibv_context* context, int depth, void*, ibv_comp_channel* channel,
+                            int) -> ibv_cq* {
     if (Failing("ibv_create_cq") != 0) return Null<ibv_cq>(Failing("ibv_create_cq"));
     auto* const queue = new Queue();
     queue->verbs.context = context;
@@ -426,12 +442,12 @@ IbvCalls FakeIbv::Calls() {
     ++live_;
     return &queue->verbs;
   };
-  calls.destroy_cq = [this](ibv_cq* queue) {
+  calls->destroy_cq = [this](ibv_cq* queue) {
     delete Containing<Queue>(queue);
     --live_;
     return Failing("ibv_destroy_cq");
   };
-  calls.get_cq_event = [this](ibv_comp_channel* channel, ibv_cq** queue, void**) {
+  calls->get_cq_event = [this](ibv_comp_channel* channel, ibv_cq** queue, void**) {
     if (Failing("ibv_get_cq_event") != 0) {
       errno = Failing("ibv_get_cq_event");
       return -1;
@@ -442,10 +458,13 @@ IbvCalls FakeIbv::Calls() {
     ++unacknowledged_events_;
     return 0;
   };
-  calls.ack_cq_events = [this](ibv_cq*, unsigned count) {
+  calls->ack_cq_events = [this](ibv_cq*, unsigned count) {
     unacknowledged_events_ -= static_cast<int>(count);
   };
-  calls.create_qp = [this](ibv_pd* domain, ibv_qp_init_attr* attributes) -> ibv_qp* {
+}
+
+void FakeIbv::FillPairCalls(IbvCalls* calls) {
+  calls->create_qp = [this](ibv_pd* domain, ibv_qp_init_attr* attributes) -> ibv_qp* {
     if (Failing("ibv_create_qp") != 0) return Null<ibv_qp>(Failing("ibv_create_qp"));
     if (attributes->cap.max_inline_data > Of(domain->context)->device->max_inline_bytes) {
       return Null<ibv_qp>(EINVAL);
@@ -462,7 +481,7 @@ IbvCalls FakeIbv::Calls() {
     ++live_;
     return &pairs_.back()->verbs;
   };
-  calls.modify_qp = [this](ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
+  calls->modify_qp = [this](ibv_qp* verbs, ibv_qp_attr* attributes, int mask) {
     if (Failing("ibv_modify_qp") != 0) return Failing("ibv_modify_qp");
     auto* const pair = Containing<QueuePair>(verbs);
     pair->modified.push_back(*attributes);
@@ -471,23 +490,26 @@ IbvCalls FakeIbv::Calls() {
     if (verbs->state == IBV_QPS_ERR) Flush(pair);
     return 0;
   };
-  calls.destroy_qp = [this](ibv_qp* verbs) {
+  calls->destroy_qp = [this](ibv_qp* verbs) {
     const int error = Failing("ibv_destroy_qp");
     pairs_.remove_if(
         [verbs](const std::unique_ptr<QueuePair>& each) { return &each->verbs == verbs; });
     --live_;
     return error;
   };
-  calls.query_ece = [this](ibv_qp* pair, ibv_ece* out) {
+  calls->query_ece = [this](ibv_qp* pair, ibv_ece* out) {
     *out = Of(pair->context)->device->extensions;
     if (Failing("ibv_query_ece") != 0) return Failing("ibv_query_ece");
     return out->vendor_id == 0 ? EOPNOTSUPP : 0;
   };
-  calls.set_ece = [this](ibv_qp* pair, ibv_ece* options) {
+  calls->set_ece = [this](ibv_qp* pair, ibv_ece* options) {
     Containing<QueuePair>(pair)->agreed = *options;
     return Failing("ibv_set_ece");
   };
-  calls.get_async_event = [this](ibv_context* verbs, ibv_async_event* out) {
+}
+
+void FakeIbv::FillEventCalls(IbvCalls* calls) {
+  calls->get_async_event = [this](ibv_context* verbs, ibv_async_event* out) {
     if (Failing("ibv_get_async_event") != 0) {
       errno = Failing("ibv_get_async_event");
       return -1;
@@ -500,8 +522,7 @@ IbvCalls FakeIbv::Calls() {
     ++unacknowledged_events_;
     return 0;
   };
-  calls.ack_async_event = [this](ibv_async_event*) { --unacknowledged_events_; };
-  return calls;
+  calls->ack_async_event = [this](ibv_async_event*) { --unacknowledged_events_; };
 }
 
 }  // namespace tryst

@@ -85,6 +85,11 @@ class FakeIbv {
  private:
   struct Context;
   friend struct FakeIbvEntry;
+  void FillDeviceCalls(IbvCalls* calls);
+  void FillMemoryCalls(IbvCalls* calls);
+  void FillQueueCalls(IbvCalls* calls);
+  void FillPairCalls(IbvCalls* calls);
+  void FillEventCalls(IbvCalls* calls);
   int Failing(const std::string& call) const;
   template <typename T>
   T* Null(int error);
