@@ -47,6 +47,7 @@ absl::Status Membership::Announce(const Member& member) {
     return absl::InvalidArgumentError("an address that long is none");
   }
   bool moved = false;
+  std::string address;
   {
     MutexLock lock(&mu_);
     auto it = members_.find(member.worker);
@@ -67,9 +68,10 @@ absl::Status Membership::Announce(const Member& member) {
     }
     state.member.worker = member.worker;
     state.member.incarnation = member.incarnation;
+    address = state.member.address;
   }
   if (moved) {
-    TRYST_LOG(Info) << "member " << member.worker << " is at " << member.address << ", incarnation "
+    TRYST_LOG(Info) << "member " << member.worker << " is at " << address << ", incarnation "
                     << member.incarnation;
   }
   return absl::OkStatus();

@@ -3,16 +3,21 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/mutex.h"
 #include "channel/grpc/grpc_status.h"
 #include "proto/transport.grpc.pb.h"
 
 namespace tryst {
 namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 
 gpr_timespec After(absl::Duration timeout) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
@@ -104,11 +109,23 @@ void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool
 template <typename Method, typename Request, typename Response>
 absl::Status PeerCalls::Call(const std::string& peer, const char* name, Method method,
                              const Request& request, absl::Duration timeout, Response* response) {
+  const absl::Time until = absl::Now() + timeout;
+  for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    absl::Status status = Attempt(peer, name, method, request, until - absl::Now(), response);
+    // The peer may come up, and at another address: the directory is asked anew.
+    if (!absl::IsUnavailable(status) || absl::Now() + pause >= until) return status;
+    absl::SleepFor(pause);
+  }
+}
+
+template <typename Method, typename Request, typename Response>
+absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Method method,
+                                const Request& request, absl::Duration timeout,
+                                Response* response) {
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) return channel.status();
   grpc::ClientContext context;
   context.set_deadline(After(timeout));
-  context.set_wait_for_ready(true);
   context.AddMetadata(kCallerMetadata,
                       signer_->Sign(MethodName(name), request.SerializeAsString()));
   auto stub = rpc::TransportService::NewStub(*channel);

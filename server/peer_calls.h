@@ -56,6 +56,10 @@ class PeerCalls {
   absl::Status Call(const std::string& peer, const char* name, Method method,
                     const Request& request, absl::Duration timeout, Response* response);
 
+  template <typename Method, typename Request, typename Response>
+  absl::Status Attempt(const std::string& peer, const char* name, Method method,
+                       const Request& request, absl::Duration timeout, Response* response);
+
   PeerDirectory* const directory_;
   CallSigner* const signer_;
   const std::unique_ptr<UnderWay> under_way_;

@@ -1,9 +1,6 @@
 #include "channel/grpc/fetch_server.h"
 
 #include <grpcpp/server_context.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
-#include <grpcpp/support/slice.h>
 
 #include <algorithm>
 #include <deque>
@@ -15,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "channel/grpc/fetch_server_stream.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/serial_set.h"
@@ -26,23 +24,10 @@ namespace {
 
 constexpr size_t kMaxChannels = 256;  // Of one consumer's life, with nothing to do.
 
-std::string ToString(const grpc::ByteBuffer& buffer) {
-  std::string out;
-  std::vector<grpc::Slice> slices;
-  if (!buffer.Dump(&slices).ok()) return out;
-  for (const grpc::Slice& slice : slices) {
-    out.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return out;
-}
-
-// What a request came to: a tensor, or how it failed. Constant once it is ready.
-struct Outcome {
-  rpc::FetchHeader header;
-  OutgoingTensor tensor;
-};
-
 }  // namespace
+
+using Outcome = FetchOutcome;
+using Stream = FetchServerStream;
 
 // One request, over all of its attempts.
 struct FetchServerEntry {
@@ -53,62 +38,16 @@ struct FetchServerEntry {
   Cancellation cancellation;
 
   // Guarded by State::mu_.
-  std::shared_ptr<const Outcome> outcome;           // Null: waits for the source.
-  std::shared_ptr<class FetchServerStream> stream;  // Null: nobody listens.
+  std::shared_ptr<const Outcome> outcome;  // Null: waits for the source.
+  std::shared_ptr<Stream> stream;          // Null: nobody listens.
   bool over = false;
   int64_t alone_since_ns = 0;  // 0: a stream is there.
 };
 
 using Entry = FetchServerEntry;
 
-// One attempt. Owns itself until OnDone.
-class FetchServerStream final : public FetchServer::Reactor,
-                                public std::enable_shared_from_this<FetchServerStream> {
- public:
-  FetchServerStream(std::shared_ptr<FetchServer::State> state, grpc::CallbackServerContext* context)
-      : state_(std::move(state)), context_(context) {}
-
-  void Begin() {
-    self_ = shared_from_this();
-    StartRead(&first_);
-  }
-  // Any thread, at most once: sends the outcome from `offset` on.
-  void Send(std::shared_ptr<const Outcome> outcome, uint64_t offset);
-  // Any thread: ends the stream once the write under way is done. The first call counts.
-  void End(const grpc::Status& status);
-  grpc::CallbackServerContext* context() const { return context_; }
-
-  std::shared_ptr<Entry> entry;  // Set before Send; guarded by State::mu_.
-
- private:
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnDone() override;
-  void OnEnds();
-  void Pump();
-
-  const std::shared_ptr<FetchServer::State> state_;
-  grpc::CallbackServerContext* const context_;
-  std::shared_ptr<FetchServerStream> self_;
-  grpc::ByteBuffer first_;
-  grpc::ByteBuffer second_;
-  bool first_done_ = false;  // gRPC's read reactions only.
-
-  Mutex mu_;
-  std::shared_ptr<const Outcome> outcome_ ABSL_GUARDED_BY(mu_);
-  grpc::ByteBuffer write_ ABSL_GUARDED_BY(mu_);
-  uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;
-  bool header_sent_ ABSL_GUARDED_BY(mu_) = false;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool broken_ ABSL_GUARDED_BY(mu_) = false;
-  bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  grpc::Status end_ ABSL_GUARDED_BY(mu_);
-};
-
-using Stream = FetchServerStream;
-
-class FetchServer::State : public std::enable_shared_from_this<State> {
+class FetchServer::State final : public FetchServerStreamOwner,
+                                 public std::enable_shared_from_this<State> {
  public:
   State(TensorSource* source, Alarms* alarms, uint64_t incarnation, Authorize authorize,
         Admit admit, FetchServerOptions options)
@@ -119,9 +58,9 @@ class FetchServer::State : public std::enable_shared_from_this<State> {
         admit_(std::move(admit)),
         options_(options) {}
 
-  void OnRequest(const std::shared_ptr<Stream>& stream, const std::string& bytes);
-  void OnEnds(Stream* stream);
-  void OnStreamDone(Stream* stream);
+  void OnRequest(const std::shared_ptr<Stream>& stream, const std::string& bytes) override;
+  void OnEnds(Stream* stream) override;
+  void OnStreamDone(Stream* stream) override;
   void Shutdown();
   Counts counts() const;
 
@@ -178,97 +117,6 @@ class FetchServer::State : public std::enable_shared_from_this<State> {
   Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
   Counts counts_ ABSL_GUARDED_BY(mu_);
 };
-
-// ---- Stream ----
-
-void Stream::OnReadDone(bool ok) {
-  if (!ok) return End(grpc::Status(grpc::StatusCode::CANCELLED, "the consumer is gone"));
-  if (first_done_) return OnEnds();
-  first_done_ = true;
-  StartRead(&second_);
-  state_->OnRequest(shared_from_this(), ToString(first_));
-}
-
-void Stream::OnEnds() {
-  rpc::FetchRequest request;
-  if (!request.ParseFromString(ToString(second_)) || !request.ends()) {
-    return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a second request"));
-  }
-  state_->OnEnds(this);
-  bool unwanted = false;
-  {
-    MutexLock lock(&mu_);
-    unwanted = writing_ && outcome_ != nullptr && offset_ < outcome_->tensor.bytes();
-  }
-  if (unwanted) context_->TryCancel();  // Its consumer no longer reads.
-  End(grpc::Status::OK);
-}
-
-void Stream::Send(std::shared_ptr<const Outcome> outcome, uint64_t offset) {
-  if (outcome->header.code() != 0) offset = 0;  // It failed after all.
-  if (offset > outcome->tensor.bytes()) {
-    return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "offset beyond the tensor"));
-  }
-  {
-    MutexLock lock(&mu_);
-    outcome_ = std::move(outcome);
-    offset_ = offset;
-  }
-  Pump();
-}
-
-void Stream::End(const grpc::Status& status) {
-  {
-    MutexLock lock(&mu_);
-    if (ending_) return;
-    ending_ = true;
-    end_ = status;
-  }
-  Pump();
-}
-
-void Stream::Pump() {
-  grpc::ByteBuffer* write = nullptr;
-  grpc::Status end;
-  {
-    MutexLock lock(&mu_);
-    if (writing_ || finished_) return;
-    if (ending_) {
-      finished_ = true;
-      end = end_;
-    } else {
-      if (outcome_ == nullptr || broken_) return;
-      const uint64_t left = outcome_->tensor.bytes() - offset_;
-      if (header_sent_ && left == 0) return;  // The consumer has the word.
-      const uint64_t bytes = std::min(left, kFetchChunkBytes);
-      write_ = outcome_->tensor.Message(header_sent_ ? nullptr : &outcome_->header, offset_, bytes);
-      header_sent_ = true;
-      offset_ += bytes;
-      writing_ = true;
-      write = &write_;
-    }
-  }
-  if (write != nullptr) {
-    StartWrite(write);
-  } else {
-    Finish(end);
-  }
-}
-
-void Stream::OnWriteDone(bool ok) {
-  {
-    MutexLock lock(&mu_);
-    writing_ = false;
-    broken_ |= !ok;
-    write_.Clear();
-  }
-  Pump();
-}
-
-void Stream::OnDone() {
-  state_->OnStreamDone(this);
-  self_.reset();
-}
 
 // ---- State ----
 

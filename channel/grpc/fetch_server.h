@@ -70,7 +70,6 @@ class FetchServer {
   Counts counts() const;
 
  private:
-  friend class FetchServerStream;
   class State;
   const std::shared_ptr<State> state_;
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "channel/string_codec.h"
 
 namespace tryst {
 namespace {
@@ -53,16 +54,6 @@ absl::Status Malformed(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("malformed FetchResponse: ", what));
 }
 
-void PutU64(uint64_t value, std::string* out) {
-  for (int shift = 0; shift < 64; shift += 8) out->push_back(static_cast<char>(value >> shift));
-}
-
-uint64_t GetU64(const char* in) {
-  uint64_t value = 0;
-  for (int i = 7; i >= 0; --i) value = value << 8 | static_cast<unsigned char>(in[i]);
-  return value;
-}
-
 }  // namespace
 
 absl::StatusOr<OutgoingTensor> OutgoingTensor::Make(const Tensor& tensor, bool is_dead) {
@@ -77,10 +68,7 @@ absl::StatusOr<OutgoingTensor> OutgoingTensor::Make(const Tensor& tensor, bool i
   out.metadata_.set_dtype(static_cast<uint32_t>(tensor.dtype()));
   for (int64_t dim : tensor.shape().dims()) out.metadata_.add_dims(dim);
   if (tensor.dtype() == DType::kString) {
-    auto strings = std::make_shared<std::string>();
-    strings->reserve(tensor.bytes() + 8 * tensor.strings().size());
-    for (const std::string& element : tensor.strings()) PutU64(element.size(), strings.get());
-    for (const std::string& element : tensor.strings()) strings->append(element);
+    auto strings = std::make_shared<const std::string>(EncodeStrings(tensor));
     out.metadata_.set_bytes(strings->size());
     out.payload_ = strings->data();
     out.strings_ = std::move(strings);
@@ -203,19 +191,11 @@ absl::Status IncomingTensor::Prepare(const rpc::TensorMetadata& metadata) {
 
 absl::StatusOr<Tensor> IncomingTensor::Finish() {
   if (header_.tensor().dtype() != static_cast<uint32_t>(DType::kString)) return std::move(tensor_);
-  absl::StatusOr<Tensor> tensor =
-      destination_.valid() ? destination_ : Tensor::Allocate(DType::kString, shape_);
-  if (!tensor.ok()) return tensor.status();
-  const uint64_t count = static_cast<uint64_t>(shape_.elements());
-  uint64_t at = 8 * count;
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t bytes = GetU64(&strings_[8 * i]);
-    if (bytes > strings_.size() - at) return Malformed("a string that runs over the end");
-    tensor->mutable_strings()[i].assign(strings_, at, bytes);
-    at += bytes;
-  }
-  if (at != strings_.size()) return Malformed("bytes behind the last string");
-  return tensor;
+  absl::StatusOr<Tensor> tensor = DecodeStrings(strings_, shape_);
+  if (!tensor.ok() || !destination_.valid()) return tensor;
+  const absl::Span<std::string> from = tensor->mutable_strings();
+  std::move(from.begin(), from.end(), destination_.mutable_strings().begin());
+  return destination_;
 }
 
 }  // namespace tryst

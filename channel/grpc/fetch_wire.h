@@ -14,7 +14,7 @@
 #include "rendezvous/tensor.h"
 
 // How a tensor travels in FetchResponse messages. The payload of a fixed-size type is its
-// bytes; of strings, a little-endian 64-bit length of each element, then the elements.
+// bytes; of strings, what channel/string_codec.h makes of them.
 namespace tryst {
 
 // Most payload in one message: well below gRPC's default receive limit of 4 MiB, which

@@ -1,0 +1,260 @@
+// Who gets in. Whole servers under mutual TLS and under a shared token.
+#include "server/security.h"
+
+#include <grpcpp/create_channel.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "channel/grpc/caller.h"
+#include "gtest/gtest.h"
+#include "proto/transport.grpc.pb.h"
+#include "server/server.h"
+#include "server/test_certificates.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kPs[] = "/job:ps/replica:0/task:0";
+
+std::string Folder(const std::string& name) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/", name);
+  mkdir(folder.c_str(), 0700);
+  return folder;
+}
+
+ServerConfig Config(const std::string& job) {
+  ServerConfig config;
+  config.cluster = "lab";
+  config.job = job;
+  config.nic = "soft";
+  config.listen = "127.0.0.1:0";
+  config.open_cluster = true;
+  config.patience = absl::Seconds(3);
+  config.stop_deadline = absl::Seconds(2);
+  return config;
+}
+
+ServerConfig TlsConfig(const std::string& job, const TestAuthority& authority,
+                       const std::string& uri, const std::string& folder_name) {
+  ServerConfig config = Config(job);
+  const std::string folder = Folder(folder_name);
+  authority.Write(folder, uri);
+  config.ca_file = folder + "/ca.pem";
+  config.certificate_file = folder + "/cert.pem";
+  config.key_file = folder + "/key.pem";
+  config.reload_period = absl::Seconds(1);
+  return config;
+}
+
+ServerConfig TokenConfig(const std::string& job, const std::string& token) {
+  ServerConfig config = Config(job);
+  config.token_file = absl::StrCat(testing::TempDir(), "/", job, ".token");
+  std::ofstream(config.token_file) << token << "\n";
+  return config;
+}
+
+std::unique_ptr<Server> Start(const ServerConfig& config) {
+  auto server = ServerBuilder().SetEnvironment({}).Build(config);
+  EXPECT_TRUE(server.ok()) << server.status();
+  if (!server.ok()) return nullptr;
+  EXPECT_TRUE((*server)->Start().ok());
+  return *std::move(server);
+}
+
+// One tensor from the ps to a worker that joins it.
+absl::Status FetchFrom(Server* ps, ServerConfig config, int64_t step) {
+  config.join = absl::StrCat(kPs, "@", ps->address());
+  auto worker = Start(config);
+  const TensorKey key = *TensorKey::Parse(absl::StrFormat(
+      "%s/device:CPU:0;%016x;%s/device:CPU:0;k;0:0", kPs, ps->incarnation(), worker->worker()));
+  auto rendezvous = ps->steps()->StartStep(step);
+  if (!rendezvous.ok()) return rendezvous.status();
+  (void)(*rendezvous)->Send(key, {}, *Tensor::Allocate(DType::kFloat, TensorShape({2})), false);
+  return (*worker->steps()->StartStep(step))->Recv(key, {}, absl::Seconds(5)).status();
+}
+
+TEST(Tls, WorkersWithTheirOwnCertificatesMeet) {
+  TestAuthority authority;
+  for (const char* protocol : {"grpc", "grpc+verbs"}) {
+    ServerConfig config = TlsConfig("ps", authority, absl::StrCat("tryst://lab", kPs), "ps");
+    config.protocol = protocol;
+    auto ps = Start(config);
+    ServerConfig worker = TlsConfig("worker", authority, "tryst://lab/job:worker", "worker");
+    worker.protocol = protocol;
+    absl::Status fetched = FetchFrom(ps.get(), worker, 1);
+    EXPECT_TRUE(fetched.ok()) << fetched;
+  }
+}
+
+TEST(Tls, NobodyElseGetsIn) {
+  TestAuthority authority;
+  TestAuthority impostors;
+  ServerConfig config = TlsConfig("ps", authority, absl::StrCat("tryst://lab", kPs), "ps");
+  config.protocol = "grpc";
+  auto ps = Start(config);
+  // Signed by somebody else.
+  ServerConfig worker = TlsConfig("worker", impostors, "tryst://lab/job:worker", "impostor");
+  worker.protocol = "grpc";
+  EXPECT_TRUE(absl::IsUnavailable(FetchFrom(ps.get(), worker, 1)));
+  // Signed, for another worker; for another cluster; for no worker.
+  worker = TlsConfig("worker", authority, "tryst://lab/job:eval", "eval");
+  worker.protocol = "grpc";
+  EXPECT_TRUE(absl::IsUnauthenticated(FetchFrom(ps.get(), worker, 2)));
+  worker = TlsConfig("worker", authority, "tryst://factory/job:worker", "factory");
+  worker.protocol = "grpc";
+  EXPECT_FALSE(FetchFrom(ps.get(), worker, 3).ok());
+  worker = TlsConfig("worker", authority, "https://lab/job:worker", "https");
+  worker.protocol = "grpc";
+  EXPECT_TRUE(absl::IsUnauthenticated(FetchFrom(ps.get(), worker, 4)));
+  // Without TLS.
+  worker = Config("worker");
+  worker.protocol = "grpc";
+  worker.insecure = true;
+  EXPECT_TRUE(absl::IsUnavailable(FetchFrom(ps.get(), worker, 5)));
+  // And still the right one does.
+  worker = TlsConfig("worker", authority, "tryst://lab", "right");
+  worker.protocol = "grpc";
+  absl::Status fetched = FetchFrom(ps.get(), worker, 6);
+  EXPECT_TRUE(fetched.ok()) << fetched;
+}
+
+TEST(Tls, AServerThatIsSomebodyElseIsNotBelieved) {
+  TestAuthority authority;
+  ServerConfig config = TlsConfig("ps", authority, "tryst://lab/job:worker", "masked_ps");
+  config.protocol = "grpc";
+  auto masked = Start(config);
+  ServerConfig worker = TlsConfig("worker", authority, "tryst://lab/job:worker", "worker");
+  worker.protocol = "grpc";
+  EXPECT_TRUE(absl::IsUnavailable(FetchFrom(masked.get(), worker, 1)));
+}
+
+TEST(Tls, CertificatesAreReloadedWithoutARestart) {
+  TestAuthority old_authority;
+  TestAuthority new_authority;
+  ServerConfig config = TlsConfig("ps", old_authority, absl::StrCat("tryst://lab", kPs), "ps");
+  config.protocol = "grpc";
+  auto ps = Start(config);
+  ServerConfig worker = TlsConfig("worker", new_authority, "tryst://lab/job:worker", "worker");
+  worker.protocol = "grpc";
+  worker.patience = absl::Milliseconds(300);
+  EXPECT_FALSE(FetchFrom(ps.get(), worker, 1).ok());
+  new_authority.Write(Folder("ps"), absl::StrCat("tryst://lab", kPs));
+  worker.patience = absl::Seconds(5);
+  absl::Status fetched = absl::UnavailableError("not tried");
+  for (int64_t step = 2; step < 12 && !fetched.ok(); ++step) {
+    absl::SleepFor(absl::Milliseconds(300));
+    fetched = FetchFrom(ps.get(), worker, step);
+  }
+  EXPECT_TRUE(fetched.ok()) << fetched;
+}
+
+TEST(Token, LetsInWhoKnowsIt) {
+  for (const char* protocol : {"grpc", "grpc+verbs"}) {
+    ServerConfig config = TokenConfig("ps", "0123456789abcdef");
+    config.protocol = protocol;
+    auto ps = Start(config);
+    ServerConfig worker = TokenConfig("worker", "0123456789abcdef");
+    worker.protocol = protocol;
+    absl::Status fetched = FetchFrom(ps.get(), worker, 1);
+    EXPECT_TRUE(fetched.ok()) << protocol << fetched;
+    worker = TokenConfig("worker", "0123456789abcdeg");
+    worker.protocol = "grpc";
+    EXPECT_TRUE(absl::IsUnauthenticated(FetchFrom(ps.get(), worker, 2)));
+    worker = Config("worker");
+    worker.protocol = "grpc";
+    worker.insecure = true;
+    EXPECT_TRUE(absl::IsUnauthenticated(FetchFrom(ps.get(), worker, 3)));
+  }
+}
+
+// The data plane is not opened to a hello that does not fit.
+TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
+  ServerConfig config = TokenConfig("ps", "0123456789abcdef");
+  auto ps = Start(config);
+  CallSigner signer({"lab", "/job:worker/replica:0/task:0", 9}, "0123456789abcdef", UnixMs);
+  auto stub = rpc::TransportService::NewStub(
+      grpc::CreateChannel(ps->address(), grpc::InsecureChannelCredentials()));
+  const auto call = [&](const rpc::HelloRequest& request, const std::string& statement) {
+    grpc::ClientContext context;
+    context.AddMetadata(kCallerMetadata, statement);
+    rpc::HelloResponse response;
+    return stub->Hello(&context, request, &response).error_code();
+  };
+  const auto sign = [&](const rpc::HelloRequest& request) {
+    return signer.Sign("/tryst.rpc.TransportService/Hello", request.SerializeAsString());
+  };
+  rpc::HelloRequest hello;
+  hello.set_peer(kPs);
+  hello.set_worker("/job:worker/replica:0/task:0");
+  hello.set_incarnation(9);
+  hello.set_protocol_oldest(1);
+  hello.set_protocol_newest(1);
+  hello.set_epoch(1);
+  hello.set_path("rdma/none");
+  EXPECT_EQ(call(hello, sign(hello)), grpc::StatusCode::UNIMPLEMENTED);  // All but the path fits.
+  const std::string used = sign(hello);
+  EXPECT_EQ(call(hello, used), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(call(hello, used), grpc::StatusCode::UNAUTHENTICATED);  // A replay.
+  rpc::HelloRequest other = hello;
+  other.set_protocol_oldest(2);
+  other.set_protocol_newest(3);
+  EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
+  other.set_protocol_oldest(0);  // A downgrade.
+  other.set_protocol_newest(0);
+  EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
+  other = hello;
+  other.set_worker("/job:eval/replica:0/task:0");
+  EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(call(other, sign(hello)), grpc::StatusCode::UNAUTHENTICATED);  // Not what was signed.
+  other = hello;
+  other.set_peer("/job:ps/replica:0/task:1");
+  EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
+  other = hello;
+  other.set_path("rdma/soft");
+  other.add_queue_pairs("no address of a queue pair");
+  other.set_parameters(std::string(1000, '\xff'));
+  EXPECT_NE(call(other, sign(other)), grpc::StatusCode::OK);
+  other.set_parameters(std::string(1 << 20, 'x'));
+  EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::INVALID_ARGUMENT);
+  other.set_parameters(std::string(5 << 20, 'x'));
+  EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(ps->calls()->Ping(kPs, absl::Seconds(5)).ok());  // It lives.
+}
+
+TEST(UriNames, MatchesWholeNamesOnly) {
+  const std::string worker = "/job:ps/replica:0/task:1";
+  EXPECT_TRUE(UriNames({"tryst://lab/job:ps/replica:0/task:1"}, "lab", worker));
+  EXPECT_TRUE(UriNames({"x", "tryst://lab/job:ps"}, "lab", worker));
+  EXPECT_TRUE(UriNames({"tryst://lab/"}, "lab", worker));
+  EXPECT_FALSE(UriNames({"tryst://lab/job:p"}, "lab", worker));
+  EXPECT_FALSE(UriNames({"tryst://lab/job:ps/replica:0/task:11"}, "lab", worker));
+  EXPECT_FALSE(UriNames({"tryst://la"}, "lab", worker));
+  EXPECT_FALSE(UriNames({"tryst://"}, "lab", worker));
+  EXPECT_FALSE(UriNames({"tryst:/"}, "lab", worker));
+  EXPECT_FALSE(UriNames({""}, "lab", worker));
+  EXPECT_FALSE(UriNames({}, "lab", worker));
+}
+
+TEST(SecurityCheck, LoopbackMeansLoopback) {
+  SecurityOptions options;
+  options.insecure = true;
+  for (const char* address : {"127.0.0.1:1", "127.9.9.9:0", "localhost:1", "[::1]:1", "unix:/x"}) {
+    EXPECT_TRUE(Security::Check(options, address).ok()) << address;
+  }
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "127.evil.org:1", "host:1"}) {
+    EXPECT_FALSE(Security::Check(options, address).ok()) << address;
+  }
+  options.token = "0123456789abcdef";
+  EXPECT_FALSE(Security::Check(options, "127.0.0.1:1").ok());  // Two ways.
+  options.insecure = false;
+  EXPECT_TRUE(Security::Check(options, "0.0.0.0:1").ok());
+  options.token = "short";
+  EXPECT_FALSE(Security::Check(options, "0.0.0.0:1").ok());
+}
+
+}  // namespace
+}  // namespace tryst

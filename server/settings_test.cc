@@ -1,0 +1,263 @@
+// What servers are told: configuration, clusters, allow lists, .npy files.
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "server/allow_list.h"
+#include "server/cluster_spec.h"
+#include "server/config.h"
+#include "server/membership.h"
+#include "server/npy.h"
+
+namespace tryst {
+namespace {
+
+absl::StatusOr<ServerConfig> Load(const std::vector<std::string>& args,
+                                  const Environment& environment = {}) {
+  std::vector<std::string> rest;
+  return LoadConfig(args, environment, &rest);
+}
+
+TEST(Config, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/tryst.conf");
+  std::ofstream(path) << "# a comment\njob = file\n task=3\nprotocol =  grpc \n";
+  auto config = Load({"--config", path, "--task=5", "--insecure", "--max_kept_bytes", "64MiB"},
+                     {{"TRYST_JOB", "environment"}, {"TRYST_TASK", "4"}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->protocol, "grpc");
+  EXPECT_EQ(config->job, "environment");
+  EXPECT_EQ(config->task, 5);
+  EXPECT_TRUE(config->insecure);
+  EXPECT_EQ(config->max_kept_bytes, uint64_t{64} << 20);
+  config = Load({"--noinsecure"}, {{"TRYST_INSECURE", "true"}, {"TRYST_CONFIG", path}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->insecure);
+  EXPECT_EQ(config->job, "file");
+}
+
+TEST(Config, NamesWhatIsWrongAndWhere) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/bad.conf");
+  std::ofstream(path) << "job = ps\ntusk = 3\n";
+  EXPECT_NE(Load({"--config", path}).status().message().find("bad.conf:2: no setting 'tusk'"),
+            std::string::npos);
+  EXPECT_EQ(Load({"--tusk=3"}).status().message(), "no flag --tusk");
+  EXPECT_EQ(Load({"--task=many"}).status().message(), "--task is 'many', and should be number");
+  EXPECT_EQ(Load({"--task=-1"}).status().message(), "--task is '-1', and should be number");
+  EXPECT_EQ(Load({"--job"}).status().message(), "flag --job has no value");
+  EXPECT_NE(Load({}, {{"TRYST_PATIENCE", "soon"}}).status().message().find("TRYST_PATIENCE"),
+            std::string::npos);
+  EXPECT_FALSE(Load({"--landing_bytes=99999999999TiB"}).ok());
+  EXPECT_FALSE(Load({"--config=/nowhere"}).ok());
+}
+
+TEST(Config, EverySettingIsPrintedAsItIsRead) {
+  const ServerConfig defaults;
+  for (const ConfigRow& row : ConfigRows()) {
+    ServerConfig config;
+    const std::string text = PrintSetting(row, defaults);
+    EXPECT_TRUE(ParseSetting(row, text, &config).ok()) << row.name << " " << text;
+    EXPECT_EQ(PrintSetting(row, config), text) << row.name;
+    EXPECT_NE(ConfigTable().find(absl::StrCat("`", row.name, "`")), std::string::npos);
+  }
+}
+
+TEST(Config, LimitsMustAddUp) {
+  ServerConfig config;
+  EXPECT_TRUE(CheckLimits(config).ok());
+  config.memory_bytes = 2 << 20;
+  EXPECT_NE(CheckLimits(config).message().find("landing_bytes"), std::string::npos);
+  config.memory_bytes = uint64_t{3} << 30;
+  EXPECT_TRUE(CheckLimits(config).ok());
+  config.patience = config.keep_for;
+  EXPECT_FALSE(CheckLimits(config).ok());
+  config = ServerConfig();
+  config.max_held_bytes = 1;
+  config.max_held_bytes_per_step = 2;
+  EXPECT_FALSE(CheckLimits(config).ok());
+  config = ServerConfig();
+  config.cluster = "a/b";  // Would blur the names in certificates.
+  EXPECT_FALSE(CheckLimits(config).ok());
+}
+
+TEST(Cluster, FromText) {
+  auto spec = ClusterFromText("ps=a:1,b:2; worker=c:3");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->Workers().at("/job:ps/replica:0/task:1"), "b:2");
+  EXPECT_EQ(spec->Workers().size(), 3u);
+  EXPECT_FALSE(ClusterFromText("ps=a:1,,b:2").ok());
+  EXPECT_FALSE(ClusterFromText("p/s=a:1").ok());
+  EXPECT_FALSE(ClusterFromText("ps=a:1;ps=b:2").ok());
+}
+
+TEST(Cluster, FromJsonAsTensorFlowWritesIt) {
+  auto spec = ClusterFromJson(
+      R"({"cluster": {"job": [{"name": "ps", "tasks": {"0": "a:1", "5": "b:2"}}]},
+          "jobName": "ps", "taskIndex": 5, "protocol": "grpc+verbs", "defaultSessionConfig": {}})");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("ps").at(5), "b:2");
+  EXPECT_EQ(spec->job, "ps");
+  EXPECT_EQ(spec->task, 5);
+  EXPECT_EQ(spec->protocol, "grpc+verbs");
+  spec = ClusterFromJson(R"({"job": [{"name": "w", "tasks": {"0": "a:1"}}]})");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.size(), 1u);
+  EXPECT_FALSE(ClusterFromJson("{").ok());
+  EXPECT_FALSE(ClusterFromJson("{}").ok());
+}
+
+TEST(Cluster, FromTfConfig) {
+  auto spec =
+      ClusterFromTfConfig({{"TF_CONFIG", R"({"cluster": {"ps": ["a:1"], "worker": {"3": "b:2"}},
+                         "task": {"type": "worker", "index": 3}})"}});
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("worker").at(3), "b:2");
+  EXPECT_EQ(spec->job, "worker");
+  EXPECT_EQ(spec->task, 3);
+  EXPECT_FALSE(ClusterFromTfConfig({}).ok());
+  EXPECT_FALSE(ClusterFromTfConfig({{"TF_CONFIG", "[]"}}).ok());
+  EXPECT_FALSE(ClusterFromTfConfig({{"TF_CONFIG", "{}"}}).ok());
+}
+
+TEST(Cluster, FromSlurm) {
+  const Environment environment = {{"SLURM_STEP_NODELIST", "n[01-02,10],x"},
+                                   {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1(x2)"},
+                                   {"SLURM_PROCID", "3"}};
+  auto spec = ClusterFromSlurm(environment, "ps=2,worker=*", 5000);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("ps").at(1), "n01:5001");
+  EXPECT_EQ(spec->jobs.at("worker").at(0), "n02:5000");
+  EXPECT_EQ(spec->jobs.at("worker").at(3), "x:5000");
+  EXPECT_EQ(spec->job, "worker");
+  EXPECT_EQ(spec->task, 1);
+  EXPECT_FALSE(ClusterFromSlurm(environment, "ps=7", 5000).ok());
+  EXPECT_FALSE(ClusterFromSlurm(environment, "ps=2", 5000).ok());  // We have no place in it.
+  EXPECT_FALSE(ClusterFromSlurm(environment, "ps=*,worker=1", 5000).ok());
+  EXPECT_FALSE(ClusterFromSlurm({}, "ps=1", 5000).ok());
+}
+
+TEST(Cluster, Hostlists) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(*ExpandHostlist("a"), Names({"a"}));
+  EXPECT_EQ(*ExpandHostlist("r[1-2]n[08-10],b"),
+            Names({"r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10", "b"}));
+  for (const char* bad : {"", "a,", "a[", "a[1", "a[x]", "a[2-1]", "a[1-999999999]", "a[]"}) {
+    EXPECT_FALSE(ExpandHostlist(bad).ok()) << bad;
+  }
+  EXPECT_EQ(*ExpandCounts("2(x3),1"), std::vector<int>({2, 2, 2, 1}));
+  for (const char* bad : {"", "x", "2(x", "2(x0)", "-1", "2(x999999999)"}) {
+    EXPECT_FALSE(ExpandCounts(bad).ok()) << bad;
+  }
+}
+
+TEST(Cluster, FromKubernetes) {
+  auto spec = ClusterFromKubernetes({{"HOSTNAME", "my-worker-2"}}, "ps=1,my-worker=3",
+                                    "tryst.default.svc.cluster.local", 2222);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("my-worker").at(2),
+            "dns:///my-worker-2.tryst.default.svc.cluster.local:2222");
+  EXPECT_EQ(spec->job, "my-worker");
+  EXPECT_EQ(spec->task, 2);
+  EXPECT_FALSE(ClusterFromKubernetes({{"HOSTNAME", "host"}}, "ps=1", "s", 1).ok());
+  EXPECT_FALSE(ClusterFromKubernetes({{"HOSTNAME", "ps-0"}}, "ps=*", "s", 1).ok());
+  EXPECT_FALSE(ClusterFromKubernetes({{"HOSTNAME", "ps-0"}}, "ps=1", "", 1).ok());
+}
+
+TEST(AllowListTest, ConsumersByNameAndKeysByPrefix) {
+  const auto key = [](const std::string& producer, const std::string& consumer) {
+    return *TensorKey::Parse(
+        absl::StrCat(producer, "/device:CPU:0;0000000000000001;", consumer, "/device:CPU:0;e;0:0"));
+  };
+  const std::string ps = "/job:ps/replica:0/task:0";
+  const std::string worker = "/job:worker/replica:0/task:1";
+  const std::string worker11 = "/job:worker/replica:0/task:11";
+  auto list = AllowList::Parse("");
+  ASSERT_TRUE(list.ok());
+  EXPECT_TRUE(list->Check(worker, key(ps, worker)).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(list->Check(worker, key(ps, worker11))));
+  list = AllowList::Parse("/job:worker/replica:0/task:1=/job:ps;/job:eval/=/job:worker");
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_TRUE(list->Check(worker, key(ps, worker)).ok());
+  EXPECT_FALSE(list->Check(worker11, key(ps, worker11)).ok());
+  EXPECT_FALSE(list->Check(worker, key(worker11, worker)).ok());
+  const std::string eval = "/job:eval/replica:0/task:0";
+  EXPECT_TRUE(list->Check(eval, key(worker, eval)).ok());
+  EXPECT_FALSE(AllowList::Parse("x").ok());
+  EXPECT_FALSE(AllowList::Parse("/job:a=b").ok());
+}
+
+TEST(MembershipTest, WorkersComeMoveAndGo) {
+  std::vector<std::string> connected;
+  const auto connect = [&](const std::string&, const std::string& address) {
+    connected.push_back(address);
+    return std::shared_ptr<grpc::Channel>();
+  };
+  const std::string ps = "/job:ps/replica:0/task:0";
+  Membership closed(false, connect);
+  EXPECT_TRUE(closed.Set(ps, "a:1"));
+  EXPECT_FALSE(closed.Set(ps, "a:1"));
+  EXPECT_TRUE(absl::IsNotFound(closed.ChannelTo("/job:x/replica:0/task:0").status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(closed.Announce({"/job:x/replica:0/task:0", "b:1", 1})));
+  ASSERT_TRUE(closed.Announce({ps, "b:1", 7}).ok());
+  EXPECT_FALSE(closed.Set(ps, "a:1"));  // The same configuration as before.
+  ASSERT_TRUE(closed.ChannelTo(ps).ok());
+  EXPECT_EQ(connected, std::vector<std::string>({"b:1"}));
+  closed.Leave(ps, 6);  // An earlier life.
+  EXPECT_EQ(closed.Members()[0].incarnation, 7u);
+  closed.Leave(ps, 7);
+  ASSERT_TRUE(closed.ChannelTo(ps).ok());
+  EXPECT_EQ(connected.back(), "a:1");
+  closed.Remove(ps);
+  EXPECT_FALSE(closed.Admits(ps));
+
+  Membership open(true, connect);
+  EXPECT_TRUE(absl::IsUnavailable(open.ChannelTo(ps).status()));
+  EXPECT_TRUE(open.Hear({ps, "c:1", 0}));
+  EXPECT_FALSE(open.Hear({ps, "evil:1", 0}));  // Known already.
+  ASSERT_TRUE(open.Announce({ps, "d:1", 8}).ok());
+  ASSERT_TRUE(open.ChannelTo(ps).ok());
+  EXPECT_EQ(connected.back(), "d:1");
+  open.Leave(ps, 8);
+  EXPECT_TRUE(absl::IsUnavailable(open.ChannelTo(ps).status()));
+  EXPECT_FALSE(open.Admits("no worker"));
+  EXPECT_TRUE(absl::IsInvalidArgument(open.Announce({"no worker", "x:1", 1})));
+}
+
+TEST(Npy, RoundTripsAndRefusesGarbage) {
+  Tensor tensor = *Tensor::Allocate(DType::kInt16, TensorShape({2, 3}));
+  for (int i = 0; i < 6; ++i)
+    static_cast<int16_t*>(tensor.mutable_data())[i] = static_cast<int16_t>(i);
+  const std::string text = *PrintNpy(tensor);
+  EXPECT_EQ(text.size(), 128u + 12u);
+  auto back = ParseNpy(text);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->shape(), tensor.shape());
+  EXPECT_EQ(back->dtype(), DType::kInt16);
+  EXPECT_EQ(back->data_as<int16_t>()[5], 5);
+  for (DType dtype : {DType::kFloat, DType::kBool, DType::kComplex128, DType::kUint64}) {
+    for (const TensorShape& shape : {TensorShape(), TensorShape({3}), TensorShape({0, 2})}) {
+      back = ParseNpy(*PrintNpy(*Tensor::Allocate(dtype, shape)));
+      ASSERT_TRUE(back.ok()) << back.status();
+      EXPECT_EQ(back->dtype(), dtype);
+      EXPECT_EQ(back->shape(), shape);
+    }
+  }
+  for (size_t cut = 0; cut < text.size(); ++cut) {
+    EXPECT_FALSE(ParseNpy(absl::string_view(text).substr(0, cut)).ok()) << cut;
+  }
+  EXPECT_FALSE(ParseNpy(text + "x").ok());
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    return ParseNpy(changed).ok();
+  };
+  EXPECT_FALSE(with("False", "True "));
+  EXPECT_FALSE(with("<i2", ">i2"));
+  EXPECT_FALSE(with("(2, 3", "(2,-3"));
+  EXPECT_FALSE(with("(2, 3, )", "(9999999"));
+  EXPECT_FALSE(PrintNpy(*Tensor::FromStrings({"x"}, TensorShape({1}))).ok());
+}
+
+}  // namespace
+}  // namespace tryst
