@@ -50,7 +50,7 @@ gtest() { # PROGRAM SECONDS: one result for each of its tests.
       "[       OK ] "*) finish_test PASS "" ;;
       "[  SKIPPED ] "*) finish_test SKIP ": $why" ;;
       "[  FAILED  ] "*) finish_test FAIL "" ;;
-      "[----------]"* | "[==========]"* | "[  PASSED  ]"* | "" | "Note: "* | "Running main"*) ;;
+      "(exit code 0)" | "[----------]"* | "[==========]"* | "[  PASSED  ]"* | "" | "Note: "* | "Running main"*) ;;
       *)
         why=$line
         echo "  | $line"
@@ -104,7 +104,7 @@ figure() { # ROUNDS write_bw|write_lat BYTES COUNT
   [[ -s ours.txt && -s theirs.txt ]]
 }
 compare() { # OURS THEIRS
-  awk -v a="$1" -v b="$2" 'BEGIN { printf "%s and %s (%s)", a, b, b + 0 > 0 ? sprintf("%.3f", a / b) : "none" }'
+  awk -v a="$1" -v b="$2" 'BEGIN { printf("%s and %s (%s)", a, b, ((b + 0 > 0) ? sprintf("%.3f", a / b) : "none")) }'
 }
 export -f figure perftest ours median compare
 export setup a b programs
