@@ -76,9 +76,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int i = 0; i < tensor.ndim; ++i) elements *= static_cast<uint64_t>(shape[i]);
     Check(static_cast<uint64_t>(imported->shape().elements()) == elements);
     Check(imported->bytes() == elements * tryst::DTypeBytes(imported->dtype()));
-    Check(static_cast<const char*>(imported->data()) ==
-              static_cast<char*>(tensor.data) + tensor.byte_offset ||
-          imported->bytes() == 0);
+    // As numbers: the offset need not stay inside of `memory`, nothing is read.
+    Check(reinterpret_cast<uintptr_t>(imported->data()) ==
+          reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
     // There and back.
     absl::StatusOr<DLManagedTensorVersioned*> exported = tryst::ToDLPack(*imported);
     Check(exported.ok());

@@ -89,7 +89,7 @@ struct World {
     LocalRendezvous::Options options;
     options.shards = 1;
     options.check_immutable = true;
-    options.between_locks = [this](const char*, uint64_t) {
+    options.between_locks = [this, alive = alive](const char*, uint64_t) {
       if (stop) stop();
     };
     rendezvous = std::make_unique<LocalRendezvous>(options, &alarms);
@@ -132,6 +132,7 @@ struct World {
 
   const TensorKey key = LocalKey("e");
   std::function<void()> stop;
+  std::shared_ptr<int> alive = std::make_shared<int>();  // Shared with the table itself.
   Cancellation cancellation;
   VirtualAlarms alarms;
   Deadline deadline;
@@ -189,6 +190,8 @@ void World::Check() {
   ASSERT_EQ(after.held_bytes, 0);
   ASSERT_EQ(after.changed_after_send, 0);
   ASSERT_EQ(alarms.size(), 0u) << "no alarm is forgotten";
+  rendezvous.reset();
+  ASSERT_EQ(alive.use_count(), 1) << "a hold was not dropped: the table lives on";
   if (sends.size() == 2 && Before(sends[0], sends[1]) && delivered[1] != 0) {
     ASSERT_EQ(delivered[0], 1) << "first sent, first received";
   }
