@@ -300,6 +300,7 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     serve_options.self_incarnation = options_.incarnation;
     serve_options.eager_bytes = options_.eager_bytes;
     serve_options.stripe_bytes = options_.stripe_bytes;
+    serve_options.write_bytes = options_.write_bytes;
     serve_options.retain_ms = options_.retain_ms;
     if (++next_session_ == 0) ++next_session_;
     serving_.push_back(std::make_unique<ServeChannel>(

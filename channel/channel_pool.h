@@ -40,6 +40,7 @@ struct ChannelPoolOptions {
   LinkOptions link;
   uint64_t eager_bytes = 8192;
   uint64_t stripe_bytes = 1 << 20;
+  uint64_t write_bytes = 16 << 20;
   uint64_t landing_bytes = 256 << 10;
   uint64_t landing_cap_bytes = 1 << 30;  // Per NIC.
   uint32_t completion_depth = 16384;     // Per NIC: bounds how many links it carries.

@@ -402,6 +402,7 @@ absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
   op->meta = *meta;
   op->meta_flags = record.flags;
   op->state = FetchState::kParts;
+  op->parts_since_ns = now_ns();
   return op->parts_seen >= op->meta.stripes ? TakeLanded(op) : absl::OkStatus();
 }
 

@@ -163,6 +163,13 @@ void FetchChannel::OnHeartbeat() {
     return link_->Break(absl::UnavailableError(
         absl::StrCat(options_.peer, " has been silent for ", silent_ms, " ms")));
   }
+  // The word of a tensor is here and parts of it are not: that lane is stuck.
+  for (const FetchOp* op : slots_) {
+    if (op == nullptr || op->state != FetchState::kParts) continue;
+    if (now_ns() - op->parts_since_ns < options_.link.stall_ms * 1'000'000) continue;
+    return link_->Break(absl::UnavailableError(absl::StrCat(
+        "parts of a tensor are missing on a queue pair since ", options_.link.stall_ms, " ms")));
+  }
   if (silent_ms >= options_.heartbeat_ms / 2) {
     ping_due_ = true;
     link_->FlushSoon();

@@ -66,10 +66,11 @@ class FetchOp final : public PollerTimer {
   bool send_request = false;  // A request, or the second one, is to be sent.
   bool send_cancel = false;
   bool in_send_line = false;
-  bool asked_before = false;  // In an epoch that broke: the next request is a replay.
-  bool reported = false;      // `done` has its result, although the slot is not free yet.
-  bool delivered = false;     // `done` has run.
-  bool retried = false;       // The digest was wrong once.
+  bool asked_before = false;   // In an epoch that broke: the next request is a replay.
+  bool reported = false;       // `done` has its result, although the slot is not free yet.
+  bool delivered = false;      // `done` has run.
+  bool retried = false;        // The digest was wrong once.
+  int64_t parts_since_ns = 0;  // kParts: since when.
   uint16_t parts_seen = 0;
   uint32_t lanes_seen = 0;  // Bits: the queue pairs on which a part came.
   absl::Status end_status;  // kLeaving, kFenced with `ending`: what to report.

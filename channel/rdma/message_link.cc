@@ -16,6 +16,9 @@ namespace {
 // under them, which also ends every access.
 constexpr int64_t kDrainNs = 5'000'000'000;
 
+// From this size on every write is signaled, so that slow is told from stuck.
+constexpr uint64_t kLargeWriteBytes = 1 << 20;
+
 // Works of lane 0 that Write() leaves for the message and the ack of the same turn.
 constexpr uint32_t kReservedWorks = 3;
 
@@ -51,6 +54,7 @@ MessageLink::~MessageLink() {
   if (memory_ != nullptr) munmap(memory_, memory_bytes_);
   hub_->poller()->ForgetFlush(this);
   hub_->poller()->CancelTimer(this);
+  hub_->poller()->CancelTimer(&stall_timer_);
 }
 
 // What the peer may have under way to us on one queue pair, as a sum: its messages and
@@ -199,7 +203,7 @@ uint32_t MessageLink::WriteRoom(size_t index) const {
 uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32_t key,
                             bool immediate, uint16_t slot, uint16_t generation) {
   SendWork work;
-  work.signaled = false;
+  work.signaled = from.bytes >= kLargeWriteBytes;
   work.op = immediate ? SendOp::kWriteWithImmediate : SendOp::kWrite;
   work.immediate = immediate ? wire::EncodeTensorImmediate(slot, generation) : 0;
   work.remote_address = to;
@@ -213,7 +217,8 @@ uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32
 // signaled: whenever the queue is full there is one to come.
 void MessageLink::AddWork(Lane* lane, SendWork work, const Entry& entry) {
   work.id = ++lane->queued;
-  work.signaled = work.signaled || ++lane->unsignaled >= options_.send_depth / 4;
+  ++lane->unsignaled;
+  work.signaled = work.signaled || lane->unsignaled >= options_.send_depth / 4;
   if (work.signaled) lane->unsignaled = 0;
   lane->works.push_back(work);
   lane->entries.push_back(entry);
@@ -270,6 +275,17 @@ void MessageLink::OnTimer() {
   FlushSoon();
 }
 
+void MessageLink::OnStallTimer() {
+  if (broken_) return;
+  const bool waits = std::any_of(lanes_.begin(), lanes_.end(),
+                                 [](const Lane& lane) { return lane.done < lane.last_signaled; });
+  if (!waits) return;  // The next post sets the timer again.
+  const int64_t due_ns = progress_ns_ + options_.stall_ms * 1'000'000;
+  if (hub_->poller()->now_ns() < due_ns) return hub_->poller()->SetTimer(&stall_timer_, due_ns);
+  Break(
+      absl::UnavailableError(absl::StrCat("no work has completed for ", options_.stall_ms, " ms")));
+}
+
 void MessageLink::Flush() {
   if (broken_) {
     if (draining_) CheckDrained();
@@ -318,6 +334,13 @@ absl::Status MessageLink::PostSends(Lane* lane) {
     lane->unsignaled = 0;
     lane->has_payload = false;
   }
+  for (const SendWork& work : lane->works) {
+    if (work.signaled) lane->last_signaled = work.id;
+  }
+  if (!stall_timer_.is_set()) {
+    progress_ns_ = hub_->poller()->now_ns();
+    hub_->poller()->SetTimer(&stall_timer_, progress_ns_ + options_.stall_ms * 1'000'000);
+  }
   const absl::Status posted = lane->queue_pair->PostSend(lane->works);
   lane->works.clear();
   lane->entries.clear();
@@ -342,6 +365,7 @@ void MessageLink::OnCompletion(const Completion& completion) {
       OnArrival(i, completion.immediate);
     } else {
       lane.done = std::max(lane.done, completion.id);
+      progress_ns_ = hub_->poller()->now_ns();
       owner_->OnWritesDone();
     }
     break;

@@ -22,6 +22,7 @@ struct LinkOptions {
   uint32_t message_bytes = 8192;  // Of one: the largest tensor that travels inside is a bit less.
   uint32_t queue_pairs = 1;
   uint32_t send_depth = 128;
+  int64_t stall_ms = 10'000;    // A link on which no work completes for so long is broken.
   int64_t ack_delay_us = 1000;  // How long an ack may wait for a message to ride on.
   bool digests = true;
   uint8_t ack_timeout = 14;  // Of the queue pairs: see QueuePairOptions.
@@ -116,8 +117,9 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
     std::vector<SendWork> works;
     std::vector<Entry> entries;
     uint32_t unsignaled = 0;
-    bool has_payload = false;    // Among `works`: somebody waits for its completion.
-    uint64_t queued = 0;         // Works ever added; their ids count from 1.
+    bool has_payload = false;  // Among `works`: somebody waits for its completion.
+    uint64_t queued = 0;       // Works ever added; their ids count from 1.
+    uint64_t last_signaled = 0;
     uint64_t done = 0;           // Of those, completed.
     uint32_t receives_owed = 0;  // Taken by arrivals, to be posted again.
   };
@@ -130,6 +132,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   absl::Status OnAckPage();
   absl::Status SetPeerConsumed(uint32_t consumed);
   void OnTimer() override;  // The ack has waited long enough.
+  void OnStallTimer();
   void NoteAckOwed();
   void AddAck();
   void FinishMessage();
@@ -170,6 +173,13 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   bool message_open_ = false;
   wire::MessageWriter writer_;
   uint32_t accepts_owed_ = 0;
+  struct StallTimer final : PollerTimer {
+    explicit StallTimer(MessageLink* link) : link(link) {}
+    void OnTimer() override { link->OnStallTimer(); }
+    MessageLink* const link;
+  };
+  StallTimer stall_timer_{this};
+  int64_t progress_ns_ = 0;  // When a work of ours last completed.
   uint64_t ack_ticket_ = 0;  // Of the last ack sent: one at a time is under way.
   bool ack_due_ = false;
   int64_t last_heard_ns_ = 0;

@@ -129,6 +129,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
                        << consumer_ << " (epoch " << epoch_ << "): " << why.message();
   }
   gone_line_.clear();
+  gone_after_.clear();
   pong_due_ = false;
   for (ServeOp* op : ready_line_) op->in_ready_line = false;
   ready_line_.clear();
@@ -137,6 +138,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
 void ServeChannel::OnDrained() {
   link_.reset();
   lingering_.clear();  // Nobody reads them any more.
+  gone_after_.clear();
   for (ServeOp& op : ops_) op.source.tickets.fill(0);
   if (next_hello_) {
     std::pair<Hello, HelloDone> next = *std::move(next_hello_);
@@ -228,6 +230,9 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
   const bool same = op->request.generation == request.generation;
   const bool newer = IsNewer(request.generation, op->request.generation);
   const bool again = (record.flags & (wire::kReplay | wire::kRetry)) != 0;
+  // What was asked for in an earlier epoch, and not again in this one before the slot is used
+  // anew, the consumer has given up: the word of that was lost with the earlier connection.
+  const bool given_up = newer && op->replayed_epoch != static_cast<uint32_t>(epoch_);
   op->replayed_epoch = static_cast<uint32_t>(epoch_);
   switch (op->state) {
     case ServeState::kFree:
@@ -235,11 +240,26 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       return absl::OkStatus();
     case ServeState::kTaking:
     case ServeState::kReady:
+      if (given_up && op->state == ServeState::kTaking) {
+        CancelTake(op, false);
+        op->next_request = std::move(request);
+        return absl::OkStatus();
+      }
+      if (given_up) {
+        Release(op);
+        StartTake(op, std::move(request));
+        return absl::OkStatus();
+      }
       if (!same || !again) break;
       op->request = std::move(request);  // Its destination may be another one now.
       if (op->state == ServeState::kReady) MakeReady(op);
       return absl::OkStatus();
     case ServeState::kNeedsDestination:
+      if (given_up) {
+        Release(op);
+        StartTake(op, std::move(request));
+        return absl::OkStatus();
+      }
       if (!same) break;
       op->request = std::move(request);
       MakeReady(op);
@@ -256,7 +276,8 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       StartTake(op, std::move(request));
       return absl::OkStatus();
     case ServeState::kCancelling:
-      if (!newer || op->next_request) break;
+      if (!newer) break;
+      if (op->next_request && !given_up && !again) break;
       op->next_request = std::move(request);
       return absl::OkStatus();
   }
@@ -277,9 +298,17 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
     op->answer_gone = true;
     return absl::OkStatus();
   }
-  if (op->state != ServeState::kFree && op->request.generation == record.generation) Release(op);
-  // Every cancel is answered, also one that came too late.
-  gone_line_.emplace_back(record.slot, record.generation);
+  const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
+  // Every cancel is answered, also one that came too late. But not before the NIC is done
+  // with writes that no LANDED tells of: on another queue pair they could come after it.
+  if (ours && op->state == ServeState::kReady && link_->queue_pairs() > 1 &&
+      op->source.region != nullptr) {
+    gone_after_.push_back({record.slot, record.generation, op->source.tickets});
+  } else {
+    gone_line_.emplace_back(record.slot, record.generation);
+  }
+  if (ours) Release(op);
+  OnWritesDone();
   return absl::OkStatus();
 }
 
@@ -303,13 +332,19 @@ void ServeChannel::OnAccepted() {
   }
 }
 
+bool ServeChannel::AllDone(const LaneTickets& tickets) const {
+  for (size_t lane = 0; lane < link_->queue_pairs(); ++lane) {
+    if (!link_->WriteDone(lane, tickets[lane])) return false;
+  }
+  return true;
+}
+
 void ServeChannel::OnWritesDone() {
-  while (!lingering_.empty()) {
-    const ServeSource& source = lingering_.front();
-    for (size_t lane = 0; lane < link_->queue_pairs(); ++lane) {
-      if (!link_->WriteDone(lane, source.tickets[lane])) return;
-    }
-    lingering_.pop_front();
+  while (!lingering_.empty() && AllDone(lingering_.front().tickets)) lingering_.pop_front();
+  while (!gone_after_.empty() && AllDone(gone_after_.front().tickets)) {
+    gone_line_.emplace_back(gone_after_.front().slot, gone_after_.front().generation);
+    gone_after_.pop_front();
+    link_->FlushSoon();
   }
 }
 
@@ -357,6 +392,7 @@ void ServeChannel::OnTaken(ServeOp* op) {
 
 void ServeChannel::MakeReady(ServeOp* op) {
   op->state = ServeState::kReady;
+  op->source.written.fill(0);
   // Not before the consumer has asked for it in this epoch: until then it may have given it
   // up, and an answer that crosses its replay would be asked for, and sent, twice.
   if (link_ == nullptr || link_->broken() || op->replayed_epoch != static_cast<uint32_t>(epoch_)) {
@@ -498,60 +534,79 @@ bool ServeChannel::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta
   return true;
 }
 
+// Writes what there is room for; true when all of it and the word that follows are out.
 bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
+  const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
+  if (!prepared.ok()) {
+    op->status = prepared;
+    return SendFailed(op);
+  }
   const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
   const uint64_t part_bytes = (meta.bytes + lanes - 1) / lanes;
-  const uint64_t work_bytes = hub_->nic()->limits().max_message_bytes;
-  const uint64_t works = (part_bytes + work_bytes - 1) / work_bytes;
-  for (size_t lane = 0; lane < lanes; ++lane) {
-    if (link_->WriteRoom(lane) < works) return false;
+  const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);
+  const bool bare = IsBare(*op, meta);
+  bool all = true;
+  for (size_t lane = 0; lane < parts; ++lane) {
+    const uint64_t begin = lane * part_bytes;
+    all &= WritePart(op, lane, begin, std::min(begin + part_bytes, meta.bytes), bare || parts > 1);
   }
-  // The word that follows the bytes must fit as well.
-  wire::MessageWriter* writer = link_->message();
-  if (writer != nullptr && !writer->HasRoom(wire::MetaSize(meta.rank))) {
-    writer = link_->NextMessage();
-  }
-  if (writer == nullptr) return false;
-  if (op->source.region == nullptr) {
-    auto region = hub_->nic()->RegisterRegion(const_cast<void*>(payload), meta.bytes, kLocalOnly);
-    if (!region.ok()) {
-      op->status = region.status();
-      return SendFailed(op);
-    }
-    op->source.region = *std::move(region);
-  }
-  if (digests_ && !op->has_digest) {
-    op->digest = Crc32c(0, payload, meta.bytes);
-    op->has_digest = true;
-  }
-  const ServeRequest& request = op->request;
-  // The immediate alone says it all when the consumer knows the shape.
-  const bool bare = !digests_ && link_->queue_pairs() == 1 && request.body.rank == meta.rank &&
-                    (request.flags & wire::kHasShape) != 0 && request.body.dtype == meta.dtype &&
-                    request.body.destination_bytes == meta.bytes &&
-                    std::equal(meta.dims, meta.dims + meta.rank, request.body.dims);
-  const bool count_parts = lanes > 1;
-  for (size_t lane = 0; lane < lanes; ++lane) {
-    const uint64_t end = std::min((lane + 1) * part_bytes, meta.bytes);
-    for (uint64_t at = lane * part_bytes; at < end; at += work_bytes) {
-      const uint64_t bytes = std::min(work_bytes, end - at);
-      const bool last = at + bytes == end;
-      op->source.tickets[lane] = link_->Write(
-          lane, Entry{op->source.region->address() + at, bytes, op->source.region->local_key()},
-          request.body.destination_address + at, request.body.destination_key,
-          last && (bare || count_parts), op->slot, request.generation);
-    }
-  }
+  if (!all) return false;
   if (!bare) {
     wire::Record record = Word(*op, wire::RecordType::kLanded);
-    meta.stripes = count_parts ? static_cast<uint16_t>(lanes) : 0;
+    meta.stripes = parts > 1 ? static_cast<uint16_t>(parts) : 0;
     meta.digest = op->digest;
     if (digests_) record.flags |= wire::kHasDigest;
-    TRYST_CHECK(writer->AddMeta(record, meta));
+    wire::MessageWriter* writer = link_->message();
+    if (writer == nullptr) return false;
+    if (!writer->AddMeta(record, meta)) {
+      writer = link_->NextMessage();
+      if (writer == nullptr || !writer->AddMeta(record, meta)) return false;
+    }
   }
   ++counters_.direct;
   counters_.bytes += meta.bytes;
   op->state = ServeState::kSent;
+  return true;
+}
+
+absl::Status ServeChannel::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
+  if (op->source.region == nullptr) {
+    auto region = hub_->nic()->RegisterRegion(const_cast<void*>(payload), bytes, kLocalOnly);
+    if (!region.ok()) return region.status();
+    op->source.region = *std::move(region);
+  }
+  if (digests_ && !op->has_digest) {
+    op->digest = Crc32c(0, payload, bytes);
+    op->has_digest = true;
+  }
+  return absl::OkStatus();
+}
+
+// The immediate alone says it all when the consumer knows the shape.
+bool ServeChannel::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
+  const wire::RequestBody& body = op.request.body;
+  return !digests_ && link_->queue_pairs() == 1 && (op.request.flags & wire::kHasShape) != 0 &&
+         body.dtype == meta.dtype && body.rank == meta.rank &&
+         body.destination_bytes == meta.bytes &&
+         std::equal(meta.dims, meta.dims + meta.rank, body.dims);
+}
+
+// [begin, end) of the payload on one queue pair, from where it stopped last time.
+bool ServeChannel::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
+                             bool immediate) {
+  const uint64_t work_bytes =
+      std::min(hub_->nic()->limits().max_message_bytes, options_.write_bytes);
+  ServeSource& source = op->source;
+  while (begin + source.written[lane] < end) {
+    if (link_->WriteRoom(lane) == 0) return false;
+    const uint64_t at = begin + source.written[lane];
+    const uint64_t bytes = std::min(work_bytes, end - at);
+    source.tickets[lane] =
+        link_->Write(lane, Entry{source.region->address() + at, bytes, source.region->local_key()},
+                     op->request.body.destination_address + at, op->request.body.destination_key,
+                     immediate && at + bytes == end, op->slot, op->request.generation);
+    source.written[lane] += bytes;
+  }
   return true;
 }
 

@@ -25,6 +25,7 @@ struct ServeChannelOptions {
   uint64_t self_incarnation = 0;
   uint64_t eager_bytes = 8192;      // Up to this a tensor travels inside the message, if it fits.
   uint64_t stripe_bytes = 1 << 20;  // From this on a tensor uses every queue pair.
+  uint64_t write_bytes = 16 << 20;  // The most that one work writes: completions show motion.
   int64_t retain_ms = 60'000;       // How long a consumer whose link broke may take to return.
 };
 
@@ -97,6 +98,10 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
   bool SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload);
   bool SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload);
   bool SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta);
+  absl::Status PrepareSource(ServeOp* op, const void* payload, uint64_t bytes);
+  bool IsBare(const ServeOp& op, const wire::TensorMeta& meta) const;
+  bool WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end, bool immediate);
+  bool AllDone(const LaneTickets& tickets) const;
   wire::Record Word(const ServeOp& op, wire::RecordType type) const;
 
   // Constant after construction.
@@ -119,6 +124,12 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
   std::deque<ServeOp> ops_;                                 // By slot.
   std::deque<ServeOp*> ready_line_;
   std::vector<std::pair<uint16_t, uint16_t>> gone_line_;  // Slot, generation.
+  struct GoneAfter {
+    uint16_t slot;
+    uint16_t generation;
+    LaneTickets tickets;
+  };
+  std::deque<GoneAfter> gone_after_;   // GONE waits for writes on several queue pairs.
   std::deque<ServeSource> lingering_;  // Accepted, but the NIC may still read them.
   ServeCounters counters_;
 };

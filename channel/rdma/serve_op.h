@@ -29,13 +29,15 @@ inline constexpr size_t kServeStateCount = static_cast<size_t>(ServeState::kCanc
 const char* ServeStateName(ServeState state);
 
 inline constexpr size_t kMaxLanes = 8;
+using LaneTickets = std::array<uint64_t, kMaxLanes>;
 
 // What the NIC reads while it sends a tensor.
 struct ServeSource {
   Tensor tensor;
   std::string encoded;                        // A string tensor's bytes.
   std::unique_ptr<Region> region;             // Over one of the two.
-  std::array<uint64_t, kMaxLanes> tickets{};  // The last write on each queue pair.
+  LaneTickets tickets{};                      // The last write on each queue pair.
+  std::array<uint64_t, kMaxLanes> written{};  // How much of its part is on its way.
 };
 
 struct ServeRequest {

@@ -34,6 +34,7 @@ void MakeSmall(ChannelPoolOptions* pool) {
   pool->link.slots = 2;
   pool->link.ring_slots = 2;
   pool->link.send_depth = 16;
+  pool->write_bytes = 4096;
 }
 
 INSTANTIATE_TEST_SUITE_P(

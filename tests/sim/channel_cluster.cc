@@ -223,6 +223,7 @@ Cluster::Cluster(const ChannelClusterOptions& options)
   pool_options_.link.ack_timeout = 12;
   pool_options_.link.retry_count = 3;
   pool_options_.stripe_bytes = 32 << 10;
+  pool_options_.write_bytes = Chance(30) ? 8 << 10 : 16 << 20;
   pool_options_.landing_bytes = Chance(50) ? 16 << 10 : 256 << 10;
   pool_options_.landing_cap_bytes = Chance(30) ? 768 << 10 : 16 << 20;
   pool_options_.eager_bytes = Chance(30) ? 64 : 8192;
