@@ -61,10 +61,11 @@ class TestSummaryTest(unittest.TestCase):
     def test_what_does_not_build_fails(self):
         lines = self.summarise([
             {"id": {"targetCompleted": {"label": "//a:lib"}}, "completed": {}},
+            {"id": {"targetCompleted": {"label": "//a:lib"}}, "aborted": {}},
             {"id": {"targetCompleted": {"label": "//a:bad"}}, "aborted": {"reason": "ANALYSIS_FAILURE"}},
             {"id": {"pattern": {"pattern": ["//gone/..."]}}, "aborted": {"reason": "LOADING_FAILURE"}},
         ], "--exit=1")
-        self.assertEqual(lines, ["FAILED  //a:lib did not build", "FAILED  //a:bad: analysis failure",
+        self.assertEqual(lines, ["FAILED  //a:lib: did not build", "FAILED  //a:bad: analysis failure",
                                  "FAILED  //gone/...: loading failure", "0 passed, 3 failed, 0 skipped"])
 
     def test_what_this_machine_lacks(self):

@@ -166,6 +166,11 @@ def system_repositories():
         modules = {":benchmark": "benchmark"},
     )
     pkg_config_repository(
+        name = "openssl",
+        debian = "libssl-dev",
+        modules = {":ssl": "libssl libcrypto"},
+    )
+    pkg_config_repository(
         name = "rdma_core",
         debian = "libibverbs-dev librdmacm-dev",
         modules = {
