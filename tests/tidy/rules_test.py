@@ -164,7 +164,10 @@ class RulesTest(unittest.TestCase):
 
     def test_forbidden_code_has_its_places(self):
         self.expect(rules.forbidden_code,
-                    {"base/mutex.h": "std::mutex mu;\n", "verbs/nic_test.cc": "auto t = time(nullptr);\n",
+                    {"base/mutex.h": "std::mutex mu;\n",
+                     "verbs/soft/BUILD": 'cc_test(name = "a_test", srcs = ["a_test.cc"])\n'
+                                         'cc_library(name = "world", testonly = True, srcs = ["world.cc"])\n',
+                     "verbs/soft/a_test.cc": "auto t = time(nullptr);\n", "verbs/soft/world.cc": "throw 1;\n",
                      "verbs/nic.cc": "if (p == nullptr) throw std::bad_alloc();\nstatic_assert(true);\n"})
 
     def test_machine_paths(self):

@@ -19,7 +19,8 @@ NOT_EDGES = ("name", "visibility", "default_visibility", "packages", "tags")
 class Target:
     """One rule of a BUILD file, with every string that it mentions."""
 
-    def __init__(self, package, kind, name, line, build, strings):
+    def __init__(self, package, kind, name, line, build, strings, for_tests):
+        self.for_tests = for_tests
         self.package = package
         self.kind = kind
         self.name = name
@@ -98,6 +99,12 @@ class Tree:
                 found.extend(self._parse(build))
         return found
 
+    @functools.lru_cache(maxsize=None)
+    def test_files(self):
+        """What only tests are built from."""
+        return ({f for t in self.targets() if t.for_tests for f in t.files} -
+                {f for t in self.targets() if not t.for_tests for f in t.files})
+
     def _parse(self, build):
         package = os.path.dirname(build)
         for statement in ast.parse(self.read(build), build).body:  # Starlark is Python here.
@@ -108,7 +115,8 @@ class Tree:
                 name = (self._strings(package, keywords.get("name"), variables) or [""])[0]
                 nodes = list(call.args) + [v for k, v in keywords.items() if k not in NOT_EDGES]
                 strings = [s for node in nodes for s in self._strings(package, node, variables)]
-                yield Target(package, call.func.id, name, call.lineno, build, strings)
+                for_tests = call.func.id.endswith("_test") or getattr(keywords.get("testonly"), "value", False)
+                yield Target(package, call.func.id, name, call.lineno, build, strings, for_tests)
 
     def _strings(self, package, node, variables):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "glob":
