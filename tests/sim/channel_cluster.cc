@@ -16,8 +16,8 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// How long after the load and the faults everything may take to come to rest.
-constexpr int64_t kRestNs = 120'000 * kMs;
+// How long after the load and the faults everything that can be had may take to come.
+constexpr int64_t kRestNs = 30'000 * kMs;
 // By how much a fetch whose memory is the caller's may miss its deadline: the time to
 // notice a silent peer and to drain the queue pair that could write it.
 constexpr int64_t kFenceNs = 8'000 * kMs;
@@ -548,15 +548,17 @@ void Cluster::Finish() {
     world_.SetPort(place, 1, true);
   }
   RunUntil(world_.NowNs() + 100 * kMs);
-  // For each edge of a living producer as many tensors as could still be waited for.
-  for (Fetch& fetch : fetches_) {
-    if (fetch.ends != 0) continue;
-    Worker* producer = workers_[fetch.producer].get();
-    if (producer == nullptr || producer->incarnation != fetch.producer_incarnation) continue;
-    Send(fetch.producer, fetch.consumer, fetch.edge);
+  // For each edge of a living producer as many tensors as are still waited for; and once
+  // more, because a fetch that ends early may have taken one along.
+  for (int round = 0; round < 4 && open_ > 0; ++round) {
+    for (Fetch& fetch : fetches_) {
+      if (fetch.ends != 0) continue;
+      Worker* producer = workers_[fetch.producer].get();
+      if (producer->incarnation != fetch.producer_incarnation) continue;
+      Send(fetch.producer, fetch.consumer, fetch.edge);
+    }
+    RunUntil(world_.NowNs() + kRestNs);
   }
-  // A fetch of a dead incarnation whose consumer never reached it ends when it is refused.
-  RunUntil(world_.NowNs() + kRestNs);
   for (Fetch& fetch : fetches_) {
     if (fetch.ends != 0) continue;
     Worker* producer = workers_[fetch.producer].get();
