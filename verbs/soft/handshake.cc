@@ -27,6 +27,7 @@ std::string EncodeSoftAddress(const SoftAddress& address) {
   StoreLittle32(fixed, kAddressMagic);
   fixed[4] = kVersion;
   fixed[5] = address.sockets;
+  fixed[6] = address.tls ? 1 : 0;
   StoreLittle32(fixed + 8, address.number);
   memcpy(fixed + 12, address.token.data(), address.token.size());
   return std::string(reinterpret_cast<const char*>(fixed), sizeof(fixed)) + address.listener;
@@ -37,12 +38,13 @@ absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes) {
     return absl::InvalidArgumentError("not the address of a soft queue pair: wrong length");
   }
   const uint8_t* in = reinterpret_cast<const uint8_t*>(bytes.data());
-  if (LoadLittle32(in) != kAddressMagic || in[4] != kVersion || in[5] == 0 || in[6] != 0 ||
+  if (LoadLittle32(in) != kAddressMagic || in[4] != kVersion || in[5] == 0 || in[6] > 1 ||
       in[7] != 0) {
     return absl::InvalidArgumentError("not the address of a soft queue pair of this version");
   }
   SoftAddress address;
   address.sockets = in[5];
+  address.tls = in[6] == 1;
   address.number = LoadLittle32(in + 8);
   memcpy(address.token.data(), in + 12, address.token.size());
   address.listener = std::string(bytes.substr(kAddressFixedBytes));

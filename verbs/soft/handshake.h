@@ -22,6 +22,7 @@ struct SoftAddress {
   Token token = {};
   uint32_t number = 0;
   uint8_t sockets = 1;
+  bool tls = false;
   std::string listener;  // As SocketAddress::Parse() takes it.
 };
 std::string EncodeSoftAddress(const SoftAddress& address);

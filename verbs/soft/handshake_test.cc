@@ -12,6 +12,7 @@ SoftAddress SomeAddress() {
   for (size_t i = 0; i < address.token.size(); ++i) address.token[i] = static_cast<uint8_t>(i + 1);
   address.number = 0xdeadbeef;
   address.sockets = 3;
+  address.tls = true;
   address.listener = "[::1]:1234";
   return address;
 }
@@ -22,6 +23,7 @@ TEST(HandshakeTest, AddressComesBackAsItWas) {
   EXPECT_EQ(address->token, SomeAddress().token);
   EXPECT_EQ(address->number, 0xdeadbeef);
   EXPECT_EQ(address->sockets, 3);
+  EXPECT_TRUE(address->tls);
   EXPECT_EQ(address->listener, "[::1]:1234");
 }
 
@@ -32,7 +34,7 @@ TEST(HandshakeTest, WhatIsNoAddressIsRefused) {
   EXPECT_FALSE(DecodeSoftAddress(good + std::string(200, 'x')).ok());
   for (size_t i : {0, 4, 6, 7}) {
     std::string bad = good;
-    bad[i] = static_cast<char>(bad[i] ^ 1);
+    bad[i] = static_cast<char>(bad[i] ^ 2);
     EXPECT_FALSE(DecodeSoftAddress(bad).ok()) << "byte " << i;
   }
   std::string no_sockets = good;

@@ -230,7 +230,7 @@ void SoftCompletionQueue::AddLane(SoftLane* lane) {
   lanes_.push_back(lane);
   lane_by_id_[lane->id] = lane;
   lane->watched_for_room = lane->state == SoftLane::State::kDialling;
-  Watch(lane->fd.get(), lane->watched_for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id,
+  Watch(lane->stream.fd(), lane->watched_for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id,
         EPOLL_CTL_ADD);
   if (lanes_.size() == kFewLanes + 1) {
     for (SoftLane* other : lanes_) WatchLane(other);
@@ -239,17 +239,18 @@ void SoftCompletionQueue::AddLane(SoftLane* lane) {
 
 void SoftCompletionQueue::RemoveLane(SoftLane* lane) {
   // Closing a socket also takes it out of epoll, but CloseGently() keeps some open.
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, lane->fd.get(), nullptr);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, lane->stream.fd(), nullptr);
   lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
   lane_by_id_.erase(lane->id);
   lane->id = 0;
 }
 
 void SoftCompletionQueue::WatchLane(SoftLane* lane) {
-  const bool for_room = lane->full || lane->state == SoftLane::State::kDialling;
+  const bool for_room =
+      lane->full || (lane->state == SoftLane::State::kDialling && !lane->stream.SendWaitsForPeer());
   if (for_room == lane->watched_for_room) return;
   lane->watched_for_room = for_room;
-  Watch(lane->fd.get(), for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id, EPOLL_CTL_MOD);
+  Watch(lane->stream.fd(), for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id, EPOLL_CTL_MOD);
 }
 
 void SoftCompletionQueue::NoteFull(SoftLane* lane) {

@@ -47,7 +47,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   void NoteFull(SoftLane* lane);
   // Sends `last` if it can within the handshake's time, then closes without a reset, so
   // that the peer can still read what we sent before.
-  void CloseGently(Fd fd, std::vector<uint8_t> last);
+  void CloseGently(SoftStream stream, std::vector<uint8_t> last);
   // `sends_back` and `receives_back` are given back to the queue pair when it is polled.
   void Push(const Completion& completion, SoftQueuePair* queue_pair, uint32_t sends_back,
             uint32_t receives_back);
@@ -65,13 +65,13 @@ class SoftCompletionQueue final : public CompletionQueue {
     uint32_t receives_back = 0;
   };
   struct Stranger {  // Accepted; has not said who it is.
-    Fd fd;
+    SoftStream stream;
     int64_t deadline_ns = 0;
     size_t got = 0;
     uint8_t hello[kHelloBytes];
   };
   struct Leaving {
-    Fd fd;
+    SoftStream stream;
     uint64_t id = 0;
     int64_t deadline_ns = 0;
     std::vector<uint8_t> last;
@@ -94,6 +94,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   absl::Status Listen();
   void Accept();
   void ExpireStrangers(int64_t now_ns);
+  SoftStream Greet(Fd fd);
   void HearStrangers();
   bool HearStranger(Stranger* stranger);  // False when it is to be dropped.
   void SeeOff();

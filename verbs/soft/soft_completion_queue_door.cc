@@ -63,12 +63,24 @@ void SoftCompletionQueue::Accept() {
       context_->handshakes_timed_out.fetch_add(1);
     }
     Stranger stranger;
-    stranger.fd = std::move(fd);
+    stranger.stream = Greet(std::move(fd));
+    if (!stranger.stream.valid()) continue;
     stranger.deadline_ns =
         context_->clock->NowNs() + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
-    Watch(stranger.fd.get(), EPOLLIN, next_id_++, EPOLL_CTL_ADD);
+    Watch(stranger.stream.fd(), EPOLLIN, next_id_++, EPOLL_CTL_ADD);
     strangers_.push_back(std::move(stranger));
   }
+}
+
+SoftStream SoftCompletionQueue::Greet(Fd fd) {
+  if (context_->tls == nullptr) return SoftStream(std::move(fd));
+  auto tls = context_->tls->Accept(fd.get(), [this](uint32_t number) -> absl::optional<Token> {
+    const auto found = queue_pairs_.find(number);
+    if (found == queue_pairs_.end()) return absl::nullopt;
+    return found->second->token();
+  });
+  if (tls == nullptr) return SoftStream();
+  return SoftStream(std::move(fd), std::move(tls));
 }
 
 void SoftCompletionQueue::HearStrangers() {
@@ -82,10 +94,11 @@ void SoftCompletionQueue::HearStrangers() {
 }
 
 bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
-  const ssize_t got = recv(stranger->fd.get(), stranger->hello + stranger->got,
-                           kHelloBytes - stranger->got, MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
+  const ssize_t got =
+      stranger->stream.Receive(stranger->hello + stranger->got, kHelloBytes - stranger->got);
+  if (got < 0 && errno == EAGAIN) return true;
+  if (got < 0 && errno == EPROTO) context_->tokens_refused.fetch_add(1);
+  if (got <= 0) return false;
   stranger->got += static_cast<size_t>(got);
   if (stranger->got < kHelloBytes) return true;
   Hello hello;
@@ -93,9 +106,9 @@ bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
     context_->protocol_errors.fetch_add(1);
     return false;
   }
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->fd.get(), nullptr);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->stream.fd(), nullptr);
   const auto found = queue_pairs_.find(hello.to_number);
-  if (found != queue_pairs_.end() && found->second->Adopt(hello, &stranger->fd)) {
+  if (found != queue_pairs_.end() && found->second->Adopt(hello, &stranger->stream)) {
     context_->connections_accepted.fetch_add(1);
   } else {
     context_->tokens_refused.fetch_add(1);
@@ -112,16 +125,16 @@ void SoftCompletionQueue::ExpireStrangers(int64_t now_ns) {
   leaving_.erase(std::remove_if(leaving_.begin(), leaving_.end(), late), leaving_.end());
 }
 
-void SoftCompletionQueue::CloseGently(Fd fd, std::vector<uint8_t> last) {
+void SoftCompletionQueue::CloseGently(SoftStream stream, std::vector<uint8_t> last) {
   Leaving leaving;
-  leaving.fd = std::move(fd);
+  leaving.stream = std::move(stream);
   leaving.deadline_ns =
       context_->clock->NowNs() + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
   leaving.last = std::move(last);
   if (!SeeOffOne(&leaving)) return;
   if (leaving_.size() >= kMaxLeaving) leaving_.erase(leaving_.begin());
   leaving.id = next_id_++;
-  Watch(leaving.fd.get(), leaving.sent < leaving.last.size() ? EPOLLIN | EPOLLOUT : EPOLLIN,
+  Watch(leaving.stream.fd(), leaving.sent < leaving.last.size() ? EPOLLIN | EPOLLOUT : EPOLLIN,
         leaving.id, EPOLL_CTL_ADD);
   leaving_.push_back(std::move(leaving));
 }
@@ -135,19 +148,19 @@ void SoftCompletionQueue::SeeOff() {
 // False when it can be closed.
 bool SoftCompletionQueue::SeeOffOne(Leaving* leaving) {
   if (leaving->sent < leaving->last.size()) {
-    const ssize_t sent = send(leaving->fd.get(), leaving->last.data() + leaving->sent,
-                              leaving->last.size() - leaving->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+    const ssize_t sent = leaving->stream.Send(leaving->last.data() + leaving->sent,
+                                              leaving->last.size() - leaving->sent);
+    if (sent < 0 && errno != EAGAIN) return false;
     if (sent > 0) leaving->sent += static_cast<size_t>(sent);
     if (leaving->sent == leaving->last.size()) {
-      shutdown(leaving->fd.get(), SHUT_WR);
-      if (leaving->id != 0) Watch(leaving->fd.get(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);
+      shutdown(leaving->stream.fd(), SHUT_WR);
+      if (leaving->id != 0) Watch(leaving->stream.fd(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);
     }
   }
   // What is unread when a socket is closed makes the kernel throw away what is unsent.
   uint8_t ignored[4096];
   for (int i = 0; i < 256; ++i) {
-    const ssize_t got = recv(leaving->fd.get(), ignored, sizeof(ignored), MSG_DONTWAIT);
+    const ssize_t got = recv(leaving->stream.fd(), ignored, sizeof(ignored), MSG_DONTWAIT);
     if (got == 0) return false;
     if (got < 0) return errno == EAGAIN || errno == EINTR;
   }

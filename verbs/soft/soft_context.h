@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/optional.h"
@@ -13,6 +14,7 @@
 #include "verbs/soft/socket.h"
 #include "verbs/soft/soft_nic.h"
 #include "verbs/soft/soft_region_table.h"
+#include "verbs/soft/soft_tls.h"
 
 namespace tryst {
 
@@ -38,6 +40,7 @@ struct SoftContext {
   const SoftNicOptions options;  // With nothing left null.
   const SteadyClock steady_clock;
   const Clock* const clock;
+  std::unique_ptr<SoftTls> tls;  // Null unless asked for. Constant after OpenSoftNic().
   SoftRegionTable regions;
   SoftEvents events;
   std::atomic<uint32_t> next_queue_pair;

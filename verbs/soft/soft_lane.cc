@@ -1,7 +1,5 @@
 #include "verbs/soft/soft_lane.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 
@@ -24,14 +22,8 @@ void SoftBatch::Add(const FrameHeader& header, const iovec* payload, int payload
   frame_[frames_++] = {end_, work};
 }
 
-SoftBatch::Progress SoftBatch::WriteTo(int fd, size_t* written) {
-  msghdr message = {};
-  message.msg_iov = piece_ + next_piece_;
-  message.msg_iovlen = static_cast<size_t>(pieces_ - next_piece_);
-  ssize_t sent;
-  do {
-    sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
+SoftBatch::Progress SoftBatch::WriteTo(SoftStream* stream, size_t* written) {
+  const ssize_t sent = stream->Send(piece_ + next_piece_, pieces_ - next_piece_);
   *written = sent < 0 ? 0 : static_cast<size_t>(sent);
   if (sent < 0) {
     return errno == EAGAIN || errno == ENOBUFS ? Progress::kSome : Progress::kLost;

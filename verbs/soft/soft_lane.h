@@ -11,8 +11,8 @@
 #include "verbs/nic.h"
 #include "verbs/soft/frame.h"
 #include "verbs/soft/handshake.h"
-#include "verbs/soft/socket.h"
 #include "verbs/soft/soft_region_table.h"
+#include "verbs/soft/soft_stream.h"
 
 namespace tryst {
 
@@ -35,7 +35,7 @@ class SoftBatch {
   // Adds a frame; `work` is whose frame it is, for TakeWritten().
   void Add(const FrameHeader& header, const iovec* payload, int payload_pieces, uint64_t work);
   // One system call. kSome: the socket is full.
-  Progress WriteTo(int fd, size_t* written);
+  Progress WriteTo(SoftStream* stream, size_t* written);
   // The works whose frames have left whole since the last call; kNoWork when no more.
   uint64_t TakeWritten();
   // What remains of a frame that has partly left, for when the rest must not follow.
@@ -75,7 +75,7 @@ struct SoftLane {
   SoftQueuePair* owner = nullptr;
   int index = 0;
   State state = State::kIdle;
-  Fd fd;
+  SoftStream stream;
   uint64_t id = 0;                // In the completion queue's set; 0: not in it.
   bool watched_for_room = false;  // By epoll.
   Hello hello;                    // Of one that is held.

@@ -62,7 +62,15 @@ class SoftNicImpl final : public SoftNic {
  public:
   explicit SoftNicImpl(SoftNicOptions options) : context_(std::move(options)) {}
 
-  bool has_events() const { return context_.events.fd() >= 0; }
+  absl::Status Open() {
+    if (context_.events.fd() < 0) {
+      return absl::ResourceExhaustedError("no descriptor for a NIC's events (RLIMIT_NOFILE)");
+    }
+    if (!context_.options.tls) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<SoftTls>> tls = SoftTls::Create();
+    if (tls.ok()) context_.tls = *std::move(tls);
+    return tls.status();
+  }
   std::string name() const override { return context_.options.name; }
   const NicLimits& limits() const override { return context_.options.limits; }
   std::vector<NicPort> Ports() const override {
@@ -160,9 +168,8 @@ absl::StatusOr<std::unique_ptr<SoftNic>> OpenSoftNic(SoftNicOptions options) {
   const absl::Status checked = CheckOptions(options);
   if (!checked.ok()) return checked;
   auto nic = std::make_unique<SoftNicImpl>(std::move(options));
-  if (!nic->has_events()) {
-    return absl::ResourceExhaustedError("no descriptor for a NIC's events (RLIMIT_NOFILE)");
-  }
+  const absl::Status opened = nic->Open();
+  if (!opened.ok()) return opened;
   return std::unique_ptr<SoftNic>(std::move(nic));
 }
 

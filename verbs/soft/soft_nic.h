@@ -33,6 +33,9 @@ struct SoftNicOptions {
   // fill the link (docs/decisions/0010-soft-nic-io.md).
   int sockets_per_queue_pair = 1;
   uint64_t stripe_bytes = 1 << 20;  // Messages from this size use all sockets.
+  // TLS 1.3 with the queue pair's token as the key that both sides share; both sides or
+  // neither. Costs a copy and the cipher's work for each byte.
+  bool tls = false;
   // How long a work waits for the peer's receive, times (rnr_retry_count + 1).
   absl::Duration rnr_timer = absl::Milliseconds(10);
   // A stranger must have said who it is within this time.

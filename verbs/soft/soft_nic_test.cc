@@ -1,8 +1,10 @@
 #include "verbs/soft/soft_nic.h"
 
 #include <dirent.h>
+#include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -11,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "verbs/soft/hostile_peer.h"
+#include "verbs/soft/soft_tls.h"
 #include "verbs/soft/soft_world.h"
 
 namespace tryst {
@@ -526,6 +529,79 @@ TEST_F(StrangersTest, SilentOnesBlockNobodyAndAreSeenOff) {
   EXPECT_LT(absl::Now() - begin, absl::Milliseconds(200)) << "it has waited for the strangers";
   ASSERT_TRUE(PollUntil({&victim_}, [&] { return strangers.back()->Closed(); }));
   EXPECT_EQ(nic_->counters().handshakes_timed_out, 50u);
+}
+
+class TlsTest : public HostilePeerTest {
+ protected:
+  static SoftNicOptions Options() {
+    SoftNicOptions options;
+    options.tls = true;
+    return options;
+  }
+  TlsTest() : HostilePeerTest(Options()) {}
+};
+
+TEST_F(TlsTest, OneSideAloneIsRefused) {
+  const auto plain = MustOpenSoftNic();
+  SoftSide other(plain.get());
+  other.OpenQueuePair();
+  victim_.OpenQueuePair();
+  EXPECT_EQ(victim_.queue_pair->Connect(other.queue_pair->LocalAddress()).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(other.queue_pair->Connect(victim_.queue_pair->LocalAddress()).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TlsTest, PlainCallerIsRefusedEvenWithTheToken) {
+  victim_.OpenQueuePair();
+  address_ = victim_.queue_pair->LocalAddress();
+  HostilePeer caller(address_);
+  caller.Say(HostilePeer::HelloFor(address_));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] {
+    caller.ForgetWhatWasHeard();  // An alert.
+    return caller.Closed();
+  }));
+  EXPECT_EQ(nic_->counters().tokens_refused, 1u);
+  EXPECT_EQ(nic_->counters().connections_accepted, 0u);
+}
+
+TEST_F(TlsTest, CallerWithAnotherKeyIsRefused) {
+  victim_.OpenQueuePair();
+  const auto tls = SoftTls::Create();
+  ASSERT_TRUE(tls.ok()) << tls.status();
+  SoftAddress address = *DecodeSoftAddress(victim_.queue_pair->LocalAddress());
+  const Fd fd = SocketAddress::Parse(address.listener)->Dial();
+  address.token[0] ^= 1;
+  const auto session = (*tls)->Dial(fd.get(), address.number, address.token);
+  uint8_t byte = 0;
+  const iovec piece = {&byte, 1};
+  ASSERT_TRUE(
+      PollUntil({&victim_}, [&] { return session->Send(&piece, 1) < 0 && errno != EAGAIN; }));
+  EXPECT_EQ(nic_->counters().tokens_refused, 1u);
+}
+
+TEST_F(TlsTest, NothingCrossesTheWireInTheClear) {
+  // The victim calls us, for our token is the largest that there is.
+  const auto listener = SocketAddress::Parse("127.0.0.1:0")->Listen();
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  SoftAddress ours;
+  ours.token.fill(0xff);
+  ours.number = HostilePeer::kNumber;
+  ours.tls = true;
+  ours.listener = SocketAddress::Of(listener->get())->ToString();
+  victim_.OpenQueuePair();
+  ASSERT_TRUE(victim_.queue_pair->Connect(EncodeSoftAddress(ours)).ok());
+  Fd fd;
+  std::string heard(4096, '\0');
+  ssize_t got = -1;
+  ASSERT_TRUE(PollUntil({&victim_}, [&] {
+    if (!fd.valid()) fd = AcceptFrom(listener->get());
+    if (fd.valid()) got = recv(fd.get(), &heard[0], heard.size(), MSG_DONTWAIT);
+    return got > 0;
+  }));
+  heard.resize(static_cast<size_t>(got));
+  EXPECT_EQ(heard[0], 0x16) << "a TLS handshake";
+  EXPECT_EQ(heard.find(std::string(16, '\xff')), std::string::npos);
 }
 
 // The answer to READs must not be read from memory that is deregistered meanwhile, by

@@ -82,6 +82,7 @@ std::string SoftQueuePair::LocalAddress() const {
   address.token = token_;
   address.number = number_;
   address.sockets = static_cast<uint8_t>(context_->options.sockets_per_queue_pair);
+  address.tls = context_->tls != nullptr;
   address.listener = completions_->listener_address();
   return EncodeSoftAddress(address);
 }
@@ -94,6 +95,9 @@ absl::Status SoftQueuePair::Connect(absl::string_view remote_address) {
   if (!peer.ok()) return peer.status();
   absl::StatusOr<SocketAddress> listener = SocketAddress::Parse(peer->listener);
   if (!listener.ok()) return listener.status();
+  if (peer->tls != (context_->tls != nullptr)) {
+    return absl::InvalidArgumentError("one side uses TLS and the other does not");
+  }
   if (peer->token == token_) {
     return absl::InvalidArgumentError("a queue pair cannot connect to itself");
   }
@@ -123,11 +127,16 @@ absl::Status SoftQueuePair::Connect(absl::string_view remote_address) {
 }
 
 void SoftQueuePair::Dial(SoftLane* lane) {
-  lane->fd = peer_listener_.Dial();
-  if (!lane->fd.valid()) {
+  Fd fd = peer_listener_.Dial();
+  std::unique_ptr<SoftTlsSession> tls;
+  if (context_->tls != nullptr && fd.valid()) {
+    tls = context_->tls->Dial(fd.get(), peer_.number, peer_.token);
+  }
+  if (!fd.valid() || (context_->tls != nullptr && tls == nullptr)) {
     RetryDial(lane);
     return;
   }
+  lane->stream = SoftStream(std::move(fd), std::move(tls));
   lane->state = SoftLane::State::kDialling;
   completions_->AddLane(lane);
 }
@@ -151,18 +160,20 @@ Hello SoftQueuePair::NewHello(const SoftLane& lane) {
   return hello;
 }
 
-bool SoftQueuePair::SendHello(SoftLane* lane) {
+void SoftQueuePair::SendHello(SoftLane* lane) {
   uint8_t bytes[kHelloBytes];
   EncodeHello(NewHello(*lane), bytes);
-  const ssize_t sent = ::send(lane->fd.get(), bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  const ssize_t sent = lane->stream.Send(bytes, sizeof(bytes));
+  if (sent < 0 && errno == EAGAIN) {
+    completions_->WatchLane(lane);
+    return;
+  }
   if (sent != sizeof(bytes)) {
     RetryDial(lane);
-    return false;
+    return;
   }
   lane->state = SoftLane::State::kGreeted;
   completions_->WatchLane(lane);
-  return true;
 }
 
 // The acceptor's answer to a dialler's hello.
@@ -180,13 +191,13 @@ bool SoftQueuePair::TakeHello(SoftLane* lane, const uint8_t* bytes) {
   return true;
 }
 
-bool SoftQueuePair::Adopt(const Hello& hello, Fd* fd) {
+bool SoftQueuePair::Adopt(const Hello& hello, SoftStream* stream) {
   if (!TokensEqual(hello.token, token_) || state_ == QueuePairState::kBroken) return false;
   if (hello.socket >= lanes_.size()) return false;
   SoftLane* const lane = lanes_[hello.socket].get();
   if (lane->state != SoftLane::State::kIdle) return false;
   if (state_ == QueuePairState::kReady && !Expects(hello)) return false;
-  lane->fd = std::move(*fd);
+  lane->stream = std::move(*stream);
   lane->hello = hello;
   lane->state = SoftLane::State::kHeld;
   completions_->AddLane(lane);
@@ -199,7 +210,8 @@ bool SoftQueuePair::Adopt(const Hello& hello, Fd* fd) {
 }
 
 bool SoftQueuePair::Expects(const Hello& hello) const {
-  return !dialler_ && hello.from_number == peer_.number && hello.sockets == lanes_.size();
+  return !dialler_ && !hanging_up_ && hello.from_number == peer_.number &&
+         hello.sockets == lanes_.size();
 }
 
 // The held socket's hello, now that we know our peer.
@@ -211,7 +223,7 @@ void SoftQueuePair::Answer(SoftLane* lane) {
   }
   uint8_t bytes[kHelloBytes];
   EncodeHello(NewHello(*lane), bytes);
-  if (::send(lane->fd.get(), bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(bytes)) {
+  if (lane->stream.Send(bytes, sizeof(bytes)) != sizeof(bytes)) {
     DropLane(lane);  // The peer, if it is there, dials again.
     return;
   }
@@ -221,7 +233,7 @@ void SoftQueuePair::Answer(SoftLane* lane) {
 // The peer may give up while we do not know it yet.
 void SoftQueuePair::LookAtHeld(SoftLane* lane) {
   uint8_t byte;
-  const ssize_t got = recv(lane->fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t got = recv(lane->stream.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   DropLane(lane);
 }
@@ -236,7 +248,7 @@ void SoftQueuePair::RaiseLane(SoftLane* lane, const Hello& hello) {
 
 void SoftQueuePair::DropLane(SoftLane* lane) {
   if (lane->id != 0) completions_->RemoveLane(lane);
-  lane->fd.Close();
+  lane->stream.Close();
   lane->state = SoftLane::State::kIdle;
   lane->full = false;
   lane->begin = lane->end = 0;
@@ -247,6 +259,19 @@ void SoftQueuePair::Break() {
   // What has landed here has landed: a peer that is told need not wonder.
   PayDebt();
   BreakWith(CompletionStatus::kFlushed, kNobody);
+}
+
+// The end of one lane is the end of all. But a peer's last words come by the first, and
+// when a later one is closed they may still be on their way.
+void SoftQueuePair::LoseLane(SoftLane* lane) {
+  if (state_ != QueuePairState::kReady) return;
+  if (lane->index == 0 || !lanes_[0]->up()) {
+    Lost();
+    return;
+  }
+  DropLane(lane);
+  hanging_up_ = true;
+  shutdown(lanes_[0]->stream.fd(), SHUT_WR);
 }
 
 void SoftQueuePair::Lost() { BreakWith(CompletionStatus::kRetryExceeded, kNobody); }
@@ -272,13 +297,14 @@ void SoftQueuePair::ReportFatal() {
 
 // Whether an answer is due to us, rather than a receive of the peer's.
 bool SoftQueuePair::WaitsForPeer() const {
+  if (hanging_up_) return true;
   if (send_oldest_ == send_end_) return false;
   return !starved_ || send_oldest_ != send_next_;
 }
 
 // Whether one of our calls has not been answered by anybody at all.
 bool SoftQueuePair::Unreachable() const {
-  if (!dialler_) return false;
+  if (!dialler_ || hanging_up_) return false;
   return std::any_of(lanes_.begin(), lanes_.end(), [](const std::unique_ptr<SoftLane>& lane) {
     return lane->state == SoftLane::State::kIdle || lane->state == SoftLane::State::kDialling;
   });
@@ -287,7 +313,8 @@ bool SoftQueuePair::Unreachable() const {
 void SoftQueuePair::OnTimer(int64_t now_ns) {
   if (state_ != QueuePairState::kReady) return;
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
-    if (dialler_ && lane->state == SoftLane::State::kIdle && now_ns >= lane->redial_at_ns) {
+    const bool waits = lane->state == SoftLane::State::kIdle && dialler_ && !hanging_up_;
+    if (waits && now_ns >= lane->redial_at_ns) {
       Dial(lane.get());
     }
   }
@@ -308,7 +335,7 @@ int64_t SoftQueuePair::next_timer_ns(int64_t now_ns) const {
   if (state_ != QueuePairState::kReady) return SoftPatience::kForEver;
   int64_t at_ns = SoftPatience::kForEver;
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
-    if (dialler_ && lane->state == SoftLane::State::kIdle) {
+    if (dialler_ && !hanging_up_ && lane->state == SoftLane::State::kIdle) {
       at_ns = std::min(at_ns, lane->redial_at_ns);
     }
   }

@@ -58,9 +58,10 @@ class SoftQueuePair final : public QueuePair {
 
   // The rest is for the completion queue.
   //
-  // Takes a dialled socket if `hello` shows that it is the peer's; false, and the
-  // socket stays the caller's, if not.
-  bool Adopt(const Hello& hello, Fd* fd);
+  // Takes a dialled stream if `hello` shows that it is the peer's; false, and it stays
+  // the caller's, if not.
+  bool Adopt(const Hello& hello, SoftStream* stream);
+  const Token& token() const { return token_; }
   void Serve(SoftLane* lane);  // It may have something to read, or room.
   void OnPolled(uint32_t sends_back, uint32_t receives_back);
   void PayDebt();  // Acknowledges what is owed and nothing else will carry.
@@ -183,13 +184,14 @@ class SoftQueuePair final : public QueuePair {
   void Dial(SoftLane* lane);
   void RetryDial(SoftLane* lane);
   Hello NewHello(const SoftLane& lane);
-  bool SendHello(SoftLane* lane);
+  void SendHello(SoftLane* lane);
   bool TakeHello(SoftLane* lane, const uint8_t* bytes);
   bool Expects(const Hello& hello) const;
   void Answer(SoftLane* lane);
   void LookAtHeld(SoftLane* lane);
   void RaiseLane(SoftLane* lane, const Hello& hello);
   void DropLane(SoftLane* lane);
+  void LoseLane(SoftLane* lane);
   void Lost();
   // `first` is for the work `culprit` (or the oldest, if nobody); the others are flushed.
   void BreakWith(CompletionStatus first, uint64_t culprit);
@@ -214,6 +216,7 @@ class SoftQueuePair final : public QueuePair {
   SoftAddress peer_;
   SocketAddress peer_listener_;
   bool dialler_ = false;
+  bool hanging_up_ = false;  // A later lane is lost: what the first still brings is heard.
   std::vector<std::unique_ptr<SoftLane>> lanes_;
 
   // Requester. Works [send_oldest_, send_next_) are started, up to send_end_ posted.

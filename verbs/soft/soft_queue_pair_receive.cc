@@ -1,7 +1,5 @@
 // A soft queue pair's frames on their way in. Nothing here trusts the peer: every field
 // is checked before a byte is written, and nonsense breaks this queue pair alone.
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -63,7 +61,9 @@ void SoftQueuePair::TakeParked() {
     before = requests_taken_;
     for (size_t i = 0; i < lanes_.size() && state_ == QueuePairState::kReady; ++i) {
       if (!lanes_[i]->up()) continue;
-      TakeStaged(lanes_[i].get());
+      if (TakeStaged(lanes_[i].get()) && lanes_[i]->stream.HoldsBytes()) {
+        ReadLane(lanes_[i].get());  // It was too full to be read when its turn was.
+      }
       UnpinPayload(lanes_[i].get());
     }
   } while (state_ == QueuePairState::kReady && requests_taken_ != before);
@@ -72,15 +72,15 @@ void SoftQueuePair::TakeParked() {
 void SoftQueuePair::ReadLane(SoftLane* lane) {
   uint64_t budget = kBytesPerTurn;
   bool more = true;
-  while (more && budget > 0 && TakeStaged(lane)) {
+  while (more && (budget > 0 || lane->stream.HoldsBytes()) && TakeStaged(lane)) {
     size_t wanted = 0;
     const ssize_t got = ReadSome(lane, &wanted);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+    if (got == 0 || (got < 0 && errno != EAGAIN)) {
       UnpinPayload(lane);
       if (lane->state == SoftLane::State::kGreeted) {
         RetryDial(lane);
-      } else if (state_ == QueuePairState::kReady) {
-        Lost();
+      } else {
+        LoseLane(lane);
       }
       return;
     }
@@ -88,8 +88,8 @@ void SoftQueuePair::ReadLane(SoftLane* lane) {
     moved_ = true;
     budget -= std::min(budget, static_cast<uint64_t>(got));
     more = static_cast<size_t>(got) == wanted;
-    if (!more || budget == 0) TakeStaged(lane);
   }
+  if (state_ == QueuePairState::kReady) TakeStaged(lane);
   UnpinPayload(lane);
 }
 
@@ -111,7 +111,7 @@ ssize_t SoftQueuePair::ReadSome(SoftLane* lane, size_t* wanted) {
       errno = EAGAIN;
       return -1;
     }
-    const ssize_t got = recv(lane->fd.get(), free_begin, free_bytes, MSG_DONTWAIT);
+    const ssize_t got = lane->stream.Receive(free_begin, free_bytes);
     if (got > 0) lane->end += static_cast<size_t>(got);
     return got;
   }
@@ -126,10 +126,7 @@ ssize_t SoftQueuePair::ReadSome(SoftLane* lane, size_t* wanted) {
   if (lane->frame.bytes >= kDirectBytes) free_bytes = std::min(free_bytes, kFrameHeaderBytes);
   if (payload == lane->payload_left) pieces[count++] = {free_begin, free_bytes};
   *wanted = payload + (payload == lane->payload_left ? free_bytes : 0);
-  msghdr message = {};
-  message.msg_iov = pieces;
-  message.msg_iovlen = static_cast<size_t>(count);
-  const ssize_t got = recvmsg(lane->fd.get(), &message, MSG_DONTWAIT);
+  const ssize_t got = lane->stream.Receive(pieces, count);
   if (got <= 0) return got;
   const uint64_t landed = std::min(payload, static_cast<uint64_t>(got));
   lane->payload_offset += landed;
@@ -411,7 +408,7 @@ SoftQueuePair::Taken SoftQueuePair::Refuse(uint32_t sequence, WireError error) {
     last.resize(rest + kFrameHeaderBytes);
     EncodeFrameHeader(header, last.data() + rest);
     completions_->RemoveLane(lane);
-    completions_->CloseGently(std::move(lane->fd), std::move(last));
+    completions_->CloseGently(std::move(lane->stream), std::move(last));
   }
   ReportFatal();
   BreakWith(CompletionStatus::kFlushed, kNobody);

@@ -20,7 +20,7 @@ bool IsRequestForReceive(SendOp op) {
 
 void SoftQueuePair::Pump() {
   bool again = true;
-  while (again && state_ == QueuePairState::kReady && lanes_[0]->up()) {
+  while (again && state_ == QueuePairState::kReady && lanes_[0]->up() && !hanging_up_) {
     again = false;
     for (size_t i = 0; i < lanes_.size() && state_ == QueuePairState::kReady; ++i) {
       SoftLane* const lane = lanes_[i].get();
@@ -43,11 +43,13 @@ bool SoftQueuePair::PumpLane(SoftLane* lane) {
     }
   }
   size_t written = 0;
-  const SoftBatch::Progress progress = lane->out.WriteTo(lane->fd.get(), &written);
+  const SoftBatch::Progress progress = lane->out.WriteTo(&lane->stream, &written);
   if (pinned != nullptr) context_->regions.Unpin(pinned);
   if (written > 0) moved_ = true;
   if (progress == SoftBatch::Progress::kLost) {
-    Lost();
+    // The peer may have said why, and then this ends with that.
+    if (lane->index == 0) ReadLane(lane);
+    LoseLane(lane);
     return false;
   }
   for (uint64_t work = lane->out.TakeWritten(); work != SoftBatch::kNoWork;

@@ -1,0 +1,55 @@
+#include "verbs/soft/soft_stream.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace tryst {
+
+void SoftStream::Close() {
+  tls_.reset();
+  fd_.Close();
+}
+
+ssize_t SoftStream::Send(const iovec* pieces, int count) {
+  if (tls_ != nullptr) return tls_->Send(pieces, count);
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<size_t>(count);
+  ssize_t sent;
+  do {
+    sent = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent;
+}
+
+ssize_t SoftStream::Send(const void* bytes, size_t size) {
+  const iovec piece = {const_cast<void*>(bytes), size};
+  return Send(&piece, 1);
+}
+
+ssize_t SoftStream::Receive(const iovec* pieces, int count) {
+  if (tls_ != nullptr) return tls_->Receive(pieces, count);
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<size_t>(count);
+  ssize_t got;
+  do {
+    got = recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  return got;
+}
+
+ssize_t SoftStream::Receive(void* bytes, size_t size) {
+  if (tls_ != nullptr) {
+    const iovec piece = {bytes, size};
+    return tls_->Receive(&piece, 1);
+  }
+  ssize_t got;
+  do {
+    got = recv(fd_.get(), bytes, size, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  return got;
+}
+
+}  // namespace tryst

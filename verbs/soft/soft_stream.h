@@ -1,0 +1,45 @@
+#ifndef TRYST_VERBS_SOFT_SOFT_STREAM_H_
+#define TRYST_VERBS_SOFT_SOFT_STREAM_H_
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "verbs/soft/socket.h"
+#include "verbs/soft/soft_tls.h"
+
+namespace tryst {
+
+// A connected socket, plain or under TLS. Calls return as send(2) and recv(2) do, and
+// never block: -1 with EAGAIN for "not now".
+class SoftStream {
+ public:
+  SoftStream() = default;
+  explicit SoftStream(Fd fd, std::unique_ptr<SoftTlsSession> tls = nullptr)
+      : fd_(std::move(fd)), tls_(std::move(tls)) {}
+
+  int fd() const { return fd_.get(); }
+  bool valid() const { return fd_.valid(); }
+  void Close();
+
+  ssize_t Send(const iovec* pieces, int count);
+  ssize_t Send(const void* bytes, size_t size);
+  ssize_t Receive(const iovec* pieces, int count);
+  ssize_t Receive(void* bytes, size_t size);
+
+  // Whether there is more to receive that the descriptor does not tell of.
+  bool HoldsBytes() const { return tls_ != nullptr && tls_->HoldsBytes(); }
+  // Whether the last Send() waits for the peer rather than for room.
+  bool SendWaitsForPeer() const { return tls_ != nullptr && tls_->WaitsForPeer(); }
+
+ private:
+  Fd fd_;
+  std::unique_ptr<SoftTlsSession> tls_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SOFT_SOFT_STREAM_H_
