@@ -275,11 +275,12 @@ TEST(Processes, AClusterFileMovesAWorkerAtRunTime) {
                          "--resolver=file", absl::StrCat("--cluster_file=", file)});
   sink.Address();
   const std::string npy = WriteFloats("moves.npy", 4, 1);
+  const int port = FreePort();
   Process source("tryst", {"serve", absl::StrCat("w=", npy), absl::StrCat("--to=", kSink),
-                           "--insecure", "--job=src", "--listen=127.0.0.1:0", "--nic=soft",
-                           "--cluster_spec=src=127.0.0.1:1;dst=127.0.0.1:1"});
-  const std::string address = source.Address();
-  write(std::stoi(address.substr(address.rfind(':') + 1)));
+                           "--insecure", "--job=src", "--nic=soft",
+                           absl::StrCat("--cluster_spec=dst=127.0.0.1:1;src=127.0.0.1:", port)});
+  source.Address();
+  write(port);
   ASSERT_EQ(sink.Wait(), 0) << sink.err();
   EXPECT_TRUE(ReadFile(TempFile("moved.npy")) == ReadFile(npy));
 }

@@ -78,6 +78,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
   struct Todo {
     std::vector<std::shared_ptr<Entry>> cancel;
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
+    std::vector<std::shared_ptr<const Outcome>> release;  // A tensor's deleter is anybody's code.
     void Run() {
       for (auto& entry : cancel) entry->cancellation.StartCancel();
       for (auto& [stream, status] : end) stream->End(status);
@@ -117,8 +118,6 @@ class FetchServer::State final : public FetchServerStreamOwner,
   Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
   Counts counts_ ABSL_GUARDED_BY(mu_);
 };
-
-// ---- State ----
 
 absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Caller& caller,
                                                                        Todo* todo) {
@@ -182,6 +181,7 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
     todo->cancel.push_back(entry);
   }
   if (entry->stream != nullptr) todo->end.emplace_back(entry->stream, grpc::Status::OK);
+  todo->release.push_back(std::move(entry->outcome));
 }
 
 void FetchServer::State::SetAlone(const std::shared_ptr<Entry>& entry, Todo* todo) {
@@ -461,8 +461,6 @@ FetchServer::Counts FetchServer::State::counts() const {
   }
   return counts;
 }
-
-// ---- FetchServer ----
 
 FetchServer::FetchServer(TensorSource* source, Alarms* alarms, uint64_t incarnation,
                          Authorize authorize, Admit admit, FetchServerOptions options)
