@@ -21,7 +21,7 @@
 // Threads: a Nic's own methods may be called from any thread. A completion queue and
 // the queue pairs that use it belong to one thread, which alone calls them. A NIC
 // without hardware moves bytes inside Poll() and PostSend(): a thread that stops
-// polling stops serving its peers' writes.
+// polling stops serving its peers' writes, and acknowledging those it has served.
 namespace tryst {
 
 struct NicLimits {
@@ -71,7 +71,8 @@ class Region {
 };
 
 // A revocable, narrower remote key over part of a region (type 2): bound and
-// invalidated in order with the other sends of a queue pair.
+// invalidated in order with the other sends of a queue pair, through which alone it
+// then opens anything. A bound one must be invalidated before it is bound again.
 class Window {
  public:
   virtual ~Window() = default;
@@ -98,13 +99,15 @@ enum class SendOp : uint8_t {
 struct SendWork {
   uint64_t id = 0;  // Given back in the completion.
   SendOp op = SendOp::kWrite;
-  bool signaled = true;      // An unsignaled work completes silently with the next signaled one.
-  bool fence = false;        // Starts only when earlier READs of this queue pair have ended.
-  bool inline_data = false;  // The bytes are taken during PostSend; local keys are not used.
+  // An unsignaled work completes silently with the next signaled one, unless it fails or
+  // is flushed.
+  bool signaled = true;
+  bool fence = false;               // Starts only when earlier READs of this queue pair have ended.
+  bool inline_data = false;         // The bytes are taken during PostSend; local keys are not used.
   absl::Span<const Entry> entries;  // Lasts until PostSend returns.
   uint64_t remote_address = 0;
-  uint32_t remote_key = 0;
-  uint32_t immediate = 0;  // In host order on both sides; the NIC converts.
+  uint32_t remote_key = 0;  // Not looked at where no byte is moved.
+  uint32_t immediate = 0;   // In host order on both sides; the NIC converts.
   Window* window = nullptr;
   Region* window_region = nullptr;
   uint32_t window_access = 0;
@@ -225,7 +228,7 @@ struct NicEvent {
     kPortDown,
     kAddressChanged,
     kDeviceFatal,     // Everything of this Nic is lost; open it anew.
-    kQueuePairFatal,  // id: QueuePair::number().
+    kQueuePairFatal,  // Broken, and by no work of its own. id: QueuePair::number().
     kCompletionQueueFatal,
   };
   Kind kind = Kind::kPortUp;
