@@ -5,7 +5,9 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -154,6 +156,71 @@ TEST_P(BothProtocols, AWorkerReturnsElsewhereAndNobodyElseRestarts) {
   auto got = Recv(worker.get(), 3, next);
   ASSERT_TRUE(got.ok()) << got.status() << worker->Explain("");
   EXPECT_EQ(*got->tensor.data_as<int32_t>(), 3);
+}
+
+struct Pending {
+  absl::Notification done;
+  absl::Status status;
+};
+
+std::shared_ptr<Pending> StartRecv(Server* consumer, int64_t step, const TensorKey& key) {
+  auto pending = std::make_shared<Pending>();
+  auto rendezvous = consumer->steps()->StartStep(step);
+  EXPECT_TRUE(rendezvous.ok()) << rendezvous.status();
+  (*rendezvous)
+      ->RecvAsync(key, {}, [pending](absl::Status s, const Args&, const Args&, Tensor, bool) {
+        pending->status = s;
+        pending->done.Notify();
+      });
+  return pending;
+}
+
+// Each sends to each other one.
+void ExchangeAll(const std::vector<std::unique_ptr<Server>>& servers, int64_t step) {
+  for (const auto& producer : servers) {
+    for (const auto& consumer : servers) {
+      if (producer == consumer) continue;
+      const TensorKey key = Key(*producer, consumer->worker(), "all");
+      ASSERT_TRUE(Send(producer.get(), step, key, Int(static_cast<int32_t>(step))).ok());
+      auto got = Recv(consumer.get(), step, key);
+      ASSERT_TRUE(got.ok()) << got.status() << consumer->Explain("");
+      ASSERT_EQ(*got->tensor.data_as<int32_t>(), step);
+    }
+  }
+}
+
+TEST_P(BothProtocols, ARollingRestartLosesNothingAndHangsNobody) {
+  std::vector<std::unique_ptr<Server>> servers(3);
+  const auto restart = [&](size_t i) {
+    ServerConfig config = Config("w", static_cast<int>(i), GetParam());
+    servers[i].reset();
+    for (const auto& other : servers) {
+      if (other != nullptr) absl::StrAppend(&config.join, ",", Seed(*other));
+    }
+    servers[i] = Start(config);
+  };
+  for (size_t i = 0; i < servers.size(); ++i) restart(i);
+  int64_t step = 0;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    ExchangeAll(servers, ++step);
+    std::vector<std::shared_ptr<Pending>> pending;
+    ++step;
+    for (size_t other = 0; other < servers.size(); ++other) {
+      if (other == i) continue;
+      pending.push_back(StartRecv(servers[other].get(), step,
+                                  Key(*servers[i], servers[other]->worker(), "never")));
+      pending.push_back(
+          StartRecv(servers[i].get(), step, Key(*servers[other], servers[i]->worker(), "never")));
+    }
+    absl::SleepFor(absl::Milliseconds(50));
+    restart(i);
+    for (const auto& fetch : pending) {
+      ASSERT_TRUE(fetch->done.WaitForNotificationWithTimeout(absl::Seconds(20))) << "hangs";
+      EXPECT_TRUE(absl::IsAborted(fetch->status) || absl::IsUnavailable(fetch->status))
+          << fetch->status;
+    }
+    ExchangeAll(servers, ++step);
+  }
 }
 
 TEST(Server, AMixedPairFallsBackToGrpc) {
