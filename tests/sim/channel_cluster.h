@@ -23,12 +23,16 @@ struct ChannelClusterOptions {
   int operations = 300;          // Sends, and as many fetches.
   int64_t load_ns = 60'000'000;  // The time over which they are started.
   bool faults = true;
-  bool kills = true;   // Producers die and come back.
+  bool kills = true;  // Producers die and come back.
+  // Nearly every fetch is of a large tensor into the caller's memory, which is there
+  // already, and is cancelled while the bytes are on their way.
+  bool cancel_storm = false;
 };
 
 struct ChannelClusterReport {
   uint64_t fetches = 0;
   uint64_t delivered = 0;
+  uint64_t early = 0;   // Of those that failed: cancelled or past their deadline.
   uint64_t failed = 0;  // Ended with a status.
   uint64_t faults = 0;
   uint64_t events = 0;

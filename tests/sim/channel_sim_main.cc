@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   uint64_t from = 1;
   bool verbose = false;
   bool go_on = false;
+  bool cancels = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--seeds" && i + 1 < argc) {
@@ -37,10 +38,13 @@ int main(int argc, char** argv) {
       from = Number(argv[++i]);
     } else if (arg == "--verbose") {
       verbose = true;
+    } else if (arg == "--cancels") {
+      cancels = true;
     } else if (arg == "--keep-going") {
       go_on = true;
     } else {
-      fprintf(stderr, "usage: channel_sim [--seeds N] [--from S] [--verbose] [--keep-going]\n");
+      fprintf(stderr,
+              "usage: channel_sim [--seeds N] [--from S] [--verbose] [--cancels] [--keep-going]\n");
       return 2;
     }
   }
@@ -50,10 +54,16 @@ int main(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   for (uint64_t seed = from; seed < from + seeds; ++seed) {
     if (verbose) fprintf(stderr, "seed %" PRIu64 "\n", seed);
-    const tryst::ChannelClusterReport report = tryst::RunChannelCluster(tryst::OptionsOfSeed(seed));
+    tryst::ChannelClusterOptions options = tryst::OptionsOfSeed(seed);
+    if (cancels) {
+      options.cancel_storm = true;
+      options.kills = false;
+    }
+    const tryst::ChannelClusterReport report = tryst::RunChannelCluster(options);
     sum.fetches += report.fetches;
     sum.delivered += report.delivered;
     sum.failed += report.failed;
+    sum.early += report.early;
     sum.faults += report.faults;
     sum.events += report.events;
     sum.epochs += report.epochs;
@@ -72,10 +82,10 @@ int main(int argc, char** argv) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   printf("%" PRIu64 " seeds from %" PRIu64 " in %.1f s: %" PRIu64 " fetches (%" PRIu64
-         " delivered, %" PRIu64 " ended with a status), %" PRIu64 " MiB, %" PRIu64
-         " faults, %" PRIu64 " restarts, %" PRIu64 " connections, %" PRIu64 " replays, %" PRIu64
-         " events; %" PRIu64 " seeds broke a promise\n",
-         seeds, from, seconds, sum.fetches, sum.delivered, sum.failed, sum.bytes >> 20, sum.faults,
-         sum.kills, sum.epochs, sum.replays, sum.events, bad);
+         " delivered, %" PRIu64 " ended with a status, %" PRIu64 " of them early), %" PRIu64
+         " MiB, %" PRIu64 " faults, %" PRIu64 " restarts, %" PRIu64 " connections, %" PRIu64
+         " replays, %" PRIu64 " events; %" PRIu64 " seeds broke a promise\n",
+         seeds, from, seconds, sum.fetches, sum.delivered, sum.failed, sum.early, sum.bytes >> 20,
+         sum.faults, sum.kills, sum.epochs, sum.replays, sum.events, bad);
   return bad == 0 ? 0 : 1;
 }
