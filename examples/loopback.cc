@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/log.h"
 
 namespace tryst {
@@ -15,9 +17,9 @@ std::vector<std::string> LoopbackFlags(absl::string_view job, int task) {
           "--insecure=true",           "--open_cluster=true",         "--nic=soft"};
 }
 
-void LogWarningsOnly() {
+void LogErrorsOnly() {
   SetLogSink([](LogSeverity severity, const char* file, int line, absl::string_view text) {
-    if (severity == LogSeverity::kInfo) return;
+    if (severity < LogSeverity::kError) return;
     std::fprintf(stderr, "%d %s:%d] %.*s\n", getpid(), file, line, static_cast<int>(text.size()),
                  text.data());
   });
@@ -49,6 +51,12 @@ TensorKey LoopbackKey(absl::string_view producer, uint64_t incarnation, absl::st
   return TensorKeyPrefix::Make(absl::StrCat(producer, "/device:CPU:0"), incarnation,
                                absl::StrCat(consumer, "/device:CPU:0"), edge)
       ->At(0, iter);
+}
+
+std::string ExplainPath(Server* server, const std::string& peer) {
+  std::vector<std::string> lines = absl::StrSplit(server->Explain(peer), '\n', absl::SkipEmpty());
+  lines.erase(lines.begin());
+  return absl::StrJoin(lines, "\n");
 }
 
 }  // namespace tryst

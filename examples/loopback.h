@@ -18,8 +18,8 @@ namespace tryst {
 // The flags of such a server; what comes later in a command line prevails.
 std::vector<std::string> LoopbackFlags(absl::string_view job, int task);
 
-// Writes warnings and worse to standard error, and nothing else.
-void LogWarningsOnly();
+// Of the log, writes errors to standard error and nothing else.
+void LogErrorsOnly();
 
 // Started, by flags and TRYST_* variables. Arguments that are no flags go to `rest`;
 // when that is null there must be none.
@@ -32,6 +32,9 @@ std::string Seed(const Server& server);
 // From CPU to CPU. REQUIRES: workers' names, an edge that is one.
 TensorKey LoopbackKey(absl::string_view producer, uint64_t incarnation, absl::string_view consumer,
                       absl::string_view edge, uint64_t iter);
+
+// What Explain() says of the peer, without what it says of ourselves.
+std::string ExplainPath(Server* server, const std::string& peer);
 
 }  // namespace tryst
 

@@ -205,7 +205,7 @@ absl::Status Consume(Server* server) {
   // The odd ones first: with the first fetch of all the path is chosen.
   absl::Status status = ReceiveOdd(producer);
   if (!status.ok()) return status;
-  std::printf("%s\n", server->Explain(producer.worker).c_str());
+  std::printf("%s\n", ExplainPath(server, producer.worker).c_str());
   std::printf("%8s  %9s  %9s  %8s  %11s  %9s  %s\n", "tensor", "median us", "p99 us", "at once",
               "tensors/s", "MiB/s", "compared");
   for (size_t i = 0; i < std::size(kSizes); ++i) {
@@ -218,7 +218,7 @@ absl::Status Consume(Server* server) {
 // ---- Processes ----
 
 int RunRole(const std::vector<std::string>& args) {
-  LogWarningsOnly();
+  LogErrorsOnly();
   std::vector<std::string> rest;
   auto server = StartServer(args, &rest);
   if (!server.ok()) {

@@ -24,6 +24,7 @@ namespace tryst {
 namespace {
 
 constexpr absl::Duration kStartPatience = absl::Seconds(30);
+constexpr absl::Duration kReportEvery = absl::Milliseconds(500);
 constexpr int kMaxStarts = 4;  // Of one task, ours included.
 
 struct Task {
@@ -192,7 +193,7 @@ absl::Status Launcher::RestartEnded() {
 
 void Launcher::Report() {
   const absl::Duration passed = absl::Now() - reported_;
-  if (passed < absl::Seconds(1)) return;
+  if (passed < kReportEvery) return;
   reported_ = absl::Now();
   const double seconds = absl::ToDoubleSeconds(passed);
   MutexLock lock(&mu_);

@@ -48,7 +48,7 @@ absl::Status RunServer(const Options& options, const Corpus& corpus) {
   if (!config.ok()) return config.status();
   const int index = static_cast<int>(config->task);
   const Layout layout = LayoutOf(options, corpus);
-  Shard shard(layout, index);
+  Shard shard(layout, index, static_cast<float>(options.rate));
   // Before anybody can ask.
   const std::string snapshot = absl::StrCat(options.folder, "/ps-", index, ".snapshot");
   const absl::Status restored = shard.Restore(snapshot);
@@ -116,7 +116,7 @@ absl::Status Run(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  tryst::LogWarningsOnly();
+  tryst::LogErrorsOnly();
   const absl::Status status = tryst::Run({argv + 1, argv + argc});
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());

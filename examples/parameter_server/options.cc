@@ -38,7 +38,7 @@ Flag Count(const char* name, const char* help, int Options::*field) {
           [field](const Options& options) { return absl::StrCat(options.*field); }};
 }
 
-Flag Seconds(const char* name, const char* help, double Options::*field) {
+Flag Number(const char* name, const char* help, double Options::*field) {
   return {name, help,
           [field](absl::string_view text, Options* options) {
             return absl::SimpleAtod(text, &(options->*field)) && options->*field >= 0;
@@ -62,10 +62,10 @@ std::vector<Flag> Flags() {
       Count("workers", "workers", &Options::workers),
       Switch("sync", "the workers' mean gradient, round by round; else each as it comes",
              &Options::synchronous),
-      Seconds("seconds", "of training", &Options::seconds),
-      Seconds("kill-worker", "when to kill and restart a worker; 0: never", &Options::kill_worker),
-      Seconds("kill-ps", "when to kill and restart a parameter server; 0: never",
-              &Options::kill_ps),
+      Number("seconds", "of training", &Options::seconds),
+      Number("kill-worker", "when to kill and restart a worker; 0: never", &Options::kill_worker),
+      Number("kill-ps", "when to kill and restart a parameter server; 0: never", &Options::kill_ps),
+      Number("rate", "of learning", &Options::rate),
       Switch("mixed", "let the last worker speak gRPC alone", &Options::mixed),
       {"text", "files to learn from, by commas",
        [](absl::string_view text, Options* options) {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
@@ -9,8 +10,7 @@ namespace tryst {
 namespace {
 
 std::string Quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"_", " "}}),
-                      "\"");
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
 }
 
 void AddData(const std::string& name, const Course::Curve& curve, std::string* script) {
@@ -24,8 +24,9 @@ void AddEvents(const Course& course, bool with_text, std::string* script) {
     absl::StrAppend(script, "set arrow from first ", x, ", graph 0 to first ", x,
                     ", graph 1 nohead dashtype 3 linecolor rgb '#888888'\n");
     if (!with_text) continue;
+    const double aside = absl::StartsWith(text, "restart") ? 0.8 : -0.8;
     absl::StrAppend(script, "set label ", Quoted(text), " at first ", x,
-                    ", graph 0.97 rotate by -90 left offset character 0.7, 0 ",
+                    ", graph 0.97 rotate by -90 left offset character ", aside, ", 0 ",
                     "textcolor rgb '#555555' font ',10'\n");
   }
 }
@@ -38,32 +39,30 @@ std::string Script(const Course& course, const std::string& title, const std::st
   for (size_t i = 0; i < course.losses.size(); ++i) {
     AddData(absl::StrCat("loss", i), course.losses[i], &script);
   }
-  absl::StrAppend(&script, "set terminal svg size 900,640 enhanced background rgb 'white'\n",
-                  "set output ", Quoted(""), "\n");
-  script =
-      absl::StrReplaceAll(script, {{"set output \"\"", absl::StrCat("set output '", path, "'")}});
-  absl::StrAppend(&script,
-                  "set multiplot\nset lmargin 9\nset rmargin 9\nset grid linecolor rgb '#dddddd'\n",
-                  "set xrange [0:*]\nset title ", Quoted(title), "\n",
-                  "set origin 0, 0.36\nset size 1, 0.64\nset ylabel 'loss, nats a word'\n",
+  absl::StrAppend(&script, "set terminal svg size 900,640 background rgb 'white'\n",  //
+                  "set output ", Quoted(path), "\n",                                  //
+                  "set multiplot\nset lmargin 11\nset rmargin 11\nset xtics out nomirror\n",
+                  "set grid linecolor rgb '#dddddd'\n",
+                  "set xrange [0:", course.examples_rate.back().first, "]\n");
+  absl::StrAppend(&script, "set title ", Quoted(title), "\n",
+                  "set origin 0, 0.37\nset size 1, 0.63\nset ylabel 'loss, nats a word'\n",
                   "set key top right\n");
   AddEvents(course, /*with_text=*/true, &script);
   absl::StrAppend(&script, "plot ");
   for (size_t i = 0; i < course.losses.size(); ++i) {
     if (course.losses[i].empty()) continue;
-    absl::StrAppend(&script, "$loss", i,
-                    " using 1:2 with points pointtype 7 pointsize 0.35 title 'worker ", i,
-                    ", own batches', ");
+    absl::StrAppend(&script, "$loss", i, " using 1:2 with points pointtype 7 pointsize 0.35 ",
+                    "title 'worker ", i, ", own batches', ");
   }
   absl::StrAppend(&script, "$held_out using 1:2 with linespoints linewidth 2 pointtype 6 ",
-                  "linecolor rgb 'black' title 'held out'\n",
-                  "unset title\nunset label\nunset arrow\n",
+                  "pointsize 0.6 linecolor rgb 'black' title 'held out'\n");
+  absl::StrAppend(&script, "unset title\nunset label\nunset arrow\n",
                   "set origin 0, 0\nset size 1, 0.38\nset xlabel 'seconds'\n",
                   "set ylabel 'examples/s'\nset y2label 'MiB/s'\nset ytics nomirror\nset y2tics\n",
-                  "set yrange [0:*]\nset y2range [0:*]\n");
+                  "set yrange [0:*]\nset y2range [0:*]\nset key bottom right\n");
   AddEvents(course, /*with_text=*/false, &script);
-  absl::StrAppend(&script, "plot $examples using 1:2 with steps linewidth 2 title 'examples/s', ",
-                  "$mib using 1:2 axes x1y2 with steps linewidth 2 title 'MiB/s moved'\n",
+  absl::StrAppend(&script, "plot $examples using 1:2 with lines linewidth 2 title 'examples/s', ",
+                  "$mib using 1:2 axes x1y2 with lines linewidth 2 title 'MiB/s moved'\n",
                   "unset multiplot\n");
   return script;
 }

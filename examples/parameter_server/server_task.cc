@@ -91,7 +91,7 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
       }
     }
     if (iteration_ == 0) {
-      std::printf("%s\n", task_->server_->Explain(worker_.worker).c_str());
+      std::printf("%s\n", ExplainPath(task_->server_, worker_.worker).c_str());
     }
     task_->Contribute(shared_from_this(), std::move(gradients));
   }
@@ -99,7 +99,8 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
   int ServerIndex() const { return static_cast<int>(task_->server_->config().task); }
 
   void Fail(const absl::Status& status) {
-    std::printf("no longer serves %s: %s\n", worker_.worker.c_str(), status.ToString().c_str());
+    std::printf("no longer serves %s: %s\n", worker_.worker.c_str(),
+                std::string(status.message()).c_str());
     // So that the worker hears of it, if it is there; harmless when the step has ended.
     rendezvous_->StartAbort(status);
     task_->End(shared_from_this());

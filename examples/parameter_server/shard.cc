@@ -11,8 +11,6 @@
 namespace tryst {
 namespace {
 
-constexpr float kLearningRate = 0.08f;
-
 // In [-1, 1), by what it is for alone.
 float Initial(uint64_t matrix, uint64_t row, uint64_t column) {
   uint64_t x = (matrix << 60) ^ (row << 24) ^ column;
@@ -30,7 +28,8 @@ struct Header {
 
 }  // namespace
 
-Shard::Shard(const Layout& layout, int server) : layout_(layout), server_(server) {
+Shard::Shard(const Layout& layout, int server, float rate)
+    : layout_(layout), server_(server), rate_(rate) {
   for (int r = server; r < layout.vocabulary; r += layout.servers) {
     for (int c = 0; c < layout.embedding; ++c) {
       sparse_.values.push_back(0.5f * Initial(0, r, c));
@@ -68,23 +67,23 @@ Tensor Shard::Dense() {
   return published_;
 }
 
-void Shard::Learned::Apply(size_t at, const float* gradients, size_t count) {
+void Shard::Learned::Apply(float rate, size_t at, const float* gradients, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const float gradient = gradients[i];
     squares[at + i] += gradient * gradient;
-    values[at + i] -= kLearningRate * gradient / (std::sqrt(squares[at + i]) + 1e-6f);
+    values[at + i] -= rate * gradient / (std::sqrt(squares[at + i]) + 1e-6f);
   }
 }
 
 void Shard::ApplyRows(absl::Span<const int32_t> ids, const float* gradients) {
   const size_t width = static_cast<size_t>(layout_.embedding);
   for (size_t i = 0; i < ids.size(); ++i) {
-    sparse_.Apply(static_cast<size_t>(ids[i]) * width, gradients + i * width, width);
+    sparse_.Apply(rate_, static_cast<size_t>(ids[i]) * width, gradients + i * width, width);
   }
 }
 
 void Shard::ApplyDense(const float* gradients) {
-  dense_.Apply(0, gradients, dense_.values.size());
+  dense_.Apply(rate_, 0, gradients, dense_.values.size());
   published_ = Tensor();
 }
 

@@ -17,7 +17,7 @@ namespace tryst {
 class Shard {
  public:
   // With the values that everything starts from: the same whatever the number of servers.
-  Shard(const Layout& layout, int server);
+  Shard(const Layout& layout, int server, float rate);
 
   int64_t updates() const { return updates_; }
   int sparse_rows() const { return layout_.sparse_rows(server_); }
@@ -41,11 +41,12 @@ class Shard {
   struct Learned {
     std::vector<float> values;
     std::vector<float> squares;
-    void Apply(size_t at, const float* gradients, size_t count);
+    void Apply(float rate, size_t at, const float* gradients, size_t count);
   };
 
   const Layout layout_;
   const int server_;
+  const float rate_;
   Learned sparse_;
   Learned dense_;
   int64_t updates_ = 0;

@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kBatch = 64;
 constexpr size_t kHeldOutBatch = 512;
 constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
-constexpr absl::Duration kEvaluateEvery = absl::Seconds(1);
+constexpr absl::Duration kEvaluateEvery = absl::Milliseconds(500);
 // How long a server may be away, or there without serving us.
 constexpr absl::Duration kServerPatience = absl::Seconds(20);
 
@@ -259,7 +259,7 @@ absl::Status Work(Server* worker, const Layout& layout, std::vector<Example> exa
     if (!loss.ok()) return *stop ? absl::OkStatus() : loss.status();
     if (progress.examples == 0 && bytes_told == 0) {
       for (int s = 0; s < layout.servers; ++s) {
-        std::printf("%s\n", worker->Explain(WorkerName("ps", s)).c_str());
+        std::printf("%s\n", ExplainPath(worker, WorkerName("ps", s)).c_str());
       }
     }
     losses += *loss;

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# A small job of real processes, both ways to learn, with a worker and a parameter server
+# killed on the way: it must end well, have learnt, and have said what happened.
+set -euo pipefail
+program=$PWD/$1
+cd "$TEST_TMPDIR"
+
+check() { # SAYS FLAG...
+  local says=$1
+  shift
+  "$program" --workers=2 --seconds=5 --kill-worker=1.5 --kill-ps=3 "$@" | tee out
+  grep -q "$says" out
+  grep -q 'restart worker 1' out
+  grep -q 'ps 1 .*goes on from its snapshot' out
+  grep -q 'over rdma/soft: connected' out
+  grep -q 'held-out loss' out
+}
+
+check 'workers, asynchronous'
+check 'workers, synchronous' --sync
+# A job that cannot run says so by its exit.
+if "$program" --text=/nowhere; then exit 1; fi
+if "$program" --no-such-setting=1 --seconds=1; then exit 1; fi
+if [[ -s demo_loss.svg ]]; then grep -q 'held out' demo_loss.svg; fi

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The bytes arrive by either way, and a run that cannot start says so by its exit.
+set -euo pipefail
+program=$1
+"$program" | tee "$TEST_TMPDIR/out"
+grep -q 'over rdma/soft: connected' "$TEST_TMPDIR/out"
+[[ $(grep -c 'all equal' "$TEST_TMPDIR/out") == 3 ]]
+"$program" --protocol=grpc | tee "$TEST_TMPDIR/out"
+grep -q '^grpc to ' "$TEST_TMPDIR/out"
+[[ $(grep -c 'all equal' "$TEST_TMPDIR/out") == 3 ]]
+if "$program" --no-such-setting; then exit 1; fi
