@@ -58,6 +58,11 @@ absl::AnyInvocable<void()> EventQueue::TakeTask(const SimEvent& event) {
   return std::move(task.call);
 }
 
+void EventQueue::RemoveIf(absl::FunctionRef<bool(const SimEvent&)> gone) {
+  heap_.erase(std::remove_if(heap_.begin(), heap_.end(), gone), heap_.end());
+  std::make_heap(heap_.begin(), heap_.end(), Later());
+}
+
 int64_t EventQueue::next_ns() const {
   if (heap_.empty()) return std::numeric_limits<int64_t>::max();
   return std::max(heap_.front().at_ns, now_ns_);

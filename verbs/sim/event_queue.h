@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "base/clock.h"
 #include "verbs/sim/sim_random.h"
 
@@ -48,6 +49,8 @@ class EventQueue final : public Clock {
   bool CancelTask(TaskId id);
 
   bool empty() const { return heap_.empty(); }
+  // Drops the events that `gone` says nobody waits for any more.
+  void RemoveIf(absl::FunctionRef<bool(const SimEvent&)> gone);
   // The moment of the next event; INT64_MAX when there is none.
   int64_t next_ns() const;
   // Takes the next event and moves the clock to it. REQUIRES: there is one.

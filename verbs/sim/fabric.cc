@@ -18,12 +18,21 @@ Fabric::Fabric(EventQueue* events, SimTrace* trace, SimRandom random, const Link
     : events_(events), trace_(trace), random_(random), default_link_(link) {}
 
 uint32_t Fabric::Attach(FabricUser* user) {
-  users_.emplace_back();
-  users_.back().user = user;
-  return static_cast<uint32_t>(users_.size() - 1);
+  users_[next_user_].user = user;
+  return next_user_++;
 }
 
-void Fabric::Detach(uint32_t user) { users_[user].user = nullptr; }
+void Fabric::Detach(uint32_t id) {
+  const auto found = users_.find(id);
+  if (found == users_.end()) return;
+  found->second.user = nullptr;
+  if (found->second.over()) users_.erase(found);
+}
+
+FabricUser* Fabric::user(uint32_t id) const {
+  const auto found = users_.find(id);
+  return found == users_.end() ? nullptr : found->second.user;
+}
 
 Fabric::Place& Fabric::place(uint32_t number) {
   if (number >= places_.size()) places_.resize(number + 1);
@@ -43,8 +52,9 @@ uint32_t Fabric::WireFor(const SimAddress& from, uint32_t to_place) {
 }
 
 void Fabric::Ready(uint32_t user, const SimAddress& from, uint32_t to_place) {
-  if (users_[user].waiting) return;
-  users_[user].waiting = true;
+  bool& waiting = users_[user].waiting;
+  if (waiting) return;
+  waiting = true;
   const uint32_t index = WireFor(from, to_place);
   Wire& wire = wires_[index];
   wire.waiting.push_back(user);
@@ -63,9 +73,13 @@ void Fabric::OnWireFree(uint32_t index) {
     const uint32_t id = wire.waiting[choice];
     wire.waiting[choice] = wire.waiting.back();
     wire.waiting.pop_back();
-    users_[id].waiting = false;
-    FabricUser* const user = users_[id].user;
-    if (user == nullptr) continue;
+    const auto found = users_.find(id);
+    found->second.waiting = false;
+    FabricUser* const user = found->second.user;
+    if (user == nullptr) {
+      if (found->second.over()) users_.erase(found);
+      continue;
+    }
     const uint32_t packet_index = TakePacket();
     SimPacket& packet = packets_[packet_index];
     if (!user->NextPacket(&packet)) {
@@ -123,10 +137,12 @@ void Fabric::Ship(uint32_t index, int64_t leaves_at_ns) {
 }
 
 void Fabric::OnArrival(uint32_t lane_index) {
-  Lane& lane = users_[lane_index / 2].lanes[lane_index % 2];
+  const auto sender = users_.find(lane_index / 2);
+  Lane& lane = sender->second.lanes[lane_index % 2];
   const uint32_t index = lane.first;
   lane.first = packets_[index].behind;
   --lane.count;
+  if (sender->second.over()) users_.erase(sender);
   SimPacket& packet = packets_[index];
   FabricUser* const user = this->user(packet.to.queue_pair);
   if (user == nullptr || Vanishes(packet)) return Drop(index);

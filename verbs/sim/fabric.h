@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -80,9 +81,8 @@ class Fabric {
 
   uint32_t Attach(FabricUser* user);  // A number that is never used again.
   void Detach(uint32_t user);         // Packets on their way to it vanish.
-  bool Known(uint32_t user) const { return user < users_.size(); }
-  // Null: gone, or never was.
-  FabricUser* user(uint32_t id) const { return Known(id) ? users_[id].user : nullptr; }
+  bool Known(uint32_t user) const { return user < next_user_; }  // It is there, or was.
+  FabricUser* user(uint32_t id) const;                           // Null: it is not.
 
   // `user` has something for `to`. Cheap when it is waiting already.
   void Ready(uint32_t user, const SimAddress& from, uint32_t to_place);
@@ -117,7 +117,13 @@ class Fabric {
     FabricUser* user = nullptr;
     bool waiting = false;
     Lane lanes[2];  // Of what uses the wire, of answers.
+
+    // Gone, and nothing of it is under way.
+    bool over() const {
+      return user == nullptr && !waiting && lanes[0].count == 0 && lanes[1].count == 0;
+    }
   };
+  using Users = std::unordered_map<uint32_t, User>;  // Never gone through.
   struct Wire {
     uint32_t from_place = 0;
     uint32_t to_place = 0;
@@ -143,7 +149,8 @@ class Fabric {
   SimTrace* const trace_;
   SimRandom random_;
   const LinkModel default_link_;
-  std::vector<User> users_;
+  uint32_t next_user_ = 0;
+  Users users_;
   std::vector<Wire> wires_;
   std::map<std::pair<uint64_t, uint32_t>, uint32_t> wire_of_;  // By place and port, then place.
   std::map<std::pair<uint32_t, uint32_t>, LinkModel> links_;

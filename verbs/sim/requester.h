@@ -51,6 +51,10 @@ class Requester {
     bool ended = false;      // A READ that is all here, or a window operation done.
     CompletionStatus status = CompletionStatus::kOk;
     WorkFault fault;
+
+    bool is_window_op() const {
+      return work.op == SendOp::kBindWindow || work.op == SendOp::kInvalidateWindow;
+    }
   };
 
   absl::Status Check(const SendWork& work) const;

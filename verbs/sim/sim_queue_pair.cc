@@ -36,7 +36,7 @@ SimQueuePair::SimQueuePair(SimNic* nic, const QueuePairOptions& options, uint32_
 
 SimQueuePair::~SimQueuePair() {
   world_->Note(TraceKind::kDestroy, id_);
-  world_->fabric().Detach(id_);
+  world_->OnQueuePairGone(id_);
   requester_.Forget();
   responder_.Forget();
   completions_->Forget(this);

@@ -46,6 +46,19 @@ void SimWorld::OnNicGone(SimNic* nic) {
   if (nics_[nic->place()] == nic) nics_[nic->place()] = nullptr;
 }
 
+void SimWorld::OnQueuePairGone(uint32_t id) {
+  fabric_.Detach(id);
+  // Timers of the dead lie around for seconds of virtual time.
+  constexpr uint64_t kSweep = 128;
+  if (++queue_pairs_gone_ % kSweep != 0) return;
+  events_.RemoveIf([this](const SimEvent& event) {
+    const bool of_queue_pair = event.kind != SimEventKind::kWireFree &&
+                               event.kind != SimEventKind::kArrival &&
+                               event.kind != SimEventKind::kTask;
+    return of_queue_pair && fabric_.user(event.target) == nullptr;
+  });
+}
+
 bool SimWorld::Step() {
   if (events_.empty()) return false;
   Dispatch(events_.Pop());

@@ -101,6 +101,7 @@ class SimWorld {
   void Note(TraceKind kind, uint32_t who, uint64_t a = 0, uint64_t b = 0);
   void NoteFault(uint32_t queue_pair, const WorkFault& fault);
   void OnNicGone(SimNic* nic);
+  void OnQueuePairGone(uint32_t id);
 
  private:
   enum class Outage { kPort, kAddress, kSilence, kSlow, kLossy, kFatal, kOverrun, kJump };
@@ -124,6 +125,7 @@ class SimWorld {
   std::vector<bool> killed_;   // By place.
   std::set<std::pair<uint32_t, uint32_t>> struck_links_;
   uint64_t plan_version_ = 0;
+  uint64_t queue_pairs_gone_ = 0;
   uint64_t events_done_ = 0;
   uint64_t faults_done_ = 0;
 };

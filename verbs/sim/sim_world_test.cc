@@ -3,7 +3,7 @@
 #include "verbs/sim/sim_world.h"
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <limits>
 #include <string>
 
@@ -211,7 +211,7 @@ TEST(SimWorldTest, IsFast) {
   SimEnd a(&world, 0, 1 << 16);
   SimEnd b(&world, 1, 1 << 16);
   for (int i = 0; i < 16; ++i) Join(a.AddQueuePair(), b.AddQueuePair());
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // Of the CPU: the machine may be busy.
   const uint64_t before = world.events();
   uint64_t works = 0;
   while (works < 200'000) {
@@ -225,7 +225,7 @@ TEST(SimWorldTest, IsFast) {
     a.Poll();
   }
   const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      static_cast<double>(std::clock() - start) / static_cast<double>(CLOCKS_PER_SEC);
   const double rate = static_cast<double>(world.events() - before) / seconds;
   RecordProperty("events_per_second", static_cast<int>(rate));
   printf("%.2f million events a second, %.2f million works\n", rate / 1e6,

@@ -1,0 +1,195 @@
+// What comes back to a requester, and how its works end.
+
+#include <algorithm>
+
+#include "verbs/sim/requester.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_queue_pair.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+
+Requester::Send* Requester::Holding(uint64_t sequence) {
+  for (Send& send : sends_) {
+    if (send.chunks > 0 && sequence < send.first + send.chunks) {
+      return sequence >= send.first ? &send : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+void Requester::OnReadResponse(const SimPacket& packet) {
+  Send* const send = Holding(packet.sequence);
+  // What was asked for twice comes twice.
+  if (send == nullptr || send->work.op != SendOp::kRead || send->ended ||
+      packet.offset != send->received) {
+    return;
+  }
+  // A broken queue pair that has not stopped still lands what arrives, and no more.
+  if (!Scatter(*send, packet.offset, packet)) send->status = CompletionStatus::kLocalProtection;
+  send->received += packet.bytes;
+  if (qp_.broken()) return;
+  qp_.world()->Note(TraceKind::kLand, qp_.id(), packet.offset, packet.bytes);
+  if (send->received == send->bytes && packet.last) {
+    send->ended = true;
+    --reads_in_flight_;
+  }
+  deadline_ns_ = 0;
+  attempts_ = 0;
+  Acknowledged(packet.sequence + 1);
+}
+
+void Requester::OnAnswer(const SimPacket& packet) {
+  Acknowledged(packet.sequence);
+  if (!qp_.ready() || packet.kind == PacketKind::kAcknowledge) return;
+  Send* const send = Holding(packet.sequence);
+  // What has ended has been answered before.
+  if (send == nullptr || !send->started || Finished(*send)) return;
+  if (packet.kind == PacketKind::kRefuse) {
+    send->status = packet.status;
+    return Retire();
+  }
+  if (packet.sequence < acknowledged_) return;
+  const bool not_ready = packet.kind == PacketKind::kReceiverNotReady;
+  const uint32_t allowed = not_ready ? qp_.options().rnr_retry_count : qp_.options().retry_count;
+  uint32_t& used = not_ready ? receiver_attempts_ : attempts_;
+  constexpr uint32_t kForEver = 7;
+  if (used >= allowed && !(not_ready && allowed == kForEver)) {
+    send->status =
+        not_ready ? CompletionStatus::kReceiverNotReady : CompletionStatus::kRetryExceeded;
+    return Retire();
+  }
+  ++used;
+  qp_.world()->Note(TraceKind::kRetry, qp_.id(), packet.sequence, used);
+  GoBack(packet.sequence);
+  if (!not_ready) return qp_.Kick();
+  deadline_ns_ = 0;
+  if (receiver_wait_) return;
+  receiver_wait_ = true;
+  qp_.world()->event_queue().Add(qp_.world()->NowNs() + qp_.world()->options().receiver_wait_ns,
+                                 SimEventKind::kReceiverWait, qp_.id());
+}
+
+void Requester::OnReceiverWaitOver() {
+  receiver_wait_ = false;
+  if (qp_.ready()) qp_.Kick();
+}
+
+void Requester::Acknowledged(uint64_t sequence) {
+  if (sequence > acknowledged_) {
+    acknowledged_ = sequence;
+    attempts_ = 0;
+    receiver_attempts_ = 0;
+    deadline_ns_ = 0;
+  }
+  Retire();
+  if (!qp_.ready()) return;
+  const bool waiting = !sends_.empty() && sends_.front().started && (cursor_ > 0 || chunk_ > 0);
+  if (waiting && deadline_ns_ == 0) StartTimer(qp_.world()->NowNs());
+  qp_.Kick();
+}
+
+void Requester::GoBack(uint64_t sequence) {
+  // What the peer has not seen of READs is asked for again.
+  for (Send& send : sends_) {
+    if (send.work.op != SendOp::kRead || !send.requested || send.ended) continue;
+    if (send.first < sequence) continue;
+    send.requested = false;
+    --reads_in_flight_;
+  }
+  cursor_ = 0;
+  chunk_ = 0;
+}
+
+void Requester::Retire() {
+  while (!sends_.empty() && qp_.ready()) {
+    Send& send = sends_.front();
+    const bool failed = send.status != CompletionStatus::kOk;
+    if (!failed && !Finished(send)) return;
+    if (!failed) {
+      qp_.BreakAt(send.fault, FaultPoint::kAcknowledged, true);
+      if (!qp_.ready()) return;  // It is flushed with the others.
+      if (send.fault.action == FaultAction::kFail && send.fault.At(FaultPoint::kAcknowledged)) {
+        qp_.world()->NoteFault(qp_.id(), send.fault);
+        send.status = send.fault.status;
+      }
+    }
+    const CompletionStatus status = send.status;
+    End(&send, status);
+    sends_.pop_front();
+    if (cursor_ > 0) {
+      --cursor_;
+    } else {
+      chunk_ = 0;
+    }
+    if (status != CompletionStatus::kOk) qp_.BreakByError();
+  }
+}
+
+void Requester::End(Send* send, CompletionStatus status) {
+  if (send->work.op == SendOp::kRead && send->requested && !send->ended) --reads_in_flight_;
+  if (!send->is_window_op()) {
+    for (const Entry& entry : send->entries) qp_.nic()->keys().RemoveUser(entry.local_key);
+  }
+  if (status == CompletionStatus::kOk && !send->work.signaled) {
+    ++silent_;
+    return qp_.BreakAt(send->fault, FaultPoint::kCompleted, true);
+  }
+  Completion completion;
+  completion.id = send->work.id;
+  completion.status = status;
+  completion.op = send->is_window_op()             ? CompletionOp::kWindow
+                  : send->work.op == SendOp::kRead ? CompletionOp::kRead
+                                                   : CompletionOp::kSend;
+  const uint32_t released = silent_ + 1;
+  silent_ = 0;
+  qp_.Complete(false, completion, released, send->fault);
+}
+
+void Requester::Flush() {
+  for (Send& send : sends_) {
+    send.fault = WorkFault();
+    End(&send, CompletionStatus::kFlushed);
+  }
+  sends_.clear();
+  // Works that ended well with nobody behind them to say so.
+  outstanding_ -= silent_;
+  silent_ = 0;
+}
+
+void Requester::Forget() {
+  for (const Send& send : sends_) {
+    if (send.is_window_op()) continue;
+    for (const Entry& entry : send.entries) qp_.nic()->keys().RemoveUser(entry.local_key);
+  }
+  sends_.clear();
+}
+
+int64_t Requester::TimeoutNs() const {
+  constexpr int64_t kUnitNs = 4096;
+  return kUnitNs << std::min<int>(qp_.options().ack_timeout, 31);
+}
+
+void Requester::StartTimer(int64_t from_ns) {
+  if (deadline_ns_ == 0) deadline_ns_ = from_ns + TimeoutNs();
+  if (timer_scheduled_) return;
+  timer_scheduled_ = true;
+  qp_.world()->event_queue().Add(deadline_ns_, SimEventKind::kRetryTimer, qp_.id());
+}
+
+void Requester::OnRetryTimer() {
+  timer_scheduled_ = false;
+  if (!qp_.ready() || deadline_ns_ == 0 || sends_.empty()) return;
+  if (qp_.world()->NowNs() < deadline_ns_) return StartTimer(0);
+  deadline_ns_ = 0;
+  if (attempts_ >= qp_.options().retry_count) {
+    sends_.front().status = CompletionStatus::kRetryExceeded;
+    return Retire();
+  }
+  ++attempts_;
+  qp_.world()->Note(TraceKind::kRetry, qp_.id(), acknowledged_, attempts_);
+  GoBack(0);
+  qp_.Kick();
+}
+
+}  // namespace tryst
