@@ -177,7 +177,7 @@ wire::MessageWriter* MessageLink::NextMessage() {
 }
 
 void MessageLink::FinishMessage() {
-  const size_t bytes = writer_.Finish(epoch_, sent_, consumed_);
+  const size_t bytes = writer_.Finish(epoch_, sent_, consumed_, tensor_immediates_sent_);
   consumed_told_ = consumed_;
   const uint64_t offset = uint64_t{sent_ % peer_.ring_slots} * options_.message_bytes;
   SendWork work;
@@ -210,6 +210,7 @@ uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32
   work.remote_key = key;
   AddWork(&lanes_[index], work, from);
   lanes_[index].has_payload = true;
+  if (immediate && index == 0) ++tensor_immediates_sent_;
   return lanes_[index].queued;
 }
 
@@ -384,6 +385,7 @@ void MessageLink::OnArrival(size_t lane, uint32_t immediate) {
         handled = OnMessage(what->sequence);
         break;
       case wire::ImmediateKind::kTensor:
+        if (lane == 0) ++tensor_immediates_received_;
         handled = what->slot < options_.slots
                       ? owner_->OnTensorPart(lane, what->slot, what->generation)
                       : absl::DataLossError("tensor immediate for a slot that is not there");
@@ -406,6 +408,9 @@ absl::Status MessageLink::OnMessage(uint32_t sequence) {
   if (!reader.ok()) return reader.status();
   if (reader->header().sequence != consumed_ || reader->header().epoch != epoch_) {
     return absl::DataLossError("message of another epoch or turn of the ring");
+  }
+  if (reader->header().tensor_immediates != tensor_immediates_received_) {
+    return absl::DataLossError("a tensor immediate got lost");
   }
   const absl::Status told = SetPeerConsumed(reader->header().ring_consumed);
   if (!told.ok()) return told;

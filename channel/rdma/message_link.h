@@ -169,6 +169,9 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   uint32_t sent_ = 0;           // Finished by us.
   uint32_t peer_consumed_ = 0;  // Of those, done with by the peer.
   uint32_t consumed_ = 0;       // Of the peer's, done with by us.
+  // Tensor immediates on the first queue pair, which messages count along.
+  uint32_t tensor_immediates_sent_ = 0;
+  uint32_t tensor_immediates_received_ = 0;
   uint32_t consumed_told_ = 0;  // Of those, told to the peer.
   bool message_open_ = false;
   wire::MessageWriter writer_;

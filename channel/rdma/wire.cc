@@ -143,14 +143,16 @@ void MessageWriter::SetDigest(uint32_t digest) {
   Store(at + kRecordBytes + 4, digest);
 }
 
-size_t MessageWriter::Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed) {
+size_t MessageWriter::Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed,
+                             uint32_t tensor_immediates) {
   Store(slot_ + 4, static_cast<uint32_t>(used_));
   Store(slot_ + 8, epoch);
   Store(slot_ + 12, sequence);
   Store(slot_ + 16, ring_consumed);
   Store(slot_ + 20, records_);
   Store(slot_ + 22, uint16_t{0});
-  Store(slot_ + 24, uint64_t{0});
+  Store(slot_ + 24, tensor_immediates);
+  Store(slot_ + 28, uint32_t{0});
   Store(slot_, Crc32c(0, slot_ + 4, used_ - 4));
   return used_;
 }
@@ -170,7 +172,8 @@ absl::StatusOr<MessageReader> MessageReader::Open(const uint8_t* slot, size_t ca
   header.sequence = Load<uint32_t>(slot + 12);
   header.ring_consumed = Load<uint32_t>(slot + 16);
   header.records = Load<uint16_t>(slot + 20);
-  if (Load<uint16_t>(slot + 22) != 0 || Load<uint64_t>(slot + 24) != 0) {
+  header.tensor_immediates = Load<uint32_t>(slot + 24);
+  if (Load<uint16_t>(slot + 22) != 0 || Load<uint32_t>(slot + 28) != 0) {
     return Malformed("reserved bytes in the header");
   }
   return reader;

@@ -45,10 +45,11 @@ absl::StatusOr<Immediate> DecodeImmediate(uint32_t immediate);
 
 // ---- Messages ----
 struct MessageHeader {
-  uint32_t bytes = 0;          // Of the whole message.
-  uint32_t epoch = 0;          // Of the connection, its low 32 bits.
-  uint32_t sequence = 0;       // Of this message in its direction, from 0.
-  uint32_t ring_consumed = 0;  // Messages of the other direction that the writer has done with.
+  uint32_t bytes = 0;              // Of the whole message.
+  uint32_t epoch = 0;              // Of the connection, its low 32 bits.
+  uint32_t sequence = 0;           // Of this message in its direction, from 0.
+  uint32_t ring_consumed = 0;      // Messages of the other direction that the writer has done with.
+  uint32_t tensor_immediates = 0;  // Sent before it on the same queue pair: none may be missing.
   uint16_t records = 0;
 };
 
@@ -138,7 +139,8 @@ class MessageWriter {
     return RecordSize(body_bytes) <= capacity_ - used_ && records_ < UINT16_MAX;
   }
   // Writes the header with the checksum; returns the message's length.
-  size_t Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed);
+  size_t Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed,
+                uint32_t tensor_immediates);
 
  private:
   uint8_t* Begin(const Record& record, size_t body_bytes);

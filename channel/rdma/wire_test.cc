@@ -90,7 +90,7 @@ TEST(MessageTest, RecordsComeBackInOrderWithEveryField) {
   cancel.type = RecordType::kCancel;
   cancel.slot = 9;
   ASSERT_TRUE(writer.Add(cancel));
-  const size_t bytes = writer.Finish(8, 1234567, 42);
+  const size_t bytes = writer.Finish(8, 1234567, 42, 9);
   EXPECT_EQ(bytes % kRecordAlignment, 0u);
   EXPECT_EQ(slot[bytes], 0xee);
 
@@ -100,6 +100,7 @@ TEST(MessageTest, RecordsComeBackInOrderWithEveryField) {
   EXPECT_EQ(reader->header().epoch, 8u);
   EXPECT_EQ(reader->header().sequence, 1234567u);
   EXPECT_EQ(reader->header().ring_consumed, 42u);
+  EXPECT_EQ(reader->header().tensor_immediates, 9u);
   EXPECT_EQ(reader->header().records, 3u);
   std::vector<Record> records;
   ASSERT_TRUE(ReadAll(slot, &records).ok());
@@ -133,7 +134,7 @@ TEST(MessageTest, TensorsTravelInside) {
   ASSERT_NE(payload, nullptr);
   memcpy(payload, "twelve bytes", 12);
   writer.SetDigest(99);
-  writer.Finish(1, 0, 0);
+  writer.Finish(1, 0, 0, 9);
   std::vector<Record> records;
   ASSERT_TRUE(ReadAll(slot, &records).ok());
   absl::string_view got;
@@ -167,7 +168,7 @@ TEST(MessageTest, FullIsNotAnErrorAndChangesNothing) {
   record.body = "";
   EXPECT_TRUE(writer.Add(record));
   EXPECT_FALSE(writer.Add(record));
-  EXPECT_EQ(writer.Finish(1, 0, 0), slot.size());
+  EXPECT_EQ(writer.Finish(1, 0, 0, 9), slot.size());
   EXPECT_TRUE(ReadAll(slot).ok());
 }
 
@@ -178,7 +179,7 @@ TEST(MessageTest, NothingOfAnEarlierMessageGoesOutAgain) {
   record.type = RecordType::kKey;
   record.body = "odd";
   writer.Add(record);
-  const size_t bytes = writer.Finish(1, 0, 0);
+  const size_t bytes = writer.Finish(1, 0, 0, 9);
   for (size_t i = 0; i < bytes; ++i) EXPECT_NE(slot[i], 0xee) << i;
 }
 
@@ -189,7 +190,7 @@ TEST(MessageTest, EveryFlippedBitIsNoticed) {
   record.type = RecordType::kKey;
   record.body = "some text of a key";
   writer.Add(record);
-  const size_t bytes = writer.Finish(1, 2, 3);
+  const size_t bytes = writer.Finish(1, 2, 3, 9);
   for (size_t bit = 0; bit < 8 * bytes; ++bit) {
     slot[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
     EXPECT_EQ(ReadAll(slot).code(), absl::StatusCode::kDataLoss) << bit;
@@ -207,7 +208,7 @@ class LyingMessageTest : public ::testing::Test {
     record.type = RecordType::kPing;
     record.body = "12345678";
     writer.Add(record);
-    bytes_ = writer.Finish(1, 0, 0);
+    bytes_ = writer.Finish(1, 0, 0, 9);
   }
   absl::Status With(size_t at, uint32_t value, size_t width) {
     std::vector<uint8_t> slot = slot_;

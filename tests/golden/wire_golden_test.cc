@@ -17,7 +17,7 @@ namespace wire {
 namespace {
 
 std::string Finish(MessageWriter* writer, std::vector<uint8_t>* slot) {
-  const size_t bytes = writer->Finish(3, 70000, 69990);
+  const size_t bytes = writer->Finish(3, 70000, 69990, 9);
   return std::string(reinterpret_cast<const char*>(slot->data()), bytes);
 }
 
