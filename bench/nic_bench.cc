@@ -98,10 +98,7 @@ class NicSubject final : public Subject {
   NicTransfer transfer_;
 };
 
-std::unique_ptr<Nic> OpenSoft(const std::string& listen_address, int sockets) {
-  SoftNicOptions options;
-  options.listen_address = listen_address;
-  options.sockets_per_queue_pair = sockets;
+std::unique_ptr<Nic> OpenSoft(const SoftNicOptions& options) {
   auto nic = OpenSoftNic(options);
   TRYST_CHECK(nic.ok()) << nic.status();
   return *std::move(nic);
@@ -114,15 +111,22 @@ struct System {
 };
 
 std::vector<System> OpenSystems() {
-  const auto soft = [](const std::string& listen_address, int sockets) {
-    return std::make_unique<NicSubject>([=] { return OpenSoft(listen_address, sockets); });
+  const auto soft = [](const SoftNicOptions& options) {
+    return std::make_unique<NicSubject>([options] { return OpenSoft(options); });
   };
+  SoftNicOptions two_sockets;
+  two_sockets.sockets_per_queue_pair = 2;
+  SoftNicOptions tls;
+  tls.tls = true;
+  SoftNicOptions unix_sockets;
+  unix_sockets.listen_address = "unix:";
   std::vector<System> systems;
   systems.push_back({"raw_tcp", "", std::make_unique<RawSubject>(RawSockets::Kind::kTcp)});
-  systems.push_back({"soft_tcp", "raw_tcp", soft("127.0.0.1:0", 1)});
-  systems.push_back({"soft_tcp_2_sockets", "raw_tcp", soft("127.0.0.1:0", 2)});
+  systems.push_back({"soft_tcp", "raw_tcp", soft(SoftNicOptions())});
+  systems.push_back({"soft_tcp_2_sockets", "raw_tcp", soft(two_sockets)});
+  systems.push_back({"soft_tls", "raw_tcp", soft(tls)});
   systems.push_back({"raw_unix", "", std::make_unique<RawSubject>(RawSockets::Kind::kUnix)});
-  systems.push_back({"soft_unix", "raw_unix", soft("unix:", 1)});
+  systems.push_back({"soft_unix", "raw_unix", soft(unix_sockets)});
   const auto device = OpenIbvNic(IbvNicOptions());
   if (device.ok()) {
     systems.push_back({"ibv", "", std::make_unique<NicSubject>([] {

@@ -55,9 +55,10 @@ SoftNicOptions Unix() {
   return options;
 }
 
-// More than a gibibyte goes by TCP; the others need not repeat it.
+// More than a gibibyte and a thousand connections are for TCP; the others need not repeat it.
 NicContract Shortened(NicContract contract) {
   contract.total_bytes = 128 << 20;
+  contract.connections = 250;
   return contract;
 }
 

@@ -114,7 +114,9 @@ TEST_P(NicContractTest, ArrivesInTheOrderOfPosting) {
     const size_t before = b_.done.size();
     ASSERT_TRUE(UntilDone(b_, before + 1));
     for (size_t i = before; i < b_.done.size(); ++i) {
-      ASSERT_EQ(b_.done[i].status, CompletionStatus::kOk);
+      ASSERT_EQ(b_.done[i].status, CompletionStatus::kOk)
+          << "after " << received << "; of the other side: "
+          << (a_.done.empty() ? "nothing" : CompletionStatusName(a_.done.back().status));
       ASSERT_EQ(b_.done[i].immediate, static_cast<uint32_t>(received));
       ASSERT_EQ(b_.done[i].bytes, 1 + static_cast<uint64_t>(received % 256));
       ++received;

@@ -499,6 +499,89 @@ TEST_F(HostilePeerTest, ReceivesPostedWhileArmedAreAnnounced) {
   EXPECT_GE(credit->receives, 1u);
 }
 
+class ManualClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns.load(); }
+  std::atomic<int64_t> now_ns{1'000'000'000};
+};
+
+struct HasClock {
+  ManualClock clock_;
+};
+
+class PatienceTest : protected HasClock, public HostilePeerTest {
+ protected:
+  PatienceTest() : HostilePeerTest(Options(&clock_)) {}
+
+  // Looks at its timers several times, and time passes meanwhile.
+  void Pass(absl::Duration duration) {
+    for (int i = 0; i < 10; ++i) {
+      clock_.now_ns += absl::ToInt64Nanoseconds(duration) / 10;
+      for (int turn = 0; turn < 40; ++turn) victim_.Poll();
+    }
+  }
+
+ private:
+  static SoftNicOptions Options(const Clock* clock) {
+    SoftNicOptions options;
+    options.clock = clock;
+    options.rnr_timer = absl::Milliseconds(10);
+    return options;
+  }
+};
+
+TEST_F(PatienceTest, EachReceiveIsWaitedForAnew) {
+  QueuePairOptions options = SoftSide::UsualOptions();
+  options.rnr_retry_count = 6;  // 70 ms in all.
+  Introduce(0, options);
+  ASSERT_TRUE(victim_.PostWrite(8, SendOp::kWriteWithImmediate).ok());
+  FrameHeader credit;
+  for (uint32_t i = 0; i < 20; ++i) {
+    // Whenever it looks, something waits; but never the same for long.
+    ASSERT_TRUE(victim_.PostWrite(8, SendOp::kWriteWithImmediate).ok());
+    Pass(absl::Milliseconds(50));
+    credit.receives = i + 1;
+    peer_->Say(credit);
+    ASSERT_TRUE(Hear().has_value());
+    peer_->ForgetWhatWasHeard();
+    credit.executed = i + 1;
+  }
+  ASSERT_EQ(victim_.queue_pair->state(), QueuePairState::kReady);
+  Pass(absl::Milliseconds(100));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return !victim_.done.empty(); }));
+  EXPECT_EQ(victim_.queue_pair->state(), QueuePairState::kReady)
+      << "an older work has not been answered";
+  credit.executed = 20;
+  peer_->Say(credit);
+  ASSERT_TRUE(BecomesBroken());
+  EXPECT_EQ(victim_.done.back().status, CompletionStatus::kReceiverNotReady);
+  EXPECT_EQ(victim_.done.size(), 21u);
+}
+
+TEST_F(PatienceTest, AnythingHeardProlongsIt) {
+  QueuePairOptions options = SoftSide::UsualOptions();
+  options.ack_timeout = 13;
+  options.retry_count = 2;  // 100 ms in all.
+  Introduce(0, options);
+  ASSERT_TRUE(victim_.PostWrite(8).ok());
+  for (int i = 0; i < 10; ++i) {
+    Pass(absl::Milliseconds(80));
+    peer_->Say(FrameHeader());
+    Pass(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(victim_.queue_pair->state(), QueuePairState::kReady);
+  Pass(absl::Milliseconds(130));
+  EXPECT_NE(victim_.queue_pair->state(), QueuePairState::kReady);
+  ASSERT_EQ(victim_.done.size(), 1u);
+  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kRetryExceeded);
+}
+
+TEST_F(PatienceTest, IdleQueuePairWaitsForNobody) {
+  Introduce();
+  Pass(absl::Hours(10));
+  EXPECT_EQ(victim_.queue_pair->state(), QueuePairState::kReady);
+}
+
 class StrangersTest : public HostilePeerTest {
  protected:
   static SoftNicOptions Options() {

@@ -126,7 +126,9 @@ bool SoftQueuePair::Start(SendSlot* slot, uint64_t i) {
   if (slot->error != CompletionStatus::kOk) return false;
   if (IsRequestForReceive(slot->op)) {
     ++receives_used_;
+    // The next may starve before the clock is looked at again: it has all the time.
     starved_ = false;
+    for_receives_.Restart();
   }
   if (slot->op == SendOp::kRead) ++reads_out_;
   slot->sequence = next_sequence_++;
