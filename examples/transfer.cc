@@ -1,30 +1,26 @@
 // A producer and a consumer, two processes on this machine: which way the tensors go and
 // why, how fast, and that they arrive as they left. Takes any server's setting, such as
 // --protocol=grpc or --nic=ibv.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "examples/child_process.h"
 #include "examples/loopback.h"
+#include "examples/pair.h"
 
 namespace tryst {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
-constexpr absl::string_view kSeedMark = "@seed ";  // Begins a line for the launcher.
-constexpr int kPatterns = 4;                       // Different tensors of one size, in turn.
+constexpr int kPatterns = 4;  // Different tensors of one size, in turn.
 
 struct Size {
   const char* name;
@@ -95,7 +91,6 @@ absl::Status SendAll(Server* server, const std::string& consumer) {
 absl::Status Produce(Server* server) {
   absl::Status sent = SendAll(server, WorkerName("consumer", 0));
   if (!sent.ok()) return sent;
-  std::printf("%s%s\n", std::string(kSeedMark).c_str(), Seed(*server).c_str());
   InputEnds(absl::InfiniteDuration());
   return absl::OkStatus();
 }
@@ -215,88 +210,10 @@ absl::Status Consume(Server* server) {
   return absl::OkStatus();
 }
 
-// ---- Processes ----
-
-int RunRole(const std::vector<std::string>& args) {
-  LogErrorsOnly();
-  std::vector<std::string> rest;
-  auto server = StartServer(args, &rest);
-  if (!server.ok()) {
-    std::fprintf(stderr, "%s\n", server.status().ToString().c_str());
-    return 1;
-  }
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  std::printf("%s, process %d, at %s, protocol %s\n", (*server)->worker().c_str(), getpid(),
-              (*server)->address().c_str(), (*server)->config().protocol.c_str());
-  absl::Status done = rest == std::vector<std::string>{"producer"} ? Produce(server->get())
-                                                                   : Consume(server->get());
-  if (!done.ok()) std::fprintf(stderr, "%s: %s\n", rest[0].c_str(), done.ToString().c_str());
-  absl::Status stopped = (*server)->Stop(absl::Seconds(5));
-  if (!stopped.ok())
-    std::fprintf(stderr, "%s: stop: %s\n", rest[0].c_str(), stopped.ToString().c_str());
-  return done.ok() && stopped.ok() ? 0 : 1;
-}
-
-// Where the producer is, when it says so; empty when it ends without.
-class ProducerSeed {
- public:
-  void Set(absl::string_view text) {
-    if (known_.HasBeenNotified()) return;
-    text_ = std::string(text);
-    known_.Notify();
-  }
-  const std::string& Wait() {
-    known_.WaitForNotification();
-    return text_;
-  }
-
- private:
-  absl::Notification known_;
-  std::string text_;
-};
-
-void Print(const std::string& line) { std::printf("%s\n", line.c_str()); }
-
-absl::StatusOr<int> Launch(const std::vector<std::string>& user_flags) {
-  const auto args = [&user_flags](const std::string& role) {
-    std::vector<std::string> all = LoopbackFlags(role, 0);
-    all.insert(all.end(), user_flags.begin(), user_flags.end());
-    all.push_back(role);
-    return all;
-  };
-  ProducerSeed seed;
-  auto producer = ChildProcess::Start(
-      args("producer"),
-      [&seed](const std::string& line) {
-        absl::string_view rest = line;
-        if (absl::ConsumePrefix(&rest, kSeedMark)) {
-          seed.Set(rest);
-        } else {
-          Print(line);
-        }
-      },
-      [&seed] { seed.Set(""); });
-  if (!producer.ok()) return producer.status();
-  if (seed.Wait().empty()) return (*producer)->Wait();
-  std::vector<std::string> consumer_args = args("consumer");
-  consumer_args.insert(consumer_args.begin(), absl::StrCat("--join=", seed.Wait()));
-  auto consumer = ChildProcess::Start(consumer_args, Print, [] {});
-  if (!consumer.ok()) return consumer.status();
-  const int consumed = (*consumer)->Wait();
-  const int produced = (*producer)->Wait();
-  return consumed != 0 ? consumed : produced;
-}
-
 }  // namespace
 }  // namespace tryst
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const std::vector<std::string> args(argv + 1, argv + argc);
-  const bool role = !args.empty() && (args.back() == "producer" || args.back() == "consumer");
-  if (role) return tryst::RunRole(args);
-  absl::StatusOr<int> code = tryst::Launch(args);
-  if (code.ok()) return *code;
-  std::fprintf(stderr, "%s\n", code.status().ToString().c_str());
-  return 1;
+  return tryst::RunPair({argv + 1, argv + argc}, {"producer", tryst::Produce},
+                        {"consumer", tryst::Consume});
 }

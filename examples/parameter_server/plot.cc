@@ -34,16 +34,15 @@ void AddEvents(const Course& course, bool with_text, std::string* script) {
 std::string Script(const Course& course, const std::string& title, const std::string& path) {
   std::string script;
   AddData("held_out", course.held_out, &script);
-  AddData("examples", course.examples_rate, &script);
   AddData("mib", course.mib_rate, &script);
   for (size_t i = 0; i < course.losses.size(); ++i) {
     AddData(absl::StrCat("loss", i), course.losses[i], &script);
   }
   absl::StrAppend(&script, "set terminal svg size 900,640 background rgb 'white'\n",  //
                   "set output ", Quoted(path), "\n",                                  //
-                  "set multiplot\nset lmargin 11\nset rmargin 11\nset xtics out nomirror\n",
+                  "set multiplot\nset lmargin 11\nset rmargin 4\nset xtics out nomirror\n",
                   "set grid linecolor rgb '#dddddd'\n",
-                  "set xrange [0:", course.examples_rate.back().first, "]\n");
+                  "set xrange [0:", course.mib_rate.back().first, "]\n");
   absl::StrAppend(&script, "set title ", Quoted(title), "\n",
                   "set origin 0, 0.37\nset size 1, 0.63\nset ylabel 'loss, nats a word'\n",
                   "set key top right\n");
@@ -58,19 +57,16 @@ std::string Script(const Course& course, const std::string& title, const std::st
                   "pointsize 0.6 linecolor rgb 'black' title 'held out'\n");
   absl::StrAppend(&script, "unset title\nunset label\nunset arrow\n",
                   "set origin 0, 0\nset size 1, 0.38\nset xlabel 'seconds'\n",
-                  "set ylabel 'examples/s'\nset y2label 'MiB/s'\nset ytics nomirror\nset y2tics\n",
-                  "set yrange [0:*]\nset y2range [0:*]\nset key bottom right\n");
+                  "set ylabel 'MiB/s moved'\nset yrange [0:*]\n");
   AddEvents(course, /*with_text=*/false, &script);
-  absl::StrAppend(&script, "plot $examples using 1:2 with lines linewidth 2 title 'examples/s', ",
-                  "$mib using 1:2 axes x1y2 with lines linewidth 2 title 'MiB/s moved'\n",
-                  "unset multiplot\n");
+  absl::StrAppend(&script, "plot $mib using 1:2 with lines linewidth 2 notitle\nunset multiplot\n");
   return script;
 }
 
 }  // namespace
 
 absl::Status Plot(const Course& course, const std::string& title, const std::string& path) {
-  if (course.held_out.empty() || course.examples_rate.empty()) {
+  if (course.held_out.empty() || course.mib_rate.empty()) {
     return absl::UnavailableError("nothing to plot");
   }
   FILE* gnuplot = popen("gnuplot", "w");

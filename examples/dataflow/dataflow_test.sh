@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The graph that was cut computes what the whole one does, by either way.
+set -euo pipefail
+program=$1
+"$program" | tee "$TEST_TMPDIR/out"
+grep -q 'over rdma/soft: connected' "$TEST_TMPDIR/out"
+grep -q '^400 signals' "$TEST_TMPDIR/out"
+"$program" --protocol=grpc
+if "$program" --no-such-setting; then exit 1; fi
