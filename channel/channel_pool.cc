@@ -359,12 +359,13 @@ bool ChannelPool::Drained() {
 
 absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) {
   Close(why);
-  const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(timeout);
+  const Clock& clock = poller_->clock();
+  const Deadline until = Deadline::After(clock, timeout);
   for (;;) {
     bool drained = false;
     poller_->RunAndWait([this, &drained] { drained = Drained(); });
     if (drained) return absl::OkStatus();
-    if (std::chrono::steady_clock::now() >= until) {
+    if (until.Passed(clock.NowNs())) {
       return absl::DeadlineExceededError("channels did not drain in time");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "verbs/completion_policy.h"
 
 namespace tryst {
 namespace {
@@ -350,11 +351,7 @@ absl::Status MessageLink::PostSends(Lane* lane) {
 
 void MessageLink::OnCompletion(const Completion& completion) {
   if (completion.status != CompletionStatus::kOk) {
-    Break(absl::UnavailableError(absl::StrCat(
-        "queue pair ", completion.queue_pair, " on ", hub_->nic()->name(), ": ",
-        CompletionStatusName(completion.status),
-        completion.vendor_error != 0 ? absl::StrCat(" (vendor error ", completion.vendor_error, ")")
-                                     : "")));
+    Break(CompletionError(completion, hub_->nic()->name()));
     FlushSoon();
     return;
   }

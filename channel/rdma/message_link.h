@@ -163,8 +163,6 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   bool connected_ = false;
   bool broken_ = false;
   bool draining_ = false;
-  bool nic_lost_ = false;
-  bool flushing_ = false;
   // Messages, counted per direction from 0; they wrap.
   uint32_t sent_ = 0;           // Finished by us.
   uint32_t peer_consumed_ = 0;  // Of those, done with by the peer.
