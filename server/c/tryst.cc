@@ -1,0 +1,248 @@
+#include "server/c/tryst.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "server/server.h"
+
+struct tryst_status {
+  absl::Status status;
+  std::string message;
+};
+
+struct tryst_tensor {
+  tryst::Tensor tensor;
+};
+
+struct tryst_server {
+  std::unique_ptr<tryst::Server> server;
+};
+
+namespace {
+
+tryst_status* Give(const absl::Status& status) {
+  if (status.ok()) return nullptr;
+  return new tryst_status{status, std::string(status.message())};
+}
+
+tryst_status* GiveTensor(absl::StatusOr<tryst::Tensor> made, tryst_tensor** tensor) {
+  *tensor = made.ok() ? new tryst_tensor{*std::move(made)} : nullptr;
+  return Give(made.status());
+}
+
+char* GiveText(const std::string& text) {
+  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
+  return copy;
+}
+
+// A caller's number may be no DType at all.
+absl::StatusOr<tryst::DType> CheckedType(int dtype) {
+  if (dtype < 0 || dtype > 255 || tryst::DTypeBytes(static_cast<tryst::DType>(dtype)) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(dtype, " is not a type of fixed size"));
+  }
+  return static_cast<tryst::DType>(dtype);
+}
+
+absl::StatusOr<tryst::TensorShape> CheckedShape(const int64_t* dims, size_t rank) {
+  return tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
+}
+
+absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> StepOf(tryst_server* server, int64_t step) {
+  if (server->server->steps() == nullptr) {
+    return absl::FailedPreconditionError("the server has not started");
+  }
+  return server->server->steps()->StartStep(step);
+}
+
+tryst::Args ArgsInto(const tryst_tensor* into) {
+  tryst::Args args;
+  if (into != nullptr) args.destination = into->tensor;
+  return args;
+}
+
+void Finish(tryst_done done, void* arg, const absl::Status& status, tryst::Tensor tensor,
+            bool is_dead) {
+  const std::unique_ptr<tryst_status> told(Give(status));
+  const bool there = status.ok() && !is_dead;
+  done(arg, told.get(), there ? new tryst_tensor{std::move(tensor)} : nullptr, is_dead ? 1 : 0);
+}
+
+}  // namespace
+
+uint32_t tryst_abi_version(void) { return TRYST_ABI_VERSION; }
+
+tryst_code tryst_status_code(const tryst_status* status) {
+  return status == nullptr ? TRYST_OK : static_cast<tryst_code>(status->status.raw_code());
+}
+
+const char* tryst_status_message(const tryst_status* status) {
+  return status == nullptr ? "" : status->message.c_str();
+}
+
+void tryst_status_free(tryst_status* status) { delete status; }
+
+void tryst_string_free(char* text) { std::free(text); }
+
+tryst_status* tryst_tensor_allocate(tryst_dtype dtype, const int64_t* dims, size_t rank,
+                                    tryst_tensor** tensor) {
+  *tensor = nullptr;
+  const auto type = CheckedType(dtype);
+  if (!type.ok()) return Give(type.status());
+  const auto shape = CheckedShape(dims, rank);
+  if (!shape.ok()) return Give(shape.status());
+  return GiveTensor(tryst::Tensor::Allocate(*type, *shape), tensor);
+}
+
+tryst_status* tryst_tensor_adopt(void* data, tryst_dtype dtype, const int64_t* dims, size_t rank,
+                                 void (*release)(void* arg), void* arg, tryst_tensor** tensor) {
+  *tensor = nullptr;
+  const auto type = CheckedType(dtype);
+  const auto shape = CheckedShape(dims, rank);
+  if (!type.ok() || !shape.ok()) {
+    if (release != nullptr) release(arg);
+    return Give(type.ok() ? shape.status() : type.status());
+  }
+  return GiveTensor(tryst::Tensor::Adopt(data, *type, *shape, {},
+                                         [release, arg] {
+                                           if (release != nullptr) release(arg);
+                                         }),
+                    tensor);
+}
+
+void tryst_tensor_free(tryst_tensor* tensor) { delete tensor; }
+
+int32_t tryst_tensor_dtype(const tryst_tensor* tensor) {
+  return static_cast<int32_t>(tensor->tensor.dtype());
+}
+
+size_t tryst_tensor_rank(const tryst_tensor* tensor) {
+  return static_cast<size_t>(tensor->tensor.shape().rank());
+}
+
+int64_t tryst_tensor_dim(const tryst_tensor* tensor, size_t i) {
+  return tensor->tensor.shape().dim(static_cast<int>(i));
+}
+
+uint64_t tryst_tensor_bytes(const tryst_tensor* tensor) { return tensor->tensor.bytes(); }
+
+void* tryst_tensor_data(tryst_tensor* tensor) {
+  return tensor->tensor.dtype() == tryst::DType::kString ? nullptr : tensor->tensor.mutable_data();
+}
+
+tryst_status* tryst_server_create(const char* const* settings, size_t count,
+                                  tryst_server** server) {
+  *server = nullptr;
+  std::vector<std::string> rest;
+  auto config = tryst::LoadConfig({settings, settings + count}, tryst::ProcessEnvironment(), &rest);
+  if (!config.ok()) return Give(config.status());
+  if (!rest.empty()) {
+    return Give(absl::InvalidArgumentError(absl::StrCat("'", rest[0], "' is not a setting")));
+  }
+  auto built = tryst::ServerBuilder().Build(*config);
+  if (!built.ok()) return Give(built.status());
+  *server = new tryst_server{*std::move(built)};
+  return nullptr;
+}
+
+tryst_status* tryst_server_start(tryst_server* server) { return Give(server->server->Start()); }
+
+tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms) {
+  return Give(server->server->Stop(absl::Milliseconds(deadline_ms)));
+}
+
+void tryst_server_free(tryst_server* server) { delete server; }
+
+const char* tryst_server_worker(const tryst_server* server) {
+  return server->server->worker().c_str();
+}
+
+const char* tryst_server_address(const tryst_server* server) {
+  return server->server->address().c_str();
+}
+
+uint64_t tryst_server_incarnation(const tryst_server* server) {
+  return server->server->incarnation();
+}
+
+tryst_status* tryst_server_peer_incarnation(tryst_server* server, const char* peer,
+                                            int64_t timeout_ms, uint64_t* incarnation) {
+  *incarnation = 0;
+  const auto heard = server->server->calls()->Ping(peer, absl::Milliseconds(timeout_ms));
+  if (heard.ok()) *incarnation = heard->self.incarnation;
+  return Give(heard.status());
+}
+
+char* tryst_server_explain(tryst_server* server, const char* peer) {
+  return GiveText(server->server->Explain(peer == nullptr ? "" : peer));
+}
+
+tryst_status* tryst_key(const char* src_device, uint64_t src_incarnation, const char* dst_device,
+                        const char* edge, uint64_t frame, uint64_t iter, char** key) {
+  *key = nullptr;
+  const auto prefix = tryst::TensorKeyPrefix::Make(src_device, src_incarnation, dst_device, edge);
+  if (prefix.ok()) *key = GiveText(std::string(prefix->At(frame, iter).text()));
+  return Give(prefix.status());
+}
+
+tryst_status* tryst_send(tryst_server* server, int64_t step, const char* key,
+                         const tryst_tensor* tensor) {
+  const auto parsed = tryst::TensorKey::Parse(key);
+  if (!parsed.ok()) return Give(parsed.status());
+  const auto rendezvous = StepOf(server, step);
+  if (!rendezvous.ok()) return Give(rendezvous.status());
+  const bool is_dead = tensor == nullptr;
+  return Give(
+      (*rendezvous)->Send(*parsed, {}, is_dead ? tryst::Tensor() : tensor->tensor, is_dead));
+}
+
+void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,
+                      tryst_done done, void* arg) {
+  const auto parsed = tryst::TensorKey::Parse(key);
+  if (!parsed.ok()) return Finish(done, arg, parsed.status(), tryst::Tensor(), false);
+  const auto rendezvous = StepOf(server, step);
+  if (!rendezvous.ok()) return Finish(done, arg, rendezvous.status(), tryst::Tensor(), false);
+  tryst::Args args = ArgsInto(into);
+  args.executor = server->server->executor();
+  (*rendezvous)
+      ->RecvAsync(*parsed, args,
+                  [done, arg](absl::Status status, const tryst::Args&, const tryst::Args&,
+                              tryst::Tensor tensor, bool is_dead) {
+                    Finish(done, arg, status, std::move(tensor), is_dead);
+                  });
+}
+
+tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
+                         const tryst_tensor* into, int64_t timeout_ms, tryst_tensor** tensor) {
+  *tensor = nullptr;
+  const auto parsed = tryst::TensorKey::Parse(key);
+  if (!parsed.ok()) return Give(parsed.status());
+  const auto rendezvous = StepOf(server, step);
+  if (!rendezvous.ok()) return Give(rendezvous.status());
+  auto got = (*rendezvous)->Recv(*parsed, ArgsInto(into), absl::Milliseconds(timeout_ms));
+  if (got.ok() && !got->is_dead) *tensor = new tryst_tensor{std::move(got->tensor)};
+  return Give(got.status());
+}
+
+tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code code,
+                               const char* message) {
+  if (code <= TRYST_OK || code > TRYST_UNAUTHENTICATED) {
+    return Give(absl::InvalidArgumentError("a step is aborted for a cause"));
+  }
+  if (server->server->steps() == nullptr) {
+    return Give(absl::FailedPreconditionError("the server has not started"));
+  }
+  server->server->steps()->AbortStep(step,
+                                     absl::Status(static_cast<absl::StatusCode>(code), message));
+  return nullptr;
+}
+
+void tryst_step_cleanup(tryst_server* server, int64_t step) {
+  if (server->server->steps() != nullptr) server->server->steps()->CleanupStep(step);
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Unpacks the archive elsewhere and builds and runs programs against it: by CMake in C and
+# C++, and by pkg-config; and looks at what the library exports.
+set -euo pipefail
+archive=$PWD/$1
+sources=$PWD/tests/sdk
+cd "$TEST_TMPDIR"
+
+tar -xzf "$archive"
+sdk=$(echo "$PWD"/tryst-*)
+library=$sdk/lib/libtryst.so.0
+
+mkdir consumer
+cp -L "$sources"/CMakeLists.txt "$sources"/consumer.c "$sources"/consumer.cc consumer/
+cmake -S consumer -B build -DCMAKE_PREFIX_PATH="$sdk" >log 2>&1 || { cat log; exit 1; }
+cmake --build build >log 2>&1 || { cat log; exit 1; }
+build/consumer_c
+build/consumer_cxx
+
+export PKG_CONFIG_PATH=$sdk/lib/pkgconfig
+read -ra flags <<<"$(pkg-config --cflags --libs tryst)"
+gcc -std=c99 -Wall -Wextra -Werror -pedantic consumer/consumer.c "${flags[@]}" \
+  -Wl,-rpath,"$sdk/lib" -o by_pkg_config
+./by_pkg_config
+read -ra flags <<<"$(pkg-config --cflags tryst-cxx)"
+g++ "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only consumer/consumer.cc
+
+# The C interface is exactly what its header declares.
+grep -ohE '\btryst_[a-z_]+\(' "$sdk/include/tryst.h" | tr -d '(' | sort -u >declared
+nm -D --defined-only "$library" | awk '{ print $NF }' | sed -n 's/@@TRYST_0$//p' |
+  grep -v '^TRYST_0$' | sort -u >exported
+diff declared exported
+# Nothing of other people's, by which two copies of it in one program would meet.
+if nm -DC --defined-only "$library" | grep -E ' [TDBVW] ' |
+  grep -vE ' (tryst_|tryst::|vtable for tryst::|type.*info( name)? for tryst::|(non-)?virtual thunk to tryst::|guard variable for tryst::)'; then
+  exit 1
+fi
+readelf -d "$library" | grep -q 'SONAME.*libtryst.so.0'
