@@ -91,6 +91,9 @@ class FetchServer::State final : public FetchServerStreamOwner,
   // Takes part of the message that says what is over.
   void TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The consumer has said, in either way, that the fetch is over.
+  void EndByConsumer(const std::shared_ptr<Entry>& entry, Todo* todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetAlone(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetAttended(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -162,8 +165,16 @@ void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, 
     if (it != peer->entries.end()) entries.push_back(it->second);
     peer->over.Insert(serial);
   }
-  for (auto& entry : entries) Forget(entry, todo);
+  for (auto& entry : entries) EndByConsumer(entry, todo);
   peer->over.InsertBelow(std::min(request.oldest_serial(), request.serial()));
+}
+
+void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, Todo* todo) {
+  if (!entry->over && entry->outcome != nullptr && entry->outcome->header.code() == 0) {
+    ++counts_.tensors;
+    counts_.bytes += entry->outcome->tensor.bytes();
+  }
+  Forget(entry, todo);
 }
 
 void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo) {
@@ -397,12 +408,8 @@ void FetchServer::State::OnEnds(Stream* stream) {
     MutexLock lock(&mu_);
     std::shared_ptr<Entry> entry = stream->entry;
     if (entry == nullptr || entry->over || entry->stream.get() != stream) return;
-    if (entry->outcome != nullptr && entry->outcome->header.code() == 0) {
-      ++counts_.tensors;
-      counts_.bytes += entry->outcome->tensor.bytes();
-    }
     entry->stream = nullptr;  // It ends itself.
-    Forget(entry, &todo);
+    EndByConsumer(entry, &todo);
   }
   todo.Run();
 }

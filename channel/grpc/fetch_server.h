@@ -59,7 +59,7 @@ class FetchServer {
   struct Counts {
     uint64_t requests = 0;     // First attempts.
     uint64_t repetitions = 0;  // Later ones.
-    uint64_t tensors = 0;      // Landed.
+    uint64_t tensors = 0;      // Landed, or given up on their way.
     uint64_t bytes = 0;        // Of those.
     uint64_t refused = 0;
     uint64_t dropped = 0;     // Nobody came back for them.
