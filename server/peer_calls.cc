@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/mutex.h"
+#include "channel/grpc/calls_under_way.h"
 #include "channel/grpc/grpc_status.h"
 #include "proto/transport.grpc.pb.h"
 
@@ -47,6 +48,9 @@ struct PeerCalls::Heartbeat {
   rpc::HeartbeatResponse response;
 };
 
+class PeerCalls::Heartbeats : public CallsUnderWay<Heartbeat> {};
+
+// The contexts of calls that a thread waits for.
 class PeerCalls::UnderWay {
  public:
   void Add(grpc::ClientContext* context) {
@@ -74,7 +78,10 @@ class PeerCalls::UnderWay {
 };
 
 PeerCalls::PeerCalls(PeerDirectory* directory, CallSigner* signer)
-    : directory_(directory), signer_(signer), under_way_(std::make_unique<UnderWay>()) {}
+    : directory_(directory),
+      signer_(signer),
+      heartbeats_(std::make_unique<Heartbeats>()),
+      under_way_(std::make_unique<UnderWay>()) {}
 
 PeerCalls::~PeerCalls() { under_way_->CancelAndWait(); }
 
@@ -82,7 +89,7 @@ void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool
                                absl::Duration timeout, HeardFn done) {
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) return std::move(done)(channel.status());
-  auto call = std::make_shared<Heartbeat>();
+  Heartbeat* const call = heartbeats_->Add(std::make_unique<Heartbeat>());
   call->done = std::move(done);
   if (!self.worker.empty()) {
     call->request.mutable_self()->set_worker(self.worker);
@@ -94,7 +101,6 @@ void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool
   call->context.AddMetadata(
       kCallerMetadata, signer_->Sign(MethodName("Heartbeat"), call->request.SerializeAsString()));
   call->stub = rpc::TransportService::NewStub(*channel);
-  under_way_->Add(&call->context);
   call->stub->async()->Heartbeat(&call->context, &call->request, &call->response,
                                  [this, call](grpc::Status status) {
                                    if (status.ok()) {
@@ -102,7 +108,7 @@ void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool
                                    } else {
                                      std::move(call->done)(FromGrpc(status));
                                    }
-                                   under_way_->Remove(&call->context);
+                                   heartbeats_->Over(call);
                                  });
 }
 

@@ -51,6 +51,7 @@ class PeerCalls {
 
  private:
   class UnderWay;
+  class Heartbeats;
   struct Heartbeat;
   template <typename Method, typename Request, typename Response>
   absl::Status Call(const std::string& peer, const char* name, Method method,
@@ -62,6 +63,7 @@ class PeerCalls {
 
   PeerDirectory* const directory_;
   CallSigner* const signer_;
+  const std::unique_ptr<Heartbeats> heartbeats_;
   const std::unique_ptr<UnderWay> under_way_;
 };
 

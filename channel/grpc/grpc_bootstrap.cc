@@ -5,10 +5,10 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "channel/grpc/calls_under_way.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/hello_wire.h"
 #include "proto/transport.grpc.pb.h"
@@ -31,39 +31,7 @@ struct GrpcBootstrap::Call {
   rpc::HelloResponse response;
 };
 
-// The exchanges under way.
-class GrpcBootstrap::Calls {
- public:
-  void Add(std::shared_ptr<Call> call) {
-    MutexLock lock(&mu_);
-    calls_.insert(std::move(call));
-  }
-
-  void Remove(const std::shared_ptr<Call>& call) {
-    MutexLock lock(&mu_);
-    calls_.erase(call);
-    if (calls_.empty()) empty_.NotifyAll();
-  }
-
-  void CancelAll() {
-    std::unordered_set<std::shared_ptr<Call>> calls;
-    {
-      MutexLock lock(&mu_);
-      calls = calls_;
-    }
-    for (const auto& call : calls) call->context.TryCancel();
-  }
-
-  void WaitUntilEmpty() {
-    MutexLock lock(&mu_);
-    while (!calls_.empty()) empty_.Wait(&mu_);
-  }
-
- private:
-  Mutex mu_;
-  CondVar empty_;
-  std::unordered_set<std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mu_);
-};
+class GrpcBootstrap::Calls : public CallsUnderWay<Call> {};
 
 GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, const Clock* clock,
                              absl::Duration longest)
@@ -73,28 +41,24 @@ GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, const
       longest_(longest),
       calls_(std::make_unique<Calls>()) {}
 
-GrpcBootstrap::~GrpcBootstrap() {
-  calls_->CancelAll();
-  calls_->WaitUntilEmpty();
-}
+GrpcBootstrap::~GrpcBootstrap() = default;
 
 void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                              HelloDone done) {
-  auto call = std::make_shared<Call>();
+  Call* const call = calls_->Add(std::make_unique<Call>());
   call->peer = peer;
   call->done = std::move(done);
   HelloToProto(hello, &call->request);
   call->request.set_peer(peer);
-  calls_->Add(call);
 
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) {
     call->refused = channel.status();
-    auto* alarm = new grpc::Alarm;  // Its callback keeps the call: it cannot be part of it.
+    auto* alarm = new grpc::Alarm;
     alarm->Set(gpr_now(GPR_CLOCK_MONOTONIC), [this, call, alarm](bool) {
       std::move(call->done)(call->refused);
-      calls_->Remove(call);
       delete alarm;
+      calls_->Over(call);
     });
     return;
   }
@@ -123,7 +87,7 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
           answer = FromGrpc(status);
         }
         std::move(call->done)(std::move(answer));
-        calls_->Remove(call);
+        calls_->Over(call);
       });
 }
 

@@ -1,0 +1,56 @@
+#ifndef TRYST_CHANNEL_GRPC_CALLS_UNDER_WAY_H_
+#define TRYST_CHANNEL_GRPC_CALLS_UNDER_WAY_H_
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+
+namespace tryst {
+
+// Owns callback-style calls, each a struct with a grpc::ClientContext `context`. A call
+// that is over is destroyed by a later Add() or the destructor, never in its own callback:
+// its context may hold the last channel, and gRPC 1.51 that loses its last channel on a
+// thread of its own joins that thread with itself. Thread-safe.
+template <typename Call>
+class CallsUnderWay {
+ public:
+  // Cancels what is under way and waits for it. Not on a thread of gRPC's.
+  ~CallsUnderWay() {
+    std::vector<std::unique_ptr<Call>> over;
+    MutexLock lock(&mu_);
+    for (auto& [call, owned] : live_) call->context.TryCancel();
+    while (!live_.empty()) none_.Wait(&mu_);
+    over.swap(over_);
+  }
+
+  Call* Add(std::unique_ptr<Call> call) {
+    std::vector<std::unique_ptr<Call>> over;  // Destroyed without the lock.
+    Call* const added = call.get();
+    MutexLock lock(&mu_);
+    over.swap(over_);
+    live_.emplace(added, std::move(call));
+    return added;
+  }
+
+  // The last thing that the call's callback does.
+  void Over(Call* call) {
+    MutexLock lock(&mu_);
+    auto it = live_.find(call);
+    over_.push_back(std::move(it->second));
+    live_.erase(it);
+    if (live_.empty()) none_.NotifyAll();
+  }
+
+ private:
+  Mutex mu_;
+  CondVar none_;
+  std::unordered_map<Call*, std::unique_ptr<Call>> live_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<Call>> over_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_GRPC_CALLS_UNDER_WAY_H_
