@@ -287,6 +287,20 @@ TEST_P(NicContractTest, IdleQueuePairDrainsAtOnce) {
   EXPECT_EQ(a_.done.size(), 1u);
 }
 
+TEST_P(NicContractTest, SilentWorksAreNoReasonNotToDrain) {
+  OpenBoth();
+  for (uint64_t i = 0; i < 3; ++i) {
+    SendWork work = Write(i, 0, i * 10, 10);
+    work.signaled = false;
+    ASSERT_TRUE(Post(&a_, work).ok());
+  }
+  ASSERT_TRUE(Until([&] { return b_.memory[29] == a_.memory[9]; }));
+  LetPass(absl::Milliseconds(5));
+  a_.queue_pair->Break();
+  EXPECT_TRUE(Until([&] { return a_.queue_pair->state() == QueuePairState::kDrained; }));
+  EXPECT_EQ(a_.queue_pair->send_room(), Options().send_depth);
+}
+
 TEST_P(NicContractTest, WorkFailsWhenThePeersQueuePairIsGone) {
   if (!GetParam().loss_is_noticed) GTEST_SKIP() << "this NIC cannot tell";
   OpenBoth(ImpatientOptions(), Options());

@@ -374,7 +374,37 @@ TEST_F(HostilePeerTest, ErrorOfAnUnknownKindIsABadResponse) {
   EXPECT_EQ(victim_.done[0].status, CompletionStatus::kBadResponse);
 }
 
-TEST_F(HostilePeerTest, EarlyAckDoesNotFreeWhatIsStillBeingSent) {
+class UnixPeerTest : public HostilePeerTest {
+ protected:
+  static SoftNicOptions Options() {
+    SoftNicOptions options;
+    options.listen_address = "unix:";
+    return options;
+  }
+  UnixPeerTest() : HostilePeerTest(Options()) {}
+};
+
+// A frame of which the socket, whose buffer is small, has taken a part.
+TEST_F(UnixPeerTest, EarlyAckDoesNotFreeAFrameThatIsStillBeingSent) {
+  Introduce();
+  SoftSide large(nic_.get(), kMaxFrameBytes);
+  const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
+  SendWork work;
+  work.entries = absl::MakeConstSpan(&from, 1);
+  ASSERT_TRUE(victim_.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+  FrameHeader ack;
+  ack.executed = 1;
+  peer_->Say(ack);
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  EXPECT_TRUE(victim_.done.empty());
+  ASSERT_TRUE(PollUntil({&victim_}, [&] {
+    peer_->ForgetWhatWasHeard();
+    return !victim_.done.empty();
+  }));
+  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kOk);
+}
+
+TEST_F(HostilePeerTest, EarlyAckDoesNotFreeAMessageThatIsStillBeingSent) {
   Introduce();
   // More than the sockets hold; and the peer reads nothing, but says that it has it.
   SoftSide large(nic_.get(), 32 << 20);
