@@ -14,12 +14,6 @@ namespace {
 
 constexpr int64_t kMaintenanceNs = 1'000'000'000;
 
-// The peer has no such path and will not have it: another one is to be taken.
-bool IsRefusal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnimplemented ||
-         status.code() == absl::StatusCode::kInvalidArgument;
-}
-
 }  // namespace
 
 // One NIC on the poller.
@@ -198,10 +192,11 @@ Channel* ChannelPool::Route(Peer* peer) {
   // The rail in use, unless the peer has turned it down by now.
   if (!peer->by_rail.empty()) {
     FetchChannel* current = peer->by_rail.back().get();
-    if (!IsRefusal(current->connect_status())) return current;
+    if (!IsPathRefusal(current->connect_status())) return current;
     const std::string why = absl::StrCat(rails_[peer->by_rail.size() - 1]->path.path, ": ",
                                          current->connect_status().message());
     TRYST_LOG(Info) << options_.self << " does not reach " << peer->worker << " by " << why;
+    if (peer->by_rail.size() == rails_.size() && !fallback_) return current;
     peer->refusals.push_back(why);
   }
   if (peer->by_rail.size() < rails_.size()) {
@@ -213,6 +208,7 @@ Channel* ChannelPool::Route(Peer* peer) {
     channel_options.self = options_.self;
     channel_options.self_incarnation = options_.incarnation;
     channel_options.peer = peer->worker;
+    channel_options.on_refused = [this, peer] { Reroute(peer); };
     channel_options.seed = random_();
     channel_options.heartbeat_ms = options_.heartbeat_ms;
     channel_options.silence_ms = options_.silence_ms;
@@ -222,6 +218,15 @@ Channel* ChannelPool::Route(Peer* peer) {
   }
   if (fallback_) peer->fallback = fallback_(peer->worker);
   return peer->fallback.get();
+}
+
+void ChannelPool::Reroute(Peer* peer) {
+  FetchChannel* refused = peer->by_rail.back().get();
+  Channel* next = Route(peer);
+  if (next == nullptr || next == refused) return;  // There is no other: it goes on trying.
+  for (WaitingFetch& fetch : refused->TakeWaiting()) {
+    next->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+  }
 }
 
 void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {

@@ -117,6 +117,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void StartFetch(FetchTask* task);
   Peer* PeerOf(absl::string_view worker);
   Channel* Route(Peer* peer);
+  // The peer has turned its path down: what waits for it takes the next one.
+  void Reroute(Peer* peer);
   void AnswerHello(const Hello& hello, HelloDone done);
   void OnRoom();
   void Maintain();

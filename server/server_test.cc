@@ -224,7 +224,6 @@ TEST_P(BothProtocols, ARollingRestartLosesNothingAndHangsNobody) {
 }
 
 TEST(Server, AMixedPairFallsBackToGrpc) {
-  GTEST_SKIP() << "needs ChannelPool to move waiting fetches off a path that the peer refuses";
   auto ps = Start(Config("ps", 0, "grpc"));
   ServerConfig config = Config("worker", 0, "grpc+verbs");
   config.join = Seed(*ps);

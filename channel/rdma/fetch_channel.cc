@@ -60,6 +60,29 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
   }
 }
 
+std::vector<WaitingFetch> FetchChannel::TakeWaiting() {
+  std::vector<WaitingFetch> taken;
+  while (!queued_.empty()) {
+    FetchOp* op = queued_.front();
+    queued_.PopFront();
+    if (op->cancel_token != Cancellation::kNoToken &&
+        !op->args.cancellation->TryDeregister(op->cancel_token)) {
+      // Cancelled this moment: it ends here.
+      Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false);
+      LastWord(op);
+      continue;
+    }
+    op->cancel_token = Cancellation::kNoToken;
+    hub_->poller()->CancelTimer(op);
+    taken.push_back({op->step, op->key, std::move(op->args), std::move(op->done)});
+    op->args = Args();
+    op->done = nullptr;
+    op->reported = op->delivered = true;
+    LastWord(op);
+  }
+  return taken;
+}
+
 FetchOp* FetchChannel::TakeOp() {
   if (free_.empty()) {
     ops_.emplace_back(this);

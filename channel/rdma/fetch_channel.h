@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,14 +20,26 @@
 
 namespace tryst {
 
+// The peer has no such path and will not have it: another one is to be taken.
+bool IsPathRefusal(const absl::Status& status);
+
+// A fetch that no peer has been asked for yet.
+struct WaitingFetch {
+  int64_t step = 0;
+  TensorKey key;
+  Args args;
+  DoneFn done;
+};
+
 struct FetchChannelOptions {
   LinkOptions link;
   uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.
   std::string path;                    // As in Hello: "rdma/soft".
   std::string self;                    // Our worker name.
   uint64_t self_incarnation = 0;
-  std::string peer;   // The producer's worker name.
-  uint64_t seed = 1;  // Of the jitter.
+  std::string peer;                  // The producer's worker name.
+  std::function<void()> on_refused;  // The peer turned the path down; may call TakeWaiting().
+  uint64_t seed = 1;                 // Of the jitter.
   int64_t hello_timeout_ms = 5000;
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
   int64_t backoff_ms_most = 1000;
@@ -70,6 +83,8 @@ class FetchChannel final : public Channel,
   bool Drained() const override;
   std::string Explain() const override;
 
+  // Takes out all that the peer has not been asked for: another channel is to fetch it.
+  std::vector<WaitingFetch> TakeWaiting();
   // Landing room came back.
   void OnRoom();
   const FetchCounters& counters() const { return counters_; }
@@ -107,6 +122,7 @@ class FetchChannel final : public Channel,
   void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   absl::Status UseAnswer(const Hello& answer);
   void RetryLater(const absl::Status& why);
+  static bool IsFinal(const absl::Status& status);
   void OnBackoffOver();
   void OnHeartbeat();
   void OnBroken(const absl::Status& why) override;

@@ -124,7 +124,11 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
 }
 
 void ServeChannel::OnBroken(const absl::Status& why) {
-  if (!closed_ && !next_hello_) {
+  const bool idle = std::all_of(ops_.begin(), ops_.end(), [](const ServeOp& op) {
+    return op.state == ServeState::kFree || op.state == ServeState::kSent;
+  });
+  // Nobody waited for anything: so a consumer that stops looks.
+  if (!closed_ && !next_hello_ && !idle) {
     TRYST_LOG(Warning) << options_.self << " lost the " << options_.path << " connection of "
                        << consumer_ << " (epoch " << epoch_ << "): " << why.message();
   }
@@ -355,6 +359,13 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
   op->request = std::move(request);
   op->state = ServeState::kTaking;
   op->has_digest = false;
+  if (op->request.key.dst().worker != consumer_) {
+    // The hello has authenticated the consumer: it gets what is meant for it.
+    return op->Taken(
+        absl::PermissionDeniedError(absl::StrCat("the tensor is for ", op->request.key.dst().worker,
+                                                 ", not for ", consumer_)),
+        Tensor(), false);
+  }
   op->cancellation.emplace();
   Args args;
   args.cancellation = &*op->cancellation;

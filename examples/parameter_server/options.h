@@ -18,7 +18,7 @@ struct Options {
   double kill_worker = 4;  // Seconds after which one gets -9 and starts again; 0: never.
   double kill_ps = 8;
   double rate = 0.02;  // Adagrad's.
-  bool mixed = false;  // The last worker speaks gRPC alone.
+  bool mixed = true;   // The last worker speaks gRPC alone.
   std::vector<std::string> texts;
   std::string plot = "demo_loss.svg";
   std::string folder;  // Of snapshots; empty: a temporary one.

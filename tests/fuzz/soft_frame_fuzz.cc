@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     EncodeFrameHeader(frame, again);
     TRYST_CHECK(memcmp(again, data, sizeof(again)) == 0);
   }
-  Hello hello;
+  SoftHello hello;
   if (size >= kHelloBytes && DecodeHello(data, &hello)) {
     TRYST_CHECK(hello.socket < hello.sockets);
     uint8_t again[kHelloBytes];

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kThreads = 8;
 constexpr int kKeys = 32;
-int64_t operations_per_thread = 1'000'000 / kThreads;
+int64_t operations_per_thread = 1'000'000;
 
 struct Shared {
   ThreadAlarms alarms;

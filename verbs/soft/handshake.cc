@@ -51,7 +51,7 @@ absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes) {
   return address;
 }
 
-void EncodeHello(const Hello& hello, uint8_t out[kHelloBytes]) {
+void EncodeHello(const SoftHello& hello, uint8_t out[kHelloBytes]) {
   StoreLittle32(out, kHelloMagic);
   out[4] = kVersion;
   out[5] = hello.socket;
@@ -64,7 +64,7 @@ void EncodeHello(const Hello& hello, uint8_t out[kHelloBytes]) {
   memcpy(out + 24, hello.token.data(), hello.token.size());
 }
 
-bool DecodeHello(const uint8_t in[kHelloBytes], Hello* hello) {
+bool DecodeHello(const uint8_t in[kHelloBytes], SoftHello* hello) {
   if (LoadLittle32(in) != kHelloMagic || in[4] != kVersion || in[7] != 0) return false;
   hello->socket = in[5];
   hello->sockets = in[6];

@@ -31,7 +31,7 @@ absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes);
 // The first bytes on a socket, each way: the dialler's, which carries the token of the
 // queue pair it wants, and the answer, which carries the dialler's own. Each side so
 // proves that it holds the other's address.
-struct Hello {
+struct SoftHello {
   Token token = {};        // The receiving side's.
   uint32_t to_number = 0;  // Queue pair.
   uint32_t from_number = 0;
@@ -40,8 +40,8 @@ struct Hello {
   uint32_t receives = 0;  // As in a FrameHeader.
 };
 inline constexpr size_t kHelloBytes = 40;
-void EncodeHello(const Hello& hello, uint8_t out[kHelloBytes]);
-[[nodiscard]] bool DecodeHello(const uint8_t in[kHelloBytes], Hello* hello);
+void EncodeHello(const SoftHello& hello, uint8_t out[kHelloBytes]);
+[[nodiscard]] bool DecodeHello(const uint8_t in[kHelloBytes], SoftHello* hello);
 
 }  // namespace tryst
 

@@ -43,7 +43,7 @@ TEST(HandshakeTest, WhatIsNoAddressIsRefused) {
 }
 
 TEST(HandshakeTest, HelloComesBackAsItWas) {
-  Hello hello;
+  SoftHello hello;
   hello.token = SomeAddress().token;
   hello.to_number = 1;
   hello.from_number = 2;
@@ -52,7 +52,7 @@ TEST(HandshakeTest, HelloComesBackAsItWas) {
   hello.receives = 5;
   uint8_t bytes[kHelloBytes];
   EncodeHello(hello, bytes);
-  Hello decoded;
+  SoftHello decoded;
   ASSERT_TRUE(DecodeHello(bytes, &decoded));
   EXPECT_EQ(decoded.token, hello.token);
   EXPECT_EQ(decoded.to_number, 1u);

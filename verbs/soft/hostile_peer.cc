@@ -16,10 +16,10 @@ std::string HostilePeer::Address(uint8_t sockets) {
   return EncodeSoftAddress(address);
 }
 
-Hello HostilePeer::HelloFor(absl::string_view victim_address, uint8_t sockets) {
+SoftHello HostilePeer::HelloFor(absl::string_view victim_address, uint8_t sockets) {
   const absl::StatusOr<SoftAddress> victim = DecodeSoftAddress(victim_address);
   TRYST_CHECK(victim.ok());
-  Hello hello;
+  SoftHello hello;
   hello.token = victim->token;
   hello.to_number = victim->number;
   hello.from_number = kNumber;
@@ -36,7 +36,7 @@ HostilePeer::HostilePeer(absl::string_view victim_address) {
   TRYST_CHECK(fd_.valid());
 }
 
-void HostilePeer::Say(const Hello& hello) {
+void HostilePeer::Say(const SoftHello& hello) {
   std::vector<uint8_t> bytes(kHelloBytes);
   EncodeHello(hello, bytes.data());
   SayBytes(bytes);
@@ -82,9 +82,9 @@ std::vector<uint8_t> HostilePeer::HearBytes(size_t bytes) {
   return taken;
 }
 
-absl::optional<Hello> HostilePeer::HearHello() {
+absl::optional<SoftHello> HostilePeer::HearHello() {
   const std::vector<uint8_t> bytes = HearBytes(kHelloBytes);
-  Hello hello;
+  SoftHello hello;
   if (bytes.empty() || !DecodeHello(bytes.data(), &hello)) return absl::nullopt;
   return hello;
 }

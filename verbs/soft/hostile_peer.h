@@ -22,15 +22,15 @@ class HostilePeer {
   // What the victim must be told to expect.
   static std::string Address(uint8_t sockets = 1);
   // A hello such as an honest peer would send.
-  static Hello HelloFor(absl::string_view victim_address, uint8_t sockets = 1);
+  static SoftHello HelloFor(absl::string_view victim_address, uint8_t sockets = 1);
 
   explicit HostilePeer(absl::string_view victim_address);  // Dials, and says nothing.
 
-  void Say(const Hello& hello);
+  void Say(const SoftHello& hello);
   void Say(const FrameHeader& header, const std::vector<uint8_t>& payload = {});
   void SayBytes(const std::vector<uint8_t>& bytes);
   // What has come by now. Empty: not yet, or never.
-  absl::optional<Hello> HearHello();
+  absl::optional<SoftHello> HearHello();
   absl::optional<FrameHeader> HearHeader();
   std::vector<uint8_t> HearBytes(size_t bytes);
   void ForgetWhatWasHeard();

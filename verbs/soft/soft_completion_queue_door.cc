@@ -101,7 +101,7 @@ bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
   if (got <= 0) return false;
   stranger->got += static_cast<size_t>(got);
   if (stranger->got < kHelloBytes) return true;
-  Hello hello;
+  SoftHello hello;
   if (!DecodeHello(stranger->hello, &hello)) {
     context_->protocol_errors.fetch_add(1);
     return false;

@@ -78,7 +78,7 @@ struct SoftLane {
   SoftStream stream;
   uint64_t id = 0;                // In the completion queue's set; 0: not in it.
   bool watched_for_room = false;  // By epoll.
-  Hello hello;                    // Of one that is held.
+  SoftHello hello;                // Of one that is held.
   int64_t redial_at_ns = 0;
   int64_t redial_after_ns = 0;  // Doubles with each failure.
 

@@ -174,7 +174,7 @@ class HostilePeerTest : public ::testing::Test {
     ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address()).ok());
     peer_ = std::make_unique<HostilePeer>(address_);
     peer_->Say(HostilePeer::HelloFor(address_));
-    absl::optional<Hello> answer;
+    absl::optional<SoftHello> answer;
     ASSERT_TRUE(PollUntil({&victim_}, [&] {
       if (!answer.has_value()) answer = peer_->HearHello();
       return answer.has_value();
@@ -243,9 +243,9 @@ TEST_F(HostilePeerTest, WrongTokenIsRefusedAndCounted) {
   victim_.OpenQueuePair();
   address_ = victim_.queue_pair->LocalAddress();
   ASSERT_TRUE(victim_.queue_pair->Connect(HostilePeer::Address()).ok());
-  const Hello good = HostilePeer::HelloFor(address_);
+  const SoftHello good = HostilePeer::HelloFor(address_);
   for (int i = 0; i < 4; ++i) {
-    Hello bad = good;
+    SoftHello bad = good;
     if (i == 0) bad.token[0] ^= 1;
     if (i == 1) bad.token[15] ^= 1;
     if (i == 2) bad.to_number ^= 1;

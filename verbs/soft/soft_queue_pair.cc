@@ -148,8 +148,8 @@ void SoftQueuePair::RetryDial(SoftLane* lane) {
   lane->redial_at_ns = context_->clock->NowNs() + lane->redial_after_ns;
 }
 
-Hello SoftQueuePair::NewHello(const SoftLane& lane) {
-  Hello hello;
+SoftHello SoftQueuePair::NewHello(const SoftLane& lane) {
+  SoftHello hello;
   hello.token = peer_.token;
   hello.to_number = peer_.number;
   hello.from_number = number_;
@@ -178,7 +178,7 @@ void SoftQueuePair::SendHello(SoftLane* lane) {
 
 // The acceptor's answer to a dialler's hello.
 bool SoftQueuePair::TakeHello(SoftLane* lane, const uint8_t* bytes) {
-  Hello hello;
+  SoftHello hello;
   if (!DecodeHello(bytes, &hello) || !TokensEqual(hello.token, token_) ||
       hello.to_number != number_ || hello.from_number != peer_.number ||
       hello.socket != lane->index || hello.sockets != lanes_.size()) {
@@ -191,7 +191,7 @@ bool SoftQueuePair::TakeHello(SoftLane* lane, const uint8_t* bytes) {
   return true;
 }
 
-bool SoftQueuePair::Adopt(const Hello& hello, SoftStream* stream) {
+bool SoftQueuePair::Adopt(const SoftHello& hello, SoftStream* stream) {
   if (!TokensEqual(hello.token, token_) || state_ == QueuePairState::kBroken) return false;
   if (hello.socket >= lanes_.size()) return false;
   SoftLane* const lane = lanes_[hello.socket].get();
@@ -209,7 +209,7 @@ bool SoftQueuePair::Adopt(const Hello& hello, SoftStream* stream) {
   return true;
 }
 
-bool SoftQueuePair::Expects(const Hello& hello) const {
+bool SoftQueuePair::Expects(const SoftHello& hello) const {
   return !dialler_ && !hanging_up_ && hello.from_number == peer_.number &&
          hello.sockets == lanes_.size();
 }
@@ -238,7 +238,7 @@ void SoftQueuePair::LookAtHeld(SoftLane* lane) {
   DropLane(lane);
 }
 
-void SoftQueuePair::RaiseLane(SoftLane* lane, const Hello& hello) {
+void SoftQueuePair::RaiseLane(SoftLane* lane, const SoftHello& hello) {
   lane->state = SoftLane::State::kUp;
   lane->redial_after_ns = 0;
   if (lane->index == 0) peer_receives_ = hello.receives;

@@ -60,7 +60,7 @@ class SoftQueuePair final : public QueuePair {
   //
   // Takes a dialled stream if `hello` shows that it is the peer's; false, and it stays
   // the caller's, if not.
-  bool Adopt(const Hello& hello, SoftStream* stream);
+  bool Adopt(const SoftHello& hello, SoftStream* stream);
   const Token& token() const { return token_; }
   void Serve(SoftLane* lane);  // It may have something to read, or room.
   void OnPolled(uint32_t sends_back, uint32_t receives_back);
@@ -183,13 +183,13 @@ class SoftQueuePair final : public QueuePair {
   void Attach() const;
   void Dial(SoftLane* lane);
   void RetryDial(SoftLane* lane);
-  Hello NewHello(const SoftLane& lane);
+  SoftHello NewHello(const SoftLane& lane);
   void SendHello(SoftLane* lane);
   bool TakeHello(SoftLane* lane, const uint8_t* bytes);
-  bool Expects(const Hello& hello) const;
+  bool Expects(const SoftHello& hello) const;
   void Answer(SoftLane* lane);
   void LookAtHeld(SoftLane* lane);
-  void RaiseLane(SoftLane* lane, const Hello& hello);
+  void RaiseLane(SoftLane* lane, const SoftHello& hello);
   void DropLane(SoftLane* lane);
   void LoseLane(SoftLane* lane);
   void Lost();
