@@ -1,4 +1,4 @@
-// A CUDA driver of two cards, for cuda_driver_test: what crosses the boundary is checked
+// A CUDA driver of two cards, for driver_test: what crosses the boundary is checked
 // here. FAKE_CUDA_INIT is what cuInit returns.
 
 #include <cstddef>

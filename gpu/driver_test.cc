@@ -1,4 +1,4 @@
-#include "gpu/cuda_driver.h"
+#include "gpu/driver.h"
 
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-#ifndef TRYST_GPU_CUDA_DRIVER_H_
-#define TRYST_GPU_CUDA_DRIVER_H_
+#ifndef TRYST_GPU_DRIVER_H_
+#define TRYST_GPU_DRIVER_H_
 
 #include <cstdint>
 #include <memory>
@@ -44,4 +44,4 @@ class CudaDriver {
 
 }  // namespace tryst
 
-#endif  // TRYST_GPU_CUDA_DRIVER_H_
+#endif  // TRYST_GPU_DRIVER_H_
