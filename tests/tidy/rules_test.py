@@ -167,6 +167,7 @@ class RulesTest(unittest.TestCase):
                     {"base/mutex.h": "std::mutex mu;\n",
                      "verbs/soft/BUILD": 'cc_test(name = "a_test", srcs = ["a_test.cc"])\n'
                                          'cc_library(name = "world", testonly = True, srcs = ["world.cc"])\n',
+                     "gpu/driver.h": "#ifndef TRYST_GPU_DRIVER_H_\n#define TRYST_GPU_DRIVER_H_\n#endif\n",
                      "verbs/soft/a_test.cc": "auto t = time(nullptr);\n", "verbs/soft/world.cc": "throw 1;\n",
                      "verbs/nic.cc": "if (p == nullptr) throw std::bad_alloc();\nstatic_assert(true);\n"})
 
