@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/log.h"
+#include "verbs/async_event_thread.h"
 
 namespace tryst {
 namespace {
@@ -21,6 +22,7 @@ struct ChannelPool::Rail {
   NicPath path;
   std::unique_ptr<QueueHub> hub;
   std::shared_ptr<LandingPool> landings;
+  std::unique_ptr<AsyncEventThread> events;  // Null where time is virtual.
 };
 
 struct ChannelPool::Peer {
@@ -86,6 +88,12 @@ absl::Status ChannelPool::Open() {
     rail->landings->SetRoomCallback([this] {
       if (!room_task_.posted.exchange(true)) poller_->Post(&room_task_);
     });
+    if (nic->event_fd() < 0) continue;
+    auto events = AsyncEventThread::Start(nic, [this, at = rail.get()](const NicEvent& event) {
+      poller_->PostFn([this, at, event] { OnNicEvent(at, event); });
+    });
+    if (!events.ok()) return events.status();
+    rail->events = *std::move(events);
   }
   open_ = true;
   poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
@@ -315,7 +323,22 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   (*serving)->OnHello(hello, std::move(done));
 }
 
+void ChannelPool::OnNicEvent(Rail* rail, const NicEvent& event) {
+  if (closed_) return;
+  rail->hub->OnEvent(event);
+  if (event.kind != NicEvent::Kind::kPortUp && event.kind != NicEvent::Kind::kAddressChanged) {
+    return;
+  }
+  for (Peer* peer : peers_in_order_) {
+    for (auto& channel : peer->by_rail) channel->RetryNow();
+  }
+}
+
 void ChannelPool::Maintain() {
+  for (auto& rail : rails_) {
+    if (rail->events != nullptr) continue;
+    while (auto event = rail->path.nic->NextEvent()) OnNicEvent(rail.get(), *event);
+  }
   for (auto& channel : serving_) {
     if (!channel->Abandoned()) continue;
     TRYST_LOG(Warning) << channel->consumer() << " did not come back within " << options_.retain_ms
@@ -337,6 +360,8 @@ void ChannelPool::Close(const absl::Status& why) {
     if (closed_) return;
     closed_ = true;
     close_status_ = why;
+    // Joined here: it only posts. What it has posted runs before anybody hears Drained().
+    for (auto& rail : rails_) rail->events.reset();
     for (Peer* peer : peers_in_order_) {
       for (auto& channel : peer->by_rail) channel->Close(why);
       if (peer->fallback != nullptr) peer->fallback->Close(why);

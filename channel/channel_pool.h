@@ -121,6 +121,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void Reroute(Peer* peer);
   void AnswerHello(const Hello& hello, HelloDone done);
   void OnRoom();
+  void OnNicEvent(Rail* rail, const NicEvent& event);
   void Maintain();
   std::string ExplainPeer(const Peer& peer) const;
 

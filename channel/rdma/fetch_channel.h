@@ -85,6 +85,8 @@ class FetchChannel final : public Channel,
 
   // Takes out all that the peer has not been asked for: another channel is to fetch it.
   std::vector<WaitingFetch> TakeWaiting();
+  // Something has changed for the better: ends a pause before the next attempt.
+  void RetryNow();
   // Landing room came back.
   void OnRoom();
   const FetchCounters& counters() const { return counters_; }

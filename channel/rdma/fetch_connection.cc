@@ -171,6 +171,12 @@ bool IsPathRefusal(const absl::Status& status) {
          status.code() == absl::StatusCode::kInvalidArgument;
 }
 
+void FetchChannel::RetryNow() {
+  if (state_ != State::kBackoff) return;
+  hub_->poller()->CancelTimer(&backoff_timer_);
+  OnBackoffOver();
+}
+
 void FetchChannel::OnBackoffOver() {
   if (live_ > 0) return Connect();
   state_ = State::kIdle;

@@ -20,6 +20,9 @@ constexpr int64_t kDrainNs = 5'000'000'000;
 // From this size on every write is signaled, so that slow is told from stuck.
 constexpr uint64_t kLargeWriteBytes = 1 << 20;
 
+// Messages up to this size are taken by the NIC while they are posted.
+constexpr uint32_t kInlineBytes = 192;
+
 // Works of lane 0 that Write() leaves for the message and the ack of the same turn.
 constexpr uint32_t kReservedWorks = 3;
 
@@ -94,12 +97,14 @@ absl::Status MessageLink::Open() {
   if (!out_region.ok()) return out_region.status();
   out_region_ = *std::move(out_region);
 
+  inline_bytes_ = std::min(kInlineBytes, nic->limits().max_inline_bytes);
   lanes_.reserve(options_.queue_pairs);
   for (uint32_t i = 0; i < options_.queue_pairs; ++i) {
     QueuePairOptions queue_pair_options;
     queue_pair_options.completions = hub_->completions();
     queue_pair_options.send_depth = options_.send_depth;
     queue_pair_options.receive_depth = ReceiveDepth(i);
+    queue_pair_options.max_inline_bytes = inline_bytes_;
     queue_pair_options.ack_timeout = options_.ack_timeout;
     queue_pair_options.retry_count = options_.retry_count;
     auto queue_pair = nic->CreateQueuePair(queue_pair_options);
@@ -183,6 +188,7 @@ void MessageLink::FinishMessage() {
   const uint64_t offset = uint64_t{sent_ % peer_.ring_slots} * options_.message_bytes;
   SendWork work;
   work.signaled = false;
+  work.inline_data = bytes <= inline_bytes_;
   work.op = SendOp::kWriteWithImmediate;
   work.immediate = wire::EncodeMessageImmediate(sent_);
   work.remote_address = peer_.ring_address + offset;

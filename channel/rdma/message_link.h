@@ -108,6 +108,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   // QueuePairUser, PollerFlush.
   void OnCompletion(const Completion& completion) override;
   void OnNicLost(const absl::Status& why) override;
+  void OnQueuePairFatal(const absl::Status& why) override { Break(why); }
   void Flush() override;
 
  private:
@@ -155,6 +156,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   uint8_t* ack_in_ = nullptr;
   uint8_t* ring_out_ = nullptr;
   uint8_t* ack_out_ = nullptr;
+  uint32_t inline_bytes_ = 0;
   std::unique_ptr<Region> in_region_;   // Ring and ack page: the peer may write here.
   std::unique_ptr<Region> out_region_;  // Ours alone.
   wire::ChannelParameters peer_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 
 namespace tryst {
@@ -38,6 +39,32 @@ absl::Status QueueHub::Revive() {
   lost_ = false;
   Attach();
   return absl::OkStatus();
+}
+
+void QueueHub::OnEvent(const NicEvent& event) {
+  switch (event.kind) {
+    case NicEvent::Kind::kPortDown:
+      TRYST_LOG(Warning) << "port " << int{event.port} << " of NIC " << nic_->name()
+                         << " is down: its connections end when their retries have";
+      return;
+    case NicEvent::Kind::kPortUp:
+      TRYST_LOG(Info) << "port " << int{event.port} << " of NIC " << nic_->name() << " is up";
+      return;
+    case NicEvent::Kind::kAddressChanged:
+      TRYST_LOG(Info) << "port " << int{event.port} << " of NIC " << nic_->name()
+                      << " has other addresses; connections that hear nothing will be made anew";
+      return;
+    case NicEvent::Kind::kQueuePairFatal: {
+      auto user = users_.find(event.id);
+      if (user == users_.end()) return;  // Gone by now.
+      return user->second->OnQueuePairFatal(absl::UnavailableError(
+          absl::StrCat("NIC ", nic_->name(), " says that queue pair ", event.id, " is broken")));
+    }
+    case NicEvent::Kind::kCompletionQueueFatal:
+    case NicEvent::Kind::kDeviceFatal:
+      if (!lost_) OnLost(absl::UnavailableError("the NIC says that it is broken"));
+      return;
+  }
 }
 
 void QueueHub::AddUser(uint32_t queue_pair, QueuePairUser* user) {

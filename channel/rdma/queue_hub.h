@@ -20,6 +20,8 @@ class QueuePairUser {
   virtual void OnCompletion(const Completion& completion) = 0;
   // The NIC can no longer be polled: nothing will complete any more.
   virtual void OnNicLost(const absl::Status& why) = 0;
+  // The NIC says that this queue pair is broken, perhaps without a completion to show it.
+  virtual void OnQueuePairFatal(const absl::Status& why) = 0;
 };
 
 // One NIC on one poller: its completion queue, polled every turn, and who gets what.
@@ -39,6 +41,9 @@ class QueueHub final : public PollerSource {
   // OK, or why no queue pair can be made now. A completion queue that was lost is replaced
   // as soon as the last queue pair on it is gone.
   absl::Status Revive();
+
+  // What the NIC tells asynchronously reaches those whom it concerns.
+  void OnEvent(const NicEvent& event);
 
   void AddUser(uint32_t queue_pair, QueuePairUser* user);
   void RemoveUser(uint32_t queue_pair);
