@@ -97,6 +97,11 @@ absl::Status MessageLink::Open() {
   if (!out_region.ok()) return out_region.status();
   out_region_ = *std::move(out_region);
 
+  // Queue pairs take turns at the ports that are up.
+  std::vector<uint8_t> ports;
+  for (const NicPort& port : nic->Ports()) {
+    if (port.state == PortState::kActive) ports.push_back(port.number);
+  }
   inline_bytes_ = std::min(kInlineBytes, nic->limits().max_inline_bytes);
   lanes_.reserve(options_.queue_pairs);
   for (uint32_t i = 0; i < options_.queue_pairs; ++i) {
@@ -104,6 +109,7 @@ absl::Status MessageLink::Open() {
     queue_pair_options.completions = hub_->completions();
     queue_pair_options.send_depth = options_.send_depth;
     queue_pair_options.receive_depth = ReceiveDepth(i);
+    if (!ports.empty()) queue_pair_options.port = ports[i % ports.size()];
     queue_pair_options.max_inline_bytes = inline_bytes_;
     queue_pair_options.ack_timeout = options_.ack_timeout;
     queue_pair_options.retry_count = options_.retry_count;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "rendezvous/local_rendezvous.h"
+#include "verbs/sim/sim_nic.h"
 
 namespace tryst {
 namespace {
@@ -112,6 +113,7 @@ class Cluster {
   const ChannelClusterOptions options_;
   Wire wire_{this};
   ChannelPoolOptions pool_options_;
+  uint8_t nic_ports_ = 1;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
   bool quiet_ = false;  // No faults any more.
@@ -149,7 +151,9 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
       incarnation(incarnation),
       poller(&cluster->world_.clock()),
       source(this) {
-  nic = cluster->world_.OpenNic(static_cast<uint32_t>(index));
+  SimNicOptions nic_options;
+  nic_options.ports = cluster->nic_ports_;
+  nic = cluster->world_.OpenNic(static_cast<uint32_t>(index), nic_options);
   ChannelPoolOptions options = cluster->pool_options_;
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
@@ -232,6 +236,7 @@ Cluster::Cluster(const ChannelClusterOptions& options)
   pool_options_.eager_bytes = Chance(30) ? 64 : 8192;
   pool_options_.retain_ms = 100'000;
   size_class_ = Draw(3);
+  if (Chance(25)) nic_ports_ = 2;
   if (options.cancel_storm) pool_options_.link.digests = false;
   for (int i = 0; i < options.workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(this, static_cast<size_t>(i), next_incarnation_++));
@@ -565,7 +570,7 @@ void Cluster::Finish() {
   quiet_ = true;
   for (uint32_t place = 0; place < workers_.size(); ++place) {
     world_.SetSilent(place, false);
-    world_.SetPort(place, 1, true);
+    for (uint8_t port = 1; port <= nic_ports_; ++port) world_.SetPort(place, port, true);
   }
   RunUntil(world_.NowNs() + 100 * kMs);
   // For each edge of a living producer as many tensors as are still waited for; and once
