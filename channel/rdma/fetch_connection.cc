@@ -79,6 +79,16 @@ void FetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
   // Its queue pairs may be known to the peer, but nothing was asked through them.
   link_.reset();
   RetryLater(used);
+  if (IsFinal(used)) {
+    // Who is told no need not wait for its deadline to hear it.
+    for (FetchOp& op : ops_) EndEarly(&op, used);
+  } else if (IsPathRefusal(used) && options_.on_refused) {
+    // What an earlier life of the peer was asked for is not to be had on another path.
+    for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+      if (op != nullptr) EndEarly(op, used);
+    }
+    options_.on_refused();
+  }
 }
 
 absl::Status FetchChannel::UseAnswer(const Hello& answer) {
@@ -139,10 +149,6 @@ void FetchChannel::RetryLater(const absl::Status& why) {
   connect_status_ = why;
   state_ = State::kBackoff;
   state_since_ns_ = now_ns();
-  if (IsFinal(why)) {
-    // Who is told no need not wait for its deadline to hear it.
-    for (FetchOp& op : ops_) EndEarly(&op, why);
-  }
   backoff_ms_ =
       backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
   // Jitter: between half of it and all of it, so that many consumers of one producer do
@@ -151,12 +157,6 @@ void FetchChannel::RetryLater(const absl::Status& why) {
   const int64_t pause_ns =
       half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1));
   hub_->poller()->SetTimer(&backoff_timer_, now_ns() + pause_ns);
-  if (!IsPathRefusal(why) || !options_.on_refused) return;
-  // What an earlier life of the peer was asked for is not to be had on another path.
-  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
-    if (op != nullptr) EndEarly(op, why);
-  }
-  options_.on_refused();
 }
 
 // The peer has understood and will not change its mind: who we are, what we speak.

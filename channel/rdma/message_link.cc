@@ -318,12 +318,18 @@ void MessageLink::Flush() {
   // Receives first: what goes out now tells the peer that there is room for more.
   for (Lane& lane : lanes_) {
     const absl::Status posted = PostReceives(&lane);
-    if (!posted.ok()) return Break(posted);
+    if (!posted.ok()) return BreakByPost(posted);
   }
   for (Lane& lane : lanes_) {
     const absl::Status posted = PostSends(&lane);
-    if (!posted.ok()) return Break(posted);
+    if (!posted.ok()) return BreakByPost(posted);
   }
+}
+
+// The queue pair broke and its completions have not told yet.
+void MessageLink::BreakByPost(const absl::Status& posted) {
+  Break(absl::UnavailableError(
+      absl::StrCat(hub_->nic()->name(), " takes no more works: ", posted.message())));
 }
 
 absl::Status MessageLink::PostReceives(Lane* lane) {

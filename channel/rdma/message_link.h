@@ -140,6 +140,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   void AddWork(Lane* lane, SendWork work, const Entry& entry);
   absl::Status PostReceives(Lane* lane);
   absl::Status PostSends(Lane* lane);
+  void BreakByPost(const absl::Status& posted);
   void CheckDrained();
 
   // Constant after Open().

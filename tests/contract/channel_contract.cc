@@ -412,8 +412,8 @@ TEST_P(ChannelContractTest, NothingIsLostOrDoubledOverBrokenLinks) {
   for (int i = 0; i < kTensors; ++i) pending.push_back(StartFetch(1, key));
   for (int i = 0; i < kTensors; ++i) {
     const Result result = pending[static_cast<size_t>(i)]->Wait();
-    ASSERT_TRUE(result.ended) << i;
-    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status;
+    EXPECT_TRUE(result.status.ok()) << i << ": " << result.status;
+    if (HasFailure()) break;  // The threads have to be joined.
     EXPECT_TRUE(IsNumbers(result.tensor, i % 5 == 0 ? 50'000 : 20, static_cast<float>(i))) << i;
   }
   sender.join();
