@@ -34,12 +34,9 @@ ThreadPoolExecutor::~ThreadPoolExecutor() {
 }
 
 bool ThreadPoolExecutor::TryRun(Work* work) {
-  {
-    MutexLock lock(&mu_);
-    if (queued_ == ring_.size()) return false;
-    Push(std::move(*work));
-  }
-  not_empty_.NotifyOne();
+  MutexLock lock(&mu_);
+  if (queued_ == ring_.size()) return false;
+  Push(std::move(*work));
   return true;
 }
 
@@ -49,12 +46,9 @@ void ThreadPoolExecutor::Run(Work work) {
     std::move(work)();
     return;
   }
-  {
-    MutexLock lock(&mu_);
-    while (queued_ == ring_.size()) not_full_.Wait(&mu_);
-    Push(std::move(work));
-  }
-  not_empty_.NotifyOne();
+  MutexLock lock(&mu_);
+  while (queued_ == ring_.size()) not_full_.Wait(&mu_);
+  Push(std::move(work));
 }
 
 size_t ThreadPoolExecutor::queued() const {
@@ -65,6 +59,9 @@ size_t ThreadPoolExecutor::queued() const {
 void ThreadPoolExecutor::Push(Work work) {
   ring_[(head_ + queued_) % ring_.size()] = std::move(work);
   ++queued_;
+  // Under the lock: the work may run and let its owner destroy us, and only the lock says
+  // that we are still in here.
+  not_empty_.NotifyOne();
 }
 
 bool ThreadPoolExecutor::OnOwnThread() const {
