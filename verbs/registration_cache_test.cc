@@ -77,7 +77,7 @@ class CountingNic final : public Nic {
     const uint32_t key_;
   };
 
-  const NicLimits limits_;
+  const NicLimits limits_{};
   std::atomic<uint32_t> next_key_{0};
 };
 

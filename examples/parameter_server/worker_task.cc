@@ -45,7 +45,6 @@ ServerLink::ServerLink(Server* worker, const Layout& layout, int server,
                        const std::atomic<bool>* stop)
     : worker_(worker),
       layout_(layout),
-      index_(server),
       stop_(stop),
       name_(WorkerName("ps", server)),
       dense_(*Tensor::Allocate(DType::kFloat, {layout.dense_elements(server)})) {}

@@ -44,7 +44,6 @@ class ServerLink {
 
   Server* const worker_;
   const Layout layout_;
-  const int index_;
   const std::atomic<bool>* const stop_;
   const std::string name_;
 
