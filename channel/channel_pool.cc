@@ -335,6 +335,7 @@ void ChannelPool::OnNicEvent(Rail* rail, const NicEvent& event) {
 }
 
 void ChannelPool::Maintain() {
+  OnRoom();  // A registration that failed may work now; nobody else would say so.
   for (auto& rail : rails_) {
     if (rail->events != nullptr) continue;
     while (auto event = rail->path.nic->NextEvent()) OnNicEvent(rail.get(), *event);

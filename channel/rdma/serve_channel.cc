@@ -246,7 +246,11 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
     case ServeState::kReady:
       if (given_up && op->state == ServeState::kTaking) {
         CancelTake(op, false);
-        op->next_request = std::move(request);
+        if (op->state == ServeState::kFree) {
+          StartTake(op, std::move(request));
+        } else {
+          op->next_request = std::move(request);
+        }
         return absl::OkStatus();
       }
       if (given_up) {
@@ -378,7 +382,15 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
 void ServeChannel::CancelTake(ServeOp* op, bool answer_gone) {
   op->state = ServeState::kCancelling;
   op->answer_gone = answer_gone;
+  // The take mostly ends in here. Then the slot is free at once, so that a request behind it
+  // keeps its turn.
+  op->cancel_runs = true;
   op->cancellation->StartCancel();
+  op->cancel_runs = false;
+  if (op->taken_in_cancel) {
+    op->taken_in_cancel = false;
+    OnTaken(op);
+  }
 }
 
 void ServeChannel::OnTaken(ServeOp* op) {

@@ -70,13 +70,19 @@ class ServeOp final : public PollerTask {
     status = std::move(its_status);
     source.tensor = std::move(tensor);
     is_dead = dead;
-    poller_->Post(this);
+    if (poller_->OnThread() && cancel_runs) {
+      taken_in_cancel = true;
+    } else {
+      poller_->Post(this);
+    }
   }
 
   ServeState state = ServeState::kFree;
   uint16_t slot = 0;
   ServeRequest request;
   bool in_ready_line = false;
+  bool cancel_runs = false;                   // CancelTake() is on the stack;
+  bool taken_in_cancel = false;               // and the take has ended in it.
   bool answer_gone = false;                   // kCancelling: the consumer waits for GONE.
   uint32_t replayed_epoch = 0;                // In which the consumer last asked for it.
   absl::optional<Cancellation> cancellation;  // Of the take.
