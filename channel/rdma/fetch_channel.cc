@@ -29,7 +29,6 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
   op->key = key;
   op->args = args;
   op->done = std::move(done);
-  op->started_ns = now_ns();
   op->state = FetchState::kQueued;
   ++counters_.fetches;
   if (live_ == 1) waiting_since_ns_ = now_ns();
@@ -133,7 +132,7 @@ void FetchChannel::OnFlush() {
       record.type = wire::RecordType::kCancel;
       record.slot = op->slot;
       record.generation = op->generation;
-      if (!SendRecord(record)) return;
+      if (!link_->Send(record)) return;
       op->send_cancel = false;
       ++counters_.cancels_sent;
     }
@@ -144,13 +143,13 @@ void FetchChannel::OnFlush() {
   if (tell_replayed_) {
     wire::Record record;
     record.type = wire::RecordType::kReplayed;
-    if (!SendRecord(record)) return;
+    if (!link_->Send(record)) return;
     tell_replayed_ = false;
   }
   if (ping_due_) {
     wire::Record record;
     record.type = wire::RecordType::kPing;
-    if (!SendRecord(record)) return;
+    if (!link_->Send(record)) return;
     ping_due_ = false;
   }
   while (!queued_.empty() && link_->message() != nullptr && TakeSlot(queued_.front())) {
@@ -159,14 +158,6 @@ void FetchChannel::OnFlush() {
     op->send_request = true;
     if (!SendRequest(op)) return SendSoon(op);
   }
-}
-
-bool FetchChannel::SendRecord(const wire::Record& record) {
-  wire::MessageWriter* writer = link_->message();
-  if (writer == nullptr) return false;
-  if (writer->Add(record)) return true;
-  writer = link_->NextMessage();
-  return writer != nullptr && writer->Add(record);
 }
 
 bool FetchChannel::SendRequest(FetchOp* op) {
@@ -234,7 +225,7 @@ bool FetchChannel::SendKey(KeyEntry* entry, const TensorKey& key) {
   record.type = wire::RecordType::kKey;
   record.number = entry->id;
   record.body = key.text();
-  if (!SendRecord(record)) return false;
+  if (!link_->Send(record)) return false;
   entry->epoch = static_cast<uint32_t>(epoch_);
   return true;
 }

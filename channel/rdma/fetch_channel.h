@@ -135,7 +135,6 @@ class FetchChannel final : public Channel,
   // Sending.
   void OnFlush() override;
   bool SendRequest(FetchOp* op);
-  bool SendRecord(const wire::Record& record);
   bool SendKey(KeyEntry* entry, const TensorKey& key);
   KeyEntry* Intern(const TensorKey& key);
   void ChooseDestination(FetchOp* op);

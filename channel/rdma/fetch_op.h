@@ -55,7 +55,6 @@ class FetchOp final : public PollerTimer {
   TensorKey key;
   Args args;
   DoneFn done;
-  int64_t started_ns = 0;
 
   // Where it stands.
   FetchState state = FetchState::kFree;

@@ -74,6 +74,8 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   // of room call NextMessage() and try once more.
   wire::MessageWriter* message();
   wire::MessageWriter* NextMessage();
+  // Adds a record to it, or to the next one; false while there is no room in either.
+  bool Send(const wire::Record& record);
   // Queues a write of [from, from + bytes) on queue pair `index`, before the message being
   // filled. With an immediate it is the tensor part's last. REQUIRES: WriteRoom() covers it.
   // Returns a ticket for WriteDone().

@@ -452,13 +452,13 @@ void ServeChannel::OnFlush() {
     record.type = wire::RecordType::kGone;
     record.slot = gone_line_.back().first;
     record.generation = gone_line_.back().second;
-    if (!SendRecord(record)) return;
+    if (!link_->Send(record)) return;
     gone_line_.pop_back();
   }
   if (pong_due_) {
     wire::Record record;
     record.type = wire::RecordType::kPong;
-    if (!SendRecord(record)) return;
+    if (!link_->Send(record)) return;
     pong_due_ = false;
   }
   while (!ready_line_.empty()) {
@@ -467,14 +467,6 @@ void ServeChannel::OnFlush() {
     ready_line_.pop_front();
     op->in_ready_line = false;
   }
-}
-
-bool ServeChannel::SendRecord(const wire::Record& record) {
-  wire::MessageWriter* writer = link_->message();
-  if (writer == nullptr) return false;
-  if (writer->Add(record)) return true;
-  writer = link_->NextMessage();
-  return writer != nullptr && writer->Add(record);
 }
 
 wire::Record ServeChannel::Word(const ServeOp& op, wire::RecordType type) const {
@@ -519,7 +511,7 @@ bool ServeChannel::SendFailed(ServeOp* op) {
   record.number = static_cast<uint32_t>(op->status.code());
   record.body = op->status.message().substr(0, wire::kMaxErrorBytes);
   if (IsDerived(op->status)) record.flags |= wire::kDerived;
-  if (!SendRecord(record)) return false;
+  if (!link_->Send(record)) return false;
   ++counters_.failed;
   op->state = ServeState::kSent;
   return true;

@@ -92,7 +92,6 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
   void MakeReady(ServeOp* op);
   void Release(ServeOp* op);
 
-  bool SendRecord(const wire::Record& record);
   bool SendOutcome(ServeOp* op);
   bool SendFailed(ServeOp* op);
   bool SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload);
