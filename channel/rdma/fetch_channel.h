@@ -119,7 +119,7 @@ class FetchChannel final : public Channel,
     const Method method;
   };
 
-  // Connection (fetch_connection.cc).
+  // fetch_connection.cc
   void Connect();
   void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   absl::Status UseAnswer(const Hello& answer);
@@ -132,20 +132,22 @@ class FetchChannel final : public Channel,
   void EndAsked(const absl::Status& why);
   void ReplayAsked();
 
-  // Sending.
+  // fetch_sending.cc
   void OnFlush() override;
   bool SendRequest(FetchOp* op);
   bool SendKey(KeyEntry* entry, const TensorKey& key);
   KeyEntry* Intern(const TensorKey& key);
+  bool TakeSlot(FetchOp* op);
+  void SendSoon(FetchOp* op);
+
+  // fetch_destination.cc
   void ChooseDestination(FetchOp* op);
   bool GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what);
   void WaitForRoom(FetchOp* op);
   void DropDestination(FetchOp* op);
   void EndWaitingCharge(FetchOp* op);
-  bool TakeSlot(FetchOp* op);
-  void SendSoon(FetchOp* op);
 
-  // Receiving.
+  // fetch_receiving.cc
   absl::Status OnRecord(const wire::Record& record) override;
   absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
   void OnAccepted() override {}
@@ -159,7 +161,7 @@ class FetchChannel final : public Channel,
   absl::Status CheckAgainstDestination(const FetchOp& op, const wire::TensorMeta& meta,
                                        const TensorShape& shape) const;
 
-  // Ending.
+  // fetch_ending.cc
   void Complete(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void EndEarly(FetchOp* op, const absl::Status& why);
   void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);

@@ -9,42 +9,6 @@
 // The connection of a FetchChannel: hello, epochs, breaks, replays, heartbeats.
 namespace tryst {
 
-FetchCounters& FetchCounters::operator+=(const FetchCounters& other) {
-  fetches += other.fetches;
-  ended_ok += other.ended_ok;
-  ended_failed += other.ended_failed;
-  bytes += other.bytes;
-  cancels_sent += other.cancels_sent;
-  epochs += other.epochs;
-  breaks += other.breaks;
-  replays += other.replays;
-  digests_wrong += other.digests_wrong;
-  ghosts += other.ghosts;
-  return *this;
-}
-
-FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
-                           FetchChannelOptions options)
-    : hub_(hub),
-      landings_(landings),
-      bootstrap_(bootstrap),
-      options_(std::move(options)),
-      random_(options_.seed),
-      backoff_timer_(this, &FetchChannel::OnBackoffOver),
-      heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
-  slots_.resize(options_.link.slots);
-  generations_.resize(options_.link.slots);
-  for (uint32_t slot = options_.link.slots; slot-- > 0;) {
-    free_slots_.push_back(static_cast<uint16_t>(slot));
-  }
-  state_since_ns_ = now_ns();
-}
-
-FetchChannel::~FetchChannel() {
-  TRYST_CHECK(Drained()) << Explain();
-  hub_->poller()->ForgetFlush(this);
-}
-
 void FetchChannel::Connect() {
   state_ = State::kHello;
   state_since_ns_ = now_ns();
@@ -259,58 +223,6 @@ void FetchChannel::OnDrained() {
   } else {
     RetryLater(connect_status_);
   }
-}
-
-void FetchChannel::Close(absl::Status why) {
-  if (state_ == State::kClosed) return;
-  state_ = State::kClosed;
-  state_since_ns_ = now_ns();
-  close_status_ = std::move(why);
-  hub_->poller()->CancelTimer(&backoff_timer_);
-  hub_->poller()->CancelTimer(&heartbeat_timer_);
-  if (link_ != nullptr) link_->Break(close_status_);
-  for (FetchOp& op : ops_) EndEarly(&op, close_status_);
-}
-
-bool FetchChannel::Drained() const {
-  return state_ == State::kClosed && link_ == nullptr && hellos_out_ == 0 && live_ == 0;
-}
-
-std::string FetchChannel::Explain() const {
-  const char* state = "";
-  switch (state_) {
-    case State::kIdle:
-      state = "idle, connects at the next fetch";
-      break;
-    case State::kHello:
-      state = "waits for the answer to its hello";
-      break;
-    case State::kOpen:
-      state = "connected";
-      break;
-    case State::kDraining:
-      state = "drains a broken connection";
-      break;
-    case State::kBackoff:
-      state = "pauses before it connects again";
-      break;
-    case State::kClosed:
-      state = "closed";
-      break;
-  }
-  size_t by_state[kFetchStateCount] = {};
-  for (const FetchOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
-  std::string waiting;
-  for (size_t i = 1; i < kFetchStateCount; ++i) {
-    if (by_state[i] == 0) continue;
-    absl::StrAppend(&waiting, waiting.empty() ? " (" : "; ", by_state[i], " ",
-                    FetchStateName(static_cast<FetchState>(i)));
-  }
-  if (!waiting.empty()) waiting += ")";
-  return absl::StrCat(options_.peer, " over ", options_.path, ": ", state, " since ",
-                      (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, ", ", live_,
-                      " fetches out", waiting,
-                      connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));
 }
 
 }  // namespace tryst

@@ -188,14 +188,6 @@ wire::MessageWriter* MessageLink::NextMessage() {
   return message();
 }
 
-bool MessageLink::Send(const wire::Record& record) {
-  wire::MessageWriter* writer = message();
-  if (writer == nullptr) return false;
-  if (writer->Add(record)) return true;
-  writer = NextMessage();
-  return writer != nullptr && writer->Add(record);
-}
-
 void MessageLink::FinishMessage() {
   const size_t bytes = writer_.Finish(epoch_, sent_, consumed_, tensor_immediates_sent_);
   consumed_told_ = consumed_;

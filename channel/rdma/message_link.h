@@ -74,8 +74,19 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   // of room call NextMessage() and try once more.
   wire::MessageWriter* message();
   wire::MessageWriter* NextMessage();
-  // Adds a record to it, or to the next one; false while there is no room in either.
-  bool Send(const wire::Record& record);
+  // Has `add` put its record into it, or into the next one; false while neither has room.
+  // `bool add(wire::MessageWriter*)` calls one Add...() and returns whether it fitted.
+  template <typename AddFn>
+  bool Put(AddFn add) {
+    wire::MessageWriter* writer = message();
+    if (writer == nullptr) return false;
+    if (add(writer)) return true;
+    writer = NextMessage();
+    return writer != nullptr && add(writer);
+  }
+  bool Send(const wire::Record& record) {
+    return Put([&](wire::MessageWriter* writer) { return writer->Add(record); });
+  }
   // Queues a write of [from, from + bytes) on queue pair `index`, before the message being
   // filled. With an immediate it is the tensor part's last. REQUIRES: WriteRoom() covers it.
   // Returns a ticket for WriteDone().

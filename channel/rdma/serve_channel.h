@@ -69,33 +69,36 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
   std::string Explain() const;
 
  private:
+  // serve_connection.cc
   void AcceptHello(const Hello& hello, HelloDone done);
-
-  // MessageLink::Owner.
-  absl::Status OnRecord(const wire::Record& record) override;
-  absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
-  void OnAccepted() override;
-  void OnWritesDone() override;
-  void OnFlush() override;
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
   void OnTimer() override;  // The consumer has not come back.
 
+  // serve_receiving.cc
+  absl::Status OnRecord(const wire::Record& record) override;
+  absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
+  void OnAccepted() override;
   absl::Status OnKey(const wire::Record& record);
   absl::Status OnRequest(const wire::Record& record);
   absl::Status OnCancel(const wire::Record& record);
   void OnReplayed();
 
+  // serve_take.cc
   void StartTake(ServeOp* op, ServeRequest request);
   void CancelTake(ServeOp* op, bool answer_gone);
   void OnTaken(ServeOp* op) override;
   void MakeReady(ServeOp* op);
   void Release(ServeOp* op);
 
+  // serve_sending.cc
+  void OnFlush() override;
+  void OnWritesDone() override;
   bool SendOutcome(ServeOp* op);
   bool SendFailed(ServeOp* op);
   bool SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload);
   bool SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload);
+  bool PutMeta(const wire::Record& record, const wire::TensorMeta& meta);
   bool SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta);
   absl::Status PrepareSource(ServeOp* op, const void* payload, uint64_t bytes);
   bool IsBare(const ServeOp& op, const wire::TensorMeta& meta) const;

@@ -93,7 +93,6 @@ uint8_t* MessageWriter::Begin(const Record& record, size_t body_bytes) {
   Store(at + 12, record.number);
   // The gap behind the body, so that no byte of an earlier message goes out again.
   memset(at + kRecordBytes + body_bytes, 0, size - kRecordBytes - body_bytes);
-  last_ = used_;
   used_ += size;
   ++records_;
   return at + kRecordBytes;
@@ -135,12 +134,6 @@ uint8_t* MessageWriter::AddTensor(Record record, const TensorMeta& meta) {
   if (body == nullptr) return nullptr;
   StoreMeta(body, meta);
   return body + MetaSize(meta.rank);
-}
-
-void MessageWriter::SetDigest(uint32_t digest) {
-  uint8_t* at = slot_ + last_;
-  at[1] |= kHasDigest;
-  Store(at + kRecordBytes + 4, digest);
 }
 
 size_t MessageWriter::Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed,

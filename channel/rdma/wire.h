@@ -20,6 +20,7 @@ inline constexpr size_t kRecordAlignment = 8;  // Records begin on it, from the 
 inline constexpr size_t kMaxRank = 8;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut before they are sent.
+inline constexpr uint32_t kMaxKeys = 1u << 16;  // Ids that a connection remembers.
 inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxRingSlots = 1u << 10;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 20;
@@ -129,10 +130,8 @@ class MessageWriter {
   bool AddRequest(Record record, const RequestBody& body);
   bool AddMeta(Record record, const TensorMeta& meta);
   // Room for meta and `meta.bytes` of payload; null when it does not fit. The caller
-  // fills the returned payload, whose digest goes in by SetDigest().
+  // fills the returned payload.
   uint8_t* AddTensor(Record record, const TensorMeta& meta);
-  // Into the tensor record added last.
-  void SetDigest(uint32_t digest);
 
   bool empty() const { return records_ == 0; }
   bool HasRoom(size_t body_bytes) const {
@@ -148,7 +147,6 @@ class MessageWriter {
   uint8_t* slot_ = nullptr;
   size_t capacity_ = 0;
   size_t used_ = kHeaderBytes;
-  size_t last_ = 0;  // Where the record added last begins.
   uint16_t records_ = 0;
 };
 

@@ -130,10 +130,12 @@ TEST(MessageTest, TensorsTravelInside) {
   meta.rank = 1;
   meta.dims[0] = 3;
   meta.bytes = 12;
-  uint8_t* payload = writer.AddTensor(Record(), meta);
+  meta.digest = 99;
+  Record record;
+  record.flags = kHasDigest;
+  uint8_t* payload = writer.AddTensor(record, meta);
   ASSERT_NE(payload, nullptr);
   memcpy(payload, "twelve bytes", 12);
-  writer.SetDigest(99);
   writer.Finish(1, 0, 0, 9);
   std::vector<Record> records;
   ASSERT_TRUE(ReadAll(slot, &records).ok());

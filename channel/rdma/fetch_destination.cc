@@ -1,0 +1,82 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "channel/rdma/fetch_channel.h"
+
+// Where a FetchChannel lets tensors land, and the wait for room.
+namespace tryst {
+
+// Before the peer has said what the tensor is: what is known to be right, else what was
+// right last time, else a guess. Without room now there is none, and the peer will ask.
+void FetchChannel::ChooseDestination(FetchOp* op) {
+  if (op->landing || op->region != nullptr) return;
+  const uint64_t inside = wire::EagerBytes(options_.link.message_bytes);
+  const Tensor& wanted = op->args.destination;
+  if (wanted.valid()) {
+    if (wanted.dtype() == DType::kString || wanted.bytes() <= inside) return;
+    GiveDestination(op, wanted.bytes(), LandingPool::For::kWaiting);
+    return;
+  }
+  const uint64_t last = Intern(op->key)->bytes_last;
+  const uint64_t guess = last != 0 ? last : options_.landing_bytes;
+  if (guess > inside) GiveDestination(op, guess, LandingPool::For::kWaiting);
+}
+
+bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what) {
+  const Tensor& wanted = op->args.destination;
+  if (wanted.valid() && wanted.dtype() != DType::kString) {
+    if (!landings_->TakeBudget(bytes, what)) return false;
+    auto region =
+        landings_->nic()->RegisterRegion(wanted.mutable_data(), bytes, kLocalWrite | kRemoteWrite);
+    if (region.ok()) {
+      op->region = *std::move(region);
+      op->budget_bytes = bytes;
+      if (what == LandingPool::For::kWaiting) op->waiting_bytes = bytes;
+      return true;
+    }
+    // The NIC cannot reach the caller's memory: land beside it and copy.
+    landings_->GiveBudget(bytes, what);
+  }
+  op->landing = landings_->Take(bytes, what);
+  if (!op->landing) return false;
+  if (what == LandingPool::For::kWaiting) op->waiting_bytes = op->landing->bytes();
+  return true;
+}
+
+void FetchChannel::EndWaitingCharge(FetchOp* op) {
+  if (op->waiting_bytes > 0) landings_->EndWaiting(std::exchange(op->waiting_bytes, 0));
+}
+
+void FetchChannel::DropDestination(FetchOp* op) {
+  EndWaitingCharge(op);
+  op->region.reset();
+  if (op->budget_bytes > 0) {
+    landings_->GiveBudget(std::exchange(op->budget_bytes, 0), LandingPool::For::kReady);
+  }
+  op->landing = StorageRef();
+}
+
+// The peer has the tensor: when it is its turn and there is room, ask again.
+void FetchChannel::WaitForRoom(FetchOp* op) {
+  if (op->meta.bytes > landings_->cap_bytes()) {
+    return EndEarly(op, absl::ResourceExhaustedError(absl::StrCat(
+                            "the tensor has ", op->meta.bytes, " bytes, the landing cap is ",
+                            landings_->cap_bytes(), ": raise landing_cap_bytes")));
+  }
+  op->state = FetchState::kWaitingRoom;
+  room_line_.Push(op);
+  if (room_line_.front() == op) OnRoom();
+}
+
+void FetchChannel::OnRoom() {
+  while (!room_line_.empty()) {
+    FetchOp* op = room_line_.front();
+    if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) return;
+    room_line_.PopFront();
+    op->state = FetchState::kAsked;
+    op->send_request = true;
+    SendSoon(op);
+  }
+}
+
+}  // namespace tryst

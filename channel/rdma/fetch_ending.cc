@@ -1,0 +1,120 @@
+#include <utility>
+
+#include "channel/rdma/fetch_channel.h"
+
+// The end of a fetch, early or by the producer's last word, and its report.
+namespace tryst {
+
+// The peer's last word on the slot has come, and no write follows it.
+void FetchChannel::Complete(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
+  DropDestination(op);
+  link_->Accept(op->slot, static_cast<uint16_t>(op->generation + 1));
+  Report(op, std::move(status), std::move(tensor), is_dead);
+  LastWord(op);
+}
+
+void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
+  const bool in_parts = op->state == FetchState::kParts;
+  switch (op->state) {
+    case FetchState::kFree:
+    case FetchState::kEnding:
+    case FetchState::kLeaving:
+      return;
+    case FetchState::kQueued:
+      if (!op->has_slot) {
+        queued_.Remove(op);
+      } else if (state_ == State::kOpen && op->asked_before) {
+        break;  // The peer may still serve the earlier request: it has to be told.
+      } else {
+        op->send_request = false;
+      }
+      DropDestination(op);
+      Report(op, why, Tensor(), false);
+      return LastWord(op);
+    case FetchState::kFenced:
+      if (op->ending) return;
+      op->ending = true;
+      op->end_status = why;
+      if (op->region == nullptr) Report(op, why, Tensor(), false);
+      return;
+    case FetchState::kWaitingRoom:
+      room_line_.Remove(op);
+      break;
+    case FetchState::kAsked:
+    case FetchState::kParts:
+      break;
+  }
+  op->state = FetchState::kLeaving;
+  op->ending = true;
+  op->end_status = why;
+  op->gone_seen = false;
+  // Of a tensor that landed in parts, those still under way are known.
+  if (!in_parts) op->meta.stripes = 0;
+  // A request not sent yet (a replay, a second one) need not go out any more.
+  op->send_request = false;
+  op->send_cancel = true;
+  SendSoon(op);
+  // Our own landing stays aside until the last word; the caller's memory is the caller's
+  // only when nobody writes it any more.
+  if (op->region == nullptr) Report(op, why, Tensor(), false);
+}
+
+void FetchChannel::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
+  if (op->reported) return;
+  op->reported = true;
+  ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
+  hub_->poller()->CancelTimer(op);
+  if (op->cancel_token != Cancellation::kNoToken) {
+    // A callback that is running has only a task to post: waiting for it is brief.
+    op->args.cancellation->Deregister(op->cancel_token);
+    op->cancel_token = Cancellation::kNoToken;
+  }
+  op->result_status = std::move(status);
+  op->result = std::move(tensor);
+  op->result_is_dead = is_dead;
+  // At the end of the turn: never inside Fetch(), nor in the middle of a record.
+  undelivered_.Push(op);
+  hub_->poller()->FlushThisTurn(this);
+}
+
+void FetchChannel::Flush() {
+  for (size_t count = undelivered_.size(); count > 0; --count) {
+    FetchOp* op = undelivered_.front();
+    undelivered_.PopFront();
+    Executor* executor = op->args.executor;
+    if (executor == nullptr) {
+      op->Deliver();
+      OnOpDelivered(op);
+      continue;
+    }
+    Poller* poller = hub_->poller();
+    Executor::Work work([op, poller] { op->DeliverFrom(poller); });
+    if (!executor->TryRun(&work)) {
+      undelivered_.Push(op);  // Again in the next turn.
+      hub_->poller()->FlushThisTurn(this);
+    }
+  }
+}
+
+void FetchChannel::OnOpDelivered(FetchOp* op) {
+  op->delivered = true;
+  FreeIfDone(op);
+}
+
+void FetchChannel::LastWord(FetchOp* op) {
+  op->state = FetchState::kEnding;
+  if (op->has_slot) {
+    op->has_slot = false;
+    slots_[op->slot] = nullptr;
+    ++generations_[op->slot];
+    free_slots_.push_back(op->slot);
+    if (!queued_.empty() && state_ == State::kOpen) link_->FlushSoon();
+  }
+  if (op->in_send_line && !op->send_cancel) {
+    send_line_.Remove(op);
+    op->in_send_line = false;
+  }
+  FreeIfDone(op);
+}
+
+}  // namespace tryst

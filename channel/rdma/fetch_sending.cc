@@ -1,0 +1,131 @@
+#include "absl/strings/str_cat.h"
+#include "channel/rdma/fetch_channel.h"
+
+// What a FetchChannel says to the producer: keys, requests, cancels.
+namespace tryst {
+
+bool FetchChannel::TakeSlot(FetchOp* op) {
+  if (free_slots_.empty()) return false;
+  op->slot = free_slots_.back();
+  free_slots_.pop_back();
+  op->generation = generations_[op->slot];
+  op->has_slot = true;
+  op->order = next_order_++;
+  slots_[op->slot] = op;
+  return true;
+}
+
+void FetchChannel::SendSoon(FetchOp* op) {
+  if (!op->in_send_line) {
+    op->in_send_line = true;
+    send_line_.Push(op);
+  }
+  if (state_ == State::kOpen) link_->FlushSoon();
+}
+
+void FetchChannel::OnFlush() {
+  if (state_ != State::kOpen) return;
+  while (!send_line_.empty()) {
+    FetchOp* op = send_line_.front();
+    if (op->send_request && !SendRequest(op)) return;
+    if (op->send_cancel) {
+      wire::Record record;
+      record.type = wire::RecordType::kCancel;
+      record.slot = op->slot;
+      record.generation = op->generation;
+      if (!link_->Send(record)) return;
+      op->send_cancel = false;
+      ++counters_.cancels_sent;
+    }
+    send_line_.PopFront();
+    op->in_send_line = false;
+    FreeIfDone(op);
+  }
+  if (tell_replayed_) {
+    wire::Record record;
+    record.type = wire::RecordType::kReplayed;
+    if (!link_->Send(record)) return;
+    tell_replayed_ = false;
+  }
+  if (ping_due_) {
+    wire::Record record;
+    record.type = wire::RecordType::kPing;
+    if (!link_->Send(record)) return;
+    ping_due_ = false;
+  }
+  while (!queued_.empty() && link_->message() != nullptr && TakeSlot(queued_.front())) {
+    FetchOp* op = queued_.front();
+    queued_.PopFront();
+    op->send_request = true;
+    if (!SendRequest(op)) return SendSoon(op);
+  }
+}
+
+bool FetchChannel::SendRequest(FetchOp* op) {
+  KeyEntry* entry = Intern(op->key);
+  if (entry->epoch != static_cast<uint32_t>(epoch_) && !SendKey(entry, op->key)) return false;
+  if (link_->message() == nullptr) return false;
+  ChooseDestination(op);
+
+  wire::Record record;
+  record.slot = op->slot;
+  record.generation = op->generation;
+  record.number = entry->id;
+  if (op->asked_before) record.flags |= wire::kReplay;
+  if (op->retried) record.flags |= wire::kRetry;
+  wire::RequestBody body;
+  body.step = op->step;
+  if (op->landing) {
+    record.flags |= wire::kHasDestination;
+    const Landing* landing = LandingPool::AsLanding(op->landing);
+    body.destination_address = landing->address();
+    body.destination_bytes = landing->bytes();
+    body.destination_key = landing->remote_key();
+  } else if (op->region != nullptr) {
+    record.flags |= wire::kHasDestination;
+    body.destination_address = op->region->address();
+    body.destination_bytes = op->region->bytes();
+    body.destination_key = op->region->remote_key();
+  }
+  if (op->args.destination.valid()) {
+    record.flags |= wire::kHasShape;
+    body.dtype = static_cast<uint8_t>(op->args.destination.dtype());
+    const TensorShape& shape = op->args.destination.shape();
+    body.rank = static_cast<uint8_t>(shape.rank());
+    for (int i = 0; i < shape.rank(); ++i) body.dims[i] = shape.dim(i);
+  }
+  const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
+  if (!link_->Put(add)) return false;
+  if (op->asked_before) ++counters_.replays;
+  op->asked_before = false;
+  op->send_request = false;
+  op->state = FetchState::kAsked;
+  return true;
+}
+
+FetchChannel::KeyEntry* FetchChannel::Intern(const TensorKey& key) {
+  auto found = keys_.find(key);
+  if (found != keys_.end()) return &found->second;
+  const uint32_t id = next_key_id_++ % wire::kMaxKeys;
+  if (id < key_of_id_.size()) {
+    keys_.erase(key_of_id_[id]);
+    key_of_id_[id] = key;
+  } else {
+    key_of_id_.push_back(key);
+  }
+  KeyEntry& entry = keys_[key];
+  entry.id = id;
+  return &entry;
+}
+
+bool FetchChannel::SendKey(KeyEntry* entry, const TensorKey& key) {
+  wire::Record record;
+  record.type = wire::RecordType::kKey;
+  record.number = entry->id;
+  record.body = key.text();
+  if (!link_->Send(record)) return false;
+  entry->epoch = static_cast<uint32_t>(epoch_);
+  return true;
+}
+
+}  // namespace tryst

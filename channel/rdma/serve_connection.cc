@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/rdma/serve_channel.h"
+
+// The connection of a ServeChannel: hellos, breaks, the consumer that does not return.
+namespace tryst {
+
+void ServeChannel::OnHello(const Hello& hello, HelloDone done) {
+  if (closed_) return std::move(done)(absl::UnavailableError("the worker is stopping"));
+  if (hello.epoch <= epoch_ || (next_hello_ && hello.epoch <= next_hello_->first.epoch)) {
+    return std::move(done)(absl::AbortedError(
+        absl::StrCat("epoch ", hello.epoch, " is over: ", epoch_, " was opened since")));
+  }
+  if (next_hello_) {
+    std::move(next_hello_->second)(absl::AbortedError("a newer hello came"));
+    next_hello_.reset();
+  }
+  if (link_ == nullptr) return AcceptHello(hello, std::move(done));
+  next_hello_.emplace(hello, std::move(done));
+  link_->Break(absl::UnavailableError(
+      absl::StrCat(consumer_, " opened epoch ", hello.epoch, " in its place")));
+}
+
+void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
+  auto parameters = wire::DecodeParameters(hello.parameters);
+  if (!parameters.ok()) return std::move(done)(parameters.status());
+  const bool fits = hello.queue_pairs.size() >= 1 && hello.queue_pairs.size() <= kMaxLanes &&
+                    parameters->slots <= options_.link.slots &&
+                    parameters->message_bytes <= options_.link.message_bytes &&
+                    (ops_.empty() || ops_.size() == parameters->slots);
+  if (!fits) {
+    return std::move(done)(absl::InvalidArgumentError(
+        absl::StrCat("a channel of ", parameters->slots, " slots, messages of ",
+                     parameters->message_bytes, " bytes and ", hello.queue_pairs.size(),
+                     " queue pairs is asked for; here at most ", options_.link.slots, ", ",
+                     options_.link.message_bytes, " and ", kMaxLanes, " are granted")));
+  }
+  LinkOptions link_options = options_.link;
+  link_options.slots = parameters->slots;
+  link_options.message_bytes = parameters->message_bytes;
+  link_options.ring_slots = std::min(parameters->ring_slots, options_.link.ring_slots);
+  link_options.queue_pairs = static_cast<uint32_t>(hello.queue_pairs.size());
+  epoch_ = hello.epoch;
+  auto link = MessageLink::Create(hub_, link_options, static_cast<uint32_t>(epoch_), this);
+  if (!link.ok()) return std::move(done)(link.status());
+  const absl::Status connected = (*link)->Connect(hello);
+  if (!connected.ok()) return std::move(done)(connected);
+  link_ = *std::move(link);
+  digests_ = options_.link.digests || parameters->digests;
+  keys_.clear();
+  if (ops_.empty()) {
+    ops_.resize(parameters->slots);
+    for (size_t slot = 0; slot < ops_.size(); ++slot) {
+      ops_[slot].Bind(this, hub_->poller(), static_cast<uint16_t>(slot));
+    }
+  }
+  hub_->poller()->CancelTimer(this);
+  abandoned_ = false;
+
+  Hello answer;
+  answer.worker = options_.self;
+  answer.incarnation = options_.self_incarnation;
+  answer.epoch = epoch_;
+  answer.path = options_.path;
+  link_->DescribeTo(&answer, session_);
+  std::move(done)(std::move(answer));
+}
+
+void ServeChannel::OnBroken(const absl::Status& why) {
+  const bool idle = std::all_of(ops_.begin(), ops_.end(), [](const ServeOp& op) {
+    return op.state == ServeState::kFree || op.state == ServeState::kSent;
+  });
+  // Nobody waited for anything: so a consumer that stops looks.
+  if (!closed_ && !next_hello_ && !idle) {
+    TRYST_LOG(Warning) << options_.self << " lost the " << options_.path << " connection of "
+                       << consumer_ << " (epoch " << epoch_ << "): " << why.message();
+  }
+  gone_line_.clear();
+  gone_after_.clear();
+  pong_due_ = false;
+  for (ServeOp* op : ready_line_) op->in_ready_line = false;
+  ready_line_.clear();
+}
+
+void ServeChannel::OnDrained() {
+  link_.reset();
+  lingering_.clear();  // Nobody reads them any more.
+  gone_after_.clear();
+  for (ServeOp& op : ops_) op.source.tickets.fill(0);
+  if (next_hello_) {
+    std::pair<Hello, HelloDone> next = *std::move(next_hello_);
+    next_hello_.reset();
+    return AcceptHello(next.first, std::move(next.second));
+  }
+  if (!closed_) {
+    hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + options_.retain_ms * 1'000'000);
+  }
+}
+
+void ServeChannel::OnTimer() { abandoned_ = true; }
+
+}  // namespace tryst

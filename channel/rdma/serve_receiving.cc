@@ -1,0 +1,172 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "channel/rdma/serve_channel.h"
+
+// What a ServeChannel hears from the consumer: keys, requests, cancels, acceptance.
+namespace tryst {
+namespace {
+
+// A generation is newer if it is less than half the circle ahead.
+bool IsNewer(uint16_t a, uint16_t b) { return static_cast<int16_t>(a - b) > 0; }
+
+}  // namespace
+
+absl::Status ServeChannel::OnRecord(const wire::Record& record) {
+  switch (record.type) {
+    case wire::RecordType::kKey:
+      return OnKey(record);
+    case wire::RecordType::kRequest:
+      return OnRequest(record);
+    case wire::RecordType::kCancel:
+      return OnCancel(record);
+    case wire::RecordType::kReplayed:
+      OnReplayed();
+      return absl::OkStatus();
+    case wire::RecordType::kPing:
+      pong_due_ = true;
+      return absl::OkStatus();
+    default:
+      return absl::DataLossError("the consumer sent a producer's record");
+  }
+}
+
+absl::Status ServeChannel::OnTensorPart(size_t, uint16_t, uint16_t) {
+  return absl::DataLossError("the consumer sent a tensor immediate");
+}
+
+absl::Status ServeChannel::OnKey(const wire::Record& record) {
+  if (record.number >= wire::kMaxKeys || record.body.size() > wire::kMaxKeyBytes) {
+    return absl::DataLossError("key id out of range, or key too long");
+  }
+  auto key = TensorKey::Parse(record.body);
+  if (!key.ok()) return absl::DataLossError(key.status().message());
+  // The consumer keeps its ids over epochs and tells those that it uses, in any order.
+  if (record.number >= keys_.size()) keys_.resize(record.number + 1);
+  keys_[record.number] = *std::move(key);
+  return absl::OkStatus();
+}
+
+absl::Status ServeChannel::OnRequest(const wire::Record& record) {
+  auto body = wire::DecodeRequest(record);
+  if (!body.ok()) return body.status();
+  if (record.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
+  if (record.number >= keys_.size() || keys_[record.number].empty()) {
+    return absl::DataLossError("request for an unknown key id");
+  }
+  ServeRequest request;
+  request.generation = record.generation;
+  request.flags = record.flags;
+  request.key = keys_[record.number];
+  request.body = *body;
+  ServeOp* op = &ops_[record.slot];
+  const bool same = op->request.generation == request.generation;
+  const bool newer = IsNewer(request.generation, op->request.generation);
+  const bool again = (record.flags & (wire::kReplay | wire::kRetry)) != 0;
+  // What was asked for in an earlier epoch, and not again in this one before the slot is used
+  // anew, the consumer has given up: the word of that was lost with the earlier connection.
+  const bool given_up = newer && op->replayed_epoch != static_cast<uint32_t>(epoch_);
+  op->replayed_epoch = static_cast<uint32_t>(epoch_);
+  switch (op->state) {
+    case ServeState::kFree:
+      StartTake(op, std::move(request));
+      return absl::OkStatus();
+    case ServeState::kTaking:
+    case ServeState::kReady:
+      if (given_up && op->state == ServeState::kTaking) {
+        CancelTake(op, false);
+        if (op->state == ServeState::kFree) {
+          StartTake(op, std::move(request));
+        } else {
+          op->next_request = std::move(request);
+        }
+        return absl::OkStatus();
+      }
+      if (given_up) {
+        Release(op);
+        StartTake(op, std::move(request));
+        return absl::OkStatus();
+      }
+      if (!same || !again) break;
+      op->request = std::move(request);  // Its destination may be another one now.
+      if (op->state == ServeState::kReady) MakeReady(op);
+      return absl::OkStatus();
+    case ServeState::kNeedsDestination:
+      if (given_up) {
+        Release(op);
+        StartTake(op, std::move(request));
+        return absl::OkStatus();
+      }
+      if (!same) break;
+      op->request = std::move(request);
+      MakeReady(op);
+      return absl::OkStatus();
+    case ServeState::kSent:
+      if (same && again) {
+        ++counters_.resent;
+        op->request = std::move(request);
+        MakeReady(op);
+        return absl::OkStatus();
+      }
+      if (!newer) break;
+      Release(op);  // That the slot is used again says that it was accepted.
+      StartTake(op, std::move(request));
+      return absl::OkStatus();
+    case ServeState::kCancelling:
+      if (!newer) break;
+      if (op->next_request && !given_up && !again) break;
+      op->next_request = std::move(request);
+      return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat("request of generation ", record.generation, " on slot ",
+                                          record.slot, ", which ", ServeStateName(op->state),
+                                          " with generation ", op->request.generation));
+}
+
+absl::Status ServeChannel::OnCancel(const wire::Record& record) {
+  if (record.slot >= ops_.size()) return absl::DataLossError("cancel of a slot out of range");
+  ServeOp* op = &ops_[record.slot];
+  ++counters_.cancelled;
+  if (op->state == ServeState::kTaking && op->request.generation == record.generation) {
+    CancelTake(op, true);
+    return absl::OkStatus();
+  }
+  if (op->state == ServeState::kCancelling && op->request.generation == record.generation) {
+    op->answer_gone = true;
+    return absl::OkStatus();
+  }
+  const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
+  // Every cancel is answered, also one that came too late. But not before the NIC is done
+  // with writes that no LANDED tells of: on another queue pair they could come after it.
+  if (ours && op->state == ServeState::kReady && link_->queue_pairs() > 1 &&
+      op->source.region != nullptr) {
+    gone_after_.push_back({record.slot, record.generation, op->source.tickets});
+  } else {
+    gone_line_.emplace_back(record.slot, record.generation);
+  }
+  if (ours) Release(op);
+  OnWritesDone();
+  return absl::OkStatus();
+}
+
+// The consumer has asked again for all that it still wants: the rest it has, or gave up.
+void ServeChannel::OnReplayed() {
+  for (ServeOp& op : ops_) {
+    if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
+    if (op.state == ServeState::kTaking) {
+      CancelTake(&op, false);
+    } else if (op.state != ServeState::kFree && op.state != ServeState::kCancelling) {
+      Release(&op);
+    }
+  }
+}
+
+void ServeChannel::OnAccepted() {
+  for (ServeOp& op : ops_) {
+    if (op.state == ServeState::kSent && IsNewer(link_->accepted(op.slot), op.request.generation)) {
+      Release(&op);
+    }
+  }
+}
+
+}  // namespace tryst

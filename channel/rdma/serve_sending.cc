@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "channel/crc32c.h"
+#include "channel/rdma/serve_channel.h"
+#include "rendezvous/derived_status.h"
+
+// What a ServeChannel says and writes to the consumer.
+namespace tryst {
+
+void ServeChannel::OnFlush() {
+  while (!gone_line_.empty()) {
+    wire::Record record;
+    record.type = wire::RecordType::kGone;
+    record.slot = gone_line_.back().first;
+    record.generation = gone_line_.back().second;
+    if (!link_->Send(record)) return;
+    gone_line_.pop_back();
+  }
+  if (pong_due_) {
+    wire::Record record;
+    record.type = wire::RecordType::kPong;
+    if (!link_->Send(record)) return;
+    pong_due_ = false;
+  }
+  while (!ready_line_.empty()) {
+    ServeOp* op = ready_line_.front();
+    if (!SendOutcome(op)) return;
+    ready_line_.pop_front();
+    op->in_ready_line = false;
+  }
+}
+
+wire::Record ServeChannel::Word(const ServeOp& op, wire::RecordType type) const {
+  wire::Record record;
+  record.type = type;
+  record.slot = op.slot;
+  record.generation = op.request.generation;
+  return record;
+}
+
+bool ServeChannel::PutMeta(const wire::Record& record, const wire::TensorMeta& meta) {
+  return link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); });
+}
+
+// Returns false when there is no room now.
+bool ServeChannel::SendOutcome(ServeOp* op) {
+  if (!op->status.ok()) return SendFailed(op);
+  wire::TensorMeta meta;
+  const void* payload = nullptr;
+  const Tensor& tensor = op->source.tensor;
+  if (!op->is_dead) {
+    if (!tensor.valid() || !tensor.space().host_readable()) {
+      op->status = absl::UnimplementedError("this channel does not read device memory");
+      return SendFailed(op);
+    }
+    meta.dtype = static_cast<uint8_t>(tensor.dtype());
+    meta.rank = static_cast<uint8_t>(tensor.shape().rank());
+    for (int i = 0; i < tensor.shape().rank(); ++i) meta.dims[i] = tensor.shape().dim(i);
+    const bool is_string = tensor.dtype() == DType::kString;
+    meta.bytes = is_string ? op->source.encoded.size() : tensor.bytes();
+    payload = is_string ? op->source.encoded.data() : tensor.data();
+  }
+  const uint64_t inside =
+      std::min(options_.eager_bytes, wire::EagerBytes(link_->options().message_bytes));
+  if (meta.bytes <= inside) return SendEager(op, meta, payload);
+  const ServeRequest& request = op->request;
+  if ((request.flags & wire::kHasDestination) != 0 &&
+      request.body.destination_bytes >= meta.bytes) {
+    return SendWrites(op, meta, payload);
+  }
+  return SendNeedDestination(op, meta);
+}
+
+bool ServeChannel::SendFailed(ServeOp* op) {
+  wire::Record record = Word(*op, wire::RecordType::kFailed);
+  record.number = static_cast<uint32_t>(op->status.code());
+  record.body = op->status.message().substr(0, wire::kMaxErrorBytes);
+  if (IsDerived(op->status)) record.flags |= wire::kDerived;
+  if (!link_->Send(record)) return false;
+  ++counters_.failed;
+  op->state = ServeState::kSent;
+  return true;
+}
+
+bool ServeChannel::SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload) {
+  wire::Record record = Word(*op, wire::RecordType::kTensor);
+  if (op->is_dead) record.flags |= wire::kIsDead;
+  uint8_t* into = nullptr;
+  const bool put = link_->Put([&](wire::MessageWriter* writer) {
+    into = writer->AddTensor(record, meta);
+    return into != nullptr;
+  });
+  if (!put) return false;
+  // The message's checksum covers it: no digest of its own.
+  if (meta.bytes > 0) memcpy(into, payload, meta.bytes);
+  ++counters_.eager;
+  counters_.bytes += meta.bytes;
+  op->state = ServeState::kSent;
+  return true;
+}
+
+bool ServeChannel::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta) {
+  if (!PutMeta(Word(*op, wire::RecordType::kNeedDestination), meta)) return false;
+  ++counters_.destinations_asked;
+  op->state = ServeState::kNeedsDestination;
+  return true;
+}
+
+// Writes what there is room for; true when all of it and the word that follows are out.
+bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
+  const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
+  if (!prepared.ok()) {
+    op->status = prepared;
+    return SendFailed(op);
+  }
+  const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
+  const uint64_t part_bytes = (meta.bytes + lanes - 1) / lanes;
+  const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);
+  const bool bare = IsBare(*op, meta);
+  bool all = true;
+  for (size_t lane = 0; lane < parts; ++lane) {
+    const uint64_t begin = lane * part_bytes;
+    all &= WritePart(op, lane, begin, std::min(begin + part_bytes, meta.bytes), bare || parts > 1);
+  }
+  if (!all) return false;
+  if (!bare) {
+    wire::Record record = Word(*op, wire::RecordType::kLanded);
+    meta.stripes = parts > 1 ? static_cast<uint16_t>(parts) : 0;
+    meta.digest = op->digest;
+    if (digests_) record.flags |= wire::kHasDigest;
+    if (!PutMeta(record, meta)) return false;
+  }
+  ++counters_.direct;
+  counters_.bytes += meta.bytes;
+  op->state = ServeState::kSent;
+  return true;
+}
+
+absl::Status ServeChannel::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
+  if (op->source.region == nullptr) {
+    auto region = hub_->nic()->RegisterRegion(const_cast<void*>(payload), bytes, kLocalOnly);
+    if (!region.ok()) return region.status();
+    op->source.region = *std::move(region);
+  }
+  if (digests_ && !op->has_digest) {
+    op->digest = Crc32c(0, payload, bytes);
+    op->has_digest = true;
+  }
+  return absl::OkStatus();
+}
+
+// The immediate alone says it all when the consumer knows the shape.
+bool ServeChannel::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
+  const wire::RequestBody& body = op.request.body;
+  return !digests_ && link_->queue_pairs() == 1 && (op.request.flags & wire::kHasShape) != 0 &&
+         body.dtype == meta.dtype && body.rank == meta.rank &&
+         body.destination_bytes == meta.bytes &&
+         std::equal(meta.dims, meta.dims + meta.rank, body.dims);
+}
+
+// [begin, end) of the payload on one queue pair, from where it stopped last time.
+bool ServeChannel::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
+                             bool immediate) {
+  const uint64_t work_bytes =
+      std::min(hub_->nic()->limits().max_message_bytes, options_.write_bytes);
+  ServeSource& source = op->source;
+  while (begin + source.written[lane] < end) {
+    if (link_->WriteRoom(lane) == 0) return false;
+    const uint64_t at = begin + source.written[lane];
+    const uint64_t bytes = std::min(work_bytes, end - at);
+    source.tickets[lane] =
+        link_->Write(lane, Entry{source.region->address() + at, bytes, source.region->local_key()},
+                     op->request.body.destination_address + at, op->request.body.destination_key,
+                     immediate && at + bytes == end, op->slot, op->request.generation);
+    source.written[lane] += bytes;
+  }
+  return true;
+}
+
+bool ServeChannel::AllDone(const LaneTickets& tickets) const {
+  for (size_t lane = 0; lane < link_->queue_pairs(); ++lane) {
+    if (!link_->WriteDone(lane, tickets[lane])) return false;
+  }
+  return true;
+}
+
+void ServeChannel::OnWritesDone() {
+  while (!lingering_.empty() && AllDone(lingering_.front().tickets)) lingering_.pop_front();
+  while (!gone_after_.empty() && AllDone(gone_after_.front().tickets)) {
+    gone_line_.emplace_back(gone_after_.front().slot, gone_after_.front().generation);
+    gone_after_.pop_front();
+    link_->FlushSoon();
+  }
+}
+
+}  // namespace tryst
