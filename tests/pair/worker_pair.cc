@@ -1,0 +1,107 @@
+#include "tests/pair/worker_pair.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "rendezvous/tensor_source.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:ps/replica:0/task:0";
+constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
+constexpr uint64_t kIncarnation = 0xab;
+
+LocalRendezvous::Options StepOptions() {
+  LocalRendezvous::Options options;
+  options.check_immutable = false;
+  return options;
+}
+
+}  // namespace
+
+class WorkerPair::Hellos final : public Bootstrap {
+ public:
+  void Exchange(const std::string& peer, const Hello& hello, Deadline, HelloDone done) override {
+    handlers.at(peer)->OnHello(hello, std::move(done));
+  }
+  std::map<std::string, HelloHandler*> handlers;  // Complete before the first fetch.
+};
+
+struct WorkerPair::Worker {
+  struct Source final : TensorSource {
+    explicit Source(LocalRendezvous* step) : step(step) {}
+    void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
+      step->RecvAsync(key, args, std::move(done));
+    }
+    LocalRendezvous* const step;
+  };
+
+  Worker(const WorkerPairOptions& options, const Clock* clock, LocalRendezvous* step,
+         Hellos* hellos, const char* name, uint64_t incarnation)
+      : poller(clock, PollerOptions{name, options.spin_us}), source(step) {
+    nic = options.open_nic();
+    ChannelPoolOptions pool_options;
+    pool_options.self = name;
+    pool_options.incarnation = incarnation;
+    if (options.adjust) options.adjust(&pool_options);
+    pool = std::make_unique<ChannelPool>(&poller, hellos, &source,
+                                         std::vector<NicPath>{{"rdma/pair", nic}}, nullptr,
+                                         std::move(pool_options));
+    const absl::Status opened = pool->Open();
+    TRYST_CHECK(opened.ok()) << opened;
+    if (options.threads) poller.Start();
+    hellos->handlers[name] = pool.get();
+  }
+
+  Poller poller;
+  Source source;
+  std::shared_ptr<Nic> nic;
+  std::unique_ptr<ChannelPool> pool;
+};
+
+WorkerPair::WorkerPair(const WorkerPairOptions& options)
+    : threads_(options.threads), step_(StepOptions(), &alarms_) {
+  hellos_ = std::make_unique<Hellos>();
+  producer_ =
+      std::make_unique<Worker>(options, &clock_, &step_, hellos_.get(), kProducer, kIncarnation);
+  consumer_ = std::make_unique<Worker>(options, &clock_, &step_, hellos_.get(), kConsumer, 0xc0);
+}
+
+WorkerPair::~WorkerPair() {
+  const absl::Status why = absl::CancelledError("the pair is taken down");
+  if (threads_) {
+    for (Worker* worker : {consumer_.get(), producer_.get()}) {
+      const absl::Status stopped = worker->pool->Stop(why, absl::Seconds(10));
+      TRYST_CHECK(stopped.ok()) << stopped;
+      worker->poller.Stop();
+    }
+  } else {
+    consumer()->Close(why);
+    producer()->Close(why);
+    do {
+      Turn();
+    } while (!consumer()->Drained() || !producer()->Drained());
+  }
+  consumer_->pool.reset();
+  producer_->pool.reset();
+}
+
+ChannelPool* WorkerPair::producer() { return producer_->pool.get(); }
+ChannelPool* WorkerPair::consumer() { return consumer_->pool.get(); }
+
+TensorKey WorkerPair::Key(absl::string_view edge) {
+  return TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kIncarnation,
+                               absl::StrCat(kConsumer, "/device:CPU:0"), edge)
+      ->At(0, 0);
+}
+
+void WorkerPair::Turn() {
+  consumer_->poller.Step();
+  producer_->poller.Step();
+}
+
+}  // namespace tryst

@@ -1,0 +1,58 @@
+#ifndef TRYST_TESTS_PAIR_WORKER_PAIR_H_
+#define TRYST_TESTS_PAIR_WORKER_PAIR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "channel/channel_pool.h"
+#include "channel/poller.h"
+#include "rendezvous/local_rendezvous.h"
+#include "rendezvous/thread_alarms.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+struct WorkerPairOptions {
+  std::function<std::unique_ptr<Nic>()> open_nic;
+  std::function<void(ChannelPoolOptions*)> adjust;
+  // A thread for each poller, which spins so long. Without: whoever calls Turn() is both.
+  bool threads = true;
+  int64_t spin_us = 20;
+};
+
+// A producer and a consumer in this process, each with a poller, a NIC and a pool, and one
+// step between them: what is measured, and what is counted, without the rest of a server.
+class WorkerPair {
+ public:
+  explicit WorkerPair(const WorkerPairOptions& options);  // Dies where something fails.
+  ~WorkerPair();
+  WorkerPair(const WorkerPair&) = delete;
+  WorkerPair& operator=(const WorkerPair&) = delete;
+
+  static TensorKey Key(absl::string_view edge);
+  LocalRendezvous* step() { return &step_; }
+  ChannelPool* producer();
+  ChannelPool* consumer();
+  // One turn of both pollers. REQUIRES: no threads.
+  void Turn();
+
+ private:
+  struct Worker;
+  class Hellos;
+
+  const bool threads_;
+  const SteadyClock clock_;
+  ThreadAlarms alarms_;
+  LocalRendezvous step_;
+  std::unique_ptr<Hellos> hellos_;
+  std::unique_ptr<Worker> producer_;
+  std::unique_ptr<Worker> consumer_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_PAIR_WORKER_PAIR_H_
