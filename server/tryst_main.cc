@@ -1,4 +1,5 @@
 // tryst: looks at workers, and moves .npy files between them.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "server/doctor/doctor_command.h"
 #include "server/npy.h"
 #include "server/peer_client.h"
 #include "server/server.h"
@@ -27,12 +29,13 @@ constexpr char kUsage[] =
   trace WORKER TEXT               what waits whose key contains TEXT
   begin|cleanup WORKER            starts or ends --step there
   abort WORKER REASON             fails --step there
+  doctor [WORKER]                 what is wrong with this machine, or with the way there
   send EDGE FILE.npy              is --job/--task; sends to --to, ends when it was taken
   recv EDGE FILE.npy              is --job/--task; receives from --from
   serve EDGE=FILE.npy ...         is --job/--task; sends to --to until it is stopped
 
   WORKER is /job:J/replica:0/task:T@host:port, or a name that --cluster_spec or --join knows.
-  --step=1  --timeout=30s  --to=WORKER  --from=WORKER
+  --step=1  --timeout=30s  --to=WORKER  --from=WORKER  --json (doctor)
 )";
 
 struct Command {
@@ -41,6 +44,7 @@ struct Command {
   absl::Duration timeout = absl::Seconds(30);
   std::string to;
   std::string from;
+  bool json = false;
   std::vector<std::string> words;  // The command itself first.
 };
 
@@ -58,8 +62,13 @@ std::string TakeAddress(const std::string& text, ServerConfig* config) {
   return text.substr(0, at);
 }
 
-absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
+absl::StatusOr<Command> Parse(std::vector<std::string> args) {
   Command command;
+  const auto json = std::find(args.begin(), args.end(), "--json");
+  if (json != args.end()) {  // The one flag of the program's own that has no value.
+    command.json = true;
+    args.erase(json);
+  }
   std::map<std::string, std::string> own = {
       {"step", "1"}, {"timeout", "30s"}, {"to", ""}, {"from", ""}};
   absl::StatusOr<ServerConfig> config =
@@ -200,6 +209,10 @@ int Main(const std::vector<std::string>& args) {
   absl::StatusOr<Command> command = Parse(args);
   if (!command.ok()) return Fail(command.status());
   const std::vector<std::string>& words = command->words;
+  if (!words.empty() && words[0] == "doctor" && words.size() <= 2) {
+    const std::string peer = words.size() == 2 ? TakeAddress(words[1], &command->config) : "";
+    return RunDoctor(command->config, peer, command->timeout, command->json);
+  }
   if (words.size() < 2) {
     std::fputs(kUsage, stderr);
     return 2;

@@ -1,0 +1,90 @@
+#ifndef TRYST_SERVER_DOCTOR_HOST_H_
+#define TRYST_SERVER_DOCTOR_HOST_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "server/config.h"
+
+namespace tryst {
+
+// What only a system call can answer. The defaults ask this machine; tests answer.
+struct HostCalls {
+  // Of the file system that holds `path`: its size.
+  std::function<absl::StatusOr<uint64_t>(const std::string& path)> file_system_bytes;
+  std::function<bool(const std::string& path)> may_read_and_write;
+  // Permission bits, as of stat().
+  std::function<absl::StatusOr<uint32_t>(const std::string& path)> mode;
+  // Whether the kernel holds the clock for set by a time service.
+  std::function<bool()> clock_is_synchronised;
+  std::function<int()> usable_cpus;
+  std::function<bool()> has_crc32c_instruction;
+  // Makes and seals a piece of anonymous shared memory.
+  std::function<absl::Status()> seal_memory;
+  // Binds and listens on "host:port", then lets go.
+  std::function<absl::Status(const std::string& address)> try_listen;
+  // This host's own name, and the addresses that it resolves to.
+  std::function<std::string()> host_name;
+  std::function<std::vector<std::string>(const std::string& name)> resolve;
+  std::function<absl::Time()> now;
+};
+HostCalls RealHostCalls();
+
+// One machine as the checks see it: files below a root, the environment, the settings
+// of the server that is to run here, and the calls above. Reads lazily. Not thread-safe.
+class Host {
+ public:
+  Host(std::string root, std::map<std::string, std::string> environment, ServerConfig config,
+       HostCalls calls)
+      : root_(std::move(root)),
+        environment_(std::move(environment)),
+        config_(std::move(config)),
+        calls_(std::move(calls)) {}
+
+  // The file's text without the white space around it, at most 64 KiB of it.
+  absl::optional<std::string> Read(const std::string& path) const;
+  // The first number in it; nothing for "max" and for what is no number.
+  absl::optional<int64_t> ReadNumber(const std::string& path) const;
+  // Names in a folder, sorted; empty when there is none.
+  std::vector<std::string> List(const std::string& folder) const;
+  bool Exists(const std::string& path) const;
+  // Where a symbolic link points to; empty when it is none.
+  std::string LinkOf(const std::string& path) const;
+  // The value on the line of /proc/self/status, /proc/meminfo or a cgroup file that
+  // begins with `name`; white space and a colon around it are dropped.
+  absl::optional<std::string> ReadField(const std::string& path, const std::string& name) const;
+
+  std::string Variable(const std::string& name) const;  // Empty: not set.
+  const std::map<std::string, std::string>& environment() const { return environment_; }
+  const ServerConfig& config() const { return config_; }
+  const HostCalls& calls() const { return calls_; }
+  // "/sys" below the root, for code that reads sysfs on its own.
+  std::string Below(const std::string& path) const { return root_ + path; }
+
+ private:
+  const std::string root_;  // Empty: this machine.
+  const std::map<std::string, std::string> environment_;
+  const ServerConfig config_;
+  const HostCalls calls_;
+};
+
+// The folder of our cgroup for `controller` below /sys/fs/cgroup, version 1 or 2; "" when
+// there is none to be seen. Limits of the folders above it count as well: callers walk up.
+std::string CgroupFolder(const Host& host, const std::string& controller);
+// The least number in `file` of our cgroup and of those above it.
+absl::optional<int64_t> CgroupLeast(const Host& host, const std::string& controller,
+                                    const std::string& file);
+
+// "64 MiB".
+std::string BytesText(uint64_t bytes);
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_DOCTOR_HOST_H_

@@ -1,0 +1,90 @@
+#include "server/doctor/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+
+namespace tryst {
+namespace {
+
+constexpr std::array<Weight, 3> kWorstFirst = {Weight::kFault, Weight::kWarning, Weight::kNote};
+
+const char* Colour(Weight weight) {
+  switch (weight) {
+    case Weight::kFault:
+      return "\033[31m";
+    case Weight::kWarning:
+      return "\033[33m";
+    case Weight::kNote:
+      return "\033[36m";
+  }
+  return "";
+}
+
+std::string Quoted(absl::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      absl::StrAppendFormat(&out, "\\u%04x", c);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+const char* WeightName(Weight weight) {
+  switch (weight) {
+    case Weight::kNote:
+      return "note";
+    case Weight::kWarning:
+      return "warning";
+    case Weight::kFault:
+      return "fault";
+  }
+  return "";
+}
+
+bool Report::Has(Weight weight) const {
+  return std::any_of(findings_.begin(), findings_.end(),
+                     [weight](const Finding& finding) { return finding.weight == weight; });
+}
+
+std::string Report::ToText(bool colour) const {
+  std::string out;
+  std::array<size_t, 3> count = {};
+  for (size_t i = 0; i < kWorstFirst.size(); ++i) {
+    for (const Finding& finding : findings_) {
+      if (finding.weight != kWorstFirst[i]) continue;
+      ++count[i];
+      absl::StrAppend(&out, colour ? Colour(finding.weight) : "", WeightName(finding.weight),
+                      colour ? "\033[0m" : "", "  ", finding.check, ": ", finding.seen,
+                      "\n         ", finding.means, "\n      -> ", finding.action, "\n");
+    }
+  }
+  absl::StrAppend(&out, checks_, " checks: ", count[0], " faults, ", count[1], " warnings, ",
+                  count[2], " notes\n");
+  return out;
+}
+
+std::string Report::ToJson() const {
+  std::string out = absl::StrCat("{\"checks\": ", checks_, ", \"findings\": [");
+  for (const Finding& finding : findings_) {
+    absl::StrAppend(&out, out.back() == '[' ? "\n" : ",\n", " {\"check\": ", Quoted(finding.check),
+                    ", \"weight\": ", Quoted(WeightName(finding.weight)),
+                    ", \"seen\": ", Quoted(finding.seen), ", \"means\": ", Quoted(finding.means),
+                    ", \"action\": ", Quoted(finding.action), "}");
+  }
+  return out + "\n]}\n";
+}
+
+}  // namespace tryst

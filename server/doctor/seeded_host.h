@@ -1,0 +1,43 @@
+#ifndef TRYST_SERVER_DOCTOR_SEEDED_HOST_H_
+#define TRYST_SERVER_DOCTOR_SEEDED_HOST_H_
+
+#include <map>
+#include <string>
+
+#include "server/doctor/host.h"
+
+namespace tryst {
+
+// For tests: a machine made of files below a folder of its own and of answers, healthy
+// until something is put wrong.
+class SeededHost {
+ public:
+  SeededHost();
+  ~SeededHost();
+
+  // Each makes the folders that it needs.
+  void Write(const std::string& path, const std::string& text);
+  void Link(const std::string& path, const std::string& target);
+  void Remove(const std::string& path);
+
+  // A ConnectX with one active RoCE port on eth0, and all that it needs.
+  void AddRdmaDevice();
+  // An NVIDIA GPU below the same PCIe switch, with an open kernel module.
+  void AddGpu();
+  // Mutual TLS for /job:worker/task:0 of "tryst", with files at /etc/tryst.
+  void AddCertificates(const std::string& uri);
+
+  Host Make() const { return Host(root_, environment, config, calls); }
+  const std::string& root() const { return root_; }
+
+  std::map<std::string, std::string> environment;
+  ServerConfig config;
+  HostCalls calls;
+
+ private:
+  std::string root_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_DOCTOR_SEEDED_HOST_H_
