@@ -78,14 +78,13 @@ void QueueHub::RemoveUser(uint32_t queue_pair) {
 
 bool QueueHub::Poll() {
   if (lost_) return false;
-  Completion batch[kBatch];
-  auto count = completions_->Poll(absl::MakeSpan(batch));
+  auto count = completions_->Poll(absl::MakeSpan(batch_));
   if (!count.ok()) {
     OnLost(count.status());
     return true;
   }
   for (size_t i = 0; i < *count; ++i) {
-    const Completion& completion = batch[i];
+    const Completion& completion = batch_[i];
     if (last_user_ == nullptr || last_number_ != completion.queue_pair) {
       auto user = users_.find(completion.queue_pair);
       if (user == users_.end()) {

@@ -67,6 +67,7 @@ class QueueHub final : public PollerSource {
 
   // Poller thread only.
   std::unique_ptr<CompletionQueue> completions_;
+  Completion batch_[kBatch];  // Of Poll(): clearing it in every turn would cost more than the turn.
   bool attached_ = false;
   absl::flat_hash_map<uint32_t, QueuePairUser*> users_;
   uint32_t last_number_ = 0;  // The user found last: the next one is mostly the same.

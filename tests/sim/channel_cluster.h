@@ -2,15 +2,10 @@
 #define TRYST_TESTS_SIM_CHANNEL_CLUSTER_H_
 
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "channel/channel_pool.h"
-#include "rendezvous/virtual_alarms.h"
-#include "verbs/sim/sim_world.h"
+#include "tests/sim/channel_load.h"
 
 // Many workers on one thread and virtual time, running the channel code that ships over
 // simulated NICs, with a load of Sends and Fetches drawn from a seed, while everything
@@ -20,28 +15,23 @@ namespace tryst {
 struct ChannelClusterOptions {
   uint64_t seed = 1;
   int workers = 2;
-  int operations = 300;          // Sends, and as many fetches.
-  int64_t load_ns = 60'000'000;  // The time over which they are started.
-  bool faults = true;
-  bool kills = true;  // Producers die and come back.
-  // Nearly every fetch is of a large tensor into the caller's memory, which is there
-  // already, and is cancelled while the bytes are on their way.
-  bool cancel_storm = false;
+  LoadOptions load;
+  bool kills = true;  // Processes die and others take their places.
 };
 
 struct ChannelClusterReport {
-  uint64_t fetches = 0;
-  uint64_t delivered = 0;
-  uint64_t early = 0;   // Of those that failed: cancelled or past their deadline.
-  uint64_t failed = 0;  // Ended with a status.
+  LoadCounts load;
   uint64_t faults = 0;
   uint64_t events = 0;
   uint64_t epochs = 0;
+  uint64_t breaks = 0;
   uint64_t replays = 0;
-  uint64_t bytes = 0;
   uint64_t kills = 0;
+  uint64_t trace_hash = 0;  // Of everything that happened.
   // What must never happen; empty when all is well.
   std::vector<std::string> violations;
+
+  ChannelClusterReport& operator+=(const ChannelClusterReport& other);  // Not the last two.
 };
 
 // Runs one seed to its end.
@@ -49,6 +39,12 @@ ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options);
 
 // The options that a seed stands for: sizes, limits and kinds of faults vary with it.
 ChannelClusterOptions OptionsOfSeed(uint64_t seed);
+// Likewise of a storm of fenced cancels, one in three without a fault.
+ChannelClusterOptions StormOfSeed(uint64_t seed);
+
+// Freed memory is used again by this process, not given back: most of the time would go
+// into page faults. For programs that run many seeds.
+void KeepFreedMemory();
 
 }  // namespace tryst
 

@@ -1,91 +1,135 @@
 // Runs the simulated cluster over many seeds: `./run sim --seeds N --from S`.
 //
-// Prints the first seed that breaks a promise, and what it broke; exits with 1 then.
+// Prints each seed that breaks a promise, and what it broke, and stops at the first
+// unless told to go on; exits with 1 then.
 
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "base/log.h"
 #include "tests/sim/channel_cluster.h"
 
+namespace tryst {
 namespace {
 
-void Quiet(tryst::LogSeverity severity, const char*, int, absl::string_view text) {
-  if (severity == tryst::LogSeverity::kFatal) {
+struct Settings {
+  uint64_t seeds = 2000;
+  uint64_t from = 1;
+  uint64_t cancels_in_flight = 0;  // Until so many; 0: until the seeds are through.
+  bool verbose = false;
+  bool keep_going = false;
+  bool cancels = false;
+};
+
+constexpr char kUsage[] =
+    "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
+    "[--verbose]\n"
+    "  --cancels        storms of cancels while the bytes are on their way, buffers used again\n"
+    "  --until-cancels  goes on until so many hit a transfer of which bytes had landed\n";
+
+void Quiet(LogSeverity severity, const char*, int, absl::string_view text) {
+  if (severity == LogSeverity::kFatal) {
     fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
   }
 }
 
-uint64_t Number(const char* text) { return strtoull(text, nullptr, 10); }
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  uint64_t seeds = 2000;
-  uint64_t from = 1;
-  bool verbose = false;
-  bool go_on = false;
-  bool cancels = false;
+bool Parse(int argc, char** argv, Settings* settings) {
   for (int i = 1; i < argc; ++i) {
-    const std::string arg = argv[i];
-    if (arg == "--seeds" && i + 1 < argc) {
-      seeds = Number(argv[++i]);
-    } else if (arg == "--from" && i + 1 < argc) {
-      from = Number(argv[++i]);
-    } else if (arg == "--verbose") {
-      verbose = true;
-    } else if (arg == "--cancels") {
-      cancels = true;
-    } else if (arg == "--keep-going") {
-      go_on = true;
+    const std::string word = argv[i];
+    uint64_t* number = word == "--seeds"           ? &settings->seeds
+                       : word == "--from"          ? &settings->from
+                       : word == "--until-cancels" ? &settings->cancels_in_flight
+                                                   : nullptr;
+    bool* flag = word == "--verbose"      ? &settings->verbose
+                 : word == "--cancels"    ? &settings->cancels
+                 : word == "--keep-going" ? &settings->keep_going
+                                          : nullptr;
+    if (number != nullptr && i + 1 < argc) {
+      char* end = nullptr;
+      *number = strtoull(argv[++i], &end, 10);
+      if (*end != 0) return false;
+    } else if (flag != nullptr) {
+      *flag = true;
     } else {
-      fprintf(stderr,
-              "usage: channel_sim [--seeds N] [--from S] [--verbose] [--cancels] [--keep-going]\n");
-      return 2;
+      return false;
     }
   }
-  if (!verbose) tryst::SetLogSink(&Quiet);
-  tryst::ChannelClusterReport sum;
+  if (settings->cancels_in_flight > 0) settings->seeds = UINT64_MAX - settings->from;
+  return true;
+}
+
+void PrintFailure(const Settings& settings, uint64_t seed, const ChannelClusterReport& report,
+                  const ChannelClusterReport& again) {
+  printf("seed %" PRIu64 " breaks a promise; replay with: ./run sim%s --seeds 1 --from %" PRIu64
+         " --verbose\n",
+         seed, settings.cancels ? " --cancels" : "", seed);
+  for (size_t i = 0; i < report.violations.size() && i < 5; ++i) {
+    printf("  %s\n", report.violations[i].c_str());
+  }
+  if (report.violations.size() > 5) printf("  and %zu more\n", report.violations.size() - 5);
+  if (report.trace_hash != again.trace_hash) {
+    printf("  and a second run of it went another way: something is not drawn from the seed\n");
+  }
+  fflush(stdout);
+}
+
+void PrintSum(uint64_t seeds, uint64_t from, double seconds, const ChannelClusterReport& sum,
+              uint64_t bad) {
+  const LoadCounts& load = sum.load;
+  printf("%" PRIu64 " seeds from %" PRIu64 " in %.1f s: %" PRIu64 " operations (%" PRIu64
+         " sends, %" PRIu64 " fetches, %" PRIu64 " cancels of which %" PRIu64
+         " with bytes landed), %" PRIu64 " aborts; %" PRIu64 " delivered, %" PRIu64
+         " ended with a status, %" PRIu64 " of them early; %" PRIu64 " MiB, %" PRIu64
+         " faults, %" PRIu64 " restarts, %" PRIu64 " connections, %" PRIu64 " replays, %" PRIu64
+         " events; %" PRIu64 " seeds broke a promise\n",
+         seeds, from, seconds, load.operations(), load.sends, load.fetches, load.cancels,
+         load.cancels_in_flight, load.aborts, load.delivered, load.failed, load.early,
+         load.bytes >> 20, sum.faults, sum.kills, sum.epochs, sum.replays, sum.events, bad);
+  fflush(stdout);
+}
+
+int Main(int argc, char** argv) {
+  Settings settings;
+  if (!Parse(argc, argv, &settings)) {
+    fprintf(stderr, "%s", kUsage);
+    return 2;
+  }
+  if (!settings.verbose) SetLogSink(&Quiet);
+  KeepFreedMemory();
+  const auto run = [&](uint64_t seed) {
+    return RunChannelCluster(settings.cancels ? StormOfSeed(seed) : OptionsOfSeed(seed));
+  };
+  ChannelClusterReport sum;
   uint64_t bad = 0;
+  uint64_t done = 0;
   const auto start = std::chrono::steady_clock::now();
-  for (uint64_t seed = from; seed < from + seeds; ++seed) {
-    if (verbose) fprintf(stderr, "seed %" PRIu64 "\n", seed);
-    tryst::ChannelClusterOptions options = tryst::OptionsOfSeed(seed);
-    if (cancels) {
-      options.cancel_storm = true;
-      options.kills = false;
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  while (done < settings.seeds) {
+    const uint64_t seed = settings.from + done++;
+    if (settings.verbose) fprintf(stderr, "seed %" PRIu64 "\n", seed);
+    const ChannelClusterReport report = run(seed);
+    sum += report;
+    if (!report.violations.empty()) {
+      ++bad;
+      PrintFailure(settings, seed, report, run(seed));
+      if (!settings.keep_going) break;
     }
-    const tryst::ChannelClusterReport report = tryst::RunChannelCluster(options);
-    sum.fetches += report.fetches;
-    sum.delivered += report.delivered;
-    sum.failed += report.failed;
-    sum.early += report.early;
-    sum.faults += report.faults;
-    sum.events += report.events;
-    sum.epochs += report.epochs;
-    sum.replays += report.replays;
-    sum.bytes += report.bytes;
-    sum.kills += report.kills;
-    if (report.violations.empty()) continue;
-    ++bad;
-    printf("seed %" PRIu64 " breaks a promise; replay with: ./run sim --seeds 1 --from %" PRIu64
-           " --verbose\n",
-           seed, seed);
-    for (const std::string& violation : report.violations) printf("  %s\n", violation.c_str());
-    fflush(stdout);
-    if (!go_on) break;
+    if (settings.cancels_in_flight > 0 &&
+        sum.load.cancels_in_flight >= settings.cancels_in_flight) {
+      break;
+    }
+    if (done % 10'000 == 0) PrintSum(done, settings.from, seconds(), sum, bad);
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  printf("%" PRIu64 " seeds from %" PRIu64 " in %.1f s: %" PRIu64 " fetches (%" PRIu64
-         " delivered, %" PRIu64 " ended with a status, %" PRIu64 " of them early), %" PRIu64
-         " MiB, %" PRIu64 " faults, %" PRIu64 " restarts, %" PRIu64 " connections, %" PRIu64
-         " replays, %" PRIu64 " events; %" PRIu64 " seeds broke a promise\n",
-         seeds, from, seconds, sum.fetches, sum.delivered, sum.failed, sum.early, sum.bytes >> 20,
-         sum.faults, sum.kills, sum.epochs, sum.replays, sum.events, bad);
+  PrintSum(done, settings.from, seconds(), sum, bad);
   return bad == 0 ? 0 : 1;
 }
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) { return tryst::Main(argc, argv); }

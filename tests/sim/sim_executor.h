@@ -1,36 +1,14 @@
-#ifndef TRYST_TESTS_SIM_SIM_ALARMS_H_
-#define TRYST_TESTS_SIM_SIM_ALARMS_H_
+#ifndef TRYST_TESTS_SIM_SIM_EXECUTOR_H_
+#define TRYST_TESTS_SIM_SIM_EXECUTOR_H_
 
 #include <cstddef>
 #include <utility>
 
-#include "rendezvous/alarms.h"
 #include "rendezvous/executor.h"
 #include "verbs/sim/sim_random.h"
 #include "verbs/sim/sim_world.h"
 
 namespace tryst {
-
-// A world's time as the alarms of a rendezvous. They come up to `late_ns_max` late, drawn.
-class SimAlarms final : public Alarms {
- public:
-  SimAlarms(SimWorld* world, SimRandom random, int64_t late_ns_max)
-      : world_(world), random_(random), late_ns_max_(late_ns_max) {}
-
-  Token Set(Deadline at, Callback callback) override {
-    if (at.is_never()) return kNoToken;
-    const int64_t late_ns = random_.Between(0, late_ns_max_);
-    return world_->At(at.at_ns() + late_ns,
-                      [callback = std::move(callback)]() mutable { std::move(callback)(); });
-  }
-  bool Cancel(Token token) override { return token != kNoToken && world_->Cancel(token); }
-  const Clock& clock() const override { return world_->clock(); }
-
- private:
-  SimWorld* const world_;
-  SimRandom random_;
-  const int64_t late_ns_max_;
-};
 
 // Runs work some time later, drawn, each on its own: the order in which it was given
 // says nothing, as with threads. With a bound, so that being full is ordinary.
@@ -53,7 +31,6 @@ class SimExecutor final : public Executor {
   void Run(Work work) override {
     if (!TryRun(&work)) std::move(work)();
   }
-  size_t queued() const { return queued_; }
 
  private:
   SimWorld* const world_;
@@ -65,4 +42,4 @@ class SimExecutor final : public Executor {
 
 }  // namespace tryst
 
-#endif  // TRYST_TESTS_SIM_SIM_ALARMS_H_
+#endif  // TRYST_TESTS_SIM_SIM_EXECUTOR_H_

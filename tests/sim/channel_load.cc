@@ -1,0 +1,488 @@
+#include "tests/sim/channel_load.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+// By how much a fetch may miss its deadline where memory is the caller's: the time to
+// notice a silent peer and to drain the queue pair that could write it.
+constexpr int64_t kFenceNs = 8'000 * kMs;
+constexpr int64_t kLateNs = 500 * kMs;
+
+constexpr uint64_t kStormWords = (16 << 20) / sizeof(uint64_t);
+
+std::string Device(size_t worker) {
+  return absl::StrCat("/job:w/replica:0/task:", worker, "/device:CPU:0");
+}
+
+}  // namespace
+
+LoadCounts& LoadCounts::operator+=(const LoadCounts& other) {
+  sends += other.sends;
+  fetches += other.fetches;
+  cancels += other.cancels;
+  cancels_in_flight += other.cancels_in_flight;
+  aborts += other.aborts;
+  delivered += other.delivered;
+  failed += other.failed;
+  early += other.early;
+  bytes += other.bytes;
+  return *this;
+}
+
+ChannelLoad::ChannelLoad(SimWorld* world, SimRandom random, LoadTarget* target, size_t workers,
+                         const LoadOptions& options)
+    : world_(world),
+      random_(random),
+      target_(target),
+      workers_(workers),
+      options_(options),
+      size_class_(random_.Below(3)),
+      // It is the caller's again: whoever writes it now writes what was given back.
+      buffers_({[world](const void* address, uint64_t bytes) { world->Poison(address, bytes); },
+                [world](const void* address, uint64_t bytes) { world->Unpoison(address, bytes); }}),
+      executor_(world, random_.Fork(), 50'000, 1 + random_.Below(8)) {
+  if (!options_.cancel_storm) return;
+  storm_source_ = *Tensor::Allocate(DType::kUint64, {static_cast<int64_t>(kStormWords)});
+  uint64_t* at = static_cast<uint64_t*>(storm_source_.mutable_data());
+  for (uint64_t i = 0; i < kStormWords; ++i) at[i] = i;
+}
+
+int64_t ChannelLoad::SomeTime() {
+  return world_->NowNs() + random_.Between(0, options_.load_ns - 1);
+}
+
+void ChannelLoad::Plan() {
+  const uint64_t edges = 1 + Draw(6);
+  const uint64_t steps = 1 + Draw(3);
+  for (int i = 0; i < options_.operations; ++i) {
+    const size_t producer = Draw(workers_);
+    const size_t consumer = (producer + 1 + Draw(workers_ - 1)) % workers_;
+    if (options_.cancel_storm) {
+      const size_t number = static_cast<size_t>(i);
+      world_->At(SomeTime(),
+                 [this, producer, consumer, number] { StartTransfer(producer, consumer, number); });
+      continue;
+    }
+    const size_t number = Draw(edges);
+    const int64_t step = 1 + static_cast<int64_t>(Draw(steps));
+    world_->At(SomeTime(), [this, producer, consumer, number, step] {
+      Send(EdgeOf(producer, consumer, number, step));
+    });
+    if (options_.many && i % 64 == 0) {
+      world_->At(SomeTime(),
+                 [this, producer, consumer, step] { StartMany(producer, consumer, step); });
+    } else {
+      world_->At(SomeTime(), [this, producer, consumer, number, step] {
+        StartFetch(EdgeOf(producer, consumer, number, step));
+      });
+    }
+  }
+  if (!options_.aborts) return;
+  for (uint64_t i = 1 + Draw(3); i > 0; --i) {
+    const size_t worker = Draw(workers_);
+    const int64_t step = 1 + static_cast<int64_t>(Draw(steps));
+    const bool at_producer = Chance(50);
+    world_->At(SomeTime(), [this, worker, step, at_producer] {
+      at_producer ? AbortAtProducer(worker, step) : AbortAtConsumer(worker, step);
+    });
+  }
+}
+
+ChannelLoad::Edge* ChannelLoad::EdgeOf(size_t producer, size_t consumer, size_t number,
+                                       int64_t step) {
+  const uint64_t incarnation = target_->IncarnationOf(producer);
+  Edge& edge = edges_[{producer, incarnation, consumer, number, step}];
+  if (edge.key.empty()) {
+    edge.producer = producer;
+    edge.consumer = consumer;
+    edge.number = number;
+    edge.step = step;
+    edge.key = TensorKeyPrefix::Make(Device(producer), incarnation, Device(consumer),
+                                     absl::StrCat("edge", number))
+                   ->At(0, 0);
+  }
+  return &edge;
+}
+
+// ---- Sending ----
+
+ChannelLoad::Kind ChannelLoad::KindOf(uint64_t serial) const {
+  const uint64_t hash = (serial * 0xd6e8feb86659fd93u) >> 40;
+  if (hash % 32 == 0) return Kind::kDead;
+  return hash % 32 < 3 ? Kind::kStrings : Kind::kNumbers;
+}
+
+// The size follows from the serial, and the content from both.
+uint64_t ChannelLoad::ElementsOf(uint64_t serial) const {
+  const uint64_t hash = (serial * 0x9e3779b97f4a7c15u) >> 20;
+  switch (hash % 8) {
+    case 0:
+      return 1;  // Besides the serial nothing.
+    case 1:
+    case 2:
+    case 3:
+      return 2 + hash % 100;
+    case 4:
+    case 5:
+      return 500 + hash % 1000;
+    case 6:
+      return 1000 + hash % 9000;
+    default:
+      return size_class_ == 0 ? 200 : 5000 + hash % 40'000;
+  }
+}
+
+Tensor ChannelLoad::MakeTensor(uint64_t serial) {
+  const uint64_t elements = ElementsOf(serial);
+  if (KindOf(serial) == Kind::kDead) return Tensor();
+  if (KindOf(serial) == Kind::kStrings) {
+    std::vector<std::string> strings = {
+        absl::StrCat(serial), "", std::string(elements, static_cast<char>('a' + serial % 26))};
+    return *Tensor::FromStrings(std::move(strings), {3});
+  }
+  Tensor tensor = *Tensor::Allocate(DType::kUint64, {static_cast<int64_t>(elements)});
+  uint64_t* at = static_cast<uint64_t*>(tensor.mutable_data());
+  for (uint64_t i = 0; i < elements; ++i) at[i] = serial + (i << 32);
+  return tensor;
+}
+
+void ChannelLoad::Send(Edge* edge) {
+  ++counts_.sends;
+  const uint64_t serial = next_serial_++;
+  edge->sent.push_back(serial);
+  const bool is_dead = KindOf(serial) == Kind::kDead;
+  const absl::Status sent = target_->StepOf(edge->producer, edge->step)
+                                ->Send(edge->key, Args(), MakeTensor(serial), is_dead);
+  if (!sent.ok() && !edge->aborted) {
+    target_->Violate(absl::StrCat("send refused: ", sent.ToString()));
+  }
+}
+
+void ChannelLoad::SendWhatIsWaitedFor() {
+  for (Fetch& fetch : fetches_) {
+    Edge* edge = fetch.edge;
+    if (fetch.ends != 0 || edge->aborted) continue;
+    if (target_->IncarnationOf(edge->producer) == fetch.producer_incarnation) Send(edge);
+  }
+}
+
+// ---- Fetching ----
+
+ChannelLoad::Fetch* ChannelLoad::NewFetch(Edge* edge) {
+  fetches_.emplace_back();
+  Fetch* fetch = &fetches_.back();
+  fetch->id = fetches_.size();
+  fetch->edge = edge;
+  fetch->producer_incarnation = target_->IncarnationOf(edge->producer);
+  fetch->consumer_incarnation = target_->IncarnationOf(edge->consumer);
+  fetch->turn = edge->fetched++;
+  ++counts_.fetches;
+  ++open_;
+  return fetch;
+}
+
+Args ChannelLoad::DrawArgs(Fetch* fetch) {
+  Args args;
+  if (Chance(15)) {
+    fetch->may_end_early = true;
+    fetch->deadline_ns = world_->NowNs() + random_.Between(0, 30 * kMs);
+    args.deadline = Deadline::AtNs(fetch->deadline_ns);
+  }
+  if (Chance(15)) {
+    ScheduleCancel(fetch, 20 * kMs);
+    args.cancellation = fetch->cancellation.get();
+  }
+  if (Chance(20)) args.executor = &executor_;
+  return args;
+}
+
+void ChannelLoad::ScheduleCancel(Fetch* fetch, int64_t within_ns) {
+  fetch->may_end_early = true;
+  fetch->cancellation = std::make_unique<Cancellation>();
+  world_->At(world_->NowNs() + random_.Between(0, within_ns), [this, fetch] {
+    if (fetch->ends == 0) {
+      ++counts_.cancels;
+      if (fetch->has_destination && fetch->destination.bytes() > 0) {
+        const uint64_t* first = fetch->destination.data_as<uint64_t>();
+        counts_.cancels_in_flight += *first != CanaryBuffers::kFresh;
+      }
+    }
+    fetch->cancellation->StartCancel();
+  });
+}
+
+// The next one sent on this edge is mostly, not always, of this size.
+void ChannelLoad::DrawDestination(Fetch* fetch, Args* args) {
+  const Edge& edge = *fetch->edge;
+  const size_t next = edge.delivered.size();
+  const uint64_t serial = next < edge.sent.size() ? edge.sent[next] : next_serial_;
+  fetch->has_destination = true;
+  fetch->destination = buffers_.Take(ElementsOf(serial));
+  args->destination = fetch->destination;
+}
+
+void ChannelLoad::StartFetch(Edge* edge) {
+  Fetch* fetch = NewFetch(edge);
+  Args args = DrawArgs(fetch);
+  if (Chance(25)) DrawDestination(fetch, &args);
+  target_->FetcherOf(edge->consumer)
+      ->Fetch(edge->step, edge->key, args,
+              [this, fetch](absl::Status status, const Args&, const Args&, Tensor tensor,
+                            bool is_dead) { OnDone(fetch, std::move(status), tensor, is_dead); });
+}
+
+void ChannelLoad::StartMany(size_t producer, size_t consumer, int64_t step) {
+  std::vector<Fetch*> fetches;
+  std::vector<TensorKey> keys;
+  const size_t count = 2 + Draw(6);
+  for (size_t number = 0; number < count; ++number) {
+    fetches.push_back(NewFetch(EdgeOf(producer, consumer, number, step)));
+    fetches.back()->many = true;
+    keys.push_back(fetches.back()->edge->key);
+  }
+  const Args args = DrawArgs(fetches[0]);
+  for (Fetch* fetch : fetches) {
+    fetch->may_end_early = fetches[0]->may_end_early;
+    fetch->deadline_ns = fetches[0]->deadline_ns;
+  }
+  target_->FetcherOf(consumer)->FetchMany(
+      step, keys, args, [this, fetches](absl::Status, absl::Span<Received> results) {
+        for (size_t i = 0; i < fetches.size(); ++i) {
+          OnDone(fetches[i], results[i].status, results[i].tensor, results[i].is_dead);
+        }
+      });
+}
+
+// One tensor on an edge of its own, sent before it is asked for.
+void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number) {
+  Edge* edge = EdgeOf(producer, consumer, number, 1);
+  // 1 KiB to 256 KiB, and one of 32 up to 16 MiB, evenly over the powers of two.
+  const uint64_t power = Draw(32) == 0 ? 15 + Draw(6) : 7 + Draw(8);
+  const uint64_t elements =
+      std::min((uint64_t{1} << power) + Draw(uint64_t{1} << power), kStormWords);
+  ++counts_.sends;
+  edge->sent.push_back(elements);
+  const Tensor tensor = *storm_source_.Slice(0, static_cast<int64_t>(elements));
+  const absl::Status sent = target_->StepOf(producer, 1)->Send(edge->key, Args(), tensor, false);
+  if (!sent.ok()) target_->Violate(absl::StrCat("send refused: ", sent.ToString()));
+
+  Fetch* fetch = NewFetch(edge);
+  Args args;
+  if (Chance(80)) {
+    fetch->has_destination = true;
+    fetch->destination = buffers_.Take(elements);
+    args.destination = fetch->destination;
+  }
+  if (Chance(90)) {
+    // From before the request to about when the last byte should be here.
+    const int64_t wire_ns =
+        WireNs(world_->options().link, elements * static_cast<uint64_t>(sizeof(uint64_t)));
+    ScheduleCancel(fetch, 8'000 + wire_ns);
+    args.cancellation = fetch->cancellation.get();
+  }
+  target_->FetcherOf(consumer)->Fetch(
+      1, edge->key, args,
+      [this, fetch](absl::Status status, const Args&, const Args&, Tensor got, bool is_dead) {
+        OnDone(fetch, std::move(status), got, is_dead);
+      });
+}
+
+// ---- Aborting ----
+
+void ChannelLoad::AbortAtProducer(size_t producer, int64_t step) {
+  ++counts_.aborts;
+  const uint64_t incarnation = target_->IncarnationOf(producer);
+  for (auto& entry : edges_) {
+    Edge& edge = entry.second;
+    if (edge.producer == producer && std::get<1>(entry.first) == incarnation && edge.step == step) {
+      edge.aborted = true;
+    }
+  }
+  // Edges that are made later belong to the step too.
+  for (size_t consumer = 0; consumer < workers_; ++consumer) {
+    if (consumer == producer) continue;
+    for (size_t number = 0; number < 8; ++number) {
+      EdgeOf(producer, consumer, number, step)->aborted = true;
+    }
+  }
+  target_->StepOf(producer, step)->StartAbort(absl::InternalError("the step failed"));
+}
+
+void ChannelLoad::AbortAtConsumer(size_t consumer, int64_t step) {
+  ++counts_.aborts;
+  for (Fetch& fetch : fetches_) {
+    if (fetch.ends == 0 && fetch.edge->consumer == consumer && fetch.edge->step == step) {
+      fetch.step_aborted = true;
+    }
+  }
+  TensorFetcher* fetcher = target_->FetcherOf(consumer);
+  fetcher->AbortStep(step, absl::AbortedError("the step was given up"));
+  if (Chance(50)) fetcher->CleanupStep(step);
+}
+
+// ---- Ends ----
+
+std::string ChannelLoad::Name(const Fetch& fetch) const {
+  return absl::StrCat("fetch ", fetch.id, " of edge ", fetch.edge->number, ", step ",
+                      fetch.edge->step, ", from ", fetch.edge->producer, " to ",
+                      fetch.edge->consumer);
+}
+
+void ChannelLoad::OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor, bool is_dead) {
+  if (++fetch->ends > 1) return Violate(*fetch, " ended twice");
+  --open_;
+  fetch->status = std::move(status);
+  // Of many, the last one to end decides; it may have been waiting in an executor's line.
+  const int64_t late_ns = world_->NowNs() - fetch->deadline_ns;
+  if (late_ns > (fetch->has_destination ? kFenceNs : kLateNs)) {
+    Violate(*fetch, absl::StrCat(" ended ", late_ns / kMs,
+                                 " ms after its deadline: ", fetch->status.ToString()));
+  }
+  if (fetch->status.ok()) {
+    ++counts_.delivered;
+    CheckDelivered(fetch, tensor, is_dead);
+  } else {
+    ++counts_.failed;
+    ++fetch->edge->ended_early;
+    CheckStatus(*fetch);
+  }
+  if (fetch->has_destination) buffers_.Give(std::move(fetch->destination));
+}
+
+void ChannelLoad::CheckStatus(const Fetch& fetch) {
+  bool expected = false;
+  switch (fetch.status.code()) {
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+      ++counts_.early;
+      expected = fetch.may_end_early;
+      break;
+    case absl::StatusCode::kInvalidArgument:  // The destination was of another kind or size.
+      expected = fetch.has_destination && !options_.cancel_storm;
+      break;
+    case absl::StatusCode::kInternal:
+      expected = fetch.edge->aborted;
+      break;
+    case absl::StatusCode::kAborted:  // The producer was restarted.
+      expected = killed_ || fetch.step_aborted;
+      break;
+    case absl::StatusCode::kUnavailable:  // Or the consumer stopped.
+      expected = killed_;
+      break;
+    case absl::StatusCode::kResourceExhausted:  // A registration was made to fail.
+      expected = options_.faults;
+      break;
+    default:
+      break;
+  }
+  if (!expected) Violate(fetch, absl::StrCat(" ended with ", fetch.status.ToString()));
+}
+
+void ChannelLoad::CheckDelivered(Fetch* fetch, const Tensor& tensor, bool is_dead) {
+  Edge* edge = fetch->edge;
+  counts_.bytes += is_dead ? 0 : tensor.bytes();
+  if (options_.cancel_storm) {
+    const bool right = !is_dead && tensor.dtype() == DType::kUint64 &&
+                       tensor.shape() == TensorShape({static_cast<int64_t>(edge->sent[0])}) &&
+                       memcmp(tensor.data(), storm_source_.data(), tensor.bytes()) == 0;
+    if (!right) Violate(*fetch, " delivered wrong bytes");
+    return;
+  }
+  if (is_dead) return;  // It has no serial; CheckOrder() looks at its turn.
+  const bool is_string = tensor.dtype() == DType::kString;
+  if (is_string ? tensor.shape() != TensorShape({3})
+                : tensor.dtype() != DType::kUint64 || tensor.shape().rank() != 1 ||
+                      tensor.shape().dim(0) < 1) {
+    return Violate(*fetch, " delivered something else");
+  }
+  uint64_t serial = 0;
+  if (!is_string) {
+    serial = *tensor.data_as<uint64_t>();
+  } else if (!absl::SimpleAtoi(tensor.strings()[0], &serial)) {
+    return Violate(*fetch, " delivered other strings");
+  }
+  fetch->serial = serial;
+  if (!std::binary_search(edge->sent.begin(), edge->sent.end(), serial)) {
+    return Violate(*fetch, absl::StrCat(" delivered serial ", serial, ", never sent on this edge"));
+  }
+  if (!edge->delivered.insert(serial).second) {
+    Violate(*fetch, absl::StrCat(" delivered serial ", serial, " twice"));
+  }
+  const uint64_t elements = ElementsOf(serial);
+  if (is_string) {
+    const std::string all(elements, static_cast<char>('a' + serial % 26));
+    if (KindOf(serial) != Kind::kStrings || !tensor.strings()[1].empty() ||
+        tensor.strings()[2] != all) {
+      Violate(*fetch, " delivered wrong strings");
+    }
+    return;
+  }
+  if (KindOf(serial) != Kind::kNumbers || tensor.shape().dim(0) != static_cast<int64_t>(elements)) {
+    return Violate(*fetch, " delivered a wrong kind or size");
+  }
+  const uint64_t* at = tensor.data_as<uint64_t>();
+  for (uint64_t i = 0; i < elements; ++i) {
+    if (at[i] != serial + (i << 32)) {
+      return Violate(*fetch, absl::StrCat(" delivered wrong bytes at ", i));
+    }
+  }
+}
+
+void ChannelLoad::CheckEnds() {
+  for (Fetch& fetch : fetches_) {
+    const Edge& edge = *fetch.edge;
+    if (fetch.ends != 0 || target_->IncarnationOf(edge.producer) != fetch.producer_incarnation ||
+        target_->IncarnationOf(edge.consumer) != fetch.consumer_incarnation) {
+      continue;
+    }
+    Violate(fetch,
+            absl::StrCat(" never ended; ", target_->ExplainTo(edge.consumer, edge.producer)));
+  }
+  CheckOrder();
+  buffers_.CheckAll();
+  if (buffers_.late_words() > 0) {
+    target_->Violate(absl::StrCat(buffers_.late_words(), " late words in memory given back"));
+  }
+}
+
+// Fetches and sends of a key meet in their order. A fetch that ends early may have taken
+// a tensor along; then those behind it move up, and still no two change places.
+void ChannelLoad::CheckOrder() {
+  if (options_.cancel_storm) return;
+  std::map<const Edge*, uint64_t> last_serial;
+  for (const Fetch& fetch : fetches_) {
+    if (fetch.ends == 0 || !fetch.status.ok()) continue;
+    const Edge& edge = *fetch.edge;
+    const uint64_t want = fetch.turn < edge.sent.size() ? edge.sent[fetch.turn] : 0;
+    const bool is_dead = fetch.serial == 0;
+    if (edge.ended_early == 0 && !edge.aborted &&
+        (is_dead ? KindOf(want) != Kind::kDead : fetch.serial != want)) {
+      Violate(fetch, absl::StrCat(" was number ", fetch.turn, " and got serial ", fetch.serial,
+                                  " in place of ", want));
+    }
+    if (is_dead) continue;
+    uint64_t& last = last_serial[&edge];
+    if (fetch.serial < last) {
+      Violate(fetch,
+              absl::StrCat(" got serial ", fetch.serial, " although one before it got ", last));
+    }
+    last = std::max(last, fetch.serial);
+  }
+}
+
+void ChannelLoad::CheckNothingLost() {
+  for (const Fetch& fetch : fetches_) {
+    if (fetch.ends == 0) Violate(fetch, " lost its callback");
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,161 @@
+#ifndef TRYST_TESTS_SIM_CHANNEL_LOAD_H_
+#define TRYST_TESTS_SIM_CHANNEL_LOAD_H_
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "rendezvous/local_rendezvous.h"
+#include "rendezvous/tensor_fetcher.h"
+#include "tests/faults/canary_buffers.h"
+#include "tests/sim/sim_executor.h"
+#include "verbs/sim/sim_random.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+
+// What a load came to.
+struct LoadCounts {
+  uint64_t sends = 0;
+  uint64_t fetches = 0;
+  uint64_t cancels = 0;            // Of fetches still open.
+  uint64_t cancels_in_flight = 0;  // Of those, with bytes of the tensor in the destination.
+  uint64_t aborts = 0;             // Of steps.
+  uint64_t delivered = 0;
+  uint64_t failed = 0;  // Ended with a status.
+  uint64_t early = 0;   // Of those: cancelled or past their deadline.
+  uint64_t bytes = 0;
+  uint64_t operations() const { return sends + fetches + cancels; }
+
+  LoadCounts& operator+=(const LoadCounts& other);
+};
+
+struct LoadOptions {
+  int operations = 300;          // Sends, and as many fetches.
+  int64_t load_ns = 60'000'000;  // The time over which they are started.
+  bool faults = true;
+  bool aborts = false;  // Steps, on either side.
+  bool many = false;    // Some fetches are of many keys, whose tensors land and wait for the last.
+  // Every fetch is of a tensor of 1 KiB to 16 MiB that has been sent, mostly into memory of
+  // the caller, and mostly cancelled while the bytes are on their way.
+  bool cancel_storm = false;
+};
+
+// The workers that a load is put on.
+class LoadTarget {
+ public:
+  virtual ~LoadTarget() = default;
+  virtual uint64_t IncarnationOf(size_t worker) const = 0;
+  virtual LocalRendezvous* StepOf(size_t worker, int64_t step) = 0;
+  virtual TensorFetcher* FetcherOf(size_t worker) = 0;
+  virtual std::string ExplainTo(size_t consumer, size_t producer) = 0;
+  virtual void Violate(const std::string& what) = 0;
+};
+
+// Sends and fetches drawn from a seed, and what must be true of their ends: each fetch
+// ends once, by its deadline, with the bytes of its own Send, in order, or with a status
+// that something explains.
+class ChannelLoad {
+ public:
+  ChannelLoad(SimWorld* world, SimRandom random, LoadTarget* target, size_t workers,
+              const LoadOptions& options);
+
+  void Plan();  // Schedules it all in the world.
+  size_t open() const { return open_; }
+  // A worker died or stopped: from now on kAborted and kUnavailable are ends like others.
+  void NoteKill() { killed_ = true; }
+  // For each open fetch of a living producer one tensor more.
+  void SendWhatIsWaitedFor();
+  // Everything that can end has ended.
+  void CheckEnds();
+  // The workers are closed: whatever is still open lost its callback.
+  void CheckNothingLost();
+  const LoadCounts& counts() const { return counts_; }
+
+ private:
+  // What was sent on one key of one step, in order, and what arrived.
+  struct Edge {
+    size_t producer = 0;
+    size_t consumer = 0;
+    size_t number = 0;
+    int64_t step = 0;
+    TensorKey key;
+    std::vector<uint64_t> sent;  // Serials.
+    std::set<uint64_t> delivered;
+    uint64_t next_size_hint = 0;  // Of the last one sent.
+    size_t fetched = 0;
+    size_t ended_early = 0;
+    bool aborted = false;  // At the producer.
+  };
+  struct Fetch {
+    size_t id = 0;
+    Edge* edge = nullptr;
+    uint64_t producer_incarnation = 0;
+    uint64_t consumer_incarnation = 0;
+    int64_t deadline_ns = std::numeric_limits<int64_t>::max();
+    bool may_end_early = false;
+    bool step_aborted = false;  // At the consumer.
+    bool many = false;
+    bool has_destination = false;
+    Tensor destination;
+    std::unique_ptr<Cancellation> cancellation;
+    size_t turn = 0;      // Which fetch of its key it is, from 0.
+    uint64_t serial = 0;  // What it got; 0: nothing.
+    int ends = 0;
+    absl::Status status;
+  };
+  enum class Kind { kNumbers, kDead, kStrings };
+
+  uint64_t Draw(uint64_t below) { return random_.Below(below); }
+  bool Chance(uint32_t percent) { return Draw(100) < percent; }
+  int64_t SomeTime();
+  Edge* EdgeOf(size_t producer, size_t consumer, size_t number, int64_t step);
+  void Send(Edge* edge);
+  void StartTransfer(size_t producer, size_t consumer, size_t number);  // cancel_storm.
+  void StartFetch(Edge* edge);
+  void StartMany(size_t producer, size_t consumer, int64_t step);
+  Fetch* NewFetch(Edge* edge);
+  Args DrawArgs(Fetch* fetch);
+  void ScheduleCancel(Fetch* fetch, int64_t within_ns);
+  void DrawDestination(Fetch* fetch, Args* args);
+  void AbortAtProducer(size_t producer, int64_t step);
+  void AbortAtConsumer(size_t consumer, int64_t step);
+  void OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor, bool is_dead);
+  void CheckStatus(const Fetch& fetch);
+  void CheckDelivered(Fetch* fetch, const Tensor& tensor, bool is_dead);
+  void CheckOrder();
+  Kind KindOf(uint64_t serial) const;
+  uint64_t ElementsOf(uint64_t serial) const;
+  Tensor MakeTensor(uint64_t serial);
+  std::string Name(const Fetch& fetch) const;
+  void Violate(const Fetch& fetch, const std::string& what) {
+    target_->Violate(Name(fetch) + what);
+  }
+
+  SimWorld* const world_;
+  SimRandom random_;
+  LoadTarget* const target_;
+  const size_t workers_;
+  const LoadOptions options_;
+  const uint64_t size_class_;
+  CanaryBuffers buffers_;
+  SimExecutor executor_;
+  Tensor storm_source_;  // What every tensor of a storm is a window of.
+  uint64_t next_serial_ = 1;
+  std::deque<Fetch> fetches_;
+  // By producer, its incarnation, consumer, number, step.
+  std::map<std::tuple<size_t, uint64_t, size_t, size_t, int64_t>, Edge> edges_;
+  size_t open_ = 0;
+  bool killed_ = false;
+  LoadCounts counts_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_SIM_CHANNEL_LOAD_H_
