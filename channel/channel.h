@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "channel/live_ops.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 
@@ -36,6 +37,9 @@ class Channel {
 
   // One line: which path, its state, since when, and why.
   virtual std::string Explain() const = 0;
+
+  // Adds what has not ended: what each waits for, and since when.
+  virtual void ListOps(LiveOps* ops) const = 0;
 };
 
 }  // namespace tryst

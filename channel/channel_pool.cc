@@ -14,6 +14,7 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kMaintenanceNs = 1'000'000'000;
+constexpr std::chrono::seconds kPollerPatience{2};
 
 }  // namespace
 
@@ -217,6 +218,7 @@ Channel* ChannelPool::Route(Peer* peer) {
     channel_options.self_incarnation = options_.incarnation;
     channel_options.peer = peer->worker;
     channel_options.on_refused = [this, peer] { Reroute(peer); };
+    channel_options.trace = options_.trace;
     channel_options.seed = random_();
     channel_options.heartbeat_ms = options_.heartbeat_ms;
     channel_options.silence_ms = options_.silence_ms;
@@ -315,6 +317,7 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     serve_options.stripe_bytes = options_.stripe_bytes;
     serve_options.write_bytes = options_.write_bytes;
     serve_options.retain_ms = options_.retain_ms;
+    serve_options.trace = options_.trace;
     if (++next_session_ == 0) ++next_session_;
     serving_.push_back(std::make_unique<ServeChannel>(
         (*rail)->hub.get(), source_, std::move(serve_options), hello, next_session_));
@@ -432,6 +435,46 @@ std::string ChannelPool::ExplainNow(const std::string& peer) const {
     }
   }
   return out;
+}
+
+void ChannelPool::ListOpsNow(LiveOps* ops) const {
+  for (const Peer* peer : peers_in_order_) {
+    for (const auto& channel : peer->by_rail) channel->ListOps(ops);
+    if (peer->fallback != nullptr) peer->fallback->ListOps(ops);
+  }
+  for (const auto& channel : serving_) channel->ListOps(ops);
+  for (const auto& channel : closing_) channel->ListOps(ops);
+}
+
+absl::StatusOr<ChannelPool::Listed> ChannelPool::ListOps(size_t most) {
+  // Who asks this asks because something hangs: this must not hang with it.
+  struct Asked {
+    Mutex mu;
+    CondVar answered_cv;
+    bool answered ABSL_GUARDED_BY(mu) = false;
+    Listed listed ABSL_GUARDED_BY(mu);
+  };
+  auto asked = std::make_shared<Asked>();
+  poller_->PostFn([this, asked, most] {
+    LiveOps ops(most);
+    ListOpsNow(&ops);
+    MutexLock lock(&asked->mu);
+    asked->listed.left_out = ops.left_out();
+    asked->listed.ops = ops.Take();
+    asked->listed.now_ns = poller_->now_ns();
+    asked->answered = true;
+    asked->answered_cv.NotifyOne();
+  });
+  const auto until = std::chrono::steady_clock::now() + kPollerPatience;
+  MutexLock lock(&asked->mu);
+  while (!asked->answered) {
+    if (asked->answered_cv.WaitUntil(&asked->mu, until)) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the poller thread of ", options_.self, " has not answered for ", kPollerPatience.count(),
+          " s: it is stuck in a callback, or gets no processor"));
+    }
+  }
+  return std::move(asked->listed);
 }
 
 FetchCounters ChannelPool::fetch_counters() {

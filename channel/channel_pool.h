@@ -22,6 +22,7 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/serve_channel.h"
+#include "channel/trace.h"
 #include "rendezvous/tensor_fetcher.h"
 #include "rendezvous/tensor_source.h"
 #include "verbs/nic.h"
@@ -49,6 +50,7 @@ struct ChannelPoolOptions {
   int64_t heartbeat_ms = 250;
   int64_t silence_ms = 900;
   uint64_t seed = 1;
+  Trace* trace = nullptr;  // Written on the poller thread; outlives the pool. May be null.
 };
 
 // Which way to which peer: opens a channel when a peer is first asked for something, by
@@ -91,7 +93,16 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   std::string Explain(const std::string& peer);
   FetchCounters fetch_counters();
   ServeCounters serve_counters();
+  // What has not ended: the `most` oldest, and how many there are besides.
+  // kDeadlineExceeded: the poller thread is stuck.
+  struct Listed {
+    std::vector<LiveOp> ops;
+    size_t left_out = 0;
+    int64_t now_ns = 0;
+  };
+  absl::StatusOr<Listed> ListOps(size_t most);
   // The same for a caller that is on the poller thread.
+  void ListOpsNow(LiveOps* ops) const;
   std::string ExplainNow(const std::string& peer) const;
   FetchCounters FetchCountersNow() const;
   // Bytes that peers may write, over all NICs: now, and the sum of the highest ever. Does

@@ -35,11 +35,14 @@ struct FetchServerEntry {
   uint64_t incarnation = 0;
   uint64_t channel = 0;
   uint64_t serial = 0;
+  int64_t step_id = 0;
+  TensorKey key;
   Cancellation cancellation;
 
   // Guarded by State::mu_.
   std::shared_ptr<const Outcome> outcome;  // Null: waits for the source.
   std::shared_ptr<Stream> stream;          // Null: nobody listens.
+  TraceSpan span;
   bool over = false;
   int64_t alone_since_ns = 0;  // 0: a stream is there.
 };
@@ -63,6 +66,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
   void OnStreamDone(Stream* stream) override;
   void Shutdown();
   Counts counts() const;
+  void ListOps(LiveOps* ops) const;
 
  private:
   struct Peer {  // One channel of a consumer's.
@@ -105,6 +109,9 @@ class FetchServer::State final : public FetchServerStreamOwner,
                   const Tensor& tensor, bool is_dead);
   std::shared_ptr<const Outcome> Failure(const absl::Status& status) const;
   void OnAlarm();
+  // The entry waits for something else, or is over.
+  void TraceEntry(Entry* entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TraceEnd(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   TensorSource* const source_;
   Alarms* const alarms_;
@@ -120,6 +127,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
   std::deque<std::pair<int64_t, std::shared_ptr<Entry>>> alone_ ABSL_GUARDED_BY(mu_);
   Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
   Counts counts_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, TraceTrack*> tracks_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Caller& caller,
@@ -180,6 +188,7 @@ void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, Todo
 void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo) {
   if (entry->over) return;
   entry->over = true;
+  TraceEnd(*entry);
   SetAttended(entry.get());
   auto consumer = consumers_.find(entry->worker);
   if (consumer != consumers_.end() && consumer->second->incarnation == entry->incarnation) {
@@ -197,6 +206,7 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
 
 void FetchServer::State::SetAlone(const std::shared_ptr<Entry>& entry, Todo* todo) {
   entry->alone_since_ns = std::max<int64_t>(1, alarms_->clock().NowNs());
+  TraceEntry(entry.get());
   if (entry->outcome != nullptr) counts_.kept_bytes += entry->outcome->tensor.bytes();
   alone_.emplace_back(entry->alone_since_ns, entry);
   DropAlone(0, todo);
@@ -213,6 +223,26 @@ void FetchServer::State::SetAttended(Entry* entry) {
     counts_.kept_bytes -= entry->outcome->tensor.bytes();
   }
   entry->alone_since_ns = 0;
+  TraceEntry(entry);
+}
+
+void FetchServer::State::TraceEntry(Entry* entry) const {
+  const WaitsFor what = entry->alone_since_ns != 0  ? WaitsFor::kConsumer
+                        : entry->outcome == nullptr ? WaitsFor::kLocalSend
+                                                    : WaitsFor::kAcceptance;
+  entry->span.Enter(what, alarms_->clock().NowNs());
+}
+
+void FetchServer::State::TraceEnd(const Entry& entry) {
+  if (options_.trace == nullptr) return;
+  TraceTrack*& track = tracks_[entry.worker];
+  if (track == nullptr) track = options_.trace->Track(TraceRole::kServe, entry.worker, "grpc");
+  const bool has_it = entry.outcome != nullptr;
+  options_.trace->End(entry.span, track, entry.step_id, entry.key,
+                      has_it ? entry.outcome->tensor.bytes() : 0,
+                      has_it ? static_cast<absl::StatusCode>(entry.outcome->header.code())
+                             : absl::StatusCode::kCancelled,
+                      alarms_->clock().NowNs());
 }
 
 // Drops what was left before `before_ns`, and then the oldest until the bytes fit.
@@ -329,6 +359,11 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
         take->incarnation = caller->incarnation;
         take->channel = request.channel();
         take->serial = request.serial();
+        take->step_id = request.step_id();
+        take->key = *key;
+        take->span.Begin(WaitsFor::kLocalSend, alarms_->clock().NowNs());
+        take->span.id =
+            TraceId(caller->incarnation ^ request.channel(), request.serial(), take->step_id);
         take->stream = stream;
         stream->entry = take;
         peer.entries.emplace(request.serial(), take);
@@ -364,6 +399,10 @@ void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Stat
   }
   absl::StatusOr<Tensor> host = Tensor::Allocate(tensor.dtype(), tensor.shape());
   if (!host.ok()) return SetOutcome(entry, host.status(), Tensor(), false);
+  {
+    MutexLock lock(&mu_);
+    entry->span.Enter(WaitsFor::kCopy, alarms_->clock().NowNs());
+  }
   auto self = shared_from_this();
   send_args.device_context->StartCopy(tensor, *host,
                                       [self, entry, host = *host](absl::Status copied) {
@@ -392,6 +431,7 @@ void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const a
     if (entry->over) return;  // Nobody wants it: the tensor ends here.
     --counts_.waiting;
     entry->outcome = outcome;
+    TraceEntry(entry.get());
     stream = entry->stream;
     if (entry->alone_since_ns != 0) {
       counts_.kept_bytes += outcome->tensor.bytes();
@@ -469,6 +509,19 @@ FetchServer::Counts FetchServer::State::counts() const {
   return counts;
 }
 
+void FetchServer::State::ListOps(LiveOps* ops) const {
+  MutexLock lock(&mu_);
+  for (const auto& [worker, consumer] : consumers_) {
+    for (const auto& [id, peer] : consumer->channels) {
+      for (const auto& [serial, entry] : peer.entries) {
+        const uint64_t bytes = entry->outcome != nullptr ? entry->outcome->tensor.bytes() : 0;
+        ops->Add({TraceRole::kServe, worker, "grpc", entry->step_id, entry->key, entry->span, bytes,
+                  ""});
+      }
+    }
+  }
+}
+
 FetchServer::FetchServer(TensorSource* source, Alarms* alarms, uint64_t incarnation,
                          Authorize authorize, Admit admit, FetchServerOptions options)
     : state_(std::make_shared<State>(source, alarms, incarnation, std::move(authorize),
@@ -485,5 +538,7 @@ FetchServer::Reactor* FetchServer::Serve(grpc::CallbackServerContext* context) {
 void FetchServer::Shutdown() { state_->Shutdown(); }
 
 FetchServer::Counts FetchServer::counts() const { return state_->counts(); }
+
+void FetchServer::ListOps(LiveOps* ops) const { state_->ListOps(ops); }
 
 }  // namespace tryst

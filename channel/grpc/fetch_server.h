@@ -10,6 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "channel/grpc/caller.h"
+#include "channel/live_ops.h"
+#include "channel/trace.h"
 #include "rendezvous/alarms.h"
 #include "rendezvous/tensor_source.h"
 
@@ -30,6 +32,7 @@ struct FetchServerOptions {
   // A guard against a hostile peer; an honest one asks for GrpcChannelOptions::max_asked.
   size_t max_requests_per_channel = 65536;
   size_t max_consumers = 65536;
+  Trace* trace = nullptr;  // Of this alone; outlives it. May be null.
 };
 
 // The producer's side of FetchTensor. Hands every request to a TensorSource once, however
@@ -68,6 +71,9 @@ class FetchServer {
     uint64_t kept_bytes = 0;  // Now, without a stream.
   };
   Counts counts() const;
+
+  // Adds what has not ended: what each waits for, and since when.
+  void ListOps(LiveOps* ops) const;
 
  private:
   class State;

@@ -77,6 +77,7 @@ struct GrpcChannel::FetchOp {
   const Args args;
   DoneFn done;
   State state = State::kInLine;
+  TraceSpan span;
   IncomingTensor incoming;
   FetchStream* stream = nullptr;
   OpTimer timer;
@@ -98,7 +99,9 @@ GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner*
       signer_(signer),
       poller_(poller),
       options_(options),
-      channel_(signer->NextChannel()) {}
+      channel_(signer->NextChannel()),
+      track_(options_.trace == nullptr ? nullptr
+                                       : options_.trace->Track(TraceRole::kFetch, peer_, "grpc")) {}
 
 GrpcChannel::~GrpcChannel() { TRYST_CHECK(Drained()) << "channel to " << peer_; }
 
@@ -107,6 +110,8 @@ void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
   auto owned = std::make_unique<FetchOp>(this, next_serial_++, step_id, key, args, std::move(done),
                                          options_.max_tensor_bytes);
   FetchOp* op = owned.get();
+  op->span.Begin(WaitsFor::kSlot, poller_->now_ns());
+  op->span.id = TraceId(signer_->self().incarnation ^ channel_, op->serial, step_id);
   ops_.emplace(op->serial, std::move(owned));
   if (!closed_.ok()) return FinishSoon(op, closed_);
   if (args.destination.valid() && !args.destination.space().host_readable() &&
@@ -138,6 +143,7 @@ void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
 
 void GrpcChannel::Ask(FetchOp* op) {
   op->state = FetchOp::State::kAsked;
+  op->span.Enter(WaitsFor::kPeerSend, poller_->now_ns());
   op->retry_at_ns = 0;
   auto channel = directory_->ChannelTo(peer_);
   if (!channel.ok()) {
@@ -229,6 +235,7 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
   }
   if (!into.ok()) return Finish(op, into.status(), Tensor(), false);
   op->state = FetchOp::State::kStaging;
+  op->span.Enter(WaitsFor::kCopy, poller_->now_ns());
   op->staged = *std::move(into);
   posted_.fetch_add(1);
   args.device_context->StartCopy(landed, op->staged, [this, op](absl::Status status) {
@@ -278,6 +285,7 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   wait_ns = std::min(wait_ns, absl::ToInt64Nanoseconds(options_.longest_retry));
   wait_ns += wait_ns / 16 * static_cast<int64_t>(op->serial % 8);
   op->state = FetchOp::State::kBackingOff;
+  op->span.Enter(WaitsFor::kRetry, now_ns);
   op->retry_at_ns = now_ns + wait_ns;
   SetTimer(op);
 }
@@ -331,6 +339,10 @@ void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool i
   ops_.erase(op->serial);
   if (!was_in_line) --asked_;
   AskNext();
+  if (track_ != nullptr) {
+    options_.trace->End(owned->span, track_, owned->step_id, owned->key,
+                        tensor.valid() ? tensor.bytes() : 0, status.code(), poller_->now_ns());
+  }
 
   Executor* const executor = owned->args.executor;
   if (executor == nullptr) {
@@ -404,6 +416,17 @@ std::string GrpcChannel::Explain() const {
                     " ms: ", last_failure_.message());
   }
   return out;
+}
+
+void GrpcChannel::ListOps(LiveOps* ops) const {
+  for (const auto& [serial, op] : ops_) {
+    LiveOp live{TraceRole::kFetch,       peer_, "grpc", op->step_id, op->key, op->span,
+                op->incoming.received(), ""};
+    if (op->state == FetchOp::State::kBackingOff) {
+      live.detail = std::string(last_failure_.message());
+    }
+    ops->Add(std::move(live));
+  }
 }
 
 GrpcChannel::FetchOp* GrpcChannel::Find(uint64_t serial) const {

@@ -17,6 +17,7 @@
 #include "channel/grpc/caller.h"
 #include "channel/grpc/peer_directory.h"
 #include "channel/poller.h"
+#include "channel/trace.h"
 
 namespace tryst {
 
@@ -35,6 +36,7 @@ struct GrpcChannelOptions {
   absl::Duration patience = absl::Seconds(30);
   absl::Duration first_retry = absl::Milliseconds(20);
   absl::Duration longest_retry = absl::Seconds(1);
+  Trace* trace = nullptr;  // Of the poller; may be null.
 };
 
 // Fetches from one peer by TransportService.FetchTensor. Bytes are copied once, from
@@ -53,6 +55,7 @@ class GrpcChannel final : public Channel {
   void Close(absl::Status why) override;
   bool Drained() const override;
   std::string Explain() const override;
+  void ListOps(LiveOps* ops) const override;
 
  private:
   struct FetchOp;
@@ -90,6 +93,7 @@ class GrpcChannel final : public Channel {
   Poller* const poller_;
   const GrpcChannelOptions options_;
   const uint64_t channel_;
+  TraceTrack* const track_;  // Null without a trace.
 
   // Any thread.
   std::atomic<int> posted_{0};  // Functions that will still run on the poller.

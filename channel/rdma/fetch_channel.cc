@@ -35,6 +35,9 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
       landings_(landings),
       bootstrap_(bootstrap),
       options_(std::move(options)),
+      track_(options_.trace == nullptr
+                 ? nullptr
+                 : options_.trace->Track(TraceRole::kFetch, options_.peer, options_.path)),
       random_(options_.seed),
       backoff_timer_(this, &FetchChannel::OnBackoffOver),
       heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
@@ -58,6 +61,7 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
   op->args = args;
   op->done = std::move(done);
   op->state = FetchState::kQueued;
+  op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, now_ns());
   ++counters_.fetches;
   if (live_ == 1) waiting_since_ns_ = now_ns();
   queued_.Push(op);
@@ -171,6 +175,27 @@ void FetchChannel::Close(absl::Status why) {
 
 bool FetchChannel::Drained() const {
   return state_ == State::kClosed && link_ == nullptr && hellos_out_ == 0 && live_ == 0;
+}
+
+void FetchChannel::ListOps(LiveOps* ops) const {
+  for (const FetchOp& op : ops_) {
+    if (op.state == FetchState::kFree) continue;
+    LiveOp live;
+    live.peer = options_.peer;
+    live.path = options_.path;
+    live.step = op.step;
+    live.key = op.key;
+    live.span = op.span;
+    const bool told = op.state == FetchState::kWaitingRoom || op.state == FetchState::kParts;
+    if (told) live.bytes = op.meta.bytes;
+    // Connected since, without a slot yet.
+    if (state_ == State::kOpen && live.span.waits_for() == WaitsFor::kConnection) {
+      live.span.Enter(WaitsFor::kSlot, std::max(state_since_ns_, live.span.since_ns()));
+    }
+    if (state_ != State::kOpen) live.detail = std::string(connect_status_.message());
+    if (op.reported && op.delivered) live.detail = "its caller has been answered";
+    ops->Add(std::move(live));
+  }
 }
 
 std::string FetchChannel::Explain() const {

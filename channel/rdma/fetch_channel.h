@@ -17,6 +17,7 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
+#include "channel/trace.h"
 
 namespace tryst {
 
@@ -39,6 +40,7 @@ struct FetchChannelOptions {
   uint64_t self_incarnation = 0;
   std::string peer;                  // The producer's worker name.
   std::function<void()> on_refused;  // The peer turned the path down; may call TakeWaiting().
+  Trace* trace = nullptr;            // Of the poller; may be null.
   uint64_t seed = 1;                 // Of the jitter.
   int64_t hello_timeout_ms = 5000;
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
@@ -82,6 +84,7 @@ class FetchChannel final : public Channel,
   void Close(absl::Status why) override;
   bool Drained() const override;
   std::string Explain() const override;
+  void ListOps(LiveOps* ops) const override;
 
   // Takes out all that the peer has not been asked for: another channel is to fetch it.
   std::vector<WaitingFetch> TakeWaiting();
@@ -179,6 +182,7 @@ class FetchChannel final : public Channel,
   LandingPool* const landings_;
   Bootstrap* const bootstrap_;
   const FetchChannelOptions options_;
+  TraceTrack* const track_;  // Null without a trace.
 
   // Poller thread only.
   State state_ = State::kIdle;

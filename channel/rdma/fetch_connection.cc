@@ -192,6 +192,7 @@ void FetchChannel::OnBroken(const absl::Status& why) {
     op->lanes_seen = 0;
     if (op->state == FetchState::kQueued) continue;  // Never asked in this epoch.
     op->state = FetchState::kFenced;
+    op->span.Enter(WaitsFor::kDrain, now_ns());
     if (state_ == State::kClosed && !op->ending) {
       op->ending = true;
       op->end_status = close_status_;
@@ -211,6 +212,7 @@ void FetchChannel::OnDrained() {
       continue;
     }
     op->state = FetchState::kQueued;  // In its slot, to be asked for again.
+    op->span.Enter(WaitsFor::kConnection, now_ns());
     op->asked_before = true;
   }
   if (state_ == State::kClosed) return;

@@ -64,6 +64,7 @@ void FetchChannel::WaitForRoom(FetchOp* op) {
                             landings_->cap_bytes(), ": raise landing_cap_bytes")));
   }
   op->state = FetchState::kWaitingRoom;
+  op->span.Enter(WaitsFor::kLandingRoom, now_ns());
   room_line_.Push(op);
   if (room_line_.front() == op) OnRoom();
 }

@@ -45,6 +45,7 @@ void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
       break;
   }
   op->state = FetchState::kLeaving;
+  op->span.Enter(WaitsFor::kLastWord, now_ns());
   op->ending = true;
   op->end_status = why;
   op->gone_seen = false;
@@ -69,6 +70,9 @@ void FetchChannel::Report(FetchOp* op, absl::Status status, Tensor tensor, bool 
     op->args.cancellation->Deregister(op->cancel_token);
     op->cancel_token = Cancellation::kNoToken;
   }
+  op->traced_code = status.code();
+  op->traced_bytes = tensor.valid() ? tensor.bytes() : 0;
+  op->span.Enter(WaitsFor::kExecutor, now_ns());
   op->result_status = std::move(status);
   op->result = std::move(tensor);
   op->result_is_dead = is_dead;
@@ -98,6 +102,10 @@ void FetchChannel::Flush() {
 
 void FetchChannel::OnOpDelivered(FetchOp* op) {
   op->delivered = true;
+  if (track_ != nullptr) {
+    options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
+                        now_ns());
+  }
   FreeIfDone(op);
 }
 

@@ -12,6 +12,7 @@
 #include "channel/poller.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/wire.h"
+#include "channel/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 #include "verbs/nic.h"
@@ -58,6 +59,7 @@ class FetchOp final : public PollerTimer {
 
   // Where it stands.
   FetchState state = FetchState::kFree;
+  TraceSpan span;      // The same with times.
   uint64_t order = 0;  // In which slots were taken: what the peer sees as the order of asking.
   bool has_slot = false;
   uint16_t slot = 0;
@@ -92,6 +94,8 @@ class FetchOp final : public PollerTimer {
   absl::Status result_status;
   Tensor result;
   bool result_is_dead = false;
+  absl::StatusCode traced_code = absl::StatusCode::kOk;  // Of both, once they are given away.
+  uint64_t traced_bytes = 0;
 
   // Any thread: asks the poller to end it early.
   void Cancel(Poller* poller) {

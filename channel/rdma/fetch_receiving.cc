@@ -120,6 +120,7 @@ absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
   op->meta = *meta;
   op->meta_flags = record.flags;
   op->state = FetchState::kParts;
+  op->span.Enter(WaitsFor::kParts, now_ns());
   op->parts_since_ns = now_ns();
   return op->parts_seen >= op->meta.stripes ? TakeLanded(op) : absl::OkStatus();
 }

@@ -100,6 +100,9 @@ bool FetchChannel::SendRequest(FetchOp* op) {
   op->asked_before = false;
   op->send_request = false;
   op->state = FetchState::kAsked;
+  op->span.id =
+      TraceId(peer_session_, uint64_t{op->slot} << 16 | uint64_t{op->generation}, op->step);
+  op->span.Enter(WaitsFor::kPeerSend, now_ns());
   return true;
 }
 

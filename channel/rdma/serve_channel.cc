@@ -52,7 +52,10 @@ ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOpti
       options_(std::move(options)),
       consumer_(consumer.worker),
       consumer_incarnation_(consumer.incarnation),
-      session_(session) {}
+      session_(session),
+      track_(options_.trace == nullptr
+                 ? nullptr
+                 : options_.trace->Track(TraceRole::kServe, consumer_, options_.path)) {}
 
 ServeChannel::~ServeChannel() { TRYST_CHECK(Drained()) << Explain(); }
 
@@ -79,6 +82,22 @@ bool ServeChannel::Drained() const {
   if (!closed_ || link_ != nullptr) return false;
   return std::all_of(ops_.begin(), ops_.end(),
                      [](const ServeOp& op) { return op.state == ServeState::kFree; });
+}
+
+void ServeChannel::ListOps(LiveOps* ops) const {
+  for (const ServeOp& op : ops_) {
+    if (op.state == ServeState::kFree) continue;
+    LiveOp live;
+    live.role = TraceRole::kServe;
+    live.peer = consumer_;
+    live.path = options_.path;
+    live.step = op.request.body.step;
+    live.key = op.request.key;
+    live.span = op.span;
+    if (op.source.tensor.valid()) live.bytes = op.source.tensor.bytes();
+    if (op.state == ServeState::kCancelling) live.detail = "cancelled";
+    ops->Add(std::move(live));
+  }
 }
 
 std::string ServeChannel::Explain() const {

@@ -10,10 +10,12 @@
 
 #include "absl/types/optional.h"
 #include "channel/bootstrap.h"
+#include "channel/live_ops.h"
 #include "channel/poller.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/serve_op.h"
+#include "channel/trace.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {
@@ -26,6 +28,7 @@ struct ServeChannelOptions {
   uint64_t eager_bytes = 8192;      // Up to this a tensor travels inside the message, if it fits.
   uint64_t stripe_bytes = 1 << 20;  // From this on a tensor uses every queue pair.
   uint64_t write_bytes = 16 << 20;  // The most that one work writes: completions show motion.
+  Trace* trace = nullptr;           // Of the poller; may be null.
   int64_t retain_ms = 60'000;       // How long a consumer whose link broke may take to return.
 };
 
@@ -67,6 +70,7 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
   uint64_t consumer_incarnation() const { return consumer_incarnation_; }
   const ServeCounters& counters() const { return counters_; }
   std::string Explain() const;
+  void ListOps(LiveOps* ops) const;
 
  private:
   // serve_connection.cc
@@ -113,6 +117,7 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
   const std::string consumer_;
   const uint64_t consumer_incarnation_;
   const uint64_t session_;
+  TraceTrack* const track_;  // Null without a trace.
 
   // Poller thread only.
   std::unique_ptr<MessageLink> link_;

@@ -82,6 +82,12 @@ void ServeChannel::OnBroken(const absl::Status& why) {
   gone_after_.clear();
   pong_due_ = false;
   for (ServeOp* op : ready_line_) op->in_ready_line = false;
+  for (ServeOp& op : ops_) {
+    const bool takes = op.state == ServeState::kTaking || op.state == ServeState::kCancelling;
+    if (!takes && op.state != ServeState::kFree) {
+      op.span.Enter(WaitsFor::kConsumer, hub_->poller()->now_ns());
+    }
+  }
   ready_line_.clear();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/types/optional.h"
 #include "channel/poller.h"
 #include "channel/rdma/wire.h"
+#include "channel/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 #include "verbs/nic.h"
@@ -78,6 +79,7 @@ class ServeOp final : public PollerTask {
   }
 
   ServeState state = ServeState::kFree;
+  TraceSpan span;  // The same with times.
   uint16_t slot = 0;
   ServeRequest request;
   bool in_ready_line = false;

@@ -27,6 +27,8 @@ void ServeChannel::OnFlush() {
   while (!ready_line_.empty()) {
     ServeOp* op = ready_line_.front();
     if (!SendOutcome(op)) return;
+    op->span.Enter(op->state == ServeState::kSent ? WaitsFor::kAcceptance : WaitsFor::kDestination,
+                   hub_->poller()->now_ns());
     ready_line_.pop_front();
     op->in_ready_line = false;
   }

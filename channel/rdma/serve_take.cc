@@ -12,6 +12,9 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
   ++counters_.requests;
   op->request = std::move(request);
   op->state = ServeState::kTaking;
+  op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
+  op->span.id = TraceId(session_, uint64_t{op->slot} << 16 | uint64_t{op->request.generation},
+                        op->request.body.step);
   op->has_digest = false;
   if (op->request.key.dst().worker != consumer_) {
     // The hello has authenticated the consumer: it gets what is meant for it.
@@ -65,6 +68,7 @@ void ServeChannel::OnTaken(ServeOp* op) {
 
 void ServeChannel::MakeReady(ServeOp* op) {
   op->state = ServeState::kReady;
+  op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
   op->source.written.fill(0);
   // Not before the consumer has asked for it in this epoch: until then it may have given it
   // up, and an answer that crosses its replay would be asked for, and sent, twice.
@@ -84,6 +88,13 @@ void ServeChannel::Release(ServeOp* op) {
   if (op->in_ready_line) {
     ready_line_.erase(std::find(ready_line_.begin(), ready_line_.end(), op));
     op->in_ready_line = false;
+  }
+  if (track_ != nullptr) {
+    const bool was_sent = op->state == ServeState::kSent;
+    options_.trace->End(op->span, track_, op->request.body.step, op->request.key,
+                        was_sent && op->source.tensor.valid() ? op->source.tensor.bytes() : 0,
+                        was_sent ? op->status.code() : absl::StatusCode::kCancelled,
+                        hub_->poller()->now_ns());
   }
   if (op->source.region != nullptr && link_ != nullptr) {
     lingering_.push_back(std::move(op->source));
