@@ -61,14 +61,14 @@ TEST(DeployTest, TheBatchScriptMakesAClusterOfItsStep) {
                              {"SLURM_STEP_NODELIST", "node[1-4]"},
                              {"SLURM_STEP_TASKS_PER_NODE", "2(x4)"},
                              {"SLURM_PROCID", "3"},
-                             {"token", "/home/u/token"}};
+                             {"token", "/shared/token"}};
   const std::string script = ReadFile("train.sbatch");
   std::vector<std::string> rest;
   const auto config =
       LoadConfig(Flags(script.substr(script.find("trystd \\")), slurm), slurm, &rest);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->cluster, "train-42");
-  EXPECT_EQ(config->token_file, "/home/u/token");
+  EXPECT_EQ(config->token_file, "/shared/token");
   const auto cluster =
       ClusterFromSlurm(slurm, config->cluster_jobs, static_cast<int>(config->base_port));
   ASSERT_TRUE(cluster.ok()) << cluster.status();
