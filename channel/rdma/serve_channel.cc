@@ -34,8 +34,6 @@ const char* ServeStateName(ServeState state) {
       return "waits for a destination";
     case ServeState::kSent:
       return "waits to be accepted";
-    case ServeState::kCancelling:
-      return "waits for a cancelled take";
   }
   return "unknown";
 }
@@ -69,19 +67,12 @@ void ServeChannel::Close(const absl::Status& why) {
   }
   if (link_ != nullptr) link_->Break(why);
   for (ServeOp& op : ops_) {
-    op.next_request.reset();
-    if (op.state == ServeState::kTaking) {
-      CancelTake(&op, false);
-    } else if (op.state != ServeState::kFree && op.state != ServeState::kCancelling) {
-      Release(&op);
-    }
+    if (op.state != ServeState::kFree) Release(&op);
   }
 }
 
 bool ServeChannel::Drained() const {
-  if (!closed_ || link_ != nullptr) return false;
-  return std::all_of(ops_.begin(), ops_.end(),
-                     [](const ServeOp& op) { return op.state == ServeState::kFree; });
+  return closed_ && link_ == nullptr && free_takes_.size() == takes_.size();
 }
 
 void ServeChannel::ListOps(LiveOps* ops) const {

@@ -51,7 +51,7 @@ struct ServeCounters {
 //
 // Nothing of it is remotely readable or writable but its message ring and ack page.
 // Poller thread only.
-class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, private PollerTimer {
+class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, private PollerTimer {
  public:
   // `consumer` is the first hello.
   ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
@@ -90,8 +90,8 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
 
   // serve_take.cc
   void StartTake(ServeOp* op, ServeRequest request);
-  void CancelTake(ServeOp* op, bool answer_gone);
-  void OnTaken(ServeOp* op) override;
+  void DropTake(ServeOp* op);
+  void OnTaken(ServeTake* take) override;
   void MakeReady(ServeOp* op);
   void Release(ServeOp* op);
 
@@ -129,6 +129,8 @@ class ServeChannel final : private ServeOpOwner, private MessageLink::Owner, pri
   absl::optional<std::pair<Hello, HelloDone>> next_hello_;  // Waits for the old link to drain.
   std::vector<TensorKey> keys_;                             // By the consumer's id.
   std::deque<ServeOp> ops_;                                 // By slot.
+  std::deque<ServeTake> takes_;                             // All there ever were.
+  std::vector<ServeTake*> free_takes_;
   std::deque<ServeOp*> ready_line_;
   std::vector<std::pair<uint16_t, uint16_t>> gone_line_;  // Slot, generation.
   struct GoneAfter {

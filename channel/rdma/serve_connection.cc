@@ -54,7 +54,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   if (ops_.empty()) {
     ops_.resize(parameters->slots);
     for (size_t slot = 0; slot < ops_.size(); ++slot) {
-      ops_[slot].Bind(this, hub_->poller(), static_cast<uint16_t>(slot));
+      ops_[slot].slot = static_cast<uint16_t>(slot);
     }
   }
   hub_->poller()->CancelTimer(this);

@@ -24,9 +24,8 @@ enum class ServeState : uint8_t {
   kReady,             // For room on the wire: the outcome is here.
   kNeedsDestination,  // For the consumer: it was told how large the tensor is.
   kSent,              // For the consumer to accept it; until then it can be sent again.
-  kCancelling,        // For a take that was cancelled to end.
 };
-inline constexpr size_t kServeStateCount = static_cast<size_t>(ServeState::kCancelling) + 1;
+inline constexpr size_t kServeStateCount = static_cast<size_t>(ServeState::kSent) + 1;
 const char* ServeStateName(ServeState state);
 
 inline constexpr size_t kMaxLanes = 8;
@@ -48,47 +47,53 @@ struct ServeRequest {
   wire::RequestBody body;
 };
 
-class ServeOp;
+struct ServeOp;
+class ServeTake;
 
-class ServeOpOwner {
+class ServeTakeOwner {
  public:
-  virtual ~ServeOpOwner() = default;
-  virtual void OnTaken(ServeOp* op) = 0;
+  virtual ~ServeTakeOwner() = default;
+  virtual void OnTaken(ServeTake* take) = 0;
+};
+
+// One take from the local rendezvous, from its start until the poller has seen its end.
+// An op that no longer wants it lets go of it at once, so that what follows on the slot
+// has its turn now. Of a pool. Poller thread only, but for End().
+class ServeTake final : public PollerTask {
+ public:
+  ServeTake(ServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {}
+
+  // On any thread.
+  void End(absl::Status its_status, Tensor its_tensor, bool dead) {
+    status = std::move(its_status);
+    tensor = std::move(its_tensor);
+    is_dead = dead;
+    poller_->Post(this);
+  }
+
+  ServeOp* op = nullptr;  // Null: nobody wants it any more.
+  absl::optional<Cancellation> cancellation;
+  absl::Status status;
+  Tensor tensor;
+  bool is_dead = false;
+
+ private:
+  void RunOnPoller() override { owner_->OnTaken(this); }
+
+  ServeTakeOwner* const owner_;
+  Poller* const poller_;
 };
 
 // One slot of the producer: from a request to the word that its tensor was accepted.
-// Poller thread only, but for Taken().
-class ServeOp final : public PollerTask {
- public:
-  void Bind(ServeOpOwner* owner, Poller* poller, uint16_t its_slot) {
-    owner_ = owner;
-    poller_ = poller;
-    slot = its_slot;
-  }
-
-  // The end of the take, on any thread.
-  void Taken(absl::Status its_status, Tensor tensor, bool dead) {
-    status = std::move(its_status);
-    source.tensor = std::move(tensor);
-    is_dead = dead;
-    if (poller_->OnThread() && cancel_runs) {
-      taken_in_cancel = true;
-    } else {
-      poller_->Post(this);
-    }
-  }
-
+// Poller thread only.
+struct ServeOp {
   ServeState state = ServeState::kFree;
   TraceSpan span;  // The same with times.
   uint16_t slot = 0;
   ServeRequest request;
   bool in_ready_line = false;
-  bool cancel_runs = false;                   // CancelTake() is on the stack;
-  bool taken_in_cancel = false;               // and the take has ended in it.
-  bool answer_gone = false;                   // kCancelling: the consumer waits for GONE.
-  uint32_t replayed_epoch = 0;                // In which the consumer last asked for it.
-  absl::optional<Cancellation> cancellation;  // Of the take.
-  absl::optional<ServeRequest> next_request;  // kCancelling: what follows on this slot.
+  uint32_t replayed_epoch = 0;  // In which the consumer last asked for it.
+  ServeTake* take = nullptr;    // kTaking.
 
   // The outcome of the take, kept until it is accepted.
   absl::Status status;
@@ -96,12 +101,6 @@ class ServeOp final : public PollerTask {
   bool has_digest = false;
   uint32_t digest = 0;
   ServeSource source;
-
- private:
-  void RunOnPoller() override { owner_->OnTaken(this); }
-
-  ServeOpOwner* owner_ = nullptr;
-  Poller* poller_ = nullptr;
 };
 
 }  // namespace tryst

@@ -73,15 +73,6 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       return absl::OkStatus();
     case ServeState::kTaking:
     case ServeState::kReady:
-      if (given_up && op->state == ServeState::kTaking) {
-        CancelTake(op, false);
-        if (op->state == ServeState::kFree) {
-          StartTake(op, std::move(request));
-        } else {
-          op->next_request = std::move(request);
-        }
-        return absl::OkStatus();
-      }
       if (given_up) {
         Release(op);
         StartTake(op, std::move(request));
@@ -112,11 +103,6 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       Release(op);  // That the slot is used again says that it was accepted.
       StartTake(op, std::move(request));
       return absl::OkStatus();
-    case ServeState::kCancelling:
-      if (!newer) break;
-      if (op->next_request && !given_up && !again) break;
-      op->next_request = std::move(request);
-      return absl::OkStatus();
   }
   return absl::DataLossError(absl::StrCat("request of generation ", record.generation, " on slot ",
                                           record.slot, ", which ", ServeStateName(op->state),
@@ -127,14 +113,6 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   if (record.slot >= ops_.size()) return absl::DataLossError("cancel of a slot out of range");
   ServeOp* op = &ops_[record.slot];
   ++counters_.cancelled;
-  if (op->state == ServeState::kTaking && op->request.generation == record.generation) {
-    CancelTake(op, true);
-    return absl::OkStatus();
-  }
-  if (op->state == ServeState::kCancelling && op->request.generation == record.generation) {
-    op->answer_gone = true;
-    return absl::OkStatus();
-  }
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
   // Every cancel is answered, also one that came too late. But not before the NIC is done
   // with writes that no LANDED tells of: on another queue pair they could come after it.
@@ -153,11 +131,7 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
 void ServeChannel::OnReplayed() {
   for (ServeOp& op : ops_) {
     if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
-    if (op.state == ServeState::kTaking) {
-      CancelTake(&op, false);
-    } else if (op.state != ServeState::kFree && op.state != ServeState::kCancelling) {
-      Release(&op);
-    }
+    if (op.state != ServeState::kFree) Release(&op);
   }
 }
 

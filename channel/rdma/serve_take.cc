@@ -16,54 +16,55 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
   op->span.id = TraceId(session_, uint64_t{op->slot} << 16 | uint64_t{op->request.generation},
                         op->request.body.step);
   op->has_digest = false;
+  if (free_takes_.empty()) {
+    takes_.emplace_back(static_cast<ServeTakeOwner*>(this), hub_->poller());
+    free_takes_.push_back(&takes_.back());
+  }
+  ServeTake* take = free_takes_.back();
+  free_takes_.pop_back();
+  take->op = op;
+  op->take = take;
   if (op->request.key.dst().worker != consumer_) {
     // The hello has authenticated the consumer: it gets what is meant for it.
-    return op->Taken(
+    return take->End(
         absl::PermissionDeniedError(absl::StrCat("the tensor is for ", op->request.key.dst().worker,
                                                  ", not for ", consumer_)),
         Tensor(), false);
   }
-  op->cancellation.emplace();
+  take->cancellation.emplace();
   Args args;
-  args.cancellation = &*op->cancellation;
+  args.cancellation = &*take->cancellation;
   source_->Take(op->request.body.step, op->request.key, 0, args,
-                [op](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
-                  op->Taken(std::move(status), std::move(tensor), is_dead);
+                [take](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
+                  take->End(std::move(status), std::move(tensor), is_dead);
                 });
 }
 
-void ServeChannel::CancelTake(ServeOp* op, bool answer_gone) {
-  op->state = ServeState::kCancelling;
-  op->answer_gone = answer_gone;
-  // The take mostly ends in here. Then the slot is free at once, so that a request behind it
-  // keeps its turn.
-  op->cancel_runs = true;
-  op->cancellation->StartCancel();
-  op->cancel_runs = false;
-  if (op->taken_in_cancel) {
-    op->taken_in_cancel = false;
-    OnTaken(op);
-  }
+// Gives the slot free at once: a request behind it has its turn now, not when the poller
+// hears of the end. If the take has met its tensor already, it has taken it along.
+void ServeChannel::DropTake(ServeOp* op) {
+  ServeTake* take = std::exchange(op->take, nullptr);
+  take->op = nullptr;
+  op->state = ServeState::kFree;
+  if (take->cancellation) take->cancellation->StartCancel();
 }
 
-void ServeChannel::OnTaken(ServeOp* op) {
-  op->cancellation.reset();
-  if (op->state == ServeState::kTaking) {
-    op->state = ServeState::kReady;
-    if (op->status.ok() && !op->is_dead && op->source.tensor.dtype() == DType::kString) {
-      op->source.encoded = EncodeStrings(op->source.tensor);
-    }
-    return MakeReady(op);
+void ServeChannel::OnTaken(ServeTake* take) {
+  ServeOp* op = std::exchange(take->op, nullptr);
+  take->cancellation.reset();
+  absl::Status status = std::move(take->status);
+  const Tensor tensor = std::move(take->tensor);
+  const bool is_dead = take->is_dead;
+  free_takes_.push_back(take);
+  if (op == nullptr) return;
+  op->take = nullptr;
+  op->status = std::move(status);
+  op->source.tensor = tensor;
+  op->is_dead = is_dead;
+  if (op->status.ok() && !op->is_dead && tensor.dtype() == DType::kString) {
+    op->source.encoded = EncodeStrings(tensor);
   }
-  const uint16_t generation = op->request.generation;
-  absl::optional<ServeRequest> next = std::move(op->next_request);
-  op->next_request.reset();
-  Release(op);
-  if (op->answer_gone && link_ != nullptr && !link_->broken()) {
-    gone_line_.emplace_back(op->slot, generation);
-    link_->FlushSoon();
-  }
-  if (next && !closed_) StartTake(op, *std::move(next));
+  MakeReady(op);
 }
 
 void ServeChannel::MakeReady(ServeOp* op) {
@@ -85,6 +86,7 @@ void ServeChannel::MakeReady(ServeOp* op) {
 // The consumer needs it no more. The NIC may: a write is acknowledged to the consumer's
 // thread before it is to us.
 void ServeChannel::Release(ServeOp* op) {
+  if (op->state == ServeState::kTaking) return DropTake(op);
   if (op->in_ready_line) {
     ready_line_.erase(std::find(ready_line_.begin(), ready_line_.end(), op));
     op->in_ready_line = false;

@@ -458,7 +458,7 @@ void ChannelLoad::CheckEnds() {
 // a tensor along; then those behind it move up, and still no two change places.
 void ChannelLoad::CheckOrder() {
   if (options_.cancel_storm) return;
-  std::map<const Edge*, uint64_t> last_serial;
+  std::map<const Edge*, const Fetch*> last_of;  // With the highest serial.
   for (const Fetch& fetch : fetches_) {
     if (fetch.ends == 0 || !fetch.status.ok()) continue;
     const Edge& edge = *fetch.edge;
@@ -470,12 +470,13 @@ void ChannelLoad::CheckOrder() {
                                   " in place of ", want));
     }
     if (is_dead) continue;
-    uint64_t& last = last_serial[&edge];
-    if (fetch.serial < last) {
-      Violate(fetch,
-              absl::StrCat(" got serial ", fetch.serial, " although one before it got ", last));
+    const Fetch*& last = last_of[&edge];
+    if (last != nullptr && fetch.serial < last->serial) {
+      Violate(fetch, absl::StrCat(" got serial ", fetch.serial, " although fetch ", last->id,
+                                  " before it got ", last->serial));
+    } else {
+      last = &fetch;
     }
-    last = std::max(last, fetch.serial);
   }
 }
 
