@@ -232,6 +232,10 @@ const std::vector<ConfigRow>& ConfigRows() {
        "How long a producer keeps what a vanished consumer asked for; above patience."},
       {"Limits", "stop_deadline", K::kDuration, &C::stop_deadline,
        "How long stopping waits for what is on its way."},
+      {"Limits", "grpc_idle", K::kDuration, &C::grpc_idle,
+       "A gRPC connection on which nobody calls for so long is closed, and opened when next "
+       "needed; "
+       "at least 1s."},
       {"Data plane", "nic", K::kText, &C::nic,
        "auto (an RDMA device where there is one, and soft), soft, or ibv. TensorFlow's RDMA_* "
        "variables choose and tune the device."},
@@ -245,6 +249,9 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Data plane", "offered_bytes", K::kBytes, &C::offered_bytes,
        "Landing memory offered for a tensor of unknown size."},
       {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs, "For each peer and direction."},
+      {"Data plane", "max_peers", K::kNumber, &C::max_peers,
+       "Peers that the data plane connects with, each way: sizes the completion queues, as far as "
+       "the NIC allows, and bounds who may connect."},
       {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
        "Tensors from this size are spread over the queue pairs."},
   };
@@ -343,13 +350,17 @@ absl::Status CheckLimits(const ServerConfig& config) {
                      ") must be below keep_for (", absl::FormatDuration(config.keep_for),
                      "): a consumer that still tries must find what was kept for it"));
   }
+  if (config.grpc_idle < absl::Seconds(1)) {
+    return absl::InvalidArgumentError("grpc_idle is less than 1s, the least that gRPC takes");
+  }
   if (config.max_held_bytes != 0 && config.max_held_bytes_per_step > config.max_held_bytes) {
     return absl::InvalidArgumentError("max_held_bytes_per_step is above max_held_bytes");
   }
   if (config.callback_threads < 1 || config.max_asked < 1 || config.slots < 1 ||
-      config.ring_slots < 2 || config.queue_pairs < 1) {
+      config.ring_slots < 2 || config.queue_pairs < 1 || config.max_peers < 1) {
     return absl::InvalidArgumentError(
-        "callback_threads, max_asked, slots and queue_pairs must be at least 1, ring_slots 2");
+        "callback_threads, max_asked, slots, queue_pairs and max_peers must be at least 1, "
+        "ring_slots 2");
   }
   uint64_t total = 0;
   for (const Sum& sum : MemorySums(config)) total += sum.bytes;

@@ -54,6 +54,7 @@ struct ServerConfig {
   absl::Duration patience = absl::Minutes(1);
   absl::Duration keep_for = absl::Minutes(2);
   absl::Duration stop_deadline = absl::Seconds(10);
+  absl::Duration grpc_idle = absl::Seconds(10);
   // Data plane.
   std::string nic = "auto";
   std::string nic_listen;
@@ -62,6 +63,7 @@ struct ServerConfig {
   uint64_t message_bytes = 8192;
   uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
+  int64_t max_peers = 512;
   uint64_t stripe_bytes = 1 << 20;
 };
 

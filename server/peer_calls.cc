@@ -43,7 +43,7 @@ PeerCalls::Heard FromProto(const rpc::HeartbeatResponse& in) {
 struct PeerCalls::Heartbeat {
   HeardFn done;
   std::unique_ptr<rpc::TransportService::Stub> stub;
-  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientContext> context = std::make_unique<grpc::ClientContext>();
   rpc::HeartbeatRequest request;
   rpc::HeartbeatResponse response;
 };
@@ -97,11 +97,11 @@ void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool
     call->request.mutable_self()->set_incarnation(self.incarnation);
     call->request.set_leaving(leaving);
   }
-  call->context.set_deadline(After(timeout));
-  call->context.AddMetadata(
+  call->context->set_deadline(After(timeout));
+  call->context->AddMetadata(
       kCallerMetadata, signer_->Sign(MethodName("Heartbeat"), call->request.SerializeAsString()));
   call->stub = rpc::TransportService::NewStub(*channel);
-  call->stub->async()->Heartbeat(&call->context, &call->request, &call->response,
+  call->stub->async()->Heartbeat(call->context.get(), &call->request, &call->response,
                                  [this, call](grpc::Status status) {
                                    if (status.ok()) {
                                      std::move(call->done)(FromProto(call->response));

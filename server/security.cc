@@ -35,6 +35,9 @@ bool IsLoopback(absl::string_view address) {
   return host == "localhost" || host == "[::1]" || absl::StartsWith(address, "unix:");
 }
 
+// What an idle connection keeps for what may come; it grows with what does.
+constexpr int kReadBytes = 1024;
+
 // Has the chain been checked, this checks whom the certificate names.
 class WorkerVerifier final : public ExternalCertificateVerifier {
  public:
@@ -148,6 +151,10 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20 * 1000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10 * 1000);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Most peers are called to open the data plane, and then no more.
+  args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS,
+              static_cast<int>(absl::ToInt64Milliseconds(options_.idle)));
+  args.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadBytes);
   // Several servers in one process do not share connections.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

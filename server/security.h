@@ -32,6 +32,8 @@ struct SecurityOptions {
   bool insecure = false;
   // ... and wherever else we listen.
   bool insecure_anywhere = false;
+  // How long a connection stays open on which nobody calls. At least a second.
+  absl::Duration idle = absl::Seconds(10);
 };
 
 // The credentials of one server and of its channels. Thread-safe.

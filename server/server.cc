@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -40,6 +41,15 @@ void EnableHealthAndReflection() {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
+}
+
+// What can be under way on the links to and from max_peers, as a sum: on each queue pair
+// what we send and one part of each slot's tensor, and the peer's messages and ack.
+uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
+  const uint64_t of_link =
+      uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
+  const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
+  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
 }
 
 std::string LinesWith(const std::string& text, const std::string& part) {
@@ -190,6 +200,8 @@ absl::Status ServerImpl::OpenDataPlane() {
   options.link.ring_slots = static_cast<uint32_t>(config.ring_slots);
   options.link.message_bytes = static_cast<uint32_t>(config.message_bytes);
   options.link.queue_pairs = static_cast<uint32_t>(config.queue_pairs);
+  options.completion_depth = CompletionDepth(config, options.link);
+  options.max_consumers = static_cast<uint32_t>(config.max_peers);
   options.eager_bytes = config.message_bytes;
   options.stripe_bytes = config.stripe_bytes;
   options.landing_bytes = config.offered_bytes;

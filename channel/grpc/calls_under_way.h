@@ -1,6 +1,8 @@
 #ifndef TRYST_CHANNEL_GRPC_CALLS_UNDER_WAY_H_
 #define TRYST_CHANNEL_GRPC_CALLS_UNDER_WAY_H_
 
+#include <grpcpp/client_context.h>
+
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -10,10 +12,12 @@
 
 namespace tryst {
 
-// Owns callback-style calls, each a struct with a grpc::ClientContext `context`. A call
-// that is over is destroyed by a later Add() or the destructor, never in its own callback:
-// its context may hold the last channel, and gRPC 1.51 that loses its last channel on a
-// thread of its own joins that thread with itself. Thread-safe.
+// Owns callback-style calls, each a struct with a grpc::ClientContext in a unique_ptr
+// `context`, and something else that holds its channel. What of a call gRPC keeps goes when
+// the call is over, so that its connection counts as idle. The rest is destroyed by a later
+// Add() or the destructor, never in the call's own callback: it may hold the last channel,
+// and gRPC 1.51 that loses its last channel on a thread of its own joins that thread with
+// itself. Thread-safe.
 template <typename Call>
 class CallsUnderWay {
  public:
@@ -21,7 +25,9 @@ class CallsUnderWay {
   ~CallsUnderWay() {
     std::vector<std::unique_ptr<Call>> over;
     MutexLock lock(&mu_);
-    for (auto& [call, owned] : live_) call->context.TryCancel();
+    for (auto& [call, owned] : live_) {
+      if (call->context != nullptr) call->context->TryCancel();
+    }
     while (!live_.empty()) none_.Wait(&mu_);
     over.swap(over_);
   }
@@ -37,6 +43,12 @@ class CallsUnderWay {
 
   // The last thing that the call's callback does.
   void Over(Call* call) {
+    std::unique_ptr<grpc::ClientContext> context;
+    {
+      MutexLock lock(&mu_);
+      context = std::move(call->context);
+    }
+    context.reset();
     MutexLock lock(&mu_);
     auto it = live_.find(call);
     over_.push_back(std::move(it->second));

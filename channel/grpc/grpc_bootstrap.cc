@@ -26,7 +26,7 @@ struct GrpcBootstrap::Call {
   std::string statement;
   absl::Status refused;  // Found before anything was sent.
   std::unique_ptr<rpc::TransportService::Stub> stub;
-  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientContext> context = std::make_unique<grpc::ClientContext>();
   rpc::HelloRequest request;
   rpc::HelloResponse response;
 };
@@ -65,13 +65,13 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
   const int64_t left_ns = deadline.is_never() ? absl::ToInt64Nanoseconds(longest_)
                                               : std::min(absl::ToInt64Nanoseconds(longest_),
                                                          deadline.at_ns() - clock_->NowNs());
-  call->context.set_deadline(
+  call->context->set_deadline(
       gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left_ns, GPR_TIMESPAN)));
   call->statement = signer_->Sign(kMethod, call->request.SerializeAsString());
-  call->context.AddMetadata(kCallerMetadata, call->statement);
+  call->context->AddMetadata(kCallerMetadata, call->statement);
   call->stub = rpc::TransportService::NewStub(*channel);
   call->stub->async()->Hello(
-      &call->context, &call->request, &call->response, [this, call](grpc::Status status) {
+      call->context.get(), &call->request, &call->response, [this, call](grpc::Status status) {
         absl::StatusOr<Hello> answer = Hello();
         if (status.ok()) {
           answer = HelloFromProto(call->response.hello());

@@ -23,6 +23,9 @@ constexpr uint64_t kLargeWriteBytes = 1 << 20;
 // Messages up to this size are taken by the NIC while they are posted.
 constexpr uint32_t kInlineBytes = 192;
 
+// Works of one turn that there is room for at first; more, once they are needed, stays.
+constexpr size_t kFirstWorks = 8;
+
 // Works of lane 0 that Write() leaves for the message and the ack of the same turn.
 constexpr uint32_t kReservedWorks = 3;
 
@@ -84,16 +87,16 @@ absl::Status MessageLink::Open() {
         absl::StrCat("no memory for a ring of ", options_.ring_slots, " messages"));
   }
   memory_ = static_cast<uint8_t*>(memory);
-  ring_in_ = memory_;
-  ack_in_ = memory_ + ring_bytes;
-  ring_out_ = memory_ + in_bytes;
-  ack_out_ = ring_out_ + ring_bytes;
+  ack_in_ = memory_;
+  ring_in_ = ack_in_ + ack_bytes;
+  ack_out_ = memory_ + in_bytes;
+  ring_out_ = ack_out_ + ack_bytes;
 
   Nic* nic = hub_->nic();
   auto in_region = nic->RegisterRegion(memory_, in_bytes, kLocalWrite | kRemoteWrite);
   if (!in_region.ok()) return in_region.status();
   in_region_ = *std::move(in_region);
-  auto out_region = nic->RegisterRegion(ring_out_, in_bytes, kLocalOnly);
+  auto out_region = nic->RegisterRegion(ack_out_, in_bytes, kLocalOnly);
   if (!out_region.ok()) return out_region.status();
   out_region_ = *std::move(out_region);
 
@@ -118,8 +121,8 @@ absl::Status MessageLink::Open() {
     hub_->AddUser((*queue_pair)->number(), this);
     Lane lane;
     lane.queue_pair = *std::move(queue_pair);
-    lane.works.reserve(options_.send_depth);
-    lane.entries.reserve(options_.send_depth);
+    lane.works.reserve(kFirstWorks);
+    lane.entries.reserve(kFirstWorks);
     lane.receives_owed = ReceiveDepth(i);
     lanes_.push_back(std::move(lane));
     const absl::Status posted = PostReceives(&lanes_.back());
@@ -135,7 +138,7 @@ void MessageLink::DescribeTo(Hello* hello, uint64_t session) const {
   ours.slots = options_.slots;
   ours.ring_slots = options_.ring_slots;
   ours.message_bytes = options_.message_bytes;
-  ours.ring_address = in_region_->address();
+  ours.ring_address = in_region_->address() + static_cast<uint64_t>(ring_in_ - memory_);
   ours.ring_key = in_region_->remote_key();
   ours.ack_address = in_region_->address() + static_cast<uint64_t>(ack_in_ - memory_);
   ours.ack_key = in_region_->remote_key();
@@ -200,7 +203,8 @@ void MessageLink::FinishMessage() {
   work.remote_address = peer_.ring_address + offset;
   work.remote_key = peer_.ring_key;
   AddWork(&lanes_[0], work,
-          Entry{out_region_->address() + offset, bytes, out_region_->local_key()});
+          Entry{out_region_->address() + static_cast<uint64_t>(ring_out_ - ack_out_) + offset,
+                bytes, out_region_->local_key()});
   ++sent_;
   ++messages_sent_;
   message_open_ = false;
@@ -268,9 +272,9 @@ void MessageLink::AddAck() {
   work.immediate = wire::EncodeAckImmediate();
   work.remote_address = peer_.ack_address;
   work.remote_key = peer_.ack_key;
-  AddWork(&lanes_[0], work,
-          Entry{out_region_->address() + static_cast<uint64_t>(ack_out_ - ring_out_),
-                wire::AckPageBytes(options_.slots), out_region_->local_key()});
+  AddWork(
+      &lanes_[0], work,
+      Entry{out_region_->address(), wire::AckPageBytes(options_.slots), out_region_->local_key()});
   ack_ticket_ = lanes_[0].queued;
 }
 

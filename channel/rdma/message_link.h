@@ -162,8 +162,9 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   const uint32_t epoch_;
   Owner* const owner_;
   std::vector<Lane> lanes_;
-  // [our ring, written by the peer][our ack page, written by the peer]
-  // [the messages we are sending][the ack page we are sending]
+  // [our ack page, written by the peer][our ring, written by the peer]
+  // [the ack page we are sending][the messages we are sending]
+  // A quiet link uses the first page of each half.
   uint8_t* memory_ = nullptr;
   size_t memory_bytes_ = 0;
   uint8_t* ring_in_ = nullptr;

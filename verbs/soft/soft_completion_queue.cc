@@ -23,6 +23,7 @@ constexpr size_t kFewLanes = 2;
 // Then the listener, strangers and timers are looked after only every so many turns.
 constexpr uint64_t kTurnsBetweenLooks = 32;
 constexpr int kEventsPerTurn = 64;
+constexpr uint32_t kFirstRing = 1024;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 }  // namespace
@@ -36,7 +37,7 @@ absl::StatusOr<std::unique_ptr<SoftCompletionQueue>> SoftCompletionQueue::Create
 }
 
 SoftCompletionQueue::SoftCompletionQueue(SoftContext* context, uint32_t depth)
-    : context_(context), depth_(depth), ring_(depth) {}
+    : context_(context), depth_(depth), ring_(std::min(depth, kFirstRing)) {}
 
 SoftCompletionQueue::~SoftCompletionQueue() {
   TRYST_CHECK(queue_pairs_.empty() && reserved_.load() == 0)
@@ -63,7 +64,7 @@ absl::StatusOr<size_t> SoftCompletionQueue::Poll(absl::Span<Completion> out) {
   if (ring_end_ - ring_begin_ < out.size()) TakeTurn();
   size_t taken = 0;
   while (taken < out.size() && ring_begin_ < ring_end_) {
-    const Finished& finished = ring_[ring_begin_++ % depth_];
+    const Finished& finished = ring_[ring_begin_++ % ring_.size()];
     out[taken++] = finished.completion;
     finished.queue_pair->OnPolled(finished.sends_back, finished.receives_back);
   }
@@ -110,10 +111,12 @@ void SoftCompletionQueue::Attach(SoftQueuePair* queue_pair) {
 
 void SoftCompletionQueue::Detach(SoftQueuePair* queue_pair) {
   queue_pairs_.erase(queue_pair->number());
+  active_.erase(std::remove(active_.begin(), active_.end(), queue_pair), active_.end());
   debtors_.erase(std::remove(debtors_.begin(), debtors_.end(), queue_pair), debtors_.end());
   uint64_t kept = ring_begin_;
   for (uint64_t i = ring_begin_; i < ring_end_; ++i) {
-    if (ring_[i % depth_].queue_pair != queue_pair) ring_[kept++ % depth_] = ring_[i % depth_];
+    const Finished& finished = ring_[i % ring_.size()];
+    if (finished.queue_pair != queue_pair) ring_[kept++ % ring_.size()] = finished;
   }
   ring_end_ = kept;
 }
@@ -121,8 +124,22 @@ void SoftCompletionQueue::Detach(SoftQueuePair* queue_pair) {
 void SoftCompletionQueue::Push(const Completion& completion, SoftQueuePair* queue_pair,
                                uint32_t sends_back, uint32_t receives_back) {
   TRYST_CHECK(ring_end_ - ring_begin_ < depth_);
-  ring_[ring_end_++ % depth_] = {completion, queue_pair, sends_back, receives_back};
+  if (ring_end_ - ring_begin_ == ring_.size()) GrowRing();
+  ring_[ring_end_++ % ring_.size()] = {completion, queue_pair, sends_back, receives_back};
   if (armed_) Wake();
+}
+
+void SoftCompletionQueue::GrowRing() {
+  std::vector<Finished> ring(std::min<size_t>(2 * ring_.size(), depth_));
+  uint64_t kept = 0;
+  while (ring_begin_ < ring_end_) ring[kept++] = ring_[ring_begin_++ % ring_.size()];
+  ring_.swap(ring);
+  ring_begin_ = 0;
+  ring_end_ = kept;
+}
+
+void SoftCompletionQueue::NoteActive(SoftQueuePair* queue_pair) {
+  if (queue_pair->SetActive(true)) active_.push_back(queue_pair);
 }
 
 void SoftCompletionQueue::NoteDebt(SoftQueuePair* queue_pair) { debtors_.push_back(queue_pair); }
@@ -193,7 +210,7 @@ void SoftCompletionQueue::ServeReady() {
 
 void SoftCompletionQueue::RunTimers() {
   const int64_t now_ns = context_->clock->NowNs();
-  for (const auto& [number, queue_pair] : queue_pairs_) queue_pair->OnTimer(now_ns);
+  for (SoftQueuePair* queue_pair : active_) queue_pair->OnTimer(now_ns);
   ExpireStrangers(now_ns);
   if (!listening_ && now_ns >= listen_again_ns_) {
     listening_ = true;
@@ -202,11 +219,17 @@ void SoftCompletionQueue::RunTimers() {
 }
 
 void SoftCompletionQueue::WatchWhatMatters() {
-  for (SoftLane* lane : lanes_) WatchLane(lane);
   const int64_t now_ns = context_->clock->NowNs();
   int64_t at_ns = listening_ ? kNever : listen_again_ns_;
-  for (const auto& [number, queue_pair] : queue_pairs_) {
-    at_ns = std::min(at_ns, queue_pair->next_timer_ns(now_ns));
+  for (size_t i = active_.size(); i-- > 0;) {
+    SoftQueuePair* const queue_pair = active_[i];
+    queue_pair->WatchLanes();
+    const int64_t next_ns = queue_pair->next_timer_ns(now_ns);
+    at_ns = std::min(at_ns, next_ns);
+    if (next_ns != kNever) continue;
+    queue_pair->SetActive(false);
+    active_[i] = active_.back();
+    active_.pop_back();
   }
   for (const Stranger& stranger : strangers_) at_ns = std::min(at_ns, stranger.deadline_ns);
   for (const Leaving& leaving : leaving_) at_ns = std::min(at_ns, leaving.deadline_ns);

@@ -51,6 +51,9 @@ class SoftCompletionQueue final : public CompletionQueue {
   // `sends_back` and `receives_back` are given back to the queue pair when it is polled.
   void Push(const Completion& completion, SoftQueuePair* queue_pair, uint32_t sends_back,
             uint32_t receives_back);
+  // The queue pair may have something to wait for: until it has nothing, its timers and its
+  // sockets are looked at. Idle ones cost a turn nothing, however many there are.
+  void NoteActive(SoftQueuePair* queue_pair);
   // The queue pair owes its peer an acknowledgement, which waits one turn for company.
   void NoteDebt(SoftQueuePair* queue_pair);
   // To be called at the end of posting, which may leave something to wait for.
@@ -87,6 +90,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   SoftCompletionQueue(SoftContext* context, uint32_t depth);
   absl::Status Open();
 
+  void GrowRing();
   void TakeTurn();
   bool FewLanes() const;
   void ServeReady();
@@ -117,7 +121,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::string listener_address_;
 
   // Its own thread only.
-  std::vector<Finished> ring_;
+  std::vector<Finished> ring_;  // Grows to depth_, and stays: mostly few are unpolled.
   uint64_t ring_begin_ = 0;
   uint64_t ring_end_ = 0;
   uint64_t turn_ = 0;
@@ -130,6 +134,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   absl::flat_hash_map<uint32_t, SoftQueuePair*> queue_pairs_;
   std::vector<SoftLane*> lanes_;
   absl::flat_hash_map<uint64_t, SoftLane*> lane_by_id_;
+  std::vector<SoftQueuePair*> active_;
   std::vector<SoftQueuePair*> debtors_;
   std::vector<SoftQueuePair*> paying_;
   std::vector<Stranger> strangers_;

@@ -17,6 +17,7 @@ constexpr int64_t kLastRedialNs = 100'000'000;
 // The first lane's takes many small frames in one call.
 constexpr size_t kFirstStagingBytes = 16 << 10;
 constexpr size_t kLaterStagingBytes = 1 << 10;
+constexpr uint32_t kFirstSends = 8;
 
 uint64_t MaskFor(uint32_t depth) {
   uint64_t capacity = 1;
@@ -44,13 +45,12 @@ SoftQueuePair::SoftQueuePair(SoftContext* context, SoftCompletionQueue* completi
       options_(options),
       number_(number),
       token_(context->NewToken()),
-      send_mask_(MaskFor(options.send_depth)),
       receive_mask_(MaskFor(options.receive_depth)),
+      send_mask_(MaskFor(std::min(options.send_depth, kFirstSends))),
       send_slots_(send_mask_ + 1),
       send_entries_((send_mask_ + 1) * options.max_entries),
-      inline_bytes_((send_mask_ + 1) * options.max_inline_bytes),
+      inline_bytes_(send_mask_ + 1),
       receive_slots_(receive_mask_ + 1),
-      receive_entries_((receive_mask_ + 1) * options.max_entries),
       reads_(context->options.limits.max_reads_in_flight),
       for_answers_(PeerBudget(options)),
       for_receives_(ReceiveBudget(context->options, options)),
@@ -108,6 +108,7 @@ absl::Status SoftQueuePair::Connect(absl::string_view remote_address) {
   dialler_ = token_ < peer_.token;
   state_ = QueuePairState::kReady;
   moved_ = true;
+  completions_->NoteActive(this);
   const size_t lanes = std::min<size_t>(lanes_.size(), peer_.sockets);
   for (size_t i = 0; i < lanes_.size(); ++i) {
     SoftLane* const lane = lanes_[i].get();
@@ -201,6 +202,7 @@ bool SoftQueuePair::Adopt(const SoftHello& hello, SoftStream* stream) {
   lane->hello = hello;
   lane->state = SoftLane::State::kHeld;
   completions_->AddLane(lane);
+  completions_->NoteActive(this);
   if (state_ == QueuePairState::kReady) {
     Answer(lane);
     Pump();
@@ -329,6 +331,21 @@ void SoftQueuePair::OnTimer(int64_t now_ns) {
     send(send_next_).error = CompletionStatus::kReceiverNotReady;
     GiveBackSends();
   }
+}
+
+void SoftQueuePair::WatchLanes() {
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (lane->id != 0) completions_->WatchLane(lane.get());
+  }
+}
+
+bool SoftQueuePair::SetActive(bool active) {
+  if (active == active_) return false;
+  active_ = active;
+  for_answers_.Restart();
+  for_connections_.Restart();
+  for_receives_.Restart();
+  return true;
 }
 
 int64_t SoftQueuePair::next_timer_ns(int64_t now_ns) const {

@@ -68,6 +68,9 @@ class SoftQueuePair final : public QueuePair {
   bool delivered_in(uint64_t turn) const { return delivered_turn_ == turn; }
   void OnTimer(int64_t now_ns);
   int64_t next_timer_ns(int64_t now_ns) const;  // INT64_MAX: none.
+  void WatchLanes();                            // For room, those that wait for some.
+  // True if that is a change. Inactive, it forgets how long it had waited.
+  bool SetActive(bool active);
 
  private:
   enum class Taken { kYes, kLater, kBroken };
@@ -124,12 +127,14 @@ class SoftQueuePair final : public QueuePair {
   absl::Status Check(const SendWork& work) const;
   absl::Status CheckWindow(const SendWork& work) const;
   void Enqueue(const SendWork& work);
+  void GrowSends();
   SendSlot& send(uint64_t i) { return send_slots_[i & send_mask_]; }
   Entry* send_entries(uint64_t i) {
     return &send_entries_[(i & send_mask_) * options_.max_entries];
   }
   ReceiveSlot& receive(uint64_t i) { return receive_slots_[i & receive_mask_]; }
   Entry* receive_entries(uint64_t i) {
+    if (receive_entries_.empty()) return nullptr;
     return &receive_entries_[(i & receive_mask_) * options_.max_entries];
   }
   bool Done(const SendSlot& slot) const;
@@ -207,7 +212,6 @@ class SoftQueuePair final : public QueuePair {
   const QueuePairOptions options_;
   const uint32_t number_;
   const Token token_;
-  const uint64_t send_mask_;
   const uint64_t receive_mask_;
 
   // The completion queue's thread only.
@@ -216,13 +220,16 @@ class SoftQueuePair final : public QueuePair {
   SoftAddress peer_;
   SocketAddress peer_listener_;
   bool dialler_ = false;
+  bool active_ = false;
   bool hanging_up_ = false;  // A later lane is lost: what the first still brings is heard.
   std::vector<std::unique_ptr<SoftLane>> lanes_;
 
-  // Requester. Works [send_oldest_, send_next_) are started, up to send_end_ posted.
+  // Requester. Works [send_oldest_, send_next_) are started, up to send_end_ posted. The
+  // slots are as many as were ever needed at once: an idle queue pair is small.
+  uint64_t send_mask_ = 0;
   std::vector<SendSlot> send_slots_;
   std::vector<Entry> send_entries_;
-  std::vector<uint8_t> inline_bytes_;
+  std::vector<std::unique_ptr<uint8_t[]>> inline_bytes_;  // Of each slot that ever had some.
   uint64_t send_oldest_ = 0;
   uint64_t send_next_ = 0;
   uint64_t send_end_ = 0;
@@ -236,7 +243,7 @@ class SoftQueuePair final : public QueuePair {
 
   // Responder.
   std::vector<ReceiveSlot> receive_slots_;
-  std::vector<Entry> receive_entries_;
+  std::vector<Entry> receive_entries_;  // Empty as long as all receives are.
   uint64_t receive_oldest_ = 0;
   uint64_t receive_end_ = 0;
   uint32_t receives_held_ = 0;

@@ -78,6 +78,7 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendWork> works) {
   }
   // The wait for the peer begins now, not when it last had nothing to do.
   if (!WaitsForPeer()) moved_ = true;
+  completions_->NoteActive(this);
   for (const SendWork& work : works) Enqueue(work);
   Pump();
   GiveBackSends();
@@ -85,7 +86,25 @@ absl::Status SoftQueuePair::PostSend(absl::Span<const SendWork> works) {
   return absl::OkStatus();
 }
 
+void SoftQueuePair::GrowSends() {
+  const uint64_t mask = 2 * send_mask_ + 1;
+  std::vector<SendSlot> slots(mask + 1);
+  std::vector<Entry> entries((mask + 1) * options_.max_entries);
+  std::vector<std::unique_ptr<uint8_t[]>> inline_bytes(mask + 1);
+  for (uint64_t i = send_oldest_; i < send_end_; ++i) {
+    slots[i & mask] = send(i);
+    std::copy_n(send_entries(i), options_.max_entries, &entries[(i & mask) * options_.max_entries]);
+    // What is being sent stays where it is.
+    inline_bytes[i & mask] = std::move(inline_bytes_[i & send_mask_]);
+  }
+  send_slots_.swap(slots);
+  send_entries_.swap(entries);
+  inline_bytes_.swap(inline_bytes);
+  send_mask_ = mask;
+}
+
 void SoftQueuePair::Enqueue(const SendWork& work) {
+  if (send_end_ - send_oldest_ > send_mask_) GrowSends();
   SendSlot& slot = send(send_end_);
   Entry* const entries = send_entries(send_end_);
   slot = SendSlot();
@@ -116,7 +135,9 @@ void SoftQueuePair::Enqueue(const SendWork& work) {
   }
   if (work.inline_data) {
     slot.inline_data = true;
-    uint8_t* const copy = &inline_bytes_[(send_end_ & send_mask_) * options_.max_inline_bytes];
+    std::unique_ptr<uint8_t[]>& bytes = inline_bytes_[send_end_ & send_mask_];
+    if (bytes == nullptr) bytes.reset(new uint8_t[options_.max_inline_bytes]);
+    uint8_t* const copy = bytes.get();
     uint64_t copied = 0;
     for (const Entry& entry : work.entries) {
       memcpy(copy + copied, reinterpret_cast<const void*>(entry.address), entry.bytes);
@@ -150,7 +171,12 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
     slot.id = work.id;
     slot.entries = static_cast<int>(work.entries.size());
     AddUp(work.entries, ~uint64_t{0}, &slot.total);
-    std::copy(work.entries.begin(), work.entries.end(), receive_entries(receive_end_));
+    if (!work.entries.empty()) {
+      if (receive_entries_.empty()) {
+        receive_entries_.resize((receive_mask_ + 1) * options_.max_entries);
+      }
+      std::copy(work.entries.begin(), work.entries.end(), receive_entries(receive_end_));
+    }
     ++receive_end_;
     ++receives_held_;
   }

@@ -33,6 +33,7 @@ CompletionStatus StatusOf(uint32_t wire_error) {
 }  // namespace
 
 void SoftQueuePair::Serve(SoftLane* lane) {
+  completions_->NoteActive(this);
   switch (lane->state) {
     case SoftLane::State::kIdle:
       return;

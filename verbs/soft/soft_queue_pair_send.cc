@@ -266,6 +266,7 @@ void SoftQueuePair::PayDebt() {
   if (state_ != QueuePairState::kReady) return;
   if (executed_ == executed_announced_ && !CreditDue()) return;
   ack_now_ = true;
+  completions_->NoteActive(this);
   Pump();
 }
 
