@@ -32,6 +32,7 @@ struct ChannelPool::Peer {
   std::vector<std::unique_ptr<FetchChannel>> by_rail;
   std::vector<std::string> refusals;
   std::unique_ptr<Channel> fallback;
+  int64_t fallback_since_ns = 0;
 };
 
 // A Fetch on its way to the poller thread.
@@ -226,7 +227,10 @@ Channel* ChannelPool::Route(Peer* peer) {
                                                            bootstrap_, std::move(channel_options)));
     return peer->by_rail.back().get();
   }
-  if (fallback_) peer->fallback = fallback_(peer->worker);
+  if (fallback_) {
+    peer->fallback = fallback_(peer->worker);
+    peer->fallback_since_ns = poller_->now_ns();
+  }
   return peer->fallback.get();
 }
 
@@ -446,35 +450,106 @@ void ChannelPool::ListOpsNow(LiveOps* ops) const {
   for (const auto& channel : closing_) channel->ListOps(ops);
 }
 
-absl::StatusOr<ChannelPool::Listed> ChannelPool::ListOps(size_t most) {
-  // Who asks this asks because something hangs: this must not hang with it.
+// Who asks what goes on asks because something hangs: that must not hang with it.
+absl::Status ChannelPool::AskPoller(absl::AnyInvocable<void() &&> fn) {
   struct Asked {
     Mutex mu;
     CondVar answered_cv;
-    bool answered ABSL_GUARDED_BY(mu) = false;
-    Listed listed ABSL_GUARDED_BY(mu);
+    absl::AnyInvocable<void() &&> fn ABSL_GUARDED_BY(mu);  // Null: run, or given up.
   };
   auto asked = std::make_shared<Asked>();
-  poller_->PostFn([this, asked, most] {
-    LiveOps ops(most);
-    ListOpsNow(&ops);
+  {
     MutexLock lock(&asked->mu);
-    asked->listed.left_out = ops.left_out();
-    asked->listed.ops = ops.Take();
-    asked->listed.now_ns = poller_->now_ns();
-    asked->answered = true;
+    asked->fn = std::move(fn);
+  }
+  poller_->PostFn([asked] {
+    MutexLock lock(&asked->mu);
+    if (asked->fn != nullptr) std::move(asked->fn)();  // Takes no lock and calls nobody back.
+    asked->fn = nullptr;
     asked->answered_cv.NotifyOne();
   });
-  const auto until = std::chrono::steady_clock::now() + kPollerPatience;
+  const std::chrono::steady_clock::time_point until(
+      std::chrono::nanoseconds(poller_->clock().NowNs()) + kPollerPatience);
   MutexLock lock(&asked->mu);
-  while (!asked->answered) {
-    if (asked->answered_cv.WaitUntil(&asked->mu, until)) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "the poller thread of ", options_.self, " has not answered for ", kPollerPatience.count(),
-          " s: it is stuck in a callback, or gets no processor"));
-    }
+  while (asked->fn != nullptr) {
+    if (!asked->answered_cv.WaitUntil(&asked->mu, until) || asked->fn == nullptr) continue;
+    asked->fn = nullptr;
+    return absl::DeadlineExceededError(absl::StrCat(
+        "the poller thread of ", options_.self, " has not answered for ", kPollerPatience.count(),
+        " s: it is stuck in a callback, or gets no processor"));
   }
-  return std::move(asked->listed);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChannelPool::Listed> ChannelPool::ListOps(size_t most) {
+  Listed listed;
+  const absl::Status asked = AskPoller([this, &listed, most] {
+    LiveOps ops(most);
+    ListOpsNow(&ops);
+    listed.left_out = ops.left_out();
+    listed.ops = ops.Take();
+    listed.now_ns = poller_->now_ns();
+  });
+  if (!asked.ok()) return asked;
+  return listed;
+}
+
+void ChannelPool::ViewPeer(const Peer& peer, std::vector<PathView>* views) const {
+  const auto count = [](const Channel& channel) {
+    LiveOps ops(0);
+    channel.ListOps(&ops);
+    return ops.left_out();
+  };
+  for (size_t i = 0; i < rails_.size(); ++i) {
+    PathView view;
+    view.peer = peer.worker;
+    view.path = rails_[i]->path.path;
+    view.state = "not tried";
+    if (i < peer.by_rail.size()) {
+      const FetchChannel& channel = *peer.by_rail[i];
+      const bool refused = i < peer.refusals.size();
+      view.in_use = !refused;
+      view.state = refused ? "turned down" : channel.state_text();
+      view.since_ns = channel.state_since_ns();
+      view.why = refused ? peer.refusals[i] : std::string(channel.connect_status().message());
+      view.epoch = channel.epoch();
+      view.under_way = count(channel);
+    } else {
+      view.why = peer.fallback != nullptr ? "" : "a better one is in use";
+    }
+    views->push_back(std::move(view));
+  }
+  PathView view;
+  view.peer = peer.worker;
+  view.path = "grpc";
+  view.in_use = peer.fallback != nullptr;
+  view.state = view.in_use ? "in use" : "not tried";
+  view.why = view.in_use ? (rails_.empty() ? "this worker has no other path" : "")
+                         : "the last resort: a better one is in use";
+  if (view.in_use) {
+    view.since_ns = peer.fallback_since_ns;
+    view.under_way = count(*peer.fallback);
+  }
+  if (view.in_use || fallback_) views->push_back(std::move(view));
+}
+
+absl::StatusOr<std::vector<PathView>> ChannelPool::ViewPaths(const std::string& peer) {
+  std::vector<PathView> views;
+  const absl::Status asked = AskPoller([&] {
+    for (const Peer* known : peers_in_order_) {
+      if (peer.empty() || known->worker == peer) ViewPeer(*known, &views);
+    }
+    for (const auto& channel : serving_) {
+      if (!peer.empty() && channel->consumer() != peer) continue;
+      LiveOps ops(0);
+      channel->ListOps(&ops);
+      views.push_back({TraceRole::kServe, channel->consumer(), channel->path(), true,
+                       channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
+                       ops.left_out()});
+    }
+  });
+  if (!asked.ok()) return asked;
+  return views;
 }
 
 FetchCounters ChannelPool::fetch_counters() {

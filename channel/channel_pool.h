@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
+#include "channel/path_view.h"
 #include "channel/poller.h"
 #include "channel/rdma/fetch_channel.h"
 #include "channel/rdma/landing_pool.h"
@@ -101,6 +102,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
     int64_t now_ns = 0;
   };
   absl::StatusOr<Listed> ListOps(size_t most);
+  // Every way to and from `peer`; of all peers when empty. kDeadlineExceeded as above.
+  absl::StatusOr<std::vector<PathView>> ViewPaths(const std::string& peer);
   // The same for a caller that is on the poller thread.
   void ListOpsNow(LiveOps* ops) const;
   std::string ExplainNow(const std::string& peer) const;
@@ -135,6 +138,9 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void OnNicEvent(Rail* rail, const NicEvent& event);
   void Maintain();
   std::string ExplainPeer(const Peer& peer) const;
+  void ViewPeer(const Peer& peer, std::vector<PathView>* views) const;
+  // Runs `fn` on the poller thread and waits for it, but not for ever.
+  absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
 
   FetchTask* TakeTask();
   void GiveTask(FetchTask* task);

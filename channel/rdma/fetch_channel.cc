@@ -198,28 +198,25 @@ void FetchChannel::ListOps(LiveOps* ops) const {
   }
 }
 
-std::string FetchChannel::Explain() const {
-  const char* state = "";
+const char* FetchChannel::state_text() const {
   switch (state_) {
     case State::kIdle:
-      state = "idle, connects at the next fetch";
-      break;
+      return "idle, connects at the next fetch";
     case State::kHello:
-      state = "waits for the answer to its hello";
-      break;
+      return "waits for the answer to its hello";
     case State::kOpen:
-      state = "connected";
-      break;
+      return "connected";
     case State::kDraining:
-      state = "drains a broken connection";
-      break;
+      return "drains a broken connection";
     case State::kBackoff:
-      state = "pauses before it connects again";
-      break;
+      return "pauses before it connects again";
     case State::kClosed:
-      state = "closed";
-      break;
+      return "closed";
   }
+  return "unknown";
+}
+
+std::string FetchChannel::Explain() const {
   size_t by_state[kFetchStateCount] = {};
   for (const FetchOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
   std::string waiting;
@@ -229,7 +226,7 @@ std::string FetchChannel::Explain() const {
                     FetchStateName(static_cast<FetchState>(i)));
   }
   if (!waiting.empty()) waiting += ")";
-  return absl::StrCat(options_.peer, " over ", options_.path, ": ", state, " since ",
+  return absl::StrCat(options_.peer, " over ", options_.path, ": ", state_text(), " since ",
                       (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, ", ", live_,
                       " fetches out", waiting,
                       connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));

@@ -96,6 +96,9 @@ class FetchChannel final : public Channel,
   // The cause of the last failed attempt to connect; OK while there is a link.
   const absl::Status& connect_status() const { return connect_status_; }
   bool connected() const { return state_ == State::kOpen; }
+  const char* state_text() const;
+  int64_t state_since_ns() const { return state_since_ns_; }
+  uint64_t epoch() const { return epoch_; }
   size_t waiting() const { return live_; }
 
  private:

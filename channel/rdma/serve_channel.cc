@@ -86,7 +86,6 @@ void ServeChannel::ListOps(LiveOps* ops) const {
     live.key = op.request.key;
     live.span = op.span;
     if (op.source.tensor.valid()) live.bytes = op.source.tensor.bytes();
-    if (op.state == ServeState::kCancelling) live.detail = "cancelled";
     ops->Add(std::move(live));
   }
 }
@@ -100,10 +99,8 @@ std::string ServeChannel::Explain() const {
     absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", by_state[i], " ",
                     ServeStateName(static_cast<ServeState>(i)));
   }
-  return absl::StrCat(
-      consumer_, " fetches from us over ", options_.path, ": ",
-      link_ != nullptr ? (link_->broken() ? "draining" : "connected") : "not connected", ", epoch ",
-      epoch_, waiting);
+  return absl::StrCat(consumer_, " fetches from us over ", options_.path, ": ", state_text(),
+                      ", epoch ", epoch_, waiting);
 }
 
 }  // namespace tryst

@@ -70,6 +70,11 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   uint64_t consumer_incarnation() const { return consumer_incarnation_; }
   const ServeCounters& counters() const { return counters_; }
   std::string Explain() const;
+  const char* state_text() const {
+    return link_ == nullptr ? "not connected" : link_->broken() ? "draining" : "connected";
+  }
+  int64_t state_since_ns() const { return state_since_ns_; }
+  uint64_t epoch() const { return epoch_; }
   void ListOps(LiveOps* ops) const;
 
  private:
@@ -123,6 +128,7 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   std::unique_ptr<MessageLink> link_;
   uint64_t epoch_ = 0;
   bool digests_ = true;
+  int64_t state_since_ns_ = 0;  // Of the link, or of its absence.
   bool closed_ = false;
   bool abandoned_ = false;
   bool pong_due_ = false;

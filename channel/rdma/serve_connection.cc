@@ -49,6 +49,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   const absl::Status connected = (*link)->Connect(hello);
   if (!connected.ok()) return std::move(done)(connected);
   link_ = *std::move(link);
+  state_since_ns_ = hub_->poller()->now_ns();
   digests_ = options_.link.digests || parameters->digests;
   keys_.clear();
   if (ops_.empty()) {
@@ -78,13 +79,13 @@ void ServeChannel::OnBroken(const absl::Status& why) {
     TRYST_LOG(Warning) << options_.self << " lost the " << options_.path << " connection of "
                        << consumer_ << " (epoch " << epoch_ << "): " << why.message();
   }
+  state_since_ns_ = hub_->poller()->now_ns();
   gone_line_.clear();
   gone_after_.clear();
   pong_due_ = false;
   for (ServeOp* op : ready_line_) op->in_ready_line = false;
   for (ServeOp& op : ops_) {
-    const bool takes = op.state == ServeState::kTaking || op.state == ServeState::kCancelling;
-    if (!takes && op.state != ServeState::kFree) {
+    if (op.state != ServeState::kTaking && op.state != ServeState::kFree) {
       op.span.Enter(WaitsFor::kConsumer, hub_->poller()->now_ns());
     }
   }

@@ -86,17 +86,17 @@ void ServeChannel::MakeReady(ServeOp* op) {
 // The consumer needs it no more. The NIC may: a write is acknowledged to the consumer's
 // thread before it is to us.
 void ServeChannel::Release(ServeOp* op) {
-  if (op->state == ServeState::kTaking) return DropTake(op);
-  if (op->in_ready_line) {
-    ready_line_.erase(std::find(ready_line_.begin(), ready_line_.end(), op));
-    op->in_ready_line = false;
-  }
   if (track_ != nullptr) {
     const bool was_sent = op->state == ServeState::kSent;
     options_.trace->End(op->span, track_, op->request.body.step, op->request.key,
                         was_sent && op->source.tensor.valid() ? op->source.tensor.bytes() : 0,
                         was_sent ? op->status.code() : absl::StatusCode::kCancelled,
                         hub_->poller()->now_ns());
+  }
+  if (op->state == ServeState::kTaking) return DropTake(op);
+  if (op->in_ready_line) {
+    ready_line_.erase(std::find(ready_line_.begin(), ready_line_.end(), op));
+    op->in_ready_line = false;
   }
   if (op->source.region != nullptr && link_ != nullptr) {
     lingering_.push_back(std::move(op->source));
