@@ -1,0 +1,229 @@
+// Tryst as its users have it: a server in each process, Send, RecvAsync into memory of the
+// caller. soft, grpc: the path; -executor: callbacks run on the server's threads, not in
+// place; -landing: into memory of the pool instead.
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/log.h"
+#include "bench/peers/harness.h"
+#include "server/server.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kCopiesAhead = 512;  // Of all tensors together, so that a request never waits.
+
+void Check(const absl::Status& status) {
+  if (!status.ok()) Die("%s", status.ToString().c_str());
+}
+
+TensorKey MakeKey(const std::string& producer, uint64_t incarnation, const std::string& consumer,
+                  int index) {
+  return TensorKeyPrefix::Make(absl::StrCat(producer, "/device:CPU:0"), incarnation,
+                               absl::StrCat(consumer, "/device:CPU:0"),
+                               absl::StrCat("edge_", index, "_w/read"))
+      ->At(0, 0);
+}
+
+// A tensor of the table, sent again whenever the last that sent it is through with it.
+class Resent final : public Storage {
+ public:
+  Resent(const Held& held, std::function<void(Resent*)> again)
+      : Storage(const_cast<char*>(held.data), held.bytes, MemorySpace()),
+        again_(std::move(again)) {}
+  Tensor Again() {
+    return *Tensor::FromStorage(StorageRef::Own(this), 0, DType::kUint8,
+                                TensorShape({static_cast<int64_t>(bytes())}));
+  }
+  int index = 0;
+
+ private:
+  void OnUnused() override {
+    Reuse();
+    again_(this);
+  }
+  const std::function<void(Resent*)> again_;
+};
+
+// Sends what the table holds, so many copies ahead of who asks.
+class TrystProducer final : public ProducerEnd {
+ public:
+  TrystProducer(Server* server, const std::vector<size_t>& sizes)
+      : server_(server), table_(sizes) {}
+  Table& table() override { return table_; }
+  std::string Address() override {
+    return absl::StrCat(server_->worker(), " ", server_->incarnation(), " ", step(), " ",
+                        server_->address());
+  }
+  void Poll(bool) override {}
+
+  void SendTo(const std::string& consumer) {
+    auto rendezvous = server_->steps()->StartStep(step());
+    Check(rendezvous.status());
+    rendezvous_ = *std::move(rendezvous);
+    const int count = static_cast<int>(table_.tensors().size());
+    for (int i = 0; i < count; ++i) {
+      keys_.push_back(MakeKey(server_->worker(), server_->incarnation(), consumer, i));
+    }
+    for (int copy = 0; copy < std::max(2, kCopiesAhead / count); ++copy) {
+      for (int i = 0; i < count; ++i) {
+        auto* resent = new Resent(table_.tensors()[i], [this](Resent* again) {
+          table_.CountFound();
+          Send(again);
+        });
+        resent->index = i;
+        Send(resent);
+      }
+    }
+  }
+
+ private:
+  // One for each producer end of a process.
+  int64_t step() const { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(this) >> 4); }
+  void Send(Resent* resent) {
+    // Refused only once the step has ended, with the process.
+    (void)rendezvous_->Send(keys_[resent->index], Args(), resent->Again(), /*is_dead=*/false);
+  }
+
+  Server* const server_;
+  Table table_;
+  std::shared_ptr<Rendezvous> rendezvous_;
+  std::vector<TensorKey> keys_;
+};
+
+class TrystConsumer final : public ConsumerEnd {
+ public:
+  // `address` is what TrystProducer::Address() said.
+  TrystConsumer(Server* server, const std::string& variant, const ConsumerNeeds& needs)
+      : needs_(needs), landing_(Has(variant, "landing")), held_(needs.slots) {
+    const std::vector<std::string> words = absl::StrSplit(needs.address, ' ');
+    producer_ = words[0];
+    int64_t step;
+    if (!absl::SimpleAtoi(words[1], &incarnation_) || !absl::SimpleAtoi(words[2], &step)) {
+      Die("not an address: %s", needs.address.c_str());
+    }
+    consumer_ = server->worker();
+    server->members()->Set(producer_, words[3]);
+    auto rendezvous = server->steps()->StartStep(step);
+    Check(rendezvous.status());
+    rendezvous_ = *std::move(rendezvous);
+    if (Has(variant, "executor")) args_.executor = server->executor();
+  }
+  const std::string& producer() const { return producer_; }
+
+  void Ask(int slot, const std::string& key, char* into, size_t bytes) override {
+    Args args = args_;
+    held_[slot] = Tensor();  // Its landing may be wanted for the next.
+    if (!landing_) {
+      args.destination = *Tensor::Adopt(
+          into, DType::kUint8, TensorShape({static_cast<int64_t>(bytes)}), MemorySpace(), [] {});
+    }
+    rendezvous_->RecvAsync(TensorKeyOf(key), args,
+                           [this, slot](absl::Status status, const Args&, const Args&,
+                                        Tensor tensor, bool) { Land(slot, status, tensor); });
+  }
+  void Poll(bool) override {}
+
+ private:
+  void Land(int slot, const absl::Status& status, const Tensor& tensor) {
+    Check(status);
+    if (!needs_.keeps_nothing) held_[slot] = tensor;
+    needs_.landed(slot, static_cast<const char*>(tensor.data()));
+  }
+  // A program has made its keys once; the harness has them as text.
+  const TensorKey& TensorKeyOf(const std::string& key) {
+    int index = 0;
+    for (size_t at = key.find("edge_") + 5; key[at] != '_'; ++at)
+      index = index * 10 + key[at] - '0';
+    while (static_cast<int>(keys_.size()) <= index) {
+      keys_.push_back(MakeKey(producer_, incarnation_, consumer_, static_cast<int>(keys_.size())));
+    }
+    return keys_[index];
+  }
+
+  const ConsumerNeeds needs_;
+  const bool landing_;
+  Args args_;
+  std::string producer_, consumer_;
+  uint64_t incarnation_ = 0;
+  std::shared_ptr<Rendezvous> rendezvous_;
+  std::vector<TensorKey> keys_;
+  std::vector<Tensor> held_;
+};
+
+// The process's server, and its producer end that does not know yet who will ask.
+class Process {
+ public:
+  Process(bool is_child, bool capped) : is_child_(is_child), capped_(capped) {}
+
+  std::unique_ptr<ProducerEnd> Produce(const std::string& variant,
+                                       const std::vector<size_t>& sizes) {
+    auto producer = std::make_unique<TrystProducer>(OpenServer(variant), sizes);
+    if (is_child_) {
+      producer->SendTo(kParent);
+    } else {
+      producer_ = producer.get();
+    }
+    return producer;
+  }
+  std::unique_ptr<ConsumerEnd> Consume(const std::string& variant, const ConsumerNeeds& needs) {
+    auto consumer = std::make_unique<TrystConsumer>(OpenServer(variant), variant, needs);
+    if (producer_ != nullptr) std::exchange(producer_, nullptr)->SendTo(consumer->producer());
+    return consumer;
+  }
+
+ private:
+  static constexpr uint64_t kCapBytes = uint64_t{64} << 20;  // Of an incast.
+  static constexpr uint64_t kPlentyBytes = uint64_t{2} << 30;
+  static constexpr char kParent[] = "/job:consumer/replica:0/task:0";
+
+  Server* OpenServer(const std::string& variant) {
+    if (server_ != nullptr) return server_.get();
+    SetLogSink([](LogSeverity severity, const char*, int, absl::string_view text) {
+      if (severity >= LogSeverity::kError) {
+        fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+      }
+    });
+    ServerConfig config;
+    config.job = is_child_ ? "producer" : "consumer";
+    config.task = is_child_ ? getpid() : 0;
+    config.protocol = Has(variant, "grpc") ? "grpc" : "grpc+verbs";
+    config.nic = "soft";
+    config.listen = "127.0.0.1:0";
+    config.insecure = true;
+    config.open_cluster = true;
+    config.landing_bytes = capped_ ? kCapBytes : kPlentyBytes;
+    auto server = ServerBuilder().Build(config);
+    Check(server.status());
+    server_ = *std::move(server);
+    Check(server_->Start());
+    return server_.get();
+  }
+
+  const bool is_child_;
+  const bool capped_;
+  std::unique_ptr<Server> server_;
+  TrystProducer* producer_ = nullptr;
+};
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) {
+  const bool incast = argc > 2 && std::string(argv[2]) == "incast";
+  auto* process = new tryst::Process(argc == 7, incast);  // Never deleted: the harness exits.
+  tryst::Library library;
+  library.threads = true;
+  library.produce = [process](const std::string& variant, const std::vector<size_t>& sizes) {
+    return process->Produce(variant, sizes);
+  };
+  library.consume = [process](const std::string& variant, const tryst::ConsumerNeeds& needs) {
+    return process->Consume(variant, needs);
+  };
+  return tryst::RunLibrary(argc, argv, library);
+}

@@ -1,0 +1,81 @@
+#ifndef TRYST_BENCH_PEERS_WORKLOAD_H_
+#define TRYST_BENCH_PEERS_WORKLOAD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "bench/peers/harness.h"
+
+namespace tryst {
+
+struct Workload {
+  std::string name;
+  std::vector<size_t> sizes;  // Of the producer's tensors.
+  int slots = 1;              // Keys outstanding at most.
+  int64_t warm_up = 0;        // Tensors.
+  int64_t at_least = 1;       // Tensors, and
+  double seconds = 0.3;       // so long.
+  int producers = 1;
+  bool keeps_nothing = false;  // Every byte is checked as it lands, and never again.
+  size_t max_bytes() const;
+};
+
+// Dies of a workload that is none.
+Workload MakeWorkload(const std::string& name, size_t bytes, double seconds);
+
+// Keeps a workload's keys outstanding at one consumer's end, in rounds.
+class Puller {
+ public:
+  Puller(const Workload& workload, bool threads);
+  // Before anything else. The end calls Landed() below.
+  void SetEnd(ConsumerEnd* end) { end_ = end; }
+
+  // A round: `count` tensors, or if that is 0 what the workload says.
+  void Start(int64_t count);
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
+  void WaitFinished();  // For an end with threads.
+  void Landed(int slot, const char* data);
+
+  int64_t landed() const { return landed_; }
+  int64_t bytes_landed() const { return bytes_landed_; }
+  int64_t began_ns() const { return began_ns_; }
+  int64_t ended_ns() const { return ended_ns_; }
+  // Of the last round, sorted; only when one key is outstanding.
+  const std::vector<uint32_t>& SortedNs();
+  // Every byte that each slot holds. Dies of a wrong one.
+  void CheckAll() const;  // Nothing, of a workload that keeps nothing.
+
+ private:
+  struct Slot {
+    int key = -1;
+    char* into = nullptr;
+    const char* data = nullptr;
+    int64_t asked_ns = 0;
+  };
+  void Ask(int slot);
+  bool More();
+  void Finish();
+
+  const Workload workload_;
+  const bool threads_;
+  const bool timed_;
+  std::vector<std::string> keys_;
+  ConsumerEnd* end_ = nullptr;
+
+  Mutex mu_;
+  CondVar finished_changed_;
+  std::atomic<bool> finished_{true};
+  // Guarded by mu_ when the end has threads.
+  std::vector<Slot> slots_;
+  int next_key_ = 0;
+  int64_t limit_ = 0, asked_ = 0, landed_ = 0, bytes_landed_ = 0;
+  int64_t began_ns_ = 0, ended_ns_ = 0, now_ns_ = 0, deadline_ns_ = 0;
+  std::vector<uint32_t> taken_ns_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_BENCH_PEERS_WORKLOAD_H_

@@ -1,0 +1,164 @@
+"""What `./run bench host` measures: each system's program and arguments, and how to build it."""
+import collections
+import os
+import re
+import subprocess
+import sys
+import time
+
+KIB, MIB = 1 << 10, 1 << 20
+PULL_SIZES = (8, 4 * KIB, 64 * KIB)
+DELIVERY_SIZES = (64 * KIB, MIB, 16 * MIB, 256 * MIB)
+
+# Program: what it is linked with. All of bench/peers/PROGRAM.cc and the harness.
+PROGRAMS = {
+    "limits": [],
+    "raw": [],
+    "ring": [],
+    "zeromq": ["-lzmq"],
+    "tensorpipe": ["-ltensorpipe"],
+    "ucx": ["-lucp", "-lucs"],
+    "libfabric": ["-lfabric"],
+    "mpi": [],
+    "grpc": [],
+}
+ALL = ("pull", "delivery", "rate", "first", "step1", "step3", "incast")
+
+# `quick`: measured by --quick too. `small`: only pulls of 8 bytes. `waits`: sleeps when idle.
+System = collections.namedtuple("System", "name program variant works quick waits launcher small")
+
+
+def mpirun(transport):
+    return ("mpirun --allow-run-as-root --oversubscribe -n 2 --bind-to none --mca pml ob1 --mca btl self,%s "
+            "--mca btl_tcp_if_include lo" % transport).split()
+
+
+def system(name, program, variant, works=ALL, quick=False, waits=False, launcher=(), small=False):
+    return System(name, program, variant, works, quick, waits, launcher, small)
+
+
+SYSTEMS = [
+    system("limit_cacheline", "limits", "cacheline", ("pull",), quick=True, small=True),
+    system("limit_futex", "limits", "futex", ("pull",), quick=True, small=True),
+    system("limit_memcpy", "limits", "memcpy", ("delivery",), quick=True),
+    system("limit_stream_copy", "limits", "stream_copy", ("delivery",), quick=True),
+    system("limit_ring", "ring", "spin", ALL, quick=True),
+    system("limit_ring_stream", "ring", "stream", ("delivery",)),
+    system("limit_ring_futex", "ring", "futex", ("pull", "delivery"), waits=True),
+    system("limit_socket", "raw", "tcp-spin", ALL, quick=True),
+    system("limit_socket_sleeping", "raw", "tcp", ("pull", "delivery", "rate"), quick=True, waits=True),
+    system("limit_unix_socket", "raw", "uds", ("pull", "delivery", "rate"), waits=True),
+    system("tryst_soft", "tryst", "soft", ALL, quick=True, waits=True),
+    system("tryst_soft_executor", "tryst", "soft-executor", ("pull",), waits=True),
+    system("tryst_grpc", "tryst", "grpc", ALL, quick=True, waits=True),
+    system("ucx_shm", "ucx", "shm", ALL, quick=True),
+    system("ucx_tcp", "ucx", "tcp", ALL, quick=True),
+    system("openmpi_shm", "mpi", "shm", ("pull", "delivery", "rate", "first"),
+           launcher=mpirun("vader")),
+    system("openmpi_tcp", "mpi", "tcp", ("pull", "delivery", "rate"), launcher=mpirun("tcp")),
+    system("libfabric_shm", "libfabric", "shm", ("pull", "delivery", "rate", "first")),
+    system("libfabric_tcp", "libfabric", "tcp", ("pull", "delivery", "rate")),
+    system("tensorpipe_shm", "tensorpipe", "shm-cma", ALL, quick=True, waits=True),
+    system("tensorpipe_tcp", "tensorpipe", "uv-basic", ALL, waits=True),
+    system("zeromq_ipc", "zeromq", "ipc", ALL, waits=True),
+    system("zeromq_tcp", "zeromq", "tcp", ("pull", "delivery", "rate"), waits=True),
+    system("grpc_tcp", "grpc", "proto-tcp", ALL, quick=True, waits=True),
+    system("grpc_uds", "grpc", "proto-uds", ("pull", "delivery", "rate"), waits=True),
+    system("grpc_tuned_tcp", "grpc", "bytes-tcp", ALL, quick=True, waits=True),
+    system("grpc_tuned_uds", "grpc", "bytes-uds", ALL, waits=True),
+    system("grpc_tuned_spin_tcp", "grpc", "bytes-tcp-spin", ("pull",)),
+]
+# Of libraries' own tools: not the same work (no key is looked up, one hot buffer).
+TOOLS = {"ucx_perftest_shm": "posix,sysv,cma,self", "ucx_perftest_tcp": "tcp,self"}
+
+
+def works(quick):
+    """(work, size) in the order of a round."""
+    if quick:
+        return [("pull", 8), ("pull", 64 * KIB), ("delivery", 64 * KIB), ("delivery", MIB), ("delivery", 16 * MIB),
+                ("rate", 64)]
+    return ([("pull", s) for s in PULL_SIZES] + [("delivery", s) for s in DELIVERY_SIZES] +
+            [("rate", 64), ("first", 8), ("idle", 8), ("step1", 0), ("step3", 0), ("incast", 16 * MIB)])
+
+
+def takes_part(one, work, size):
+    if one.small and size != 8:
+        return False
+    return one.waits and one.name.startswith(("tryst", "grpc", "tensorpipe", "zeromq")) \
+        if work == "idle" else work in one.works
+
+
+def is_older(path, sources):
+    return not os.path.exists(path) or any(os.path.getmtime(s) > os.path.getmtime(path) for s in sources)
+
+
+def build(root, folder, program):
+    """Compiles bench/peers/`program`.cc unless it is there; None with a note when it cannot be."""
+    path, source = os.path.join(folder, program), os.path.join(root, "bench/peers", program + ".cc")
+    ours = [os.path.join(root, "bench/peers", n) for n in ("harness.cc", "workload.cc", "harness.h", "workload.h")]
+    if not is_older(path, ours + [source]):
+        return path
+    print("bench: compiling %s" % program, file=sys.stderr)
+    made = os.path.join(folder, "made")
+    os.makedirs(made, exist_ok=True)
+    command = ["mpicxx" if program == "mpi" else "g++", "-std=c++17", "-O2", "-I" + root, "-I" + made, source,
+               *ours[:2]]
+    libraries = list(PROGRAMS[program])
+    try:
+        if program == "grpc":
+            plugin = subprocess.check_output(["which", "grpc_cpp_plugin"], text=True).strip()
+            subprocess.check_call(["protoc", "-I" + os.path.join(root, "bench/peers"), "--cpp_out=" + made,
+                                   "--grpc_out=" + made, "--plugin=protoc-gen-grpc=" + plugin, "grpc.proto"])
+            command += [os.path.join(made, n) for n in ("grpc.pb.cc", "grpc.grpc.pb.cc")]
+            libraries += subprocess.check_output(["pkg-config", "--libs", "grpc++", "protobuf"], text=True).split()
+        subprocess.check_call(command + ["-o", path] + libraries + ["-pthread"])
+    except (OSError, subprocess.CalledProcessError) as error:
+        print("bench: left out: %s does not build here: %s" % (program, error), file=sys.stderr)
+        return None
+    return path
+
+
+def run(one, path, work, size, seconds, timeout=30):
+    """[(figure, size, value, unit)] of one run, or a line that says why not."""
+    environment = dict(os.environ, TRYST_BENCH_BEGAN_NS=str(time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+    command = [*one.launcher, path, one.variant, work, str(size), str(seconds)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return [], "took more than %d s" % timeout
+    rows = [line.split("\t") for line in out.splitlines() if line.count("\t") == 3]
+    if not rows:
+        return [], (err.strip().splitlines() or ["exit code %d" % process.returncode])[-1][:200]
+    return [(figure, int(size), float(value), unit) for figure, size, value, unit in rows], None
+
+
+def run_tool(name, work, size):
+    """ucx_perftest's own figures, as a round trip and GiB/s."""
+    if work not in ("pull", "delivery"):
+        return [], None
+    environment = dict(os.environ, UCX_TLS=TOOLS[name], UCX_WARN_UNUSED_ENV_VARS="n")
+    port = str(20000 + os.getpid() % 10000)
+    server = subprocess.Popen(["ucx_perftest", "-p", port], env=environment, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(0.3)
+        count = 20000 if work == "pull" else max(12, min(20000, (1 << 30) // size))
+        out = subprocess.run(["ucx_perftest", "127.0.0.1", "-p", port, "-t", "tag_lat" if work == "pull" else "tag_bw",
+                              "-s", str(size), "-n", str(count), "-f", "-v"] +
+                             (["-O", "8"] if work == "delivery" else []),
+                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                             timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], str(error)[:100]
+    finally:
+        server.kill()
+        server.wait()
+    lines = [line.split(",") for line in out.splitlines() if re.match(r"^\s*\d+,", line)]
+    if not lines:
+        return [], "ucx_perftest printed no figures"
+    if work == "pull":
+        return [("pull_p50", size, 2 * float(lines[-1][1]), "us")], None
+    return [("delivery", size, float(lines[-1][5]) / 1024, "GiB/s")], None
