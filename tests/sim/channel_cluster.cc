@@ -68,6 +68,8 @@ class Cluster final : public LoadTarget {
   explicit Cluster(const ChannelClusterOptions& options);
 
   ChannelClusterReport Run();
+  // True once nothing of it can touch memory any more. REQUIRES: Run() has returned.
+  bool Drained() const;
 
   // LoadTarget.
   uint64_t IncarnationOf(size_t worker) const override { return workers_[worker]->incarnation; }
@@ -109,7 +111,6 @@ class Cluster final : public LoadTarget {
   void Settle();
   void CountAndCheckConnections();
   void TakeDown();
-  bool Drained() const;
 
   const ChannelClusterOptions options_;
   SimWorld world_;
@@ -396,11 +397,7 @@ void Cluster::TakeDown() {
   }
   world_.RunUntil(world_.NowNs() + 10 * kMs);  // What waits in executors.
   if (!Drained()) {
-    Violate("not everything drained");
-    // Cannot be taken down in an orderly way: leave it.
-    for (auto& worker : workers_) worker.release();  // NOLINT
-    for (auto& worker : dying_) worker.release();    // NOLINT
-    return;
+    return Violate("not everything drained");
   }
   for (auto& worker : workers_) {
     const SimNic* nic = world_.nic(static_cast<uint32_t>(worker->index));
@@ -427,8 +424,11 @@ ChannelClusterReport& ChannelClusterReport::operator+=(const ChannelClusterRepor
 }
 
 ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options) {
-  Cluster cluster(options);
-  return cluster.Run();
+  auto cluster = std::make_unique<Cluster>(options);
+  const ChannelClusterReport report = cluster->Run();
+  // What has not drained cannot be taken down in an orderly way: leave it.
+  if (!cluster->Drained()) cluster.release();  // NOLINT
+  return report;
 }
 
 ChannelClusterOptions OptionsOfSeed(uint64_t seed) {
