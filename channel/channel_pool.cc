@@ -223,6 +223,7 @@ Channel* ChannelPool::Route(Peer* peer) {
     channel_options.seed = random_();
     channel_options.heartbeat_ms = options_.heartbeat_ms;
     channel_options.silence_ms = options_.silence_ms;
+    channel_options.retain_ms = options_.retain_ms;
     peer->by_rail.push_back(std::make_unique<FetchChannel>(rail->hub.get(), rail->landings.get(),
                                                            bootstrap_, std::move(channel_options)));
     return peer->by_rail.back().get();

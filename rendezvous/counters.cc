@@ -17,6 +17,7 @@ const CounterRow kCounterRows[] = {
     {"cancelled", false, &C::cancelled},
     {"deadline_exceeded", false, &C::deadline_exceeded},
     {"changed_after_send", false, &C::changed_after_send},
+    {"given_back", false, &C::given_back},
     {"fetches", false, &C::fetches},
     {"takes", false, &C::takes},
     {"deferred", false, &C::deferred},

@@ -21,6 +21,7 @@ struct RendezvousCounters {
   int64_t cancelled = 0;
   int64_t deadline_exceeded = 0;
   int64_t changed_after_send = 0;  // Found by Options::check_immutable.
+  int64_t given_back = 0;          // Delivered to a take, and returned by it.
   int64_t fetches = 0;             // Receives that went to another worker.
   int64_t takes = 0;               // Requests of other workers.
   int64_t deferred = 0;            // Takes that came before their step started.

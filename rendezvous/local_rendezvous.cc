@@ -33,6 +33,10 @@ void LocalRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Args
   core_->RecvManyAsync(keys, args, std::move(done));
 }
 
+void LocalRendezvous::GiveBack(const TensorKey& key, Taken taken) {
+  core_->GiveBack(key, std::move(taken));
+}
+
 void LocalRendezvous::StartAbort(const absl::Status& status) { core_->StartAbort(status); }
 
 void LocalRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {

@@ -57,6 +57,9 @@ class LocalRendezvous final : public Rendezvous {
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
+  // Undoes a receive that got `taken` with Args::turn set: TensorSource::GiveBack. Not bound
+  // by the memory caps: what was accepted once is not refused.
+  void GiveBack(const TensorKey& key, Taken taken);
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 

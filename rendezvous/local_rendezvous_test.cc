@@ -312,6 +312,52 @@ TEST_F(LocalRendezvousTest, WhoWaitsForRoomHearsOfTheAbort) {
   EXPECT_EQ(status.message(), "cause");
 }
 
+TEST_F(LocalRendezvousTest, WhatIsGivenBackKeepsItsPlace) {
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), i).ok());
+  std::vector<Taken> taken(3);
+  for (Taken& one : taken) {
+    Args args;
+    args.turn = &one.turn;
+    rendezvous->RecvAsync(LocalKey("a"), args,
+                          [&one](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
+                            one.tensor = std::move(tensor);
+                          });
+  }
+  for (size_t i : {1, 0, 2}) rendezvous->GiveBack(LocalKey("a"), taken[i]);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), i);
+  EXPECT_EQ(rendezvous->counters().given_back, 3);
+  EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
+  // To one that takes it again it has the same place.
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 7).ok());
+  uint64_t turn = 0;
+  Args args;
+  args.turn = &turn;
+  rendezvous->RecvAsync(LocalKey("b"), args,
+                        [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+  taken[0].send_args.alloc_attrs.scope_id = 9;
+  rendezvous->GiveBack(LocalKey("b"), taken[0]);
+  EXPECT_EQ(turn, taken[0].turn);
+  rendezvous->GiveBack(LocalKey("c"), taken[0]);
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("c"))->send_attrs.scope_id, 9);
+}
+
+TEST_F(LocalRendezvousTest, WhatIsGivenBackIsNotRefused) {
+  LocalRendezvous::Options options;
+  options.max_held_bytes = 256;
+  Open(options);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  EXPECT_EQ(SendNumber(rendezvous.get(), LocalKey("b"), 2).code(),
+            absl::StatusCode::kResourceExhausted);
+  rendezvous->GiveBack(LocalKey("b"), {Number(2), false, Args(), 1});
+  EXPECT_EQ(rendezvous->counters().held_bytes, 256);
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("b"))->number(), 2);
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), 1);
+  EXPECT_EQ(rendezvous->counters().held_bytes, 0);
+  rendezvous->StartAbort(absl::InternalError("over"));
+  rendezvous->GiveBack(LocalKey("b"), {Number(2), false, Args(), 1});
+  EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
+}
+
 TEST_F(LocalRendezvousTest, BytesChangedAfterSendAreFound) {
   LocalRendezvous::Options options;
   options.check_immutable = true;

@@ -72,8 +72,7 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tens
 
 absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* tensor,
                                 bool is_dead, uint64_t checksum) {
-  const int64_t bytes = tensor->bytes();
-  const int64_t charge_bytes = ChargeBytes(bytes);
+  const int64_t charge_bytes = ChargeBytes(tensor->bytes());
   Leaving leaving;
   Shard& shard = ShardOf(key);
   {
@@ -85,10 +84,13 @@ absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* 
     Item** head = shard.table.Find(key);
     if (*head == nullptr || (*head)->is_send) {
       if (!Charge(shard, charge_bytes)) return OverCap(key, charge_bytes);
-      KeepSend(shard, head, key, args, std::move(*tensor), is_dead, charge_bytes, checksum);
+      shard.table.Append(
+          head, NewSend(shard, key, args, std::move(*tensor), is_dead, charge_bytes, checksum));
+      ++shard.counters.sends;
       return absl::OkStatus();
     }
-    GiveToReceive(shard, head, args, tensor, is_dead, bytes, &leaving);
+    ++shard.counters.sends;
+    GiveToReceive(shard, head, args, tensor, is_dead, 0, &leaving);
   }
   CallReceive(&leaving, args, std::move(*tensor), is_dead);
   return absl::OkStatus();
@@ -106,8 +108,9 @@ void MatchCore::CallReceive(Leaving* leaving, const Args& send_args, Tensor tens
   }
 }
 
-void MatchCore::KeepSend(Shard& shard, Item** head, const TensorKey& key, const Args& args,
-                         Tensor tensor, bool is_dead, int64_t charge_bytes, uint64_t checksum) {
+// The item of a send that waits, not in its queue yet.
+Item* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor,
+                         bool is_dead, int64_t charge_bytes, uint64_t checksum) {
   Item* item = shard.table.New(key);
   item->is_send = true;
   item->is_dead = is_dead;
@@ -116,10 +119,40 @@ void MatchCore::KeepSend(Shard& shard, Item** head, const TensorKey& key, const 
   item->charge_bytes = charge_bytes;
   item->checksum = checksum;
   item->since_ns = clock().NowNs();
-  shard.table.Append(head, item);
-  ++shard.counters.sends;
   ++shard.counters.waiting_sends;
   shard.counters.held_bytes += charge_bytes;
+  return item;
+}
+
+// It is not refused over a cap: then it is not charged.
+void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
+  const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken.tensor) : 0;
+  int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
+  Leaving leaving;
+  Shard& shard = ShardOf(key);
+  {
+    MutexLock lock(&shard.mu);
+    ++shard.counters.given_back;
+    if (!shard.aborted.ok()) {
+      ++shard.counters.aborted_sends;
+      return;
+    }
+    Item** head = shard.table.Find(key);
+    if (*head == nullptr || (*head)->is_send) {
+      if (!Charge(shard, charge_bytes)) charge_bytes = 0;
+      Item* item = NewSend(shard, key, taken.send_args, std::move(taken.tensor), taken.is_dead,
+                           charge_bytes, checksum);
+      item->turn = taken.turn;
+      shard.table.InsertByTurn(head, item);
+      return;
+    }
+    GiveToReceive(shard, head, taken.send_args, &taken.tensor, taken.is_dead, taken.turn, &leaving);
+  }
+  CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
+}
+
+void MatchCore::TellTurn(Shard& shard, const Args& receive_args, uint64_t turn) {
+  if (receive_args.turn != nullptr) *receive_args.turn = turn != 0 ? turn : ++shard.last_turn;
 }
 
 bool MatchCore::Charge(Shard& shard, int64_t bytes) {
@@ -160,14 +193,14 @@ int64_t MatchCore::ReleaseReserves() {
 
 // Nobody finishes a receive that is arming: its caller will.
 void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor,
-                              bool is_dead, int64_t bytes, Leaving* leaving) {
+                              bool is_dead, uint64_t turn, Leaving* leaving) {
   Item* item = shard.table.PopHead(head);
   RendezvousCounters& counters = shard.counters;
-  ++counters.sends;
   --counters.waiting_receives;
   ++counters.delivered;
-  counters.delivered_bytes += bytes;
+  counters.delivered_bytes += tensor->bytes();
   counters.dead += is_dead;
+  TellTurn(shard, item->args, turn);
   if (item->batch != nullptr) {
     leaving->batch = item->batch;
     item->batch->results[item->batch_index] = {absl::OkStatus(), std::move(*tensor), is_dead,
@@ -228,6 +261,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
       is_dead = send->is_dead;
       tensor = std::move(send->tensor);
       send_args = std::move(send->args);
+      TellTurn(shard, args, send->turn);
       shard.table.Free(send);
       ++shard.counters.delivered;
       shard.counters.delivered_bytes += tensor.bytes();

@@ -33,6 +33,7 @@ class MatchCore {
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args);
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done);
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
+  void GiveBack(const TensorKey& key, Taken taken);
   void StartAbort(absl::Status status);
   void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
 
@@ -51,6 +52,7 @@ class MatchCore {
     // Taken from the memory caps in advance, so that small sends of several threads do
     // not all write the same word.
     int64_t reserve_bytes ABSL_GUARDED_BY(mu) = 0;
+    uint64_t last_turn ABSL_GUARDED_BY(mu) = 0;  // Of the sends that were given away.
   };
   // A plain receive that has left the table, or what is to be done for one that has not
   // been plain.
@@ -74,11 +76,13 @@ class MatchCore {
 
   // Sends.
   static int64_t ChargeBytes(int64_t bytes);
-  void KeepSend(Shard& shard, Item** head, const TensorKey& key, const Args& args, Tensor tensor,
-                bool is_dead, int64_t charge_bytes, uint64_t checksum)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  Item* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor, bool is_dead,
+                int64_t charge_bytes, uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  // `turn`: of a send that is given back; 0: of a new one.
   void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor, bool is_dead,
-                     int64_t bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+                     uint64_t turn, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  static void TellTurn(Shard& shard, const Args& receive_args, uint64_t turn)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   absl::Status TrySend(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead,
                        uint64_t checksum);
   void CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead);

@@ -276,11 +276,13 @@ bool MatchCore::SendOne(Shard& shard, SendItem* item, const Args& args, uint64_t
   Item** head = shard.table.Find(item->key);
   const int64_t bytes = item->tensor.bytes();
   if (*head != nullptr && !(*head)->is_send) {
-    GiveToReceive(shard, head, args, &item->tensor, item->is_dead, bytes, leaving);
+    ++shard.counters.sends;
+    GiveToReceive(shard, head, args, &item->tensor, item->is_dead, 0, leaving);
     return true;
   }
-  KeepSend(shard, head, item->key, args, std::move(item->tensor), item->is_dead, ChargeBytes(bytes),
-           checksum);
+  shard.table.Append(head, NewSend(shard, item->key, args, std::move(item->tensor), item->is_dead,
+                                   ChargeBytes(bytes), checksum));
+  ++shard.counters.sends;
   *spare_bytes -= ChargeBytes(bytes);
   return false;
 }

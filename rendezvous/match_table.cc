@@ -38,6 +38,7 @@ void MatchTable::Free(Item* item) {
   TRYST_DCHECK(!item->linked && item->holds == 0);
   item->key = TensorKey();
   item->is_dead = false;
+  item->turn = 0;
   item->batch = nullptr;
   item->cancel_token = Cancellation::kNoToken;
   item->alarm_token = Alarms::kNoToken;
@@ -58,6 +59,23 @@ void MatchTable::Append(Item** head, Item* item) {
   item->chain = nullptr;  // Find stops at the end of a chain when there is no such queue.
   *head = item;
   if (++heads_ > buckets_.size()) Grow();
+}
+
+void MatchTable::InsertByTurn(Item** head, Item* item) {
+  Item* after = *head;
+  while (after != nullptr && after->turn != 0 && after->turn < item->turn) after = after->next;
+  if (after == nullptr) return Append(head, item);
+  item->linked = true;
+  item->next = after;
+  item->prev = after->prev;
+  after->prev = item;
+  if (item->prev != nullptr) {
+    item->prev->next = item;
+    return;
+  }
+  item->tail = after->tail;
+  item->chain = after->chain;
+  *head = item;
 }
 
 Item* MatchTable::PopHead(Item** head) {

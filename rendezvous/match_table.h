@@ -36,6 +36,7 @@ struct Item {
   uint32_t batch_index = 0;
   Batch* batch = nullptr;    // Receives of a batch: where the outcome goes.
   uint64_t number = 0;       // Counts the items of a shard.
+  uint64_t turn = 0;         // Sends given back: their place among those given away. Else 0.
   uint64_t checksum = 0;     // Sends, when immutability is checked.
   int64_t charge_bytes = 0;  // Sends: taken from the memory cap.
   int64_t since_ns = 0;
@@ -67,6 +68,8 @@ class MatchTable {
   void Free(Item* item);  // REQUIRES: unlinked, its tensors, args and done moved out.
   // Puts `item` last into the queue at `*head`, which Find(item->key) gave.
   void Append(Item** head, Item* item);
+  // The same for a send that was given back: before those with a later turn or none.
+  void InsertByTurn(Item** head, Item* item);
   // Takes the head of a queue, which Find gave, out of it.
   Item* PopHead(Item** head);
   void Remove(Item* item);  // From anywhere in its queue.

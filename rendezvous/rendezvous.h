@@ -47,6 +47,9 @@ struct Args {
   Deadline deadline;                     // Receives.
   Executor* executor = nullptr;          // Receives: where `done` runs; null: in place, on
                                          // whichever thread ends the receive.
+  // Receives: where to write the place of the send that it gets, before `done`: what
+  // GiveBack() wants to know. Not for RecvManyAsync.
+  uint64_t* turn = nullptr;
 };
 
 // Called exactly once, never with a lock held. After it has been called nothing of the
@@ -58,6 +61,14 @@ using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_arg
 
 // Ends a receive that fails, on args.executor if there is one.
 void FailReceive(absl::Status status, const Args& args, DoneFn done);
+
+// What a take got and nobody wants any more.
+struct Taken {
+  Tensor tensor;
+  bool is_dead = false;
+  Args send_args;
+  uint64_t turn = 0;  // By Args::turn.
+};
 
 // One end of a RecvMany.
 struct Received {

@@ -41,6 +41,7 @@ class RoutingRendezvous final : public Rendezvous,
 
   // A receive for another worker: the tensor as it lies, wherever that is.
   void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
+  void GiveBackLocal(const TensorKey& key, Taken taken) { local_.GiveBack(key, std::move(taken)); }
 
   absl::Status abort_cause() const { return local_.abort_cause(); }
   RendezvousCounters counters() const;

@@ -151,6 +151,17 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_
   }
 }
 
+void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
+  std::shared_ptr<RoutingRendezvous> rendezvous;
+  {
+    MutexLock lock(&mu_);
+    const auto found = steps_.find(step_id);
+    if (found == steps_.end()) return;
+    rendezvous = found->second.rendezvous;
+  }
+  rendezvous->GiveBackLocal(key, std::move(taken));
+}
+
 Alarms::Token StepRegistry::SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t),
                                      int64_t step_id) {
   const Deadline at = Deadline::After(alarms_->clock(), after);

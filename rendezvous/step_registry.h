@@ -66,6 +66,7 @@ class StepRegistry final : public TensorSource {
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
+  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
   RendezvousCounters counters() const;
   // Who waits for what since when: longest first, at most `max_items`.

@@ -66,6 +66,21 @@ TEST_F(StepRegistryTest, ATakeMeetsASendOfItsStep) {
   EXPECT_EQ(taken->number(), 1);
 }
 
+TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
+  auto step = *registry->StartStep(1);
+  ASSERT_TRUE(SendNumber(step.get(), OutKey("a"), 1).ok());
+  uint64_t turn = 0;
+  Args args;
+  args.turn = &turn;
+  const auto first = Take(1, OutKey("a"), 0, args);
+  EXPECT_NE(turn, 0u);
+  registry->GiveBack(1, OutKey("a"), {first->tensor, false, Args(), turn});
+  EXPECT_EQ(Take(1, OutKey("a"))->number(), 1);
+  registry->CleanupStep(1);
+  registry->GiveBack(1, OutKey("a"), {first->tensor, false, Args(), turn});
+  EXPECT_EQ(registry->counters().steps, 0) << "a step that is over does not come back";
+}
+
 TEST_F(StepRegistryTest, StartingTwiceIsTheSameStep) {
   auto a = *registry->StartStep(1);
   EXPECT_EQ(a, *registry->StartStep(1));

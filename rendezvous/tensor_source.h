@@ -31,6 +31,11 @@ class TensorSource {
   // consumed tensor would wait for ever. 0: the caller removes repetitions itself.
   virtual void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
                     DoneFn done) = 0;
+
+  // Gives back what a Take got and its caller could not deliver: the next take or receive of
+  // the key gets it, in its old place, before what was sent later. Never refused: it is as if
+  // the take had not been. Dropped when the step is over. May run the `done` of a receive.
+  virtual void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) = 0;
 };
 
 }  // namespace tryst

@@ -40,6 +40,9 @@ class GuardedSource final : public TensorSource {
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
+  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+    source_->GiveBack(step_id, key, std::move(taken));  // Only what a take got can come here.
+  }
 
  private:
   const AllowList allow_;

@@ -91,6 +91,10 @@ class FakeSource final : public TensorSource {
     std::move(done)(absl::OkStatus(), {}, args, item.tensor, item.is_dead);
   }
 
+  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+    Send(step_id, key, std::move(taken.tensor), taken.is_dead);
+  }
+
   void Send(int64_t step_id, const TensorKey& key, Tensor tensor, bool is_dead = false) {
     const auto at = std::make_pair(step_id, std::string(key.text()));
     Waiting waiting;

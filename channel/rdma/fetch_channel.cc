@@ -171,6 +171,7 @@ void FetchChannel::Close(absl::Status why) {
   hub_->poller()->CancelTimer(&heartbeat_timer_);
   if (link_ != nullptr) link_->Break(close_status_);
   for (FetchOp& op : ops_) EndEarly(&op, close_status_);
+  if (link_ == nullptr) ForgetLeaving();
 }
 
 bool FetchChannel::Drained() const {

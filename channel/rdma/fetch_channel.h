@@ -47,6 +47,7 @@ struct FetchChannelOptions {
   int64_t backoff_ms_most = 1000;
   int64_t heartbeat_ms = 250;  // While something is asked for and nothing comes.
   int64_t silence_ms = 900;    // Then the link is taken for broken.
+  int64_t retain_ms = 60'000;  // As in ServeChannelOptions.
 };
 
 struct FetchCounters {
@@ -136,6 +137,7 @@ class FetchChannel final : public Channel,
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
   void EndAsked(const absl::Status& why);
+  void ForgetLeaving();
   void ReplayAsked();
 
   // fetch_sending.cc
@@ -170,6 +172,7 @@ class FetchChannel final : public Channel,
   // fetch_ending.cc
   void Complete(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void EndEarly(FetchOp* op, const absl::Status& why);
+  void StartLeaving(FetchOp* op, const absl::Status& why);
   void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void LastWord(FetchOp* op);
   void FreeIfDone(FetchOp* op);
@@ -198,6 +201,7 @@ class FetchChannel final : public Channel,
   bool tell_replayed_ = false;  // The replays are in the send line; this follows them.
   int64_t backoff_ms_ = 0;
   int64_t state_since_ns_ = 0;
+  int64_t broken_since_ns_ = 0;
   int64_t waiting_since_ns_ = 0;  // Since when somebody waits.
   bool ping_due_ = false;
   absl::Status connect_status_;

@@ -46,11 +46,13 @@ void FetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
   if (IsFinal(used)) {
     // Who is told no need not wait for its deadline to hear it.
     for (FetchOp& op : ops_) EndEarly(&op, used);
+    ForgetLeaving();
   } else if (IsPathRefusal(used) && options_.on_refused) {
     // What an earlier life of the peer was asked for is not to be had on another path.
     for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
       if (op != nullptr) EndEarly(op, used);
     }
+    ForgetLeaving();
     options_.on_refused();
   }
 }
@@ -92,6 +94,15 @@ void FetchChannel::EndAsked(const absl::Status& why) {
       EndEarly(op, why);
     }
   }
+  ForgetLeaving();
+}
+
+// Without a link: the producer that would answer the cancels is gone, and so is what it had
+// taken for us.
+void FetchChannel::ForgetLeaving() {
+  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+    if (op != nullptr && op->state == FetchState::kLeaving) LastWord(op);
+  }
 }
 
 void FetchChannel::ReplayAsked() {
@@ -104,7 +115,9 @@ void FetchChannel::ReplayAsked() {
   std::sort(asked.begin(), asked.end(),
             [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
   for (FetchOp* op : asked) {
-    op->send_request = true;
+    const bool leaving = op->state == FetchState::kLeaving;
+    op->send_request = !leaving;
+    op->send_cancel = leaving;
     SendSoon(op);
   }
 }
@@ -142,6 +155,8 @@ void FetchChannel::RetryNow() {
 }
 
 void FetchChannel::OnBackoffOver() {
+  // Nobody waits for what is leaving; the producer keeps it for us only so long.
+  if (now_ns() - broken_since_ns_ >= options_.retain_ms * 1'000'000) ForgetLeaving();
   if (live_ > 0) return Connect();
   state_ = State::kIdle;
   state_since_ns_ = now_ns();
@@ -171,6 +186,7 @@ void FetchChannel::OnHeartbeat() {
 
 void FetchChannel::OnBroken(const absl::Status& why) {
   ++counters_.breaks;
+  broken_since_ns_ = now_ns();
   connect_status_ = why;
   if (state_ != State::kClosed) {
     TRYST_LOG(Warning) << options_.self << " lost its " << options_.path << " connection to "
@@ -208,14 +224,16 @@ void FetchChannel::OnDrained() {
     if (op->ending) {
       DropDestination(op);
       Report(op, op->end_status, Tensor(), false);
-      LastWord(op);
+      op->meta.stripes = 0;
+      // The producer may hold the tensor for it: it is told in the next epoch.
+      StartLeaving(op, op->end_status);
       continue;
     }
     op->state = FetchState::kQueued;  // In its slot, to be asked for again.
     op->span.Enter(WaitsFor::kConnection, now_ns());
     op->asked_before = true;
   }
-  if (state_ == State::kClosed) return;
+  if (state_ == State::kClosed) return ForgetLeaving();
   if (live_ == 0) {
     state_ = State::kIdle;
     state_since_ns_ = now_ns();

@@ -23,7 +23,8 @@ void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
     case FetchState::kQueued:
       if (!op->has_slot) {
         queued_.Remove(op);
-      } else if (state_ == State::kOpen && op->asked_before) {
+      } else if (op->asked_before) {
+        if (state_ != State::kOpen) DropDestination(op);  // Nobody can write it any more.
         break;  // The peer may still serve the earlier request: it has to be told.
       } else {
         op->send_request = false;
@@ -44,20 +45,26 @@ void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
     case FetchState::kParts:
       break;
   }
+  // Of a tensor that landed in parts, those still under way are known.
+  if (!in_parts) op->meta.stripes = 0;
+  StartLeaving(op, why);
+  // Our own landing stays aside until the last word; the caller's memory is the caller's
+  // only when nobody writes it any more.
+  if (op->region == nullptr) Report(op, why, Tensor(), false);
+}
+
+// Tells the peer, now or in the next epoch, and waits for its answer.
+void FetchChannel::StartLeaving(FetchOp* op, const absl::Status& why) {
   op->state = FetchState::kLeaving;
   op->span.Enter(WaitsFor::kLastWord, now_ns());
   op->ending = true;
   op->end_status = why;
   op->gone_seen = false;
-  // Of a tensor that landed in parts, those still under way are known.
-  if (!in_parts) op->meta.stripes = 0;
   // A request not sent yet (a replay, a second one) need not go out any more.
   op->send_request = false;
+  if (state_ != State::kOpen) return;
   op->send_cancel = true;
   SendSoon(op);
-  // Our own landing stays aside until the last word; the caller's memory is the caller's
-  // only when nobody writes it any more.
-  if (op->region == nullptr) Report(op, why, Tensor(), false);
 }
 
 void FetchChannel::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {

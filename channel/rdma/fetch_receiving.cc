@@ -97,8 +97,12 @@ absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
     }
   }
   if (!is_dead) Intern(op->key)->bytes_last = std::max<uint64_t>(meta->bytes, 1);
+  if (!status.ok()) {
+    EndEarly(op, status);  // It stays the producer's.
+    return absl::OkStatus();
+  }
   counters_.bytes += payload.size();
-  Complete(op, std::move(status), std::move(tensor), is_dead);
+  Complete(op, absl::OkStatus(), std::move(tensor), is_dead);
   return absl::OkStatus();
 }
 
@@ -179,12 +183,10 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
       SendSoon(op);
       return absl::OkStatus();
     }
-    DropDestination(op);
-    Complete(op, absl::DataLossError("the digest of the tensor was wrong twice"), Tensor(), false);
+    EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
     return absl::OkStatus();
   }
   Intern(op->key)->bytes_last = std::max<uint64_t>(meta.bytes, 1);
-  counters_.bytes += meta.bytes;
   absl::Status status = CheckAgainstDestination(*op, meta, *shape);
   Tensor tensor;
   if (status.ok() && dtype == DType::kString) {
@@ -199,8 +201,12 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
     status = taken.status();
     if (taken.ok()) tensor = *std::move(taken);
   }
-  DropDestination(op);
-  Complete(op, std::move(status), std::move(tensor), false);
+  if (!status.ok()) {
+    EndEarly(op, status);  // It stays the producer's.
+    return absl::OkStatus();
+  }
+  counters_.bytes += meta.bytes;
+  Complete(op, absl::OkStatus(), std::move(tensor), false);
   return absl::OkStatus();
 }
 

@@ -13,10 +13,9 @@ namespace tryst {
 namespace {
 
 constexpr uint64_t ServeCounters::*kCounters[] = {
-    &ServeCounters::requests, &ServeCounters::eager,
-    &ServeCounters::direct,   &ServeCounters::destinations_asked,
-    &ServeCounters::failed,   &ServeCounters::cancelled,
-    &ServeCounters::resent,   &ServeCounters::bytes,
+    &ServeCounters::requests,           &ServeCounters::eager,  &ServeCounters::direct,
+    &ServeCounters::destinations_asked, &ServeCounters::failed, &ServeCounters::cancelled,
+    &ServeCounters::given_back,         &ServeCounters::resent, &ServeCounters::bytes,
 };
 static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 
@@ -67,7 +66,7 @@ void ServeChannel::Close(const absl::Status& why) {
   }
   if (link_ != nullptr) link_->Break(why);
   for (ServeOp& op : ops_) {
-    if (op.state != ServeState::kFree) Release(&op);
+    if (op.state != ServeState::kFree) GiveUp(&op);
   }
 }
 

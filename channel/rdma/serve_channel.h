@@ -39,7 +39,8 @@ struct ServeCounters {
   uint64_t destinations_asked = 0;
   uint64_t failed = 0;
   uint64_t cancelled = 0;
-  uint64_t resent = 0;  // After a break or a wrong digest.
+  uint64_t given_back = 0;  // Taken for a fetch that ended early.
+  uint64_t resent = 0;      // After a break or a wrong digest.
   uint64_t bytes = 0;
 
   ServeCounters& operator+=(const ServeCounters& other);
@@ -98,6 +99,9 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   void DropTake(ServeOp* op);
   void OnTaken(ServeTake* take) override;
   void MakeReady(ServeOp* op);
+  void GiveBack(ServeTake* take);
+  void GiveBack(ServeOp* op);
+  void GiveUp(ServeOp* op);
   void Release(ServeOp* op);
 
   // serve_sending.cc
@@ -105,6 +109,7 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   void OnWritesDone() override;
   bool SendOutcome(ServeOp* op);
   bool SendFailed(ServeOp* op);
+  bool FailTaken(ServeOp* op, const absl::Status& why);
   bool SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload);
   bool SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload);
   bool PutMeta(const wire::Record& record, const wire::TensorMeta& meta);

@@ -2,6 +2,7 @@
 #define TRYST_CHANNEL_RDMA_SERVE_OP_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -64,18 +65,22 @@ class ServeTake final : public PollerTask {
   ServeTake(ServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {}
 
   // On any thread.
-  void End(absl::Status its_status, Tensor its_tensor, bool dead) {
+  void End(absl::Status its_status, const Args& send_args, Tensor tensor, bool is_dead) {
     status = std::move(its_status);
-    tensor = std::move(its_tensor);
-    is_dead = dead;
+    taken.tensor = std::move(tensor);
+    taken.is_dead = is_dead;
+    taken.send_args = send_args;
+    ended.store(true, std::memory_order_release);
     poller_->Post(this);
   }
 
   ServeOp* op = nullptr;  // Null: nobody wants it any more.
+  int64_t step = 0;
+  TensorKey key;
   absl::optional<Cancellation> cancellation;
+  std::atomic<bool> ended{false};  // What follows is written, although nobody has heard of it.
   absl::Status status;
-  Tensor tensor;
-  bool is_dead = false;
+  Taken taken;
 
  private:
   void RunOnPoller() override { owner_->OnTaken(this); }
@@ -97,6 +102,8 @@ struct ServeOp {
 
   // The outcome of the take, kept until it is accepted.
   absl::Status status;
+  Args send_args;     // For giving it back,
+  uint64_t turn = 0;  // in its place.
   bool is_dead = false;
   bool has_digest = false;
   uint32_t digest = 0;

@@ -74,7 +74,7 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
     case ServeState::kTaking:
     case ServeState::kReady:
       if (given_up) {
-        Release(op);
+        GiveUp(op);
         StartTake(op, std::move(request));
         return absl::OkStatus();
       }
@@ -84,7 +84,7 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       return absl::OkStatus();
     case ServeState::kNeedsDestination:
       if (given_up) {
-        Release(op);
+        GiveUp(op);
         StartTake(op, std::move(request));
         return absl::OkStatus();
       }
@@ -122,7 +122,10 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   } else {
     gone_line_.emplace_back(record.slot, record.generation);
   }
-  if (ours) Release(op);
+  if (ours) {
+    GiveBack(op);
+    Release(op);
+  }
   OnWritesDone();
   return absl::OkStatus();
 }
@@ -131,7 +134,7 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
 void ServeChannel::OnReplayed() {
   for (ServeOp& op : ops_) {
     if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
-    if (op.state != ServeState::kFree) Release(&op);
+    if (op.state != ServeState::kFree) GiveUp(&op);
   }
 }
 

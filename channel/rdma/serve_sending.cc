@@ -54,8 +54,7 @@ bool ServeChannel::SendOutcome(ServeOp* op) {
   const Tensor& tensor = op->source.tensor;
   if (!op->is_dead) {
     if (!tensor.valid() || !tensor.space().host_readable()) {
-      op->status = absl::UnimplementedError("this channel does not read device memory");
-      return SendFailed(op);
+      return FailTaken(op, absl::UnimplementedError("this channel does not read device memory"));
     }
     meta.dtype = static_cast<uint8_t>(tensor.dtype());
     meta.rank = static_cast<uint8_t>(tensor.shape().rank());
@@ -73,6 +72,14 @@ bool ServeChannel::SendOutcome(ServeOp* op) {
     return SendWrites(op, meta, payload);
   }
   return SendNeedDestination(op, meta);
+}
+
+// It cannot be sent, so nobody gets it here.
+bool ServeChannel::FailTaken(ServeOp* op, const absl::Status& why) {
+  GiveBack(op);
+  op->source = ServeSource();
+  op->status = why;
+  return SendFailed(op);
 }
 
 bool ServeChannel::SendFailed(ServeOp* op) {
@@ -113,10 +120,7 @@ bool ServeChannel::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta
 // Writes what there is room for; true when all of it and the word that follows are out.
 bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
   const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
-  if (!prepared.ok()) {
-    op->status = prepared;
-    return SendFailed(op);
-  }
+  if (!prepared.ok()) return FailTaken(op, prepared);
   const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
   const uint64_t part_bytes = (meta.bytes + lanes - 1) / lanes;
   const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);

@@ -23,46 +23,64 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
   ServeTake* take = free_takes_.back();
   free_takes_.pop_back();
   take->op = op;
+  take->step = op->request.body.step;
+  take->key = op->request.key;
   op->take = take;
   if (op->request.key.dst().worker != consumer_) {
     // The hello has authenticated the consumer: it gets what is meant for it.
     return take->End(
         absl::PermissionDeniedError(absl::StrCat("the tensor is for ", op->request.key.dst().worker,
                                                  ", not for ", consumer_)),
-        Tensor(), false);
+        Args(), Tensor(), false);
   }
   take->cancellation.emplace();
   Args args;
   args.cancellation = &*take->cancellation;
-  source_->Take(op->request.body.step, op->request.key, 0, args,
-                [take](absl::Status status, const Args&, const Args&, Tensor tensor, bool is_dead) {
-                  take->End(std::move(status), std::move(tensor), is_dead);
-                });
+  args.turn = &take->taken.turn;
+  source_->Take(
+      take->step, take->key, 0, args,
+      [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor, bool is_dead) {
+        take->End(std::move(status), send_args, std::move(tensor), is_dead);
+      });
 }
 
 // Gives the slot free at once: a request behind it has its turn now, not when the poller
-// hears of the end. If the take has met its tensor already, it has taken it along.
+// hears of the end. What the take has met already goes back first, so that the request
+// behind it finds it; what it meets this moment, when the poller hears of it.
 void ServeChannel::DropTake(ServeOp* op) {
   ServeTake* take = std::exchange(op->take, nullptr);
   take->op = nullptr;
   op->state = ServeState::kFree;
+  if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
   if (take->cancellation) take->cancellation->StartCancel();
+}
+
+void ServeChannel::GiveBack(ServeTake* take) {
+  if (!take->status.ok()) return;
+  take->status = absl::CancelledError("given back");
+  ++counters_.given_back;
+  source_->GiveBack(take->step, take->key, std::exchange(take->taken, Taken()));
 }
 
 void ServeChannel::OnTaken(ServeTake* take) {
   ServeOp* op = std::exchange(take->op, nullptr);
   take->cancellation.reset();
-  absl::Status status = std::move(take->status);
-  const Tensor tensor = std::move(take->tensor);
-  const bool is_dead = take->is_dead;
+  take->ended.store(false, std::memory_order_relaxed);
+  if (op != nullptr) {
+    op->take = nullptr;
+    op->status = std::move(take->status);
+    op->source.tensor = std::move(take->taken.tensor);
+    op->is_dead = take->taken.is_dead;
+    op->send_args = std::move(take->taken.send_args);
+    op->turn = take->taken.turn;
+  } else {
+    GiveBack(take);
+  }
+  take->taken = Taken();
   free_takes_.push_back(take);
   if (op == nullptr) return;
-  op->take = nullptr;
-  op->status = std::move(status);
-  op->source.tensor = tensor;
-  op->is_dead = is_dead;
-  if (op->status.ok() && !op->is_dead && tensor.dtype() == DType::kString) {
-    op->source.encoded = EncodeStrings(tensor);
+  if (op->status.ok() && !op->is_dead && op->source.tensor.dtype() == DType::kString) {
+    op->source.encoded = EncodeStrings(op->source.tensor);
   }
   MakeReady(op);
 }
@@ -81,6 +99,22 @@ void ServeChannel::MakeReady(ServeOp* op) {
     ready_line_.push_back(op);
   }
   link_->FlushSoon();
+}
+
+// Nobody gets it here: the next request of its key does. Before GONE, so that the consumer's
+// next request finds it.
+void ServeChannel::GiveBack(ServeOp* op) {
+  if (op->state == ServeState::kTaking || !op->status.ok()) return;
+  ++counters_.given_back;
+  source_->GiveBack(op->request.body.step, op->request.key,
+                    {op->source.tensor, op->is_dead, op->send_args, op->turn});
+}
+
+// The consumer does not want it, without a word of its own on it. What was never sent as
+// a whole it cannot have accepted; the rest it may have.
+void ServeChannel::GiveUp(ServeOp* op) {
+  if (op->state != ServeState::kSent) GiveBack(op);
+  Release(op);
 }
 
 // The consumer needs it no more. The NIC may: a write is acknowledged to the consumer's
@@ -103,6 +137,7 @@ void ServeChannel::Release(ServeOp* op) {
     OnWritesDone();
   }
   op->source = ServeSource();
+  op->send_args = Args();
   op->status = absl::OkStatus();
   op->state = ServeState::kFree;
 }

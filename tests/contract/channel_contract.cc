@@ -194,6 +194,7 @@ TEST_P(ChannelContractTest, WrongDestinationIsRefusedAndTheNextFetchWorks) {
     memset(args.destination.mutable_data(), 0xee, args.destination.bytes());
     Send(1, key, Numbers(elements, 5));
     EXPECT_EQ(FetchNow(1, key, args).status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(IsNumbers(FetchNow(1, key).tensor, elements, 5)) << "it took nothing";
     Send(2, key, Numbers(elements, 5));
     EXPECT_TRUE(FetchNow(2, key).status.ok());
   }
@@ -288,6 +289,30 @@ TEST_P(ChannelContractTest, CancelledFetchEndsAndConsumesNothing) {
     ASSERT_TRUE(result.status.ok()) << result.status;
     EXPECT_TRUE(IsNumbers(result.tensor, elements, 9));
   }
+}
+
+// However far it had got.
+TEST_P(ChannelContractTest, WhatACancelledFetchHadMetGoesToTheNextOne) {
+  const TensorKey key = Key("given back");
+  int cancelled = 0;
+  for (int i = 0; i < 200; ++i) {
+    Cancellation cancellation;
+    Args args;
+    args.cancellation = &cancellation;
+    const int64_t elements = i % 2 == 0 ? 100 : 200'000;
+    Send(1, key, Numbers(elements, static_cast<float>(i)));
+    auto first = StartFetch(1, key, args);
+    usleep(static_cast<useconds_t>(i * 5));
+    cancellation.StartCancel();
+    Result result = first->Wait();
+    if (absl::IsCancelled(result.status)) {
+      ++cancelled;
+      result = FetchNow(1, key);
+    }
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    ASSERT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
+  }
+  EXPECT_GT(cancelled, 0);
 }
 
 TEST_P(ChannelContractTest, CancelledBeforeItStarts) {

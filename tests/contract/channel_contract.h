@@ -28,6 +28,9 @@ class StepTable final : public TensorSource {
   LocalRendezvous* step(int64_t step_id);
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
+  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+    step(step_id)->GiveBack(key, std::move(taken));
+  }
 
  private:
   Alarms* const alarms_;

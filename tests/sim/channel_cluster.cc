@@ -47,6 +47,9 @@ struct Worker {
       }
       worker->step(step_id)->RecvAsync(key, args, std::move(done));
     }
+    void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+      worker->step(step_id)->GiveBack(key, std::move(taken));
+    }
     Worker* const worker;
   } source;
   std::shared_ptr<Nic> nic;
@@ -360,9 +363,14 @@ void Cluster::Settle() {
   }
   RunUntil(world_.NowNs() + 100 * kMs);
   // For each edge of a living producer as many tensors as are still waited for; and more
-  // than once, because a fetch that ends early may have taken one along.
+  // than once, because a consumer that died may have taken some along.
   for (int round = 0; round < 4 && load_->open() > 0; ++round) {
-    load_->SendWhatIsWaitedFor();
+    load_->SendWhatIsWaitedFor(round > 0);
+    RunUntil(world_.NowNs() + kRestNs);
+  }
+  // Once, unless the first fetches of a restarted producer find the link of its former life.
+  for (int round = 0; round < (report_.kills == 0 ? 1 : 3) && load_->FetchWhatIsLeft() > 0;
+       ++round) {
     RunUntil(world_.NowNs() + kRestNs);
   }
 }

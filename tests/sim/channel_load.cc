@@ -34,6 +34,7 @@ LoadCounts& LoadCounts::operator+=(const LoadCounts& other) {
   delivered += other.delivered;
   failed += other.failed;
   early += other.early;
+  left += other.left;
   bytes += other.bytes;
   return *this;
 }
@@ -106,6 +107,8 @@ ChannelLoad::Edge* ChannelLoad::EdgeOf(size_t producer, size_t consumer, size_t 
     edge.consumer = consumer;
     edge.number = number;
     edge.step = step;
+    edge.producer_incarnation = incarnation;
+    edge.consumer_incarnation = target_->IncarnationOf(consumer);
     edge.key = TensorKeyPrefix::Make(Device(producer), incarnation, Device(consumer),
                                      absl::StrCat("edge", number))
                    ->At(0, 0);
@@ -167,10 +170,18 @@ void ChannelLoad::Send(Edge* edge) {
   }
 }
 
-void ChannelLoad::SendWhatIsWaitedFor() {
+void ChannelLoad::SendWhatIsWaitedFor(bool anyhow) {
+  std::map<const Edge*, size_t> left;
+  for (const auto& entry : edges_) {
+    left[&entry.second] = anyhow ? 0 : entry.second.sent.size() - entry.second.arrived;
+  }
   for (Fetch& fetch : fetches_) {
     Edge* edge = fetch.edge;
     if (fetch.ends != 0 || edge->aborted) continue;
+    if (left[edge] > 0) {
+      --left[edge];
+      continue;
+    }
     if (target_->IncarnationOf(edge->producer) == fetch.producer_incarnation) Send(edge);
   }
 }
@@ -234,10 +245,31 @@ void ChannelLoad::StartFetch(Edge* edge) {
   Fetch* fetch = NewFetch(edge);
   Args args = DrawArgs(fetch);
   if (Chance(25)) DrawDestination(fetch, &args);
-  target_->FetcherOf(edge->consumer)
-      ->Fetch(edge->step, edge->key, args,
+  Ask(fetch, args);
+}
+
+void ChannelLoad::Ask(Fetch* fetch, const Args& args) {
+  const Edge& edge = *fetch->edge;
+  target_->FetcherOf(edge.consumer)
+      ->Fetch(edge.step, edge.key, args,
               [this, fetch](absl::Status status, const Args&, const Args&, Tensor tensor,
                             bool is_dead) { OnDone(fetch, std::move(status), tensor, is_dead); });
+}
+
+bool ChannelLoad::Lives(const Edge& edge) const {
+  return !edge.aborted && target_->IncarnationOf(edge.producer) == edge.producer_incarnation &&
+         target_->IncarnationOf(edge.consumer) == edge.consumer_incarnation;
+}
+
+size_t ChannelLoad::FetchWhatIsLeft() {
+  size_t left = 0;
+  for (auto& entry : edges_) {
+    Edge* edge = &entry.second;
+    if (!Lives(*edge)) continue;
+    for (size_t i = edge->arrived; i < edge->sent.size(); ++i, ++left) Ask(NewFetch(edge), Args());
+  }
+  counts_.left += left;
+  return left;
 }
 
 void ChannelLoad::StartMany(size_t producer, size_t consumer, int64_t step) {
@@ -289,11 +321,7 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
     ScheduleCancel(fetch, 8'000 + wire_ns);
     args.cancellation = fetch->cancellation.get();
   }
-  target_->FetcherOf(consumer)->Fetch(
-      1, edge->key, args,
-      [this, fetch](absl::Status status, const Args&, const Args&, Tensor got, bool is_dead) {
-        OnDone(fetch, std::move(status), got, is_dead);
-      });
+  Ask(fetch, args);
 }
 
 // ---- Aborting ----
@@ -349,6 +377,7 @@ void ChannelLoad::OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor
   }
   if (fetch->status.ok()) {
     ++counts_.delivered;
+    ++fetch->edge->arrived;
     CheckDelivered(fetch, tensor, is_dead);
   } else {
     ++counts_.failed;
@@ -447,6 +476,13 @@ void ChannelLoad::CheckEnds() {
     Violate(fetch,
             absl::StrCat(" never ended; ", target_->ExplainTo(edge.consumer, edge.producer)));
   }
+  for (const auto& entry : edges_) {
+    const Edge& edge = entry.second;
+    if (!Lives(edge) || edge.arrived == edge.sent.size()) continue;
+    target_->Violate(absl::StrCat("of ", edge.sent.size(), " sends of ", edge.key.text(),
+                                  " in step ", edge.step, ", ", edge.arrived, " arrived; ",
+                                  target_->ExplainTo(edge.consumer, edge.producer)));
+  }
   CheckOrder();
   buffers_.CheckAll();
   if (buffers_.late_words() > 0) {
@@ -454,14 +490,18 @@ void ChannelLoad::CheckEnds() {
   }
 }
 
-// Fetches and sends of a key meet in their order. A fetch that ends early may have taken
-// a tensor along; then those behind it move up, and still no two change places.
+// Fetches and sends of a key meet in their order. Of a fetch that ends early those behind it
+// get the tensor; only then may one get an older tensor than a fetch before it got.
 void ChannelLoad::CheckOrder() {
   if (options_.cancel_storm) return;
   std::map<const Edge*, const Fetch*> last_of;  // With the highest serial.
+  std::set<const Edge*> gave_back;              // Before that one was asked for.
+  std::set<const Edge*> ended_early;
   for (const Fetch& fetch : fetches_) {
-    if (fetch.ends == 0 || !fetch.status.ok()) continue;
+    if (fetch.ends == 0) continue;
     const Edge& edge = *fetch.edge;
+    if (!fetch.status.ok()) ended_early.insert(&edge);
+    if (!fetch.status.ok()) continue;
     const uint64_t want = fetch.turn < edge.sent.size() ? edge.sent[fetch.turn] : 0;
     const bool is_dead = fetch.serial == 0;
     if (edge.ended_early == 0 && !edge.aborted &&
@@ -472,10 +512,12 @@ void ChannelLoad::CheckOrder() {
     if (is_dead) continue;
     const Fetch*& last = last_of[&edge];
     if (last != nullptr && fetch.serial < last->serial) {
+      if (gave_back.count(&edge) != 0) continue;
       Violate(fetch, absl::StrCat(" got serial ", fetch.serial, " although fetch ", last->id,
                                   " before it got ", last->serial));
     } else {
       last = &fetch;
+      if (ended_early.count(&edge) != 0) gave_back.insert(&edge);
     }
   }
 }

@@ -30,6 +30,7 @@ struct LoadCounts {
   uint64_t delivered = 0;
   uint64_t failed = 0;  // Ended with a status.
   uint64_t early = 0;   // Of those: cancelled or past their deadline.
+  uint64_t left = 0;    // Sent, and fetched only at the very end.
   uint64_t bytes = 0;
   uint64_t operations() const { return sends + fetches + cancels; }
 
@@ -70,9 +71,13 @@ class ChannelLoad {
   size_t open() const { return open_; }
   // A worker died or stopped: from now on kAborted and kUnavailable are ends like others.
   void NoteKill() { killed_ = true; }
-  // For each open fetch of a living producer one tensor more.
-  void SendWhatIsWaitedFor();
-  // Everything that can end has ended.
+  // For each open fetch of a living producer one tensor more, unless one is left for it; or,
+  // `anyhow`, because a consumer that died may have taken those along.
+  void SendWhatIsWaitedFor(bool anyhow);
+  // Fetches, plainly, what nobody has got so far, from living producers; how much that is.
+  size_t FetchWhatIsLeft();
+  // Everything that can end has ended, and every Send was delivered once, unless its
+  // producer died, its step was aborted, or a consumer died that may have got it.
   void CheckEnds();
   // The workers are closed: whatever is still open lost its callback.
   void CheckNothingLost();
@@ -85,9 +90,12 @@ class ChannelLoad {
     size_t consumer = 0;
     size_t number = 0;
     int64_t step = 0;
+    uint64_t producer_incarnation = 0;
+    uint64_t consumer_incarnation = 0;  // When the edge was made.
     TensorKey key;
-    std::vector<uint64_t> sent;  // Serials.
-    std::set<uint64_t> delivered;
+    std::vector<uint64_t> sent;    // Serials.
+    std::set<uint64_t> delivered;  // But for dead ones, which have no serial.
+    size_t arrived = 0;
     uint64_t next_size_hint = 0;  // Of the last one sent.
     size_t fetched = 0;
     size_t ended_early = 0;
@@ -121,6 +129,8 @@ class ChannelLoad {
   void StartFetch(Edge* edge);
   void StartMany(size_t producer, size_t consumer, int64_t step);
   Fetch* NewFetch(Edge* edge);
+  void Ask(Fetch* fetch, const Args& args);
+  bool Lives(const Edge& edge) const;
   Args DrawArgs(Fetch* fetch);
   void ScheduleCancel(Fetch* fetch, int64_t within_ns);
   void DrawDestination(Fetch* fetch, Args* args);

@@ -42,6 +42,7 @@ TEST_P(ChannelSimTest, KeepsEveryPromise) {
   EXPECT_GT(sum.faults, kSeeds / 4);
   EXPECT_GT(sum.replays, kSeeds / 20);
   EXPECT_GT(sum.load.aborts, kSeeds / 20);
+  EXPECT_GT(sum.load.left, kSeeds);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ChannelSimTest, ::testing::Range<uint64_t>(0, kShards));
