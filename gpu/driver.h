@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gpu/cuda_api.h"
 
 namespace tryst {
 
@@ -15,9 +17,14 @@ struct GpuDevice {
   int ordinal = 0;
   std::string name;
   std::string pci_bus_id;  // "0000:3b:00.0", lower case: what sysfs calls it.
+  cuda::Uuid uuid{};       // The same in every process of the host.
   int compute_major = 0;
   int compute_minor = 0;
   uint64_t memory_bytes = 0;
+  bool dma_buf = false;           // Exports dma-bufs.
+  bool gpu_direct_rdma = false;   // The peer-memory way may work.
+  bool shareable_memory = false;  // Virtual memory that is shared by a descriptor.
+  bool writes_ordered = false;    // A NIC's writes need no flush, says the driver.
 };
 
 // libcuda, loaded while the process runs, so that one binary runs with or without a
@@ -29,16 +36,19 @@ class CudaDriver {
   static absl::StatusOr<std::unique_ptr<CudaDriver>> Load(
       const std::string& library = "libcuda.so.1");
 
-  ~CudaDriver();
-
   int version() const { return version_; }  // 13000: CUDA 13.0.
   absl::StatusOr<std::vector<GpuDevice>> Devices() const;
 
- private:
-  struct Calls;
-  CudaDriver();
+  const cuda::Calls& calls() const { return calls_; }
+  // OK, or what went wrong in `call`: kResourceExhausted (device memory), kUnimplemented
+  // (this device or driver cannot), kPermissionDenied, kInternal (we called it wrongly),
+  // else kUnavailable: the GPU is lost to this process.
+  absl::Status Check(const char* call, cuda::Result result) const;
 
-  std::unique_ptr<Calls> calls_;
+ private:
+  CudaDriver() = default;
+
+  cuda::Calls calls_;
   int version_ = 0;
 };
 

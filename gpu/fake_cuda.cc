@@ -1,59 +1,848 @@
-// A CUDA driver of two cards, for driver_test: what crosses the boundary is checked
-// here. FAKE_CUDA_INIT is what cuInit returns.
+// A CUDA driver of two cards that checks every argument. FAKE_CUDA_INIT is what cuInit
+// returns.
 
+#include "gpu/fake_cuda.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "gpu/cuda_api.h"
+#include "gpu/gather_piece.h"
+
+namespace {
+
+using tryst::cuda::AccessDescription;
+using tryst::cuda::Address;
+using tryst::cuda::Allocation;
+using tryst::cuda::AllocationProperties;
+using tryst::cuda::HostFunction;
+using tryst::cuda::IpcHandle;
+using tryst::cuda::Uuid;
+
+constexpr int kOk = 0;
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kInvalidDevice = 101;
+constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
+constexpr int kNotReady = 600;
+constexpr int kFirstDevice = 40;
+constexpr int kDevices = 2;
+constexpr uint64_t kPage = 4096;
+
+// Device memory: a range that nobody may touch, and the bytes elsewhere.
+struct Memory {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  char* backing = nullptr;
+  int fd = -1;
+  int device = 0;
+  uint64_t id = 0;
+  bool legacy = true;  // Has an IPC handle.
+  bool imported = false;
+};
+
+struct FakeEvent {
+  uint64_t recorded = 0;  // How often.
+  uint64_t reached = 0;
+};
+
+struct Work {
+  std::function<void()> run;
+  FakeEvent* waits_for = nullptr;
+  uint64_t until = 0;
+};
+
+struct FakeStream {
+  int device = 0;
+  std::deque<Work> works;
+};
+
+struct Failure {
+  int result = 0;
+  int times = 0;
+  int after = 0;
+};
+
+struct State {
+  tryst::Mutex mu;
+  std::map<uint64_t, Memory> memory;  // By address.
+  std::map<uint64_t, uint64_t> pinned;
+  std::map<uint64_t, Memory> reserved;    // Of virtual memory: address ranges.
+  std::map<Allocation, Memory> physical;  // And what is behind them.
+  std::set<FakeEvent*> events;
+  std::set<FakeStream*> streams;
+  std::map<std::string, Failure> failures;
+  std::map<std::string, int> calls;
+  std::map<int, int> attributes;
+  std::string complaints;
+  int blocking = 0;
+  bool held = false;
+  uint64_t next_id = 1;
+  int retained[kDevices] = {};
+  FakeStream* default_streams[kDevices] = {};
+};
+
+// Never destroyed: threads may still call at exit.
+State& state() {
+  static State* const the_state = new State();
+  return *the_state;
+}
+
+thread_local intptr_t current_device = -1;
+
+int Complain(const char* call, const std::string& what, int result) {
+  state().complaints += std::string(call) + ": " + what + "\n";
+  return result;
+}
+
+// Counts the call; what it is to fail with, or 0.
+int Enter(const char* call) {
+  State& s = state();
+  ++s.calls[call];
+  auto found = s.failures.find(call);
+  if (found == s.failures.end()) return kOk;
+  Failure& failure = found->second;
+  if (failure.after > 0) {
+    --failure.after;
+    return kOk;
+  }
+  if (failure.times <= 0) return kOk;
+  --failure.times;
+  return failure.result;
+}
+
+#define ENTER()                       \
+  tryst::MutexLock lock(&state().mu); \
+  if (const int failed = Enter(__func__); failed != kOk) return failed
+
+#define ENTER_WITH_CONTEXT() \
+  ENTER();                   \
+  if (current_device < 0) return Complain(__func__, "no context is current", kInvalidContext)
+
+Memory* FindMemory(uint64_t address, uint64_t bytes) {
+  auto after = state().memory.upper_bound(address);
+  if (after == state().memory.begin()) return nullptr;
+  Memory& found = std::prev(after)->second;
+  if (address + bytes > found.address + found.bytes) return nullptr;
+  return &found;
+}
+
+// Where the bytes of an address really are; null: it is not whole in anything known.
+char* Reach(uint64_t address, uint64_t bytes) {
+  if (Memory* memory = FindMemory(address, bytes)) {
+    return memory->backing + (address - memory->address);
+  }
+  auto after = state().pinned.upper_bound(address);
+  if (after == state().pinned.begin()) return nullptr;
+  auto found = std::prev(after);
+  if (address + bytes > found->first + found->second) return nullptr;
+  return reinterpret_cast<char*>(address);
+}
+
+bool MapMemory(int fd, uint64_t bytes, uint64_t at, Memory* made) {
+  void* forbidden =
+      at != 0 ? reinterpret_cast<void*>(at)
+              : mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* backing = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (forbidden == MAP_FAILED || backing == MAP_FAILED) return false;
+  made->address = reinterpret_cast<uint64_t>(forbidden);
+  made->bytes = bytes;
+  made->backing = static_cast<char*>(backing);
+  made->fd = fd;
+  made->id = state().next_id++;
+  made->device = static_cast<int>(current_device);
+  return true;
+}
+
+int NewMemoryFd(uint64_t bytes) {
+  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+  if (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+bool Runnable(const FakeStream& stream) {
+  return !stream.works.empty() &&
+         (stream.works.front().waits_for == nullptr ||
+          stream.works.front().waits_for->reached >= stream.works.front().until);
+}
+
+// Does at most `most` works, one stream after the other.
+void Advance(int most) {
+  State& s = state();
+  if (s.held) return;
+  bool any = true;
+  while (any && most > 0) {
+    any = false;
+    for (FakeStream* stream : s.streams) {
+      if (most <= 0 || !Runnable(*stream)) continue;
+      Work work = std::move(stream->works.front());
+      stream->works.pop_front();
+      if (work.run) work.run();
+      any = true;
+      --most;
+    }
+  }
+}
+
+FakeStream* StreamOf(const char* call, tryst::cuda::Stream handle) {
+  auto* stream = reinterpret_cast<FakeStream*>(handle);
+  if (stream == nullptr && current_device >= 0) {  // The device's default one.
+    FakeStream*& own = state().default_streams[current_device];
+    if (own == nullptr) own = *state().streams.insert(new FakeStream()).first;
+    return own;
+  }
+  if (state().streams.count(stream) == 0) {
+    Complain(call, "no such stream", 0);
+    return nullptr;
+  }
+  return stream;
+}
+
+FakeEvent* EventOf(const char* call, tryst::cuda::Event handle) {
+  auto* event = reinterpret_cast<FakeEvent*>(handle);
+  if (state().events.count(event) == 0) {
+    Complain(call, "no such event", 0);
+    return nullptr;
+  }
+  return event;
+}
+
+int IndexOf(int device) {
+  return device >= kFirstDevice && device < kFirstDevice + kDevices ? device - kFirstDevice : -1;
+}
+
+void RunGather(uint64_t table, unsigned count) {
+  for (unsigned i = 0; i < count; ++i) {
+    const char* at = Reach(table + i * sizeof(tryst::GatherPiece), sizeof(tryst::GatherPiece));
+    tryst::GatherPiece piece{};
+    if (at != nullptr) memcpy(&piece, at, sizeof(piece));
+    char* to = Reach(piece.to, piece.bytes);
+    const char* from = Reach(piece.from, piece.bytes);
+    if (at == nullptr || to == nullptr || from == nullptr) {
+      Complain("tryst_gather", "a piece is in no memory", 0);
+      return;
+    }
+    memmove(to, from, piece.bytes);
+  }
+}
+
+}  // namespace
 
 extern "C" {
 
-int cuInit(unsigned int flags) {
+int cuInit(unsigned flags) {
+  ENTER();
   const char* result = getenv("FAKE_CUDA_INIT");
-  if (flags != 0) return 1;
-  return result != nullptr ? atoi(result) : 0;
+  if (flags != 0) return kInvalidValue;
+  return result != nullptr ? atoi(result) : kOk;
 }
 
 int cuDriverGetVersion(int* version) {
+  ENTER();
   *version = 13000;
-  return 0;
+  return kOk;
 }
 
 int cuGetErrorString(int error, const char** text) {
-  if (error != 100) return 1;
-  *text = "no CUDA-capable device is detected";
-  return 0;
+  static const std::map<int, const char*> kTexts = {{1, "invalid argument"},
+                                                    {2, "out of memory"},
+                                                    {100, "no CUDA-capable device is detected"},
+                                                    {700, "an illegal memory access"},
+                                                    {801, "operation not supported"}};
+  auto found = kTexts.find(error);
+  if (found == kTexts.end()) return kInvalidValue;
+  *text = found->second;
+  return kOk;
 }
 
 int cuDeviceGetCount(int* count) {
-  *count = 2;
-  return 0;
+  ENTER();
+  *count = kDevices;
+  return kOk;
 }
 
 int cuDeviceGet(int* device, int ordinal) {
-  *device = 40 + ordinal;
-  return 0;
+  ENTER();
+  if (ordinal < 0 || ordinal >= kDevices) return kInvalidDevice;
+  *device = kFirstDevice + ordinal;
+  return kOk;
 }
 
 int cuDeviceGetName(char* name, int bytes, int device) {
+  ENTER();
   snprintf(name, static_cast<size_t>(bytes), "Card %d", device);
-  return 0;
+  return kOk;
 }
 
 int cuDeviceGetPCIBusId(char* id, int bytes, int device) {
+  ENTER();
   snprintf(id, static_cast<size_t>(bytes), "0000:%02X:00.0", device);
-  return 0;
+  return kOk;
+}
+
+int cuDeviceGetUuid_v2(Uuid* uuid, int device) {
+  ENTER();
+  memset(uuid->bytes, device, sizeof(uuid->bytes));
+  return kOk;
 }
 
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  if (device < 40 || device > 41) return 101;
-  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : -1;
-  return 0;
+  ENTER();
+  if (IndexOf(device) < 0) return kInvalidDevice;
+  static const std::map<int, int> kValues = {{16, 2},  {75, 9},  {76, 0},  {102, 1},
+                                             {103, 1}, {116, 1}, {118, 0}, {124, 1}};
+  auto changed = state().attributes.find(attribute);
+  if (changed != state().attributes.end()) {
+    *value = changed->second;
+    return kOk;
+  }
+  auto found = kValues.find(attribute);
+  if (found == kValues.end()) return Complain(__func__, "an attribute we do not use", 1);
+  *value = found->second;
+  return kOk;
 }
 
 int cuDeviceTotalMem_v2(size_t* bytes, int device) {
+  ENTER();
   *bytes = static_cast<size_t>(device) << 30;
-  return 0;
+  return kOk;
+}
+
+int cuDeviceCanAccessPeer(int* can, int device, int peer) {
+  ENTER();
+  if (IndexOf(device) < 0 || IndexOf(peer) < 0 || device == peer) {
+    return Complain(__func__, "two different devices are wanted", kInvalidDevice);
+  }
+  *can = 1;
+  return kOk;
+}
+
+int cuDevicePrimaryCtxRetain(tryst::cuda::Context* context, int device) {
+  ENTER();
+  if (IndexOf(device) < 0) return kInvalidDevice;
+  ++state().retained[IndexOf(device)];
+  *context = reinterpret_cast<tryst::cuda::Context>(static_cast<intptr_t>(IndexOf(device) + 1));
+  return kOk;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) {
+  ENTER();
+  if (IndexOf(device) < 0) return kInvalidDevice;
+  if (--state().retained[IndexOf(device)] < 0) {
+    return Complain(__func__, "released more often than retained", kInvalidContext);
+  }
+  return kOk;
+}
+
+int cuCtxSetCurrent(tryst::cuda::Context context) {
+  ENTER();
+  const intptr_t index = reinterpret_cast<intptr_t>(context) - 1;
+  if (index < 0 || index >= kDevices || state().retained[index] <= 0) {
+    return Complain(__func__, "not a context in use", kInvalidContext);
+  }
+  current_device = index;
+  return kOk;
+}
+
+int cuCtxEnablePeerAccess(tryst::cuda::Context peer, unsigned flags) {
+  ENTER_WITH_CONTEXT();
+  if (flags != 0 || reinterpret_cast<intptr_t>(peer) - 1 == current_device) return kInvalidValue;
+  return kOk;
+}
+
+int cuMemAlloc_v2(Address* address, size_t bytes) {
+  ENTER_WITH_CONTEXT();
+  if (bytes == 0) return Complain(__func__, "no bytes", kInvalidValue);
+  const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
+  const int fd = NewMemoryFd(whole);
+  Memory made;
+  if (fd < 0 || !MapMemory(fd, whole, 0, &made)) return kOutOfMemory;
+  made.bytes = bytes;
+  memset(made.backing, 0xdb, bytes);
+  *address = made.address;
+  state().memory[made.address] = made;
+  return kOk;
+}
+
+int cuMemFree_v2(Address address) {
+  ENTER_WITH_CONTEXT();
+  auto found = state().memory.find(address);
+  if (found == state().memory.end() || found->second.imported) {
+    return Complain(__func__, "not an allocation", kInvalidValue);
+  }
+  memset(found->second.backing, 0xdd, found->second.bytes);
+  // The ranges stay, so that a late access is found.
+  close(found->second.fd);
+  state().memory.erase(found);
+  return kOk;
+}
+
+int cuMemGetAddressRange_v2(Address* base, size_t* bytes, Address address) {
+  ENTER_WITH_CONTEXT();
+  Memory* memory = FindMemory(address, 1);
+  if (memory == nullptr) return Complain(__func__, "not device memory", kInvalidValue);
+  *base = memory->address;
+  *bytes = memory->bytes;
+  return kOk;
+}
+
+int cuPointerGetAttribute(void* value, int attribute, Address address) {
+  ENTER_WITH_CONTEXT();
+  Memory* memory = FindMemory(address, 1);
+  if (memory == nullptr) return kInvalidValue;
+  if (attribute == tryst::cuda::kPointerBufferId) {
+    memcpy(value, &memory->id, sizeof(memory->id));
+  } else if (attribute == tryst::cuda::kPointerMemoryType) {
+    const unsigned type = tryst::cuda::kMemoryTypeDevice;
+    memcpy(value, &type, sizeof(type));
+  } else if (attribute == tryst::cuda::kPointerOrdinal) {
+    memcpy(value, &memory->device, sizeof(memory->device));
+  } else {
+    return Complain(__func__, "an attribute we do not use", kInvalidValue);
+  }
+  return kOk;
+}
+
+int cuMemHostAlloc(void** address, size_t bytes, unsigned flags) {
+  ENTER_WITH_CONTEXT();
+  if (bytes == 0 || flags != 3) return Complain(__func__, "bytes or flags", kInvalidValue);
+  *address = aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  state().pinned[reinterpret_cast<uint64_t>(*address)] = bytes;
+  return kOk;
+}
+
+int cuMemFreeHost(void* address) {
+  ENTER_WITH_CONTEXT();
+  if (state().pinned.erase(reinterpret_cast<uint64_t>(address)) == 0) {
+    return Complain(__func__, "not pinned memory", kInvalidValue);
+  }
+  free(address);
+  return kOk;
+}
+
+int cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
+  ENTER_WITH_CONTEXT();
+  const uint64_t at = reinterpret_cast<uint64_t>(address);
+  if (bytes == 0 || flags != 3) return Complain(__func__, "bytes or flags", kInvalidValue);
+  if (at % kPage != 0) return Complain(__func__, "not on a page", kInvalidValue);
+  if (!state().pinned.emplace(at, bytes).second) return 712;
+  return kOk;
+}
+
+int cuMemHostUnregister(void* address) {
+  ENTER_WITH_CONTEXT();
+  if (state().pinned.erase(reinterpret_cast<uint64_t>(address)) == 0) {
+    return Complain(__func__, "not registered", kInvalidValue);
+  }
+  return kOk;
+}
+
+int cuMemAddressReserve(Address* address, size_t bytes, size_t alignment, Address wish,
+                        unsigned long long flags) {
+  ENTER_WITH_CONTEXT();
+  if (bytes == 0 || bytes % kPage != 0 || alignment != 0 || wish != 0 || flags != 0) {
+    return Complain(__func__, "arguments", kInvalidValue);
+  }
+  void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) return kOutOfMemory;
+  *address = reinterpret_cast<uint64_t>(at);
+  state().reserved[*address].bytes = bytes;
+  return kOk;
+}
+
+int cuMemAddressFree(Address address, size_t bytes) {
+  ENTER_WITH_CONTEXT();
+  auto found = state().reserved.find(address);
+  if (found == state().reserved.end() || found->second.bytes != bytes ||
+      state().memory.count(address) != 0) {
+    return Complain(__func__, "not a free range", kInvalidValue);
+  }
+  state().reserved.erase(found);
+  munmap(reinterpret_cast<void*>(address), bytes);
+  return kOk;
+}
+
+int cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties* properties,
+                                  int option) {
+  ENTER_WITH_CONTEXT();
+  if (properties->type != 1 || option != 0) return Complain(__func__, "arguments", kInvalidValue);
+  *bytes = 16 * kPage;
+  return kOk;
+}
+
+int cuMemCreate(Allocation* made, size_t bytes, const AllocationProperties* properties,
+                unsigned long long flags) {
+  ENTER_WITH_CONTEXT();
+  if (flags != 0 || bytes % (16 * kPage) != 0 || properties->type != 1 ||
+      properties->handle_types != 1 || properties->location.type != 1 ||
+      properties->location.id != current_device || properties->windows != nullptr) {
+    return Complain(__func__, "arguments", kInvalidValue);
+  }
+  Memory memory;
+  memory.fd = NewMemoryFd(bytes);
+  memory.bytes = bytes;
+  if (memory.fd < 0) return kOutOfMemory;
+  *made = 0xa0000 + state().next_id++;
+  state().physical[*made] = memory;
+  return kOk;
+}
+
+int cuMemRelease(Allocation allocation) {
+  ENTER_WITH_CONTEXT();
+  auto found = state().physical.find(allocation);
+  if (found == state().physical.end()) return Complain(__func__, "no such allocation", 1);
+  close(found->second.fd);
+  state().physical.erase(found);
+  return kOk;
+}
+
+int cuMemMap(Address address, size_t bytes, size_t offset, Allocation allocation,
+             unsigned long long flags) {
+  ENTER_WITH_CONTEXT();
+  auto range = state().reserved.find(address);
+  auto physical = state().physical.find(allocation);
+  if (range == state().reserved.end() || physical == state().physical.end() || offset != 0 ||
+      flags != 0 || range->second.bytes != bytes || physical->second.bytes != bytes) {
+    return Complain(__func__, "arguments", kInvalidValue);
+  }
+  Memory made;
+  if (!MapMemory(dup(physical->second.fd), bytes, address, &made)) return kOutOfMemory;
+  made.legacy = false;
+  state().memory[address] = made;
+  return kOk;
+}
+
+int cuMemUnmap(Address address, size_t bytes) {
+  ENTER_WITH_CONTEXT();
+  auto found = state().memory.find(address);
+  if (found == state().memory.end() || found->second.bytes != bytes) {
+    return Complain(__func__, "not mapped", kInvalidValue);
+  }
+  munmap(found->second.backing, bytes);
+  close(found->second.fd);
+  state().memory.erase(found);
+  return kOk;
+}
+
+int cuMemSetAccess(Address address, size_t bytes, const AccessDescription* access, size_t count) {
+  ENTER_WITH_CONTEXT();
+  Memory* memory = FindMemory(address, bytes);
+  if (memory == nullptr || count != 1 || access->location.type != 1 ||
+      access->location.id != current_device || access->flags != 3) {
+    return Complain(__func__, "arguments", kInvalidValue);
+  }
+  return kOk;
+}
+
+int cuMemExportToShareableHandle(void* handle, Allocation allocation, int type,
+                                 unsigned long long flags) {
+  ENTER_WITH_CONTEXT();
+  auto found = state().physical.find(allocation);
+  if (found == state().physical.end() || type != 1 || flags != 0) {
+    return Complain(__func__, "arguments", kInvalidValue);
+  }
+  const int fd = dup(found->second.fd);
+  memcpy(handle, &fd, sizeof(fd));
+  return kOk;
+}
+
+int cuMemImportFromShareableHandle(Allocation* made, void* handle, int type) {
+  ENTER_WITH_CONTEXT();
+  const int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(handle)));
+  const off_t bytes = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1;
+  if (type != 1 || bytes <= 0) return Complain(__func__, "not our descriptor", kInvalidValue);
+  Memory memory;
+  memory.fd = fd;
+  memory.bytes = static_cast<uint64_t>(bytes);
+  *made = 0xa0000 + state().next_id++;
+  state().physical[*made] = memory;
+  return kOk;
+}
+
+int cuMemGetHandleForAddressRange(void* handle, Address address, size_t bytes, int type,
+                                  unsigned long long flags) {
+  ENTER_WITH_CONTEXT();
+  Memory* memory = FindMemory(address, 1);
+  if (memory == nullptr || address % kPage != 0 || bytes % kPage != 0 || type != 1 || flags != 0) {
+    return Complain(__func__, "arguments", kInvalidValue);
+  }
+  const int fd = dup(memory->fd);
+  memcpy(handle, &fd, sizeof(fd));
+  return kOk;
+}
+
+int cuIpcGetMemHandle(IpcHandle* handle, Address address) {
+  ENTER_WITH_CONTEXT();
+  Memory* memory = FindMemory(address, 1);
+  if (memory == nullptr) return Complain(__func__, "not device memory", kInvalidValue);
+  if (!memory->legacy) return kInvalidValue;
+  memset(handle, 0, sizeof(*handle));
+  snprintf(reinterpret_cast<char*>(handle->bytes), sizeof(handle->bytes), "%d %d %llu", getpid(),
+           memory->fd, static_cast<unsigned long long>(memory->bytes));
+  return kOk;
+}
+
+int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned flags) {
+  ENTER_WITH_CONTEXT();
+  if (flags != 1) return Complain(__func__, "flags", kInvalidValue);
+  int pid = 0;
+  int fd = 0;
+  unsigned long long bytes = 0;
+  const char* text = reinterpret_cast<const char*>(handle.bytes);
+  if (sscanf(text, "%d %d %llu", &pid, &fd, &bytes) != 3) {
+    return kInvalidHandle;  // A peer's fault, not ours.
+  }
+  if (pid == getpid()) return kInvalidContext;  // As the real one has it.
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
+  const int opened = open(path, O_RDWR | O_CLOEXEC);
+  const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
+  Memory made;
+  if (opened < 0 || !MapMemory(opened, whole, 0, &made)) return 205;
+  made.imported = true;
+  *address = made.address;
+  state().memory[made.address] = made;
+  return kOk;
+}
+
+int cuIpcCloseMemHandle(Address address) {
+  ENTER_WITH_CONTEXT();
+  auto found = state().memory.find(address);
+  if (found == state().memory.end() || !found->second.imported) {
+    return Complain(__func__, "not opened", kInvalidValue);
+  }
+  munmap(found->second.backing, found->second.bytes);
+  close(found->second.fd);
+  state().memory.erase(found);
+  return kOk;
+}
+
+int cuStreamCreate(tryst::cuda::Stream* stream, unsigned flags) {
+  ENTER_WITH_CONTEXT();
+  if (flags > 1) return kInvalidValue;
+  auto* made = new FakeStream();
+  made->device = static_cast<int>(current_device);
+  state().streams.insert(made);
+  *stream = reinterpret_cast<tryst::cuda::Stream>(made);
+  return kOk;
+}
+
+int cuStreamDestroy_v2(tryst::cuda::Stream handle) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  while (!stream->works.empty()) Advance(1 << 20);
+  state().streams.erase(stream);
+  delete stream;
+  return kOk;
+}
+
+int cuStreamSynchronize(tryst::cuda::Stream handle) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  ++state().blocking;
+  while (!stream->works.empty() && !state().held) Advance(1 << 20);
+  return kOk;
+}
+
+int cuStreamWaitEvent(tryst::cuda::Stream stream_handle, tryst::cuda::Event event_handle,
+                      unsigned flags) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, stream_handle);
+  FakeEvent* event = EventOf(__func__, event_handle);
+  if (stream == nullptr || event == nullptr || flags != 0) return kInvalidHandle;
+  stream->works.push_back({nullptr, event, event->recorded});
+  return kOk;
+}
+
+int cuEventCreate(tryst::cuda::Event* event, unsigned flags) {
+  ENTER_WITH_CONTEXT();
+  if (flags != 2) return Complain(__func__, "events are not for timing", kInvalidValue);
+  auto* made = new FakeEvent();
+  state().events.insert(made);
+  *event = reinterpret_cast<tryst::cuda::Event>(made);
+  return kOk;
+}
+
+int cuEventDestroy_v2(tryst::cuda::Event handle) {
+  ENTER_WITH_CONTEXT();
+  FakeEvent* event = EventOf(__func__, handle);
+  if (event == nullptr) return kInvalidHandle;
+  // What stands in a stream still refers to it.
+  if (event->recorded != event->reached) Advance(1 << 20);
+  state().events.erase(event);
+  return kOk;
+}
+
+int cuEventRecord(tryst::cuda::Event event_handle, tryst::cuda::Stream stream_handle) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, stream_handle);
+  FakeEvent* event = EventOf(__func__, event_handle);
+  if (stream == nullptr || event == nullptr) return kInvalidHandle;
+  const uint64_t mark = ++event->recorded;
+  stream->works.push_back(
+      {[event, mark] { event->reached = std::max(event->reached, mark); }, nullptr, 0});
+  return kOk;
+}
+
+int cuEventQuery(tryst::cuda::Event handle) {
+  ENTER_WITH_CONTEXT();
+  FakeEvent* event = EventOf(__func__, handle);
+  if (event == nullptr) return kInvalidHandle;
+  const bool there = event->reached >= event->recorded;
+  Advance(1);
+  return there ? kOk : kNotReady;
+}
+
+int cuLaunchHostFunc(tryst::cuda::Stream handle, HostFunction function, void* argument) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  if (stream == nullptr || function == nullptr) return kInvalidHandle;
+  stream->works.push_back({[function, argument] { function(argument); }, nullptr, 0});
+  Advance(1 << 20);  // Who asks for a wake-up does not look any more.
+  return kOk;
+}
+
+int cuMemcpyAsync(Address to, Address from, size_t bytes, tryst::cuda::Stream handle) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  if (bytes == 0) return Complain(__func__, "no bytes", kInvalidValue);
+  if (Reach(to, bytes) == nullptr || Reach(from, bytes) == nullptr) {
+    return Complain(__func__, "not device and not pinned memory", kInvalidValue);
+  }
+  stream->works.push_back({[to, from, bytes] {
+                             char* into = Reach(to, bytes);
+                             const char* out_of = Reach(from, bytes);
+                             if (into == nullptr || out_of == nullptr) {
+                               Complain("cuMemcpyAsync", "memory was freed before the copy", 0);
+                               return;
+                             }
+                             memmove(into, out_of, bytes);
+                           },
+                           nullptr, 0});
+  return kOk;
+}
+
+int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, tryst::cuda::Stream handle) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  if (stream == nullptr || Reach(to, bytes) == nullptr) return kInvalidValue;
+  stream->works.push_back({[to, value, bytes] {
+                             if (char* at = Reach(to, bytes)) memset(at, value, bytes);
+                           },
+                           nullptr, 0});
+  return kOk;
+}
+
+int cuModuleLoadData(tryst::cuda::Module* module, const void* image) {
+  ENTER_WITH_CONTEXT();
+  if (strstr(static_cast<const char*>(image), ".entry tryst_gather(") == nullptr) {
+    return Complain(__func__, "not our PTX", kInvalidValue);
+  }
+  *module = reinterpret_cast<tryst::cuda::Module>(intptr_t{0x77});
+  return kOk;
+}
+
+int cuModuleUnload(tryst::cuda::Module module) {
+  ENTER_WITH_CONTEXT();
+  return reinterpret_cast<intptr_t>(module) == 0x77 ? kOk : kInvalidHandle;
+}
+
+int cuModuleGetFunction(tryst::cuda::Function* function, tryst::cuda::Module module,
+                        const char* name) {
+  ENTER_WITH_CONTEXT();
+  if (reinterpret_cast<intptr_t>(module) != 0x77 || strcmp(name, "tryst_gather") != 0) {
+    return Complain(__func__, "no such function", 500);
+  }
+  *function = reinterpret_cast<tryst::cuda::Function>(intptr_t{0x78});
+  return kOk;
+}
+
+int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned grid_y,
+                   unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                   unsigned shared_bytes, tryst::cuda::Stream handle, void** parameters,
+                   void** extra) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  if (stream == nullptr || reinterpret_cast<intptr_t>(function) != 0x78) return kInvalidHandle;
+  if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 || block_y != 1 ||
+      block_z != 1 || shared_bytes != 0 || extra != nullptr) {
+    return Complain(__func__, "arguments", kInvalidValue);
+  }
+  Address table = 0;
+  unsigned count = 0;
+  memcpy(&table, parameters[0], sizeof(table));
+  memcpy(&count, parameters[1], sizeof(count));
+  stream->works.push_back({[table, count] { RunGather(table, count); }, nullptr, 0});
+  return kOk;
 }
 
 }  // extern "C"
+
+namespace {
+
+constexpr tryst::FakeCudaControl kControl = {
+    [](const char* name, int result, int times, int after) {
+      tryst::MutexLock lock(&state().mu);
+      state().failures[name] = {result, times, after};
+    },
+    [] {
+      tryst::MutexLock lock(&state().mu);
+      return state().complaints.c_str();
+    },
+    [] {
+      tryst::MutexLock lock(&state().mu);
+      return state().blocking;
+    },
+    [](const char* name) {
+      tryst::MutexLock lock(&state().mu);
+      return state().calls[name];
+    },
+    [](bool on) {
+      tryst::MutexLock lock(&state().mu);
+      state().held = on;
+    },
+    [](uint64_t address, void* into, uint64_t bytes) {
+      tryst::MutexLock lock(&state().mu);
+      if (char* at = Reach(address, bytes)) memcpy(into, at, bytes);
+    },
+    [](uint64_t address, const void* from, uint64_t bytes) {
+      tryst::MutexLock lock(&state().mu);
+      if (char* at = Reach(address, bytes)) memcpy(at, from, bytes);
+    },
+    [] {
+      tryst::MutexLock lock(&state().mu);
+      uint64_t bytes = 0;
+      for (const auto& [address, memory] : state().memory) bytes += memory.bytes;
+      return bytes;
+    },
+    [](int which, int value) {
+      tryst::MutexLock lock(&state().mu);
+      state().attributes[which] = value;
+    },
+};
+
+}  // namespace
+
+extern "C" const tryst::FakeCudaControl fake_cuda_control = kControl;

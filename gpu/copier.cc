@@ -1,0 +1,256 @@
+#include "gpu/copier.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+// From so many pieces on, and up to such a size, one kernel is quicker than a copy each.
+constexpr size_t kGatherPieces = 4;
+constexpr uint64_t kGatherPieceBytes = 1 << 20;
+constexpr size_t kBatchesKept = 64;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Copier>> Copier::Create(const Gpu* gpu) {
+  std::unique_ptr<Copier> copier(new Copier(gpu));
+  for (auto& lanes : copier->lanes_) {
+    for (Lane& lane : lanes) {
+      auto stream = gpu->MakeStream();
+      if (!stream.ok()) return stream.status();
+      lane.stream = *std::move(stream);
+    }
+  }
+  auto gather = GatherKernel::Load(gpu);
+  if (gather.ok()) {
+    copier->gather_ = *std::move(gather);
+  } else if (!absl::IsUnimplemented(gather.status())) {
+    TRYST_LOG(Warning) << "many small device tensors will be copied one by one: "
+                       << gather.status();
+  }
+  copier->event_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (copier->event_fd_ < 0) return absl::ResourceExhaustedError("no descriptor for an eventfd");
+  return copier;
+}
+
+Copier::~Copier() {
+  TRYST_CHECK(idle()) << outstanding_ << " copies are still on their way";
+  // A wake-up may still stand behind the last copy, and would write our descriptor.
+  for (auto& lanes : lanes_) {
+    for (Lane& lane : lanes) {
+      if (lane.stream.get() != nullptr) (void)gpu_->WaitFor(lane.stream.get());
+    }
+  }
+  if (event_fd_ >= 0) close(event_fd_);
+}
+
+absl::StatusOr<bool> Copier::AllThere(const Copy& copy) const {
+  for (const GpuEvent* event : copy.after) {
+    if (event == nullptr) continue;
+    absl::StatusOr<bool> there = event->Done();
+    if (!there.ok() || !*there) return there;
+  }
+  return true;
+}
+
+void Copier::Start(Direction direction, cuda::Address to, cuda::Address from, uint64_t bytes,
+                   std::array<const GpuEvent*, 2> after, Done done) {
+  ++outstanding_;
+  ++counters_.copies;
+  counters_.bytes += bytes;
+  Copy copy{direction, to, from, bytes, after, std::move(done)};
+  std::deque<Copy>& line = held_back_[static_cast<size_t>(direction)];
+  if (TryStart(&copy)) return;
+  ++counters_.waited_on_host;
+  line.push_back(std::move(copy));
+}
+
+// What is ready goes to the first lane; what is not waits for its marks on a lane where
+// it holds up nobody. False: there is none now.
+bool Copier::TryStart(Copy* copy) {
+  absl::StatusOr<bool> there = AllThere(*copy);
+  if (!there.ok() && broken_.ok()) broken_ = there.status();
+  const bool ready = !there.ok() || *there;
+  if (ready && copy->direction == Direction::kOnDevice) {
+    collected_.push_back(std::move(*copy));
+    return true;
+  }
+  std::array<Lane, kLanes>& all = lanes(copy->direction);
+  Lane* lane = &all[0];
+  if (!ready) {
+    auto idle = std::find_if(all.begin() + 1, all.end(),
+                             [](const Lane& lane) { return lane.running.empty(); });
+    if (idle == all.end()) return false;
+    lane = &*idle;
+  }
+  std::unique_ptr<Batch> batch = TakeBatch();
+  batch->copies.push_back(std::move(*copy));
+  Submit(lane, std::move(batch));
+  return true;
+}
+
+void Copier::Flush() {
+  if (collected_.empty()) return;
+  std::unique_ptr<Batch> batch = TakeBatch();
+  batch->copies.swap(collected_);
+  Submit(&lanes(Direction::kOnDevice)[0], std::move(batch));
+}
+
+void Copier::Submit(Lane* lane, std::unique_ptr<Batch> batch) {
+  absl::Status status = broken_.ok() ? Enqueue(lane, batch.get()) : broken_;
+  if (!status.ok() && broken_.ok()) broken_ = status;
+  // Ended by Poll() in either case: `done` is not to run in here.
+  lane->running.push_back(std::move(batch));
+}
+
+absl::Status Copier::Enqueue(Lane* lane, Batch* batch) {
+  absl::Status status = gpu_->Use();
+  if (!status.ok()) return status;
+  const CudaDriver& driver = gpu_->driver();
+  const cuda::Stream stream = lane->stream.get();
+  if (!batch->event.valid()) {
+    auto event = gpu_->MakeEvent();
+    if (!event.ok()) return event.status();
+    batch->event = *std::move(event);
+  }
+  const bool gather = gather_ != nullptr && batch->copies.size() >= kGatherPieces;
+  if (gather) {
+    status = batch->gathered.Reserve(gpu_, static_cast<uint32_t>(batch->copies.size()));
+    if (!status.ok()) return status;
+  }
+  for (const Copy& copy : batch->copies) {
+    for (const GpuEvent* event : copy.after) {
+      if (event == nullptr || batch->copies.size() > 1) continue;  // Of several, all are there.
+      status = driver.Check("cuStreamWaitEvent",
+                            gpu_->calls().cuStreamWaitEvent(stream, event->get(), 0));
+      if (!status.ok()) return status;
+    }
+    if (copy.bytes == 0) continue;
+    if (gather && copy.bytes <= kGatherPieceBytes) {
+      batch->gathered.Add({copy.to, copy.from, copy.bytes});
+      continue;
+    }
+    ++counters_.submissions;
+    status = driver.Check("cuMemcpyAsync",
+                          gpu_->calls().cuMemcpyAsync(copy.to, copy.from, copy.bytes, stream));
+    if (!status.ok()) return status;
+  }
+  if (batch->gathered.count() > 0) {
+    ++counters_.submissions;
+    status = gather_->Launch(batch->gathered, stream);
+    if (!status.ok()) return status;
+  }
+  return batch->event.Record(stream);
+}
+
+std::unique_ptr<Copier::Batch> Copier::TakeBatch() {
+  if (free_.empty()) return std::make_unique<Batch>();
+  std::unique_ptr<Batch> batch = std::move(free_.back());
+  free_.pop_back();
+  return batch;
+}
+
+bool Copier::EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status) {
+  outstanding_ -= batch->copies.size();
+  std::vector<Copy> ended;
+  ended.swap(batch->copies);
+  batch->gathered.Clear();
+  if (free_.size() < kBatchesKept && status.ok()) free_.push_back(std::move(batch));
+  for (Copy& copy : ended) std::move(copy.done)(status);
+  return true;
+}
+
+void Copier::WhenThere(const GpuEvent* event, Done done) {
+  ++outstanding_;
+  watches_.push_back({event, std::move(done)});
+}
+
+bool Copier::Poll() {
+  if (outstanding_ == 0) return false;
+  bool any = false;
+  for (size_t i = 0; i < watches_.size();) {
+    absl::StatusOr<bool> there =
+        broken_.ok() ? watches_[i].event->Done() : absl::StatusOr<bool>(broken_);
+    if (there.ok() && !*there) {
+      ++i;
+      continue;
+    }
+    Done done = std::move(watches_[i].done);
+    watches_.erase(watches_.begin() + static_cast<ptrdiff_t>(i));
+    --outstanding_;
+    any = true;
+    std::move(done)(there.status());
+  }
+  for (auto& lanes : lanes_) {
+    for (Lane& lane : lanes) {
+      while (!lane.running.empty()) {
+        // Once the context is lost nothing ends any more, and nothing of it moves either.
+        absl::StatusOr<bool> there =
+            broken_.ok() ? lane.running.front()->event.Done() : absl::StatusOr<bool>(broken_);
+        if (!there.ok() && broken_.ok()) broken_ = there.status();
+        if (there.ok() && !*there) break;
+        std::unique_ptr<Batch> batch = std::move(lane.running.front());
+        lane.running.pop_front();
+        any |= EndBatch(std::move(batch), there.status());
+      }
+    }
+  }
+  for (std::deque<Copy>& line : held_back_) {
+    for (size_t i = 0; i < line.size();) {
+      if (TryStart(&line[i])) {
+        line.erase(line.begin() + static_cast<ptrdiff_t>(i));
+        any = true;
+      } else {
+        ++i;
+      }
+    }
+  }
+  return any;
+}
+
+absl::StatusOr<bool> Copier::JoinStream(Direction direction, cuda::Stream stream) {
+  if (!broken_.ok()) return broken_;
+  if (!held_back_[static_cast<size_t>(direction)].empty()) return false;
+  if (direction == Direction::kOnDevice) Flush();
+  absl::Status status = gpu_->Use();
+  for (Lane& lane : lanes(direction)) {
+    if (lane.running.empty() || !status.ok()) continue;
+    status = gpu_->driver().Check(
+        "cuStreamWaitEvent",
+        gpu_->calls().cuStreamWaitEvent(stream, lane.running.back()->event.get(), 0));
+  }
+  if (!status.ok()) return status;
+  return true;
+}
+
+void Copier::OnWake(void* event_fd) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written =
+      write(static_cast<int>(reinterpret_cast<intptr_t>(event_fd)), &one, sizeof(one));
+}
+
+void Copier::Arm() {
+  uint64_t ignored;
+  [[maybe_unused]] const ssize_t got = read(event_fd_, &ignored, sizeof(ignored));
+  if (outstanding_ == 0 || !gpu_->Use().ok()) return;
+  void* const argument = reinterpret_cast<void*>(static_cast<intptr_t>(event_fd_));
+  // A watch or a copy held back ends by work that is not ours: no stream of ours can tell.
+  bool must_look = !watches_.empty() || !broken_.ok();
+  for (const std::deque<Copy>& line : held_back_) must_look |= !line.empty();
+  for (auto& lanes : lanes_) {
+    for (Lane& lane : lanes) {
+      if (lane.running.empty()) continue;
+      must_look |=
+          gpu_->calls().cuLaunchHostFunc(lane.stream.get(), &OnWake, argument) != cuda::kSuccess;
+    }
+  }
+  if (must_look) OnWake(argument);
+}
+
+}  // namespace tryst

@@ -1,0 +1,118 @@
+#ifndef TRYST_GPU_COPIER_H_
+#define TRYST_GPU_COPIER_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gpu/gather.h"
+#include "gpu/gpu.h"
+
+namespace tryst {
+
+struct CopierCounters {
+  uint64_t copies = 0;
+  uint64_t bytes = 0;
+  uint64_t submissions = 0;     // What the driver was asked for; many small pieces are one.
+  uint64_t waited_on_host = 0;  // Copies that no stream was free to wait for.
+};
+
+// Copies of one GPU, in the order of their start within a direction, but never behind
+// a copy whose data is not there yet. One thread; no call here waits for the device.
+//
+// Pieces within the GPU (or from a peer GPU's memory) are collected until Flush(), which
+// the owner calls at the end of its turn: many small ones then cost one kernel.
+class Copier {
+ public:
+  enum class Direction { kToHost, kToDevice, kOnDevice };
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+
+  static absl::StatusOr<std::unique_ptr<Copier>> Create(const Gpu* gpu);
+  ~Copier();  // REQUIRES: idle().
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+
+  // Host memory must be pinned, or the call may wait. `after`, the marks that the copy
+  // follows, each null or recorded, last until `done`. `done` runs from Poll(), or from
+  // Flush() when the copy could not be started.
+  void Start(Direction direction, cuda::Address to, cuda::Address from, uint64_t bytes,
+             std::array<const GpuEvent*, 2> after, Done done);
+  // Runs `done` from Poll() when `event` is there.
+  void WhenThere(const GpuEvent* event, Done done);
+  // Hands what was collected to the device.
+  void Flush();
+  // Ends what has ended; true if there was any.
+  bool Poll();
+  bool idle() const { return outstanding_ == 0; }
+  size_t outstanding() const { return outstanding_; }
+
+  // Makes `stream` wait, on the device, for all copies of `direction` started so far and
+  // flushed that were not held back on the host. False: one is still held back.
+  absl::StatusOr<bool> JoinStream(Direction direction, cuda::Stream stream);
+
+  // For an owner that wants to sleep: event_fd() becomes readable once something may have
+  // ended. Again after each wake-up.
+  void Arm();
+  int event_fd() const { return event_fd_; }
+  const CopierCounters& counters() const { return counters_; }
+  const Gpu* gpu() const { return gpu_; }
+
+ private:
+  static constexpr size_t kDirections = 3;
+  static constexpr size_t kLanes = 4;  // The first for what is ready; the others wait.
+  struct Copy {
+    Direction direction = Direction::kToHost;
+    cuda::Address to = 0;
+    cuda::Address from = 0;
+    uint64_t bytes = 0;
+    std::array<const GpuEvent*, 2> after{};
+    Done done;
+  };
+  struct Batch {
+    GpuEvent event;
+    std::vector<Copy> copies;
+    GatherList gathered;
+  };
+  struct Lane {
+    GpuStream stream;
+    std::deque<std::unique_ptr<Batch>> running;
+  };
+  struct Watch {
+    const GpuEvent* event = nullptr;
+    Done done;
+  };
+
+  explicit Copier(const Gpu* gpu) : gpu_(gpu) {}
+  absl::StatusOr<bool> AllThere(const Copy& copy) const;
+  bool TryStart(Copy* copy);
+  void Submit(Lane* lane, std::unique_ptr<Batch> batch);
+  absl::Status Enqueue(Lane* lane, Batch* batch);
+  bool EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status);
+  std::unique_ptr<Batch> TakeBatch();
+  std::array<Lane, kLanes>& lanes(Direction direction) {
+    return lanes_[static_cast<size_t>(direction)];
+  }
+  static void OnWake(void* event_fd);
+
+  const Gpu* const gpu_;
+  int event_fd_ = -1;
+  std::unique_ptr<GatherKernel> gather_;  // Null: this GPU cannot.
+  std::array<std::array<Lane, kLanes>, kDirections> lanes_;
+  std::array<std::deque<Copy>, kDirections> held_back_;
+  std::vector<Copy> collected_;  // kOnDevice, ready, until Flush().
+  std::vector<Watch> watches_;
+  std::vector<std::unique_ptr<Batch>> free_;
+  size_t outstanding_ = 0;
+  absl::Status broken_;
+  CopierCounters counters_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_GPU_COPIER_H_

@@ -1,0 +1,232 @@
+#include "gpu/copier.h"
+
+#include <poll.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gpu/device_memory.h"
+#include "gpu/fake_cuda.h"
+#include "gpu/pinned_memory.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+using ::testing::HasSubstr;
+using Direction = Copier::Direction;
+
+// Over the pretend driver, or the machine's with TRYST_TEST_CUDA=libcuda.so.1.
+class CopierTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* library = getenv("TRYST_TEST_CUDA");
+    if (library == nullptr) fake_ = LoadFakeCuda();
+    auto driver = CudaDriver::Load(library != nullptr ? library : "gpu/libfake_cuda.so");
+    ASSERT_TRUE(driver.ok()) << driver.status();
+    driver_ = *std::move(driver);
+    gpu_ = *Gpu::Open(driver_.get(), 0);
+    auto copier = Copier::Create(gpu_.get());
+    ASSERT_TRUE(copier.ok()) << copier.status();
+    copier_ = *std::move(copier);
+    if (fake_ != nullptr) blocking_ = fake_->blocking_calls();
+  }
+  void TearDown() override {
+    if (fake_ != nullptr) {
+      fake_->hold(false);
+      EXPECT_EQ(fake_->blocking_calls(), blocking_) << "something waited for the device";
+      EXPECT_STREQ(fake_->complaints(), "");
+    }
+  }
+
+  DeviceMemory OnDevice(uint64_t bytes) { return *DeviceMemory::Allocate(gpu_.get(), bytes); }
+  PinnedMemory Pinned(uint64_t bytes) { return *PinnedMemory::Allocate(gpu_.get(), bytes); }
+  static cuda::Address At(const PinnedMemory& memory, uint64_t offset = 0) {
+    return reinterpret_cast<cuda::Address>(memory.data()) + offset;
+  }
+  Copier::Done Count(absl::Status* status = nullptr) {
+    return [this, status](absl::Status ended) {
+      ++ended_;
+      if (status != nullptr) *status = std::move(ended);
+    };
+  }
+  void RunAll() {
+    copier_->Flush();
+    for (int i = 0; i < 10'000'000 && !copier_->idle(); ++i) copier_->Poll();
+    EXPECT_TRUE(copier_->idle());
+  }
+
+  const FakeCudaControl* fake_ = nullptr;
+  std::unique_ptr<CudaDriver> driver_;
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<Copier> copier_;
+  int ended_ = 0;
+  int blocking_ = 0;
+};
+
+TEST_F(CopierTest, BytesGoThereAndBack) {
+  constexpr uint64_t kBytes = 100'000;
+  DeviceMemory device = OnDevice(kBytes);
+  PinnedMemory out = Pinned(kBytes);
+  PinnedMemory back = Pinned(kBytes);
+  for (uint64_t i = 0; i < kBytes; ++i)
+    static_cast<uint8_t*>(out.data())[i] = static_cast<uint8_t>(i * 7);
+  memset(back.data(), 0, kBytes);
+  copier_->Start(Direction::kToDevice, device.address(), At(out), kBytes, {}, Count());
+  EXPECT_EQ(ended_, 0);
+  RunAll();
+  EXPECT_EQ(ended_, 1);
+  copier_->Start(Direction::kToHost, At(back), device.address(), kBytes, {}, Count());
+  RunAll();
+  EXPECT_EQ(memcmp(out.data(), back.data(), kBytes), 0);
+  EXPECT_EQ(copier_->counters().bytes, 2 * kBytes);
+}
+
+TEST_F(CopierTest, ACopyFollowsTheWorkThatItsMarkStandsFor) {
+  constexpr uint64_t kBytes = 1 << 20;
+  DeviceMemory device = OnDevice(kBytes);
+  PinnedMemory back = Pinned(kBytes);
+  auto stream = gpu_->MakeStream();
+  auto mark = gpu_->MakeEvent();
+  ASSERT_TRUE(stream.ok() && mark.ok());
+  for (int value = 1; value < 50; ++value) {
+    ASSERT_TRUE(gpu_->Use().ok());
+    ASSERT_EQ(gpu_->calls().cuMemsetD8Async(device.address(), static_cast<unsigned char>(value),
+                                            kBytes, stream->get()),
+              cuda::kSuccess);
+    ASSERT_TRUE(mark->Record(stream->get()).ok());
+    copier_->Start(Direction::kToHost, At(back), device.address(), kBytes, {&*mark}, Count());
+    RunAll();
+    EXPECT_EQ(static_cast<uint8_t*>(back.data())[0], value);
+    EXPECT_EQ(static_cast<uint8_t*>(back.data())[kBytes - 1], value);
+  }
+}
+
+TEST_F(CopierTest, WhatIsNotThereHoldsUpNobodyElse) {
+  if (fake_ == nullptr) GTEST_SKIP() << "holds the pretend device";
+  DeviceMemory device = OnDevice(4096);
+  PinnedMemory host = Pinned(4096);
+  auto stream = gpu_->MakeStream();
+  auto gate = gpu_->MakeEvent();  // Recorded behind what never runs while held.
+  ASSERT_TRUE(gate.ok());
+  fake_->hold(true);
+  ASSERT_EQ(gpu_->calls().cuMemsetD8Async(device.address(), 1, 4096, stream->get()), 0);
+  ASSERT_TRUE(gate->Record(stream->get()).ok());
+  // More that wait than there are lanes to wait on.
+  int late = 0;
+  for (int i = 0; i < 8; ++i) {
+    copier_->Start(Direction::kToHost, At(host), device.address(), 64, {&*gate},
+                   [&late](absl::Status status) { late += status.ok(); });
+  }
+  EXPECT_GT(copier_->counters().waited_on_host, 0u);
+  EXPECT_EQ(copier_->outstanding(), 8u);
+  for (int i = 0; i < 100; ++i) copier_->Poll();
+  EXPECT_EQ(late, 0);
+  fake_->hold(false);
+  copier_->Start(Direction::kToHost, At(host, 1024), device.address() + 1024, 64, {}, Count());
+  RunAll();
+  EXPECT_EQ(late, 8);
+  EXPECT_EQ(ended_, 1);
+}
+
+TEST_F(CopierTest, ManyPiecesAreOneSubmission) {
+  // Every alignment and odd length, next to each other: a byte too much is seen.
+  constexpr uint64_t kPieces = 3000;
+  constexpr uint64_t kSpan = 512;
+  DeviceMemory from = OnDevice(kPieces * kSpan);
+  DeviceMemory into = OnDevice(kPieces * kSpan);
+  PinnedMemory host = Pinned(kPieces * kSpan);
+  auto* bytes = static_cast<uint8_t*>(host.data());
+  for (uint64_t i = 0; i < kPieces * kSpan; ++i) bytes[i] = static_cast<uint8_t>(i * 31 + i / 251);
+  copier_->Start(Direction::kToDevice, from.address(), At(host), kPieces * kSpan, {}, Count());
+  RunAll();
+  PinnedMemory poison = Pinned(kPieces * kSpan);
+  memset(poison.data(), 0xee, kPieces * kSpan);
+  copier_->Start(Direction::kToDevice, into.address(), At(poison), kPieces * kSpan, {}, Count());
+  RunAll();
+  const uint64_t before = copier_->counters().submissions;
+  const auto length = [](uint64_t i) { return i * 13 % 470; };
+  const auto to = [](uint64_t i) { return i * kSpan + i % 17; };
+  const auto out_of = [](uint64_t i) { return i * kSpan + i * 5 % 23; };
+  for (uint64_t i = 0; i < kPieces; ++i) {
+    copier_->Start(Direction::kOnDevice, into.address() + to(i), from.address() + out_of(i),
+                   length(i), {}, Count());
+  }
+  RunAll();
+  EXPECT_EQ(ended_, 2 + static_cast<int>(kPieces));
+  EXPECT_EQ(copier_->counters().submissions - before, 1u);
+  PinnedMemory back = Pinned(kPieces * kSpan);
+  copier_->Start(Direction::kToHost, At(back), into.address(), kPieces * kSpan, {}, Count());
+  RunAll();
+  const auto* got = static_cast<const uint8_t*>(back.data());
+  std::vector<uint8_t> want(kPieces * kSpan, 0xee);
+  for (uint64_t i = 0; i < kPieces; ++i) memcpy(&want[to(i)], bytes + out_of(i), length(i));
+  EXPECT_EQ(memcmp(got, want.data(), want.size()), 0);
+}
+
+TEST_F(CopierTest, AStreamMayWaitInPlaceOfTheHost) {
+  DeviceMemory a = OnDevice(1 << 20);
+  DeviceMemory b = OnDevice(1 << 20);
+  PinnedMemory out = Pinned(1 << 20);
+  PinnedMemory back = Pinned(1 << 20);
+  memset(out.data(), 0x5a, 1 << 20);
+  memset(back.data(), 0, 1 << 20);
+  auto stream = gpu_->MakeStream();
+  copier_->Start(Direction::kToDevice, a.address(), At(out), 1 << 20, {}, Count());
+  auto joined = copier_->JoinStream(Direction::kToDevice, stream->get());
+  ASSERT_TRUE(joined.ok() && *joined);
+  // Work of the caller's, queued before the copy has run.
+  ASSERT_EQ(gpu_->calls().cuMemcpyAsync(b.address(), a.address(), 1 << 20, stream->get()), 0);
+  auto mark = gpu_->MakeEvent();
+  ASSERT_TRUE(mark->Record(stream->get()).ok());
+  copier_->Start(Direction::kToHost, At(back), b.address(), 1 << 20, {&*mark}, Count());
+  RunAll();
+  EXPECT_EQ(static_cast<uint8_t*>(back.data())[12345], 0x5a);
+}
+
+TEST_F(CopierTest, WakesWhoSleeps) {
+  DeviceMemory device = OnDevice(64 << 20);
+  PinnedMemory host = Pinned(64 << 20);
+  for (int i = 0; i < 3; ++i) {
+    copier_->Start(Direction::kToDevice, device.address(), At(host), 64 << 20, {}, Count());
+    copier_->Arm();
+    pollfd waits{copier_->event_fd(), POLLIN, 0};
+    ASSERT_EQ(poll(&waits, 1, 10'000), 1);
+    RunAll();
+  }
+  EXPECT_EQ(ended_, 3);
+  copier_->Arm();  // With nothing to do it stays silent.
+  pollfd waits{copier_->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&waits, 1, 0), 0);
+}
+
+TEST_F(CopierTest, AFailureEndsWhatIsOnItsWayAndWhatComes) {
+  if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
+  for (const char* call : {"cuMemcpyAsync", "cuEventRecord", "cuEventQuery", "cuEventCreate"}) {
+    auto copier = Copier::Create(gpu_.get());
+    ASSERT_TRUE(copier.ok());
+    DeviceMemory device = OnDevice(4096);
+    PinnedMemory host = Pinned(4096);
+    fake_->fail(call, cuda::kIllegalAddress, 1, 0);
+    absl::Status first;
+    absl::Status second;
+    (*copier)->Start(Direction::kToHost, At(host), device.address(), 64, {}, Count(&first));
+    EXPECT_EQ(ended_, 0) << "inside of Start()";
+    (*copier)->Start(Direction::kToHost, At(host), device.address(), 64, {}, Count(&second));
+    for (int i = 0; i < 100; ++i) (*copier)->Poll();
+    EXPECT_EQ(ended_, 2) << call;
+    EXPECT_EQ(first.code(), absl::StatusCode::kUnavailable) << call;
+    EXPECT_THAT(std::string(first.message()), HasSubstr(call));
+    EXPECT_EQ(second, first) << call;
+    ended_ = 0;
+    copier->reset();  // May wait.
+    blocking_ = fake_->blocking_calls();
+  }
+}
+
+}  // namespace
+}  // namespace tryst

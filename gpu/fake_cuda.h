@@ -1,0 +1,41 @@
+#ifndef TRYST_GPU_FAKE_CUDA_H_
+#define TRYST_GPU_FAKE_CUDA_H_
+
+#include <dlfcn.h>
+
+#include <cstdint>
+
+// How a test steers the pretend driver, libfake_cuda.so, once it is loaded. Its two cards
+// do what they are asked late and bit by bit, so that who does not wait reads old bytes;
+// its device memory is out of the host's reach, so that a host access ends the process.
+namespace tryst {
+
+struct FakeCudaControl {
+  // The next `times` calls of `name` return `result`; the first `after` of them work.
+  void (*fail)(const char* name, int result, int times, int after);
+  // What the calls were told wrongly so far: a line each; empty is right.
+  const char* (*complaints)();
+  // Calls that waited for a stream so far.
+  int (*blocking_calls)();
+  int (*calls)(const char* name);
+  // Nothing is done any more on any stream, until released.
+  void (*hold)(bool on);
+  // Reads and writes device memory behind everybody's back.
+  void (*peek)(uint64_t address, void* into, uint64_t bytes);
+  void (*poke)(uint64_t address, const void* from, uint64_t bytes);
+  // Device memory allocated and not freed.
+  uint64_t (*allocated)();
+  // Attribute `which` of every card, in place of what it was.
+  void (*set_attribute)(int which, int value);
+};
+
+// Null when the library cannot be loaded.
+inline const FakeCudaControl* LoadFakeCuda(const char* path = "gpu/libfake_cuda.so") {
+  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return nullptr;
+  return static_cast<const FakeCudaControl*>(dlsym(handle, "fake_cuda_control"));
+}
+
+}  // namespace tryst
+
+#endif  // TRYST_GPU_FAKE_CUDA_H_

@@ -1,0 +1,83 @@
+#include "gpu/gather.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gpu/gather_ptx.h"
+
+namespace tryst {
+namespace {
+
+constexpr unsigned kThreads = 512;
+constexpr unsigned kBlocksPerMultiprocessor = 4;
+
+}  // namespace
+
+absl::Status GatherList::Reserve(const Gpu* gpu, uint32_t count) {
+  if (count <= room_) return absl::OkStatus();
+  const uint32_t room = std::max<uint32_t>(count + count / 2, 1024);
+  const uint64_t bytes = uint64_t{room} * sizeof(GatherPiece);
+  auto pinned = PinnedMemory::Allocate(gpu, bytes);
+  if (!pinned.ok()) return pinned.status();
+  auto table = DeviceMemory::Allocate(gpu, bytes);
+  if (!table.ok()) return table.status();
+  std::copy_n(static_cast<GatherPiece*>(pinned_.data()), count_,
+              static_cast<GatherPiece*>(pinned->data()));
+  pinned_ = *std::move(pinned);
+  table_ = *std::move(table);
+  room_ = room;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu) {
+  const GpuDevice& device = gpu->device();
+  if (device.compute_major * 10 + device.compute_minor < 75) {
+    return absl::UnimplementedError(absl::StrCat("GPU ", device.ordinal,
+                                                 " is older than compute capability 7.5: pieces "
+                                                 "are copied one by one"));
+  }
+  absl::Status status = gpu->Use();
+  if (!status.ok()) return status;
+  std::unique_ptr<GatherKernel> kernel(new GatherKernel(gpu));
+  const CudaDriver& driver = gpu->driver();
+  status =
+      driver.Check("cuModuleLoadData", gpu->calls().cuModuleLoadData(&kernel->module_, kGatherPtx));
+  if (!status.ok()) return status;
+  status = driver.Check(
+      "cuModuleGetFunction",
+      gpu->calls().cuModuleGetFunction(&kernel->function_, kernel->module_, "tryst_gather"));
+  if (!status.ok()) return status;
+  cuda::Device handle = 0;
+  int multiprocessors = 0;
+  status = driver.Check("cuDeviceGet", gpu->calls().cuDeviceGet(&handle, gpu->ordinal()));
+  if (!status.ok()) return status;
+  status = driver.Check(
+      "cuDeviceGetAttribute",
+      gpu->calls().cuDeviceGetAttribute(&multiprocessors, cuda::kMultiprocessorCount, handle));
+  if (!status.ok()) return status;
+  kernel->blocks_ = static_cast<unsigned>(std::max(multiprocessors, 1)) * kBlocksPerMultiprocessor;
+  return kernel;
+}
+
+GatherKernel::~GatherKernel() {
+  if (module_ != nullptr && gpu_->Use().ok()) gpu_->calls().cuModuleUnload(module_);
+}
+
+absl::Status GatherKernel::Launch(const GatherList& list, cuda::Stream stream) const {
+  if (list.count() == 0) return absl::OkStatus();
+  cuda::Address table = list.table_.address();
+  unsigned count = list.count();
+  absl::Status status = gpu_->driver().Check(
+      "cuMemcpyAsync",
+      gpu_->calls().cuMemcpyAsync(table, reinterpret_cast<cuda::Address>(list.pinned_.data()),
+                                  uint64_t{count} * sizeof(GatherPiece), stream));
+  if (!status.ok()) return status;
+  void* parameters[] = {&table, &count};
+  return gpu_->driver().Check(
+      "cuLaunchKernel",
+      gpu_->calls().cuLaunchKernel(function_, std::min(blocks_, count), 1, 1, kThreads, 1, 1, 0,
+                                   stream, parameters, nullptr));
+}
+
+}  // namespace tryst

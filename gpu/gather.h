@@ -1,0 +1,58 @@
+#ifndef TRYST_GPU_GATHER_H_
+#define TRYST_GPU_GATHER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu/device_memory.h"
+#include "gpu/gather_piece.h"
+#include "gpu/gpu.h"
+#include "gpu/pinned_memory.h"
+
+namespace tryst {
+
+// A table of pieces, in memory that the GPU reads. Grows and stays grown.
+// REQUIRES, for all but Launch(): no launch of it is running.
+class GatherList {
+ public:
+  void Clear() { count_ = 0; }
+  // Room for `count` pieces. kResourceExhausted.
+  absl::Status Reserve(const Gpu* gpu, uint32_t count);
+  // REQUIRES: room.
+  void Add(const GatherPiece& piece) {
+    static_cast<GatherPiece*>(pinned_.data())[count_++] = piece;
+  }
+  uint32_t count() const { return count_; }
+
+ private:
+  friend class GatherKernel;
+  PinnedMemory pinned_;
+  DeviceMemory table_;
+  uint32_t room_ = 0;
+  uint32_t count_ = 0;
+};
+
+// Copies many small pieces with one launch. Its code travels in the binary as PTX and is
+// compiled by the driver, once.
+class GatherKernel {
+ public:
+  // kUnimplemented: the GPU is older than compute capability 7.5.
+  static absl::StatusOr<std::unique_ptr<GatherKernel>> Load(const Gpu* gpu);
+  ~GatherKernel();  // REQUIRES: no launch is running.
+
+  // Puts all pieces of `list` on `stream`, as one table copy and one kernel.
+  absl::Status Launch(const GatherList& list, cuda::Stream stream) const;
+
+ private:
+  explicit GatherKernel(const Gpu* gpu) : gpu_(gpu) {}
+  const Gpu* const gpu_;
+  cuda::Module module_ = nullptr;
+  cuda::Function function_ = nullptr;
+  unsigned blocks_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_GPU_GATHER_H_

@@ -1,0 +1,114 @@
+#include "gpu/gpu.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tryst {
+
+GpuEvent& GpuEvent::operator=(GpuEvent&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+GpuEvent::~GpuEvent() {
+  if (event_ != nullptr && gpu_->Use().ok()) gpu_->calls().cuEventDestroy_v2(event_);
+}
+
+absl::Status GpuEvent::Record(cuda::Stream stream) {
+  absl::Status status = gpu_->Use();
+  if (!status.ok()) return status;
+  return gpu_->driver().Check("cuEventRecord", gpu_->calls().cuEventRecord(event_, stream));
+}
+
+absl::StatusOr<bool> GpuEvent::Done() const {
+  absl::Status status = gpu_->Use();
+  if (!status.ok()) return status;
+  const cuda::Result result = gpu_->calls().cuEventQuery(event_);
+  if (result == cuda::kNotReady) return false;
+  status = gpu_->driver().Check("cuEventQuery", result);
+  if (!status.ok()) return status;
+  return true;
+}
+
+GpuStream& GpuStream::operator=(GpuStream&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(stream_, other.stream_);
+  return *this;
+}
+
+GpuStream::~GpuStream() {
+  if (stream_ != nullptr && gpu_->Use().ok()) gpu_->calls().cuStreamDestroy_v2(stream_);
+}
+
+absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const CudaDriver* driver, int ordinal) {
+  auto devices = driver->Devices();
+  if (!devices.ok()) return devices.status();
+  if (ordinal < 0 || static_cast<size_t>(ordinal) >= devices->size()) {
+    return absl::NotFoundError(absl::StrCat("no GPU ", ordinal, ": there are ", devices->size()));
+  }
+  std::unique_ptr<Gpu> gpu(new Gpu(driver, std::move((*devices)[static_cast<size_t>(ordinal)])));
+  const cuda::Calls& calls = driver->calls();
+  absl::Status status = driver->Check("cuDeviceGet", calls.cuDeviceGet(&gpu->handle_, ordinal));
+  if (!status.ok()) return status;
+  status = driver->Check("cuDevicePrimaryCtxRetain",
+                         calls.cuDevicePrimaryCtxRetain(&gpu->context_, gpu->handle_));
+  if (!status.ok()) return status;
+  return gpu;
+}
+
+Gpu::~Gpu() {
+  if (context_ != nullptr) calls().cuDevicePrimaryCtxRelease_v2(handle_);
+}
+
+absl::Status Gpu::Use() const {
+  return driver_->Check("cuCtxSetCurrent", calls().cuCtxSetCurrent(context_));
+}
+
+absl::StatusOr<GpuStream> Gpu::MakeStream() const {
+  cuda::Stream stream = nullptr;
+  absl::Status status = Use();
+  if (status.ok()) {
+    status =
+        driver_->Check("cuStreamCreate", calls().cuStreamCreate(&stream, cuda::kStreamNonBlocking));
+  }
+  if (!status.ok()) return status;
+  return GpuStream(this, stream);
+}
+
+absl::StatusOr<GpuEvent> Gpu::MakeEvent() const {
+  cuda::Event event = nullptr;
+  absl::Status status = Use();
+  if (status.ok()) {
+    status = driver_->Check("cuEventCreate", calls().cuEventCreate(&event, cuda::kEventNoTiming));
+  }
+  if (!status.ok()) return status;
+  return GpuEvent(this, event);
+}
+
+absl::Status Gpu::EnablePeerAccess(const Gpu& peer) const {
+  if (peer.handle_ == handle_) return absl::OkStatus();
+  int can = 0;
+  absl::Status status = Use();
+  if (status.ok()) {
+    status = driver_->Check("cuDeviceCanAccessPeer",
+                            calls().cuDeviceCanAccessPeer(&can, handle_, peer.handle_));
+  }
+  if (!status.ok()) return status;
+  if (can == 0) {
+    return absl::UnimplementedError(
+        absl::StrCat("GPU ", ordinal(), " has no way to the memory of GPU ", peer.ordinal()));
+  }
+  const cuda::Result result = calls().cuCtxEnablePeerAccess(peer.context_, 0);
+  if (result == cuda::kPeerAccessAlreadyEnabled) return absl::OkStatus();
+  return driver_->Check("cuCtxEnablePeerAccess", result);
+}
+
+absl::Status Gpu::WaitFor(cuda::Stream stream) const {
+  absl::Status status = Use();
+  if (!status.ok()) return status;
+  return driver_->Check("cuStreamSynchronize", calls().cuStreamSynchronize(stream));
+}
+
+}  // namespace tryst
