@@ -49,11 +49,15 @@ struct Worker {
     pool_options.incarnation = incarnation;
     pool_options.seed = incarnation;
     if (options.adjust) options.adjust(&pool_options);
-    pool = std::make_unique<ChannelPool>(&poller, bootstrap, &steps,
+    if (options.wrap) wrap = options.wrap(name == kProducer, incarnation, &poller, &steps);
+    TensorSource* source = &steps;
+    if (wrap != nullptr) source = wrap->source();
+    pool = std::make_unique<ChannelPool>(&poller, bootstrap, source,
                                          std::vector<NicPath>{{"rdma/soft", nic}}, nullptr,
                                          std::move(pool_options));
     const absl::Status opened = pool->Open();
     TRYST_CHECK(opened.ok()) << opened;
+    if (wrap != nullptr) wrap->SetChannels(pool.get());
     poller.Start();
     bootstrap->Set(name, pool.get());
   }
@@ -63,7 +67,12 @@ struct Worker {
     const absl::Status stopped =
         pool->Stop(absl::CancelledError("the worker is stopping"), absl::Seconds(20));
     EXPECT_TRUE(stopped.ok()) << stopped;
+    if (wrap != nullptr) {
+      const absl::Status unwrapped = wrap->Stop();
+      EXPECT_TRUE(unwrapped.ok()) << unwrapped;
+    }
     poller.Stop();
+    wrap.reset();
     pool.reset();
   }
 
@@ -73,6 +82,7 @@ struct Worker {
   const std::string name;
   MemoryBootstrap* const bootstrap;
   std::shared_ptr<BreakableNic> nic;
+  std::unique_ptr<PoolWorldWrap> wrap;  // May be null.
   std::unique_ptr<ChannelPool> pool;
 };
 
@@ -84,7 +94,10 @@ class PoolWorld final : public ChannelWorld {
   }
 
   StepTable* producer() override { return &producer_->steps; }
-  TensorFetcher* consumer() override { return consumer_->pool.get(); }
+  TensorFetcher* consumer() override {
+    if (consumer_->wrap != nullptr) return consumer_->wrap->fetcher();
+    return consumer_->pool.get();
+  }
   uint64_t producer_incarnation() const override { return incarnation_; }
 
   bool BreakLink() override {
@@ -102,7 +115,11 @@ class PoolWorld final : public ChannelWorld {
   }
 
   std::string Explain() override {
-    return absl::StrCat("consumer:\n", consumer_->pool->Explain(""), "producer:\n",
+    std::string devices;
+    if (consumer_->wrap != nullptr) {
+      consumer_->poller.RunAndWait([&] { devices = consumer_->wrap->ExplainNow(); });
+    }
+    return absl::StrCat(devices, "consumer:\n", consumer_->pool->Explain(""), "producer:\n",
                         producer_->pool->Explain(""));
   }
   std::pair<uint64_t, uint64_t> PinnedBytes() override { return consumer_->pool->PinnedBytes(); }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "channel/channel_pool.h"
 #include "tests/contract/channel_contract.h"
@@ -11,9 +12,24 @@ namespace tryst {
 
 // Two workers in this process, each with a poller thread, a NIC and a ChannelPool; hellos
 // are handed over in memory.
+// What a test puts between a worker's pool and its steps on one side, its receives on the
+// other. Made before the poller runs; destroyed after it.
+class PoolWorldWrap {
+ public:
+  virtual ~PoolWorldWrap() = default;
+  virtual TensorSource* source() = 0;
+  virtual void SetChannels(TensorFetcher* channels) = 0;
+  virtual TensorFetcher* fetcher() = 0;
+  virtual absl::Status Stop() = 0;       // After the pool was stopped.
+  virtual std::string ExplainNow() = 0;  // On the poller thread.
+};
+
 struct PoolWorldOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;
   std::function<void(ChannelPoolOptions*)> adjust;
+  std::function<std::unique_ptr<PoolWorldWrap>(bool is_producer, uint64_t incarnation,
+                                               Poller* poller, TensorSource* source)>
+      wrap;  // May be null.
 };
 std::unique_ptr<ChannelWorld> OpenPoolWorld(const PoolWorldOptions& options);
 

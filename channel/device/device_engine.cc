@@ -1,0 +1,238 @@
+#include "channel/device/device_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kEventsKept = 1024;
+
+}  // namespace
+
+// A block of the device pool while it is a tensor's storage.
+class DeviceEngine::BlockStorage final : public Storage {
+ public:
+  BlockStorage(DevicePool* pool, DevicePool::Block* block, cuda::Stream stream)
+      : Storage(block->data(), block->bytes(),
+                MemorySpace{MemorySpace::Kind::kDevice, pool->gpu()->ordinal()}),
+        pool_(pool),
+        block_(block),
+        stream_(stream) {}
+  const GpuEvent* last_use() const { return block_->last_use(); }
+
+ private:
+  ~BlockStorage() override { pool_->Give(block_, stream_); }
+
+  DevicePool* const pool_;
+  DevicePool::Block* const block_;
+  const cuda::Stream stream_;
+};
+
+DeviceEngine::DeviceEngine(Poller* poller, const Gpu* gpu, const DeviceEngineOptions& options)
+    : poller_(poller),
+      gpu_(gpu),
+      options_(options),
+      pool_(gpu, options.pool_bytes),
+      exporter_(gpu),
+      mappings_(gpu, options.mappings_kept) {
+  room_task_.engine = this;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
+    Poller* poller, const Gpu* gpu, const DeviceEngineOptions& options) {
+  if (options.slot_bytes == 0 || options.serve_slots == 0 || options.fetch_slots == 0) {
+    return absl::InvalidArgumentError("a GPU needs staging slots to serve and to fetch by");
+  }
+  std::unique_ptr<DeviceEngine> engine(new DeviceEngine(poller, gpu, options));
+  auto copier = Copier::Create(gpu);
+  if (!copier.ok()) return copier.status();
+  engine->copier_ = *std::move(copier);
+  for (auto [line, slots] : {std::make_pair(&engine->serve_, options.serve_slots),
+                             std::make_pair(&engine->fetch_, options.fetch_slots)}) {
+    auto pool = StagingPool::Create(gpu, options.slot_bytes, slots);
+    if (!pool.ok()) return pool.status();
+    (*pool)->SetRoomCallback([at = engine.get()] {
+      if (!at->room_task_.posted.exchange(true)) at->poller_->Post(&at->room_task_);
+    });
+    line->pool = *std::move(pool);
+  }
+  return engine;
+}
+
+DeviceEngine::~DeviceEngine() {
+  TRYST_CHECK(!attached_);
+  for (SlotLine* line : {&serve_, &fetch_}) {
+    if (line->pool != nullptr) line->pool->SetRoomCallback(nullptr);
+  }
+}
+
+void DeviceEngine::Attach() {
+  poller_->AddSource(this);
+  attached_ = true;
+}
+
+void DeviceEngine::Detach() {
+  TRYST_CHECK(idle());
+  if (std::exchange(attached_, false)) poller_->RemoveSource(this);
+  poller_->ForgetFlush(this);
+}
+
+void DeviceEngine::Copy(Copier::Direction direction, void* to, const void* from, uint64_t bytes,
+                        const GpuEvent* after, const GpuEvent* and_after, Copier::Done done) {
+  copier_->Start(direction, AddressOf(to), AddressOf(from), bytes, {after, and_after},
+                 std::move(done));
+  poller_->FlushThisTurn(this);
+}
+
+void DeviceEngine::WhenSlot(SlotLine* line, WithSlot fn) {
+  if (line->line.empty()) {
+    StorageRef slot = line->pool->Take();
+    if (slot) return std::move(fn)(std::move(slot));
+  }
+  line->line.push_back(std::move(fn));
+}
+
+void DeviceEngine::RoomTask::RunOnPoller() {
+  posted.store(false);
+  engine->OnRoom(&engine->serve_);
+  engine->OnRoom(&engine->fetch_);
+}
+
+void DeviceEngine::OnRoom(SlotLine* line) {
+  while (!line->line.empty()) {
+    StorageRef slot = line->pool->Take();
+    if (!slot) return;
+    WithSlot fn = std::move(line->line.front());
+    line->line.pop_front();
+    std::move(fn)(std::move(slot));
+  }
+}
+
+absl::StatusOr<Tensor> DeviceEngine::Allocate(DType dtype, const TensorShape& shape,
+                                              cuda::Stream stream) {
+  auto bytes = TensorBytes(dtype, shape);
+  if (!bytes.ok()) return bytes.status();
+  auto block = pool_.Take(std::max<uint64_t>(*bytes, 1));
+  if (!block.ok()) return block.status();
+  return Tensor::FromStorage(StorageRef::Own(new BlockStorage(&pool_, *block, stream)), 0, dtype,
+                             shape);
+}
+
+absl::StatusOr<std::shared_ptr<const GpuEvent>> DeviceEngine::Mark(cuda::Stream stream) {
+  GpuEvent event;
+  {
+    MutexLock lock(&events_mu_);
+    if (!free_events_.empty()) {
+      event = std::move(free_events_.back());
+      free_events_.pop_back();
+    }
+  }
+  if (!event.valid()) {
+    auto made = gpu_->MakeEvent();
+    if (!made.ok()) return made.status();
+    event = *std::move(made);
+  }
+  absl::Status recorded = event.Record(stream);
+  if (!recorded.ok()) return recorded;
+  return std::shared_ptr<const GpuEvent>(
+      new GpuEvent(std::move(event)), [this](const GpuEvent* done) {
+        std::unique_ptr<const GpuEvent> owned(done);
+        MutexLock lock(&events_mu_);
+        if (free_events_.size() >= kEventsKept) return;
+        free_events_.push_back(std::move(*const_cast<GpuEvent*>(done)));
+      });
+}
+
+// ---- Copies for callers ----
+
+// A copy between a GPU and host memory that it may not reach, slot by slot.
+struct DeviceEngine::StagedCopy {
+  Tensor from;
+  Tensor into;
+  bool to_device = false;
+  std::shared_ptr<const GpuEvent> after;
+  absl::AnyInvocable<void(absl::Status) &&> done;
+  uint64_t at = 0;
+};
+
+void DeviceEngine::StartCopy(const Tensor& from, const Tensor& into,
+                             std::shared_ptr<const GpuEvent> after,
+                             absl::AnyInvocable<void(absl::Status) &&> done) {
+  auto copy = std::make_shared<StagedCopy>();
+  copy->from = from;
+  copy->into = into;
+  copy->to_device = !into.space().host_readable();
+  copy->after = std::move(after);
+  copy->done = std::move(done);
+  poller_->PostFn([this, copy] {
+    if (copy->from.bytes() > copy->into.bytes()) {
+      return std::move(copy->done)(absl::InvalidArgumentError(
+          absl::StrCat(copy->from.bytes(), " bytes do not fit in ", copy->into.bytes())));
+    }
+    if (copy->from.space().host_readable() || copy->into.space().host_readable()) {
+      return StepStagedCopy(copy);
+    }
+    Copy(Copier::Direction::kOnDevice, copy->into.mutable_data(), copy->from.data(),
+         copy->from.bytes(), copy->after.get(), LastUse(copy->into),
+         [copy](absl::Status status) { std::move(copy->done)(std::move(status)); });
+  });
+}
+
+void DeviceEngine::StepStagedCopy(const std::shared_ptr<StagedCopy>& copy) {
+  const uint64_t bytes = std::min(options_.slot_bytes, copy->from.bytes() - copy->at);
+  if (bytes == 0) return std::move(copy->done)(absl::OkStatus());
+  auto& line = copy->to_device ? fetch_ : serve_;
+  WhenSlot(&line, [this, copy, bytes](StorageRef slot) {
+    char* const into = static_cast<char*>(copy->into.mutable_data()) + copy->at;
+    const char* const from = static_cast<const char*>(copy->from.data()) + copy->at;
+    if (copy->to_device) memcpy(slot->data(), from, bytes);
+    void* const data = slot->data();
+    Copy(copy->to_device ? Copier::Direction::kToDevice : Copier::Direction::kToHost,
+         copy->to_device ? into : data, copy->to_device ? data : from, bytes, copy->after.get(),
+         copy->to_device ? LastUse(copy->into) : nullptr,
+         [this, copy, bytes, into, slot](absl::Status status) {
+           if (!status.ok()) return std::move(copy->done)(std::move(status));
+           if (!copy->to_device) memcpy(into, slot->data(), bytes);
+           copy->at += bytes;
+           StepStagedCopy(copy);
+         });
+  });
+}
+
+const GpuEvent* LastUse(const Tensor& tensor) {
+  const auto* block = dynamic_cast<const DeviceEngine::BlockStorage*>(tensor.storage().get());
+  return block != nullptr ? block->last_use() : nullptr;
+}
+
+// ---- GpuContext ----
+
+absl::StatusOr<std::shared_ptr<GpuContext>> GpuContext::Make(DeviceEngine* engine,
+                                                             cuda::Stream stream, Options options) {
+  auto moment = engine->Mark(stream);
+  if (!moment.ok()) return moment.status();
+  return std::shared_ptr<GpuContext>(new GpuContext(engine, stream, options, *std::move(moment)));
+}
+
+absl::StatusOr<Tensor> GpuContext::Allocate(DType dtype, const TensorShape& shape,
+                                            const AllocatorAttributes& attributes) {
+  if (attributes.on_host) return Tensor::Allocate(dtype, shape);
+  return engine_->Allocate(dtype, shape, stream_);
+}
+
+void GpuContext::StartCopy(const Tensor& from, const Tensor& into,
+                           absl::AnyInvocable<void(absl::Status) &&> done) {
+  auto after = engine_->Mark(stream_);
+  if (!after.ok()) {
+    engine_->poller()->PostFn(
+        [status = after.status(), done = std::move(done)]() mutable { std::move(done)(status); });
+    return;
+  }
+  engine_->StartCopy(from, into, *std::move(after), std::move(done));
+}
+
+}  // namespace tryst

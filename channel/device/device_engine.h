@@ -1,0 +1,159 @@
+#ifndef TRYST_CHANNEL_DEVICE_DEVICE_ENGINE_H_
+#define TRYST_CHANNEL_DEVICE_DEVICE_ENGINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "channel/device/staging_pool.h"
+#include "channel/poller.h"
+#include "gpu/copier.h"
+#include "gpu/device_memory.h"
+#include "gpu/gpu.h"
+#include "gpu/ipc.h"
+#include "rendezvous/rendezvous.h"
+
+namespace tryst {
+
+struct DeviceEngineOptions {
+  // Pinned memory, per GPU: (serve_slots + fetch_slots) * slot_bytes. Two pools, since a
+  // fetch that holds slots waits for a peer's serving slots, and the other way round.
+  uint64_t slot_bytes = 2 << 20;
+  uint32_t serve_slots = 16;
+  uint32_t fetch_slots = 16;
+  uint64_t pool_bytes = uint64_t{8} << 30;  // Device memory for receives without destination.
+  size_t mappings_kept = 64;                // Of peers' allocations, unused.
+};
+
+// The event, if any, that the next writer of `tensor` has to wait for: it was used before.
+const GpuEvent* LastUse(const Tensor& tensor);
+
+// One GPU on one poller: its copies, its memory for receives, its staging, what it shows
+// to other processes. Poller thread only, except where said otherwise. It outlives every
+// tensor and context made from it.
+class DeviceEngine final : private PollerSource, private PollerFlush {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceEngine>> Open(Poller* poller, const Gpu* gpu,
+                                                            const DeviceEngineOptions& options);
+  ~DeviceEngine() override;  // REQUIRES: detached.
+  void Attach();
+  void Detach();  // REQUIRES: idle().
+
+  const Gpu* gpu() const { return gpu_; }
+  Poller* poller() const { return poller_; }
+  // Copies; see Copier::Start(). Handed to the device at the end of the turn.
+  void Copy(Copier::Direction direction, void* to, const void* from, uint64_t bytes,
+            const GpuEvent* after, const GpuEvent* and_after, Copier::Done done);
+  Copier* copier() { return copier_.get(); }
+  IpcExporter* exporter() { return &exporter_; }
+  IpcMappings* mappings() { return &mappings_; }
+  // Runs `fn` with a slot of the pool, now or when there is one, in order of asking.
+  using WithSlot = absl::AnyInvocable<void(StorageRef) &&>;
+  void WhenServeSlot(WithSlot fn) { WhenSlot(&serve_, std::move(fn)); }
+  void WhenFetchSlot(WithSlot fn) { WhenSlot(&fetch_, std::move(fn)); }
+  bool idle() const { return copier_->idle() && serve_.line.empty() && fetch_.line.empty(); }
+  uint64_t slot_bytes() const { return options_.slot_bytes; }
+
+  // ---- Any thread ----
+  // Uninitialised memory of the GPU as a tensor. The last reference gives it back; work
+  // that is on `stream` by then may still read it.
+  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape, cuda::Stream stream);
+  // Copies between this GPU and host memory of any kind, or within the GPU.
+  void StartCopy(const Tensor& from, const Tensor& into, std::shared_ptr<const GpuEvent> after,
+                 absl::AnyInvocable<void(absl::Status) &&> done);
+  // A recorded event out of a pool.
+  absl::StatusOr<std::shared_ptr<const GpuEvent>> Mark(cuda::Stream stream);
+
+  CopierCounters counters() const { return copier_->counters(); }
+
+ private:
+  friend const GpuEvent* LastUse(const Tensor& tensor);
+  class BlockStorage;
+  struct StagedCopy;
+  struct SlotLine {
+    std::shared_ptr<StagingPool> pool;
+    std::deque<WithSlot> line;
+  };
+  struct RoomTask final : PollerTask {
+    void RunOnPoller() override;
+    DeviceEngine* engine = nullptr;
+    std::atomic<bool> posted{false};
+  };
+
+  DeviceEngine(Poller* poller, const Gpu* gpu, const DeviceEngineOptions& options);
+  bool Poll() override { return copier_->Poll(); }
+  void Arm() override { copier_->Arm(); }
+  int event_fd() const override { return copier_->event_fd(); }
+  void Flush() override { copier_->Flush(); }
+  void WhenSlot(SlotLine* line, WithSlot fn);
+  void OnRoom(SlotLine* line);
+  void StepStagedCopy(const std::shared_ptr<StagedCopy>& copy);
+
+  Poller* const poller_;
+  const Gpu* const gpu_;
+  const DeviceEngineOptions options_;
+  std::unique_ptr<Copier> copier_;
+  DevicePool pool_;
+  IpcExporter exporter_;
+  IpcMappings mappings_;
+  SlotLine serve_;
+  SlotLine fetch_;
+  RoomTask room_task_;
+  bool attached_ = false;
+
+  Mutex events_mu_;
+  std::vector<GpuEvent> free_events_ ABSL_GUARDED_BY(events_mu_);
+};
+
+// What a caller says of a device tensor (Args::device_context): its GPU, its stream, and
+// a moment of it, which is when this was made.
+//   Send: the moment after the work that fills the tensor was queued. Bytes are read once
+//     the stream is there; the host does not wait.
+//   Receive: the moment after the last work that uses the destination was queued.
+class GpuContext final : public DeviceContext {
+ public:
+  struct Options {
+    // A receive ends as soon as `stream` is made to wait for the bytes, and before they are
+    // there: only for work queued on that stream. A copy that fails later is only logged.
+    bool complete_on_stream = false;
+  };
+  // `engine` outlives it. A null stream is the device's default one.
+  static absl::StatusOr<std::shared_ptr<GpuContext>> Make(DeviceEngine* engine, cuda::Stream stream,
+                                                          Options options);
+  static absl::StatusOr<std::shared_ptr<GpuContext>> Make(DeviceEngine* engine,
+                                                          cuda::Stream stream) {
+    return Make(engine, stream, Options());
+  }
+
+  DeviceEngine* engine() const { return engine_; }
+  cuda::Stream stream() const { return stream_; }
+  const GpuEvent* moment() const { return moment_.get(); }
+  bool complete_on_stream() const { return options_.complete_on_stream; }
+
+  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape,
+                                  const AllocatorAttributes& attributes) override;
+  void StartCopy(const Tensor& from, const Tensor& into,
+                 absl::AnyInvocable<void(absl::Status) &&> done) override;
+
+ private:
+  GpuContext(DeviceEngine* engine, cuda::Stream stream, Options options,
+             std::shared_ptr<const GpuEvent> moment)
+      : engine_(engine), stream_(stream), options_(options), moment_(std::move(moment)) {}
+  DeviceEngine* const engine_;
+  const cuda::Stream stream_;
+  const Options options_;
+  const std::shared_ptr<const GpuEvent> moment_;
+};
+
+inline cuda::Address AddressOf(const void* data) { return reinterpret_cast<cuda::Address>(data); }
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_DEVICE_DEVICE_ENGINE_H_

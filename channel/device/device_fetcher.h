@@ -1,0 +1,114 @@
+#ifndef TRYST_CHANNEL_DEVICE_DEVICE_FETCHER_H_
+#define TRYST_CHANNEL_DEVICE_DEVICE_FETCHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "channel/device/device_engine.h"
+#include "channel/device/manifest.h"
+#include "channel/poller.h"
+#include "rendezvous/tensor_fetcher.h"
+
+namespace tryst {
+
+struct DeviceFetcherOptions {
+  uint32_t chunks_in_flight = 8;  // Of one transfer.
+  // A copy out of the producer's memory that took longer is believed only if the producer
+  // says that it still kept the tensor. Less than half of its lease.
+  int64_t trust_ms = 20'000;
+  bool use_ipc = true;
+};
+
+struct DeviceFetcherCounters {
+  uint64_t fetches = 0;
+  uint64_t ended_ok = 0;
+  uint64_t ended_failed = 0;
+  uint64_t inside = 0;
+  uint64_t ipc = 0;
+  uint64_t staged = 0;
+  uint64_t bytes = 0;
+};
+
+// The consumer's end of the device proxy. A fetch that wants host memory passes untouched;
+// one that wants device memory asks the producer what the tensor is (manifest.h), and
+// brings it by the best way that has been proved: reading the producer's memory, or
+// chunk by chunk through pinned slots, over whatever channel `fetcher` has to the peer.
+//
+// Fetch(), FetchMany(), AbortStep(), CleanupStep() are safe from any thread; the rest
+// belongs to the poller.
+class DeviceFetcher final : public TensorFetcher {
+ public:
+  // Everything given outlives it.
+  DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetcherOptions options);
+  ~DeviceFetcher() override;  // REQUIRES: drained.
+
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn done) override;
+  void AbortStep(int64_t step_id, const absl::Status& status) override {
+    fetcher_->AbortStep(step_id, status);
+  }
+  void CleanupStep(int64_t step_id) override { fetcher_->CleanupStep(step_id); }
+
+  // ---- Poller thread only ----
+  // True when nothing of ours is on its way any more; `fetcher` must end what it has.
+  bool Drained() const { return ops_.empty() && asides_ == 0; }
+  // One line for each process that was offered memory by: which way, and why.
+  std::string Explain() const;
+  const DeviceFetcherCounters& counters() const { return counters_; }
+
+ private:
+  class Op;
+  // What is known of reading another process's memory.
+  struct Way {
+    enum class State { kUnknown, kProbing, kProved, kRefused };
+    State state = State::kUnknown;
+    std::string worker;
+    std::string why;
+    std::vector<Op*> waiting;  // For the probe.
+  };
+
+  static bool WantsDevice(const TensorKey& key, const Args& args);
+  void FetchByHost(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
+  void Begin(std::unique_ptr<Op> op);
+  // Asks the peer for something beside the tensor itself.
+  void FetchAside(const Op& op, const absl::StatusOr<TensorKey>& key,
+                  absl::AnyInvocable<void(absl::Status, Tensor) &&> done);
+  void Probe(Way* way, Op* op);
+  void OnProbe(Way* way, DeviceEngine* engine, absl::Status status, const Tensor& answer);
+  void EndProbe(Way* way, absl::Status status);
+  static std::string WayKey(const DeviceManifest& manifest);
+  bool InThisProcess(const DeviceManifest& manifest) const {
+    return manifest.host == host_ && manifest.process == process_;
+  }
+  void Deliver(Executor* executor, Executor::Work work);
+  void OnPoller(absl::AnyInvocable<void() &&> fn);
+
+  struct DeliverTimer final : PollerTimer {
+    explicit DeliverTimer(DeviceFetcher* fetcher) : fetcher(fetcher) {}
+    void OnTimer() override;
+    DeviceFetcher* const fetcher;
+  };
+
+  Poller* const poller_;
+  TensorFetcher* const fetcher_;
+  const DeviceFetcherOptions options_;
+  const uint64_t host_ = ThisHost();
+  const uint64_t process_ = ThisProcess();
+  std::list<std::unique_ptr<Op>> ops_;
+  std::map<std::string, Way> ways_;  // By process and our GPU.
+  size_t asides_ = 0;
+  std::deque<std::pair<Executor*, Executor::Work>> undelivered_;
+  DeliverTimer deliver_timer_;
+  DeviceFetcherCounters counters_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_DEVICE_DEVICE_FETCHER_H_

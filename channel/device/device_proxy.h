@@ -1,0 +1,64 @@
+#ifndef TRYST_CHANNEL_DEVICE_DEVICE_PROXY_H_
+#define TRYST_CHANNEL_DEVICE_DEVICE_PROXY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "channel/device/device_engine.h"
+#include "channel/device/device_fetcher.h"
+#include "channel/device/device_source.h"
+
+namespace tryst {
+
+struct DeviceProxyOptions {
+  DeviceEngineOptions engine;
+  DeviceSourceOptions source;
+  DeviceFetcherOptions fetcher;
+};
+
+// What a worker with GPUs puts around its channels: source() between them and its steps,
+// fetcher() between its steps and them. Device tensors then move over every channel.
+class DeviceProxy {
+ public:
+  // On `poller`, not yet started. `gpus`, `source` outlive it. kFailedPrecondition: limits
+  // that do not add up.
+  static absl::StatusOr<std::unique_ptr<DeviceProxy>> Open(Poller* poller,
+                                                           const std::vector<const Gpu*>& gpus,
+                                                           TensorSource* source,
+                                                           const DeviceProxyOptions& options);
+  ~DeviceProxy();  // REQUIRES: stopped, or the poller never ran.
+
+  // Once, before anything is fetched. `channels` outlives it.
+  void SetChannels(TensorFetcher* channels);
+
+  TensorSource* source() { return source_.get(); }
+  TensorFetcher* fetcher() { return fetcher_.get(); }
+  // Null: that GPU is not opened.
+  DeviceEngine* engine(int ordinal) const;
+
+  // After the channels were stopped: waits, on a thread other than the poller's, until no
+  // copy is on its way. kDeadlineExceeded: it must not be destroyed.
+  absl::Status Stop(absl::Duration timeout);
+  // On the poller thread.
+  std::string ExplainNow() const;
+
+ private:
+  DeviceProxy(Poller* poller, const DeviceProxyOptions& options)
+      : poller_(poller), options_(options) {}
+  std::vector<DeviceEngine*> Engines() const;
+
+  Poller* const poller_;
+  const DeviceProxyOptions options_;
+  std::vector<std::unique_ptr<DeviceEngine>> engines_;
+  std::unique_ptr<DeviceSource> source_;
+  std::unique_ptr<DeviceFetcher> fetcher_;
+  bool stopped_ = false;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_DEVICE_DEVICE_PROXY_H_

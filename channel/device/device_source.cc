@@ -1,0 +1,369 @@
+#include "channel/device/device_source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/crc32c.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint64_t kProbeBytes = 4096;
+constexpr int64_t kLeaseTickNs = 1'000'000'000;
+
+Tensor BytesOf(StorageRef storage, uint64_t offset, uint64_t bytes) {
+  auto tensor =
+      Tensor::FromStorage(std::move(storage), offset, DType::kUint8, {static_cast<int64_t>(bytes)});
+  TRYST_CHECK(tensor.ok()) << tensor.status();
+  return *std::move(tensor);
+}
+
+absl::StatusOr<Tensor> ManifestTensor(const DeviceManifest& manifest, uint64_t more) {
+  auto tensor =
+      Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(DeviceManifest::kBytes + more)});
+  if (tensor.ok()) EncodeManifest(manifest, static_cast<uint8_t*>(tensor->mutable_data()));
+  return tensor;
+}
+
+}  // namespace
+
+DeviceSource::DeviceSource(Poller* poller, TensorSource* source, std::vector<DeviceEngine*> engines,
+                           DeviceSourceOptions options)
+    : poller_(poller),
+      source_(source),
+      engines_(std::move(engines)),
+      options_(options),
+      random_(options.seed),
+      lease_timer_(this) {
+  for (const DeviceEngine* engine : engines_) {
+    TRYST_CHECK(options_.chunk_bytes <= engine->slot_bytes());
+    TRYST_CHECK(options_.inside_bytes + DeviceManifest::kBytes <= engine->slot_bytes());
+  }
+}
+
+DeviceSource::~DeviceSource() { TRYST_CHECK(closed_ || transfers_.empty()); }
+
+void DeviceSource::Close() {
+  closed_ = true;
+  transfers_.clear();
+  probes_.clear();
+  poller_->CancelTimer(&lease_timer_);
+}
+
+void DeviceSource::OnPoller(absl::AnyInvocable<void() &&> fn) {
+  if (poller_->OnThread()) return std::move(fn)();
+  poller_->PostFn(std::move(fn));
+}
+
+void DeviceSource::End(DoneFn done, const Args& args, absl::StatusOr<Tensor> tensor) {
+  const absl::Status status = tensor.status();
+  std::move(done)(status, Args(), args, status.ok() ? *std::move(tensor) : Tensor(), false);
+}
+
+// A dead tensor: a word without bytes.
+void DeviceSource::EndEmpty(DoneFn done, const Args& args) {
+  std::move(done)(absl::OkStatus(), Args(), args, Tensor(), true);
+}
+
+void DeviceSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_id,
+                        const Args& args, DoneFn done) {
+  if (key.empty()) return source_->Take(step_id, key, request_id, args, std::move(done));
+  const DeviceAsk ask = ParseDeviceAsk(key);
+  if (ask.kind != DeviceAsk::Kind::kNone) {
+    return TakeForAsker(step_id, key, ask, request_id, args, std::move(done));
+  }
+  if (key.src().type == "CPU") {
+    return source_->Take(step_id, key, request_id, args, std::move(done));
+  }
+  // Who asks in the ordinary way wants it in host memory.
+  source_->Take(
+      step_id, key, request_id, args,
+      [done = std::move(done)](absl::Status status, const Args& send_args, const Args& recv_args,
+                               Tensor tensor, bool is_dead) mutable {
+        if (!status.ok() || is_dead || !tensor.valid() || tensor.space().host_readable()) {
+          return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
+                                 is_dead);
+        }
+        if (send_args.device_context == nullptr) {
+          return End(std::move(done), recv_args,
+                     absl::FailedPreconditionError("a device tensor was sent without context"));
+        }
+        auto host = Tensor::Allocate(tensor.dtype(), tensor.shape());
+        if (!host.ok()) return End(std::move(done), recv_args, host.status());
+        send_args.device_context->StartCopy(
+            tensor, *host,
+            [done = std::move(done), recv_args, host = *host, tensor](absl::Status copied) mutable {
+              End(std::move(done), recv_args,
+                  copied.ok() ? absl::StatusOr<Tensor>(host) : absl::StatusOr<Tensor>(copied));
+            });
+      });
+}
+
+void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
+                                uint64_t request_id, const Args& args, DoneFn done) {
+  switch (ask.kind) {
+    case DeviceAsk::Kind::kManifest: {
+      auto plain = PlainKey(key, ask);
+      if (!plain.ok()) return End(std::move(done), args, plain.status());
+      source_->Take(
+          step_id, *plain, request_id, args,
+          [this, host = ask.host, consumer = std::string(key.dst().worker), done = std::move(done)](
+              absl::Status status, const Args& send_args, const Args& recv_args, Tensor tensor,
+              bool is_dead) mutable {
+            if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
+              return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
+                                     is_dead);
+            }
+            auto answer = std::make_shared<Answer>();
+            answer->done = std::move(done);
+            answer->args = recv_args;
+            answer->consumer = std::move(consumer);
+            answer->host = host;
+            answer->tensor = std::move(tensor);
+            answer->context = send_args.device_context;
+            OnPoller([this, answer = std::move(answer)]() mutable {
+              AnswerManifest(std::move(answer));
+            });
+          });
+      return;
+    }
+    case DeviceAsk::Kind::kChunk:
+      return OnPoller([this, key, id = ask.transfer, chunk = ask.chunk, args,
+                       done = std::move(done)]() mutable {
+        AnswerChunk(key, id, chunk, args, std::move(done));
+      });
+    case DeviceAsk::Kind::kDone:
+      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
+        if (Find(key, id) != nullptr) transfers_.erase(id);
+        EndEmpty(std::move(done), args);
+      });
+    case DeviceAsk::Kind::kAlive:
+      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
+        if (Find(key, id) != nullptr) return EndEmpty(std::move(done), args);
+        End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+      });
+    case DeviceAsk::Kind::kProbe:
+      return OnPoller(
+          [this, args, done = std::move(done)]() mutable { AnswerProbe(args, std::move(done)); });
+    case DeviceAsk::Kind::kWrong:
+    case DeviceAsk::Kind::kNone:
+      return End(std::move(done), args,
+                 absl::InvalidArgumentError(
+                     absl::StrCat("not something to ask of a device tensor: ", key.text())));
+  }
+}
+
+DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
+  const int32_t ordinal = tensor.space().device_ordinal;
+  for (DeviceEngine* engine : engines_) {
+    if (engine->gpu()->ordinal() == ordinal) return engine;
+  }
+  return nullptr;
+}
+
+// ---- What is this tensor? ----
+
+void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
+  const Tensor& tensor = answer->tensor;
+  const bool on_host = tensor.space().host_readable();
+  if (closed_)
+    return End(std::move(answer->done), answer->args, absl::UnavailableError("stopping"));
+  if (!on_host && (EngineOf(tensor) == nullptr ||
+                   dynamic_cast<GpuContext*>(answer->context.get()) == nullptr)) {
+    return End(std::move(answer->done), answer->args,
+               absl::FailedPreconditionError(
+                   absl::StrCat("a tensor of GPU ", tensor.space().device_ordinal,
+                                " was sent without a GpuContext, or that GPU is not opened here")));
+  }
+  DeviceManifest manifest;
+  manifest.dtype = tensor.dtype();
+  manifest.shape = tensor.shape();
+  manifest.bytes = tensor.bytes();
+  manifest.chunk_bytes = options_.chunk_bytes;
+  if (!on_host && manifest.bytes > 0 && AnswerIpc(answer, &manifest)) return;
+  if (manifest.bytes <= options_.inside_bytes) return AnswerInside(answer, manifest);
+  ++counters_.transfers;
+  manifest.transfer =
+      Keep(*answer, (manifest.bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes);
+  End(std::move(answer->done), answer->args, ManifestTensor(manifest, 0));
+}
+
+void DeviceSource::AnswerInside(const std::shared_ptr<Answer>& answer, DeviceManifest manifest) {
+  manifest.inside = true;
+  ++counters_.inside;
+  const Tensor& tensor = answer->tensor;
+  if (tensor.space().host_readable() || manifest.bytes == 0) {
+    auto made = ManifestTensor(manifest, manifest.bytes);
+    if (made.ok() && manifest.bytes > 0) {
+      memcpy(static_cast<char*>(made->mutable_data()) + DeviceManifest::kBytes, tensor.data(),
+             manifest.bytes);
+    }
+    return End(std::move(answer->done), answer->args, std::move(made));
+  }
+  DeviceEngine* engine = EngineOf(tensor);
+  engine->WhenServeSlot([this, engine, answer, manifest](StorageRef slot) {
+    EncodeManifest(manifest, static_cast<uint8_t*>(slot->data()));
+    counters_.bytes_staged += manifest.bytes;
+    engine->Copy(Copier::Direction::kToHost,
+                 static_cast<char*>(slot->data()) + DeviceManifest::kBytes, answer->tensor.data(),
+                 manifest.bytes, static_cast<GpuContext*>(answer->context.get())->moment(), nullptr,
+                 [answer, slot, manifest](absl::Status status) {
+                   if (!status.ok()) return End(std::move(answer->done), answer->args, status);
+                   End(std::move(answer->done), answer->args,
+                       BytesOf(slot, 0, DeviceManifest::kBytes + manifest.bytes));
+                 });
+  });
+}
+
+void DeviceSource::FillIpc(DeviceEngine* engine, const Tensor& tensor,
+                           const IpcReference& reference, DeviceManifest* manifest) const {
+  manifest->has_ipc = true;
+  manifest->host = host_;
+  manifest->process = process_;
+  manifest->address = AddressOf(tensor.data());
+  manifest->ordinal = engine->gpu()->ordinal();
+  manifest->uuid = engine->gpu()->device().uuid;
+  manifest->reference = reference;
+}
+
+// True when the consumer is told where to read the tensor itself.
+bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest) {
+  if (!options_.offer_ipc || answer->host == 0 || answer->host != host_) return false;
+  DeviceEngine* engine = EngineOf(answer->tensor);
+  auto reference =
+      engine->exporter()->Export(AddressOf(answer->tensor.data()), answer->tensor.bytes());
+  if (!reference.ok()) return false;  // Staged then; doctor says why.
+  ++counters_.ipc;
+  FillIpc(engine, answer->tensor, *reference, manifest);
+  manifest->transfer =
+      Keep(*answer, (manifest->bytes + manifest->chunk_bytes - 1) / manifest->chunk_bytes);
+  // The consumer is told once the bytes are there; its lease begins then.
+  transfers_[manifest->transfer].expires_ns = std::numeric_limits<int64_t>::max();
+  engine->copier()->WhenThere(
+      static_cast<GpuContext*>(answer->context.get())->moment(),
+      [this, answer, manifest = *manifest](absl::Status status) {
+        auto kept = transfers_.find(manifest.transfer);
+        if (kept != transfers_.end()) kept->second.expires_ns = LeaseEnd();
+        End(std::move(answer->done), answer->args,
+            status.ok() ? ManifestTensor(manifest, 0) : absl::StatusOr<Tensor>(status));
+      });
+  return true;
+}
+
+void DeviceSource::AnswerProbe(const Args& args, DoneFn done) {
+  if (engines_.empty() || closed_) {
+    return End(std::move(done), args, absl::UnimplementedError("there is no GPU here"));
+  }
+  DeviceEngine* engine = engines_.front();
+  Probe& probe = probes_[engine];
+  if (!probe.tensor.valid()) {
+    auto made = engine->Allocate(DType::kUint8, {kProbeBytes}, nullptr);
+    if (!made.ok()) return End(std::move(done), args, made.status());
+    probe.tensor = *std::move(made);
+  }
+  auto reference = engine->exporter()->Export(AddressOf(probe.tensor.data()), kProbeBytes);
+  if (!reference.ok()) return End(std::move(done), args, reference.status());
+  DeviceManifest manifest;
+  manifest.dtype = DType::kUint8;
+  manifest.shape = {kProbeBytes};
+  manifest.bytes = kProbeBytes;
+  manifest.chunk_bytes = options_.chunk_bytes;
+  FillIpc(engine, probe.tensor, *reference, &manifest);
+  if (probe.ready) {
+    manifest.digest = probe.digest;
+    return End(std::move(done), args, ManifestTensor(manifest, 0));
+  }
+  engine->WhenServeSlot([this, engine, manifest, args,
+                         done = std::move(done)](StorageRef slot) mutable {
+    auto* words = static_cast<uint64_t*>(slot->data());
+    for (uint64_t i = 0; i < kProbeBytes / 8; ++i) words[i] = random_();
+    manifest.digest = Crc32c(0, slot->data(), kProbeBytes);
+    engine->Copy(
+        Copier::Direction::kToDevice, probes_[engine].tensor.mutable_data(), slot->data(),
+        kProbeBytes, nullptr, nullptr,
+        [this, engine, manifest, args, slot, done = std::move(done)](absl::Status status) mutable {
+          if (!status.ok()) return End(std::move(done), args, status);
+          probes_[engine].digest = manifest.digest;
+          probes_[engine].ready = true;
+          End(std::move(done), args, ManifestTensor(manifest, 0));
+        });
+  });
+}
+
+// ---- Transfers ----
+
+uint64_t DeviceSource::Keep(const Answer& answer, uint64_t chunks) {
+  uint64_t id = 0;
+  while (id == 0 || transfers_.count(id) != 0) id = random_();
+  Transfer& transfer = transfers_[id];
+  transfer.tensor = answer.tensor;
+  transfer.context = answer.context;
+  transfer.consumer = answer.consumer;
+  transfer.chunks_left = chunks;
+  transfer.expires_ns = LeaseEnd();
+  if (!lease_timer_.is_set()) poller_->SetTimer(&lease_timer_, poller_->now_ns() + kLeaseTickNs);
+  return id;
+}
+
+DeviceSource::Transfer* DeviceSource::Find(const TensorKey& key, uint64_t id) {
+  auto found = transfers_.find(id);
+  if (found == transfers_.end() || found->second.consumer != key.dst().worker) return nullptr;
+  found->second.expires_ns = LeaseEnd();
+  return &found->second;
+}
+
+void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
+                               DoneFn done) {
+  Transfer* transfer = Find(key, id);
+  if (transfer == nullptr) {
+    return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+  }
+  const Tensor tensor = transfer->tensor;
+  const uint64_t at = chunk * options_.chunk_bytes;
+  if (chunk > tensor.bytes() / options_.chunk_bytes || at >= tensor.bytes()) {
+    return End(std::move(done), args, absl::OutOfRangeError("a chunk beyond the tensor"));
+  }
+  const uint64_t bytes = std::min(options_.chunk_bytes, tensor.bytes() - at);
+  const std::shared_ptr<DeviceContext> context = transfer->context;
+  // Each is asked for once: the channel repeats what is lost.
+  if (--transfer->chunks_left == 0) transfers_.erase(id);
+  ++counters_.chunks;
+  if (tensor.space().host_readable()) {
+    return End(std::move(done), args,
+               BytesOf(tensor.storage(), tensor.storage_offset() + at, bytes));
+  }
+  DeviceEngine* engine = EngineOf(tensor);
+  engine->WhenServeSlot([this, engine, tensor, context, at, bytes, args,
+                         done = std::move(done)](StorageRef slot) mutable {
+    counters_.bytes_staged += bytes;
+    void* const data = slot->data();
+    engine->Copy(Copier::Direction::kToHost, data, static_cast<const char*>(tensor.data()) + at,
+                 bytes, static_cast<GpuContext*>(context.get())->moment(), nullptr,
+                 [tensor, context, bytes, args, slot = std::move(slot),
+                  done = std::move(done)](absl::Status status) mutable {
+                   if (!status.ok()) return End(std::move(done), args, status);
+                   End(std::move(done), args, BytesOf(std::move(slot), 0, bytes));
+                 });
+  });
+}
+
+void DeviceSource::OnLeaseTimer() {
+  for (auto it = transfers_.begin(); it != transfers_.end();) {
+    if (it->second.expires_ns > poller_->now_ns()) {
+      ++it;
+      continue;
+    }
+    ++counters_.expired;
+    TRYST_LOG(Warning) << it->second.consumer << " asked for a tensor of "
+                       << it->second.tensor.bytes() << " bytes and did not take it within "
+                       << options_.lease_ms << " ms: it is given up";
+    it = transfers_.erase(it);
+  }
+  if (!transfers_.empty()) poller_->SetTimer(&lease_timer_, poller_->now_ns() + kLeaseTickNs);
+}
+
+}  // namespace tryst

@@ -1,0 +1,204 @@
+#include "channel/device/manifest.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "channel/crc32c.h"
+
+namespace tryst {
+namespace {
+
+constexpr absl::string_view kMark = "|device|";
+constexpr uint32_t kMagic = 0x31564454;  // "TDV1"
+
+// Where each field is.
+constexpr size_t kFlags = 4;
+constexpr size_t kDtype = 5;
+constexpr size_t kRank = 6;
+constexpr size_t kBytesAt = 8;
+constexpr size_t kTransfer = 16;
+constexpr size_t kChunk = 24;
+constexpr size_t kDims = 32;
+constexpr size_t kProcess = 96;
+constexpr size_t kAddress = 112;
+constexpr size_t kOrdinal = 120;
+constexpr size_t kDigest = 124;
+constexpr size_t kAllocation = 128;
+constexpr size_t kOffset = 136;
+constexpr size_t kAllocationBytes = 144;
+constexpr size_t kHandle = 152;
+constexpr size_t kUuid = 216;
+static_assert(kUuid + 16 <= DeviceManifest::kBytes);
+constexpr uint8_t kInside = 1;
+constexpr uint8_t kHasIpc = 2;
+
+void Put(uint8_t* at, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) at[i] = static_cast<uint8_t>(value >> (8 * i));
+}
+
+uint64_t Get(const uint8_t* at, int bytes) {
+  uint64_t value = 0;
+  for (int i = 0; i < bytes; ++i) value |= uint64_t{at[i]} << (8 * i);
+  return value;
+}
+
+uint64_t Hash(const std::string& text) {
+  return uint64_t{Crc32c(0, text.data(), text.size())} << 32 |
+         Crc32c(~0u, text.data(), text.size());
+}
+
+absl::StatusOr<TensorKey> WithEdge(const TensorKey& like, const std::string& edge) {
+  char incarnation[17];
+  snprintf(incarnation, sizeof(incarnation), "%016llx",
+           static_cast<unsigned long long>(like.src_incarnation()));
+  return TensorKey::Parse(absl::StrCat(like.src_device(), ";", incarnation, ";", like.dst_device(),
+                                       ";", edge, ";", like.frame(), ":", like.iter()));
+}
+
+absl::StatusOr<TensorKey> Asking(const TensorKey& tensor, const std::string& what) {
+  if (absl::StrContains(tensor.edge(), kMark)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the edge ", tensor.edge(), " has ", kMark, " in it, which is reserved"));
+  }
+  return WithEdge(tensor, absl::StrCat(tensor.edge(), kMark, what));
+}
+
+}  // namespace
+
+DeviceAsk ParseDeviceAsk(const TensorKey& key) {
+  DeviceAsk ask;
+  const size_t mark = key.edge().rfind(kMark);
+  if (mark == absl::string_view::npos) return ask;
+  ask.kind = DeviceAsk::Kind::kWrong;
+  ask.edge = key.edge().substr(0, mark);
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(key.edge().substr(mark + kMark.size()), '|');
+  if (parts.size() == 1) {
+    if (absl::SimpleHexAtoi(parts[0], &ask.host)) ask.kind = DeviceAsk::Kind::kManifest;
+    return ask;
+  }
+  if (!absl::SimpleHexAtoi(parts[0], &ask.transfer)) return ask;
+  if (parts.size() == 3 && parts[1] == "chunk" && absl::SimpleAtoi(parts[2], &ask.chunk)) {
+    ask.kind = DeviceAsk::Kind::kChunk;
+  } else if (parts.size() == 2 && parts[1] == "done") {
+    ask.kind = DeviceAsk::Kind::kDone;
+  } else if (parts.size() == 2 && parts[1] == "alive") {
+    ask.kind = DeviceAsk::Kind::kAlive;
+  } else if (parts.size() == 2 && parts[1] == "probe") {
+    ask.kind = DeviceAsk::Kind::kProbe;
+  }
+  return ask;
+}
+
+absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host) {
+  return Asking(tensor, absl::StrCat(absl::Hex(host)));
+}
+
+absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer,
+                                      absl::string_view what) {
+  return Asking(tensor, absl::StrCat(absl::Hex(transfer), "|", what));
+}
+
+absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, uint64_t chunk) {
+  return Asking(tensor, absl::StrCat(absl::Hex(transfer), "|chunk|", chunk));
+}
+
+absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask) {
+  return WithEdge(asking, std::string(ask.edge));
+}
+
+uint64_t ThisHost() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  return file >> id ? Hash(id) : 0;
+}
+
+uint64_t ThisProcess() {
+  // The namespace and the time of its start tell apart processes of the same number.
+  char space[64] = {};
+  [[maybe_unused]] const ssize_t length = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
+  std::ifstream file("/proc/self/stat");
+  std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(absl::string_view(stat).substr(stat.rfind(')') + 1), ' ', absl::SkipEmpty());
+  constexpr size_t kStartTime = 19;  // Behind the name.
+  return Hash(absl::StrCat(space, " ", getpid(), " ",
+                           fields.size() > kStartTime ? fields[kStartTime] : ""));
+}
+
+void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
+  memset(out, 0, DeviceManifest::kBytes);
+  Put(out, kMagic, 4);
+  out[kFlags] =
+      static_cast<uint8_t>((manifest.inside ? kInside : 0) | (manifest.has_ipc ? kHasIpc : 0));
+  out[kDtype] = static_cast<uint8_t>(manifest.dtype);
+  out[kRank] = static_cast<uint8_t>(manifest.shape.rank());
+  Put(out + kBytesAt, manifest.bytes, 8);
+  Put(out + kTransfer, manifest.transfer, 8);
+  Put(out + kChunk, manifest.chunk_bytes, 8);
+  for (int i = 0; i < manifest.shape.rank(); ++i) {
+    Put(out + kDims + 8 * i, static_cast<uint64_t>(manifest.shape.dim(i)), 8);
+  }
+  Put(out + kProcess, manifest.host, 8);
+  Put(out + kProcess + 8, manifest.process, 8);
+  Put(out + kAddress, manifest.address, 8);
+  Put(out + kOrdinal, static_cast<uint32_t>(manifest.ordinal), 4);
+  Put(out + kDigest, manifest.digest, 4);
+  Put(out + kAllocation, manifest.reference.allocation_id, 8);
+  Put(out + kOffset, manifest.reference.offset, 8);
+  Put(out + kAllocationBytes, manifest.reference.allocation_bytes, 8);
+  memcpy(out + kHandle, manifest.reference.handle.bytes, 64);
+  memcpy(out + kUuid, manifest.uuid.bytes, 16);
+}
+
+absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes) {
+  if (bytes < DeviceManifest::kBytes || Get(in, 4) != kMagic) {
+    return absl::DataLossError("the producer answered with no manifest of a device tensor");
+  }
+  DeviceManifest manifest;
+  manifest.inside = (in[kFlags] & kInside) != 0;
+  manifest.has_ipc = (in[kFlags] & kHasIpc) != 0;
+  manifest.dtype = static_cast<DType>(in[kDtype]);
+  if (in[kRank] > TensorShape::kMaxRank) return absl::DataLossError("a manifest's rank is wrong");
+  int64_t dims[TensorShape::kMaxRank];
+  for (int i = 0; i < in[kRank]; ++i) dims[i] = static_cast<int64_t>(Get(in + kDims + 8 * i, 8));
+  auto shape = TensorShape::Make(absl::MakeConstSpan(dims, in[kRank]));
+  if (!shape.ok()) return absl::DataLossError(shape.status().message());
+  manifest.shape = *shape;
+  auto tensor_bytes = TensorBytes(manifest.dtype, *shape);
+  if (!tensor_bytes.ok()) return absl::DataLossError(tensor_bytes.status().message());
+  manifest.bytes = Get(in + kBytesAt, 8);
+  manifest.transfer = Get(in + kTransfer, 8);
+  manifest.chunk_bytes = Get(in + kChunk, 8);
+  const bool fits = manifest.inside ? bytes - DeviceManifest::kBytes == manifest.bytes
+                                    : bytes == DeviceManifest::kBytes && manifest.chunk_bytes > 0;
+  if (manifest.bytes != *tensor_bytes || !fits) {
+    return absl::DataLossError("a manifest does not add up");
+  }
+  manifest.host = Get(in + kProcess, 8);
+  manifest.process = Get(in + kProcess + 8, 8);
+  manifest.address = Get(in + kAddress, 8);
+  manifest.ordinal = static_cast<int32_t>(Get(in + kOrdinal, 4));
+  manifest.digest = static_cast<uint32_t>(Get(in + kDigest, 4));
+  manifest.reference.allocation_id = Get(in + kAllocation, 8);
+  manifest.reference.offset = Get(in + kOffset, 8);
+  manifest.reference.allocation_bytes = Get(in + kAllocationBytes, 8);
+  memcpy(manifest.reference.handle.bytes, in + kHandle, 64);
+  memcpy(manifest.uuid.bytes, in + kUuid, 16);
+  if (manifest.has_ipc &&
+      (manifest.reference.offset > manifest.reference.allocation_bytes ||
+       manifest.bytes > manifest.reference.allocation_bytes - manifest.reference.offset)) {
+    return absl::DataLossError("a manifest's tensor is not inside of its allocation");
+  }
+  return manifest;
+}
+
+}  // namespace tryst

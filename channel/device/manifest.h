@@ -1,0 +1,73 @@
+#ifndef TRYST_CHANNEL_DEVICE_MANIFEST_H_
+#define TRYST_CHANNEL_DEVICE_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gpu/ipc.h"
+#include "rendezvous/tensor.h"
+#include "rendezvous/tensor_key.h"
+
+// What the two ends of a device tensor's fetch say to each other (docs/WIRE.md). They use
+// the channel as everybody does, by keys: the edge's name is followed by
+//   |device|HOST          what is this tensor, and how do I get it?
+//   |device|ID|chunk|N    bytes [N * chunk_bytes, ...) of transfer ID
+//   |device|ID|done       the consumer has what it wanted of ID
+//   |device|ID|alive      it still reads the producer's memory
+//   |device|0|probe       memory with a known digest, to prove a mapping by
+// so that order, exactly-once, abort and reconnecting are the channel's.
+namespace tryst {
+
+struct DeviceAsk {
+  enum class Kind { kNone, kManifest, kChunk, kDone, kAlive, kProbe, kWrong };
+  Kind kind = Kind::kNone;  // kNone: an ordinary key.
+  absl::string_view edge;   // The tensor's own.
+  uint64_t host = 0;        // kManifest: the consumer's; 0: does not tell.
+  uint64_t transfer = 0;
+  uint64_t chunk = 0;
+};
+
+// Views into the key's text.
+DeviceAsk ParseDeviceAsk(const TensorKey& key);
+// The key of `tensor` that asks. kInvalidArgument: too long, or `tensor` asks already.
+absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host);
+absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer,
+                                      absl::string_view what);
+absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, uint64_t chunk);
+// The tensor's own key out of one that asks.
+absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask);
+
+// The same for all processes of a running host; 0: unknown.
+uint64_t ThisHost();
+// This process among all that ever run on the host.
+uint64_t ThisProcess();
+
+// The answer to kManifest and kProbe: the head of a kUint8 tensor, before what is inline.
+struct DeviceManifest {
+  static constexpr uint64_t kBytes = 256;
+  bool inside = false;  // The tensor's bytes follow.
+  bool has_ipc = false;
+  DType dtype = DType::kInvalid;
+  TensorShape shape;
+  uint64_t bytes = 0;
+  uint64_t transfer = 0;  // 0: inside.
+  uint64_t chunk_bytes = 0;
+  // With has_ipc: where the bytes lie.
+  uint64_t host = 0;  // ThisHost() and ThisProcess() of the producer.
+  uint64_t process = 0;
+  uint64_t address = 0;  // In that process.
+  int32_t ordinal = 0;
+  cuda::Uuid uuid{};
+  IpcReference reference;
+  uint32_t digest = 0;  // CRC-32C of a probe's bytes.
+};
+void EncodeManifest(const DeviceManifest& manifest, uint8_t* out);  // kBytes.
+// kDataLoss: not one, or one that does not add up.
+absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes);
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_DEVICE_MANIFEST_H_

@@ -1,0 +1,195 @@
+#include "tests/contract/device_world.h"
+
+#include <atomic>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+// The consumer's device is a GPU while a key is on its way, and the CPU for the test.
+TensorKey WithDestination(const TensorKey& key, absl::string_view from, absl::string_view to) {
+  std::string text(key.text());
+  const size_t at = text.rfind(std::string(from));
+  if (at == std::string::npos) return key;
+  text.replace(at, from.size(), std::string(to));
+  auto changed = TensorKey::Parse(text);
+  TRYST_CHECK(changed.ok()) << changed.status();
+  return *changed;
+}
+
+constexpr absl::string_view kCpu = "device:CPU:";
+constexpr absl::string_view kGpu = "device:GPU:";
+
+class UploadingSource final : public TensorSource {
+ public:
+  explicit UploadingSource(TensorSource* source) : source_(source) {}
+  void Set(DeviceEngine* engine, cuda::Stream stream) {
+    engine_ = engine;
+    stream_ = stream;
+  }
+
+  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
+            DoneFn done) override {
+    source_->Take(
+        step_id, WithDestination(key, kGpu, kCpu), request_id, args,
+        [this, done = std::move(done)](absl::Status status, const Args& send_args,
+                                       const Args& recv_args, Tensor tensor, bool is_dead) mutable {
+          if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
+            return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
+                                   is_dead);
+          }
+          Upload(std::move(tensor), recv_args, std::move(done));
+        });
+  }
+
+ private:
+  void Upload(Tensor host, const Args& recv_args, DoneFn done) {
+    auto into = engine_->Allocate(host.dtype(), host.shape(), stream_);
+    if (!into.ok()) {
+      return std::move(done)(into.status(), Args(), recv_args, Tensor(), false);
+    }
+    engine_->StartCopy(
+        host, *into, nullptr,
+        [this, host, into = *into, recv_args, done = std::move(done)](absl::Status status) mutable {
+          Args send_args;
+          auto context = GpuContext::Make(engine_, stream_);
+          if (status.ok()) status = context.status();
+          if (context.ok()) send_args.device_context = *context;
+          std::move(done)(std::move(status), send_args, recv_args, into, false);
+        });
+  }
+
+  TensorSource* const source_;
+  DeviceEngine* engine_ = nullptr;
+  cuda::Stream stream_ = nullptr;
+};
+
+class DownloadingFetcher final : public TensorFetcher {
+ public:
+  DownloadingFetcher(TensorFetcher* fetcher, DeviceEngine* engine, cuda::Stream stream)
+      : fetcher_(fetcher), engine_(engine), stream_(stream) {}
+
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+    Args inner = args;
+    inner.executor = nullptr;
+    auto context = GpuContext::Make(engine_, stream_);
+    TRYST_CHECK(context.ok()) << context.status();
+    inner.device_context = *context;
+    if (args.destination.valid() && args.destination.dtype() != DType::kString) {
+      auto on_device =
+          engine_->Allocate(args.destination.dtype(), args.destination.shape(), stream_);
+      TRYST_CHECK(on_device.ok()) << on_device.status();
+      inner.destination = *on_device;
+    }
+    fetcher_->Fetch(
+        step_id, WithDestination(key, kCpu, kGpu), inner,
+        [this, args, done = std::move(done)](absl::Status status, const Args&, const Args&,
+                                             Tensor tensor, bool is_dead) mutable {
+          Download(std::move(status), args, std::move(tensor), is_dead, std::move(done));
+        });
+  }
+
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn done) override {
+    auto results = std::make_shared<std::vector<Received>>(keys.size());
+    auto left = std::make_shared<std::atomic<size_t>>(keys.size());
+    auto end = std::make_shared<ManyDoneFn>(std::move(done));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      Fetch(step_id, keys[i], args,
+            [results, left, end, i](absl::Status status, const Args&, const Args&, Tensor tensor,
+                                    bool is_dead) {
+              (*results)[i].status = std::move(status);
+              (*results)[i].tensor = std::move(tensor);
+              (*results)[i].is_dead = is_dead;
+              if (left->fetch_sub(1) != 1) return;
+              absl::Status first;
+              for (const Received& result : *results) {
+                if (first.ok()) first = result.status;
+              }
+              std::move (*end)(first, absl::MakeSpan(*results));
+            });
+    }
+  }
+  void AbortStep(int64_t step_id, const absl::Status& status) override {
+    fetcher_->AbortStep(step_id, status);
+  }
+  void CleanupStep(int64_t step_id) override { fetcher_->CleanupStep(step_id); }
+
+ private:
+  static void End(absl::Status status, const Args& args, Tensor tensor, bool is_dead, DoneFn done) {
+    if (args.executor == nullptr) {
+      return std::move(done)(std::move(status), Args(), args, std::move(tensor), is_dead);
+    }
+    args.executor->Run([status = std::move(status), args, tensor = std::move(tensor), is_dead,
+                        done = std::move(done)]() mutable {
+      std::move(done)(std::move(status), Args(), args, std::move(tensor), is_dead);
+    });
+  }
+
+  void Download(absl::Status status, const Args& args, Tensor tensor, bool is_dead, DoneFn done) {
+    if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
+      return End(std::move(status), args, std::move(tensor), is_dead, std::move(done));
+    }
+    TRYST_CHECK(!tensor.space().host_readable());
+    auto host = args.destination.valid() ? args.destination
+                                         : *Tensor::Allocate(tensor.dtype(), tensor.shape());
+    engine_->StartCopy(tensor, host, nullptr,
+                       [tensor, host, args, done = std::move(done)](absl::Status copied) mutable {
+                         End(std::move(copied), args, host, false, std::move(done));
+                       });
+  }
+
+  TensorFetcher* const fetcher_;
+  DeviceEngine* const engine_;
+  const cuda::Stream stream_;
+};
+
+class DeviceWrap final : public PoolWorldWrap {
+ public:
+  DeviceWrap(const Gpu* gpu, const DeviceProxyOptions& options, Poller* poller,
+             TensorSource* source)
+      : uploading_(source) {
+    auto proxy = DeviceProxy::Open(poller, {gpu}, &uploading_, options);
+    TRYST_CHECK(proxy.ok()) << proxy.status();
+    proxy_ = *std::move(proxy);
+    auto stream = gpu->MakeStream();
+    TRYST_CHECK(stream.ok()) << stream.status();
+    stream_ = *std::move(stream);
+    engine_ = proxy_->engine(gpu->ordinal());
+    uploading_.Set(engine_, stream_.get());
+  }
+
+  TensorSource* source() override { return proxy_->source(); }
+  void SetChannels(TensorFetcher* channels) override {
+    proxy_->SetChannels(channels);
+    downloading_ = std::make_unique<DownloadingFetcher>(proxy_->fetcher(), engine_, stream_.get());
+  }
+  TensorFetcher* fetcher() override { return downloading_.get(); }
+  absl::Status Stop() override { return proxy_->Stop(absl::Seconds(20)); }
+  std::string ExplainNow() override { return proxy_->ExplainNow(); }
+
+ private:
+  UploadingSource uploading_;
+  GpuStream stream_;
+  std::unique_ptr<DeviceProxy> proxy_;
+  DeviceEngine* engine_ = nullptr;
+  std::unique_ptr<DownloadingFetcher> downloading_;
+};
+
+}  // namespace
+
+void PutDevicesUnder(const DeviceWorldOptions& options, PoolWorldOptions* world) {
+  world->wrap = [options](bool is_producer, uint64_t incarnation, Poller* poller,
+                          TensorSource* source) {
+    DeviceProxyOptions proxy = options.proxy;
+    proxy.source.seed = incarnation;
+    return std::make_unique<DeviceWrap>(is_producer ? options.producer_gpu : options.consumer_gpu,
+                                        proxy, poller, source);
+  };
+}
+
+}  // namespace tryst

@@ -1,0 +1,25 @@
+#ifndef TRYST_TESTS_CONTRACT_DEVICE_WORLD_H_
+#define TRYST_TESTS_CONTRACT_DEVICE_WORLD_H_
+
+#include <memory>
+
+#include "channel/device/device_proxy.h"
+#include "tests/contract/pool_world.h"
+
+namespace tryst {
+
+struct DeviceWorldOptions {
+  const Gpu* producer_gpu = nullptr;
+  const Gpu* consumer_gpu = nullptr;
+  DeviceProxyOptions proxy;
+};
+
+// Puts a device under every tensor of a pool world: what the producer's steps send from
+// host memory is brought onto its GPU before it is served, and what the consumer fetches
+// lands on its GPU and is brought back, so that tests written for host memory exercise
+// device tensors.
+void PutDevicesUnder(const DeviceWorldOptions& options, PoolWorldOptions* world);
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_CONTRACT_DEVICE_WORLD_H_
