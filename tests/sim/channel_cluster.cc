@@ -390,8 +390,9 @@ void Cluster::CountAndCheckConnections() {
 }
 
 bool Cluster::Drained() const {
-  return dying_.empty() && std::all_of(workers_.begin(), workers_.end(),
-                                       [](const auto& worker) { return worker->pool->Drained(); });
+  return dying_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+           return worker->pool == nullptr || worker->pool->Drained();
+         });
 }
 
 void Cluster::TakeDown() {
