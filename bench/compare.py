@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Has Tryst become slower? Compares ratios within one run with those of earlier runs.
+
+  bench/compare.py NEW.json HISTORY.jsonl [--seed-slow SYSTEM FACTOR]
+
+A time says as much of the machine as of us; a ratio to a peer or a limit that was measured in
+the same rounds does not. A ratio fails when it is worse than BOUND times the median of the last
+twenty runs that have it, and worse than the worst of them by MARGIN. Exit code 1: one failed.
+"""
+import collections
+import statistics
+import sys
+
+sys.dont_write_bytecode = True
+import figures  # noqa: E402
+
+RUNS, LEAST_RUNS = 20, 3
+# Machines that do other things too vary by more than a half; a path that has lost its way
+# (a timer in place of a wake-up, a copy too many, a lock held) costs more than twice.
+BOUND, MARGIN = 2.0, 1.25
+
+# Whose figures are divided by whose.
+REFERENCES = collections.OrderedDict([
+    ("tryst_soft", ("limit_socket_sleeping", "grpc_tuned_tcp")),
+    ("tryst_grpc", ("grpc_tuned_tcp",)),
+    ("tryst_shm_copy", ("limit_stream_copy", "limit_ring")),
+    ("tryst_shm_ref", ("limit_ring",)),
+])
+FIGURES = ("pull_p50", "delivery", "tensors_per_s", "cpu_per_gib")
+
+
+def ratios(lines):
+    """How many times worse than its reference: {(figure, size, system, reference): ratio}."""
+    values = {(l["figure"], l["size_bytes"], l["system"]): l["value"] for l in lines if "size_bytes" in l}
+    out = collections.OrderedDict()
+    for (figure, size, system), value in values.items():
+        if figure not in FIGURES:
+            continue
+        for reference in REFERENCES.get(system, ()):
+            other = values.get((figure, size, reference))
+            if other and value:
+                more = figure in figures.MORE_IS_BETTER
+                out[figure, size, system, reference] = other / value if more else value / other
+    return out
+
+
+def runs_of(history):
+    """The last runs, oldest first, each its lines."""
+    runs = collections.OrderedDict()
+    for line in history:
+        runs.setdefault((line.get("at"), line.get("commit")), []).append(line)
+    return list(runs.values())
+
+
+def compare(new, history):
+    """[(name, ratio, median, bound, failed)] of what the history knows, and what it does not know."""
+    known = collections.defaultdict(list)
+    for run in runs_of(history):
+        for key, ratio in ratios(run).items():
+            known[key].append(ratio)
+    judged, unknown = [], []
+    for key, ratio in ratios(new).items():
+        past = known[key][-RUNS:]
+        name = "%s %s: %s to %s" % (key[0], figures.size_name(key[1]), key[2], key[3])
+        if len(past) < LEAST_RUNS:
+            unknown.append(name)
+            continue
+        bound = max(BOUND * statistics.median(past), MARGIN * max(past))
+        judged.append((name, ratio, statistics.median(past), bound, ratio > bound))
+    return judged, unknown
+
+
+def slowed(lines, system, factor):
+    """As if `system` had become `factor` times slower: what the comparison must notice."""
+    return [dict(l, value=l["value"] / factor if l["figure"] in figures.MORE_IS_BETTER else l["value"] * factor)
+            if l["system"] == system else l for l in lines]
+
+
+def main(arguments):
+    if len(arguments) not in (2, 5) or (len(arguments) == 5 and arguments[2] != "--seed-slow"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    new = figures.read(arguments[0])
+    if len(arguments) == 5:
+        new = slowed(new, arguments[3], float(arguments[4]))
+    judged, unknown = compare(new, figures.read(arguments[1]))
+    for name, ratio, median, bound, failed in judged:
+        print("%s  %-60s %6.2f  was %6.2f, may be %6.2f" % ("SLOWER" if failed else "ok    ", name, ratio, median,
+                                                          bound))
+    if unknown:
+        print("%d ratios have no history yet" % len(unknown))
+    failures = sum(1 for one in judged if one[-1])
+    print("%d passed, %d failed, %d skipped" % (len(judged) - failures, failures, len(unknown)))
+    return 1 if failures or not judged and not unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
