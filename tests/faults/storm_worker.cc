@@ -54,17 +54,32 @@ class NumberedSource final : public TensorSource {
       return std::move(done)(absl::AbortedError("another incarnation"), Args(), args, Tensor(),
                              false);
     }
-    const uint64_t serial = next_[{step, std::string(key.edge())}]++;
+    Line& line = lines_[{step, std::string(key.edge())}];
+    if (!line.given_back.empty()) {
+      Tensor tensor = std::move(line.given_back.begin()->second);
+      line.given_back.erase(line.given_back.begin());
+      return std::move(done)(absl::OkStatus(), Args(), args, std::move(tensor), false);
+    }
+    const uint64_t serial = line.next++;
     const uint64_t words = WordsOf(serial);
     Tensor tensor = *Tensor::Allocate(DType::kUint64, {static_cast<int64_t>(words)});
     uint64_t* at = static_cast<uint64_t*>(tensor.mutable_data());
     for (uint64_t i = 0; i < words; ++i) at[i] = WordAt(static_cast<uint64_t>(step), serial, i);
     std::move(done)(absl::OkStatus(), Args(), args, std::move(tensor), false);
   }
+  void GiveBack(int64_t step, const TensorKey& key, Taken taken) override {
+    if (!taken.tensor.valid()) return;
+    const uint64_t serial = (*taken.tensor.data_as<uint64_t>() ^ static_cast<uint64_t>(step)) >> 20;
+    lines_[{step, std::string(key.edge())}].given_back[serial] = std::move(taken.tensor);
+  }
 
  private:
+  struct Line {
+    uint64_t next = 0;
+    std::map<uint64_t, Tensor> given_back;  // By number.
+  };
   const uint64_t incarnation_;
-  std::map<std::pair<int64_t, std::string>, uint64_t> next_;  // Poller thread only.
+  std::map<std::pair<int64_t, std::string>, Line> lines_;  // Poller thread only.
 };
 
 // Fetches from one life of the peer.

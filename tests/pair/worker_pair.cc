@@ -37,6 +37,9 @@ struct WorkerPair::Worker {
     void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
       step->RecvAsync(key, args, std::move(done));
     }
+    void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
+      step->GiveBack(key, std::move(taken));
+    }
     LocalRendezvous* const step;
   };
 
