@@ -50,6 +50,7 @@ SYSTEMS = [
     system("limit_unix_socket", "raw", "uds", ("pull", "delivery", "rate"), waits=True),
     system("tryst_soft", "tryst", "soft", ALL, quick=True, waits=True),
     system("tryst_soft_executor", "tryst", "soft-executor", ("pull",), waits=True),
+    system("tryst_soft_many", "tryst", "soft-many", ("rate",), quick=True, waits=True),
     system("tryst_grpc", "tryst", "grpc", ALL, quick=True, waits=True),
     system("ucx_shm", "ucx", "shm", ALL, quick=True),
     system("ucx_tcp", "ucx", "tcp", ALL, quick=True),

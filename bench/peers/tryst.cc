@@ -1,6 +1,6 @@
 // Tryst as its users have it: a server in each process, Send, RecvAsync into memory of the
 // caller. soft, grpc: the path; -executor: callbacks run on the server's threads, not in
-// place; -landing: into memory of the pool instead.
+// place; -landing: into memory of the pool instead; -many: 64 keys in one RecvMany.
 #include <unistd.h>
 
 #include <cstdio>
@@ -100,7 +100,11 @@ class TrystConsumer final : public ConsumerEnd {
  public:
   // `address` is what TrystProducer::Address() said.
   TrystConsumer(Server* server, const std::string& variant, const ConsumerNeeds& needs)
-      : needs_(needs), landing_(Has(variant, "landing")), held_(needs.slots) {
+      : needs_(needs),
+        landing_(Has(variant, "landing")),
+        many_(Has(variant, "many")),
+        destinations_(needs.slots),
+        held_(needs.slots) {
     const std::vector<std::string> words = absl::StrSplit(needs.address, ' ');
     producer_ = words[0];
     int64_t step;
@@ -117,12 +121,10 @@ class TrystConsumer final : public ConsumerEnd {
   const std::string& producer() const { return producer_; }
 
   void Ask(int slot, const std::string& key, char* into, size_t bytes) override {
-    Args args = args_;
     held_[slot] = Tensor();  // Its landing may be wanted for the next.
-    if (!landing_) {
-      args.destination = *Tensor::Adopt(
-          into, DType::kUint8, TensorShape({static_cast<int64_t>(bytes)}), MemorySpace(), [] {});
-    }
+    if (many_) return AskLater(slot, key);
+    Args args = args_;
+    if (!landing_) args.destination = DestinationOf(slot, into, bytes);
     rendezvous_->RecvAsync(TensorKeyOf(key), args,
                            [this, slot](absl::Status status, const Args&, const Args&,
                                         Tensor tensor, bool) { Land(slot, status, tensor); });
@@ -130,6 +132,33 @@ class TrystConsumer final : public ConsumerEnd {
   void Poll(bool) override {}
 
  private:
+  static constexpr size_t kMany = 64;
+
+  // The same memory each time, unless the next tensor has another size.
+  const Tensor& DestinationOf(int slot, char* into, size_t bytes) {
+    Tensor& destination = destinations_[slot];
+    if (!destination.valid() || destination.bytes() != bytes) {
+      destination = *Tensor::Adopt(into, DType::kUint8, TensorShape({static_cast<int64_t>(bytes)}),
+                                   MemorySpace(), [] {});
+    }
+    return destination;
+  }
+  void AskLater(int slot, const std::string& key) {
+    waiting_slots_.push_back(slot);
+    waiting_keys_.push_back(TensorKeyOf(key));
+    if (waiting_slots_.size() == kMany) AskMany();
+  }
+  void AskMany() {
+    std::vector<TensorKey> keys = std::exchange(waiting_keys_, {});
+    rendezvous_->RecvManyAsync(keys, args_,
+                               [this, slots = std::exchange(waiting_slots_, {})](
+                                   const absl::Status& first, absl::Span<Received> all) {
+                                 Check(first);
+                                 for (size_t i = 0; i < all.size(); ++i)
+                                   Land(slots[i], all[i].status, all[i].tensor);
+                                 if (!waiting_slots_.empty()) AskMany();  // The last of a round.
+                               });
+  }
   void Land(int slot, const absl::Status& status, const Tensor& tensor) {
     Check(status);
     if (!needs_.keeps_nothing) held_[slot] = tensor;
@@ -147,13 +176,15 @@ class TrystConsumer final : public ConsumerEnd {
   }
 
   const ConsumerNeeds needs_;
-  const bool landing_;
+  const bool landing_, many_;
   Args args_;
   std::string producer_, consumer_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<TensorKey> keys_;
-  std::vector<Tensor> held_;
+  std::vector<Tensor> destinations_, held_;
+  std::vector<int> waiting_slots_;
+  std::vector<TensorKey> waiting_keys_;
 };
 
 // The process's server, and its producer end that does not know yet who will ask.
