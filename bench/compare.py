@@ -25,6 +25,8 @@ REFERENCES = collections.OrderedDict([
     ("tryst_grpc", ("grpc_tuned_tcp",)),
     ("tryst_shm_copy", ("limit_stream_copy", "limit_ring")),
     ("tryst_shm_ref", ("limit_ring",)),
+    ("tryst_soft_many", ("limit_socket_sleeping",)),
+    ("tryst_rxe", ("limit_perftest",)),
 ])
 FIGURES = ("pull_p50", "delivery", "tensors_per_s", "cpu_per_gib")
 

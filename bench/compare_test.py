@@ -14,6 +14,7 @@ sys.path.insert(0, HERE)
 
 import compare  # noqa: E402
 import figures  # noqa: E402
+import guest  # noqa: E402
 import plots  # noqa: E402
 
 
@@ -94,6 +95,16 @@ class FiguresTest(unittest.TestCase):
         self.assertEqual(taken.lines(), [{"figure": "pull_p50", "system": "ucx_shm", "size_bytes": 8, "value": 2.0,
                                           "unit": "us", "min": 1.0, "max": 3.0, "runs": 3}])
         self.assertIn("| ucx_shm | 2 <sub>1–3</sub> |", figures.markdown(taken.lines(), 0.0))
+
+    def test_a_guests_report_becomes_lines(self):
+        text = """noise
+one channel_pull 8 B, 3 rounds, ours and perftest's in us: median 20 and 5 (4.000), best 1 and 2 (0.5) [19 20 30 | 4 5 6]
+pair write_bw 65536 B, 3 rounds, ours and perftest's in MB/s: median 1 and none (none), best 1 and  (none) [1073.741824 | ]
+"""
+        lines = guest.lines_of(text)
+        self.assertEqual([(l["figure"], l["system"], l["guest"], l["value"], l["min"], l["max"]) for l in lines],
+                         [("pull_p50", "tryst_rxe", "one", 20, 19, 30), ("pull_p50", "limit_perftest", "one", 10, 8, 12),
+                          ("write_bandwidth", "tryst_rxe", "pair", 1, 1, 1)])
 
     def test_a_plot_is_xml_with_a_bar_for_each_system(self):
         import xml.etree.ElementTree

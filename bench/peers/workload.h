@@ -19,6 +19,7 @@ struct Workload {
   int64_t at_least = 1;       // Tensors, and
   double seconds = 0.3;       // so long.
   int producers = 1;
+  bool exact = false;          // A round never ends early, however slow.
   bool keeps_nothing = false;  // Every byte is checked as it lands, and never again.
   size_t max_bytes() const;
 };
@@ -72,7 +73,7 @@ class Puller {
   std::vector<Slot> slots_;
   int next_key_ = 0;
   int64_t limit_ = 0, asked_ = 0, landed_ = 0, bytes_landed_ = 0;
-  int64_t began_ns_ = 0, ended_ns_ = 0, now_ns_ = 0, deadline_ns_ = 0;
+  int64_t began_ns_ = 0, ended_ns_ = 0, now_ns_ = 0, deadline_ns_ = 0, late_ns_ = 0;
   std::vector<uint32_t> taken_ns_;
 };
 
