@@ -157,6 +157,40 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
   }
 }
 
+void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
+  const DeviceAsk ask = ParseDeviceAsk(key);
+  if (ask.kind == DeviceAsk::Kind::kNone) return source_->GiveBack(step_id, key, std::move(taken));
+  if (ask.kind != DeviceAsk::Kind::kManifest) return;  // Of a transfer, which has its lease.
+  auto plain = PlainKey(key, ask);
+  if (!plain.ok()) return;
+  if (taken.is_dead || taken.tensor.dtype() == DType::kString) {
+    return source_->GiveBack(step_id, *plain, std::move(taken));
+  }
+  OnPoller([this, step_id, plain = *std::move(plain), taken = std::move(taken)]() mutable {
+    GiveBackDescribed(step_id, plain, std::move(taken));
+  });
+}
+
+void DeviceSource::GiveBackDescribed(int64_t step_id, const TensorKey& plain, Taken taken) {
+  const Tensor described = std::move(taken.tensor);
+  auto manifest = DecodeManifest(described.data_as<uint8_t>(), described.bytes());
+  if (!manifest.ok()) return;
+  if (manifest->inside) {
+    auto tensor = Tensor::FromStorage(described.storage(),
+                                      described.storage_offset() + DeviceManifest::kBytes,
+                                      manifest->dtype, manifest->shape);
+    if (!tensor.ok()) return;
+    taken.tensor = *std::move(tensor);
+  } else {
+    auto kept = transfers_.find(manifest->transfer);
+    if (kept == transfers_.end()) return;  // Its lease ran out, which was said.
+    taken.tensor = std::move(kept->second.tensor);
+    taken.send_args.device_context = std::move(kept->second.context);
+    transfers_.erase(kept);
+  }
+  source_->GiveBack(step_id, plain, std::move(taken));
+}
+
 DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
   const int32_t ordinal = tensor.space().device_ordinal;
   for (DeviceEngine* engine : engines_) {

@@ -48,6 +48,8 @@ class DeviceSource final : public TensorSource {
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
+  // A description goes back as the tensor that it describes.
+  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
   // Drops every transfer. On the poller thread.
   void Close();
@@ -90,6 +92,7 @@ class DeviceSource final : public TensorSource {
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);
   void AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
                    DoneFn done);
+  void GiveBackDescribed(int64_t step_id, const TensorKey& plain, Taken taken);
   void AnswerProbe(const Args& args, DoneFn done);
   uint64_t Keep(const Answer& answer, uint64_t chunks);
   static void End(DoneFn done, const Args& args, absl::StatusOr<Tensor> tensor);

@@ -42,8 +42,15 @@ class UploadingSource final : public TensorSource {
             return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
                                    is_dead);
           }
+          if (!tensor.space().host_readable()) {  // It was given back.
+            return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
+                                   false);
+          }
           Upload(std::move(tensor), recv_args, std::move(done));
         });
+  }
+  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+    source_->GiveBack(step_id, WithDestination(key, kGpu, kCpu), std::move(taken));
   }
 
  private:
