@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/log.h"
+#include "channel/rdma/farewell.h"
 #include "verbs/async_event_thread.h"
 
 namespace tryst {
@@ -26,13 +27,69 @@ struct ChannelPool::Rail {
   std::unique_ptr<AsyncEventThread> events;  // Null where time is virtual.
 };
 
+// How a peer may be reached: by a rail, or by the fallback.
+struct ChannelPool::Way {
+  std::unique_ptr<FetchChannel> channel;  // Null: not tried yet.
+  std::string refused;                    // The peer has no such path: why.
+  std::string left;                       // It stopped working: why.
+  int64_t left_ns = 0;
+};
+
 struct ChannelPool::Peer {
-  std::string worker;
-  // One for each rail tried so far; the last is in use unless the fallback is.
-  std::vector<std::unique_ptr<FetchChannel>> by_rail;
-  std::vector<std::string> refusals;
+  Peer(ChannelPool* pool, std::string worker, size_t rails)
+      : pool(pool), worker(std::move(worker)), ways(rails + 1), probe(this) {}
+
+  struct ProbeTimer final : PollerTimer {
+    explicit ProbeTimer(Peer* peer) : peer(peer) {}
+    void OnTimer() override { peer->pool->Probe(peer); }
+    Peer* const peer;
+  };
+
+  ChannelPool* const pool;
+  const std::string worker;
+  std::vector<Way> ways;  // One for each rail, the best first, and one for the fallback.
+  size_t current = 0;
   std::unique_ptr<Channel> fallback;
   int64_t fallback_since_ns = 0;
+  std::shared_ptr<KeysOut> keys_out;  // Once a path was left; null: all fetches are on one.
+  ProbeTimer probe;
+  int64_t probe_ms = 0;
+};
+
+// Which keys are being fetched by which way. Fetches of one key meet its sends in their order,
+// which two ways at once would not keep: as long as a key is out on one, it stays there.
+class ChannelPool::KeysOut {
+ public:
+  // The way for the next fetch of `key`: `way`, unless it is out on another.
+  size_t Add(const TensorKey& key, size_t way) {
+    MutexLock lock(&mu_);
+    Out& out = out_.try_emplace(key, Out{0, way}).first->second;
+    ++out.fetches;
+    return out.way;
+  }
+  void Remove(const TensorKey& key) {
+    MutexLock lock(&mu_);
+    auto at = out_.find(key);
+    if (--at->second.fetches == 0) out_.erase(at);
+  }
+  void Move(size_t from, size_t to) {
+    MutexLock lock(&mu_);
+    for (auto& out : out_) {
+      if (out.second.way == from) out.second.way = to;
+    }
+  }
+  bool empty() {
+    MutexLock lock(&mu_);
+    return out_.empty();
+  }
+
+ private:
+  struct Out {
+    size_t fetches;
+    size_t way;
+  };
+  Mutex mu_;
+  absl::flat_hash_map<TensorKey, Out> out_ ABSL_GUARDED_BY(mu_);
 };
 
 // A Fetch on its way to the poller thread.
@@ -76,6 +133,7 @@ ChannelPool::~ChannelPool() {
     if (rail->hub != nullptr) rail->hub->Detach();
   }
   poller_->CancelTimer(&maintenance_);
+  for (Peer* peer : peers_in_order_) poller_->CancelTimer(&peer->probe);
 }
 
 absl::Status ChannelPool::Open() {
@@ -170,84 +228,182 @@ void ChannelPool::StartFetch(FetchTask* task) {
   task->args = Args();
   GiveTask(task);
 
-  Channel* channel = nullptr;
-  absl::Status failed = close_status_;
-  if (!closed_) {
-    channel = Route(PeerOf(key.src().worker));
-    if (channel == nullptr) {
-      failed = absl::UnavailableError(absl::StrCat("no path leads to ", key.src().worker, "; ",
-                                                   ExplainPeer(*PeerOf(key.src().worker))));
-    }
+  if (closed_) return FailReceive(close_status_, args, std::move(done));
+  FetchOn(PeerOf(key.src().worker), step_id, key, args, std::move(done));
+}
+
+void ChannelPool::FetchOn(Peer* peer, int64_t step_id, const TensorKey& key, const Args& args,
+                          DoneFn done) {
+  size_t way = peer->current;
+  if (peer->keys_out != nullptr && !HasLeft(*peer) && peer->keys_out->empty()) {
+    peer->keys_out.reset();  // All is as if nothing had happened.
   }
+  if (peer->keys_out != nullptr) {
+    way = peer->keys_out->Add(key, way);
+    done = [out = peer->keys_out, key, done = std::move(done)](
+               absl::Status status, const Args& send_args, const Args& recv_args, Tensor tensor,
+               bool is_dead) mutable {
+      out->Remove(key);
+      std::move(done)(std::move(status), send_args, recv_args, std::move(tensor), is_dead);
+    };
+  }
+  Channel* channel = ChannelOn(peer, way);
   if (channel != nullptr) return channel->Fetch(step_id, key, args, std::move(done));
-  if (args.executor == nullptr) {
-    return std::move(done)(failed, Args(), args, Tensor(), false);
-  }
-  args.executor->Run([failed, args, done = std::move(done)]() mutable {
-    std::move(done)(failed, Args(), args, Tensor(), false);
-  });
+  FailReceive(absl::UnavailableError(
+                  absl::StrCat("no path leads to ", peer->worker, "; ", ExplainPeer(*peer))),
+              args, std::move(done));
 }
 
 ChannelPool::Peer* ChannelPool::PeerOf(absl::string_view worker) {
   auto found = peers_.find(worker);
   if (found != peers_.end()) return found->second.get();
-  auto peer = std::make_unique<Peer>();
-  peer->worker = std::string(worker);
+  auto peer = std::make_unique<Peer>(this, std::string(worker), rails_.size());
   peers_in_order_.push_back(peer.get());
   return peers_.emplace(peer->worker, std::move(peer)).first->second.get();
 }
 
-Channel* ChannelPool::Route(Peer* peer) {
-  if (peer->fallback != nullptr) return peer->fallback.get();
-  // The rail in use, unless the peer has turned it down by now.
-  if (!peer->by_rail.empty()) {
-    FetchChannel* current = peer->by_rail.back().get();
-    if (!IsPathRefusal(current->connect_status())) return current;
-    const std::string why = absl::StrCat(rails_[peer->by_rail.size() - 1]->path.path, ": ",
-                                         current->connect_status().message());
-    TRYST_LOG(Info) << options_.self << " does not reach " << peer->worker << " by " << why;
-    if (peer->by_rail.size() == rails_.size() && !fallback_) return current;
-    peer->refusals.push_back(why);
+Channel* ChannelPool::ChannelOn(Peer* peer, size_t way) {
+  if (way == rails_.size()) {
+    if (peer->fallback == nullptr && fallback_) {
+      peer->fallback = fallback_(peer->worker);
+      peer->fallback_since_ns = poller_->now_ns();
+    }
+    return peer->fallback.get();
   }
-  if (peer->by_rail.size() < rails_.size()) {
-    Rail* rail = rails_[peer->by_rail.size()].get();
-    FetchChannelOptions channel_options;
-    channel_options.link = options_.link;
-    channel_options.landing_bytes = options_.landing_bytes;
-    channel_options.path = rail->path.path;
-    channel_options.self = options_.self;
-    channel_options.self_incarnation = options_.incarnation;
-    channel_options.peer = peer->worker;
-    channel_options.on_refused = [this, peer] { Reroute(peer); };
-    channel_options.trace = options_.trace;
-    channel_options.seed = random_();
-    channel_options.heartbeat_ms = options_.heartbeat_ms;
-    channel_options.silence_ms = options_.silence_ms;
-    channel_options.retain_ms = options_.retain_ms;
-    peer->by_rail.push_back(std::make_unique<FetchChannel>(rail->hub.get(), rail->landings.get(),
-                                                           bootstrap_, std::move(channel_options)));
-    return peer->by_rail.back().get();
-  }
-  if (fallback_) {
-    peer->fallback = fallback_(peer->worker);
-    peer->fallback_since_ns = poller_->now_ns();
-  }
-  return peer->fallback.get();
+  auto& channel = peer->ways[way].channel;
+  if (channel == nullptr) channel = OpenWay(peer, way);
+  return channel.get();
 }
 
-void ChannelPool::Reroute(Peer* peer) {
-  FetchChannel* refused = peer->by_rail.back().get();
-  Channel* next = Route(peer);
-  if (next == nullptr || next == refused) return;  // There is no other: it goes on trying.
-  for (WaitingFetch& fetch : refused->TakeWaiting()) {
-    next->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+std::unique_ptr<FetchChannel> ChannelPool::OpenWay(Peer* peer, size_t way) {
+  Rail* rail = rails_[way].get();
+  FetchChannelOptions channel_options;
+  channel_options.link = options_.link;
+  channel_options.landing_bytes = options_.landing_bytes;
+  channel_options.path = rail->path.path;
+  channel_options.self = options_.self;
+  channel_options.self_incarnation = options_.incarnation;
+  channel_options.peer = peer->worker;
+  channel_options.on_refused = [this, peer, way] { OnRefused(peer, way); };
+  if (rails_.size() > 1 || fallback_) channel_options.give_up_ms = options_.give_up_ms;
+  channel_options.on_left = [this, peer, way](std::vector<WaitingFetch> fetches) {
+    OnLeft(peer, way, std::move(fetches));
+  };
+  channel_options.on_usable = [this, peer, way] { OnUsable(peer, way); };
+  channel_options.trace = options_.trace;
+  channel_options.seed = random_();
+  channel_options.heartbeat_ms = options_.heartbeat_ms;
+  channel_options.silence_ms = options_.silence_ms;
+  channel_options.retain_ms = options_.retain_ms;
+  return std::make_unique<FetchChannel>(rail->hub.get(), rail->landings.get(), bootstrap_,
+                                        std::move(channel_options));
+}
+
+// The best way that is neither refused nor given up; where there is none, the current one.
+size_t ChannelPool::NextWay(const Peer& peer) const {
+  for (size_t way = 0; way < peer.ways.size(); ++way) {
+    if (way == rails_.size() && !fallback_) break;
+    if (peer.ways[way].refused.empty() && peer.ways[way].left.empty()) return way;
   }
+  return peer.current;
+}
+
+bool ChannelPool::HasLeft(const Peer& peer) {
+  return std::any_of(peer.ways.begin(), peer.ways.end(),
+                     [](const Way& way) { return !way.left.empty(); });
+}
+
+// The peer has no such path: nothing was asked on it that another one could not be asked.
+void ChannelPool::OnRefused(Peer* peer, size_t way) {
+  Way* refused = &peer->ways[way];
+  if (!refused->refused.empty()) return;
+  refused->refused =
+      absl::StrCat(rails_[way]->path.path, ": ", refused->channel->connect_status().message());
+  const size_t next = NextWay(*peer);
+  if (next == way) {
+    refused->refused.clear();  // There is no other: it goes on trying.
+    return;
+  }
+  TRYST_LOG(Info) << options_.self << " does not reach " << peer->worker << " by "
+                  << refused->refused;
+  if (peer->current != way) return;
+  peer->current = next;
+  if (peer->keys_out != nullptr) peer->keys_out->Move(way, next);
+  for (WaitingFetch& fetch : refused->channel->TakeWaiting()) {
+    ChannelOn(peer, next)->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+  }
+}
+
+// The path has stopped working: all that waited for it goes to the next one.
+void ChannelPool::OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetches) {
+  Way* left = &peer->ways[way];
+  left->left = std::string(left->channel->connect_status().message());
+  left->left_ns = poller_->now_ns();
+  size_t next = NextWay(*peer);
+  if (next == way) left->left.clear();  // The others have been lost meanwhile.
+  const bool tracked = peer->keys_out != nullptr;
+  if (tracked) peer->keys_out->Move(way, next);
+  if (peer->current == way) {
+    peer->current = next;
+    if (next != way) {
+      TRYST_LOG(Warning) << options_.self << " goes on by " << WayName(next) << " to reach "
+                         << peer->worker << ", with " << fetches.size() << " fetches, after "
+                         << WayName(way) << " failed: " << left->left;
+    }
+  }
+  if (!tracked) peer->keys_out = std::make_shared<KeysOut>();
+  for (WaitingFetch& fetch : fetches) {
+    if (tracked) {  // It has been counted.
+      ChannelOn(peer, next)->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+    } else {
+      FetchOn(peer, fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+    }
+  }
+  peer->probe_ms = 0;
+  if (next != way) ProbeLater(peer);
+}
+
+void ChannelPool::ProbeLater(Peer* peer) {
+  peer->probe_ms = peer->probe_ms == 0 ? options_.probe_ms
+                                       : std::min(peer->probe_ms * 2, options_.probe_ms_most);
+  // Between half of it and all of it: consumers do not come back all together.
+  const int64_t half_ns = peer->probe_ms * 500'000;
+  const int64_t pause_ns =
+      half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1));
+  poller_->SetTimer(&peer->probe, poller_->now_ns() + pause_ns);
+}
+
+void ChannelPool::Probe(Peer* peer) {
+  if (closed_) return;
+  bool any = false;
+  for (size_t way = 0; way < peer->current; ++way) {
+    if (peer->ways[way].left.empty()) continue;
+    any = true;
+    peer->ways[way].channel->Probe();
+  }
+  if (any) ProbeLater(peer);
+}
+
+void ChannelPool::OnUsable(Peer* peer, size_t way) {
+  if (peer->ways[way].left.empty()) return;
+  const int64_t away_ms = (poller_->now_ns() - peer->ways[way].left_ns) / 1'000'000;
+  peer->ways[way].left.clear();
+  if (way >= peer->current) return;
+  TRYST_LOG(Info) << options_.self << " goes back to " << WayName(way) << " to reach "
+                  << peer->worker << ", after " << away_ms << " ms by " << WayName(peer->current);
+  peer->current = way;
+}
+
+std::string ChannelPool::WayName(size_t way) const {
+  return way < rails_.size() ? rails_[way]->path.path : "the fallback";
 }
 
 void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
   poller_->PostFn([this, step_id, status] {
     for (Peer* peer : peers_in_order_) {
-      for (auto& channel : peer->by_rail) channel->AbortStep(step_id, status);
+      for (Way& way : peer->ways) {
+        if (way.channel != nullptr) way.channel->AbortStep(step_id, status);
+      }
       if (peer->fallback != nullptr) peer->fallback->AbortStep(step_id, status);
     }
   });
@@ -264,7 +420,9 @@ void ChannelPool::OnRoom() {
   // Another peer is first each time, so that none is always last.
   const size_t count = peers_in_order_.size();
   for (size_t i = 0; i < count; ++i) {
-    for (auto& channel : peers_in_order_[(room_first_ + i) % count]->by_rail) channel->OnRoom();
+    for (Way& way : peers_in_order_[(room_first_ + i) % count]->ways) {
+      if (way.channel != nullptr) way.channel->OnRoom();
+    }
   }
   if (count > 0) room_first_ = (room_first_ + 1) % count;
 }
@@ -286,6 +444,16 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
         hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
         ", this worker ", kProtocolOldest, " to ", kProtocolNewest)));
   }
+  // A consumer that was started anew has nothing to do with what its former life asked.
+  for (auto& channel : serving_) {
+    if (channel != nullptr && channel->consumer() == hello.worker &&
+        channel->consumer_incarnation() != hello.incarnation) {
+      channel->Close(absl::AbortedError(absl::StrCat(hello.worker, " was restarted")));
+      closing_.push_back(std::move(channel));
+    }
+  }
+  serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
+  if (hello.queue_pairs.empty()) return AnswerFarewell(hello, std::move(done));
   auto rail = std::find_if(rails_.begin(), rails_.end(), [&](const std::unique_ptr<Rail>& rail) {
     return rail->path.path == hello.path;
   });
@@ -296,15 +464,6 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
           absl::StrAppend(out, rail->path.path);
         }))));
   }
-  // A consumer that was started anew has nothing to do with what its former life asked.
-  for (auto& channel : serving_) {
-    if (channel != nullptr && channel->consumer() == hello.worker &&
-        channel->consumer_incarnation() != hello.incarnation) {
-      channel->Close(absl::AbortedError(absl::StrCat(hello.worker, " was restarted")));
-      closing_.push_back(std::move(channel));
-    }
-  }
-  serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
   auto serving = std::find_if(serving_.begin(), serving_.end(), [&](const auto& channel) {
     return channel->consumer() == hello.worker && channel->path() == hello.path;
   });
@@ -331,6 +490,22 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   (*serving)->OnHello(hello, std::move(done));
 }
 
+void ChannelPool::AnswerFarewell(const Hello& hello, HelloDone done) {
+  auto farewell = DecodeFarewell(hello.parameters);
+  if (!farewell.ok()) return std::move(done)(farewell.status());
+  for (auto& channel : serving_) {
+    if (channel->consumer() != hello.worker || channel->path() != hello.path) continue;
+    return channel->OnFarewell(hello, *farewell, std::move(done));
+  }
+  // Nothing is known of it, so nothing is kept; but we are up.
+  Hello answer;
+  answer.worker = options_.self;
+  answer.incarnation = options_.incarnation;
+  answer.epoch = hello.epoch;
+  answer.path = hello.path;
+  std::move(done)(std::move(answer));
+}
+
 void ChannelPool::OnNicEvent(Rail* rail, const NicEvent& event) {
   if (closed_) return;
   rail->hub->OnEvent(event);
@@ -338,7 +513,13 @@ void ChannelPool::OnNicEvent(Rail* rail, const NicEvent& event) {
     return;
   }
   for (Peer* peer : peers_in_order_) {
-    for (auto& channel : peer->by_rail) channel->RetryNow();
+    for (Way& way : peer->ways) {
+      if (way.channel != nullptr) way.channel->RetryNow();
+    }
+    if (peer->probe.is_set()) {
+      peer->probe_ms = 0;
+      Probe(peer);
+    }
   }
 }
 
@@ -372,7 +553,10 @@ void ChannelPool::Close(const absl::Status& why) {
     // Joined here: it only posts. What it has posted runs before anybody hears Drained().
     for (auto& rail : rails_) rail->events.reset();
     for (Peer* peer : peers_in_order_) {
-      for (auto& channel : peer->by_rail) channel->Close(why);
+      poller_->CancelTimer(&peer->probe);
+      for (Way& way : peer->ways) {
+        if (way.channel != nullptr) way.channel->Close(why);
+      }
       if (peer->fallback != nullptr) peer->fallback->Close(why);
     }
     for (auto& channel : serving_) {
@@ -387,8 +571,8 @@ void ChannelPool::Close(const absl::Status& why) {
 bool ChannelPool::Drained() {
   if (!closed_) return false;
   for (Peer* peer : peers_in_order_) {
-    for (auto& channel : peer->by_rail) {
-      if (!channel->Drained()) return false;
+    for (const Way& way : peer->ways) {
+      if (way.channel != nullptr && !way.channel->Drained()) return false;
     }
     if (peer->fallback != nullptr && !peer->fallback->Drained()) return false;
   }
@@ -414,11 +598,17 @@ absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) 
 // ---- Explaining ----
 
 std::string ChannelPool::ExplainPeer(const Peer& peer) const {
-  std::string out = peer.fallback != nullptr ? peer.fallback->Explain()
-                    : !peer.by_rail.empty()  ? peer.by_rail.back()->Explain()
-                                             : absl::StrCat(peer.worker, ": not asked yet");
-  for (const std::string& refusal : peer.refusals) {
-    absl::StrAppend(&out, "\n  turned down: ", refusal);
+  const Channel* current =
+      peer.current < rails_.size() ? peer.ways[peer.current].channel.get() : peer.fallback.get();
+  std::string out =
+      current != nullptr ? current->Explain() : absl::StrCat(peer.worker, ": not asked yet");
+  for (size_t at = 0; at < peer.ways.size(); ++at) {
+    const Way& way = peer.ways[at];
+    if (!way.refused.empty()) absl::StrAppend(&out, "\n  turned down: ", way.refused);
+    if (way.left.empty()) continue;
+    absl::StrAppend(&out, "\n  left since ", (poller_->now_ns() - way.left_ns) / 1'000'000,
+                    " ms: ", WayName(at), ": ", way.left, "; tried again every ", peer.probe_ms,
+                    " ms");
   }
   return out;
 }
@@ -444,7 +634,9 @@ std::string ChannelPool::ExplainNow(const std::string& peer) const {
 
 void ChannelPool::ListOpsNow(LiveOps* ops) const {
   for (const Peer* peer : peers_in_order_) {
-    for (const auto& channel : peer->by_rail) channel->ListOps(ops);
+    for (const Way& way : peer->ways) {
+      if (way.channel != nullptr) way.channel->ListOps(ops);
+    }
     if (peer->fallback != nullptr) peer->fallback->ListOps(ops);
   }
   for (const auto& channel : serving_) channel->ListOps(ops);
@@ -505,29 +697,34 @@ void ChannelPool::ViewPeer(const Peer& peer, std::vector<PathView>* views) const
     PathView view;
     view.peer = peer.worker;
     view.path = rails_[i]->path.path;
+    view.in_use = i == peer.current;
     view.state = "not tried";
-    if (i < peer.by_rail.size()) {
-      const FetchChannel& channel = *peer.by_rail[i];
-      const bool refused = i < peer.refusals.size();
-      view.in_use = !refused;
-      view.state = refused ? "turned down" : channel.state_text();
-      view.since_ns = channel.state_since_ns();
-      view.why = refused ? peer.refusals[i] : std::string(channel.connect_status().message());
+    const Way& way = peer.ways[i];
+    if (way.channel == nullptr) {
+      view.in_use = false;
+      view.why = i < peer.current ? "" : "a better one is in use";
+    } else {
+      const FetchChannel& channel = *way.channel;
+      view.state = !way.refused.empty() ? "turned down"
+                   : !way.left.empty()  ? "left"
+                                        : channel.state_text();
+      view.since_ns = !way.left.empty() ? way.left_ns : channel.state_since_ns();
+      view.why = !way.refused.empty() ? way.refused
+                 : !way.left.empty()  ? way.left
+                                      : std::string(channel.connect_status().message());
       view.epoch = channel.epoch();
       view.under_way = count(channel);
-    } else {
-      view.why = peer.fallback != nullptr ? "" : "a better one is in use";
     }
     views->push_back(std::move(view));
   }
   PathView view;
   view.peer = peer.worker;
   view.path = "grpc";
-  view.in_use = peer.fallback != nullptr;
-  view.state = view.in_use ? "in use" : "not tried";
+  view.in_use = peer.current == rails_.size() && peer.fallback != nullptr;
+  view.state = view.in_use ? "in use" : peer.fallback != nullptr ? "spare" : "not tried";
   view.why = view.in_use ? (rails_.empty() ? "this worker has no other path" : "")
                          : "the last resort: a better one is in use";
-  if (view.in_use) {
+  if (peer.fallback != nullptr) {
     view.since_ns = peer.fallback_since_ns;
     view.under_way = count(*peer.fallback);
   }
@@ -562,7 +759,9 @@ FetchCounters ChannelPool::fetch_counters() {
 FetchCounters ChannelPool::FetchCountersNow() const {
   FetchCounters sum;
   for (const Peer* peer : peers_in_order_) {
-    for (const auto& channel : peer->by_rail) sum += channel->counters();
+    for (const Way& way : peer->ways) {
+      if (way.channel != nullptr) sum += way.channel->counters();
+    }
   }
   return sum;
 }

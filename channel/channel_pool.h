@@ -50,6 +50,11 @@ struct ChannelPoolOptions {
   int64_t retain_ms = 60'000;
   int64_t heartbeat_ms = 250;
   int64_t silence_ms = 900;
+  // How long a path may fail while its peer is up and somebody waits, before what waits goes
+  // to the next one; and how often a path that was left is tried again, from least to most.
+  int64_t give_up_ms = 2000;
+  int64_t probe_ms = 1000;
+  int64_t probe_ms_most = 30'000;
   uint64_t seed = 1;
   Trace* trace = nullptr;  // Written on the poller thread; outlives the pool. May be null.
 };
@@ -57,7 +62,8 @@ struct ChannelPoolOptions {
 // Which way to which peer: opens a channel when a peer is first asked for something, by
 // the first of its paths that both ends have, and moves on to the next when the peer
 // says that it has no such path; the last resort is the fallback, which every peer has.
-// Answers the hellos of peers that fetch from us.
+// A path that stops working is left for the next one, with all that was asked on it, and
+// taken again when it works again. Answers the hellos of peers that fetch from us.
 //
 // Thread-safe, but for construction, Open(), and destruction.
 class ChannelPool final : public TensorFetcher, public HelloHandler {
@@ -115,7 +121,9 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
  private:
   class FetchTask;
   struct Rail;
+  struct Way;
   struct Peer;
+  class KeysOut;
   struct MaintenanceTimer final : PollerTimer {
     explicit MaintenanceTimer(ChannelPool* pool) : pool(pool) {}
     void OnTimer() override { pool->Maintain(); }
@@ -130,14 +138,23 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // Poller thread.
   void StartFetch(FetchTask* task);
   Peer* PeerOf(absl::string_view worker);
-  Channel* Route(Peer* peer);
-  // The peer has turned its path down: what waits for it takes the next one.
-  void Reroute(Peer* peer);
+  Channel* ChannelOn(Peer* peer, size_t way);
+  std::unique_ptr<FetchChannel> OpenWay(Peer* peer, size_t way);
+  void FetchOn(Peer* peer, int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
+  size_t NextWay(const Peer& peer) const;
+  static bool HasLeft(const Peer& peer);
+  void OnRefused(Peer* peer, size_t way);
+  void OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetches);
+  void OnUsable(Peer* peer, size_t way);
+  void ProbeLater(Peer* peer);
+  void Probe(Peer* peer);
   void AnswerHello(const Hello& hello, HelloDone done);
+  void AnswerFarewell(const Hello& hello, HelloDone done);
   void OnRoom();
   void OnNicEvent(Rail* rail, const NicEvent& event);
   void Maintain();
   std::string ExplainPeer(const Peer& peer) const;
+  std::string WayName(size_t way) const;
   void ViewPeer(const Peer& peer, std::vector<PathView>* views) const;
   // Runs `fn` on the poller thread and waits for it, but not for ever.
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);

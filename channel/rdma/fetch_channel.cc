@@ -8,7 +8,7 @@
 #include "rendezvous/derived_status.h"
 
 // What callers use. What follows is told by event: fetch_connection.cc, fetch_sending.cc,
-// fetch_destination.cc, fetch_receiving.cc, fetch_ending.cc.
+// fetch_destination.cc, fetch_receiving.cc, fetch_ending.cc, fetch_leaving.cc.
 namespace tryst {
 namespace {
 
@@ -16,7 +16,7 @@ constexpr uint64_t FetchCounters::*kCounters[] = {
     &FetchCounters::fetches, &FetchCounters::ended_ok,     &FetchCounters::ended_failed,
     &FetchCounters::bytes,   &FetchCounters::cancels_sent, &FetchCounters::epochs,
     &FetchCounters::breaks,  &FetchCounters::replays,      &FetchCounters::digests_wrong,
-    &FetchCounters::ghosts,
+    &FetchCounters::ghosts,  &FetchCounters::moved,
 };
 static_assert(sizeof(FetchCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 
@@ -91,29 +91,6 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
   }
 }
 
-std::vector<WaitingFetch> FetchChannel::TakeWaiting() {
-  std::vector<WaitingFetch> taken;
-  while (!queued_.empty()) {
-    FetchOp* op = queued_.front();
-    queued_.PopFront();
-    if (op->cancel_token != Cancellation::kNoToken &&
-        !op->args.cancellation->TryDeregister(op->cancel_token)) {
-      // Cancelled this moment: it ends here.
-      Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false);
-      LastWord(op);
-      continue;
-    }
-    op->cancel_token = Cancellation::kNoToken;
-    hub_->poller()->CancelTimer(op);
-    taken.push_back({op->step, op->key, std::move(op->args), std::move(op->done)});
-    op->args = Args();
-    op->done = nullptr;
-    op->reported = op->delivered = true;
-    LastWord(op);
-  }
-  return taken;
-}
-
 FetchOp* FetchChannel::TakeOp() {
   if (free_.empty()) {
     ops_.emplace_back(this);
@@ -164,8 +141,7 @@ void FetchChannel::AbortStep(int64_t step_id, const absl::Status& why) {
 
 void FetchChannel::Close(absl::Status why) {
   if (state_ == State::kClosed) return;
-  state_ = State::kClosed;
-  state_since_ns_ = now_ns();
+  SetState(State::kClosed);
   close_status_ = std::move(why);
   hub_->poller()->CancelTimer(&backoff_timer_);
   hub_->poller()->CancelTimer(&heartbeat_timer_);
@@ -211,6 +187,8 @@ const char* FetchChannel::state_text() const {
       return "drains a broken connection";
     case State::kBackoff:
       return "pauses before it connects again";
+    case State::kFarewell:
+      return "is being left";
     case State::kClosed:
       return "closed";
   }

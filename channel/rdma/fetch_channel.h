@@ -24,7 +24,7 @@ namespace tryst {
 // The peer has no such path and will not have it: another one is to be taken.
 bool IsPathRefusal(const absl::Status& status);
 
-// A fetch that no peer has been asked for yet.
+// A fetch that another channel is to make.
 struct WaitingFetch {
   int64_t step = 0;
   TensorKey key;
@@ -41,7 +41,12 @@ struct FetchChannelOptions {
   std::string peer;                  // The producer's worker name.
   std::function<void()> on_refused;  // The peer turned the path down; may call TakeWaiting().
   Trace* trace = nullptr;            // Of the poller; may be null.
-  uint64_t seed = 1;                 // Of the jitter.
+  // For so long nothing may be heard through the path while somebody waits and the peer is
+  // up; then it is left, and on_left gets all that waits, in order. 0: it is never left.
+  int64_t give_up_ms = 0;
+  std::function<void(std::vector<WaitingFetch>)> on_left;
+  std::function<void()> on_usable;  // What Probe() asked for: the path works.
+  uint64_t seed = 1;                // Of the jitter.
   int64_t hello_timeout_ms = 5000;
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
   int64_t backoff_ms_most = 1000;
@@ -61,6 +66,7 @@ struct FetchCounters {
   uint64_t replays = 0;
   uint64_t digests_wrong = 0;
   uint64_t ghosts = 0;  // Words for a slot that had moved on.
+  uint64_t moved = 0;   // To another path, which counts them again.
 
   FetchCounters& operator+=(const FetchCounters& other);
 };
@@ -91,6 +97,8 @@ class FetchChannel final : public Channel,
   std::vector<WaitingFetch> TakeWaiting();
   // Something has changed for the better: ends a pause before the next attempt.
   void RetryNow();
+  // Sees whether the path works, although nobody waits: on_usable, or nothing.
+  void Probe();
   // Landing room came back.
   void OnRoom();
   const FetchCounters& counters() const { return counters_; }
@@ -110,6 +118,7 @@ class FetchChannel final : public Channel,
     kOpen,      // For nothing.
     kDraining,  // For works of a broken link to come back.
     kBackoff,   // For the pause before the next attempt.
+    kFarewell,  // For the answer to our farewell.
     kClosed,
   };
   struct KeyEntry {
@@ -126,8 +135,13 @@ class FetchChannel final : public Channel,
     const Method method;
   };
 
+  using HelloAnswer = void (FetchChannel::*)(uint64_t epoch, absl::StatusOr<Hello> answer);
+
   // fetch_connection.cc
+  void SetState(State state);
+  void GoIdle();
   void Connect();
+  void SendHello(const Hello& hello, HelloAnswer on_answer);
   void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   absl::Status UseAnswer(const Hello& answer);
   void RetryLater(const absl::Status& why);
@@ -136,9 +150,19 @@ class FetchChannel final : public Channel,
   void OnHeartbeat();
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
+  absl::Status Restarted(uint64_t incarnation) const;
   void EndAsked(const absl::Status& why);
   void ForgetLeaving();
   void ReplayAsked();
+  std::vector<FetchOp*> InOrder() const;
+
+  // fetch_leaving.cc
+  bool Unusable() const;
+  void Leave();
+  void OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
+  std::vector<WaitingFetch> TakeAll();
+  void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
+  void OnHeard();
 
   // fetch_sending.cc
   void OnFlush() override;
@@ -200,6 +224,9 @@ class FetchChannel final : public Channel,
   int hellos_out_ = 0;
   bool tell_replayed_ = false;  // The replays are in the send line; this follows them.
   int64_t backoff_ms_ = 0;
+  int64_t unusable_since_ns_ = -1;  // Since when it fails without a word in between; -1: it works.
+  bool leave_next_ = false;         // After this pause a farewell, not another hello.
+  bool probing_ = false;            // It was connected to see whether it works.
   int64_t state_since_ns_ = 0;
   int64_t broken_since_ns_ = 0;
   int64_t waiting_since_ns_ = 0;  // Since when somebody waits.

@@ -9,9 +9,19 @@
 // The connection of a FetchChannel: hello, epochs, breaks, replays, heartbeats.
 namespace tryst {
 
-void FetchChannel::Connect() {
-  state_ = State::kHello;
+void FetchChannel::SetState(State state) {
+  state_ = state;
   state_since_ns_ = now_ns();
+}
+
+void FetchChannel::GoIdle() {
+  probing_ = false;
+  unusable_since_ns_ = -1;  // Nobody waits: nobody is kept waiting.
+  SetState(State::kIdle);
+}
+
+void FetchChannel::Connect() {
+  SetState(State::kHello);
   ++epoch_;
   auto link = MessageLink::Create(hub_, options_.link, static_cast<uint32_t>(epoch_), this);
   if (!link.ok()) return RetryLater(link.status());
@@ -22,13 +32,17 @@ void FetchChannel::Connect() {
   hello.epoch = epoch_;
   hello.path = options_.path;
   link_->DescribeTo(&hello, 0);
+  SendHello(hello, &FetchChannel::OnHelloAnswer);
+}
+
+void FetchChannel::SendHello(const Hello& hello, HelloAnswer on_answer) {
   ++hellos_out_;
   bootstrap_->Exchange(
       options_.peer, hello,
       Deadline::After(hub_->poller()->clock(), absl::Milliseconds(options_.hello_timeout_ms)),
-      [this, epoch = epoch_](absl::StatusOr<Hello> answer) {
-        hub_->poller()->PostFn([this, epoch, answer = std::move(answer)]() mutable {
-          OnHelloAnswer(epoch, std::move(answer));
+      [this, epoch = epoch_, on_answer](absl::StatusOr<Hello> answer) {
+        hub_->poller()->PostFn([this, epoch, on_answer, answer = std::move(answer)]() mutable {
+          (this->*on_answer)(epoch, std::move(answer));
         });
       });
 }
@@ -67,23 +81,27 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (!connected.ok()) return connected;
 
   if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
-    EndAsked(absl::AbortedError(
-        absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x", options_.peer,
-                        peer_incarnation_, answer.incarnation)));
+    EndAsked(Restarted(answer.incarnation));
   } else if (peer_session_ != 0 && parameters->session != peer_session_) {
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
   }
   peer_incarnation_ = answer.incarnation;
   peer_session_ = parameters->session;
-  state_ = State::kOpen;
-  state_since_ns_ = now_ns();
+  SetState(State::kOpen);
   connect_status_ = absl::OkStatus();
   ++counters_.epochs;
   ReplayAsked();
+  ping_due_ = probing_;
   hub_->poller()->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
   link_->FlushSoon();
   return absl::OkStatus();
+}
+
+absl::Status FetchChannel::Restarted(uint64_t incarnation) const {
+  return absl::AbortedError(
+      absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x", options_.peer,
+                      peer_incarnation_, incarnation));
 }
 
 // What the old incarnation was asked can no longer be had from it.
@@ -107,14 +125,7 @@ void FetchChannel::ForgetLeaving() {
 
 void FetchChannel::ReplayAsked() {
   tell_replayed_ = true;
-  // In the order in which they were asked for, which is the order of their turns at a key.
-  std::vector<FetchOp*> asked;
-  for (FetchOp* op : slots_) {
-    if (op != nullptr) asked.push_back(op);
-  }
-  std::sort(asked.begin(), asked.end(),
-            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
-  for (FetchOp* op : asked) {
+  for (FetchOp* op : InOrder()) {
     const bool leaving = op->state == FetchState::kLeaving;
     op->send_request = !leaving;
     op->send_cancel = leaving;
@@ -122,10 +133,23 @@ void FetchChannel::ReplayAsked() {
   }
 }
 
+// In the order in which they were asked for, which is the order of their turns at a key.
+std::vector<FetchOp*> FetchChannel::InOrder() const {
+  std::vector<FetchOp*> asked;
+  for (FetchOp* op : slots_) {
+    if (op != nullptr) asked.push_back(op);
+  }
+  std::sort(asked.begin(), asked.end(),
+            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
+  return asked;
+}
+
 void FetchChannel::RetryLater(const absl::Status& why) {
   connect_status_ = why;
-  state_ = State::kBackoff;
-  state_since_ns_ = now_ns();
+  SetState(State::kBackoff);
+  if (unusable_since_ns_ < 0) unusable_since_ns_ = now_ns();
+  // In turns: the path may work again, and the peer may not be up to hear a farewell.
+  leave_next_ = !leave_next_ && Unusable();
   backoff_ms_ =
       backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
   // Jitter: between half of it and all of it, so that many consumers of one producer do
@@ -157,13 +181,12 @@ void FetchChannel::RetryNow() {
 void FetchChannel::OnBackoffOver() {
   // Nobody waits for what is leaving; the producer keeps it for us only so long.
   if (now_ns() - broken_since_ns_ >= options_.retain_ms * 1'000'000) ForgetLeaving();
-  if (live_ > 0) return Connect();
-  state_ = State::kIdle;
-  state_since_ns_ = now_ns();
+  if (live_ > 0) return leave_next_ ? Leave() : Connect();
+  GoIdle();
 }
 
 void FetchChannel::OnHeartbeat() {
-  if (state_ != State::kOpen || live_ == 0) return;
+  if (state_ != State::kOpen || (live_ == 0 && !probing_)) return;
   const int64_t since_ns = std::max(link_->last_heard_ns(), waiting_since_ns_);
   const int64_t silent_ms = (now_ns() - since_ns) / 1'000'000;
   if (silent_ms >= options_.silence_ms) {
@@ -189,10 +212,12 @@ void FetchChannel::OnBroken(const absl::Status& why) {
   broken_since_ns_ = now_ns();
   connect_status_ = why;
   if (state_ != State::kClosed) {
-    TRYST_LOG(Warning) << options_.self << " lost its " << options_.path << " connection to "
-                       << options_.peer << " (epoch " << epoch_ << "): " << why.message();
-    state_ = State::kDraining;
-    state_since_ns_ = now_ns();
+    if (!probing_) {
+      TRYST_LOG(Warning) << options_.self << " lost its " << options_.path << " connection to "
+                         << options_.peer << " (epoch " << epoch_ << "): " << why.message();
+    }
+    SetState(State::kDraining);
+    if (unusable_since_ns_ < 0) unusable_since_ns_ = now_ns();
   }
   hub_->poller()->CancelTimer(&heartbeat_timer_);
   ping_due_ = tell_replayed_ = false;
@@ -235,8 +260,7 @@ void FetchChannel::OnDrained() {
   }
   if (state_ == State::kClosed) return ForgetLeaving();
   if (live_ == 0) {
-    state_ = State::kIdle;
-    state_since_ns_ = now_ns();
+    GoIdle();
   } else if (backoff_ms_ == 0) {
     backoff_ms_ = options_.backoff_ms;
     Connect();

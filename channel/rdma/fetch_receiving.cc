@@ -12,7 +12,7 @@
 namespace tryst {
 
 absl::Status FetchChannel::OnRecord(const wire::Record& record) {
-  backoff_ms_ = 0;  // The connection works.
+  OnHeard();
   if (record.type == wire::RecordType::kPong) return absl::OkStatus();
   if (record.type < wire::RecordType::kTensor) {
     return absl::DataLossError("the producer sent a consumer's record");
@@ -130,6 +130,7 @@ absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
 }
 
 absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
+  OnHeard();
   FetchOp* op = slots_[slot];
   if (op == nullptr || op->generation != generation) {
     ++counters_.ghosts;

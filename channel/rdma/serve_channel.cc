@@ -8,7 +8,7 @@
 #include "base/log.h"
 
 // What its owner uses. What follows is told by event: serve_connection.cc,
-// serve_receiving.cc, serve_take.cc, serve_sending.cc.
+// serve_receiving.cc, serve_take.cc, serve_sending.cc, serve_farewell.cc.
 namespace tryst {
 namespace {
 
@@ -63,6 +63,10 @@ void ServeChannel::Close(const absl::Status& why) {
   if (next_hello_) {
     std::move(next_hello_->second)(why);
     next_hello_.reset();
+  }
+  if (farewell_) {
+    std::move(farewell_->second)(why);
+    farewell_.reset();
   }
   if (link_ != nullptr) link_->Break(why);
   for (ServeOp& op : ops_) {

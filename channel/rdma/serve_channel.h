@@ -12,6 +12,7 @@
 #include "channel/bootstrap.h"
 #include "channel/live_ops.h"
 #include "channel/poller.h"
+#include "channel/rdma/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/serve_op.h"
@@ -61,6 +62,9 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
 
   // Opens, or replaces, the connection. An earlier one is drained first.
   void OnHello(const Hello& hello, HelloDone done);
+  // The consumer goes on by another path: what was taken for it here and has not landed goes
+  // back, before `done`, so that it finds it there.
+  void OnFarewell(const Hello& hello, const Farewell& farewell, HelloDone done);
   void Close(const absl::Status& why);
   bool Drained() const;
   // The consumer has been gone for retain_ms: whoever owns this may close it.
@@ -80,6 +84,7 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
 
  private:
   // serve_connection.cc
+  absl::Status StartEpoch(const Hello& hello);
   void AcceptHello(const Hello& hello, HelloDone done);
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
@@ -103,6 +108,9 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   void GiveBack(ServeOp* op);
   void GiveUp(ServeOp* op);
   void Release(ServeOp* op);
+
+  // serve_farewell.cc
+  void FinishFarewell();
 
   // serve_sending.cc
   void OnFlush() override;
@@ -138,6 +146,7 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   bool abandoned_ = false;
   bool pong_due_ = false;
   absl::optional<std::pair<Hello, HelloDone>> next_hello_;  // Waits for the old link to drain.
+  absl::optional<std::pair<Hello, HelloDone>> farewell_;    // Its answer waits for takes to end.
   std::vector<TensorKey> keys_;                             // By the consumer's id.
   std::deque<ServeOp> ops_;                                 // By slot.
   std::deque<ServeTake> takes_;                             // All there ever were.

@@ -8,16 +8,28 @@
 // The connection of a ServeChannel: hellos, breaks, the consumer that does not return.
 namespace tryst {
 
-void ServeChannel::OnHello(const Hello& hello, HelloDone done) {
-  if (closed_) return std::move(done)(absl::UnavailableError("the worker is stopping"));
+// Lets nothing wait that came before.
+absl::Status ServeChannel::StartEpoch(const Hello& hello) {
   if (hello.epoch <= epoch_ || (next_hello_ && hello.epoch <= next_hello_->first.epoch)) {
-    return std::move(done)(absl::AbortedError(
-        absl::StrCat("epoch ", hello.epoch, " is over: ", epoch_, " was opened since")));
+    return absl::AbortedError(
+        absl::StrCat("epoch ", hello.epoch, " is over: ", epoch_, " was opened since"));
   }
+  const absl::Status newer = absl::AbortedError("a newer hello came");
   if (next_hello_) {
-    std::move(next_hello_->second)(absl::AbortedError("a newer hello came"));
+    std::move(next_hello_->second)(newer);
     next_hello_.reset();
   }
+  if (farewell_) {
+    std::move(farewell_->second)(newer);
+    farewell_.reset();
+  }
+  return absl::OkStatus();
+}
+
+void ServeChannel::OnHello(const Hello& hello, HelloDone done) {
+  if (closed_) return std::move(done)(absl::UnavailableError("the worker is stopping"));
+  const absl::Status fresh = StartEpoch(hello);
+  if (!fresh.ok()) return std::move(done)(fresh);
   if (link_ == nullptr) return AcceptHello(hello, std::move(done));
   next_hello_.emplace(hello, std::move(done));
   link_->Break(absl::UnavailableError(
@@ -75,7 +87,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
     return op.state == ServeState::kFree || op.state == ServeState::kSent;
   });
   // Nobody waited for anything: so a consumer that stops looks.
-  if (!closed_ && !next_hello_ && !idle) {
+  if (!closed_ && !next_hello_ && !farewell_ && !idle) {
     TRYST_LOG(Warning) << options_.self << " lost the " << options_.path << " connection of "
                        << consumer_ << " (epoch " << epoch_ << "): " << why.message();
   }

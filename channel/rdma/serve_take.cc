@@ -78,7 +78,7 @@ void ServeChannel::OnTaken(ServeTake* take) {
   }
   take->taken = Taken();
   free_takes_.push_back(take);
-  if (op == nullptr) return;
+  if (op == nullptr) return FinishFarewell();
   if (op->status.ok() && !op->is_dead && op->source.tensor.dtype() == DType::kString) {
     op->source.encoded = EncodeStrings(op->source.tensor);
   }

@@ -28,6 +28,13 @@ class BreakableNic final : public Nic {
     return broken;
   }
 
+  // From now on as if it were gone: nothing can be made with it. Until told otherwise. On
+  // the queue pairs' thread.
+  void SetLost(bool lost) {
+    lost_ = lost;
+    if (lost) BreakAll();
+  }
+
   std::string name() const override { return nic_->name(); }
   const NicLimits& limits() const override { return nic_->limits(); }
   std::vector<NicPort> Ports() const override { return nic_->Ports(); }
@@ -46,6 +53,7 @@ class BreakableNic final : public Nic {
   }
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override {
+    if (lost_) return absl::UnavailableError("the NIC is lost");
     auto made = nic_->CreateQueuePair(options);
     if (!made.ok()) return made.status();
     return std::unique_ptr<QueuePair>(new Tracked(this, *std::move(made)));
@@ -82,6 +90,7 @@ class BreakableNic final : public Nic {
 
   const std::unique_ptr<Nic> nic_;
   std::set<QueuePair*> queue_pairs_;
+  bool lost_ = false;
 };
 
 }  // namespace tryst

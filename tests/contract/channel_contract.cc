@@ -445,6 +445,58 @@ TEST_P(ChannelContractTest, NothingIsLostOrDoubledOverBrokenLinks) {
   breaker.join();
 }
 
+TEST_P(ChannelContractTest, GoesOnByAnotherPathAndComesBack) {
+  const TensorKey key = Key("moving");
+  Send(0, key, Numbers(1, 0));
+  ASSERT_TRUE(FetchNow(0, key).status.ok());
+  if (!world_->LosePath(true)) GTEST_SKIP() << "this back end has one path";
+  // Twice: the path is lost at the consumer, then at the producer. Some have been sent by then,
+  // some are waited for, some are large.
+  float next = 0;
+  for (int round = 0; round < 2; ++round) {
+    if (round > 0) world_->LosePath(true);
+    constexpr int kTensors = 60;
+    std::vector<std::shared_ptr<Pending>> pending;
+    const auto elements = [](int i) { return i % 7 == 0 ? 200'000 : 20; };
+    for (int i = 0; i < kTensors; ++i) pending.push_back(StartFetch(1, key));
+    for (int i = 0; i < kTensors; ++i)
+      Send(1, key, Numbers(elements(i), next + static_cast<float>(i)));
+    for (int i = 0; i < kTensors; ++i) {
+      const Result result = pending[static_cast<size_t>(i)]->Wait();
+      ASSERT_TRUE(result.status.ok()) << i << ": " << result.status << world_->Explain();
+      EXPECT_TRUE(IsNumbers(result.tensor, elements(i), next + static_cast<float>(i))) << i;
+    }
+    next += kTensors;
+    EXPECT_NE(world_->Explain().find("left since"), std::string::npos) << world_->Explain();
+    world_->LosePath(false);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (world_->Explain().find("left since") != std::string::npos &&
+           std::chrono::steady_clock::now() < until) {
+      usleep(10'000);
+    }
+    EXPECT_EQ(world_->Explain().find("left since"), std::string::npos) << world_->Explain();
+    Send(1, key, Numbers(3, next));
+    EXPECT_TRUE(IsNumbers(FetchNow(1, key).tensor, 3, next));
+    ++next;
+  }
+}
+
+TEST_P(ChannelContractTest, WhatEndsWhileThePathIsLostGetsNobodyElsesTensor) {
+  const TensorKey key = Key("gone");
+  Send(0, key, Numbers(1, 0));
+  ASSERT_TRUE(FetchNow(0, key).status.ok());
+  if (!world_->LosePath(true)) GTEST_SKIP() << "this back end has one path";
+  const SteadyClock clock;
+  Args brief;
+  brief.deadline = Deadline::After(clock, absl::Milliseconds(20));
+  auto lost = StartFetch(1, key, brief);
+  auto kept = StartFetch(1, key);
+  EXPECT_EQ(lost->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+  Send(1, key, Numbers(5, 7));
+  EXPECT_TRUE(IsNumbers(kept->Wait().tensor, 5, 7));
+  world_->LosePath(false);
+}
+
 TEST_P(ChannelContractTest, RestartedProducerFailsWhatWasPendingAndServesWhatComes) {
   auto pending = StartFetch(1, Key("old"));
   Send(1, Key("met"), Numbers(1, 1));

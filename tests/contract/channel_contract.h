@@ -47,6 +47,9 @@ class ChannelWorld {
   virtual uint64_t producer_incarnation() const = 0;
   // Breaks whatever connects the two, once; false where there is nothing to break.
   virtual bool BreakLink() { return false; }
+  // The better one of two paths stops working for long, or works again; false where there is
+  // one.
+  virtual bool LosePath(bool /*lost*/) { return false; }
   // The producer's process ends and another one takes its place, with other steps.
   virtual bool RestartProducer() { return false; }
   // Bytes that peers may write, now and at most ever; 0: not counted.

@@ -9,12 +9,14 @@ namespace {
 
 constexpr uint64_t kCapBytes = 32 << 20;
 
-ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions*)> adjust) {
+ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions*)> adjust,
+                         int paths = 1) {
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
-  contract.open = [adjust] {
+  contract.open = [adjust, paths] {
     PoolWorldOptions options;
+    options.paths = paths;
     options.open_nic = [] {
       auto nic = OpenSoftNic(SoftNicOptions());
       TRYST_CHECK(nic.ok()) << nic.status();
@@ -46,7 +48,16 @@ INSTANTIATE_TEST_SUITE_P(
                                [](ChannelPoolOptions* pool) {
                                  pool->link.queue_pairs = 4;
                                  pool->stripe_bytes = 64 << 10;
-                               })),
+                               }),
+                      Contract(
+                          "TwoPaths",
+                          [](ChannelPoolOptions* pool) {
+                            pool->link.slots = 8;
+                            pool->give_up_ms = 100;
+                            pool->probe_ms = 20;
+                            pool->probe_ms_most = 100;
+                          },
+                          2)),
     ChannelContractName);
 
 }  // namespace

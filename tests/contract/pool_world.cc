@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -43,7 +44,11 @@ struct Worker {
   Worker(const PoolWorldOptions& options, Alarms* alarms, MemoryBootstrap* bootstrap,
          const std::string& name, uint64_t incarnation)
       : steps(alarms), poller(&clock), name(name), bootstrap(bootstrap) {
-    nic = std::make_shared<BreakableNic>(options.open_nic());
+    std::vector<NicPath> paths;
+    for (int i = 0; i < options.paths; ++i) {
+      nics.push_back(std::make_shared<BreakableNic>(options.open_nic()));
+      paths.push_back({absl::StrCat("rdma/soft", i), nics.back()});
+    }
     ChannelPoolOptions pool_options;
     pool_options.self = name;
     pool_options.incarnation = incarnation;
@@ -52,8 +57,7 @@ struct Worker {
     if (options.wrap) wrap = options.wrap(name == kProducer, incarnation, &poller, &steps);
     TensorSource* source = &steps;
     if (wrap != nullptr) source = wrap->source();
-    pool = std::make_unique<ChannelPool>(&poller, bootstrap, source,
-                                         std::vector<NicPath>{{"rdma/soft", nic}}, nullptr,
+    pool = std::make_unique<ChannelPool>(&poller, bootstrap, source, std::move(paths), nullptr,
                                          std::move(pool_options));
     const absl::Status opened = pool->Open();
     TRYST_CHECK(opened.ok()) << opened;
@@ -81,7 +85,7 @@ struct Worker {
   Poller poller;
   const std::string name;
   MemoryBootstrap* const bootstrap;
-  std::shared_ptr<BreakableNic> nic;
+  std::vector<std::shared_ptr<BreakableNic>> nics;
   std::unique_ptr<PoolWorldWrap> wrap;  // May be null.
   std::unique_ptr<ChannelPool> pool;
 };
@@ -103,7 +107,18 @@ class PoolWorld final : public ChannelWorld {
   bool BreakLink() override {
     // Each side in turn: both are to notice either.
     Worker* worker = ++breaks_ % 2 == 0 ? producer_.get() : consumer_.get();
-    worker->poller.RunAndWait([&] { worker->nic->BreakAll(); });
+    worker->poller.RunAndWait([&] {
+      for (auto& nic : worker->nics) nic->BreakAll();
+    });
+    return true;
+  }
+
+  bool LosePath(bool lost) override {
+    if (options_.paths < 2) return false;
+    // Now at the one end, now at the other.
+    if (lost) ++losses_;
+    Worker* worker = losses_ % 2 == 0 ? producer_.get() : consumer_.get();
+    worker->poller.RunAndWait([&] { worker->nics[0]->SetLost(lost); });
     return true;
   }
 
@@ -130,6 +145,7 @@ class PoolWorld final : public ChannelWorld {
   MemoryBootstrap bootstrap_;
   uint64_t incarnation_ = 0xab;
   int breaks_ = 0;
+  int losses_ = 0;
   std::unique_ptr<Worker> producer_;
   std::unique_ptr<Worker> consumer_;
 };

@@ -27,6 +27,7 @@ class PoolWorldWrap {
 struct PoolWorldOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;
   std::function<void(ChannelPoolOptions*)> adjust;
+  int paths = 1;  // NICs of each worker. The first can be lost.
   std::function<std::unique_ptr<PoolWorldWrap>(bool is_producer, uint64_t incarnation,
                                                Poller* poller, TensorSource* source)>
       wrap;  // May be null.

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "channel/channel_pool.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/sim/direct_channel.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"
 
@@ -52,7 +53,7 @@ struct Worker {
     }
     Worker* const worker;
   } source;
-  std::shared_ptr<Nic> nic;
+  std::vector<std::shared_ptr<Nic>> nics;  // One for each path.
   std::unique_ptr<ChannelPool> pool;
   int64_t paused_until_ns = 0;  // The machine has other things to do.
 };
@@ -106,7 +107,13 @@ class Cluster final : public LoadTarget {
   uint64_t Draw(uint64_t below) { return random_.Below(below); }
   bool Chance(uint32_t percent) { return Draw(100) < percent; }
   ChannelPoolOptions DrawPoolOptions();
+  void DrawPaths();
+  uint32_t PlaceOf(size_t worker, uint32_t rail) const {
+    return rail * static_cast<uint32_t>(options_.workers) + static_cast<uint32_t>(worker);
+  }
+  TensorSource* SourceOf(const std::string& name);
   void PlanFaults();
+  void LosePath(size_t index, uint32_t rail, uint64_t kind);
   void Kill(size_t index);
   bool TurnAll();
   void Advance(int64_t until_ns);
@@ -121,6 +128,8 @@ class Cluster final : public LoadTarget {
   SimRandom random_;
   Wire wire_{this};
   uint8_t nic_ports_ = 1;
+  uint32_t rails_ = 1;         // NICs of each worker, each a path.
+  bool has_fallback_ = false;  // And a path without a NIC.
   ChannelPoolOptions pool_options_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
@@ -136,22 +145,33 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
       incarnation(incarnation),
       poller(&cluster->world_.clock()),
       source(this) {
-  SimNicOptions nic_options;
-  nic_options.ports = cluster->nic_ports_;
-  nic = cluster->world_.OpenNic(static_cast<uint32_t>(index), nic_options);
+  std::vector<NicPath> paths;
+  for (uint32_t rail = 0; rail < cluster->rails_; ++rail) {
+    SimNicOptions nic_options;
+    nic_options.ports = cluster->nic_ports_;
+    nics.push_back(cluster->world_.OpenNic(cluster->PlaceOf(index, rail), nic_options));
+    paths.push_back({absl::StrCat("rdma/sim", rail), nics.back()});
+  }
+  ChannelPool::FallbackFactory fallback;
+  if (cluster->has_fallback_) {
+    fallback = [cluster](const std::string& peer) {
+      return std::make_unique<DirectChannel>(&cluster->world_, peer,
+                                             [cluster, peer] { return cluster->SourceOf(peer); });
+    };
+  }
   ChannelPoolOptions options = cluster->pool_options_;
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
-  pool = std::make_unique<ChannelPool>(&poller, &cluster->wire_, &source,
-                                       std::vector<NicPath>{{"rdma/sim", nic}}, nullptr, options);
+  pool = std::make_unique<ChannelPool>(&poller, &cluster->wire_, &source, std::move(paths),
+                                       std::move(fallback), options);
   const absl::Status opened = pool->Open();
   TRYST_CHECK(opened.ok()) << opened;
 }
 
 Worker::~Worker() {
   pool.reset();
-  nic.reset();
+  nics.clear();
 }
 
 LocalRendezvous* Worker::step(int64_t step_id) {
@@ -210,6 +230,7 @@ Cluster::Cluster(const ChannelClusterOptions& options)
   // A tensor that waits for the others of its call keeps its landing.
   load.many = !load.cancel_storm && pool_options_.landing_cap_bytes > (4 << 20);
   if (Chance(25)) nic_ports_ = 2;
+  if (options.paths > 1) DrawPaths();
   for (int i = 0; i < options.workers; ++i) {
     workers_.push_back(std::make_unique<Worker>(this, static_cast<size_t>(i), next_incarnation_++));
   }
@@ -239,6 +260,16 @@ ChannelPoolOptions Cluster::DrawPoolOptions() {
   return pool;
 }
 
+void Cluster::DrawPaths() {
+  has_fallback_ = Chance(50);
+  rails_ = has_fallback_ && Chance(50) ? 1 : 2;
+  pool_options_.heartbeat_ms = 4;
+  pool_options_.silence_ms = 12;
+  pool_options_.give_up_ms = 5 + static_cast<int64_t>(Draw(40));
+  pool_options_.probe_ms = 10;
+  pool_options_.probe_ms_most = 100;
+}
+
 void Cluster::PlanFaults() {
   if (!options_.load.faults) return;
   FaultPlan plan;
@@ -263,11 +294,44 @@ void Cluster::PlanFaults() {
   plan.overrun_ns = every(5);
   plan.jump_ns = every(10);
   world_.SetFaultPlan(plan);
+  // Whole paths go away at one worker, for long or for ever; never one that is the last.
+  for (uint64_t count = options_.paths > 1 ? 1 + Draw(4) : 0; count > 0; --count) {
+    const size_t index = Draw(workers_.size());
+    const uint32_t rail = has_fallback_ ? static_cast<uint32_t>(Draw(rails_)) : 0;
+    const uint64_t kind = Draw(10);
+    world_.At(random_.Between(0, options_.load.load_ns),
+              [this, index, rail, kind] { LosePath(index, rail, kind); });
+  }
   if (!options_.kills) return;
   for (uint64_t kills = Draw(4); kills > 0; --kills) {
     const size_t index = Draw(workers_.size());
     world_.At(random_.Between(0, options_.load.load_ns), [this, index] { Kill(index); });
   }
+}
+
+void Cluster::LosePath(size_t index, uint32_t rail, uint64_t kind) {
+  const uint32_t place = PlaceOf(index, rail);
+  const SimNic* nic = world_.nic(place);
+  if (nic == nullptr || nic->lost()) return;
+  ++report_.paths_lost;
+  if (kind == 0) return world_.DeviceFatal(place);  // For ever.
+  const int64_t until_ns = world_.NowNs() + random_.Between(20 * kMs, 220 * kMs);
+  if (kind < 5) {
+    world_.SetSilent(place, true);
+    world_.At(until_ns, [this, place] { world_.SetSilent(place, false); });
+    return;
+  }
+  for (uint8_t port = 1; port <= nic_ports_; ++port) {
+    world_.SetPort(place, port, false);
+    world_.At(until_ns, [this, place, port] { world_.SetPort(place, port, true); });
+  }
+}
+
+TensorSource* Cluster::SourceOf(const std::string& name) {
+  for (auto& worker : workers_) {
+    if (WorkerNameOf(worker->index) == name) return &worker->source;
+  }
+  return nullptr;
 }
 
 // The process of a worker ends without a word, and another one takes its place.
@@ -276,7 +340,7 @@ void Cluster::Kill(size_t index) {
   ++report_.kills;
   load_->NoteKill();
   // What the dead process itself had asked for is nobody's any more.
-  world_.Kill(static_cast<uint32_t>(index));
+  for (uint32_t rail = 0; rail < rails_; ++rail) world_.Kill(PlaceOf(index, rail));
   worker->pool->Close(absl::UnavailableError("killed"));
   // Here it is still an object that has to be taken down: works of a dead NIC never come
   // back, and are destroyed after the drain deadline.
@@ -357,7 +421,7 @@ ChannelClusterReport Cluster::Run() {
 void Cluster::Settle() {
   world_.SetFaultPlan(FaultPlan());
   quiet_ = true;
-  for (uint32_t place = 0; place < workers_.size(); ++place) {
+  for (uint32_t place = 0; place < workers_.size() * rails_; ++place) {
     world_.SetSilent(place, false);
     for (uint8_t port = 1; port <= nic_ports_; ++port) world_.SetPort(place, port, true);
   }
@@ -381,6 +445,7 @@ void Cluster::CountAndCheckConnections() {
     report_.epochs += counters.epochs;
     report_.breaks += counters.breaks;
     report_.replays += counters.replays;
+    report_.moved += counters.moved;
   }
   // The NIC refuses what arrives too late for a region that is gone: that breaks a
   // connection which nothing else has broken.
@@ -409,13 +474,14 @@ void Cluster::TakeDown() {
     return Violate("not everything drained");
   }
   for (auto& worker : workers_) {
-    const SimNic* nic = world_.nic(static_cast<uint32_t>(worker->index));
     worker->pool.reset();
-    if (nic != nullptr && nic->queue_pairs() != 0) Violate("queue pairs are left");
-    if (nic != nullptr && nic->regions() != 0) {
-      Violate(absl::StrCat(nic->regions(), " regions are left"));
+    for (uint32_t rail = 0; rail < rails_; ++rail) {
+      const SimNic* nic = world_.nic(PlaceOf(worker->index, rail));
+      if (nic == nullptr) continue;
+      if (nic->queue_pairs() != 0) Violate("queue pairs are left");
+      if (nic->regions() != 0) Violate(absl::StrCat(nic->regions(), " regions are left"));
     }
-    worker->nic.reset();
+    worker->nics.clear();
   }
 }
 
@@ -429,6 +495,8 @@ ChannelClusterReport& ChannelClusterReport::operator+=(const ChannelClusterRepor
   breaks += other.breaks;
   replays += other.replays;
   kills += other.kills;
+  paths_lost += other.paths_lost;
+  moved += other.moved;
   return *this;
 }
 
@@ -452,6 +520,7 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed) {
   options.load.faults = random.Below(10) != 0;
   options.load.aborts = random.Below(4) == 0;
   options.kills = options.load.faults && random.Below(2) == 0;
+  options.paths = options.load.faults && random.Below(3) == 0 ? 2 : 1;
   return options;
 }
 
@@ -462,6 +531,7 @@ ChannelClusterOptions StormOfSeed(uint64_t seed) {
   options.load.load_ns = 60'000'000;
   options.load.faults = seed % 3 != 0;
   options.load.aborts = options.kills = false;
+  options.paths = 1;
   return options;
 }
 

@@ -17,6 +17,7 @@ struct ChannelClusterOptions {
   int workers = 2;
   LoadOptions load;
   bool kills = true;  // Processes die and others take their places.
+  int paths = 1;      // 2: to each worker; whole paths are lost, some for ever.
 };
 
 struct ChannelClusterReport {
@@ -27,6 +28,8 @@ struct ChannelClusterReport {
   uint64_t breaks = 0;
   uint64_t replays = 0;
   uint64_t kills = 0;
+  uint64_t paths_lost = 0;
+  uint64_t moved = 0;       // Fetches that went on by another path.
   uint64_t trace_hash = 0;  // Of everything that happened.
   // What must never happen; empty when all is well.
   std::vector<std::string> violations;

@@ -83,11 +83,13 @@ void PrintSum(uint64_t seeds, uint64_t from, double seconds, const ChannelCluste
          " sends, %" PRIu64 " fetches, %" PRIu64 " cancels of which %" PRIu64
          " with bytes landed), %" PRIu64 " aborts; %" PRIu64 " delivered, %" PRIu64
          " ended with a status, %" PRIu64 " of them early; %" PRIu64 " MiB, %" PRIu64
-         " faults, %" PRIu64 " restarts, %" PRIu64 " connections, %" PRIu64 " replays, %" PRIu64
+         " faults, %" PRIu64 " restarts, %" PRIu64 " paths lost, %" PRIu64
+         " fetches moved, %" PRIu64 " connections, %" PRIu64 " replays, %" PRIu64
          " events; %" PRIu64 " seeds broke a promise\n",
          seeds, from, seconds, load.operations(), load.sends, load.fetches, load.cancels,
          load.cancels_in_flight, load.aborts, load.delivered, load.failed, load.early,
-         load.bytes >> 20, sum.faults, sum.kills, sum.epochs, sum.replays, sum.events, bad);
+         load.bytes >> 20, sum.faults, sum.kills, sum.paths_lost, sum.moved, sum.epochs,
+         sum.replays, sum.events, bad);
   fflush(stdout);
 }
 

@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "channel/rdma/farewell.h"
+#include "channel/rdma/fetch_channel.h"
+#include "rendezvous/derived_status.h"
+
+// A path that no longer works is left: what was asked on it goes to another one. And it is
+// looked at again from time to time.
+namespace tryst {
+
+bool FetchChannel::Unusable() const {
+  return options_.give_up_ms > 0 && unusable_since_ns_ >= 0 &&
+         now_ns() - unusable_since_ns_ >= options_.give_up_ms * 1'000'000;
+}
+
+// Says what has not landed, so that the producer gives that back and takes nothing more for us
+// here. That it answers also shows that it is the path that is broken and not the peer: as
+// long as it does not, nothing is gained by another path.
+// REQUIRES: no link, so that no byte can land any more.
+void FetchChannel::Leave() {
+  SetState(State::kFarewell);
+  ++epoch_;
+  Farewell farewell;
+  farewell.session = peer_session_;
+  for (const FetchOp* op : InOrder()) {
+    const bool asked = op->asked_before || op->state == FetchState::kLeaving;
+    if (asked) farewell.wanted.push_back({op->slot, op->generation});
+  }
+  Hello hello;
+  hello.worker = options_.self;
+  hello.incarnation = options_.self_incarnation;
+  hello.epoch = epoch_;
+  hello.path = options_.path;
+  hello.parameters = EncodeFarewell(farewell);
+  SendHello(hello, &FetchChannel::OnFarewellAnswer);
+}
+
+void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
+  --hellos_out_;
+  if (state_ != State::kFarewell || epoch != epoch_) return;
+  if (!answer.ok()) return RetryLater(answer.status());
+  if (answer->incarnation == 0 || answer->epoch != epoch_ || answer->path != options_.path) {
+    return RetryLater(absl::DataLossError("the peer answered another hello than ours"));
+  }
+  auto session = DecodeFarewell(answer->parameters);
+  if (peer_incarnation_ != 0 && answer->incarnation != peer_incarnation_) {
+    EndAsked(Restarted(answer->incarnation));
+  } else if (peer_session_ != 0 && (!session.ok() || session->session != peer_session_)) {
+    EndAsked(absl::UnavailableError(
+        absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
+  }
+  peer_incarnation_ = answer->incarnation;
+  ForgetLeaving();  // What was taken for them has gone back.
+  GoIdle();
+  options_.on_left(TakeAll());
+}
+
+// All that waits, in order.
+std::vector<WaitingFetch> FetchChannel::TakeAll() {
+  std::vector<WaitingFetch> taken;
+  for (FetchOp* op : InOrder()) TakeOut(op, &taken);
+  for (WaitingFetch& fetch : TakeWaiting()) taken.push_back(std::move(fetch));
+  return taken;
+}
+
+std::vector<WaitingFetch> FetchChannel::TakeWaiting() {
+  std::vector<WaitingFetch> taken;
+  while (!queued_.empty()) {
+    FetchOp* op = queued_.front();
+    queued_.PopFront();
+    TakeOut(op, &taken);
+  }
+  return taken;
+}
+
+void FetchChannel::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
+  DropDestination(op);
+  if (op->cancel_token != Cancellation::kNoToken &&
+      !op->args.cancellation->TryDeregister(op->cancel_token)) {
+    // Cancelled this moment: it ends here.
+    Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false);
+    return LastWord(op);
+  }
+  op->cancel_token = Cancellation::kNoToken;
+  hub_->poller()->CancelTimer(op);
+  ++counters_.moved;
+  taken->push_back({op->step, op->key, std::move(op->args), std::move(op->done)});
+  op->args = Args();
+  op->done = nullptr;
+  op->reported = op->delivered = true;
+  LastWord(op);
+}
+
+void FetchChannel::Probe() {
+  if (state_ != State::kIdle) return;  // It is being tried anyway.
+  probing_ = true;
+  Connect();
+}
+
+// The peer was heard through the link.
+void FetchChannel::OnHeard() {
+  backoff_ms_ = 0;
+  unusable_since_ns_ = -1;
+  if (!probing_) return;
+  probing_ = false;
+  if (options_.on_usable) options_.on_usable();
+}
+
+}  // namespace tryst
