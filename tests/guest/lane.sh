@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lane.sh tests|figures SETUP PROGRAMS SECONDS [DONE...]: what run.sh runs in the guest,
+# lane.sh tests|figures|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh runs in the guest,
 # which lives for that long. A line
 # before each test, "RUN setup name", and one after it: PASS, FAIL or SKIP setup name.
 # DONE are those that have a result from an earlier boot. Every test has a time limit,
@@ -84,19 +84,26 @@ perftest() { # COLUMN PROGRAM BYTES COUNT
   awk -v column="$1" '$1 ~ /^[0-9]+$/ && $column ~ /^[0-9.]+$/ && $column > 0 { print $column }' \
     client.log | tail -n 1
 }
-ours() { timeout 30 "$programs/figures" "$1" "$a" "$b" "$2" "$3"; }
+ours() {
+  case $1 in
+    channel_*) timeout 40 "$programs/channel_figures" "$1" "$a" "$b" "$2" "$3" ;;
+    *) timeout 30 "$programs/figures" "$1" "$a" "$b" "$2" "$3" ;;
+  esac
+}
 median() { sort -n | awk '{ v[NR] = $1 } END { print NR == 0 ? "none" : NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
 # Interleaved, taking turns to be first, so that what else the machine does falls on both
 # alike. The median tells of this machine now, the best of what the code can do.
-figure() { # ROUNDS write_bw|write_lat BYTES COUNT
-  local round column=4 unit=MB/s best=-rn
-  if [[ $2 == write_lat ]]; then column=5 unit=us best=-n; fi
+figure() { # ROUNDS write_bw|write_lat|channel_bw|channel_pull BYTES COUNT
+  local round column=4 unit=MB/s best=-rn theirs=ib_${2/channel_bw/write_bw}
+  if [[ $2 == write_lat || $2 == channel_pull ]]; then column=5 unit=us best=-n; fi
+  # A pull is two one-way trips; perftest gives one.
+  if [[ $2 == channel_pull ]]; then theirs=ib_write_lat; fi
   : >theirs.txt
   : >ours.txt
   for ((round = 0; round < $1; ++round)); do
     if ((round % 2)); then ours "$2" "$3" "$4" >>ours.txt; fi
-    perftest "$column" "ib_$2" "$3" "$4" >>theirs.txt
+    perftest "$column" "$theirs" "$3" "$4" >>theirs.txt
     if ((round % 2 == 0)); then ours "$2" "$3" "$4" >>ours.txt; fi
   done
   echo "$setup $2 $3 B, $1 rounds, ours and perftest's in $unit:" \
@@ -120,6 +127,8 @@ measure() { # NAME ROUNDS WHAT BYTES COUNT: a report, so that a slow machine fai
   fi
 }
 figures() { # ROUNDS
+  measure channel_pull_8 "$1" channel_pull 8 1000
+  measure channel_bw_1048576 "$1" channel_bw 1048576 60
   measure write_lat_8 "$1" write_lat 8 1000
   measure write_bw_65536 "$1" write_bw 65536 300
   if [[ $what == figures ]]; then
@@ -133,8 +142,22 @@ if [[ $what == figures ]]; then
   figures 7
   exit 0
 fi
+faults=$programs/../faults
+storm() { # SECONDS KINDS
+  check "fault_storm/$2" $(($1 + 60)) "$faults/fault_storm" --seconds "$1" --faults "$2" \
+    --nic-a "$a" --nic-b "$b" --down "ip link set v1 down" --up "bash /run/job/guest-wire" \
+    --loss "tc qdisc add dev v0 root netem loss 5%" --clean "tc qdisc del dev v0 root"
+  clear_wire
+}
+if [[ $what == faults=* ]]; then
+  clear_wire
+  storm "${what#faults=}" kill,stop,down,loss
+  check fence 800 "$faults/fence" "$a" "$b" 10000
+  exit 0
+fi
 gtest ibv_rxe_test 90
 gtest ibv_contract_test 170
+gtest ibv_channel_test 120
 if [[ $setup == pair ]]; then
   clear_wire
   stream fault/none --seconds=2 --expect=survive
@@ -150,5 +173,7 @@ if [[ $setup == pair ]]; then
   stream fault/nothing_arrives --seconds=12 --expect=break \
     --fault="tc qdisc add dev v0 root netem loss 100%"
 fi
+if [[ $setup == pair ]]; then storm 20 kill,stop,down,loss; fi
+check fence 60 "$faults/fence" "$a" "$b" 100
 stream fault/peer_killed --seconds=12 --expect=break --kill-peer
 figures 3

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# tests/guest/run.sh [--figures] [--setup=one|pair]: real libibverbs on Soft-RoCE.
+# tests/guest/run.sh [--figures] [--faults[=SECONDS]] [--setup=one|pair]: real libibverbs on Soft-RoCE.
 # What ./run test --guest calls.
 #
 # Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
-# it: the Nic contract, what only rdma-core can show, faults on the wire, and perftest's
-# figures beside ours. --figures measures in several rounds, and does nothing else.
+# it: the Nic contract, what only rdma-core can show, faults on the wire, the channel's
+# contract, storms of faults and of fenced cancels, and perftest's figures beside ours.
+# --figures measures in several rounds, and does nothing else; --faults puts faults on for
+# so long, and then 10,000 fenced cancels, and does nothing else.
 #
 # Skips, loudly and with exit code 0, where there can be no guest: no QEMU, no Debian
 # kernel to be had. A guest that dies names the test it died in and is booted afresh
-# once. Ends within 8 minutes: each test has a limit of its own (lane.sh), each boot one.
+# once. Ends within 11 minutes: each test has a limit of its own (lane.sh), each boot one.
 #
 #   TRYST_GUEST_DIR         where the guest is kept (~/.cache/tryst/guest, 470 MB)
 #   TRYST_BAZEL             the build command, instead of bazel
@@ -19,12 +21,15 @@ here=tests/guest
 guest=${TRYST_GUEST_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tryst/guest}
 what=tests
 setups=(one pair)
+fault_seconds=180
 for argument in "$@"; do
   case $argument in
     --figures) what=figures ;;
+    --faults) what=faults setups=(pair) ;;
+    --faults=*) what=faults setups=(pair) fault_seconds=${argument#--faults=} ;;
     --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
     *)
-      sed -n '2,20s/^# \{0,1\}//p' "$0" >&2
+      sed -n '2,23s/^# \{0,1\}//p' "$0" >&2
       exit 2
       ;;
   esac
@@ -36,7 +41,8 @@ skip_lane() { # REASON
   exit 0
 }
 
-programs=(ibv_contract_test ibv_rxe_test stream figures)
+programs=(ibv_contract_test ibv_rxe_test ibv_channel_test stream figures channel_figures)
+fault_programs=(fault_storm fence)
 packages=()
 need() { # COMMAND PACKAGE
   if ! command -v "$1" >/dev/null; then packages+=("$2"); fi
@@ -74,20 +80,20 @@ fi
 bazel=(bazel ${TRYST_OUTPUT_USER_ROOT:+"--output_user_root=$TRYST_OUTPUT_USER_ROOT"})
 if [[ -n ${TRYST_BAZEL:-} ]]; then read -ra bazel <<<"$TRYST_BAZEL"; fi
 read -ra flags <<<"${TRYST_BAZEL_FLAGS:-}"
-"${bazel[@]}" build "${flags[@]}" "${programs[@]/#///$here:}" </dev/null
+"${bazel[@]}" build "${flags[@]}" "${programs[@]/#///$here:}" "${fault_programs[@]/#///tests/faults:}" </dev/null
 built=$("${bazel[@]}" info "${flags[@]}" bazel-bin 2>/dev/null </dev/null)/$here
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-ends_at=$((SECONDS + 440)) # Of 480: what is left is for a boot to give up in.
+ends_at=$((SECONDS + 620)) # Of 660: what is left is for a boot to give up in.
 
 boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
   local code=0 limit=$((ends_at - SECONDS))
   # Figures alone take as long as they take.
-  if [[ $what == figures ]]; then limit=900; elif ((limit > 260)); then limit=260; fi
+  if [[ $what == figures ]]; then limit=900; elif [[ $what == faults ]]; then limit=$((fault_seconds + 900)); elif ((limit > 330)); then limit=330; fi
   if ((limit < 20)); then return 124; fi
   # shellcheck disable=SC2046
-  "$here/vm-run" -s "$1" -t "$limit" "$guest" bash "$here/lane.sh" "$what" "$1" "$built" "$limit" \
+  "$here/vm-run" -s "$1" -t "$limit" "$guest" bash "$here/lane.sh" "${what/faults/faults=$fault_seconds}" "$1" "$built" "$limit" \
     $(awk -v setup="$1" '$1 != "RUN" && $2 == setup { sub(":$", "", $3); print $3 }' "$results") |
     tee -a "$results" || code=${PIPESTATUS[0]}
   return "$code"

@@ -62,7 +62,7 @@ struct Worker {
 SimOptions WorldOptions(const LoadOptions& load) {
   SimOptions options;
   if (!load.cancel_storm) return options;
-  options.chunk_bytes = 1024;
+  options.chunk_bytes = 2048;
   options.link.bytes_per_second = 1'250'000'000;
   return options;
 }
@@ -351,10 +351,12 @@ void Cluster::Kill(size_t index) {
 bool Cluster::TurnAll() {
   bool worked = false;
   const size_t first = Draw(workers_.size());
+  const bool soon = world_.next_ns() - world_.NowNs() < kMs;
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker* worker = workers_[(first + i) % workers_.size()].get();
-    // Not everybody gets a turn between two events.
-    if (worker->paused_until_ns > world_.NowNs() || Chance(40)) continue;
+    if (worker->paused_until_ns > world_.NowNs()) continue;
+    // Not everybody gets a turn between two events, unless it is long until the next.
+    if (soon && Chance(40)) continue;
     if (options_.load.faults && !quiet_ && Draw(2000) == 0) {
       worker->paused_until_ns = world_.NowNs() + static_cast<int64_t>(Draw(10 * kMs));
       continue;
@@ -392,7 +394,9 @@ void Cluster::RunUntil(int64_t until_ns) {
   int idle_turns = 0;
   while (world_.NowNs() < until_ns && report_.violations.empty()) {
     if (quiet_ && load_->open() == 0 && ++idle_turns > 50) return;
-    if (TurnAll() && !Chance(30)) continue;
+    // What a turn has brought about may be the next turn's work: time does not run away.
+    const bool worked = TurnAll();
+    if (worked && (world_.next_ns() - world_.NowNs() >= kMs || !Chance(30))) continue;
     Advance(until_ns);
   }
 }
@@ -471,7 +475,14 @@ void Cluster::TakeDown() {
   }
   world_.RunUntil(world_.NowNs() + 10 * kMs);  // What waits in executors.
   if (!Drained()) {
-    return Violate("not everything drained");
+    for (const auto* line : {&workers_, &dying_}) {
+      for (const auto& worker : *line) {
+        if (worker->pool->Drained()) continue;
+        Violate(absl::StrCat("worker ", worker->index, " of incarnation ", worker->incarnation,
+                             " has not drained: ", worker->pool->ExplainNow("")));
+      }
+    }
+    return;
   }
   for (auto& worker : workers_) {
     worker->pool.reset();

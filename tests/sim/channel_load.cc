@@ -297,8 +297,8 @@ void ChannelLoad::StartMany(size_t producer, size_t consumer, int64_t step) {
 // One tensor on an edge of its own, sent before it is asked for.
 void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number) {
   Edge* edge = EdgeOf(producer, consumer, number, 1);
-  // 1 KiB to 256 KiB, and one of 32 up to 16 MiB, evenly over the powers of two.
-  const uint64_t power = Draw(32) == 0 ? 15 + Draw(6) : 7 + Draw(8);
+  // 1 KiB to 256 KiB, and one of 128 up to 16 MiB, evenly over the powers of two.
+  const uint64_t power = Draw(128) == 0 ? 15 + Draw(6) : 7 + Draw(8);
   const uint64_t elements =
       std::min((uint64_t{1} << power) + Draw(uint64_t{1} << power), kStormWords);
   ++counts_.sends;

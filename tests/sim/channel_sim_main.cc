@@ -18,7 +18,7 @@ namespace {
 struct Settings {
   uint64_t seeds = 2000;
   uint64_t from = 1;
-  uint64_t cancels_in_flight = 0;  // Until so many; 0: until the seeds are through.
+  uint64_t cancels_wanted = 0;  // Until so many; 0: until the seeds are through.
   bool verbose = false;
   bool keep_going = false;
   bool cancels = false;
@@ -28,7 +28,7 @@ constexpr char kUsage[] =
     "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
     "[--verbose]\n"
     "  --cancels        storms of cancels while the bytes are on their way, buffers used again\n"
-    "  --until-cancels  goes on until so many hit a transfer of which bytes had landed\n";
+    "  --until-cancels  goes on until so many have hit an open fetch of a tensor that was sent\n";
 
 void Quiet(LogSeverity severity, const char*, int, absl::string_view text) {
   if (severity == LogSeverity::kFatal) {
@@ -41,7 +41,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
     const std::string word = argv[i];
     uint64_t* number = word == "--seeds"           ? &settings->seeds
                        : word == "--from"          ? &settings->from
-                       : word == "--until-cancels" ? &settings->cancels_in_flight
+                       : word == "--until-cancels" ? &settings->cancels_wanted
                                                    : nullptr;
     bool* flag = word == "--verbose"      ? &settings->verbose
                  : word == "--cancels"    ? &settings->cancels
@@ -57,7 +57,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
       return false;
     }
   }
-  if (settings->cancels_in_flight > 0) settings->seeds = UINT64_MAX - settings->from;
+  if (settings->cancels_wanted > 0) settings->seeds = UINT64_MAX - settings->from;
   return true;
 }
 
@@ -121,8 +121,7 @@ int Main(int argc, char** argv) {
       PrintFailure(settings, seed, report, run(seed));
       if (!settings.keep_going) break;
     }
-    if (settings.cancels_in_flight > 0 &&
-        sum.load.cancels_in_flight >= settings.cancels_in_flight) {
+    if (settings.cancels_wanted > 0 && sum.load.cancels >= settings.cancels_wanted) {
       break;
     }
     if (done % 10'000 == 0) PrintSum(done, settings.from, seconds(), sum, bad);
