@@ -195,7 +195,9 @@ void FetchChannel::OnHeartbeat() {
   }
   // The word of a tensor is here and parts of it are not: that lane is stuck.
   for (const FetchOp* op : slots_) {
-    if (op == nullptr || op->state != FetchState::kParts) continue;
+    if (op == nullptr) continue;
+    const bool left = op->state == FetchState::kLeaving && op->gone_seen;
+    if (op->state != FetchState::kParts && !left) continue;
     if (now_ns() - op->parts_since_ns < options_.link.stall_ms * 1'000'000) continue;
     return link_->Break(absl::UnavailableError(absl::StrCat(
         "parts of a tensor are missing on a queue pair since ", options_.link.stall_ms, " ms")));

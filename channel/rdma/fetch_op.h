@@ -71,7 +71,7 @@ class FetchOp final : public PollerTimer {
   bool reported = false;       // `done` has its result, although the slot is not free yet.
   bool delivered = false;      // `done` has run.
   bool retried = false;        // The digest was wrong once.
-  int64_t parts_since_ns = 0;  // kParts: since when.
+  int64_t parts_since_ns = 0;  // kParts, or kLeaving with gone_seen: since when.
   uint16_t parts_seen = 0;
   uint32_t lanes_seen = 0;  // Bits: the queue pairs on which a part came.
   absl::Status end_status;  // kLeaving, kFenced with `ending`: what to report.

@@ -32,6 +32,7 @@ absl::Status FetchChannel::OnRecord(const wire::Record& record) {
       op->meta.stripes = meta->stripes;
     } else if (record.type == wire::RecordType::kGone) {
       op->gone_seen = true;
+      op->parts_since_ns = now_ns();
       LeaveIfOver(op);
     }
     return absl::OkStatus();

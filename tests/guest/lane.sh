@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lane.sh tests|figures|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh runs in the guest,
+# lane.sh tests|figures|channel|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh runs in the guest,
 # which lives for that long. A line
 # before each test, "RUN setup name", and one after it: PASS, FAIL or SKIP setup name.
 # DONE are those that have a result from an earlier boot. Every test has a time limit,
@@ -126,9 +126,12 @@ measure() { # NAME ROUNDS WHAT BYTES COUNT: a report, so that a slow machine fai
     check "figures/$1" "$left" bash -c "figure $2 $3 $4 $5"
   fi
 }
-figures() { # ROUNDS
+channel_figures() { # ROUNDS
   measure channel_pull_8 "$1" channel_pull 8 1000
   measure channel_bw_1048576 "$1" channel_bw 1048576 60
+}
+figures() { # ROUNDS
+  channel_figures "$1"
   measure write_lat_8 "$1" write_lat 8 1000
   measure write_bw_65536 "$1" write_bw 65536 300
   if [[ $what == figures ]]; then
@@ -153,6 +156,12 @@ if [[ $what == faults=* ]]; then
   clear_wire
   storm "${what#faults=}" kill,stop,down,loss
   check fence 800 "$faults/fence" "$a" "$b" 10000
+  exit 0
+fi
+if [[ $what == channel ]]; then
+  gtest ibv_channel_test 400
+  check fence 100 "$faults/fence" "$a" "$b" 100
+  channel_figures 5
   exit 0
 fi
 gtest ibv_rxe_test 90

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# tests/guest/run.sh [--figures] [--faults[=SECONDS]] [--setup=one|pair]: real libibverbs on Soft-RoCE.
-# What ./run test --guest calls.
+# tests/guest/run.sh [--figures|--channel|--faults[=SECONDS]] [--setup=one|pair]: real
+# libibverbs on Soft-RoCE. What ./run test --guest calls.
 #
 # Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
 # it: the Nic contract, what only rdma-core can show, faults on the wire, the channel's
 # contract, storms of faults and of fenced cancels, and perftest's figures beside ours.
-# --figures measures in several rounds, and does nothing else; --faults puts faults on for
-# so long, and then 10,000 fenced cancels, and does nothing else.
+# Alone: --figures measures in several rounds, --channel does what is the channel's, and
+# --faults puts faults on for so long, and then cancels 10,000 transfers.
 #
 # Skips, loudly and with exit code 0, where there can be no guest: no QEMU, no Debian
 # kernel to be had. A guest that dies names the test it died in and is booted afresh
@@ -25,11 +25,12 @@ fault_seconds=180
 for argument in "$@"; do
   case $argument in
     --figures) what=figures ;;
+    --channel) what=channel ;;
     --faults) what=faults setups=(pair) ;;
     --faults=*) what=faults setups=(pair) fault_seconds=${argument#--faults=} ;;
     --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
     *)
-      sed -n '2,23s/^# \{0,1\}//p' "$0" >&2
+      sed -n '2,21s/^# \{0,1\}//p' "$0" >&2
       exit 2
       ;;
   esac
@@ -90,7 +91,7 @@ ends_at=$((SECONDS + 620)) # Of 660: what is left is for a boot to give up in.
 boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
   local code=0 limit=$((ends_at - SECONDS))
   # Figures alone take as long as they take.
-  if [[ $what == figures ]]; then limit=900; elif [[ $what == faults ]]; then limit=$((fault_seconds + 900)); elif ((limit > 330)); then limit=330; fi
+  if [[ $what == figures || $what == channel ]]; then limit=900; elif [[ $what == faults ]]; then limit=$((fault_seconds + 900)); elif ((limit > 330)); then limit=330; fi
   if ((limit < 20)); then return 124; fi
   # shellcheck disable=SC2046
   "$here/vm-run" -s "$1" -t "$limit" "$guest" bash "$here/lane.sh" "${what/faults/faults=$fault_seconds}" "$1" "$built" "$limit" \

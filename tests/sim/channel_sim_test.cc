@@ -53,6 +53,11 @@ TEST(ChannelSimOneTest, SeedsThatFoundSomethingFindNothing) {
   }
 }
 
+TEST(ChannelSimOneTest, StormsThatFoundSomethingFindNothing) {
+  // A part of a tensor was lost on its queue pair, and the fetch had been cancelled.
+  for (uint64_t seed : {428}) ExpectNone(RunChannelCluster(StormOfSeed(seed)), "--cancels ", seed);
+}
+
 TEST(ChannelSimOneTest, TheSameSeedGivesTheSameRun) {
   for (uint64_t seed : {3, 17, 40}) {
     const ChannelClusterReport first = RunChannelCluster(OptionsOfSeed(seed));
