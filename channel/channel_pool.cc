@@ -50,6 +50,8 @@ struct ChannelPool::Peer {
   std::vector<Way> ways;  // One for each rail, the best first, and one for the fallback.
   size_t current = 0;
   std::unique_ptr<Channel> fallback;
+  std::unique_ptr<ShmFetchChannel> shm;  // In use unless it was refused.
+  std::string shm_refusal;
   int64_t fallback_since_ns = 0;
   std::shared_ptr<KeysOut> keys_out;  // Once a path was left; null: all fetches are on one.
   ProbeTimer probe;
@@ -155,6 +157,16 @@ absl::Status ChannelPool::Open() {
     if (!events.ok()) return events.status();
     rail->events = *std::move(events);
   }
+  if (options_.shm_arena != nullptr) {
+    ShmPathOptions shm = options_.shm;
+    shm.self = options_.self;
+    shm.self_incarnation = options_.incarnation;
+    shm.trace = options_.trace;
+    shm.seed = random_();
+    auto path = ShmPath::Create(poller_, bootstrap_, source_, options_.shm_arena, std::move(shm));
+    shm_status_ = path.status();  // Peers are reached otherwise, and Explain() says so.
+    if (path.ok()) shm_ = *std::move(path);
+  }
   open_ = true;
   poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
   return absl::OkStatus();
@@ -179,6 +191,10 @@ void ChannelPool::GiveTask(FetchTask* task) {
 }
 
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+  if (poller_->OnThread() && !closed_) {
+    ShmFetchChannel* shm = ShmOf(PeerOf(key.src().worker));
+    if (shm != nullptr) return shm->Fetch(step_id, key, args, std::move(done));
+  }
   FetchTask* task = TakeTask();
   task->step_id = step_id;
   task->key = key;
@@ -189,6 +205,17 @@ void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
 
 void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                             ManyDoneFn done) {
+  if (poller_->OnThread()) {
+    // Where all are one peer's and it is on this host they go as one.
+    if (ShmFetchChannel* shm = ShmForAll(keys)) {
+      return shm->FetchMany(step_id, keys, args, std::move(done));
+    }
+  } else if (shm_ != nullptr) {
+    return poller_->PostFn([this, step_id, args, done = std::move(done),
+                            keys = std::vector<TensorKey>(keys.begin(), keys.end())]() mutable {
+      FetchMany(step_id, keys, args, std::move(done));
+    });
+  }
   // Shared by the fetches; the last one to end calls back.
   struct Many {
     std::atomic<size_t> left{0};
@@ -220,6 +247,15 @@ void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, c
   poller_->PostFn([many, end_one] { end_one(many); });
 }
 
+ShmFetchChannel* ChannelPool::ShmForAll(absl::Span<const TensorKey> keys) {
+  if (shm_ == nullptr || closed_ || keys.empty()) return nullptr;
+  const absl::string_view worker = keys[0].src().worker;
+  for (const TensorKey& key : keys) {
+    if (key.src().worker != worker) return nullptr;
+  }
+  return ShmOf(PeerOf(worker));
+}
+
 void ChannelPool::StartFetch(FetchTask* task) {
   const int64_t step_id = task->step_id;
   const TensorKey key = std::move(task->key);
@@ -227,9 +263,14 @@ void ChannelPool::StartFetch(FetchTask* task) {
   DoneFn done = std::move(task->done);
   task->args = Args();
   GiveTask(task);
+  RouteFetch(step_id, key, args, std::move(done));
+}
 
+void ChannelPool::RouteFetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   if (closed_) return FailReceive(close_status_, args, std::move(done));
-  FetchOn(PeerOf(key.src().worker), step_id, key, args, std::move(done));
+  Peer* peer = PeerOf(key.src().worker);
+  if (ShmFetchChannel* shm = ShmOf(peer)) return shm->Fetch(step_id, key, args, std::move(done));
+  FetchOn(peer, step_id, key, args, std::move(done));
 }
 
 void ChannelPool::FetchOn(Peer* peer, int64_t step_id, const TensorKey& key, const Args& args,
@@ -260,6 +301,15 @@ ChannelPool::Peer* ChannelPool::PeerOf(absl::string_view worker) {
   auto peer = std::make_unique<Peer>(this, std::string(worker), rails_.size());
   peers_in_order_.push_back(peer.get());
   return peers_.emplace(peer->worker, std::move(peer)).first->second.get();
+}
+
+// Shared memory with it; null: there is none.
+ShmFetchChannel* ChannelPool::ShmOf(Peer* peer) {
+  if (shm_ == nullptr || !peer->shm_refusal.empty()) return nullptr;
+  if (peer->shm == nullptr) {
+    peer->shm = shm_->MakeFetchChannel(peer->worker, [this, peer] { RerouteFromShm(peer); });
+  }
+  return peer->shm.get();
 }
 
 Channel* ChannelPool::ChannelOn(Peer* peer, size_t way) {
@@ -398,6 +448,16 @@ std::string ChannelPool::WayName(size_t way) const {
   return way < rails_.size() ? rails_[way]->path.path : "the fallback";
 }
 
+void ChannelPool::RerouteFromShm(Peer* peer) {
+  const absl::string_view why = peer->shm->connect_status().message();
+  if (rails_.empty() && !fallback_) return;  // There is no other way: it goes on trying.
+  TRYST_LOG(Info) << options_.self << " does not reach " << peer->worker << " by shm: " << why;
+  peer->shm_refusal = absl::StrCat("shm: ", why);
+  for (ShmWaitingFetch& fetch : peer->shm->TakeWaiting()) {
+    FetchOn(peer, fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+  }
+}
+
 void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
   poller_->PostFn([this, step_id, status] {
     for (Peer* peer : peers_in_order_) {
@@ -405,6 +465,7 @@ void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
         if (way.channel != nullptr) way.channel->AbortStep(step_id, status);
       }
       if (peer->fallback != nullptr) peer->fallback->AbortStep(step_id, status);
+      if (peer->shm != nullptr) peer->shm->AbortStep(step_id, status);
     }
   });
 }
@@ -444,6 +505,7 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
         hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
         ", this worker ", kProtocolOldest, " to ", kProtocolNewest)));
   }
+  if (hello.path == "shm" && shm_ != nullptr) return shm_->OnHello(hello, std::move(done));
   // A consumer that was started anew has nothing to do with what its former life asked.
   for (auto& channel : serving_) {
     if (channel != nullptr && channel->consumer() == hello.worker &&
@@ -540,6 +602,7 @@ void ChannelPool::Maintain() {
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
                                 [](const auto& channel) { return channel->Drained(); }),
                  closing_.end());
+  if (shm_ != nullptr) shm_->Maintain();
   if (!closed_) poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
 }
 
@@ -558,12 +621,14 @@ void ChannelPool::Close(const absl::Status& why) {
         if (way.channel != nullptr) way.channel->Close(why);
       }
       if (peer->fallback != nullptr) peer->fallback->Close(why);
+      if (peer->shm != nullptr) peer->shm->Close(why);
     }
     for (auto& channel : serving_) {
       channel->Close(why);
       closing_.push_back(std::move(channel));
     }
     serving_.clear();
+    if (shm_ != nullptr) shm_->Close(why);
     poller_->CancelTimer(&maintenance_);
   });
 }
@@ -575,7 +640,9 @@ bool ChannelPool::Drained() {
       if (way.channel != nullptr && !way.channel->Drained()) return false;
     }
     if (peer->fallback != nullptr && !peer->fallback->Drained()) return false;
+    if (peer->shm != nullptr && !peer->shm->Drained()) return false;
   }
+  if (shm_ != nullptr && !shm_->Drained()) return false;
   return std::all_of(closing_.begin(), closing_.end(),
                      [](const auto& channel) { return channel->Drained(); });
 }
@@ -598,10 +665,13 @@ absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) 
 // ---- Explaining ----
 
 std::string ChannelPool::ExplainPeer(const Peer& peer) const {
-  const Channel* current =
-      peer.current < rails_.size() ? peer.ways[peer.current].channel.get() : peer.fallback.get();
+  const Channel* current = peer.fallback.get();
+  if (peer.current < rails_.size()) current = peer.ways[peer.current].channel.get();
+  if (peer.shm != nullptr && peer.shm_refusal.empty()) current = peer.shm.get();
   std::string out =
       current != nullptr ? current->Explain() : absl::StrCat(peer.worker, ": not asked yet");
+  if (!shm_status_.ok()) absl::StrAppend(&out, "\n  no shm here: ", shm_status_.message());
+  if (!peer.shm_refusal.empty()) absl::StrAppend(&out, "\n  turned down: ", peer.shm_refusal);
   for (size_t at = 0; at < peer.ways.size(); ++at) {
     const Way& way = peer.ways[at];
     if (!way.refused.empty()) absl::StrAppend(&out, "\n  turned down: ", way.refused);
@@ -629,6 +699,7 @@ std::string ChannelPool::ExplainNow(const std::string& peer) const {
       absl::StrAppend(&out, channel->Explain(), "\n");
     }
   }
+  if (shm_ != nullptr) out += shm_->ExplainServing(peer);
   return out;
 }
 
@@ -638,9 +709,13 @@ void ChannelPool::ListOpsNow(LiveOps* ops) const {
       if (way.channel != nullptr) way.channel->ListOps(ops);
     }
     if (peer->fallback != nullptr) peer->fallback->ListOps(ops);
+    if (peer->shm != nullptr) peer->shm->ListOps(ops);
   }
   for (const auto& channel : serving_) channel->ListOps(ops);
   for (const auto& channel : closing_) channel->ListOps(ops);
+  if (shm_ != nullptr) {
+    for (const auto& channel : shm_->serving()) channel->ListOps(ops);
+  }
 }
 
 // Who asks what goes on asks because something hangs: that must not hang with it.
@@ -693,11 +768,24 @@ void ChannelPool::ViewPeer(const Peer& peer, std::vector<PathView>* views) const
     channel.ListOps(&ops);
     return ops.left_out();
   };
+  if (peer.shm != nullptr) {
+    const bool refused = !peer.shm_refusal.empty();
+    PathView view;
+    view.peer = peer.worker;
+    view.path = "shm";
+    view.in_use = !refused;
+    view.state = refused ? "turned down" : peer.shm->state_text();
+    view.since_ns = peer.shm->state_since_ns();
+    view.why = refused ? peer.shm_refusal : std::string(peer.shm->connect_status().message());
+    view.epoch = peer.shm->epoch();
+    view.under_way = count(*peer.shm);
+    views->push_back(std::move(view));
+  }
   for (size_t i = 0; i < rails_.size(); ++i) {
     PathView view;
     view.peer = peer.worker;
     view.path = rails_[i]->path.path;
-    view.in_use = i == peer.current;
+    view.in_use = i == peer.current && (peer.shm == nullptr || !peer.shm_refusal.empty());
     view.state = "not tried";
     const Way& way = peer.ways[i];
     if (way.channel == nullptr) {
@@ -745,6 +833,15 @@ absl::StatusOr<std::vector<PathView>> ChannelPool::ViewPaths(const std::string& 
                        channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
                        ops.left_out()});
     }
+    if (shm_ == nullptr) return;
+    for (const auto& channel : shm_->serving()) {
+      if (!peer.empty() && channel->consumer() != peer) continue;
+      LiveOps ops(0);
+      channel->ListOps(&ops);
+      views.push_back({TraceRole::kServe, channel->consumer(), "shm", !channel->ended(),
+                       channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
+                       ops.left_out()});
+    }
   });
   if (!asked.ok()) return asked;
   return views;
@@ -763,6 +860,28 @@ FetchCounters ChannelPool::FetchCountersNow() const {
       if (way.channel != nullptr) sum += way.channel->counters();
     }
   }
+  return sum;
+}
+
+ShmFetchCounters ChannelPool::shm_fetch_counters() {
+  ShmFetchCounters sum;
+  poller_->RunAndWait([&] { sum = ShmFetchCountersNow(); });
+  return sum;
+}
+
+ShmFetchCounters ChannelPool::ShmFetchCountersNow() const {
+  ShmFetchCounters sum;
+  for (const Peer* peer : peers_in_order_) {
+    if (peer->shm != nullptr) sum += peer->shm->counters();
+  }
+  return sum;
+}
+
+ShmServeCounters ChannelPool::shm_serve_counters() {
+  ShmServeCounters sum;
+  poller_->RunAndWait([&] {
+    if (shm_ != nullptr) sum = shm_->serve_counters();
+  });
   return sum;
 }
 

@@ -23,6 +23,7 @@
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/serve_channel.h"
+#include "channel/shm/shm_path.h"
 #include "channel/trace.h"
 #include "rendezvous/tensor_fetcher.h"
 #include "rendezvous/tensor_source.h"
@@ -56,6 +57,9 @@ struct ChannelPoolOptions {
   int64_t probe_ms = 1000;
   int64_t probe_ms_most = 30'000;
   uint64_t seed = 1;
+  // Shared memory with workers of this host, before any NIC. Null: there is none.
+  std::shared_ptr<Arena> shm_arena;
+  ShmPathOptions shm;      // Its names, seed and trace are the pool's.
   Trace* trace = nullptr;  // Written on the poller thread; outlives the pool. May be null.
 };
 
@@ -114,6 +118,10 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void ListOpsNow(LiveOps* ops) const;
   std::string ExplainNow(const std::string& peer) const;
   FetchCounters FetchCountersNow() const;
+  ShmFetchCounters ShmFetchCountersNow() const;
+  // Of shared memory.
+  ShmFetchCounters shm_fetch_counters();
+  ShmServeCounters shm_serve_counters();
   // Bytes that peers may write, over all NICs: now, and the sum of the highest ever. Does
   // not wait.
   std::pair<uint64_t, uint64_t> PinnedBytes() const;
@@ -148,6 +156,12 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void OnUsable(Peer* peer, size_t way);
   void ProbeLater(Peer* peer);
   void Probe(Peer* peer);
+  ShmFetchChannel* ShmOf(Peer* peer);
+  // The shared memory by which all of `keys` come; null: not all, or otherwise.
+  ShmFetchChannel* ShmForAll(absl::Span<const TensorKey> keys);
+  // There is no shared memory with it.
+  void RerouteFromShm(Peer* peer);
+  void RouteFetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
   void AnswerHello(const Hello& hello, HelloDone done);
   void AnswerFarewell(const Hello& hello, HelloDone done);
   void OnRoom();
@@ -169,6 +183,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   const FallbackFactory fallback_;
   const ChannelPoolOptions options_;
   std::vector<std::unique_ptr<Rail>> rails_;
+  std::unique_ptr<ShmPath> shm_;  // Null: there is none.
+  absl::Status shm_status_;       // Why.
   bool open_ = false;
 
   Mutex mu_;

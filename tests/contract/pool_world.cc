@@ -97,6 +97,11 @@ class PoolWorld final : public ChannelWorld {
     consumer_ = std::make_unique<Worker>(options_, &alarms_, &bootstrap_, kConsumer, 0xc0);
   }
 
+  ~PoolWorld() override {
+    const std::string way = consumer_->pool->Explain(kProducer);
+    EXPECT_TRUE(way.empty() || way.find(options_.path) != std::string::npos) << way;
+  }
+
   StepTable* producer() override { return &producer_->steps; }
   TensorFetcher* consumer() override {
     if (consumer_->wrap != nullptr) return consumer_->wrap->fetcher();

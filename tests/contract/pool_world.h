@@ -31,6 +31,8 @@ struct PoolWorldOptions {
   std::function<std::unique_ptr<PoolWorldWrap>(bool is_producer, uint64_t incarnation,
                                                Poller* poller, TensorSource* source)>
       wrap;  // May be null.
+  // What Explain() must say of the consumer's channel when it has been used. Empty: anything.
+  std::string path;
 };
 std::unique_ptr<ChannelWorld> OpenPoolWorld(const PoolWorldOptions& options);
 

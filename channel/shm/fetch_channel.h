@@ -1,0 +1,255 @@
+#ifndef TRYST_CHANNEL_SHM_FETCH_CHANNEL_H_
+#define TRYST_CHANNEL_SHM_FETCH_CHANNEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "channel/bootstrap.h"
+#include "channel/channel.h"
+#include "channel/poller.h"
+#include "channel/shm/fetch_op.h"
+#include "channel/shm/peer_memory.h"
+#include "channel/shm/references.h"
+#include "channel/shm/ring.h"
+#include "channel/shm/shm_hub.h"
+#include "channel/shm/small_storage.h"
+#include "channel/shm/wire.h"
+#include "channel/trace.h"
+
+namespace tryst {
+
+// A fetch that the producer has not been asked for yet.
+struct ShmWaitingFetch {
+  int64_t step = 0;
+  TensorKey key;
+  Args args;
+  DoneFn done;
+};
+
+struct ShmFetchOptions {
+  shm_wire::LinkSizes sizes;
+  bool digests = false;
+  bool allow_pull = true;  // Read the producer's own memory, where the kernel lets us.
+  std::string self;        // Our worker name.
+  uint64_t self_incarnation = 0;
+  std::string peer;                  // The producer's worker name.
+  std::function<void()> on_refused;  // No shared memory with this peer; may call TakeWaiting().
+  Trace* trace = nullptr;            // Of the poller; may be null.
+  uint64_t seed = 1;                 // Of the jitter.
+  int64_t hello_timeout_ms = 5000;
+  int64_t join_timeout_ms = 5000;
+  int64_t backoff_ms = 10;  // First pause between attempts; doubles.
+  int64_t backoff_ms_most = 1000;
+  // How long the report of a cancel or deadline waits for the producer's last word, so that
+  // what is sent after the report is not taken by the request that was given up.
+  int64_t leave_ms = 1000;
+};
+
+struct ShmFetchCounters {
+  uint64_t fetches = 0;
+  uint64_t ended_ok = 0;
+  uint64_t ended_failed = 0;
+  uint64_t bytes = 0;
+  uint64_t in_cells = 0;
+  uint64_t by_reference = 0;  // Delivered as a view.
+  uint64_t copied = 0;        // Out of a segment into the caller's memory.
+  uint64_t pulled = 0;        // Out of the producer's memory.
+  uint64_t in_parts = 0;
+  uint64_t cancels_sent = 0;
+  uint64_t links = 0;  // Connections made.
+  uint64_t breaks = 0;
+  uint64_t digests_wrong = 0;
+
+  ShmFetchCounters& operator+=(const ShmFetchCounters& other);
+};
+
+// The consumer's end of shared memory with one producer of this host. Connects when first
+// asked; when the producer's socket ends, what was asked ends with kAborted at once, and
+// the next fetch connects anew. Delivered views stay readable whatever happens.
+//
+// Nobody but us writes our memory: a caller's destination is free as soon as `done` runs.
+class ShmFetchChannel final : public Channel,
+                              public ShmFetchOpOwner,
+                              private ShmHub::Watcher,
+                              private ShmHub::Link,
+                              private PollerFlush {
+ public:
+  ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options);
+  ~ShmFetchChannel() override;
+
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  // As a Fetch of each key, with one callback. REQUIRES: args.destination is unset.
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn done);
+  void AbortStep(int64_t step_id, const absl::Status& why) override;
+  void Close(absl::Status why) override;
+  bool Drained() const override;
+  std::string Explain() const override;
+  void ListOps(LiveOps* ops) const override;
+
+  // Takes out what the producer has not been asked for: another channel is to fetch it.
+  std::vector<ShmWaitingFetch> TakeWaiting();
+  const ShmFetchCounters& counters() const { return counters_; }
+  // The cause of the last failed attempt to connect; OK while there is a link.
+  const absl::Status& connect_status() const { return connect_status_; }
+  bool connected() const { return state_ == State::kOpen; }
+  const char* state_text() const;
+  int64_t state_since_ns() const { return state_since_ns_; }
+  uint64_t epoch() const { return epoch_; }
+  // Bytes of the producer's segments that are mapped here.
+  uint64_t mapped_bytes() const { return held_ == nullptr ? 0 : held_->mapped_bytes(); }
+
+ private:
+  // What the connection waits for.
+  enum class State : uint8_t {
+    kIdle,     // For a first fetch.
+    kHello,    // For the producer's invitation.
+    kJoining,  // For its welcome on the socket.
+    kOpen,     // For nothing.
+    kBackoff,  // For the pause before the next attempt.
+    kClosed,
+  };
+  struct KeyEntry {
+    uint32_t id = 0;
+    uint64_t link = 0;  // On which the producer was told the id.
+  };
+  // What is to be said about a slot, when there is room.
+  struct Word {
+    shm_wire::CellType type;
+    uint8_t flags;
+    uint16_t slot;
+    uint32_t generation;
+  };
+  struct ConnectTimer final : PollerTimer {
+    explicit ConnectTimer(ShmFetchChannel* channel) : channel(channel) {}
+    void OnTimer() override { channel->OnConnectTimer(); }
+    ShmFetchChannel* const channel;
+  };
+  static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
+  static constexpr int kCellsPerTurn = 128;
+  // Enough for a full ring; a producer that only says that it has ended may still write.
+  static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
+
+  // Connection (fetch_connection.cc).
+  void Connect();
+  void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
+  absl::Status Join(const Hello& answer);
+  void FailConnect(const absl::Status& why);
+  void OnConnectTimer();
+  void OnSocket() override;
+  absl::Status ReadSocket(bool* ended);
+  absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
+  absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
+  void OnProducerGone();
+  void Break(const absl::Status& why, bool connect_again = true);
+  void DropLink();
+
+  // Asking.
+  void Start(ShmFetchOp* op);
+  bool Ask(ShmFetchOp* op);
+  bool TellKey(KeyEntry* entry, const TensorKey& key);
+  KeyEntry* Intern(const TensorKey& key);
+  bool Say(const Word& word);
+  void SaySoon(ShmFetchOp* op, shm_wire::CellType type, uint8_t flags);
+  void SendWaiting();
+  const Args& ArgsOf(const ShmFetchOp& op) const {
+    return op.many != nullptr ? op.many->args : op.args;
+  }
+
+  // Receiving.
+  bool PollLink() override;
+  void SetAsleep(bool asleep) override;
+  absl::Status OnCell(const shm_wire::ReplyCell& cell);
+  absl::Status OnInline(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  absl::Status OnPlaced(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  absl::Status OnReference(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view);
+  absl::Status OnPart(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view,
+                      bool has_digest);
+  void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
+  absl::Status OnFailedText(const uint8_t* text, size_t bytes);
+  absl::Status CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
+                                       const TensorShape& shape) const;
+  absl::Status Prepare(ShmFetchOp* op);
+  void RunCopy();
+  absl::Status CopySome(ShmFetchOp* op);
+  void EndCopy(ShmFetchOp* op, absl::Status status);
+  absl::StatusOr<Tensor> Finish(ShmFetchOp* op);
+
+  // Ending.
+  enum class When { kNow, kAtEndOfTurn };
+  void Complete(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
+  void Refuse(ShmFetchOp* op, absl::Status status);
+  void TellAccepted();
+  void EndEarly(ShmFetchOp* op, const absl::Status& why);
+  void Report(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
+  void LastWord(ShmFetchOp* op);
+  void FreeIfDone(ShmFetchOp* op);
+  bool TryDeliver(ShmFetchOp* op);
+  bool TryDeliverMany(ShmManyFetch* many);
+  void Flush() override;
+  void OnOpCancelled(ShmFetchOp* op) override;
+  void OnOpTimer(ShmFetchOp* op) override;
+  void OnOpDelivered(ShmFetchOp* op) override;
+  ShmFetchOp* TakeOp();
+  Poller* poller() const { return hub_->poller(); }
+  int64_t now_ns() const { return hub_->poller()->now_ns(); }
+
+  // Constant after construction.
+  ShmHub* const hub_;
+  Bootstrap* const bootstrap_;
+  const ShmFetchOptions options_;
+  TraceTrack* const track_;  // Null without a trace.
+
+  // Poller thread only.
+  State state_ = State::kIdle;
+  std::shared_ptr<LocalSocket> socket_;
+  HeldReferences* held_ = nullptr;  // Counted: one is ours.
+  std::unique_ptr<PeerMemory> peer_memory_;
+  RingWriter<shm_wire::kRequestCellBytes> requests_;
+  RingReader<shm_wire::kReplyCellBytes> replies_;
+  std::mt19937_64 random_;
+  uint64_t epoch_ = 0;
+  uint64_t peer_incarnation_ = 0;  // Of the link.
+  uint64_t link_number_ = 0;       // By which both ends know it, for traces.
+  int hellos_out_ = 0;
+  int64_t backoff_ms_ = 0;
+  int64_t state_since_ns_ = 0;
+  absl::Status connect_status_;
+  absl::Status close_status_;
+  ConnectTimer connect_timer_;
+
+  std::deque<ShmFetchOp> ops_;  // All there ever were; addresses stay.
+  std::vector<ShmFetchOp*> free_;
+  size_t live_ = 0;                 // Not in free_.
+  std::vector<ShmFetchOp*> slots_;  // By slot; null: free.
+  std::vector<uint32_t> generations_;
+  std::vector<uint16_t> free_slots_;
+  std::deque<ShmFetchOp*> queued_;       // kQueued.
+  std::deque<ShmFetchOp*> copies_;       // kCopying.
+  std::deque<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
+  std::deque<ShmManyFetch*> undelivered_many_;
+  std::deque<Word> words_;
+  std::deque<ShmManyFetch> many_;
+  std::vector<ShmManyFetch*> free_many_;
+  absl::flat_hash_map<TensorKey, KeyEntry> keys_;
+  std::vector<TensorKey> key_of_id_;
+  uint32_t next_key_id_ = 0;
+  ShmFetchOp* failed_op_ = nullptr;  // Whose error text is coming in.
+  shm_wire::CellHead failed_head_{};
+  std::string failed_text_;
+  size_t failed_bytes_ = 0;
+  bool in_failed_text_ = false;
+  uint32_t accepted_told_ = 0;
+  SmallStorage* const small_;  // Counted: one is ours.
+  ShmFetchCounters counters_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_FETCH_CHANNEL_H_

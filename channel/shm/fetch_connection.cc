@@ -1,0 +1,384 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "channel/shm/fetch_channel.h"
+#include "rendezvous/derived_status.h"
+
+// The connection of a ShmFetchChannel: hello, knock, welcome, end.
+namespace tryst {
+
+using shm_wire::Packet;
+using shm_wire::PacketType;
+
+namespace {
+
+// The peer has understood and will not change its mind: who we are, what we speak.
+bool IsFinal(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnauthenticated ||
+         status.code() == absl::StatusCode::kPermissionDenied ||
+         status.code() == absl::StatusCode::kFailedPrecondition;
+}
+
+// No shared memory with this peer: another path is to be taken.
+bool IsRefusal(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnimplemented ||
+         status.code() == absl::StatusCode::kInvalidArgument;
+}
+
+}  // namespace
+
+ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
+  fetches += other.fetches;
+  ended_ok += other.ended_ok;
+  ended_failed += other.ended_failed;
+  bytes += other.bytes;
+  in_cells += other.in_cells;
+  by_reference += other.by_reference;
+  copied += other.copied;
+  pulled += other.pulled;
+  in_parts += other.in_parts;
+  cancels_sent += other.cancels_sent;
+  links += other.links;
+  breaks += other.breaks;
+  digests_wrong += other.digests_wrong;
+  return *this;
+}
+
+ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options)
+    : hub_(hub),
+      bootstrap_(bootstrap),
+      options_(std::move(options)),
+      track_(options_.trace == nullptr
+                 ? nullptr
+                 : options_.trace->Track(TraceRole::kFetch, options_.peer, "shm")),
+      random_(options_.seed),
+      connect_timer_(this),
+      small_(new SmallStorage()) {
+  state_since_ns_ = now_ns();
+}
+
+ShmFetchChannel::~ShmFetchChannel() {
+  TRYST_CHECK(Drained()) << Explain();
+  poller()->ForgetFlush(this);
+  small_->Unref();
+}
+
+void ShmFetchChannel::Connect() {
+  state_ = State::kHello;
+  state_since_ns_ = now_ns();
+  ++epoch_;
+  shm_wire::Offer offer;
+  offer.boot_id = hub_->host().boot_id;
+  offer.network_space = hub_->host().network_space;
+  offer.sizes = options_.sizes;
+  offer.digests = options_.digests;
+  Hello hello;
+  hello.worker = options_.self;
+  hello.incarnation = options_.self_incarnation;
+  hello.epoch = epoch_;
+  hello.path = "shm";
+  hello.parameters = shm_wire::EncodeOffer(offer);
+  ++hellos_out_;
+  bootstrap_->Exchange(
+      options_.peer, hello,
+      Deadline::After(poller()->clock(), absl::Milliseconds(options_.hello_timeout_ms)),
+      [this, epoch = epoch_](absl::StatusOr<Hello> answer) {
+        poller()->PostFn([this, epoch, answer = std::move(answer)]() mutable {
+          OnHelloAnswer(epoch, std::move(answer));
+        });
+      });
+}
+
+void ShmFetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
+  --hellos_out_;
+  if (state_ != State::kHello || epoch != epoch_) return;
+  const absl::Status joined = answer.ok() ? Join(*answer) : answer.status();
+  if (!joined.ok()) FailConnect(joined);
+}
+
+absl::Status ShmFetchChannel::Join(const Hello& answer) {
+  if (answer.incarnation == 0 || answer.epoch != epoch_ || answer.path != "shm") {
+    return absl::DataLossError("the peer answered another hello than ours");
+  }
+  auto invitation = shm_wire::DecodeInvitation(answer.parameters);
+  if (!invitation.ok()) return invitation.status();
+  auto socket = LocalSocket::Connect(invitation->socket);
+  if (!socket.ok()) return socket.status();
+  socket_ = *std::move(socket);
+  Packet packet;
+  packet.type = PacketType::kJoin;
+  packet.token = invitation->token;
+  if (!socket_->Send(packet)) {
+    socket_.reset();
+    return absl::UnavailableError("the producer's local socket does not take our token");
+  }
+  hub_->Watch(socket_->fd(), this);
+  peer_incarnation_ = answer.incarnation;
+  state_ = State::kJoining;
+  state_since_ns_ = now_ns();
+  poller()->SetTimer(&connect_timer_, now_ns() + options_.join_timeout_ms * 1'000'000);
+  return absl::OkStatus();
+}
+
+// An attempt has failed: another one later, or no more.
+void ShmFetchChannel::FailConnect(const absl::Status& why) {
+  DropLink();
+  connect_status_ = why;
+  state_ = State::kBackoff;
+  state_since_ns_ = now_ns();
+  backoff_ms_ =
+      backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
+  // Between half of it and all of it, so that many consumers do not come back together.
+  const int64_t half_ns = backoff_ms_ * 500'000;
+  poller()->SetTimer(
+      &connect_timer_,
+      now_ns() + half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1)));
+  if (IsFinal(why)) {
+    // Who is told no need not wait for its deadline to hear it.
+    for (ShmFetchOp& op : ops_) EndEarly(&op, why);
+  } else if (IsRefusal(why) && options_.on_refused) {
+    options_.on_refused();
+  }
+}
+
+void ShmFetchChannel::OnConnectTimer() {
+  if (state_ == State::kJoining) {
+    return FailConnect(absl::UnavailableError("the producer has not welcomed us in time"));
+  }
+  if (state_ != State::kBackoff) return;
+  if (live_ > 0) return Connect();
+  state_ = State::kIdle;
+  state_since_ns_ = now_ns();
+}
+
+void ShmFetchChannel::OnSocket() {
+  bool ended = false;
+  const absl::Status understood = ReadSocket(&ended);
+  if (!understood.ok()) {
+    if (state_ == State::kJoining) return FailConnect(understood);
+    return Break(understood);
+  }
+  if (ended) OnProducerGone();
+}
+
+absl::Status ShmFetchChannel::ReadSocket(bool* ended) {
+  while (socket_ != nullptr) {
+    Packet packet;
+    OwnedFd fd;
+    switch (socket_->Receive(&packet, &fd)) {
+      case LocalSocket::Received::kNothing:
+        return absl::OkStatus();
+      case LocalSocket::Received::kEnd:
+        *ended = true;
+        return absl::OkStatus();
+      case LocalSocket::Received::kPacket:
+        break;
+    }
+    const absl::Status understood = OnPacket(packet, std::move(fd));
+    if (!understood.ok()) return understood;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmFetchChannel::OnPacket(const Packet& packet, OwnedFd fd) {
+  if (packet.type == PacketType::kWake) return absl::OkStatus();
+  if (packet.type == PacketType::kWelcome && state_ == State::kJoining) {
+    return OnWelcome(packet, std::move(fd));
+  }
+  if (packet.type == PacketType::kSegment && state_ == State::kOpen) {
+    return held_->AddSegment(packet, std::move(fd));
+  }
+  return absl::DataLossError("the producer said what is not its turn to say");
+}
+
+absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
+  const shm_wire::LinkSizes& sizes = packet.sizes;
+  const absl::Status good = shm_wire::CheckSizes(sizes);
+  if (!good.ok()) return good;
+  if (sizes.cells > options_.sizes.cells || sizes.slots > options_.sizes.slots ||
+      sizes.references > options_.sizes.references) {
+    return absl::DataLossError("the producer made more of the link than was asked for");
+  }
+  auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
+                                  /*writable=*/true);
+  if (!memory.ok()) return memory.status();
+  held_ = new HeldReferences(socket_, *std::move(memory), sizes);
+  const shm_wire::LinkView& view = held_->view();
+  requests_ = RingWriter<shm_wire::kRequestCellBytes>(view.requests, sizes.cells,
+                                                      &view.header->requests_read);
+  replies_ =
+      RingReader<shm_wire::kReplyCellBytes>(view.replies, sizes.cells, &view.header->replies_read);
+  peer_memory_ =
+      PeerMemory::Probe(options_.allow_pull && packet.probe_address != 0 ? socket_->peer_pid() : 0,
+                        packet.probe_address, packet.probe, sizeof(packet.probe));
+  Packet ready;
+  ready.type = PacketType::kReady;
+  ready.pulls = peer_memory_->status().ok() ? 1 : 0;
+  FillSecret(ready.token.data(), sizeof(view.header->proof));
+  memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
+  memcpy(&link_number_, ready.token.data(), sizeof(link_number_));
+  if (!socket_->Send(ready)) return absl::UnavailableError("the producer has gone meanwhile");
+
+  slots_.assign(sizes.slots, nullptr);
+  generations_.assign(sizes.slots, 0);
+  free_slots_.clear();
+  for (uint32_t slot = sizes.slots; slot-- > 0;) {
+    free_slots_.push_back(static_cast<uint16_t>(slot));
+  }
+  in_failed_text_ = false;
+  accepted_told_ = 0;
+  poller()->CancelTimer(&connect_timer_);
+  hub_->AddLink(this);
+  state_ = State::kOpen;
+  state_since_ns_ = now_ns();
+  connect_status_ = absl::OkStatus();
+  ++counters_.links;
+  SendWaiting();
+  return absl::OkStatus();
+}
+
+// What it had answered before its end is in the ring and counts.
+void ShmFetchChannel::OnProducerGone() {
+  if (state_ == State::kJoining) {
+    return FailConnect(absl::UnavailableError("the producer did not accept our token"));
+  }
+  if (state_ != State::kOpen) return;
+  for (int i = 0; i < kTurnsAfterEnd && state_ == State::kOpen && replies_.Ready(); ++i) PollLink();
+  while (state_ == State::kOpen && !copies_.empty()) RunCopy();
+  if (state_ != State::kOpen) return;
+  Break(absl::AbortedError(absl::StrFormat(
+      "%s, incarnation %016x, has ended its shared memory: its process is gone or is stopping",
+      options_.peer, peer_incarnation_)));
+}
+
+void ShmFetchChannel::Break(const absl::Status& why, bool connect_again) {
+  if (state_ != State::kOpen) return;
+  ++counters_.breaks;
+  if (absl::IsDataLoss(why)) {
+    TRYST_LOG(Error) << options_.self << " ends the shared memory with " << options_.peer << ": "
+                     << why.message();
+  } else if (live_ > 0) {
+    TRYST_LOG(Warning) << options_.self << " no longer shares memory with " << options_.peer << ": "
+                       << why.message();
+  }
+  state_ = State::kIdle;
+  state_since_ns_ = now_ns();
+  connect_status_ = why;
+  DropLink();
+  words_.clear();
+  copies_.clear();
+  // What it was asked for can no longer be had from it.
+  for (ShmFetchOp*& slot : slots_) {
+    ShmFetchOp* op = slot;
+    if (op == nullptr) continue;
+    op->from = Tensor();
+    op->into = Tensor();
+    Report(op, op->state == ShmFetchState::kLeaving ? op->end_status : why, Tensor(), false,
+           When::kAtEndOfTurn);
+    LastWord(op);
+  }
+  if (live_ > 0 && connect_again) {
+    backoff_ms_ = 0;
+    Connect();
+  }
+}
+
+// Views that are held keep the socket and the memory; the producer hears that nothing more
+// is asked, and knows by the end of the socket that the last view has gone.
+void ShmFetchChannel::DropLink() {
+  poller()->CancelTimer(&connect_timer_);
+  if (socket_ == nullptr) return;
+  hub_->Unwatch(socket_->fd());
+  if (state_ != State::kJoining) {
+    Packet packet;
+    packet.type = PacketType::kLeave;
+    socket_->Send(packet);
+  }
+  if (held_ != nullptr) {
+    hub_->RemoveLink(this);
+    std::exchange(held_, nullptr)->Unref();
+  }
+  peer_memory_.reset();
+  socket_.reset();
+}
+
+void ShmFetchChannel::Close(absl::Status why) {
+  if (state_ == State::kClosed) return;
+  close_status_ = std::move(why);
+  Break(close_status_, /*connect_again=*/false);
+  DropLink();
+  state_ = State::kClosed;
+  state_since_ns_ = now_ns();
+  for (ShmFetchOp& op : ops_) EndEarly(&op, close_status_);
+}
+
+bool ShmFetchChannel::Drained() const {
+  return state_ == State::kClosed && hellos_out_ == 0 && live_ == 0 &&
+         free_many_.size() == many_.size();
+}
+
+void ShmFetchChannel::ListOps(LiveOps* ops) const {
+  for (const ShmFetchOp& op : ops_) {
+    if (op.state == ShmFetchState::kFree) continue;
+    LiveOp live;
+    live.peer = options_.peer;
+    live.path = "shm";
+    live.step = op.step;
+    live.key = op.key;
+    live.span = op.span;
+    if (op.state == ShmFetchState::kCopying) live.bytes = op.bytes;
+    // Connected since, without a slot yet.
+    if (state_ == State::kOpen && live.span.waits_for() == WaitsFor::kConnection) {
+      live.span.Enter(WaitsFor::kSlot, std::max(state_since_ns_, live.span.since_ns()));
+    }
+    if (state_ != State::kOpen) live.detail = std::string(connect_status_.message());
+    if (op.reported && op.delivered) live.detail = "its caller has been answered";
+    ops->Add(std::move(live));
+  }
+}
+
+const char* ShmFetchChannel::state_text() const {
+  switch (state_) {
+    case State::kIdle:
+      return "idle, connects at the next fetch";
+    case State::kHello:
+      return "waits for the answer to its hello";
+    case State::kJoining:
+      return "waits to be welcomed on the local socket";
+    case State::kOpen:
+      return "connected (same host, proved by a memory that both see)";
+    case State::kBackoff:
+      return "pauses before it connects again";
+    case State::kClosed:
+      return "closed";
+  }
+  return "";
+}
+
+std::string ShmFetchChannel::Explain() const {
+  size_t by_state[kShmFetchStateCount] = {};
+  for (const ShmFetchOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
+  std::string waiting;
+  for (size_t i = 1; i < kShmFetchStateCount; ++i) {
+    if (by_state[i] == 0) continue;
+    absl::StrAppend(&waiting, waiting.empty() ? " (" : "; ", by_state[i], " ",
+                    ShmFetchStateName(static_cast<ShmFetchState>(i)));
+  }
+  if (!waiting.empty()) waiting += ")";
+  std::string pull;
+  if (peer_memory_ != nullptr) {
+    pull = peer_memory_->status().ok() ? ", reads its memory"
+                                       : absl::StrCat(", does not read its memory (",
+                                                      peer_memory_->status().message(), ")");
+  }
+  return absl::StrCat(options_.peer, " over shm: ", state_text(), " since ",
+                      (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, pull, ", ",
+                      live_, " fetches out", waiting,
+                      connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));
+}
+
+}  // namespace tryst

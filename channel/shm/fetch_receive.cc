@@ -1,0 +1,388 @@
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "channel/crc32c.h"
+#include "channel/shm/fetch_channel.h"
+#include "channel/string_codec.h"
+#include "rendezvous/derived_status.h"
+
+// What the producer answers, and where its bytes go.
+namespace tryst {
+
+using shm_wire::CellType;
+using shm_wire::Placed;
+using shm_wire::ReplyCell;
+
+bool ShmFetchChannel::PollLink() {
+  if (state_ != State::kOpen) return false;
+  int cells = 0;
+  for (; cells < kCellsPerTurn && replies_.Ready(); ++cells) {
+    ReplyCell cell;
+    replies_.Take(reinterpret_cast<uint8_t*>(&cell), shm_wire::kIsLongAt);
+    const absl::Status understood = OnCell(cell);
+    if (!understood.ok()) Break(understood);
+    if (state_ != State::kOpen) return true;  // A callback may have closed us, too.
+  }
+  const bool copied = !copies_.empty();
+  if (copied) RunCopy();
+  if (!queued_.empty() || !words_.empty()) {
+    SendWaiting();
+  } else if (cells > 0) {
+    poller()->FlushThisTurn(this);  // A producer may wait for the room in its ring.
+  }
+  return cells > 0 || copied;
+}
+
+absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
+  if (in_failed_text_) {
+    if (cell.head.type != CellType::kMore) return absl::DataLossError("a text that breaks off");
+    return OnFailedText(cell.body, sizeof(cell.body));
+  }
+  if (cell.head.type == CellType::kSegmentGone) return held_->DropSegment(cell.head.number);
+  if (cell.head.slot >= slots_.size()) return absl::DataLossError("a slot out of range");
+  ShmFetchOp* op = slots_[cell.head.slot];
+  if (op == nullptr || generations_[cell.head.slot] != cell.head.generation) {
+    return absl::DataLossError("the producer answered what nobody asks");
+  }
+  if (op->state != ShmFetchState::kAsked && op->state != ShmFetchState::kLeaving) {
+    return absl::DataLossError("the producer answered twice");
+  }
+  backoff_ms_ = 0;  // The connection works.
+  switch (cell.head.type) {
+    case CellType::kInline:
+      return OnInline(op, cell);
+    case CellType::kReference:
+    case CellType::kPull:
+    case CellType::kChunk:
+      return OnPlaced(op, cell);
+    case CellType::kFailed: {
+      uint16_t bytes;
+      memcpy(&bytes, cell.body, sizeof(bytes));
+      if (bytes > shm_wire::kMaxErrorBytes) return absl::DataLossError("a text that is too long");
+      in_failed_text_ = true;
+      failed_head_ = cell.head;
+      failed_bytes_ = bytes;
+      failed_text_.clear();
+      return OnFailedText(cell.body + sizeof(bytes), sizeof(cell.body) - sizeof(bytes));
+    }
+    case CellType::kGone:
+      if (op->state != ShmFetchState::kLeaving) {
+        return absl::DataLossError("the producer ended a slot that was not cancelled");
+      }
+      Complete(op, op->end_status, Tensor(), false);
+      return absl::OkStatus();
+    default:
+      return absl::DataLossError("an unknown cell in the reply ring");
+  }
+}
+
+absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
+  failed_text_.append(reinterpret_cast<const char*>(text),
+                      std::min(bytes, failed_bytes_ - failed_text_.size()));
+  if (failed_text_.size() < failed_bytes_) return absl::OkStatus();
+  in_failed_text_ = false;
+  ShmFetchOp* op = slots_[failed_head_.slot];
+  // It may have been cancelled between the parts of the text: still its last word.
+  const uint32_t code = failed_head_.number;
+  const bool known = code != 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+  absl::Status status(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+                      failed_text_);
+  if ((failed_head_.flags & shm_wire::kDerived) != 0) status = MarkDerived(std::move(status));
+  if (op->state == ShmFetchState::kLeaving) status = op->end_status;
+  Complete(op, std::move(status), Tensor(), false);
+  return absl::OkStatus();
+}
+
+absl::Status ShmFetchChannel::CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
+                                                      const TensorShape& shape) const {
+  if (op.many != nullptr || !op.args.destination.valid()) return absl::OkStatus();
+  const Tensor& wanted = op.args.destination;
+  if (wanted.dtype() == dtype && wanted.shape() == shape) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the destination is ", DTypeName(wanted.dtype()),
+                                                 wanted.shape().ToString(), ", the tensor ",
+                                                 DTypeName(dtype), shape.ToString()));
+}
+
+absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
+  const uint8_t rank = cell.body[1];
+  const uint64_t bytes = cell.head.number;
+  if (rank > TensorShape::kMaxRank || bytes > shm_wire::InlineRoom(rank)) {
+    return absl::DataLossError("a tensor that does not fit its cell");
+  }
+  if (op->state == ShmFetchState::kLeaving) {
+    Complete(op, op->end_status, Tensor(), false);
+    return absl::OkStatus();
+  }
+  if ((cell.head.flags & shm_wire::kIsDead) != 0) {
+    Complete(op, absl::OkStatus(), Tensor(), true);
+    return absl::OkStatus();
+  }
+  int64_t dims[TensorShape::kMaxRank];
+  memcpy(dims, cell.body + 2, size_t{8} * rank);
+  auto shape = TensorShape::Make(absl::MakeConstSpan(dims, rank));
+  if (!shape.ok()) return absl::DataLossError(shape.status().message());
+  const DType dtype = static_cast<DType>(cell.body[0]);
+  const uint8_t* payload = cell.body + 2 + size_t{8} * rank;
+  absl::Status status = CheckAgainstDestination(*op, dtype, *shape);
+  Tensor tensor;
+  if (dtype == DType::kString) {
+    auto decoded =
+        DecodeStrings(absl::string_view(reinterpret_cast<const char*>(payload), bytes), *shape);
+    if (!decoded.ok()) return decoded.status();
+    if (status.ok()) tensor = *std::move(decoded);
+  } else {
+    auto due = TensorBytes(dtype, *shape);
+    if (!due.ok() || *due != bytes) {
+      return absl::DataLossError("the bytes are not what their type and shape say");
+    }
+    if (status.ok() && op->many == nullptr && op->args.destination.valid()) {
+      tensor = op->args.destination;
+    } else if (status.ok()) {
+      auto made = Tensor::FromStorage(small_->Take(), 0, dtype, *shape);
+      if (!made.ok()) return absl::DataLossError(made.status().message());
+      tensor = *std::move(made);
+    }
+    if (status.ok() && bytes > 0) memcpy(tensor.mutable_data(), payload, bytes);
+  }
+  if (!status.ok()) {
+    Refuse(op, std::move(status));
+    return absl::OkStatus();
+  }
+  ++counters_.in_cells;
+  counters_.bytes += bytes;
+  Complete(op, absl::OkStatus(), std::move(tensor), false);
+  return absl::OkStatus();
+}
+
+absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
+  TensorShape shape;
+  auto placed = ReadPlaced(cell, &shape);
+  if (!placed.ok()) return placed.status();
+  StorageRef view;
+  if (cell.head.type != CellType::kPull) {
+    if (!held_->has_segment(placed->segment)) {
+      // Its descriptor was sent before and is still in the socket.
+      bool ended = false;
+      const absl::Status read = ReadSocket(&ended);
+      if (!read.ok()) return read;
+    }
+    const bool part = cell.head.type == CellType::kChunk;
+    auto seen = held_->View(*placed, part ? placed->piece_bytes : placed->bytes);
+    if (!seen.ok()) return seen.status();
+    view = *std::move(seen);
+    const bool last = !part || placed->position + placed->piece_bytes == placed->bytes;
+    if (op->state == ShmFetchState::kLeaving) {
+      op->into = Tensor();
+      if (last) Complete(op, op->end_status, Tensor(), false);
+      return absl::OkStatus();
+    }
+  } else if (op->state == ShmFetchState::kLeaving) {
+    Complete(op, op->end_status, Tensor(), false);
+    return absl::OkStatus();
+  }
+  const bool has_digest = (cell.head.flags & shm_wire::kHasDigest) != 0;
+  if (cell.head.type != CellType::kChunk || placed->position == 0) {
+    op->dtype = static_cast<DType>(placed->dtype);
+    op->shape = shape;
+    op->bytes = placed->bytes;
+    op->position = 0;
+    op->digest_so_far = 0;
+    op->has_digest = has_digest;
+    op->digest = placed->digest;
+    op->pulls = false;
+    op->cell = replies_.taken() - 1;
+  }
+  switch (cell.head.type) {
+    case CellType::kReference:
+      return OnReference(op, *placed, std::move(view));
+    case CellType::kPull:
+      OnPull(op, *placed);
+      return absl::OkStatus();
+    default:
+      return OnPart(op, *placed, std::move(view), has_digest);
+  }
+}
+
+absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
+  absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+  const bool copies =
+      op->dtype == DType::kString || (op->many == nullptr && op->args.destination.valid());
+  if (!status.ok() || !copies) {
+    Tensor tensor;
+    if (status.ok() && op->has_digest && Crc32c(0, view->data(), placed.bytes) != op->digest) {
+      ++counters_.digests_wrong;
+      status = absl::DataLossError("the digest of the tensor is wrong");
+    }
+    if (status.ok()) {
+      auto made = Tensor::FromStorage(std::move(view), 0, op->dtype, op->shape);
+      if (!made.ok()) return absl::DataLossError(made.status().message());
+      tensor = *std::move(made);
+      ++counters_.by_reference;
+      counters_.bytes += placed.bytes;
+      Complete(op, absl::OkStatus(), std::move(tensor), false);
+    } else {
+      Refuse(op, std::move(status));
+    }
+    return absl::OkStatus();
+  }
+  auto from =
+      Tensor::FromStorage(std::move(view), 0, DType::kUint8, {static_cast<int64_t>(placed.bytes)});
+  if (!from.ok()) return absl::DataLossError(from.status().message());
+  op->from = *std::move(from);
+  status = Prepare(op);
+  if (!status.ok()) {
+    op->from = Tensor();
+    Refuse(op, std::move(status));
+    return absl::OkStatus();
+  }
+  ++counters_.copied;
+  op->span.Enter(WaitsFor::kCopy, now_ns());
+  op->state = ShmFetchState::kCopying;
+  if (op->bytes <= kTurnBytes && copies_.empty()) {
+    EndCopy(op, CopySome(op));
+  } else {
+    copies_.push_back(op);
+  }
+  return absl::OkStatus();
+}
+
+void ShmFetchChannel::OnPull(ShmFetchOp* op, const Placed& placed) {
+  absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+  if (status.ok()) status = Prepare(op);
+  if (!status.ok()) return Refuse(op, std::move(status));
+  op->pulls = true;
+  op->from_address = placed.offset;
+  op->span.Enter(WaitsFor::kCopy, now_ns());
+  op->state = ShmFetchState::kCopying;
+  copies_.push_back(op);
+}
+
+// Parts come in order, and each is copied out at once, so that its room is free again.
+absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, StorageRef view,
+                                     bool has_digest) {
+  if (placed.position != op->position || placed.bytes != op->bytes ||
+      (placed.position != 0 && !op->into.valid())) {
+    return absl::DataLossError("a part of a tensor out of turn");
+  }
+  if (placed.position == 0) {
+    absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+    if (status.ok()) status = Prepare(op);
+    if (!status.ok()) {
+      if (placed.piece_bytes == placed.bytes) {
+        Refuse(op, std::move(status));
+      } else {
+        EndEarly(op, status);  // The rest need not come.
+      }
+      return absl::OkStatus();
+    }
+  }
+  uint8_t* to = static_cast<uint8_t*>(op->into.mutable_data()) + op->position;
+  bool good = true;
+  if (has_digest) {
+    good = CopyCrc32c(0, to, view->data(), placed.piece_bytes) == placed.digest;
+  } else {
+    memcpy(to, view->data(), placed.piece_bytes);
+  }
+  view = StorageRef();
+  op->position += placed.piece_bytes;
+  op->has_digest = false;
+  if (!good) {
+    ++counters_.digests_wrong;
+    const absl::Status wrong = absl::DataLossError("the digest of the tensor is wrong");
+    if (op->position == op->bytes) {
+      op->into = Tensor();
+      Refuse(op, wrong);
+    } else {
+      EndEarly(op, wrong);
+    }
+  } else if (op->position == op->bytes) {
+    ++counters_.in_parts;
+    EndCopy(op, absl::OkStatus());
+  }
+  return absl::OkStatus();
+}
+
+// ---- Copying ----
+
+// Where the bytes go: the caller's memory, or what will be the tensor's.
+absl::Status ShmFetchChannel::Prepare(ShmFetchOp* op) {
+  if (op->dtype != DType::kString && op->many == nullptr && op->args.destination.valid()) {
+    op->into = op->args.destination;
+    return absl::OkStatus();
+  }
+  auto made = op->dtype == DType::kString
+                  ? Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(op->bytes)})
+                  : Tensor::Allocate(op->dtype, op->shape);
+  if (!made.ok()) return made.status();
+  op->into = *std::move(made);
+  return absl::OkStatus();
+}
+
+void ShmFetchChannel::RunCopy() {
+  ShmFetchOp* op = copies_.front();
+  const absl::Status status = CopySome(op);
+  if (status.ok() && op->position < op->bytes) return;
+  copies_.pop_front();
+  EndCopy(op, status);
+}
+
+absl::Status ShmFetchChannel::CopySome(ShmFetchOp* op) {
+  const uint64_t part = std::min(kTurnBytes, op->bytes - op->position);
+  uint8_t* to = static_cast<uint8_t*>(op->into.mutable_data()) + op->position;
+  if (op->pulls) {
+    const absl::Status read = peer_memory_->Read(op->from_address + op->position, to, part);
+    if (!read.ok()) return read;
+    if (op->has_digest) op->digest_so_far = Crc32c(op->digest_so_far, to, part);
+  } else {
+    const uint8_t* from = op->from.data_as<uint8_t>() + op->position;
+    if (op->has_digest) {
+      op->digest_so_far = CopyCrc32c(op->digest_so_far, to, from, part);
+    } else {
+      hub_->crew()->Copy(to, from, part, op->bytes >= CopyCrew::kStreamBytes);
+    }
+  }
+  op->position += part;
+  return absl::OkStatus();
+}
+
+void ShmFetchChannel::EndCopy(ShmFetchOp* op, absl::Status status) {
+  op->from = Tensor();
+  if (op->pulls && absl::IsPermissionDenied(status)) {  // The producer answers another way.
+    SaySoon(op, CellType::kPulled, shm_wire::kPullFailed);
+    op->pulls = false;
+    op->into = Tensor();
+    op->state = ShmFetchState::kAsked;
+    return;
+  }
+  if (absl::IsUnavailable(status)) {
+    status = absl::AbortedError(absl::StrCat(options_.peer, ": ", status.message()));
+  }
+  if (status.ok() && op->has_digest && op->digest_so_far != op->digest) {
+    ++counters_.digests_wrong;
+    status = absl::DataLossError("the digest of the tensor is wrong");
+  }
+  Tensor tensor;
+  if (status.ok()) {
+    auto finished = Finish(op);
+    status = finished.status();
+    if (finished.ok()) tensor = *std::move(finished);
+  }
+  op->into = Tensor();
+  if (!status.ok()) return Refuse(op, std::move(status));
+  counters_.bytes += op->bytes;
+  if (op->pulls) {
+    ++counters_.pulled;
+    SaySoon(op, CellType::kPulled, 0);
+  }
+  Complete(op, absl::OkStatus(), std::move(tensor), false);
+}
+
+absl::StatusOr<Tensor> ShmFetchChannel::Finish(ShmFetchOp* op) {
+  if (op->dtype != DType::kString) return op->into;
+  return DecodeStrings(absl::string_view(static_cast<const char*>(op->into.data()), op->bytes),
+                       op->shape);
+}
+
+}  // namespace tryst

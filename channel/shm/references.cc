@@ -1,0 +1,198 @@
+#include "channel/shm/references.h"
+
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tryst {
+
+// ---- The producer's list ----
+
+GivenReferences::GivenReferences(std::shared_ptr<LocalSocket> socket,
+                                 std::unique_ptr<SharedMemory> memory,
+                                 const shm_wire::LinkSizes& sizes)
+    : socket_(std::move(socket)),
+      memory_(std::move(memory)),
+      sizes_(sizes),
+      view_(memory_->data(), sizes),
+      entries_(sizes.references) {
+  free_.reserve(sizes.references);
+  for (uint32_t i = sizes.references; i-- > 0;) free_.push_back(static_cast<uint16_t>(i));
+}
+
+void GivenReferences::Give(StorageRef storage, uint64_t charge, uint16_t* reference,
+                           uint16_t* generation) {
+  *reference = free_.back();
+  free_.pop_back();
+  Entry& entry = entries_[*reference];
+  entry.storage = std::move(storage);
+  entry.charge = charge;
+  charged_bytes_ += charge;
+  *generation = ++entry.generation;
+}
+
+void GivenReferences::TakeBack(uint16_t reference) {
+  Entry& entry = entries_[reference];
+  charged_bytes_ -= entry.charge;
+  const StorageRef storage = std::move(entry.storage);
+  entry.storage = StorageRef();
+  free_.push_back(reference);
+}
+
+absl::StatusOr<int> GivenReferences::TakeReturned() {
+  int count = 0;
+  // No more than there can be: a hostile consumer must not keep us here.
+  for (; count < static_cast<int>(sizes_.references); ++count) {
+    const uint64_t word =
+        view_.releases[next_return_ & (sizes_.references - 1)].load(std::memory_order_acquire);
+    if (static_cast<uint32_t>(word >> 32) != next_return_ + 1) break;
+    ++next_return_;
+    const uint16_t reference = static_cast<uint16_t>(word);
+    const uint16_t generation = static_cast<uint16_t>(word >> 16);
+    if (reference >= entries_.size() || !given(reference, generation)) {
+      return absl::DataLossError("the consumer returned a reference that it does not hold");
+    }
+    TakeBack(reference);
+  }
+  return count;
+}
+
+void GivenReferences::DropAll() {
+  for (uint32_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].storage) TakeBack(static_cast<uint16_t>(i));
+  }
+}
+
+bool GivenReferences::Over() {
+  shm_wire::Packet packet;
+  OwnedFd fd;
+  LocalSocket::Received received;
+  while ((received = socket_->Receive(&packet, &fd)) == LocalSocket::Received::kPacket) {
+  }
+  if (received == LocalSocket::Received::kEnd || !TakeReturned().ok()) DropAll();
+  return held() == 0;
+}
+
+// ---- What the consumer holds ----
+
+class HeldReferences::Held final : public Storage {
+ public:
+  Held(HeldReferences* owner, Segment* segment, const shm_wire::Placed& placed, uint64_t bytes)
+      : Storage(segment->memory->data() + placed.offset, bytes, Space(*segment, placed)),
+        owner_(owner),
+        segment_(segment),
+        reference_(placed.reference),
+        generation_(placed.reference_generation) {}
+  ~Held() override = default;
+
+ private:
+  static MemorySpace Space(const Segment& segment, const shm_wire::Placed& placed) {
+    MemorySpace space;
+    space.kind = MemorySpace::Kind::kShared;
+    space.segment_id = segment.id;
+    space.segment_offset = placed.offset;
+    return space;
+  }
+  void OnUnused() override {
+    HeldReferences* owner = owner_;
+    const uint16_t reference = reference_;
+    const uint16_t generation = generation_;
+    const uint64_t its_bytes = bytes();
+    Segment* segment = segment_;
+    this->~Held();  // The next one is made in the same place.
+    segment->views.fetch_sub(1, std::memory_order_release);
+    owner->Return(reference, generation, its_bytes);
+    owner->Unref();
+  }
+
+  HeldReferences* const owner_;
+  Segment* const segment_;
+  const uint16_t reference_;
+  const uint16_t generation_;
+};
+
+HeldReferences::HeldReferences(std::shared_ptr<LocalSocket> socket,
+                               std::unique_ptr<SharedMemory> memory,
+                               const shm_wire::LinkSizes& sizes)
+    : socket_(std::move(socket)),
+      memory_(std::move(memory)),
+      sizes_(sizes),
+      view_(memory_->data(), sizes),
+      room_(new uint8_t[sizes.references * sizeof(Held)]),
+      in_use_(new std::atomic<bool>[sizes.references]) {
+  static_assert(alignof(Held) <= alignof(std::max_align_t), "");
+  for (uint32_t i = 0; i < sizes.references; ++i) in_use_[i].store(false);
+}
+
+void HeldReferences::Unref() {
+  if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+absl::Status HeldReferences::AddSegment(const shm_wire::Packet& packet, OwnedFd fd) {
+  if (packet.segment >= shm_wire::kMaxSegments || packet.segment > segments_.size() ||
+      has_segment(packet.segment)) {
+    return absl::DataLossError("the producer sent a segment under a wrong index");
+  }
+  auto memory = SharedMemory::Map(std::move(fd), packet.segment_bytes, /*writable=*/false);
+  if (!memory.ok()) return memory.status();
+  auto segment = std::make_unique<Segment>();
+  segment->memory = *std::move(memory);
+  segment->id = packet.segment_id;
+  mapped_bytes_ += packet.segment_bytes;
+  if (packet.segment == segments_.size()) segments_.emplace_back();
+  segments_[packet.segment] = std::move(segment);
+  return absl::OkStatus();
+}
+
+absl::Status HeldReferences::DropSegment(uint32_t index) {
+  if (!has_segment(index)) return absl::DataLossError("an unknown segment is gone");
+  if (segments_[index]->views.load(std::memory_order_acquire) != 0) {
+    return absl::DataLossError("the producer gave up a segment whose tensors are held");
+  }
+  mapped_bytes_ -= segments_[index]->memory->bytes();
+  segments_[index] = nullptr;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StorageRef> HeldReferences::View(const shm_wire::Placed& placed, uint64_t bytes) {
+  if (!has_segment(placed.segment)) {
+    return absl::DataLossError("a tensor in a segment that was not sent");
+  }
+  Segment* segment = segments_[placed.segment].get();
+  const uint64_t room = segment->memory->bytes();
+  if (placed.offset > room || room - placed.offset < bytes) {
+    return absl::DataLossError("a tensor that reaches over the end of its segment");
+  }
+  if (placed.reference >= sizes_.references ||
+      in_use_[placed.reference].load(std::memory_order_acquire)) {
+    return absl::DataLossError("a reference that is held already");
+  }
+  in_use_[placed.reference].store(true, std::memory_order_relaxed);
+  segment->views.fetch_add(1, std::memory_order_relaxed);
+  Ref();
+  return StorageRef::Own(new (room_.get() + placed.reference * sizeof(Held))
+                             Held(this, segment, placed, bytes));
+}
+
+// On any thread. The place in the ring is taken first and filled then; at most as many
+// entries are under way as there are references, so none is overwritten.
+void HeldReferences::Return(uint16_t reference, uint16_t generation, uint64_t bytes) {
+  constexpr uint64_t kWakeBytes = 1 << 20;
+  constexpr uint32_t kWakeCount = 64;
+  in_use_[reference].store(false, std::memory_order_release);
+  const uint32_t at = view_.header->releases_written.fetch_add(1, std::memory_order_acq_rel);
+  view_.releases[at & (sizes_.references - 1)].store(
+      (uint64_t{at} + 1) << 32 | uint64_t{generation} << 16 | reference, std::memory_order_seq_cst);
+  // A sleeping producer is woken when it waits for room, or when much has come together.
+  const bool much =
+      bytes >= kWakeBytes || unannounced_.fetch_add(1, std::memory_order_relaxed) + 1 >= kWakeCount;
+  std::atomic<uint32_t>& asleep = view_.header->producer_asleep;
+  const uint32_t state = asleep.load(std::memory_order_seq_cst);
+  if (state == shm_wire::kForRoomToo || (much && state == shm_wire::kForMessages)) {
+    unannounced_.store(0, std::memory_order_relaxed);
+    if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket_->Send(shm_wire::Packet());
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,117 @@
+#ifndef TRYST_CHANNEL_SHM_REFERENCES_H_
+#define TRYST_CHANNEL_SHM_REFERENCES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "channel/shm/arena.h"
+#include "channel/shm/local_socket.h"
+#include "channel/shm/shared_memory.h"
+#include "channel/shm/wire.h"
+#include "rendezvous/tensor.h"
+
+// Bytes that two processes share: the producer's list of what a consumer holds, and what
+// the consumer holds.
+namespace tryst {
+
+// The producer's side of a link's memory and socket, and which of its blocks the consumer
+// refers to. One thread at a time. It outlives its channel while the consumer holds
+// anything: a block must not be used again under a reader.
+class GivenReferences {
+ public:
+  GivenReferences(std::shared_ptr<LocalSocket> socket, std::unique_ptr<SharedMemory> memory,
+                  const shm_wire::LinkSizes& sizes);
+
+  // So many are kept back for parts of tensors, which come back by themselves.
+  static constexpr uint32_t kForParts = 4;
+  bool HasFree(bool for_part) const { return free_.size() > (for_part ? 0 : kForParts); }
+  // Keeps `storage` until the consumer returns the reference. `charge`: what of it counts in
+  // charged_bytes(). REQUIRES: HasFree().
+  void Give(StorageRef storage, uint64_t charge, uint16_t* reference, uint16_t* generation);
+  bool given(uint16_t reference, uint16_t generation) const {
+    return entries_[reference].storage && entries_[reference].generation == generation;
+  }
+
+  // Drops what the consumer has returned; how many. kDataLoss: it returned what it has not.
+  absl::StatusOr<int> TakeReturned();
+  // The consumer is gone.
+  void DropAll();
+  size_t held() const { return entries_.size() - free_.size(); }
+  uint64_t charged_bytes() const { return charged_bytes_; }
+  // For Arena::KeepWhile(): whether nothing is held any more. Looks at the socket.
+  bool Over();
+
+  const shm_wire::LinkView& view() const { return view_; }
+  LocalSocket* socket() const { return socket_.get(); }
+
+ private:
+  struct Entry {
+    StorageRef storage;
+    uint64_t charge = 0;
+    uint16_t generation = 0;
+  };
+  void TakeBack(uint16_t reference);
+
+  const std::shared_ptr<LocalSocket> socket_;
+  const std::unique_ptr<SharedMemory> memory_;
+  const shm_wire::LinkSizes sizes_;
+  const shm_wire::LinkView view_;
+  std::vector<Entry> entries_;
+  std::vector<uint16_t> free_;
+  uint32_t next_return_ = 0;
+  uint64_t charged_bytes_ = 0;
+};
+
+// The consumer's side: the link's memory, the producer's segments, mapped to be read, and a
+// view for each tensor delivered by reference. Counted: every view holds it, so bytes stay
+// readable for as long as anybody refers to them, whatever has become of the producer.
+class HeldReferences {
+ public:
+  HeldReferences(std::shared_ptr<LocalSocket> socket, std::unique_ptr<SharedMemory> memory,
+                 const shm_wire::LinkSizes& sizes);
+  void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref();
+
+  // ---- Poller thread only ----
+  absl::Status AddSegment(const shm_wire::Packet& packet, OwnedFd fd);
+  absl::Status DropSegment(uint32_t index);
+  // The storage of what lies there. kDataLoss: it lies outside, or is held already.
+  absl::StatusOr<StorageRef> View(const shm_wire::Placed& placed, uint64_t bytes);
+  bool has_segment(uint32_t index) const {
+    return index < segments_.size() && segments_[index] != nullptr;
+  }
+  uint64_t mapped_bytes() const { return mapped_bytes_; }
+
+  // ---- Any thread ----
+  const shm_wire::LinkView& view() const { return view_; }
+  LocalSocket* socket() const { return socket_.get(); }
+
+ private:
+  class Held;
+  struct Segment {
+    std::unique_ptr<SharedMemory> memory;
+    uint64_t id = 0;
+    std::atomic<uint32_t> views{0};
+  };
+  ~HeldReferences() = default;
+  void Return(uint16_t reference, uint16_t generation, uint64_t bytes);
+
+  const std::shared_ptr<LocalSocket> socket_;
+  const std::unique_ptr<SharedMemory> memory_;
+  const shm_wire::LinkSizes sizes_;
+  const shm_wire::LinkView view_;
+  std::vector<std::unique_ptr<Segment>> segments_;
+  uint64_t mapped_bytes_ = 0;
+  std::unique_ptr<uint8_t[]> room_;              // For a Held for each reference.
+  std::unique_ptr<std::atomic<bool>[]> in_use_;  // By reference.
+  std::atomic<uint32_t> unannounced_{0};         // Returned since the producer was woken last.
+  std::atomic<uint64_t> refs_{1};
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_REFERENCES_H_

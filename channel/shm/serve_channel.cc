@@ -1,0 +1,616 @@
+#include "channel/shm/serve_channel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/crc32c.h"
+
+// The connection, and what the consumer says; serve_answers.cc has the answers.
+namespace tryst {
+
+using shm_wire::CellType;
+using shm_wire::Packet;
+using shm_wire::PacketType;
+
+const char* ShmServeStateName(ShmServeState state) {
+  switch (state) {
+    case ShmServeState::kFree:
+      return "free";
+    case ShmServeState::kTaking:
+      return "waits for the local Send";
+    case ShmServeState::kReady:
+      return "waits for room in shared memory";
+    case ShmServeState::kStaging:
+      return "is copied into shared memory";
+    case ShmServeState::kInParts:
+      return "goes in parts";
+    case ShmServeState::kPulled:
+      return "is read by the consumer";
+    case ShmServeState::kSent:
+      return "waits to be accepted";
+  }
+  return "unknown";
+}
+
+ShmServeCounters& ShmServeCounters::operator+=(const ShmServeCounters& other) {
+  requests += other.requests;
+  in_cells += other.in_cells;
+  by_reference += other.by_reference;
+  staged += other.staged;
+  pulled += other.pulled;
+  in_parts += other.in_parts;
+  failed += other.failed;
+  cancelled += other.cancelled;
+  given_back += other.given_back;
+  bytes += other.bytes;
+  return *this;
+}
+
+ShmServeChannel::ShmServeChannel(ShmHub* hub, TensorSource* source, ShmServeOptions options,
+                                 const Hello& consumer, const shm_wire::Offer& offer)
+    : hub_(hub),
+      source_(source),
+      options_(std::move(options)),
+      consumer_(consumer.worker),
+      consumer_incarnation_(consumer.incarnation),
+      epoch_(consumer.epoch),
+      track_(options_.trace == nullptr
+                 ? nullptr
+                 : options_.trace->Track(TraceRole::kServe, consumer_, "shm")),
+      digests_(options_.digests || offer.digests),
+      since_ns_(hub->poller()->now_ns()) {
+  sizes_.cells = std::min(offer.sizes.cells, options_.most.cells);
+  sizes_.slots = std::min(offer.sizes.slots, options_.most.slots);
+  sizes_.references = std::min(offer.sizes.references, options_.most.references);
+}
+
+ShmServeChannel::~ShmServeChannel() {
+  TRYST_CHECK(Drained()) << Explain();
+  hub_->poller()->ForgetFlush(this);
+}
+
+// ---- Connection ----
+
+absl::StatusOr<Hello> ShmServeChannel::Invite() {
+  auto invitation = hub_->Invite(this);
+  if (!invitation.ok()) return invitation.status();
+  Hello answer;
+  answer.worker = options_.self;
+  answer.incarnation = options_.self_incarnation;
+  answer.epoch = epoch_;
+  answer.path = "shm";
+  answer.parameters = shm_wire::EncodeInvitation(*invitation);
+  return answer;
+}
+
+void ShmServeChannel::OnGuest(std::unique_ptr<LocalSocket> socket) {
+  socket_ = std::move(socket);
+  const absl::Status welcomed = Welcome();
+  if (!welcomed.ok()) End(welcomed, false);
+}
+
+absl::Status ShmServeChannel::Welcome() {
+  auto memory =
+      SharedMemory::Create(shm_wire::LinkBytes(sizes_), SharedMemory::Writers::kEverybody);
+  if (!memory.ok()) return memory.status();
+  const int fd = (*memory)->fd();
+  given_ = std::make_shared<GivenReferences>(socket_, *std::move(memory), sizes_);
+  const shm_wire::LinkView& view = given_->view();
+  requests_ = RingReader<shm_wire::kRequestCellBytes>(view.requests, sizes_.cells,
+                                                      &view.header->requests_read);
+  replies_ =
+      RingWriter<shm_wire::kReplyCellBytes>(view.replies, sizes_.cells, &view.header->replies_read);
+  FillSecret(proof_.data(), proof_.size());
+  Packet packet;
+  packet.type = PacketType::kWelcome;
+  packet.sizes = sizes_;
+  packet.digests = digests_ ? 1 : 0;
+  packet.probe_address =
+      options_.allow_pull ? static_cast<uint64_t>(reinterpret_cast<uintptr_t>(proof_.data())) : 0;
+  memcpy(packet.probe, proof_.data(), sizeof(packet.probe));
+  if (!socket_->Send(packet, fd)) return absl::UnavailableError("the consumer has gone already");
+  hub_->Watch(socket_->fd(), this);
+  state_ = State::kWelcome;
+  return absl::OkStatus();
+}
+
+void ShmServeChannel::OnSocket() {
+  for (;;) {
+    Packet packet;
+    OwnedFd unwanted;
+    switch (socket_->Receive(&packet, &unwanted)) {
+      case LocalSocket::Received::kNothing:
+        return;
+      case LocalSocket::Received::kEnd:
+        return End(absl::UnavailableError("the consumer has gone"), true);
+      case LocalSocket::Received::kPacket:
+        break;
+    }
+    absl::Status understood;
+    if (packet.type == PacketType::kReady && state_ == State::kWelcome) {
+      understood = OnReady(packet);
+    } else if (packet.type == PacketType::kLeave) {
+      OnLeave();
+    } else if (packet.type != PacketType::kWake) {
+      understood = absl::DataLossError("the consumer said what is not its turn to say");
+    }
+    if (!understood.ok()) return End(understood, false);
+  }
+}
+
+absl::Status ShmServeChannel::OnReady(const Packet& packet) {
+  // The consumer has written into the memory what it says here: both see the same.
+  uint8_t seen[sizeof(shm_wire::LinkHeader::proof)];
+  memcpy(seen, given_->view().header->proof, sizeof(seen));
+  if (memcmp(seen, packet.token.data(), sizeof(seen)) != 0) {
+    return absl::DataLossError("the consumer does not see the memory that it was sent");
+  }
+  memcpy(&link_number_, seen, sizeof(link_number_));
+  can_pull_ = packet.pulls != 0 && options_.allow_pull;
+  ops_.resize(sizes_.slots);
+  for (size_t slot = 0; slot < ops_.size(); ++slot) {
+    ops_[slot].slot = static_cast<uint16_t>(slot);
+  }
+  state_ = State::kOpen;
+  since_ns_ = hub_->poller()->now_ns();
+  hub_->AddLink(this);
+  link_added_ = true;
+  return absl::OkStatus();
+}
+
+// It asks for nothing more, but reads on what it holds: that ends with the socket.
+void ShmServeChannel::OnLeave() {
+  if (state_ != State::kOpen) return;
+  state_ = State::kLeaving;
+  ReleaseAll();
+}
+
+void ShmServeChannel::EndIfNotJoined() {
+  if (state_ != State::kInvited && state_ != State::kWelcome) return;
+  if (hub_->poller()->now_ns() - since_ns_ < kJoinNs) return;
+  End(absl::UnavailableError("the consumer was invited and did not come"), false);
+}
+
+void ShmServeChannel::Close(const absl::Status& why) { End(why, false); }
+
+void ShmServeChannel::End(const absl::Status& why, bool consumer_gone) {
+  if (state_ == State::kEnded) return;
+  const bool answers_due = std::any_of(ops_.begin(), ops_.end(), [](const ShmServeOp& op) {
+    return op.state != ShmServeState::kFree && op.state != ShmServeState::kSent;
+  });
+  if (absl::IsDataLoss(why)) {
+    TRYST_LOG(Error) << options_.self << " ends the shared memory with " << consumer_ << ": "
+                     << why.message();
+  } else if (answers_due) {
+    TRYST_LOG(Warning) << options_.self << " no longer shares memory with " << consumer_ << ": "
+                       << why.message();
+  }
+  state_ = State::kEnded;
+  end_status_ = why;
+  since_ns_ = hub_->poller()->now_ns();
+  hub_->poller()->CancelTimer(this);
+  hub_->Disinvite(this);
+  if (link_added_) hub_->RemoveLink(this);
+  if (socket_ != nullptr) hub_->Unwatch(socket_->fd());
+  ReleaseAll();
+  if (given_ == nullptr) {
+    socket_.reset();
+  } else if (consumer_gone) {
+    given_->DropAll();  // Whatever it held: nobody reads it any more.
+  } else {
+    socket_->Shutdown();
+    // What it still reads must not be written; our channel need not stay for that.
+    if (!given_->Over()) {
+      hub_->arena()->KeepWhile(given_, [given = given_] { return given->Over(); });
+    }
+  }
+}
+
+bool ShmServeChannel::Drained() const {
+  return state_ == State::kEnded && free_takes_.size() == takes_.size();
+}
+
+bool ShmServeChannel::PollLink() {
+  auto returned = given_->TakeReturned();
+  if (!returned.ok()) {
+    End(returned.status(), false);
+    return true;
+  }
+  if (state_ != State::kOpen) return *returned > 0;
+  int cells = 0;
+  for (; cells < kCellsPerTurn && requests_.Ready(); ++cells) {
+    shm_wire::RequestCell cell;
+    requests_.Take(reinterpret_cast<uint8_t*>(&cell), 0);
+    const absl::Status understood = OnCell(cell);
+    if (!understood.ok()) End(understood, false);
+    if (state_ != State::kOpen) return true;
+  }
+  // Behind the requests: what was refused before that has been heard.
+  bool accepted = false;
+  if (!sent_line_.empty() && cells < kCellsPerTurn &&
+      hub_->poller()->now_ns() - accepted_checked_ns_ >= kAcceptedNs) {
+    accepted = ReleaseAccepted();
+    if (state_ != State::kOpen) return true;
+  }
+  bool copied = false;
+  if (!stage_line_.empty()) {
+    ShmServeOp* op = stage_line_.front();
+    copied = true;
+    if (CopyToStage(op, kTurnBytes)) {
+      stage_line_.pop_front();
+      staging_bytes_ -= op->stage->bytes();
+      op->state = ShmServeState::kReady;
+      AnswerSoon(op);
+    }
+  }
+  if (segments_dropped_ != hub_->arena()->segments_dropped()) TellGoneSegments();
+  if (!ready_line_.empty() || !gone_line_.empty()) AnswerWaiting();
+  if (cells > 0) hub_->poller()->FlushThisTurn(this);
+  return cells > 0 || copied || accepted || *returned > 0;
+}
+
+void ShmServeChannel::SetAsleep(bool asleep) {
+  const bool waits = !ready_line_.empty() || !gone_line_.empty();
+  given_->view().header->producer_asleep.store(!asleep ? shm_wire::kAwake
+                                               : waits ? shm_wire::kForRoomToo
+                                                       : shm_wire::kForMessages,
+                                               std::memory_order_relaxed);
+  if (!asleep) return hub_->poller()->CancelTimer(this);
+  if (sent_line_.empty()) return;
+  // Nobody wakes us to say that a tensor was accepted. A consumer that takes its time is
+  // asked ever less often.
+  accepted_checked_ns_ = 0;
+  accepted_pause_ns_ = std::clamp<int64_t>(accepted_pause_ns_ * 2, 1'000'000, 1'000'000'000);
+  hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + accepted_pause_ns_);
+}
+
+// At the end of a turn in which the ring was written or read: wakes a consumer that sleeps.
+void ShmServeChannel::Flush() {
+  if (state_ != State::kOpen) return;
+  std::atomic<uint32_t>& asleep = given_->view().header->consumer_asleep;
+  // Pairs with the fence in ShmHub::Arm(): either it sees our cell or we see its flag.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (asleep.load(std::memory_order_relaxed) == shm_wire::kAwake) return;
+  if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket_->Send(Packet());
+}
+
+// ---- What the consumer says ----
+
+absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
+  if (key_bytes_ != 0) {
+    if (cell.head.type != CellType::kMore) return absl::DataLossError("a key that breaks off");
+    return OnKeyText(cell.body, sizeof(cell.body));
+  }
+  switch (cell.head.type) {
+    case CellType::kKey:
+      if (cell.head.number >= shm_wire::kMaxKeys || cell.head.slot == 0 ||
+          cell.head.slot > shm_wire::kMaxKeyBytes) {
+        return absl::DataLossError("key id out of range, or a key too long or empty");
+      }
+      key_id_ = cell.head.number;
+      key_bytes_ = cell.head.slot;
+      key_text_.clear();
+      return OnKeyText(cell.body, sizeof(cell.body));
+    case CellType::kRequest:
+      return OnRequest(cell);
+    case CellType::kCancel:
+      return OnCancel(cell);
+    case CellType::kPulled:
+      return OnPulled(cell);
+    case CellType::kRefused:
+      return OnRefused(cell);
+    default:
+      return absl::DataLossError("an unknown cell in the request ring");
+  }
+}
+
+absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
+  const size_t taken = std::min(bytes, key_bytes_ - key_text_.size());
+  key_text_.append(reinterpret_cast<const char*>(text), taken);
+  if (key_text_.size() < key_bytes_) return absl::OkStatus();
+  key_bytes_ = 0;
+  auto key = TensorKey::Parse(key_text_);
+  if (!key.ok()) return absl::DataLossError(key.status().message());
+  if (key_id_ >= keys_.size()) keys_.resize(key_id_ + 1);
+  keys_[key_id_] = *std::move(key);
+  return absl::OkStatus();
+}
+
+absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
+  if (cell.head.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
+  if (cell.head.number >= keys_.size() || keys_[cell.head.number].empty()) {
+    return absl::DataLossError("request for an unknown key id");
+  }
+  ShmServeOp* op = &ops_[cell.head.slot];
+  // A consumer uses a slot again after the last word on it, not before.
+  if (op->state != ShmServeState::kFree && op->state != ShmServeState::kSent) {
+    return absl::DataLossError(
+        absl::StrCat("request on slot ", op->slot, ", which ", ShmServeStateName(op->state)));
+  }
+  ShmRequest request;
+  request.generation = cell.head.generation;
+  request.flags = cell.head.flags;
+  memcpy(&request.step, cell.body, sizeof(request.step));
+  request.key = keys_[cell.head.number];
+  // That the slot is used again says that its former tensor was accepted. It is let go of
+  // behind the answer.
+  const Tensor former = std::move(op->taken.tensor);
+  if (op->state == ShmServeState::kSent) Release(op);
+  StartTake(op, std::move(request));
+  return absl::OkStatus();
+}
+
+absl::Status ShmServeChannel::OnCancel(const shm_wire::RequestCell& cell) {
+  if (cell.head.slot >= ops_.size()) return absl::DataLossError("cancel of a slot out of range");
+  ShmServeOp* op = &ops_[cell.head.slot];
+  ++counters_.cancelled;
+  // A failure that is on its way is the last word.
+  if (op->state == ShmServeState::kFree || op->request.generation != cell.head.generation) {
+    return absl::OkStatus();
+  }
+  // So is an answer that it crosses; nobody takes it there.
+  const bool answered = op->state == ShmServeState::kSent || op->state == ShmServeState::kPulled;
+  // Given back first, so that the next request finds it.
+  GiveUp(op);
+  if (!answered && state_ == State::kOpen && !SendGone(cell.head.slot, cell.head.generation)) {
+    gone_line_.emplace_back(cell.head.slot, cell.head.generation);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmServeChannel::OnRefused(const shm_wire::RequestCell& cell) {
+  if (cell.head.slot >= ops_.size()) return absl::DataLossError("a slot out of range was refused");
+  ShmServeOp* op = &ops_[cell.head.slot];
+  const bool answered = op->state == ShmServeState::kSent || op->state == ShmServeState::kPulled;
+  if (!answered || op->request.generation != cell.head.generation) {
+    return absl::DataLossError("the consumer refuses what it was not sent");
+  }
+  GiveUp(op);
+  return absl::OkStatus();
+}
+
+absl::Status ShmServeChannel::OnPulled(const shm_wire::RequestCell& cell) {
+  if (cell.head.slot >= ops_.size()) return absl::DataLossError("a slot out of range was read");
+  ShmServeOp* op = &ops_[cell.head.slot];
+  if (op->state != ShmServeState::kPulled || op->request.generation != cell.head.generation) {
+    return absl::DataLossError("the consumer has read what it was not offered");
+  }
+  if ((cell.head.flags & shm_wire::kPullFailed) == 0) {
+    ++counters_.pulled;
+    Release(op);
+    return absl::OkStatus();
+  }
+  can_pull_ = false;
+  op->state = ShmServeState::kReady;
+  AnswerSoon(op);
+  return absl::OkStatus();
+}
+
+// ---- Taking ----
+
+void ShmServeChannel::StartTake(ShmServeOp* op, ShmRequest request) {
+  ++counters_.requests;
+  op->request = std::move(request);
+  op->state = ShmServeState::kTaking;
+  op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
+  op->span.id =
+      TraceId(link_number_, uint64_t{op->slot} << 32 | op->request.generation, op->request.step);
+  if (free_takes_.empty()) {
+    takes_.emplace_back(static_cast<ShmServeTakeOwner*>(this), hub_->poller());
+    free_takes_.push_back(&takes_.back());
+  }
+  ShmServeTake* take = free_takes_.back();
+  free_takes_.pop_back();
+  take->op = op;
+  take->step = op->request.step;
+  take->key = op->request.key;
+  op->take = take;
+  take->in_call = true;
+  if (op->request.key.dst().worker != consumer_) {
+    // The hello has authenticated the consumer: it gets what is meant for it.
+    take->End(absl::PermissionDeniedError(absl::StrCat(
+                  "the tensor is for ", op->request.key.dst().worker, ", not for ", consumer_)),
+              Args(), Tensor(), false);
+  } else {
+    Args args;
+    args.cancellation = take->cancellation.get();
+    args.turn = &take->taken.turn;
+    source_->Take(take->step, take->key, 0, args,
+                  [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
+                         bool is_dead) {
+                    take->End(std::move(status), send_args, std::move(tensor), is_dead);
+                  });
+  }
+  EndCall(take);
+}
+
+// Whether the take has ended in the call, on this thread, or soon does on another.
+void ShmServeChannel::EndCall(ShmServeTake* take) {
+  take->in_call = false;
+  if (take->ended_here) OnTaken(take);
+}
+
+void ShmServeChannel::OnTaken(ShmServeTake* take) {
+  ShmServeOp* op = std::exchange(take->op, nullptr);
+  take->ended.store(false, std::memory_order_relaxed);
+  take->ended_here = false;
+  if (take->cancellation->cancelled()) take->cancellation = std::make_unique<Cancellation>();
+  if (op == nullptr) {
+    GiveBack(take);
+    take->taken = Taken();
+    free_takes_.push_back(take);
+    return;
+  }
+  op->take = nullptr;
+  op->status = std::move(take->status);
+  op->taken = std::move(take->taken);
+  take->taken.turn = 0;
+  free_takes_.push_back(take);
+  op->state = ShmServeState::kReady;
+  op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
+  AnswerSoon(op);
+}
+
+// Gives the slot free at once: a request behind it has its turn now, not when the poller
+// hears of the end. What the take has met already goes back first, so that the request
+// behind it finds it; what it meets this moment, when the poller hears of it.
+void ShmServeChannel::DropTake(ShmServeOp* op) {
+  ShmServeTake* take = std::exchange(op->take, nullptr);
+  take->op = nullptr;
+  if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
+  take->in_call = true;
+  take->cancellation->StartCancel();
+  EndCall(take);
+}
+
+void ShmServeChannel::GiveBack(ShmServeTake* take) {
+  if (!take->status.ok()) return;
+  take->status = absl::CancelledError("given back");
+  ++counters_.given_back;
+  source_->GiveBack(take->step, take->key, std::exchange(take->taken, Taken()));
+}
+
+void ShmServeChannel::GiveUp(ShmServeOp* op) {
+  if (op->state == ShmServeState::kTaking) {
+    Release(op);
+    return DropTake(op);
+  }
+  const bool has_tensor = op->status.ok();
+  const int64_t step = op->request.step;
+  const TensorKey key = op->request.key;
+  Taken taken = std::move(op->taken);
+  Release(op);
+  if (!has_tensor) return;
+  ++counters_.given_back;
+  source_->GiveBack(step, key, std::move(taken));
+}
+
+// The answer is in the ring. The tensor is kept until it cannot come back.
+void ShmServeChannel::Sent(ShmServeOp* op) {
+  op->state = ShmServeState::kSent;
+  op->span.Enter(WaitsFor::kAcceptance, hub_->poller()->now_ns());
+  sent_line_.push_back({op, op->request.generation, replies_.written()});
+}
+
+bool ShmServeChannel::ReleaseAccepted() {
+  accepted_checked_ns_ = hub_->poller()->now_ns();
+  const uint32_t accepted = given_->view().header->replies_accepted.load(std::memory_order_acquire);
+  if (static_cast<int32_t>(replies_.written() - accepted) < 0) {
+    End(absl::DataLossError("the consumer accepted what it was not sent"), false);
+    return true;
+  }
+  // A refusal written before `accepted` may have come behind the last look at the ring.
+  if (requests_.Ready()) return false;
+  bool any = false;
+  while (!sent_line_.empty()) {
+    const SentCell& sent = sent_line_.front();
+    const bool moved_on =
+        sent.op->state != ShmServeState::kSent || sent.op->request.generation != sent.generation;
+    if (!moved_on && static_cast<int32_t>(accepted - sent.cell) < 0) break;
+    ShmServeOp* op = sent.op;
+    sent_line_.pop_front();
+    any = true;
+    if (!moved_on) Release(op);
+  }
+  if (any) accepted_pause_ns_ = 0;
+  return any;
+}
+
+// The slot is free; what it held is let go of.
+void ShmServeChannel::Release(ShmServeOp* op) {
+  if (track_ != nullptr) {
+    const bool was_sent = op->state == ShmServeState::kSent || op->state == ShmServeState::kPulled;
+    options_.trace->End(
+        op->span, track_, op->request.step, op->request.key, op->sent_bytes,
+        was_sent || !op->status.ok() ? op->status.code() : absl::StatusCode::kCancelled,
+        hub_->poller()->now_ns());
+  }
+  if (op->in_ready_line) {
+    ready_line_.erase(std::find(ready_line_.begin(), ready_line_.end(), op));
+    op->in_ready_line = false;
+  }
+  if (op->state == ShmServeState::kStaging) {
+    stage_line_.erase(std::find(stage_line_.begin(), stage_line_.end(), op));
+    staging_bytes_ -= op->stage->bytes();
+  }
+  op->state = ShmServeState::kFree;
+  op->stage = StorageRef();
+  op->position = 0;
+  op->digest = 0;
+  op->sent_bytes = 0;
+  op->encoded.clear();
+  op->status = absl::OkStatus();
+  // Last: the deleter of somebody's bytes may call us.
+  const Tensor tensor = std::move(op->taken.tensor);
+  op->taken.tensor = Tensor();
+  op->taken.send_args.device_context = nullptr;
+}
+
+// Takes first: what is given back must not be met by another of them.
+void ShmServeChannel::ReleaseAll() {
+  for (ShmServeOp& op : ops_) {
+    if (op.state == ShmServeState::kTaking) GiveUp(&op);
+  }
+  for (ShmServeOp& op : ops_) {
+    if (op.state == ShmServeState::kSent) {
+      Release(&op);  // The consumer may have accepted it.
+    } else if (op.state != ShmServeState::kFree) {
+      GiveUp(&op);
+    }
+  }
+  sent_line_.clear();
+  gone_line_.clear();
+}
+
+void ShmServeChannel::ListOps(LiveOps* ops) const {
+  for (const ShmServeOp& op : ops_) {
+    if (op.state == ShmServeState::kFree) continue;
+    LiveOp live;
+    live.role = TraceRole::kServe;
+    live.peer = consumer_;
+    live.path = "shm";
+    live.step = op.request.step;
+    live.key = op.request.key;
+    live.span = op.span;
+    if (op.taken.tensor.valid()) live.bytes = op.taken.tensor.bytes();
+    ops->Add(std::move(live));
+  }
+}
+
+const char* ShmServeChannel::state_text() const {
+  switch (state_) {
+    case State::kInvited:
+      return "invited";
+    case State::kWelcome:
+      return "is mapping the memory";
+    case State::kOpen:
+      return "connected";
+    case State::kLeaving:
+      return "has left and still holds tensors";
+    case State::kEnded:
+      return "ended";
+  }
+  return "";
+}
+
+std::string ShmServeChannel::Explain() const {
+  size_t by_state[kShmServeStateCount] = {};
+  for (const ShmServeOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
+  std::string waiting;
+  for (size_t i = 1; i < kShmServeStateCount; ++i) {
+    if (by_state[i] == 0) continue;
+    absl::StrAppend(&waiting, "; ", by_state[i], " ",
+                    ShmServeStateName(static_cast<ShmServeState>(i)));
+  }
+  return absl::StrCat(consumer_, " fetches from us over shm: ", state_text(), " since ",
+                      (hub_->poller()->now_ns() - since_ns_) / 1'000'000, " ms, holds ",
+                      given_ == nullptr ? 0 : given_->held(), " tensors by reference, ",
+                      given_ == nullptr ? 0 : given_->charged_bytes(), " bytes copied for it",
+                      can_pull_ ? "" : ", cannot read our memory", waiting,
+                      end_status_.ok() ? "" : absl::StrCat("; ", end_status_.message()));
+}
+
+}  // namespace tryst

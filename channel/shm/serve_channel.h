@@ -1,0 +1,207 @@
+#ifndef TRYST_CHANNEL_SHM_SERVE_CHANNEL_H_
+#define TRYST_CHANNEL_SHM_SERVE_CHANNEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "channel/bootstrap.h"
+#include "channel/live_ops.h"
+#include "channel/poller.h"
+#include "channel/shm/references.h"
+#include "channel/shm/ring.h"
+#include "channel/shm/serve_op.h"
+#include "channel/shm/shm_hub.h"
+#include "channel/shm/wire.h"
+#include "channel/trace.h"
+#include "rendezvous/tensor_source.h"
+
+namespace tryst {
+
+struct ShmServeOptions {
+  shm_wire::LinkSizes most;  // The consumer's sizes are taken up to these.
+  std::string self;
+  uint64_t self_incarnation = 0;
+  bool digests = false;
+  // Of what is copied into the arena for this consumer and not yet returned.
+  uint64_t stage_bytes = 512 << 20;
+  // Into the caller's memory, larger tensors are read by the consumer out of ours.
+  uint64_t pull_bytes = 64 << 10;
+  bool allow_pull = true;
+  Trace* trace = nullptr;  // Of the poller; may be null.
+};
+
+struct ShmServeCounters {
+  uint64_t requests = 0;
+  uint64_t in_cells = 0;      // Inside the message.
+  uint64_t by_reference = 0;  // Without a copy.
+  uint64_t staged = 0;        // With one copy, into the arena.
+  uint64_t pulled = 0;        // With one copy, by the consumer.
+  uint64_t in_parts = 0;      // With two.
+  uint64_t failed = 0;
+  uint64_t cancelled = 0;
+  uint64_t given_back = 0;
+  uint64_t bytes = 0;
+
+  ShmServeCounters& operator+=(const ShmServeCounters& other);
+};
+
+// The producer's end of one link of shared memory, from the hello to the end of the
+// consumer. What the consumer still holds then stays as it is: the arena keeps it aside.
+// A consumer that comes again gets another one. Poller thread only.
+class ShmServeChannel final : private ShmHub::Host,
+                              private ShmHub::Watcher,
+                              private ShmHub::Link,
+                              private ShmServeTakeOwner,
+                              private PollerFlush,
+                              private PollerTimer {
+ public:
+  // `consumer` and `offer` are the hello's, and have been found good.
+  ShmServeChannel(ShmHub* hub, TensorSource* source, ShmServeOptions options, const Hello& consumer,
+                  const shm_wire::Offer& offer);
+  ~ShmServeChannel() override;  // REQUIRES: Drained().
+
+  // What the consumer needs to come in.
+  absl::StatusOr<Hello> Invite();
+  // Nothing is answered any more; `why` is for the log.
+  void Close(const absl::Status& why);
+  // Gives up a consumer that was invited long ago and has not come.
+  void EndIfNotJoined();
+  // The consumer has gone, or did not come, or was closed.
+  bool ended() const { return state_ == State::kEnded; }
+  bool Drained() const;
+
+  const std::string& consumer() const { return consumer_; }
+  uint64_t consumer_incarnation() const { return consumer_incarnation_; }
+  const ShmServeCounters& counters() const { return counters_; }
+  std::string Explain() const;
+  void ListOps(LiveOps* ops) const;
+  const char* state_text() const;
+  int64_t state_since_ns() const { return since_ns_; }
+  uint64_t epoch() const { return epoch_; }
+
+ private:
+  enum class State : uint8_t {
+    kInvited,  // For the consumer to knock.
+    kWelcome,  // For it to say that it has mapped the memory.
+    kOpen,     // For nothing.
+    kLeaving,  // For it to return what it holds: it asks for nothing more.
+    kEnded,
+  };
+  static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
+  static constexpr uint64_t kPartBytes = 256 << 10;
+  static constexpr int kCellsPerTurn = 64;
+  static constexpr int64_t kAcceptedNs = 2'000;  // How often it is looked for.
+  static constexpr int64_t kJoinNs = 15'000'000'000;
+
+  // Connection.
+  void OnGuest(std::unique_ptr<LocalSocket> socket) override;
+  absl::Status Welcome();
+  void OnSocket() override;
+  absl::Status OnReady(const shm_wire::Packet& packet);
+  void OnLeave();
+  void End(const absl::Status& why, bool consumer_gone);
+  bool PollLink() override;
+  void SetAsleep(bool asleep) override;
+  void Flush() override;
+
+  // What the consumer says.
+  absl::Status OnCell(const shm_wire::RequestCell& cell);
+  absl::Status OnKeyText(const uint8_t* text, size_t bytes);
+  absl::Status OnRequest(const shm_wire::RequestCell& cell);
+  absl::Status OnCancel(const shm_wire::RequestCell& cell);
+  absl::Status OnPulled(const shm_wire::RequestCell& cell);
+  absl::Status OnRefused(const shm_wire::RequestCell& cell);
+
+  // Taking.
+  void StartTake(ShmServeOp* op, ShmRequest request);
+  void OnTaken(ShmServeTake* take) override;
+  void DropTake(ShmServeOp* op);
+  void EndCall(ShmServeTake* take);
+  void GiveBack(ShmServeTake* take);
+  // Nobody gets it here: it goes back to its place, and the slot is free.
+  void GiveUp(ShmServeOp* op);
+  void Sent(ShmServeOp* op);
+  bool ReleaseAccepted();
+  void OnTimer() override {}  // To look what was accepted: in the turn that follows.
+  void Release(ShmServeOp* op);
+  void ReleaseAll();
+
+  // Answering. False: no room now.
+  void AnswerSoon(ShmServeOp* op);
+  void AnswerWaiting();
+  bool Answer(ShmServeOp* op);
+  bool AnswerFailed(ShmServeOp* op);
+  void AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes);
+  bool AnswerResident(ShmServeOp* op);
+  bool AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes);
+  bool StartStage(ShmServeOp* op, uint64_t bytes);
+  bool CopyToStage(ShmServeOp* op, uint64_t most);
+  bool AnswerStaged(ShmServeOp* op);
+  void AnswerPull(ShmServeOp* op, const void* payload, uint64_t bytes);
+  bool AnswerInParts(ShmServeOp* op);
+  bool SendGone(uint16_t slot, uint32_t generation);
+  bool SegmentIndex(uint64_t segment_id, uint16_t* index);
+  void TellGoneSegments();
+  shm_wire::Placed Describe(const ShmServeOp& op, uint64_t bytes) const;
+  const void* Payload(const ShmServeOp& op, uint64_t* bytes) const;
+  void PutReply(shm_wire::CellType type, uint8_t flags, const ShmServeOp& op, uint32_t number,
+                shm_wire::ReplyCell* cell);
+  void PutPlaced(shm_wire::CellType type, const ShmServeOp& op, const shm_wire::Placed& placed);
+
+  // Constant after construction.
+  ShmHub* const hub_;
+  TensorSource* const source_;
+  const ShmServeOptions options_;
+  const std::string consumer_;
+  const uint64_t consumer_incarnation_;
+  const uint64_t epoch_;
+  TraceTrack* const track_;  // Null without a trace.
+  shm_wire::LinkSizes sizes_;
+  bool digests_ = false;
+
+  // Poller thread only.
+  State state_ = State::kInvited;
+  int64_t since_ns_ = 0;
+  uint64_t link_number_ = 0;  // By which both ends know it, for traces.
+  absl::Status end_status_;
+  std::shared_ptr<LocalSocket> socket_;
+  std::shared_ptr<GivenReferences> given_;
+  shm_wire::Token proof_{};  // In our own memory: what the consumer tries to read here.
+  bool can_pull_ = false;
+  bool link_added_ = false;
+  RingReader<shm_wire::kRequestCellBytes> requests_;
+  RingWriter<shm_wire::kReplyCellBytes> replies_;
+  std::vector<TensorKey> keys_;  // By the consumer's id.
+  std::string key_text_;         // Of which more cells are to come.
+  uint32_t key_id_ = 0;
+  size_t key_bytes_ = 0;
+  std::deque<ShmServeOp> ops_;      // By slot.
+  std::deque<ShmServeTake> takes_;  // All there ever were; addresses stay.
+  std::vector<ShmServeTake*> free_takes_;
+  struct SentCell {
+    ShmServeOp* op;
+    uint32_t generation;
+    uint32_t cell;  // After which it counts as accepted.
+  };
+  std::deque<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
+  int64_t accepted_checked_ns_ = 0;
+  int64_t accepted_pause_ns_ = 0;
+  std::deque<ShmServeOp*> ready_line_;  // kReady, kInParts.
+  std::deque<ShmServeOp*> stage_line_;  // kStaging.
+  std::vector<std::pair<uint16_t, uint32_t>> gone_line_;
+  absl::flat_hash_map<uint64_t, uint16_t> segment_index_;
+  std::vector<uint64_t> segment_ids_;  // By index; 0: gone.
+  std::vector<uint16_t> gone_segments_;
+  uint64_t segments_dropped_ = 0;
+  std::shared_ptr<Arena> parts_;  // Room for tensors that go in parts; made when first needed.
+  uint64_t staging_bytes_ = 0;    // Of stage_line_.
+  ShmServeCounters counters_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_SERVE_CHANNEL_H_

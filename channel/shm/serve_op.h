@@ -1,0 +1,112 @@
+#ifndef TRYST_CHANNEL_SHM_SERVE_OP_H_
+#define TRYST_CHANNEL_SHM_SERVE_OP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "channel/poller.h"
+#include "channel/trace_span.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+
+// What the serving of a request waits for.
+enum class ShmServeState : uint8_t {
+  kFree,     // For a request on this slot.
+  kTaking,   // For the local Send.
+  kReady,    // For room: in the ring, in the arena, or for a reference.
+  kStaging,  // For its bytes to be copied into the arena, a part in each turn.
+  kInParts,  // For room for its next part.
+  kPulled,   // For the consumer to have read the bytes out of our own memory.
+  kSent,     // For the consumer to accept it; until then it can be given back.
+};
+inline constexpr size_t kShmServeStateCount = static_cast<size_t>(ShmServeState::kSent) + 1;
+const char* ShmServeStateName(ShmServeState state);
+
+struct ShmRequest {
+  uint32_t generation = 0;
+  uint8_t flags = 0;
+  int64_t step = 0;
+  TensorKey key;
+};
+
+struct ShmServeOp;
+class ShmServeTake;
+
+class ShmServeTakeOwner {
+ public:
+  virtual ~ShmServeTakeOwner() = default;
+  virtual void OnTaken(ShmServeTake* take) = 0;
+};
+
+// One take from the local rendezvous, from its start until the poller has seen its end. An
+// op that no longer wants it lets go of it at once, so that what follows on the slot has its
+// turn now. Of a pool. Poller thread only, but for End().
+class ShmServeTake final : public PollerTask {
+ public:
+  ShmServeTake(ShmServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {}
+
+  // On any thread.
+  void End(absl::Status its_status, const Args& send_args, Tensor tensor, bool is_dead) {
+    status = std::move(its_status);
+    taken.tensor = std::move(tensor);
+    taken.is_dead = is_dead;
+    // What giving back needs of them.
+    taken.send_args.device_context = send_args.device_context;
+    taken.send_args.alloc_attrs = send_args.alloc_attrs;
+    const bool here = poller_->OnThread();
+    ended.store(true, std::memory_order_release);
+    if (!here) {
+      poller_->Post(this);
+    } else if (in_call) {
+      ended_here = true;
+    } else {
+      owner_->OnTaken(this);
+    }
+  }
+
+  ShmServeOp* op = nullptr;  // Null: nobody wants it any more.
+  int64_t step = 0;
+  TensorKey key;
+  std::unique_ptr<Cancellation> cancellation = std::make_unique<Cancellation>();
+  bool in_call = false;            // A call to the rendezvous is on the poller's stack,
+  bool ended_here = false;         // and it has ended in it.
+  std::atomic<bool> ended{false};  // What follows is written.
+  absl::Status status;
+  Taken taken;
+
+ private:
+  void RunOnPoller() override { owner_->OnTaken(this); }
+
+  ShmServeTakeOwner* const owner_;
+  Poller* const poller_;
+};
+
+// One slot of the producer: from a request to the word that its tensor was accepted.
+// Poller thread only.
+struct ShmServeOp {
+  ShmServeState state = ShmServeState::kFree;
+  TraceSpan span;  // The same with times.
+  uint16_t slot = 0;
+  ShmRequest request;
+  bool in_ready_line = false;
+  ShmServeTake* take = nullptr;  // kTaking.
+
+  // The outcome of the take, until it is accepted or given back.
+  absl::Status status;
+  Taken taken;
+  std::string encoded;  // A string tensor's bytes.
+  StorageRef stage;     // kStaging: where they are copied to.
+  uint64_t position = 0;
+  uint64_t sent_bytes = 0;
+  uint32_t digest = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_SERVE_OP_H_

@@ -1,0 +1,181 @@
+#include "channel/shm/shm_hub.h"
+
+#include <sys/epoll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+
+void FillSecret(void* to, size_t bytes) {
+  TRYST_CHECK(getrandom(to, bytes, 0) == static_cast<ssize_t>(bytes));
+}
+
+ShmHub::ShmHub(Poller* poller, std::shared_ptr<Arena> arena, int copy_helpers)
+    : poller_(poller),
+      arena_(std::move(arena)),
+      host_(OwnHost()),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      crew_(copy_helpers) {
+  door_.hub = this;
+}
+
+absl::StatusOr<std::unique_ptr<ShmHub>> ShmHub::Create(Poller* poller, std::shared_ptr<Arena> arena,
+                                                       int copy_helpers) {
+  std::unique_ptr<ShmHub> hub(new ShmHub(poller, std::move(arena), copy_helpers));
+  if (!hub->epoll_.valid()) return absl::UnavailableError("no descriptor left for shared memory");
+  char random[16];
+  FillSecret(random, sizeof(random));
+  hub->name_ =
+      absl::StrCat("tryst-", absl::BytesToHexString(absl::string_view(random, sizeof(random))));
+  auto socket = LocalSocket::Listen(hub->name_);
+  if (!socket.ok()) return socket.status();
+  hub->door_socket_ = *std::move(socket);
+  hub->Watch(hub->door_socket_->fd(), &hub->door_);
+  return hub;
+}
+
+ShmHub::~ShmHub() {
+  for (const Link* link : links_) TRYST_CHECK(link == nullptr) << "a link is left on the hub";
+}
+
+absl::StatusOr<shm_wire::Invitation> ShmHub::Invite(Host* host) {
+  const int64_t now_ns = poller_->now_ns();
+  invited_.erase(std::remove_if(invited_.begin(), invited_.end(),
+                                [&](const Invited& one) { return one.until_ns <= now_ns; }),
+                 invited_.end());
+  if (invited_.size() >= kMaxInvited) {
+    return absl::ResourceExhaustedError("too many consumers were invited and did not come");
+  }
+  shm_wire::Invitation invitation;
+  invitation.socket = name_;
+  FillSecret(invitation.token.data(), invitation.token.size());
+  invited_.push_back({invitation.token, host, now_ns + kInvitationNs});
+  return invitation;
+}
+
+void ShmHub::Disinvite(Host* host) {
+  invited_.erase(std::remove_if(invited_.begin(), invited_.end(),
+                                [&](const Invited& one) { return one.host == host; }),
+                 invited_.end());
+}
+
+void ShmHub::Watch(int fd, Watcher* watcher) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  TRYST_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  watchers_[fd] = watcher;
+}
+
+void ShmHub::Unwatch(int fd) {
+  if (watchers_.erase(fd) > 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+void ShmHub::AddLink(Link* link) { links_.push_back(link); }
+
+// Poll() may be among them: it closes the gap.
+void ShmHub::RemoveLink(Link* link) {
+  std::replace(links_.begin(), links_.end(), link, static_cast<Link*>(nullptr));
+}
+
+bool ShmHub::Poll() {
+  bool worked = false;
+  // Armed: the last look before the sleep. Asleep: the first one after it.
+  const bool was_asleep = arming_ == Arming::kAsleep;
+  if (was_asleep) WakeLinks();
+  if (arming_ != Arming::kAwake || was_asleep ||
+      poller_->now_ns() - sockets_checked_ns_ >= kSocketsNs) {
+    worked = CheckSockets();
+  }
+  bool removed = false;
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (links_[i] != nullptr) worked |= links_[i]->PollLink();
+    removed |= links_[i] == nullptr;
+  }
+  if (removed) links_.erase(std::remove(links_.begin(), links_.end(), nullptr), links_.end());
+  if (arming_ == Arming::kArmed) {
+    if (worked) {
+      WakeLinks();
+    } else {
+      arming_ = Arming::kAsleep;
+    }
+  }
+  return worked;
+}
+
+void ShmHub::Arm() {
+  arming_ = Arming::kArmed;
+  for (Link* link : links_) {
+    if (link != nullptr) link->SetAsleep(true);
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void ShmHub::WakeLinks() {
+  arming_ = Arming::kAwake;
+  for (Link* link : links_) {
+    if (link != nullptr) link->SetAsleep(false);
+  }
+}
+
+bool ShmHub::CheckSockets() {
+  sockets_checked_ns_ = poller_->now_ns();
+  epoll_event events[32];
+  const int count = epoll_wait(epoll_.get(), events, 32, 0);
+  for (int i = 0; i < count; ++i) {
+    // Looked up, not pointed to: what came before it may have removed it.
+    auto found = watchers_.find(events[i].data.fd);
+    if (found != watchers_.end()) found->second->OnSocket();
+  }
+  return count > 0;
+}
+
+void ShmHub::OnDoor() {
+  while (std::unique_ptr<LocalSocket> socket = door_socket_->Accept()) {
+    // Those who say nothing must not keep others out.
+    if (knocking_.size() >= kMaxKnocking) {
+      Unwatch(knocking_.front()->socket->fd());
+      knocking_.erase(knocking_.begin());
+    }
+    auto knocking = std::make_unique<Knocking>();
+    knocking->hub = this;
+    knocking->socket = std::move(socket);
+    Watch(knocking->socket->fd(), knocking.get());
+    knocking_.push_back(std::move(knocking));
+  }
+}
+
+void ShmHub::OnKnock(Knocking* knocking) {
+  shm_wire::Packet packet;
+  OwnedFd unwanted;
+  const LocalSocket::Received received = knocking->socket->Receive(&packet, &unwanted);
+  if (received == LocalSocket::Received::kNothing) return;
+  Unwatch(knocking->socket->fd());
+  std::unique_ptr<LocalSocket> socket = std::move(knocking->socket);
+  knocking_.erase(std::find_if(knocking_.begin(), knocking_.end(),
+                               [&](const auto& one) { return one.get() == knocking; }));
+  if (received != LocalSocket::Received::kPacket || packet.type != shm_wire::PacketType::kJoin ||
+      packet.version != shm_wire::kVersion) {
+    return;
+  }
+  for (size_t i = 0; i < invited_.size(); ++i) {
+    uint8_t different = 0;  // In the same time wherever they differ.
+    for (size_t at = 0; at < packet.token.size(); ++at) {
+      different |= static_cast<uint8_t>(packet.token[at] ^ invited_[i].token[at]);
+    }
+    if (different != 0) continue;
+    const Invited invited = invited_[i];
+    invited_.erase(invited_.begin() + static_cast<ptrdiff_t>(i));  // Good for once.
+    if (poller_->now_ns() < invited.until_ns) invited.host->OnGuest(std::move(socket));
+    return;
+  }
+  TRYST_LOG(Warning) << "a process of this host knocked for shared memory with an unknown token";
+}
+
+}  // namespace tryst

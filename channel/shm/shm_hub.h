@@ -1,0 +1,124 @@
+#ifndef TRYST_CHANNEL_SHM_SHM_HUB_H_
+#define TRYST_CHANNEL_SHM_SHM_HUB_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "channel/poller.h"
+#include "channel/shm/arena.h"
+#include "channel/shm/local_socket.h"
+#include "channel/shm/same_host.h"
+#include "channel/shm/stream_copy.h"
+#include "channel/shm/wire.h"
+
+namespace tryst {
+
+// What a poller looks at for shared memory: the rings of all links, and one epoll for their
+// sockets and for the socket that consumers knock at. Rings are read in every turn; sockets
+// only before a sleep, after it, and every kSocketsNs, since nothing on them is urgent
+// while we are awake. Poller thread only.
+class ShmHub final : private PollerSource {
+ public:
+  // A socket that has something to read, or has ended.
+  class Watcher {
+   public:
+    virtual ~Watcher() = default;
+    virtual void OnSocket() = 0;
+  };
+  // An open link. Neither adds nor removes links in PollLink() but its own.
+  class Link {
+   public:
+    virtual ~Link() = default;
+    virtual bool PollLink() = 0;  // True if there was work.
+    virtual void SetAsleep(bool asleep) = 0;
+  };
+  // Whom a guest has been promised to.
+  class Host {
+   public:
+    virtual ~Host() = default;
+    virtual void OnGuest(std::unique_ptr<LocalSocket> socket) = 0;
+  };
+
+  // `arena` may be shared with whoever allocates tensors. kUnavailable: no socket.
+  static absl::StatusOr<std::unique_ptr<ShmHub>> Create(Poller* poller,
+                                                        std::shared_ptr<Arena> arena,
+                                                        int copy_helpers);
+  ~ShmHub() override;  // REQUIRES: detached.
+  void Attach() { poller_->AddSource(this); }
+  void Detach() { poller_->RemoveSource(this); }
+
+  // A name and a token that lets one consumer in to `host`, for kInvitationNs.
+  // kResourceExhausted: too many have been invited and did not come.
+  absl::StatusOr<shm_wire::Invitation> Invite(Host* host);
+  void Disinvite(Host* host);
+
+  void Watch(int fd, Watcher* watcher);
+  void Unwatch(int fd);
+  void AddLink(Link* link);
+  void RemoveLink(Link* link);
+
+  Poller* poller() const { return poller_; }
+  Arena* arena() const { return arena_.get(); }
+  CopyCrew* crew() { return &crew_; }
+  const HostIdentity& host() const { return host_; }
+
+ private:
+  static constexpr int64_t kSocketsNs = 100'000;
+  static constexpr int64_t kInvitationNs = 10'000'000'000;
+  static constexpr size_t kMaxInvited = 1024;
+  static constexpr size_t kMaxKnocking = 64;
+
+  struct Invited {
+    shm_wire::Token token;
+    Host* host;
+    int64_t until_ns;
+  };
+  // A connection that has not shown its token yet.
+  struct Knocking final : Watcher {
+    void OnSocket() override { hub->OnKnock(this); }
+    ShmHub* hub = nullptr;
+    std::unique_ptr<LocalSocket> socket;
+  };
+  struct Door final : Watcher {
+    void OnSocket() override { hub->OnDoor(); }
+    ShmHub* hub = nullptr;
+  };
+  enum class Arming { kAwake, kArmed, kAsleep };
+
+  ShmHub(Poller* poller, std::shared_ptr<Arena> arena, int copy_helpers);
+  bool Poll() override;
+  void Arm() override;
+  int event_fd() const override { return epoll_.get(); }
+  bool CheckSockets();
+  void WakeLinks();
+  void OnDoor();
+  void OnKnock(Knocking* knocking);
+
+  // Constant after construction.
+  Poller* const poller_;
+  const std::shared_ptr<Arena> arena_;
+  const HostIdentity host_;
+  std::string name_;
+  std::unique_ptr<LocalSocket> door_socket_;
+  OwnedFd epoll_;
+
+  CopyCrew crew_;
+  Door door_;
+  std::vector<Invited> invited_;
+  std::vector<std::unique_ptr<Knocking>> knocking_;
+  absl::flat_hash_map<int, Watcher*> watchers_;  // By descriptor.
+  std::vector<Link*> links_;                     // Null: removed in this turn.
+  Arming arming_ = Arming::kAwake;
+  int64_t sockets_checked_ns_ = 0;
+};
+
+// Fills `bytes` with what nobody can guess.
+void FillSecret(void* to, size_t bytes);
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_SHM_HUB_H_

@@ -1,0 +1,148 @@
+#include "channel/shm/wire.h"
+
+#include <cstring>
+
+namespace tryst {
+namespace shm_wire {
+namespace {
+
+void Put32(uint32_t value, std::string* out) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+void Put64(uint64_t value, std::string* out) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+void PutText(absl::string_view text, std::string* out) {
+  Put32(static_cast<uint32_t>(text.size()), out);
+  out->append(text.data(), text.size());
+}
+
+// Takes fields from the front of what a peer sent; false once anything was missing.
+class Taker {
+ public:
+  explicit Taker(absl::string_view in) : in_(in) {}
+  template <typename T>
+  T Number() {
+    T value{};
+    if (in_.size() < sizeof(T)) {
+      good_ = false;
+      return value;
+    }
+    memcpy(&value, in_.data(), sizeof(T));
+    in_.remove_prefix(sizeof(T));
+    return value;
+  }
+  absl::string_view Bytes(size_t count) {
+    if (in_.size() < count) {
+      good_ = false;
+      return "";
+    }
+    const absl::string_view taken = in_.substr(0, count);
+    in_.remove_prefix(count);
+    return taken;
+  }
+  bool AllTaken() const { return good_ && in_.empty(); }
+
+ private:
+  absl::string_view in_;
+  bool good_ = true;
+};
+
+bool IsPowerOfTwo(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+}  // namespace
+
+void WritePlaced(const Placed& placed, ReplyCell* cell) {
+  cell->is_long = 1;
+  memcpy(cell->body, &placed, sizeof(placed));
+}
+
+absl::StatusOr<Placed> ReadPlaced(const ReplyCell& cell, TensorShape* shape) {
+  Placed placed;
+  memcpy(&placed, cell.body, sizeof(placed));
+  if (placed.rank > TensorShape::kMaxRank) return absl::DataLossError("a rank out of range");
+  auto made = TensorShape::Make(absl::MakeConstSpan(placed.dims, placed.rank));
+  if (!made.ok()) return absl::DataLossError(made.status().message());
+  const DType dtype = static_cast<DType>(placed.dtype);
+  if (dtype != DType::kString) {
+    auto bytes = TensorBytes(dtype, *made);
+    if (!bytes.ok() || *bytes != placed.bytes) {
+      return absl::DataLossError("the bytes are not what their type and shape say");
+    }
+  }
+  if (cell.head.type == CellType::kChunk &&
+      (placed.piece_bytes == 0 || placed.position > placed.bytes ||
+       placed.bytes - placed.position < placed.piece_bytes)) {
+    return absl::DataLossError("a part that is not in its tensor");
+  }
+  *shape = *made;
+  return placed;
+}
+
+absl::Status CheckSizes(const LinkSizes& sizes) {
+  if (!IsPowerOfTwo(sizes.cells) || sizes.cells < kMinCells || sizes.cells > kMaxCells) {
+    return absl::DataLossError("a ring's length is out of bounds");
+  }
+  if (sizes.slots == 0 || sizes.slots > kMaxSlots || !IsPowerOfTwo(sizes.references) ||
+      sizes.references > kMaxReferences) {
+    return absl::DataLossError("slots or references are out of bounds");
+  }
+  return absl::OkStatus();
+}
+
+std::string EncodeOffer(const Offer& offer) {
+  std::string out;
+  Put32(kVersion, &out);
+  PutText(offer.boot_id, &out);
+  Put64(offer.network_space, &out);
+  Put32(offer.sizes.cells, &out);
+  Put32(offer.sizes.slots, &out);
+  Put32(offer.sizes.references, &out);
+  Put32(offer.digests ? 1 : 0, &out);
+  return out;
+}
+
+absl::StatusOr<Offer> DecodeOffer(absl::string_view in) {
+  Taker taker(in);
+  const uint32_t version = taker.Number<uint32_t>();
+  if (version != kVersion) {
+    // Another path is to be taken: this is a refusal of the path.
+    return absl::UnimplementedError("the shared-memory protocol has another version here");
+  }
+  Offer offer;
+  offer.boot_id = std::string(taker.Bytes(taker.Number<uint32_t>()));
+  offer.network_space = taker.Number<uint64_t>();
+  offer.sizes.cells = taker.Number<uint32_t>();
+  offer.sizes.slots = taker.Number<uint32_t>();
+  offer.sizes.references = taker.Number<uint32_t>();
+  offer.digests = taker.Number<uint32_t>() != 0;
+  if (!taker.AllTaken()) return absl::InvalidArgumentError("a malformed offer of shared memory");
+  absl::Status sizes = CheckSizes(offer.sizes);
+  if (!sizes.ok()) return absl::InvalidArgumentError(sizes.message());
+  return offer;
+}
+
+std::string EncodeInvitation(const Invitation& invitation) {
+  std::string out;
+  Put32(kVersion, &out);
+  PutText(invitation.socket, &out);
+  out.append(reinterpret_cast<const char*>(invitation.token.data()), invitation.token.size());
+  return out;
+}
+
+absl::StatusOr<Invitation> DecodeInvitation(absl::string_view in) {
+  Taker taker(in);
+  const uint32_t version = taker.Number<uint32_t>();
+  Invitation invitation;
+  invitation.socket = std::string(taker.Bytes(taker.Number<uint32_t>()));
+  const absl::string_view token = taker.Bytes(invitation.token.size());
+  if (!taker.AllTaken() || version != kVersion || invitation.socket.empty() ||
+      invitation.socket.size() > 100) {
+    return absl::DataLossError("a malformed invitation to shared memory");
+  }
+  memcpy(invitation.token.data(), token.data(), token.size());
+  return invitation;
+}
+
+}  // namespace shm_wire
+}  // namespace tryst

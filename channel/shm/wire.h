@@ -1,0 +1,211 @@
+#ifndef TRYST_CHANNEL_SHM_WIRE_H_
+#define TRYST_CHANNEL_SHM_WIRE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "channel/shm/ring.h"
+#include "rendezvous/tensor.h"
+
+// The form of what two processes of one host write into their shared memory and say on
+// their socket: docs/WIRE.md in prose. Both run on one machine, so words are in its order.
+namespace tryst {
+namespace shm_wire {
+
+inline constexpr uint32_t kVersion = 1;
+inline constexpr size_t kMaxKeyBytes = 4096;
+inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
+inline constexpr uint32_t kMaxKeys = 1u << 16;
+inline constexpr uint32_t kMinCells = 256;  // A key must fit into a ring.
+inline constexpr uint32_t kMaxCells = 1u << 16;
+inline constexpr uint32_t kMaxSlots = 1u << 12;
+inline constexpr uint32_t kMaxReferences = 1u << 16;
+inline constexpr uint32_t kMaxSegments = 1u << 14;
+
+// ---- Cells ----
+enum class CellType : uint8_t {
+  kMore = 1,  // More of the text that the cell before it began.
+  // Consumer to producer.
+  kKey = 2,      // number: key id; slot: length of the text, which begins in the body.
+  kRequest = 3,  // number: key id. Body: the step, 8 bytes.
+  kCancel = 4,
+  kPulled = 5,   // The answer to kPull: the producer may let go of the bytes.
+  kRefused = 6,  // Of what was answered: nobody gets it here. The producer has it back.
+  // Producer to consumer.
+  kInline = 16,       // number: bytes. Body: meta, dimensions, the bytes.
+  kReference = 17,    // Body: Placed. The bytes lie in a segment until the reference is returned.
+  kPull = 18,         // Body: Placed. The bytes lie in the producer's own memory: read them there.
+  kChunk = 19,        // Body: Placed. A part, lying in a segment until the reference is returned.
+  kFailed = 20,       // number: absl::StatusCode. Body: length 2, text.
+  kGone = 21,         // The answer to kCancel.
+  kSegmentGone = 22,  // number: its index. It has no references and gets no more.
+};
+
+enum CellFlags : uint8_t {
+  kHasDestination = 1,  // kRequest: the caller gave memory to fill.
+  kMustCopy = 2,        // kRequest: no reference, please.
+  kIsDead = 4,          // kInline.
+  kDerived = 8,         // kFailed: not the first cause.
+  kPullFailed = 16,     // kPulled: the bytes could not be read; send them another way.
+  kHasDigest = 32,      // kReference, kPull, kChunk: the digest is set (of a chunk, of its part).
+};
+
+struct CellHead {
+  uint32_t sequence;  // The ring's.
+  CellType type;
+  uint8_t flags;
+  uint16_t slot;
+  uint32_t generation;
+  uint32_t number;
+};
+static_assert(sizeof(CellHead) == 16, "");
+
+inline constexpr size_t kRequestCellBytes = 64;
+inline constexpr size_t kReplyCellBytes = 128;
+
+// A copy of a cell, or one to be filled.
+struct RequestCell {
+  CellHead head;
+  uint8_t body[kRequestCellBytes - sizeof(CellHead)];
+};
+struct ReplyCell {
+  CellHead head;
+  uint8_t is_long;  // Not 0: more than the first cache line counts.
+  uint8_t pad;
+  uint8_t body[kReplyCellBytes - sizeof(CellHead) - 2];
+};
+static_assert(sizeof(RequestCell) == kRequestCellBytes, "");
+static_assert(sizeof(ReplyCell) == kReplyCellBytes, "");
+// In every cell of a reply ring.
+inline constexpr size_t kIsLongAt = offsetof(ReplyCell, is_long);
+
+// The body of kInline: dtype 1, rank 1, rank dimensions of 8, the bytes.
+constexpr size_t InlineRoom(int rank) {
+  return sizeof(ReplyCell::body) - 2 - 8 * static_cast<size_t>(rank);
+}
+
+// Where the bytes of a tensor lie.
+struct Placed {
+  uint8_t dtype = 0;
+  uint8_t rank = 0;
+  uint16_t reference = 0;
+  uint16_t reference_generation = 0;
+  uint16_t segment = 0;      // Its index on this link. Not of kPull.
+  uint32_t digest = 0;       // CRC-32C, with kHasDigest.
+  uint32_t piece_bytes = 0;  // kChunk: of this part.
+  uint64_t offset = 0;       // In the segment; kPull: the address.
+  uint64_t bytes = 0;        // Of the whole tensor.
+  uint64_t position = 0;     // kChunk: of this part in the tensor.
+  int64_t dims[TensorShape::kMaxRank] = {};
+};
+static_assert(sizeof(Placed) <= sizeof(ReplyCell::body), "");
+void WritePlaced(const Placed& placed, ReplyCell* cell);
+// kDataLoss: the type, the shape or the number of bytes make no tensor.
+absl::StatusOr<Placed> ReadPlaced(const ReplyCell& cell, TensorShape* shape);
+
+// ---- The shared memory of a link ----
+// Not a field of it is believed that the peer could have changed: sizes come from the
+// handshake.
+struct LinkSizes {
+  uint32_t cells = 512;        // Of each ring; a power of two.
+  uint32_t slots = 256;        // How many fetches can be out.
+  uint32_t references = 4096;  // How many tensors the consumer can hold by reference.
+};
+// kDataLoss unless each is within its bounds.
+absl::Status CheckSizes(const LinkSizes& sizes);
+
+// What a sleeper wants to be woken by.
+enum Asleep : uint32_t { kAwake = 0, kForMessages = 1, kForRoomToo = 2 };
+
+struct LinkHeader {
+  uint8_t proof[16];  // The consumer's, by which the producer sees that both see the same.
+  alignas(128) std::atomic<uint32_t> consumer_asleep;
+  alignas(128) std::atomic<uint32_t> producer_asleep;
+  alignas(128) std::atomic<uint32_t> requests_read;
+  alignas(128) std::atomic<uint32_t> replies_read;
+  // How many cells of the reply ring carry nothing that could still be refused.
+  alignas(128) std::atomic<uint32_t> replies_accepted;
+  alignas(128) std::atomic<uint32_t> releases_written;
+};
+static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
+
+// One reference given back: sequence 4, reference generation 2, reference 2.
+using ReleaseEntry = std::atomic<uint64_t>;
+
+constexpr uint64_t kHeaderBytes = 4096;
+static_assert(sizeof(LinkHeader) <= kHeaderBytes, "");
+inline uint64_t LinkBytes(const LinkSizes& sizes) {
+  return kHeaderBytes + uint64_t{sizes.cells} * (kRequestCellBytes + kReplyCellBytes) +
+         uint64_t{sizes.references} * sizeof(ReleaseEntry);
+}
+
+// Where the parts of a link's memory begin.
+struct LinkView {
+  LinkView() = default;
+  LinkView(uint8_t* memory, const LinkSizes& sizes)
+      : header(reinterpret_cast<LinkHeader*>(memory)),
+        requests(memory + kHeaderBytes),
+        replies(requests + size_t{sizes.cells} * kRequestCellBytes),
+        releases(reinterpret_cast<ReleaseEntry*>(replies + size_t{sizes.cells} * kReplyCellBytes)) {
+  }
+  LinkHeader* header = nullptr;
+  uint8_t* requests = nullptr;
+  uint8_t* replies = nullptr;
+  ReleaseEntry* releases = nullptr;
+};
+
+// ---- Hello ----
+using Token = std::array<uint8_t, 32>;
+
+// The consumer's: where it lives and what it would like.
+struct Offer {
+  std::string boot_id;         // Of the kernel.
+  uint64_t network_space = 0;  // The namespace that names of sockets belong to.
+  LinkSizes sizes;
+  bool digests = false;
+};
+std::string EncodeOffer(const Offer& offer);
+absl::StatusOr<Offer> DecodeOffer(absl::string_view in);
+
+// The producer's: where to knock, and with what.
+struct Invitation {
+  std::string socket;  // An abstract name.
+  Token token{};       // Good for one connection, for a while.
+};
+std::string EncodeInvitation(const Invitation& invitation);
+absl::StatusOr<Invitation> DecodeInvitation(absl::string_view in);
+
+// ---- Socket messages: a packet each ----
+enum class PacketType : uint32_t {
+  kJoin = 0x314a5954,     // Consumer: the token.
+  kWelcome = 0x31575954,  // Producer: sizes and the probe, with the link's memory.
+  kReady = 0x31525954,    // Consumer: it has mapped the memory and left its proof there.
+  kSegment = 0x31535954,  // Producer: a segment's memory, before the first reference into it.
+  kWake = 0x314b5954,     // Look at your ring.
+  kLeave = 0x314c5954,    // Consumer: nothing more is asked; some tensors are still held.
+};
+struct Packet {
+  PacketType type = PacketType::kWake;
+  uint32_t version = kVersion;
+  Token token{};               // kJoin, kReady (its first 16 bytes).
+  LinkSizes sizes;             // kWelcome.
+  uint32_t digests = 0;        // kWelcome: placed tensors carry one.
+  uint32_t pulls = 0;          // kReady: the producer's own memory can be read.
+  uint64_t probe_address = 0;  // kWelcome: in the producer's own memory.
+  uint8_t probe[16] = {};      // kWelcome: what is there.
+  uint32_t segment = 0;        // kSegment: its index on this link.
+  uint64_t segment_id = 0;     // kSegment.
+  uint64_t segment_bytes = 0;  // kSegment.
+};
+
+}  // namespace shm_wire
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_WIRE_H_
