@@ -51,7 +51,8 @@ struct FetchChannelOptions {
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
   int64_t backoff_ms_most = 1000;
   int64_t heartbeat_ms = 250;  // While something is asked for and nothing comes.
-  int64_t silence_ms = 900;    // Then the link is taken for broken.
+  // Then the link is taken for broken; if the peer's NIC answers all the same, after link.stall_ms.
+  int64_t silence_ms = 900;
   int64_t retain_ms = 60'000;  // As in ServeChannelOptions.
 };
 

@@ -189,7 +189,11 @@ void FetchChannel::OnHeartbeat() {
   if (state_ != State::kOpen || (live_ == 0 && !probing_)) return;
   const int64_t since_ns = std::max(link_->last_heard_ns(), waiting_since_ns_);
   const int64_t silent_ms = (now_ns() - since_ns) / 1'000'000;
-  if (silent_ms >= options_.silence_ms) {
+  // Its words may wait behind megabytes on a slow wire. As long as its NIC acknowledges our
+  // pings it gets the time that a stuck work gets.
+  const int64_t answered_ns = std::max(since_ns, link_->last_completed_ns());
+  const bool answers = now_ns() - answered_ns < options_.silence_ms * 1'000'000;
+  if (silent_ms >= (answers ? options_.link.stall_ms : options_.silence_ms)) {
     return link_->Break(absl::UnavailableError(
         absl::StrCat(options_.peer, " has been silent for ", silent_ms, " ms")));
   }

@@ -51,6 +51,7 @@ void FetchChannel::OnFlush() {
     wire::Record record;
     record.type = wire::RecordType::kPing;
     if (!link_->Send(record)) return;
+    link_->SignalMessage();
     ping_due_ = false;
   }
   while (!queued_.empty() && link_->message() != nullptr && TakeSlot(queued_.front())) {

@@ -196,7 +196,7 @@ void MessageLink::FinishMessage() {
   consumed_told_ = consumed_;
   const uint64_t offset = uint64_t{sent_ % peer_.ring_slots} * options_.message_bytes;
   SendWork work;
-  work.signaled = false;
+  work.signaled = std::exchange(signal_message_, false);
   work.inline_data = bytes <= inline_bytes_;
   work.op = SendOp::kWriteWithImmediate;
   work.immediate = wire::EncodeMessageImmediate(sent_);
@@ -385,7 +385,7 @@ void MessageLink::OnCompletion(const Completion& completion) {
       OnArrival(i, completion.immediate);
     } else {
       lane.done = std::max(lane.done, completion.id);
-      progress_ns_ = hub_->poller()->now_ns();
+      progress_ns_ = last_completed_ns_ = hub_->poller()->now_ns();
       owner_->OnWritesDone();
     }
     break;

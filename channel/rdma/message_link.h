@@ -115,6 +115,10 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   size_t queue_pairs() const { return lanes_.size(); }
   uint32_t epoch() const { return epoch_; }
   int64_t last_heard_ns() const { return last_heard_ns_; }
+  // When the peer's NIC last acknowledged a work of ours that was to tell.
+  int64_t last_completed_ns() const { return last_completed_ns_; }
+  // The message being filled, or the next one, is to tell when the peer's NIC has it.
+  void SignalMessage() { signal_message_ = true; }
   uint64_t messages_sent() const { return messages_sent_; }
   uint64_t messages_received() const { return messages_received_; }
 
@@ -201,6 +205,8 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   uint64_t ack_ticket_ = 0;  // Of the last ack sent: one at a time is under way.
   bool ack_due_ = false;
   int64_t last_heard_ns_ = 0;
+  int64_t last_completed_ns_ = 0;
+  bool signal_message_ = false;
   uint64_t messages_sent_ = 0;
   uint64_t messages_received_ = 0;
 };

@@ -437,7 +437,7 @@ TEST_P(ChannelContractTest, NothingIsLostOrDoubledOverBrokenLinks) {
   for (int i = 0; i < kTensors; ++i) pending.push_back(StartFetch(1, key));
   for (int i = 0; i < kTensors; ++i) {
     const Result result = pending[static_cast<size_t>(i)]->Wait();
-    EXPECT_TRUE(result.status.ok()) << i << ": " << result.status;
+    EXPECT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
     if (HasFailure()) break;  // The threads have to be joined.
     EXPECT_TRUE(IsNumbers(result.tensor, i % 5 == 0 ? 50'000 : 20, static_cast<float>(i))) << i;
   }

@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-constexpr uint64_t kCapBytes = 8 << 20;  // An emulated machine moves 100 MB a second.
+constexpr uint64_t kCapBytes = 32 << 20;
 
 std::unique_ptr<Nic> OpenDevice(const char* variable) {
   const char* const name = std::getenv(variable);

@@ -61,9 +61,13 @@ struct Worker {
 // A slow wire and small pieces in a storm: bytes are on their way for a while.
 SimOptions WorldOptions(const LoadOptions& load) {
   SimOptions options;
-  if (!load.cancel_storm) return options;
-  options.chunk_bytes = 2048;
-  options.link.bytes_per_second = 1'250'000'000;
+  if (load.cancel_storm) {
+    options.chunk_bytes = 2048;
+    options.link.bytes_per_second = 1'250'000'000;
+  }
+  if (load.link_bytes_per_second > 0) {
+    options.link.bytes_per_second = load.link_bytes_per_second;
+  }
   return options;
 }
 

@@ -46,6 +46,7 @@ struct LoadOptions {
   // Every fetch is of a tensor of 1 KiB to 16 MiB that has been sent, mostly into memory of
   // the caller, and mostly cancelled while the bytes are on their way.
   bool cancel_storm = false;
+  int64_t link_bytes_per_second = 0;  // Of every wire; 0: what the kind of load has.
 };
 
 // The workers that a load is put on.

@@ -82,6 +82,19 @@ TEST(ChannelSimOneTest, CancelsInFlightAreFenced) {
   EXPECT_GT(sum.load.delivered, kSeeds / 2);
 }
 
+// On a slow wire the peer's words wait behind megabytes: that is not silence.
+TEST(ChannelSimOneTest, SlowLinksAreNoSilentPeers) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    ChannelClusterOptions options = StormOfSeed(seed);
+    options.load.faults = false;
+    options.load.operations = 200;
+    options.load.link_bytes_per_second = 10'000'000;
+    const ChannelClusterReport report = RunChannelCluster(options);
+    ExpectNone(report, "(slow links) ", seed);
+    EXPECT_GT(report.load.delivered, 100u);
+  }
+}
+
 TEST(ChannelSimOneTest, WithoutFaultsNothingBreaks) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     ChannelClusterOptions options = OptionsOfSeed(seed);
