@@ -20,7 +20,8 @@ struct Workload {
   double seconds = 0.3;       // so long.
   int producers = 1;
   bool exact = false;          // A round never ends early, however slow.
-  bool keeps_nothing = false;  // Every byte is checked as it lands, and never again.
+  bool keeps_nothing = false;  // What has landed is not looked at again.
+  bool checks_all = false;     // Every byte as it lands, not only three words.
   size_t max_bytes() const;
 };
 

@@ -61,7 +61,9 @@ absl::Status SoftCompletionQueue::Open() {
 }
 
 absl::StatusOr<size_t> SoftCompletionQueue::Poll(absl::Span<Completion> out) {
+  polling_ = true;  // What this turn finds wakes nobody: it is about to be taken.
   if (ring_end_ - ring_begin_ < out.size()) TakeTurn();
+  polling_ = false;
   size_t taken = 0;
   while (taken < out.size() && ring_begin_ < ring_end_) {
     const Finished& finished = ring_[ring_begin_++ % ring_.size()];
@@ -74,6 +76,7 @@ absl::StatusOr<size_t> SoftCompletionQueue::Poll(absl::Span<Completion> out) {
     eventfd_read(wake_.get(), &ignored);
     woken_ = false;
   }
+  if (armed_ && ring_begin_ < ring_end_) Wake();
   return taken;
 }
 
@@ -126,7 +129,7 @@ void SoftCompletionQueue::Push(const Completion& completion, SoftQueuePair* queu
   TRYST_CHECK(ring_end_ - ring_begin_ < depth_);
   if (ring_end_ - ring_begin_ == ring_.size()) GrowRing();
   ring_[ring_end_++ % ring_.size()] = {completion, queue_pair, sends_back, receives_back};
-  if (armed_) Wake();
+  if (armed_ && !polling_) Wake();
 }
 
 void SoftCompletionQueue::GrowRing() {
@@ -171,11 +174,13 @@ void SoftCompletionQueue::TakeTurn() {
   for (size_t i = few ? lanes_.size() : 0; i-- > 0;) {
     if (i < lanes_.size()) lanes_[i]->owner->Serve(lanes_[i]);
   }
-  const bool look = armed_ || turn_ % kTurnsBetweenLooks == 0;
+  // Whoever slept may have been woken by a timer or a stranger, unless this is what for.
+  const bool found = ring_begin_ < ring_end_;
+  const bool look = (armed_ && !found) || turn_ % kTurnsBetweenLooks == 0;
   if (!few || look) ServeReady();
   if (look) RunTimers();
   PayDebts(/*also_new=*/false);
-  if (armed_) WatchWhatMatters();
+  if (armed_ && !found) WatchWhatMatters();
 }
 
 void SoftCompletionQueue::ServeReady() {

@@ -126,6 +126,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   uint64_t ring_end_ = 0;
   uint64_t turn_ = 0;
   bool armed_ = false;
+  bool polling_ = false;
   bool woken_ = false;     // wake_ is readable.
   bool listening_ = true;  // The listener is in epoll.
   int64_t listen_again_ns_ = 0;
