@@ -149,6 +149,51 @@ absl::Status Copier::Enqueue(Lane* lane, Batch* batch) {
   return batch->event.Record(stream);
 }
 
+void Copier::StartMany(absl::Span<const GatherPiece> pieces, Done done) {
+  ++outstanding_;
+  counters_.copies += pieces.size();
+  Lane* lane = &lanes(Direction::kOnDevice)[0];
+  std::unique_ptr<Batch> batch = TakeBatch();
+  Copy whole;
+  whole.done = std::move(done);
+  batch->copies.push_back(std::move(whole));
+  absl::Status status = broken_.ok() ? EnqueueMany(lane, batch.get(), pieces) : broken_;
+  if (!status.ok() && broken_.ok()) broken_ = status;
+  lane->running.push_back(std::move(batch));
+}
+
+absl::Status Copier::EnqueueMany(Lane* lane, Batch* batch, absl::Span<const GatherPiece> pieces) {
+  absl::Status status = gpu_->Use();
+  if (!status.ok()) return status;
+  if (!batch->event.valid()) {
+    auto event = gpu_->MakeEvent();
+    if (!event.ok()) return event.status();
+    batch->event = *std::move(event);
+  }
+  if (gather_ != nullptr) {
+    status = batch->gathered.Reserve(gpu_, static_cast<uint32_t>(pieces.size()));
+    if (!status.ok()) return status;
+  }
+  for (const GatherPiece& piece : pieces) {
+    counters_.bytes += piece.bytes;
+    if (gather_ != nullptr && piece.bytes <= kGatherPieceBytes) {
+      batch->gathered.Add(piece);
+    } else if (piece.bytes > 0) {
+      ++counters_.submissions;
+      status = gpu_->driver().Check(
+          "cuMemcpyAsync",
+          gpu_->calls().cuMemcpyAsync(piece.to, piece.from, piece.bytes, lane->stream.get()));
+      if (!status.ok()) return status;
+    }
+  }
+  if (batch->gathered.count() > 0) {
+    ++counters_.submissions;
+    status = gather_->Launch(batch->gathered, lane->stream.get());
+    if (!status.ok()) return status;
+  }
+  return batch->event.Record(lane->stream.get());
+}
+
 std::unique_ptr<Copier::Batch> Copier::TakeBatch() {
   if (free_.empty()) return std::make_unique<Batch>();
   std::unique_ptr<Batch> batch = std::move(free_.back());

@@ -43,6 +43,9 @@ class Copier {
   // Flush() when the copy could not be started.
   void Start(Direction direction, cuda::Address to, cuda::Address from, uint64_t bytes,
              std::array<const GpuEvent*, 2> after, Done done);
+  // Copies all `pieces` within the GPU with one submission, or as few as their sizes allow.
+  // Their data is there. REQUIRES: they do not overlap.
+  void StartMany(absl::Span<const GatherPiece> pieces, Done done);
   // Runs `done` from Poll() when `event` is there.
   void WhenThere(const GpuEvent* event, Done done);
   // Hands what was collected to the device.
@@ -94,6 +97,7 @@ class Copier {
   void Submit(Lane* lane, std::unique_ptr<Batch> batch);
   absl::Status Enqueue(Lane* lane, Batch* batch);
   bool EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status);
+  absl::Status EnqueueMany(Lane* lane, Batch* batch, absl::Span<const GatherPiece> pieces);
   std::unique_ptr<Batch> TakeBatch();
   std::array<Lane, kLanes>& lanes(Direction direction) {
     return lanes_[static_cast<size_t>(direction)];

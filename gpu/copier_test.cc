@@ -159,12 +159,27 @@ TEST_F(CopierTest, ManyPiecesAreOneSubmission) {
   RunAll();
   EXPECT_EQ(ended_, 2 + static_cast<int>(kPieces));
   EXPECT_EQ(copier_->counters().submissions - before, 1u);
+  std::vector<uint8_t> want(kPieces * kSpan, 0xee);
+  for (uint64_t i = 0; i < kPieces; ++i) memcpy(&want[to(i)], bytes + out_of(i), length(i));
   PinnedMemory back = Pinned(kPieces * kSpan);
   copier_->Start(Direction::kToHost, At(back), into.address(), kPieces * kSpan, {}, Count());
   RunAll();
+  EXPECT_EQ(memcmp(back.data(), want.data(), want.size()), 0);
+  // The same as one list.
+  copier_->Start(Direction::kToDevice, into.address(), At(poison), kPieces * kSpan, {}, Count());
+  RunAll();
+  std::vector<GatherPiece> pieces;
+  for (uint64_t i = 0; i < kPieces; ++i) {
+    pieces.push_back({into.address() + to(i), from.address() + out_of(i), length(i)});
+  }
+  ended_ = 0;
+  copier_->StartMany(pieces, Count());
+  RunAll();
+  EXPECT_EQ(ended_, 1);
+  memset(back.data(), 0, kPieces * kSpan);
+  copier_->Start(Direction::kToHost, At(back), into.address(), kPieces * kSpan, {}, Count());
+  RunAll();
   const auto* got = static_cast<const uint8_t*>(back.data());
-  std::vector<uint8_t> want(kPieces * kSpan, 0xee);
-  for (uint64_t i = 0; i < kPieces; ++i) memcpy(&want[to(i)], bytes + out_of(i), length(i));
   EXPECT_EQ(memcmp(got, want.data(), want.size()), 0);
 }
 

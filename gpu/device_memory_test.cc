@@ -214,6 +214,16 @@ TEST_F(DeviceMemoryTest, AnotherProcessesMemoryIsReadAndMappedOnce) {
   mappings.Close(*first);
   mappings.Close(*second);
   EXPECT_EQ(mappings.mapped(), 1u) << "kept for the next time";
+  if (fake_ != nullptr) {
+    // Freed over there and allocated anew: what is mapped and idle is in the way.
+    IpcReference again = reference;
+    ++again.allocation_id;
+    fake_->fail("cuIpcOpenMemHandle_v2", cuda::kAlreadyMapped, 1, 0);
+    auto anew = mappings.Open("them", again);
+    ASSERT_TRUE(anew.ok()) << anew.status();
+    EXPECT_EQ(mappings.mapped(), 1u) << "the earlier one is closed";
+    mappings.Close(*anew);
+  }
   mappings.Forget("somebody else");
   EXPECT_EQ(mappings.mapped(), 1u);
   mappings.Forget("them");

@@ -59,8 +59,14 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
     absl::Status status = gpu_->Use();
     if (!status.ok()) return status;
     auto made = std::make_unique<Mapping>();
-    const cuda::Result result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
-                                                                    cuda::kIpcLazyPeerAccess);
+    cuda::Result result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
+                                                              cuda::kIpcLazyPeerAccess);
+    if (result == cuda::kAlreadyMapped) {
+      // The same memory under an earlier name: freed over there and allocated again.
+      Forget(exporter);
+      result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
+                                                   cuda::kIpcLazyPeerAccess);
+    }
     if (result != cuda::kSuccess) {
       status = gpu_->driver().Check("cuIpcOpenMemHandle", result);
       return absl::IsUnimplemented(status) ? status : absl::UnavailableError(status.message());

@@ -82,10 +82,21 @@ void DeviceEngine::Detach() {
   poller_->ForgetFlush(this);
 }
 
+bool DeviceEngine::Poll() {
+  if (copier_->Poll()) {
+    quiet_since_ns_ = 0;
+    return true;
+  }
+  if (copier_->idle()) return false;
+  if (quiet_since_ns_ == 0) quiet_since_ns_ = poller_->now_ns();
+  return poller_->now_ns() - quiet_since_ns_ < options_.spin_us * 1000;
+}
+
 void DeviceEngine::Copy(Copier::Direction direction, void* to, const void* from, uint64_t bytes,
                         const GpuEvent* after, const GpuEvent* and_after, Copier::Done done) {
   copier_->Start(direction, AddressOf(to), AddressOf(from), bytes, {after, and_after},
                  std::move(done));
+  quiet_since_ns_ = 0;
   poller_->FlushThisTurn(this);
 }
 

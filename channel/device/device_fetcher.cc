@@ -65,6 +65,7 @@ class DeviceFetcher::Op {
   void BringInside(const Tensor& answer);
   void BringIpcOrStaged();
   void BringIpc();
+  void BringStaged();
   void OnIpcCopied(int64_t began_ns, absl::Status status);
   void MoreChunks();
   void OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot, absl::Status status);
@@ -89,6 +90,7 @@ class DeviceFetcher::Op {
   uint32_t in_flight_ = 0;
   uint64_t copies_begun_ = 0;  // Of chunks, into the destination.
   bool started_ = false;       // Every copy is on its way.
+  bool committed_ = false;     // All is here: too late to cancel.
   bool reported_ = false;
   bool ended_ = false;
   int pending_ = 0;  // Fetches, copies and probes that will still call us.
@@ -330,15 +332,16 @@ void DeviceFetcher::Op::Start() {
     // Runs on any thread; the operation may be over when the poller gets to it.
     token_ = args.cancellation->Register([this, owner = owner_, alive = alive_] {
       owner->poller_->PostFn([this, alive] {
-        if (*alive) Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
+        if (*alive && !committed_)
+          Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
       });
     });
     if (token_ == Cancellation::kNoToken) {
       return Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
     }
   }
-  FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0), Tensor(),
-            [this](absl::Status status, Tensor answer, bool is_dead) {
+  FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0, args.destination),
+            Tensor(), [this](absl::Status status, Tensor answer, bool is_dead) {
               OnManifest(std::move(status), std::move(answer), is_dead);
             });
 }
@@ -368,8 +371,10 @@ void DeviceFetcher::Op::FetchPart(const absl::StatusOr<TensorKey>& part, Tensor 
 }
 
 void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_dead) {
-  if (!status_.ok()) return EndIfDone();
-  if (!status.ok()) return Fail(status);
+  if (!status.ok()) return Fail(status_.ok() ? status : status_);
+  // What came although we were cancelled meanwhile is delivered where it is whole; where it
+  // is not, it goes back.
+  const absl::Status cancelled = std::exchange(status_, absl::OkStatus());
   if (is_dead || answer.dtype() == DType::kString) {
     started_ = true;
     Report(absl::OkStatus(), std::move(answer), is_dead);
@@ -378,6 +383,7 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   auto decoded = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
   if (!decoded.ok()) return Fail(decoded.status());
   manifest = *decoded;
+  if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
   status = ChooseDestination();
   if (!status.ok()) return Fail(status);
   if (manifest.inside) return BringInside(answer);
@@ -411,6 +417,7 @@ void DeviceFetcher::Op::CopyIn(Copier::Direction direction, uint64_t at, const v
 
 void DeviceFetcher::Op::BringInside(const Tensor& answer) {
   ++owner_->counters_.inside;
+  committed_ = true;
   if (manifest.bytes == 0) {
     AllStarted();
     return EndIfDone();
@@ -418,7 +425,6 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
   ++pending_;
   engine->WhenFetchSlot([this, answer](StorageRef slot) {
     --pending_;
-    if (!status_.ok()) return EndIfDone();
     void* const data = slot->data();
     memcpy(data, static_cast<const char*>(answer.data()) + DeviceManifest::kBytes, manifest.bytes);
     CopyIn(Copier::Direction::kToDevice, 0, data, manifest.bytes,
@@ -447,6 +453,10 @@ void DeviceFetcher::Op::BringIpcOrStaged() {
     }
     if (way.state == Way::State::kProved) return BringIpc();
   }
+  BringStaged();
+}
+
+void DeviceFetcher::Op::BringStaged() {
   ++owner_->counters_.staged;
   chunks_ = (manifest.bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes;
   if (manifest.chunk_bytes > engine->slot_bytes()) {
@@ -466,13 +476,14 @@ void DeviceFetcher::Op::BringIpc() {
   if (!owner_->InThisProcess(manifest)) {
     auto mapping = engine->mappings()->Open(process, manifest.reference);
     if (!mapping.ok()) {
-      // This allocation only, or all of them: later ones are not tried again.
+      // This allocation only: the next is tried again.
       Way& way = owner_->ways_[WayName()];
-      way.state = Way::State::kRefused;
-      way.why = std::string(mapping.status().message());
-      TRYST_LOG(Warning) << "device tensors of " << way.worker
-                         << " are staged from now on: " << way.why;
-      return BringIpcOrStaged();
+      if (way.staged++ == 0) {
+        TRYST_LOG(Warning) << "a device tensor of " << way.worker
+                           << " is staged: " << mapping.status().message();
+      }
+      way.why = absl::StrCat(way.staged, " were staged, the last: ", mapping.status().message());
+      return BringStaged();
     }
     mapping_ = *mapping;
     from = reinterpret_cast<const void*>(mapping_->base() + manifest.reference.offset);
@@ -493,14 +504,10 @@ void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
                        [this](absl::Status kept, const Tensor&) {
                          --pending_;
                          if (!kept.ok()) return Fail(kept);
-                         owner_->FetchAside(*this, TransferKey(key, manifest.transfer, "done"),
-                                            [](absl::Status, const Tensor&) {});
                          EndIfDone();
                        });
     return;
   }
-  owner_->FetchAside(*this, TransferKey(key, manifest.transfer, "done"),
-                     [](absl::Status, const Tensor&) {});
   if (!status.ok()) return Fail(status);
   EndIfDone();
 }
@@ -574,6 +581,10 @@ void DeviceFetcher::Op::EndIfDone() {
   if (pending_ > 0 || ended_ || (status_.ok() && !started_)) return;
   ended_ = true;
   if (status_.ok()) owner_->counters_.bytes += manifest.bytes;
+  if (manifest.transfer != 0) {
+    owner_->FetchAside(*this, TransferKey(key, manifest.transfer, status_.ok() ? "done" : "back"),
+                       [](absl::Status, const Tensor&) {});
+  }
   Report(status_, status_.ok() ? into_ : Tensor(), false);
   owner_->ops_.erase(self);
 }

@@ -71,6 +71,7 @@ class DeviceFetcher final : public TensorFetcher {
     State state = State::kUnknown;
     std::string worker;
     std::string why;
+    uint64_t staged = 0;       // Tensors that could not be mapped although it is proved.
     std::vector<Op*> waiting;  // For the probe.
   };
 

@@ -43,8 +43,11 @@ class DeviceProxy {
   // After the channels were stopped: waits, on a thread other than the poller's, until no
   // copy is on its way. kDeadlineExceeded: it must not be destroyed.
   absl::Status Stop(absl::Duration timeout);
-  // On the poller thread.
+  // ---- On the poller thread ----
   std::string ExplainNow() const;
+  size_t transfers_kept() const { return source_->transfers(); }
+  const DeviceSourceCounters& source_counters() const { return source_->counters(); }
+  const DeviceFetcherCounters& fetcher_counters() const { return fetcher_->counters(); }
 
  private:
   DeviceProxy(Poller* poller, const DeviceProxyOptions& options)

@@ -106,31 +106,8 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_
 void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
                                 uint64_t request_id, const Args& args, DoneFn done) {
   switch (ask.kind) {
-    case DeviceAsk::Kind::kManifest: {
-      auto plain = PlainKey(key, ask);
-      if (!plain.ok()) return End(std::move(done), args, plain.status());
-      source_->Take(
-          step_id, *plain, request_id, args,
-          [this, host = ask.host, consumer = std::string(key.dst().worker), done = std::move(done)](
-              absl::Status status, const Args& send_args, const Args& recv_args, Tensor tensor,
-              bool is_dead) mutable {
-            if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
-              return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
-                                     is_dead);
-            }
-            auto answer = std::make_shared<Answer>();
-            answer->done = std::move(done);
-            answer->args = recv_args;
-            answer->consumer = std::move(consumer);
-            answer->host = host;
-            answer->tensor = std::move(tensor);
-            answer->context = send_args.device_context;
-            OnPoller([this, answer = std::move(answer)]() mutable {
-              AnswerManifest(std::move(answer));
-            });
-          });
-      return;
-    }
+    case DeviceAsk::Kind::kManifest:
+      return TakeForManifest(step_id, key, ask, request_id, args, std::move(done));
     case DeviceAsk::Kind::kChunk:
       return OnPoller([this, key, id = ask.transfer, chunk = ask.chunk, args,
                        done = std::move(done)]() mutable {
@@ -139,6 +116,11 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
     case DeviceAsk::Kind::kDone:
       return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
         if (Find(key, id) != nullptr) transfers_.erase(id);
+        EndEmpty(std::move(done), args);
+      });
+    case DeviceAsk::Kind::kBack:
+      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
+        if (Find(key, id) != nullptr) GiveBackTransfer(id);
         EndEmpty(std::move(done), args);
       });
     case DeviceAsk::Kind::kAlive:
@@ -159,36 +141,82 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
 
 void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
   const DeviceAsk ask = ParseDeviceAsk(key);
-  if (ask.kind == DeviceAsk::Kind::kNone) return source_->GiveBack(step_id, key, std::move(taken));
-  if (ask.kind != DeviceAsk::Kind::kManifest) return;  // Of a transfer, which has its lease.
+  if (ask.kind == DeviceAsk::Kind::kNone) {
+    return source_->GiveBack(step_id, key, std::move(taken));
+  }
   auto plain = PlainKey(key, ask);
-  if (!plain.ok()) return;
+  if (ask.kind != DeviceAsk::Kind::kManifest || !plain.ok()) return;
   if (taken.is_dead || taken.tensor.dtype() == DType::kString) {
     return source_->GiveBack(step_id, *plain, std::move(taken));
   }
-  OnPoller([this, step_id, plain = *std::move(plain), taken = std::move(taken)]() mutable {
-    GiveBackDescribed(step_id, plain, std::move(taken));
+  OnPoller([this, step_id, plain = *plain, taken = std::move(taken)]() mutable {
+    GiveBackManifest(step_id, plain, std::move(taken));
   });
 }
 
-void DeviceSource::GiveBackDescribed(int64_t step_id, const TensorKey& plain, Taken taken) {
-  const Tensor described = std::move(taken.tensor);
-  auto manifest = DecodeManifest(described.data_as<uint8_t>(), described.bytes());
-  if (!manifest.ok()) return;
-  if (manifest->inside) {
-    auto tensor = Tensor::FromStorage(described.storage(),
-                                      described.storage_offset() + DeviceManifest::kBytes,
-                                      manifest->dtype, manifest->shape);
-    if (!tensor.ok()) return;
-    taken.tensor = *std::move(tensor);
-  } else {
-    auto kept = transfers_.find(manifest->transfer);
-    if (kept == transfers_.end()) return;  // Its lease ran out, which was said.
-    taken.tensor = std::move(kept->second.tensor);
-    taken.send_args.device_context = std::move(kept->second.context);
-    transfers_.erase(kept);
-  }
+// In its place goes what it describes.
+void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Taken taken) {
+  auto manifest = DecodeManifest(taken.tensor.data_as<uint8_t>(), taken.tensor.bytes());
+  TRYST_CHECK(manifest.ok()) << manifest.status();
+  if (!manifest->inside) return GiveBackTransfer(manifest->transfer);
+  auto inside = Tensor::FromStorage(taken.tensor.storage(),
+                                    taken.tensor.storage_offset() + DeviceManifest::kBytes,
+                                    manifest->dtype, manifest->shape);
+  TRYST_CHECK(inside.ok()) << inside.status();
+  taken.tensor = *std::move(inside);
   source_->GiveBack(step_id, plain, std::move(taken));
+}
+
+void DeviceSource::GiveBackTransfer(uint64_t id) {
+  auto kept = transfers_.find(id);
+  if (kept == transfers_.end()) return;  // Closed: the steps are over.
+  const Transfer transfer = std::move(kept->second);
+  transfers_.erase(kept);
+  Taken taken;
+  taken.tensor = transfer.tensor;
+  taken.send_args.device_context = transfer.context;
+  taken.turn = transfer.turn;
+  source_->GiveBack(transfer.step_id, transfer.plain, std::move(taken));
+}
+
+void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
+                                   uint64_t request_id, const Args& args, DoneFn done) {
+  auto plain = PlainKey(key, ask);
+  if (!plain.ok()) return End(std::move(done), args, plain.status());
+  auto answer = std::make_shared<Answer>();
+  answer->done = std::move(done);
+  answer->consumer = std::string(key.dst().worker);
+  answer->step_id = step_id;
+  answer->plain = *plain;
+  answer->ask = ask;
+  answer->ask.edge = absl::string_view();  // The key's, which goes.
+  Args taking = args;
+  taking.turn = &answer->turn;
+  source_->Take(
+      step_id, *plain, request_id, taking,
+      [this, step_id, plain = *plain, args, answer](absl::Status status, const Args& send_args,
+                                                    const Args&, Tensor tensor,
+                                                    bool is_dead) mutable {
+        if (args.turn != nullptr) *args.turn = answer->turn;
+        if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {
+          return std::move(answer->done)(std::move(status), send_args, args, std::move(tensor),
+                                         is_dead);
+        }
+        const DeviceAsk& wanted = answer->ask;
+        if (wanted.has_shape &&
+            (wanted.dtype != tensor.dtype() || wanted.shape != tensor.shape())) {
+          const absl::Status wrong = absl::InvalidArgumentError(
+              absl::StrCat("the destination is ", DTypeName(wanted.dtype), wanted.shape.ToString(),
+                           ", the tensor ", DTypeName(tensor.dtype()), tensor.shape().ToString()));
+          source_->GiveBack(step_id, plain, {std::move(tensor), false, send_args, answer->turn});
+          return End(std::move(answer->done), args, wrong);
+        }
+        answer->args = args;
+        answer->tensor = std::move(tensor);
+        answer->context = send_args.device_context;
+        OnPoller(
+            [this, answer = std::move(answer)]() mutable { AnswerManifest(std::move(answer)); });
+      });
 }
 
 DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
@@ -221,8 +249,7 @@ void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
   if (!on_host && manifest.bytes > 0 && AnswerIpc(answer, &manifest)) return;
   if (manifest.bytes <= options_.inside_bytes) return AnswerInside(answer, manifest);
   ++counters_.transfers;
-  manifest.transfer =
-      Keep(*answer, (manifest.bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes);
+  manifest.transfer = Keep(*answer);
   End(std::move(answer->done), answer->args, ManifestTensor(manifest, 0));
 }
 
@@ -266,15 +293,14 @@ void DeviceSource::FillIpc(DeviceEngine* engine, const Tensor& tensor,
 
 // True when the consumer is told where to read the tensor itself.
 bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest) {
-  if (!options_.offer_ipc || answer->host == 0 || answer->host != host_) return false;
+  if (!options_.offer_ipc || answer->ask.host == 0 || answer->ask.host != host_) return false;
   DeviceEngine* engine = EngineOf(answer->tensor);
   auto reference =
       engine->exporter()->Export(AddressOf(answer->tensor.data()), answer->tensor.bytes());
   if (!reference.ok()) return false;  // Staged then; doctor says why.
   ++counters_.ipc;
   FillIpc(engine, answer->tensor, *reference, manifest);
-  manifest->transfer =
-      Keep(*answer, (manifest->bytes + manifest->chunk_bytes - 1) / manifest->chunk_bytes);
+  manifest->transfer = Keep(*answer);
   // The consumer is told once the bytes are there; its lease begins then.
   transfers_[manifest->transfer].expires_ns = std::numeric_limits<int64_t>::max();
   engine->copier()->WhenThere(
@@ -330,14 +356,16 @@ void DeviceSource::AnswerProbe(const Args& args, DoneFn done) {
 
 // ---- Transfers ----
 
-uint64_t DeviceSource::Keep(const Answer& answer, uint64_t chunks) {
+uint64_t DeviceSource::Keep(const Answer& answer) {
   uint64_t id = 0;
   while (id == 0 || transfers_.count(id) != 0) id = random_();
   Transfer& transfer = transfers_[id];
   transfer.tensor = answer.tensor;
   transfer.context = answer.context;
   transfer.consumer = answer.consumer;
-  transfer.chunks_left = chunks;
+  transfer.step_id = answer.step_id;
+  transfer.plain = answer.plain;
+  transfer.turn = answer.turn;
   transfer.expires_ns = LeaseEnd();
   if (!lease_timer_.is_set()) poller_->SetTimer(&lease_timer_, poller_->now_ns() + kLeaseTickNs);
   return id;
@@ -363,8 +391,6 @@ void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk
   }
   const uint64_t bytes = std::min(options_.chunk_bytes, tensor.bytes() - at);
   const std::shared_ptr<DeviceContext> context = transfer->context;
-  // Each is asked for once: the channel repeats what is lost.
-  if (--transfer->chunks_left == 0) transfers_.erase(id);
   ++counters_.chunks;
   if (tensor.space().host_readable()) {
     return End(std::move(done), args,

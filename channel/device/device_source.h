@@ -38,7 +38,7 @@ struct DeviceSourceCounters {
 // ordinary key; for a key that asks (manifest.h) it is described, and then handed out in
 // chunks or read by the consumer itself, while a lease keeps it.
 //
-// Take() is safe from any thread; the rest belongs to the poller.
+// Take() and GiveBack() are safe from any thread; the rest belongs to the poller.
 class DeviceSource final : public TensorSource {
  public:
   // Everything given outlives it. `engines` may be empty: then there are no device tensors.
@@ -48,7 +48,8 @@ class DeviceSource final : public TensorSource {
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
-  // A description goes back as the tensor that it describes.
+  // What was staged is given back as it is, in host memory. A chunk is dropped: who has the
+  // manifest has taken the tensor.
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
   // Drops every transfer. On the poller thread.
@@ -61,14 +62,19 @@ class DeviceSource final : public TensorSource {
     Tensor tensor;
     std::shared_ptr<DeviceContext> context;  // Keeps the moment that reads wait for.
     std::string consumer;
-    uint64_t chunks_left = 0;
+    int64_t step_id = 0;
+    TensorKey plain;
+    uint64_t turn = 0;
     int64_t expires_ns = 0;
   };
   struct Answer {
     DoneFn done;
     Args args;
     std::string consumer;
-    uint64_t host = 0;
+    DeviceAsk ask;
+    int64_t step_id = 0;
+    TensorKey plain;
+    uint64_t turn = 0;
     Tensor tensor;
     std::shared_ptr<DeviceContext> context;
   };
@@ -85,6 +91,8 @@ class DeviceSource final : public TensorSource {
 
   void TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
                     uint64_t request_id, const Args& args, DoneFn done);
+  void TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
+                       uint64_t request_id, const Args& args, DoneFn done);
   // All that follows: poller thread.
   void OnPoller(absl::AnyInvocable<void() &&> fn);
   void AnswerManifest(std::shared_ptr<Answer> answer);
@@ -92,9 +100,10 @@ class DeviceSource final : public TensorSource {
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);
   void AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
                    DoneFn done);
-  void GiveBackDescribed(int64_t step_id, const TensorKey& plain, Taken taken);
   void AnswerProbe(const Args& args, DoneFn done);
-  uint64_t Keep(const Answer& answer, uint64_t chunks);
+  void GiveBackManifest(int64_t step_id, const TensorKey& plain, Taken taken);
+  uint64_t Keep(const Answer& answer);
+  void GiveBackTransfer(uint64_t id);
   static void End(DoneFn done, const Args& args, absl::StatusOr<Tensor> tensor);
   static void EndEmpty(DoneFn done, const Args& args);
   DeviceEngine* EngineOf(const Tensor& tensor) const;

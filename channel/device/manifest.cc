@@ -8,8 +8,10 @@
 #include <iterator>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "channel/crc32c.h"
 
@@ -55,6 +57,19 @@ uint64_t Hash(const std::string& text) {
          Crc32c(~0u, text.data(), text.size());
 }
 
+bool ParseShape(absl::string_view dtype, absl::string_view dims, DeviceAsk* ask) {
+  int type = 0;
+  if (!absl::SimpleAtoi(dtype, &type) || type < 0 || type > 255) return false;
+  ask->dtype = static_cast<DType>(type);
+  std::vector<int64_t> sizes;
+  for (absl::string_view dim : absl::StrSplit(dims, ',', absl::SkipEmpty())) {
+    if (!absl::SimpleAtoi(dim, &sizes.emplace_back())) return false;
+  }
+  auto shape = TensorShape::Make(sizes);
+  if (shape.ok()) ask->shape = *shape;
+  return shape.ok();
+}
+
 absl::StatusOr<TensorKey> WithEdge(const TensorKey& like, const std::string& edge) {
   char incarnation[17];
   snprintf(incarnation, sizeof(incarnation), "%016llx",
@@ -85,11 +100,20 @@ DeviceAsk ParseDeviceAsk(const TensorKey& key) {
     if (absl::SimpleHexAtoi(parts[0], &ask.host)) ask.kind = DeviceAsk::Kind::kManifest;
     return ask;
   }
+  if (parts.size() == 4 && parts[1] == "into") {
+    ask.has_shape = true;
+    if (absl::SimpleHexAtoi(parts[0], &ask.host) && ParseShape(parts[2], parts[3], &ask)) {
+      ask.kind = DeviceAsk::Kind::kManifest;
+    }
+    return ask;
+  }
   if (!absl::SimpleHexAtoi(parts[0], &ask.transfer)) return ask;
   if (parts.size() == 3 && parts[1] == "chunk" && absl::SimpleAtoi(parts[2], &ask.chunk)) {
     ask.kind = DeviceAsk::Kind::kChunk;
   } else if (parts.size() == 2 && parts[1] == "done") {
     ask.kind = DeviceAsk::Kind::kDone;
+  } else if (parts.size() == 2 && parts[1] == "back") {
+    ask.kind = DeviceAsk::Kind::kBack;
   } else if (parts.size() == 2 && parts[1] == "alive") {
     ask.kind = DeviceAsk::Kind::kAlive;
   } else if (parts.size() == 2 && parts[1] == "probe") {
@@ -98,8 +122,13 @@ DeviceAsk ParseDeviceAsk(const TensorKey& key) {
   return ask;
 }
 
-absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host) {
-  return Asking(tensor, absl::StrCat(absl::Hex(host)));
+absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host, const Tensor& into) {
+  std::string what = absl::StrCat(absl::Hex(host));
+  if (into.valid()) {
+    absl::StrAppend(&what, "|into|", static_cast<int>(into.dtype()), "|",
+                    absl::StrJoin(into.shape().dims(), ","));
+  }
+  return Asking(tensor, what);
 }
 
 absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer,

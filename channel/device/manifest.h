@@ -14,18 +14,23 @@
 // What the two ends of a device tensor's fetch say to each other (docs/WIRE.md). They use
 // the channel as everybody does, by keys: the edge's name is followed by
 //   |device|HOST          what is this tensor, and how do I get it?
+//   |device|HOST|into|TYPE|DIMS  the same; it has to be of this type and shape
 //   |device|ID|chunk|N    bytes [N * chunk_bytes, ...) of transfer ID
 //   |device|ID|done       the consumer has what it wanted of ID
+//   |device|ID|back       it has not, and takes nothing: the tensor is the next fetch's
 //   |device|ID|alive      it still reads the producer's memory
 //   |device|0|probe       memory with a known digest, to prove a mapping by
 // so that order, exactly-once, abort and reconnecting are the channel's.
 namespace tryst {
 
 struct DeviceAsk {
-  enum class Kind { kNone, kManifest, kChunk, kDone, kAlive, kProbe, kWrong };
+  enum class Kind { kNone, kManifest, kChunk, kDone, kBack, kAlive, kProbe, kWrong };
   Kind kind = Kind::kNone;  // kNone: an ordinary key.
   absl::string_view edge;   // The tensor's own.
   uint64_t host = 0;        // kManifest: the consumer's; 0: does not tell.
+  bool has_shape = false;   // kManifest: what the consumer's destination is.
+  DType dtype = DType::kInvalid;
+  TensorShape shape;
   uint64_t transfer = 0;
   uint64_t chunk = 0;
 };
@@ -33,7 +38,8 @@ struct DeviceAsk {
 // Views into the key's text.
 DeviceAsk ParseDeviceAsk(const TensorKey& key);
 // The key of `tensor` that asks. kInvalidArgument: too long, or `tensor` asks already.
-absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host);
+// `into`, where valid, is the destination.
+absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host, const Tensor& into);
 absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer,
                                       absl::string_view what);
 absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, uint64_t chunk);

@@ -1,0 +1,623 @@
+// Device tensors between two processes: Tryst's ways, the copies that bound them, and
+// NCCL's point-to-point calls, in one run. JSON lines on stdout.
+//
+//   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--gpus=0,1] [--quick]
+//                [--what=limits,latency,bandwidth,pieces,visible,kill] [--nccl=libnccl.so.2]
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/log.h"
+#include "bench/device_pair.h"
+#include "bench/nccl_calls.h"
+#include "gpu/gather.h"
+
+namespace tryst {
+namespace {
+
+struct Options {
+  std::string cuda = "libcuda.so.1";
+  std::string way = "ipc";
+  std::string what = "limits,latency,bandwidth";
+  std::string nccl;
+  std::vector<int> gpus = {0, 0};
+  bool quick = false;
+  uint32_t queue_pairs = 1;
+  int64_t spin_us = 2000;
+  uint64_t chunk_bytes = 2 << 20;
+  // Of the second process only.
+  int hello_fd = -1;
+  int talk_fd = -1;
+};
+
+int64_t NowNs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+int64_t ThreadCpuNs() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+void Print(const std::string& figure, const std::string& system, uint64_t bytes, double value,
+           const char* unit) {
+  printf(
+      "{\"figure\":\"%s\",\"system\":\"%s\",\"size_bytes\":%llu,\"value\":%.4g,"
+      "\"unit\":\"%s\"}\n",
+      figure.c_str(), system.c_str(), static_cast<unsigned long long>(bytes), value, unit);
+  fflush(stdout);
+}
+
+void MustWork(const absl::Status& status) { TRYST_CHECK(status.ok()) << status; }
+
+double Percentile(std::vector<int64_t> values, double part) {
+  TRYST_CHECK(!values.empty());
+  std::sort(values.begin(), values.end());
+  return static_cast<double>(values[static_cast<size_t>(part * (values.size() - 1))]);
+}
+
+// One process's half of everything.
+class Bench {
+ public:
+  Bench(const Options& options, int rank, int hello_fd, int talk_fd)
+      : options_(options), rank_(rank), hello_fd_(hello_fd), talk_fd_(talk_fd) {
+    auto driver = CudaDriver::Load(options.cuda);
+    MustWork(driver.status());
+    driver_ = *std::move(driver);
+    auto gpu = Gpu::Open(driver_.get(), options.gpus[static_cast<size_t>(rank)]);
+    MustWork(gpu.status());
+    gpu_ = *std::move(gpu);
+    stream_ = *gpu_->MakeStream();
+  }
+
+  void Run(pid_t peer) {
+    peer_ = peer;
+    if (Wants("limits") && rank_ == 0) Limits();
+    if (Wants("pieces") && rank_ == 0) Pieces();
+    Meet();
+    if (!options_.nccl.empty()) Nccl();
+    const bool pair = Wants("latency") || Wants("bandwidth") || Wants("visible") || Wants("kill");
+    if (!pair) return;
+    OpenEnd();
+    if (Wants("visible")) Visible();
+    if (Wants("latency")) Latency();
+    if (Wants("bandwidth")) Bandwidth();
+    Meet();
+    if (rank_ == 0) fprintf(stderr, "%s", end_->Explain().c_str());
+    if (Wants("kill")) Kill();
+    Meet();
+    end_.reset();
+  }
+
+ private:
+  bool Wants(const char* what) const {
+    for (absl::string_view each : absl::StrSplit(options_.what, ',')) {
+      if (each == what) return true;
+    }
+    return false;
+  }
+
+  // Both are here.
+  void Meet() {
+    if (peer_ < 0) return;  // It was killed.
+    char mark = 'm';
+    TRYST_CHECK(write(talk_fd_, &mark, 1) == 1);
+    TRYST_CHECK(read(talk_fd_, &mark, 1) == 1);
+  }
+
+  std::string System() const { return absl::StrCat("tryst_device_", options_.way); }
+
+  void OpenEnd() {
+    DeviceEndOptions end;
+    end.rank = rank_;
+    end.hello_fd = hello_fd_;
+    end.gpu = gpu_.get();
+    end.queue_pairs = options_.queue_pairs;
+    end.spin_us = options_.spin_us;
+    end.proxy.engine.spin_us = options_.spin_us;
+    end.proxy.source.seed = static_cast<uint64_t>(getpid());
+    end.proxy.source.offer_ipc = options_.way == "ipc";
+    end.proxy.source.lease_ms = Wants("kill") ? 2000 : 60'000;
+    end.proxy.engine.slot_bytes = options_.chunk_bytes;
+    end.proxy.source.chunk_bytes = options_.chunk_bytes;
+    end_ = std::make_unique<DeviceEnd>(end);
+    Meet();
+  }
+
+  Tensor OnDevice(const DeviceMemory& memory, uint64_t offset, uint64_t bytes) const {
+    auto tensor = Tensor::Adopt(static_cast<char*>(memory.data()) + offset, DType::kUint8,
+                                {static_cast<int64_t>(bytes)},
+                                MemorySpace{MemorySpace::Kind::kDevice, gpu_->ordinal()}, nullptr);
+    MustWork(tensor.status());
+    return *tensor;
+  }
+
+  void Fill(const DeviceMemory& memory, uint64_t offset, uint64_t bytes, int value) {
+    MustWork(gpu_->Use());
+    TRYST_CHECK(gpu_->calls().cuMemsetD8Async(memory.address() + offset,
+                                              static_cast<unsigned char>(value), bytes,
+                                              stream_.get()) == cuda::kSuccess);
+  }
+
+  // Every byte of the memory is `value`, as a copy on our stream reads it.
+  void CheckFilled(const DeviceMemory& memory, uint64_t bytes, int value) {
+    auto host = PinnedMemory::Allocate(gpu_.get(), bytes);
+    MustWork(host.status());
+    Copy(AddressOf(host->data()), memory.address(), bytes);
+    MustWork(gpu_->WaitFor(stream_.get()));
+    const auto* at = static_cast<const uint8_t*>(host->data());
+    for (uint64_t i = 0; i < bytes; ++i) TRYST_CHECK(at[i] == value) << "byte " << i << " is wrong";
+  }
+
+  void Copy(cuda::Address to, cuda::Address from, uint64_t bytes) {
+    MustWork(gpu_->driver().Check("cuMemcpyAsync",
+                                  gpu_->calls().cuMemcpyAsync(to, from, bytes, stream_.get())));
+  }
+
+  // Best of several, in GB/s.
+  double CopyRate(cuda::Address to, cuda::Address from, uint64_t bytes) {
+    double best = 0;
+    for (int round = 0; round < 5; ++round) {
+      const int64_t begin = NowNs();
+      for (int i = 0; i < 4; ++i) Copy(to, from, bytes);
+      MustWork(gpu_->WaitFor(stream_.get()));
+      best =
+          std::max(best, 4.0 * static_cast<double>(bytes) / static_cast<double>(NowNs() - begin));
+    }
+    return best;
+  }
+
+  // ---- What the machine can do ----
+
+  void Limits() {
+    const uint64_t bytes = options_.quick ? 16 << 20 : 256 << 20;
+    auto a = *DeviceMemory::Allocate(gpu_.get(), bytes);
+    auto b = *DeviceMemory::Allocate(gpu_.get(), bytes);
+    auto host = PinnedMemory::Allocate(gpu_.get(), bytes);
+    auto shared = PinnedMemory::AllocateShared(gpu_.get(), bytes);
+    MustWork(host.status());
+    MustWork(shared.status());
+    Print("copy_rate", "limit_on_device", bytes, CopyRate(b.address(), a.address(), bytes), "GB/s");
+    Print("copy_rate", "limit_pinned_to_host", bytes,
+          CopyRate(AddressOf(host->data()), a.address(), bytes), "GB/s");
+    Print("copy_rate", "limit_pinned_to_device", bytes,
+          CopyRate(a.address(), AddressOf(host->data()), bytes), "GB/s");
+    Print("copy_rate", "limit_shared_to_host", bytes,
+          CopyRate(AddressOf(shared->data()), a.address(), bytes), "GB/s");
+    Print("copy_rate", "limit_shared_to_device", bytes,
+          CopyRate(a.address(), AddressOf(shared->data()), bytes), "GB/s");
+    if (options_.gpus[0] == options_.gpus[1]) return;
+    auto peer = Gpu::Open(driver_.get(), options_.gpus[1]);
+    MustWork(peer.status());
+    MustWork(gpu_->EnablePeerAccess(**peer));
+    {
+      auto far = *DeviceMemory::Allocate(peer->get(), bytes);
+      MustWork(gpu_->Use());
+      Print("copy_rate", "limit_peer", bytes, CopyRate(a.address(), far.address(), bytes), "GB/s");
+    }
+    MustWork(gpu_->Use());
+  }
+
+  // ---- Many small ones ----
+
+  void Pieces() {
+    PiecesOf(46'080, 0);  // 45 KiB, on 512 bytes as allocators place them.
+    PiecesOf(45'000, 8);  // Source and destination aligned differently.
+  }
+
+  void PiecesOf(uint64_t piece, uint64_t skew) {
+    const uint64_t count = options_.quick ? 2000 : 110'000;
+    auto from = *DeviceMemory::Allocate(gpu_.get(), count * piece + skew);
+    auto into = *DeviceMemory::Allocate(gpu_.get(), count * piece);
+    const double single = CopyRate(into.address(), from.address(), count * piece);
+    auto copier = *Copier::Create(gpu_.get());
+    std::vector<GatherPiece> pieces;
+    for (uint64_t i = 0; i < count; ++i) {
+      pieces.push_back(
+          {into.address() + i * piece, from.address() + skew + (count - 1 - i) * piece, piece});
+    }
+    double best_ns = 1e18;
+    double best_cpu_ns = 1e18;
+    for (int round = 0; round < 6; ++round) {
+      const int64_t begin = NowNs();
+      const int64_t cpu = ThreadCpuNs();
+      bool ok = false;
+      copier->StartMany(pieces, [&ok](absl::Status status) { ok = status.ok(); });
+      best_cpu_ns = std::min(best_cpu_ns, static_cast<double>(ThreadCpuNs() - cpu));
+      while (!copier->idle()) copier->Poll();
+      TRYST_CHECK(ok);
+      best_ns = std::min(best_ns, static_cast<double>(NowNs() - begin));
+    }
+    Print("pieces_submit", "tryst_device_gather", piece, best_cpu_ns / 1e6, "ms");
+    Print("pieces_rate", "tryst_device_gather", piece, static_cast<double>(count * piece) / best_ns,
+          "GB/s");
+    Print("pieces_rate", "limit_on_device", piece, single, "GB/s");
+  }
+
+  // ---- Tryst ----
+
+  struct Waiter {
+    std::atomic<bool> ended{false};
+    absl::Status status;
+  };
+
+  void StartFetch(const TensorKey& key, const Tensor& into, Waiter* waiter,
+                  bool on_stream = false) {
+    Args args;
+    args.destination = into;
+    args.device_context = end_->Context(stream_.get(), on_stream);
+    end_->Fetch(key, args,
+                [waiter](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                  waiter->status = std::move(status);
+                  waiter->ended.store(true, std::memory_order_release);
+                });
+  }
+  static void Spin(Waiter* waiter) {
+    while (!waiter->ended.load(std::memory_order_acquire)) {
+    }
+    MustWork(waiter->status);
+  }
+
+  // Half of a round trip.
+  void Latency() {
+    for (uint64_t bytes : {8, 1024, 65'536, 1 << 20}) {
+      for (bool on_stream : {false, true}) {
+        const int rounds = options_.quick ? 50 : 2000;
+        auto out = *DeviceMemory::Allocate(gpu_.get(), bytes);
+        auto in = *DeviceMemory::Allocate(gpu_.get(), bytes);
+        Fill(out, 0, bytes, rank_ + 1);
+        MustWork(gpu_->WaitFor(stream_.get()));
+        const Tensor outgoing = OnDevice(out, 0, bytes);
+        const Tensor incoming = OnDevice(in, 0, bytes);
+        const std::string edge = absl::StrCat("lat", bytes, on_stream ? "s" : "");
+        std::vector<int64_t> times;
+        std::vector<std::unique_ptr<Waiter>> waiters;
+        for (int i = 0; i <= rounds; ++i) waiters.push_back(std::make_unique<Waiter>());
+        // Asked for ahead of time, as a step's receives are.
+        StartFetch(DeviceEnd::Key(1 - rank_, edge, 0), incoming, waiters[0].get(), on_stream);
+        usleep(20'000);
+        Meet();
+        for (int i = 0; i < rounds; ++i) {
+          const int64_t begin = NowNs();
+          if (rank_ == 0) {
+            MustWork(end_->Send(DeviceEnd::Key(0, edge, i), outgoing, stream_.get()));
+          }
+          Spin(waiters[i].get());
+          if (i + 1 < rounds) {
+            StartFetch(DeviceEnd::Key(1 - rank_, edge, i + 1), incoming, waiters[i + 1].get(),
+                       on_stream);
+          }
+          if (rank_ == 1) {
+            MustWork(end_->Send(DeviceEnd::Key(1, edge, i), outgoing, stream_.get()));
+          }
+          times.push_back(NowNs() - begin);
+        }
+        CheckFilled(in, bytes, 2 - rank_);
+        if (rank_ == 0) {
+          const std::string system = absl::StrCat(System(), on_stream ? "_on_stream" : "");
+          Print("latency_p50", system, bytes, Percentile(times, 0.5) / 2000, "us");
+          Print("latency_p99", system, bytes, Percentile(times, 0.99) / 2000, "us");
+        }
+        Meet();
+      }
+    }
+  }
+
+  void Bandwidth() {
+    for (uint64_t bytes : {uint64_t{1} << 20, uint64_t{16} << 20, uint64_t{256} << 20}) {
+      if (options_.quick && bytes > 16 << 20) continue;
+      const int count = options_.quick ? 4 : bytes == 1 << 20 ? 400 : bytes == 16 << 20 ? 60 : 12;
+      constexpr int kDepth = 4;
+      auto memory = *DeviceMemory::Allocate(gpu_.get(), bytes * (rank_ == 0 ? kDepth : 1));
+      Fill(memory, 0, memory.bytes(), rank_ == 0 ? 0xee : 0x3c);
+      MustWork(gpu_->WaitFor(stream_.get()));
+      const std::string edge = absl::StrCat("bulk", bytes);
+      std::vector<std::unique_ptr<Waiter>> waiters;
+      double best = 0;
+      for (int round = 0; round < 3; ++round) {
+        Meet();
+        if (rank_ == 1) {
+          for (int i = 0; i < count; ++i) {
+            MustWork(end_->Send(DeviceEnd::Key(1, edge, round * count + i),
+                                OnDevice(memory, 0, bytes), stream_.get()));
+          }
+          Meet();
+          continue;
+        }
+        waiters.clear();
+        for (int i = 0; i < count; ++i) waiters.push_back(std::make_unique<Waiter>());
+        usleep(20'000);
+        const int64_t begin = NowNs();
+        for (int i = 0; i < count + kDepth; ++i) {
+          if (i >= kDepth) Spin(waiters[i - kDepth].get());
+          if (i >= count) continue;
+          StartFetch(DeviceEnd::Key(1, edge, round * count + i),
+                     OnDevice(memory, (i % kDepth) * bytes, bytes), waiters[i].get());
+        }
+        const double rate =
+            static_cast<double>(bytes) * count / static_cast<double>(NowNs() - begin);
+        best = std::max(best, rate);
+        Meet();
+      }
+      if (rank_ == 0) {
+        CheckFilled(memory, bytes * kDepth, 0x3c);
+        Print("bandwidth", System(), bytes, best, "GB/s");
+      }
+    }
+  }
+
+  // A kernel reads the destination right after the completion: never an old byte.
+  void Visible() {
+    const int rounds = options_.quick ? 200 : 100'000;
+    constexpr uint64_t kBytes = 4096;
+    constexpr int kRing = 8;
+    auto out = *DeviceMemory::Allocate(gpu_.get(), kBytes * kRing);
+    auto in = *DeviceMemory::Allocate(gpu_.get(), kBytes);
+    auto seen = *DeviceMemory::Allocate(gpu_.get(), kBytes);
+    auto host = *PinnedMemory::Allocate(gpu_.get(), kBytes);
+    GatherList list;
+    auto kernel = GatherKernel::Load(gpu_.get());
+    MustWork(kernel.status());
+    MustWork(list.Reserve(gpu_.get(), 1));
+    list.Add({seen.address(), in.address(), kBytes});
+    const std::string edge = "visible";
+    Meet();
+    for (int i = 0; i < rounds; ++i) {
+      const int value = i % 251;
+      if (rank_ == 1) {
+        // Filled and sent without waiting; the consumer's answer says that it was read.
+        Fill(out, (i % kRing) * kBytes, kBytes, value);
+        MustWork(end_->Send(DeviceEnd::Key(1, edge, i), OnDevice(out, (i % kRing) * kBytes, kBytes),
+                            stream_.get()));
+        if (i % kRing == kRing - 1) Meet();
+        continue;
+      }
+      Fill(in, 0, kBytes, 0xff);
+      Waiter waiter;
+      StartFetch(DeviceEnd::Key(1, edge, i), OnDevice(in, 0, kBytes), &waiter);
+      Spin(&waiter);
+      MustWork((*kernel)->Launch(list, stream_.get()));
+      Copy(AddressOf(host.data()), seen.address(), kBytes);
+      MustWork(gpu_->WaitFor(stream_.get()));
+      const auto* at = static_cast<const uint8_t*>(host.data());
+      for (uint64_t b = 0; b < kBytes; ++b) {
+        TRYST_CHECK(at[b] == value)
+            << "round " << i << ", byte " << b << " is " << int{at[b]} << ", not " << value;
+      }
+      if (i % kRing == kRing - 1) Meet();
+    }
+    if (rank_ == 0) Print("visible_rounds", System(), kBytes, rounds, "count");
+  }
+
+  // The producer is killed in the middle of transfers, then a consumer of ours is.
+  void Kill() {
+    const uint64_t bytes = options_.quick ? 8 << 20 : 256 << 20;
+    constexpr int kCount = 8;
+    auto memory = *DeviceMemory::Allocate(gpu_.get(), bytes * (rank_ == 0 ? kCount : 1));
+    Fill(memory, 0, memory.bytes(), 1);
+    MustWork(gpu_->WaitFor(stream_.get()));
+    for (int i = 0; i < kCount; ++i) {
+      if (rank_ == 1) {
+        MustWork(
+            end_->Send(DeviceEnd::Key(1, "kill", i), OnDevice(memory, 0, bytes), stream_.get()));
+      }
+    }
+    // What the peer asks of us and then cannot take.
+    if (rank_ == 0) {
+      MustWork(
+          end_->Send(DeviceEnd::Key(0, "orphan", 0), OnDevice(memory, 0, bytes), stream_.get()));
+    }
+    Meet();
+    if (rank_ == 1) {
+      Waiter waiter;
+      StartFetch(DeviceEnd::Key(0, "orphan", 0), OnDevice(memory, 0, bytes), &waiter);
+      for (;;) pause();
+    }
+    const SteadyClock clock;
+    std::vector<std::unique_ptr<Waiter>> waiters;
+    for (int i = 0; i < kCount; ++i) {
+      waiters.push_back(std::make_unique<Waiter>());
+      Args args;
+      args.destination = OnDevice(memory, i * bytes, bytes);
+      args.device_context = end_->Context(stream_.get());
+      args.deadline = Deadline::After(clock, absl::Seconds(3));
+      end_->Fetch(DeviceEnd::Key(1, "kill", i), args,
+                  [waiter = waiters.back().get()](absl::Status status, const Args&, const Args&,
+                                                  const Tensor&, bool) {
+                    waiter->status = std::move(status);
+                    waiter->ended.store(true, std::memory_order_release);
+                  });
+    }
+    usleep(options_.way == "ipc" ? 500 : 20'000);
+    kill(peer_, SIGKILL);
+    peer_ = -1;
+    const int64_t begin = NowNs();
+    int ok = 0;
+    for (auto& waiter : waiters) {
+      while (!waiter->ended.load(std::memory_order_acquire)) usleep(1000);
+      ok += waiter->status.ok();
+      if (!waiter->status.ok()) fprintf(stderr, "%s\n", waiter->status.ToString().c_str());
+    }
+    Print("kill_all_ended_after", System(), bytes, static_cast<double>(NowNs() - begin) / 1e6,
+          "ms");
+    Print("kill_ended_well", System(), bytes, ok, "count");
+    while (end_->TransfersKept() > 0) usleep(10'000);
+    Print("kill_orphans_released_after", System(), bytes,
+          static_cast<double>(NowNs() - begin) / 1e6, "ms");
+  }
+
+  // ---- NCCL ----
+
+  void Nccl() {
+    auto calls = NcclCalls::Load(options_.nccl);
+    MustWork(calls.status());
+    NcclCalls::UniqueId id{};
+    if (rank_ == 0) {
+      TRYST_CHECK(calls->ncclGetUniqueId(&id) == 0);
+      TRYST_CHECK(write(talk_fd_, &id, sizeof(id)) == sizeof(id));
+    } else {
+      TRYST_CHECK(recv(talk_fd_, &id, sizeof(id), MSG_WAITALL) == sizeof(id));
+    }
+    MustWork(gpu_->Use());
+    NcclCalls::Communicator communicator = nullptr;
+    TRYST_CHECK(calls->ncclCommInitRank(&communicator, 2, id, rank_) == 0);
+    int version = 0;
+    calls->ncclGetVersion(&version);
+    const char* name = getenv("TRYST_NCCL_NAME");
+    const std::string system = name != nullptr ? name : "nccl";
+    if (rank_ == 0) fprintf(stderr, "NCCL %d\n", version);
+    const int peer = 1 - rank_;
+    const auto send = [&](const DeviceMemory& memory, uint64_t bytes) {
+      TRYST_CHECK(calls->ncclSend(memory.data(), bytes, NcclCalls::kInt8, peer, communicator,
+                                  stream_.get()) == 0);
+    };
+    const auto receive = [&](const DeviceMemory& memory, uint64_t bytes) {
+      TRYST_CHECK(calls->ncclRecv(memory.data(), bytes, NcclCalls::kInt8, peer, communicator,
+                                  stream_.get()) == 0);
+    };
+    for (uint64_t bytes : {8, 1024, 65'536, 1 << 20}) {
+      auto memory = *DeviceMemory::Allocate(gpu_.get(), bytes);
+      std::vector<int64_t> times;
+      for (int i = 0; i < (options_.quick ? 50 : 2000); ++i) {
+        const int64_t begin = NowNs();
+        if (rank_ == 0) send(memory, bytes);
+        receive(memory, bytes);
+        MustWork(gpu_->WaitFor(stream_.get()));
+        if (rank_ == 1) {
+          send(memory, bytes);
+          MustWork(gpu_->WaitFor(stream_.get()));
+        }
+        times.push_back(NowNs() - begin);
+      }
+      if (rank_ == 0) {
+        Print("latency_p50", system, bytes, Percentile(times, 0.5) / 2000, "us");
+        Print("latency_p99", system, bytes, Percentile(times, 0.99) / 2000, "us");
+      }
+    }
+    for (uint64_t bytes : {uint64_t{1} << 20, uint64_t{16} << 20, uint64_t{256} << 20}) {
+      auto memory = *DeviceMemory::Allocate(gpu_.get(), bytes);
+      const int count = bytes == 1 << 20 ? 400 : bytes == 16 << 20 ? 60 : 12;
+      double best = 0;
+      for (int round = 0; round < 3; ++round) {
+        Meet();
+        const int64_t begin = NowNs();
+        for (int i = 0; i < count; ++i) rank_ == 0 ? receive(memory, bytes) : send(memory, bytes);
+        MustWork(gpu_->WaitFor(stream_.get()));
+        best = std::max(best,
+                        static_cast<double>(bytes) * count / static_cast<double>(NowNs() - begin));
+      }
+      if (rank_ == 0) Print("bandwidth", system, bytes, best, "GB/s");
+    }
+    calls->ncclCommDestroy(communicator);
+    Meet();
+  }
+
+  const Options options_;
+  const int rank_;
+  const int hello_fd_;
+  const int talk_fd_;
+  pid_t peer_ = 0;
+  std::unique_ptr<CudaDriver> driver_;
+  std::unique_ptr<Gpu> gpu_;
+  GpuStream stream_;
+  std::unique_ptr<DeviceEnd> end_;
+};
+
+bool Parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::vector<std::string> parts = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
+    const std::string value = parts.size() > 1 ? parts[1] : "";
+    bool ok = true;
+    if (parts[0] == "--cuda") {
+      options->cuda = value;
+    } else if (parts[0] == "--way") {
+      options->way = value;
+      ok = value == "ipc" || value == "staged";
+    } else if (parts[0] == "--what") {
+      options->what = value;
+    } else if (parts[0] == "--nccl") {
+      options->nccl = value;
+    } else if (parts[0] == "--quick") {
+      options->quick = true;
+    } else if (parts[0] == "--queue_pairs") {
+      ok = absl::SimpleAtoi(value, &options->queue_pairs);
+    } else if (parts[0] == "--spin_us") {
+      ok = absl::SimpleAtoi(value, &options->spin_us);
+    } else if (parts[0] == "--chunk_bytes") {
+      ok = absl::SimpleAtoi(value, &options->chunk_bytes);
+    } else if (parts[0] == "--gpus") {
+      const std::vector<std::string> two = absl::StrSplit(value, ',');
+      ok = two.size() == 2 && absl::SimpleAtoi(two[0], &options->gpus[0]) &&
+           absl::SimpleAtoi(two[1], &options->gpus[1]);
+    } else if (parts[0] == "--hello_fd") {
+      ok = absl::SimpleAtoi(value, &options->hello_fd);
+    } else if (parts[0] == "--talk_fd") {
+      ok = absl::SimpleAtoi(value, &options->talk_fd);
+    } else {
+      ok = false;
+    }
+    if (!ok) {
+      fprintf(stderr, "%s? See the head of bench/device_bench.cc\n", argv[i]);
+      return false;
+    }
+  }
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  if (!Parse(argc, argv, &options)) return 2;
+  if (options.talk_fd >= 0) {
+    Bench(options, 1, options.hello_fd, options.talk_fd).Run(getppid());
+    return 0;
+  }
+  int hello[2];
+  int talk[2];
+  TRYST_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, hello) == 0);
+  TRYST_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, talk) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(hello[0]);
+    close(talk[0]);
+    const std::string hello_fd = absl::StrCat("--hello_fd=", hello[1]);
+    const std::string talk_fd = absl::StrCat("--talk_fd=", talk[1]);
+    std::vector<char*> arguments(argv, argv + argc);
+    arguments.push_back(const_cast<char*>(hello_fd.c_str()));
+    arguments.push_back(const_cast<char*>(talk_fd.c_str()));
+    arguments.push_back(nullptr);
+    execv("/proc/self/exe", arguments.data());
+    _exit(9);
+  }
+  close(hello[1]);
+  close(talk[1]);
+  Bench(options, 0, hello[0], talk[0]).Run(child);
+  int status = 0;
+  waitpid(child, &status, 0);
+  const bool killed =
+      WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && absl::StrContains(options.what, "kill");
+  return status == 0 || killed ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) { return tryst::Main(argc, argv); }
