@@ -1,7 +1,7 @@
 // Device tensors between two processes: Tryst's ways, the copies that bound them, and
 // NCCL's point-to-point calls, in one run. JSON lines on stdout.
 //
-//   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--gpus=0,1] [--quick]
+//   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--over=soft|shm] [--gpus=0,1] [--quick]
 //                [--what=limits,latency,bandwidth,pieces,visible,kill] [--nccl=libnccl.so.2]
 
 #include <signal.h>
@@ -40,6 +40,8 @@ struct Options {
   bool quick = false;
   uint32_t queue_pairs = 1;
   int64_t spin_us = 2000;
+  std::string over = "soft";
+  int copy_helpers = 0;
   uint64_t chunk_bytes = 2 << 20;
   // Of the second process only.
   int hello_fd = -1;
@@ -124,7 +126,9 @@ class Bench {
     TRYST_CHECK(read(talk_fd_, &mark, 1) == 1);
   }
 
-  std::string System() const { return absl::StrCat("tryst_device_", options_.way); }
+  std::string System() const {
+    return absl::StrCat("tryst_device_", options_.way, "_", options_.over);
+  }
 
   void OpenEnd() {
     DeviceEndOptions end;
@@ -133,6 +137,8 @@ class Bench {
     end.gpu = gpu_.get();
     end.queue_pairs = options_.queue_pairs;
     end.spin_us = options_.spin_us;
+    end.shared_memory = options_.over == "shm";
+    end.copy_helpers = options_.copy_helpers;
     end.proxy.engine.spin_us = options_.spin_us;
     end.proxy.source.seed = static_cast<uint64_t>(getpid());
     end.proxy.source.offer_ipc = options_.way == "ipc";
@@ -560,6 +566,11 @@ bool Parse(int argc, char** argv, Options* options) {
       options->quick = true;
     } else if (parts[0] == "--queue_pairs") {
       ok = absl::SimpleAtoi(value, &options->queue_pairs);
+    } else if (parts[0] == "--over") {
+      options->over = value;
+      ok = value == "soft" || value == "shm";
+    } else if (parts[0] == "--copy_helpers") {
+      ok = absl::SimpleAtoi(value, &options->copy_helpers);
     } else if (parts[0] == "--spin_us") {
       ok = absl::SimpleAtoi(value, &options->spin_us);
     } else if (parts[0] == "--chunk_bytes") {

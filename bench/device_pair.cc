@@ -171,6 +171,8 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
   pool.seed = pool.incarnation;
   pool.link.queue_pairs = options.queue_pairs;
   pool.link.digests = false;
+  if (options.shared_memory) pool.shm_arena = Arena::Make(ArenaOptions());
+  pool.shm.copy_helpers = options.copy_helpers;
   pool_ = std::make_unique<ChannelPool>(&poller_, &bootstrap_, proxy_->source(),
                                         std::vector<NicPath>{{"rdma/soft", nic_}}, nullptr, pool);
   const absl::Status opened = pool_->Open();
@@ -217,7 +219,7 @@ std::shared_ptr<GpuContext> DeviceEnd::Context(cuda::Stream stream, bool complet
 
 std::string DeviceEnd::Explain() {
   std::string out;
-  poller_.RunAndWait([&] { out = proxy_->ExplainNow(); });
+  poller_.RunAndWait([&] { out = proxy_->ExplainNow() + pool_->ExplainNow(""); });
   return out;
 }
 

@@ -45,6 +45,8 @@ struct DeviceEndOptions {
   const Gpu* gpu = nullptr;
   uint32_t queue_pairs = 1;
   int64_t spin_us = 20;  // Of the poller.
+  bool shared_memory = false;
+  int copy_helpers = 0;  // Of the shared memory's.
   DeviceProxyOptions proxy;
 };
 

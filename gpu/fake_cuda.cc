@@ -86,6 +86,7 @@ struct State {
   std::map<uint64_t, Memory> reserved;    // Of virtual memory: address ranges.
   std::map<Allocation, Memory> physical;  // And what is behind them.
   std::set<FakeEvent*> events;
+  std::vector<FakeEvent*> outlived;  // By works that refer to them.
   std::set<FakeStream*> streams;
   std::map<std::string, Failure> failures;
   std::map<std::string, int> calls;
@@ -691,6 +692,11 @@ int cuEventDestroy_v2(tryst::cuda::Event handle) {
   // What stands in a stream still refers to it.
   if (event->recorded != event->reached) Advance(1 << 20);
   state().events.erase(event);
+  if (event->recorded == event->reached) {
+    delete event;
+  } else {
+    state().outlived.push_back(event);
+  }
   return kOk;
 }
 
