@@ -48,16 +48,18 @@ int Main(int argc, char** argv) {
     options.bytes_per_second = first == "soft" ? 2'000'000'000 : 100'000'000;
     options.seed = seed + static_cast<uint64_t>(kind);
     const FenceStormReport report = RunFenceStorm(options);
-    printf("%u queue pairs, digests %s: %" PRIu64
-           " cancels of transfers with bytes landed (%" PRIu64 " cancelled, %" PRIu64
-           " delivered, %" PRIu64 " transfers, %" PRIu64 " MB delivered), %" PRIu64
-           " buffers used again; %" PRIu64 " late words, %" PRIu64 " wrong, %" PRIu64
-           " connections lost %s\n",
-           options.queue_pairs, options.digests ? "on" : "off", report.in_flight, report.cancelled,
-           report.delivered, report.transfers, report.bytes / 1'000'000, report.reused,
-           report.late_words, report.wrong, report.breaks, report.first_wrong.c_str());
+    printf("%u queue pairs, digests %s: %" PRIu64 " cancels, %" PRIu64
+           " of them with bytes landed (%" PRIu64 " cancelled, %" PRIu64 " delivered, %" PRIu64
+           " transfers, %" PRIu64 " MB), %" PRIu64 " buffers used again; %" PRIu64
+           " late words, %" PRIu64 " wrong, %" PRIu64 " connections lost %s\n",
+           options.queue_pairs, options.digests ? "on" : "off", report.cancels, report.in_flight,
+           report.cancelled, report.delivered, report.transfers, report.bytes / 1'000'000,
+           report.reused, report.late_words, report.wrong, report.breaks,
+           report.first_wrong.c_str());
     fflush(stdout);
-    clean = clean && report.clean();
+    // An emulated machine loses a connection for reasons of its own; the loopback does not.
+    clean = clean && report.late_words == 0 && report.wrong == 0 &&
+            (report.breaks == 0 || first != "soft");
   }
   return clean ? 0 : 1;
 }

@@ -108,6 +108,7 @@ void FenceStorm::Cancel(Transfer* transfer) {
   {
     MutexLock lock(&mu_);
     // Written by the NIC this very moment, perhaps.
+    report_.cancels += !transfer->ended;
     if (!transfer->ended && transfer->has_destination) {
       const uint64_t* first = transfer->destination.data_as<uint64_t>();
       report_.in_flight += __atomic_load_n(first, __ATOMIC_RELAXED) != CanaryBuffers::kFresh;
@@ -138,7 +139,7 @@ FenceStormReport FenceStorm::Run() {
   std::deque<std::unique_ptr<Transfer>> out;
   const auto more = [this] {
     MutexLock lock(&mu_);
-    return report_.in_flight < options_.cancels && report_.wrong == 0;
+    return report_.cancels < options_.cancels && report_.wrong == 0;
   };
   bool go_on = true;
   while (go_on || !out.empty()) {
