@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Where each microsecond of a pull goes: processor time of both processes by what it was for.
 
-  bench/where.py PROGRAM [VARIANT [WORK BYTES]]     bench/peers' PROGRAM; soft pull 8 by default
+  bench/where.py PROGRAM [VARIANT [pull|rate|delivery BYTES]]   a PROGRAM of bench/peers; soft pull 8
 
 Needs perf (Debian's linux-perf). Processor time, not elapsed time: on a machine that does
 other things it stays what it is.
@@ -78,14 +78,17 @@ def main(arguments):
         script = subprocess.run(["perf", "script", "-i", data, "-F", "comm,ip,sym,dso"], check=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     figures = {line.split("\t")[0]: float(line.split("\t")[2]) for line in out.splitlines() if line.count("\t") == 3}
-    per_pull = figures.get("pull_cpu", figures.get("cpu_per_million"))
+    # Seconds a million tensors are microseconds a tensor.
+    name, unit = next((n, u) for n, u in (("pull_cpu", "us"), ("cpu_per_million", "us"), ("cpu_per_gib", "s a GiB"))
+                      if n in figures)
+    each = figures[name]
     counts = collections.Counter(category(frames) for thread, frames in samples(script)
                                  if not any(re.search(r"_dl_|do_lookup|_start$|execve", s) for s, _ in frames))
     total = sum(counts.values())
-    print("%s %s %s: %.1f us of processor time each, both processes\n" % (variant, work, size, per_pull))
-    print("| us | share | what for |\n| ---: | ---: | --- |")
-    for name, count in counts.most_common():
-        print("| %.2f | %.0f %% | %s |" % (per_pull * count / total, 100.0 * count / total, name))
+    print("%s %s %s: %.3g %s of processor time, both processes\n" % (variant, work, size, each, unit))
+    print("| %s | share | what for |\n| ---: | ---: | --- |" % unit)
+    for what, count in counts.most_common():
+        print("| %.3f | %.0f %% | %s |" % (each * count / total, 100.0 * count / total, what))
     return 0
 
 
