@@ -38,7 +38,7 @@ class Taken:
             self.units[figure] = unit
 
     @contextlib.contextmanager
-    def watch_others(self, system):
+    def watch_others(self):
         """Notes how many cores everybody else used meanwhile."""
         busy, ours, began = busy_seconds(), ours_seconds(), time.time()
         yield

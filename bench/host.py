@@ -56,7 +56,7 @@ def measure(options, chosen, paths, jobs):
             for one in chosen:
                 if paths[one.program] is None or not systems.takes_part(one, work, size) or one.name in notes:
                     continue
-                with taken.watch_others(one.name):
+                with taken.watch_others():
                     rows, why = systems.run(one, paths[one.program], work, size, options.seconds)
                 if why:
                     notes[one.name] = "%s %s: %s" % (work, size, why)
