@@ -238,13 +238,19 @@ void StepRegistry::CleanupStep(int64_t step_id) {
   EndStep(step_id, absl::AbortedError(absl::StrCat("Cleanup ", step_id)));
 }
 
-void StepRegistry::CleanupAll() {
+void StepRegistry::CleanupAll(const absl::Status& why) {
   std::vector<int64_t> ids;
   {
     MutexLock lock(&mu_);
     for (const auto& [id, step] : steps_) ids.push_back(id);
   }
-  for (const int64_t id : ids) CleanupStep(id);
+  for (const int64_t id : ids) {
+    if (why.ok()) {
+      CleanupStep(id);
+    } else {
+      EndStep(id, why);
+    }
+  }
 }
 
 void StepRegistry::EndStep(int64_t step_id, absl::Status why) {

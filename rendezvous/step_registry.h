@@ -62,7 +62,8 @@ class StepRegistry final : public TensorSource {
   // The step is over, well or badly: what still waits ends with kAborted
   // "Cleanup <step>" or with what it is being aborted for.
   void CleanupStep(int64_t step_id);
-  void CleanupAll();
+  // Every step; with `why` if that is no OK.
+  void CleanupAll(const absl::Status& why = absl::OkStatus());
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;

@@ -2,10 +2,19 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace tryst {
+namespace {
+
+// By the beginning of its name, up to a '/'.
+bool Names(absl::string_view prefix, absl::string_view worker) {
+  return worker == prefix || absl::StartsWith(worker, absl::StrCat(prefix, "/"));
+}
+
+}  // namespace
 
 absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
   AllowList list;
@@ -29,13 +38,32 @@ absl::Status AllowList::Check(absl::string_view consumer, const TensorKey& key) 
   }
   if (rules_.empty()) return absl::OkStatus();
   for (const auto& [who, prefix] : rules_) {
-    if ((consumer == who || absl::StartsWith(consumer, absl::StrCat(who, "/"))) &&
-        absl::StartsWith(key.text(), prefix)) {
-      return absl::OkStatus();
-    }
+    if (Names(who, consumer) && absl::StartsWith(key.text(), prefix)) return absl::OkStatus();
   }
   return absl::PermissionDeniedError(
       absl::StrCat("the allow list does not let ", consumer, " take ", key.text()));
+}
+
+absl::StatusOr<ControlList> ControlList::Parse(absl::string_view text) {
+  ControlList list;
+  for (absl::string_view worker : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    absl::ConsumeSuffix(&worker, "/");
+    if (!absl::StartsWith(worker, "/job:")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("control should be /job:J,/job:J/replica:0/task:T, not '", worker, "'"));
+    }
+    list.workers_.emplace_back(worker);
+  }
+  return list;
+}
+
+absl::Status ControlList::Check(absl::string_view worker) const {
+  for (const std::string& allowed : workers_) {
+    if (Names(allowed, worker)) return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(worker, " may not begin, abort or clean up steps here; 'control' lets ",
+                   absl::StrJoin(workers_, ", ")));
 }
 
 void GuardedSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_id,

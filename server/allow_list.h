@@ -28,6 +28,22 @@ class AllowList {
   std::vector<std::pair<std::string, std::string>> rules_;
 };
 
+// Which workers may begin, abort and clean up this worker's steps from outside. Constant
+// after construction.
+class ControlList {
+ public:
+  // "/job:chief,/job:ops/replica:0/task:0": by the beginning of their name, up to a '/'.
+  // kInvalidArgument.
+  static absl::StatusOr<ControlList> Parse(absl::string_view text);
+
+  bool empty() const { return workers_.empty(); }
+  // kPermissionDenied. REQUIRES: not empty.
+  absl::Status Check(absl::string_view worker) const;
+
+ private:
+  std::vector<std::string> workers_;
+};
+
 // A source behind an allow list. The consumer is whom the key is addressed to: paths that
 // know who asks check that it is the same. Set() makes it usable; until then, every
 // take fails with kUnavailable.

@@ -210,6 +210,9 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Security", "allow", K::kText, &C::allow,
        "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
        "what is addressed to it."},
+      {"Security", "control", K::kText, &C::control,
+       "/job:chief,/job:cli: which workers may begin, abort and clean up steps here from outside. "
+       "Empty: members, which in an open cluster are all that get in."},
       {"Limits", "max_tensor_bytes", K::kBytes, &C::max_tensor_bytes,
        "A tensor whose producer says that it is larger is refused."},
       {"Limits", "max_held_bytes", K::kBytes, &C::max_held_bytes,

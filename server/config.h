@@ -42,6 +42,7 @@ struct ServerConfig {
   bool insecure = false;
   bool insecure_anywhere = false;
   std::string allow;
+  std::string control;
   // Limits.
   uint64_t max_tensor_bytes = uint64_t{64} << 30;
   uint64_t max_held_bytes = 0;

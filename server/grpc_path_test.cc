@@ -171,7 +171,7 @@ class Producer final : public HelloHandler {
  public:
   explicit Producer(uint64_t incarnation, int port = 0, std::string token = "",
                     FetchServerOptions options = {})
-      : verifier_("lab", token, [] { return UnixMs(); }),
+      : verifier_("lab", kProducer, token, [] { return UnixMs(); }),
         members_(false, nullptr),
         fetches_(
             &source, &alarms_, incarnation,
@@ -700,26 +700,27 @@ TEST(GrpcPathRefuses, CallersWithoutOrWithAWrongStatement) {
   EXPECT_EQ(raw.Fetch("garbage", request).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 
   CallSigner none({"lab", kConsumer, 9}, "", UnixMs);
-  EXPECT_EQ(raw.Fetch(none.Sign(kFetch, body), request).error_code(),
+  EXPECT_EQ(raw.Fetch(none.Sign(kProducer, kFetch, body), request).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
   CallSigner wrong({"lab", kConsumer, 9}, "fedcba9876543210", UnixMs);
-  EXPECT_EQ(raw.Fetch(wrong.Sign(kFetch, body), request).error_code(),
+  EXPECT_EQ(raw.Fetch(wrong.Sign(kProducer, kFetch, body), request).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
   CallSigner old({"lab", kConsumer, 9}, kToken, [] { return UnixMs() - 61000; });
-  EXPECT_EQ(raw.Fetch(old.Sign(kFetch, body), request).error_code(),
+  EXPECT_EQ(raw.Fetch(old.Sign(kProducer, kFetch, body), request).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
   CallSigner other({"factory", kConsumer, 9}, kToken, UnixMs);
-  EXPECT_EQ(raw.Fetch(other.Sign(kFetch, body), request).error_code(),
+  EXPECT_EQ(raw.Fetch(other.Sign(kProducer, kFetch, body), request).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
 
   CallSigner right({"lab", kConsumer, 9}, kToken, UnixMs);
   // A true statement about another method or another request.
-  EXPECT_EQ(raw.Fetch(right.Sign("/tryst.rpc.TransportService/Hello", body), request).error_code(),
+  EXPECT_EQ(raw.Fetch(right.Sign(kProducer, "/tryst.rpc.TransportService/Hello", body), request)
+                .error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(raw.Fetch(right.Sign(kFetch, "x"), request).error_code(),
+  EXPECT_EQ(raw.Fetch(right.Sign(kProducer, kFetch, "x"), request).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(producer.source.takes(), 0);
-  const std::string statement = right.Sign(kFetch, body);
+  const std::string statement = right.Sign(kProducer, kFetch, body);
   EXPECT_TRUE(raw.Fetch(statement, request).ok());
   EXPECT_EQ(producer.source.takes(), 1);
   // The very same call again: a replay.
@@ -732,7 +733,8 @@ TEST(GrpcPathRefuses, RequestsThatAreNone) {
   RawCaller raw(producer.port());
   CallSigner signer({"lab", kConsumer, 9}, "", UnixMs);
   const auto fetch = [&](const rpc::FetchRequest& request) {
-    return raw.Fetch(signer.Sign(kFetch, request.SerializeAsString()), request).error_code();
+    return raw.Fetch(signer.Sign(kProducer, kFetch, request.SerializeAsString()), request)
+        .error_code();
   };
   rpc::FetchRequest request = Request("k", 1);
   request.set_key("no key");
@@ -743,8 +745,9 @@ TEST(GrpcPathRefuses, RequestsThatAreNone) {
   // Another worker's tensor.
   CallSigner thief({"lab", "/job:worker/replica:0/task:1", 9}, "", UnixMs);
   request = Request("k", 1);
-  EXPECT_EQ(raw.Fetch(thief.Sign(kFetch, request.SerializeAsString()), request).error_code(),
-            grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(
+      raw.Fetch(thief.Sign(kProducer, kFetch, request.SerializeAsString()), request).error_code(),
+      grpc::StatusCode::PERMISSION_DENIED);
   // The rest of a tensor that was never begun.
   producer.source.Send(1, Key("k"), Floats(1, 1));
   request.set_offset(1000);
@@ -760,7 +763,7 @@ TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {
   producer.source.Send(1, Key("k"), Floats(1, 1));
   producer.source.Send(1, Key("k"), Floats(1, 2));
   const rpc::FetchRequest request = Request("k", 1);
-  const std::string statement = signer.Sign(kFetch, request.SerializeAsString());
+  const std::string statement = signer.Sign(kProducer, kFetch, request.SerializeAsString());
   EXPECT_TRUE(raw.Fetch(statement, request).ok());
   EXPECT_EQ(raw.Fetch(statement, request).error_code(), grpc::StatusCode::ABORTED);
   EXPECT_EQ(producer.source.takes(), 1);  // The second tensor is still there.

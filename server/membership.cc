@@ -112,6 +112,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
       return absl::NotFoundError(
           absl::StrCat("the cluster has no worker ", peer, "; there are:", known));
     }
+    it->second.asked = true;
     if (it->second.channel != nullptr) return it->second.channel;
     address = it->second.member.address;
   }
@@ -125,6 +126,16 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
     it->second.channel = channel;
   }
   return it->second.channel != nullptr ? it->second.channel : channel;
+}
+
+void Membership::DropIdleChannels() {
+  std::vector<std::shared_ptr<grpc::Channel>> dropped;  // Destroyed without the lock.
+  MutexLock lock(&mu_);
+  for (auto& [worker, state] : members_) {
+    // Nobody gets another reference to it while the lock is held.
+    if (!state.asked && state.channel.use_count() == 1) dropped.push_back(std::move(state.channel));
+    state.asked = false;
+  }
 }
 
 bool Membership::Admits(absl::string_view worker) const {

@@ -43,6 +43,9 @@ class Membership final : public PeerDirectory {
   void Leave(const std::string& worker, uint64_t incarnation);
 
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view peer) override;
+  // Lets go of the channels that were not asked for since the last time, unless somebody
+  // uses them. Not on a thread of gRPC's.
+  void DropIdleChannels();
   // True for any worker of an open cluster.
   bool Admits(absl::string_view worker) const;
   std::vector<Member> Members() const;
@@ -52,6 +55,7 @@ class Membership final : public PeerDirectory {
     std::string configured;  // Address.
     Member member;
     std::shared_ptr<grpc::Channel> channel;
+    bool asked = false;  // For the channel, since DropIdleChannels().
   };
 
   const bool open_;

@@ -4,6 +4,7 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -15,6 +16,10 @@
 
 namespace tryst {
 namespace {
+
+// Works in flight of a queue pair: a message, an ack and some writes, to what every NIC has.
+constexpr uint32_t kLeastDepth = 16;
+constexpr uint32_t kMostDepth = 8192;
 
 // The soft NIC takes numbers only.
 absl::StatusOr<std::string> NumericHost(std::string host) {
@@ -66,6 +71,26 @@ absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {
 }
 
 }  // namespace
+
+absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment) {
+  std::vector<std::string> warnings;  // Said by OpenIbv().
+  absl::StatusOr<RdmaSettings> settings = ParseRdmaSettings(environment, &warnings);
+  if (!settings.ok()) return settings.status();
+  LinkOptions link;
+  link.slots = static_cast<uint32_t>(config.slots);
+  link.ring_slots = static_cast<uint32_t>(config.ring_slots);
+  link.message_bytes = static_cast<uint32_t>(config.message_bytes);
+  link.queue_pairs = static_cast<uint32_t>(config.queue_pairs);
+  if (settings->queue_depth) {
+    link.send_depth = std::min(std::max(*settings->queue_depth, kLeastDepth), kMostDepth);
+    if (link.send_depth != *settings->queue_depth) {
+      TRYST_LOG(Warning) << "RDMA_QP_QUEUE_DEPTH " << *settings->queue_depth << " is taken as "
+                         << link.send_depth << ": " << kLeastDepth << " to " << kMostDepth
+                         << " make sense";
+    }
+  }
+  return link;
+}
 
 absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
                                               const Environment& environment,

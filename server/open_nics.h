@@ -19,6 +19,10 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
                                               const std::string& listen_host,
                                               const std::string& reach_host);
 
+// What the config, and RDMA_QP_QUEUE_DEPTH as far as it makes sense, say of each connection.
+// kInvalidArgument: an RDMA_* variable.
+absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment);
+
 }  // namespace tryst
 
 #endif  // TRYST_SERVER_OPEN_NICS_H_

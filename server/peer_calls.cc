@@ -98,8 +98,8 @@ void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool
     call->request.set_leaving(leaving);
   }
   call->context->set_deadline(After(timeout));
-  call->context->AddMetadata(
-      kCallerMetadata, signer_->Sign(MethodName("Heartbeat"), call->request.SerializeAsString()));
+  call->context->AddMetadata(kCallerMetadata, signer_->Sign(peer, MethodName("Heartbeat"),
+                                                            call->request.SerializeAsString()));
   call->stub = rpc::TransportService::NewStub(*channel);
   call->stub->async()->Heartbeat(call->context.get(), &call->request, &call->response,
                                  [this, call](grpc::Status status) {
@@ -133,7 +133,7 @@ absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Metho
   grpc::ClientContext context;
   context.set_deadline(After(timeout));
   context.AddMetadata(kCallerMetadata,
-                      signer_->Sign(MethodName(name), request.SerializeAsString()));
+                      signer_->Sign(peer, MethodName(name), request.SerializeAsString()));
   auto stub = rpc::TransportService::NewStub(*channel);
   under_way_->Add(&context);
   const grpc::Status status = (stub.get()->*method)(&context, request, response);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "server/grpc_arguments.h"
 
 namespace tryst {
 namespace {
@@ -34,9 +35,6 @@ bool IsLoopback(absl::string_view address) {
   if (inet_pton(AF_INET, std::string(host).c_str(), &ip) == 1) return ntohl(ip.s_addr) >> 24 == 127;
   return host == "localhost" || host == "[::1]" || absl::StartsWith(address, "unix:");
 }
-
-// What an idle connection keeps for what may come; it grows with what does.
-constexpr int kReadBytes = 1024;
 
 // Has the chain been checked, this checks whom the certificate names.
 class WorkerVerifier final : public ExternalCertificateVerifier {
@@ -154,7 +152,9 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   // Most peers are called to open the data plane, and then no more.
   args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS,
               static_cast<int>(absl::ToInt64Milliseconds(options_.idle)));
-  args.SetInt(GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadBytes);
+  SetTransportArguments([&args](const char* name, int value) { args.SetInt(name, value); });
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // The window is as wide as it gets.
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kTensorLookaheadBytes);
   // Several servers in one process do not share connections.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

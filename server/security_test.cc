@@ -185,7 +185,7 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
     return stub->Hello(&context, request, &response).error_code();
   };
   const auto sign = [&](const rpc::HelloRequest& request) {
-    return signer.Sign("/tryst.rpc.TransportService/Hello", request.SerializeAsString());
+    return signer.Sign(kPs, "/tryst.rpc.TransportService/Hello", request.SerializeAsString());
   };
   rpc::HelloRequest hello;
   hello.set_peer(kPs);

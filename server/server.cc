@@ -13,6 +13,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/random/random.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -23,6 +24,9 @@
 #include "rendezvous/thread_alarms.h"
 #include "server/announcer.h"
 #include "server/cluster_file.h"
+#include "server/grpc_arguments.h"
+#include "server/idle_channels.h"
+#include "server/open_nics.h"
 #include "server/server_parts.h"
 #include "server/transport_service.h"
 
@@ -71,7 +75,7 @@ class ServerImpl final : public Server {
                    return security_.Connect(worker, address);
                  }),
         signer_({parts_.config.cluster, parts_.worker, incarnation_}, security_.token(), UnixMs),
-        verifier_(parts_.config.cluster, security_.token(), UnixMs),
+        verifier_(parts_.config.cluster, parts_.worker, security_.token(), UnixMs),
         source_(parts_.allow),
         calls_(std::make_unique<PeerCalls>(&members_, &signer_)) {
     for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);
@@ -140,6 +144,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
+  std::unique_ptr<IdleChannels> idle_channels_;
   std::string address_;
   int port_ = 0;
 
@@ -172,6 +177,7 @@ absl::Status ServerImpl::Start() {
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
                                            calls_.get(), &alarms_);
   announcer_->Start();
+  idle_channels_ = std::make_unique<IdleChannels>(parts_.config.grpc_idle, &members_, &alarms_);
   if (parts_.config.resolver == "file") {
     cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.config.cluster_file, parts_.worker,
                                                        parts_.cluster.Workers(), kClusterFilePeriod,
@@ -188,6 +194,8 @@ absl::Status ServerImpl::OpenDataPlane() {
   absl::StatusOr<std::vector<NicPath>> paths = parts_.open_nics(
       config, {HostOf(parts_.listen), HostOf(parts_.advertise), parts_.environment});
   if (!paths.ok()) return paths.status();
+  absl::StatusOr<LinkOptions> link = LinkFrom(config, parts_.environment);
+  if (!link.ok()) return link.status();
   for (const NicPath& path : *paths) path_names_.push_back(path.path);
   path_names_.push_back("grpc");
 
@@ -196,10 +204,7 @@ absl::Status ServerImpl::OpenDataPlane() {
   ChannelPoolOptions options;
   options.self = parts_.worker;
   options.incarnation = incarnation_;
-  options.link.slots = static_cast<uint32_t>(config.slots);
-  options.link.ring_slots = static_cast<uint32_t>(config.ring_slots);
-  options.link.message_bytes = static_cast<uint32_t>(config.message_bytes);
-  options.link.queue_pairs = static_cast<uint32_t>(config.queue_pairs);
+  options.link = *link;
   options.completion_depth = CompletionDepth(config, options.link);
   options.max_consumers = static_cast<uint32_t>(config.max_peers);
   options.eager_bytes = config.message_bytes;
@@ -263,10 +268,16 @@ absl::StatusOr<Caller> ServerImpl::Authenticate(grpc::CallbackServerContext* con
   if (!caller.ok()) return caller;
   absl::Status certified = security_.CheckCertificate(*context->auth_context(), caller->worker);
   if (!certified.ok()) return certified;
-  // Tensors are for members alone; anybody of the cluster may ask how we are.
-  if ((method == kFetchMethod || method == kHelloMethod) && !members_.Admits(caller->worker)) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(caller->worker, " is not of this cluster, which is closed"));
+  // Tensors and steps are for members alone; anybody of the cluster may ask how we are.
+  const bool controls = absl::EndsWith(method, "Step");
+  if (controls && !parts_.control.empty()) {
+    absl::Status allowed = parts_.control.Check(caller->worker);
+    if (!allowed.ok()) return allowed;
+  } else if ((controls || method == kFetchMethod || method == kHelloMethod) &&
+             !members_.Admits(caller->worker)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        caller->worker, " is not of this cluster, which is closed",
+        controls ? ": to let it begin, abort and clean up steps, name it in 'control'" : ""));
   }
   return caller;
 }
@@ -315,6 +326,8 @@ absl::Status ServerImpl::Listen() {
   // Peers' keepalives (security.cc) are welcome.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  SetTransportArguments(
+      [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
   builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
   builder.RegisterService(service_.get());
   for (grpc::Service* service : parts_.services) builder.RegisterService(service);
@@ -359,6 +372,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(deadline);
   absl::Status status;
   cluster_file_.reset();
+  idle_channels_.reset();
   if (announcer_ != nullptr) {
     announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   }
@@ -369,7 +383,8 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   if (fetches_->counts().sending > 0) {
     status = absl::DeadlineExceededError("tensors on their way were cut off");
   }
-  steps_->CleanupAll();
+  steps_->CleanupAll(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
+  if (bootstrap_ != nullptr) bootstrap_->Cancel();
   const bool drained = CloseDataPlane(until);
   if (!drained) status = absl::DeadlineExceededError("the data plane has not drained");
   if (grpc_ != nullptr) {

@@ -27,7 +27,8 @@ class Service;
 namespace tryst {
 
 // One worker of a cluster: its steps, what it serves to peers, and its ways to them.
-// Several may live in one process. Thread-safe but for Start() and destruction.
+// Several may live in one process. Thread-safe but for Start() and destruction. A server
+// that has started does not survive a fork (docs/SDK.md).
 class Server {
  public:
   virtual ~Server() = default;  // Stops if need be.

@@ -185,6 +185,9 @@ absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
   absl::StatusOr<AllowList> allow = AllowList::Parse(config.allow);
   if (!allow.ok()) return allow.status();
   parts.allow = *std::move(allow);
+  absl::StatusOr<ControlList> control = ControlList::Parse(config.control);
+  if (!control.ok()) return control.status();
+  parts.control = *std::move(control);
   return parts;
 }
 

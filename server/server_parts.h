@@ -21,6 +21,7 @@ struct ServerParts {
   std::string advertise;  // host:port; port 0: as listened on.
   SecurityOptions security;
   AllowList allow;
+  ControlList control;
   Environment environment;
   OpenNicsFn open_nics;
   Executor* executor = nullptr;

@@ -1,4 +1,7 @@
 // What servers are told: configuration, clusters, allow lists, .npy files.
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
 #include <fstream>
 #include <string>
 #include <vector>
@@ -222,6 +225,28 @@ TEST(MembershipTest, WorkersComeMoveAndGo) {
   EXPECT_TRUE(absl::IsUnavailable(open.ChannelTo(ps).status()));
   EXPECT_FALSE(open.Admits("no worker"));
   EXPECT_TRUE(absl::IsInvalidArgument(open.Announce({"no worker", "x:1", 1})));
+}
+
+TEST(MembershipTest, ChannelsThatNobodyAsksForAreDropped) {
+  int connects = 0;
+  Membership members(true, [&](const std::string&, const std::string&) {
+    ++connects;
+    return grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials());
+  });
+  const std::string ps = "/job:ps/replica:0/task:0";
+  members.Set(ps, "127.0.0.1:1");
+  ASSERT_TRUE(members.ChannelTo(ps).ok());
+  members.DropIdleChannels();
+  ASSERT_TRUE(members.ChannelTo(ps).ok());
+  EXPECT_EQ(connects, 1);  // It was asked for in between.
+  members.DropIdleChannels();
+  members.DropIdleChannels();
+  const auto used = members.ChannelTo(ps);
+  EXPECT_EQ(connects, 2);
+  members.DropIdleChannels();
+  members.DropIdleChannels();
+  ASSERT_TRUE(members.ChannelTo(ps).ok());
+  EXPECT_EQ(connects, 2);  // Somebody holds it.
 }
 
 TEST(Npy, RoundTripsAndRefusesGarbage) {

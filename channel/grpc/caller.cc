@@ -18,7 +18,7 @@ constexpr int64_t kClockSlackMs = 60 * 1000;
 
 std::string StatementMac(absl::string_view token, const rpc::Caller& caller,
                          absl::string_view method, absl::string_view request) {
-  return Mac(token, {"tryst caller 1", caller.cluster(), caller.worker(),
+  return Mac(token, {"tryst caller 1", caller.cluster(), caller.worker(), caller.callee(),
                      absl::StrCat(caller.incarnation()), absl::StrCat(caller.sequence()),
                      absl::StrCat(caller.unix_ms()), method, request});
 }
@@ -48,11 +48,13 @@ int64_t UnixMs() { return absl::ToUnixMillis(absl::Now()); }
 CallSigner::CallSigner(Caller self, std::string token, WallClockMs now)
     : self_(std::move(self)), token_(std::move(token)), now_(std::move(now)) {}
 
-std::string CallSigner::Sign(absl::string_view method, absl::string_view request) {
+std::string CallSigner::Sign(absl::string_view callee, absl::string_view method,
+                             absl::string_view request) {
   rpc::Caller caller;
   caller.set_cluster(self_.cluster);
   caller.set_worker(self_.worker);
   caller.set_incarnation(self_.incarnation);
+  caller.set_callee(std::string(callee));
   if (!token_.empty()) {
     caller.set_sequence(sequence_.fetch_add(1, std::memory_order_relaxed) + 1);
     caller.set_unix_ms(now_());
@@ -61,8 +63,12 @@ std::string CallSigner::Sign(absl::string_view method, absl::string_view request
   return caller.SerializeAsString();
 }
 
-CallVerifier::CallVerifier(std::string cluster, std::string token, WallClockMs now)
-    : cluster_(std::move(cluster)), token_(std::move(token)), now_(std::move(now)) {}
+CallVerifier::CallVerifier(std::string cluster, std::string self, std::string token,
+                           WallClockMs now)
+    : cluster_(std::move(cluster)),
+      self_(std::move(self)),
+      token_(std::move(token)),
+      now_(std::move(now)) {}
 
 absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::string_view method,
                                             absl::string_view request) {
@@ -77,6 +83,12 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
       return absl::UnauthenticatedError(absl::StrCat("the caller, which says it is ",
                                                      caller.worker(),
                                                      ", does not hold this cluster's token"));
+    }
+    // Whoever overheard it could tell it to another worker otherwise.
+    if (caller.callee() != self_) {
+      return absl::UnauthenticatedError(absl::StrCat("the call is to ", caller.callee(),
+                                                     "; this is ", self_,
+                                                     ": a replay, or a wrong address"));
     }
     const int64_t now_ms = now_();
     const int64_t apart_ms = now_ms - caller.unix_ms();

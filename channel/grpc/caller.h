@@ -34,8 +34,8 @@ class CallSigner {
  public:
   CallSigner(Caller self, std::string token, WallClockMs now);
 
-  // The value of kCallerMetadata for one call; never the same twice.
-  std::string Sign(absl::string_view method, absl::string_view request);
+  // The value of kCallerMetadata for one call to `callee`; never the same twice.
+  std::string Sign(absl::string_view callee, absl::string_view method, absl::string_view request);
 
   // Numbers our channels, so that their serials are told apart.
   uint64_t NextChannel() { return channels_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -54,11 +54,13 @@ class CallSigner {
 // Checks what CallSigner says. Thread-safe.
 class CallVerifier {
  public:
-  // An empty token takes the caller's word for it: TLS or the loopback vouches instead.
-  CallVerifier(std::string cluster, std::string token, WallClockMs now);
+  // `self` is whom calls must be for. An empty token takes the caller's word for
+  // everything: TLS or the loopback vouches instead.
+  CallVerifier(std::string cluster, std::string self, std::string token, WallClockMs now);
 
-  // kUnauthenticated: no statement, a wrong token, a replay, a clock more than a minute
-  // apart. kPermissionDenied: of another cluster. kResourceExhausted: too many callers.
+  // kUnauthenticated: no statement, a wrong token, a call to somebody else, a replay, a
+  // clock more than a minute apart. kPermissionDenied: of another cluster. kResourceExhausted: too
+  // many callers.
   absl::StatusOr<Caller> Verify(absl::string_view statement, absl::string_view method,
                                 absl::string_view request);
 
@@ -73,6 +75,7 @@ class CallVerifier {
   absl::Status TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms);
 
   const std::string cluster_;
+  const std::string self_;
   const std::string token_;
   const WallClockMs now_;
   Mutex mu_;

@@ -32,6 +32,13 @@ class CallsUnderWay {
     over.swap(over_);
   }
 
+  void CancelAll() {
+    MutexLock lock(&mu_);
+    for (auto& [call, owned] : live_) {
+      if (call->context != nullptr) call->context->TryCancel();
+    }
+  }
+
   Call* Add(std::unique_ptr<Call> call) {
     std::vector<std::unique_ptr<Call>> over;  // Destroyed without the lock.
     Call* const added = call.get();

@@ -12,6 +12,7 @@ namespace {
 
 constexpr char kMethod[] = "/tryst.rpc.TransportService/FetchTensor";
 constexpr int64_t kLingerNs = int64_t{2} * 1000 * 1000 * 1000;
+constexpr int64_t kHurriedLingerNs = int64_t{100} * 1000 * 1000;
 
 grpc::ByteBuffer ToBuffer(const std::string& bytes) {
   grpc::Slice slice(bytes);
@@ -75,6 +76,10 @@ void FetchStream::SendEnds() {
   }
   poller_->SetTimer(&linger_, poller_->clock().NowNs() + kLingerNs);
   if (write) WriteEnds();
+}
+
+void FetchStream::Hurry() {
+  poller_->SetTimer(&linger_, poller_->clock().NowNs() + kHurriedLingerNs);
 }
 
 void FetchStream::WriteEnds() {

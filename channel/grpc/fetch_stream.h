@@ -38,6 +38,8 @@ class FetchStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
   void Detach();
   // Tells the producer that the fetch is over and gives it two seconds to hear it.
   void SendEnds();
+  // After SendEnds(): a tenth of a second is enough, we are leaving.
+  void Hurry();
   void Cancel() { context_.TryCancel(); }
 
   uint64_t serial() const { return serial_; }

@@ -43,6 +43,11 @@ GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, const
 
 GrpcBootstrap::~GrpcBootstrap() = default;
 
+void GrpcBootstrap::Cancel() {
+  cancelled_.store(true);
+  calls_->CancelAll();
+}
+
 void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                              HelloDone done) {
   Call* const call = calls_->Add(std::make_unique<Call>());
@@ -67,8 +72,9 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
                                                          deadline.at_ns() - clock_->NowNs());
   call->context->set_deadline(
       gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left_ns, GPR_TIMESPAN)));
-  call->statement = signer_->Sign(kMethod, call->request.SerializeAsString());
+  call->statement = signer_->Sign(peer, kMethod, call->request.SerializeAsString());
   call->context->AddMetadata(kCallerMetadata, call->statement);
+  if (cancelled_.load()) call->context->TryCancel();
   call->stub = rpc::TransportService::NewStub(*channel);
   call->stub->async()->Hello(
       call->context.get(), &call->request, &call->response, [this, call](grpc::Status status) {

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_GRPC_GRPC_BOOTSTRAP_H_
 #define TRYST_CHANNEL_GRPC_GRPC_BOOTSTRAP_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,10 @@ class GrpcBootstrap final : public Bootstrap {
   // Cancels the exchanges under way and waits until each has had its `done`.
   ~GrpcBootstrap() override;
 
+  // Ends the exchanges under way, and those begun later, with kCancelled: nobody who is
+  // leaving waits for a peer that does not answer.
+  void Cancel();
+
   void Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                 HelloDone done) override;
 
@@ -30,6 +35,7 @@ class GrpcBootstrap final : public Bootstrap {
   CallSigner* const signer_;
   const Clock* const clock_;
   const absl::Duration longest_;
+  std::atomic<bool> cancelled_{false};
   const std::unique_ptr<Calls> calls_;
 };
 

@@ -162,7 +162,7 @@ void GrpcChannel::Ask(FetchOp* op) {
   rpc::FetchRequest request;
   FillRequest(op, &request);
   const std::string bytes = request.SerializeAsString();
-  stream->Start(*channel, signer_->Sign(kFetchMethod, bytes), bytes);
+  stream->Start(*channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
 }
 
 void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
@@ -399,6 +399,8 @@ void GrpcChannel::Close(absl::Status why) {
   for (uint64_t serial : serials) {
     if (FetchOp* op = Find(serial)) Break(op, closed_);
   }
+  // A peer that says nothing must not keep us longer than one that does.
+  for (auto& [stream, owned] : streams_) stream->Hurry();
 }
 
 bool GrpcChannel::Drained() const {

@@ -1,0 +1,25 @@
+#ifndef TRYST_SERVER_GRPC_ARGUMENTS_H_
+#define TRYST_SERVER_GRPC_ARGUMENTS_H_
+
+#include <grpc/impl/codegen/grpc_types.h>
+
+namespace tryst {
+
+// How gRPC's transport is set at both ends of a connection, for tensors rather than small
+// messages. `set(name, number)` for each.
+template <typename Set>
+void SetTransportArguments(Set set) {
+  // A chunk of a tensor is one frame, and one read as long as it comes in as fast.
+  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16'777'215);
+  set(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 8 << 20);
+  set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1024);  // What an idle connection keeps; it grows.
+  set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 16 << 20);
+}
+
+// What a consumer lets a producer send ahead on each stream. Only who reads and copies at
+// once may have it so wide.
+constexpr int kTensorLookaheadBytes = 32 << 20;
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_GRPC_ARGUMENTS_H_
