@@ -30,6 +30,14 @@ grep -ohE '\btryst_[a-z_]+\(' "$sdk/include/tryst.h" | tr -d '(' | sort -u >decl
 nm -D --defined-only "$library" | awk '{ print $NF }' | sed -n 's/@@TRYST_0$//p' |
   grep -v '^TRYST_0$' | sort -u >exported
 diff declared exported
+# What was ever declared within this version stays, down to its types and numbers. A new
+# line in abi_v0.txt is an addition; a changed one needs a new TRYST_ABI_VERSION.
+gcc -x c -fsyntax-only -aux-info aux "$sdk/include/tryst.h"
+{
+  sed -nE 's|^/\* .*tryst\.h:[0-9]+:[A-Z]+ \*/ extern ||p' aux
+  grep -oE 'TRYST_[A-Z0-9_]+ = [0-9]+' "$sdk/include/tryst.h"
+} | LC_ALL=C sort >abi
+diff "$sources/abi_v0.txt" abi
 # Nothing of other people's, by which two copies of it in one program would meet.
 if nm -DC --defined-only "$library" | grep -E ' [TDBVW] ' |
   grep -vE ' (tryst_|tryst::|vtable for tryst::|type.*info( name)? for tryst::|(non-)?virtual thunk to tryst::|guard variable for tryst::)'; then

@@ -1,0 +1,185 @@
+// Four workers and two parameter servers, each a process, on each transport: all of them
+// under load, restarted one after another. load_worker checks the bytes.
+#include <signal.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/process.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kWorkers = 4;
+constexpr int kServers = 2;
+constexpr uint64_t kEnough = 15;  // Rounds by which a stream is seen to go on: all sizes twice.
+
+struct Transport {
+  const char* name;
+  std::vector<std::string> flags;
+  const char* path;  // As Explain() has it.
+};
+
+void PrintTo(const Transport& transport, std::ostream* out) { *out << transport.name; }
+
+// Where TRYST_E2E_FLAGS is set (in the guest), that and nothing else.
+std::vector<Transport> Transports() {
+  const char* flags = std::getenv("TRYST_E2E_FLAGS");
+  const char* path = std::getenv("TRYST_E2E_PATH");
+  if (flags != nullptr && path != nullptr) {
+    return {{"Given", absl::StrSplit(flags, ' ', absl::SkipEmpty()), path}};
+  }
+  return {{"Soft", {"--nic=soft"}, "over rdma/soft"}, {"Grpc", {"--protocol=grpc"}, "grpc to "}};
+}
+
+class Cluster {
+ public:
+  explicit Cluster(const Transport& transport) : transport_(transport) {
+    std::vector<std::string> servers;
+    std::vector<std::string> workers;
+    for (int i = 0; i < kServers; ++i) Place("ps", i, &servers);
+    for (int i = 0; i < kWorkers; ++i) Place("worker", i, &workers);
+    spec_ =
+        absl::StrCat("ps=", absl::StrJoin(servers, ","), ";worker=", absl::StrJoin(workers, ","));
+  }
+
+  static std::string Name(const std::string& job, int task) {
+    return absl::StrCat("/job:", job, "/replica:0/task:", task);
+  }
+  static std::vector<std::string> Names(const std::string& job) {
+    std::vector<std::string> names;
+    for (int i = 0; i < (job == "ps" ? kServers : kWorkers); ++i) names.push_back(Name(job, i));
+    return names;
+  }
+
+  void Start(const std::string& job, int task) {
+    const std::string peers = absl::StrJoin(Names(job == "ps" ? "worker" : "ps"), ",");
+    processes_[Name(job, task)] = std::make_unique<Process>(
+        "tests/e2e/load_worker",
+        With({"--insecure", absl::StrCat("--job=", job), absl::StrCat("--task=", task),
+              absl::StrCat("--cluster_spec=", spec_), "--patience=5s",
+              absl::StrCat("--peers=", peers)},
+             transport_.flags));
+  }
+  Process* at(const std::string& name) { return processes_.at(name).get(); }
+
+  // "serving WORKER at ADDRESS incarnation I".
+  std::string Incarnation(const std::string& name) {
+    at(name)->Address();
+    const std::vector<std::string> lines = absl::StrSplit(at(name)->out(), '\n');
+    return lines[0].substr(lines[0].rfind(' ') + 1);
+  }
+
+  // Until `consumer` has had enough from the present life of `producer`.
+  testing::AssertionResult AwaitFlow(const std::string& producer, const std::string& consumer) {
+    const std::string begins = absl::StrCat("got ", producer, " ", Incarnation(producer), " ");
+    for (const absl::Time until = absl::Now() + absl::Seconds(30); absl::Now() < until;) {
+      const std::string out = at(consumer)->out();
+      if (absl::StrContains(out, "wrong: ")) break;
+      const size_t found = out.rfind(begins);
+      uint64_t count = 0;
+      if (found != std::string::npos) {
+        const size_t from = found + begins.size();
+        (void)absl::SimpleAtoi(out.substr(from, out.find('\n', from) - from), &count);
+      }
+      if (count >= kEnough) return testing::AssertionSuccess();
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return testing::AssertionFailure()
+           << consumer << " does not hear enough from " << producer << ":\n"
+           << at(consumer)->out() << at(consumer)->err() << at(producer)->out()
+           << at(producer)->err();
+  }
+  testing::AssertionResult AwaitAllFlows() {
+    for (const auto& [a, first] : processes_) {
+      for (const auto& [b, second] : processes_) {
+        if (absl::StartsWith(a, "/job:ps") == absl::StartsWith(b, "/job:ps")) continue;
+        testing::AssertionResult flows = AwaitFlow(a, b);
+        if (!flows) return flows;
+      }
+    }
+    return testing::AssertionSuccess();
+  }
+
+  const std::map<std::string, std::unique_ptr<Process>>& processes() const { return processes_; }
+
+ private:
+  void Place(const std::string& job, int task, std::vector<std::string>* addresses) {
+    // Several at once from one that picks free ports may be the same: each is held.
+    int port = 0;
+    do {
+      port = FreePort();
+    } while (!ports_.emplace(port, Name(job, task)).second);
+    addresses->push_back(absl::StrCat("127.0.0.1:", port));
+  }
+
+  const Transport transport_;
+  std::string spec_;
+  std::map<int, std::string> ports_;
+  std::map<std::string, std::unique_ptr<Process>> processes_;
+};
+
+class FourByTwo : public testing::TestWithParam<Transport> {};
+INSTANTIATE_TEST_SUITE_P(, FourByTwo, testing::ValuesIn(Transports()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {
+  Cluster cluster(GetParam());
+  // Early requesters: the servers come later, and the last worker later still.
+  for (int i = 0; i + 1 < kWorkers; ++i) cluster.Start("worker", i);
+  for (int i = 0; i + 1 < kWorkers; ++i) cluster.at(Cluster::Name("worker", i))->Address();
+  for (int i = 0; i < kServers; ++i) cluster.Start("ps", i);
+  ASSERT_TRUE(cluster.AwaitAllFlows());
+  cluster.Start("worker", kWorkers - 1);
+  ASSERT_TRUE(cluster.AwaitAllFlows());
+
+  // Each in turn, half of them without a goodbye.
+  int count = 0;
+  for (const char* job : {"ps", "worker"}) {
+    for (const std::string& name : Cluster::Names(job)) {
+      const std::string old = cluster.Incarnation(name);
+      cluster.at(name)->Signal(++count % 2 == 0 ? SIGTERM : SIGKILL);
+      const int code = cluster.at(name)->Wait();
+      if (count % 2 == 0) {
+        EXPECT_EQ(code, 0) << cluster.at(name)->out() << cluster.at(name)->err();
+      }
+      cluster.Start(job, name.back() - '0');
+      ASSERT_NE(cluster.Incarnation(name), old);
+      ASSERT_TRUE(cluster.AwaitAllFlows());
+    }
+  }
+
+  for (const auto& [name, process] : cluster.processes()) process->Signal(SIGTERM);
+  int ended = 0;
+  for (const auto& [name, process] : cluster.processes()) {
+    EXPECT_EQ(process->Wait(), 0) << name << process->out() << process->err();
+    const std::string out = process->out();
+    EXPECT_TRUE(absl::StrContains(out, "\nwrong 0\n")) << name << out << process->err();
+    // By the way that was asked for, and by no other.
+    EXPECT_TRUE(absl::StrContains(out, GetParam().path)) << name << out;
+    // What a restart ended says whose it was.
+    for (absl::string_view line : absl::StrSplit(out, '\n')) {
+      if (!absl::StartsWith(line, "ended ")) continue;
+      ++ended;
+      const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+      EXPECT_TRUE(absl::StrContains(line.substr(7 + words[1].size()), words[1])) << line;
+    }
+  }
+  EXPECT_GT(ended, 0);  // Somebody was in the middle of something.
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,249 @@
+// A worker under load, for tests: with each peer it keeps two streams of tensors going,
+// one each way, in order, and checks every byte of what comes.
+//
+//   load_worker [trystd's flags] --peers=WORKER,WORKER
+//
+// A stream lasts as long as both of its workers live. When a peer comes back as another
+// incarnation a new one begins. Prints "got PEER INCARNATION COUNT" now and then. SIGTERM
+// ends it: exit code 0 when all was as it should be. What is not: bytes that were not
+// sent, a tensor that does not come, a stream that ends though neither worker was restarted.
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/mutex.h"
+#include "server/server.h"
+#include "server/stop_signals.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint64_t kWindow = 4;  // Tensors sent ahead of the peer's word that they came.
+constexpr absl::Duration kLongest = absl::Seconds(20);  // Beyond this it hangs.
+constexpr absl::Duration kPause = absl::Milliseconds(2);
+
+// Elements, in turn: nothing, inside a message, just beyond, a landing, asked for, large.
+constexpr int64_t kSizes[] = {0, 1, 500, 2100, 30'000, 80'000, 300'000};
+
+uint32_t ElementAt(uint64_t stream, uint64_t round, int64_t i) {
+  uint64_t x = stream ^ (round * 0x9e3779b97f4a7c15) ^ static_cast<uint64_t>(i);
+  x *= 0xbf58476d1ce4e5b9;
+  return static_cast<uint32_t>(x >> 32);
+}
+
+int64_t SizeOf(uint64_t round) { return kSizes[round % (sizeof(kSizes) / sizeof(kSizes[0]))]; }
+
+Tensor Make(uint64_t stream, uint64_t round) {
+  Tensor tensor = *Tensor::Allocate(DType::kUint32, TensorShape({SizeOf(round)}));
+  auto* elements = static_cast<uint32_t*>(tensor.mutable_data());
+  for (int64_t i = 0; i < SizeOf(round); ++i) elements[i] = ElementAt(stream, round, i);
+  return tensor;
+}
+
+bool IsRight(const Tensor& tensor, uint64_t stream, uint64_t round) {
+  if (tensor.dtype() != DType::kUint32 || tensor.shape() != TensorShape({SizeOf(round)})) {
+    return false;
+  }
+  const auto* elements = tensor.data_as<uint32_t>();
+  for (int64_t i = 0; i < SizeOf(round); ++i) {
+    if (elements[i] != ElementAt(stream, round, i)) return false;
+  }
+  return true;
+}
+
+// Of the two lives: a step of its own on both workers.
+uint64_t StreamOf(uint64_t producer, uint64_t consumer) {
+  uint64_t x = producer * 0x9e3779b97f4a7c15 + consumer;
+  x ^= x >> 29;
+  return (x * 0xbf58476d1ce4e5b9) >> 2 | 1;
+}
+
+class LoadWorker {
+ public:
+  explicit LoadWorker(Server* server) : server_(server) {}
+
+  void Start(const std::string& peer) {
+    for (LifeFn live : {&LoadWorker::Produce, &LoadWorker::Consume}) {
+      ++streams_;
+      threads_.emplace_back([this, peer, live] {
+        RepeatLives(peer, live);
+        --streams_;
+      });
+    }
+  }
+  // Prints what has come since the last time.
+  void Report() {
+    MutexLock lock(&mu_);
+    for (auto& [peer, got] : got_) {
+      if (got.count == got.told) continue;
+      std::printf("got %s %llu %llu\n", peer.first.c_str(),
+                  static_cast<unsigned long long>(peer.second),
+                  static_cast<unsigned long long>(got.count));
+      got.told = got.count;
+    }
+    std::fflush(stdout);
+  }
+  void Stop() {
+    stop_ = true;
+    // Again and again, for those that have just begun another.
+    while (streams_ > 0) {
+      server_->steps()->CleanupAll(absl::AbortedError(server_->worker() + " stops"));
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+  int wrong() const { return wrong_; }
+
+ private:
+  struct Got {
+    uint64_t count = 0;
+    uint64_t told = 0;
+  };
+  using LifeFn = absl::Status (LoadWorker::*)(Rendezvous*, const std::string& peer,
+                                              uint64_t incarnation);
+
+  void Complain(const std::string& what) {
+    if (stop_) return;
+    ++wrong_;
+    std::printf("wrong: %s\n", what.c_str());
+    std::fflush(stdout);
+  }
+
+  void RepeatLives(const std::string& peer, LifeFn live) {
+    uint64_t last = 0;
+    absl::Status ended;
+    absl::Time ended_at;
+    while (!stop_) {
+      const auto heard = server_->calls()->Ping(peer, absl::Seconds(1));
+      if (!heard.ok()) continue;  // Not up.
+      const uint64_t incarnation = heard->self.incarnation;
+      if (incarnation == last) {
+        // It may be on its way out.
+        if (absl::Now() - ended_at < kLongest) {
+          absl::SleepFor(kPause);
+          continue;
+        }
+        return Complain(
+            absl::StrCat("the stream with ", peer, " ended without a restart: ", ended.ToString()));
+      }
+      last = incarnation;
+      const bool produces = live == &LoadWorker::Produce;
+      const uint64_t self = server_->incarnation();
+      const auto step = static_cast<int64_t>(produces ? StreamOf(self, incarnation)
+                                                      : StreamOf(incarnation, self));
+      auto rendezvous = server_->steps()->StartStep(step);
+      if (!rendezvous.ok()) return Complain(rendezvous.status().ToString());
+      ended = (this->*live)(rendezvous->get(), peer, incarnation);
+      ended_at = absl::Now();
+      if (stop_) return;
+      std::printf("ended %s %s\n", peer.c_str(), ended.ToString().c_str());
+      server_->steps()->CleanupStep(step);
+      if (!absl::IsAborted(ended) && !absl::IsUnavailable(ended)) {
+        return Complain(absl::StrCat("with ", peer, ": ", ended.ToString()));
+      }
+    }
+  }
+
+  static TensorKey Key(const std::string& from, uint64_t incarnation, const std::string& to,
+                       const char* edge, uint64_t round) {
+    return TensorKeyPrefix::Make(from + "/device:CPU:0", incarnation, to + "/device:CPU:0", edge)
+        ->At(0, round);
+  }
+
+  absl::Status Produce(Rendezvous* step, const std::string& peer, uint64_t incarnation) {
+    const std::string& self = server_->worker();
+    const uint64_t stream = StreamOf(server_->incarnation(), incarnation);
+    for (uint64_t round = 1; !stop_; ++round) {
+      absl::Status sent = step->Send(Key(self, server_->incarnation(), peer, "data", round), {},
+                                     Make(stream, round), false);
+      if (!sent.ok()) return sent;
+      if (round <= kWindow) continue;
+      const auto ack =
+          step->Recv(Key(peer, incarnation, self, "ack", round - kWindow), {}, kLongest);
+      if (!ack.ok()) return ack.status();
+      absl::SleepFor(kPause);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Consume(Rendezvous* step, const std::string& peer, uint64_t incarnation) {
+    const std::string& self = server_->worker();
+    const uint64_t stream = StreamOf(incarnation, server_->incarnation());
+    for (uint64_t round = 1; !stop_; ++round) {
+      const auto data = step->Recv(Key(peer, incarnation, self, "data", round), {}, kLongest);
+      if (!data.ok()) return data.status();
+      if (!IsRight(data->tensor, stream, round)) {
+        return absl::InternalError(
+            absl::StrCat("round ", round, " has other bytes than were sent"));
+      }
+      absl::Status sent = step->Send(Key(self, server_->incarnation(), peer, "ack", round), {},
+                                     Make(stream, 0), false);
+      if (!sent.ok()) return sent;
+      MutexLock lock(&mu_);
+      got_[{peer, incarnation}].count = round;
+    }
+    return absl::OkStatus();
+  }
+
+  Server* const server_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int> streams_{0};
+  std::atomic<int> wrong_{0};
+  std::vector<std::thread> threads_;
+  Mutex mu_;
+  std::map<std::pair<std::string, uint64_t>, Got> got_ ABSL_GUARDED_BY(mu_);
+};
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "load_worker: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+int Main(const std::vector<std::string>& args) {
+  std::vector<std::string> rest;
+  std::map<std::string, std::string> own = {{"peers", ""}};
+  auto config = LoadConfig(args, ProcessEnvironment(), &rest, &own);
+  if (!config.ok()) return Fail(config.status());
+  auto server = ServerBuilder().Build(*config);
+  if (!server.ok()) return Fail(server.status());
+  BlockStopSignals();
+  absl::Status started = (*server)->Start();
+  if (!started.ok()) return Fail(started);
+  std::printf("serving %s at %s incarnation %llu\n", (*server)->worker().c_str(),
+              (*server)->address().c_str(),
+              static_cast<unsigned long long>((*server)->incarnation()));
+  std::fflush(stdout);
+  std::atomic<bool> done{false};
+  LoadWorker load(server->get());
+  for (absl::string_view peer : absl::StrSplit(own["peers"], ',')) load.Start(std::string(peer));
+  std::thread reporter([&] {
+    while (!done) {
+      load.Report();
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+  });
+  WaitForStopSignal();
+  const std::string paths = (*server)->Explain("");
+  load.Stop();
+  done = true;
+  reporter.join();
+  absl::Status stopped = (*server)->Stop(absl::Seconds(2));
+  if (!stopped.ok()) std::printf("stopped: %s\n", stopped.ToString().c_str());
+  std::printf("%s\nwrong %d\n", paths.c_str(), load.wrong());
+  return load.wrong() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) {
+  return tryst::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,282 @@
+// trystd and tryst as real processes on the loopback.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "server/cut_proxy.h"
+#include "server/npy.h"
+#include "server/test_certificates.h"
+#include "tests/e2e/process.h"
+
+namespace tryst {
+namespace {
+
+std::string WriteFloats(const std::string& name, int64_t count, float first) {
+  Tensor tensor = *Tensor::Allocate(DType::kFloat, TensorShape({count}));
+  for (int64_t i = 0; i < count; ++i) {
+    static_cast<float*>(tensor.mutable_data())[i] = first + static_cast<float>(i);
+  }
+  EXPECT_TRUE(WriteNpy(TempFile(name), tensor).ok());
+  return TempFile(name);
+}
+
+constexpr char kSource[] = "/job:src/replica:0/task:0";
+constexpr char kSink[] = "/job:dst/replica:0/task:0";
+
+std::vector<std::string> Self(const std::string& job, int port = 0) {
+  return {"--insecure", "--open_cluster", "--nic=soft", absl::StrCat("--job=", job),
+          absl::StrCat("--listen=127.0.0.1:", port)};
+}
+
+TEST(Processes, FilesTravelOnEveryProtocol) {
+  for (const char* protocol : {"grpc", "grpc+verbs"}) {
+    const std::string file = WriteFloats("in.npy", 3 << 20, 1);  // 12 MiB
+    Process source("server/tryst",
+                   With({"serve", absl::StrCat("w=", file), absl::StrCat("--to=", kSink),
+                         absl::StrCat("--protocol=", protocol)},
+                        Self("src")));
+    const std::string at = absl::StrCat(kSource, "@", source.Address());
+    Process sink("server/tryst",
+                 With({"recv", "w", TempFile("out.npy"), absl::StrCat("--from=", at),
+                       absl::StrCat("--protocol=", protocol)},
+                      Self("dst")));
+    ASSERT_EQ(sink.Wait(), 0) << sink.err() << source.err();
+    EXPECT_TRUE(ReadFile(file) == ReadFile(TempFile("out.npy")));
+    const bool by_rdma = absl::StrContains(sink.out(), "over rdma/soft");
+    EXPECT_EQ(by_rdma, std::string(protocol) == "grpc+verbs") << sink.out();
+    source.Signal(SIGTERM);
+    EXPECT_EQ(source.Wait(), 0) << source.err();
+  }
+}
+
+TEST(Processes, AnEarlyRequesterALateJoinerAndARestart) {
+  const int port = FreePort();
+  const std::string at = absl::StrCat(kSource, "@127.0.0.1:", port);
+  const std::vector<std::string> recv =
+      With({"recv", "w", TempFile("late.npy"), absl::StrCat("--from=", at)}, Self("dst"));
+  Process early("server/tryst", recv);
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_TRUE(early.Running());
+  const auto serve = [&](const std::string& file) {
+    return With({"serve", absl::StrCat("w=", file), absl::StrCat("--to=", kSink)},
+                Self("src", port));
+  };
+  {
+    Process source("server/tryst", serve(WriteFloats("one.npy", 10, 1)));
+    ASSERT_EQ(early.Wait(), 0) << early.err() << source.err();
+    EXPECT_TRUE(ReadFile(TempFile("late.npy")) == ReadFile(TempFile("one.npy")));
+    source.Signal(SIGKILL);
+    source.Wait();
+  }
+  // The next life, at the same address with another incarnation.
+  Process source("server/tryst", serve(WriteFloats("two.npy", 10, 2)));
+  Process again("server/tryst", recv);
+  ASSERT_EQ(again.Wait(), 0) << again.err();
+  EXPECT_TRUE(ReadFile(TempFile("late.npy")) == ReadFile(TempFile("two.npy")));
+}
+
+TEST(Processes, AProducerKilledWhileAPeerWaitsIsToldApartFromItsNextLife) {
+  const int port = FreePort();
+  auto source = std::make_unique<Process>("server/trystd", Self("src", port));
+  source->Address();
+  Process waits("server/tryst", With({"recv", "never", TempFile("never.npy"),
+                                      absl::StrCat("--from=", kSource, "@127.0.0.1:", port)},
+                                     Self("dst")));
+  waits.Address();
+  absl::SleepFor(absl::Milliseconds(200));
+  source->Signal(SIGKILL);
+  source->Wait();
+  source = std::make_unique<Process>("server/trystd", Self("src", port));
+  source->Address();
+  EXPECT_EQ(waits.Wait(), 1);
+  EXPECT_TRUE(absl::StrContains(waits.err(), "ABORTED")) << waits.err();
+}
+
+TEST(Processes, StrangersAreShutOutWithAReason) {
+  TestAuthority authority;
+  TestAuthority impostors;
+  const auto tls = [](const TestAuthority& from, const std::string& name, const std::string& uri) {
+    mkdir(TempFile(name).c_str(), 0700);
+    from.Write(TempFile(name), uri);
+    return std::vector<std::string>{
+        absl::StrCat("--ca_file=", TempFile(name), "/ca.pem"),
+        absl::StrCat("--certificate_file=", TempFile(name), "/cert.pem"),
+        absl::StrCat("--key_file=", TempFile(name), "/key.pem")};
+  };
+  Process daemon("server/trystd",
+                 With(tls(authority, "daemon", "tryst://tryst/job:src"),
+                      {"--job=src", "--open_cluster", "--listen=127.0.0.1:0", "--nic=soft"}));
+  const std::string at = absl::StrCat(kSource, "@", daemon.Address());
+  const auto ping = [&](std::vector<std::string> more) {
+    auto process = std::make_unique<Process>("server/tryst",
+                                             With({"ping", at, "--timeout=2s"}, std::move(more)));
+    process->Wait();
+    return absl::StrCat(process->out(), process->err());
+  };
+  EXPECT_TRUE(
+      absl::StrContains(ping(tls(authority, "right", "tryst://tryst/job:cli")), "incarnation"));
+  // Another authority never gets through the handshake.
+  const auto says = [](const std::string& text, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts) {
+      if (!absl::StrContains(text, part)) {
+        return testing::AssertionFailure() << "no '" << part << "' in: " << text;
+      }
+    }
+    return testing::AssertionResult(!absl::StrContains(text, "incarnation")) << text;
+  };
+  EXPECT_TRUE(
+      says(ping(tls(impostors, "wrong", "tryst://tryst/job:cli")), {"UNAVAILABLE", "127.0.0.1"}));
+  EXPECT_TRUE(says(ping(tls(authority, "masked", "tryst://tryst/job:src")),
+                   {"UNAUTHENTICATED", "/job:cli/replica:0/task:0", "certificate names",
+                    "tryst://tryst/job:src"}));
+  std::vector<std::string> elsewhere = tls(authority, "elsewhere", "tryst://factory");
+  elsewhere.push_back("--cluster=factory");
+  // It is the caller who finds that the daemon is of another cluster than it looks for.
+  EXPECT_TRUE(says(ping(elsewhere), {"UNAVAILABLE"}));
+  EXPECT_TRUE(says(ping({"--insecure"}), {"UNAVAILABLE"}));
+  EXPECT_TRUE(daemon.Running());
+}
+
+// A peer that is there and says nothing: stopped by a debugger, swapped out, wedged.
+TEST(Processes, AFrozenPeerIsNamedAndServesWhenItThaws) {
+  const std::string file = WriteFloats("frozen.npy", 100, 1);
+  Process source(
+      "server/tryst",
+      With({"serve", absl::StrCat("w=", file), absl::StrCat("--to=", kSink)}, Self("src")));
+  const std::string at = absl::StrCat(kSource, "@", source.Address());
+  const auto recv = [&](const char* timeout) {
+    return With({"recv", "w", TempFile("thawed.npy"), absl::StrCat("--from=", at),
+                 absl::StrCat("--timeout=", timeout)},
+                Self("dst"));
+  };
+  source.Signal(SIGSTOP);
+  const absl::Time start = absl::Now();
+  Process hasty("server/tryst", recv("1500ms"));
+  EXPECT_EQ(hasty.Wait(), 1);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(8)) << "hangs";
+  EXPECT_TRUE(absl::StrContains(hasty.err(), "DEADLINE_EXCEEDED") ||
+              absl::StrContains(hasty.err(), "UNAVAILABLE"))
+      << hasty.err();
+  Process patient("server/tryst", recv("20s"));
+  absl::SleepFor(absl::Milliseconds(700));
+  source.Signal(SIGCONT);
+  EXPECT_EQ(patient.Wait(), 0) << patient.err();
+  EXPECT_TRUE(ReadFile(TempFile("thawed.npy")) == ReadFile(file));
+}
+
+// The bootstrap breaks off after so many bytes of what the producer says: in the middle of
+// HTTP/2's own greeting, of a ping's answer, of a hello's answer.
+TEST(Processes, AHandshakeThatBreaksOffAnywhereIsTakenUpAgain) {
+  const std::string file = WriteFloats("broken_off.npy", 1 << 16, 1);
+  Process source("server/tryst", With({"serve", "w=" + file, "x=" + file, "y=" + file, "z=" + file,
+                                       "v=" + file, absl::StrCat("--to=", kSink)},
+                                      Self("src")));
+  const std::string address = source.Address();
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  int cut = 0;
+  const std::pair<const char*, int> edges[] = {
+      {"w", 0}, {"x", 60}, {"y", 200}, {"z", 330}, {"v", 500}};
+  for (const auto& [edge, bytes] : edges) {
+    CutProxy proxy(port);
+    proxy.CutAfterBytes(bytes);
+    Process sink("server/tryst", With({"recv", edge, TempFile("whole.npy"),
+                                       absl::StrCat("--from=", kSource, "@", proxy.address())},
+                                      Self("dst")));
+    for (int i = 0; i < 400 && proxy.connections() < 2; ++i) {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    cut += proxy.connections() > 1;
+    proxy.CutAfterBytes(-1);
+    EXPECT_EQ(sink.Wait(), 0) << bytes << sink.err() << source.err();
+    EXPECT_TRUE(ReadFile(TempFile("whole.npy")) == ReadFile(file)) << bytes;
+    unlink(TempFile("whole.npy").c_str());
+  }
+  EXPECT_GE(cut, 3);  // It did break off.
+}
+
+TEST(Processes, GarbageDoesNotBringADaemonDown) {
+  Process daemon("server/trystd", Self("src"));
+  const std::string address = daemon.Address();
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  const std::vector<std::string> garbage = {
+      "GET / HTTP/1.1\r\n\r\n", std::string(100000, '\xff'),
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string(100000, '\x01'),
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",  // ... and then nothing: half open.
+  };
+  std::vector<int> open;
+  for (const std::string& bytes : garbage) {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    (void)send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    open.push_back(fd);
+  }
+  Process ping("server/tryst", {"ping", absl::StrCat(kSource, "@", address), "--insecure"});
+  EXPECT_EQ(ping.Wait(), 0) << ping.err() << daemon.err();
+  for (int fd : open) close(fd);
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
+}
+
+TEST(Processes, AClusterFileMovesAWorkerAtRunTime) {
+  const std::string file = TempFile("cluster.json");
+  const auto write = [&](int port) {
+    std::ofstream(file + ".new") << absl::StrCat(
+        R"({"job": [{"name": "dst", "tasks": {"0": "127.0.0.1:1"}},)",
+        R"({"name": "src", "tasks": {"0": "127.0.0.1:)", port, R"("}}]})");
+    rename((file + ".new").c_str(), file.c_str());
+  };
+  write(1);  // Nobody.
+  Process sink("server/tryst",
+               {"recv", "w", TempFile("moved.npy"), absl::StrCat("--from=", kSource), "--insecure",
+                "--job=dst", "--listen=127.0.0.1:0", "--nic=soft", "--resolver=file",
+                absl::StrCat("--cluster_file=", file)});
+  sink.Address();
+  const std::string npy = WriteFloats("moves.npy", 4, 1);
+  const int port = FreePort();
+  Process source(
+      "server/tryst",
+      {"serve", absl::StrCat("w=", npy), absl::StrCat("--to=", kSink), "--insecure", "--job=src",
+       "--nic=soft", absl::StrCat("--cluster_spec=dst=127.0.0.1:1;src=127.0.0.1:", port)});
+  source.Address();
+  write(port);
+  ASSERT_EQ(sink.Wait(), 0) << sink.err();
+  EXPECT_TRUE(ReadFile(TempFile("moved.npy")) == ReadFile(npy));
+}
+
+TEST(Processes, WhatMakesNoSenseIsSaidAtOnce) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--job=ps", "--open_cluster"}, "nobody can be told"},
+      {{"--job=ps", "--open_cluster", "--listen=127.0.0.1:0"}, "0 ways of security"},
+      {{"--insecure", "--job=ps", "--listen=0.0.0.0:0", "--open_cluster", "--advertise=h:1"},
+       "can be reached by others"},
+      {{"--insecure", "--job=ps", "--protocol=grpc+gdr", "--open_cluster"}, "there are: grpc"},
+      {{"--tusk=1"}, "no flag --tusk"},
+      {{"--insecure", "--job=ps", "--open_cluster", "--memory_bytes=1MiB"}, "do not add up"},
+      {{"--insecure", "--job=ps", "--cluster_spec=worker=127.0.0.1:1"}, "not in its own cluster"},
+  };
+  for (const auto& [args, why] : cases) {
+    Process daemon("server/trystd", args);
+    EXPECT_EQ(daemon.Wait(), 1);
+    EXPECT_TRUE(absl::StrContains(daemon.err(), why)) << daemon.err();
+  }
+}
+
+}  // namespace
+}  // namespace tryst
