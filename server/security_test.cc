@@ -195,6 +195,7 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   hello.set_protocol_newest(1);
   hello.set_epoch(1);
   hello.set_path("rdma/none");
+  hello.add_queue_pairs("any: without one it is a farewell");
   EXPECT_EQ(call(hello, sign(hello)), grpc::StatusCode::UNIMPLEMENTED);  // All but the path fits.
   const std::string used = sign(hello);
   EXPECT_EQ(call(hello, used), grpc::StatusCode::UNIMPLEMENTED);
