@@ -141,6 +141,7 @@ bool Poller::RunInbox() {
   while (oldest != nullptr) {
     PollerTask* task = oldest;
     oldest = task->next_;  // Read first: the task may post itself again.
+    ++tasks_run_;
     task->RunOnPoller();
   }
   return true;

@@ -110,6 +110,9 @@ class Poller {
   void FlushThisTurn(PollerFlush* flush);
   void ForgetFlush(PollerFlush* flush);
 
+  // Tasks run so far: what other threads handed over, or its own posted to itself.
+  uint64_t tasks_run() const { return tasks_run_; }
+
   // The clock as read at the start of this turn.
   int64_t now_ns() const { return now_ns_; }
 
@@ -146,6 +149,7 @@ class Poller {
   std::vector<PollerFlush*> flushes_;
   std::vector<PollerFlush*> flushing_;
   int64_t now_ns_ = 0;
+  uint64_t tasks_run_ = 0;
 };
 
 }  // namespace tryst

@@ -243,10 +243,10 @@ class FetchChannel final : public Channel,
   std::vector<FetchOp*> slots_;  // By slot; null: free.
   std::vector<uint16_t> generations_;
   std::vector<uint16_t> free_slots_;
-  FetchLine queued_;       // kQueued, without a slot.
-  FetchLine send_line_;    // With a slot and something to say.
-  FetchLine room_line_;    // kWaitingRoom.
-  FetchLine undelivered_;  // The executor had no room.
+  FetchLine queued_{&FetchOp::wait_link};      // kQueued, without a slot.
+  FetchLine send_line_{&FetchOp::send_link};   // With a slot and something to say.
+  FetchLine room_line_{&FetchOp::wait_link};   // kWaitingRoom.
+  FetchLine undelivered_{&FetchOp::end_link};  // The executor had no room.
   absl::flat_hash_map<TensorKey, KeyEntry> keys_;
   std::vector<TensorKey> key_of_id_;
   uint32_t next_key_id_ = 0;

@@ -1,6 +1,5 @@
 #include "channel/rdma/fetch_op.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace tryst {
@@ -33,16 +32,6 @@ void FetchOp::Deliver() {
   Args run_args = std::move(args);
   args = Args();
   std::move(run)(std::move(result_status), Args(), run_args, std::move(result), result_is_dead);
-}
-
-void FetchLine::Remove(FetchOp* op) {
-  auto at = std::find(line_.begin() + static_cast<ptrdiff_t>(head_), line_.end(), op);
-  if (at == line_.end()) return;
-  line_.erase(at);
-  if (head_ == line_.size()) {
-    line_.clear();
-    head_ = 0;
-  }
 }
 
 }  // namespace tryst

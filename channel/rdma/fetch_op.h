@@ -34,6 +34,14 @@ inline constexpr size_t kFetchStateCount = static_cast<size_t>(FetchState::kEndi
 const char* FetchStateName(FetchState state);
 
 class FetchOp;
+class FetchLine;
+
+// A place in a FetchLine.
+struct FetchLink {
+  FetchOp* previous = nullptr;
+  FetchOp* next = nullptr;
+  const FetchLine* line = nullptr;
+};
 
 // What ops call: their channel.
 class FetchOpOwner {
@@ -90,6 +98,11 @@ class FetchOp final : public PollerTimer {
   Cancellation::Token cancel_token = Cancellation::kNoToken;
   std::atomic<bool> cancel_posted{false};  // In the inbox: not to be reused until it has run.
 
+  // Places in the channel's lines: until there is an answer, with something to say, at the end.
+  FetchLink wait_link;
+  FetchLink send_link;
+  FetchLink end_link;
+
   // Result, from Finish to Deliver.
   absl::Status result_status;
   Tensor result;
@@ -130,28 +143,38 @@ class FetchOp final : public PollerTimer {
   DeliveredTask delivered_task_;
 };
 
-// First in, first out, and out of the middle. Vectors that keep their room: nothing is
-// allocated once they have grown.
+// First in, first out, and out of the middle at once. The links are in the ops: nothing is
+// allocated.
 class FetchLine {
  public:
-  bool empty() const { return head_ == line_.size(); }
-  FetchOp* front() const { return line_[head_]; }
-  void Push(FetchOp* op) { line_.push_back(op); }
-  void PopFront() {
-    if (++head_ == line_.size()) {
-      line_.clear();
-      head_ = 0;
-    } else if (head_ > 1024 && head_ * 2 > line_.size()) {
-      line_.erase(line_.begin(), line_.begin() + static_cast<ptrdiff_t>(head_));
-      head_ = 0;
-    }
+  // `link`: by which of their links ops stand in this line. Lines that never hold the same
+  // op at the same time may share one.
+  explicit FetchLine(FetchLink FetchOp::*link) : link_(link) {}
+  bool empty() const { return first_ == nullptr; }
+  size_t size() const { return size_; }
+  FetchOp* front() const { return first_; }
+  void Push(FetchOp* op) {  // REQUIRES: not in it.
+    FetchLink& link = op->*link_;
+    link = {last_, nullptr, this};
+    (last_ != nullptr ? (last_->*link_).next : first_) = op;
+    last_ = op;
+    ++size_;
   }
-  void Remove(FetchOp* op);  // Linear.
-  size_t size() const { return line_.size() - head_; }
+  void PopFront() { Remove(first_); }
+  void Remove(FetchOp* op) {  // No-op when it is not in it.
+    FetchLink& link = op->*link_;
+    if (link.line != this) return;
+    (link.previous != nullptr ? (link.previous->*link_).next : first_) = link.next;
+    (link.next != nullptr ? (link.next->*link_).previous : last_) = link.previous;
+    link = FetchLink();
+    --size_;
+  }
 
  private:
-  std::vector<FetchOp*> line_;
-  size_t head_ = 0;
+  FetchLink FetchOp::*const link_;
+  FetchOp* first_ = nullptr;
+  FetchOp* last_ = nullptr;
+  size_t size_ = 0;
 };
 
 }  // namespace tryst

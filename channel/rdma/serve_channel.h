@@ -15,6 +15,7 @@
 #include "channel/rdma/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
+#include "channel/rdma/ring_line.h"
 #include "channel/rdma/serve_op.h"
 #include "channel/trace.h"
 #include "rendezvous/tensor_source.h"
@@ -151,15 +152,15 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   std::deque<ServeOp> ops_;                                 // By slot.
   std::deque<ServeTake> takes_;                             // All there ever were.
   std::vector<ServeTake*> free_takes_;
-  std::deque<ServeOp*> ready_line_;
+  RingLine<ServeOp*> ready_line_;
   std::vector<std::pair<uint16_t, uint16_t>> gone_line_;  // Slot, generation.
   struct GoneAfter {
-    uint16_t slot;
-    uint16_t generation;
-    LaneTickets tickets;
+    uint16_t slot = 0;
+    uint16_t generation = 0;
+    LaneTickets tickets{};
   };
-  std::deque<GoneAfter> gone_after_;   // GONE waits for writes on several queue pairs.
-  std::deque<ServeSource> lingering_;  // Accepted, but the NIC may still read them.
+  RingLine<GoneAfter> gone_after_;   // GONE waits for writes on several queue pairs.
+  RingLine<ServeSource> lingering_;  // Accepted, but the NIC may still read them.
   ServeCounters counters_;
 };
 

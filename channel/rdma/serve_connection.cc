@@ -95,7 +95,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
   gone_line_.clear();
   gone_after_.clear();
   pong_due_ = false;
-  for (ServeOp* op : ready_line_) op->in_ready_line = false;
+  for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;
   for (ServeOp& op : ops_) {
     if (op.state != ServeState::kTaking && op.state != ServeState::kFree) {
       op.span.Enter(WaitsFor::kConsumer, hub_->poller()->now_ns());

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +32,8 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
                                                  ", not for ", consumer_)),
         Args(), Tensor(), false);
   }
-  take->cancellation.emplace();
+  // A cancellation that has not been used serves again: what it has allocated stays.
+  if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();
   Args args;
   args.cancellation = &*take->cancellation;
   args.turn = &take->taken.turn;
@@ -64,7 +64,6 @@ void ServeChannel::GiveBack(ServeTake* take) {
 
 void ServeChannel::OnTaken(ServeTake* take) {
   ServeOp* op = std::exchange(take->op, nullptr);
-  take->cancellation.reset();
   take->ended.store(false, std::memory_order_relaxed);
   if (op != nullptr) {
     op->take = nullptr;
@@ -129,7 +128,7 @@ void ServeChannel::Release(ServeOp* op) {
   }
   if (op->state == ServeState::kTaking) return DropTake(op);
   if (op->in_ready_line) {
-    ready_line_.erase(std::find(ready_line_.begin(), ready_line_.end(), op));
+    ready_line_.Remove(op);
     op->in_ready_line = false;
   }
   if (op->source.region != nullptr && link_ != nullptr) {

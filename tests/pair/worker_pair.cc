@@ -1,5 +1,6 @@
 #include "tests/pair/worker_pair.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -11,7 +12,7 @@
 namespace tryst {
 namespace {
 
-constexpr char kProducer[] = "/job:ps/replica:0/task:0";
+std::string ProducerName(size_t i) { return absl::StrCat("/job:ps/replica:0/task:", i); }
 constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
 constexpr uint64_t kIncarnation = 0xab;
 
@@ -44,7 +45,7 @@ struct WorkerPair::Worker {
   };
 
   Worker(const WorkerPairOptions& options, const Clock* clock, LocalRendezvous* step,
-         Hellos* hellos, const char* name, uint64_t incarnation)
+         Hellos* hellos, const std::string& name, uint64_t incarnation)
       : poller(clock, PollerOptions{name, options.spin_us}), source(step) {
     nic = options.open_nic();
     ChannelPoolOptions pool_options;
@@ -69,42 +70,48 @@ struct WorkerPair::Worker {
 WorkerPair::WorkerPair(const WorkerPairOptions& options)
     : threads_(options.threads), step_(StepOptions(), &alarms_) {
   hellos_ = std::make_unique<Hellos>();
-  producer_ =
-      std::make_unique<Worker>(options, &clock_, &step_, hellos_.get(), kProducer, kIncarnation);
+  for (size_t i = 0; i < static_cast<size_t>(options.producers); ++i) {
+    producers_.push_back(std::make_unique<Worker>(options, &clock_, &step_, hellos_.get(),
+                                                  ProducerName(i), kIncarnation));
+  }
   consumer_ = std::make_unique<Worker>(options, &clock_, &step_, hellos_.get(), kConsumer, 0xc0);
 }
 
 WorkerPair::~WorkerPair() {
   const absl::Status why = absl::CancelledError("the pair is taken down");
+  std::vector<Worker*> workers = {consumer_.get()};
+  for (auto& producer : producers_) workers.push_back(producer.get());
   if (threads_) {
-    for (Worker* worker : {consumer_.get(), producer_.get()}) {
+    for (Worker* worker : workers) {
       const absl::Status stopped = worker->pool->Stop(why, absl::Seconds(10));
       TRYST_CHECK(stopped.ok()) << stopped;
       worker->poller.Stop();
     }
   } else {
-    consumer()->Close(why);
-    producer()->Close(why);
+    for (Worker* worker : workers) worker->pool->Close(why);
+    const auto drained = [](Worker* worker) { return worker->pool->Drained(); };
     do {
       Turn();
-    } while (!consumer()->Drained() || !producer()->Drained());
+    } while (!std::all_of(workers.begin(), workers.end(), drained));
   }
-  consumer_->pool.reset();
-  producer_->pool.reset();
+  for (Worker* worker : workers) worker->pool.reset();
 }
 
-ChannelPool* WorkerPair::producer() { return producer_->pool.get(); }
+ChannelPool* WorkerPair::producer(size_t i) { return producers_[i]->pool.get(); }
 ChannelPool* WorkerPair::consumer() { return consumer_->pool.get(); }
 
-TensorKey WorkerPair::Key(absl::string_view edge) {
-  return TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kIncarnation,
+uint64_t WorkerPair::consumer_tasks() const { return consumer_->poller.tasks_run(); }
+
+TensorKey WorkerPair::Key(absl::string_view edge, int producer) {
+  const std::string worker = ProducerName(static_cast<size_t>(producer));
+  return TensorKeyPrefix::Make(absl::StrCat(worker, "/device:CPU:0"), kIncarnation,
                                absl::StrCat(kConsumer, "/device:CPU:0"), edge)
       ->At(0, 0);
 }
 
 void WorkerPair::Turn() {
   consumer_->poller.Step();
-  producer_->poller.Step();
+  for (auto& producer : producers_) producer->poller.Step();
 }
 
 }  // namespace tryst

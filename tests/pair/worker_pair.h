@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
@@ -22,10 +23,11 @@ struct WorkerPairOptions {
   // A thread for each poller, which spins so long. Without: whoever calls Turn() is both.
   bool threads = true;
   int64_t spin_us = 20;
+  int producers = 1;
 };
 
-// A producer and a consumer in this process, each with a poller, a NIC and a pool, and one
-// step between them: what is measured, and what is counted, without the rest of a server.
+// A producer (or some) and a consumer in this process, each with a poller, a NIC and a pool,
+// and one step between them: what is measured, and what is counted, without the rest of a server.
 class WorkerPair {
  public:
   explicit WorkerPair(const WorkerPairOptions& options);  // Dies where something fails.
@@ -33,11 +35,12 @@ class WorkerPair {
   WorkerPair(const WorkerPair&) = delete;
   WorkerPair& operator=(const WorkerPair&) = delete;
 
-  static TensorKey Key(absl::string_view edge);
+  static TensorKey Key(absl::string_view edge, int producer = 0);
   LocalRendezvous* step() { return &step_; }
-  ChannelPool* producer();
+  ChannelPool* producer(size_t i = 0);
   ChannelPool* consumer();
-  // One turn of both pollers. REQUIRES: no threads.
+  uint64_t consumer_tasks() const;  // That its poller has been handed. REQUIRES: no threads.
+  // One turn of every poller. REQUIRES: no threads.
   void Turn();
 
  private:
@@ -49,7 +52,7 @@ class WorkerPair {
   ThreadAlarms alarms_;
   LocalRendezvous step_;
   std::unique_ptr<Hellos> hellos_;
-  std::unique_ptr<Worker> producer_;
+  std::vector<std::unique_ptr<Worker>> producers_;
   std::unique_ptr<Worker> consumer_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/optional.h"
@@ -32,6 +33,18 @@ class SoftEvents {
   std::deque<NicEvent> events_ ABSL_GUARDED_BY(mu_);
 };
 
+// Memory for objects of one size, which is used again. Any thread.
+class SoftBlocks {
+ public:
+  ~SoftBlocks();
+  void* Take(size_t bytes);  // The same for every call.
+  void Give(void* block);
+
+ private:
+  Mutex mu_;
+  std::vector<void*> free_ ABSL_GUARDED_BY(mu_);
+};
+
 // What a SoftNic lends to everything made from it, which it outlives. Any thread.
 struct SoftContext {
   explicit SoftContext(SoftNicOptions given);
@@ -41,6 +54,7 @@ struct SoftContext {
   const SteadyClock steady_clock;
   const Clock* const clock;
   std::unique_ptr<SoftTls> tls;  // Null unless asked for. Constant after OpenSoftNic().
+  SoftBlocks region_blocks;
   SoftRegionTable regions;
   SoftEvents events;
   std::atomic<uint32_t> next_queue_pair;

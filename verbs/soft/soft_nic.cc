@@ -1,5 +1,6 @@
 #include "verbs/soft/soft_nic.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -26,12 +27,26 @@ class SoftRegion final : public Region {
     context_->regions.Add(&record_);
   }
   ~SoftRegion() override { context_->regions.Remove(&record_); }
+  // A channel registers a region for each transfer: they are used again. In front of each is
+  // whose it is, which is all that there is left to know of it in the end.
+  static void* operator new(size_t bytes, SoftContext* context) {
+    char* block = static_cast<char*>(context->region_blocks.Take(kFrontBytes + bytes));
+    *reinterpret_cast<SoftContext**>(block) = context;
+    return block + kFrontBytes;
+  }
+  static void operator delete(void* region) {
+    char* block = static_cast<char*>(region) - kFrontBytes;
+    (*reinterpret_cast<SoftContext**>(block))->region_blocks.Give(block);
+  }
+  static void operator delete(void* region, SoftContext*) { operator delete(region); }
   uint64_t address() const override { return record_.address; }
   uint64_t bytes() const override { return record_.bytes; }
   uint32_t local_key() const override { return record_.local_key; }
   uint32_t remote_key() const override { return record_.remote_key; }
 
  private:
+  static constexpr size_t kFrontBytes = alignof(std::max_align_t);
+
   SoftContext* const context_;
   SoftRegionRecord record_;
 };
@@ -87,7 +102,7 @@ class SoftNicImpl final : public SoftNic {
     if (address == nullptr || bytes == 0 || bytes > std::numeric_limits<uint64_t>::max() - begin) {
       return absl::InvalidArgumentError("a region of null, empty or wrapping range");
     }
-    return std::unique_ptr<Region>(new SoftRegion(&context_, begin, bytes, access));
+    return std::unique_ptr<Region>(new (&context_) SoftRegion(&context_, begin, bytes, access));
   }
   absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int, uint64_t, uint64_t, uint64_t,
                                                          uint32_t) override {

@@ -7,7 +7,10 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kRetiredKeysKept = 1 << 16;
+// Little enough for what is kept of them to be small, and soon as large as it gets.
+constexpr size_t kRetiredKeysKept = 1 << 12;
+// Drawn with one call of the kernel.
+constexpr size_t kKeysPerDraw = 64;
 
 bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_bytes) {
   return inner >= address && inner_bytes <= bytes && inner - address <= bytes - inner_bytes;
@@ -16,18 +19,27 @@ bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_b
 }  // namespace
 
 uint32_t SoftRegionTable::NewKey() {
+  MutexLock lock(&mu_);
+  return DrawKey();
+}
+
+uint32_t SoftRegionTable::DrawKey() {
   for (;;) {
-    uint32_t key = 0;
-    random_(absl::MakeSpan(reinterpret_cast<uint8_t*>(&key), sizeof(key)));
-    MutexLock lock(&mu_);
+    if (drawn_.empty()) {
+      drawn_.resize(kKeysPerDraw);
+      random_(absl::MakeSpan(reinterpret_cast<uint8_t*>(drawn_.data()),
+                             drawn_.size() * sizeof(uint32_t)));
+    }
+    const uint32_t key = drawn_.back();
+    drawn_.pop_back();
     if (key != 0 && taken_.insert(key).second) return key;
   }
 }
 
 void SoftRegionTable::Add(SoftRegionRecord* record) {
-  record->local_key = NewKey();
-  record->remote_key = NewKey();
   MutexLock lock(&mu_);
+  record->local_key = DrawKey();
+  record->remote_key = DrawKey();
   local_[record->local_key] = record;
   Grant grant;
   grant.region = record;
@@ -122,10 +134,10 @@ bool SoftRegionTable::UnbindWindow(uint32_t window_key) {
 }
 
 void SoftRegionTable::Retire(uint32_t key) {
-  retired_.push_back(key);
-  if (retired_.size() <= kRetiredKeysKept) return;
-  taken_.erase(retired_.front());
-  retired_.pop_front();
+  if (retired_.size() < kRetiredKeysKept) return retired_.push_back(key);
+  taken_.erase(retired_[oldest_retired_]);
+  retired_[oldest_retired_] = key;
+  oldest_retired_ = (oldest_retired_ + 1) % kRetiredKeysKept;
 }
 
 }  // namespace tryst

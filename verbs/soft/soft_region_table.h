@@ -2,7 +2,6 @@
 #define TRYST_VERBS_SOFT_SOFT_REGION_TABLE_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <vector>
 
@@ -48,7 +47,7 @@ class SoftRegionTable {
   void Unpin(SoftRegionRecord* record);
 
   // A key that nothing has yet.
-  uint32_t NewKey();
+  uint32_t NewKey() ABSL_LOCKS_EXCLUDED(mu_);
   // False unless the region may be bound over and has all of the range and of `access`.
   bool BindWindow(uint32_t window_key, uint32_t queue_pair, uint32_t region_local_key,
                   uint64_t address, uint64_t bytes, uint32_t access);
@@ -66,6 +65,7 @@ class SoftRegionTable {
     bool window = false;
   };
 
+  uint32_t DrawKey() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Retire(uint32_t key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::function<void(absl::Span<uint8_t>)> random_;
@@ -75,7 +75,9 @@ class SoftRegionTable {
   absl::flat_hash_map<uint32_t, Grant> remote_ ABSL_GUARDED_BY(mu_);
   // Keys in use, given out for a window, or retired lately.
   absl::flat_hash_set<uint32_t> taken_ ABSL_GUARDED_BY(mu_);
-  std::deque<uint32_t> retired_ ABSL_GUARDED_BY(mu_);
+  std::vector<uint32_t> retired_ ABSL_GUARDED_BY(mu_);  // A ring, once it is full.
+  size_t oldest_retired_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<uint32_t> drawn_ ABSL_GUARDED_BY(mu_);  // Random numbers not used yet.
 };
 
 }  // namespace tryst

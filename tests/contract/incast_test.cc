@@ -1,0 +1,87 @@
+// Many producers, one consumer whose memory is short: what is admitted, and who gets it.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "gtest/gtest.h"
+#include "tests/pair/worker_pair.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kProducers = 8;
+constexpr int kEach = 24;  // Tensors.
+constexpr uint64_t kCapBytes = 64 << 20;
+
+class IncastTest : public ::testing::Test {
+ protected:
+  IncastTest() {
+    WorkerPairOptions options;
+    options.threads = false;
+    options.producers = kProducers;
+    options.open_nic = [] {
+      auto nic = OpenSoftNic(SoftNicOptions());
+      TRYST_CHECK(nic.ok()) << nic.status();
+      return *std::move(nic);
+    };
+    options.adjust = [](ChannelPoolOptions* pool) {
+      pool->landing_cap_bytes = kCapBytes;
+      pool->link.digests = false;
+      // All ends take turns on one thread, and what one is doing the others wait for.
+      pool->silence_ms = 20'000;
+      pool->link.stall_ms = 60'000;
+      pool->link.ack_timeout = 20;
+    };
+    pair_ = std::make_unique<WorkerPair>(options);
+  }
+
+  // All that all producers have is asked for at once: 12 times the cap. After every turn of
+  // every end the bytes that peers may write are under it.
+  void Run(bool into_place, int64_t bytes) {
+    const Tensor source = *Tensor::Allocate(DType::kUint8, {bytes});
+    std::vector<int> ended(kProducers, 0);
+    int all = 0;
+    for (int i = 0; i < kEach; ++i) {
+      for (int producer = 0; producer < kProducers; ++producer) {
+        const TensorKey key = WorkerPair::Key("incast", producer);
+        ASSERT_TRUE(pair_->step()->Send(key, Args(), source, false).ok());
+        Args args;
+        if (into_place) args.destination = *Tensor::Allocate(DType::kUint8, {bytes});
+        pair_->consumer()->Fetch(
+            1, key, args,
+            [&, producer](absl::Status status, const Args&, const Args&, Tensor, bool) {
+              EXPECT_TRUE(status.ok()) << status;
+              ++ended[static_cast<size_t>(producer)];
+              ++all;
+            });
+      }
+    }
+    bool halfway = false;
+    for (int turns = 0; all < kProducers * kEach && turns < 10'000'000; ++turns) {
+      pair_->Turn();
+      ASSERT_LE(pair_->consumer()->PinnedBytes().first, kCapBytes);
+      if (halfway || all < kProducers * kEach / 2) continue;
+      halfway = true;
+      // Nobody has been kept waiting for the others.
+      const auto range = std::minmax_element(ended.begin(), ended.end());
+      EXPECT_GE(*range.first, kEach / 4) << "of " << *range.second;
+      EXPECT_LE(*range.second, kEach * 3 / 4) << "and " << *range.first;
+    }
+    ASSERT_EQ(all, kProducers * kEach);
+    // And in between: the mark is taken where the bytes are.
+    EXPECT_LE(pair_->consumer()->PinnedBytes().second, kCapBytes);
+    EXPECT_GT(pair_->consumer()->PinnedBytes().second, kCapBytes / 3) << "it was not short";
+  }
+
+  std::unique_ptr<WorkerPair> pair_;
+};
+
+TEST_F(IncastTest, IntoLandings) { Run(/*into_place=*/false, 4 << 20); }
+TEST_F(IncastTest, IntoTheCallersMemory) { Run(/*into_place=*/true, 4 << 20); }
+
+}  // namespace
+}  // namespace tryst

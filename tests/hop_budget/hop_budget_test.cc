@@ -1,0 +1,230 @@
+// What a tensor may cost on its way, counted: the budget of docs/ARCHITECTURE.md. Both ends
+// run in this thread, over the software NIC, with the code that ships.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "gtest/gtest.h"
+#include "tests/hop_budget/allocations.h"
+#include "tests/hop_budget/counting_nic.h"
+#include "tests/pair/worker_pair.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kWarmUp = 2000;  // Rings, tables and free lists have grown by then.
+constexpr int kCounted = 400;
+
+// One row. To add one: what is fetched and how, and what it may cost.
+struct Row {
+  std::string name;
+  uint64_t bytes = 0;
+  bool into_place = false;  // The caller says dtype, shape and memory.
+  std::function<void(ChannelPoolOptions*)> adjust;
+  double messages = 0;  // Ring messages and tensor writes, for each tensor, both ways.
+  double doorbells = 0;
+  int copies_at_producer = 0;
+  int copies_at_consumer = 0;
+  double hand_offs = 0;    // To the consumer's poller thread.
+  double allocations = 0;  // In the whole process.
+};
+
+void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
+// A slow machine has no say in what is counted.
+void IgnoreTheClock(ChannelPoolOptions* pool) {
+  pool->link.ack_delay_us = 10'000'000;
+  pool->heartbeat_ms = 100'000;
+  pool->silence_ms = 400'000;
+}
+
+class HopBudgetTest : public ::testing::TestWithParam<Row> {
+ protected:
+  HopBudgetTest() {
+    WorkerPairOptions options;
+    options.threads = false;
+    options.adjust = [this](ChannelPoolOptions* pool) {
+      IgnoreTheClock(pool);
+      if (GetParam().adjust) GetParam().adjust(pool);
+    };
+    options.open_nic = [this] {
+      auto nic = OpenSoftNic(SoftNicOptions());
+      TRYST_CHECK(nic.ok()) << nic.status();
+      return std::make_unique<CountingNic>(*std::move(nic), &tally_);
+    };
+    pair_ = std::make_unique<WorkerPair>(options);
+    const TensorShape shape = *TensorShape::Make({static_cast<int64_t>(GetParam().bytes)});
+    source_ = *Tensor::Allocate(DType::kUint8, shape);
+    if (GetParam().into_place) args_.destination = *Tensor::Allocate(DType::kUint8, shape);
+  }
+
+  // One tensor from Send to `done`. Leaves it in got_, to be dropped with the next one.
+  void Move() {
+    ended_ = false;
+    const absl::Status sent = pair_->step()->Send(key_, Args(), source_, false);
+    ASSERT_TRUE(sent.ok()) << sent;
+    pair_->consumer()->Fetch(
+        1, key_, args_, [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+          ended_ = true;
+          status_ = std::move(status);
+          got_ = std::move(tensor);
+        });
+    for (int turns = 0; !ended_ && turns < 1'000'000; ++turns) pair_->Turn();
+    ASSERT_TRUE(ended_ && status_.ok()) << status_;
+  }
+
+  NicTally tally_;
+  std::unique_ptr<WorkerPair> pair_;
+  const TensorKey key_ = WorkerPair::Key("hop");
+  Tensor source_;
+  Args args_;
+  bool ended_ = false;
+  absl::Status status_;
+  Tensor got_;
+};
+
+TEST_P(HopBudgetTest, IsKept) {
+  const Row& row = GetParam();
+  for (int i = 0; i < kWarmUp; ++i) {
+    Move();
+    if (HasFatalFailure()) return;
+  }
+  tally_ = NicTally();
+  const uint64_t tasks = pair_->consumer_tasks();
+  const uint64_t allocations = AllocationsSoFar();
+  for (int i = 0; i < kCounted; ++i) Move();
+  const double allocated = static_cast<double>(AllocationsSoFar() - allocations);
+  const auto each = [](uint64_t count) { return static_cast<double>(count) / kCounted; };
+
+  EXPECT_DOUBLE_EQ(each(tally_.messages + tally_.writes), row.messages);
+  // Ack pages are for what found no message to ride on: one for many tensors.
+  EXPECT_NEAR(each(tally_.doorbells), row.doorbells, 0.15);
+  EXPECT_LE(each(tally_.acks), 0.15);
+  EXPECT_DOUBLE_EQ(each(pair_->consumer_tasks() - tasks), row.hand_offs);
+  EXPECT_DOUBLE_EQ(allocated / kCounted, row.allocations);
+
+  // Where the NIC reads and writes is where copying begins and ends.
+  const auto at = [](const Tensor& tensor) { return reinterpret_cast<uint64_t>(tensor.data()); };
+  const bool direct = tally_.writes > 0;
+  EXPECT_EQ(direct && tally_.write_from == at(source_) ? 0 : 1, row.copies_at_producer);
+  EXPECT_EQ(direct && tally_.write_to == at(got_) ? 0 : 1, row.copies_at_consumer);
+  if (row.into_place) {
+    EXPECT_EQ(got_.data(), args_.destination.data());
+  }
+}
+
+Row MakeRow(const char* name, uint64_t bytes, bool into_place,
+            std::function<void(ChannelPoolOptions*)> adjust = nullptr) {
+  Row row;
+  row.name = name;
+  row.bytes = bytes;
+  row.into_place = into_place;
+  row.adjust = std::move(adjust);
+  row.hand_offs = 1;
+  return row;
+}
+
+std::vector<Row> Rows() {
+  const auto no_digests = [](ChannelPoolOptions* pool) { pool->link.digests = false; };
+  std::vector<Row> rows;
+  // The one allocation is the delivered tensor's own memory.
+  rows.push_back(MakeRow("SmallOfUnknownShape", 1000, false));
+  rows.back().messages = rows.back().doorbells = 2;
+  rows.back().copies_at_producer = rows.back().copies_at_consumer = 1;
+  rows.back().allocations = 1;
+  rows.push_back(MakeRow("SmallIntoPlace", 1000, true));
+  rows.back().messages = rows.back().doorbells = 2;
+  rows.back().copies_at_producer = rows.back().copies_at_consumer = 1;
+  rows.push_back(MakeRow("ShapeKnown", 100'000, true, no_digests));
+  rows.back().messages = rows.back().doorbells = 2;
+  // The digest comes as a record of its own behind the write, with the same doorbell.
+  rows.push_back(MakeRow("ShapeKnownWithDigest", 100'000, true));
+  rows.back().messages = 3;
+  rows.back().doorbells = 2;
+  // Its shape comes behind the write.
+  rows.push_back(MakeRow("ShapeUnknownUpToTheLandingSize", 100'000, false, no_digests));
+  rows.back().messages = 3;
+  rows.back().doorbells = 2;
+  // The key's last size is remembered: only the first one of a key is asked for twice.
+  const auto small_landings = [](ChannelPoolOptions* pool) {
+    pool->link.digests = false;
+    pool->landing_bytes = 16'384;
+  };
+  rows.push_back(MakeRow("LargerThanTheLandingSizeAsLastTime", 100'000, false, small_landings));
+  rows.back().messages = 3;
+  rows.back().doorbells = 2;
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, HopBudgetTest, ::testing::ValuesIn(Rows()),
+                         [](const auto& info) { return info.param.name; });
+
+// A producer that never sends the same size twice: each one has to ask for a place.
+TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
+  NicTally tally;
+  WorkerPairOptions options;
+  options.threads = false;
+  options.adjust = [](ChannelPoolOptions* pool) {
+    IgnoreTheClock(pool);
+    pool->link.digests = false;
+    pool->landing_bytes = 16'384;
+  };
+  options.open_nic = [&tally] {
+    auto nic = OpenSoftNic(SoftNicOptions());
+    TRYST_CHECK(nic.ok()) << nic.status();
+    return std::make_unique<CountingNic>(*std::move(nic), &tally);
+  };
+  WorkerPair pair(options);
+  const TensorKey key = WorkerPair::Key("larger");
+  for (int i = 0; i < 9; ++i) {
+    const int64_t bytes = int64_t{20'000} << i;  // Does not fit where the last one did.
+    const Tensor source = *Tensor::Allocate(DType::kUint8, {bytes});
+    ASSERT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+    tally = NicTally();
+    bool ended = false;
+    Tensor got;
+    pair.consumer()->Fetch(1, key, Args(),
+                           [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                             EXPECT_TRUE(status.ok()) << status;
+                             got = std::move(tensor);
+                             ended = true;
+                           });
+    while (!ended) pair.Turn();
+    // Two each way, and the bytes in front of the last.
+    EXPECT_EQ(tally.messages, 4u) << bytes;
+    EXPECT_EQ(tally.writes, 1u) << bytes;
+    EXPECT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
+    EXPECT_EQ(tally.write_to, reinterpret_cast<uint64_t>(got.data()));
+  }
+}
+
+TEST(HopBudgetOtherTest, SameProcessTakesNothing) {
+  ThreadAlarms alarms;
+  LocalRendezvous::Options options;
+  options.check_immutable = false;
+  LocalRendezvous step(options, &alarms);
+  const TensorKey key = WorkerPair::Key("local");
+  const Tensor source = *Tensor::Allocate(DType::kUint8, {1000});
+  const void* got = nullptr;
+  uint64_t before = 0;
+  for (int i = 0; i < kWarmUp + kCounted; ++i) {
+    if (i == kWarmUp) before = AllocationsSoFar();
+    ASSERT_TRUE(step.Send(key, Args(), source, false).ok());
+    got = nullptr;
+    step.RecvAsync(key, Args(), [&](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
+      got = tensor.data();  // On this thread, before the call returns.
+    });
+    ASSERT_EQ(got, source.data());
+  }
+  EXPECT_EQ(AllocationsSoFar(), before);
+}
+
+}  // namespace
+}  // namespace tryst
