@@ -4,7 +4,10 @@
 //
 // pull      the time of one keyed pull of 8 bytes that have been sent, both sides polling
 // delivery  bytes a second, eight fetches out, into memory of the caller
-// eager     a pull inside the message, and the same as a write of its own: where to change over
+// eager     what a pull costs one processor for both ends, inside the message and as a write of
+//           its own: where to change over. Not wall time, so that a busy machine can tell.
+
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -34,6 +37,12 @@ using OpenNic = std::function<std::unique_ptr<Nic>()>;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double ProcessorTime() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 double Median(std::vector<double> values) {
@@ -72,24 +81,43 @@ class Load {
 
   // Seconds for `count` tensors.
   double Run(int count) {
+    Send(count);
+    const double begin = Now();
+    StartSome();
+    MutexLock lock(&mu_);
+    while (to_end_ > 0) ended_.Wait(&mu_);
+    return Now() - begin;
+  }
+
+  // Seconds of processor time, both ends turned by this thread.
+  double RunHere(int count) {
+    Send(count);
+    const double begin = ProcessorTime();
+    StartSome();
+    while (left() > 0) pair_->Turn();
+    return ProcessorTime() - begin;
+  }
+
+ private:
+  void Send(int count) {
     for (int i = 0; i < count; ++i) {
       const absl::Status sent =
           pair_->step()->Send(key_, Args(), sources_[static_cast<size_t>(i % in_flight_)], false);
       TRYST_CHECK(sent.ok()) << sent;
     }
     MutexLock lock(&mu_);
-    to_start_ = count;
     to_end_ = count;
-    const double begin = Now();
-    for (int i = 0; i < std::min(in_flight_, count); ++i) {
-      --to_start_;
+    to_start_ = std::max(0, count - in_flight_);
+  }
+  void StartSome() {
+    for (int i = 0, count = std::min(in_flight_, left()); i < count; ++i) {
       Start(static_cast<size_t>(i));
     }
-    while (to_end_ > 0) ended_.Wait(&mu_);
-    return Now() - begin;
   }
-
- private:
+  int left() {
+    MutexLock lock(&mu_);
+    return to_end_;
+  }
   void Start(size_t place) {
     pair_->consumer()->Fetch(1, key_, places_[place],
                              [this, place](absl::Status status, const Args&, const Args&, Tensor,
@@ -233,20 +261,24 @@ void MeasureDelivery(int rounds, bool quick, Report* report) {
 
 void MeasureEager(const std::string& nic, const OpenNic& open, int rounds, bool quick,
                   Report* report) {
-  const auto adjust = [](uint64_t eager_bytes) {
-    return [eager_bytes](ChannelPoolOptions* pool) {
+  const auto pair_with = [&](uint64_t eager_bytes) {
+    WorkerPairOptions options = PairOver(open, [eager_bytes](ChannelPoolOptions* pool) {
       pool->link.message_bytes = 128 << 10;
       pool->eager_bytes = eager_bytes;
-    };
+      pool->heartbeat_ms = 10'000;
+      pool->silence_ms = 60'000;
+    });
+    options.threads = false;
+    return std::make_unique<WorkerPair>(options);
   };
-  WorkerPair eager(PairOver(open, adjust(1 << 20)));
-  WorkerPair direct(PairOver(open, adjust(0)));
-  const int pulls = quick ? 300 : 2000;
+  const auto eager = pair_with(1 << 20);
+  const auto direct = pair_with(0);
+  const int pulls = quick ? 500 : 4000;
   for (uint64_t bytes = 256; bytes <= 64 << 10; bytes *= 2) {
     for (int in_flight : {1, 16}) {
-      Load eager_load(&eager, bytes, in_flight, /*into_place=*/true);
-      Load direct_load(&direct, bytes, in_flight, /*into_place=*/true);
-      const auto each = [&](Load* load) { return load->Run(pulls) / pulls * 1e6; };
+      Load eager_load(eager.get(), bytes, in_flight, /*into_place=*/true);
+      Load direct_load(direct.get(), bytes, in_flight, /*into_place=*/true);
+      const auto each = [&](Load* load) { return load->RunHere(pulls) / pulls * 1e6; };
       Measure(absl::StrCat("eager_", in_flight), bytes, "us", rounds,
               {{absl::StrCat("direct_", nic), [&] { return each(&direct_load); }},
                {absl::StrCat("eager_", nic), [&] { return each(&eager_load); }}},

@@ -478,14 +478,17 @@ void ChannelPool::RoomTask::RunOnPoller() {
 }
 
 void ChannelPool::OnRoom() {
-  // Another peer is first each time, so that none is always last.
+  // One tensor for each peer in turn, and from where the last round ended, so that none takes
+  // it all and none is always last.
   const size_t count = peers_in_order_.size();
-  for (size_t i = 0; i < count; ++i) {
-    for (Way& way : peers_in_order_[(room_first_ + i) % count]->ways) {
-      if (way.channel != nullptr) way.channel->OnRoom();
+  for (size_t idle = 0; idle < count;) {
+    bool took = false;
+    for (Way& way : peers_in_order_[room_first_ % count]->ways) {
+      if (way.channel != nullptr) took |= way.channel->TakeRoom();
     }
+    idle = took ? 0 : idle + 1;
+    room_first_ = (room_first_ + 1) % count;
   }
-  if (count > 0) room_first_ = (room_first_ + 1) % count;
 }
 
 // ---- Serving ----

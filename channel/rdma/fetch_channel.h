@@ -100,8 +100,9 @@ class FetchChannel final : public Channel,
   void RetryNow();
   // Sees whether the path works, although nobody waits: on_usable, or nothing.
   void Probe();
-  // Landing room came back.
-  void OnRoom();
+  // Landing room came back: the fetch that waits for it longest takes some. False: none
+  // waits, or it was not enough.
+  bool TakeRoom();
   const FetchCounters& counters() const { return counters_; }
   // The cause of the last failed attempt to connect; OK while there is a link.
   const absl::Status& connect_status() const { return connect_status_; }

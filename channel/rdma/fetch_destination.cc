@@ -66,18 +66,18 @@ void FetchChannel::WaitForRoom(FetchOp* op) {
   op->state = FetchState::kWaitingRoom;
   op->span.Enter(WaitsFor::kLandingRoom, now_ns());
   room_line_.Push(op);
-  if (room_line_.front() == op) OnRoom();
+  if (room_line_.front() == op) TakeRoom();
 }
 
-void FetchChannel::OnRoom() {
-  while (!room_line_.empty()) {
-    FetchOp* op = room_line_.front();
-    if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) return;
-    room_line_.PopFront();
-    op->state = FetchState::kAsked;
-    op->send_request = true;
-    SendSoon(op);
-  }
+bool FetchChannel::TakeRoom() {
+  if (room_line_.empty()) return false;
+  FetchOp* op = room_line_.front();
+  if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) return false;
+  room_line_.PopFront();
+  op->state = FetchState::kAsked;
+  op->send_request = true;
+  SendSoon(op);
+  return true;
 }
 
 }  // namespace tryst
