@@ -1,0 +1,280 @@
+// Two processes that share memory, one of which is killed with SIGKILL at a random moment,
+// again and again. Afterwards: no tensor was torn, nobody waits for ever, what was delivered
+// can still be read, the survivor's memory is all its own again, and nothing is left in
+// /dev/shm.
+//
+//   kill_test [--kills=N]   the whole of it: --kills=10000
+
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "tests/shm/shm_process.h"
+
+namespace tryst {
+namespace {
+
+int kills = 40;
+
+constexpr int kEdges = 12;
+// In a cell, in the arena by reference, staged in one piece and in several.
+constexpr int64_t kWords[kEdges] = {1,      8,      12,     100,     1000, 8000,
+                                    20'000, 40'000, 90'000, 200'000, 4,    500};
+
+std::string Producer(int run) {
+  return absl::StrCat("/job:p", getppid(), "r", run, "/replica:0/task:0");
+}
+std::string Consumer(int run) {
+  return absl::StrCat("/job:c", getppid(), "r", run, "/replica:0/task:0");
+}
+
+// Words that all say the same number and their place: a torn tensor shows.
+void Fill(Tensor* tensor, uint64_t number) {
+  uint64_t* words = static_cast<uint64_t*>(tensor->mutable_data());
+  const int64_t count = tensor->shape().elements();
+  for (int64_t i = 0; i < count; ++i) words[i] = number << 24 | static_cast<uint64_t>(i);
+}
+bool IsWhole(const Tensor& tensor) {
+  const uint64_t* words = tensor.data_as<uint64_t>();
+  const int64_t count = tensor.shape().elements();
+  for (int64_t i = 0; i < count; ++i) {
+    if (words[i] != ((words[0] >> 24) << 24 | static_cast<uint64_t>(i))) return false;
+  }
+  return true;
+}
+
+[[noreturn]] void Fail(const char* what) {
+  fprintf(stderr, "kill_test: %s\n", what);
+  _exit(3);
+}
+
+ShmProcess::Options ProcessOptions(const std::string& worker, bool pulls) {
+  ShmProcess::Options options;
+  options.worker = worker;
+  options.arena_bytes = 32 << 20;
+  options.shm.sizes.references = 64;
+  options.shm.stage_bytes = 4 << 20;
+  options.shm.pull_bytes = 4 << 10;
+  options.shm.allow_pull = pulls;
+  return options;
+}
+
+// Sends for ever, half of it out of the arena. Told to end, it first sees to it that the
+// consumer, which is dead, holds nothing of its arena any more.
+void Produce(int run, int stop_fd, bool pulls) {
+  ShmProcess process(ProcessOptions(Producer(run), pulls));
+  std::vector<TensorKey> keys;
+  for (int i = 0; i < kEdges; ++i) {
+    keys.push_back(ShmProcess::Key(Producer(run), Consumer(run), absl::StrCat("e", i)));
+  }
+  if (write(stop_fd, "r", 1) != 1) Fail("no pipe");  // Ready.
+  std::atomic<int> out{0};
+  uint64_t number = 1;
+  for (;;) {
+    char word;
+    if (recv(stop_fd, &word, 1, MSG_DONTWAIT) >= 0) break;
+    if (out.load() > 64) {
+      usleep(100);
+      continue;
+    }
+    const size_t edge = ++number % kEdges;
+    absl::StatusOr<Tensor> made =
+        number % 2 == 0 ? process.arena()->AllocateTensor(DType::kUint64, {kWords[edge]})
+                        : absl::StatusOr<Tensor>(absl::UnavailableError(""));
+    if (!made.ok()) made = Tensor::Allocate(DType::kUint64, {kWords[edge]});
+    Fill(&*made, number);
+    out.fetch_add(1);
+    Tensor counted = *Tensor::Adopt(made->mutable_data(), DType::kUint64, {kWords[edge]},
+                                    made->space(), [tensor = *made, &out] { out.fetch_sub(1); });
+    *made = Tensor();
+    if (!process.step()->Send(keys[edge], Args(), std::move(counted), false).ok()) {
+      Fail("a send failed");
+    }
+  }
+  process.step()->StartAbort(absl::CancelledError("over"));
+  for (int i = 0; process.arena()->counters().used_bytes != 0; ++i) {
+    if (i == 5000) Fail("a dead consumer's references are not taken back");
+    usleep(1000);
+  }
+  while (out.load() > 0) usleep(1000);
+}
+
+// Fetches for ever, holds some of it, gives some up. When the producer is dead it must hear
+// so of every fetch, and can still read what it holds.
+void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
+  struct State {
+    Mutex mu;
+    int out = 0;
+    bool gone = false;
+    bool met = false;
+    std::deque<Tensor> held;
+  } state;
+  {
+    ShmProcess process(ProcessOptions(Consumer(run), pulls));
+    if (write(stop_fd, "r", 1) != 1) Fail("no pipe");
+    std::mt19937_64 random(seed);
+    for (;;) {
+      {
+        MutexLock lock(&state.mu);
+        if (state.gone) break;
+      }
+      char word;
+      if (recv(stop_fd, &word, 1, MSG_DONTWAIT) >= 0) break;
+      const size_t edge = random() % kEdges;
+      Args args;
+      if (random() % 4 == 0) {
+        args.destination = *Tensor::Allocate(DType::kUint64, {kWords[edge]});
+      }
+      if (random() % 8 == 0) args.deadline = Deadline::After(SteadyClock(), absl::Microseconds(50));
+      {
+        MutexLock lock(&state.mu);
+        if (state.out > 40) {
+          // Not a busy loop.
+        } else {
+          ++state.out;
+          process.poller()->PostFn([&, args, edge] {
+            process.Channel(Producer(run))
+                ->Fetch(1, ShmProcess::Key(Producer(run), Consumer(run), absl::StrCat("e", edge)),
+                        args,
+                        [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                          if (status.ok() && !IsWhole(tensor)) Fail("a tensor is torn");
+                          MutexLock done(&state.mu);
+                          --state.out;
+                          if (absl::IsAborted(status)) state.gone = true;
+                          if (status.ok() && !std::exchange(state.met, true)) {
+                            if (write(stop_fd, "m", 1) != 1) state.gone = true;
+                          }
+                          if (status.ok()) state.held.push_back(std::move(tensor));
+                          if (state.held.size() > 20) state.held.pop_front();
+                        });
+          });
+          continue;
+        }
+      }
+      usleep(50);
+    }
+    // What was asked ends at once with the producer; what was not waits for another one.
+    for (int i = 0;; ++i) {
+      bool connected = false;
+      process.poller()->RunAndWait(
+          [&] { connected = process.Channel(Producer(run))->connected(); });
+      if (!connected) break;
+      if (i == 5000) Fail("the end of the producer goes unnoticed");
+      usleep(1000);
+    }
+  }
+  // The producer is dead, the channel closed: what was delivered is whole all the same.
+  MutexLock lock(&state.mu);
+  for (const Tensor& tensor : state.held) {
+    if (!IsWhole(tensor)) Fail("a held tensor changed after its producer died");
+  }
+}
+
+struct Child {
+  pid_t pid = 0;
+  int fd = -1;
+};
+
+template <typename Body>
+Child Start(const Body& body) {
+  int ends[2];
+  TRYST_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  Child child;
+  child.pid = fork();
+  if (child.pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(ends[0]);
+    SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+    body(ends[1]);
+    _exit(0);
+  }
+  close(ends[1]);
+  child.fd = ends[0];
+  char ready;
+  EXPECT_EQ(read(child.fd, &ready, 1), 1);
+  return child;
+}
+
+int CountFiles(const char* folder) {
+  int count = 0;
+  DIR* dir = opendir(folder);
+  if (dir == nullptr) return 0;
+  while (readdir(dir) != nullptr) ++count;
+  closedir(dir);
+  return count;
+}
+
+void EndWell(const Child& child, const char* who, int run) {
+  close(child.fd);  // Told to end; a consumer ends by itself.
+  int status = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    if (waitpid(child.pid, &status, WNOHANG) == child.pid) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+          << who << " of run " << run << ": status " << status;
+      return;
+    }
+    usleep(1000);
+  }
+  kill(child.pid, SIGKILL);
+  waitpid(child.pid, &status, 0);
+  ADD_FAILURE() << "the surviving " << who << " of run " << run << " is stuck";
+}
+
+TEST(KillTest, NothingIsTornStuckOrLeftBehind) {
+  const int files_before = CountFiles("/dev/shm");
+  std::mt19937_64 random(1);
+  int met = 0;
+  for (int run = 0; run < kills && !HasFailure(); ++run) {
+    const uint64_t seed = random();
+    const bool pulls = run % 2 == 0;
+    const Child producer = Start([&](int fd) { Produce(run, fd, pulls); });
+    const Child consumer = Start([&](int fd) { Consume(run, fd, seed, pulls); });
+    // Mostly in the middle of something; sometimes while they still meet.
+    pollfd wait{consumer.fd, POLLIN, 0};
+    if (run % 4 != 0) met += poll(&wait, 1, 2000) == 1 ? 1 : 0;
+    usleep(static_cast<useconds_t>(random() % 10'000));
+    const bool kill_producer = run / 2 % 2 == 0;
+    const Child& victim = kill_producer ? producer : consumer;
+    ASSERT_EQ(kill(victim.pid, SIGKILL), 0);
+    int status;
+    ASSERT_EQ(waitpid(victim.pid, &status, 0), victim.pid);
+    // It has to be the kill that ended it.
+    ASSERT_TRUE(WIFSIGNALED(status)) << "status " << status << " in run " << run;
+    close(victim.fd);
+    if (kill_producer) {
+      EndWell(consumer, "consumer", run);
+    } else {
+      EndWell(producer, "producer", run);
+    }
+  }
+  EXPECT_EQ(CountFiles("/dev/shm"), files_before);
+  EXPECT_GT(met, kills / 2);
+  printf("%d of %d pairs had delivered tensors when one was killed\n", met, kills);
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc > 1 && strncmp(argv[1], "--kills=", 8) == 0) tryst::kills = atoi(argv[1] + 8);
+  return RUN_ALL_TESTS();
+}

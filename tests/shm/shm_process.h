@@ -1,0 +1,77 @@
+#ifndef TRYST_TESTS_SHM_SHM_PROCESS_H_
+#define TRYST_TESTS_SHM_SHM_PROCESS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "channel/poller.h"
+#include "channel/shm/shm_path.h"
+#include "rendezvous/local_rendezvous.h"
+#include "rendezvous/thread_alarms.h"
+#include "tests/shm/local_bootstrap.h"
+
+namespace tryst {
+
+// One step, as the source of everything that is asked for.
+class OneStep final : public TensorSource {
+ public:
+  explicit OneStep(Alarms* alarms) : step_(LocalRendezvous::Options(), alarms) {}
+  LocalRendezvous* step() { return &step_; }
+  void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
+    step_.RecvAsync(key, args, std::move(done));
+  }
+  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
+    step_.GiveBack(key, std::move(taken));
+  }
+
+ private:
+  LocalRendezvous step_;
+};
+
+// The shared memory of one process, without the rest of a server: what two-process tests
+// and benches start on either side. Its worker's name is its socket's.
+class ShmProcess final : public HelloHandler {
+ public:
+  struct Options {
+    std::string worker;
+    uint64_t incarnation = 1;
+    uint64_t arena_bytes = 64 << 20;
+    ShmPathOptions shm;
+    bool thread = true;  // Else whoever calls poller()->Step() is the thread.
+    int64_t spin_us = 20;
+  };
+  explicit ShmProcess(const Options& options);  // Dies where something fails.
+  ~ShmProcess() override;
+
+  // `producer` to `consumer`.
+  static TensorKey Key(const std::string& producer, const std::string& consumer,
+                       const std::string& edge);
+
+  // A channel to fetch from `peer`. Poller thread only; closed with this.
+  ShmFetchChannel* Channel(const std::string& peer);
+  LocalRendezvous* step() { return source_.step(); }
+  Arena* arena() { return arena_.get(); }
+  Poller* poller() { return &poller_; }
+  ShmPath* path() { return path_.get(); }
+  const std::string& worker() const { return options_.worker; }
+
+ private:
+  void OnHello(const Hello& hello, HelloDone done) override;
+  void Run(absl::AnyInvocable<void() &&> fn);
+
+  const Options options_;
+  const SteadyClock clock_;
+  ThreadAlarms alarms_;
+  OneStep source_;
+  std::shared_ptr<Arena> arena_;
+  Poller poller_;
+  LocalBootstrap bootstrap_;
+  std::unique_ptr<ShmPath> path_;
+  std::unique_ptr<ShmFetchChannel> channel_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_SHM_SHM_PROCESS_H_
