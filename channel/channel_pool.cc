@@ -329,6 +329,7 @@ std::unique_ptr<FetchChannel> ChannelPool::OpenWay(Peer* peer, size_t way) {
   Rail* rail = rails_[way].get();
   FetchChannelOptions channel_options;
   channel_options.link = options_.link;
+  channel_options.link.digests &= rail->path.digests;
   channel_options.landing_bytes = options_.landing_bytes;
   channel_options.path = rail->path.path;
   channel_options.self = options_.self;
@@ -539,6 +540,7 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     }
     ServeChannelOptions serve_options;
     serve_options.link = options_.link;
+    serve_options.link.digests &= (*rail)->path.digests;
     serve_options.path = hello.path;
     serve_options.self = options_.self;
     serve_options.self_incarnation = options_.incarnation;

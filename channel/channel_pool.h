@@ -35,6 +35,9 @@ namespace tryst {
 struct NicPath {
   std::string path;  // "rdma/soft", "rdma/ibv": both ends must have one of that name.
   std::shared_ptr<Nic> nic;
+  // Payloads carry a CRC-32C, as LinkOptions::digests says; false: never, because the link
+  // has a checksum of its own on every hop and between its ends.
+  bool digests = true;
 };
 
 struct ChannelPoolOptions {

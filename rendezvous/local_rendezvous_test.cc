@@ -358,6 +358,26 @@ TEST_F(LocalRendezvousTest, WhatIsGivenBackIsNotRefused) {
   EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
 }
 
+TEST_F(LocalRendezvousTest, ACopyIsSentToWhoAsksForOne) {
+  LocalRendezvous::Options options;
+  options.check_immutable = true;
+  Open(options);
+  Args args;
+  args.copy_on_send = true;
+  Tensor number = Number(1);
+  Tensor strings = *Tensor::FromStrings({"a", "b"}, {2});
+  ASSERT_TRUE(rendezvous->Send(LocalKey("n"), args, number, false).ok());
+  SendItem items[] = {{LocalKey("s"), strings, false}, {LocalKey("d"), Tensor(), true}};
+  ASSERT_TRUE(rendezvous->SendMany(absl::MakeSpan(items), args).ok());
+  *static_cast<int64_t*>(number.mutable_data()) = 2;
+  strings.mutable_strings()[0] = "changed";
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("n"))->number(), 1);
+  const auto got = Receive(rendezvous.get(), LocalKey("s"));
+  ASSERT_TRUE(got->ok()) << got->status;
+  EXPECT_EQ(got->tensor.strings()[0], "a");
+  EXPECT_TRUE(Receive(rendezvous.get(), LocalKey("d"))->is_dead);
+}
+
 TEST_F(LocalRendezvousTest, BytesChangedAfterSendAreFound) {
   LocalRendezvous::Options options;
   options.check_immutable = true;

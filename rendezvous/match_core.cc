@@ -1,6 +1,7 @@
 #include "rendezvous/match_core.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,20 @@ absl::Status OverCap(const TensorKey& key, int64_t bytes) {
 // What a shard takes from the memory caps in advance.
 constexpr int64_t kLotBytes = 64 << 10;
 
+// For a caller who will change the bytes of `tensor`.
+absl::StatusOr<Tensor> CopyOf(const TensorKey& key, const Tensor& tensor) {
+  if (tensor.dtype() == DType::kString) {
+    return Tensor::FromStrings({tensor.strings().begin(), tensor.strings().end()}, tensor.shape());
+  }
+  if (!tensor.space().host_readable()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "copy_on_send copies host memory only; copy this one before Send: ", key.text()));
+  }
+  auto copy = Tensor::Allocate(tensor.dtype(), tensor.shape());
+  if (copy.ok() && tensor.bytes() > 0) memcpy(copy->mutable_data(), tensor.data(), tensor.bytes());
+  return copy;
+}
+
 size_t PowerOfTwo(int at_least) {
   size_t power = 1;
   while (power < static_cast<size_t>(std::min(std::max(at_least, 1), 1024))) power *= 2;
@@ -50,6 +65,13 @@ int64_t MatchCore::ChargeBytes(int64_t bytes) {
   return std::max(bytes, LocalRendezvous::kMinChargeBytes);
 }
 
+absl::Status MatchCore::CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor) {
+  if (!args.copy_on_send || !tensor->valid()) return absl::OkStatus();
+  auto copy = CopyOf(key, *tensor);
+  if (copy.ok()) *tensor = *std::move(copy);
+  return copy.status();
+}
+
 absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) {
   if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
   if (is_dead) {
@@ -57,6 +79,8 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tens
   } else if (!tensor.valid()) {
     return absl::InvalidArgumentError(absl::StrCat("Send of no tensor: ", key.text()));
   }
+  const absl::Status copied = CopyIfAsked(key, args, &tensor);
+  if (!copied.ok()) return copied;
   const uint64_t checksum = options_.check_immutable ? ContentChecksum(tensor) : 0;
   absl::Status status = TrySend(key, args, &tensor, is_dead, checksum);
   if (!absl::IsResourceExhausted(status)) return status;

@@ -75,6 +75,7 @@ class MatchCore {
   }
 
   // Sends.
+  static absl::Status CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
   Item* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor, bool is_dead,
                 int64_t charge_bytes, uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);

@@ -205,6 +205,8 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
       return absl::InvalidArgumentError(absl::StrCat("Send of no tensor: ", item.key.text()));
     }
     if (item.is_dead) item.tensor = Tensor();
+    const absl::Status copied = CopyIfAsked(item.key, args, &item.tensor);
+    if (!copied.ok()) return copied;
     charge_bytes += ChargeBytes(item.tensor.bytes());
   }
   bool room = held_.TryTake(charge_bytes);

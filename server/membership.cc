@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "rendezvous/tensor_key.h"
 
@@ -72,7 +73,7 @@ absl::Status Membership::Announce(const Member& member) {
   }
   if (moved) {
     TRYST_LOG(Info) << "member " << member.worker << " is at " << address << ", incarnation "
-                    << member.incarnation;
+                    << absl::StrFormat("%016x", member.incarnation);
   }
   return absl::OkStatus();
 }

@@ -67,7 +67,7 @@ absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {
   options.choice.settings = *std::move(settings);
   absl::StatusOr<std::unique_ptr<Nic>> nic = OpenIbvNic(options);
   if (!nic.ok()) return nic.status();
-  return NicPath{"rdma/ibv", std::shared_ptr<Nic>(*std::move(nic))};
+  return NicPath{"rdma/ibv", std::shared_ptr<Nic>(*std::move(nic)), /*digests=*/false};
 }
 
 }  // namespace

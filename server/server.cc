@@ -15,6 +15,7 @@
 #include "absl/random/random.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
@@ -185,7 +186,8 @@ absl::Status ServerImpl::Start() {
   }
   TRYST_LOG(Info) << parts_.worker << " of cluster " << parts_.config.cluster << " serves at "
                   << address_ << " by " << parts_.config.protocol << " ("
-                  << absl::StrJoin(path_names_, ", ") << "), incarnation " << incarnation_;
+                  << absl::StrJoin(path_names_, ", ") << "), incarnation "
+                  << absl::StrFormat("%016x", incarnation_);
   return absl::OkStatus();
 }
 
@@ -416,14 +418,15 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
 }
 
 std::string ServerImpl::Explain(const std::string& peer) {
-  std::string out =
-      absl::StrCat(parts_.worker, ", incarnation ", incarnation_, ", at ", address_, "; protocol ",
-                   parts_.config.protocol, ": ", absl::StrJoin(path_names_, ", "), "\n");
+  std::string out = absl::StrCat(
+      parts_.worker, ", incarnation ", absl::StrFormat("%016x", incarnation_), ", at ", address_,
+      "; protocol ", parts_.config.protocol, ": ", absl::StrJoin(path_names_, ", "), "\n");
   if (peer.empty()) {
     for (const Member& member : members_.Members()) {
       absl::StrAppend(&out, "member ", member.worker, " at ", member.address,
-                      member.incarnation == 0 ? ", not heard from"
-                                              : absl::StrCat(", incarnation ", member.incarnation),
+                      member.incarnation == 0
+                          ? ", not heard from"
+                          : absl::StrFormat(", incarnation %016x", member.incarnation),
                       "\n");
     }
   }

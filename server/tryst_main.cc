@@ -92,8 +92,8 @@ int Print(const absl::StatusOr<std::string>& text) {
 }
 
 std::string PrintMember(const Member& member) {
-  return absl::StrCat(member.worker, " at ", member.address, " incarnation ", member.incarnation,
-                      "\n");
+  return absl::StrFormat("%s at %s incarnation %016x\n", member.worker, member.address,
+                         member.incarnation);
 }
 
 // The commands that ask a worker something.
@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartSelf(const ServerConfig& config) {
   BlockStopSignals();
   absl::Status started = (*server)->Start();
   if (!started.ok()) return started;
-  std::printf("serving %s at %s incarnation %llu\n", (*server)->worker().c_str(),
+  std::printf("serving %s at %s incarnation %016llx\n", (*server)->worker().c_str(),
               (*server)->address().c_str(),
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);

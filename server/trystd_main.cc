@@ -30,7 +30,7 @@ int Main(const std::vector<std::string>& args) {
   absl::Status started = (*server)->Start();
   if (!started.ok()) return Fail(started);
   std::fprintf(stderr, "memory:\n%s", PrintLimits((*server)->config()).c_str());
-  std::printf("serving %s at %s incarnation %llu\n", (*server)->worker().c_str(),
+  std::printf("serving %s at %s incarnation %016llx\n", (*server)->worker().c_str(),
               (*server)->address().c_str(),
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);

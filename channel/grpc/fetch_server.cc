@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "channel/grpc/fetch_server_stream.h"
@@ -307,8 +308,8 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   if (!admitted.ok()) return refuse(admitted);
   if (request.producer_incarnation() != 0 && request.producer_incarnation() != incarnation_) {
     auto outcome = std::make_shared<Outcome>(*Failure(absl::AbortedError(
-        absl::StrCat(key->src().worker, " has restarted: asked of its incarnation ",
-                     request.producer_incarnation(), ", found ", incarnation_))));
+        absl::StrFormat("%s has restarted: asked of its incarnation %016x, found %016x",
+                        key->src().worker, request.producer_incarnation(), incarnation_))));
     outcome->header.set_is_other_incarnation(true);
     return stream->Send(std::move(outcome), 0);
   }
