@@ -37,8 +37,6 @@ inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
 
 // CUdevice_attribute
-inline constexpr int kAsyncEngineCount = 40;
-inline constexpr int kMultiprocessorCount = 16;
 inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
 inline constexpr int kVirtualMemory = 102;

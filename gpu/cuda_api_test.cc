@@ -25,7 +25,6 @@ static_assert(cuda::kHostMemoryAlreadyRegistered == CUDA_ERROR_HOST_MEMORY_ALREA
 static_assert(cuda::kNotPermitted == CUDA_ERROR_NOT_PERMITTED);
 static_assert(cuda::kNotSupported == CUDA_ERROR_NOT_SUPPORTED);
 
-static_assert(cuda::kMultiprocessorCount == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 static_assert(cuda::kComputeMajor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
 static_assert(cuda::kComputeMinor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 static_assert(cuda::kVirtualMemory == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);

@@ -309,8 +309,8 @@ int cuDeviceGetUuid_v2(Uuid* uuid, int device) {
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   ENTER();
   if (IndexOf(device) < 0) return kInvalidDevice;
-  static const std::map<int, int> kValues = {{16, 2},  {75, 9},  {76, 0},  {102, 1},
-                                             {103, 1}, {116, 1}, {118, 0}, {124, 1}};
+  static const std::map<int, int> kValues = {{75, 9},  {76, 0},  {102, 1}, {103, 1},
+                                             {116, 1}, {118, 0}, {124, 1}};
   auto changed = state().attributes.find(attribute);
   if (changed != state().attributes.end()) {
     *value = changed->second;

@@ -10,7 +10,8 @@ namespace tryst {
 namespace {
 
 constexpr unsigned kThreads = 512;
-constexpr unsigned kBlocksPerMultiprocessor = 4;
+// A block for each piece: the device's scheduler is better at it than a loop over pieces.
+constexpr unsigned kMostBlocks = 1u << 20;
 
 }  // namespace
 
@@ -48,15 +49,6 @@ absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu)
       "cuModuleGetFunction",
       gpu->calls().cuModuleGetFunction(&kernel->function_, kernel->module_, "tryst_gather"));
   if (!status.ok()) return status;
-  cuda::Device handle = 0;
-  int multiprocessors = 0;
-  status = driver.Check("cuDeviceGet", gpu->calls().cuDeviceGet(&handle, gpu->ordinal()));
-  if (!status.ok()) return status;
-  status = driver.Check(
-      "cuDeviceGetAttribute",
-      gpu->calls().cuDeviceGetAttribute(&multiprocessors, cuda::kMultiprocessorCount, handle));
-  if (!status.ok()) return status;
-  kernel->blocks_ = static_cast<unsigned>(std::max(multiprocessors, 1)) * kBlocksPerMultiprocessor;
   return kernel;
 }
 
@@ -76,7 +68,7 @@ absl::Status GatherKernel::Launch(const GatherList& list, cuda::Stream stream) c
   void* parameters[] = {&table, &count};
   return gpu_->driver().Check(
       "cuLaunchKernel",
-      gpu_->calls().cuLaunchKernel(function_, std::min(blocks_, count), 1, 1, kThreads, 1, 1, 0,
+      gpu_->calls().cuLaunchKernel(function_, std::min(kMostBlocks, count), 1, 1, kThreads, 1, 1, 0,
                                    stream, parameters, nullptr));
 }
 

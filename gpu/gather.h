@@ -50,7 +50,6 @@ class GatherKernel {
   const Gpu* const gpu_;
   cuda::Module module_ = nullptr;
   cuda::Function function_ = nullptr;
-  unsigned blocks_ = 0;
 };
 
 }  // namespace tryst

@@ -85,11 +85,6 @@ ChannelContract Contract(const char* name, const Way& way) {
 Way Ipc() {
   Way way;
   way.ipc = true;
-  return way;
-}
-
-Way TwoGpus() {
-  Way way = Ipc();
   way.two_gpus = true;
   return way;
 }
@@ -105,8 +100,7 @@ Way OneSlot() {
 INSTANTIATE_TEST_SUITE_P(Device, ChannelContractTest,
                          ::testing::Values(Contract("Staged", Way()),
                                            Contract("OneSlot", OneSlot()),
-                                           Contract("InPlace", Ipc()),
-                                           Contract("TwoGpus", TwoGpus())),
+                                           Contract("InPlace", Ipc())),
                          ChannelContractName);
 
 class NothingWasToldWrongly : public ::testing::Environment {
