@@ -509,7 +509,12 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
         hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
         ", this worker ", kProtocolOldest, " to ", kProtocolNewest)));
   }
-  if (hello.path == "shm" && shm_ != nullptr) return shm_->OnHello(hello, std::move(done));
+  if (hello.path == "shm") {
+    if (shm_ != nullptr) return shm_->OnHello(hello, std::move(done));
+    return std::move(done)(absl::UnimplementedError(absl::StrCat(
+        "this worker shares no memory",
+        shm_status_.ok() ? " by its configuration" : absl::StrCat(": ", shm_status_.message()))));
+  }
   // A consumer that was started anew has nothing to do with what its former life asked.
   for (auto& channel : serving_) {
     if (channel != nullptr && channel->consumer() == hello.worker &&

@@ -155,6 +155,8 @@ struct Sum {
   const char* name;
   uint64_t bytes;
 };
+constexpr uint64_t kLeastShmBytes = 16 << 20;
+
 std::vector<Sum> MemorySums(const ServerConfig& config) {
   const bool verbs = config.protocol != "grpc";
   // Rings for one peer that we fetch from and one that fetches from us.
@@ -162,10 +164,16 @@ std::vector<Sum> MemorySums(const ServerConfig& config) {
   return {{"max_held_bytes (sent, not received)", config.max_held_bytes},
           {"max_kept_bytes (taken, not landed, its consumer away)", config.max_kept_bytes},
           {"landing_bytes (where tensors land)", verbs ? config.landing_bytes : 0},
+          {"shm_bytes (shared with workers of this host)", UsesShm(config) ? config.shm_bytes : 0},
           {"2 * ring_slots * message_bytes, for each peer and direction", verbs ? rings : 0}};
 }
 
 }  // namespace
+
+bool UsesShm(const ServerConfig& config) {
+  if (config.protocol == "grpc") return false;
+  return config.shm == "on" || (config.shm == "auto" && config.nic == "auto");
+}
 
 const std::vector<ConfigRow>& ConfigRows() {
   static const auto& rows = *new std::vector<ConfigRow>{
@@ -239,6 +247,14 @@ const std::vector<ConfigRow>& ConfigRows() {
        "A gRPC connection on which nobody calls for so long is closed, and opened when next "
        "needed; "
        "at least 1s."},
+      {"Data plane", "shm", K::kText, &C::shm,
+       "Shared memory with workers that are proved to be on this host, before any NIC: on, off, or "
+       "auto (on unless nic names one). Not with protocol grpc."},
+      {"Data plane", "shm_bytes", K::kBytes, &C::shm_bytes,
+       "Of shared memory at most: tensors made in it, and copies of others on their way."},
+      {"Data plane", "shm_digests", K::kSwitch, &C::shm_digests,
+       "Digests of tensors in shared memory too, where no wire could change a bit: both sides read "
+       "every byte."},
       {"Data plane", "nic", K::kText, &C::nic,
        "auto (an RDMA device where there is one, and soft), soft, or ibv. TensorFlow's RDMA_* "
        "variables choose and tune the device."},
@@ -352,6 +368,13 @@ absl::Status CheckLimits(const ServerConfig& config) {
         absl::StrCat("patience (", absl::FormatDuration(config.patience),
                      ") must be below keep_for (", absl::FormatDuration(config.keep_for),
                      "): a consumer that still tries must find what was kept for it"));
+  }
+  if (config.shm != "auto" && config.shm != "on" && config.shm != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shm is '", config.shm, "', and should be on, off or auto"));
+  }
+  if (UsesShm(config) && config.shm_bytes < kLeastShmBytes) {
+    return absl::InvalidArgumentError("shm_bytes is less than 16 MiB: raise it, or set shm=off");
   }
   if (config.grpc_idle < absl::Seconds(1)) {
     return absl::InvalidArgumentError("grpc_idle is less than 1s, the least that gRPC takes");

@@ -57,6 +57,9 @@ struct ServerConfig {
   absl::Duration stop_deadline = absl::Seconds(10);
   absl::Duration grpc_idle = absl::Seconds(10);
   // Data plane.
+  std::string shm = "off";
+  uint64_t shm_bytes = uint64_t{1} << 30;
+  bool shm_digests = false;
   std::string nic = "auto";
   std::string nic_listen;
   int64_t slots = 128;
@@ -94,6 +97,8 @@ absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
 std::string PrintSetting(const ConfigRow& row, const ServerConfig& config);
 absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerConfig* config);
 
+// Whether shared memory is tried with workers of this host.
+bool UsesShm(const ServerConfig& config);
 // The limits must add up. kInvalidArgument: with the sum that does not.
 absl::Status CheckLimits(const ServerConfig& config);
 // The sums, for a person: one a line.

@@ -105,6 +105,7 @@ class ServerImpl final : public Server {
   Membership* members() override { return &members_; }
   PeerCalls* calls() override { return calls_.get(); }
   const ServerConfig& config() const override { return parts_.config; }
+  Allocator* allocator() override { return arena_.get(); }
   std::string Explain(const std::string& peer) override;
   std::map<std::string, int64_t> Stats() override;
 
@@ -138,6 +139,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<GrpcBootstrap> bootstrap_;
   std::unique_ptr<Poller> poller_;
   std::vector<std::string> path_names_;
+  std::shared_ptr<Arena> arena_;  // Null: no shared memory.
   std::unique_ptr<ChannelPool> pool_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<FetchServer> fetches_;
@@ -199,6 +201,7 @@ absl::Status ServerImpl::OpenDataPlane() {
   absl::StatusOr<LinkOptions> link = LinkFrom(config, parts_.environment);
   if (!link.ok()) return link.status();
   for (const NicPath& path : *paths) path_names_.push_back(path.path);
+  if (UsesShm(config)) path_names_.insert(path_names_.begin(), "shm");
   path_names_.push_back("grpc");
 
   bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, &clock_);
@@ -215,6 +218,18 @@ absl::Status ServerImpl::OpenDataPlane() {
   options.landing_cap_bytes = config.landing_bytes;
   options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
   options.seed = incarnation_;
+  if (UsesShm(config)) {
+    ArenaOptions arena;
+    arena.cap_bytes = config.shm_bytes;
+    arena.seed = incarnation_;
+    arena_ = Arena::Make(arena);
+    options.shm_arena = arena_;
+    options.shm.digests = config.shm_digests;
+    options.shm.stage_bytes = config.shm_bytes / 2;
+    options.shm.max_consumers = static_cast<uint32_t>(config.max_peers);
+    options.shm.copy_helpers =
+        std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
+  }
   GrpcChannelOptions fallback;
   fallback.max_tensor_bytes = config.max_tensor_bytes;
   fallback.max_asked = static_cast<size_t>(config.max_asked);
@@ -455,6 +470,16 @@ std::map<std::string, int64_t> ServerImpl::Stats() {
   out["rdma_epochs"] = static_cast<int64_t>(fetch.epochs);
   out["rdma_breaks"] = static_cast<int64_t>(fetch.breaks);
   out["rdma_replays"] = static_cast<int64_t>(fetch.replays);
+  const ShmFetchCounters shm = pool_->shm_fetch_counters();
+  out["shm_fetches"] = static_cast<int64_t>(shm.fetches);
+  out["shm_fetched_bytes"] = static_cast<int64_t>(shm.bytes);
+  out["shm_by_reference"] = static_cast<int64_t>(shm.by_reference);
+  out["shm_links"] = static_cast<int64_t>(shm.links);
+  out["shm_breaks"] = static_cast<int64_t>(shm.breaks);
+  const ArenaCounters arena = arena_ == nullptr ? ArenaCounters() : arena_->counters();
+  out["shm_used_bytes"] = static_cast<int64_t>(arena.used_bytes);
+  out["shm_segment_bytes"] = static_cast<int64_t>(arena.segment_bytes);
+  out["shm_refusals"] = static_cast<int64_t>(arena.refusals);
   return out;
 }
 

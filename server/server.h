@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "channel/channel_pool.h"
+#include "channel/shm/arena.h"
 #include "rendezvous/executor.h"
 #include "rendezvous/step_registry.h"
 #include "server/cluster_spec.h"
@@ -53,6 +54,8 @@ class Server {
   virtual const ServerConfig& config() const = 0;
 
   // Which path leads to the peer, and why; all peers when empty.
+  // Memory from which tensors reach workers of this host without a copy; null: there is none.
+  virtual Allocator* allocator() = 0;
   virtual std::string Explain(const std::string& peer) = 0;
   virtual std::map<std::string, int64_t> Stats() = 0;
 };
