@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log_record.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -134,6 +135,44 @@ TEST(DcheckTest, IsFreeWhenOptimisedAndFatalWhenNot) {
   EXPECT_EQ(evaluated, 1);
   EXPECT_DEATH(TRYST_DCHECK(evaluated == 2), "CHECK failed: evaluated == 2");
 #endif
+}
+
+TEST_F(LogSinkTest, WarningsAreKeptForWhoAsksLater) {
+  for (int i = 0; i < 100; ++i) TRYST_LOG(Error) << "trouble " << i;
+  TRYST_LOG(Info) << "all is well";
+  const std::vector<LoggedLine> lines = RecentTrouble();
+  ASSERT_EQ(lines.size(), 64u);
+  EXPECT_EQ(lines.front().text, "trouble 36");
+  EXPECT_EQ(lines.back().text, "trouble 99");
+  EXPECT_THAT(lines.back().place, ContainsRegex("^log_test.cc:[0-9]+$"));
+  EXPECT_GT(lines.back().unix_ms, 0);
+}
+
+// What the default sink writes while `work` runs.
+std::string StderrOf(void (*work)()) {
+  testing::internal::CaptureStderr();
+  work();
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(Log, APlaceThatRepeatsItselfIsCutShort) {
+  const std::string text = StderrOf([] {
+    for (int i = 0; i < 1000; ++i) TRYST_LOG(Warning) << "again " << i;
+    TRYST_LOG(Warning) << "another place";
+  });
+  EXPECT_THAT(text, ContainsRegex("again 19\n"));
+  EXPECT_EQ(text.find("again 20\n"), std::string::npos);
+  EXPECT_THAT(text, ContainsRegex("another place"));
+}
+
+TEST(Log, JsonLinesAreObjects) {
+  SetLogFormat(LogFormat::kJson);
+  const std::string text = StderrOf([] { TRYST_LOG(Warning) << "a \"quoted\" \\ line\x80"; });
+  SetLogFormat(LogFormat::kText);
+  EXPECT_THAT(text,
+              ContainsRegex("^\\{\"unix_ms\":[0-9]+,\"severity\":\"warning\",\"thread\":[0-9]+,"
+                            "\"place\":\"log_test.cc:[0-9]+\",\"text\":"));
+  EXPECT_NE(text.find(R"("text":"a \"quoted\" \\ line?"})"), std::string::npos) << text;
 }
 
 }  // namespace
