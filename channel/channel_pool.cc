@@ -529,11 +529,13 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     return rail->path.path == hello.path;
   });
   if (rail == rails_.end()) {
-    return std::move(done)(absl::UnimplementedError(absl::StrCat(
-        "no path ", hello.path, " here; there is: ",
-        absl::StrJoin(rails_, ", ", [](std::string* out, const std::unique_ptr<Rail>& rail) {
-          absl::StrAppend(out, rail->path.path);
-        }))));
+    return std::move(done)(absl::UnimplementedError(
+        absl::StrCat("no path ", hello.path, " here; there is: ",
+                     absl::StrJoin(rails_, "",
+                                   [](std::string* out, const std::unique_ptr<Rail>& rail) {
+                                     absl::StrAppend(out, rail->path.path, ", ");
+                                   }),
+                     "grpc")));
   }
   auto serving = std::find_if(serving_.begin(), serving_.end(), [&](const auto& channel) {
     return channel->consumer() == hello.worker && channel->path() == hello.path;
@@ -820,9 +822,9 @@ void ChannelPool::ViewPeer(const Peer& peer, std::vector<PathView>* views) const
   view.path = "grpc";
   view.in_use = peer.current == rails_.size() && peer.fallback != nullptr;
   view.state = view.in_use ? "in use" : peer.fallback != nullptr ? "spare" : "not tried";
-  view.why = view.in_use ? (rails_.empty() ? "this worker has no other path" : "")
-                         : "the last resort: a better one is in use";
+  view.why = "the last resort: a better one is in use";
   if (peer.fallback != nullptr) {
+    view.why = peer.fallback->Explain();
     view.since_ns = peer.fallback_since_ns;
     view.under_way = count(*peer.fallback);
   }

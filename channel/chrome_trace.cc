@@ -108,8 +108,7 @@ class Writer {
     const auto key = TensorKey::Parse(record.key);
     const std::string edge = key.ok() ? std::string(key->edge()) : record.key;
     AddSlice(
-        place.pid, place.tid, edge.empty() ? "(key overwritten)" : edge, place.begin_ns,
-        place.end_ns,
+        place.pid, place.tid, edge.empty() ? "(no key)" : edge, place.begin_ns, place.end_ns,
         absl::StrFormat(R"("key":%s,"step":%d,"bytes":%d,"status":"%s","id":"%016x","path":%s)",
                         JsonText(record.key), record.step, record.bytes,
                         record.end_ns == 0 ? "under way" : absl::StatusCodeToString(record.code),

@@ -81,14 +81,10 @@ TraceTrack::Counts TraceTrack::counts() const {
   return counts;
 }
 
-Trace::Trace(TraceOptions options)
-    : options_(options),
-      text_count_(options.records / 4 + 1),
-      slots_(new Slot[options.records]),
-      texts_(new Text[options.records / 4 + 1]) {
+Trace::Trace(TraceOptions options) : options_(options), slots_(new Slot[options.records]) {
   TRYST_CHECK(options_.records > 0 && options_.sample_every > 0);
   MutexLock lock(&mu_);
-  tracks_.emplace_back(TraceRole::kFetch, "", "", uint16_t{0});
+  tracks_.emplace_back(TraceRole::kFetch, "", options_.name, uint16_t{0});
 }
 
 TraceTrack* Trace::Track(TraceRole role, const std::string& peer, const std::string& path) {
@@ -133,14 +129,13 @@ void Trace::End(const TraceSpan& span, TraceTrack* track, int64_t step, const Te
   const bool keep = code != absl::StatusCode::kOk || now_ns - span.began_ns() >= options_.slow_ns ||
                     span.id % options_.sample_every == 0;
   if (!keep) return TraceTrack::Add(&passed_over_, 1);
-  KeepText(key);
   const uint64_t number = written_.load(std::memory_order_relaxed);
-  auto& words = slots_[number % options_.records].words;
+  Slot* slot = &slots_[number % options_.records];
   begun_.store(number + 1, std::memory_order_relaxed);
   // Each release store keeps begun_ before it (a reader may see the new begun_ too early,
   // never too late); on x86 it is a plain store.
-  const auto put = [&words](size_t i, uint64_t value) {
-    words[i].store(value, std::memory_order_release);
+  const auto put = [slot](size_t i, uint64_t value) {
+    slot->words[i].store(value, std::memory_order_release);
   };
   put(0, span.id);
   put(1, static_cast<uint64_t>(step));
@@ -151,47 +146,51 @@ void Trace::End(const TraceSpan& span, TraceTrack* track, int64_t step, const Te
   put(6, uint64_t{track->index} | uint64_t{span.count_} << 16 | uint64_t{span.lost_} << 32 |
              static_cast<uint64_t>(code) << 48);
   for (size_t i = 0; i < span.count(); ++i) put(7 + i, span.stamps_[i]);
+  PutText(key, slot);
   written_.store(number + 1, std::memory_order_release);
 }
 
-void Trace::KeepText(const TensorKey& key) {
-  Text* text = TextSlot(key.hash());
-  if (key.empty() || text->hash.load(std::memory_order_relaxed) == key.hash()) return;
-  char bytes[kTextWords * sizeof(uint64_t)] = {};
-  absl::string_view whole = key.text();
-  if (whole.size() <= sizeof(bytes)) {
-    memcpy(bytes, whole.data(), whole.size());
+void Trace::PutText(const TensorKey& key, Slot* slot) {
+  constexpr size_t kBytes = kTextWords * sizeof(uint64_t);
+  char bytes[kBytes + sizeof(uint64_t)];
+  const absl::string_view whole = key.text();
+  size_t size = whole.size();
+  if (size <= kBytes) {
+    if (size > 0) memcpy(bytes, whole.data(), size);
   } else {
     // The devices are at the beginning, the edge's own part and the loop at the end.
-    constexpr size_t kHalf = sizeof(bytes) / 2;
+    constexpr size_t kHalf = kBytes / 2;
     memcpy(bytes, whole.data(), kHalf);
-    memcpy(bytes + kHalf, whole.data() + whole.size() - kHalf, kHalf);
+    memcpy(bytes + kHalf, whole.data() + size - kHalf, kHalf);
     memcpy(bytes + kHalf - 3, "...", 3);
+    size = kBytes;
   }
-  const uint64_t version = text->version.load(std::memory_order_relaxed);
-  text->version.store(version + 1, std::memory_order_relaxed);
-  text->hash.store(key.hash(), std::memory_order_release);
-  for (size_t i = 0; i < kTextWords; ++i) {
+  memset(bytes + size, 0, sizeof(uint64_t));
+  slot->words[kHeadWords - 1].store(size, std::memory_order_release);
+  for (size_t i = 0; i * sizeof(uint64_t) < size; ++i) {
     uint64_t word;
     memcpy(&word, bytes + i * sizeof(word), sizeof(word));
-    text->words[i].store(word, std::memory_order_release);
+    slot->words[kHeadWords + i].store(word, std::memory_order_release);
   }
-  text->version.store(version + 2, std::memory_order_release);
 }
 
 // ---- Reading ----
 
-std::string Trace::TextOf(uint64_t key_hash) const {
-  const Text* text = TextSlot(key_hash);
-  const uint64_t version = text->version.load(std::memory_order_acquire);
-  if (version % 2 != 0 || text->hash.load(std::memory_order_acquire) != key_hash) return "";
-  char bytes[kTextWords * sizeof(uint64_t)];
-  for (size_t i = 0; i < kTextWords; ++i) {
-    const uint64_t word = text->words[i].load(std::memory_order_acquire);
-    memcpy(bytes + i * sizeof(word), &word, sizeof(word));
-  }
-  if (text->version.load(std::memory_order_relaxed) != version) return "";
-  return std::string(bytes, strnlen(bytes, sizeof(bytes)));
+TraceRecord Trace::Parse(const uint64_t* words) {
+  TraceRecord record;
+  record.id = record.span.id = words[0];
+  record.step = static_cast<int64_t>(words[1]);
+  record.key_hash = words[2];
+  record.span.began_ns_ = static_cast<int64_t>(words[3]);
+  record.end_ns = static_cast<int64_t>(words[4]);
+  record.bytes = words[5];
+  record.track = static_cast<uint16_t>(words[6]);
+  record.span.count_ = static_cast<uint16_t>(words[6] >> 16);
+  record.span.lost_ = static_cast<uint16_t>(words[6] >> 32);
+  record.code = static_cast<absl::StatusCode>(words[6] >> 48);
+  std::copy_n(words + 7, TraceSpan::kStamps, record.span.stamps_.begin());
+  record.key.assign(reinterpret_cast<const char*>(words + kHeadWords), words[kHeadWords - 1]);
+  return record;
 }
 
 std::vector<TraceRecord> Trace::Records() const {
@@ -200,24 +199,13 @@ std::vector<TraceRecord> Trace::Records() const {
   std::vector<TraceRecord> records;
   records.reserve(end - begin);
   for (uint64_t number = begin; number < end; ++number) {
-    uint64_t words[kWords];
-    const auto& slot = slots_[number % options_.records].words;
-    for (size_t i = 0; i < kWords; ++i) words[i] = slot[i].load(std::memory_order_acquire);
+    uint64_t words[kHeadWords + kTextWords];
+    const Slot& slot = slots_[number % options_.records];
+    for (size_t i = 0; i < kHeadWords + kTextWords; ++i) {
+      words[i] = slot.words[i].load(std::memory_order_acquire);
+    }
     if (begun_.load(std::memory_order_relaxed) > number + options_.records) continue;
-    TraceRecord record;
-    record.id = record.span.id = words[0];
-    record.step = static_cast<int64_t>(words[1]);
-    record.key_hash = words[2];
-    record.span.began_ns_ = static_cast<int64_t>(words[3]);
-    record.end_ns = static_cast<int64_t>(words[4]);
-    record.bytes = words[5];
-    record.track = static_cast<uint16_t>(words[6]);
-    record.span.count_ = static_cast<uint16_t>(words[6] >> 16);
-    record.span.lost_ = static_cast<uint16_t>(words[6] >> 32);
-    record.code = static_cast<absl::StatusCode>(words[6] >> 48);
-    std::copy_n(words + 7, TraceSpan::kStamps, record.span.stamps_.begin());
-    record.key = TextOf(record.key_hash);
-    records.push_back(std::move(record));
+    records.push_back(Parse(words));
   }
   return records;
 }

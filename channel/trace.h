@@ -20,9 +20,10 @@
 namespace tryst {
 
 struct TraceOptions {
-  size_t records = 4096;         // Kept; 128 bytes each, and 256 for the text of each fourth.
+  size_t records = 4096;         // Kept; 384 bytes each.
   uint32_t sample_every = 16;    // Of the operations that were fast and went well; 1: all.
   int64_t slow_ns = 10'000'000;  // Longer, or failed: always kept.
+  std::string name = "others";   // The path of the track of those that have none.
 };
 
 // What is counted of every operation between us and one peer by one path. Never sampled,
@@ -66,7 +67,7 @@ struct TraceRecord {
   uint64_t id = 0;
   int64_t step = 0;
   uint64_t key_hash = 0;
-  std::string key;  // May be cut in its middle; empty when its text was overwritten.
+  std::string key;  // A long one is cut in its middle.
   uint16_t track = 0;
   int64_t end_ns = 0;  // 0: it has not ended.
   uint64_t bytes = 0;
@@ -83,7 +84,7 @@ class Trace {
 
   // ---- Any thread ----
   // The track of `peer` by `path`, made when it is new; lives as long as this. The 4096th
-  // and later ones share one without a name.
+  // and later ones share one, without a peer.
   TraceTrack* Track(TraceRole role, const std::string& peer, const std::string& path);
   std::vector<const TraceTrack*> Tracks() const;
   // The records kept, the oldest first. Does not stop the writer: what it overwrites
@@ -104,28 +105,21 @@ class Trace {
            uint64_t bytes, absl::StatusCode code, int64_t now_ns);
 
  private:
-  static constexpr size_t kWords = 16;
-  static constexpr size_t kTextWords = 30;
+  static constexpr size_t kHeadWords = 16;
+  static constexpr size_t kTextWords = 32;  // Of the key.
+  // Not initialised: memory is taken from the system as it is first used.
   struct alignas(64) Slot {
-    std::array<std::atomic<uint64_t>, kWords> words{};
-  };
-  struct Text {  // Of a key. `version` is odd while it is being written.
-    std::atomic<uint64_t> version{0};
-    std::atomic<uint64_t> hash{0};
-    std::array<std::atomic<uint64_t>, kTextWords> words{};
+    std::array<std::atomic<uint64_t>, kHeadWords + kTextWords> words;
   };
 
   void Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes, absl::StatusCode code,
              int64_t now_ns);
-  void KeepText(const TensorKey& key);
-  std::string TextOf(uint64_t key_hash) const;
-  Text* TextSlot(uint64_t key_hash) const { return &texts_[key_hash % text_count_]; }
+  static void PutText(const TensorKey& key, Slot* slot);
+  static TraceRecord Parse(const uint64_t* words);
 
   // Constant after construction.
   const TraceOptions options_;
-  const size_t text_count_;
   const std::unique_ptr<Slot[]> slots_;
-  const std::unique_ptr<Text[]> texts_;
 
   // Written by the writer.
   std::atomic<uint64_t> begun_{0};  // Records whose slot may have been touched.

@@ -1,6 +1,7 @@
 #include "channel/trace_dump.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -57,6 +58,20 @@ void AddLiveOps(const std::vector<LiveOp>& ops, const TraceFilter& filter, Trace
 
 void FinishDump(const TraceFilter& filter, TraceDump* dump) {
   auto& records = dump->records;
+  // What ended between the two readings is there twice: its end counts.
+  const auto name = [dump](const TraceRecord& record) {
+    return std::make_pair(record.id, dump->tracks[record.track].role);
+  };
+  std::set<std::pair<uint64_t, TraceRole>> ended;
+  for (const TraceRecord& record : records) {
+    if (record.end_ns != 0) ended.insert(name(record));
+  }
+  records.erase(std::remove_if(records.begin(), records.end(),
+                               [&](const TraceRecord& record) {
+                                 return record.end_ns == 0 && record.id != 0 &&
+                                        ended.count(name(record)) > 0;
+                               }),
+                records.end());
   std::sort(records.begin(), records.end(), [](const TraceRecord& a, const TraceRecord& b) {
     return a.span.began_ns() < b.span.began_ns();
   });

@@ -78,6 +78,7 @@ class TraceSpan {
             began_ns_ + static_cast<int64_t>(stamps_[i] & kDeltaMask)};
   }
   uint16_t lost() const { return lost_; }
+  void set_lost(uint16_t lost) { lost_ = lost; }  // Of a span that came from elsewhere.
 
   uint64_t id = 0;  // TraceId(), once it is known; 0: it has none.
 

@@ -177,9 +177,7 @@ TEST(Trace, IsReadWhileItIsWritten) {
       ASSERT_EQ(record.end_ns, static_cast<int64_t>(1000 + 2 * record.id));
       ASSERT_EQ(record.span.stamp(1).at_ns, static_cast<int64_t>(1000 + record.id));
       ASSERT_EQ(record.key_hash, keys[record.id % keys.size()].hash());
-      if (!record.key.empty()) {
-        ASSERT_EQ(record.key, keys[record.id % keys.size()].text());
-      }
+      ASSERT_EQ(record.key, keys[record.id % keys.size()].text());
       ++seen;
     }
   }

@@ -46,7 +46,7 @@ std::string Operation(const End& end, const End* other) {
       fetches ? "fetches from" : "serves", end.track().peer, end.track().path,
       static_cast<double>(until_ns - record.span.began_ns()) / 1e6,
       record.end_ns == 0 ? " so far" : "", std::max(record.bytes, other ? other->record->bytes : 0),
-      record.key.empty() ? "(key overwritten)" : record.key);
+      record.key);
   std::vector<Line> lines;
   AddLines(end, &lines);
   if (other != nullptr) AddLines(*other, &lines);

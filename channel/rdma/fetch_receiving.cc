@@ -125,9 +125,10 @@ absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
   op->meta = *meta;
   op->meta_flags = record.flags;
   op->state = FetchState::kParts;
-  op->span.Enter(WaitsFor::kParts, now_ns());
   op->parts_since_ns = now_ns();
-  return op->parts_seen >= op->meta.stripes ? TakeLanded(op) : absl::OkStatus();
+  if (op->parts_seen >= op->meta.stripes) return TakeLanded(op);
+  op->span.Enter(WaitsFor::kParts, now_ns());
+  return absl::OkStatus();
 }
 
 absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
