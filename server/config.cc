@@ -273,6 +273,21 @@ const std::vector<ConfigRow>& ConfigRows() {
        "the NIC allows, and bounds who may connect."},
       {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
        "Tensors from this size are spread over the queue pairs."},
+      {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,
+       "Operations whose history is kept, twice: of the data plane and of serving over gRPC; 384 "
+       "bytes each, once used."},
+      {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
+       "Of the operations that were quick and went well, one in so many is kept; 1: all."},
+      {"Seeing what it does", "trace_slow", K::kDuration, &C::trace_slow,
+       "An operation that took longer, or failed, is always kept."},
+      {"Seeing what it does", "status_listen", K::kText, &C::status_listen,
+       "host:port, by numbers, for the status page and /metrics. Empty: trystd takes a free port "
+       "on 127.0.0.1, a server in another program has none. off: none."},
+      {"Seeing what it does", "status_anywhere", K::kSwitch, &C::status_anywhere,
+       "Allows an address that others reach: they see every key and peer, and nobody asks who "
+       "they are."},
+      {"Seeing what it does", "log_format", K::kText, &C::log_format,
+       "trystd's lines on stderr: text, or json, one object each."},
   };
   return rows;
 }
@@ -387,6 +402,15 @@ absl::Status CheckLimits(const ServerConfig& config) {
     return absl::InvalidArgumentError(
         "callback_threads, max_asked, slots, queue_pairs and max_peers must be at least 1, "
         "ring_slots 2");
+  }
+  if (config.log_format != "text" && config.log_format != "json") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("log_format is '", config.log_format, "', and should be text or json"));
+  }
+  if (config.trace_records < 1 || config.trace_records > 1 << 20 || config.trace_sample_every < 1 ||
+      config.trace_sample_every > 1 << 30) {
+    return absl::InvalidArgumentError(
+        "trace_records is from 1 to 1048576, trace_sample_every at least 1");
   }
   uint64_t total = 0;
   for (const Sum& sum : MemorySums(config)) total += sum.bytes;

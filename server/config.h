@@ -67,6 +67,13 @@ struct ServerConfig {
   uint64_t message_bytes = 8192;
   uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
+  // Seeing what it does.
+  int64_t trace_records = 4096;
+  int64_t trace_sample_every = 16;
+  absl::Duration trace_slow = absl::Milliseconds(10);
+  std::string status_listen;
+  bool status_anywhere = false;
+  std::string log_format = "text";
   int64_t max_peers = 512;
   uint64_t stripe_bytes = 1 << 20;
 };

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "channel/grpc/caller.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {
@@ -13,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxMembers = 65536;  // Of an open cluster.
 constexpr size_t kMaxAddressBytes = 512;
+constexpr size_t kMaxChanges = 256;
 
 absl::Status CheckWorker(absl::string_view worker) {
   DeviceName name;
@@ -68,6 +70,19 @@ absl::Status Membership::Announce(const Member& member) {
       state.member.address = member.address;
     }
     state.member.worker = member.worker;
+    if (member.incarnation != 0 && member.incarnation != state.incarnation_last) {
+      const bool restarted = state.incarnation_last != 0;
+      restarts_ += restarted;
+      AddChange(member.worker,
+                restarted ? absl::StrFormat("restarted: incarnation %016x became %016x, at %s",
+                                            state.incarnation_last, member.incarnation,
+                                            state.member.address)
+                          : absl::StrFormat("joined: incarnation %016x, at %s", member.incarnation,
+                                            state.member.address));
+      state.incarnation_last = member.incarnation;
+    } else if (moved && state.incarnation_last != 0) {
+      AddChange(member.worker, absl::StrCat("is at ", state.member.address));
+    }
     state.member.incarnation = member.incarnation;
     address = state.member.address;
   }
@@ -94,6 +109,7 @@ void Membership::Leave(const std::string& worker, uint64_t incarnation) {
   if (it == members_.end() || it->second.member.incarnation != incarnation) return;
   State& state = it->second;
   state.channel = nullptr;
+  AddChange(worker, "left");
   state.member.incarnation = 0;
   // A configured worker comes back where it was, unless it says otherwise.
   state.member.address = state.configured;
@@ -143,6 +159,21 @@ bool Membership::Admits(absl::string_view worker) const {
   if (open_) return CheckWorker(worker).ok();
   MutexLock lock(&mu_);
   return members_.find(worker) != members_.end();
+}
+
+void Membership::AddChange(const std::string& worker, std::string what) {
+  if (changes_.size() == kMaxChanges) changes_.pop_front();
+  changes_.push_back({UnixMs(), worker, std::move(what)});
+}
+
+std::vector<MemberChange> Membership::Changes() const {
+  MutexLock lock(&mu_);
+  return {changes_.begin(), changes_.end()};
+}
+
+int64_t Membership::restarts() const {
+  MutexLock lock(&mu_);
+  return restarts_;
 }
 
 std::vector<Member> Membership::Members() const {

@@ -2,6 +2,7 @@
 #define TRYST_SERVER_MEMBERSHIP_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,6 +20,13 @@ struct Member {
   std::string worker;        // "/job:ps/replica:0/task:1"
   std::string address;       // "host:port", or anything else that gRPC resolves. Empty: left.
   uint64_t incarnation = 0;  // 0: not heard from yet.
+};
+
+// That a worker came, moved, went, or came back as another incarnation.
+struct MemberChange {
+  int64_t unix_ms = 0;
+  std::string worker;
+  std::string what;  // "restarted: incarnation 12ab... became 34cd..."
 };
 
 // Who is in the cluster and where, now. Thread-safe.
@@ -49,6 +57,10 @@ class Membership final : public PeerDirectory {
   // True for any worker of an open cluster.
   bool Admits(absl::string_view worker) const;
   std::vector<Member> Members() const;
+  // The last 256, the oldest first.
+  std::vector<MemberChange> Changes() const;
+  // How often workers were seen to come back as another incarnation.
+  int64_t restarts() const;
 
  private:
   struct State {
@@ -56,12 +68,17 @@ class Membership final : public PeerDirectory {
     Member member;
     std::shared_ptr<grpc::Channel> channel;
     bool asked = false;  // For the channel, since DropIdleChannels().
+    uint64_t incarnation_last = 0;  // Also of a worker that has left.
   };
+
+  void AddChange(const std::string& worker, std::string what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const bool open_;
   const Connect connect_;
   mutable Mutex mu_;
   std::map<std::string, State, std::less<>> members_ ABSL_GUARDED_BY(mu_);
+  std::deque<MemberChange> changes_ ABSL_GUARDED_BY(mu_);
+  int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace tryst

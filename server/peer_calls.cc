@@ -9,15 +9,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "channel/grpc/calls_under_way.h"
 #include "channel/grpc/grpc_status.h"
 #include "proto/transport.grpc.pb.h"
+#include "server/trace_wire.h"
 
 namespace tryst {
 namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
+constexpr int kClockReadings = 5;
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 
 gpr_timespec After(absl::Duration timeout) {
@@ -34,6 +37,7 @@ Member FromProto(const rpc::Member& in) { return {in.worker(), in.address(), in.
 PeerCalls::Heard FromProto(const rpc::HeartbeatResponse& in) {
   PeerCalls::Heard heard;
   heard.self = FromProto(in.self());
+  heard.steady_ns = in.steady_ns();
   for (const rpc::Member& member : in.members()) heard.members.push_back(FromProto(member));
   return heard;
 }
@@ -179,9 +183,10 @@ absl::Status PeerCalls::CleanupStep(const std::string& peer, int64_t step_id,
 }
 
 absl::StatusOr<std::string> PeerCalls::Explain(const std::string& peer, const std::string& about,
-                                               absl::Duration timeout) {
+                                               bool json, absl::Duration timeout) {
   rpc::ExplainRequest request;
   request.set_peer(about);
+  request.set_json(json);
   rpc::TextResponse response;
   absl::Status status =
       Call(peer, "Explain", &rpc::TransportService::Stub::Explain, request, timeout, &response);
@@ -210,15 +215,34 @@ absl::StatusOr<std::map<std::string, int64_t>> PeerCalls::Stats(const std::strin
   return std::map<std::string, int64_t>(response.values().begin(), response.values().end());
 }
 
-absl::StatusOr<std::string> PeerCalls::TraceKey(const std::string& peer, const std::string& key,
-                                                absl::Duration timeout) {
+absl::StatusOr<TraceDump> PeerCalls::TraceKey(const std::string& peer, const TraceFilter& filter,
+                                              absl::Duration timeout) {
   rpc::TraceKeyRequest request;
-  request.set_key(key);
-  rpc::TextResponse response;
+  request.set_key(filter.key_part);
+  request.set_has_step(filter.step >= 0);
+  request.set_step_id(filter.step);
+  request.set_most(static_cast<uint32_t>(filter.most));
+  rpc::TraceResponse response;
   absl::Status status =
       Call(peer, "TraceKey", &rpc::TransportService::Stub::TraceKey, request, timeout, &response);
   if (!status.ok()) return status;
-  return response.text();
+  return DumpFromProto(response);
+}
+
+absl::StatusOr<PeerCalls::ClockReading> PeerCalls::CompareClocks(const std::string& peer,
+                                                                 absl::Duration timeout) {
+  const SteadyClock clock;
+  ClockReading best;
+  for (int i = 0; i < kClockReadings; ++i) {
+    const int64_t asked_ns = clock.NowNs();
+    const auto heard = Ping(peer, timeout);
+    if (!heard.ok()) return heard.status();
+    const int64_t half_ns = (clock.NowNs() - asked_ns) / 2;
+    if (heard->steady_ns == 0) return absl::UnimplementedError(peer + " does not tell its time");
+    if (i > 0 && half_ns >= best.error_ns) continue;
+    best = {heard->steady_ns - (asked_ns + half_ns), half_ns};
+  }
+  return best;
 }
 
 }  // namespace tryst

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "channel/grpc/caller.h"
 #include "channel/grpc/peer_directory.h"
+#include "channel/trace_dump.h"
 #include "server/membership.h"
 
 namespace tryst {
@@ -28,6 +29,7 @@ class PeerCalls {
   struct Heard {
     Member self;                  // The peer.
     std::vector<Member> members;  // Whom it knows.
+    int64_t steady_ns = 0;        // Its clock; 0: it does not say.
   };
   using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
   // Says who we are (without a worker's name: only asks). `done` on any thread.
@@ -40,14 +42,21 @@ class PeerCalls {
   absl::Status AbortStep(const std::string& peer, int64_t step_id, const absl::Status& why,
                          absl::Duration timeout);
   absl::Status CleanupStep(const std::string& peer, int64_t step_id, absl::Duration timeout);
-  absl::StatusOr<std::string> Explain(const std::string& peer, const std::string& about,
+  absl::StatusOr<std::string> Explain(const std::string& peer, const std::string& about, bool json,
                                       absl::Duration timeout);
   absl::StatusOr<std::string> DumpWaiting(const std::string& peer, int64_t step_id, bool json,
                                           absl::Duration timeout);
   absl::StatusOr<std::map<std::string, int64_t>> Stats(const std::string& peer,
                                                        absl::Duration timeout);
-  absl::StatusOr<std::string> TraceKey(const std::string& peer, const std::string& key,
-                                       absl::Duration timeout);
+  absl::StatusOr<TraceDump> TraceKey(const std::string& peer, const TraceFilter& filter,
+                                     absl::Duration timeout);
+  // How far the peer's clock is ahead of ours (CLOCK_MONOTONIC both), from the quickest of a
+  // few heartbeats: its answer was made between our call and our hearing of it.
+  struct ClockReading {
+    int64_t ahead_ns = 0;
+    int64_t error_ns = 0;  // At most so much more or less.
+  };
+  absl::StatusOr<ClockReading> CompareClocks(const std::string& peer, absl::Duration timeout);
 
  private:
   class UnderWay;

@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
@@ -27,8 +26,10 @@
 #include "server/cluster_file.h"
 #include "server/grpc_arguments.h"
 #include "server/idle_channels.h"
+#include "server/insight.h"
 #include "server/open_nics.h"
 #include "server/server_parts.h"
+#include "server/status_page.h"
 #include "server/transport_service.h"
 
 namespace tryst {
@@ -55,14 +56,6 @@ uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
       uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
   const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
   return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
-}
-
-std::string LinesWith(const std::string& text, const std::string& part) {
-  std::string out;
-  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    if (line.find(part) != absl::string_view::npos) absl::StrAppend(&out, line, "\n");
-  }
-  return out;
 }
 
 class ServerImpl final : public Server {
@@ -106,8 +99,12 @@ class ServerImpl final : public Server {
   PeerCalls* calls() override { return calls_.get(); }
   const ServerConfig& config() const override { return parts_.config; }
   Allocator* allocator() override { return arena_.get(); }
-  std::string Explain(const std::string& peer) override;
-  std::map<std::string, int64_t> Stats() override;
+  std::string Explain(const std::string& peer) override { return insight_->PathsText(peer); }
+  std::map<std::string, int64_t> Stats() override { return insight_->Stats(); }
+  const Insight& insight() const override { return *insight_; }
+  std::string status_address() const override {
+    return status_page_ == nullptr ? "" : status_page_->address();
+  }
 
  private:
   enum class State { kNew, kServing, kStopping, kStopped };
@@ -115,6 +112,8 @@ class ServerImpl final : public Server {
   absl::Status OpenDataPlane();
   absl::Status MakeSteps();
   void MakeFetches();
+  void MakeInsight();
+  absl::Status ShowStatus();
   TransportServiceParts ServiceParts();
   absl::Status Listen();
   absl::StatusOr<Caller> Authenticate(grpc::CallbackServerContext* context,
@@ -136,6 +135,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<Executor> own_executor_;
 
   // Constant after Start().
+  std::unique_ptr<Trace> poller_trace_;
+  std::unique_ptr<Trace> grpc_trace_;
   std::unique_ptr<GrpcBootstrap> bootstrap_;
   std::unique_ptr<Poller> poller_;
   std::vector<std::string> path_names_;
@@ -143,6 +144,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<ChannelPool> pool_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<FetchServer> fetches_;
+  std::unique_ptr<Insight> insight_;
+  std::unique_ptr<StatusPage> status_page_;
   std::unique_ptr<grpc::Service> service_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
@@ -167,12 +170,14 @@ absl::Status ServerImpl::Start() {
     if (!made.ok()) return made;
   }
   MakeFetches();
+  MakeInsight();
   poller_->Start();
   {
     MutexLock lock(&mu_);
     state_ = State::kServing;  // From here on Stop() undoes everything.
   }
   absl::Status listening = Listen();
+  if (listening.ok()) listening = ShowStatus();
   if (!listening.ok()) {
     (void)Stop(absl::Seconds(1));
     return listening;
@@ -206,6 +211,13 @@ absl::Status ServerImpl::OpenDataPlane() {
 
   bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, &clock_);
   poller_ = std::make_unique<Poller>(&clock_);
+  TraceOptions trace;
+  trace.records = static_cast<size_t>(config.trace_records);
+  trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
+  trace.slow_ns = absl::ToInt64Nanoseconds(config.trace_slow);
+  poller_trace_ = std::make_unique<Trace>(trace);
+  trace.name = "other grpc";
+  grpc_trace_ = std::make_unique<Trace>(trace);
   ChannelPoolOptions options;
   options.self = parts_.worker;
   options.incarnation = incarnation_;
@@ -218,6 +230,7 @@ absl::Status ServerImpl::OpenDataPlane() {
   options.landing_cap_bytes = config.landing_bytes;
   options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
   options.seed = incarnation_;
+  options.trace = poller_trace_.get();
   if (UsesShm(config)) {
     ArenaOptions arena;
     arena.cap_bytes = config.shm_bytes;
@@ -234,6 +247,7 @@ absl::Status ServerImpl::OpenDataPlane() {
   fallback.max_tensor_bytes = config.max_tensor_bytes;
   fallback.max_asked = static_cast<size_t>(config.max_asked);
   fallback.patience = config.patience;
+  fallback.trace = poller_trace_.get();
   pool_ = std::make_unique<ChannelPool>(
       poller_.get(), bootstrap_.get(), &source_, *std::move(paths),
       [this, fallback](const std::string& peer) {
@@ -262,6 +276,7 @@ void ServerImpl::MakeFetches() {
   FetchServerOptions options;
   options.keep_for = parts_.config.keep_for;
   options.max_kept_bytes = parts_.config.max_kept_bytes;
+  options.trace = grpc_trace_.get();
   fetches_ = std::make_unique<FetchServer>(
       &source_, &alarms_, incarnation_,
       [this](grpc::CallbackServerContext* context, absl::string_view request) {
@@ -271,6 +286,32 @@ void ServerImpl::MakeFetches() {
         return source_.allow().Check(caller.worker, key);
       },
       options);
+}
+
+void ServerImpl::MakeInsight() {
+  Insight::Parts parts;
+  parts.worker = parts_.worker;
+  parts.incarnation = incarnation_;
+  parts.address = [this] { return address_; };
+  parts.protocol = parts_.config.protocol;
+  parts.path_names = path_names_;
+  parts.clock = &clock_;
+  parts.steps = steps_.get();
+  parts.pool = pool_.get();
+  parts.fetches = fetches_.get();
+  parts.members = &members_;
+  parts.traces = {poller_trace_.get(), grpc_trace_.get()};
+  insight_ = std::make_unique<Insight>(std::move(parts));
+}
+
+absl::Status ServerImpl::ShowStatus() {
+  const std::string& listen = parts_.config.status_listen;
+  if (listen.empty() || listen == "off") return absl::OkStatus();
+  auto page = StatusPage::Start({listen, parts_.config.status_anywhere}, insight_.get());
+  if (!page.ok()) return page.status();
+  status_page_ = *std::move(page);
+  TRYST_LOG(Info) << parts_.worker << " shows its status at http://" << status_page_->address();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Caller> ServerImpl::Authenticate(grpc::CallbackServerContext* context,
@@ -320,17 +361,7 @@ TransportServiceParts ServerImpl::ServiceParts() {
     steps_->CleanupStep(step_id);
     return absl::OkStatus();
   };
-  parts.explain = [this](const std::string& peer) { return Explain(peer); };
-  parts.dump_waiting = [this](int64_t step_id, bool json) {
-    if (json) return steps_->DumpWaitingJson();
-    const std::string text = steps_->DumpWaitingText();
-    return step_id == 0 ? text : LinesWith(text, absl::StrCat("step ", step_id, ":"));
-  };
-  parts.stats = [this] { return Stats(); };
-  parts.trace_key = [this](const std::string& key) {
-    const std::string lines = LinesWith(steps_->DumpWaitingText(), key);
-    return lines.empty() ? absl::StrCat("nothing waits for ", key, "\n") : lines;
-  };
+  parts.insight = insight_.get();
   return parts;
 }
 
@@ -410,6 +441,8 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
     grpc_.reset();
   }
   service_.reset();
+  status_page_.reset();
+  insight_.reset();
   fetches_.reset();
   announcer_.reset();
   calls_.reset();
@@ -422,6 +455,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   } else {
     (void)pool_.release();
     (void)poller_.release();
+    (void)poller_trace_.release();
     (void)bootstrap_.release();
   }
   own_executor_.reset();  // Runs what is queued.
@@ -430,57 +464,6 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   state_ = State::kStopped;
   stopped_.NotifyAll();
   return status;
-}
-
-std::string ServerImpl::Explain(const std::string& peer) {
-  std::string out = absl::StrCat(
-      parts_.worker, ", incarnation ", absl::StrFormat("%016x", incarnation_), ", at ", address_,
-      "; protocol ", parts_.config.protocol, ": ", absl::StrJoin(path_names_, ", "), "\n");
-  if (peer.empty()) {
-    for (const Member& member : members_.Members()) {
-      absl::StrAppend(&out, "member ", member.worker, " at ", member.address,
-                      member.incarnation == 0
-                          ? ", not heard from"
-                          : absl::StrFormat(", incarnation %016x", member.incarnation),
-                      "\n");
-    }
-  }
-  absl::StrAppend(&out, pool_->Explain(peer));
-  return out;
-}
-
-std::map<std::string, int64_t> ServerImpl::Stats() {
-  std::map<std::string, int64_t> out;
-  const RendezvousCounters steps = steps_->counters();
-  for (int i = 0; i < kCounterRowCount; ++i) {
-    out[std::string(kCounterRows[i].name)] = steps.*kCounterRows[i].value;
-  }
-  const FetchServer::Counts grpc = fetches_->counts();
-  out["grpc_requests"] = static_cast<int64_t>(grpc.requests);
-  out["grpc_repetitions"] = static_cast<int64_t>(grpc.repetitions);
-  out["grpc_tensors"] = static_cast<int64_t>(grpc.tensors);
-  out["grpc_bytes"] = static_cast<int64_t>(grpc.bytes);
-  out["grpc_refused"] = static_cast<int64_t>(grpc.refused);
-  out["grpc_dropped"] = static_cast<int64_t>(grpc.dropped);
-  out["grpc_waiting"] = static_cast<int64_t>(grpc.waiting);
-  out["grpc_kept_bytes"] = static_cast<int64_t>(grpc.kept_bytes);
-  const FetchCounters fetch = pool_->fetch_counters();
-  out["rdma_fetches"] = static_cast<int64_t>(fetch.fetches);
-  out["rdma_fetched_bytes"] = static_cast<int64_t>(fetch.bytes);
-  out["rdma_epochs"] = static_cast<int64_t>(fetch.epochs);
-  out["rdma_breaks"] = static_cast<int64_t>(fetch.breaks);
-  out["rdma_replays"] = static_cast<int64_t>(fetch.replays);
-  const ShmFetchCounters shm = pool_->shm_fetch_counters();
-  out["shm_fetches"] = static_cast<int64_t>(shm.fetches);
-  out["shm_fetched_bytes"] = static_cast<int64_t>(shm.bytes);
-  out["shm_by_reference"] = static_cast<int64_t>(shm.by_reference);
-  out["shm_links"] = static_cast<int64_t>(shm.links);
-  out["shm_breaks"] = static_cast<int64_t>(shm.breaks);
-  const ArenaCounters arena = arena_ == nullptr ? ArenaCounters() : arena_->counters();
-  out["shm_used_bytes"] = static_cast<int64_t>(arena.used_bytes);
-  out["shm_segment_bytes"] = static_cast<int64_t>(arena.segment_bytes);
-  out["shm_refusals"] = static_cast<int64_t>(arena.refusals);
-  return out;
 }
 
 }  // namespace

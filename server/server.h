@@ -27,6 +27,8 @@ class Service;
 
 namespace tryst {
 
+class Insight;
+
 // One worker of a cluster: its steps, what it serves to peers, and its ways to them.
 // Several may live in one process. Thread-safe but for Start() and destruction. A server
 // that has started does not survive a fork (docs/SDK.md).
@@ -58,6 +60,10 @@ class Server {
   virtual Allocator* allocator() = 0;
   virtual std::string Explain(const std::string& peer) = 0;
   virtual std::map<std::string, int64_t> Stats() = 0;
+  // What else there is to see; from Start() to Stop().
+  virtual const Insight& insight() const = 0;
+  // "127.0.0.1:41234" of the status page; empty: there is none.
+  virtual std::string status_address() const = 0;
 };
 
 // What a protocol string stands for: the NICs that a worker reaches peers by, the best

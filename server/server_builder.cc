@@ -11,6 +11,7 @@
 #include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
+#include "server/status_page.h"
 
 namespace tryst {
 namespace {
@@ -178,6 +179,10 @@ absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
   using Step = absl::Status (*)(const ServerConfig&, ServerParts*);
   for (Step step : {NameSelf, AddSeeds, PlaceSelf, ReadSecurity}) {
     absl::Status status = step(config, &parts);
+    if (!status.ok()) return status;
+  }
+  if (!config.status_listen.empty() && config.status_listen != "off") {
+    absl::Status status = StatusPage::Check({config.status_listen, config.status_anywhere});
     if (!status.ok()) return status;
   }
   absl::Status limits = CheckLimits(parts.config);

@@ -255,10 +255,11 @@ TEST(Server, CallsBetweenPeers) {
   auto waiting = worker->calls()->DumpWaiting(ps->worker(), 7, false, timeout);
   ASSERT_TRUE(waiting.ok()) << waiting.status();
   EXPECT_NE(waiting->find("waited_for"), std::string::npos) << *waiting;
-  EXPECT_NE(worker->calls()->TraceKey(ps->worker(), "waited_for", timeout)->find("step 7"),
-            std::string::npos);
+  auto trace = worker->calls()->TraceKey(ps->worker(), {"waited_for"}, timeout);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_TRUE(trace->records.empty());  // Nobody has asked for it.
   EXPECT_EQ(worker->calls()->Stats(ps->worker(), timeout)->at("waiting_sends"), 1);
-  EXPECT_NE(worker->calls()->Explain(ps->worker(), "", timeout)->find("protocol grpc"),
+  EXPECT_NE(worker->calls()->Explain(ps->worker(), "", false, timeout)->find("protocol grpc"),
             std::string::npos);
 
   ASSERT_TRUE(

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/hello_wire.h"
 #include "proto/transport.grpc.pb.h"
+#include "server/trace_wire.h"
 
 namespace tryst {
 namespace {
@@ -34,6 +36,8 @@ ByteBuffer ToBuffer(const google::protobuf::Message& message) {
   grpc::Slice slice(message.SerializeAsString());
   return ByteBuffer(&slice, 1);
 }
+
+constexpr size_t kMostTraced = 8000;  // In one answer: two MiB or so.
 
 using S = rpc::TransportService;
 // Every method gets its request as it came: the caller's proof is over those bytes.
@@ -126,7 +130,8 @@ class TransportService final : public RawService {
     return Unary<rpc::ExplainRequest, rpc::TextResponse>(
         context, in, out, "/tryst.rpc.TransportService/Explain",
         [this](const Caller&, const auto& request, auto* response) {
-          response->set_text(parts_.explain(request.peer()));
+          response->set_text(request.json() ? parts_.insight->PathsJson(request.peer())
+                                            : parts_.insight->PathsText(request.peer()));
           return absl::OkStatus();
         });
   }
@@ -136,7 +141,9 @@ class TransportService final : public RawService {
     return Unary<rpc::DumpWaitingRequest, rpc::TextResponse>(
         context, in, out, "/tryst.rpc.TransportService/DumpWaiting",
         [this](const Caller&, const auto& request, auto* response) {
-          response->set_text(parts_.dump_waiting(request.step_id(), request.json()));
+          const int64_t step = request.step_id() == 0 ? -1 : request.step_id();
+          response->set_text(request.json() ? parts_.insight->WaitingJson(step)
+                                            : parts_.insight->WaitingText(step));
           return absl::OkStatus();
         });
   }
@@ -145,7 +152,7 @@ class TransportService final : public RawService {
     return Unary<rpc::StatsRequest, rpc::StatsResponse>(
         context, in, out, "/tryst.rpc.TransportService/Stats",
         [this](const Caller&, const auto&, auto* response) {
-          for (const auto& [name, value] : parts_.stats()) {
+          for (const auto& [name, value] : parts_.insight->Stats()) {
             (*response->mutable_values())[name] = value;
           }
           return absl::OkStatus();
@@ -153,10 +160,14 @@ class TransportService final : public RawService {
   }
 
   ServerUnaryReactor* TraceKey(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
-    return Unary<rpc::TraceKeyRequest, rpc::TextResponse>(
+    return Unary<rpc::TraceKeyRequest, rpc::TraceResponse>(
         context, in, out, "/tryst.rpc.TransportService/TraceKey",
         [this](const Caller&, const auto& request, auto* response) {
-          response->set_text(parts_.trace_key(request.key()));
+          TraceFilter filter;
+          filter.key_part = request.key();
+          if (request.has_step()) filter.step = request.step_id();
+          if (request.most() > 0) filter.most = std::min<size_t>(request.most(), kMostTraced);
+          DumpToProto(parts_.insight->Dump(filter), response);
           return absl::OkStatus();
         });
   }
@@ -244,6 +255,7 @@ absl::Status TransportService::OnHeartbeat(const Caller& caller,
   response->mutable_self()->set_worker(parts_.self.worker);
   response->mutable_self()->set_address(parts_.address());
   response->mutable_self()->set_incarnation(parts_.self.incarnation);
+  response->set_steady_ns(SteadyClock().NowNs());
   for (const Member& member : parts_.members->Members()) {
     rpc::Member* out = response->add_members();
     out->set_worker(member.worker);

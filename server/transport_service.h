@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -13,6 +12,7 @@
 #include "channel/bootstrap.h"
 #include "channel/grpc/caller.h"
 #include "channel/grpc/fetch_server.h"
+#include "server/insight.h"
 #include "server/membership.h"
 
 namespace grpc {
@@ -37,10 +37,7 @@ struct TransportServiceParts {
   std::function<absl::Status(int64_t step_id)> begin_step;
   std::function<absl::Status(int64_t step_id, const absl::Status& why)> abort_step;
   std::function<absl::Status(int64_t step_id)> cleanup_step;
-  std::function<std::string(const std::string& peer)> explain;
-  std::function<std::string(int64_t step_id, bool json)> dump_waiting;
-  std::function<std::map<std::string, int64_t>()> stats;
-  std::function<std::string(const std::string& key)> trace_key;
+  const Insight* insight = nullptr;
 };
 
 // The gRPC service of one worker, to be registered with a grpc::ServerBuilder.

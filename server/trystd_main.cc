@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log_record.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
 
@@ -24,6 +25,8 @@ int Main(const std::vector<std::string>& args) {
   absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &rest);
   if (!config.ok()) return Fail(config.status());
   if (!rest.empty()) return Fail(absl::InvalidArgumentError("what is '" + rest[0] + "'?"));
+  if (config->status_listen.empty()) config->status_listen = "127.0.0.1:0";
+  if (config->log_format == "json") SetLogFormat(LogFormat::kJson);
   absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(*config);
   if (!server.ok()) return Fail(server.status());
   BlockStopSignals();

@@ -171,6 +171,11 @@ def system_repositories():
         modules = {":ssl": "libssl libcrypto"},
     )
     pkg_config_repository(
+        name = "libmicrohttpd",
+        debian = "libmicrohttpd-dev",
+        modules = {":microhttpd": "libmicrohttpd"},
+    )
+    pkg_config_repository(
         name = "rdma_core",
         debian = "libibverbs-dev librdmacm-dev",
         modules = {

@@ -1,0 +1,69 @@
+#include "server/cli/ask_workers.h"
+
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kMostWorkers = 256;
+
+bool IsWorker(const std::string& word) {
+  DeviceName name;
+  const std::string device = absl::StrCat(word, "/device:CPU:0");
+  return ParseDeviceName(device, &name);
+}
+
+}  // namespace
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "tryst: %s\n", status.ToString().c_str());
+  return kExitFailed;
+}
+
+int Print(const absl::StatusOr<std::string>& text) {
+  if (!text.ok()) return Fail(text.status());
+  std::fputs(text->c_str(), stdout);
+  return kExitDone;
+}
+
+absl::StatusOr<Asked> WhomToAsk(const CommandLine& line, bool and_theirs) {
+  Asked asked;
+  for (const std::string& word : line.words) {
+    (IsWorker(word) ? asked.workers : asked.rest).push_back(word);
+  }
+  absl::StatusOr<std::unique_ptr<PeerClient>> client = PeerClient::Make(line.config);
+  if (!client.ok()) return client.status();
+  asked.client = *std::move(client);
+  if (asked.workers.empty()) {
+    for (const Member& member : asked.client->members()->Members()) {
+      asked.workers.push_back(member.worker);
+    }
+  }
+  if (asked.workers.empty()) {
+    return absl::InvalidArgumentError(
+        "whom to ask? Name a WORKER@host:port, or set --join or --cluster_spec");
+  }
+  asked.named = asked.workers.size();
+  if (!and_theirs) return asked;
+  std::set<std::string> known(asked.workers.begin(), asked.workers.end());
+  for (const std::string& worker : std::vector<std::string>(asked.workers)) {
+    const auto heard = asked.client->calls()->Ping(worker, line.timeout);
+    if (!heard.ok()) continue;  // Said when it is asked for what we want.
+    for (const Member& member : heard->members) {
+      // Who is not up, or was only named by somebody's settings, has nothing to say.
+      if (member.address.empty() || member.incarnation == 0) continue;
+      if (known.size() == kMostWorkers || !known.insert(member.worker).second) continue;
+      asked.client->members()->Set(member.worker, member.address);
+      asked.workers.push_back(member.worker);
+    }
+  }
+  return asked;
+}
+
+}  // namespace tryst

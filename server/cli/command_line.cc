@@ -1,0 +1,238 @@
+#include "server/cli/command_line.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kAnyWords = 1024;
+
+// The program's own flags, beside the settings of a server.
+struct OwnFlag {
+  const char* name;
+  const char* value;  // What it takes; empty: nothing.
+  const char* help;
+};
+constexpr OwnFlag kOwnFlags[] = {
+    {"step", "N", "only this step; send, recv, begin, cleanup, abort: this one (1)"},
+    {"timeout", "TIME", "how long to wait for an answer (30s)"},
+    {"to", "WORKER", "send, serve: for whom"},
+    {"from", "WORKER", "recv: from whom"},
+    {"out", "FILE", "trace: the Chrome trace goes there"},
+    {"every", "TIME", "top: between two looks (1s)"},
+    {"count", "N", "top: so many looks, then ends"},
+    {"json", "", "one JSON document (top: one line for each look) on standard output"},
+    {"help", "", "of the command, or of the program"},
+};
+
+// "worker@host:port" -> worker, and its address goes to config.join.
+std::string TakeAddress(const std::string& text, ServerConfig* config) {
+  const size_t at = text.find('@');
+  if (!absl::StartsWith(text, "/job:") || at == std::string::npos) return text;
+  if (!config->join.empty()) config->join += ",";
+  config->join += text;
+  return text.substr(0, at);
+}
+
+bool TakeSwitch(const std::string& flag, std::vector<std::string>* args) {
+  const auto at = std::find(args->begin(), args->end(), flag);
+  if (at == args->end()) return false;
+  args->erase(at);
+  return true;
+}
+
+// "--step 17" as "--step=17": our own flags that take a value.
+void JoinValues(std::vector<std::string>* args) {
+  for (const OwnFlag& flag : kOwnFlags) {
+    if (*flag.value == '\0') continue;
+    const auto at = std::find(args->begin(), args->end(), absl::StrCat("--", flag.name));
+    if (at == args->end() || at + 1 == args->end()) continue;
+    absl::StrAppend(&*at, "=", *(at + 1));
+    args->erase(at + 1);
+  }
+}
+
+absl::Status TakeOwn(std::map<std::string, std::string>* own, CommandLine* line) {
+  if (!(*own)["step"].empty()) {
+    int64_t step = 0;
+    if (!absl::SimpleAtoi((*own)["step"], &step)) {
+      return absl::InvalidArgumentError("--step is a number");
+    }
+    line->step = step;
+  }
+  if (!absl::ParseDuration((*own)["timeout"], &line->timeout) ||
+      !absl::ParseDuration((*own)["every"], &line->every) || line->every < absl::Milliseconds(10)) {
+    return absl::InvalidArgumentError("--timeout and --every are times (30s), at least 10ms");
+  }
+  if (!absl::SimpleAtoi((*own)["count"], &line->count) || line->count < 0) {
+    return absl::InvalidArgumentError("--count is a number");
+  }
+  line->to = TakeAddress((*own)["to"], &line->config);
+  line->from = TakeAddress((*own)["from"], &line->config);
+  line->out = (*own)["out"];
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const std::vector<CommandRow>& CommandRows() {
+  static const std::vector<CommandRow>& rows = *new std::vector<CommandRow>{
+      {"ping", "WORKER", "who is there: incarnation, members", "", 1, 1},
+      {"explain", "WORKER [PEER]", "which path leads where, which do not, why, since when",
+       "Asks WORKER for its paths to and from PEER, or everybody: what each is doing, why others\n"
+       "were turned down, and what was measured of it. Also who joined, restarted, left.\n",
+       1, 2},
+      {"waiting", "[WORKER ...]", "who waits for what since when",
+       "Each tensor that was sent and not received, each receive without its tensor, and each\n"
+       "fetch and serve under way with what it waits for: a connection, a slot, the producer's\n"
+       "Send, landing room, a copy, an executor. Without WORKER: everybody that --join or\n"
+       "--cluster_spec names. --step=N: of that step alone.\n",
+       0, kAnyWords},
+      {"trace", "[WORKER ...] [TEXT]", "what became of the operations whose key contains TEXT",
+       "Asks each WORKER, and those that they know, for what they keep of the operations, and\n"
+       "joins what both ends say of the same one, on one clock. --step=N: of that step alone.\n"
+       "--json, or --out=FILE: as a Chrome trace, for https://ui.perfetto.dev.\n"
+       "Exit status 3: there was none. Quick ones are sampled: see trace_sample_every.\n",
+       0, kAnyWords},
+      {"top", "[WORKER ...]", "live: each path's rate, operations under way, delays",
+       "On a terminal the table is drawn anew every second (--every), until Ctrl-C; otherwise\n"
+       "tables follow each other, or with --json one line for each look. --count=N: N looks.\n",
+       0, kAnyWords},
+      {"stats", "WORKER", "counters", "", 1, 1},
+      {"begin", "WORKER", "starts --step there", "", 1, 1},
+      {"cleanup", "WORKER", "ends --step there", "", 1, 1},
+      {"abort", "WORKER REASON", "fails --step there", "", 2, 2},
+      {"doctor", "[WORKER]", "what is wrong with this machine, or with the way there",
+       "Exit status 1: there is a fault.\n", 0, 1},
+      {"send", "EDGE FILE.npy", "is --job/--task; sends to --to, ends when it was taken", "", 2, 2},
+      {"recv", "EDGE FILE.npy", "is --job/--task; receives from --from", "", 2, 2},
+      {"serve", "EDGE=FILE.npy ...", "is --job/--task; sends to --to until it is stopped", "", 1,
+       kAnyWords},
+      {"completion", "bash|zsh", "a script that completes tryst's command lines",
+       "bash: source <(tryst completion bash)\nzsh:  source <(tryst completion zsh)\n", 1, 1},
+  };
+  return rows;
+}
+
+absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
+  CommandLine line;
+  line.help = TakeSwitch("--help", &args);
+  line.json = TakeSwitch("--json", &args);
+  JoinValues(&args);
+  std::map<std::string, std::string> own = {{"step", ""},  {"timeout", "30s"}, {"to", ""},
+                                            {"from", ""},  {"out", ""},        {"every", "1s"},
+                                            {"count", "0"}};
+  absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &line.words, &own);
+  if (!config.ok()) return config.status();
+  line.config = *std::move(config);
+  absl::Status taken = TakeOwn(&own, &line);
+  if (!taken.ok()) return taken;
+  line.config.patience = std::min(line.config.patience, line.timeout);
+  if (line.words.empty()) {
+    if (line.help) return line;
+    return absl::InvalidArgumentError("no command; see tryst --help");
+  }
+  for (const CommandRow& row : CommandRows()) {
+    if (line.words[0] == row.name) line.row = &row;
+  }
+  if (line.row == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "no command '", line.words[0], "'; there are: ",
+        absl::StrJoin(CommandRows(), ", ", [](std::string* out, const CommandRow& row) {
+          absl::StrAppend(out, row.name);
+        })));
+  }
+  line.words.erase(line.words.begin());
+  if (!line.help &&
+      (line.words.size() < line.row->least_words || line.words.size() > line.row->most_words)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("it is: tryst ", line.row->name, " ", line.row->arguments));
+  }
+  for (std::string& word : line.words) word = TakeAddress(word, &line.config);
+  return line;
+}
+
+std::string ProgramHelp() {
+  std::string out =
+      "tryst COMMAND ... [--SETTING=VALUE ...]   (trystd --help lists the settings)\n\n";
+  for (const CommandRow& row : CommandRows()) {
+    const std::string usage = absl::StrCat(row.name, " ", row.arguments);
+    absl::StrAppend(&out, "  ", usage, std::string(usage.size() < 28 ? 28 - usage.size() : 1, ' '),
+                    row.summary, "\n");
+  }
+  absl::StrAppend(
+      &out,
+      "\n  WORKER is /job:J/replica:0/task:T@host:port, or a name that --cluster_spec or "
+      "--join knows.\n\n");
+  for (const OwnFlag& flag : kOwnFlags) {
+    const std::string usage =
+        absl::StrCat("--", flag.name, *flag.value == '\0' ? "" : "=", flag.value);
+    absl::StrAppend(&out, "  ", usage, std::string(20 - usage.size(), ' '), flag.help, "\n");
+  }
+  absl::StrAppend(&out,
+                  "\n  Exit status: 0 done, 1 failed, 2 the command line makes no sense,\n"
+                  "  3 nothing was found.\n");
+  return out;
+}
+
+std::string CommandHelp(const CommandRow& row) {
+  return absl::StrCat("tryst ", row.name, " ", row.arguments, "\n\n", row.summary, "\n", row.help,
+                      "\ntryst --help lists the flags, trystd --help the settings.\n");
+}
+
+absl::StatusOr<std::string> CompletionScript(absl::string_view shell) {
+  const std::string names = absl::StrJoin(
+      CommandRows(), " ", [](std::string* out, const CommandRow& row) { *out += row.name; });
+  std::string flags;
+  for (const OwnFlag& flag : kOwnFlags) {
+    absl::StrAppend(&flags, "--", flag.name, *flag.value == '\0' ? " " : "= ");
+  }
+  for (const ConfigRow& row : ConfigRows()) absl::StrAppend(&flags, "--", row.name, "= ");
+  const std::string body = absl::StrCat(
+      "_tryst() {\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]}\n"
+      "  if [[ $word == -* ]]; then\n"
+      "    COMPREPLY=($(compgen -W '",
+      flags,
+      "' -- \"$word\"))\n"
+      "    [[ ${COMPREPLY[0]-} == *= ]] && compopt -o nospace 2>/dev/null\n"
+      "  elif ((COMP_CWORD == 1)); then\n"
+      "    COMPREPLY=($(compgen -W '",
+      names,
+      "' -- \"$word\"))\n"
+      "  else\n"
+      "    COMPREPLY=($(compgen -f -- \"$word\"))\n"
+      "  fi\n"
+      "  return 0\n"
+      "}\n"
+      "complete -F _tryst tryst\n");
+  if (shell == "bash") return body;
+  if (shell == "zsh") return absl::StrCat("autoload -U +X bashcompinit && bashcompinit\n", body);
+  return absl::InvalidArgumentError(absl::StrCat("completion is for bash and zsh, not ", shell));
+}
+
+std::string CommandTable() {
+  std::string out = "| command | |\n| --- | --- |\n";
+  for (const CommandRow& row : CommandRows()) {
+    std::string usage = absl::StrCat(row.name, " ", row.arguments);
+    for (size_t at = 0; (at = usage.find('|', at)) != std::string::npos; at += 2) {
+      usage.insert(at, "\\");
+    }
+    absl::StrAppend(&out, "| `", usage, "` | ", row.summary, " |\n");
+  }
+  absl::StrAppend(&out, "\n| flag | |\n| --- | --- |\n");
+  for (const OwnFlag& flag : kOwnFlags) {
+    absl::StrAppend(&out, "| `--", flag.name, *flag.value == '\0' ? "" : "=", flag.value, "` | ",
+                    flag.help, " |\n");
+  }
+  return out;
+}
+
+}  // namespace tryst

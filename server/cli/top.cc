@@ -1,0 +1,180 @@
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "channel/json_text.h"
+#include "server/cli/ask_workers.h"
+#include "server/cli/watch.h"
+
+// `tryst top`: what every path of some workers did between two looks.
+namespace tryst {
+namespace {
+
+using google::protobuf::Struct;
+
+double Number(const Struct& object, const char* name) {
+  const auto field = object.fields().find(name);
+  return field == object.fields().end() ? 0 : field->second.number_value();
+}
+std::string Text(const Struct& object, const char* name) {
+  const auto field = object.fields().find(name);
+  return field == object.fields().end() ? "" : field->second.string_value();
+}
+
+struct PathLook {
+  double done = 0;
+  double failed = 0;
+  double bytes = 0;
+  std::map<std::string, double> waited_ms;
+};
+
+struct Row {
+  std::string worker, role, peer, path, state;
+  bool in_use = false;
+  double operations_per_s = 0;
+  double megabytes_per_s = 0;
+  double failed = 0;  // In all.
+  double under_way = 0;
+  double p99_ms = 0;
+  std::string mostly;  // What most of the time between the looks was waited for.
+};
+
+class Looker {
+ public:
+  // The rows of one worker, with rates since the last look. kUnavailable: no answer.
+  absl::StatusOr<std::vector<Row>> Look(PeerCalls* calls, const std::string& worker,
+                                        absl::Duration timeout) {
+    const auto text = calls->Explain(worker, "", true, timeout);
+    if (!text.ok()) return text.status();
+    Struct document;
+    if (!google::protobuf::util::JsonStringToMessage(*text, &document).ok()) {
+      return absl::DataLossError(absl::StrCat(worker, " does not answer in JSON"));
+    }
+    const double now_s = Number(document, "steady_ns") / 1e9;
+    const double past_s = now_s - std::exchange(looked_s_[worker], now_s);
+    std::vector<Row> rows;
+    const auto paths = document.fields().find("paths");
+    if (paths == document.fields().end()) return rows;
+    for (const auto& value : paths->second.list_value().values()) {
+      rows.push_back(RowOf(worker, value.struct_value(), past_s));
+    }
+    return rows;
+  }
+
+ private:
+  Row RowOf(const std::string& worker, const Struct& path, double past_s) {
+    Row row;
+    row.worker = worker;
+    row.role = Text(path, "role");
+    row.peer = Text(path, "peer");
+    row.path = Text(path, "path");
+    row.state = Text(path, "state");
+    row.in_use = path.fields().count("in_use") > 0 && path.fields().at("in_use").bool_value();
+    row.under_way = Number(path, "under_way");
+    row.p99_ms = Number(path, "p99_ms");
+    row.failed = Number(path, "failed");
+    PathLook now{Number(path, "done"), row.failed, Number(path, "bytes"), {}};
+    const auto waited = path.fields().find("waited_ms");
+    if (waited != path.fields().end()) {
+      for (const auto& [what, ms] : waited->second.struct_value().fields()) {
+        now.waited_ms[what] = ms.number_value();
+      }
+    }
+    const std::string id = absl::StrCat(worker, " ", row.role, " ", row.peer, " ", row.path);
+    const PathLook before = std::exchange(looks_[id], now);
+    if (past_s <= 0 || now.done < before.done) return row;  // First look, or another life.
+    row.operations_per_s = (now.done - before.done) / past_s;
+    row.megabytes_per_s = (now.bytes - before.bytes) / past_s / 1e6;
+    double most_ms = 0;
+    for (const auto& [what, ms] : now.waited_ms) {
+      const auto had = before.waited_ms.find(what);
+      const double more_ms = ms - (had == before.waited_ms.end() ? 0 : had->second);
+      if (more_ms > most_ms) row.mostly = what;
+      most_ms = std::max(most_ms, more_ms);
+    }
+    return row;
+  }
+
+  std::map<std::string, double> looked_s_;
+  std::map<std::string, PathLook> looks_;
+};
+
+std::string Table(const std::vector<Row>& rows, bool colours) {
+  std::string out = absl::StrFormat("%-6s %-30s %-30s %-10s %9s %9s %6s %6s %9s  %s\n", "",
+                                    "WORKER", "PEER", "PATH", "OPS/S", "MB/S", "NOW", "FAILED",
+                                    "P99 MS", "WAITS MOSTLY FOR; STATE");
+  for (const Row& row : rows) {
+    if (!row.in_use && row.state == "not tried") continue;
+    const bool fine = row.in_use && (row.state == "connected" || row.state == "in use");
+    absl::StrAppendFormat(
+        &out, "%-6s %-30s %-30s %-10s %9.0f %9.1f %6.0f %6.0f %9.3g  %s; %s%s%s\n", row.role,
+        row.worker, row.peer, row.path, row.operations_per_s, row.megabytes_per_s, row.under_way,
+        row.failed, row.p99_ms, row.mostly.empty() ? "-" : row.mostly,
+        colours && !fine ? "\033[33m" : "", row.state, colours && !fine ? "\033[0m" : "");
+  }
+  return out;
+}
+
+std::string Json(const std::vector<Row>& rows, const std::vector<absl::Status>& failures) {
+  std::string out = "{\"paths\":[";
+  const char* comma = "";
+  for (const Row& row : rows) {
+    absl::StrAppendFormat(
+        &out,
+        "%s{\"worker\":%s,\"role\":%s,\"peer\":%s,\"path\":%s,\"state\":%s,\"in_use\":%s,"
+        "\"operations_per_s\":%.3f,\"megabytes_per_s\":%.3f,\"under_way\":%.0f,\"failed\":%.0f,"
+        "\"p99_ms\":%.4g,\"waits_mostly_for\":%s}",
+        comma, JsonText(row.worker), JsonText(row.role), JsonText(row.peer), JsonText(row.path),
+        JsonText(row.state), row.in_use ? "true" : "false", row.operations_per_s,
+        row.megabytes_per_s, row.under_way, row.failed, row.p99_ms, JsonText(row.mostly));
+    comma = ",";
+  }
+  out += "],\"errors\":[";
+  comma = "";
+  for (const absl::Status& failure : failures) {
+    absl::StrAppend(&out, comma, JsonText(failure.ToString()));
+    comma = ",";
+  }
+  return out + "]}\n";
+}
+
+}  // namespace
+
+int RunTop(const CommandLine& line) {
+  auto asked = WhomToAsk(line, false);
+  if (!asked.ok()) return Fail(asked.status());
+  const bool terminal = isatty(STDOUT_FILENO) != 0 && !line.json;
+  const bool colours = terminal && getenv("NO_COLOR") == nullptr;
+  Looker looker;
+  int exit = kExitDone;
+  for (int64_t look = 0; line.count == 0 || look < line.count; ++look) {
+    if (look > 0) absl::SleepFor(line.every);
+    std::vector<Row> rows;
+    std::vector<absl::Status> failures;
+    for (const std::string& worker : asked->workers) {
+      auto its = looker.Look(asked->client->calls(), worker,
+                             look == 0 ? line.timeout : std::min(line.timeout, absl::Seconds(2)));
+      if (!its.ok()) failures.push_back(its.status());
+      if (its.ok()) rows.insert(rows.end(), its->begin(), its->end());
+    }
+    exit = failures.empty() ? kExitDone : kExitFailed;
+    if (terminal) std::fputs("\033[H\033[J", stdout);
+    std::fputs(line.json ? Json(rows, failures).c_str() : Table(rows, colours).c_str(), stdout);
+    for (const absl::Status& failure : failures) {
+      if (!line.json) std::printf("%s\n", failure.ToString().c_str());
+    }
+    std::fflush(stdout);
+  }
+  return exit;
+}
+
+}  // namespace tryst

@@ -1,0 +1,283 @@
+#include "server/insight.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "base/log_record.h"
+#include "channel/json_text.h"
+
+namespace tryst {
+namespace {
+
+constexpr size_t kMostListed = 1000;
+
+double Ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+// "3.2 s" and the like.
+std::string Age(int64_t since_ns, int64_t now_ns) {
+  const absl::Duration age = absl::Nanoseconds(now_ns - since_ns);
+  return absl::FormatDuration(
+      absl::Trunc(age, age > absl::Seconds(10) ? absl::Seconds(1) : absl::Milliseconds(1)));
+}
+
+const char* RoleName(TraceRole role) { return role == TraceRole::kFetch ? "fetch" : "serve"; }
+
+}  // namespace
+
+double QuantileMs(const TraceTrack::Counts& counts, double quantile) {
+  uint64_t all = 0;
+  for (uint64_t count : counts.took) all += count;
+  uint64_t seen = 0;
+  for (size_t i = 0; i < counts.took.size(); ++i) {
+    seen += counts.took[i];
+    if (seen > 0 && static_cast<double>(seen) >= quantile * static_cast<double>(all)) {
+      return static_cast<double>(uint64_t{1024} << i) / 1e6;
+    }
+  }
+  return 0;
+}
+
+// ---- Who waits ----
+
+Insight::Listed Insight::ListOps(int64_t step) const {
+  LiveOps ops(kMostListed);
+  Listed listed;
+  auto of_pool = parts_.pool->ListOps(kMostListed);
+  if (of_pool.ok()) {
+    listed.left_out = of_pool->left_out;
+    for (LiveOp& op : of_pool->ops) {
+      if (step < 0 || op.step == step) ops.Add(std::move(op));
+    }
+  } else {
+    listed.trouble = std::string(of_pool.status().message());
+  }
+  LiveOps of_grpc(kMostListed);
+  parts_.fetches->ListOps(&of_grpc);
+  listed.left_out += of_grpc.left_out();
+  for (LiveOp& op : of_grpc.Take()) {
+    if (step < 0 || op.step == step) ops.Add(std::move(op));
+  }
+  listed.left_out += ops.left_out();
+  listed.ops = ops.Take();
+  return listed;
+}
+
+std::string Insight::WaitingText(int64_t step) const {
+  const Listed listed = ListOps(step);
+  std::string out = listed.trouble.empty() ? "" : absl::StrCat("TROUBLE: ", listed.trouble, "\n");
+  const std::string mark = absl::StrCat("step ", step, ":");
+  for (absl::string_view line :
+       absl::StrSplit(parts_.steps->DumpWaitingText(kMostListed), '\n', absl::SkipEmpty())) {
+    if (step < 0 || absl::StrContains(line, mark)) absl::StrAppend(&out, line, "\n");
+  }
+  absl::StrAppend(&out, LiveOpsText(listed.ops, listed.left_out, parts_.clock->NowNs()));
+  return out.empty() ? "nothing waits\n" : out;
+}
+
+std::string Insight::WaitingJson(int64_t step) const {
+  const Listed listed = ListOps(step);
+  std::string rendezvous = parts_.steps->DumpWaitingJson(kMostListed);  // {"waiting":[...]}
+  rendezvous.pop_back();
+  return absl::StrCat(
+      rendezvous, ",\"operations\":", LiveOpsJson(listed.ops, parts_.clock->NowNs()),
+      ",\"left_out\":", listed.left_out, ",\"trouble\":", JsonText(listed.trouble), "}\n");
+}
+
+// ---- Paths ----
+
+std::vector<PathView> Insight::Paths(const std::string& peer, std::string* trouble) const {
+  auto paths = parts_.pool->ViewPaths(peer);
+  if (!paths.ok()) {
+    *trouble = std::string(paths.status().message());
+    paths = std::vector<PathView>();
+  }
+  // What comes by gRPC has no connection of its own: it is known by what it has done.
+  LiveOps of_grpc(kMostListed);
+  parts_.fetches->ListOps(&of_grpc);
+  const std::vector<LiveOp> ops = of_grpc.Take();
+  for (const Trace* trace : parts_.traces) {
+    for (const TraceTrack* track : trace->Tracks()) {
+      if (track->role != TraceRole::kServe || track->path != "grpc") continue;
+      if (!peer.empty() && track->peer != peer) continue;
+      const auto of_it = std::count_if(ops.begin(), ops.end(),
+                                       [&](const LiveOp& op) { return op.peer == track->peer; });
+      paths->push_back({TraceRole::kServe, track->peer, "grpc", true, "in use", "", 0, 0,
+                        static_cast<size_t>(of_it)});
+    }
+  }
+  return *std::move(paths);
+}
+
+TraceTrack::Counts Insight::CountsOf(const PathView& path) const {
+  for (const Trace* trace : parts_.traces) {
+    for (const TraceTrack* track : trace->Tracks()) {
+      if (track->role == path.role && track->peer == path.peer && track->path == path.path) {
+        return track->counts();
+      }
+    }
+  }
+  return {};
+}
+
+std::string Insight::PathsText(const std::string& peer) const {
+  std::string out =
+      absl::StrCat(parts_.worker, ", incarnation ", absl::StrFormat("%016x", parts_.incarnation),
+                   ", at ", parts_.address(), "; protocol ", parts_.protocol, ": ",
+                   absl::StrJoin(parts_.path_names, ", "), "\n");
+  for (const Member& member : parts_.members->Members()) {
+    if (!peer.empty()) break;
+    absl::StrAppend(&out, "member ", member.worker, " at ", member.address,
+                    member.incarnation == 0
+                        ? ", not heard from"
+                        : absl::StrFormat(", incarnation %016x", member.incarnation),
+                    "\n");
+  }
+  std::string trouble;
+  const int64_t now_ns = parts_.clock->NowNs();
+  for (const PathView& path : Paths(peer, &trouble)) {
+    absl::StrAppend(&out, path.role == TraceRole::kFetch ? "fetch from " : "serve to ", path.peer,
+                    path.in_use ? " over " : " not over ", path.path, ": ", path.state);
+    if (path.since_ns != 0) absl::StrAppend(&out, " since ", Age(path.since_ns, now_ns));
+    if (path.epoch > 1) absl::StrAppend(&out, ", connection number ", path.epoch);
+    if (!path.why.empty()) absl::StrAppend(&out, " (", path.why, ")");
+    if (path.under_way > 0) absl::StrAppend(&out, ", ", path.under_way, " under way");
+    const TraceTrack::Counts counts = CountsOf(path);
+    if (counts.ended_ok + counts.ended_failed > 0) {
+      absl::StrAppendFormat(
+          &out,
+          "\n  measured: %d done, %d failed, %d bytes; half within %.3g ms, 99 %% within %.3g ms",
+          counts.ended_ok, counts.ended_failed, counts.bytes, QuantileMs(counts, 0.5),
+          QuantileMs(counts, 0.99));
+    }
+    absl::StrAppend(&out, "\n");
+  }
+  if (!trouble.empty()) absl::StrAppend(&out, "TROUBLE: ", trouble, "\n");
+  for (const MemberChange& change : parts_.members->Changes()) {
+    const bool wanted = change.worker == peer && absl::StartsWith(change.what, "restarted");
+    if (!peer.empty() && !wanted) continue;
+    absl::StrAppend(&out,
+                    absl::FormatTime("%F %H:%M:%E3S", absl::FromUnixMillis(change.unix_ms),
+                                     absl::LocalTimeZone()),
+                    " ", change.worker, " ", change.what, "\n");
+  }
+  return out;
+}
+
+std::string Insight::MembersJson() const {
+  std::string out = "\"members\":[";
+  const char* comma = "";
+  for (const Member& member : parts_.members->Members()) {
+    absl::StrAppendFormat(&out, "%s{\"worker\":%s,\"address\":%s,\"incarnation\":\"%016x\"}", comma,
+                          JsonText(member.worker), JsonText(member.address), member.incarnation);
+    comma = ",";
+  }
+  absl::StrAppendFormat(&out, "],\"restarts\":%d,\"changes\":[", parts_.members->restarts());
+  comma = "";
+  for (const MemberChange& change : parts_.members->Changes()) {
+    absl::StrAppendFormat(&out, "%s{\"unix_ms\":%d,\"worker\":%s,\"what\":%s}", comma,
+                          change.unix_ms, JsonText(change.worker), JsonText(change.what));
+    comma = ",";
+  }
+  absl::StrAppend(&out, "],\"errors\":[");
+  comma = "";
+  for (const LoggedLine& line : RecentTrouble()) {
+    absl::StrAppendFormat(&out, "%s{\"unix_ms\":%d,\"line\":%s}", comma, line.unix_ms,
+                          JsonText(absl::StrCat(line.place, " ", line.text)));
+    comma = ",";
+  }
+  return out + "]";
+}
+
+std::string Insight::PathsJson(const std::string& peer) const {
+  const int64_t now_ns = parts_.clock->NowNs();
+  std::string out = absl::StrFormat(
+      "{\"worker\":%s,\"incarnation\":\"%016x\",\"address\":%s,\"protocol\":%s,\"steady_ns\":%d,"
+      "\"up_ms\":%d,%s,\"paths\":[",
+      JsonText(parts_.worker), parts_.incarnation, JsonText(parts_.address()),
+      JsonText(parts_.protocol), now_ns, (now_ns - started_ns_) / 1'000'000, MembersJson());
+  std::string trouble;
+  const char* comma = "";
+  for (const PathView& path : Paths(peer, &trouble)) {
+    const TraceTrack::Counts counts = CountsOf(path);
+    std::string waited;
+    for (size_t i = 1; i < kWaitsForCount; ++i) {
+      if (counts.waited_ns[i] == 0) continue;
+      absl::StrAppendFormat(&waited, "%s\"%s\":%.3f", waited.empty() ? "" : ",",
+                            WaitsForName(static_cast<WaitsFor>(i)),
+                            Ms(static_cast<int64_t>(counts.waited_ns[i])));
+    }
+    absl::StrAppendFormat(
+        &out,
+        "%s{\"role\":\"%s\",\"peer\":%s,\"path\":%s,\"in_use\":%s,\"state\":%s,\"why\":%s,"
+        "\"since_ms\":%.3f,\"epoch\":%d,\"under_way\":%d,\"done\":%d,\"failed\":%d,\"bytes\":%d,"
+        "\"p50_ms\":%.4g,\"p99_ms\":%.4g,\"waited_ms\":{%s}}",
+        comma, RoleName(path.role), JsonText(path.peer), JsonText(path.path),
+        path.in_use ? "true" : "false", JsonText(path.state), JsonText(path.why),
+        path.since_ns == 0 ? 0 : Ms(now_ns - path.since_ns), path.epoch, path.under_way,
+        counts.ended_ok, counts.ended_failed, counts.bytes, QuantileMs(counts, 0.5),
+        QuantileMs(counts, 0.99), waited);
+    comma = ",";
+  }
+  return absl::StrCat(out, "],\"trouble\":", JsonText(trouble), "}\n");
+}
+
+// ---- Traces, counters ----
+
+TraceDump Insight::Dump(const TraceFilter& filter) const {
+  TraceDump dump;
+  dump.worker = parts_.worker;
+  dump.incarnation = parts_.incarnation;
+  // Live ones first: what ends meanwhile is then there twice, and not missing.
+  const Listed listed = ListOps(filter.step);
+  AddLiveOps(listed.ops, filter, &dump);
+  for (const Trace* trace : parts_.traces) AddRecords(*trace, filter, &dump);
+  dump.now_ns = parts_.clock->NowNs();
+  FinishDump(filter, &dump);
+  return dump;
+}
+
+std::map<std::string, int64_t> Insight::Stats() const {
+  std::map<std::string, int64_t> out;
+  const RendezvousCounters steps = parts_.steps->counters();
+  for (int i = 0; i < kCounterRowCount; ++i) {
+    out[std::string(kCounterRows[i].name)] = steps.*kCounterRows[i].value;
+  }
+  const FetchServer::Counts grpc = parts_.fetches->counts();
+  out["grpc_requests"] = static_cast<int64_t>(grpc.requests);
+  out["grpc_repetitions"] = static_cast<int64_t>(grpc.repetitions);
+  out["grpc_tensors"] = static_cast<int64_t>(grpc.tensors);
+  out["grpc_bytes"] = static_cast<int64_t>(grpc.bytes);
+  out["grpc_refused"] = static_cast<int64_t>(grpc.refused);
+  out["grpc_dropped"] = static_cast<int64_t>(grpc.dropped);
+  out["grpc_waiting"] = static_cast<int64_t>(grpc.waiting);
+  out["grpc_kept_bytes"] = static_cast<int64_t>(grpc.kept_bytes);
+  const FetchCounters fetch = parts_.pool->fetch_counters();
+  out["rdma_fetches"] = static_cast<int64_t>(fetch.fetches);
+  out["rdma_fetched_bytes"] = static_cast<int64_t>(fetch.bytes);
+  out["rdma_epochs"] = static_cast<int64_t>(fetch.epochs);
+  out["rdma_breaks"] = static_cast<int64_t>(fetch.breaks);
+  out["rdma_replays"] = static_cast<int64_t>(fetch.replays);
+  const ShmFetchCounters shm = parts_.pool->shm_fetch_counters();
+  out["shm_fetches"] = static_cast<int64_t>(shm.fetches);
+  out["shm_fetched_bytes"] = static_cast<int64_t>(shm.bytes);
+  out["shm_by_reference"] = static_cast<int64_t>(shm.by_reference);
+  out["shm_links"] = static_cast<int64_t>(shm.links);
+  out["shm_breaks"] = static_cast<int64_t>(shm.breaks);
+  const ArenaCounters arena = arena_ == nullptr ? ArenaCounters() : arena_->counters();
+  out["shm_used_bytes"] = static_cast<int64_t>(arena.used_bytes);
+  out["shm_segment_bytes"] = static_cast<int64_t>(arena.segment_bytes);
+  out["shm_refusals"] = static_cast<int64_t>(arena.refusals);
+  out["member_restarts"] = parts_.members->restarts();
+  const auto pinned = parts_.pool->PinnedBytes();
+  out["pinned_bytes"] = static_cast<int64_t>(pinned.first);
+  out["pinned_bytes_most"] = static_cast<int64_t>(pinned.second);
+  return out;
+}
+
+}  // namespace tryst

@@ -1,0 +1,75 @@
+#ifndef TRYST_SERVER_INSIGHT_H_
+#define TRYST_SERVER_INSIGHT_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "channel/channel_pool.h"
+#include "channel/grpc/fetch_server.h"
+#include "channel/trace_dump.h"
+#include "rendezvous/step_registry.h"
+#include "server/membership.h"
+
+namespace tryst {
+
+// What a worker shows of itself to whoever asks: in words, as JSON, as metrics. Nothing in
+// here waits for long for a thread that is stuck. Thread-safe; what it stands on outlives it.
+class Insight {
+ public:
+  struct Parts {
+    std::string worker;
+    uint64_t incarnation = 0;
+    std::function<std::string()> address;
+    std::string protocol;
+    std::vector<std::string> path_names;  // The best first.
+    const Clock* clock = nullptr;
+    StepRegistry* steps = nullptr;
+    ChannelPool* pool = nullptr;
+    FetchServer* fetches = nullptr;
+    Membership* members = nullptr;
+    std::vector<const Trace*> traces;
+  };
+  explicit Insight(Parts parts) : parts_(std::move(parts)), started_ns_(parts_.clock->NowNs()) {}
+
+  // Who waits for what since when: in the rendezvous, and on the way to and from peers.
+  // Step -1: every step.
+  std::string WaitingText(int64_t step) const;
+  std::string WaitingJson(int64_t step) const;
+  // Which paths lead where, which do not, why, since when, and how well they do. All peers
+  // when `peer` is empty.
+  std::string PathsText(const std::string& peer) const;
+  std::string PathsJson(const std::string& peer) const;
+  TraceDump Dump(const TraceFilter& filter) const;
+  std::map<std::string, int64_t> Stats() const;
+  // Prometheus's text format, version 0.0.4.
+  std::string Metrics() const;
+
+  const Parts& parts() const { return parts_; }
+
+ private:
+  struct Listed {
+    std::vector<LiveOp> ops;
+    size_t left_out = 0;
+    std::string trouble;  // Why some are missing.
+  };
+  Listed ListOps(int64_t step) const;
+  std::vector<PathView> Paths(const std::string& peer, std::string* trouble) const;
+  TraceTrack::Counts CountsOf(const PathView& path) const;
+  std::string MembersJson() const;
+
+  const Parts parts_;
+  const int64_t started_ns_;
+};
+
+// The middle and the slow end of what a track's operations took: the upper bounds of the
+// buckets in which they lie.
+double QuantileMs(const TraceTrack::Counts& counts, double quantile);
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_INSIGHT_H_

@@ -1,0 +1,181 @@
+#include "server/status_page.h"
+
+#include <arpa/inet.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "server/status_html.h"
+
+namespace tryst {
+namespace {
+
+constexpr unsigned kConnections = 32;
+constexpr unsigned kTimeoutSeconds = 10;
+constexpr size_t kConnectionBytes = 32 << 10;
+constexpr size_t kTraceRecords = 2000;
+
+struct Place {
+  sockaddr_storage address{};
+  bool is_v6 = false;
+  bool is_loopback = false;
+  std::string host;
+};
+
+absl::StatusOr<Place> ParsePlace(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
+      port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("status_listen is '", listen, "', and should be host:port, by numbers"));
+  }
+  Place place;
+  place.host = listen.substr(0, colon);
+  std::string host = place.host;
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&place.address);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&place.address);
+  if (inet_pton(AF_INET, host.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(static_cast<uint16_t>(port));
+    place.is_loopback = ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+  } else if (inet_pton(AF_INET6, host.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(static_cast<uint16_t>(port));
+    place.is_v6 = true;
+    place.is_loopback = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("status_listen: '", host, "' is no IP address"));
+  }
+  return place;
+}
+
+bool IsLoopbackName(absl::string_view host) {
+  if (absl::StartsWith(host, "[::1]")) return true;
+  host = host.substr(0, host.find(':'));
+  return host == "localhost" || absl::StartsWith(host, "127.");
+}
+
+struct Answer {
+  unsigned code = MHD_HTTP_OK;
+  const char* type = "application/json";
+  std::string body;
+};
+
+class StatusPageImpl final : public StatusPage {
+ public:
+  StatusPageImpl(const Place& place, const Insight* insight)
+      : loopback_only_(place.is_loopback), insight_(insight) {}
+  ~StatusPageImpl() override {
+    if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
+  }
+  const std::string& address() const override { return address_; }
+
+  absl::Status Listen(const Place& place) {
+    unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD;
+    if (place.is_v6) flags |= MHD_USE_IPv6;
+    daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &OnRequest, this,  //
+                               MHD_OPTION_SOCK_ADDR, &place.address,          //
+                               MHD_OPTION_CONNECTION_LIMIT, kConnections,     //
+                               MHD_OPTION_CONNECTION_TIMEOUT, kTimeoutSeconds,
+                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes,
+                               MHD_OPTION_LISTENING_ADDRESS_REUSE, 0u, MHD_OPTION_END);
+    if (daemon_ == nullptr) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen for the status page on ", place.host, ": ", strerror(errno)));
+    }
+    const MHD_DaemonInfo* bound = MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_BIND_PORT);
+    address_ = absl::StrCat(place.host, ":", bound != nullptr ? bound->port : 0);
+    return absl::OkStatus();
+  }
+
+ private:
+  static MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* url,
+                              const char* method, const char*, const char*, size_t* upload_bytes,
+                              void** state) {
+    // First with the headers alone, then with what is uploaded, which nobody reads.
+    static char seen;
+    if (*state == nullptr) {
+      *state = &seen;
+      return MHD_YES;
+    }
+    *upload_bytes = 0;
+    const Answer answer = static_cast<StatusPageImpl*>(self)->Respond(connection, url, method);
+    MHD_Response* response = MHD_create_response_from_buffer(
+        answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
+    if (response == nullptr) return MHD_NO;
+    MHD_add_response_header(response, "Content-Type", answer.type);
+    MHD_add_response_header(response, "Cache-Control", "no-store");
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(response, "Content-Security-Policy",
+                            "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                            "'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'");
+    const MHD_Result queued = MHD_queue_response(connection, answer.code, response);
+    MHD_destroy_response(response);
+    return queued;
+  }
+
+  Answer Respond(MHD_Connection* connection, absl::string_view url,
+                 absl::string_view method) const {
+    if (method != "GET" && method != "HEAD") {
+      return {MHD_HTTP_METHOD_NOT_ALLOWED, "text/plain", "for reading only\n"};
+    }
+    const char* host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
+    if (loopback_only_ && (host == nullptr || !IsLoopbackName(host))) {
+      return {MHD_HTTP_FORBIDDEN, "text/plain", "call it by a loopback name\n"};
+    }
+    if (url == "/") return {MHD_HTTP_OK, "text/html; charset=utf-8", std::string(StatusHtml())};
+    if (url == "/metrics") {
+      return {MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", insight_->Metrics()};
+    }
+    if (url == "/paths.json") return {MHD_HTTP_OK, "application/json", insight_->PathsJson("")};
+    if (url == "/waiting.json") return {MHD_HTTP_OK, "application/json", insight_->WaitingJson(-1)};
+    if (url == "/trace.json") {
+      TraceFilter filter;
+      filter.most = kTraceRecords;
+      const TraceDump dump = insight_->Dump(filter);
+      return {MHD_HTTP_OK, "application/json", ChromeTrace({&dump, 1})};
+    }
+    return {MHD_HTTP_NOT_FOUND, "text/plain",
+            "there is /, /metrics, /paths.json, /waiting.json, "
+            "/trace.json\n"};
+  }
+
+  const bool loopback_only_;
+  const Insight* const insight_;
+  std::string address_;
+  MHD_Daemon* daemon_ = nullptr;
+};
+
+}  // namespace
+
+absl::Status StatusPage::Check(const StatusPageOptions& options) {
+  const auto place = ParsePlace(options.listen);
+  if (!place.ok()) return place.status();
+  if (place->is_loopback || options.anywhere) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the status page on ", options.listen,
+                   " can be reached by others, to whom it shows every key and peer without asking "
+                   "who they are: listen on 127.0.0.1, or set status_anywhere"));
+}
+
+absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOptions& options,
+                                                              const Insight* insight) {
+  absl::Status checked = Check(options);
+  if (!checked.ok()) return checked;
+  const auto place = ParsePlace(options.listen);
+  auto page = std::make_unique<StatusPageImpl>(*place, insight);
+  absl::Status listening = page->Listen(*place);
+  if (!listening.ok()) return listening;
+  return page;
+}
+
+}  // namespace tryst

@@ -1,0 +1,39 @@
+#ifndef TRYST_SERVER_STATUS_PAGE_H_
+#define TRYST_SERVER_STATUS_PAGE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/insight.h"
+
+namespace tryst {
+
+struct StatusPageOptions {
+  std::string listen;     // "host:port" by numbers; port 0: a free one.
+  bool anywhere = false;  // Also on an address that is not the loopback.
+};
+
+// Shows an Insight over HTTP, for reading alone: / is a page for people, /metrics is for
+// Prometheus, /paths.json, /waiting.json and /trace.json (a Chrome trace of this worker) for
+// programs. One thread of its own, which sleeps while nobody asks; what it holds for
+// connections is bounded. Says nothing of anybody's tensors, but all keys and peers: on
+// the loopback it answers only whoever calls it by a loopback name, so that no web page of
+// elsewhere reads it through a browser.
+class StatusPage {
+ public:
+  virtual ~StatusPage() = default;                 // Ends what is being answered.
+  virtual const std::string& address() const = 0;  // "127.0.0.1:41234"
+
+  // kInvalidArgument: an address that is none, or reaches further than it may. kUnavailable:
+  // it is taken. `insight` outlives the page.
+  static absl::StatusOr<std::unique_ptr<StatusPage>> Start(const StatusPageOptions& options,
+                                                           const Insight* insight);
+  // What Start() would say of the options alone.
+  static absl::Status Check(const StatusPageOptions& options);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_STATUS_PAGE_H_

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""The status page and the metrics of a real worker: scraped, looked at, clicked."""
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import browser  # noqa: E402
+import trace_format  # noqa: E402
+from workers import PUPPET, Puppet, eventually  # noqa: E402
+
+SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)*)\})? (\S+)$')
+
+
+def get(place, path, method="GET", host=None):
+    connection = http.client.HTTPConnection(place, timeout=20)
+    connection.request(method, path, headers={"Host": host} if host else {})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+def scrape(place):
+    """{name{labels}: value}; checks the text against Prometheus's format."""
+    status, text = get(place, "/metrics")
+    assert status == 200 and text.endswith("\n")
+    samples, types = {}, {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name not in types, line
+            types[name] = kind
+            continue
+        if line.startswith("# HELP "):
+            continue
+        match = SAMPLE.match(line)
+        assert match, line
+        base = re.sub("_(bucket|sum|count)$", "", match.group(1))
+        family = match.group(1) if match.group(1) in types else base
+        assert family in types, line
+        assert (types[family] == "counter") == family.endswith("_total"), line
+        series = "%s{%s}" % (match.group(1), match.group(2) or "")
+        assert series not in samples, line
+        samples[series] = float(match.group(3))
+    return samples
+
+
+class StatusPage(unittest.TestCase):
+    def setUp(self):
+        self.ps = self.puppet("ps")
+        self.worker = self.puppet("worker", join=[self.ps])
+
+    def puppet(self, job, join=()):
+        puppet = Puppet(job, "--status_listen=127.0.0.1:0", join=join)
+        self.addCleanup(puppet.stop)
+        return puppet
+
+    def transfer(self, step, edge, size=1000):
+        self.worker.tell("recv %d %s %s" % (step, edge, self.ps.name))
+        self.ps.tell("send %d %s %d %s" % (step, edge, size, self.worker.name))
+        self.worker.wait_for("received %d %s OK" % (step, edge))
+
+    def test_metrics_lose_nothing(self):
+        for step in range(1, 41):
+            self.transfer(step, "e%d" % step, 1000)
+        path = next(p["path"] for p in json.loads(get(self.worker.status, "/paths.json")[1])["paths"]
+                    if p["role"] == "fetch" and p["in_use"])
+        labels = 'role="fetch",peer="%s",path="%s"' % (self.ps.name, path)
+
+        def all_there():
+            samples = scrape(self.worker.status)
+            return samples if samples["tryst_bytes_total{%s}" % labels] == 40000 else None
+
+        samples = eventually(all_there)
+        self.assertTrue(samples)
+        self.assertEqual(samples['tryst_operations_total{%s,result="ok"}' % labels], 40)
+        self.assertEqual(samples['tryst_operations_total{%s,result="failed"}' % labels], 0)
+        self.assertEqual(samples["tryst_operation_seconds_count{%s}" % labels], 40)
+        buckets = [value for name, value in samples.items()
+                   if name.startswith("tryst_operation_seconds_bucket{" + labels)]
+        self.assertEqual(buckets, sorted(buckets))
+        self.assertEqual(buckets[-1], 40)
+        waited = sum(value for name, value in samples.items()
+                     if name.startswith("tryst_waited_seconds_total{" + labels))
+        self.assertAlmostEqual(waited, samples["tryst_operation_seconds_sum{%s}" % labels], 6)
+        self.assertEqual(samples["tryst_fetches_total{}"], 40)
+        kept = len(json.loads(get(self.worker.status, "/trace.json")[1])["traceEvents"])
+        self.assertLess(kept, 40 * 4)  # Traces are sampled; counters are not.
+
+    def test_documents(self):
+        self.transfer(1, "e")
+        paths = json.loads(get(self.worker.status, "/paths.json")[1])
+        self.assertEqual(paths["worker"], self.worker.name)
+        self.assertEqual(json.loads(get(self.worker.status, "/waiting.json")[1])["operations"], [])
+        trace_format.check(json.loads(get(self.worker.status, "/trace.json")[1]))
+
+    def test_who_may_not(self):
+        place = self.worker.status
+        self.assertEqual(get(place, "/metrics", host="evil.example")[0], 403)
+        self.assertEqual(get(place, "/metrics", host="localhost:1")[0], 200)
+        self.assertEqual(get(place, "/metrics", method="POST")[0], 405)
+        self.assertEqual(get(place, "/etc/passwd")[0], 404)
+        # Garbage, and connections that say nothing, do not keep others out for ever.
+        host, port = place.rsplit(":", 1)
+        held = [socket.create_connection((host, int(port))) for _ in range(20)]
+        held[0].sendall(b"\xff\x00garbage\r\n\r\n")
+        held[1].sendall(b"GET /" + b"a" * 60000 + b" HTTP/1.1\r\n\r\n")
+        self.assertEqual(get(place, "/metrics")[0], 200)
+        for connection in held:
+            connection.close()
+        for listen, why in (("0.0.0.0:0", "status_anywhere"), ("nonsense", "host:port"),
+                            ("example.org:1", "no IP address")):
+            done = subprocess.run([PUPPET, "--insecure", "--open_cluster", "--job=x", "--nic=soft",
+                                   "--listen=127.0.0.1:0", "--status_listen=" + listen],
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                  timeout=20)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(why, done.stderr)
+
+    def test_in_a_browser(self):
+        why = browser.missing()
+        if why:
+            print("SKIPPED: the status page in a browser: " + why, flush=True)
+            self.skipTest(why)
+        for step in range(1, 4):
+            self.transfer(step, "weights", 100000)
+        self.worker.tell("recv 17 gradients " + self.ps.name)
+        page = browser.Browser()
+        self.addCleanup(page.close)
+        page.open("http://%s/" % self.worker.status)
+        self.assertTrue(eventually(lambda: self.worker.name in page.text("h1")))
+        self.assertTrue(eventually(lambda: self.ps.name in page.text("#path-rows")))
+        self.assertIn("connected", page.text("#path-rows"))
+        shots = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", os.environ["TEST_TMPDIR"])
+        self.transfer(4, "weights", 3000000)
+        self.assertTrue(eventually(
+            lambda: not page.text("#rate-now").startswith("0 (most 0)")
+            and "most" in page.text("#rate-now")))
+        page.screenshot(os.path.join(shots, "paths.png"))
+        self.assertEqual(page.text("#op-rows"), "")  # Hidden.
+        page.click("button[data-view=waiting]")
+        self.assertTrue(eventually(lambda: "the producer's Send" in page.text("#op-rows")),
+                        page.text("body"))
+        self.assertIn("17", page.text("#step-rows"))
+        self.assertEqual(page.text("#path-rows"), "")
+        page.screenshot(os.path.join(shots, "waiting.png"))
+        page.click("button[data-view=members]")
+        self.assertIn(self.ps.name, page.text("#member-rows"))
+        self.assertIn("joined", page.text("#change-rows"))
+        page.screenshot(os.path.join(shots, "members.png"))
+        self.assertEqual([c for c in page.complaints() if "favicon" not in c["message"]], [])
+        # The worker goes: the page says so instead of showing the last state as if it were now.
+        self.worker.kill()
+        self.assertTrue(eventually(lambda: "does not answer" in page.text("#trouble")))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
