@@ -269,6 +269,10 @@ std::map<std::string, int64_t> Insight::Stats() const {
   out["shm_by_reference"] = static_cast<int64_t>(shm.by_reference);
   out["shm_links"] = static_cast<int64_t>(shm.links);
   out["shm_breaks"] = static_cast<int64_t>(shm.breaks);
+  const ArenaCounters arena = parts_.arena == nullptr ? ArenaCounters() : parts_.arena->counters();
+  out["shm_used_bytes"] = static_cast<int64_t>(arena.used_bytes);
+  out["shm_segment_bytes"] = static_cast<int64_t>(arena.segment_bytes);
+  out["shm_refusals"] = static_cast<int64_t>(arena.refusals);
   out["member_restarts"] = parts_.members->restarts();
   const auto pinned = parts_.pool->PinnedBytes();
   out["pinned_bytes"] = static_cast<int64_t>(pinned.first);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "channel/channel_pool.h"
 #include "channel/grpc/fetch_server.h"
+#include "channel/shm/arena.h"
 #include "channel/trace_dump.h"
 #include "rendezvous/step_registry.h"
 #include "server/membership.h"
@@ -32,6 +34,7 @@ class Insight {
     ChannelPool* pool = nullptr;
     FetchServer* fetches = nullptr;
     Membership* members = nullptr;
+    std::shared_ptr<const Arena> arena;  // Null: no shared memory.
     std::vector<const Trace*> traces;
   };
   explicit Insight(Parts parts) : parts_(std::move(parts)), started_ns_(parts_.clock->NowNs()) {}

@@ -93,8 +93,11 @@ bool IsGauge(absl::string_view name) {
   for (int i = 0; i < kCounterRowCount; ++i) {
     if (kCounterRows[i].name == name) return kCounterRows[i].gauge;
   }
-  return name == "grpc_waiting" || name == "grpc_kept_bytes" || name == "pinned_bytes" ||
-         name == "pinned_bytes_most";
+  for (absl::string_view gauge : {"grpc_waiting", "grpc_kept_bytes", "pinned_bytes",
+                                  "pinned_bytes_most", "shm_used_bytes", "shm_segment_bytes"}) {
+    if (name == gauge) return true;
+  }
+  return false;
 }
 
 }  // namespace

@@ -300,6 +300,7 @@ void ServerImpl::MakeInsight() {
   parts.pool = pool_.get();
   parts.fetches = fetches_.get();
   parts.members = &members_;
+  parts.arena = arena_;
   parts.traces = {poller_trace_.get(), grpc_trace_.get()};
   insight_ = std::make_unique<Insight>(std::move(parts));
 }

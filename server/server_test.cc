@@ -18,16 +18,18 @@
 namespace tryst {
 namespace {
 
+// "shm" is grpc+verbs with shared memory before the soft NIC.
 ServerConfig Config(const std::string& job, int task, const std::string& protocol) {
   ServerConfig config;
   config.cluster = "lab";
   config.job = job;
   config.task = task;
-  config.protocol = protocol;
+  config.protocol = protocol == "shm" ? "grpc+verbs" : protocol;
   config.insecure = true;
   config.listen = "127.0.0.1:0";
   config.open_cluster = true;
   config.nic = "soft";
+  config.shm = protocol == "shm" ? "on" : "off";
   config.patience = absl::Seconds(10);
   config.stop_deadline = absl::Seconds(5);
   return config;
@@ -70,13 +72,14 @@ absl::Status Send(Server* producer, int64_t step, const TensorKey& key, Tensor t
   return (*rendezvous)->Send(key, {}, std::move(tensor), false);
 }
 
-class BothProtocols : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, BothProtocols, testing::Values("grpc", "grpc+verbs"),
+class EveryWay : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, EveryWay, testing::Values("grpc", "grpc+verbs", "shm"),
                          [](const auto& info) {
-                           return std::string(info.param) == "grpc" ? "Grpc" : "GrpcAndVerbs";
+                           const std::string way = info.param;
+                           return way == "grpc" ? "Grpc" : way == "shm" ? "Shm" : "GrpcAndVerbs";
                          });
 
-TEST_P(BothProtocols, TensorsGoBothWaysBetweenServersThatFindEachOther) {
+TEST_P(EveryWay, TensorsGoBothWaysBetweenServersThatFindEachOther) {
   auto ps = Start(Config("ps", 0, GetParam()));
   ServerConfig config = Config("worker", 0, GetParam());
   config.join = Seed(*ps);
@@ -103,11 +106,23 @@ TEST_P(BothProtocols, TensorsGoBothWaysBetweenServersThatFindEachOther) {
   } else {
     EXPECT_EQ(stats.at("rdma_fetches"), 0);
   }
+  const bool shares = std::string(GetParam()) == "shm";
+  EXPECT_EQ(stats.at("shm_fetches"), shares ? 5 : 0) << worker->Explain("");
+  EXPECT_EQ(worker->allocator() != nullptr, shares);
+  if (shares) {
+    EXPECT_NE(worker->Explain(ps->worker()).find("over shm"), std::string::npos);
+    const auto before = worker->Stats();
+    const auto tensor = worker->allocator()->AllocateTensor(DType::kInt32, TensorShape({1000}));
+    ASSERT_TRUE(tensor.ok()) << tensor.status();
+    EXPECT_GE(worker->Stats().at("shm_used_bytes"), before.at("shm_used_bytes") + 4000);
+    EXPECT_GE(worker->Stats().at("shm_segment_bytes"), 4000);
+    EXPECT_EQ(worker->Stats().at("shm_refusals"), 0);
+  }
   EXPECT_TRUE(worker->Stop(absl::Seconds(5)).ok());
   EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok());
 }
 
-TEST_P(BothProtocols, AnEarlyRequesterMeetsALateJoiner) {
+TEST_P(EveryWay, AnEarlyRequesterMeetsALateJoiner) {
   auto worker = Start(Config("worker", 0, GetParam()));
   absl::Notification done;
   absl::Status status;
@@ -130,7 +145,7 @@ TEST_P(BothProtocols, AnEarlyRequesterMeetsALateJoiner) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST_P(BothProtocols, AWorkerReturnsElsewhereAndNobodyElseRestarts) {
+TEST_P(EveryWay, AWorkerReturnsElsewhereAndNobodyElseRestarts) {
   auto worker = Start(Config("worker", 0, GetParam()));
   ServerConfig config = Config("ps", 0, GetParam());
   config.join = Seed(*worker);
@@ -189,7 +204,7 @@ void ExchangeAll(const std::vector<std::unique_ptr<Server>>& servers, int64_t st
   }
 }
 
-TEST_P(BothProtocols, ARollingRestartLosesNothingAndHangsNobody) {
+TEST_P(EveryWay, ARollingRestartLosesNothingAndHangsNobody) {
   std::vector<std::unique_ptr<Server>> servers(3);
   const auto restart = [&](size_t i) {
     ServerConfig config = Config("w", static_cast<int>(i), GetParam());

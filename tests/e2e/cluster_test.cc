@@ -42,7 +42,9 @@ std::vector<Transport> Transports() {
   if (flags != nullptr && path != nullptr) {
     return {{"Given", absl::StrSplit(flags, ' ', absl::SkipEmpty()), path}};
   }
-  return {{"Soft", {"--nic=soft"}, "over rdma/soft"}, {"Grpc", {"--protocol=grpc"}, "grpc to "}};
+  return {{"Soft", {"--nic=soft", "--shm=off"}, "over rdma/soft"},
+          {"Shm", {"--nic=soft", "--shm=on"}, "over shm: "},
+          {"Grpc", {"--protocol=grpc"}, "grpc to "}};
 }
 
 class Cluster {
