@@ -1,6 +1,7 @@
 // Tryst as its users have it: a server in each process, Send, RecvAsync into memory of the
-// caller. soft, grpc: the path; -executor: callbacks run on the server's threads, not in
-// place; -landing: into memory of the pool instead; -many: 64 keys in one RecvMany.
+// caller. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
+// memory and are read where they are. -executor: callbacks run on the server's threads, not
+// in place; -landing: into memory of the pool instead; -many: 64 keys in one RecvMany.
 #include <unistd.h>
 
 #include <cstdio>
@@ -33,9 +34,8 @@ TensorKey MakeKey(const std::string& producer, uint64_t incarnation, const std::
 // A tensor of the table, sent again whenever the last that sent it is through with it.
 class Resent final : public Storage {
  public:
-  Resent(const Held& held, std::function<void(Resent*)> again)
-      : Storage(const_cast<char*>(held.data), held.bytes, MemorySpace()),
-        again_(std::move(again)) {}
+  Resent(const Held& held, const MemorySpace& space, std::function<void(Resent*)> again)
+      : Storage(const_cast<char*>(held.data), held.bytes, space), again_(std::move(again)) {}
   Tensor Again() {
     return *Tensor::FromStorage(StorageRef::Own(this), 0, DType::kUint8,
                                 TensorShape({static_cast<int64_t>(bytes())}));
@@ -53,8 +53,10 @@ class Resent final : public Storage {
 // Sends what the table holds, so many copies ahead of who asks.
 class TrystProducer final : public ProducerEnd {
  public:
-  TrystProducer(Server* server, const std::vector<size_t>& sizes)
-      : server_(server), table_(sizes) {}
+  TrystProducer(Server* server, const std::string& variant, const std::vector<size_t>& sizes)
+      : server_(server),
+        shared_(Has(variant, "shm-ref") ? server->allocator() : nullptr),
+        table_(sizes, [this](size_t bytes) { return Allocate(bytes); }) {}
   Table& table() override { return table_; }
   std::string Address() override {
     return absl::StrCat(server_->worker(), " ", server_->incarnation(), " ", step(), " ",
@@ -72,7 +74,8 @@ class TrystProducer final : public ProducerEnd {
     }
     for (int copy = 0; copy < std::max(2, kCopiesAhead / count); ++copy) {
       for (int i = 0; i < count; ++i) {
-        auto* resent = new Resent(table_.tensors()[i], [this](Resent* again) {
+        const Held& held = table_.tensors()[i];
+        auto* resent = new Resent(held, SpaceOf(held), [this](Resent* again) {
           table_.CountFound();
           Send(again);
         });
@@ -90,7 +93,19 @@ class TrystProducer final : public ProducerEnd {
     (void)rendezvous_->Send(keys_[resent->index], Args(), resent->Again(), /*is_dead=*/false);
   }
 
+  char* Allocate(size_t bytes) {
+    if (shared_ == nullptr) return Table::AllocatePages(bytes);
+    void* memory = shared_->AllocateRaw(bytes);
+    if (memory == nullptr) Die("no %zu bytes of shared memory", bytes);
+    memset(memory, 1, bytes);
+    return static_cast<char*>(memory);
+  }
+  MemorySpace SpaceOf(const Held& held) const {
+    return shared_ == nullptr ? MemorySpace() : shared_->SpaceOf(held.data);
+  }
+
   Server* const server_;
+  Allocator* const shared_;  // Null: tensors lie in ordinary memory.
   Table table_;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<TensorKey> keys_;
@@ -101,7 +116,7 @@ class TrystConsumer final : public ConsumerEnd {
   // `address` is what TrystProducer::Address() said.
   TrystConsumer(Server* server, const std::string& variant, const ConsumerNeeds& needs)
       : needs_(needs),
-        landing_(Has(variant, "landing")),
+        landing_(Has(variant, "landing") || Has(variant, "shm-ref")),
         many_(Has(variant, "many")),
         destinations_(needs.slots),
         held_(needs.slots) {
@@ -194,7 +209,7 @@ class Process {
 
   std::unique_ptr<ProducerEnd> Produce(const std::string& variant,
                                        const std::vector<size_t>& sizes) {
-    auto producer = std::make_unique<TrystProducer>(OpenServer(variant), sizes);
+    auto producer = std::make_unique<TrystProducer>(OpenServer(variant), variant, sizes);
     if (is_child_) {
       producer->SendTo(kParent);
     } else {
@@ -211,6 +226,7 @@ class Process {
  private:
   static constexpr uint64_t kCapBytes = uint64_t{64} << 20;  // Of an incast.
   static constexpr uint64_t kPlentyBytes = uint64_t{2} << 30;
+  static constexpr uint64_t kSharedBytes = uint64_t{6} << 30;  // A cap: nothing is taken before.
   static constexpr char kParent[] = "/job:consumer/replica:0/task:0";
 
   Server* OpenServer(const std::string& variant) {
@@ -225,6 +241,8 @@ class Process {
     config.task = is_child_ ? getpid() : 0;
     config.protocol = Has(variant, "grpc") ? "grpc" : "grpc+verbs";
     config.nic = "soft";
+    config.shm = Has(variant, "shm") ? "on" : "off";
+    config.shm_bytes = kSharedBytes;
     config.listen = "127.0.0.1:0";
     config.insecure = true;
     config.open_cluster = true;
