@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# lane.sh tests|figures|channel|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh runs in the guest,
-# which lives for that long. A line
-# before each test, "RUN setup name", and one after it: PASS, FAIL or SKIP setup name.
-# DONE are those that have a result from an earlier boot. Every test has a time limit,
-# after which it is killed.
+# lane.sh tests|long|figures|channel|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh
+# runs in the guest, which lives for that long. A line before each test, "RUN setup name", and
+# one after it: PASS, FAIL or SKIP setup name. DONE are those that have a result from an earlier
+# boot. Every test has a time limit, after which it is killed; what its limit does not leave time
+# for is not begun, and says so.
 set -u
 what=$1 setup=$2 programs=$3 limit_s=$4
 shift 4
@@ -11,6 +11,8 @@ done_before=" $* "
 a=rxe0 b=rxe0
 if [[ $setup == pair ]]; then b=rxe1; fi
 export TRYST_NIC_A=$a TRYST_NIC_B=$b
+if [[ $what == long ]]; then export TRYST_GUEST_LONG=1; fi
+SECONDS=$(cut -d. -f1 /proc/uptime) # The guest's life began before this.
 cd /tmp || exit
 
 clear_wire() {
@@ -19,15 +21,27 @@ clear_wire() {
   if [[ $setup == pair ]]; then bash /run/job/guest-wire; fi
 }
 
+fits() { # SECONDS NAME
+  if ((limit_s - SECONDS >= $1)); then return; fi
+  echo "SKIP $setup $2: it may take $1 s, and $((limit_s - SECONDS)) s are left: a slow machine"
+  return 1
+}
+
+how_long() { # What is slow says so.
+  if ((SECONDS - began_at >= 5)); then echo ": $((SECONDS - began_at)) s"; fi
+}
+
 check() { # NAME SECONDS COMMAND...: one result for it all.
   local name=$1 limit=$2 code=0
   shift 2
   if [[ $done_before == *" $name "* ]]; then return; fi
+  fits "$limit" "$name" || return
   echo "RUN $setup $name"
+  began_at=$SECONDS
   timeout -k 5 "$limit" "$@" >output 2>&1 || code=$?
   sed 's/^/  | /' output
   if ((code == 0)); then
-    echo "PASS $setup $name"
+    echo "PASS $setup $name$(how_long)"
   elif ((code == 124 || code == 137)); then
     echo "FAIL $setup $name: killed after $limit s"
   else
@@ -37,6 +51,7 @@ check() { # NAME SECONDS COMMAND...: one result for it all.
 
 gtest() { # PROGRAM SECONDS: one result for each of its tests.
   local program=$1 limit=$2 filter line test="" why=""
+  fits "$limit" "$program" || return
   # What has a result is not run again.
   filter=$(tr ' ' '\n' <<<"$done_before" | sed -n "s,^$program/,,p" | paste -sd:)
   # Not awk: it may hold lines back, and a crash would take them with it.
@@ -45,9 +60,10 @@ gtest() { # PROGRAM SECONDS: one result for each of its tests.
       "[ RUN      ] "*)
         test=${line#*] }
         why=
+        began_at=$SECONDS
         echo "RUN $setup $program/$test"
         ;;
-      "[       OK ] "*) finish_test PASS "" ;;
+      "[       OK ] "*) finish_test PASS "$(how_long)" ;;
       "[  SKIPPED ] "*) finish_test SKIP ": $why" ;;
       "[  FAILED  ] "*) finish_test FAIL "" ;;
       "(exit code 0)" | "[----------]"* | "[==========]"* | "[  PASSED  ]"* | "" | "Note: "* | "Running main"*) ;;
@@ -167,8 +183,10 @@ fi
 gtest ibv_rxe_test 90
 gtest ibv_contract_test 170
 gtest ibv_channel_test 120
+check fence 60 "$faults/fence" "$a" "$b" 100
 if [[ $setup == pair ]]; then
   clear_wire
+  storm 20 kill,stop,down,loss
   stream fault/none --seconds=2 --expect=survive
   stream fault/loss_1_percent --seconds=4 --patient --expect=survive \
     --fault="tc qdisc add dev v0 root netem loss 1%"
@@ -182,7 +200,5 @@ if [[ $setup == pair ]]; then
   stream fault/nothing_arrives --seconds=12 --expect=break \
     --fault="tc qdisc add dev v0 root netem loss 100%"
 fi
-if [[ $setup == pair ]]; then storm 20 kill,stop,down,loss; fi
-check fence 60 "$faults/fence" "$a" "$b" 100
 stream fault/peer_killed --seconds=12 --expect=break --kill-peer
 figures 3

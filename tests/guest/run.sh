@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# tests/guest/run.sh [--figures|--channel|--faults[=SECONDS]] [--setup=one|pair]: real
+# tests/guest/run.sh [--long|--figures|--channel|--faults[=SECONDS]] [--setup=one|pair]: real
 # libibverbs on Soft-RoCE. What ./run test --guest calls.
 #
 # Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
 # it: the Nic contract, what only rdma-core can show, faults on the wire, the channel's
 # contract, storms of faults and of fenced cancels, and perftest's figures beside ours.
-# Alone: --figures measures in several rounds, --channel does what is the channel's, and
+# --long moves gigabytes where the lane moves a sample, and takes its time. Alone:
+# --figures measures in several rounds, --channel does what is the channel's, and
 # --faults puts faults on for so long, and then cancels 10,000 transfers.
 #
 # Skips, loudly and with exit code 0, where there can be no guest: no QEMU, no Debian
 # kernel to be had. A guest that dies names the test it died in and is booted afresh
-# once. Ends within 11 minutes: each test has a limit of its own (lane.sh), each boot one.
+# once. Ends within 11 minutes: each test has a limit of its own (lane.sh), each boot one;
+# what a slow machine leaves no time for is skipped and says so.
 #
 #   TRYST_GUEST_DIR         where the guest is kept (~/.cache/tryst/guest, 470 MB)
 #   TRYST_BAZEL             the build command, instead of bazel
@@ -24,13 +26,14 @@ setups=(one pair)
 fault_seconds=180
 for argument in "$@"; do
   case $argument in
+    --long) what=long ;;
     --figures) what=figures ;;
     --channel) what=channel ;;
     --faults) what=faults setups=(pair) ;;
     --faults=*) what=faults setups=(pair) fault_seconds=${argument#--faults=} ;;
     --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
     *)
-      sed -n '2,21s/^# \{0,1\}//p' "$0" >&2
+      sed -n '2,19s/^# \{0,1\}//p' "$0" >&2
       exit 2
       ;;
   esac
@@ -73,7 +76,7 @@ fi
 if [[ $(uname -m) != x86_64 ]]; then skip_lane "the guest is x86-64, this machine is $(uname -m)"; fi
 
 "$here/vm-build" "$guest" || skip_lane "no kernel for the guest (see above)"
-if ! "$here/vm-run" -s none -t 90 "$guest" true; then
+if ! "$here/vm-run" -s none -t 180 "$guest" true; then
   skip_lane "the guest does not boot (see above)"
 fi
 
@@ -90,8 +93,11 @@ ends_at=$((SECONDS + 620)) # Of 660: what is left is for a boot to give up in.
 
 boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
   local code=0 limit=$((ends_at - SECONDS))
-  # Figures alone take as long as they take.
-  if [[ $what == figures || $what == channel ]]; then limit=900; elif [[ $what == faults ]]; then limit=$((fault_seconds + 900)); elif ((limit > 330)); then limit=330; fi
+  case $what in # What somebody asks for takes as long as it takes.
+    long | figures | channel) limit=900 ;;
+    faults) limit=$((fault_seconds + 900)) ;;
+    *) limit=$((limit > 330 ? 330 : limit)) ;;
+  esac
   if ((limit < 20)); then return 124; fi
   # shellcheck disable=SC2046
   "$here/vm-run" -s "$1" -t "$limit" "$guest" bash "$here/lane.sh" "${what/faults/faults=$fault_seconds}" "$1" "$built" "$limit" \
