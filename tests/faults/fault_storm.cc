@@ -107,6 +107,7 @@ class Storm {
   uint64_t BytesNow() const { return sides_[0].page->bytes.load() + sides_[1].page->bytes.load(); }
   // Of the last window.
   uint64_t Rate() const;
+  bool BothHaveDelivered() const;
   void CheckHang();
   int Finish();
   int64_t Draw(int64_t low, int64_t high) {
@@ -297,10 +298,17 @@ void Storm::OneFault(const std::string& kind) {
   WatchRecovery(clock_.NowNs(), before, times);
 }
 
+bool Storm::BothHaveDelivered() const {
+  return sides_[0].page->delivered.load() > 0 && sides_[1].page->delivered.load() > 0;
+}
+
 int Storm::Run() {
   for (Side& side : sides_) Start(&side);
   for (Side& side : sides_) WaitReady(side);
   calm_since_ns_ = clock_.NowNs();
+  // A rate to come back to: not the time in which they connect.
+  while (hangs_ == 0 && !BothHaveDelivered()) Watch(50);
+  samples_.clear();
   Watch(1500);
   const std::vector<std::string> kinds =
       absl::StrSplit(settings_["faults"].empty() ? "kill,stop" : settings_["faults"], ',');
