@@ -57,7 +57,7 @@ struct ServerConfig {
   absl::Duration stop_deadline = absl::Seconds(10);
   absl::Duration grpc_idle = absl::Seconds(10);
   // Data plane.
-  std::string shm = "off";
+  std::string shm = "auto";
   uint64_t shm_bytes = uint64_t{1} << 30;
   bool shm_digests = false;
   std::string nic = "auto";

@@ -72,6 +72,11 @@ TEST(Config, LimitsMustAddUp) {
   config.memory_bytes = 2 << 20;
   EXPECT_NE(CheckLimits(config).message().find("landing_bytes"), std::string::npos);
   config.memory_bytes = uint64_t{3} << 30;
+  EXPECT_NE(CheckLimits(config).message().find("shm_bytes"), std::string::npos);
+  config.shm = "off";
+  EXPECT_TRUE(CheckLimits(config).ok());
+  config.shm = "auto";
+  config.memory_bytes = uint64_t{4} << 30;
   EXPECT_TRUE(CheckLimits(config).ok());
   config.patience = config.keep_for;
   EXPECT_FALSE(CheckLimits(config).ok());

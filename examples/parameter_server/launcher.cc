@@ -104,13 +104,16 @@ std::vector<std::string> Launcher::ArgumentsOf(const Task& task) {
   args.push_back(absl::StrCat("--join=", absl::StrJoin(seeds, ",")));
   // A fetch from a worker that does not come back gives up soon, for the others' sake.
   args.push_back("--patience=5s");
+  // So that every way is seen: the last worker speaks gRPC, the one before it soft verbs, the
+  // others share memory with the servers.
+  const bool mixed = options_.mixed && options_.workers > 1;
+  const int from_last = task.job == "worker" ? options_.workers - 1 - task.index : -1;
+  const bool by_soft = options_.workers > (mixed ? 2 : 1) && from_last == (mixed ? 1 : 0);
+  args.push_back(by_soft ? "--shm=off" : "--shm=on");
   const std::vector<std::string> given = OptionFlags(options_);
   args.insert(args.end(), given.begin(), given.end());
   args.push_back(absl::StrCat("--role=", task.job));
-  if (options_.mixed && options_.workers > 1 && task.job == "worker" &&
-      task.index == options_.workers - 1) {
-    args.push_back("--protocol=grpc");
-  }
+  if (mixed && from_last == 0) args.push_back("--protocol=grpc");
   return args;
 }
 

@@ -8,10 +8,11 @@ cd "$TEST_TMPDIR"
 check() { # SAYS FLAG...
   local says=$1
   shift
-  "$program" --workers=2 --seconds=5 --kill-worker=1.5 --kill-ps=3 "$@" | tee out
+  "$program" --workers=3 --seconds=5 --kill-worker=1.5 --kill-ps=3 "$@" | tee out
   grep -q "$says" out
   grep -q 'restart worker 1' out
   grep -q 'ps 1 .*goes on from its snapshot' out
+  grep -q 'over shm: connected' out
   grep -q 'over rdma/soft: connected' out
   grep -q 'held-out loss' out
 }

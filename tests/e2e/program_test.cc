@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -41,22 +42,23 @@ std::vector<std::string> Self(const std::string& job, int port = 0) {
           absl::StrCat("--listen=127.0.0.1:", port)};
 }
 
-TEST(Processes, FilesTravelOnEveryProtocol) {
-  for (const char* protocol : {"grpc", "grpc+verbs"}) {
+TEST(Processes, FilesTravelByEveryWay) {
+  for (const auto& [path, flags] : std::map<std::string, std::vector<std::string>>{
+           {"grpc", {"--protocol=grpc"}}, {"rdma/soft", {}}, {"shm", {"--nic=auto"}}}) {
     const std::string file = WriteFloats("in.npy", 3 << 20, 1);  // 12 MiB
     Process source("server/tryst",
-                   With({"serve", absl::StrCat("w=", file), absl::StrCat("--to=", kSink),
-                         absl::StrCat("--protocol=", protocol)},
-                        Self("src")));
+                   With({"serve", absl::StrCat("w=", file), absl::StrCat("--to=", kSink)},
+                        With(Self("src"), flags)));
     const std::string at = absl::StrCat(kSource, "@", source.Address());
     Process sink("server/tryst",
-                 With({"recv", "w", TempFile("out.npy"), absl::StrCat("--from=", at),
-                       absl::StrCat("--protocol=", protocol)},
-                      Self("dst")));
+                 With({"recv", "w", TempFile("out.npy"), absl::StrCat("--from=", at)},
+                      With(Self("dst"), flags)));
     ASSERT_EQ(sink.Wait(), 0) << sink.err() << source.err();
     EXPECT_TRUE(ReadFile(file) == ReadFile(TempFile("out.npy")));
-    const bool by_rdma = absl::StrContains(sink.out(), "over rdma/soft");
-    EXPECT_EQ(by_rdma, std::string(protocol) == "grpc+verbs") << sink.out();
+    for (const char* fast : {"rdma/soft", "shm"}) {
+      const bool taken = absl::StrContains(sink.out(), absl::StrCat("over ", fast, ": connected"));
+      EXPECT_EQ(taken, path == fast) << sink.out();
+    }
     source.Signal(SIGTERM);
     EXPECT_EQ(source.Wait(), 0) << source.err();
   }
