@@ -8,6 +8,7 @@ set -u
 what=$1 setup=$2 programs=$3 limit_s=$4
 shift 4
 done_before=" $* "
+no_time=77 # The exit code of what ends for want of time alone.
 a=rxe0 b=rxe0
 if [[ $setup == pair ]]; then b=rxe1; fi
 export TRYST_NIC_A=$a TRYST_NIC_B=$b
@@ -42,6 +43,8 @@ check() { # NAME SECONDS COMMAND...: one result for it all.
   sed 's/^/  | /' output
   if ((code == 0)); then
     echo "PASS $setup $name$(how_long)"
+  elif ((code == no_time)); then
+    echo "SKIP $setup $name: cut off, no time left on this machine"
   elif ((code == 124 || code == 137)); then
     echo "FAIL $setup $name: killed after $limit s"
   else
@@ -132,14 +135,16 @@ compare() { # OURS THEIRS
   awk -v a="$1" -v b="$2" 'BEGIN { printf("%s and %s (%s)", a, b, ((b + 0 > 0) ? sprintf("%.3f", a / b) : "none")) }'
 }
 export -f figure perftest ours median compare
-export setup a b programs
+export setup a b programs no_time
 
 measure() { # NAME ROUNDS WHAT BYTES COUNT: a report, so that a slow machine fails nothing.
   local left=$((limit_s - SECONDS - 20))
   if ((left < 60)); then
     echo "SKIP $setup figures/$1: no time left on this machine"
   else
-    check "figures/$1" "$left" bash -c "figure $2 $3 $4 $5"
+    check "figures/$1" $((left + 10)) bash -c "
+      timeout $left bash -c 'figure $2 $3 $4 $5' && exit
+      exit \$((\$? == 124 ? no_time : 1))"
   fi
 }
 channel_figures() { # ROUNDS
