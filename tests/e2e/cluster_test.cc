@@ -172,6 +172,7 @@ TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {
     EXPECT_TRUE(absl::StrContains(out, "\nwrong 0\n")) << name << out << process->err();
     // By the way that was asked for, and by no other.
     EXPECT_TRUE(absl::StrContains(out, GetParam().path)) << name << out;
+    EXPECT_FALSE(absl::StrContains(out, absl::StrCat("not ", GetParam().path))) << name << out;
     // What a restart ended says whose it was.
     for (absl::string_view line : absl::StrSplit(out, '\n')) {
       if (!absl::StartsWith(line, "ended ")) continue;
