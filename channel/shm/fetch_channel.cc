@@ -375,9 +375,9 @@ void ShmFetchChannel::Flush() {
   if (state_ != State::kOpen) return;
   TellAccepted();
   std::atomic<uint32_t>& asleep = held_->view().header->producer_asleep;
-  // Pairs with the fence in ShmHub::Arm(): either it sees our cell or we see its flag.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (asleep.load(std::memory_order_relaxed) == shm_wire::kAwake) return;
+  // Pairs with its SetAsleep(): both change the flag, and of two changes the later sees
+  // what came before the earlier one. Either it sees our cell or we see its flag.
+  if (asleep.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kAwake) return;
   if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket_->Send(shm_wire::Packet());
 }
 
@@ -392,10 +392,10 @@ void ShmFetchChannel::TellAccepted() {
 
 void ShmFetchChannel::SetAsleep(bool asleep) {
   const bool waits = !words_.empty() || !queued_.empty();
-  held_->view().header->consumer_asleep.store(!asleep ? shm_wire::kAwake
-                                              : waits ? shm_wire::kForRoomToo
-                                                      : shm_wire::kForMessages,
-                                              std::memory_order_relaxed);
+  held_->view().header->consumer_asleep.exchange(!asleep ? shm_wire::kAwake
+                                                 : waits ? shm_wire::kForRoomToo
+                                                         : shm_wire::kForMessages,
+                                                 std::memory_order_acq_rel);
 }
 
 void ShmFetchChannel::OnOpDelivered(ShmFetchOp* op) {

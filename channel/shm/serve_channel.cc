@@ -254,10 +254,10 @@ bool ShmServeChannel::PollLink() {
 
 void ShmServeChannel::SetAsleep(bool asleep) {
   const bool waits = !ready_line_.empty() || !gone_line_.empty();
-  given_->view().header->producer_asleep.store(!asleep ? shm_wire::kAwake
-                                               : waits ? shm_wire::kForRoomToo
-                                                       : shm_wire::kForMessages,
-                                               std::memory_order_relaxed);
+  given_->view().header->producer_asleep.exchange(!asleep ? shm_wire::kAwake
+                                                  : waits ? shm_wire::kForRoomToo
+                                                          : shm_wire::kForMessages,
+                                                  std::memory_order_acq_rel);
   if (!asleep) return hub_->poller()->CancelTimer(this);
   if (sent_line_.empty()) return;
   // Nobody wakes us to say that a tensor was accepted. A consumer that takes its time is
@@ -271,9 +271,9 @@ void ShmServeChannel::SetAsleep(bool asleep) {
 void ShmServeChannel::Flush() {
   if (state_ != State::kOpen) return;
   std::atomic<uint32_t>& asleep = given_->view().header->consumer_asleep;
-  // Pairs with the fence in ShmHub::Arm(): either it sees our cell or we see its flag.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (asleep.load(std::memory_order_relaxed) == shm_wire::kAwake) return;
+  // Pairs with its SetAsleep(): both change the flag, and of two changes the later sees
+  // what came before the earlier one. Either it sees our cell or we see its flag.
+  if (asleep.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kAwake) return;
   if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket_->Send(Packet());
 }
 

@@ -114,7 +114,6 @@ void ShmHub::Arm() {
   for (Link* link : links_) {
     if (link != nullptr) link->SetAsleep(true);
   }
-  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void ShmHub::WakeLinks() {
