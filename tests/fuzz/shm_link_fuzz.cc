@@ -39,6 +39,7 @@ class Input {
   void Fill(void* to, size_t bytes) {
     memset(to, 0, bytes);
     const size_t taken = bytes < left_ ? bytes : left_;
+    if (taken == 0) return;  // Of an empty input there is no pointer to copy from.
     memcpy(to, data_, taken);
     data_ += taken;
     left_ -= taken;
