@@ -525,7 +525,8 @@ TEST(GrpcPath, ARestartedProducerFailsWhatWaitedAndServesTheNext) {
   EXPECT_TRUE(absl::IsAborted(waits->Wait().status)) << waits->status;
   EXPECT_NE(waits->status.message().find("incarnation 0000000000000005"), std::string::npos)
       << waits->status;
-  EXPECT_NE(waits->status.message().find("found 0000000000000006"), std::string::npos) << waits->status;
+  EXPECT_NE(waits->status.message().find("found 0000000000000006"), std::string::npos)
+      << waits->status;
   producer->source.Send(2, Key("k"), Floats(1, 2));
   auto next = consumer.Fetch(2, Key("k"));
   ASSERT_TRUE(next->Wait().status.ok()) << next->status;

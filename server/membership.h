@@ -67,7 +67,7 @@ class Membership final : public PeerDirectory {
     std::string configured;  // Address.
     Member member;
     std::shared_ptr<grpc::Channel> channel;
-    bool asked = false;  // For the channel, since DropIdleChannels().
+    bool asked = false;             // For the channel, since DropIdleChannels().
     uint64_t incarnation_last = 0;  // Also of a worker that has left.
   };
 
