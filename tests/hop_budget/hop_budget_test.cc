@@ -50,7 +50,7 @@ class HopBudgetTest : public ::testing::TestWithParam<Row> {
   HopBudgetTest() {
     WorkerPairOptions options;
     options.threads = false;
-    options.adjust = [this](ChannelPoolOptions* pool) {
+    options.adjust = [](ChannelPoolOptions* pool) {
       IgnoreTheClock(pool);
       if (GetParam().adjust) GetParam().adjust(pool);
     };
