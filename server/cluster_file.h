@@ -2,12 +2,12 @@
 #define TRYST_SERVER_CLUSTER_FILE_H_
 
 #include <map>
-#include <memory>
 #include <string>
 
 #include "absl/time/time.h"
 #include "rendezvous/alarms.h"
 #include "server/membership.h"
+#include "server/repeating.h"
 
 namespace tryst {
 
@@ -18,11 +18,18 @@ class ClusterFileWatch {
   // `present` are the workers that the file had when it was read. `self` is never removed.
   ClusterFileWatch(std::string path, std::string self, std::map<std::string, std::string> present,
                    absl::Duration period, Membership* members, Alarms* alarms);
-  ~ClusterFileWatch();
 
  private:
-  class State;
-  const std::shared_ptr<State> state_;
+  void Look();
+
+  const std::string path_;
+  const std::string self_;
+  Membership* const members_;
+  // Look() only.
+  std::string text_;
+  std::map<std::string, std::string> present_;
+
+  Repeating repeating_;  // Ends before all that it looks at.
 };
 
 }  // namespace tryst

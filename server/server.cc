@@ -25,9 +25,9 @@
 #include "server/announcer.h"
 #include "server/cluster_file.h"
 #include "server/grpc_arguments.h"
-#include "server/idle_channels.h"
 #include "server/insight.h"
 #include "server/open_nics.h"
+#include "server/repeating.h"
 #include "server/server_parts.h"
 #include "server/status_page.h"
 #include "server/transport_service.h"
@@ -150,7 +150,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
-  std::unique_ptr<IdleChannels> idle_channels_;
+  std::unique_ptr<Repeating> idle_channels_;
   std::string address_;
   int port_ = 0;
 
@@ -185,7 +185,9 @@ absl::Status ServerImpl::Start() {
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
                                            calls_.get(), &alarms_);
   announcer_->Start();
-  idle_channels_ = std::make_unique<IdleChannels>(parts_.config.grpc_idle, &members_, &alarms_);
+  // Most peers are called to open the data plane, and then no more.
+  idle_channels_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_,
+                                               [this] { members_.DropIdleChannels(); });
   if (parts_.config.resolver == "file") {
     cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.config.cluster_file, parts_.worker,
                                                        parts_.cluster.Workers(), kClusterFilePeriod,
