@@ -145,6 +145,22 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
   return it->second.channel != nullptr ? it->second.channel : channel;
 }
 
+absl::Status Membership::Explain(absl::string_view peer, absl::Status status) {
+  if (why_ == nullptr || !(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) {
+    return status;
+  }
+  std::string address;
+  {
+    MutexLock lock(&mu_);
+    const auto it = members_.find(peer);
+    if (it != members_.end()) address = it->second.member.address;
+  }
+  const std::string why = why_(std::string(peer), address);
+  if (why.empty()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("cannot reach ", peer, ": ", why, " [", status.message(), "]"));
+}
+
 void Membership::DropIdleChannels() {
   std::vector<std::shared_ptr<grpc::Channel>> dropped;  // Destroyed without the lock.
   MutexLock lock(&mu_);

@@ -35,8 +35,12 @@ class Membership final : public PeerDirectory {
   using Connect = std::function<std::shared_ptr<grpc::Channel>(const std::string& worker,
                                                                const std::string& address)>;
 
+  // Why a worker cannot be reached at its address, as far as is known; empty: not known.
+  using Why = std::function<std::string(const std::string& worker, const std::string& address)>;
+
   // An open cluster waits for workers that it does not know; a closed one refuses them.
-  Membership(bool open, Connect connect) : open_(open), connect_(std::move(connect)) {}
+  Membership(bool open, Connect connect, Why why = nullptr)
+      : open_(open), connect_(std::move(connect)), why_(std::move(why)) {}
 
   // The configuration says so. Keeps what the worker has said of itself since. True if
   // anything changed.
@@ -51,6 +55,7 @@ class Membership final : public PeerDirectory {
   void Leave(const std::string& worker, uint64_t incarnation);
 
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view peer) override;
+  absl::Status Explain(absl::string_view peer, absl::Status status) override;
   // Lets go of the channels that were not asked for since the last time, unless somebody
   // uses them. Not on a thread of gRPC's.
   void DropIdleChannels();
@@ -75,6 +80,7 @@ class Membership final : public PeerDirectory {
 
   const bool open_;
   const Connect connect_;
+  const Why why_;
   mutable Mutex mu_;
   std::map<std::string, State, std::less<>> members_ ABSL_GUARDED_BY(mu_);
   std::deque<MemberChange> changes_ ABSL_GUARDED_BY(mu_);

@@ -121,7 +121,8 @@ absl::Status PeerCalls::Call(const std::string& peer, const char* name, Method m
                              const Request& request, absl::Duration timeout, Response* response) {
   const absl::Time until = absl::Now() + timeout;
   for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    absl::Status status = Attempt(peer, name, method, request, until - absl::Now(), response);
+    absl::Status status = directory_->Explain(
+        peer, Attempt(peer, name, method, request, until - absl::Now(), response));
     // The peer may come up, and at another address: the directory is asked anew.
     if (!absl::IsUnavailable(status) || absl::Now() + pause >= until) return status;
     absl::SleepFor(pause);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/server_parts.h"
+#include "server/why_unreachable.h"
 
 namespace tryst {
 namespace {
@@ -13,10 +14,15 @@ class PeerClientImpl final : public PeerClient {
  public:
   explicit PeerClientImpl(const ServerParts& parts)
       : security_(parts.security, parts.config.cluster),
-        members_(true,
-                 [this](const std::string& worker, const std::string& address) {
-                   return security_.Connect(worker, address);
-                 }),
+        unreachable_(parts.security, parts.config.cluster),
+        members_(
+            true,
+            [this](const std::string& worker, const std::string& address) {
+              return security_.Connect(worker, address);
+            },
+            [this](const std::string& worker, const std::string& address) {
+              return unreachable_.Why(worker, address);
+            }),
         signer_({parts.config.cluster, parts.worker, RandomIncarnation()}, security_.token(),
                 UnixMs),
         calls_(&members_, &signer_) {
@@ -27,6 +33,7 @@ class PeerClientImpl final : public PeerClient {
 
  private:
   const Security security_;
+  UnreachablePeers unreachable_;
   Membership members_;
   CallSigner signer_;
   PeerCalls calls_;

@@ -31,6 +31,7 @@
 #include "server/server_parts.h"
 #include "server/status_page.h"
 #include "server/transport_service.h"
+#include "server/why_unreachable.h"
 
 namespace tryst {
 namespace {
@@ -64,10 +65,15 @@ class ServerImpl final : public Server {
       : parts_(std::move(parts)),
         incarnation_(RandomIncarnation()),
         security_(parts_.security, parts_.config.cluster),
-        members_(parts_.config.open_cluster,
-                 [this](const std::string& worker, const std::string& address) {
-                   return security_.Connect(worker, address);
-                 }),
+        unreachable_(parts_.security, parts_.config.cluster),
+        members_(
+            parts_.config.open_cluster,
+            [this](const std::string& worker, const std::string& address) {
+              return security_.Connect(worker, address);
+            },
+            [this](const std::string& worker, const std::string& address) {
+              return unreachable_.Why(worker, address);
+            }),
         signer_({parts_.config.cluster, parts_.worker, incarnation_}, security_.token(), UnixMs),
         verifier_(parts_.config.cluster, parts_.worker, security_.token(), UnixMs),
         source_(parts_.allow),
@@ -126,6 +132,7 @@ class ServerImpl final : public Server {
   const uint64_t incarnation_;
   const SteadyClock clock_;
   const Security security_;
+  UnreachablePeers unreachable_;
   ThreadAlarms alarms_;
   Membership members_;
   CallSigner signer_;

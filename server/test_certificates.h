@@ -13,8 +13,8 @@ class TestAuthority {
   ~TestAuthority();
 
   // Writes ca.pem, cert.pem and key.pem into `folder`, which must exist, each at once. The
-  // certificate is for `uri`.
-  void Write(const std::string& folder, const std::string& uri) const;
+  // certificate is for `uri`, and for a day, or till an hour ago.
+  void Write(const std::string& folder, const std::string& uri, bool expired = false) const;
 
  private:
   struct Pair;

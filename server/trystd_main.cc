@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/log_record.h"
+#include "server/grpc_log.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
 
@@ -21,6 +22,8 @@ int Main(const std::vector<std::string>& args) {
     std::printf("trystd [--config=FILE] [--SETTING=VALUE ...]\n\n%s", ConfigTable().c_str());
     return 0;
   }
+  BlockStopSignals();
+  SetGrpcLog(GrpcLog::kAsOurs);
   std::vector<std::string> rest;
   absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &rest);
   if (!config.ok()) return Fail(config.status());
@@ -29,7 +32,6 @@ int Main(const std::vector<std::string>& args) {
   if (config->log_format == "json") SetLogFormat(LogFormat::kJson);
   absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(*config);
   if (!server.ok()) return Fail(server.status());
-  BlockStopSignals();
   absl::Status started = (*server)->Start();
   if (!started.ok()) return Fail(started);
   std::fprintf(stderr, "memory:\n%s", PrintLimits((*server)->config()).c_str());

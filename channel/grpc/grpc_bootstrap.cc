@@ -90,7 +90,7 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
         } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
           answer = absl::UnavailableError(absl::StrCat(call->peer, " did not answer the hello"));
         } else {
-          answer = FromGrpc(status);
+          answer = directory_->Explain(call->peer, FromGrpc(status));
         }
         std::move(call->done)(std::move(answer));
         calls_->Over(call);

@@ -263,7 +263,7 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
 
 void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   const int64_t now_ns = poller_->clock().NowNs();
-  last_failure_ = why;
+  last_failure_ = directory_->Explain(peer_, why);
   if (failing_since_ns_ == 0) failing_since_ns_ = now_ns;
   if (op->incoming.header_seen()) {
     op->pinned_incarnation = op->incoming.header().producer_incarnation();
@@ -277,7 +277,7 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   if (failing_ns >= absl::ToInt64Nanoseconds(options_.patience)) {
     return FinishSoon(op, absl::UnavailableError(absl::StrCat(
                               peer_, " did not answer for ", failing_ns / 1000000000, " s and ",
-                              op->attempts, " attempts; last: ", why.message())));
+                              op->attempts, " attempts; last: ", last_failure_.message())));
   }
   // A quarter of the time that it has been failing: exponential, and the same for all
   // fetches that began to fail at once but for a spread by serial.

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -20,6 +21,12 @@ class PeerDirectory {
   // Connects lazily. kNotFound: the cluster has no such worker, and waiting will not
   // help. kUnavailable: it has left or has not joined yet.
   virtual absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view peer) = 0;
+  // `status`, with which a call to `peer` has failed, and what else is known of why. Never
+  // waits: what is not known at the first failure may be at the next.
+  virtual absl::Status Explain(absl::string_view peer, absl::Status status) {
+    (void)peer;
+    return status;
+  }
 };
 
 }  // namespace tryst

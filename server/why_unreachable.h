@@ -1,0 +1,54 @@
+#ifndef TRYST_SERVER_WHY_UNREACHABLE_H_
+#define TRYST_SERVER_WHY_UNREACHABLE_H_
+
+#include <map>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "server/security.h"
+
+namespace tryst {
+
+// gRPC says of a connection that fails only that it failed. This greets `worker` at
+// `address` once more, by itself, and says in a sentence or two what it met and what to do:
+// nobody listens there, no TLS, a certificate that is not accepted, by which side and why.
+// Empty: nothing wrong is seen. Waits up to `timeout`, and for the name to resolve.
+std::string WhyUnreachable(const std::string& worker, const std::string& address,
+                           const SecurityOptions& options, const std::string& cluster,
+                           absl::Duration timeout);
+
+// The same in a thread of its own, for who cannot wait. Thread-safe.
+class UnreachablePeers {
+ public:
+  UnreachablePeers(SecurityOptions options, std::string cluster);
+  // Waits for the look that is under way, three seconds at most.
+  ~UnreachablePeers();
+
+  // What the last look at `worker` showed; may begin another. Never waits.
+  std::string Why(const std::string& worker, const std::string& address);
+
+ private:
+  struct Seen {
+    std::string address;
+    std::string why;
+    absl::Time at = absl::InfinitePast();
+    bool wanted = false;
+  };
+  void Look();
+
+  const SecurityOptions options_;
+  const std::string cluster_;
+  Mutex mu_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  bool has_thread_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, Seen> peers_ ABSL_GUARDED_BY(mu_);  // By worker; kMostPeers at most.
+  std::thread thread_;                                      // Started by the first question.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_WHY_UNREACHABLE_H_
