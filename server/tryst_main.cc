@@ -12,6 +12,7 @@
 #include "server/cli/command_line.h"
 #include "server/cli/watch.h"
 #include "server/doctor/doctor_command.h"
+#include "server/grpc_log.h"
 #include "server/npy.h"
 #include "server/peer_client.h"
 #include "server/server.h"
@@ -52,7 +53,9 @@ int Stats(PeerCalls* calls, const CommandLine& line) {
 // The commands that have one worker do or tell something.
 int Ask(const CommandLine& line) {
   absl::StatusOr<std::unique_ptr<PeerClient>> client = PeerClient::Make(line.config);
-  if (!client.ok()) return Fail(client.status());
+  if (!client.ok()) return FailUsage(client.status());
+  absl::Status placed = CheckPlace((*client)->members(), line.words[0]);
+  if (!placed.ok()) return FailUsage(placed);
   PeerCalls* calls = (*client)->calls();
   const std::string name = line.row->name;
   const std::string& peer = line.words[0];
@@ -68,17 +71,23 @@ int Ask(const CommandLine& line) {
   return done.ok() ? kExitDone : Fail(done);
 }
 
-absl::StatusOr<std::unique_ptr<Server>> StartSelf(const ServerConfig& config) {
+// Null: `exit` is what to end with.
+std::unique_ptr<Server> StartSelf(const ServerConfig& config, int* exit) {
   absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(config);
-  if (!server.ok()) return server;
-  BlockStopSignals();
+  if (!server.ok()) {
+    *exit = FailUsage(server.status());
+    return nullptr;
+  }
   absl::Status started = (*server)->Start();
-  if (!started.ok()) return started;
+  if (!started.ok()) {
+    *exit = Fail(started);
+    return nullptr;
+  }
   std::printf("serving %s at %s incarnation %016llx\n", (*server)->worker().c_str(),
               (*server)->address().c_str(),
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);
-  return server;
+  return *std::move(server);
 }
 
 absl::StatusOr<TensorKey> Key(const std::string& from, uint64_t incarnation, const std::string& to,
@@ -90,12 +99,13 @@ absl::StatusOr<TensorKey> Key(const std::string& from, uint64_t incarnation, con
 // Sends each file; waits until all are taken, or for the signal to stop.
 int Send(const CommandLine& command, const std::vector<std::pair<std::string, std::string>>& files,
          bool until_stopped) {
-  absl::StatusOr<std::unique_ptr<Server>> server = StartSelf(command.config);
-  if (!server.ok()) return Fail(server.status());
-  auto step = (*server)->steps()->StartStep(command.step.value_or(1));
+  int exit = kExitDone;
+  const std::unique_ptr<Server> server = StartSelf(command.config, &exit);
+  if (server == nullptr) return exit;
+  auto step = server->steps()->StartStep(command.step.value_or(1));
   if (!step.ok()) return Fail(step.status());
   for (const auto& [edge, file] : files) {
-    const auto key = Key((*server)->worker(), (*server)->incarnation(), command.to, edge);
+    const auto key = Key(server->worker(), server->incarnation(), command.to, edge);
     if (!key.ok()) return Fail(key.status());
     absl::StatusOr<Tensor> tensor = ReadNpy(file);
     if (!tensor.ok()) return Fail(tensor.status());
@@ -106,25 +116,25 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
     WaitForStopSignal();
   } else {
     const absl::Time until = absl::Now() + command.timeout;
-    while ((*server)->steps()->counters().waiting_sends > 0) {
+    while (server->steps()->counters().waiting_sends > 0) {
       if (absl::Now() > until) return Fail(absl::DeadlineExceededError("nobody took it"));
       absl::SleepFor(absl::Milliseconds(10));
     }
   }
   // What is on its way lands before this returns.
-  absl::Status stopped = (*server)->Stop(command.config.stop_deadline);
+  absl::Status stopped = server->Stop(command.config.stop_deadline);
   return stopped.ok() ? 0 : Fail(stopped);
 }
 
 int Receive(const CommandLine& command) {
-  absl::StatusOr<std::unique_ptr<Server>> server = StartSelf(command.config);
-  if (!server.ok()) return Fail(server.status());
-  const auto heard = (*server)->calls()->Ping(command.from, command.timeout);
+  int exit = kExitDone;
+  const std::unique_ptr<Server> server = StartSelf(command.config, &exit);
+  if (server == nullptr) return exit;
+  const auto heard = server->calls()->Ping(command.from, command.timeout);
   if (!heard.ok()) return Fail(heard.status());
-  const auto key =
-      Key(command.from, heard->self.incarnation, (*server)->worker(), command.words[0]);
+  const auto key = Key(command.from, heard->self.incarnation, server->worker(), command.words[0]);
   if (!key.ok()) return Fail(key.status());
-  auto step = (*server)->steps()->StartStep(command.step.value_or(1));
+  auto step = server->steps()->StartStep(command.step.value_or(1));
   if (!step.ok()) return Fail(step.status());
   absl::StatusOr<Received> received = (*step)->Recv(*key, {}, command.timeout);
   if (!received.ok()) return Fail(received.status());
@@ -133,13 +143,13 @@ int Receive(const CommandLine& command) {
   if (!written.ok()) return Fail(written);
   std::printf("%s %s%s by\n%s", command.words[1].c_str(),
               std::string(DTypeName(received->tensor.dtype())).c_str(),
-              received->tensor.shape().ToString().c_str(),
-              (*server)->Explain(command.from).c_str());
-  absl::Status stopped = (*server)->Stop(command.config.stop_deadline);
+              received->tensor.shape().ToString().c_str(), server->Explain(command.from).c_str());
+  absl::Status stopped = server->Stop(command.config.stop_deadline);
   return stopped.ok() ? 0 : Fail(stopped);
 }
 
 int Serve(const CommandLine& line) {
+  BlockStopSignals();
   std::vector<std::pair<std::string, std::string>> files;
   for (const std::string& word : line.words) {
     files.emplace_back(absl::StrSplit(word, absl::MaxSplits('=', 1)));
@@ -148,6 +158,7 @@ int Serve(const CommandLine& line) {
 }
 
 int Main(const std::vector<std::string>& args) {
+  SetGrpcLog(GrpcLog::kNowhere);
   const absl::StatusOr<CommandLine> line = ParseCommandLine(args);
   if (!line.ok()) {
     (void)Fail(line.status());

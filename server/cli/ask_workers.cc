@@ -4,22 +4,27 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "rendezvous/tensor_key.h"
 
 namespace tryst {
 namespace {
 
 constexpr size_t kMostWorkers = 256;
 
-bool IsWorker(const std::string& word) {
-  DeviceName name;
-  const std::string device = absl::StrCat(word, "/device:CPU:0");
-  return ParseDeviceName(device, &name);
+}  // namespace
+
+int FailUsage(const absl::Status& status) {
+  (void)Fail(status);
+  return kExitUsage;
 }
 
-}  // namespace
+absl::Status CheckPlace(Membership* members, const std::string& worker) {
+  for (const Member& member : members->Members()) {
+    if (member.worker == worker && !member.address.empty()) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("where is ", worker, "? Say ", worker,
+                                                 "@host:port, or set --join or --cluster_spec"));
+}
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "tryst: %s\n", status.ToString().c_str());
@@ -35,11 +40,15 @@ int Print(const absl::StatusOr<std::string>& text) {
 absl::StatusOr<Asked> WhomToAsk(const CommandLine& line, bool and_theirs) {
   Asked asked;
   for (const std::string& word : line.words) {
-    (IsWorker(word) ? asked.workers : asked.rest).push_back(word);
+    (IsWorkerName(word) ? asked.workers : asked.rest).push_back(word);
   }
   absl::StatusOr<std::unique_ptr<PeerClient>> client = PeerClient::Make(line.config);
   if (!client.ok()) return client.status();
   asked.client = *std::move(client);
+  for (const std::string& worker : asked.workers) {
+    absl::Status placed = CheckPlace(asked.client->members(), worker);
+    if (!placed.ok()) return placed;
+  }
   if (asked.workers.empty()) {
     for (const Member& member : asked.client->members()->Members()) {
       asked.workers.push_back(member.worker);

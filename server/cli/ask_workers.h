@@ -16,6 +16,10 @@ namespace tryst {
 
 // "tryst: ..." on standard error; kExitFailed.
 int Fail(const absl::Status& status);
+// The same of what was never tried; kExitUsage.
+int FailUsage(const absl::Status& status);
+// kInvalidArgument: nobody has said where `worker` is.
+absl::Status CheckPlace(Membership* members, const std::string& worker);
 // Prints it; kExitDone.
 int Print(const absl::StatusOr<std::string>& text);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 namespace tryst {
 namespace {
@@ -22,7 +23,7 @@ struct OwnFlag {
 };
 constexpr OwnFlag kOwnFlags[] = {
     {"step", "N", "only this step; send, recv, begin, cleanup, abort: this one (1)"},
-    {"timeout", "TIME", "how long to wait for an answer (30s)"},
+    {"timeout", "TIME", "how long to wait for an answer (5s; send, recv: 30s)"},
     {"to", "WORKER", "send, serve: for whom"},
     {"from", "WORKER", "recv: from whom"},
     {"out", "FILE", "trace: the Chrome trace goes there"},
@@ -32,13 +33,85 @@ constexpr OwnFlag kOwnFlags[] = {
     {"help", "", "of the command, or of the program"},
 };
 
-// "worker@host:port" -> worker, and its address goes to config.join.
-std::string TakeAddress(const std::string& text, ServerConfig* config) {
-  const size_t at = text.find('@');
-  if (!absl::StartsWith(text, "/job:") || at == std::string::npos) return text;
+struct ExitRow {
+  int code;
+  const char* meaning;
+};
+constexpr ExitRow kExitRows[] = {
+    {kExitDone, "done"},
+    {kExitFailed,
+     "failed: a worker did not answer, a file could not be read, `doctor` found a fault. Standard "
+     "error says why"},
+    {kExitUsage, "the command line or a setting makes no sense; nothing was tried"},
+    {kExitNothingFound, "nothing was found (`trace`)"},
+};
+
+constexpr char kWorkerShape[] = "/job:J/replica:0/task:T@host:port";
+
+bool IsAddress(absl::string_view text) {
+  if (absl::StartsWith(text, "unix:") || absl::StartsWith(text, "dns:")) return true;
+  const size_t colon = text.rfind(':');
+  int port = 0;
+  return colon != absl::string_view::npos && colon > 0 &&
+         absl::SimpleAtoi(text.substr(colon + 1), &port) && port > 0 && port < 65536;
+}
+
+// "worker@host:port" -> worker, and its address goes to config.join. `what` is it for whom
+// the text must be a worker; empty: it may be anything else.
+absl::Status TakeWorker(absl::string_view what, std::string* text, ServerConfig* config) {
+  const size_t at = text->find('@');
+  const std::string worker = text->substr(0, at);
+  if (!IsWorkerName(worker)) {
+    if (what.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " '", *text, "' is no worker; it looks like ", kWorkerShape));
+  }
+  if (at == std::string::npos) return absl::OkStatus();
+  if (!IsAddress(text->substr(at + 1))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text->substr(at + 1), "' of '", *text, "' is no host:port"));
+  }
   if (!config->join.empty()) config->join += ",";
-  config->join += text;
-  return text.substr(0, at);
+  config->join += *text;
+  *text = worker;
+  return absl::OkStatus();
+}
+
+absl::Status TakeWords(CommandLine* line) {
+  for (std::string& word : line->words) {
+    const Words words = line->row->words;
+    const bool first = &word == &line->words[0];
+    const bool is_worker = words == Words::kWorkers || (words == Words::kWorkerFirst && first);
+    absl::Status taken = TakeWorker(is_worker ? "the word" : "", &word, &line->config);
+    if (!taken.ok()) return taken;
+    const size_t equals = word.find('=');
+    if (words == Words::kEdgeFiles &&
+        (equals == 0 || equals == std::string::npos || equals + 1 == word.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", word, "' is no EDGE=FILE.npy: under which name shall it be asked for? ",
+                       "For example weights=", word));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What the commands need that are workers themselves.
+absl::Status CheckEnds(const CommandLine& line) {
+  const absl::string_view name = line.row->name;
+  const bool sends = name == "send" || name == "serve";
+  if (!sends && name != "recv") return absl::OkStatus();
+  const std::string& other = sends ? line.to : line.from;
+  if (other.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " needs ",
+                     sends ? "--to=/job:J/replica:0/task:T, for whom it is"
+                           : "--from=/job:J/replica:0/task:T@host:port"));
+  }
+  if (line.config.job.empty() && line.config.resolver == "flags") {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is a worker of its own: which? --job=NAME, and --task=N if not 0"));
+  }
+  return absl::OkStatus();
 }
 
 bool TakeSwitch(const std::string& flag, std::vector<std::string>* args) {
@@ -67,56 +140,76 @@ absl::Status TakeOwn(std::map<std::string, std::string>* own, CommandLine* line)
     }
     line->step = step;
   }
-  if (!absl::ParseDuration((*own)["timeout"], &line->timeout) ||
-      !absl::ParseDuration((*own)["every"], &line->every) || line->every < absl::Milliseconds(10)) {
-    return absl::InvalidArgumentError("--timeout and --every are times (30s), at least 10ms");
+  if (!(*own)["timeout"].empty() && (!absl::ParseDuration((*own)["timeout"], &line->timeout) ||
+                                     line->timeout <= absl::ZeroDuration())) {
+    return absl::InvalidArgumentError("--timeout is a time above nothing (30s)");
+  }
+  if (!absl::ParseDuration((*own)["every"], &line->every) || line->every < absl::Milliseconds(10)) {
+    return absl::InvalidArgumentError("--every is a time (1s), at least 10ms");
   }
   if (!absl::SimpleAtoi((*own)["count"], &line->count) || line->count < 0) {
     return absl::InvalidArgumentError("--count is a number");
   }
-  line->to = TakeAddress((*own)["to"], &line->config);
-  line->from = TakeAddress((*own)["from"], &line->config);
   line->out = (*own)["out"];
+  line->to = (*own)["to"];
+  line->from = (*own)["from"];
+  for (std::string* end : {&line->to, &line->from}) {
+    if (end->empty()) continue;
+    absl::Status taken = TakeWorker(end == &line->to ? "--to" : "--from", end, &line->config);
+    if (!taken.ok()) return taken;
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
+bool IsWorkerName(absl::string_view text) {
+  absl::string_view rest = text;
+  if (!absl::ConsumePrefix(&rest, "/job:")) return false;
+  const size_t end = rest.find("/replica:0/task:");
+  int task = 0;
+  return end != 0 && end != absl::string_view::npos &&
+         absl::SimpleAtoi(rest.substr(end + 16), &task) && task >= 0 && rest.find('/') == end &&
+         rest.find_first_of("@;= ") == absl::string_view::npos;
+}
+
 const std::vector<CommandRow>& CommandRows() {
   static const std::vector<CommandRow>& rows = *new std::vector<CommandRow>{
-      {"ping", "WORKER", "who is there: incarnation, members", "", 1, 1},
+      {"ping", "WORKER", "who is there: incarnation, members", "", 1, 1, Words::kWorkerFirst},
       {"explain", "WORKER [PEER]", "which path leads where, which do not, why, since when",
        "Asks WORKER for its paths to and from PEER, or everybody: what each is doing, why others\n"
        "were turned down, and what was measured of it. Also who joined, restarted, left.\n",
-       1, 2},
+       1, 2, Words::kWorkerFirst},
       {"waiting", "[WORKER ...]", "who waits for what since when",
        "Each tensor that was sent and not received, each receive without its tensor, and each\n"
        "fetch and serve under way with what it waits for: a connection, a slot, the producer's\n"
        "Send, landing room, a copy, an executor. Without WORKER: everybody that --join or\n"
        "--cluster_spec names. --step=N: of that step alone.\n",
-       0, kAnyWords},
+       0, kAnyWords, Words::kWorkers},
       {"trace", "[WORKER ...] [TEXT]", "what became of the operations whose key contains TEXT",
        "Asks each WORKER, and those that they know, for what they keep of the operations, and\n"
        "joins what both ends say of the same one, on one clock. --step=N: of that step alone.\n"
        "--json, or --out=FILE: as a Chrome trace, for https://ui.perfetto.dev.\n"
        "Exit status 3: there was none. Quick ones are sampled: see trace_sample_every.\n",
-       0, kAnyWords},
+       0, kAnyWords, Words::kWorkersAndText},
       {"top", "[WORKER ...]", "live: each path's rate, operations under way, delays",
        "On a terminal the table is drawn anew every second (--every), until Ctrl-C; otherwise\n"
        "tables follow each other, or with --json one line for each look. --count=N: N looks.\n",
-       0, kAnyWords},
-      {"stats", "WORKER", "counters", "", 1, 1},
-      {"begin", "WORKER", "starts --step there", "", 1, 1},
-      {"cleanup", "WORKER", "ends --step there", "", 1, 1},
-      {"abort", "WORKER REASON", "fails --step there", "", 2, 2},
+       0, kAnyWords, Words::kWorkers},
+      {"stats", "WORKER", "counters", "", 1, 1, Words::kWorkerFirst},
+      {"begin", "WORKER", "starts --step there", "", 1, 1, Words::kWorkerFirst},
+      {"cleanup", "WORKER", "ends --step there", "", 1, 1, Words::kWorkerFirst},
+      {"abort", "WORKER REASON", "fails --step there", "", 2, 2, Words::kWorkerFirst},
       {"doctor", "[WORKER]", "what is wrong with this machine, or with the way there",
-       "Exit status 1: there is a fault.\n", 0, 1},
-      {"send", "EDGE FILE.npy", "is --job/--task; sends to --to, ends when it was taken", "", 2, 2},
-      {"recv", "EDGE FILE.npy", "is --job/--task; receives from --from", "", 2, 2},
+       "Exit status 1: there is a fault.\n", 0, 1, Words::kWorkerFirst},
+      {"send", "EDGE FILE.npy", "is --job/--task; sends to --to, ends when it was taken", "", 2, 2,
+       Words::kOther},
+      {"recv", "EDGE FILE.npy", "is --job/--task; receives from --from", "", 2, 2, Words::kOther},
       {"serve", "EDGE=FILE.npy ...", "is --job/--task; sends to --to until it is stopped", "", 1,
-       kAnyWords},
+       kAnyWords, Words::kEdgeFiles},
       {"completion", "bash|zsh", "a script that completes tryst's command lines",
-       "bash: source <(tryst completion bash)\nzsh:  source <(tryst completion zsh)\n", 1, 1},
+       "bash: source <(tryst completion bash)\nzsh:  source <(tryst completion zsh)\n", 1, 1,
+       Words::kOther},
   };
   return rows;
 }
@@ -126,15 +219,14 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
   line.help = TakeSwitch("--help", &args);
   line.json = TakeSwitch("--json", &args);
   JoinValues(&args);
-  std::map<std::string, std::string> own = {{"step", ""},  {"timeout", "30s"}, {"to", ""},
-                                            {"from", ""},  {"out", ""},        {"every", "1s"},
+  std::map<std::string, std::string> own = {{"step", ""},  {"timeout", ""}, {"to", ""},
+                                            {"from", ""},  {"out", ""},     {"every", "1s"},
                                             {"count", "0"}};
   absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &line.words, &own);
   if (!config.ok()) return config.status();
   line.config = *std::move(config);
   absl::Status taken = TakeOwn(&own, &line);
   if (!taken.ok()) return taken;
-  line.config.patience = std::min(line.config.patience, line.timeout);
   if (line.words.empty()) {
     if (line.help) return line;
     return absl::InvalidArgumentError("no command; see tryst --help");
@@ -155,7 +247,15 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
     return absl::InvalidArgumentError(
         absl::StrCat("it is: tryst ", line.row->name, " ", line.row->arguments));
   }
-  for (std::string& word : line.words) word = TakeAddress(word, &line.config);
+  if (line.help) return line;
+  if (line.timeout == absl::ZeroDuration()) {
+    const bool moves = line.row->words == Words::kOther || line.row->words == Words::kEdgeFiles;
+    line.timeout = moves ? absl::Seconds(30) : absl::Seconds(5);
+  }
+  line.config.patience = std::min(line.config.patience, line.timeout);
+  for (absl::Status status : {TakeWords(&line), CheckEnds(line)}) {
+    if (!status.ok()) return status;
+  }
   return line;
 }
 
@@ -176,9 +276,9 @@ std::string ProgramHelp() {
         absl::StrCat("--", flag.name, *flag.value == '\0' ? "" : "=", flag.value);
     absl::StrAppend(&out, "  ", usage, std::string(20 - usage.size(), ' '), flag.help, "\n");
   }
-  absl::StrAppend(&out,
-                  "\n  Exit status: 0 done, 1 failed, 2 the command line makes no sense,\n"
-                  "  3 nothing was found.\n");
+  out += "\nExit status:\n";
+  for (const ExitRow& row : kExitRows)
+    absl::StrAppend(&out, "  ", row.code, "  ", row.meaning, "\n");
   return out;
 }
 
@@ -231,6 +331,10 @@ std::string CommandTable() {
   for (const OwnFlag& flag : kOwnFlags) {
     absl::StrAppend(&out, "| `--", flag.name, *flag.value == '\0' ? "" : "=", flag.value, "` | ",
                     flag.help, " |\n");
+  }
+  out += "\n| exit status | |\n| --- | --- |\n";
+  for (const ExitRow& row : kExitRows) {
+    absl::StrAppend(&out, "| ", row.code, " | ", row.meaning, " |\n");
   }
   return out;
 }

@@ -20,6 +20,15 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitNothingFound = 3;
 
+// What the words behind a command's name are.
+enum class Words {
+  kWorkerFirst,  // Others are as they are.
+  kWorkers,
+  kWorkersAndText,  // What is no worker is a text.
+  kEdgeFiles,       // EDGE=FILE
+  kOther,
+};
+
 // One command of tryst, as help and completion show it.
 struct CommandRow {
   const char* name;
@@ -28,6 +37,7 @@ struct CommandRow {
   const char* help;     // More, each line ended.
   size_t least_words;   // Behind the name.
   size_t most_words;
+  Words words;
 };
 const std::vector<CommandRow>& CommandRows();
 
@@ -38,7 +48,7 @@ struct CommandLine {
   std::vector<std::string> words;  // Behind the name.
   ServerConfig config;
   absl::optional<int64_t> step;
-  absl::Duration timeout = absl::Seconds(30);
+  absl::Duration timeout;
   absl::Duration every = absl::Seconds(1);  // top.
   int64_t count = 0;                        // top: 0: until it is interrupted.
   std::string to;
@@ -46,6 +56,9 @@ struct CommandLine {
   std::string out;
   bool json = false;
 };
+
+// "/job:ps/replica:0/task:1": one worker's name.
+bool IsWorkerName(absl::string_view text);
 
 // kInvalidArgument says what is wrong and what is right. "worker@host:port" in a word, --to
 // or --from becomes the worker, and its address goes to config.join.

@@ -151,7 +151,7 @@ std::string Json(const std::vector<Row>& rows, const std::vector<absl::Status>& 
 
 int RunTop(const CommandLine& line) {
   auto asked = WhomToAsk(line, false);
-  if (!asked.ok()) return Fail(asked.status());
+  if (!asked.ok()) return FailUsage(asked.status());
   const bool terminal = isatty(STDOUT_FILENO) != 0 && !line.json;
   const bool colours = terminal && getenv("NO_COLOR") == nullptr;
   Looker looker;

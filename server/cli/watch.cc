@@ -31,13 +31,13 @@ int RunExplain(const CommandLine& line) {
   const std::string peer = line.words.size() > 1 ? line.words[1] : "";
   about.words.resize(1);
   auto asked = WhomToAsk(about, false);
-  if (!asked.ok()) return Fail(asked.status());
+  if (!asked.ok()) return FailUsage(asked.status());
   return Print(asked->client->calls()->Explain(line.words[0], peer, line.json, line.timeout));
 }
 
 int RunWaiting(const CommandLine& line) {
   auto asked = WhomToAsk(line, false);
-  if (!asked.ok()) return Fail(asked.status());
+  if (!asked.ok()) return FailUsage(asked.status());
   int exit = kExitDone;
   std::vector<std::pair<std::string, std::string>> documents;
   for (const std::string& worker : asked->workers) {
@@ -57,11 +57,11 @@ int RunWaiting(const CommandLine& line) {
 
 int RunTrace(const CommandLine& line) {
   auto asked = WhomToAsk(line, true);
-  if (!asked.ok()) return Fail(asked.status());
+  if (!asked.ok()) return FailUsage(asked.status());
   TraceFilter filter;
   filter.step = line.step.value_or(-1);
   if (asked->rest.size() > 1) {
-    return Fail(absl::InvalidArgumentError("one TEXT at most; quote a key that has blanks"));
+    return FailUsage(absl::InvalidArgumentError("one TEXT at most; quote a key that has blanks"));
   }
   if (!asked->rest.empty()) filter.key_part = asked->rest[0];
   std::vector<TraceDump> dumps;

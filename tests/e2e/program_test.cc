@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -110,9 +111,10 @@ TEST(Processes, AProducerKilledWhileAPeerWaitsIsToldApartFromItsNextLife) {
 TEST(Processes, StrangersAreShutOutWithAReason) {
   TestAuthority authority;
   TestAuthority impostors;
-  const auto tls = [](const TestAuthority& from, const std::string& name, const std::string& uri) {
+  const auto tls = [](const TestAuthority& from, const std::string& name, const std::string& uri,
+                      bool expired = false) {
     mkdir(TempFile(name).c_str(), 0700);
-    from.Write(TempFile(name), uri);
+    from.Write(TempFile(name), uri, expired);
     return std::vector<std::string>{
         absl::StrCat("--ca_file=", TempFile(name), "/ca.pem"),
         absl::StrCat("--certificate_file=", TempFile(name), "/cert.pem"),
@@ -130,7 +132,6 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
   };
   EXPECT_TRUE(
       absl::StrContains(ping(tls(authority, "right", "tryst://tryst/job:cli")), "incarnation"));
-  // Another authority never gets through the handshake.
   const auto says = [](const std::string& text, const std::vector<std::string>& parts) {
     for (const std::string& part : parts) {
       if (!absl::StrContains(text, part)) {
@@ -139,17 +140,106 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
     }
     return testing::AssertionResult(!absl::StrContains(text, "incarnation")) << text;
   };
-  EXPECT_TRUE(
-      says(ping(tls(impostors, "wrong", "tryst://tryst/job:cli")), {"UNAVAILABLE", "127.0.0.1"}));
+  // What never gets through the handshake is told which side did not like what.
+  EXPECT_TRUE(says(ping(tls(impostors, "wrong", "tryst://tryst/job:cli")),
+                   {"UNAVAILABLE", "127.0.0.1", "was signed by /CN=tryst test authority",
+                    "which our ca_file", "wrong/ca.pem does not hold"}));
+  EXPECT_TRUE(says(ping(tls(authority, "expired", "tryst://tryst/job:cli", true)),
+                   {"UNAVAILABLE", "does not accept our certificate", "expired/cert.pem expired at",
+                    "renew it"}));
+  std::vector<std::string> unknown = tls(impostors, "unknown", "tryst://tryst/job:cli");
+  unknown[0] = absl::StrCat("--ca_file=", TempFile("right"), "/ca.pem");
+  EXPECT_TRUE(says(ping(unknown), {"UNAVAILABLE", "does not accept our certificate",
+                                   "does its ca_file hold", "unknown/cert.pem?"}));
   EXPECT_TRUE(says(ping(tls(authority, "masked", "tryst://tryst/job:src")),
                    {"UNAUTHENTICATED", "/job:cli/replica:0/task:0", "certificate names",
                     "tryst://tryst/job:src"}));
   std::vector<std::string> elsewhere = tls(authority, "elsewhere", "tryst://factory");
   elsewhere.push_back("--cluster=factory");
   // It is the caller who finds that the daemon is of another cluster than it looks for.
-  EXPECT_TRUE(says(ping(elsewhere), {"UNAVAILABLE"}));
-  EXPECT_TRUE(says(ping({"--insecure"}), {"UNAVAILABLE"}));
+  EXPECT_TRUE(
+      says(ping(elsewhere), {"UNAVAILABLE", "names tryst://tryst/job:src, not",
+                             "of cluster factory", "is its certificate for tryst://factory"}));
+  EXPECT_TRUE(says(ping({"--insecure"}), {"UNAVAILABLE", "without TLS", "set certificate_file"}));
   EXPECT_TRUE(daemon.Running());
+
+  // A daemon whose certificate has expired, and one without any.
+  const std::vector<std::string> right = tls(authority, "right", "tryst://tryst/job:cli");
+  const auto ping_at = [&](const std::vector<std::string>& flags) {
+    Process other("server/trystd", With(flags, {"--job=src", "--open_cluster", "--nic=soft",
+                                                "--listen=127.0.0.1:0"}));
+    Process process(
+        "server/tryst",
+        With({"ping", absl::StrCat(kSource, "@", other.Address()), "--timeout=2s"}, right));
+    EXPECT_EQ(process.Wait(), 1);
+    return process.err();
+  };
+  EXPECT_TRUE(
+      says(ping_at(tls(authority, "late", "tryst://tryst/job:src", true)),
+           {"UNAVAILABLE", "certificate of who listens at", "expired at", "renew it there"}));
+  EXPECT_TRUE(says(ping_at({"--insecure"}), {"UNAVAILABLE", "does not speak TLS"}));
+
+  // A worker says so too of the peer that it wants something from, by either protocol.
+  for (const char* protocol : {"grpc", "grpc+verbs"}) {
+    Process sink("server/tryst",
+                 With({"recv", "w", TempFile("no.npy"), absl::StrCat("--from=", at), "--timeout=2s",
+                       "--job=dst", "--open_cluster", "--listen=127.0.0.1:0", "--nic=soft",
+                       absl::StrCat("--protocol=", protocol)},
+                      tls(impostors, "dst", "tryst://tryst/job:dst")));
+    EXPECT_EQ(sink.Wait(), 1);
+    EXPECT_TRUE(says(sink.err().substr(sink.err().rfind("tryst: ")),
+                     {"was signed by /CN=tryst test authority", "ca_file"}));
+  }
+}
+
+// What the exit status is, and how soon, is what scripts are written against.
+TEST(Processes, ExitStatusesAreAsDocumented) {
+  Process daemon("server/trystd", Self("src"));
+  const std::string at = absl::StrCat(kSource, "@", daemon.Address());
+  const std::string nobody = absl::StrCat(kSource, "@127.0.0.1:", FreePort());
+  const struct {
+    int code;
+    std::vector<std::string> args;
+    const char* says;
+  } cases[] = {
+      {0, {"ping", at, "--insecure"}, "incarnation"},
+      {0, {"--help"}, "Exit status"},
+      {0, {"ping", "--help"}, "tryst ping WORKER"},
+      {1, {"ping", nobody, "--insecure"}, "nobody listens at 127.0.0.1"},
+      {1, {"begin", nobody, "--insecure", "--timeout=1s"}, "is it running"},
+      {1,
+       {"serve", "w=missing.npy", absl::StrCat("--to=", kSink), "--insecure", "--job=src",
+        "--open_cluster", "--listen=127.0.0.1:0"},
+       "missing.npy"},
+      {2, {}, "no command"},
+      {2, {"pong"}, "there are: ping"},
+      {2, {"ping", "nonsense", "--insecure"}, "'nonsense' is no worker"},
+      {2, {"ping", kSource, "--insecure"}, "where is /job:src"},
+      {2, {"ping", absl::StrCat(kSource, "@host"), "--insecure"}, "'host' of"},
+      {2, {"ping", absl::StrCat(kSource, "@host:port"), "--insecure"}, "no host:port"},
+      {2, {"ping", at}, "0 ways of security"},
+      {2, {"ping", at, "--insecure", "--timeout=soon"}, "--timeout"},
+      {2, {"ping", at, "--insecure", "--tusk=1"}, "--tusk"},
+      {2, {"explain", "ps", "--insecure"}, "'ps' is no worker"},
+      {2, {"waiting", "--insecure"}, "whom to ask"},
+      {2,
+       {"serve", "a.npy", "--insecure", "--job=src", absl::StrCat("--to=", kSink)},
+       "weights=a.npy"},
+      {2, {"serve", "w=a.npy", "--insecure", "--job=src"}, "serve needs --to"},
+      {2, {"serve", "w=a.npy", "--insecure", absl::StrCat("--to=", kSink)}, "--job=NAME"},
+      {2, {"send", "w", "a.npy", "--insecure", "--job=src", "--to=dst:0"}, "--to 'dst:0' is no"},
+      {2, {"recv", "w", "a.npy", "--insecure", "--job=dst"}, "recv needs --from"},
+      {2, {"recv", "w", "a.npy", "--insecure", "--job=dst", "--from=src"}, "--from 'src' is no"},
+      {3, {"trace", at, "no_such_key", "--insecure"}, "0 shown"},
+  };
+  for (const auto& [code, args, says] : cases) {
+    const absl::Time start = absl::Now();
+    Process tryst("server/tryst", args);
+    EXPECT_EQ(tryst.Wait(), code) << absl::StrJoin(args, " ") << tryst.err();
+    EXPECT_LT(absl::Now() - start, absl::Seconds(code == 1 ? 9 : 4)) << absl::StrJoin(args, " ");
+    const std::string said = absl::StrCat(tryst.out(), tryst.err());
+    EXPECT_TRUE(absl::StrContains(said, says)) << absl::StrJoin(args, " ") << said;
+  }
 }
 
 // A peer that is there and says nothing: stopped by a debugger, swapped out, wedged.
