@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
+#include "server/open_nics.h"
 
 namespace tryst {
 namespace {
@@ -358,6 +359,44 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
   ASSERT_TRUE(done.HasBeenNotified());
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());  // Again.
+}
+
+TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {
+  for (const char* name : {"RDMA_QUEUE_DEPTH", "RDMA_QP_QUEUE_DEPTH"}) {
+    const auto depth = [name](const char* value) {
+      return LinkFrom(Config("ps", 0, "grpc+verbs"), {{name, value}});
+    };
+    EXPECT_EQ(depth("64")->send_depth, 64u);
+    EXPECT_EQ(depth("1")->send_depth, 16u);  // What makes sense.
+    EXPECT_EQ(depth("1000000")->send_depth, 8192u);
+    EXPECT_TRUE(absl::IsInvalidArgument(depth("deep").status()));
+    // A whole server with the least.
+    const auto start = [name](const ServerConfig& config) {
+      auto server = ServerBuilder().SetEnvironment({{name, "16"}}).Build(config);
+      EXPECT_TRUE(server.ok() && (*server)->Start().ok()) << server.status();
+      return *std::move(server);
+    };
+    auto ps = start(Config("ps", 0, "grpc+verbs"));
+    ServerConfig config = Config("worker", 0, "grpc+verbs");
+    config.join = Seed(*ps);
+    auto worker = start(config);
+    auto from = *ps->steps()->StartStep(1);
+    auto to = *worker->steps()->StartStep(1);
+    for (int i = 0; i < 100; ++i) {  // More than the depth at once.
+      const TensorKey key = Key(*ps, worker->worker(), absl::StrCat("e", i));
+      ASSERT_TRUE(from->Send(key, {}, Int(i), false).ok());
+    }
+    for (int i = 0; i < 100; ++i) {
+      const TensorKey key = Key(*ps, worker->worker(), absl::StrCat("e", i));
+      auto got = to->Recv(key, {}, absl::Seconds(10));
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_EQ(*got->tensor.data_as<int32_t>(), i);
+    }
+    EXPECT_NE(worker->Explain(ps->worker()).find("over rdma/soft"), std::string::npos);
+  }
+  const auto both = LinkFrom(Config("ps", 0, "grpc+verbs"),
+                             {{"RDMA_QUEUE_DEPTH", "64"}, {"RDMA_QP_QUEUE_DEPTH", "128"}});
+  EXPECT_TRUE(absl::IsInvalidArgument(both.status())) << both.status();
 }
 
 TEST(Server, TwoServersDoNotShareAPort) {
