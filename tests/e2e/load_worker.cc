@@ -26,6 +26,9 @@
 namespace tryst {
 namespace {
 
+// A job names the same tensors in every step. Were no key like another, each connection
+// would fill up with those that it remembers.
+constexpr uint64_t kKeys = 211;
 constexpr uint64_t kWindow = 4;  // Tensors sent ahead of the peer's word that they came.
 constexpr absl::Duration kLongest = absl::Seconds(20);  // Beyond this it hangs.
 constexpr absl::Duration kPause = absl::Milliseconds(2);
@@ -155,7 +158,7 @@ class LoadWorker {
   static TensorKey Key(const std::string& from, uint64_t incarnation, const std::string& to,
                        const char* edge, uint64_t round) {
     return TensorKeyPrefix::Make(from + "/device:CPU:0", incarnation, to + "/device:CPU:0", edge)
-        ->At(0, round);
+        ->At(0, round % kKeys);
   }
 
   absl::Status Produce(Rendezvous* step, const std::string& peer, uint64_t incarnation) {
@@ -208,13 +211,13 @@ int Fail(const absl::Status& status) {
 }
 
 int Main(const std::vector<std::string>& args) {
+  BlockStopSignals();
   std::vector<std::string> rest;
   std::map<std::string, std::string> own = {{"peers", ""}};
   auto config = LoadConfig(args, ProcessEnvironment(), &rest, &own);
   if (!config.ok()) return Fail(config.status());
   auto server = ServerBuilder().Build(*config);
   if (!server.ok()) return Fail(server.status());
-  BlockStopSignals();
   absl::Status started = (*server)->Start();
   if (!started.ok()) return Fail(started);
   std::printf("serving %s at %s incarnation %llu\n", (*server)->worker().c_str(),
