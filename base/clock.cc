@@ -4,11 +4,19 @@
 
 namespace tryst {
 
-int64_t SteadyClock::NowNs() const {
+namespace {
+
+int64_t ReadNs(clockid_t clock) {
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
 }
+
+}  // namespace
+
+int64_t SteadyClock::NowNs() const { return ReadNs(CLOCK_MONOTONIC); }
+
+int64_t SteadyClock::CoarseNowNs() const { return ReadNs(CLOCK_MONOTONIC_COARSE); }
 
 Deadline Deadline::After(const Clock& clock, absl::Duration timeout) {
   const int64_t timeout_ns = absl::ToInt64Nanoseconds(timeout);  // Saturates both ways.

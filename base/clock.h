@@ -14,12 +14,15 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t NowNs() const = 0;
+  // The same a few milliseconds late, for next to nothing: for since when somebody waits.
+  virtual int64_t CoarseNowNs() const { return NowNs(); }
 };
 
 // CLOCK_MONOTONIC.
 class SteadyClock final : public Clock {
  public:
   int64_t NowNs() const override;
+  int64_t CoarseNowNs() const override;
 };
 
 // A moment on a Clock after which nobody waits any more. The default is never.

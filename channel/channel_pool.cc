@@ -296,8 +296,9 @@ void ChannelPool::FetchOn(Peer* peer, int64_t step_id, const TensorKey& key, con
 }
 
 ChannelPool::Peer* ChannelPool::PeerOf(absl::string_view worker) {
+  if (last_peer_ != nullptr && last_peer_->worker == worker) return last_peer_;
   auto found = peers_.find(worker);
-  if (found != peers_.end()) return found->second.get();
+  if (found != peers_.end()) return last_peer_ = found->second.get();
   auto peer = std::make_unique<Peer>(this, std::string(worker), rails_.size());
   peers_in_order_.push_back(peer.get());
   return peers_.emplace(peer->worker, std::move(peer)).first->second.get();

@@ -197,7 +197,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // Poller thread only.
   absl::flat_hash_map<std::string, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> peers_in_order_;
-  size_t room_first_ = 0;  // Who is asked first next time.
+  Peer* last_peer_ = nullptr;  // Asked for last; peers stay.
+  size_t room_first_ = 0;      // Who is asked first next time.
   std::vector<std::unique_ptr<ServeChannel>> serving_;
   std::vector<std::unique_ptr<ServeChannel>> closing_;
   MaintenanceTimer maintenance_{this};

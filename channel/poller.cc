@@ -104,14 +104,36 @@ void Poller::Stop() {
 void Poller::Loop() {
   thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   int64_t idle_since_ns = -1;
+  now_ns_ = clock_->NowNs();
   for (;;) {
-    if (Step()) {
+    const bool worked = Turn();
+    now_ns_ = clock_->NowNs();
+    if (worked) {
       idle_since_ns = -1;
       continue;
     }
     if (stopping_.load(std::memory_order_seq_cst) && inbox_.load() == nullptr) return;
     if (idle_since_ns < 0) idle_since_ns = now_ns_;
-    if (now_ns_ - idle_since_ns >= options_.spin_us * 1000) Sleep();
+    if (now_ns_ - idle_since_ns >= options_.spin_us * 1000) {
+      Sleep();
+      now_ns_ = clock_->NowNs();
+    } else {
+      Glance();
+    }
+  }
+}
+
+// Not for long: there may be sources that see nothing so, and timers.
+void Poller::Glance() {
+  constexpr int kGlances = 32;
+  for (int i = 0; i < kGlances; ++i) {
+    bool sees = false;
+    for (PollerSource* source : sources_) {
+      const PollerSource::Sight sight = source->Glance();
+      if (sight == PollerSource::Sight::kWork) return;
+      sees |= sight == PollerSource::Sight::kNothing;
+    }
+    if (!sees || inbox_.load(std::memory_order_relaxed) != nullptr) return;
   }
 }
 
@@ -120,6 +142,10 @@ bool Poller::Step() {
     thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
   now_ns_ = clock_->NowNs();
+  return Turn();
+}
+
+bool Poller::Turn() {
   bool worked = false;
   for (PollerSource* source : sources_) worked |= source->Poll();
   worked |= RunInbox();

@@ -59,6 +59,10 @@ class PollerSource {
   virtual ~PollerSource() = default;
   // Does a bounded amount of work; true if there was any.
   virtual bool Poll() = 0;
+  // What can be seen for the price of a few loads. Between two turns without work a poller
+  // that spins looks so again and again, before it polls what cannot be seen so.
+  enum class Sight { kBlind, kNothing, kWork };
+  virtual Sight Glance() { return Sight::kBlind; }
   // Makes event_fd() readable when there is work. Poll() runs once more before the sleep.
   virtual void Arm() = 0;
   virtual int event_fd() const = 0;  // -1: cannot wake us.
@@ -113,13 +117,16 @@ class Poller {
   // Tasks run so far: what other threads handed over, or its own posted to itself.
   uint64_t tasks_run() const { return tasks_run_; }
 
-  // The clock as read at the start of this turn.
+  // The clock as read at the start of this turn, or at the end of the one before: the work
+  // of a turn that finds some at once does not wait for the clock.
   int64_t now_ns() const { return now_ns_; }
 
  private:
   class FnTask;
 
   void Loop();
+  bool Turn();
+  void Glance();
   bool RunInbox();
   bool RunTimers();
   void RunFlushes();

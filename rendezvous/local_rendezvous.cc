@@ -43,6 +43,8 @@ void LocalRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Stat
   core_->WhenRoom(bytes, std::move(ready));
 }
 
+bool LocalRendezvous::aborted() const { return core_->aborted(); }
+
 absl::Status LocalRendezvous::abort_cause() const { return core_->abort_cause(); }
 
 RendezvousCounters LocalRendezvous::counters() const { return core_->counters(); }

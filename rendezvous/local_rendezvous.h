@@ -63,6 +63,7 @@ class LocalRendezvous final : public Rendezvous {
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 
+  bool aborted() const;
   absl::Status abort_cause() const;  // OK while not aborted.
   RendezvousCounters counters() const;
   // Appends who waits, at most `max_items` in all.

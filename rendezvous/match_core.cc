@@ -142,7 +142,7 @@ Item* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, T
   item->args = args;
   item->charge_bytes = charge_bytes;
   item->checksum = checksum;
-  item->since_ns = clock().NowNs();
+  item->since_ns = clock().CoarseNowNs();
   ++shard.counters.waiting_sends;
   shard.counters.held_bytes += charge_bytes;
   return item;
@@ -291,7 +291,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
       shard.counters.delivered_bytes += tensor.bytes();
       shard.counters.dead += is_dead;
     } else {
-      const int64_t now_ns = clock().NowNs();
+      const int64_t now_ns = args.deadline.is_never() ? clock().CoarseNowNs() : clock().NowNs();
       if (!args.deadline.Passed(now_ns)) {
         kept = KeepReceive(shard, head, key, args, &done, now_ns);
         arming = kept->arming;

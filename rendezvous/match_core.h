@@ -37,6 +37,7 @@ class MatchCore {
   void StartAbort(absl::Status status);
   void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
 
+  bool aborted() const { return aborted_.load(); }
   absl::Status abort_cause() const;
   RendezvousCounters counters() const;
   void ListWaiting(int64_t step_id, size_t max_items, std::vector<WaitingItem>* items) const;
@@ -130,6 +131,7 @@ class MatchCore {
   HeldBytes held_;
   std::atomic<int64_t> refs_{1};
   std::atomic<int64_t> changed_after_send_{0};
+  std::atomic<bool> aborted_{false};  // That there is a cause.
   mutable Mutex abort_mu_;
   absl::Status abort_cause_ ABSL_GUARDED_BY(abort_mu_);
   Mutex batch_mu_;

@@ -13,6 +13,7 @@ void MatchCore::StartAbort(absl::Status status) {
     MutexLock lock(&abort_mu_);
     if (!abort_cause_.ok()) return;
     abort_cause_ = status;
+    aborted_.store(true);
   }
   Ref();  // A `done` may drop the rendezvous.
   const absl::Status derived = MarkDerived(std::move(status));

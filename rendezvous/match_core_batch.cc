@@ -30,7 +30,7 @@ void MatchCore::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args
   batch->remaining = static_cast<int64_t>(keys.size()) + 1;
   if (options_.check_immutable) batch->checks.assign(keys.size(), 0);
   batch->SortByShard(keys.size(), shards_.size(), [&](size_t i) { return ShardIndex(keys[i]); });
-  const int64_t now_ns = clock().NowNs();
+  const int64_t now_ns = args.deadline.is_never() ? clock().CoarseNowNs() : clock().NowNs();
   int64_t ended = 0;
   for (size_t shard = 0; shard < shards_.size(); ++shard) {
     ended += ReceiveInShard(batch, keys, shard, now_ns);

@@ -101,7 +101,7 @@ void RoutingRendezvous::TakeLocal(const TensorKey& key, const Args& args, DoneFn
 }
 
 RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(absl::Span<const TensorKey> keys) {
-  const int64_t now_ns = clock().NowNs();
+  const int64_t now_ns = clock().CoarseNowNs();
   MutexLock lock(&mu_);
   Fetching* fetching = free_;
   if (fetching != nullptr) {
@@ -133,9 +133,8 @@ std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetc
 }
 
 void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn done) {
-  absl::Status cause = abort_cause();
-  if (!cause.ok()) {
-    FailReceive(MarkDerived(std::move(cause)), args, std::move(done));
+  if (local_.aborted()) {
+    FailReceive(MarkDerived(abort_cause()), args, std::move(done));
     return;
   }
   if (args.cancellation != nullptr && args.cancellation->cancelled()) {
@@ -160,8 +159,7 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn don
 // An abort that came between the look at the cause and the fetcher's own list of fetches
 // would be lost on this one.
 void RoutingRendezvous::AbortFetchesIfAborted() {
-  absl::Status cause = abort_cause();
-  if (!cause.ok()) fetcher_->AbortStep(step_id_, MarkDerived(std::move(cause)));
+  if (local_.aborted()) fetcher_->AbortStep(step_id_, MarkDerived(abort_cause()));
 }
 
 void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& args,
@@ -188,7 +186,7 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Ar
     ++(ProducedHere(key) ? local : remote);
   }
   const bool alive =
-      abort_cause().ok() && (args.cancellation == nullptr || !args.cancellation->cancelled());
+      !local_.aborted() && (args.cancellation == nullptr || !args.cancellation->cancelled());
   if (local == keys.size()) {
     local_.RecvManyAsync(keys, args, std::move(done));
   } else if (remote == keys.size() && alive) {

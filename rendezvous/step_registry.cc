@@ -1,5 +1,6 @@
 #include "rendezvous/step_registry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,16 @@
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
+namespace {
+
+std::vector<std::pair<std::string, uint64_t>> SortedDevices(const StepRegistry::Options& options) {
+  std::vector<std::pair<std::string, uint64_t>> devices(options.incarnations.begin(),
+                                                        options.incarnations.end());
+  std::sort(devices.begin(), devices.end());
+  return devices;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& options,
                                                                  Alarms* alarms,
@@ -34,6 +45,7 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
 
 StepRegistry::StepRegistry(const Options& options, Alarms* alarms, TensorFetcher* fetcher)
     : options_(options),
+      devices_(SortedDevices(options)),
       alarms_(alarms),
       fetcher_(fetcher),
       held_(std::make_shared<HeldBytes>(options.max_held_bytes)),
@@ -86,9 +98,13 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
     return absl::InvalidArgumentError(
         absl::StrCat("Invalid rendezvous key (source is not ", options_.worker, "): ", key.text()));
   }
-  if (options_.incarnations.empty()) return absl::OkStatus();
-  const auto device = options_.incarnations.find(key.src_device());
-  if (device == options_.incarnations.end()) {
+  if (devices_.empty()) return absl::OkStatus();
+  // They are few: cheaper than a hash of the name.
+  const absl::string_view name = key.src_device();
+  const auto device =
+      std::lower_bound(devices_.begin(), devices_.end(), name,
+                       [](const auto& one, absl::string_view name) { return one.first < name; });
+  if (device == devices_.end() || device->first != name) {
     return absl::InvalidArgumentError(
         absl::StrCat("No device ", key.src_device(), " on ", options_.worker));
   }
@@ -101,7 +117,7 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
 
 absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t step_id,
                                                                        uint64_t request_id) {
-  if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().NowNs())) {
+  if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().CoarseNowNs())) {
     ++own_.tombstone_hits;
     return *over;
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -100,6 +101,7 @@ class StepRegistry final : public TensorSource {
 
   // Constant after construction.
   const Options options_;
+  const std::vector<std::pair<std::string, uint64_t>> devices_;  // Of options_, by name.
   Alarms* const alarms_;
   TensorFetcher* const fetcher_;
 

@@ -195,6 +195,8 @@ class Tensor {
 
   // Of this tensor's first byte: a slice's segment_offset counts its offset in.
   MemorySpace space() const;
+  // As space().host_readable() says it.
+  bool on_host() const { return !storage_ || storage_->space().host_readable(); }
   const StorageRef& storage() const { return storage_; }
   uint64_t storage_offset() const { return offset_; }
   bool SharesBytesWith(const Tensor& other) const {

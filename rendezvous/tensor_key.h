@@ -68,6 +68,13 @@ class TensorKey {
   const DeviceName& src() const { return rep_->src; }
   const DeviceName& dst() const { return rep_->dst; }
 
+  // A number that whoever knows the key by one may leave on its shared text, for the next
+  // time: a hint, which the next one overwrites. 0: none. REQUIRES: !empty().
+  uint32_t note() const { return rep_->note.load(std::memory_order_relaxed); }
+  void set_note(uint32_t note) const { rep_->note.store(note, std::memory_order_relaxed); }
+  // One text, not only an equal one.
+  bool SharesTextWith(const TensorKey& other) const { return rep_ == other.rep_; }
+
   // The same in every process.
   uint64_t hash() const { return rep_ == nullptr ? 0 : rep_->hash; }
   friend bool operator==(const TensorKey& a, const TensorKey& b) {
@@ -85,6 +92,7 @@ class TensorKey {
   // Header and text in one block.
   struct Rep {
     std::atomic<uint32_t> refs;
+    std::atomic<uint32_t> note;
     uint32_t text_bytes;
     uint64_t hash;
     uint64_t prefix_hash;

@@ -71,8 +71,8 @@ void ShmFetchChannel::Start(ShmFetchOp* op) {
   const Args& args = ArgsOf(*op);
   op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, now_ns());
   op->plain = args.cancellation == nullptr && args.deadline.is_never();
-  if (state_ == State::kOpen && op->plain && queued_.empty() && words_.empty() &&
-      !args.destination.valid() && Ask(op)) {
+  const bool here = !args.destination.valid() || args.destination.on_host();
+  if (state_ == State::kOpen && op->plain && here && queued_.empty() && words_.empty() && Ask(op)) {
     return poller()->FlushThisTurn(this);
   }
   queued_.push_back(op);
@@ -80,7 +80,7 @@ void ShmFetchChannel::Start(ShmFetchOp* op) {
   if (op->key.text().size() > shm_wire::kMaxKeyBytes) {
     return EndEarly(op, absl::InvalidArgumentError("the key is too long to be sent"));
   }
-  if (args.destination.valid() && !args.destination.space().host_readable()) {
+  if (!here) {
     return EndEarly(op, absl::UnimplementedError(
                             "this channel does not write device memory: fetch into host memory"));
   }
@@ -148,8 +148,8 @@ std::vector<ShmWaitingFetch> ShmFetchChannel::TakeWaiting() {
 bool ShmFetchChannel::Ask(ShmFetchOp* op) {
   if (free_slots_.empty() || !requests_.HasRoom(1)) return false;
   if (op->key.text().size() > shm_wire::kMaxKeyBytes) return false;
-  KeyEntry* entry = Intern(op->key);
-  if (entry->link != epoch_ && !TellKey(entry, op->key)) return false;
+  const uint32_t id = Intern(op->key);
+  if (keys_[id].link != epoch_ && !TellKey(id)) return false;
   if (!requests_.HasRoom(1)) return false;
   op->slot = free_slots_.back();
   free_slots_.pop_back();
@@ -161,7 +161,7 @@ bool ShmFetchChannel::Ask(ShmFetchOp* op) {
       op->many == nullptr && op->args.destination.valid() ? shm_wire::kHasDestination : 0;
   cell->head.slot = op->slot;
   cell->head.generation = generations_[op->slot];
-  cell->head.number = entry->id;
+  cell->head.number = id;
   memcpy(cell->body, &op->step, sizeof(op->step));
   requests_.Publish();
   op->state = ShmFetchState::kAsked;
@@ -170,23 +170,31 @@ bool ShmFetchChannel::Ask(ShmFetchOp* op) {
   return true;
 }
 
-ShmFetchChannel::KeyEntry* ShmFetchChannel::Intern(const TensorKey& key) {
-  auto found = keys_.find(key);
-  if (found != keys_.end()) return &found->second;
-  const uint32_t id = next_key_id_++ % shm_wire::kMaxKeys;
-  if (id < key_of_id_.size()) {
-    keys_.erase(key_of_id_[id]);  // The oldest gives way.
-    key_of_id_[id] = key;
-  } else {
-    key_of_id_.push_back(key);
+// The number that the producer knows `key` by, or is to be told.
+uint32_t ShmFetchChannel::Intern(const TensorKey& key) {
+  const uint32_t noted = key.note();
+  if (noted < keys_.size() && keys_[noted].key.SharesTextWith(key)) return noted;
+  auto found = key_ids_.find(key);
+  if (found != key_ids_.end()) {
+    key.set_note(found->second);
+    // The key as its owner has it now, who may ask with it again.
+    keys_[found->second].key = key;
+    return found->second;
   }
-  KeyEntry& entry = keys_[key];
-  entry.id = id;
-  return &entry;
+  const uint32_t id = next_key_id_++ % shm_wire::kMaxKeys;
+  if (id < keys_.size()) {
+    key_ids_.erase(keys_[id].key);  // The oldest gives way.
+    keys_[id] = KeyEntry{key, 0};
+  } else {
+    keys_.push_back(KeyEntry{key, 0});
+  }
+  key_ids_[key] = id;
+  key.set_note(id);
+  return id;
 }
 
-bool ShmFetchChannel::TellKey(KeyEntry* entry, const TensorKey& key) {
-  const absl::string_view text = key.text();
+bool ShmFetchChannel::TellKey(uint32_t id) {
+  const absl::string_view text = keys_[id].key.text();
   constexpr size_t kRoom = sizeof(RequestCell::body);
   const size_t cells = (text.size() + kRoom - 1) / kRoom;
   if (!requests_.HasRoom(static_cast<uint32_t>(cells))) return false;
@@ -196,11 +204,11 @@ bool ShmFetchChannel::TellKey(KeyEntry* entry, const TensorKey& key) {
     cell->head.flags = 0;
     cell->head.slot = static_cast<uint16_t>(text.size());
     cell->head.generation = 0;
-    cell->head.number = entry->id;
+    cell->head.number = id;
     memcpy(cell->body, text.data() + i * kRoom, std::min(kRoom, text.size() - i * kRoom));
     requests_.Publish();
   }
-  entry->link = epoch_;
+  keys_[id].link = epoch_;
   return true;
 }
 
@@ -280,6 +288,10 @@ void ShmFetchChannel::Report(ShmFetchOp* op, absl::Status status, Tensor tensor,
                              When when) {
   if (op->reported) return;
   op->reported = true;
+  const bool alone = op->many == nullptr && op->args.executor == nullptr;
+  if (alone && op->plain && when == When::kNow && undelivered_.empty() && !op->is_set()) {
+    return DeliverHere(op, std::move(status), std::move(tensor), is_dead);
+  }
   ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
   op->traced_code = status.code();
   op->traced_bytes = tensor.valid() ? tensor.bytes() : 0;
@@ -314,6 +326,21 @@ void ShmFetchChannel::Report(ShmFetchOp* op, absl::Status status, Tensor tensor,
   // Never inside Fetch(), nor while a list is walked through.
   undelivered_.push_back(op);
   poller()->FlushThisTurn(this);
+}
+
+// The way of nearly all: nothing to undo, the callback in place.
+void ShmFetchChannel::DeliverHere(ShmFetchOp* op, absl::Status status, Tensor tensor,
+                                  bool is_dead) {
+  ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
+  if (track_ != nullptr) {
+    op->traced_code = status.code();
+    op->traced_bytes = tensor.valid() ? tensor.bytes() : 0;
+    op->span.Enter(WaitsFor::kExecutor, now_ns());
+  }
+  DoneFn done = std::move(op->done);
+  std::move(done)(std::move(status), no_args_, op->args, std::move(tensor), is_dead);
+  op->DropArgs();
+  OnOpDelivered(op);
 }
 
 bool ShmFetchChannel::TryDeliver(ShmFetchOp* op) {

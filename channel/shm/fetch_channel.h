@@ -116,7 +116,7 @@ class ShmFetchChannel final : public Channel,
     kClosed,
   };
   struct KeyEntry {
-    uint32_t id = 0;
+    TensorKey key;
     uint64_t link = 0;  // On which the producer was told the id.
   };
   // What is to be said about a slot, when there is room.
@@ -153,8 +153,8 @@ class ShmFetchChannel final : public Channel,
   // Asking.
   void Start(ShmFetchOp* op);
   bool Ask(ShmFetchOp* op);
-  bool TellKey(KeyEntry* entry, const TensorKey& key);
-  KeyEntry* Intern(const TensorKey& key);
+  bool TellKey(uint32_t id);
+  uint32_t Intern(const TensorKey& key);
   bool Say(const Word& word);
   void SaySoon(ShmFetchOp* op, shm_wire::CellType type, uint8_t flags);
   void SendWaiting();
@@ -164,6 +164,7 @@ class ShmFetchChannel final : public Channel,
 
   // Receiving.
   bool PollLink() override;
+  bool Ready() const override { return state_ == State::kOpen && replies_.Ready(); }
   void SetAsleep(bool asleep) override;
   absl::Status OnCell(const shm_wire::ReplyCell& cell);
   absl::Status OnInline(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
@@ -173,6 +174,7 @@ class ShmFetchChannel final : public Channel,
                       bool has_digest);
   void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
+  bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
                                        const TensorShape& shape) const;
   absl::Status Prepare(ShmFetchOp* op);
@@ -190,6 +192,7 @@ class ShmFetchChannel final : public Channel,
   void Report(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
   void LastWord(ShmFetchOp* op);
   void FreeIfDone(ShmFetchOp* op);
+  void DeliverHere(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   bool TryDeliver(ShmFetchOp* op);
   bool TryDeliverMany(ShmManyFetch* many);
   void Flush() override;
@@ -201,6 +204,7 @@ class ShmFetchChannel final : public Channel,
   int64_t now_ns() const { return hub_->poller()->now_ns(); }
 
   // Constant after construction.
+  const Args no_args_;
   ShmHub* const hub_;
   Bootstrap* const bootstrap_;
   const ShmFetchOptions options_;
@@ -237,8 +241,8 @@ class ShmFetchChannel final : public Channel,
   std::deque<Word> words_;
   std::deque<ShmManyFetch> many_;
   std::vector<ShmManyFetch*> free_many_;
-  absl::flat_hash_map<TensorKey, KeyEntry> keys_;
-  std::vector<TensorKey> key_of_id_;
+  std::vector<KeyEntry> keys_;  // By id.
+  absl::flat_hash_map<TensorKey, uint32_t> key_ids_;
   uint32_t next_key_id_ = 0;
   ShmFetchOp* failed_op_ = nullptr;  // Whose error text is coming in.
   shm_wire::CellHead failed_head_{};

@@ -103,6 +103,11 @@ class ShmFetchOp final : public PollerTimer {
   }
   // Runs `done`, on the thread it is called on.
   void Deliver();
+  // Lets go of what the caller gave.
+  void DropArgs() {
+    args.destination = Tensor();
+    args.device_context = nullptr;
+  }
   // The same on an executor's thread; tells the poller unless it is its own.
   void DeliverFrom(Poller* poller) {
     Deliver();

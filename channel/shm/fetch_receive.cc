@@ -105,6 +105,24 @@ absl::Status ShmFetchChannel::CheckAgainstDestination(const ShmFetchOp& op, DTyp
                                                  DTypeName(dtype), shape.ToString()));
 }
 
+// A tensor that is what the caller said it would be, which is to say nearly every one.
+bool ShmFetchChannel::FillDestination(ShmFetchOp* op, const ReplyCell& cell) {
+  if (op->many != nullptr || !op->args.destination.valid()) return false;
+  const Tensor& wanted = op->args.destination;
+  const uint8_t rank = cell.body[1];
+  const size_t dims = size_t{8} * rank;
+  if (wanted.dtype() != static_cast<DType>(cell.body[0]) || wanted.dtype() == DType::kString ||
+      wanted.shape().rank() != rank || wanted.bytes() != cell.head.number ||
+      memcmp(wanted.shape().dims().data(), cell.body + 2, dims) != 0) {
+    return false;
+  }
+  memcpy(wanted.mutable_data(), cell.body + 2 + dims, cell.head.number);
+  ++counters_.in_cells;
+  counters_.bytes += cell.head.number;
+  Complete(op, absl::OkStatus(), wanted, false);
+  return true;
+}
+
 absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   const uint8_t rank = cell.body[1];
   const uint64_t bytes = cell.head.number;
@@ -119,6 +137,7 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
     Complete(op, absl::OkStatus(), Tensor(), true);
     return absl::OkStatus();
   }
+  if (FillDestination(op, cell)) return absl::OkStatus();
   int64_t dims[TensorShape::kMaxRank];
   memcpy(dims, cell.body + 2, size_t{8} * rank);
   auto shape = TensorShape::Make(absl::MakeConstSpan(dims, rank));

@@ -38,6 +38,12 @@ class GivenReferences {
 
   // Drops what the consumer has returned; how many. kDataLoss: it returned what it has not.
   absl::StatusOr<int> TakeReturned();
+  // Whether there are any, at a glance.
+  bool HasReturned() const {
+    const uint64_t word =
+        view_.releases[next_return_ & (sizes_.references - 1)].load(std::memory_order_relaxed);
+    return static_cast<uint32_t>(word >> 32) == next_return_ + 1;
+  }
   // The consumer is gone.
   void DropAll();
   size_t held() const { return entries_.size() - free_.size(); }

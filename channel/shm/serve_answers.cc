@@ -66,7 +66,7 @@ bool ShmServeChannel::Answer(ShmServeOp* op) {
   if (op->state == ShmServeState::kInParts) return AnswerInParts(op);
   if (op->taken.tensor.dtype() == DType::kString && op->encoded.empty()) {
     op->encoded = EncodeStrings(op->taken.tensor);
-  } else if (!op->taken.tensor.space().host_readable()) {
+  } else if (!op->taken.tensor.on_host()) {
     op->status = absl::UnimplementedError("shared memory carries host tensors only");
     return AnswerFailed(op);
   }

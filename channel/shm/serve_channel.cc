@@ -214,12 +214,15 @@ bool ShmServeChannel::Drained() const {
 }
 
 bool ShmServeChannel::PollLink() {
-  auto returned = given_->TakeReturned();
-  if (!returned.ok()) {
-    End(returned.status(), false);
-    return true;
+  const bool returned = given_->HasReturned();
+  if (returned) {
+    const absl::Status taken = given_->TakeReturned().status();
+    if (!taken.ok()) {
+      End(taken, false);
+      return true;
+    }
   }
-  if (state_ != State::kOpen) return *returned > 0;
+  if (state_ != State::kOpen) return returned;
   int cells = 0;
   for (; cells < kCellsPerTurn && requests_.Ready(); ++cells) {
     shm_wire::RequestCell cell;
@@ -249,7 +252,7 @@ bool ShmServeChannel::PollLink() {
   if (segments_dropped_ != hub_->arena()->segments_dropped()) TellGoneSegments();
   if (!ready_line_.empty() || !gone_line_.empty()) AnswerWaiting();
   if (cells > 0) hub_->poller()->FlushThisTurn(this);
-  return cells > 0 || copied || accepted || *returned > 0;
+  return cells > 0 || copied || accepted || returned;
 }
 
 void ShmServeChannel::SetAsleep(bool asleep) {
@@ -315,13 +318,14 @@ absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
   auto key = TensorKey::Parse(key_text_);
   if (!key.ok()) return absl::DataLossError(key.status().message());
   if (key_id_ >= keys_.size()) keys_.resize(key_id_ + 1);
-  keys_[key_id_] = *std::move(key);
+  keys_[key_id_].for_consumer = key->dst().worker == consumer_;
+  keys_[key_id_].key = *std::move(key);
   return absl::OkStatus();
 }
 
 absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
-  if (cell.head.number >= keys_.size() || keys_[cell.head.number].empty()) {
+  if (cell.head.number >= keys_.size() || keys_[cell.head.number].key.empty()) {
     return absl::DataLossError("request for an unknown key id");
   }
   ShmServeOp* op = &ops_[cell.head.slot];
@@ -330,16 +334,16 @@ absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
     return absl::DataLossError(
         absl::StrCat("request on slot ", op->slot, ", which ", ShmServeStateName(op->state)));
   }
-  ShmRequest request;
-  request.generation = cell.head.generation;
-  request.flags = cell.head.flags;
-  memcpy(&request.step, cell.body, sizeof(request.step));
-  request.key = keys_[cell.head.number];
   // That the slot is used again says that its former tensor was accepted. It is let go of
   // behind the answer.
   const Tensor former = std::move(op->taken.tensor);
   if (op->state == ShmServeState::kSent) Release(op);
-  StartTake(op, std::move(request));
+  const KnownKey& known = keys_[cell.head.number];
+  op->request.generation = cell.head.generation;
+  op->request.flags = cell.head.flags;
+  memcpy(&op->request.step, cell.body, sizeof(op->request.step));
+  if (!op->request.key.SharesTextWith(known.key)) op->request.key = known.key;
+  StartTake(op, known.for_consumer);
   return absl::OkStatus();
 }
 
@@ -391,9 +395,8 @@ absl::Status ShmServeChannel::OnPulled(const shm_wire::RequestCell& cell) {
 
 // ---- Taking ----
 
-void ShmServeChannel::StartTake(ShmServeOp* op, ShmRequest request) {
+void ShmServeChannel::StartTake(ShmServeOp* op, bool for_consumer) {
   ++counters_.requests;
-  op->request = std::move(request);
   op->state = ShmServeState::kTaking;
   op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
   op->span.id =
@@ -406,19 +409,15 @@ void ShmServeChannel::StartTake(ShmServeOp* op, ShmRequest request) {
   free_takes_.pop_back();
   take->op = op;
   take->step = op->request.step;
-  take->key = op->request.key;
+  if (!take->key.SharesTextWith(op->request.key)) take->key = op->request.key;
   op->take = take;
   take->in_call = true;
-  if (op->request.key.dst().worker != consumer_) {
-    // The hello has authenticated the consumer: it gets what is meant for it.
+  if (!for_consumer) {
     take->End(absl::PermissionDeniedError(absl::StrCat(
                   "the tensor is for ", op->request.key.dst().worker, ", not for ", consumer_)),
               Args(), Tensor(), false);
   } else {
-    Args args;
-    args.cancellation = take->cancellation.get();
-    args.turn = &take->taken.turn;
-    source_->Take(take->step, take->key, 0, args,
+    source_->Take(take->step, take->key, 0, take->args,
                   [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
                          bool is_dead) {
                     take->End(std::move(status), send_args, std::move(tensor), is_dead);
@@ -437,10 +436,10 @@ void ShmServeChannel::OnTaken(ShmServeTake* take) {
   ShmServeOp* op = std::exchange(take->op, nullptr);
   take->ended.store(false, std::memory_order_relaxed);
   take->ended_here = false;
-  if (take->cancellation->cancelled()) take->cancellation = std::make_unique<Cancellation>();
+  if (take->cancellation->cancelled()) take->Renew();
   if (op == nullptr) {
     GiveBack(take);
-    take->taken = Taken();
+    take->taken = ShmTaken();
     free_takes_.push_back(take);
     return;
   }
@@ -470,7 +469,7 @@ void ShmServeChannel::GiveBack(ShmServeTake* take) {
   if (!take->status.ok()) return;
   take->status = absl::CancelledError("given back");
   ++counters_.given_back;
-  source_->GiveBack(take->step, take->key, std::exchange(take->taken, Taken()));
+  source_->GiveBack(take->step, take->key, take->taken.ToGiveBack());
 }
 
 void ShmServeChannel::GiveUp(ShmServeOp* op) {
@@ -481,7 +480,7 @@ void ShmServeChannel::GiveUp(ShmServeOp* op) {
   const bool has_tensor = op->status.ok();
   const int64_t step = op->request.step;
   const TensorKey key = op->request.key;
-  Taken taken = std::move(op->taken);
+  Taken taken = op->taken.ToGiveBack();
   Release(op);
   if (!has_tensor) return;
   ++counters_.given_back;
@@ -544,9 +543,8 @@ void ShmServeChannel::Release(ShmServeOp* op) {
   op->encoded.clear();
   op->status = absl::OkStatus();
   // Last: the deleter of somebody's bytes may call us.
+  op->taken.device_context = nullptr;
   const Tensor tensor = std::move(op->taken.tensor);
-  op->taken.tensor = Tensor();
-  op->taken.send_args.device_context = nullptr;
 }
 
 // Takes first: what is given back must not be met by another of them.

@@ -105,6 +105,7 @@ class ShmServeChannel final : private ShmHub::Host,
   void OnLeave();
   void End(const absl::Status& why, bool consumer_gone);
   bool PollLink() override;
+  bool Ready() const override { return requests_.Ready() || given_->HasReturned(); }
   void SetAsleep(bool asleep) override;
   void Flush() override;
 
@@ -117,7 +118,7 @@ class ShmServeChannel final : private ShmHub::Host,
   absl::Status OnRefused(const shm_wire::RequestCell& cell);
 
   // Taking.
-  void StartTake(ShmServeOp* op, ShmRequest request);
+  void StartTake(ShmServeOp* op, bool for_consumer);
   void OnTaken(ShmServeTake* take) override;
   void DropTake(ShmServeOp* op);
   void EndCall(ShmServeTake* take);
@@ -175,8 +176,12 @@ class ShmServeChannel final : private ShmHub::Host,
   bool link_added_ = false;
   RingReader<shm_wire::kRequestCellBytes> requests_;
   RingWriter<shm_wire::kReplyCellBytes> replies_;
-  std::vector<TensorKey> keys_;  // By the consumer's id.
-  std::string key_text_;         // Of which more cells are to come.
+  struct KnownKey {
+    TensorKey key;
+    bool for_consumer = false;  // The hello has authenticated it: it gets what is meant for it.
+  };
+  std::vector<KnownKey> keys_;  // By the consumer's id.
+  std::string key_text_;        // Of which more cells are to come.
   uint32_t key_id_ = 0;
   size_t key_bytes_ = 0;
   std::deque<ShmServeOp> ops_;      // By slot.

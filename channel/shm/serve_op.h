@@ -38,6 +38,25 @@ struct ShmRequest {
 struct ShmServeOp;
 class ShmServeTake;
 
+// What a take got, and what giving it back needs.
+struct ShmTaken {
+  Tensor tensor;
+  bool is_dead = false;
+  std::shared_ptr<DeviceContext> device_context;
+  AllocatorAttributes alloc_attrs;
+  uint64_t turn = 0;
+
+  Taken ToGiveBack() {
+    Taken taken;
+    taken.tensor = std::move(tensor);
+    taken.is_dead = is_dead;
+    taken.send_args.device_context = std::move(device_context);
+    taken.send_args.alloc_attrs = alloc_attrs;
+    taken.turn = turn;
+    return taken;
+  }
+};
+
 class ShmServeTakeOwner {
  public:
   virtual ~ShmServeTakeOwner() = default;
@@ -49,16 +68,23 @@ class ShmServeTakeOwner {
 // turn now. Of a pool. Poller thread only, but for End().
 class ShmServeTake final : public PollerTask {
  public:
-  ShmServeTake(ShmServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {}
+  ShmServeTake(ShmServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {
+    Renew();
+    args.turn = &taken.turn;
+  }
+  // A cancellation is good for once.
+  void Renew() {
+    cancellation = std::make_unique<Cancellation>();
+    args.cancellation = cancellation.get();
+  }
 
   // On any thread.
   void End(absl::Status its_status, const Args& send_args, Tensor tensor, bool is_dead) {
     status = std::move(its_status);
     taken.tensor = std::move(tensor);
     taken.is_dead = is_dead;
-    // What giving back needs of them.
-    taken.send_args.device_context = send_args.device_context;
-    taken.send_args.alloc_attrs = send_args.alloc_attrs;
+    taken.device_context = send_args.device_context;
+    taken.alloc_attrs = send_args.alloc_attrs;
     const bool here = poller_->OnThread();
     ended.store(true, std::memory_order_release);
     if (!here) {
@@ -73,12 +99,13 @@ class ShmServeTake final : public PollerTask {
   ShmServeOp* op = nullptr;  // Null: nobody wants it any more.
   int64_t step = 0;
   TensorKey key;
-  std::unique_ptr<Cancellation> cancellation = std::make_unique<Cancellation>();
+  std::unique_ptr<Cancellation> cancellation;
+  Args args;                       // Of the take: the same each time.
   bool in_call = false;            // A call to the rendezvous is on the poller's stack,
   bool ended_here = false;         // and it has ended in it.
   std::atomic<bool> ended{false};  // What follows is written.
   absl::Status status;
-  Taken taken;
+  ShmTaken taken;
 
  private:
   void RunOnPoller() override { owner_->OnTaken(this); }
@@ -99,7 +126,7 @@ struct ShmServeOp {
 
   // The outcome of the take, until it is accepted or given back.
   absl::Status status;
-  Taken taken;
+  ShmTaken taken;
   std::string encoded;  // A string tensor's bytes.
   StorageRef stage;     // kStaging: where they are copied to.
   uint64_t position = 0;

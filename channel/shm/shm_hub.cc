@@ -109,6 +109,14 @@ bool ShmHub::Poll() {
   return worked;
 }
 
+PollerSource::Sight ShmHub::Glance() {
+  if (links_.empty()) return Sight::kBlind;
+  for (const Link* link : links_) {
+    if (link == nullptr || link->Ready()) return Sight::kWork;
+  }
+  return Sight::kNothing;
+}
+
 void ShmHub::Arm() {
   arming_ = Arming::kArmed;
   for (Link* link : links_) {

@@ -33,7 +33,8 @@ class ShmHub final : private PollerSource {
   class Link {
    public:
     virtual ~Link() = default;
-    virtual bool PollLink() = 0;  // True if there was work.
+    virtual bool PollLink() = 0;     // True if there was work.
+    virtual bool Ready() const = 0;  // Whether a message has come.
     virtual void SetAsleep(bool asleep) = 0;
   };
   // Whom a guest has been promised to.
@@ -91,6 +92,7 @@ class ShmHub final : private PollerSource {
 
   ShmHub(Poller* poller, std::shared_ptr<Arena> arena, int copy_helpers);
   bool Poll() override;
+  Sight Glance() override;
   void Arm() override;
   int event_fd() const override { return epoll_.get(); }
   bool CheckSockets();
