@@ -41,6 +41,12 @@ absl::StatusOr<std::string> NumericHost(std::string host) {
   return found->ai_family == AF_INET6 ? absl::StrCat("[", text, "]") : std::string(text);
 }
 
+// Of an address that has been made numeric.
+bool IsLoopback(absl::string_view address) {
+  return absl::StartsWith(address, "127.") || absl::StartsWith(address, "[::1]:") ||
+         absl::StartsWith(address, "unix:");
+}
+
 absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const std::string& listen_host,
                                  const std::string& reach_host) {
   SoftNicOptions options;
@@ -53,9 +59,11 @@ absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const std::string& 
   absl::StatusOr<std::string> reach = NumericHost(reach_host);
   if (!reach.ok()) return reach.status();
   options.advertised_host = *reach;
+  // Only this host reaches a loopback address: there is no wire that could change a bit.
+  const bool wire = !IsLoopback(options.listen_address);
   absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
   if (!nic.ok()) return nic.status();
-  return NicPath{"rdma/soft", std::shared_ptr<Nic>(*std::move(nic))};
+  return NicPath{"rdma/soft", std::shared_ptr<Nic>(*std::move(nic)), /*digests=*/wire};
 }
 
 absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {

@@ -26,6 +26,30 @@ void SendAtOnce(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
+// Whether bytes to `peer` never leave the host: what is sent to one of its own addresses
+// is sent from that one.
+bool StaysOnHost(const sockaddr_storage& peer, int fd) {
+  sockaddr_storage self = {};
+  socklen_t length = sizeof(self);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&self), &length) != 0) return false;
+  if (self.ss_family != peer.ss_family) return false;
+  if (self.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(&self)->sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in*>(&peer)->sin_addr.s_addr;
+  }
+  return self.ss_family == AF_INET6 &&
+         IN6_ARE_ADDR_EQUAL(&reinterpret_cast<const sockaddr_in6*>(&self)->sin6_addr,
+                            &reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_addr);
+}
+
+// BBR, the default of many hosts, paces by timers: on loopback they only cost time.
+void ChooseCongestionControl(const sockaddr_storage& peer, int fd) {
+  if (!StaysOnHost(peer, fd)) return;
+  constexpr char kUnpaced[] = "reno";  // What every kernel has and lets everybody use.
+  // Failing, the host's default does.
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced, sizeof(kUnpaced) - 1);
+}
+
 absl::Status BadAddress(absl::string_view text) {
   return absl::InvalidArgumentError(
       absl::StrCat("not a socket address (host:port, [v6]:port or unix:): \"", text, "\""));
@@ -148,7 +172,9 @@ Fd SocketAddress::Dial() const {
     const int error = errno;
     fd.Close();
     errno = error;
+    return fd;
   }
+  ChooseCongestionControl(storage_, fd.get());
   return fd;
 }
 
@@ -162,8 +188,13 @@ absl::StatusOr<SocketAddress> SocketAddress::Of(int fd) {
 }
 
 Fd AcceptFrom(int listener) {
-  Fd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd.valid()) SendAtOnce(fd.get());
+  sockaddr_storage peer = {};
+  socklen_t length = sizeof(peer);
+  Fd fd(
+      accept4(listener, reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd.valid()) return fd;
+  SendAtOnce(fd.get());
+  ChooseCongestionControl(peer, fd.get());
   return fd;
 }
 

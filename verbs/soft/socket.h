@@ -58,7 +58,9 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
-// An accepted socket, or an invalid Fd with errno.
+// An accepted socket, or an invalid Fd with errno. It, and what was dialled, sends small
+// frames at once, and between two ends of one host without the pacing of a congestion
+// control that is made for networks.
 Fd AcceptFrom(int listener);
 
 }  // namespace tryst

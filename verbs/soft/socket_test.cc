@@ -1,5 +1,10 @@
 #include "verbs/soft/socket.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -50,6 +55,24 @@ TEST(SocketTest, DialledSocketIsAccepted) {
     const Fd dialled = SocketAddress::Of(listener->get())->Dial();
     EXPECT_TRUE(dialled.valid());
     EXPECT_TRUE(AcceptFrom(listener->get()).valid());
+  }
+}
+
+std::string CongestionControlOf(const Fd& fd) {
+  char name[16] = {};
+  socklen_t length = sizeof(name);
+  getsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name, &length);
+  return name;
+}
+
+TEST(SocketTest, NothingPacesBytesThatStayOnTheHost) {
+  for (const char* text : {"127.0.0.1:0", "[::1]:0"}) {
+    const absl::StatusOr<Fd> listener = SocketAddress::Parse(text)->Listen();
+    if (!listener.ok()) continue;  // No IPv6 here.
+    const Fd dialled = SocketAddress::Of(listener->get())->Dial();
+    const Fd accepted = AcceptFrom(listener->get());
+    EXPECT_EQ(CongestionControlOf(dialled), "reno") << text;
+    EXPECT_EQ(CongestionControlOf(accepted), "reno") << text;
   }
 }
 
