@@ -29,7 +29,7 @@ class Poller::FnTask final : public PollerTask {
 };
 
 Poller::Poller(const Clock* clock, PollerOptions options)
-    : clock_(clock), options_(std::move(options)) {
+    : clock_(clock), options_(std::move(options)), spin_(options_.spin_us * 1000) {
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   TRYST_CHECK(epoll_fd_ >= 0 && wake_fd_ >= 0) << "no descriptor left for a poller";
@@ -103,18 +103,25 @@ void Poller::Stop() {
 
 void Poller::Loop() {
   thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  int64_t idle_since_ns = -1;
+  int64_t idle_since_ns = 0;
+  bool spinning = false;  // Since idle_since_ns, without having slept.
   now_ns_ = clock_->NowNs();
   for (;;) {
     const bool worked = Turn();
     now_ns_ = clock_->NowNs();
     if (worked) {
-      idle_since_ns = -1;
+      if (spinning) spin_.Paid();
+      spinning = false;
       continue;
     }
     if (stopping_.load(std::memory_order_seq_cst) && inbox_.load() == nullptr) return;
-    if (idle_since_ns < 0) idle_since_ns = now_ns_;
-    if (now_ns_ - idle_since_ns >= options_.spin_us * 1000) {
+    if (!spinning) {
+      spinning = true;
+      idle_since_ns = now_ns_;
+    }
+    if (now_ns_ - idle_since_ns >= spin_.ns()) {
+      spin_.Failed();
+      spinning = false;
       Sleep();
       now_ns_ = clock_->NowNs();
     } else {

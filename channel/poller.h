@@ -11,6 +11,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "channel/poller_spin.h"
 
 namespace tryst {
 
@@ -70,7 +71,8 @@ class PollerSource {
 
 struct PollerOptions {
   std::string name = "tryst-poller";
-  // How long a turn without work is repeated before the thread sleeps.
+  // How long, at most, a turn without work is repeated before the thread sleeps: less
+  // where that seldom finds any (see PollerSpin).
   int64_t spin_us = 20;
 };
 
@@ -155,6 +157,7 @@ class Poller {
   std::vector<PollerTimer*> timers_;  // A heap, the earliest first.
   std::vector<PollerFlush*> flushes_;
   std::vector<PollerFlush*> flushing_;
+  PollerSpin spin_;
   int64_t now_ns_ = 0;
   uint64_t tasks_run_ = 0;
 };

@@ -125,6 +125,26 @@ TEST(PollerTest, IdleThreadUsesNoProcessor) {
   poller.Stop();
 }
 
+TEST(PollerSpinTest, ShrinksAsItFailsAndComesBackWhenItPays) {
+  PollerSpin spin(20'000);
+  EXPECT_EQ(spin.ns(), 20'000);
+  spin.Failed();
+  EXPECT_EQ(spin.ns(), 10'000);
+  for (int i = 0; i < 5; ++i) spin.Failed();
+  EXPECT_EQ(spin.ns(), 0);
+  int tries = 0;
+  int64_t spent_ns = 0;
+  for (int i = 0; i < 160; ++i) {
+    tries += spin.ns() == 20'000 ? 1 : 0;
+    spent_ns += spin.ns();
+    spin.Failed();
+  }
+  EXPECT_EQ(tries, 10);
+  EXPECT_LT(spent_ns, 160 * 20'000 / 6);
+  spin.Paid();
+  EXPECT_EQ(spin.ns(), 20'000);
+}
+
 struct CountingFlush final : PollerFlush {
   void Flush() override { ++count; }
   int count = 0;
