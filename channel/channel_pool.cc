@@ -347,6 +347,9 @@ std::unique_ptr<FetchChannel> ChannelPool::OpenWay(Peer* peer, size_t way) {
   channel_options.heartbeat_ms = options_.heartbeat_ms;
   channel_options.silence_ms = options_.silence_ms;
   channel_options.retain_ms = options_.retain_ms;
+  channel_options.standing = options_.standing;
+  channel_options.standing_ms = options_.standing_ms;
+  channel_options.protocol_newest = options_.protocol_newest;
   return std::make_unique<FetchChannel>(rail->hub.get(), rail->landings.get(), bootstrap_,
                                         std::move(channel_options));
 }
@@ -505,10 +508,10 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   if (hello.incarnation == 0 || hello.worker.empty()) {
     return std::move(done)(absl::InvalidArgumentError("a hello without worker or incarnation"));
   }
-  if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > kProtocolNewest) {
+  if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > options_.protocol_newest) {
     return std::move(done)(absl::FailedPreconditionError(absl::StrCat(
         hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
-        ", this worker ", kProtocolOldest, " to ", kProtocolNewest)));
+        ", this worker ", kProtocolOldest, " to ", options_.protocol_newest)));
   }
   if (hello.path == "shm") {
     if (shm_ != nullptr) return shm_->OnHello(hello, std::move(done));
@@ -556,6 +559,7 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     serve_options.stripe_bytes = options_.stripe_bytes;
     serve_options.write_bytes = options_.write_bytes;
     serve_options.retain_ms = options_.retain_ms;
+    serve_options.protocol_newest = options_.protocol_newest;
     serve_options.trace = options_.trace;
     if (++next_session_ == 0) ++next_session_;
     serving_.push_back(std::make_unique<ServeChannel>(

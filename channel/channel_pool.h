@@ -52,6 +52,9 @@ struct ChannelPoolOptions {
   uint32_t completion_depth = 16384;     // Per NIC: bounds how many links it carries.
   uint32_t max_consumers = 4096;         // That may be connected to us.
   int64_t retain_ms = 60'000;
+  uint32_t standing = 16;  // Standing receives from one peer: see Args::recurring.
+  int64_t standing_ms = 30'000;
+  uint32_t protocol_newest = kProtocolNewest;  // Less: as an older worker.
   int64_t heartbeat_ms = 250;
   int64_t silence_ms = 900;
   // How long a path may fail while its peer is up and somebody waits, before what waits goes

@@ -52,6 +52,11 @@ struct Args {
   // bandwidth of reading and writing it once (about 0.1 ms a MiB). Without it a tensor must
   // stay as it is until it is released: what is sent is read when it is sent, perhaps twice.
   bool copy_on_send = false;
+  // Receives of another worker's tensor: the same key is wanted in step after step, at one
+  // distance. From the third on the channel asks for the next before it is received, so that
+  // it comes as soon as it is sent. The producer's step may come to be by that; what is then
+  // never received stays the producer's. No use with `destination`.
+  bool recurring = false;
   // Receives: where to write the place of the send that it gets, before `done`: what
   // GiveBack() wants to know. Not for RecvManyAsync.
   uint64_t* turn = nullptr;

@@ -13,10 +13,20 @@ namespace tryst {
 namespace {
 
 constexpr uint64_t FetchCounters::*kCounters[] = {
-    &FetchCounters::fetches, &FetchCounters::ended_ok,     &FetchCounters::ended_failed,
-    &FetchCounters::bytes,   &FetchCounters::cancels_sent, &FetchCounters::epochs,
-    &FetchCounters::breaks,  &FetchCounters::replays,      &FetchCounters::digests_wrong,
-    &FetchCounters::ghosts,  &FetchCounters::moved,
+    &FetchCounters::fetches,
+    &FetchCounters::ended_ok,
+    &FetchCounters::ended_failed,
+    &FetchCounters::bytes,
+    &FetchCounters::cancels_sent,
+    &FetchCounters::epochs,
+    &FetchCounters::breaks,
+    &FetchCounters::replays,
+    &FetchCounters::digests_wrong,
+    &FetchCounters::ghosts,
+    &FetchCounters::moved,
+    &FetchCounters::standing,
+    &FetchCounters::standing_claimed,
+    &FetchCounters::standing_dropped,
 };
 static_assert(sizeof(FetchCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 
@@ -55,16 +65,22 @@ FetchChannel::~FetchChannel() {
 }
 
 void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
-  FetchOp* op = TakeOp();
-  op->step = step_id;
-  op->key = key;
+  FetchOp* op = standing_ > 0 ? ClaimStanding(step_id, key) : nullptr;
+  if (op == nullptr) {
+    op = TakeOp();
+    op->step = step_id;
+    op->key = key;
+    op->state = FetchState::kQueued;
+    queued_.Push(op);
+  }
   op->args = args;
   op->done = std::move(done);
-  op->state = FetchState::kQueued;
-  op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, now_ns());
+  op->span.Begin(op->has_slot             ? WaitsFor::kPeerSend
+                 : state_ == State::kOpen ? WaitsFor::kSlot
+                                          : WaitsFor::kConnection,
+                 now_ns());
   ++counters_.fetches;
-  if (live_ == 1) waiting_since_ns_ = now_ns();
-  queued_.Push(op);
+  if (waiting() == 1) waiting_since_ns_ = now_ns();
 
   if (state_ == State::kClosed) return EndEarly(op, close_status_);
   if (key.text().size() > wire::kMaxKeyBytes) {
@@ -82,6 +98,8 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
     }
   }
   if (!args.deadline.is_never()) hub_->poller()->SetTimer(op, args.deadline.at_ns());
+  if (args.recurring) NoteStep(key, step_id);
+  if (op->state == FetchState::kAhead) TakeAhead(op);
   if (state_ == State::kIdle) Connect();
   if (state_ == State::kOpen) {
     link_->FlushSoon();
@@ -107,6 +125,7 @@ FetchOp* FetchChannel::TakeOp() {
   op->lanes_seen = 0;
   op->meta_flags = 0;
   op->result_is_dead = false;
+  op->standing = op->expects = false;
   return op;
 }
 
@@ -170,6 +189,7 @@ void FetchChannel::ListOps(LiveOps* ops) const {
       live.span.Enter(WaitsFor::kSlot, std::max(state_since_ns_, live.span.since_ns()));
     }
     if (state_ != State::kOpen) live.detail = std::string(connect_status_.message());
+    if (op.standing) live.detail = "asked for ahead of its fetch";
     if (op.reported && op.delivered) live.detail = "its caller has been answered";
     ops->Add(std::move(live));
   }

@@ -53,7 +53,10 @@ struct FetchChannelOptions {
   int64_t heartbeat_ms = 250;  // While something is asked for and nothing comes.
   // Then the link is taken for broken; if the peer's NIC answers all the same, after link.stall_ms.
   int64_t silence_ms = 900;
-  int64_t retain_ms = 60'000;  // As in ServeChannelOptions.
+  int64_t retain_ms = 60'000;    // As in ServeChannelOptions.
+  uint32_t standing = 16;        // Standing receives at one time, at most; also half the slots.
+  int64_t standing_ms = 30'000;  // How long one waits for its fetch.
+  uint32_t protocol_newest = kProtocolNewest;
 };
 
 struct FetchCounters {
@@ -66,8 +69,11 @@ struct FetchCounters {
   uint64_t breaks = 0;
   uint64_t replays = 0;
   uint64_t digests_wrong = 0;
-  uint64_t ghosts = 0;  // Words for a slot that had moved on.
-  uint64_t moved = 0;   // To another path, which counts them again.
+  uint64_t ghosts = 0;            // Words for a slot that had moved on.
+  uint64_t moved = 0;             // To another path, which counts them again.
+  uint64_t standing = 0;          // Asked for ahead.
+  uint64_t standing_claimed = 0;  // Of those, fetched.
+  uint64_t standing_dropped = 0;  // Or given up, and back to the producer.
 
   FetchCounters& operator+=(const FetchCounters& other);
 };
@@ -110,7 +116,7 @@ class FetchChannel final : public Channel,
   const char* state_text() const;
   int64_t state_since_ns() const { return state_since_ns_; }
   uint64_t epoch() const { return epoch_; }
-  size_t waiting() const { return live_; }
+  size_t waiting() const { return live_ - standing_; }
 
  private:
   // What the connection waits for.
@@ -127,6 +133,12 @@ class FetchChannel final : public Channel,
     uint32_t id = 0;
     uint32_t epoch = 0;       // In which the peer was told the id.
     uint64_t bytes_last = 0;  // What it was last time; 0: not seen.
+    // Of recurring fetches.
+    int64_t step_last = 0;
+    uint64_t stride = 0;    // From the step before it.
+    uint32_t regular = 0;   // How often the stride has been the same.
+    wire::TensorMeta like;  // What it was last time; no bytes: not known.
+    FetchOp* standing = nullptr;
   };
   // A timer that calls a member.
   struct MemberTimer final : PollerTimer {
@@ -195,6 +207,16 @@ class FetchChannel final : public Channel,
   absl::Status CheckAgainstDestination(const FetchOp& op, const wire::TensorMeta& meta,
                                        const TensorShape& shape) const;
 
+  // fetch_standing.cc
+  FetchOp* ClaimStanding(int64_t step_id, const TensorKey& key);
+  void EndStanding(FetchOp* op, bool claimed);
+  void DropOneStanding();
+  void DropAllStanding(const absl::Status& why);
+  void NoteStep(const TensorKey& key, int64_t step_id);
+  void NoteTensor(const TensorKey& key, const Tensor& tensor);
+  void ArmNext(const TensorKey& key);
+  void TakeAhead(FetchOp* op);
+
   // fetch_ending.cc
   void Complete(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void EndEarly(FetchOp* op, const absl::Status& why);
@@ -223,6 +245,7 @@ class FetchChannel final : public Channel,
   uint64_t epoch_ = 0;
   uint64_t peer_incarnation_ = 0;  // 0: never met.
   uint64_t peer_session_ = 0;
+  uint32_t version_ = 0;  // Of the protocol, in this epoch.
   int hellos_out_ = 0;
   bool tell_replayed_ = false;  // The replays are in the send line; this follows them.
   int64_t backoff_ms_ = 0;
@@ -241,6 +264,7 @@ class FetchChannel final : public Channel,
   std::deque<FetchOp> ops_;  // All there ever were; addresses stay.
   std::vector<FetchOp*> free_;
   size_t live_ = 0;              // Not in free_.
+  size_t standing_ = 0;          // Of those, standing: nobody waits for them.
   std::vector<FetchOp*> slots_;  // By slot; null: free.
   std::vector<uint16_t> generations_;
   std::vector<uint16_t> free_slots_;

@@ -31,6 +31,7 @@ void FetchChannel::Connect() {
   hello.incarnation = options_.self_incarnation;
   hello.epoch = epoch_;
   hello.path = options_.path;
+  hello.protocol_newest = options_.protocol_newest;
   link_->DescribeTo(&hello, 0);
   SendHello(hello, &FetchChannel::OnHelloAnswer);
 }
@@ -74,6 +75,12 @@ void FetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
 absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (answer.incarnation == 0 || answer.epoch != epoch_ || answer.path != options_.path) {
     return absl::DataLossError("the peer answered another hello than ours");
+  }
+  version_ = std::min(answer.protocol_newest, options_.protocol_newest);
+  if (version_ < std::max(answer.protocol_oldest, kProtocolOldest)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        options_.peer, " speaks protocol ", answer.protocol_oldest, " to ", answer.protocol_newest,
+        ", this worker ", kProtocolOldest, " to ", options_.protocol_newest));
   }
   auto parameters = wire::DecodeParameters(answer.parameters);
   if (!parameters.ok()) return parameters.status();
@@ -186,7 +193,7 @@ void FetchChannel::OnBackoffOver() {
 }
 
 void FetchChannel::OnHeartbeat() {
-  if (state_ != State::kOpen || (live_ == 0 && !probing_)) return;
+  if (state_ != State::kOpen || (waiting() == 0 && !probing_)) return;
   const int64_t since_ns = std::max(link_->last_heard_ns(), waiting_since_ns_);
   const int64_t silent_ms = (now_ns() - since_ns) / 1'000'000;
   // Its words may wait behind megabytes on a slow wire. As long as its NIC acknowledges our
@@ -227,6 +234,7 @@ void FetchChannel::OnBroken(const absl::Status& why) {
   }
   hub_->poller()->CancelTimer(&heartbeat_timer_);
   ping_due_ = tell_replayed_ = false;
+  DropAllStanding(why);
   for (FetchOp* op : slots_) {
     if (op == nullptr) continue;
     if (op->state == FetchState::kWaitingRoom) room_line_.Remove(op);

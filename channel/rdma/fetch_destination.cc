@@ -44,6 +44,7 @@ bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For
 }
 
 void FetchChannel::EndWaitingCharge(FetchOp* op) {
+  if (op->standing) return;  // However long it waits for its fetch, it leaves room to others.
   if (op->waiting_bytes > 0) landings_->EndWaiting(std::exchange(op->waiting_bytes, 0));
 }
 
@@ -72,7 +73,10 @@ void FetchChannel::WaitForRoom(FetchOp* op) {
 bool FetchChannel::TakeRoom() {
   if (room_line_.empty()) return false;
   FetchOp* op = room_line_.front();
-  if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) return false;
+  if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) {
+    DropOneStanding();
+    return false;
+  }
   room_line_.PopFront();
   op->state = FetchState::kAsked;
   op->send_request = true;

@@ -8,9 +8,18 @@ namespace tryst {
 // The peer's last word on the slot has come, and no write follows it.
 void FetchChannel::Complete(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
   DropDestination(op);
+  if (op->standing && status.ok()) {
+    op->result = std::move(tensor);
+    op->result_is_dead = is_dead;
+    op->state = FetchState::kAhead;
+    return;
+  }
   link_->Accept(op->slot, static_cast<uint16_t>(op->generation + 1));
+  const bool recurs = status.ok() && op->args.recurring && !op->args.destination.valid();
+  if (recurs && tensor.valid()) NoteTensor(op->key, tensor);
   Report(op, std::move(status), std::move(tensor), is_dead);
   LastWord(op);
+  if (recurs) ArmNext(op->key);
 }
 
 void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
@@ -41,6 +50,9 @@ void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
     case FetchState::kWaitingRoom:
       room_line_.Remove(op);
       break;
+    case FetchState::kAhead:
+      op->result = Tensor();
+      break;
     case FetchState::kAsked:
     case FetchState::kParts:
       break;
@@ -70,6 +82,11 @@ void FetchChannel::StartLeaving(FetchOp* op, const absl::Status& why) {
 void FetchChannel::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
   if (op->reported) return;
   op->reported = true;
+  if (op->standing) {  // Nobody to tell.
+    EndStanding(op, false);
+    op->delivered = true;
+    return;
+  }
   ++(status.ok() ? counters_.ended_ok : counters_.ended_failed);
   hub_->poller()->CancelTimer(op);
   if (op->cancel_token != Cancellation::kNoToken) {

@@ -16,6 +16,8 @@ const char* FetchStateName(FetchState state) {
       return "waits for landing room";
     case FetchState::kParts:
       return "waits for parts on other queue pairs";
+    case FetchState::kAhead:
+      return "came before it was asked for";
     case FetchState::kLeaving:
       return "waits for the peer's last word after a cancel";
     case FetchState::kFenced:

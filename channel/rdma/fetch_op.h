@@ -26,6 +26,7 @@ enum class FetchState : uint8_t {
   kAsked,        // For the peer: it has the request and may write the destination.
   kWaitingRoom,  // For landing room: the peer has the tensor and said how large it is.
   kParts,        // For tensor immediates of other queue pairs: the peer's word is here.
+  kAhead,        // For its fetch: the tensor came before anybody asked, and is not accepted.
   kLeaving,      // For the answer to our CANCEL, the peer's last word on the slot.
   kFenced,       // For the broken queue pair to drain; then as kQueued, or ended.
   kEnding,       // For `done` to have run.
@@ -75,10 +76,13 @@ class FetchOp final : public PollerTimer {
   bool send_request = false;  // A request, or the second one, is to be sent.
   bool send_cancel = false;
   bool in_send_line = false;
-  bool asked_before = false;   // In an epoch that broke: the next request is a replay.
-  bool reported = false;       // `done` has its result, although the slot is not free yet.
-  bool delivered = false;      // `done` has run.
-  bool retried = false;        // The digest was wrong once.
+  bool asked_before = false;  // In an epoch that broke: the next request is a replay.
+  bool reported = false;      // `done` has its result, although the slot is not free yet.
+  bool delivered = false;     // `done` has run.
+  bool retried = false;       // The digest was wrong once.
+  bool standing = false;      // Made ahead: no fetch has claimed it yet.
+  bool expects = false;       // `expected` is what the tensor is thought to be.
+  wire::TensorMeta expected;
   int64_t parts_since_ns = 0;  // kParts, or kLeaving with gone_seen: since when.
   uint16_t parts_seen = 0;
   uint32_t lanes_seen = 0;  // Bits: the queue pairs on which a part came.
@@ -103,7 +107,7 @@ class FetchOp final : public PollerTimer {
   FetchLink send_link;
   FetchLink end_link;
 
-  // Result, from Finish to Deliver.
+  // Result, from kAhead or Report to Deliver.
   absl::Status result_status;
   Tensor result;
   bool result_is_dead = false;

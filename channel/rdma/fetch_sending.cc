@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "channel/rdma/fetch_channel.h"
 
@@ -25,6 +27,7 @@ void FetchChannel::SendSoon(FetchOp* op) {
 
 void FetchChannel::OnFlush() {
   if (state_ != State::kOpen) return;
+  if (!queued_.empty() && free_slots_.empty()) DropOneStanding();
   while (!send_line_.empty()) {
     FetchOp* op = send_line_.front();
     if (op->send_request && !SendRequest(op)) return;
@@ -74,6 +77,7 @@ bool FetchChannel::SendRequest(FetchOp* op) {
   record.number = entry->id;
   if (op->asked_before) record.flags |= wire::kReplay;
   if (op->retried) record.flags |= wire::kRetry;
+  if (op->standing) record.flags |= wire::kStanding;
   wire::RequestBody body;
   body.step = op->step;
   if (op->landing) {
@@ -94,6 +98,13 @@ bool FetchChannel::SendRequest(FetchOp* op) {
     const TensorShape& shape = op->args.destination.shape();
     body.rank = static_cast<uint8_t>(shape.rank());
     for (int i = 0; i < shape.rank(); ++i) body.dims[i] = shape.dim(i);
+  } else if (op->expects) {
+    record.flags |= wire::kHasShape;
+    body.dtype = op->expected.dtype;
+    body.rank = op->expected.rank;
+    std::copy(op->expected.dims, op->expected.dims + body.rank, body.dims);
+    // No more than that: then the immediate alone can say that it is there.
+    body.destination_bytes = std::min(body.destination_bytes, op->expected.bytes);
   }
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
   if (!link_->Put(add)) return false;

@@ -13,9 +13,11 @@ namespace tryst {
 namespace {
 
 constexpr uint64_t ServeCounters::*kCounters[] = {
-    &ServeCounters::requests,           &ServeCounters::eager,  &ServeCounters::direct,
-    &ServeCounters::destinations_asked, &ServeCounters::failed, &ServeCounters::cancelled,
-    &ServeCounters::given_back,         &ServeCounters::resent, &ServeCounters::bytes,
+    &ServeCounters::requests, &ServeCounters::eager,
+    &ServeCounters::direct,   &ServeCounters::destinations_asked,
+    &ServeCounters::failed,   &ServeCounters::cancelled,
+    &ServeCounters::standing, &ServeCounters::given_back,
+    &ServeCounters::resent,   &ServeCounters::bytes,
 };
 static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 

@@ -31,7 +31,8 @@ struct ServeChannelOptions {
   uint64_t stripe_bytes = 1 << 20;  // From this on a tensor uses every queue pair.
   uint64_t write_bytes = 16 << 20;  // The most that one work writes: completions show motion.
   Trace* trace = nullptr;           // Of the poller; may be null.
-  int64_t retain_ms = 60'000;       // How long a consumer whose link broke may take to return.
+  uint32_t protocol_newest = kProtocolNewest;
+  int64_t retain_ms = 60'000;  // How long a consumer whose link broke may take to return.
 };
 
 struct ServeCounters {
@@ -41,6 +42,7 @@ struct ServeCounters {
   uint64_t destinations_asked = 0;
   uint64_t failed = 0;
   uint64_t cancelled = 0;
+  uint64_t standing = 0;    // Of the requests, those made before anybody had fetched it.
   uint64_t given_back = 0;  // Taken for a fetch that ended early.
   uint64_t resent = 0;      // After a break or a wrong digest.
   uint64_t bytes = 0;

@@ -78,6 +78,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   answer.incarnation = options_.self_incarnation;
   answer.epoch = epoch_;
   answer.path = options_.path;
+  answer.protocol_newest = options_.protocol_newest;
   link_->DescribeTo(&answer, session_);
   std::move(done)(std::move(answer));
 }

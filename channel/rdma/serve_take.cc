@@ -10,6 +10,7 @@ namespace tryst {
 void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
   ++counters_.requests;
   op->request = std::move(request);
+  counters_.standing += (op->request.flags & wire::kStanding) != 0;
   op->state = ServeState::kTaking;
   op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
   op->span.id = TraceId(session_, uint64_t{op->slot} << 16 | uint64_t{op->request.generation},

@@ -78,6 +78,7 @@ enum RecordFlags : uint8_t {
   kIsDead = 16,         // kTensor, kLanded.
   kHasDigest = 32,      // kTensor, kLanded.
   kDerived = 64,        // kFailed: not the first cause.
+  kStanding = 128,      // kRequest: made before anybody has fetched it. Version 2.
 };
 
 struct TensorMeta {

@@ -167,6 +167,7 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
+  if (cluster->Chance(15)) options.protocol_newest = 1;
   pool = std::make_unique<ChannelPool>(&poller, &cluster->wire_, &source, std::move(paths),
                                        std::move(fallback), options);
   const absl::Status opened = pool->Open();
@@ -261,6 +262,7 @@ ChannelPoolOptions Cluster::DrawPoolOptions() {
   pool.landing_cap_bytes = Chance(30) && !storm ? 768 << 10 : 64 << 20;
   pool.eager_bytes = Chance(30) || storm ? 64 : 8192;
   pool.retain_ms = 100'000;
+  pool.standing_ms = Chance(30) ? 3 : 30'000;
   return pool;
 }
 
@@ -453,6 +455,8 @@ void Cluster::CountAndCheckConnections() {
     report_.epochs += counters.epochs;
     report_.breaks += counters.breaks;
     report_.replays += counters.replays;
+    report_.standing_claimed += counters.standing_claimed;
+    report_.standing_dropped += counters.standing_dropped;
     report_.moved += counters.moved;
   }
   // The NIC refuses what arrives too late for a region that is gone: that breaks a
@@ -509,6 +513,8 @@ ChannelClusterReport& ChannelClusterReport::operator+=(const ChannelClusterRepor
   epochs += other.epochs;
   breaks += other.breaks;
   replays += other.replays;
+  standing_claimed += other.standing_claimed;
+  standing_dropped += other.standing_dropped;
   kills += other.kills;
   paths_lost += other.paths_lost;
   moved += other.moved;

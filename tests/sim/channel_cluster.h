@@ -27,6 +27,8 @@ struct ChannelClusterReport {
   uint64_t epochs = 0;
   uint64_t breaks = 0;
   uint64_t replays = 0;
+  uint64_t standing_claimed = 0;  // Standing receives that their fetch found.
+  uint64_t standing_dropped = 0;
   uint64_t kills = 0;
   uint64_t paths_lost = 0;
   uint64_t moved = 0;       // Fetches that went on by another path.

@@ -17,6 +17,10 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kFenceNs = 8'000 * kMs;
 constexpr int64_t kLateNs = 500 * kMs;
 
+// Serials of tensors of a certain size say which in their upper bits.
+constexpr int kClassShift = 26;
+constexpr uint64_t kClassElements[] = {0, 1, 40, 600, 1000, 3000, 9000, 20'000};
+
 constexpr uint64_t kStormWords = (16 << 20) / sizeof(uint64_t);
 
 std::string Device(size_t worker) {
@@ -87,6 +91,7 @@ void ChannelLoad::Plan() {
       });
     }
   }
+  if (!options_.cancel_storm) PlanRecurring();
   if (!options_.aborts) return;
   for (uint64_t i = 1 + Draw(3); i > 0; --i) {
     const size_t worker = Draw(workers_);
@@ -95,6 +100,34 @@ void ChannelLoad::Plan() {
     world_->At(SomeTime(), [this, worker, step, at_producer] {
       at_producer ? AbortAtProducer(worker, step) : AbortAtConsumer(worker, step);
     });
+  }
+}
+
+// Keys that are sent and fetched in step after step, mostly at one distance and of one size.
+void ChannelLoad::PlanRecurring() {
+  for (size_t number = 100 + Draw(4); number > 100; --number) {
+    const size_t producer = Draw(workers_);
+    const size_t consumer = (producer + 1 + Draw(workers_ - 1)) % workers_;
+    const int64_t stride = 1 + static_cast<int64_t>(Draw(3));
+    const int64_t every_ns = random_.Between(kMs, 4 * kMs);
+    const uint64_t usual_class = 1 + Draw(7);
+    const uint64_t incarnation = target_->IncarnationOf(consumer);
+    int64_t step = 1000;
+    for (int64_t at_ns = 0; at_ns + every_ns < options_.load_ns; at_ns += every_ns) {
+      step += Chance(5) ? 1 : stride;
+      const uint64_t size_class = Chance(8) ? 1 + Draw(7) : usual_class;
+      const auto edge = [this, producer, consumer, number, step, size_class, incarnation] {
+        Edge* edge = EdgeOf(producer, consumer, number, step);
+        edge->recurring = true;
+        edge->consumer_incarnation = incarnation;  // It may have been asked for long ago.
+        if (edge->size_class == 0) edge->size_class = size_class;
+        return edge;
+      };
+      const int64_t now_ns = world_->NowNs() + at_ns;
+      world_->At(now_ns + random_.Between(0, every_ns), [this, edge] { Send(edge()); });
+      if (Chance(4)) continue;
+      world_->At(now_ns + random_.Between(0, every_ns), [this, edge] { StartFetch(edge()); });
+    }
   }
 }
 
@@ -119,6 +152,7 @@ ChannelLoad::Edge* ChannelLoad::EdgeOf(size_t producer, size_t consumer, size_t 
 // ---- Sending ----
 
 ChannelLoad::Kind ChannelLoad::KindOf(uint64_t serial) const {
+  if (serial >> kClassShift != 0) return Kind::kNumbers;
   const uint64_t hash = (serial * 0xd6e8feb86659fd93u) >> 40;
   if (hash % 32 == 0) return Kind::kDead;
   return hash % 32 < 3 ? Kind::kStrings : Kind::kNumbers;
@@ -126,6 +160,7 @@ ChannelLoad::Kind ChannelLoad::KindOf(uint64_t serial) const {
 
 // The size follows from the serial, and the content from both.
 uint64_t ChannelLoad::ElementsOf(uint64_t serial) const {
+  if (serial >> kClassShift != 0) return kClassElements[serial >> kClassShift];
   const uint64_t hash = (serial * 0x9e3779b97f4a7c15u) >> 20;
   switch (hash % 8) {
     case 0:
@@ -160,7 +195,7 @@ Tensor ChannelLoad::MakeTensor(uint64_t serial) {
 
 void ChannelLoad::Send(Edge* edge) {
   ++counts_.sends;
-  const uint64_t serial = next_serial_++;
+  const uint64_t serial = next_serial_++ | edge->size_class << kClassShift;
   edge->sent.push_back(serial);
   const bool is_dead = KindOf(serial) == Kind::kDead;
   const absl::Status sent = target_->StepOf(edge->producer, edge->step)
@@ -173,7 +208,8 @@ void ChannelLoad::Send(Edge* edge) {
 void ChannelLoad::SendWhatIsWaitedFor(bool anyhow) {
   std::map<const Edge*, size_t> left;
   for (const auto& entry : edges_) {
-    left[&entry.second] = anyhow ? 0 : entry.second.sent.size() - entry.second.arrived;
+    const Edge& edge = entry.second;
+    left[&edge] = anyhow || !Lives(edge) ? 0 : edge.sent.size() - edge.arrived;
   }
   for (Fetch& fetch : fetches_) {
     Edge* edge = fetch.edge;
@@ -244,7 +280,8 @@ void ChannelLoad::DrawDestination(Fetch* fetch, Args* args) {
 void ChannelLoad::StartFetch(Edge* edge) {
   Fetch* fetch = NewFetch(edge);
   Args args = DrawArgs(fetch);
-  if (Chance(25)) DrawDestination(fetch, &args);
+  args.recurring = edge->recurring;
+  if (Chance(edge->recurring ? 4 : 25)) DrawDestination(fetch, &args);
   Ask(fetch, args);
 }
 
@@ -504,7 +541,7 @@ void ChannelLoad::CheckOrder() {
     if (!fetch.status.ok()) continue;
     const uint64_t want = fetch.turn < edge.sent.size() ? edge.sent[fetch.turn] : 0;
     const bool is_dead = fetch.serial == 0;
-    if (edge.ended_early == 0 && !edge.aborted &&
+    if (edge.ended_early == 0 && Lives(edge) &&
         (is_dead ? KindOf(want) != Kind::kDead : fetch.serial != want)) {
       Violate(fetch, absl::StrCat(" was number ", fetch.turn, " and got serial ", fetch.serial,
                                   " in place of ", want));

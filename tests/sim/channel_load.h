@@ -97,6 +97,8 @@ class ChannelLoad {
     std::vector<uint64_t> sent;    // Serials.
     std::set<uint64_t> delivered;  // But for dead ones, which have no serial.
     size_t arrived = 0;
+    uint64_t size_class = 0;  // Of its tensors; 0: of each its own.
+    bool recurring = false;
     uint64_t next_size_hint = 0;  // Of the last one sent.
     size_t fetched = 0;
     size_t ended_early = 0;
@@ -128,6 +130,7 @@ class ChannelLoad {
   void Send(Edge* edge);
   void StartTransfer(size_t producer, size_t consumer, size_t number);  // cancel_storm.
   void StartFetch(Edge* edge);
+  void PlanRecurring();
   void StartMany(size_t producer, size_t consumer, int64_t step);
   Fetch* NewFetch(Edge* edge);
   void Ask(Fetch* fetch, const Args& args);

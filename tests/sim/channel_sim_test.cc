@@ -43,6 +43,8 @@ TEST_P(ChannelSimTest, KeepsEveryPromise) {
   EXPECT_GT(sum.replays, kSeeds / 20);
   EXPECT_GT(sum.load.aborts, kSeeds / 20);
   EXPECT_GT(sum.load.left, kSeeds);
+  EXPECT_GT(sum.standing_claimed, kSeeds / 4);
+  EXPECT_GT(sum.standing_dropped, kSeeds / 16);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ChannelSimTest, ::testing::Range<uint64_t>(0, kShards));

@@ -1,0 +1,125 @@
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "channel/rdma/fetch_channel.h"
+
+// Standing receives: what recurs in step after step is asked for before its fetch comes, so
+// that the producer writes it as soon as it is sent. It is not accepted until it is fetched;
+// what never is goes back to the producer by a CANCEL.
+namespace tryst {
+namespace {
+
+// So many equal strides behind the first make a habit.
+constexpr uint32_t kRegular = 1;
+
+}  // namespace
+
+// What was asked for ahead, if this is the fetch that was foreseen.
+FetchOp* FetchChannel::ClaimStanding(int64_t step_id, const TensorKey& key) {
+  auto found = keys_.find(key);
+  if (found == keys_.end() || found->second.standing == nullptr) return nullptr;
+  FetchOp* op = found->second.standing;
+  if (op->step != step_id) {
+    EndEarly(op, absl::CancelledError("another step was asked for"));
+    return nullptr;
+  }
+  EndStanding(op, true);
+  return op;
+}
+
+void FetchChannel::EndStanding(FetchOp* op, bool claimed) {
+  op->standing = false;
+  --standing_;
+  ++(claimed ? counters_.standing_claimed : counters_.standing_dropped);
+  hub_->poller()->CancelTimer(op);
+  if (!op->landing) EndWaitingCharge(op);
+  auto found = keys_.find(op->key);
+  if (found == keys_.end() || found->second.standing != op) return;
+  found->second.standing = nullptr;
+  if (!claimed) found->second.regular = 0;
+}
+
+// Others need its slot or its memory.
+void FetchChannel::DropOneStanding() {
+  if (standing_ == 0) return;
+  for (FetchOp* op : slots_) {
+    if (op == nullptr || !op->standing) continue;
+    return EndEarly(op, absl::CancelledError("its room is needed"));
+  }
+}
+
+void FetchChannel::DropAllStanding(const absl::Status& why) {
+  if (standing_ == 0) return;
+  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+    if (op != nullptr && op->standing) EndEarly(op, why);
+  }
+}
+
+void FetchChannel::NoteStep(const TensorKey& key, int64_t step_id) {
+  KeyEntry* entry = Intern(key);
+  const uint64_t stride = static_cast<uint64_t>(step_id) - static_cast<uint64_t>(entry->step_last);
+  entry->regular = stride != 0 && stride == entry->stride ? entry->regular + 1 : 0;
+  entry->stride = stride;
+  entry->step_last = step_id;
+}
+
+void FetchChannel::NoteTensor(const TensorKey& key, const Tensor& tensor) {
+  wire::TensorMeta* like = &Intern(key)->like;
+  *like = wire::TensorMeta();
+  if (tensor.dtype() == DType::kString) return;
+  like->dtype = static_cast<uint8_t>(tensor.dtype());
+  like->rank = static_cast<uint8_t>(tensor.shape().rank());
+  for (int i = 0; i < tensor.shape().rank(); ++i) like->dims[i] = tensor.shape().dim(i);
+  like->bytes = tensor.bytes();
+}
+
+// Asks for the tensor of the step that comes next, if that is foreseen and there is room.
+void FetchChannel::ArmNext(const TensorKey& key) {
+  KeyEntry* entry = Intern(key);
+  if (entry->regular < kRegular || entry->standing != nullptr) return;
+  if (state_ != State::kOpen || version_ < 2 || !queued_.empty()) return;
+  if (standing_ >= options_.standing || 2 * free_slots_.size() <= slots_.size()) return;
+  StorageRef landing;
+  if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
+    landing = landings_->Take(entry->bytes_last, LandingPool::For::kWaiting);
+    if (!landing) return;
+  }
+  FetchOp* op = TakeOp();
+  op->step = static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);
+  op->key = key;
+  op->state = FetchState::kQueued;
+  op->span.Begin(WaitsFor::kPeerSend, now_ns());
+  op->standing = true;
+  op->expected = entry->like;
+  op->expects = entry->like.bytes > 0 && entry->like.bytes == entry->bytes_last;
+  if (landing) op->waiting_bytes = landing->bytes();
+  op->landing = std::move(landing);
+  TakeSlot(op);
+  entry->standing = op;
+  ++standing_;
+  ++counters_.standing;
+  hub_->poller()->SetTimer(op, now_ns() + options_.standing_ms * 1'000'000);
+  op->send_request = true;
+  SendSoon(op);
+}
+
+// Its fetch has come.
+void FetchChannel::TakeAhead(FetchOp* op) {
+  Tensor tensor = std::move(op->result);
+  op->result = Tensor();
+  const Tensor& wanted = op->args.destination;
+  if (wanted.valid() && tensor.valid()) {
+    wire::TensorMeta meta;
+    meta.dtype = static_cast<uint8_t>(tensor.dtype());
+    const absl::Status fits = CheckAgainstDestination(*op, meta, tensor.shape());
+    if (!fits.ok()) return EndEarly(op, fits);
+    if (tensor.dtype() != DType::kString) {
+      if (tensor.bytes() > 0) memcpy(wanted.mutable_data(), tensor.data(), tensor.bytes());
+      tensor = wanted;
+    }
+  }
+  Complete(op, absl::OkStatus(), std::move(tensor), op->result_is_dead);
+}
+
+}  // namespace tryst
