@@ -205,6 +205,75 @@ TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   }
 }
 
+// Of what recurs in step after step, the request is there before the tensor is: after Send only
+// the write is left to do, whether its fetch has come by then or not.
+TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
+  NicTally tally;
+  WorkerPairOptions options;
+  options.threads = false;
+  options.adjust = [](ChannelPoolOptions* pool) {
+    IgnoreTheClock(pool);
+    pool->standing_ms = 400'000;
+    pool->link.digests = false;
+  };
+  options.open_nic = [&tally] {
+    auto nic = OpenSoftNic(SoftNicOptions());
+    TRYST_CHECK(nic.ok()) << nic.status();
+    return std::make_unique<CountingNic>(*std::move(nic), &tally);
+  };
+  WorkerPair pair(options);
+  const TensorKey key = WorkerPair::Key("recurs");
+  const Tensor source = *Tensor::Allocate(DType::kUint8, {100'000});
+  Args args;
+  args.recurring = true;
+  Tensor got;
+  bool ended = false;
+  const auto fetch = [&](int64_t step) {
+    ended = false;
+    got = Tensor();
+    pair.consumer()->Fetch(step, key, args,
+                           [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                             EXPECT_TRUE(status.ok()) << status;
+                             got = std::move(tensor);
+                             ended = true;
+                           });
+  };
+  const auto turn_until = [&pair](const std::function<bool()>& over) {
+    for (int turns = 0; !over() && turns < 1'000'000; ++turns) pair.Turn();
+    ASSERT_TRUE(over());
+  };
+  uint64_t tasks = 0;
+  uint64_t allocations = 0;
+  for (int step = 0; step < kWarmUp + kCounted; ++step) {
+    const bool habit = step >= 10;  // From the fourth on it is asked for ahead.
+    if (step == kWarmUp) {
+      tasks = pair.consumer_tasks();
+      allocations = AllocationsSoFar();
+    }
+    const bool fetch_first = step % 2 == 0;
+    if (fetch_first) fetch(step);
+    for (int turns = 0; habit && turns < 5; ++turns) pair.Turn();
+    tally = NicTally();
+    ASSERT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+    if (habit) {
+      turn_until([&] { return tally.writes > 0; });
+      ASSERT_EQ(tally.messages, 0u) << step;
+    }
+    if (!fetch_first) fetch(step);
+    turn_until([&] { return ended; });
+    if (HasFatalFailure()) return;
+    if (!habit) continue;
+    turn_until([&] { return tally.messages > 0; });
+    // The one message asks for the next step's.
+    ASSERT_EQ(tally.messages, 1u) << step;
+    ASSERT_EQ(tally.writes, 1u) << step;
+    ASSERT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
+    ASSERT_EQ(tally.write_to, reinterpret_cast<uint64_t>(got.data()));
+  }
+  EXPECT_EQ(pair.consumer_tasks() - tasks, uint64_t{kCounted});
+  EXPECT_EQ(AllocationsSoFar(), allocations);
+}
+
 TEST(HopBudgetOtherTest, SameProcessTakesNothing) {
   ThreadAlarms alarms;
   LocalRendezvous::Options options;
