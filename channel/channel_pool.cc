@@ -382,7 +382,7 @@ void ChannelPool::OnRefused(Peer* peer, size_t way) {
   TRYST_LOG(Info) << options_.self << " does not reach " << peer->worker << " by "
                   << refused->refused;
   if (peer->current != way) return;
-  peer->current = next;
+  UseWay(peer, next);
   if (peer->keys_out != nullptr) peer->keys_out->Move(way, next);
   for (WaitingFetch& fetch : refused->channel->TakeWaiting()) {
     ChannelOn(peer, next)->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
@@ -399,7 +399,7 @@ void ChannelPool::OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetch
   const bool tracked = peer->keys_out != nullptr;
   if (tracked) peer->keys_out->Move(way, next);
   if (peer->current == way) {
-    peer->current = next;
+    UseWay(peer, next);
     if (next != way) {
       TRYST_LOG(Warning) << options_.self << " goes on by " << WayName(next) << " to reach "
                          << peer->worker << ", with " << fetches.size() << " fetches, after "
@@ -446,7 +446,15 @@ void ChannelPool::OnUsable(Peer* peer, size_t way) {
   if (way >= peer->current) return;
   TRYST_LOG(Info) << options_.self << " goes back to " << WayName(way) << " to reach "
                   << peer->worker << ", after " << away_ms << " ms by " << WayName(peer->current);
+  UseWay(peer, way);
+}
+
+void ChannelPool::UseWay(Peer* peer, size_t way) {
   peer->current = way;
+  for (size_t at = 0; at < peer->ways.size(); ++at) {
+    FetchChannel* channel = peer->ways[at].channel.get();
+    if (channel != nullptr) channel->AskAhead(at == way);
+  }
 }
 
 std::string ChannelPool::WayName(size_t way) const {

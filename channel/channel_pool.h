@@ -160,6 +160,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void OnRefused(Peer* peer, size_t way);
   void OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetches);
   void OnUsable(Peer* peer, size_t way);
+  void UseWay(Peer* peer, size_t way);
   void ProbeLater(Peer* peer);
   void Probe(Peer* peer);
   ShmFetchChannel* ShmOf(Peer* peer);

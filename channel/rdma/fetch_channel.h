@@ -106,6 +106,9 @@ class FetchChannel final : public Channel,
   void RetryNow();
   // Sees whether the path works, although nobody waits: on_usable, or nothing.
   void Probe();
+  // Whether this path is the one in use. If not, nothing is asked for ahead, and what has been
+  // goes back to the producer: its fetch will come by another path and would wait for it.
+  void AskAhead(bool in_use);
   // Landing room came back: the fetch that waits for it longest takes some. False: none
   // waits, or it was not enough.
   bool TakeRoom();
@@ -263,7 +266,8 @@ class FetchChannel final : public Channel,
 
   std::deque<FetchOp> ops_;  // All there ever were; addresses stay.
   std::vector<FetchOp*> free_;
-  size_t live_ = 0;              // Not in free_.
+  size_t live_ = 0;  // Not in free_.
+  bool asks_ahead_ = true;
   size_t standing_ = 0;          // Of those, standing: nobody waits for them.
   std::vector<FetchOp*> slots_;  // By slot; null: free.
   std::vector<uint16_t> generations_;

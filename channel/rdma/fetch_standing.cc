@@ -56,6 +56,11 @@ void FetchChannel::DropAllStanding(const absl::Status& why) {
   }
 }
 
+void FetchChannel::AskAhead(bool in_use) {
+  asks_ahead_ = in_use;
+  if (!in_use) DropAllStanding(absl::CancelledError("another path is in use"));
+}
+
 void FetchChannel::NoteStep(const TensorKey& key, int64_t step_id) {
   KeyEntry* entry = Intern(key);
   const uint64_t stride = static_cast<uint64_t>(step_id) - static_cast<uint64_t>(entry->step_last);
@@ -78,7 +83,7 @@ void FetchChannel::NoteTensor(const TensorKey& key, const Tensor& tensor) {
 void FetchChannel::ArmNext(const TensorKey& key) {
   KeyEntry* entry = Intern(key);
   if (entry->regular < kRegular || entry->standing != nullptr) return;
-  if (state_ != State::kOpen || version_ < 2 || !queued_.empty()) return;
+  if (!asks_ahead_ || state_ != State::kOpen || version_ < 2 || !queued_.empty()) return;
   if (standing_ >= options_.standing || 2 * free_slots_.size() <= slots_.size()) return;
   StorageRef landing;
   if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
