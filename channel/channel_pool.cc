@@ -502,6 +502,17 @@ void ChannelPool::OnRoom() {
     idle = took ? 0 : idle + 1;
     room_first_ = (room_first_ + 1) % count;
   }
+  // What is there and wanted goes before what is asked for ahead, whosever it is.
+  for (size_t at = 0; at < rails_.size(); ++at) {
+    const auto channel_of = [at](Peer* peer) { return peer->ways[at].channel.get(); };
+    const bool wanted =
+        std::any_of(peers_in_order_.begin(), peers_in_order_.end(), [&](Peer* peer) {
+          return channel_of(peer) != nullptr && channel_of(peer)->waits_for_room();
+        });
+    for (Peer* peer : peers_in_order_) {
+      if (wanted && channel_of(peer) != nullptr) channel_of(peer)->DropOneStanding();
+    }
+  }
 }
 
 // ---- Serving ----

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "channel/bootstrap.h"
 #include "channel/grpc/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
@@ -201,8 +202,8 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   EXPECT_EQ(call(hello, used), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(call(hello, used), grpc::StatusCode::UNAUTHENTICATED);  // A replay.
   rpc::HelloRequest other = hello;
-  other.set_protocol_oldest(2);
-  other.set_protocol_newest(3);
+  other.set_protocol_oldest(kProtocolNewest + 1);
+  other.set_protocol_newest(kProtocolNewest + 2);
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
   other.set_protocol_oldest(0);  // A downgrade.
   other.set_protocol_newest(0);

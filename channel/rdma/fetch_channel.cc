@@ -80,7 +80,7 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
                                           : WaitsFor::kConnection,
                  now_ns());
   ++counters_.fetches;
-  if (waiting() == 1) waiting_since_ns_ = now_ns();
+  StartWatch();
 
   if (state_ == State::kClosed) return EndEarly(op, close_status_);
   if (key.text().size() > wire::kMaxKeyBytes) {
@@ -101,12 +101,7 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
   if (args.recurring) NoteStep(key, step_id);
   if (op->state == FetchState::kAhead) TakeAhead(op);
   if (state_ == State::kIdle) Connect();
-  if (state_ == State::kOpen) {
-    link_->FlushSoon();
-    if (!heartbeat_timer_.is_set()) {
-      hub_->poller()->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
-    }
-  }
+  if (state_ == State::kOpen) link_->FlushSoon();
 }
 
 FetchOp* FetchChannel::TakeOp() {

@@ -112,6 +112,9 @@ class FetchChannel final : public Channel,
   // Landing room came back: the fetch that waits for it longest takes some. False: none
   // waits, or it was not enough.
   bool TakeRoom();
+  bool waits_for_room() const { return !room_line_.empty(); }
+  // Gives up one of the standing receives, if there are any: their room is needed.
+  void DropOneStanding();
   const FetchCounters& counters() const { return counters_; }
   // The cause of the last failed attempt to connect; OK while there is a link.
   const absl::Status& connect_status() const { return connect_status_; }
@@ -164,6 +167,7 @@ class FetchChannel final : public Channel,
   void RetryLater(const absl::Status& why);
   static bool IsFinal(const absl::Status& status);
   void OnBackoffOver();
+  void StartWatch();
   void OnHeartbeat();
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
@@ -213,7 +217,6 @@ class FetchChannel final : public Channel,
   // fetch_standing.cc
   FetchOp* ClaimStanding(int64_t step_id, const TensorKey& key);
   void EndStanding(FetchOp* op, bool claimed);
-  void DropOneStanding();
   void DropAllStanding(const absl::Status& why);
   void NoteStep(const TensorKey& key, int64_t step_id);
   void NoteTensor(const TensorKey& key, const Tensor& tensor);

@@ -192,6 +192,13 @@ void FetchChannel::OnBackoffOver() {
   GoIdle();
 }
 
+// One more waits for the peer's word: from the first on, its silence counts.
+void FetchChannel::StartWatch() {
+  if (waiting() == 1) waiting_since_ns_ = now_ns();
+  if (state_ != State::kOpen || heartbeat_timer_.is_set()) return;
+  hub_->poller()->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
+}
+
 void FetchChannel::OnHeartbeat() {
   if (state_ != State::kOpen || (waiting() == 0 && !probing_)) return;
   const int64_t since_ns = std::max(link_->last_heard_ns(), waiting_since_ns_);

@@ -67,16 +67,13 @@ void FetchChannel::WaitForRoom(FetchOp* op) {
   op->state = FetchState::kWaitingRoom;
   op->span.Enter(WaitsFor::kLandingRoom, now_ns());
   room_line_.Push(op);
-  if (room_line_.front() == op) TakeRoom();
+  if (room_line_.front() == op && !TakeRoom()) DropOneStanding();
 }
 
 bool FetchChannel::TakeRoom() {
   if (room_line_.empty()) return false;
   FetchOp* op = room_line_.front();
-  if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) {
-    DropOneStanding();
-    return false;
-  }
+  if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) return false;
   room_line_.PopFront();
   op->state = FetchState::kAsked;
   op->send_request = true;

@@ -34,6 +34,7 @@ void FetchChannel::Leave() {
   hello.incarnation = options_.self_incarnation;
   hello.epoch = epoch_;
   hello.path = options_.path;
+  hello.protocol_newest = options_.protocol_newest;
   hello.parameters = EncodeFarewell(farewell);
   SendHello(hello, &FetchChannel::OnFarewellAnswer);
 }

@@ -123,7 +123,11 @@ FetchChannel::KeyEntry* FetchChannel::Intern(const TensorKey& key) {
   if (found != keys_.end()) return &found->second;
   const uint32_t id = next_key_id_++ % wire::kMaxKeys;
   if (id < key_of_id_.size()) {
-    keys_.erase(key_of_id_[id]);
+    auto oldest = keys_.find(key_of_id_[id]);
+    FetchOp* standing = oldest->second.standing;
+    keys_.erase(oldest);
+    // Its fetch would no longer find it.
+    if (standing != nullptr) EndEarly(standing, absl::CancelledError("its key was forgotten"));
     key_of_id_[id] = key;
   } else {
     key_of_id_.push_back(key);

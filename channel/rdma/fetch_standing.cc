@@ -33,6 +33,7 @@ void FetchChannel::EndStanding(FetchOp* op, bool claimed) {
   --standing_;
   ++(claimed ? counters_.standing_claimed : counters_.standing_dropped);
   hub_->poller()->CancelTimer(op);
+  if (!claimed) StartWatch();  // Its CANCEL wants an answer.
   if (!op->landing) EndWaitingCharge(op);
   auto found = keys_.find(op->key);
   if (found == keys_.end() || found->second.standing != op) return;

@@ -481,6 +481,46 @@ TEST_P(ChannelContractTest, GoesOnByAnotherPathAndComesBack) {
   }
 }
 
+// What is asked for ahead on one path is not waited for on another.
+TEST_P(ChannelContractTest, WhatRecursGoesOnByAnotherPathAndComesBack) {
+  const TensorKey key = Key("recurs");
+  Args args;
+  args.recurring = true;
+  int64_t step = 0;
+  const auto run_steps = [&](int count) {
+    for (; count > 0; --count, ++step) {
+      const float first = static_cast<float>(step);
+      // Now before its fetch, so that it comes ahead, now behind it.
+      if (step % 2 == 0) Send(step, key, Numbers(20'000, first));
+      auto pending = StartFetch(step, key, args);
+      if (step % 2 != 0) Send(step, key, Numbers(20'000, first));
+      const Result result = pending->Wait();
+      ASSERT_TRUE(result.status.ok()) << step << ": " << result.status << world_->Explain();
+      ASSERT_TRUE(IsNumbers(result.tensor, 20'000, first)) << step;
+    }
+  };
+  run_steps(6);
+  if (!world_->LosePath(true)) GTEST_SKIP() << "this back end has one path";
+  for (int round = 0; round < 2; ++round) {
+    if (round > 0) world_->LosePath(true);
+    run_steps(6);
+    // The next one may already be on its way to who asked ahead.
+    Send(step, key, Numbers(20'000, static_cast<float>(step)));
+    world_->LosePath(false);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (world_->Explain().find("left since") != std::string::npos &&
+           std::chrono::steady_clock::now() < until) {
+      usleep(10'000);
+    }
+    const Result result = FetchNow(step, key, args);
+    ASSERT_TRUE(result.status.ok()) << result.status << world_->Explain();
+    EXPECT_TRUE(IsNumbers(result.tensor, 20'000, static_cast<float>(step)));
+    ++step;
+    run_steps(6);
+    if (HasFatalFailure()) return;
+  }
+}
+
 TEST_P(ChannelContractTest, WhatEndsWhileThePathIsLostGetsNobodyElsesTensor) {
   const TensorKey key = Key("gone");
   Send(0, key, Numbers(1, 0));

@@ -1,0 +1,122 @@
+// Workers of neighbouring protocol versions: what each of them may ask of the other.
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/notification.h"
+#include "base/log.h"
+#include "gtest/gtest.h"
+#include "tests/pair/worker_pair.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+std::unique_ptr<Nic> OpenNic() {
+  auto nic = OpenSoftNic(SoftNicOptions());
+  TRYST_CHECK(nic.ok()) << nic.status();
+  return *std::move(nic);
+}
+
+absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key, const Args& args,
+                       Tensor* tensor) {
+  absl::Notification ended;
+  absl::Status result;
+  consumer->Fetch(step, key, args,
+                  [&](absl::Status status, const Args&, const Args&, Tensor fetched, bool) {
+                    result = std::move(status);
+                    if (tensor != nullptr) *tensor = std::move(fetched);
+                    ended.Notify();
+                  });
+  ended.WaitForNotification();
+  return result;
+}
+
+// Ten steps of a key that recurs, between workers that speak up to these versions; how often
+// the producer was asked ahead.
+uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
+  WorkerPairOptions options;
+  options.open_nic = OpenNic;
+  options.adjust = [=](ChannelPoolOptions* pool) {
+    const bool is_producer = pool->self.find("/job:ps") == 0;
+    pool->protocol_newest = is_producer ? producer_newest : consumer_newest;
+  };
+  WorkerPair pair(options);
+  Args args;
+  args.recurring = true;
+  for (int step = 0; step < 10; ++step) {
+    for (const int64_t elements : {100, 100'000}) {
+      const TensorKey key = WorkerPair::Key(elements == 100 ? "small" : "large");
+      const Tensor source = *Tensor::Allocate(DType::kUint8, {elements});
+      EXPECT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+      Tensor got;
+      EXPECT_EQ(FetchFrom(pair.consumer(), step, key, args, &got), absl::OkStatus());
+      EXPECT_TRUE(got.valid() && got.shape() == source.shape());
+    }
+  }
+  const uint64_t asked = pair.consumer()->fetch_counters().standing;
+  EXPECT_EQ(pair.producer()->serve_counters().standing, asked);
+  return asked;
+}
+
+TEST(VersionTest, BothSpeakTheNewest) { EXPECT_GT(AskedAhead(2, 2), 0u); }
+
+// It would not give back what a standing receive had met.
+TEST(VersionTest, OlderProducerIsNotAskedAhead) { EXPECT_EQ(AskedAhead(1, 2), 0u); }
+
+TEST(VersionTest, OlderConsumerIsServed) { EXPECT_EQ(AskedAhead(2, 1), 0u); }
+
+TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
+  WorkerPairOptions options;
+  options.open_nic = OpenNic;
+  WorkerPair pair(options);
+  Hello hello;
+  hello.worker = "/job:worker/replica:0/task:7";
+  hello.incarnation = 7;
+  hello.path = "rdma/pair";
+  for (const uint32_t only : {uint32_t{0}, kProtocolNewest + 1}) {
+    hello.protocol_oldest = hello.protocol_newest = only;
+    absl::Notification answered;
+    absl::Status status;
+    pair.producer()->OnHello(hello, [&](absl::StatusOr<Hello> answer) {
+      status = answer.status();
+      answered.Notify();
+    });
+    answered.WaitForNotification();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(status.message().find("this worker 1 to 2"), std::string::npos) << status;
+  }
+}
+
+// A peer that answers anyhow, in versions that we do not speak.
+class OtherVersions final : public Bootstrap {
+ public:
+  void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
+    Hello answer = hello;
+    answer.protocol_oldest = kProtocolNewest + 1;
+    answer.protocol_newest = kProtocolNewest + 2;
+    std::move(done)(std::move(answer));
+  }
+};
+
+TEST(VersionTest, AnswerInVersionsThatWeDoNotSpeakEndsTheFetch) {
+  const SteadyClock clock;
+  Poller poller(&clock);
+  OtherVersions peer;
+  ChannelPoolOptions options;
+  options.self = "/job:worker/replica:0/task:0";
+  options.incarnation = 1;
+  ChannelPool pool(&poller, &peer, nullptr, {{"rdma/pair", OpenNic()}}, nullptr, options);
+  ASSERT_TRUE(pool.Open().ok());
+  poller.Start();
+  const absl::Status status = FetchFrom(&pool, 1, WorkerPair::Key("any"), Args(), nullptr);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("speaks protocol 3 to 4, this worker 1 to 2"), std::string::npos)
+      << status;
+  EXPECT_TRUE(pool.Stop(absl::CancelledError("done"), absl::Seconds(10)).ok());
+  poller.Stop();
+}
+
+}  // namespace
+}  // namespace tryst
