@@ -32,6 +32,16 @@ bool HeldBytes::Fits(int64_t bytes) const {
   return process_ == nullptr || process_->Fits(bytes);
 }
 
+std::string HeldBytes::Explain() const {
+  std::string out;
+  for (const HeldBytes* node = this; node != nullptr; node = node->process_.get()) {
+    if (node->max_bytes_ == 0) continue;
+    absl::StrAppend(&out, out.empty() ? "" : ", ", node == this ? "the step" : "the process",
+                    " holds ", node->held(), " of at most ", node->max_bytes_);
+  }
+  return out;
+}
+
 bool HeldBytes::TryTakeHere(int64_t bytes) {
   if (max_bytes_ == 0) return true;
   int64_t held = held_.load(std::memory_order_relaxed);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -45,6 +46,8 @@ class HeldBytes {
   bool anybody_waits() const { return root_->anybody_waits_.load(); }
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
   int64_t max_bytes() const { return max_bytes_; }
+  // For who was refused: which caps there are, and what of them is held.
+  std::string Explain() const;
 
  private:
   struct Waiter {

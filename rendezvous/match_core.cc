@@ -20,11 +20,6 @@ absl::Status LateReceive(const TensorKey& key) {
   return absl::DeadlineExceededError(absl::StrCat("Timed out waiting for ", key.text()));
 }
 
-absl::Status OverCap(const TensorKey& key, int64_t bytes) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("No room to hold ", bytes, " bytes of ", key.text()));
-}
-
 // What a shard takes from the memory caps in advance.
 constexpr int64_t kLotBytes = 64 << 10;
 
@@ -59,6 +54,12 @@ MatchCore::MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
   for (size_t i = 0; i < shards; ++i) {
     shards_.push_back(std::make_unique<Shard>(static_cast<uint16_t>(i)));
   }
+}
+
+absl::Status MatchCore::OverCap(int64_t bytes, absl::string_view what) const {
+  return absl::ResourceExhaustedError(absl::StrCat("No room to hold ", bytes, " bytes of ", what,
+                                                   " (max_held_bytes): ", held_.Explain(),
+                                                   ". WhenRoom() tells when it is received."));
 }
 
 int64_t MatchCore::ChargeBytes(int64_t bytes) {
@@ -107,7 +108,7 @@ absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* 
     }
     Item** head = shard.table.Find(key);
     if (*head == nullptr || (*head)->is_send) {
-      if (!Charge(shard, charge_bytes)) return OverCap(key, charge_bytes);
+      if (!Charge(shard, charge_bytes)) return OverCap(charge_bytes, key.text());
       shard.table.Append(
           head, NewSend(shard, key, args, std::move(*tensor), is_dead, charge_bytes, checksum));
       ++shard.counters.sends;

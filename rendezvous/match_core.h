@@ -78,6 +78,7 @@ class MatchCore {
   // Sends.
   static absl::Status CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
+  absl::Status OverCap(int64_t bytes, absl::string_view what) const;
   Item* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor, bool is_dead,
                 int64_t charge_bytes, uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.

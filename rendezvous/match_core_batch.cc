@@ -215,8 +215,7 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
     room = held_.TryTake(charge_bytes);
   }
   if (!room) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("No room to hold ", charge_bytes, " bytes of ", items.size(), " tensors"));
+    return OverCap(charge_bytes, absl::StrCat(items.size(), " tensors"));
   }
   Batch* batch = NewBatch();
   batch->holds = 1;

@@ -141,10 +141,18 @@ void FetchChannel::OnOpCancelled(FetchOp* op) {
 }
 
 void FetchChannel::OnOpDeadline(FetchOp* op) {
+  std::string why;
+  if (op->state == FetchState::kWaitingRoom) {
+    why =
+        absl::StrCat(": the tensor has ", op->meta.bytes, " bytes, and ", landings_->in_use_bytes(),
+                     " of the landing cap, ", landings_->cap_bytes(),
+                     ", are in use: let go of tensors that were received, or raise landing_bytes");
+  } else if (!connect_status_.ok()) {
+    why = absl::StrCat(" (", connect_status_.message(), ")");
+  }
   EndEarly(op,
            absl::DeadlineExceededError(absl::StrCat(
-               "not received in time: ", FetchStateName(op->state), " of ", options_.peer,
-               connect_status_.ok() ? "" : absl::StrCat(" (", connect_status_.message(), ")"))));
+               "not received in time: ", FetchStateName(op->state), " of ", options_.peer, why)));
 }
 
 void FetchChannel::AbortStep(int64_t step_id, const absl::Status& why) {

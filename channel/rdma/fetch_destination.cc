@@ -62,7 +62,7 @@ void FetchChannel::WaitForRoom(FetchOp* op) {
   if (op->meta.bytes > landings_->cap_bytes()) {
     return EndEarly(op, absl::ResourceExhaustedError(absl::StrCat(
                             "the tensor has ", op->meta.bytes, " bytes, the landing cap is ",
-                            landings_->cap_bytes(), ": raise landing_cap_bytes")));
+                            landings_->cap_bytes(), ": raise landing_bytes")));
   }
   op->state = FetchState::kWaitingRoom;
   op->span.Enter(WaitsFor::kLandingRoom, now_ns());

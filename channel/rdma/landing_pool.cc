@@ -178,6 +178,11 @@ uint64_t LandingPool::pinned_bytes() const {
   return pinned_bytes_;
 }
 
+uint64_t LandingPool::in_use_bytes() const {
+  MutexLock lock(&mu_);
+  return pinned_bytes_ - kept_bytes_;
+}
+
 uint64_t LandingPool::pinned_bytes_most() const {
   MutexLock lock(&mu_);
   return pinned_bytes_most_;

@@ -78,6 +78,9 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
 
   uint64_t cap_bytes() const { return cap_bytes_; }
   uint64_t pinned_bytes() const;
+  // Of those what is not free for another tensor: it is on its way, or somebody still refers to
+  // it.
+  uint64_t in_use_bytes() const;
   uint64_t pinned_bytes_most() const;  // The high-water mark.
   Nic* nic() const { return nic_.get(); }
   // What Take(bytes) would charge.

@@ -16,9 +16,10 @@ std::string ProducerName(size_t i) { return absl::StrCat("/job:ps/replica:0/task
 constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
 constexpr uint64_t kIncarnation = 0xab;
 
-LocalRendezvous::Options StepOptions() {
+LocalRendezvous::Options StepOptions(int64_t max_held_bytes) {
   LocalRendezvous::Options options;
   options.check_immutable = false;
+  options.max_held_bytes = max_held_bytes;
   return options;
 }
 
@@ -68,7 +69,7 @@ struct WorkerPair::Worker {
 };
 
 WorkerPair::WorkerPair(const WorkerPairOptions& options)
-    : threads_(options.threads), step_(StepOptions(), &alarms_) {
+    : threads_(options.threads), step_(StepOptions(options.max_held_bytes), &alarms_) {
   hellos_ = std::make_unique<Hellos>();
   for (size_t i = 0; i < static_cast<size_t>(options.producers); ++i) {
     producers_.push_back(std::make_unique<Worker>(options, &clock_, &step_, hellos_.get(),

@@ -24,6 +24,7 @@ struct WorkerPairOptions {
   bool threads = true;
   int64_t spin_us = 20;
   int producers = 1;
+  int64_t max_held_bytes = 0;  // Of the step: what was sent and is not asked for. 0: no cap.
 };
 
 // A producer (or some) and a consumer in this process, each with a poller, a NIC and a pool,

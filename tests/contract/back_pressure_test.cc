@@ -1,0 +1,135 @@
+// What is told when memory is short: to who sends, and to who fetches.
+
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/log.h"
+#include "gtest/gtest.h"
+#include "tests/pair/worker_pair.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kBytes = 1 << 20;
+
+WorkerPairOptions SoftPair() {
+  WorkerPairOptions options;
+  options.open_nic = [] {
+    auto nic = OpenSoftNic(SoftNicOptions());
+    TRYST_CHECK(nic.ok()) << nic.status();
+    return *std::move(nic);
+  };
+  return options;
+}
+
+Tensor Filled(int fill) {
+  Tensor tensor = *Tensor::Allocate(DType::kUint8, {kBytes});
+  memset(tensor.mutable_data(), fill, kBytes);
+  return tensor;
+}
+
+absl::Status Send(WorkerPair* pair, const TensorKey& key, int fill) {
+  return pair->step()->Send(key, Args(), Filled(fill), false);
+}
+
+struct Fetched {
+  absl::Notification ended;
+  absl::Status status;
+  Tensor tensor;
+};
+
+std::shared_ptr<Fetched> StartFetch(WorkerPair* pair, const TensorKey& key, const Args& args = {}) {
+  auto fetched = std::make_shared<Fetched>();
+  pair->consumer()->Fetch(
+      1, key, args, [fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+        fetched->status = std::move(status);
+        fetched->tensor = std::move(tensor);
+        fetched->ended.Notify();
+      });
+  return fetched;
+}
+
+// A consumer that is slow to fetch is felt by the producer's Send: refused, with nothing
+// changed, and told when there is room, as soon as the channel has taken something away.
+TEST(BackPressureTest, SendIsRefusedUntilTheConsumerFetches) {
+  WorkerPairOptions options = SoftPair();
+  options.max_held_bytes = 4 * kBytes;
+  WorkerPair pair(options);
+  const TensorKey key = WorkerPair::Key("slow");
+  int sent = 0;
+  absl::Status refused;
+  while ((refused = Send(&pair, key, sent)).ok()) ASSERT_LT(++sent, 100);
+  EXPECT_EQ(sent, 4);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(refused.message().find(absl::StrCat(options.max_held_bytes)), std::string::npos)
+      << refused;
+
+  // Twenty more, each sent when there is room and fetched when there is not.
+  constexpr int kAll = 24;
+  for (int fetched = 0; fetched < kAll; ++fetched) {
+    const bool waits = sent < kAll;
+    absl::Notification room;
+    if (waits) {
+      ASSERT_EQ(Send(&pair, key, sent).code(), absl::StatusCode::kResourceExhausted);
+      pair.step()->WhenRoom(kBytes, [&room](absl::Status status) {
+        EXPECT_TRUE(status.ok()) << status;
+        room.Notify();
+      });
+      EXPECT_FALSE(room.HasBeenNotified());
+    }
+    auto got = StartFetch(&pair, key);
+    got->ended.WaitForNotification();
+    ASSERT_TRUE(got->status.ok()) << got->status;
+    EXPECT_EQ(got->tensor.data_as<uint8_t>()[kBytes - 1], fetched);
+    if (!waits) continue;
+    room.WaitForNotification();
+    ASSERT_TRUE(Send(&pair, key, sent).ok());
+    ++sent;
+  }
+  EXPECT_EQ(sent, kAll);
+}
+
+// Tensors that the application keeps hold the landing budget. Who cannot land for that reason
+// is told so at its deadline; its tensor stays the producer's, and comes when there is room.
+TEST(BackPressureTest, WhoFindsNoLandingRoomIsToldWhatHoldsIt) {
+  constexpr uint64_t kCapBytes = 8 * kBytes;
+  WorkerPairOptions options = SoftPair();
+  options.adjust = [](ChannelPoolOptions* pool) { pool->landing_cap_bytes = kCapBytes; };
+  WorkerPair pair(options);
+  const TensorKey key = WorkerPair::Key("kept");
+  std::deque<Tensor> kept;
+  const SteadyClock clock;
+  absl::Status full;
+  for (int i = 0; full.ok(); ++i) {
+    ASSERT_LT(i, 20);
+    ASSERT_TRUE(Send(&pair, key, i).ok());
+    Args args;
+    args.deadline = Deadline::After(clock, absl::Milliseconds(400));
+    auto got = StartFetch(&pair, key, args);
+    got->ended.WaitForNotification();
+    full = got->status;
+    if (full.ok()) kept.push_back(std::move(got->tensor));
+  }
+  EXPECT_EQ(kept.size(), kCapBytes / kBytes);
+  EXPECT_EQ(full.code(), absl::StatusCode::kDeadlineExceeded) << full;
+  for (const std::string& said : {std::string("landing room"), absl::StrCat(kBytes, " bytes"),
+                                  absl::StrCat(kCapBytes, " of the landing cap, ", kCapBytes),
+                                  std::string("raise landing_bytes")}) {
+    EXPECT_NE(full.message().find(said), std::string::npos) << said << " in " << full;
+  }
+  const uint8_t next = static_cast<uint8_t>(kept.size());
+  auto got = StartFetch(&pair, key);
+  EXPECT_FALSE(got->ended.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
+  kept.pop_front();
+  got->ended.WaitForNotification();
+  ASSERT_TRUE(got->status.ok()) << got->status;
+  EXPECT_EQ(got->tensor.data_as<uint8_t>()[0], next);
+}
+
+}  // namespace
+}  // namespace tryst
