@@ -80,6 +80,7 @@ int FreePort() {
 // What the faults of one kind came to, in milliseconds; -1: not within the time.
 struct Times {
   std::vector<int64_t> noticed, first, back;
+  std::vector<int64_t> dying;  // A killed process's queue pairs answer until the kernel is done.
   int not_back = 0;
 };
 
@@ -273,10 +274,11 @@ void Storm::OneFault(const std::string& kind) {
     kill(hit.pid, SIGKILL);
     int status = 0;
     waitpid(hit.pid, &status, 0);
+    times->dying.push_back((clock_.NowNs() - at_ns) / kMs);
     const bool at_once = Draw(0, 1) == 0;
     if (!at_once) {
       // Noticed although nobody answers in its place.
-      const int64_t until_ns = at_ns + 3'000 * kMs;
+      const int64_t until_ns = clock_.NowNs() + 3'000 * kMs;
       while (!note_noticed() && clock_.NowNs() < until_ns) Watch(5);
     }
     const int64_t start_ns = clock_.NowNs();
@@ -371,9 +373,10 @@ int Storm::Finish() {
     const Times& times = kind.second;
     printf(
         "%s, ms: noticed %s; first tensors both ways %s; 95 %% of the rate back %s; not back "
-        "within 8 s: %d\n",
+        "within 8 s: %d%s\n",
         kind.first.c_str(), median(times.noticed).c_str(), median(times.first).c_str(),
-        median(times.back).c_str(), times.not_back);
+        median(times.back).c_str(), times.not_back,
+        times.dying.empty() ? "" : absl::StrCat("; dying itself ", median(times.dying)).c_str());
   }
   printf("%d hangs, %d deaths; %s\n", hangs_, deaths_, bad == 0 ? "all is well" : "FAILED");
   return bad == 0 ? 0 : 1;
