@@ -363,7 +363,10 @@ TEST(GrpcPath, FillsTheDestinationOrSaysWhyNot) {
   producer.source.Send(1, Key("b"), Floats(999, 9));
   auto refused = consumer.Fetch(1, Key("b"), args);
   EXPECT_TRUE(absl::IsInvalidArgument(refused->Wait().status)) << refused->status;
-  ExpectFloats(args.destination, 1000, 9);  // Untouched.
+  ExpectFloats(args.destination, 1000, 9);   // Untouched.
+  auto again = consumer.Fetch(1, Key("b"));  // It stayed the producer's.
+  ASSERT_TRUE(again->Wait().status.ok()) << again->status;
+  ExpectFloats(again->tensor, 999, 9);
 
   Args strings;
   strings.destination = *Tensor::Allocate(DType::kString, TensorShape({2}));
@@ -394,6 +397,60 @@ TEST(GrpcPath, ACancelledFetchConsumesNothing) {
   ExpectFloats(third->tensor, 2, 4);
   auto late = consumer.Fetch(1, Key("k"), args);
   EXPECT_TRUE(absl::IsCancelled(late->Wait().status));
+}
+
+// However far it had got: the reply may not have begun, be under way, or have landed.
+TEST(GrpcPath, WhatACancelledFetchHadMetGoesToTheNextOne) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  uint64_t cancelled = 0;
+  for (int i = 0; i < 60; ++i) {
+    const int64_t elements = i % 2 == 0 ? 100 : 1 << 20;
+    Cancellation cancellation;
+    Args args;
+    args.cancellation = &cancellation;
+    auto first = consumer.Fetch(1, Key("k"), args);
+    producer.source.Send(1, Key("k"), Floats(elements, static_cast<float>(i)));
+    absl::SleepFor(absl::Microseconds(i * 60));
+    cancellation.StartCancel();
+    std::shared_ptr<Result> result = first;
+    if (absl::IsCancelled(first->Wait().status)) {
+      ++cancelled;
+      result = consumer.Fetch(1, Key("k"));
+    }
+    ASSERT_TRUE(result->Wait().status.ok()) << i << ": " << result->status;
+    ExpectFloats(result->tensor, elements, static_cast<float>(i));
+  }
+  EXPECT_GT(cancelled, 0u);
+  // Those that ended before the tensor was met had nothing to give back.
+  EXPECT_LE(producer.counts().given_back, cancelled);
+  EXPECT_GT(producer.counts().given_back, 0u);
+}
+
+// The word that it is not wanted is lost with the connection; the next request says it again.
+TEST(GrpcPath, WhatACancelledFetchHadMetComesBackOverANewConnection) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
+  proxy.CutAfterBytes(1 << 20);  // It never gets through.
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  auto first = consumer.Fetch(1, Key("k"), args);
+  producer.source.Send(1, Key("k"), Floats(8 << 20, 6));
+  ASSERT_TRUE(Eventually([&] { return proxy.bytes_back() > 1 << 20; }));
+  proxy.Refuse(true);
+  proxy.CutNow();
+  cancellation.StartCancel();
+  EXPECT_TRUE(absl::IsCancelled(first->Wait().status)) << first->status;
+  EXPECT_EQ(producer.counts().given_back, 0u);
+  proxy.CutAfterBytes(-1);
+  proxy.Refuse(false);
+  auto next = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(next->Wait().status.ok()) << next->status;
+  ExpectFloats(next->tensor, 8 << 20, 6);
+  EXPECT_EQ(producer.counts().given_back, 1u);
+  EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 1; }));
 }
 
 TEST(GrpcPath, DeadlineAndAbortEndWhatWaits) {
@@ -510,6 +567,10 @@ TEST(GrpcPath, KeepsNoMoreThanItsBudgetForTheAbsent) {
   b->Wait();
   EXPECT_EQ(a->status.ok() + b->status.ok(), 1);
   EXPECT_EQ(absl::IsAborted(a->status) + absl::IsAborted(b->status), 1);
+  // What was dropped had never been sent: another fetch finds it.
+  auto dropped = consumer.Fetch(1, Key(a->status.ok() ? "b" : "a"));
+  ASSERT_TRUE(dropped->Wait().status.ok()) << dropped->status;
+  ExpectFloats(dropped->tensor, 20, 1);
 }
 
 TEST(GrpcPath, ARestartedProducerFailsWhatWaitedAndServesTheNext) {

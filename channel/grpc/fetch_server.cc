@@ -39,12 +39,16 @@ struct FetchServerEntry {
   int64_t step_id = 0;
   TensorKey key;
   Cancellation cancellation;
+  // What the source gave: written before `outcome` is, or by whoever gives it back.
+  Taken taken;
+  bool has_taken = false;
 
   // Guarded by State::mu_.
   std::shared_ptr<const Outcome> outcome;  // Null: waits for the source.
   std::shared_ptr<Stream> stream;          // Null: nobody listens.
   TraceSpan span;
   bool over = false;
+  bool sent = false;           // Some of it: the consumer may have it, whatever it says.
   int64_t alone_since_ns = 0;  // 0: a stream is there.
 };
 
@@ -63,7 +67,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
         options_(options) {}
 
   void OnRequest(const std::shared_ptr<Stream>& stream, const std::string& bytes) override;
-  void OnEnds(Stream* stream) override;
+  void OnEnds(Stream* stream, bool delivered) override;
   void OnStreamDone(Stream* stream) override;
   void Shutdown();
   Counts counts() const;
@@ -84,7 +88,12 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::vector<std::shared_ptr<Entry>> cancel;
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
     std::vector<std::shared_ptr<const Outcome>> release;  // A tensor's deleter is anybody's code.
-    void Run() {
+    std::vector<std::shared_ptr<Entry>> give_back;
+    void Run(TensorSource* source) {
+      // First: who says that a fetch is over may ask for the same key in the same breath.
+      for (auto& entry : give_back) {
+        source->GiveBack(entry->step_id, entry->key, std::exchange(entry->taken, Taken()));
+      }
       for (auto& entry : cancel) entry->cancellation.StartCancel();
       for (auto& [stream, status] : end) stream->End(status);
     }
@@ -97,8 +106,11 @@ class FetchServer::State final : public FetchServerStreamOwner,
   void TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The consumer has said, in either way, that the fetch is over.
-  void EndByConsumer(const std::shared_ptr<Entry>& entry, Todo* todo)
+  void EndByConsumer(const std::shared_ptr<Entry>& entry, bool delivered, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Without a word of its on it: what was never sent goes back, the rest it may have.
+  void GiveUp(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GiveBack(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetAlone(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetAttended(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -155,7 +167,7 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   for (auto& [id, peer] : consumer->channels) {
     for (auto& [serial, entry] : peer.entries) entries.push_back(entry);
   }
-  for (auto& entry : entries) Forget(entry, todo);
+  for (auto& entry : entries) GiveUp(entry, todo);
   consumer->channels.clear();
   consumer->retired.push_back(consumer->incarnation);
   if (consumer->retired.size() > 8) consumer->retired.pop_front();
@@ -165,6 +177,12 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
 
 void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo) {
   std::vector<std::shared_ptr<Entry>> entries;
+  for (uint64_t serial : request.unwanted()) {
+    auto it = peer->entries.find(serial);
+    if (it == peer->entries.end()) continue;
+    const std::shared_ptr<Entry> entry = it->second;
+    EndByConsumer(entry, false, todo);
+  }
   for (auto& [serial, entry] : peer->entries) {
     if (serial >= request.oldest_serial()) break;
     entries.push_back(entry);
@@ -174,16 +192,32 @@ void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, 
     if (it != peer->entries.end()) entries.push_back(it->second);
     peer->over.Insert(serial);
   }
-  for (auto& entry : entries) EndByConsumer(entry, todo);
+  for (auto& entry : entries) EndByConsumer(entry, true, todo);
   peer->over.InsertBelow(std::min(request.oldest_serial(), request.serial()));
 }
 
-void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, Todo* todo) {
-  if (!entry->over && entry->outcome != nullptr && entry->outcome->header.code() == 0) {
+void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, bool delivered,
+                                       Todo* todo) {
+  if (entry->over) return;
+  if (!delivered) {
+    GiveBack(entry, todo);
+  } else if (entry->outcome != nullptr && entry->outcome->header.code() == 0) {
     ++counts_.tensors;
     counts_.bytes += entry->outcome->tensor.bytes();
   }
   Forget(entry, todo);
+}
+
+void FetchServer::State::GiveUp(const std::shared_ptr<Entry>& entry, Todo* todo) {
+  if (!entry->over && !entry->sent) GiveBack(entry, todo);
+  Forget(entry, todo);
+}
+
+void FetchServer::State::GiveBack(const std::shared_ptr<Entry>& entry, Todo* todo) {
+  // Without an outcome yet it is seen to when the take ends; one that failed has gone back.
+  if (entry->outcome == nullptr || entry->outcome->header.code() != 0) return;
+  ++counts_.given_back;
+  todo->give_back.push_back(entry);
 }
 
 void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo) {
@@ -255,7 +289,7 @@ void FetchServer::State::DropAlone(int64_t before_ns, Todo* todo) {
     alone_.pop_front();
     if (!current) continue;
     ++counts_.dropped;
-    Forget(entry, todo);
+    GiveUp(entry, todo);
   }
 }
 
@@ -275,7 +309,7 @@ void FetchServer::State::OnAlarm() {
           });
     }
   }
-  todo.Run();
+  todo.Run(source_);
 }
 
 std::shared_ptr<const Outcome> FetchServer::State::Failure(const absl::Status& status) const {
@@ -346,6 +380,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
         entry->stream = stream;
         stream->entry = it->second;
         outcome = entry->outcome;
+        entry->sent |= outcome != nullptr;
       } else if (peer.over.Contains(request.serial()) || request.offset() != 0) {
         outcome = Failure(absl::AbortedError(
             absl::StrCat("fetch ", request.serial(), " of ", caller->worker,
@@ -371,7 +406,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
       }
     }
   }
-  todo.Run();
+  todo.Run(source_);
   if (!refused.ok()) return refuse(refused);
   if (outcome != nullptr) return stream->Send(outcome, request.offset());
   if (take != nullptr) Take(request.step_id(), *key, take);
@@ -381,6 +416,7 @@ void FetchServer::State::Take(int64_t step_id, const TensorKey& key,
                               const std::shared_ptr<Entry>& entry) {
   Args args;
   args.cancellation = &entry->cancellation;
+  args.turn = &entry->taken.turn;
   auto self = shared_from_this();
   source_->Take(step_id, key, /*request_id=*/0, args,
                 [self, entry](absl::Status status, const Args& send_args, const Args&,
@@ -391,6 +427,12 @@ void FetchServer::State::Take(int64_t step_id, const TensorKey& key,
 
 void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Status status,
                                  const Args& send_args, Tensor tensor, bool is_dead) {
+  if (status.ok()) {
+    entry->has_taken = true;
+    entry->taken.tensor = tensor;
+    entry->taken.is_dead = is_dead;
+    entry->taken.send_args = send_args;
+  }
   if (!status.ok() || !tensor.valid() || tensor.space().host_readable()) {
     return SetOutcome(entry, status, tensor, is_dead);
   }
@@ -429,30 +471,37 @@ void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const a
   std::shared_ptr<Stream> stream;
   {
     MutexLock lock(&mu_);
-    if (entry->over) return;  // Nobody wants it: the tensor ends here.
-    --counts_.waiting;
-    entry->outcome = outcome;
-    TraceEntry(entry.get());
-    stream = entry->stream;
-    if (entry->alone_since_ns != 0) {
-      counts_.kept_bytes += outcome->tensor.bytes();
-      DropAlone(0, &todo);
+    // Nobody wants it, or it cannot be had from here: it is the next take's.
+    if (entry->has_taken && (entry->over || outcome->header.code() != 0)) {
+      ++counts_.given_back;
+      todo.give_back.push_back(entry);
+    }
+    if (!entry->over) {
+      --counts_.waiting;
+      entry->outcome = outcome;
+      TraceEntry(entry.get());
+      stream = entry->stream;
+      entry->sent = stream != nullptr;
+      if (entry->alone_since_ns != 0) {
+        counts_.kept_bytes += outcome->tensor.bytes();
+        DropAlone(0, &todo);
+      }
     }
   }
-  todo.Run();
+  todo.Run(source_);
   if (stream != nullptr) stream->Send(std::move(outcome), 0);
 }
 
-void FetchServer::State::OnEnds(Stream* stream) {
+void FetchServer::State::OnEnds(Stream* stream, bool delivered) {
   Todo todo;
   {
     MutexLock lock(&mu_);
     std::shared_ptr<Entry> entry = stream->entry;
     if (entry == nullptr || entry->over || entry->stream.get() != stream) return;
     entry->stream = nullptr;  // It ends itself.
-    EndByConsumer(entry, &todo);
+    EndByConsumer(entry, delivered, &todo);
   }
-  todo.Run();
+  todo.Run(source_);
 }
 
 void FetchServer::State::OnStreamDone(Stream* stream) {
@@ -464,7 +513,7 @@ void FetchServer::State::OnStreamDone(Stream* stream) {
     entry->stream = nullptr;
     if (!entry->over) SetAlone(entry, &todo);
   }
-  todo.Run();
+  todo.Run(source_);
 }
 
 void FetchServer::State::Shutdown() {
@@ -494,7 +543,7 @@ void FetchServer::State::Shutdown() {
     alone_.clear();
   }
   if (alarm != Alarms::kNoToken) alarms_->Cancel(alarm);
-  todo.Run();
+  todo.Run(source_);
 }
 
 FetchServer::Counts FetchServer::State::counts() const {

@@ -37,7 +37,8 @@ struct FetchServerOptions {
 
 // The producer's side of FetchTensor. Hands every request to a TensorSource once, however
 // often it is repeated, and keeps what it gave until the consumer says that it has landed:
-// so a tensor is neither lost with a stream nor taken twice. Thread-safe.
+// so a tensor is neither lost with a stream nor taken twice. What a fetch that ended early had
+// met goes back to the source. Thread-safe.
 class FetchServer {
  public:
   // Who makes this call, and may it? `request` is the first message as it came.
@@ -62,8 +63,9 @@ class FetchServer {
   struct Counts {
     uint64_t requests = 0;     // First attempts.
     uint64_t repetitions = 0;  // Later ones.
-    uint64_t tensors = 0;      // Landed, or given up on their way.
+    uint64_t tensors = 0;      // Landed.
     uint64_t bytes = 0;        // Of those.
+    uint64_t given_back = 0;   // Taken for a fetch that ended early.
     uint64_t refused = 0;
     uint64_t dropped = 0;     // Nobody came back for them.
     uint64_t waiting = 0;     // Now, for the source.

@@ -40,7 +40,7 @@ void FetchServerStream::OnSecondRequest() {
   if (!request.ParseFromString(ToString(second_)) || !request.ends()) {
     return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a second request"));
   }
-  owner_->OnEnds(this);
+  owner_->OnEnds(this, !request.is_unwanted());
   bool unwanted = false;
   {
     MutexLock lock(&mu_);

@@ -30,7 +30,7 @@ class FetchServerStreamOwner {
   virtual ~FetchServerStreamOwner() = default;
   virtual void OnRequest(const std::shared_ptr<FetchServerStream>& stream,
                          const std::string& bytes) = 0;
-  virtual void OnEnds(FetchServerStream* stream) = 0;        // Landed, or not wanted.
+  virtual void OnEnds(FetchServerStream* stream, bool delivered) = 0;
   virtual void OnStreamDone(FetchServerStream* stream) = 0;  // The last event.
 };
 

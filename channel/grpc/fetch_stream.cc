@@ -63,7 +63,7 @@ bool FetchStream::may_be_known() {
   return request_written_;
 }
 
-void FetchStream::SendEnds() {
+void FetchStream::SendEnds(bool delivered) {
   bool write = false;
   {
     MutexLock lock(&mu_);
@@ -71,6 +71,7 @@ void FetchStream::SendEnds() {
     ends_wanted_ = true;
     rpc::FetchRequest ends;
     ends.set_ends(true);
+    ends.set_is_unwanted(!delivered);
     ends_ = ToBuffer(ends.SerializeAsString());
     write = !request_pending_;  // Else OnWriteDone goes on.
   }

@@ -36,8 +36,9 @@ class FetchStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
              const std::string& request);
   // When it returns, nothing is written to the tensor any more. serial() becomes 0.
   void Detach();
-  // Tells the producer that the fetch is over and gives it two seconds to hear it.
-  void SendEnds();
+  // Tells the producer that the fetch is over, and whether the tensor was delivered, and gives
+  // it two seconds to hear it.
+  void SendEnds(bool delivered);
   // After SendEnds(): a tenth of a second is enough, we are leaving.
   void Hurry();
   void Cancel() { context_.TryCancel(); }

@@ -172,16 +172,25 @@ void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
   request->set_channel(channel_);
   request->set_producer_incarnation(op->pinned_incarnation);
   request->set_offset(op->incoming.received());
-  const uint64_t oldest = ops_.begin()->first;
-  request->set_oldest_serial(oldest);
-  over_.erase(std::remove_if(over_.begin(), over_.end(),
-                             [oldest](uint64_t serial) { return serial < oldest; }),
-              over_.end());
-  for (uint64_t serial : over_) {
-    if (request->over_size() == kMaxOverTold) break;
-    request->add_over(serial);
-    op->stream->over_told.push_back(serial);
+  uint64_t oldest = ops_.begin()->first;
+  over_.erase(
+      std::remove_if(over_.begin(), over_.end(),
+                     [oldest](const Over& over) { return over.delivered && over.serial < oldest; }),
+      over_.end());
+  // What goes back to the producer first: `oldest` alone would say that it was delivered.
+  for (const bool delivered : {false, true}) {
+    for (const Over& over : over_) {
+      if (over.delivered != delivered) continue;
+      if (request->over_size() == kMaxOverTold) {
+        if (!delivered) oldest = std::min(oldest, over.serial);
+        continue;
+      }
+      request->add_over(over.serial);
+      if (!delivered) request->add_unwanted(over.serial);
+      op->stream->over_told.push_back(over.serial);
+    }
   }
+  request->set_oldest_serial(oldest);
 }
 
 void GrpcChannel::OnLanded(FetchStream* stream) {
@@ -192,7 +201,9 @@ void GrpcChannel::OnLanded(FetchStream* stream) {
   if (!stream->taken().ok()) return Finish(op, stream->taken(), Tensor(), false);
   // The producer has read what this request said is over.
   for (uint64_t told : stream->over_told) {
-    over_.erase(std::remove(over_.begin(), over_.end(), told), over_.end());
+    over_.erase(std::remove_if(over_.begin(), over_.end(),
+                               [told](const Over& over) { return over.serial == told; }),
+                over_.end());
   }
   OnHeader(op);
 }
@@ -203,7 +214,7 @@ void GrpcChannel::OnHeader(FetchOp* op) {
   if (header.is_other_incarnation() && !op->may_be_known && op->attempts < kMaxIncarnationsTried) {
     // The peer has restarted since we last heard of it; this fetch is new to both lives.
     op->stream->Detach();
-    op->stream->SendEnds();
+    op->stream->SendEnds(false);
     op->stream = nullptr;
     return Ask(op);
   }
@@ -326,11 +337,11 @@ void GrpcChannel::FinishSoon(FetchOp* op, absl::Status status) {
 void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
   if (op->stream != nullptr) {
     op->stream->Detach();
-    op->stream->SendEnds();
+    op->stream->SendEnds(status.ok());
   }
   if (op->stream != nullptr || op->may_be_known) {
     if (over_.size() == kMaxOver) over_.erase(over_.begin());
-    over_.push_back(op->serial);
+    over_.push_back({op->serial, status.ok()});
   }
   if (op->token != Cancellation::kNoToken) op->args.cancellation->Deregister(op->token);
   poller_->CancelTimer(&op->timer);

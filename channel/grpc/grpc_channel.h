@@ -103,8 +103,12 @@ class GrpcChannel final : public Channel {
   std::deque<uint64_t> line_;                         // Not asked yet.
   size_t asked_ = 0;
   absl::flat_hash_map<FetchStream*, std::unique_ptr<FetchStream>> streams_;
-  // Over, and not known to be known by the producer.
-  std::vector<uint64_t> over_;
+  struct Over {
+    uint64_t serial;
+    bool delivered;
+  };
+  // Not known to be known by the producer.
+  std::vector<Over> over_;
   uint64_t next_serial_ = 1;
   uint64_t peer_incarnation_ = 0;
   absl::Status closed_;
