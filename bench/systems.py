@@ -19,6 +19,7 @@ PROGRAMS = {
     "tensorpipe": ["-ltensorpipe"],
     "ucx": ["-lucp", "-lucs"],
     "libfabric": ["-lfabric"],
+    "gloo": ["-lgloo"],
     "mpi": [],
     "grpc": [],
 }
@@ -53,6 +54,7 @@ SYSTEMS = [
     system("tryst_shm_copy_executor", "tryst", "shm-copy-executor", ("pull",), waits=True),
     system("tryst_shm_many", "tryst", "shm-copy-many", ("rate",), quick=True, waits=True),
     system("tryst_soft", "tryst", "soft", ALL, quick=True, waits=True),
+    system("tryst_soft_digests", "tryst", "soft-digests", ("pull", "delivery"), waits=True),
     system("tryst_soft_executor", "tryst", "soft-executor", ("pull",), waits=True),
     system("tryst_soft_many", "tryst", "soft-many", ("rate",), quick=True, waits=True),
     system("tryst_grpc", "tryst", "grpc", ALL, quick=True, waits=True),
@@ -67,6 +69,7 @@ SYSTEMS = [
     system("tensorpipe_tcp", "tensorpipe", "uv-basic", ALL, waits=True),
     system("zeromq_ipc", "zeromq", "ipc", ALL, waits=True),
     system("zeromq_tcp", "zeromq", "tcp", ("pull", "delivery", "rate"), waits=True),
+    system("gloo_tcp", "gloo", "tcp", ("pull", "delivery", "rate"), waits=True),
     system("grpc_tcp", "grpc", "proto-tcp", ALL, quick=True, waits=True),
     system("grpc_uds", "grpc", "proto-uds", ("pull", "delivery", "rate"), waits=True),
     system("grpc_tuned_tcp", "grpc", "bytes-tcp", ALL, quick=True, waits=True),

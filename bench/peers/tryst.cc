@@ -1,7 +1,8 @@
 // Tryst as its users have it: a server in each process, Send, RecvAsync into memory of the
 // caller. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
 // memory and are read where they are. -executor: callbacks run on the server's threads, not
-// in place; -landing: into memory of the pool instead; -many: 64 keys in one RecvMany.
+// in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
+// of the pool instead; -many: 64 keys in one RecvMany.
 #include <unistd.h>
 
 #include <cstdio>
@@ -241,6 +242,8 @@ class Process {
     config.task = is_child_ ? getpid() : 0;
     config.protocol = Has(variant, "grpc") ? "grpc" : "grpc+verbs";
     config.nic = "soft";
+    // Beyond loopback there may be a wire.
+    if (Has(variant, "digests")) config.nic_listen = "0.0.0.0:0";
     config.shm = Has(variant, "shm") ? "on" : "off";
     config.shm_bytes = kSharedBytes;
     config.listen = "127.0.0.1:0";
