@@ -51,9 +51,11 @@ class Taken:
         return statistics.median(self.other_cores) if self.other_cores else 0.0
 
     def lines(self):
-        return [{"figure": figure, "system": system, "size_bytes": size, "value": rounded(statistics.median(values)),
-                 "unit": self.units[figure], "min": rounded(min(values)), "max": rounded(max(values)),
-                 "runs": len(values)}
+        """One for each figure; `others` is how many cores everybody else used meanwhile."""
+        meanwhile = {"others": round(self.others(), 1)} if self.other_cores else {}
+        return [dict({"figure": figure, "system": system, "size_bytes": size,
+                      "value": rounded(statistics.median(values)), "unit": self.units[figure],
+                      "min": rounded(min(values)), "max": rounded(max(values)), "runs": len(values)}, **meanwhile)
                 for (figure, system, size), values in self.values.items()]
 
 
@@ -111,7 +113,7 @@ def cell(line):
     return "%s <sub>%s–%s</sub>" % (number(line["value"]), number(line["min"]), number(line["max"]))
 
 
-def markdown(lines, others):
+def markdown(lines):
     """Systems down, figures across; one table for each figure."""
     out = []
     by_figure = collections.OrderedDict()
@@ -127,6 +129,9 @@ def markdown(lines, others):
         out.append("| --- |%s" % (" ---: |" * len(sizes)))
         out += ["| %s | %s |" % (name, " | ".join(by_cell.get((name, size), "") for size in sizes)) for name in names]
     runs = sorted({line["runs"] for line in lines})
-    out.append("\n%s; medians of %s interleaved runs, extremes beside them; others used %.1f cores meanwhile."
-               % (machine(), "–".join(str(n) for n in sorted({runs[0], runs[-1]})), others))
+    others = sorted({line["others"] for line in lines if "others" in line})
+    out.append("\n%s; medians of %s interleaved runs, extremes beside them%s."
+               % (machine(), "–".join(str(n) for n in sorted({runs[0], runs[-1]})),
+                  "; others used %s cores meanwhile" % "–".join("%.1f" % n for n in sorted({others[0], others[-1]}))
+                  if others else ""))
     return "\n".join(out)

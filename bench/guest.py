@@ -59,7 +59,7 @@ def main(arguments):
     for setup in ("one", "pair"):
         of_setup = [line for line in lines if line["guest"] == setup]
         if of_setup:
-            print("\nguest '%s'" % setup + figures.markdown(of_setup, 0.0))
+            print("\nguest '%s'" % setup + figures.markdown(of_setup))
     if lines:
         figures.write(lines, json_file, os.path.join(ROOT, "bench/history.jsonl"), ROOT)
     return code

@@ -3,10 +3,13 @@
 
   bench/host.py [--quick] [--json FILE] [--only REGEX] [--work REGEX] [--rounds N] [--seconds S]
                 [--tryst PROGRAM] [--plots FOLDER] [--list]
+  bench/host.py --report FILE... [--json FILE] [--plots FOLDER]
 
 Every round runs each system once for each work, so that a slow spell hits all alike; what is
 reported is the median of at least five rounds, with the extremes. Prints a Markdown table and
 appends JSON lines to bench/history.jsonl, or, with --json, writes them to FILE and nothing else.
+--report measures nothing: it takes the lines of runs that were made in pieces, such as one for each
+work where the machine is not free for long.
 """
 import argparse
 import os
@@ -36,6 +39,7 @@ def arguments():
     parser.add_argument("--tryst", metavar="PROGRAM", help="//bench/peers:tryst")
     parser.add_argument("--plots", metavar="FOLDER", help="writes SVG plots there")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--report", nargs="+", metavar="FILE", help="the --json of earlier runs")
     return parser.parse_args()
 
 
@@ -83,12 +87,14 @@ def main():
     if options.list:
         print("\n".join(one.name for one in chosen))
         return 0
-    taken = measure(options, chosen, programs(chosen, options.tryst), jobs)
-    lines = taken.lines()
+    if options.report:
+        lines = [line for path in options.report for line in figures.read(path)]
+    else:
+        lines = measure(options, chosen, programs(chosen, options.tryst), jobs).lines()
     if not lines:
         print("bench: nothing was measured", file=sys.stderr)
         return 1
-    print(figures.markdown(lines, taken.others()))
+    print(figures.markdown(lines))
     figures.write(lines, options.json, os.path.join(ROOT, "bench/history.jsonl"), ROOT)
     if options.plots:
         plots.write_all(lines, options.plots)
