@@ -270,6 +270,22 @@ def doc_tables(tree):
                 yield "%s:%d: no doc_table_test compares it with %s" % (path, line_of(text, match.start()), match[1])
 
 
+def quoted_messages(tree):
+    """A message that a document quotes ("> ...") is one that the code has."""
+    path = "docs/TROUBLESHOOTING.md"
+    if path not in tree.files:
+        return
+    # A literal that goes on in the next line is one.
+    code = "\n".join(re.sub(r'"\s*\n\s*"', "", tree.read(f)) for f in tree.of(".cc")
+                     if top(f) in SHIPPED and not f.endswith("_test.cc"))
+    for number, line in enumerate(tree.read(path).splitlines(), 1):
+        if not line.startswith("> "):
+            continue
+        for part in line[2:].split("..."):
+            if part.strip() and part.strip() not in code:
+                yield "%s:%d: no source says '%s'" % (path, number, part.strip())
+
+
 def script_syntax(tree):
     for path in tree.files:
         if path.endswith(".py"):
@@ -285,4 +301,4 @@ def script_syntax(tree):
 
 
 RULES = [layering, foreign_headers, folders, visibility, names, dead_files, guards, forbidden_code,
-         machine_paths, todos, licence, links, decisions, doc_tables, script_syntax]
+         machine_paths, todos, licence, links, decisions, doc_tables, quoted_messages, script_syntax]

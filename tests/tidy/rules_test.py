@@ -207,6 +207,13 @@ class RulesTest(unittest.TestCase):
             "docs/ERRORS.md": doc,
             "verbs/BUILD": 'doc_table_test(name = "t", doc = "//docs:ERRORS.md", program = ":print")\n'})
 
+    def test_quoted_messages(self):
+        self.expect(rules.quoted_messages, {
+            "docs/TROUBLESHOOTING.md": "> cannot reach ... : why\n\n> gone ... elsewhere\n",
+            "server/a.cc": 'Say("cannot "\n    "reach ", x, ": why");\n', "server/a_test.cc": '"elsewhere"'},
+                    "docs/TROUBLESHOOTING.md:3: no source says 'gone'",
+                    "docs/TROUBLESHOOTING.md:3: no source says 'elsewhere'")
+
     def test_script_syntax(self):
         self.expect(rules.script_syntax, {"tools/go.sh": "if true; then\n", "tools/a.py": "def f(:\n", "run": CLEAN["run"]},
                     "tools/a.py:1:", "tools/go.sh: ")
