@@ -286,6 +286,14 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Seeing what it does", "status_anywhere", K::kSwitch, &C::status_anywhere,
        "Allows an address that others reach: they see every key and peer, and nobody asks who "
        "they are."},
+      {"Seeing what it does", "status_token_file", K::kText, &C::status_token_file,
+       "A token of at least 16 bytes, without which the status page answers nobody: as the "
+       "password "
+       "of any user, or as Prometheus's bearer token. Allows an address that others reach."},
+      {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
+       "The status page speaks TLS, with this certificate chain, PEM, for the host's name."},
+      {"Seeing what it does", "status_key_file", K::kText, &C::status_key_file,
+       "The key of status_certificate_file, PEM. Both are read at the start alone."},
       {"Seeing what it does", "log_format", K::kText, &C::log_format,
        "trystd's lines on stderr: text, or json, one object each."},
   };

@@ -73,6 +73,9 @@ struct ServerConfig {
   absl::Duration trace_slow = absl::Milliseconds(10);
   std::string status_listen;
   bool status_anywhere = false;
+  std::string status_token_file;
+  std::string status_certificate_file;
+  std::string status_key_file;
   std::string log_format = "text";
   int64_t max_peers = 512;
   uint64_t stripe_bytes = 1 << 20;

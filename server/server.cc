@@ -315,12 +315,13 @@ void ServerImpl::MakeInsight() {
 }
 
 absl::Status ServerImpl::ShowStatus() {
-  const std::string& listen = parts_.config.status_listen;
-  if (listen.empty() || listen == "off") return absl::OkStatus();
-  auto page = StatusPage::Start({listen, parts_.config.status_anywhere}, insight_.get());
+  if (parts_.status.listen.empty()) return absl::OkStatus();
+  auto page = StatusPage::Start(parts_.status, insight_.get());
   if (!page.ok()) return page.status();
   status_page_ = *std::move(page);
-  TRYST_LOG(Info) << parts_.worker << " shows its status at http://" << status_page_->address();
+  TRYST_LOG(Info) << parts_.worker << " shows its status at "
+                  << (parts_.status.speaks_tls() ? "https://" : "http://")
+                  << status_page_->address();
   return absl::OkStatus();
 }
 

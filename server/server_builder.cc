@@ -11,7 +11,6 @@
 #include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
-#include "server/status_page.h"
 
 namespace tryst {
 namespace {
@@ -105,6 +104,24 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   return Security::Check(parts->security, parts->listen);
 }
 
+absl::Status ReadStatus(const ServerConfig& config, ServerParts* parts) {
+  if (config.status_listen.empty() || config.status_listen == "off") return absl::OkStatus();
+  StatusPageOptions* options = &parts->status;
+  options->listen = config.status_listen;
+  options->anywhere = config.status_anywhere;
+  for (const auto& [file, into] :
+       {std::make_pair(config.status_token_file, &options->token),
+        std::make_pair(config.status_certificate_file, &options->certificate),
+        std::make_pair(config.status_key_file, &options->key)}) {
+    if (file.empty()) continue;
+    absl::StatusOr<std::string> text = ReadFile(file);
+    if (!text.ok()) return text.status();
+    *into = std::string(absl::StripAsciiWhitespace(*text)) + (into == &options->token ? "" : "\n");
+    if (into->size() < 2) return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+  }
+  return StatusPage::Check(*options);
+}
+
 absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
   for (absl::string_view seed : absl::StrSplit(config.join, ',', absl::SkipWhitespace())) {
     const std::pair<std::string, std::string> halves =
@@ -177,12 +194,8 @@ absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
   parts.cluster = *std::move(resolved);
   if (!parts.cluster.protocol.empty()) parts.config.protocol = parts.cluster.protocol;
   using Step = absl::Status (*)(const ServerConfig&, ServerParts*);
-  for (Step step : {NameSelf, AddSeeds, PlaceSelf, ReadSecurity}) {
+  for (Step step : {NameSelf, AddSeeds, PlaceSelf, ReadSecurity, ReadStatus}) {
     absl::Status status = step(config, &parts);
-    if (!status.ok()) return status;
-  }
-  if (!config.status_listen.empty() && config.status_listen != "off") {
-    absl::Status status = StatusPage::Check({config.status_listen, config.status_anywhere});
     if (!status.ok()) return status;
   }
   absl::Status limits = CheckLimits(parts.config);

@@ -9,6 +9,7 @@
 #include "server/allow_list.h"
 #include "server/security.h"
 #include "server/server.h"
+#include "server/status_page.h"
 
 namespace tryst {
 
@@ -20,6 +21,7 @@ struct ServerParts {
   std::string listen;     // host:port
   std::string advertise;  // host:port; port 0: as listened on.
   SecurityOptions security;
+  StatusPageOptions status;  // listen is empty: none.
   AllowList allow;
   ControlList control;
   Environment environment;

@@ -4,12 +4,16 @@
 #include <microhttpd.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "server/status_html.h"
 
 namespace tryst {
@@ -58,6 +62,24 @@ absl::StatusOr<Place> ParsePlace(const std::string& listen) {
   return place;
 }
 
+// Takes as long for any text of a length.
+bool IsSame(absl::string_view a, absl::string_view b) {
+  unsigned differs = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    differs |= static_cast<unsigned char>(a[i] ^ b[i % std::max<size_t>(b.size(), 1)]);
+  }
+  return differs == 0;
+}
+
+bool Knows(absl::string_view token, absl::string_view authorization) {
+  if (absl::ConsumePrefix(&authorization, "Bearer ")) return IsSame(authorization, token);
+  if (!absl::ConsumePrefix(&authorization, "Basic ")) return false;
+  std::string text;
+  if (!absl::Base64Unescape(authorization, &text)) return false;
+  const size_t colon = text.find(':');
+  return colon != std::string::npos && IsSame(text.substr(colon + 1), token);
+}
+
 bool IsLoopbackName(absl::string_view host) {
   if (absl::StartsWith(host, "[::1]")) return true;
   host = host.substr(0, host.find(':'));
@@ -72,8 +94,8 @@ struct Answer {
 
 class StatusPageImpl final : public StatusPage {
  public:
-  StatusPageImpl(const Place& place, const Insight* insight)
-      : loopback_only_(place.is_loopback), insight_(insight) {}
+  StatusPageImpl(const Place& place, const StatusPageOptions& options, const Insight* insight)
+      : loopback_only_(place.is_loopback), options_(options), insight_(insight) {}
   ~StatusPageImpl() override {
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
   }
@@ -82,15 +104,28 @@ class StatusPageImpl final : public StatusPage {
   absl::Status Listen(const Place& place) {
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD;
     if (place.is_v6) flags |= MHD_USE_IPv6;
+    std::vector<MHD_OptionItem> tls;
+    if (options_.speaks_tls()) {
+      if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
+        return absl::UnimplementedError("this machine's libmicrohttpd was built without TLS");
+      }
+      flags |= MHD_USE_TLS;
+      tls.push_back(
+          {MHD_OPTION_HTTPS_MEM_CERT, 0, const_cast<char*>(options_.certificate.c_str())});
+      tls.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, const_cast<char*>(options_.key.c_str())});
+    }
+    tls.push_back({MHD_OPTION_END, 0, nullptr});
     daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &OnRequest, this,  //
+                               MHD_OPTION_ARRAY, tls.data(),                  //
                                MHD_OPTION_SOCK_ADDR, &place.address,          //
                                MHD_OPTION_CONNECTION_LIMIT, kConnections,     //
                                MHD_OPTION_CONNECTION_TIMEOUT, kTimeoutSeconds,
                                MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes,
                                MHD_OPTION_LISTENING_ADDRESS_REUSE, 0u, MHD_OPTION_END);
     if (daemon_ == nullptr) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen for the status page on ", place.host, ": ", strerror(errno)));
+      return absl::UnavailableError(absl::StrCat(
+          "cannot listen for the status page on ", place.host,
+          options_.speaks_tls() ? ", or use its certificate and key: " : ": ", strerror(errno)));
     }
     const MHD_DaemonInfo* bound = MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_BIND_PORT);
     address_ = absl::StrCat(place.host, ":", bound != nullptr ? bound->port : 0);
@@ -113,6 +148,9 @@ class StatusPageImpl final : public StatusPage {
         answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
     MHD_add_response_header(response, "Content-Type", answer.type);
+    if (answer.code == MHD_HTTP_UNAUTHORIZED) {
+      MHD_add_response_header(response, "WWW-Authenticate", "Basic realm=\"tryst\"");
+    }
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(response, "Content-Security-Policy",
@@ -132,6 +170,10 @@ class StatusPageImpl final : public StatusPage {
     if (loopback_only_ && (host == nullptr || !IsLoopbackName(host))) {
       return {MHD_HTTP_FORBIDDEN, "text/plain", "call it by a loopback name\n"};
     }
+    const char* proof = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
+    if (!options_.token.empty() && !Knows(options_.token, proof == nullptr ? "" : proof)) {
+      return {MHD_HTTP_UNAUTHORIZED, "text/plain", "it takes the token of status_token_file\n"};
+    }
     if (url == "/") return {MHD_HTTP_OK, "text/html; charset=utf-8", std::string(StatusHtml())};
     if (url == "/metrics") {
       return {MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", insight_->Metrics()};
@@ -150,6 +192,7 @@ class StatusPageImpl final : public StatusPage {
   }
 
   const bool loopback_only_;
+  const StatusPageOptions options_;
   const Insight* const insight_;
   std::string address_;
   MHD_Daemon* daemon_ = nullptr;
@@ -160,11 +203,18 @@ class StatusPageImpl final : public StatusPage {
 absl::Status StatusPage::Check(const StatusPageOptions& options) {
   const auto place = ParsePlace(options.listen);
   if (!place.ok()) return place.status();
-  if (place->is_loopback || options.anywhere) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the status page on ", options.listen,
-                   " can be reached by others, to whom it shows every key and peer without asking "
-                   "who they are: listen on 127.0.0.1, or set status_anywhere"));
+  if (!options.token.empty() && options.token.size() < 16) {
+    return absl::InvalidArgumentError("the token of status_token_file has fewer than 16 bytes");
+  }
+  if (options.certificate.empty() != options.key.empty()) {
+    return absl::InvalidArgumentError(
+        "the status page needs both of status_certificate_file and status_key_file, or neither");
+  }
+  if (place->is_loopback || options.anywhere || !options.token.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the status page on ", options.listen,
+      " can be reached by others, to whom it shows every key and peer without asking "
+      "who they are: listen on 127.0.0.1, or set status_token_file, or status_anywhere"));
 }
 
 absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOptions& options,
@@ -172,7 +222,7 @@ absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOp
   absl::Status checked = Check(options);
   if (!checked.ok()) return checked;
   const auto place = ParsePlace(options.listen);
-  auto page = std::make_unique<StatusPageImpl>(*place, insight);
+  auto page = std::make_unique<StatusPageImpl>(*place, options, insight);
   absl::Status listening = page->Listen(*place);
   if (!listening.ok()) return listening;
   return page;

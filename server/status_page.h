@@ -13,6 +13,12 @@ namespace tryst {
 struct StatusPageOptions {
   std::string listen;     // "host:port" by numbers; port 0: a free one.
   bool anywhere = false;  // Also on an address that is not the loopback.
+  // Who asks must know it: as a bearer token, or as the password of any user. Empty: anybody.
+  // Allows such an address too.
+  std::string token;
+  std::string certificate;  // With the key, PEM: TLS.
+  std::string key;
+  bool speaks_tls() const { return !certificate.empty(); }
 };
 
 // Shows an Insight over HTTP, for reading alone: / is a page for people, /metrics is for
@@ -27,7 +33,7 @@ class StatusPage {
   virtual const std::string& address() const = 0;  // "127.0.0.1:41234"
 
   // kInvalidArgument: an address that is none, or reaches further than it may. kUnavailable:
-  // it is taken. `insight` outlives the page.
+  // it is taken, or the certificate is not the key's. `insight` outlives the page.
   static absl::StatusOr<std::unique_ptr<StatusPage>> Start(const StatusPageOptions& options,
                                                            const Insight* insight);
   // What Start() would say of the options alone.

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The status page and the metrics of a real worker: scraped, looked at, clicked."""
+import base64
 import http.client
 import json
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import unittest
@@ -65,6 +67,69 @@ class StatusPage(unittest.TestCase):
         self.worker.tell("recv %d %s %s" % (step, edge, self.ps.name))
         self.ps.tell("send %d %s %d %s" % (step, edge, size, self.worker.name))
         self.worker.wait_for("received %d %s OK" % (step, edge))
+
+    def test_a_token_and_tls(self):
+        folder = os.environ["TEST_TMPDIR"]
+        token = os.path.join(folder, "status.token")
+        with open(token, "w") as file:
+            file.write("a token of the lab\n")
+        cert, key = (os.path.join(folder, "status." + end) for end in ("cert", "key"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+                        "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+                        "-days", "2", "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL)
+        # On every address: the token is what allows it.
+        guarded = Puppet("guarded", "--status_listen=0.0.0.0:0", "--status_token_file=" + token,
+                         "--status_certificate_file=" + cert, "--status_key_file=" + key)
+        self.addCleanup(guarded.stop)
+        port = int(guarded.status.rsplit(":", 1)[1])
+        trust = ssl.create_default_context(cafile=cert)
+
+        def ask(proof=None, path="/metrics"):
+            connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=trust)
+            connection.request("GET", path, headers={"Authorization": proof} if proof else {})
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            connection.close()
+            return answer.status, answer.headers.get("WWW-Authenticate"), body
+
+        def basic(text):
+            return "Basic " + base64.b64encode(text.encode()).decode()
+
+        for path in ("/", "/metrics", "/paths.json", "/waiting.json", "/trace.json", "/nothing"):
+            for proof in (None, "Bearer a token of the lap", "Bearer ", "Bearer a token of the lab!",
+                          basic("a token of the lab"), basic("me:"), "Basic %%%", "a token of the lab"):
+                status, challenge, body = ask(proof, path)
+                self.assertEqual((status, challenge), (401, 'Basic realm="tryst"'), (path, proof))
+                self.assertNotIn("job:guarded", body)
+        self.assertEqual(ask("Bearer a token of the lab")[0], 200)
+        self.assertIn("tryst_up_seconds", ask(basic("me:a token of the lab"))[2])
+        with self.assertRaises((http.client.HTTPException, OSError)):  # Without TLS.
+            get("127.0.0.1:%d" % port, "/metrics")
+        # What makes no sense does not start.
+        for flags, why in ((["--status_listen=0.0.0.0:0"], "can be reached by others"),
+                           (["--status_listen=127.0.0.1:0", "--status_key_file=" + key], "needs both"),
+                           (["--status_listen=127.0.0.1:0", "--status_token_file=" + os.devnull], "is empty"),
+                           (["--status_listen=127.0.0.1:0", "--status_certificate_file=" + cert,
+                             "--status_key_file=" + token], "its certificate and key")):
+            done = subprocess.run([PUPPET, "--insecure", "--open_cluster", "--nic=soft", "--job=x",
+                                   "--listen=127.0.0.1:0", *flags], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=20)
+            self.assertNotEqual(done.returncode, 0, flags)
+            self.assertIn(why, done.stdout + done.stderr)
+
+    def test_every_alert_is_about_metrics_that_there_are(self):
+        with open("examples/deploy/alerts.yaml") as file:
+            text = file.read()
+        alerts = re.findall(r"- alert: (\w+)", text)
+        used = set(re.findall(r"\btryst_[a-z_]+", text))
+        self.transfer(1, "e")
+        there = {series.split("{")[0] for series in scrape(self.worker.status)}
+        self.assertGreater(len(alerts), 8)
+        self.assertEqual(used - there, set())
+        with open("docs/OPERATIONS.md") as file:
+            told = file.read()
+        for alert in alerts:
+            self.assertIn("| `%s` |" % alert, told)
 
     def test_metrics_lose_nothing(self):
         for step in range(1, 41):
