@@ -172,7 +172,7 @@ class FetchChannel final : public Channel,
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
   absl::Status Restarted(uint64_t incarnation) const;
-  void EndAsked(const absl::Status& why);
+  void EndAsked(const absl::Status& why, uint64_t new_incarnation = 0);
   void ForgetLeaving();
   void ReplayAsked();
   std::vector<FetchOp*> InOrder() const;

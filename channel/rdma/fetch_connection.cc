@@ -88,7 +88,7 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (!connected.ok()) return connected;
 
   if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
-    EndAsked(Restarted(answer.incarnation));
+    EndAsked(Restarted(answer.incarnation), answer.incarnation);
   } else if (peer_session_ != 0 && parameters->session != peer_session_) {
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
@@ -111,13 +111,13 @@ absl::Status FetchChannel::Restarted(uint64_t incarnation) const {
                       peer_incarnation_, incarnation));
 }
 
-// What the old incarnation was asked can no longer be had from it.
-void FetchChannel::EndAsked(const absl::Status& why) {
+// What the old incarnation was asked can no longer be had from it. But who has heard of the
+// new one before us, and asked for what is its, asked it of a link that led to nobody.
+void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
   for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
-    if (op != nullptr && op->asked_before) {
-      op->asked_before = false;
-      EndEarly(op, why);
-    }
+    if (op == nullptr || !op->asked_before) continue;
+    op->asked_before = false;
+    if (op->key.src_incarnation() != new_incarnation) EndEarly(op, why);
   }
   ForgetLeaving();
 }

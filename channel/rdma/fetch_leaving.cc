@@ -48,7 +48,7 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
   }
   auto session = DecodeFarewell(answer->parameters);
   if (peer_incarnation_ != 0 && answer->incarnation != peer_incarnation_) {
-    EndAsked(Restarted(answer->incarnation));
+    EndAsked(Restarted(answer->incarnation), answer->incarnation);
   } else if (peer_session_ != 0 && (!session.ok() || session->session != peer_session_)) {
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));

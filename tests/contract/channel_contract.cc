@@ -556,4 +556,25 @@ TEST_P(ChannelContractTest, RestartedProducerFailsWhatWasPendingAndServesWhatCom
   EXPECT_TRUE(IsNumbers(FetchNow(2, Key("new")).tensor, 3, 3));
 }
 
+// By a heartbeat, say. The channel learns of it only when it connects again.
+TEST_P(ChannelContractTest, WhoKnowsOfARestartBeforeTheChannelIsServedByTheNewLife) {
+  Send(1, Key("met"), Numbers(1, 1));
+  ASSERT_TRUE(FetchNow(1, Key("met")).status.ok());
+  const TensorKey key = Key("early", world_->producer_incarnation() + 1);
+  auto early = StartFetch(2, key);
+  SteadyClock clock;
+  for (const int64_t until_ns = clock.NowNs() + 50'000'000; clock.NowNs() < until_ns;) {
+  }
+  if (!world_->RestartProducer()) {
+    world_->producer()->step(2)->StartAbort(absl::CancelledError("end of test"));
+    early->Wait();
+    GTEST_SKIP() << "this world has no producer to restart";
+  }
+  ASSERT_EQ(key.src_incarnation(), world_->producer_incarnation());
+  Send(2, key, Numbers(3, 3));
+  const Result result = early->Wait();
+  EXPECT_TRUE(result.status.ok()) << result.status;
+  EXPECT_TRUE(IsNumbers(result.tensor, 3, 3));
+}
+
 }  // namespace tryst
