@@ -6,6 +6,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace tryst {
+namespace {
+
+// Segments that wait for their index: as many as can pass the ring by.
+constexpr size_t kMostEarly = 64;
+
+}  // namespace
 
 // ---- The producer's list ----
 
@@ -131,8 +137,12 @@ void HeldReferences::Unref() {
 
 absl::Status HeldReferences::AddSegment(const shm_wire::Packet& packet, OwnedFd fd) {
   if (packet.segment >= shm_wire::kMaxSegments || packet.segment > segments_.size() ||
-      has_segment(packet.segment)) {
+      early_.size() == kMostEarly) {
     return absl::DataLossError("the producer sent a segment under a wrong index");
+  }
+  if (has_segment(packet.segment)) {
+    early_.emplace_back(packet, std::move(fd));
+    return absl::OkStatus();
   }
   auto memory = SharedMemory::Map(std::move(fd), packet.segment_bytes, /*writable=*/false);
   if (!memory.ok()) return memory.status();
@@ -152,6 +162,13 @@ absl::Status HeldReferences::DropSegment(uint32_t index) {
   }
   mapped_bytes_ -= segments_[index]->memory->bytes();
   segments_[index] = nullptr;
+  for (auto early = early_.begin(); early != early_.end(); ++early) {
+    if (early->first.segment != index) continue;
+    const shm_wire::Packet packet = early->first;
+    OwnedFd fd = std::move(early->second);
+    early_.erase(early);
+    return AddSegment(packet, std::move(fd));
+  }
   return absl::OkStatus();
 }
 

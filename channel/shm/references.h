@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -83,6 +84,8 @@ class HeldReferences {
   void Unref();
 
   // ---- Poller thread only ----
+  // It comes by the socket, and that its index is free again by the ring: either may be
+  // first. Until both are here the segment waits.
   absl::Status AddSegment(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status DropSegment(uint32_t index);
   // The storage of what lies there. kDataLoss: it lies outside, or is held already.
@@ -111,6 +114,7 @@ class HeldReferences {
   const shm_wire::LinkSizes sizes_;
   const shm_wire::LinkView view_;
   std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<std::pair<shm_wire::Packet, OwnedFd>> early_;  // For indices still in use.
   uint64_t mapped_bytes_ = 0;
   std::unique_ptr<uint8_t[]> room_;              // For a Held for each reference.
   std::unique_ptr<std::atomic<bool>[]> in_use_;  // By reference.
