@@ -1,12 +1,14 @@
 // A worker under load, for tests: with each peer it keeps two streams of tensors going,
 // one each way, in order, and checks every byte of what comes.
 //
-//   load_worker [trystd's flags] --peers=WORKER,WORKER
+//   load_worker [trystd's flags] --peers=WORKER,WORKER [--largest=ELEMENTS] [--pause=2ms]
+//       [--longest=20s]
 //
 // A stream lasts as long as both of its workers live. When a peer comes back as another
 // incarnation a new one begins. Prints "got PEER INCARNATION COUNT" now and then. SIGTERM
 // ends it: exit code 0 when all was as it should be. What is not: bytes that were not
 // sent, a tensor that does not come, a stream that ends though neither worker was restarted.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <map>
@@ -15,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -30,8 +33,12 @@ namespace {
 // would fill up with those that it remembers.
 constexpr uint64_t kKeys = 211;
 constexpr uint64_t kWindow = 4;  // Tensors sent ahead of the peer's word that they came.
-constexpr absl::Duration kLongest = absl::Seconds(20);  // Beyond this it hangs.
-constexpr absl::Duration kPause = absl::Milliseconds(2);
+
+struct Load {
+  int64_t largest = 300'000;  // Elements of a tensor.
+  absl::Duration pause = absl::Milliseconds(2);
+  absl::Duration longest = absl::Seconds(20);  // Beyond this it hangs.
+};
 
 // Elements, in turn: nothing, inside a message, just beyond, a landing, asked for, large.
 constexpr int64_t kSizes[] = {0, 1, 500, 2100, 30'000, 80'000, 300'000};
@@ -42,21 +49,21 @@ uint32_t ElementAt(uint64_t stream, uint64_t round, int64_t i) {
   return static_cast<uint32_t>(x >> 32);
 }
 
-int64_t SizeOf(uint64_t round) { return kSizes[round % (sizeof(kSizes) / sizeof(kSizes[0]))]; }
+int64_t SizeOf(uint64_t round, int64_t largest) {
+  return std::min(kSizes[round % (sizeof(kSizes) / sizeof(kSizes[0]))], largest);
+}
 
-Tensor Make(uint64_t stream, uint64_t round) {
-  Tensor tensor = *Tensor::Allocate(DType::kUint32, TensorShape({SizeOf(round)}));
+Tensor Make(uint64_t stream, uint64_t round, int64_t size) {
+  Tensor tensor = *Tensor::Allocate(DType::kUint32, TensorShape({size}));
   auto* elements = static_cast<uint32_t*>(tensor.mutable_data());
-  for (int64_t i = 0; i < SizeOf(round); ++i) elements[i] = ElementAt(stream, round, i);
+  for (int64_t i = 0; i < size; ++i) elements[i] = ElementAt(stream, round, i);
   return tensor;
 }
 
-bool IsRight(const Tensor& tensor, uint64_t stream, uint64_t round) {
-  if (tensor.dtype() != DType::kUint32 || tensor.shape() != TensorShape({SizeOf(round)})) {
-    return false;
-  }
+bool IsRight(const Tensor& tensor, uint64_t stream, uint64_t round, int64_t size) {
+  if (tensor.dtype() != DType::kUint32 || tensor.shape() != TensorShape({size})) return false;
   const auto* elements = tensor.data_as<uint32_t>();
-  for (int64_t i = 0; i < SizeOf(round); ++i) {
+  for (int64_t i = 0; i < size; ++i) {
     if (elements[i] != ElementAt(stream, round, i)) return false;
   }
   return true;
@@ -71,7 +78,7 @@ uint64_t StreamOf(uint64_t producer, uint64_t consumer) {
 
 class LoadWorker {
  public:
-  explicit LoadWorker(Server* server) : server_(server) {}
+  LoadWorker(Server* server, const Load& load) : server_(server), load_(load) {}
 
   void Start(const std::string& peer) {
     for (LifeFn live : {&LoadWorker::Produce, &LoadWorker::Consume}) {
@@ -130,8 +137,8 @@ class LoadWorker {
       const uint64_t incarnation = heard->self.incarnation;
       if (incarnation == last) {
         // It may be on its way out.
-        if (absl::Now() - ended_at < kLongest) {
-          absl::SleepFor(kPause);
+        if (absl::Now() - ended_at < load_.longest) {
+          absl::SleepFor(load_.pause);
           continue;
         }
         return Complain(
@@ -166,13 +173,13 @@ class LoadWorker {
     const uint64_t stream = StreamOf(server_->incarnation(), incarnation);
     for (uint64_t round = 1; !stop_; ++round) {
       absl::Status sent = step->Send(Key(self, server_->incarnation(), peer, "data", round), {},
-                                     Make(stream, round), false);
+                                     Make(stream, round, SizeOf(round, load_.largest)), false);
       if (!sent.ok()) return sent;
       if (round <= kWindow) continue;
       const auto ack =
-          step->Recv(Key(peer, incarnation, self, "ack", round - kWindow), {}, kLongest);
+          step->Recv(Key(peer, incarnation, self, "ack", round - kWindow), {}, load_.longest);
       if (!ack.ok()) return ack.status();
-      absl::SleepFor(kPause);
+      absl::SleepFor(load_.pause);
     }
     return absl::OkStatus();
   }
@@ -181,14 +188,14 @@ class LoadWorker {
     const std::string& self = server_->worker();
     const uint64_t stream = StreamOf(incarnation, server_->incarnation());
     for (uint64_t round = 1; !stop_; ++round) {
-      const auto data = step->Recv(Key(peer, incarnation, self, "data", round), {}, kLongest);
+      const auto data = step->Recv(Key(peer, incarnation, self, "data", round), {}, load_.longest);
       if (!data.ok()) return data.status();
-      if (!IsRight(data->tensor, stream, round)) {
+      if (!IsRight(data->tensor, stream, round, SizeOf(round, load_.largest))) {
         return absl::InternalError(
             absl::StrCat("round ", round, " has other bytes than were sent"));
       }
       absl::Status sent = step->Send(Key(self, server_->incarnation(), peer, "ack", round), {},
-                                     Make(stream, 0), false);
+                                     Make(stream, 0, 0), false);
       if (!sent.ok()) return sent;
       MutexLock lock(&mu_);
       got_[{peer, incarnation}].count = round;
@@ -197,6 +204,7 @@ class LoadWorker {
   }
 
   Server* const server_;
+  const Load load_;
   std::atomic<bool> stop_{false};
   std::atomic<int> streams_{0};
   std::atomic<int> wrong_{0};
@@ -213,9 +221,16 @@ int Fail(const absl::Status& status) {
 int Main(const std::vector<std::string>& args) {
   BlockStopSignals();
   std::vector<std::string> rest;
-  std::map<std::string, std::string> own = {{"peers", ""}};
+  std::map<std::string, std::string> own = {
+      {"peers", ""}, {"largest", "300000"}, {"pause", "2ms"}, {"longest", "20s"}};
   auto config = LoadConfig(args, ProcessEnvironment(), &rest, &own);
   if (!config.ok()) return Fail(config.status());
+  Load how;
+  if (!absl::SimpleAtoi(own["largest"], &how.largest) ||
+      !absl::ParseDuration(own["pause"], &how.pause) ||
+      !absl::ParseDuration(own["longest"], &how.longest)) {
+    return Fail(absl::InvalidArgumentError("--largest, --pause, --longest"));
+  }
   auto server = ServerBuilder().Build(*config);
   if (!server.ok()) return Fail(server.status());
   absl::Status started = (*server)->Start();
@@ -225,7 +240,7 @@ int Main(const std::vector<std::string>& args) {
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);
   std::atomic<bool> done{false};
-  LoadWorker load(server->get());
+  LoadWorker load(server->get(), how);
   for (absl::string_view peer : absl::StrSplit(own["peers"], ',')) load.Start(std::string(peer));
   std::thread reporter([&] {
     while (!done) {

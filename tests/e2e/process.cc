@@ -103,7 +103,7 @@ bool Process::Running() {
 }
 
 std::string Process::Address() {
-  for (int i = 0; i < 4000 && Running(); ++i) {
+  for (int i = 0; i < 12000 && Running(); ++i) {
     const std::string text = out();
     if (absl::StrContains(text, "\n")) {
       const std::vector<std::string> words = absl::StrSplit(text, ' ');

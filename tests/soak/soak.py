@@ -156,8 +156,8 @@ class Cluster:
                         for j, ns in (("ps", self.servers), ("worker", self.workers)))
         peers = self.workers if name in self.servers else self.servers
         return [os.path.join(self.programs, "tests/e2e/load_worker"), "--insecure", "--job=" + job,
-                "--task=" + task, "--cluster_spec=" + spec, "--patience=5s", "--nic=soft",
-                "--shm_bytes=256MiB", "--peers=" + ",".join(peers), way.get(name, "--shm=on")]
+                "--task=" + task, "--cluster_spec=" + spec, "--patience=60s", "--nic=soft",
+                "--longest=600s", "--shm_bytes=256MiB", "--peers=" + ",".join(peers), way.get(name, "--shm=on")]
 
     def start(self, name):
         self.lives[name] = Life(self, name)
@@ -230,9 +230,13 @@ def soak(cluster, seconds, calm):
     moved = {}  # stream -> (count with lives, when it last changed)
     thaw, thaw_at, next_strike = None, 0, began + 3
     next_word = began + 10
+    now = began
     while time.monotonic() < began + seconds and not cluster.trouble:
         time.sleep(0.2)
-        now = time.monotonic()
+        gap = time.monotonic() - now
+        now += gap
+        if gap > 5:  # All of us were stopped, or the machine was.
+            moved = {stream: (state, at + gap) for stream, (state, at) in moved.items()}
         if thaw is not None and now >= thaw_at:
             cluster.lives[thaw].send(signal.SIGCONT)
             cluster.lives[thaw].stopped = False
