@@ -175,6 +175,10 @@ bool UsesShm(const ServerConfig& config) {
   return config.shm == "on" || (config.shm == "auto" && config.nic == "auto");
 }
 
+bool WantsDigests(const ServerConfig& config, bool unchecked_wire) {
+  return config.digests == "on" || (config.digests == "auto" && unchecked_wire);
+}
+
 const std::vector<ConfigRow>& ConfigRows() {
   static const auto& rows = *new std::vector<ConfigRow>{
       {"Who and where", "cluster", K::kText, &C::cluster,
@@ -252,9 +256,11 @@ const std::vector<ConfigRow>& ConfigRows() {
        "auto (on unless nic names one). Not with protocol grpc."},
       {"Data plane", "shm_bytes", K::kBytes, &C::shm_bytes,
        "Of shared memory at most: tensors made in it, and copies of others on their way."},
-      {"Data plane", "shm_digests", K::kSwitch, &C::shm_digests,
-       "Digests of tensors in shared memory too, where no wire could change a bit: both sides read "
-       "every byte."},
+      {"Data plane", "digests", K::kText, &C::digests,
+       "CRC-32C of every payload: on, off, or auto (on where bytes cross a wire that nothing "
+       "checks "
+       "from end to end: soft and gRPC, but for loopback and TLS; off for RDMA and shared memory). "
+       "Either side's wish is enough."},
       {"Data plane", "nic", K::kText, &C::nic,
        "auto (an RDMA device where there is one, and soft), soft, or ibv. TensorFlow's RDMA_* "
        "variables choose and tune the device."},
@@ -395,6 +401,10 @@ absl::Status CheckLimits(const ServerConfig& config) {
   if (config.shm != "auto" && config.shm != "on" && config.shm != "off") {
     return absl::InvalidArgumentError(
         absl::StrCat("shm is '", config.shm, "', and should be on, off or auto"));
+  }
+  if (config.digests != "auto" && config.digests != "on" && config.digests != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("digests is '", config.digests, "', and should be on, off or auto"));
   }
   if (UsesShm(config) && config.shm_bytes < kLeastShmBytes) {
     return absl::InvalidArgumentError("shm_bytes is less than 16 MiB: raise it, or set shm=off");

@@ -59,7 +59,7 @@ struct ServerConfig {
   // Data plane.
   std::string shm = "auto";
   uint64_t shm_bytes = uint64_t{1} << 30;
-  bool shm_digests = false;
+  std::string digests = "auto";
   std::string nic = "auto";
   std::string nic_listen;
   int64_t slots = 128;
@@ -109,6 +109,9 @@ absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerCo
 
 // Whether shared memory is tried with workers of this host.
 bool UsesShm(const ServerConfig& config);
+// Whether payloads carry a digest on a way that has, or has not, a wire that nothing checks
+// from end to end.
+bool WantsDigests(const ServerConfig& config, bool unchecked_wire);
 // The limits must add up. kInvalidArgument: with the sum that does not.
 absl::Status CheckLimits(const ServerConfig& config);
 // The sums, for a person: one a line.

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "server/loopback.h"
 #include "verbs/ibv/ibv_nic.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -41,12 +42,6 @@ absl::StatusOr<std::string> NumericHost(std::string host) {
   return found->ai_family == AF_INET6 ? absl::StrCat("[", text, "]") : std::string(text);
 }
 
-// Of an address that has been made numeric.
-bool IsLoopback(absl::string_view address) {
-  return absl::StartsWith(address, "127.") || absl::StartsWith(address, "[::1]:") ||
-         absl::StartsWith(address, "unix:");
-}
-
 absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const std::string& listen_host,
                                  const std::string& reach_host) {
   SoftNicOptions options;
@@ -59,14 +54,13 @@ absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const std::string& 
   absl::StatusOr<std::string> reach = NumericHost(reach_host);
   if (!reach.ok()) return reach.status();
   options.advertised_host = *reach;
-  // Only this host reaches a loopback address: there is no wire that could change a bit.
-  const bool wire = !IsLoopback(options.listen_address);
+  const bool digests = WantsDigests(config, !IsLoopback(options.listen_address));
   absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
   if (!nic.ok()) return nic.status();
-  return NicPath{"rdma/soft", std::shared_ptr<Nic>(*std::move(nic)), /*digests=*/wire};
+  return NicPath{"rdma/soft", std::shared_ptr<Nic>(*std::move(nic)), digests};
 }
 
-absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {
+absl::StatusOr<NicPath> OpenIbv(const ServerConfig& config, const Environment& environment) {
   std::vector<std::string> warnings;
   absl::StatusOr<RdmaSettings> settings = ParseRdmaSettings(environment, &warnings);
   if (!settings.ok()) return settings.status();
@@ -75,7 +69,8 @@ absl::StatusOr<NicPath> OpenIbv(const Environment& environment) {
   options.choice.settings = *std::move(settings);
   absl::StatusOr<std::unique_ptr<Nic>> nic = OpenIbvNic(options);
   if (!nic.ok()) return nic.status();
-  return NicPath{"rdma/ibv", std::shared_ptr<Nic>(*std::move(nic)), /*digests=*/false};
+  return NicPath{"rdma/ibv", std::shared_ptr<Nic>(*std::move(nic)),
+                 WantsDigests(config, /*unchecked_wire=*/false)};
 }
 
 }  // namespace
@@ -110,7 +105,7 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
   }
   std::vector<NicPath> paths;
   if (config.nic != "soft") {
-    absl::StatusOr<NicPath> path = OpenIbv(environment);
+    absl::StatusOr<NicPath> path = OpenIbv(config, environment);
     if (path.ok()) {
       paths.push_back(*std::move(path));
     } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {

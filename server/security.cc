@@ -1,6 +1,5 @@
 #include "server/security.h"
 
-#include <arpa/inet.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/credentials.h>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "server/grpc_arguments.h"
+#include "server/loopback.h"
 
 namespace tryst {
 namespace {
@@ -27,13 +27,6 @@ using grpc::experimental::TlsCustomVerificationCheckRequest;
 
 bool UsesTls(const SecurityOptions& options) {
   return !options.certificate_file.empty() || !options.key_file.empty() || !options.ca_file.empty();
-}
-
-bool IsLoopback(absl::string_view address) {
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  in_addr ip;
-  if (inet_pton(AF_INET, std::string(host).c_str(), &ip) == 1) return ntohl(ip.s_addr) >> 24 == 127;
-  return host == "localhost" || host == "[::1]" || absl::StartsWith(address, "unix:");
 }
 
 // Has the chain been checked, this checks whom the certificate names.

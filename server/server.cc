@@ -246,7 +246,7 @@ absl::Status ServerImpl::OpenDataPlane() {
     arena.seed = incarnation_;
     arena_ = Arena::Make(arena);
     options.shm_arena = arena_;
-    options.shm.digests = config.shm_digests;
+    options.shm.digests = WantsDigests(config, /*unchecked_wire=*/false);
     options.shm.stage_bytes = config.shm_bytes / 2;
     options.shm.max_consumers = static_cast<uint32_t>(config.max_peers);
     options.shm.copy_helpers =

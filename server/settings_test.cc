@@ -55,6 +55,20 @@ TEST(Config, NamesWhatIsWrongAndWhere) {
   EXPECT_FALSE(Load({"--config=/nowhere"}).ok());
 }
 
+TEST(Config, DigestsAreForWiresThatNothingChecks) {
+  const auto wants = [](const std::string& flag, bool unchecked_wire) {
+    const auto config = Load({flag});
+    return config.ok() && WantsDigests(*config, unchecked_wire);
+  };
+  EXPECT_TRUE(wants("--digests=auto", true));
+  EXPECT_FALSE(wants("--digests=auto", false));
+  EXPECT_TRUE(wants("--digests=on", false));
+  EXPECT_FALSE(wants("--digests=off", true));
+  auto config = Load({"--digests=perhaps"});
+  ASSERT_TRUE(config.ok());
+  EXPECT_NE(CheckLimits(*config).message().find("digests is 'perhaps'"), std::string::npos);
+}
+
 TEST(Config, EverySettingIsPrintedAsItIsRead) {
   const ServerConfig defaults;
   for (const ConfigRow& row : ConfigRows()) {

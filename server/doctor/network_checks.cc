@@ -2,20 +2,15 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "server/doctor/checks.h"
+#include "server/loopback.h"
 
 namespace tryst {
 namespace {
-
-bool IsLoopback(absl::string_view address) {
-  return absl::StartsWith(address, "127.") || address == "localhost" || address == "::1" ||
-         absl::StartsWith(address, "[::1]") || absl::StartsWith(address, "localhost:");
-}
 
 int PortOf(const std::string& address) {
   int port = 0;
