@@ -5,7 +5,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/log.h"
 
 namespace tryst {
@@ -87,6 +90,16 @@ void CutProxy::Accept() {
   }
 }
 
+void CutProxy::Damage(char* bytes, size_t count) {
+  constexpr size_t kRun = 64;
+  const std::string run(kRun, '\xd5');
+  const absl::string_view text(bytes, count);
+  const size_t at = text.find(run);
+  if (at == absl::string_view::npos || damage_runs_.fetch_sub(1) <= 0) return;
+  bytes[at + kRun / 2] ^= 0x10;
+  damaged_.fetch_add(1);
+}
+
 void CutProxy::Forward(const std::shared_ptr<Pair>& pair, bool back) {
   char buffer[16384];
   const int from = back ? pair->target : pair->client;
@@ -96,6 +109,7 @@ void CutProxy::Forward(const std::shared_ptr<Pair>& pair, bool back) {
     if (got <= 0) break;
     if (back) {
       bytes_back_.fetch_add(got);
+      if (damage_runs_.load() > 0) Damage(buffer, static_cast<size_t>(got));
       const int64_t limit = cut_after_bytes_.load();
       if (limit >= 0 && pair->back.fetch_add(got) + got > limit) break;
     }

@@ -12,7 +12,7 @@
 
 namespace tryst {
 
-// For tests: a TCP forwarder on the loopback that can cut what goes through it.
+// For tests: a TCP forwarder on the loopback that can cut, or change, what goes through it.
 class CutProxy {
  public:
   explicit CutProxy(int target_port);
@@ -24,6 +24,9 @@ class CutProxy {
   void CutAfterBytes(int64_t bytes) { cut_after_bytes_.store(bytes); }
   // Cuts what is open now.
   void CutNow();
+  // Changes one bit in each of the next so many runs of 64 times 0xd5 from the target.
+  void DamageRuns(int times) { damage_runs_.store(times); }
+  int damaged() const { return damaged_.load(); }
   void Refuse(bool refuse) { refuse_.store(refuse); }
   int connections() const { return connections_.load(); }
   int64_t bytes_back() const { return bytes_back_.load(); }
@@ -32,12 +35,15 @@ class CutProxy {
   struct Pair;
   void Accept();
   void Forward(const std::shared_ptr<Pair>& pair, bool back);
+  void Damage(char* bytes, size_t count);
 
   const int target_port_;
   int listener_ = -1;
   int port_ = 0;
   std::atomic<int64_t> cut_after_bytes_{-1};
   std::atomic<bool> refuse_{false};
+  std::atomic<int> damage_runs_{0};
+  std::atomic<int> damaged_{0};
   std::atomic<int> connections_{0};
   std::atomic<int64_t> bytes_back_{0};
   Mutex mu_;

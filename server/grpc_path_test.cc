@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -509,6 +510,58 @@ TEST(GrpcPath, ALostReplyIsFetchedAgainAndTakenOnce) {
   ExpectFloats(waits->tensor, 1, 8);
   EXPECT_EQ(producer.source.takes(), 2);
   EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 2; }));
+}
+
+// 5 MiB that the proxy finds a place in: in the last MiB but one.
+Tensor Damageable() {
+  constexpr int64_t kMiB = 1 << 20;
+  Tensor tensor = *Tensor::Allocate(DType::kUint8, TensorShape({5 * kMiB}));
+  auto* bytes = static_cast<uint8_t*>(tensor.mutable_data());
+  for (int64_t i = 0; i < 5 * kMiB; ++i) bytes[i] = static_cast<uint8_t>(i % 251);
+  memset(bytes + 3 * kMiB + 7, 0xd5, 40'000);
+  return tensor;
+}
+
+TEST(GrpcPath, AChangedBitIsNoticedAndTheBytesAreFetchedAgain) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  GrpcChannelOptions options;
+  options.digests = true;
+  Consumer consumer(proxy.port(), 77, "", options);
+  const Tensor sent = Damageable();
+  producer.source.Send(1, Key("once"), sent);
+  proxy.DamageRuns(1);
+  auto once = consumer.Fetch(1, Key("once"));
+  ASSERT_TRUE(once->Wait().status.ok()) << once->status;
+  EXPECT_EQ(memcmp(once->tensor.data(), sent.data(), sent.bytes()), 0);
+  EXPECT_EQ(proxy.damaged(), 1);
+  EXPECT_EQ(producer.counts().repetitions, 1u);
+  EXPECT_EQ(producer.source.takes(), 1);
+
+  // Again and again: it is not retried for ever, and the tensor is not lost with the fetch.
+  producer.source.Send(1, Key("always"), sent);
+  proxy.DamageRuns(1'000'000);
+  auto always = consumer.Fetch(1, Key("always"));
+  EXPECT_EQ(always->Wait().status.code(), absl::StatusCode::kDataLoss) << always->status;
+  EXPECT_NE(always->status.message().find("digest is wrong"), std::string::npos);
+  EXPECT_GE(proxy.damaged(), 3);
+  proxy.DamageRuns(0);
+  ASSERT_TRUE(Eventually([&] { return producer.counts().sending == 0; }));
+  auto then = consumer.Fetch(1, Key("always"));
+  ASSERT_TRUE(then->Wait().status.ok()) << then->status;
+  EXPECT_EQ(memcmp(then->tensor.data(), sent.data(), sent.bytes()), 0);
+}
+
+TEST(GrpcPath, WithoutDigestsNobodyNoticesAChangedBit) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
+  const Tensor sent = Damageable();
+  producer.source.Send(1, Key("once"), sent);
+  proxy.DamageRuns(1);
+  auto once = consumer.Fetch(1, Key("once"));
+  ASSERT_TRUE(once->Wait().status.ok()) << once->status;
+  EXPECT_NE(memcmp(once->tensor.data(), sent.data(), sent.bytes()), 0);
 }
 
 TEST(GrpcPath, ATensorSentWhileTheConsumerIsAwayIsKeptForIt) {

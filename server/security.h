@@ -55,6 +55,7 @@ class Security {
   absl::Status CheckCertificate(const grpc::AuthContext& context, absl::string_view worker) const;
 
   const std::string& token() const { return options_.token; }
+  bool is_tls() const { return files_ != nullptr; }
 
  private:
   class Files;

@@ -26,6 +26,7 @@
 #include "server/cluster_file.h"
 #include "server/grpc_arguments.h"
 #include "server/insight.h"
+#include "server/loopback.h"
 #include "server/open_nics.h"
 #include "server/repeating.h"
 #include "server/server_parts.h"
@@ -116,6 +117,7 @@ class ServerImpl final : public Server {
   enum class State { kNew, kServing, kStopping, kStopped };
 
   absl::Status OpenDataPlane();
+  bool DigestsOverGrpc() const;
   absl::Status MakeSteps();
   void MakeFetches();
   void MakeInsight();
@@ -257,6 +259,7 @@ absl::Status ServerImpl::OpenDataPlane() {
   fallback.max_asked = static_cast<size_t>(config.max_asked);
   fallback.patience = config.patience;
   fallback.trace = poller_trace_.get();
+  fallback.digests = DigestsOverGrpc();
   pool_ = std::make_unique<ChannelPool>(
       poller_.get(), bootstrap_.get(), &source_, *std::move(paths),
       [this, fallback](const std::string& peer) {
@@ -264,6 +267,10 @@ absl::Status ServerImpl::OpenDataPlane() {
       },
       options);
   return pool_->Open();
+}
+
+bool ServerImpl::DigestsOverGrpc() const {
+  return WantsDigests(parts_.config, !security_.is_tls() && !IsLoopback(parts_.listen));
 }
 
 absl::Status ServerImpl::MakeSteps() {
@@ -286,6 +293,7 @@ void ServerImpl::MakeFetches() {
   options.keep_for = parts_.config.keep_for;
   options.max_kept_bytes = parts_.config.max_kept_bytes;
   options.trace = grpc_trace_.get();
+  options.digests = DigestsOverGrpc();
   fetches_ = std::make_unique<FetchServer>(
       &source_, &alarms_, incarnation_,
       [this](grpc::CallbackServerContext* context, absl::string_view request) {

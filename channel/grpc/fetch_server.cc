@@ -336,6 +336,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   if (!request.ParseFromString(bytes) || request.ends() || request.serial() == 0) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
+  stream->digests = options_.digests || request.digests();
   const absl::StatusOr<TensorKey> key = TensorKey::Parse(request.key());
   if (!key.ok()) return refuse(key.status());
   const absl::Status admitted = admit_(*caller, *key);

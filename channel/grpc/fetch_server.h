@@ -32,6 +32,7 @@ struct FetchServerOptions {
   // A guard against a hostile peer; an honest one asks for GrpcChannelOptions::max_asked.
   size_t max_requests_per_channel = 65536;
   size_t max_consumers = 65536;
+  bool digests = false;    // With every chunk, asked for or not.
   Trace* trace = nullptr;  // Of this alone; outlives it. May be null.
 };
 

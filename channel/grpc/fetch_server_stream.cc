@@ -87,7 +87,8 @@ void FetchServerStream::Pump() {
       const uint64_t left = outcome_->tensor.bytes() - offset_;
       if (header_sent_ && left == 0) return;  // The consumer has the word.
       const uint64_t bytes = std::min(left, kFetchChunkBytes);
-      write_ = outcome_->tensor.Message(header_sent_ ? nullptr : &outcome_->header, offset_, bytes);
+      write_ = outcome_->tensor.Message(header_sent_ ? nullptr : &outcome_->header, offset_, bytes,
+                                        digests);
       header_sent_ = true;
       offset_ += bytes;
       writing_ = true;

@@ -49,7 +49,9 @@ class FetchServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   void End(const grpc::Status& status);
   grpc::CallbackServerContext* context() const { return context_; }
 
-  std::shared_ptr<FetchServerEntry> entry;  // The owner's; set before Send.
+  // The owner's; set before Send.
+  std::shared_ptr<FetchServerEntry> entry;
+  bool digests = false;  // With every chunk.
 
  private:
   void OnReadDone(bool ok) override;

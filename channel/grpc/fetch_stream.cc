@@ -79,6 +79,18 @@ void FetchStream::SendEnds(bool delivered) {
   if (write) WriteEnds();
 }
 
+void FetchStream::Abandon() {
+  bool release = false;
+  {
+    MutexLock lock(&mu_);
+    if (dead_ || ends_wanted_) return;
+    dead_ = true;
+    release = !request_pending_;  // Else OnWriteDone does.
+  }
+  Cancel();
+  if (release) RemoveHold();
+}
+
 void FetchStream::Hurry() {
   poller_->SetTimer(&linger_, poller_->clock().NowNs() + kHurriedLingerNs);
 }

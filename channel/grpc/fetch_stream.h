@@ -39,6 +39,8 @@ class FetchStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc:
   // Tells the producer that the fetch is over, and whether the tensor was delivered, and gives
   // it two seconds to hear it.
   void SendEnds(bool delivered);
+  // Ends the attempt and tells the producer nothing: another one follows.
+  void Abandon();
   // After SendEnds(): a tenth of a second is enough, we are leaving.
   void Hurry();
   void Cancel() { context_.TryCancel(); }

@@ -1,15 +1,16 @@
 #include "channel/grpc/fetch_wire.h"
 
-#include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "channel/crc32c.h"
 #include "channel/string_codec.h"
 
 namespace tryst {
@@ -24,8 +25,12 @@ constexpr uint32_t kHeaderTag =
 constexpr uint32_t kChunkTag =
     (rpc::FetchResponse::kChunkFieldNumber << 3) | WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
 
-// Field tag and length, then, for the header, the field itself.
-std::string Preamble(const rpc::FetchHeader* header, uint64_t chunk_bytes) {
+constexpr uint32_t kDigestTag =
+    (rpc::FetchResponse::kChunkCrc32CFieldNumber << 3) | WireFormatLite::WIRETYPE_FIXED32;
+
+// All of a message but the chunk's bytes.
+std::string Preamble(const rpc::FetchHeader* header, absl::optional<uint32_t> digest,
+                     uint64_t chunk_bytes) {
   std::string out;
   google::protobuf::io::StringOutputStream stream(&out);
   CodedOutputStream coded(&stream);
@@ -34,12 +39,31 @@ std::string Preamble(const rpc::FetchHeader* header, uint64_t chunk_bytes) {
     coded.WriteVarint32(static_cast<uint32_t>(header->ByteSizeLong()));
     header->SerializeToCodedStream(&coded);
   }
+  if (digest) {
+    coded.WriteTag(kDigestTag);
+    coded.WriteLittleEndian32(*digest);
+  }
   if (chunk_bytes > 0) {
     coded.WriteTag(kChunkTag);
     coded.WriteVarint32(static_cast<uint32_t>(chunk_bytes));
   }
   coded.Trim();
   return out;
+}
+
+// Copies while it sums. False: the message is cut short.
+bool ReadSummed(CodedInputStream* coded, char* into, uint32_t bytes, uint32_t* crc) {
+  while (bytes > 0) {
+    const void* data = nullptr;
+    int available = 0;
+    if (!coded->GetDirectBufferPointer(&data, &available)) return false;
+    const uint32_t part = std::min(bytes, static_cast<uint32_t>(available));
+    *crc = CopyCrc32c(*crc, into, data, part);
+    if (!coded->Skip(static_cast<int>(part))) return false;
+    into += part;
+    bytes -= part;
+  }
+  return true;
 }
 
 // Whatever keeps a borrowed slice's memory.
@@ -81,8 +105,10 @@ absl::StatusOr<OutgoingTensor> OutgoingTensor::Make(const Tensor& tensor, bool i
 }
 
 grpc::ByteBuffer OutgoingTensor::Message(const rpc::FetchHeader* header, uint64_t offset,
-                                         uint64_t bytes) const {
-  grpc::Slice slices[2] = {grpc::Slice(Preamble(header, bytes))};
+                                         uint64_t bytes, bool digest) const {
+  absl::optional<uint32_t> crc;
+  if (digest && bytes > 0) crc = Crc32c(0, payload_ + offset, bytes);
+  grpc::Slice slices[2] = {grpc::Slice(Preamble(header, crc, bytes))};
   if (bytes == 0) return grpc::ByteBuffer(slices, 1);
   slices[1] = grpc::Slice(const_cast<char*>(payload_ + offset), bytes, Release,
                           new Keep{tensor_, strings_});
@@ -90,7 +116,7 @@ grpc::ByteBuffer OutgoingTensor::Message(const rpc::FetchHeader* header, uint64_
 }
 
 grpc::ByteBuffer HeaderMessage(const rpc::FetchHeader& header) {
-  grpc::Slice slice(Preamble(&header, 0));
+  grpc::Slice slice(Preamble(&header, absl::nullopt, 0));
   return grpc::ByteBuffer(&slice, 1);
 }
 
@@ -99,8 +125,13 @@ absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
   if (!reader.status().ok()) return Malformed("unreadable");
   CodedInputStream coded(&reader);
   coded.SetTotalBytesLimit(std::numeric_limits<int>::max());
+  absl::optional<uint32_t> digest;
   while (const uint32_t tag = coded.ReadTag()) {
     uint32_t bytes = 0;
+    if (tag == kDigestTag) {
+      if (!coded.ReadLittleEndian32(&digest.emplace())) return Malformed("cut short");
+      continue;
+    }
     if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
       if (!WireFormatLite::SkipField(&coded, tag)) return Malformed("cut short");
       continue;
@@ -119,22 +150,39 @@ absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
       absl::Status taken = TakeHeader(header);
       if (!taken.ok()) return taken;
     } else if (tag == kChunkTag) {
-      if (!header_seen_) return Malformed("bytes before the header");
-      if (bytes > header_.tensor().bytes() - received_) return Malformed("more bytes than stated");
-      char* into = static_cast<char*>(tensor_.mutable_data());
-      if (header_.tensor().dtype() == static_cast<uint32_t>(DType::kString)) {
-        // Grows with what really comes: the stated size is only a peer's word.
-        strings_.resize(received_ + bytes);
-        into = &strings_[0];
-      }
-      if (!coded.ReadRaw(into + received_, static_cast<int>(bytes))) return Malformed("cut short");
-      received_ += bytes;
+      absl::Status taken = TakeChunk(&coded, bytes, std::exchange(digest, absl::nullopt));
+      if (!taken.ok()) return taken;
     } else if (!coded.Skip(static_cast<int>(bytes))) {
       return Malformed("cut short");
     }
   }
   if (!coded.ConsumedEntireMessage()) return Malformed("no field where one should be");
   return header_seen_ ? absl::OkStatus() : Malformed("no header in the first message");
+}
+
+absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
+                                       absl::optional<uint32_t> digest) {
+  if (!header_seen_) return Malformed("bytes before the header");
+  if (bytes > header_.tensor().bytes() - received_) return Malformed("more bytes than stated");
+  char* into = static_cast<char*>(tensor_.mutable_data());
+  if (header_.tensor().dtype() == static_cast<uint32_t>(DType::kString)) {
+    // Grows with what really comes: the stated size is only a peer's word.
+    strings_.resize(received_ + bytes);
+    into = &strings_[0];
+  }
+  uint32_t crc = 0;
+  const bool whole = digest ? ReadSummed(coded, into + received_, bytes, &crc)
+                            : coded->ReadRaw(into + received_, static_cast<int>(bytes));
+  if (!whole) return Malformed("cut short");
+  if (digest && crc != *digest) {
+    digest_wrong_ = true;
+    return absl::DataLossError(absl::StrCat(
+        "bytes ", received_, " to ", received_ + bytes, " of ", header_.tensor().bytes(),
+        " were changed on their way: their digest is wrong; if it goes on, look for "
+        "a faulty NIC, cable or memory, or use TLS"));
+  }
+  received_ += bytes;
+  return absl::OkStatus();
 }
 
 absl::Status IncomingTensor::TakeHeader(const rpc::FetchHeader& header) {

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_GRPC_FETCH_WIRE_H_
 #define TRYST_CHANNEL_GRPC_FETCH_WIRE_H_
 
+#include <google/protobuf/io/coded_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/tensor.h"
 
@@ -31,9 +33,10 @@ class OutgoingTensor {
   const rpc::TensorMetadata& metadata() const { return metadata_; }
   uint64_t bytes() const { return metadata_.bytes(); }
 
-  // A message with payload [offset, offset + bytes) and, if not null, `header`.
-  // REQUIRES: within bytes().
-  grpc::ByteBuffer Message(const rpc::FetchHeader* header, uint64_t offset, uint64_t bytes) const;
+  // A message with payload [offset, offset + bytes) and, if not null, `header`. The payload's
+  // digest costs a pass over it. REQUIRES: within bytes().
+  grpc::ByteBuffer Message(const rpc::FetchHeader* header, uint64_t offset, uint64_t bytes,
+                           bool digest) const;
 
  private:
   rpc::TensorMetadata metadata_;
@@ -54,16 +57,18 @@ class IncomingTensor {
       : destination_(std::move(destination)), max_bytes_(max_bytes) {}
 
   // The next attempt begins: its first message has a header again.
-  void StartAttempt() { header_seen_ = false; }
+  void StartAttempt() { header_seen_ = digest_wrong_ = false; }
 
   // kDataLoss: not what a producer sends. kResourceExhausted: over `max_bytes` or no memory.
-  // kInvalidArgument: does not fit the destination. After an error, only destroy it.
+  // kInvalidArgument: does not fit the destination. After an error, only destroy it; but for
+  // digest_wrong(), after which another attempt may begin where the good bytes end.
   absl::Status Take(grpc::ByteBuffer* message);
 
   bool header_seen() const { return header_seen_; }
   const rpc::FetchHeader& header() const { return header_; }
   bool complete() const { return header_seen_ && received_ == header_.tensor().bytes(); }
   uint64_t received() const { return received_; }
+  bool digest_wrong() const { return digest_wrong_; }
 
   // REQUIRES: complete(). kDataLoss: the strings do not add up.
   absl::StatusOr<Tensor> Finish();
@@ -71,12 +76,15 @@ class IncomingTensor {
  private:
   absl::Status TakeHeader(const rpc::FetchHeader& header);
   absl::Status Prepare(const rpc::TensorMetadata& metadata);
+  absl::Status TakeChunk(google::protobuf::io::CodedInputStream* coded, uint32_t bytes,
+                         absl::optional<uint32_t> digest);
 
   const Tensor destination_;
   const uint64_t max_bytes_;
   rpc::FetchHeader header_;
   bool header_seen_ = false;
   bool prepared_ = false;
+  bool digest_wrong_ = false;
   uint64_t received_ = 0;
   Tensor tensor_;
   TensorShape shape_;

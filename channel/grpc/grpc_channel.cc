@@ -86,6 +86,7 @@ struct GrpcChannel::FetchOp {
   int64_t failing_since_ns = 0;  // 0: the last attempt went on.
   uint64_t received_at_failure = 0;
   int attempts = 0;
+  bool digest_was_wrong = false;
   bool may_be_known = false;  // The producer may have seen an attempt.
   uint64_t pinned_incarnation = 0;
   absl::Status broken;  // While staging: what to end with.
@@ -172,6 +173,7 @@ void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
   request->set_channel(channel_);
   request->set_producer_incarnation(op->pinned_incarnation);
   request->set_offset(op->incoming.received());
+  request->set_digests(options_.digests);
   uint64_t oldest = ops_.begin()->first;
   over_.erase(
       std::remove_if(over_.begin(), over_.end(),
@@ -198,6 +200,7 @@ void GrpcChannel::OnLanded(FetchStream* stream) {
   if (op == nullptr) return;  // Detached: SendEnds() was called.
   last_failure_ = absl::OkStatus();
   failing_since_ns_ = 0;
+  if (op->incoming.digest_wrong()) return OnDigestWrong(op, stream->taken());
   if (!stream->taken().ok()) return Finish(op, stream->taken(), Tensor(), false);
   // The producer has read what this request said is over.
   for (uint64_t told : stream->over_told) {
@@ -206,6 +209,19 @@ void GrpcChannel::OnLanded(FetchStream* stream) {
                 over_.end());
   }
   OnHeader(op);
+}
+
+// Once, the bytes are asked for again, from where they were good.
+void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
+  ++digests_wrong_;
+  TRYST_LOG(Warning) << peer_ << " by grpc, " << op->key.text() << ": " << why.message();
+  if (std::exchange(op->digest_was_wrong, true)) return Finish(op, why, Tensor(), false);
+  op->stream->Detach();
+  op->stream->Abandon();
+  op->stream = nullptr;
+  op->may_be_known = true;
+  op->pinned_incarnation = op->incoming.header().producer_incarnation();
+  Ask(op);
 }
 
 void GrpcChannel::OnHeader(FetchOp* op) {
@@ -422,6 +438,7 @@ bool GrpcChannel::Drained() const {
 std::string GrpcChannel::Explain() const {
   std::string out = absl::StrCat("grpc to ", peer_, ": ", fetched_, " fetched, ", asked_,
                                  " asked, ", line_.size(), " in line");
+  if (digests_wrong_ != 0) absl::StrAppend(&out, ", ", digests_wrong_, " digests wrong");
   if (!closed_.ok()) absl::StrAppend(&out, "; closed: ", closed_.message());
   if (failing_since_ns_ != 0) {
     absl::StrAppend(&out, "; no answer for ",

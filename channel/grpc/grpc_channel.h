@@ -36,6 +36,7 @@ struct GrpcChannelOptions {
   absl::Duration patience = absl::Seconds(30);
   absl::Duration first_retry = absl::Milliseconds(20);
   absl::Duration longest_retry = absl::Seconds(1);
+  bool digests = false;    // Asks for them. What comes with one is checked in any case.
   Trace* trace = nullptr;  // Of the poller; may be null.
 };
 
@@ -71,6 +72,7 @@ class GrpcChannel final : public Channel {
   void OnLanded(FetchStream* stream);
   void OnEnded(FetchStream* stream);
   void OnHeader(FetchOp* op);
+  void OnDigestWrong(FetchOp* op, const absl::Status& why);
   void Stage(FetchOp* op, Tensor landed, bool is_dead);
   void Retry(FetchOp* op, const absl::Status& why);
   void OnTimer(FetchOp* op);
@@ -115,6 +117,7 @@ class GrpcChannel final : public Channel {
   absl::Status last_failure_;
   int64_t failing_since_ns_ = 0;  // 0: the last attempt went well.
   uint64_t fetched_ = 0;
+  uint64_t digests_wrong_ = 0;
   std::deque<std::pair<Executor*, Executor::Work>> undelivered_;
   DeliverTimer deliver_timer_{this};
 };
