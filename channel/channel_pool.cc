@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -52,6 +53,11 @@ struct ChannelPool::Peer {
   std::unique_ptr<Channel> fallback;
   std::unique_ptr<ShmFetchChannel> shm;  // In use unless it was refused.
   std::string shm_refusal;
+  uint64_t incarnation = 0;  // As it said in its last hello; 0: it has said none.
+  int64_t shm_prove_ns = 0;  // When it is proved anew,
+  int64_t shm_pause_ms = 0;  // and how long after the last time.
+  // Since it was proved anew: what was out by then on another way stays there to its end.
+  std::unique_ptr<absl::flat_hash_set<TensorKey>> out_elsewhere;
   int64_t fallback_since_ns = 0;
   std::shared_ptr<KeysOut> keys_out;  // Once a path was left; null: all fetches are on one.
   ProbeTimer probe;
@@ -192,7 +198,7 @@ void ChannelPool::GiveTask(FetchTask* task) {
 
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   if (poller_->OnThread() && !closed_) {
-    ShmFetchChannel* shm = ShmOf(PeerOf(key.src().worker));
+    ShmFetchChannel* shm = ShmOf(PeerOf(key.src().worker), &key);
     if (shm != nullptr) return shm->Fetch(step_id, key, args, std::move(done));
   }
   FetchTask* task = TakeTask();
@@ -253,7 +259,7 @@ ShmFetchChannel* ChannelPool::ShmForAll(absl::Span<const TensorKey> keys) {
   for (const TensorKey& key : keys) {
     if (key.src().worker != worker) return nullptr;
   }
-  return ShmOf(PeerOf(worker));
+  return ShmOf(PeerOf(worker), nullptr);
 }
 
 void ChannelPool::StartFetch(FetchTask* task) {
@@ -269,7 +275,8 @@ void ChannelPool::StartFetch(FetchTask* task) {
 void ChannelPool::RouteFetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   if (closed_) return FailReceive(close_status_, args, std::move(done));
   Peer* peer = PeerOf(key.src().worker);
-  if (ShmFetchChannel* shm = ShmOf(peer)) return shm->Fetch(step_id, key, args, std::move(done));
+  if (ShmFetchChannel* shm = ShmOf(peer, &key))
+    return shm->Fetch(step_id, key, args, std::move(done));
   FetchOn(peer, step_id, key, args, std::move(done));
 }
 
@@ -305,10 +312,14 @@ ChannelPool::Peer* ChannelPool::PeerOf(absl::string_view worker) {
 }
 
 // Shared memory with it; null: there is none.
-ShmFetchChannel* ChannelPool::ShmOf(Peer* peer) {
+ShmFetchChannel* ChannelPool::ShmOf(Peer* peer, const TensorKey* key) {
   if (shm_ == nullptr || !peer->shm_refusal.empty()) return nullptr;
   if (peer->shm == nullptr) {
-    peer->shm = shm_->MakeFetchChannel(peer->worker, [this, peer] { RerouteFromShm(peer); });
+    peer->shm = shm_->MakeFetchChannel(
+        peer->worker, [this, peer] { RerouteFromShm(peer); }, [this, peer] { OnShmOpen(peer); });
+  }
+  if (peer->out_elsewhere != nullptr && (key == nullptr || peer->out_elsewhere->contains(*key))) {
+    return nullptr;
   }
   return peer->shm.get();
 }
@@ -464,10 +475,49 @@ std::string ChannelPool::WayName(size_t way) const {
 void ChannelPool::RerouteFromShm(Peer* peer) {
   const absl::string_view why = peer->shm->connect_status().message();
   if (rails_.empty() && !fallback_) return;  // There is no other way: it goes on trying.
-  TRYST_LOG(Info) << options_.self << " does not reach " << peer->worker << " by shm: " << why;
-  peer->shm_refusal = absl::StrCat("shm: ", why);
+  // What the reason was may pass: a peer that is configured anew, a container that shares its
+  // host's namespace from now on.
+  peer->shm_pause_ms = peer->shm_pause_ms == 0
+                           ? options_.probe_ms
+                           : std::min(peer->shm_pause_ms * 2, options_.probe_ms_most);
+  peer->shm_prove_ns = poller_->now_ns() + peer->shm_pause_ms * 1'000'000;
+  const std::string refusal = absl::StrCat("shm: ", why);
+  if (peer->shm_refusal != refusal) {
+    TRYST_LOG(Info) << options_.self << " does not reach " << peer->worker << " by shm: " << why;
+  }
+  peer->shm_refusal = refusal;
   for (ShmWaitingFetch& fetch : peer->shm->TakeWaiting()) {
     FetchOn(peer, fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+  }
+}
+
+// Fetches of a key that are out on another way must meet its sends before those that come: the
+// key follows when they have ended.
+void ChannelPool::OnShmOpen(Peer* peer) {
+  if (peer->shm_refusal.empty()) return;
+  TRYST_LOG(Info) << options_.self << " reaches " << peer->worker << " by shm after all; before, "
+                  << peer->shm_refusal;
+  peer->shm_refusal.clear();
+  peer->shm_pause_ms = 0;
+  peer->out_elsewhere = std::make_unique<absl::flat_hash_set<TensorKey>>();
+  ListElsewhere(peer);
+}
+
+void ChannelPool::ListElsewhere(Peer* peer) {
+  LiveOps out(std::numeric_limits<size_t>::max());
+  for (const Way& way : peer->ways) {
+    if (way.channel != nullptr) way.channel->ListOps(&out);
+  }
+  if (peer->fallback != nullptr) peer->fallback->ListOps(&out);
+  peer->out_elsewhere->clear();
+  for (const LiveOp& op : out.Take()) peer->out_elsewhere->insert(op.key);
+  if (peer->out_elsewhere->empty()) peer->out_elsewhere.reset();
+}
+
+void ChannelPool::ProveShm() {
+  for (Peer* peer : peers_in_order_) {
+    if (peer->out_elsewhere != nullptr) ListElsewhere(peer);
+    if (!peer->shm_refusal.empty() && poller_->now_ns() >= peer->shm_prove_ns) peer->shm->Prove();
   }
 }
 
@@ -533,11 +583,13 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
         ", this worker ", kProtocolOldest, " to ", options_.protocol_newest)));
   }
   if (hello.path == "shm") {
+    NoteIncarnation(hello.worker, hello.incarnation);
     if (shm_ != nullptr) return shm_->OnHello(hello, std::move(done));
     return std::move(done)(absl::UnimplementedError(absl::StrCat(
         "this worker shares no memory",
         shm_status_.ok() ? " by its configuration" : absl::StrCat(": ", shm_status_.message()))));
   }
+  NoteIncarnation(hello.worker, hello.incarnation);
   // A consumer that was started anew has nothing to do with what its former life asked.
   for (auto& channel : serving_) {
     if (channel != nullptr && channel->consumer() == hello.worker &&
@@ -586,6 +638,16 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     serving = serving_.end() - 1;
   }
   (*serving)->OnHello(hello, std::move(done));
+}
+
+// Who has been started anew may share memory now.
+void ChannelPool::NoteIncarnation(const std::string& worker, uint64_t incarnation) {
+  auto found = peers_.find(worker);
+  if (found == peers_.end()) return;
+  Peer* peer = found->second.get();
+  if (std::exchange(peer->incarnation, incarnation) == incarnation) return;
+  peer->shm_pause_ms = 0;
+  peer->shm_prove_ns = 0;
 }
 
 void ChannelPool::AnswerFarewell(const Hello& hello, HelloDone done) {
@@ -638,7 +700,10 @@ void ChannelPool::Maintain() {
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
                                 [](const auto& channel) { return channel->Drained(); }),
                  closing_.end());
-  if (shm_ != nullptr) shm_->Maintain();
+  if (shm_ != nullptr) {
+    shm_->Maintain();
+    ProveShm();
+  }
   if (!closed_) poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
 }
 
@@ -735,7 +800,8 @@ std::string ChannelPool::ExplainNow(const std::string& peer) const {
       absl::StrAppend(&out, channel->Explain(), "\n");
     }
   }
-  if (shm_ != nullptr) out += shm_->ExplainServing(peer);
+  if (shm_ != nullptr) absl::StrAppend(&out, shm_->ExplainServing(peer));
+  if (shm_ != nullptr && peer.empty()) absl::StrAppend(&out, options_.shm_arena->Explain(), "\n");
   return out;
 }
 
@@ -915,10 +981,12 @@ ShmFetchCounters ChannelPool::ShmFetchCountersNow() const {
 
 ShmServeCounters ChannelPool::shm_serve_counters() {
   ShmServeCounters sum;
-  poller_->RunAndWait([&] {
-    if (shm_ != nullptr) sum = shm_->serve_counters();
-  });
+  poller_->RunAndWait([&] { sum = ShmServeCountersNow(); });
   return sum;
+}
+
+ShmServeCounters ChannelPool::ShmServeCountersNow() const {
+  return shm_ == nullptr ? ShmServeCounters() : shm_->serve_counters();
 }
 
 std::pair<uint64_t, uint64_t> ChannelPool::PinnedBytes() const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
@@ -125,6 +126,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   std::string ExplainNow(const std::string& peer) const;
   FetchCounters FetchCountersNow() const;
   ShmFetchCounters ShmFetchCountersNow() const;
+  ShmServeCounters ShmServeCountersNow() const;
   // Of shared memory.
   ShmFetchCounters shm_fetch_counters();
   ShmServeCounters shm_serve_counters();
@@ -163,7 +165,12 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void UseWay(Peer* peer, size_t way);
   void ProbeLater(Peer* peer);
   void Probe(Peer* peer);
-  ShmFetchChannel* ShmOf(Peer* peer);
+  // For `key`, or, without one, for any.
+  ShmFetchChannel* ShmOf(Peer* peer, const TensorKey* key);
+  void OnShmOpen(Peer* peer);
+  void ListElsewhere(Peer* peer);
+  void ProveShm();
+  void NoteIncarnation(const std::string& worker, uint64_t incarnation);
   // The shared memory by which all of `keys` come; null: not all, or otherwise.
   ShmFetchChannel* ShmForAll(absl::Span<const TensorKey> keys);
   // There is no shared memory with it.

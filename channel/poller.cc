@@ -109,7 +109,7 @@ void Poller::Loop() {
   for (;;) {
     const bool worked = Turn();
     now_ns_ = clock_->NowNs();
-    if (worked) {
+    if (worked || Glance()) {
       if (spinning) spin_.Paid();
       spinning = false;
       continue;
@@ -124,24 +124,23 @@ void Poller::Loop() {
       spinning = false;
       Sleep();
       now_ns_ = clock_->NowNs();
-    } else {
-      Glance();
     }
   }
 }
 
 // Not for long: there may be sources that see nothing so, and timers.
-void Poller::Glance() {
+bool Poller::Glance() {
   constexpr int kGlances = 32;
   for (int i = 0; i < kGlances; ++i) {
     bool sees = false;
     for (PollerSource* source : sources_) {
       const PollerSource::Sight sight = source->Glance();
-      if (sight == PollerSource::Sight::kWork) return;
+      if (sight == PollerSource::Sight::kWork && source->Poll()) return true;
       sees |= sight == PollerSource::Sight::kNothing;
     }
-    if (!sees || inbox_.load(std::memory_order_relaxed) != nullptr) return;
+    if (!sees || inbox_.load(std::memory_order_relaxed) != nullptr) return false;
   }
+  return false;
 }
 
 bool Poller::Step() {

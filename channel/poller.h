@@ -128,7 +128,7 @@ class Poller {
 
   void Loop();
   bool Turn();
-  void Glance();
+  bool Glance();
   bool RunInbox();
   bool RunTimers();
   void RunFlushes();

@@ -15,7 +15,9 @@ struct RoutingRendezvous::Fetching {
   Fetching* next = nullptr;
   Fetching* prev = nullptr;
   std::shared_ptr<RoutingRendezvous> step;
-  std::vector<TensorKey> keys;
+  TensorKey key;                // Of a fetch of one,
+  std::vector<TensorKey> keys;  // or of many.
+  size_t count() const { return keys.empty() ? 1 : keys.size(); }
   int64_t since_ns = 0;
   DoneFn done;
   ManyDoneFn many_done;
@@ -100,7 +102,8 @@ void RoutingRendezvous::TakeLocal(const TensorKey& key, const Args& args, DoneFn
   local_.RecvAsync(key, args, std::move(done));
 }
 
-RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(absl::Span<const TensorKey> keys) {
+RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(
+    std::shared_ptr<RoutingRendezvous> self, absl::Span<const TensorKey> keys) {
   const int64_t now_ns = clock().CoarseNowNs();
   MutexLock lock(&mu_);
   Fetching* fetching = free_;
@@ -109,8 +112,12 @@ RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(absl::Span<const T
   } else {
     fetching = new Fetching;
   }
-  fetching->step = shared_from_this();
-  fetching->keys.assign(keys.begin(), keys.end());
+  fetching->step = std::move(self);
+  if (keys.size() == 1) {
+    fetching->key = keys[0];
+  } else {
+    fetching->keys.assign(keys.begin(), keys.end());
+  }
   fetching->since_ns = now_ns;
   fetching->prev = nullptr;
   fetching->next = fetching_;
@@ -126,7 +133,8 @@ std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetc
   MutexLock lock(&mu_);
   if (fetching->next != nullptr) fetching->next->prev = fetching->prev;
   (fetching->prev != nullptr ? fetching->prev->next : fetching_) = fetching->next;
-  fetching_count_ -= fetching->keys.size();
+  fetching_count_ -= fetching->count();
+  fetching->key = TensorKey();
   fetching->keys.clear();
   fetching->next = std::exchange(free_, fetching);
   return std::move(fetching->step);
@@ -143,7 +151,7 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn don
     return;
   }
   const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
-  Fetching* fetching = StartFetching(absl::MakeConstSpan(&key, 1));
+  Fetching* fetching = StartFetching(self, absl::MakeConstSpan(&key, 1));
   fetching->done = std::move(done);
   fetcher_->Fetch(step_id_, key, args,
                   [fetching](absl::Status status, const Args& send_args, const Args& recv_args,
@@ -165,7 +173,7 @@ void RoutingRendezvous::AbortFetchesIfAborted() {
 void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& args,
                                   ManyDoneFn done) {
   const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
-  Fetching* fetching = StartFetching(keys);
+  Fetching* fetching = StartFetching(self, keys);
   fetching->many_done = std::move(done);
   fetcher_->FetchMany(step_id_, keys, args,
                       [fetching](absl::Status first_error, absl::Span<Received> results) {
@@ -247,7 +255,9 @@ void RoutingRendezvous::ListWaiting(size_t max_items, std::vector<WaitingItem>* 
   local_.ListWaiting(step_id_, max_items, items);
   MutexLock lock(&mu_);
   for (const Fetching* f = fetching_; f != nullptr; f = f->next) {
-    for (const TensorKey& key : f->keys) {
+    const absl::Span<const TensorKey> keys =
+        f->keys.empty() ? absl::MakeConstSpan(&f->key, 1) : absl::MakeConstSpan(f->keys);
+    for (const TensorKey& key : keys) {
       if (items->size() >= max_items) return;
       items->push_back({step_id_, key, WaitingItem::Kind::kFetch, false, 0, f->since_ns});
     }

@@ -62,7 +62,8 @@ class RoutingRendezvous final : public Rendezvous,
   void Fetch(const TensorKey& key, const Args& args, DoneFn done);
   void FetchMany(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   void ReceiveEach(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
-  Fetching* StartFetching(absl::Span<const TensorKey> keys);
+  Fetching* StartFetching(std::shared_ptr<RoutingRendezvous> self,
+                          absl::Span<const TensorKey> keys);
   std::shared_ptr<RoutingRendezvous> EndFetching(Fetching* fetching);
   void AbortFetchesIfAborted();
 

@@ -1,12 +1,29 @@
 #include "channel/shm/arena.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
 namespace tryst {
+namespace {
+
+// What the kernel gives to shared memory that asks, as we do.
+std::string TransparentHugePages() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t begin = text.find('[');
+  const size_t end = text.find(']');
+  if (begin == std::string::npos || end == std::string::npos) return "unknown";
+  const std::string policy = text.substr(begin + 1, end - begin - 1);
+  const bool none = policy == "never" || policy == "deny";
+  return absl::StrCat(none ? "none" : "yes", " (shmem_enabled is ", policy, ")");
+}
+
+}  // namespace
 
 // One memfd. `whole`: one tensor, larger than the usual segment, has it for itself.
 struct Arena::Segment {
@@ -193,7 +210,12 @@ Arena::Block* Arena::CutBlock(uint64_t bytes) {
       return new Block(segment.get(), offset, bytes);
     }
     uint64_t wanted = bytes;
-    if (!whole) {
+    if (whole) {
+      // Whole huge pages, where that is little more.
+      const uint64_t rounded = (bytes + SharedMemory::kHugePageBytes - 1) /
+                               SharedMemory::kHugePageBytes * SharedMemory::kHugePageBytes;
+      if (rounded - bytes <= bytes / 8 && rounded <= options_.cap_bytes) wanted = rounded;
+    } else {
       wanted = std::max(options_.first_segment_bytes, counters_.segment_bytes);
       wanted = std::min(wanted, options_.segment_bytes);
       uint64_t size = options_.first_segment_bytes;
@@ -219,6 +241,9 @@ Arena::Segment* Arena::AddSegment(uint64_t bytes, bool whole) {
   segments_.push_back(
       std::make_unique<Segment>(*std::move(memory), next_id_ += 0x9E3779B97F4A7C15, whole));
   counters_.segment_bytes += segments_.back()->memory->bytes();
+  if (segments_.back()->memory->reserved_huge_pages()) {
+    counters_.huge_bytes += segments_.back()->memory->bytes();
+  }
   ++counters_.segments;
   ++counters_.segments_made;
   return segments_.back().get();
@@ -238,6 +263,9 @@ void Arena::DropEmptySegments(uint64_t until_bytes) {
   for (size_t i = segments_.size(); i-- > 0 && counters_.segment_bytes > until_bytes;) {
     if (!segments_[i]->empty()) continue;
     counters_.segment_bytes -= segments_[i]->memory->bytes();
+    if (segments_[i]->memory->reserved_huge_pages()) {
+      counters_.huge_bytes -= segments_[i]->memory->bytes();
+    }
     --counters_.segments;
     segments_.erase(segments_.begin() + static_cast<ptrdiff_t>(i));
     dropped_.fetch_add(1, std::memory_order_release);
@@ -270,6 +298,14 @@ void Arena::Trim() {
     class_used_[i] = false;
   }
   DropEmptySegments(options_.first_segment_bytes);
+}
+
+std::string Arena::Explain() const {
+  const ArenaCounters now = counters();
+  return absl::StrCat("shared memory: ", now.used_bytes, " bytes lent of ", now.segment_bytes,
+                      " in ", now.segments, " segments (", now.huge_bytes,
+                      " in reserved huge pages, transparent ones for the rest: ",
+                      TransparentHugePages(), "), cap ", options_.cap_bytes);
 }
 
 ArenaCounters Arena::counters() const {

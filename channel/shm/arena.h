@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -52,6 +53,7 @@ struct ArenaCounters {
   uint64_t used_bytes = 0;     // Lent out.
   uint64_t kept_bytes = 0;     // Ready to be lent again in the same size.
   uint64_t segment_bytes = 0;  // What the process has taken from the system.
+  uint64_t huge_bytes = 0;     // Of it in reserved huge pages.
   uint64_t segments = 0;
   uint64_t segments_made = 0;
 };
@@ -78,6 +80,8 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   // Gives back to the system what has not been used since the last call.
   void Trim();
   ArenaCounters counters() const;
+  // What is taken of what there is, and in which pages.
+  std::string Explain() const;
   uint64_t cap_bytes() const { return options_.cap_bytes; }
 
   // Keeps `holder` until the arena goes or `over` says, when room is sought, that it need

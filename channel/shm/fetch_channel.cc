@@ -263,10 +263,10 @@ void ShmFetchChannel::EndEarly(ShmFetchOp* op, const absl::Status& why) {
     case ShmFetchState::kLeaving:
       return;
     case ShmFetchState::kQueued:
-      queued_.erase(std::find(queued_.begin(), queued_.end(), op));
+      queued_.Remove(op);
       break;
     case ShmFetchState::kCopying:
-      copies_.erase(std::find(copies_.begin(), copies_.end(), op));
+      copies_.Remove(op);
       SaySoon(op, CellType::kRefused, 0);
       break;
     case ShmFetchState::kAsked:

@@ -14,6 +14,7 @@
 #include "channel/channel.h"
 #include "channel/poller.h"
 #include "channel/shm/fetch_op.h"
+#include "channel/shm/fifo.h"
 #include "channel/shm/peer_memory.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
@@ -40,6 +41,7 @@ struct ShmFetchOptions {
   uint64_t self_incarnation = 0;
   std::string peer;                  // The producer's worker name.
   std::function<void()> on_refused;  // No shared memory with this peer; may call TakeWaiting().
+  std::function<void()> on_open;     // There is a link. May be null.
   Trace* trace = nullptr;            // Of the poller; may be null.
   uint64_t seed = 1;                 // Of the jitter.
   int64_t hello_timeout_ms = 5000;
@@ -65,6 +67,7 @@ struct ShmFetchCounters {
   uint64_t links = 0;  // Connections made.
   uint64_t breaks = 0;
   uint64_t digests_wrong = 0;
+  uint64_t messages = 0;  // Cells written.
 
   ShmFetchCounters& operator+=(const ShmFetchCounters& other);
 };
@@ -95,7 +98,13 @@ class ShmFetchChannel final : public Channel,
 
   // Takes out what the producer has not been asked for: another channel is to fetch it.
   std::vector<ShmWaitingFetch> TakeWaiting();
-  const ShmFetchCounters& counters() const { return counters_; }
+  ShmFetchCounters counters() const {
+    ShmFetchCounters now = counters_;
+    now.messages += requests_.written();
+    return now;
+  }
+  // Connects, if it does not yet, although nobody asks. Ends in on_proved or on_refused.
+  void Prove();
   // The cause of the last failed attempt to connect; OK while there is a link.
   const absl::Status& connect_status() const { return connect_status_; }
   bool connected() const { return state_ == State::kOpen; }
@@ -234,11 +243,11 @@ class ShmFetchChannel final : public Channel,
   std::vector<ShmFetchOp*> slots_;  // By slot; null: free.
   std::vector<uint32_t> generations_;
   std::vector<uint16_t> free_slots_;
-  std::deque<ShmFetchOp*> queued_;       // kQueued.
-  std::deque<ShmFetchOp*> copies_;       // kCopying.
-  std::deque<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
-  std::deque<ShmManyFetch*> undelivered_many_;
-  std::deque<Word> words_;
+  Fifo<ShmFetchOp*> queued_;       // kQueued.
+  Fifo<ShmFetchOp*> copies_;       // kCopying.
+  Fifo<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
+  Fifo<ShmManyFetch*> undelivered_many_;
+  Fifo<Word> words_;
   std::deque<ShmManyFetch> many_;
   std::vector<ShmManyFetch*> free_many_;
   std::vector<KeyEntry> keys_;  // By id.

@@ -45,6 +45,7 @@ ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
   links += other.links;
   breaks += other.breaks;
   digests_wrong += other.digests_wrong;
+  messages += other.messages;
   return *this;
 }
 
@@ -91,6 +92,13 @@ void ShmFetchChannel::Connect() {
           OnHelloAnswer(epoch, std::move(answer));
         });
       });
+}
+
+void ShmFetchChannel::Prove() {
+  if (state_ == State::kIdle || state_ == State::kBackoff) {
+    poller()->CancelTimer(&connect_timer_);
+    Connect();
+  }
 }
 
 void ShmFetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
@@ -208,6 +216,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   if (!memory.ok()) return memory.status();
   held_ = new HeldReferences(socket_, *std::move(memory), sizes);
   const shm_wire::LinkView& view = held_->view();
+  counters_.messages += requests_.written();
   requests_ = RingWriter<shm_wire::kRequestCellBytes>(view.requests, sizes.cells,
                                                       &view.header->requests_read);
   replies_ =
@@ -237,6 +246,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   state_since_ns_ = now_ns();
   connect_status_ = absl::OkStatus();
   ++counters_.links;
+  if (options_.on_open) options_.on_open();
   SendWaiting();
   return absl::OkStatus();
 }

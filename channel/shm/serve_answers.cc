@@ -37,7 +37,7 @@ void ShmServeChannel::AnswerWaiting() {
     // Answer() may have released it, and taken it out of the line with that; or it is staged.
     if (i < ready_line_.size() && ready_line_[i] == op) {
       if (answered || op->state == ShmServeState::kStaging) {
-        ready_line_.erase(ready_line_.begin() + static_cast<ptrdiff_t>(i));
+        ready_line_.Remove(op);
         op->in_ready_line = false;
       } else {
         ++i;

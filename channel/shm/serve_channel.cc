@@ -46,6 +46,7 @@ ShmServeCounters& ShmServeCounters::operator+=(const ShmServeCounters& other) {
   cancelled += other.cancelled;
   given_back += other.given_back;
   bytes += other.bytes;
+  messages += other.messages;
   return *this;
 }
 
@@ -334,16 +335,17 @@ absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
     return absl::DataLossError(
         absl::StrCat("request on slot ", op->slot, ", which ", ShmServeStateName(op->state)));
   }
-  // That the slot is used again says that its former tensor was accepted. It is let go of
-  // behind the answer.
-  const Tensor former = std::move(op->taken.tensor);
-  if (op->state == ShmServeState::kSent) Release(op);
+  // That the slot is used again says that its former tensor was accepted. It is let go of,
+  // and written down, behind the answer.
+  Former former;
+  if (op->state == ShmServeState::kSent) TakeFormer(op, &former);
   const KnownKey& known = keys_[cell.head.number];
   op->request.generation = cell.head.generation;
   op->request.flags = cell.head.flags;
   memcpy(&op->request.step, cell.body, sizeof(op->request.step));
   if (!op->request.key.SharesTextWith(known.key)) op->request.key = known.key;
   StartTake(op, known.for_consumer);
+  if (former.was) EndTrace(former);
   return absl::OkStatus();
 }
 
@@ -399,8 +401,6 @@ void ShmServeChannel::StartTake(ShmServeOp* op, bool for_consumer) {
   ++counters_.requests;
   op->state = ShmServeState::kTaking;
   op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
-  op->span.id =
-      TraceId(link_number_, uint64_t{op->slot} << 32 | op->request.generation, op->request.step);
   if (free_takes_.empty()) {
     takes_.emplace_back(static_cast<ShmServeTakeOwner*>(this), hub_->poller());
     free_takes_.push_back(&takes_.back());
@@ -518,21 +518,41 @@ bool ShmServeChannel::ReleaseAccepted() {
   return any;
 }
 
+void ShmServeChannel::TakeFormer(ShmServeOp* op, Former* former) {
+  former->was = true;
+  const bool was_sent = op->state == ShmServeState::kSent || op->state == ShmServeState::kPulled;
+  former->code = was_sent || !op->status.ok() ? op->status.code() : absl::StatusCode::kCancelled;
+  former->bytes = op->sent_bytes;
+  former->tensor = std::move(op->taken.tensor);
+  if (track_ != nullptr) {
+    former->span = op->span;
+    former->span.id = IdOf(*op);
+    former->step = op->request.step;
+    former->key = std::move(op->request.key);
+  }
+  Free(op);
+}
+
+void ShmServeChannel::EndTrace(const Former& former) {
+  if (track_ == nullptr) return;
+  options_.trace->End(former.span, track_, former.step, former.key, former.bytes, former.code,
+                      hub_->poller()->now_ns());
+}
+
 // The slot is free; what it held is let go of.
 void ShmServeChannel::Release(ShmServeOp* op) {
-  if (track_ != nullptr) {
-    const bool was_sent = op->state == ShmServeState::kSent || op->state == ShmServeState::kPulled;
-    options_.trace->End(
-        op->span, track_, op->request.step, op->request.key, op->sent_bytes,
-        was_sent || !op->status.ok() ? op->status.code() : absl::StatusCode::kCancelled,
-        hub_->poller()->now_ns());
-  }
+  Former former;  // Dropped last: the deleter of somebody's bytes may call us.
+  TakeFormer(op, &former);
+  EndTrace(former);
+}
+
+void ShmServeChannel::Free(ShmServeOp* op) {
   if (op->in_ready_line) {
-    ready_line_.erase(std::find(ready_line_.begin(), ready_line_.end(), op));
+    ready_line_.Remove(op);
     op->in_ready_line = false;
   }
   if (op->state == ShmServeState::kStaging) {
-    stage_line_.erase(std::find(stage_line_.begin(), stage_line_.end(), op));
+    stage_line_.Remove(op);
     staging_bytes_ -= op->stage->bytes();
   }
   op->state = ShmServeState::kFree;
@@ -542,9 +562,7 @@ void ShmServeChannel::Release(ShmServeOp* op) {
   op->sent_bytes = 0;
   op->encoded.clear();
   op->status = absl::OkStatus();
-  // Last: the deleter of somebody's bytes may call us.
   op->taken.device_context = nullptr;
-  const Tensor tensor = std::move(op->taken.tensor);
 }
 
 // Takes first: what is given back must not be met by another of them.
@@ -573,6 +591,7 @@ void ShmServeChannel::ListOps(LiveOps* ops) const {
     live.step = op.request.step;
     live.key = op.request.key;
     live.span = op.span;
+    live.span.id = IdOf(op);
     if (op.taken.tensor.valid()) live.bytes = op.taken.tensor.bytes();
     ops->Add(std::move(live));
   }

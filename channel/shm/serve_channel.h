@@ -11,6 +11,7 @@
 #include "channel/bootstrap.h"
 #include "channel/live_ops.h"
 #include "channel/poller.h"
+#include "channel/shm/fifo.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/serve_op.h"
@@ -45,6 +46,7 @@ struct ShmServeCounters {
   uint64_t cancelled = 0;
   uint64_t given_back = 0;
   uint64_t bytes = 0;
+  uint64_t messages = 0;  // Cells written.
 
   ShmServeCounters& operator+=(const ShmServeCounters& other);
 };
@@ -76,7 +78,11 @@ class ShmServeChannel final : private ShmHub::Host,
 
   const std::string& consumer() const { return consumer_; }
   uint64_t consumer_incarnation() const { return consumer_incarnation_; }
-  const ShmServeCounters& counters() const { return counters_; }
+  ShmServeCounters counters() const {
+    ShmServeCounters now = counters_;
+    now.messages += replies_.written();
+    return now;
+  }
   std::string Explain() const;
   void ListOps(LiveOps* ops) const;
   const char* state_text() const;
@@ -129,6 +135,22 @@ class ShmServeChannel final : private ShmHub::Host,
   bool ReleaseAccepted();
   void OnTimer() override {}  // To look what was accepted: in the turn that follows.
   void Release(ShmServeOp* op);
+  // What is left of an answer when its slot is free.
+  struct Former {
+    bool was = false;
+    absl::StatusCode code = absl::StatusCode::kOk;
+    uint64_t bytes = 0;
+    int64_t step = 0;
+    TensorKey key;
+    TraceSpan span;
+    Tensor tensor;
+  };
+  void TakeFormer(ShmServeOp* op, Former* former);
+  void EndTrace(const Former& former);
+  void Free(ShmServeOp* op);
+  uint64_t IdOf(const ShmServeOp& op) const {
+    return TraceId(link_number_, uint64_t{op.slot} << 32 | op.request.generation, op.request.step);
+  }
   void ReleaseAll();
 
   // Answering. False: no room now.
@@ -192,11 +214,11 @@ class ShmServeChannel final : private ShmHub::Host,
     uint32_t generation;
     uint32_t cell;  // After which it counts as accepted.
   };
-  std::deque<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
+  Fifo<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
   int64_t accepted_checked_ns_ = 0;
   int64_t accepted_pause_ns_ = 0;
-  std::deque<ShmServeOp*> ready_line_;  // kReady, kInParts.
-  std::deque<ShmServeOp*> stage_line_;  // kStaging.
+  Fifo<ShmServeOp*> ready_line_;  // kReady, kInParts.
+  Fifo<ShmServeOp*> stage_line_;  // kStaging.
   std::vector<std::pair<uint16_t, uint32_t>> gone_line_;
   absl::flat_hash_map<uint64_t, uint16_t> segment_index_;
   std::vector<uint64_t> segment_ids_;  // By index; 0: gone.

@@ -34,12 +34,18 @@ class SharedMemory {
     kCreator,    // Tensors: the kernel refuses every other mapping that could write.
   };
 
-  // Zeroed, rounded up to whole pages, all of them there: touching it cannot fail later.
-  // kResourceExhausted: no memory or no descriptor. kUnimplemented: an old kernel.
+  static constexpr uint64_t kHugePageBytes = 2 << 20;
+
+  // Zeroed, rounded up to whole pages, all of them there: touching it cannot fail later. Tensors
+  // of whole huge pages lie in reserved ones while there are any; else the kernel is asked for
+  // transparent ones. kResourceExhausted: no memory or no descriptor. kUnimplemented: an old
+  // kernel.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(uint64_t bytes, Writers writers);
   static uint64_t Rounded(uint64_t bytes);  // To whole pages.
   // Maps what a peer has sent, and closes `fd`. Nothing about it is believed: kDataLoss
-  // unless it is a memfd of ordinary pages, exactly `bytes` long and sealed.
+  // unless it is a memfd, exactly `bytes` long and sealed. Of reserved huge pages a missing one
+  // would kill us when we touch it: those are taken only to be read, sealed against holes, and
+  // with every page there.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Map(OwnedFd fd, uint64_t bytes,
                                                            bool writable);
   ~SharedMemory();
@@ -49,14 +55,18 @@ class SharedMemory {
   uint8_t* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }  // To be passed on; -1 of a mapped one.
+  bool reserved_huge_pages() const { return huge_; }
 
  private:
-  SharedMemory(OwnedFd fd, uint8_t* data, uint64_t bytes)
-      : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+  SharedMemory(OwnedFd fd, uint8_t* data, uint64_t bytes, bool huge)
+      : fd_(std::move(fd)), data_(data), bytes_(bytes), huge_(huge) {}
+  static absl::StatusOr<std::unique_ptr<SharedMemory>> CreateOf(uint64_t bytes, Writers writers,
+                                                                bool huge);
 
   OwnedFd fd_;
   uint8_t* const data_;
   const uint64_t bytes_;
+  const bool huge_;
 };
 
 }  // namespace tryst

@@ -28,7 +28,8 @@ ShmPath::~ShmPath() {
 }
 
 std::unique_ptr<ShmFetchChannel> ShmPath::MakeFetchChannel(const std::string& peer,
-                                                           std::function<void()> on_refused) {
+                                                           std::function<void()> on_refused,
+                                                           std::function<void()> on_open) {
   ShmFetchOptions options;
   options.sizes = options_.sizes;
   options.digests = options_.digests;
@@ -37,6 +38,7 @@ std::unique_ptr<ShmFetchChannel> ShmPath::MakeFetchChannel(const std::string& pe
   options.self_incarnation = options_.self_incarnation;
   options.peer = peer;
   options.on_refused = std::move(on_refused);
+  options.on_open = std::move(on_open);
   options.trace = options_.trace;
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), bootstrap_, std::move(options));

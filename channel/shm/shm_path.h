@@ -46,7 +46,8 @@ class ShmPath {
   ~ShmPath();  // REQUIRES: Drained(), and every fetch channel gone.
 
   std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer,
-                                                    std::function<void()> on_refused);
+                                                    std::function<void()> on_refused,
+                                                    std::function<void()> on_open = nullptr);
   // REQUIRES: hello.path is "shm". kUnimplemented, with the reason: not the same host.
   void OnHello(const Hello& hello, HelloDone done);
   // About once a second: lets go of consumers that have gone, and of unused memory.

@@ -1,8 +1,11 @@
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "channel/shm/arena.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
@@ -69,6 +72,83 @@ INSTANTIATE_TEST_SUITE_P(
                                  pool->shm.digests = true;
                                })),
     ChannelContractName);
+
+// ---- A refusal is not for ever ----
+
+Tensor FetchNow(ChannelWorld* world, const TensorKey& key, absl::Status* status) {
+  Mutex mu;
+  CondVar ended_cv;
+  bool ended = false;
+  Tensor got;
+  world->consumer()->Fetch(
+      1, key, Args(), [&](absl::Status its_status, const Args&, const Args&, Tensor tensor, bool) {
+        MutexLock lock(&mu);
+        *status = std::move(its_status);
+        got = std::move(tensor);
+        ended = true;
+        ended_cv.NotifyOne();
+      });
+  MutexLock lock(&mu);
+  while (!ended) ended_cv.Wait(&mu);
+  return got;
+}
+
+// A worker that shared no memory is started anew and does: the next fetches come that way, those
+// of a key that is out on the other way behind it.
+TEST(ShmRefusalTest, IsProvedAnew) {
+  constexpr uint64_t kFirstProducer = 0xab;
+  PoolWorldOptions options;
+  options.open_nic = [] {
+    auto nic = OpenSoftNic(SoftNicOptions());
+    TRYST_CHECK(nic.ok()) << nic.status();
+    return *std::move(nic);
+  };
+  options.adjust = [](ChannelPoolOptions* pool) {
+    pool->probe_ms = 100;
+    if (pool->incarnation == kFirstProducer) return;
+    ArenaOptions arena;
+    arena.seed = pool->incarnation << 32;
+    pool->shm_arena = Arena::Make(arena);
+  };
+  const auto world = OpenPoolWorld(options);
+  const auto key = [&](const char* edge) {
+    return TensorKeyPrefix::Make("/job:ps/replica:0/task:0/device:CPU:0",
+                                 world->producer_incarnation(),
+                                 "/job:worker/replica:0/task:0/device:CPU:0", edge)
+        ->At(0, 0);
+  };
+  const auto send = [&](const char* edge, uint8_t value) {
+    const Tensor tensor = *Tensor::Allocate(DType::kUint8, {1});
+    *static_cast<uint8_t*>(tensor.mutable_data()) = value;
+    EXPECT_TRUE(world->producer()->step(1)->Send(key(edge), Args(), tensor, false).ok());
+  };
+  const auto fetch = [&](const char* edge) {
+    absl::Status status;
+    const Tensor got = FetchNow(world.get(), key(edge), &status);
+    EXPECT_TRUE(status.ok()) << status << world->Explain();
+    return status.ok() ? static_cast<int>(*got.data_as<uint8_t>()) : -1;
+  };
+  send("a", 1);
+  EXPECT_EQ(fetch("a"), 1);
+  EXPECT_NE(world->Explain().find("turned down: shm"), std::string::npos) << world->Explain();
+
+  ASSERT_TRUE(world->RestartProducer());
+  const auto over_shm = [&] {
+    return world->Explain().find("over shm: connected") != std::string::npos &&
+           world->Explain().find("turned down") == std::string::npos;
+  };
+  uint8_t value = 0;
+  for (int i = 0; i < 1000 && !over_shm(); ++i) {
+    send("b", ++value);
+    ASSERT_EQ(fetch("b"), value);
+    usleep(10'000);
+  }
+  ASSERT_TRUE(over_shm()) << world->Explain();
+  for (int i = 0; i < 20; ++i) {
+    send("b", ++value);
+    ASSERT_EQ(fetch("b"), value);
+  }
+}
 
 }  // namespace
 }  // namespace tryst

@@ -82,6 +82,7 @@ void LocalBootstrap::Stop() {
     MutexLock lock(&mu_);
     exchanges.swap(exchanges_);
   }
+  if (listen_fd_ >= 0) shutdown(listen_fd_, SHUT_RDWR);  // Ends the wait in Loop().
   for (std::thread& exchange : exchanges) exchange.join();
   if (thread_.joinable()) thread_.join();
   if (listen_fd_ >= 0) close(listen_fd_);

@@ -1,0 +1,206 @@
+#include "channel/shm/wire.h"
+
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace shm_wire {
+namespace {
+
+Offer SomeOffer() {
+  Offer offer;
+  offer.boot_id = "0a1b2c3d";
+  offer.network_space = 4026531840;
+  offer.sizes.cells = 1024;
+  offer.sizes.slots = 77;
+  offer.sizes.references = 512;
+  offer.digests = true;
+  return offer;
+}
+
+TEST(ShmWireTest, OffersComeBackAsTheyWere) {
+  const Offer offer = SomeOffer();
+  auto decoded = DecodeOffer(EncodeOffer(offer));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->boot_id, offer.boot_id);
+  EXPECT_EQ(decoded->network_space, offer.network_space);
+  EXPECT_EQ(decoded->sizes.cells, 1024u);
+  EXPECT_EQ(decoded->sizes.slots, 77u);
+  EXPECT_EQ(decoded->sizes.references, 512u);
+  EXPECT_TRUE(decoded->digests);
+}
+
+TEST(ShmWireTest, AnOfferThatIsCutOrPaddedIsNone) {
+  const std::string whole = EncodeOffer(SomeOffer());
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    EXPECT_FALSE(DecodeOffer(whole.substr(0, bytes)).ok()) << bytes;
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(DecodeOffer(whole + "x").status()));
+  // Another version is a refusal of the path, not a fault.
+  std::string newer = whole;
+  ++newer[0];
+  EXPECT_TRUE(absl::IsUnimplemented(DecodeOffer(newer).status()));
+}
+
+TEST(ShmWireTest, SizesHaveBounds) {
+  EXPECT_TRUE(CheckSizes(LinkSizes()).ok());
+  const auto with = [](uint32_t cells, uint32_t slots, uint32_t references) {
+    LinkSizes sizes;
+    sizes.cells = cells;
+    sizes.slots = slots;
+    sizes.references = references;
+    return CheckSizes(sizes);
+  };
+  EXPECT_TRUE(with(kMinCells, 1, 1).ok());
+  EXPECT_TRUE(with(kMaxCells, kMaxSlots, kMaxReferences).ok());
+  EXPECT_FALSE(with(0, 1, 1).ok());
+  EXPECT_FALSE(with(kMinCells / 2, 1, 1).ok());
+  EXPECT_FALSE(with(kMaxCells * 2, 1, 1).ok());
+  EXPECT_FALSE(with(kMinCells + 1, 1, 1).ok());
+  EXPECT_FALSE(with(kMinCells, 0, 1).ok());
+  EXPECT_FALSE(with(kMinCells, kMaxSlots + 1, 1).ok());
+  EXPECT_FALSE(with(kMinCells, 1, 0).ok());
+  EXPECT_FALSE(with(kMinCells, 1, 3).ok());
+  EXPECT_FALSE(with(kMinCells, 1, kMaxReferences * 2).ok());
+}
+
+// The parts of a link's memory follow each other and end where it ends.
+TEST(ShmWireTest, TheViewFillsTheMemory) {
+  LinkSizes sizes;
+  sizes.cells = 256;
+  sizes.references = 64;
+  const LinkView view(nullptr, sizes);
+  const auto at = [](const void* part) { return reinterpret_cast<uintptr_t>(part); };
+  EXPECT_EQ(at(view.requests), kHeaderBytes);
+  EXPECT_EQ(at(view.replies), kHeaderBytes + 256 * kRequestCellBytes);
+  EXPECT_EQ(at(view.releases), kHeaderBytes + 256 * (kRequestCellBytes + kReplyCellBytes));
+  EXPECT_EQ(at(view.releases + 64), LinkBytes(sizes));
+}
+
+TEST(ShmWireTest, InvitationsComeBackAndNothingElseDoes) {
+  Invitation invitation;
+  invitation.socket = "tryst-0123";
+  for (size_t i = 0; i < invitation.token.size(); ++i) {
+    invitation.token[i] = static_cast<uint8_t>(i * 7);
+  }
+  const std::string whole = EncodeInvitation(invitation);
+  auto decoded = DecodeInvitation(whole);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->socket, invitation.socket);
+  EXPECT_EQ(decoded->token, invitation.token);
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    EXPECT_TRUE(absl::IsDataLoss(DecodeInvitation(whole.substr(0, bytes)).status())) << bytes;
+  }
+  EXPECT_FALSE(DecodeInvitation(whole + "x").ok());
+  invitation.socket.clear();
+  EXPECT_FALSE(DecodeInvitation(EncodeInvitation(invitation)).ok());
+  invitation.socket.assign(101, 'x');
+  EXPECT_FALSE(DecodeInvitation(EncodeInvitation(invitation)).ok());
+}
+
+Placed SomePlaced() {
+  Placed placed;
+  placed.dtype = static_cast<uint8_t>(DType::kFloat);
+  placed.rank = 2;
+  placed.dims[0] = 3;
+  placed.dims[1] = 5;
+  placed.bytes = 60;
+  placed.segment = 4;
+  placed.offset = 4096;
+  placed.reference = 9;
+  placed.reference_generation = 1000;
+  placed.digest = 0xabcdef;
+  return placed;
+}
+
+ReplyCell CellOf(CellType type, const Placed& placed) {
+  ReplyCell cell{};
+  cell.head.type = type;
+  WritePlaced(placed, &cell);
+  return cell;
+}
+
+TEST(ShmWireTest, WhereATensorLiesComesBackAsItWas) {
+  TensorShape shape;
+  auto placed = ReadPlaced(CellOf(CellType::kReference, SomePlaced()), &shape);
+  ASSERT_TRUE(placed.ok()) << placed.status();
+  EXPECT_EQ(shape, TensorShape({3, 5}));
+  EXPECT_EQ(placed->bytes, 60u);
+  EXPECT_EQ(placed->segment, 4);
+  EXPECT_EQ(placed->offset, 4096u);
+  EXPECT_EQ(placed->reference, 9);
+  EXPECT_EQ(placed->reference_generation, 1000);
+  EXPECT_EQ(placed->digest, 0xabcdefu);
+}
+
+TEST(ShmWireTest, WhatMakesNoTensorIsRefused) {
+  TensorShape shape;
+  const auto refused = [&shape](CellType type, const Placed& placed) {
+    return absl::IsDataLoss(ReadPlaced(CellOf(type, placed), &shape).status());
+  };
+  Placed placed = SomePlaced();
+  placed.bytes = 61;
+  EXPECT_TRUE(refused(CellType::kReference, placed));
+  placed = SomePlaced();
+  placed.rank = TensorShape::kMaxRank + 1;
+  EXPECT_TRUE(refused(CellType::kReference, placed));
+  placed = SomePlaced();
+  placed.dims[0] = -3;
+  EXPECT_TRUE(refused(CellType::kReference, placed));
+  placed = SomePlaced();
+  placed.dims[0] = INT64_MAX;
+  EXPECT_TRUE(refused(CellType::kReference, placed));
+  placed = SomePlaced();
+  placed.dtype = 255;
+  EXPECT_TRUE(refused(CellType::kReference, placed));
+  // A part lies in its tensor.
+  placed = SomePlaced();
+  placed.position = 40;
+  placed.piece_bytes = 20;
+  EXPECT_FALSE(refused(CellType::kChunk, placed));
+  placed.piece_bytes = 21;
+  EXPECT_TRUE(refused(CellType::kChunk, placed));
+  placed.piece_bytes = 0;
+  EXPECT_TRUE(refused(CellType::kChunk, placed));
+  placed.piece_bytes = 1;
+  placed.position = UINT64_MAX;
+  EXPECT_TRUE(refused(CellType::kChunk, placed));
+}
+
+// Whatever a peer writes there: a tensor that fits its bytes, or kDataLoss.
+TEST(ShmWireTest, RandomCellsAreJudged) {
+  std::mt19937_64 random(1);
+  int good = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    ReplyCell cell = CellOf(i % 2 == 0 ? CellType::kChunk : CellType::kReference, SomePlaced());
+    uint8_t* bytes = cell.body;
+    for (int changes = 0; changes < 3; ++changes) {
+      bytes[random() % sizeof(Placed)] = static_cast<uint8_t>(random());
+    }
+    TensorShape shape;
+    auto placed = ReadPlaced(cell, &shape);
+    if (!placed.ok()) continue;
+    ++good;
+    const DType dtype = static_cast<DType>(placed->dtype);
+    if (dtype != DType::kString) {
+      ASSERT_EQ(*TensorBytes(dtype, shape), placed->bytes);
+    }
+    if (cell.head.type == CellType::kChunk) {
+      ASSERT_LE(placed->position + placed->piece_bytes, placed->bytes);
+    }
+  }
+  EXPECT_GT(good, 100);
+}
+
+TEST(ShmWireTest, WhatGoesIntoACellHasRoomForItsDimensions) {
+  EXPECT_EQ(InlineRoom(0), sizeof(ReplyCell::body) - 2);
+  EXPECT_GE(InlineRoom(TensorShape::kMaxRank), 8u);
+}
+
+}  // namespace
+}  // namespace shm_wire
+}  // namespace tryst
