@@ -189,6 +189,11 @@ gtest ibv_rxe_test 90
 gtest ibv_contract_test 170
 gtest ibv_channel_test 120
 check fence 60 "$faults/fence" "$a" "$b" 100
+# Whole processes: four workers and two servers, some of them restarted under load.
+if [[ $setup == one ]]; then
+  check four_by_two 180 env -C "$programs/../.." TRYST_E2E_FLAGS="--nic=ibv --shm=off" \
+    TRYST_E2E_PATH="over rdma/ibv" TRYST_E2E_SLOW=1 tests/e2e/cluster_test
+fi
 if [[ $setup == pair ]]; then
   clear_wire
   storm 20 kill,stop,down,loss
