@@ -365,13 +365,19 @@ std::unique_ptr<FetchChannel> ChannelPool::OpenWay(Peer* peer, size_t way) {
                                         std::move(channel_options));
 }
 
-// The best way that is neither refused nor given up; where there is none, the current one.
-size_t ChannelPool::NextWay(const Peer& peer) const {
-  for (size_t way = 0; way < peer.ways.size(); ++way) {
+// The best way but `failed` that is neither refused nor given up. Where there is none, the one
+// that was given up first, which may work again: so all have their turns. Where there is no
+// other at all, `failed`.
+size_t ChannelPool::NextWay(Peer* peer, size_t failed) {
+  size_t next = failed;
+  for (size_t way = 0; way < peer->ways.size(); ++way) {
     if (way == rails_.size() && !fallback_) break;
-    if (peer.ways[way].refused.empty() && peer.ways[way].left.empty()) return way;
+    if (way == failed || !peer->ways[way].refused.empty()) continue;
+    if (peer->ways[way].left.empty()) return way;
+    if (next == failed || peer->ways[way].left_ns < peer->ways[next].left_ns) next = way;
   }
-  return peer.current;
+  peer->ways[next].left.clear();
+  return next;
 }
 
 bool ChannelPool::HasLeft(const Peer& peer) {
@@ -385,7 +391,7 @@ void ChannelPool::OnRefused(Peer* peer, size_t way) {
   if (!refused->refused.empty()) return;
   refused->refused =
       absl::StrCat(rails_[way]->path.path, ": ", refused->channel->connect_status().message());
-  const size_t next = NextWay(*peer);
+  const size_t next = NextWay(peer, way);
   if (next == way) {
     refused->refused.clear();  // There is no other: it goes on trying.
     return;
@@ -405,8 +411,8 @@ void ChannelPool::OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetch
   Way* left = &peer->ways[way];
   left->left = std::string(left->channel->connect_status().message());
   left->left_ns = poller_->now_ns();
-  size_t next = NextWay(*peer);
-  if (next == way) left->left.clear();  // The others have been lost meanwhile.
+  const std::string why = left->left;
+  const size_t next = NextWay(peer, way);
   const bool tracked = peer->keys_out != nullptr;
   if (tracked) peer->keys_out->Move(way, next);
   if (peer->current == way) {
@@ -414,7 +420,7 @@ void ChannelPool::OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetch
     if (next != way) {
       TRYST_LOG(Warning) << options_.self << " goes on by " << WayName(next) << " to reach "
                          << peer->worker << ", with " << fetches.size() << " fetches, after "
-                         << WayName(way) << " failed: " << left->left;
+                         << WayName(way) << " failed: " << why;
     }
   }
   if (!tracked) peer->keys_out = std::make_shared<KeysOut>();

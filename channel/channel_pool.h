@@ -157,7 +157,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   Channel* ChannelOn(Peer* peer, size_t way);
   std::unique_ptr<FetchChannel> OpenWay(Peer* peer, size_t way);
   void FetchOn(Peer* peer, int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
-  size_t NextWay(const Peer& peer) const;
+  size_t NextWay(Peer* peer, size_t failed);
   static bool HasLeft(const Peer& peer);
   void OnRefused(Peer* peer, size_t way);
   void OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetches);

@@ -14,7 +14,7 @@ constexpr uint64_t kSeeds = 2000;
 constexpr uint64_t kShards = 4;
 
 // Seeds that found something once.
-constexpr uint64_t kFoundSomething[] = {1003456};
+constexpr uint64_t kFoundSomething[] = {1003456, 3002159};
 
 void ExpectNone(const ChannelClusterReport& report, const char* flags, uint64_t seed) {
   for (const std::string& violation : report.violations) {
