@@ -2,7 +2,7 @@
 """Tryst beside every peer and beside the machine's limits, two processes on this machine.
 
   bench/host.py [--quick] [--json FILE] [--only REGEX] [--work REGEX] [--rounds N] [--seconds S]
-                [--tryst PROGRAM] [--plots FOLDER] [--list]
+                [--within SECONDS] [--tryst PROGRAM] [--plots FOLDER] [--list]
   bench/host.py --report FILE... [--json FILE] [--plots FOLDER]
 
 Every round runs each system once for each work, so that a slow spell hits all alike; what is
@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--only", default=".", metavar="REGEX", help="systems")
     parser.add_argument("--work", default=".", metavar="REGEX", help="such as 'pull 8' or delivery")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--within", type=float, metavar="SECONDS", help="begins no round that would take longer")
     parser.add_argument("--seconds", type=float, help="of each run's timed part")
     parser.add_argument("--tryst", metavar="PROGRAM", help="//bench/peers:tryst")
     parser.add_argument("--plots", metavar="FOLDER", help="writes SVG plots there")
@@ -70,7 +71,7 @@ def measure(options, chosen, paths, jobs):
                 if not options.quick and re.search(options.only, tool):
                     taken.add(tool, systems.run_tool(tool, work, size)[0])
         print("bench: round %d of %d after %.0f s" % (turn + 1, options.rounds, time.time() - began), file=sys.stderr)
-        if options.quick and time.time() - began > QUICK_SECONDS * (turn + 1) / (turn + 2):
+        if options.within and time.time() - began > options.within * (turn + 1) / (turn + 2):
             print("bench: no time for another round", file=sys.stderr)
             break
     return taken
@@ -79,6 +80,7 @@ def measure(options, chosen, paths, jobs):
 def main():
     options = arguments()
     options.seconds = options.seconds or (0.08 if options.quick else 0.4)
+    options.within = options.within or (QUICK_SECONDS if options.quick else None)
     chosen = [one for one in systems.SYSTEMS
               if re.search(options.only, one.name) and (one.quick or not options.quick)]
     if not options.tryst:
