@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "server/doctor/checks.h"
 #include "server/doctor/peer_checks.h"
 #include "server/peer_client.h"
@@ -29,11 +30,29 @@ void ExamineWayTo(const ServerConfig& config, const std::string& peer, absl::Dur
   ExaminePeer(RealPeerProbes((*client)->calls(), peer), peer, address, timeout, report);
 }
 
+// Is it the very worker that is asked about? Then its ports are taken rightly.
+std::string WhoAnswers(const ServerConfig& config, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (config.job.empty() || colon == std::string::npos) return "";
+  ServerConfig own = config;
+  const std::string self = absl::StrCat("/job:", config.job, "/replica:0/task:", config.task);
+  const std::string host = address.substr(0, colon);
+  own.join = absl::StrCat(self, "@", host == "0.0.0.0" ? "127.0.0.1" : host, address.substr(colon));
+  own.resolver = "flags";
+  own.cluster_spec.clear();
+  const absl::StatusOr<std::unique_ptr<PeerClient>> client = PeerClient::Make(own);
+  if (!client.ok()) return "";
+  const auto heard = (*client)->calls()->Ping(self, absl::Milliseconds(700));
+  return heard.ok() ? heard->self.worker : "";
+}
+
 }  // namespace
 
 int RunDoctor(const ServerConfig& config, const std::string& peer, absl::Duration timeout,
               bool json) {
-  const Host host("", ProcessEnvironment(), config, RealHostCalls());
+  HostCalls calls = RealHostCalls();
+  calls.who_answers = [&config](const std::string& address) { return WhoAnswers(config, address); };
+  const Host host("", ProcessEnvironment(), config, calls);
   Report report = Examine(host);
   // Connecting and two calls: three seconds at most.
   if (!peer.empty()) ExamineWayTo(config, peer, std::min(timeout, absl::Seconds(1)), &report);

@@ -262,6 +262,13 @@ std::vector<Seed> NetworkSeeds() {
        [](SeededHost* h) {
          h->calls.try_listen = [](const std::string&) { return absl::UnavailableError("taken"); };
        }},
+      {"listen-taken", W::kNote, "/job:ps/replica:0/task:3 runs here already",
+       [](SeededHost* h) {
+         h->config.job = "ps";
+         h->config.task = 3;
+         h->calls.try_listen = [](const std::string&) { return absl::UnavailableError("taken"); };
+         h->calls.who_answers = [](const std::string&) { return "/job:ps/replica:0/task:3"; };
+       }},
       {"ephemeral-port", W::kNote, "port 40000",
        [](SeededHost* h) { h->config.listen = "127.0.0.1:40000"; }},
       {"tcp-buffers", W::kWarning, "tcp_rmem allows 212992",

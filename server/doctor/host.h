@@ -30,6 +30,8 @@ struct HostCalls {
   std::function<absl::Status()> seal_memory;
   // Binds and listens on "host:port", then lets go.
   std::function<absl::Status(const std::string& address)> try_listen;
+  // The worker of our cluster that answers at "host:port"; empty: none. May be null.
+  std::function<std::string(const std::string& address)> who_answers;
   // This host's own name, and the addresses that it resolves to.
   std::function<std::string()> host_name;
   std::function<std::vector<std::string>(const std::string& name)> resolve;

@@ -24,6 +24,15 @@ void ListenTaken(const Host& host, Report* report) {
     if (address.empty()) continue;
     const absl::Status listened = host.calls().try_listen(address);
     if (listened.ok()) continue;
+    const std::string self =
+        absl::StrCat("/job:", host.config().job, "/replica:0/task:", host.config().task);
+    if (host.calls().who_answers != nullptr &&
+        host.calls().who_answers(host.config().listen) == self) {
+      report->Note(absl::StrCat(self, " runs here already: it has ", address),
+                   "nothing is wrong; but a second one would not start",
+                   "leave it; or, to start another here, give it another task and port");
+      continue;
+    }
     report->Fault(absl::StrCat("cannot listen on ", address, ": ", listened.message()),
                   "the server will not start",
                   absl::StrCat("see who has it: ss -ltnp 'sport = :", PortOf(address),

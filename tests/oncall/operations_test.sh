@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# docs/OPERATIONS.md, typed by somebody new: certificates made by its own lines, the files of
+# examples/deploy put where they belong, two workers on two "hosts", each looked at by the
+# doctor first; then everything that the page says to ask. Certificates are renewed and a
+# worker stopped as it says.
+set -euo pipefail
+tryst=$PWD/server/tryst trystd=$PWD/server/trystd page=$PWD/docs/OPERATIONS.md deploy=$PWD/examples/deploy
+cd "$TEST_TMPDIR"
+fail() {
+  echo "FAILED: $*" >&2
+  tail -n 20 ./*/log >&2 || true
+  exit 1
+}
+expect() { # WHAT COMMAND...: its output has WHAT in it.
+  local what=$1 output
+  shift
+  output=$("$@" 2>&1) || fail "$* ends with $?: $output"
+  grep -qF -- "$what" <<<"$output" || fail "$*: no '$what' in: $output"
+}
+
+# The page's block of openssl, for each worker.
+lines=$(sed -n '/^    openssl req -x509/,/^$/p' "$page" | sed 's/^    //')
+[[ $(grep -c ^openssl <<<"$lines") == 3 ]] || fail "the page has other lines than this test knows"
+authority=$(head -n 1 <<<"$lines") certificate=$(tail -n +2 <<<"$lines")
+mkdir ps0 worker0
+(cd ps0 && eval "$authority") 2>/dev/null
+certify() { # FOLDER JOB
+  (cd "$1" && eval "${certificate//job:ps/job:$2}") 2>/dev/null
+  chmod 400 "$1"/*.key
+}
+cp ps0/ca.* worker0
+certify ps0 ps
+certify worker0 worker
+
+# As /etc/tryst of each host; what is changed is what one has to change.
+ports=$(python3 -c '
+import socket
+sockets = [socket.socket() for _ in range(2)]
+for s in sockets: s.bind(("127.0.0.1", 0))
+print(*(s.getsockname()[1] for s in sockets))')
+read -r ps_port worker_port <<<"$ports"
+for job in ps worker; do
+  port=${job}_port
+  sed -e "s,/etc/tryst/,$PWD/${job}0/,; s/^job = .*/job = $job/; s/^listen = .*/listen = 127.0.0.1:${!port}/" \
+    "$deploy/trystd.conf" >"${job}0/trystd.conf"
+  # Of the machine that the test runs on, less is known.
+  sed -i 's/^memory_bytes = .*//; s/GiB/MiB/' "${job}0/trystd.conf"
+  sed -e "s/node1:2222/127.0.0.1:$ps_port/; s/node3:2222/127.0.0.1:$worker_port/" "$deploy/cluster.json" \
+    >"${job}0/cluster.json"
+done
+start() { # FOLDER
+  # shellcheck disable=SC2086
+  "$trystd" --config="$1/trystd.conf" --reload_period=1s --status_listen=127.0.0.1:0 >"$1/out" 2>"$1/log" &
+  echo $! >"$1/pid"
+  for _ in {1..200}; do
+    if grep -q ^serving "$1/out"; then return; fi
+    sleep 0.05
+  done
+  fail "$1 does not start"
+}
+stop() { # FOLDER: within what the unit's file gives it.
+  local began=$SECONDS
+  kill -TERM "$(<"$1/pid")"
+  wait "$(<"$1/pid")" || fail "$1 does not stop well"
+  ((SECONDS - began <= 15)) || fail "$1 takes $((SECONDS - began)) s to stop"
+}
+trap 'kill -9 $(cat ./*/pid) 2>/dev/null || true' EXIT
+ps=/job:ps/replica:0/task:0@127.0.0.1:$ps_port
+worker=/job:worker/replica:0/task:0@127.0.0.1:$worker_port
+as_worker=(--config=worker0/trystd.conf)
+
+# Before the first start. What a machine lacks for RDMA is no fault; nothing else may be.
+expect "0 faults" "$tryst" doctor --config=ps0/trystd.conf
+start ps0
+start worker0
+expect "0 faults" "$tryst" doctor "$ps" "${as_worker[@]}"
+
+# What the table of questions says to type.
+expect "at 127.0.0.1:$ps_port" "$tryst" ping "$ps" "${as_worker[@]}"
+expect "$worker_port" "$tryst" explain "$ps" "${as_worker[@]}"
+expect "operations" "$tryst" waiting "$ps" "$worker" --json "${as_worker[@]}"
+expect "{" "$tryst" top "$ps" --count=1 --json "${as_worker[@]}"
+status=$(sed -n 's,.*shows its status at \(http://[^ ]*\)$,\1,p' ps0/log)
+python3 - "$status/metrics" <<'PYTHON' || fail "no metrics at $status"
+import sys, urllib.request
+assert "tryst_up_seconds" in urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()
+PYTHON
+
+# Renewed by replacing the files: an authority that nobody knows yet would be refused.
+before=$(openssl x509 -in ps0/tls.crt -noout -serial)
+rm -f ps0/tls.key
+certify ps0 ps
+[[ $(openssl x509 -in ps0/tls.crt -noout -serial) != "$before" ]] || fail "the certificate is the old one"
+sleep 2.5
+expect "incarnation" "$tryst" ping "$ps" "${as_worker[@]}"
+# A worker that comes back is another incarnation, and its peer has seen it.
+stop worker0
+start worker0
+for _ in {1..100}; do
+  if "$tryst" explain "$ps" "${as_worker[@]}" 2>&1 | grep -q "task:0 restarted: incarnation"; then break; fi
+  sleep 0.1
+done
+expect "/job:worker/replica:0/task:0 restarted" "$tryst" explain "$ps" "${as_worker[@]}"
+stop worker0
+stop ps0
