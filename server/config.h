@@ -64,7 +64,7 @@ struct ServerConfig {
   std::string nic_listen;
   int64_t slots = 128;
   int64_t ring_slots = 16;
-  uint64_t message_bytes = 8192;
+  uint64_t message_bytes = 8192 + 256;
   uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
   // Seeing what it does.

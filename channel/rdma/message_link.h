@@ -19,7 +19,8 @@ namespace tryst {
 struct LinkOptions {
   uint32_t slots = 128;           // Fetches that may be out at once: the credits.
   uint32_t ring_slots = 16;       // Messages that the peer may have under way to us.
-  uint32_t message_bytes = 8192;  // Of one: the largest tensor that travels inside is a bit less.
+  // Of one. Its largest tensor is 136 bytes less: one of 8 KiB fits.
+  uint32_t message_bytes = 8192 + 256;
   uint32_t queue_pairs = 1;
   uint32_t send_depth = 128;
   int64_t stall_ms = 10'000;    // A link on which no work completes for so long is broken.

@@ -142,6 +142,9 @@ std::vector<Row> Rows() {
   rows.push_back(MakeRow("SmallIntoPlace", 1000, true));
   rows.back().messages = rows.back().doorbells = 2;
   rows.back().copies_at_producer = rows.back().copies_at_consumer = 1;
+  rows.push_back(MakeRow("LargestInsideAMessage", 8192, true));
+  rows.back().messages = rows.back().doorbells = 2;
+  rows.back().copies_at_producer = rows.back().copies_at_consumer = 1;
   rows.push_back(MakeRow("ShapeKnown", 100'000, true, no_digests));
   rows.back().messages = rows.back().doorbells = 2;
   // The digest comes as a record of its own behind the write, with the same doorbell.
