@@ -277,6 +277,43 @@ TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
   EXPECT_EQ(AllocationsSoFar(), allocations);
 }
 
+// Requests and small tensors of one peer share messages, without waiting for company.
+TEST(HopBudgetOtherTest, ThousandKeysAtOnceTakeAFewMessages) {
+  constexpr int kKeys = 1000;
+  NicTally tally;
+  WorkerPairOptions options;
+  options.threads = false;
+  options.adjust = IgnoreTheClock;
+  options.open_nic = [&tally] {
+    auto nic = OpenSoftNic(SoftNicOptions());
+    TRYST_CHECK(nic.ok()) << nic.status();
+    return std::make_unique<CountingNic>(*std::move(nic), &tally);
+  };
+  WorkerPair pair(options);
+  std::vector<TensorKey> keys;
+  for (int i = 0; i < kKeys; ++i) keys.push_back(WorkerPair::Key("many" + std::to_string(i)));
+  const Tensor source = *Tensor::Allocate(DType::kUint8, {8});
+  for (int step = 0; step < 4; ++step) {
+    for (const TensorKey& key : keys) {
+      ASSERT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+    }
+    tally = NicTally();
+    bool ended = false;
+    pair.consumer()->FetchMany(step, keys, Args(),
+                               [&ended](absl::Status first, absl::Span<Received> results) {
+                                 EXPECT_TRUE(first.ok()) << first;
+                                 EXPECT_EQ(results.size(), size_t{kKeys});
+                                 ended = true;
+                               });
+    for (int turns = 0; !ended && turns < 1'000'000; ++turns) pair.Turn();
+    ASSERT_TRUE(ended);
+    EXPECT_EQ(tally.writes, 0u);
+    // Slots let 128 out at a time, eight rounds; the first time the keys' text goes along.
+    EXPECT_LE(tally.messages, step == 0 ? 40u : 20u);
+    EXPECT_LE(tally.doorbells, 20u);
+  }
+}
+
 TEST(HopBudgetOtherTest, SameProcessTakesNothing) {
   ThreadAlarms alarms;
   LocalRendezvous::Options options;
