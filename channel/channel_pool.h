@@ -3,86 +3,37 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/mutex.h"
 #include "channel/bootstrap.h"
-#include "channel/channel.h"
+#include "channel/channel_pool_options.h"
+#include "channel/consumers.h"
 #include "channel/path_view.h"
+#include "channel/peer_paths.h"
 #include "channel/poller.h"
-#include "channel/rdma/fetch_channel.h"
-#include "channel/rdma/landing_pool.h"
-#include "channel/rdma/queue_hub.h"
-#include "channel/rdma/serve_channel.h"
-#include "channel/shm/shm_path.h"
-#include "channel/trace.h"
+#include "channel/rail.h"
 #include "rendezvous/tensor_fetcher.h"
 #include "rendezvous/tensor_source.h"
-#include "verbs/nic.h"
 
 namespace tryst {
 
-// A NIC that peers may be reached by.
-struct NicPath {
-  std::string path;  // "rdma/soft", "rdma/ibv": both ends must have one of that name.
-  std::shared_ptr<Nic> nic;
-  // Payloads carry a CRC-32C, as LinkOptions::digests says; false: never, because the link
-  // has a checksum of its own on every hop and between its ends.
-  bool digests = true;
-};
-
-struct ChannelPoolOptions {
-  std::string self;          // "/job:worker/replica:0/task:1"
-  uint64_t incarnation = 0;  // Not 0.
-  LinkOptions link;
-  uint64_t eager_bytes = 8192;
-  uint64_t stripe_bytes = 1 << 20;
-  uint64_t write_bytes = 16 << 20;
-  uint64_t landing_bytes = 256 << 10;
-  uint64_t landing_cap_bytes = 1 << 30;  // Per NIC.
-  uint32_t completion_depth = 16384;     // Per NIC: bounds how many links it carries.
-  uint32_t max_consumers = 4096;         // That may be connected to us.
-  int64_t retain_ms = 60'000;
-  uint32_t standing = 16;  // Standing receives from one peer: see Args::recurring.
-  int64_t standing_ms = 30'000;
-  uint32_t protocol_newest = kProtocolNewest;  // Less: as an older worker.
-  int64_t heartbeat_ms = 250;
-  int64_t silence_ms = 900;
-  // How long a path may fail while its peer is up and somebody waits, before what waits goes
-  // to the next one; and how often a path that was left is tried again, from least to most.
-  int64_t give_up_ms = 2000;
-  int64_t probe_ms = 1000;
-  int64_t probe_ms_most = 30'000;
-  uint64_t seed = 1;
-  // Shared memory with workers of this host, before any NIC. Null: there is none.
-  std::shared_ptr<Arena> shm_arena;
-  ShmPathOptions shm;      // Its names, seed and trace are the pool's.
-  Trace* trace = nullptr;  // Written on the poller thread; outlives the pool. May be null.
-};
-
-// Which way to which peer: opens a channel when a peer is first asked for something, by
-// the first of its paths that both ends have, and moves on to the next when the peer
-// says that it has no such path; the last resort is the fallback, which every peer has.
-// A path that stops working is left for the next one, with all that was asked on it, and
-// taken again when it works again. Answers the hellos of peers that fetch from us.
+// All that this worker's peers and it move between them: the paths to each peer, from when it
+// is first asked for something (PeerPaths), and the peers that fetch from us, whose hellos it
+// answers (Consumers), on one poller.
 //
 // Thread-safe, but for construction, Open(), and destruction.
 class ChannelPool final : public TensorFetcher, public HelloHandler {
  public:
-  // Makes the channel to a peer that always works. May be null: then there is none.
-  using FallbackFactory = std::function<std::unique_ptr<Channel>(const std::string& peer)>;
-
-  // `source` is asked for what peers fetch from us. All pointers outlive the pool.
+  // `source` is asked for what peers fetch from us. All pointers outlive the pool. `fallback`
+  // may be null: then there is none.
   ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* source,
               std::vector<NicPath> paths, FallbackFactory fallback, ChannelPoolOptions options);
   ~ChannelPool() override;  // REQUIRES: drained, or never opened.
@@ -136,10 +87,6 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
 
  private:
   class FetchTask;
-  struct Rail;
-  struct Way;
-  struct Peer;
-  class KeysOut;
   struct MaintenanceTimer final : PollerTimer {
     explicit MaintenanceTimer(ChannelPool* pool) : pool(pool) {}
     void OnTimer() override { pool->Maintain(); }
@@ -151,39 +98,17 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
     std::atomic<bool> posted{false};
   };
 
+  absl::Status OpenRail(Rail* rail);
+
   // Poller thread.
   void StartFetch(FetchTask* task);
-  Peer* PeerOf(absl::string_view worker);
-  Channel* ChannelOn(Peer* peer, size_t way);
-  std::unique_ptr<FetchChannel> OpenWay(Peer* peer, size_t way);
-  void FetchOn(Peer* peer, int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
-  size_t NextWay(Peer* peer, size_t failed);
-  static bool HasLeft(const Peer& peer);
-  void OnRefused(Peer* peer, size_t way);
-  void OnLeft(Peer* peer, size_t way, std::vector<WaitingFetch> fetches);
-  void OnUsable(Peer* peer, size_t way);
-  void UseWay(Peer* peer, size_t way);
-  void ProbeLater(Peer* peer);
-  void Probe(Peer* peer);
-  // For `key`, or, without one, for any.
-  ShmFetchChannel* ShmOf(Peer* peer, const TensorKey* key);
-  void OnShmOpen(Peer* peer);
-  void ListElsewhere(Peer* peer);
-  void ProveShm();
-  void NoteIncarnation(const std::string& worker, uint64_t incarnation);
+  PeerPaths* PeerOf(absl::string_view worker);
   // The shared memory by which all of `keys` come; null: not all, or otherwise.
   ShmFetchChannel* ShmForAll(absl::Span<const TensorKey> keys);
-  // There is no shared memory with it.
-  void RerouteFromShm(Peer* peer);
-  void RouteFetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
   void AnswerHello(const Hello& hello, HelloDone done);
-  void AnswerFarewell(const Hello& hello, HelloDone done);
   void OnRoom();
   void OnNicEvent(Rail* rail, const NicEvent& event);
   void Maintain();
-  std::string ExplainPeer(const Peer& peer) const;
-  std::string WayName(size_t way) const;
-  void ViewPeer(const Peer& peer, std::vector<PathView>* views) const;
   // Runs `fn` on the poller thread and waits for it, but not for ever.
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
 
@@ -192,13 +117,9 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
 
   // Constant after Open().
   Poller* const poller_;
-  Bootstrap* const bootstrap_;
   TensorSource* const source_;
-  const FallbackFactory fallback_;
   const ChannelPoolOptions options_;
-  std::vector<std::unique_ptr<Rail>> rails_;
-  std::unique_ptr<ShmPath> shm_;  // Null: there is none.
-  absl::Status shm_status_;       // Why.
+  PathsContext context_;
   bool open_ = false;
 
   Mutex mu_;
@@ -206,16 +127,13 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   std::vector<FetchTask*> free_tasks_ ABSL_GUARDED_BY(mu_);
 
   // Poller thread only.
-  absl::flat_hash_map<std::string, std::unique_ptr<Peer>> peers_;
-  std::vector<Peer*> peers_in_order_;
-  Peer* last_peer_ = nullptr;  // Asked for last; peers stay.
-  size_t room_first_ = 0;      // Who is asked first next time.
-  std::vector<std::unique_ptr<ServeChannel>> serving_;
-  std::vector<std::unique_ptr<ServeChannel>> closing_;
+  absl::flat_hash_map<std::string, std::unique_ptr<PeerPaths>> peers_;
+  std::vector<PeerPaths*> peers_in_order_;
+  PeerPaths* last_peer_ = nullptr;  // Asked for last; peers stay.
+  size_t room_first_ = 0;           // Who is asked first next time.
+  std::unique_ptr<Consumers> consumers_;
   MaintenanceTimer maintenance_{this};
   RoomTask room_task_;
-  std::mt19937_64 random_;
-  uint64_t next_session_ = 0;
   bool closed_ = false;
   absl::Status close_status_;
 };

@@ -156,7 +156,7 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
     nics.push_back(cluster->world_.OpenNic(cluster->PlaceOf(index, rail), nic_options));
     paths.push_back({absl::StrCat("rdma/sim", rail), nics.back()});
   }
-  ChannelPool::FallbackFactory fallback;
+  FallbackFactory fallback;
   if (cluster->has_fallback_) {
     fallback = [cluster](const std::string& peer) {
       return std::make_unique<DirectChannel>(&cluster->world_, peer,

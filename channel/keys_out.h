@@ -1,0 +1,51 @@
+#ifndef TRYST_CHANNEL_KEYS_OUT_H_
+#define TRYST_CHANNEL_KEYS_OUT_H_
+
+#include <cstddef>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/mutex.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+
+// Which keys are being fetched by which way. Fetches of one key meet its sends in their order,
+// which two ways at once would not keep: as long as a key is out on one, it stays there.
+// Thread-safe: a fetch may end on any thread.
+class KeysOut {
+ public:
+  // The way for the next fetch of `key`: `way`, unless it is out on another.
+  size_t Add(const TensorKey& key, size_t way) {
+    MutexLock lock(&mu_);
+    Out& out = out_.try_emplace(key, Out{0, way}).first->second;
+    ++out.fetches;
+    return out.way;
+  }
+  void Remove(const TensorKey& key) {
+    MutexLock lock(&mu_);
+    auto at = out_.find(key);
+    if (--at->second.fetches == 0) out_.erase(at);
+  }
+  void Move(size_t from, size_t to) {
+    MutexLock lock(&mu_);
+    for (auto& out : out_) {
+      if (out.second.way == from) out.second.way = to;
+    }
+  }
+  bool empty() {
+    MutexLock lock(&mu_);
+    return out_.empty();
+  }
+
+ private:
+  struct Out {
+    size_t fetches;
+    size_t way;
+  };
+  Mutex mu_;
+  absl::flat_hash_map<TensorKey, Out> out_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_KEYS_OUT_H_
