@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +24,7 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "bench/flags.h"
 #include "bench/raw_sockets.h"
 #include "tests/pair/worker_pair.h"
 #include "verbs/ibv/ibv_nic.h"
@@ -287,12 +287,13 @@ void MeasureEager(const std::string& nic, const OpenNic& open, int rounds, bool 
   }
 }
 
-int Run(const std::string& json_file, int rounds, bool quick, const std::string& only) {
+int Run(const BenchFlags& flags) {
+  const int rounds = flags.rounds;
+  const bool quick = flags.quick;
   Report report;
-  const auto wanted = [&](const char* figure) { return only.empty() || only == figure; };
-  if (wanted("pull")) MeasurePull(rounds, quick, &report);
-  if (wanted("delivery")) MeasureDelivery(rounds, quick, &report);
-  if (wanted("eager")) {
+  if (flags.Wants("pull")) MeasurePull(rounds, quick, &report);
+  if (flags.Wants("delivery")) MeasureDelivery(rounds, quick, &report);
+  if (flags.Wants("eager")) {
     MeasureEager("soft", OpenSoft, rounds, quick, &report);
     const auto device = OpenIbvNic(IbvNicOptions());
     if (device.ok()) {
@@ -301,37 +302,14 @@ int Run(const std::string& json_file, int rounds, bool quick, const std::string&
       printf("no RDMA device: %s\n", std::string(device.status().message()).c_str());
     }
   }
-  if (json_file.empty()) return 0;
-  std::ofstream file(json_file);
-  file << report.lines();
-  file.close();
-  if (file) return 0;
-  fprintf(stderr, "cannot write %s\n", json_file.c_str());
-  return 1;
+  return WriteLines(flags.json_file, report.lines()) ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace tryst
 
 int main(int argc, char** argv) {
-  std::string json_file;
-  std::string only;
-  int rounds = 5;
-  bool quick = false;
-  for (int i = 1; i < argc; ++i) {
-    const std::string arg = argv[i];
-    if (arg == "--json" && i + 1 < argc) {
-      json_file = argv[++i];
-    } else if (arg == "--rounds" && i + 1 < argc) {
-      rounds = std::max(1, atoi(argv[++i]));
-    } else if (arg == "--only" && i + 1 < argc) {
-      only = argv[++i];
-    } else if (arg == "--quick") {
-      quick = true;
-    } else {
-      fprintf(stderr, "channel_bench [--json FILE] [--rounds N] [--quick] [--only FIGURE]\n");
-      return 2;
-    }
-  }
-  return tryst::Run(json_file, rounds, quick, only);
+  tryst::BenchFlags flags;
+  if (!tryst::ParseBenchFlags(argc, argv, &flags)) return 2;
+  return tryst::Run(flags);
 }

@@ -1,14 +1,13 @@
 // Latency and bandwidth of every NIC there is, beside the raw sockets that the software
 // NIC is built on, turn by turn in one run.
 //
-//   nic_bench [--json FILE] [--rounds N] [--quick]
+//   nic_bench [--json FILE] [--rounds N] [--quick] [--only round_trip|bandwidth]
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "bench/flags.h"
 #include "bench/nic_transfer.h"
 #include "bench/raw_sockets.h"
 #include "verbs/ibv/ibv_nic.h"
@@ -196,7 +196,8 @@ class Report {
   std::string json_lines_;
 };
 
-int Run(const std::string& json_file, int rounds, bool quick) {
+int Run(const BenchFlags& flags) {
+  const bool quick = flags.quick;
   const std::vector<System> systems = OpenSystems();
   Report report;
   const Figure latency = {"round_trip", "us", [quick](Subject* subject, size_t bytes) {
@@ -209,36 +210,21 @@ int Run(const std::string& json_file, int rounds, bool quick) {
         const int count = static_cast<int>(std::min<size_t>(total / bytes, 20000));
         return static_cast<double>(bytes) * count / subject->Stream(bytes, count) / 1e6;
       }};
-  for (size_t bytes : kLatencySizes) report.Measure(latency, bytes, systems, rounds);
-  for (size_t bytes : kBandwidthSizes) report.Measure(bandwidth, bytes, systems, rounds);
-  if (json_file.empty()) return 0;
-  std::ofstream file(json_file);
-  file << report.json_lines();
-  file.close();
-  if (file) return 0;
-  fprintf(stderr, "cannot write %s\n", json_file.c_str());
-  return 1;
+  if (flags.Wants("round_trip")) {
+    for (size_t bytes : kLatencySizes) report.Measure(latency, bytes, systems, flags.rounds);
+  }
+  if (flags.Wants("bandwidth")) {
+    for (size_t bytes : kBandwidthSizes) report.Measure(bandwidth, bytes, systems, flags.rounds);
+  }
+  return WriteLines(flags.json_file, report.json_lines()) ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace tryst
 
 int main(int argc, char** argv) {
-  std::string json_file;
-  int rounds = 9;
-  bool quick = false;
-  for (int i = 1; i < argc; ++i) {
-    const std::string arg = argv[i];
-    if (arg == "--json" && i + 1 < argc) {
-      json_file = argv[++i];
-    } else if (arg == "--rounds" && i + 1 < argc) {
-      rounds = std::max(1, atoi(argv[++i]));
-    } else if (arg == "--quick") {
-      quick = true;
-    } else {
-      fprintf(stderr, "nic_bench [--json FILE] [--rounds N] [--quick]\n");
-      return 2;
-    }
-  }
-  return tryst::Run(json_file, rounds, quick);
+  tryst::BenchFlags flags;
+  flags.rounds = 9;
+  if (!tryst::ParseBenchFlags(argc, argv, &flags)) return 2;
+  return tryst::Run(flags);
 }

@@ -30,6 +30,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/log.h"
+#include "bench/flags.h"
 #include "server/server.h"
 
 namespace tryst {
@@ -248,11 +249,7 @@ class Figures {
                     "\"}\n");
   }
   void Write() const {
-    if (options_.json_file.empty()) return;
-    std::ofstream out(options_.json_file);
-    out << lines_;
-    out.close();
-    if (!out) Check(absl::UnavailableError("cannot write " + options_.json_file));
+    if (!WriteLines(options_.json_file, lines_)) std::exit(1);
   }
 
  private:

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <new>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "bench/flags.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"
 
@@ -297,13 +297,5 @@ int main(int argc, char** argv) {
   benchmark::RunSpecifiedBenchmarks(&figures);
   const std::string lines = figures.JsonLines();
   fputs(lines.c_str(), stdout);
-  if (json_file.empty()) return 0;
-  std::ofstream file(json_file);
-  file << lines;
-  file.close();
-  if (!file) {
-    fprintf(stderr, "cannot write %s\n", json_file.c_str());
-    return 1;
-  }
-  return 0;
+  return tryst::WriteLines(json_file, lines) ? 0 : 1;
 }

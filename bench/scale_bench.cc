@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "bench/flags.h"
 #include "bench/ps_model.h"
 #include "channel/channel_pool.h"
 #include "verbs/sim/sim_world.h"
@@ -51,14 +51,7 @@ class Figures {
     absl::StrAppend(&lines_, "{\"figure\":\"", figure, "\",\"system\":\"tryst_sim\",", labels,
                     ",\"value\":", value, ",\"unit\":\"", unit, "\",\"runs\":1}\n");
   }
-  bool Write(const std::string& path) const {
-    if (path.empty()) return true;
-    std::ofstream file(path);
-    file << lines_;
-    file.close();
-    if (!file) fprintf(stderr, "cannot write %s\n", path.c_str());
-    return static_cast<bool>(file);
-  }
+  bool Write(const std::string& path) const { return WriteLines(path, lines_); }
 
  private:
   std::string lines_;

@@ -1,0 +1,26 @@
+#ifndef TRYST_BENCH_FLAGS_H_
+#define TRYST_BENCH_FLAGS_H_
+
+#include <string>
+
+namespace tryst {
+
+// What the benches that measure turn by turn take.
+struct BenchFlags {
+  std::string json_file;  // --json FILE
+  std::string only;       // --only FIGURE; empty: all.
+  int rounds = 5;         // --rounds N
+  bool quick = false;     // --quick
+
+  bool Wants(const char* figure) const { return only.empty() || only == figure; }
+};
+
+// False, having said which there are, for any other.
+bool ParseBenchFlags(int argc, char** argv, BenchFlags* flags);
+
+// Into `json_file`, if it has a name. False, having said so, if that fails.
+bool WriteLines(const std::string& json_file, const std::string& lines);
+
+}  // namespace tryst
+
+#endif  // TRYST_BENCH_FLAGS_H_
