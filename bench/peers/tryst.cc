@@ -242,8 +242,7 @@ class Process {
     config.task = is_child_ ? getpid() : 0;
     config.protocol = Has(variant, "grpc") ? "grpc" : "grpc+verbs";
     config.nic = "soft";
-    // Beyond loopback there may be a wire.
-    if (Has(variant, "digests")) config.nic_listen = "0.0.0.0:0";
+    if (Has(variant, "digests")) config.digests = "on";
     config.shm = Has(variant, "shm") ? "on" : "off";
     config.shm_bytes = kSharedBytes;
     config.listen = "127.0.0.1:0";
