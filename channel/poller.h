@@ -73,7 +73,7 @@ struct PollerOptions {
   std::string name = "tryst-poller";
   // How long, at most, a turn without work is repeated before the thread sleeps: less
   // where that seldom finds any (see PollerSpin).
-  int64_t spin_us = 20;
+  int64_t spin_us = 50;
 };
 
 // One thread's work: completions, tasks posted by other threads, timers. Every channel,
