@@ -161,7 +161,8 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
                           --state.out;
                           if (absl::IsAborted(status)) state.gone = true;
                           if (status.ok() && !std::exchange(state.met, true)) {
-                            if (write(stop_fd, "m", 1) != 1) state.gone = true;
+                            // Nobody may want to know any more.
+                            if (send(stop_fd, "m", 1, MSG_NOSIGNAL) != 1) state.gone = true;
                           }
                           if (status.ok()) state.held.push_back(std::move(tensor));
                           if (state.held.size() > 20) state.held.pop_front();
