@@ -15,16 +15,28 @@ namespace {
 constexpr size_t kGatherPieces = 4;
 constexpr uint64_t kGatherPieceBytes = 1 << 20;
 constexpr size_t kBatchesKept = 64;
+// Up to here one block of threads is done before a copy engine has begun.
+constexpr uint64_t kKernelBytes = 64 << 10;
+constexpr uint64_t kFlagBytes = 64;
+// A kernel that faults writes no flag: the driver is asked now and then.
+constexpr uint32_t kLooksPerQuery = 16;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Copier>> Copier::Create(const Gpu* gpu) {
   std::unique_ptr<Copier> copier(new Copier(gpu));
+  auto flags = PinnedMemory::Allocate(gpu, kDirections * kLanes * kFlagBytes);
+  if (!flags.ok()) return flags.status();
+  copier->flags_ = *std::move(flags);
+  char* flag = static_cast<char*>(copier->flags_.data());
   for (auto& lanes : copier->lanes_) {
     for (Lane& lane : lanes) {
       auto stream = gpu->MakeStream();
       if (!stream.ok()) return stream.status();
       lane.stream = *std::move(stream);
+      lane.flag = reinterpret_cast<uint64_t*>(flag);
+      *lane.flag = 0;
+      flag += kFlagBytes;
     }
   }
   auto gather = GatherKernel::Load(gpu);
@@ -112,8 +124,27 @@ void Copier::Submit(Lane* lane, std::unique_ptr<Batch> batch) {
 absl::Status Copier::Enqueue(Lane* lane, Batch* batch) {
   absl::Status status = gpu_->Use();
   if (!status.ok()) return status;
+  const Copy& first = batch->copies[0];
+  if (gather_ == nullptr || batch->copies.size() > 1 || first.bytes == 0 ||
+      first.bytes > kKernelBytes || first.direction == Direction::kFromPeer) {
+    return EnqueueAll(lane, batch);
+  }
+  for (const GpuEvent* event : first.after) {
+    if (event == nullptr) continue;
+    status = gpu_->driver().Check(
+        "cuStreamWaitEvent", gpu_->calls().cuStreamWaitEvent(lane->stream.get(), event->get(), 0));
+    if (!status.ok()) return status;
+  }
+  ++counters_.submissions;
+  batch->mark = ++lane->last_mark;
+  return gather_->LaunchCopy({first.to, first.from, first.bytes}, lane->flag, batch->mark,
+                             lane->stream.get());
+}
+
+absl::Status Copier::EnqueueAll(Lane* lane, Batch* batch) {
   const CudaDriver& driver = gpu_->driver();
   const cuda::Stream stream = lane->stream.get();
+  absl::Status status;
   if (!batch->event.valid()) {
     auto event = gpu_->MakeEvent();
     if (!event.ok()) return event.status();
@@ -206,9 +237,19 @@ bool Copier::EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status) 
   std::vector<Copy> ended;
   ended.swap(batch->copies);
   batch->gathered.Clear();
+  batch->mark = 0;
   if (free_.size() < kBatchesKept && status.ok()) free_.push_back(std::move(batch));
   for (Copy& copy : ended) std::move(copy.done)(status);
   return true;
+}
+
+absl::StatusOr<bool> Copier::Ended(const Lane& lane, const Batch& batch) {
+  if (batch.mark == 0) return batch.event.Done();
+  if (__atomic_load_n(lane.flag, __ATOMIC_ACQUIRE) >= batch.mark) return true;
+  if (++looks_ % kLooksPerQuery != 0) return false;
+  absl::StatusOr<bool> idle = gpu_->IsIdle(lane.stream.get());
+  if (!idle.ok()) return idle.status();
+  return *idle && __atomic_load_n(lane.flag, __ATOMIC_ACQUIRE) >= batch.mark;
 }
 
 void Copier::WhenThere(const GpuEvent* event, Done done) {
@@ -220,8 +261,9 @@ bool Copier::Poll() {
   if (outstanding_ == 0) return false;
   bool any = false;
   for (size_t i = 0; i < watches_.size();) {
-    absl::StatusOr<bool> there =
-        broken_.ok() ? watches_[i].event->Done() : absl::StatusOr<bool>(broken_);
+    absl::StatusOr<bool> there = !broken_.ok()                  ? absl::StatusOr<bool>(broken_)
+                                 : watches_[i].event == nullptr ? absl::StatusOr<bool>(true)
+                                                                : watches_[i].event->Done();
     if (there.ok() && !*there) {
       ++i;
       continue;
@@ -237,7 +279,7 @@ bool Copier::Poll() {
       while (!lane.running.empty()) {
         // Once the context is lost nothing ends any more, and nothing of it moves either.
         absl::StatusOr<bool> there =
-            broken_.ok() ? lane.running.front()->event.Done() : absl::StatusOr<bool>(broken_);
+            broken_.ok() ? Ended(lane, *lane.running.front()) : absl::StatusOr<bool>(broken_);
         if (!there.ok() && broken_.ok()) broken_ = there.status();
         if (there.ok() && !*there) break;
         std::unique_ptr<Batch> batch = std::move(lane.running.front());
@@ -266,9 +308,19 @@ absl::StatusOr<bool> Copier::JoinStream(Direction direction, cuda::Stream stream
   absl::Status status = gpu_->Use();
   for (Lane& lane : lanes(direction)) {
     if (lane.running.empty() || !status.ok()) continue;
-    status = gpu_->driver().Check(
-        "cuStreamWaitEvent",
-        gpu_->calls().cuStreamWaitEvent(stream, lane.running.back()->event.get(), 0));
+    const GpuEvent* event = &lane.running.back()->event;
+    if (lane.running.back()->mark != 0) {
+      if (!lane.join.valid()) {
+        auto made = gpu_->MakeEvent();
+        if (!made.ok()) return made.status();
+        lane.join = *std::move(made);
+      }
+      status = lane.join.Record(lane.stream.get());
+      event = &lane.join;
+      if (!status.ok()) continue;
+    }
+    status = gpu_->driver().Check("cuStreamWaitEvent",
+                                  gpu_->calls().cuStreamWaitEvent(stream, event->get(), 0));
   }
   if (!status.ok()) return status;
   return true;

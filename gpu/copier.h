@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "gpu/gather.h"
 #include "gpu/gpu.h"
+#include "gpu/pinned_memory.h"
 
 namespace tryst {
 
@@ -25,12 +26,16 @@ struct CopierCounters {
 
 // Copies of one GPU, in the order of their start within a direction, but never behind
 // a copy whose data is not there yet. One thread; no call here waits for the device.
+// A small copy is a kernel that tells of its end in host memory: half of the driver's calls,
+// and nothing to ask it.
 //
 // Pieces within the GPU (or from a peer GPU's memory) are collected until Flush(), which
 // the owner calls at the end of its turn: many small ones then cost one kernel.
 class Copier {
  public:
-  enum class Direction { kToHost, kToDevice, kOnDevice };
+  // kOnDevice: kernels of this GPU reach both ends. kFromPeer: they may not, as with another
+  // GPU of this process that has no peer access; the driver finds a way.
+  enum class Direction { kToHost, kToDevice, kOnDevice, kFromPeer };
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
 
   static absl::StatusOr<std::unique_ptr<Copier>> Create(const Gpu* gpu);
@@ -46,7 +51,7 @@ class Copier {
   // Copies all `pieces` within the GPU with one submission, or as few as their sizes allow.
   // Their data is there. REQUIRES: they do not overlap.
   void StartMany(absl::Span<const GatherPiece> pieces, Done done);
-  // Runs `done` from Poll() when `event` is there.
+  // Runs `done` from Poll() when `event` is there; null is.
   void WhenThere(const GpuEvent* event, Done done);
   // Hands what was collected to the device.
   void Flush();
@@ -67,7 +72,7 @@ class Copier {
   const Gpu* gpu() const { return gpu_; }
 
  private:
-  static constexpr size_t kDirections = 3;
+  static constexpr size_t kDirections = 4;
   static constexpr size_t kLanes = 4;  // The first for what is ready; the others wait.
   struct Copy {
     Direction direction = Direction::kToHost;
@@ -79,11 +84,15 @@ class Copier {
   };
   struct Batch {
     GpuEvent event;
+    uint64_t mark = 0;  // Not 0: ended once the lane's flag has it, and no event was recorded.
     std::vector<Copy> copies;
     GatherList gathered;
   };
   struct Lane {
     GpuStream stream;
+    uint64_t* flag = nullptr;  // In flags_.
+    uint64_t last_mark = 0;
+    GpuEvent join;
     std::deque<std::unique_ptr<Batch>> running;
   };
   struct Watch {
@@ -96,6 +105,8 @@ class Copier {
   bool TryStart(Copy* copy);
   void Submit(Lane* lane, std::unique_ptr<Batch> batch);
   absl::Status Enqueue(Lane* lane, Batch* batch);
+  absl::Status EnqueueAll(Lane* lane, Batch* batch);
+  absl::StatusOr<bool> Ended(const Lane& lane, const Batch& batch);
   bool EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status);
   absl::Status EnqueueMany(Lane* lane, Batch* batch, absl::Span<const GatherPiece> pieces);
   std::unique_ptr<Batch> TakeBatch();
@@ -107,6 +118,8 @@ class Copier {
   const Gpu* const gpu_;
   int event_fd_ = -1;
   std::unique_ptr<GatherKernel> gather_;  // Null: this GPU cannot.
+  PinnedMemory flags_;                    // A cache line for each lane.
+  uint32_t looks_ = 0;                    // At flags.
   std::array<std::array<Lane, kLanes>, kDirections> lanes_;
   std::array<std::deque<Copy>, kDirections> held_back_;
   std::vector<Copy> collected_;  // kOnDevice, ready, until Flush().

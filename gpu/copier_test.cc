@@ -219,19 +219,55 @@ TEST_F(CopierTest, WakesWhoSleeps) {
   EXPECT_EQ(poll(&waits, 1, 0), 0);
 }
 
+TEST_F(CopierTest, SmallCopiesTellOfTheirEndThemselves) {
+  DeviceMemory device = OnDevice(64 << 10);
+  PinnedMemory host = Pinned(64 << 10);
+  PinnedMemory back = Pinned(64 << 10);
+  for (uint64_t i = 0; i < 64 << 10; ++i) static_cast<uint8_t*>(host.data())[i] = uint8_t(i * 11);
+  const int queries = fake_ != nullptr ? fake_->calls("cuEventQuery") : 0;
+  const int records = fake_ != nullptr ? fake_->calls("cuEventRecord") : 0;
+  // Ends and beginnings that are aligned to nothing, too.
+  for (uint64_t bytes : {1, 8, 13, 1000, 65'000}) {
+    for (uint64_t skew : {0, 1, 4, 8}) {
+      memset(back.data(), 0, 64 << 10);
+      copier_->Start(Direction::kToDevice, device.address() + skew, At(host, 3), bytes, {},
+                     Count());
+      RunAll();
+      copier_->Start(Direction::kToHost, At(back, skew), device.address() + skew, bytes, {},
+                     Count());
+      RunAll();
+      const auto* seen = static_cast<const uint8_t*>(back.data());
+      EXPECT_EQ(memcmp(seen + skew, static_cast<uint8_t*>(host.data()) + 3, bytes), 0)
+          << bytes << " bytes, " << skew;
+      EXPECT_EQ(seen[skew + bytes], 0) << "written over the end";
+    }
+  }
+  EXPECT_EQ(ended_, 40);
+  if (fake_ == nullptr) return;
+  EXPECT_EQ(fake_->calls("cuEventQuery"), queries);
+  EXPECT_EQ(fake_->calls("cuEventRecord"), records);
+}
+
 TEST_F(CopierTest, AFailureEndsWhatIsOnItsWayAndWhatComes) {
   if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
-  for (const char* call : {"cuMemcpyAsync", "cuEventRecord", "cuEventQuery", "cuEventCreate"}) {
+  struct Case {
+    const char* call;
+    uint64_t bytes;
+  };
+  constexpr uint64_t kLarge = 100'000;  // By a copy engine; a small one is a kernel.
+  for (const auto& [call, bytes] :
+       {Case{"cuMemcpyAsync", kLarge}, Case{"cuEventRecord", kLarge}, Case{"cuEventQuery", kLarge},
+        Case{"cuEventCreate", kLarge}, Case{"cuLaunchKernel", 64}, Case{"cuStreamQuery", 64}}) {
     auto copier = Copier::Create(gpu_.get());
     ASSERT_TRUE(copier.ok());
-    DeviceMemory device = OnDevice(4096);
-    PinnedMemory host = Pinned(4096);
+    DeviceMemory device = OnDevice(kLarge);
+    PinnedMemory host = Pinned(kLarge);
     fake_->fail(call, cuda::kIllegalAddress, 1, 0);
     absl::Status first;
     absl::Status second;
-    (*copier)->Start(Direction::kToHost, At(host), device.address(), 64, {}, Count(&first));
+    (*copier)->Start(Direction::kToHost, At(host), device.address(), bytes, {}, Count(&first));
     EXPECT_EQ(ended_, 0) << "inside of Start()";
-    (*copier)->Start(Direction::kToHost, At(host), device.address(), 64, {}, Count(&second));
+    (*copier)->Start(Direction::kToHost, At(host), device.address(), bytes, {}, Count(&second));
     for (int i = 0; i < 100; ++i) (*copier)->Poll();
     EXPECT_EQ(ended_, 2) << call;
     EXPECT_EQ(first.code(), absl::StatusCode::kUnavailable) << call;

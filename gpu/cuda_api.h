@@ -41,6 +41,7 @@ inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
 inline constexpr int kVirtualMemory = 102;
 inline constexpr int kPosixHandles = 103;
+inline constexpr int kReadOnlyHostMemory = 113;
 inline constexpr int kGpuDirectRdma = 116;
 inline constexpr int kGpuDirectWritesOrdering = 118;
 inline constexpr int kDmaBuf = 124;
@@ -56,6 +57,7 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventNoTiming = 2;
 inline constexpr unsigned kHostPortable = 1;
 inline constexpr unsigned kHostDeviceMap = 2;
+inline constexpr unsigned kHostReadOnly = 8;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kAllocationPinned = 1;
 inline constexpr int kHandlePosixFd = 1;
@@ -141,6 +143,7 @@ using HostFunction = void (*)(void* argument);
   X(cuStreamCreate, (Stream * stream, unsigned flags))                                            \
   X(cuStreamDestroy_v2, (Stream stream))                                                          \
   X(cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                              \
+  X(cuStreamQuery, (Stream stream))                                                               \
   X(cuStreamSynchronize, (Stream stream))                                                         \
   X(cuEventCreate, (Event * event, unsigned flags))                                               \
   X(cuEventDestroy_v2, (Event event))                                                             \

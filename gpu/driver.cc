@@ -103,6 +103,7 @@ absl::StatusOr<std::vector<GpuDevice>> CudaDriver::Devices() const {
     found.compute_minor = attribute(cuda::kComputeMinor);
     found.dma_buf = attribute(cuda::kDmaBuf) != 0 && calls_.cuMemGetHandleForAddressRange;
     found.gpu_direct_rdma = attribute(cuda::kGpuDirectRdma) != 0;
+    found.read_only_host = attribute(cuda::kReadOnlyHostMemory) != 0;
     found.shareable_memory =
         attribute(cuda::kVirtualMemory) != 0 && attribute(cuda::kPosixHandles) != 0;
     // 100: ordered for the GPU that owns the memory; 200: for all.

@@ -23,6 +23,7 @@ struct GpuDevice {
   uint64_t memory_bytes = 0;
   bool dma_buf = false;           // Exports dma-bufs.
   bool gpu_direct_rdma = false;   // The peer-memory way may work.
+  bool read_only_host = false;    // Registers host memory that we may only read.
   bool shareable_memory = false;  // Virtual memory that is shared by a descriptor.
   bool writes_ordered = false;    // A NIC's writes need no flush, says the driver.
 };

@@ -44,6 +44,8 @@ constexpr int kNotReady = 600;
 constexpr int kFirstDevice = 40;
 constexpr int kDevices = 2;
 constexpr uint64_t kPage = 4096;
+constexpr intptr_t kGatherFunction = 0x78;
+constexpr intptr_t kCopyFunction = 0x79;
 
 // Device memory: a range that nobody may touch, and the bytes elsewhere.
 struct Memory {
@@ -231,6 +233,18 @@ int IndexOf(int device) {
   return device >= kFirstDevice && device < kFirstDevice + kDevices ? device - kFirstDevice : -1;
 }
 
+void RunCopy(const tryst::GatherPiece& piece, uint64_t flag, unsigned long long value) {
+  char* to = Reach(piece.to, piece.bytes);
+  const char* from = Reach(piece.from, piece.bytes);
+  auto* word = reinterpret_cast<unsigned long long*>(Reach(flag, sizeof(value)));
+  if (to == nullptr || from == nullptr || word == nullptr) {
+    Complain("tryst_copy", "a piece or its flag is in no memory", 0);
+    return;
+  }
+  memmove(to, from, piece.bytes);
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
 void RunGather(uint64_t table, unsigned count) {
   for (unsigned i = 0; i < count; ++i) {
     const char* at = Reach(table + i * sizeof(tryst::GatherPiece), sizeof(tryst::GatherPiece));
@@ -310,7 +324,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
   ENTER();
   if (IndexOf(device) < 0) return kInvalidDevice;
   static const std::map<int, int> kValues = {{75, 9},  {76, 0},  {102, 1}, {103, 1},
-                                             {116, 1}, {118, 0}, {124, 1}};
+                                             {113, 1}, {116, 1}, {118, 0}, {124, 1}};
   auto changed = state().attributes.find(attribute);
   if (changed != state().attributes.end()) {
     *value = changed->second;
@@ -443,7 +457,7 @@ int cuMemFreeHost(void* address) {
 int cuMemHostRegister_v2(void* address, size_t bytes, unsigned flags) {
   ENTER_WITH_CONTEXT();
   const uint64_t at = reinterpret_cast<uint64_t>(address);
-  if (bytes == 0 || flags != 3) return Complain(__func__, "bytes or flags", kInvalidValue);
+  if (bytes == 0 || (flags & ~8u) != 3) return Complain(__func__, "bytes or flags", kInvalidValue);
   if (at % kPage != 0) return Complain(__func__, "not on a page", kInvalidValue);
   if (!state().pinned.emplace(at, bytes).second) return 712;
   return kOk;
@@ -586,7 +600,11 @@ int cuMemGetHandleForAddressRange(void* handle, Address address, size_t bytes, i
   if (memory == nullptr || address % kPage != 0 || bytes % kPage != 0 || type != 1 || flags != 0) {
     return Complain(__func__, "arguments", kInvalidValue);
   }
-  const int fd = dup(memory->fd);
+  // A descriptor of its own, whose position says where the range begins.
+  const int fd = open(("/proc/self/fd/" + std::to_string(memory->fd)).c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0 || lseek(fd, static_cast<off_t>(address - memory->address), SEEK_SET) < 0) {
+    return Complain(__func__, "no descriptor", kInvalidValue);
+  }
   memcpy(handle, &fd, sizeof(fd));
   return kOk;
 }
@@ -674,6 +692,15 @@ int cuStreamWaitEvent(tryst::cuda::Stream stream_handle, tryst::cuda::Event even
   if (stream == nullptr || event == nullptr || flags != 0) return kInvalidHandle;
   stream->works.push_back({nullptr, event, event->recorded});
   return kOk;
+}
+
+int cuStreamQuery(tryst::cuda::Stream handle) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  if (stream == nullptr) return kInvalidHandle;
+  const bool empty = stream->works.empty();
+  Advance(1);
+  return empty ? kOk : kNotReady;
 }
 
 int cuEventCreate(tryst::cuda::Event* event, unsigned flags) {
@@ -778,10 +805,11 @@ int cuModuleUnload(tryst::cuda::Module module) {
 int cuModuleGetFunction(tryst::cuda::Function* function, tryst::cuda::Module module,
                         const char* name) {
   ENTER_WITH_CONTEXT();
-  if (reinterpret_cast<intptr_t>(module) != 0x77 || strcmp(name, "tryst_gather") != 0) {
+  const bool copy = strcmp(name, "tryst_copy") == 0;
+  if (reinterpret_cast<intptr_t>(module) != 0x77 || (!copy && strcmp(name, "tryst_gather") != 0)) {
     return Complain(__func__, "no such function", 500);
   }
-  *function = reinterpret_cast<tryst::cuda::Function>(intptr_t{0x78});
+  *function = reinterpret_cast<tryst::cuda::Function>(copy ? kCopyFunction : kGatherFunction);
   return kOk;
 }
 
@@ -791,10 +819,24 @@ int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned gri
                    void** extra) {
   ENTER_WITH_CONTEXT();
   FakeStream* stream = StreamOf(__func__, handle);
-  if (stream == nullptr || reinterpret_cast<intptr_t>(function) != 0x78) return kInvalidHandle;
+  const intptr_t which = reinterpret_cast<intptr_t>(function);
+  if (stream == nullptr || (which != kGatherFunction && which != kCopyFunction)) {
+    return kInvalidHandle;
+  }
   if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 || block_y != 1 ||
       block_z != 1 || shared_bytes != 0 || extra != nullptr) {
     return Complain(__func__, "arguments", kInvalidValue);
+  }
+  if (which == kCopyFunction) {
+    tryst::GatherPiece piece{};
+    Address flag = 0;
+    unsigned long long value = 0;
+    memcpy(&piece, parameters[0], sizeof(piece));
+    memcpy(&flag, parameters[1], sizeof(flag));
+    memcpy(&value, parameters[2], sizeof(value));
+    if (grid_x != 1) return Complain(__func__, "tryst_copy is one block", kInvalidValue);
+    stream->works.push_back({[piece, flag, value] { RunCopy(piece, flag, value); }, nullptr, 0});
+    return kOk;
   }
   Address table = 0;
   unsigned count = 0;

@@ -45,10 +45,12 @@ absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu)
   status =
       driver.Check("cuModuleLoadData", gpu->calls().cuModuleLoadData(&kernel->module_, kGatherPtx));
   if (!status.ok()) return status;
-  status = driver.Check(
-      "cuModuleGetFunction",
-      gpu->calls().cuModuleGetFunction(&kernel->function_, kernel->module_, "tryst_gather"));
-  if (!status.ok()) return status;
+  for (auto [function, name] : {std::make_pair(&kernel->gather_, "tryst_gather"),
+                                std::make_pair(&kernel->copy_, "tryst_copy")}) {
+    status = driver.Check("cuModuleGetFunction",
+                          gpu->calls().cuModuleGetFunction(function, kernel->module_, name));
+    if (!status.ok()) return status;
+  }
   return kernel;
 }
 
@@ -68,8 +70,20 @@ absl::Status GatherKernel::Launch(const GatherList& list, cuda::Stream stream) c
   void* parameters[] = {&table, &count};
   return gpu_->driver().Check(
       "cuLaunchKernel",
-      gpu_->calls().cuLaunchKernel(function_, std::min(kMostBlocks, count), 1, 1, kThreads, 1, 1, 0,
+      gpu_->calls().cuLaunchKernel(gather_, std::min(kMostBlocks, count), 1, 1, kThreads, 1, 1, 0,
                                    stream, parameters, nullptr));
+}
+
+absl::Status GatherKernel::LaunchCopy(const GatherPiece& piece, uint64_t* flag, uint64_t value,
+                                      cuda::Stream stream) const {
+  GatherPiece copied = piece;
+  void* parameters[] = {&copied, &flag, &value};
+  const uint64_t units = std::max<uint64_t>(piece.bytes / 16, 1);
+  const unsigned threads =
+      static_cast<unsigned>(std::min<uint64_t>(kThreads, (units + 31) / 32 * 32));
+  return gpu_->driver().Check(
+      "cuLaunchKernel",
+      gpu_->calls().cuLaunchKernel(copy_, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr));
 }
 
 }  // namespace tryst

@@ -34,8 +34,8 @@ class GatherList {
   uint32_t count_ = 0;
 };
 
-// Copies many small pieces with one launch. Its code travels in the binary as PTX and is
-// compiled by the driver, once.
+// Copies many small pieces with one launch, or one small piece quickly. Its code travels in the
+// binary as PTX and is compiled by the driver, once.
 class GatherKernel {
  public:
   // kUnimplemented: the GPU is older than compute capability 7.5.
@@ -44,12 +44,17 @@ class GatherKernel {
 
   // Puts all pieces of `list` on `stream`, as one table copy and one kernel.
   absl::Status Launch(const GatherList& list, cuda::Stream stream) const;
+  // One piece, soonest: its last write is `value` to `flag`, in pinned memory, which says that
+  // its bytes are there for everybody.
+  absl::Status LaunchCopy(const GatherPiece& piece, uint64_t* flag, uint64_t value,
+                          cuda::Stream stream) const;
 
  private:
   explicit GatherKernel(const Gpu* gpu) : gpu_(gpu) {}
   const Gpu* const gpu_;
   cuda::Module module_ = nullptr;
-  cuda::Function function_ = nullptr;
+  cuda::Function gather_ = nullptr;
+  cuda::Function copy_ = nullptr;
 };
 
 }  // namespace tryst

@@ -105,6 +105,18 @@ absl::Status Gpu::EnablePeerAccess(const Gpu& peer) const {
   return driver_->Check("cuCtxEnablePeerAccess", result);
 }
 
+absl::StatusOr<bool> Gpu::IsIdle(cuda::Stream stream) const {
+  constexpr uintptr_t kDefaultStreams = 2;  // Null, and the handles 1 and 2.
+  if (reinterpret_cast<uintptr_t>(stream) <= kDefaultStreams) return false;
+  absl::Status status = Use();
+  if (!status.ok()) return status;
+  const cuda::Result result = calls().cuStreamQuery(stream);
+  if (result == cuda::kNotReady) return false;
+  status = driver_->Check("cuStreamQuery", result);
+  if (!status.ok()) return status;
+  return true;
+}
+
 absl::Status Gpu::WaitFor(cuda::Stream stream) const {
   absl::Status status = Use();
   if (!status.ok()) return status;

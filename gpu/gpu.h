@@ -70,6 +70,9 @@ class Gpu {
   // This GPU's streams may then read and write the peer's memory.
   // kUnimplemented: the two have no way to each other.
   absl::Status EnablePeerAccess(const Gpu& peer) const;
+  // Whether all work that was queued has ended. Never waits. A default stream is taken for
+  // busy: it stands for others too.
+  absl::StatusOr<bool> IsIdle(cuda::Stream stream) const;
   // Stops the calling thread until the stream is empty: for set-up, tests and examples.
   absl::Status WaitFor(cuda::Stream stream) const;
 

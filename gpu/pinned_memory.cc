@@ -52,11 +52,25 @@ absl::StatusOr<PinnedMemory> PinnedMemory::Allocate(const Gpu* gpu, uint64_t byt
 }
 
 absl::StatusOr<PinnedMemory> PinnedMemory::Register(const Gpu* gpu, void* data, uint64_t bytes) {
+  return RegisterAs(gpu, data, bytes, 0);
+}
+
+absl::StatusOr<PinnedMemory> PinnedMemory::RegisterReadOnly(const Gpu* gpu, const void* data,
+                                                            uint64_t bytes) {
+  if (!gpu->device().read_only_host) {
+    return absl::UnimplementedError(
+        absl::StrCat("GPU ", gpu->ordinal(), " registers no memory that may only be read"));
+  }
+  return RegisterAs(gpu, const_cast<void*>(data), bytes, cuda::kHostReadOnly);
+}
+
+absl::StatusOr<PinnedMemory> PinnedMemory::RegisterAs(const Gpu* gpu, void* data, uint64_t bytes,
+                                                      unsigned flags) {
   absl::Status status = gpu->Use();
   if (!status.ok()) return status;
   status = gpu->driver().Check(
-      "cuMemHostRegister",
-      gpu->calls().cuMemHostRegister_v2(data, bytes, cuda::kHostPortable | cuda::kHostDeviceMap));
+      "cuMemHostRegister", gpu->calls().cuMemHostRegister_v2(
+                               data, bytes, cuda::kHostPortable | cuda::kHostDeviceMap | flags));
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StrCat("cannot register ", bytes,
                                                     " bytes of host memory: ", status.message()));

@@ -26,6 +26,10 @@ class PinnedMemory {
   static absl::StatusOr<PinnedMemory> AllocateShared(const Gpu* gpu, uint64_t bytes);
   // Registers memory of somebody else's, who frees it after this object. Whole pages.
   static absl::StatusOr<PinnedMemory> Register(const Gpu* gpu, void* data, uint64_t bytes);
+  // The same of a mapping that may only be read, by the GPUs too. kUnimplemented: this
+  // device cannot.
+  static absl::StatusOr<PinnedMemory> RegisterReadOnly(const Gpu* gpu, const void* data,
+                                                       uint64_t bytes);
 
   bool valid() const { return gpu_ != nullptr; }
   void* data() const { return data_; }
@@ -34,6 +38,8 @@ class PinnedMemory {
 
  private:
   enum class Kind { kAllocated, kRegistered };
+  static absl::StatusOr<PinnedMemory> RegisterAs(const Gpu* gpu, void* data, uint64_t bytes,
+                                                 unsigned flags);
   const Gpu* gpu_ = nullptr;
   Kind kind_ = Kind::kAllocated;
   bool registered_ = false;
