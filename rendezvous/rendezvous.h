@@ -57,6 +57,9 @@ struct Args {
   // it comes as soon as it is sent. The producer's step may come to be by that; what is then
   // never received stays the producer's. No use with `destination`.
   bool recurring = false;
+  // Receives: a remote tensor may come as a view of the producer's memory, to be read only, in
+  // place of filling `destination`: where that costs no copy.
+  bool by_reference = false;
   // Receives: where to write the place of the send that it gets, before `done`: what
   // GiveBack() wants to know. Not for RecvManyAsync.
   uint64_t* turn = nullptr;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "channel/shm/buddy.h"
+#include "channel/shm/segment_watcher.h"
 #include "channel/shm/shared_memory.h"
 #include "rendezvous/tensor.h"
 
@@ -84,6 +86,16 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   std::string Explain() const;
   uint64_t cap_bytes() const { return options_.cap_bytes; }
 
+  // While it is on, peers that give a block back wake us even for one: somebody waits for it.
+  // Counted; any thread.
+  void SetAwaited(bool on) { awaited_.fetch_add(on ? 1 : -1); }
+  bool awaited() const { return awaited_.load() > 0; }
+
+  // Who is told of the segments of peers, whose memory lives as long as ours may. Before the
+  // arena is shared; may be null.
+  void SetPeerWatcher(std::shared_ptr<SegmentWatcher> watcher) { watcher_ = std::move(watcher); }
+  const std::shared_ptr<SegmentWatcher>& peer_watcher() const { return watcher_; }
+
   // Keeps `holder` until the arena goes or `over` says, when room is sought, that it need
   // not be kept: whoever still reads our memory when its channel has ended.
   void KeepWhile(std::shared_ptr<void> holder, absl::AnyInvocable<bool()> over);
@@ -109,6 +121,8 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   void DropKept();
 
   const ArenaOptions options_;
+  std::shared_ptr<SegmentWatcher> watcher_;
+  std::atomic<int> awaited_{0};
   std::atomic<uint64_t> dropped_{0};
 
   mutable Mutex mu_;

@@ -214,7 +214,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
                                   /*writable=*/true);
   if (!memory.ok()) return memory.status();
-  held_ = new HeldReferences(socket_, *std::move(memory), sizes);
+  held_ = new HeldReferences(socket_, *std::move(memory), sizes, hub_->arena()->peer_watcher());
   const shm_wire::LinkView& view = held_->view();
   counters_.messages += requests_.written();
   requests_ = RingWriter<shm_wire::kRequestCellBytes>(view.requests, sizes.cells,

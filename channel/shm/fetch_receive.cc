@@ -227,7 +227,8 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
 absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
   absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
   const bool copies =
-      op->dtype == DType::kString || (op->many == nullptr && op->args.destination.valid());
+      op->dtype == DType::kString ||
+      (op->many == nullptr && op->args.destination.valid() && !op->args.by_reference);
   if (!status.ok() || !copies) {
     Tensor tensor;
     if (status.ok() && op->has_digest && Crc32c(0, view->data(), placed.bytes) != op->digest) {

@@ -120,11 +120,13 @@ class HeldReferences::Held final : public Storage {
 
 HeldReferences::HeldReferences(std::shared_ptr<LocalSocket> socket,
                                std::unique_ptr<SharedMemory> memory,
-                               const shm_wire::LinkSizes& sizes)
+                               const shm_wire::LinkSizes& sizes,
+                               std::shared_ptr<SegmentWatcher> watcher)
     : socket_(std::move(socket)),
       memory_(std::move(memory)),
       sizes_(sizes),
       view_(memory_->data(), sizes),
+      watcher_(std::move(watcher)),
       room_(new uint8_t[sizes.references * sizeof(Held)]),
       in_use_(new std::atomic<bool>[sizes.references]) {
   static_assert(alignof(Held) <= alignof(std::max_align_t), "");
@@ -149,6 +151,10 @@ absl::Status HeldReferences::AddSegment(const shm_wire::Packet& packet, OwnedFd 
   auto segment = std::make_unique<Segment>();
   segment->memory = *std::move(memory);
   segment->id = packet.segment_id;
+  if (watcher_ != nullptr) {
+    watcher_->OnMapped(segment->memory->data(), segment->memory->bytes());
+    segment->watcher = watcher_;
+  }
   mapped_bytes_ += packet.segment_bytes;
   if (packet.segment == segments_.size()) segments_.emplace_back();
   segments_[packet.segment] = std::move(segment);

@@ -78,8 +78,9 @@ class GivenReferences {
 // readable for as long as anybody refers to them, whatever has become of the producer.
 class HeldReferences {
  public:
+  // `watcher` may be null.
   HeldReferences(std::shared_ptr<LocalSocket> socket, std::unique_ptr<SharedMemory> memory,
-                 const shm_wire::LinkSizes& sizes);
+                 const shm_wire::LinkSizes& sizes, std::shared_ptr<SegmentWatcher> watcher);
   void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref();
 
@@ -102,7 +103,11 @@ class HeldReferences {
  private:
   class Held;
   struct Segment {
+    ~Segment() {
+      if (watcher != nullptr) watcher->OnUnmapping(memory->data());
+    }
     std::unique_ptr<SharedMemory> memory;
+    std::shared_ptr<SegmentWatcher> watcher;
     uint64_t id = 0;
     std::atomic<uint32_t> views{0};
   };
@@ -113,6 +118,7 @@ class HeldReferences {
   const std::unique_ptr<SharedMemory> memory_;
   const shm_wire::LinkSizes sizes_;
   const shm_wire::LinkView view_;
+  const std::shared_ptr<SegmentWatcher> watcher_;
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<std::pair<shm_wire::Packet, OwnedFd>> early_;  // For indices still in use.
   uint64_t mapped_bytes_ = 0;

@@ -257,7 +257,7 @@ bool ShmServeChannel::PollLink() {
 }
 
 void ShmServeChannel::SetAsleep(bool asleep) {
-  const bool waits = !ready_line_.empty() || !gone_line_.empty();
+  const bool waits = !ready_line_.empty() || !gone_line_.empty() || hub_->arena()->awaited();
   given_->view().header->producer_asleep.exchange(!asleep ? shm_wire::kAwake
                                                   : waits ? shm_wire::kForRoomToo
                                                           : shm_wire::kForMessages,
