@@ -1,6 +1,18 @@
 #include "verbs/nic.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace tryst {
+
+absl::Status Nic::ReachesDevice(int ordinal) const {
+  return absl::UnimplementedError(
+      absl::StrCat("the NIC ", name(), " does not reach the memory of device ", ordinal));
+}
+
+absl::StatusOr<std::unique_ptr<Region>> Nic::RegisterDevice(int ordinal, void*, uint64_t,
+                                                            uint32_t) {
+  return ReachesDevice(ordinal);
+}
 
 const char* CompletionStatusName(CompletionStatus status) {
   switch (status) {

@@ -34,6 +34,7 @@ struct NicLimits {
   uint32_t max_reads_in_flight = 0;   // Per queue pair; 0: no READ.
   bool memory_windows = false;        // Type 2.
   bool dma_buf = false;
+  bool device_pointers = false;  // RegisterRegion() takes them, if a kernel module knows whose.
   bool relaxed_ordering = false;
 };
 
@@ -254,6 +255,11 @@ class Nic {
                                                                  uint64_t bytes,
                                                                  uint64_t remote_base,
                                                                  uint32_t access) = 0;
+  // Memory of this process's device `ordinal`, by its address there. kUnimplemented: this NIC
+  // does not reach that device, and why.
+  virtual absl::Status ReachesDevice(int ordinal) const;
+  virtual absl::StatusOr<std::unique_ptr<Region>> RegisterDevice(int ordinal, void* address,
+                                                                 uint64_t bytes, uint32_t access);
   // kUnimplemented where limits().memory_windows is false.
   virtual absl::StatusOr<std::unique_ptr<Window>> CreateWindow() = 0;
   virtual absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(

@@ -30,8 +30,6 @@ constexpr uint64_t FetchCounters::*kCounters[] = {
 };
 static_assert(sizeof(FetchCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 
-bool IsHostMemory(const Tensor& tensor) { return tensor.space().host_readable(); }
-
 }  // namespace
 
 FetchCounters& FetchCounters::operator+=(const FetchCounters& other) {
@@ -86,9 +84,10 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
   if (key.text().size() > wire::kMaxKeyBytes) {
     return EndEarly(op, absl::InvalidArgumentError("the key is too long to be sent"));
   }
-  if (args.destination.valid() && !IsHostMemory(args.destination)) {
-    return EndEarly(op, absl::UnimplementedError(
-                            "this channel does not write device memory: fetch into host memory"));
+  if (args.destination.valid() && !args.destination.space().host_readable()) {
+    const absl::Status reached =
+        landings_->nic()->ReachesDevice(args.destination.space().device_ordinal);
+    if (!reached.ok()) return EndEarly(op, reached);
   }
   if (args.cancellation != nullptr) {
     Poller* poller = hub_->poller();

@@ -13,7 +13,8 @@ void FetchChannel::ChooseDestination(FetchOp* op) {
   const uint64_t inside = wire::EagerBytes(options_.link.message_bytes);
   const Tensor& wanted = op->args.destination;
   if (wanted.valid()) {
-    if (wanted.dtype() == DType::kString || wanted.bytes() <= inside) return;
+    const bool may_be_inside = wanted.space().host_readable() && wanted.bytes() <= inside;
+    if (wanted.dtype() == DType::kString || may_be_inside) return;
     GiveDestination(op, wanted.bytes(), LandingPool::For::kWaiting);
     return;
   }
@@ -26,15 +27,20 @@ bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For
   const Tensor& wanted = op->args.destination;
   if (wanted.valid() && wanted.dtype() != DType::kString) {
     if (!landings_->TakeBudget(bytes, what)) return false;
-    auto region =
-        landings_->nic()->RegisterRegion(wanted.mutable_data(), bytes, kLocalWrite | kRemoteWrite);
+    const MemorySpace space = wanted.space();
+    constexpr uint32_t kAccess = kLocalWrite | kRemoteWrite;
+    auto region = space.host_readable()
+                      ? landings_->nic()->RegisterRegion(wanted.mutable_data(), bytes, kAccess)
+                      : landings_->nic()->RegisterDevice(space.device_ordinal,
+                                                         wanted.mutable_data(), bytes, kAccess);
     if (region.ok()) {
       op->region = *std::move(region);
       op->budget_bytes = bytes;
       if (what == LandingPool::For::kWaiting) op->waiting_bytes = bytes;
       return true;
     }
-    // The NIC cannot reach the caller's memory: land beside it and copy.
+    // The NIC cannot reach the caller's memory: land beside it and copy. A device's is left to
+    // the caller, who gets the landing.
     landings_->GiveBudget(bytes, what);
   }
   op->landing = landings_->Take(bytes, what);

@@ -10,6 +10,14 @@
 
 // What a FetchChannel hears from the producer: its words, and tensors that land.
 namespace tryst {
+namespace {
+
+// The caller's memory, which we may write ourselves.
+bool InHostDestination(const FetchOp& op) {
+  return op.args.destination.valid() && op.args.destination.space().host_readable();
+}
+
+}  // namespace
 
 absl::Status FetchChannel::OnRecord(const wire::Record& record) {
   OnHeard();
@@ -85,7 +93,7 @@ absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
     }
     status = CheckAgainstDestination(*op, *meta, *shape);
     if (status.ok()) {
-      if (op->args.destination.valid()) {
+      if (InHostDestination(*op)) {
         tensor = op->args.destination;
       } else {
         auto made = Tensor::Allocate(dtype, *shape);
@@ -180,7 +188,9 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
     }
   }
   EndWaitingCharge(op);
-  if ((op->meta_flags & wire::kHasDigest) != 0 && Crc32c(0, memory, meta.bytes) != meta.digest) {
+  const bool host_readable = op->landing || InHostDestination(*op);
+  if (host_readable && (op->meta_flags & wire::kHasDigest) != 0 &&
+      Crc32c(0, memory, meta.bytes) != meta.digest) {
     ++counters_.digests_wrong;
     if (!op->retried) {
       op->retried = true;
@@ -201,7 +211,7 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
     auto decoded = DecodeStrings(absl::string_view(static_cast<char*>(memory), meta.bytes), *shape);
     if (!decoded.ok()) return decoded.status();
     tensor = *std::move(decoded);
-  } else if (status.ok() && op->args.destination.valid()) {
+  } else if (status.ok() && (!op->landing || InHostDestination(*op))) {
     tensor = op->args.destination;
     if (op->landing) memcpy(tensor.mutable_data(), memory, meta.bytes);
   } else if (status.ok()) {

@@ -53,8 +53,10 @@ bool ServeChannel::SendOutcome(ServeOp* op) {
   const void* payload = nullptr;
   const Tensor& tensor = op->source.tensor;
   if (!op->is_dead) {
-    if (!tensor.valid() || !tensor.space().host_readable()) {
-      return FailTaken(op, absl::UnimplementedError("this channel does not read device memory"));
+    if (!tensor.valid()) return FailTaken(op, absl::InternalError("a tensor of no type"));
+    if (!tensor.space().host_readable()) {
+      const absl::Status reached = hub_->nic()->ReachesDevice(tensor.space().device_ordinal);
+      if (!reached.ok()) return FailTaken(op, reached);
     }
     meta.dtype = static_cast<uint8_t>(tensor.dtype());
     meta.rank = static_cast<uint8_t>(tensor.shape().rank());
@@ -65,7 +67,8 @@ bool ServeChannel::SendOutcome(ServeOp* op) {
   }
   const uint64_t inside =
       std::min(options_.eager_bytes, wire::EagerBytes(link_->options().message_bytes));
-  if (meta.bytes <= inside) return SendEager(op, meta, payload);
+  const bool in_host = op->is_dead || tensor.space().host_readable();
+  if (in_host && meta.bytes <= inside) return SendEager(op, meta, payload);
   const ServeRequest& request = op->request;
   if ((request.flags & wire::kHasDestination) != 0 &&
       request.body.destination_bytes >= meta.bytes) {
@@ -135,7 +138,7 @@ bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
     wire::Record record = Word(*op, wire::RecordType::kLanded);
     meta.stripes = parts > 1 ? static_cast<uint16_t>(parts) : 0;
     meta.digest = op->digest;
-    if (digests_) record.flags |= wire::kHasDigest;
+    if (op->has_digest) record.flags |= wire::kHasDigest;
     if (!PutMeta(record, meta)) return false;
   }
   ++counters_.direct;
@@ -145,12 +148,16 @@ bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
 }
 
 absl::Status ServeChannel::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
+  const bool in_host = op->source.tensor.space().host_readable();
   if (op->source.region == nullptr) {
-    auto region = hub_->nic()->RegisterRegion(const_cast<void*>(payload), bytes, kLocalOnly);
+    void* const from = const_cast<void*>(payload);
+    auto region = in_host ? hub_->nic()->RegisterRegion(from, bytes, kLocalOnly)
+                          : hub_->nic()->RegisterDevice(op->source.tensor.space().device_ordinal,
+                                                        from, bytes, kLocalOnly);
     if (!region.ok()) return region.status();
     op->source.region = *std::move(region);
   }
-  if (digests_ && !op->has_digest) {
+  if (digests_ && in_host && !op->has_digest) {
     op->digest = Crc32c(0, payload, bytes);
     op->has_digest = true;
   }

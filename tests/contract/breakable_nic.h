@@ -47,6 +47,11 @@ class BreakableNic final : public Nic {
                                                          uint32_t access) override {
     return nic_->RegisterDmaBuf(fd, offset, bytes, remote_base, access);
   }
+  absl::Status ReachesDevice(int ordinal) const override { return nic_->ReachesDevice(ordinal); }
+  absl::StatusOr<std::unique_ptr<Region>> RegisterDevice(int ordinal, void* address, uint64_t bytes,
+                                                         uint32_t access) override {
+    return nic_->RegisterDevice(ordinal, address, bytes, access);
+  }
   absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override { return nic_->CreateWindow(); }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override {
     return nic_->CreateCompletionQueue(depth);

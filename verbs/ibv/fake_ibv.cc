@@ -107,6 +107,7 @@ struct FakeIbvEntry {
     }
     owner->refuse_after_ = -1;
     if (pair->state == IBV_QPS_ERR) owner->Flush(fake);
+    if (owner->on_posted_) owner->on_posted_(fake);
     return 0;
   }
 
@@ -369,7 +370,8 @@ void FakeIbv::FillMemoryCalls(IbvCalls* calls) {
     return Failing("ibv_dealloc_pd");
   };
   const auto register_region = [this](ibv_pd* domain, void* address, size_t bytes, unsigned access,
-                                      bool optional) -> ibv_mr* {
+                                      bool optional, int dma_buf_fd,
+                                      uint64_t dma_buf_offset) -> ibv_mr* {
     Region region;
     region.verbs.context = domain->context;
     region.verbs.pd = domain;
@@ -379,25 +381,29 @@ void FakeIbv::FillMemoryCalls(IbvCalls* calls) {
     region.verbs.rkey = ++next_key_;
     region.access = access;
     region.with_optional_rights = optional;
+    region.dma_buf_fd = dma_buf_fd;
+    region.dma_buf_offset = dma_buf_offset;
+    const int refused = on_register_ ? on_register_(region) : 0;
+    if (refused != 0) return Null<ibv_mr>(refused);
     regions_.push_back(region);
     ++live_;
     return &regions_.back().verbs;
   };
   calls->reg_mr = [=](ibv_pd* domain, void* address, size_t bytes, int access) -> ibv_mr* {
     if (Failing("ibv_reg_mr") != 0) return Null<ibv_mr>(Failing("ibv_reg_mr"));
-    return register_region(domain, address, bytes, static_cast<unsigned>(access), false);
+    return register_region(domain, address, bytes, static_cast<unsigned>(access), false, -1, 0);
   };
   calls->reg_mr_iova2 = [=](ibv_pd* domain, void* address, size_t bytes, uint64_t,
                             unsigned access) -> ibv_mr* {
     if (Failing("ibv_reg_mr_iova2") != 0) return Null<ibv_mr>(Failing("ibv_reg_mr_iova2"));
-    return register_region(domain, address, bytes, access, true);
+    return register_region(domain, address, bytes, access, true, -1, 0);
   };
-  calls->reg_dmabuf_mr = [=](ibv_pd* domain, uint64_t, size_t bytes, uint64_t base, int fd,
+  calls->reg_dmabuf_mr = [=](ibv_pd* domain, uint64_t offset, size_t bytes, uint64_t base, int fd,
                              int access) -> ibv_mr* {
     if (Failing("ibv_reg_dmabuf_mr") != 0) return Null<ibv_mr>(Failing("ibv_reg_dmabuf_mr"));
     if (fd < 0) return Null<ibv_mr>(EBADF);
     return register_region(domain, reinterpret_cast<void*>(base), bytes,
-                           static_cast<unsigned>(access), false);
+                           static_cast<unsigned>(access), false, fd, offset);
   };
   calls->dereg_mr = [this](ibv_mr* region) {
     regions_.remove_if([region](const Region& each) { return &each.verbs == region; });

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "verbs/ibv/ibv_calls.h"
@@ -79,8 +81,17 @@ class FakeIbv {
     ibv_mr verbs = {};
     unsigned access = 0;
     bool with_optional_rights = false;  // Came through ibv_reg_mr_iova2.
+    // Came through ibv_reg_dmabuf_mr: with these; else -1.
+    int dma_buf_fd = -1;
+    uint64_t dma_buf_offset = 0;
   };
   const std::list<Region>& regions() const { return regions_; }
+  // Called after each ibv_post_send that was taken: a test may move bytes and complete.
+  void OnPosted(std::function<void(QueuePair*)> on_posted) { on_posted_ = std::move(on_posted); }
+  // What a registration of this address answers; 0: works. Empty: all work.
+  void OnRegister(std::function<int(const Region&)> on_register) {
+    on_register_ = std::move(on_register);
+  }
 
  private:
   struct Context;
@@ -107,6 +118,8 @@ class FakeIbv {
   std::vector<Context*> contexts_;
   std::list<std::unique_ptr<QueuePair>> pairs_;
   std::list<Region> regions_;
+  std::function<void(QueuePair*)> on_posted_;
+  std::function<int(const Region&)> on_register_;
 };
 
 struct FakeIbv::Queue {

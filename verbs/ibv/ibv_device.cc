@@ -101,6 +101,7 @@ absl::Status IbvDevice::FillLimits() {
                            context_->ops.alloc_mw != nullptr;
   limits_.relaxed_ordering = calls_.reg_mr_iova2 != nullptr;
   limits_.dma_buf = ProbeDmaBuf();
+  limits_.device_pointers = true;
   limits_.max_inline_bytes = ProbeInlineBytes();
   return absl::OkStatus();
 }
