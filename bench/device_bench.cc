@@ -192,6 +192,49 @@ class Bench {
     return best;
   }
 
+  double CopierRate(cuda::Address to, cuda::Address from, uint64_t bytes, int depth) {
+    auto copier = *Copier::Create(gpu_.get());
+    constexpr int kCopies = 12;
+    double best = 0;
+    for (int round = 0; round < 3; ++round) {
+      int started = 0;
+      int ended = 0;
+      const int64_t begin = NowNs();
+      while (ended < kCopies) {
+        for (; started < kCopies && started < ended + depth; ++started) {
+          copier->Start(Copier::Direction::kOnDevice, to, from, bytes, {},
+                        [&ended](absl::Status status) {
+                          MustWork(status);
+                          ++ended;
+                        });
+          copier->Flush();
+        }
+        copier->Poll();
+      }
+      best = std::max(best,
+                      static_cast<double>(bytes) * kCopies / static_cast<double>(NowNs() - begin));
+    }
+    return best;
+  }
+
+  double CopierLatency(Copier::Direction direction, cuda::Address to, cuda::Address from,
+                       uint64_t bytes) {
+    auto copier = *Copier::Create(gpu_.get());
+    std::vector<int64_t> times;
+    for (int i = 0; i < (options_.quick ? 50 : 2000); ++i) {
+      bool ended = false;
+      const int64_t begin = NowNs();
+      copier->Start(direction, to, from, bytes, {}, [&ended](absl::Status status) {
+        MustWork(status);
+        ended = true;
+      });
+      copier->Flush();
+      while (!ended) copier->Poll();
+      times.push_back(NowNs() - begin);
+    }
+    return Percentile(times, 0.5) / 1000;
+  }
+
   // ---- What the machine can do ----
 
   void Limits() {
@@ -211,6 +254,11 @@ class Bench {
           CopyRate(AddressOf(shared->data()), a.address(), bytes), "GB/s");
     Print("copy_rate", "limit_shared_to_device", bytes,
           CopyRate(a.address(), AddressOf(shared->data()), bytes), "GB/s");
+    for (uint64_t small : {8, 65'536}) {
+      Print("copier_p50", "copier_to_host", small,
+            CopierLatency(Copier::Direction::kToHost, AddressOf(host->data()), a.address(), small),
+            "us");
+    }
     if (options_.gpus[0] == options_.gpus[1]) return;
     auto peer = Gpu::Open(driver_.get(), options_.gpus[1]);
     MustWork(peer.status());
@@ -219,6 +267,15 @@ class Bench {
       auto far = *DeviceMemory::Allocate(peer->get(), bytes);
       MustWork(gpu_->Use());
       Print("copy_rate", "limit_peer", bytes, CopyRate(a.address(), far.address(), bytes), "GB/s");
+      // One copy after the other by the copier, as transfers are, and each told of its end.
+      for (int depth : {1, 4}) {
+        Print("copy_rate", absl::StrCat("copier_peer_", depth), bytes,
+              CopierRate(a.address(), far.address(), bytes, depth), "GB/s");
+      }
+      for (uint64_t small : {8, 65'536, 1 << 20}) {
+        Print("copier_p50", "copier_peer", small,
+              CopierLatency(Copier::Direction::kOnDevice, a.address(), far.address(), small), "us");
+      }
     }
     MustWork(gpu_->Use());
   }
@@ -346,12 +403,13 @@ class Bench {
             MustWork(end_->Send(DeviceEnd::Key(1, edge, round * count + i),
                                 OnDevice(memory, 0, bytes), stream_.get()));
           }
+          Meet();  // All are there.
           Meet();
           continue;
         }
         waiters.clear();
         for (int i = 0; i < count; ++i) waiters.push_back(std::make_unique<Waiter>());
-        usleep(20'000);
+        Meet();
         const int64_t begin = NowNs();
         for (int i = 0; i < count + kDepth; ++i) {
           if (i >= kDepth) Spin(waiters[i - kDepth].get());

@@ -162,7 +162,9 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
   auto nic = OpenSoftNic(SoftNicOptions());
   TRYST_CHECK(nic.ok()) << nic.status();
   nic_ = *std::move(nic);
-  auto proxy = DeviceProxy::Open(&poller_, {options.gpu}, step_.get(), options.proxy);
+  DeviceProxyOptions proxy_options = options.proxy;
+  if (options.shared_memory) proxy_options.engine.arena = Arena::Make(ArenaOptions());
+  auto proxy = DeviceProxy::Open(&poller_, {options.gpu}, step_.get(), proxy_options);
   TRYST_CHECK(proxy.ok()) << proxy.status();
   proxy_ = *std::move(proxy);
   ChannelPoolOptions pool;
@@ -171,7 +173,7 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
   pool.seed = pool.incarnation;
   pool.link.queue_pairs = options.queue_pairs;
   pool.link.digests = false;
-  if (options.shared_memory) pool.shm_arena = Arena::Make(ArenaOptions());
+  pool.shm_arena = proxy_options.engine.arena;
   pool.shm.copy_helpers = options.copy_helpers;
   pool_ = std::make_unique<ChannelPool>(&poller_, &bootstrap_, proxy_->source(),
                                         std::vector<NicPath>{{"rdma/soft", nic_}}, nullptr, pool);

@@ -52,9 +52,23 @@ absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
   auto copier = Copier::Create(gpu);
   if (!copier.ok()) return copier.status();
   engine->copier_ = *std::move(copier);
+  if (options.arena != nullptr) {
+    // The arena's: it lasts as long as any mapping, which may be longer than we do.
+    engine->segments_ = std::static_pointer_cast<PeerSegments>(options.arena->peer_watcher());
+  }
   for (auto [line, slots] : {std::make_pair(&engine->serve_, options.serve_slots),
                              std::make_pair(&engine->fetch_, options.fetch_slots)}) {
-    auto pool = StagingPool::Create(gpu, options.slot_bytes, slots);
+    absl::StatusOr<std::shared_ptr<StagingPool>> pool =
+        absl::UnimplementedError("no shared memory");
+    if (line == &engine->serve_) {
+      if (options.arena != nullptr) {
+        pool = StagingPool::CreateShared(gpu, options.slot_bytes, slots, options.arena.get());
+      }
+      engine->staging_ = pool.ok()
+                             ? "staged in shared memory"
+                             : absl::StrCat("staged in private memory: ", pool.status().message());
+    }
+    if (!pool.ok()) pool = StagingPool::Create(gpu, options.slot_bytes, slots);
     if (!pool.ok()) return pool.status();
     (*pool)->SetRoomCallback([at = engine.get()] {
       if (!at->room_task_.posted.exchange(true)) at->poller_->Post(&at->room_task_);
@@ -106,6 +120,10 @@ void DeviceEngine::WhenSlot(SlotLine* line, WithSlot fn) {
     if (slot) return std::move(fn)(std::move(slot));
   }
   line->line.push_back(std::move(fn));
+  // Serving slots come back from other processes, which else wake us when there are many.
+  if (line == &serve_ && line->line.size() == 1 && options_.arena != nullptr) {
+    options_.arena->SetAwaited(true);
+  }
 }
 
 void DeviceEngine::RoomTask::RunOnPoller() {
@@ -120,6 +138,9 @@ void DeviceEngine::OnRoom(SlotLine* line) {
     if (!slot) return;
     WithSlot fn = std::move(line->line.front());
     line->line.pop_front();
+    if (line == &serve_ && line->line.empty() && options_.arena != nullptr) {
+      options_.arena->SetAwaited(false);
+    }
     std::move(fn)(std::move(slot));
   }
 }
@@ -134,7 +155,16 @@ absl::StatusOr<Tensor> DeviceEngine::Allocate(DType dtype, const TensorShape& sh
                              shape);
 }
 
+std::string DeviceEngine::ExplainStaging() const {
+  if (segments_ == nullptr || segments_->refusal().empty()) return staging_;
+  return absl::StrCat(staging_,
+                      "; peers' memory is copied once by the CPU: ", segments_->refusal());
+}
+
 absl::StatusOr<std::shared_ptr<const GpuEvent>> DeviceEngine::Mark(cuda::Stream stream) {
+  auto idle = gpu_->IsIdle(stream);
+  if (!idle.ok()) return idle.status();
+  if (*idle) return std::shared_ptr<const GpuEvent>();
   GpuEvent event;
   {
     MutexLock lock(&events_mu_);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "channel/device/peer_segments.h"
 #include "channel/device/staging_pool.h"
 #include "channel/poller.h"
 #include "gpu/copier.h"
@@ -33,6 +35,9 @@ struct DeviceEngineOptions {
   // How long the poller looks for a copy's end before it sleeps until told, which takes
   // the device longer than most copies.
   int64_t spin_us = 200;
+  // The arena that the worker shares with others of its host; null: there is none. Serving
+  // slots then lie in it, and what peers have in theirs is read by our GPU in its place.
+  std::shared_ptr<Arena> arena;
 };
 
 // The event, if any, that the next writer of `tensor` has to wait for: it was used before.
@@ -57,6 +62,15 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   Copier* copier() { return copier_.get(); }
   IpcExporter* exporter() { return &exporter_; }
   IpcMappings* mappings() { return &mappings_; }
+  // The GPU `ordinal` of this process gave this one peer access.
+  void AddPeer(int ordinal) { peers_.insert(ordinal); }
+  bool has_peer(int ordinal) const { return peers_.count(ordinal) != 0; }
+  // Whether copies of this GPU read host memory of a peer of this host as it is.
+  bool ReadsPeer(const void* data, uint64_t bytes) {
+    return segments_ != nullptr && segments_->Reaches(gpu_, data, bytes);
+  }
+  // One line: how bytes are staged, and why no better.
+  std::string ExplainStaging() const;
   // Runs `fn` with a slot of the pool, now or when there is one, in order of asking.
   using WithSlot = absl::AnyInvocable<void(StorageRef) &&>;
   void WhenServeSlot(WithSlot fn) { WhenSlot(&serve_, std::move(fn)); }
@@ -71,7 +85,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   // Copies between this GPU and host memory of any kind, or within the GPU.
   void StartCopy(const Tensor& from, const Tensor& into, std::shared_ptr<const GpuEvent> after,
                  absl::AnyInvocable<void(absl::Status) &&> done);
-  // A recorded event out of a pool.
+  // A recorded event out of a pool; null: the stream is there already.
   absl::StatusOr<std::shared_ptr<const GpuEvent>> Mark(cuda::Stream stream);
 
   CopierCounters counters() const { return copier_->counters(); }
@@ -106,6 +120,9 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   DevicePool pool_;
   IpcExporter exporter_;
   IpcMappings mappings_;
+  std::shared_ptr<PeerSegments> segments_;  // Null: no arena.
+  std::set<int> peers_;
+  std::string staging_;  // For ExplainStaging().
   SlotLine serve_;
   SlotLine fetch_;
   RoomTask room_task_;

@@ -19,6 +19,42 @@ constexpr absl::Duration kAsidePatience = absl::Seconds(30);
 
 }  // namespace
 
+// A tensor in another process's memory, by reference. The last one gone, the poller tells the
+// producer.
+class DeviceFetcher::View final : public Storage {
+ public:
+  View(DeviceFetcher* owner, DeviceEngine* engine, IpcMappings::Mapping* mapping, void* data,
+       int64_t its_step, const TensorKey& its_key, const DeviceManifest& manifest)
+      : Storage(data, manifest.bytes,
+                MemorySpace{MemorySpace::Kind::kDevice, engine->gpu()->ordinal()}),
+        step(its_step),
+        key(its_key),
+        transfer(manifest.transfer),
+        owner_(owner),
+        engine_(engine),
+        mapping_(mapping) {}
+
+  // On the poller thread.
+  void Close() {
+    if (mapping_ != nullptr) engine_->mappings()->Close(mapping_);
+    delete this;
+  }
+
+  const int64_t step;
+  const TensorKey key;
+  const uint64_t transfer;
+
+ private:
+  ~View() override = default;
+  void OnUnused() override {
+    owner_->poller_->PostFn([this] { owner_->EndView(this); });
+  }
+
+  DeviceFetcher* const owner_;
+  DeviceEngine* const engine_;
+  IpcMappings::Mapping* const mapping_;
+};
+
 // One fetch into device memory, from Begin() to its end.
 class DeviceFetcher::Op {
  public:
@@ -37,7 +73,7 @@ class DeviceFetcher::Op {
   // The probe has ended.
   void GoOn() {
     --pending_;
-    BringIpcOrStaged();
+    BringBestWay();
   }
   void WaitForProbe() { ++pending_; }
 
@@ -54,21 +90,25 @@ class DeviceFetcher::Op {
   std::list<std::unique_ptr<Op>>::iterator self;
 
  private:
-  Args InnerArgs(Tensor destination);
+  Args InnerArgs(Tensor destination, bool by_reference);
   std::string WayName() const {
     return absl::StrCat(WayKey(manifest), ";", engine->gpu()->ordinal());
   }
-  void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination,
+  void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination, bool by_reference,
                  absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done);
   void OnManifest(absl::Status status, Tensor answer, bool is_dead);
   absl::Status ChooseDestination();
   void BringInside(const Tensor& answer);
-  void BringIpcOrStaged();
+  void BringBestWay();
   void BringIpc();
+  void BringView(const void* from);
+  void BringDirect();
+  void FetchDirect();
+  void OnDirect(const absl::Status& status, const Tensor& landed);
   void BringStaged();
   void OnIpcCopied(int64_t began_ns, absl::Status status);
   void MoreChunks();
-  void OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot, absl::Status status);
+  void OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot, absl::Status status, Tensor landed);
   // Copies into the destination; the end is counted in pending_.
   void CopyIn(Copier::Direction direction, uint64_t at, const void* from, uint64_t bytes,
               Copier::Done done);
@@ -89,6 +129,7 @@ class DeviceFetcher::Op {
   uint64_t next_chunk_ = 0;
   uint32_t in_flight_ = 0;
   uint64_t copies_begun_ = 0;  // Of chunks, into the destination.
+  bool is_view_ = false;       // The view has the mapping and the lease.
   bool started_ = false;       // Every copy is on its way.
   bool committed_ = false;     // All is here: too late to cancel.
   bool reported_ = false;
@@ -99,11 +140,16 @@ class DeviceFetcher::Op {
 // ---- DeviceFetcher ----
 
 DeviceFetcher::DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetcherOptions options)
-    : poller_(poller), fetcher_(fetcher), options_(options), deliver_timer_(this) {}
+    : poller_(poller),
+      fetcher_(fetcher),
+      options_(options),
+      view_timer_(this),
+      deliver_timer_(this) {}
 
 DeviceFetcher::~DeviceFetcher() {
   TRYST_CHECK(Drained() && undelivered_.empty());
   poller_->CancelTimer(&deliver_timer_);
+  poller_->CancelTimer(&view_timer_);
 }
 
 void DeviceFetcher::OnPoller(absl::AnyInvocable<void() &&> fn) {
@@ -211,7 +257,8 @@ void DeviceFetcher::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys,
   }
 }
 
-void DeviceFetcher::FetchAside(const Op& op, const absl::StatusOr<TensorKey>& key,
+void DeviceFetcher::FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key,
+                               Tensor destination,
                                absl::AnyInvocable<void(absl::Status, Tensor) &&> done) {
   ++asides_;
   if (!key.ok()) {
@@ -222,8 +269,9 @@ void DeviceFetcher::FetchAside(const Op& op, const absl::StatusOr<TensorKey>& ke
     return;
   }
   Args args;
+  args.destination = std::move(destination);
   args.deadline = Deadline::After(poller_->clock(), kAsidePatience);
-  fetcher_->Fetch(op.step, *key, args,
+  fetcher_->Fetch(step, *key, args,
                   [this, done = std::move(done)](absl::Status status, const Args&, const Args&,
                                                  Tensor tensor, bool) mutable {
                     OnPoller([this, status = std::move(status), tensor = std::move(tensor),
@@ -241,12 +289,31 @@ std::string DeviceFetcher::WayKey(const DeviceManifest& manifest) {
                       absl::Hex(manifest.host, absl::kZeroPad16));
 }
 
+DeviceFetcher::Way::State DeviceFetcher::StateOf(Way* way, bool direct, Op* op) {
+  way->direct = direct;
+  way->worker = std::string(op->key.src().worker);
+  if (direct && way->state == Way::State::kRefused &&
+      poller_->now_ns() - way->refused_at_ns > options_.direct_again_ms * 1'000'000) {
+    way->state = Way::State::kUnknown;  // The channel may be another one now.
+  }
+  if (way->state == Way::State::kUnknown) Probe(way, op);
+  if (way->state == Way::State::kProbing) {
+    op->WaitForProbe();
+    way->waiting.push_back(op);
+  }
+  return way->state;
+}
+
 void DeviceFetcher::Probe(Way* way, Op* op) {
   way->state = Way::State::kProbing;
-  way->worker = std::string(op->key.src().worker);
-  FetchAside(*op, TransferKey(op->key, 0, "probe"),
-             [this, way, engine = op->engine](absl::Status status, const Tensor& answer) {
-               OnProbe(way, engine, std::move(status), answer);
+  FetchAside(op->step, TransferKey(op->key, 0, "probe"), Tensor(),
+             [this, way, step = op->step, key = op->key, engine = op->engine](
+                 absl::Status status, const Tensor& answer) {
+               if (!way->direct) return OnProbe(way, engine, std::move(status), answer);
+               if (!status.ok()) return EndProbe(way, status);
+               auto manifest = DecodeManifest(answer.data_as<uint8_t>(), answer.bytes());
+               if (!manifest.ok()) return EndProbe(way, manifest.status());
+               ProbeDirect(way, step, key, engine, *manifest);
              });
 }
 
@@ -260,29 +327,64 @@ void DeviceFetcher::OnProbe(Way* way, DeviceEngine* engine, absl::Status status,
   }
   auto mapping = engine->mappings()->Open(WayKey(*manifest), manifest->reference);
   if (!mapping.ok()) return EndProbe(way, mapping.status());
+  const cuda::Address from = (*mapping)->base() + manifest->reference.offset;
+  CompareProbe(way, engine, reinterpret_cast<const void*>(from), manifest->bytes, manifest->digest,
+               [engine, mapping = *mapping] { engine->mappings()->Close(mapping); });
+}
+
+// Both NICs and the channel between them bring the producer's memory into ours.
+void DeviceFetcher::ProbeDirect(Way* way, int64_t step, const TensorKey& key, DeviceEngine* engine,
+                                const DeviceManifest& manifest) {
+  if (!manifest.on_device || manifest.bytes > engine->slot_bytes()) {
+    return EndProbe(way, absl::UnimplementedError("the producer has no memory to show"));
+  }
+  auto into = engine->Allocate(DType::kUint8, manifest.shape, nullptr);
+  if (!into.ok()) return EndProbe(way, into.status());
   ++asides_;
-  engine->WhenFetchSlot([this, way, engine, manifest = *manifest,
-                         mapping = *mapping](StorageRef slot) {
-    const cuda::Address from = mapping->base() + manifest.reference.offset;
+  // A NIC waits for no stream: whoever used the block before must have ended.
+  engine->copier()->WhenThere(LastUse(*into), [this, way, step, key, engine, manifest,
+                                               into = *into](absl::Status there) {
+    --asides_;
+    if (!there.ok()) return EndProbe(way, there);
+    FetchAside(step, TransferKey(key, 0, "direct"), into,
+               [this, way, engine, manifest, into](absl::Status status, const Tensor& landed) {
+                 if (status.ok() && !landed.SharesBytesWith(into)) {
+                   status = absl::UnimplementedError("it did not come into device memory");
+                 }
+                 if (!status.ok()) return EndProbe(way, status);
+                 CompareProbe(way, engine, into.data(), manifest.bytes, manifest.digest, [into] {});
+               });
+  });
+}
+
+void DeviceFetcher::CompareProbe(Way* way, DeviceEngine* engine, const void* from, uint64_t bytes,
+                                 uint32_t digest, absl::AnyInvocable<void() &&> after) {
+  ++asides_;
+  engine->WhenFetchSlot([this, way, engine, from, bytes, digest,
+                         after = std::move(after)](StorageRef slot) mutable {
     void* const into = slot->data();
-    engine->Copy(Copier::Direction::kToHost, into, reinterpret_cast<const void*>(from),
-                 manifest.bytes, nullptr, nullptr,
-                 [this, way, engine, manifest, mapping, slot](absl::Status copied) {
-                   --asides_;
-                   engine->mappings()->Close(mapping);
-                   if (copied.ok() && Crc32c(0, slot->data(), manifest.bytes) != manifest.digest) {
-                     copied = absl::DataLossError("the probe read other bytes than are there");
-                   }
-                   EndProbe(way, std::move(copied));
-                 });
+    engine->Copy(
+        Copier::Direction::kToHost, into, from, bytes, nullptr, nullptr,
+        [this, way, bytes, digest, slot, after = std::move(after)](absl::Status copied) mutable {
+          --asides_;
+          std::move(after)();
+          if (copied.ok() && Crc32c(0, slot->data(), bytes) != digest) {
+            copied = absl::DataLossError("the probe read other bytes than are there");
+          }
+          EndProbe(way, std::move(copied));
+        });
   });
 }
 
 void DeviceFetcher::EndProbe(Way* way, absl::Status status) {
   way->state = status.ok() ? Way::State::kProved : Way::State::kRefused;
   way->why = status.ok() ? "a probe read the right bytes" : std::string(status.message());
+  way->refused_at_ns = poller_->now_ns();
   TRYST_LOG(Info) << "device tensors of " << way->worker << " are "
-                  << (status.ok() ? "read in place: " : "staged: ") << way->why;
+                  << (status.ok()   ? "read in place"
+                      : way->direct ? "not brought by NICs alone"
+                                    : "not read in place")
+                  << (status.ok() && way->direct ? " by NICs: " : ": ") << way->why;
   std::vector<Op*> waiting;
   waiting.swap(way->waiting);
   for (Op* op : waiting) op->GoOn();
@@ -299,14 +401,16 @@ std::string DeviceFetcher::Explain() const {
         absl::StrAppend(&out, "the way is being proved\n");
         break;
       case Way::State::kProved:
-        absl::StrAppend(&out, "cuda_ipc, ", way.why, "\n");
+        absl::StrAppend(&out, way.direct ? "rdma + GPUDirect, " : "cuda_ipc, ", way.why, "\n");
         break;
       case Way::State::kRefused:
-        absl::StrAppend(&out, "staged; not by cuda_ipc: ", way.why, "\n");
+        absl::StrAppend(&out, "not by ", way.direct ? "rdma + GPUDirect: " : "cuda_ipc: ", way.why,
+                        "\n");
         break;
     }
   }
-  absl::StrAppend(&out, "device fetches: ", counters_.ipc, " by cuda_ipc, ", counters_.staged,
+  absl::StrAppend(&out, "device fetches: ", counters_.ipc, " by cuda_ipc (", counters_.views,
+                  " by reference), ", counters_.direct, " by rdma + GPUDirect, ", counters_.staged,
                   " staged in chunks, ", counters_.inside, " inside of a message\n");
   return out;
 }
@@ -325,6 +429,28 @@ void DeviceFetcher::DeliverTimer::OnTimer() {
   for (auto& [executor, work] : works) fetcher->Deliver(executor, std::move(work));
 }
 
+// ---- Views ----
+
+void DeviceFetcher::RenewViews() {
+  for (View* view : views_) {
+    FetchAside(view->step, TransferKey(view->key, view->transfer, "alive"), Tensor(),
+               [text = std::string(view->key.text())](absl::Status kept, const Tensor&) {
+                 if (kept.ok()) return;
+                 TRYST_LOG(Error) << "the producer no longer keeps what a view is of: " << text
+                                  << ": " << kept;
+               });
+  }
+  if (views_.empty()) return;
+  poller_->SetTimer(&view_timer_, poller_->now_ns() + options_.view_renewal_ms * 1'000'000);
+}
+
+void DeviceFetcher::EndView(View* view) {
+  views_.erase(view);
+  FetchAside(view->step, TransferKey(view->key, view->transfer, "done"), Tensor(),
+             [](absl::Status, const Tensor&) {});
+  view->Close();
+}
+
 // ---- One fetch ----
 
 void DeviceFetcher::Op::Start() {
@@ -341,13 +467,14 @@ void DeviceFetcher::Op::Start() {
     }
   }
   FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0, args.destination),
-            Tensor(), [this](absl::Status status, Tensor answer, bool is_dead) {
+            Tensor(), false, [this](absl::Status status, Tensor answer, bool is_dead) {
               OnManifest(std::move(status), std::move(answer), is_dead);
             });
 }
 
-Args DeviceFetcher::Op::InnerArgs(Tensor destination) {
+Args DeviceFetcher::Op::InnerArgs(Tensor destination, bool by_reference) {
   Args inner;
+  inner.by_reference = by_reference;
   inner.destination = std::move(destination);
   inner.cancellation = &inner_;
   inner.deadline = args.deadline;
@@ -355,11 +482,12 @@ Args DeviceFetcher::Op::InnerArgs(Tensor destination) {
 }
 
 void DeviceFetcher::Op::FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination,
+                                  bool by_reference,
                                   absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done) {
   if (!part.ok()) return Fail(part.status());
   ++pending_;
   owner_->fetcher_->Fetch(
-      step, *part, InnerArgs(std::move(destination)),
+      step, *part, InnerArgs(std::move(destination), by_reference),
       [this, done = std::move(done)](absl::Status status, const Args&, const Args&, Tensor tensor,
                                      bool is_dead) mutable {
         owner_->OnPoller([this, done = std::move(done), status = std::move(status),
@@ -384,10 +512,12 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   if (!decoded.ok()) return Fail(decoded.status());
   manifest = *decoded;
   if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
-  status = ChooseDestination();
+  // A view needs no destination, if it comes to that.
+  is_view_ = args.by_reference && !args.destination.valid() && manifest.has_ipc;
+  if (!is_view_) status = ChooseDestination();
   if (!status.ok()) return Fail(status);
   if (manifest.inside) return BringInside(answer);
-  BringIpcOrStaged();
+  BringBestWay();
 }
 
 absl::Status DeviceFetcher::Op::ChooseDestination() {
@@ -422,11 +552,30 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
     AllStarted();
     return EndIfDone();
   }
+  Tensor bytes = answer;
+  if (answer.space().kind == MemorySpace::Kind::kShared) {
+    // It lies in a slot of the producer's, which must not wait for one of ours: ours may wait
+    // for the producer.
+    const char* const there = answer.data_as<char>() + DeviceManifest::kBytes;
+    if (engine->ReadsPeer(there, manifest.bytes)) {
+      ++owner_->counters_.read_in_peer;
+      CopyIn(Copier::Direction::kToDevice, 0, there, manifest.bytes,
+             [this, answer](const absl::Status& status) {
+               if (!status.ok()) return Fail(status);
+               EndIfDone();
+             });
+      return AllStarted();
+    }
+    auto copy = Tensor::Allocate(answer.dtype(), answer.shape());
+    if (!copy.ok()) return Fail(copy.status());
+    memcpy(copy->mutable_data(), answer.data(), answer.bytes());
+    bytes = *std::move(copy);
+  }
   ++pending_;
-  engine->WhenFetchSlot([this, answer](StorageRef slot) {
+  engine->WhenFetchSlot([this, bytes = std::move(bytes)](StorageRef slot) {
     --pending_;
     void* const data = slot->data();
-    memcpy(data, static_cast<const char*>(answer.data()) + DeviceManifest::kBytes, manifest.bytes);
+    memcpy(data, bytes.data_as<char>() + DeviceManifest::kBytes, manifest.bytes);
     CopyIn(Copier::Direction::kToDevice, 0, data, manifest.bytes,
            [this, slot = std::move(slot)](absl::Status status) {
              if (!status.ok()) return Fail(status);
@@ -436,7 +585,7 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
   });
 }
 
-void DeviceFetcher::Op::BringIpcOrStaged() {
+void DeviceFetcher::Op::BringBestWay() {
   if (!status_.ok()) return EndIfDone();
   if (manifest.has_ipc) {
     Way& way = owner_->ways_[WayName()];
@@ -445,18 +594,25 @@ void DeviceFetcher::Op::BringIpcOrStaged() {
       way.worker = std::string(key.src().worker);
       way.why = "it is this process";
     }
-    if (way.state == Way::State::kUnknown) owner_->Probe(&way, this);
-    if (way.state == Way::State::kProbing) {
-      WaitForProbe();
-      way.waiting.push_back(this);
-      return;
-    }
-    if (way.state == Way::State::kProved) return BringIpc();
+    const Way::State state = owner_->StateOf(&way, false, this);
+    if (state == Way::State::kProbing) return;
+    if (state == Way::State::kProved) return BringIpc();
+  }
+  if (manifest.on_device && owner_->options_.use_direct &&
+      manifest.bytes >= owner_->options_.direct_bytes) {
+    const Way::State state = owner_->StateOf(&owner_->ways_[WayName() + ";direct"], true, this);
+    if (state == Way::State::kProbing) return;
+    if (state == Way::State::kProved) return BringDirect();
   }
   BringStaged();
 }
 
 void DeviceFetcher::Op::BringStaged() {
+  if (!into_.valid()) {  // It was to be a view.
+    is_view_ = false;
+    const absl::Status status = ChooseDestination();
+    if (!status.ok()) return Fail(status);
+  }
   ++owner_->counters_.staged;
   chunks_ = (manifest.bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes;
   if (manifest.chunk_bytes > engine->slot_bytes()) {
@@ -472,6 +628,7 @@ void DeviceFetcher::Op::BringStaged() {
 
 void DeviceFetcher::Op::BringIpc() {
   const void* from = reinterpret_cast<const void*>(manifest.address);
+  auto direction = Copier::Direction::kOnDevice;
   const std::string process = owner_->WayKey(manifest);
   if (!owner_->InThisProcess(manifest)) {
     auto mapping = engine->mappings()->Open(process, manifest.reference);
@@ -485,14 +642,40 @@ void DeviceFetcher::Op::BringIpc() {
       way.why = absl::StrCat(way.staged, " were staged, the last: ", mapping.status().message());
       return BringStaged();
     }
-    mapping_ = *mapping;
+    mapping_ = *mapping;  // With peer access, where that is needed.
     from = reinterpret_cast<const void*>(mapping_->base() + manifest.reference.offset);
   }
+  if (mapping_ == nullptr && !engine->has_peer(manifest.ordinal)) {
+    direction = Copier::Direction::kFromPeer;
+    if (is_view_) {  // No kernel could read it.
+      is_view_ = false;
+      const absl::Status status = ChooseDestination();
+      if (!status.ok()) return Fail(status);
+    }
+  }
   ++owner_->counters_.ipc;
+  if (is_view_) return BringView(from);
   const int64_t now_ns = owner_->poller_->clock().NowNs();
-  CopyIn(Copier::Direction::kOnDevice, 0, from, manifest.bytes,
+  CopyIn(direction, 0, from, manifest.bytes,
          [this, now_ns](absl::Status status) { OnIpcCopied(now_ns, std::move(status)); });
   AllStarted();
+}
+
+void DeviceFetcher::Op::BringView(const void* from) {
+  ++owner_->counters_.views;
+  auto* view = new View(owner_, engine, std::exchange(mapping_, nullptr), const_cast<void*>(from),
+                        step, key, manifest);
+  if (owner_->views_.empty()) {
+    owner_->poller_->SetTimer(
+        &owner_->view_timer_,
+        owner_->poller_->now_ns() + owner_->options_.view_renewal_ms * 1'000'000);
+  }
+  owner_->views_.insert(view);
+  auto tensor = Tensor::FromStorage(StorageRef::Own(view), 0, manifest.dtype, manifest.shape);
+  if (!tensor.ok()) return Fail(tensor.status());
+  into_ = *std::move(tensor);
+  started_ = true;
+  EndIfDone();
 }
 
 void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
@@ -500,7 +683,7 @@ void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
   const int64_t took_ms = (owner_->poller_->clock().NowNs() - began_ns) / 1'000'000;
   if (status.ok() && took_ms > owner_->options_.trust_ms) {
     ++pending_;
-    owner_->FetchAside(*this, TransferKey(key, manifest.transfer, "alive"),
+    owner_->FetchAside(step, TransferKey(key, manifest.transfer, "alive"), Tensor(),
                        [this](absl::Status kept, const Tensor&) {
                          --pending_;
                          if (!kept.ok()) return Fail(kept);
@@ -509,6 +692,55 @@ void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
     return;
   }
   if (!status.ok()) return Fail(status);
+  EndIfDone();
+}
+
+// ---- By the NICs alone ----
+
+// A NIC waits for no stream: the destination's users, of both kinds, must have ended.
+void DeviceFetcher::Op::BringDirect() {
+  ++pending_;
+  const GpuEvent* const moment = args.destination.valid() ? context->moment() : nullptr;
+  engine->copier()->WhenThere(moment, [this](const absl::Status& ended) {
+    --pending_;
+    if (!ended.ok()) return Fail(ended);
+    ++pending_;
+    engine->copier()->WhenThere(LastUse(into_), [this](const absl::Status& also) {
+      --pending_;
+      if (!also.ok()) return Fail(also);
+      FetchDirect();
+    });
+  });
+}
+
+void DeviceFetcher::Op::FetchDirect() {
+  if (!status_.ok()) return EndIfDone();
+  auto into = Tensor::FromStorage(into_.storage(), into_.storage_offset(), DType::kUint8,
+                                  {static_cast<int64_t>(manifest.bytes)});
+  if (!into.ok()) return Fail(into.status());
+  FetchPart(
+      TransferKey(key, manifest.transfer, "whole"), *std::move(into), false,
+      [this](const absl::Status& status, const Tensor& landed, bool) { OnDirect(status, landed); });
+}
+
+void DeviceFetcher::Op::OnDirect(const absl::Status& status, const Tensor& landed) {
+  if (!status_.ok()) return EndIfDone();
+  const bool refused = absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) ||
+                       absl::IsResourceExhausted(status);
+  if (refused || (status.ok() && !landed.SharesBytesWith(into_))) {
+    // Another channel than at the probe, or one that has no room for so much at once.
+    Way& way = owner_->ways_[WayName() + ";direct"];
+    if (!absl::IsResourceExhausted(status)) {
+      way.state = Way::State::kRefused;
+      way.refused_at_ns = owner_->poller_->now_ns();
+    }
+    ++way.staged;
+    way.why = status.ok() ? "it came into host memory" : std::string(status.message());
+    return BringStaged();
+  }
+  if (!status.ok()) return Fail(status);
+  ++owner_->counters_.direct;
+  AllStarted();
   EndIfDone();
 }
 
@@ -527,10 +759,10 @@ void DeviceFetcher::Op::MoreChunks() {
           std::min(manifest.chunk_bytes, manifest.bytes - chunk * manifest.chunk_bytes);
       auto into = Tensor::FromStorage(slot, 0, DType::kUint8, {static_cast<int64_t>(bytes)});
       if (!into.ok()) return Fail(into.status());
-      FetchPart(ChunkKey(key, manifest.transfer, chunk), *std::move(into),
-                [this, chunk, bytes, slot = std::move(slot)](absl::Status status, const Tensor&,
+      FetchPart(ChunkKey(key, manifest.transfer, chunk), *std::move(into), true,
+                [this, chunk, bytes, slot = std::move(slot)](absl::Status status, Tensor landed,
                                                              bool) mutable {
-                  OnChunk(chunk, bytes, std::move(slot), std::move(status));
+                  OnChunk(chunk, bytes, std::move(slot), std::move(status), std::move(landed));
                 });
     });
   }
@@ -538,10 +770,23 @@ void DeviceFetcher::Op::MoreChunks() {
 }
 
 void DeviceFetcher::Op::OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot,
-                                absl::Status status) {
+                                absl::Status status, Tensor landed) {
   if (!status_.ok()) return EndIfDone();
   if (!status.ok()) return Fail(status);
-  void* const data = slot->data();
+  if (landed.bytes() != bytes) {
+    return Fail(absl::DataLossError("a chunk of a device tensor has the wrong size"));
+  }
+  // A view of the producer's memory is read where it is, if our GPU can.
+  if (landed.storage().get() != slot.get()) {
+    if (engine->ReadsPeer(landed.data(), bytes)) {
+      ++owner_->counters_.read_in_peer;
+      slot = landed.storage();
+    } else {
+      memcpy(slot->data(), landed.data(), bytes);
+      landed = Tensor();
+    }
+  }
+  const void* const data = landed.valid() ? landed.data() : slot->data();
   CopyIn(Copier::Direction::kToDevice, chunk * manifest.chunk_bytes, data, bytes,
          [this, slot = std::move(slot)](absl::Status copied) mutable {
            slot = StorageRef();
@@ -558,7 +803,8 @@ void DeviceFetcher::Op::OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot,
 void DeviceFetcher::Op::AllStarted() {
   started_ = true;
   if (!context->complete_on_stream() || reported_ || !status_.ok()) return;
-  for (Copier::Direction direction : {Copier::Direction::kToDevice, Copier::Direction::kOnDevice}) {
+  for (Copier::Direction direction :
+       {Copier::Direction::kToDevice, Copier::Direction::kOnDevice, Copier::Direction::kFromPeer}) {
     absl::StatusOr<bool> joined = engine->copier()->JoinStream(direction, context->stream());
     if (!joined.ok() || !*joined) return;  // It ends when the copies have.
   }
@@ -581,11 +827,12 @@ void DeviceFetcher::Op::EndIfDone() {
   if (pending_ > 0 || ended_ || (status_.ok() && !started_)) return;
   ended_ = true;
   if (status_.ok()) owner_->counters_.bytes += manifest.bytes;
-  if (manifest.transfer != 0) {
-    owner_->FetchAside(*this, TransferKey(key, manifest.transfer, status_.ok() ? "done" : "back"),
-                       [](absl::Status, const Tensor&) {});
+  // The caller first: the producer can wait.
+  Report(status_, status_.ok() ? std::move(into_) : Tensor(), false);
+  if (manifest.transfer != 0 && !(is_view_ && status_.ok())) {
+    owner_->FetchAside(step, TransferKey(key, manifest.transfer, status_.ok() ? "done" : "back"),
+                       Tensor(), [](absl::Status, const Tensor&) {});
   }
-  Report(status_, status_.ok() ? into_ : Tensor(), false);
   owner_->ops_.erase(self);
 }
 

@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,10 @@ struct DeviceFetcherOptions {
   // says that it still kept the tensor. Less than half of its lease.
   int64_t trust_ms = 20'000;
   bool use_ipc = true;
+  bool use_direct = true;             // A NIC that writes into the GPU (gpu_nic.h).
+  uint64_t direct_bytes = 256 << 10;  // Smaller ones are staged: registering costs more.
+  int64_t direct_again_ms = 10'000;   // After which a refusal is looked at again.
+  int64_t view_renewal_ms = 10'000;   // Of the leases of views; less than half of one.
 };
 
 struct DeviceFetcherCounters {
@@ -31,14 +36,21 @@ struct DeviceFetcherCounters {
   uint64_t ended_failed = 0;
   uint64_t inside = 0;
   uint64_t ipc = 0;
+  uint64_t views = 0;   // Of ipc: by reference.
+  uint64_t direct = 0;  // Written by a NIC.
   uint64_t staged = 0;
+  uint64_t read_in_peer = 0;  // Chunks that the GPU read in the producer's shared memory.
   uint64_t bytes = 0;
 };
 
 // The consumer's end of the device proxy. A fetch that wants host memory passes untouched;
 // one that wants device memory asks the producer what the tensor is (manifest.h), and
-// brings it by the best way that has been proved: reading the producer's memory, or
-// chunk by chunk through pinned slots, over whatever channel `fetcher` has to the peer.
+// brings it by the best way that has been proved: reading the producer's memory, or its NIC
+// and ours without the hosts, or chunk by chunk through pinned slots, over whatever channel
+// `fetcher` has to the peer.
+//
+// With Args::by_reference and no destination, a tensor that is read in the producer's memory
+// comes as a view of it, which the producer keeps as long as the view is held.
 //
 // Fetch(), FetchMany(), AbortStep(), CleanupStep() are safe from any thread; the rest
 // belongs to the poller.
@@ -58,19 +70,22 @@ class DeviceFetcher final : public TensorFetcher {
 
   // ---- Poller thread only ----
   // True when nothing of ours is on its way any more; `fetcher` must end what it has.
-  bool Drained() const { return ops_.empty() && asides_ == 0; }
+  bool Drained() const { return ops_.empty() && asides_ == 0 && views_.empty(); }
   // One line for each process that was offered memory by: which way, and why.
   std::string Explain() const;
   const DeviceFetcherCounters& counters() const { return counters_; }
 
  private:
   class Op;
-  // What is known of reading another process's memory.
+  class View;
+  // What is known of one way to another process's memory.
   struct Way {
     enum class State { kUnknown, kProbing, kProved, kRefused };
     State state = State::kUnknown;
+    bool direct = false;  // By NICs; else by cuda_ipc.
     std::string worker;
     std::string why;
+    int64_t refused_at_ns = 0;
     uint64_t staged = 0;       // Tensors that could not be mapped although it is proved.
     std::vector<Op*> waiting;  // For the probe.
   };
@@ -79,11 +94,19 @@ class DeviceFetcher final : public TensorFetcher {
   void FetchByHost(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
   void Begin(std::unique_ptr<Op> op);
   // Asks the peer for something beside the tensor itself.
-  void FetchAside(const Op& op, const absl::StatusOr<TensorKey>& key,
+  void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,
                   absl::AnyInvocable<void(absl::Status, Tensor) &&> done);
+  // The way's state; an unknown one is being proved from now on, and `op` goes on then.
+  Way::State StateOf(Way* way, bool direct, Op* op);
   void Probe(Way* way, Op* op);
   void OnProbe(Way* way, DeviceEngine* engine, absl::Status status, const Tensor& answer);
+  void ProbeDirect(Way* way, int64_t step, const TensorKey& key, DeviceEngine* engine,
+                   const DeviceManifest& manifest);
+  void CompareProbe(Way* way, DeviceEngine* engine, const void* from, uint64_t bytes,
+                    uint32_t digest, absl::AnyInvocable<void() &&> after);
   void EndProbe(Way* way, absl::Status status);
+  void RenewViews();
+  void EndView(View* view);
   static std::string WayKey(const DeviceManifest& manifest);
   bool InThisProcess(const DeviceManifest& manifest) const {
     return manifest.host == host_ && manifest.process == process_;
@@ -91,6 +114,11 @@ class DeviceFetcher final : public TensorFetcher {
   void Deliver(Executor* executor, Executor::Work work);
   void OnPoller(absl::AnyInvocable<void() &&> fn);
 
+  struct ViewTimer final : PollerTimer {
+    explicit ViewTimer(DeviceFetcher* fetcher) : fetcher(fetcher) {}
+    void OnTimer() override { fetcher->RenewViews(); }
+    DeviceFetcher* const fetcher;
+  };
   struct DeliverTimer final : PollerTimer {
     explicit DeliverTimer(DeviceFetcher* fetcher) : fetcher(fetcher) {}
     void OnTimer() override;
@@ -105,6 +133,8 @@ class DeviceFetcher final : public TensorFetcher {
   std::list<std::unique_ptr<Op>> ops_;
   std::map<std::string, Way> ways_;  // By process and our GPU.
   size_t asides_ = 0;
+  std::set<View*> views_;
+  ViewTimer view_timer_;
   std::deque<std::pair<Executor*, Executor::Work>> undelivered_;
   DeliverTimer deliver_timer_;
   DeviceFetcherCounters counters_;

@@ -19,13 +19,17 @@ absl::StatusOr<std::unique_ptr<DeviceProxy>> DeviceProxy::Open(Poller* poller,
         " bytes inside of a message, do not fit in staging slots of ", options.engine.slot_bytes));
   }
   std::unique_ptr<DeviceProxy> proxy(new DeviceProxy(poller, options));
+  if (options.engine.arena != nullptr && options.engine.arena->peer_watcher() == nullptr) {
+    options.engine.arena->SetPeerWatcher(std::make_shared<PeerSegments>());
+  }
   for (const Gpu* gpu : gpus) {
+    auto engine = DeviceEngine::Open(poller, gpu, options.engine);
+    if (!engine.ok()) return engine.status();
     for (const Gpu* peer : gpus) {
       const absl::Status reached = gpu->EnablePeerAccess(*peer);
       if (!reached.ok()) TRYST_LOG(Info) << reached.message();
+      if (reached.ok()) (*engine)->AddPeer(peer->ordinal());
     }
-    auto engine = DeviceEngine::Open(poller, gpu, options.engine);
-    if (!engine.ok()) return engine.status();
     proxy->engines_.push_back(*std::move(engine));
   }
   for (auto& engine : proxy->engines_) engine->Attach();
@@ -83,8 +87,8 @@ std::string DeviceProxy::ExplainNow() const {
   std::string out;
   for (const auto& engine : engines_) {
     const GpuDevice& device = engine->gpu()->device();
-    absl::StrAppend(&out, "GPU ", device.ordinal, " ", device.name, " at ", device.pci_bus_id,
-                    "\n");
+    absl::StrAppend(&out, "GPU ", device.ordinal, " ", device.name, " at ", device.pci_bus_id, "; ",
+                    engine->ExplainStaging(), "\n");
   }
   if (fetcher_ != nullptr && !engines_.empty()) absl::StrAppend(&out, fetcher_->Explain());
   return out;

@@ -24,8 +24,9 @@ struct DeviceProxyOptions {
 // fetcher() between its steps and them. Device tensors then move over every channel.
 class DeviceProxy {
  public:
-  // On `poller`, not yet started. `gpus`, `source` outlive it. kFailedPrecondition: limits
-  // that do not add up.
+  // On `poller`, not yet started. `gpus`, `source` outlive it; `gpus` outlive what is mapped of
+  // peers' memory, too. With an arena: before that is shared with anybody. kInvalidArgument:
+  // limits that do not add up.
   static absl::StatusOr<std::unique_ptr<DeviceProxy>> Open(Poller* poller,
                                                            const std::vector<const Gpu*>& gpus,
                                                            TensorSource* source,

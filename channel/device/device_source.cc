@@ -128,9 +128,15 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
         if (Find(key, id) != nullptr) return EndEmpty(std::move(done), args);
         End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
       });
+    case DeviceAsk::Kind::kWhole:
+      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
+        AnswerWhole(key, id, args, std::move(done));
+      });
     case DeviceAsk::Kind::kProbe:
+    case DeviceAsk::Kind::kDirect:
       return OnPoller(
-          [this, args, done = std::move(done)]() mutable { AnswerProbe(args, std::move(done)); });
+          [this, direct = ask.kind == DeviceAsk::Kind::kDirect, args,
+           done = std::move(done)]() mutable { AnswerProbe(direct, args, std::move(done)); });
     case DeviceAsk::Kind::kWrong:
     case DeviceAsk::Kind::kNone:
       return End(std::move(done), args,
@@ -246,7 +252,10 @@ void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
   manifest.shape = tensor.shape();
   manifest.bytes = tensor.bytes();
   manifest.chunk_bytes = options_.chunk_bytes;
-  if (!on_host && manifest.bytes > 0 && AnswerIpc(answer, &manifest)) return;
+  if (!on_host && manifest.bytes > 0) {
+    if (options_.offer_direct) FillOrigin(&manifest);
+    if (AnswerIpc(answer, &manifest)) return;
+  }
   if (manifest.bytes <= options_.inside_bytes) return AnswerInside(answer, manifest);
   ++counters_.transfers;
   manifest.transfer = Keep(*answer);
@@ -280,11 +289,17 @@ void DeviceSource::AnswerInside(const std::shared_ptr<Answer>& answer, DeviceMan
   });
 }
 
-void DeviceSource::FillIpc(DeviceEngine* engine, const Tensor& tensor,
-                           const IpcReference& reference, DeviceManifest* manifest) const {
-  manifest->has_ipc = true;
+void DeviceSource::FillOrigin(DeviceManifest* manifest) const {
+  manifest->on_device = true;
   manifest->host = host_;
   manifest->process = process_;
+}
+
+void DeviceSource::FillIpc(DeviceEngine* engine, const Tensor& tensor,
+                           const IpcReference& reference, DeviceManifest* manifest) const {
+  FillOrigin(manifest);
+  manifest->on_device = options_.offer_direct;
+  manifest->has_ipc = true;
   manifest->address = AddressOf(tensor.data());
   manifest->ordinal = engine->gpu()->ordinal();
   manifest->uuid = engine->gpu()->device().uuid;
@@ -302,19 +317,22 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
   FillIpc(engine, answer->tensor, *reference, manifest);
   manifest->transfer = Keep(*answer);
   // The consumer is told once the bytes are there; its lease begins then.
+  const GpuEvent* const moment = static_cast<GpuContext*>(answer->context.get())->moment();
+  if (moment == nullptr) {
+    End(std::move(answer->done), answer->args, ManifestTensor(*manifest, 0));
+    return true;
+  }
   transfers_[manifest->transfer].expires_ns = std::numeric_limits<int64_t>::max();
-  engine->copier()->WhenThere(
-      static_cast<GpuContext*>(answer->context.get())->moment(),
-      [this, answer, manifest = *manifest](absl::Status status) {
-        auto kept = transfers_.find(manifest.transfer);
-        if (kept != transfers_.end()) kept->second.expires_ns = LeaseEnd();
-        End(std::move(answer->done), answer->args,
-            status.ok() ? ManifestTensor(manifest, 0) : absl::StatusOr<Tensor>(status));
-      });
+  engine->copier()->WhenThere(moment, [this, answer, manifest = *manifest](absl::Status status) {
+    auto kept = transfers_.find(manifest.transfer);
+    if (kept != transfers_.end()) kept->second.expires_ns = LeaseEnd();
+    End(std::move(answer->done), answer->args,
+        status.ok() ? ManifestTensor(manifest, 0) : absl::StatusOr<Tensor>(status));
+  });
   return true;
 }
 
-void DeviceSource::AnswerProbe(const Args& args, DoneFn done) {
+void DeviceSource::AnswerProbe(bool direct, const Args& args, DoneFn done) {
   if (engines_.empty() || closed_) {
     return End(std::move(done), args, absl::UnimplementedError("there is no GPU here"));
   }
@@ -325,33 +343,40 @@ void DeviceSource::AnswerProbe(const Args& args, DoneFn done) {
     if (!made.ok()) return End(std::move(done), args, made.status());
     probe.tensor = *std::move(made);
   }
-  auto reference = engine->exporter()->Export(AddressOf(probe.tensor.data()), kProbeBytes);
-  if (!reference.ok()) return End(std::move(done), args, reference.status());
   DeviceManifest manifest;
   manifest.dtype = DType::kUint8;
   manifest.shape = {kProbeBytes};
   manifest.bytes = kProbeBytes;
   manifest.chunk_bytes = options_.chunk_bytes;
-  FillIpc(engine, probe.tensor, *reference, &manifest);
-  if (probe.ready) {
-    manifest.digest = probe.digest;
-    return End(std::move(done), args, ManifestTensor(manifest, 0));
+  FillOrigin(&manifest);
+  auto reference = engine->exporter()->Export(AddressOf(probe.tensor.data()), kProbeBytes);
+  if (reference.ok() && options_.offer_ipc) {
+    FillIpc(engine, probe.tensor, *reference, &manifest);
   }
-  engine->WhenServeSlot([this, engine, manifest, args,
-                         done = std::move(done)](StorageRef slot) mutable {
-    auto* words = static_cast<uint64_t*>(slot->data());
-    for (uint64_t i = 0; i < kProbeBytes / 8; ++i) words[i] = random_();
-    manifest.digest = Crc32c(0, slot->data(), kProbeBytes);
-    engine->Copy(
-        Copier::Direction::kToDevice, probes_[engine].tensor.mutable_data(), slot->data(),
-        kProbeBytes, nullptr, nullptr,
-        [this, engine, manifest, args, slot, done = std::move(done)](absl::Status status) mutable {
-          if (!status.ok()) return End(std::move(done), args, status);
-          probes_[engine].digest = manifest.digest;
-          probes_[engine].ready = true;
-          End(std::move(done), args, ManifestTensor(manifest, 0));
-        });
-  });
+  if (probe.ready) return EndProbe(engine, direct, manifest, args, std::move(done));
+  engine->WhenServeSlot(
+      [this, direct, engine, manifest, args, done = std::move(done)](StorageRef slot) mutable {
+        auto* words = static_cast<uint64_t*>(slot->data());
+        for (uint64_t i = 0; i < kProbeBytes / 8; ++i) words[i] = random_();
+        const uint32_t digest = Crc32c(0, slot->data(), kProbeBytes);
+        engine->Copy(Copier::Direction::kToDevice, probes_[engine].tensor.mutable_data(),
+                     slot->data(), kProbeBytes, nullptr, nullptr,
+                     [this, direct, engine, manifest, digest, args, slot,
+                      done = std::move(done)](absl::Status status) mutable {
+                       if (!status.ok()) return End(std::move(done), args, status);
+                       probes_[engine].digest = digest;
+                       probes_[engine].ready = true;
+                       EndProbe(engine, direct, manifest, args, std::move(done));
+                     });
+      });
+}
+
+void DeviceSource::EndProbe(DeviceEngine* engine, bool direct, const DeviceManifest& manifest,
+                            const Args& args, DoneFn done) {
+  if (direct) return End(std::move(done), args, probes_[engine].tensor);
+  DeviceManifest answer = manifest;
+  answer.digest = probes_[engine].digest;
+  End(std::move(done), args, ManifestTensor(answer, 0));
 }
 
 // ---- Transfers ----
@@ -409,6 +434,27 @@ void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk
                    End(std::move(done), args, BytesOf(std::move(slot), 0, bytes));
                  });
   });
+}
+
+// In place, for a channel whose NIC reads device memory; another one refuses it.
+void DeviceSource::AnswerWhole(const TensorKey& key, uint64_t id, const Args& args, DoneFn done) {
+  Transfer* transfer = Find(key, id);
+  if (transfer == nullptr) {
+    return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+  }
+  const Tensor& tensor = transfer->tensor;
+  if (tensor.space().host_readable() || !options_.offer_direct) {
+    return End(std::move(done), args, absl::UnimplementedError("the tensor is not read in place"));
+  }
+  ++counters_.whole;
+  const Tensor bytes = BytesOf(tensor.storage(), tensor.storage_offset(), tensor.bytes());
+  EngineOf(tensor)->copier()->WhenThere(
+      static_cast<GpuContext*>(transfer->context.get())->moment(),
+      [bytes, context = transfer->context, args,
+       done = std::move(done)](absl::Status status) mutable {
+        End(std::move(done), args,
+            status.ok() ? absl::StatusOr<Tensor>(bytes) : absl::StatusOr<Tensor>(status));
+      });
 }
 
 void DeviceSource::OnLeaseTimer() {

@@ -21,6 +21,7 @@ struct DeviceSourceOptions {
   uint64_t chunk_bytes = 2 << 20;    // At most a staging slot.
   int64_t lease_ms = 60'000;         // How long a tensor is kept for a consumer that is silent.
   bool offer_ipc = true;
+  bool offer_direct = true;
   uint64_t seed = 1;  // Of the transfers' numbers.
 };
 
@@ -29,6 +30,7 @@ struct DeviceSourceCounters {
   uint64_t ipc = 0;
   uint64_t transfers = 0;
   uint64_t chunks = 0;
+  uint64_t whole = 0;  // Read by a NIC where they lie.
   uint64_t bytes_staged = 0;
   uint64_t expired = 0;  // Leases that ran out: the consumer died or was cut off.
 };
@@ -100,7 +102,10 @@ class DeviceSource final : public TensorSource {
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);
   void AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
                    DoneFn done);
-  void AnswerProbe(const Args& args, DoneFn done);
+  void AnswerWhole(const TensorKey& key, uint64_t id, const Args& args, DoneFn done);
+  void AnswerProbe(bool direct, const Args& args, DoneFn done);
+  void EndProbe(DeviceEngine* engine, bool direct, const DeviceManifest& manifest, const Args& args,
+                DoneFn done);
   void GiveBackManifest(int64_t step_id, const TensorKey& plain, Taken taken);
   uint64_t Keep(const Answer& answer);
   void GiveBackTransfer(uint64_t id);
@@ -109,6 +114,7 @@ class DeviceSource final : public TensorSource {
   DeviceEngine* EngineOf(const Tensor& tensor) const;
   void FillIpc(DeviceEngine* engine, const Tensor& tensor, const IpcReference& reference,
                DeviceManifest* manifest) const;
+  void FillOrigin(DeviceManifest* manifest) const;
   void OnLeaseTimer();
   int64_t LeaseEnd() const { return poller_->clock().NowNs() + options_.lease_ms * 1'000'000; }
   Transfer* Find(const TensorKey& key, uint64_t id);

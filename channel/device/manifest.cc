@@ -41,6 +41,7 @@ constexpr size_t kUuid = 216;
 static_assert(kUuid + 16 <= DeviceManifest::kBytes);
 constexpr uint8_t kInside = 1;
 constexpr uint8_t kHasIpc = 2;
+constexpr uint8_t kOnDevice = 4;
 
 void Put(uint8_t* at, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) at[i] = static_cast<uint8_t>(value >> (8 * i));
@@ -116,8 +117,12 @@ DeviceAsk ParseDeviceAsk(const TensorKey& key) {
     ask.kind = DeviceAsk::Kind::kBack;
   } else if (parts.size() == 2 && parts[1] == "alive") {
     ask.kind = DeviceAsk::Kind::kAlive;
+  } else if (parts.size() == 2 && parts[1] == "whole") {
+    ask.kind = DeviceAsk::Kind::kWhole;
   } else if (parts.size() == 2 && parts[1] == "probe") {
     ask.kind = DeviceAsk::Kind::kProbe;
+  } else if (parts.size() == 2 && parts[1] == "direct") {
+    ask.kind = DeviceAsk::Kind::kDirect;
   }
   return ask;
 }
@@ -167,7 +172,8 @@ void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
   memset(out, 0, DeviceManifest::kBytes);
   Put(out, kMagic, 4);
   out[kFlags] =
-      static_cast<uint8_t>((manifest.inside ? kInside : 0) | (manifest.has_ipc ? kHasIpc : 0));
+      static_cast<uint8_t>((manifest.inside ? kInside : 0) | (manifest.has_ipc ? kHasIpc : 0) |
+                           (manifest.on_device ? kOnDevice : 0));
   out[kDtype] = static_cast<uint8_t>(manifest.dtype);
   out[kRank] = static_cast<uint8_t>(manifest.shape.rank());
   Put(out + kBytesAt, manifest.bytes, 8);
@@ -195,6 +201,7 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes)
   DeviceManifest manifest;
   manifest.inside = (in[kFlags] & kInside) != 0;
   manifest.has_ipc = (in[kFlags] & kHasIpc) != 0;
+  manifest.on_device = (in[kFlags] & kOnDevice) != 0;
   manifest.dtype = static_cast<DType>(in[kDtype]);
   if (in[kRank] > TensorShape::kMaxRank) return absl::DataLossError("a manifest's rank is wrong");
   int64_t dims[TensorShape::kMaxRank];

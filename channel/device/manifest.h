@@ -19,12 +19,26 @@
 //   |device|ID|done       the consumer has what it wanted of ID
 //   |device|ID|back       it has not, and takes nothing: the tensor is the next fetch's
 //   |device|ID|alive      it still reads the producer's memory
+//   |device|ID|whole      the tensor as it lies in the producer's device memory, for a NIC
+//                         that reads it there; of a NIC that does not, kUnimplemented
 //   |device|0|probe       memory with a known digest, to prove a mapping by
+//   |device|0|direct      the same memory itself, as |whole| would bring it
 // so that order, exactly-once, abort and reconnecting are the channel's.
 namespace tryst {
 
 struct DeviceAsk {
-  enum class Kind { kNone, kManifest, kChunk, kDone, kBack, kAlive, kProbe, kWrong };
+  enum class Kind {
+    kNone,
+    kManifest,
+    kChunk,
+    kDone,
+    kBack,
+    kAlive,
+    kWhole,
+    kProbe,
+    kDirect,
+    kWrong
+  };
   Kind kind = Kind::kNone;  // kNone: an ordinary key.
   absl::string_view edge;   // The tensor's own.
   uint64_t host = 0;        // kManifest: the consumer's; 0: does not tell.
@@ -56,14 +70,15 @@ struct DeviceManifest {
   static constexpr uint64_t kBytes = 256;
   bool inside = false;  // The tensor's bytes follow.
   bool has_ipc = false;
+  bool on_device = false;  // The bytes lie in device memory, and may be asked for whole.
   DType dtype = DType::kInvalid;
   TensorShape shape;
   uint64_t bytes = 0;
   uint64_t transfer = 0;  // 0: inside.
   uint64_t chunk_bytes = 0;
-  // With has_ipc: where the bytes lie.
-  uint64_t host = 0;  // ThisHost() and ThisProcess() of the producer.
+  uint64_t host = 0;  // With on_device: ThisHost() and ThisProcess() of the producer.
   uint64_t process = 0;
+  // With has_ipc: where the bytes lie.
   uint64_t address = 0;  // In that process.
   int32_t ordinal = 0;
   cuda::Uuid uuid{};

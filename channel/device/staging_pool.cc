@@ -8,8 +8,8 @@ namespace tryst {
 
 class StagingPool::Slot final : public Storage {
  public:
-  Slot(StagingPool* pool, void* data, uint64_t bytes)
-      : Storage(data, bytes, MemorySpace{MemorySpace::Kind::kPinned}), pool_(pool) {}
+  Slot(StagingPool* pool, void* data, uint64_t bytes, const MemorySpace& space)
+      : Storage(data, bytes, space), pool_(pool) {}
   ~Slot() override = default;
 
   void Lend(std::shared_ptr<StagingPool> keep) {
@@ -29,11 +29,17 @@ class StagingPool::Slot final : public Storage {
   bool lent_before_ = false;           // Born with a reference that the first user gets.
 };
 
-StagingPool::StagingPool(PinnedMemory memory, uint64_t slot_bytes, uint32_t slots)
-    : memory_(std::move(memory)), slot_bytes_(slot_bytes), slots_(slots) {
+StagingPool::StagingPool(StorageRef shared, PinnedMemory memory, const MemorySpace& space,
+                         uint64_t slot_bytes, uint32_t slots)
+    : shared_(std::move(shared)),
+      memory_(std::move(memory)),
+      slot_bytes_(slot_bytes),
+      slots_(slots) {
   for (uint32_t i = 0; i < slots; ++i) {
+    MemorySpace its_space = space;
+    if (shared_) its_space.segment_offset += i * slot_bytes;
     free_.push_back(
-        new Slot(this, static_cast<char*>(memory_.data()) + i * slot_bytes, slot_bytes));
+        new Slot(this, static_cast<char*>(memory_.data()) + i * slot_bytes, slot_bytes, its_space));
   }
 }
 
@@ -48,7 +54,23 @@ absl::StatusOr<std::shared_ptr<StagingPool>> StagingPool::Create(const Gpu* gpu,
                                                                  uint32_t slots) {
   auto memory = PinnedMemory::Allocate(gpu, slot_bytes * slots);
   if (!memory.ok()) return memory.status();
-  return std::shared_ptr<StagingPool>(new StagingPool(*std::move(memory), slot_bytes, slots));
+  MemorySpace pinned;
+  pinned.kind = MemorySpace::Kind::kPinned;
+  return std::shared_ptr<StagingPool>(
+      new StagingPool(StorageRef(), *std::move(memory), pinned, slot_bytes, slots));
+}
+
+absl::StatusOr<std::shared_ptr<StagingPool>> StagingPool::CreateShared(const Gpu* gpu,
+                                                                       uint64_t slot_bytes,
+                                                                       uint32_t slots,
+                                                                       Allocator* arena) {
+  auto shared = arena->Allocate(slot_bytes * slots);
+  if (!shared.ok()) return shared.status();
+  auto memory = PinnedMemory::Register(gpu, (*shared)->data(), (*shared)->bytes());
+  if (!memory.ok()) return memory.status();
+  const MemorySpace space = (*shared)->space();
+  return std::shared_ptr<StagingPool>(
+      new StagingPool(*std::move(shared), *std::move(memory), space, slot_bytes, slots));
 }
 
 StorageRef StagingPool::Take() {

@@ -8,6 +8,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "channel/shm/arena.h"
 #include "gpu/pinned_memory.h"
 #include "rendezvous/tensor.h"
 
@@ -21,6 +22,12 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // kResourceExhausted: the memory cannot be pinned.
   static absl::StatusOr<std::shared_ptr<StagingPool>> Create(const Gpu* gpu, uint64_t slot_bytes,
                                                              uint32_t slots);
+  // Out of `arena`, in one piece, registered with the driver: what lies in a slot then reaches
+  // other processes of the host as it is, and their GPUs read it there.
+  static absl::StatusOr<std::shared_ptr<StagingPool>> CreateShared(const Gpu* gpu,
+                                                                   uint64_t slot_bytes,
+                                                                   uint32_t slots,
+                                                                   Allocator* arena);
   ~StagingPool();
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
@@ -37,9 +44,11 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
 
  private:
   class Slot;
-  StagingPool(PinnedMemory memory, uint64_t slot_bytes, uint32_t slots);
+  StagingPool(StorageRef shared, PinnedMemory memory, const MemorySpace& space, uint64_t slot_bytes,
+              uint32_t slots);
   void Give(Slot* slot);
 
+  const StorageRef shared_;  // What memory_ is registered over; may be empty.
   const PinnedMemory memory_;
   const uint64_t slot_bytes_;
   const uint32_t slots_;

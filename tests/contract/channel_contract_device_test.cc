@@ -1,12 +1,16 @@
 #include <cstdlib>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
+#include "channel/device/gpu_nic.h"
+#include "channel/shm/arena.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/device_world.h"
+#include "tests/contract/dma_buf_nic.h"
 #include "tests/contract/pool_world.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -46,6 +50,9 @@ struct Way {
   uint64_t chunk_bytes = 64 << 10;
   uint32_t slots = 4;
   bool two_gpus = false;
+  bool direct = false;  // By NICs that reach the GPUs.
+  bool flush = false;
+  bool shared = false;  // Staged in shared memory.
 };
 
 ChannelContract Contract(const char* name, const Way& way) {
@@ -54,18 +61,38 @@ ChannelContract Contract(const char* name, const Way& way) {
   contract.landing_cap_bytes = kCapBytes;
   constexpr char kKept[] =
       "a device tensor whose description has arrived is its fetch's: it ends with it";
-  contract.skips = {{"LandingMemoryStaysUnderItsCap",
-                     "a device tensor over the cap passes in chunks and is not refused"},
-                    {"WrongDestinationIsRefusedAndTheNextFetchWorks", kKept},
-                    {"WhatACancelledFetchHadMetGoesToTheNextOne", kKept}};
+  if (way.shared) {
+    const char* const no_wire = "shared memory has no wire to break";
+    contract.skips = {{"SurvivesABrokenLink", no_wire},
+                      {"NothingIsLostOrDoubledOverBrokenLinks", no_wire}};
+  }
+  const std::vector<std::pair<std::string, std::string>> kSkips = {
+      {"LandingMemoryStaysUnderItsCap",
+       "a device tensor over the cap passes in chunks and is not refused"},
+      {"WrongDestinationIsRefusedAndTheNextFetchWorks", kKept},
+      {"WhatACancelledFetchHadMetGoesToTheNextOne", kKept}};
+  contract.skips.insert(contract.skips.end(), kSkips.begin(), kSkips.end());
   contract.open = [way] {
     PoolWorldOptions options;
-    options.open_nic = [] {
+    options.open_nic = [way]() -> std::unique_ptr<Nic> {
       auto nic = OpenSoftNic(SoftNicOptions());
       TRYST_CHECK(nic.ok()) << nic.status();
-      return *std::move(nic);
+      if (!way.direct) return *std::move(nic);
+      DirectOptions direct;
+      direct.flush = way.flush;
+      direct.rounds = 2;
+      std::vector<const Gpu*> gpus;
+      for (const auto& gpu : TheMachine().gpus) gpus.push_back(gpu.get());
+      return GpuNic::Wrap(std::make_shared<DmaBufNic>(*std::move(nic)), gpus, direct);
     };
-    options.adjust = [](ChannelPoolOptions* pool) { pool->landing_cap_bytes = kCapBytes; };
+    options.adjust = [way](ChannelPoolOptions* pool) {
+      pool->landing_cap_bytes = kCapBytes;
+      if (!way.shared) return;
+      ArenaOptions arena;
+      arena.cap_bytes = 64 << 20;
+      arena.seed = pool->incarnation << 32;
+      pool->shm_arena = Arena::Make(arena);
+    };
     DeviceWorldOptions devices;
     const Machine& machine = TheMachine();
     devices.producer_gpu = machine.gpus[0].get();
@@ -76,6 +103,25 @@ ChannelContract Contract(const char* name, const Way& way) {
     devices.proxy.source.chunk_bytes = way.chunk_bytes;
     devices.proxy.source.inside_bytes = 4096;
     devices.proxy.source.offer_ipc = way.ipc;
+    devices.check = [way](const DeviceFetcherCounters& counters) {
+      if (way.direct) {
+        EXPECT_EQ(counters.staged, 0u) << "NICs were to bring everything";
+      }
+      if (!way.direct) {
+        EXPECT_EQ(counters.direct, 0u);
+      }
+      if (!way.ipc) {
+        EXPECT_EQ(counters.ipc, 0u);
+      }
+      if (way.shared && counters.staged > 0) {
+        EXPECT_GT(counters.read_in_peer + counters.ended_failed, 0u)
+            << "the CPU copied what a GPU was to read";
+      }
+    };
+    if (way.direct) {
+      devices.proxy.source.inside_bytes = 0;
+      devices.proxy.fetcher.direct_bytes = 1;
+    }
     PutDevicesUnder(devices, &options);
     return OpenPoolWorld(options);
   };
@@ -97,10 +143,33 @@ Way OneSlot() {
   return way;
 }
 
-INSTANTIATE_TEST_SUITE_P(Device, ChannelContractTest,
-                         ::testing::Values(Contract("Staged", Way()),
-                                           Contract("OneSlot", OneSlot()),
-                                           Contract("InPlace", Ipc())),
+Way Direct(bool flush) {
+  Way way;
+  way.direct = true;
+  way.flush = flush;
+  way.two_gpus = true;
+  return way;
+}
+
+Way Shared() {
+  Way way;
+  way.shared = true;
+  way.two_gpus = true;
+  return way;
+}
+
+// The pretend GPU alone has dma-bufs that a software NIC can use.
+std::vector<ChannelContract> Contracts() {
+  std::vector<ChannelContract> all = {Contract("Staged", Way()), Contract("OneSlot", OneSlot()),
+                                      Contract("InPlace", Ipc()), Contract("Shared", Shared())};
+  if (getenv("TRYST_TEST_CUDA") == nullptr) {
+    all.push_back(Contract("Direct", Direct(false)));
+    all.push_back(Contract("DirectFlushed", Direct(true)));
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Device, ChannelContractTest, ::testing::ValuesIn(Contracts()),
                          ChannelContractName);
 
 class NothingWasToldWrongly : public ::testing::Environment {

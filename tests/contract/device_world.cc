@@ -1,6 +1,7 @@
 #include "tests/contract/device_world.h"
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -157,9 +158,10 @@ class DownloadingFetcher final : public TensorFetcher {
 
 class DeviceWrap final : public PoolWorldWrap {
  public:
-  DeviceWrap(const Gpu* gpu, const DeviceProxyOptions& options, Poller* poller,
+  DeviceWrap(const Gpu* gpu, const DeviceProxyOptions& options,
+             std::function<void(const DeviceFetcherCounters&)> check, Poller* poller,
              TensorSource* source)
-      : uploading_(source) {
+      : check_(std::move(check)), uploading_(source) {
     auto proxy = DeviceProxy::Open(poller, {gpu}, &uploading_, options);
     TRYST_CHECK(proxy.ok()) << proxy.status();
     proxy_ = *std::move(proxy);
@@ -176,10 +178,15 @@ class DeviceWrap final : public PoolWorldWrap {
     downloading_ = std::make_unique<DownloadingFetcher>(proxy_->fetcher(), engine_, stream_.get());
   }
   TensorFetcher* fetcher() override { return downloading_.get(); }
-  absl::Status Stop() override { return proxy_->Stop(absl::Seconds(20)); }
+  absl::Status Stop() override {
+    const absl::Status stopped = proxy_->Stop(absl::Seconds(20));
+    if (check_) check_(proxy_->fetcher_counters());  // Nobody changes them any more.
+    return stopped;
+  }
   std::string ExplainNow() override { return proxy_->ExplainNow(); }
 
  private:
+  const std::function<void(const DeviceFetcherCounters&)> check_;
   UploadingSource uploading_;
   GpuStream stream_;
   std::unique_ptr<DeviceProxy> proxy_;
@@ -190,12 +197,13 @@ class DeviceWrap final : public PoolWorldWrap {
 }  // namespace
 
 void PutDevicesUnder(const DeviceWorldOptions& options, PoolWorldOptions* world) {
-  world->wrap = [options](bool is_producer, uint64_t incarnation, Poller* poller,
-                          TensorSource* source) {
+  world->wrap = [options](bool is_producer, uint64_t incarnation, const ChannelPoolOptions& pool,
+                          Poller* poller, TensorSource* source) {
     DeviceProxyOptions proxy = options.proxy;
+    proxy.engine.arena = pool.shm_arena;
     proxy.source.seed = incarnation;
     return std::make_unique<DeviceWrap>(is_producer ? options.producer_gpu : options.consumer_gpu,
-                                        proxy, poller, source);
+                                        proxy, options.check, poller, source);
   };
 }
 

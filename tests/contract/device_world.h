@@ -1,6 +1,7 @@
 #ifndef TRYST_TESTS_CONTRACT_DEVICE_WORLD_H_
 #define TRYST_TESTS_CONTRACT_DEVICE_WORLD_H_
 
+#include <functional>
 #include <memory>
 
 #include "channel/device/device_proxy.h"
@@ -12,6 +13,8 @@ struct DeviceWorldOptions {
   const Gpu* producer_gpu = nullptr;
   const Gpu* consumer_gpu = nullptr;
   DeviceProxyOptions proxy;
+  // What has to hold of the way that tensors took, at the end.
+  std::function<void(const DeviceFetcherCounters&)> check;
 };
 
 // Puts a device under every tensor of a pool world: what the producer's steps send from

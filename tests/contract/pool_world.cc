@@ -54,7 +54,9 @@ struct Worker {
     pool_options.incarnation = incarnation;
     pool_options.seed = incarnation;
     if (options.adjust) options.adjust(&pool_options);
-    if (options.wrap) wrap = options.wrap(name == kProducer, incarnation, &poller, &steps);
+    if (options.wrap) {
+      wrap = options.wrap(name == kProducer, incarnation, pool_options, &poller, &steps);
+    }
     TensorSource* source = &steps;
     if (wrap != nullptr) source = wrap->source();
     pool = std::make_unique<ChannelPool>(&poller, bootstrap, source, std::move(paths), nullptr,

@@ -29,7 +29,8 @@ struct PoolWorldOptions {
   std::function<void(ChannelPoolOptions*)> adjust;
   int paths = 1;  // NICs of each worker. The first can be lost.
   std::function<std::unique_ptr<PoolWorldWrap>(bool is_producer, uint64_t incarnation,
-                                               Poller* poller, TensorSource* source)>
+                                               const ChannelPoolOptions& pool, Poller* poller,
+                                               TensorSource* source)>
       wrap;  // May be null.
   // What Explain() must say of the consumer's channel when it has been used. Empty: anything.
   std::string path;

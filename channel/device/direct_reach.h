@@ -1,0 +1,82 @@
+#ifndef TRYST_CHANNEL_DEVICE_DIRECT_REACH_H_
+#define TRYST_CHANNEL_DEVICE_DIRECT_REACH_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "gpu/flush_policy.h"
+#include "gpu/gpu.h"
+#include "verbs/ibv/pci_distance.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+// How a NIC gets at the memory of a GPU, the best first.
+enum class DirectWay {
+  kDmaBuf,      // The GPU's driver exports it, the NIC's imports it.
+  kPeerMemory,  // A kernel module tells the NIC's driver what device pointers are.
+  kStaging,     // Not at all: through pinned host memory.
+};
+const char* DirectWayName(DirectWay way);
+
+struct DirectOptions {
+  bool dma_buf = true;  // Which of them may be tried.
+  bool peer_memory = true;
+  // A GPU that is farther away is staged. Where sysfs does not say, as in most virtual
+  // machines, the proof alone decides.
+  PciDistance farthest = PciDistance::kSwitches;
+  GpuLink link = GpuLink::kPcie;
+  bool control_by_c2c = false;  // Completions take another way than data (flush_policy.h).
+  absl::optional<bool> flush;   // In place of what the policy says.
+  std::string sysfs_root = "/sys";
+  int rounds = 16;  // Of the proof.
+  int64_t patience_ms = 2000;
+  uint64_t seed = 1;  // Of the proof's bytes.
+};
+
+// What was found out about one GPU and one NIC.
+struct DirectReach {
+  DirectWay way = DirectWay::kStaging;
+  int gpu = 0;
+  std::string gpu_name;
+  std::string pci_bus_id;
+  std::string nic;
+  PciDistance distance = PciDistance::kUnknown;
+  std::string dma_buf;      // Why not by it; empty: not refused.
+  std::string peer_memory;  // Ditto.
+  std::string proof;        // What was proved.
+  FlushPolicy flush;
+
+  std::string Refusal() const;  // Both reasons.
+  std::string ToText() const;   // One line, for people.
+};
+
+// Registers memory of `gpu` with `nic` so: [address, address + bytes), under its own
+// address. kUnimplemented, or what the driver or the NIC said.
+absl::StatusOr<std::unique_ptr<Region>> RegisterGpuMemory(Nic* nic, const Gpu& gpu, DirectWay way,
+                                                          cuda::Address address, uint64_t bytes,
+                                                          uint32_t access);
+
+// A connection of a NIC to itself: two queue pairs on one queue of completions.
+struct LoopBack {
+  std::unique_ptr<QueuePair> far;
+  std::unique_ptr<QueuePair> near;  // To be posted on.
+
+  static constexpr uint32_t kDepth = 8;
+  static constexpr uint32_t kCompletions = 2 * (kDepth + 1);  // Of the queue, for both.
+  static absl::StatusOr<LoopBack> Open(Nic* nic, CompletionQueue* completions);
+};
+
+// Tries the ways in their order, each with real bytes: the NIC writes the GPU's memory and
+// a copy engine reads it, a copy engine writes and the NIC reads, `rounds` times and with
+// digests. Blocks, up to patience_ms for each transfer that does not end; for start-up.
+// Whoever finds old bytes where the policy saw no need for a flush gets one.
+DirectReach ProveReach(Nic* nic, const Gpu& gpu, const DirectOptions& options);
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_DEVICE_DIRECT_REACH_H_

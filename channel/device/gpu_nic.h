@@ -1,0 +1,99 @@
+#ifndef TRYST_CHANNEL_DEVICE_GPU_NIC_H_
+#define TRYST_CHANNEL_DEVICE_GPU_NIC_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "channel/device/direct_reach.h"
+#include "gpu/device_memory.h"
+#include "gpu/gpu.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+struct FlushCounters {
+  uint64_t flushes = 0;
+  uint64_t failed = 0;
+  uint64_t ns = 0;       // From the READ's posting to its completion, of all together,
+  uint64_t ns_most = 0;  // and of the slowest.
+};
+
+// A NIC that also reads and writes the memory of those GPUs for which that was proved.
+//
+// Where a GPU needs a flush, a completion of this NIC that tells of bytes in GPU memory is
+// shown only after an RDMA READ from that GPU, over a loop-back queue pair of this NIC that
+// was posted after the completion had come, has ended: a read's answer does not pass what
+// was written before it. Each NIC flushes for itself, so that a tensor that came by several
+// is complete once each of them has told of its part.
+//
+// Threads: as of any Nic.
+class GpuNic final : public Nic {
+ public:
+  // Proves every GPU; blocks meanwhile (ProveReach). `gpus` outlive it.
+  static std::unique_ptr<GpuNic> Wrap(std::shared_ptr<Nic> nic, const std::vector<const Gpu*>& gpus,
+                                      const DirectOptions& options);
+  ~GpuNic() override;
+
+  std::vector<DirectReach> reaches() const;
+  FlushCounters flushes() const;
+  std::string Explain() const;  // A line for each GPU.
+
+  std::string name() const override { return nic_->name(); }
+  const NicLimits& limits() const override { return nic_->limits(); }
+  std::vector<NicPort> Ports() const override { return nic_->Ports(); }
+  absl::StatusOr<std::unique_ptr<Region>> RegisterRegion(void* address, uint64_t bytes,
+                                                         uint32_t access) override {
+    return nic_->RegisterRegion(address, bytes, access);
+  }
+  absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int fd, uint64_t offset, uint64_t bytes,
+                                                         uint64_t remote_base,
+                                                         uint32_t access) override {
+    return nic_->RegisterDmaBuf(fd, offset, bytes, remote_base, access);
+  }
+  absl::Status ReachesDevice(int ordinal) const override;
+  absl::StatusOr<std::unique_ptr<Region>> RegisterDevice(int ordinal, void* address, uint64_t bytes,
+                                                         uint32_t access) override;
+  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override { return nic_->CreateWindow(); }
+  absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override;
+  absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
+      const QueuePairOptions& options) override;
+  absl::optional<NicEvent> NextEvent() override { return nic_->NextEvent(); }
+  int event_fd() const override { return nic_->event_fd(); }
+
+ private:
+  class Queue;
+  class CountedRegion;
+  // One GPU; where it stands does not change after Wrap().
+  struct Side {
+    const Gpu* gpu = nullptr;
+    DirectReach reach;
+    DeviceMemory flushed;            // What a flush reads.
+    std::unique_ptr<Region> region;  // Over it.
+    // Regions that peers may write.
+    std::shared_ptr<std::atomic<int>> writable = std::make_shared<std::atomic<int>>(0);
+    bool flushes() const { return region != nullptr; }
+  };
+
+  explicit GpuNic(std::shared_ptr<Nic> nic) : nic_(std::move(nic)) {}
+  absl::Status PrepareFlush(Side* side);
+  const Side* SideOf(int ordinal) const;
+  void CountFlush(int64_t ns, bool ok);
+
+  const std::shared_ptr<Nic> nic_;
+  std::vector<std::unique_ptr<Side>> sides_;
+  bool any_flushes_ = false;
+  const SteadyClock clock_;
+  std::atomic<uint64_t> flushes_{0};
+  std::atomic<uint64_t> flushes_failed_{0};
+  std::atomic<uint64_t> flush_ns_{0};
+  std::atomic<uint64_t> flush_ns_most_{0};
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_DEVICE_GPU_NIC_H_

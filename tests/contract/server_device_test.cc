@@ -1,0 +1,152 @@
+// Servers with GPUs: device tensors by every way that a setting allows.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "channel/device/device_engine.h"
+#include "gmock/gmock.h"
+#include "gpu/device_memory.h"
+#include "gpu/fake_cuda.h"
+#include "gtest/gtest.h"
+#include "server/server.h"
+#include "tests/contract/dma_buf_nic.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Way {
+  const char* name;
+  const char* protocol;
+  const char* shm;
+  const char* gpu_ways;
+  const char* said;     // By Explain(), of the large tensor.
+  const char* counted;  // In Stats().
+};
+
+class ServerDeviceTest : public testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override {
+    fake_ = LoadFakeCuda();
+    driver_ = *CudaDriver::Load("gpu/libfake_cuda.so");
+    for (int i = 0; i < 2; ++i) gpus_.push_back(*Gpu::Open(driver_.get(), i));
+  }
+  void TearDown() override {
+    producer_.reset();
+    consumer_.reset();
+    EXPECT_STREQ(fake_->complaints(), "");
+  }
+
+  std::unique_ptr<Server> Start(const char* job, const Gpu* gpu, const std::string& join) {
+    ServerConfig config;
+    config.cluster = "lab";
+    config.job = job;
+    config.protocol = GetParam().protocol;
+    config.insecure = true;
+    config.listen = "127.0.0.1:0";
+    config.open_cluster = true;
+    config.nic = "soft";
+    config.shm = GetParam().shm;
+    config.gpu_ways = GetParam().gpu_ways;
+    config.gpu_chunk_bytes = 64 << 10;
+    config.gpu_slots = 4;
+    config.join = join;
+    ServerBuilder builder;
+    builder.SetEnvironment({}).UseGpu(gpu);
+    // As "grpc+verbs", with a NIC that reaches the pretend GPU.
+    builder.AddProtocol("grpc+direct", [](const ServerConfig&, const NicPlace&) {
+      auto soft = OpenSoftNic(SoftNicOptions());
+      EXPECT_TRUE(soft.ok()) << soft.status();
+      return std::vector<NicPath>{{"rdma/soft", std::make_shared<DmaBufNic>(*std::move(soft))}};
+    });
+    auto server = builder.Build(config);
+    EXPECT_TRUE(server.ok()) << server.status();
+    const absl::Status started = (*server)->Start();
+    EXPECT_TRUE(started.ok()) << started;
+    return *std::move(server);
+  }
+
+  void Bring(uint64_t bytes, int64_t step) {
+    const TensorKey key = *TensorKey::Parse(
+        absl::StrFormat("%s/device:GPU:0;%016x;%s/device:GPU:1;weights;0:0", producer_->worker(),
+                        producer_->incarnation(), consumer_->worker()));
+    auto out = *producer_->gpu(0)->Allocate(DType::kUint8, {static_cast<int64_t>(bytes)}, nullptr);
+    std::string value(bytes, '\0');
+    for (uint64_t i = 0; i < bytes; ++i) value[i] = static_cast<char>(i * 7 + bytes);
+    fake_->poke(AddressOf(out.data()), value.data(), bytes);
+    Args send;
+    send.device_context = *GpuContext::Make(producer_->gpu(0), nullptr);
+    ASSERT_TRUE((*producer_->steps()->StartStep(step))->Send(key, send, out, false).ok());
+    Args receive;
+    receive.device_context = *GpuContext::Make(consumer_->gpu(1), nullptr);
+    auto got = (*consumer_->steps()->StartStep(step))->Recv(key, receive, absl::Seconds(20));
+    ASSERT_TRUE(got.ok()) << got.status() << consumer_->Explain("");
+    ASSERT_EQ(got->tensor.bytes(), bytes);
+    EXPECT_EQ(got->tensor.space().kind, MemorySpace::Kind::kDevice);
+    EXPECT_EQ(got->tensor.space().device_ordinal, 1);
+    std::string seen(bytes, '\0');
+    fake_->peek(AddressOf(got->tensor.data()), seen.data(), bytes);
+    EXPECT_TRUE(seen == value) << "other bytes came";
+    for (Server* server : {producer_.get(), consumer_.get()}) server->steps()->CleanupStep(step);
+  }
+
+  const FakeCudaControl* fake_ = nullptr;
+  std::unique_ptr<CudaDriver> driver_;
+  std::vector<std::unique_ptr<Gpu>> gpus_;
+  std::unique_ptr<Server> producer_;
+  std::unique_ptr<Server> consumer_;
+};
+
+const Way kWays[] = {
+    {"Grpc", "grpc", "off", "staged", " 1 staged in chunks, 1 inside", "gpu_by_staging"},
+    {"Soft", "grpc+verbs", "off", "staged", " 1 staged in chunks, 1 inside", "gpu_by_staging"},
+    {"Shm", "grpc+verbs", "on", "staged", "staged in shared memory", "gpu_by_staging"},
+    {"DirectFails", "grpc+verbs", "off", "direct",
+     "not by rdma + GPUDirect: the NIC soft does not reach", "gpu_by_staging"},
+    {"Direct", "grpc+direct", "off", "direct", "rdma + GPUDirect, a probe read the right bytes",
+     "gpu_by_direct"},
+    {"InPlace", "grpc+verbs", "on", "cuda_ipc,direct", "cuda_ipc, it is this process",
+     "gpu_by_cuda_ipc"},
+};
+INSTANTIATE_TEST_SUITE_P(, ServerDeviceTest, testing::ValuesIn(kWays),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ServerDeviceTest, DeviceTensorsGoTheWayThatIsAllowedAndProved) {
+  producer_ = Start("ps", gpus_[0].get(), "");
+  consumer_ =
+      Start("worker", gpus_[1].get(), absl::StrCat(producer_->worker(), "@", producer_->address()));
+  Bring(100, 1);
+  Bring((1 << 20) + 100, 2);
+  const std::string said = consumer_->Explain("");
+  EXPECT_THAT(said, HasSubstr(GetParam().said));
+  EXPECT_THAT(said, HasSubstr("GPU 1 "));
+  auto stats = consumer_->Stats();
+  EXPECT_GE(stats.at(GetParam().counted), 1) << said;
+  EXPECT_EQ(stats.at("gpu_fetches"), 2);
+  EXPECT_EQ(stats.at("gpu_fetched_bytes"), (1 << 20) + 200);
+  EXPECT_EQ(producer_->gpu(1), nullptr) << "not its GPU";
+}
+
+TEST(ServerDevices, SettingsThatAreNone) {
+  auto driver = *CudaDriver::Load("gpu/libfake_cuda.so");
+  auto gpu = *Gpu::Open(driver.get(), 0);
+  ServerConfig config;
+  config.insecure = true;
+  config.listen = "127.0.0.1:0";
+  config.open_cluster = true;
+  config.job = "worker";
+  config.protocol = "grpc";
+  config.gpu_ways = "cuda_ipc,teleport";
+  auto server = *ServerBuilder().SetEnvironment({}).UseGpu(gpu.get()).Build(config);
+  const absl::Status started = server->Start();
+  EXPECT_TRUE(absl::IsInvalidArgument(started)) << started;
+  EXPECT_THAT(std::string(started.message()), HasSubstr("teleport"));
+}
+
+}  // namespace
+}  // namespace tryst
