@@ -279,6 +279,18 @@ const std::vector<ConfigRow>& ConfigRows() {
        "the NIC allows, and bounds who may connect."},
       {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
        "Tensors from this size are spread over the queue pairs."},
+      {"GPUs", "gpus", K::kText, &C::gpus,
+       "Whose memory device tensors lie in: all, or numbers as in 0,1. Empty: none."},
+      {"GPUs", "gpu_ways", K::kText, &C::gpu_ways,
+       "Which ways beside staging may be taken once they are proved: cuda_ipc (on one host), "
+       "direct "
+       "(NICs that reach GPUs). staged: none."},
+      {"GPUs", "gpu_chunk_bytes", K::kBytes, &C::gpu_chunk_bytes,
+       "In which a tensor is staged through pinned memory; the same on both ends."},
+      {"GPUs", "gpu_slots", K::kNumber, &C::gpu_slots,
+       "Chunks of pinned memory for each GPU, to serve from, and as many to fetch into."},
+      {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
+       "Of each GPU's memory at most, for receives that name no destination."},
       {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,
        "Operations whose history is kept, twice: of the data plane and of serving over gRPC; 384 "
        "bytes each, once used."},
@@ -408,6 +420,10 @@ absl::Status CheckLimits(const ServerConfig& config) {
   }
   if (UsesShm(config) && config.shm_bytes < kLeastShmBytes) {
     return absl::InvalidArgumentError("shm_bytes is less than 16 MiB: raise it, or set shm=off");
+  }
+  if (config.gpu_chunk_bytes < 64 << 10 || config.gpu_slots < 1 || config.gpu_slots > 4096) {
+    return absl::InvalidArgumentError(
+        "gpu_chunk_bytes is less than 64 KiB, or gpu_slots not from 1 to 4096");
   }
   if (config.grpc_idle < absl::Seconds(1)) {
     return absl::InvalidArgumentError("grpc_idle is less than 1s, the least that gRPC takes");

@@ -67,6 +67,12 @@ struct ServerConfig {
   uint64_t message_bytes = 8192 + 256;
   uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
+  // GPUs.
+  std::string gpus;
+  std::string gpu_ways = "cuda_ipc,direct";
+  uint64_t gpu_chunk_bytes = 2 << 20;
+  int64_t gpu_slots = 16;
+  uint64_t gpu_pool_bytes = uint64_t{8} << 30;
   // Seeing what it does.
   int64_t trace_records = 4096;
   int64_t trace_sample_every = 16;

@@ -158,6 +158,7 @@ std::string Insight::PathsText(const std::string& peer) const {
     absl::StrAppend(&out, "\n");
   }
   if (!trouble.empty()) absl::StrAppend(&out, "TROUBLE: ", trouble, "\n");
+  if (parts_.explain_devices) out += parts_.explain_devices();
   for (const MemberChange& change : parts_.members->Changes()) {
     const bool wanted = change.worker == peer && absl::StartsWith(change.what, "restarted");
     if (!peer.empty() && !wanted) continue;
@@ -248,6 +249,7 @@ std::map<std::string, int64_t> Insight::Stats() const {
   for (int i = 0; i < kCounterRowCount; ++i) {
     out[std::string(kCounterRows[i].name)] = steps.*kCounterRows[i].value;
   }
+  if (parts_.add_device_stats) parts_.add_device_stats(&out);
   const FetchServer::Counts grpc = parts_.fetches->counts();
   out["grpc_requests"] = static_cast<int64_t>(grpc.requests);
   out["grpc_repetitions"] = static_cast<int64_t>(grpc.repetitions);

@@ -36,6 +36,9 @@ class Insight {
     Membership* members = nullptr;
     std::shared_ptr<const Arena> arena;  // Null: no shared memory.
     std::vector<const Trace*> traces;
+    // Of the GPUs' tensors; may be empty. Not waiting for long, as everything in here.
+    std::function<std::string()> explain_devices;
+    std::function<void(std::map<std::string, int64_t>*)> add_device_stats;
   };
   explicit Insight(Parts parts) : parts_(std::move(parts)), started_ns_(parts_.clock->NowNs()) {}
 

@@ -29,6 +29,7 @@
 #include "server/loopback.h"
 #include "server/open_nics.h"
 #include "server/repeating.h"
+#include "server/server_devices.h"
 #include "server/server_parts.h"
 #include "server/status_page.h"
 #include "server/transport_service.h"
@@ -106,6 +107,9 @@ class ServerImpl final : public Server {
   PeerCalls* calls() override { return calls_.get(); }
   const ServerConfig& config() const override { return parts_.config; }
   Allocator* allocator() override { return arena_.get(); }
+  DeviceEngine* gpu(int ordinal) override {
+    return devices_ == nullptr ? nullptr : devices_->proxy()->engine(ordinal);
+  }
   std::string Explain(const std::string& peer) override { return insight_->PathsText(peer); }
   std::map<std::string, int64_t> Stats() override { return insight_->Stats(); }
   const Insight& insight() const override { return *insight_; }
@@ -118,6 +122,15 @@ class ServerImpl final : public Server {
 
   absl::Status OpenDataPlane();
   bool DigestsOverGrpc() const;
+  absl::Status OpenDevices(std::vector<NicPath>* paths);
+  // What peers take from, and what we fetch by: with devices under both, if there are any.
+  TensorSource* source() {
+    return devices_ == nullptr ? static_cast<TensorSource*>(&source_) : devices_->proxy()->source();
+  }
+  TensorFetcher* fetcher() {
+    return devices_ == nullptr ? static_cast<TensorFetcher*>(pool_.get())
+                               : devices_->proxy()->fetcher();
+  }
   absl::Status MakeSteps();
   void MakeFetches();
   void MakeInsight();
@@ -149,7 +162,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<GrpcBootstrap> bootstrap_;
   std::unique_ptr<Poller> poller_;
   std::vector<std::string> path_names_;
-  std::shared_ptr<Arena> arena_;  // Null: no shared memory.
+  std::shared_ptr<Arena> arena_;            // Null: no shared memory.
+  std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
   std::unique_ptr<ChannelPool> pool_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<FetchServer> fetches_;
@@ -254,6 +268,8 @@ absl::Status ServerImpl::OpenDataPlane() {
     options.shm.copy_helpers =
         std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
   }
+  absl::Status devices = OpenDevices(&*paths);
+  if (!devices.ok()) return devices;
   GrpcChannelOptions fallback;
   fallback.max_tensor_bytes = config.max_tensor_bytes;
   fallback.max_asked = static_cast<size_t>(config.max_asked);
@@ -261,16 +277,32 @@ absl::Status ServerImpl::OpenDataPlane() {
   fallback.trace = poller_trace_.get();
   fallback.digests = DigestsOverGrpc();
   pool_ = std::make_unique<ChannelPool>(
-      poller_.get(), bootstrap_.get(), &source_, *std::move(paths),
+      poller_.get(), bootstrap_.get(), source(), *std::move(paths),
       [this, fallback](const std::string& peer) {
         return std::make_unique<GrpcChannel>(peer, &members_, &signer_, poller_.get(), fallback);
       },
       options);
+  if (devices_ != nullptr) devices_->proxy()->SetChannels(pool_.get());
   return pool_->Open();
 }
 
 bool ServerImpl::DigestsOverGrpc() const {
   return WantsDigests(parts_.config, !security_.is_tls() && !IsLoopback(parts_.listen));
+}
+
+absl::Status ServerImpl::OpenDevices(std::vector<NicPath>* paths) {
+  if (!ServerDevices::Wanted(parts_.config, parts_.gpus)) return absl::OkStatus();
+  ServerDevices::Parts parts;
+  parts.config = &parts_.config;
+  parts.gpus = parts_.gpus;
+  parts.poller = poller_.get();
+  parts.source = &source_;
+  parts.arena = arena_;
+  parts.seed = incarnation_;
+  parts.paths = paths;
+  auto devices = ServerDevices::Open(parts);
+  if (devices.ok()) devices_ = *std::move(devices);
+  return devices.status();
 }
 
 absl::Status ServerImpl::MakeSteps() {
@@ -281,7 +313,13 @@ absl::Status ServerImpl::MakeSteps() {
   for (const auto& [device, incarnation] : parts_.devices) {
     options.incarnations[device] = incarnation == 0 ? incarnation_ : incarnation;
   }
-  auto steps = StepRegistry::Make(options, &alarms_, pool_.get());
+  if (devices_ != nullptr) {
+    for (int ordinal : devices_->ordinals()) {
+      options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
+                                   incarnation_);
+    }
+  }
+  auto steps = StepRegistry::Make(options, &alarms_, fetcher());
   if (!steps.ok()) return steps.status();
   steps_ = *std::move(steps);
   source_.Set(steps_.get());
@@ -295,7 +333,7 @@ void ServerImpl::MakeFetches() {
   options.trace = grpc_trace_.get();
   options.digests = DigestsOverGrpc();
   fetches_ = std::make_unique<FetchServer>(
-      &source_, &alarms_, incarnation_,
+      source(), &alarms_, incarnation_,
       [this](grpc::CallbackServerContext* context, absl::string_view request) {
         return Authenticate(context, kFetchMethod, request);
       },
@@ -319,6 +357,12 @@ void ServerImpl::MakeInsight() {
   parts.members = &members_;
   parts.arena = arena_;
   parts.traces = {poller_trace_.get(), grpc_trace_.get()};
+  if (devices_ != nullptr) {
+    parts.explain_devices = [this] { return devices_->Explain(); };
+    parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
+      devices_->AddStats(stats);
+    };
+  }
   insight_ = std::make_unique<Insight>(std::move(parts));
 }
 
@@ -420,6 +464,10 @@ bool ServerImpl::CloseDataPlane(std::chrono::steady_clock::time_point until) {
   const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());
   absl::Status drained = pool_->Stop(absl::UnavailableError("the server has stopped"),
                                      std::max(left, absl::Milliseconds(100)));
+  if (drained.ok() && devices_ != nullptr) {
+    drained = devices_->proxy()->Stop(std::max(
+        absl::FromChrono(until - std::chrono::steady_clock::now()), absl::Milliseconds(100)));
+  }
   if (drained.ok()) return true;
   // A NIC may still write into what it holds: it must outlive us.
   TRYST_LOG(Error) << parts_.worker << " leaves its data plane behind: " << drained.message();
@@ -468,10 +516,12 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   steps_.reset();
   if (drained) {
     poller_->Stop();
+    devices_.reset();
     pool_.reset();
     poller_.reset();
     bootstrap_.reset();
   } else {
+    (void)devices_.release();
     (void)pool_.release();
     (void)poller_.release();
     (void)poller_trace_.release();

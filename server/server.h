@@ -27,6 +27,8 @@ class Service;
 
 namespace tryst {
 
+class DeviceEngine;
+class Gpu;
 class Insight;
 
 // One worker of a cluster: its steps, what it serves to peers, and its ways to them.
@@ -55,9 +57,12 @@ class Server {
   virtual PeerCalls* calls() = 0;
   virtual const ServerConfig& config() const = 0;
 
-  // Which path leads to the peer, and why; all peers when empty.
   // Memory from which tensors reach workers of this host without a copy; null: there is none.
   virtual Allocator* allocator() = 0;
+  // What GpuContext::Make() takes (channel/device/device_engine.h), for sends and receives of
+  // device tensors; from Start() to Stop(). Null: not one of the server's GPUs.
+  virtual DeviceEngine* gpu(int ordinal) = 0;
+  // Which path leads to the peer, and why; all peers when empty.
   virtual std::string Explain(const std::string& peer) = 0;
   virtual std::map<std::string, int64_t> Stats() = 0;
   // What else there is to see; from Start() to Stop().
@@ -92,6 +97,9 @@ class ServerBuilder {
   ServerBuilder& AddService(grpc::Service* service);
   // A device of this worker beside /device:CPU:0, whose incarnation is the server's.
   ServerBuilder& AddDevice(const std::string& type_and_index, uint64_t incarnation);
+  // Device tensors of this GPU, which outlives every tensor of the server's, in place of
+  // config.gpus; its device is /device:GPU:ordinal. Once for each.
+  ServerBuilder& UseGpu(const Gpu* gpu);
   // In place of what the config's resolver says.
   ServerBuilder& SetCluster(ClusterSpec cluster);
   // TF_CONFIG, SLURM_*, RDMA_* and so on, in place of the process's.
@@ -106,6 +114,7 @@ class ServerBuilder {
   Executor* executor_ = nullptr;
   std::vector<grpc::Service*> services_;
   absl::flat_hash_map<std::string, uint64_t> devices_;
+  std::vector<const Gpu*> gpus_;
   std::unique_ptr<ClusterSpec> cluster_;
   std::unique_ptr<Environment> environment_;
 };

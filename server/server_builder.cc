@@ -172,6 +172,11 @@ ServerBuilder& ServerBuilder::AddDevice(const std::string& type_and_index, uint6
   return *this;
 }
 
+ServerBuilder& ServerBuilder::UseGpu(const Gpu* gpu) {
+  gpus_.push_back(gpu);
+  return *this;
+}
+
 ServerBuilder& ServerBuilder::SetCluster(ClusterSpec cluster) {
   cluster_ = std::make_unique<ClusterSpec>(std::move(cluster));
   return *this;
@@ -223,6 +228,7 @@ absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig&
   parts->open_nics = protocol->second;
   parts->executor = executor_;
   parts->services = services_;
+  parts->gpus = gpus_;
   parts->devices[absl::StrCat(parts->worker, "/device:CPU:0")] = 0;
   for (const auto& [device, incarnation] : devices_) {
     const std::string full = absl::StrCat(parts->worker, "/device:", device);

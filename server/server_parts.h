@@ -29,6 +29,7 @@ struct ServerParts {
   Executor* executor = nullptr;
   std::vector<grpc::Service*> services;
   absl::flat_hash_map<std::string, uint64_t> devices;  // Full name -> incarnation; 0: the server's.
+  std::vector<const Gpu*> gpus;
 };
 
 // All but protocol, executor, services and devices. kInvalidArgument. `cluster`, where

@@ -192,6 +192,12 @@ std::vector<Seed> GpuSeeds() {
          h->Write(far + "/numa_node", "1");
          h->Link("/sys/class/infiniband/mlx5_0/device", h->root() + far);
        })},
+      {"gpu-direct", W::kWarning, "staging; dma-buf: refused", GpuAndNic([](SeededHost* h) {
+         h->calls.prove_direct = [] {
+           return std::vector<HostCalls::DirectPair>{
+               {"GPU 0 and mlx5_0: staging; dma-buf: refused", false}};
+         };
+       })},
   };
 }
 

@@ -179,13 +179,29 @@ void Distance(const Host& host, Report* report) {
   }
 }
 
+// The ways are not guessed from files but taken: some hundred milliseconds for each GPU.
+void Direct(const Host& host, Report* report) {
+  if (!HasGpuAndNic(host)) return;
+  const auto pairs = host.calls().prove_direct();
+  if (!pairs.ok()) {
+    report->Warn(absl::StrCat("no GPU could be tried with a NIC: ", pairs.status().message()),
+                 "device tensors are staged through host memory", "see the reason");
+    return;
+  }
+  for (const auto& pair : *pairs) {
+    if (pair.direct) continue;
+    report->Warn(pair.text, "between these two, device tensors are staged through host memory",
+                 "see the reasons; ./run gdr-check tries them one by one");
+  }
+}
+
 }  // namespace
 
 std::vector<Check> GpuChecks() {
   return {{"gpu-module", Module},  {"gpu-library", Library},        {"gpu-versions", Versions},
           {"gpu-stub", Stub},      {"gpu-permission", Permission},  {"gpu-hidden", Hidden},
           {"gpu-dma-buf", DmaBuf}, {"gpu-peer-memory", PeerMemory}, {"gpu-bar1", Bar1},
-          {"gpu-iommu", Iommu},    {"gpu-nic-distance", Distance}};
+          {"gpu-iommu", Iommu},    {"gpu-nic-distance", Distance},  {"gpu-direct", Direct}};
 }
 
 }  // namespace tryst

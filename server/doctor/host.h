@@ -26,6 +26,12 @@ struct HostCalls {
   std::function<bool()> clock_is_synchronised;
   std::function<int()> usable_cpus;
   std::function<bool()> has_crc32c_instruction;
+  // Tries every GPU with every NIC (tests/hardware/gdr_check.cc measures them, too).
+  struct DirectPair {
+    std::string text;  // One line: how, or why not.
+    bool direct = false;
+  };
+  std::function<absl::StatusOr<std::vector<DirectPair>>()> prove_direct;
   // Makes and seals a piece of anonymous shared memory.
   std::function<absl::Status()> seal_memory;
   // Binds and listens on "host:port", then lets go.

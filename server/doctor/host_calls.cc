@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "channel/device/gdr_check.h"
 #include "server/doctor/host.h"
 
 namespace tryst {
@@ -109,6 +110,18 @@ bool HasCrc32cInstruction() {
 #endif
 }
 
+absl::StatusOr<std::vector<HostCalls::DirectPair>> ProveDirect() {
+  GdrCheckOptions options;
+  options.measure = false;
+  auto findings = CheckGdr(options);
+  if (!findings.ok()) return findings.status();
+  std::vector<HostCalls::DirectPair> pairs;
+  for (const GdrFinding& finding : *findings) {
+    pairs.push_back({finding.reach.ToText(), finding.reach.way != DirectWay::kStaging});
+  }
+  return pairs;
+}
+
 }  // namespace
 
 HostCalls RealHostCalls() {
@@ -130,6 +143,7 @@ HostCalls RealHostCalls() {
   calls.usable_cpus = UsableCpus;
   calls.has_crc32c_instruction = HasCrc32cInstruction;
   calls.seal_memory = SealMemory;
+  calls.prove_direct = ProveDirect;
   calls.try_listen = TryListen;
   calls.host_name = HostName;
   calls.resolve = Resolve;

@@ -45,6 +45,9 @@ SeededHost::SeededHost()
   calls = RealHostCalls();
   calls.file_system_bytes = [](const std::string&) { return uint64_t{8} << 30; };
   calls.may_read_and_write = [](const std::string&) { return true; };
+  calls.prove_direct = [] {
+    return std::vector<HostCalls::DirectPair>{{"GPU 0 and mlx5_0: dma-buf", true}};
+  };
   calls.clock_is_synchronised = [] { return true; };
   calls.usable_cpus = [] { return 16; };
   calls.has_crc32c_instruction = [] { return true; };
