@@ -44,14 +44,13 @@ class Proof {
   absl::Status ReadRound();
 
  private:
-  Proof(Nic* nic, const Gpu& gpu, const DirectOptions& options)
-      : nic_(nic), gpu_(gpu), patience_ms_(options.patience_ms), random_(options.seed) {}
+  Proof(const Gpu& gpu, const DirectOptions& options)
+      : gpu_(gpu), patience_ms_(options.patience_ms), random_(options.seed) {}
   absl::Status Transfer(SendOp op, uint64_t bytes);
   absl::Status CopyOnGpu(cuda::Address to, cuda::Address from);
   uint32_t FillRandom(void* bytes);
   uint32_t Digest(const void* bytes) const { return Crc32c(0, bytes, kProofBytes); }
 
-  Nic* const nic_;
   const Gpu& gpu_;
   const int64_t patience_ms_;
   const SteadyClock clock_;
@@ -68,7 +67,7 @@ class Proof {
 
 absl::StatusOr<std::unique_ptr<Proof>> Proof::Prepare(Nic* nic, const Gpu& gpu, DirectWay way,
                                                       const DirectOptions& options) {
-  std::unique_ptr<Proof> proof(new Proof(nic, gpu, options));
+  std::unique_ptr<Proof> proof(new Proof(gpu, options));
   auto device = DeviceMemory::Allocate(&gpu, kProofBytes);
   if (!device.ok()) return device.status();
   proof->device_ = *std::move(device);

@@ -80,7 +80,8 @@ class HeldReferences {
  public:
   // `watcher` may be null.
   HeldReferences(std::shared_ptr<LocalSocket> socket, std::unique_ptr<SharedMemory> memory,
-                 const shm_wire::LinkSizes& sizes, std::shared_ptr<SegmentWatcher> watcher);
+                 const shm_wire::LinkSizes& sizes,
+                 std::shared_ptr<SegmentWatcher> watcher = nullptr);
   void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref();
 
