@@ -190,6 +190,7 @@ class FetchChannel final : public Channel,
   bool SendRequest(FetchOp* op);
   bool SendKey(KeyEntry* entry, const TensorKey& key);
   KeyEntry* Intern(const TensorKey& key);
+  void ForgetKeys();
   bool TakeSlot(FetchOp* op);
   void SendSoon(FetchOp* op);
 

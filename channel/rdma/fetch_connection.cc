@@ -89,6 +89,7 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
 
   if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
     EndAsked(Restarted(answer.incarnation), answer.incarnation);
+    ForgetKeys();
   } else if (peer_session_ != 0 && parameters->session != peer_session_) {
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
@@ -120,6 +121,17 @@ void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
     if (op->key.src_incarnation() != new_incarnation) EndEarly(op, why);
   }
   ForgetLeaving();
+}
+
+// Those of an earlier life are never asked for again; of a peer that restarts every day they
+// would add up.
+void FetchChannel::ForgetKeys() {
+  for (const auto& [key, entry] : keys_) {
+    if (entry.standing != nullptr) return;
+  }
+  keys_.clear();
+  key_of_id_.clear();
+  next_key_id_ = 0;
 }
 
 // Without a link: the producer that would answer the cancels is gone, and so is what it had

@@ -125,6 +125,11 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
     return absl::UnavailableError("the producer's local socket does not take our token");
   }
   hub_->Watch(socket_->fd(), this);
+  if (peer_incarnation_ != answer.incarnation) {
+    keys_.clear();  // Those of an earlier life are never asked for again.
+    key_ids_.clear();
+    next_key_id_ = 0;
+  }
   peer_incarnation_ = answer.incarnation;
   state_ = State::kJoining;
   state_since_ns_ = now_ns();
