@@ -106,10 +106,17 @@ void Poller::Loop() {
   int64_t idle_since_ns = 0;
   bool spinning = false;  // Since idle_since_ns, without having slept.
   now_ns_ = clock_->NowNs();
+  int64_t all_polled_ns = now_ns_;
   for (;;) {
-    const bool worked = Turn();
+    bool worked = Glance();
+    if (worked && now_ns_ - all_polled_ns < kBlindNs) {
+      RunOthers();
+    } else {
+      all_polled_ns = now_ns_;
+      worked |= Turn();
+    }
     now_ns_ = clock_->NowNs();
-    if (worked || Glance()) {
+    if (worked) {
       if (spinning) spin_.Paid();
       spinning = false;
       continue;
@@ -154,7 +161,12 @@ bool Poller::Step() {
 bool Poller::Turn() {
   bool worked = false;
   for (PollerSource* source : sources_) worked |= source->Poll();
-  worked |= RunInbox();
+  worked |= RunOthers();
+  return worked;
+}
+
+bool Poller::RunOthers() {
+  bool worked = RunInbox();
   worked |= RunTimers();
   RunFlushes();
   return worked;

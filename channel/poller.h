@@ -125,9 +125,13 @@ class Poller {
 
  private:
   class FnTask;
+  // While sources that can be seen at a glance have work, the others, which may cost a system
+  // call to look at, are polled so often.
+  static constexpr int64_t kBlindNs = 2'000;
 
   void Loop();
   bool Turn();
+  bool RunOthers();  // All of a turn but the sources.
   bool Glance();
   bool RunInbox();
   bool RunTimers();

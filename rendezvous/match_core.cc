@@ -140,7 +140,8 @@ Item* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, T
   item->is_send = true;
   item->is_dead = is_dead;
   item->tensor = std::move(tensor);
-  item->args = args;
+  item->send_context = args.device_context;
+  item->send_attrs = args.alloc_attrs;
   item->charge_bytes = charge_bytes;
   item->checksum = checksum;
   item->since_ns = clock().CoarseNowNs();
@@ -285,7 +286,8 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
       checksum = send->checksum;
       is_dead = send->is_dead;
       tensor = std::move(send->tensor);
-      send_args = std::move(send->args);
+      send_args.device_context = std::move(send->send_context);
+      send_args.alloc_attrs = send->send_attrs;
       TellTurn(shard, args, send->turn);
       shard.table.Free(send);
       ++shard.counters.delivered;

@@ -74,7 +74,7 @@ void MatchCore::AbortShard(Shard& shard, const absl::Status& derived) {
 Batch* MatchCore::EndAborted(Item* item, const absl::Status& derived, bool* recycle) {
   if (item->is_send) {
     const Tensor tensor = std::move(item->tensor);  // Dropped here, outside of the lock.
-    const Args args = std::move(item->args);
+    const auto context = std::move(item->send_context);
     (void)CheckUnchanged(item->key, tensor, item->checksum);  // Told and counted there.
     return nullptr;
   }

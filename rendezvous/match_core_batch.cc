@@ -97,8 +97,8 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
     shard.counters.dead += send->is_dead;
     result.is_dead = send->is_dead;
     result.tensor = std::move(send->tensor);
-    result.send_context = std::move(send->args.device_context);
-    result.send_attrs = send->args.alloc_attrs;
+    result.send_context = std::move(send->send_context);
+    result.send_attrs = send->send_attrs;
     shard.table.Free(send);
     return;
   }

@@ -44,7 +44,11 @@ struct Item {
   Alarms::Token alarm_token = Alarms::kNoToken;
 
   Tensor tensor;  // Of a send; of an ended receive, what it got.
-  Args args;      // Of a send: its own. Of a receive: the receive's.
+  // What a receiver may want of a send's args. Not all of them: a send that waits has grown
+  // cold when it is met, and each line of it costs.
+  std::shared_ptr<DeviceContext> send_context;
+  AllocatorAttributes send_attrs;
+  Args args;  // Of a receive.
   DoneFn done;
   absl::Status status;  // From here on: how a receive ended.
   Args send_args;

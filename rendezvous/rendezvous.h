@@ -68,7 +68,8 @@ struct Args {
 // Called exactly once, never with a lock held. After it has been called nothing of the
 // rendezvous is touched any more, so it may drop the last reference to it. `tensor` is
 // invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a
-// receive that failed, `send_args` is empty.
+// receive that failed, `send_args` is empty; else it has the sender's device_context and
+// alloc_attrs.
 using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_args,
                                        const Args& recv_args, Tensor tensor, bool is_dead) &&>;
 
