@@ -12,6 +12,7 @@
 #include "server/cli/command_line.h"
 #include "server/cli/watch.h"
 #include "server/doctor/doctor_command.h"
+#include "server/few_arenas.h"
 #include "server/grpc_log.h"
 #include "server/npy.h"
 #include "server/peer_client.h"
@@ -149,6 +150,7 @@ int Receive(const CommandLine& command) {
 }
 
 int Serve(const CommandLine& line) {
+  UseFewArenas();
   BlockStopSignals();
   std::vector<std::pair<std::string, std::string>> files;
   for (const std::string& word : line.words) {

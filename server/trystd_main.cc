@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/log_record.h"
+#include "server/few_arenas.h"
 #include "server/grpc_log.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
@@ -22,6 +23,7 @@ int Main(const std::vector<std::string>& args) {
     std::printf("trystd [--config=FILE] [--SETTING=VALUE ...]\n\n%s", ConfigTable().c_str());
     return 0;
   }
+  UseFewArenas();
   BlockStopSignals();
   SetGrpcLog(GrpcLog::kAsOurs);
   std::vector<std::string> rest;

@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/mutex.h"
+#include "server/few_arenas.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
 
@@ -219,6 +220,7 @@ int Fail(const absl::Status& status) {
 }
 
 int Main(const std::vector<std::string>& args) {
+  UseFewArenas();
   BlockStopSignals();
   std::vector<std::string> rest;
   std::map<std::string, std::string> own = {
