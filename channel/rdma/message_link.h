@@ -17,8 +17,8 @@
 namespace tryst {
 
 struct LinkOptions {
-  uint32_t slots = 128;           // Fetches that may be out at once: the credits.
-  uint32_t ring_slots = 16;       // Messages that the peer may have under way to us.
+  uint32_t slots = 128;      // Fetches that may be out at once: the credits.
+  uint32_t ring_slots = 16;  // Messages that the peer may have under way to us.
   // Of one. Its largest tensor is 136 bytes less: one of 8 KiB fits.
   uint32_t message_bytes = 8192 + 256;
   uint32_t queue_pairs = 1;
