@@ -9,23 +9,18 @@ namespace tryst {
 
 // A region that peers may write counts for as long as it lives: meanwhile completions are
 // to be flushed for.
-class GpuNic::CountedRegion final : public Region {
+class GpuNic::CountedRegion final : public ForwardingRegion {
  public:
   CountedRegion(std::unique_ptr<Region> region, std::shared_ptr<std::atomic<int>> count)
-      : region_(std::move(region)), count_(std::move(count)) {
+      : ForwardingRegion(std::move(region)), count_(std::move(count)) {
     count_->fetch_add(1);
   }
   ~CountedRegion() override {
-    region_.reset();
+    Deregister();
     count_->fetch_sub(1);
   }
-  uint64_t address() const override { return region_->address(); }
-  uint64_t bytes() const override { return region_->bytes(); }
-  uint32_t local_key() const override { return region_->local_key(); }
-  uint32_t remote_key() const override { return region_->remote_key(); }
 
  private:
-  std::unique_ptr<Region> region_;
   const std::shared_ptr<std::atomic<int>> count_;
 };
 
@@ -69,13 +64,13 @@ class GpuNic::Queue final : public CompletionQueue {
 absl::StatusOr<std::unique_ptr<CompletionQueue>> GpuNic::Queue::Create(GpuNic* nic,
                                                                        uint32_t depth) {
   std::unique_ptr<Queue> queue(new Queue(nic));
-  auto inner = nic->nic_->CreateCompletionQueue(depth + LoopBack::kCompletions);
+  auto inner = nic->nic()->CreateCompletionQueue(depth + LoopBack::kCompletions);
   if (!inner.ok()) return inner.status();
   queue->inner_ = *std::move(inner);
-  auto sink = nic->nic_->RegisterRegion(&queue->sink_, sizeof(queue->sink_), kLocalWrite);
+  auto sink = nic->nic()->RegisterRegion(&queue->sink_, sizeof(queue->sink_), kLocalWrite);
   if (!sink.ok()) return sink.status();
   queue->sink_region_ = *std::move(sink);
-  auto loop = LoopBack::Open(nic->nic_.get(), queue->inner_.get());
+  auto loop = LoopBack::Open(nic->nic(), queue->inner_.get());
   if (!loop.ok()) return loop.status();
   queue->loop_ = *std::move(loop);
   return std::unique_ptr<CompletionQueue>(std::move(queue));
@@ -165,7 +160,7 @@ std::unique_ptr<GpuNic> GpuNic::Wrap(std::shared_ptr<Nic> nic, const std::vector
   for (const Gpu* gpu : gpus) {
     auto side = std::make_unique<Side>();
     side->gpu = gpu;
-    side->reach = ProveReach(made->nic_.get(), *gpu, options);
+    side->reach = ProveReach(made->nic(), *gpu, options);
     if (side->reach.way != DirectWay::kStaging && side->reach.flush.flush) {
       const absl::Status prepared = made->PrepareFlush(side.get());
       if (!prepared.ok()) {
@@ -191,7 +186,7 @@ absl::Status GpuNic::PrepareFlush(Side* side) {
   auto memory = DeviceMemory::Allocate(side->gpu, kBytes);
   if (!memory.ok()) return memory.status();
   side->flushed = *std::move(memory);
-  auto region = RegisterGpuMemory(nic_.get(), *side->gpu, side->reach.way, side->flushed.address(),
+  auto region = RegisterGpuMemory(nic(), *side->gpu, side->reach.way, side->flushed.address(),
                                   kBytes, kRemoteRead);
   if (!region.ok()) return region.status();
   side->region = *std::move(region);
@@ -218,14 +213,14 @@ absl::StatusOr<std::unique_ptr<Region>> GpuNic::RegisterDevice(int ordinal, void
   absl::Status status = ReachesDevice(ordinal);
   if (!status.ok()) return status;
   const Side* side = SideOf(ordinal);
-  auto region = RegisterGpuMemory(nic_.get(), *side->gpu, side->reach.way,
+  auto region = RegisterGpuMemory(nic(), *side->gpu, side->reach.way,
                                   reinterpret_cast<cuda::Address>(address), bytes, access);
   if (!region.ok() || (access & kRemoteWrite) == 0 || !side->flushes()) return region;
   return std::unique_ptr<Region>(new CountedRegion(*std::move(region), side->writable));
 }
 
 absl::StatusOr<std::unique_ptr<CompletionQueue>> GpuNic::CreateCompletionQueue(uint32_t depth) {
-  if (!any_flushes_) return nic_->CreateCompletionQueue(depth);
+  if (!any_flushes_) return nic()->CreateCompletionQueue(depth);
   return Queue::Create(this, depth);
 }
 
@@ -235,7 +230,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> GpuNic::CreateQueuePair(
   if (any_flushes_ && options.completions != nullptr) {
     inner.completions = static_cast<Queue*>(options.completions)->inner();
   }
-  return nic_->CreateQueuePair(inner);
+  return nic()->CreateQueuePair(inner);
 }
 
 void GpuNic::CountFlush(int64_t ns, bool ok) {

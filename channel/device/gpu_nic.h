@@ -12,6 +12,7 @@
 #include "channel/device/direct_reach.h"
 #include "gpu/device_memory.h"
 #include "gpu/gpu.h"
+#include "verbs/forwarding_nic.h"
 #include "verbs/nic.h"
 
 namespace tryst {
@@ -32,7 +33,7 @@ struct FlushCounters {
 // is complete once each of them has told of its part.
 //
 // Threads: as of any Nic.
-class GpuNic final : public Nic {
+class GpuNic final : public ForwardingNic {
  public:
   // Proves every GPU; blocks meanwhile (ProveReach). `gpus` outlive it.
   static std::unique_ptr<GpuNic> Wrap(std::shared_ptr<Nic> nic, const std::vector<const Gpu*>& gpus,
@@ -43,27 +44,12 @@ class GpuNic final : public Nic {
   FlushCounters flushes() const;
   std::string Explain() const;  // A line for each GPU.
 
-  std::string name() const override { return nic_->name(); }
-  const NicLimits& limits() const override { return nic_->limits(); }
-  std::vector<NicPort> Ports() const override { return nic_->Ports(); }
-  absl::StatusOr<std::unique_ptr<Region>> RegisterRegion(void* address, uint64_t bytes,
-                                                         uint32_t access) override {
-    return nic_->RegisterRegion(address, bytes, access);
-  }
-  absl::StatusOr<std::unique_ptr<Region>> RegisterDmaBuf(int fd, uint64_t offset, uint64_t bytes,
-                                                         uint64_t remote_base,
-                                                         uint32_t access) override {
-    return nic_->RegisterDmaBuf(fd, offset, bytes, remote_base, access);
-  }
   absl::Status ReachesDevice(int ordinal) const override;
   absl::StatusOr<std::unique_ptr<Region>> RegisterDevice(int ordinal, void* address, uint64_t bytes,
                                                          uint32_t access) override;
-  absl::StatusOr<std::unique_ptr<Window>> CreateWindow() override { return nic_->CreateWindow(); }
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateCompletionQueue(uint32_t depth) override;
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override;
-  absl::optional<NicEvent> NextEvent() override { return nic_->NextEvent(); }
-  int event_fd() const override { return nic_->event_fd(); }
 
  private:
   class Queue;
@@ -79,12 +65,11 @@ class GpuNic final : public Nic {
     bool flushes() const { return region != nullptr; }
   };
 
-  explicit GpuNic(std::shared_ptr<Nic> nic) : nic_(std::move(nic)) {}
+  explicit GpuNic(std::shared_ptr<Nic> nic) : ForwardingNic(std::move(nic)) {}
   absl::Status PrepareFlush(Side* side);
   const Side* SideOf(int ordinal) const;
   void CountFlush(int64_t ns, bool ok);
 
-  const std::shared_ptr<Nic> nic_;
   std::vector<std::unique_ptr<Side>> sides_;
   bool any_flushes_ = false;
   const SteadyClock clock_;
