@@ -163,9 +163,10 @@ absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
 absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
                                        absl::optional<uint32_t> digest) {
   if (!header_seen_) return Malformed("bytes before the header");
-  if (bytes > header_.tensor().bytes() - received_) return Malformed("more bytes than stated");
+  if (header_.code() != 0) return Malformed("bytes of a tensor that does not come");
+  if (bytes > expected_.bytes() - received_) return Malformed("more bytes than stated");
   char* into = static_cast<char*>(tensor_.mutable_data());
-  if (header_.tensor().dtype() == static_cast<uint32_t>(DType::kString)) {
+  if (expected_.dtype() == static_cast<uint32_t>(DType::kString)) {
     // Grows with what really comes: the stated size is only a peer's word.
     strings_.resize(received_ + bytes);
     into = &strings_[0];
@@ -176,24 +177,25 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
   if (!whole) return Malformed("cut short");
   if (digest && crc != *digest) {
     digest_wrong_ = true;
-    return absl::DataLossError(absl::StrCat(
-        "bytes ", received_, " to ", received_ + bytes, " of ", header_.tensor().bytes(),
-        " were changed on their way: their digest is wrong; if it goes on, look for "
-        "a faulty NIC, cable or memory, or use TLS"));
+    return absl::DataLossError(
+        absl::StrCat("bytes ", received_, " to ", received_ + bytes, " of ", expected_.bytes(),
+                     " were changed on their way: their digest is wrong; if it goes on, look for "
+                     "a faulty NIC, cable or memory, or use TLS"));
   }
   received_ += bytes;
   return absl::OkStatus();
 }
 
 absl::Status IncomingTensor::TakeHeader(const rpc::FetchHeader& header) {
-  if (prepared_) {  // An attempt after one that broke off.
-    if (header.code() == 0 &&
-        header.tensor().SerializeAsString() != header_.tensor().SerializeAsString()) {
+  // What a header of a failure says of a tensor is not looked at: there is no room for it.
+  if (header.code() == 0 && prepared_) {  // An attempt after one that broke off.
+    if (header.tensor().SerializeAsString() != expected_.SerializeAsString()) {
       return Malformed("another tensor than the attempt before");
     }
   } else if (header.code() == 0) {
     absl::Status prepared = Prepare(header.tensor());
     if (!prepared.ok()) return prepared;
+    expected_ = header.tensor();
     prepared_ = true;
   }
   header_ = header;
@@ -238,7 +240,7 @@ absl::Status IncomingTensor::Prepare(const rpc::TensorMetadata& metadata) {
 }
 
 absl::StatusOr<Tensor> IncomingTensor::Finish() {
-  if (header_.tensor().dtype() != static_cast<uint32_t>(DType::kString)) return std::move(tensor_);
+  if (expected_.dtype() != static_cast<uint32_t>(DType::kString)) return std::move(tensor_);
   absl::StatusOr<Tensor> tensor = DecodeStrings(strings_, shape_);
   if (!tensor.ok() || !destination_.valid()) return tensor;
   const absl::Span<std::string> from = tensor->mutable_strings();

@@ -66,7 +66,10 @@ class IncomingTensor {
 
   bool header_seen() const { return header_seen_; }
   const rpc::FetchHeader& header() const { return header_; }
-  bool complete() const { return header_seen_ && received_ == header_.tensor().bytes(); }
+  // Every byte of the tensor is there. Never so after the header of a failure.
+  bool complete() const {
+    return header_seen_ && header_.code() == 0 && received_ == expected_.bytes();
+  }
   uint64_t received() const { return received_; }
   bool digest_wrong() const { return digest_wrong_; }
 
@@ -81,7 +84,8 @@ class IncomingTensor {
 
   const Tensor destination_;
   const uint64_t max_bytes_;
-  rpc::FetchHeader header_;
+  rpc::FetchHeader header_;       // The present attempt's.
+  rpc::TensorMetadata expected_;  // What there is room for; the same in each attempt.
   bool header_seen_ = false;
   bool prepared_ = false;
   bool digest_wrong_ = false;

@@ -1,0 +1,129 @@
+#include "channel/grpc/fetch_wire.h"
+
+#include <grpcpp/support/slice.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint64_t kMaxBytes = 1 << 20;
+
+rpc::TensorMetadata Floats(int64_t elements) {
+  rpc::TensorMetadata metadata;
+  metadata.set_dtype(static_cast<uint32_t>(DType::kFloat));
+  metadata.add_dims(elements);
+  metadata.set_bytes(static_cast<uint64_t>(elements) * sizeof(float));
+  return metadata;
+}
+
+rpc::FetchHeader HeaderOf(const rpc::TensorMetadata& metadata, absl::StatusCode code) {
+  rpc::FetchHeader header;
+  *header.mutable_tensor() = metadata;
+  header.set_code(static_cast<int>(code));
+  return header;
+}
+
+// As a peer that keeps to no rule may write it.
+grpc::ByteBuffer Said(const rpc::FetchHeader* header, const std::string& chunk) {
+  rpc::FetchResponse response;
+  if (header != nullptr) *response.mutable_header() = *header;
+  response.set_chunk(chunk);
+  const grpc::Slice slice(response.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+Tensor Counting(int64_t elements) {
+  Tensor tensor = *Tensor::Allocate(DType::kFloat, {elements});
+  auto* const values = static_cast<float*>(tensor.mutable_data());
+  for (int64_t i = 0; i < elements; ++i) values[i] = static_cast<float>(i);
+  return tensor;
+}
+
+TEST(FetchWireTest, TensorInTwoMessagesWithDigests) {
+  const Tensor sent = Counting(100);
+  const OutgoingTensor out = *OutgoingTensor::Make(sent, false);
+  const rpc::FetchHeader header = HeaderOf(out.metadata(), absl::StatusCode::kOk);
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  grpc::ByteBuffer first = out.Message(&header, 0, 300, true);
+  grpc::ByteBuffer second = out.Message(nullptr, 300, 100, true);
+  ASSERT_TRUE(incoming.Take(&first).ok());
+  EXPECT_FALSE(incoming.complete());
+  ASSERT_TRUE(incoming.Take(&second).ok());
+  ASSERT_TRUE(incoming.complete());
+  const absl::StatusOr<Tensor> got = incoming.Finish();
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ(0, memcmp(got->data(), sent.data(), 400));
+}
+
+TEST(FetchWireTest, AttemptGoesOnWhereTheBytesWereGood) {
+  const Tensor sent = Counting(100);
+  const OutgoingTensor out = *OutgoingTensor::Make(sent, false);
+  const rpc::FetchHeader header = HeaderOf(out.metadata(), absl::StatusCode::kOk);
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  grpc::ByteBuffer first = out.Message(&header, 0, 300, false);
+  ASSERT_TRUE(incoming.Take(&first).ok());
+  incoming.StartAttempt();
+  grpc::ByteBuffer rest = out.Message(&header, incoming.received(), 100, false);
+  ASSERT_TRUE(incoming.Take(&rest).ok());
+  ASSERT_TRUE(incoming.complete());
+  EXPECT_EQ(0, memcmp(incoming.Finish()->data(), sent.data(), 400));
+}
+
+// For the tensor that a failure names nothing was allocated.
+TEST(FetchWireTest, BytesAfterAFailureHaveNowhereToGo) {
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  const rpc::FetchHeader header = HeaderOf(Floats(16), absl::StatusCode::kAborted);
+  grpc::ByteBuffer message = Said(&header, std::string(8, 'x'));
+  EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&message).code());
+}
+
+TEST(FetchWireTest, HeaderOfAFailureIsNeverATensor) {
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  const rpc::FetchHeader header =
+      HeaderOf(rpc::TensorMetadata(), absl::StatusCode::kDeadlineExceeded);
+  grpc::ByteBuffer message = HeaderMessage(header);
+  ASSERT_TRUE(incoming.Take(&message).ok());
+  EXPECT_FALSE(incoming.complete());
+  EXPECT_EQ(static_cast<int>(absl::StatusCode::kDeadlineExceeded), incoming.header().code());
+}
+
+// An attempt that fails and names a larger tensor must not make room for the one after it.
+TEST(FetchWireTest, FailureBetweenAttemptsDoesNotWidenTheTensor) {
+  const rpc::FetchHeader small = HeaderOf(Floats(16), absl::StatusCode::kOk);
+  const rpc::FetchHeader failed = HeaderOf(Floats(10000), absl::StatusCode::kAborted);
+  const rpc::FetchHeader large = HeaderOf(Floats(10000), absl::StatusCode::kOk);
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  grpc::ByteBuffer first = Said(&small, std::string(32, 'x'));
+  ASSERT_TRUE(incoming.Take(&first).ok());
+  incoming.StartAttempt();
+  grpc::ByteBuffer failure = Said(&failed, "");
+  ASSERT_TRUE(incoming.Take(&failure).ok());
+  incoming.StartAttempt();
+  grpc::ByteBuffer wider = Said(&large, std::string(4096, 'x'));
+  EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&wider).code());
+}
+
+TEST(FetchWireTest, MoreBytesThanStated) {
+  const rpc::FetchHeader header = HeaderOf(Floats(16), absl::StatusCode::kOk);
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  grpc::ByteBuffer message = Said(&header, std::string(65, 'x'));
+  EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&message).code());
+}
+
+TEST(FetchWireTest, LimitIsNamed) {
+  const rpc::FetchHeader header = HeaderOf(Floats(kMaxBytes), absl::StatusCode::kOk);
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  grpc::ByteBuffer message = Said(&header, "");
+  const absl::Status status = incoming.Take(&message);
+  EXPECT_EQ(absl::StatusCode::kResourceExhausted, status.code());
+  EXPECT_NE(std::string::npos, status.message().find("1048576")) << status;
+}
+
+}  // namespace
+}  // namespace tryst
