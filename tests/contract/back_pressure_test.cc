@@ -1,14 +1,15 @@
 // What is told when memory is short: to who sends, and to who fetches.
 
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "tests/pair/moment.h"
 #include "tests/pair/worker_pair.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -38,7 +39,7 @@ absl::Status Send(WorkerPair* pair, const TensorKey& key, int fill) {
 }
 
 struct Fetched {
-  absl::Notification ended;
+  Moment ended;
   absl::Status status;
   Tensor tensor;
 };
@@ -49,7 +50,7 @@ std::shared_ptr<Fetched> StartFetch(WorkerPair* pair, const TensorKey& key, cons
       1, key, args, [fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
         fetched->status = std::move(status);
         fetched->tensor = std::move(tensor);
-        fetched->ended.Notify();
+        fetched->ended.Come();
       });
   return fetched;
 }
@@ -73,21 +74,21 @@ TEST(BackPressureTest, SendIsRefusedUntilTheConsumerFetches) {
   constexpr int kAll = 24;
   for (int fetched = 0; fetched < kAll; ++fetched) {
     const bool waits = sent < kAll;
-    absl::Notification room;
+    Moment room;
     if (waits) {
       ASSERT_EQ(Send(&pair, key, sent).code(), absl::StatusCode::kResourceExhausted);
       pair.step()->WhenRoom(kBytes, [&room](absl::Status status) {
         EXPECT_TRUE(status.ok()) << status;
-        room.Notify();
+        room.Come();
       });
-      EXPECT_FALSE(room.HasBeenNotified());
+      EXPECT_FALSE(room.Wait(std::chrono::milliseconds(0)));
     }
     auto got = StartFetch(&pair, key);
-    got->ended.WaitForNotification();
+    ASSERT_TRUE(got->ended.Wait());
     ASSERT_TRUE(got->status.ok()) << got->status;
     EXPECT_EQ(got->tensor.data_as<uint8_t>()[kBytes - 1], fetched);
     if (!waits) continue;
-    room.WaitForNotification();
+    ASSERT_TRUE(room.Wait());
     ASSERT_TRUE(Send(&pair, key, sent).ok());
     ++sent;
   }
@@ -111,7 +112,7 @@ TEST(BackPressureTest, WhoFindsNoLandingRoomIsToldWhatHoldsIt) {
     Args args;
     args.deadline = Deadline::After(clock, absl::Milliseconds(400));
     auto got = StartFetch(&pair, key, args);
-    got->ended.WaitForNotification();
+    ASSERT_TRUE(got->ended.Wait());
     full = got->status;
     if (full.ok()) kept.push_back(std::move(got->tensor));
   }
@@ -124,9 +125,9 @@ TEST(BackPressureTest, WhoFindsNoLandingRoomIsToldWhatHoldsIt) {
   }
   const uint8_t next = static_cast<uint8_t>(kept.size());
   auto got = StartFetch(&pair, key);
-  EXPECT_FALSE(got->ended.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
+  EXPECT_FALSE(got->ended.Wait(std::chrono::milliseconds(100)));
   kept.pop_front();
-  got->ended.WaitForNotification();
+  ASSERT_TRUE(got->ended.Wait());
   ASSERT_TRUE(got->status.ok()) << got->status;
   EXPECT_EQ(got->tensor.data_as<uint8_t>()[0], next);
 }

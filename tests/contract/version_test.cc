@@ -4,9 +4,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "tests/pair/moment.h"
 #include "tests/pair/worker_pair.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -21,15 +21,15 @@ std::unique_ptr<Nic> OpenNic() {
 
 absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key, const Args& args,
                        Tensor* tensor) {
-  absl::Notification ended;
+  Moment ended;
   absl::Status result;
   consumer->Fetch(step, key, args,
                   [&](absl::Status status, const Args&, const Args&, Tensor fetched, bool) {
                     result = std::move(status);
                     if (tensor != nullptr) *tensor = std::move(fetched);
-                    ended.Notify();
+                    ended.Come();
                   });
-  ended.WaitForNotification();
+  TRYST_CHECK(ended.Wait()) << key.text() << " never ended";
   return result;
 }
 
@@ -77,13 +77,13 @@ TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
   hello.path = "rdma/pair";
   for (const uint32_t only : {uint32_t{0}, kProtocolNewest + 1}) {
     hello.protocol_oldest = hello.protocol_newest = only;
-    absl::Notification answered;
+    Moment answered;
     absl::Status status;
     pair.producer()->OnHello(hello, [&](absl::StatusOr<Hello> answer) {
       status = answer.status();
-      answered.Notify();
+      answered.Come();
     });
-    answered.WaitForNotification();
+    ASSERT_TRUE(answered.Wait());
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_NE(status.message().find("this worker 1 to 2"), std::string::npos) << status;
   }

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
-#include <future>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "tests/pair/moment.h"
 #include "tests/pair/worker_pair.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -77,15 +77,15 @@ TEST(LargeTest, MoreThan4GiBComeInChunksOverEveryQueuePair) {
     Args args;
     args.destination = TensorOver(landed);
     ASSERT_TRUE(pair.step()->Send(key, Args(), TensorOver(source), false).ok());
-    std::promise<absl::Status> ended;
+    Moment ended;
+    absl::Status end;
     pair.consumer()->Fetch(1, key, args,
-                           [&](absl::Status end, const Args&, const Args&, Tensor tensor, bool) {
+                           [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
                              EXPECT_EQ(tensor.data(), landed->at());
-                             ended.set_value(std::move(end));
+                             end = std::move(status);
+                             ended.Come();
                            });
-    std::future<absl::Status> status = ended.get_future();
-    ASSERT_EQ(status.wait_for(std::chrono::minutes(4)), std::future_status::ready);
-    const absl::Status end = status.get();
+    ASSERT_TRUE(ended.Wait(std::chrono::minutes(4)));
     ASSERT_TRUE(end.ok()) << end;
   }
   for (uint64_t at = 0; at < kBytes; at += kStride) {
