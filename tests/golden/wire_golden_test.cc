@@ -42,6 +42,19 @@ TensorMeta Meta() {
   return meta;
 }
 
+RequestBody IntoMemory() {
+  RequestBody body;
+  body.step = -2;
+  body.destination_address = 0x1000;
+  body.destination_bytes = 24;
+  body.destination_key = 0xabcd;
+  body.dtype = 1;
+  body.rank = 2;
+  body.dims[0] = 2;
+  body.dims[1] = 3;
+  return body;
+}
+
 std::map<std::string, std::string> Examples() {
   std::map<std::string, std::string> out;
   std::vector<uint8_t> slot(8192);
@@ -55,16 +68,7 @@ std::map<std::string, std::string> Examples() {
     Record request = Slot7(RecordType::kRequest);
     request.number = 5;
     request.flags = kHasDestination | kHasShape | kReplay | kRetry;
-    RequestBody body;
-    body.step = -2;
-    body.destination_address = 0x1000;
-    body.destination_bytes = 24;
-    body.destination_key = 0xabcd;
-    body.dtype = 1;
-    body.rank = 2;
-    body.dims[0] = 2;
-    body.dims[1] = 3;
-    writer.AddRequest(request, body);
+    writer.AddRequest(request, IntoMemory());
     writer.Add(Slot7(RecordType::kCancel));
     writer.Add(Slot7(RecordType::kReplayed));
     writer.Add(Slot7(RecordType::kPing));
@@ -108,16 +112,7 @@ std::string StandingExample() {
   Record request = Slot7(RecordType::kRequest);
   request.number = 5;
   request.flags = kHasDestination | kHasShape | kStanding;
-  RequestBody body;
-  body.step = -2;
-  body.destination_address = 0x1000;
-  body.destination_bytes = 24;
-  body.destination_key = 0xabcd;
-  body.dtype = 1;
-  body.rank = 2;
-  body.dims[0] = 2;
-  body.dims[1] = 3;
-  writer.AddRequest(request, body);
+  writer.AddRequest(request, IntoMemory());
   return Finish(&writer, &slot);
 }
 
