@@ -166,6 +166,26 @@ class HostilePeerTest : public ::testing::Test {
   explicit HostilePeerTest(SoftNicOptions options = {})
       : nic_(MustOpenSoftNic(options)), victim_(nic_.get()) {}
 
+  // Acknowledges a send before all of it can have been read: it ends only when it has.
+  void AcknowledgeEarly(uint64_t bytes) {
+    Introduce();
+    SoftSide large(nic_.get(), bytes);
+    const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
+    SendWork work;
+    work.entries = absl::MakeConstSpan(&from, 1);
+    ASSERT_TRUE(victim_.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+    FrameHeader ack;
+    ack.executed = 1;
+    peer_->Say(ack);
+    for (int i = 0; i < 1000; ++i) victim_.Poll();
+    EXPECT_TRUE(victim_.done.empty());
+    ASSERT_TRUE(PollUntil({&victim_}, [&] {
+      peer_->ForgetWhatWasHeard();
+      return !victim_.done.empty();
+    }));
+    EXPECT_EQ(victim_.done[0].status, CompletionStatus::kOk);
+  }
+
   // The hello tells of the receives, so that no frame need.
   void Introduce(int receives = 0, QueuePairOptions options = SoftSide::UsualOptions()) {
     victim_.OpenQueuePair(options);
@@ -386,42 +406,12 @@ class UnixPeerTest : public HostilePeerTest {
 
 // A frame of which the socket, whose buffer is small, has taken a part.
 TEST_F(UnixPeerTest, EarlyAckDoesNotFreeAFrameThatIsStillBeingSent) {
-  Introduce();
-  SoftSide large(nic_.get(), kMaxFrameBytes);
-  const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
-  SendWork work;
-  work.entries = absl::MakeConstSpan(&from, 1);
-  ASSERT_TRUE(victim_.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
-  FrameHeader ack;
-  ack.executed = 1;
-  peer_->Say(ack);
-  for (int i = 0; i < 100; ++i) victim_.Poll();
-  EXPECT_TRUE(victim_.done.empty());
-  ASSERT_TRUE(PollUntil({&victim_}, [&] {
-    peer_->ForgetWhatWasHeard();
-    return !victim_.done.empty();
-  }));
-  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kOk);
+  AcknowledgeEarly(kMaxFrameBytes);
 }
 
+// More than the sockets hold; and the peer reads nothing, but says that it has it.
 TEST_F(HostilePeerTest, EarlyAckDoesNotFreeAMessageThatIsStillBeingSent) {
-  Introduce();
-  // More than the sockets hold; and the peer reads nothing, but says that it has it.
-  SoftSide large(nic_.get(), 32 << 20);
-  const Entry from = {large.region->address(), large.region->bytes(), large.region->local_key()};
-  SendWork work;
-  work.entries = absl::MakeConstSpan(&from, 1);
-  ASSERT_TRUE(victim_.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
-  FrameHeader ack;
-  ack.executed = 1;
-  peer_->Say(ack);
-  for (int i = 0; i < 1000; ++i) victim_.Poll();
-  EXPECT_TRUE(victim_.done.empty());
-  ASSERT_TRUE(PollUntil({&victim_}, [&] {
-    peer_->ForgetWhatWasHeard();
-    return !victim_.done.empty();
-  }));
-  EXPECT_EQ(victim_.done[0].status, CompletionStatus::kOk);
+  AcknowledgeEarly(32 << 20);
 }
 
 TEST_F(HostilePeerTest, RegionRevokedBetweenTwoPiecesIsNotWritten) {
