@@ -16,6 +16,7 @@
 #include "verbs/soft/handshake.h"
 #include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_lane.h"
+#include "verbs/soft/soft_loans.h"
 
 namespace tryst {
 
@@ -59,6 +60,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   // To be called at the end of posting, which may leave something to wait for.
   void NotePosted();
   uint64_t turn() const { return turn_; }
+  SoftLoans<SoftBatch>* batches() { return &batches_; }
+  SoftLoans<SoftStaging>* stagings() { return &stagings_; }
 
  private:
   struct Finished {
@@ -140,6 +143,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   std::vector<SoftQueuePair*> paying_;
   std::vector<Stranger> strangers_;
   std::vector<Leaving> leaving_;
+  SoftLoans<SoftBatch> batches_;  // Empty ones.
+  SoftLoans<SoftStaging> stagings_;
 };
 
 }  // namespace tryst

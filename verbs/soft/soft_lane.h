@@ -18,6 +18,12 @@ namespace tryst {
 
 class SoftQueuePair;
 
+// Where what arrives waits to be taken.
+struct SoftStaging {
+  static constexpr size_t kBytes = 16 << 10;
+  uint8_t bytes[kBytes];
+};
+
 // Frames on their way out through one socket: gathered from where they lie, so that one
 // system call takes many, and kept until the socket has taken them all.
 class SoftBatch {
@@ -60,7 +66,8 @@ class SoftBatch {
   uint64_t written_ = 0;  // Of them.
 };
 
-// One socket of a queue pair. Only data: the queue pair does the work.
+// One socket of a queue pair. Only data: the queue pair does the work. An idle one is small:
+// its batch and its staging are the completion queue's, lent while there is something in them.
 struct SoftLane {
   enum class State : uint8_t {
     kIdle,      // No socket; the dialler waits for redial_at_ns.
@@ -82,16 +89,16 @@ struct SoftLane {
   int64_t redial_at_ns = 0;
   int64_t redial_after_ns = 0;  // Doubles with each failure.
 
-  SoftBatch out;
-  bool full = false;  // The socket took no more.
+  std::unique_ptr<SoftBatch> out;  // Null: empty.
+  bool full = false;               // The socket took no more.
   // A batch of read responses lies in memory that may be deregistered while it waits:
   // it is pinned anew for each system call. 0: none.
   uint32_t out_remote_key = 0;
   uint64_t out_address = 0;
   uint64_t out_bytes = 0;
 
-  // Arrived and not yet taken: [begin, end) of staging.
-  std::unique_ptr<uint8_t[]> staging;
+  // Arrived and not yet taken: [begin, end) of staging, of which `capacity` is used.
+  std::unique_ptr<SoftStaging> staging;  // Null: nothing has.
   size_t capacity = 0;
   size_t begin = 0;
   size_t end = 0;

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kFirstRedialNs = 1'000'000;
 constexpr int64_t kLastRedialNs = 100'000'000;
-// The first lane's takes many small frames in one call.
-constexpr size_t kFirstStagingBytes = 16 << 10;
+// The first lane takes many small frames in one call.
+constexpr size_t kFirstStagingBytes = SoftStaging::kBytes;
 constexpr size_t kLaterStagingBytes = 1 << 10;
 constexpr uint32_t kFirstSends = 8;
 
@@ -60,7 +60,6 @@ SoftQueuePair::SoftQueuePair(SoftContext* context, SoftCompletionQueue* completi
     lanes_.back()->owner = this;
     lanes_.back()->index = i;
     lanes_.back()->capacity = i == 0 ? kFirstStagingBytes : kLaterStagingBytes;
-    lanes_.back()->staging.reset(new uint8_t[lanes_.back()->capacity]);
   }
 }
 
@@ -254,6 +253,8 @@ void SoftQueuePair::DropLane(SoftLane* lane) {
   lane->state = SoftLane::State::kIdle;
   lane->full = false;
   lane->begin = lane->end = 0;
+  GiveBackStaging(lane);
+  GiveBackBatch(lane);
 }
 
 void SoftQueuePair::Break() {

@@ -148,7 +148,7 @@ class SoftQueuePair final : public QueuePair {
   void Pump();
   bool PumpLane(SoftLane* lane);
   bool Fill(SoftLane* lane);
-  bool FillFirst(SoftLane* lane);
+  void FillFirst(SoftLane* lane);
   bool StartNext();  // False: it must wait, or has failed.
   bool Start(SendSlot* slot, uint64_t i);
   CompletionStatus CheckLocalKeys(uint64_t i);
@@ -160,11 +160,14 @@ class SoftQueuePair final : public QueuePair {
   FrameHeader NewHeader(FrameType type, bool first_lane);
   bool CreditDue() const;
   void OweAnswer();
+  void GiveBackBatch(SoftLane* lane);
 
   // _receive
   void ReadLane(SoftLane* lane);
   ssize_t ReadSome(SoftLane* lane, size_t* wanted);
   void TakeParked();
+  void LeaveLane(SoftLane* lane);
+  void GiveBackStaging(SoftLane* lane);
   bool TakeStaged(SoftLane* lane);  // False when the lane must wait, or is no more.
   Taken TakeFrame(SoftLane* lane, const FrameHeader& frame);
   bool TakeProgress(const FrameHeader& frame);

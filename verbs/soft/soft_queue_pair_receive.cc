@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -65,7 +66,7 @@ void SoftQueuePair::TakeParked() {
       if (TakeStaged(lanes_[i].get()) && lanes_[i]->stream.HoldsBytes()) {
         ReadLane(lanes_[i].get());  // It was too full to be read when its turn was.
       }
-      UnpinPayload(lanes_[i].get());
+      LeaveLane(lanes_[i].get());
     }
   } while (state_ == QueuePairState::kReady && requests_taken_ != before);
 }
@@ -91,19 +92,32 @@ void SoftQueuePair::ReadLane(SoftLane* lane) {
     more = static_cast<size_t>(got) == wanted;
   }
   if (state_ == QueuePairState::kReady) TakeStaged(lane);
+  LeaveLane(lane);
+}
+
+// Until it has something again.
+void SoftQueuePair::LeaveLane(SoftLane* lane) {
   UnpinPayload(lane);
+  if (lane->begin == lane->end) GiveBackStaging(lane);
+}
+
+void SoftQueuePair::GiveBackStaging(SoftLane* lane) {
+  lane->begin = lane->end = 0;
+  completions_->stagings()->Give(std::move(lane->staging));
 }
 
 // One receive call, into the payload's place if one is arriving.
 ssize_t SoftQueuePair::ReadSome(SoftLane* lane, size_t* wanted) {
+  if (lane->staging == nullptr) lane->staging = completions_->stagings()->Take();
+  uint8_t* const staging = lane->staging->bytes;
   if (lane->begin == lane->end) {
     lane->begin = lane->end = 0;
   } else if (lane->capacity - lane->end < kFrameHeaderBytes) {
-    memmove(lane->staging.get(), lane->staging.get() + lane->begin, lane->end - lane->begin);
+    memmove(staging, staging + lane->begin, lane->end - lane->begin);
     lane->end -= lane->begin;
     lane->begin = 0;
   }
-  uint8_t* const free_begin = lane->staging.get() + lane->end;
+  uint8_t* const free_begin = staging + lane->end;
   size_t free_bytes = lane->capacity - lane->end;
   if (lane->payload_left == 0) {
     *wanted = free_bytes;
@@ -140,13 +154,13 @@ ssize_t SoftQueuePair::ReadSome(SoftLane* lane, size_t* wanted) {
 bool SoftQueuePair::TakeStaged(SoftLane* lane) {
   while (state_ == QueuePairState::kReady) {
     const size_t staged = lane->end - lane->begin;
-    const uint8_t* const from = lane->staging.get() + lane->begin;
+    if (staged == 0) return true;
+    const uint8_t* const from = lane->staging->bytes + lane->begin;
     if (lane->state == SoftLane::State::kGreeted) {
       if (staged < kHelloBytes) return true;
       lane->begin += kHelloBytes;
       if (!TakeHello(lane, from)) return false;
     } else if (lane->payload_left > 0) {
-      if (staged == 0) return true;
       const uint64_t take = std::min<uint64_t>(staged, lane->payload_left);
       if (!PinPayload(lane)) return false;
       Land(lane, from, take);
@@ -402,9 +416,9 @@ SoftQueuePair::Taken SoftQueuePair::Refuse(uint32_t sequence, WireError error) {
   header.sequence = sequence;
   header.immediate = static_cast<uint32_t>(error);
   std::vector<uint8_t> last;
-  const bool torn = !lane->out.empty();
+  const bool torn = lane->out != nullptr;
   if (!torn || lane->out_remote_key == 0) {
-    last = lane->out.RestOfFrame();
+    if (torn) last = lane->out->RestOfFrame();
     const size_t rest = last.size();
     last.resize(rest + kFrameHeaderBytes);
     EncodeFrameHeader(header, last.data() + rest);

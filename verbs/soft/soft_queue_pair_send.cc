@@ -1,5 +1,6 @@
 // A soft queue pair's frames on their way out.
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "verbs/soft/soft_queue_pair.h"
@@ -31,7 +32,7 @@ void SoftQueuePair::Pump() {
 
 // One batch. True when it has left and another may follow.
 bool SoftQueuePair::PumpLane(SoftLane* lane) {
-  if (lane->out.empty() && !Fill(lane)) return false;
+  if (lane->out == nullptr && !Fill(lane)) return false;
   SoftRegionRecord* pinned = nullptr;
   if (lane->out_remote_key != 0) {
     pinned = context_->regions.PinRemote(lane->out_remote_key, number_, lane->out_address,
@@ -43,7 +44,7 @@ bool SoftQueuePair::PumpLane(SoftLane* lane) {
     }
   }
   size_t written = 0;
-  const SoftBatch::Progress progress = lane->out.WriteTo(&lane->stream, &written);
+  const SoftBatch::Progress progress = lane->out->WriteTo(&lane->stream, &written);
   if (pinned != nullptr) context_->regions.Unpin(pinned);
   if (written > 0) moved_ = true;
   if (progress == SoftBatch::Progress::kLost) {
@@ -52,8 +53,8 @@ bool SoftQueuePair::PumpLane(SoftLane* lane) {
     LoseLane(lane);
     return false;
   }
-  for (uint64_t work = lane->out.TakeWritten(); work != SoftBatch::kNoWork;
-       work = lane->out.TakeWritten()) {
+  for (uint64_t work = lane->out->TakeWritten(); work != SoftBatch::kNoWork;
+       work = lane->out->TakeWritten()) {
     --send(work).unwritten_frames;
   }
   if (progress == SoftBatch::Progress::kSome) {
@@ -61,40 +62,49 @@ bool SoftQueuePair::PumpLane(SoftLane* lane) {
     completions_->NoteFull(lane);
     return false;
   }
-  lane->out.Clear();
-  lane->out_remote_key = 0;
+  GiveBackBatch(lane);
   return true;
 }
 
+void SoftQueuePair::GiveBackBatch(SoftLane* lane) {
+  lane->out_remote_key = 0;
+  if (lane->out == nullptr) return;
+  lane->out->Clear();
+  completions_->batches()->Give(std::move(lane->out));
+}
+
+// False, and no batch, when there is nothing to send.
 bool SoftQueuePair::Fill(SoftLane* lane) {
-  if (lane->index == 0) return FillFirst(lane);
-  // The others help with what the first has begun.
-  if (StripedReadLeft()) {
+  lane->out = completions_->batches()->Take();
+  if (lane->index == 0) {
+    FillFirst(lane);
+  } else if (StripedReadLeft()) {
+    // The others help with what the first has begun.
     AddReadResponse(lane);
   } else if (StripedWorkLeft()) {
     AddMessageFrame(lane);
   }
-  return !lane->out.empty();
+  if (lane->out->empty()) GiveBackBatch(lane);
+  return lane->out != nullptr;
 }
 
-bool SoftQueuePair::FillFirst(SoftLane* lane) {
+void SoftQueuePair::FillFirst(SoftLane* lane) {
   const bool serve = reads_begin_ != reads_end_;
   if (serve && serve_read_next_) {
     serve_read_next_ = false;
     AddReadResponse(lane);
-    return true;
+    return;
   }
   const int pieces = static_cast<int>(std::max<uint32_t>(options_.max_entries, 1));
-  while (lane->out.bytes() < kBatchBytes && lane->out.HasRoom(pieces) && StartNext()) {
+  while (lane->out->bytes() < kBatchBytes && lane->out->HasRoom(pieces) && StartNext()) {
     AddMessageFrame(lane);
   }
   serve_read_next_ = true;
-  if (lane->out.empty() && serve) AddReadResponse(lane);
-  if (lane->out.empty() && ack_now_) {
-    lane->out.Add(NewHeader(FrameType::kAck, true), nullptr, 0, SoftBatch::kNoWork);
+  if (lane->out->empty() && serve) AddReadResponse(lane);
+  if (lane->out->empty() && ack_now_) {
+    lane->out->Add(NewHeader(FrameType::kAck, true), nullptr, 0, SoftBatch::kNoWork);
   }
   ack_now_ = false;
-  return !lane->out.empty();
 }
 
 // Makes send_next_ a work that has a frame to send, if any may have now.
@@ -199,7 +209,7 @@ void SoftQueuePair::AddMessageFrame(SoftLane* lane) {
     slot.assigned += header.bytes;
   }
   ++slot.unwritten_frames;
-  lane->out.Add(header, pieces, count, i);
+  lane->out->Add(header, pieces, count, i);
   if (slot.assigned == slot.total) ++send_next_;
 }
 
@@ -213,7 +223,7 @@ void SoftQueuePair::AddReadResponse(SoftLane* lane) {
   header.bytes =
       static_cast<uint32_t>(std::min<uint64_t>(read.total - read.assigned, kMaxFrameBytes));
   const iovec piece = {reinterpret_cast<void*>(read.address + read.assigned), header.bytes};
-  lane->out.Add(header, &piece, header.bytes > 0 ? 1 : 0, SoftBatch::kNoWork);
+  lane->out->Add(header, &piece, header.bytes > 0 ? 1 : 0, SoftBatch::kNoWork);
   if (header.bytes > 0) {
     lane->out_remote_key = read.remote_key;
     lane->out_address = read.address + read.assigned;
