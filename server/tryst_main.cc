@@ -12,8 +12,8 @@
 #include "server/cli/command_line.h"
 #include "server/cli/watch.h"
 #include "server/doctor/doctor_command.h"
-#include "server/few_arenas.h"
 #include "server/grpc_log.h"
+#include "server/lean_heap.h"
 #include "server/npy.h"
 #include "server/peer_client.h"
 #include "server/server.h"
@@ -150,8 +150,8 @@ int Receive(const CommandLine& command) {
 }
 
 int Serve(const CommandLine& line) {
-  UseFewArenas();
   BlockStopSignals();
+  const LeanHeap heap;
   std::vector<std::pair<std::string, std::string>> files;
   for (const std::string& word : line.words) {
     files.emplace_back(absl::StrSplit(word, absl::MaxSplits('=', 1)));

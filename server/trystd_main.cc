@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/log_record.h"
-#include "server/few_arenas.h"
 #include "server/grpc_log.h"
+#include "server/lean_heap.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
 
@@ -23,8 +23,8 @@ int Main(const std::vector<std::string>& args) {
     std::printf("trystd [--config=FILE] [--SETTING=VALUE ...]\n\n%s", ConfigTable().c_str());
     return 0;
   }
-  UseFewArenas();
   BlockStopSignals();
+  const LeanHeap heap;
   SetGrpcLog(GrpcLog::kAsOurs);
   std::vector<std::string> rest;
   absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &rest);

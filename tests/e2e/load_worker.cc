@@ -23,7 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/mutex.h"
-#include "server/few_arenas.h"
+#include "server/lean_heap.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
 
@@ -220,8 +220,8 @@ int Fail(const absl::Status& status) {
 }
 
 int Main(const std::vector<std::string>& args) {
-  UseFewArenas();
   BlockStopSignals();
+  const LeanHeap heap;
   std::vector<std::string> rest;
   std::map<std::string, std::string> own = {
       {"peers", ""}, {"largest", "300000"}, {"pause", "2ms"}, {"longest", "20s"}};
