@@ -26,7 +26,8 @@ ShmFetchOp* ShmFetchChannel::TakeOp() {
   free_.pop_back();
   ++live_;
   op->state = ShmFetchState::kQueued;
-  op->reported = op->delivered = op->taken_over = false;
+  op->reported = op->delivered = op->taken_over = op->asked_before = false;
+  op->misanswered = 0;
   op->many = nullptr;
   ++counters_.fetches;
   return op;
@@ -163,6 +164,7 @@ bool ShmFetchChannel::Ask(ShmFetchOp* op) {
   cell->head.generation = generations_[op->slot];
   cell->head.number = id;
   memcpy(cell->body, &op->step, sizeof(op->step));
+  op->asked_at = requests_.written();
   requests_.Publish();
   op->state = ShmFetchState::kAsked;
   op->span.id = TraceId(link_number_, uint64_t{op->slot} << 32 | generations_[op->slot], op->step);
@@ -245,6 +247,7 @@ void ShmFetchChannel::SendWaiting() {
 
 // The producer's last word on the slot has come.
 void ShmFetchChannel::Complete(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
+  if (!status.ok()) NoteRefused(op);
   // The slot first: the callback may fetch again.
   LastWord(op);
   Report(op, std::move(status), std::move(tensor), is_dead, When::kNow);
@@ -268,6 +271,7 @@ void ShmFetchChannel::EndEarly(ShmFetchOp* op, const absl::Status& why) {
     case ShmFetchState::kCopying:
       copies_.Remove(op);
       SaySoon(op, CellType::kRefused, 0);
+      NoteRefused(op);
       break;
     case ShmFetchState::kAsked:
       op->state = ShmFetchState::kLeaving;
@@ -428,6 +432,11 @@ void ShmFetchChannel::SetAsleep(bool asleep) {
 void ShmFetchChannel::OnOpDelivered(ShmFetchOp* op) {
   op->delivered = true;
   FreeIfDone(op);
+}
+
+// For Settle(): the producer is not to take the end of this generation for an acceptance.
+void ShmFetchChannel::NoteRefused(const ShmFetchOp* op) {
+  refused_[op->slot] = generations_[op->slot] + 1;
 }
 
 void ShmFetchChannel::LastWord(ShmFetchOp* op) {

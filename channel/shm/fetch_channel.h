@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_SHM_FETCH_CHANNEL_H_
 #define TRYST_CHANNEL_SHM_FETCH_CHANNEL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -51,6 +52,7 @@ struct ShmFetchOptions {
   // How long the report of a cancel or deadline waits for the producer's last word, so that
   // what is sent after the report is not taken by the request that was given up.
   int64_t leave_ms = 1000;
+  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
 };
 
 struct ShmFetchCounters {
@@ -66,6 +68,7 @@ struct ShmFetchCounters {
   uint64_t cancels_sent = 0;
   uint64_t links = 0;  // Connections made.
   uint64_t breaks = 0;
+  uint64_t asked_again = 0;  // Over another link.
   uint64_t digests_wrong = 0;
   uint64_t messages = 0;  // Cells written.
 
@@ -73,8 +76,10 @@ struct ShmFetchCounters {
 };
 
 // The consumer's end of shared memory with one producer of this host. Connects when first
-// asked; when the producer's socket ends, what was asked ends with kAborted at once, and
-// the next fetch connects anew. Delivered views stay readable whatever happens.
+// asked. When the producer's process ends, what was asked of it ends with kAborted at once.
+// When either side ends the link for another reason, the two agree on what was accepted, and
+// the rest is asked again, in its order, over a new link. Delivered views stay readable
+// whatever happens.
 //
 // Nobody but us writes our memory: a caller's destination is free as soon as `done` runs.
 class ShmFetchChannel final : public Channel,
@@ -142,6 +147,7 @@ class ShmFetchChannel final : public Channel,
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
+  static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
 
@@ -156,7 +162,17 @@ class ShmFetchChannel final : public Channel,
   absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
   void OnProducerGone();
-  void Break(const absl::Status& why, bool connect_again = true);
+  // What becomes of the fetches that are out when a link ends.
+  enum class Then {
+    kAskAgain,
+    kEndThem,  // The producer's life is over. What was meant for its next one waits for that.
+    kEndAll,   // And there is no other link.
+  };
+  void Break(const absl::Status& why, Then then = Then::kAskAgain);
+  bool Settle();
+  void EndLink(const absl::Status& why, Then then);
+  void EndAskedOf(uint64_t former_incarnation);
+  void RetryLater();
   void DropLink();
 
   // Asking.
@@ -182,6 +198,7 @@ class ShmFetchChannel final : public Channel,
   absl::Status OnPart(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view,
                       bool has_digest);
   void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
+  void NoteMisanswered(const shm_wire::ReplyCell& cell);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
   bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
@@ -199,6 +216,7 @@ class ShmFetchChannel final : public Channel,
   void TellAccepted();
   void EndEarly(ShmFetchOp* op, const absl::Status& why);
   void Report(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
+  void NoteRefused(const ShmFetchOp* op);
   void LastWord(ShmFetchOp* op);
   void FreeIfDone(ShmFetchOp* op);
   void DeliverHere(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
@@ -230,6 +248,7 @@ class ShmFetchChannel final : public Channel,
   uint64_t epoch_ = 0;
   uint64_t peer_incarnation_ = 0;  // Of the link.
   uint64_t link_number_ = 0;       // By which both ends know it, for traces.
+  uint32_t link_version_ = 0;
   int hellos_out_ = 0;
   int64_t backoff_ms_ = 0;
   int64_t state_since_ns_ = 0;
@@ -242,6 +261,7 @@ class ShmFetchChannel final : public Channel,
   size_t live_ = 0;                 // Not in free_.
   std::vector<ShmFetchOp*> slots_;  // By slot; null: free.
   std::vector<uint32_t> generations_;
+  std::vector<uint32_t> refused_;  // The generation after the last whose answer was not accepted.
   std::vector<uint16_t> free_slots_;
   Fifo<ShmFetchOp*> queued_;       // kQueued.
   Fifo<ShmFetchOp*> copies_;       // kCopying.

@@ -44,6 +44,7 @@ ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
   cancels_sent += other.cancels_sent;
   links += other.links;
   breaks += other.breaks;
+  asked_again += other.asked_again;
   digests_wrong += other.digests_wrong;
   messages += other.messages;
   return *this;
@@ -126,11 +127,11 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
   }
   hub_->Watch(socket_->fd(), this);
   if (peer_incarnation_ != answer.incarnation) {
+    EndAskedOf(std::exchange(peer_incarnation_, answer.incarnation));
     keys_.clear();  // Those of an earlier life are never asked for again.
     key_ids_.clear();
     next_key_id_ = 0;
   }
-  peer_incarnation_ = answer.incarnation;
   state_ = State::kJoining;
   state_since_ns_ = now_ns();
   poller()->SetTimer(&connect_timer_, now_ns() + options_.join_timeout_ms * 1'000'000);
@@ -141,6 +142,16 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
 void ShmFetchChannel::FailConnect(const absl::Status& why) {
   DropLink();
   connect_status_ = why;
+  RetryLater();
+  if (IsFinal(why)) {
+    // Who is told no need not wait for its deadline to hear it.
+    for (ShmFetchOp& op : ops_) EndEarly(&op, why);
+  } else if (IsRefusal(why) && options_.on_refused) {
+    options_.on_refused();
+  }
+}
+
+void ShmFetchChannel::RetryLater() {
   state_ = State::kBackoff;
   state_since_ns_ = now_ns();
   backoff_ms_ =
@@ -150,12 +161,6 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   poller()->SetTimer(
       &connect_timer_,
       now_ns() + half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1)));
-  if (IsFinal(why)) {
-    // Who is told no need not wait for its deadline to hear it.
-    for (ShmFetchOp& op : ops_) EndEarly(&op, why);
-  } else if (IsRefusal(why) && options_.on_refused) {
-    options_.on_refused();
-  }
 }
 
 void ShmFetchChannel::OnConnectTimer() {
@@ -229,8 +234,10 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   peer_memory_ =
       PeerMemory::Probe(options_.allow_pull && packet.probe_address != 0 ? socket_->peer_pid() : 0,
                         packet.probe_address, packet.probe, sizeof(packet.probe));
+  link_version_ = std::min(packet.version, options_.link_newest);
   Packet ready;
   ready.type = PacketType::kReady;
+  ready.version = link_version_;
   ready.pulls = peer_memory_->status().ok() ? 1 : 0;
   FillSecret(ready.token.data(), sizeof(view.header->proof));
   memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
@@ -239,6 +246,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
 
   slots_.assign(sizes.slots, nullptr);
   generations_.assign(sizes.slots, 0);
+  refused_.assign(sizes.slots, 0);
   free_slots_.clear();
   for (uint32_t slot = sizes.slots; slot-- > 0;) {
     free_slots_.push_back(static_cast<uint16_t>(slot));
@@ -263,14 +271,32 @@ void ShmFetchChannel::OnProducerGone() {
   }
   if (state_ != State::kOpen) return;
   for (int i = 0; i < kTurnsAfterEnd && state_ == State::kOpen && replies_.Ready(); ++i) PollLink();
-  while (state_ == State::kOpen && !copies_.empty()) RunCopy();
   if (state_ != State::kOpen) return;
-  Break(absl::AbortedError(absl::StrFormat(
-      "%s, incarnation %016x, has ended its shared memory: its process is gone or is stopping",
-      options_.peer, peer_incarnation_)));
+  // The kernel ends the socket of a process that is gone, who has said nothing before it.
+  const shm_wire::LinkHeader& header = *held_->view().header;
+  const bool settles = link_version_ >= shm_wire::kLinkSettles;
+  const bool waits = settles && header.producer_left.load(std::memory_order_acquire) != 0 &&
+                     header.settlement.load(std::memory_order_acquire) != shm_wire::kNotKept;
+  while (state_ == State::kOpen && !copies_.empty()) {
+    if (copies_.front()->pulls && settles && !waits) {
+      copies_.pop_front();  // Whose memory it would read now, nobody knows.
+    } else {
+      RunCopy();
+    }
+  }
+  if (state_ != State::kOpen) return;
+  if (waits) {
+    return Break(absl::UnavailableError(
+        absl::StrCat(options_.peer, " has ended the link and waits for another")));
+  }
+  Break(
+      absl::AbortedError(absl::StrFormat(
+          "%s, incarnation %016x, has ended its shared memory: its process is gone or is stopping",
+          options_.peer, peer_incarnation_)),
+      Then::kEndThem);
 }
 
-void ShmFetchChannel::Break(const absl::Status& why, bool connect_again) {
+void ShmFetchChannel::Break(const absl::Status& why, Then then) {
   if (state_ != State::kOpen) return;
   ++counters_.breaks;
   if (absl::IsDataLoss(why)) {
@@ -280,26 +306,82 @@ void ShmFetchChannel::Break(const absl::Status& why, bool connect_again) {
     TRYST_LOG(Warning) << options_.self << " no longer shares memory with " << options_.peer << ": "
                        << why.message();
   }
+  if (!Settle() && then == Then::kAskAgain) then = Then::kEndThem;
+  EndLink(why, then);
+}
+
+// Writes down what was accepted, for the producer, which keeps the rest until it has read it.
+// False: it does not, or no longer; then nothing may be asked again.
+bool ShmFetchChannel::Settle() {
+  if (link_version_ < shm_wire::kLinkSettles) return false;
+  shm_wire::LinkHeader* header = held_->view().header;
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    const uint32_t next = generations_[slot];
+    if (refused_[slot] == next) continue;  // At first: none was accepted.
+    SetAccepted(static_cast<uint16_t>(slot), next - 1, header);
+  }
+  uint32_t expected = shm_wire::kNotSettled;
+  return header->settlement.compare_exchange_strong(expected, shm_wire::kSettled);
+}
+
+void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   state_ = State::kIdle;
   state_since_ns_ = now_ns();
   connect_status_ = why;
   DropLink();
   words_.clear();
   copies_.clear();
-  // What it was asked for can no longer be had from it.
-  for (ShmFetchOp*& slot : slots_) {
-    ShmFetchOp* op = slot;
-    if (op == nullptr) continue;
+  std::vector<ShmFetchOp*> asked;
+  for (ShmFetchOp* op : slots_) {
+    if (op != nullptr) asked.push_back(op);
+  }
+  std::sort(asked.begin(), asked.end(), [](const ShmFetchOp* a, const ShmFetchOp* b) {
+    return static_cast<int32_t>(a->asked_at - b->asked_at) < 0;
+  });
+  const Fifo<ShmFetchOp*> behind = std::exchange(queued_, Fifo<ShmFetchOp*>());
+  for (ShmFetchOp* op : asked) {
     op->from = Tensor();
     op->into = Tensor();
-    Report(op, op->state == ShmFetchState::kLeaving ? op->end_status : why, Tensor(), false,
-           When::kAtEndOfTurn);
-    LastWord(op);
+    const bool for_next_life =
+        op->key.src_incarnation() != 0 && op->key.src_incarnation() != peer_incarnation_;
+    const bool again = (then == Then::kAskAgain || (then == Then::kEndThem && for_next_life)) &&
+                       op->state != ShmFetchState::kLeaving && op->misanswered < kMisansweredMost;
+    if (again) {
+      op->has_slot = false;
+      op->asked_before = true;
+      op->state = ShmFetchState::kQueued;
+      op->span.Enter(WaitsFor::kConnection, now_ns());
+      queued_.push_back(op);
+      ++counters_.asked_again;
+    } else {
+      Report(op, op->state == ShmFetchState::kLeaving ? op->end_status : why, Tensor(), false,
+             When::kAtEndOfTurn);
+      LastWord(op);
+    }
   }
-  if (live_ > 0 && connect_again) {
-    backoff_ms_ = 0;
-    Connect();
+  slots_.clear();
+  free_slots_.clear();
+  for (size_t i = 0; i < behind.size(); ++i) queued_.push_back(behind[i]);
+  if (live_ == 0 || then == Then::kEndAll) return;
+  // One that has brought nothing is not made again at once.
+  if (then == Then::kAskAgain && backoff_ms_ != 0) return RetryLater();
+  backoff_ms_ = then == Then::kAskAgain ? options_.backoff_ms : 0;
+  Connect();
+}
+
+// What was asked of an earlier life of the producer can no longer be had from it. But who has
+// heard of this one before us, and asked for what is its, asked it of a link to nobody.
+void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
+  std::vector<ShmFetchOp*> theirs;
+  for (size_t i = 0; i < queued_.size(); ++i) {
+    ShmFetchOp* op = queued_[i];
+    if (!std::exchange(op->asked_before, false)) continue;
+    if (op->key.src_incarnation() != peer_incarnation_) theirs.push_back(op);
   }
+  const absl::Status why =
+      absl::AbortedError(absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x",
+                                         options_.peer, former_incarnation, peer_incarnation_));
+  for (ShmFetchOp* op : theirs) EndEarly(op, why);
 }
 
 // Views that are held keep the socket and the memory; the producer hears that nothing more
@@ -324,7 +406,7 @@ void ShmFetchChannel::DropLink() {
 void ShmFetchChannel::Close(absl::Status why) {
   if (state_ == State::kClosed) return;
   close_status_ = std::move(why);
-  Break(close_status_, /*connect_again=*/false);
+  Break(close_status_, Then::kEndAll);
   DropLink();
   state_ = State::kClosed;
   state_since_ns_ = now_ns();

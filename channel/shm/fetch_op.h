@@ -67,10 +67,13 @@ class ShmFetchOp final : public PollerTimer {
   TraceSpan span;  // The same with times.
   bool has_slot = false;
   uint16_t slot = 0;
-  bool reported = false;    // `done` has its result, although the slot is not free yet.
-  bool delivered = false;   // `done` has run.
-  bool taken_over = false;  // By another channel, which will say how it ends.
-  absl::Status end_status;  // kLeaving: what to report.
+  uint32_t asked_at = 0;      // Place in the request ring: the order of asking.
+  bool asked_before = false;  // Over a link that is gone.
+  uint8_t misanswered = 0;    // How often its answer made no sense.
+  bool reported = false;      // `done` has its result, although the slot is not free yet.
+  bool delivered = false;     // `done` has run.
+  bool taken_over = false;    // By another channel, which will say how it ends.
+  absl::Status end_status;    // kLeaving: what to report.
 
   // kCopying: from where to where.
   Tensor into;  // The caller's memory, or what becomes the tensor.

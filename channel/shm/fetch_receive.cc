@@ -22,7 +22,10 @@ bool ShmFetchChannel::PollLink() {
     ReplyCell cell;
     replies_.Take(reinterpret_cast<uint8_t*>(&cell), shm_wire::kIsLongAt);
     const absl::Status understood = OnCell(cell);
-    if (!understood.ok()) Break(understood);
+    if (!understood.ok()) {
+      NoteMisanswered(cell);
+      Break(understood);
+    }
     if (state_ != State::kOpen) return true;  // A callback may have closed us, too.
   }
   const bool copied = !copies_.empty();
@@ -33,6 +36,13 @@ bool ShmFetchChannel::PollLink() {
     poller()->FlushThisTurn(this);  // A producer may wait for the room in its ring.
   }
   return cells > 0 || copied;
+}
+
+// Asked again, it may be answered better; but not for ever.
+void ShmFetchChannel::NoteMisanswered(const ReplyCell& cell) {
+  if (state_ != State::kOpen || cell.head.slot >= slots_.size()) return;
+  ShmFetchOp* op = slots_[cell.head.slot];
+  if (op != nullptr) ++op->misanswered;
 }
 
 absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
@@ -375,6 +385,13 @@ void ShmFetchChannel::EndCopy(ShmFetchOp* op, absl::Status status) {
     op->into = Tensor();
     op->state = ShmFetchState::kAsked;
     return;
+  }
+  if (op->pulls && status.ok() && link_version_ >= shm_wire::kLinkSettles) {
+    // What was read is what was sent only if the producer still kept it behind the reading. If
+    // not, the end of the link is in the socket, and is this one's, too.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const uint32_t settlement = held_->view().header->settlement.load(std::memory_order_acquire);
+    if (settlement == shm_wire::kNotKept) return;
   }
   if (absl::IsUnavailable(status)) {
     status = absl::AbortedError(absl::StrCat(options_.peer, ": ", status.message()));

@@ -16,6 +16,7 @@ class Fifo {
   size_t size() const { return size_; }
   // REQUIRES: i < size(); !empty().
   T& operator[](size_t i) { return slots_[(first_ + i) & (slots_.size() - 1)]; }
+  const T& operator[](size_t i) const { return slots_[(first_ + i) & (slots_.size() - 1)]; }
   T& front() { return (*this)[0]; }
   const T& front() const { return slots_[first_]; }
 

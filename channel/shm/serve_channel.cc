@@ -90,7 +90,7 @@ absl::StatusOr<Hello> ShmServeChannel::Invite() {
 void ShmServeChannel::OnGuest(std::unique_ptr<LocalSocket> socket) {
   socket_ = std::move(socket);
   const absl::Status welcomed = Welcome();
-  if (!welcomed.ok()) End(welcomed, false);
+  if (!welcomed.ok()) End(welcomed, Ending::kForGood);
 }
 
 absl::Status ShmServeChannel::Welcome() {
@@ -107,6 +107,7 @@ absl::Status ShmServeChannel::Welcome() {
   FillSecret(proof_.data(), proof_.size());
   Packet packet;
   packet.type = PacketType::kWelcome;
+  packet.version = options_.link_newest;
   packet.sizes = sizes_;
   packet.digests = digests_ ? 1 : 0;
   packet.probe_address =
@@ -126,7 +127,7 @@ void ShmServeChannel::OnSocket() {
       case LocalSocket::Received::kNothing:
         return;
       case LocalSocket::Received::kEnd:
-        return End(absl::UnavailableError("the consumer has gone"), true);
+        return End(absl::UnavailableError("the consumer has gone"), Ending::kConsumerGone);
       case LocalSocket::Received::kPacket:
         break;
     }
@@ -135,10 +136,11 @@ void ShmServeChannel::OnSocket() {
       understood = OnReady(packet);
     } else if (packet.type == PacketType::kLeave) {
       OnLeave();
-    } else if (packet.type != PacketType::kWake) {
+    } else if (packet.type != PacketType::kWake && state_ != State::kSettling) {
       understood = absl::DataLossError("the consumer said what is not its turn to say");
     }
-    if (!understood.ok()) return End(understood, false);
+    if (!understood.ok()) End(understood, Ending::kOnPurpose);
+    if (state_ == State::kEnded) return;
   }
 }
 
@@ -150,6 +152,7 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
     return absl::DataLossError("the consumer does not see the memory that it was sent");
   }
   memcpy(&link_number_, seen, sizeof(link_number_));
+  link_version_ = std::min(packet.version, options_.link_newest);
   can_pull_ = packet.pulls != 0 && options_.allow_pull;
   ops_.resize(sizes_.slots);
   for (size_t slot = 0; slot < ops_.size(); ++slot) {
@@ -164,21 +167,42 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
 
 // It asks for nothing more, but reads on what it holds: that ends with the socket.
 void ShmServeChannel::OnLeave() {
+  if (state_ == State::kSettling) return End(end_status_, Ending::kConsumerLeft);
   if (state_ != State::kOpen) return;
   state_ = State::kLeaving;
-  ReleaseAll();
+  GiveUpUnanswered();
+  (void)Settle(Ending::kConsumerLeft);
 }
 
 void ShmServeChannel::EndIfNotJoined() {
   if (state_ != State::kInvited && state_ != State::kWelcome) return;
   if (hub_->poller()->now_ns() - since_ns_ < kJoinNs) return;
-  End(absl::UnavailableError("the consumer was invited and did not come"), false);
+  End(absl::UnavailableError("the consumer was invited and did not come"), Ending::kForGood);
 }
 
-void ShmServeChannel::Close(const absl::Status& why) { End(why, false); }
+bool ShmServeChannel::MakeWayFor(const Hello& hello) {
+  if (state_ == State::kWelcome || state_ == State::kOpen || state_ == State::kSettling) {
+    OnSocket();  // It may have said something last.
+  }
+  if (state_ == State::kEnded) return true;
+  const bool settled = given_ != nullptr && given_->view().header->settlement.load() != 0;
+  const bool same_life = hello.incarnation == consumer_incarnation_;
+  if (same_life && hello.epoch <= epoch_ && state_ != State::kLeaving && !settled) return false;
+  End(absl::UnavailableError("the consumer opens another link"), Ending::kForGood);
+  return true;
+}
 
-void ShmServeChannel::End(const absl::Status& why, bool consumer_gone) {
+void ShmServeChannel::Close(const absl::Status& why) { End(why, Ending::kForGood); }
+
+void ShmServeChannel::End(const absl::Status& why, Ending how) {
   if (state_ == State::kEnded) return;
+  if (state_ != State::kSettling) StartEnding(why, how);
+  if (!Settle(how)) return SettleLater();
+  FinishEnding(how == Ending::kConsumerGone);
+}
+
+// What was not answered goes back at once: the consumer has to ask for it again.
+void ShmServeChannel::StartEnding(const absl::Status& why, Ending how) {
   const bool answers_due = std::any_of(ops_.begin(), ops_.end(), [](const ShmServeOp& op) {
     return op.state != ShmServeState::kFree && op.state != ShmServeState::kSent;
   });
@@ -189,24 +213,86 @@ void ShmServeChannel::End(const absl::Status& why, bool consumer_gone) {
     TRYST_LOG(Warning) << options_.self << " no longer shares memory with " << consumer_ << ": "
                        << why.message();
   }
-  state_ = State::kEnded;
+  state_ = State::kSettling;
   end_status_ = why;
   since_ns_ = hub_->poller()->now_ns();
-  hub_->poller()->CancelTimer(this);
+  settle_pause_ns_ = 0;
   hub_->Disinvite(this);
-  if (link_added_) hub_->RemoveLink(this);
+  if (std::exchange(link_added_, false)) hub_->RemoveLink(this);
+  GiveUpUnanswered();
+  if (given_ != nullptr) given_->view().header->producer_left.store(1, std::memory_order_release);
+  // Only now may it let go of what it reads in our own memory.
+  if (how == Ending::kForGood && given_ != nullptr) (void)Settle(how);
+  if (socket_ != nullptr) socket_->Shutdown();
+}
+
+// Decides what becomes of each answer that was not accepted yet. False: not yet.
+bool ShmServeChannel::Settle(Ending how) {
+  if (given_ == nullptr) return true;
+  std::atomic<uint32_t>& settlement = given_->view().header->settlement;
+  uint32_t state = settlement.load(std::memory_order_acquire);
+  if (state == shm_wire::kNotSettled && how == Ending::kForGood &&
+      settlement.compare_exchange_strong(state, shm_wire::kNotKept)) {
+    state = shm_wire::kNotKept;
+  }
+  if (state == shm_wire::kSettled && link_version_ >= shm_wire::kLinkSettles) {
+    SettleByWord();
+    return true;
+  }
+  if (how == Ending::kOnPurpose && state == shm_wire::kNotSettled && AnyAnswered()) return false;
+  if (how == Ending::kConsumerGone) {
+    // What it may have accepted is lost with it. What it would have read out of our memory, it
+    // cannot have: that has a word of its own, which has not come.
+    for (ShmServeOp& op : ops_) {
+      if (op.state == ShmServeState::kPulled) GiveUp(&op);
+    }
+  }
+  ReleaseAnswered();
+  return true;
+}
+
+void ShmServeChannel::SettleByWord() {
+  const shm_wire::LinkHeader& header = *given_->view().header;
+  for (ShmServeOp& op : ops_) {
+    if (op.state != ShmServeState::kSent && op.state != ShmServeState::kPulled) continue;
+    if (WasAccepted(header, op.slot, op.request.generation)) {
+      Release(&op);
+    } else {
+      GiveUp(&op);
+    }
+  }
+  sent_line_.clear();
+}
+
+// A consumer that lives sees the end of the link in its next turn.
+void ShmServeChannel::SettleLater() {
+  settle_pause_ns_ = std::clamp<int64_t>(settle_pause_ns_ * 2, 200'000, 1'000'000'000);
+  hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + settle_pause_ns_);
+}
+
+// Open: only to look what was accepted, in the turn that follows.
+void ShmServeChannel::OnTimer() {
+  if (state_ != State::kSettling) return;
+  if (hub_->poller()->now_ns() - since_ns_ < kSettleNs) {
+    return End(end_status_, Ending::kOnPurpose);
+  }
+  TRYST_LOG(Warning) << options_.self << " lets go of what it had sent to " << consumer_
+                     << " before their link ended: it has not said what it accepted in "
+                     << kSettleNs / 1'000'000'000 << " s";
+  End(end_status_, Ending::kForGood);
+}
+
+void ShmServeChannel::FinishEnding(bool consumer_gone) {
+  state_ = State::kEnded;
+  hub_->poller()->CancelTimer(this);
   if (socket_ != nullptr) hub_->Unwatch(socket_->fd());
-  ReleaseAll();
   if (given_ == nullptr) {
     socket_.reset();
   } else if (consumer_gone) {
     given_->DropAll();  // Whatever it held: nobody reads it any more.
-  } else {
-    socket_->Shutdown();
+  } else if (!given_->Over()) {
     // What it still reads must not be written; our channel need not stay for that.
-    if (!given_->Over()) {
-      hub_->arena()->KeepWhile(given_, [given = given_] { return given->Over(); });
-    }
+    hub_->arena()->KeepWhile(given_, [given = given_] { return given->Over(); });
   }
 }
 
@@ -219,7 +305,7 @@ bool ShmServeChannel::PollLink() {
   if (returned) {
     const absl::Status taken = given_->TakeReturned().status();
     if (!taken.ok()) {
-      End(taken, false);
+      End(taken, Ending::kOnPurpose);
       return true;
     }
   }
@@ -229,7 +315,7 @@ bool ShmServeChannel::PollLink() {
     shm_wire::RequestCell cell;
     requests_.Take(reinterpret_cast<uint8_t*>(&cell), 0);
     const absl::Status understood = OnCell(cell);
-    if (!understood.ok()) End(understood, false);
+    if (!understood.ok()) End(understood, Ending::kOnPurpose);
     if (state_ != State::kOpen) return true;
   }
   // Behind the requests: what was refused before that has been heard.
@@ -441,6 +527,7 @@ void ShmServeChannel::OnTaken(ShmServeTake* take) {
     GiveBack(take);
     take->taken = ShmTaken();
     free_takes_.push_back(take);
+    if (Drained() && options_.on_drained) options_.on_drained();
     return;
   }
   op->take = nullptr;
@@ -450,7 +537,9 @@ void ShmServeChannel::OnTaken(ShmServeTake* take) {
   free_takes_.push_back(take);
   op->state = ShmServeState::kReady;
   op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
-  AnswerSoon(op);
+  // While the link ends it may meet what another request gave back, whose turn it was: the
+  // consumer, who still reads, must not have it here.
+  if (state_ == State::kOpen) AnswerSoon(op);
 }
 
 // Gives the slot free at once: a request behind it has its turn now, not when the poller
@@ -498,7 +587,7 @@ bool ShmServeChannel::ReleaseAccepted() {
   accepted_checked_ns_ = hub_->poller()->now_ns();
   const uint32_t accepted = given_->view().header->replies_accepted.load(std::memory_order_acquire);
   if (static_cast<int32_t>(replies_.written() - accepted) < 0) {
-    End(absl::DataLossError("the consumer accepted what it was not sent"), false);
+    End(absl::DataLossError("the consumer accepted what it was not sent"), Ending::kOnPurpose);
     return true;
   }
   // A refusal written before `accepted` may have come behind the last look at the ring.
@@ -566,19 +655,27 @@ void ShmServeChannel::Free(ShmServeOp* op) {
 }
 
 // Takes first: what is given back must not be met by another of them.
-void ShmServeChannel::ReleaseAll() {
+void ShmServeChannel::GiveUpUnanswered() {
   for (ShmServeOp& op : ops_) {
     if (op.state == ShmServeState::kTaking) GiveUp(&op);
   }
   for (ShmServeOp& op : ops_) {
-    if (op.state == ShmServeState::kSent) {
-      Release(&op);  // The consumer may have accepted it.
-    } else if (op.state != ShmServeState::kFree) {
-      GiveUp(&op);
-    }
+    const bool answered = op.state == ShmServeState::kSent || op.state == ShmServeState::kPulled;
+    if (op.state != ShmServeState::kFree && !answered) GiveUp(&op);
+  }
+  gone_line_.clear();
+}
+
+void ShmServeChannel::ReleaseAnswered() {
+  for (ShmServeOp& op : ops_) {
+    if (op.state != ShmServeState::kFree) Release(&op);
   }
   sent_line_.clear();
-  gone_line_.clear();
+}
+
+bool ShmServeChannel::AnyAnswered() const {
+  return std::any_of(ops_.begin(), ops_.end(),
+                     [](const ShmServeOp& op) { return op.state != ShmServeState::kFree; });
 }
 
 void ShmServeChannel::ListOps(LiveOps* ops) const {
@@ -607,6 +704,8 @@ const char* ShmServeChannel::state_text() const {
       return "connected";
     case State::kLeaving:
       return "has left and still holds tensors";
+    case State::kSettling:
+      return "is to say what it has accepted: the link is over";
     case State::kEnded:
       return "ended";
   }

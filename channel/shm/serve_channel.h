@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +33,9 @@ struct ShmServeOptions {
   // Into the caller's memory, larger tensors are read by the consumer out of ours.
   uint64_t pull_bytes = 64 << 10;
   bool allow_pull = true;
-  Trace* trace = nullptr;  // Of the poller; may be null.
+  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
+  std::function<void()> on_drained;              // After its end. May be null.
+  Trace* trace = nullptr;                        // Of the poller; may be null.
 };
 
 struct ShmServeCounters {
@@ -53,7 +56,9 @@ struct ShmServeCounters {
 
 // The producer's end of one link of shared memory, from the hello to the end of the
 // consumer. What the consumer still holds then stays as it is: the arena keeps it aside.
-// A consumer that comes again gets another one. Poller thread only.
+// A consumer that comes again gets another one. A link that ends while the consumer lives is
+// settled: what was answered is kept until the consumer has written down which of it it
+// accepted, and the rest goes back to its place. Poller thread only.
 class ShmServeChannel final : private ShmHub::Host,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
@@ -68,8 +73,11 @@ class ShmServeChannel final : private ShmHub::Host,
 
   // What the consumer needs to come in.
   absl::StatusOr<Hello> Invite();
-  // Nothing is answered any more; `why` is for the log.
+  // For good: nothing is answered any more, nor kept. `why` is for the log.
   void Close(const absl::Status& why);
+  // The consumer says `hello` for another link: this one is over, and settled. False: the hello
+  // is older than this link.
+  bool MakeWayFor(const Hello& hello);
   // Gives up a consumer that was invited long ago and has not come.
   void EndIfNotJoined();
   // The consumer has gone, or did not come, or was closed.
@@ -91,17 +99,25 @@ class ShmServeChannel final : private ShmHub::Host,
 
  private:
   enum class State : uint8_t {
-    kInvited,  // For the consumer to knock.
-    kWelcome,  // For it to say that it has mapped the memory.
-    kOpen,     // For nothing.
-    kLeaving,  // For it to return what it holds: it asks for nothing more.
+    kInvited,   // For the consumer to knock.
+    kWelcome,   // For it to say that it has mapped the memory.
+    kOpen,      // For nothing.
+    kLeaving,   // For it to return what it holds: it asks for nothing more.
+    kSettling,  // For it to say what it has accepted of what it was answered.
     kEnded,
+  };
+  enum class Ending {
+    kConsumerGone,  // Its process, as far as can be seen.
+    kConsumerLeft,  // It has ended the link.
+    kOnPurpose,     // By us.
+    kForGood,       // By us, who end, too.
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr uint64_t kPartBytes = 256 << 10;
   static constexpr int kCellsPerTurn = 64;
   static constexpr int64_t kAcceptedNs = 2'000;  // How often it is looked for.
   static constexpr int64_t kJoinNs = 15'000'000'000;
+  static constexpr int64_t kSettleNs = 60'000'000'000;  // Then a consumer is taken for lost.
 
   // Connection.
   void OnGuest(std::unique_ptr<LocalSocket> socket) override;
@@ -109,7 +125,12 @@ class ShmServeChannel final : private ShmHub::Host,
   void OnSocket() override;
   absl::Status OnReady(const shm_wire::Packet& packet);
   void OnLeave();
-  void End(const absl::Status& why, bool consumer_gone);
+  void End(const absl::Status& why, Ending how);
+  void StartEnding(const absl::Status& why, Ending how);
+  bool Settle(Ending how);
+  void SettleByWord();
+  void SettleLater();
+  void FinishEnding(bool consumer_gone);
   bool PollLink() override;
   bool Ready() const override { return requests_.Ready() || given_->HasReturned(); }
   void SetAsleep(bool asleep) override;
@@ -133,7 +154,7 @@ class ShmServeChannel final : private ShmHub::Host,
   void GiveUp(ShmServeOp* op);
   void Sent(ShmServeOp* op);
   bool ReleaseAccepted();
-  void OnTimer() override {}  // To look what was accepted: in the turn that follows.
+  void OnTimer() override;
   void Release(ShmServeOp* op);
   // What is left of an answer when its slot is free.
   struct Former {
@@ -151,7 +172,9 @@ class ShmServeChannel final : private ShmHub::Host,
   uint64_t IdOf(const ShmServeOp& op) const {
     return TraceId(link_number_, uint64_t{op.slot} << 32 | op.request.generation, op.request.step);
   }
-  void ReleaseAll();
+  void GiveUpUnanswered();
+  void ReleaseAnswered();
+  bool AnyAnswered() const;
 
   // Answering. False: no room now.
   void AnswerSoon(ShmServeOp* op);
@@ -190,6 +213,8 @@ class ShmServeChannel final : private ShmHub::Host,
   State state_ = State::kInvited;
   int64_t since_ns_ = 0;
   uint64_t link_number_ = 0;  // By which both ends know it, for traces.
+  uint32_t link_version_ = 0;
+  int64_t settle_pause_ns_ = 0;
   absl::Status end_status_;
   std::shared_ptr<LocalSocket> socket_;
   std::shared_ptr<GivenReferences> given_;

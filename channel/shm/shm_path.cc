@@ -23,6 +23,7 @@ absl::StatusOr<std::unique_ptr<ShmPath>> ShmPath::Create(Poller* poller, Bootstr
 }
 
 ShmPath::~ShmPath() {
+  if (hub_ != nullptr) hub_->poller()->ForgetFlush(this);
   serving_.clear();
   if (hub_ != nullptr) hub_->Detach();
 }
@@ -40,6 +41,7 @@ std::unique_ptr<ShmFetchChannel> ShmPath::MakeFetchChannel(const std::string& pe
   options.on_refused = std::move(on_refused);
   options.on_open = std::move(on_open);
   options.trace = options_.trace;
+  options.link_newest = options_.link_newest;
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), bootstrap_, std::move(options));
 }
@@ -53,13 +55,42 @@ void ShmPath::OnHello(const Hello& hello, HelloDone done) {
   theirs.network_space = offer->network_space;
   const absl::Status same = CheckSameHost(hub_->host(), theirs);
   if (!same.ok()) return std::move(done)(same);
-  Reap();
   // One link to a consumer: a new one says that the former is over.
   for (auto& channel : serving_) {
-    if (channel->consumer() == hello.worker && !channel->ended()) {
-      channel->Close(absl::UnavailableError("the consumer opens another link"));
+    if (channel->consumer() == hello.worker && !channel->MakeWayFor(hello)) {
+      return std::move(done)(absl::AbortedError(
+          absl::StrCat("epoch ", hello.epoch, " is over: another link was opened since")));
     }
   }
+  for (WaitingHello& waiting : waiting_) {
+    if (waiting.hello.worker != hello.worker) continue;
+    std::exchange(waiting.done, std::move(done))(absl::AbortedError("a newer hello came"));
+    waiting.hello = hello;
+    waiting.offer = *std::move(offer);
+    return;
+  }
+  if (IsDrained(hello.worker)) return AnswerHello(hello, *offer, std::move(done));
+  // What another thread is sending this moment has met a take that nobody wants any more. It
+  // must be back before the consumer asks again, or what is sent after it would be had first.
+  waiting_.push_back({hello, *std::move(offer), std::move(done)});
+}
+
+bool ShmPath::IsDrained(const std::string& consumer) const {
+  return std::all_of(serving_.begin(), serving_.end(), [&](const auto& channel) {
+    return channel->consumer() != consumer || channel->Drained();
+  });
+}
+
+void ShmPath::Flush() {
+  std::vector<WaitingHello> answered;
+  for (WaitingHello& one : std::exchange(waiting_, {})) {
+    (IsDrained(one.hello.worker) ? answered : waiting_).push_back(std::move(one));
+  }
+  for (WaitingHello& one : answered) AnswerHello(one.hello, one.offer, std::move(one.done));
+}
+
+void ShmPath::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done) {
+  Reap();
   if (serving_.size() >= options_.max_consumers) {
     return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
         options_.max_consumers, " consumers share memory with us: raise max_consumers")));
@@ -73,8 +104,10 @@ void ShmPath::OnHello(const Hello& hello, HelloDone done) {
   serve.pull_bytes = options_.pull_bytes;
   serve.trace = options_.trace;
   serve.allow_pull = options_.allow_pull;
+  serve.link_newest = options_.link_newest;
+  serve.on_drained = [this] { hub_->poller()->FlushThisTurn(this); };
   auto channel =
-      std::make_unique<ShmServeChannel>(hub_.get(), source_, std::move(serve), hello, *offer);
+      std::make_unique<ShmServeChannel>(hub_.get(), source_, std::move(serve), hello, offer);
   auto answer = channel->Invite();
   if (answer.ok()) {
     serving_.push_back(std::move(channel));
@@ -104,6 +137,7 @@ void ShmPath::Close(const absl::Status& why) {
   closed_ = true;
   close_status_ = why;
   for (auto& channel : serving_) channel->Close(why);
+  for (WaitingHello& one : std::exchange(waiting_, {})) std::move(one.done)(why);
 }
 
 bool ShmPath::Drained() const {

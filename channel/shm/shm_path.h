@@ -31,24 +31,26 @@ struct ShmPathOptions {
   int copy_helpers = 0;    // Threads that help with large copies when cores are idle.
   Trace* trace = nullptr;  // Of the poller; may be null.
   uint64_t seed = 1;
+  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
 };
 
 // Shared memory as one of the ways between the workers of a process and those of its host:
 // makes the consumer's channels and answers the hellos of consumers. Poller thread only,
 // but for Create() and destruction.
-class ShmPath {
+class ShmPath final : private PollerFlush {
  public:
   // kUnavailable: this system has no shared memory for us.
   static absl::StatusOr<std::unique_ptr<ShmPath>> Create(Poller* poller, Bootstrap* bootstrap,
                                                          TensorSource* source,
                                                          std::shared_ptr<Arena> arena,
                                                          ShmPathOptions options);
-  ~ShmPath();  // REQUIRES: Drained(), and every fetch channel gone.
+  ~ShmPath() override;  // REQUIRES: Drained(), and every fetch channel gone.
 
   std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer,
                                                     std::function<void()> on_refused,
                                                     std::function<void()> on_open = nullptr);
-  // REQUIRES: hello.path is "shm". kUnimplemented, with the reason: not the same host.
+  // REQUIRES: hello.path is "shm". kUnimplemented, with the reason: not the same host. Answered
+  // when all that the consumer's former links had taken is back in its place.
   void OnHello(const Hello& hello, HelloDone done);
   // About once a second: lets go of consumers that have gone, and of unused memory.
   void Maintain();
@@ -69,6 +71,9 @@ class ShmPath {
         options_(std::move(options)),
         seed_(options_.seed) {}
   void Reap();
+  void AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done);
+  bool IsDrained(const std::string& consumer) const;
+  void Flush() override;  // Answers those who wait.
 
   // Constant after construction.
   Bootstrap* const bootstrap_;
@@ -81,6 +86,12 @@ class ShmPath {
   uint64_t seed_;
   std::vector<std::unique_ptr<ShmServeChannel>> serving_;
   ShmServeCounters counters_;  // Of those that are gone.
+  struct WaitingHello {
+    Hello hello;
+    shm_wire::Offer offer;
+    HelloDone done;
+  };
+  std::vector<WaitingHello> waiting_;  // One of each consumer.
   bool closed_ = false;
   absl::Status close_status_;
 };

@@ -90,6 +90,18 @@ absl::Status CheckSizes(const LinkSizes& sizes) {
   return absl::OkStatus();
 }
 
+// A producer asks about the last generation that was done with, or about the one behind it,
+// never about another: what is even or odd of it is enough.
+void SetAccepted(uint16_t slot, uint32_t generation, LinkHeader* header) {
+  const int shift = slot % 4 * 2;
+  uint8_t* four = &header->accepted[slot / 4];
+  *four = static_cast<uint8_t>((*four & ~(3 << shift)) | (2 | (generation & 1)) << shift);
+}
+
+bool WasAccepted(const LinkHeader& header, uint16_t slot, uint32_t generation) {
+  return (header.accepted[slot / 4] >> (slot % 4 * 2) & 3) == (2 | (generation & 1));
+}
+
 std::string EncodeOffer(const Offer& offer) {
   std::string out;
   Put32(kVersion, &out);

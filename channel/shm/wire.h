@@ -18,7 +18,10 @@
 namespace tryst {
 namespace shm_wire {
 
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 1;  // Of the hello's forms and of kJoin.
+// Of a link: kWelcome says the newest that the producer speaks, kReady the one that holds.
+inline constexpr uint32_t kLinkNewest = 2;
+inline constexpr uint32_t kLinkSettles = 2;  // From here on a link's end is settled.
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
 inline constexpr uint32_t kMaxKeys = 1u << 16;
@@ -123,6 +126,14 @@ absl::Status CheckSizes(const LinkSizes& sizes);
 // What a sleeper wants to be woken by.
 enum Asleep : uint32_t { kAwake = 0, kForMessages = 1, kForRoomToo = 2 };
 
+// How it stands with what the producer had answered and the consumer had not accepted when
+// the link ended. Who comes first decides.
+enum Settlement : uint32_t {
+  kNotSettled = 0,
+  kSettled = 1,  // The consumer has written down what it accepted: the rest is asked again.
+  kNotKept = 2,  // The producer has let go of it: nobody can have it, here or there.
+};
+
 struct LinkHeader {
   uint8_t proof[16];  // The consumer's, by which the producer sees that both see the same.
   alignas(128) std::atomic<uint32_t> consumer_asleep;
@@ -132,6 +143,10 @@ struct LinkHeader {
   // How many cells of the reply ring carry nothing that could still be refused.
   alignas(128) std::atomic<uint32_t> replies_accepted;
   alignas(128) std::atomic<uint32_t> releases_written;
+  // From version 2 on, when the link ends.
+  alignas(128) std::atomic<uint32_t> producer_left;  // Not 0: on purpose; its process lives on.
+  std::atomic<uint32_t> settlement;
+  uint8_t accepted[kMaxSlots / 4];  // Two bits for each slot, by SetAccepted().
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
 static_assert(std::atomic<uint64_t>::is_always_lock_free, "shared between processes");
@@ -145,6 +160,11 @@ inline uint64_t LinkBytes(const LinkSizes& sizes) {
   return kHeaderBytes + uint64_t{sizes.cells} * (kRequestCellBytes + kReplyCellBytes) +
          uint64_t{sizes.references} * sizeof(ReleaseEntry);
 }
+
+// That the consumer accepted what it was answered on `slot` in `generation`, which is the last
+// that it has done with there.
+void SetAccepted(uint16_t slot, uint32_t generation, LinkHeader* header);
+bool WasAccepted(const LinkHeader& header, uint16_t slot, uint32_t generation);
 
 // Where the parts of a link's memory begin.
 struct LinkView {
@@ -193,16 +213,16 @@ enum class PacketType : uint32_t {
 };
 struct Packet {
   PacketType type = PacketType::kWake;
-  uint32_t version = kVersion;
-  Token token{};               // kJoin, kReady (its first 16 bytes).
-  LinkSizes sizes;             // kWelcome.
-  uint32_t digests = 0;        // kWelcome: placed tensors carry one.
-  uint32_t pulls = 0;          // kReady: the producer's own memory can be read.
-  uint64_t probe_address = 0;  // kWelcome: in the producer's own memory.
-  uint8_t probe[16] = {};      // kWelcome: what is there.
-  uint32_t segment = 0;        // kSegment: its index on this link.
-  uint64_t segment_id = 0;     // kSegment.
-  uint64_t segment_bytes = 0;  // kSegment.
+  uint32_t version = kVersion;  // kWelcome, kReady: of the link.
+  Token token{};                // kJoin, kReady (its first 16 bytes).
+  LinkSizes sizes;              // kWelcome.
+  uint32_t digests = 0;         // kWelcome: placed tensors carry one.
+  uint32_t pulls = 0;           // kReady: the producer's own memory can be read.
+  uint64_t probe_address = 0;   // kWelcome: in the producer's own memory.
+  uint8_t probe[16] = {};       // kWelcome: what is there.
+  uint32_t segment = 0;         // kSegment: its index on this link.
+  uint64_t segment_id = 0;      // kSegment.
+  uint64_t segment_bytes = 0;   // kSegment.
 };
 
 }  // namespace shm_wire

@@ -1,10 +1,14 @@
 #include "channel/shm/wire.h"
 
+#include <cstddef>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -194,6 +198,60 @@ TEST(ShmWireTest, RandomCellsAreJudged) {
     }
   }
   EXPECT_GT(good, 100);
+}
+
+TEST(ShmWireTest, WhatWasAcceptedIsToldForEachSlotByItself) {
+  auto header = std::make_unique<LinkHeader>();
+  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) {
+    EXPECT_FALSE(WasAccepted(*header, static_cast<uint16_t>(slot), 0));
+  }
+  std::vector<uint32_t> generations(kMaxSlots);
+  std::mt19937_64 random(1);
+  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) {
+    generations[slot] = static_cast<uint32_t>(random());
+    SetAccepted(static_cast<uint16_t>(slot), generations[slot] - 1, header.get());
+    SetAccepted(static_cast<uint16_t>(slot), generations[slot], header.get());
+  }
+  for (uint32_t slot = 0; slot < kMaxSlots; ++slot) {
+    EXPECT_TRUE(WasAccepted(*header, static_cast<uint16_t>(slot), generations[slot]));
+    // The one that may be out behind it.
+    EXPECT_FALSE(WasAccepted(*header, static_cast<uint16_t>(slot), generations[slot] + 1));
+  }
+}
+
+// docs/WIRE.md has them.
+TEST(ShmWireTest, TheEndOfALinkLiesWhereAnotherBuildLooksForIt) {
+  EXPECT_EQ(offsetof(LinkHeader, requests_read), 384u);
+  EXPECT_EQ(offsetof(LinkHeader, replies_accepted), 640u);
+  EXPECT_EQ(offsetof(LinkHeader, releases_written), 768u);
+  EXPECT_EQ(offsetof(LinkHeader, producer_left), 896u);
+  EXPECT_EQ(offsetof(LinkHeader, settlement), 900u);
+  EXPECT_EQ(offsetof(LinkHeader, accepted), 904u);
+  EXPECT_EQ(sizeof(LinkHeader::accepted), 1024u);
+  auto header = std::make_unique<LinkHeader>();
+  SetAccepted(5, 8, header.get());
+  SetAccepted(6, 9, header.get());
+  EXPECT_EQ(header->accepted[1], 2 << 2 | 3 << 4);
+}
+
+// The forms that an end of version 1 sends and takes: they have to stay.
+TEST(ShmWireTest, HelloAndInvitationKeepTheirForm) {
+  Offer offer;
+  offer.boot_id = "b";
+  offer.network_space = 2;
+  offer.sizes = {256, 4, 8};
+  offer.digests = true;
+  EXPECT_EQ(absl::BytesToHexString(EncodeOffer(offer)),
+            "0100000001000000620200000000000000000100000400000008000000"
+            "01000000");
+  Invitation invitation;
+  invitation.socket = "s";
+  invitation.token.fill(7);
+  EXPECT_EQ(absl::BytesToHexString(EncodeInvitation(invitation)),
+            "010000000100000073" + absl::BytesToHexString(std::string(32, 7)));
+  EXPECT_EQ(sizeof(Packet), 112u);
+  EXPECT_EQ(offsetof(Packet, version), 4u);
+  EXPECT_EQ(Packet().version, 1u);
 }
 
 TEST(ShmWireTest, WhatGoesIntoACellHasRoomForItsDimensions) {

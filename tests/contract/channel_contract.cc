@@ -439,7 +439,8 @@ TEST_P(ChannelContractTest, NothingIsLostOrDoubledOverBrokenLinks) {
     const Result result = pending[static_cast<size_t>(i)]->Wait();
     EXPECT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
     if (HasFailure()) break;  // The threads have to be joined.
-    EXPECT_TRUE(IsNumbers(result.tensor, i % 5 == 0 ? 50'000 : 20, static_cast<float>(i))) << i;
+    EXPECT_TRUE(IsNumbers(result.tensor, i % 5 == 0 ? 50'000 : 20, static_cast<float>(i)))
+        << i << " is " << result.tensor.data_as<float>()[0];
   }
   sender.join();
   breaker.join();

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/pool_world.h"
+#include "tests/shm/link_fault.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {
@@ -19,14 +20,6 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
                          std::function<void(ChannelPoolOptions*)> adjust) {
   ChannelContract contract;
   contract.name = name;
-  const std::string no_wire =
-      "shared memory has no wire to break: its link ends with a process, as in the restart test "
-      "and in tests/shm";
-  contract.skips = {
-      {"SurvivesABrokenLink", no_wire},
-      {"WhoKnowsOfARestartBeforeTheChannelIsServedByTheNewLife",
-       "the end of a process is told by its socket, before a next life can be heard of"},
-      {"NothingIsLostOrDoubledOverBrokenLinks", no_wire}};
   contract.open = [arena_bytes, adjust] {
     PoolWorldOptions options;
     options.open_nic = [] {
@@ -42,6 +35,10 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
       adjust(pool);
     };
     options.path = "over shm";
+    // There is no wire to break: a side that hears nonsense ends the link.
+    options.break_link = [](bool is_producer) {
+      SayNonsense(is_producer ? LinkSide::kProducer : LinkSide::kConsumer);
+    };
     return OpenPoolWorld(options);
   };
   return contract;

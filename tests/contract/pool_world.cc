@@ -115,6 +115,7 @@ class PoolWorld final : public ChannelWorld {
     // Each side in turn: both are to notice either.
     Worker* worker = ++breaks_ % 2 == 0 ? producer_.get() : consumer_.get();
     worker->poller.RunAndWait([&] {
+      if (options_.break_link) return options_.break_link(worker == producer_.get());
       for (auto& nic : worker->nics) nic->BreakAll();
     });
     return true;

@@ -32,6 +32,9 @@ struct PoolWorldOptions {
                                                const ChannelPoolOptions& pool, Poller* poller,
                                                TensorSource* source)>
       wrap;  // May be null.
+  // Breaks what connects the two without a NIC, on the poller thread of either side. May be null:
+  // the NICs' queue pairs are broken.
+  std::function<void(bool is_producer)> break_link;
   // What Explain() must say of the consumer's channel when it has been used. Empty: anything.
   std::string path;
 };

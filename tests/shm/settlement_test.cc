@@ -1,0 +1,391 @@
+// A link of shared memory that is ended on purpose, by either side, at every point of its
+// life: both processes live on, so each tensor has to arrive once, in its turn. Both ends
+// are turned by this thread, on virtual time.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/shm/shm_path.h"
+#include "gtest/gtest.h"
+#include "rendezvous/local_rendezvous.h"
+#include "rendezvous/virtual_alarms.h"
+#include "tests/shm/link_fault.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:p/replica:0/task:0";
+constexpr char kConsumer[] = "/job:c/replica:0/task:0";
+constexpr uint64_t kFirstLife = 1;
+
+class OneStep final : public TensorSource {
+ public:
+  explicit OneStep(Alarms* alarms) : step(LocalRendezvous::Options(), alarms) {}
+  void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
+    step.RecvAsync(key, args, std::move(done));
+  }
+  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
+    step.GiveBack(key, std::move(taken));
+  }
+  LocalRendezvous step;
+};
+
+// Answers a hello in the turn after it.
+class Hellos final : public Bootstrap {
+ public:
+  void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
+    waiting_.emplace_back(hello, std::move(done));
+  }
+  void Deliver(ShmPath* producer) {
+    for (auto& [hello, done] : std::exchange(waiting_, {})) {
+      if (producer == nullptr) {
+        std::move(done)(absl::UnavailableError("not up"));
+      } else {
+        last = hello;
+        producer->OnHello(hello, std::move(done));
+      }
+    }
+  }
+  Hello last;
+
+ private:
+  std::vector<std::pair<Hello, HelloDone>> waiting_;
+};
+
+struct End {
+  End(VirtualAlarms* alarms, Hellos* hellos, const std::string& self, uint64_t incarnation,
+      const ShmPathOptions& options)
+      : source(alarms), poller(alarms) {
+    ArenaOptions memory;
+    memory.cap_bytes = 16 << 20;
+    memory.seed = incarnation << 20;
+    arena = Arena::Make(memory);
+    ShmPathOptions shm = options;
+    shm.self = self;
+    shm.self_incarnation = incarnation;
+    auto made = ShmPath::Create(&poller, hellos, &source, arena, shm);
+    TRYST_CHECK(made.ok()) << made.status();
+    path = *std::move(made);
+  }
+  OneStep source;
+  std::shared_ptr<Arena> arena;
+  Poller poller;
+  std::unique_ptr<ShmPath> path;
+};
+
+// What a fetch has ended with.
+struct Fetched {
+  bool ended = false;
+  absl::Status status;
+  int number = -1;
+};
+
+class SettlementTest : public ::testing::Test {
+ protected:
+  void Open(const ShmPathOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest) {
+    SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+    options_ = options;
+    producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
+    ShmPathOptions consumer = options;
+    consumer.link_newest = consumer_speaks;
+    consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, consumer);
+    channel_ = consumer_->path->MakeFetchChannel(kProducer, nullptr);
+  }
+  void Close() {
+    channel_->Close(absl::CancelledError("over"));
+    consumer_->path->Close(absl::CancelledError("over"));
+    StopProducer();
+    for (int i = 0; i < 100 && !channel_->Drained(); ++i) Turn();
+    ASSERT_TRUE(channel_->Drained()) << channel_->Explain();
+    channel_.reset();
+    consumer_.reset();
+  }
+  void StopProducer() {
+    if (producer_ == nullptr) return;
+    producer_->path->Close(absl::CancelledError("over"));
+    producer_->source.step.StartAbort(absl::CancelledError("over"));
+    for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Step();
+    ASSERT_TRUE(producer_->path->Drained()) << producer_->path->ExplainServing("");
+    producer_.reset();
+  }
+  void TearDown() override {
+    if (channel_ != nullptr) Close();
+    SetLogSink(nullptr);
+  }
+
+  void Turn() {
+    hellos_.Deliver(producer_ == nullptr ? nullptr : producer_->path.get());
+    consumer_->poller.Step();
+    if (producer_ != nullptr) producer_->poller.Step();
+    alarms_.AdvanceBy(absl::Microseconds(110));
+  }
+
+  static TensorKey Key(const std::string& edge, uint64_t incarnation = kFirstLife) {
+    return TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), incarnation,
+                                 absl::StrCat(kConsumer, "/device:CPU:0"), edge)
+        ->At(0, 0);
+  }
+  // All its bytes say `number`.
+  void Send(const TensorKey& key, int64_t bytes, int number, bool in_arena) {
+    Tensor tensor = in_arena ? *producer_->arena->AllocateTensor(DType::kUint8, {bytes})
+                             : *Tensor::Allocate(DType::kUint8, {bytes});
+    memset(tensor.mutable_data(), number, tensor.bytes());
+    ASSERT_TRUE(producer_->source.step.Send(key, Args(), std::move(tensor), false).ok());
+  }
+  static int NumberOf(const Tensor& tensor) {
+    const uint8_t* at = tensor.data_as<uint8_t>();
+    const bool whole = memcmp(at, at + 1, tensor.bytes() - 1) == 0;
+    return whole ? at[0] : -2;
+  }
+  void Fetch(const TensorKey& key, int64_t destination_bytes, Fetched* fetched) {
+    Args args;
+    if (destination_bytes > 0) {
+      args.destination = *Tensor::Allocate(DType::kUint8, {destination_bytes});
+    }
+    channel_->Fetch(1, key, args,
+                    [fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                      EXPECT_FALSE(fetched->ended) << "a callback ran twice";
+                      fetched->ended = true;
+                      if (status.ok()) fetched->number = NumberOf(tensor);
+                      fetched->status = std::move(status);
+                    });
+  }
+  // What is still to be had from the producer, in its order.
+  std::vector<int> Left(const TensorKey& key) {
+    std::vector<int> left;
+    for (;;) {
+      bool met = false;
+      Cancellation cancellation;
+      Args args;
+      args.cancellation = &cancellation;
+      producer_->source.step.RecvAsync(
+          key, args, [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+            if (!status.ok()) return;
+            met = true;
+            left.push_back(NumberOf(tensor));
+          });
+      if (met) continue;
+      cancellation.StartCancel();
+      return left;
+    }
+  }
+
+  VirtualAlarms alarms_;
+  Hellos hellos_;
+  ShmPathOptions options_;
+  std::unique_ptr<End> producer_;
+  std::unique_ptr<End> consumer_;
+  std::unique_ptr<ShmFetchChannel> channel_;
+};
+
+// By which way a tensor travels.
+struct Way {
+  const char* name;
+  int64_t bytes;
+  bool in_arena;
+  bool destination;
+  bool pulls;
+  uint64_t stage_bytes;
+};
+constexpr Way kWays[] = {
+    {"in a cell", 8, false, false, true, 1 << 20},
+    {"by reference", 300'000, true, false, true, 1 << 20},
+    {"by reference, copied out", 600'000, true, true, true, 1 << 20},
+    {"staged", 300'000, false, false, true, 4 << 20},
+    {"staged in turns", 600'000, false, false, true, 8 << 20},
+    {"read by the consumer", 600'000, false, true, true, 1 << 20},
+    {"in parts", 600'000, false, false, false, 0},
+};
+
+// Three fetches before the sends, and three behind them; the link ends in turn `at`.
+class EndedAtTest : public SettlementTest {
+ protected:
+  void Run(const Way& way, LinkSide ender, int at, uint32_t tensors) {
+    SCOPED_TRACE(absl::StrCat(way.name, ", ended by the ",
+                              ender == LinkSide::kProducer ? "producer" : "consumer", " in turn ",
+                              at));
+    ShmPathOptions options;
+    options.sizes.cells = shm_wire::kMinCells;
+    options.sizes.slots = 4;
+    options.sizes.references = 16;
+    options.allow_pull = way.pulls;
+    options.stage_bytes = way.stage_bytes;
+    Open(options);
+    const TensorKey key = Key("edge");
+    std::vector<Fetched> fetched(tensors);
+    const int64_t destination = way.destination ? way.bytes : 0;
+    for (uint32_t i = 0; i < tensors; ++i) {
+      if (i == tensors / 2) {
+        for (uint32_t j = 0; j < tensors; ++j) {
+          Send(key, way.bytes, static_cast<int>(j) + 1, way.in_arena);
+        }
+      }
+      Fetch(key, destination, &fetched[i]);
+    }
+    for (int i = 0; i < at; ++i) Turn();
+    // The other side is told nonsense, and ends the link.
+    SayNonsense(ender == LinkSide::kProducer ? LinkSide::kConsumer : LinkSide::kProducer);
+    const auto over = [&] {
+      return std::all_of(fetched.begin(), fetched.end(), [](const Fetched& f) { return f.ended; });
+    };
+    for (int i = 0; i < 2000 && !over(); ++i) Turn();
+    EXPECT_TRUE(over()) << channel_->Explain() << producer_->path->ExplainServing("");
+    // Nobody could get one of them a second time.
+    for (int i = 0; i < 20; ++i) Turn();
+    const std::vector<int> left = Left(key);
+    for (const Fetched& f : fetched) {
+      EXPECT_EQ(std::count(left.begin(), left.end(), f.number), 0) << f.number << " is had twice";
+    }
+    for (uint32_t i = 0; i < tensors && !HasFailure(); ++i) {
+      EXPECT_TRUE(fetched[i].status.ok()) << i << ": " << fetched[i].status;
+      EXPECT_EQ(fetched[i].number, static_cast<int>(i) + 1);
+    }
+    EXPECT_EQ(left, std::vector<int>());
+    asked_again_ += channel_->counters().asked_again;
+    Close();
+  }
+  uint64_t asked_again_ = 0;
+};
+
+TEST_F(EndedAtTest, WhatWasAskedArrivesOnceAndInItsTurn) {
+  for (const Way& way : kWays) {
+    for (LinkSide ender : {LinkSide::kProducer, LinkSide::kConsumer}) {
+      asked_again_ = 0;
+      for (int at = 0; at < 16 && !HasFailure(); ++at) Run(way, ender, at, 6);
+      EXPECT_GT(asked_again_, 0u) << way.name;
+    }
+  }
+}
+
+// The rest has one tensor of 600,000 bytes, which the consumer reads in two turns, and a fetch
+// that has been answered with it.
+class OneReadTest : public SettlementTest {
+ protected:
+  void StartRead(uint32_t consumer_speaks = shm_wire::kLinkNewest,
+                 uint32_t producer_speaks = shm_wire::kLinkNewest) {
+    ShmPathOptions options;
+    options.sizes.cells = shm_wire::kMinCells;
+    options.sizes.slots = 4;
+    options.link_newest = producer_speaks;
+    Open(options, consumer_speaks);
+    Send(Key("edge"), kBytes, 1, false);
+    Fetch(Key("edge"), kBytes, &fetched_);
+    const auto reads = [&] {
+      LiveOps ops(8);
+      channel_->ListOps(&ops);
+      const std::vector<LiveOp> listed = ops.Take();
+      return !listed.empty() && listed[0].span.waits_for() == WaitsFor::kCopy;
+    };
+    for (int i = 0; i < 100 && !reads(); ++i) Turn();
+    ASSERT_TRUE(reads()) << channel_->Explain();
+  }
+  // Both, until the fetch has ended; true if it has.
+  bool RunToEnd() {
+    for (int i = 0; i < 2000 && !fetched_.ended; ++i) Turn();
+    return fetched_.ended;
+  }
+  static constexpr int64_t kBytes = 600'000;
+  Fetched fetched_;
+};
+
+// Its memory may be another tensor's by now: what is read behind that is not delivered.
+TEST_F(OneReadTest, AProducerThatStopsMayLetGoOfWhatIsRead) {
+  StartRead();
+  producer_->path->Close(absl::CancelledError("it stops"));
+  ASSERT_TRUE(RunToEnd());
+  EXPECT_EQ(fetched_.status.code(), absl::StatusCode::kAborted) << fetched_.status;
+  EXPECT_NE(fetched_.status.message().find("incarnation 0000000000000001"), std::string::npos)
+      << fetched_.status;
+  EXPECT_EQ(Left(Key("edge")), std::vector<int>());
+}
+
+TEST_F(OneReadTest, AConsumerThatIsStuckIsWaitedForAndThenGetsNothing) {
+  StartRead();
+  SayNonsense(LinkSide::kConsumer);
+  for (int i = 0; i < 100; ++i) {  // The consumer's thread stands still.
+    producer_->poller.Step();
+    alarms_.AdvanceBy(absl::Milliseconds(1));
+  }
+  EXPECT_NE(producer_->path->ExplainServing("").find("is to say what it has accepted"),
+            std::string::npos)
+      << producer_->path->ExplainServing("");
+  for (int i = 0; i < 100; ++i) {
+    producer_->poller.Step();
+    alarms_.AdvanceBy(absl::Seconds(1));
+  }
+  EXPECT_EQ(Left(Key("edge")), std::vector<int>()) << "it may be delivered there";
+  ASSERT_TRUE(RunToEnd());
+  EXPECT_FALSE(fetched_.status.ok());
+}
+
+TEST_F(OneReadTest, AConsumerThatIsLateIsAskedWhatItAccepted) {
+  StartRead();
+  SayNonsense(LinkSide::kConsumer);
+  for (int i = 0; i < 100; ++i) {
+    producer_->poller.Step();
+    alarms_.AdvanceBy(absl::Milliseconds(100));
+  }
+  ASSERT_TRUE(RunToEnd());
+  EXPECT_TRUE(fetched_.status.ok()) << fetched_.status;
+  EXPECT_EQ(fetched_.number, 1);
+  EXPECT_EQ(Left(Key("edge")), std::vector<int>());
+}
+
+// An end that speaks version 1 settles nothing: what was asked ends with the link.
+TEST_F(OneReadTest, WithAnEndOfVersion1NothingIsAskedAgainNorHadTwice) {
+  const std::pair<uint32_t, uint32_t> kSpoken[] = {{1, 2}, {2, 1}};
+  for (const auto& [consumer, producer] : kSpoken) {
+    SCOPED_TRACE(absl::StrCat("consumer ", consumer, ", producer ", producer));
+    fetched_ = Fetched();
+    StartRead(consumer, producer);
+    SayNonsense(LinkSide::kConsumer);
+    ASSERT_TRUE(RunToEnd());
+    for (int i = 0; i < 20; ++i) Turn();
+    EXPECT_EQ(channel_->counters().asked_again, 0u);
+    EXPECT_EQ(Left(Key("edge")), std::vector<int>());
+    // The next link works.
+    fetched_ = Fetched();
+    Send(Key("next"), kBytes, 2, false);
+    Fetch(Key("next"), kBytes, &fetched_);
+    ASSERT_TRUE(RunToEnd());
+    EXPECT_EQ(fetched_.number, 2) << fetched_.status;
+    Close();
+  }
+}
+
+TEST_F(OneReadTest, AHelloOfAnEarlierAttemptDoesNotEndTheLink) {
+  StartRead();
+  absl::Status answered;
+  producer_->path->OnHello(hellos_.last,
+                           [&](absl::StatusOr<Hello> answer) { answered = answer.status(); });
+  EXPECT_EQ(answered.code(), absl::StatusCode::kAborted) << answered;
+  ASSERT_TRUE(RunToEnd());
+  EXPECT_EQ(fetched_.number, 1) << fetched_.status;
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+}
+
+TEST_F(OneReadTest, WhatIsForTheNextLifeWaitsForItAndTheRestEnds) {
+  StartRead();
+  Fetched of_this, of_next;
+  Fetch(Key("other"), 0, &of_this);
+  Fetch(Key("other", kFirstLife + 1), 0, &of_next);
+  for (int i = 0; i < 4; ++i) Turn();
+  StopProducer();
+  for (int i = 0; i < 50; ++i) Turn();
+  EXPECT_EQ(of_this.status.code(), absl::StatusCode::kAborted) << of_this.status;
+  EXPECT_FALSE(of_next.ended) << of_next.status;
+  producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
+  Send(Key("other", kFirstLife + 1), 8, 5, false);
+  for (int i = 0; i < 20'000 && !of_next.ended; ++i) Turn();
+  EXPECT_EQ(of_next.number, 5) << of_next.status << channel_->Explain();
+}
+
+}  // namespace
+}  // namespace tryst
