@@ -61,6 +61,17 @@ absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> StepOf(tryst_server* server, 
   return server->server->steps()->StartStep(step);
 }
 
+tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
+                       const tryst_tensor* tensor, const tryst::Args& args) {
+  const auto parsed = tryst::TensorKey::Parse(key);
+  if (!parsed.ok()) return Give(parsed.status());
+  const auto rendezvous = StepOf(server, step);
+  if (!rendezvous.ok()) return Give(rendezvous.status());
+  const bool is_dead = tensor == nullptr;
+  return Give(
+      (*rendezvous)->Send(*parsed, args, is_dead ? tryst::Tensor() : tensor->tensor, is_dead));
+}
+
 tryst::Args ArgsInto(const tryst_tensor* into) {
   tryst::Args args;
   if (into != nullptr) args.destination = into->tensor;
@@ -193,13 +204,14 @@ tryst_status* tryst_key(const char* src_device, uint64_t src_incarnation, const 
 
 tryst_status* tryst_send(tryst_server* server, int64_t step, const char* key,
                          const tryst_tensor* tensor) {
-  const auto parsed = tryst::TensorKey::Parse(key);
-  if (!parsed.ok()) return Give(parsed.status());
-  const auto rendezvous = StepOf(server, step);
-  if (!rendezvous.ok()) return Give(rendezvous.status());
-  const bool is_dead = tensor == nullptr;
-  return Give(
-      (*rendezvous)->Send(*parsed, {}, is_dead ? tryst::Tensor() : tensor->tensor, is_dead));
+  return SendWith(server, step, key, tensor, {});
+}
+
+tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* key,
+                              const tryst_tensor* tensor) {
+  tryst::Args args;
+  args.copy_on_send = true;
+  return SendWith(server, step, key, tensor, args);
 }
 
 void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,

@@ -118,6 +118,9 @@ tryst_status* tryst_key(const char* src_device, uint64_t src_incarnation, const 
  * change the bytes any more. */
 tryst_status* tryst_send(tryst_server* server, int64_t step, const char* key,
                          const tryst_tensor* tensor);
+/* The same of a copy, made before it returns: the bytes may be changed at once. */
+tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* key,
+                              const tryst_tensor* tensor);
 
 /* Called once, on a thread of the library's or on the one that asked. `status` is null
  * when all is well, and lasts for the call. `tensor` is the callee's to free: null on

@@ -106,6 +106,19 @@ int main(void) {
   tryst_tensor_free(got);
   tryst_tensor_free(into);
 
+  key = Key(producer, consumer, "copied");
+  Ok(tryst_tensor_allocate(TRYST_FLOAT, dims, 2, &sent));
+  values = tryst_tensor_data(sent);
+  values[0] = values[1023] = 7.0f;
+  Ok(tryst_send_copy(producer, 1, key, sent));
+  values[0] = values[1023] = 8.0f; /* Before anybody has asked for it. */
+  Ok(tryst_recv(consumer, 1, key, NULL, 10000, &got));
+  tryst_string_free(key);
+  CHECK(((float*)tryst_tensor_data(got))[0] == 7.0f);
+  CHECK(((float*)tryst_tensor_data(got))[1023] == 7.0f);
+  tryst_tensor_free(got);
+  tryst_tensor_free(sent);
+
   key = Key(producer, consumer, "dead");
   tryst_recv_async(consumer, 1, key, NULL, OnDone, &calls);
   Ok(tryst_send(producer, 1, key, NULL));
