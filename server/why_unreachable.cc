@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "server/free_with.h"
 
 namespace tryst {
 namespace {
@@ -29,16 +30,9 @@ constexpr absl::Duration kLookTimeout = absl::Seconds(1);
 constexpr absl::Duration kLookAgain = absl::Seconds(5);
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
 
-template <auto Free>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Context = std::unique_ptr<SSL_CTX, Deleter<SSL_CTX_free>>;
-using Session = std::unique_ptr<SSL, Deleter<SSL_free>>;
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
+using Context = std::unique_ptr<SSL_CTX, FreeWith<SSL_CTX_free>>;
+using Session = std::unique_ptr<SSL, FreeWith<SSL_free>>;
+using Certificate = std::unique_ptr<X509, FreeWith<X509_free>>;
 
 // OpenSSL writes to sockets whose other side may have closed, and the program we are in may
 // not have seen to the signal.
@@ -83,7 +77,7 @@ class Socket {
     hints.ai_socktype = SOCK_STREAM;
     addrinfo* list = nullptr;
     const int failed = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &list);
-    const std::unique_ptr<addrinfo, Deleter<freeaddrinfo>> found(list);
+    const std::unique_ptr<addrinfo, FreeWith<freeaddrinfo>> found(list);
     if (failed != 0) {
       return absl::StrCat("the name ", host, " does not resolve (", gai_strerror(failed),
                           "): is it spelled right, and in DNS or /etc/hosts?");
@@ -132,7 +126,7 @@ std::string NameOf(const X509_NAME* name) {
 
 std::vector<std::string> UrisOf(const X509* certificate) {
   std::vector<std::string> uris;
-  const std::unique_ptr<GENERAL_NAMES, Deleter<GENERAL_NAMES_free>> names(
+  const std::unique_ptr<GENERAL_NAMES, FreeWith<GENERAL_NAMES_free>> names(
       static_cast<GENERAL_NAMES*>(
           X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {

@@ -5,8 +5,8 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "channel/json_text.h"
 
 namespace tryst {
 namespace {
@@ -23,21 +23,6 @@ const char* Colour(Weight weight) {
       return "\033[36m";
   }
   return "";
-}
-
-std::string Quoted(absl::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&out, "\\u%04x", c);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
 }
 
 }  // namespace
@@ -79,10 +64,11 @@ std::string Report::ToText(bool colour) const {
 std::string Report::ToJson() const {
   std::string out = absl::StrCat("{\"checks\": ", checks_, ", \"findings\": [");
   for (const Finding& finding : findings_) {
-    absl::StrAppend(&out, out.back() == '[' ? "\n" : ",\n", " {\"check\": ", Quoted(finding.check),
-                    ", \"weight\": ", Quoted(WeightName(finding.weight)),
-                    ", \"seen\": ", Quoted(finding.seen), ", \"means\": ", Quoted(finding.means),
-                    ", \"action\": ", Quoted(finding.action), "}");
+    absl::StrAppend(
+        &out, out.back() == '[' ? "\n" : ",\n", " {\"check\": ", JsonText(finding.check),
+        ", \"weight\": ", JsonText(WeightName(finding.weight)),
+        ", \"seen\": ", JsonText(finding.seen), ", \"means\": ", JsonText(finding.means),
+        ", \"action\": ", JsonText(finding.action), "}");
   }
   return out + "\n]}\n";
 }

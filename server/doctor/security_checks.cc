@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "server/doctor/checks.h"
+#include "server/free_with.h"
 #include "server/security.h"
 
 namespace tryst {
@@ -22,16 +23,9 @@ namespace {
 
 constexpr absl::Duration kSoon = absl::Hours(14 * 24);
 
-template <auto Free>
-struct Deleter {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
-using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
-using Text = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
+using Certificate = std::unique_ptr<X509, FreeWith<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
+using Text = std::unique_ptr<BIO, FreeWith<BIO_free_all>>;
 
 // Null: there is none, or it is none.
 template <typename Object, auto Parse>
