@@ -4,7 +4,6 @@
 #include <microhttpd.h>
 #include <netinet/in.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "channel/grpc/caller.h"
 #include "server/status_html.h"
 
 namespace tryst {
@@ -62,22 +62,13 @@ absl::StatusOr<Place> ParsePlace(const std::string& listen) {
   return place;
 }
 
-// Takes as long for any text of a length.
-bool IsSame(absl::string_view a, absl::string_view b) {
-  unsigned differs = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    differs |= static_cast<unsigned char>(a[i] ^ b[i % std::max<size_t>(b.size(), 1)]);
-  }
-  return differs == 0;
-}
-
 bool Knows(absl::string_view token, absl::string_view authorization) {
-  if (absl::ConsumePrefix(&authorization, "Bearer ")) return IsSame(authorization, token);
+  if (absl::ConsumePrefix(&authorization, "Bearer ")) return SameSecret(authorization, token);
   if (!absl::ConsumePrefix(&authorization, "Basic ")) return false;
   std::string text;
   if (!absl::Base64Unescape(authorization, &text)) return false;
   const size_t colon = text.find(':');
-  return colon != std::string::npos && IsSame(text.substr(colon + 1), token);
+  return colon != std::string::npos && SameSecret(text.substr(colon + 1), token);
 }
 
 bool IsLoopbackName(absl::string_view host) {

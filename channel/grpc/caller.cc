@@ -39,7 +39,7 @@ std::string Mac(absl::string_view token, std::initializer_list<absl::string_view
   return std::string(reinterpret_cast<char*>(out), bytes);
 }
 
-bool SameMac(absl::string_view a, absl::string_view b) {
+bool SameSecret(absl::string_view a, absl::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
@@ -79,7 +79,7 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
         absl::StrCat("the call does not say who makes it (metadata ", kCallerMetadata, ")"));
   }
   if (!token_.empty()) {
-    if (!SameMac(caller.mac(), StatementMac(token_, caller, method, request))) {
+    if (!SameSecret(caller.mac(), StatementMac(token_, caller, method, request))) {
       return absl::UnauthenticatedError(absl::StrCat("the caller, which says it is ",
                                                      caller.worker(),
                                                      ", does not hold this cluster's token"));

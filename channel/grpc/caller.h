@@ -85,7 +85,7 @@ class CallVerifier {
 // HMAC-SHA256 over the parts, each preceded by its length. 32 bytes.
 std::string Mac(absl::string_view token, std::initializer_list<absl::string_view> parts);
 // In time that does not depend on where they differ.
-bool SameMac(absl::string_view a, absl::string_view b);
+bool SameSecret(absl::string_view a, absl::string_view b);
 
 int64_t UnixMs();
 

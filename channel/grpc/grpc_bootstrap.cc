@@ -82,8 +82,8 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
         if (status.ok()) {
           answer = HelloFromProto(call->response.hello());
           if (!signer_->token().empty() &&
-              !SameMac(call->response.mac(),
-                       HelloAnswerMac(signer_->token(), call->statement, call->response.hello()))) {
+              !SameSecret(call->response.mac(), HelloAnswerMac(signer_->token(), call->statement,
+                                                               call->response.hello()))) {
             answer = absl::UnauthenticatedError(
                 absl::StrCat("who answers as ", call->peer, " does not hold this cluster's token"));
           }
