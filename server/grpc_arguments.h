@@ -14,6 +14,8 @@ void SetTransportArguments(Set set) {
   set(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 8 << 20);
   set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1024);  // What an idle connection keeps; it grows.
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 16 << 20);
+  // Windows are as wide as they get: no ping with each burst of bytes to find that out.
+  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
 }
 
 // What a consumer lets a producer send ahead on each stream. Only who reads and copies at

@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "channel/grpc/caller.h"
+#include "channel/grpc/fetch_calls.h"
 #include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
 #include "channel/grpc/grpc_channel.h"
@@ -89,21 +91,29 @@ class FakeSource final : public TensorSource {
       items.pop_front();
     }
     if (cancelled_) return std::move(done)(absl::CancelledError("c"), {}, args, Tensor(), false);
+    if (hold_.exchange(false)) {
+      held_ = item.tensor;
+      held_done_ = std::move(done);
+      return;
+    }
     std::move(done)(absl::OkStatus(), {}, args, item.tensor, item.is_dead);
   }
 
+  // In front of what was sent later, as the contract has it.
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
-    Send(step_id, key, std::move(taken.tensor), taken.is_dead);
+    Send(step_id, key, std::move(taken.tensor), taken.is_dead, /*in_front=*/true);
   }
 
-  void Send(int64_t step_id, const TensorKey& key, Tensor tensor, bool is_dead = false) {
+  void Send(int64_t step_id, const TensorKey& key, Tensor tensor, bool is_dead = false,
+            bool in_front = false) {
     const auto at = std::make_pair(step_id, std::string(key.text()));
     Waiting waiting;
     {
       MutexLock lock(&mu_);
       auto& queue = waiting_[at];
       if (queue.empty()) {
-        items_[at].push_back({std::move(tensor), is_dead});
+        auto& items = items_[at];
+        items.insert(in_front ? items.begin() : items.end(), {std::move(tensor), is_dead});
         return;
       }
       waiting = std::move(queue.front());
@@ -111,6 +121,14 @@ class FakeSource final : public TensorSource {
     }
     waiting.cancellation->Deregister(waiting.token);
     std::move(waiting.done)(absl::OkStatus(), {}, {}, std::move(tensor), is_dead);
+  }
+
+  // The next take meets its tensor and answers only when Answer() is called, however it is
+  // cancelled meanwhile: as one that copies from a device does.
+  void HoldNextAnswer() { hold_ = true; }
+  void Answer() {
+    ASSERT_TRUE(held_.valid());
+    std::move(held_done_)(absl::OkStatus(), {}, {}, std::move(held_), false);
   }
 
   void Fail(int64_t step_id, const TensorKey& key, const absl::Status& why) {
@@ -165,6 +183,9 @@ class FakeSource final : public TensorSource {
   int takes_ = 0;
   int cancels_ = 0;
   bool cancelled_ = false;
+  std::atomic<bool> hold_{false};
+  Tensor held_;
+  DoneFn held_done_;
 };
 
 // A producer: everything of a server that a fetch meets.
@@ -176,7 +197,7 @@ class Producer final : public HelloHandler {
         members_(false, nullptr),
         fetches_(
             &source, &alarms_, incarnation,
-            [this](grpc::CallbackServerContext* context, absl::string_view request) {
+            [this](const grpc::ServerContextBase& context, absl::string_view request) {
               return Authenticate(context, "/tryst.rpc.TransportService/FetchTensor", request);
             },
             [](const Caller& caller, const TensorKey& key) {
@@ -190,30 +211,33 @@ class Producer final : public HelloHandler {
     parts.token = token;
     parts.address = [] { return ""; };
     parts.members = &members_;
-    parts.fetches = &fetches_;
     parts.hellos = this;
-    parts.authenticate = [this](grpc::CallbackServerContext* context, absl::string_view method,
+    parts.authenticate = [this](const grpc::ServerContextBase& context, absl::string_view method,
                                 absl::string_view request) {
       return Authenticate(context, method, request);
     };
-    service_ = MakeTransportService(std::move(parts));
+    MadeTransportService made = MakeTransportService(std::move(parts));
+    service_ = std::move(made.service);
     grpc::ServerBuilder builder;
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
                              &port_);
     builder.RegisterService(service_.get());
+    auto queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
+    fetches_.Start(std::move(queue), std::move(made.next_fetch));
   }
   ~Producer() override {
     fetches_.Shutdown();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     server_->Wait();
+    fetches_.Join();
   }
 
-  absl::StatusOr<Caller> Authenticate(grpc::CallbackServerContext* context,
+  absl::StatusOr<Caller> Authenticate(const grpc::ServerContextBase& context,
                                       absl::string_view method, absl::string_view request) {
     std::string statement;
-    auto said = context->client_metadata().find(kCallerMetadata);
-    if (said != context->client_metadata().end()) {
+    auto said = context.client_metadata().find(kCallerMetadata);
+    if (said != context.client_metadata().end()) {
       statement.assign(said->second.data(), said->second.size());
     }
     return verifier_.Verify(statement, method, request);
@@ -270,7 +294,7 @@ class Consumer {
         signer({"lab", kConsumer, incarnation}, std::move(token), [] { return UnixMs(); }),
         poller(&clock) {
     MoveTo(port);
-    channel = std::make_unique<GrpcChannel>(kProducer, &members, &signer, &poller, options);
+    channel = std::make_unique<GrpcChannel>(kProducer, &members, &signer, &calls, &poller, options);
     poller.Start();
   }
   ~Consumer() {
@@ -300,6 +324,7 @@ class Consumer {
   SteadyClock clock;
   Membership members;
   CallSigner signer;
+  FetchCalls calls;
   Poller poller;
   std::unique_ptr<GrpcChannel> channel;
 };
@@ -426,6 +451,35 @@ TEST(GrpcPath, WhatACancelledFetchHadMetGoesToTheNextOne) {
   // Those that ended before the tensor was met had nothing to give back.
   EXPECT_LE(producer.counts().given_back, cancelled);
   EXPECT_GT(producer.counts().given_back, 0u);
+}
+
+// The fetch is cancelled while the source has its tensor and not yet answered; the next
+// request is there before the tensor is given back, and what was sent later must not overtake.
+TEST(GrpcPath, ALaterSendDoesNotOvertakeWhatIsStillToBeGivenBack) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  producer.source.Send(1, Key("k"), Floats(2, 10));
+  producer.source.Send(1, Key("k"), Floats(2, 20));
+  producer.source.HoldNextAnswer();
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  auto first = consumer.Fetch(1, Key("k"), args);
+  ASSERT_TRUE(Eventually([&] { return producer.source.takes() == 1; }));
+  cancellation.StartCancel();
+  EXPECT_TRUE(absl::IsCancelled(first->Wait().status));
+  auto second = consumer.Fetch(1, Key("k"));
+  auto other = consumer.Fetch(1, Key("other"));  // When this has come, so has the second.
+  ASSERT_TRUE(Eventually([&] { return producer.counts().requests == 3; }));
+  EXPECT_FALSE(second->done.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
+  producer.source.Answer();
+  ASSERT_TRUE(second->Wait().status.ok()) << second->status;
+  ExpectFloats(second->tensor, 2, 10);
+  auto third = consumer.Fetch(1, Key("k"));
+  ASSERT_TRUE(third->Wait().status.ok()) << third->status;
+  ExpectFloats(third->tensor, 2, 20);
+  producer.source.Send(1, Key("other"), Floats(1, 1));
+  EXPECT_TRUE(other->Wait().status.ok());
 }
 
 // The word that it is not wanted is lost with the connection; the next request says it again.
@@ -689,7 +743,7 @@ TEST(GrpcPath, AnEarlyRequesterWaitsAndAnUnknownPeerIsNamed) {
   ASSERT_TRUE(early->Wait().status.ok()) << early->status;
 
   GrpcChannel nobody("/job:ps/replica:0/task:9", &consumer.members, &consumer.signer,
-                     &consumer.poller);
+                     &consumer.calls, &consumer.poller);
   absl::Notification done;
   absl::Status status;
   consumer.poller.RunAndWait([&] {
@@ -778,11 +832,8 @@ class RawCaller {
     auto stream = stub->FetchTensor(&context);
     stream->Write(request);
     rpc::FetchResponse response;
+    stream->WritesDone();
     if (stream->Read(&response)) {
-      rpc::FetchRequest ends;
-      ends.set_ends(true);
-      stream->Write(ends);
-      stream->WritesDone();
       while (stream->Read(&response)) {
       }
       stream->Finish();
@@ -881,6 +932,14 @@ TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {
   const rpc::FetchRequest request = Request("k", 1);
   const std::string statement = signer.Sign(kProducer, kFetch, request.SerializeAsString());
   EXPECT_TRUE(raw.Fetch(statement, request).ok());
+  EXPECT_TRUE(raw.Fetch(statement, request).ok());  // The same tensor: nobody said it landed.
+  rpc::FetchRequest note;
+  note.set_ends(true);
+  note.set_channel(1);
+  note.set_serial(2);
+  note.set_oldest_serial(2);
+  EXPECT_TRUE(raw.Fetch(signer.Sign(kProducer, kFetch, note.SerializeAsString()), note).ok());
+  EXPECT_EQ(producer.counts().tensors, 1u);
   EXPECT_EQ(raw.Fetch(statement, request).error_code(), grpc::StatusCode::ABORTED);
   EXPECT_EQ(producer.source.takes(), 1);  // The second tensor is still there.
 }

@@ -18,6 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/log.h"
+#include "channel/grpc/fetch_calls.h"
 #include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
 #include "channel/grpc/grpc_channel.h"
@@ -137,7 +138,7 @@ class ServerImpl final : public Server {
   absl::Status ShowStatus();
   TransportServiceParts ServiceParts();
   absl::Status Listen();
-  absl::StatusOr<Caller> Authenticate(grpc::CallbackServerContext* context,
+  absl::StatusOr<Caller> Authenticate(const grpc::ServerContextBase& context,
                                       absl::string_view method, absl::string_view request);
   void DrainFetches(std::chrono::steady_clock::time_point until);
   bool CloseDataPlane(std::chrono::steady_clock::time_point until);
@@ -164,6 +165,7 @@ class ServerImpl final : public Server {
   std::vector<std::string> path_names_;
   std::shared_ptr<Arena> arena_;            // Null: no shared memory.
   std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
+  std::unique_ptr<FetchCalls> fetch_calls_;
   std::unique_ptr<ChannelPool> pool_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<FetchServer> fetches_;
@@ -276,10 +278,12 @@ absl::Status ServerImpl::OpenDataPlane() {
   fallback.patience = config.patience;
   fallback.trace = poller_trace_.get();
   fallback.digests = DigestsOverGrpc();
+  fetch_calls_ = std::make_unique<FetchCalls>();
   pool_ = std::make_unique<ChannelPool>(
       poller_.get(), bootstrap_.get(), source(), *std::move(paths),
       [this, fallback](const std::string& peer) {
-        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, poller_.get(), fallback);
+        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, fetch_calls_.get(),
+                                             poller_.get(), fallback);
       },
       options);
   if (devices_ != nullptr) devices_->proxy()->SetChannels(pool_.get());
@@ -334,7 +338,7 @@ void ServerImpl::MakeFetches() {
   options.digests = DigestsOverGrpc();
   fetches_ = std::make_unique<FetchServer>(
       source(), &alarms_, incarnation_,
-      [this](grpc::CallbackServerContext* context, absl::string_view request) {
+      [this](const grpc::ServerContextBase& context, absl::string_view request) {
         return Authenticate(context, kFetchMethod, request);
       },
       [this](const Caller& caller, const TensorKey& key) {
@@ -377,17 +381,17 @@ absl::Status ServerImpl::ShowStatus() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Caller> ServerImpl::Authenticate(grpc::CallbackServerContext* context,
+absl::StatusOr<Caller> ServerImpl::Authenticate(const grpc::ServerContextBase& context,
                                                 absl::string_view method,
                                                 absl::string_view request) {
   absl::string_view statement;
-  const auto said = context->client_metadata().find(kCallerMetadata);
-  if (said != context->client_metadata().end()) {
+  const auto said = context.client_metadata().find(kCallerMetadata);
+  if (said != context.client_metadata().end()) {
     statement = absl::string_view(said->second.data(), said->second.size());
   }
   absl::StatusOr<Caller> caller = verifier_.Verify(statement, method, request);
   if (!caller.ok()) return caller;
-  absl::Status certified = security_.CheckCertificate(*context->auth_context(), caller->worker);
+  absl::Status certified = security_.CheckCertificate(*context.auth_context(), caller->worker);
   if (!certified.ok()) return certified;
   // Tensors and steps are for members alone; anybody of the cluster may ask how we are.
   const bool controls = absl::EndsWith(method, "Step");
@@ -409,9 +413,8 @@ TransportServiceParts ServerImpl::ServiceParts() {
   parts.address = [this] { return address_; };
   parts.token = security_.token();
   parts.members = &members_;
-  parts.fetches = fetches_.get();
   parts.hellos = pool_.get();
-  parts.authenticate = [this](grpc::CallbackServerContext* context, absl::string_view method,
+  parts.authenticate = [this](const grpc::ServerContextBase& context, absl::string_view method,
                               absl::string_view request) {
     return Authenticate(context, method, request);
   };
@@ -430,7 +433,8 @@ TransportServiceParts ServerImpl::ServiceParts() {
 
 absl::Status ServerImpl::Listen() {
   EnableHealthAndReflection();
-  service_ = MakeTransportService(ServiceParts());
+  MadeTransportService made = MakeTransportService(ServiceParts());
+  service_ = std::move(made.service);
   grpc::ServerBuilder builder;
   // Two servers must not share a port without knowing it.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -442,7 +446,9 @@ absl::Status ServerImpl::Listen() {
   builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
   builder.RegisterService(service_.get());
   for (grpc::Service* service : parts_.services) builder.RegisterService(service);
+  auto fetch_queue = builder.AddCompletionQueue();
   grpc_ = builder.BuildAndStart();
+  if (grpc_ != nullptr) fetches_->Start(std::move(fetch_queue), std::move(made.next_fetch));
   if (grpc_ == nullptr || port_ == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", parts_.listen));
   }
@@ -505,6 +511,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   if (grpc_ != nullptr) {
     grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     grpc_->Wait();
+    fetches_->Join();
     grpc_.reset();
   }
   service_.reset();
@@ -523,6 +530,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   } else {
     (void)devices_.release();
     (void)pool_.release();
+    (void)fetch_calls_.release();
     (void)poller_.release();
     (void)poller_trace_.release();
     (void)bootstrap_.release();

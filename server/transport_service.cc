@@ -1,6 +1,7 @@
 #include "server/transport_service.h"
 
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 #include <grpcpp/support/slice.h>
@@ -41,8 +42,8 @@ constexpr size_t kMostTraced = 8000;  // In one answer: two MiB or so.
 
 using S = rpc::TransportService;
 // Every method gets its request as it came: the caller's proof is over those bytes.
-using RawService = S::WithRawCallbackMethod_Hello<
-    S::WithRawCallbackMethod_FetchTensor<S::WithRawCallbackMethod_BeginStep<
+using RawService =
+    S::WithRawCallbackMethod_Hello<S::WithRawMethod_FetchTensor<S::WithRawCallbackMethod_BeginStep<
         S::WithRawCallbackMethod_AbortStep<S::WithRawCallbackMethod_CleanupStep<
             S::WithRawCallbackMethod_Heartbeat<S::WithRawCallbackMethod_Explain<
                 S::WithRawCallbackMethod_DumpWaiting<S::WithRawCallbackMethod_Stats<
@@ -61,7 +62,7 @@ class TransportService final : public RawService {
                             const char* method, Handle handle) {
     ServerUnaryReactor* reactor = context->DefaultReactor();
     const std::string bytes = ToString(*in);
-    const absl::StatusOr<Caller> caller = parts_.authenticate(context, method, bytes);
+    const absl::StatusOr<Caller> caller = parts_.authenticate(*context, method, bytes);
     Request request;
     absl::Status status = caller.status();
     if (status.ok() && !request.ParseFromString(bytes)) {
@@ -78,10 +79,6 @@ class TransportService final : public RawService {
 
   ServerUnaryReactor* Hello(Context* context, const ByteBuffer* in, ByteBuffer* out) override;
   absl::StatusOr<tryst::Hello> CheckHello(const Caller& caller, const std::string& bytes) const;
-
-  grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* FetchTensor(Context* context) override {
-    return parts_.fetches->Serve(context);
-  }
 
   ServerUnaryReactor* BeginStep(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
     return Unary<rpc::BeginStepRequest, rpc::StepResponse>(
@@ -207,7 +204,7 @@ ServerUnaryReactor* TransportService::Hello(Context* context, const ByteBuffer* 
   ServerUnaryReactor* reactor = context->DefaultReactor();
   const std::string bytes = ToString(*in);
   const absl::StatusOr<Caller> caller =
-      parts_.authenticate(context, "/tryst.rpc.TransportService/Hello", bytes);
+      parts_.authenticate(*context, "/tryst.rpc.TransportService/Hello", bytes);
   const absl::StatusOr<tryst::Hello> hello =
       caller.ok() ? CheckHello(*caller, bytes) : absl::StatusOr<tryst::Hello>(caller.status());
   if (!hello.ok()) {
@@ -267,8 +264,14 @@ absl::Status TransportService::OnHeartbeat(const Caller& caller,
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeTransportService(TransportServiceParts parts) {
-  return std::make_unique<TransportService>(std::move(parts));
+MadeTransportService MakeTransportService(TransportServiceParts parts) {
+  auto service = std::make_unique<TransportService>(std::move(parts));
+  FetchServer::NextCall next_fetch = [service = service.get()](
+                                         grpc::ServerContext* context, FetchServer::CallStream* stream,
+                                         grpc::ServerCompletionQueue* queue, void* tag) {
+    service->RequestFetchTensor(context, stream, queue, queue, tag);
+  };
+  return {std::move(service), std::move(next_fetch)};
 }
 
 }  // namespace tryst

@@ -16,7 +16,7 @@
 #include "server/membership.h"
 
 namespace grpc {
-class CallbackServerContext;
+class ServerContextBase;
 class Service;
 }  // namespace grpc
 
@@ -28,10 +28,9 @@ struct TransportServiceParts {
   std::function<std::string()> address;  // Where others reach us.
   std::string token;                     // Shared-token mode; or empty.
   Membership* members = nullptr;
-  FetchServer* fetches = nullptr;
   HelloHandler* hellos = nullptr;  // Null: gRPC is the only path here.
   // Who calls, proved as far as the server's security can; `request` as it came.
-  std::function<absl::StatusOr<Caller>(grpc::CallbackServerContext*, absl::string_view method,
+  std::function<absl::StatusOr<Caller>(const grpc::ServerContextBase&, absl::string_view method,
                                        absl::string_view request)>
       authenticate;
   std::function<absl::Status(int64_t step_id)> begin_step;
@@ -40,8 +39,13 @@ struct TransportServiceParts {
   const Insight* insight = nullptr;
 };
 
-// The gRPC service of one worker, to be registered with a grpc::ServerBuilder.
-std::unique_ptr<grpc::Service> MakeTransportService(TransportServiceParts parts);
+// The gRPC service of one worker, to be registered with a grpc::ServerBuilder. Who serves
+// fetches gets them from `next_fetch`, while the service is there.
+struct MadeTransportService {
+  std::unique_ptr<grpc::Service> service;
+  FetchServer::NextCall next_fetch;
+};
+MadeTransportService MakeTransportService(TransportServiceParts parts);
 
 }  // namespace tryst
 

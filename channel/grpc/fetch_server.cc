@@ -1,5 +1,6 @@
 #include "channel/grpc/fetch_server.h"
 
+#include <grpcpp/completion_queue.h>
 #include <grpcpp/server_context.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMaxChannels = 256;  // Of one consumer's life, with nothing to do.
+constexpr int kCallsAwaited = 16;     // Others wait in gRPC, which costs them a lock.
 
 }  // namespace
 
@@ -39,7 +41,7 @@ struct FetchServerEntry {
   int64_t step_id = 0;
   TensorKey key;
   Cancellation cancellation;
-  // What the source gave: written before `outcome` is, or by whoever gives it back.
+  // What the source gave, until it is given back: written before `outcome` is.
   Taken taken;
   bool has_taken = false;
 
@@ -48,6 +50,7 @@ struct FetchServerEntry {
   std::shared_ptr<Stream> stream;          // Null: nobody listens.
   TraceSpan span;
   bool over = false;
+  bool taking = false;         // The source has not answered.
   bool sent = false;           // Some of it: the consumer may have it, whatever it says.
   int64_t alone_since_ns = 0;  // 0: a stream is there.
 };
@@ -67,8 +70,10 @@ class FetchServer::State final : public FetchServerStreamOwner,
         options_(options) {}
 
   void OnRequest(const std::shared_ptr<Stream>& stream, const std::string& bytes) override;
-  void OnEnds(Stream* stream, bool delivered) override;
+  void OnCall(bool ok) override;
   void OnStreamDone(Stream* stream) override;
+  void Start(grpc::ServerCompletionQueue* queue, NextCall next);
+  void AwaitEnd();
   void Shutdown();
   Counts counts() const;
   void ListOps(LiveOps* ops) const;
@@ -89,6 +94,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
     std::vector<std::shared_ptr<const Outcome>> release;  // A tensor's deleter is anybody's code.
     std::vector<std::shared_ptr<Entry>> give_back;
+    std::vector<std::shared_ptr<Entry>> take;
     void Run(TensorSource* source) {
       // First: who says that a fetch is over may ask for the same key in the same breath.
       for (auto& entry : give_back) {
@@ -115,12 +121,17 @@ class FetchServer::State final : public FetchServerStreamOwner,
   void SetAlone(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetAttended(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropAlone(int64_t before_ns, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Take(int64_t step_id, const TensorKey& key, const std::shared_ptr<Entry>& entry);
+  void Take(const std::shared_ptr<Entry>& entry);
   void OnTaken(const std::shared_ptr<Entry>& entry, absl::Status status, const Args& send_args,
                Tensor tensor, bool is_dead);
   void SetOutcome(const std::shared_ptr<Entry>& entry, const absl::Status& status,
                   const Tensor& tensor, bool is_dead);
+  // A take that nobody waits for any more has ended: who waited behind it goes on.
+  void LetGoOn(const Entry& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnNote(const Caller& caller, const rpc::FetchRequest& request, Stream* stream);
   std::shared_ptr<const Outcome> Failure(const absl::Status& status) const;
+  void AwaitCall();
+  void Run(Todo* todo);
   void OnAlarm();
   // The entry waits for something else, or is over.
   void TraceEntry(Entry* entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -140,6 +151,19 @@ class FetchServer::State final : public FetchServerStreamOwner,
   std::deque<std::pair<int64_t, std::shared_ptr<Entry>>> alone_ ABSL_GUARDED_BY(mu_);
   Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
   Counts counts_ ABSL_GUARDED_BY(mu_);
+  // Keys of which a take is still under way that its consumer has no use for: what it gets
+  // goes back, and the next request must find it there.
+  struct Leaving {
+    int takes = 0;
+    std::vector<std::shared_ptr<Entry>> behind;
+  };
+  absl::flat_hash_map<std::pair<int64_t, TensorKey>, Leaving> leaving_ ABSL_GUARDED_BY(mu_);
+  int streams_ ABSL_GUARDED_BY(mu_) = 0;  // With those that wait for a call.
+  CondVar no_streams_;
+
+  // Constant after Start().
+  grpc::ServerCompletionQueue* queue_ = nullptr;
+  NextCall next_;
   absl::flat_hash_map<std::string, TraceTrack*> tracks_ ABSL_GUARDED_BY(mu_);
 };
 
@@ -200,7 +224,7 @@ void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, bool
                                        Todo* todo) {
   if (entry->over) return;
   if (!delivered) {
-    GiveBack(entry, todo);
+    if (entry->outcome != nullptr) GiveBack(entry, todo);  // Else when the take ends.
   } else if (entry->outcome != nullptr && entry->outcome->header.code() == 0) {
     ++counts_.tensors;
     counts_.bytes += entry->outcome->tensor.bytes();
@@ -209,13 +233,12 @@ void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, bool
 }
 
 void FetchServer::State::GiveUp(const std::shared_ptr<Entry>& entry, Todo* todo) {
-  if (!entry->over && !entry->sent) GiveBack(entry, todo);
+  if (!entry->over && !entry->sent && entry->outcome != nullptr) GiveBack(entry, todo);
   Forget(entry, todo);
 }
 
 void FetchServer::State::GiveBack(const std::shared_ptr<Entry>& entry, Todo* todo) {
-  // Without an outcome yet it is seen to when the take ends; one that failed has gone back.
-  if (entry->outcome == nullptr || entry->outcome->header.code() != 0) return;
+  if (!std::exchange(entry->has_taken, false)) return;
   ++counts_.given_back;
   todo->give_back.push_back(entry);
 }
@@ -234,6 +257,7 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
   if (entry->outcome == nullptr) {
     --counts_.waiting;
     todo->cancel.push_back(entry);
+    if (entry->taking) ++leaving_[{entry->step_id, entry->key}].takes;
   }
   if (entry->stream != nullptr) todo->end.emplace_back(entry->stream, grpc::Status::OK);
   todo->release.push_back(std::move(entry->outcome));
@@ -309,7 +333,7 @@ void FetchServer::State::OnAlarm() {
           });
     }
   }
-  todo.Run(source_);
+  Run(&todo);
 }
 
 std::shared_ptr<const Outcome> FetchServer::State::Failure(const absl::Status& status) const {
@@ -333,9 +357,10 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   const absl::StatusOr<Caller> caller = authorize_(stream->context(), bytes);
   if (!caller.ok()) return refuse(caller.status());
   rpc::FetchRequest request;
-  if (!request.ParseFromString(bytes) || request.ends() || request.serial() == 0) {
+  if (!request.ParseFromString(bytes) || request.serial() == 0) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
+  if (request.ends()) return OnNote(*caller, request, stream.get());
   stream->digests = options_.digests || request.digests();
   const absl::StatusOr<TensorKey> key = TensorKey::Parse(request.key());
   if (!key.ok()) return refuse(key.status());
@@ -404,22 +429,57 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
         take->stream = stream;
         stream->entry = take;
         peer.entries.emplace(request.serial(), take);
+        const auto leaving = leaving_.find({take->step_id, take->key});
+        if (leaving != leaving_.end()) {
+          leaving->second.behind.push_back(std::move(take));
+        } else {
+          take->taking = true;
+        }
       }
     }
   }
-  todo.Run(source_);
+  Run(&todo);
   if (!refused.ok()) return refuse(refused);
   if (outcome != nullptr) return stream->Send(outcome, request.offset());
-  if (take != nullptr) Take(request.step_id(), *key, take);
+  if (take != nullptr) Take(take);
 }
 
-void FetchServer::State::Take(int64_t step_id, const TensorKey& key,
-                              const std::shared_ptr<Entry>& entry) {
+void FetchServer::State::OnNote(const Caller& caller, const rpc::FetchRequest& request,
+                                Stream* stream) {
+  Todo todo;
+  absl::Status known;
+  {
+    MutexLock lock(&mu_);
+    absl::StatusOr<Consumer*> consumer = Find(caller, &todo);
+    known = consumer.status();
+    if (consumer.ok()) TakeOver(&(*consumer)->channels[request.channel()], request, &todo);
+  }
+  Run(&todo);
+  stream->End(ToGrpc(known));
+}
+
+void FetchServer::State::LetGoOn(const Entry& entry, Todo* todo) {
+  const auto leaving = leaving_.find({entry.step_id, entry.key});
+  if (leaving == leaving_.end() || --leaving->second.takes > 0) return;
+  for (std::shared_ptr<Entry>& next : leaving->second.behind) {
+    if (next->over) continue;
+    next->taking = true;
+    todo->take.push_back(std::move(next));
+  }
+  leaving_.erase(leaving);
+}
+
+void FetchServer::State::Run(Todo* todo) {
+  todo->Run(source_);
+  for (auto& entry : todo->take) Take(entry);
+}
+
+void FetchServer::State::Take(const std::shared_ptr<Entry>& entry) {
   Args args;
   args.cancellation = &entry->cancellation;
   args.turn = &entry->taken.turn;
   auto self = shared_from_this();
-  source_->Take(step_id, key, /*request_id=*/0, args,
+  source_->Take(entry->step_id, entry->key, /*request_id=*/0, args,
                 [self, entry](absl::Status status, const Args& send_args, const Args&,
                               Tensor tensor, bool is_dead) {
                   self->OnTaken(entry, std::move(status), send_args, std::move(tensor), is_dead);
@@ -473,11 +533,11 @@ void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const a
   {
     MutexLock lock(&mu_);
     // Nobody wants it, or it cannot be had from here: it is the next take's.
-    if (entry->has_taken && (entry->over || outcome->header.code() != 0)) {
-      ++counts_.given_back;
-      todo.give_back.push_back(entry);
-    }
-    if (!entry->over) {
+    if (entry->over || outcome->header.code() != 0) GiveBack(entry, &todo);
+    entry->taking = false;
+    if (entry->over) {
+      LetGoOn(*entry, &todo);
+    } else {
       --counts_.waiting;
       entry->outcome = outcome;
       TraceEntry(entry.get());
@@ -489,20 +549,36 @@ void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const a
       }
     }
   }
-  todo.Run(source_);
+  Run(&todo);
   if (stream != nullptr) stream->Send(std::move(outcome), 0);
 }
 
-void FetchServer::State::OnEnds(Stream* stream, bool delivered) {
-  Todo todo;
+void FetchServer::State::Start(grpc::ServerCompletionQueue* queue, NextCall next) {
+  queue_ = queue;
+  next_ = std::move(next);
+  for (int i = 0; i < kCallsAwaited; ++i) AwaitCall();
+}
+
+void FetchServer::State::AwaitCall() {
   {
     MutexLock lock(&mu_);
-    std::shared_ptr<Entry> entry = stream->entry;
-    if (entry == nullptr || entry->over || entry->stream.get() != stream) return;
-    entry->stream = nullptr;  // It ends itself.
-    EndByConsumer(entry, delivered, &todo);
+    ++streams_;
   }
-  todo.Run(source_);
+  std::make_shared<Stream>(shared_from_this())
+      ->Wait([this](grpc::ServerContext* context, CallStream* stream, void* tag) {
+        next_(context, stream, queue_, tag);
+      });
+}
+
+void FetchServer::State::OnCall(bool ok) {
+  if (ok) return AwaitCall();
+  MutexLock lock(&mu_);
+  if (--streams_ == 0) no_streams_.NotifyAll();
+}
+
+void FetchServer::State::AwaitEnd() {
+  MutexLock lock(&mu_);
+  while (streams_ > 0) no_streams_.Wait(&mu_);
 }
 
 void FetchServer::State::OnStreamDone(Stream* stream) {
@@ -510,11 +586,13 @@ void FetchServer::State::OnStreamDone(Stream* stream) {
   {
     MutexLock lock(&mu_);
     std::shared_ptr<Entry> entry = std::move(stream->entry);
-    if (entry == nullptr || entry->stream.get() != stream) return;
-    entry->stream = nullptr;
-    if (!entry->over) SetAlone(entry, &todo);
+    if (entry != nullptr && entry->stream.get() == stream) {
+      entry->stream = nullptr;
+      if (!entry->over) SetAlone(entry, &todo);
+    }
+    if (--streams_ == 0) no_streams_.NotifyAll();
   }
-  todo.Run(source_);
+  Run(&todo);
 }
 
 void FetchServer::State::Shutdown() {
@@ -544,7 +622,7 @@ void FetchServer::State::Shutdown() {
     alone_.clear();
   }
   if (alarm != Alarms::kNoToken) alarms_->Cancel(alarm);
-  todo.Run(source_);
+  Run(&todo);
 }
 
 FetchServer::Counts FetchServer::State::counts() const {
@@ -580,10 +658,16 @@ FetchServer::FetchServer(TensorSource* source, Alarms* alarms, uint64_t incarnat
 
 FetchServer::~FetchServer() = default;
 
-FetchServer::Reactor* FetchServer::Serve(grpc::CallbackServerContext* context) {
-  auto stream = std::make_shared<FetchServerStream>(state_, context);
-  stream->Begin();
-  return stream.get();
+void FetchServer::Start(std::unique_ptr<grpc::ServerCompletionQueue> queue, NextCall next) {
+  queue_ = std::move(queue);
+  thread_ = std::make_unique<EventThread>(queue_.get());
+  state_->Start(queue_.get(), std::move(next));
+}
+
+void FetchServer::Join() {
+  if (thread_ == nullptr) return;
+  state_->AwaitEnd();
+  thread_.reset();
 }
 
 void FetchServer::Shutdown() { state_->Shutdown(); }

@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "channel/grpc/caller.h"
+#include "channel/grpc/event_thread.h"
 #include "channel/live_ops.h"
 #include "channel/trace.h"
 #include "rendezvous/alarms.h"
@@ -17,9 +18,11 @@
 
 namespace grpc {
 class ByteBuffer;
-class CallbackServerContext;
-template <class Request, class Response>
-class ServerBidiReactor;
+class ServerCompletionQueue;
+class ServerContext;
+class ServerContextBase;
+template <class Response, class Request>
+class ServerAsyncReaderWriter;
 }  // namespace grpc
 
 namespace tryst {
@@ -43,20 +46,25 @@ struct FetchServerOptions {
 class FetchServer {
  public:
   // Who makes this call, and may it? `request` is the first message as it came.
-  using Authorize = std::function<absl::StatusOr<Caller>(grpc::CallbackServerContext* context,
+  using Authorize = std::function<absl::StatusOr<Caller>(const grpc::ServerContextBase& context,
                                                          absl::string_view request)>;
   // May this caller have this tensor?
   using Admit = std::function<absl::Status(const Caller& caller, const TensorKey& key)>;
-  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+  using CallStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
+  // Asks the gRPC service for its next call of FetchTensor.
+  using NextCall = std::function<void(grpc::ServerContext* context, CallStream* stream,
+                                      grpc::ServerCompletionQueue* queue, void* tag)>;
 
   // The arguments outlive it.
   FetchServer(TensorSource* source, Alarms* alarms, uint64_t incarnation, Authorize authorize,
               Admit admit, FetchServerOptions options = {});
-  // REQUIRES: Shutdown() was called, and every stream has ended (the gRPC server is gone).
-  ~FetchServer();
+  ~FetchServer();  // REQUIRES: Shutdown() was called, and Join() if Start() was.
 
-  // One stream. The reactor owns itself.
-  Reactor* Serve(grpc::CallbackServerContext* context);
+  // Serves calls, on a thread of its own, from when the gRPC server has started. `queue` is
+  // of its builder.
+  void Start(std::unique_ptr<grpc::ServerCompletionQueue> queue, NextCall next);
+  // Waits for the last of them. REQUIRES: the gRPC server has shut down.
+  void Join();
 
   // Refuses what comes and cancels what waits; streams that move a tensor go on.
   void Shutdown();
@@ -81,6 +89,8 @@ class FetchServer {
  private:
   class State;
   const std::shared_ptr<State> state_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<EventThread> thread_;
 };
 
 }  // namespace tryst

@@ -22,32 +22,26 @@ std::string ToString(const grpc::ByteBuffer& buffer) {
 
 }  // namespace
 
-void FetchServerStream::Begin() {
-  self_ = shared_from_this();
-  StartRead(&first_);
-}
-
-void FetchServerStream::OnReadDone(bool ok) {
-  if (!ok) return End(grpc::Status(grpc::StatusCode::CANCELLED, "the consumer is gone"));
-  if (first_done_) return OnSecondRequest();
-  first_done_ = true;
-  StartRead(&second_);
-  owner_->OnRequest(shared_from_this(), ToString(first_));
-}
-
-void FetchServerStream::OnSecondRequest() {
-  rpc::FetchRequest request;
-  if (!request.ParseFromString(ToString(second_)) || !request.ends()) {
-    return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "a second request"));
+void FetchServerStream::OnCalled(bool ok) {
+  owner_->OnCall(ok);
+  if (!ok) {
+    self_.reset();
+    return;
   }
-  owner_->OnEnds(this, !request.is_unwanted());
-  bool unwanted = false;
   {
     MutexLock lock(&mu_);
-    unwanted = writing_ && outcome_ != nullptr && offset_ < outcome_->tensor.bytes();
+    under_way_ = 2;  // The read, and the word that all is done.
   }
-  if (unwanted) context_->TryCancel();  // Its consumer no longer reads.
-  End(grpc::Status::OK);
+  stream_.Read(&request_, &read_step_);
+}
+
+void FetchServerStream::OnRead(bool ok) {
+  if (ok) {
+    owner_->OnRequest(self_, ToString(request_));
+  } else {
+    End(grpc::Status(grpc::StatusCode::CANCELLED, "the consumer is gone"));
+  }
+  Leave();
 }
 
 void FetchServerStream::Send(std::shared_ptr<const FetchOutcome> outcome, uint64_t offset) {
@@ -74,45 +68,66 @@ void FetchServerStream::End(const grpc::Status& status) {
 }
 
 void FetchServerStream::Pump() {
-  grpc::ByteBuffer* write = nullptr;
+  grpc::ByteBuffer write;
   grpc::Status end;
+  bool ending = false;
+  bool last = false;
   {
     MutexLock lock(&mu_);
     if (writing_ || finished_) return;
-    if (ending_) {
-      finished_ = true;
+    ending = ending_;
+    if (ending) {
       end = end_;
     } else {
-      if (outcome_ == nullptr || broken_) return;
+      if (outcome_ == nullptr) return;
       const uint64_t left = outcome_->tensor.bytes() - offset_;
-      if (header_sent_ && left == 0) return;  // The consumer has the word.
       const uint64_t bytes = std::min(left, kFetchChunkBytes);
-      write_ = outcome_->tensor.Message(header_sent_ ? nullptr : &outcome_->header, offset_, bytes,
-                                        digests);
+      write = outcome_->tensor.Message(header_sent_ ? nullptr : &outcome_->header, offset_, bytes,
+                                       digests);
       header_sent_ = true;
       offset_ += bytes;
-      writing_ = true;
-      write = &write_;
+      last = bytes == left;
     }
+    finished_ = ending || last;
+    writing_ = !finished_;
+    ++under_way_;
   }
-  if (write != nullptr) {
-    StartWrite(write);
+  if (ending) {
+    stream_.Finish(end, &finished_step_);
+  } else if (last) {
+    // One call into the kernel for the headers, the bytes and the end.
+    stream_.WriteAndFinish(write, grpc::WriteOptions(), grpc::Status::OK, &finished_step_);
   } else {
-    Finish(end);
+    stream_.Write(write, &written_step_);
   }
 }
 
-void FetchServerStream::OnWriteDone(bool ok) {
+void FetchServerStream::OnWritten(bool ok) {
   {
     MutexLock lock(&mu_);
     writing_ = false;
-    broken_ |= !ok;
-    write_.Clear();
+    finished_ |= !ok;
   }
-  Pump();
+  if (ok) Pump();
+  Leave();
 }
 
-void FetchServerStream::OnDone() {
+void FetchServerStream::OnFinished(bool) { Leave(); }
+
+void FetchServerStream::OnDone(bool) {
+  {
+    MutexLock lock(&mu_);
+    finished_ = true;
+  }
+  Leave();
+}
+
+void FetchServerStream::Leave() {
+  {
+    MutexLock lock(&mu_);
+    if (--under_way_ > 0) return;
+    outcome_.reset();
+  }
   owner_->OnStreamDone(this);
   self_.reset();
 }

@@ -2,8 +2,8 @@
 #define TRYST_CHANNEL_GRPC_FETCH_SERVER_STREAM_H_
 
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
 
 #include <cstdint>
 #include <memory>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_wire.h"
 
 namespace tryst {
@@ -24,59 +25,81 @@ struct FetchOutcome {
   OutgoingTensor tensor;
 };
 
-// Whom a stream tells, on gRPC's threads and with no lock held.
+// Whom a stream tells, on the queue's thread and with no lock held.
 class FetchServerStreamOwner {
  public:
   virtual ~FetchServerStreamOwner() = default;
+  // A call has come, or (not `ok`) none will: the server shuts down.
+  virtual void OnCall(bool ok) = 0;
   virtual void OnRequest(const std::shared_ptr<FetchServerStream>& stream,
                          const std::string& bytes) = 0;
-  virtual void OnEnds(FetchServerStream* stream, bool delivered) = 0;
   virtual void OnStreamDone(FetchServerStream* stream) = 0;  // The last event.
 };
 
-// The producer's end of one attempt at a fetch. Owns itself until gRPC is done with it.
-class FetchServerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                                public std::enable_shared_from_this<FetchServerStream> {
+// The producer's end of one attempt at a fetch: one request, then the tensor from where the
+// consumer wants it, and the end. Owns itself from when it waits for a call until gRPC is
+// done with it.
+class FetchServerStream final : public std::enable_shared_from_this<FetchServerStream> {
  public:
-  FetchServerStream(std::shared_ptr<FetchServerStreamOwner> owner,
-                    grpc::CallbackServerContext* context)
-      : owner_(std::move(owner)), context_(context) {}
+  using Stream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-  void Begin();
-  // Any thread, at most once: sends the outcome from `offset` on.
+  explicit FetchServerStream(std::shared_ptr<FetchServerStreamOwner> owner)
+      : owner_(std::move(owner)), stream_(&context_) {}
+
+  // Waits for a call: `next(context, stream, tag)` asks gRPC for one.
+  template <typename Next>
+  void Wait(const Next& next) {
+    self_ = shared_from_this();
+    context_.AsyncNotifyWhenDone(&done_step_);
+    next(&context_, &stream_, &called_step_);
+  }
+  // Any thread, at most once: sends the outcome from `offset` on, and ends the stream.
   void Send(std::shared_ptr<const FetchOutcome> outcome, uint64_t offset);
   // Any thread: ends the stream once the write under way is done. The first call counts.
   void End(const grpc::Status& status);
-  grpc::CallbackServerContext* context() const { return context_; }
+  const grpc::ServerContext& context() const { return context_; }
 
   // The owner's; set before Send.
   std::shared_ptr<FetchServerEntry> entry;
   bool digests = false;  // With every chunk.
 
  private:
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnDone() override;
-  void OnSecondRequest();
+  struct Step final : GrpcEvent {
+    using On = void (FetchServerStream::*)(bool ok);
+    Step(FetchServerStream* s, On o) : stream(s), on(o) {}
+    void OnEvent(bool ok) override { (stream->*on)(ok); }
+    FetchServerStream* const stream;
+    const On on;
+  };
+
+  void OnCalled(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFinished(bool ok);
+  void OnDone(bool ok);
   // Starts the next write, or finishes, if it is time.
   void Pump();
+  void Leave();  // An operation is over; the last one ends the stream.
 
   const std::shared_ptr<FetchServerStreamOwner> owner_;
-  grpc::CallbackServerContext* const context_;
+  grpc::ServerContext context_;
+  Stream stream_;
+  Step called_step_{this, &FetchServerStream::OnCalled};
+  Step read_step_{this, &FetchServerStream::OnRead};
+  Step written_step_{this, &FetchServerStream::OnWritten};
+  Step finished_step_{this, &FetchServerStream::OnFinished};
+  Step done_step_{this, &FetchServerStream::OnDone};
   std::shared_ptr<FetchServerStream> self_;
-  grpc::ByteBuffer first_;
-  grpc::ByteBuffer second_;
-  bool first_done_ = false;  // gRPC's read reactions only.
+  grpc::ByteBuffer request_;
 
   Mutex mu_;
   std::shared_ptr<const FetchOutcome> outcome_ ABSL_GUARDED_BY(mu_);
-  grpc::ByteBuffer write_ ABSL_GUARDED_BY(mu_);
   uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;
   bool header_sent_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
-  bool broken_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Or gone: nothing more is begun.
+  int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   grpc::Status end_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,8 +1,8 @@
 #include "channel/grpc/fetch_stream.h"
 
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/support/slice.h>
 
+#include <chrono>
 #include <utility>
 
 #include "channel/grpc/caller.h"
@@ -11,13 +11,7 @@ namespace tryst {
 namespace {
 
 constexpr char kMethod[] = "/tryst.rpc.TransportService/FetchTensor";
-constexpr int64_t kLingerNs = int64_t{2} * 1000 * 1000 * 1000;
-constexpr int64_t kHurriedLingerNs = int64_t{100} * 1000 * 1000;
-
-grpc::ByteBuffer ToBuffer(const std::string& bytes) {
-  grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
+constexpr int64_t kHurriedNs = int64_t{100} * 1000 * 1000;
 
 }  // namespace
 
@@ -40,16 +34,17 @@ void FetchStream::EndedTask::RunOnPoller() {
   on_ended(stream);
 }
 
-void FetchStream::Start(const std::shared_ptr<grpc::Channel>& channel, const std::string& statement,
-                        const std::string& request) {
+void FetchStream::Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
+                        const std::string& statement, const std::string& request) {
   context_.AddMetadata(kCallerMetadata, statement);
-  request_ = ToBuffer(request);
+  // Headers, request and the end of what we have to say leave together.
+  context_.set_initial_metadata_corked(true);
   grpc::GenericStub stub(channel);
-  stub.PrepareBidiStreamingCall(&context_, kMethod, grpc::StubOptions(), this);
-  AddHold();  // SendEnds() comes from outside of gRPC's reactions.
-  StartWrite(&request_);
-  StartRead(&read_);
-  StartCall();
+  call_ = stub.PrepareCall(&context_, kMethod, queue);
+  call_->StartCall(nullptr);
+  const grpc::Slice slice(request);
+  call_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), &written_);
+  call_->Read(&read_, &was_read_);
 }
 
 void FetchStream::Detach() {
@@ -58,92 +53,38 @@ void FetchStream::Detach() {
   incoming_ = nullptr;
 }
 
-bool FetchStream::may_be_known() {
-  MutexLock lock(&mu_);
-  return request_written_;
+void FetchStream::EndWithin(int64_t ns) {
+  context_.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(ns));
 }
 
-void FetchStream::SendEnds(bool delivered) {
-  bool write = false;
-  {
-    MutexLock lock(&mu_);
-    if (dead_ || ends_wanted_) return;
-    ends_wanted_ = true;
-    rpc::FetchRequest ends;
-    ends.set_ends(true);
-    ends.set_is_unwanted(!delivered);
-    ends_ = ToBuffer(ends.SerializeAsString());
-    write = !request_pending_;  // Else OnWriteDone goes on.
-  }
-  poller_->SetTimer(&linger_, poller_->clock().NowNs() + kLingerNs);
-  if (write) WriteEnds();
+void FetchStream::Hurry() { poller_->SetTimer(&linger_, poller_->clock().NowNs() + kHurriedNs); }
+
+void FetchStream::OnWritten(bool ok) {
+  request_written_.store(ok);
+  Leave();
 }
 
-void FetchStream::Abandon() {
-  bool release = false;
-  {
-    MutexLock lock(&mu_);
-    if (dead_ || ends_wanted_) return;
-    dead_ = true;
-    release = !request_pending_;  // Else OnWriteDone does.
-  }
-  Cancel();
-  if (release) RemoveHold();
-}
-
-void FetchStream::Hurry() {
-  poller_->SetTimer(&linger_, poller_->clock().NowNs() + kHurriedLingerNs);
-}
-
-void FetchStream::WriteEnds() {
-  StartWriteLast(&ends_, grpc::WriteOptions());
-  RemoveHold();
-}
-
-void FetchStream::OnWriteDone(bool ok) {
-  bool ends = false;
-  bool dead = false;
-  {
-    MutexLock lock(&mu_);
-    if (!request_pending_) return;  // That was the ends message.
-    request_pending_ = false;
-    request_written_ = ok;
-    ends = ends_wanted_;
-    dead = dead_;
-  }
-  if (ends) {
-    WriteEnds();
-  } else if (dead) {
-    RemoveHold();
-  }
-}
-
-void FetchStream::OnReadDone(bool ok) {
+void FetchStream::OnRead(bool ok) {
   bool landed = false;
-  bool release = false;
-  {
+  bool more = false;
+  if (ok) {
     MutexLock lock(&mu_);
-    if (!ok) {
-      dead_ = true;
-      release = !ends_wanted_ && !request_pending_;
-    } else if (incoming_ != nullptr) {
+    if (incoming_ != nullptr) {
       taken_ = incoming_->Take(&read_);
       landed = !taken_.ok() || incoming_->header().code() != 0 || incoming_->complete();
+      more = !landed;
     }
   }
-  if (landed) {
-    poller_->Post(&landed_task_);
-  } else if (ok) {
-    read_.Clear();
-    StartRead(&read_);
-  } else if (release) {
-    RemoveHold();
-  }
+  read_.Clear();
+  if (more) return call_->Read(&read_, &was_read_);
+  if (landed) poller_->Post(&landed_task_);
+  call_->Finish(&status_, &finished_);
 }
 
-void FetchStream::OnDone(const grpc::Status& status) {
-  status_ = status;
-  poller_->Post(&ended_task_);
+void FetchStream::OnFinished(bool) { Leave(); }
+
+void FetchStream::Leave() {
+  if (left_.fetch_sub(1) == 1) poller_->Post(&ended_task_);
 }
 
 }  // namespace tryst

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/grpc/fetch_calls.h"
 #include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_status.h"
@@ -19,6 +20,9 @@ constexpr size_t kMaxOver = 4096;
 constexpr int kMaxOverTold = 256;
 constexpr int kMaxIncarnationsTried = 8;
 constexpr int64_t kDeliverAgainNs = 1000 * 1000;
+// How long the producer may wait for the word that a tensor has landed.
+constexpr int64_t kNoteAfterNs = 2 * 1000 * 1000;
+constexpr int64_t kNoteLongestNs = int64_t{2} * 1000 * 1000 * 1000;
 
 // What may go away when one tries again. Everything else is an answer.
 bool IsTransient(const grpc::Status& status) {
@@ -94,10 +98,11 @@ struct GrpcChannel::FetchOp {
 };
 
 GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer,
-                         Poller* poller, GrpcChannelOptions options)
+                         FetchCalls* calls, Poller* poller, GrpcChannelOptions options)
     : peer_(std::move(peer)),
       directory_(directory),
       signer_(signer),
+      calls_(calls),
       poller_(poller),
       options_(options),
       channel_(signer->NextChannel()),
@@ -163,7 +168,7 @@ void GrpcChannel::Ask(FetchOp* op) {
   rpc::FetchRequest request;
   FillRequest(op, &request);
   const std::string bytes = request.SerializeAsString();
-  stream->Start(*channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
+  stream->Start(calls_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
 }
 
 void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
@@ -174,7 +179,12 @@ void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
   request->set_producer_incarnation(op->pinned_incarnation);
   request->set_offset(op->incoming.received());
   request->set_digests(options_.digests);
-  uint64_t oldest = ops_.begin()->first;
+  FillOver(request, &op->stream->over_told);
+}
+
+void GrpcChannel::FillOver(rpc::FetchRequest* request, std::vector<uint64_t>* told) {
+  poller_->CancelTimer(&note_timer_);
+  uint64_t oldest = ops_.empty() ? next_serial_ : ops_.begin()->first;
   over_.erase(
       std::remove_if(over_.begin(), over_.end(),
                      [oldest](const Over& over) { return over.delivered && over.serial < oldest; }),
@@ -185,14 +195,49 @@ void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
       if (over.delivered != delivered) continue;
       if (request->over_size() == kMaxOverTold) {
         if (!delivered) oldest = std::min(oldest, over.serial);
+        if (closed_.ok()) SetNote(poller_->now_ns() + kNoteAfterNs);
         continue;
       }
       request->add_over(over.serial);
       if (!delivered) request->add_unwanted(over.serial);
-      op->stream->over_told.push_back(over.serial);
+      told->push_back(over.serial);
     }
   }
   request->set_oldest_serial(oldest);
+}
+
+void GrpcChannel::SetNote(int64_t at_ns) {
+  if (!note_timer_.is_set() || at_ns < note_at_ns_)
+    poller_->SetTimer(&note_timer_, note_at_ns_ = at_ns);
+}
+
+// Nobody repeats a note: one that is lost is in the next request, and a producer that never
+// hears of it keeps the tensor for as long as it keeps those of a consumer that is gone.
+void GrpcChannel::SendNote() {
+  auto channel = directory_->ChannelTo(peer_);
+  if (!channel.ok()) return;
+  auto owned = std::make_unique<FetchStream>(
+      poller_, nullptr, 0, [](FetchStream*) {}, [this](FetchStream* stream) { OnEnded(stream); });
+  FetchStream* stream = owned.get();
+  streams_.emplace(stream, std::move(owned));
+  rpc::FetchRequest note;
+  note.set_ends(true);
+  note.set_channel(channel_);
+  note.set_serial(next_serial_);
+  FillOver(&note, &stream->over_told);
+  stream->EndWithin(kNoteLongestNs);
+  const std::string bytes = note.SerializeAsString();
+  stream->Start(calls_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
+  if (!closed_.ok()) stream->Hurry();
+}
+
+// The producer has read what this request said is over.
+void GrpcChannel::ForgetTold(const FetchStream& stream) {
+  for (uint64_t told : stream.over_told) {
+    over_.erase(std::remove_if(over_.begin(), over_.end(),
+                               [told](const Over& over) { return over.serial == told; }),
+                over_.end());
+  }
 }
 
 void GrpcChannel::OnLanded(FetchStream* stream) {
@@ -202,12 +247,7 @@ void GrpcChannel::OnLanded(FetchStream* stream) {
   failing_since_ns_ = 0;
   if (op->incoming.digest_wrong()) return OnDigestWrong(op, stream->taken());
   if (!stream->taken().ok()) return Finish(op, stream->taken(), Tensor(), false);
-  // The producer has read what this request said is over.
-  for (uint64_t told : stream->over_told) {
-    over_.erase(std::remove_if(over_.begin(), over_.end(),
-                               [told](const Over& over) { return over.serial == told; }),
-                over_.end());
-  }
+  ForgetTold(*stream);
   OnHeader(op);
 }
 
@@ -217,7 +257,7 @@ void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
   TRYST_LOG(Warning) << peer_ << " by grpc, " << op->key.text() << ": " << why.message();
   if (std::exchange(op->digest_was_wrong, true)) return Finish(op, why, Tensor(), false);
   op->stream->Detach();
-  op->stream->Abandon();
+  op->stream->Cancel();
   op->stream = nullptr;
   op->may_be_known = true;
   op->pinned_incarnation = op->incoming.header().producer_incarnation();
@@ -230,7 +270,6 @@ void GrpcChannel::OnHeader(FetchOp* op) {
   if (header.is_other_incarnation() && !op->may_be_known && op->attempts < kMaxIncarnationsTried) {
     // The peer has restarted since we last heard of it; this fetch is new to both lives.
     op->stream->Detach();
-    op->stream->SendEnds(false);
     op->stream = nullptr;
     return Ask(op);
   }
@@ -278,6 +317,7 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
 void GrpcChannel::OnEnded(FetchStream* stream) {
   auto owned = std::move(streams_[stream]);
   streams_.erase(stream);
+  if (stream->status().ok()) ForgetTold(*stream);
   FetchOp* op = Find(stream->serial());
   if (op == nullptr || op->stream != stream) return;
   op->stream = nullptr;
@@ -353,11 +393,12 @@ void GrpcChannel::FinishSoon(FetchOp* op, absl::Status status) {
 void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
   if (op->stream != nullptr) {
     op->stream->Detach();
-    op->stream->SendEnds(status.ok());
+    if (!status.ok()) op->stream->Cancel();
   }
   if (op->stream != nullptr || op->may_be_known) {
     if (over_.size() == kMaxOver) over_.erase(over_.begin());
     over_.push_back({op->serial, status.ok()});
+    SetNote(poller_->now_ns() + (status.ok() ? kNoteAfterNs : 0));
   }
   if (op->token != Cancellation::kNoToken) op->args.cancellation->Deregister(op->token);
   poller_->CancelTimer(&op->timer);
@@ -426,13 +467,17 @@ void GrpcChannel::Close(absl::Status why) {
   for (uint64_t serial : serials) {
     if (FetchOp* op = Find(serial)) Break(op, closed_);
   }
+  if (note_timer_.is_set()) {
+    poller_->CancelTimer(&note_timer_);
+    SendNote();
+  }
   // A peer that says nothing must not keep us longer than one that does.
   for (auto& [stream, owned] : streams_) stream->Hurry();
 }
 
 bool GrpcChannel::Drained() const {
   return !closed_.ok() && ops_.empty() && streams_.empty() && undelivered_.empty() &&
-         posted_.load() == 0;
+         !note_timer_.is_set() && posted_.load() == 0;
 }
 
 std::string GrpcChannel::Explain() const {

@@ -21,6 +21,7 @@
 
 namespace tryst {
 
+class FetchCalls;
 class FetchStream;
 namespace rpc {
 class FetchRequest;
@@ -41,14 +42,17 @@ struct GrpcChannelOptions {
 };
 
 // Fetches from one peer by TransportService.FetchTensor. Bytes are copied once, from
-// gRPC's buffers into args.destination or into a tensor of their own; gRPC's threads do
-// that, everything else happens on the poller thread. A stream that breaks is taken up
+// gRPC's buffers into args.destination or into a tensor of their own; the thread of `calls`
+// does that, everything else happens on the poller thread. A stream that breaks is taken up
 // where it broke off, with the same serial, until `patience` has passed without an answer.
+//
+// What is over, the producer learns from the next request; from a note of its own when
+// there is none for a while, or when a tensor is not wanted.
 class GrpcChannel final : public Channel {
  public:
   // The arguments outlive it.
-  GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer, Poller* poller,
-              GrpcChannelOptions options = {});
+  GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer, FetchCalls* calls,
+              Poller* poller, GrpcChannelOptions options = {});
   ~GrpcChannel() override;
 
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
@@ -66,9 +70,18 @@ class GrpcChannel final : public Channel {
     void OnTimer() override;
     GrpcChannel* const channel;
   };
+  struct NoteTimer final : PollerTimer {
+    explicit NoteTimer(GrpcChannel* c) : channel(c) {}
+    void OnTimer() override { channel->SendNote(); }
+    GrpcChannel* const channel;
+  };
 
   void Ask(FetchOp* op);
   void FillRequest(FetchOp* op, rpc::FetchRequest* request);
+  void FillOver(rpc::FetchRequest* request, std::vector<uint64_t>* told);
+  void SetNote(int64_t at_ns);
+  void SendNote();
+  void ForgetTold(const FetchStream& stream);
   void OnLanded(FetchStream* stream);
   void OnEnded(FetchStream* stream);
   void OnHeader(FetchOp* op);
@@ -92,6 +105,7 @@ class GrpcChannel final : public Channel {
   const std::string peer_;
   PeerDirectory* const directory_;
   CallSigner* const signer_;
+  FetchCalls* const calls_;
   Poller* const poller_;
   const GrpcChannelOptions options_;
   const uint64_t channel_;
@@ -120,6 +134,8 @@ class GrpcChannel final : public Channel {
   uint64_t digests_wrong_ = 0;
   std::deque<std::pair<Executor*, Executor::Work>> undelivered_;
   DeliverTimer deliver_timer_{this};
+  NoteTimer note_timer_{this};
+  int64_t note_at_ns_ = 0;
 };
 
 }  // namespace tryst
