@@ -1,7 +1,7 @@
 // Two processes that share memory, one of which is killed with SIGKILL at a random moment,
 // again and again. Afterwards: no tensor was torn, nobody waits for ever, what was delivered
-// can still be read, the survivor's memory is all its own again, and nothing is left in
-// /dev/shm.
+// can still be read, the survivor's memory is all its own again, nothing is left in /dev/shm,
+// and no descriptor anywhere.
 //
 //   kill_test [--kills=N] [--seed=N]   the whole of it: --kills=10000
 
@@ -67,6 +67,16 @@ bool IsWhole(const Tensor& tensor) {
   _exit(3);
 }
 
+int CountFiles(const char* folder) {
+  int count = 0;
+  DIR* dir = opendir(folder);
+  if (dir == nullptr) return 0;
+  while (readdir(dir) != nullptr) ++count;
+  closedir(dir);
+  return count;
+}
+int CountDescriptors() { return CountFiles("/proc/self/fd"); }
+
 ShmProcess::Options ProcessOptions(const std::string& worker, bool pulls) {
   ShmProcess::Options options;
   options.worker = worker;
@@ -79,9 +89,17 @@ ShmProcess::Options ProcessOptions(const std::string& worker, bool pulls) {
 }
 
 // Sends for ever, half of it out of the arena. Told to end, it first sees to it that the
-// consumer, which is dead, holds nothing of its arena any more.
+// consumer, which is dead, holds nothing of its arena any more, and no socket.
 void Produce(int run, int stop_fd, bool pulls) {
   ShmProcess process(ProcessOptions(Producer(run), pulls));
+  const auto links = [&] {
+    size_t count = 0;
+    process.poller()->RunAndWait([&] {
+      process.path()->Maintain();
+      count = process.path()->serving().size();
+    });
+    return count;
+  };
   std::vector<TensorKey> keys;
   for (int i = 0; i < kEdges; ++i) {
     keys.push_back(ShmProcess::Key(Producer(run), Consumer(run), absl::StrCat("e", i)));
@@ -116,6 +134,10 @@ void Produce(int run, int stop_fd, bool pulls) {
     usleep(1000);
   }
   while (out.load() > 0) usleep(1000);
+  for (int i = 0; links() != 0; ++i) {
+    if (i == 5000) Fail("the link of a dead consumer stays");
+    usleep(1000);
+  }
 }
 
 // Fetches for ever, holds some of it, gives some up. When the producer is dead it must hear
@@ -188,6 +210,7 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
   for (const Tensor& tensor : state.held) {
     if (!IsWhole(tensor)) Fail("a held tensor changed after its producer died");
   }
+  state.held.clear();
 }
 
 struct Child {
@@ -205,7 +228,9 @@ Child Start(const Body& body) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(ends[0]);
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+    const int descriptors = CountDescriptors();
     body(ends[1]);
+    if (CountDescriptors() != descriptors) Fail("descriptors are left");
     _exit(0);
   }
   close(ends[1]);
@@ -213,15 +238,6 @@ Child Start(const Body& body) {
   char ready;
   EXPECT_EQ(read(child.fd, &ready, 1), 1);
   return child;
-}
-
-int CountFiles(const char* folder) {
-  int count = 0;
-  DIR* dir = opendir(folder);
-  if (dir == nullptr) return 0;
-  while (readdir(dir) != nullptr) ++count;
-  closedir(dir);
-  return count;
 }
 
 void EndWell(const Child& child, const char* who, int run) {
@@ -242,6 +258,7 @@ void EndWell(const Child& child, const char* who, int run) {
 
 TEST(KillTest, NothingIsTornStuckOrLeftBehind) {
   const int files_before = CountFiles("/dev/shm");
+  const int descriptors_before = CountDescriptors();
   std::mt19937_64 random(seed_of_all);
   int met = 0;
   int done = 0;
@@ -270,6 +287,7 @@ TEST(KillTest, NothingIsTornStuckOrLeftBehind) {
     ++done;
   }
   EXPECT_EQ(CountFiles("/dev/shm"), files_before);
+  EXPECT_EQ(CountDescriptors(), descriptors_before);
   EXPECT_GT(met, kills / 2);
   printf("%d of %d pairs had delivered tensors when one was killed\n", met, done);
 }
