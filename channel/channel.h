@@ -12,6 +12,14 @@
 
 namespace tryst {
 
+// A fetch that a channel gives away, with all that Channel::Fetch() takes: another is to make it.
+struct WaitingFetch {
+  int64_t step = 0;
+  TensorKey key;
+  Args args;
+  DoneFn done;
+};
+
 // Moves tensors from one peer to us. It is one way: what the peer fetches from us goes
 // over the channel that the peer opened (docs/decisions/0003-one-way-channels.md).
 // Call only on the poller thread that owns it.

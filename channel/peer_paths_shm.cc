@@ -34,7 +34,7 @@ void PeerPaths::OnShmRefused() {
     TRYST_LOG(Info) << options.self << " does not reach " << worker_ << " by " << refusal;
   }
   shm_refusal_ = refusal;
-  for (ShmWaitingFetch& fetch : shm_->TakeWaiting()) {
+  for (WaitingFetch& fetch : shm_->TakeWaiting()) {
     FetchByWay(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
   }
 }

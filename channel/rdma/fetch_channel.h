@@ -24,14 +24,6 @@ namespace tryst {
 // The peer has no such path and will not have it: another one is to be taken.
 bool IsPathRefusal(const absl::Status& status);
 
-// A fetch that another channel is to make.
-struct WaitingFetch {
-  int64_t step = 0;
-  TensorKey key;
-  Args args;
-  DoneFn done;
-};
-
 struct FetchChannelOptions {
   LinkOptions link;
   uint64_t landing_bytes = 256 << 10;  // Offered for a tensor of unknown size.

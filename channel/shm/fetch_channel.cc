@@ -96,8 +96,8 @@ void ShmFetchChannel::Start(ShmFetchOp* op) {
   if (state_ == State::kOpen) SendWaiting();
 }
 
-std::vector<ShmWaitingFetch> ShmFetchChannel::TakeWaiting() {
-  std::vector<ShmWaitingFetch> taken;
+std::vector<WaitingFetch> ShmFetchChannel::TakeWaiting() {
+  std::vector<WaitingFetch> taken;
   while (!queued_.empty()) {
     ShmFetchOp* op = queued_.front();
     queued_.pop_front();
@@ -111,7 +111,7 @@ std::vector<ShmWaitingFetch> ShmFetchChannel::TakeWaiting() {
     }
     op->cancel_token = Cancellation::kNoToken;
     poller()->CancelTimer(op);
-    ShmWaitingFetch waiting;
+    WaitingFetch waiting;
     waiting.step = op->step;
     waiting.key = op->key;
     waiting.args = ArgsOf(*op);

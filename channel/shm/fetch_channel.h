@@ -26,14 +26,6 @@
 
 namespace tryst {
 
-// A fetch that the producer has not been asked for yet.
-struct ShmWaitingFetch {
-  int64_t step = 0;
-  TensorKey key;
-  Args args;
-  DoneFn done;
-};
-
 struct ShmFetchOptions {
   shm_wire::LinkSizes sizes;
   bool digests = false;
@@ -102,7 +94,7 @@ class ShmFetchChannel final : public Channel,
   void ListOps(LiveOps* ops) const override;
 
   // Takes out what the producer has not been asked for: another channel is to fetch it.
-  std::vector<ShmWaitingFetch> TakeWaiting();
+  std::vector<WaitingFetch> TakeWaiting();
   ShmFetchCounters counters() const {
     ShmFetchCounters now = counters_;
     now.messages += requests_.written();
