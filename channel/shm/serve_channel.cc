@@ -283,6 +283,7 @@ void ShmServeChannel::OnTimer() {
 }
 
 void ShmServeChannel::FinishEnding(bool consumer_gone) {
+  if (state_ == State::kEnded) return;  // By who was given something back.
   state_ = State::kEnded;
   hub_->poller()->CancelTimer(this);
   if (socket_ != nullptr) hub_->Unwatch(socket_->fd());

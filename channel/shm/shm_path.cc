@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<ShmPath>> ShmPath::Create(Poller* poller, Bootstr
 ShmPath::~ShmPath() {
   if (hub_ != nullptr) hub_->poller()->ForgetFlush(this);
   serving_.clear();
+  arena_->Trim();  // Of what it has kept for consumers that are gone by now.
   if (hub_ != nullptr) hub_->Detach();
 }
 
