@@ -1,8 +1,12 @@
 // A peer of this host that writes what it likes into the rings and says what it likes on
 // the socket. Either end of a link must stand it: it may end the link, never the process.
 //
-// The first byte says who is hostile. Then come operations of one byte each, with what they
-// need behind: a cell of any bytes, a cell that is nearly right, a packet, a turn.
+// The first byte says who is hostile, and which version it speaks. Then come operations of one
+// byte each, with what they need behind: a cell of any bytes, a cell that is nearly right, a
+// packet, words about the end of the link, its end, another hello or link, a turn.
+//
+// The honest end lives on from input to input, which is most of the speed; it has to be as
+// it was at first when an input is over.
 
 #include <unistd.h>
 
@@ -14,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
@@ -52,14 +57,18 @@ class Input {
 
 class OneStep final : public TensorSource {
  public:
-  explicit OneStep(Alarms* alarms) : step(LocalRendezvous::Options(), alarms) {}
+  explicit OneStep(Alarms* alarms) : alarms_(alarms) { Renew(); }
+  void Renew() { step = std::make_unique<LocalRendezvous>(LocalRendezvous::Options(), alarms_); }
   void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
-    step.RecvAsync(key, args, std::move(done));
+    step->RecvAsync(key, args, std::move(done));
   }
   void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
-    step.GiveBack(key, std::move(taken));
+    step->GiveBack(key, std::move(taken));
   }
-  LocalRendezvous step;
+  std::unique_ptr<LocalRendezvous> step;
+
+ private:
+  Alarms* const alarms_;
 };
 
 // The hostile end's hellos: kept by the fuzzer, answered by the fuzzer.
@@ -100,18 +109,36 @@ struct World {
     auto made = ShmPath::Create(&poller, &hellos, &source, arena, shm);
     TRYST_CHECK(made.ok()) << made.status();
     path = *std::move(made);
-  }
-  ~World() {
-    path->Close(absl::CancelledError("over"));
-    source.step.StartAbort(absl::CancelledError("over"));
-    for (int i = 0; i < 100 && !path->Drained(); ++i) Turn();
-    TRYST_CHECK(path->Drained());
-    path.reset();
+    door_name = absl::StrCat("tryst-fuzz-", getpid());
+    auto listening = LocalSocket::Listen(door_name);
+    TRYST_CHECK(listening.ok()) << listening.status();
+    door = *std::move(listening);
+    for (int64_t size : {8, 500, 600'000}) {
+      sent.push_back(*Tensor::Allocate(DType::kUint8, {size}));
+      memset(sent.back().mutable_data(), 1, sent.back().bytes());
+    }
   }
   void Turn() {
     poller.Step();
     // Sockets are looked at once in a while only.
     alarms.AdvanceBy(absl::Microseconds(200));
+  }
+  // The hostile end is gone, and with it all that it was given.
+  void EndInput() {
+    source.step->StartAbort(absl::CancelledError("over"));
+    for (int i = 0; i < 100 && !path->serving().empty(); ++i) {
+      Turn();
+      path->Maintain();
+    }
+    TRYST_CHECK(path->serving().empty()) << path->ExplainServing("");
+    TRYST_CHECK(arena->counters().used_bytes == 0) << arena->counters().used_bytes;
+    for (const Tensor& tensor : sent) {
+      TRYST_CHECK(tensor.data_as<uint8_t>()[0] == 1 &&
+                  memcmp(tensor.data(), tensor.data_as<uint8_t>() + 1, 7) == 0);
+    }
+    source.Renew();
+    while (door->Accept() != nullptr) {
+    }
   }
 
   VirtualAlarms alarms;
@@ -120,6 +147,10 @@ struct World {
   std::shared_ptr<Arena> arena;
   Poller poller;
   std::unique_ptr<ShmPath> path;
+  std::string door_name;  // Of the hostile producer.
+  std::unique_ptr<LocalSocket> door;
+  std::vector<Tensor> sent;  // By the honest one: one of every kind.
+  uint64_t epoch = 0;
 };
 
 // Writes cells as the other end would, in turn or not.
@@ -154,22 +185,29 @@ void SayAnything(Input* in, LocalSocket* socket, const SharedMemory* memory) {
   socket->Send(packet, (what & 128) != 0 ? memory->fd() : -1);
 }
 
+// What either end may find in the memory when a link ends.
+void SayHowItEnded(Input* in, shm_wire::LinkHeader* header) {
+  const uint8_t what = in->Byte();
+  header->producer_left.store(what & 1);
+  header->settlement.store(what >> 1 & 3);
+  header->accepted[in->Byte() & 1] = in->Byte();
+}
+
 // We are the consumer of an honest producer.
-void AttackProducer(Input* in) {
-  World world;
+void AttackProducer(Input* in, uint32_t version, World* world) {
   Hello hello;
   hello.worker = kConsumer;
   hello.incarnation = 2;
-  hello.epoch = 1;
+  hello.epoch = ++world->epoch;
   hello.path = "shm";
   shm_wire::Offer offer;
-  const HostIdentity host = OwnHost();
-  offer.boot_id = host.boot_id;
-  offer.network_space = host.network_space;
+  static const HostIdentity* const host = new HostIdentity(OwnHost());
+  offer.boot_id = host->boot_id;
+  offer.network_space = host->network_space;
   offer.sizes = SmallSizes();
   hello.parameters = shm_wire::EncodeOffer(offer);
   absl::StatusOr<Hello> answer = absl::UnknownError("");
-  world.path->OnHello(hello, [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
+  world->path->OnHello(hello, [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
   TRYST_CHECK(answer.ok()) << answer.status();
   auto invitation = shm_wire::DecodeInvitation(answer->parameters);
   TRYST_CHECK(invitation.ok());
@@ -181,7 +219,7 @@ void AttackProducer(Input* in) {
   (*socket)->Send(packet);
   OwnedFd fd;
   for (int i = 0; i < 10 && !fd.valid(); ++i) {
-    world.Turn();
+    world->Turn();
     (*socket)->Receive(&packet, &fd);
   }
   auto memory = SharedMemory::Map(std::move(fd),
@@ -189,16 +227,14 @@ void AttackProducer(Input* in) {
   TRYST_CHECK(memory.ok()) << memory.status();
   const shm_wire::LinkView view((*memory)->data(), packet.sizes);
   packet.type = shm_wire::PacketType::kReady;
+  packet.version = version;
   packet.pulls = 1;
   memcpy(view.header->proof, packet.token.data(), sizeof(view.header->proof));
   (*socket)->Send(packet);
-  world.Turn();
+  world->Turn();
   // Tensors of every kind for it to ask for.
-  const int64_t sizes[] = {8, 500, 600'000};
-  for (int64_t size : sizes) {
-    Tensor tensor = *Tensor::Allocate(DType::kUint8, {size});
-    memset(tensor.mutable_data(), 1, tensor.bytes());
-    (void)world.source.step.Send(Key(), Args(), tensor, false);
+  for (const Tensor& tensor : world->sent) {
+    (void)world->source.step->Send(Key(), Args(), tensor, false);
   }
   // The key, told as it should be.
   uint32_t next = 0;
@@ -225,19 +261,71 @@ void AttackProducer(Input* in) {
     } else if (what % 8 == 6) {
       view.header->replies_read.store(in->Byte());
       view.header->replies_accepted.store(in->Byte());
+    } else if (what % 32 == 7) {
+      SayHowItEnded(in, view.header);
+    } else if (what % 32 == 15) {
+      // For another link, of this life or the next, now or of an earlier attempt.
+      hello.epoch = world->epoch += what >> 5 & 1;
+      hello.incarnation += what >> 6 & 1;
+      world->path->OnHello(hello, [](absl::StatusOr<Hello>) {});
+    } else if (what % 32 == 23) {
+      world->alarms.AdvanceBy(absl::Seconds(in->Byte()));
     }
-    world.Turn();
+    world->Turn();
   }
+  socket->reset();
+  world->alarms.AdvanceBy(absl::Seconds(61));  // Who was invited has not come.
 }
 
+// What a hostile producer has of a link.
+struct HostileLink {
+  std::unique_ptr<LocalSocket> socket;  // Null: there is none.
+  std::unique_ptr<SharedMemory> memory;
+  shm_wire::LinkView view;
+  uint32_t next = 0;
+
+  // Answers the hello of a consumer that waits for one.
+  void Open(World* world, uint64_t incarnation, uint32_t version, const SharedMemory& segment) {
+    if (world->hellos.answer == nullptr) return;
+    Hello answer = world->hellos.asked;
+    answer.worker = kProducer;
+    answer.incarnation = incarnation;
+    shm_wire::Invitation invitation;
+    invitation.socket = world->door_name;
+    answer.parameters = shm_wire::EncodeInvitation(invitation);
+    std::exchange(world->hellos.answer, nullptr)(answer);
+    world->Turn();
+    socket = world->door->Accept();
+    if (socket == nullptr) return;  // Its caller has closed meanwhile.
+    auto made =
+        SharedMemory::Create(shm_wire::LinkBytes(SmallSizes()), SharedMemory::Writers::kEverybody);
+    TRYST_CHECK(made.ok());
+    memory = *std::move(made);
+    view = shm_wire::LinkView(memory->data(), SmallSizes());
+    next = 0;
+    shm_wire::Packet packet;
+    packet.type = shm_wire::PacketType::kWelcome;
+    packet.version = version;
+    packet.sizes = SmallSizes();
+    socket->Send(packet, memory->fd());
+    for (int i = 0; i < 3; ++i) world->Turn();
+    // A segment to point into.
+    packet = shm_wire::Packet();
+    packet.type = shm_wire::PacketType::kSegment;
+    packet.segment_bytes = segment.bytes();
+    socket->Send(packet, segment.fd());
+  }
+};
+
 // We are the producer of an honest consumer.
-void AttackConsumer(Input* in) {
-  World world;
-  std::unique_ptr<ShmFetchChannel> channel = world.path->MakeFetchChannel(kProducer, nullptr);
+void AttackConsumer(Input* in, uint32_t version, World* world) {
+  std::unique_ptr<ShmFetchChannel> channel = world->path->MakeFetchChannel(kProducer, nullptr);
+  int started = 0;
   int ended = 0;
   const auto fetch = [&](bool into) {
     Args args;
     if (into) args.destination = *Tensor::Allocate(DType::kUint8, {100});
+    ++started;
     channel->Fetch(1, Key(), args,
                    [&ended](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
                      // What is delivered can be read.
@@ -250,40 +338,15 @@ void AttackConsumer(Input* in) {
                    });
   };
   for (int i = 0; i < 6; ++i) fetch(i % 2 == 1);
-  const std::string name = absl::StrCat("tryst-fuzz-", getpid());
-  auto door = LocalSocket::Listen(name);
-  TRYST_CHECK(door.ok()) << door.status();
-  Hello answer = world.hellos.asked;
-  answer.worker = kProducer;
-  answer.incarnation = 7;
-  shm_wire::Invitation invitation;
-  invitation.socket = name;
-  answer.parameters = shm_wire::EncodeInvitation(invitation);
-  std::exchange(world.hellos.answer, nullptr)(answer);
-  world.Turn();
-  std::unique_ptr<LocalSocket> socket = (*door)->Accept();
-  TRYST_CHECK(socket != nullptr);
-  auto memory =
-      SharedMemory::Create(shm_wire::LinkBytes(SmallSizes()), SharedMemory::Writers::kEverybody);
-  TRYST_CHECK(memory.ok());
-  const shm_wire::LinkView view((*memory)->data(), SmallSizes());
-  shm_wire::Packet packet;
-  packet.type = shm_wire::PacketType::kWelcome;
-  packet.sizes = SmallSizes();
-  socket->Send(packet, (*memory)->fd());
-  for (int i = 0; i < 3; ++i) world.Turn();
-  // A segment to point into.
-  auto segment = SharedMemory::Create(8192, SharedMemory::Writers::kCreator);
-  TRYST_CHECK(segment.ok());
-  packet = shm_wire::Packet();
-  packet.type = shm_wire::PacketType::kSegment;
-  packet.segment_bytes = (*segment)->bytes();
-  socket->Send(packet, (*segment)->fd());
-  uint32_t next = 0;
+  static const SharedMemory* const segment =
+      SharedMemory::Create(8192, SharedMemory::Writers::kCreator)->release();
+  HostileLink link;
+  link.Open(world, 7, version, *segment);
+  TRYST_CHECK(link.socket != nullptr);
   for (int i = 0; i < 64 && !in->empty(); ++i) {
     const uint8_t what = in->Byte();
     if (what % 8 < 3) {
-      WriteCell<shm_wire::kReplyCellBytes>(in, view.replies, &next, what % 8 != 0);
+      WriteCell<shm_wire::kReplyCellBytes>(in, link.view.replies, &link.next, what % 8 != 0);
     } else if (what % 8 < 6) {
       // Bytes placed somewhere: nearly right, so that what follows is reached.
       shm_wire::ReplyCell cell{};
@@ -301,24 +364,35 @@ void AttackConsumer(Input* in) {
       placed.piece_bytes = in->Byte();
       placed.position = in->Byte();
       shm_wire::WritePlaced(placed, &cell);
-      cell.head.sequence = ++next;
-      memcpy(view.replies + size_t{(next - 1) & (shm_wire::kMinCells - 1)} * sizeof(cell), &cell,
-             sizeof(cell));
+      cell.head.sequence = ++link.next;
+      memcpy(link.view.replies + size_t{(link.next - 1) & (shm_wire::kMinCells - 1)} * sizeof(cell),
+             &cell, sizeof(cell));
     } else if (what % 8 == 6) {
-      SayAnything(in, socket.get(), segment->get());
+      if (link.socket != nullptr) SayAnything(in, link.socket.get(), segment);
+    } else if (what % 32 == 15) {
+      SayHowItEnded(in, link.view.header);
+    } else if (what % 32 == 31) {
+      // The link ends, and in its pauses the consumer asks for another.
+      link.socket.reset();
+      world->Turn();
+      world->alarms.AdvanceBy(absl::Seconds(2));
+      world->Turn();
+      link.Open(world, 7 + (what >> 5 & 1), version, *segment);
     } else {
       fetch(what % 16 > 8);
     }
-    world.Turn();
+    world->Turn();
   }
   channel->Close(absl::CancelledError("over"));
-  socket.reset();
-  for (int i = 0; i < 3; ++i) world.Turn();
-  // A hello of a second attempt may be out: it is answered now.
-  if (world.hellos.answer != nullptr) {
-    std::exchange(world.hellos.answer, nullptr)(absl::UnavailableError("over"));
+  link.socket.reset();
+  for (int i = 0; i < 3; ++i) world->Turn();
+  // A hello of another attempt may be out: it is answered now.
+  if (world->hellos.answer != nullptr) {
+    std::exchange(world->hellos.answer, nullptr)(absl::UnavailableError("over"));
   }
-  for (int i = 0; i < 3; ++i) world.Turn();
+  for (int i = 0; i < 3; ++i) world->Turn();
+  TRYST_CHECK(channel->Drained()) << channel->Explain();
+  TRYST_CHECK(ended == started) << ended << " of " << started << " fetches have ended";
 }
 
 }  // namespace
@@ -330,11 +404,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
       fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
     }
   });
+  static tryst::World* const world = new tryst::World();
   tryst::Input in(data, bytes);
-  if (in.Byte() % 2 == 0) {
-    tryst::AttackProducer(&in);
+  const uint8_t how = in.Byte();
+  const uint32_t version = how < 128 ? tryst::shm_wire::kLinkNewest : how >> 1 & 3;
+  if (how % 2 == 0) {
+    tryst::AttackProducer(&in, version, world);
   } else {
-    tryst::AttackConsumer(&in);
+    tryst::AttackConsumer(&in, version, world);
   }
+  world->EndInput();
   return 0;
 }
