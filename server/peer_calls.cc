@@ -183,6 +183,23 @@ absl::Status PeerCalls::CleanupStep(const std::string& peer, int64_t step_id,
               &response);
 }
 
+absl::StatusOr<uint64_t> PeerCalls::SendSamples(const std::string& peer, int64_t step_id,
+                                                uint64_t bytes, uint32_t count,
+                                                absl::Duration timeout) {
+  rpc::SendSamplesRequest request;
+  request.set_step_id(step_id);
+  request.set_bytes(bytes);
+  request.set_count(count);
+  rpc::StepResponse response;
+  absl::Status status = Call(peer, "SendSamples", &rpc::TransportService::Stub::SendSamples,
+                             request, timeout, &response);
+  if (absl::IsUnimplemented(status)) {
+    return absl::UnimplementedError(absl::StrCat(peer, " is of a version that sends no samples"));
+  }
+  if (!status.ok()) return status;
+  return response.incarnation();
+}
+
 absl::StatusOr<std::string> PeerCalls::Explain(const std::string& peer, const std::string& about,
                                                bool json, absl::Duration timeout) {
   rpc::ExplainRequest request;

@@ -42,6 +42,9 @@ class PeerCalls {
   absl::Status AbortStep(const std::string& peer, int64_t step_id, const absl::Status& why,
                          absl::Duration timeout);
   absl::Status CleanupStep(const std::string& peer, int64_t step_id, absl::Duration timeout);
+  // Has the peer send us samples (server/samples.h); its incarnation.
+  absl::StatusOr<uint64_t> SendSamples(const std::string& peer, int64_t step_id, uint64_t bytes,
+                                       uint32_t count, absl::Duration timeout);
   absl::StatusOr<std::string> Explain(const std::string& peer, const std::string& about, bool json,
                                       absl::Duration timeout);
   absl::StatusOr<std::string> DumpWaiting(const std::string& peer, int64_t step_id, bool json,

@@ -30,6 +30,7 @@
 #include "server/loopback.h"
 #include "server/open_nics.h"
 #include "server/repeating.h"
+#include "server/samples.h"
 #include "server/server_devices.h"
 #include "server/server_parts.h"
 #include "server/status_page.h"
@@ -41,6 +42,7 @@ namespace {
 
 constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
+constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
 constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
 
@@ -168,6 +170,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<FetchCalls> fetch_calls_;
   std::unique_ptr<ChannelPool> pool_;
   std::unique_ptr<StepRegistry> steps_;
+  std::unique_ptr<SampleSender> samples_;
   std::unique_ptr<FetchServer> fetches_;
   std::unique_ptr<Insight> insight_;
   std::unique_ptr<StatusPage> status_page_;
@@ -175,7 +178,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
-  std::unique_ptr<Repeating> idle_channels_;
+  std::unique_ptr<Repeating> upkeep_;
   std::string address_;
   int port_ = 0;
 
@@ -210,9 +213,10 @@ absl::Status ServerImpl::Start() {
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
                                            calls_.get(), &alarms_);
   announcer_->Start();
-  // Most peers are called to open the data plane, and then no more.
-  idle_channels_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_,
-                                               [this] { members_.DropIdleChannels(); });
+  upkeep_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_, [this] {
+    members_.DropIdleChannels();  // Most peers are called to open the data plane, and no more.
+    samples_->Sweep();
+  });
   if (parts_.config.resolver == "file") {
     cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.config.cluster_file, parts_.worker,
                                                        parts_.cluster.Workers(), kClusterFilePeriod,
@@ -327,6 +331,7 @@ absl::Status ServerImpl::MakeSteps() {
   if (!steps.ok()) return steps.status();
   steps_ = *std::move(steps);
   source_.Set(steps_.get());
+  samples_ = std::make_unique<SampleSender>(parts_.worker, incarnation_, steps_.get(), &clock_);
   return absl::OkStatus();
 }
 
@@ -398,7 +403,8 @@ absl::StatusOr<Caller> ServerImpl::Authenticate(const grpc::ServerContextBase& c
   if (controls && !parts_.control.empty()) {
     absl::Status allowed = parts_.control.Check(caller->worker);
     if (!allowed.ok()) return allowed;
-  } else if ((controls || method == kFetchMethod || method == kHelloMethod) &&
+  } else if ((controls || method == kFetchMethod || method == kHelloMethod ||
+              method == kSamplesMethod) &&
              !members_.Admits(caller->worker)) {
     return absl::PermissionDeniedError(absl::StrCat(
         caller->worker, " is not of this cluster, which is closed",
@@ -427,6 +433,7 @@ TransportServiceParts ServerImpl::ServiceParts() {
     steps_->CleanupStep(step_id);
     return absl::OkStatus();
   };
+  parts.samples = samples_.get();
   parts.insight = insight_.get();
   return parts;
 }
@@ -493,7 +500,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(deadline);
   absl::Status status;
   cluster_file_.reset();
-  idle_channels_.reset();
+  upkeep_.reset();
   if (announcer_ != nullptr) {
     announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   }
@@ -520,6 +527,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   fetches_.reset();
   announcer_.reset();
   calls_.reset();
+  samples_.reset();
   steps_.reset();
   if (drained) {
     poller_->Stop();

@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "server/open_nics.h"
+#include "server/samples.h"
 
 namespace tryst {
 namespace {
@@ -284,6 +285,32 @@ TEST(Server, CallsBetweenPeers) {
   EXPECT_TRUE(worker->calls()->CleanupStep(ps->worker(), 7, timeout).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(
       worker->calls()->AbortStep(ps->worker(), 8, absl::OkStatus(), timeout)));
+}
+
+TEST(Server, SamplesAreForMembersAndComeWhole) {
+  ServerConfig ps_config = Config("ps", 0, "grpc");
+  ps_config.open_cluster = false;
+  ps_config.cluster_spec = "ps=127.0.0.1:0;worker=127.0.0.1:1";
+  auto ps = Start(ps_config);
+  const absl::Duration timeout = absl::Seconds(5);
+  for (const std::string job : {"worker", "stranger"}) {
+    ServerConfig config = Config(job, 0, "grpc");
+    config.join = Seed(*ps);
+    auto asker = Start(config);
+    const auto incarnation =
+        asker->calls()->SendSamples(ps->worker(), kLastSampleStep, 1000, 3, timeout);
+    if (job == "stranger") {
+      EXPECT_TRUE(absl::IsPermissionDenied(incarnation.status())) << incarnation.status();
+      continue;
+    }
+    ASSERT_TRUE(incarnation.ok()) << incarnation.status();
+    const auto keys = SampleKeys(ps->worker(), *incarnation, asker->worker());
+    for (uint64_t i = 0; i < 3; ++i) {
+      const auto got = Recv(asker.get(), kLastSampleStep, keys->At(0, i));
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_TRUE(IsSample(got->tensor, 1000));
+    }
+  }
 }
 
 TEST(Server, ARequestOfAnotherDevicesLifeNamesBoth) {

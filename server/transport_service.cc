@@ -42,12 +42,12 @@ constexpr size_t kMostTraced = 8000;  // In one answer: two MiB or so.
 
 using S = rpc::TransportService;
 // Every method gets its request as it came: the caller's proof is over those bytes.
-using RawService =
-    S::WithRawCallbackMethod_Hello<S::WithRawMethod_FetchTensor<S::WithRawCallbackMethod_BeginStep<
-        S::WithRawCallbackMethod_AbortStep<S::WithRawCallbackMethod_CleanupStep<
-            S::WithRawCallbackMethod_Heartbeat<S::WithRawCallbackMethod_Explain<
+using RawService = S::WithRawCallbackMethod_Hello<S::WithRawMethod_FetchTensor<
+    S::WithRawCallbackMethod_BeginStep<S::WithRawCallbackMethod_AbortStep<
+        S::WithRawCallbackMethod_CleanupStep<S::WithRawCallbackMethod_Heartbeat<
+            S::WithRawCallbackMethod_SendSamples<S::WithRawCallbackMethod_Explain<
                 S::WithRawCallbackMethod_DumpWaiting<S::WithRawCallbackMethod_Stats<
-                    S::WithRawCallbackMethod_TraceKey<S::Service>>>>>>>>>>;
+                    S::WithRawCallbackMethod_TraceKey<S::Service>>>>>>>>>>>;
 
 class TransportService final : public RawService {
  public:
@@ -122,6 +122,17 @@ class TransportService final : public RawService {
   }
   absl::Status OnHeartbeat(const Caller& caller, const rpc::HeartbeatRequest& request,
                            rpc::HeartbeatResponse* response);
+
+  ServerUnaryReactor* SendSamples(Context* context, const ByteBuffer* in,
+                                  ByteBuffer* out) override {
+    return Unary<rpc::SendSamplesRequest, rpc::StepResponse>(
+        context, in, out, "/tryst.rpc.TransportService/SendSamples",
+        [this](const Caller& caller, const auto& request, auto* response) {
+          response->set_incarnation(parts_.self.incarnation);
+          return parts_.samples->Send(caller.worker, request.step_id(), request.bytes(),
+                                      request.count());
+        });
+  }
 
   ServerUnaryReactor* Explain(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
     return Unary<rpc::ExplainRequest, rpc::TextResponse>(
@@ -266,11 +277,11 @@ absl::Status TransportService::OnHeartbeat(const Caller& caller,
 
 MadeTransportService MakeTransportService(TransportServiceParts parts) {
   auto service = std::make_unique<TransportService>(std::move(parts));
-  FetchServer::NextCall next_fetch = [service = service.get()](
-                                         grpc::ServerContext* context, FetchServer::CallStream* stream,
-                                         grpc::ServerCompletionQueue* queue, void* tag) {
-    service->RequestFetchTensor(context, stream, queue, queue, tag);
-  };
+  FetchServer::NextCall next_fetch =
+      [service = service.get()](grpc::ServerContext* context, FetchServer::CallStream* stream,
+                                grpc::ServerCompletionQueue* queue, void* tag) {
+        service->RequestFetchTensor(context, stream, queue, queue, tag);
+      };
   return {std::move(service), std::move(next_fetch)};
 }
 

@@ -14,6 +14,7 @@
 #include "channel/grpc/fetch_server.h"
 #include "server/insight.h"
 #include "server/membership.h"
+#include "server/samples.h"
 
 namespace grpc {
 class ServerContextBase;
@@ -36,6 +37,7 @@ struct TransportServiceParts {
   std::function<absl::Status(int64_t step_id)> begin_step;
   std::function<absl::Status(int64_t step_id, const absl::Status& why)> abort_step;
   std::function<absl::Status(int64_t step_id)> cleanup_step;
+  SampleSender* samples = nullptr;
   const Insight* insight = nullptr;
 };
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "channel/json_text.h"
 #include "server/cli/ask_workers.h"
+#include "server/cli/bench.h"
 #include "server/cli/command_line.h"
 #include "server/cli/watch.h"
 #include "server/doctor/doctor_command.h"
@@ -73,8 +74,8 @@ int Ask(const CommandLine& line) {
 }
 
 // Null: `exit` is what to end with.
-std::unique_ptr<Server> StartSelf(const ServerConfig& config, int* exit) {
-  absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(config);
+std::unique_ptr<Server> StartSelf(const CommandLine& line, int* exit) {
+  absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(line.config);
   if (!server.ok()) {
     *exit = FailUsage(server.status());
     return nullptr;
@@ -84,6 +85,7 @@ std::unique_ptr<Server> StartSelf(const ServerConfig& config, int* exit) {
     *exit = Fail(started);
     return nullptr;
   }
+  if (line.json) return *std::move(server);
   std::printf("serving %s at %s incarnation %016llx\n", (*server)->worker().c_str(),
               (*server)->address().c_str(),
               static_cast<unsigned long long>((*server)->incarnation()));
@@ -101,7 +103,7 @@ absl::StatusOr<TensorKey> Key(const std::string& from, uint64_t incarnation, con
 int Send(const CommandLine& command, const std::vector<std::pair<std::string, std::string>>& files,
          bool until_stopped) {
   int exit = kExitDone;
-  const std::unique_ptr<Server> server = StartSelf(command.config, &exit);
+  const std::unique_ptr<Server> server = StartSelf(command, &exit);
   if (server == nullptr) return exit;
   auto step = server->steps()->StartStep(command.step.value_or(1));
   if (!step.ok()) return Fail(step.status());
@@ -129,7 +131,7 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
 
 int Receive(const CommandLine& command) {
   int exit = kExitDone;
-  const std::unique_ptr<Server> server = StartSelf(command.config, &exit);
+  const std::unique_ptr<Server> server = StartSelf(command, &exit);
   if (server == nullptr) return exit;
   const auto heard = server->calls()->Ping(command.from, command.timeout);
   if (!heard.ok()) return Fail(heard.status());
@@ -159,6 +161,12 @@ int Serve(const CommandLine& line) {
   return Send(line, files, true);
 }
 
+int Bench(const CommandLine& line) {
+  int exit = kExitDone;
+  const std::unique_ptr<Server> server = StartSelf(line, &exit);
+  return server == nullptr ? exit : RunBench(line, server.get());
+}
+
 int Main(const std::vector<std::string>& args) {
   SetGrpcLog(GrpcLog::kNowhere);
   const absl::StatusOr<CommandLine> line = ParseCommandLine(args);
@@ -175,6 +183,7 @@ int Main(const std::vector<std::string>& args) {
   if (name == "send") return Send(*line, {{words[0], words[1]}}, false);
   if (name == "recv") return Receive(*line);
   if (name == "serve") return Serve(*line);
+  if (name == "bench") return Bench(*line);
   if (name == "explain") return RunExplain(*line);
   if (name == "waiting") return RunWaiting(*line);
   if (name == "trace") return RunTrace(*line);

@@ -23,7 +23,7 @@ struct OwnFlag {
 };
 constexpr OwnFlag kOwnFlags[] = {
     {"step", "N", "only this step; send, recv, begin, cleanup, abort: this one (1)"},
-    {"timeout", "TIME", "how long to wait for an answer (5s; send, recv: 30s)"},
+    {"timeout", "TIME", "how long to wait for an answer (5s; send, recv, bench: 30s)"},
     {"to", "WORKER", "send, serve: for whom"},
     {"from", "WORKER", "recv: from whom"},
     {"out", "FILE", "trace: the Chrome trace goes there"},
@@ -99,8 +99,8 @@ absl::Status TakeWords(CommandLine* line) {
 absl::Status CheckEnds(const CommandLine& line) {
   const absl::string_view name = line.row->name;
   const bool sends = name == "send" || name == "serve";
-  if (!sends && name != "recv") return absl::OkStatus();
-  const std::string& other = sends ? line.to : line.from;
+  if (!sends && name != "recv" && name != "bench") return absl::OkStatus();
+  const std::string& other = sends ? line.to : name == "recv" ? line.from : line.words[0];
   if (other.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, " needs ",
@@ -202,6 +202,11 @@ const std::vector<CommandRow>& CommandRows() {
       {"abort", "WORKER REASON", "fails --step there", "", 2, 2, Words::kWorkerFirst},
       {"doctor", "[WORKER]", "what is wrong with this machine, or with the way there",
        "Exit status 1: there is a fault.\n", 0, 1, Words::kWorkerFirst},
+      {"bench", "WORKER", "is --job/--task; how fast tensors come from there, and by which path",
+       "WORKER sends samples, this receives them and compares every byte: one at a time for the\n"
+       "delay, then up to eight at once for the rate. --json: the figures as one document.\n"
+       "An idle pair of cores at each end tells of the way; a busy one of itself.\n",
+       1, 1, Words::kWorkerFirst},
       {"send", "EDGE FILE.npy", "is --job/--task; sends to --to, ends when it was taken", "", 2, 2,
        Words::kOther},
       {"recv", "EDGE FILE.npy", "is --job/--task; receives from --from", "", 2, 2, Words::kOther},
@@ -249,7 +254,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
   }
   if (line.help) return line;
   if (line.timeout == absl::ZeroDuration()) {
-    const bool moves = line.row->words == Words::kOther || line.row->words == Words::kEdgeFiles;
+    const bool moves = line.row->words == Words::kOther || line.row->words == Words::kEdgeFiles ||
+                       line.row->name == absl::string_view("bench");
     line.timeout = moves ? absl::Seconds(30) : absl::Seconds(5);
   }
   line.config.patience = std::min(line.config.patience, line.timeout);

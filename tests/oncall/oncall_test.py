@@ -176,6 +176,24 @@ class OnCall(unittest.TestCase):
         self.assertIn(self.ps.name, table)
         self.assertNotIn("\033", table)  # No terminal, no colours.
 
+    def test_how_fast_is_the_way_from_here_to_there(self):
+        near = self.puppet("near", "--nic=auto")
+        for peer, flag, path in ((self.ps, "--nic=soft", "rdma/soft"), (near, "--nic=auto", "shm"),
+                                 (self.ps, "--protocol=grpc", "grpc")):
+            told = tryst_json("bench", peer.place, "--open_cluster", "--job=bench", flag,
+                              "--listen=127.0.0.1:0")
+            self.assertEqual(told["peer"], peer.name)
+            self.assertGreater(told["first_ms"], 0)
+            self.assertEqual([row["bytes"] for row in told["sizes"]],
+                             [8, 4096, 65536, 1 << 20, 16 << 20])
+            for row in told["sizes"]:
+                self.assertGreater(row["p50_us"], 0)
+                self.assertGreaterEqual(row["p99_us"], row["p50_us"])
+                self.assertGreater(row["gib_per_s"], 0)
+            used = [way["path"] for way in told["explain"]["paths"]
+                    if way["role"] == "fetch" and way["in_use"]]
+            self.assertEqual(used, [path], told["explain"])
+
 
 class CommandLine(unittest.TestCase):
     def test_help_of_each_command(self):
