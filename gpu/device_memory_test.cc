@@ -215,14 +215,37 @@ TEST_F(DeviceMemoryTest, AnotherProcessesMemoryIsReadAndMappedOnce) {
   mappings.Close(*second);
   EXPECT_EQ(mappings.mapped(), 1u) << "kept for the next time";
   if (fake_ != nullptr) {
-    // Freed over there and allocated anew: what is mapped and idle is in the way.
+    // Freed over there and allocated anew at its place: what is mapped and idle goes first.
     IpcReference again = reference;
     ++again.allocation_id;
-    fake_->fail("cuIpcOpenMemHandle_v2", cuda::kAlreadyMapped, 1, 0);
+    const int opened = fake_->calls("cuIpcOpenMemHandle_v2");
     auto anew = mappings.Open("them", again);
     ASSERT_TRUE(anew.ok()) << anew.status();
     EXPECT_EQ(mappings.mapped(), 1u) << "the earlier one is closed";
+    EXPECT_EQ(fake_->calls("cuIpcOpenMemHandle_v2") - opened, 1);
     mappings.Close(*anew);
+    // At another place, yet in the way.
+    ++again.allocation_id;
+    again.allocation_at += uint64_t{1} << 30;
+    fake_->fail("cuIpcOpenMemHandle_v2", cuda::kAlreadyMapped, 1, 0);
+    anew = mappings.Open("them", again);
+    ASSERT_TRUE(anew.ok()) << anew.status();
+    EXPECT_EQ(mappings.mapped(), 1u) << "the earlier one is closed";
+    mappings.Close(*anew);
+    // Beside it: both are kept.
+    ++again.allocation_id;
+    again.allocation_at += again.allocation_bytes;
+    anew = mappings.Open("them", again);
+    ASSERT_TRUE(anew.ok()) << anew.status();
+    mappings.Close(*anew);
+    IpcMappings both(gpu_.get(), 4);
+    auto a = both.Open("them", reference);
+    ASSERT_TRUE(a.ok());
+    both.Close(*a);
+    auto b = both.Open("them", again);
+    ASSERT_TRUE(b.ok());
+    both.Close(*b);
+    EXPECT_EQ(both.mapped(), 2u);
   }
   mappings.Forget("somebody else");
   EXPECT_EQ(mappings.mapped(), 1u);

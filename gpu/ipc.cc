@@ -35,6 +35,7 @@ absl::StatusOr<IpcReference> IpcExporter::Export(cuda::Address address, uint64_t
     }
     reference.allocation_id = id;
     reference.allocation_bytes = allocation_bytes;
+    reference.allocation_at = base;
     if (by_allocation_.size() >= kMost) by_allocation_.clear();
     found = by_allocation_.emplace(id, reference).first;
   }
@@ -58,11 +59,12 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
   if (found == mappings_.end()) {
     absl::Status status = gpu_->Use();
     if (!status.ok()) return status;
+    UnmapFreed(exporter, reference);
     auto made = std::make_unique<Mapping>();
     cuda::Result result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
                                                               cuda::kIpcLazyPeerAccess);
     if (result == cuda::kAlreadyMapped) {
-      // The same memory under an earlier name: freed over there and allocated again.
+      // The same memory under an earlier name and at another place over there.
       Forget(exporter);
       result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
                                                    cuda::kIpcLazyPeerAccess);
@@ -72,6 +74,8 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
       return absl::IsUnimplemented(status) ? status : absl::UnavailableError(status.message());
     }
     made->key_ = key;
+    made->there_ = reference.allocation_at;
+    made->bytes_ = reference.allocation_bytes;
     found = mappings_.emplace(std::move(key), std::move(made)).first;
   } else if (found->second->users_ == 0) {
     idle_.erase(found->second->idle_);
@@ -90,6 +94,17 @@ void IpcMappings::Forget(const std::string& exporter) {
   for (auto it = idle_.begin(); it != idle_.end();) {
     Mapping* mapping = *it++;
     if (absl::StartsWith(mapping->key_, absl::StrCat(exporter, ";"))) Unmap(mapping);
+  }
+}
+
+// Two allocations do not lie at one place: the earlier one was freed, and its mapping would be
+// in the way of the later one's.
+void IpcMappings::UnmapFreed(const std::string& exporter, const IpcReference& anew) {
+  for (auto it = idle_.begin(); it != idle_.end();) {
+    Mapping* mapping = *it++;
+    const bool overlap = mapping->there_ < anew.allocation_at + anew.allocation_bytes &&
+                         anew.allocation_at < mapping->there_ + mapping->bytes_;
+    if (overlap && absl::StartsWith(mapping->key_, absl::StrCat(exporter, ";"))) Unmap(mapping);
   }
 }
 

@@ -21,6 +21,7 @@ struct IpcReference {
   uint64_t allocation_id = 0;  // Never used again in the exporting process.
   uint64_t offset = 0;         // Of the tensor in the allocation.
   uint64_t allocation_bytes = 0;
+  cuda::Address allocation_at = 0;  // In the exporting process.
 };
 
 // Names memory for other processes. Handles are kept by allocation. One thread.
@@ -50,8 +51,10 @@ class IpcMappings {
 
    private:
     friend class IpcMappings;
-    std::string key_;
+    std::string key_;  // Begins with the exporter.
     cuda::Address base_ = 0;
+    cuda::Address there_ = 0;  // In the exporting process, with its bytes.
+    uint64_t bytes_ = 0;
     int users_ = 0;
     std::list<Mapping*>::iterator idle_;
   };
@@ -66,6 +69,7 @@ class IpcMappings {
 
  private:
   void Unmap(Mapping* mapping);
+  void UnmapFreed(const std::string& exporter, const IpcReference& anew);
 
   const Gpu* const gpu_;
   const size_t most_idle_;

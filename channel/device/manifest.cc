@@ -227,6 +227,7 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes)
   manifest.reference.allocation_id = Get(in + kAllocation, 8);
   manifest.reference.offset = Get(in + kOffset, 8);
   manifest.reference.allocation_bytes = Get(in + kAllocationBytes, 8);
+  manifest.reference.allocation_at = manifest.address - manifest.reference.offset;
   memcpy(manifest.reference.handle.bytes, in + kHandle, 64);
   memcpy(manifest.uuid.bytes, in + kUuid, 16);
   if (manifest.has_ipc &&
