@@ -72,10 +72,10 @@ class DeviceFetcher::Op {
   void Start();
   // The probe has ended.
   void GoOn() {
-    --pending_;
+    StopWaitingForProbe();
     BringBestWay();
   }
-  void WaitForProbe() { ++pending_; }
+  void WaitForProbe(Way* way);
 
  private:
   DeviceFetcher* const owner_;
@@ -115,6 +115,7 @@ class DeviceFetcher::Op {
   void Fail(const absl::Status& status);
   void AllStarted();
   void EndIfDone();
+  void StopWaitingForProbe();
   void Report(absl::Status status, Tensor tensor, bool is_dead);
   void EndCancellation();
 
@@ -135,6 +136,13 @@ class DeviceFetcher::Op {
   bool reported_ = false;
   bool ended_ = false;
   int pending_ = 0;  // Fetches, copies and probes that will still call us.
+  struct ProbeTimer final : PollerTimer {
+    explicit ProbeTimer(Op* op) : op(op) {}
+    void OnTimer() override;
+    Op* const op;
+  };
+  Way* probed_ = nullptr;  // We are among those who wait for its probe.
+  ProbeTimer probe_timer_{this};
 };
 
 // ---- DeviceFetcher ----
@@ -298,8 +306,7 @@ DeviceFetcher::Way::State DeviceFetcher::StateOf(Way* way, bool direct, Op* op) 
   }
   if (way->state == Way::State::kUnknown) Probe(way, op);
   if (way->state == Way::State::kProbing) {
-    op->WaitForProbe();
-    way->waiting.push_back(op);
+    op->WaitForProbe(way);
   }
   return way->state;
 }
@@ -385,9 +392,9 @@ void DeviceFetcher::EndProbe(Way* way, absl::Status status) {
                       : way->direct ? "not brought by NICs alone"
                                     : "not read in place")
                   << (status.ok() && way->direct ? " by NICs: " : ": ") << way->why;
-  std::vector<Op*> waiting;
-  waiting.swap(way->waiting);
-  for (Op* op : waiting) op->GoOn();
+  // One that ends may take others with it.
+  std::reverse(way->waiting.begin(), way->waiting.end());
+  while (!way->waiting.empty()) way->waiting.back()->GoOn();
 }
 
 std::string DeviceFetcher::Explain() const {
@@ -624,6 +631,29 @@ void DeviceFetcher::Op::BringStaged() {
   EndIfDone();
 }
 
+// The probe has a patience of its own, which may be more than ours.
+void DeviceFetcher::Op::WaitForProbe(Way* way) {
+  ++pending_;
+  probed_ = way;
+  way->waiting.push_back(this);
+  if (!args.deadline.is_never()) {
+    owner_->poller_->SetTimer(&probe_timer_, args.deadline.at_ns());
+  }
+}
+
+void DeviceFetcher::Op::StopWaitingForProbe() {
+  std::vector<Op*>* const waiting = &std::exchange(probed_, nullptr)->waiting;
+  waiting->erase(std::find(waiting->begin(), waiting->end(), this));
+  owner_->poller_->CancelTimer(&probe_timer_);
+  --pending_;
+}
+
+void DeviceFetcher::Op::ProbeTimer::OnTimer() {
+  op->Fail(absl::DeadlineExceededError(
+      absl::StrCat("not received in time: waits for the proof of a way to the memory of ",
+                   op->key.src().worker, ": ", op->key.text())));
+}
+
 // ---- Out of the producer's memory ----
 
 void DeviceFetcher::Op::BringIpc() {
@@ -820,6 +850,7 @@ void DeviceFetcher::Op::Fail(const absl::Status& status) {
     }
     inner_.StartCancel();
   }
+  if (probed_ != nullptr) StopWaitingForProbe();
   EndIfDone();
 }
 

@@ -1,0 +1,170 @@
+#include "channel/device/device_fetcher.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "channel/device/device_engine.h"
+#include "gpu/fake_cuda.h"
+#include "gtest/gtest.h"
+#include "rendezvous/cancellation.h"
+
+namespace tryst {
+namespace {
+
+class FixedClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns; }
+  int64_t now_ns = 1'000'000'000;
+};
+
+// A channel that answers when the test says so.
+class HeldFetcher final : public TensorFetcher {
+ public:
+  void Fetch(int64_t, const TensorKey& key, const Args&, DoneFn done) override {
+    waiting.emplace(std::string(key.edge()), std::move(done));
+  }
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
+  void AbortStep(int64_t, const absl::Status&) override {}
+  void CleanupStep(int64_t) override {}
+  // Of the one fetch whose edge ends so.
+  void Answer(const std::string& end, absl::Status status, const Tensor& tensor = Tensor()) {
+    for (auto at = waiting.begin(); at != waiting.end(); ++at) {
+      const std::string& edge = at->first;
+      if (edge.size() < end.size() || edge.substr(edge.size() - end.size()) != end) continue;
+      DoneFn done = std::move(at->second);
+      waiting.erase(at);
+      return std::move(done)(std::move(status), Args(), Args(), tensor, !tensor.valid());
+    }
+    ADD_FAILURE() << "nobody asked for " << end;
+  }
+  std::multimap<std::string, DoneFn> waiting;
+};
+
+class DeviceFetcherTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kBytes = 64;
+  static constexpr char kProbe[] = "|device|0|probe";
+
+  void SetUp() override {
+    auto driver = CudaDriver::Load("gpu/libfake_cuda.so");
+    ASSERT_TRUE(driver.ok()) << driver.status();
+    driver_ = *std::move(driver);
+    gpu_ = *Gpu::Open(driver_.get(), 0);
+    auto engine = DeviceEngine::Open(&poller_, gpu_.get(), DeviceEngineOptions());
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    engine_->Attach();
+    auto memory = DeviceMemory::Allocate(gpu_.get(), kBytes);
+    ASSERT_TRUE(memory.ok());
+    memory_ = *std::move(memory);
+  }
+  void TearDown() override {
+    // Whom the fetcher tells of an end it made up its mind about.
+    while (!channel_.waiting.empty()) {
+      channel_.Answer("", absl::UnavailableError("the test is over"));
+      poller_.Step();
+    }
+    EXPECT_TRUE(fetcher_.Drained());
+    engine_->Detach();
+  }
+
+  // Starts a fetch and lets it be told of memory in another process, which is to be proved.
+  void FetchUntilTheProbe(const Args& wanted, const char* edge) {
+    auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
+                                        "/job:worker/replica:0/task:0/device:GPU:0", edge);
+    ASSERT_TRUE(prefix.ok()) << prefix.status();
+    Args args = wanted;
+    auto into = Tensor::Adopt(memory_.data(), DType::kUint8, {kBytes},
+                              MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+    ASSERT_TRUE(into.ok());
+    args.destination = *into;
+    auto context = GpuContext::Make(engine_.get(), nullptr);
+    ASSERT_TRUE(context.ok());
+    args.device_context = *context;
+    fetcher_.Fetch(1, prefix->At(0, 0), args,
+                   [this](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                     ++ended_;
+                     status_ = std::move(status);
+                   });
+    poller_.Step();
+    DeviceManifest manifest;
+    manifest.dtype = DType::kUint8;
+    manifest.shape = {kBytes};
+    manifest.bytes = kBytes;
+    manifest.chunk_bytes = 4096;
+    manifest.transfer = 7;
+    manifest.has_ipc = true;
+    manifest.host = ThisHost();
+    manifest.process = 12345;
+    manifest.address = 1 << 20;
+    manifest.reference.allocation_bytes = kBytes;
+    auto answer = Tensor::Allocate(DType::kUint8, {int64_t{DeviceManifest::kBytes}});
+    ASSERT_TRUE(answer.ok());
+    EncodeManifest(manifest, static_cast<uint8_t*>(answer->mutable_data()));
+    channel_.Answer("|into|" + std::to_string(static_cast<int>(DType::kUint8)) + "|64",
+                    absl::OkStatus(), *answer);
+    poller_.Step();
+    EXPECT_EQ(ended_, 0);
+  }
+  bool Asked(const std::string& edge) const { return channel_.waiting.count(edge) != 0; }
+
+  FixedClock clock_;
+  Poller poller_{&clock_};
+  HeldFetcher channel_;
+  std::unique_ptr<CudaDriver> driver_;
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<DeviceEngine> engine_;
+  DeviceMemory memory_;
+  DeviceFetcher fetcher_{&poller_, &channel_, DeviceFetcherOptions()};
+  int ended_ = 0;
+  absl::Status status_;
+};
+
+TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeKeepsItsDeadline) {
+  Args args;
+  args.deadline = Deadline::AtNs(clock_.now_ns + 3'000'000'000);
+  FetchUntilTheProbe(args, "a");
+  EXPECT_TRUE(Asked(std::string("a") + kProbe));
+  clock_.now_ns += 2'999'000'000;
+  poller_.Step();
+  EXPECT_EQ(ended_, 0);
+  clock_.now_ns += 1'000'000;
+  poller_.Step();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kDeadlineExceeded) << status_;
+  EXPECT_TRUE(Asked("a|device|7|back")) << "it took nothing";
+  // The probe goes on for others, and its end is nothing to who has left.
+  channel_.Answer(kProbe, absl::UnavailableError("no probe"));
+  poller_.Step();
+  EXPECT_EQ(ended_, 1);
+}
+
+TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeCanBeCancelled) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  FetchUntilTheProbe(args, "a");
+  cancellation.StartCancel();
+  poller_.Step();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kCancelled) << status_;
+  channel_.Answer(kProbe, absl::UnavailableError("no probe"));
+  poller_.Step();
+}
+
+TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
+  FetchUntilTheProbe(Args(), "a");
+  channel_.Answer(kProbe, absl::UnavailableError("no probe"));
+  poller_.Step();
+  EXPECT_EQ(ended_, 0);
+  EXPECT_TRUE(Asked("a|device|7|chunk|0"));
+  channel_.Answer("|chunk|0", absl::UnavailableError("nor this"));
+  poller_.Step();
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
+}
+
+}  // namespace
+}  // namespace tryst
