@@ -108,7 +108,8 @@ void Poller::Loop() {
   now_ns_ = clock_->NowNs();
   int64_t all_polled_ns = now_ns_;
   for (;;) {
-    bool worked = Glance();
+    // What other threads hand over does not wait for the blind ones either.
+    bool worked = Glance() || inbox_.load(std::memory_order_relaxed) != nullptr;
     if (worked && now_ns_ - all_polled_ns < kBlindNs) {
       RunOthers();
     } else {
