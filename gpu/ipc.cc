@@ -1,6 +1,7 @@
 #include "gpu/ipc.h"
 
-#include "absl/strings/match.h"
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
@@ -51,6 +52,10 @@ IpcMappings::~IpcMappings() {
 
 absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& exporter,
                                                         const IpcReference& reference) {
+  if (last_ != nullptr && last_->id_ == reference.allocation_id && last_->exporter_ == exporter &&
+      memcmp(last_->handle_.bytes, reference.handle.bytes, sizeof(reference.handle.bytes)) == 0) {
+    return Use(last_);
+  }
   std::string key =
       absl::StrCat(exporter, ";", reference.allocation_id, ";",
                    absl::string_view(reinterpret_cast<const char*>(reference.handle.bytes),
@@ -76,12 +81,19 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
     made->key_ = key;
     made->there_ = reference.allocation_at;
     made->bytes_ = reference.allocation_bytes;
+    made->exporter_ = exporter;
+    made->id_ = reference.allocation_id;
+    made->handle_ = reference.handle;
+    made->idle_ = idle_.insert(idle_.end(), made.get());
     found = mappings_.emplace(std::move(key), std::move(made)).first;
-  } else if (found->second->users_ == 0) {
-    idle_.erase(found->second->idle_);
   }
-  ++found->second->users_;
-  return found->second.get();
+  return Use(found->second.get());
+}
+
+IpcMappings::Mapping* IpcMappings::Use(Mapping* mapping) {
+  if (mapping->users_++ == 0) idle_.erase(mapping->idle_);
+  last_ = mapping;
+  return mapping;
 }
 
 void IpcMappings::Close(Mapping* mapping) {
@@ -93,7 +105,7 @@ void IpcMappings::Close(Mapping* mapping) {
 void IpcMappings::Forget(const std::string& exporter) {
   for (auto it = idle_.begin(); it != idle_.end();) {
     Mapping* mapping = *it++;
-    if (absl::StartsWith(mapping->key_, absl::StrCat(exporter, ";"))) Unmap(mapping);
+    if (mapping->exporter_ == exporter) Unmap(mapping);
   }
 }
 
@@ -104,12 +116,13 @@ void IpcMappings::UnmapFreed(const std::string& exporter, const IpcReference& an
     Mapping* mapping = *it++;
     const bool overlap = mapping->there_ < anew.allocation_at + anew.allocation_bytes &&
                          anew.allocation_at < mapping->there_ + mapping->bytes_;
-    if (overlap && absl::StartsWith(mapping->key_, absl::StrCat(exporter, ";"))) Unmap(mapping);
+    if (overlap && mapping->exporter_ == exporter) Unmap(mapping);
   }
 }
 
 void IpcMappings::Unmap(Mapping* mapping) {
   idle_.erase(mapping->idle_);
+  if (last_ == mapping) last_ = nullptr;
   if (gpu_->Use().ok()) gpu_->calls().cuIpcCloseMemHandle(mapping->base_);
   mappings_.erase(mapping->key_);
 }

@@ -51,10 +51,13 @@ class IpcMappings {
 
    private:
     friend class IpcMappings;
-    std::string key_;  // Begins with the exporter.
+    std::string key_;
     cuda::Address base_ = 0;
     cuda::Address there_ = 0;  // In the exporting process, with its bytes.
     uint64_t bytes_ = 0;
+    std::string exporter_;
+    uint64_t id_ = 0;  // The allocation's.
+    cuda::IpcHandle handle_{};
     int users_ = 0;
     std::list<Mapping*>::iterator idle_;
   };
@@ -68,6 +71,7 @@ class IpcMappings {
   size_t mapped() const { return mappings_.size(); }
 
  private:
+  Mapping* Use(Mapping* mapping);
   void Unmap(Mapping* mapping);
   void UnmapFreed(const std::string& exporter, const IpcReference& anew);
 
@@ -75,6 +79,7 @@ class IpcMappings {
   const size_t most_idle_;
   std::map<std::string, std::unique_ptr<Mapping>> mappings_;
   std::list<Mapping*> idle_;  // The longest idle first.
+  Mapping* last_ = nullptr;   // Opened; asked for again, mostly.
 };
 
 }  // namespace tryst
