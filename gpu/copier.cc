@@ -18,12 +18,13 @@ constexpr size_t kBatchesKept = 64;
 // Up to here one block of threads is done before a copy engine has begun.
 constexpr uint64_t kKernelBytes = 64 << 10;
 constexpr uint64_t kFlagBytes = 64;
-// A kernel that faults writes no flag: the driver is asked now and then.
-constexpr uint32_t kLooksPerQuery = 16;
+// A kernel that faults writes no flag: the driver is asked now and then, which costs it time
+// that the next copy's start then waits for.
+constexpr uint32_t kLooksPerQuery = 64;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Copier>> Copier::Create(const Gpu* gpu) {
+absl::StatusOr<std::unique_ptr<Copier>> Copier::Create(const Gpu* gpu, uint64_t linger_ns) {
   std::unique_ptr<Copier> copier(new Copier(gpu));
   auto flags = PinnedMemory::Allocate(gpu, kDirections * kLanes * kFlagBytes);
   if (!flags.ok()) return flags.status();
@@ -42,6 +43,11 @@ absl::StatusOr<std::unique_ptr<Copier>> Copier::Create(const Gpu* gpu) {
   auto gather = GatherKernel::Load(gpu);
   if (gather.ok()) {
     copier->gather_ = *std::move(gather);
+    if (linger_ns > 0) {
+      auto standby = Standby::Create(gpu, copier->gather_.get(), linger_ns);
+      if (!standby.ok()) return standby.status();
+      copier->standby_ = *std::move(standby);
+    }
   } else if (!absl::IsUnimplemented(gather.status())) {
     TRYST_LOG(Warning) << "many small device tensors will be copied one by one: "
                        << gather.status();
@@ -105,6 +111,52 @@ bool Copier::TryStart(Copy* copy) {
   batch->copies.push_back(std::move(*copy));
   Submit(lane, std::move(batch));
   return true;
+}
+
+bool Copier::StartSmall(cuda::Address to, cuda::Address from, uint64_t bytes,
+                        std::array<const GpuEvent*, 2> after, Done done) {
+  const GatherPiece piece{to, from, bytes};
+  Copy copy{Direction::kOnDevice, to, from, bytes, after, nullptr};
+  const bool stands = broken_.ok() && standby_ != nullptr && standby_->Takes(piece);
+  absl::StatusOr<bool> there = stands ? AllThere(copy) : false;
+  if (!there.ok() || !*there) {
+    Start(Direction::kOnDevice, to, from, bytes, after, std::move(done));
+    return false;
+  }
+  ++outstanding_;
+  ++counters_.copies;
+  ++counters_.by_standby;
+  counters_.bytes += bytes;
+  copy.done = std::move(done);
+  standing_.push_back(std::move(copy));
+  last_standing_ = standby_->Copy(piece);
+  return true;
+}
+
+void Copier::StandBy() {
+  if (standby_ == nullptr || !broken_.ok()) return;
+  const absl::Status status = standby_->Call();
+  if (!status.ok()) broken_ = status;
+}
+
+// Ends what the standing kernel has copied.
+bool Copier::EndStanding() {
+  bool any = false;
+  while (!standing_.empty()) {
+    const uint64_t first = last_standing_ - standing_.size() + 1;
+    if (broken_.ok() && standby_->ended() < first) {
+      if (++looks_ % kLooksPerQuery != 0) return any;
+      const absl::Status status = standby_->Look();
+      if (status.ok()) return any;
+      broken_ = status;
+    }
+    Copy copy = std::move(standing_.front());
+    standing_.pop_front();
+    --outstanding_;
+    any = true;
+    std::move(copy.done)(broken_);
+  }
+  return any;
 }
 
 void Copier::Flush() {
@@ -252,6 +304,25 @@ absl::StatusOr<bool> Copier::Ended(const Lane& lane, const Batch& batch) {
   return *idle && __atomic_load_n(lane.flag, __ATOMIC_ACQUIRE) >= batch.mark;
 }
 
+Copier::Sight Copier::Glance() const {
+  if (outstanding_ == 0) return Sight::kNone;
+  Sight sight = Sight::kNone;
+  if (!standing_.empty()) {
+    sight = Sight::kRunning;
+    if (standby_->ended() > last_standing_ - standing_.size()) return Sight::kEnded;
+  }
+  for (const auto& lanes : lanes_) {
+    for (const Lane& lane : lanes) {
+      if (lane.running.empty() || lane.running.front()->mark == 0) continue;
+      sight = Sight::kRunning;
+      if (__atomic_load_n(lane.flag, __ATOMIC_ACQUIRE) >= lane.running.front()->mark) {
+        return Sight::kEnded;
+      }
+    }
+  }
+  return sight;
+}
+
 void Copier::WhenThere(const GpuEvent* event, Done done) {
   ++outstanding_;
   watches_.push_back({event, std::move(done)});
@@ -274,6 +345,7 @@ bool Copier::Poll() {
     any = true;
     std::move(done)(there.status());
   }
+  any |= EndStanding();
   for (auto& lanes : lanes_) {
     for (Lane& lane : lanes) {
       while (!lane.running.empty()) {
@@ -340,6 +412,10 @@ void Copier::Arm() {
   // A watch or a copy held back ends by work that is not ours: no stream of ours can tell.
   bool must_look = !watches_.empty() || !broken_.ok();
   for (const std::deque<Copy>& line : held_back_) must_look |= !line.empty();
+  if (!standing_.empty()) {
+    must_look |=
+        gpu_->calls().cuLaunchHostFunc(standby_->stream(), &OnWake, argument) != cuda::kSuccess;
+  }
   for (auto& lanes : lanes_) {
     for (Lane& lane : lanes) {
       if (lane.running.empty()) continue;

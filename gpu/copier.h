@@ -14,6 +14,7 @@
 #include "gpu/gather.h"
 #include "gpu/gpu.h"
 #include "gpu/pinned_memory.h"
+#include "gpu/standby.h"
 
 namespace tryst {
 
@@ -22,6 +23,7 @@ struct CopierCounters {
   uint64_t bytes = 0;
   uint64_t submissions = 0;     // What the driver was asked for; many small pieces are one.
   uint64_t waited_on_host = 0;  // Copies that no stream was free to wait for.
+  uint64_t by_standby = 0;      // Copies without any call of the driver.
 };
 
 // Copies of one GPU, in the order of their start within a direction, but never behind
@@ -38,7 +40,8 @@ class Copier {
   enum class Direction { kToHost, kToDevice, kOnDevice, kFromPeer };
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
 
-  static absl::StatusOr<std::unique_ptr<Copier>> Create(const Gpu* gpu);
+  // `linger_ns`: how long a kernel stands by for the next small copy (Standby); 0: never.
+  static absl::StatusOr<std::unique_ptr<Copier>> Create(const Gpu* gpu, uint64_t linger_ns = 0);
   ~Copier();  // REQUIRES: idle().
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
@@ -48,6 +51,12 @@ class Copier {
   // Flush() when the copy could not be started.
   void Start(Direction direction, cuda::Address to, cuda::Address from, uint64_t bytes,
              std::array<const GpuEvent*, 2> after, Done done);
+  // As Start(kOnDevice), by the kernel that stands by, if it does: true then. It passes what
+  // Flush() waits for, and JoinStream() knows nothing of it.
+  bool StartSmall(cuda::Address to, cuda::Address from, uint64_t bytes,
+                  std::array<const GpuEvent*, 2> after, Done done);
+  // More small ones are to be expected soon: makes the kernel stand by.
+  void StandBy();
   // Copies all `pieces` within the GPU with one submission, or as few as their sizes allow.
   // Their data is there. REQUIRES: they do not overlap.
   void StartMany(absl::Span<const GatherPiece> pieces, Done done);
@@ -57,6 +66,9 @@ class Copier {
   void Flush();
   // Ends what has ended; true if there was any.
   bool Poll();
+  // What a few loads tell of small copies: kEnded, Poll() will end one.
+  enum class Sight { kNone, kRunning, kEnded };
+  Sight Glance() const;
   bool idle() const { return outstanding_ == 0; }
   size_t outstanding() const { return outstanding_; }
 
@@ -106,6 +118,7 @@ class Copier {
   void Submit(Lane* lane, std::unique_ptr<Batch> batch);
   absl::Status Enqueue(Lane* lane, Batch* batch);
   absl::Status EnqueueAll(Lane* lane, Batch* batch);
+  bool EndStanding();
   absl::StatusOr<bool> Ended(const Lane& lane, const Batch& batch);
   bool EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status);
   absl::Status EnqueueMany(Lane* lane, Batch* batch, absl::Span<const GatherPiece> pieces);
@@ -122,7 +135,10 @@ class Copier {
   uint32_t looks_ = 0;                    // At flags.
   std::array<std::array<Lane, kLanes>, kDirections> lanes_;
   std::array<std::deque<Copy>, kDirections> held_back_;
-  std::vector<Copy> collected_;  // kOnDevice, ready, until Flush().
+  std::vector<Copy> collected_;       // kOnDevice, ready, until Flush().
+  std::unique_ptr<Standby> standby_;  // Null: none.
+  std::deque<Copy> standing_;         // The copies it has, the last numbered last_standing_.
+  uint64_t last_standing_ = 0;
   std::vector<Watch> watches_;
   std::vector<std::unique_ptr<Batch>> free_;
   size_t outstanding_ = 0;

@@ -248,6 +248,150 @@ TEST_F(CopierTest, SmallCopiesTellOfTheirEndThemselves) {
   EXPECT_EQ(fake_->calls("cuEventRecord"), records);
 }
 
+TEST_F(CopierTest, AKernelStandsByForTheNextSmallCopy) {
+  auto made = Copier::Create(gpu_.get(), 200'000);
+  ASSERT_TRUE(made.ok()) << made.status();
+  copier_ = *std::move(made);
+  constexpr uint64_t kBytes = Standby::kMostBytes;
+  DeviceMemory from = OnDevice(kBytes);
+  DeviceMemory into = OnDevice(kBytes);
+  PinnedMemory host = Pinned(kBytes);
+  PinnedMemory back = Pinned(kBytes);
+  const auto fill = [&](int round) {
+    for (uint64_t i = 0; i < kBytes; ++i) {
+      static_cast<uint8_t*>(host.data())[i] = uint8_t(i * 7 + i / 255 + round * 31);
+    }
+    copier_->Start(Direction::kToDevice, from.address(), At(host), kBytes, {}, Count());
+    RunAll();
+  };
+  // Nothing stands by before it is asked to.
+  EXPECT_FALSE(copier_->StartSmall(into.address(), from.address(), 64, {}, Count()));
+  RunAll();
+  int round = 0;
+  for (int times = 0; times < 3; ++times) {
+    for (uint64_t bytes : {uint64_t{1}, uint64_t{8}, uint64_t{13}, uint64_t{4096}, kBytes - 8}) {
+      for (uint64_t skew : {0, 1, 4, 8}) {
+        fill(++round);  // Other bytes at the same place, each time.
+        copier_->StandBy();
+        // More at once than there is room for: the others are launched.
+        for (int i = 0; i < 10; ++i) {
+          copier_->StartSmall(into.address() + skew, from.address() + 8 - skew,
+                              bytes - skew % bytes, {}, Count());
+        }
+        RunAll();
+        memset(back.data(), 0xee, kBytes);
+        copier_->Start(Direction::kToHost, At(back), into.address() + skew, bytes - skew % bytes,
+                       {}, Count());
+        RunAll();
+        EXPECT_EQ(memcmp(back.data(), static_cast<uint8_t*>(host.data()) + 8 - skew,
+                         bytes - skew % bytes),
+                  0)
+            << bytes << " bytes, " << skew << ", round " << round;
+      }
+    }
+  }
+  EXPECT_GT(copier_->counters().by_standby, 60u);
+  EXPECT_EQ(ended_, 1 + 60 * 12);
+  copier_.reset();  // May wait.
+  if (fake_ != nullptr) blocking_ = fake_->blocking_calls();
+}
+
+TEST_F(CopierTest, WhatStandsByLeavesAndIsCalledAgain) {
+  if (fake_ == nullptr) GTEST_SKIP() << "steers the pretend device";
+  auto made = Copier::Create(gpu_.get(), 200'000);
+  ASSERT_TRUE(made.ok());
+  copier_ = *std::move(made);
+  DeviceMemory from = OnDevice(64);
+  DeviceMemory into = OnDevice(64);
+  const auto small = [&](absl::Status* status) {
+    return copier_->StartSmall(into.address(), from.address(), 64, {}, Count(status));
+  };
+  absl::Status status;
+  copier_->StandBy();
+  const int launches = fake_->calls("cuLaunchKernel");
+  copier_->StandBy();
+  EXPECT_EQ(fake_->calls("cuLaunchKernel"), launches) << "it stands by already";
+  EXPECT_TRUE(small(&status));
+  RunAll();
+  EXPECT_EQ(fake_->calls("cuLaunchKernel"), launches);
+  // Told of a copy when it has given up, and its word of that has not been seen: it is in memory
+  // only after the copy was named.
+  fake_->hold(true);
+  EXPECT_TRUE(small(&status));
+  EXPECT_TRUE(small(&status));
+  fake_->hold(false);
+  RunAll();
+  EXPECT_EQ(ended_, 3);
+  // Whoever looks for long enough sees it leave; the next one is launched.
+  auto stream = gpu_->MakeStream();
+  for (int i = 0; i < 1000; ++i) (void)gpu_->IsIdle(stream->get());
+  EXPECT_FALSE(small(&status));
+  RunAll();
+  EXPECT_EQ(ended_, 4);
+  // A sleeper is woken.
+  copier_->StandBy();
+  EXPECT_TRUE(small(&status));
+  copier_->Arm();
+  pollfd waits{copier_->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&waits, 1, 10'000), 1);
+  RunAll();
+  EXPECT_EQ(ended_, 5);
+  EXPECT_TRUE(status.ok()) << status;
+  // The GPU is lost: what it had ends, and what comes.
+  copier_->StandBy();
+  fake_->hold(true);
+  EXPECT_TRUE(small(&status));
+  fake_->fail("cuStreamQuery", cuda::kIllegalAddress, 1, 0);
+  RunAll();
+  EXPECT_EQ(ended_, 6);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_FALSE(small(&status));
+  RunAll();
+  EXPECT_EQ(ended_, 7);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  fake_->hold(false);
+  copier_.reset();
+  blocking_ = fake_->blocking_calls();
+}
+
+TEST(StandbyTest, WhatLeftBeforeItSawTheLastCopyIsLaunchedAgain) {
+  if (getenv("TRYST_TEST_CUDA") != nullptr) GTEST_SKIP() << "steers the pretend device";
+  const FakeCudaControl* fake = LoadFakeCuda();
+  ASSERT_NE(fake, nullptr);
+  auto driver = CudaDriver::Load("gpu/libfake_cuda.so");
+  ASSERT_TRUE(driver.ok());
+  auto gpu = Gpu::Open(driver->get(), 0);
+  ASSERT_TRUE(gpu.ok());
+  auto kernel = GatherKernel::Load(gpu->get());
+  ASSERT_TRUE(kernel.ok());
+  auto standby = Standby::Create(gpu->get(), kernel->get(), 100'000);
+  ASSERT_TRUE(standby.ok());
+  DeviceMemory memory = *DeviceMemory::Allocate(gpu->get(), 128);
+  const GatherPiece piece{memory.address(), memory.address() + 64, 64};
+  const GatherPiece far_away{uint64_t{1} << 50, memory.address() + 64, 64};
+  EXPECT_FALSE((*standby)->Takes(piece));
+  ASSERT_TRUE((*standby)->Call().ok());
+  EXPECT_TRUE((*standby)->Takes(piece));
+  EXPECT_FALSE((*standby)->Takes(far_away));
+  fake->hold(true);
+  for (unsigned i = 0; i < kStandbySlots; ++i) {
+    ASSERT_TRUE((*standby)->Takes(piece));
+    EXPECT_EQ((*standby)->Copy(piece), i + 1);
+  }
+  EXPECT_FALSE((*standby)->Takes(piece)) << "its slots are named";
+  fake->hold(false);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE((*standby)->Look().ok());
+  EXPECT_EQ((*standby)->ended(), kStandbySlots);
+  // By now it has left. What it is told of regardless, as if its leaving had not been seen yet,
+  // it does when it is launched again.
+  EXPECT_FALSE((*standby)->Takes(piece));
+  const int launches = fake->calls("cuLaunchKernel");
+  EXPECT_EQ((*standby)->Copy(piece), kStandbySlots + 1);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE((*standby)->Look().ok());
+  EXPECT_EQ((*standby)->ended(), kStandbySlots + 1);
+  EXPECT_EQ(fake->calls("cuLaunchKernel"), launches + 1);
+}
+
 TEST_F(CopierTest, AFailureEndsWhatIsOnItsWayAndWhatComes) {
   if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
   struct Case {

@@ -46,6 +46,8 @@ constexpr int kDevices = 2;
 constexpr uint64_t kPage = 4096;
 constexpr intptr_t kGatherFunction = 0x78;
 constexpr intptr_t kCopyFunction = 0x79;
+constexpr intptr_t kStandbyFunction = 0x7a;
+constexpr int kStandbyPatience = 40;  // Looks.
 
 // Device memory: a range that nobody may touch, and the bytes elsewhere.
 struct Memory {
@@ -243,6 +245,42 @@ void RunCopy(const tryst::GatherPiece& piece, uint64_t flag, unsigned long long 
   }
   memmove(to, from, piece.bytes);
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+struct FakeStandby {
+  FakeStream* stream = nullptr;
+  uint64_t words = 0;
+  uint64_t next = 0;
+  uint64_t launch = 0;
+  int looks = 0;
+};
+
+// One look at what to copy; then it stays in front of its stream, or leaves.
+void RunStandby(FakeStandby standby) {
+  auto* words =
+      reinterpret_cast<tryst::StandbyWords*>(Reach(standby.words, sizeof(tryst::StandbyWords)));
+  if (words == nullptr) {
+    Complain("tryst_standby", "its words are in no memory", 0);
+    return;
+  }
+  unsigned long long piece[3];
+  bool whole = true;
+  for (int i = 0; i < 3; ++i) {
+    piece[i] =
+        __atomic_load_n(&words->slots[standby.next % tryst::kStandbySlots][i], __ATOMIC_ACQUIRE);
+    whole &= piece[i] >> tryst::kStandbyTagShift == (standby.next & 0xffff);
+    piece[i] &= (1ull << tryst::kStandbyTagShift) - 1;
+  }
+  if (whole) {
+    RunCopy({piece[0], piece[1], piece[2]}, reinterpret_cast<uint64_t>(&words->ended),
+            standby.next);
+    ++standby.next;
+    standby.looks = 0;
+  } else if (++standby.looks > kStandbyPatience) {
+    __atomic_store_n(&words->left, standby.launch, __ATOMIC_RELEASE);
+    return;
+  }
+  standby.stream->works.push_front({[standby] { RunStandby(standby); }, nullptr, 0});
 }
 
 void RunGather(uint64_t table, unsigned count) {
@@ -805,11 +843,14 @@ int cuModuleUnload(tryst::cuda::Module module) {
 int cuModuleGetFunction(tryst::cuda::Function* function, tryst::cuda::Module module,
                         const char* name) {
   ENTER_WITH_CONTEXT();
-  const bool copy = strcmp(name, "tryst_copy") == 0;
-  if (reinterpret_cast<intptr_t>(module) != 0x77 || (!copy && strcmp(name, "tryst_gather") != 0)) {
+  static const std::map<std::string, intptr_t> kFunctions = {{"tryst_gather", kGatherFunction},
+                                                             {"tryst_copy", kCopyFunction},
+                                                             {"tryst_standby", kStandbyFunction}};
+  auto found = kFunctions.find(name);
+  if (reinterpret_cast<intptr_t>(module) != 0x77 || found == kFunctions.end()) {
     return Complain(__func__, "no such function", 500);
   }
-  *function = reinterpret_cast<tryst::cuda::Function>(copy ? kCopyFunction : kGatherFunction);
+  *function = reinterpret_cast<tryst::cuda::Function>(found->second);
   return kOk;
 }
 
@@ -820,7 +861,7 @@ int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned gri
   ENTER_WITH_CONTEXT();
   FakeStream* stream = StreamOf(__func__, handle);
   const intptr_t which = reinterpret_cast<intptr_t>(function);
-  if (stream == nullptr || (which != kGatherFunction && which != kCopyFunction)) {
+  if (stream == nullptr || which < kGatherFunction || which > kStandbyFunction) {
     return kInvalidHandle;
   }
   if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 || block_y != 1 ||
@@ -836,6 +877,16 @@ int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned gri
     memcpy(&value, parameters[2], sizeof(value));
     if (grid_x != 1) return Complain(__func__, "tryst_copy is one block", kInvalidValue);
     stream->works.push_back({[piece, flag, value] { RunCopy(piece, flag, value); }, nullptr, 0});
+    return kOk;
+  }
+  if (which == kStandbyFunction) {
+    FakeStandby standby;
+    standby.stream = stream;
+    memcpy(&standby.words, parameters[0], sizeof(standby.words));
+    memcpy(&standby.next, parameters[1], sizeof(standby.next));
+    memcpy(&standby.launch, parameters[2], sizeof(standby.launch));
+    if (grid_x != 1 || block_x < 32) return Complain(__func__, "tryst_standby", kInvalidValue);
+    stream->works.push_back({[standby] { RunStandby(standby); }, nullptr, 0});
     return kOk;
   }
   Address table = 0;

@@ -10,6 +10,7 @@ namespace tryst {
 namespace {
 
 constexpr unsigned kThreads = 512;
+constexpr unsigned kStandbyThreads = 1024;
 // A block for each piece: the device's scheduler is better at it than a loop over pieces.
 constexpr unsigned kMostBlocks = 1u << 20;
 
@@ -46,7 +47,8 @@ absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu)
       driver.Check("cuModuleLoadData", gpu->calls().cuModuleLoadData(&kernel->module_, kGatherPtx));
   if (!status.ok()) return status;
   for (auto [function, name] : {std::make_pair(&kernel->gather_, "tryst_gather"),
-                                std::make_pair(&kernel->copy_, "tryst_copy")}) {
+                                std::make_pair(&kernel->copy_, "tryst_copy"),
+                                std::make_pair(&kernel->standby_, "tryst_standby")}) {
     status = driver.Check("cuModuleGetFunction",
                           gpu->calls().cuModuleGetFunction(function, kernel->module_, name));
     if (!status.ok()) return status;
@@ -84,6 +86,15 @@ absl::Status GatherKernel::LaunchCopy(const GatherPiece& piece, uint64_t* flag, 
   return gpu_->driver().Check(
       "cuLaunchKernel",
       gpu_->calls().cuLaunchKernel(copy_, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr));
+}
+
+absl::Status GatherKernel::LaunchStandby(StandbyWords* words, uint64_t next, uint64_t launch,
+                                         uint64_t linger_ns, uint64_t life_ns,
+                                         cuda::Stream stream) const {
+  void* parameters[] = {&words, &next, &launch, &linger_ns, &life_ns};
+  return gpu_->driver().Check(
+      "cuLaunchKernel", gpu_->calls().cuLaunchKernel(standby_, 1, 1, 1, kStandbyThreads, 1, 1, 0,
+                                                     stream, parameters, nullptr));
 }
 
 }  // namespace tryst

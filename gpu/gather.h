@@ -48,6 +48,10 @@ class GatherKernel {
   // its bytes are there for everybody.
   absl::Status LaunchCopy(const GatherPiece& piece, uint64_t* flag, uint64_t value,
                           cuda::Stream stream) const;
+  // A block that copies what `words`, in pinned memory, name, from number `next` on (Standby).
+  // Its end is `launch` in words->left.
+  absl::Status LaunchStandby(StandbyWords* words, uint64_t next, uint64_t launch,
+                             uint64_t linger_ns, uint64_t life_ns, cuda::Stream stream) const;
 
  private:
   explicit GatherKernel(const Gpu* gpu) : gpu_(gpu) {}
@@ -55,6 +59,7 @@ class GatherKernel {
   cuda::Module module_ = nullptr;
   cuda::Function gather_ = nullptr;
   cuda::Function copy_ = nullptr;
+  cuda::Function standby_ = nullptr;
 };
 
 }  // namespace tryst

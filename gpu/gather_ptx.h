@@ -17,13 +17,13 @@ inline constexpr char kGatherPtx[] = R"ptx(
 .minnctapersm 2
 {
 	.reg .pred 	%p<79>;
-	.reg .b16 	%rs<58>;
-	.reg .b32 	%r<329>;
+	.reg .b16 	%rs<56>;
+	.reg .b32 	%r<331>;
 	.reg .b64 	%rd<271>;
 	ld.param.u64 	%rd45, [tryst_gather_param_0];
 	ld.param.u32 	%r131, [tryst_gather_param_1];
-	mov.u32 	%r244, %ctaid.x;
-	setp.ge.u32 	%p1, %r244, %r131;
+	mov.u32 	%r246, %ctaid.x;
+	setp.ge.u32 	%p1, %r246, %r131;
 	@%p1 bra 	$L__BB0_118;
 	mov.u32 	%r132, %tid.x;
 	cvt.u64.u32 	%rd1, %r132;
@@ -31,7 +31,7 @@ inline constexpr char kGatherPtx[] = R"ptx(
 	cvt.u64.u32 	%rd2, %r133;
 	cvta.to.global.u64 	%rd46, %rd45;
 $L__BB0_2:
-	mul.wide.u32 	%rd47, %r244, 24;
+	mul.wide.u32 	%rd47, %r246, 24;
 	add.s64 	%rd48, %rd46, %rd47;
 	ld.global.u64 	%rd3, [%rd48];
 	ld.global.u64 	%rd4, [%rd48+8];
@@ -58,9 +58,9 @@ $L__BB0_2:
 	setp.le.u64 	%p5, %rd7, %rd1;
 	@%p5 bra 	$L__BB0_4;
 	add.s64 	%rd58, %rd4, %rd1;
-	ld.u8 	%rs32, [%rd58];
+	ld.global.cs.u8 %r137, [%rd58];
 	add.s64 	%rd59, %rd3, %rd1;
-	st.u8 	[%rd59], %rs32;
+	st.u8 	[%rd59], %r137;
 $L__BB0_4:
 	@%p2 bra 	$L__BB0_88;
 	setp.eq.s32 	%p7, %r3, 8;
@@ -78,7 +78,7 @@ $L__BB0_63:
 	add.s64 	%rd233, %rd4, %rd7;
 	shl.b64 	%rd97, %rd269, 3;
 	add.s64 	%rd96, %rd233, %rd97;
-	ld.global.cs.v2.u32 {%r270,%r269}, [%rd96];
+	ld.global.cs.v2.u32 {%r272,%r271}, [%rd96];
 $L__BB0_65:
 	shr.u64 	%rd229, %rd8, 3;
 	add.s64 	%rd30, %rd269, %rd2;
@@ -87,7 +87,7 @@ $L__BB0_65:
 	add.s64 	%rd232, %rd4, %rd7;
 	shl.b64 	%rd99, %rd30, 3;
 	add.s64 	%rd98, %rd232, %rd99;
-	ld.global.cs.v2.u32 {%r272,%r271}, [%rd98];
+	ld.global.cs.v2.u32 {%r274,%r273}, [%rd98];
 $L__BB0_67:
 	shr.u64 	%rd252, %rd8, 3;
 	add.s64 	%rd251, %rd269, %rd2;
@@ -97,7 +97,7 @@ $L__BB0_67:
 	add.s64 	%rd231, %rd4, %rd7;
 	shl.b64 	%rd101, %rd31, 3;
 	add.s64 	%rd100, %rd231, %rd101;
-	ld.global.cs.v2.u32 {%r274,%r273}, [%rd100];
+	ld.global.cs.v2.u32 {%r276,%r275}, [%rd100];
 $L__BB0_69:
 	add.s64 	%rd255, %rd251, %rd2;
 	shr.u64 	%rd254, %rd8, 3;
@@ -111,7 +111,7 @@ $L__BB0_69:
 	add.s64 	%rd230, %rd4, %rd7;
 	shl.b64 	%rd103, %rd261, 3;
 	add.s64 	%rd102, %rd230, %rd103;
-	ld.global.cs.v2.u32 {%r276,%r275}, [%rd102];
+	ld.global.cs.v2.u32 {%r278,%r277}, [%rd102];
 $L__BB0_71:
 	add.s64 	%rd259, %rd269, %rd2;
 	add.s64 	%rd258, %rd251, %rd2;
@@ -123,7 +123,7 @@ $L__BB0_71:
 	add.s64 	%rd241, %rd4, %rd7;
 	shl.b64 	%rd105, %rd33, 3;
 	add.s64 	%rd104, %rd241, %rd105;
-	ld.global.cs.v2.u32 {%r278,%r277}, [%rd104];
+	ld.global.cs.v2.u32 {%r280,%r279}, [%rd104];
 $L__BB0_73:
 	shr.u64 	%rd260, %rd8, 3;
 	add.s64 	%rd34, %rd33, %rd2;
@@ -132,7 +132,7 @@ $L__BB0_73:
 	add.s64 	%rd240, %rd4, %rd7;
 	shl.b64 	%rd107, %rd34, 3;
 	add.s64 	%rd106, %rd240, %rd107;
-	ld.global.cs.v2.u32 {%r280,%r279}, [%rd106];
+	ld.global.cs.v2.u32 {%r282,%r281}, [%rd106];
 $L__BB0_75:
 	shr.u64 	%rd223, %rd8, 3;
 	setp.ge.u64 	%p75, %rd269, %rd223;
@@ -140,7 +140,7 @@ $L__BB0_75:
 	add.s64 	%rd239, %rd3, %rd7;
 	shl.b64 	%rd109, %rd269, 3;
 	add.s64 	%rd108, %rd239, %rd109;
-	st.global.cs.v2.u32 [%rd108], {%r270,%r269};
+	st.global.cs.v2.u32 [%rd108], {%r272,%r271};
 $L__BB0_77:
 	shr.u64 	%rd228, %rd8, 3;
 	add.s64 	%rd227, %rd269, %rd2;
@@ -150,7 +150,7 @@ $L__BB0_77:
 	add.s64 	%rd226, %rd269, %rd2;
 	shl.b64 	%rd111, %rd226, 3;
 	add.s64 	%rd110, %rd238, %rd111;
-	st.global.cs.v2.u32 [%rd110], {%r272,%r271};
+	st.global.cs.v2.u32 [%rd110], {%r274,%r273};
 $L__BB0_79:
 	add.s64 	%rd244, %rd269, %rd2;
 	shr.u64 	%rd243, %rd8, 3;
@@ -162,7 +162,7 @@ $L__BB0_79:
 	add.s64 	%rd224, %rd225, %rd2;
 	shl.b64 	%rd113, %rd224, 3;
 	add.s64 	%rd112, %rd237, %rd113;
-	st.global.cs.v2.u32 [%rd112], {%r274,%r273};
+	st.global.cs.v2.u32 [%rd112], {%r276,%r275};
 $L__BB0_81:
 	add.s64 	%rd248, %rd269, %rd2;
 	add.s64 	%rd247, %rd248, %rd2;
@@ -176,19 +176,19 @@ $L__BB0_81:
 	add.s64 	%rd236, %rd3, %rd7;
 	shl.b64 	%rd115, %rd264, 3;
 	add.s64 	%rd114, %rd236, %rd115;
-	st.global.cs.v2.u32 [%rd114], {%r276,%r275};
+	st.global.cs.v2.u32 [%rd114], {%r278,%r277};
 $L__BB0_83:
 	@%p42 bra 	$L__BB0_85;
 	add.s64 	%rd235, %rd3, %rd7;
 	shl.b64 	%rd117, %rd33, 3;
 	add.s64 	%rd116, %rd235, %rd117;
-	st.global.cs.v2.u32 [%rd116], {%r278,%r277};
+	st.global.cs.v2.u32 [%rd116], {%r280,%r279};
 $L__BB0_85:
 	@%p43 bra 	$L__BB0_87;
 	add.s64 	%rd234, %rd3, %rd7;
 	shl.b64 	%rd119, %rd34, 3;
 	add.s64 	%rd118, %rd234, %rd119;
-	st.global.cs.v2.u32 [%rd118], {%r280,%r279};
+	st.global.cs.v2.u32 [%rd118], {%r282,%r281};
 $L__BB0_87:
 	shr.u64 	%rd249, %rd8, 3;
 	add.s64 	%rd269, %rd34, %rd2;
@@ -207,7 +207,7 @@ $L__BB0_90:
 	add.s64 	%rd121, %rd4, %rd7;
 	shl.b64 	%rd122, %rd270, 4;
 	add.s64 	%rd120, %rd121, %rd122;
-	ld.global.cs.v4.u32 {%r308,%r307,%r306,%r305}, [%rd120];
+	ld.global.cs.v4.u32 {%r310,%r309,%r308,%r307}, [%rd120];
 $L__BB0_92:
 	shr.u64 	%rd176, %rd8, 4;
 	add.s64 	%rd38, %rd270, %rd2;
@@ -217,7 +217,7 @@ $L__BB0_92:
 	add.s64 	%rd124, %rd4, %rd7;
 	shl.b64 	%rd125, %rd192, 4;
 	add.s64 	%rd123, %rd124, %rd125;
-	ld.global.cs.v4.u32 {%r312,%r311,%r310,%r309}, [%rd123];
+	ld.global.cs.v4.u32 {%r314,%r313,%r312,%r311}, [%rd123];
 $L__BB0_94:
 	add.s64 	%rd178, %rd270, %rd2;
 	shr.u64 	%rd177, %rd8, 4;
@@ -229,7 +229,7 @@ $L__BB0_94:
 	add.s64 	%rd127, %rd4, %rd7;
 	shl.b64 	%rd128, %rd190, 4;
 	add.s64 	%rd126, %rd127, %rd128;
-	ld.global.cs.v4.u32 {%r316,%r315,%r314,%r313}, [%rd126];
+	ld.global.cs.v4.u32 {%r318,%r317,%r316,%r315}, [%rd126];
 $L__BB0_96:
 	add.s64 	%rd181, %rd178, %rd2;
 	shr.u64 	%rd180, %rd8, 4;
@@ -243,7 +243,7 @@ $L__BB0_96:
 	add.s64 	%rd130, %rd4, %rd7;
 	shl.b64 	%rd131, %rd187, 4;
 	add.s64 	%rd129, %rd130, %rd131;
-	ld.global.cs.v4.u32 {%r320,%r319,%r318,%r317}, [%rd129];
+	ld.global.cs.v4.u32 {%r322,%r321,%r320,%r319}, [%rd129];
 $L__BB0_98:
 	add.s64 	%rd185, %rd181, %rd2;
 	shr.u64 	%rd184, %rd8, 4;
@@ -255,7 +255,7 @@ $L__BB0_98:
 	add.s64 	%rd133, %rd4, %rd7;
 	shl.b64 	%rd134, %rd41, 4;
 	add.s64 	%rd132, %rd133, %rd134;
-	ld.global.cs.v4.u32 {%r324,%r323,%r322,%r321}, [%rd132];
+	ld.global.cs.v4.u32 {%r326,%r325,%r324,%r323}, [%rd132];
 $L__BB0_100:
 	shr.u64 	%rd186, %rd8, 4;
 	add.s64 	%rd42, %rd41, %rd2;
@@ -264,7 +264,7 @@ $L__BB0_100:
 	add.s64 	%rd136, %rd4, %rd7;
 	shl.b64 	%rd137, %rd42, 4;
 	add.s64 	%rd135, %rd136, %rd137;
-	ld.global.cs.v4.u32 {%r328,%r327,%r326,%r325}, [%rd135];
+	ld.global.cs.v4.u32 {%r330,%r329,%r328,%r327}, [%rd135];
 $L__BB0_102:
 	shr.u64 	%rd159, %rd8, 4;
 	setp.ge.u64 	%p67, %rd270, %rd159;
@@ -272,7 +272,7 @@ $L__BB0_102:
 	add.s64 	%rd139, %rd3, %rd7;
 	shl.b64 	%rd140, %rd270, 4;
 	add.s64 	%rd138, %rd139, %rd140;
-	st.global.cs.v4.u32 [%rd138], {%r308,%r307,%r306,%r305};
+	st.global.cs.v4.u32 [%rd138], {%r310,%r309,%r308,%r307};
 $L__BB0_104:
 	shr.u64 	%rd161, %rd8, 4;
 	add.s64 	%rd160, %rd270, %rd2;
@@ -282,7 +282,7 @@ $L__BB0_104:
 	add.s64 	%rd142, %rd3, %rd7;
 	shl.b64 	%rd143, %rd198, 4;
 	add.s64 	%rd141, %rd142, %rd143;
-	st.global.cs.v4.u32 [%rd141], {%r312,%r311,%r310,%r309};
+	st.global.cs.v4.u32 [%rd141], {%r314,%r313,%r312,%r311};
 $L__BB0_106:
 	add.s64 	%rd164, %rd270, %rd2;
 	shr.u64 	%rd163, %rd8, 4;
@@ -294,7 +294,7 @@ $L__BB0_106:
 	add.s64 	%rd145, %rd3, %rd7;
 	shl.b64 	%rd146, %rd196, 4;
 	add.s64 	%rd144, %rd145, %rd146;
-	st.global.cs.v4.u32 [%rd144], {%r316,%r315,%r314,%r313};
+	st.global.cs.v4.u32 [%rd144], {%r318,%r317,%r316,%r315};
 $L__BB0_108:
 	add.s64 	%rd168, %rd270, %rd2;
 	add.s64 	%rd167, %rd168, %rd2;
@@ -308,7 +308,7 @@ $L__BB0_108:
 	add.s64 	%rd148, %rd3, %rd7;
 	shl.b64 	%rd149, %rd193, 4;
 	add.s64 	%rd147, %rd148, %rd149;
-	st.global.cs.v4.u32 [%rd147], {%r320,%r319,%r318,%r317};
+	st.global.cs.v4.u32 [%rd147], {%r322,%r321,%r320,%r319};
 $L__BB0_110:
 	add.s64 	%rd173, %rd270, %rd2;
 	add.s64 	%rd172, %rd173, %rd2;
@@ -320,7 +320,7 @@ $L__BB0_110:
 	add.s64 	%rd151, %rd3, %rd7;
 	shl.b64 	%rd152, %rd41, 4;
 	add.s64 	%rd150, %rd151, %rd152;
-	st.global.cs.v4.u32 [%rd150], {%r324,%r323,%r322,%r321};
+	st.global.cs.v4.u32 [%rd150], {%r326,%r325,%r324,%r323};
 $L__BB0_112:
 	add.s64 	%rd204, %rd270, %rd2;
 	add.s64 	%rd203, %rd204, %rd2;
@@ -333,7 +333,7 @@ $L__BB0_112:
 	add.s64 	%rd154, %rd3, %rd7;
 	shl.b64 	%rd155, %rd42, 4;
 	add.s64 	%rd153, %rd154, %rd155;
-	st.global.cs.v4.u32 [%rd153], {%r328,%r327,%r326,%r325};
+	st.global.cs.v4.u32 [%rd153], {%r330,%r329,%r328,%r327};
 $L__BB0_114:
 	shr.u64 	%rd174, %rd8, 4;
 	add.s64 	%rd270, %rd42, %rd2;
@@ -357,7 +357,7 @@ $L__BB0_36:
 	@%p24 bra 	$L__BB0_38;
 	shl.b64 	%rd73, %rd268, 2;
 	add.s64 	%rd72, %rd10, %rd73;
-	ld.global.cs.u32 %r251, [%rd72];
+	ld.global.cs.u32 %r253, [%rd72];
 $L__BB0_38:
 	shr.u64 	%rd211, %rd8, 2;
 	add.s64 	%rd20, %rd268, %rd2;
@@ -365,7 +365,7 @@ $L__BB0_38:
 	@%p25 bra 	$L__BB0_40;
 	shl.b64 	%rd75, %rd20, 2;
 	add.s64 	%rd74, %rd10, %rd75;
-	ld.global.cs.u32 %r252, [%rd74];
+	ld.global.cs.u32 %r254, [%rd74];
 $L__BB0_40:
 	add.s64 	%rd213, %rd268, %rd2;
 	shr.u64 	%rd212, %rd8, 2;
@@ -376,7 +376,7 @@ $L__BB0_40:
 	add.s64 	%rd219, %rd213, %rd2;
 	shl.b64 	%rd77, %rd219, 2;
 	add.s64 	%rd76, %rd10, %rd77;
-	ld.global.cs.u32 %r253, [%rd76];
+	ld.global.cs.u32 %r255, [%rd76];
 $L__BB0_42:
 	add.s64 	%rd216, %rd268, %rd2;
 	add.s64 	%rd215, %rd213, %rd2;
@@ -386,7 +386,7 @@ $L__BB0_42:
 	@%p27 bra 	$L__BB0_44;
 	shl.b64 	%rd79, %rd22, 2;
 	add.s64 	%rd78, %rd10, %rd79;
-	ld.global.cs.u32 %r254, [%rd78];
+	ld.global.cs.u32 %r256, [%rd78];
 $L__BB0_44:
 	shr.u64 	%rd217, %rd8, 2;
 	add.s64 	%rd23, %rd22, %rd2;
@@ -394,7 +394,7 @@ $L__BB0_44:
 	@%p28 bra 	$L__BB0_46;
 	shl.b64 	%rd81, %rd23, 2;
 	add.s64 	%rd80, %rd10, %rd81;
-	ld.global.cs.u32 %r255, [%rd80];
+	ld.global.cs.u32 %r257, [%rd80];
 $L__BB0_46:
 	shr.u64 	%rd218, %rd8, 2;
 	add.s64 	%rd24, %rd23, %rd2;
@@ -402,14 +402,14 @@ $L__BB0_46:
 	@%p29 bra 	$L__BB0_48;
 	shl.b64 	%rd83, %rd24, 2;
 	add.s64 	%rd82, %rd10, %rd83;
-	ld.global.cs.u32 %r256, [%rd82];
+	ld.global.cs.u32 %r258, [%rd82];
 $L__BB0_48:
 	shr.u64 	%rd205, %rd8, 2;
 	setp.ge.u64 	%p73, %rd268, %rd205;
 	@%p73 bra 	$L__BB0_50;
 	shl.b64 	%rd85, %rd268, 2;
 	add.s64 	%rd84, %rd9, %rd85;
-	st.global.cs.u32 [%rd84], %r251;
+	st.global.cs.u32 [%rd84], %r253;
 $L__BB0_50:
 	shr.u64 	%rd208, %rd8, 2;
 	add.s64 	%rd207, %rd268, %rd2;
@@ -418,29 +418,29 @@ $L__BB0_50:
 	add.s64 	%rd206, %rd268, %rd2;
 	shl.b64 	%rd87, %rd206, 2;
 	add.s64 	%rd86, %rd9, %rd87;
-	st.global.cs.u32 [%rd86], %r252;
+	st.global.cs.u32 [%rd86], %r254;
 $L__BB0_52:
 	@%p26 bra 	$L__BB0_54;
 	add.s64 	%rd222, %rd268, %rd2;
 	add.s64 	%rd221, %rd213, %rd2;
 	shl.b64 	%rd89, %rd221, 2;
 	add.s64 	%rd88, %rd9, %rd89;
-	st.global.cs.u32 [%rd88], %r253;
+	st.global.cs.u32 [%rd88], %r255;
 $L__BB0_54:
 	@%p27 bra 	$L__BB0_56;
 	shl.b64 	%rd91, %rd22, 2;
 	add.s64 	%rd90, %rd9, %rd91;
-	st.global.cs.u32 [%rd90], %r254;
+	st.global.cs.u32 [%rd90], %r256;
 $L__BB0_56:
 	@%p28 bra 	$L__BB0_58;
 	shl.b64 	%rd93, %rd23, 2;
 	add.s64 	%rd92, %rd9, %rd93;
-	st.global.cs.u32 [%rd92], %r255;
+	st.global.cs.u32 [%rd92], %r257;
 $L__BB0_58:
 	@%p29 bra 	$L__BB0_60;
 	shl.b64 	%rd95, %rd24, 2;
 	add.s64 	%rd94, %rd9, %rd95;
-	st.global.cs.u32 [%rd94], %r256;
+	st.global.cs.u32 [%rd94], %r258;
 $L__BB0_60:
 	shr.u64 	%rd209, %rd8, 2;
 	add.s64 	%rd268, %rd24, %rd2;
@@ -455,79 +455,79 @@ $L__BB0_9:
 	setp.ge.u64 	%p10, %rd267, %rd8;
 	@%p10 bra 	$L__BB0_11;
 	add.s64 	%rd60, %rd10, %rd267;
-	ld.global.cs.u8 %r137, [%rd60];
-	cvt.u16.u32 	%rs57, %r137;
+	ld.global.cs.u8 %r138, [%rd60];
+	cvt.u16.u32 	%rs55, %r138;
 $L__BB0_11:
 	add.s64 	%rd12, %rd267, %rd2;
 	setp.ge.u64 	%p11, %rd12, %rd8;
 	@%p11 bra 	$L__BB0_13;
 	add.s64 	%rd61, %rd10, %rd12;
-	ld.global.cs.u8 %r138, [%rd61];
-	cvt.u16.u32 	%rs56, %r138;
+	ld.global.cs.u8 %r139, [%rd61];
+	cvt.u16.u32 	%rs54, %r139;
 $L__BB0_13:
 	add.s64 	%rd13, %rd12, %rd2;
 	setp.ge.u64 	%p12, %rd13, %rd8;
 	@%p12 bra 	$L__BB0_15;
 	add.s64 	%rd62, %rd10, %rd13;
-	ld.global.cs.u8 %r139, [%rd62];
-	cvt.u16.u32 	%rs55, %r139;
+	ld.global.cs.u8 %r140, [%rd62];
+	cvt.u16.u32 	%rs53, %r140;
 $L__BB0_15:
 	add.s64 	%rd14, %rd13, %rd2;
 	setp.ge.u64 	%p13, %rd14, %rd8;
 	@%p13 bra 	$L__BB0_17;
 	add.s64 	%rd63, %rd10, %rd14;
-	ld.global.cs.u8 %r140, [%rd63];
-	cvt.u16.u32 	%rs54, %r140;
+	ld.global.cs.u8 %r141, [%rd63];
+	cvt.u16.u32 	%rs52, %r141;
 $L__BB0_17:
 	add.s64 	%rd15, %rd14, %rd2;
 	setp.ge.u64 	%p14, %rd15, %rd8;
 	@%p14 bra 	$L__BB0_19;
 	add.s64 	%rd64, %rd10, %rd15;
-	ld.global.cs.u8 %r141, [%rd64];
-	cvt.u16.u32 	%rs53, %r141;
+	ld.global.cs.u8 %r142, [%rd64];
+	cvt.u16.u32 	%rs51, %r142;
 $L__BB0_19:
 	add.s64 	%rd16, %rd15, %rd2;
 	setp.ge.u64 	%p15, %rd16, %rd8;
 	@%p15 bra 	$L__BB0_21;
 	add.s64 	%rd65, %rd10, %rd16;
-	ld.global.cs.u8 %r142, [%rd65];
-	cvt.u16.u32 	%rs52, %r142;
+	ld.global.cs.u8 %r143, [%rd65];
+	cvt.u16.u32 	%rs50, %r143;
 $L__BB0_21:
 	@%p10 bra 	$L__BB0_23;
 	add.s64 	%rd66, %rd9, %rd267;
-	cvt.u32.u16 	%r144, %rs57;
-	and.b32  	%r143, %r144, 255;
-	st.global.cs.u8 [%rd66], %r143;
+	cvt.u32.u16 	%r145, %rs55;
+	and.b32  	%r144, %r145, 255;
+	st.global.cs.u8 [%rd66], %r144;
 $L__BB0_23:
 	@%p11 bra 	$L__BB0_25;
 	add.s64 	%rd67, %rd9, %rd12;
-	cvt.u32.u16 	%r146, %rs56;
-	and.b32  	%r145, %r146, 255;
-	st.global.cs.u8 [%rd67], %r145;
+	cvt.u32.u16 	%r147, %rs54;
+	and.b32  	%r146, %r147, 255;
+	st.global.cs.u8 [%rd67], %r146;
 $L__BB0_25:
 	@%p12 bra 	$L__BB0_27;
 	add.s64 	%rd68, %rd9, %rd13;
-	cvt.u32.u16 	%r148, %rs55;
-	and.b32  	%r147, %r148, 255;
-	st.global.cs.u8 [%rd68], %r147;
+	cvt.u32.u16 	%r149, %rs53;
+	and.b32  	%r148, %r149, 255;
+	st.global.cs.u8 [%rd68], %r148;
 $L__BB0_27:
 	@%p13 bra 	$L__BB0_29;
 	add.s64 	%rd69, %rd9, %rd14;
-	cvt.u32.u16 	%r150, %rs54;
-	and.b32  	%r149, %r150, 255;
-	st.global.cs.u8 [%rd69], %r149;
+	cvt.u32.u16 	%r151, %rs52;
+	and.b32  	%r150, %r151, 255;
+	st.global.cs.u8 [%rd69], %r150;
 $L__BB0_29:
 	@%p14 bra 	$L__BB0_31;
 	add.s64 	%rd70, %rd9, %rd15;
-	cvt.u32.u16 	%r152, %rs53;
-	and.b32  	%r151, %r152, 255;
-	st.global.cs.u8 [%rd70], %r151;
+	cvt.u32.u16 	%r153, %rs51;
+	and.b32  	%r152, %r153, 255;
+	st.global.cs.u8 [%rd70], %r152;
 $L__BB0_31:
 	@%p15 bra 	$L__BB0_33;
 	add.s64 	%rd71, %rd9, %rd16;
-	cvt.u32.u16 	%r154, %rs52;
-	and.b32  	%r153, %r154, 255;
-	st.global.cs.u8 [%rd71], %r153;
+	cvt.u32.u16 	%r155, %rs50;
+	and.b32  	%r154, %r155, 255;
+	st.global.cs.u8 [%rd71], %r154;
 $L__BB0_33:
 	add.s64 	%rd267, %rd16, %rd2;
 	setp.lt.u64 	%p22, %rd267, %rd8;
@@ -538,14 +538,14 @@ $L__BB0_115:
 	setp.ge.u64 	%p65, %rd44, %rd6;
 	@%p65 bra 	$L__BB0_117;
 	add.s64 	%rd157, %rd4, %rd44;
-	ld.u8 	%rs33, [%rd157];
+	ld.global.cs.u8 %r243, [%rd157];
 	add.s64 	%rd158, %rd3, %rd44;
-	st.u8 	[%rd158], %rs33;
+	st.u8 	[%rd158], %r243;
 $L__BB0_117:
-	ld.param.u32 	%r243, [tryst_gather_param_1];
-	mov.u32 	%r242, %nctaid.x;
-	add.s32 	%r244, %r244, %r242;
-	setp.lt.u32 	%p66, %r244, %r243;
+	ld.param.u32 	%r245, [tryst_gather_param_1];
+	mov.u32 	%r244, %nctaid.x;
+	add.s32 	%r246, %r246, %r244;
+	setp.lt.u32 	%p66, %r246, %r245;
 	@%p66 bra 	$L__BB0_2;
 $L__BB0_118:
 	ret;
@@ -558,436 +558,877 @@ $L__BB0_118:
 .maxntid 512, 1, 1
 {
 	.reg .pred 	%p<69>;
-	.reg .b16 	%rs<34>;
-	.reg .b32 	%r<338>;
-	.reg .b64 	%rd<182>;
-	ld.param.u64 	%rd51, [tryst_copy_param_1];
-	ld.param.u64 	%rd52, [tryst_copy_param_2];
-	ld.param.u64 	%rd6, [tryst_copy_param_0+16];
+	.reg .b16 	%rs<32>;
+	.reg .b32 	%r<339>;
+	.reg .b64 	%rd<179>;
+	ld.param.u64 	%rd49, [tryst_copy_param_1];
+	ld.param.u64 	%rd50, [tryst_copy_param_2];
+	ld.param.u64 	%rd5, [tryst_copy_param_0+16];
 	ld.param.u64 	%rd3, [tryst_copy_param_0+8];
 	ld.param.u64 	%rd1, [tryst_copy_param_0];
 	cvta.to.global.u64 	%rd2, %rd1;
-	cvta.to.global.u64 	%rd4, %rd3;
-	xor.b64  	%rd53, %rd1, %rd3;
-	and.b64  	%rd5, %rd53, 15;
-	setp.eq.s64 	%p1, %rd5, 0;
-	setp.eq.s64 	%p2, %rd5, 8;
-	and.b64  	%rd54, %rd53, 3;
-	setp.eq.s64 	%p3, %rd54, 0;
+	xor.b64  	%rd51, %rd1, %rd3;
+	and.b64  	%rd4, %rd51, 15;
+	setp.eq.s64 	%p1, %rd4, 0;
+	setp.eq.s64 	%p2, %rd4, 8;
+	and.b64  	%rd52, %rd51, 3;
+	setp.eq.s64 	%p3, %rd52, 0;
 	selp.b32 	%r128, 4, 1, %p3;
 	selp.b32 	%r129, 8, %r128, %p2;
 	selp.b32 	%r1, 16, %r129, %p1;
-	cvt.u64.u32 	%rd55, %r1;
+	cvt.u64.u32 	%rd53, %r1;
 	add.s32 	%r130, %r1, -1;
-	cvt.u64.u32 	%rd56, %r130;
-	and.b64  	%rd57, %rd1, %rd56;
-	sub.s64 	%rd58, %rd55, %rd57;
-	and.b64  	%rd59, %rd58, %rd56;
-	min.u64 	%rd7, %rd59, %rd6;
-	sub.s64 	%rd60, %rd6, %rd7;
-	neg.s64 	%rd61, %rd55;
-	and.b64  	%rd8, %rd60, %rd61;
+	cvt.u64.u32 	%rd54, %r130;
+	and.b64  	%rd55, %rd1, %rd54;
+	sub.s64 	%rd56, %rd53, %rd55;
+	and.b64  	%rd57, %rd56, %rd54;
+	min.u64 	%rd6, %rd57, %rd5;
+	sub.s64 	%rd58, %rd5, %rd6;
+	neg.s64 	%rd59, %rd53;
+	and.b64  	%rd7, %rd58, %rd59;
 	mov.u32 	%r131, %tid.x;
-	cvt.u64.u32 	%rd9, %r131;
-	setp.le.u64 	%p4, %rd7, %rd9;
+	cvt.u64.u32 	%rd8, %r131;
+	setp.le.u64 	%p4, %rd6, %rd8;
 	@%p4 bra 	$L__BB1_2;
-	add.s64 	%rd62, %rd4, %rd9;
-	ld.global.u8 	%rs19, [%rd62];
-	add.s64 	%rd63, %rd2, %rd9;
-	st.global.u8 	[%rd63], %rs19;
+	add.s64 	%rd60, %rd3, %rd8;
+	ld.global.cs.u8 %r132, [%rd60];
+	add.s64 	%rd61, %rd2, %rd8;
+	st.global.u8 	[%rd61], %r132;
 $L__BB1_2:
 	@%p1 bra 	$L__BB1_86;
 	setp.eq.s32 	%p6, %r1, 8;
 	@%p6 bra 	$L__BB1_59;
 	bra.uni 	$L__BB1_4;
 $L__BB1_59:
-	shr.u64 	%rd29, %rd8, 3;
-	setp.le.u64 	%p36, %rd29, %rd9;
+	shr.u64 	%rd28, %rd7, 3;
+	setp.le.u64 	%p36, %rd28, %rd8;
 	@%p36 bra 	$L__BB1_113;
-	add.s64 	%rd30, %rd1, %rd7;
-	add.s64 	%rd31, %rd3, %rd7;
-	mov.u32 	%r166, %ntid.x;
-	cvt.u64.u32 	%rd32, %r166;
+	add.s64 	%rd29, %rd1, %rd6;
+	add.s64 	%rd30, %rd3, %rd6;
+	mov.u32 	%r167, %ntid.x;
+	cvt.u64.u32 	%rd31, %r167;
 $L__BB1_61:
-	setp.ge.u64 	%p37, %rd9, %rd29;
+	setp.ge.u64 	%p37, %rd8, %rd28;
 	@%p37 bra 	$L__BB1_63;
-	shl.b64 	%rd101, %rd9, 3;
-	add.s64 	%rd100, %rd31, %rd101;
-	ld.global.cs.v2.u32 {%r279,%r278}, [%rd100];
+	shl.b64 	%rd99, %rd8, 3;
+	add.s64 	%rd98, %rd30, %rd99;
+	ld.global.cs.v2.u32 {%r280,%r279}, [%rd98];
 $L__BB1_63:
-	add.s64 	%rd34, %rd9, %rd32;
-	setp.ge.u64 	%p38, %rd34, %rd29;
+	add.s64 	%rd33, %rd8, %rd31;
+	setp.ge.u64 	%p38, %rd33, %rd28;
 	@%p38 bra 	$L__BB1_65;
-	shl.b64 	%rd103, %rd34, 3;
-	add.s64 	%rd102, %rd31, %rd103;
-	ld.global.cs.v2.u32 {%r281,%r280}, [%rd102];
+	shl.b64 	%rd101, %rd33, 3;
+	add.s64 	%rd100, %rd30, %rd101;
+	ld.global.cs.v2.u32 {%r282,%r281}, [%rd100];
 $L__BB1_65:
-	add.s64 	%rd35, %rd34, %rd32;
-	setp.ge.u64 	%p39, %rd35, %rd29;
+	add.s64 	%rd34, %rd33, %rd31;
+	setp.ge.u64 	%p39, %rd34, %rd28;
 	@%p39 bra 	$L__BB1_67;
-	shl.b64 	%rd105, %rd35, 3;
-	add.s64 	%rd104, %rd31, %rd105;
-	ld.global.cs.v2.u32 {%r283,%r282}, [%rd104];
+	shl.b64 	%rd103, %rd34, 3;
+	add.s64 	%rd102, %rd30, %rd103;
+	ld.global.cs.v2.u32 {%r284,%r283}, [%rd102];
 $L__BB1_67:
-	add.s64 	%rd36, %rd35, %rd32;
-	setp.ge.u64 	%p40, %rd36, %rd29;
+	add.s64 	%rd35, %rd34, %rd31;
+	setp.ge.u64 	%p40, %rd35, %rd28;
 	@%p40 bra 	$L__BB1_69;
-	shl.b64 	%rd107, %rd36, 3;
-	add.s64 	%rd106, %rd31, %rd107;
-	ld.global.cs.v2.u32 {%r285,%r284}, [%rd106];
+	shl.b64 	%rd105, %rd35, 3;
+	add.s64 	%rd104, %rd30, %rd105;
+	ld.global.cs.v2.u32 {%r286,%r285}, [%rd104];
 $L__BB1_69:
-	add.s64 	%rd37, %rd36, %rd32;
-	setp.ge.u64 	%p41, %rd37, %rd29;
+	add.s64 	%rd36, %rd35, %rd31;
+	setp.ge.u64 	%p41, %rd36, %rd28;
 	@%p41 bra 	$L__BB1_71;
-	shl.b64 	%rd109, %rd37, 3;
-	add.s64 	%rd108, %rd31, %rd109;
-	ld.global.cs.v2.u32 {%r287,%r286}, [%rd108];
+	shl.b64 	%rd107, %rd36, 3;
+	add.s64 	%rd106, %rd30, %rd107;
+	ld.global.cs.v2.u32 {%r288,%r287}, [%rd106];
 $L__BB1_71:
-	add.s64 	%rd38, %rd37, %rd32;
-	setp.ge.u64 	%p42, %rd38, %rd29;
+	add.s64 	%rd37, %rd36, %rd31;
+	setp.ge.u64 	%p42, %rd37, %rd28;
 	@%p42 bra 	$L__BB1_73;
-	shl.b64 	%rd111, %rd38, 3;
-	add.s64 	%rd110, %rd31, %rd111;
-	ld.global.cs.v2.u32 {%r289,%r288}, [%rd110];
+	shl.b64 	%rd109, %rd37, 3;
+	add.s64 	%rd108, %rd30, %rd109;
+	ld.global.cs.v2.u32 {%r290,%r289}, [%rd108];
 $L__BB1_73:
 	@%p37 bra 	$L__BB1_75;
-	shl.b64 	%rd113, %rd9, 3;
-	add.s64 	%rd112, %rd30, %rd113;
-	st.global.cs.v2.u32 [%rd112], {%r279,%r278};
+	shl.b64 	%rd111, %rd8, 3;
+	add.s64 	%rd110, %rd29, %rd111;
+	st.global.cs.v2.u32 [%rd110], {%r280,%r279};
 $L__BB1_75:
 	@%p38 bra 	$L__BB1_77;
-	shl.b64 	%rd115, %rd34, 3;
-	add.s64 	%rd114, %rd30, %rd115;
-	st.global.cs.v2.u32 [%rd114], {%r281,%r280};
+	shl.b64 	%rd113, %rd33, 3;
+	add.s64 	%rd112, %rd29, %rd113;
+	st.global.cs.v2.u32 [%rd112], {%r282,%r281};
 $L__BB1_77:
 	@%p39 bra 	$L__BB1_79;
-	shl.b64 	%rd117, %rd35, 3;
-	add.s64 	%rd116, %rd30, %rd117;
-	st.global.cs.v2.u32 [%rd116], {%r283,%r282};
+	shl.b64 	%rd115, %rd34, 3;
+	add.s64 	%rd114, %rd29, %rd115;
+	st.global.cs.v2.u32 [%rd114], {%r284,%r283};
 $L__BB1_79:
 	@%p40 bra 	$L__BB1_81;
-	shl.b64 	%rd119, %rd36, 3;
-	add.s64 	%rd118, %rd30, %rd119;
-	st.global.cs.v2.u32 [%rd118], {%r285,%r284};
+	shl.b64 	%rd117, %rd35, 3;
+	add.s64 	%rd116, %rd29, %rd117;
+	st.global.cs.v2.u32 [%rd116], {%r286,%r285};
 $L__BB1_81:
 	@%p41 bra 	$L__BB1_83;
-	shl.b64 	%rd121, %rd37, 3;
-	add.s64 	%rd120, %rd30, %rd121;
-	st.global.cs.v2.u32 [%rd120], {%r287,%r286};
+	shl.b64 	%rd119, %rd36, 3;
+	add.s64 	%rd118, %rd29, %rd119;
+	st.global.cs.v2.u32 [%rd118], {%r288,%r287};
 $L__BB1_83:
 	@%p42 bra 	$L__BB1_85;
-	shl.b64 	%rd123, %rd38, 3;
-	add.s64 	%rd122, %rd30, %rd123;
-	st.global.cs.v2.u32 [%rd122], {%r289,%r288};
+	shl.b64 	%rd121, %rd37, 3;
+	add.s64 	%rd120, %rd29, %rd121;
+	st.global.cs.v2.u32 [%rd120], {%r290,%r289};
 $L__BB1_85:
-	add.s64 	%rd9, %rd38, %rd32;
-	setp.lt.u64 	%p49, %rd9, %rd29;
+	add.s64 	%rd8, %rd37, %rd31;
+	setp.lt.u64 	%p49, %rd8, %rd28;
 	@%p49 bra 	$L__BB1_61;
 	bra.uni 	$L__BB1_113;
 $L__BB1_86:
-	shr.u64 	%rd40, %rd8, 4;
-	setp.le.u64 	%p50, %rd40, %rd9;
+	shr.u64 	%rd39, %rd7, 4;
+	setp.le.u64 	%p50, %rd39, %rd8;
 	@%p50 bra 	$L__BB1_113;
-	add.s64 	%rd41, %rd1, %rd7;
-	add.s64 	%rd42, %rd3, %rd7;
+	add.s64 	%rd40, %rd1, %rd6;
 $L__BB1_88:
-	setp.ge.u64 	%p51, %rd9, %rd40;
+	setp.ge.u64 	%p51, %rd8, %rd39;
 	@%p51 bra 	$L__BB1_90;
-	shl.b64 	%rd125, %rd9, 4;
-	add.s64 	%rd124, %rd42, %rd125;
-	ld.global.cs.v4.u32 {%r317,%r316,%r315,%r314}, [%rd124];
+	add.s64 	%rd123, %rd3, %rd6;
+	shl.b64 	%rd124, %rd8, 4;
+	add.s64 	%rd122, %rd123, %rd124;
+	ld.global.cs.v4.u32 {%r318,%r317,%r316,%r315}, [%rd122];
 $L__BB1_90:
-	mov.u32 	%r196, %ntid.x;
-	cvt.u64.u32 	%rd126, %r196;
-	add.s64 	%rd44, %rd9, %rd126;
-	setp.ge.u64 	%p52, %rd44, %rd40;
+	mov.u32 	%r197, %ntid.x;
+	cvt.u64.u32 	%rd125, %r197;
+	add.s64 	%rd42, %rd8, %rd125;
+	setp.ge.u64 	%p52, %rd42, %rd39;
 	@%p52 bra 	$L__BB1_92;
-	shl.b64 	%rd128, %rd44, 4;
-	add.s64 	%rd127, %rd42, %rd128;
-	ld.global.cs.v4.u32 {%r321,%r320,%r319,%r318}, [%rd127];
+	add.s64 	%rd127, %rd3, %rd6;
+	shl.b64 	%rd128, %rd42, 4;
+	add.s64 	%rd126, %rd127, %rd128;
+	ld.global.cs.v4.u32 {%r322,%r321,%r320,%r319}, [%rd126];
 $L__BB1_92:
-	add.s64 	%rd45, %rd44, %rd126;
-	setp.ge.u64 	%p53, %rd45, %rd40;
+	add.s64 	%rd43, %rd42, %rd125;
+	setp.ge.u64 	%p53, %rd43, %rd39;
 	@%p53 bra 	$L__BB1_94;
-	shl.b64 	%rd131, %rd45, 4;
-	add.s64 	%rd130, %rd42, %rd131;
-	ld.global.cs.v4.u32 {%r325,%r324,%r323,%r322}, [%rd130];
+	add.s64 	%rd131, %rd3, %rd6;
+	shl.b64 	%rd132, %rd43, 4;
+	add.s64 	%rd130, %rd131, %rd132;
+	ld.global.cs.v4.u32 {%r326,%r325,%r324,%r323}, [%rd130];
 $L__BB1_94:
-	add.s64 	%rd46, %rd45, %rd126;
-	setp.ge.u64 	%p54, %rd46, %rd40;
+	add.s64 	%rd44, %rd43, %rd125;
+	setp.ge.u64 	%p54, %rd44, %rd39;
 	@%p54 bra 	$L__BB1_96;
-	shl.b64 	%rd134, %rd46, 4;
-	add.s64 	%rd133, %rd42, %rd134;
-	ld.global.cs.v4.u32 {%r329,%r328,%r327,%r326}, [%rd133];
+	add.s64 	%rd135, %rd3, %rd6;
+	shl.b64 	%rd136, %rd44, 4;
+	add.s64 	%rd134, %rd135, %rd136;
+	ld.global.cs.v4.u32 {%r330,%r329,%r328,%r327}, [%rd134];
 $L__BB1_96:
-	add.s64 	%rd47, %rd46, %rd126;
-	setp.ge.u64 	%p55, %rd47, %rd40;
+	add.s64 	%rd45, %rd44, %rd125;
+	setp.ge.u64 	%p55, %rd45, %rd39;
 	@%p55 bra 	$L__BB1_98;
-	shl.b64 	%rd137, %rd47, 4;
-	add.s64 	%rd136, %rd42, %rd137;
-	ld.global.cs.v4.u32 {%r333,%r332,%r331,%r330}, [%rd136];
+	add.s64 	%rd139, %rd3, %rd6;
+	shl.b64 	%rd140, %rd45, 4;
+	add.s64 	%rd138, %rd139, %rd140;
+	ld.global.cs.v4.u32 {%r334,%r333,%r332,%r331}, [%rd138];
 $L__BB1_98:
-	add.s64 	%rd48, %rd47, %rd126;
-	setp.ge.u64 	%p56, %rd48, %rd40;
+	add.s64 	%rd46, %rd45, %rd125;
+	setp.ge.u64 	%p56, %rd46, %rd39;
 	@%p56 bra 	$L__BB1_100;
-	shl.b64 	%rd140, %rd48, 4;
-	add.s64 	%rd139, %rd42, %rd140;
-	ld.global.cs.v4.u32 {%r337,%r336,%r335,%r334}, [%rd139];
+	add.s64 	%rd143, %rd3, %rd6;
+	shl.b64 	%rd144, %rd46, 4;
+	add.s64 	%rd142, %rd143, %rd144;
+	ld.global.cs.v4.u32 {%r338,%r337,%r336,%r335}, [%rd142];
 $L__BB1_100:
 	@%p51 bra 	$L__BB1_102;
-	shl.b64 	%rd142, %rd9, 4;
-	add.s64 	%rd141, %rd41, %rd142;
-	st.global.cs.v4.u32 [%rd141], {%r317,%r316,%r315,%r314};
+	shl.b64 	%rd146, %rd8, 4;
+	add.s64 	%rd145, %rd40, %rd146;
+	st.global.cs.v4.u32 [%rd145], {%r318,%r317,%r316,%r315};
 $L__BB1_102:
 	@%p52 bra 	$L__BB1_104;
-	shl.b64 	%rd144, %rd44, 4;
-	add.s64 	%rd143, %rd41, %rd144;
-	st.global.cs.v4.u32 [%rd143], {%r321,%r320,%r319,%r318};
+	shl.b64 	%rd148, %rd42, 4;
+	add.s64 	%rd147, %rd40, %rd148;
+	st.global.cs.v4.u32 [%rd147], {%r322,%r321,%r320,%r319};
 $L__BB1_104:
 	@%p53 bra 	$L__BB1_106;
-	shl.b64 	%rd146, %rd45, 4;
-	add.s64 	%rd145, %rd41, %rd146;
-	st.global.cs.v4.u32 [%rd145], {%r325,%r324,%r323,%r322};
+	shl.b64 	%rd150, %rd43, 4;
+	add.s64 	%rd149, %rd40, %rd150;
+	st.global.cs.v4.u32 [%rd149], {%r326,%r325,%r324,%r323};
 $L__BB1_106:
 	@%p54 bra 	$L__BB1_108;
-	shl.b64 	%rd148, %rd46, 4;
-	add.s64 	%rd147, %rd41, %rd148;
-	st.global.cs.v4.u32 [%rd147], {%r329,%r328,%r327,%r326};
+	shl.b64 	%rd152, %rd44, 4;
+	add.s64 	%rd151, %rd40, %rd152;
+	st.global.cs.v4.u32 [%rd151], {%r330,%r329,%r328,%r327};
 $L__BB1_108:
 	@%p55 bra 	$L__BB1_110;
-	shl.b64 	%rd150, %rd47, 4;
-	add.s64 	%rd149, %rd41, %rd150;
-	st.global.cs.v4.u32 [%rd149], {%r333,%r332,%r331,%r330};
+	shl.b64 	%rd154, %rd45, 4;
+	add.s64 	%rd153, %rd40, %rd154;
+	st.global.cs.v4.u32 [%rd153], {%r334,%r333,%r332,%r331};
 $L__BB1_110:
 	@%p56 bra 	$L__BB1_112;
-	shl.b64 	%rd152, %rd48, 4;
-	add.s64 	%rd151, %rd41, %rd152;
-	st.global.cs.v4.u32 [%rd151], {%r337,%r336,%r335,%r334};
+	shl.b64 	%rd156, %rd46, 4;
+	add.s64 	%rd155, %rd40, %rd156;
+	st.global.cs.v4.u32 [%rd155], {%r338,%r337,%r336,%r335};
 $L__BB1_112:
-	add.s64 	%rd9, %rd48, %rd126;
-	setp.lt.u64 	%p63, %rd9, %rd40;
+	add.s64 	%rd8, %rd46, %rd125;
+	setp.lt.u64 	%p63, %rd8, %rd39;
 	@%p63 bra 	$L__BB1_88;
 	bra.uni 	$L__BB1_113;
 $L__BB1_4:
-	add.s64 	%rd10, %rd1, %rd7;
-	add.s64 	%rd11, %rd3, %rd7;
+	add.s64 	%rd9, %rd1, %rd6;
+	add.s64 	%rd10, %rd3, %rd6;
 	setp.eq.s32 	%p7, %r1, 4;
 	@%p7 bra 	$L__BB1_32;
 	bra.uni 	$L__BB1_5;
 $L__BB1_32:
-	shr.u64 	%rd20, %rd8, 2;
-	setp.le.u64 	%p22, %rd20, %rd9;
+	shr.u64 	%rd19, %rd7, 2;
+	setp.le.u64 	%p22, %rd19, %rd8;
 	@%p22 bra 	$L__BB1_113;
-	mov.u32 	%r152, %ntid.x;
-	cvt.u64.u32 	%rd21, %r152;
+	mov.u32 	%r153, %ntid.x;
+	cvt.u64.u32 	%rd20, %r153;
 $L__BB1_34:
-	setp.ge.u64 	%p23, %rd9, %rd20;
+	setp.ge.u64 	%p23, %rd8, %rd19;
 	@%p23 bra 	$L__BB1_36;
-	shl.b64 	%rd77, %rd9, 2;
-	add.s64 	%rd76, %rd11, %rd77;
-	ld.global.cs.u32 %r260, [%rd76];
+	shl.b64 	%rd75, %rd8, 2;
+	add.s64 	%rd74, %rd10, %rd75;
+	ld.global.cs.u32 %r261, [%rd74];
 $L__BB1_36:
-	add.s64 	%rd23, %rd9, %rd21;
-	setp.ge.u64 	%p24, %rd23, %rd20;
+	add.s64 	%rd22, %rd8, %rd20;
+	setp.ge.u64 	%p24, %rd22, %rd19;
 	@%p24 bra 	$L__BB1_38;
-	shl.b64 	%rd79, %rd23, 2;
-	add.s64 	%rd78, %rd11, %rd79;
-	ld.global.cs.u32 %r261, [%rd78];
+	shl.b64 	%rd77, %rd22, 2;
+	add.s64 	%rd76, %rd10, %rd77;
+	ld.global.cs.u32 %r262, [%rd76];
 $L__BB1_38:
-	add.s64 	%rd24, %rd23, %rd21;
-	setp.ge.u64 	%p25, %rd24, %rd20;
+	add.s64 	%rd23, %rd22, %rd20;
+	setp.ge.u64 	%p25, %rd23, %rd19;
 	@%p25 bra 	$L__BB1_40;
-	shl.b64 	%rd81, %rd24, 2;
-	add.s64 	%rd80, %rd11, %rd81;
-	ld.global.cs.u32 %r262, [%rd80];
+	shl.b64 	%rd79, %rd23, 2;
+	add.s64 	%rd78, %rd10, %rd79;
+	ld.global.cs.u32 %r263, [%rd78];
 $L__BB1_40:
-	add.s64 	%rd25, %rd24, %rd21;
-	setp.ge.u64 	%p26, %rd25, %rd20;
+	add.s64 	%rd24, %rd23, %rd20;
+	setp.ge.u64 	%p26, %rd24, %rd19;
 	@%p26 bra 	$L__BB1_42;
-	shl.b64 	%rd83, %rd25, 2;
-	add.s64 	%rd82, %rd11, %rd83;
-	ld.global.cs.u32 %r263, [%rd82];
+	shl.b64 	%rd81, %rd24, 2;
+	add.s64 	%rd80, %rd10, %rd81;
+	ld.global.cs.u32 %r264, [%rd80];
 $L__BB1_42:
-	add.s64 	%rd26, %rd25, %rd21;
-	setp.ge.u64 	%p27, %rd26, %rd20;
+	add.s64 	%rd25, %rd24, %rd20;
+	setp.ge.u64 	%p27, %rd25, %rd19;
 	@%p27 bra 	$L__BB1_44;
-	shl.b64 	%rd85, %rd26, 2;
-	add.s64 	%rd84, %rd11, %rd85;
-	ld.global.cs.u32 %r264, [%rd84];
+	shl.b64 	%rd83, %rd25, 2;
+	add.s64 	%rd82, %rd10, %rd83;
+	ld.global.cs.u32 %r265, [%rd82];
 $L__BB1_44:
-	add.s64 	%rd27, %rd26, %rd21;
-	setp.ge.u64 	%p28, %rd27, %rd20;
+	add.s64 	%rd26, %rd25, %rd20;
+	setp.ge.u64 	%p28, %rd26, %rd19;
 	@%p28 bra 	$L__BB1_46;
-	shl.b64 	%rd87, %rd27, 2;
-	add.s64 	%rd86, %rd11, %rd87;
-	ld.global.cs.u32 %r265, [%rd86];
+	shl.b64 	%rd85, %rd26, 2;
+	add.s64 	%rd84, %rd10, %rd85;
+	ld.global.cs.u32 %r266, [%rd84];
 $L__BB1_46:
 	@%p23 bra 	$L__BB1_48;
-	shl.b64 	%rd89, %rd9, 2;
-	add.s64 	%rd88, %rd10, %rd89;
-	st.global.cs.u32 [%rd88], %r260;
+	shl.b64 	%rd87, %rd8, 2;
+	add.s64 	%rd86, %rd9, %rd87;
+	st.global.cs.u32 [%rd86], %r261;
 $L__BB1_48:
 	@%p24 bra 	$L__BB1_50;
-	shl.b64 	%rd91, %rd23, 2;
-	add.s64 	%rd90, %rd10, %rd91;
-	st.global.cs.u32 [%rd90], %r261;
+	shl.b64 	%rd89, %rd22, 2;
+	add.s64 	%rd88, %rd9, %rd89;
+	st.global.cs.u32 [%rd88], %r262;
 $L__BB1_50:
 	@%p25 bra 	$L__BB1_52;
-	shl.b64 	%rd93, %rd24, 2;
-	add.s64 	%rd92, %rd10, %rd93;
-	st.global.cs.u32 [%rd92], %r262;
+	shl.b64 	%rd91, %rd23, 2;
+	add.s64 	%rd90, %rd9, %rd91;
+	st.global.cs.u32 [%rd90], %r263;
 $L__BB1_52:
 	@%p26 bra 	$L__BB1_54;
-	shl.b64 	%rd95, %rd25, 2;
-	add.s64 	%rd94, %rd10, %rd95;
-	st.global.cs.u32 [%rd94], %r263;
+	shl.b64 	%rd93, %rd24, 2;
+	add.s64 	%rd92, %rd9, %rd93;
+	st.global.cs.u32 [%rd92], %r264;
 $L__BB1_54:
 	@%p27 bra 	$L__BB1_56;
-	shl.b64 	%rd97, %rd26, 2;
-	add.s64 	%rd96, %rd10, %rd97;
-	st.global.cs.u32 [%rd96], %r264;
+	shl.b64 	%rd95, %rd25, 2;
+	add.s64 	%rd94, %rd9, %rd95;
+	st.global.cs.u32 [%rd94], %r265;
 $L__BB1_56:
 	@%p28 bra 	$L__BB1_58;
-	shl.b64 	%rd99, %rd27, 2;
-	add.s64 	%rd98, %rd10, %rd99;
-	st.global.cs.u32 [%rd98], %r265;
+	shl.b64 	%rd97, %rd26, 2;
+	add.s64 	%rd96, %rd9, %rd97;
+	st.global.cs.u32 [%rd96], %r266;
 $L__BB1_58:
-	add.s64 	%rd9, %rd27, %rd21;
-	setp.lt.u64 	%p35, %rd9, %rd20;
+	add.s64 	%rd8, %rd26, %rd20;
+	setp.lt.u64 	%p35, %rd8, %rd19;
 	@%p35 bra 	$L__BB1_34;
 	bra.uni 	$L__BB1_113;
 $L__BB1_5:
-	setp.le.u64 	%p8, %rd8, %rd9;
+	setp.le.u64 	%p8, %rd7, %rd8;
 	@%p8 bra 	$L__BB1_113;
-	mov.u32 	%r132, %ntid.x;
-	cvt.u64.u32 	%rd12, %r132;
+	mov.u32 	%r133, %ntid.x;
+	cvt.u64.u32 	%rd11, %r133;
 $L__BB1_7:
-	setp.ge.u64 	%p9, %rd9, %rd8;
+	setp.ge.u64 	%p9, %rd8, %rd7;
 	@%p9 bra 	$L__BB1_9;
-	add.s64 	%rd64, %rd11, %rd9;
-	ld.global.cs.u8 %r133, [%rd64];
-	cvt.u16.u32 	%rs28, %r133;
+	add.s64 	%rd62, %rd10, %rd8;
+	ld.global.cs.u8 %r134, [%rd62];
+	cvt.u16.u32 	%rs26, %r134;
 $L__BB1_9:
-	add.s64 	%rd14, %rd9, %rd12;
-	setp.ge.u64 	%p10, %rd14, %rd8;
+	add.s64 	%rd13, %rd8, %rd11;
+	setp.ge.u64 	%p10, %rd13, %rd7;
 	@%p10 bra 	$L__BB1_11;
-	add.s64 	%rd65, %rd11, %rd14;
-	ld.global.cs.u8 %r134, [%rd65];
-	cvt.u16.u32 	%rs29, %r134;
+	add.s64 	%rd63, %rd10, %rd13;
+	ld.global.cs.u8 %r135, [%rd63];
+	cvt.u16.u32 	%rs27, %r135;
 $L__BB1_11:
-	add.s64 	%rd15, %rd14, %rd12;
-	setp.ge.u64 	%p11, %rd15, %rd8;
+	add.s64 	%rd14, %rd13, %rd11;
+	setp.ge.u64 	%p11, %rd14, %rd7;
 	@%p11 bra 	$L__BB1_13;
-	add.s64 	%rd66, %rd11, %rd15;
-	ld.global.cs.u8 %r135, [%rd66];
-	cvt.u16.u32 	%rs30, %r135;
+	add.s64 	%rd64, %rd10, %rd14;
+	ld.global.cs.u8 %r136, [%rd64];
+	cvt.u16.u32 	%rs28, %r136;
 $L__BB1_13:
-	add.s64 	%rd16, %rd15, %rd12;
-	setp.ge.u64 	%p12, %rd16, %rd8;
+	add.s64 	%rd15, %rd14, %rd11;
+	setp.ge.u64 	%p12, %rd15, %rd7;
 	@%p12 bra 	$L__BB1_15;
-	add.s64 	%rd67, %rd11, %rd16;
-	ld.global.cs.u8 %r136, [%rd67];
-	cvt.u16.u32 	%rs31, %r136;
+	add.s64 	%rd65, %rd10, %rd15;
+	ld.global.cs.u8 %r137, [%rd65];
+	cvt.u16.u32 	%rs29, %r137;
 $L__BB1_15:
-	add.s64 	%rd17, %rd16, %rd12;
-	setp.ge.u64 	%p13, %rd17, %rd8;
+	add.s64 	%rd16, %rd15, %rd11;
+	setp.ge.u64 	%p13, %rd16, %rd7;
 	@%p13 bra 	$L__BB1_17;
-	add.s64 	%rd68, %rd11, %rd17;
-	ld.global.cs.u8 %r137, [%rd68];
-	cvt.u16.u32 	%rs32, %r137;
+	add.s64 	%rd66, %rd10, %rd16;
+	ld.global.cs.u8 %r138, [%rd66];
+	cvt.u16.u32 	%rs30, %r138;
 $L__BB1_17:
-	add.s64 	%rd18, %rd17, %rd12;
-	setp.ge.u64 	%p14, %rd18, %rd8;
+	add.s64 	%rd17, %rd16, %rd11;
+	setp.ge.u64 	%p14, %rd17, %rd7;
 	@%p14 bra 	$L__BB1_19;
-	add.s64 	%rd69, %rd11, %rd18;
-	ld.global.cs.u8 %r138, [%rd69];
-	cvt.u16.u32 	%rs33, %r138;
+	add.s64 	%rd67, %rd10, %rd17;
+	ld.global.cs.u8 %r139, [%rd67];
+	cvt.u16.u32 	%rs31, %r139;
 $L__BB1_19:
 	@%p9 bra 	$L__BB1_21;
-	add.s64 	%rd70, %rd10, %rd9;
-	cvt.u32.u16 	%r140, %rs28;
-	and.b32  	%r139, %r140, 255;
-	st.global.cs.u8 [%rd70], %r139;
+	add.s64 	%rd68, %rd9, %rd8;
+	cvt.u32.u16 	%r141, %rs26;
+	and.b32  	%r140, %r141, 255;
+	st.global.cs.u8 [%rd68], %r140;
 $L__BB1_21:
 	@%p10 bra 	$L__BB1_23;
-	add.s64 	%rd71, %rd10, %rd14;
-	cvt.u32.u16 	%r142, %rs29;
-	and.b32  	%r141, %r142, 255;
-	st.global.cs.u8 [%rd71], %r141;
+	add.s64 	%rd69, %rd9, %rd13;
+	cvt.u32.u16 	%r143, %rs27;
+	and.b32  	%r142, %r143, 255;
+	st.global.cs.u8 [%rd69], %r142;
 $L__BB1_23:
 	@%p11 bra 	$L__BB1_25;
-	add.s64 	%rd72, %rd10, %rd15;
-	cvt.u32.u16 	%r144, %rs30;
-	and.b32  	%r143, %r144, 255;
-	st.global.cs.u8 [%rd72], %r143;
+	add.s64 	%rd70, %rd9, %rd14;
+	cvt.u32.u16 	%r145, %rs28;
+	and.b32  	%r144, %r145, 255;
+	st.global.cs.u8 [%rd70], %r144;
 $L__BB1_25:
 	@%p12 bra 	$L__BB1_27;
-	add.s64 	%rd73, %rd10, %rd16;
-	cvt.u32.u16 	%r146, %rs31;
-	and.b32  	%r145, %r146, 255;
-	st.global.cs.u8 [%rd73], %r145;
+	add.s64 	%rd71, %rd9, %rd15;
+	cvt.u32.u16 	%r147, %rs29;
+	and.b32  	%r146, %r147, 255;
+	st.global.cs.u8 [%rd71], %r146;
 $L__BB1_27:
 	@%p13 bra 	$L__BB1_29;
-	add.s64 	%rd74, %rd10, %rd17;
-	cvt.u32.u16 	%r148, %rs32;
-	and.b32  	%r147, %r148, 255;
-	st.global.cs.u8 [%rd74], %r147;
+	add.s64 	%rd72, %rd9, %rd16;
+	cvt.u32.u16 	%r149, %rs30;
+	and.b32  	%r148, %r149, 255;
+	st.global.cs.u8 [%rd72], %r148;
 $L__BB1_29:
 	@%p14 bra 	$L__BB1_31;
-	add.s64 	%rd75, %rd10, %rd18;
-	cvt.u32.u16 	%r150, %rs33;
-	and.b32  	%r149, %r150, 255;
-	st.global.cs.u8 [%rd75], %r149;
+	add.s64 	%rd73, %rd9, %rd17;
+	cvt.u32.u16 	%r151, %rs31;
+	and.b32  	%r150, %r151, 255;
+	st.global.cs.u8 [%rd73], %r150;
 $L__BB1_31:
-	add.s64 	%rd9, %rd18, %rd12;
-	setp.lt.u64 	%p21, %rd9, %rd8;
+	add.s64 	%rd8, %rd17, %rd11;
+	setp.lt.u64 	%p21, %rd8, %rd7;
 	@%p21 bra 	$L__BB1_7;
 $L__BB1_113:
-	mov.u32 	%r252, %tid.x;
-	ld.param.u64 	%rd173, [tryst_copy_param_0];
-	ld.param.u64 	%rd172, [tryst_copy_param_0+8];
-	xor.b64  	%rd171, %rd173, %rd172;
-	and.b64  	%rd170, %rd171, 3;
-	setp.eq.s64 	%p68, %rd170, 0;
-	and.b64  	%rd169, %rd171, 15;
-	selp.b32 	%r251, 4, 1, %p68;
-	setp.eq.s64 	%p67, %rd169, 8;
-	setp.eq.s64 	%p66, %rd169, 0;
-	selp.b32 	%r250, 8, %r251, %p67;
-	selp.b32 	%r249, 16, %r250, %p66;
-	add.s32 	%r248, %r249, -1;
-	cvt.u64.u32 	%rd168, %r248;
-	and.b64  	%rd167, %rd173, %rd168;
-	cvt.u64.u32 	%rd166, %r249;
-	sub.s64 	%rd165, %rd166, %rd167;
-	ld.param.u64 	%rd164, [tryst_copy_param_0+16];
-	and.b64  	%rd163, %rd165, %rd168;
-	min.u64 	%rd162, %rd163, %rd164;
-	neg.s64 	%rd161, %rd166;
-	sub.s64 	%rd160, %rd164, %rd162;
-	and.b64  	%rd159, %rd160, %rd161;
-	cvt.u64.u32 	%rd154, %r252;
-	add.s64 	%rd155, %rd162, %rd154;
-	add.s64 	%rd50, %rd155, %rd159;
-	setp.ge.u64 	%p64, %rd50, %rd164;
-	@%p64 bra 	$L__BB1_115;
-	ld.param.u64 	%rd177, [tryst_copy_param_0];
-	cvta.to.global.u64 	%rd176, %rd177;
-	ld.param.u64 	%rd175, [tryst_copy_param_0+8];
-	cvta.to.global.u64 	%rd174, %rd175;
-	add.s64 	%rd156, %rd174, %rd50;
-	ld.global.u8 	%rs21, [%rd156];
-	add.s64 	%rd157, %rd176, %rd50;
-	st.global.u8 	[%rd157], %rs21;
-$L__BB1_115:
+	ld.param.u64 	%rd172, [tryst_copy_param_0];
+	xor.b64  	%rd171, %rd172, %rd3;
+	and.b64  	%rd170, %rd171, 15;
+	ld.param.u64 	%rd169, [tryst_copy_param_0+16];
 	mov.u32 	%r253, %tid.x;
+	ld.param.u64 	%rd168, [tryst_copy_param_0+16];
+	and.b64  	%rd167, %rd171, 3;
+	setp.eq.s64 	%p68, %rd167, 0;
+	setp.eq.s64 	%p67, %rd170, 8;
+	selp.b32 	%r252, 4, 1, %p68;
+	setp.eq.s64 	%p66, %rd170, 0;
+	selp.b32 	%r251, 8, %r252, %p67;
+	selp.b32 	%r250, 16, %r251, %p66;
+	cvt.u64.u32 	%rd166, %r250;
+	neg.s64 	%rd165, %rd166;
+	sub.s64 	%rd164, %rd168, %rd6;
+	and.b64  	%rd163, %rd164, %rd165;
+	cvt.u64.u32 	%rd158, %r253;
+	add.s64 	%rd159, %rd6, %rd158;
+	add.s64 	%rd48, %rd159, %rd163;
+	setp.ge.u64 	%p64, %rd48, %rd168;
+	@%p64 bra 	$L__BB1_115;
+	ld.param.u64 	%rd174, [tryst_copy_param_0];
+	cvta.to.global.u64 	%rd173, %rd174;
+	add.s64 	%rd160, %rd3, %rd48;
+	ld.global.cs.u8 %r248, [%rd160];
+	add.s64 	%rd161, %rd173, %rd48;
+	st.global.u8 	[%rd161], %r248;
+$L__BB1_115:
+	mov.u32 	%r254, %tid.x;
 	bar.sync 	0;
-	setp.ne.s32 	%p65, %r253, 0;
+	setp.ne.s32 	%p65, %r254, 0;
 	@%p65 bra 	$L__BB1_117;
 	membar.sys;
-	cvta.to.global.u64 	%rd158, %rd51;
-	st.volatile.global.u64 	[%rd158], %rd52;
+	cvta.to.global.u64 	%rd162, %rd49;
+	st.volatile.global.u64 	[%rd162], %rd50;
 $L__BB1_117:
+	ret;
+}
+.visible .entry tryst_standby(
+	.param .u64 tryst_standby_param_0,
+	.param .u64 tryst_standby_param_1,
+	.param .u64 tryst_standby_param_2,
+	.param .u64 tryst_standby_param_3,
+	.param .u64 tryst_standby_param_4
+)
+.maxntid 1024, 1, 1
+{
+	.reg .pred 	%p<71>;
+	.reg .b16 	%rs<41>;
+	.reg .b32 	%r<236>;
+	.reg .b64 	%rd<210>;
+	.shared .align 8 .b8 _ZZ13tryst_standbyE5piece[24];
+	.shared .align 1 .u8 _ZZ13tryst_standbyE6leaves;
+	ld.param.u64 	%rd46, [tryst_standby_param_0];
+	ld.param.u64 	%rd203, [tryst_standby_param_1];
+	mov.u64 %rd51, %globaltimer;
+	mov.u32 	%r86, %tid.x;
+	cvt.u64.u32 	%rd2, %r86;
+	mov.u32 	%r87, %ntid.x;
+	cvt.u64.u32 	%rd3, %r87;
+	cvt.u32.u64 	%r88, %rd2;
+	shl.b32 	%r98, %r86, 3;
+	mov.u32 	%r99, _ZZ13tryst_standbyE5piece;
+	add.s32 	%r100, %r99, %r98;
+	mov.u64 	%rd204, %rd51;
+	bra.uni 	$L__BB2_1;
+$L__BB2_103:
+	mov.u64 %rd204, %globaltimer;
+	add.s64 	%rd203, %rd203, 1;
+$L__BB2_1:
+	setp.gt.u32 	%p1, %r88, 31;
+	@%p1 bra 	$L__BB2_14;
+	cvta.to.global.u64 	%rd52, %rd46;
+	shl.b64 	%rd53, %rd203, 5;
+	and.b64  	%rd54, %rd53, 224;
+	add.s64 	%rd55, %rd52, %rd54;
+	shl.b64 	%rd56, %rd2, 3;
+	add.s64 	%rd6, %rd55, %rd56;
+	and.b64  	%rd7, %rd203, 65535;
+$L__BB2_3:
+	setp.gt.u32 	%p2, %r88, 2;
+	mov.u64 	%rd205, 0;
+	@%p2 bra 	$L__BB2_5;
+	ld.volatile.global.u64 	%rd205, [%rd6];
+$L__BB2_5:
+	shr.u64 	%rd58, %rd205, 48;
+	setp.eq.s64 	%p4, %rd58, %rd7;
+	or.pred  	%p5, %p2, %p4;
+	mov.u32 	%r91, -1;
+	vote.sync.all.pred 	%p6, %p5, %r91;
+	@%p6 bra 	$L__BB2_9;
+	ld.param.u64 	%rd154, [tryst_standby_param_4];
+	ld.param.u64 	%rd153, [tryst_standby_param_3];
+	mov.u64 %rd59, %globaltimer;
+	sub.s64 	%rd60, %rd59, %rd204;
+	setp.gt.u64 	%p7, %rd60, %rd153;
+	sub.s64 	%rd61, %rd59, %rd51;
+	setp.gt.u64 	%p8, %rd61, %rd154;
+	or.pred  	%p9, %p7, %p8;
+	vote.sync.any.pred 	%p10, %p9, %r91;
+	not.pred 	%p11, %p10;
+	@%p11 bra 	$L__BB2_3;
+	setp.ne.s32 	%p12, %r88, 0;
+	@%p12 bra 	$L__BB2_13;
+	mov.u16 	%rs22, 1;
+	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs22;
+	bra.uni 	$L__BB2_13;
+$L__BB2_9:
+	@%p2 bra 	$L__BB2_11;
+	and.b64  	%rd62, %rd205, 281474976710655;
+	st.shared.u64 	[%r100], %rd62;
+$L__BB2_11:
+	setp.ne.s32 	%p14, %r88, 0;
+	@%p14 bra 	$L__BB2_13;
+	mov.u16 	%rs23, 0;
+	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs23;
+$L__BB2_13:
+	fence.acq_rel.sys;
+$L__BB2_14:
+	bar.sync 	0;
+	ld.shared.u8 	%rs24, [_ZZ13tryst_standbyE6leaves];
+	setp.eq.s16 	%p15, %rs24, 0;
+	@%p15 bra 	$L__BB2_18;
+	bra.uni 	$L__BB2_15;
+$L__BB2_18:
+	ld.shared.u64 	%rd10, [_ZZ13tryst_standbyE5piece];
+	ld.shared.u64 	%rd11, [_ZZ13tryst_standbyE5piece+8];
+	xor.b64  	%rd64, %rd10, %rd11;
+	and.b64  	%rd12, %rd64, 15;
+	setp.eq.s64 	%p17, %rd12, 0;
+	setp.eq.s64 	%p18, %rd12, 8;
+	and.b64  	%rd65, %rd64, 3;
+	setp.eq.s64 	%p19, %rd65, 0;
+	selp.b32 	%r103, 4, 1, %p19;
+	selp.b32 	%r104, 8, %r103, %p18;
+	selp.b32 	%r1, 16, %r104, %p17;
+	cvt.u64.u32 	%rd66, %r1;
+	add.s32 	%r105, %r1, -1;
+	cvt.u64.u32 	%rd67, %r105;
+	and.b64  	%rd68, %rd10, %rd67;
+	sub.s64 	%rd69, %rd66, %rd68;
+	and.b64  	%rd70, %rd69, %rd67;
+	ld.shared.u64 	%rd13, [_ZZ13tryst_standbyE5piece+16];
+	min.u64 	%rd14, %rd70, %rd13;
+	sub.s64 	%rd71, %rd13, %rd14;
+	neg.s64 	%rd72, %rd66;
+	and.b64  	%rd15, %rd71, %rd72;
+	setp.le.u64 	%p20, %rd14, %rd2;
+	@%p20 bra 	$L__BB2_20;
+	add.s64 	%rd73, %rd11, %rd2;
+	ld.global.cv.u8 %r106, [%rd73];
+	add.s64 	%rd74, %rd10, %rd2;
+	st.u8 	[%rd74], %r106;
+$L__BB2_20:
+	@%p17 bra 	$L__BB2_80;
+	setp.eq.s32 	%p22, %r1, 8;
+	@%p22 bra 	$L__BB2_61;
+	bra.uni 	$L__BB2_22;
+$L__BB2_61:
+	shr.u64 	%rd29, %rd15, 3;
+	setp.le.u64 	%p44, %rd29, %rd2;
+	@%p44 bra 	$L__BB2_99;
+	mov.u64 	%rd208, %rd2;
+$L__BB2_63:
+	shr.u64 	%rd188, %rd15, 3;
+	setp.ge.u64 	%p45, %rd208, %rd188;
+	@%p45 bra 	$L__BB2_65;
+	add.s64 	%rd179, %rd11, %rd14;
+	shl.b64 	%rd100, %rd208, 3;
+	add.s64 	%rd99, %rd179, %rd100;
+	ld.global.cv.v2.u32 {%r197,%r196}, [%rd99];
+$L__BB2_65:
+	shr.u64 	%rd189, %rd15, 3;
+	add.s64 	%rd33, %rd208, %rd3;
+	setp.ge.u64 	%p46, %rd33, %rd189;
+	@%p46 bra 	$L__BB2_67;
+	add.s64 	%rd178, %rd11, %rd14;
+	add.s64 	%rd177, %rd208, %rd3;
+	shl.b64 	%rd102, %rd177, 3;
+	add.s64 	%rd101, %rd178, %rd102;
+	ld.global.cv.v2.u32 {%r199,%r198}, [%rd101];
+$L__BB2_67:
+	shr.u64 	%rd190, %rd15, 3;
+	add.s64 	%rd175, %rd208, %rd3;
+	add.s64 	%rd34, %rd175, %rd3;
+	setp.ge.u64 	%p47, %rd34, %rd190;
+	@%p47 bra 	$L__BB2_69;
+	add.s64 	%rd195, %rd208, %rd3;
+	add.s64 	%rd194, %rd195, %rd3;
+	add.s64 	%rd185, %rd11, %rd14;
+	shl.b64 	%rd104, %rd194, 3;
+	add.s64 	%rd103, %rd185, %rd104;
+	ld.global.cv.v2.u32 {%r201,%r200}, [%rd103];
+$L__BB2_69:
+	add.s64 	%rd193, %rd208, %rd3;
+	add.s64 	%rd192, %rd193, %rd3;
+	shr.u64 	%rd191, %rd15, 3;
+	add.s64 	%rd35, %rd192, %rd3;
+	setp.ge.u64 	%p48, %rd35, %rd191;
+	@%p48 bra 	$L__BB2_71;
+	add.s64 	%rd184, %rd11, %rd14;
+	shl.b64 	%rd106, %rd35, 3;
+	add.s64 	%rd105, %rd184, %rd106;
+	ld.global.cv.v2.u32 {%r203,%r202}, [%rd105];
+$L__BB2_71:
+	shr.u64 	%rd186, %rd15, 3;
+	setp.ge.u64 	%p68, %rd208, %rd186;
+	@%p68 bra 	$L__BB2_73;
+	add.s64 	%rd183, %rd10, %rd14;
+	shl.b64 	%rd108, %rd208, 3;
+	add.s64 	%rd107, %rd183, %rd108;
+	st.global.cs.v2.u32 [%rd107], {%r197,%r196};
+$L__BB2_73:
+	@%p46 bra 	$L__BB2_75;
+	add.s64 	%rd182, %rd10, %rd14;
+	add.s64 	%rd176, %rd208, %rd3;
+	shl.b64 	%rd110, %rd176, 3;
+	add.s64 	%rd109, %rd182, %rd110;
+	st.global.cs.v2.u32 [%rd109], {%r199,%r198};
+$L__BB2_75:
+	@%p47 bra 	$L__BB2_77;
+	add.s64 	%rd197, %rd208, %rd3;
+	add.s64 	%rd196, %rd197, %rd3;
+	add.s64 	%rd181, %rd10, %rd14;
+	shl.b64 	%rd112, %rd196, 3;
+	add.s64 	%rd111, %rd181, %rd112;
+	st.global.cs.v2.u32 [%rd111], {%r201,%r200};
+$L__BB2_77:
+	@%p48 bra 	$L__BB2_79;
+	add.s64 	%rd180, %rd10, %rd14;
+	shl.b64 	%rd114, %rd35, 3;
+	add.s64 	%rd113, %rd180, %rd114;
+	st.global.cs.v2.u32 [%rd113], {%r203,%r202};
+$L__BB2_79:
+	shr.u64 	%rd187, %rd15, 3;
+	add.s64 	%rd208, %rd35, %rd3;
+	setp.lt.u64 	%p53, %rd208, %rd187;
+	@%p53 bra 	$L__BB2_63;
+	bra.uni 	$L__BB2_99;
+$L__BB2_80:
+	shr.u64 	%rd115, %rd15, 4;
+	setp.le.u64 	%p54, %rd115, %rd2;
+	@%p54 bra 	$L__BB2_99;
+	mov.u64 	%rd209, %rd2;
+$L__BB2_82:
+	shr.u64 	%rd155, %rd15, 4;
+	setp.ge.u64 	%p55, %rd209, %rd155;
+	@%p55 bra 	$L__BB2_84;
+	add.s64 	%rd118, %rd11, %rd14;
+	shl.b64 	%rd119, %rd209, 4;
+	add.s64 	%rd117, %rd118, %rd119;
+	ld.global.cv.v4.u32 {%r223,%r222,%r221,%r220}, [%rd117];
+$L__BB2_84:
+	shr.u64 	%rd156, %rd15, 4;
+	add.s64 	%rd38, %rd209, %rd3;
+	setp.ge.u64 	%p56, %rd38, %rd156;
+	@%p56 bra 	$L__BB2_86;
+	add.s64 	%rd164, %rd209, %rd3;
+	add.s64 	%rd122, %rd11, %rd14;
+	shl.b64 	%rd123, %rd164, 4;
+	add.s64 	%rd121, %rd122, %rd123;
+	ld.global.cv.v4.u32 {%r227,%r226,%r225,%r224}, [%rd121];
+$L__BB2_86:
+	add.s64 	%rd158, %rd209, %rd3;
+	shr.u64 	%rd157, %rd15, 4;
+	add.s64 	%rd39, %rd158, %rd3;
+	setp.ge.u64 	%p57, %rd39, %rd157;
+	@%p57 bra 	$L__BB2_88;
+	add.s64 	%rd163, %rd209, %rd3;
+	add.s64 	%rd162, %rd158, %rd3;
+	add.s64 	%rd126, %rd11, %rd14;
+	shl.b64 	%rd127, %rd162, 4;
+	add.s64 	%rd125, %rd126, %rd127;
+	ld.global.cv.v4.u32 {%r231,%r230,%r229,%r228}, [%rd125];
+$L__BB2_88:
+	add.s64 	%rd161, %rd209, %rd3;
+	add.s64 	%rd160, %rd158, %rd3;
+	shr.u64 	%rd159, %rd15, 4;
+	add.s64 	%rd40, %rd160, %rd3;
+	setp.ge.u64 	%p58, %rd40, %rd159;
+	@%p58 bra 	$L__BB2_90;
+	add.s64 	%rd130, %rd11, %rd14;
+	shl.b64 	%rd131, %rd40, 4;
+	add.s64 	%rd129, %rd130, %rd131;
+	ld.global.cv.v4.u32 {%r235,%r234,%r233,%r232}, [%rd129];
+$L__BB2_90:
+	shr.u64 	%rd150, %rd15, 4;
+	setp.ge.u64 	%p66, %rd209, %rd150;
+	@%p66 bra 	$L__BB2_92;
+	add.s64 	%rd134, %rd10, %rd14;
+	shl.b64 	%rd135, %rd209, 4;
+	add.s64 	%rd133, %rd134, %rd135;
+	st.global.cs.v4.u32 [%rd133], {%r223,%r222,%r221,%r220};
+$L__BB2_92:
+	shr.u64 	%rd199, %rd15, 4;
+	add.s64 	%rd198, %rd209, %rd3;
+	setp.ge.u64 	%p69, %rd198, %rd199;
+	@%p69 bra 	$L__BB2_94;
+	add.s64 	%rd167, %rd209, %rd3;
+	add.s64 	%rd137, %rd10, %rd14;
+	shl.b64 	%rd138, %rd167, 4;
+	add.s64 	%rd136, %rd137, %rd138;
+	st.global.cs.v4.u32 [%rd136], {%r227,%r226,%r225,%r224};
+$L__BB2_94:
+	add.s64 	%rd202, %rd209, %rd3;
+	shr.u64 	%rd201, %rd15, 4;
+	add.s64 	%rd200, %rd202, %rd3;
+	setp.ge.u64 	%p70, %rd200, %rd201;
+	@%p70 bra 	$L__BB2_96;
+	add.s64 	%rd166, %rd209, %rd3;
+	add.s64 	%rd165, %rd158, %rd3;
+	add.s64 	%rd140, %rd10, %rd14;
+	shl.b64 	%rd141, %rd165, 4;
+	add.s64 	%rd139, %rd140, %rd141;
+	st.global.cs.v4.u32 [%rd139], {%r231,%r230,%r229,%r228};
+$L__BB2_96:
+	@%p58 bra 	$L__BB2_98;
+	add.s64 	%rd143, %rd10, %rd14;
+	shl.b64 	%rd144, %rd40, 4;
+	add.s64 	%rd142, %rd143, %rd144;
+	st.global.cs.v4.u32 [%rd142], {%r235,%r234,%r233,%r232};
+$L__BB2_98:
+	shr.u64 	%rd151, %rd15, 4;
+	add.s64 	%rd209, %rd40, %rd3;
+	setp.lt.u64 	%p63, %rd209, %rd151;
+	@%p63 bra 	$L__BB2_82;
+	bra.uni 	$L__BB2_99;
+$L__BB2_22:
+	add.s64 	%rd16, %rd10, %rd14;
+	add.s64 	%rd17, %rd11, %rd14;
+	setp.eq.s32 	%p23, %r1, 4;
+	@%p23 bra 	$L__BB2_42;
+	bra.uni 	$L__BB2_23;
+$L__BB2_42:
+	shr.u64 	%rd23, %rd15, 2;
+	setp.le.u64 	%p34, %rd23, %rd2;
+	@%p34 bra 	$L__BB2_99;
+	mov.u64 	%rd207, %rd2;
+$L__BB2_44:
+	shr.u64 	%rd171, %rd15, 2;
+	setp.ge.u64 	%p35, %rd207, %rd171;
+	@%p35 bra 	$L__BB2_46;
+	shl.b64 	%rd84, %rd207, 2;
+	add.s64 	%rd83, %rd17, %rd84;
+	ld.global.cv.u32 %r184, [%rd83];
+$L__BB2_46:
+	shr.u64 	%rd172, %rd15, 2;
+	add.s64 	%rd25, %rd207, %rd3;
+	setp.ge.u64 	%p36, %rd25, %rd172;
+	@%p36 bra 	$L__BB2_48;
+	shl.b64 	%rd86, %rd25, 2;
+	add.s64 	%rd85, %rd17, %rd86;
+	ld.global.cv.u32 %r185, [%rd85];
+$L__BB2_48:
+	shr.u64 	%rd173, %rd15, 2;
+	add.s64 	%rd26, %rd25, %rd3;
+	setp.ge.u64 	%p37, %rd26, %rd173;
+	@%p37 bra 	$L__BB2_50;
+	shl.b64 	%rd88, %rd26, 2;
+	add.s64 	%rd87, %rd17, %rd88;
+	ld.global.cv.u32 %r186, [%rd87];
+$L__BB2_50:
+	shr.u64 	%rd174, %rd15, 2;
+	add.s64 	%rd27, %rd26, %rd3;
+	setp.ge.u64 	%p38, %rd27, %rd174;
+	@%p38 bra 	$L__BB2_52;
+	shl.b64 	%rd90, %rd27, 2;
+	add.s64 	%rd89, %rd17, %rd90;
+	ld.global.cv.u32 %r187, [%rd89];
+$L__BB2_52:
+	shr.u64 	%rd169, %rd15, 2;
+	setp.ge.u64 	%p67, %rd207, %rd169;
+	@%p67 bra 	$L__BB2_54;
+	shl.b64 	%rd92, %rd207, 2;
+	add.s64 	%rd91, %rd16, %rd92;
+	st.global.cs.u32 [%rd91], %r184;
+$L__BB2_54:
+	@%p36 bra 	$L__BB2_56;
+	add.s64 	%rd168, %rd207, %rd3;
+	shl.b64 	%rd94, %rd168, 2;
+	add.s64 	%rd93, %rd16, %rd94;
+	st.global.cs.u32 [%rd93], %r185;
+$L__BB2_56:
+	@%p37 bra 	$L__BB2_58;
+	shl.b64 	%rd96, %rd26, 2;
+	add.s64 	%rd95, %rd16, %rd96;
+	st.global.cs.u32 [%rd95], %r186;
+$L__BB2_58:
+	@%p38 bra 	$L__BB2_60;
+	shl.b64 	%rd98, %rd27, 2;
+	add.s64 	%rd97, %rd16, %rd98;
+	st.global.cs.u32 [%rd97], %r187;
+$L__BB2_60:
+	shr.u64 	%rd170, %rd15, 2;
+	add.s64 	%rd207, %rd27, %rd3;
+	setp.lt.u64 	%p43, %rd207, %rd170;
+	@%p43 bra 	$L__BB2_44;
+	bra.uni 	$L__BB2_99;
+$L__BB2_23:
+	setp.le.u64 	%p24, %rd15, %rd2;
+	@%p24 bra 	$L__BB2_99;
+	mov.u64 	%rd206, %rd2;
+$L__BB2_25:
+	setp.ge.u64 	%p25, %rd206, %rd15;
+	@%p25 bra 	$L__BB2_27;
+	add.s64 	%rd75, %rd17, %rd206;
+	ld.global.cv.u8 %r107, [%rd75];
+	cvt.u16.u32 	%rs40, %r107;
+$L__BB2_27:
+	add.s64 	%rd19, %rd206, %rd3;
+	setp.ge.u64 	%p26, %rd19, %rd15;
+	@%p26 bra 	$L__BB2_29;
+	add.s64 	%rd76, %rd17, %rd19;
+	ld.global.cv.u8 %r108, [%rd76];
+	cvt.u16.u32 	%rs39, %r108;
+$L__BB2_29:
+	add.s64 	%rd20, %rd19, %rd3;
+	setp.ge.u64 	%p27, %rd20, %rd15;
+	@%p27 bra 	$L__BB2_31;
+	add.s64 	%rd77, %rd17, %rd20;
+	ld.global.cv.u8 %r109, [%rd77];
+	cvt.u16.u32 	%rs38, %r109;
+$L__BB2_31:
+	add.s64 	%rd21, %rd20, %rd3;
+	setp.ge.u64 	%p28, %rd21, %rd15;
+	@%p28 bra 	$L__BB2_33;
+	add.s64 	%rd78, %rd17, %rd21;
+	ld.global.cv.u8 %r110, [%rd78];
+	cvt.u16.u32 	%rs37, %r110;
+$L__BB2_33:
+	@%p25 bra 	$L__BB2_35;
+	add.s64 	%rd79, %rd16, %rd206;
+	cvt.u32.u16 	%r112, %rs40;
+	and.b32  	%r111, %r112, 255;
+	st.global.cs.u8 [%rd79], %r111;
+$L__BB2_35:
+	@%p26 bra 	$L__BB2_37;
+	add.s64 	%rd80, %rd16, %rd19;
+	cvt.u32.u16 	%r114, %rs39;
+	and.b32  	%r113, %r114, 255;
+	st.global.cs.u8 [%rd80], %r113;
+$L__BB2_37:
+	@%p27 bra 	$L__BB2_39;
+	add.s64 	%rd81, %rd16, %rd20;
+	cvt.u32.u16 	%r116, %rs38;
+	and.b32  	%r115, %r116, 255;
+	st.global.cs.u8 [%rd81], %r115;
+$L__BB2_39:
+	@%p28 bra 	$L__BB2_41;
+	add.s64 	%rd82, %rd16, %rd21;
+	cvt.u32.u16 	%r118, %rs37;
+	and.b32  	%r117, %r118, 255;
+	st.global.cs.u8 [%rd82], %r117;
+$L__BB2_41:
+	add.s64 	%rd206, %rd21, %rd3;
+	setp.lt.u64 	%p33, %rd206, %rd15;
+	@%p33 bra 	$L__BB2_25;
+$L__BB2_99:
+	add.s64 	%rd145, %rd14, %rd2;
+	add.s64 	%rd43, %rd145, %rd15;
+	setp.ge.u64 	%p64, %rd43, %rd13;
+	@%p64 bra 	$L__BB2_101;
+	add.s64 	%rd146, %rd11, %rd43;
+	ld.global.cv.u8 %r178, [%rd146];
+	add.s64 	%rd147, %rd10, %rd43;
+	st.u8 	[%rd147], %r178;
+$L__BB2_101:
+	setp.ne.s32 	%p65, %r88, 0;
+	bar.sync 	0;
+	@%p65 bra 	$L__BB2_103;
+	fence.acq_rel.sys;
+	cvta.to.global.u64 	%rd148, %rd46;
+	st.volatile.global.u64 	[%rd148+256], %rd203;
+	bra.uni 	$L__BB2_103;
+$L__BB2_15:
+	setp.ne.s32 	%p16, %r88, 0;
+	@%p16 bra 	$L__BB2_17;
+	ld.param.u64 	%rd152, [tryst_standby_param_2];
+	cvta.to.global.u64 	%rd63, %rd46;
+	st.volatile.global.u64 	[%rd63+320], %rd152;
+$L__BB2_17:
 	ret;
 }
 )ptx";

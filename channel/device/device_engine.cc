@@ -48,8 +48,9 @@ absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
   if (options.slot_bytes == 0 || options.serve_slots == 0 || options.fetch_slots == 0) {
     return absl::InvalidArgumentError("a GPU needs staging slots to serve and to fetch by");
   }
+  if (options.standby_us < 0) return absl::InvalidArgumentError("standby_us is less than 0");
   std::unique_ptr<DeviceEngine> engine(new DeviceEngine(poller, gpu, options));
-  auto copier = Copier::Create(gpu);
+  auto copier = Copier::Create(gpu, static_cast<uint64_t>(options.standby_us) * 1000);
   if (!copier.ok()) return copier.status();
   engine->copier_ = *std::move(copier);
   if (options.arena != nullptr) {
@@ -106,12 +107,41 @@ bool DeviceEngine::Poll() {
   return poller_->now_ns() - quiet_since_ns_ < options_.spin_us * 1000;
 }
 
+PollerSource::Sight DeviceEngine::Glance() {
+  switch (copier_->Glance()) {
+    case Copier::Sight::kEnded:
+      return Sight::kWork;
+    case Copier::Sight::kRunning:
+      return Sight::kNothing;
+    case Copier::Sight::kNone:
+      break;
+  }
+  return Sight::kBlind;
+}
+
 void DeviceEngine::Copy(Copier::Direction direction, void* to, const void* from, uint64_t bytes,
                         const GpuEvent* after, const GpuEvent* and_after, Copier::Done done) {
   copier_->Start(direction, AddressOf(to), AddressOf(from), bytes, {after, and_after},
                  std::move(done));
   quiet_since_ns_ = 0;
   poller_->FlushThisTurn(this);
+}
+
+bool DeviceEngine::CopySmall(void* to, const void* from, uint64_t bytes, const GpuEvent* after,
+                             const GpuEvent* and_after, Copier::Done done) {
+  const bool stands = copier_->StartSmall(AddressOf(to), AddressOf(from), bytes, {after, and_after},
+                                          std::move(done));
+  const int64_t now_ns = poller_->now_ns();
+  stand_by_ = !stands && now_ns - small_at_ns_ < options_.standby_us * 1000;
+  small_at_ns_ = now_ns;
+  quiet_since_ns_ = 0;
+  if (!stands) poller_->FlushThisTurn(this);
+  return stands;
+}
+
+void DeviceEngine::Flush() {
+  copier_->Flush();
+  if (std::exchange(stand_by_, false)) copier_->StandBy();
 }
 
 void DeviceEngine::WhenSlot(SlotLine* line, WithSlot fn) {
@@ -254,7 +284,8 @@ const GpuEvent* LastUse(const Tensor& tensor) {
 
 absl::StatusOr<std::shared_ptr<GpuContext>> GpuContext::Make(DeviceEngine* engine,
                                                              cuda::Stream stream, Options options) {
-  auto moment = engine->Mark(stream);
+  absl::StatusOr<std::shared_ptr<const GpuEvent>> moment = std::shared_ptr<const GpuEvent>();
+  if (!options.is_there) moment = engine->Mark(stream);
   if (!moment.ok()) return moment.status();
   return std::shared_ptr<GpuContext>(new GpuContext(engine, stream, options, *std::move(moment)));
 }

@@ -35,6 +35,9 @@ struct DeviceEngineOptions {
   // How long the poller looks for a copy's end before it sleeps until told, which takes
   // the device longer than most copies.
   int64_t spin_us = 200;
+  // How long a kernel stands by for small copies out of other GPUs' memory, once two have come
+  // within this time: a third of their latency (gpu/standby.h). 0: never.
+  int64_t standby_us = 100;
   // The arena that the worker shares with others of its host; null: there is none. Serving
   // slots then lie in it, and what peers have in theirs is read by our GPU in its place.
   std::shared_ptr<Arena> arena;
@@ -59,6 +62,10 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   // Copies; see Copier::Start(). Handed to the device at the end of the turn.
   void Copy(Copier::Direction direction, void* to, const void* from, uint64_t bytes,
             const GpuEvent* after, const GpuEvent* and_after, Copier::Done done);
+  // The same within the GPU's reach, for a small one that comes from another GPU; see
+  // Copier::StartSmall().
+  bool CopySmall(void* to, const void* from, uint64_t bytes, const GpuEvent* after,
+                 const GpuEvent* and_after, Copier::Done done);
   Copier* copier() { return copier_.get(); }
   IpcExporter* exporter() { return &exporter_; }
   IpcMappings* mappings() { return &mappings_; }
@@ -106,9 +113,10 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
 
   DeviceEngine(Poller* poller, const Gpu* gpu, const DeviceEngineOptions& options);
   bool Poll() override;
+  Sight Glance() override;
   void Arm() override { copier_->Arm(); }
   int event_fd() const override { return copier_->event_fd(); }
-  void Flush() override { copier_->Flush(); }
+  void Flush() override;
   void WhenSlot(SlotLine* line, WithSlot fn);
   void OnRoom(SlotLine* line);
   void StepStagedCopy(const std::shared_ptr<StagedCopy>& copy);
@@ -128,6 +136,8 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   RoomTask room_task_;
   bool attached_ = false;
   int64_t quiet_since_ns_ = 0;  // 0: something moved.
+  int64_t small_at_ns_ = 0;     // The last small copy.
+  bool stand_by_ = false;       // At the end of the turn.
 
   Mutex events_mu_;
   std::vector<GpuEvent> free_events_ ABSL_GUARDED_BY(events_mu_);
@@ -144,6 +154,9 @@ class GpuContext final : public DeviceContext {
     // A receive ends as soon as `stream` is made to wait for the bytes, and before they are
     // there: only for work queued on that stream. A copy that fails later is only logged.
     bool complete_on_stream = false;
+    // The caller knows that all of the stream's work that matters has ended, as who has waited
+    // for it does: the driver is not asked, which takes it more than a microsecond.
+    bool is_there = false;
   };
   // `engine` outlives it. A null stream is the device's default one.
   static absl::StatusOr<std::shared_ptr<GpuContext>> Make(DeviceEngine* engine, cuda::Stream stream,

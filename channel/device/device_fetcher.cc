@@ -91,9 +91,7 @@ class DeviceFetcher::Op {
 
  private:
   Args InnerArgs(Tensor destination, bool by_reference);
-  std::string WayName() const {
-    return absl::StrCat(WayKey(manifest), ";", engine->gpu()->ordinal());
-  }
+  Way* WayOf(bool direct) { return owner_->WayOf(manifest, *engine, direct); }
   void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination, bool by_reference,
                  absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done);
   void OnManifest(absl::Status status, Tensor answer, bool is_dead);
@@ -101,6 +99,8 @@ class DeviceFetcher::Op {
   void BringInside(const Tensor& answer);
   void BringBestWay();
   void BringIpc();
+  bool IsSmallAndFar() const;
+  bool CopyInSmall(const void* from, Copier::Done done);
   void BringView(const void* from);
   void BringDirect();
   void FetchDirect();
@@ -297,6 +297,13 @@ std::string DeviceFetcher::WayKey(const DeviceManifest& manifest) {
                       absl::Hex(manifest.host, absl::kZeroPad16));
 }
 
+DeviceFetcher::Way* DeviceFetcher::WayOf(const DeviceManifest& manifest, const DeviceEngine& engine,
+                                         bool direct) {
+  Way* way = &ways_[{manifest.process, manifest.host, engine.gpu()->ordinal(), direct}];
+  if (way->exporter.empty()) way->exporter = WayKey(manifest);
+  return way;
+}
+
 DeviceFetcher::Way::State DeviceFetcher::StateOf(Way* way, bool direct, Op* op) {
   way->direct = direct;
   way->worker = std::string(op->key.src().worker);
@@ -399,8 +406,8 @@ void DeviceFetcher::EndProbe(Way* way, absl::Status status) {
 
 std::string DeviceFetcher::Explain() const {
   std::string out;
-  for (const auto& [process, way] : ways_) {
-    absl::StrAppend(&out, "device tensors of ", way.worker, " (process ", process.substr(0, 8),
+  for (const auto& [id, way] : ways_) {
+    absl::StrAppend(&out, "device tensors of ", way.worker, " (process ", way.exporter.substr(0, 8),
                     "): ");
     switch (way.state) {
       case Way::State::kUnknown:
@@ -595,7 +602,7 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
 void DeviceFetcher::Op::BringBestWay() {
   if (!status_.ok()) return EndIfDone();
   if (manifest.has_ipc) {
-    Way& way = owner_->ways_[WayName()];
+    Way& way = *WayOf(false);
     if (owner_->InThisProcess(manifest) && way.state == Way::State::kUnknown) {
       way.state = Way::State::kProved;
       way.worker = std::string(key.src().worker);
@@ -607,7 +614,7 @@ void DeviceFetcher::Op::BringBestWay() {
   }
   if (manifest.on_device && owner_->options_.use_direct &&
       manifest.bytes >= owner_->options_.direct_bytes) {
-    const Way::State state = owner_->StateOf(&owner_->ways_[WayName() + ";direct"], true, this);
+    const Way::State state = owner_->StateOf(WayOf(true), true, this);
     if (state == Way::State::kProbing) return;
     if (state == Way::State::kProved) return BringDirect();
   }
@@ -659,12 +666,11 @@ void DeviceFetcher::Op::ProbeTimer::OnTimer() {
 void DeviceFetcher::Op::BringIpc() {
   const void* from = reinterpret_cast<const void*>(manifest.address);
   auto direction = Copier::Direction::kOnDevice;
-  const std::string process = owner_->WayKey(manifest);
   if (!owner_->InThisProcess(manifest)) {
-    auto mapping = engine->mappings()->Open(process, manifest.reference);
+    auto mapping = engine->mappings()->Open(WayOf(false)->exporter, manifest.reference);
     if (!mapping.ok()) {
       // This allocation only: the next is tried again.
-      Way& way = owner_->ways_[WayName()];
+      Way& way = *WayOf(false);
       if (way.staged++ == 0) {
         TRYST_LOG(Warning) << "a device tensor of " << way.worker
                            << " is staged: " << mapping.status().message();
@@ -686,9 +692,31 @@ void DeviceFetcher::Op::BringIpc() {
   ++owner_->counters_.ipc;
   if (is_view_) return BringView(from);
   const int64_t now_ns = owner_->poller_->clock().NowNs();
-  CopyIn(direction, 0, from, manifest.bytes,
-         [this, now_ns](absl::Status status) { OnIpcCopied(now_ns, std::move(status)); });
+  auto done = [this, now_ns](absl::Status status) { OnIpcCopied(now_ns, std::move(status)); };
+  if (direction == Copier::Direction::kOnDevice && IsSmallAndFar()) {
+    started_ = CopyInSmall(from, std::move(done));  // No stream can wait for it.
+    return started_ ? void() : AllStarted();
+  }
+  CopyIn(direction, 0, from, manifest.bytes, std::move(done));
   AllStarted();
+}
+
+// Another process of the same GPU gets its turn when ours has left it: nothing may linger.
+bool DeviceFetcher::Op::IsSmallAndFar() const {
+  const cuda::Uuid& ours = engine->gpu()->device().uuid;
+  return manifest.bytes > 0 && manifest.bytes <= Standby::kMostBytes &&
+         memcmp(manifest.uuid.bytes, ours.bytes, sizeof(ours.bytes)) != 0;
+}
+
+// True when the kernel that stands by does it.
+bool DeviceFetcher::Op::CopyInSmall(const void* from, Copier::Done done) {
+  ++pending_;
+  return engine->CopySmall(into_.mutable_data(), from, manifest.bytes,
+                           args.destination.valid() ? context->moment() : nullptr, LastUse(into_),
+                           [this, done = std::move(done)](absl::Status status) mutable {
+                             --pending_;
+                             std::move(done)(std::move(status));
+                           });
 }
 
 void DeviceFetcher::Op::BringView(const void* from) {
@@ -759,7 +787,7 @@ void DeviceFetcher::Op::OnDirect(const absl::Status& status, const Tensor& lande
                        absl::IsResourceExhausted(status);
   if (refused || (status.ok() && !landed.SharesBytesWith(into_))) {
     // Another channel than at the probe, or one that has no room for so much at once.
-    Way& way = owner_->ways_[WayName() + ";direct"];
+    Way& way = *WayOf(true);
     if (!absl::IsResourceExhausted(status)) {
       way.state = Way::State::kRefused;
       way.refused_at_ns = owner_->poller_->now_ns();

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,7 @@ class DeviceFetcher final : public TensorFetcher {
     State state = State::kUnknown;
     bool direct = false;  // By NICs; else by cuda_ipc.
     std::string worker;
+    std::string exporter;  // WayKey().
     std::string why;
     int64_t refused_at_ns = 0;
     uint64_t staged = 0;       // Tensors that could not be mapped although it is proved.
@@ -107,6 +109,7 @@ class DeviceFetcher final : public TensorFetcher {
   void EndProbe(Way* way, absl::Status status);
   void RenewViews();
   void EndView(View* view);
+  Way* WayOf(const DeviceManifest& manifest, const DeviceEngine& engine, bool direct);
   static std::string WayKey(const DeviceManifest& manifest);
   bool InThisProcess(const DeviceManifest& manifest) const {
     return manifest.host == host_ && manifest.process == process_;
@@ -131,7 +134,8 @@ class DeviceFetcher final : public TensorFetcher {
   const uint64_t host_ = ThisHost();
   const uint64_t process_ = ThisProcess();
   std::list<std::unique_ptr<Op>> ops_;
-  std::map<std::string, Way> ways_;  // By process and our GPU.
+  // By process, host, our GPU, and whether it is by NICs.
+  std::map<std::tuple<uint64_t, uint64_t, int, bool>, Way> ways_;
   size_t asides_ = 0;
   std::set<View*> views_;
   ViewTimer view_timer_;
