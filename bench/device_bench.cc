@@ -2,7 +2,8 @@
 // NCCL's point-to-point calls, in one run. JSON lines on stdout.
 //
 //   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--over=soft|shm] [--gpus=0,1] [--quick]
-//                [--what=limits,latency,bandwidth,pieces,visible,kill] [--nccl=libnccl.so.2]
+//                [--what=limits,latency,bandwidth,pieces,visible,views,kill]
+//                [--nccl=libnccl.so.2] [--standby_us=100]
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -43,6 +44,7 @@ struct Options {
   std::string over = "soft";
   int copy_helpers = 0;
   uint64_t chunk_bytes = 2 << 20;
+  int64_t standby_us = DeviceEngineOptions().standby_us;
   // Of the second process only.
   int hello_fd = -1;
   int talk_fd = -1;
@@ -97,10 +99,12 @@ class Bench {
     if (Wants("pieces") && rank_ == 0) Pieces();
     Meet();
     if (!options_.nccl.empty()) Nccl();
-    const bool pair = Wants("latency") || Wants("bandwidth") || Wants("visible") || Wants("kill");
+    const bool pair = Wants("latency") || Wants("bandwidth") || Wants("visible") ||
+                      Wants("views") || Wants("kill");
     if (!pair) return;
     OpenEnd();
     if (Wants("visible")) Visible();
+    if (Wants("views")) Views();
     if (Wants("latency")) Latency();
     if (Wants("bandwidth")) Bandwidth();
     Meet();
@@ -111,6 +115,8 @@ class Bench {
   }
 
  private:
+  static constexpr int64_t kShortLeaseMs = 2000;
+
   bool Wants(const char* what) const {
     for (absl::string_view each : absl::StrSplit(options_.what, ',')) {
       if (each == what) return true;
@@ -142,7 +148,9 @@ class Bench {
     end.proxy.engine.spin_us = options_.spin_us;
     end.proxy.source.seed = static_cast<uint64_t>(getpid());
     end.proxy.source.offer_ipc = options_.way == "ipc";
-    end.proxy.source.lease_ms = Wants("kill") ? 2000 : 60'000;
+    end.proxy.source.lease_ms = Wants("kill") || Wants("views") ? kShortLeaseMs : 60'000;
+    if (Wants("views")) end.proxy.fetcher.view_renewal_ms = kShortLeaseMs / 4;
+    end.proxy.engine.standby_us = options_.standby_us;
     end.proxy.engine.slot_bytes = options_.chunk_bytes;
     end.proxy.source.chunk_bytes = options_.chunk_bytes;
     end_ = std::make_unique<DeviceEnd>(end);
@@ -324,10 +332,10 @@ class Bench {
   };
 
   void StartFetch(const TensorKey& key, const Tensor& into, Waiter* waiter,
-                  bool on_stream = false) {
+                  GpuContext::Options options = GpuContext::Options()) {
     Args args;
     args.destination = into;
-    args.device_context = end_->Context(stream_.get(), on_stream);
+    args.device_context = end_->Context(stream_.get(), options);
     end_->Fetch(key, args,
                 [waiter](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
                   waiter->status = std::move(status);
@@ -343,7 +351,10 @@ class Bench {
   // Half of a round trip.
   void Latency() {
     for (uint64_t bytes : {8, 1024, 65'536, 1 << 20}) {
-      for (bool on_stream : {false, true}) {
+      for (const char* how : {"", "_on_stream", "_is_there"}) {
+        GpuContext::Options options;
+        options.complete_on_stream = absl::StrContains(how, "stream");
+        options.is_there = absl::StrContains(how, "there");
         const int rounds = options_.quick ? 50 : 2000;
         auto out = *DeviceMemory::Allocate(gpu_.get(), bytes);
         auto in = *DeviceMemory::Allocate(gpu_.get(), bytes);
@@ -351,32 +362,36 @@ class Bench {
         MustWork(gpu_->WaitFor(stream_.get()));
         const Tensor outgoing = OnDevice(out, 0, bytes);
         const Tensor incoming = OnDevice(in, 0, bytes);
-        const std::string edge = absl::StrCat("lat", bytes, on_stream ? "s" : "");
+        const std::string edge = absl::StrCat("lat", bytes, how);
         std::vector<int64_t> times;
         std::vector<std::unique_ptr<Waiter>> waiters;
-        for (int i = 0; i <= rounds; ++i) waiters.push_back(std::make_unique<Waiter>());
+        std::vector<TensorKey> outgoing_keys;
+        std::vector<TensorKey> incoming_keys;
+        for (int i = 0; i < rounds; ++i) {
+          waiters.push_back(std::make_unique<Waiter>());
+          outgoing_keys.push_back(DeviceEnd::Key(rank_, edge, i));
+          incoming_keys.push_back(DeviceEnd::Key(1 - rank_, edge, i));
+        }
         // Asked for ahead of time, as a step's receives are.
-        StartFetch(DeviceEnd::Key(1 - rank_, edge, 0), incoming, waiters[0].get(), on_stream);
+        StartFetch(incoming_keys[0], incoming, waiters[0].get(), options);
         usleep(20'000);
         Meet();
         for (int i = 0; i < rounds; ++i) {
           const int64_t begin = NowNs();
-          if (rank_ == 0) {
-            MustWork(end_->Send(DeviceEnd::Key(0, edge, i), outgoing, stream_.get()));
-          }
+          const auto send = [&] {
+            MustWork(end_->Send(outgoing_keys[i], outgoing, stream_.get(), options));
+          };
+          if (rank_ == 0) send();
           Spin(waiters[i].get());
+          if (rank_ == 1) send();
           if (i + 1 < rounds) {
-            StartFetch(DeviceEnd::Key(1 - rank_, edge, i + 1), incoming, waiters[i + 1].get(),
-                       on_stream);
-          }
-          if (rank_ == 1) {
-            MustWork(end_->Send(DeviceEnd::Key(1, edge, i), outgoing, stream_.get()));
+            StartFetch(incoming_keys[i + 1], incoming, waiters[i + 1].get(), options);
           }
           times.push_back(NowNs() - begin);
         }
         CheckFilled(in, bytes, 2 - rank_);
         if (rank_ == 0) {
-          const std::string system = absl::StrCat(System(), on_stream ? "_on_stream" : "");
+          const std::string system = absl::StrCat(System(), how);
           Print("latency_p50", system, bytes, Percentile(times, 0.5) / 2000, "us");
           Print("latency_p99", system, bytes, Percentile(times, 0.99) / 2000, "us");
         }
@@ -470,6 +485,86 @@ class Bench {
       if (i % kRing == kRing - 1) Meet();
     }
     if (rank_ == 0) Print("visible_rounds", System(), kBytes, rounds, "count");
+  }
+
+  // By reference: what is seen is the producer's memory, which it keeps as long as we do.
+  void Views() {
+    constexpr uint64_t kBytes = 64 << 10;
+    constexpr int kCount = 8;
+    const std::string edge = "view";
+    auto memory = *DeviceMemory::Allocate(gpu_.get(), kBytes * kCount);
+    std::atomic<int> released{0};
+    if (rank_ == 1) {
+      for (int i = 0; i < kCount; ++i) {
+        Fill(memory, i * kBytes, kBytes, 10 + i);
+        auto tensor = Tensor::Adopt(static_cast<char*>(memory.data()) + i * kBytes, DType::kUint8,
+                                    {static_cast<int64_t>(kBytes)},
+                                    MemorySpace{MemorySpace::Kind::kDevice, gpu_->ordinal()},
+                                    [&released] { ++released; });
+        MustWork(tensor.status());
+        MustWork(end_->Send(DeviceEnd::Key(1, edge, i), *tensor, stream_.get()));
+      }
+      Meet();  // They are seen.
+      TRYST_CHECK(end_->TransfersKept() == kCount) << end_->TransfersKept();
+      Meet();  // They were held for longer than a lease.
+      TRYST_CHECK(end_->TransfersKept() == kCount && released == 0) << released.load();
+      Meet();
+      for (int left : {kCount / 2, 0}) {
+        Meet();  // So many are held.
+        const int64_t until = NowNs() + 5'000'000'000;
+        while (released < kCount - left && NowNs() < until) usleep(1000);
+        usleep(20'000);
+        TRYST_CHECK(released == kCount - left) << released.load();
+        Meet();
+      }
+      return;
+    }
+    std::vector<Tensor> views(kCount);
+    for (int i = 0; i < kCount; ++i) {
+      Waiter waiter;
+      Args args;
+      args.by_reference = true;
+      args.device_context = end_->Context(stream_.get());
+      end_->Fetch(DeviceEnd::Key(1, edge, i), args,
+                  [&waiter, view = &views[i]](absl::Status status, const Args&, const Args&,
+                                              const Tensor& tensor, bool) {
+                    *view = tensor;
+                    waiter.status = std::move(status);
+                    waiter.ended.store(true, std::memory_order_release);
+                  });
+      Spin(&waiter);
+    }
+    Meet();
+    CheckViews(views, memory);
+    const int64_t held_until = NowNs() + kShortLeaseMs * 1'500'000;
+    while (NowNs() < held_until) usleep(10'000);
+    CheckViews(views, memory);
+    Meet();
+    Meet();
+    for (int left : {kCount / 2, 0}) {
+      views.resize(left);
+      Meet();
+      Meet();
+    }
+    uint64_t seen = 0;
+    end_->RunOnPoller([&] { seen = end_->proxy()->fetcher_counters().views; });
+    TRYST_CHECK(seen == kCount) << seen << " came by reference";
+    Print("views_held", System(), kBytes, kCount, "count");
+  }
+
+  // A kernel of ours reads each of them where it is.
+  void CheckViews(const std::vector<Tensor>& views, const DeviceMemory& scratch) {
+    auto kernel = GatherKernel::Load(gpu_.get());
+    MustWork(kernel.status());
+    for (size_t i = 0; i < views.size(); ++i) {
+      TRYST_CHECK(views[i].space().device_ordinal == gpu_->ordinal());
+      GatherList list;
+      MustWork(list.Reserve(gpu_.get(), 1));
+      list.Add({scratch.address(), AddressOf(views[i].data()), views[i].bytes()});
+      Fill(scratch, 0, views[i].bytes(), 0xee);
+      MustWork((*kernel)->Launch(list, stream_.get()));
+      CheckFilled(scratch, views[i].bytes(), 10 + static_cast<int>(i));
+    }
   }
 
   // The producer is killed in the middle of transfers, then a consumer of ours is.
@@ -633,6 +728,8 @@ bool Parse(int argc, char** argv, Options* options) {
       ok = absl::SimpleAtoi(value, &options->spin_us);
     } else if (parts[0] == "--chunk_bytes") {
       ok = absl::SimpleAtoi(value, &options->chunk_bytes);
+    } else if (parts[0] == "--standby_us") {
+      ok = absl::SimpleAtoi(value, &options->standby_us);
     } else if (parts[0] == "--gpus") {
       const std::vector<std::string> two = absl::StrSplit(value, ',');
       ok = two.size() == 2 && absl::SimpleAtoi(two[0], &options->gpus[0]) &&

@@ -205,15 +205,14 @@ TensorKey DeviceEnd::Key(int producer_rank, const std::string& edge, uint64_t it
   return prefix->At(0, iteration);
 }
 
-absl::Status DeviceEnd::Send(const TensorKey& key, const Tensor& tensor, cuda::Stream stream) {
+absl::Status DeviceEnd::Send(const TensorKey& key, const Tensor& tensor, cuda::Stream stream,
+                             GpuContext::Options options) {
   Args args;
-  args.device_context = Context(stream);
+  args.device_context = Context(stream, options);
   return step_->rendezvous.Send(key, args, tensor, false);
 }
 
-std::shared_ptr<GpuContext> DeviceEnd::Context(cuda::Stream stream, bool complete_on_stream) {
-  GpuContext::Options options;
-  options.complete_on_stream = complete_on_stream;
+std::shared_ptr<GpuContext> DeviceEnd::Context(cuda::Stream stream, GpuContext::Options options) {
   auto context = GpuContext::Make(proxy_->engine(options_.gpu->ordinal()), stream, options);
   TRYST_CHECK(context.ok()) << context.status();
   return *std::move(context);

@@ -59,11 +59,13 @@ class DeviceEnd {
 
   // The key of what `rank` produces for the other.
   static TensorKey Key(int producer_rank, const std::string& edge, uint64_t iteration);
-  absl::Status Send(const TensorKey& key, const Tensor& tensor, cuda::Stream stream);
+  absl::Status Send(const TensorKey& key, const Tensor& tensor, cuda::Stream stream,
+                    GpuContext::Options options = GpuContext::Options());
   void Fetch(const TensorKey& key, const Args& args, DoneFn done) {
     proxy_->fetcher()->Fetch(1, key, args, std::move(done));
   }
-  std::shared_ptr<GpuContext> Context(cuda::Stream stream, bool complete_on_stream = false);
+  std::shared_ptr<GpuContext> Context(cuda::Stream stream,
+                                      GpuContext::Options options = GpuContext::Options());
   const Gpu* gpu() const { return options_.gpu; }
   std::string Explain();
   size_t TransfersKept();
