@@ -289,6 +289,10 @@ const std::vector<ConfigRow>& ConfigRows() {
        "In which a tensor is staged through pinned memory; the same on both ends."},
       {"GPUs", "gpu_slots", K::kNumber, &C::gpu_slots,
        "Chunks of pinned memory for each GPU, to serve from, and as many to fetch into."},
+      {"GPUs", "gpu_standby_us", K::kNumber, &C::gpu_standby_us,
+       "How long a kernel stands by for the next small tensor out of another GPU's memory. 0: "
+       "never; "
+       "each is launched."},
       {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
        "Of each GPU's memory at most, for receives that name no destination."},
       {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,
@@ -420,6 +424,9 @@ absl::Status CheckLimits(const ServerConfig& config) {
   }
   if (UsesShm(config) && config.shm_bytes < kLeastShmBytes) {
     return absl::InvalidArgumentError("shm_bytes is less than 16 MiB: raise it, or set shm=off");
+  }
+  if (config.gpu_standby_us < 0 || config.gpu_standby_us > 1000) {
+    return absl::InvalidArgumentError("gpu_standby_us is not from 0 to 1000");
   }
   if (config.gpu_chunk_bytes < 64 << 10 || config.gpu_slots < 1 || config.gpu_slots > 4096) {
     return absl::InvalidArgumentError(

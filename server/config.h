@@ -72,6 +72,7 @@ struct ServerConfig {
   std::string gpu_ways = "cuda_ipc,direct";
   uint64_t gpu_chunk_bytes = 2 << 20;
   int64_t gpu_slots = 16;
+  int64_t gpu_standby_us = 100;
   uint64_t gpu_pool_bytes = uint64_t{8} << 30;
   // Seeing what it does.
   int64_t trace_records = 4096;

@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<ServerDevices>> ServerDevices::Open(const Parts& 
   options.engine.slot_bytes = config.gpu_chunk_bytes;
   options.engine.serve_slots = static_cast<uint32_t>(config.gpu_slots);
   options.engine.fetch_slots = static_cast<uint32_t>(config.gpu_slots);
+  options.engine.standby_us = config.gpu_standby_us;
   options.engine.pool_bytes = config.gpu_pool_bytes;
   options.source.chunk_bytes = config.gpu_chunk_bytes;
   options.source.offer_ipc = ways->cuda_ipc;
