@@ -387,10 +387,11 @@ void ShmFetchChannel::EndCopy(ShmFetchOp* op, absl::Status status) {
     return;
   }
   if (op->pulls && status.ok() && link_version_ >= shm_wire::kLinkSettles) {
-    // What was read is what was sent only if the producer still kept it behind the reading. If
-    // not, the end of the link is in the socket, and is this one's, too.
-    std::atomic_thread_fence(std::memory_order_acquire);
-    const uint32_t settlement = held_->view().header->settlement.load(std::memory_order_acquire);
+    // What was read is what was sent only if the producer still kept it behind the reading: the
+    // word is read by changing it by nothing, which no reading moves behind. If it did not, the
+    // end of the link is in the socket, and is this fetch's, too.
+    const uint32_t settlement =
+        held_->view().header->settlement.fetch_add(0, std::memory_order_acq_rel);
     if (settlement == shm_wire::kNotKept) return;
   }
   if (absl::IsUnavailable(status)) {
