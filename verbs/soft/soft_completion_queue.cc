@@ -82,7 +82,7 @@ absl::StatusOr<size_t> SoftCompletionQueue::Poll(absl::Span<Completion> out) {
 
 absl::Status SoftCompletionQueue::Arm() {
   armed_ = true;
-  PayDebts(/*also_new=*/true);
+  PayDebts(/*all=*/true);
   WatchWhatMatters();
   if (ring_begin_ < ring_end_) Wake();
   return absl::OkStatus();
@@ -90,7 +90,7 @@ absl::Status SoftCompletionQueue::Arm() {
 
 void SoftCompletionQueue::NotePosted() {
   if (!armed_) return;
-  PayDebts(/*also_new=*/true);
+  PayDebts(/*all=*/true);
   WatchWhatMatters();
 }
 
@@ -147,12 +147,11 @@ void SoftCompletionQueue::NoteActive(SoftQueuePair* queue_pair) {
 
 void SoftCompletionQueue::NoteDebt(SoftQueuePair* queue_pair) { debtors_.push_back(queue_pair); }
 
-void SoftCompletionQueue::PayDebts(bool also_new) {
+void SoftCompletionQueue::PayDebts(bool all) {
   if (debtors_.empty()) return;
   paying_.swap(debtors_);
   for (SoftQueuePair* debtor : paying_) {
-    // What was delivered this turn may yet be answered, and the answer will carry it.
-    if (!also_new && debtor->delivered_in(turn_)) {
+    if (!all && debtor->DebtMayWait(turn_)) {
       debtors_.push_back(debtor);
     } else {
       debtor->PayDebt();
@@ -168,7 +167,7 @@ bool SoftCompletionQueue::FewLanes() const {
 
 void SoftCompletionQueue::TakeTurn() {
   ++turn_;
-  PayDebts(/*also_new=*/true);
+  PayDebts(/*all=*/false);
   const bool few = FewLanes();
   // Backwards: a lane that is lost leaves the list.
   for (size_t i = few ? lanes_.size() : 0; i-- > 0;) {
@@ -179,7 +178,6 @@ void SoftCompletionQueue::TakeTurn() {
   const bool look = (armed_ && !found) || turn_ % kTurnsBetweenLooks == 0;
   if (!few || look) ServeReady();
   if (look) RunTimers();
-  PayDebts(/*also_new=*/false);
   if (armed_ && !found) WatchWhatMatters();
 }
 

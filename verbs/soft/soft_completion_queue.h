@@ -55,7 +55,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   // The queue pair may have something to wait for: until it has nothing, its timers and its
   // sockets are looked at. Idle ones cost a turn nothing, however many there are.
   void NoteActive(SoftQueuePair* queue_pair);
-  // The queue pair owes its peer an acknowledgement, which waits one turn for company.
+  // The queue pair owes its peer an acknowledgement, which waits some turns for company.
   void NoteDebt(SoftQueuePair* queue_pair);
   // To be called at the end of posting, which may leave something to wait for.
   void NotePosted();
@@ -97,7 +97,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   void TakeTurn();
   bool FewLanes() const;
   void ServeReady();
-  void PayDebts(bool also_new);
+  void PayDebts(bool all);
   absl::Status Listen();
   void Accept();
   void ExpireStrangers(int64_t now_ns);

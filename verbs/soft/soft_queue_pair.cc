@@ -50,7 +50,7 @@ SoftQueuePair::SoftQueuePair(SoftContext* context, SoftCompletionQueue* completi
       send_slots_(send_mask_ + 1),
       send_entries_((send_mask_ + 1) * options.max_entries),
       inline_bytes_(send_mask_ + 1),
-      receive_slots_(receive_mask_ + 1),
+      receive_ids_(receive_mask_ + 1),
       reads_(context->options.limits.max_reads_in_flight),
       for_answers_(PeerBudget(options)),
       for_receives_(ReceiveBudget(context->options, options)),

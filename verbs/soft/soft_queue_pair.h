@@ -65,7 +65,8 @@ class SoftQueuePair final : public QueuePair {
   void Serve(SoftLane* lane);  // It may have something to read, or room.
   void OnPolled(uint32_t sends_back, uint32_t receives_back);
   void PayDebt();  // Acknowledges what is owed and nothing else will carry.
-  bool delivered_in(uint64_t turn) const { return delivered_turn_ == turn; }
+  // Whether something else may carry it yet: an answer of ours, or our next request.
+  bool DebtMayWait(uint64_t turn) const;
   void OnTimer(int64_t now_ns);
   int64_t next_timer_ns(int64_t now_ns) const;  // INT64_MAX: none.
   void WatchLanes();                            // For room, those that wait for some.
@@ -102,8 +103,7 @@ class SoftQueuePair final : public QueuePair {
     bool announced_first = false;  // Its first frame is in a batch.
     bool answered = false;         // A READ's bytes are all there.
   };
-  struct ReceiveSlot {
-    uint64_t id = 0;
+  struct ReceiveBody {
     uint64_t total = 0;
     int entries = 0;
   };
@@ -132,7 +132,9 @@ class SoftQueuePair final : public QueuePair {
   Entry* send_entries(uint64_t i) {
     return &send_entries_[(i & send_mask_) * options_.max_entries];
   }
-  ReceiveSlot& receive(uint64_t i) { return receive_slots_[i & receive_mask_]; }
+  ReceiveBody receive(uint64_t i) const {
+    return receive_bodies_.empty() ? ReceiveBody() : receive_bodies_[i & receive_mask_];
+  }
   Entry* receive_entries(uint64_t i) {
     if (receive_entries_.empty()) return nullptr;
     return &receive_entries_[(i & receive_mask_) * options_.max_entries];
@@ -245,8 +247,10 @@ class SoftQueuePair final : public QueuePair {
   uint32_t reads_out_ = 0;
 
   // Responder.
-  std::vector<ReceiveSlot> receive_slots_;
-  std::vector<Entry> receive_entries_;  // Empty as long as all receives are.
+  std::vector<uint64_t> receive_ids_;
+  // Both empty as long as all receives are: those only count writes with an immediate.
+  std::vector<ReceiveBody> receive_bodies_;
+  std::vector<Entry> receive_entries_;
   uint64_t receive_oldest_ = 0;
   uint64_t receive_end_ = 0;
   uint32_t receives_held_ = 0;

@@ -167,14 +167,15 @@ absl::Status SoftQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
     }
   }
   for (const ReceiveWork& work : works) {
-    ReceiveSlot& slot = receive(receive_end_);
-    slot.id = work.id;
-    slot.entries = static_cast<int>(work.entries.size());
-    AddUp(work.entries, ~uint64_t{0}, &slot.total);
-    if (!work.entries.empty()) {
-      if (receive_entries_.empty()) {
-        receive_entries_.resize((receive_mask_ + 1) * options_.max_entries);
-      }
+    receive_ids_[receive_end_ & receive_mask_] = work.id;
+    if (!work.entries.empty() && receive_bodies_.empty()) {
+      receive_bodies_.resize(receive_mask_ + 1);
+      receive_entries_.resize((receive_mask_ + 1) * options_.max_entries);
+    }
+    if (!receive_bodies_.empty()) {
+      ReceiveBody& body = receive_bodies_[receive_end_ & receive_mask_];
+      body.entries = static_cast<int>(work.entries.size());
+      AddUp(work.entries, ~uint64_t{0}, &body.total);
       std::copy(work.entries.begin(), work.entries.end(), receive_entries(receive_end_));
     }
     ++receive_end_;
@@ -227,7 +228,7 @@ void SoftQueuePair::FinishSend(SendSlot* slot, CompletionStatus status) {
 void SoftQueuePair::FinishReceive(CompletionStatus status, CompletionOp op,
                                   const FrameHeader* request) {
   Completion completion;
-  completion.id = receive(receive_oldest_++).id;
+  completion.id = receive_ids_[receive_oldest_++ & receive_mask_];
   completion.status = status;
   completion.op = op;
   completion.queue_pair = number_;

@@ -241,7 +241,7 @@ SoftQueuePair::Taken SoftQueuePair::TakeRequest(SoftLane* lane, const FrameHeade
     }
     incoming_.region = {frame.address, frame.total, 0};
   } else {
-    const ReceiveSlot& slot = receive(receive_oldest_);
+    const ReceiveBody slot = receive(receive_oldest_);
     if (frame.total > slot.total) {
       FinishReceive(CompletionStatus::kLocalLength, CompletionOp::kReceive, nullptr);
       return Refuse(frame.sequence, WireError::kRemoteInvalidRequest);

@@ -12,6 +12,13 @@ namespace {
 // be fresh.
 constexpr uint64_t kBatchBytes = 512 << 10;
 
+// A lone acknowledgement costs both sides a call into the kernel, and waits so many turns
+// for the next request to carry it: whoever pulls one tensor after the other asks for the
+// next by then. A peer that sends much is not kept waiting, nor one by a poller that sleeps.
+constexpr uint64_t kTurnsForCompany = 32;
+constexpr uint32_t kManyUnsaid = 4;
+constexpr uint64_t kMuchUnsaidBytes = 16 << 10;
+
 bool IsRequestForReceive(SendOp op) {
   return op == SendOp::kWriteWithImmediate || op == SendOp::kSend ||
          op == SendOp::kSendWithImmediate;
@@ -269,6 +276,13 @@ void SoftQueuePair::OweAnswer() {
   if (in_debt_) return;
   in_debt_ = true;
   completions_->NoteDebt(this);
+}
+
+bool SoftQueuePair::DebtMayWait(uint64_t turn) const {
+  if (delivered_turn_ == turn) return true;
+  const uint32_t unsaid = executed_ - executed_announced_;
+  return unsaid > 0 && unsaid < kManyUnsaid && incoming_.first.total < kMuchUnsaidBytes &&
+         !CreditDue() && turn - delivered_turn_ < kTurnsForCompany;
 }
 
 void SoftQueuePair::PayDebt() {
