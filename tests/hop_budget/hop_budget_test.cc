@@ -9,18 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "gtest/gtest.h"
 #include "tests/hop_budget/allocations.h"
-#include "tests/hop_budget/counting_nic.h"
+#include "tests/hop_budget/counted_pair.h"
 #include "tests/pair/worker_pair.h"
-#include "verbs/soft/soft_nic.h"
 
 namespace tryst {
 namespace {
-
-constexpr int kWarmUp = 2000;  // Rings, tables and free lists have grown by then.
-constexpr int kCounted = 400;
 
 // One row. To add one: what is fetched and how, and what it may cost.
 struct Row {
@@ -38,46 +33,20 @@ struct Row {
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 
-// A slow machine has no say in what is counted.
-void IgnoreTheClock(ChannelPoolOptions* pool) {
-  pool->link.ack_delay_us = 10'000'000;
-  pool->heartbeat_ms = 100'000;
-  pool->silence_ms = 400'000;
-}
-
 class HopBudgetTest : public ::testing::TestWithParam<Row> {
  protected:
-  HopBudgetTest() {
-    WorkerPairOptions options;
-    options.threads = false;
-    options.adjust = [](ChannelPoolOptions* pool) {
-      IgnoreTheClock(pool);
-      if (GetParam().adjust) GetParam().adjust(pool);
-    };
-    options.open_nic = [this] {
-      auto nic = OpenSoftNic(SoftNicOptions());
-      TRYST_CHECK(nic.ok()) << nic.status();
-      return std::make_unique<CountingNic>(*std::move(nic), &tally_);
-    };
-    pair_ = std::make_unique<WorkerPair>(options);
+  HopBudgetTest() : pair_(MakeCountedPair(&tally_, GetParam().adjust)) {
     const TensorShape shape = *TensorShape::Make({static_cast<int64_t>(GetParam().bytes)});
     source_ = *Tensor::Allocate(DType::kUint8, shape);
     if (GetParam().into_place) args_.destination = *Tensor::Allocate(DType::kUint8, shape);
   }
 
-  // One tensor from Send to `done`. Leaves it in got_, to be dropped with the next one.
+  // One tensor from Send to `done`. Leaves it in fetch_, to be dropped with the next one.
   void Move() {
-    ended_ = false;
     const absl::Status sent = pair_->step()->Send(key_, Args(), source_, false);
     ASSERT_TRUE(sent.ok()) << sent;
-    pair_->consumer()->Fetch(
-        1, key_, args_, [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-          ended_ = true;
-          status_ = std::move(status);
-          got_ = std::move(tensor);
-        });
-    for (int turns = 0; !ended_ && turns < 1'000'000; ++turns) pair_->Turn();
-    ASSERT_TRUE(ended_ && status_.ok()) << status_;
+    fetch_.Start(pair_.get(), 1, key_, args_);
+    TurnUntil(pair_.get(), [this] { return fetch_.ended; });
   }
 
   NicTally tally_;
@@ -85,9 +54,7 @@ class HopBudgetTest : public ::testing::TestWithParam<Row> {
   const TensorKey key_ = WorkerPair::Key("hop");
   Tensor source_;
   Args args_;
-  bool ended_ = false;
-  absl::Status status_;
-  Tensor got_;
+  CountedFetch fetch_;
 };
 
 TEST_P(HopBudgetTest, IsKept) {
@@ -114,9 +81,9 @@ TEST_P(HopBudgetTest, IsKept) {
   const auto at = [](const Tensor& tensor) { return reinterpret_cast<uint64_t>(tensor.data()); };
   const bool direct = tally_.writes > 0;
   EXPECT_EQ(direct && tally_.write_from == at(source_) ? 0 : 1, row.copies_at_producer);
-  EXPECT_EQ(direct && tally_.write_to == at(got_) ? 0 : 1, row.copies_at_consumer);
+  EXPECT_EQ(direct && tally_.write_to == at(fetch_.got) ? 0 : 1, row.copies_at_consumer);
   if (row.into_place) {
-    EXPECT_EQ(got_.data(), args_.destination.data());
+    EXPECT_EQ(fetch_.got.data(), args_.destination.data());
   }
 }
 
@@ -172,39 +139,24 @@ INSTANTIATE_TEST_SUITE_P(Rows, HopBudgetTest, ::testing::ValuesIn(Rows()),
 // A producer that never sends the same size twice: each one has to ask for a place.
 TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   NicTally tally;
-  WorkerPairOptions options;
-  options.threads = false;
-  options.adjust = [](ChannelPoolOptions* pool) {
-    IgnoreTheClock(pool);
+  const auto pair = MakeCountedPair(&tally, [](ChannelPoolOptions* pool) {
     pool->link.digests = false;
     pool->landing_bytes = 16'384;
-  };
-  options.open_nic = [&tally] {
-    auto nic = OpenSoftNic(SoftNicOptions());
-    TRYST_CHECK(nic.ok()) << nic.status();
-    return std::make_unique<CountingNic>(*std::move(nic), &tally);
-  };
-  WorkerPair pair(options);
+  });
   const TensorKey key = WorkerPair::Key("larger");
+  CountedFetch fetch;
   for (int i = 0; i < 9; ++i) {
     const int64_t bytes = int64_t{20'000} << i;  // Does not fit where the last one did.
     const Tensor source = *Tensor::Allocate(DType::kUint8, {bytes});
-    ASSERT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
     tally = NicTally();
-    bool ended = false;
-    Tensor got;
-    pair.consumer()->Fetch(1, key, Args(),
-                           [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                             EXPECT_TRUE(status.ok()) << status;
-                             got = std::move(tensor);
-                             ended = true;
-                           });
-    while (!ended) pair.Turn();
+    fetch.Start(pair.get(), 1, key, Args());
+    TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
     // Two each way, and the bytes in front of the last.
     EXPECT_EQ(tally.messages, 4u) << bytes;
     EXPECT_EQ(tally.writes, 1u) << bytes;
     EXPECT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
-    EXPECT_EQ(tally.write_to, reinterpret_cast<uint64_t>(got.data()));
+    EXPECT_EQ(tally.write_to, reinterpret_cast<uint64_t>(fetch.got.data()));
   }
 }
 
@@ -212,68 +164,44 @@ TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
 // the write is left to do, whether its fetch has come by then or not.
 TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
   NicTally tally;
-  WorkerPairOptions options;
-  options.threads = false;
-  options.adjust = [](ChannelPoolOptions* pool) {
-    IgnoreTheClock(pool);
+  const auto pair = MakeCountedPair(&tally, [](ChannelPoolOptions* pool) {
     pool->standing_ms = 400'000;
     pool->link.digests = false;
-  };
-  options.open_nic = [&tally] {
-    auto nic = OpenSoftNic(SoftNicOptions());
-    TRYST_CHECK(nic.ok()) << nic.status();
-    return std::make_unique<CountingNic>(*std::move(nic), &tally);
-  };
-  WorkerPair pair(options);
+  });
   const TensorKey key = WorkerPair::Key("recurs");
   const Tensor source = *Tensor::Allocate(DType::kUint8, {100'000});
   Args args;
   args.recurring = true;
-  Tensor got;
-  bool ended = false;
-  const auto fetch = [&](int64_t step) {
-    ended = false;
-    got = Tensor();
-    pair.consumer()->Fetch(step, key, args,
-                           [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                             EXPECT_TRUE(status.ok()) << status;
-                             got = std::move(tensor);
-                             ended = true;
-                           });
-  };
-  const auto turn_until = [&pair](const std::function<bool()>& over) {
-    for (int turns = 0; !over() && turns < 1'000'000; ++turns) pair.Turn();
-    ASSERT_TRUE(over());
-  };
+  CountedFetch fetch;
   uint64_t tasks = 0;
   uint64_t allocations = 0;
   for (int step = 0; step < kWarmUp + kCounted; ++step) {
     const bool habit = step >= 10;  // From the fourth on it is asked for ahead.
     if (step == kWarmUp) {
-      tasks = pair.consumer_tasks();
+      tasks = pair->consumer_tasks();
       allocations = AllocationsSoFar();
     }
     const bool fetch_first = step % 2 == 0;
-    if (fetch_first) fetch(step);
-    for (int turns = 0; habit && turns < 5; ++turns) pair.Turn();
+    if (fetch_first) fetch.Start(pair.get(), step, key, args);
+    for (int turns = 0; habit && turns < 5; ++turns) pair->Turn();
     tally = NicTally();
-    ASSERT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
     if (habit) {
-      turn_until([&] { return tally.writes > 0; });
+      TurnUntil(pair.get(), [&] { return tally.writes > 0; });
       ASSERT_EQ(tally.messages, 0u) << step;
     }
-    if (!fetch_first) fetch(step);
-    turn_until([&] { return ended; });
+    if (!fetch_first) fetch.Start(pair.get(), step, key, args);
+    TurnUntil(pair.get(), [&] { return fetch.ended; });
     if (HasFatalFailure()) return;
     if (!habit) continue;
-    turn_until([&] { return tally.messages > 0; });
+    TurnUntil(pair.get(), [&] { return tally.messages > 0; });
     // The one message asks for the next step's.
     ASSERT_EQ(tally.messages, 1u) << step;
     ASSERT_EQ(tally.writes, 1u) << step;
     ASSERT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
-    ASSERT_EQ(tally.write_to, reinterpret_cast<uint64_t>(got.data()));
+    ASSERT_EQ(tally.write_to, reinterpret_cast<uint64_t>(fetch.got.data()));
   }
-  EXPECT_EQ(pair.consumer_tasks() - tasks, uint64_t{kCounted});
+  EXPECT_EQ(pair->consumer_tasks() - tasks, uint64_t{kCounted});
   EXPECT_EQ(AllocationsSoFar(), allocations);
 }
 
@@ -281,32 +209,23 @@ TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
 TEST(HopBudgetOtherTest, ThousandKeysAtOnceTakeAFewMessages) {
   constexpr int kKeys = 1000;
   NicTally tally;
-  WorkerPairOptions options;
-  options.threads = false;
-  options.adjust = IgnoreTheClock;
-  options.open_nic = [&tally] {
-    auto nic = OpenSoftNic(SoftNicOptions());
-    TRYST_CHECK(nic.ok()) << nic.status();
-    return std::make_unique<CountingNic>(*std::move(nic), &tally);
-  };
-  WorkerPair pair(options);
+  const auto pair = MakeCountedPair(&tally, nullptr);
   std::vector<TensorKey> keys;
   for (int i = 0; i < kKeys; ++i) keys.push_back(WorkerPair::Key("many" + std::to_string(i)));
   const Tensor source = *Tensor::Allocate(DType::kUint8, {8});
   for (int step = 0; step < 4; ++step) {
     for (const TensorKey& key : keys) {
-      ASSERT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+      ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
     }
     tally = NicTally();
     bool ended = false;
-    pair.consumer()->FetchMany(step, keys, Args(),
-                               [&ended](absl::Status first, absl::Span<Received> results) {
-                                 EXPECT_TRUE(first.ok()) << first;
-                                 EXPECT_EQ(results.size(), size_t{kKeys});
-                                 ended = true;
-                               });
-    for (int turns = 0; !ended && turns < 1'000'000; ++turns) pair.Turn();
-    ASSERT_TRUE(ended);
+    pair->consumer()->FetchMany(step, keys, Args(),
+                                [&ended](absl::Status first, absl::Span<Received> results) {
+                                  EXPECT_TRUE(first.ok()) << first;
+                                  EXPECT_EQ(results.size(), size_t{kKeys});
+                                  ended = true;
+                                });
+    TurnUntil(pair.get(), [&ended] { return ended; });
     EXPECT_EQ(tally.writes, 0u);
     // Slots let 128 out at a time, eight rounds; the first time the keys' text goes along.
     EXPECT_LE(tally.messages, step == 0 ? 40u : 20u);

@@ -10,18 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
 #include "channel/shm/arena.h"
 #include "gtest/gtest.h"
 #include "tests/hop_budget/allocations.h"
-#include "tests/pair/worker_pair.h"
-#include "verbs/soft/soft_nic.h"
+#include "tests/hop_budget/counted_pair.h"
 
 namespace tryst {
 namespace {
-
-constexpr int kWarmUp = 2000;  // Rings, tables and free lists have grown by then.
-constexpr int kCounted = 400;
 
 struct Row {
   std::string name;
@@ -41,79 +36,61 @@ class ShmHopBudgetTest : public ::testing::TestWithParam<Row> {};
 
 TEST_P(ShmHopBudgetTest, IsKept) {
   const Row& row = GetParam();
-  WorkerPairOptions options;
-  options.threads = false;
   std::shared_ptr<Arena> arena;  // The producer's: it is made first.
-  options.adjust = [&](ChannelPoolOptions* pool) {
-    pool->link.ack_delay_us = 10'000'000;  // A slow machine has no say in what is counted.
-    pool->heartbeat_ms = 100'000;
-    pool->silence_ms = 400'000;
+  NicTally tally;
+  const auto pair = MakeCountedPair(&tally, [&](ChannelPoolOptions* pool) {
     ArenaOptions arena_options;
     arena_options.seed = pool->incarnation << 32;
     pool->shm_arena = Arena::Make(arena_options);
     if (arena == nullptr) arena = pool->shm_arena;
     if (row.adjust) row.adjust(pool);
-  };
-  options.open_nic = [] {
-    auto nic = OpenSoftNic(SoftNicOptions());
-    TRYST_CHECK(nic.ok()) << nic.status();
-    return *std::move(nic);
-  };
-  WorkerPair pair(options);
+  });
   const TensorShape shape = *TensorShape::Make({static_cast<int64_t>(row.bytes)});
   Tensor source = row.shared_source ? *arena->AllocateTensor(DType::kUint8, shape)
                                     : *Tensor::Allocate(DType::kUint8, shape);
   Args args;
   if (row.into_place) args.destination = *Tensor::Allocate(DType::kUint8, shape);
   const TensorKey key = WorkerPair::Key("shm");
-  Tensor got;
+  CountedFetch fetch;
   const auto move = [&] {
-    bool ended = false;
-    ASSERT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
-    got = Tensor();
-    pair.consumer()->Fetch(1, key, args,
-                           [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                             EXPECT_TRUE(status.ok()) << status;
-                             got = std::move(tensor);
-                             ended = true;
-                           });
-    for (int turns = 0; !ended && turns < 1'000'000; ++turns) pair.Turn();
-    ASSERT_TRUE(ended);
+    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
+    fetch.Start(pair.get(), 1, key, args);
+    TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
   };
   for (int i = 0; i < kWarmUp; ++i) {
     move();
     if (HasFatalFailure()) return;
   }
-  const ShmServeCounters serve = pair.producer()->ShmServeCountersNow();
-  const ShmFetchCounters fetch = pair.consumer()->ShmFetchCountersNow();
-  const uint64_t tasks = pair.consumer_tasks();
+  const ShmServeCounters served = pair->producer()->ShmServeCountersNow();
+  const ShmFetchCounters fetched = pair->consumer()->ShmFetchCountersNow();
+  const uint64_t tasks = pair->consumer_tasks();
   const uint64_t allocations = AllocationsSoFar();
   for (int i = 0; i < kCounted; ++i) move();
   const double allocated = static_cast<double>(AllocationsSoFar() - allocations);
-  const ShmServeCounters serves = pair.producer()->ShmServeCountersNow();
-  const ShmFetchCounters fetches = pair.consumer()->ShmFetchCountersNow();
+  const ShmServeCounters serves = pair->producer()->ShmServeCountersNow();
+  const ShmFetchCounters fetches = pair->consumer()->ShmFetchCountersNow();
   const auto each = [](uint64_t count) { return static_cast<double>(count) / kCounted; };
-  EXPECT_DOUBLE_EQ(each(serves.messages - serve.messages + fetches.messages - fetch.messages),
+  EXPECT_DOUBLE_EQ(each(serves.messages - served.messages + fetches.messages - fetched.messages),
                    row.messages);
-  EXPECT_DOUBLE_EQ(each(serves.in_cells - serve.in_cells + serves.staged - serve.staged),
+  EXPECT_DOUBLE_EQ(each(serves.in_cells - served.in_cells + serves.staged - served.staged),
                    row.copies_at_producer);
-  EXPECT_DOUBLE_EQ(each(fetches.in_cells - fetch.in_cells + fetches.copied - fetch.copied +
-                        fetches.pulled - fetch.pulled),
+  EXPECT_DOUBLE_EQ(each(fetches.in_cells - fetched.in_cells + fetches.copied - fetched.copied +
+                        fetches.pulled - fetched.pulled),
                    row.copies_at_consumer);
-  EXPECT_EQ(serves.in_parts, serve.in_parts);
+  EXPECT_EQ(serves.in_parts, served.in_parts);
   // The fetch was made on the poller's thread; of another thread it costs one hand-off.
-  EXPECT_EQ(pair.consumer_tasks(), tasks);
+  EXPECT_EQ(pair->consumer_tasks(), tasks);
   EXPECT_DOUBLE_EQ(allocated / kCounted, 0);
-  EXPECT_EQ(got.space().kind == MemorySpace::Kind::kShared, row.is_view);
+  EXPECT_EQ(fetch.got.space().kind == MemorySpace::Kind::kShared, row.is_view);
   if (row.into_place) {
-    EXPECT_EQ(got.data(), args.destination.data());
+    EXPECT_EQ(fetch.got.data(), args.destination.data());
   }
-  const void* const last = got.data();
+  const void* const last = fetch.got.data();
   std::thread other([&] { move(); });
   other.join();
-  EXPECT_EQ(pair.consumer_tasks(), tasks + 1);
+  EXPECT_EQ(pair->consumer_tasks(), tasks + 1);
   EXPECT_TRUE(last != nullptr);
-  got = Tensor();
+  fetch.got = Tensor();
 }
 
 std::vector<Row> Rows() {

@@ -1,0 +1,36 @@
+#ifndef TRYST_TESTS_HOP_BUDGET_COUNTED_PAIR_H_
+#define TRYST_TESTS_HOP_BUDGET_COUNTED_PAIR_H_
+
+#include <functional>
+#include <memory>
+
+#include "channel/channel_pool_options.h"
+#include "rendezvous/tensor.h"
+#include "tests/hop_budget/counting_nic.h"
+#include "tests/pair/worker_pair.h"
+
+namespace tryst {
+
+inline constexpr int kWarmUp = 2000;  // Rings, tables and free lists have grown by then.
+inline constexpr int kCounted = 400;
+
+// What every budget is counted on: a producer and a consumer over the software NIC, both turned
+// by the caller's thread. A slow machine has no say in it: nothing is sent because of the time.
+// `tally` outlives the pair. `adjust` may be null.
+std::unique_ptr<WorkerPair> MakeCountedPair(NicTally* tally,
+                                            const std::function<void(ChannelPoolOptions*)>& adjust);
+
+// One fetch of the consumer's and its end, which fails the test unless it is OK.
+struct CountedFetch {
+  void Start(WorkerPair* pair, int64_t step, const TensorKey& key, const Args& args);
+
+  bool ended = false;
+  Tensor got;
+};
+
+// Turns the pair until `over`; fails the test when that never comes.
+void TurnUntil(WorkerPair* pair, const std::function<bool()>& over);
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_HOP_BUDGET_COUNTED_PAIR_H_
