@@ -139,9 +139,11 @@ TEST(PollerSpinTest, ShrinksAsItFailsAndComesBackWhenItPays) {
     spent_ns += spin.ns();
     spin.Failed();
   }
-  EXPECT_EQ(tries, 10);
-  EXPECT_LT(spent_ns, 160 * 20'000 / 6);
+  EXPECT_EQ(tries, 3);  // After 16, 32 and 64 more.
+  EXPECT_LT(spent_ns, 160 * 20'000 / 20);
   spin.Paid();
+  EXPECT_EQ(spin.ns(), 20'000);
+  for (int i = 0; i < 16; ++i) spin.Failed();
   EXPECT_EQ(spin.ns(), 20'000);
 }
 
