@@ -1,5 +1,6 @@
 #include "channel/poller.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -38,6 +39,7 @@ Poller::Poller(const Clock* clock, PollerOptions options)
   event.data.fd = wake_fd_;
   TRYST_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) == 0);
   now_ns_ = clock_->NowNs();
+  all_polled_ns_ = seen_ns_ = now_ns_ - kBlindNs;
 }
 
 Poller::~Poller() {
@@ -104,19 +106,12 @@ void Poller::Stop() {
 void Poller::Loop() {
   thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   int64_t idle_since_ns = 0;
+  int64_t yielded_ns = 0;
   bool spinning = false;  // Since idle_since_ns, without having slept.
   now_ns_ = clock_->NowNs();
-  int64_t all_polled_ns = now_ns_;
   for (;;) {
-    // What other threads hand over does not wait for the blind ones either.
-    bool worked = Glance() || inbox_.load(std::memory_order_relaxed) != nullptr;
-    if (worked && now_ns_ - all_polled_ns < kBlindNs) {
-      RunOthers();
-    } else {
-      all_polled_ns = now_ns_;
-      worked |= Turn();
-    }
-    now_ns_ = clock_->NowNs();
+    const bool worked = Look();
+    if (wanted_.load(std::memory_order_relaxed)) Lend();
     if (worked) {
       if (spinning) spin_.Paid();
       spinning = false;
@@ -125,7 +120,13 @@ void Poller::Loop() {
     if (stopping_.load(std::memory_order_seq_cst) && inbox_.load() == nullptr) return;
     if (!spinning) {
       spinning = true;
-      idle_since_ns = now_ns_;
+      idle_since_ns = yielded_ns = now_ns_;
+    }
+    if (now_ns_ - yielded_ns >= kYieldNs) {
+      // The peer that is waited for may wait for this very processor. A kernel that sees both
+      // want it moves one of them, which it does not while they sleep by turns.
+      std::this_thread::yield();
+      yielded_ns = now_ns_ = clock_->NowNs();
     }
     if (now_ns_ - idle_since_ns >= spin_.ns()) {
       spin_.Failed();
@@ -134,6 +135,99 @@ void Poller::Loop() {
       now_ns_ = clock_->NowNs();
     }
   }
+}
+
+bool Poller::Look() {
+  bool worked = Glance();
+  if (worked) seen_ns_ = now_ns_;
+  // What other threads hand over does not wait for the blind ones either.
+  worked |= inbox_.load(std::memory_order_relaxed) != nullptr;
+  const int64_t polled_ago_ns = now_ns_ - all_polled_ns_;
+  const bool lively = now_ns_ - seen_ns_ < kBlindNs && polled_ago_ns < kBlindNs;
+  if (lively || (worked && polled_ago_ns < kHandedNs)) {
+    worked |= RunOthers();
+  } else {
+    all_polled_ns_ = now_ns_;
+    worked |= Turn();
+  }
+  now_ns_ = clock_->NowNs();
+  return worked;
+}
+
+// ---- Borrowed turns ----
+
+// Only by whoever has the turns, or after a change of turner_ has given them to us.
+void Poller::SetTurner(Turner turner) {
+  const uint64_t changes = turner_.load(std::memory_order_relaxed) >> 2;
+  const bool nobody = turner == Turner::kAway || turner == Turner::kReturned;
+  thread_id_.store(nobody ? std::thread::id() : std::this_thread::get_id(),
+                   std::memory_order_relaxed);
+  turner_.store((changes + 1) << 2 | static_cast<uint64_t>(turner), std::memory_order_release);
+}
+
+void Poller::TurnUntil(const std::atomic<bool>& wanted) {
+  if (!Borrow()) return;
+  int64_t idle_since_ns = now_ns_ = clock_->NowNs();
+  for (;;) {
+    const bool worked = Look();
+    if (wanted.load(std::memory_order_relaxed)) return SetTurner(Turner::kAway);
+    if (worked) {
+      idle_since_ns = now_ns_;
+    } else if (now_ns_ - idle_since_ns >= spin_.ns() || stopping_.load(std::memory_order_relaxed)) {
+      break;
+    }
+  }
+  SetTurner(Turner::kReturned);
+  Wake();
+}
+
+// From who is away, most times; from our own thread only while that is awake and says so.
+bool Poller::Borrow() {
+  const int64_t until_ns = clock_->NowNs() + kBorrowNs;
+  bool borrowed = false;
+  for (bool asked = false; !borrowed; asked = true) {
+    uint64_t turner = turner_.load(std::memory_order_acquire);
+    if (TurnerOf(turner) == Turner::kAway) {
+      borrowed = turner_.compare_exchange_strong(
+          turner, ((turner >> 2) + 1) << 2 | static_cast<uint64_t>(Turner::kBorrowed),
+          std::memory_order_acquire);
+      continue;
+    }
+    if (TurnerOf(turner) != Turner::kOwn || asleep_.load(std::memory_order_relaxed) ||
+        stopping_.load(std::memory_order_relaxed) || clock_->NowNs() >= until_ns) {
+      break;
+    }
+    if (!asked) wanted_.store(true, std::memory_order_relaxed);
+    std::this_thread::yield();  // It may wait for this very processor.
+  }
+  wanted_.store(false, std::memory_order_relaxed);
+  if (borrowed) thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  return borrowed;
+}
+
+void Poller::Lend() {
+  wanted_.store(false, std::memory_order_relaxed);
+  SetTurner(Turner::kAway);
+  uint64_t before = 0;
+  for (bool ours = false; !ours;) {
+    pollfd woken{wake_fd_, POLLIN, 0};
+    const timespec pause{0, kLendNs};
+    if (ppoll(&woken, 1, &pause, nullptr) > 0) {
+      uint64_t ignored;
+      [[maybe_unused]] const ssize_t got = read(wake_fd_, &ignored, sizeof(ignored));
+    }
+    uint64_t turner = turner_.load(std::memory_order_acquire);
+    if (TurnerOf(turner) == Turner::kReturned) {
+      ours = true;
+    } else if (TurnerOf(turner) == Turner::kAway && turner == before) {
+      // Whoever borrowed them is busy with something else: others must not wait for that.
+      ours = turner_.compare_exchange_strong(turner, ((turner >> 2) + 1) << 2,
+                                             std::memory_order_acquire);
+    }
+    before = turner;
+  }
+  SetTurner(Turner::kOwn);
+  now_ns_ = clock_->NowNs();
 }
 
 // Not for long: there may be sources that see nothing so, and timers.

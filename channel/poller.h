@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "channel/poller_spin.h"
+#include "rendezvous/executor.h"
 
 namespace tryst {
 
@@ -81,10 +82,16 @@ struct PollerOptions {
 //
 // Either Start() gives it a thread, or one caller turns it with Step() (the simulator,
 // tests). Neither spins for ever: with nothing to do the thread sleeps in the kernel.
-class Poller {
+//
+// A thread of the executor that runs the callbacks may take the turns over for as long as there
+// is traffic (TurnUntil; docs/decisions/0023-borrowed-turns.md). Then that thread is the poller
+// thread until it leaves, and the poller's own, which looks every kLendNs, takes them back from
+// one that stays away in a callback. It is one thread at any time, and what one has written the
+// next one sees.
+class Poller final : public WorkSource {
  public:
   explicit Poller(const Clock* clock, PollerOptions options = {});
-  ~Poller();  // REQUIRES: stopped, no source added. Tasks never run are dropped.
+  ~Poller() override;  // REQUIRES: stopped, no source added. Tasks never run are dropped.
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
@@ -100,8 +107,10 @@ class Poller {
   const Clock& clock() const { return *clock_; }
 
   void Start();
-  // Runs what was posted before the call, then ends the thread. Idempotent.
+  // Runs what was posted before the call, then ends the thread. Idempotent. REQUIRES: no
+  // executor has it as its source.
   void Stop();
+  void TurnUntil(const std::atomic<bool>& wanted) override;
 
   // ---- Poller thread only (without Start(): the thread that calls Step()) ----
   // One turn: sources, inbox, timers, flushes. True if there was any work.
@@ -125,11 +134,24 @@ class Poller {
 
  private:
   class FnTask;
-  // While sources that can be seen at a glance have work, the others, which may cost a system
-  // call to look at, are polled so often.
-  static constexpr int64_t kBlindNs = 2'000;
+  // While sources that can be seen at a glance have work, and so long after it, the others,
+  // which may cost a system call to look at, are polled so often: an answer that is due in a
+  // fraction of a microsecond is not to wait for the end of such a call.
+  static constexpr int64_t kBlindNs = 10'000;
+  static constexpr int64_t kHandedNs = 2'000;  // The same where only other threads bring work.
+  static constexpr int64_t kYieldNs = 5'000;   // How often a thread that spins lets others run.
 
+  // Who turns.
+  enum class Turner : uint64_t { kOwn, kAway, kBorrowed, kReturned };
+  static constexpr int64_t kLendNs = 200'000;
+  static constexpr int64_t kBorrowNs = 20'000;  // How long a borrower waits for an answer.
+
+  static Turner TurnerOf(uint64_t turner) { return static_cast<Turner>(turner & 3); }
+  void SetTurner(Turner turner);
+  bool Borrow();
+  void Lend();
   void Loop();
+  bool Look();
   bool Turn();
   bool RunOthers();  // All of a turn but the sources.
   bool Glance();
@@ -153,6 +175,10 @@ class Poller {
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<std::thread::id> thread_id_{};
+  // A Turner, and above it how often it has changed, so that one who is away still is told from
+  // one who is away again.
+  std::atomic<uint64_t> turner_{0};
+  std::atomic<bool> wanted_{false};      // Somebody would like to borrow the turns.
   std::atomic<bool> has_thread_{false};  // Set before thread_, which Start() assigns as it runs.
   std::thread thread_;
 
@@ -163,6 +189,8 @@ class Poller {
   std::vector<PollerFlush*> flushing_;
   PollerSpin spin_;
   int64_t now_ns_ = 0;
+  int64_t all_polled_ns_ = 0;
+  int64_t seen_ns_ = 0;  // When there was work that could be seen.
   uint64_t tasks_run_ = 0;
 };
 

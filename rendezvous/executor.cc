@@ -27,10 +27,19 @@ ThreadPoolExecutor::ThreadPoolExecutor(int threads, size_t max_queued) {
 ThreadPoolExecutor::~ThreadPoolExecutor() {
   {
     MutexLock lock(&mu_);
+    TRYST_CHECK(source_ == nullptr);
     closing_ = true;
   }
   not_empty_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPoolExecutor::SetSource(WorkSource* source) {
+  MutexLock lock(&mu_);
+  TRYST_CHECK(source == nullptr || threads_.size() >= 2);
+  source_ = source;
+  wanted_.store(source == nullptr, std::memory_order_relaxed);
+  while (source == nullptr && turning_) turned_.Wait(&mu_);
 }
 
 bool ThreadPoolExecutor::TryRun(Work* work) {
@@ -42,7 +51,7 @@ bool ThreadPoolExecutor::TryRun(Work* work) {
 
 void ThreadPoolExecutor::Run(Work work) {
   if (TryRun(&work)) return;
-  if (OnOwnThread()) {
+  if (OnOwnThread() && !Turns()) {
     std::move(work)();
     return;
   }
@@ -59,9 +68,16 @@ size_t ThreadPoolExecutor::queued() const {
 void ThreadPoolExecutor::Push(Work work) {
   ring_[(head_ + queued_) % ring_.size()] = std::move(work);
   ++queued_;
-  // Under the lock: the work may run and let its owner destroy us, and only the lock says
-  // that we are still in here.
-  not_empty_.NotifyOne();
+  wanted_.store(true, std::memory_order_relaxed);
+  // The thread that turns the source comes back for what it has found. Under the lock: the work
+  // may run and let its owner destroy us, and only the lock says that we are still in here.
+  if (!turning_ || turner_ != std::this_thread::get_id()) not_empty_.NotifyOne();
+}
+
+// Whether this thread turns the source, which others may wait for: it runs nothing in there.
+bool ThreadPoolExecutor::Turns() const {
+  MutexLock lock(&mu_);
+  return turning_ && turner_ == std::this_thread::get_id();
 }
 
 bool ThreadPoolExecutor::OnOwnThread() const {
@@ -73,15 +89,31 @@ void ThreadPoolExecutor::Loop() {
     Work work;
     {
       MutexLock lock(&mu_);
-      while (queued_ == 0 && !closing_) not_empty_.Wait(&mu_);
+      while (queued_ == 0 && !closing_) {
+        if (source_ != nullptr && !turning_) TurnSource();
+        if (queued_ == 0 && !closing_) not_empty_.Wait(&mu_);
+      }
       if (queued_ == 0) return;
       work = std::move(ring_[head_]);
       head_ = (head_ + 1) % ring_.size();
-      --queued_;
+      // What one thread has found several may run.
+      if (--queued_ > 0) not_empty_.NotifyOne();
     }
     not_full_.NotifyOne();
     std::move(work)();
   }
+}
+
+void ThreadPoolExecutor::TurnSource() {
+  WorkSource* source = source_;
+  turning_ = true;
+  wanted_.store(false, std::memory_order_relaxed);
+  turner_ = std::this_thread::get_id();
+  mu_.Unlock();
+  source->TurnUntil(wanted_);
+  mu_.Lock();
+  turning_ = false;
+  if (source_ == nullptr) turned_.NotifyAll();
 }
 
 }  // namespace tryst

@@ -1,6 +1,7 @@
 #ifndef TRYST_RENDEZVOUS_EXECUTOR_H_
 #define TRYST_RENDEZVOUS_EXECUTOR_H_
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <thread>
@@ -31,20 +32,35 @@ class InlineExecutor final : public Executor {
   void Run(Work work) override;
 };
 
+// What brings an executor its work, for a thread of the executor to turn while it has nothing to
+// run: what that thread finds so, it runs, and nobody has to be woken for it.
+class WorkSource {
+ public:
+  virtual ~WorkSource() = default;
+  // Turns until `wanted` elsewhere, or nothing has come for a while; returns at once when that is
+  // somebody else's to do. Called on one thread at a time, with no lock held.
+  virtual void TurnUntil(const std::atomic<bool>& wanted) = 0;
+};
+
 // A fixed number of threads over one bounded queue, in order. Allocates nothing once
 // built. The destructor runs what is queued and joins.
 class ThreadPoolExecutor final : public Executor {
  public:
   // REQUIRES: threads >= 1, max_queued >= 1.
   ThreadPoolExecutor(int threads, size_t max_queued);
-  ~ThreadPoolExecutor() override;
+  ~ThreadPoolExecutor() override;  // REQUIRES: no source.
+  // From now on a thread without work turns `source`. Null: none does any more when it returns.
+  // REQUIRES: two threads or more.
+  void SetSource(WorkSource* source);
   bool TryRun(Work* work) override;
   void Run(Work work) override;
   size_t queued() const;
 
  private:
   void Loop();
+  void TurnSource() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool OnOwnThread() const;
+  bool Turns() const;
   void Push(Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.
@@ -57,6 +73,11 @@ class ThreadPoolExecutor final : public Executor {
   std::vector<Work> ring_ ABSL_GUARDED_BY(mu_);
   size_t head_ ABSL_GUARDED_BY(mu_) = 0;
   size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
+  WorkSource* source_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool turning_ ABSL_GUARDED_BY(mu_) = false;  // The thread turner_ is in source_.
+  std::thread::id turner_ ABSL_GUARDED_BY(mu_);
+  std::atomic<bool> wanted_{false};  // By whom it is to be left: there is work, or no source.
+  CondVar turned_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -157,7 +157,7 @@ class ServerImpl final : public Server {
   CallVerifier verifier_;
   GuardedSource source_;
   std::unique_ptr<PeerCalls> calls_;
-  std::unique_ptr<Executor> own_executor_;
+  std::unique_ptr<ThreadPoolExecutor> own_executor_;
 
   // Constant after Start().
   std::unique_ptr<Trace> poller_trace_;
@@ -200,6 +200,10 @@ absl::Status ServerImpl::Start() {
   MakeFetches();
   MakeInsight();
   poller_->Start();
+  // Not with GPUs, whose driver minds which thread it is called on.
+  if (own_executor_ != nullptr && devices_ == nullptr && parts_.config.callback_threads > 1) {
+    own_executor_->SetSource(poller_.get());
+  }
   {
     MutexLock lock(&mu_);
     state_ = State::kServing;  // From here on Stop() undoes everything.
@@ -529,6 +533,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   calls_.reset();
   samples_.reset();
   steps_.reset();
+  if (own_executor_ != nullptr) own_executor_->SetSource(nullptr);
   if (drained) {
     poller_->Stop();
     devices_.reset();
