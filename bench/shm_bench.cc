@@ -2,7 +2,8 @@
 // the server around them, are turned by one thread: what is left out is the time that a cache
 // line takes from core to core, and all that a busy machine adds.
 //
-//   shm_bench [--json FILE] [--rounds N] [--only pull|many|match] [--bytes N] [--millions N]
+//   shm_bench [--json FILE] [--rounds N] [--only pull|many|match] [--bytes N] [--keys N]
+//             [--millions N]
 //
 // pull    one key, asked for and answered, again and again: the nanoseconds of each stage
 // many    64 keys in one RecvManyAsync: nanoseconds a tensor
@@ -96,13 +97,14 @@ struct Worker {
 
 class Pair {
  public:
-  explicit Pair(uint64_t bytes)
-      : producer_(kProducer, kIncarnation, &clock_, &alarms_, &hellos_),
+  Pair(uint64_t bytes, int keys)
+      : key_count_(keys),
+        producer_(kProducer, kIncarnation, &clock_, &alarms_, &hellos_),
         consumer_(kConsumer, 0xc0, &clock_, &alarms_, &hellos_) {
     hellos_.producer = producer_.pool.get();
     sends_ = *producer_.steps->StartStep(1);
     receives_ = *consumer_.steps->StartStep(1);
-    for (int i = 0; i < kKeys; ++i) {
+    for (int i = 0; i < key_count_; ++i) {
       keys_.push_back(TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kIncarnation,
                                             absl::StrCat(kConsumer, "/device:CPU:0"),
                                             absl::StrCat("edge_", i, "_w/read"))
@@ -182,7 +184,7 @@ class Pair {
   double PullOneByOne(int64_t count) {
     const double began = ProcessorNs();
     for (int64_t i = 0; i < count; ++i) {
-      const int key = static_cast<int>(i % kKeys);
+      const int key = static_cast<int>(i % key_count_);
       Send(key);
       Ask(key);
       producer_.poller.Step();
@@ -194,9 +196,10 @@ class Pair {
   }
   double PullMany(int64_t count) {
     const double began = ProcessorNs();
-    for (int64_t done = 0; done < count; done += kKeys) {
-      for (int i = 0; i < kKeys; ++i) Send(i);
-      receives_->RecvManyAsync(keys_, Args(),
+    for (int64_t done = 0; done < count; done += kMany) {
+      const int first = static_cast<int>(done % key_count_);
+      for (int i = 0; i < kMany; ++i) Send(first + i);
+      receives_->RecvManyAsync(absl::MakeConstSpan(keys_).subspan(first, kMany), Args(),
                                [this](const absl::Status& status, absl::Span<Received> all) {
                                  TRYST_CHECK(status.ok()) << status;
                                  landed_ += static_cast<int>(all.size());
@@ -213,7 +216,7 @@ class Pair {
     LocalRendezvous step(options, &alarms_);
     const double began = ProcessorNs();
     for (int64_t i = 0; i < count; ++i) {
-      const TensorKey& key = keys_[static_cast<size_t>(i % kKeys)];
+      const TensorKey& key = keys_[static_cast<size_t>(i % key_count_)];
       TRYST_CHECK(step.Send(key, Args(), source_, false).ok());
       step.RecvAsync(key, Args(),
                      [this](const absl::Status&, const Args&, const Args&, const Tensor&, bool) {
@@ -225,8 +228,9 @@ class Pair {
   }
 
  private:
-  static constexpr int kKeys = 64;
+  static constexpr int kMany = 64;
 
+  const int key_count_;  // A multiple of kMany.
   const SteadyClock clock_;
   ThreadAlarms alarms_;
   Hellos hellos_;
@@ -248,7 +252,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int Run(const std::string& json_file, int rounds, const std::string& only, uint64_t bytes,
+int Run(const std::string& json_file, int rounds, const std::string& only, uint64_t bytes, int keys,
         int64_t count) {
   std::vector<Figure> figures;
   const auto add = [&figures](const std::string& name, double value) {
@@ -258,8 +262,8 @@ int Run(const std::string& json_file, int rounds, const std::string& only, uint6
     figures.push_back({name, {value}});
   };
   const auto wanted = [&only](const char* what) { return only.empty() || only == what; };
-  Pair pair(bytes);
-  pair.PullOneByOne(5000);  // Connects, and all tables have grown.
+  Pair pair(bytes, keys);
+  pair.PullOneByOne(std::max(5000, 5 * keys));  // Connects, and all tables have grown.
   for (int round = 0; round < rounds; ++round) {
     if (wanted("pull")) {
       const Pair::Stages stages = pair.Pull(count / 48 * 48);
@@ -295,6 +299,7 @@ int main(int argc, char** argv) {
   std::string json_file, only;
   int rounds = 5;
   uint64_t bytes = 8;
+  int keys = 64;
   double millions = 0.2;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
@@ -307,7 +312,8 @@ int main(int argc, char** argv) {
     if (arg == "--rounds") rounds = std::max(1, atoi(value));
     if (arg == "--only") only = value;
     if (arg == "--bytes") bytes = strtoull(value, nullptr, 10);
+    if (arg == "--keys") keys = std::max(1, atoi(value) / 64) * 64;
     if (arg == "--millions") millions = std::max(0.001, atof(value));
   }
-  return tryst::Run(json_file, rounds, only, bytes, static_cast<int64_t>(millions * 1e6));
+  return tryst::Run(json_file, rounds, only, bytes, keys, static_cast<int64_t>(millions * 1e6));
 }
