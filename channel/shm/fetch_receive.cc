@@ -313,7 +313,8 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
   if (has_digest) {
     good = CopyCrc32c(0, to, view->data(), placed.piece_bytes) == placed.digest;
   } else {
-    memcpy(to, view->data(), placed.piece_bytes);
+    hub_->crew()->Copy(to, view->data(), placed.piece_bytes,
+                       placed.bytes >= CopyCrew::kStreamBytes);
   }
   view = StorageRef();
   op->position += placed.piece_bytes;

@@ -30,8 +30,10 @@ struct ShmServeOptions {
   bool digests = false;
   // Of what is copied into the arena for this consumer and not yet returned.
   uint64_t stage_bytes = 512 << 20;
-  // Into the caller's memory, larger tensors are read by the consumer out of ours.
+  // Into the caller's memory, larger tensors are read by the consumer out of ours; those that
+  // are larger still go in parts, which takes less time (docs/decisions/0024-large-copies.md).
   uint64_t pull_bytes = 64 << 10;
+  uint64_t parts_bytes = 512 << 10;
   bool allow_pull = true;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
   std::function<void()> on_drained;              // After its end. May be null.

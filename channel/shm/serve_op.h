@@ -97,7 +97,7 @@ class ShmServeTake final : public PollerTask {
   }
 
   ShmServeOp* op = nullptr;  // Null: nobody wants it any more.
-  int64_t step = 0;          // Of the op, once it has let go: to give back what comes.
+  int64_t step = 0;
   TensorKey key;
   std::unique_ptr<Cancellation> cancellation;
   Args args;                       // Of the take: the same each time.

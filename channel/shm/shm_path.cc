@@ -103,6 +103,7 @@ void ShmPath::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, Hell
   serve.digests = options_.digests;
   serve.stage_bytes = options_.stage_bytes;
   serve.pull_bytes = options_.pull_bytes;
+  serve.parts_bytes = options_.parts_bytes;
   serve.trace = options_.trace;
   serve.allow_pull = options_.allow_pull;
   serve.link_newest = options_.link_newest;

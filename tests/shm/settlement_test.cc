@@ -193,15 +193,17 @@ struct Way {
   bool destination;
   bool pulls;
   uint64_t stage_bytes;
+  uint64_t parts_bytes;
 };
 constexpr Way kWays[] = {
-    {"in a cell", 8, false, false, true, 1 << 20},
-    {"by reference", 300'000, true, false, true, 1 << 20},
-    {"by reference, copied out", 600'000, true, true, true, 1 << 20},
-    {"staged", 300'000, false, false, true, 4 << 20},
-    {"staged in turns", 600'000, false, false, true, 8 << 20},
-    {"read by the consumer", 600'000, false, true, true, 1 << 20},
-    {"in parts", 600'000, false, false, false, 0},
+    {"in a cell", 8, false, false, true, 1 << 20, 1 << 20},
+    {"by reference", 300'000, true, false, true, 1 << 20, 1 << 20},
+    {"by reference, copied out", 600'000, true, true, true, 1 << 20, 1 << 20},
+    {"staged", 300'000, false, false, true, 4 << 20, 1 << 20},
+    {"staged in turns", 600'000, false, false, true, 8 << 20, 1 << 20},
+    {"read by the consumer", 600'000, false, true, true, 1 << 20, 1 << 20},
+    {"in parts into its place", 600'000, false, true, true, 1 << 20, 512 << 10},
+    {"in parts", 600'000, false, false, false, 0, 1 << 20},
 };
 
 // Three fetches before the sends, and three behind them; the link ends in turn `at`.
@@ -217,6 +219,7 @@ class EndedAtTest : public SettlementTest {
     options.sizes.references = 16;
     options.allow_pull = way.pulls;
     options.stage_bytes = way.stage_bytes;
+    options.parts_bytes = way.parts_bytes;
     Open(options);
     const TensorKey key = Key("edge");
     std::vector<Fetched> fetched(tensors);
@@ -274,6 +277,7 @@ class OneReadTest : public SettlementTest {
     options.sizes.cells = shm_wire::kMinCells;
     options.sizes.slots = 4;
     options.link_newest = producer_speaks;
+    options.parts_bytes = 1 << 20;
     Open(options, consumer_speaks);
     Send(Key("edge"), kBytes, 1, false);
     Fetch(Key("edge"), kBytes, &fetched_);
