@@ -2,12 +2,14 @@
 // the server around them, are turned by one thread: what is left out is the time that a cache
 // line takes from core to core, and all that a busy machine adds.
 //
-//   shm_bench [--json FILE] [--rounds N] [--only pull|many|match] [--bytes N] [--keys N]
+//   shm_bench [--json FILE] [--rounds N] [--only pull|many|match|seeing] [--bytes N] [--keys N]
 //             [--millions N]
 //
 // pull    one key, asked for and answered, again and again: the nanoseconds of each stage
 // many    64 keys in one RecvManyAsync: nanoseconds a tensor
 // match   Send and RecvAsync in one process: what the table alone costs
+// seeing  pulls of three such pairs in turn: neither counted nor traced, counted alone, both
+//         as a server does by default
 
 #include <time.h>
 
@@ -51,13 +53,17 @@ class Hellos final : public Bootstrap {
 
 // A worker as a server makes it: a poller, a pool over shared memory, a registry of steps.
 struct Worker {
-  Worker(const char* name, uint64_t incarnation, const Clock* clock, Alarms* alarms, Hellos* hellos)
+  Worker(const char* name, uint64_t incarnation, const Clock* clock, Alarms* alarms, Hellos* hellos,
+         uint32_t sample_every)
       : poller(clock) {
+    TraceOptions tracing;
+    tracing.sample_every = sample_every;
+    if (sample_every > 0) trace = std::make_unique<Trace>(tracing);
     auto source = std::make_unique<Source>();
     ChannelPoolOptions options;
     options.self = name;
     options.incarnation = incarnation;
-    options.trace = &trace;  // As a server has it.
+    options.trace = trace.get();
     ArenaOptions arena;
     arena.seed = incarnation << 32;
     options.shm_arena = Arena::Make(arena);
@@ -88,7 +94,7 @@ struct Worker {
     StepRegistry* steps = nullptr;
   };
 
-  Trace trace{TraceOptions()};
+  std::unique_ptr<Trace> trace;
   Poller poller;
   std::unique_ptr<Source> source;
   std::unique_ptr<ChannelPool> pool;
@@ -97,10 +103,12 @@ struct Worker {
 
 class Pair {
  public:
-  Pair(uint64_t bytes, int keys)
+  // One operation in `sample_every` is traced, as a server's default is. 0: nothing is even
+  // counted.
+  Pair(uint64_t bytes, int keys, uint32_t sample_every = TraceOptions().sample_every)
       : key_count_(keys),
-        producer_(kProducer, kIncarnation, &clock_, &alarms_, &hellos_),
-        consumer_(kConsumer, 0xc0, &clock_, &alarms_, &hellos_) {
+        producer_(kProducer, kIncarnation, &clock_, &alarms_, &hellos_, sample_every),
+        consumer_(kConsumer, 0xc0, &clock_, &alarms_, &hellos_, sample_every) {
     hellos_.producer = producer_.pool.get();
     sends_ = *producer_.steps->StartStep(1);
     receives_ = *consumer_.steps->StartStep(1);
@@ -252,6 +260,23 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// What being seen costs a pull. Whose turn is first changes from round to round.
+template <typename Add>
+void AddSeeing(uint64_t bytes, int keys, int rounds, int64_t count, const Add& add) {
+  struct Seen {
+    const char* name;
+    Pair pair;
+  };
+  Seen all[] = {{"pull_unseen", Pair(bytes, keys, 0)},
+                {"pull_counted", Pair(bytes, keys, UINT32_MAX)},
+                {"pull_traced", Pair(bytes, keys)}};
+  for (Seen& seen : all) seen.pair.PullOneByOne(5000);
+  for (int turn = 0; turn < 3 * rounds; ++turn) {
+    Seen& seen = all[(turn + turn / 3) % 3];
+    add(seen.name, seen.pair.PullOneByOne(count));
+  }
+}
+
 int Run(const std::string& json_file, int rounds, const std::string& only, uint64_t bytes, int keys,
         int64_t count) {
   std::vector<Figure> figures;
@@ -264,6 +289,7 @@ int Run(const std::string& json_file, int rounds, const std::string& only, uint6
   const auto wanted = [&only](const char* what) { return only.empty() || only == what; };
   Pair pair(bytes, keys);
   pair.PullOneByOne(std::max(5000, 5 * keys));  // Connects, and all tables have grown.
+  if (only == "seeing") AddSeeing(bytes, keys, rounds, count, add);
   for (int round = 0; round < rounds; ++round) {
     if (wanted("pull")) {
       const Pair::Stages stages = pair.Pull(count / 48 * 48);
