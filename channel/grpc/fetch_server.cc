@@ -93,6 +93,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::vector<std::shared_ptr<Entry>> cancel;
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
     std::vector<std::shared_ptr<const Outcome>> release;  // A tensor's deleter is anybody's code.
+    std::vector<Taken> let_go;                            // The same.
     std::vector<std::shared_ptr<Entry>> give_back;
     std::vector<std::shared_ptr<Entry>> take;
     void Run(TensorSource* source) {
@@ -260,6 +261,11 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
     if (entry->taking) ++leaving_[{entry->step_id, entry->key}].takes;
   }
   if (entry->stream != nullptr) todo->end.emplace_back(entry->stream, grpc::Status::OK);
+  // Streams and the list of those left alone keep the entry for longer: not its tensor, which may
+  // be one of a few slots that others wait for.
+  if (entry->outcome != nullptr && std::exchange(entry->has_taken, false)) {
+    todo->let_go.push_back(std::exchange(entry->taken, Taken()));
+  }
   todo->release.push_back(std::move(entry->outcome));
 }
 
