@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <list>
 #include <map>
 #include <utility>
 #include <vector>
@@ -53,6 +54,7 @@ struct FetchServerEntry {
   bool taking = false;         // The source has not answered.
   bool sent = false;           // Some of it: the consumer may have it, whatever it says.
   int64_t alone_since_ns = 0;  // 0: a stream is there.
+  std::list<std::shared_ptr<FetchServerEntry>>::iterator alone_at;  // While it is alone.
 };
 
 using Entry = FetchServerEntry;
@@ -148,8 +150,8 @@ class FetchServer::State final : public FetchServerStreamOwner,
   mutable Mutex mu_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<std::string, std::unique_ptr<Consumer>> consumers_ ABSL_GUARDED_BY(mu_);
-  // In the order in which they were left; some are attended again or over by now.
-  std::deque<std::pair<int64_t, std::shared_ptr<Entry>>> alone_ ABSL_GUARDED_BY(mu_);
+  // In the order in which they were left.
+  std::list<std::shared_ptr<Entry>> alone_ ABSL_GUARDED_BY(mu_);
   Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
   Counts counts_ ABSL_GUARDED_BY(mu_);
   // Keys of which a take is still under way that its consumer has no use for: what it gets
@@ -273,7 +275,7 @@ void FetchServer::State::SetAlone(const std::shared_ptr<Entry>& entry, Todo* tod
   entry->alone_since_ns = std::max<int64_t>(1, alarms_->clock().NowNs());
   TraceEntry(entry.get());
   if (entry->outcome != nullptr) counts_.kept_bytes += entry->outcome->tensor.bytes();
-  alone_.emplace_back(entry->alone_since_ns, entry);
+  entry->alone_at = alone_.insert(alone_.end(), entry);
   DropAlone(0, todo);
   if (alarm_ == Alarms::kNoToken && !alone_.empty() && !closing_) {
     auto self = weak_from_this();
@@ -284,8 +286,9 @@ void FetchServer::State::SetAlone(const std::shared_ptr<Entry>& entry, Todo* tod
 }
 
 void FetchServer::State::SetAttended(Entry* entry) {
-  if (entry->alone_since_ns != 0 && entry->outcome != nullptr) {
-    counts_.kept_bytes -= entry->outcome->tensor.bytes();
+  if (entry->alone_since_ns != 0) {
+    if (entry->outcome != nullptr) counts_.kept_bytes -= entry->outcome->tensor.bytes();
+    alone_.erase(entry->alone_at);  // Who calls holds the entry.
   }
   entry->alone_since_ns = 0;
   TraceEntry(entry);
@@ -313,11 +316,8 @@ void FetchServer::State::TraceEnd(const Entry& entry) {
 // Drops what was left before `before_ns`, and then the oldest until the bytes fit.
 void FetchServer::State::DropAlone(int64_t before_ns, Todo* todo) {
   while (!alone_.empty()) {
-    auto [since_ns, entry] = alone_.front();
-    const bool current = !entry->over && entry->alone_since_ns == since_ns;
-    if (current && since_ns >= before_ns && counts_.kept_bytes <= options_.max_kept_bytes) return;
-    alone_.pop_front();
-    if (!current) continue;
+    const std::shared_ptr<Entry> entry = alone_.front();
+    if (entry->alone_since_ns >= before_ns && counts_.kept_bytes <= options_.max_kept_bytes) return;
     ++counts_.dropped;
     GiveUp(entry, todo);
   }
@@ -332,11 +332,11 @@ void FetchServer::State::OnAlarm() {
     DropAlone(now_ns - absl::ToInt64Nanoseconds(options_.keep_for) + 1, &todo);
     if (!alone_.empty() && !closing_) {
       auto self = weak_from_this();
-      alarm_ = alarms_->Set(
-          Deadline::AtNs(alone_.front().first + absl::ToInt64Nanoseconds(options_.keep_for)),
-          [self] {
-            if (auto state = self.lock()) state->OnAlarm();
-          });
+      alarm_ = alarms_->Set(Deadline::AtNs(alone_.front()->alone_since_ns +
+                                           absl::ToInt64Nanoseconds(options_.keep_for)),
+                            [self] {
+                              if (auto state = self.lock()) state->OnAlarm();
+                            });
     }
   }
   Run(&todo);
