@@ -65,6 +65,14 @@ size_t ThreadPoolExecutor::queued() const {
   return queued_;
 }
 
+bool ThreadPoolExecutor::WaitIdle(std::chrono::steady_clock::time_point until) {
+  MutexLock lock(&mu_);
+  while (queued_ + running_ > 0) {
+    if (idle_.WaitUntil(&mu_, until)) break;
+  }
+  return queued_ + running_ == 0;
+}
+
 void ThreadPoolExecutor::Push(Work work) {
   ring_[(head_ + queued_) % ring_.size()] = std::move(work);
   ++queued_;
@@ -85,16 +93,18 @@ bool ThreadPoolExecutor::OnOwnThread() const {
 }
 
 void ThreadPoolExecutor::Loop() {
-  for (;;) {
+  for (bool has_run = false;; has_run = true) {
     Work work;
     {
       MutexLock lock(&mu_);
+      if (has_run && --running_ + queued_ == 0) idle_.NotifyAll();
       while (queued_ == 0 && !closing_) {
         if (source_ != nullptr && !turning_) TurnSource();
         if (queued_ == 0 && !closing_) not_empty_.Wait(&mu_);
       }
       if (queued_ == 0) return;
       work = std::move(ring_[head_]);
+      ++running_;
       head_ = (head_ + 1) % ring_.size();
       // What one thread has found several may run.
       if (--queued_ > 0) not_empty_.NotifyOne();

@@ -2,6 +2,7 @@
 #define TRYST_RENDEZVOUS_EXECUTOR_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <thread>
@@ -55,6 +56,9 @@ class ThreadPoolExecutor final : public Executor {
   bool TryRun(Work* work) override;
   void Run(Work work) override;
   size_t queued() const;
+  // Waits until everything has run, but no longer than `until`; whether it has. REQUIRES: not
+  // on a thread of its own.
+  bool WaitIdle(std::chrono::steady_clock::time_point until);
 
  private:
   void Loop();
@@ -70,9 +74,11 @@ class ThreadPoolExecutor final : public Executor {
   mutable Mutex mu_;
   CondVar not_empty_;
   CondVar not_full_;
+  CondVar idle_;
   std::vector<Work> ring_ ABSL_GUARDED_BY(mu_);
   size_t head_ ABSL_GUARDED_BY(mu_) = 0;
   size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t running_ ABSL_GUARDED_BY(mu_) = 0;
   WorkSource* source_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool turning_ ABSL_GUARDED_BY(mu_) = false;  // The thread turner_ is in source_.
   std::thread::id turner_ ABSL_GUARDED_BY(mu_);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 namespace tryst {
@@ -35,6 +36,21 @@ struct Plug {
     while (!out) std::this_thread::yield();
   }
 };
+
+TEST(ThreadPoolExecutor, IsIdleWhenTheLastHasReturned) {
+  using std::chrono::steady_clock;
+  Plug plug;
+  std::atomic<bool> second{false};
+  ThreadPoolExecutor executor(1, 4);
+  EXPECT_TRUE(executor.WaitIdle(steady_clock::now()));
+  executor.Run([&] { plug.Hold(); });
+  executor.Run([&] { second = true; });
+  while (!plug.in) std::this_thread::yield();
+  EXPECT_FALSE(executor.WaitIdle(steady_clock::now() + std::chrono::milliseconds(10)));
+  plug.out = true;
+  EXPECT_TRUE(executor.WaitIdle(steady_clock::now() + std::chrono::minutes(1)));
+  EXPECT_TRUE(second);
+}
 
 TEST(ThreadPoolExecutor, TryRunLeavesTheWorkWhenFull) {
   Plug plug;

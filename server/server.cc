@@ -41,6 +41,7 @@ namespace tryst {
 namespace {
 
 constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
+constexpr std::chrono::seconds kCallbacksMost(1);  // To run in, when the time to stop is over.
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
@@ -518,6 +519,14 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   steps_->CleanupAll(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
   if (bootstrap_ != nullptr) bootstrap_->Cancel();
   const bool drained = CloseDataPlane(until);
+  if (own_executor_ != nullptr) {
+    own_executor_->SetSource(nullptr);
+    // Callbacks that were told of the end may ask us for steps: there are some until they have run.
+    if (!own_executor_->WaitIdle(
+            std::max(until, std::chrono::steady_clock::now() + kCallbacksMost))) {
+      TRYST_LOG(Error) << parts_.worker << " stops while a callback of its user's has not returned";
+    }
+  }
   if (!drained) status = absl::DeadlineExceededError("the data plane has not drained");
   if (grpc_ != nullptr) {
     grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
@@ -533,7 +542,6 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   calls_.reset();
   samples_.reset();
   steps_.reset();
-  if (own_executor_ != nullptr) own_executor_->SetSource(nullptr);
   if (drained) {
     poller_->Stop();
     devices_.reset();

@@ -1,10 +1,11 @@
 // Whole servers, several in one process.
 #include "server/server.h"
 
-#include <grpcpp/create_channel.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 
+#include <atomic>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -386,6 +387,25 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
   ASSERT_TRUE(done.HasBeenNotified());
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());  // Again.
+}
+
+// Who is told that the server stops may want to tidy up, and takes its time.
+TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
+  auto ps = Start(Config("ps", 0, "grpc"));
+  auto rendezvous = ps->steps()->StartStep(1);
+  Args args;
+  args.executor = ps->executor();
+  std::atomic<bool> returned{false};
+  (*rendezvous)
+      ->RecvAsync(Key(*ps, ps->worker(), "k"), args,
+                  [&](absl::Status, const Args&, const Args&, Tensor, bool) {
+                    absl::SleepFor(absl::Milliseconds(300));
+                    ps->steps()->CleanupStep(1);
+                    EXPECT_FALSE(ps->Explain("").empty());
+                    returned = true;
+                  });
+  EXPECT_TRUE(ps->Stop(absl::Milliseconds(100)).ok());
+  EXPECT_TRUE(returned);
 }
 
 TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {
