@@ -5,7 +5,6 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <atomic>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
