@@ -1,6 +1,7 @@
 // Whole servers, several in one process.
 #include "server/server.h"
 
+#include <grpcpp/create_channel.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 
