@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "tests/pair/one_step.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {
@@ -146,18 +147,6 @@ void SocketBootstrap::Loop() {
   }
 }
 
-class DeviceEnd::OneStep final : public TensorSource {
- public:
-  explicit OneStep(Alarms* alarms) : rendezvous(LocalRendezvous::Options(), alarms) {}
-  void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
-    rendezvous.RecvAsync(key, args, std::move(done));
-  }
-  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
-    rendezvous.GiveBack(key, std::move(taken));
-  }
-  LocalRendezvous rendezvous;
-};
-
 DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
     : options_(options),
       step_(std::make_unique<OneStep>(&alarms_)),
@@ -195,7 +184,7 @@ DeviceEnd::~DeviceEnd() {
   TRYST_CHECK(drained.ok()) << drained;
   bootstrap_.Stop();
   poller_.Stop();
-  step_->rendezvous.StartAbort(absl::CancelledError("over"));
+  step_->step()->StartAbort(absl::CancelledError("over"));
   step_.reset();  // What was sent and not taken goes first.
   proxy_.reset();
   pool_.reset();
@@ -213,7 +202,7 @@ absl::Status DeviceEnd::Send(const TensorKey& key, const Tensor& tensor, cuda::S
                              GpuContext::Options options) {
   Args args;
   args.device_context = Context(stream, options);
-  return step_->rendezvous.Send(key, args, tensor, false);
+  return step_->step()->Send(key, args, tensor, false);
 }
 
 std::shared_ptr<GpuContext> DeviceEnd::Context(cuda::Stream stream, GpuContext::Options options) {

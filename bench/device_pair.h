@@ -16,6 +16,8 @@
 
 namespace tryst {
 
+class OneStep;
+
 // A hello's way between two processes: one socket, one thread on each side.
 class SocketBootstrap final : public Bootstrap {
  public:
@@ -73,8 +75,6 @@ class DeviceEnd {
   DeviceProxy* proxy() { return proxy_.get(); }
 
  private:
-  class OneStep;
-
   const DeviceEndOptions options_;
   const SteadyClock clock_;
   ThreadAlarms alarms_;

@@ -263,8 +263,8 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
     if (entry->taking) ++leaving_[{entry->step_id, entry->key}].takes;
   }
   if (entry->stream != nullptr) todo->end.emplace_back(entry->stream, grpc::Status::OK);
-  // Streams and the list of those left alone keep the entry for longer: not its tensor, which may
-  // be one of a few slots that others wait for.
+  // A stream keeps the entry until gRPC is done with it: not its tensor, which may be one of a few
+  // slots that others wait for.
   if (entry->outcome != nullptr && std::exchange(entry->has_taken, false)) {
     todo->let_go.push_back(std::exchange(entry->taken, Taken()));
   }

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/pair/one_step.h"
 #include "tests/shm/link_fault.h"
 
 namespace tryst {
@@ -24,18 +25,6 @@ namespace {
 constexpr char kProducer[] = "/job:p/replica:0/task:0";
 constexpr char kConsumer[] = "/job:c/replica:0/task:0";
 constexpr uint64_t kFirstLife = 1;
-
-class OneStep final : public TensorSource {
- public:
-  explicit OneStep(Alarms* alarms) : step(LocalRendezvous::Options(), alarms) {}
-  void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
-    step.RecvAsync(key, args, std::move(done));
-  }
-  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
-    step.GiveBack(key, std::move(taken));
-  }
-  LocalRendezvous step;
-};
 
 // Answers a hello in the turn after it.
 class Hellos final : public Bootstrap {
@@ -110,7 +99,7 @@ class SettlementTest : public ::testing::Test {
   void StopProducer() {
     if (producer_ == nullptr) return;
     producer_->path->Close(absl::CancelledError("over"));
-    producer_->source.step.StartAbort(absl::CancelledError("over"));
+    producer_->source.step()->StartAbort(absl::CancelledError("over"));
     for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Step();
     ASSERT_TRUE(producer_->path->Drained()) << producer_->path->ExplainServing("");
     producer_.reset();
@@ -137,7 +126,7 @@ class SettlementTest : public ::testing::Test {
     Tensor tensor = in_arena ? *producer_->arena->AllocateTensor(DType::kUint8, {bytes})
                              : *Tensor::Allocate(DType::kUint8, {bytes});
     memset(tensor.mutable_data(), number, tensor.bytes());
-    ASSERT_TRUE(producer_->source.step.Send(key, Args(), std::move(tensor), false).ok());
+    ASSERT_TRUE(producer_->source.step()->Send(key, Args(), std::move(tensor), false).ok());
   }
   static int NumberOf(const Tensor& tensor) {
     const uint8_t* at = tensor.data_as<uint8_t>();
@@ -165,7 +154,7 @@ class SettlementTest : public ::testing::Test {
       Cancellation cancellation;
       Args args;
       args.cancellation = &cancellation;
-      producer_->source.step.RecvAsync(
+      producer_->source.step()->RecvAsync(
           key, args, [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
             if (!status.ok()) return;
             met = true;

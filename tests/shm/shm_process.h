@@ -10,25 +10,10 @@
 #include "channel/shm/shm_path.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"
+#include "tests/pair/one_step.h"
 #include "tests/shm/local_bootstrap.h"
 
 namespace tryst {
-
-// One step, as the source of everything that is asked for.
-class OneStep final : public TensorSource {
- public:
-  explicit OneStep(Alarms* alarms) : step_(LocalRendezvous::Options(), alarms) {}
-  LocalRendezvous* step() { return &step_; }
-  void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
-    step_.RecvAsync(key, args, std::move(done));
-  }
-  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
-    step_.GiveBack(key, std::move(taken));
-  }
-
- private:
-  LocalRendezvous step_;
-};
 
 // The shared memory of one process, without the rest of a server: what two-process tests
 // and benches start on either side. Its worker's name is its socket's.
