@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -56,15 +57,21 @@ Poller::~Poller() {
   close(wake_fd_);
 }
 
-void Poller::Post(PollerTask* task) {
+void Poller::Push(PollerTask* task) {
   PollerTask* head = inbox_.load(std::memory_order_relaxed);
   do {
     task->next_ = head;
   } while (!inbox_.compare_exchange_weak(head, task, std::memory_order_seq_cst,
                                          std::memory_order_relaxed));
+}
+
+void Poller::Post(PollerTask* task) {
+  Push(task);
   // Pairs with Sleep(): it sets asleep_ and then looks at the inbox.
   if (asleep_.load(std::memory_order_seq_cst)) Wake();
 }
+
+void Poller::PostToTurn(PollerTask* task) { Push(task); }
 
 void Poller::PostFn(absl::AnyInvocable<void() &&> fn) { Post(new FnTask(std::move(fn))); }
 
@@ -158,11 +165,11 @@ bool Poller::Look() {
 
 // Only by whoever has the turns, or after a change of turner_ has given them to us.
 void Poller::SetTurner(Turner turner) {
-  const uint64_t changes = turner_.load(std::memory_order_relaxed) >> 2;
-  const bool nobody = turner == Turner::kAway || turner == Turner::kReturned;
+  const bool nobody =
+      turner == Turner::kAway || turner == Turner::kReturned || turner == Turner::kAsleep;
   thread_id_.store(nobody ? std::thread::id() : std::this_thread::get_id(),
                    std::memory_order_relaxed);
-  turner_.store((changes + 1) << 2 | static_cast<uint64_t>(turner), std::memory_order_release);
+  turner_.store(Next(turner_.load(std::memory_order_relaxed), turner), std::memory_order_release);
 }
 
 void Poller::TurnUntil(const std::atomic<bool>& wanted) {
@@ -188,9 +195,8 @@ bool Poller::Borrow() {
   for (bool asked = false; !borrowed; asked = true) {
     uint64_t turner = turner_.load(std::memory_order_acquire);
     if (TurnerOf(turner) == Turner::kAway) {
-      borrowed = turner_.compare_exchange_strong(
-          turner, ((turner >> 2) + 1) << 2 | static_cast<uint64_t>(Turner::kBorrowed),
-          std::memory_order_acquire);
+      borrowed = turner_.compare_exchange_strong(turner, Next(turner, Turner::kBorrowed),
+                                                 std::memory_order_acquire);
       continue;
     }
     if (TurnerOf(turner) != Turner::kOwn || asleep_.load(std::memory_order_relaxed) ||
@@ -221,13 +227,58 @@ void Poller::Lend() {
       ours = true;
     } else if (TurnerOf(turner) == Turner::kAway && turner == before) {
       // Whoever borrowed them is busy with something else: others must not wait for that.
-      ours = turner_.compare_exchange_strong(turner, ((turner >> 2) + 1) << 2,
+      ours = turner_.compare_exchange_strong(turner, Next(turner, Turner::kOwn),
                                              std::memory_order_acquire);
     }
     before = turner;
   }
   SetTurner(Turner::kOwn);
   now_ns_ = clock_->NowNs();
+}
+
+// ---- Turns while our thread sleeps ----
+
+void Poller::TurnIfAsleep() {
+  // Pairs with MaySleep(). Whoever is awake looks at the inbox before it sleeps.
+  if (inbox_.load(std::memory_order_seq_cst) == nullptr) return;
+  if (!asleep_.load(std::memory_order_seq_cst)) return;
+  uint64_t turner = turner_.load(std::memory_order_acquire);
+  if (options_.keeps_its_thread || TurnerOf(turner) != Turner::kAsleep ||
+      !turner_.compare_exchange_strong(turner, Next(turner, Turner::kBorrowed),
+                                       std::memory_order_acquire)) {
+    return Wake();
+  }
+  thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  int turns = 0;
+  do {
+    asleep_.store(false, std::memory_order_relaxed);
+    now_ns_ = clock_->NowNs();
+    while (++turns < kMostTurnsAsleep && Turn()) now_ns_ = clock_->NowNs();
+    asleep_.store(true, std::memory_order_seq_cst);
+  } while (turns < kMostTurnsAsleep && !MaySleep());
+  const bool wake = turns >= kMostTurnsAsleep || NextTimerNs() < sleeps_until_ns_ ||
+                    stopping_.load(std::memory_order_seq_cst);
+  SetTurner(Turner::kAsleep);
+  if (wake) Wake();
+}
+
+// From who turned while we slept.
+void Poller::TakeBack() {
+  for (int tries = 0;; ++tries) {
+    uint64_t turner = turner_.load(std::memory_order_acquire);
+    if (TurnerOf(turner) == Turner::kAsleep &&
+        turner_.compare_exchange_strong(turner, Next(turner, Turner::kOwn),
+                                        std::memory_order_acquire)) {
+      break;
+    }
+    if (tries < 8) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kBorrowNs));
+    }
+  }
+  thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  asleep_.store(false, std::memory_order_relaxed);
 }
 
 // Not for long: there may be sources that see nothing so, and timers.
@@ -310,25 +361,31 @@ void Poller::RunFlushes() {
   flushing_.clear();
 }
 
-void Poller::Sleep() {
-  asleep_.store(true, std::memory_order_seq_cst);
+bool Poller::MaySleep() {
   for (PollerSource* source : sources_) source->Arm();
   // Anything that came before the arming is found by this turn.
-  if (inbox_.load(std::memory_order_seq_cst) != nullptr ||
-      stopping_.load(std::memory_order_seq_cst) || !flushes_.empty() || Step()) {
+  return inbox_.load(std::memory_order_seq_cst) == nullptr &&
+         !stopping_.load(std::memory_order_seq_cst) && flushes_.empty() && !Step();
+}
+
+void Poller::Sleep() {
+  asleep_.store(true, std::memory_order_seq_cst);
+  if (!MaySleep()) {
     asleep_.store(false, std::memory_order_relaxed);
     return;
   }
   int timeout_ms = -1;
   const int64_t next_ns = NextTimerNs();
+  sleeps_until_ns_ = next_ns;
   if (next_ns != std::numeric_limits<int64_t>::max()) {
     // Rounded up: to wake early would mean to spin until the time has come.
     const int64_t wait_ms = (next_ns - clock_->NowNs() + 999'999) / 1'000'000;
     timeout_ms = static_cast<int>(std::clamp<int64_t>(wait_ms, 0, 60'000));
   }
   epoll_event events[16];
+  SetTurner(Turner::kAsleep);
   const int count = epoll_wait(epoll_fd_, events, 16, timeout_ms);
-  asleep_.store(false, std::memory_order_relaxed);
+  TakeBack();
   for (int i = 0; i < count; ++i) {
     if (events[i].data.fd != wake_fd_) continue;
     uint64_t ignored;

@@ -75,6 +75,7 @@ struct PollerOptions {
   // How long, at most, a turn without work is repeated before the thread sleeps: less
   // where that seldom finds any (see PollerSpin).
   int64_t spin_us = 50;
+  bool keeps_its_thread = false;  // TurnIfAsleep() wakes it instead.
 };
 
 // One thread's work: completions, tasks posted by other threads, timers. Every channel,
@@ -105,6 +106,13 @@ class Poller final : public WorkSource {
     return thread_id_.load(std::memory_order_relaxed) == std::this_thread::get_id();
   }
   const Clock& clock() const { return *clock_; }
+
+  // Post() that wakes nobody: TurnIfAsleep() must follow, from the same thread.
+  void PostToTurn(PollerTask* task);
+  // For a thread that has posted so and holds no lock: if the poller's own thread sleeps, becomes
+  // the poller thread for as long as there is something to do, but not for long, instead of
+  // waking it. So what one thread finds for the poller takes no other thread's wake-up.
+  void TurnIfAsleep();
 
   void Start();
   // Runs what was posted before the call, then ends the thread. Idempotent. REQUIRES: no
@@ -142,11 +150,19 @@ class Poller final : public WorkSource {
   static constexpr int64_t kYieldNs = 5'000;   // How often a thread that spins lets others run.
 
   // Who turns.
-  enum class Turner : uint64_t { kOwn, kAway, kBorrowed, kReturned };
+  enum class Turner : uint64_t { kOwn, kAway, kBorrowed, kReturned, kAsleep };
+  static constexpr int kTurnerBits = 3;
   static constexpr int64_t kLendNs = 200'000;
   static constexpr int64_t kBorrowNs = 20'000;  // How long a borrower waits for an answer.
 
-  static Turner TurnerOf(uint64_t turner) { return static_cast<Turner>(turner & 3); }
+  static constexpr int kMostTurnsAsleep = 8;  // By TurnIfAsleep(), before it wakes our thread.
+
+  static Turner TurnerOf(uint64_t turner) {
+    return static_cast<Turner>(turner & ((1 << kTurnerBits) - 1));
+  }
+  static uint64_t Next(uint64_t turner, Turner to) {
+    return ((turner >> kTurnerBits) + 1) << kTurnerBits | static_cast<uint64_t>(to);
+  }
   void SetTurner(Turner turner);
   bool Borrow();
   void Lend();
@@ -159,6 +175,10 @@ class Poller final : public WorkSource {
   bool RunTimers();
   void RunFlushes();
   void Sleep();
+  // Arms the sources and looks once more. False: there was something after all.
+  bool MaySleep();
+  void TakeBack();
+  void Push(PollerTask* task);
   void Wake();
   void SiftUp(size_t index);
   void SiftDown(size_t index);
@@ -190,6 +210,7 @@ class Poller final : public WorkSource {
   PollerSpin spin_;
   int64_t now_ns_ = 0;
   int64_t all_polled_ns_ = 0;
+  int64_t sleeps_until_ns_ = 0;
   int64_t seen_ns_ = 0;  // When there was work that could be seen.
   uint64_t tasks_run_ = 0;
 };

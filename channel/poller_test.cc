@@ -107,6 +107,107 @@ TEST(PollerTest, NoWakeUpIsLostBetweenThreads) {
   poller.Stop();
 }
 
+struct CountingTask final : PollerTask {
+  CountingTask(Poller* p, int64_t* ran) : poller(p), ran(ran) {}
+  void RunOnPoller() override {
+    EXPECT_TRUE(poller->OnThread());
+    ++*ran;
+    by = std::this_thread::get_id();
+    done.store(true);
+  }
+  Poller* const poller;
+  int64_t* const ran;
+  std::thread::id by;
+  std::atomic<bool> done{false};
+};
+
+// Who ran the last of some tasks that this thread would run itself.
+std::thread::id WhoTurns(Poller* poller) {
+  int64_t ran = 0;
+  std::thread::id by;
+  for (int i = 0; i < 200 && by != std::this_thread::get_id(); ++i) {
+    usleep(1000);  // So that it sleeps.
+    CountingTask task(poller, &ran);
+    poller->PostToTurn(&task);
+    poller->TurnIfAsleep();
+    while (!task.done.load()) std::this_thread::yield();
+    by = task.by;
+  }
+  return by;
+}
+
+TEST(PollerTest, WhoFindsItAsleepTurns) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  EXPECT_EQ(WhoTurns(&poller), std::this_thread::get_id());
+  EXPECT_FALSE(poller.OnThread());
+  poller.Stop();
+}
+
+TEST(PollerTest, OneThatKeepsItsThreadIsWoken) {
+  SteadyClock clock;
+  PollerOptions options;
+  options.keeps_its_thread = true;
+  Poller poller(&clock, options);
+  poller.Start();
+  EXPECT_NE(WhoTurns(&poller), std::this_thread::get_id());
+  poller.Stop();
+}
+
+TEST(PollerTest, ATimerSetWhileItSleepsFires) {
+  SteadyClock clock;
+  PollerOptions options;
+  options.spin_us = 0;
+  Poller poller(&clock, options);
+  std::atomic<int> fired{0};
+  struct Timer final : PollerTimer {
+    void OnTimer() override { ++*fired; }
+    std::atomic<int>* fired = nullptr;
+  } timer;
+  timer.fired = &fired;
+  struct Task final : PollerTask {
+    void RunOnPoller() override { poller->SetTimer(timer, poller->now_ns() + 2'000'000); }
+    Poller* poller = nullptr;
+    PollerTimer* timer = nullptr;
+  } task;
+  task.poller = &poller;
+  task.timer = &timer;
+  poller.Start();
+  for (int i = 1; i <= 20; ++i) {
+    usleep(1000);
+    poller.PostToTurn(&task);
+    poller.TurnIfAsleep();
+    for (int waited = 0; fired.load() < i && waited < 5000; ++waited) usleep(1000);
+    ASSERT_EQ(fired.load(), i);
+  }
+  poller.Stop();
+}
+
+TEST(PollerTest, ManyThatTurnAreOneThreadAtATime) {
+  SteadyClock clock;
+  PollerOptions options;
+  options.spin_us = 0;
+  Poller poller(&clock, options);
+  poller.Start();
+  int64_t ran = 0;  // Not atomic: it is the poller thread's.
+  constexpr int kTasks = 3000;
+  const auto turn = [&] {
+    for (int i = 0; i < kTasks; ++i) {
+      CountingTask task(&poller, &ran);
+      poller.PostToTurn(&task);
+      poller.TurnIfAsleep();
+      while (!task.done.load()) std::this_thread::yield();
+    }
+  };
+  std::thread one(turn), two(turn);
+  for (int i = 0; i < kTasks; ++i) poller.RunAndWait([&] { ++ran; });
+  one.join();
+  two.join();
+  poller.Stop();
+  EXPECT_EQ(ran, 3 * kTasks);
+}
+
 TEST(PollerTest, IdleThreadUsesNoProcessor) {
   SteadyClock clock;
   Poller poller(&clock);

@@ -16,6 +16,9 @@ void SetTransportArguments(Set set) {
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 16 << 20);
   // Windows are as wide as they get: no ping with each burst of bytes to find that out.
   set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  // What each call would pass through and nobody uses: Tryst repeats its calls itself.
+  set(GRPC_ARG_ENABLE_RETRIES, 0);
+  set(GRPC_ARG_ENABLE_CHANNELZ, 0);
 }
 
 // What a consumer lets a producer send ahead on each stream. Only who reads and copies at

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "channel/grpc/caller.h"
-#include "channel/grpc/fetch_calls.h"
+#include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
 #include "channel/grpc/grpc_channel.h"
@@ -224,7 +224,9 @@ class Producer final : public HelloHandler {
     builder.RegisterService(service_.get());
     auto queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
-    fetches_.Start(std::move(queue), std::move(made.next_fetch));
+    grpc::ServerCompletionQueue* const server_queue = queue.get();
+    events_ = std::make_unique<EventThread>(std::move(queue), nullptr);
+    fetches_.Start(server_queue, std::move(made.next_fetch));
   }
   ~Producer() override {
     fetches_.Shutdown();
@@ -263,6 +265,7 @@ class Producer final : public HelloHandler {
   std::unique_ptr<grpc::Service> service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<EventThread> events_;
 };
 
 struct Result {
@@ -294,7 +297,8 @@ class Consumer {
         signer({"lab", kConsumer, incarnation}, std::move(token), [] { return UnixMs(); }),
         poller(&clock) {
     MoveTo(port);
-    channel = std::make_unique<GrpcChannel>(kProducer, &members, &signer, &calls, &poller, options);
+    channel =
+        std::make_unique<GrpcChannel>(kProducer, &members, &signer, &events, &poller, options);
     poller.Start();
   }
   ~Consumer() {
@@ -324,8 +328,8 @@ class Consumer {
   SteadyClock clock;
   Membership members;
   CallSigner signer;
-  FetchCalls calls;
   Poller poller;
+  EventThread events{std::make_unique<grpc::CompletionQueue>(), &poller};
   std::unique_ptr<GrpcChannel> channel;
 };
 
@@ -743,7 +747,7 @@ TEST(GrpcPath, AnEarlyRequesterWaitsAndAnUnknownPeerIsNamed) {
   ASSERT_TRUE(early->Wait().status.ok()) << early->status;
 
   GrpcChannel nobody("/job:ps/replica:0/task:9", &consumer.members, &consumer.signer,
-                     &consumer.calls, &consumer.poller);
+                     &consumer.events, &consumer.poller);
   absl::Notification done;
   absl::Status status;
   consumer.poller.RunAndWait([&] {

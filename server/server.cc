@@ -18,7 +18,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/log.h"
-#include "channel/grpc/fetch_calls.h"
+#include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
 #include "channel/grpc/grpc_channel.h"
@@ -168,7 +168,7 @@ class ServerImpl final : public Server {
   std::vector<std::string> path_names_;
   std::shared_ptr<Arena> arena_;            // Null: no shared memory.
   std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
-  std::unique_ptr<FetchCalls> fetch_calls_;
+  std::unique_ptr<EventThread> events_;     // Of calls, to peers and from them.
   std::unique_ptr<ChannelPool> pool_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<SampleSender> samples_;
@@ -246,7 +246,10 @@ absl::Status ServerImpl::OpenDataPlane() {
   path_names_.push_back("grpc");
 
   bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, &clock_);
-  poller_ = std::make_unique<Poller>(&clock_);
+  PollerOptions poller;
+  // GPUs' driver minds which thread it is called on.
+  poller.keeps_its_thread = ServerDevices::Wanted(config, parts_.gpus);
+  poller_ = std::make_unique<Poller>(&clock_, poller);
   TraceOptions trace;
   trace.records = static_cast<size_t>(config.trace_records);
   trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
@@ -287,11 +290,10 @@ absl::Status ServerImpl::OpenDataPlane() {
   fallback.patience = config.patience;
   fallback.trace = poller_trace_.get();
   fallback.digests = DigestsOverGrpc();
-  fetch_calls_ = std::make_unique<FetchCalls>();
   pool_ = std::make_unique<ChannelPool>(
       poller_.get(), bootstrap_.get(), source(), *std::move(paths),
       [this, fallback](const std::string& peer) {
-        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, fetch_calls_.get(),
+        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, events_.get(),
                                              poller_.get(), fallback);
       },
       options);
@@ -458,9 +460,13 @@ absl::Status ServerImpl::Listen() {
   builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
   builder.RegisterService(service_.get());
   for (grpc::Service* service : parts_.services) builder.RegisterService(service);
-  auto fetch_queue = builder.AddCompletionQueue();
+  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
   grpc_ = builder.BuildAndStart();
-  if (grpc_ != nullptr) fetches_->Start(std::move(fetch_queue), std::move(made.next_fetch));
+  if (grpc_ != nullptr) {
+    grpc::ServerCompletionQueue* const server_queue = queue.get();
+    events_ = std::make_unique<EventThread>(std::move(queue), poller_.get());
+    fetches_->Start(server_queue, std::move(made.next_fetch));
+  }
   if (grpc_ == nullptr || port_ == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", parts_.listen));
   }
@@ -543,6 +549,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   samples_.reset();
   steps_.reset();
   if (drained) {
+    events_.reset();
     poller_->Stop();
     devices_.reset();
     pool_.reset();
@@ -551,7 +558,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
   } else {
     (void)devices_.release();
     (void)pool_.release();
-    (void)fetch_calls_.release();
+    (void)events_.release();
     (void)poller_.release();
     (void)poller_trace_.release();
     (void)bootstrap_.release();

@@ -1,11 +1,13 @@
 #include "channel/grpc/event_thread.h"
 
-#include <grpcpp/completion_queue.h>
 #include <pthread.h>
+
+#include <utility>
 
 namespace tryst {
 
-EventThread::EventThread(grpc::CompletionQueue* queue) : queue_(queue), thread_([this] { Run(); }) {
+EventThread::EventThread(std::unique_ptr<grpc::CompletionQueue> queue, Poller* poller)
+    : queue_(std::move(queue)), poller_(poller), thread_([this] { Run(); }) {
   pthread_setname_np(thread_.native_handle(), "tryst-grpc");
 }
 
@@ -17,7 +19,10 @@ EventThread::~EventThread() {
 void EventThread::Run() {
   void* tag = nullptr;
   bool ok = false;
-  while (queue_->Next(&tag, &ok)) static_cast<GrpcEvent*>(tag)->OnEvent(ok);
+  while (queue_->Next(&tag, &ok)) {
+    static_cast<GrpcEvent*>(tag)->OnEvent(ok);
+    if (poller_ != nullptr) poller_->TurnIfAsleep();
+  }
 }
 
 }  // namespace tryst

@@ -1,11 +1,12 @@
 #ifndef TRYST_CHANNEL_GRPC_EVENT_THREAD_H_
 #define TRYST_CHANNEL_GRPC_EVENT_THREAD_H_
 
+#include <grpcpp/completion_queue.h>
+
+#include <memory>
 #include <thread>
 
-namespace grpc {
-class CompletionQueue;
-}  // namespace grpc
+#include "channel/poller.h"
 
 namespace tryst {
 
@@ -18,18 +19,23 @@ class GrpcEvent {
 };
 
 // One thread that waits in gRPC, reads its sockets and runs what has ended there: nobody is
-// woken in between, as gRPC's own callbacks do twice for each event.
+// woken in between, as gRPC's own callbacks do twice for each event. There should be one in a
+// server, for both its ends: who waits in gRPC gets the events of every queue of the process,
+// and has to wake whom they are for.
 class EventThread {
  public:
-  // `queue` outlives it.
-  explicit EventThread(grpc::CompletionQueue* queue);
-  // Shuts the queue down. REQUIRES: nothing begins an operation on it any more.
+  // What an event has for `poller` this thread runs itself while that sleeps
+  // (Poller::TurnIfAsleep). Null: there is never anything.
+  EventThread(std::unique_ptr<grpc::CompletionQueue> queue, Poller* poller);
+  // Waits for what is under way. REQUIRES: nothing begins an operation any more.
   ~EventThread();
+  grpc::CompletionQueue* queue() const { return queue_.get(); }
 
  private:
   void Run();
 
-  grpc::CompletionQueue* const queue_;
+  const std::unique_ptr<grpc::CompletionQueue> queue_;
+  Poller* const poller_;
   std::thread thread_;
 };
 

@@ -664,17 +664,11 @@ FetchServer::FetchServer(TensorSource* source, Alarms* alarms, uint64_t incarnat
 
 FetchServer::~FetchServer() = default;
 
-void FetchServer::Start(std::unique_ptr<grpc::ServerCompletionQueue> queue, NextCall next) {
-  queue_ = std::move(queue);
-  thread_ = std::make_unique<EventThread>(queue_.get());
-  state_->Start(queue_.get(), std::move(next));
+void FetchServer::Start(grpc::ServerCompletionQueue* queue, NextCall next) {
+  state_->Start(queue, std::move(next));
 }
 
-void FetchServer::Join() {
-  if (thread_ == nullptr) return;
-  state_->AwaitEnd();
-  thread_.reset();
-}
+void FetchServer::Join() { state_->AwaitEnd(); }
 
 void FetchServer::Shutdown() { state_->Shutdown(); }
 

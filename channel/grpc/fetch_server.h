@@ -10,7 +10,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "channel/grpc/caller.h"
-#include "channel/grpc/event_thread.h"
 #include "channel/live_ops.h"
 #include "channel/trace.h"
 #include "rendezvous/alarms.h"
@@ -60,9 +59,9 @@ class FetchServer {
               Admit admit, FetchServerOptions options = {});
   ~FetchServer();  // REQUIRES: Shutdown() was called, and Join() if Start() was.
 
-  // Serves calls, on a thread of its own, from when the gRPC server has started. `queue` is
-  // of its builder.
-  void Start(std::unique_ptr<grpc::ServerCompletionQueue> queue, NextCall next);
+  // Serves calls from when the gRPC server has started. `queue` is of its builder, turned by an
+  // EventThread.
+  void Start(grpc::ServerCompletionQueue* queue, NextCall next);
   // Waits for the last of them. REQUIRES: the gRPC server has shut down.
   void Join();
 
@@ -89,8 +88,6 @@ class FetchServer {
  private:
   class State;
   const std::shared_ptr<State> state_;
-  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  std::unique_ptr<EventThread> thread_;
 };
 
 }  // namespace tryst

@@ -77,14 +77,14 @@ void FetchStream::OnRead(bool ok) {
   }
   read_.Clear();
   if (more) return call_->Read(&read_, &was_read_);
-  if (landed) poller_->Post(&landed_task_);
+  if (landed) poller_->PostToTurn(&landed_task_);
   call_->Finish(&status_, &finished_);
 }
 
 void FetchStream::OnFinished(bool) { Leave(); }
 
 void FetchStream::Leave() {
-  if (left_.fetch_sub(1) == 1) poller_->Post(&ended_task_);
+  if (left_.fetch_sub(1) == 1) poller_->PostToTurn(&ended_task_);
 }
 
 }  // namespace tryst

@@ -22,8 +22,8 @@
 namespace tryst {
 
 // One FetchTensor call: an attempt at a fetch, or a note of what is over. The thread of its
-// completion queue reads it into the tensor; what comes of it is told on the poller thread,
-// where its public methods are called.
+// completion queue, an EventThread of the poller, reads it into the tensor; what comes of it is
+// told on the poller thread, where its public methods are called.
 class FetchStream final {
  public:
   using Event = absl::AnyInvocable<void(FetchStream*)>;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/grpc/fetch_calls.h"
+#include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_status.h"
@@ -98,11 +98,11 @@ struct GrpcChannel::FetchOp {
 };
 
 GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer,
-                         FetchCalls* calls, Poller* poller, GrpcChannelOptions options)
+                         EventThread* events, Poller* poller, GrpcChannelOptions options)
     : peer_(std::move(peer)),
       directory_(directory),
       signer_(signer),
-      calls_(calls),
+      events_(events),
       poller_(poller),
       options_(options),
       channel_(signer->NextChannel()),
@@ -168,7 +168,7 @@ void GrpcChannel::Ask(FetchOp* op) {
   rpc::FetchRequest request;
   FillRequest(op, &request);
   const std::string bytes = request.SerializeAsString();
-  stream->Start(calls_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
+  stream->Start(events_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
 }
 
 void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
@@ -227,7 +227,7 @@ void GrpcChannel::SendNote() {
   FillOver(&note, &stream->over_told);
   stream->EndWithin(kNoteLongestNs);
   const std::string bytes = note.SerializeAsString();
-  stream->Start(calls_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
+  stream->Start(events_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
   if (!closed_.ok()) stream->Hurry();
 }
 

@@ -21,7 +21,7 @@
 
 namespace tryst {
 
-class FetchCalls;
+class EventThread;
 class FetchStream;
 namespace rpc {
 class FetchRequest;
@@ -42,16 +42,16 @@ struct GrpcChannelOptions {
 };
 
 // Fetches from one peer by TransportService.FetchTensor. Bytes are copied once, from
-// gRPC's buffers into args.destination or into a tensor of their own; the thread of `calls`
-// does that, everything else happens on the poller thread. A stream that breaks is taken up
-// where it broke off, with the same serial, until `patience` has passed without an answer.
+// gRPC's buffers into args.destination or into a tensor of their own; the thread of
+// `events` does that, everything else happens on the poller thread. A stream that breaks is taken
+// up where it broke off, with the same serial, until `patience` has passed without an answer.
 //
 // What is over, the producer learns from the next request; from a note of its own when
 // there is none for a while, or when a tensor is not wanted.
 class GrpcChannel final : public Channel {
  public:
   // The arguments outlive it.
-  GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer, FetchCalls* calls,
+  GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer, EventThread* events,
               Poller* poller, GrpcChannelOptions options = {});
   ~GrpcChannel() override;
 
@@ -105,7 +105,7 @@ class GrpcChannel final : public Channel {
   const std::string peer_;
   PeerDirectory* const directory_;
   CallSigner* const signer_;
-  FetchCalls* const calls_;
+  EventThread* const events_;
   Poller* const poller_;
   const GrpcChannelOptions options_;
   const uint64_t channel_;
