@@ -158,8 +158,10 @@ bool ShmFetchChannel::Ask(ShmFetchOp* op) {
   slots_[op->slot] = op;
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests_.cell());
   cell->head.type = CellType::kRequest;
-  cell->head.flags =
-      op->many == nullptr && op->args.destination.valid() ? shm_wire::kHasDestination : 0;
+  // Who takes a view instead is sent one.
+  cell->head.flags = op->many == nullptr && op->args.destination.valid() && !op->args.by_reference
+                         ? shm_wire::kHasDestination
+                         : 0;
   cell->head.slot = op->slot;
   cell->head.generation = generations_[op->slot];
   cell->head.number = id;

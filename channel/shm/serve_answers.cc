@@ -244,17 +244,16 @@ bool ShmServeChannel::AnswerResident(ShmServeOp* op) {
 
 bool ShmServeChannel::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes) {
   const bool has_destination = (op->request.flags & shm_wire::kHasDestination) != 0;
-  if (can_pull_ && has_destination && bytes > options_.pull_bytes) {
-    // Two copies, of which one stays in the cache, in less time than the kernel's one.
-    if (bytes > options_.parts_bytes) return AnswerInParts(op);
+  // Two copies by turns, in less time than the kernel's one.
+  if (has_destination &&
+      !(can_pull_ && bytes > options_.pull_bytes && bytes <= options_.parts_bytes)) {
+    return AnswerInParts(op);
+  }
+  if (has_destination) {
     AnswerPull(op, payload, bytes);
     return true;
   }
   if (StartStage(op, bytes)) return op->state != ShmServeState::kStaging && AnswerStaged(op);
-  if (can_pull_) {
-    AnswerPull(op, payload, bytes);
-    return true;
-  }
   // The consumer holds all that we may lend it, or it is too much at once. Whatever it
   // holds, parts go through.
   return AnswerInParts(op);
@@ -287,7 +286,7 @@ bool ShmServeChannel::CopyToStage(ShmServeOp* op, uint64_t most) {
   if (digests_) {
     op->digest = CopyCrc32c(op->digest, to, payload, part);
   } else {
-    hub_->crew()->Copy(to, payload, part, bytes >= CopyCrew::kStreamBytes);
+    CopyForReader(to, payload, part);
   }
   op->position += part;
   return op->position == bytes;
@@ -321,6 +320,33 @@ void ShmServeChannel::AnswerPull(ShmServeOp* op, const void* payload, uint64_t b
   op->span.Enter(WaitsFor::kAcceptance, hub_->poller()->now_ns());
 }
 
+// Another process reads it next.
+void ShmServeChannel::CopyForReader(void* to, const void* from, uint64_t bytes) {
+  if (bytes < CopyGauge::kLeastBytes) {
+    if (bytes > 0) memcpy(to, from, bytes);
+    return;
+  }
+  const Clock& clock = hub_->poller()->clock();
+  const bool streams = gauge_.Next();
+  const int64_t began_ns = clock.NowNs();
+  hub_->crew()->Copy(to, from, bytes, streams);
+  gauge_.Took(streams, bytes, clock.NowNs() - began_ns);
+}
+
+// False: there is no memory for it now.
+bool ShmServeChannel::OpenPartsRoom() {
+  if (parts_block_) return true;
+  if (parts_ == nullptr) {
+    ArenaOptions room;
+    room.cap_bytes = room.segment_bytes = room.first_segment_bytes = kPartsRoomBytes;
+    FillSecret(&room.seed, sizeof(room.seed));
+    parts_ = Arena::Make(room);
+  }
+  auto block = parts_->Allocate(kPartsRoomBytes);
+  if (block.ok()) parts_block_ = *std::move(block);
+  return block.ok();
+}
+
 // As many parts as there is room for; true when the last one is out.
 bool ShmServeChannel::AnswerInParts(ShmServeOp* op) {
   if (op->state != ShmServeState::kInParts) {
@@ -328,33 +354,34 @@ bool ShmServeChannel::AnswerInParts(ShmServeOp* op) {
     op->position = 0;
     ++counters_.in_parts;
   }
-  if (parts_ == nullptr) {
-    ArenaOptions room;
-    room.cap_bytes = room.segment_bytes = room.first_segment_bytes =
-        GivenReferences::kForParts * kPartBytes;
-    FillSecret(&room.seed, sizeof(room.seed));
-    parts_ = Arena::Make(room);
-  }
+  if (!OpenPartsRoom()) return false;
   uint64_t bytes;
   const uint8_t* payload = static_cast<const uint8_t*>(Payload(*op, &bytes));
-  while (op->position < bytes) {
+  Placed placed = Describe(*op, bytes);
+  const MemorySpace space = parts_block_->space();
+  if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
+  // Of one that nobody stands behind both sides are to copy at once; others overlap anyway.
+  const uint64_t quarter = (bytes / 4 + PartsRoom::kGranule - 1) & ~(PartsRoom::kGranule - 1);
+  const uint64_t part =
+      requests_.Ready() ? kPartBytes : std::clamp(quarter, kLeastPartBytes, kPartBytes);
+  for (bool first = true; op->position < bytes; first = false) {
     if (!replies_.HasRoom(1) || !given_->HasFree(true)) return false;
-    auto stage = parts_->Allocate(kPartBytes);
-    if (!stage.ok()) return false;
-    Placed placed = Describe(*op, bytes);
     placed.position = op->position;
-    placed.piece_bytes = static_cast<uint32_t>(std::min(kPartBytes, bytes - op->position));
-    const MemorySpace space = (*stage)->space();
-    if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
-    placed.offset = space.segment_offset;
+    placed.piece_bytes = static_cast<uint32_t>(std::min(part, bytes - op->position));
+    const uint64_t offset = parts_room_.Find(placed.piece_bytes, *given_);
+    if (offset == PartsRoom::kNone) return false;
+    uint8_t* to = static_cast<uint8_t*>(parts_block_->data()) + offset;
     if (digests_) {
-      placed.digest = CopyCrc32c(0, (*stage)->data(), payload + op->position, placed.piece_bytes);
+      placed.digest = CopyCrc32c(0, to, payload + op->position, placed.piece_bytes);
     } else {
-      memcpy((*stage)->data(), payload + op->position, placed.piece_bytes);
+      CopyForReader(to, payload + op->position, placed.piece_bytes);
     }
-    given_->Give(*std::move(stage), 0, &placed.reference, &placed.reference_generation);
+    placed.offset = space.segment_offset + offset;
+    given_->Give(parts_block_, 0, &placed.reference, &placed.reference_generation);
+    parts_room_.Gave(offset, placed.piece_bytes, placed.reference, placed.reference_generation);
     PutPlaced(CellType::kChunk, *op, placed);
     op->position += placed.piece_bytes;
+    if (first && op->position < bytes) Flush();  // It copies while we do, if it is awake.
   }
   counters_.bytes += op->sent_bytes = bytes;
   Sent(op);

@@ -12,7 +12,9 @@
 #include "channel/bootstrap.h"
 #include "channel/live_ops.h"
 #include "channel/poller.h"
+#include "channel/shm/copy_gauge.h"
 #include "channel/shm/fifo.h"
+#include "channel/shm/parts_room.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/serve_op.h"
@@ -30,10 +32,11 @@ struct ShmServeOptions {
   bool digests = false;
   // Of what is copied into the arena for this consumer and not yet returned.
   uint64_t stage_bytes = 512 << 20;
-  // Into the caller's memory, larger tensors are read by the consumer out of ours; those that
-  // are larger still go in parts, which takes less time (docs/decisions/0024-large-copies.md).
+  // Into the caller's memory tensors go in parts, which takes less time
+  // (docs/decisions/0024-large-copies.md). Of more than pull_bytes and up to parts_bytes the
+  // consumer reads them out of ours.
   uint64_t pull_bytes = 64 << 10;
-  uint64_t parts_bytes = 512 << 10;
+  uint64_t parts_bytes = 64 << 10;
   bool allow_pull = true;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
   std::function<void()> on_drained;              // After its end. May be null.
@@ -115,7 +118,10 @@ class ShmServeChannel final : private ShmHub::Host,
     kForGood,       // By us, who end, too.
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
-  static constexpr uint64_t kPartBytes = 256 << 10;
+  // Small enough that both sides soon have something to do, large enough for what each costs.
+  static constexpr uint64_t kLeastPartBytes = 16 << 10;
+  static constexpr uint64_t kPartBytes = 64 << 10;
+  static constexpr uint64_t kPartsRoomBytes = 2 << 20;
   static constexpr int kCellsPerTurn = 64;
   static constexpr int64_t kAcceptedNs = 2'000;  // How often it is looked for.
   static constexpr int64_t kJoinNs = 15'000'000'000;
@@ -191,6 +197,8 @@ class ShmServeChannel final : private ShmHub::Host,
   bool AnswerStaged(ShmServeOp* op);
   void AnswerPull(ShmServeOp* op, const void* payload, uint64_t bytes);
   bool AnswerInParts(ShmServeOp* op);
+  bool OpenPartsRoom();
+  void CopyForReader(void* to, const void* from, uint64_t bytes);
   bool SendGone(uint16_t slot, uint32_t generation);
   bool SegmentIndex(uint64_t segment_id, uint16_t* index);
   void TellGoneSegments();
@@ -251,8 +259,11 @@ class ShmServeChannel final : private ShmHub::Host,
   std::vector<uint64_t> segment_ids_;  // By index; 0: gone.
   std::vector<uint16_t> gone_segments_;
   uint64_t segments_dropped_ = 0;
-  std::shared_ptr<Arena> parts_;  // Room for tensors that go in parts; made when first needed.
-  uint64_t staging_bytes_ = 0;    // Of stage_line_.
+  std::shared_ptr<Arena> parts_;  // Memory for tensors that go in parts; made when first needed.
+  StorageRef parts_block_;        // All of it.
+  PartsRoom parts_room_{kPartsRoomBytes};
+  CopyGauge gauge_;
+  uint64_t staging_bytes_ = 0;  // Of stage_line_.
   ShmServeCounters counters_;
 };
 

@@ -14,8 +14,6 @@ namespace {
 // `to` on a cache line; `bytes` a multiple of two of them.
 __attribute__((target("avx2"))) void StreamLines(uint8_t* to, const uint8_t* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 128) {
-    _mm_prefetch(reinterpret_cast<const char*>(from + i + 1024), _MM_HINT_NTA);
-    _mm_prefetch(reinterpret_cast<const char*>(from + i + 1088), _MM_HINT_NTA);
     const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + 32));
     const __m256i c = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + 64));

@@ -61,7 +61,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Contract("NoPull", 256 << 20,
                                [](ChannelPoolOptions* pool) { pool->shm.allow_pull = false; }),
                       Contract("OnlyPull", 256 << 20,
-                               [](ChannelPoolOptions* pool) { pool->shm.stage_bytes = 0; }),
+                               [](ChannelPoolOptions* pool) {
+                                 pool->shm.stage_bytes = 0;
+                                 pool->shm.pull_bytes = 0;
+                                 pool->shm.parts_bytes = UINT64_MAX;
+                               }),
                       Contract("OnlyParts", 256 << 20,
                                [](ChannelPoolOptions* pool) {
                                  pool->shm.stage_bytes = 0;

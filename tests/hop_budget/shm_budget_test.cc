@@ -120,11 +120,19 @@ std::vector<Row> Rows() {
   row->into_place = true;
   row->copies_at_consumer = 1;
   row->messages = 3;
-  // A message for each part of 256 KiB.
-  row = add("TwoCopiesByTurnsOfWhatIsLarge", 1 << 20);
+  row->adjust = [](ChannelPoolOptions* pool) { pool->shm.parts_bytes = 1 << 20; };
+  // A message for each part: of 16 KiB at least, of 64 KiB at most.
+  row = add("TwoCopiesAtOnce", 64 << 10);
   row->into_place = true;
   row->copies_at_producer = row->copies_at_consumer = 1;
   row->messages = 5;
+  row = add("TwoCopiesOfWhatIsShort", 10'000);
+  row->into_place = true;
+  row->copies_at_producer = row->copies_at_consumer = 1;
+  row = add("TwoCopiesByTurnsOfWhatIsLarge", 1 << 20);
+  row->into_place = true;
+  row->copies_at_producer = row->copies_at_consumer = 1;
+  row->messages = 17;
   row = add("OneCopyWithDigest", 100'000);
   row->copies_at_producer = 1;
   row->is_view = true;

@@ -84,6 +84,7 @@ ShmProcess::Options ProcessOptions(const std::string& worker, bool pulls) {
   options.shm.sizes.references = 64;
   options.shm.stage_bytes = 4 << 20;
   options.shm.pull_bytes = 4 << 10;
+  options.shm.parts_bytes = 200 << 10;
   options.shm.allow_pull = pulls;
   return options;
 }
