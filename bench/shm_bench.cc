@@ -88,6 +88,10 @@ struct Worker {
               DoneFn done) override {
       steps->Take(step_id, key, request_id, args, std::move(done));
     }
+    bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override {
+      return steps->TakeHere(step_id, key, place, taken);
+    }
+    bool MayTake(const TensorKey& key) const override { return steps->MayTake(key); }
     void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
       steps->GiveBack(step_id, key, std::move(taken));
     }

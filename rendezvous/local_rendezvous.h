@@ -57,6 +57,8 @@ class LocalRendezvous final : public Rendezvous {
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
+  // TensorSource::TakeHere of this step.
+  bool TakeHere(TensorKey* key, Taken* taken);
   // Undoes a receive that got `taken` with Args::turn set: TensorSource::GiveBack. Not bound
   // by the memory caps: what was accepted once is not refused.
   void GiveBack(const TensorKey& key, Taken taken);

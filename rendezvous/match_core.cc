@@ -265,9 +265,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   absl::Status status;
   Item* kept = nullptr;
   bool arming = false;
-  Args send_args;
-  Tensor tensor;
-  bool is_dead = false;
+  Taken met;
   uint64_t checksum = 0;
   int64_t freed_bytes = 0;
   {
@@ -281,18 +279,8 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
       ++shard.counters.cancelled;
       status = CancelledReceive();
     } else if (*head != nullptr && (*head)->is_send) {
-      Item* send = shard.table.PopHead(head);
-      freed_bytes = Uncharge(shard, *send);
-      checksum = send->checksum;
-      is_dead = send->is_dead;
-      tensor = std::move(send->tensor);
-      send_args.device_context = std::move(send->send_context);
-      send_args.alloc_attrs = send->send_attrs;
-      TellTurn(shard, args, send->turn);
-      shard.table.Free(send);
-      ++shard.counters.delivered;
-      shard.counters.delivered_bytes += tensor.bytes();
-      shard.counters.dead += is_dead;
+      freed_bytes = GetSend(shard, head, &met, &checksum);
+      TellTurn(shard, args, met.turn);
     } else {
       const int64_t now_ns = args.deadline.is_never() ? clock().CoarseNowNs() : clock().NowNs();
       if (!args.deadline.Passed(now_ns)) {
@@ -314,17 +302,53 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   }
   BetweenLocks("recv: met", nullptr);
   held_.Give(freed_bytes);
-  status = CheckUnchanged(key, tensor, checksum);
+  status = CheckUnchanged(key, met.tensor, checksum);
   if (!status.ok()) {
     FailReceive(std::move(status), args, std::move(done));
   } else if (args.executor == nullptr) {
-    std::move(done)(std::move(status), send_args, args, std::move(tensor), is_dead);
+    std::move(done)(std::move(status), met.send_args, args, std::move(met.tensor), met.is_dead);
   } else {
-    args.executor->Run([send_args = std::move(send_args), args, tensor = std::move(tensor), is_dead,
-                        done = std::move(done)]() mutable {
-      std::move(done)(absl::OkStatus(), send_args, args, std::move(tensor), is_dead);
+    args.executor->Run([met = std::move(met), args, done = std::move(done)]() mutable {
+      std::move(done)(absl::OkStatus(), met.send_args, args, std::move(met.tensor), met.is_dead);
     });
   }
+}
+
+// Takes the send at `head` out of the table. Returns how much of it to Give, without the lock.
+int64_t MatchCore::GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* checksum) {
+  Item* send = shard.table.PopHead(head);
+  const int64_t freed_bytes = Uncharge(shard, *send);
+  *checksum = send->checksum;
+  ++shard.counters.delivered;
+  shard.counters.delivered_bytes += send->tensor.bytes();
+  shard.counters.dead += send->is_dead;
+  taken->is_dead = send->is_dead;
+  taken->tensor = std::move(send->tensor);
+  taken->send_args.device_context = std::move(send->send_context);
+  taken->send_args.alloc_attrs = send->send_attrs;
+  taken->turn = send->turn;
+  shard.table.Free(send);
+  return freed_bytes;
+}
+
+bool MatchCore::TakeHere(TensorKey* key, Taken* taken) {
+  if (options_.check_immutable) return false;  // It may have to end with an error.
+  uint64_t checksum;
+  int64_t freed_bytes;
+  Shard& shard = ShardOf(*key);
+  {
+    MutexLock lock(&shard.mu);
+    if (!shard.aborted.ok()) return false;
+    Item** head = shard.table.Find(*key);
+    if (*head == nullptr || !(*head)->is_send) return false;
+    ++shard.counters.takes;
+    ++shard.counters.receives;
+    if (!key->SharesTextWith((*head)->key)) *key = (*head)->key;
+    freed_bytes = GetSend(shard, head, taken, &checksum);
+    if (taken->turn == 0) taken->turn = ++shard.last_turn;
+  }
+  held_.Give(freed_bytes);
+  return true;
 }
 
 Item* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args,

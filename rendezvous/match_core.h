@@ -33,6 +33,7 @@ class MatchCore {
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args);
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done);
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
+  bool TakeHere(TensorKey* key, Taken* taken);
   void GiveBack(const TensorKey& key, Taken taken);
   void StartAbort(absl::Status status);
   void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
@@ -97,6 +98,8 @@ class MatchCore {
   absl::Status CheckUnchanged(const TensorKey& key, const Tensor& tensor, uint64_t checksum);
 
   // Receives.
+  int64_t GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* checksum)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   Item* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args, DoneFn* done,
                     int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void Arm(Item* item);

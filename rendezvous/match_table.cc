@@ -20,8 +20,11 @@ MatchTable::MatchTable(uint16_t shard)
 MatchTable::~MatchTable() { TRYST_CHECK(heads_ == 0); }
 
 Item** MatchTable::Find(const TensorKey& key) {
-  Item** head = &buckets_[BucketOf(key)];
-  while (*head != nullptr && (*head)->key != key) head = &(*head)->chain;
+  const uint64_t hash = key.hash();
+  Item** head = &buckets_[BucketOf(hash)];
+  while (*head != nullptr && ((*head)->key_hash != hash || (*head)->key != key)) {
+    head = &(*head)->chain;
+  }
   return head;
 }
 
@@ -30,6 +33,7 @@ Item* MatchTable::New(const TensorKey& key) {
   Item* item = std::exchange(free_, free_->chain);
   item->chain = nullptr;
   item->key = key;
+  item->key_hash = key.hash();
   item->number = ++next_number_;
   return item;
 }
@@ -97,7 +101,7 @@ Item* MatchTable::PopHead(Item** head) {
 
 void MatchTable::Remove(Item* item) {
   if (item->prev == nullptr) {
-    Item** head = &buckets_[BucketOf(item->key)];
+    Item** head = &buckets_[BucketOf(item->key_hash)];
     while (*head != item) head = &(*head)->chain;
     PopHead(head);
     return;
@@ -138,7 +142,7 @@ void MatchTable::Grow() {
   for (Item* head : old) {
     while (head != nullptr) {
       Item* next_head = head->chain;
-      Item** bucket = &buckets_[BucketOf(head->key)];
+      Item** bucket = &buckets_[BucketOf(head->key_hash)];
       head->chain = *bucket;
       *bucket = head;
       head = next_head;

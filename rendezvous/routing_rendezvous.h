@@ -41,8 +41,10 @@ class RoutingRendezvous final : public Rendezvous,
 
   // A receive for another worker: the tensor as it lies, wherever that is.
   void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
+  bool TakeHere(TensorKey* key, Taken* taken) { return local_.TakeHere(key, taken); }
   void GiveBackLocal(const TensorKey& key, Taken taken) { local_.GiveBack(key, std::move(taken)); }
 
+  bool aborted() const { return local_.aborted(); }
   absl::Status abort_cause() const { return local_.abort_cause(); }
   RendezvousCounters counters() const;
   void ListWaiting(size_t max_items, std::vector<WaitingItem>* items) const;

@@ -167,6 +167,20 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_
   }
 }
 
+// A step that is over has been aborted, so a place that is out of date gives nothing.
+bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) {
+  if (place->step == nullptr || place->step_id != step_id) {
+    MutexLock lock(&mu_);
+    const auto found = steps_.find(step_id);
+    if (found == steps_.end() || !found->second.started) return false;
+    place->step_id = step_id;
+    place->step = found->second.rendezvous;
+  }
+  if (place->step->TakeHere(key, taken)) return true;
+  if (place->step->aborted()) place->step = nullptr;
+  return false;
+}
+
 void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
   std::shared_ptr<RoutingRendezvous> rendezvous;
   {

@@ -68,6 +68,8 @@ class StepRegistry final : public TensorSource {
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
+  bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override;
+  bool MayTake(const TensorKey& key) const override { return CheckTake(key).ok(); }
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
   RendezvousCounters counters() const;

@@ -81,6 +81,87 @@ TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
   EXPECT_EQ(registry->counters().steps, 0) << "a step that is over does not come back";
 }
 
+TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
+  options.step.check_immutable = false;  // As users have it.
+  Open();
+  auto step = *registry->StartStep(1);
+  const TensorKey sent = OutKey("a");
+  ASSERT_TRUE(step->Send(sent, Args(), Number(1), false).ok());
+  ASSERT_TRUE(step->Send(sent, Args(), Number(2), false).ok());
+  TensorKey asked = OutKey("a");
+  TensorSource::Place place;
+  Taken taken;
+  ASSERT_TRUE(registry->MayTake(asked));
+  ASSERT_TRUE(registry->TakeHere(1, &asked, &place, &taken));
+  EXPECT_EQ(*taken.tensor.data_as<int64_t>(), 1);
+  EXPECT_TRUE(asked.SharesTextWith(sent));
+  // It goes back to its place: before the one that was sent later.
+  registry->GiveBack(1, asked, std::move(taken));
+  for (const int value : {1, 2}) {
+    ASSERT_TRUE(registry->TakeHere(1, &asked, &place, &taken));
+    EXPECT_EQ(*taken.tensor.data_as<int64_t>(), value);
+  }
+  EXPECT_EQ(registry->counters().takes, 3);
+  EXPECT_EQ(registry->counters().waiting_sends, 0);
+  EXPECT_FALSE(registry->TakeHere(1, &asked, &place, &taken));
+  EXPECT_EQ(registry->counters().takes, 3);
+
+  // Who waits already has the next one.
+  auto waits = Take(1, asked);
+  ASSERT_TRUE(step->Send(sent, Args(), Tensor(), true).ok());
+  EXPECT_TRUE(waits->is_dead);
+  ASSERT_TRUE(step->Send(sent, Args(), Tensor(), true).ok());
+  ASSERT_TRUE(registry->TakeHere(1, &asked, &place, &taken));
+  EXPECT_TRUE(taken.is_dead);
+}
+
+TEST_F(StepRegistryTest, AStepThatIsOverHasNothingHere) {
+  options.step.check_immutable = false;  // As users have it.
+  Open();
+  auto first = *registry->StartStep(1);
+  auto second = *registry->StartStep(2);
+  TensorKey key = OutKey("a");
+  TensorSource::Place place;
+  Taken taken;
+  EXPECT_FALSE(registry->TakeHere(3, &key, &place, &taken));  // Nor one that was not started.
+  EXPECT_EQ(registry->counters().steps, 2);
+  for (const int copy : {1, 2}) {
+    ASSERT_TRUE(first->Send(key, Args(), Number(copy), false).ok());
+    ASSERT_TRUE(second->Send(key, Args(), Number(10 + copy), false).ok());
+  }
+  ASSERT_TRUE(registry->TakeHere(1, &key, &place, &taken));
+  EXPECT_EQ(*taken.tensor.data_as<int64_t>(), 1);
+  ASSERT_TRUE(registry->TakeHere(2, &key, &place, &taken));
+  EXPECT_EQ(*taken.tensor.data_as<int64_t>(), 11);
+  ASSERT_TRUE(registry->TakeHere(1, &key, &place, &taken));
+  registry->CleanupStep(1);
+  EXPECT_FALSE(registry->TakeHere(1, &key, &place, &taken));
+  EXPECT_EQ(place.step, nullptr);
+  ASSERT_TRUE(registry->TakeHere(2, &key, &place, &taken));
+  EXPECT_EQ(*taken.tensor.data_as<int64_t>(), 12);
+}
+
+TEST_F(StepRegistryTest, WhatMustBeReadAgainIsNotTakenAtOnce) {
+  options.step.check_immutable = true;
+  Open();
+  auto step = *registry->StartStep(1);
+  TensorKey key = OutKey("a");
+  ASSERT_TRUE(step->Send(key, Args(), Number(1), false).ok());
+  TensorSource::Place place;
+  Taken taken;
+  EXPECT_FALSE(registry->TakeHere(1, &key, &place, &taken));
+  EXPECT_EQ(Take(1, key)->number(), 1);
+}
+
+TEST_F(StepRegistryTest, MayTakeSaysWhatATakeIsRefusedFor) {
+  options.incarnations[absl::StrCat(kWorker0, "/device:CPU:0")] = 7;
+  Open();
+  EXPECT_FALSE(registry->MayTake(OutKey("a")));  // Of another incarnation.
+  EXPECT_FALSE(registry->MayTake(TensorKey()));
+  EXPECT_FALSE(registry->MayTake(KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
+                                            absl::StrCat(kWorker0, "/device:CPU:0"), "a")));
+}
+
 TEST_F(StepRegistryTest, StartingTwiceIsTheSameStep) {
   auto a = *registry->StartStep(1);
   EXPECT_EQ(a, *registry->StartStep(1));

@@ -2,11 +2,14 @@
 #define TRYST_RENDEZVOUS_TENSOR_SOURCE_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {
+
+class RoutingRendezvous;
 
 // The port that rendezvous/ offers: call me when this local tensor exists. The serving
 // side of a channel uses it. Safe from any thread. Implemented by StepRegistry.
@@ -31,6 +34,21 @@ class TensorSource {
   // consumed tensor would wait for ever. 0: the caller removes repetitions itself.
   virtual void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
                     DoneFn done) = 0;
+
+  // The quick way of a caller that takes the same keys in step after step: a Take of what is
+  // here already, without a callback. False: nothing has happened, and Take() does what there
+  // is to do. `*key` becomes the sender's copy of the same text, which is found sooner the
+  // next time. REQUIRES: MayTake(*key), once.
+  struct Place {  // Where the caller's last step was found. Of one thread.
+    int64_t step_id = 0;
+    std::shared_ptr<RoutingRendezvous> step;
+  };
+  virtual bool TakeHere(int64_t /*step_id*/, TensorKey* /*key*/, Place* /*place*/,
+                        Taken* /*taken*/) {
+    return false;
+  }
+  // Whether Take() would refuse `key` for what it says. Once it may, it always may.
+  virtual bool MayTake(const TensorKey& /*key*/) const { return false; }
 
   // Gives back what a Take got and its caller could not deliver: the next take or receive of
   // the key gets it, in its old place, before what was sent later. Never refused: it is as if

@@ -56,6 +56,12 @@ class GuardedSource final : public TensorSource {
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
+  bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override {
+    return source_->TakeHere(step_id, key, place, taken);
+  }
+  bool MayTake(const TensorKey& key) const override {
+    return source_ != nullptr && allow_.Check(key.dst().worker, key).ok() && source_->MayTake(key);
+  }
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
     source_->GiveBack(step_id, key, std::move(taken));  // Only what a take got can come here.
   }

@@ -286,6 +286,7 @@ void ShmServeChannel::FinishEnding(bool consumer_gone) {
   if (state_ == State::kEnded) return;  // By who was given something back.
   state_ = State::kEnded;
   hub_->poller()->CancelTimer(this);
+  place_ = TensorSource::Place();
   if (socket_ != nullptr) hub_->Unwatch(socket_->fd());
   if (given_ == nullptr) {
     socket_.reset();
@@ -426,12 +427,16 @@ absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
   // and written down, behind the answer.
   Former former;
   if (op->state == ShmServeState::kSent) TakeFormer(op, &former);
-  const KnownKey& known = keys_[cell.head.number];
+  KnownKey& known = keys_[cell.head.number];
   op->request.generation = cell.head.generation;
   op->request.flags = cell.head.flags;
   memcpy(&op->request.step, cell.body, sizeof(op->request.step));
-  if (!op->request.key.SharesTextWith(known.key)) op->request.key = known.key;
-  StartTake(op, known.for_consumer);
+  ++counters_.requests;
+  op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
+  if (!TakeHere(op, &known)) {
+    op->request.key = known.key;
+    StartTake(op, known.for_consumer);
+  }
   if (former.was) EndTrace(former);
   return absl::OkStatus();
 }
@@ -484,10 +489,27 @@ absl::Status ShmServeChannel::OnPulled(const shm_wire::RequestCell& cell) {
 
 // ---- Taking ----
 
+// The way of nearly all: the tensor is here.
+bool ShmServeChannel::TakeHere(ShmServeOp* op, KnownKey* known) {
+  if (!known->may_take) {
+    known->may_take = known->for_consumer && source_->MayTake(known->key);
+    if (!known->may_take) return false;
+  }
+  if (!source_->TakeHere(op->request.step, &known->key, &place_, &taken_)) return false;
+  op->request.key = known->key;
+  op->taken.tensor = std::move(taken_.tensor);
+  op->taken.is_dead = taken_.is_dead;
+  op->taken.device_context = std::move(taken_.send_args.device_context);
+  op->taken.alloc_attrs = taken_.send_args.alloc_attrs;
+  op->taken.turn = taken_.turn;
+  op->state = ShmServeState::kReady;
+  op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
+  AnswerSoon(op);
+  return true;
+}
+
 void ShmServeChannel::StartTake(ShmServeOp* op, bool for_consumer) {
-  ++counters_.requests;
   op->state = ShmServeState::kTaking;
-  op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
   if (free_takes_.empty()) {
     takes_.emplace_back(static_cast<ShmServeTakeOwner*>(this), hub_->poller());
     free_takes_.push_back(&takes_.back());

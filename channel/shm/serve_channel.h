@@ -117,6 +117,11 @@ class ShmServeChannel final : private ShmHub::Host,
     kOnPurpose,     // By us.
     kForGood,       // By us, who end, too.
   };
+  struct KnownKey {
+    TensorKey key;
+    bool for_consumer = false;  // The hello has authenticated it: it gets what is meant for it.
+    bool may_take = false;      // TensorSource::MayTake.
+  };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   // Small enough that both sides soon have something to do, large enough for what each costs.
   static constexpr uint64_t kLeastPartBytes = 16 << 10;
@@ -153,6 +158,7 @@ class ShmServeChannel final : private ShmHub::Host,
   absl::Status OnRefused(const shm_wire::RequestCell& cell);
 
   // Taking.
+  bool TakeHere(ShmServeOp* op, KnownKey* known);
   void StartTake(ShmServeOp* op, bool for_consumer);
   void OnTaken(ShmServeTake* take) override;
   void DropTake(ShmServeOp* op);
@@ -233,12 +239,10 @@ class ShmServeChannel final : private ShmHub::Host,
   bool link_added_ = false;
   RingReader<shm_wire::kRequestCellBytes> requests_;
   RingWriter<shm_wire::kReplyCellBytes> replies_;
-  struct KnownKey {
-    TensorKey key;
-    bool for_consumer = false;  // The hello has authenticated it: it gets what is meant for it.
-  };
   std::vector<KnownKey> keys_;  // By the consumer's id.
-  std::string key_text_;        // Of which more cells are to come.
+  TensorSource::Place place_;
+  Taken taken_;           // Empty between two takes.
+  std::string key_text_;  // Of which more cells are to come.
   uint32_t key_id_ = 0;
   size_t key_bytes_ = 0;
   std::deque<ShmServeOp> ops_;      // By slot.

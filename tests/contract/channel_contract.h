@@ -28,6 +28,10 @@ class StepTable final : public TensorSource {
   LocalRendezvous* step(int64_t step_id);
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
+  bool TakeHere(int64_t step_id, TensorKey* key, Place*, Taken* taken) override {
+    return step(step_id)->TakeHere(key, taken);
+  }
+  bool MayTake(const TensorKey&) const override { return true; }
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
     step(step_id)->GiveBack(key, std::move(taken));
   }

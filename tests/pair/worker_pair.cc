@@ -39,6 +39,10 @@ struct WorkerPair::Worker {
     void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
       step->RecvAsync(key, args, std::move(done));
     }
+    bool TakeHere(int64_t, TensorKey* key, Place*, Taken* taken) override {
+      return step->TakeHere(key, taken);
+    }
+    bool MayTake(const TensorKey&) const override { return true; }
     void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
       step->GiveBack(key, std::move(taken));
     }
