@@ -17,8 +17,9 @@ constexpr absl::Duration kPause = absl::Seconds(1);
 
 class Announcer::State : public std::enable_shared_from_this<State> {
  public:
-  State(Member self, Membership* members, PeerCalls* calls, Alarms* alarms)
-      : self_(std::move(self)), members_(members), calls_(calls), alarms_(alarms) {}
+  State(Member self, Membership* members, PeerCalls* calls, grpc::CompletionQueue* queue,
+        Alarms* alarms)
+      : self_(std::move(self)), members_(members), calls_(calls), queue_(queue), alarms_(alarms) {}
 
   void Announce(const std::string& worker, int attempt) {
     if (worker == self_.worker) return;
@@ -28,7 +29,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       ++under_way_;
     }
     auto self = shared_from_this();
-    calls_->StartHeartbeat(worker, self_, false, kAttemptTimeout,
+    calls_->StartHeartbeat(queue_, worker, self_, false, kAttemptTimeout,
                            [self, worker, attempt](absl::StatusOr<PeerCalls::Heard> heard) {
                              self->OnHeard(worker, attempt, std::move(heard));
                            });
@@ -76,7 +77,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
         ++under_way_;
       }
       auto self = shared_from_this();
-      calls_->StartHeartbeat(member.worker, self_, true, timeout,
+      calls_->StartHeartbeat(queue_, member.worker, self_, true, timeout,
                              [self](const absl::StatusOr<PeerCalls::Heard>&) {
                                MutexLock lock(&self->mu_);
                                if (--self->under_way_ == 0) self->idle_.NotifyAll();
@@ -96,6 +97,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   const Member self_;
   Membership* const members_;
   PeerCalls* const calls_;
+  grpc::CompletionQueue* const queue_;
   Alarms* const alarms_;
   Mutex mu_;
   CondVar idle_;
@@ -104,8 +106,9 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   std::set<Alarms::Token> pauses_ ABSL_GUARDED_BY(mu_);  // Some have fired.
 };
 
-Announcer::Announcer(Member self, Membership* members, PeerCalls* calls, Alarms* alarms)
-    : state_(std::make_shared<State>(std::move(self), members, calls, alarms)) {}
+Announcer::Announcer(Member self, Membership* members, PeerCalls* calls,
+                     grpc::CompletionQueue* queue, Alarms* alarms)
+    : state_(std::make_shared<State>(std::move(self), members, calls, queue, alarms)) {}
 
 Announcer::~Announcer() { Leave(absl::Milliseconds(200)); }
 

@@ -16,7 +16,8 @@ namespace tryst {
 // by the answer. Thread-safe; its arguments outlive it.
 class Announcer {
  public:
-  Announcer(Member self, Membership* members, PeerCalls* calls, Alarms* alarms);
+  Announcer(Member self, Membership* members, PeerCalls* calls, grpc::CompletionQueue* queue,
+            Alarms* alarms);
   // Waits for the calls under way, which end within a few seconds at most.
   ~Announcer();
 

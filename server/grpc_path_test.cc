@@ -216,22 +216,23 @@ class Producer final : public HelloHandler {
                                 absl::string_view request) {
       return Authenticate(context, method, request);
     };
-    MadeTransportService made = MakeTransportService(std::move(parts));
-    service_ = std::move(made.service);
+    service_ = MakeTransportService(std::move(parts));
     grpc::ServerBuilder builder;
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
                              &port_);
-    builder.RegisterService(service_.get());
+    builder.RegisterService(service_->service());
     auto queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
     grpc::ServerCompletionQueue* const server_queue = queue.get();
     events_ = std::make_unique<EventThread>(std::move(queue), nullptr);
-    fetches_.Start(server_queue, std::move(made.next_fetch));
+    service_->Start(server_queue);
+    fetches_.Start(server_queue, service_->next_fetch());
   }
   ~Producer() override {
     fetches_.Shutdown();
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     server_->Wait();
+    service_->Join();
     fetches_.Join();
   }
 
@@ -262,7 +263,7 @@ class Producer final : public HelloHandler {
   CallVerifier verifier_;
   Membership members_;
   FetchServer fetches_;
-  std::unique_ptr<grpc::Service> service_;
+  std::unique_ptr<TransportService> service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<EventThread> events_;
@@ -962,7 +963,8 @@ absl::StatusOr<Hello> Exchange(Bootstrap* bootstrap, const Hello& hello) {
 TEST(GrpcBootstrapTest, ExchangesHellosAndRefusesWhatDoesNotFit) {
   Producer producer(5, 0, kToken);
   Consumer consumer(producer.port(), 77, kToken);
-  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, &consumer.clock);
+  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, consumer.events.queue(),
+                          &consumer.clock);
   Hello hello;
   hello.worker = kConsumer;
   hello.incarnation = 77;
@@ -992,14 +994,15 @@ TEST(GrpcBootstrapTest, ExchangesHellosAndRefusesWhatDoesNotFit) {
   EXPECT_TRUE(absl::IsInvalidArgument(Exchange(&bootstrap, huge).status()));
 
   CallSigner wrong({"lab", kConsumer, 77}, "fedcba9876543210", UnixMs);
-  GrpcBootstrap outsider(&consumer.members, &wrong, &consumer.clock);
+  GrpcBootstrap outsider(&consumer.members, &wrong, consumer.events.queue(), &consumer.clock);
   EXPECT_TRUE(absl::IsUnauthenticated(Exchange(&outsider, hello).status()));
 }
 
 TEST(GrpcBootstrapTest, AnImpostorAnswersInVain) {
   Producer impostor(5);  // Takes anybody's word, and does not know the token.
   Consumer consumer(impostor.port(), 77, kToken);
-  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, &consumer.clock);
+  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, consumer.events.queue(),
+                          &consumer.clock);
   Hello hello;
   hello.worker = kConsumer;
   hello.incarnation = 77;
@@ -1010,7 +1013,8 @@ TEST(GrpcBootstrapTest, NobodyThereIsUnavailable) {
   int port = 0;
   { port = Producer(4).port(); }
   Consumer consumer(port);
-  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, &consumer.clock);
+  GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, consumer.events.queue(),
+                          &consumer.clock);
   EXPECT_TRUE(absl::IsUnavailable(Exchange(&bootstrap, Hello()).status()));
 }
 

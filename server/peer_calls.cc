@@ -2,6 +2,7 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/support/async_unary_call.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -12,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "channel/grpc/calls_under_way.h"
+#include "channel/grpc/event_thread.h"
 #include "channel/grpc/grpc_status.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/trace_wire.h"
@@ -44,15 +46,31 @@ PeerCalls::Heard FromProto(const rpc::HeartbeatResponse& in) {
 
 }  // namespace
 
-struct PeerCalls::Heartbeat {
+struct PeerCalls::Heartbeat final : GrpcEvent {
+  explicit Heartbeat(Heartbeats* h) : heartbeats(h) {}
+  void OnEvent(bool) override;
+
+  Heartbeats* const heartbeats;
   HeardFn done;
   std::unique_ptr<rpc::TransportService::Stub> stub;
   std::unique_ptr<grpc::ClientContext> context = std::make_unique<grpc::ClientContext>();
   rpc::HeartbeatRequest request;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<rpc::HeartbeatResponse>> reader;
   rpc::HeartbeatResponse response;
+  grpc::Status status;
 };
 
 class PeerCalls::Heartbeats : public CallsUnderWay<Heartbeat> {};
+
+void PeerCalls::Heartbeat::OnEvent(bool) {
+  if (status.ok()) {
+    std::move(done)(FromProto(response));
+  } else {
+    std::move(done)(FromGrpc(status));
+  }
+  reader.reset();
+  heartbeats->Over(this);
+}
 
 // The contexts of calls that a thread waits for.
 class PeerCalls::UnderWay {
@@ -89,11 +107,12 @@ PeerCalls::PeerCalls(PeerDirectory* directory, CallSigner* signer)
 
 PeerCalls::~PeerCalls() { under_way_->CancelAndWait(); }
 
-void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
-                               absl::Duration timeout, HeardFn done) {
+void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer,
+                               const Member& self, bool leaving, absl::Duration timeout,
+                               HeardFn done) {
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) return std::move(done)(channel.status());
-  Heartbeat* const call = heartbeats_->Add(std::make_unique<Heartbeat>());
+  Heartbeat* const call = heartbeats_->Add(std::make_unique<Heartbeat>(heartbeats_.get()));
   call->done = std::move(done);
   if (!self.worker.empty()) {
     call->request.mutable_self()->set_worker(self.worker);
@@ -105,15 +124,9 @@ void PeerCalls::StartHeartbeat(const std::string& peer, const Member& self, bool
   call->context->AddMetadata(kCallerMetadata, signer_->Sign(peer, MethodName("Heartbeat"),
                                                             call->request.SerializeAsString()));
   call->stub = rpc::TransportService::NewStub(*channel);
-  call->stub->async()->Heartbeat(call->context.get(), &call->request, &call->response,
-                                 [this, call](grpc::Status status) {
-                                   if (status.ok()) {
-                                     std::move(call->done)(FromProto(call->response));
-                                   } else {
-                                     std::move(call->done)(FromGrpc(status));
-                                   }
-                                   heartbeats_->Over(call);
-                                 });
+  call->reader = call->stub->AsyncHeartbeat(call->context.get(), call->request, queue);
+  GrpcEvent* const tag = call;
+  call->reader->Finish(&call->response, &call->status, tag);
 }
 
 template <typename Method, typename Request, typename Response>

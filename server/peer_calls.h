@@ -17,6 +17,10 @@
 #include "channel/trace_dump.h"
 #include "server/membership.h"
 
+namespace grpc {
+class CompletionQueue;
+}  // namespace grpc
+
 namespace tryst {
 
 // TransportService's small calls, to any peer. Thread-safe; its arguments outlive it.
@@ -32,9 +36,10 @@ class PeerCalls {
     int64_t steady_ns = 0;        // Its clock; 0: it does not say.
   };
   using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
-  // Says who we are (without a worker's name: only asks). `done` on any thread.
-  void StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
-                      absl::Duration timeout, HeardFn done);
+  // Says who we are (without a worker's name: only asks). `done` on the thread of `queue`, an
+  // EventThread, or in the call.
+  void StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer, const Member& self,
+                      bool leaving, absl::Duration timeout, HeardFn done);
 
   // These wait. A peer that is not up is waited for, up to `timeout`.
   absl::StatusOr<Heard> Ping(const std::string& peer, absl::Duration timeout);

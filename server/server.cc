@@ -1,8 +1,8 @@
 #include "server/server.h"
 
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
 
 #include <algorithm>
@@ -20,12 +20,14 @@
 #include "base/log.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_server.h"
+#include "channel/grpc/fetch_wire.h"
 #include "channel/grpc/grpc_bootstrap.h"
 #include "channel/grpc/grpc_channel.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/announcer.h"
 #include "server/cluster_file.h"
 #include "server/grpc_arguments.h"
+#include "server/health_service.h"
 #include "server/insight.h"
 #include "server/loopback.h"
 #include "server/open_nics.h"
@@ -40,20 +42,17 @@
 namespace tryst {
 namespace {
 
-constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
 constexpr std::chrono::seconds kCallbacksMost(1);  // To run in, when the time to stop is over.
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
+constexpr size_t kMaxQueuedControls = 256;  // Calls of operators and of who drives the steps.
 constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
 
-// gRPC keeps both of these for the whole process; asking twice does no harm.
-void EnableHealthAndReflection() {
+// gRPC keeps it for the whole process; asking twice does no harm.
+void EnableReflection() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
+  std::call_once(once, grpc::reflection::InitProtoReflectionServerBuilderPlugin);
 }
 
 // What can be under way on the links to and from max_peers, as a sum: on each queue pair
@@ -165,17 +164,21 @@ class ServerImpl final : public Server {
   std::unique_ptr<Trace> grpc_trace_;
   std::unique_ptr<GrpcBootstrap> bootstrap_;
   std::unique_ptr<Poller> poller_;
+  std::unique_ptr<grpc::ServerBuilder> builder_;  // Until it has built.
+  std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
+  grpc::ServerCompletionQueue* queue_ = nullptr;  // Which it turns.
+  HealthService health_;
   std::vector<std::string> path_names_;
   std::shared_ptr<Arena> arena_;            // Null: no shared memory.
   std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
-  std::unique_ptr<EventThread> events_;     // Of calls, to peers and from them.
   std::unique_ptr<ChannelPool> pool_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<SampleSender> samples_;
   std::unique_ptr<FetchServer> fetches_;
   std::unique_ptr<Insight> insight_;
   std::unique_ptr<StatusPage> status_page_;
-  std::unique_ptr<grpc::Service> service_;
+  std::unique_ptr<TransportService> service_;
+  std::unique_ptr<ThreadPoolExecutor> control_executor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
@@ -216,7 +219,7 @@ absl::Status ServerImpl::Start() {
     return listening;
   }
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
-                                           calls_.get(), &alarms_);
+                                           calls_.get(), queue_, &alarms_);
   announcer_->Start();
   upkeep_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_, [this] {
     members_.DropIdleChannels();  // Most peers are called to open the data plane, and no more.
@@ -245,11 +248,15 @@ absl::Status ServerImpl::OpenDataPlane() {
   if (UsesShm(config)) path_names_.insert(path_names_.begin(), "shm");
   path_names_.push_back("grpc");
 
-  bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, &clock_);
   PollerOptions poller;
   // GPUs' driver minds which thread it is called on.
   poller.keeps_its_thread = ServerDevices::Wanted(config, parts_.gpus);
   poller_ = std::make_unique<Poller>(&clock_, poller);
+  builder_ = std::make_unique<grpc::ServerBuilder>();
+  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder_->AddCompletionQueue();
+  queue_ = queue.get();
+  events_ = std::make_unique<EventThread>(std::move(queue), poller_.get());
+  bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, queue_, &clock_);
   TraceOptions trace;
   trace.records = static_cast<size_t>(config.trace_records);
   trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
@@ -440,16 +447,17 @@ TransportServiceParts ServerImpl::ServiceParts() {
     steps_->CleanupStep(step_id);
     return absl::OkStatus();
   };
+  parts.executor = control_executor_.get();
   parts.samples = samples_.get();
   parts.insight = insight_.get();
   return parts;
 }
 
 absl::Status ServerImpl::Listen() {
-  EnableHealthAndReflection();
-  MadeTransportService made = MakeTransportService(ServiceParts());
-  service_ = std::move(made.service);
-  grpc::ServerBuilder builder;
+  EnableReflection();
+  control_executor_ = std::make_unique<ThreadPoolExecutor>(1, kMaxQueuedControls);
+  service_ = MakeTransportService(ServiceParts());
+  grpc::ServerBuilder& builder = *builder_;
   // Two servers must not share a port without knowing it.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Peers' keepalives (security.cc) are welcome.
@@ -458,14 +466,16 @@ absl::Status ServerImpl::Listen() {
   SetTransportArguments(
       [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
   builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
-  builder.RegisterService(service_.get());
+  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.RegisterService(&health_);
+  builder.RegisterService(service_->service());
   for (grpc::Service* service : parts_.services) builder.RegisterService(service);
-  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder.AddCompletionQueue();
   grpc_ = builder.BuildAndStart();
+  builder_.reset();
   if (grpc_ != nullptr) {
-    grpc::ServerCompletionQueue* const server_queue = queue.get();
-    events_ = std::make_unique<EventThread>(std::move(queue), poller_.get());
-    fetches_->Start(server_queue, std::move(made.next_fetch));
+    health_.Start(queue_);
+    service_->Start(queue_);
+    fetches_->Start(queue_, service_->next_fetch());
   }
   if (grpc_ == nullptr || port_ == 0) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", parts_.listen));
@@ -516,7 +526,7 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
     announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   }
   if (grpc_ != nullptr) {
-    if (auto* health = grpc_->GetHealthCheckService()) health->SetServingStatus(false);
+    health_.SetNotServing();
   }
   DrainFetches(until);
   if (fetches_->counts().sending > 0) {
@@ -538,8 +548,11 @@ absl::Status ServerImpl::Stop(absl::Duration deadline) {
     grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     grpc_->Wait();
     fetches_->Join();
+    service_->Join();
+    health_.Join();
     grpc_.reset();
   }
+  control_executor_.reset();
   service_.reset();
   status_page_.reset();
   insight_.reset();

@@ -3,11 +3,8 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
-#include <grpcpp/support/slice.h>
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
@@ -15,176 +12,174 @@
 #include "channel/grpc/hello_wire.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/trace_wire.h"
+#include "server/unary_calls.h"
 
 namespace tryst {
 namespace {
 
 using grpc::ByteBuffer;
-using grpc::CallbackServerContext;
-using grpc::ServerUnaryReactor;
-
-std::string ToString(const ByteBuffer& buffer) {
-  std::string out;
-  std::vector<grpc::Slice> slices;
-  if (!buffer.Dump(&slices).ok()) return out;
-  for (const grpc::Slice& slice : slices) {
-    out.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return out;
-}
-
-ByteBuffer ToBuffer(const google::protobuf::Message& message) {
-  grpc::Slice slice(message.SerializeAsString());
-  return ByteBuffer(&slice, 1);
-}
+using Call = UnaryCalls::Call;
 
 constexpr size_t kMostTraced = 8000;  // In one answer: two MiB or so.
 
 using S = rpc::TransportService;
 // Every method gets its request as it came: the caller's proof is over those bytes.
-using RawService = S::WithRawCallbackMethod_Hello<S::WithRawMethod_FetchTensor<
-    S::WithRawCallbackMethod_BeginStep<S::WithRawCallbackMethod_AbortStep<
-        S::WithRawCallbackMethod_CleanupStep<S::WithRawCallbackMethod_Heartbeat<
-            S::WithRawCallbackMethod_SendSamples<S::WithRawCallbackMethod_Explain<
-                S::WithRawCallbackMethod_DumpWaiting<S::WithRawCallbackMethod_Stats<
-                    S::WithRawCallbackMethod_TraceKey<S::Service>>>>>>>>>>>;
+using RawService = S::WithRawMethod_Hello<S::WithRawMethod_FetchTensor<S::WithRawMethod_BeginStep<
+    S::WithRawMethod_AbortStep<S::WithRawMethod_CleanupStep<S::WithRawMethod_Heartbeat<
+        S::WithRawMethod_SendSamples<S::WithRawMethod_Explain<S::WithRawMethod_DumpWaiting<
+            S::WithRawMethod_Stats<S::WithRawMethod_TraceKey<S::Service>>>>>>>>>>>;
 
-class TransportService final : public RawService {
+class TransportServiceImpl final : public TransportService, private RawService {
  public:
-  explicit TransportService(TransportServiceParts parts) : parts_(std::move(parts)) {}
+  explicit TransportServiceImpl(TransportServiceParts parts) : parts_(std::move(parts)) {}
+
+  grpc::Service* service() override { return this; }
+  FetchServer::NextCall next_fetch() override {
+    return [this](grpc::ServerContext* context, FetchServer::CallStream* stream,
+                  grpc::ServerCompletionQueue* queue,
+                  void* tag) { RequestFetchTensor(context, stream, queue, queue, tag); };
+  }
+  void Start(grpc::ServerCompletionQueue* queue) override;
+  void Join() override { calls_.Join(); }
 
  private:
-  using Context = CallbackServerContext;
+  using RequestCall = void (TransportServiceImpl::*)(grpc::ServerContext*, ByteBuffer*,
+                                                     UnaryCalls::Writer*, grpc::CompletionQueue*,
+                                                     grpc::ServerCompletionQueue*, void*);
 
-  // One unary call: checks who calls, parses, answers with what `handle` says.
+  void Serve(RequestCall request, UnaryCalls::Handle handle) {
+    calls_.Serve([this, request](
+                     grpc::ServerContext* context, ByteBuffer* bytes, UnaryCalls::Writer* writer,
+                     void* tag) { (this->*request)(context, bytes, writer, queue_, queue_, tag); },
+                 std::move(handle));
+  }
+
+  // Checks who calls, parses, answers with what `handle` says.
   template <typename Request, typename Response, typename Handle>
-  ServerUnaryReactor* Unary(Context* context, const ByteBuffer* in, ByteBuffer* out,
-                            const char* method, Handle handle) {
-    ServerUnaryReactor* reactor = context->DefaultReactor();
-    const std::string bytes = ToString(*in);
-    const absl::StatusOr<Caller> caller = parts_.authenticate(*context, method, bytes);
+  void Answer(Call* call, const char* method, const Handle& handle) {
+    const absl::StatusOr<Caller> caller =
+        parts_.authenticate(call->context(), method, call->request());
     Request request;
     absl::Status status = caller.status();
-    if (status.ok() && !request.ParseFromString(bytes)) {
+    if (status.ok() && !request.ParseFromString(call->request())) {
       status = absl::InvalidArgumentError(absl::StrCat("not a request of ", method));
     }
-    if (status.ok()) {
-      Response response;
-      status = handle(*caller, request, &response);
-      if (status.ok()) *out = ToBuffer(response);
-    }
-    reactor->Finish(ToGrpc(status));
-    return reactor;
+    Response response;
+    if (status.ok()) status = handle(*caller, request, &response);
+    call->Answer(ToGrpc(status), status.ok() ? response.SerializeAsString() : "");
   }
 
-  ServerUnaryReactor* Hello(Context* context, const ByteBuffer* in, ByteBuffer* out) override;
+  // One that may wait, or run somebody's callbacks: not on the thread that serves fetches.
+  template <typename Request, typename Response, typename Handle>
+  void ServeElsewhere(RequestCall request, const char* method, Handle handle) {
+    Serve(request, [this, method, handle](Call* call) {
+      Executor::Work work = [this, method, handle, call] {
+        Answer<Request, Response>(call, method, handle);
+      };
+      if (parts_.executor == nullptr) return std::move(work)();
+      if (!parts_.executor->TryRun(&work)) {
+        call->Answer(ToGrpc(absl::ResourceExhaustedError("too many calls at once")), "");
+      }
+    });
+  }
+
+  void ServeSteps();
+  void ServePeople();
+  void OnHello(Call* call);
   absl::StatusOr<tryst::Hello> CheckHello(const Caller& caller, const std::string& bytes) const;
-
-  ServerUnaryReactor* BeginStep(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
-    return Unary<rpc::BeginStepRequest, rpc::StepResponse>(
-        context, in, out, "/tryst.rpc.TransportService/BeginStep",
-        [this](const Caller&, const auto& request, auto* response) {
-          response->set_incarnation(parts_.self.incarnation);
-          return parts_.begin_step(request.step_id());
-        });
-  }
-
-  ServerUnaryReactor* AbortStep(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
-    return Unary<rpc::AbortStepRequest, rpc::StepResponse>(
-        context, in, out, "/tryst.rpc.TransportService/AbortStep",
-        [this](const Caller&, const auto& request, auto* response) -> absl::Status {
-          if (request.code() == 0) {
-            return absl::InvalidArgumentError("a step cannot be aborted with OK");
-          }
-          response->set_incarnation(parts_.self.incarnation);
-          return parts_.abort_step(
-              request.step_id(),
-              absl::Status(static_cast<absl::StatusCode>(request.code()), request.message()));
-        });
-  }
-
-  ServerUnaryReactor* CleanupStep(Context* context, const ByteBuffer* in,
-                                  ByteBuffer* out) override {
-    return Unary<rpc::CleanupStepRequest, rpc::StepResponse>(
-        context, in, out, "/tryst.rpc.TransportService/CleanupStep",
-        [this](const Caller&, const auto& request, auto* response) {
-          response->set_incarnation(parts_.self.incarnation);
-          return parts_.cleanup_step(request.step_id());
-        });
-  }
-
-  ServerUnaryReactor* Heartbeat(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
-    return Unary<rpc::HeartbeatRequest, rpc::HeartbeatResponse>(
-        context, in, out, "/tryst.rpc.TransportService/Heartbeat",
-        [this](const Caller& caller, const auto& request, auto* response) {
-          return OnHeartbeat(caller, request, response);
-        });
-  }
   absl::Status OnHeartbeat(const Caller& caller, const rpc::HeartbeatRequest& request,
                            rpc::HeartbeatResponse* response);
 
-  ServerUnaryReactor* SendSamples(Context* context, const ByteBuffer* in,
-                                  ByteBuffer* out) override {
-    return Unary<rpc::SendSamplesRequest, rpc::StepResponse>(
-        context, in, out, "/tryst.rpc.TransportService/SendSamples",
-        [this](const Caller& caller, const auto& request, auto* response) {
-          response->set_incarnation(parts_.self.incarnation);
-          return parts_.samples->Send(caller.worker, request.step_id(), request.bytes(),
-                                      request.count());
-        });
-  }
-
-  ServerUnaryReactor* Explain(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
-    return Unary<rpc::ExplainRequest, rpc::TextResponse>(
-        context, in, out, "/tryst.rpc.TransportService/Explain",
-        [this](const Caller&, const auto& request, auto* response) {
-          response->set_text(request.json() ? parts_.insight->PathsJson(request.peer())
-                                            : parts_.insight->PathsText(request.peer()));
-          return absl::OkStatus();
-        });
-  }
-
-  ServerUnaryReactor* DumpWaiting(Context* context, const ByteBuffer* in,
-                                  ByteBuffer* out) override {
-    return Unary<rpc::DumpWaitingRequest, rpc::TextResponse>(
-        context, in, out, "/tryst.rpc.TransportService/DumpWaiting",
-        [this](const Caller&, const auto& request, auto* response) {
-          const int64_t step = request.step_id() == 0 ? -1 : request.step_id();
-          response->set_text(request.json() ? parts_.insight->WaitingJson(step)
-                                            : parts_.insight->WaitingText(step));
-          return absl::OkStatus();
-        });
-  }
-
-  ServerUnaryReactor* Stats(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
-    return Unary<rpc::StatsRequest, rpc::StatsResponse>(
-        context, in, out, "/tryst.rpc.TransportService/Stats",
-        [this](const Caller&, const auto&, auto* response) {
-          for (const auto& [name, value] : parts_.insight->Stats()) {
-            (*response->mutable_values())[name] = value;
-          }
-          return absl::OkStatus();
-        });
-  }
-
-  ServerUnaryReactor* TraceKey(Context* context, const ByteBuffer* in, ByteBuffer* out) override {
-    return Unary<rpc::TraceKeyRequest, rpc::TraceResponse>(
-        context, in, out, "/tryst.rpc.TransportService/TraceKey",
-        [this](const Caller&, const auto& request, auto* response) {
-          TraceFilter filter;
-          filter.key_part = request.key();
-          if (request.has_step()) filter.step = request.step_id();
-          if (request.most() > 0) filter.most = std::min<size_t>(request.most(), kMostTraced);
-          DumpToProto(parts_.insight->Dump(filter), response);
-          return absl::OkStatus();
-        });
-  }
-
   const TransportServiceParts parts_;
+  grpc::ServerCompletionQueue* queue_ = nullptr;  // Constant after Start().
+  UnaryCalls calls_;
 };
 
-absl::StatusOr<tryst::Hello> TransportService::CheckHello(const Caller& caller,
-                                                          const std::string& bytes) const {
+void TransportServiceImpl::Start(grpc::ServerCompletionQueue* queue) {
+  queue_ = queue;
+  Serve(&TransportServiceImpl::RequestHello, [this](Call* call) { OnHello(call); });
+  Serve(&TransportServiceImpl::RequestHeartbeat, [this](Call* call) {
+    Answer<rpc::HeartbeatRequest, rpc::HeartbeatResponse>(
+        call, "/tryst.rpc.TransportService/Heartbeat",
+        [this](const Caller& caller, const auto& request, auto* response) {
+          return OnHeartbeat(caller, request, response);
+        });
+  });
+  ServeSteps();
+  ServePeople();
+}
+
+void TransportServiceImpl::ServeSteps() {
+  ServeElsewhere<rpc::BeginStepRequest, rpc::StepResponse>(
+      &TransportServiceImpl::RequestBeginStep, "/tryst.rpc.TransportService/BeginStep",
+      [this](const Caller&, const auto& request, auto* response) {
+        response->set_incarnation(parts_.self.incarnation);
+        return parts_.begin_step(request.step_id());
+      });
+  ServeElsewhere<rpc::AbortStepRequest, rpc::StepResponse>(
+      &TransportServiceImpl::RequestAbortStep, "/tryst.rpc.TransportService/AbortStep",
+      [this](const Caller&, const auto& request, auto* response) -> absl::Status {
+        if (request.code() == 0) {
+          return absl::InvalidArgumentError("a step cannot be aborted with OK");
+        }
+        response->set_incarnation(parts_.self.incarnation);
+        return parts_.abort_step(
+            request.step_id(),
+            absl::Status(static_cast<absl::StatusCode>(request.code()), request.message()));
+      });
+  ServeElsewhere<rpc::CleanupStepRequest, rpc::StepResponse>(
+      &TransportServiceImpl::RequestCleanupStep, "/tryst.rpc.TransportService/CleanupStep",
+      [this](const Caller&, const auto& request, auto* response) {
+        response->set_incarnation(parts_.self.incarnation);
+        return parts_.cleanup_step(request.step_id());
+      });
+  ServeElsewhere<rpc::SendSamplesRequest, rpc::StepResponse>(
+      &TransportServiceImpl::RequestSendSamples, "/tryst.rpc.TransportService/SendSamples",
+      [this](const Caller& caller, const auto& request, auto* response) {
+        response->set_incarnation(parts_.self.incarnation);
+        return parts_.samples->Send(caller.worker, request.step_id(), request.bytes(),
+                                    request.count());
+      });
+}
+
+void TransportServiceImpl::ServePeople() {
+  ServeElsewhere<rpc::ExplainRequest, rpc::TextResponse>(
+      &TransportServiceImpl::RequestExplain, "/tryst.rpc.TransportService/Explain",
+      [this](const Caller&, const auto& request, auto* response) {
+        response->set_text(request.json() ? parts_.insight->PathsJson(request.peer())
+                                          : parts_.insight->PathsText(request.peer()));
+        return absl::OkStatus();
+      });
+  ServeElsewhere<rpc::DumpWaitingRequest, rpc::TextResponse>(
+      &TransportServiceImpl::RequestDumpWaiting, "/tryst.rpc.TransportService/DumpWaiting",
+      [this](const Caller&, const auto& request, auto* response) {
+        const int64_t step = request.step_id() == 0 ? -1 : request.step_id();
+        response->set_text(request.json() ? parts_.insight->WaitingJson(step)
+                                          : parts_.insight->WaitingText(step));
+        return absl::OkStatus();
+      });
+  ServeElsewhere<rpc::StatsRequest, rpc::StatsResponse>(
+      &TransportServiceImpl::RequestStats, "/tryst.rpc.TransportService/Stats",
+      [this](const Caller&, const auto&, auto* response) {
+        for (const auto& [name, value] : parts_.insight->Stats()) {
+          (*response->mutable_values())[name] = value;
+        }
+        return absl::OkStatus();
+      });
+  ServeElsewhere<rpc::TraceKeyRequest, rpc::TraceResponse>(
+      &TransportServiceImpl::RequestTraceKey, "/tryst.rpc.TransportService/TraceKey",
+      [this](const Caller&, const auto& request, auto* response) {
+        TraceFilter filter;
+        filter.key_part = request.key();
+        if (request.has_step()) filter.step = request.step_id();
+        if (request.most() > 0) filter.most = std::min<size_t>(request.most(), kMostTraced);
+        DumpToProto(parts_.insight->Dump(filter), response);
+        return absl::OkStatus();
+      });
+}
+
+absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& caller,
+                                                              const std::string& bytes) const {
   rpc::HelloRequest request;
   if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("not a hello");
   absl::StatusOr<tryst::Hello> hello = HelloFromProto(request);
@@ -210,41 +205,30 @@ absl::StatusOr<tryst::Hello> TransportService::CheckHello(const Caller& caller,
   return hello;
 }
 
-ServerUnaryReactor* TransportService::Hello(Context* context, const ByteBuffer* in,
-                                            ByteBuffer* out) {
-  ServerUnaryReactor* reactor = context->DefaultReactor();
-  const std::string bytes = ToString(*in);
+void TransportServiceImpl::OnHello(Call* call) {
   const absl::StatusOr<Caller> caller =
-      parts_.authenticate(*context, "/tryst.rpc.TransportService/Hello", bytes);
-  const absl::StatusOr<tryst::Hello> hello =
-      caller.ok() ? CheckHello(*caller, bytes) : absl::StatusOr<tryst::Hello>(caller.status());
-  if (!hello.ok()) {
-    reactor->Finish(ToGrpc(hello.status()));
-    return reactor;
-  }
-  std::string statement;
-  const auto said = context->client_metadata().find(kCallerMetadata);
-  if (said != context->client_metadata().end()) {
-    statement.assign(said->second.data(), said->second.size());
-  }
-  parts_.hellos->OnHello(*hello, [this, reactor, out, statement = std::move(statement)](
-                                     absl::StatusOr<tryst::Hello> answer) {
+      parts_.authenticate(call->context(), "/tryst.rpc.TransportService/Hello", call->request());
+  const absl::StatusOr<tryst::Hello> hello = caller.ok()
+                                                 ? CheckHello(*caller, call->request())
+                                                 : absl::StatusOr<tryst::Hello>(caller.status());
+  if (!hello.ok()) return call->Answer(ToGrpc(hello.status()), "");
+  parts_.hellos->OnHello(*hello, [this, call](absl::StatusOr<tryst::Hello> answer) {
+    rpc::HelloResponse response;
     if (answer.ok()) {
-      rpc::HelloResponse response;
       HelloToProto(*answer, response.mutable_hello());
-      if (!parts_.token.empty()) {
+      const auto said = call->context().client_metadata().find(kCallerMetadata);
+      if (!parts_.token.empty() && said != call->context().client_metadata().end()) {
+        const absl::string_view statement(said->second.data(), said->second.size());
         response.set_mac(HelloAnswerMac(parts_.token, statement, response.hello()));
       }
-      *out = ToBuffer(response);
     }
-    reactor->Finish(ToGrpc(answer.status()));
+    call->Answer(ToGrpc(answer.status()), response.SerializeAsString());
   });
-  return reactor;
 }
 
-absl::Status TransportService::OnHeartbeat(const Caller& caller,
-                                           const rpc::HeartbeatRequest& request,
-                                           rpc::HeartbeatResponse* response) {
+absl::Status TransportServiceImpl::OnHeartbeat(const Caller& caller,
+                                               const rpc::HeartbeatRequest& request,
+                                               rpc::HeartbeatResponse* response) {
   if (request.has_self()) {
     const rpc::Member& said = request.self();
     // Nobody speaks for another.
@@ -275,14 +259,8 @@ absl::Status TransportService::OnHeartbeat(const Caller& caller,
 
 }  // namespace
 
-MadeTransportService MakeTransportService(TransportServiceParts parts) {
-  auto service = std::make_unique<TransportService>(std::move(parts));
-  FetchServer::NextCall next_fetch =
-      [service = service.get()](grpc::ServerContext* context, FetchServer::CallStream* stream,
-                                grpc::ServerCompletionQueue* queue, void* tag) {
-        service->RequestFetchTensor(context, stream, queue, queue, tag);
-      };
-  return {std::move(service), std::move(next_fetch)};
+std::unique_ptr<TransportService> MakeTransportService(TransportServiceParts parts) {
+  return std::make_unique<TransportServiceImpl>(std::move(parts));
 }
 
 }  // namespace tryst

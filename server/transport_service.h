@@ -12,11 +12,13 @@
 #include "channel/bootstrap.h"
 #include "channel/grpc/caller.h"
 #include "channel/grpc/fetch_server.h"
+#include "rendezvous/executor.h"
 #include "server/insight.h"
 #include "server/membership.h"
 #include "server/samples.h"
 
 namespace grpc {
+class ServerCompletionQueue;
 class ServerContextBase;
 class Service;
 }  // namespace grpc
@@ -37,17 +39,26 @@ struct TransportServiceParts {
   std::function<absl::Status(int64_t step_id)> begin_step;
   std::function<absl::Status(int64_t step_id, const absl::Status& why)> abort_step;
   std::function<absl::Status(int64_t step_id)> cleanup_step;
+  // Where calls run that may wait or run callbacks. Null: on the thread that brings them.
+  Executor* executor = nullptr;
   SampleSender* samples = nullptr;
   const Insight* insight = nullptr;
 };
 
-// The gRPC service of one worker, to be registered with a grpc::ServerBuilder. Who serves
-// fetches gets them from `next_fetch`, while the service is there.
-struct MadeTransportService {
-  std::unique_ptr<grpc::Service> service;
-  FetchServer::NextCall next_fetch;
+// The gRPC service of one worker.
+class TransportService {
+ public:
+  virtual ~TransportService() = default;
+  virtual grpc::Service* service() = 0;  // To be registered with a grpc::ServerBuilder.
+  // Asks for the calls of FetchTensor, for who serves those.
+  virtual FetchServer::NextCall next_fetch() = 0;
+  // Serves all others, once the gRPC server has started. `queue` is of its builder and turned by
+  // an EventThread.
+  virtual void Start(grpc::ServerCompletionQueue* queue) = 0;
+  // Waits for the last of them. REQUIRES: the gRPC server has shut down.
+  virtual void Join() = 0;
 };
-MadeTransportService MakeTransportService(TransportServiceParts parts);
+std::unique_ptr<TransportService> MakeTransportService(TransportServiceParts parts);
 
 }  // namespace tryst
 

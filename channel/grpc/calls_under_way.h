@@ -12,7 +12,7 @@
 
 namespace tryst {
 
-// Owns callback-style calls, each a struct with a grpc::ClientContext in a unique_ptr
+// Owns calls that end on an EventThread, each a struct with a grpc::ClientContext in a unique_ptr
 // `context`, and something else that holds its channel. What of a call gRPC keeps goes when
 // the call is over, so that its connection counts as idle. The rest is destroyed by a later
 // Add() or the destructor, never in the call's own callback: it may hold the last channel,

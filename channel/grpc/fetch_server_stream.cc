@@ -1,27 +1,13 @@
 #include "channel/grpc/fetch_server_stream.h"
 
 #include <grpcpp/server_context.h>
-#include <grpcpp/support/slice.h>
 
 #include <algorithm>
 #include <utility>
-#include <vector>
+
+#include "channel/grpc/byte_buffers.h"
 
 namespace tryst {
-namespace {
-
-std::string ToString(const grpc::ByteBuffer& buffer) {
-  std::string out;
-  std::vector<grpc::Slice> slices;
-  if (!buffer.Dump(&slices).ok()) return out;
-  for (const grpc::Slice& slice : slices) {
-    out.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return out;
-}
-
-}  // namespace
-
 void FetchServerStream::OnCalled(bool ok) {
   owner_->OnCall(ok);
   if (!ok) {
@@ -37,7 +23,7 @@ void FetchServerStream::OnCalled(bool ok) {
 
 void FetchServerStream::OnRead(bool ok) {
   if (ok) {
-    owner_->OnRequest(self_, ToString(request_));
+    owner_->OnRequest(self_, BytesOf(request_));
   } else {
     End(grpc::Status(grpc::StatusCode::CANCELLED, "the consumer is gone"));
   }

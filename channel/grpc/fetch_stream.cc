@@ -1,16 +1,14 @@
 #include "channel/grpc/fetch_stream.h"
 
-#include <grpcpp/support/slice.h>
-
 #include <chrono>
 #include <utility>
 
+#include "channel/grpc/byte_buffers.h"
 #include "channel/grpc/caller.h"
 
 namespace tryst {
 namespace {
 
-constexpr char kMethod[] = "/tryst.rpc.TransportService/FetchTensor";
 constexpr int64_t kHurriedNs = int64_t{100} * 1000 * 1000;
 
 }  // namespace
@@ -40,10 +38,9 @@ void FetchStream::Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc
   // Headers, request and the end of what we have to say leave together.
   context_.set_initial_metadata_corked(true);
   grpc::GenericStub stub(channel);
-  call_ = stub.PrepareCall(&context_, kMethod, queue);
+  call_ = stub.PrepareCall(&context_, kFetchMethod, queue);
   call_->StartCall(nullptr);
-  const grpc::Slice slice(request);
-  call_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), &written_);
+  call_->WriteLast(BufferOf(request), grpc::WriteOptions(), &written_);
   call_->Read(&read_, &was_read_);
 }
 

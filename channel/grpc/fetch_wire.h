@@ -19,6 +19,8 @@
 // bytes; of strings, what channel/string_codec.h makes of them.
 namespace tryst {
 
+inline constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
+
 // Most payload in one message: well below gRPC's default receive limit of 4 MiB, which
 // therefore stays in force against peers that send more.
 inline constexpr uint64_t kFetchChunkBytes = uint64_t{1} << 20;

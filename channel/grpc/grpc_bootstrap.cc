@@ -3,12 +3,14 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
+#include <grpcpp/support/async_unary_call.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "channel/grpc/calls_under_way.h"
+#include "channel/grpc/event_thread.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/hello_wire.h"
 #include "proto/transport.grpc.pb.h"
@@ -20,23 +22,32 @@ constexpr char kMethod[] = "/tryst.rpc.TransportService/Hello";
 
 }  // namespace
 
-struct GrpcBootstrap::Call {
+struct GrpcBootstrap::Call final : GrpcEvent {
+  explicit Call(GrpcBootstrap* b) : bootstrap(b) {}
+  void OnEvent(bool) override { bootstrap->OnEnded(this); }
+
+  GrpcBootstrap* const bootstrap;
   std::string peer;
   HelloDone done;
   std::string statement;
   absl::Status refused;  // Found before anything was sent.
+  grpc::Alarm alarm;     // Brings that.
   std::unique_ptr<rpc::TransportService::Stub> stub;
   std::unique_ptr<grpc::ClientContext> context = std::make_unique<grpc::ClientContext>();
+  std::unique_ptr<grpc::ClientAsyncResponseReader<rpc::HelloResponse>> reader;
   rpc::HelloRequest request;
   rpc::HelloResponse response;
+  grpc::Status status;
 };
 
 class GrpcBootstrap::Calls : public CallsUnderWay<Call> {};
 
-GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, const Clock* clock,
+GrpcBootstrap::GrpcBootstrap(PeerDirectory* directory, CallSigner* signer,
+                             grpc::CompletionQueue* queue, const Clock* clock,
                              absl::Duration longest)
     : directory_(directory),
       signer_(signer),
+      queue_(queue),
       clock_(clock),
       longest_(longest),
       calls_(std::make_unique<Calls>()) {}
@@ -50,7 +61,8 @@ void GrpcBootstrap::Cancel() {
 
 void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                              HelloDone done) {
-  Call* const call = calls_->Add(std::make_unique<Call>());
+  Call* const call = calls_->Add(std::make_unique<Call>(this));
+  GrpcEvent* const tag = call;
   call->peer = peer;
   call->done = std::move(done);
   HelloToProto(hello, &call->request);
@@ -59,12 +71,7 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) {
     call->refused = channel.status();
-    auto* alarm = new grpc::Alarm;
-    alarm->Set(gpr_now(GPR_CLOCK_MONOTONIC), [this, call, alarm](bool) {
-      std::move(call->done)(call->refused);
-      delete alarm;
-      calls_->Over(call);
-    });
+    call->alarm.Set(queue_, gpr_now(GPR_CLOCK_MONOTONIC), tag);
     return;
   }
   const int64_t left_ns = deadline.is_never() ? absl::ToInt64Nanoseconds(longest_)
@@ -76,25 +83,30 @@ void GrpcBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadli
   call->context->AddMetadata(kCallerMetadata, call->statement);
   if (cancelled_.load()) call->context->TryCancel();
   call->stub = rpc::TransportService::NewStub(*channel);
-  call->stub->async()->Hello(
-      call->context.get(), &call->request, &call->response, [this, call](grpc::Status status) {
-        absl::StatusOr<Hello> answer = Hello();
-        if (status.ok()) {
-          answer = HelloFromProto(call->response.hello());
-          if (!signer_->token().empty() &&
-              !SameSecret(call->response.mac(), HelloAnswerMac(signer_->token(), call->statement,
-                                                               call->response.hello()))) {
-            answer = absl::UnauthenticatedError(
-                absl::StrCat("who answers as ", call->peer, " does not hold this cluster's token"));
-          }
-        } else if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-          answer = absl::UnavailableError(absl::StrCat(call->peer, " did not answer the hello"));
-        } else {
-          answer = directory_->Explain(call->peer, FromGrpc(status));
-        }
-        std::move(call->done)(std::move(answer));
-        calls_->Over(call);
-      });
+  call->reader = call->stub->AsyncHello(call->context.get(), call->request, queue_);
+  call->reader->Finish(&call->response, &call->status, tag);
+}
+
+void GrpcBootstrap::OnEnded(Call* call) {
+  absl::StatusOr<Hello> answer = Hello();
+  if (!call->refused.ok()) {
+    answer = call->refused;
+  } else if (call->status.ok()) {
+    answer = HelloFromProto(call->response.hello());
+    if (!signer_->token().empty() &&
+        !SameSecret(call->response.mac(),
+                    HelloAnswerMac(signer_->token(), call->statement, call->response.hello()))) {
+      answer = absl::UnauthenticatedError(
+          absl::StrCat("who answers as ", call->peer, " does not hold this cluster's token"));
+    }
+  } else if (call->status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    answer = absl::UnavailableError(absl::StrCat(call->peer, " did not answer the hello"));
+  } else {
+    answer = directory_->Explain(call->peer, FromGrpc(call->status));
+  }
+  std::move(call->done)(std::move(answer));
+  call->reader.reset();
+  calls_->Over(call);
 }
 
 }  // namespace tryst

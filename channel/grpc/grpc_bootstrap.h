@@ -10,14 +10,19 @@
 #include "channel/grpc/caller.h"
 #include "channel/grpc/peer_directory.h"
 
+namespace grpc {
+class CompletionQueue;
+}  // namespace grpc
+
 namespace tryst {
 
 // Carries hellos to peers by TransportService.Hello. Each exchange is one attempt that
 // ends within `longest`, whatever its deadline. Thread-safe; its arguments outlive it.
 class GrpcBootstrap final : public Bootstrap {
  public:
-  GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, const Clock* clock,
-                absl::Duration longest = absl::Seconds(20));
+  // An EventThread turns `queue`; it ends the exchanges that are under way when it ends.
+  GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, grpc::CompletionQueue* queue,
+                const Clock* clock, absl::Duration longest = absl::Seconds(20));
   // Cancels the exchanges under way and waits until each has had its `done`.
   ~GrpcBootstrap() override;
 
@@ -31,8 +36,11 @@ class GrpcBootstrap final : public Bootstrap {
  private:
   struct Call;
   class Calls;
+  void OnEnded(Call* call);
+
   PeerDirectory* const directory_;
   CallSigner* const signer_;
+  grpc::CompletionQueue* const queue_;
   const Clock* const clock_;
   const absl::Duration longest_;
   std::atomic<bool> cancelled_{false};

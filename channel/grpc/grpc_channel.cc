@@ -15,7 +15,6 @@
 namespace tryst {
 namespace {
 
-constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
 constexpr size_t kMaxOver = 4096;
 constexpr int kMaxOverTold = 256;
 constexpr int kMaxIncarnationsTried = 8;

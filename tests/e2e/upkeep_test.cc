@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -103,6 +104,19 @@ TEST(Upkeep, ReflectionListsTheServices) {
   const std::string described = reflection.Hear();
   EXPECT_TRUE(absl::StrContains(described, "proto/transport.proto")) << described;
   EXPECT_TRUE(absl::StrContains(described, "CleanupStep"));
+}
+
+TEST(Upkeep, WhoWatchesItsHealthIsToldThatItStops) {
+  auto ps = Start("ps");
+  RawStream watch(ps->address(), "/grpc.health.v1.Health/Watch", "");
+  ASSERT_TRUE(watch.Say(""));  // Of the whole server.
+  EXPECT_EQ(watch.Hear(), "\x08\x01");
+  RawStream other(ps->address(), "/grpc.health.v1.Health/Watch", "");
+  ASSERT_TRUE(other.Say("\x0a\x04none"));  // Of a service called so.
+  EXPECT_EQ(other.Hear(), "\x08\x03");
+  std::thread stop([&] { EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok()); });
+  EXPECT_EQ(watch.Hear(), "\x08\x02");
+  stop.join();
 }
 
 TensorKey Key(const Server& producer, const std::string& consumer) {

@@ -1,0 +1,48 @@
+#ifndef TRYST_SERVER_HEALTH_SERVICE_H_
+#define TRYST_SERVER_HEALTH_SERVICE_H_
+
+#include <grpcpp/impl/service_type.h>
+
+#include <memory>
+#include <set>
+
+#include "base/mutex.h"
+#include "server/unary_calls.h"
+
+namespace grpc {
+class ServerCompletionQueue;
+}  // namespace grpc
+
+namespace tryst {
+
+// grpc.health.v1.Health, for the server as a whole: serving from Start() until SetNotServing().
+// gRPC's own is made of callbacks, which UnaryCalls says what is wrong with. Thread-safe.
+class HealthService final : public grpc::Service {
+ public:
+  HealthService();
+  ~HealthService() override;
+
+  // `queue` is of the gRPC server's builder; the server has started.
+  void Start(grpc::ServerCompletionQueue* queue);
+  // Who watches is told.
+  void SetNotServing();
+  // Waits for the last call. REQUIRES: the gRPC server has shut down.
+  void Join();
+
+ private:
+  class Watch;
+  void AwaitWatch();
+  void OnWatchOver(const std::shared_ptr<Watch>& watch);
+
+  UnaryCalls checks_;
+  grpc::ServerCompletionQueue* queue_ = nullptr;  // Constant after Start().
+  Mutex mu_;
+  CondVar none_;
+  bool serving_ ABSL_GUARDED_BY(mu_) = true;
+  // With the one that has not come yet.
+  std::set<std::shared_ptr<Watch>> watches_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_HEALTH_SERVICE_H_
