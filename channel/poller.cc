@@ -151,13 +151,11 @@ bool Poller::Look() {
   worked |= inbox_.load(std::memory_order_relaxed) != nullptr;
   const int64_t polled_ago_ns = now_ns_ - all_polled_ns_;
   const bool lively = now_ns_ - seen_ns_ < kBlindNs && polled_ago_ns < kBlindNs;
-  if (lively || (worked && polled_ago_ns < kHandedNs)) {
-    worked |= RunOthers();
-  } else {
-    all_polled_ns_ = now_ns_;
-    worked |= Turn();
-  }
+  const bool all = !lively && !(worked && polled_ago_ns < kHandedNs);
+  worked |= all ? Turn() : RunOthers();
   now_ns_ = clock_->NowNs();
+  // From its end on: what the turn itself has handed over is not to wait for another.
+  if (all) all_polled_ns_ = now_ns_;
   return worked;
 }
 

@@ -56,7 +56,10 @@ ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOpti
                  ? nullptr
                  : options_.trace->Track(TraceRole::kServe, consumer_, options_.path)) {}
 
-ServeChannel::~ServeChannel() { TRYST_CHECK(Drained()) << Explain(); }
+ServeChannel::~ServeChannel() {
+  TRYST_CHECK(Drained()) << Explain();
+  hub_->poller()->ForgetFlush(this);
+}
 
 void ServeChannel::Close(const absl::Status& why) {
   if (closed_) return;

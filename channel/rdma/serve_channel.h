@@ -56,7 +56,10 @@ struct ServeCounters {
 //
 // Nothing of it is remotely readable or writable but its message ring and ack page.
 // Poller thread only.
-class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, private PollerTimer {
+class ServeChannel final : private ServeTakeOwner,
+                           private MessageLink::Owner,
+                           private PollerTimer,
+                           private PollerFlush {
  public:
   // `consumer` is the first hello.
   ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
@@ -111,6 +114,8 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   void GiveBack(ServeOp* op);
   void GiveUp(ServeOp* op);
   void Release(ServeOp* op);
+  void Retire(ServeOp* op);  // The same, but what its tensor costs to drop comes after the answers.
+  void Flush() override;     // Lets go of what was retired.
 
   // serve_farewell.cc
   void FinishFarewell();
@@ -163,6 +168,9 @@ class ServeChannel final : private ServeTakeOwner, private MessageLink::Owner, p
   };
   RingLine<GoneAfter> gone_after_;   // GONE waits for writes on several queue pairs.
   RingLine<ServeSource> lingering_;  // Accepted, but the NIC may still read them.
+  // Accepted: let go of once the answers of this turn have left, for that may take a while.
+  std::vector<Tensor> retired_;
+  std::vector<Tensor> retiring_;
   ServeCounters counters_;
 };
 

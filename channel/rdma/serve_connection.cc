@@ -103,6 +103,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
     }
   }
   ready_line_.clear();
+  Flush();  // No answer leaves any more.
 }
 
 void ServeChannel::OnDrained() {

@@ -100,7 +100,7 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
         return absl::OkStatus();
       }
       if (!newer) break;
-      Release(op);  // That the slot is used again says that it was accepted.
+      Retire(op);  // That the slot is used again says that it was accepted.
       StartTake(op, std::move(request));
       return absl::OkStatus();
   }

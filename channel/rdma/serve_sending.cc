@@ -10,6 +10,7 @@
 namespace tryst {
 
 void ServeChannel::OnFlush() {
+  if (!retired_.empty()) hub_->poller()->FlushThisTurn(this);  // That is the next one's.
   while (!gone_line_.empty()) {
     wire::Record record;
     record.type = wire::RecordType::kGone;

@@ -142,4 +142,16 @@ void ServeChannel::Release(ServeOp* op) {
   op->state = ServeState::kFree;
 }
 
+void ServeChannel::Retire(ServeOp* op) {
+  if (op->source.region == nullptr && op->source.tensor.valid()) {
+    retired_.push_back(op->source.tensor);
+  }
+  Release(op);
+}
+
+void ServeChannel::Flush() {
+  retiring_.swap(retired_);
+  retiring_.clear();
+}
+
 }  // namespace tryst

@@ -160,12 +160,13 @@ class SoftQueuePair final : public QueuePair {
   bool StripedWorkLeft() const;
   bool StripedReadLeft() const;
   FrameHeader NewHeader(FrameType type, bool first_lane);
+  bool SendsWait() const;
   bool CreditDue() const;
   void OweAnswer();
   void GiveBackBatch(SoftLane* lane);
 
   // _receive
-  void ReadLane(SoftLane* lane);
+  bool ReadLane(SoftLane* lane);  // Whether any bytes came.
   ssize_t ReadSome(SoftLane* lane, size_t* wanted);
   void TakeParked();
   void LeaveLane(SoftLane* lane);

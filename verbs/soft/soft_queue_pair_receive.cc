@@ -48,8 +48,12 @@ void SoftQueuePair::Serve(SoftLane* lane) {
     case SoftLane::State::kUp:
       break;
   }
-  ReadLane(lane);
-  if (lanes_.size() > 1) TakeParked();
+  const bool came = ReadLane(lane);
+  if (lanes_.size() > 1) {
+    TakeParked();
+  } else if (!came && !lane->full && !SendsWait()) {
+    return;  // Most looks of a poller that does not sleep.
+  }
   if (state_ != QueuePairState::kReady) return;
   lane->full = false;
   Pump();
@@ -71,8 +75,9 @@ void SoftQueuePair::TakeParked() {
   } while (state_ == QueuePairState::kReady && requests_taken_ != before);
 }
 
-void SoftQueuePair::ReadLane(SoftLane* lane) {
+bool SoftQueuePair::ReadLane(SoftLane* lane) {
   uint64_t budget = kBytesPerTurn;
+  bool came = false;
   bool more = true;
   while (more && (budget > 0 || lane->stream.HoldsBytes()) && TakeStaged(lane)) {
     size_t wanted = 0;
@@ -84,15 +89,16 @@ void SoftQueuePair::ReadLane(SoftLane* lane) {
       } else {
         LoseLane(lane);
       }
-      return;
+      return came;
     }
     if (got < 0) break;
-    moved_ = true;
+    came = moved_ = true;
     budget -= std::min(budget, static_cast<uint64_t>(got));
     more = static_cast<size_t>(got) == wanted;
   }
-  if (state_ == QueuePairState::kReady) TakeStaged(lane);
+  if (came && state_ == QueuePairState::kReady) TakeStaged(lane);
   LeaveLane(lane);
+  return came;
 }
 
 // Until it has something again.

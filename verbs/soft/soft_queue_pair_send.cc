@@ -263,6 +263,11 @@ FrameHeader SoftQueuePair::NewHeader(FrameType type, bool first_lane) {
   return header;
 }
 
+// Whether there is anything that a pump might send.
+bool SoftQueuePair::SendsWait() const {
+  return send_next_ != send_end_ || reads_begin_ != reads_end_ || ack_now_;
+}
+
 // Whether the peer should hear of receives that it does not know of: soon enough for it
 // not to run dry, not for each.
 bool SoftQueuePair::CreditDue() const {
