@@ -148,14 +148,21 @@ bool Poller::Look() {
   bool worked = Glance();
   if (worked) seen_ns_ = now_ns_;
   // What other threads hand over does not wait for the blind ones either.
-  worked |= inbox_.load(std::memory_order_relaxed) != nullptr;
+  const PollerTask* const handed = inbox_.load(std::memory_order_acquire);
+  worked |= handed != nullptr;
+  // What a turn has handed over itself neither, if it is alone: the next request of who asks
+  // for one thing after the other. Where there is more, another look finds company for it.
+  const bool lone = just_polled_ && handed != nullptr && handed->next_ == nullptr;
   const int64_t polled_ago_ns = now_ns_ - all_polled_ns_;
   const bool lively = now_ns_ - seen_ns_ < kBlindNs && polled_ago_ns < kBlindNs;
-  const bool all = !lively && !(worked && polled_ago_ns < kHandedNs);
-  worked |= all ? Turn() : RunOthers();
+  just_polled_ = !lively && !lone && !(worked && polled_ago_ns < kHandedNs);
+  if (just_polled_) {
+    all_polled_ns_ = now_ns_;
+    worked |= Turn();
+  } else {
+    worked |= RunOthers();
+  }
   now_ns_ = clock_->NowNs();
-  // From its end on: what the turn itself has handed over is not to wait for another.
-  if (all) all_polled_ns_ = now_ns_;
   return worked;
 }
 

@@ -210,6 +210,7 @@ class Poller final : public WorkSource {
   PollerSpin spin_;
   int64_t now_ns_ = 0;
   int64_t all_polled_ns_ = 0;
+  bool just_polled_ = false;  // All of them, in the last look.
   int64_t sleeps_until_ns_ = 0;
   int64_t seen_ns_ = 0;  // When there was work that could be seen.
   uint64_t tasks_run_ = 0;
