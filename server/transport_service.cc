@@ -29,29 +29,31 @@ using RawService = S::WithRawMethod_Hello<S::WithRawMethod_FetchTensor<S::WithRa
         S::WithRawMethod_SendSamples<S::WithRawMethod_Explain<S::WithRawMethod_DumpWaiting<
             S::WithRawMethod_Stats<S::WithRawMethod_TraceKey<S::Service>>>>>>>>>>>;
 
-class TransportServiceImpl final : public TransportService, private RawService {
+class TransportServiceImpl final : public TransportService {
  public:
   explicit TransportServiceImpl(TransportServiceParts parts) : parts_(std::move(parts)) {}
 
-  grpc::Service* service() override { return this; }
+  grpc::Service* service() override { return &methods_; }
   FetchServer::NextCall next_fetch() override {
     return [this](grpc::ServerContext* context, FetchServer::CallStream* stream,
                   grpc::ServerCompletionQueue* queue,
-                  void* tag) { RequestFetchTensor(context, stream, queue, queue, tag); };
+                  void* tag) { methods_.RequestFetchTensor(context, stream, queue, queue, tag); };
   }
   void Start(grpc::ServerCompletionQueue* queue) override;
   void Join() override { calls_.Join(); }
 
  private:
-  using RequestCall = void (TransportServiceImpl::*)(grpc::ServerContext*, ByteBuffer*,
-                                                     UnaryCalls::Writer*, grpc::CompletionQueue*,
-                                                     grpc::ServerCompletionQueue*, void*);
+  using RequestCall = void (RawService::*)(grpc::ServerContext*, ByteBuffer*, UnaryCalls::Writer*,
+                                           grpc::CompletionQueue*, grpc::ServerCompletionQueue*,
+                                           void*);
 
   void Serve(RequestCall request, UnaryCalls::Handle handle) {
-    calls_.Serve([this, request](
-                     grpc::ServerContext* context, ByteBuffer* bytes, UnaryCalls::Writer* writer,
-                     void* tag) { (this->*request)(context, bytes, writer, queue_, queue_, tag); },
-                 std::move(handle));
+    calls_.Serve(
+        [this, request](grpc::ServerContext* context, ByteBuffer* bytes, UnaryCalls::Writer* writer,
+                        void* tag) {
+          (methods_.*request)(context, bytes, writer, queue_, queue_, tag);
+        },
+        std::move(handle));
   }
 
   // Checks who calls, parses, answers with what `handle` says.
@@ -91,14 +93,15 @@ class TransportServiceImpl final : public TransportService, private RawService {
                            rpc::HeartbeatResponse* response);
 
   const TransportServiceParts parts_;
+  RawService methods_;
   grpc::ServerCompletionQueue* queue_ = nullptr;  // Constant after Start().
   UnaryCalls calls_;
 };
 
 void TransportServiceImpl::Start(grpc::ServerCompletionQueue* queue) {
   queue_ = queue;
-  Serve(&TransportServiceImpl::RequestHello, [this](Call* call) { OnHello(call); });
-  Serve(&TransportServiceImpl::RequestHeartbeat, [this](Call* call) {
+  Serve(&RawService::RequestHello, [this](Call* call) { OnHello(call); });
+  Serve(&RawService::RequestHeartbeat, [this](Call* call) {
     Answer<rpc::HeartbeatRequest, rpc::HeartbeatResponse>(
         call, "/tryst.rpc.TransportService/Heartbeat",
         [this](const Caller& caller, const auto& request, auto* response) {
@@ -111,13 +114,13 @@ void TransportServiceImpl::Start(grpc::ServerCompletionQueue* queue) {
 
 void TransportServiceImpl::ServeSteps() {
   ServeElsewhere<rpc::BeginStepRequest, rpc::StepResponse>(
-      &TransportServiceImpl::RequestBeginStep, "/tryst.rpc.TransportService/BeginStep",
+      &RawService::RequestBeginStep, "/tryst.rpc.TransportService/BeginStep",
       [this](const Caller&, const auto& request, auto* response) {
         response->set_incarnation(parts_.self.incarnation);
         return parts_.begin_step(request.step_id());
       });
   ServeElsewhere<rpc::AbortStepRequest, rpc::StepResponse>(
-      &TransportServiceImpl::RequestAbortStep, "/tryst.rpc.TransportService/AbortStep",
+      &RawService::RequestAbortStep, "/tryst.rpc.TransportService/AbortStep",
       [this](const Caller&, const auto& request, auto* response) -> absl::Status {
         if (request.code() == 0) {
           return absl::InvalidArgumentError("a step cannot be aborted with OK");
@@ -128,13 +131,13 @@ void TransportServiceImpl::ServeSteps() {
             absl::Status(static_cast<absl::StatusCode>(request.code()), request.message()));
       });
   ServeElsewhere<rpc::CleanupStepRequest, rpc::StepResponse>(
-      &TransportServiceImpl::RequestCleanupStep, "/tryst.rpc.TransportService/CleanupStep",
+      &RawService::RequestCleanupStep, "/tryst.rpc.TransportService/CleanupStep",
       [this](const Caller&, const auto& request, auto* response) {
         response->set_incarnation(parts_.self.incarnation);
         return parts_.cleanup_step(request.step_id());
       });
   ServeElsewhere<rpc::SendSamplesRequest, rpc::StepResponse>(
-      &TransportServiceImpl::RequestSendSamples, "/tryst.rpc.TransportService/SendSamples",
+      &RawService::RequestSendSamples, "/tryst.rpc.TransportService/SendSamples",
       [this](const Caller& caller, const auto& request, auto* response) {
         response->set_incarnation(parts_.self.incarnation);
         return parts_.samples->Send(caller.worker, request.step_id(), request.bytes(),
@@ -144,14 +147,14 @@ void TransportServiceImpl::ServeSteps() {
 
 void TransportServiceImpl::ServePeople() {
   ServeElsewhere<rpc::ExplainRequest, rpc::TextResponse>(
-      &TransportServiceImpl::RequestExplain, "/tryst.rpc.TransportService/Explain",
+      &RawService::RequestExplain, "/tryst.rpc.TransportService/Explain",
       [this](const Caller&, const auto& request, auto* response) {
         response->set_text(request.json() ? parts_.insight->PathsJson(request.peer())
                                           : parts_.insight->PathsText(request.peer()));
         return absl::OkStatus();
       });
   ServeElsewhere<rpc::DumpWaitingRequest, rpc::TextResponse>(
-      &TransportServiceImpl::RequestDumpWaiting, "/tryst.rpc.TransportService/DumpWaiting",
+      &RawService::RequestDumpWaiting, "/tryst.rpc.TransportService/DumpWaiting",
       [this](const Caller&, const auto& request, auto* response) {
         const int64_t step = request.step_id() == 0 ? -1 : request.step_id();
         response->set_text(request.json() ? parts_.insight->WaitingJson(step)
@@ -159,7 +162,7 @@ void TransportServiceImpl::ServePeople() {
         return absl::OkStatus();
       });
   ServeElsewhere<rpc::StatsRequest, rpc::StatsResponse>(
-      &TransportServiceImpl::RequestStats, "/tryst.rpc.TransportService/Stats",
+      &RawService::RequestStats, "/tryst.rpc.TransportService/Stats",
       [this](const Caller&, const auto&, auto* response) {
         for (const auto& [name, value] : parts_.insight->Stats()) {
           (*response->mutable_values())[name] = value;
@@ -167,7 +170,7 @@ void TransportServiceImpl::ServePeople() {
         return absl::OkStatus();
       });
   ServeElsewhere<rpc::TraceKeyRequest, rpc::TraceResponse>(
-      &TransportServiceImpl::RequestTraceKey, "/tryst.rpc.TransportService/TraceKey",
+      &RawService::RequestTraceKey, "/tryst.rpc.TransportService/TraceKey",
       [this](const Caller&, const auto& request, auto* response) {
         TraceFilter filter;
         filter.key_part = request.key();
