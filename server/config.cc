@@ -279,6 +279,9 @@ const std::vector<ConfigRow>& ConfigRows() {
        "the NIC allows, and bounds who may connect."},
       {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
        "Tensors from this size are spread over the queue pairs."},
+      {"Data plane", "spin_us", K::kNumber, &C::spin_us,
+       "How long the data plane looks for work before it sleeps, where looking pays: it finds out. "
+       "0: it sleeps at once."},
       {"GPUs", "gpus", K::kText, &C::gpus,
        "Whose memory device tensors lie in: all, or numbers as in 0,1. Empty: none."},
       {"GPUs", "gpu_ways", K::kText, &C::gpu_ways,
@@ -443,6 +446,9 @@ absl::Status CheckLimits(const ServerConfig& config) {
     return absl::InvalidArgumentError(
         "callback_threads, max_asked, slots, queue_pairs and max_peers must be at least 1, "
         "ring_slots 2");
+  }
+  if (config.spin_us < 0 || config.spin_us > 1'000'000) {
+    return absl::InvalidArgumentError("spin_us is from 0 to 1000000");
   }
   if (config.log_format != "text" && config.log_format != "json") {
     return absl::InvalidArgumentError(

@@ -67,6 +67,7 @@ struct ServerConfig {
   uint64_t message_bytes = 8192 + 256;
   uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
+  int64_t spin_us = 50;
   // GPUs.
   std::string gpus;
   std::string gpu_ways = "cuda_ipc,direct";

@@ -249,6 +249,7 @@ absl::Status ServerImpl::OpenDataPlane() {
   path_names_.push_back("grpc");
 
   PollerOptions poller;
+  poller.spin_us = config.spin_us;
   // GPUs' driver minds which thread it is called on.
   poller.keeps_its_thread = ServerDevices::Wanted(config, parts_.gpus);
   poller_ = std::make_unique<Poller>(&clock_, poller);

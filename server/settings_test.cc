@@ -99,6 +99,11 @@ TEST(Config, LimitsMustAddUp) {
   config.max_held_bytes_per_step = 2;
   EXPECT_FALSE(CheckLimits(config).ok());
   config = ServerConfig();
+  for (const int64_t spin_us : {-1, 1'000'001}) {
+    config.spin_us = spin_us;
+    EXPECT_NE(CheckLimits(config).message().find("spin_us"), std::string::npos);
+  }
+  config = ServerConfig();
   config.cluster = "a/b";  // Would blur the names in certificates.
   EXPECT_FALSE(CheckLimits(config).ok());
 }

@@ -2,7 +2,7 @@
 // caller. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
 // memory and are read where they are. -executor: callbacks run on the server's threads, not
 // in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
-// of the pool instead; -many: 64 keys in one RecvMany.
+// of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins.
 #include <unistd.h>
 
 #include <cstdio>
@@ -243,6 +243,7 @@ class Process {
     config.protocol = Has(variant, "grpc") ? "grpc" : "grpc+verbs";
     config.nic = "soft";
     if (Has(variant, "digests")) config.digests = "on";
+    if (Has(variant, "sleeping")) config.spin_us = 0;
     config.shm = Has(variant, "shm") ? "on" : "off";
     config.shm_bytes = kSharedBytes;
     config.listen = "127.0.0.1:0";
