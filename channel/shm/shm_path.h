@@ -26,8 +26,8 @@ struct ShmPathOptions {
   bool digests = false;              // There is no wire between that could change a bit.
   bool allow_pull = true;            // process_vm_readv, both ways.
   uint64_t stage_bytes = 512 << 20;  // Of the arena, for what one consumer is sent a copy of.
-  uint64_t pull_bytes = 64 << 10;   // Into the caller's memory: from here on the consumer reads,
-  uint64_t parts_bytes = 64 << 10;  // but from here on both copy, part by part.
+  uint64_t pull_bytes = 64 << 10;    // Into the caller's memory: from here on the consumer reads,
+  uint64_t parts_bytes = 64 << 10;   // but from here on both copy, part by part.
   uint32_t max_consumers = 1024;
   int copy_helpers = 0;    // Threads that help with large copies when cores are idle.
   Trace* trace = nullptr;  // Of the poller; may be null.
