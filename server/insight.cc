@@ -265,12 +265,15 @@ std::map<std::string, int64_t> Insight::Stats() const {
   out["rdma_epochs"] = static_cast<int64_t>(fetch.epochs);
   out["rdma_breaks"] = static_cast<int64_t>(fetch.breaks);
   out["rdma_replays"] = static_cast<int64_t>(fetch.replays);
+  out["rdma_digests_wrong"] = static_cast<int64_t>(fetch.digests_wrong);
   const ShmFetchCounters shm = parts_.pool->shm_fetch_counters();
   out["shm_fetches"] = static_cast<int64_t>(shm.fetches);
   out["shm_fetched_bytes"] = static_cast<int64_t>(shm.bytes);
   out["shm_by_reference"] = static_cast<int64_t>(shm.by_reference);
   out["shm_links"] = static_cast<int64_t>(shm.links);
   out["shm_breaks"] = static_cast<int64_t>(shm.breaks);
+  out["shm_replays"] = static_cast<int64_t>(shm.asked_again);
+  out["shm_digests_wrong"] = static_cast<int64_t>(shm.digests_wrong);
   const ArenaCounters arena = parts_.arena == nullptr ? ArenaCounters() : parts_.arena->counters();
   out["shm_used_bytes"] = static_cast<int64_t>(arena.used_bytes);
   out["shm_segment_bytes"] = static_cast<int64_t>(arena.segment_bytes);
