@@ -49,8 +49,8 @@ absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
   auto key = TensorKey::Parse(key_text_);
   if (!key.ok()) return absl::DataLossError(key.status().message());
   if (key_id_ >= keys_.size()) keys_.resize(key_id_ + 1);
-  keys_[key_id_].for_consumer = key->dst().worker == consumer_;
-  keys_[key_id_].key = *std::move(key);
+  const bool for_consumer = key->dst().worker == consumer_;
+  keys_[key_id_] = {*std::move(key), for_consumer, /*may_take=*/false};
   return absl::OkStatus();
 }
 

@@ -174,6 +174,40 @@ class SettlementTest : public ::testing::Test {
   std::unique_ptr<ShmFetchChannel> channel_;
 };
 
+// A key may be told under a number that another one had: what was found good about that one does
+// not hold for it.
+TEST_F(SettlementTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
+  Open(ShmPathOptions());
+  const TensorKey foreign =
+      TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kFirstLife,
+                            "/job:other/replica:0/task:0/device:CPU:0", "edge")
+          ->At(0, 0);
+  Send(foreign, 8, 1, false);
+  constexpr uint32_t kAtOnce = 64;
+  const auto fetch = [this](const TensorKey& key, Fetched* fetched) {
+    *fetched = Fetched();
+    Fetch(key, 0, fetched);
+  };
+  std::vector<Fetched> fetched(kAtOnce);
+  for (uint32_t first = 0; first < shm_wire::kMaxKeys; first += kAtOnce) {
+    for (uint32_t i = 0; i < kAtOnce; ++i) {
+      const TensorKey key = Key(absl::StrCat("edge_", first + i));
+      Send(key, 8, 2, false);
+      fetch(key, &fetched[i]);
+    }
+    const auto over = [&] {
+      return std::all_of(fetched.begin(), fetched.end(), [](const Fetched& f) { return f.ended; });
+    };
+    for (int i = 0; i < 1000 && !over(); ++i) Turn();
+    ASSERT_TRUE(over()) << channel_->Explain();
+    for (const Fetched& f : fetched) ASSERT_EQ(f.number, 2) << f.status;
+  }
+  fetch(foreign, &fetched[0]);
+  for (int i = 0; i < 1000 && !fetched[0].ended; ++i) Turn();
+  EXPECT_EQ(fetched[0].status.code(), absl::StatusCode::kPermissionDenied) << fetched[0].status;
+  EXPECT_EQ(Left(foreign), std::vector<int>{1});
+}
+
 // By which way a tensor travels.
 struct Way {
   const char* name;
