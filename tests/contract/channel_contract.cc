@@ -27,11 +27,6 @@ LocalRendezvous* StepTable::step(int64_t step_id) {
   return step.get();
 }
 
-void StepTable::Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,
-                     DoneFn done) {
-  step(step_id)->RecvAsync(key, args, std::move(done));
-}
-
 // Where a fetch ends. Dropping its callback unrun, or running it twice, fails the test.
 class ChannelContractTest::Pending : public std::enable_shared_from_this<Pending> {
  public:

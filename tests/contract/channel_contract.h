@@ -15,28 +15,21 @@
 #include "rendezvous/alarms.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
-#include "rendezvous/tensor_source.h"
+#include "tests/pair/one_step.h"
 
 // What every way of fetching a tensor promises, as tests that each back end passes.
 // A back end instantiates the suite in a test of its own, as for nic_contract.h.
 namespace tryst {
 
 // A producer's steps, made when first asked for.
-class StepTable final : public TensorSource {
+class StepTable final : public OpenSource {
  public:
   explicit StepTable(Alarms* alarms) : alarms_(alarms) {}
   LocalRendezvous* step(int64_t step_id);
-  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-            DoneFn done) override;
-  bool TakeHere(int64_t step_id, TensorKey* key, Place*, Taken* taken) override {
-    return step(step_id)->TakeHere(key, taken);
-  }
-  bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
-    step(step_id)->GiveBack(key, std::move(taken));
-  }
 
  private:
+  LocalRendezvous* StepOf(int64_t step_id) override { return step(step_id); }
+
   Alarms* const alarms_;
   Mutex mu_;
   std::map<int64_t, std::unique_ptr<LocalRendezvous>> steps_ ABSL_GUARDED_BY(mu_);

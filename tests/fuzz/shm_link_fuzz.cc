@@ -25,6 +25,7 @@
 #include "channel/shm/shm_path.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/pair/one_step.h"
 
 namespace tryst {
 namespace {
@@ -55,23 +56,15 @@ class Input {
   size_t left_;
 };
 
-class OneStep final : public TensorSource {
+class RenewedStep final : public OpenSource {
  public:
-  explicit OneStep(Alarms* alarms) : alarms_(alarms) { Renew(); }
+  explicit RenewedStep(Alarms* alarms) : alarms_(alarms) { Renew(); }
   void Renew() { step = std::make_unique<LocalRendezvous>(LocalRendezvous::Options(), alarms_); }
-  void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
-    step->RecvAsync(key, args, std::move(done));
-  }
-  bool TakeHere(int64_t, TensorKey* key, Place*, Taken* taken) override {
-    return step->TakeHere(key, taken);
-  }
-  bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
-    step->GiveBack(key, std::move(taken));
-  }
   std::unique_ptr<LocalRendezvous> step;
 
  private:
+  LocalRendezvous* StepOf(int64_t) override { return step.get(); }
+
   Alarms* const alarms_;
 };
 
@@ -146,7 +139,7 @@ struct World {
   }
 
   VirtualAlarms alarms;
-  OneStep source;
+  RenewedStep source;
   Hellos hellos;
   std::shared_ptr<Arena> arena;
   Poller poller;

@@ -9,23 +9,34 @@
 
 namespace tryst {
 
-// One step, as the source of everything that is asked for.
-class OneStep final : public TensorSource {
+// A source whose steps are there for whoever asks.
+class OpenSource : public TensorSource {
  public:
-  explicit OneStep(Alarms* alarms) : step_(LocalRendezvous::Options(), alarms) {}
-  LocalRendezvous* step() { return &step_; }
-  void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
-    step_.RecvAsync(key, args, std::move(done));
+  void Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,
+            DoneFn done) override {
+    StepOf(step_id)->RecvAsync(key, args, std::move(done));
   }
-  bool TakeHere(int64_t, TensorKey* key, Place*, Taken* taken) override {
-    return step_.TakeHere(key, taken);
+  bool TakeHere(int64_t step_id, TensorKey* key, Place*, Taken* taken) override {
+    return StepOf(step_id)->TakeHere(key, taken);
   }
   bool MayTake(const TensorKey&) const override { return true; }
-  void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
-    step_.GiveBack(key, std::move(taken));
+  void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+    StepOf(step_id)->GiveBack(key, std::move(taken));
   }
 
  private:
+  virtual LocalRendezvous* StepOf(int64_t step_id) = 0;
+};
+
+// One step, as the source of everything that is asked for.
+class OneStep final : public OpenSource {
+ public:
+  explicit OneStep(Alarms* alarms) : step_(LocalRendezvous::Options(), alarms) {}
+  LocalRendezvous* step() { return &step_; }
+
+ private:
+  LocalRendezvous* StepOf(int64_t) override { return &step_; }
+
   LocalRendezvous step_;
 };
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "rendezvous/tensor_source.h"
+#include "tests/pair/one_step.h"
 
 namespace tryst {
 namespace {
@@ -34,18 +34,9 @@ class WorkerPair::Hellos final : public Bootstrap {
 };
 
 struct WorkerPair::Worker {
-  struct Source final : TensorSource {
+  struct Source final : OpenSource {
     explicit Source(LocalRendezvous* step) : step(step) {}
-    void Take(int64_t, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
-      step->RecvAsync(key, args, std::move(done));
-    }
-    bool TakeHere(int64_t, TensorKey* key, Place*, Taken* taken) override {
-      return step->TakeHere(key, taken);
-    }
-    bool MayTake(const TensorKey&) const override { return true; }
-    void GiveBack(int64_t, const TensorKey& key, Taken taken) override {
-      step->GiveBack(key, std::move(taken));
-    }
+    LocalRendezvous* StepOf(int64_t) override { return step; }
     LocalRendezvous* const step;
   };
 
