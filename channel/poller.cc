@@ -57,7 +57,7 @@ Poller::~Poller() {
   close(wake_fd_);
 }
 
-void Poller::Push(PollerTask* task) {
+void Poller::PostToTurn(PollerTask* task) {
   PollerTask* head = inbox_.load(std::memory_order_relaxed);
   do {
     task->next_ = head;
@@ -66,12 +66,10 @@ void Poller::Push(PollerTask* task) {
 }
 
 void Poller::Post(PollerTask* task) {
-  Push(task);
+  PostToTurn(task);
   // Pairs with Sleep(): it sets asleep_ and then looks at the inbox.
   if (asleep_.load(std::memory_order_seq_cst)) Wake();
 }
-
-void Poller::PostToTurn(PollerTask* task) { Push(task); }
 
 void Poller::PostFn(absl::AnyInvocable<void() &&> fn) { Post(new FnTask(std::move(fn))); }
 

@@ -178,7 +178,6 @@ class Poller final : public WorkSource {
   // Arms the sources and looks once more. False: there was something after all.
   bool MaySleep();
   void TakeBack();
-  void Push(PollerTask* task);
   void Wake();
   void SiftUp(size_t index);
   void SiftDown(size_t index);

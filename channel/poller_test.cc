@@ -27,6 +27,13 @@ struct NotingTimer final : PollerTimer {
   int id;
 };
 
+// Goes to sleep at every chance.
+PollerOptions Sleepy() {
+  PollerOptions options;
+  options.spin_us = 0;
+  return options;
+}
+
 TEST(PollerTest, TimersFireInOrderOnceAndOnlyWhenDue) {
   FakeClock clock;
   Poller poller(&clock);
@@ -99,9 +106,7 @@ TEST(PollerTest, StopRunsWhatWasPostedBefore) {
 
 TEST(PollerTest, NoWakeUpIsLostBetweenThreads) {
   SteadyClock clock;
-  PollerOptions options;
-  options.spin_us = 0;  // Goes to sleep at every chance.
-  Poller poller(&clock, options);
+  Poller poller(&clock, Sleepy());
   poller.Start();
   for (int i = 0; i < 5000; ++i) poller.RunAndWait([] {});
   poller.Stop();
@@ -157,9 +162,7 @@ TEST(PollerTest, OneThatKeepsItsThreadIsWoken) {
 
 TEST(PollerTest, ATimerSetWhileItSleepsFires) {
   SteadyClock clock;
-  PollerOptions options;
-  options.spin_us = 0;
-  Poller poller(&clock, options);
+  Poller poller(&clock, Sleepy());
   std::atomic<int> fired{0};
   struct Timer final : PollerTimer {
     void OnTimer() override { ++*fired; }
@@ -186,9 +189,7 @@ TEST(PollerTest, ATimerSetWhileItSleepsFires) {
 
 TEST(PollerTest, ManyThatTurnAreOneThreadAtATime) {
   SteadyClock clock;
-  PollerOptions options;
-  options.spin_us = 0;
-  Poller poller(&clock, options);
+  Poller poller(&clock, Sleepy());
   poller.Start();
   int64_t ran = 0;  // Not atomic: it is the poller thread's.
   constexpr int kTasks = 3000;

@@ -47,7 +47,7 @@ class TensorSource {
                         Taken* /*taken*/) {
     return false;
   }
-  // Whether Take() would refuse `key` for what it says. Once it may, it always may.
+  // Whether Take() accepts `key` for what it says. Once it does, it always does.
   virtual bool MayTake(const TensorKey& /*key*/) const { return false; }
 
   // Gives back what a Take got and its caller could not deliver: the next take or receive of

@@ -49,13 +49,7 @@ class HealthService::Watch final : public std::enable_shared_from_this<Watch> {
   }
 
  private:
-  struct Step final : GrpcEvent {
-    using On = void (Watch::*)(bool ok);
-    Step(Watch* w, On o) : watch(w), on(o) {}
-    void OnEvent(bool ok) override { (watch->*on)(ok); }
-    Watch* const watch;
-    const On on;
-  };
+  using Step = GrpcStep<Watch>;
 
   void OnCalled(bool ok);
   void OnWritten(bool ok) {

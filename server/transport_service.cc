@@ -85,6 +85,17 @@ class TransportServiceImpl final : public TransportService {
     });
   }
 
+  // One about a step, which is answered with who we are.
+  template <typename Request, typename Handle>
+  void ServeStep(RequestCall request, const char* method, Handle handle) {
+    ServeElsewhere<Request, rpc::StepResponse>(
+        request, method,
+        [this, handle](const Caller& caller, const Request& asked, rpc::StepResponse* response) {
+          response->set_incarnation(parts_.self.incarnation);
+          return handle(caller, asked);
+        });
+  }
+
   void ServeSteps();
   void ServePeople();
   void OnHello(Call* call);
@@ -113,33 +124,27 @@ void TransportServiceImpl::Start(grpc::ServerCompletionQueue* queue) {
 }
 
 void TransportServiceImpl::ServeSteps() {
-  ServeElsewhere<rpc::BeginStepRequest, rpc::StepResponse>(
+  ServeStep<rpc::BeginStepRequest>(
       &RawService::RequestBeginStep, "/tryst.rpc.TransportService/BeginStep",
-      [this](const Caller&, const auto& request, auto* response) {
-        response->set_incarnation(parts_.self.incarnation);
-        return parts_.begin_step(request.step_id());
-      });
-  ServeElsewhere<rpc::AbortStepRequest, rpc::StepResponse>(
+      [this](const Caller&, const auto& request) { return parts_.begin_step(request.step_id()); });
+  ServeStep<rpc::AbortStepRequest>(
       &RawService::RequestAbortStep, "/tryst.rpc.TransportService/AbortStep",
-      [this](const Caller&, const auto& request, auto* response) -> absl::Status {
+      [this](const Caller&, const auto& request) -> absl::Status {
         if (request.code() == 0) {
           return absl::InvalidArgumentError("a step cannot be aborted with OK");
         }
-        response->set_incarnation(parts_.self.incarnation);
         return parts_.abort_step(
             request.step_id(),
             absl::Status(static_cast<absl::StatusCode>(request.code()), request.message()));
       });
-  ServeElsewhere<rpc::CleanupStepRequest, rpc::StepResponse>(
-      &RawService::RequestCleanupStep, "/tryst.rpc.TransportService/CleanupStep",
-      [this](const Caller&, const auto& request, auto* response) {
-        response->set_incarnation(parts_.self.incarnation);
-        return parts_.cleanup_step(request.step_id());
-      });
-  ServeElsewhere<rpc::SendSamplesRequest, rpc::StepResponse>(
+  ServeStep<rpc::CleanupStepRequest>(&RawService::RequestCleanupStep,
+                                     "/tryst.rpc.TransportService/CleanupStep",
+                                     [this](const Caller&, const auto& request) {
+                                       return parts_.cleanup_step(request.step_id());
+                                     });
+  ServeStep<rpc::SendSamplesRequest>(
       &RawService::RequestSendSamples, "/tryst.rpc.TransportService/SendSamples",
-      [this](const Caller& caller, const auto& request, auto* response) {
-        response->set_incarnation(parts_.self.incarnation);
+      [this](const Caller& caller, const auto& request) {
         return parts_.samples->Send(caller.worker, request.step_id(), request.bytes(),
                                     request.count());
       });

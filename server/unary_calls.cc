@@ -1,7 +1,5 @@
 #include "server/unary_calls.h"
 
-#include <grpcpp/support/slice.h>
-
 #include <utility>
 
 #include "base/log.h"

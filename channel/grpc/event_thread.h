@@ -18,6 +18,19 @@ class GrpcEvent {
   virtual void OnEvent(bool ok) = 0;
 };
 
+// One of an owner's: what it runs is a member of it.
+template <typename Owner>
+class GrpcStep final : public GrpcEvent {
+ public:
+  using On = void (Owner::*)(bool ok);
+  GrpcStep(Owner* owner, On on) : owner_(owner), on_(on) {}
+  void OnEvent(bool ok) override { (owner_->*on_)(ok); }
+
+ private:
+  Owner* const owner_;
+  const On on_;
+};
+
 // One thread that waits in gRPC, reads its sockets and runs what has ended there: nobody is
 // woken in between, as gRPC's own callbacks do twice for each event. There should be one in a
 // server, for both its ends: who waits in gRPC gets the events of every queue of the process,

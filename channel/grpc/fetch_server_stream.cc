@@ -8,6 +8,7 @@
 #include "channel/grpc/byte_buffers.h"
 
 namespace tryst {
+
 void FetchServerStream::OnCalled(bool ok) {
   owner_->OnCall(ok);
   if (!ok) {

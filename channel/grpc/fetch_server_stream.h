@@ -64,13 +64,7 @@ class FetchServerStream final : public std::enable_shared_from_this<FetchServerS
   bool digests = false;  // With every chunk.
 
  private:
-  struct Step final : GrpcEvent {
-    using On = void (FetchServerStream::*)(bool ok);
-    Step(FetchServerStream* s, On o) : stream(s), on(o) {}
-    void OnEvent(bool ok) override { (stream->*on)(ok); }
-    FetchServerStream* const stream;
-    const On on;
-  };
+  using Step = GrpcStep<FetchServerStream>;
 
   void OnCalled(bool ok);
   void OnRead(bool ok);

@@ -54,13 +54,7 @@ class FetchStream final {
   std::vector<uint64_t> over_told;  // What the request said is over.
 
  private:
-  struct Step final : GrpcEvent {
-    using On = void (FetchStream::*)(bool ok);
-    Step(FetchStream* s, On o) : stream(s), on(o) {}
-    void OnEvent(bool ok) override { (stream->*on)(ok); }
-    FetchStream* const stream;
-    const On on;
-  };
+  using Step = GrpcStep<FetchStream>;
   struct LandedTask final : PollerTask {
     explicit LandedTask(FetchStream* s) : stream(s) {}
     void RunOnPoller() override { stream->on_landed_(stream); }

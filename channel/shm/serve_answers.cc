@@ -244,12 +244,10 @@ bool ShmServeChannel::AnswerResident(ShmServeOp* op) {
 
 bool ShmServeChannel::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes) {
   const bool has_destination = (op->request.flags & shm_wire::kHasDestination) != 0;
-  // Two copies by turns, in less time than the kernel's one.
-  if (has_destination &&
-      !(can_pull_ && bytes > options_.pull_bytes && bytes <= options_.parts_bytes)) {
-    return AnswerInParts(op);
-  }
   if (has_destination) {
+    // Two copies by turns, in less time than the kernel's one.
+    const bool pull = can_pull_ && bytes > options_.pull_bytes && bytes <= options_.parts_bytes;
+    if (!pull) return AnswerInParts(op);
     AnswerPull(op, payload, bytes);
     return true;
   }

@@ -161,6 +161,7 @@ class ShmServeChannel final : private ShmHub::Host,
   bool TakeHere(ShmServeOp* op, KnownKey* known);
   void StartTake(ShmServeOp* op, bool for_consumer);
   void OnTaken(ShmServeTake* take) override;
+  void SetReady(ShmServeOp* op);
   void DropTake(ShmServeOp* op);
   void EndCall(ShmServeTake* take);
   void GiveBack(ShmServeTake* take);

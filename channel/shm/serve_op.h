@@ -46,6 +46,13 @@ struct ShmTaken {
   AllocatorAttributes alloc_attrs;
   uint64_t turn = 0;
 
+  void MoveFrom(Taken* from) {
+    tensor = std::move(from->tensor);
+    is_dead = from->is_dead;
+    device_context = std::move(from->send_args.device_context);
+    alloc_attrs = from->send_args.alloc_attrs;
+    turn = from->turn;
+  }
   Taken ToGiveBack() {
     Taken taken;
     taken.tensor = std::move(tensor);

@@ -139,13 +139,8 @@ bool ShmServeChannel::TakeHere(ShmServeOp* op, KnownKey* known) {
   }
   if (!source_->TakeHere(op->request.step, &known->key, &place_, &taken_)) return false;
   op->request.key = known->key;
-  op->taken.tensor = std::move(taken_.tensor);
-  op->taken.is_dead = taken_.is_dead;
-  op->taken.device_context = std::move(taken_.send_args.device_context);
-  op->taken.alloc_attrs = taken_.send_args.alloc_attrs;
-  op->taken.turn = taken_.turn;
-  op->state = ShmServeState::kReady;
-  op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
+  op->taken.MoveFrom(&taken_);
+  SetReady(op);
   AnswerSoon(op);
   return true;
 }
@@ -200,11 +195,15 @@ void ShmServeChannel::OnTaken(ShmServeTake* take) {
   op->taken = std::move(take->taken);
   take->taken.turn = 0;
   free_takes_.push_back(take);
-  op->state = ShmServeState::kReady;
-  op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
+  SetReady(op);
   // While the link ends it may meet what another request gave back, whose turn it was: the
   // consumer, who still reads, must not have it here.
   if (state_ == State::kOpen) AnswerSoon(op);
+}
+
+void ShmServeChannel::SetReady(ShmServeOp* op) {
+  op->state = ShmServeState::kReady;
+  op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
 }
 
 // Gives the slot free at once: a request behind it has its turn now, not when the poller
