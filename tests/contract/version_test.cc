@@ -1,5 +1,6 @@
 // Workers of neighbouring protocol versions: what each of them may ask of the other.
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -55,8 +56,15 @@ uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
       EXPECT_TRUE(got.valid() && got.shape() == source.shape());
     }
   }
-  const uint64_t asked = pair.consumer()->fetch_counters().standing;
-  EXPECT_EQ(pair.producer()->serve_counters().standing, asked);
+  // The last requests may still be on their way when the fetches have ended.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  uint64_t asked;
+  uint64_t heard;
+  do {
+    asked = pair.consumer()->fetch_counters().standing;
+    heard = pair.producer()->serve_counters().standing;
+  } while (heard != asked && std::chrono::steady_clock::now() < until);
+  EXPECT_EQ(heard, asked);
   return asked;
 }
 
