@@ -137,7 +137,6 @@ void Poller::Loop() {
       spin_.Failed();
       spinning = false;
       Sleep();
-      now_ns_ = clock_->NowNs();
     }
   }
 }
@@ -368,7 +367,15 @@ bool Poller::MaySleep() {
   for (PollerSource* source : sources_) source->Arm();
   // Anything that came before the arming is found by this turn.
   return inbox_.load(std::memory_order_seq_cst) == nullptr &&
-         !stopping_.load(std::memory_order_seq_cst) && flushes_.empty() && !Step();
+         !stopping_.load(std::memory_order_seq_cst) && flushes_.empty() && !LookArmed();
+}
+
+bool Poller::LookArmed() {
+  now_ns_ = clock_->NowNs();
+  bool worked = false;
+  for (PollerSource* source : sources_) worked |= !source->ArmTellsAll() && source->Poll();
+  worked |= RunOthers();
+  return worked;
 }
 
 void Poller::Sleep() {
@@ -389,11 +396,28 @@ void Poller::Sleep() {
   SetTurner(Turner::kAsleep);
   const int count = epoll_wait(epoll_fd_, events, 16, timeout_ms);
   TakeBack();
+  now_ns_ = clock_->NowNs();
+  bool seen = false;
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.fd != wake_fd_) continue;
+    if (events[i].data.fd != wake_fd_) {
+      seen |= PollReady(events[i].data.fd);
+      continue;
+    }
     uint64_t ignored;
     [[maybe_unused]] const ssize_t got = read(wake_fd_, &ignored, sizeof(ignored));
   }
+  RunOthers();
+  all_polled_ns_ = now_ns_ = clock_->NowNs();  // What epoll did not name had nothing.
+  if (seen) seen_ns_ = now_ns_;
+}
+
+// Whether there was work that a glance could have seen.
+bool Poller::PollReady(int fd) {
+  // Looked for: whoever turned meanwhile may have removed it.
+  const auto ready = std::find_if(sources_.begin(), sources_.end(),
+                                  [&](PollerSource* source) { return source->event_fd() == fd; });
+  return ready != sources_.end() && (*ready)->Poll() &&
+         (*ready)->Glance() != PollerSource::Sight::kBlind;
 }
 
 int64_t Poller::NextTimerNs() const {

@@ -65,8 +65,10 @@ class PollerSource {
   // that spins looks so again and again, before it polls what cannot be seen so.
   enum class Sight { kBlind, kNothing, kWork };
   virtual Sight Glance() { return Sight::kBlind; }
-  // Makes event_fd() readable when there is work. Poll() runs once more before the sleep.
+  // Makes event_fd() readable when there is work. Poll() runs once more before the sleep, unless
+  // what has come before makes it readable, too.
   virtual void Arm() = 0;
+  virtual bool ArmTellsAll() const { return false; }
   virtual int event_fd() const = 0;  // -1: cannot wake us.
 };
 
@@ -177,7 +179,9 @@ class Poller final : public WorkSource {
   void Sleep();
   // Arms the sources and looks once more. False: there was something after all.
   bool MaySleep();
+  bool LookArmed();
   void TakeBack();
+  bool PollReady(int fd);
   void Wake();
   void SiftUp(size_t index);
   void SiftDown(size_t index);

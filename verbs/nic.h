@@ -172,6 +172,8 @@ class CompletionQueue {
   // Makes event_fd() readable at the next completion (or sooner). To sleep: Arm, Poll
   // once more, wait for the descriptor. Arm again after each wake-up.
   virtual absl::Status Arm() = 0;
+  // Whether that makes it readable by what has come before, too: then it takes no Poll.
+  virtual bool ArmTellsAll() const { return false; }
   // For poll(2); owned by the queue. -1 where time is virtual.
   virtual int event_fd() const = 0;
 };

@@ -52,6 +52,7 @@ class QueueHub final : public PollerSource {
 
   bool Poll() override;
   void Arm() override;
+  bool ArmTellsAll() const override { return completions_->ArmTellsAll(); }
   int event_fd() const override { return completions_->event_fd(); }
 
  private:

@@ -423,12 +423,17 @@ void ShmFetchChannel::TellAccepted() {
   held_->view().header->replies_accepted.store(accepted, std::memory_order_release);
 }
 
-void ShmFetchChannel::SetAsleep(bool asleep) {
+void ShmFetchChannel::FallAsleep() {
   const bool waits = !words_.empty() || !queued_.empty();
-  held_->view().header->consumer_asleep.exchange(!asleep ? shm_wire::kAwake
-                                                 : waits ? shm_wire::kForRoomToo
-                                                         : shm_wire::kForMessages,
-                                                 std::memory_order_acq_rel);
+  held_->view().header->consumer_asleep.exchange(
+      waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
+}
+
+bool ShmFetchChannel::WakeUp() {
+  const bool woken = held_->view().header->consumer_asleep.exchange(
+                         shm_wire::kAwake, std::memory_order_acq_rel) == shm_wire::kAwake;
+  if (woken) HearSocket(/*most=*/1);
+  return woken;
 }
 
 void ShmFetchChannel::OnOpDelivered(ShmFetchOp* op) {

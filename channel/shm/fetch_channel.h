@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -141,6 +142,7 @@ class ShmFetchChannel final : public Channel,
   static constexpr int kCellsPerTurn = 128;
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
+  static constexpr int kAllPackets = std::numeric_limits<int>::max();
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
 
   // Connection (fetch_connection.cc).
@@ -150,7 +152,8 @@ class ShmFetchChannel final : public Channel,
   void FailConnect(const absl::Status& why);
   void OnConnectTimer();
   void OnSocket() override;
-  absl::Status ReadSocket(bool* ended);
+  void HearSocket(int most);  // Packets.
+  absl::Status ReadSocket(int most, bool* ended);
   absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
   void OnProducerGone();
@@ -182,7 +185,8 @@ class ShmFetchChannel final : public Channel,
   // Receiving.
   bool PollLink() override;
   bool Ready() const override { return state_ == State::kOpen && replies_.Ready(); }
-  void SetAsleep(bool asleep) override;
+  void FallAsleep() override;
+  bool WakeUp() override;
   absl::Status OnCell(const shm_wire::ReplyCell& cell);
   absl::Status OnInline(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status OnPlaced(ShmFetchOp* op, const shm_wire::ReplyCell& cell);

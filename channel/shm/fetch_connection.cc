@@ -173,9 +173,11 @@ void ShmFetchChannel::OnConnectTimer() {
   state_since_ns_ = now_ns();
 }
 
-void ShmFetchChannel::OnSocket() {
+void ShmFetchChannel::OnSocket() { HearSocket(kAllPackets); }
+
+void ShmFetchChannel::HearSocket(int most) {
   bool ended = false;
-  const absl::Status understood = ReadSocket(&ended);
+  const absl::Status understood = ReadSocket(most, &ended);
   if (!understood.ok()) {
     if (state_ == State::kJoining) return FailConnect(understood);
     return Break(understood);
@@ -183,8 +185,8 @@ void ShmFetchChannel::OnSocket() {
   if (ended) OnProducerGone();
 }
 
-absl::Status ShmFetchChannel::ReadSocket(bool* ended) {
-  while (socket_ != nullptr) {
+absl::Status ShmFetchChannel::ReadSocket(int most, bool* ended) {
+  for (; most > 0 && socket_ != nullptr; --most) {
     Packet packet;
     OwnedFd fd;
     switch (socket_->Receive(&packet, &fd)) {

@@ -194,7 +194,7 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
     if (!held_->has_segment(placed->segment)) {
       // Its descriptor was sent before and is still in the socket.
       bool ended = false;
-      const absl::Status read = ReadSocket(&ended);
+      const absl::Status read = ReadSocket(kAllPackets, &ended);
       if (!read.ok()) return read;
     }
     const bool part = cell.head.type == CellType::kChunk;

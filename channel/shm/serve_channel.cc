@@ -119,28 +119,32 @@ absl::Status ShmServeChannel::Welcome() {
 }
 
 void ShmServeChannel::OnSocket() {
-  for (;;) {
-    Packet packet;
-    OwnedFd unwanted;
-    switch (socket_->Receive(&packet, &unwanted)) {
-      case LocalSocket::Received::kNothing:
-        return;
-      case LocalSocket::Received::kEnd:
-        return End(absl::UnavailableError("the consumer has gone"), Ending::kConsumerGone);
-      case LocalSocket::Received::kPacket:
-        break;
-    }
-    absl::Status understood;
-    if (packet.type == PacketType::kReady && state_ == State::kWelcome) {
-      understood = OnReady(packet);
-    } else if (packet.type == PacketType::kLeave) {
-      OnLeave();
-    } else if (packet.type != PacketType::kWake && state_ != State::kSettling) {
-      understood = absl::DataLossError("the consumer said what is not its turn to say");
-    }
-    if (!understood.ok()) End(understood, Ending::kOnPurpose);
-    if (state_ == State::kEnded) return;
+  while (HearPacket()) {
   }
+}
+
+bool ShmServeChannel::HearPacket() {
+  Packet packet;
+  OwnedFd unwanted;
+  switch (socket_->Receive(&packet, &unwanted)) {
+    case LocalSocket::Received::kNothing:
+      return false;
+    case LocalSocket::Received::kEnd:
+      End(absl::UnavailableError("the consumer has gone"), Ending::kConsumerGone);
+      return false;
+    case LocalSocket::Received::kPacket:
+      break;
+  }
+  absl::Status understood;
+  if (packet.type == PacketType::kReady && state_ == State::kWelcome) {
+    understood = OnReady(packet);
+  } else if (packet.type == PacketType::kLeave) {
+    OnLeave();
+  } else if (packet.type != PacketType::kWake && state_ != State::kSettling) {
+    understood = absl::DataLossError("the consumer said what is not its turn to say");
+  }
+  if (!understood.ok()) End(understood, Ending::kOnPurpose);
+  return state_ != State::kEnded;
 }
 
 absl::Status ShmServeChannel::OnReady(const Packet& packet) {
@@ -343,19 +347,24 @@ bool ShmServeChannel::PollLink() {
   return cells > 0 || copied || accepted || returned;
 }
 
-void ShmServeChannel::SetAsleep(bool asleep) {
+void ShmServeChannel::FallAsleep() {
   const bool waits = !ready_line_.empty() || !gone_line_.empty() || hub_->arena()->awaited();
-  given_->view().header->producer_asleep.exchange(!asleep ? shm_wire::kAwake
-                                                  : waits ? shm_wire::kForRoomToo
-                                                          : shm_wire::kForMessages,
-                                                  std::memory_order_acq_rel);
-  if (!asleep) return hub_->poller()->CancelTimer(this);
+  given_->view().header->producer_asleep.exchange(
+      waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
   if (sent_line_.empty()) return;
   // Nobody wakes us to say that a tensor was accepted. A consumer that takes its time is
   // asked ever less often.
   accepted_checked_ns_ = 0;
   accepted_pause_ns_ = std::clamp<int64_t>(accepted_pause_ns_ * 2, 1'000'000, 1'000'000'000);
   hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + accepted_pause_ns_);
+}
+
+bool ShmServeChannel::WakeUp() {
+  const bool woken = given_->view().header->producer_asleep.exchange(
+                         shm_wire::kAwake, std::memory_order_acq_rel) == shm_wire::kAwake;
+  hub_->poller()->CancelTimer(this);
+  if (woken) HearPacket();
+  return woken;
 }
 
 // At the end of a turn in which the ring was written or read: wakes a consumer that sleeps.

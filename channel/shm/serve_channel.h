@@ -136,6 +136,7 @@ class ShmServeChannel final : private ShmHub::Host,
   void OnGuest(std::unique_ptr<LocalSocket> socket) override;
   absl::Status Welcome();
   void OnSocket() override;
+  bool HearPacket();  // False: there was none, or the link has ended.
   absl::Status OnReady(const shm_wire::Packet& packet);
   void OnLeave();
   void End(const absl::Status& why, Ending how);
@@ -146,7 +147,8 @@ class ShmServeChannel final : private ShmHub::Host,
   void FinishEnding(bool consumer_gone);
   bool PollLink() override;
   bool Ready() const override { return requests_.Ready() || given_->HasReturned(); }
-  void SetAsleep(bool asleep) override;
+  void FallAsleep() override;
+  bool WakeUp() override;
   void Flush() override;
 
   // What the consumer says.

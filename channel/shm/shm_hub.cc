@@ -87,11 +87,10 @@ void ShmHub::RemoveLink(Link* link) {
 bool ShmHub::Poll() {
   bool worked = false;
   // Armed: the last look before the sleep. Asleep: the first one after it.
-  const bool was_asleep = arming_ == Arming::kAsleep;
-  if (was_asleep) WakeLinks();
-  if (arming_ != Arming::kAwake || was_asleep ||
-      poller_->now_ns() - sockets_checked_ns_ >= kSocketsNs) {
-    worked = CheckSockets();
+  if (arming_ != Arming::kArmed) {
+    int64_t patience_ns = kSocketsNs;
+    if (arming_ == Arming::kAsleep) patience_ns = WakeLinks() ? kSocketsWokenNs : 0;
+    if (poller_->now_ns() - sockets_checked_ns_ >= patience_ns) worked = CheckSockets();
   }
   bool removed = false;
   for (size_t i = 0; i < links_.size(); ++i) {
@@ -120,15 +119,17 @@ PollerSource::Sight ShmHub::Glance() {
 void ShmHub::Arm() {
   arming_ = Arming::kArmed;
   for (Link* link : links_) {
-    if (link != nullptr) link->SetAsleep(true);
+    if (link != nullptr) link->FallAsleep();
   }
 }
 
-void ShmHub::WakeLinks() {
+bool ShmHub::WakeLinks() {
   arming_ = Arming::kAwake;
-  for (Link* link : links_) {
-    if (link != nullptr) link->SetAsleep(false);
+  bool woken = false;
+  for (size_t i = 0; i < links_.size(); ++i) {  // One that hears of its end removes itself.
+    if (links_[i] != nullptr) woken |= links_[i]->WakeUp();
   }
+  return woken;
 }
 
 bool ShmHub::CheckSockets() {

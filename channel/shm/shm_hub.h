@@ -19,8 +19,9 @@ namespace tryst {
 
 // What a poller looks at for shared memory: the rings of all links, and one epoll for their
 // sockets and for the socket that consumers knock at. Rings are read in every turn; sockets
-// only before a sleep, after it, and every kSocketsNs, since nothing on them is urgent
-// while we are awake. Poller thread only.
+// only every kSocketsNs, since nothing on them is urgent while we are awake, and after a sleep
+// that no link's peer has ended. What is left on them ends the next sleep as it begins.
+// Poller thread only.
 class ShmHub final : private PollerSource {
  public:
   // A socket that has something to read, or has ended.
@@ -35,7 +36,9 @@ class ShmHub final : private PollerSource {
     virtual ~Link() = default;
     virtual bool PollLink() = 0;     // True if there was work.
     virtual bool Ready() const = 0;  // Whether a message has come.
-    virtual void SetAsleep(bool asleep) = 0;
+    virtual void FallAsleep() = 0;
+    // True if the peer had seen it asleep: what it said to wake us has been read, or is to come.
+    virtual bool WakeUp() = 0;
   };
   // Whom a guest has been promised to.
   class Host {
@@ -69,6 +72,7 @@ class ShmHub final : private PollerSource {
 
  private:
   static constexpr int64_t kSocketsNs = 100'000;
+  static constexpr int64_t kSocketsWokenNs = 1'000'000;  // However often peers wake us.
   static constexpr int64_t kInvitationNs = 10'000'000'000;
   static constexpr size_t kMaxInvited = 1024;
   static constexpr size_t kMaxKnocking = 64;
@@ -96,7 +100,7 @@ class ShmHub final : private PollerSource {
   void Arm() override;
   int event_fd() const override { return epoll_.get(); }
   bool CheckSockets();
-  void WakeLinks();
+  bool WakeLinks();  // True if a peer has woken one of them.
   void OnDoor();
   void OnKnock(Knocking* knocking);
 

@@ -266,6 +266,22 @@ TEST_P(NicContractTest, ArmedQueueWakesItsSleeper) {
   EXPECT_FALSE(Readable(b_.completions->event_fd(), 20));
 }
 
+TEST_P(NicContractTest, ArmingTellsWhatCameBefore) {
+  if (!GetParam().sleeps) GTEST_SKIP() << "its time is virtual";
+  OpenBoth();
+  if (!b_.completions->ArmTellsAll()) GTEST_SKIP() << "its sleeper polls once more";
+  PostReceives(&b_, 2);
+  ExpectStatus(Write(1, 0, 0, 1), CompletionStatus::kOk);  // Both are connected.
+  SendWork work = Write(2, 0, 0, 1);
+  work.op = SendOp::kWriteWithImmediate;
+  ASSERT_TRUE(Post(&a_, work).ok());
+  PollOnce(&a_);
+  (void)Readable(b_.completions->event_fd(), 50);  // It has come, and nobody polls it.
+  ASSERT_TRUE(b_.completions->Arm().ok());
+  EXPECT_TRUE(Readable(b_.completions->event_fd(), 5000));
+  ASSERT_TRUE(UntilDone(b_, 1));
+}
+
 TEST_P(NicContractTest, SleeperLearnsThatItsPeerDoesNotAnswer) {
   if (!GetParam().sleeps) GTEST_SKIP() << "its time is virtual";
   a_ = OpenEnd(pair_->first(), ImpatientOptions());
