@@ -7,6 +7,11 @@ namespace tryst {
 
 // How gRPC's transport is set at both ends of a connection, for tensors rather than small
 // messages. `set(name, number)` for each.
+//
+// How far a producer may be ahead is left to gRPC, which measures what the connection holds
+// (GRPC_ARG_HTTP2_BDP_PROBE, on by default): without that the connection, and each stream after
+// its first moment, has HTTP/2's 64 KiB, whatever GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES says
+// (gRPC 1.51).
 template <typename Set>
 void SetTransportArguments(Set set) {
   // A chunk of a tensor is one frame, and one read as long as it comes in as fast.
@@ -14,16 +19,10 @@ void SetTransportArguments(Set set) {
   set(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 8 << 20);
   set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1024);  // What an idle connection keeps; it grows.
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 16 << 20);
-  // Windows are as wide as they get: no ping with each burst of bytes to find that out.
-  set(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // What each call would pass through and nobody uses: Tryst repeats its calls itself.
   set(GRPC_ARG_ENABLE_RETRIES, 0);
   set(GRPC_ARG_ENABLE_CHANNELZ, 0);
 }
-
-// What a consumer lets a producer send ahead on each stream. Only who reads and copies at
-// once may have it so wide.
-constexpr int kTensorLookaheadBytes = 32 << 20;
 
 }  // namespace tryst
 

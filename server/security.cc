@@ -146,7 +146,6 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS,
               static_cast<int>(absl::ToInt64Milliseconds(options_.idle)));
   SetTransportArguments([&args](const char* name, int value) { args.SetInt(name, value); });
-  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kTensorLookaheadBytes);
   // Several servers in one process do not share connections.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
