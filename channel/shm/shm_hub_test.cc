@@ -1,0 +1,106 @@
+#include "channel/shm/shm_hub.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+// A link; `says_it_woke` is what its peer has written into the memory, each time with a message.
+struct FakeLink final : ShmHub::Link {
+  bool PollLink() override { return std::exchange(has_message, false); }
+  bool Ready() const override { return false; }
+  void FallAsleep() override { ++sleeps; }
+  bool WakeUp() override { return has_message = says_it_woke; }
+
+  bool says_it_woke = false;
+  bool has_message = false;
+  std::atomic<int> sleeps{0};
+};
+
+// Readable until it has been looked at.
+class News final : public ShmHub::Watcher {
+ public:
+  News() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~News() override { close(fd_); }
+  int fd() const { return fd_; }
+  int heard() const { return heard_.load(); }
+  void Come() {
+    const uint64_t one = 1;
+    ASSERT_EQ(write(fd_, &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
+  }
+  void OnSocket() override {
+    uint64_t ignored;
+    if (read(fd_, &ignored, sizeof(ignored)) == sizeof(ignored)) ++heard_;
+  }
+
+ private:
+  const int fd_;
+  std::atomic<int> heard_{0};
+};
+
+// A poller that sleeps at once, with a hub of one link and one watched descriptor.
+class ShmHubTest : public testing::TestWithParam<bool> {
+ protected:
+  ShmHubTest() {
+    PollerOptions options;
+    options.spin_us = 0;
+    poller_ = std::make_unique<Poller>(&clock_, options);
+    ArenaOptions arena;
+    arena.cap_bytes = 1 << 20;
+    hub_ = *ShmHub::Create(poller_.get(), Arena::Make(arena), /*copy_helpers=*/0);
+    hub_->Watch(news_.fd(), &news_);
+    link_.says_it_woke = GetParam();
+    hub_->AddLink(&link_);
+    hub_->Attach();
+    poller_->Start();
+  }
+  ~ShmHubTest() override {
+    poller_->RunAndWait([this] {
+      hub_->RemoveLink(&link_);
+      hub_->Unwatch(news_.fd());
+      hub_->Detach();
+    });
+    poller_->Stop();
+  }
+  bool Heard(int count) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (news_.heard() < count && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return news_.heard() == count;
+  }
+
+  SteadyClock clock_;
+  News news_;
+  FakeLink link_;
+  std::unique_ptr<Poller> poller_;
+  std::unique_ptr<ShmHub> hub_;
+};
+
+// Also while a peer says, each time, that it was he who ended the sleep: he may be hostile.
+TEST_P(ShmHubTest, NewsOfASocketIsHeardWhoeverWakesTheLinks) {
+  for (int i = 1; i <= 200; ++i) {
+    if (i % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));  // It sleeps.
+    news_.Come();
+    ASSERT_TRUE(Heard(i)) << i;
+  }
+  EXPECT_GT(link_.sleeps, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ShmHubTest, testing::Bool(),
+                         [](const testing::TestParamInfo<bool>& one) {
+                           return one.param ? "ByThePeer" : "ByTheSocket";
+                         });
+
+}  // namespace
+}  // namespace tryst
