@@ -365,17 +365,16 @@ void Poller::RunFlushes() {
 
 bool Poller::MaySleep() {
   for (PollerSource* source : sources_) source->Arm();
-  // Anything that came before the arming is found by this turn.
-  return inbox_.load(std::memory_order_seq_cst) == nullptr &&
-         !stopping_.load(std::memory_order_seq_cst) && flushes_.empty() && !LookArmed();
-}
-
-bool Poller::LookArmed() {
+  if (inbox_.load(std::memory_order_seq_cst) != nullptr ||
+      stopping_.load(std::memory_order_seq_cst) || !flushes_.empty()) {
+    return false;
+  }
+  // Anything that came before the arming is found now, or ends the sleep as it begins.
   now_ns_ = clock_->NowNs();
   bool worked = false;
   for (PollerSource* source : sources_) worked |= !source->ArmTellsAll() && source->Poll();
   worked |= RunOthers();
-  return worked;
+  return !worked;
 }
 
 void Poller::Sleep() {

@@ -179,7 +179,6 @@ class Poller final : public WorkSource {
   void Sleep();
   // Arms the sources and looks once more. False: there was something after all.
   bool MaySleep();
-  bool LookArmed();
   void TakeBack();
   bool PollReady(int fd);
   void Wake();
