@@ -432,7 +432,7 @@ void ShmFetchChannel::FallAsleep() {
 bool ShmFetchChannel::WakeUp() {
   const bool woken = held_->view().header->consumer_asleep.exchange(
                          shm_wire::kAwake, std::memory_order_acq_rel) == shm_wire::kAwake;
-  if (woken) HearSocket(/*most=*/1);
+  if (woken) HearPacket();
   return woken;
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -142,7 +141,6 @@ class ShmFetchChannel final : public Channel,
   static constexpr int kCellsPerTurn = 128;
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
-  static constexpr int kAllPackets = std::numeric_limits<int>::max();
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
 
   // Connection (fetch_connection.cc).
@@ -152,8 +150,8 @@ class ShmFetchChannel final : public Channel,
   void FailConnect(const absl::Status& why);
   void OnConnectTimer();
   void OnSocket() override;
-  void HearSocket(int most);  // Packets.
-  absl::Status ReadSocket(int most, bool* ended);
+  bool HearPacket();  // False: there was none, or the link has ended.
+  absl::StatusOr<LocalSocket::Received> ReadPacket();
   absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
   void OnProducerGone();

@@ -173,35 +173,34 @@ void ShmFetchChannel::OnConnectTimer() {
   state_since_ns_ = now_ns();
 }
 
-void ShmFetchChannel::OnSocket() { HearSocket(kAllPackets); }
-
-void ShmFetchChannel::HearSocket(int most) {
-  bool ended = false;
-  const absl::Status understood = ReadSocket(most, &ended);
-  if (!understood.ok()) {
-    if (state_ == State::kJoining) return FailConnect(understood);
-    return Break(understood);
+void ShmFetchChannel::OnSocket() {
+  while (socket_ != nullptr && HearPacket()) {
   }
-  if (ended) OnProducerGone();
 }
 
-absl::Status ShmFetchChannel::ReadSocket(int most, bool* ended) {
-  for (; most > 0 && socket_ != nullptr; --most) {
-    Packet packet;
-    OwnedFd fd;
-    switch (socket_->Receive(&packet, &fd)) {
-      case LocalSocket::Received::kNothing:
-        return absl::OkStatus();
-      case LocalSocket::Received::kEnd:
-        *ended = true;
-        return absl::OkStatus();
-      case LocalSocket::Received::kPacket:
-        break;
+bool ShmFetchChannel::HearPacket() {
+  const absl::StatusOr<LocalSocket::Received> received = ReadPacket();
+  if (!received.ok()) {
+    if (state_ == State::kJoining) {
+      FailConnect(received.status());
+    } else {
+      Break(received.status());
     }
+    return false;
+  }
+  if (*received == LocalSocket::Received::kEnd) OnProducerGone();
+  return *received == LocalSocket::Received::kPacket;
+}
+
+absl::StatusOr<LocalSocket::Received> ShmFetchChannel::ReadPacket() {
+  Packet packet;
+  OwnedFd fd;
+  const LocalSocket::Received received = socket_->Receive(&packet, &fd);
+  if (received == LocalSocket::Received::kPacket) {
     const absl::Status understood = OnPacket(packet, std::move(fd));
     if (!understood.ok()) return understood;
   }
-  return absl::OkStatus();
+  return received;
 }
 
 absl::Status ShmFetchChannel::OnPacket(const Packet& packet, OwnedFd fd) {

@@ -193,9 +193,11 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
   if (cell.head.type != CellType::kPull) {
     if (!held_->has_segment(placed->segment)) {
       // Its descriptor was sent before and is still in the socket.
-      bool ended = false;
-      const absl::Status read = ReadSocket(kAllPackets, &ended);
-      if (!read.ok()) return read;
+      absl::StatusOr<LocalSocket::Received> read;
+      do {
+        read = ReadPacket();
+        if (!read.ok()) return read.status();
+      } while (*read == LocalSocket::Received::kPacket);
     }
     const bool part = cell.head.type == CellType::kChunk;
     auto seen = held_->View(*placed, part ? placed->piece_bytes : placed->bytes);
