@@ -4,11 +4,13 @@
   bench/compare.py NEW.json HISTORY.jsonl [--seed-slow SYSTEM FACTOR]
 
 A time says as much of the machine as of us; a ratio to a peer or a limit that was measured in
-the same rounds does not. Of each, the best round counts: what else the machine did has made it no
-better than it is. A run beside which others used more than half a core judges processor time
-alone, as who sleeps and who spins share a busy processor very differently. A ratio fails when it is
-worse than BOUND times the median of the last twenty runs that have it, and worse than the worst of
-them by MARGIN. Exit code 1: one failed.
+the same rounds says less of the machine. Of each, the best round counts: what else the machine did
+has made it no better than it is. A run beside which others used more than half a core judges
+processor time alone, as who sleeps and who spins share a busy processor very differently. A ratio is
+out of bounds when it is worse than BOUND times the median of the last twenty runs that have it, and
+worse than the worst of them by MARGIN. A figure of ours is slower when its ratio to every reference
+is: one that is slower beside one of them alone says that this one is faster here, as a sleeping
+socket is where a wake-up stays on its processor. Exit code 1: one is slower.
 """
 import collections
 import statistics
@@ -22,16 +24,16 @@ RUNS, LEAST_RUNS = 20, 3
 # (a timer in place of a wake-up, a copy too many, a lock held) costs more than twice.
 BOUND, MARGIN = 2.0, 1.25
 
-# Whose figures are divided by whose.
-REFERENCES = collections.OrderedDict([
-    ("tryst_soft", ("limit_socket_sleeping", "grpc_tuned_tcp")),
-    ("tryst_grpc", ("grpc_tuned_tcp",)),
-    ("tryst_shm_copy", ("limit_stream_copy", "limit_ring")),
-    ("tryst_shm_ref", ("limit_ring",)),
-    ("tryst_shm_many", ("limit_ring",)),
-    ("tryst_soft_many", ("limit_socket_sleeping",)),
-    ("tryst_rxe", ("limit_perftest",)),
-])
+# Whose figures are divided by whose: by those that wait as they do, by spinning or asleep.
+REFERENCES = {
+    "tryst_soft": ("limit_socket", "ucx_tcp", "grpc_tuned_tcp"),
+    "tryst_soft_many": ("limit_socket", "ucx_tcp", "grpc_tuned_tcp"),
+    "tryst_grpc": ("grpc_tuned_tcp", "grpc_tcp"),
+    "tryst_shm_copy": ("limit_stream_copy", "limit_ring", "ucx_shm"),
+    "tryst_shm_ref": ("limit_ring", "ucx_shm"),
+    "tryst_shm_many": ("limit_ring", "ucx_shm"),
+    "tryst_rxe": ("limit_perftest",),
+}
 FIGURES = ("pull_p50", "delivery", "tensors_per_s", "cpu_per_gib", "cpu_per_million")
 BUSY_CORES = 0.5
 BUSY_FIGURES = ("cpu_per_gib", "cpu_per_million")
@@ -43,7 +45,7 @@ def is_busy(line):
 
 
 def ratios(lines):
-    """How many times worse than its reference: {(figure, size, system, reference): ratio}."""
+    """How many times worse than its references: {(figure, size, system): {reference: ratio}}."""
     values = {}
     for line in lines:
         if "size_bytes" in line and line["figure"] in (BUSY_FIGURES if is_busy(line) else FIGURES):
@@ -55,7 +57,7 @@ def ratios(lines):
             other = values.get((figure, size, reference))
             if other and value:
                 more = figure in figures.MORE_IS_BETTER
-                out[figure, size, system, reference] = other / value if more else value / other
+                out.setdefault((figure, size, system), {})[reference] = other / value if more else value / other
     return out
 
 
@@ -67,21 +69,29 @@ def runs_of(history):
     return list(runs.values())
 
 
+Beside = collections.namedtuple("Beside", "reference ratio median bound")
+
+
 def compare(new, history):
-    """[(name, ratio, median, bound, failed)] of what the history knows, and what it does not know."""
+    """[(name, [Beside], slower)] of what the history knows, and the names of what it does not know."""
     known = collections.defaultdict(list)
     for run in runs_of(history):
-        for key, ratio in ratios(run).items():
-            known[key].append(ratio)
+        for key, beside in ratios(run).items():
+            for reference, ratio in beside.items():
+                known[key, reference].append(ratio)
     judged, unknown = [], []
-    for key, ratio in ratios(new).items():
-        past = known[key][-RUNS:]
-        name = "%s %s: %s to %s" % (key[0], figures.size_name(key[1]), key[2], key[3])
-        if len(past) < LEAST_RUNS:
+    for key, beside in ratios(new).items():
+        name = "%s %s: %s" % (key[0], figures.size_name(key[1]), key[2])
+        seen = []
+        for reference, ratio in beside.items():
+            past = known[key, reference][-RUNS:]
+            if len(past) >= LEAST_RUNS:
+                median = statistics.median(past)
+                seen.append(Beside(reference, ratio, median, max(BOUND * median, MARGIN * max(past))))
+        if seen:
+            judged.append((name, seen, all(one.ratio > one.bound for one in seen)))
+        else:
             unknown.append(name)
-            continue
-        bound = max(BOUND * statistics.median(past), MARGIN * max(past))
-        judged.append((name, ratio, statistics.median(past), bound, ratio > bound))
     return judged, unknown
 
 
@@ -102,11 +112,12 @@ def main(arguments):
     if len(arguments) == 5:
         new = slowed(new, arguments[3], float(arguments[4]))
     judged, unknown = compare(new, figures.read(arguments[1]))
-    for name, ratio, median, bound, failed in judged:
-        print("%s  %-60s %6.2f  was %6.2f, may be %6.2f" % ("SLOWER" if failed else "ok    ", name, ratio, median,
-                                                          bound))
+    for name, seen, slower in judged:
+        print("%s  %s" % ("SLOWER" if slower else "ok    ", name))
+        for one in seen:
+            print("        %6.2f times %-18s was %6.2f, may be %6.2f" % (one.ratio, one.reference, one.median, one.bound))
     if unknown:
-        print("%d ratios have no history yet" % len(unknown))
+        print("%d figures have no history yet" % len(unknown))
     if any(is_busy(line) for line in new):
         print("others used the machine: of such figures processor time alone is judged")
     failures = sum(1 for one in judged if one[-1])
