@@ -83,6 +83,7 @@ class ConsumerEnd : public LibraryEnd {
   // Where the bytes of a slot have landed: in `into`, or in memory of the library's that
   // stays as it is until the slot's next Ask(). Never called inside Ask().
   using Landed = std::function<void(int slot, const char* data)>;
+  // `key` stays what and where it is: who knows keys in another form makes that once.
   virtual void Ask(int slot, const std::string& key, char* into, size_t bytes) = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -180,15 +181,16 @@ class TrystConsumer final : public ConsumerEnd {
     if (!needs_.keeps_nothing) held_[slot] = tensor;
     needs_.landed(slot, static_cast<const char*>(tensor.data()));
   }
-  // A program has made its keys once; the harness has them as text.
-  const TensorKey& TensorKeyOf(const std::string& key) {
-    int index = 0;
-    for (size_t at = key.find("edge_") + 5; key[at] != '_'; ++at)
-      index = index * 10 + key[at] - '0';
-    while (static_cast<int>(keys_.size()) <= index) {
-      keys_.push_back(MakeKey(producer_, incarnation_, consumer_, static_cast<int>(keys_.size())));
+  // A program makes its keys once; the harness has them as texts that stay where they are.
+  const TensorKey& TensorKeyOf(const std::string& text) {
+    TensorKey& key = keys_[&text];
+    if (key.empty()) {
+      int index = 0;
+      for (size_t at = text.find("edge_") + 5; text[at] != '_'; ++at)
+        index = index * 10 + text[at] - '0';
+      key = MakeKey(producer_, incarnation_, consumer_, index);
     }
-    return keys_[index];
+    return key;
   }
 
   const ConsumerNeeds needs_;
@@ -197,7 +199,7 @@ class TrystConsumer final : public ConsumerEnd {
   std::string producer_, consumer_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<Rendezvous> rendezvous_;
-  std::vector<TensorKey> keys_;
+  absl::flat_hash_map<const std::string*, TensorKey> keys_;
   std::vector<Tensor> destinations_, held_;
   std::vector<int> waiting_slots_;
   std::vector<TensorKey> waiting_keys_;
