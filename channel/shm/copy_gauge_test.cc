@@ -5,52 +5,99 @@
 namespace tryst {
 namespace {
 
-// A machine on which 16 KiB take so long, by the way.
-int Copy(CopyGauge* gauge, int copies, int64_t cached_ns, int64_t streamed_ns) {
-  int streamed = 0;
-  for (int i = 0; i < copies; ++i) {
-    const bool streams = gauge->Next();
-    streamed += streams ? 1 : 0;
-    gauge->Took(streams, 16 << 10, streams ? streamed_ns : cached_ns);
+constexpr int64_t kRoomBytes = 2 << 20;
+constexpr int64_t kCopyBytes = 16 << 10;
+constexpr int64_t kNearNs = 500, kSiblingCacheNs = 1000, kFarNs = 4200;
+constexpr int64_t kStreamedNs = 310, kColdNs = 2600;
+
+// A machine, and the room of a link on it, in 128 copies' places.
+class Machine {
+ public:
+  // Copies so many bytes; returns how many of them went around the caches.
+  int64_t Copy(CopyGauge* gauge, int64_t bytes, int64_t cached_ns) {
+    int64_t streamed = 0;
+    for (int64_t done = 0; done < bytes; done += kCopyBytes) {
+      bool& cold = is_cold_[next_++ % (kRoomBytes / kCopyBytes)];
+      const bool streams = gauge->Next();
+      streamed += streams ? kCopyBytes : 0;
+      const int64_t through_ns = cold ? kColdNs : cached_ns;
+      cold = streams;  // What went around the caches must be fetched from memory to be written.
+      gauge->Took(kCopyBytes, streams ? kStreamedNs : through_ns);
+    }
+    return streamed;
   }
-  return streamed;
-}
+
+ private:
+  bool is_cold_[kRoomBytes / kCopyBytes] = {};
+  uint64_t next_ = 0;
+};
+
+constexpr int64_t kGiB = 1 << 30, kMiB = 1 << 20;
 
 TEST(CopyGaugeTest, StaysInTheCacheWhereTheReaderIsNear) {
-  CopyGauge gauge;
-  EXPECT_LE(Copy(&gauge, 10'000, 700, 900), 20);
-  EXPECT_FALSE(gauge.streams());
+  for (int64_t cached_ns : {kNearNs, kSiblingCacheNs}) {
+    CopyGauge gauge(kRoomBytes);
+    EXPECT_LE(Machine().Copy(&gauge, kGiB, cached_ns), 16 * kMiB);
+    EXPECT_FALSE(gauge.streams());
+  }
 }
 
 TEST(CopyGaugeTest, StreamsToADistantReader) {
-  CopyGauge gauge;
-  EXPECT_GE(Copy(&gauge, 10'000, 9000, 900), 9970);
+  CopyGauge gauge(kRoomBytes);
+  EXPECT_GE(Machine().Copy(&gauge, kGiB, kFarNs), kGiB - 32 * kMiB);
   EXPECT_TRUE(gauge.streams());
 }
 
-TEST(CopyGaugeTest, FollowsAThreadThatIsMoved) {
-  CopyGauge gauge;
-  Copy(&gauge, 5000, 700, 900);
-  Copy(&gauge, 10, 9000, 900);
+TEST(CopyGaugeTest, LeavesALostWayAtOnce) {
+  CopyGauge gauge(kRoomBytes);
+  Machine machine;
+  machine.Copy(&gauge, kGiB, kNearNs);
+  machine.Copy(&gauge, 8 * kMiB, kFarNs);
   EXPECT_TRUE(gauge.streams());
-  Copy(&gauge, 5000, 9000, 900);
-  EXPECT_TRUE(gauge.streams());
-  Copy(&gauge, 5000, 700, 900);
+}
+
+// One copy through the caches into room that was written around them tells nothing.
+TEST(CopyGaugeTest, ComesBackAlthoughTheRoomIsCold) {
+  CopyGauge gauge(kRoomBytes);
+  Machine machine;
+  machine.Copy(&gauge, kGiB, kFarNs);
+  ASSERT_TRUE(gauge.streams());
+  machine.Copy(&gauge, 2 * kGiB, kNearNs);
   EXPECT_FALSE(gauge.streams());
+}
+
+TEST(CopyGaugeTest, RoomThatIsNewSaysNothing) {
+  CopyGauge gauge(kRoomBytes);
+  Machine machine;
+  machine.Copy(&gauge, kRoomBytes, 50 * kFarNs);  // Its pages come into being.
+  EXPECT_LE(machine.Copy(&gauge, kGiB, kNearNs), 16 * kMiB);
 }
 
 TEST(CopyGaugeTest, OneThatWasInterruptedIsNotTheRule) {
-  CopyGauge gauge;
-  Copy(&gauge, 1000, 700, 900);
-  Copy(&gauge, 1, 4'000'000, 900);
+  CopyGauge gauge(kRoomBytes);
+  Machine machine;
+  machine.Copy(&gauge, kGiB, kNearNs);
+  machine.Copy(&gauge, kCopyBytes, 4'000'000);
+  EXPECT_LE(machine.Copy(&gauge, kMiB, kNearNs), 0);
   EXPECT_FALSE(gauge.streams());
-  EXPECT_LE(Copy(&gauge, 1000, 700, 900), 40);
+}
+
+TEST(CopyGaugeTest, ATrialThatBeginsWithAnInterruptionIsFair) {
+  CopyGauge gauge(kRoomBytes);
+  Machine machine;
+  machine.Copy(&gauge, kGiB, kFarNs);
+  while (gauge.Next()) machine.Copy(&gauge, kCopyBytes, kNearNs);
+  machine.Copy(&gauge, kRoomBytes, kNearNs);
+  machine.Copy(&gauge, kCopyBytes, 4'000'000);  // The first that counts.
+  machine.Copy(&gauge, kMiB, kNearNs);
+  EXPECT_FALSE(gauge.streams());
 }
 
 TEST(CopyGaugeTest, SmallCopiesSayNothing) {
-  CopyGauge gauge;
-  for (int i = 0; i < 1000; ++i) gauge.Took(gauge.Next(), 100, 1'000'000);
+  CopyGauge gauge(kRoomBytes);
+  for (int i = 0; i < 100'000; ++i) gauge.Took(100, 1'000'000);
   EXPECT_FALSE(gauge.streams());
+  EXPECT_FALSE(gauge.Next());
 }
 
 }  // namespace

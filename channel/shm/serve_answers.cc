@@ -328,7 +328,7 @@ void ShmServeChannel::CopyForReader(void* to, const void* from, uint64_t bytes) 
   const bool streams = gauge_.Next();
   const int64_t began_ns = clock.NowNs();
   hub_->crew()->Copy(to, from, bytes, streams);
-  gauge_.Took(streams, bytes, clock.NowNs() - began_ns);
+  gauge_.Took(bytes, clock.NowNs() - began_ns);
 }
 
 // False: there is no memory for it now.

@@ -269,7 +269,7 @@ class ShmServeChannel final : private ShmHub::Host,
   std::shared_ptr<Arena> parts_;  // Memory for tensors that go in parts; made when first needed.
   StorageRef parts_block_;        // All of it.
   PartsRoom parts_room_{kPartsRoomBytes};
-  CopyGauge gauge_;
+  CopyGauge gauge_{kPartsRoomBytes};
   uint64_t staging_bytes_ = 0;  // Of stage_line_.
   ShmServeCounters counters_;
 };
