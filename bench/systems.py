@@ -52,6 +52,7 @@ SYSTEMS = [
     system("limit_unix_socket", "raw", "uds", ("pull", "delivery", "rate"), waits=True),
     system("tryst_shm_ref", "tryst", "shm-ref", ALL, quick=True, waits=True),
     system("tryst_shm_copy", "tryst", "shm-copy", ALL, quick=True, waits=True),
+    system("tryst_shm_landing", "tryst", "shm-copy-landing", ("pull", "delivery"), waits=True),
     system("tryst_shm_copy_executor", "tryst", "shm-copy-executor", ("pull",), waits=True),
     system("tryst_shm_copy_sleeping", "tryst", "shm-copy-sleeping", ("pull",), waits=True),
     system("tryst_shm_many", "tryst", "shm-copy-many", ("rate",), quick=True, waits=True),

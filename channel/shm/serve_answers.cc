@@ -283,6 +283,8 @@ bool ShmServeChannel::CopyToStage(ShmServeOp* op, uint64_t most) {
   const uint64_t part = std::min(most, bytes - op->position);
   if (digests_) {
     op->digest = CopyCrc32c(op->digest, to, payload, part);
+  } else if (bytes >= kAroundCachesBytes) {
+    hub_->crew()->Copy(to, payload, part, /*streaming=*/true);
   } else {
     CopyForReader(to, payload, part);
   }

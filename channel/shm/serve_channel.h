@@ -123,6 +123,8 @@ class ShmServeChannel final : private ShmHub::Host,
     bool may_take = false;      // TensorSource::MayTake.
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
+  // A copy of so much in one piece has left the caches before anybody reads it.
+  static constexpr uint64_t kAroundCachesBytes = 2 << 20;
   // Small enough that both sides soon have something to do, large enough for what each costs.
   static constexpr uint64_t kLeastPartBytes = 16 << 10;
   static constexpr uint64_t kPartBytes = 64 << 10;
