@@ -92,7 +92,7 @@ class TraceSpan {
   }
 
   int64_t began_ns_ = 0;
-  std::array<uint64_t, kStamps> stamps_{};  // What, and nanoseconds since it began.
+  std::array<uint64_t, kStamps> stamps_;  // What, and nanoseconds since it began; count_ of them.
   uint16_t count_ = 0;
   uint16_t lost_ = 0;
 };

@@ -67,17 +67,23 @@ uint64_t StrideBytes(DType dtype) {
 }  // namespace
 
 TensorShape::TensorShape(std::initializer_list<int64_t> dims) {
-  absl::StatusOr<TensorShape> shape = Make(absl::MakeConstSpan(dims.begin(), dims.size()));
-  TRYST_CHECK(shape.ok()) << shape.status();
-  *this = *shape;
+  const absl::Status status = Append(absl::MakeConstSpan(dims.begin(), dims.size()));
+  TRYST_CHECK(status.ok()) << status;
 }
 
 absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
+  absl::StatusOr<TensorShape> shape(absl::in_place);
+  absl::Status status = shape->Append(dims);
+  if (!status.ok()) return status;
+  return shape;
+}
+
+// To a scalar. Half of them, when it fails.
+absl::Status TensorShape::Append(absl::Span<const int64_t> dims) {
   if (dims.size() > kMaxRank) {
     return absl::InvalidArgumentError(
         absl::StrCat("Rank ", dims.size(), " is over the limit of ", kMaxRank));
   }
-  TensorShape shape;
   bool empty = false;
   for (const int64_t dim : dims) {
     if (dim < 0) {
@@ -85,14 +91,14 @@ absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
           absl::StrCat("Negative dimension in [", absl::StrJoin(dims, ","), "]"));
     }
     empty |= dim == 0;
-    if (dim != 0 && __builtin_mul_overflow(shape.elements_, dim, &shape.elements_)) {
+    if (dim != 0 && __builtin_mul_overflow(elements_, dim, &elements_)) {
       return absl::InvalidArgumentError(
           absl::StrCat("Too many elements in [", absl::StrJoin(dims, ","), "]"));
     }
-    shape.dims_[shape.rank_++] = dim;
+    dims_[rank_++] = dim;
   }
-  if (empty) shape.elements_ = 0;
-  return shape;
+  if (empty) elements_ = 0;
+  return absl::OkStatus();
 }
 
 std::string TensorShape::ToString() const {

@@ -57,6 +57,8 @@ class TensorShape {
   friend bool operator!=(const TensorShape& a, const TensorShape& b) { return !(a == b); }
 
  private:
+  absl::Status Append(absl::Span<const int64_t> dims);
+
   int64_t elements_ = 1;
   uint8_t rank_ = 0;
   int64_t dims_[kMaxRank] = {};

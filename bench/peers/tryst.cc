@@ -92,7 +92,7 @@ class TrystProducer final : public ProducerEnd {
   int64_t step() const { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(this) >> 4); }
   void Send(Resent* resent) {
     // Refused only once the step has ended, with the process.
-    (void)rendezvous_->Send(keys_[resent->index], Args(), resent->Again(), /*is_dead=*/false);
+    (void)rendezvous_->Send(keys_[resent->index], args_, resent->Again(), /*is_dead=*/false);
   }
 
   char* Allocate(size_t bytes) {
@@ -109,6 +109,7 @@ class TrystProducer final : public ProducerEnd {
   Server* const server_;
   Allocator* const shared_;  // Null: tensors lie in ordinary memory.
   Table table_;
+  const Args args_;
   std::shared_ptr<Rendezvous> rendezvous_;
   std::vector<TensorKey> keys_;
 };

@@ -149,7 +149,7 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   }
   if (FillDestination(op, cell)) return absl::OkStatus();
   int64_t dims[TensorShape::kMaxRank];
-  memcpy(dims, cell.body + 2, size_t{8} * rank);
+  shm_wire::CopyDims(cell.body + 2, rank, dims);
   auto shape = TensorShape::Make(absl::MakeConstSpan(dims, rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   const DType dtype = static_cast<DType>(cell.body[0]);

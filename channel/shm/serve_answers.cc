@@ -97,7 +97,7 @@ void ShmServeChannel::AnswerInline(ShmServeOp* op, const void* payload, uint64_t
   const size_t rank = static_cast<size_t>(shape.rank());
   cell->body[0] = static_cast<uint8_t>(op->taken.tensor.dtype());
   cell->body[1] = static_cast<uint8_t>(rank);
-  memcpy(cell->body + 2, shape.dims().data(), 8 * rank);
+  shm_wire::CopyDims(shape.dims().data(), rank, cell->body + 2);
   if (bytes > 0) memcpy(cell->body + 2 + 8 * rank, payload, bytes);
   const size_t used = offsetof(ReplyCell, body) + 2 + 8 * rank + bytes;
   cell->is_long = used > kCacheLine ? 1 : 0;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "absl/status/status.h"
@@ -91,6 +92,14 @@ inline constexpr size_t kIsLongAt = offsetof(ReplyCell, is_long);
 // The body of kInline: dtype 1, rank 1, rank dimensions of 8, the bytes.
 constexpr size_t InlineRoom(int rank) {
   return sizeof(ReplyCell::body) - 2 - 8 * static_cast<size_t>(rank);
+}
+
+// One by one: of a number that it does not know the compiler makes a string instruction, which
+// takes longer to begin than most shapes to copy.
+inline void CopyDims(const void* from, size_t rank, void* to) {
+  for (size_t i = 0; i < rank; ++i) {
+    memcpy(static_cast<uint8_t*>(to) + 8 * i, static_cast<const uint8_t*>(from) + 8 * i, 8);
+  }
 }
 
 // Where the bytes of a tensor lie.
