@@ -13,7 +13,7 @@ namespace tryst {
 
 // The versions of docs/WIRE.md that this build speaks.
 inline constexpr uint32_t kProtocolOldest = 1;
-inline constexpr uint32_t kProtocolNewest = 2;
+inline constexpr uint32_t kProtocolNewest = 3;
 
 // What two workers tell each other before a path opens: the consumer offers, the
 // producer answers with the same form. Everything in it comes from a peer: the

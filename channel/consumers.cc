@@ -75,6 +75,7 @@ std::unique_ptr<ServeChannel> Consumers::Make(Rail* rail, const Hello& hello) {
   options.stripe_bytes = options_->stripe_bytes;
   options.write_bytes = options_->write_bytes;
   options.retain_ms = options_->retain_ms;
+  options.max_parked = options_->max_waiting;
   options.protocol_newest = options_->protocol_newest;
   options.trace = options_->trace;
   if (++next_session_ == 0) ++next_session_;

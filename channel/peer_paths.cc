@@ -73,11 +73,18 @@ std::unique_ptr<FetchChannel> PeerPaths::OpenWay(size_t way) {
     OnLeft(way, std::move(fetches));
   };
   channel.on_usable = [this, way] { OnUsable(way); };
+  if (context_->fallback) {
+    channel.on_too_large = [this](WaitingFetch fetch) {
+      ChannelOn(fallback_way())->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+    };
+  }
   channel.trace = options.trace;
   channel.seed = context_->random();
   channel.heartbeat_ms = options.heartbeat_ms;
   channel.silence_ms = options.silence_ms;
   channel.retain_ms = options.retain_ms;
+  channel.patience_ms = options.patience_ms;
+  channel.max_parked = options.max_waiting;
   channel.standing = options.standing;
   channel.standing_ms = options.standing_ms;
   channel.protocol_newest = options.protocol_newest;

@@ -239,6 +239,8 @@ const std::vector<ConfigRow>& ConfigRows() {
        "What the limits above may add up to; refuses to start over it. 0: not checked."},
       {"Limits", "max_asked", K::kNumber, &C::max_asked,
        "Fetches asked of one peer at once over gRPC; more wait in line."},
+      {"Limits", "max_waiting", K::kNumber, &C::max_waiting,
+       "Fetches of one peer that wait for their Send without a slot; more wait in line."},
       {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
        "Threads that run receivers' callbacks."},
       {"Limits", "patience", K::kDuration, &C::patience,
@@ -441,10 +443,12 @@ absl::Status CheckLimits(const ServerConfig& config) {
   if (config.max_held_bytes != 0 && config.max_held_bytes_per_step > config.max_held_bytes) {
     return absl::InvalidArgumentError("max_held_bytes_per_step is above max_held_bytes");
   }
-  if (config.callback_threads < 1 || config.max_asked < 1 || config.slots < 1 ||
+  if (config.callback_threads < 1 || config.max_asked < 1 || config.max_waiting < 1 ||
+      config.max_waiting > UINT32_MAX || config.slots < 1 ||
       config.ring_slots < 2 || config.queue_pairs < 1 || config.max_peers < 1) {
     return absl::InvalidArgumentError(
-        "callback_threads, max_asked, slots, queue_pairs and max_peers must be at least 1, "
+        "callback_threads, max_asked, max_waiting, slots, queue_pairs and max_peers must be at "
+        "least 1, "
         "ring_slots 2");
   }
   if (config.spin_us < 0 || config.spin_us > 1'000'000) {

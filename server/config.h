@@ -51,6 +51,7 @@ struct ServerConfig {
   uint64_t landing_bytes = uint64_t{1} << 30;
   uint64_t memory_bytes = 0;
   int64_t max_asked = 1024;
+  int64_t max_waiting = 1'000'000;
   int64_t callback_threads = 2;
   absl::Duration patience = absl::Minutes(1);
   absl::Duration keep_for = absl::Minutes(2);

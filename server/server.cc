@@ -276,6 +276,8 @@ absl::Status ServerImpl::OpenDataPlane() {
   options.landing_bytes = config.offered_bytes;
   options.landing_cap_bytes = config.landing_bytes;
   options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
+  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
+  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
   options.seed = incarnation_;
   options.trace = poller_trace_.get();
   if (UsesShm(config)) {

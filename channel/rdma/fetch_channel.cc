@@ -8,7 +8,7 @@
 #include "rendezvous/derived_status.h"
 
 // What callers use. What follows is told by event: fetch_connection.cc, fetch_sending.cc,
-// fetch_destination.cc, fetch_receiving.cc, fetch_ending.cc, fetch_leaving.cc.
+// fetch_parking.cc, fetch_destination.cc, fetch_receiving.cc, fetch_ending.cc, fetch_leaving.cc.
 namespace tryst {
 namespace {
 
@@ -27,6 +27,7 @@ constexpr uint64_t FetchCounters::*kCounters[] = {
     &FetchCounters::standing,
     &FetchCounters::standing_claimed,
     &FetchCounters::standing_dropped,
+    &FetchCounters::parked,
 };
 static_assert(sizeof(FetchCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 
@@ -48,7 +49,9 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
                  : options_.trace->Track(TraceRole::kFetch, options_.peer, options_.path)),
       random_(options_.seed),
       backoff_timer_(this, &FetchChannel::OnBackoffOver),
-      heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
+      heartbeat_timer_(this, &FetchChannel::OnHeartbeat),
+      patience_timer_(this, &FetchChannel::OnPatienceOver),
+      park_timer_(this, &FetchChannel::ParkWaiting) {
   slots_.resize(options_.link.slots);
   generations_.resize(options_.link.slots);
   for (uint32_t slot = options_.link.slots; slot-- > 0;) {
@@ -99,6 +102,7 @@ void FetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args
   if (!args.deadline.is_never()) hub_->poller()->SetTimer(op, args.deadline.at_ns());
   if (args.recurring) NoteStep(key, step_id);
   if (op->state == FetchState::kAhead) TakeAhead(op);
+  if (state_ != State::kOpen) ArmPatience();
   if (state_ == State::kIdle) Connect();
   if (state_ == State::kOpen) link_->FlushSoon();
 }
@@ -113,7 +117,9 @@ FetchOp* FetchChannel::TakeOp() {
   ++live_;
   op->slot = 0;
   op->generation = 0;
-  op->send_request = op->send_cancel = op->asked_before = false;
+  op->send_request = op->send_cancel = op->asked_before = op->ordered = false;
+  op->ticket = 0;
+  op->send_park = op->park_asked = op->here = op->moves = false;
   op->reported = op->delivered = op->retried = op->ending = false;
   op->parts_seen = 0;
   op->lanes_seen = 0;
@@ -166,6 +172,8 @@ void FetchChannel::Close(absl::Status why) {
   close_status_ = std::move(why);
   hub_->poller()->CancelTimer(&backoff_timer_);
   hub_->poller()->CancelTimer(&heartbeat_timer_);
+  hub_->poller()->CancelTimer(&patience_timer_);
+  hub_->poller()->CancelTimer(&park_timer_);
   if (link_ != nullptr) link_->Break(close_status_);
   for (FetchOp& op : ops_) EndEarly(&op, close_status_);
   if (link_ == nullptr) ForgetLeaving();

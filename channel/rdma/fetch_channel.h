@@ -38,7 +38,15 @@ struct FetchChannelOptions {
   int64_t give_up_ms = 0;
   std::function<void(std::vector<WaitingFetch>)> on_left;
   std::function<void()> on_usable;  // What Probe() asked for: the path works.
-  uint64_t seed = 1;                // Of the jitter.
+  // Gets a fetch whose tensor is larger than the landing memory and has no destination: another
+  // path is to bring it. Null: it fails.
+  std::function<void(WaitingFetch)> on_too_large;
+  // The peer may be without a word for so long; then all that waits for it fails. 0: for ever.
+  int64_t patience_ms = 60'000;
+  // Fetches that may wait for the peer's Send without a slot. What one costs: FetchOp here, and
+  // ServeTake at the peer.
+  uint32_t max_parked = 1'000'000;
+  uint64_t seed = 1;  // Of the jitter.
   int64_t hello_timeout_ms = 5000;
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
   int64_t backoff_ms_most = 1000;
@@ -66,6 +74,7 @@ struct FetchCounters {
   uint64_t standing = 0;          // Asked for ahead.
   uint64_t standing_claimed = 0;  // Of those, fetched.
   uint64_t standing_dropped = 0;  // Or given up, and back to the producer.
+  uint64_t parked = 0;            // Gave their slot to others while they waited for a Send.
 
   FetchCounters& operator+=(const FetchCounters& other);
 };
@@ -158,6 +167,11 @@ class FetchChannel final : public Channel,
   absl::Status UseAnswer(const Hello& answer);
   void RetryLater(const absl::Status& why);
   static bool IsFinal(const absl::Status& status);
+  bool AskForLess(const absl::Status& refusal);
+  void NoteWord();
+  void ArmPatience();
+  void OnPatienceOver();
+  void EndAll(const absl::Status& why);
   void OnBackoffOver();
   void StartWatch();
   void OnHeartbeat();
@@ -175,6 +189,7 @@ class FetchChannel final : public Channel,
   void OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   std::vector<WaitingFetch> TakeAll();
   void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
+  void MoveAway(FetchOp* op);
   void OnHeard();
 
   // fetch_sending.cc
@@ -184,7 +199,21 @@ class FetchChannel final : public Channel,
   KeyEntry* Intern(const TensorKey& key);
   void ForgetKeys();
   bool TakeSlot(FetchOp* op);
+  void FreeSlot(FetchOp* op);
+  FetchLine* NextLine();
   void SendSoon(FetchOp* op);
+
+  // fetch_parking.cc
+  void WatchLine();
+  void ParkWaiting();
+  bool MayPark(const FetchOp& op) const;
+  void AskToPark(FetchOp* op);
+  bool SendPark(FetchOp* op);
+  bool SendTickets(wire::RecordType type, std::vector<uint64_t>* tickets);
+  absl::Status OnParked(FetchOp* op);
+  absl::Status OnHere(const wire::Record& record);
+  void DropTicket(FetchOp* op);
+  std::vector<FetchOp*> WithTickets() const;
 
   // fetch_destination.cc
   void ChooseDestination(FetchOp* op);
@@ -259,6 +288,11 @@ class FetchChannel final : public Channel,
   absl::Status close_status_;
   MemberTimer backoff_timer_;
   MemberTimer heartbeat_timer_;
+  MemberTimer patience_timer_;
+  int64_t last_word_ns_ = 0;    // When the peer last said anything, by this path or to a hello.
+  bool lost_ = false;           // It has been silent for patience_ms: who comes now waits for one
+                                // attempt to connect, not for the next.
+  bool asks_for_less_ = false;  // The peer grants no messages of our size.
 
   std::deque<FetchOp> ops_;  // All there ever were; addresses stay.
   std::vector<FetchOp*> free_;
@@ -269,6 +303,7 @@ class FetchChannel final : public Channel,
   std::vector<uint16_t> generations_;
   std::vector<uint16_t> free_slots_;
   FetchLine queued_{&FetchOp::wait_link};      // kQueued, without a slot.
+  FetchLine here_line_{&FetchOp::wait_link};   // The same, and the peer has the outcome: first.
   FetchLine send_line_{&FetchOp::send_link};   // With a slot and something to say.
   FetchLine room_line_{&FetchOp::wait_link};   // kWaitingRoom.
   FetchLine undelivered_{&FetchOp::end_link};  // The executor had no room.
@@ -277,6 +312,14 @@ class FetchChannel final : public Channel,
   uint32_t next_key_id_ = 0;
   uint64_t next_order_ = 0;
   FetchCounters counters_;
+
+  // Parking: fetches that wait for the peer's Send give their slots to those behind them.
+  absl::flat_hash_map<uint64_t, FetchOp*> by_ticket_;  // kParked, or in here_line_.
+  uint64_t next_ticket_ = 1;
+  std::vector<uint64_t> still_parked_;  // To be told to the peer after a reconnect.
+  std::vector<uint64_t> unwanted_;      // To be told to the peer.
+  bool pressed_ = false;                // Fetches wait in line behind others that wait for a Send.
+  MemberTimer park_timer_;
 };
 
 }  // namespace tryst

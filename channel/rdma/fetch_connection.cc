@@ -8,6 +8,12 @@
 
 // The connection of a FetchChannel: hello, epochs, breaks, replays, heartbeats.
 namespace tryst {
+namespace {
+
+// Messages of this size every producer grants that is configured by default, of any version.
+constexpr uint32_t kGrantedBytes = 8192;
+
+}  // namespace
 
 void FetchChannel::SetState(State state) {
   state_ = state;
@@ -18,12 +24,16 @@ void FetchChannel::GoIdle() {
   probing_ = false;
   unusable_since_ns_ = -1;  // Nobody waits: nobody is kept waiting.
   SetState(State::kIdle);
+  hub_->poller()->CancelTimer(&patience_timer_);
 }
 
 void FetchChannel::Connect() {
   SetState(State::kHello);
   ++epoch_;
-  auto link = MessageLink::Create(hub_, options_.link, static_cast<uint32_t>(epoch_), this);
+  LinkOptions link_options = options_.link;
+  if (asks_for_less_)
+    link_options.message_bytes = std::min(kGrantedBytes, link_options.message_bytes);
+  auto link = MessageLink::Create(hub_, link_options, static_cast<uint32_t>(epoch_), this);
   if (!link.ok()) return RetryLater(link.status());
   link_ = *std::move(link);
   Hello hello;
@@ -53,23 +63,36 @@ void FetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
   // Closed, or the NIC was lost and another epoch begun meanwhile.
   if (state_ != State::kHello || epoch != epoch_) return;
   absl::Status used = answer.status();
+  if (used.ok() || IsPathRefusal(used) || IsFinal(used)) NoteWord();
   if (used.ok()) used = UseAnswer(*answer);
   if (used.ok()) return;
   // Its queue pairs may be known to the peer, but nothing was asked through them.
   link_.reset();
+  if (AskForLess(used)) return Connect();
   RetryLater(used);
   if (IsFinal(used)) {
-    // Who is told no need not wait for its deadline to hear it.
-    for (FetchOp& op : ops_) EndEarly(&op, used);
+    // Fail refused fetches now, not at their deadline.
+    EndAll(used);
     ForgetLeaving();
   } else if (IsPathRefusal(used) && options_.on_refused) {
     // What an earlier life of the peer was asked for is not to be had on another path.
     for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
       if (op != nullptr) EndEarly(op, used);
     }
+    for (FetchOp* op : WithTickets()) EndEarly(op, used);
     ForgetLeaving();
     options_.on_refused();
   }
+}
+
+// A producer that is older, or configured to less, refuses messages of our size: it is asked
+// once more, for messages that all grant.
+bool FetchChannel::AskForLess(const absl::Status& refusal) {
+  if (refusal.code() != absl::StatusCode::kInvalidArgument || asks_for_less_ ||
+      options_.link.message_bytes <= kGrantedBytes) {
+    return false;
+  }
+  return asks_for_less_ = true;
 }
 
 absl::Status FetchChannel::UseAnswer(const Hello& answer) {
@@ -97,6 +120,7 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   peer_incarnation_ = answer.incarnation;
   peer_session_ = parameters->session;
   SetState(State::kOpen);
+  hub_->poller()->CancelTimer(&patience_timer_);
   connect_status_ = absl::OkStatus();
   ++counters_.epochs;
   ReplayAsked();
@@ -118,7 +142,18 @@ void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
   for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
     if (op == nullptr || !op->asked_before) continue;
     op->asked_before = false;
+    op->ticket = 0;
+    op->here = false;
     if (op->key.src_incarnation() != new_incarnation) EndEarly(op, why);
+  }
+  for (FetchOp* op : WithTickets()) {
+    if (op->key.src_incarnation() != new_incarnation) {
+      EndEarly(op, why);
+      continue;
+    }
+    DropTicket(op);
+    op->state = FetchState::kQueued;
+    queued_.Push(op);
   }
   ForgetLeaving();
 }
@@ -144,6 +179,7 @@ void FetchChannel::ForgetLeaving() {
 
 void FetchChannel::ReplayAsked() {
   tell_replayed_ = true;
+  for (const auto& [ticket, op] : by_ticket_) still_parked_.push_back(ticket);
   for (FetchOp* op : InOrder()) {
     const bool leaving = op->state == FetchState::kLeaving;
     op->send_request = !leaving;
@@ -177,6 +213,36 @@ void FetchChannel::RetryLater(const absl::Status& why) {
   const int64_t pause_ns =
       half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1));
   hub_->poller()->SetTimer(&backoff_timer_, now_ns() + pause_ns);
+  if (lost_) OnPatienceOver();
+}
+
+// ---- How long the peer may be without a word ----
+
+void FetchChannel::NoteWord() {
+  last_word_ns_ = now_ns();
+  lost_ = false;
+}
+
+// REQUIRES: somebody waits, and there is no connection.
+void FetchChannel::ArmPatience() {
+  if (options_.patience_ms <= 0 || patience_timer_.is_set()) return;
+  const int64_t since_ns = std::max(last_word_ns_, waiting_since_ns_);
+  hub_->poller()->SetTimer(&patience_timer_,
+                           std::max(now_ns(), since_ns + options_.patience_ms * 1'000'000));
+}
+
+void FetchChannel::OnPatienceOver() {
+  if (state_ == State::kOpen || state_ == State::kClosed) return;
+  const int64_t since_ns = std::max(last_word_ns_, waiting_since_ns_);
+  if (!lost_ && now_ns() < since_ns + options_.patience_ms * 1'000'000) return ArmPatience();
+  lost_ = true;
+  EndAll(absl::UnavailableError(absl::StrCat(
+      options_.peer, " has not answered over ", options_.path, " for ", options_.patience_ms,
+      " ms (patience)", connect_status_.ok() ? "" : ": ", connect_status_.message())));
+}
+
+void FetchChannel::EndAll(const absl::Status& why) {
+  for (FetchOp& op : ops_) EndEarly(&op, why);
 }
 
 // The peer has understood and will not change its mind: who we are, what we speak.
@@ -249,10 +315,14 @@ void FetchChannel::OnBroken(const absl::Status& why) {
                          << options_.peer << " (epoch " << epoch_ << "): " << why.message();
     }
     SetState(State::kDraining);
+    if (waiting() > 0) ArmPatience();
     if (unusable_since_ns_ < 0) unusable_since_ns_ = now_ns();
   }
   hub_->poller()->CancelTimer(&heartbeat_timer_);
-  ping_due_ = tell_replayed_ = false;
+  ping_due_ = tell_replayed_ = pressed_ = false;
+  still_parked_.clear();
+  unwanted_.clear();
+  hub_->poller()->CancelTimer(&park_timer_);
   DropAllStanding(why);
   for (FetchOp* op : slots_) {
     if (op == nullptr) continue;
@@ -261,7 +331,8 @@ void FetchChannel::OnBroken(const absl::Status& why) {
       send_line_.Remove(op);
       op->in_send_line = false;
     }
-    op->send_request = op->send_cancel = false;
+    op->send_request = op->send_cancel = op->send_park = op->park_asked = false;
+    if (std::exchange(op->moves, false)) op->ending = false;
     op->parts_seen = 0;
     op->lanes_seen = 0;
     if (op->state == FetchState::kQueued) continue;  // Never asked in this epoch.

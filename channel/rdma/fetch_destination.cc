@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@ namespace tryst {
 // right last time, else a guess. Without room now there is none, and the peer will ask.
 void FetchChannel::ChooseDestination(FetchOp* op) {
   if (op->landing || op->region != nullptr) return;
-  const uint64_t inside = wire::EagerBytes(options_.link.message_bytes);
+  const uint64_t inside = wire::EagerBytes(link_->options().message_bytes);
   const Tensor& wanted = op->args.destination;
   if (wanted.valid()) {
     const bool may_be_inside = wanted.space().host_readable() && wanted.bytes() <= inside;
@@ -26,7 +27,10 @@ void FetchChannel::ChooseDestination(FetchOp* op) {
 bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what) {
   const Tensor& wanted = op->args.destination;
   if (wanted.valid() && wanted.dtype() != DType::kString) {
-    if (!landings_->TakeBudget(bytes, what)) return false;
+    // What is larger than the cap takes all of it, and has no other beside it.
+    const uint64_t charge =
+        what == LandingPool::For::kReady ? std::min(bytes, landings_->cap_bytes()) : bytes;
+    if (!landings_->TakeBudget(charge, what)) return false;
     const MemorySpace space = wanted.space();
     constexpr uint32_t kAccess = kLocalWrite | kRemoteWrite;
     auto region = space.host_readable()
@@ -35,13 +39,17 @@ bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For
                                                          wanted.mutable_data(), bytes, kAccess);
     if (region.ok()) {
       op->region = *std::move(region);
-      op->budget_bytes = bytes;
-      if (what == LandingPool::For::kWaiting) op->waiting_bytes = bytes;
+      op->budget_bytes = charge;
+      if (what == LandingPool::For::kWaiting) op->waiting_bytes = charge;
       return true;
     }
     // The NIC cannot reach the caller's memory: land beside it and copy. A device's is left to
     // the caller, who gets the landing.
-    landings_->GiveBudget(bytes, what);
+    landings_->GiveBudget(charge, what);
+    if (bytes > landings_->cap_bytes()) {
+      EndEarly(op, region.status());
+      return false;
+    }
   }
   op->landing = landings_->Take(bytes, what);
   if (!op->landing) return false;
@@ -65,10 +73,15 @@ void FetchChannel::DropDestination(FetchOp* op) {
 
 // The peer has the tensor: when it is its turn and there is room, ask again.
 void FetchChannel::WaitForRoom(FetchOp* op) {
-  if (op->meta.bytes > landings_->cap_bytes()) {
-    return EndEarly(op, absl::ResourceExhaustedError(absl::StrCat(
-                            "the tensor has ", op->meta.bytes, " bytes, the landing cap is ",
-                            landings_->cap_bytes(), ": raise landing_bytes")));
+  const bool needs_landing =
+      !op->args.destination.valid() || op->args.destination.dtype() == DType::kString;
+  if (needs_landing && op->meta.bytes > landings_->cap_bytes()) {
+    const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
+        "the tensor has ", op->meta.bytes, " bytes, the landing cap is ", landings_->cap_bytes(),
+        ": raise landing_bytes, or receive it into memory of your own"));
+    if (options_.on_too_large == nullptr) return EndEarly(op, too_large);
+    op->moves = true;
+    return StartLeaving(op, too_large);
   }
   op->state = FetchState::kWaitingRoom;
   op->span.Enter(WaitsFor::kLandingRoom, now_ns());

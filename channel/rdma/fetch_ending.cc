@@ -27,16 +27,25 @@ void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
   switch (op->state) {
     case FetchState::kFree:
     case FetchState::kEnding:
-    case FetchState::kLeaving:
       return;
+    case FetchState::kLeaving:
+      if (!std::exchange(op->moves, false)) return;
+      op->end_status = why;
+      return Report(op, why, Tensor(), false);
+    case FetchState::kParked:
+      DropTicket(op);
+      Report(op, why, Tensor(), false);
+      return LastWord(op);
     case FetchState::kQueued:
       if (!op->has_slot) {
         queued_.Remove(op);
+        DropTicket(op);
       } else if (op->asked_before) {
         if (state_ != State::kOpen) DropDestination(op);  // Nobody can write it any more.
         break;  // The peer may still serve the earlier request: it has to be told.
       } else {
         op->send_request = false;
+        DropTicket(op);
       }
       DropDestination(op);
       Report(op, why, Tensor(), false);
@@ -73,7 +82,7 @@ void FetchChannel::StartLeaving(FetchOp* op, const absl::Status& why) {
   op->end_status = why;
   op->gone_seen = false;
   // A request not sent yet (a replay, a second one) need not go out any more.
-  op->send_request = false;
+  op->send_request = op->send_park = false;
   if (state_ != State::kOpen) return;
   op->send_cancel = true;
   SendSoon(op);
@@ -135,13 +144,8 @@ void FetchChannel::OnOpDelivered(FetchOp* op) {
 
 void FetchChannel::LastWord(FetchOp* op) {
   op->state = FetchState::kEnding;
-  if (op->has_slot) {
-    op->has_slot = false;
-    slots_[op->slot] = nullptr;
-    ++generations_[op->slot];
-    free_slots_.push_back(op->slot);
-    if (!queued_.empty() && state_ == State::kOpen) link_->FlushSoon();
-  }
+  if (op->has_slot) FreeSlot(op);
+  if (by_ticket_.empty() && queued_.empty()) pressed_ = false;
   if (op->in_send_line && !op->send_cancel) {
     send_line_.Remove(op);
     op->in_send_line = false;

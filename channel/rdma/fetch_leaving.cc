@@ -43,6 +43,7 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
   --hellos_out_;
   if (state_ != State::kFarewell || epoch != epoch_) return;
   if (!answer.ok()) return RetryLater(answer.status());
+  NoteWord();
   if (answer->incarnation == 0 || answer->epoch != epoch_ || answer->path != options_.path) {
     return RetryLater(absl::DataLossError("the peer answered another hello than ours"));
   }
@@ -62,7 +63,11 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
 // All that waits, in order.
 std::vector<WaitingFetch> FetchChannel::TakeAll() {
   std::vector<WaitingFetch> taken;
-  for (FetchOp* op : InOrder()) TakeOut(op, &taken);
+  std::vector<FetchOp*> asked = InOrder();
+  for (FetchOp* op : WithTickets()) asked.push_back(op);
+  std::sort(asked.begin(), asked.end(),
+            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
+  for (FetchOp* op : asked) TakeOut(op, &taken);
   for (WaitingFetch& fetch : TakeWaiting()) taken.push_back(std::move(fetch));
   return taken;
 }
@@ -79,6 +84,7 @@ std::vector<WaitingFetch> FetchChannel::TakeWaiting() {
 
 void FetchChannel::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   DropDestination(op);
+  DropTicket(op);
   if (op->cancel_token != Cancellation::kNoToken &&
       !op->args.cancellation->TryDeregister(op->cancel_token)) {
     // Cancelled this moment: it ends here.
@@ -95,6 +101,13 @@ void FetchChannel::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   LastWord(op);
 }
 
+// The producer has let go of it: another path brings what is too large for this one.
+void FetchChannel::MoveAway(FetchOp* op) {
+  std::vector<WaitingFetch> taken;
+  TakeOut(op, &taken);
+  for (WaitingFetch& fetch : taken) options_.on_too_large(std::move(fetch));
+}
+
 void FetchChannel::Probe() {
   if (state_ != State::kIdle) return;  // It is being tried anyway.
   probing_ = true;
@@ -103,6 +116,7 @@ void FetchChannel::Probe() {
 
 // The peer was heard through the link.
 void FetchChannel::OnHeard() {
+  NoteWord();
   backoff_ms_ = 0;
   unusable_since_ns_ = -1;
   if (!probing_) return;

@@ -12,6 +12,8 @@ const char* FetchStateName(FetchState state) {
       return "waits for a slot or a connection";
     case FetchState::kAsked:
       return "waits for the peer's Send";
+    case FetchState::kParked:
+      return "waits for the peer's Send without a slot";
     case FetchState::kWaitingRoom:
       return "waits for landing room";
     case FetchState::kParts:

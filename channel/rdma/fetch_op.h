@@ -24,6 +24,7 @@ enum class FetchState : uint8_t {
   kFree,         // In the pool.
   kQueued,       // For a slot, or for a connection.
   kAsked,        // For the peer: it has the request and may write the destination.
+  kParked,       // For the peer's Send, without a slot: the peer holds its ticket.
   kWaitingRoom,  // For landing room: the peer has the tensor and said how large it is.
   kParts,        // For tensor immediates of other queue pairs: the peer's word is here.
   kAhead,        // For its fetch: the tensor came before anybody asked, and is not accepted.
@@ -77,6 +78,12 @@ class FetchOp final : public PollerTimer {
   bool send_cancel = false;
   bool in_send_line = false;
   bool asked_before = false;  // In an epoch that broke: the next request is a replay.
+  bool ordered = false;       // `order` is set.
+  uint64_t ticket = 0;        // Under which the peer parks it; 0: it has never been parked.
+  bool send_park = false;     // A request to park it is to be sent,
+  bool park_asked = false;    // or has been, in this epoch.
+  bool here = false;          // kQueued and later: the peer holds the outcome under the ticket.
+  bool moves = false;         // kLeaving: it goes to another path then, and does not end.
   bool reported = false;      // `done` has its result, although the slot is not free yet.
   bool delivered = false;     // `done` has run.
   bool retried = false;       // The digest was wrong once.
@@ -102,7 +109,7 @@ class FetchOp final : public PollerTimer {
   Cancellation::Token cancel_token = Cancellation::kNoToken;
   std::atomic<bool> cancel_posted{false};  // In the inbox: not to be reused until it has run.
 
-  // Places in the channel's lines: until there is an answer, with something to say, at the end.
+  // Places in the channel's lines: for a slot or for room, with something to say, at the end.
   FetchLink wait_link;
   FetchLink send_link;
   FetchLink end_link;

@@ -22,6 +22,7 @@ bool InHostDestination(const FetchOp& op) {
 absl::Status FetchChannel::OnRecord(const wire::Record& record) {
   OnHeard();
   if (record.type == wire::RecordType::kPong) return absl::OkStatus();
+  if (record.type == wire::RecordType::kHere) return OnHere(record);
   if (record.type < wire::RecordType::kTensor) {
     return absl::DataLossError("the producer sent a consumer's record");
   }
@@ -30,6 +31,10 @@ absl::Status FetchChannel::OnRecord(const wire::Record& record) {
   if (op == nullptr || op->generation != record.generation) {
     ++counters_.ghosts;
     return absl::OkStatus();
+  }
+  if (record.type == wire::RecordType::kParked &&
+      (op->state == FetchState::kAsked || op->state == FetchState::kLeaving)) {
+    return OnParked(op);
   }
   if (op->state == FetchState::kLeaving) {
     // Only the answer to the cancel ends it; of what comes before, remember for how many
@@ -66,6 +71,7 @@ absl::Status FetchChannel::OnRecord(const wire::Record& record) {
 void FetchChannel::LeaveIfOver(FetchOp* op) {
   if (!op->gone_seen || op->parts_seen < op->meta.stripes) return;
   DropDestination(op);
+  if (op->moves) return MoveAway(op);
   Report(op, op->end_status, Tensor(), false);
   LastWord(op);
 }

@@ -12,10 +12,22 @@ bool FetchChannel::TakeSlot(FetchOp* op) {
   free_slots_.pop_back();
   op->generation = generations_[op->slot];
   op->has_slot = true;
-  op->order = next_order_++;
+  if (!op->ordered) op->order = next_order_++;
+  op->ordered = true;
   slots_[op->slot] = op;
   return true;
 }
+
+void FetchChannel::FreeSlot(FetchOp* op) {
+  op->has_slot = false;
+  slots_[op->slot] = nullptr;
+  ++generations_[op->slot];
+  free_slots_.push_back(op->slot);
+  if (!NextLine()->empty() && state_ == State::kOpen) link_->FlushSoon();
+}
+
+// Whose front gets the next free slot: a tensor that is there goes before one that may not be.
+FetchLine* FetchChannel::NextLine() { return here_line_.empty() ? &queued_ : &here_line_; }
 
 void FetchChannel::SendSoon(FetchOp* op) {
   if (!op->in_send_line) {
@@ -27,10 +39,11 @@ void FetchChannel::SendSoon(FetchOp* op) {
 
 void FetchChannel::OnFlush() {
   if (state_ != State::kOpen) return;
-  if (!queued_.empty() && free_slots_.empty()) DropOneStanding();
+  if (!NextLine()->empty() && free_slots_.empty()) DropOneStanding();
   while (!send_line_.empty()) {
     FetchOp* op = send_line_.front();
     if (op->send_request && !SendRequest(op)) return;
+    if (op->send_park && !SendPark(op)) return;
     if (op->send_cancel) {
       wire::Record record;
       record.type = wire::RecordType::kCancel;
@@ -44,12 +57,14 @@ void FetchChannel::OnFlush() {
     op->in_send_line = false;
     FreeIfDone(op);
   }
+  if (!SendTickets(wire::RecordType::kStillParked, &still_parked_)) return;
   if (tell_replayed_) {
     wire::Record record;
     record.type = wire::RecordType::kReplayed;
     if (!link_->Send(record)) return;
     tell_replayed_ = false;
   }
+  if (!SendTickets(wire::RecordType::kUnwanted, &unwanted_)) return;
   if (ping_due_) {
     wire::Record record;
     record.type = wire::RecordType::kPing;
@@ -57,12 +72,16 @@ void FetchChannel::OnFlush() {
     link_->SignalMessage();
     ping_due_ = false;
   }
-  while (!queued_.empty() && link_->message() != nullptr && TakeSlot(queued_.front())) {
-    FetchOp* op = queued_.front();
-    queued_.PopFront();
+  for (FetchLine* line = NextLine(); !line->empty() && link_->message() != nullptr;
+       line = NextLine()) {
+    FetchOp* op = line->front();
+    if (!TakeSlot(op)) break;
+    line->PopFront();
+    if (op->here) by_ticket_.erase(op->ticket);
     op->send_request = true;
     if (!SendRequest(op)) return SendSoon(op);
   }
+  WatchLine();
 }
 
 bool FetchChannel::SendRequest(FetchOp* op) {
@@ -78,6 +97,8 @@ bool FetchChannel::SendRequest(FetchOp* op) {
   if (op->asked_before) record.flags |= wire::kReplay;
   if (op->retried) record.flags |= wire::kRetry;
   if (op->standing) record.flags |= wire::kStanding;
+  const bool may_park = MayPark(*op);
+  if (may_park && op->ticket == 0) op->ticket = next_ticket_++;
   wire::RequestBody body;
   body.step = op->step;
   if (op->landing) {
@@ -106,11 +127,15 @@ bool FetchChannel::SendRequest(FetchOp* op) {
     // No more than that: then the immediate alone can say that it is there.
     body.destination_bytes = std::min(body.destination_bytes, op->expected.bytes);
   }
+  if (op->ticket != 0) record.flags |= wire::kHasTicket;
+  if (may_park) record.flags |= wire::kMayPark;
+  body.ticket = op->ticket;
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
   if (!link_->Put(add)) return false;
   if (op->asked_before) ++counters_.replays;
   op->asked_before = false;
   op->send_request = false;
+  op->park_asked = may_park;
   op->state = FetchState::kAsked;
   op->span.id =
       TraceId(peer_session_, uint64_t{op->slot} << 16 | uint64_t{op->generation}, op->step);

@@ -48,6 +48,8 @@ class Landing final : public Storage {
 //   landings (in flight + delivered and still referred to + kept for later)
 //   + caller's destinations in flight                           <= cap_bytes
 //   of these, what is lent before the producer has the tensor   <= cap_bytes / 2
+// A caller's destination that is larger than the cap takes all of the budget: one is in flight,
+// and nothing beside it.
 // The second leaves room for tensors that exist: those that wait for a Send can never
 // starve them. Thread-safe. It and its NIC live as long as any tensor that it gave.
 class LandingPool : public std::enable_shared_from_this<LandingPool> {

@@ -8,7 +8,7 @@
 #include "base/log.h"
 
 // What its owner uses. What follows is told by event: serve_connection.cc,
-// serve_receiving.cc, serve_take.cc, serve_sending.cc, serve_farewell.cc.
+// serve_receiving.cc, serve_take.cc, serve_parking.cc, serve_sending.cc, serve_farewell.cc.
 namespace tryst {
 namespace {
 
@@ -17,7 +17,8 @@ constexpr uint64_t ServeCounters::*kCounters[] = {
     &ServeCounters::direct,   &ServeCounters::destinations_asked,
     &ServeCounters::failed,   &ServeCounters::cancelled,
     &ServeCounters::standing, &ServeCounters::given_back,
-    &ServeCounters::resent,   &ServeCounters::bytes,
+    &ServeCounters::resent,   &ServeCounters::parked,
+    &ServeCounters::bytes,
 };
 static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
 
@@ -77,6 +78,7 @@ void ServeChannel::Close(const absl::Status& why) {
   for (ServeOp& op : ops_) {
     if (op.state != ServeState::kFree) GiveUp(&op);
   }
+  DropAllParked();
 }
 
 bool ServeChannel::Drained() const {
@@ -96,6 +98,17 @@ void ServeChannel::ListOps(LiveOps* ops) const {
     if (op.source.tensor.valid()) live.bytes = op.source.tensor.bytes();
     ops->Add(std::move(live));
   }
+  for (const auto& [ticket, take] : parked_) {
+    LiveOp live;
+    live.role = TraceRole::kServe;
+    live.peer = consumer_;
+    live.path = options_.path;
+    live.step = take->step;
+    live.key = take->key;
+    live.span.Begin(WaitsFor::kLocalSend, take->since_ns);
+    live.detail = "waits without a slot";
+    ops->Add(std::move(live));
+  }
 }
 
 std::string ServeChannel::Explain() const {
@@ -106,6 +119,10 @@ std::string ServeChannel::Explain() const {
     if (by_state[i] == 0) continue;
     absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", by_state[i], " ",
                     ServeStateName(static_cast<ServeState>(i)));
+  }
+  if (!parked_.empty()) {
+    absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", parked_.size(),
+                    " waits without a slot for the local Send");
   }
   return absl::StrCat(consumer_, " fetches from us over ", options_.path, ": ", state_text(),
                       ", epoch ", epoch_, waiting);

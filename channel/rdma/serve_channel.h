@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/types/optional.h"
 #include "channel/bootstrap.h"
 #include "channel/live_ops.h"
@@ -32,7 +33,8 @@ struct ServeChannelOptions {
   uint64_t write_bytes = 16 << 20;  // The most that one work writes: completions show motion.
   Trace* trace = nullptr;           // Of the poller; may be null.
   uint32_t protocol_newest = kProtocolNewest;
-  int64_t retain_ms = 60'000;  // How long a consumer whose link broke may take to return.
+  int64_t retain_ms = 60'000;       // How long a consumer whose link broke may take to return.
+  uint32_t max_parked = 1'000'000;  // Requests of the consumer that wait here without a slot.
 };
 
 struct ServeCounters {
@@ -45,6 +47,7 @@ struct ServeCounters {
   uint64_t standing = 0;    // Of the requests, those made before anybody had fetched it.
   uint64_t given_back = 0;  // Taken for a fetch that ended early.
   uint64_t resent = 0;      // After a break or a wrong digest.
+  uint64_t parked = 0;      // Waited for their Send without a slot.
   uint64_t bytes = 0;
 
   ServeCounters& operator+=(const ServeCounters& other);
@@ -109,6 +112,8 @@ class ServeChannel final : private ServeTakeOwner,
   void StartTake(ServeOp* op, ServeRequest request);
   void DropTake(ServeOp* op);
   void OnTaken(ServeTake* take) override;
+  void TakeOver(ServeOp* op, ServeTake* take);
+  void FreeTake(ServeTake* take);
   void MakeReady(ServeOp* op);
   void GiveBack(ServeTake* take);
   void GiveBack(ServeOp* op);
@@ -116,6 +121,18 @@ class ServeChannel final : private ServeTakeOwner,
   void Release(ServeOp* op);
   void Retire(ServeOp* op);  // The same, but what its tensor costs to drop comes after the answers.
   void Flush() override;     // Lets go of what was retired.
+
+  // serve_parking.cc
+  bool TakesParked(ServeOp* op);
+  void ParkIfWaiting(ServeOp* op);
+  void Park(ServeOp* op, uint64_t ticket);
+  void OnParkedTaken(ServeTake* take);
+  void DropParked(ServeTake* take);
+  void DropAllParked();
+  absl::Status OnPark(const wire::Record& record);
+  absl::Status OnStillParked(const wire::Record& record);
+  absl::Status OnUnwanted(const wire::Record& record);
+  bool SendParkedAndHere();
 
   // serve_farewell.cc
   void FinishFarewell();
@@ -160,7 +177,10 @@ class ServeChannel final : private ServeTakeOwner,
   std::deque<ServeTake> takes_;                             // All there ever were.
   std::vector<ServeTake*> free_takes_;
   RingLine<ServeOp*> ready_line_;
-  std::vector<std::pair<uint16_t, uint16_t>> gone_line_;  // Slot, generation.
+  std::vector<std::pair<uint16_t, uint16_t>> gone_line_;    // Slot, generation.
+  absl::flat_hash_map<uint64_t, ServeTake*> parked_;        // By ticket.
+  std::vector<std::pair<uint16_t, uint16_t>> parked_line_;  // PARKED to be said: slot, generation.
+  std::vector<uint64_t> here_line_;                         // HERE to be said: tickets.
   struct GoneAfter {
     uint16_t slot = 0;
     uint16_t generation = 0;

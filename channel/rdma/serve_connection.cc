@@ -94,6 +94,8 @@ void ServeChannel::OnBroken(const absl::Status& why) {
   }
   state_since_ns_ = hub_->poller()->now_ns();
   gone_line_.clear();
+  parked_line_.clear();
+  here_line_.clear();
   gone_after_.clear();
   pong_due_ = false;
   for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;

@@ -74,7 +74,11 @@ class ServeTake final : public PollerTask {
     poller_->Post(this);
   }
 
-  ServeOp* op = nullptr;  // Null: nobody wants it any more.
+  ServeOp* op = nullptr;  // Null: it is parked, or nobody wants it any more.
+  uint64_t ticket = 0;    // Parked: the number under which the consumer waits for it.
+  uint32_t epoch = 0;     // In which the consumer last spoke of the ticket.
+  int64_t since_ns = 0;   // Parked: since when the request waits.
+  bool here = false;      // Parked, and what follows is written and seen.
   int64_t step = 0;
   TensorKey key;
   absl::optional<Cancellation> cancellation;

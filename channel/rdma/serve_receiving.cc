@@ -23,6 +23,12 @@ absl::Status ServeChannel::OnRecord(const wire::Record& record) {
     case wire::RecordType::kReplayed:
       OnReplayed();
       return absl::OkStatus();
+    case wire::RecordType::kPark:
+      return OnPark(record);
+    case wire::RecordType::kStillParked:
+      return OnStillParked(record);
+    case wire::RecordType::kUnwanted:
+      return OnUnwanted(record);
     case wire::RecordType::kPing:
       pong_due_ = true;
       return absl::OkStatus();
@@ -81,6 +87,7 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       if (!same || !again) break;
       op->request = std::move(request);  // Its destination may be another one now.
       if (op->state == ServeState::kReady) MakeReady(op);
+      ParkIfWaiting(op);
       return absl::OkStatus();
     case ServeState::kNeedsDestination:
       if (given_up) {
@@ -136,6 +143,11 @@ void ServeChannel::OnReplayed() {
     if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
     if (op.state != ServeState::kFree) GiveUp(&op);
   }
+  std::vector<ServeTake*> given_up;
+  for (const auto& [ticket, take] : parked_) {
+    if (take->epoch != static_cast<uint32_t>(epoch_)) given_up.push_back(take);
+  }
+  for (ServeTake* take : given_up) DropParked(take);
 }
 
 void ServeChannel::OnAccepted() {

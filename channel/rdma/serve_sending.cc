@@ -11,6 +11,7 @@ namespace tryst {
 
 void ServeChannel::OnFlush() {
   if (!retired_.empty()) hub_->poller()->FlushThisTurn(this);  // That is the next one's.
+  if (!SendParkedAndHere()) return;  // PARKED before the GONE of the same slot.
   while (!gone_line_.empty()) {
     wire::Record record;
     record.type = wire::RecordType::kGone;

@@ -16,6 +16,7 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
   op->span.id = TraceId(session_, uint64_t{op->slot} << 16 | uint64_t{op->request.generation},
                         op->request.body.step);
   op->has_digest = false;
+  if (TakesParked(op)) return;
   if (free_takes_.empty()) {
     takes_.emplace_back(static_cast<ServeTakeOwner*>(this), hub_->poller());
     free_takes_.push_back(&takes_.back());
@@ -43,6 +44,7 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
       [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor, bool is_dead) {
         take->End(std::move(status), send_args, std::move(tensor), is_dead);
       });
+  ParkIfWaiting(op);
 }
 
 // Gives the slot free at once: a request behind it has its turn now, not when the poller
@@ -64,21 +66,31 @@ void ServeChannel::GiveBack(ServeTake* take) {
 }
 
 void ServeChannel::OnTaken(ServeTake* take) {
-  ServeOp* op = std::exchange(take->op, nullptr);
   take->ended.store(false, std::memory_order_relaxed);
-  if (op != nullptr) {
-    op->take = nullptr;
-    op->status = std::move(take->status);
-    op->source.tensor = std::move(take->taken.tensor);
-    op->is_dead = take->taken.is_dead;
-    op->send_args = std::move(take->taken.send_args);
-    op->turn = take->taken.turn;
-  } else {
-    GiveBack(take);
-  }
+  if (take->ticket != 0) return OnParkedTaken(take);
+  if (take->op != nullptr) return TakeOver(take->op, take);
+  GiveBack(take);
+  FreeTake(take);
+  FinishFarewell();
+}
+
+void ServeChannel::FreeTake(ServeTake* take) {
+  take->op = nullptr;
+  take->ticket = 0;
+  take->here = false;
   take->taken = Taken();
   free_takes_.push_back(take);
-  if (op == nullptr) return FinishFarewell();
+}
+
+// The take has ended: its outcome is the op's.
+void ServeChannel::TakeOver(ServeOp* op, ServeTake* take) {
+  op->take = nullptr;
+  op->status = std::move(take->status);
+  op->source.tensor = std::move(take->taken.tensor);
+  op->is_dead = take->taken.is_dead;
+  op->send_args = std::move(take->taken.send_args);
+  op->turn = take->taken.turn;
+  FreeTake(take);
   if (op->status.ok() && !op->is_dead && op->source.tensor.dtype() == DType::kString) {
     op->source.encoded = EncodeStrings(op->source.tensor);
   }

@@ -34,9 +34,9 @@ absl::Status Malformed(absl::string_view what) {
 
 bool KnownType(uint8_t type) {
   return (type >= static_cast<uint8_t>(RecordType::kKey) &&
-          type <= static_cast<uint8_t>(RecordType::kPing)) ||
+          type <= static_cast<uint8_t>(RecordType::kUnwanted)) ||
          (type >= static_cast<uint8_t>(RecordType::kTensor) &&
-          type <= static_cast<uint8_t>(RecordType::kPong));
+          type <= static_cast<uint8_t>(RecordType::kHere));
 }
 
 void StoreMeta(uint8_t* at, const TensorMeta& meta) {
@@ -107,7 +107,9 @@ bool MessageWriter::Add(const Record& record) {
 
 bool MessageWriter::AddRequest(Record record, const RequestBody& request) {
   record.type = RecordType::kRequest;
-  uint8_t* body = Begin(record, RequestSize(request.rank));
+  const bool has_ticket = (record.flags & kHasTicket) != 0;
+  const size_t size = RequestSize(request.rank);
+  uint8_t* body = Begin(record, size + (has_ticket ? kTicketBytes : 0));
   if (body == nullptr) return false;
   Store(body, request.step);
   Store(body + 8, request.destination_address);
@@ -117,6 +119,7 @@ bool MessageWriter::AddRequest(Record record, const RequestBody& request) {
   Store(body + 29, request.rank);
   Store(body + 30, uint16_t{0});
   for (size_t i = 0; i < request.rank; ++i) Store(body + 32 + 8 * i, request.dims[i]);
+  if (has_ticket) Store(body + size, request.ticket);
   return true;
 }
 
@@ -206,12 +209,38 @@ absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
   out.destination_key = Load<uint32_t>(at + 24);
   out.dtype = at[28];
   out.rank = at[29];
-  if (out.rank > kMaxRank || record.body.size() != RequestSize(out.rank)) {
+  const bool has_ticket = (record.flags & kHasTicket) != 0;
+  const size_t size = RequestSize(out.rank);
+  if (out.rank > kMaxRank || record.body.size() != size + (has_ticket ? kTicketBytes : 0)) {
     return Malformed("rank of a request");
+  }
+  if (has_ticket) out.ticket = Load<uint64_t>(at + size);
+  if (has_ticket != (out.ticket != 0) || (!has_ticket && (record.flags & kMayPark) != 0)) {
+    return Malformed("ticket of a request");
   }
   for (size_t i = 0; i < out.rank; ++i) out.dims[i] = Load<int64_t>(at + 32 + 8 * i);
   if (out.destination_address + out.destination_bytes < out.destination_address) {
     return Malformed("destination that wraps");
+  }
+  return out;
+}
+
+std::string EncodeTickets(absl::Span<const uint64_t> tickets) {
+  std::string out(kTicketBytes * tickets.size(), '\0');
+  uint8_t* at = reinterpret_cast<uint8_t*>(&out[0]);
+  for (size_t i = 0; i < tickets.size(); ++i) Store(at + kTicketBytes * i, tickets[i]);
+  return out;
+}
+
+absl::StatusOr<std::vector<uint64_t>> DecodeTickets(const Record& record) {
+  const size_t count = record.body.size() / kTicketBytes;
+  if (record.body.size() % kTicketBytes != 0 || count == 0 || count > kMaxTickets) {
+    return Malformed("length of a list of tickets");
+  }
+  std::vector<uint64_t> out(count);
+  for (size_t i = 0; i < count; ++i) {
+    out[i] = Load<uint64_t>(Bytes(record.body) + kTicketBytes * i);
+    if (out[i] == 0) return Malformed("ticket 0");
   }
   return out;
 }

@@ -3,10 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 // The form of what a channel writes into its peer's memory: docs/WIRE.md in prose.
 // Little-endian, fixed width, every byte written, every length checked against its
@@ -61,6 +64,10 @@ enum class RecordType : uint8_t {
   kCancel = 3,
   kReplayed = 4,  // After a reconnect: every request still open has been sent again.
   kPing = 5,      // number: echoed.
+  // Parking (version 3): a fetch that waits for the producer's Send gives its slot to others.
+  kPark = 6,         // Body: the ticket under which the fetch of this slot goes on waiting.
+  kStillParked = 7,  // Body: tickets. After a reconnect: what still waits under them.
+  kUnwanted = 8,     // Body: tickets that nobody waits for any more.
   // Producer to consumer.
   kTensor = 16,           // Body: TensorMeta, then meta.bytes of payload.
   kLanded = 17,           // Body: TensorMeta. The bytes are in the destination.
@@ -68,6 +75,8 @@ enum class RecordType : uint8_t {
   kFailed = 19,           // number: absl::StatusCode. Body: text. The last word of the slot.
   kGone = 20,             // The answer to kCancel: the last word of the slot.
   kPong = 21,
+  kParked = 22,  // The last word of the slot: its fetch waits under its ticket.
+  kHere = 23,    // Body: tickets whose outcome is here. Answer each with a request that names it.
 };
 
 enum RecordFlags : uint8_t {
@@ -77,6 +86,8 @@ enum RecordFlags : uint8_t {
   kRetry = 8,           // kRequest: the digest of what landed was wrong.
   kIsDead = 16,         // kTensor, kLanded.
   kHasDigest = 32,      // kTensor, kLanded.
+  kMayPark = 16,        // kRequest: park it, unless the tensor is here. Version 3.
+  kHasTicket = 32,      // kRequest: the body ends with a ticket. Version 3.
   kDerived = 64,        // kFailed: not the first cause.
   kStanding = 128,      // kRequest: made before anybody has fetched it. Version 2.
 };
@@ -98,6 +109,7 @@ struct RequestBody {
   uint8_t dtype = 0;  // With kHasShape.
   uint8_t rank = 0;
   int64_t dims[kMaxRank] = {};
+  uint64_t ticket = 0;  // With kHasTicket. Never 0 then.
 };
 
 struct Record {
@@ -115,6 +127,8 @@ constexpr size_t RecordSize(size_t body_bytes) {
 }
 constexpr size_t MetaSize(size_t rank) { return 16 + 8 * rank; }
 constexpr size_t RequestSize(size_t rank) { return 32 + 8 * rank; }
+constexpr size_t kTicketBytes = 8;
+inline constexpr size_t kMaxTickets = 128;  // In one record.
 
 // The largest payload that travels inside a message of this size, whatever its shape.
 constexpr uint64_t EagerBytes(size_t message_bytes) {
@@ -168,6 +182,9 @@ class MessageReader {
 };
 
 absl::StatusOr<RequestBody> DecodeRequest(const Record& record);
+// The tickets in the body of kPark, kStillParked, kUnwanted, kHere. None of them is 0.
+std::string EncodeTickets(absl::Span<const uint64_t> tickets);
+absl::StatusOr<std::vector<uint64_t>> DecodeTickets(const Record& record);
 // `payload`, for kTensor, gets the bytes behind the meta.
 absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* payload);
 

@@ -1,6 +1,7 @@
 #ifndef TRYST_TESTS_CONTRACT_CHANNEL_CONTRACT_H_
 #define TRYST_TESTS_CONTRACT_CHANNEL_CONTRACT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -90,6 +91,51 @@ class ChannelContractTest : public ::testing::TestWithParam<ChannelContract> {
   void Send(int64_t step, const TensorKey& key, Tensor tensor, bool is_dead = false);
 
   std::unique_ptr<ChannelWorld> world_;
+};
+
+// Where a fetch ends. Dropping its callback unrun, or running it twice, fails the test.
+class ChannelContractTest::Pending : public std::enable_shared_from_this<Pending> {
+ public:
+  DoneFn Done() {
+    struct Bomb {
+      explicit Bomb(std::shared_ptr<Pending> pending) : pending(std::move(pending)) {}
+      Bomb(Bomb&& other) noexcept : pending(std::move(other.pending)) {}
+      ~Bomb() {
+        if (pending != nullptr) ADD_FAILURE() << "a callback was dropped unrun";
+      }
+      std::shared_ptr<Pending> pending;
+    };
+    return [bomb = Bomb(shared_from_this())](absl::Status status, const Args&, const Args&,
+                                             Tensor tensor, bool is_dead) mutable {
+      std::shared_ptr<Pending> pending = std::move(bomb.pending);
+      MutexLock lock(&pending->mu_);
+      pending->result_.ended = true;
+      ++pending->result_.ends;
+      pending->result_.status = std::move(status);
+      pending->result_.tensor = std::move(tensor);
+      pending->result_.is_dead = is_dead;
+      pending->ended_.NotifyAll();
+    };
+  }
+
+  Result Wait(std::chrono::milliseconds at_most = std::chrono::seconds(20)) {
+    const auto until = std::chrono::steady_clock::now() + at_most;
+    MutexLock lock(&mu_);
+    while (!result_.ended) {
+      if (ended_.WaitUntil(&mu_, until)) break;
+    }
+    if (!result_.ended) result_.status = absl::UnknownError("the fetch hangs");
+    return result_;
+  }
+  bool ended() {
+    MutexLock lock(&mu_);
+    return result_.ended;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar ended_;
+  Result result_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

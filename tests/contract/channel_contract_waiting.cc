@@ -1,0 +1,146 @@
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/contract/channel_contract.h"
+
+// Waiting costs no slot: however many fetches wait for their Send, and in whatever order they
+// were made, one whose tensor is there gets it.
+namespace tryst {
+namespace {
+
+constexpr size_t kMany = 600;  // More than any back end has slots.
+
+}  // namespace
+
+TEST_P(ChannelContractTest, ATensorThatIsThereComesWhileManyWait) {
+  std::vector<std::shared_ptr<Pending>> waiting;
+  for (size_t i = 0; i < kMany; ++i) waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i))));
+  for (int i = 0; i < 20; ++i) {
+    const TensorKey key = Key(absl::StrCat("here", i));
+    Send(2, key, Numbers(16 << i % 12, static_cast<float>(i)));
+    const Result result = StartFetch(2, key)->Wait(std::chrono::seconds(5));
+    ASSERT_TRUE(result.status.ok()) << result.status << "\n" << world_->Explain();
+    ASSERT_TRUE(IsNumbers(result.tensor, 16 << i % 12, static_cast<float>(i)));
+  }
+  world_->consumer()->AbortStep(1, absl::AbortedError("enough"));
+  for (auto& fetch : waiting) {
+    ASSERT_EQ(fetch->Wait().status.code(), absl::StatusCode::kAborted) << world_->Explain();
+  }
+}
+
+TEST_P(ChannelContractTest, WhatWaitsComesInTheOrderOfSends) {
+  std::vector<std::shared_ptr<Pending>> waiting;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < kMany; ++i) {
+    waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i))));
+    order.push_back(i);
+  }
+  std::shuffle(order.begin(), order.end(), std::mt19937(20261));
+  for (size_t i : order) {
+    Send(1, Key(absl::StrCat("w", i)), Numbers(8 + 8 * static_cast<int64_t>(i), 1));
+    // One after the other, so that each comes while the rest still waits.
+    const Result result = waiting[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
+    ASSERT_TRUE(IsNumbers(result.tensor, 8 + 8 * static_cast<int64_t>(i), 1));
+    waiting[i].reset();  // With it the landing memory that the tensor holds.
+  }
+}
+
+TEST_P(ChannelContractTest, FetchesOfOneKeyKeepTheirOrderWhileManyWait) {
+  std::vector<std::shared_ptr<Pending>> waiting;
+  for (size_t i = 0; i < kMany; ++i) {
+    waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i % (kMany / 4)))));
+  }
+  for (size_t i = 0; i < kMany; ++i) {
+    Send(1, Key(absl::StrCat("w", i % (kMany / 4))), Numbers(4, static_cast<float>(i)));
+  }
+  for (size_t i = 0; i < kMany; ++i) {
+    const Result result = waiting[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
+    ASSERT_TRUE(IsNumbers(result.tensor, 4, static_cast<float>(i))) << i;
+  }
+}
+
+// Each key is sent once some that were asked for after it have come.
+TEST_P(ChannelContractTest, FetchesThatWaitForEachOtherAllCome) {
+  constexpr size_t kKeys = 1000;
+  std::mt19937 random(20262);
+  std::vector<size_t> place(kKeys);  // Of each key in the order of fetching.
+  for (size_t i = 0; i < kKeys; ++i) place[i] = i;
+  std::shuffle(place.begin(), place.end(), random);
+  std::vector<std::shared_ptr<Pending>> fetches(kKeys);
+  for (size_t i : place) fetches[i] = StartFetch(1, Key(absl::StrCat("k", i)));
+  for (size_t i = 0; i < kKeys; ++i) {
+    const size_t needed = i == 0 ? 0 : random() % i;
+    if (i > 0) {
+      const Result result = fetches[needed]->Wait();
+      ASSERT_TRUE(result.status.ok()) << needed << ": " << result.status << "\n"
+                                      << world_->Explain();
+    }
+    Send(1, Key(absl::StrCat("k", i)), Numbers(64, static_cast<float>(i)));
+  }
+  for (size_t i = 0; i < kKeys; ++i) {
+    const Result result = fetches[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
+    ASSERT_TRUE(IsNumbers(result.tensor, 64, static_cast<float>(i)));
+  }
+}
+
+TEST_P(ChannelContractTest, CancelsAmongManyThatWaitConsumeNothing) {
+  Cancellation cancellation;
+  Args cancelled;
+  cancelled.cancellation = &cancellation;
+  std::vector<std::shared_ptr<Pending>> waiting;
+  for (size_t i = 0; i < kMany; ++i) {
+    waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i)), i % 2 == 0 ? cancelled : Args()));
+  }
+  // All of them have been asked for, or stand in line.
+  Send(2, Key("here"), Numbers(4, 1));
+  ASSERT_TRUE(FetchNow(2, Key("here")).status.ok());
+  cancellation.StartCancel();
+  for (size_t i = 0; i < kMany; i += 2) {
+    ASSERT_EQ(waiting[i]->Wait().status.code(), absl::StatusCode::kCancelled);
+  }
+  for (size_t i = 0; i < kMany; ++i) {
+    Send(1, Key(absl::StrCat("w", i)), Numbers(4, static_cast<float>(i)));
+  }
+  for (size_t i = 0; i < kMany; ++i) {
+    const Result result = i % 2 == 0 ? FetchNow(1, Key(absl::StrCat("w", i))) : waiting[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
+    ASSERT_TRUE(IsNumbers(result.tensor, 4, static_cast<float>(i))) << i;
+  }
+}
+
+TEST_P(ChannelContractTest, WhatWaitsOutlivesABrokenLink) {
+  std::vector<std::shared_ptr<Pending>> waiting;
+  for (size_t i = 0; i < kMany; ++i) waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i))));
+  Send(2, Key("here"), Numbers(4, 1));
+  ASSERT_TRUE(FetchNow(2, Key("here")).status.ok());
+  for (size_t i = 0; i < kMany; ++i) {
+    if (i % 150 == 30 && !world_->BreakLink()) GTEST_SKIP() << "there is no link to break";
+    Send(1, Key(absl::StrCat("w", i)), Numbers(4, static_cast<float>(i)));
+  }
+  for (size_t i = 0; i < kMany; ++i) {
+    const Result result = waiting[i]->Wait();
+    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
+    ASSERT_TRUE(IsNumbers(result.tensor, 4, static_cast<float>(i))) << i;
+  }
+}
+
+TEST_P(ChannelContractTest, WhatWaitsFailsWhenTheProducerIsRestarted) {
+  std::vector<std::shared_ptr<Pending>> waiting;
+  for (size_t i = 0; i < kMany; ++i) waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i))));
+  Send(2, Key("here"), Numbers(4, 1));
+  ASSERT_TRUE(FetchNow(2, Key("here")).status.ok());
+  if (!world_->RestartProducer()) GTEST_SKIP() << "there is one process";
+  for (auto& fetch : waiting) {
+    const Result result = fetch->Wait();
+    ASSERT_EQ(result.status.code(), absl::StatusCode::kAborted) << result.status << "\n"
+                                                                << world_->Explain();
+  }
+  Send(3, Key("new"), Numbers(4, 2));
+  EXPECT_TRUE(FetchNow(3, Key("new")).status.ok());
+}
+
+}  // namespace tryst
