@@ -119,7 +119,7 @@ FetchOp* FetchChannel::TakeOp() {
   op->generation = 0;
   op->send_request = op->send_cancel = op->asked_before = op->ordered = false;
   op->ticket = 0;
-  op->send_park = op->park_asked = op->here = op->moves = false;
+  op->send_park = op->park_asked = op->send_waits = op->here = op->moves = false;
   op->reported = op->delivered = op->retried = op->ending = false;
   op->parts_seen = 0;
   op->lanes_seen = 0;

@@ -182,6 +182,8 @@ class FetchChannel final : public Channel,
   void ForgetLeaving();
   void ReplayAsked();
   std::vector<FetchOp*> InOrder() const;
+  static void SortByOrder(std::vector<FetchOp*>* ops);
+  std::vector<FetchOp*> AllAsked() const;
 
   // fetch_leaving.cc
   bool Unusable() const;
@@ -209,6 +211,7 @@ class FetchChannel final : public Channel,
   bool MayPark(const FetchOp& op) const;
   void AskToPark(FetchOp* op);
   bool SendPark(FetchOp* op);
+  bool SendWaits(FetchOp* op);
   bool SendTickets(wire::RecordType type, std::vector<uint64_t>* tickets);
   absl::Status OnParked(FetchOp* op);
   absl::Status OnHere(const wire::Record& record);
@@ -316,9 +319,8 @@ class FetchChannel final : public Channel,
   // Parking: fetches that wait for the peer's Send give their slots to those behind them.
   absl::flat_hash_map<uint64_t, FetchOp*> by_ticket_;  // kParked, or in here_line_.
   uint64_t next_ticket_ = 1;
-  std::vector<uint64_t> still_parked_;  // To be told to the peer after a reconnect.
-  std::vector<uint64_t> unwanted_;      // To be told to the peer.
-  bool pressed_ = false;                // Fetches wait in line behind others that wait for a Send.
+  std::vector<uint64_t> unwanted_;  // To be told to the peer.
+  bool pressed_ = false;            // Fetches wait in line behind others that wait for a Send.
   MemberTimer park_timer_;
 };
 

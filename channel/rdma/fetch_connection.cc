@@ -179,13 +179,18 @@ void FetchChannel::ForgetLeaving() {
 
 void FetchChannel::ReplayAsked() {
   tell_replayed_ = true;
-  for (const auto& [ticket, op] : by_ticket_) still_parked_.push_back(ticket);
-  for (FetchOp* op : InOrder()) {
+  for (FetchOp* op : AllAsked()) {
     const bool leaving = op->state == FetchState::kLeaving;
-    op->send_request = !leaving;
+    op->send_waits = !op->has_slot;
+    op->send_request = op->has_slot && !leaving;
     op->send_cancel = leaving;
     SendSoon(op);
   }
+}
+
+void FetchChannel::SortByOrder(std::vector<FetchOp*>* ops) {
+  std::sort(ops->begin(), ops->end(),
+            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
 }
 
 // In the order in which they were asked for, which is the order of their turns at a key.
@@ -194,8 +199,17 @@ std::vector<FetchOp*> FetchChannel::InOrder() const {
   for (FetchOp* op : slots_) {
     if (op != nullptr) asked.push_back(op);
   }
-  std::sort(asked.begin(), asked.end(),
-            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
+  SortByOrder(&asked);
+  return asked;
+}
+
+// The same with those that wait without a slot.
+std::vector<FetchOp*> FetchChannel::AllAsked() const {
+  std::vector<FetchOp*> asked = WithTickets();
+  for (FetchOp* op : slots_) {
+    if (op != nullptr) asked.push_back(op);
+  }
+  SortByOrder(&asked);
   return asked;
 }
 
@@ -320,10 +334,13 @@ void FetchChannel::OnBroken(const absl::Status& why) {
   }
   hub_->poller()->CancelTimer(&heartbeat_timer_);
   ping_due_ = tell_replayed_ = pressed_ = false;
-  still_parked_.clear();
   unwanted_.clear();
   hub_->poller()->CancelTimer(&park_timer_);
   DropAllStanding(why);
+  for (FetchOp* op : WithTickets()) {
+    send_line_.Remove(op);
+    op->in_send_line = op->send_waits = false;
+  }
   for (FetchOp* op : slots_) {
     if (op == nullptr) continue;
     if (op->state == FetchState::kWaitingRoom) room_line_.Remove(op);

@@ -63,11 +63,7 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
 // All that waits, in order.
 std::vector<WaitingFetch> FetchChannel::TakeAll() {
   std::vector<WaitingFetch> taken;
-  std::vector<FetchOp*> asked = InOrder();
-  for (FetchOp* op : WithTickets()) asked.push_back(op);
-  std::sort(asked.begin(), asked.end(),
-            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
-  for (FetchOp* op : asked) TakeOut(op, &taken);
+  for (FetchOp* op : AllAsked()) TakeOut(op, &taken);
   for (WaitingFetch& fetch : TakeWaiting()) taken.push_back(std::move(fetch));
   return taken;
 }

@@ -82,6 +82,7 @@ class FetchOp final : public PollerTimer {
   uint64_t ticket = 0;        // Under which the peer parks it; 0: it has never been parked.
   bool send_park = false;     // A request to park it is to be sent,
   bool park_asked = false;    // or has been, in this epoch.
+  bool send_waits = false;    // That it is still parked is to be said.
   bool here = false;          // kQueued and later: the peer holds the outcome under the ticket.
   bool moves = false;         // kLeaving: it goes to another path then, and does not end.
   bool reported = false;      // `done` has its result, although the slot is not free yet.

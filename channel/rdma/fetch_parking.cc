@@ -63,6 +63,21 @@ bool FetchChannel::SendPark(FetchOp* op) {
   return true;
 }
 
+// After a reconnect. The peer may have let go of it, by a farewell whose answer was lost: so this
+// says all that it needs to take it anew.
+bool FetchChannel::SendWaits(FetchOp* op) {
+  KeyEntry* entry = Intern(op->key);
+  if (entry->epoch != static_cast<uint32_t>(epoch_) && !SendKey(entry, op->key)) return false;
+  const std::string body = wire::EncodeWaits({op->step, op->ticket});
+  wire::Record record;
+  record.type = wire::RecordType::kWaits;
+  record.number = entry->id;
+  record.body = body;
+  if (!link_->Send(record)) return false;
+  op->send_waits = false;
+  return true;
+}
+
 // Sends from the back of `tickets` as many as there is room for; true once all are sent.
 bool FetchChannel::SendTickets(wire::RecordType type, std::vector<uint64_t>* tickets) {
   while (!tickets->empty()) {
@@ -120,6 +135,7 @@ void FetchChannel::DropTicket(FetchOp* op) {
   if (op->ticket == 0) return;
   here_line_.Remove(op);
   by_ticket_.erase(op->ticket);
+  op->send_waits = false;
   if (state_ == State::kOpen) {
     unwanted_.push_back(op->ticket);
     link_->FlushSoon();
@@ -132,8 +148,7 @@ std::vector<FetchOp*> FetchChannel::WithTickets() const {
   std::vector<FetchOp*> ops;
   ops.reserve(by_ticket_.size());
   for (const auto& [ticket, op] : by_ticket_) ops.push_back(op);
-  std::sort(ops.begin(), ops.end(),
-            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
+  SortByOrder(&ops);
   return ops;
 }
 

@@ -44,6 +44,7 @@ void FetchChannel::OnFlush() {
     FetchOp* op = send_line_.front();
     if (op->send_request && !SendRequest(op)) return;
     if (op->send_park && !SendPark(op)) return;
+    if (op->send_waits && !SendWaits(op)) return;
     if (op->send_cancel) {
       wire::Record record;
       record.type = wire::RecordType::kCancel;
@@ -57,7 +58,6 @@ void FetchChannel::OnFlush() {
     op->in_send_line = false;
     FreeIfDone(op);
   }
-  if (!SendTickets(wire::RecordType::kStillParked, &still_parked_)) return;
   if (tell_replayed_) {
     wire::Record record;
     record.type = wire::RecordType::kReplayed;

@@ -78,7 +78,7 @@ void ServeChannel::Close(const absl::Status& why) {
   for (ServeOp& op : ops_) {
     if (op.state != ServeState::kFree) GiveUp(&op);
   }
-  DropAllParked();
+  DropParkedBut(0);
 }
 
 bool ServeChannel::Drained() const {

@@ -110,6 +110,8 @@ class ServeChannel final : private ServeTakeOwner,
 
   // serve_take.cc
   void StartTake(ServeOp* op, ServeRequest request);
+  ServeTake* NewTake(int64_t step, const TensorKey& key);
+  void StartTake(ServeTake* take);
   void DropTake(ServeOp* op);
   void OnTaken(ServeTake* take) override;
   void TakeOver(ServeOp* op, ServeTake* take);
@@ -128,9 +130,9 @@ class ServeChannel final : private ServeTakeOwner,
   void Park(ServeOp* op, uint64_t ticket);
   void OnParkedTaken(ServeTake* take);
   void DropParked(ServeTake* take);
-  void DropAllParked();
+  void DropParkedBut(uint32_t epoch);  // Those that the consumer spoke of in `epoch` stay.
   absl::Status OnPark(const wire::Record& record);
-  absl::Status OnStillParked(const wire::Record& record);
+  absl::Status OnWaits(const wire::Record& record);
   absl::Status OnUnwanted(const wire::Record& record);
   bool SendParkedAndHere();
 

@@ -27,7 +27,7 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
   for (ServeOp& op : ops_) {
     if (op.state == ServeState::kTaking) Release(&op);
   }
-  DropAllParked();  // Nobody has had any of them.
+  DropParkedBut(0);  // Nobody has had any of them.
   for (const Farewell::Wanted& wanted : farewell.wanted) {
     if (farewell.session != session_ || wanted.slot >= ops_.size()) continue;
     ServeOp* op = &ops_[wanted.slot];

@@ -67,16 +67,29 @@ void ServeChannel::OnParkedTaken(ServeTake* take) {
   link_->FlushSoon();
 }
 
-absl::Status ServeChannel::OnStillParked(const wire::Record& record) {
-  auto tickets = wire::DecodeTickets(record);
-  if (!tickets.ok()) return tickets.status();
-  for (uint64_t ticket : *tickets) {
-    auto found = parked_.find(ticket);
-    if (found == parked_.end() || found->second->epoch == static_cast<uint32_t>(epoch_)) continue;
-    found->second->epoch = static_cast<uint32_t>(epoch_);
-    if (found->second->here) here_line_.push_back(ticket);
+absl::Status ServeChannel::OnWaits(const wire::Record& record) {
+  auto body = wire::DecodeWaits(record);
+  if (!body.ok()) return body.status();
+  if (record.number >= keys_.size() || keys_[record.number].empty()) {
+    return absl::DataLossError("an unknown key id waits");
   }
-  link_->FlushSoon();
+  auto found = parked_.find(body->ticket);
+  if (found != parked_.end()) {
+    ServeTake* take = found->second;
+    const bool again = take->epoch == static_cast<uint32_t>(epoch_);
+    take->epoch = static_cast<uint32_t>(epoch_);
+    if (take->here && !again) OnParkedTaken(take);
+    return absl::OkStatus();
+  }
+  if (parked_.size() >= options_.max_parked) {
+    return absl::DataLossError("more waits without a slot than had been parked");
+  }
+  ServeTake* take = NewTake(body->step, keys_[record.number]);
+  take->ticket = body->ticket;
+  take->epoch = static_cast<uint32_t>(epoch_);
+  take->since_ns = hub_->poller()->now_ns();
+  parked_.emplace(take->ticket, take);
+  StartTake(take);
   return absl::OkStatus();
 }
 
@@ -104,10 +117,13 @@ void ServeChannel::DropParked(ServeTake* take) {
   if (take->cancellation) take->cancellation->StartCancel();
 }
 
-void ServeChannel::DropAllParked() {
+void ServeChannel::DropParkedBut(uint32_t epoch) {
   std::vector<ServeTake*> takes;
-  takes.reserve(parked_.size());
-  for (const auto& [ticket, take] : parked_) takes.push_back(take);
+  for (const auto& [ticket, take] : parked_) {
+    if (take->epoch != epoch) takes.push_back(take);
+  }
+  std::sort(takes.begin(), takes.end(),
+            [](const ServeTake* a, const ServeTake* b) { return a->ticket < b->ticket; });
   for (ServeTake* take : takes) DropParked(take);
 }
 

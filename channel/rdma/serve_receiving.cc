@@ -25,8 +25,8 @@ absl::Status ServeChannel::OnRecord(const wire::Record& record) {
       return absl::OkStatus();
     case wire::RecordType::kPark:
       return OnPark(record);
-    case wire::RecordType::kStillParked:
-      return OnStillParked(record);
+    case wire::RecordType::kWaits:
+      return OnWaits(record);
     case wire::RecordType::kUnwanted:
       return OnUnwanted(record);
     case wire::RecordType::kPing:
@@ -143,11 +143,7 @@ void ServeChannel::OnReplayed() {
     if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
     if (op.state != ServeState::kFree) GiveUp(&op);
   }
-  std::vector<ServeTake*> given_up;
-  for (const auto& [ticket, take] : parked_) {
-    if (take->epoch != static_cast<uint32_t>(epoch_)) given_up.push_back(take);
-  }
-  for (ServeTake* take : given_up) DropParked(take);
+  DropParkedBut(static_cast<uint32_t>(epoch_));
 }
 
 void ServeChannel::OnAccepted() {

@@ -17,22 +17,30 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
                         op->request.body.step);
   op->has_digest = false;
   if (TakesParked(op)) return;
+  op->take = NewTake(op->request.body.step, op->request.key);
+  op->take->op = op;
+  StartTake(op->take);
+  ParkIfWaiting(op);
+}
+
+ServeTake* ServeChannel::NewTake(int64_t step, const TensorKey& key) {
   if (free_takes_.empty()) {
     takes_.emplace_back(static_cast<ServeTakeOwner*>(this), hub_->poller());
     free_takes_.push_back(&takes_.back());
   }
   ServeTake* take = free_takes_.back();
   free_takes_.pop_back();
-  take->op = op;
-  take->step = op->request.body.step;
-  take->key = op->request.key;
-  op->take = take;
-  if (op->request.key.dst().worker != consumer_) {
+  take->step = step;
+  take->key = key;
+  return take;
+}
+
+void ServeChannel::StartTake(ServeTake* take) {
+  if (take->key.dst().worker != consumer_) {
     // The hello has authenticated the consumer: it gets what is meant for it.
-    return take->End(
-        absl::PermissionDeniedError(absl::StrCat("the tensor is for ", op->request.key.dst().worker,
-                                                 ", not for ", consumer_)),
-        Args(), Tensor(), false);
+    return take->End(absl::PermissionDeniedError(absl::StrCat(
+                         "the tensor is for ", take->key.dst().worker, ", not for ", consumer_)),
+                     Args(), Tensor(), false);
   }
   // A cancellation that has not been used serves again: what it has allocated stays.
   if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();
@@ -44,7 +52,6 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
       [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor, bool is_dead) {
         take->End(std::move(status), send_args, std::move(tensor), is_dead);
       });
-  ParkIfWaiting(op);
 }
 
 // Gives the slot free at once: a request behind it has its turn now, not when the poller

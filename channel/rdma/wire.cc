@@ -225,6 +225,23 @@ absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
   return out;
 }
 
+std::string EncodeWaits(const WaitsBody& body) {
+  std::string out(8 + kTicketBytes, '\0');
+  uint8_t* at = reinterpret_cast<uint8_t*>(&out[0]);
+  Store(at, body.step);
+  Store(at + 8, body.ticket);
+  return out;
+}
+
+absl::StatusOr<WaitsBody> DecodeWaits(const Record& record) {
+  if (record.body.size() != 8 + kTicketBytes) return Malformed("length of what waits");
+  WaitsBody out;
+  out.step = Load<int64_t>(Bytes(record.body));
+  out.ticket = Load<uint64_t>(Bytes(record.body) + 8);
+  if (out.ticket == 0) return Malformed("ticket 0");
+  return out;
+}
+
 std::string EncodeTickets(absl::Span<const uint64_t> tickets) {
   std::string out(kTicketBytes * tickets.size(), '\0');
   uint8_t* at = reinterpret_cast<uint8_t*>(&out[0]);

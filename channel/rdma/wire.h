@@ -65,9 +65,9 @@ enum class RecordType : uint8_t {
   kReplayed = 4,  // After a reconnect: every request still open has been sent again.
   kPing = 5,      // number: echoed.
   // Parking (version 3): a fetch that waits for the producer's Send gives its slot to others.
-  kPark = 6,         // Body: the ticket under which the fetch of this slot goes on waiting.
-  kStillParked = 7,  // Body: tickets. After a reconnect: what still waits under them.
-  kUnwanted = 8,     // Body: tickets that nobody waits for any more.
+  kPark = 6,      // Body: the ticket under which the fetch of this slot goes on waiting.
+  kWaits = 7,     // number: key id. Body: step, ticket. After a reconnect: this is still parked.
+  kUnwanted = 8,  // Body: tickets that nobody waits for any more.
   // Producer to consumer.
   kTensor = 16,           // Body: TensorMeta, then meta.bytes of payload.
   kLanded = 17,           // Body: TensorMeta. The bytes are in the destination.
@@ -182,7 +182,14 @@ class MessageReader {
 };
 
 absl::StatusOr<RequestBody> DecodeRequest(const Record& record);
-// The tickets in the body of kPark, kStillParked, kUnwanted, kHere. None of them is 0.
+// The body of kWaits.
+struct WaitsBody {
+  int64_t step = 0;
+  uint64_t ticket = 0;  // Not 0.
+};
+std::string EncodeWaits(const WaitsBody& body);
+absl::StatusOr<WaitsBody> DecodeWaits(const Record& record);
+// The tickets in the body of kPark, kUnwanted, kHere. None of them is 0.
 std::string EncodeTickets(absl::Span<const uint64_t> tickets);
 absl::StatusOr<std::vector<uint64_t>> DecodeTickets(const Record& record);
 // `payload`, for kTensor, gets the bytes behind the meta.
