@@ -31,6 +31,7 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "bench/flags.h"
+#include "server/membership.h"
 #include "server/server.h"
 
 namespace tryst {

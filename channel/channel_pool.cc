@@ -325,9 +325,15 @@ absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) 
 
 // ---- Explaining ----
 
+// A callback in place is on the poller thread, and would wait for itself.
+void ChannelPool::RunOnPoller(absl::AnyInvocable<void() &&> fn) {
+  if (poller_->OnThread()) return std::move(fn)();
+  poller_->RunAndWait(std::move(fn));
+}
+
 std::string ChannelPool::Explain(const std::string& peer) {
   std::string out;
-  poller_->RunAndWait([&] { out = ExplainNow(peer); });
+  RunOnPoller([&] { out = ExplainNow(peer); });
   return out;
 }
 
@@ -352,6 +358,10 @@ void ChannelPool::ListOpsNow(LiveOps* ops) const {
 
 // Who asks what goes on asks because something hangs: that must not hang with it.
 absl::Status ChannelPool::AskPoller(absl::AnyInvocable<void() &&> fn) {
+  if (poller_->OnThread()) {
+    std::move(fn)();
+    return absl::OkStatus();
+  }
   struct Asked {
     Mutex mu;
     CondVar answered_cv;
@@ -417,7 +427,7 @@ absl::StatusOr<std::vector<PathView>> ChannelPool::ViewPaths(const std::string& 
 
 FetchCounters ChannelPool::fetch_counters() {
   FetchCounters sum;
-  poller_->RunAndWait([&] { sum = FetchCountersNow(); });
+  RunOnPoller([&] { sum = FetchCountersNow(); });
   return sum;
 }
 
@@ -429,7 +439,7 @@ FetchCounters ChannelPool::FetchCountersNow() const {
 
 ShmFetchCounters ChannelPool::shm_fetch_counters() {
   ShmFetchCounters sum;
-  poller_->RunAndWait([&] { sum = ShmFetchCountersNow(); });
+  RunOnPoller([&] { sum = ShmFetchCountersNow(); });
   return sum;
 }
 
@@ -441,7 +451,7 @@ ShmFetchCounters ChannelPool::ShmFetchCountersNow() const {
 
 ShmServeCounters ChannelPool::shm_serve_counters() {
   ShmServeCounters sum;
-  poller_->RunAndWait([&] { sum = ShmServeCountersNow(); });
+  RunOnPoller([&] { sum = ShmServeCountersNow(); });
   return sum;
 }
 
@@ -460,7 +470,7 @@ std::pair<uint64_t, uint64_t> ChannelPool::PinnedBytes() const {
 
 ServeCounters ChannelPool::serve_counters() {
   ServeCounters sum;
-  poller_->RunAndWait([&] { sum = consumers_->counters(); });
+  RunOnPoller([&] { sum = consumers_->counters(); });
   return sum;
 }
 

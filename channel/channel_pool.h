@@ -57,7 +57,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
 
   void OnHello(const Hello& hello, HelloDone done) override;
 
-  // ---- What is going on; waits for the poller thread, which must be running ----
+  // ---- What is going on; waits for the poller thread, which must be running, or is on it ----
   // Which path leads to `peer`, which were turned down, and why. All peers when empty.
   std::string Explain(const std::string& peer);
   FetchCounters fetch_counters();
@@ -111,6 +111,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void Maintain();
   // Runs `fn` on the poller thread and waits for it, but not for ever.
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
+  // The same, for ever.
+  void RunOnPoller(absl::AnyInvocable<void() &&> fn);
 
   FetchTask* TakeTask();
   void GiveTask(FetchTask* task);

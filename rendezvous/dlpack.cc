@@ -114,6 +114,25 @@ bool Compact(const DLTensor& tensor, const TensorShape& shape) {
   return true;
 }
 
+// A complex number is two floats, and aligned as one of them is.
+uint64_t AlignmentOf(const DLDataType& type) {
+  return type.code == dlpack::kDLComplex ? type.bits / 16 : std::max(type.bits / 8, 1);
+}
+
+// What an imported tensor lives in.
+class Imported final : public Storage {
+ public:
+  Imported(void* data, uint64_t bytes, const MemorySpace& space, DLManagedTensorVersioned* managed)
+      : Storage(data, bytes, space, (managed->flags & dlpack::kFlagReadOnly) != 0),
+        managed_(managed) {}
+
+ private:
+  ~Imported() override {
+    if (managed_->deleter != nullptr) managed_->deleter(managed_);
+  }
+  DLManagedTensorVersioned* const managed_;
+};
+
 // What an exported tensor lives in.
 struct Exported {
   DLManagedTensorVersioned managed;
@@ -152,9 +171,14 @@ absl::StatusOr<Tensor> FromDLPack(DLManagedTensorVersioned* managed) {
                                                    " bytes with data null or offset ",
                                                    from.byte_offset, " out of the address space"));
   }
-  return Tensor::Adopt(reinterpret_cast<void*>(begin), *dtype, *shape, *space, [managed] {
-    if (managed->deleter != nullptr) managed->deleter(managed);
-  });
+  if (*bytes != 0 && begin % AlignmentOf(from.dtype) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "DLPack tensor of ", DTypeName(*dtype), " at offset ", from.byte_offset,
+        " is not aligned: its address should be a multiple of ", AlignmentOf(from.dtype)));
+  }
+  return Tensor::FromStorage(
+      StorageRef::Own(new Imported(reinterpret_cast<void*>(begin), *bytes, *space, managed)), 0,
+      *dtype, *shape);
 }
 
 absl::StatusOr<DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor) {
@@ -182,7 +206,7 @@ absl::StatusOr<DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor) {
   };
   managed.flags =
       dlpack::kFlagReadOnly | (row->bits < 8 ? dlpack::kFlagSubbyteTypePadded : uint64_t{0});
-  managed.dl_tensor.data = tensor.mutable_data();
+  managed.dl_tensor.data = const_cast<void*>(tensor.data());
   managed.dl_tensor.device = DeviceOf(tensor.space());
   managed.dl_tensor.ndim = shape.rank();
   managed.dl_tensor.dtype = {row->code, row->bits, 1};

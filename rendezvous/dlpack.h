@@ -9,10 +9,11 @@ namespace tryst {
 
 // A foreign tensor without a copy: `managed` is ours from now on and its deleter runs
 // when the last tensor that shares the bytes goes, on that thread. On an error it still
-// belongs to the caller, and nothing of it has been called.
+// belongs to the caller, and nothing of it has been called. With the read-only flag the
+// tensor is read_only(): it may be sent, and no receive fills it.
 //
-// kInvalidArgument: null, a bad rank, shape, offset or type, or a 4-bit type that is
-// packed. kUnimplemented: another major version, strides that are not compact, vector
+// kInvalidArgument: null, a bad rank, shape, offset or type, elements that are not aligned
+// as their type must be, or a 4-bit type that is packed. kUnimplemented: another major version, strides that are not compact, vector
 // lanes, a device that is neither the host nor CUDA.
 absl::StatusOr<Tensor> FromDLPack(dlpack::DLManagedTensorVersioned* managed);
 

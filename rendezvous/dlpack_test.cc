@@ -62,6 +62,47 @@ TEST(DLPack, HonoursTheByteOffset) {
   EXPECT_EQ(tensor->data_as<float>()[0], 4);
 }
 
+TEST(DLPack, RefusesWhatIsNotAlignedToItsType) {
+  Foreign foreign;
+  foreign.shape[0] = 2;
+  for (const uint64_t offset : {1, 2, 3, 5}) {
+    foreign.managed.dl_tensor.byte_offset = offset;
+    const absl::Status status = FromDLPack(&foreign.managed).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << offset << ": " << status;
+    EXPECT_NE(status.message().find("aligned"), std::string::npos) << status;
+  }
+  foreign.managed.dl_tensor.byte_offset = 2;  // For halves it is.
+  foreign.managed.dl_tensor.dtype = {dlpack::kDLFloat, 16, 1};
+  EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
+  EXPECT_EQ(foreign.deleted, 1);
+  // A complex number is aligned as its halves are: 16 bytes at a multiple of 8.
+  alignas(16) double pairs[5] = {};
+  Foreign of_pairs;
+  of_pairs.managed.dl_tensor.data = pairs;
+  of_pairs.managed.dl_tensor.dtype = {dlpack::kDLComplex, 128, 1};
+  of_pairs.managed.dl_tensor.ndim = 1;
+  of_pairs.shape[0] = 2;
+  of_pairs.managed.dl_tensor.byte_offset = 8;
+  EXPECT_TRUE(FromDLPack(&of_pairs.managed).ok());
+  // Nobody reads an element of a tensor that has none.
+  Foreign empty;
+  empty.shape[0] = 0;
+  empty.managed.dl_tensor.byte_offset = 3;
+  EXPECT_TRUE(FromDLPack(&empty.managed).ok());
+}
+
+TEST(DLPack, HonoursTheReadOnlyFlag) {
+  Foreign foreign;
+  EXPECT_FALSE(FromDLPack(&foreign.managed)->read_only());
+  foreign.managed.flags = dlpack::kFlagReadOnly;
+  const Tensor tensor = *FromDLPack(&foreign.managed);
+  EXPECT_TRUE(tensor.read_only());
+  EXPECT_TRUE(tensor.Slice(1, 2)->read_only()) << "and so are parts of it";
+  EXPECT_TRUE(tensor.Reshape({12})->read_only());
+  EXPECT_FALSE(Tensor().read_only());
+  EXPECT_FALSE(Tensor::Allocate(DType::kFloat, {1})->read_only());
+}
+
 TEST(DLPack, TakesCompactStridesOnly) {
   Foreign foreign;
   foreign.managed.dl_tensor.strides = foreign.strides;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_owner.h"
 
 namespace tryst {
 
@@ -93,6 +94,7 @@ bool ThreadPoolExecutor::OnOwnThread() const {
 }
 
 void ThreadPoolExecutor::Loop() {
+  SetThreadOwner(this);
   for (bool has_run = false;; has_run = true) {
     Work work;
     {

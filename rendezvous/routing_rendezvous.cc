@@ -87,6 +87,10 @@ absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args&
 void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
   absl::Status status = CheckReceive(key);
+  if (status.ok() && args.destination.read_only()) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("The destination of ", key.text(), " is read-only memory"));
+  }
   if (!status.ok()) {
     FailReceive(std::move(status), args, std::move(done));
   } else if (!ProducedHere(key)) {

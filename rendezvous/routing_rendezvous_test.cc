@@ -119,6 +119,17 @@ TEST_F(RoutingRendezvousTest, ACancelledReceiveIsNotFetched) {
   EXPECT_TRUE(fetcher.ones.empty());
 }
 
+TEST_F(RoutingRendezvousTest, AReadOnlyDestinationIsRefused) {
+  struct ReadOnly final : Storage {
+    ReadOnly() : Storage(&value, sizeof(value), MemorySpace(), /*read_only=*/true) {}
+    float value = 1;
+  };
+  Args args;
+  args.destination = *Tensor::FromStorage(StorageRef::Own(new ReadOnly), 0, DType::kFloat, {1});
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(fetcher.ones.empty());
+}
+
 TEST_F(RoutingRendezvousTest, AFetchKeepsTheStep) {
   const auto outcome = Receive(step.get(), RemoteKey("a"));
   std::weak_ptr<RoutingRendezvous> watched = step;

@@ -65,6 +65,7 @@ StepRegistry::~StepRegistry() {
 
 absl::StatusOr<std::shared_ptr<Rendezvous>> StepRegistry::StartStep(int64_t step_id) {
   MutexLock lock(&mu_);
+  if (!closed_.ok()) return closed_;
   if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().NowNs())) return *over;
   const auto found = steps_.find(step_id);
   Step* step = found == steps_.end() ? NewStep(step_id) : &found->second;
@@ -117,6 +118,7 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
 
 absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t step_id,
                                                                        uint64_t request_id) {
+  if (!closed_.ok()) return closed_;
   if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().CoarseNowNs())) {
     ++own_.tombstone_hits;
     return *over;
@@ -281,6 +283,14 @@ void StepRegistry::CleanupAll(const absl::Status& why) {
       EndStep(id, why);
     }
   }
+}
+
+void StepRegistry::Close(const absl::Status& why) {
+  {
+    MutexLock lock(&mu_);
+    if (closed_.ok()) closed_ = why;
+  }
+  CleanupAll(why);
 }
 
 void StepRegistry::EndStep(int64_t step_id, absl::Status why) {

@@ -65,6 +65,9 @@ class StepRegistry final : public TensorSource {
   void CleanupStep(int64_t step_id);
   // Every step; with `why` if that is no OK.
   void CleanupAll(const absl::Status& why = absl::OkStatus());
+  // The same, and no step begins any more: whoever starts one, or takes from one, is told
+  // `why`. REQUIRES: !why.ok().
+  void Close(const absl::Status& why);
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
@@ -111,6 +114,7 @@ class StepRegistry final : public TensorSource {
   mutable Mutex mu_;
   CondVar alarms_done_;
   absl::flat_hash_map<int64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
+  absl::Status closed_ ABSL_GUARDED_BY(mu_);  // OK: it is open.
   size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
   Tombstones tombstones_ ABSL_GUARDED_BY(mu_);
   RequestIds request_ids_ ABSL_GUARDED_BY(mu_);

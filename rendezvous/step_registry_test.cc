@@ -303,6 +303,25 @@ TEST_F(StepRegistryTest, CleanupReachesTheFetcherOnce) {
   EXPECT_EQ(registry->counters().steps, 0);
 }
 
+TEST_F(StepRegistryTest, NothingBeginsOnceItIsClosed) {
+  auto step = *registry->StartStep(1);
+  const auto waiting = Take(1, OutKey("a"));
+  const auto deferred = Take(2, OutKey("a"));
+  registry->Close(absl::AbortedError("is stopping"));
+  EXPECT_EQ(waiting->status.message(), "is stopping");
+  EXPECT_EQ(deferred->status.message(), "is stopping");
+  registry->Close(absl::AbortedError("again"));
+  for (const int64_t id : {1, 2, 3}) {
+    EXPECT_EQ(registry->StartStep(id).status().message(), "is stopping") << id;
+    EXPECT_EQ(Take(id, OutKey("a"))->status.message(), "is stopping") << id;
+  }
+  EXPECT_FALSE(SendNumber(step.get(), OutKey("a"), 1).ok());
+  EXPECT_EQ(registry->FindStep(1), nullptr);
+  EXPECT_EQ(registry->counters().steps, 0);
+  registry->AbortStep(4, absl::DataLossError("late"));
+  registry->CleanupStep(1);
+}
+
 TEST_F(StepRegistryTest, RequestIdsAreForgottenInOrder) {
   options.max_request_ids = 2;
   Open();

@@ -73,14 +73,15 @@ absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape);
 // so that a recycled buffer costs no allocation.
 class Storage {
  public:
-  Storage(void* data, uint64_t bytes, const MemorySpace& space)
-      : data_(data), bytes_(bytes), space_(space) {}
+  Storage(void* data, uint64_t bytes, const MemorySpace& space, bool read_only = false)
+      : read_only_(read_only), data_(data), bytes_(bytes), space_(space) {}
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
   void* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   const MemorySpace& space() const { return space_; }
+  bool read_only() const { return read_only_; }
 
   void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref() {
@@ -101,6 +102,7 @@ class Storage {
 
  private:
   std::atomic<uint32_t> refs_{1};
+  const bool read_only_;
   void* const data_;
   const uint64_t bytes_;
   const MemorySpace space_;
@@ -186,7 +188,10 @@ class Tensor {
   uint64_t bytes() const;
   // Null only for an invalid tensor; of 0 bytes it may be anything. REQUIRES: not kString.
   const void* data() const { return address(); }
-  void* mutable_data() const { return address(); }  // REQUIRES: nobody else reads it yet.
+  // REQUIRES: nobody else reads it yet; !read_only().
+  void* mutable_data() const { return address(); }
+  // Whose memory it is has forbidden to write it: it may be sent, and is no destination.
+  bool read_only() const { return storage_ && storage_->read_only(); }
   template <typename T>
   const T* data_as() const {
     return static_cast<const T*>(data());

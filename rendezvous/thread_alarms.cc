@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/thread_owner.h"
 
 namespace tryst {
 
@@ -39,6 +40,7 @@ bool ThreadAlarms::Cancel(Token token) {
 }
 
 void ThreadAlarms::Loop() {
+  SetThreadOwner(this);
   for (;;) {
     Callback callback;
     {

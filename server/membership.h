@@ -13,21 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "channel/grpc/peer_directory.h"
+#include "server/member.h"
 
 namespace tryst {
-
-struct Member {
-  std::string worker;        // "/job:ps/replica:0/task:1"
-  std::string address;       // "host:port", or anything else that gRPC resolves. Empty: left.
-  uint64_t incarnation = 0;  // 0: not heard from yet.
-};
-
-// That a worker came, moved, went, or came back as another incarnation.
-struct MemberChange {
-  int64_t unix_ms = 0;
-  std::string worker;
-  std::string what;  // "restarted: incarnation 12ab... became 34cd..."
-};
 
 // Who is in the cluster and where, now. Thread-safe.
 class Membership final : public PeerDirectory {

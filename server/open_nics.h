@@ -11,6 +11,13 @@
 
 namespace tryst {
 
+// What an OpenNicsFn (server/server.h) is told beside the config.
+struct NicPlace {
+  std::string listen_host;  // Where gRPC listens.
+  std::string reach_host;   // Where peers reach it.
+  Environment environment;  // RDMA_* and so on.
+};
+
 // The NICs of "grpc+verbs" by config.nic: an RDMA device first, then the soft NIC, which
 // listens on `listen_host` unless config.nic_listen says otherwise and is advertised by
 // `reach_host`. kInvalidArgument; what opening the device says, for nic = ibv.

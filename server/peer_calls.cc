@@ -12,9 +12,12 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "channel/grpc/caller.h"
 #include "channel/grpc/calls_under_way.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/grpc_status.h"
+#include "channel/grpc/peer_directory.h"
+#include "channel/trace_dump.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/trace_wire.h"
 
@@ -75,10 +78,11 @@ void PeerCalls::Heartbeat::OnEvent(bool) {
 // The contexts of calls that a thread waits for.
 class PeerCalls::UnderWay {
  public:
-  void Add(grpc::ClientContext* context) {
+  // False: no call is made any more.
+  bool Add(grpc::ClientContext* context) {
     MutexLock lock(&mu_);
-    contexts_.insert(context);
-    if (closing_) context->TryCancel();
+    if (!closing_) contexts_.insert(context);
+    return !closing_;
   }
   void Remove(grpc::ClientContext* context) {
     MutexLock lock(&mu_);
@@ -106,6 +110,11 @@ PeerCalls::PeerCalls(PeerDirectory* directory, CallSigner* signer)
       under_way_(std::make_unique<UnderWay>()) {}
 
 PeerCalls::~PeerCalls() { under_way_->CancelAndWait(); }
+
+void PeerCalls::Close() {
+  under_way_->CancelAndWait();
+  heartbeats_->CancelAll();
+}
 
 void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer,
                                const Member& self, bool leaving, absl::Duration timeout,
@@ -153,7 +162,10 @@ absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Metho
   context.AddMetadata(kCallerMetadata,
                       signer_->Sign(peer, MethodName(name), request.SerializeAsString()));
   auto stub = rpc::TransportService::NewStub(*channel);
-  under_way_->Add(&context);
+  if (!under_way_->Add(&context)) {
+    return absl::CancelledError(
+        absl::StrCat(signer_->self().worker, " has stopped, and does not call ", peer));
+  }
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   under_way_->Remove(&context);
   return FromGrpc(status);

@@ -12,16 +12,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "channel/grpc/caller.h"
-#include "channel/grpc/peer_directory.h"
-#include "channel/trace_dump.h"
-#include "server/membership.h"
+#include "server/member.h"
 
 namespace grpc {
 class CompletionQueue;
 }  // namespace grpc
 
 namespace tryst {
+
+class CallSigner;
+class PeerDirectory;
+struct TraceDump;
+struct TraceFilter;
 
 // TransportService's small calls, to any peer. Thread-safe; its arguments outlive it.
 class PeerCalls {
@@ -40,6 +42,10 @@ class PeerCalls {
   // EventThread, or in the call.
   void StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer, const Member& self,
                       bool leaving, absl::Duration timeout, HeardFn done);
+
+  // Cancels what is under way, and waits for the calls below. Those that are made later end
+  // with kCancelled; heartbeats do not, but their queue's owner ends them.
+  void Close();
 
   // These wait. A peer that is not up is waited for, up to `timeout`.
   absl::StatusOr<Heard> Ping(const std::string& peer, absl::Duration timeout);

@@ -1,590 +1,142 @@
 #include "server/server.h"
 
-#include <grpcpp/ext/health_check_service_server_builder_option.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/service_type.h>
-
-#include <algorithm>
-#include <chrono>
-#include <mutex>
 #include <thread>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/random/random.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/log.h"
-#include "channel/grpc/event_thread.h"
-#include "channel/grpc/fetch_server.h"
-#include "channel/grpc/fetch_wire.h"
-#include "channel/grpc/grpc_bootstrap.h"
-#include "channel/grpc/grpc_channel.h"
-#include "rendezvous/thread_alarms.h"
-#include "server/announcer.h"
-#include "server/cluster_file.h"
-#include "server/grpc_arguments.h"
-#include "server/health_service.h"
-#include "server/insight.h"
-#include "server/loopback.h"
-#include "server/open_nics.h"
-#include "server/repeating.h"
-#include "server/samples.h"
-#include "server/server_devices.h"
+#include "base/mutex.h"
+#include "server/server_core.h"
 #include "server/server_parts.h"
-#include "server/status_page.h"
-#include "server/transport_service.h"
-#include "server/why_unreachable.h"
 
 namespace tryst {
 namespace {
 
-constexpr std::chrono::seconds kCallbacksMost(1);  // To run in, when the time to stop is over.
-constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
-constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
-constexpr size_t kMaxQueuedCallbacks = 65536;
-constexpr size_t kMaxQueuedControls = 256;  // Calls of operators and of who drives the steps.
-constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
-
-// gRPC keeps it for the whole process; asking twice does no harm.
-void EnableReflection() {
-  static std::once_flag once;
-  std::call_once(once, grpc::reflection::InitProtoReflectionServerBuilderPlugin);
-}
-
-// What can be under way on the links to and from max_peers, as a sum: on each queue pair
-// what we send and one part of each slot's tensor, and the peer's messages and ack.
-uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
-  const uint64_t of_link =
-      uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
-  const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
-  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
-}
-
+// Starts and stops a ServerCore once, and says of it what there is to say.
 class ServerImpl final : public Server {
  public:
-  explicit ServerImpl(ServerParts parts)
-      : parts_(std::move(parts)),
-        incarnation_(RandomIncarnation()),
-        security_(parts_.security, parts_.config.cluster),
-        unreachable_(parts_.security, parts_.config.cluster),
-        members_(
-            parts_.config.open_cluster,
-            [this](const std::string& worker, const std::string& address) {
-              return security_.Connect(worker, address);
-            },
-            [this](const std::string& worker, const std::string& address) {
-              return unreachable_.Why(worker, address);
-            }),
-        signer_({parts_.config.cluster, parts_.worker, incarnation_}, security_.token(), UnixMs),
-        verifier_(parts_.config.cluster, parts_.worker, security_.token(), UnixMs),
-        source_(parts_.allow),
-        calls_(std::make_unique<PeerCalls>(&members_, &signer_)) {
-    for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);
-    if (parts_.executor == nullptr) {
-      own_executor_ = std::make_unique<ThreadPoolExecutor>(
-          static_cast<int>(parts_.config.callback_threads), kMaxQueuedCallbacks);
-    }
-  }
-  ~ServerImpl() override { (void)Stop(parts_.config.stop_deadline); }
+  explicit ServerImpl(ServerParts parts) : core_(std::make_unique<ServerCore>(std::move(parts))) {}
+  ~ServerImpl() override;
 
   absl::Status Start() override;
   absl::Status Stop(absl::Duration deadline) override;
-  void Join() override {
-    MutexLock lock(&mu_);
-    while (state_ != State::kStopped) stopped_.Wait(&mu_);
-  }
+  void Join() override;
 
-  const std::string& worker() const override { return parts_.worker; }
-  uint64_t incarnation() const override { return incarnation_; }
-  const std::string& address() const override { return address_; }
-  int port() const override { return port_; }
-  StepRegistry* steps() override { return steps_.get(); }
-  Executor* executor() override {
-    return parts_.executor != nullptr ? parts_.executor : own_executor_.get();
+  const std::string& worker() const override { return core_->parts().worker; }
+  uint64_t incarnation() const override { return core_->incarnation(); }
+  const std::string& address() const override { return core_->address(); }
+  int port() const override { return core_->port(); }
+  StepRegistry* steps() override { return core_->steps(); }
+  Executor* executor() override { return core_->executor(); }
+  Membership* members() override { return core_->members(); }
+  PeerCalls* calls() override { return core_->calls(); }
+  const ServerConfig& config() const override { return core_->parts().config; }
+  Allocator* allocator() override { return core_->allocator(); }
+  DeviceEngine* gpu(int ordinal) override { return core_->gpu(ordinal); }
+  std::string Explain(const std::string& peer) override {
+    if (insight() == nullptr) return absl::StrCat(worker(), " has not started\n");
+    return insight()->PathsText(peer);
   }
-  Membership* members() override { return &members_; }
-  PeerCalls* calls() override { return calls_.get(); }
-  const ServerConfig& config() const override { return parts_.config; }
-  Allocator* allocator() override { return arena_.get(); }
-  DeviceEngine* gpu(int ordinal) override {
-    return devices_ == nullptr ? nullptr : devices_->proxy()->engine(ordinal);
+  std::map<std::string, int64_t> Stats() override {
+    return insight() == nullptr ? std::map<std::string, int64_t>() : insight()->Stats();
   }
-  std::string Explain(const std::string& peer) override { return insight_->PathsText(peer); }
-  std::map<std::string, int64_t> Stats() override { return insight_->Stats(); }
-  const Insight& insight() const override { return *insight_; }
-  std::string status_address() const override {
-    return status_page_ == nullptr ? "" : status_page_->address();
-  }
+  const Insight* insight() const override { return core_->insight(); }
+  std::string status_address() const override { return core_->status_address(); }
 
  private:
-  enum class State { kNew, kServing, kStopping, kStopped };
+  enum class State { kNew, kStarting, kServing, kStopping, kStopped };
 
-  absl::Status OpenDataPlane();
-  bool DigestsOverGrpc() const;
-  absl::Status OpenDevices(std::vector<NicPath>* paths);
-  // What peers take from, and what we fetch by: with devices under both, if there are any.
-  TensorSource* source() {
-    return devices_ == nullptr ? static_cast<TensorSource*>(&source_) : devices_->proxy()->source();
-  }
-  TensorFetcher* fetcher() {
-    return devices_ == nullptr ? static_cast<TensorFetcher*>(pool_.get())
-                               : devices_->proxy()->fetcher();
-  }
-  absl::Status MakeSteps();
-  void MakeFetches();
-  void MakeInsight();
-  absl::Status ShowStatus();
-  TransportServiceParts ServiceParts();
-  absl::Status Listen();
-  absl::StatusOr<Caller> Authenticate(const grpc::ServerContextBase& context,
-                                      absl::string_view method, absl::string_view request);
-  void DrainFetches(std::chrono::steady_clock::time_point until);
-  bool CloseDataPlane(std::chrono::steady_clock::time_point until);
-
-  // Constant after construction.
-  const ServerParts parts_;
-  const uint64_t incarnation_;
-  const SteadyClock clock_;
-  const Security security_;
-  UnreachablePeers unreachable_;
-  ThreadAlarms alarms_;
-  Membership members_;
-  CallSigner signer_;
-  CallVerifier verifier_;
-  GuardedSource source_;
-  std::unique_ptr<PeerCalls> calls_;
-  std::unique_ptr<ThreadPoolExecutor> own_executor_;
-
-  // Constant after Start().
-  std::unique_ptr<Trace> poller_trace_;
-  std::unique_ptr<Trace> grpc_trace_;
-  std::unique_ptr<GrpcBootstrap> bootstrap_;
-  std::unique_ptr<Poller> poller_;
-  std::unique_ptr<grpc::ServerBuilder> builder_;  // Until it has built.
-  std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
-  grpc::ServerCompletionQueue* queue_ = nullptr;  // Which it turns.
-  HealthService health_;
-  std::vector<std::string> path_names_;
-  std::shared_ptr<Arena> arena_;            // Null: no shared memory.
-  std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
-  std::unique_ptr<ChannelPool> pool_;
-  std::unique_ptr<StepRegistry> steps_;
-  std::unique_ptr<SampleSender> samples_;
-  std::unique_ptr<FetchServer> fetches_;
-  std::unique_ptr<Insight> insight_;
-  std::unique_ptr<StatusPage> status_page_;
-  std::unique_ptr<TransportService> service_;
-  std::unique_ptr<ThreadPoolExecutor> control_executor_;
-  std::unique_ptr<grpc::Server> grpc_;
-  std::unique_ptr<Announcer> announcer_;
-  std::unique_ptr<ClusterFileWatch> cluster_file_;
-  std::unique_ptr<Repeating> upkeep_;
-  std::string address_;
-  int port_ = 0;
-
+  std::unique_ptr<ServerCore> core_;
   Mutex mu_;
-  CondVar stopped_;
+  CondVar changed_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kNew;
+  absl::Status start_status_ ABSL_GUARDED_BY(mu_);
   absl::Status stop_status_ ABSL_GUARDED_BY(mu_);
 };
+
+void Destroy(std::unique_ptr<ServerCore> core, bool serves) {
+  if (serves) (void)core->End(core->parts().config.stop_deadline);
+  if (!core->drained()) (void)core.release();
+}
+
+ServerImpl::~ServerImpl() {
+  bool serves = false;
+  {
+    MutexLock lock(&mu_);
+    serves = state_ == State::kServing;
+  }
+  if (!core_->OnOwnThread()) {
+    Destroy(std::move(core_), serves);
+    return;
+  }
+  // Nobody is left who could own this thread: docs/decisions/0028-destroyed-in-a-callback.md.
+  TRYST_LOG(Warning) << worker() << " is destroyed in a callback of its own: another thread waits "
+                     << "until that has returned, and ends it";
+  std::thread([core = std::move(core_), serves]() mutable {
+    Destroy(std::move(core), serves);
+  }).detach();
+}
 
 absl::Status ServerImpl::Start() {
   {
     MutexLock lock(&mu_);
-    if (state_ != State::kNew) return absl::FailedPreconditionError("a server starts once");
-  }
-  for (auto step : {&ServerImpl::OpenDataPlane, &ServerImpl::MakeSteps}) {
-    absl::Status made = (this->*step)();
-    if (!made.ok()) return made;
-  }
-  MakeFetches();
-  MakeInsight();
-  poller_->Start();
-  // Not with GPUs, whose driver minds which thread it is called on.
-  if (own_executor_ != nullptr && devices_ == nullptr && parts_.config.callback_threads > 1) {
-    own_executor_->SetSource(poller_.get());
-  }
-  {
-    MutexLock lock(&mu_);
-    state_ = State::kServing;  // From here on Stop() undoes everything.
-  }
-  absl::Status listening = Listen();
-  if (listening.ok()) listening = ShowStatus();
-  if (!listening.ok()) {
-    (void)Stop(absl::Seconds(1));
-    return listening;
-  }
-  announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
-                                           calls_.get(), queue_, &alarms_);
-  announcer_->Start();
-  upkeep_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_, [this] {
-    members_.DropIdleChannels();  // Most peers are called to open the data plane, and no more.
-    samples_->Sweep();
-  });
-  if (parts_.config.resolver == "file") {
-    cluster_file_ = std::make_unique<ClusterFileWatch>(parts_.config.cluster_file, parts_.worker,
-                                                       parts_.cluster.Workers(), kClusterFilePeriod,
-                                                       &members_, &alarms_);
-  }
-  TRYST_LOG(Info) << parts_.worker << " of cluster " << parts_.config.cluster << " serves at "
-                  << address_ << " by " << parts_.config.protocol << " ("
-                  << absl::StrJoin(path_names_, ", ") << "), incarnation "
-                  << absl::StrFormat("%016x", incarnation_);
-  return absl::OkStatus();
-}
-
-absl::Status ServerImpl::OpenDataPlane() {
-  const ServerConfig& config = parts_.config;
-  absl::StatusOr<std::vector<NicPath>> paths = parts_.open_nics(
-      config, {HostOf(parts_.listen), HostOf(parts_.advertise), parts_.environment});
-  if (!paths.ok()) return paths.status();
-  absl::StatusOr<LinkOptions> link = LinkFrom(config, parts_.environment);
-  if (!link.ok()) return link.status();
-  for (const NicPath& path : *paths) path_names_.push_back(path.path);
-  if (UsesShm(config)) path_names_.insert(path_names_.begin(), "shm");
-  path_names_.push_back("grpc");
-
-  PollerOptions poller;
-  poller.spin_us = config.spin_us;
-  // GPUs' driver minds which thread it is called on.
-  poller.keeps_its_thread = ServerDevices::Wanted(config, parts_.gpus);
-  poller_ = std::make_unique<Poller>(&clock_, poller);
-  builder_ = std::make_unique<grpc::ServerBuilder>();
-  std::unique_ptr<grpc::ServerCompletionQueue> queue = builder_->AddCompletionQueue();
-  queue_ = queue.get();
-  events_ = std::make_unique<EventThread>(std::move(queue), poller_.get());
-  bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, queue_, &clock_);
-  TraceOptions trace;
-  trace.records = static_cast<size_t>(config.trace_records);
-  trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
-  trace.slow_ns = absl::ToInt64Nanoseconds(config.trace_slow);
-  poller_trace_ = std::make_unique<Trace>(trace);
-  trace.name = "other grpc";
-  grpc_trace_ = std::make_unique<Trace>(trace);
-  ChannelPoolOptions options;
-  options.self = parts_.worker;
-  options.incarnation = incarnation_;
-  options.link = *link;
-  options.completion_depth = CompletionDepth(config, options.link);
-  options.max_consumers = static_cast<uint32_t>(config.max_peers);
-  options.eager_bytes = config.message_bytes;
-  options.stripe_bytes = config.stripe_bytes;
-  options.landing_bytes = config.offered_bytes;
-  options.landing_cap_bytes = config.landing_bytes;
-  options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
-  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
-  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
-  options.seed = incarnation_;
-  options.trace = poller_trace_.get();
-  if (UsesShm(config)) {
-    ArenaOptions arena;
-    arena.cap_bytes = config.shm_bytes;
-    arena.seed = incarnation_;
-    arena_ = Arena::Make(arena);
-    options.shm_arena = arena_;
-    options.shm.digests = WantsDigests(config, /*unchecked_wire=*/false);
-    options.shm.stage_bytes = config.shm_bytes / 2;
-    options.shm.max_consumers = static_cast<uint32_t>(config.max_peers);
-    options.shm.copy_helpers =
-        std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
-  }
-  absl::Status devices = OpenDevices(&*paths);
-  if (!devices.ok()) return devices;
-  GrpcChannelOptions fallback;
-  fallback.max_tensor_bytes = config.max_tensor_bytes;
-  fallback.max_asked = static_cast<size_t>(config.max_asked);
-  fallback.patience = config.patience;
-  fallback.trace = poller_trace_.get();
-  fallback.digests = DigestsOverGrpc();
-  pool_ = std::make_unique<ChannelPool>(
-      poller_.get(), bootstrap_.get(), source(), *std::move(paths),
-      [this, fallback](const std::string& peer) {
-        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, events_.get(),
-                                             poller_.get(), fallback);
-      },
-      options);
-  if (devices_ != nullptr) devices_->proxy()->SetChannels(pool_.get());
-  return pool_->Open();
-}
-
-bool ServerImpl::DigestsOverGrpc() const {
-  return WantsDigests(parts_.config, !security_.is_tls() && !IsLoopback(parts_.listen));
-}
-
-absl::Status ServerImpl::OpenDevices(std::vector<NicPath>* paths) {
-  if (!ServerDevices::Wanted(parts_.config, parts_.gpus)) return absl::OkStatus();
-  ServerDevices::Parts parts;
-  parts.config = &parts_.config;
-  parts.gpus = parts_.gpus;
-  parts.poller = poller_.get();
-  parts.source = &source_;
-  parts.arena = arena_;
-  parts.seed = incarnation_;
-  parts.paths = paths;
-  auto devices = ServerDevices::Open(parts);
-  if (devices.ok()) devices_ = *std::move(devices);
-  return devices.status();
-}
-
-absl::Status ServerImpl::MakeSteps() {
-  StepRegistry::Options options;
-  options.worker = parts_.worker;
-  options.max_held_bytes = static_cast<int64_t>(parts_.config.max_held_bytes);
-  options.step.max_held_bytes = static_cast<int64_t>(parts_.config.max_held_bytes_per_step);
-  for (const auto& [device, incarnation] : parts_.devices) {
-    options.incarnations[device] = incarnation == 0 ? incarnation_ : incarnation;
-  }
-  if (devices_ != nullptr) {
-    for (int ordinal : devices_->ordinals()) {
-      options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
-                                   incarnation_);
+    if (!start_status_.ok()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("a server starts once, and this one has failed to: make another (",
+                       start_status_.message(), ")"));
     }
+    if (state_ != State::kNew) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "a server starts once, and ", worker(),
+          state_ == State::kStopping || state_ == State::kStopped ? " was stopped: make another"
+                                                                  : " has started already"));
+    }
+    state_ = State::kStarting;
   }
-  auto steps = StepRegistry::Make(options, &alarms_, fetcher());
-  if (!steps.ok()) return steps.status();
-  steps_ = *std::move(steps);
-  source_.Set(steps_.get());
-  samples_ = std::make_unique<SampleSender>(parts_.worker, incarnation_, steps_.get(), &clock_);
-  return absl::OkStatus();
-}
-
-void ServerImpl::MakeFetches() {
-  FetchServerOptions options;
-  options.keep_for = parts_.config.keep_for;
-  options.max_kept_bytes = parts_.config.max_kept_bytes;
-  options.trace = grpc_trace_.get();
-  options.digests = DigestsOverGrpc();
-  fetches_ = std::make_unique<FetchServer>(
-      source(), &alarms_, incarnation_,
-      [this](const grpc::ServerContextBase& context, absl::string_view request) {
-        return Authenticate(context, kFetchMethod, request);
-      },
-      [this](const Caller& caller, const TensorKey& key) {
-        return source_.allow().Check(caller.worker, key);
-      },
-      options);
-}
-
-void ServerImpl::MakeInsight() {
-  Insight::Parts parts;
-  parts.worker = parts_.worker;
-  parts.incarnation = incarnation_;
-  parts.address = [this] { return address_; };
-  parts.protocol = parts_.config.protocol;
-  parts.path_names = path_names_;
-  parts.clock = &clock_;
-  parts.steps = steps_.get();
-  parts.pool = pool_.get();
-  parts.fetches = fetches_.get();
-  parts.members = &members_;
-  parts.arena = arena_;
-  parts.traces = {poller_trace_.get(), grpc_trace_.get()};
-  if (devices_ != nullptr) {
-    parts.explain_devices = [this] { return devices_->Explain(); };
-    parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
-      devices_->AddStats(stats);
-    };
-  }
-  insight_ = std::make_unique<Insight>(std::move(parts));
-}
-
-absl::Status ServerImpl::ShowStatus() {
-  if (parts_.status.listen.empty()) return absl::OkStatus();
-  auto page = StatusPage::Start(parts_.status, insight_.get());
-  if (!page.ok()) return page.status();
-  status_page_ = *std::move(page);
-  TRYST_LOG(Info) << parts_.worker << " shows its status at "
-                  << (parts_.status.speaks_tls() ? "https://" : "http://")
-                  << status_page_->address();
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Caller> ServerImpl::Authenticate(const grpc::ServerContextBase& context,
-                                                absl::string_view method,
-                                                absl::string_view request) {
-  absl::string_view statement;
-  const auto said = context.client_metadata().find(kCallerMetadata);
-  if (said != context.client_metadata().end()) {
-    statement = absl::string_view(said->second.data(), said->second.size());
-  }
-  absl::StatusOr<Caller> caller = verifier_.Verify(statement, method, request);
-  if (!caller.ok()) return caller;
-  absl::Status certified = security_.CheckCertificate(*context.auth_context(), caller->worker);
-  if (!certified.ok()) return certified;
-  // Tensors and steps are for members alone; anybody of the cluster may ask how we are.
-  const bool controls = absl::EndsWith(method, "Step");
-  if (controls && !parts_.control.empty()) {
-    absl::Status allowed = parts_.control.Check(caller->worker);
-    if (!allowed.ok()) return allowed;
-  } else if ((controls || method == kFetchMethod || method == kHelloMethod ||
-              method == kSamplesMethod) &&
-             !members_.Admits(caller->worker)) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        caller->worker, " is not of this cluster, which is closed",
-        controls ? ": to let it begin, abort and clean up steps, name it in 'control'" : ""));
-  }
-  return caller;
-}
-
-TransportServiceParts ServerImpl::ServiceParts() {
-  TransportServiceParts parts;
-  parts.self = signer_.self();
-  parts.address = [this] { return address_; };
-  parts.token = security_.token();
-  parts.members = &members_;
-  parts.hellos = pool_.get();
-  parts.authenticate = [this](const grpc::ServerContextBase& context, absl::string_view method,
-                              absl::string_view request) {
-    return Authenticate(context, method, request);
-  };
-  parts.begin_step = [this](int64_t step_id) { return steps_->StartStep(step_id).status(); };
-  parts.abort_step = [this](int64_t step_id, const absl::Status& why) {
-    steps_->AbortStep(step_id, why);
-    return absl::OkStatus();
-  };
-  parts.cleanup_step = [this](int64_t step_id) {
-    steps_->CleanupStep(step_id);
-    return absl::OkStatus();
-  };
-  parts.executor = control_executor_.get();
-  parts.samples = samples_.get();
-  parts.insight = insight_.get();
-  return parts;
-}
-
-absl::Status ServerImpl::Listen() {
-  EnableReflection();
-  control_executor_ = std::make_unique<ThreadPoolExecutor>(1, kMaxQueuedControls);
-  service_ = MakeTransportService(ServiceParts());
-  grpc::ServerBuilder& builder = *builder_;
-  // Two servers must not share a port without knowing it.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Peers' keepalives (security.cc) are welcome.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  SetTransportArguments(
-      [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
-  builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
-  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
-  builder.RegisterService(&health_);
-  builder.RegisterService(service_->service());
-  for (grpc::Service* service : parts_.services) builder.RegisterService(service);
-  grpc_ = builder.BuildAndStart();
-  builder_.reset();
-  if (grpc_ != nullptr) {
-    health_.Start(queue_);
-    service_->Start(queue_);
-    fetches_->Start(queue_, service_->next_fetch());
-  }
-  if (grpc_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", parts_.listen));
-  }
-  const bool any_port = parts_.advertise.size() > 2 &&
-                        parts_.advertise.compare(parts_.advertise.size() - 2, 2, ":0") == 0;
-  address_ = any_port ? absl::StrCat(HostOf(parts_.advertise), ":", port_) : parts_.advertise;
-  members_.Set(parts_.worker, address_);
-  return members_.Announce({parts_.worker, address_, incarnation_});
-}
-
-void ServerImpl::DrainFetches(std::chrono::steady_clock::time_point until) {
-  fetches_->Shutdown();
-  while (fetches_->counts().sending > 0 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-}
-
-bool ServerImpl::CloseDataPlane(std::chrono::steady_clock::time_point until) {
-  const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());
-  absl::Status drained = pool_->Stop(absl::UnavailableError("the server has stopped"),
-                                     std::max(left, absl::Milliseconds(100)));
-  if (drained.ok() && devices_ != nullptr) {
-    drained = devices_->proxy()->Stop(std::max(
-        absl::FromChrono(until - std::chrono::steady_clock::now()), absl::Milliseconds(100)));
-  }
-  if (drained.ok()) return true;
-  // A NIC may still write into what it holds: it must outlive us.
-  TRYST_LOG(Error) << parts_.worker << " leaves its data plane behind: " << drained.message();
-  return false;
+  absl::Status started = core_->Open();
+  MutexLock lock(&mu_);
+  start_status_ = started;
+  state_ = started.ok() ? State::kServing : State::kStopped;
+  changed_.NotifyAll();
+  return started;
 }
 
 absl::Status ServerImpl::Stop(absl::Duration deadline) {
+  const bool in_callback = core_->OnOwnThread();
   {
     MutexLock lock(&mu_);
-    if (state_ == State::kNew) state_ = State::kStopped;
-    if (state_ != State::kServing) {
-      while (state_ != State::kStopped) stopped_.Wait(&mu_);
-      return stop_status_;
+    if (in_callback && state_ != State::kStopped) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("Stop() waits for the callbacks of ", worker(),
+                       " and was called in one of them: call it on another thread"));
+    }
+    while (state_ == State::kStarting || state_ == State::kStopping) changed_.Wait(&mu_);
+    if (state_ == State::kStopped) return stop_status_;
+    if (state_ == State::kNew) {
+      state_ = State::kStopped;
+      changed_.NotifyAll();
+      return absl::OkStatus();
     }
     state_ = State::kStopping;
   }
-  const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(deadline);
-  absl::Status status;
-  cluster_file_.reset();
-  upkeep_.reset();
-  if (announcer_ != nullptr) {
-    announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
-  }
-  if (grpc_ != nullptr) {
-    health_.SetNotServing();
-  }
-  DrainFetches(until);
-  if (fetches_->counts().sending > 0) {
-    status = absl::DeadlineExceededError("tensors on their way were cut off");
-  }
-  steps_->CleanupAll(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
-  if (bootstrap_ != nullptr) bootstrap_->Cancel();
-  const bool drained = CloseDataPlane(until);
-  if (own_executor_ != nullptr) {
-    own_executor_->SetSource(nullptr);
-    // Callbacks that were told of the end may ask us for steps: there are some until they have run.
-    if (!own_executor_->WaitIdle(
-            std::max(until, std::chrono::steady_clock::now() + kCallbacksMost))) {
-      TRYST_LOG(Error) << parts_.worker << " stops while a callback of its user's has not returned";
-    }
-  }
-  if (!drained) status = absl::DeadlineExceededError("the data plane has not drained");
-  if (grpc_ != nullptr) {
-    grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-    grpc_->Wait();
-    fetches_->Join();
-    service_->Join();
-    health_.Join();
-    grpc_.reset();
-  }
-  control_executor_.reset();
-  service_.reset();
-  status_page_.reset();
-  insight_.reset();
-  fetches_.reset();
-  announcer_.reset();
-  calls_.reset();
-  samples_.reset();
-  steps_.reset();
-  if (drained) {
-    events_.reset();
-    poller_->Stop();
-    devices_.reset();
-    pool_.reset();
-    poller_.reset();
-    bootstrap_.reset();
-  } else {
-    (void)devices_.release();
-    (void)pool_.release();
-    (void)events_.release();
-    (void)poller_.release();
-    (void)poller_trace_.release();
-    (void)bootstrap_.release();
-  }
-  own_executor_.reset();  // Runs what is queued.
+  absl::Status status = core_->End(deadline);
   MutexLock lock(&mu_);
   stop_status_ = status;
   state_ = State::kStopped;
-  stopped_.NotifyAll();
+  changed_.NotifyAll();
   return status;
+}
+
+void ServerImpl::Join() {
+  const bool in_callback = core_->OnOwnThread();
+  MutexLock lock(&mu_);
+  if (in_callback && state_ != State::kStopped) {
+    TRYST_LOG(Error) << "Join() in a callback of " << worker()
+                     << " would wait for itself, and does not wait";
+    return;
+  }
+  while (state_ != State::kStopped) changed_.Wait(&mu_);
 }
 
 }  // namespace

@@ -12,13 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "channel/channel_pool.h"
-#include "channel/shm/arena.h"
+#include "rendezvous/allocator.h"
 #include "rendezvous/executor.h"
 #include "rendezvous/step_registry.h"
 #include "server/cluster_spec.h"
 #include "server/config.h"
-#include "server/membership.h"
 #include "server/peer_calls.h"
 
 namespace grpc {
@@ -30,60 +28,76 @@ namespace tryst {
 class DeviceEngine;
 class Gpu;
 class Insight;
+class Membership;
+struct NicPath;
+struct NicPlace;
 
 // One worker of a cluster: its steps, what it serves to peers, and its ways to them.
-// Several may live in one process. Thread-safe but for Start() and destruction. A server
-// that has started does not survive a fork (docs/SDK.md).
+// Several may live in one process. A server that has started does not survive a fork
+// (docs/SDK.md).
+//
+// Thread-safe but for destruction, and every call has an answer at any time: before
+// Start(), after a Start() that failed, while it stops and afterwards, and in callbacks.
+// What it gives out by pointer lasts until its destruction, and so must not be used later;
+// nor must the steps' rendezvous.
 class Server {
  public:
-  virtual ~Server() = default;  // Stops if need be.
+  // Stops if need be, with config.stop_deadline. In a callback of this server, on a thread
+  // of its own, another thread does so after the destructor has returned: what the server
+  // was given by pointer is in use until then.
+  virtual ~Server() = default;
 
   // Serves when it returns. Peers need not be up: each is connected to when it is first
-  // needed, and waited for. kUnavailable: the address is taken.
+  // needed, and waited for. kUnavailable: the address is taken. kFailedPrecondition: it was
+  // called before, or Stop() was.
   virtual absl::Status Start() = 0;
   // Refuses what is new, lets what is on its way land, ends everything else: until the
-  // deadline, and then regardless. kDeadlineExceeded: something had to be cut off.
+  // deadline, and then regardless. Every callback has returned when it returns, but for
+  // those on an executor of the embedder's: for its own executor it waits without limit.
+  // kDeadlineExceeded: something had to be cut off. kFailedPrecondition, and nothing has
+  // happened: in a callback of this server, on a thread of its own. A server stops once;
+  // whoever calls it again waits for that and gets the same status.
   virtual absl::Status Stop(absl::Duration deadline) = 0;
-  // Waits until Stop() has returned.
+  // Waits until Stop() has returned. In a callback of this server, which Stop() waits for,
+  // it logs so and returns at once.
   virtual void Join() = 0;
 
   virtual const std::string& worker() const = 0;
   virtual uint64_t incarnation() const = 0;        // Random; never 0.
-  virtual const std::string& address() const = 0;  // For peers; known once started.
-  virtual int port() const = 0;                    // Ditto.
+  virtual const std::string& address() const = 0;  // For peers; empty until it listens.
+  virtual int port() const = 0;                    // 0 until it listens.
+  // Null before Start(). Once it stops no step starts any more (kAborted).
   virtual StepRegistry* steps() = 0;
-  virtual Executor* executor() = 0;  // For Args::executor.
-  virtual Membership* members() = 0;
+  virtual Executor* executor() = 0;   // For Args::executor.
+  virtual Membership* members() = 0;  // server/membership.h
+  // To peers, also of a server that has not started. kCancelled once it has stopped.
   virtual PeerCalls* calls() = 0;
   virtual const ServerConfig& config() const = 0;
 
-  // Memory from which tensors reach workers of this host without a copy; null: there is none.
+  // Memory from which tensors reach workers of this host without a copy; null: there is
+  // none, or not yet.
   virtual Allocator* allocator() = 0;
   // What GpuContext::Make() takes (channel/device/device_engine.h), for sends and receives of
-  // device tensors; from Start() to Stop(). Null: not one of the server's GPUs.
+  // device tensors. Null: not one of the server's GPUs, or not started.
   virtual DeviceEngine* gpu(int ordinal) = 0;
   // Which path leads to the peer, and why; all peers when empty.
   virtual std::string Explain(const std::string& peer) = 0;
+  // Empty before Start(); at their last after Stop().
   virtual std::map<std::string, int64_t> Stats() = 0;
-  // What else there is to see; from Start() to Stop().
-  virtual const Insight& insight() const = 0;
-  // "127.0.0.1:41234" of the status page; empty: there is none.
+  // What else there is to see (server/insight.h); null before Start().
+  virtual const Insight* insight() const = 0;
+  // "127.0.0.1:41234" of the status page; empty: there is none, or it has stopped.
   virtual std::string status_address() const = 0;
 };
 
 // What a protocol string stands for: the NICs that a worker reaches peers by, the best
-// one first. gRPC is always behind them, and is all there is when there are none.
-struct NicPlace {
-  std::string listen_host;  // Where gRPC listens.
-  std::string reach_host;   // Where peers reach it.
-  Environment environment;  // RDMA_* and so on.
-};
+// one first (server/open_nics.h). gRPC is always behind them, and is all there is when
+// there are none.
 using OpenNicsFn = std::function<absl::StatusOr<std::vector<NicPath>>(const ServerConfig& config,
                                                                       const NicPlace& place)>;
 
 // Puts a server together. Everything has a default but the config; what is given by
-// pointer outlives the server. The data plane is a ChannelPool over the protocol's NICs:
-// it fetches for the StepRegistry and answers hellos (channel/channel_pool.h).
+// pointer outlives the server.
 class ServerBuilder {
  public:
   ServerBuilder();  // Knows "grpc" and "grpc+verbs".
@@ -91,9 +105,11 @@ class ServerBuilder {
 
   // Another protocol, or another way to do one.
   ServerBuilder& AddProtocol(const std::string& name, OpenNicsFn open);
-  // Runs receivers' callbacks in place of config.callback_threads of our own.
+  // Runs receivers' callbacks in place of config.callback_threads of our own. Callbacks on it
+  // may stop and destroy the server, which does not wait for them.
   ServerBuilder& SetExecutor(Executor* executor);
-  // Served beside TransportService, on the same port.
+  // Served beside TransportService, on the same port. Its handlers must not stop or destroy
+  // the server, which waits for them.
   ServerBuilder& AddService(grpc::Service* service);
   // A device of this worker beside /device:CPU:0, whose incarnation is the server's.
   ServerBuilder& AddDevice(const std::string& type_and_index, uint64_t incarnation);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Copies headers and those of ours that they include, transitively: header_tree.py FOLDER HEADER..."""
+"""Copies headers and those of ours that they include, transitively, and fails at one that is in
+no room of those given: header_tree.py FOLDER ROOM,ROOM... HEADER..."""
 import os
 import re
 import shutil
@@ -9,21 +10,27 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
 def main():
-    folder, waiting = sys.argv[1], sys.argv[2:]
-    done = set()
+    folder, rooms, roots = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+    by = {header: "it is asked for" for header in roots}  # Why it is taken.
+    waiting = list(by)
     while waiting:
         header = waiting.pop()
-        if header in done or not os.path.exists(header):
-            # What is not there is of an installed library, by quotes.
-            if header in sys.argv[2:] and header not in done:
-                sys.exit("no header %s" % header)
+        room = header.split("/")[0]
+        if not os.path.exists(header):
+            # What is in no folder of ours is of an installed library, by quotes.
+            if header in roots or os.path.isdir(room):
+                sys.exit("no header %s: %s" % (header, by[header]))
             continue
-        done.add(header)
+        if room not in rooms:
+            sys.exit("%s is not for users, who get %s: %s" % (header, ", ".join(rooms), by[header]))
         target = os.path.join(folder, header)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copyfile(header, target)
         with open(header, encoding="utf-8") as text:
-            waiting += INCLUDE.findall(text.read())
+            for included in INCLUDE.findall(text.read()):
+                if included not in by:
+                    by[included] = "%s includes it" % header
+                    waiting.append(included)
 
 
 main()

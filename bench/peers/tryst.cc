@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "bench/peers/harness.h"
+#include "server/membership.h"
 #include "server/server.h"
 
 namespace tryst {

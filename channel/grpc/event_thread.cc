@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/thread_owner.h"
+
 namespace tryst {
 
 EventThread::EventThread(std::unique_ptr<grpc::CompletionQueue> queue, Poller* poller)
@@ -17,6 +19,7 @@ EventThread::~EventThread() {
 }
 
 void EventThread::Run() {
+  SetThreadOwner(this);
   void* tag = nullptr;
   bool ok = false;
   while (queue_->Next(&tag, &ok)) {

@@ -18,28 +18,10 @@
 #include "channel/shm/buddy.h"
 #include "channel/shm/segment_watcher.h"
 #include "channel/shm/shared_memory.h"
+#include "rendezvous/allocator.h"
 #include "rendezvous/tensor.h"
 
 namespace tryst {
-
-class Arena;
-
-// Host memory for tensors, handed to runtimes that embed Tryst. Tensors made in it reach
-// other processes of the host without a copy. Thread-safe.
-class Allocator {
- public:
-  virtual ~Allocator() = default;
-  // At least `bytes`, aligned to 64, or to a page from 4 KiB on; not cleared.
-  // kResourceExhausted: the cap, or no memory.
-  virtual absl::StatusOr<StorageRef> Allocate(uint64_t bytes) = 0;
-  // The same as a tensor. kInvalidArgument: a type without fixed size, overflow.
-  virtual absl::StatusOr<Tensor> AllocateTensor(DType dtype, const TensorShape& shape) = 0;
-  // For runtimes that count on their own: memory until Free(), null when there is none.
-  // Tensor::Adopt() makes a tensor of it, with the space that SpaceOf() tells.
-  virtual void* AllocateRaw(uint64_t bytes) = 0;
-  virtual void Free(void* memory) = 0;
-  virtual MemorySpace SpaceOf(const void* memory) const = 0;  // kHost: not from here.
-};
 
 struct ArenaOptions {
   uint64_t cap_bytes = uint64_t{1} << 30;  // Of all segments together.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "examples/loopback.h"
+#include "server/membership.h"
 
 namespace tryst {
 

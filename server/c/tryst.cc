@@ -54,6 +54,13 @@ absl::StatusOr<tryst::TensorShape> CheckedShape(const int64_t* dims, size_t rank
   return tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
 }
 
+absl::Duration Timeout(int64_t ms) {
+  return ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ms);
+}
+
+// A caller's null is an empty text, which is no key and no worker.
+const char* Text(const char* text) { return text == nullptr ? "" : text; }
+
 absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> StepOf(tryst_server* server, int64_t step) {
   if (server->server->steps() == nullptr) {
     return absl::FailedPreconditionError("the server has not started");
@@ -63,7 +70,7 @@ absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> StepOf(tryst_server* server, 
 
 tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
                        const tryst_tensor* tensor, const tryst::Args& args) {
-  const auto parsed = tryst::TensorKey::Parse(key);
+  const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Give(parsed.status());
   const auto rendezvous = StepOf(server, step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
@@ -72,11 +79,56 @@ tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
       (*rendezvous)->Send(*parsed, args, is_dead ? tryst::Tensor() : tensor->tensor, is_dead));
 }
 
-tryst::Args ArgsInto(const tryst_tensor* into) {
-  tryst::Args args;
-  if (into != nullptr) args.destination = into->tensor;
-  return args;
+std::string Describe(const tryst::Tensor& tensor) {
+  return absl::StrCat(tryst::DTypeName(tensor.dtype()), tensor.shape().ToString());
 }
+
+// A receive of the C interface, until it has ended.
+struct Receive {
+  Receive(tryst_server* server, int64_t step, tryst::TensorKey key, const tryst_tensor* into)
+      : server(server), step(step), key(std::move(key)) {
+    if (into == nullptr) return;
+    args.destination = into->tensor;
+    args.turn = &turn;
+  }
+  Receive(const Receive&) = delete;
+
+  // What the caller is given of `got`. What a worker sends to itself comes in the sender's
+  // memory and not in the destination, so it is copied; what does not fit stays where it
+  // was, for the next receive of the key.
+  absl::StatusOr<tryst::Tensor> Fill(tryst::Received got) {
+    const tryst::Tensor& into = args.destination;
+    if (!into.valid() || got.is_dead) return got.tensor;
+    absl::Status misfit;
+    if (got.tensor.dtype() != into.dtype() || got.tensor.shape() != into.shape()) {
+      misfit = absl::InvalidArgumentError(
+          absl::StrCat("'into' is ", Describe(into), " and the tensor is ", Describe(got.tensor),
+                       ": receive it again with the right one, or without; key ", key.text()));
+    } else if (!got.tensor.on_host()) {
+      misfit = absl::UnimplementedError(
+          absl::StrCat("the tensor is in a device's memory and 'into' is not: key ", key.text()));
+    }
+    if (misfit.ok()) {
+      // By the channel, or the sender's memory is the very same.
+      const bool is_there = got.tensor.data() == into.data() || into.bytes() == 0;
+      if (!is_there) std::memmove(into.mutable_data(), got.tensor.data(), into.bytes());
+      return into;
+    }
+    tryst::Taken taken;
+    taken.tensor = std::move(got.tensor);
+    taken.send_args.device_context = std::move(got.send_context);
+    taken.send_args.alloc_attrs = got.send_attrs;
+    taken.turn = turn;
+    server->server->steps()->GiveBack(step, key, std::move(taken));
+    return misfit;
+  }
+
+  tryst_server* const server;
+  const int64_t step;
+  const tryst::TensorKey key;
+  tryst::Args args;
+  uint64_t turn = 0;
+};
 
 void Finish(tryst_done done, void* arg, const absl::Status& status, tryst::Tensor tensor,
             bool is_dead) {
@@ -165,7 +217,7 @@ tryst_status* tryst_server_create(const char* const* settings, size_t count,
 tryst_status* tryst_server_start(tryst_server* server) { return Give(server->server->Start()); }
 
 tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms) {
-  return Give(server->server->Stop(absl::Milliseconds(deadline_ms)));
+  return Give(server->server->Stop(Timeout(deadline_ms)));
 }
 
 void tryst_server_free(tryst_server* server) { delete server; }
@@ -185,19 +237,20 @@ uint64_t tryst_server_incarnation(const tryst_server* server) {
 tryst_status* tryst_server_peer_incarnation(tryst_server* server, const char* peer,
                                             int64_t timeout_ms, uint64_t* incarnation) {
   *incarnation = 0;
-  const auto heard = server->server->calls()->Ping(peer, absl::Milliseconds(timeout_ms));
+  const auto heard = server->server->calls()->Ping(Text(peer), Timeout(timeout_ms));
   if (heard.ok()) *incarnation = heard->self.incarnation;
   return Give(heard.status());
 }
 
 char* tryst_server_explain(tryst_server* server, const char* peer) {
-  return GiveText(server->server->Explain(peer == nullptr ? "" : peer));
+  return GiveText(server->server->Explain(Text(peer)));
 }
 
 tryst_status* tryst_key(const char* src_device, uint64_t src_incarnation, const char* dst_device,
                         const char* edge, uint64_t frame, uint64_t iter, char** key) {
   *key = nullptr;
-  const auto prefix = tryst::TensorKeyPrefix::Make(src_device, src_incarnation, dst_device, edge);
+  const auto prefix =
+      tryst::TensorKeyPrefix::Make(Text(src_device), src_incarnation, Text(dst_device), Text(edge));
   if (prefix.ok()) *key = GiveText(std::string(prefix->At(frame, iter).text()));
   return Give(prefix.status());
 }
@@ -216,30 +269,38 @@ tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* ke
 
 void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,
                       tryst_done done, void* arg) {
-  const auto parsed = tryst::TensorKey::Parse(key);
+  const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Finish(done, arg, parsed.status(), tryst::Tensor(), false);
   const auto rendezvous = StepOf(server, step);
   if (!rendezvous.ok()) return Finish(done, arg, rendezvous.status(), tryst::Tensor(), false);
-  tryst::Args args = ArgsInto(into);
+  auto receive = std::make_unique<Receive>(server, step, *parsed, into);
+  tryst::Args args = receive->args;
   args.executor = server->server->executor();
   (*rendezvous)
       ->RecvAsync(*parsed, args,
-                  [done, arg](absl::Status status, const tryst::Args&, const tryst::Args&,
-                              tryst::Tensor tensor, bool is_dead) {
-                    Finish(done, arg, status, std::move(tensor), is_dead);
+                  [done, arg, receive = std::move(receive)](
+                      absl::Status status, const tryst::Args& send_args, const tryst::Args&,
+                      tryst::Tensor tensor, bool is_dead) {
+                    if (!status.ok()) return Finish(done, arg, status, tryst::Tensor(), false);
+                    auto filled = receive->Fill({status, std::move(tensor), is_dead,
+                                                 send_args.device_context, send_args.alloc_attrs});
+                    Finish(done, arg, filled.status(), filled.ok() ? *filled : tryst::Tensor(),
+                           is_dead);
                   });
 }
 
 tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
                          const tryst_tensor* into, int64_t timeout_ms, tryst_tensor** tensor) {
   *tensor = nullptr;
-  const auto parsed = tryst::TensorKey::Parse(key);
+  const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Give(parsed.status());
   const auto rendezvous = StepOf(server, step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
-  auto got = (*rendezvous)->Recv(*parsed, ArgsInto(into), absl::Milliseconds(timeout_ms));
-  if (got.ok() && !got->is_dead) *tensor = new tryst_tensor{std::move(got->tensor)};
-  return Give(got.status());
+  Receive receive(server, step, *parsed, into);
+  auto got = (*rendezvous)->Recv(*parsed, receive.args, Timeout(timeout_ms));
+  if (!got.ok()) return Give(got.status());
+  if (got->is_dead) return nullptr;
+  return GiveTensor(receive.Fill(*std::move(got)), tensor);
 }
 
 tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code code,
@@ -250,8 +311,8 @@ tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code co
   if (server->server->steps() == nullptr) {
     return Give(absl::FailedPreconditionError("the server has not started"));
   }
-  server->server->steps()->AbortStep(step,
-                                     absl::Status(static_cast<absl::StatusCode>(code), message));
+  server->server->steps()->AbortStep(
+      step, absl::Status(static_cast<absl::StatusCode>(code), Text(message)));
   return nullptr;
 }
 

@@ -5,8 +5,11 @@
  *
  * Thread-safe but for what frees. Nothing here throws or exits. A call that can fail
  * returns a status: null when all is well, else the caller's to free. Strings and tensors
- * that a call gives out are the caller's to free too, unless it says otherwise. What is
- * declared here keeps its meaning and its layout within TRYST_ABI_VERSION. */
+ * that a call gives out are the caller's to free too, unless it says otherwise. Of a server
+ * any call may be made at any time, in callbacks too; what makes no sense then, as a send
+ * before the start, fails with a status. A timeout or deadline of less than 0 ms is none:
+ * the call waits for as long as it takes. What is declared here keeps its meaning and its
+ * layout within TRYST_ABI_VERSION. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -92,13 +95,17 @@ typedef struct tryst_server tryst_server;
  * environment's TRYST_* variables are heeded. */
 tryst_status* tryst_server_create(const char* const* settings, size_t count, tryst_server** server);
 tryst_status* tryst_server_start(tryst_server* server); /* Serves when it returns. */
-/* Every callback has run when it returns. TRYST_DEADLINE_EXCEEDED: something was cut off. */
+/* Every callback has run when it returns. TRYST_DEADLINE_EXCEEDED: something was cut off.
+ * TRYST_FAILED_PRECONDITION: it was called in a callback of this server, which it would wait
+ * for, and has done nothing. */
 tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms);
-/* Stops it first if need be. Not in a callback. */
+/* Stops it first if need be. In a callback of this server it returns at once, and the server
+ * stops when the callback has returned. No call of the server may follow or be under way. */
 void tryst_server_free(tryst_server* server);
 
 const char* tryst_server_worker(const tryst_server* server);  /* "/job:worker/replica:0/task:0" */
-const char* tryst_server_address(const tryst_server* server); /* Both the server's own. */
+/* Both are the server's own. The address is empty until it has started. */
+const char* tryst_server_address(const tryst_server* server);
 uint64_t tryst_server_incarnation(const tryst_server* server);
 /* Waits until the peer answers, so long at most. */
 tryst_status* tryst_server_peer_incarnation(tryst_server* server, const char* peer,
@@ -127,11 +134,13 @@ tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* ke
  * failure and when what was sent is dead. */
 typedef void (*tryst_done)(void* arg, const tryst_status* status, tryst_tensor* tensor,
                            int is_dead);
-/* `into`, if not null, has the right type and shape and is what is filled; it stays in use
- * until `done` has run. */
+/* `into`, if not null, is what is filled, and the tensor that comes refers to its memory. It
+ * has the type and the shape of what was sent: else the receive fails with
+ * TRYST_INVALID_ARGUMENT. It stays in use until `done` has run. */
 void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,
                       tryst_done done, void* arg);
-/* The same, waiting. A dead tensor is null. */
+/* The same, waiting, up to `timeout_ms`; without limit when that is negative. 0: only for
+ * what is here already. A dead tensor is null. */
 tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
                          const tryst_tensor* into, int64_t timeout_ms, tryst_tensor** tensor);
 

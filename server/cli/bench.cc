@@ -150,7 +150,7 @@ class Bench {
     }
     return absl::StrCat("{\"peer\":", JsonText(peer_),
                         ",\"first_ms\":", absl::StrFormat("%.1f", first_ms_), ",\"sizes\":[", sizes,
-                        "],\"explain\":", self_->insight().PathsJson(peer_), "}\n");
+                        "],\"explain\":", self_->insight()->PathsJson(peer_), "}\n");
   }
 
   std::string Text() const {

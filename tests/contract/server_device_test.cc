@@ -14,6 +14,7 @@
 #include "gpu/device_memory.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
+#include "server/open_nics.h"
 #include "server/server.h"
 #include "tests/contract/dma_buf_nic.h"
 #include "verbs/soft/soft_nic.h"

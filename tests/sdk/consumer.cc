@@ -2,6 +2,8 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/derived_status.h"
+#include "rendezvous/dlpack.h"
 #include "rendezvous/executor.h"
 #include "server/server.h"
 
@@ -21,9 +23,30 @@ std::unique_ptr<tryst::Server> Start(const std::string& job, const std::string& 
   return *std::move(server);
 }
 
+// A foreign tensor goes in and comes out.
+bool ForeignTensorsPass() {
+  float values[2] = {1, 2};
+  int64_t shape[1] = {2};
+  tryst::dlpack::DLManagedTensorVersioned managed = {};
+  managed.version.major = tryst::dlpack::kMajorVersion;
+  managed.flags = tryst::dlpack::kFlagReadOnly;
+  managed.dl_tensor.data = values;
+  managed.dl_tensor.device = {tryst::dlpack::kDLCPU, 0};
+  managed.dl_tensor.ndim = 1;
+  managed.dl_tensor.dtype = {tryst::dlpack::kDLFloat, 32, 1};
+  managed.dl_tensor.shape = shape;
+  auto tensor = tryst::FromDLPack(&managed);
+  if (!tensor.ok() || !tensor->read_only()) return false;
+  auto out = tryst::ToDLPack(*tensor);
+  if (!out.ok() || (*out)->dl_tensor.data != values) return false;
+  (*out)->deleter(*out);
+  return tryst::IsDerived(tryst::MarkDerived(absl::AbortedError("elsewhere")));
+}
+
 }  // namespace
 
 int main() {
+  if (!ForeignTensorsPass()) return 1;
   tryst::InlineExecutor executor;
   auto producer = Start("producer", "", &executor);
   if (producer == nullptr) return 1;

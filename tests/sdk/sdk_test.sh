@@ -3,6 +3,7 @@
 # C++, and by pkg-config; and looks at what the library exports.
 set -euo pipefail
 archive=$PWD/$1
+root=$PWD
 sources=$PWD/tests/sdk
 cd "$TEST_TMPDIR"
 
@@ -24,6 +25,31 @@ gcc -std=c99 -Wall -Wextra -Werror -pedantic consumer/consumer.c "${flags[@]}" \
 ./by_pkg_config
 read -ra flags <<<"$(pkg-config --cflags tryst-cxx)"
 g++ "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only consumer/consumer.cc
+
+# Nothing of how tensors travel is for users, and what is there can be included alone.
+rooms=$(ls "$sdk/include/tryst")
+[ "$rooms" = "$(printf 'base\nrendezvous\nserver')" ] || { echo "include/tryst has $rooms"; exit 1; }
+(cd "$sdk/include/tryst" && find . -name '*.h' -printf '#include "%P"\n') | sort >all_headers.cc
+sort -r all_headers.cc >backwards.cc
+for order in all_headers backwards; do
+  g++ "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only "$order.cc"
+done
+
+# What the documents show can be built and run from the archive, and what they name is in it.
+mkdir documents
+"$sources/documents.py" "$sdk/include/tryst" documents "$root"/README.md "$root"/docs/SDK.md \
+  "$root"/docs/ARCHITECTURE.md "$root"/docs/examples/embedding.md
+cp -L "$root"/examples/embedding/embedding.cc documents/
+read -ra link <<<"$(pkg-config --libs tryst-cxx absl_synchronization)"
+for program in documents/*.cc; do
+  g++ "${flags[@]}" -Wall -Wextra -Werror "$program" "${link[@]}" -Wl,-rpath,"$sdk/lib" -o a.out
+  ./a.out >log 2>&1 || { echo "$program:"; cat log; exit 1; }
+done
+read -ra flags <<<"$(pkg-config --cflags --libs tryst)"
+for program in documents/*.c; do
+  gcc -std=c99 -Wall -Wextra -Werror "$program" "${flags[@]}" -Wl,-rpath,"$sdk/lib" -o a.out
+  ./a.out >log 2>&1 || { echo "$program:"; cat log; exit 1; }
+done
 
 # The C interface is exactly what its header declares.
 grep -ohE '\btryst_[a-z_]+\(' "$sdk/include/tryst.h" | tr -d '(' | sort -u >declared

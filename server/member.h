@@ -1,0 +1,24 @@
+#ifndef TRYST_SERVER_MEMBER_H_
+#define TRYST_SERVER_MEMBER_H_
+
+#include <cstdint>
+#include <string>
+
+namespace tryst {
+
+struct Member {
+  std::string worker;        // "/job:ps/replica:0/task:1"
+  std::string address;       // "host:port", or anything else that gRPC resolves. Empty: left.
+  uint64_t incarnation = 0;  // 0: not heard from yet.
+};
+
+// That a worker came, moved, went, or came back as another incarnation.
+struct MemberChange {
+  int64_t unix_ms = 0;
+  std::string worker;
+  std::string what;  // "restarted: incarnation 12ab... became 34cd..."
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_MEMBER_H_

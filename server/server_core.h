@@ -1,0 +1,165 @@
+#ifndef TRYST_SERVER_SERVER_CORE_H_
+#define TRYST_SERVER_SERVER_CORE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "channel/channel_pool.h"
+#include "channel/grpc/caller.h"
+#include "channel/grpc/event_thread.h"
+#include "channel/grpc/fetch_server.h"
+#include "channel/grpc/grpc_bootstrap.h"
+#include "channel/poller.h"
+#include "channel/shm/arena.h"
+#include "channel/trace.h"
+#include "rendezvous/step_registry.h"
+#include "rendezvous/thread_alarms.h"
+#include "server/announcer.h"
+#include "server/cluster_file.h"
+#include "server/health_service.h"
+#include "server/insight.h"
+#include "server/membership.h"
+#include "server/peer_calls.h"
+#include "server/repeating.h"
+#include "server/samples.h"
+#include "server/server_devices.h"
+#include "server/server_parts.h"
+#include "server/status_page.h"
+#include "server/transport_service.h"
+#include "server/why_unreachable.h"
+
+namespace tryst {
+
+// What a server is made of: all of it stays from Open() to destruction, so that whoever
+// comes late finds it ended and not gone. Its owner (server.cc) calls Open() and End() once
+// each at most; the rest is thread-safe.
+class ServerCore {
+ public:
+  explicit ServerCore(ServerParts parts);
+  // REQUIRES: Open() was not called or failed, or End() was called; drained(); not
+  // OnOwnThread().
+  ~ServerCore();
+
+  // Serves when it returns OK. Otherwise it has ended what it had begun.
+  absl::Status Open();
+  // As Server::Stop(). REQUIRES: Open() returned OK; not OnOwnThread().
+  absl::Status End(absl::Duration deadline);
+  // False: a NIC may still write into what this holds, so it must live as long as the process.
+  bool drained() const { return drained_; }
+  // Whether the caller is a callback of this server's, or what else runs on a thread that
+  // End() waits for.
+  bool OnOwnThread() const;
+
+  const ServerParts& parts() const { return parts_; }
+  uint64_t incarnation() const { return incarnation_; }
+  Executor* executor() const {
+    return parts_.executor != nullptr ? parts_.executor : own_executor_.get();
+  }
+  Membership* members() { return &members_; }
+  PeerCalls* calls() { return &calls_; }
+
+  // Null or empty until they are there.
+  const std::string& address() const;
+  int port() const { return listening() ? port_ : 0; }
+  StepRegistry* steps() const { return made() ? steps_.get() : nullptr; }
+  Allocator* allocator() const { return made() ? arena_.get() : nullptr; }
+  DeviceEngine* gpu(int ordinal) const {
+    return made() && devices_ != nullptr ? devices_->proxy()->engine(ordinal) : nullptr;
+  }
+  const Insight* insight() const { return made() ? insight_.get() : nullptr; }
+  std::string status_address() const;
+
+ private:
+  bool made() const { return made_.load(std::memory_order_acquire); }
+  bool listening() const { return listening_.load(std::memory_order_acquire); }
+  absl::Status Make();
+  absl::Status OpenDataPlane();
+  bool DigestsOverGrpc() const;
+  absl::Status OpenDevices(std::vector<NicPath>* paths);
+  // What peers take from, and what we fetch by: with devices under both, if there are any.
+  TensorSource* source() {
+    return devices_ == nullptr ? static_cast<TensorSource*>(&source_) : devices_->proxy()->source();
+  }
+  TensorFetcher* fetcher() {
+    return devices_ == nullptr ? static_cast<TensorFetcher*>(pool_.get())
+                               : devices_->proxy()->fetcher();
+  }
+  absl::Status MakeSteps();
+  void MakeFetches();
+  void MakeInsight();
+  absl::Status ShowStatus();
+  TransportServiceParts ServiceParts();
+  absl::Status Listen();
+  void KeepUp();
+  absl::StatusOr<Caller> Authenticate(const grpc::ServerContextBase& context,
+                                      absl::string_view method, absl::string_view request);
+  void DrainFetches(std::chrono::steady_clock::time_point until);
+  void CloseDataPlane(std::chrono::steady_clock::time_point until);
+  void StopListening();
+
+  // Constant after construction.
+  const ServerParts parts_;
+  const uint64_t incarnation_;
+  const SteadyClock clock_;
+  const Security security_;
+  UnreachablePeers unreachable_;
+  ThreadAlarms alarms_;
+  Membership members_;
+  CallSigner signer_;
+  CallVerifier verifier_;
+  GuardedSource source_;
+  PeerCalls calls_;
+  std::unique_ptr<ThreadPoolExecutor> own_executor_;
+
+  // Constant once made().
+  std::unique_ptr<Trace> poller_trace_;
+  std::unique_ptr<Trace> grpc_trace_;
+  std::unique_ptr<GrpcBootstrap> bootstrap_;
+  std::unique_ptr<Poller> poller_;
+  std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
+  grpc::ServerCompletionQueue* queue_ = nullptr;  // Which it turns.
+  std::vector<std::string> path_names_;
+  std::shared_ptr<Arena> arena_;            // Null: no shared memory.
+  std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
+  std::unique_ptr<ChannelPool> pool_;
+  std::unique_ptr<StepRegistry> steps_;
+  std::unique_ptr<SampleSender> samples_;
+  std::unique_ptr<FetchServer> fetches_;
+  std::unique_ptr<Insight> insight_;
+  std::unique_ptr<ThreadPoolExecutor> control_executor_;
+  std::atomic<bool> made_{false};
+
+  // Constant once listening().
+  std::string address_;
+  int port_ = 0;
+  std::atomic<bool> listening_{false};
+
+  // Open(), End() and destruction only.
+  std::unique_ptr<grpc::ServerBuilder> builder_;  // Until it has built.
+  HealthService health_;
+  std::unique_ptr<TransportService> service_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<Announcer> announcer_;
+  std::unique_ptr<ClusterFileWatch> cluster_file_;
+  std::unique_ptr<Repeating> upkeep_;
+  bool drained_ = true;
+
+  mutable Mutex mu_;
+  std::unique_ptr<StatusPage> status_page_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_SERVER_CORE_H_
