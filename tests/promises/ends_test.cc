@@ -1,0 +1,206 @@
+// A producer that dies ends every receive of its tensors within patience, on every path.
+//
+//   ends_test [--kills=1000] [--seed=N] [--patience_ms=2000] [--margin_ms=3000]
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "tests/promises/known.h"
+#include "tests/promises/promise_pair.h"
+#include "tests/promises/receives.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kAtOnce = 5;          // Producers that live and die at the same time.
+constexpr int kKeys = 200;          // Received from each: many times the slots.
+constexpr int64_t kSentKeys = 150;  // Of them the producer sends, if it lives long enough.
+constexpr int64_t kElements[] = {1, 500, 40'000, 500'000};
+const std::vector<std::string> kFewSlots = {"--slots=32", "--max_asked=32", "--spin_us=0"};
+
+absl::Duration Patience() { return absl::Milliseconds(TestFlag("patience_ms", 2000)); }
+absl::Duration Margin() { return absl::Milliseconds(TestFlag("margin_ms", 3000)); }
+
+int64_t ElementsOf(int64_t key) { return kElements[key % 4]; }
+
+// Sends what it is told to, in an order and at a pace of its own, until it dies.
+int Drip(const Worker& self, const Numbers& numbers, WireLine* line) {
+  std::mt19937_64 random(static_cast<uint64_t>(numbers.at("seed")));
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; key < numbers.at("keys"); ++key) keys.push_back(key);
+  std::shuffle(keys.begin(), keys.end(), random);
+  auto step = self.Step(numbers.at("step"));
+  for (int64_t key : keys) {
+    if (random() % 4 == 0) usleep(static_cast<useconds_t>(random() % 10'000));
+    const TensorKey name = self.KeyTo(kThisEnd, absl::StrCat("k", key));
+    if (!step->Send(name, {}, Numbered(key, ElementsOf(key)), false).ok()) return 2;
+  }
+  std::string end;
+  (void)line->Hear(&end, absl::Hours(1));
+  return 0;
+}
+
+// What the kills have come to.
+struct Toll {
+  Mutex mu;
+  std::map<std::string, size_t> ends ABSL_GUARDED_BY(mu);  // By code.
+  int64_t latest_ns ABSL_GUARDED_BY(mu) = 0;  // After the death, or the receive if that was later.
+  std::string latest ABSL_GUARDED_BY(mu);
+  std::vector<std::string> wrong ABSL_GUARDED_BY(mu);
+
+  // Receive `which` of `receives`, of a producer that died then.
+  void Count(const Receives& receives, size_t which, int64_t key, int64_t died_ns,
+             const std::string& who) {
+    const Receives::End end = receives.at(which);
+    const int64_t since_ns = std::max(died_ns, end.asked_ns);
+    const char* when = end.asked_ns < died_ns ? "made before" : "made after";
+    MutexLock lock(&mu);
+    if (end.calls != 1) {
+      ++ends["never"];
+      wrong.push_back(
+          absl::StrCat(who, ": a receive ", when, " its death ended ", end.calls, " times"));
+      return;
+    }
+    ++ends[absl::StatusCodeToString(end.status.code())];
+    if (end.status.ok()) {
+      if (NumberOf(end.tensor) != key) wrong.push_back(absl::StrCat(who, ": other bytes"));
+      return;
+    }
+    if (end.ended_ns - since_ns > latest_ns) {
+      latest_ns = end.ended_ns - since_ns;
+      latest = end.status.ToString();
+    }
+    const bool in_time = end.ended_ns - since_ns <= absl::ToInt64Nanoseconds(Patience() + Margin());
+    if (absl::IsUnavailable(end.status) && in_time) return;
+    wrong.push_back(absl::StrCat(who, ": a receive ", when, " its death ended after ",
+                                 (end.ended_ns - since_ns) / 1'000'000, " ms with ",
+                                 end.status.ToString()));
+  }
+};
+
+class Ends : public testing::TestWithParam<TestedPath> {};
+INSTANTIATE_TEST_SUITE_P(, Ends, testing::ValuesIn(TestedPaths()),
+                         [](const auto& info) { return info.param.name; });
+
+// One producer's life: receives asked and in line, its death, and receives made after it.
+void KillOne(const PromisePair& pair, OtherEnd* other, int64_t step_id, uint64_t seed, Toll* toll) {
+  std::mt19937_64 random(seed);
+  auto step = pair.self().Step(step_id);
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; key < kKeys; ++key) keys.push_back(key);
+  std::shuffle(keys.begin(), keys.end(), random);
+  Receives receives;
+  const auto receive = [&](int64_t key) {
+    Args args;
+    if (random() % 4 == 0) args.destination = Numbered(-1, ElementsOf(key));
+    if (random() % 2 == 0) args.executor = pair.self().server->executor();
+    receives.Make(step.get(), other->Key(absl::StrCat("k", key)), args);
+  };
+  for (int64_t key : keys) receive(key);
+  absl::SleepFor(absl::Microseconds(random() % 300'000));
+  other->Kill();
+  const int64_t died_ns = SteadyNs();
+  const auto receive_more = [&] {
+    for (int64_t key = kKeys; key < kKeys + 20; ++key) {
+      receive(key);
+      keys.push_back(key);
+    }
+  };
+  receive_more();
+  absl::SleepFor(Patience() / 2);
+  receive_more();
+  absl::SleepFor(Patience());
+  receive_more();
+  (void)receives.AwaitAll(Patience() + 2 * Margin());
+  const std::string who = absl::StrCat(other->name(), " in step ", step_id);
+  for (size_t i = 0; i < keys.size(); ++i) toll->Count(receives, i, keys[i], died_ns, who);
+  pair.self().server->steps()->CleanupStep(step_id);
+}
+
+TEST_P(Ends, EveryReceiveOfAKilledProducerEndsWithinPatience) {
+  SKIP_IF_KNOWN();
+  const int64_t kills = TestFlag("kills", kAtOnce);
+  std::mt19937_64 random(static_cast<uint64_t>(TestFlag("seed", 1)));
+  const PromisePair pair(
+      GetParam(), With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}),
+      kAtOnce);
+  Toll toll;
+  int64_t done = 0;
+  for (; done < kills;) {
+    std::vector<std::unique_ptr<OtherEnd>> others;
+    const int64_t first = done;
+    for (int task = 0; task < kAtOnce && done < kills; ++task, ++done) {
+      others.push_back(pair.Start(
+          "drip",
+          {{"step", done + 1}, {"keys", kSentKeys}, {"seed", static_cast<int64_t>(random() >> 1)}},
+          task));
+    }
+    for (auto& other : others) ASSERT_TRUE(other->AwaitReady());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < others.size(); ++i) {
+      threads.emplace_back(KillOne, std::cref(pair), others[i].get(),
+                           first + static_cast<int64_t>(i) + 1, random(), &toll);
+    }
+    for (std::thread& thread : threads) thread.join();
+    MutexLock lock(&toll.mu);
+    if (!toll.wrong.empty()) break;
+  }
+  MutexLock lock(&toll.mu);
+  std::printf("%s: %lld kills, latest end %.3f s after the death or the receive (%s)\n",
+              GetParam().name, static_cast<long long>(done),
+              static_cast<double>(toll.latest_ns) / 1e9, toll.latest.c_str());
+  for (const auto& [code, count] : toll.ends) std::printf("  %s %zu\n", code.c_str(), count);
+  EXPECT_TRUE(toll.wrong.empty()) << toll.wrong.size()
+                                  << " wrong ends, the first: " << toll.wrong[0];
+}
+
+TEST_P(Ends, AProducerThatReturnsEndsTheReceivesOfItsFormerLifeWithAborted) {
+  SKIP_IF_KNOWN();
+  const PromisePair pair(GetParam(), With(kFewSlots, {"--patience=30s"}));
+  auto step = pair.self().Step(1);
+  auto other = pair.Start("drip", {{"step", 1}, {"keys", 1}, {"seed", 1}});
+  ASSERT_TRUE(other->AwaitReady());
+  Receives receives;
+  receives.Make(step.get(), other->Key("k0"));
+  ASSERT_TRUE(receives.Await(0, absl::Seconds(20)));
+  ASSERT_TRUE(receives.at(0).ok()) << receives.at(0).status;
+  EXPECT_TRUE(pair.CameByThePath()) << pair.self().server->Explain("");
+  for (int i = 1; i < kKeys; ++i) receives.Make(step.get(), other->Key(absl::StrCat("k", i)));
+  other->Kill();
+  receives.Make(step.get(), other->Key("made after its death"));
+  auto again = pair.Start("drip", {{"step", 1}, {"keys", 10}, {"seed", 2}});
+  ASSERT_TRUE(again->AwaitReady());
+  receives.Make(step.get(), other->Key("made after its return"));
+  Receives of_the_new;
+  for (int i = 0; i < 10; ++i) of_the_new.Make(step.get(), again->Key(absl::StrCat("k", i)));
+  EXPECT_TRUE(of_the_new.AwaitAll(absl::Seconds(15))) << of_the_new.open() << " of the new wait";
+  EXPECT_TRUE(receives.AwaitAll(absl::Seconds(15))) << receives.open() << " of the old wait";
+  std::map<std::string, int> codes;
+  for (size_t i = 1; i < receives.size(); ++i) {
+    const Receives::End end = receives.at(i);
+    ++codes[end.calls == 0 ? "WAITS" : absl::StatusCodeToString(end.status.code())];
+  }
+  EXPECT_EQ(codes["ABORTED"], static_cast<int>(receives.size()) - 1);
+  for (const auto& [code, count] : codes) {
+    EXPECT_EQ(code, "ABORTED") << count << " times, " << receives.at(1).status;
+  }
+  for (size_t i = 0; i < of_the_new.size(); ++i) {
+    EXPECT_TRUE(of_the_new.at(i).ok()) << of_the_new.at(i).status;
+  }
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) { return tryst::RunPromises(argc, argv, {{"drip", &tryst::Drip}}); }
