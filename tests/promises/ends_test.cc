@@ -57,35 +57,35 @@ struct Toll {
   std::map<std::string, size_t> ends ABSL_GUARDED_BY(mu);  // By code.
   int64_t latest_ns ABSL_GUARDED_BY(mu) = 0;  // After the death, or the receive if that was later.
   std::string latest ABSL_GUARDED_BY(mu);
-  std::vector<std::string> wrong ABSL_GUARDED_BY(mu);
+  std::vector<std::string> late ABSL_GUARDED_BY(mu);   // Or never ended, or ended twice.
+  std::vector<std::string> wrong ABSL_GUARDED_BY(mu);  // Another code, or other bytes.
 
   // Receive `which` of `receives`, of a producer that died then.
   void Count(const Receives& receives, size_t which, int64_t key, int64_t died_ns,
              const std::string& who) {
     const Receives::End end = receives.at(which);
-    const int64_t since_ns = std::max(died_ns, end.asked_ns);
-    const char* when = end.asked_ns < died_ns ? "made before" : "made after";
+    const int64_t after_ns = end.ended_ns - std::max(died_ns, end.asked_ns);
+    const std::string what = absl::StrCat(
+        who, ": a receive made ", end.asked_ns < died_ns ? "before" : "after", " its death");
     MutexLock lock(&mu);
     if (end.calls != 1) {
       ++ends["never"];
-      wrong.push_back(
-          absl::StrCat(who, ": a receive ", when, " its death ended ", end.calls, " times"));
+      late.push_back(absl::StrCat(what, " ended ", end.calls, " times"));
       return;
     }
     ++ends[absl::StatusCodeToString(end.status.code())];
     if (end.status.ok()) {
-      if (NumberOf(end.tensor) != key) wrong.push_back(absl::StrCat(who, ": other bytes"));
+      if (NumberOf(end.tensor) != key) wrong.push_back(absl::StrCat(what, " got other bytes"));
       return;
     }
-    if (end.ended_ns - since_ns > latest_ns) {
-      latest_ns = end.ended_ns - since_ns;
-      latest = end.status.ToString();
+    const std::string how = absl::StrCat(what, " ended after ", after_ns / 1'000'000, " ms with ",
+                                         end.status.ToString());
+    if (after_ns > latest_ns) {
+      latest_ns = after_ns;
+      latest = how;
     }
-    const bool in_time = end.ended_ns - since_ns <= absl::ToInt64Nanoseconds(Patience() + Margin());
-    if (absl::IsUnavailable(end.status) && in_time) return;
-    wrong.push_back(absl::StrCat(who, ": a receive ", when, " its death ended after ",
-                                 (end.ended_ns - since_ns) / 1'000'000, " ms with ",
-                                 end.status.ToString()));
+    if (after_ns > absl::ToInt64Nanoseconds(Patience() + Margin())) late.push_back(how);
+    if (!absl::IsUnavailable(end.status)) wrong.push_back(how);
   }
 };
 
@@ -128,16 +128,14 @@ void KillOne(const PromisePair& pair, OtherEnd* other, int64_t step_id, uint64_t
   pair.self().server->steps()->CleanupStep(step_id);
 }
 
-TEST_P(Ends, EveryReceiveOfAKilledProducerEndsWithinPatience) {
-  SKIP_IF_KNOWN();
+// False: a producer did not serve.
+bool KillMany(const TestedPath& path, Toll* toll) {
   const int64_t kills = TestFlag("kills", kAtOnce);
   std::mt19937_64 random(static_cast<uint64_t>(TestFlag("seed", 1)));
   const PromisePair pair(
-      GetParam(), With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}),
+      path, With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}),
       kAtOnce);
-  Toll toll;
-  int64_t done = 0;
-  for (; done < kills;) {
+  for (int64_t done = 0; done < kills;) {
     std::vector<std::unique_ptr<OtherEnd>> others;
     const int64_t first = done;
     for (int task = 0; task < kAtOnce && done < kills; ++task, ++done) {
@@ -146,23 +144,49 @@ TEST_P(Ends, EveryReceiveOfAKilledProducerEndsWithinPatience) {
           {{"step", done + 1}, {"keys", kSentKeys}, {"seed", static_cast<int64_t>(random() >> 1)}},
           task));
     }
-    for (auto& other : others) ASSERT_TRUE(other->AwaitReady());
+    for (auto& other : others) {
+      if (!other->AwaitReady()) return false;
+    }
     std::vector<std::thread> threads;
     for (size_t i = 0; i < others.size(); ++i) {
       threads.emplace_back(KillOne, std::cref(pair), others[i].get(),
-                           first + static_cast<int64_t>(i) + 1, random(), &toll);
+                           first + static_cast<int64_t>(i) + 1, random(), toll);
     }
     for (std::thread& thread : threads) thread.join();
-    MutexLock lock(&toll.mu);
-    if (!toll.wrong.empty()) break;
   }
-  MutexLock lock(&toll.mu);
-  std::printf("%s: %lld kills, latest end %.3f s after the death or the receive (%s)\n",
-              GetParam().name, static_cast<long long>(done),
-              static_cast<double>(toll.latest_ns) / 1e9, toll.latest.c_str());
-  for (const auto& [code, count] : toll.ends) std::printf("  %s %zu\n", code.c_str(), count);
-  EXPECT_TRUE(toll.wrong.empty()) << toll.wrong.size()
-                                  << " wrong ends, the first: " << toll.wrong[0];
+  MutexLock lock(&toll->mu);
+  std::printf("%s: %lld kills; the latest: %s\n", path.name, static_cast<long long>(kills),
+              toll->latest.c_str());
+  for (const auto& [code, count] : toll->ends) std::printf("  %s %zu\n", code.c_str(), count);
+  return true;
+}
+
+// One run serves two tests.
+Toll* TollOver(const TestedPath& path) {
+  static std::map<std::string, std::unique_ptr<Toll>> tolls;
+  std::unique_ptr<Toll>& toll = tolls[path.name];
+  if (toll == nullptr) {
+    toll = std::make_unique<Toll>();
+    EXPECT_TRUE(KillMany(path, toll.get()));
+  }
+  return toll.get();
+}
+
+TEST_P(Ends, EveryReceiveOfAKilledProducerEndsWithinPatience) {
+  SKIP_IF_KNOWN();
+  Toll* toll = TollOver(GetParam());
+  MutexLock lock(&toll->mu);
+  EXPECT_FALSE(toll->ends.empty());
+  EXPECT_TRUE(toll->late.empty()) << toll->late.size() << " late, the first: " << toll->late[0];
+}
+
+TEST_P(Ends, EveryReceiveOfAKilledProducerThatFailsIsUnavailable) {
+  SKIP_IF_KNOWN();
+  Toll* toll = TollOver(GetParam());
+  MutexLock lock(&toll->mu);
+  EXPECT_GT(toll->ends["UNAVAILABLE"], 0u);
+  EXPECT_TRUE(toll->wrong.empty())
+      << toll->wrong.size() << " wrong ends, the first: " << toll->wrong[0];
 }
 
 TEST_P(Ends, AProducerThatReturnsEndsTheReceivesOfItsFormerLifeWithAborted) {
