@@ -109,8 +109,8 @@ void KillOne(const PromisePair& pair, OtherEnd* other, int64_t step_id, uint64_t
   };
   for (int64_t key : keys) receive(key);
   absl::SleepFor(absl::Microseconds(random() % 300'000));
-  other->Kill();
   const int64_t died_ns = SteadyNs();
+  other->Kill();
   const auto receive_more = [&] {
     for (int64_t key = kKeys; key < kKeys + 20; ++key) {
       receive(key);
