@@ -30,7 +30,7 @@ constexpr int64_t kElements[] = {1, 500, 40'000, 500'000};
 const std::vector<std::string> kFewSlots = {"--slots=32", "--max_asked=32", "--spin_us=0"};
 
 absl::Duration Patience() { return absl::Milliseconds(TestFlag("patience_ms", 2000)); }
-absl::Duration Margin() { return absl::Milliseconds(TestFlag("margin_ms", 3000)); }
+absl::Duration Margin() { return kSlowness * absl::Milliseconds(TestFlag("margin_ms", 3000)); }
 
 int64_t ElementsOf(int64_t key) { return kElements[key % 4]; }
 

@@ -86,6 +86,13 @@ class PromisePair {
   Worker self_{};
 };
 
+// How much longer things may take in a debug build, which the sanitizers' are.
+#ifdef NDEBUG
+constexpr int kSlowness = 1;
+#else
+constexpr int kSlowness = 5;
+#endif
+
 // A flag of the test program, "--kills=1000": for the long run.
 int64_t TestFlag(const std::string& name, int64_t otherwise);
 

@@ -57,7 +57,7 @@ class Waiting : public testing::TestWithParam<TestedPath> {
     const auto receive_one = [&](int64_t i) {
       const size_t which = there.Make(step.get(), other->Key("there", static_cast<uint64_t>(i)));
       // The first comes behind the connection and all that was asked before.
-      const absl::Duration limit = i == 0 ? absl::Seconds(20) : absl::Seconds(1);
+      const absl::Duration limit = kSlowness * absl::Seconds(i == 0 ? 20 : 1);
       ASSERT_TRUE(there.Await(which, limit)) << "a tensor that is there does not come in " << limit
                                              << " while " << waiting.open() << " receives wait";
       ASSERT_TRUE(there.at(which).ok()) << there.at(which).status;
@@ -148,22 +148,22 @@ class Dataflow {
   std::string Run(uint64_t seed) {
     std::vector<int64_t> wanted;
     std::vector<int64_t> ready;
-    for (size_t key = 0; key < graph_.owner.size(); ++key) {
-      const auto name = static_cast<int64_t>(key);
-      if (graph_.owner[key] != side_) {
-        wanted.push_back(name);
-        continue;
-      }
-      missing_[key] = graph_.needs[key].size();
-      if (missing_[key] == 0) ready.push_back(name);
-      for (int64_t need : graph_.needs[key]) unblocks_[static_cast<size_t>(need)].push_back(name);
-    }
     std::mt19937_64 random(seed);
-    std::shuffle(wanted.begin(), wanted.end(), random);
     {
       MutexLock lock(&mu_);
+      for (size_t key = 0; key < graph_.owner.size(); ++key) {
+        const auto name = static_cast<int64_t>(key);
+        if (graph_.owner[key] != side_) {
+          wanted.push_back(name);
+          continue;
+        }
+        missing_[key] = graph_.needs[key].size();
+        if (missing_[key] == 0) ready.push_back(name);
+        for (int64_t need : graph_.needs[key]) unblocks_[static_cast<size_t>(need)].push_back(name);
+      }
       open_ = wanted.size();
     }
+    std::shuffle(wanted.begin(), wanted.end(), random);
     for (int64_t key : wanted) Receive(key, random() % 2 == 0);
     for (int64_t key : ready) Send(key);
     return AwaitProgress(wanted.size());
