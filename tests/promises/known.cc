@@ -20,19 +20,42 @@ constexpr Known kKnown[] = {
     {nullptr, nullptr},
 };
 
+std::string NameOf(const testing::TestInfo& test) {
+  return absl::StrCat(test.test_suite_name(), ".", test.name());
+}
+
+bool Covers(const Known& known, const std::string& name) {
+  return name == known.test || absl::StartsWith(name, absl::StrCat(known.test, "/"));
+}
+
 }  // namespace
 
-const char* WhyKnownToFail() {
-  if (TestFlag("also_known", 0) != 0) return nullptr;
-  const testing::TestInfo* now = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string name = absl::StrCat(now->test_suite_name(), ".", now->name());
+std::string WhyKnownToFail() {
+  if (TestFlag("also_known", 0) != 0) return "";
+  const std::string name = NameOf(*testing::UnitTest::GetInstance()->current_test_info());
   for (const Known& known : kKnown) {
-    if (known.test == nullptr) break;
-    if (name == known.test || absl::StartsWith(name, absl::StrCat(known.test, "/"))) {
-      return known.why;
-    }
+    if (known.test != nullptr && Covers(known, name)) return absl::StrCat(name, ": ", known.why);
   }
-  return nullptr;
+  return "";
+}
+
+std::string StaleKnown() {
+  std::string stale;
+  const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
+  for (const Known& known : kKnown) {
+    if (known.test == nullptr) continue;
+    bool found = false, of_ours = false;
+    for (int i = 0; i < tests.total_test_suite_count(); ++i) {
+      const testing::TestSuite& suite = *tests.GetTestSuite(i);
+      if (!absl::StartsWith(known.test, absl::StrCat(suite.name(), "."))) continue;
+      of_ours = true;
+      for (int j = 0; j < suite.total_test_count(); ++j) {
+        found |= Covers(known, NameOf(*suite.GetTestInfo(j)));
+      }
+    }
+    if (of_ours && !found) absl::StrAppend(&stale, known.test, "\n");
+  }
+  return stale;
 }
 
 }  // namespace tryst

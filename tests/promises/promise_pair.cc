@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "tests/promises/known.h"
 
 namespace tryst {
 namespace {
@@ -166,6 +169,11 @@ int RunPromises(int argc, char** argv, const std::map<std::string, Role>& roles)
       return 1;
     }
     Flags()[sides[0].substr(2)] = value;
+  }
+  const std::string stale = std::getenv("TRYST_E2E_PATH") == nullptr ? StaleKnown() : "";
+  if (!stale.empty()) {
+    fprintf(stderr, "known.inc names tests that there are not:\n%s", stale.c_str());
+    return 1;
   }
   return RUN_ALL_TESTS();
 }
