@@ -206,7 +206,10 @@ class Dataflow {
   // Until every callback has done its part, or nothing has come for long.
   std::string AwaitProgress(size_t wanted) {
     size_t last = wanted;
-    for (absl::Time since = absl::Now(); absl::Now() - since < absl::Seconds(10);) {
+    // To ask for so many takes its time, too.
+    const absl::Duration limit =
+        absl::Seconds(10) + static_cast<int64_t>(wanted) * absl::Milliseconds(1);
+    for (absl::Time since = absl::Now(); absl::Now() - since < limit;) {
       absl::SleepFor(absl::Milliseconds(5));
       MutexLock lock(&mu_);
       if (!wrong_.empty()) return wrong_;
