@@ -5,7 +5,6 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/process.h"
+#include "tests/e2e/tested_paths.h"
 
 namespace tryst {
 namespace {
@@ -31,29 +31,9 @@ bool IsSlow() { return std::getenv("TRYST_E2E_SLOW") != nullptr; }
 uint64_t Enough() { return IsSlow() ? 7 : 15; }
 absl::Duration Patience() { return IsSlow() ? absl::Seconds(100) : absl::Seconds(30); }
 
-struct Transport {
-  const char* name;
-  std::vector<std::string> flags;
-  const char* path;  // As Explain() has it.
-};
-
-void PrintTo(const Transport& transport, std::ostream* out) { *out << transport.name; }
-
-// Where TRYST_E2E_FLAGS is set (in the guest), that and nothing else.
-std::vector<Transport> Transports() {
-  const char* flags = std::getenv("TRYST_E2E_FLAGS");
-  const char* path = std::getenv("TRYST_E2E_PATH");
-  if (flags != nullptr && path != nullptr) {
-    return {{"Given", absl::StrSplit(flags, ' ', absl::SkipEmpty()), path}};
-  }
-  return {{"Soft", {"--nic=soft", "--shm=off"}, "over rdma/soft"},
-          {"Shm", {"--nic=soft", "--shm=on"}, "over shm: "},
-          {"Grpc", {"--protocol=grpc"}, "grpc to "}};
-}
-
 class Cluster {
  public:
-  explicit Cluster(const Transport& transport) : transport_(transport) {
+  explicit Cluster(const TestedPath& path) : path_(path) {
     std::vector<std::string> servers;
     std::vector<std::string> workers;
     for (int i = 0; i < kServers; ++i) Place("ps", i, &servers);
@@ -81,7 +61,7 @@ class Cluster {
                                                       "--pause=400ms", "--longest=100s",
                                                       "--callback_threads=1"}
                            : std::vector<std::string>{"--patience=5s"},
-                  transport_.flags)));
+                  path_.flags)));
   }
   Process* at(const std::string& name) { return processes_.at(name).get(); }
 
@@ -135,14 +115,14 @@ class Cluster {
     addresses->push_back(absl::StrCat("127.0.0.1:", port));
   }
 
-  const Transport transport_;
+  const TestedPath path_;
   std::string spec_;
   std::map<int, std::string> ports_;
   std::map<std::string, std::unique_ptr<Process>> processes_;
 };
 
-class FourByTwo : public testing::TestWithParam<Transport> {};
-INSTANTIATE_TEST_SUITE_P(, FourByTwo, testing::ValuesIn(Transports()),
+class FourByTwo : public testing::TestWithParam<TestedPath> {};
+INSTANTIATE_TEST_SUITE_P(, FourByTwo, testing::ValuesIn(TestedPaths()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {

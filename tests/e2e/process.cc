@@ -49,7 +49,7 @@ std::vector<std::string> With(std::vector<std::string> args, const std::vector<s
   return args;
 }
 
-Process::Process(const std::string& program, std::vector<std::string> args) {
+Process::Process(const std::string& program, std::vector<std::string> args, int third) {
   static std::atomic<int> count{0};
   const int number = ++count;
   out_ = TempFile(absl::StrCat("out", number));
@@ -67,6 +67,8 @@ Process::Process(const std::string& program, std::vector<std::string> args) {
   if (getppid() != parent) _exit(127);
   dup2(open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
   dup2(open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+  if (third >= 0) dup2(third, 3);  // Which execv keeps, unless it is `third` itself.
+  if (third == 3) fcntl(3, F_SETFD, 0);
   execv(argv[0], argv.data());
   _exit(127);
 }

@@ -14,8 +14,8 @@ namespace tryst {
 // prints goes to files.
 class Process {
  public:
-  // `program` as Bazel has it: "server/trystd".
-  Process(const std::string& program, std::vector<std::string> args);
+  // `program` as Bazel has it: "server/trystd". It finds a duplicate of `third` as descriptor 3.
+  Process(const std::string& program, std::vector<std::string> args, int third = -1);
   ~Process();  // SIGKILL if it still runs.
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

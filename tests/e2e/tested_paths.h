@@ -1,0 +1,25 @@
+#ifndef TRYST_TESTS_E2E_TESTED_PATHS_H_
+#define TRYST_TESTS_E2E_TESTED_PATHS_H_
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace tryst {
+
+// One of the ways that tensors travel between processes, as a server's flags choose it.
+struct TestedPath {
+  const char* name;
+  std::vector<std::string> flags;
+  const char* path;  // As Explain() has it.
+};
+
+void PrintTo(const TestedPath& path, std::ostream* out);
+
+// Soft, Shm and Grpc; where TRYST_E2E_FLAGS and TRYST_E2E_PATH are set (in the guest), that and
+// nothing else.
+std::vector<TestedPath> TestedPaths();
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_E2E_TESTED_PATHS_H_

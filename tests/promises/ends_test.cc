@@ -1,0 +1,244 @@
+// A producer that dies ends every receive of its tensors within patience, on every path.
+//
+//   ends_test [--kills=1000] [--returns=100] [--seed=N] [--patience_ms=2000] [--margin_ms=3000]
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/mutex.h"
+#include "gtest/gtest.h"
+#include "tests/promises/known.h"
+#include "tests/promises/promise_pair.h"
+#include "tests/promises/receives.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kAtOnce = 5;          // Producers that live and die at the same time.
+constexpr int kKeys = 200;          // Received from each: many times the slots.
+constexpr int64_t kSentKeys = 150;  // Of them the producer sends, if it lives long enough.
+constexpr int64_t kElements[] = {1, 500, 40'000, 500'000};
+const std::vector<std::string> kFewSlots = {"--slots=32", "--max_asked=32", "--spin_us=0"};
+
+absl::Duration Patience() { return absl::Milliseconds(TestFlag("patience_ms", 2000)); }
+absl::Duration Margin() { return kSlowness * absl::Milliseconds(TestFlag("margin_ms", 3000)); }
+
+int64_t ElementsOf(int64_t key) { return kElements[key % 4]; }
+
+// Sends what it is told to, in an order and at a pace of its own, until it dies.
+int Drip(const Worker& self, const Numbers& numbers, WireLine* line) {
+  std::mt19937_64 random(static_cast<uint64_t>(numbers.at("seed")));
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; key < numbers.at("keys"); ++key) keys.push_back(key);
+  std::shuffle(keys.begin(), keys.end(), random);
+  auto step = self.Step(numbers.at("step"));
+  for (int64_t key : keys) {
+    if (random() % 4 == 0) usleep(static_cast<useconds_t>(random() % 10'000));
+    const TensorKey name = self.KeyTo(kThisEnd, absl::StrCat("k", key));
+    if (!step->Send(name, {}, Numbered(key, ElementsOf(key)), false).ok()) return 2;
+  }
+  std::string end;
+  (void)line->Hear(&end, absl::Hours(1));
+  return 0;
+}
+
+// What the kills have come to.
+struct Toll {
+  Mutex mu;
+  std::map<std::string, size_t> ends ABSL_GUARDED_BY(mu);  // By code.
+  int64_t latest_ns ABSL_GUARDED_BY(mu) = 0;  // After the death, or the receive if that was later.
+  std::string latest ABSL_GUARDED_BY(mu);
+  std::vector<std::string> late ABSL_GUARDED_BY(mu);   // Or never ended, or ended twice.
+  std::vector<std::string> wrong ABSL_GUARDED_BY(mu);  // Another code, or other bytes.
+
+  // Receive `which` of `receives`, of a producer that died then.
+  void Count(const Receives& receives, size_t which, int64_t key, int64_t died_ns,
+             const std::string& who) {
+    const Receives::End end = receives.at(which);
+    const int64_t after_ns = end.ended_ns - std::max(died_ns, end.asked_ns);
+    const std::string what = absl::StrCat(
+        who, ": a receive made ", end.asked_ns < died_ns ? "before" : "after", " its death");
+    MutexLock lock(&mu);
+    if (end.calls != 1) {
+      ++ends["never"];
+      late.push_back(absl::StrCat(what, " ended ", end.calls, " times"));
+      return;
+    }
+    ++ends[absl::StatusCodeToString(end.status.code())];
+    if (end.status.ok()) {
+      if (NumberOf(end.tensor) != key) wrong.push_back(absl::StrCat(what, " got other bytes"));
+      return;
+    }
+    const std::string how = absl::StrCat(what, " ended after ", after_ns / 1'000'000, " ms with ",
+                                         end.status.ToString());
+    if (after_ns > latest_ns) {
+      latest_ns = after_ns;
+      latest = how;
+    }
+    if (after_ns > absl::ToInt64Nanoseconds(Patience() + Margin())) late.push_back(how);
+    if (!absl::IsUnavailable(end.status)) wrong.push_back(how);
+  }
+};
+
+class Ends : public testing::TestWithParam<TestedPath> {};
+INSTANTIATE_TEST_SUITE_P(, Ends, testing::ValuesIn(TestedPaths()),
+                         [](const auto& info) { return info.param.name; });
+
+// One producer's life: receives asked and in line, its death, and receives made after it.
+void KillOne(const PromisePair& pair, OtherEnd* other, int64_t step_id, uint64_t seed, Toll* toll) {
+  std::mt19937_64 random(seed);
+  auto step = pair.self().Step(step_id);
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; key < kKeys; ++key) keys.push_back(key);
+  std::shuffle(keys.begin(), keys.end(), random);
+  Receives receives;
+  const auto receive = [&](int64_t key) {
+    Args args;
+    if (random() % 4 == 0) args.destination = Numbered(-1, ElementsOf(key));
+    if (random() % 2 == 0) args.executor = pair.self().server->executor();
+    receives.Make(step.get(), other->Key(absl::StrCat("k", key)), args);
+  };
+  for (int64_t key : keys) receive(key);
+  absl::SleepFor(absl::Microseconds(random() % 300'000));
+  const int64_t died_ns = SteadyNs();
+  other->Kill();
+  const auto receive_more = [&] {
+    for (int64_t key = kKeys; key < kKeys + 20; ++key) {
+      receive(key);
+      keys.push_back(key);
+    }
+  };
+  receive_more();
+  absl::SleepFor(Patience() / 2);
+  receive_more();
+  absl::SleepFor(Patience());
+  receive_more();
+  (void)receives.AwaitAll(Patience() + 2 * Margin());
+  const std::string who = absl::StrCat(other->name(), " in step ", step_id);
+  for (size_t i = 0; i < keys.size(); ++i) toll->Count(receives, i, keys[i], died_ns, who);
+  pair.self().server->steps()->CleanupStep(step_id);
+}
+
+// False: a producer did not serve.
+bool KillMany(const TestedPath& path, Toll* toll) {
+  const int64_t kills = TestFlag("kills", kAtOnce);
+  std::mt19937_64 random(static_cast<uint64_t>(TestFlag("seed", 1)));
+  const PromisePair pair(
+      path, With(kFewSlots, {absl::StrCat("--patience=", absl::FormatDuration(Patience()))}),
+      kAtOnce);
+  for (int64_t done = 0; done < kills;) {
+    std::vector<std::unique_ptr<OtherEnd>> others;
+    const int64_t first = done;
+    for (int task = 0; task < kAtOnce && done < kills; ++task, ++done) {
+      others.push_back(pair.Start(
+          "drip",
+          {{"step", done + 1}, {"keys", kSentKeys}, {"seed", static_cast<int64_t>(random() >> 1)}},
+          task));
+    }
+    for (auto& other : others) {
+      if (!other->AwaitReady()) return false;
+    }
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < others.size(); ++i) {
+      threads.emplace_back(KillOne, std::cref(pair), others[i].get(),
+                           first + static_cast<int64_t>(i) + 1, random(), toll);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  MutexLock lock(&toll->mu);
+  std::printf("%s: %lld kills; the latest: %s\n", path.name, static_cast<long long>(kills),
+              toll->latest.c_str());
+  for (const auto& [code, count] : toll->ends) std::printf("  %s %zu\n", code.c_str(), count);
+  return true;
+}
+
+// One run serves two tests.
+Toll* TollOver(const TestedPath& path) {
+  static std::map<std::string, std::unique_ptr<Toll>> tolls;
+  std::unique_ptr<Toll>& toll = tolls[path.name];
+  if (toll == nullptr) {
+    toll = std::make_unique<Toll>();
+    EXPECT_TRUE(KillMany(path, toll.get()));
+  }
+  return toll.get();
+}
+
+TEST_P(Ends, EveryReceiveOfAKilledProducerEndsWithinPatience) {
+  SKIP_IF_KNOWN();
+  Toll* toll = TollOver(GetParam());
+  MutexLock lock(&toll->mu);
+  EXPECT_FALSE(toll->ends.empty());
+  EXPECT_TRUE(toll->late.empty()) << toll->late.size() << " late, the first: " << toll->late[0];
+}
+
+TEST_P(Ends, EveryReceiveOfAKilledProducerThatFailsIsUnavailable) {
+  SKIP_IF_KNOWN();
+  Toll* toll = TollOver(GetParam());
+  MutexLock lock(&toll->mu);
+  EXPECT_GT(toll->ends["UNAVAILABLE"], 0u);
+  EXPECT_TRUE(toll->wrong.empty())
+      << toll->wrong.size() << " wrong ends, the first: " << toll->wrong[0];
+}
+
+// One producer's life, its death at a random moment, and its return.
+void KillAndReturn(const PromisePair& pair, int64_t step_id, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  auto step = pair.self().Step(step_id);
+  const Numbers numbers = {
+      {"step", step_id}, {"keys", kSentKeys}, {"seed", static_cast<int64_t>(seed >> 1)}};
+  Receives receives;
+  {
+    auto other = pair.Start("drip", numbers);
+    ASSERT_TRUE(other->AwaitReady());
+    for (int i = 0; i < kKeys; ++i) receives.Make(step.get(), other->Key(absl::StrCat("k", i)));
+    absl::SleepFor(absl::Microseconds(random() % 200'000));
+    other->Kill();
+    receives.Make(step.get(), other->Key("made after its death"));
+    auto again = pair.Start("drip", numbers);
+    ASSERT_TRUE(again->AwaitReady());
+    receives.Make(step.get(), other->Key("made after its return"));
+    Receives of_the_new;
+    for (int i = 0; i < kSentKeys; ++i) {
+      of_the_new.Make(step.get(), again->Key(absl::StrCat("k", i)));
+    }
+    EXPECT_TRUE(of_the_new.AwaitAll(absl::Seconds(15))) << of_the_new.open() << " of the new wait";
+    for (size_t i = 0; i < of_the_new.size(); ++i) {
+      ASSERT_TRUE(of_the_new.at(i).ok()) << of_the_new.at(i).status;
+    }
+    EXPECT_TRUE(receives.AwaitAll(absl::Seconds(15))) << receives.open() << " of the old wait";
+  }
+  std::map<std::string, int> codes;
+  for (size_t i = 0; i < receives.size(); ++i) {
+    const Receives::End end = receives.at(i);
+    ++codes[end.calls == 0 ? "WAITS" : absl::StatusCodeToString(end.status.code())];
+    EXPECT_TRUE(end.ok() || absl::IsAborted(end.status)) << end.status;
+  }
+  EXPECT_GT(codes["ABORTED"], 0);
+  std::printf("  returned:");
+  for (const auto& [code, count] : codes) std::printf(" %s %d", code.c_str(), count);
+  std::printf("\n");
+  pair.self().server->steps()->CleanupStep(step_id);
+}
+
+TEST_P(Ends, AProducerThatReturnsEndsTheReceivesOfItsFormerLifeWithAborted) {
+  SKIP_IF_KNOWN();
+  std::mt19937_64 random(static_cast<uint64_t>(TestFlag("seed", 1)));
+  const PromisePair pair(GetParam(), With(kFewSlots, {"--patience=30s"}));
+  for (int64_t i = 1; i <= TestFlag("returns", 3) && !HasFailure(); ++i) {
+    KillAndReturn(pair, i, random());
+  }
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) { return tryst::RunPromises(argc, argv, {{"drip", &tryst::Drip}}); }

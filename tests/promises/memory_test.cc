@@ -1,0 +1,141 @@
+// What receives cost while they wait, and what is left of them.
+//
+//   memory_test [--receives=60000] [--local=1000000]
+#include <malloc.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/promises/known.h"
+#include "tests/promises/promise_pair.h"
+#include "tests/promises/receives.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+int64_t ResidentBytes() {
+  std::ifstream in("/proc/self/statm");
+  int64_t all = 0, resident = 0;
+  in >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// Of the heap, in use.
+int64_t HeapBytes() {
+  const struct mallinfo2 now = mallinfo2();
+  return static_cast<int64_t>(now.uordblks + now.hblkhd);
+}
+
+// Sends one tensor, and says how much memory it has whenever it is asked.
+int SayMemory(const Worker& self, const Numbers&, WireLine* line) {
+  auto step = self.Step(1);
+  if (!step->Send(self.KeyTo(kThisEnd, "hello"), {}, Numbered(1, 1), false).ok()) return 2;
+  std::string word;
+  while (line->Hear(&word, absl::Minutes(10)) && word == "memory") {
+    if (!line->Say(absl::StrCat(ResidentBytes()))) return 3;
+  }
+  return 0;
+}
+
+class Memory : public testing::TestWithParam<TestedPath> {};
+INSTANTIATE_TEST_SUITE_P(, Memory, testing::ValuesIn(TestedPaths()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(Memory, AbortedReceivesGiveTheirMemoryBack) {
+  SKIP_IF_KNOWN();
+  const int64_t count = TestFlag("receives", 20'000);
+  const PromisePair pair(GetParam());
+  auto other = pair.Start("say memory");
+  ASSERT_TRUE(other->AwaitReady());
+  const auto others = [&] {
+    std::string word;
+    int64_t bytes = 0;
+    EXPECT_TRUE(other->line()->Say("memory") && other->line()->Hear(&word) &&
+                absl::SimpleAtoi(word, &bytes));
+    return bytes;
+  };
+  ASSERT_TRUE(pair.self().Step(1)->Recv(other->Key("hello"), {}, absl::Seconds(20)).ok());
+  ASSERT_TRUE(pair.CameByThePath());
+  const int64_t before = ResidentBytes(), other_before = others();
+  int64_t waiting = 0, other_waiting = 0;
+  {
+    auto step = pair.self().Step(2);
+    Receives receives;
+    for (int64_t i = 0; i < count; ++i) {
+      receives.Make(step.get(), other->Key("w", static_cast<uint64_t>(i)));
+    }
+    // Until the other end has heard of all that it is told.
+    for (int64_t last = -1; last != other_waiting;) {
+      last = other_waiting;
+      absl::SleepFor(absl::Milliseconds(500));
+      other_waiting = others();
+    }
+    waiting = ResidentBytes();
+    step->StartAbort(absl::AbortedError("the step is over"));
+    ASSERT_TRUE(receives.AwaitAll(absl::Seconds(60))) << receives.open();
+    pair.self().server->steps()->CleanupStep(2);
+  }
+  int64_t after = 0, other_after = 0;
+  for (const absl::Time until = absl::Now() + absl::Seconds(5); absl::Now() < until;) {
+    absl::SleepFor(absl::Milliseconds(500));
+    after = ResidentBytes();
+    other_after = others();
+  }
+  std::printf(
+      "{\"path\":\"%s\",\"receives\":%lld,\"consumer_mib\":{\"before\":%lld,\"waiting\":%lld,"
+      "\"aborted\":%lld},\"producer_mib\":{\"before\":%lld,\"waiting\":%lld,\"aborted\":%lld}}\n",
+      GetParam().name, static_cast<long long>(count), static_cast<long long>(before / kMiB),
+      static_cast<long long>(waiting / kMiB), static_cast<long long>(after / kMiB),
+      static_cast<long long>(other_before / kMiB), static_cast<long long>(other_waiting / kMiB),
+      static_cast<long long>(other_after / kMiB));
+  // What the heap of either keeps of a few KiB for each, and no more.
+  const int64_t limit = 32 * kMiB + count * 4096;
+  EXPECT_LE(after - before, limit);
+  EXPECT_LE(other_after - other_before, limit);
+}
+
+// Sends and receives of one process meet in a table: its cost, over the key's own.
+TEST(LocalMemory, AReceiveThatWaitsTakesLittle) {
+  SKIP_IF_KNOWN();
+  const int64_t count = TestFlag("local", 200'000);
+  const PromisePair pair(TestedPaths()[0]);
+  auto step = pair.self().Step(1);
+  const int64_t empty = HeapBytes();
+  std::vector<TensorKey> keys;
+  keys.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    keys.push_back(pair.self().KeyTo(kThisEnd, "w", static_cast<uint64_t>(i)));
+  }
+  const int64_t with_keys = HeapBytes();
+  int64_t ended = 0;
+  for (const TensorKey& key : keys) {
+    step->RecvAsync(
+        key, {},
+        [&ended](const absl::Status&, const Args&, const Args&, const Tensor&, bool) { ++ended; });
+  }
+  const int64_t waiting = HeapBytes();
+  step->StartAbort(absl::AbortedError("over"));
+  EXPECT_EQ(ended, count);
+  const int64_t of_key = (with_keys - empty) / count, of_receive = (waiting - with_keys) / count;
+  std::printf("{\"local_receives\":%lld,\"bytes_of_key\":%lld,\"bytes_of_receive\":%lld}\n",
+              static_cast<long long>(count), static_cast<long long>(of_key),
+              static_cast<long long>(of_receive));
+  EXPECT_LE(of_receive, 450);
+}
+
+}  // namespace
+}  // namespace tryst
+
+int main(int argc, char** argv) {
+  return tryst::RunPromises(argc, argv, {{"say memory", &tryst::SayMemory}});
+}

@@ -1,0 +1,109 @@
+#ifndef TRYST_TESTS_PROMISES_PROMISE_PAIR_H_
+#define TRYST_TESTS_PROMISES_PROMISE_PAIR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/server.h"
+#include "tests/e2e/process.h"
+#include "tests/e2e/tested_paths.h"
+#include "tests/promises/wire_line.h"
+
+namespace tryst {
+
+// What a test and the process that it starts have agreed on.
+using Numbers = std::map<std::string, int64_t>;
+
+// One worker, embedded as a user would: a Server and what names its tensors.
+struct Worker {
+  Server* server;
+  std::shared_ptr<Rendezvous> Step(int64_t step) const;  // Started. Dies where it is over.
+  // Of a tensor from here to the worker `to`.
+  TensorKey KeyTo(const std::string& to, const std::string& edge, uint64_t iter = 0) const;
+};
+TensorKey KeyBetween(const std::string& from, uint64_t incarnation, const std::string& to,
+                     const std::string& edge, uint64_t iter = 0);
+constexpr char kThisEnd[] = "/job:worker/replica:0/task:0";
+std::string OtherName(int task);  // "/job:ps/replica:0/task:TASK"
+
+// What the other process does once its server has started; the exit code. The line leads to
+// the test.
+using Role = std::function<int(const Worker& self, const Numbers& numbers, WireLine* line)>;
+
+// The other process: this very program, started again for a role.
+class OtherEnd {
+ public:
+  OtherEnd(int task, const std::string& role, std::vector<std::string> settings,
+           const Numbers& numbers);
+  // Waits until it serves; false, and the test has failed, if it does not.
+  bool AwaitReady();
+  uint64_t incarnation() const { return incarnation_; }
+  const std::string& name() const { return name_; }
+  WireLine* line() { return line_.get(); }
+  // SIGKILL, and it is gone when this returns.
+  void Kill();
+  // The exit code of a role that ends by itself.
+  int Wait(absl::Duration timeout = absl::Minutes(1)) { return process_->Wait(timeout); }
+  std::string words() const { return process_->out() + process_->err(); }
+  // Of its tensors to this process.
+  TensorKey Key(const std::string& edge, uint64_t iter = 0) const {
+    return KeyBetween(name_, incarnation_, kThisEnd, edge, iter);
+  }
+
+ private:
+  const std::string name_;
+  uint64_t incarnation_ = 0;
+  std::unique_ptr<WireLine> line_;
+  std::unique_ptr<Process> process_;
+};
+
+// This process as one worker, and as many others as the test starts.
+class PromisePair {
+ public:
+  // `settings` are a server's flags, for both ends.
+  explicit PromisePair(const TestedPath& path, std::vector<std::string> settings = {},
+                       int others = 1);
+  ~PromisePair();
+
+  const Worker& self() const { return self_; }
+  std::unique_ptr<OtherEnd> Start(const std::string& role, const Numbers& numbers = {},
+                                  int task = 0) const;
+  // Whether tensors have come by the path that was asked for, and by no other.
+  bool CameByThePath() const;
+
+ private:
+  std::vector<std::string> FlagsOf(const std::string& job, int task) const;
+
+  const TestedPath path_;
+  std::vector<std::string> settings_;
+  std::string spec_;
+  std::unique_ptr<Server> server_;
+  Worker self_{};
+};
+
+// How much longer things may take in a debug build, which the sanitizers' are.
+#ifdef NDEBUG
+constexpr int kSlowness = 1;
+#else
+constexpr int kSlowness = 5;
+#endif
+
+// A flag of the test program, "--kills=1000": for the long run.
+int64_t TestFlag(const std::string& name, int64_t otherwise);
+
+// main() of a test: plays the role it was started for, or runs the tests.
+int RunPromises(int argc, char** argv, const std::map<std::string, Role>& roles);
+
+// A tensor of int64 that says its number in each element, so that a torn one shows.
+Tensor Numbered(int64_t number, int64_t elements);
+// Its number; -1 where an element says another.
+int64_t NumberOf(const Tensor& tensor);
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_PROMISES_PROMISE_PAIR_H_

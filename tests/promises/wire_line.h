@@ -1,0 +1,31 @@
+#ifndef TRYST_TESTS_PROMISES_WIRE_LINE_H_
+#define TRYST_TESTS_PROMISES_WIRE_LINE_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace tryst {
+
+// Lines of text between the two processes of a test, beside the transport under test, so that
+// a transport that stands still does not silence them. One thread at a time on each end.
+class WireLine {
+ public:
+  explicit WireLine(int fd) : fd_(fd) {}  // Takes it over.
+  ~WireLine();
+  WireLine(const WireLine&) = delete;
+  WireLine& operator=(const WireLine&) = delete;
+
+  // False: the other end is gone.
+  bool Say(const std::string& line);
+  // False: nothing came in time, or the other end is gone.
+  bool Hear(std::string* line, absl::Duration timeout = absl::Minutes(2));
+
+ private:
+  const int fd_;
+  std::string heard_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_PROMISES_WIRE_LINE_H_
