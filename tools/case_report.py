@@ -85,6 +85,9 @@ def main(module="__main__"):
     path = os.environ.get("XML_OUTPUT_FILE")
     if path:
         xml.write(path, encoding="utf-8", xml_declaration=True)
+    ended = [case.find("failure") is not None for case in xml.iter("testcase")]
+    skipped = sum(case.find("skipped") is not None and case.find("failure") is None for case in xml.iter("testcase"))
+    print("%d passed, %d failed, %d skipped" % (len(ended) - sum(ended) - skipped, sum(ended), skipped), flush=True)
     if not complete:
         print("FAILED: a case neither ran nor was skipped", file=sys.stderr)
     sys.exit(0 if complete and idents and result.wasSuccessful() else 1)
