@@ -82,6 +82,23 @@ class TestSummaryTest(unittest.TestCase):
         self.assertEqual(self.summarise([self.ended("//a:t", "PASSED", fewer)])[0],
                          "FAILED  //a:t: 3 cases, and only 2 have ended")
 
+    def test_a_target_that_neither_ran_nor_was_skipped_fails(self):
+        ran = self.ended("//a:s", "PASSED", SCRIPT % "fine")
+        asked = "--asked=//a:s\n//a:slow\n//a:by_hand"
+        self.assertEqual(self.summarise([ran], asked, "--tagged=//a:by_hand"),
+                         ["FAILED  //a:slow: neither ran nor was skipped",
+                          "skipped //a:by_hand: its tag keeps it out of this run (docs/TESTING.md)",
+                          "1 passed, 1 failed, 1 skipped"])
+        chosen = {"id": {"optionsParsed": {}}, "optionsParsed": {"explicitCmdLine": ["--test_size_filters=small"]}}
+        self.assertEqual(self.summarise([chosen, ran], asked, "--tagged=//a:by_hand")[0],
+                         "skipped //a:by_hand: its tag keeps it out of this run (docs/TESTING.md)")
+        self.assertEqual(self.summarise([chosen, ran], "--asked=//a:s\n//a:slow"),
+                         ["skipped //a:slow: left out by a filter of this run", "1 passed, 0 failed, 1 skipped"])
+        # What did not build has been told already.
+        broken = {"id": {"targetCompleted": {"label": "//a:slow"}}, "completed": {}}
+        self.assertEqual(self.summarise([ran, broken], "--asked=//a:s\n//a:slow", "--exit=1"),
+                         ["FAILED  //a:slow: did not build", "1 passed, 1 failed, 0 skipped"])
+
     def test_a_step_may_be_skipped(self):
         self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % "fine")],
                                         "--step=format=skipped:another clang-format"),
