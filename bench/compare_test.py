@@ -10,8 +10,9 @@ import unittest
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.dont_write_bytecode = True
-sys.path.insert(0, HERE)
+sys.path[:0] = [HERE, os.path.join(HERE, "../tools")]
 
+import case_report  # noqa: E402
 import compare  # noqa: E402
 import figures  # noqa: E402
 import guest  # noqa: E402
@@ -137,4 +138,4 @@ pair write_bw 65536 B, 3 rounds, ours and perftest's in MB/s: median 1 and none 
 
 
 if __name__ == "__main__":
-    unittest.main()
+    case_report.main()

@@ -46,11 +46,16 @@ absl::StatusOr<std::unique_ptr<GatherKernel>> GatherKernel::Load(const Gpu* gpu)
   status =
       driver.Check("cuModuleLoadData", gpu->calls().cuModuleLoadData(&kernel->module_, kGatherPtx));
   if (!status.ok()) return status;
-  for (auto [function, name] : {std::make_pair(&kernel->gather_, "tryst_gather"),
-                                std::make_pair(&kernel->copy_, "tryst_copy"),
-                                std::make_pair(&kernel->standby_, "tryst_standby")}) {
-    status = driver.Check("cuModuleGetFunction",
-                          gpu->calls().cuModuleGetFunction(function, kernel->module_, name));
+  const struct {
+    cuda::Function* function;
+    const char* name;
+  } functions[] = {{&kernel->gather_, "tryst_gather"},
+                   {&kernel->copy_, "tryst_copy"},
+                   {&kernel->standby_, "tryst_standby"}};
+  for (const auto& wanted : functions) {
+    status = driver.Check(
+        "cuModuleGetFunction",
+        gpu->calls().cuModuleGetFunction(wanted.function, kernel->module_, wanted.name));
     if (!status.ok()) return status;
   }
   return kernel;

@@ -18,6 +18,13 @@ SCRIPT = """<testsuites><testsuite name="s"><testcase name="s" status="run"></te
 <system-out>Executing\n%s</system-out></testsuite></testsuites>"""
 
 
+UNITTEST = """<testsuites tests="2"><testsuite name="s"><testcase classname="A" name="a" status="run"/>
+<testcase classname="A" name="b" status="run"><skipped message="needs chromium"/></testcase></testsuite></testsuites>"""
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import case_report  # noqa: E402
+
+
 class TestSummaryTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -53,6 +60,49 @@ class TestSummaryTest(unittest.TestCase):
     def test_a_script_says_why_it_skips(self):
         self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % "SKIPPED: no QEMU")], "--step=tidy=passed"),
                          ["skipped //a:s: no QEMU", "1 passed, 0 failed, 1 skipped"])
+
+    def test_a_skip_is_heard_wherever_it_stands_in_a_line(self):
+        log = "test_page (__main__.A) ... SKIPPED: no QEMU\nok"
+        self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % log)], "--step=tidy=passed"),
+                         ["skipped //a:s: no QEMU", "1 passed, 0 failed, 1 skipped"])
+
+    def test_python_cases_are_told_apart(self):
+        self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", UNITTEST)]),
+                         ["skipped //a:s: needs chromium", "1 passed, 0 failed, 1 skipped"])
+
+    def test_what_neither_ran_nor_was_skipped_fails(self):
+        unittest_log = "test_page (__main__.A) ... skipped 'no page'\nRan 6 tests in 7.3s\n\nOK (skipped=1)"
+        self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % unittest_log)])[0],
+                         "FAILED  //a:s: Python cases that nobody counts: end the file with case_report.main()")
+        # GoogleTest writes its XML at the end: a program that leaves in a case has only Bazel's.
+        gtest_log = "[ RUN      ] A.Ok\n[       OK ] A.Ok (0 ms)\n[ RUN      ] A.Leaves\n"
+        self.assertEqual(self.summarise([self.ended("//a:t", "PASSED", SCRIPT % gtest_log)])[0],
+                         "FAILED  //a:t: A.Leaves began and never ended")
+        fewer = UNITTEST.replace('tests="2"', 'tests="3"')
+        self.assertEqual(self.summarise([self.ended("//a:t", "PASSED", fewer)])[0],
+                         "FAILED  //a:t: 3 cases, and only 2 have ended")
+
+    def test_a_target_that_neither_ran_nor_was_skipped_fails(self):
+        ran = self.ended("//a:s", "PASSED", SCRIPT % "fine")
+        asked = "--asked=//a:s\n//a:slow\n//a:by_hand"
+        self.assertEqual(self.summarise([ran], asked, "--tagged=//a:by_hand"),
+                         ["FAILED  //a:slow: neither ran nor was skipped",
+                          "skipped //a:by_hand: its tag keeps it out of this run (docs/TESTING.md)",
+                          "1 passed, 1 failed, 1 skipped"])
+        chosen = {"id": {"optionsParsed": {}}, "optionsParsed": {"explicitCmdLine": ["--test_size_filters=small"]}}
+        self.assertEqual(self.summarise([chosen, ran], asked, "--tagged=//a:by_hand")[0],
+                         "skipped //a:by_hand: its tag keeps it out of this run (docs/TESTING.md)")
+        self.assertEqual(self.summarise([chosen, ran], "--asked=//a:s\n//a:slow"),
+                         ["skipped //a:slow: left out by a filter of this run", "1 passed, 0 failed, 1 skipped"])
+        # What did not build has been told already.
+        broken = {"id": {"targetCompleted": {"label": "//a:slow"}}, "completed": {}}
+        self.assertEqual(self.summarise([ran, broken], "--asked=//a:s\n//a:slow", "--exit=1"),
+                         ["FAILED  //a:slow: did not build", "1 passed, 1 failed, 0 skipped"])
+
+    def test_a_step_may_be_skipped(self):
+        self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % "fine")],
+                                        "--step=format=skipped:another clang-format"),
+                         ["skipped ./run test: the format step: another clang-format", "1 passed, 0 failed, 1 skipped"])
 
     def test_a_crash_or_time_out_is_one_failure(self):
         lines = self.summarise([self.ended("//a:t", "TIMEOUT"), self.ended("//a:u", "FAILED", "")], "--exit=3")
@@ -91,4 +141,4 @@ class TestSummaryTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    case_report.main()

@@ -57,8 +57,8 @@ absl::StatusOr<std::unique_ptr<DeviceEngine>> DeviceEngine::Open(
     // The arena's: it lasts as long as any mapping, which may be longer than we do.
     engine->segments_ = std::static_pointer_cast<PeerSegments>(options.arena->peer_watcher());
   }
-  for (auto [line, slots] : {std::make_pair(&engine->serve_, options.serve_slots),
-                             std::make_pair(&engine->fetch_, options.fetch_slots)}) {
+  for (SlotLine* line : {&engine->serve_, &engine->fetch_}) {
+    const uint32_t slots = line == &engine->serve_ ? options.serve_slots : options.fetch_slots;
     absl::StatusOr<std::shared_ptr<StagingPool>> pool =
         absl::UnimplementedError("no shared memory");
     if (line == &engine->serve_) {

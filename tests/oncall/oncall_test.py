@@ -7,7 +7,9 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../tools")]
+import case_report  # noqa: E402
 import trace_format  # noqa: E402
 from workers import Puppet, eventually, tryst, tryst_json  # noqa: E402
 
@@ -225,4 +227,4 @@ class CommandLine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    case_report.main()

@@ -6,8 +6,10 @@ import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "../../tools")]
 
+import case_report  # noqa: E402
 import rules  # noqa: E402
 import tree  # noqa: E402
 
@@ -220,4 +222,4 @@ class RulesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    case_report.main()
