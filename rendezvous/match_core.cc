@@ -275,12 +275,12 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
     if (!shard.aborted.ok()) {
       ++shard.counters.aborted_receives;
       status = shard.aborted;
-    } else if (args.cancellation != nullptr && args.cancellation->cancelled()) {
-      ++shard.counters.cancelled;
-      status = CancelledReceive();
     } else if (*head != nullptr && (*head)->is_send) {
       freed_bytes = GetSend(shard, head, &met, &checksum);
       TellTurn(shard, args, met.turn);
+    } else if (args.cancellation != nullptr && args.cancellation->cancelled()) {
+      ++shard.counters.cancelled;
+      status = CancelledReceive();
     } else {
       const int64_t now_ns = args.deadline.is_never() ? clock().CoarseNowNs() : clock().NowNs();
       if (!args.deadline.Passed(now_ns)) {
@@ -308,7 +308,8 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   } else if (args.executor == nullptr) {
     std::move(done)(std::move(status), met.send_args, args, std::move(met.tensor), met.is_dead);
   } else {
-    args.executor->Run([met = std::move(met), args, done = std::move(done)]() mutable {
+    args.executor->RunWithoutWaiting([met = std::move(met), args,
+                                      done = std::move(done)]() mutable {
       std::move(done)(absl::OkStatus(), met.send_args, args, std::move(met.tensor), met.is_dead);
     });
   }
@@ -421,8 +422,9 @@ void MatchCore::EndWaiting(Item* item, const absl::Status& status) {
       ended = !item->arming;
     }
   }
-  if (ended) End(item);
+  // Before End(), whose `done` may throw: the receive itself still holds the item then.
   DropHolds(item, 1);
+  if (ended) End(item);
 }
 
 void MatchCore::End(Item* item) {
@@ -434,7 +436,7 @@ void MatchCore::End(Item* item) {
   }
   if (item->alarm_token != Alarms::kNoToken && alarms_->Cancel(item->alarm_token)) ++item->drops;
   if (item->args.executor != nullptr) {
-    item->args.executor->Run([this, item] { Finish(item); });
+    item->args.executor->RunWithoutWaiting([this, item] { Finish(item); });
   } else {
     Finish(item);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "rendezvous/all_run.h"
 #include "rendezvous/batch.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/match_table.h"
@@ -55,6 +56,10 @@ class MatchCore {
     // not all write the same word.
     int64_t reserve_bytes ABSL_GUARDED_BY(mu) = 0;
     uint64_t last_turn ABSL_GUARDED_BY(mu) = 0;  // Of the sends that were given away.
+    // Of the one thread that aborts: what it has taken out of the table and not ended yet, in
+    // order by `next`, and what of the memory caps it held.
+    Item* emptied = nullptr;
+    int64_t emptied_bytes = 0;
   };
   // A plain receive that has left the table, or what is to be done for one that has not
   // been plain.
@@ -107,8 +112,11 @@ class MatchCore {
   void End(Item* item);
   void Finish(Item* item);
   void DropHolds(Item* item, int holds);
-  void AbortShard(Shard& shard, const absl::Status& derived);
-  Batch* EndAborted(Item* item, const absl::Status& derived, bool* recycle);
+  // Takes everything out of the table and lets nothing in any more.
+  void EmptyShard(Shard& shard, const absl::Status& derived);
+  // Ends what EmptyShard took out.
+  void EndEmptied(Shard& shard, const absl::Status& derived, AllRun* all);
+  void EndAborted(Item* item, const absl::Status& derived);
 
   // Batches.
   Batch* NewBatch();
@@ -117,7 +125,7 @@ class MatchCore {
   void ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uint32_t index, int64_t now_ns,
                   int64_t* ended, int64_t* freed_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   absl::Status SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
-                           size_t shard_index, int64_t* spare_bytes);
+                           size_t shard_index, int64_t* spare_bytes, AllRun* all);
   bool SendOne(Shard& shard, SendItem* item, const Args& args, uint64_t checksum,
                int64_t* spare_bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void ArmBatch(Batch* batch);

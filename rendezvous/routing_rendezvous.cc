@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "rendezvous/all_run.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/device_handover.h"
 
@@ -96,6 +97,10 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
   } else {
     local_.RecvAsync(key, args, std::move(done));
   }
+}
+
+bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const Args& args) const {
+  return CheckReceive(key).ok() && !aborted() && (!ProducedHere(key) || MayNeedCopy(key, args));
 }
 
 void RoutingRendezvous::TakeLocal(const TensorKey& key, const Args& args, DoneFn done) {
@@ -235,8 +240,10 @@ void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const Args
 
 void RoutingRendezvous::StartAbort(const absl::Status& status) {
   const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
-  local_.StartAbort(status);
+  AllRun all;
+  all.Run([&] { local_.StartAbort(status); });
   if (fetcher_ != nullptr) AbortFetchesIfAborted();
+  all.ThrowFirst();
 }
 
 void RoutingRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {

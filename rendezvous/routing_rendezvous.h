@@ -58,6 +58,7 @@ class RoutingRendezvous final : public Rendezvous,
                     const LocalRendezvous::Options& options, Alarms* alarms,
                     std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher);
   const Clock& clock() const override { return alarms_->clock(); }
+  bool EndsElsewhere(const TensorKey& key, const Args& args) const override;
   bool ProducedHere(const TensorKey& key) const;
   absl::Status CheckSend(const TensorKey& key) const;
   absl::Status CheckReceive(const TensorKey& key) const;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "rendezvous/all_run.h"
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
@@ -58,7 +59,9 @@ StepRegistry::~StepRegistry() {
     MutexLock lock(&mu_);
     for (const auto& [id, step] : steps_) ids.push_back(id);
   }
-  for (const int64_t id : ids) EndStep(id, absl::AbortedError("Shutdown"));
+  AllRun all;
+  for (const int64_t id : ids) all.Run([&] { EndStep(id, absl::AbortedError("Shutdown")); });
+  all.ThrowFirst();
   MutexLock lock(&mu_);
   while (alarms_set_ != 0) alarms_done_.Wait(&mu_);
 }
@@ -274,13 +277,17 @@ void StepRegistry::CleanupAll(const absl::Status& why) {
     MutexLock lock(&mu_);
     for (const auto& [id, step] : steps_) ids.push_back(id);
   }
+  AllRun all;
   for (const int64_t id : ids) {
-    if (why.ok()) {
-      CleanupStep(id);
-    } else {
-      EndStep(id, why);
-    }
+    all.Run([&] {
+      if (why.ok()) {
+        CleanupStep(id);
+      } else {
+        EndStep(id, why);
+      }
+    });
   }
+  all.ThrowFirst();
 }
 
 void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
@@ -302,9 +309,11 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
     tombstones_.Add(step_id, MarkDerived(why), alarms_->clock().NowNs());
   }
   if (rendezvous == nullptr) return;
-  rendezvous->StartAbort(why);
+  AllRun all;
+  all.Run([&] { rendezvous->StartAbort(why); });
   if (fetcher_ != nullptr) fetcher_->CleanupStep(step_id);
   Retire(*rendezvous);
+  all.ThrowFirst();
 }
 
 // Keeps what a step that is over has counted.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "rendezvous/delivering.h"
 
 namespace tryst {
 
@@ -39,6 +40,7 @@ bool ThreadAlarms::Cancel(Token token) {
 }
 
 void ThreadAlarms::Loop() {
+  const DeliveringScope delivering;
   for (;;) {
     Callback callback;
     {
