@@ -150,10 +150,8 @@ Item* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, T
   return item;
 }
 
-// It is not refused over a cap: then it is not charged.
 void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
   const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken.tensor) : 0;
-  int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
   Leaving leaving;
   Shard& shard = ShardOf(key);
   {
@@ -165,16 +163,44 @@ void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
     }
     Item** head = shard.table.Find(key);
     if (*head == nullptr || (*head)->is_send) {
-      if (!Charge(shard, charge_bytes)) charge_bytes = 0;
-      Item* item = NewSend(shard, key, taken.send_args, std::move(taken.tensor), taken.is_dead,
-                           charge_bytes, checksum);
-      item->turn = taken.turn;
-      shard.table.InsertByTurn(head, item);
-      return;
+      return KeepGivenBack(shard, head, key, std::move(taken), checksum);
     }
     GiveToReceive(shard, head, taken.send_args, &taken.tensor, taken.is_dead, taken.turn, &leaving);
   }
   CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
+}
+
+bool MatchCore::TakeEarlier(const TensorKey& key, Taken* taken) {
+  const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken->tensor) : 0;
+  Taken earlier;
+  uint64_t earlier_checksum;
+  int64_t freed_bytes;
+  Shard& shard = ShardOf(key);
+  {
+    MutexLock lock(&shard.mu);
+    Item** head = shard.table.Find(key);
+    const bool is_here = shard.aborted.ok() && *head != nullptr && (*head)->is_send &&
+                         (*head)->turn != 0 && (*head)->turn < taken->turn;
+    if (!is_here) return false;
+    freed_bytes = GetSend(shard, head, &earlier, &earlier_checksum);
+    ++shard.counters.given_back;
+    KeepGivenBack(shard, shard.table.Find(key), key, std::move(*taken), checksum);
+  }
+  held_.Give(freed_bytes);
+  (void)CheckUnchanged(key, earlier.tensor, earlier_checksum);  // Told and counted there.
+  *taken = std::move(earlier);
+  return true;
+}
+
+// It is not refused over a cap: then it is not charged.
+void MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+                              uint64_t checksum) {
+  int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
+  if (!Charge(shard, charge_bytes)) charge_bytes = 0;
+  Item* item = NewSend(shard, key, taken.send_args, std::move(taken.tensor), taken.is_dead,
+                       charge_bytes, checksum);
+  item->turn = taken.turn;
+  shard.table.InsertByTurn(head, item);
 }
 
 void MatchCore::TellTurn(Shard& shard, const Args& receive_args, uint64_t turn) {

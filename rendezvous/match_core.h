@@ -36,6 +36,7 @@ class MatchCore {
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   bool TakeHere(TensorKey* key, Taken* taken);
   void GiveBack(const TensorKey& key, Taken taken);
+  bool TakeEarlier(const TensorKey& key, Taken* taken);
   void StartAbort(absl::Status status);
   void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
 
@@ -87,6 +88,8 @@ class MatchCore {
   absl::Status OverCap(int64_t bytes, absl::string_view what) const;
   Item* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor, bool is_dead,
                 int64_t charge_bytes, uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+                     uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.
   void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor, bool is_dead,
                      uint64_t turn, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);

@@ -4,13 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
+#include <cstdio>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -52,13 +53,22 @@ void ExpectInOrder(const std::vector<std::unique_ptr<Asked>>& asked) {
   EXPECT_GT(failed, 0);
 }
 
-// Calls `send(key, number)` for every tensor of the keys of this thread.
+// How many tensors of each key have been received.
+struct Progress {
+  std::atomic<int64_t> of_key[kKeys] = {};
+};
+
+// Calls `send(key, number)` for every tensor of the keys of this thread, now and then ahead of
+// the receives and mostly not, so that these wait, too.
 template <typename Send>
-void Produce(int thread, int threads, Send send) {
+void Produce(int thread, int threads, const Progress& received, Send send) {
   std::mt19937 random(static_cast<unsigned>(thread));
   for (int64_t number = 0; number < kTensorsOfAKey; ++number) {
-    for (int key = thread; key < kKeys; key += threads) send(key, number);
-    if (random() % 64 == 0) std::this_thread::yield();
+    for (int key = thread; key < kKeys; key += threads) {
+      const int64_t ahead = random() % 16 == 0 ? 32 : 8;
+      while (number > received.of_key[key] + ahead) std::this_thread::yield();
+      send(key, number);
+    }
   }
 }
 
@@ -74,33 +84,32 @@ TEST(Order, OfALocalRendezvous) {
   std::atomic<Asked*> to_cancel[kSlots] = {};
   std::atomic<int> receiving{kHalf};
 
+  Progress received;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kHalf; ++thread) {
     threads.emplace_back([&, thread] {
-      Produce(thread, kHalf, [&](int key, int64_t number) {
+      Produce(thread, kHalf, received, [&](int key, int64_t number) {
         ASSERT_TRUE(SendNumber(&rendezvous, keys[key], number).ok());
       });
     });
     threads.emplace_back([&, thread] {
       std::mt19937 random(static_cast<unsigned>(100 + thread));
-      std::vector<int64_t> got(kKeys, 0);
       std::vector<int64_t> checked(kKeys, 0);  // Of asked, whose end was seen.
       for (bool all = false; !all;) {
         all = true;
         for (int key = thread; key < kKeys; key += kHalf) {
           auto& line = asked[key];
           while (checked[key] < static_cast<int64_t>(line.size()) && line[checked[key]]->ended) {
-            got[key] += line[checked[key]++]->status.ok();
+            received.of_key[key] += line[checked[key]++]->status.ok();
           }
           const int64_t out = static_cast<int64_t>(line.size()) - checked[key];
-          if (got[key] + out < kTensorsOfAKey && out < 16) {
+          if (received.of_key[key] + out < kTensorsOfAKey && out < 16) {
             line.push_back(std::make_unique<Asked>());
             Asked* one = line.back().get();
             Args args;
             if (random() % 2 == 0) args.cancellation = &one->cancellation;
             if (random() % 4 == 0) {
-              args.deadline =
-                  Deadline::After(alarms.clock(), absl::Microseconds(random() % 200));
+              args.deadline = Deadline::After(alarms.clock(), absl::Microseconds(random() % 200));
             }
             rendezvous.RecvAsync(
                 keys[key], args,
@@ -111,7 +120,7 @@ TEST(Order, OfALocalRendezvous) {
                 });
             if (random() % 4 == 0) to_cancel[random() % kSlots] = one;
           }
-          all &= got[key] == kTensorsOfAKey;
+          all &= received.of_key[key] == kTensorsOfAKey;
         }
         if (random() % 16 == 0) std::this_thread::yield();
       }
@@ -162,7 +171,7 @@ class ServingEnd {
       Op* op = at->get();
       op->cancellation.StartCancel();
       while (!op->ended.load(std::memory_order_acquire)) std::this_thread::yield();
-      Collect(&lines_[key], op);
+      CollectEnded(key);
       End(op, absl::CancelledError("cancelled"), -1);
       ops.erase(at);
       return GiveBackSpare(key);
@@ -171,10 +180,11 @@ class ServingEnd {
   // Answers whose turn has come.
   void Answer(int key) {
     Line& line = lines_[key];
-    while (!line.ops.empty() && line.ops.front()->ended.load(std::memory_order_acquire)) {
+    for (; !line.ops.empty(); line.ops.pop_front()) {
+      CollectEnded(key);
       Op* op = line.ops.front().get();
-      Collect(&line, op);
-      if (line.held.empty()) {  // The take failed, which is nobody's tensor.
+      if (!op->collected) return;
+      if (!op->status.ok()) {
         End(op, op->status, -1);
       } else {
         Taken taken = std::move(line.held.begin()->second);
@@ -182,7 +192,6 @@ class ServingEnd {
         traded_ += source_->TakeEarlier(step_, keys_[key], &taken);
         End(op, absl::OkStatus(), *taken.tensor.data_as<int64_t>());
       }
-      line.ops.pop_front();
     }
   }
   int64_t given_back() const { return given_back_; }
@@ -202,10 +211,13 @@ class ServingEnd {
     std::map<uint64_t, Taken> held;       // By turn: what has been taken for them.
   };
 
-  static void Collect(Line* line, Op* op) {
-    if (std::exchange(op->collected, true) || !op->status.ok()) return;
-    const uint64_t turn = op->taken.turn;
-    line->held.emplace(turn, std::move(op->taken));
+  void CollectEnded(int key) {
+    for (const auto& op : lines_[key].ops) {
+      if (op->collected || !op->ended.load(std::memory_order_acquire)) continue;
+      op->collected = true;
+      const uint64_t turn = op->taken.turn;
+      if (op->status.ok()) lines_[key].held.emplace(turn, std::move(op->taken));
+    }
   }
   // More is held than requests have ended that still want one: the last is too many.
   void GiveBackSpare(int key) {
@@ -248,10 +260,11 @@ TEST(Order, OfAServingEnd) {
   }
   std::vector<std::vector<std::unique_ptr<Asked>>> asked(kKeys);
   std::atomic<int64_t> given_back{0}, traded{0};
+  Progress received;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kThreads - kServing; ++thread) {
     threads.emplace_back([&, thread] {
-      Produce(thread, kThreads - kServing, [&](int key, int64_t number) {
+      Produce(thread, kThreads - kServing, received, [&](int key, int64_t number) {
         ASSERT_TRUE(SendNumber(step.get(), keys[key], number).ok());
       });
     });
@@ -260,17 +273,16 @@ TEST(Order, OfAServingEnd) {
     threads.emplace_back([&, thread] {
       ServingEnd serving(registry.get(), 1, keys);
       std::mt19937 random(static_cast<unsigned>(300 + thread));
-      std::vector<int64_t> got(kKeys, 0);
       std::vector<size_t> checked(kKeys, 0);
       for (bool all = false; !all;) {
         all = true;
         for (int key = thread; key < kKeys; key += kServing) {
           auto& line = asked[key];
           while (checked[key] < line.size() && line[checked[key]]->ended) {
-            got[key] += line[checked[key]++]->status.ok();
+            received.of_key[key] += line[checked[key]++]->status.ok();
           }
           const int64_t out = static_cast<int64_t>(line.size() - checked[key]);
-          if (got[key] + out < kTensorsOfAKey && out < 16) {
+          if (received.of_key[key] + out < kTensorsOfAKey && out < 16) {
             line.push_back(std::make_unique<Asked>());
             serving.Request(key, line.back().get());
           }
@@ -279,7 +291,7 @@ TEST(Order, OfAServingEnd) {
             if (!line[at]->ended) serving.Cancel(key, line[at].get());
           }
           if (random() % 4 != 0) serving.Answer(key);
-          all &= got[key] == kTensorsOfAKey;
+          all &= received.of_key[key] == kTensorsOfAKey;
         }
       }
       given_back += serving.given_back();
@@ -301,10 +313,9 @@ TEST(Order, OfATrade) {
   const TensorKey key = LocalKey("a");
   const auto take = [&] {
     Taken taken;
-    TensorKey same = key;
     Args args;
     args.turn = &taken.turn;
-    rendezvous.RecvAsync(same, args,
+    rendezvous.RecvAsync(key, args,
                          [&](absl::Status, const Args&, const Args&, Tensor tensor, bool dead) {
                            taken.tensor = std::move(tensor);
                            taken.is_dead = dead;

@@ -184,15 +184,20 @@ bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken
   return false;
 }
 
+std::shared_ptr<RoutingRendezvous> StepRegistry::Find(int64_t step_id) const {
+  MutexLock lock(&mu_);
+  const auto found = steps_.find(step_id);
+  return found == steps_.end() ? nullptr : found->second.rendezvous;
+}
+
 void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
-  std::shared_ptr<RoutingRendezvous> rendezvous;
-  {
-    MutexLock lock(&mu_);
-    const auto found = steps_.find(step_id);
-    if (found == steps_.end()) return;
-    rendezvous = found->second.rendezvous;
-  }
-  rendezvous->GiveBackLocal(key, std::move(taken));
+  const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
+  if (rendezvous != nullptr) rendezvous->GiveBackLocal(key, std::move(taken));
+}
+
+bool StepRegistry::TakeEarlier(int64_t step_id, const TensorKey& key, Taken* taken) {
+  const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
+  return rendezvous != nullptr && rendezvous->TakeEarlierLocal(key, taken);
 }
 
 Alarms::Token StepRegistry::SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t),
