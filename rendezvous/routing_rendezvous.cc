@@ -70,9 +70,20 @@ absl::Status RoutingRendezvous::CheckReceive(const TensorKey& key) const {
   return absl::OkStatus();
 }
 
+// What no wire carries is refused here, before anybody waits for it.
+absl::Status RoutingRendezvous::CheckRank(const TensorKey& key, const Tensor& tensor) const {
+  if (key.src_device().empty() || key.dst().worker == key.src().worker) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "A tensor of ", tensor.shape().rank(), " dimensions for ", key.text(), ": at most ",
+      TensorShape::kMaxRank, " travel between workers, so give it another shape for the way"));
+}
+
 absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
                                      bool is_dead) {
   absl::Status status = CheckSend(key);
+  if (status.ok() && tensor.shape().rank() > TensorShape::kMaxRank) {
+    status = CheckRank(key, tensor);
+  }
   if (!status.ok()) return status;
   return local_.Send(key, args, std::move(tensor), is_dead);
 }
@@ -80,6 +91,9 @@ absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Ten
 absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
   for (const SendItem& item : items) {
     absl::Status status = CheckSend(item.key);
+    if (status.ok() && item.tensor.shape().rank() > TensorShape::kMaxRank) {
+      status = CheckRank(item.key, item.tensor);
+    }
     if (!status.ok()) return status;
   }
   return local_.SendMany(items, args);
@@ -88,6 +102,9 @@ absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args&
 void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
   absl::Status status = CheckReceive(key);
+  if (status.ok() && args.destination.shape().rank() > TensorShape::kMaxRank) {
+    status = CheckRank(key, args.destination);
+  }
   if (!status.ok()) {
     FailReceive(std::move(status), args, std::move(done));
   } else if (!ProducedHere(key)) {

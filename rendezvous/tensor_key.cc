@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -76,6 +77,28 @@ absl::Status Invalid(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("Invalid  rendezvous key: ", absl::CHexEscape(text.substr(0, kMaxEchoBytes)),
                    text.size() > kMaxEchoBytes ? "..." : "", " (", why, ")"));
+}
+
+// A device name as TensorFlow 1 wrote it becomes today's; false for anything else.
+bool ModernDeviceName(absl::string_view text, std::string* modern) {
+  for (const absl::string_view type : {"/cpu:", "/CPU:", "/gpu:", "/GPU:"}) {
+    const size_t at = text.find(type);
+    if (at == absl::string_view::npos) continue;
+    *modern = absl::StrCat(text.substr(0, at), "/device:", absl::AsciiStrToUpper(type.substr(1)),
+                           text.substr(at + type.size()));
+    DeviceName name;
+    return ParseDeviceName(*modern, &name);
+  }
+  return false;
+}
+
+// A key whose devices have today's names; empty when they had, or are no devices.
+std::string ModernKey(absl::string_view src, absl::string_view incarnation, absl::string_view dst,
+                      absl::string_view rest) {
+  std::string modern_src(src);
+  std::string modern_dst(dst);
+  const bool old = ModernDeviceName(src, &modern_src) | ModernDeviceName(dst, &modern_dst);
+  return old ? absl::StrCat(modern_src, ";", incarnation, ";", modern_dst, ";", rest) : "";
 }
 
 uint64_t Mix(uint64_t a, uint64_t b) {
@@ -151,19 +174,22 @@ absl::StatusOr<TensorKey> TensorKey::Parse(absl::string_view text) {
   rep.src_device = ConsumePart(&in, &separator[0]);
   const absl::string_view incarnation = ConsumePart(&in, &separator[1]);
   rep.dst_device = ConsumePart(&in, &separator[2]);
+  const absl::string_view rest = in;
   rep.edge = ConsumePart(&in, &separator[3]);
   rep.prefix_bytes = static_cast<uint32_t>(rep.text_bytes - in.size());
   absl::string_view suffix = ConsumePart(&in, &separator[4]);
   if (!separator[3] || separator[4]) return Invalid(text, "not five parts");
-  if (!rep.src_device.empty() && !ParseDeviceName(rep.src_device, &rep.src)) {
-    return Invalid(text, "the source is not a full device name");
+  const bool is_src = rep.src_device.empty() || ParseDeviceName(rep.src_device, &rep.src);
+  const bool is_dst = ParseDeviceName(rep.dst_device, &rep.dst);
+  if (!is_src || !is_dst) {
+    const std::string modern = ModernKey(rep.src_device, incarnation, rep.dst_device, rest);
+    if (!modern.empty()) return Parse(modern);  // Its devices are today's, so not again.
   }
+  if (!is_src) return Invalid(text, "the source is not a full device name");
   if (!ParseIncarnation(incarnation, &rep.src_incarnation)) {
     return Invalid(text, "the incarnation is not 16 lower-case hex digits");
   }
-  if (!ParseDeviceName(rep.dst_device, &rep.dst)) {
-    return Invalid(text, "the destination is not a full device name");
-  }
+  if (!is_dst) return Invalid(text, "the destination is not a full device name");
   if (rep.edge.empty()) return Invalid(text, "no edge name");
   if (!ConsumeNumber(&suffix, &rep.frame) || !absl::ConsumePrefix(&suffix, ":") ||
       !ConsumeNumber(&suffix, &rep.iter) || !suffix.empty()) {

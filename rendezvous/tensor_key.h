@@ -30,13 +30,15 @@ bool ParseDeviceName(absl::string_view text, DeviceName* name);
 // with the source device's incarnation as 16 lower-case hex digits and the loop frame
 // and iteration in decimal (0:0 outside of loops). The step is not part of it.
 //
-// A cheap value: copies share one immutable text. Every part has one spelling, so
-// equal keys are equal texts.
+// A cheap value: copies share one immutable text. Every part has one spelling, as Parse
+// writes it, so equal keys are equal texts.
 class TensorKey {
  public:
   static constexpr size_t kMaxBytes = 4096;
 
   TensorKey() = default;  // Empty: no tensor's.
+  // A device as TensorFlow 1 wrote it, "/job:J/replica:R/task:T/cpu:N" (or CPU, gpu, GPU),
+  // becomes ".../device:CPU:N" in the key's text.
   // kInvalidArgument: "Invalid  rendezvous key: " (two spaces, as TensorFlow has it),
   // the text, escaped and cut, and what is wrong with it. The source device may be
   // empty: a send within one process.
