@@ -68,7 +68,7 @@ class MatchCore {
     DoneFn done;
     Args args;
     Batch* batch = nullptr;
-    Item* kept = nullptr;
+    WaitingReceive* held = nullptr;
   };
 
   ~MatchCore() = default;
@@ -78,7 +78,7 @@ class MatchCore {
   }
   Shard& ShardOf(const TensorKey& key) { return *shards_[ShardIndex(key)]; }
   Shard& ShardOf(const Item& item) { return *shards_[item.shard]; }
-  void BetweenLocks(const char* place, const Item* item) const {
+  void BetweenLocks(const char* place, const WaitingReceive* item) const {
     if (options_.between_locks) options_.between_locks(place, item != nullptr ? item->number : 0);
   }
 
@@ -86,8 +86,9 @@ class MatchCore {
   static absl::Status CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
   absl::Status OverCap(int64_t bytes, absl::string_view what) const;
-  Item* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor, bool is_dead,
-                int64_t charge_bytes, uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  WaitingSend* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor,
+                       bool is_dead, int64_t charge_bytes, uint64_t checksum)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
                      uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.
@@ -100,7 +101,7 @@ class MatchCore {
   void CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead);
   bool Charge(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Returns how much of it to Give, without the lock.
-  int64_t Uncharge(Shard& shard, const Item& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  int64_t Uncharge(Shard& shard, const WaitingSend& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   int64_t ReleaseReserves();
   // What a receive of `tensor` ends with: OK, unless it was changed since Send.
   absl::Status CheckUnchanged(const TensorKey& key, const Tensor& tensor, uint64_t checksum);
@@ -108,13 +109,13 @@ class MatchCore {
   // Receives.
   int64_t GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  Item* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args, DoneFn* done,
-                    int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  void Arm(Item* item);
-  void EndWaiting(Item* item, const absl::Status& status);
-  void End(Item* item);
-  void Finish(Item* item);
-  void DropHolds(Item* item, int holds);
+  WaitingReceive* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args,
+                              DoneFn* done, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void Arm(WaitingReceive* item);
+  void EndWaiting(WaitingReceive* item, const absl::Status& status);
+  void End(WaitingReceive* item);
+  void Finish(WaitingReceive* item);
+  void DropHolds(WaitingReceive* item, int holds);
   // Takes everything out of the table and lets nothing in any more.
   void EmptyShard(Shard& shard, const absl::Status& derived);
   // Ends what EmptyShard took out.

@@ -40,7 +40,7 @@ void MatchCore::EmptyShard(Shard& shard, const absl::Status& derived) {
     for (Item* item = shard.table.DetachAll(); item != nullptr;) {
       Item* next = std::exchange(item->next, nullptr);
       if (item->arming) {
-        item->status = derived;  // Its caller finishes it.
+        AsReceive(item)->more->status = derived;  // Its caller finishes it.
       } else {
         item->next = items;
         items = item;
@@ -62,7 +62,8 @@ void MatchCore::EndEmptied(Shard& shard, const absl::Status& derived, AllRun* al
     Item* item = shard.emptied;
     shard.emptied = std::exchange(item->next, nullptr);
     // Others are recycled when their last callback is through with them.
-    const bool recycle = item->is_send || item->batch != nullptr || item->plain();
+    const bool recycle =
+        item->is_send || AsReceive(item)->batch != nullptr || AsReceive(item)->plain();
     all->Run([&] { EndAborted(item, derived); });
     if (recycle) item->chain = std::exchange(spent, item);
   }
@@ -79,19 +80,23 @@ void MatchCore::EndEmptied(Shard& shard, const absl::Status& derived, AllRun* al
 
 void MatchCore::EndAborted(Item* item, const absl::Status& derived) {
   if (item->is_send) {
-    const Tensor tensor = std::move(item->tensor);  // Dropped here, outside of the lock.
-    const auto context = std::move(item->send_context);
-    (void)CheckUnchanged(item->key, tensor, item->checksum);  // Told and counted there.
-  } else if (item->batch != nullptr) {
-    item->batch->results[item->batch_index].status = derived;
-    GiveResults(item->batch, 1);
-  } else if (item->plain()) {
-    DoneFn done = std::move(item->done);
-    const Args args = std::move(item->args);
+    WaitingSend* send = AsSend(item);
+    const Tensor tensor = std::move(send->tensor);  // Dropped here, outside of the lock.
+    const auto context = std::move(send->send_context);
+    (void)CheckUnchanged(send->key, tensor, send->checksum);  // Told and counted there.
+    return;
+  }
+  WaitingReceive* receive = AsReceive(item);
+  if (receive->batch != nullptr) {
+    receive->batch->results[receive->batch_index].status = derived;
+    GiveResults(receive->batch, 1);
+  } else if (receive->plain()) {
+    DoneFn done = std::move(receive->done);
+    const Args args = receive->more != nullptr ? std::move(receive->more->args) : Args();
     std::move(done)(derived, Args(), args, Tensor(), false);
   } else {
-    item->status = derived;
-    End(item);
+    receive->more->status = derived;
+    End(receive);
   }
 }
 
@@ -129,9 +134,10 @@ void MatchCore::ListWaiting(int64_t step_id, size_t max_items,
     MutexLock lock(&shard->mu);
     shard->table.ForEach([&](const Item& item) {
       if (items->size() >= max_items) return;
-      items->push_back({step_id, item.key,
-                        item.is_send ? WaitingItem::Kind::kSend : WaitingItem::Kind::kReceive,
-                        item.is_dead, item.is_send ? item.tensor.bytes() : 0, item.since_ns});
+      items->push_back(
+          {step_id, item.key, item.is_send ? WaitingItem::Kind::kSend : WaitingItem::Kind::kReceive,
+           item.is_dead, item.is_send ? static_cast<const WaitingSend&>(item).tensor.bytes() : 0,
+           item.since_ns});
     });
   }
 }

@@ -83,7 +83,7 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
   }
   Item** head = shard.table.Find(key);
   if (*head != nullptr && (*head)->is_send) {
-    Item* send = shard.table.PopHead(head);
+    WaitingSend* send = AsSend(shard.table.PopHead(head));
     *freed_bytes += Uncharge(shard, *send);
     if (options_.check_immutable) batch->checks[index] = send->checksum;
     ++shard.counters.delivered;
@@ -108,8 +108,7 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
     return;
   }
   --*ended;
-  Item* item = shard.table.New(key);
-  item->is_send = false;
+  WaitingReceive* item = shard.table.NewReceive(key, Args());
   item->batch = batch;
   item->batch_index = index;
   item->since_ns = now_ns;
@@ -142,7 +141,7 @@ void MatchCore::ArmBatch(Batch* batch) {
 void MatchCore::EndWaitingOfBatch(Batch* batch, const absl::Status& status) {
   int64_t ended = 0;
   for (uint32_t index = 0; index < batch->items.size(); ++index) {
-    Item* item = batch->items[index];
+    WaitingReceive* item = batch->items[index];
     if (item == nullptr) continue;
     Shard& shard = ShardOf(*item);
     MutexLock lock(&shard.mu);
