@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "rendezvous/delivering.h"
 
 namespace tryst {
 
@@ -109,6 +110,7 @@ void Poller::Stop() {
 }
 
 void Poller::Loop() {
+  const DeliveringScope delivering;  // A callback in place must not wait for this thread.
   thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   int64_t idle_since_ns = 0;
   int64_t yielded_ns = 0;
@@ -176,6 +178,7 @@ void Poller::SetTurner(Turner turner) {
 
 void Poller::TurnUntil(const std::atomic<bool>& wanted) {
   if (!Borrow()) return;
+  const DeliveringScope delivering;
   int64_t idle_since_ns = now_ns_ = clock_->NowNs();
   for (;;) {
     const bool worked = Look();
@@ -251,6 +254,7 @@ void Poller::TurnIfAsleep() {
     return Wake();
   }
   thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  const DeliveringScope delivering;
   int turns = 0;
   do {
     asleep_.store(false, std::memory_order_relaxed);
@@ -303,6 +307,7 @@ bool Poller::Step() {
     thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
   now_ns_ = clock_->NowNs();
+  const DeliveringScope delivering;
   return Turn();
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
+#include "rendezvous/all_run.h"
 
 namespace tryst {
 namespace {
@@ -14,14 +14,9 @@ Cancellation::Token MakeToken(uint32_t slot, uint32_t generation) {
 
 }  // namespace
 
-Cancellation::~Cancellation() {
+CancellationState::Token CancellationState::Register(Callback callback) {
   MutexLock lock(&mu_);
-  TRYST_CHECK(used_ == 0 && !running_) << used_ << " callbacks are still registered";
-}
-
-Cancellation::Token Cancellation::Register(Callback callback) {
-  MutexLock lock(&mu_);
-  if (cancelled()) return kNoToken;
+  if (cancelled()) return Cancellation::kNoToken;
   uint32_t index = first_free_;
   if (index == kNoSlot) {
     index = static_cast<uint32_t>(slots_.size());
@@ -33,11 +28,10 @@ Cancellation::Token Cancellation::Register(Callback callback) {
   slot.callback = std::move(callback);
   slot.used = true;
   slot.order = next_order_++;
-  ++used_;
   return MakeToken(index, slot.generation);
 }
 
-bool Cancellation::TryDeregister(Token token) {
+bool CancellationState::TryDeregister(Token token) {
   Callback dead;  // Its captures are destroyed after the lock is gone.
   MutexLock lock(&mu_);
   const uint32_t index = static_cast<uint32_t>(token);
@@ -49,36 +43,40 @@ bool Cancellation::TryDeregister(Token token) {
   if (++slot.generation == 0) slot.generation = 1;
   slot.next_free = first_free_;
   first_free_ = index;
-  --used_;
   return true;
 }
 
-bool Cancellation::Deregister(Token token) {
+bool CancellationState::Deregister(Token token) {
   if (TryDeregister(token)) return true;
   MutexLock lock(&mu_);
   while (running_) done_.Wait(&mu_);
   return false;
 }
 
-void Cancellation::StartCancel() {
+void CancellationState::StartCancel() {
   std::vector<Slot> slots;
   {
     MutexLock lock(&mu_);
     if (cancelled()) return;
+    Ref();  // A callback may destroy the Cancellation.
     cancelled_.store(true, std::memory_order_release);
     running_ = true;
     slots.swap(slots_);
-    used_ = 0;
   }
   std::sort(slots.begin(), slots.end(),
             [](const Slot& a, const Slot& b) { return a.order < b.order; });
+  AllRun all;
   for (Slot& slot : slots) {
-    if (slot.used) std::move(slot.callback)();
+    if (slot.used) all.Run(std::move(slot.callback));
   }
   slots.clear();
-  MutexLock lock(&mu_);
-  running_ = false;
-  done_.NotifyAll();
+  {
+    MutexLock lock(&mu_);
+    running_ = false;
+    done_.NotifyAll();
+  }
+  Unref();
+  all.ThrowFirst();
 }
 
 }  // namespace tryst

@@ -2,7 +2,9 @@
 #define TRYST_RENDEZVOUS_CANCELLATION_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -10,33 +12,23 @@
 
 namespace tryst {
 
-// Cancels what is registered with it, once and for good. Safe from any thread. Allocates
-// only while more callbacks are registered than ever before.
-// REQUIRES at destruction: no callback is registered and StartCancel has returned.
-class Cancellation {
+// What a Cancellation is, counted: who has registered with one may still deregister when its
+// owner has destroyed it. The calls are those of Cancellation.
+class CancellationState {
  public:
   using Callback = absl::AnyInvocable<void() &&>;
   using Token = uint64_t;
-  static constexpr Token kNoToken = 0;
 
-  Cancellation() = default;
-  ~Cancellation();
-  Cancellation(const Cancellation&) = delete;
-  Cancellation& operator=(const Cancellation&) = delete;
-
-  // Keeps `callback` until it is deregistered or cancelled. kNoToken when already
-  // cancelled: `callback` is destroyed and never runs.
   [[nodiscard]] Token Register(Callback callback);
-  // True: the callback will never run and is destroyed. False: it has run, runs now or
-  // is about to. Never waits.
   bool TryDeregister(Token token);
-  // As TryDeregister, but returns false only after the callback has run. Must not be
-  // called from a callback of this Cancellation.
   bool Deregister(Token token);
-  // Runs every registered callback on this thread, in the order of registration, and
-  // returns. A second call does nothing (and does not wait for the first).
   void StartCancel();
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
+
+  void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
+  void Unref() {
+    if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
 
  private:
   struct Slot {
@@ -47,16 +39,92 @@ class Cancellation {
     uint32_t next_free = 0;
   };
 
+  ~CancellationState() = default;
+
+  std::atomic<int64_t> refs_{1};
   std::atomic<bool> cancelled_{false};
   Mutex mu_;
   CondVar done_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   uint32_t first_free_ ABSL_GUARDED_BY(mu_) = kNoSlot;
   uint64_t next_order_ ABSL_GUARDED_BY(mu_) = 0;
-  uint32_t used_ ABSL_GUARDED_BY(mu_) = 0;
   bool running_ ABSL_GUARDED_BY(mu_) = false;
 
   static constexpr uint32_t kNoSlot = UINT32_MAX;
+};
+
+// Cancels what is registered with it, once and for good. Safe from any thread. Allocates
+// only while more callbacks are registered than ever before.
+//
+// May be destroyed in any state, even in a callback of its own: what is registered then is
+// cancelled first, on this thread, as by StartCancel. What another thread's StartCancel has
+// not called yet, that thread still calls.
+class Cancellation {
+ public:
+  using Callback = CancellationState::Callback;
+  using Token = CancellationState::Token;
+  static constexpr Token kNoToken = 0;
+
+  Cancellation() : state_(new CancellationState) {}
+  ~Cancellation() {
+    StartCancel();
+    state_->Unref();
+  }
+  Cancellation(const Cancellation&) = delete;
+  Cancellation& operator=(const Cancellation&) = delete;
+
+  // Keeps `callback` until it is deregistered or cancelled. kNoToken when already
+  // cancelled: `callback` is destroyed and never runs.
+  [[nodiscard]] Token Register(Callback callback) { return state_->Register(std::move(callback)); }
+  // True: the callback will never run and is destroyed. False: it has run, runs now or
+  // is about to. Never waits.
+  bool TryDeregister(Token token) { return state_->TryDeregister(token); }
+  // As TryDeregister, but returns false only after the callback has run. Must not be
+  // called from a callback of this Cancellation.
+  bool Deregister(Token token) { return state_->Deregister(token); }
+  // Runs every registered callback on this thread, in the order of registration, and
+  // returns. A second call does nothing (and does not wait for the first). Where callbacks
+  // throw, the others run all the same, and the first exception leaves at the end.
+  void StartCancel() { state_->StartCancel(); }
+  bool cancelled() const { return state_->cancelled(); }
+
+ private:
+  friend class CancellationRef;
+  CancellationState* const state_;
+};
+
+// Refers to a Cancellation, or to none. One whose Cancellation is gone says that it is
+// cancelled.
+class CancellationRef {
+ public:
+  CancellationRef() = default;
+  CancellationRef(std::nullptr_t) {}           // NOLINT(google-explicit-constructor)
+  CancellationRef(Cancellation* cancellation)  // NOLINT(google-explicit-constructor)
+      : state_(cancellation != nullptr ? cancellation->state_ : nullptr) {
+    if (state_ != nullptr) state_->Ref();
+  }
+  CancellationRef(const CancellationRef& other) : state_(other.state_) {
+    if (state_ != nullptr) state_->Ref();
+  }
+  CancellationRef(CancellationRef&& other) noexcept
+      : state_(std::exchange(other.state_, nullptr)) {}
+  CancellationRef& operator=(CancellationRef other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  ~CancellationRef() {
+    if (state_ != nullptr) state_->Unref();
+  }
+  CancellationState* operator->() const { return state_; }
+  friend bool operator==(const CancellationRef& a, const CancellationRef& b) {
+    return a.state_ == b.state_;
+  }
+  friend bool operator!=(const CancellationRef& a, const CancellationRef& b) { return !(a == b); }
+  friend bool operator==(const CancellationRef& a, std::nullptr_t) { return a.state_ == nullptr; }
+  friend bool operator!=(const CancellationRef& a, std::nullptr_t) { return a.state_ != nullptr; }
+
+ private:
+  CancellationState* state_ = nullptr;
 };
 
 }  // namespace tryst

@@ -65,6 +65,38 @@ TEST(Cancellation, DeregisterWaitsForARunningCallback) {
   releaser.join();
 }
 
+TEST(Cancellation, ItsEndCancelsWhatIsRegistered) {
+  std::vector<int> ran;
+  CancellationRef late;
+  Cancellation::Token token;
+  {
+    Cancellation cancellation;
+    late = &cancellation;
+    token = cancellation.Register([&] { ran.push_back(1); });
+    EXPECT_NE(cancellation.Register([&] { ran.push_back(2); }), Cancellation::kNoToken);
+  }
+  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
+  // Who has registered may still ask.
+  EXPECT_TRUE(late->cancelled());
+  EXPECT_FALSE(late->Deregister(token));
+  EXPECT_EQ(late->Register([] { FAIL(); }), Cancellation::kNoToken);
+}
+
+TEST(Cancellation, MayEndInACallbackOfItsOwn) {
+  auto cancellation = std::make_unique<Cancellation>();
+  int ran = 0;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NE(cancellation->Register([&] {
+      cancellation.reset();
+      ++ran;
+    }),
+              Cancellation::kNoToken);
+  }
+  Cancellation* const cancels = cancellation.get();
+  cancels->StartCancel();
+  EXPECT_EQ(ran, 3);
+}
+
 TEST(Cancellation, EachCallbackRunsOrIsDeregisteredNeverBoth) {
   for (int round = 0; round < 200; ++round) {
     Cancellation cancellation;

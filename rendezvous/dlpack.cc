@@ -93,9 +93,9 @@ DLDevice DeviceOf(const MemorySpace& space) {
 }
 
 absl::StatusOr<TensorShape> ShapeOf(const DLTensor& tensor) {
-  if (tensor.ndim < 0 || tensor.ndim > TensorShape::kMaxRank) {
+  if (tensor.ndim < 0 || tensor.ndim > TensorShape::kMaxLocalRank) {
     return absl::InvalidArgumentError(
-        absl::StrCat("DLPack rank ", tensor.ndim, ", the limit is ", TensorShape::kMaxRank));
+        absl::StrCat("DLPack rank ", tensor.ndim, ", the limit is ", TensorShape::kMaxLocalRank));
   }
   if (tensor.ndim > 0 && tensor.shape == nullptr) {
     return absl::InvalidArgumentError("DLPack tensor without a shape");
@@ -137,8 +137,8 @@ class Imported final : public Storage {
 struct Exported {
   DLManagedTensorVersioned managed;
   Tensor tensor;
-  int64_t shape[TensorShape::kMaxRank];
-  int64_t strides[TensorShape::kMaxRank];
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;
 };
 
 }  // namespace
@@ -191,9 +191,10 @@ absl::StatusOr<DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor) {
   auto exported = std::make_unique<Exported>();
   exported->tensor = tensor;
   const TensorShape& shape = tensor.shape();
+  exported->shape.assign(shape.dims().begin(), shape.dims().end());
+  exported->strides.resize(shape.rank());
   int64_t stride = 1;
   for (int i = shape.rank() - 1; i >= 0; --i) {
-    exported->shape[i] = shape.dim(i);
     exported->strides[i] = stride;
     // Of an empty tensor the strides say nothing, and their product may not fit.
     if (shape.elements() != 0) stride *= shape.dim(i);
@@ -210,8 +211,8 @@ absl::StatusOr<DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor) {
   managed.dl_tensor.device = DeviceOf(tensor.space());
   managed.dl_tensor.ndim = shape.rank();
   managed.dl_tensor.dtype = {row->code, row->bits, 1};
-  managed.dl_tensor.shape = exported->shape;
-  managed.dl_tensor.strides = exported->strides;
+  managed.dl_tensor.shape = exported->shape.data();
+  managed.dl_tensor.strides = exported->strides.data();
   managed.dl_tensor.byte_offset = 0;
   return &exported.release()->managed;
 }

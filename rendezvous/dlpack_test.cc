@@ -135,7 +135,7 @@ TEST(DLPack, RefusesBadInput) {
     foreign.managed.dl_tensor.dtype = {dlpack::kDLInt, 4, 1};
     EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument) << "packed";
   }
-  for (const int32_t ndim : {-1, 9, std::numeric_limits<int32_t>::max()}) {
+  for (const int32_t ndim : {-1, 255, std::numeric_limits<int32_t>::max()}) {
     Foreign foreign;
     foreign.managed.dl_tensor.ndim = ndim;
     EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kInvalidArgument) << ndim;
@@ -207,9 +207,15 @@ TEST(DLPack, EveryFixedSizeTypeComesBackAsItWent) {
   for (int number = 0; number < 256; ++number) {
     const DType dtype = static_cast<DType>(number);
     if (DTypeBytes(dtype) == 0) continue;
-    ++types;
     const Tensor tensor = *Tensor::Allocate(dtype, {2, 0, 5});
     absl::StatusOr<DLManagedTensorVersioned*> managed = ToDLPack(tensor);
+    const absl::string_view name = DTypeName(dtype);
+    if (name.find("qint") != name.npos || name.find("quint") != name.npos) {
+      EXPECT_EQ(managed.status().code(), absl::StatusCode::kInvalidArgument)
+          << "DLPack has no quantised types";
+      continue;
+    }
+    ++types;
     ASSERT_TRUE(managed.ok()) << DTypeName(dtype);
     absl::StatusOr<Tensor> back = FromDLPack(*managed);
     ASSERT_TRUE(back.ok()) << DTypeName(dtype) << back.status();

@@ -30,8 +30,18 @@ Row RowOf(DType dtype) {
       return {"int64", 8};
     case DType::kBool:
       return {"bool", 1};
+    case DType::kQint8:
+      return {"qint8", 1};
+    case DType::kQuint8:
+      return {"quint8", 1};
+    case DType::kQint32:
+      return {"qint32", 4};
     case DType::kBfloat16:
       return {"bfloat16", 2};
+    case DType::kQint16:
+      return {"qint16", 2};
+    case DType::kQuint16:
+      return {"quint16", 2};
     case DType::kUint16:
       return {"uint16", 2};
     case DType::kComplex128:

@@ -21,7 +21,12 @@ enum class DType : uint8_t {
   kComplex64 = 8,
   kInt64 = 9,
   kBool = 10,
+  kQint8 = 11,  // Quantised: carried as the integers that they are kept in.
+  kQuint8 = 12,
+  kQint32 = 13,
   kBfloat16 = 14,
+  kQint16 = 15,
+  kQuint16 = 16,
   kUint16 = 17,
   kComplex128 = 18,
   kHalf = 19,

@@ -61,9 +61,18 @@ void ThreadPoolExecutor::Run(Work work) {
   Push(std::move(work));
 }
 
+void ThreadPoolExecutor::RunWithoutWaiting(Work work) {
+  MutexLock lock(&mu_);
+  if (queued_ == ring_.size()) {
+    over_.push_back(std::move(work));
+  } else {
+    Push(std::move(work));
+  }
+}
+
 size_t ThreadPoolExecutor::queued() const {
   MutexLock lock(&mu_);
-  return queued_;
+  return queued_ + over_.size();
 }
 
 bool ThreadPoolExecutor::WaitIdle(std::chrono::steady_clock::time_point until) {
@@ -108,8 +117,13 @@ void ThreadPoolExecutor::Loop() {
       work = std::move(ring_[head_]);
       ++running_;
       head_ = (head_ + 1) % ring_.size();
-      // What one thread has found several may run.
-      if (--queued_ > 0) not_empty_.NotifyOne();
+      --queued_;
+      if (!over_.empty()) {
+        Push(std::move(over_.front()));  // In its turn: the ring was full since it came.
+        over_.pop_front();
+      } else if (queued_ > 0) {
+        not_empty_.NotifyOne();  // What one thread has found several may run.
+      }
     }
     not_full_.NotifyOne();
     std::move(work)();

@@ -4,8 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -13,7 +15,8 @@
 
 namespace tryst {
 
-// Where user callbacks run. Safe from any thread. Work given to it runs exactly once.
+// Where user callbacks run. Safe from any thread. Work given to it runs exactly once, and must
+// not throw where it runs on a thread of the executor: an exception ends the process there.
 class Executor {
  public:
   using Work = absl::AnyInvocable<void() &&>;
@@ -24,6 +27,11 @@ class Executor {
   // Takes `work`, waiting for room if it must; on a thread of the executor itself,
   // which cannot wait for itself, it runs at once instead.
   virtual void Run(Work work) = 0;
+  // Takes `work` without waiting, past its bound if it must. For work that something else
+  // bounds: a rendezvous ends a receive with it, so that no Send waits for room, and there is
+  // at most one such work for each receive that was accepted. An executor whose Run() waits
+  // overrides it; otherwise Run() does.
+  virtual void RunWithoutWaiting(Work work) { Run(std::move(work)); }
 };
 
 // Runs everything in the call: for callers who promise brevity.
@@ -44,7 +52,8 @@ class WorkSource {
 };
 
 // A fixed number of threads over one bounded queue, in order. Allocates nothing once
-// built. The destructor runs what is queued and joins.
+// built, but for what RunWithoutWaiting() adds to a full queue. The destructor runs what is
+// queued and joins.
 class ThreadPoolExecutor final : public Executor {
  public:
   // REQUIRES: threads >= 1, max_queued >= 1.
@@ -55,6 +64,7 @@ class ThreadPoolExecutor final : public Executor {
   void SetSource(WorkSource* source);
   bool TryRun(Work* work) override;
   void Run(Work work) override;
+  void RunWithoutWaiting(Work work) override;
   size_t queued() const;
   // Waits until everything has run, but no longer than `until`; whether it has. REQUIRES: not
   // on a thread of its own.
@@ -78,6 +88,7 @@ class ThreadPoolExecutor final : public Executor {
   std::vector<Work> ring_ ABSL_GUARDED_BY(mu_);
   size_t head_ ABSL_GUARDED_BY(mu_) = 0;
   size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
+  std::deque<Work> over_ ABSL_GUARDED_BY(mu_);  // Past the bound; the ring is full then.
   size_t running_ ABSL_GUARDED_BY(mu_) = 0;
   WorkSource* source_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool turning_ ABSL_GUARDED_BY(mu_) = false;  // The thread turner_ is in source_.

@@ -88,8 +88,8 @@ void HeldBytes::Give(int64_t bytes) {
 void HeldBytes::WhenRoom(int64_t bytes, Ready ready) {
   for (HeldBytes* node = this; node != nullptr; node = node->process_.get()) {
     if (node->max_bytes_ != 0 && bytes > node->max_bytes_) {
-      std::move(ready)(absl::InvalidArgumentError(
-          absl::StrCat(bytes, " bytes never fit under a cap of ", node->max_bytes_)));
+      Call(std::move(ready), absl::InvalidArgumentError(absl::StrCat(
+                                 bytes, " bytes never fit under a cap of ", node->max_bytes_)));
       return;
     }
   }
@@ -120,7 +120,7 @@ void HeldBytes::WakeWhoFits() {
     waiters_.erase(keep, waiters_.end());
     anybody_waits_.store(!waiters_.empty());
   }
-  for (Ready& ready : woken) std::move(ready)(absl::OkStatus());
+  for (Ready& ready : woken) Call(std::move(ready), absl::OkStatus());
 }
 
 void HeldBytes::FailWaiting(const absl::Status& status) {
@@ -136,7 +136,7 @@ void HeldBytes::FailWaiting(const absl::Status& status) {
                   waiters.end());
     root_->anybody_waits_.store(!waiters.empty());
   }
-  for (Ready& ready : failed) std::move(ready)(status);
+  for (Ready& ready : failed) Call(std::move(ready), status);
 }
 
 }  // namespace tryst

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -19,6 +20,10 @@ namespace tryst {
 class HeldBytes {
  public:
   using Ready = absl::AnyInvocable<void(absl::Status) &&>;
+  // A callback that throws here would end somebody else's call, so it ends the process.
+  static void Call(Ready ready, absl::Status status) noexcept {
+    std::move(ready)(std::move(status));
+  }
   // Lets go of what its owner has taken in advance, and returns how much that was.
   using ReleaseReserve = std::function<int64_t()>;
 

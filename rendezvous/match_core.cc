@@ -122,9 +122,9 @@ absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* 
 }
 
 void MatchCore::CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead) {
-  BetweenLocks("send: met", leaving->kept);
-  if (leaving->kept != nullptr) {
-    End(leaving->kept);
+  BetweenLocks("send: met", leaving->held);
+  if (leaving->held != nullptr) {
+    End(leaving->held);
   } else if (leaving->batch != nullptr) {
     GiveResults(leaving->batch, 1);
   } else if (leaving->done) {
@@ -134,10 +134,9 @@ void MatchCore::CallReceive(Leaving* leaving, const Args& send_args, Tensor tens
 }
 
 // The item of a send that waits, not in its queue yet.
-Item* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor,
-                         bool is_dead, int64_t charge_bytes, uint64_t checksum) {
-  Item* item = shard.table.New(key);
-  item->is_send = true;
+WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor,
+                                bool is_dead, int64_t charge_bytes, uint64_t checksum) {
+  WaitingSend* item = shard.table.NewSend(key);
   item->is_dead = is_dead;
   item->tensor = std::move(tensor);
   item->send_context = args.device_context;
@@ -150,10 +149,8 @@ Item* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, T
   return item;
 }
 
-// It is not refused over a cap: then it is not charged.
 void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
   const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken.tensor) : 0;
-  int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
   Leaving leaving;
   Shard& shard = ShardOf(key);
   {
@@ -165,16 +162,44 @@ void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
     }
     Item** head = shard.table.Find(key);
     if (*head == nullptr || (*head)->is_send) {
-      if (!Charge(shard, charge_bytes)) charge_bytes = 0;
-      Item* item = NewSend(shard, key, taken.send_args, std::move(taken.tensor), taken.is_dead,
-                           charge_bytes, checksum);
-      item->turn = taken.turn;
-      shard.table.InsertByTurn(head, item);
-      return;
+      return KeepGivenBack(shard, head, key, std::move(taken), checksum);
     }
     GiveToReceive(shard, head, taken.send_args, &taken.tensor, taken.is_dead, taken.turn, &leaving);
   }
   CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
+}
+
+bool MatchCore::TakeEarlier(const TensorKey& key, Taken* taken) {
+  const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken->tensor) : 0;
+  Taken earlier;
+  uint64_t earlier_checksum;
+  int64_t freed_bytes;
+  Shard& shard = ShardOf(key);
+  {
+    MutexLock lock(&shard.mu);
+    Item** head = shard.table.Find(key);
+    const bool is_here = shard.aborted.ok() && *head != nullptr && (*head)->is_send &&
+                         AsSend(*head)->turn != 0 && AsSend(*head)->turn < taken->turn;
+    if (!is_here) return false;
+    freed_bytes = GetSend(shard, head, &earlier, &earlier_checksum);
+    ++shard.counters.given_back;
+    KeepGivenBack(shard, shard.table.Find(key), key, std::move(*taken), checksum);
+  }
+  held_.Give(freed_bytes);
+  (void)CheckUnchanged(key, earlier.tensor, earlier_checksum);  // Told and counted there.
+  *taken = std::move(earlier);
+  return true;
+}
+
+// It is not refused over a cap: then it is not charged.
+void MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+                              uint64_t checksum) {
+  int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
+  if (!Charge(shard, charge_bytes)) charge_bytes = 0;
+  WaitingSend* item = NewSend(shard, key, taken.send_args, std::move(taken.tensor), taken.is_dead,
+                              charge_bytes, checksum);
+  item->turn = taken.turn;
+  shard.table.InsertByTurn(head, item);
 }
 
 void MatchCore::TellTurn(Shard& shard, const Args& receive_args, uint64_t turn) {
@@ -197,7 +222,7 @@ bool MatchCore::Charge(Shard& shard, int64_t bytes) {
   return true;
 }
 
-int64_t MatchCore::Uncharge(Shard& shard, const Item& send) {
+int64_t MatchCore::Uncharge(Shard& shard, const WaitingSend& send) {
   --shard.counters.waiting_sends;
   shard.counters.held_bytes -= send.charge_bytes;
   if (!held_.capped()) return 0;
@@ -220,13 +245,13 @@ int64_t MatchCore::ReleaseReserves() {
 // Nobody finishes a receive that is arming: its caller will.
 void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor,
                               bool is_dead, uint64_t turn, Leaving* leaving) {
-  Item* item = shard.table.PopHead(head);
+  WaitingReceive* item = AsReceive(shard.table.PopHead(head));
   RendezvousCounters& counters = shard.counters;
   --counters.waiting_receives;
   ++counters.delivered;
   counters.delivered_bytes += tensor->bytes();
   counters.dead += is_dead;
-  TellTurn(shard, item->args, turn);
+  if (item->more != nullptr) TellTurn(shard, item->more->args, turn);
   if (item->batch != nullptr) {
     leaving->batch = item->batch;
     item->batch->results[item->batch_index] = {absl::OkStatus(), std::move(*tensor), is_dead,
@@ -234,14 +259,15 @@ void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tenso
     shard.table.Free(item);
   } else if (item->plain()) {
     leaving->done = std::move(item->done);
-    leaving->args = std::move(item->args);
+    if (item->more != nullptr) leaving->args = std::move(item->more->args);
     shard.table.Free(item);
   } else {
-    item->status = absl::OkStatus();
-    item->tensor = std::move(*tensor);
+    item->more->status = absl::OkStatus();
+    item->more->tensor = std::move(*tensor);
     item->is_dead = is_dead;
-    item->send_args = args;
-    if (!item->arming) leaving->kept = item;
+    item->more->send_context = args.device_context;
+    item->more->send_attrs = args.alloc_attrs;
+    if (!item->arming) leaving->held = item;
   }
 }
 
@@ -263,7 +289,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   }
   Shard& shard = ShardOf(key);
   absl::Status status;
-  Item* kept = nullptr;
+  WaitingReceive* kept = nullptr;
   bool arming = false;
   Taken met;
   uint64_t checksum = 0;
@@ -275,12 +301,12 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
     if (!shard.aborted.ok()) {
       ++shard.counters.aborted_receives;
       status = shard.aborted;
-    } else if (args.cancellation != nullptr && args.cancellation->cancelled()) {
-      ++shard.counters.cancelled;
-      status = CancelledReceive();
     } else if (*head != nullptr && (*head)->is_send) {
       freed_bytes = GetSend(shard, head, &met, &checksum);
       TellTurn(shard, args, met.turn);
+    } else if (args.cancellation != nullptr && args.cancellation->cancelled()) {
+      ++shard.counters.cancelled;
+      status = CancelledReceive();
     } else {
       const int64_t now_ns = args.deadline.is_never() ? clock().CoarseNowNs() : clock().NowNs();
       if (!args.deadline.Passed(now_ns)) {
@@ -308,7 +334,8 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   } else if (args.executor == nullptr) {
     std::move(done)(std::move(status), met.send_args, args, std::move(met.tensor), met.is_dead);
   } else {
-    args.executor->Run([met = std::move(met), args, done = std::move(done)]() mutable {
+    args.executor->RunWithoutWaiting([met = std::move(met), args,
+                                      done = std::move(done)]() mutable {
       std::move(done)(absl::OkStatus(), met.send_args, args, std::move(met.tensor), met.is_dead);
     });
   }
@@ -316,7 +343,7 @@ void MatchCore::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
 
 // Takes the send at `head` out of the table. Returns how much of it to Give, without the lock.
 int64_t MatchCore::GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* checksum) {
-  Item* send = shard.table.PopHead(head);
+  WaitingSend* send = AsSend(shard.table.PopHead(head));
   const int64_t freed_bytes = Uncharge(shard, *send);
   *checksum = send->checksum;
   ++shard.counters.delivered;
@@ -351,11 +378,9 @@ bool MatchCore::TakeHere(TensorKey* key, Taken* taken) {
   return true;
 }
 
-Item* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args,
-                             DoneFn* done, int64_t now_ns) {
-  Item* item = shard.table.New(key);
-  item->is_send = false;
-  item->args = args;
+WaitingReceive* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKey& key,
+                                       const Args& args, DoneFn* done, int64_t now_ns) {
+  WaitingReceive* item = shard.table.NewReceive(key, args);
   item->done = std::move(*done);
   item->since_ns = now_ns;
   const int callbacks = (args.cancellation != nullptr) + !args.deadline.is_never();
@@ -371,17 +396,17 @@ Item* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKey& key, co
 
 // The receive is in the table already, so that its place in the line is right; these
 // calls cannot be made under the lock. Whatever ends it meanwhile is found at the end.
-void MatchCore::Arm(Item* item) {
+void MatchCore::Arm(WaitingReceive* item) {
   Cancellation::Token cancel_token = Cancellation::kNoToken;
   BetweenLocks("recv: cancellation", item);
-  if (item->args.cancellation != nullptr) {
-    cancel_token =
-        item->args.cancellation->Register([this, item] { EndWaiting(item, CancelledReceive()); });
+  if (item->more->args.cancellation != nullptr) {
+    cancel_token = item->more->args.cancellation->Register(
+        [this, item] { EndWaiting(item, CancelledReceive()); });
   }
   Alarms::Token alarm_token = Alarms::kNoToken;
   BetweenLocks("recv: deadline", item);
-  if (!item->args.deadline.is_never()) {
-    alarm_token = alarms_->Set(item->args.deadline,
+  if (!item->more->args.deadline.is_never()) {
+    alarm_token = alarms_->Set(item->more->args.deadline,
                                [this, item] { EndWaiting(item, LateReceive(item->key)); });
   }
   BetweenLocks("recv: armed", item);
@@ -390,13 +415,13 @@ void MatchCore::Arm(Item* item) {
   {
     MutexLock lock(&shard.mu);
     item->arming = false;
-    item->cancel_token = cancel_token;
-    item->alarm_token = alarm_token;
-    if (item->args.cancellation != nullptr && cancel_token == Cancellation::kNoToken) {
+    item->more->cancel_token = cancel_token;
+    item->more->alarm_token = alarm_token;
+    if (item->more->args.cancellation != nullptr && cancel_token == Cancellation::kNoToken) {
       --item->holds;  // Cancelled before it was registered.
       if (item->linked) {
         shard.table.Remove(item);
-        item->status = CancelledReceive();
+        item->more->status = CancelledReceive();
         ++shard.counters.cancelled;
         --shard.counters.waiting_receives;
       }
@@ -407,7 +432,7 @@ void MatchCore::Arm(Item* item) {
 }
 
 // From a callback of `item`, whose hold is dropped here.
-void MatchCore::EndWaiting(Item* item, const absl::Status& status) {
+void MatchCore::EndWaiting(WaitingReceive* item, const absl::Status& status) {
   BetweenLocks("callback", item);
   bool ended = false;
   Shard& shard = ShardOf(*item);
@@ -415,43 +440,48 @@ void MatchCore::EndWaiting(Item* item, const absl::Status& status) {
     MutexLock lock(&shard.mu);
     if (item->linked) {
       shard.table.Remove(item);
-      item->status = status;
+      item->more->status = status;
       --shard.counters.waiting_receives;
       ++(absl::IsCancelled(status) ? shard.counters.cancelled : shard.counters.deadline_exceeded);
       ended = !item->arming;
     }
   }
-  if (ended) End(item);
+  // Before End(), whose `done` may throw: the receive itself still holds the item then.
   DropHolds(item, 1);
+  if (ended) End(item);
 }
 
-void MatchCore::End(Item* item) {
+void MatchCore::End(WaitingReceive* item) {
   BetweenLocks("end", item);
   item->drops = 1;
-  if (item->cancel_token != Cancellation::kNoToken &&
-      item->args.cancellation->TryDeregister(item->cancel_token)) {
+  if (item->more->cancel_token != Cancellation::kNoToken &&
+      item->more->args.cancellation->TryDeregister(item->more->cancel_token)) {
     ++item->drops;
   }
-  if (item->alarm_token != Alarms::kNoToken && alarms_->Cancel(item->alarm_token)) ++item->drops;
-  if (item->args.executor != nullptr) {
-    item->args.executor->Run([this, item] { Finish(item); });
+  if (item->more->alarm_token != Alarms::kNoToken && alarms_->Cancel(item->more->alarm_token))
+    ++item->drops;
+  if (item->more->args.executor != nullptr) {
+    item->more->args.executor->RunWithoutWaiting([this, item] { Finish(item); });
   } else {
     Finish(item);
   }
 }
 
-void MatchCore::Finish(Item* item) {
+void MatchCore::Finish(WaitingReceive* item) {
+  ReceiveMore& more = *item->more;
   DoneFn done = std::move(item->done);
-  absl::Status status = std::move(item->status);
-  const Args args = std::move(item->args);
-  const Args send_args = std::move(item->send_args);
-  Tensor tensor = std::move(item->tensor);
+  absl::Status status = std::move(more.status);
+  const Args args = std::move(more.args);
+  Args send_args;
+  send_args.device_context = std::move(more.send_context);
+  send_args.alloc_attrs = more.send_attrs;
+  Tensor tensor = std::move(more.tensor);
   const bool is_dead = item->is_dead;
   DropHolds(item, item->drops);  // Perhaps the last that is seen of this core.
   std::move(done)(std::move(status), send_args, args, std::move(tensor), is_dead);
 }
 
-void MatchCore::DropHolds(Item* item, int holds) {
+void MatchCore::DropHolds(WaitingReceive* item, int holds) {
   bool last;
   Shard& shard = ShardOf(*item);
   {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "rendezvous/all_run.h"
 #include "rendezvous/batch.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/match_table.h"
@@ -35,6 +36,7 @@ class MatchCore {
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   bool TakeHere(TensorKey* key, Taken* taken);
   void GiveBack(const TensorKey& key, Taken taken);
+  bool TakeEarlier(const TensorKey& key, Taken* taken);
   void StartAbort(absl::Status status);
   void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
 
@@ -55,6 +57,10 @@ class MatchCore {
     // not all write the same word.
     int64_t reserve_bytes ABSL_GUARDED_BY(mu) = 0;
     uint64_t last_turn ABSL_GUARDED_BY(mu) = 0;  // Of the sends that were given away.
+    // Of the one thread that aborts: what it has taken out of the table and not ended yet, in
+    // order by `next`, and what of the memory caps it held.
+    Item* emptied = nullptr;
+    int64_t emptied_bytes = 0;
   };
   // A plain receive that has left the table, or what is to be done for one that has not
   // been plain.
@@ -62,7 +68,7 @@ class MatchCore {
     DoneFn done;
     Args args;
     Batch* batch = nullptr;
-    Item* kept = nullptr;
+    WaitingReceive* held = nullptr;
   };
 
   ~MatchCore() = default;
@@ -72,7 +78,7 @@ class MatchCore {
   }
   Shard& ShardOf(const TensorKey& key) { return *shards_[ShardIndex(key)]; }
   Shard& ShardOf(const Item& item) { return *shards_[item.shard]; }
-  void BetweenLocks(const char* place, const Item* item) const {
+  void BetweenLocks(const char* place, const WaitingReceive* item) const {
     if (options_.between_locks) options_.between_locks(place, item != nullptr ? item->number : 0);
   }
 
@@ -80,8 +86,11 @@ class MatchCore {
   static absl::Status CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
   absl::Status OverCap(int64_t bytes, absl::string_view what) const;
-  Item* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor, bool is_dead,
-                int64_t charge_bytes, uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  WaitingSend* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor,
+                       bool is_dead, int64_t charge_bytes, uint64_t checksum)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+                     uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.
   void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor, bool is_dead,
                      uint64_t turn, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
@@ -92,7 +101,7 @@ class MatchCore {
   void CallReceive(Leaving* leaving, const Args& send_args, Tensor tensor, bool is_dead);
   bool Charge(Shard& shard, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // Returns how much of it to Give, without the lock.
-  int64_t Uncharge(Shard& shard, const Item& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  int64_t Uncharge(Shard& shard, const WaitingSend& send) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   int64_t ReleaseReserves();
   // What a receive of `tensor` ends with: OK, unless it was changed since Send.
   absl::Status CheckUnchanged(const TensorKey& key, const Tensor& tensor, uint64_t checksum);
@@ -100,15 +109,18 @@ class MatchCore {
   // Receives.
   int64_t GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  Item* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args, DoneFn* done,
-                    int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  void Arm(Item* item);
-  void EndWaiting(Item* item, const absl::Status& status);
-  void End(Item* item);
-  void Finish(Item* item);
-  void DropHolds(Item* item, int holds);
-  void AbortShard(Shard& shard, const absl::Status& derived);
-  Batch* EndAborted(Item* item, const absl::Status& derived, bool* recycle);
+  WaitingReceive* KeepReceive(Shard& shard, Item** head, const TensorKey& key, const Args& args,
+                              DoneFn* done, int64_t now_ns) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
+  void Arm(WaitingReceive* item);
+  void EndWaiting(WaitingReceive* item, const absl::Status& status);
+  void End(WaitingReceive* item);
+  void Finish(WaitingReceive* item);
+  void DropHolds(WaitingReceive* item, int holds);
+  // Takes everything out of the table and lets nothing in any more.
+  void EmptyShard(Shard& shard, const absl::Status& derived);
+  // Ends what EmptyShard took out.
+  void EndEmptied(Shard& shard, const absl::Status& derived, AllRun* all);
+  void EndAborted(Item* item, const absl::Status& derived);
 
   // Batches.
   Batch* NewBatch();
@@ -117,7 +129,7 @@ class MatchCore {
   void ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uint32_t index, int64_t now_ns,
                   int64_t* ended, int64_t* freed_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   absl::Status SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
-                           size_t shard_index, int64_t* spare_bytes);
+                           size_t shard_index, int64_t* spare_bytes, AllRun* all);
   bool SendOne(Shard& shard, SendItem* item, const Args& args, uint64_t checksum,
                int64_t* spare_bytes, Leaving* leaving) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void ArmBatch(Batch* batch);

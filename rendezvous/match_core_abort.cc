@@ -18,24 +18,29 @@ void MatchCore::StartAbort(absl::Status status) {
   Ref();  // A `done` may drop the rendezvous.
   const absl::Status derived = MarkDerived(std::move(status));
   held_.FailWaiting(derived);  // Before the table's end makes room.
-  for (const auto& shard : shards_) AbortShard(*shard, derived);
+  // All shards before the first callback: one that receives another key must not wait for
+  // this very thread.
+  for (const auto& shard : shards_) EmptyShard(*shard, derived);
+  AllRun all;
+  for (const auto& shard : shards_) EndEmptied(*shard, derived, &all);
   Unref();
+  all.ThrowFirst();
 }
 
-void MatchCore::AbortShard(Shard& shard, const absl::Status& derived) {
+void MatchCore::EmptyShard(Shard& shard, const absl::Status& derived) {
   Item* items = nullptr;
-  int64_t held_bytes;
   {
     MutexLock lock(&shard.mu);
     shard.aborted = derived;
     RendezvousCounters& counters = shard.counters;
     counters.aborted_sends += std::exchange(counters.waiting_sends, 0);
     counters.aborted_receives += std::exchange(counters.waiting_receives, 0);
-    held_bytes = std::exchange(counters.held_bytes, 0) + std::exchange(shard.reserve_bytes, 0);
+    shard.emptied_bytes =
+        std::exchange(counters.held_bytes, 0) + std::exchange(shard.reserve_bytes, 0);
     for (Item* item = shard.table.DetachAll(); item != nullptr;) {
       Item* next = std::exchange(item->next, nullptr);
       if (item->arming) {
-        item->status = derived;  // Its caller finishes it.
+        AsReceive(item)->more->status = derived;  // Its caller finishes it.
       } else {
         item->next = items;
         items = item;
@@ -45,19 +50,22 @@ void MatchCore::AbortShard(Shard& shard, const absl::Status& derived) {
   }
   BetweenLocks("abort", nullptr);
   // The list is in reverse now; turn it, so that each key's receives end in order.
-  Item* in_order = nullptr;
   while (items != nullptr) {
-    Item* next = std::exchange(items->next, in_order);
-    in_order = std::exchange(items, next);
+    Item* next = std::exchange(items->next, shard.emptied);
+    shard.emptied = std::exchange(items, next);
   }
+}
+
+void MatchCore::EndEmptied(Shard& shard, const absl::Status& derived, AllRun* all) {
   Item* spent = nullptr;
-  while (in_order != nullptr) {
-    Item* item = in_order;
-    in_order = std::exchange(item->next, nullptr);
-    bool recycle = true;
-    Batch* batch = EndAborted(item, derived, &recycle);
+  while (shard.emptied != nullptr) {
+    Item* item = shard.emptied;
+    shard.emptied = std::exchange(item->next, nullptr);
+    // Others are recycled when their last callback is through with them.
+    const bool recycle =
+        item->is_send || AsReceive(item)->batch != nullptr || AsReceive(item)->plain();
+    all->Run([&] { EndAborted(item, derived); });
     if (recycle) item->chain = std::exchange(spent, item);
-    if (batch != nullptr) GiveResults(batch, 1);
   }
   {
     MutexLock lock(&shard.mu);
@@ -67,37 +75,35 @@ void MatchCore::AbortShard(Shard& shard, const absl::Status& derived) {
       spent = next;
     }
   }
-  held_.Give(held_bytes);
+  held_.Give(std::exchange(shard.emptied_bytes, 0));
 }
 
-// Returns the batch that has one more result by it.
-Batch* MatchCore::EndAborted(Item* item, const absl::Status& derived, bool* recycle) {
+void MatchCore::EndAborted(Item* item, const absl::Status& derived) {
   if (item->is_send) {
-    const Tensor tensor = std::move(item->tensor);  // Dropped here, outside of the lock.
-    const auto context = std::move(item->send_context);
-    (void)CheckUnchanged(item->key, tensor, item->checksum);  // Told and counted there.
-    return nullptr;
+    WaitingSend* send = AsSend(item);
+    const Tensor tensor = std::move(send->tensor);  // Dropped here, outside of the lock.
+    const auto context = std::move(send->send_context);
+    (void)CheckUnchanged(send->key, tensor, send->checksum);  // Told and counted there.
+    return;
   }
-  if (item->batch != nullptr) {
-    item->batch->results[item->batch_index].status = derived;
-    return item->batch;
-  }
-  if (item->plain()) {
-    DoneFn done = std::move(item->done);
-    const Args args = std::move(item->args);
+  WaitingReceive* receive = AsReceive(item);
+  if (receive->batch != nullptr) {
+    receive->batch->results[receive->batch_index].status = derived;
+    GiveResults(receive->batch, 1);
+  } else if (receive->plain()) {
+    DoneFn done = std::move(receive->done);
+    const Args args = receive->more != nullptr ? std::move(receive->more->args) : Args();
     std::move(done)(derived, Args(), args, Tensor(), false);
-    return nullptr;
+  } else {
+    receive->more->status = derived;
+    End(receive);
   }
-  *recycle = false;
-  item->status = derived;
-  End(item);
-  return nullptr;
 }
 
 void MatchCore::WhenRoom(int64_t bytes, HeldBytes::Ready ready) {
   absl::Status cause = abort_cause();
   if (!cause.ok()) {
-    std::move(ready)(MarkDerived(std::move(cause)));
+    HeldBytes::Call(std::move(ready), MarkDerived(std::move(cause)));
     return;
   }
   Ref();  // `ready` may drop the rendezvous.
@@ -128,9 +134,10 @@ void MatchCore::ListWaiting(int64_t step_id, size_t max_items,
     MutexLock lock(&shard->mu);
     shard->table.ForEach([&](const Item& item) {
       if (items->size() >= max_items) return;
-      items->push_back({step_id, item.key,
-                        item.is_send ? WaitingItem::Kind::kSend : WaitingItem::Kind::kReceive,
-                        item.is_dead, item.is_send ? item.tensor.bytes() : 0, item.since_ns});
+      items->push_back(
+          {step_id, item.key, item.is_send ? WaitingItem::Kind::kSend : WaitingItem::Kind::kReceive,
+           item.is_dead, item.is_send ? static_cast<const WaitingSend&>(item).tensor.bytes() : 0,
+           item.since_ns});
     });
   }
 }

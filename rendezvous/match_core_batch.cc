@@ -81,15 +81,9 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
     result.status = shard.aborted;
     return;
   }
-  const Args& args = batch->args;
-  if (args.cancellation != nullptr && args.cancellation->cancelled()) {
-    ++shard.counters.cancelled;
-    result.status = MarkDerived(absl::CancelledError("RecvAsync is cancelled."));
-    return;
-  }
   Item** head = shard.table.Find(key);
   if (*head != nullptr && (*head)->is_send) {
-    Item* send = shard.table.PopHead(head);
+    WaitingSend* send = AsSend(shard.table.PopHead(head));
     *freed_bytes += Uncharge(shard, *send);
     if (options_.check_immutable) batch->checks[index] = send->checksum;
     ++shard.counters.delivered;
@@ -102,14 +96,19 @@ void MatchCore::ReceiveOne(Shard& shard, Batch* batch, const TensorKey& key, uin
     shard.table.Free(send);
     return;
   }
+  const Args& args = batch->args;
+  if (args.cancellation != nullptr && args.cancellation->cancelled()) {
+    ++shard.counters.cancelled;
+    result.status = MarkDerived(absl::CancelledError("RecvAsync is cancelled."));
+    return;
+  }
   if (args.deadline.Passed(now_ns)) {
     ++shard.counters.deadline_exceeded;
     result.status = absl::DeadlineExceededError(absl::StrCat("Timed out waiting for ", key.text()));
     return;
   }
   --*ended;
-  Item* item = shard.table.New(key);
-  item->is_send = false;
+  WaitingReceive* item = shard.table.NewReceive(key, Args());
   item->batch = batch;
   item->batch_index = index;
   item->since_ns = now_ns;
@@ -142,7 +141,7 @@ void MatchCore::ArmBatch(Batch* batch) {
 void MatchCore::EndWaitingOfBatch(Batch* batch, const absl::Status& status) {
   int64_t ended = 0;
   for (uint32_t index = 0; index < batch->items.size(); ++index) {
-    Item* item = batch->items[index];
+    WaitingReceive* item = batch->items[index];
     if (item == nullptr) continue;
     Shard& shard = ShardOf(*item);
     MutexLock lock(&shard.mu);
@@ -154,8 +153,9 @@ void MatchCore::EndWaitingOfBatch(Batch* batch, const absl::Status& status) {
     ++(absl::IsCancelled(status) ? shard.counters.cancelled : shard.counters.deadline_exceeded);
     ++ended;
   }
-  GiveResults(batch, ended);
+  // Before the results, whose `done` may throw: a batch that waits for them holds itself.
   DropBatchHolds(batch, 1);
+  GiveResults(batch, ended);
 }
 
 void MatchCore::GiveResults(Batch* batch, int64_t count) {
@@ -172,7 +172,7 @@ void MatchCore::EndBatch(Batch* batch) {
   batch->cancel_token = Cancellation::kNoToken;
   batch->alarm_token = Alarms::kNoToken;
   if (batch->args.executor != nullptr) {
-    batch->args.executor->Run([this, batch, holds] { FinishBatch(batch, holds); });
+    batch->args.executor->RunWithoutWaiting([this, batch, holds] { FinishBatch(batch, holds); });
   } else {
     FinishBatch(batch, holds);
   }
@@ -181,11 +181,18 @@ void MatchCore::EndBatch(Batch* batch) {
 void MatchCore::FinishBatch(Batch* batch, int holds) {
   absl::Status first_error;
   for (const Received& result : batch->results) KeepCause(&first_error, result.status);
+  struct Recycle {  // Even if `done` throws.
+    ~Recycle() {
+      batch->results.clear();
+      batch->args = Args();
+      core->DropBatchHolds(batch, holds);
+    }
+    MatchCore* core;
+    Batch* batch;
+    int holds;
+  } recycle{this, batch, holds};
   ManyDoneFn done = std::move(batch->done);
   std::move(done)(std::move(first_error), absl::MakeSpan(batch->results));
-  batch->results.clear();
-  batch->args = Args();
-  DropBatchHolds(batch, holds);
 }
 
 void MatchCore::DropBatchHolds(Batch* batch, int holds) {
@@ -227,18 +234,20 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
                      [&](size_t i) { return ShardIndex(items[i].key); });
   absl::Status status;
   int64_t spare_bytes = charge_bytes;
+  AllRun all;
   for (size_t shard = 0; shard < shards_.size() && status.ok(); ++shard) {
-    status = SendInShard(batch, items, args, shard, &spare_bytes);
+    status = SendInShard(batch, items, args, shard, &spare_bytes, &all);
   }
   held_.Give(spare_bytes);
   DropBatchHolds(batch, 1);
+  all.ThrowFirst();
   return status;
 }
 
 // Takes what it kept out of `spare_bytes`. One lock round, and one more for each single
 // receive that was waiting, so that its `done` runs without the lock.
 absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
-                                    size_t shard_index, int64_t* spare_bytes) {
+                                    size_t shard_index, int64_t* spare_bytes, AllRun* all) {
   uint32_t begin = shard_index == 0 ? 0 : batch->ends[shard_index - 1];
   const uint32_t end = batch->ends[shard_index];
   Shard& shard = *shards_[shard_index];
@@ -265,8 +274,10 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
         }
       }
     }
-    if (fed != nullptr) GiveResults(fed, results);
-    if (met != nullptr) CallReceive(&leaving, args, std::move(met->tensor), met->is_dead);
+    if (fed != nullptr) all->Run([&] { GiveResults(fed, results); });
+    if (met != nullptr) {
+      all->Run([&] { CallReceive(&leaving, args, std::move(met->tensor), met->is_dead); });
+    }
   }
   return absl::OkStatus();
 }

@@ -1,9 +1,7 @@
 #include "rendezvous/match_table.h"
 
-#include <algorithm>
+#include <type_traits>
 #include <utility>
-
-#include "base/log.h"
 
 namespace tryst {
 namespace {
@@ -12,10 +10,21 @@ constexpr size_t kFirstBuckets = 16;
 constexpr size_t kFirstBlockItems = 8;
 constexpr size_t kMaxBlockItems = 1024;
 
+size_t BlockItems(size_t blocks) {
+  return blocks < 7 ? kFirstBlockItems << blocks : kMaxBlockItems;
+}
+
+bool Empty(const Args& args) {
+  const AllocatorAttributes& attrs = args.alloc_attrs;
+  return args.device_context == nullptr && !args.destination.valid() &&
+         args.cancellation == nullptr && args.deadline.is_never() && args.executor == nullptr &&
+         args.turn == nullptr && !args.copy_on_send && !args.recurring && !args.by_reference &&
+         !attrs.on_host && !attrs.nic_compatible && !attrs.gpu_compatible && attrs.scope_id == 0;
+}
+
 }  // namespace
 
-MatchTable::MatchTable(uint16_t shard)
-    : shard_(shard), buckets_(kFirstBuckets, nullptr), next_block_items_(kFirstBlockItems) {}
+MatchTable::MatchTable(uint16_t shard) : shard_(shard), buckets_(kFirstBuckets, nullptr) {}
 
 MatchTable::~MatchTable() { TRYST_CHECK(heads_ == 0); }
 
@@ -28,25 +37,67 @@ Item** MatchTable::Find(const TensorKey& key) {
   return head;
 }
 
-Item* MatchTable::New(const TensorKey& key) {
-  if (free_ == nullptr) AddBlock();
-  Item* item = std::exchange(free_, free_->chain);
+template <typename Kind>
+Kind* MatchTable::New(Pool<Kind>* pool, const TensorKey& key) {
+  if (pool->free == nullptr) {
+    const size_t count = BlockItems(pool->blocks.size());
+    pool->blocks.push_back(std::make_unique<Kind[]>(count));
+    for (size_t i = count; i > 0; --i) {
+      Kind* item = &pool->blocks.back()[i - 1];
+      item->shard = shard_;
+      item->is_send = std::is_same_v<Kind, WaitingSend>;
+      item->chain = std::exchange(pool->free, item);
+    }
+  }
+  Kind* item = static_cast<Kind*>(std::exchange(pool->free, pool->free->chain));
   item->chain = nullptr;
   item->key = key;
   item->key_hash = key.hash();
-  item->number = ++next_number_;
   return item;
+}
+
+WaitingSend* MatchTable::NewSend(const TensorKey& key) { return New(&sends_, key); }
+
+WaitingReceive* MatchTable::NewReceive(const TensorKey& key, const Args& args) {
+  WaitingReceive* item = New(&receives_, key);
+  item->number = ++next_number_;
+  if (!Empty(args)) {
+    item->more = NewMore();
+    item->more->args = args;
+  }
+  return item;
+}
+
+ReceiveMore* MatchTable::NewMore() {
+  if (free_more_ == nullptr) {
+    const size_t count = BlockItems(more_blocks_.size());
+    more_blocks_.push_back(std::make_unique<ReceiveMore[]>(count));
+    for (size_t i = count; i > 0; --i) {
+      ReceiveMore* more = &more_blocks_.back()[i - 1];
+      more->next_free = std::exchange(free_more_, more);
+    }
+  }
+  return std::exchange(free_more_, free_more_->next_free);
 }
 
 void MatchTable::Free(Item* item) {
   TRYST_DCHECK(!item->linked && item->holds == 0);
   item->key = TensorKey();
   item->is_dead = false;
-  item->turn = 0;
-  item->batch = nullptr;
-  item->cancel_token = Cancellation::kNoToken;
-  item->alarm_token = Alarms::kNoToken;
-  item->chain = std::exchange(free_, item);
+  if (item->is_send) {
+    AsSend(item)->turn = 0;
+    item->chain = std::exchange(sends_.free, item);
+    return;
+  }
+  WaitingReceive* receive = AsReceive(item);
+  receive->batch = nullptr;
+  if (ReceiveMore* more = std::exchange(receive->more, nullptr)) {
+    more->cancel_token = Cancellation::kNoToken;
+    more->alarm_token = Alarms::kNoToken;
+    more->send_attrs = AllocatorAttributes();
+    more->next_free = std::exchange(free_more_, more);
+  }
+  item->chain = std::exchange(receives_.free, item);
 }
 
 void MatchTable::Append(Item** head, Item* item) {
@@ -65,9 +116,12 @@ void MatchTable::Append(Item** head, Item* item) {
   if (++heads_ > buckets_.size()) Grow();
 }
 
-void MatchTable::InsertByTurn(Item** head, Item* item) {
+void MatchTable::InsertByTurn(Item** head, WaitingSend* item) {
+  const auto before = [item](Item* other) {
+    return AsSend(other)->turn != 0 && AsSend(other)->turn < item->turn;
+  };
   Item* after = *head;
-  while (after != nullptr && after->turn != 0 && after->turn < item->turn) after = after->next;
+  while (after != nullptr && before(after)) after = after->next;
   if (after == nullptr) return Append(head, item);
   item->linked = true;
   item->next = after;
@@ -148,16 +202,6 @@ void MatchTable::Grow() {
       head = next_head;
     }
   }
-}
-
-void MatchTable::AddBlock() {
-  blocks_.push_back(std::make_unique<Item[]>(next_block_items_));
-  for (size_t i = next_block_items_; i > 0; --i) {
-    Item* item = &blocks_.back()[i - 1];
-    item->shard = shard_;
-    item->chain = std::exchange(free_, item);
-  }
-  next_block_items_ = std::min(next_block_items_ * 2, kMaxBlockItems);
 }
 
 }  // namespace tryst

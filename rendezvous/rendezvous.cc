@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "rendezvous/delivering.h"
 
 namespace tryst {
 namespace {
@@ -16,6 +18,13 @@ struct Waiter {
   Received received ABSL_GUARDED_BY(mu);
 };
 
+absl::Status WouldNeverEnd(const TensorKey& key) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "Recv would wait for ", key.text(),
+      " on a thread that delivers for others, and so for itself: in a `done` that runs in place "
+      "call RecvAsync, or give the receive whose `done` it is an executor (Args::executor)"));
+}
+
 }  // namespace
 
 void FailReceive(absl::Status status, const Args& args, DoneFn done) {
@@ -23,9 +32,10 @@ void FailReceive(absl::Status status, const Args& args, DoneFn done) {
     std::move(done)(std::move(status), Args(), args, Tensor(), false);
     return;
   }
-  args.executor->Run([status = std::move(status), args, done = std::move(done)]() mutable {
-    std::move(done)(std::move(status), Args(), args, Tensor(), false);
-  });
+  args.executor->RunWithoutWaiting(
+      [status = std::move(status), args, done = std::move(done)]() mutable {
+        std::move(done)(std::move(status), Args(), args, Tensor(), false);
+      });
 }
 
 absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args,
@@ -33,8 +43,14 @@ absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args
   auto waiter = std::make_shared<Waiter>();
   Args own = args;
   own.executor = nullptr;  // A busy executor must not hold the answer back.
-  const Deadline until = Deadline::After(clock(), timeout);
-  own.deadline = Deadline::AtNs(std::min(args.deadline.at_ns(), until.at_ns()));
+  const bool must_not_wait = DeliversForOthers();
+  if (must_not_wait) {
+    if (EndsElsewhere(key, args)) return WouldNeverEnd(key);
+    own.deadline = Deadline::AtNs(0);  // What is here is given all the same.
+  } else {
+    const Deadline until = Deadline::After(clock(), timeout);
+    own.deadline = Deadline::AtNs(std::min(args.deadline.at_ns(), until.at_ns()));
+  }
   RecvAsync(key, own,
             [waiter](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
                      bool is_dead) {
@@ -48,7 +64,9 @@ absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args
             });
   MutexLock lock(&waiter->mu);
   while (!waiter->ended) waiter->changed.Wait(&waiter->mu);
-  if (!waiter->received.status.ok()) return waiter->received.status;
+  const absl::Status& status = waiter->received.status;
+  if (must_not_wait && absl::IsDeadlineExceeded(status)) return WouldNeverEnd(key);
+  if (!status.ok()) return status;
   return std::move(waiter->received);
 }
 

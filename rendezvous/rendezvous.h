@@ -41,12 +41,12 @@ class DeviceContext {
 struct Args {
   std::shared_ptr<DeviceContext> device_context;
   AllocatorAttributes alloc_attrs;
-  Tensor destination;  // Receives: caller's memory of the right type and shape to fill,
-                       // for a remote tensor or a copy. A local host tensor is shared.
-  Cancellation* cancellation = nullptr;  // Receives.
-  Deadline deadline;                     // Receives.
-  Executor* executor = nullptr;          // Receives: where `done` runs; null: in place, on
-                                         // whichever thread ends the receive.
+  Tensor destination;            // Receives: caller's memory of the right type and shape to fill,
+                                 // for a remote tensor or a copy. A local host tensor is shared.
+  CancellationRef cancellation;  // Receives. May be destroyed before `done`: it cancels.
+  Deadline deadline;             // Receives.
+  Executor* executor = nullptr;  // Receives: where `done` runs; null: in place, on
+                                 // whichever thread ends the receive.
   // Sends: the caller changes the bytes once Send has returned. Send then copies host memory
   // before it returns, on the caller's thread: an allocation, and the time and the memory
   // bandwidth of reading and writing it once (about 0.1 ms a MiB). Without it a tensor must
@@ -65,7 +65,11 @@ struct Args {
   uint64_t* turn = nullptr;
 };
 
-// Called exactly once, never with a lock held. After it has been called nothing of the
+// Called exactly once, never with a lock held. One that throws has been called: what it was
+// given is gone with it, and the other callbacks of the call still run. The exception leaves
+// by the call that ran it in place (Send, RecvAsync, StartCancel, StartAbort; of several the
+// first); on a thread of the executor, of the data plane or of the alarms it ends the process.
+// After it has been called nothing of the
 // rendezvous is touched any more, so it may drop the last reference to it. `tensor` is
 // invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a
 // receive that failed, `send_args` is empty; else it has the sender's device_context and
@@ -114,8 +118,10 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
 
   // Gives `tensor` to the receive of `key` that waits longest, or keeps it for the next.
-  // Never blocks. On an error nothing was sent: kInvalidArgument (empty key, not produced
-  // here), the abort's status (derived), kResourceExhausted (over a memory cap: WhenRoom).
+  // Never blocks: where the receive's executor is full it goes on all the same
+  // (Executor::RunWithoutWaiting). A `done` without an executor runs in here. On an error nothing
+  // was sent: kInvalidArgument (empty key, not produced here), the abort's status (derived),
+  // kResourceExhausted (over a memory cap: WhenRoom).
   [[nodiscard]] virtual absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor,
                                           bool is_dead) = 0;
   // One lock round per shard, all items with the same args. Takes the tensors it accepts.
@@ -125,7 +131,8 @@ class Rendezvous {
   // Calls `done` with the next tensor of `key`, at once when it is here. Otherwise ends
   // with the abort's status (derived), kCancelled (derived), kDeadlineExceeded,
   // kInvalidArgument. A receive that fails takes no tensor and leaves the order of its
-  // neighbours as it was. A tensor that is here is delivered even after the deadline.
+  // neighbours as it was. A tensor of this worker that is here is delivered even after the
+  // deadline or the cancel, as TensorFlow does.
   // A null `done` throws the tensor away.
   virtual void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) = 0;
   // Like a RecvAsync for each key, with one callback when the last of them has ended.
@@ -133,7 +140,9 @@ class Rendezvous {
   virtual void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args,
                              ManyDoneFn done) = 0;
   // Waits for RecvAsync on this thread; InfiniteDuration() for ever. args.executor is not
-  // used. args.deadline holds too.
+  // used. args.deadline holds too. On a thread that delivers for others (delivering.h: a
+  // poller's or the alarms', as in a `done` that runs in place) it gives what is here and
+  // never waits: kFailedPrecondition.
   absl::StatusOr<Received> Recv(const TensorKey& key, const Args& args, absl::Duration timeout);
 
   // Fails what waits and what comes later. The first cause stays. REQUIRES: !status.ok().
@@ -141,10 +150,14 @@ class Rendezvous {
 
   // Calls `ready` once when a Send of `bytes` would fit under the memory caps, perhaps in
   // here, or with the cause when the step is aborted. A hint: others may be quicker.
+  // `ready` may run in anybody's call: if it throws, the process ends.
   virtual void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) = 0;
 
  protected:
   virtual const Clock& clock() const = 0;
+  // Whether RecvAsync may end a receive that finds its tensor only by another thread's doing:
+  // then Recv cannot be tried without waiting.
+  virtual bool EndsElsewhere(const TensorKey& /*key*/, const Args& /*args*/) const { return false; }
 };
 
 }  // namespace tryst

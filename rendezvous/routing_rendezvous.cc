@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "rendezvous/all_run.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/device_handover.h"
 
@@ -69,9 +70,20 @@ absl::Status RoutingRendezvous::CheckReceive(const TensorKey& key) const {
   return absl::OkStatus();
 }
 
+// What no wire carries is refused here, before anybody waits for it.
+absl::Status RoutingRendezvous::CheckRank(const TensorKey& key, const Tensor& tensor) const {
+  if (key.src_device().empty() || key.dst().worker == key.src().worker) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "A tensor of ", tensor.shape().rank(), " dimensions for ", key.text(), ": at most ",
+      TensorShape::kMaxRank, " travel between workers, so give it another shape for the way"));
+}
+
 absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
                                      bool is_dead) {
   absl::Status status = CheckSend(key);
+  if (status.ok() && tensor.shape().rank() > TensorShape::kMaxRank) {
+    status = CheckRank(key, tensor);
+  }
   if (!status.ok()) return status;
   return local_.Send(key, args, std::move(tensor), is_dead);
 }
@@ -79,6 +91,9 @@ absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Ten
 absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
   for (const SendItem& item : items) {
     absl::Status status = CheckSend(item.key);
+    if (status.ok() && item.tensor.shape().rank() > TensorShape::kMaxRank) {
+      status = CheckRank(item.key, item.tensor);
+    }
     if (!status.ok()) return status;
   }
   return local_.SendMany(items, args);
@@ -91,6 +106,9 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
     status = absl::InvalidArgumentError(
         absl::StrCat("The destination of ", key.text(), " is read-only memory"));
   }
+  if (status.ok() && args.destination.shape().rank() > TensorShape::kMaxRank) {
+    status = CheckRank(key, args.destination);
+  }
   if (!status.ok()) {
     FailReceive(std::move(status), args, std::move(done));
   } else if (!ProducedHere(key)) {
@@ -100,6 +118,10 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
   } else {
     local_.RecvAsync(key, args, std::move(done));
   }
+}
+
+bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const Args& args) const {
+  return CheckReceive(key).ok() && !aborted() && (!ProducedHere(key) || MayNeedCopy(key, args));
 }
 
 void RoutingRendezvous::TakeLocal(const TensorKey& key, const Args& args, DoneFn done) {
@@ -239,8 +261,10 @@ void RoutingRendezvous::ReceiveEach(absl::Span<const TensorKey> keys, const Args
 
 void RoutingRendezvous::StartAbort(const absl::Status& status) {
   const std::shared_ptr<RoutingRendezvous> self = shared_from_this();
-  local_.StartAbort(status);
+  AllRun all;
+  all.Run([&] { local_.StartAbort(status); });
   if (fetcher_ != nullptr) AbortFetchesIfAborted();
+  all.ThrowFirst();
 }
 
 void RoutingRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {

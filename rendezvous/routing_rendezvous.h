@@ -43,6 +43,9 @@ class RoutingRendezvous final : public Rendezvous,
   void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
   bool TakeHere(TensorKey* key, Taken* taken) { return local_.TakeHere(key, taken); }
   void GiveBackLocal(const TensorKey& key, Taken taken) { local_.GiveBack(key, std::move(taken)); }
+  bool TakeEarlierLocal(const TensorKey& key, Taken* taken) {
+    return local_.TakeEarlier(key, taken);
+  }
 
   bool aborted() const { return local_.aborted(); }
   absl::Status abort_cause() const { return local_.abort_cause(); }
@@ -58,9 +61,11 @@ class RoutingRendezvous final : public Rendezvous,
                     const LocalRendezvous::Options& options, Alarms* alarms,
                     std::shared_ptr<HeldBytes> process, TensorFetcher* fetcher);
   const Clock& clock() const override { return alarms_->clock(); }
+  bool EndsElsewhere(const TensorKey& key, const Args& args) const override;
   bool ProducedHere(const TensorKey& key) const;
   absl::Status CheckSend(const TensorKey& key) const;
   absl::Status CheckReceive(const TensorKey& key) const;
+  absl::Status CheckRank(const TensorKey& key, const Tensor& tensor) const;
   void Fetch(const TensorKey& key, const Args& args, DoneFn done);
   void FetchMany(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   void ReceiveEach(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/testing.h"
 #include "rendezvous/virtual_alarms.h"
@@ -254,6 +255,53 @@ TEST_F(HandoverTest, FailuresReachTheReceiver) {
   ASSERT_TRUE(step->Send(Key("CPU", "GPU"), Args(), *Tensor::FromStrings({"s"}, {1}), false).ok());
   EXPECT_EQ(Receive(step.get(), Key("CPU", "GPU"), on_gpu)->code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsStayOnTheirWorker) {
+  const TensorKey away = KeyBetween(Device(kWorker0, "CPU"), Device(kWorker1, "CPU"), "a");
+  const Tensor nine =
+      *Tensor::Allocate(DType::kInt64, *TensorShape::Make(std::vector<int64_t>(9, 1)));
+  const absl::Status refused = step->Send(away, Args(), nine, false);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("at most 8 travel between workers"), absl::string_view::npos)
+      << refused;
+  SendItem items[] = {{LocalKey("a"), nine, false}, {away, nine, false}};
+  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(step->SendMany(absl::MakeSpan(items, 1), Args()).ok());
+  EXPECT_EQ(Receive(step.get(), LocalKey("a"))->tensor.shape().rank(), 9);
+  Args args;
+  args.destination = nine;
+  EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(fetcher.ones.empty());
+  EXPECT_TRUE(step->Send(away, Args(), *nine.Reshape({1}), false).ok());
+}
+
+TEST_F(RoutingRendezvousTest, TheStatusOfAnAbortComesOutAsItWasGiven) {
+  absl::Status given = absl::DataLossError("the very words");
+  given.SetPayload("example.org/why", absl::Cord("a payload"));
+  const auto expect_given = [&](const absl::Status& status) {
+    EXPECT_EQ(status.code(), given.code());
+    EXPECT_EQ(status.message(), given.message());
+    EXPECT_EQ(status.GetPayload("example.org/why"), absl::Cord("a payload"));
+    EXPECT_TRUE(IsDerived(status));
+  };
+  const auto local = Receive(step.get(), LocalKey("a"));
+  const auto remote = Receive(step.get(), RemoteKey("a"));
+  absl::Status of_batch, of_room;
+  step->RecvManyAsync({LocalKey("b"), LocalKey("c")}, Args(),
+                      [&](absl::Status status, absl::Span<Received>) { of_batch = status; });
+  step->StartAbort(given);
+  step->StartAbort(absl::InternalError("a second one"));
+  expect_given(local->status);
+  expect_given(remote->status);
+  expect_given(of_batch);
+  expect_given(SendNumber(step.get(), LocalKey("a"), 1));
+  expect_given(Receive(step.get(), LocalKey("a"))->status);
+  expect_given(Receive(step.get(), RemoteKey("a"))->status);
+  step->WhenRoom(8, [&](absl::Status status) { of_room = status; });
+  expect_given(of_room);
+  EXPECT_EQ(step->abort_cause(), given) << "without the mark";
 }
 
 }  // namespace

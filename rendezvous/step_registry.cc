@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "rendezvous/all_run.h"
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
@@ -58,7 +59,9 @@ StepRegistry::~StepRegistry() {
     MutexLock lock(&mu_);
     for (const auto& [id, step] : steps_) ids.push_back(id);
   }
-  for (const int64_t id : ids) EndStep(id, absl::AbortedError("Shutdown"));
+  AllRun all;
+  for (const int64_t id : ids) all.Run([&] { EndStep(id, absl::AbortedError("Shutdown")); });
+  all.ThrowFirst();
   MutexLock lock(&mu_);
   while (alarms_set_ != 0) alarms_done_.Wait(&mu_);
 }
@@ -183,15 +186,20 @@ bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken
   return false;
 }
 
+std::shared_ptr<RoutingRendezvous> StepRegistry::Find(int64_t step_id) const {
+  MutexLock lock(&mu_);
+  const auto found = steps_.find(step_id);
+  return found == steps_.end() ? nullptr : found->second.rendezvous;
+}
+
 void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) {
-  std::shared_ptr<RoutingRendezvous> rendezvous;
-  {
-    MutexLock lock(&mu_);
-    const auto found = steps_.find(step_id);
-    if (found == steps_.end()) return;
-    rendezvous = found->second.rendezvous;
-  }
-  rendezvous->GiveBackLocal(key, std::move(taken));
+  const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
+  if (rendezvous != nullptr) rendezvous->GiveBackLocal(key, std::move(taken));
+}
+
+bool StepRegistry::TakeEarlier(int64_t step_id, const TensorKey& key, Taken* taken) {
+  const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
+  return rendezvous != nullptr && rendezvous->TakeEarlierLocal(key, taken);
 }
 
 Alarms::Token StepRegistry::SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t),
@@ -276,13 +284,17 @@ void StepRegistry::CleanupAll(const absl::Status& why) {
     MutexLock lock(&mu_);
     for (const auto& [id, step] : steps_) ids.push_back(id);
   }
+  AllRun all;
   for (const int64_t id : ids) {
-    if (why.ok()) {
-      CleanupStep(id);
-    } else {
-      EndStep(id, why);
-    }
+    all.Run([&] {
+      if (why.ok()) {
+        CleanupStep(id);
+      } else {
+        EndStep(id, why);
+      }
+    });
   }
+  all.ThrowFirst();
 }
 
 void StepRegistry::Close(const absl::Status& why) {
@@ -312,9 +324,11 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
     tombstones_.Add(step_id, MarkDerived(why), alarms_->clock().NowNs());
   }
   if (rendezvous == nullptr) return;
-  rendezvous->StartAbort(why);
+  AllRun all;
+  all.Run([&] { rendezvous->StartAbort(why); });
   if (fetcher_ != nullptr) fetcher_->CleanupStep(step_id);
   Retire(*rendezvous);
+  all.ThrowFirst();
 }
 
 // Keeps what a step that is over has counted.

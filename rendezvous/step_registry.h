@@ -74,6 +74,7 @@ class StepRegistry final : public TensorSource {
   bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override;
   bool MayTake(const TensorKey& key) const override { return CheckTake(key).ok(); }
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
+  bool TakeEarlier(int64_t step_id, const TensorKey& key, Taken* taken) override;
 
   RendezvousCounters counters() const;
   // Who waits for what since when: longest first, at most `max_items`.
@@ -94,6 +95,7 @@ class StepRegistry final : public TensorSource {
   // Where a take goes, or why not.
   absl::StatusOr<std::shared_ptr<RoutingRendezvous>> Admit(int64_t step_id, uint64_t request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
   Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -1,5 +1,6 @@
 #include "rendezvous/tensor.h"
 
+#include <algorithm>
 #include <new>
 
 #include "absl/strings/str_cat.h"
@@ -67,23 +68,24 @@ uint64_t StrideBytes(DType dtype) {
 }  // namespace
 
 TensorShape::TensorShape(std::initializer_list<int64_t> dims) {
-  const absl::Status status = Append(absl::MakeConstSpan(dims.begin(), dims.size()));
+  const absl::Status status = Set(absl::MakeConstSpan(dims.begin(), dims.size()));
   TRYST_CHECK(status.ok()) << status;
 }
 
 absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
   absl::StatusOr<TensorShape> shape(absl::in_place);
-  absl::Status status = shape->Append(dims);
+  absl::Status status = shape->Set(dims);
   if (!status.ok()) return status;
   return shape;
 }
 
-// To a scalar. Half of them, when it fails.
-absl::Status TensorShape::Append(absl::Span<const int64_t> dims) {
-  if (dims.size() > kMaxRank) {
+// Of a scalar. It stays one when it fails.
+absl::Status TensorShape::Set(absl::Span<const int64_t> dims) {
+  if (dims.size() > kMaxLocalRank) {
     return absl::InvalidArgumentError(
-        absl::StrCat("Rank ", dims.size(), " is over the limit of ", kMaxRank));
+        absl::StrCat("Rank ", dims.size(), " is over the limit of ", kMaxLocalRank));
   }
+  int64_t elements = 1;
   bool empty = false;
   for (const int64_t dim : dims) {
     if (dim < 0) {
@@ -91,14 +93,25 @@ absl::Status TensorShape::Append(absl::Span<const int64_t> dims) {
           absl::StrCat("Negative dimension in [", absl::StrJoin(dims, ","), "]"));
     }
     empty |= dim == 0;
-    if (dim != 0 && __builtin_mul_overflow(elements_, dim, &elements_)) {
+    if (dim != 0 && __builtin_mul_overflow(elements, dim, &elements)) {
       return absl::InvalidArgumentError(
           absl::StrCat("Too many elements in [", absl::StrJoin(dims, ","), "]"));
     }
-    dims_[rank_++] = dim;
   }
-  if (empty) elements_ = 0;
+  int64_t* out = near_;
+  if (dims.size() > kMaxRank) {
+    far_ = new FarDims;
+    far_->refs.store(1, std::memory_order_relaxed);
+    out = far_->dims;
+  }
+  std::copy(dims.begin(), dims.end(), out);
+  rank_ = static_cast<uint8_t>(dims.size());
+  elements_ = empty ? 0 : elements;
   return absl::OkStatus();
+}
+
+void TensorShape::Unref() {
+  if (far_->refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete far_;
 }
 
 std::string TensorShape::ToString() const {

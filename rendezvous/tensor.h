@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -35,19 +36,34 @@ struct MemorySpace {
 // Dimensions, outermost first. A value; the product never overflows int64.
 class TensorShape {
  public:
-  static constexpr int kMaxRank = 8;
+  static constexpr int kMaxRank = 8;         // Of what travels between workers.
+  static constexpr int kMaxLocalRank = 254;  // Of what stays in its process: TensorFlow's limit.
 
   TensorShape() = default;  // A scalar.
+  TensorShape(const TensorShape& other) : elements_(other.elements_), rank_(other.rank_) {
+    CopyDims(other);
+  }
+  TensorShape& operator=(const TensorShape& other) {
+    if (this == &other) return *this;
+    if (rank_ > kMaxRank) Unref();
+    elements_ = other.elements_;
+    rank_ = other.rank_;
+    CopyDims(other);
+    return *this;
+  }
+  ~TensorShape() {
+    if (rank_ > kMaxRank) Unref();
+  }
   // REQUIRES: what Make() accepts. For shapes of our own; what comes from outside goes
   // through Make().
   TensorShape(std::initializer_list<int64_t> dims);
-  // kInvalidArgument: rank over kMaxRank, a negative dimension, or more than 2^63 - 1
+  // kInvalidArgument: rank over kMaxLocalRank, a negative dimension, or more than 2^63 - 1
   // elements (zero dimensions left out, so that order does not matter).
   static absl::StatusOr<TensorShape> Make(absl::Span<const int64_t> dims);
 
   int rank() const { return rank_; }
-  int64_t dim(int i) const { return dims_[i]; }
-  absl::Span<const int64_t> dims() const { return {dims_, rank_}; }
+  int64_t dim(int i) const { return dims().data()[i]; }
+  absl::Span<const int64_t> dims() const { return {rank_ <= kMaxRank ? near_ : far_->dims, rank_}; }
   int64_t elements() const { return elements_; }
   std::string ToString() const;  // "[2,3]"
 
@@ -57,11 +73,25 @@ class TensorShape {
   friend bool operator!=(const TensorShape& a, const TensorShape& b) { return !(a == b); }
 
  private:
-  absl::Status Append(absl::Span<const int64_t> dims);
+  // More dimensions than fit in place: shared by copies, never changed.
+  struct FarDims {
+    std::atomic<uint32_t> refs;
+    int64_t dims[kMaxLocalRank];
+  };
+
+  absl::Status Set(absl::Span<const int64_t> dims);
+  void CopyDims(const TensorShape& other) {
+    memcpy(near_, other.near_, sizeof(near_));  // All of the union.
+    if (rank_ > kMaxRank) far_->refs.fetch_add(1, std::memory_order_relaxed);
+  }
+  void Unref();
 
   int64_t elements_ = 1;
   uint8_t rank_ = 0;
-  int64_t dims_[kMaxRank] = {};
+  union {
+    int64_t near_[kMaxRank] = {};
+    FarDims* far_;  // Of a rank over kMaxRank.
+  };
 };
 
 // Bytes of `shape` elements of a fixed-size type. kInvalidArgument when the type has

@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -78,6 +79,28 @@ absl::Status Invalid(absl::string_view text, absl::string_view why) {
                    text.size() > kMaxEchoBytes ? "..." : "", " (", why, ")"));
 }
 
+// A device name as TensorFlow 1 wrote it becomes today's; false for anything else.
+bool ModernDeviceName(absl::string_view text, std::string* modern) {
+  for (const absl::string_view type : {"/cpu:", "/CPU:", "/gpu:", "/GPU:"}) {
+    const size_t at = text.find(type);
+    if (at == absl::string_view::npos) continue;
+    *modern = absl::StrCat(text.substr(0, at), "/device:", absl::AsciiStrToUpper(type.substr(1)),
+                           text.substr(at + type.size()));
+    DeviceName name;
+    return ParseDeviceName(*modern, &name);
+  }
+  return false;
+}
+
+// A key whose devices have today's names; empty when they had, or are no devices.
+std::string ModernKey(absl::string_view src, absl::string_view incarnation, absl::string_view dst,
+                      absl::string_view rest) {
+  std::string modern_src(src);
+  std::string modern_dst(dst);
+  const bool old = ModernDeviceName(src, &modern_src) | ModernDeviceName(dst, &modern_dst);
+  return old ? absl::StrCat(modern_src, ";", incarnation, ";", modern_dst, ";", rest) : "";
+}
+
 uint64_t Mix(uint64_t a, uint64_t b) {
   const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -122,15 +145,26 @@ bool ParseDeviceName(absl::string_view text, DeviceName* name) {
          absl::ConsumePrefix(&in, ":") && ConsumeNumber(&in, &name->index) && in.empty();
 }
 
-TensorKey::Rep* TensorKey::NewRep(absl::string_view text) {
-  // Room for the longest suffix, so that TensorKeyPrefix::Assign can write in place.
-  void* block = malloc(sizeof(Rep) + text.size() + kMaxSuffixBytes);
+TensorKey::Rep* TensorKey::NewRep(absl::string_view text, size_t room) {
+  void* block = malloc(sizeof(Rep) + text.size() + room);
   if (block == nullptr) throw std::bad_alloc();
   Rep* rep = new (block) Rep();
   rep->refs.store(1, std::memory_order_relaxed);
-  rep->text_bytes = static_cast<uint32_t>(text.size());
+  rep->text_bytes = static_cast<uint16_t>(text.size());
+  rep->has_room = room != 0;
   if (!text.empty()) memcpy(rep->text, text.data(), text.size());
   return rep;
+}
+
+void TensorKey::SetDevice(absl::string_view text, const DeviceName& name, Device* device) {
+  device->begin = static_cast<uint16_t>(text.data() - rep_->text);
+  device->bytes = static_cast<uint16_t>(text.size());
+  device->worker_bytes = static_cast<uint16_t>(name.worker.size());
+  device->job_bytes = static_cast<uint16_t>(name.job.size());
+  device->type_bytes = static_cast<uint16_t>(name.type.size());
+  device->replica = name.replica;
+  device->task = name.task;
+  device->index = name.index;
 }
 
 void TensorKey::Unref() {
@@ -144,31 +178,40 @@ absl::StatusOr<TensorKey> TensorKey::Parse(absl::string_view text) {
   if (text.size() > kMaxBytes) {
     return Invalid(text, absl::StrCat(text.size(), " bytes, the limit is ", kMaxBytes));
   }
-  TensorKey key(NewRep(text));
+  TensorKey key(NewRep(text, 0));
   Rep& rep = *key.rep_;
   absl::string_view in(rep.text, rep.text_bytes);
   bool separator[5];
-  rep.src_device = ConsumePart(&in, &separator[0]);
+  const absl::string_view src_device = ConsumePart(&in, &separator[0]);
   const absl::string_view incarnation = ConsumePart(&in, &separator[1]);
-  rep.dst_device = ConsumePart(&in, &separator[2]);
-  rep.edge = ConsumePart(&in, &separator[3]);
-  rep.prefix_bytes = static_cast<uint32_t>(rep.text_bytes - in.size());
+  const absl::string_view dst_device = ConsumePart(&in, &separator[2]);
+  const absl::string_view rest = in;
+  const absl::string_view edge = ConsumePart(&in, &separator[3]);
+  rep.prefix_bytes = static_cast<uint16_t>(rep.text_bytes - in.size());
   absl::string_view suffix = ConsumePart(&in, &separator[4]);
   if (!separator[3] || separator[4]) return Invalid(text, "not five parts");
-  if (!rep.src_device.empty() && !ParseDeviceName(rep.src_device, &rep.src)) {
-    return Invalid(text, "the source is not a full device name");
+  DeviceName src;
+  DeviceName dst;
+  const bool is_src = src_device.empty() || ParseDeviceName(src_device, &src);
+  const bool is_dst = ParseDeviceName(dst_device, &dst);
+  if (!is_src || !is_dst) {
+    const std::string modern = ModernKey(src_device, incarnation, dst_device, rest);
+    if (!modern.empty()) return Parse(modern);  // Its devices are today's, so not again.
   }
+  if (!is_src) return Invalid(text, "the source is not a full device name");
   if (!ParseIncarnation(incarnation, &rep.src_incarnation)) {
     return Invalid(text, "the incarnation is not 16 lower-case hex digits");
   }
-  if (!ParseDeviceName(rep.dst_device, &rep.dst)) {
-    return Invalid(text, "the destination is not a full device name");
-  }
-  if (rep.edge.empty()) return Invalid(text, "no edge name");
+  if (!is_dst) return Invalid(text, "the destination is not a full device name");
+  if (edge.empty()) return Invalid(text, "no edge name");
   if (!ConsumeNumber(&suffix, &rep.frame) || !absl::ConsumePrefix(&suffix, ":") ||
       !ConsumeNumber(&suffix, &rep.iter) || !suffix.empty()) {
     return Invalid(text, "the last part is not frame:iteration");
   }
+  key.SetDevice(src_device, src, &rep.src);
+  key.SetDevice(dst_device, dst, &rep.dst);
+  rep.edge_begin = static_cast<uint16_t>(edge.data() - rep.text);
+  rep.edge_bytes = static_cast<uint16_t>(edge.size());
   rep.prefix_hash = TextHash(absl::string_view(rep.text, rep.prefix_bytes));
   rep.hash = KeyHash(rep.prefix_hash, rep.frame, rep.iter);
   return key;
@@ -185,46 +228,42 @@ absl::StatusOr<TensorKeyPrefix> TensorKeyPrefix::Make(absl::string_view src_devi
   return TensorKeyPrefix(*std::move(key));
 }
 
+TensorKey::Rep* TensorKeyPrefix::NewRep() const {
+  const TensorKey::Rep& zero = *at_zero_.rep_;
+  TensorKey::Rep* rep =
+      TensorKey::NewRep(absl::string_view(zero.text, zero.prefix_bytes), kMaxSuffixBytes);
+  rep->prefix_hash = zero.prefix_hash;
+  rep->src_incarnation = zero.src_incarnation;
+  rep->src = zero.src;
+  rep->dst = zero.dst;
+  rep->prefix_bytes = zero.prefix_bytes;
+  rep->edge_begin = zero.edge_begin;
+  rep->edge_bytes = zero.edge_bytes;
+  return rep;
+}
+
+void TensorKeyPrefix::SetSuffix(uint64_t frame, uint64_t iter, TensorKey::Rep* rep) {
+  rep->text_bytes = static_cast<uint16_t>(rep->prefix_bytes +
+                                          WriteSuffix(frame, iter, rep->text + rep->prefix_bytes));
+  rep->frame = frame;
+  rep->iter = iter;
+  rep->hash = KeyHash(rep->prefix_hash, frame, iter);
+}
+
 TensorKey TensorKeyPrefix::At(uint64_t frame, uint64_t iter) const {
-  TensorKey key;
-  Assign(frame, iter, &key);
-  return key;
+  TensorKey::Rep* rep = NewRep();
+  SetSuffix(frame, iter, rep);
+  return TensorKey(rep);
 }
 
 void TensorKeyPrefix::Assign(uint64_t frame, uint64_t iter, TensorKey* key) const {
   const TensorKey::Rep& zero = *at_zero_.rep_;
   const bool in_place = key->rep_ != nullptr &&
                         key->rep_->refs.load(std::memory_order_acquire) == 1 &&
-                        key->rep_->prefix_bytes == zero.prefix_bytes &&
+                        key->rep_->prefix_bytes == zero.prefix_bytes && key->rep_->has_room &&
                         memcmp(key->rep_->text, zero.text, zero.prefix_bytes) == 0;
-  if (!in_place) {
-    *key = TensorKey(TensorKey::NewRep(absl::string_view(zero.text, zero.text_bytes)));
-    TensorKey::Rep& fresh = *key->rep_;
-    const auto moved = [&](absl::string_view view) {
-      return absl::string_view(fresh.text + (view.data() - zero.text), view.size());
-    };
-    const auto moved_name = [&](DeviceName name) {
-      if (name.worker.empty()) return name;
-      name.worker = moved(name.worker);
-      name.job = moved(name.job);
-      name.type = moved(name.type);
-      return name;
-    };
-    fresh.prefix_hash = zero.prefix_hash;
-    fresh.prefix_bytes = zero.prefix_bytes;
-    fresh.src_incarnation = zero.src_incarnation;
-    fresh.src_device = moved(zero.src_device);
-    fresh.dst_device = moved(zero.dst_device);
-    fresh.edge = moved(zero.edge);
-    fresh.src = moved_name(zero.src);
-    fresh.dst = moved_name(zero.dst);
-  }
-  TensorKey::Rep& rep = *key->rep_;
-  rep.text_bytes = static_cast<uint32_t>(rep.prefix_bytes +
-                                         WriteSuffix(frame, iter, rep.text + rep.prefix_bytes));
-  rep.frame = frame;
-  rep.iter = iter;
-  rep.hash = KeyHash(rep.prefix_hash, frame, iter);
+  if (!in_place) *key = TensorKey(NewRep());
+  SetSuffix(frame, iter, key->rep_);
 }
 
 }  // namespace tryst

@@ -30,13 +30,15 @@ bool ParseDeviceName(absl::string_view text, DeviceName* name);
 // with the source device's incarnation as 16 lower-case hex digits and the loop frame
 // and iteration in decimal (0:0 outside of loops). The step is not part of it.
 //
-// A cheap value: copies share one immutable text. Every part has one spelling, so
-// equal keys are equal texts.
+// A cheap value: copies share one immutable text. Every part has one spelling, as Parse
+// writes it, so equal keys are equal texts.
 class TensorKey {
  public:
   static constexpr size_t kMaxBytes = 4096;
 
   TensorKey() = default;  // Empty: no tensor's.
+  // A device as TensorFlow 1 wrote it, "/job:J/replica:R/task:T/cpu:N" (or CPU, gpu, GPU),
+  // becomes ".../device:CPU:N" in the key's text.
   // kInvalidArgument: "Invalid  rendezvous key: " (two spaces, as TensorFlow has it),
   // the text, escaped and cut, and what is wrong with it. The source device may be
   // empty: a send within one process.
@@ -59,14 +61,14 @@ class TensorKey {
     return rep_ == nullptr ? absl::string_view() : absl::string_view(rep_->text, rep_->text_bytes);
   }
   // REQUIRES of what follows: !empty(). The views last as long as any copy of the key.
-  absl::string_view src_device() const { return rep_->src_device; }
-  absl::string_view dst_device() const { return rep_->dst_device; }
-  absl::string_view edge() const { return rep_->edge; }
+  absl::string_view src_device() const { return {rep_->text, rep_->src.bytes}; }
+  absl::string_view dst_device() const { return {rep_->text + rep_->dst.begin, rep_->dst.bytes}; }
+  absl::string_view edge() const { return {rep_->text + rep_->edge_begin, rep_->edge_bytes}; }
   uint64_t src_incarnation() const { return rep_->src_incarnation; }
   uint64_t frame() const { return rep_->frame; }
   uint64_t iter() const { return rep_->iter; }
-  const DeviceName& src() const { return rep_->src; }
-  const DeviceName& dst() const { return rep_->dst; }
+  DeviceName src() const { return NameOf(rep_->src); }
+  DeviceName dst() const { return NameOf(rep_->dst); }
 
   // A number that whoever knows the key by one may leave on its shared text, for the next
   // time: a hint, which the next one overwrites. 0: none. REQUIRES: !empty().
@@ -89,22 +91,45 @@ class TensorKey {
  private:
   friend class TensorKeyPrefix;
 
-  // Header and text in one block.
+  // Where a device and its parts are in the text.
+  struct Device {
+    uint16_t begin, bytes, worker_bytes, job_bytes, type_bytes;
+    int32_t replica, task, index;
+  };
+  // Header and text in one block: a program may keep a million of them.
   struct Rep {
     std::atomic<uint32_t> refs;
     std::atomic<uint32_t> note;
-    uint32_t text_bytes;
     uint64_t hash;
     uint64_t prefix_hash;
-    absl::string_view src_device, dst_device, edge;
     uint64_t src_incarnation, frame, iter;
-    DeviceName src, dst;
-    uint32_t prefix_bytes;  // Up to and with the last ';'.
+    Device src, dst;
+    uint16_t text_bytes;
+    bool has_room;          // For the longest suffix.
+    uint16_t prefix_bytes;  // Up to and with the last ';'.
+    uint16_t edge_begin, edge_bytes;
     char text[];
   };
 
+  DeviceName NameOf(const Device& device) const {
+    DeviceName name;
+    if (device.bytes == 0) return name;
+    const char* const text = rep_->text + device.begin;
+    name.worker = {text, device.worker_bytes};
+    name.job = {text + kJobAt, device.job_bytes};
+    name.replica = device.replica;
+    name.task = device.task;
+    name.type = {text + device.worker_bytes + kTypeAt, device.type_bytes};
+    name.index = device.index;
+    return name;
+  }
+  static constexpr size_t kJobAt = sizeof("/job:") - 1;
+  static constexpr size_t kTypeAt = sizeof("/device:") - 1;  // Behind the worker.
+  void SetDevice(absl::string_view text, const DeviceName& name, Device* device);
+
   explicit TensorKey(Rep* rep) : rep_(rep) {}
-  static Rep* NewRep(absl::string_view text);
+  // With so much room behind the text.
+  static Rep* NewRep(absl::string_view text, size_t room);
   void Unref();
 
   Rep* rep_ = nullptr;
@@ -125,6 +150,9 @@ class TensorKeyPrefix {
   void Assign(uint64_t frame, uint64_t iter, TensorKey* key) const;
 
  private:
+  // A key with this prefix and room for the longest suffix, which is still to be written.
+  TensorKey::Rep* NewRep() const;
+  static void SetSuffix(uint64_t frame, uint64_t iter, TensorKey::Rep* rep);
   explicit TensorKeyPrefix(TensorKey at_zero) : at_zero_(std::move(at_zero)) {}
   TensorKey at_zero_;  // Frame 0, iteration 0.
 };

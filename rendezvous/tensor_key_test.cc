@@ -81,7 +81,11 @@ TEST(TensorKey, RefusesEverythingElse) {
       With("/device:GPU:0", ""),
       With("/device:GPU:0", "/device:GPU:*"),
       With("/device:GPU:0", "/device:GPU:0/"),
-      With("/device:GPU:0", "/GPU:0"),
+      With("/device:GPU:0", "/Cpu:0"),
+      With("/device:GPU:0", "/tpu:0"),
+      With("/device:GPU:0", "/cpu:"),
+      With("/device:GPU:0", "/cpu:0/cpu:0"),
+      With("/job:mnist/replica:1/task:2/device:CPU:0", "/cpu:0"),
       With("/job:mnist", "/job:"),
       With("/job:mnist", "/job:1mnist"),
       With("task:2", "task:99999999999"),
@@ -101,6 +105,29 @@ TEST(TensorKey, RefusesEverythingElse) {
 TEST(TensorKey, ErrorTextEscapesWhatItEchoes) {
   const absl::Status status = TensorKey::Parse("a\nb\x01").status();
   EXPECT_NE(status.message().find("a\\nb\\x01"), absl::string_view::npos) << status;
+}
+
+TEST(TensorKey, DevicesAsTensorFlow1WroteThemBecomeTodays) {
+  for (const char* cpu : {"/cpu:0", "/CPU:0", "/device:CPU:0"}) {
+    for (const char* gpu : {"/gpu:0", "/GPU:0", "/device:GPU:0"}) {
+      std::string text = With("/device:CPU:0", cpu);
+      text.replace(text.find("/device:GPU:0"), 13, gpu);
+      const absl::StatusOr<TensorKey> key = TensorKey::Parse(text);
+      ASSERT_TRUE(key.ok()) << key.status();
+      EXPECT_EQ(key->text(), kText);
+      EXPECT_EQ(key->src().type, "CPU");
+      EXPECT_EQ(key->dst().worker, "/job:mnist/replica:1/task:2");
+    }
+  }
+  EXPECT_EQ(TensorKey::Parse(With("/job:mnist/replica:1/task:2/device:CPU:0;", ";"))->hash(),
+            TensorKey::Parse(With("/job:mnist/replica:1/task:2/device:CPU:0;"
+                                  "0000000000001ed2;/job:mnist/replica:1/task:2/device:GPU:0",
+                                  ";0000000000001ed2;/job:mnist/replica:1/task:2/gpu:0"))
+                ->hash());
+  const auto prefix = TensorKeyPrefix::Make("/job:mnist/replica:1/task:2/cpu:0", 7890,
+                                            "/job:mnist/replica:1/task:2/gpu:0", "edge_1");
+  ASSERT_TRUE(prefix.ok()) << prefix.status();
+  EXPECT_EQ(prefix->At(7, 3).text(), kText);
 }
 
 TEST(TensorKey, EqualKeysAreEqualTexts) {

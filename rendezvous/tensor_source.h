@@ -13,6 +13,20 @@ class RoutingRendezvous;
 
 // The port that rendezvous/ offers: call me when this local tensor exists. The serving
 // side of a channel uses it. Safe from any thread. Implemented by StepRegistry.
+//
+// Order of one key. Takes meet sends in the order in which Take was called, and Args::turn
+// numbers what they get: what was sent later has a higher turn, and keeps it when it is given
+// back and taken again. Only the `done`s of takes that several threads' sends meet may come in
+// another order. So a taker that may give back keeps the order of rendezvous.h by three rules,
+// if it is the only one who takes the key (docs/decisions/0026-order-with-cancels.md):
+//  1. When it cancels a take it knows the outcome before it goes on: when StartCancel has
+//     returned, `done` has run, or a send that met the take is about to run it on its thread,
+//     without waiting for anybody. Waiting for that is brief.
+//  2. It answers a key's requests in their order, each with the lowest turn that its takes of
+//     the key have brought, and the first only when the take for it has ended. What is one too
+//     many after a cancel, the highest, it gives back before it goes on.
+//  3. Before an answer it calls TakeEarlier(): a send may have met a take while another
+//     tensor was on its way back.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -50,10 +64,17 @@ class TensorSource {
   // Whether Take() accepts `key` for what it says. Once it does, it always does.
   virtual bool MayTake(const TensorKey& /*key*/) const { return false; }
 
-  // Gives back what a Take got and its caller could not deliver: the next take or receive of
-  // the key gets it, in its old place, before what was sent later. Never refused: it is as if
+  // Gives back what a Take got and its caller could not deliver: the take or receive of the
+  // key that waits longest gets it, or the next one, in its old place, before what was sent
+  // later and is here. Never refused: it is as if
   // the take had not been. Dropped when the step is over. May run the `done` of a receive.
   virtual void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) = 0;
+
+  // If a tensor of `key` with a lower turn than `*taken` was given back and is here, takes that
+  // one, gives `*taken` back, both in one step, and returns true.
+  virtual bool TakeEarlier(int64_t /*step_id*/, const TensorKey& /*key*/, Taken* /*taken*/) {
+    return false;
+  }
 };
 
 }  // namespace tryst

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/thread_owner.h"
+#include "rendezvous/delivering.h"
 
 namespace tryst {
 
@@ -41,6 +42,7 @@ bool ThreadAlarms::Cancel(Token token) {
 
 void ThreadAlarms::Loop() {
   SetThreadOwner(this);
+  const DeliveringScope delivering;
   for (;;) {
     Callback callback;
     {

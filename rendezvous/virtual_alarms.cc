@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "rendezvous/delivering.h"
 
 namespace tryst {
 
@@ -22,6 +23,7 @@ bool VirtualAlarms::Cancel(Token token) {
 }
 
 void VirtualAlarms::AdvanceTo(int64_t at_ns) {
+  const DeliveringScope delivering;
   for (;;) {
     Callback callback;
     {

@@ -75,7 +75,7 @@ void GuardedSource::Take(int64_t step_id, const TensorKey& key, uint64_t request
   }
   if (admitted.ok()) return source_->Take(step_id, key, request_id, args, std::move(done));
   if (args.executor == nullptr) return std::move(done)(admitted, {}, args, Tensor(), false);
-  args.executor->Run([admitted, args, done = std::move(done)]() mutable {
+  args.executor->RunWithoutWaiting([admitted, args, done = std::move(done)]() mutable {
     std::move(done)(admitted, {}, args, Tensor(), false);
   });
 }

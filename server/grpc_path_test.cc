@@ -64,7 +64,7 @@ class FakeSource final : public TensorSource {
   };
   struct Waiting {
     uint64_t id;
-    Cancellation* cancellation;
+    CancellationRef cancellation;
     Cancellation::Token token;
     DoneFn done;
   };

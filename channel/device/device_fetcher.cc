@@ -212,8 +212,8 @@ void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Arg
           if (args.executor == nullptr) {
             return std::move(fn)(std::move(why), Args(), args, std::move(result), is_dead);
           }
-          args.executor->Run([args, is_dead, fn = std::move(fn), why = std::move(why),
-                              result = std::move(result)]() mutable {
+          args.executor->RunWithoutWaiting([args, is_dead, fn = std::move(fn), why = std::move(why),
+                                            result = std::move(result)]() mutable {
             std::move(fn)(std::move(why), Args(), args, std::move(result), is_dead);
           });
         };

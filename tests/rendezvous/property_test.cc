@@ -22,7 +22,7 @@ constexpr int kKeys = 6;
 // A receive of the model.
 struct ModelReceive {
   std::shared_ptr<Outcome> outcome;
-  Cancellation* cancellation = nullptr;
+  CancellationRef cancellation;
   Deadline deadline;
   // What the model says; calls is 0 while it waits.
   int calls = 0;
@@ -148,14 +148,14 @@ class Player {
   }
   void ModelReceiveNow(int key, const std::shared_ptr<ModelReceive>& receive) {
     std::deque<int64_t>& sends = sends_[key];
-    if (receive->cancellation != nullptr && receive->cancellation->cancelled()) {
-      receive->calls = 1;
-      receive->code = absl::StatusCode::kCancelled;
-    } else if (!sends.empty()) {
+    if (!sends.empty()) {
       receive->calls = 1;
       receive->number = sends.front();
       sends.pop_front();
       --waiting_sends_;
+    } else if (receive->cancellation != nullptr && receive->cancellation->cancelled()) {
+      receive->calls = 1;
+      receive->code = absl::StatusCode::kCancelled;
     } else if (receive->deadline.Passed(alarms_.NowNs())) {
       receive->calls = 1;
       receive->code = absl::StatusCode::kDeadlineExceeded;
@@ -215,10 +215,15 @@ class Player {
   }
   void Cancel() {
     if (cancellations_.empty()) return;
-    Cancellation* cancellation = cancellations_[random_() % cancellations_.size()].get();
-    cancellation->StartCancel();
+    std::unique_ptr<Cancellation>& cancellation = cancellations_[random_() % cancellations_.size()];
+    const CancellationRef cancelled = cancellation.get();
+    if (random_() % 2 != 0) {
+      cancellation->StartCancel();
+    } else {
+      cancellation = std::make_unique<Cancellation>();  // The end of one cancels, too.
+    }
     ModelEnd(absl::StatusCode::kCancelled,
-             [&](const ModelReceive& r) { return r.cancellation == cancellation; });
+             [&](const ModelReceive& r) { return r.cancellation == cancelled; });
   }
   void Advance() {
     alarms_.AdvanceTo(alarms_.NowNs() + static_cast<int64_t>(random_() % 30));

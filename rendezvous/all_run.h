@@ -1,0 +1,32 @@
+#ifndef TRYST_RENDEZVOUS_ALL_RUN_H_
+#define TRYST_RENDEZVOUS_ALL_RUN_H_
+
+#include <exception>
+#include <utility>
+
+namespace tryst {
+
+// Runs callers' callbacks one after the other although some throw, so that none is dropped.
+// Our own code throws nothing.
+class AllRun {
+ public:
+  template <typename Fn>
+  void Run(Fn&& fn) {
+    try {
+      std::forward<Fn>(fn)();
+    } catch (...) {
+      if (first_ == nullptr) first_ = std::current_exception();
+    }
+  }
+  // Throws what was thrown first, if anything was. To be called last.
+  void ThrowFirst() {
+    if (first_ != nullptr) std::rethrow_exception(std::exchange(first_, nullptr));
+  }
+
+ private:
+  std::exception_ptr first_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_RENDEZVOUS_ALL_RUN_H_
