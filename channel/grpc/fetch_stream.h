@@ -39,6 +39,8 @@ class FetchStream final {
              const std::string& statement, const std::string& request);
   // When it returns, nothing is written to the tensor any more. serial() becomes 0.
   void Detach();
+  // What comes is for somebody else; as IncomingTensor::Redirect().
+  bool Redirect(const Tensor& destination);
   // Before Start(): it ends within `ns`, one way or the other.
   void EndWithin(int64_t ns);
   // A tenth of a second is enough: we are leaving.

@@ -30,6 +30,10 @@ class SerialSet {
     } else {
       runs_.emplace(serial, end);
     }
+    if (runs_.begin()->first == below_) {
+      below_ = runs_.begin()->second;
+      runs_.erase(runs_.begin());
+    }
   }
 
   // Everything below `mark` is over. Marks never go back.
@@ -42,6 +46,8 @@ class SerialSet {
     }
   }
 
+  // The oldest that is not over.
+  uint64_t below() const { return below_; }
   size_t runs() const { return runs_.size(); }
 
  private:
