@@ -426,7 +426,8 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   const absl::StatusOr<Caller> caller = authorize_(stream->context(), bytes);
   if (!caller.ok()) return refuse(caller.status());
   rpc::FetchRequest request;
-  if (!request.ParseFromString(bytes) || (request.serial() == 0) != request.waits()) {
+  if (!request.ParseFromString(bytes) || (request.serial() == 0) != request.waits() ||
+      (request.waits() && !options_.takes_batches)) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
   if (request.waits()) return OnBatch(*caller, request, stream);

@@ -35,8 +35,9 @@ struct FetchServerOptions {
   // those that it has just given up.
   size_t max_requests_per_channel = 1'000'000 + 65536;
   size_t max_consumers = 65536;
-  bool digests = false;    // With every chunk, asked for or not.
-  Trace* trace = nullptr;  // Of this alone; outlives it. May be null.
+  bool takes_batches = true;  // False: refuses them, as earlier releases do.
+  bool digests = false;       // With every chunk, asked for or not.
+  Trace* trace = nullptr;     // Of this alone; outlives it. May be null.
 };
 
 // The producer's side of FetchTensor. Hands every request to a TensorSource once, however

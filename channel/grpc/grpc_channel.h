@@ -6,7 +6,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,6 +132,8 @@ class GrpcChannel final : public Channel {
   void Leave(FetchOp* op, bool answered);
   void HandOver(FetchOp* op, FetchOp* heir);
   void EndAsk(FetchOp* op, bool delivered);
+  // Tables that were large and hold nothing give their memory back.
+  void ShrinkTables();
   void ReleaseCall(FetchOp* op);
   // Fails `op` and all behind it.
   void FailLine(FetchOp* op, const absl::Status& why);
@@ -201,7 +202,7 @@ class GrpcChannel final : public Channel {
   // What is over and not known to be known by the producer. What it is to take back, it must hear
   // of before a new request for the same key.
   SerialSet over_;
-  std::set<uint64_t> delivered_;
+  std::vector<uint64_t> delivered_;  // Sorted.
   std::map<uint64_t, LineKey> unwanted_;
   absl::flat_hash_map<LineKey, uint64_t> left_;  // The last unwanted of a key.
 

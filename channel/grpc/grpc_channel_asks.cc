@@ -14,6 +14,7 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMaxDelivered = 4096;
+constexpr size_t kMostEmpty = 4096;    // Places that a table without entries may keep.
 constexpr int kMaxOverInNote = 65536;  // Some 400 KB.
 // How long the producer may wait for the word that a tensor has landed.
 constexpr int64_t kNoteAfterNs = 2 * 1000 * 1000;
@@ -108,6 +109,15 @@ void GrpcChannel::AskNext() {
   SendBatch();
 }
 
+void GrpcChannel::ShrinkTables() {
+  if (ops_.empty() && ops_.capacity() > kMostEmpty) {
+    ops_ = {};
+    asks_ = {};
+    firsts_ = {};
+  }
+  if (left_.empty() && left_.capacity() > kMostEmpty) left_ = {};
+}
+
 void GrpcChannel::Leave(FetchOp* op, bool answered) {
   if (op->state == FetchOp::State::kNew) return;
   if (op->state == FetchOp::State::kBehind) {
@@ -186,7 +196,8 @@ void GrpcChannel::EndAsk(FetchOp* op, bool delivered) {
   if (!known) return;
   if (delivered) {
     if (delivered_.size() == kMaxDelivered) delivered_.erase(delivered_.begin());
-    delivered_.insert(op->serial);
+    delivered_.insert(std::upper_bound(delivered_.begin(), delivered_.end(), op->serial),
+                      op->serial);
   } else {
     unwanted_.emplace(op->serial, LineKey(op->step_id, op->key));
     left_[LineKey(op->step_id, op->key)] = op->serial;
@@ -221,7 +232,8 @@ std::vector<uint64_t> GrpcChannel::LeftOf(const FetchOp& op) const {
 void GrpcChannel::FillOver(rpc::FetchRequest* request, int most, const std::vector<uint64_t>& first,
                            std::vector<uint64_t>* told) {
   uint64_t oldest = over_.below();
-  delivered_.erase(delivered_.begin(), delivered_.lower_bound(oldest));
+  delivered_.erase(delivered_.begin(),
+                   std::lower_bound(delivered_.begin(), delivered_.end(), oldest));
   const auto tell = [request, told](uint64_t serial, bool delivered) {
     request->add_over(serial);
     if (!delivered) request->add_unwanted(serial);
@@ -250,6 +262,7 @@ void GrpcChannel::SetNote(int64_t at_ns) {
 // Nobody repeats a note: one that is lost is in the next request, and a producer that never
 // hears of it keeps the tensor for as long as it keeps those of a consumer that is gone.
 void GrpcChannel::SendNote() {
+  ShrinkTables();
   auto channel = directory_->ChannelTo(peer_);
   if (!channel.ok()) return;
   auto owned = std::make_unique<FetchStream>(
@@ -270,7 +283,8 @@ void GrpcChannel::SendNote() {
 // The producer has read what this request said is over.
 void GrpcChannel::ForgetTold(const FetchStream& stream) {
   for (uint64_t told : stream.over_told) {
-    delivered_.erase(told);
+    const auto delivered = std::lower_bound(delivered_.begin(), delivered_.end(), told);
+    if (delivered != delivered_.end() && *delivered == told) delivered_.erase(delivered);
     const auto it = unwanted_.find(told);
     if (it == unwanted_.end()) continue;
     const auto left = left_.find(it->second);

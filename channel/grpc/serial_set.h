@@ -18,6 +18,7 @@ class SerialSet {
   }
 
   void Insert(uint64_t serial) {
+    if (serial == below_) return InsertBelow(serial + 1);  // Without an allocation.
     if (Contains(serial)) return;
     auto next = runs_.upper_bound(serial);
     uint64_t end = serial + 1;
@@ -29,10 +30,6 @@ class SerialSet {
       std::prev(next)->second = end;
     } else {
       runs_.emplace(serial, end);
-    }
-    if (runs_.begin()->first == below_) {
-      below_ = runs_.begin()->second;
-      runs_.erase(runs_.begin());
     }
   }
 

@@ -21,6 +21,9 @@
 #include "tests/contract/grpc_world.h"
 
 namespace tryst {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ChannelContractTest);  // Its world is used here.
+
 namespace {
 
 constexpr char kProducer[] = "/job:ps/replica:0/task:0/device:CPU:0";
@@ -32,6 +35,11 @@ int64_t ResidentBytes() {
   if (fscanf(file, "%lld %lld", &pages, &resident) != 2) resident = 0;
   fclose(file);
   return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t HeapBytes() {
+  const struct mallinfo2 heap = mallinfo2();
+  return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
 }
 
 // Where receives end.
@@ -258,12 +266,14 @@ TEST_F(GrpcWaitingTest, AbortingManyThatWaitLeavesLittleBehind) {
   std::vector<TensorKey> keys;
   for (int i = 0; i < waiting; ++i) keys.push_back(Key(absl::StrCat("waits", i)));
   const int64_t before = ResidentBytes();
+  const int64_t heap_before = HeapBytes();
   for (int i = 0; i < waiting; ++i) Fetch(1, keys[static_cast<size_t>(i)], &ends_, i);
   Ends there;
   Send(2, Key("there"), 1);
   Fetch(2, Key("there"), &there, 0);
   EXPECT_TRUE(there.WaitFor(1, std::chrono::seconds(30)));
   const int64_t waits = ResidentBytes();
+  const int64_t heap_waits = HeapBytes() - heap_before;
   const SteadyClock clock;
   const int64_t start_ns = clock.NowNs();
   world_->consumer()->AbortStep(1, absl::AbortedError("step 1 was given up"));
@@ -273,14 +283,58 @@ TEST_F(GrpcWaitingTest, AbortingManyThatWaitLeavesLittleBehind) {
   const int64_t settled_ns = clock.NowNs() - start_ns;
   usleep(200'000);
   const int64_t after = ResidentBytes();
+  const int64_t heap_after = HeapBytes() - heap_before;
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   printf(
-      "%d waiting: %.1f MiB while they wait (%lld B each, both ends), %.1f MiB after; aborted "
-      "in %.0f ms, the producer knows after %.0f ms\n",
-      waiting, static_cast<double>(waits - before) / (1 << 20),
-      static_cast<long long>((waits - before) / waiting),
-      static_cast<double>(after - before) / (1 << 20), static_cast<double>(aborted_ns) / 1e6,
+      "%d waiting: %.1f MiB resident, %.1f in use (%lld B each, both ends); aborted: %.1f MiB "
+      "resident, %.1f in use, after %.0f ms, and the producer knows after %.0f ms\n",
+      waiting, mib(waits - before), mib(heap_waits), static_cast<long long>(heap_waits / waiting),
+      mib(after - before), mib(heap_after), static_cast<double>(aborted_ns) / 1e6,
       static_cast<double>(settled_ns) / 1e6);
-  EXPECT_LT(after - before, waits - before + (32 << 20)) << "aborting took memory of its own";
+  EXPECT_LT(after, waits + (32 << 20)) << "aborting took memory of its own";
+  EXPECT_LT(heap_after, heap_waits) << "it is kept";
+}
+
+// As many of one key, with a producer that has none of them: only the first is asked for.
+TEST_F(GrpcWaitingTest, ManyReceivesOfOneKeyEndInAnyOrder) {
+  Open();
+  constexpr int kWaiting = 20'000;
+  const TensorKey key = Key("one");
+  std::vector<std::unique_ptr<Cancellation>> cancellations;
+  for (int i = 0; i < kWaiting; ++i) {
+    cancellations.push_back(std::make_unique<Cancellation>());
+    Args args;
+    args.cancellation = cancellations.back().get();
+    if (i % 3 == 0) args.destination = *Tensor::Allocate(DType::kFloat, {1});
+    Fetch(1, key, &ends_, i, args);
+  }
+  // All but each tenth, from the first to the last.
+  for (int i = 0; i < kWaiting; ++i) {
+    if (i % 10 != 0) cancellations[static_cast<size_t>(i)]->StartCancel();
+  }
+  ASSERT_TRUE(ends_.WaitFor(kWaiting / 10 * 9));
+  for (int i = 0; i < kWaiting / 10; ++i) Send(1, key, static_cast<float>(i));
+  ASSERT_TRUE(ends_.WaitFor(kWaiting)) << world_->Explain();
+  for (int i = 0; i < kWaiting; i += 10) {
+    ASSERT_TRUE(ends_.at(i).status.ok()) << ends_.at(i).status;
+    ASSERT_EQ(ends_.at(i).value, static_cast<float>(i / 10));
+  }
+}
+
+TEST_F(GrpcWaitingTest, ATensorOverTheLimitIsRefusedAndTheOthersComeOn) {
+  GrpcWorldOptions options;
+  options.channel.max_tensor_bytes = 1000;
+  Open(options);
+  Send(1, Key("large"), 1, 251);
+  Fetch(1, Key("large"), &ends_, 0);
+  for (int i = 1; i < 100; ++i) {
+    Send(1, Key(absl::StrCat("small", i)), static_cast<float>(i), 250);
+    Fetch(1, Key(absl::StrCat("small", i)), &ends_, i);
+  }
+  ASSERT_TRUE(ends_.WaitFor(100));
+  EXPECT_TRUE(absl::IsResourceExhausted(ends_.at(0).status)) << ends_.at(0).status;
+  EXPECT_NE(ends_.at(0).status.message().find("the limit is 1000"), std::string::npos);
+  for (int i = 1; i < 100; ++i) EXPECT_EQ(ends_.at(i).value, static_cast<float>(i));
 }
 
 TEST_F(GrpcWaitingTest, ADeadProducerEndsReceivesAskedInLineAndNewWithinPatience) {
