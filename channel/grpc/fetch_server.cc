@@ -644,6 +644,7 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
     } else {
       if (peer->waiter != nullptr) Answer(peer, {}, 0, &then);
       peer->waiter = stream;
+      peer->no_waiter_ns = 0;
       stream->waits_for = name;
       // Who does not know yet whom it asks is to know what a broken connection means.
       if (asked_of == 0 && peer->ready.empty()) Answer(peer, {}, 0, &then);

@@ -166,8 +166,8 @@ void GrpcChannel::HandOver(FetchOp* op, FetchOp* heir) {
     attempt.stream->Detach();
     attempt.stream->Cancel();
     attempt.stream = nullptr;
+    heir->may_be_known = true;
   }
-  heir->may_be_known = true;
   if (attempt.incoming.header_seen()) {
     attempt.pinned_incarnation = attempt.incoming.header().producer_incarnation();
   }
