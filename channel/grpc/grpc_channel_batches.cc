@@ -92,7 +92,10 @@ void GrpcChannel::OnBatchEnded(Batch* batch, FetchStream* stream) {
   const std::unique_ptr<FetchStream> owned = std::move(streams_[stream]);
   streams_.erase(stream);
   if (!closed_.ok()) return;
-  const absl::Status status = stream->taken().ok() ? FromGrpc(stream->status()) : stream->taken();
+  absl::Status status = stream->taken().ok() ? FromGrpc(stream->status()) : stream->taken();
+  if (status.ok() && !batch->incoming.header_seen()) {
+    status = absl::UnavailableError("the call ended without an answer");
+  }
   if (status.ok()) {
     ForgetTold(*stream);
     poller_->FlushThisTurn(&end_of_turn_);
