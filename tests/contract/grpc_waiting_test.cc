@@ -42,6 +42,12 @@ int64_t HeapBytes() {
   return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
 }
 
+// TRYST_WAITING says how many wait.
+int WaitingCount() {
+  const char* said = getenv("TRYST_WAITING");
+  return said != nullptr ? atoi(said) : 20'000;
+}
+
 // Where receives end.
 class Ends {
  public:
@@ -231,8 +237,8 @@ TEST_F(GrpcWaitingTest, ReceivesThatEndEarlyLeaveTheOrderOfTheOthers) {
 
 TEST_F(GrpcWaitingTest, ReceivesThatWaitDoNotHoldUpATensorThatIsThere) {
   Open();
-  constexpr int kWaiting = 20'000;
-  for (int i = 0; i < kWaiting; ++i) Fetch(1, Key(absl::StrCat("waits", i)), &ends_, i);
+  const int waiting = WaitingCount();
+  for (int i = 0; i < waiting; ++i) Fetch(1, Key(absl::StrCat("waits", i)), &ends_, i);
   Ends there;
   const SteadyClock clock;
   int64_t longest_ns = 0;
@@ -246,23 +252,21 @@ TEST_F(GrpcWaitingTest, ReceivesThatWaitDoNotHoldUpATensorThatIsThere) {
     if (i >= 10) longest_ns = std::max(longest_ns, clock.NowNs() - before_ns);
     EXPECT_EQ(there.at(i).value, static_cast<float>(i));
   }
-  printf("with %d waiting the slowest of 90 took %.1f ms\n", kWaiting,
+  printf("with %d waiting the slowest of 90 took %.1f ms\n", waiting,
          static_cast<double>(longest_ns) / 1e6);
   // Those that wait get theirs in any order: here from the last to the first.
-  for (int i = kWaiting - 1; i >= 0; --i)
+  for (int i = waiting - 1; i >= 0; --i)
     Send(1, Key(absl::StrCat("waits", i)), static_cast<float>(i));
-  ASSERT_TRUE(ends_.WaitFor(kWaiting)) << ends_.count() << world_->Explain();
+  ASSERT_TRUE(ends_.WaitFor(static_cast<size_t>(waiting))) << ends_.count() << world_->Explain();
   for (const auto& [number, end] : ends_.ends()) {
     ASSERT_TRUE(end.status.ok()) << end.status;
     ASSERT_EQ(end.value, static_cast<float>(number));
   }
 }
 
-// TRYST_WAITING sets how many.
 TEST_F(GrpcWaitingTest, AbortingManyThatWaitLeavesLittleBehind) {
   Open();
-  const char* asked = getenv("TRYST_WAITING");
-  const int waiting = asked != nullptr ? atoi(asked) : 20'000;
+  const int waiting = WaitingCount();
   std::vector<TensorKey> keys;
   for (int i = 0; i < waiting; ++i) keys.push_back(Key(absl::StrCat("waits", i)));
   const int64_t before = ResidentBytes();
