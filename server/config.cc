@@ -238,7 +238,7 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
        "What the limits above may add up to; refuses to start over it. 0: not checked."},
       {"Limits", "max_asked", K::kNumber, &C::max_asked,
-       "Fetches asked of one peer at once over gRPC; more wait in line."},
+       "Fetches from one peer that wait in a gRPC call each; more wait without one."},
       {"Limits", "max_waiting", K::kNumber, &C::max_waiting,
        "Fetches of one peer that wait for their Send without a slot; more wait in line."},
       {"Limits", "callback_threads", K::kNumber, &C::callback_threads,

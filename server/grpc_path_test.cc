@@ -774,10 +774,13 @@ TEST(GrpcPath, PatienceEnds) {
   EXPECT_NE(fetch->status.message().find(kProducer), std::string::npos);
 }
 
-TEST(GrpcPath, MoreThanMaxAskedWaitInLine) {
+// As with a producer of an earlier release.
+TEST(GrpcPath, MoreThanMaxAskedWaitInLineAtAProducerThatTakesNoBatches) {
   GrpcChannelOptions options;
   options.max_asked = 2;
-  Producer producer(5);
+  FetchServerOptions earlier;
+  earlier.takes_batches = false;
+  Producer producer(5, 0, "", earlier);
   Consumer consumer(producer.port(), 77, "", options);
   std::vector<std::shared_ptr<Result>> results;
   for (int i = 0; i < 20; ++i) results.push_back(consumer.Fetch(1, Key(absl::StrCat("k", i))));
@@ -791,6 +794,69 @@ TEST(GrpcPath, MoreThanMaxAskedWaitInLine) {
     ASSERT_TRUE(results[static_cast<size_t>(i)]->Wait().status.ok());
     ExpectFloats(results[static_cast<size_t>(i)]->tensor, 1, static_cast<float>(i));
   }
+}
+
+TEST(GrpcPath, MoreThanMaxAskedWaitWithoutACall) {
+  GrpcChannelOptions options;
+  options.max_asked = 2;
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port(), 77, "", options);
+  std::vector<std::shared_ptr<Result>> results;
+  for (int i = 0; i < 20; ++i) results.push_back(consumer.Fetch(1, Key(absl::StrCat("k", i))));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 20; }));
+  EXPECT_EQ(producer.counts().parked, 18u);
+  // From the last to the first, and over a connection that breaks meanwhile.
+  for (int i = 19; i >= 0; --i) {
+    if (i % 5 == 0) proxy.CutNow();
+    producer.source.Send(1, Key(absl::StrCat("k", i)), Floats(1, static_cast<float>(i)));
+    ASSERT_TRUE(results[static_cast<size_t>(i)]->Wait().status.ok());
+    ExpectFloats(results[static_cast<size_t>(i)]->tensor, 1, static_cast<float>(i));
+  }
+  EXPECT_EQ(producer.source.takes(), 20);
+  EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 20; }));
+}
+
+// What was asked for in a batch and is sent while the consumer is away.
+TEST(GrpcPath, NobodyComesBackForWhatWasAskedForInBatches) {
+  GrpcChannelOptions options;
+  options.max_asked = 1;
+  FetchServerOptions brief;
+  brief.keep_for = absl::Milliseconds(100);
+  Producer producer(5, 0, "", brief);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port(), 77, "", options);
+  std::vector<std::shared_ptr<Result>> results;
+  for (int i = 0; i < 5; ++i) results.push_back(consumer.Fetch(1, Key(absl::StrCat("k", i))));
+  ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 5; }));
+  proxy.Refuse(true);
+  proxy.CutNow();
+  ASSERT_TRUE(Eventually([&] { return producer.source.cancels() == 5; }));
+  EXPECT_EQ(producer.counts().dropped, 5u);
+  EXPECT_EQ(producer.counts().parked, 0u);
+  EXPECT_EQ(producer.counts().waiting, 0u);
+  proxy.Refuse(false);
+  for (auto& result : results) {
+    EXPECT_TRUE(absl::IsAborted(result->Wait().status)) << result->status;
+  }
+}
+
+TEST(GrpcPath, ABatchThatIsRefusedFailsWhatItAskedForAlone) {
+  GrpcChannelOptions options;
+  options.max_asked = 1;
+  Producer producer(5);
+  Consumer consumer(producer.port(), 77, "", options);
+  auto waits = consumer.Fetch(1, Key("k"));
+  // Not for this consumer: its own call says so.
+  auto refused = consumer.Fetch(
+      1, *TensorKey::Parse(absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;",
+                                        "/job:worker/replica:0/task:1/device:CPU:0;x;0:0")));
+  auto other = consumer.Fetch(1, Key("other"));
+  EXPECT_TRUE(absl::IsPermissionDenied(refused->Wait().status)) << refused->status;
+  producer.source.Send(1, Key("other"), Floats(1, 3));
+  ASSERT_TRUE(other->Wait().status.ok()) << other->status;
+  producer.source.Send(1, Key("k"), Floats(1, 4));
+  ASSERT_TRUE(waits->Wait().status.ok()) << waits->status;
 }
 
 TEST(GrpcPath, AFullExecutorDelaysDoneAndLosesNone) {

@@ -27,6 +27,7 @@ namespace {
 
 constexpr size_t kMaxChannels = 256;  // Of one consumer's life, with nothing to do.
 constexpr int kCallsAwaited = 16;     // Others wait in gRPC, which costs them a lock.
+constexpr size_t kMaxReady = 8192;    // Said in one answer to a batch.
 
 }  // namespace
 
@@ -35,23 +36,23 @@ using Stream = FetchServerStream;
 
 // One request, over all of its attempts.
 struct FetchServerEntry {
-  std::string worker;
-  uint64_t incarnation = 0;
-  uint64_t channel = 0;
+  std::shared_ptr<const FetchServerPeer> peer;
   uint64_t serial = 0;
   int64_t step_id = 0;
   TensorKey key;
   Cancellation cancellation;
+  uint64_t turn = 0;
   // What the source gave, until it is given back: written before `outcome` is.
-  Taken taken;
-  bool has_taken = false;
+  std::unique_ptr<Taken> taken;
 
   // Guarded by State::mu_.
   std::shared_ptr<const Outcome> outcome;  // Null: waits for the source.
   std::shared_ptr<Stream> stream;          // Null: nobody listens.
   TraceSpan span;
   bool over = false;
+  bool parked = false;         // Asked for in a batch, and no call has come for it.
   bool taking = false;         // The source has not answered.
+  bool giving_back = false;    // What was taken is no longer its own.
   bool sent = false;           // Some of it: the consumer may have it, whatever it says.
   int64_t alone_since_ns = 0;  // 0: a stream is there.
   std::list<std::shared_ptr<FetchServerEntry>>::iterator alone_at;  // While it is alone.
@@ -82,8 +83,16 @@ class FetchServer::State final : public FetchServerStreamOwner,
 
  private:
   struct Peer {  // One channel of a consumer's.
+    std::shared_ptr<const FetchServerPeer> name;
     std::map<uint64_t, std::shared_ptr<Entry>> entries;
     SerialSet over;
+    // Of batches.
+    std::shared_ptr<Stream> waiter;  // The call to be answered when something is ready.
+    std::deque<uint64_t> ready;      // No answer has named it.
+    std::vector<uint64_t> told;      // By the last answer, which may have been lost.
+    uint64_t answers = 0;
+    bool away = false;         // The waiter broke.
+    int64_t no_waiter_ns = 0;  // Since when; 0: there is one, or never was.
   };
   struct Consumer {
     uint64_t incarnation = 0;
@@ -95,16 +104,19 @@ class FetchServer::State final : public FetchServerStreamOwner,
     std::vector<std::shared_ptr<Entry>> cancel;
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
     std::vector<std::shared_ptr<const Outcome>> release;  // A tensor's deleter is anybody's code.
-    std::vector<Taken> let_go;                            // The same.
+    std::vector<std::unique_ptr<Taken>> let_go;           // The same.
     std::vector<std::shared_ptr<Entry>> give_back;
     std::vector<std::shared_ptr<Entry>> take;
+    std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<const Outcome>>> answer;
     void Run(TensorSource* source) {
       // First: who says that a fetch is over may ask for the same key in the same breath.
       for (auto& entry : give_back) {
-        source->GiveBack(entry->step_id, entry->key, std::exchange(entry->taken, Taken()));
+        source->GiveBack(entry->step_id, entry->key, std::move(*entry->taken));
+        entry->taken.reset();
       }
       for (auto& entry : cancel) entry->cancellation.StartCancel();
       for (auto& [stream, status] : end) stream->End(status);
+      for (auto& [stream, outcome] : answer) stream->Send(std::move(outcome), 0);
     }
   };
 
@@ -132,6 +144,27 @@ class FetchServer::State final : public FetchServerStreamOwner,
   // A take that nobody waits for any more has ended: who waited behind it goes on.
   void LetGoOn(const Entry& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnNote(const Caller& caller, const rpc::FetchRequest& request, Stream* stream);
+  void OnBatch(const Caller& caller, const rpc::FetchRequest& request,
+               const std::shared_ptr<Stream>& stream);
+  std::shared_ptr<Entry> NewEntry(Peer* peer, uint64_t serial, int64_t step_id,
+                                  const TensorKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // True: the source is to be asked now, without the lock. False: others are before it.
+  bool MayTake(const std::shared_ptr<Entry>& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Registers what a batch asks for.
+  void Park(Peer* peer, const rpc::FetchAsk& ask, const TensorKey* key,
+            std::vector<std::shared_ptr<Entry>>* takes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Peer* PeerOf(Consumer* consumer, const Caller& caller, uint64_t channel)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Peer* FindPeer(const FetchServerPeer& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Answers the batch that waits, if there is something to say.
+  void TellReady(Peer* peer, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Answer(Peer* peer, std::vector<uint64_t> ready, uint64_t number, Todo* todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnWaiterDone(Stream* stream, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::shared_ptr<const Outcome> OtherLife(absl::string_view self, uint64_t asked) const;
+  // Gives up what was asked in batches by those who have not been heard of since.
+  void DropParked(int64_t before_ns, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<const Outcome> Failure(const absl::Status& status) const;
   void AwaitCall();
   void Run(Todo* todo);
@@ -193,6 +226,9 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   std::vector<std::shared_ptr<Entry>> entries;
   for (auto& [id, peer] : consumer->channels) {
     for (auto& [serial, entry] : peer.entries) entries.push_back(entry);
+    if (peer.waiter == nullptr) continue;
+    todo->end.emplace_back(std::move(peer.waiter),
+                           grpc::Status(grpc::StatusCode::ABORTED, "the caller has restarted"));
   }
   for (auto& entry : entries) GiveUp(entry, todo);
   consumer->channels.clear();
@@ -220,7 +256,8 @@ void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, 
     peer->over.Insert(serial);
   }
   for (auto& entry : entries) EndByConsumer(entry, true, todo);
-  peer->over.InsertBelow(std::min(request.oldest_serial(), request.serial()));
+  const uint64_t newest = request.waits() ? request.oldest_serial() : request.serial();
+  peer->over.InsertBelow(std::min(request.oldest_serial(), newest));
 }
 
 void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, bool delivered,
@@ -241,7 +278,8 @@ void FetchServer::State::GiveUp(const std::shared_ptr<Entry>& entry, Todo* todo)
 }
 
 void FetchServer::State::GiveBack(const std::shared_ptr<Entry>& entry, Todo* todo) {
-  if (!std::exchange(entry->has_taken, false)) return;
+  if (entry->taken == nullptr || entry->giving_back) return;
+  entry->giving_back = true;
   ++counts_.given_back;
   todo->give_back.push_back(entry);
 }
@@ -251,22 +289,21 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
   entry->over = true;
   TraceEnd(*entry);
   SetAttended(entry.get());
-  auto consumer = consumers_.find(entry->worker);
-  if (consumer != consumers_.end() && consumer->second->incarnation == entry->incarnation) {
-    Peer& peer = consumer->second->channels[entry->channel];
-    peer.entries.erase(entry->serial);
-    peer.over.Insert(entry->serial);
+  if (Peer* peer = FindPeer(*entry->peer)) {
+    peer->entries.erase(entry->serial);
+    peer->over.Insert(entry->serial);
   }
   if (entry->outcome == nullptr) {
     --counts_.waiting;
+    counts_.parked -= entry->parked;
     todo->cancel.push_back(entry);
     if (entry->taking) ++leaving_[{entry->step_id, entry->key}].takes;
   }
   if (entry->stream != nullptr) todo->end.emplace_back(entry->stream, grpc::Status::OK);
   // A stream keeps the entry until gRPC is done with it: not its tensor, which may be one of a few
   // slots that others wait for.
-  if (entry->outcome != nullptr && std::exchange(entry->has_taken, false)) {
-    todo->let_go.push_back(std::exchange(entry->taken, Taken()));
+  if (entry->outcome != nullptr && entry->taken != nullptr && !entry->giving_back) {
+    todo->let_go.push_back(std::move(entry->taken));
   }
   todo->release.push_back(std::move(entry->outcome));
 }
@@ -277,12 +314,24 @@ void FetchServer::State::SetAlone(const std::shared_ptr<Entry>& entry, Todo* tod
   if (entry->outcome != nullptr) counts_.kept_bytes += entry->outcome->tensor.bytes();
   entry->alone_at = alone_.insert(alone_.end(), entry);
   DropAlone(0, todo);
-  if (alarm_ == Alarms::kNoToken && !alone_.empty() && !closing_) {
-    auto self = weak_from_this();
-    alarm_ = alarms_->Set(Deadline::After(alarms_->clock(), options_.keep_for), [self] {
-      if (auto state = self.lock()) state->OnAlarm();
-    });
+  SetAlarm();
+}
+
+void FetchServer::State::SetAlarm() {
+  if (alarm_ != Alarms::kNoToken || closing_) return;
+  int64_t since_ns = alone_.empty() ? 0 : alone_.front()->alone_since_ns;
+  for (const auto& [worker, consumer] : consumers_) {
+    for (const auto& [id, peer] : consumer->channels) {
+      if (peer.no_waiter_ns == 0 || peer.entries.empty()) continue;
+      since_ns = since_ns == 0 ? peer.no_waiter_ns : std::min(since_ns, peer.no_waiter_ns);
+    }
   }
+  if (since_ns == 0) return;
+  auto self = weak_from_this();
+  alarm_ =
+      alarms_->Set(Deadline::AtNs(since_ns + absl::ToInt64Nanoseconds(options_.keep_for)), [self] {
+        if (auto state = self.lock()) state->OnAlarm();
+      });
 }
 
 void FetchServer::State::SetAttended(Entry* entry) {
@@ -303,8 +352,10 @@ void FetchServer::State::TraceEntry(Entry* entry) const {
 
 void FetchServer::State::TraceEnd(const Entry& entry) {
   if (options_.trace == nullptr) return;
-  TraceTrack*& track = tracks_[entry.worker];
-  if (track == nullptr) track = options_.trace->Track(TraceRole::kServe, entry.worker, "grpc");
+  TraceTrack*& track = tracks_[entry.peer->worker];
+  if (track == nullptr) {
+    track = options_.trace->Track(TraceRole::kServe, entry.peer->worker, "grpc");
+  }
   const bool has_it = entry.outcome != nullptr;
   options_.trace->End(entry.span, track, entry.step_id, entry.key,
                       has_it ? entry.outcome->tensor.bytes() : 0,
@@ -328,18 +379,30 @@ void FetchServer::State::OnAlarm() {
   {
     MutexLock lock(&mu_);
     alarm_ = Alarms::kNoToken;
-    const int64_t now_ns = alarms_->clock().NowNs();
-    DropAlone(now_ns - absl::ToInt64Nanoseconds(options_.keep_for) + 1, &todo);
-    if (!alone_.empty() && !closing_) {
-      auto self = weak_from_this();
-      alarm_ = alarms_->Set(Deadline::AtNs(alone_.front()->alone_since_ns +
-                                           absl::ToInt64Nanoseconds(options_.keep_for)),
-                            [self] {
-                              if (auto state = self.lock()) state->OnAlarm();
-                            });
-    }
+    const int64_t before_ns =
+        alarms_->clock().NowNs() - absl::ToInt64Nanoseconds(options_.keep_for) + 1;
+    DropAlone(before_ns, &todo);
+    DropParked(before_ns, &todo);
+    SetAlarm();
   }
   Run(&todo);
+}
+
+void FetchServer::State::DropParked(int64_t before_ns, Todo* todo) {
+  std::vector<std::shared_ptr<Entry>> entries;
+  for (const auto& [worker, consumer] : consumers_) {
+    for (auto& [id, peer] : consumer->channels) {
+      if (peer.no_waiter_ns == 0 || peer.no_waiter_ns >= before_ns) continue;
+      peer.no_waiter_ns = 0;
+      for (const auto& [serial, entry] : peer.entries) {
+        if (!entry->parked || entry->stream != nullptr) continue;
+        entries.push_back(entry);
+        peer.ready.push_back(serial);  // Should it come back: a call for it says that it is over.
+      }
+    }
+  }
+  counts_.dropped += entries.size();
+  for (const auto& entry : entries) GiveUp(entry, todo);
 }
 
 std::shared_ptr<const Outcome> FetchServer::State::Failure(const absl::Status& status) const {
@@ -363,9 +426,11 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   const absl::StatusOr<Caller> caller = authorize_(stream->context(), bytes);
   if (!caller.ok()) return refuse(caller.status());
   rpc::FetchRequest request;
-  if (!request.ParseFromString(bytes) || request.serial() == 0) {
+  if (!request.ParseFromString(bytes) || (request.serial() == 0) != request.waits() ||
+      (request.waits() && !options_.takes_batches)) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
+  if (request.waits()) return OnBatch(*caller, request, stream);
   if (request.ends()) return OnNote(*caller, request, stream.get());
   stream->digests = options_.digests || request.digests();
   const absl::StatusOr<TensorKey> key = TensorKey::Parse(request.key());
@@ -373,11 +438,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   const absl::Status admitted = admit_(*caller, *key);
   if (!admitted.ok()) return refuse(admitted);
   if (request.producer_incarnation() != 0 && request.producer_incarnation() != incarnation_) {
-    auto outcome = std::make_shared<Outcome>(*Failure(absl::AbortedError(
-        absl::StrFormat("%s has restarted: asked of its incarnation %016x, found %016x",
-                        key->src().worker, request.producer_incarnation(), incarnation_))));
-    outcome->header.set_is_other_incarnation(true);
-    return stream->Send(std::move(outcome), 0);
+    return stream->Send(OtherLife(key->src().worker, request.producer_incarnation()), 0);
   }
 
   Todo todo;
@@ -392,18 +453,16 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
     } else if (!consumer.ok()) {
       refused = consumer.status();
     } else {
-      auto& channels = (*consumer)->channels;
-      if (channels.size() > kMaxChannels) {  // Closed by the consumer, most likely.
-        for (auto it = channels.begin(); it != channels.end();) {
-          it = it->second.entries.empty() ? channels.erase(it) : std::next(it);
-        }
-      }
-      Peer& peer = channels[request.channel()];
+      Peer& peer = *PeerOf(*consumer, *caller, request.channel());
       TakeOver(&peer, request, &todo);
       auto it = peer.entries.find(request.serial());
       if (it != peer.entries.end()) {
-        ++counts_.repetitions;
         Entry* entry = it->second.get();
+        if (!std::exchange(entry->parked, false)) {
+          ++counts_.repetitions;
+        } else if (entry->outcome == nullptr) {
+          --counts_.parked;
+        }
         if (entry->stream != nullptr) {
           todo.end.emplace_back(entry->stream,
                                 grpc::Status(grpc::StatusCode::ABORTED, "asked again"));
@@ -420,27 +479,10 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
       } else if (peer.entries.size() >= options_.max_requests_per_channel) {
         refused = absl::ResourceExhaustedError("too many requests at once on this channel");
       } else {
-        ++counts_.requests;
-        ++counts_.waiting;
-        take = std::make_shared<Entry>();
-        take->worker = caller->worker;
-        take->incarnation = caller->incarnation;
-        take->channel = request.channel();
-        take->serial = request.serial();
-        take->step_id = request.step_id();
-        take->key = *key;
-        take->span.Begin(WaitsFor::kLocalSend, alarms_->clock().NowNs());
-        take->span.id =
-            TraceId(caller->incarnation ^ request.channel(), request.serial(), take->step_id);
+        take = NewEntry(&peer, request.serial(), request.step_id(), *key);
         take->stream = stream;
         stream->entry = take;
-        peer.entries.emplace(request.serial(), take);
-        const auto leaving = leaving_.find({take->step_id, take->key});
-        if (leaving != leaving_.end()) {
-          leaving->second.behind.push_back(std::move(take));
-        } else {
-          take->taking = true;
-        }
+        if (!MayTake(take)) take = nullptr;
       }
     }
   }
@@ -458,10 +500,211 @@ void FetchServer::State::OnNote(const Caller& caller, const rpc::FetchRequest& r
     MutexLock lock(&mu_);
     absl::StatusOr<Consumer*> consumer = Find(caller, &todo);
     known = consumer.status();
-    if (consumer.ok()) TakeOver(&(*consumer)->channels[request.channel()], request, &todo);
+    if (consumer.ok()) TakeOver(PeerOf(*consumer, caller, request.channel()), request, &todo);
   }
   Run(&todo);
   stream->End(ToGrpc(known));
+}
+
+FetchServer::State::Peer* FetchServer::State::PeerOf(Consumer* consumer, const Caller& caller,
+                                                     uint64_t channel) {
+  auto& channels = consumer->channels;
+  if (channels.size() > kMaxChannels) {  // Closed by the consumer, most likely.
+    for (auto it = channels.begin(); it != channels.end();) {
+      const bool idle = it->second.entries.empty() && it->second.waiter == nullptr;
+      it = idle ? channels.erase(it) : std::next(it);
+    }
+  }
+  Peer& peer = channels[channel];
+  if (peer.name == nullptr) {
+    peer.name = std::make_shared<FetchServerPeer>(
+        FetchServerPeer{caller.worker, caller.incarnation, channel});
+  }
+  return &peer;
+}
+
+FetchServer::State::Peer* FetchServer::State::FindPeer(const FetchServerPeer& name) {
+  const auto consumer = consumers_.find(name.worker);
+  if (consumer == consumers_.end() || consumer->second->incarnation != name.incarnation) {
+    return nullptr;
+  }
+  const auto peer = consumer->second->channels.find(name.channel);
+  return peer == consumer->second->channels.end() ? nullptr : &peer->second;
+}
+
+std::shared_ptr<Entry> FetchServer::State::NewEntry(Peer* peer, uint64_t serial, int64_t step_id,
+                                                    const TensorKey& key) {
+  ++counts_.requests;
+  ++counts_.waiting;
+  auto entry = std::make_shared<Entry>();
+  entry->peer = peer->name;
+  entry->serial = serial;
+  entry->step_id = step_id;
+  entry->key = key;
+  entry->span.Begin(WaitsFor::kLocalSend, alarms_->clock().NowNs());
+  entry->span.id = TraceId(peer->name->incarnation ^ peer->name->channel, serial, step_id);
+  peer->entries.emplace(serial, entry);
+  return entry;
+}
+
+bool FetchServer::State::MayTake(const std::shared_ptr<Entry>& entry) {
+  const auto leaving = leaving_.find({entry->step_id, entry->key});
+  if (leaving != leaving_.end()) {
+    leaving->second.behind.push_back(entry);
+    return false;
+  }
+  return entry->taking = true;
+}
+
+void FetchServer::State::Park(Peer* peer, const rpc::FetchAsk& ask, const TensorKey* key,
+                              std::vector<std::shared_ptr<Entry>>* takes) {
+  const uint64_t serial = ask.serial();
+  const auto known = peer->entries.find(serial);
+  if (known != peer->entries.end()) {
+    if (known->second->outcome != nullptr) peer->ready.push_back(serial);
+    return;
+  }
+  // A call for it says what is wrong.
+  if (serial == 0 || key == nullptr || peer->over.Contains(serial) ||
+      peer->entries.size() >= options_.max_requests_per_channel) {
+    peer->ready.push_back(serial);
+    return;
+  }
+  std::shared_ptr<Entry> entry = NewEntry(peer, serial, ask.step_id(), *key);
+  entry->parked = true;
+  ++counts_.parked;
+  if (MayTake(entry)) takes->push_back(std::move(entry));
+}
+
+void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& request,
+                                 const std::shared_ptr<Stream>& stream) {
+  const uint64_t asked_of = request.producer_incarnation();
+  if (asked_of != 0 && asked_of != incarnation_) {
+    return stream->Send(OtherLife("the producer", asked_of), 0);
+  }
+  std::vector<absl::StatusOr<TensorKey>> keys;
+  keys.reserve(static_cast<size_t>(request.asks_size()));
+  for (const rpc::FetchAsk& ask : request.asks()) {
+    keys.push_back(TensorKey::Parse(ask.key()));
+    if (!keys.back().ok()) continue;
+    const absl::Status admitted = admit_(caller, *keys.back());
+    if (!admitted.ok()) keys.back() = admitted;
+  }
+  std::shared_ptr<const FetchServerPeer> name;
+  absl::Status refused;
+  std::vector<std::shared_ptr<Entry>> takes;
+  Todo todo;
+  {
+    MutexLock lock(&mu_);
+    absl::StatusOr<Consumer*> consumer = Find(caller, &todo);
+    if (closing_) {
+      refused = absl::UnavailableError("the server is stopping");
+    } else if (!consumer.ok()) {
+      refused = consumer.status();
+    } else {
+      Peer* peer = PeerOf(*consumer, caller, request.channel());
+      name = peer->name;
+      TakeOver(peer, request, &todo);
+      if (request.heard() < peer->answers) {
+        peer->ready.insert(peer->ready.end(), peer->told.begin(), peer->told.end());
+      }
+      peer->told.clear();
+      peer->no_waiter_ns = 0;
+      if (std::exchange(peer->away, false)) {
+        for (uint64_t serial : peer->ready) {
+          const auto it = peer->entries.find(serial);
+          if (it != peer->entries.end() && it->second->parked) SetAttended(it->second.get());
+        }
+      }
+      if (peer->ready.size() > options_.max_requests_per_channel) {
+        refused = absl::ResourceExhaustedError("too many requests at once on this channel");
+      } else {
+        for (int i = 0; i < request.asks_size(); ++i) {
+          const auto& key = keys[static_cast<size_t>(i)];
+          Park(peer, request.asks(i), key.ok() ? &*key : nullptr, &takes);
+        }
+      }
+    }
+  }
+  Run(&todo);
+  if (!refused.ok()) {
+    {
+      MutexLock lock(&mu_);
+      ++counts_.refused;
+    }
+    return stream->End(ToGrpc(refused));
+  }
+  for (const auto& entry : takes) Take(entry);
+  Todo then;
+  {
+    MutexLock lock(&mu_);
+    Peer* peer = FindPeer(*name);
+    if (peer == nullptr || closing_) {
+      then.end.emplace_back(stream, grpc::Status(grpc::StatusCode::UNAVAILABLE, "it is over"));
+    } else {
+      if (peer->waiter != nullptr) Answer(peer, {}, 0, &then);
+      peer->waiter = stream;
+      peer->no_waiter_ns = 0;
+      stream->waits_for = name;
+      // Who does not know yet whom it asks is to know what a broken connection means.
+      if (asked_of == 0 && peer->ready.empty()) Answer(peer, {}, 0, &then);
+      TellReady(peer, &then);
+    }
+  }
+  Run(&then);
+}
+
+void FetchServer::State::TellReady(Peer* peer, Todo* todo) {
+  if (peer->waiter == nullptr || peer->ready.empty()) return;
+  std::vector<uint64_t> ready;
+  while (!peer->ready.empty() && ready.size() < kMaxReady) {
+    const auto it = peer->entries.find(peer->ready.front());
+    if (it == peer->entries.end() || it->second->parked) ready.push_back(peer->ready.front());
+    peer->ready.pop_front();
+  }
+  if (ready.empty()) return;
+  peer->told = ready;
+  Answer(peer, std::move(ready), ++peer->answers, todo);
+}
+
+void FetchServer::State::Answer(Peer* peer, std::vector<uint64_t> ready, uint64_t number,
+                                Todo* todo) {
+  auto outcome = std::make_shared<Outcome>();
+  outcome->header.set_producer_incarnation(incarnation_);
+  outcome->header.set_number(number);
+  for (uint64_t serial : ready) outcome->header.add_ready(serial);
+  todo->answer.emplace_back(std::exchange(peer->waiter, nullptr), std::move(outcome));
+}
+
+// The last event of a batch's call. Its consumer comes back at once if it lives.
+void FetchServer::State::OnWaiterDone(Stream* stream, Todo* todo) {
+  Peer* peer = FindPeer(*stream->waits_for);
+  if (peer == nullptr || (peer->waiter != nullptr && peer->waiter.get() != stream)) return;
+  if (peer->no_waiter_ns == 0 && !closing_) {
+    peer->no_waiter_ns = std::max<int64_t>(1, alarms_->clock().NowNs());
+  }
+  if (std::exchange(peer->waiter, nullptr) != nullptr) {
+    peer->away = true;
+    const std::deque<uint64_t> ready = peer->ready;
+    for (uint64_t serial : ready) {
+      const auto it = peer->entries.find(serial);
+      if (it == peer->entries.end()) continue;
+      const std::shared_ptr<Entry> entry = it->second;
+      if (entry->parked && entry->outcome != nullptr && entry->alone_since_ns == 0) {
+        SetAlone(entry, todo);
+      }
+    }
+  }
+  SetAlarm();
+}
+
+std::shared_ptr<const Outcome> FetchServer::State::OtherLife(absl::string_view self,
+                                                             uint64_t asked) const {
+  auto outcome = std::make_shared<Outcome>(*Failure(absl::AbortedError(
+      absl::StrFormat("%s has restarted: asked of its incarnation %016x, found %016x", self, asked,
+                      incarnation_))));
+  outcome->header.set_is_other_incarnation(true);
+  return outcome;
 }
 
 void FetchServer::State::LetGoOn(const Entry& entry, Todo* todo) {
@@ -483,7 +726,7 @@ void FetchServer::State::Run(Todo* todo) {
 void FetchServer::State::Take(const std::shared_ptr<Entry>& entry) {
   Args args;
   args.cancellation = &entry->cancellation;
-  args.turn = &entry->taken.turn;
+  args.turn = &entry->turn;
   auto self = shared_from_this();
   source_->Take(entry->step_id, entry->key, /*request_id=*/0, args,
                 [self, entry](absl::Status status, const Args& send_args, const Args&,
@@ -495,10 +738,11 @@ void FetchServer::State::Take(const std::shared_ptr<Entry>& entry) {
 void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Status status,
                                  const Args& send_args, Tensor tensor, bool is_dead) {
   if (status.ok()) {
-    entry->has_taken = true;
-    entry->taken.tensor = tensor;
-    entry->taken.is_dead = is_dead;
-    entry->taken.send_args = send_args;
+    entry->taken = std::make_unique<Taken>();
+    entry->taken->tensor = tensor;
+    entry->taken->is_dead = is_dead;
+    entry->taken->send_args = send_args;
+    entry->taken->turn = entry->turn;
   }
   if (!status.ok() || !tensor.valid() || tensor.space().host_readable()) {
     return SetOutcome(entry, status, tensor, is_dead);
@@ -545,11 +789,17 @@ void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const a
       LetGoOn(*entry, &todo);
     } else {
       --counts_.waiting;
+      counts_.parked -= entry->parked;
       entry->outcome = outcome;
       TraceEntry(entry.get());
       stream = entry->stream;
       entry->sent = stream != nullptr;
-      if (entry->alone_since_ns != 0) {
+      Peer* const peer = entry->parked ? FindPeer(*entry->peer) : nullptr;
+      if (peer != nullptr) {
+        peer->ready.push_back(entry->serial);
+        if (peer->away) SetAlone(entry, &todo);
+        TellReady(peer, &todo);
+      } else if (entry->alone_since_ns != 0) {
         counts_.kept_bytes += outcome->tensor.bytes();
         DropAlone(0, &todo);
       }
@@ -596,6 +846,7 @@ void FetchServer::State::OnStreamDone(Stream* stream) {
       entry->stream = nullptr;
       if (!entry->over) SetAlone(entry, &todo);
     }
+    if (stream->waits_for != nullptr) OnWaiterDone(stream, &todo);
     if (--streams_ == 0) no_streams_.NotifyAll();
   }
   Run(&todo);
@@ -615,6 +866,10 @@ void FetchServer::State::Shutdown() {
           // What is on its way may land yet.
           if (entry->outcome == nullptr || entry->stream == nullptr) entries.push_back(entry);
         }
+        if (peer.waiter == nullptr) continue;
+        todo.end.emplace_back(std::move(peer.waiter),
+                              grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping"));
+        peer.waiter = nullptr;
       }
     }
     for (auto& entry : entries) {

@@ -31,11 +31,13 @@ struct FetchServerOptions {
   absl::Duration keep_for = absl::Minutes(2);
   // Tensors kept without a stream, all together; the oldest go first.
   uint64_t max_kept_bytes = uint64_t{1} << 30;
-  // A guard against a hostile peer; an honest one asks for GrpcChannelOptions::max_asked.
-  size_t max_requests_per_channel = 65536;
+  // A guard against a hostile peer; an honest one asks for GrpcChannelOptions::max_waiting, and for
+  // those that it has just given up.
+  size_t max_requests_per_channel = 1'000'000 + 65536;
   size_t max_consumers = 65536;
-  bool digests = false;    // With every chunk, asked for or not.
-  Trace* trace = nullptr;  // Of this alone; outlives it. May be null.
+  bool takes_batches = true;  // False: refuses them, as earlier releases do.
+  bool digests = false;       // With every chunk, asked for or not.
+  Trace* trace = nullptr;     // Of this alone; outlives it. May be null.
 };
 
 // The producer's side of FetchTensor. Hands every request to a TensorSource once, however
@@ -77,6 +79,7 @@ class FetchServer {
     uint64_t refused = 0;
     uint64_t dropped = 0;     // Nobody came back for them.
     uint64_t waiting = 0;     // Now, for the source.
+    uint64_t parked = 0;      // Of those that wait: without a call of their own.
     uint64_t sending = 0;     // Now, to a consumer.
     uint64_t kept_bytes = 0;  // Now, without a stream.
   };

@@ -19,6 +19,13 @@ namespace tryst {
 class FetchServerStream;
 struct FetchServerEntry;
 
+// One channel of a consumer's life.
+struct FetchServerPeer {
+  std::string worker;
+  uint64_t incarnation = 0;
+  uint64_t channel = 0;
+};
+
 // What a request came to: a tensor, or how it failed. Constant once it is ready.
 struct FetchOutcome {
   rpc::FetchHeader header;
@@ -61,7 +68,8 @@ class FetchServerStream final : public std::enable_shared_from_this<FetchServerS
 
   // The owner's; set before Send.
   std::shared_ptr<FetchServerEntry> entry;
-  bool digests = false;  // With every chunk.
+  std::shared_ptr<const FetchServerPeer> waits_for;  // Of a batch: whose.
+  bool digests = false;                              // With every chunk.
 
  private:
   using Step = GrpcStep<FetchServerStream>;

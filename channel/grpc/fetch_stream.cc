@@ -50,6 +50,11 @@ void FetchStream::Detach() {
   incoming_ = nullptr;
 }
 
+bool FetchStream::Redirect(const Tensor& destination) {
+  MutexLock lock(&mu_);
+  return taken_.ok() && incoming_ != nullptr && incoming_->Redirect(destination);
+}
+
 void FetchStream::EndWithin(int64_t ns) {
   context_.set_deadline(std::chrono::system_clock::now() + std::chrono::nanoseconds(ns));
 }

@@ -21,8 +21,8 @@
 
 namespace tryst {
 
-// One FetchTensor call: an attempt at a fetch, or a note of what is over. The thread of its
-// completion queue, an EventThread of the poller, reads it into the tensor; what comes of it is
+// One FetchTensor call: an attempt at a fetch, a batch, or a note of what is over. The thread of
+// its completion queue, an EventThread of the poller, reads it into the tensor; what comes of it is
 // told on the poller thread, where its public methods are called.
 class FetchStream final {
  public:
@@ -30,7 +30,8 @@ class FetchStream final {
 
   // `on_landed` when the tensor is complete or can no longer become so, at most once;
   // `on_ended` as the last event: it destroys the stream. Both on the poller thread.
-  // `incoming`, null for a note, is written until Detach() or `on_ended`.
+  // `serial` is 0 but for a fetch. `incoming`, null for a note, is written until Detach() or
+  // `on_ended`.
   FetchStream(Poller* poller, IncomingTensor* incoming, uint64_t serial, Event on_landed,
               Event on_ended);
   ~FetchStream();
@@ -39,6 +40,8 @@ class FetchStream final {
              const std::string& statement, const std::string& request);
   // When it returns, nothing is written to the tensor any more. serial() becomes 0.
   void Detach();
+  // What comes is for somebody else; as IncomingTensor::Redirect().
+  bool Redirect(const Tensor& destination);
   // Before Start(): it ends within `ns`, one way or the other.
   void EndWithin(int64_t ns);
   // A tenth of a second is enough: we are leaving.

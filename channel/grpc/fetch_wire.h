@@ -58,6 +58,15 @@ class IncomingTensor {
   IncomingTensor(Tensor destination, uint64_t max_bytes)
       : destination_(std::move(destination)), max_bytes_(max_bytes) {}
 
+  // The bytes are for somebody else, whose destination is this. False: they have begun to land
+  // where they were to; Reset() then, and another attempt from the beginning.
+  bool Redirect(const Tensor& destination) {
+    if (prepared_ && (destination_.valid() || destination.valid())) return false;
+    destination_ = destination;
+    return true;
+  }
+  void Reset(Tensor destination) { *this = IncomingTensor(std::move(destination), max_bytes_); }
+
   // The next attempt begins: its first message has a header again.
   void StartAttempt() { header_seen_ = digest_wrong_ = false; }
 
@@ -84,8 +93,8 @@ class IncomingTensor {
   absl::Status TakeChunk(google::protobuf::io::CodedInputStream* coded, uint32_t bytes,
                          absl::optional<uint32_t> digest);
 
-  const Tensor destination_;
-  const uint64_t max_bytes_;
+  Tensor destination_;
+  uint64_t max_bytes_;
   rpc::FetchHeader header_;       // The present attempt's.
   rpc::TensorMetadata expected_;  // What there is room for; the same in each attempt.
   bool header_seen_ = false;

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "channel/grpc/event_thread.h"
-#include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/fetch_wire.h"
+#include "channel/grpc/grpc_fetch_op.h"
 #include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/derived_status.h"
@@ -15,13 +15,10 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxOver = 4096;
-constexpr int kMaxOverTold = 256;
+constexpr int kMaxOverTold = 256;  // With a request for a tensor.
 constexpr int kMaxIncarnationsTried = 8;
+constexpr size_t kMostFetching = 256;
 constexpr int64_t kDeliverAgainNs = 1000 * 1000;
-// How long the producer may wait for the word that a tensor has landed.
-constexpr int64_t kNoteAfterNs = 2 * 1000 * 1000;
-constexpr int64_t kNoteLongestNs = int64_t{2} * 1000 * 1000 * 1000;
 
 // What may go away when one tries again. Everything else is an answer.
 bool IsTransient(const grpc::Status& status) {
@@ -38,63 +35,7 @@ bool IsTransient(const grpc::Status& status) {
   }
 }
 
-// Host memory of the caller's that the bytes can be copied into as they come.
-Tensor HostDestination(const Args& args) {
-  return args.destination.valid() && args.destination.space().host_readable() ? args.destination
-                                                                              : Tensor();
-}
-
 }  // namespace
-
-class GrpcChannel::OpTimer final : public PollerTimer {
- public:
-  OpTimer(GrpcChannel* channel, FetchOp* op) : channel_(channel), op_(op) {}
-  void OnTimer() override { channel_->OnTimer(op_); }
-
- private:
-  GrpcChannel* const channel_;
-  FetchOp* const op_;
-};
-
-struct GrpcChannel::FetchOp {
-  enum class State {
-    kInLine,      // For one of max_asked.
-    kAsked,       // A stream is out.
-    kBackingOff,  // The last attempt failed; the next is at retry_at_ns.
-    kStaging,     // Landed on the host; a copy to where it belongs runs.
-  };
-
-  FetchOp(GrpcChannel* channel, uint64_t serial, int64_t step_id, const TensorKey& key,
-          const Args& args, DoneFn done, uint64_t max_bytes)
-      : serial(serial),
-        step_id(step_id),
-        key(key),
-        args(args),
-        done(std::move(done)),
-        incoming(HostDestination(args), max_bytes),
-        timer(channel, this) {}
-
-  const uint64_t serial;
-  const int64_t step_id;
-  const TensorKey key;
-  const Args args;
-  DoneFn done;
-  State state = State::kInLine;
-  TraceSpan span;
-  IncomingTensor incoming;
-  FetchStream* stream = nullptr;
-  OpTimer timer;
-  Cancellation::Token token = Cancellation::kNoToken;
-  int64_t retry_at_ns = 0;       // 0: none.
-  int64_t failing_since_ns = 0;  // 0: the last attempt went on.
-  uint64_t received_at_failure = 0;
-  int attempts = 0;
-  bool digest_was_wrong = false;
-  bool may_be_known = false;  // The producer may have seen an attempt.
-  uint64_t pinned_incarnation = 0;
-  absl::Status broken;  // While staging: what to end with.
-  Tensor staged;
-};
 
 GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer,
                          EventThread* events, Poller* poller, GrpcChannelOptions options)
@@ -105,19 +46,22 @@ GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner*
       poller_(poller),
       options_(options),
       channel_(signer->NextChannel()),
+      max_fetching_(std::min(options_.max_asked, kMostFetching)),
       track_(options_.trace == nullptr ? nullptr
                                        : options_.trace->Track(TraceRole::kFetch, peer_, "grpc")) {}
 
-GrpcChannel::~GrpcChannel() { TRYST_CHECK(Drained()) << "channel to " << peer_; }
+GrpcChannel::~GrpcChannel() {
+  TRYST_CHECK(Drained()) << "channel to " << peer_;
+  poller_->ForgetFlush(&end_of_turn_);
+}
 
 void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   TRYST_DCHECK(poller_->OnThread());
-  auto owned = std::make_unique<FetchOp>(this, next_serial_++, step_id, key, args, std::move(done),
-                                         options_.max_tensor_bytes);
+  const uint64_t id = next_id_++;
+  auto owned = std::make_unique<FetchOp>(this, id, step_id, key, args, std::move(done));
   FetchOp* op = owned.get();
-  op->span.Begin(WaitsFor::kSlot, poller_->now_ns());
-  op->span.id = TraceId(signer_->self().incarnation ^ channel_, op->serial, step_id);
-  ops_.emplace(op->serial, std::move(owned));
+  op->began_ns = poller_->now_ns();
+  ops_.emplace(id, std::move(owned));
   if (!closed_.ok()) return FinishSoon(op, closed_);
   if (args.destination.valid() && !args.destination.space().host_readable() &&
       args.device_context == nullptr) {
@@ -125,10 +69,9 @@ void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
         op, absl::InvalidArgumentError("a destination on a device needs the device's context"));
   }
   if (args.cancellation != nullptr) {
-    const uint64_t serial = op->serial;
-    op->token = args.cancellation->Register([this, serial] {
-      PostCounted([this, serial] {
-        if (FetchOp* cancelled = Find(serial)) {
+    op->token = args.cancellation->Register([this, id] {
+      PostCounted([this, id] {
+        if (FetchOp* cancelled = FindOp(id)) {
           Break(cancelled, MarkDerived(absl::CancelledError("the fetch was cancelled")));
         }
       });
@@ -138,113 +81,55 @@ void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
     }
   }
   SetTimer(op);
-  if (asked_ >= options_.max_asked) {
-    line_.push_back(op->serial);
-    return;
-  }
-  ++asked_;
-  Ask(op);
+  Enter(op);
 }
 
 void GrpcChannel::Ask(FetchOp* op) {
+  if (op->attempt == nullptr) {
+    op->attempt = std::make_unique<Attempt>(options_.max_tensor_bytes);
+    op->attempt->incoming.Redirect(HostDestination(op->args));
+    op->attempt->span.Begin(op->may_be_known ? WaitsFor::kPeerSend : WaitsFor::kSlot, op->began_ns);
+    op->attempt->span.id = TraceId(signer_->self().incarnation ^ channel_, op->serial, op->step_id);
+  }
+  Attempt& attempt = *op->attempt;
   op->state = FetchOp::State::kAsked;
-  op->span.Enter(WaitsFor::kPeerSend, poller_->now_ns());
-  op->retry_at_ns = 0;
+  attempt.span.Enter(WaitsFor::kPeerSend, poller_->now_ns());
+  attempt.retry_at_ns = 0;
   auto channel = directory_->ChannelTo(peer_);
   if (!channel.ok()) {
     if (absl::IsNotFound(channel.status())) return FinishSoon(op, channel.status());
     return Retry(op, channel.status());
   }
-  if (!op->may_be_known) op->pinned_incarnation = peer_incarnation_;
-  ++op->attempts;
-  op->incoming.StartAttempt();
+  if (!op->may_be_known) attempt.pinned_incarnation = peer_incarnation_;
+  ++attempt.attempts;
+  attempt.landed = false;
+  attempt.incoming.StartAttempt();
   auto owned = std::make_unique<FetchStream>(
-      poller_, &op->incoming, op->serial, [this](FetchStream* stream) { OnLanded(stream); },
+      poller_, &attempt.incoming, op->serial, [this](FetchStream* stream) { OnLanded(stream); },
       [this](FetchStream* stream) { OnEnded(stream); });
   FetchStream* stream = owned.get();
   streams_.emplace(stream, std::move(owned));
-  op->stream = stream;
+  attempt.stream = stream;
   rpc::FetchRequest request;
-  FillRequest(op, &request);
+  request.set_step_id(op->step_id);
+  request.set_key(std::string(op->key.text()));
+  request.set_serial(op->serial);
+  request.set_channel(channel_);
+  request.set_producer_incarnation(attempt.pinned_incarnation);
+  request.set_offset(attempt.incoming.received());
+  request.set_digests(options_.digests);
+  FillOver(&request, kMaxOverTold, LeftOf(*op), &stream->over_told);
   const std::string bytes = request.SerializeAsString();
   stream->Start(events_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
 }
 
-void GrpcChannel::FillRequest(FetchOp* op, rpc::FetchRequest* request) {
-  request->set_step_id(op->step_id);
-  request->set_key(std::string(op->key.text()));
-  request->set_serial(op->serial);
-  request->set_channel(channel_);
-  request->set_producer_incarnation(op->pinned_incarnation);
-  request->set_offset(op->incoming.received());
-  request->set_digests(options_.digests);
-  FillOver(request, &op->stream->over_told);
-}
-
-void GrpcChannel::FillOver(rpc::FetchRequest* request, std::vector<uint64_t>* told) {
-  poller_->CancelTimer(&note_timer_);
-  uint64_t oldest = ops_.empty() ? next_serial_ : ops_.begin()->first;
-  over_.erase(
-      std::remove_if(over_.begin(), over_.end(),
-                     [oldest](const Over& over) { return over.delivered && over.serial < oldest; }),
-      over_.end());
-  // What goes back to the producer first: `oldest` alone would say that it was delivered.
-  for (const bool delivered : {false, true}) {
-    for (const Over& over : over_) {
-      if (over.delivered != delivered) continue;
-      if (request->over_size() == kMaxOverTold) {
-        if (!delivered) oldest = std::min(oldest, over.serial);
-        if (closed_.ok()) SetNote(poller_->now_ns() + kNoteAfterNs);
-        continue;
-      }
-      request->add_over(over.serial);
-      if (!delivered) request->add_unwanted(over.serial);
-      told->push_back(over.serial);
-    }
-  }
-  request->set_oldest_serial(oldest);
-}
-
-void GrpcChannel::SetNote(int64_t at_ns) {
-  if (!note_timer_.is_set() || at_ns < note_at_ns_)
-    poller_->SetTimer(&note_timer_, note_at_ns_ = at_ns);
-}
-
-// Nobody repeats a note: one that is lost is in the next request, and a producer that never
-// hears of it keeps the tensor for as long as it keeps those of a consumer that is gone.
-void GrpcChannel::SendNote() {
-  auto channel = directory_->ChannelTo(peer_);
-  if (!channel.ok()) return;
-  auto owned = std::make_unique<FetchStream>(
-      poller_, nullptr, 0, [](FetchStream*) {}, [this](FetchStream* stream) { OnEnded(stream); });
-  FetchStream* stream = owned.get();
-  streams_.emplace(stream, std::move(owned));
-  rpc::FetchRequest note;
-  note.set_ends(true);
-  note.set_channel(channel_);
-  note.set_serial(next_serial_);
-  FillOver(&note, &stream->over_told);
-  stream->EndWithin(kNoteLongestNs);
-  const std::string bytes = note.SerializeAsString();
-  stream->Start(events_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
-  if (!closed_.ok()) stream->Hurry();
-}
-
-// The producer has read what this request said is over.
-void GrpcChannel::ForgetTold(const FetchStream& stream) {
-  for (uint64_t told : stream.over_told) {
-    over_.erase(std::remove_if(over_.begin(), over_.end(),
-                               [told](const Over& over) { return over.serial == told; }),
-                over_.end());
-  }
-}
-
 void GrpcChannel::OnLanded(FetchStream* stream) {
   FetchOp* op = Find(stream->serial());
-  if (op == nullptr) return;  // Detached: SendEnds() was called.
+  if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
+  op->attempt->landed = true;
   last_failure_ = absl::OkStatus();
   failing_since_ns_ = 0;
-  if (op->incoming.digest_wrong()) return OnDigestWrong(op, stream->taken());
+  if (op->attempt->incoming.digest_wrong()) return OnDigestWrong(op, stream->taken());
   if (!stream->taken().ok()) return Finish(op, stream->taken(), Tensor(), false);
   ForgetTold(*stream);
   OnHeader(op);
@@ -254,29 +139,42 @@ void GrpcChannel::OnLanded(FetchStream* stream) {
 void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
   ++digests_wrong_;
   TRYST_LOG(Warning) << peer_ << " by grpc, " << op->key.text() << ": " << why.message();
-  if (std::exchange(op->digest_was_wrong, true)) return Finish(op, why, Tensor(), false);
-  op->stream->Detach();
-  op->stream->Cancel();
-  op->stream = nullptr;
+  Attempt& attempt = *op->attempt;
+  if (std::exchange(attempt.digest_was_wrong, true)) return Finish(op, why, Tensor(), false);
+  attempt.stream->Detach();
+  attempt.stream->Cancel();
+  attempt.stream = nullptr;
   op->may_be_known = true;
-  op->pinned_incarnation = op->incoming.header().producer_incarnation();
+  attempt.pinned_incarnation = attempt.incoming.header().producer_incarnation();
   Ask(op);
 }
 
+void GrpcChannel::NotePeer(uint64_t incarnation) {
+  if (incarnation == peer_incarnation_) return;
+  peer_incarnation_ = incarnation;
+  takes_batches_ = true;  // This release or another: it will say.
+}
+
 void GrpcChannel::OnHeader(FetchOp* op) {
-  const rpc::FetchHeader& header = op->incoming.header();
-  peer_incarnation_ = header.producer_incarnation();
-  if (header.is_other_incarnation() && !op->may_be_known && op->attempts < kMaxIncarnationsTried) {
-    // The peer has restarted since we last heard of it; this fetch is new to both lives.
-    op->stream->Detach();
-    op->stream = nullptr;
+  Attempt& attempt = *op->attempt;
+  const rpc::FetchHeader& header = attempt.incoming.header();
+  NotePeer(header.producer_incarnation());
+  // The peer has restarted since we last heard of it; this fetch is new to both lives, or of the
+  // new one by its key, which the old one has refused.
+  const bool is_new =
+      !op->may_be_known || op->key.src_incarnation() == header.producer_incarnation();
+  if (header.is_other_incarnation() && is_new && attempt.attempts < kMaxIncarnationsTried) {
+    attempt.stream->Detach();
+    attempt.stream = nullptr;
+    op->may_be_known = false;
     return Ask(op);
   }
   if (header.code() != 0) {
+    attempt.answered = true;
     absl::Status status(static_cast<absl::StatusCode>(header.code()), header.message());
     return Finish(op, header.is_derived() ? MarkDerived(status) : status, Tensor(), false);
   }
-  absl::StatusOr<Tensor> tensor = op->incoming.Finish();
+  absl::StatusOr<Tensor> tensor = attempt.incoming.Finish();
   if (!tensor.ok()) return Finish(op, tensor.status(), Tensor(), false);
   Stage(op, *std::move(tensor), header.tensor().is_dead());
 }
@@ -300,15 +198,15 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
   }
   if (!into.ok()) return Finish(op, into.status(), Tensor(), false);
   op->state = FetchOp::State::kStaging;
-  op->span.Enter(WaitsFor::kCopy, poller_->now_ns());
-  op->staged = *std::move(into);
+  op->attempt->span.Enter(WaitsFor::kCopy, poller_->now_ns());
+  op->attempt->staged = *std::move(into);
   posted_.fetch_add(1);
-  args.device_context->StartCopy(landed, op->staged, [this, op](absl::Status status) {
+  args.device_context->StartCopy(landed, op->attempt->staged, [this, op](absl::Status status) {
     poller_->PostFn([this, op, status] {
       posted_.fetch_sub(1);
-      const absl::Status end = op->broken.ok() ? status : op->broken;
+      const absl::Status end = op->attempt->broken.ok() ? status : op->attempt->broken;
       if (end.ok()) ++fetched_;
-      Finish(op, end, end.ok() ? std::move(op->staged) : Tensor(), false);
+      Finish(op, end, end.ok() ? std::move(op->attempt->staged) : Tensor(), false);
     });
   });
 }
@@ -317,9 +215,10 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
   auto owned = std::move(streams_[stream]);
   streams_.erase(stream);
   if (stream->status().ok()) ForgetTold(*stream);
+  if (!line_.empty()) poller_->FlushThisTurn(&end_of_turn_);
   FetchOp* op = Find(stream->serial());
-  if (op == nullptr || op->stream != stream) return;
-  op->stream = nullptr;
+  if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
+  op->attempt->stream = nullptr;
   op->may_be_known |= stream->may_be_known();
   absl::Status status = FromGrpc(stream->status());
   if (status.ok()) status = absl::UnavailableError("the stream ended without a tensor");
@@ -328,39 +227,61 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
 }
 
 void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
+  Attempt& attempt = *op->attempt;
   const int64_t now_ns = poller_->clock().NowNs();
   last_failure_ = directory_->Explain(peer_, why);
   if (failing_since_ns_ == 0) failing_since_ns_ = now_ns;
-  if (op->incoming.header_seen()) {
-    op->pinned_incarnation = op->incoming.header().producer_incarnation();
+  if (attempt.incoming.header_seen()) {
+    attempt.pinned_incarnation = attempt.incoming.header().producer_incarnation();
   }
-  const uint64_t received = op->incoming.received();
-  if (op->failing_since_ns == 0 || received > op->received_at_failure) {
-    op->failing_since_ns = now_ns;
-    op->received_at_failure = received;
+  if (attempt.pinned_incarnation == 0) attempt.pinned_incarnation = peer_incarnation_;
+  const uint64_t received = attempt.incoming.received();
+  if (attempt.failing_since_ns == 0 || received > attempt.received_at_failure) {
+    attempt.failing_since_ns = now_ns;
+    attempt.received_at_failure = received;
   }
-  const int64_t failing_ns = now_ns - op->failing_since_ns;
+  const int64_t failing_ns = now_ns - attempt.failing_since_ns;
   if (failing_ns >= absl::ToInt64Nanoseconds(options_.patience)) {
-    return FinishSoon(op, absl::UnavailableError(absl::StrCat(
-                              peer_, " did not answer for ", failing_ns / 1000000000, " s and ",
-                              op->attempts, " attempts; last: ", last_failure_.message())));
+    return EndOfPatience(op->id, failing_ns, attempt.attempts);
   }
-  // A quarter of the time that it has been failing: exponential, and the same for all
-  // fetches that began to fail at once but for a spread by serial.
+  op->state = FetchOp::State::kBackingOff;
+  attempt.span.Enter(WaitsFor::kRetry, now_ns);
+  attempt.retry_at_ns = now_ns + BackOffNs(failing_ns, op->serial);
+  SetTimer(op);
+}
+
+// A quarter of the time that it has been failing: exponential, and the same for all fetches that
+// began to fail at once but for a spread by serial.
+int64_t GrpcChannel::BackOffNs(int64_t failing_ns, uint64_t spread) const {
   int64_t wait_ns = std::max(absl::ToInt64Nanoseconds(options_.first_retry), failing_ns / 4);
   wait_ns = std::min(wait_ns, absl::ToInt64Nanoseconds(options_.longest_retry));
-  wait_ns += wait_ns / 16 * static_cast<int64_t>(op->serial % 8);
-  op->state = FetchOp::State::kBackingOff;
-  op->span.Enter(WaitsFor::kRetry, now_ns);
-  op->retry_at_ns = now_ns + wait_ns;
-  SetTimer(op);
+  return wait_ns + wait_ns / 16 * static_cast<int64_t>(spread % 8);
+}
+
+// Where nothing else was heard of the peer either, nobody who waits for it need wait longer.
+void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
+  PostCounted([this, id,
+               why = absl::UnavailableError(
+                   absl::StrCat(peer_, " did not answer for ", failing_ns / 1000000000, " s and ",
+                                attempts, " attempts; last: ", last_failure_.message()))] {
+    FetchOp* op = FindOp(id);
+    const bool heard = failing_since_ns_ == 0 || poller_->clock().NowNs() - failing_since_ns_ <
+                                                     absl::ToInt64Nanoseconds(options_.patience);
+    if (!heard) {
+      if (op != nullptr) FailLine(op, why);
+      FailWaiting(why);
+    } else if (op != nullptr) {
+      Finish(op, why, Tensor(), false);
+    }
+  });
 }
 
 void GrpcChannel::SetTimer(FetchOp* op) {
   int64_t at_ns = op->args.deadline.at_ns();
-  if (op->retry_at_ns != 0) at_ns = std::min(at_ns, op->retry_at_ns);
-  if (op->retry_at_ns == 0 && op->args.deadline.is_never()) return;
-  poller_->SetTimer(&op->timer, at_ns);
+  const int64_t retry_at_ns = op->attempt == nullptr ? 0 : op->attempt->retry_at_ns;
+  if (retry_at_ns != 0) at_ns = std::min(at_ns, retry_at_ns);
+  if (retry_at_ns == 0 && op->args.deadline.is_never()) return;
+  poller_->SetTimer(op, at_ns);
 }
 
 void GrpcChannel::OnTimer(FetchOp* op) {
@@ -372,44 +293,34 @@ void GrpcChannel::OnTimer(FetchOp* op) {
                                                           : std::string(last_failure_.message()))));
   }
   if (op->state == FetchOp::State::kBackingOff) Ask(op);
-  if (!op->timer.is_set()) SetTimer(op);
+  if (!op->is_set()) SetTimer(op);
 }
 
 void GrpcChannel::Break(FetchOp* op, const absl::Status& why) {
   if (op->state == FetchOp::State::kStaging) {
-    if (op->broken.ok()) op->broken = why;
+    if (op->attempt->broken.ok()) op->attempt->broken = why;
     return;
   }
   Finish(op, why, Tensor(), false);
 }
 
 void GrpcChannel::FinishSoon(FetchOp* op, absl::Status status) {
-  PostCounted([this, serial = op->serial, status = std::move(status)] {
-    if (FetchOp* ended = Find(serial)) Finish(ended, status, Tensor(), false);
+  PostCounted([this, id = op->id, status = std::move(status)] {
+    if (FetchOp* ended = FindOp(id)) Finish(ended, status, Tensor(), false);
   });
 }
 
 void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
-  if (op->stream != nullptr) {
-    op->stream->Detach();
-    if (!status.ok()) op->stream->Cancel();
-  }
-  if (op->stream != nullptr || op->may_be_known) {
-    if (over_.size() == kMaxOver) over_.erase(over_.begin());
-    over_.push_back({op->serial, status.ok()});
-    SetNote(poller_->now_ns() + (status.ok() ? kNoteAfterNs : 0));
-  }
   if (op->token != Cancellation::kNoToken) op->args.cancellation->Deregister(op->token);
-  poller_->CancelTimer(&op->timer);
-  const bool was_in_line = op->state == FetchOp::State::kInLine;
-  auto owned = std::move(ops_[op->serial]);
-  ops_.erase(op->serial);
-  if (!was_in_line) --asked_;
-  AskNext();
+  poller_->CancelTimer(op);
   if (track_ != nullptr) {
-    options_.trace->End(owned->span, track_, owned->step_id, owned->key,
+    options_.trace->End(SpanOf(*op), track_, op->step_id, op->key,
                         tensor.valid() ? tensor.bytes() : 0, status.code(), poller_->now_ns());
   }
+  Leave(op, status.ok() || (op->attempt != nullptr && op->attempt->answered));
+  const auto it = ops_.find(op->id);
+  std::unique_ptr<FetchOp> owned = std::move(it->second);
+  ops_.erase(it);
 
   Executor* const executor = owned->args.executor;
   if (executor == nullptr) {
@@ -438,38 +349,33 @@ void GrpcChannel::DeliverTimer::OnTimer() {
   for (auto& [executor, work] : works) channel->Deliver(executor, std::move(work));
 }
 
-void GrpcChannel::AskNext() {
-  while (closed_.ok() && !line_.empty() && asked_ < options_.max_asked) {
-    FetchOp* next = Find(line_.front());
-    line_.pop_front();
-    if (next == nullptr) continue;
-    ++asked_;
-    Ask(next);
+void GrpcChannel::AbortStep(int64_t step_id, const absl::Status& why) {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, op] : ops_) {
+    if (op->step_id == step_id) ids.push_back(id);
   }
+  BreakAll(std::move(ids), why);
 }
 
-void GrpcChannel::AbortStep(int64_t step_id, const absl::Status& why) {
-  std::vector<uint64_t> serials;
-  for (const auto& [serial, op] : ops_) {
-    if (op->step_id == step_id) serials.push_back(serial);
-  }
-  for (uint64_t serial : serials) {
-    if (FetchOp* op = Find(serial)) Break(op, why);
+void GrpcChannel::BreakAll(std::vector<uint64_t> ids, const absl::Status& why) {
+  std::sort(ids.begin(), ids.end());
+  for (uint64_t id : ids) {
+    if (FetchOp* op = FindOp(id)) Break(op, why);
   }
 }
 
 void GrpcChannel::Close(absl::Status why) {
   if (!closed_.ok()) return;
   closed_ = std::move(why);
-  std::vector<uint64_t> serials;
-  for (const auto& [serial, op] : ops_) serials.push_back(serial);
-  for (uint64_t serial : serials) {
-    if (FetchOp* op = Find(serial)) Break(op, closed_);
-  }
+  std::vector<uint64_t> ids;
+  for (const auto& [id, op] : ops_) ids.push_back(id);
+  BreakAll(std::move(ids), closed_);
   if (note_timer_.is_set()) {
     poller_->CancelTimer(&note_timer_);
     SendNote();
   }
+  poller_->CancelTimer(&batch_timer_);
+  for (FetchStream* stream : batches_) stream->Cancel();
   // A peer that says nothing must not keep us longer than one that does.
   for (auto& [stream, owned] : streams_) stream->Hurry();
 }
@@ -480,8 +386,9 @@ bool GrpcChannel::Drained() const {
 }
 
 std::string GrpcChannel::Explain() const {
-  std::string out = absl::StrCat("grpc to ", peer_, ": ", fetched_, " fetched, ", asked_,
-                                 " asked, ", line_.size(), " in line");
+  std::string out =
+      absl::StrCat("grpc to ", peer_, ": ", fetched_, " fetched, ", asked_, " asked, ", parked_,
+                   " asked in batches, ", ops_.size() - asked_ - parked_ - fetching_, " in line");
   if (digests_wrong_ != 0) absl::StrAppend(&out, ", ", digests_wrong_, " digests wrong");
   if (!closed_.ok()) absl::StrAppend(&out, "; closed: ", closed_.message());
   if (failing_since_ns_ != 0) {
@@ -492,10 +399,20 @@ std::string GrpcChannel::Explain() const {
   return out;
 }
 
+TraceSpan GrpcChannel::SpanOf(const FetchOp& op) const {
+  if (op.attempt != nullptr) return op.attempt->span;
+  TraceSpan span;
+  span.Begin(op.parked() ? WaitsFor::kPeerSend : WaitsFor::kSlot, op.began_ns);
+  if (op.serial != 0) {
+    span.id = TraceId(signer_->self().incarnation ^ channel_, op.serial, op.step_id);
+  }
+  return span;
+}
+
 void GrpcChannel::ListOps(LiveOps* ops) const {
-  for (const auto& [serial, op] : ops_) {
-    LiveOp live{TraceRole::kFetch,       peer_, "grpc", op->step_id, op->key, op->span,
-                op->incoming.received(), ""};
+  for (const auto& [id, op] : ops_) {
+    const uint64_t bytes = op->attempt == nullptr ? 0 : op->attempt->incoming.received();
+    LiveOp live{TraceRole::kFetch, peer_, "grpc", op->step_id, op->key, SpanOf(*op), bytes, ""};
     if (op->state == FetchOp::State::kBackingOff) {
       live.detail = std::string(last_failure_.message());
     }
@@ -504,7 +421,12 @@ void GrpcChannel::ListOps(LiveOps* ops) const {
 }
 
 GrpcChannel::FetchOp* GrpcChannel::Find(uint64_t serial) const {
-  auto it = ops_.find(serial);
+  auto it = asks_.find(serial);
+  return it == asks_.end() ? nullptr : it->second;
+}
+
+GrpcChannel::FetchOp* GrpcChannel::FindOp(uint64_t id) const {
+  auto it = ops_.find(id);
   return it == ops_.end() ? nullptr : it->second.get();
 }
 

@@ -18,6 +18,7 @@ class SerialSet {
   }
 
   void Insert(uint64_t serial) {
+    if (serial == below_) return InsertBelow(serial + 1);  // Without an allocation.
     if (Contains(serial)) return;
     auto next = runs_.upper_bound(serial);
     uint64_t end = serial + 1;
@@ -42,6 +43,8 @@ class SerialSet {
     }
   }
 
+  // The oldest that is not over.
+  uint64_t below() const { return below_; }
   size_t runs() const { return runs_.size(); }
 
  private:

@@ -1,0 +1,29 @@
+#ifndef TRYST_TESTS_CONTRACT_GRPC_WORLD_H_
+#define TRYST_TESTS_CONTRACT_GRPC_WORLD_H_
+
+#include <memory>
+#include <string>
+
+#include "channel/grpc/fetch_server.h"
+#include "channel/grpc/grpc_channel.h"
+#include "tests/contract/channel_contract.h"
+
+namespace tryst {
+
+struct GrpcWorldOptions {
+  GrpcChannelOptions channel;
+  FetchServerOptions server;
+};
+
+// Two workers in this process that know no path but gRPC, on loopback through a CutProxy.
+class GrpcWorld : public ChannelWorld {
+ public:
+  virtual FetchServer::Counts served() = 0;
+  // The producer is gone and its port refuses; RestartProducer() brings the next one.
+  virtual void KillProducer() = 0;
+};
+std::unique_ptr<GrpcWorld> OpenGrpcWorld(const GrpcWorldOptions& options);
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_CONTRACT_GRPC_WORLD_H_
