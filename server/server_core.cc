@@ -226,6 +226,7 @@ absl::Status ServerCore::OpenDataPlane() {
   fallback.max_tensor_bytes = config.max_tensor_bytes;
   fallback.max_asked = static_cast<size_t>(config.max_asked);
   fallback.patience = config.patience;
+  fallback.max_waiting = static_cast<size_t>(config.max_waiting);
   fallback.trace = poller_trace_.get();
   fallback.digests = DigestsOverGrpc();
   pool_ = std::make_unique<ChannelPool>(
