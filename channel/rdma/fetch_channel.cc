@@ -8,7 +8,8 @@
 #include "rendezvous/derived_status.h"
 
 // What callers use. What follows is told by event: fetch_connection.cc, fetch_sending.cc,
-// fetch_parking.cc, fetch_destination.cc, fetch_receiving.cc, fetch_ending.cc, fetch_leaving.cc.
+// fetch_turns.cc, fetch_parking.cc, fetch_destination.cc, fetch_receiving.cc, fetch_ending.cc,
+// fetch_leaving.cc.
 namespace tryst {
 namespace {
 
@@ -119,6 +120,7 @@ FetchOp* FetchChannel::TakeOp() {
   op->generation = 0;
   op->send_request = op->send_cancel = op->asked_before = op->ordered = false;
   op->ticket = 0;
+  op->behind = op->followers = nullptr;
   op->send_park = op->park_asked = op->send_waits = op->here = op->moves = false;
   op->reported = op->delivered = op->retried = op->ending = false;
   op->parts_seen = 0;
@@ -141,7 +143,7 @@ void FetchChannel::FreeIfDone(FetchOp* op) {
 }
 
 void FetchChannel::OnOpCancelled(FetchOp* op) {
-  EndEarly(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
+  EndByCaller(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
   FreeIfDone(op);
 }
 
@@ -155,9 +157,9 @@ void FetchChannel::OnOpDeadline(FetchOp* op) {
   } else if (!connect_status_.ok()) {
     why = absl::StrCat(" (", connect_status_.message(), ")");
   }
-  EndEarly(op,
-           absl::DeadlineExceededError(absl::StrCat(
-               "not received in time: ", FetchStateName(op->state), " of ", options_.peer, why)));
+  EndByCaller(
+      op, absl::DeadlineExceededError(absl::StrCat(
+              "not received in time: ", FetchStateName(op->state), " of ", options_.peer, why)));
 }
 
 void FetchChannel::AbortStep(int64_t step_id, const absl::Status& why) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
 #include "channel/poller.h"
@@ -146,6 +147,8 @@ class FetchChannel final : public Channel,
     uint32_t regular = 0;   // How often the stride has been the same.
     wire::TensorMeta like;  // What it was last time; no bytes: not known.
     FetchOp* standing = nullptr;
+    // What was asked for of it, one fetch for each step; some may have ended since.
+    absl::InlinedVector<FetchOp*, 2> asked;
   };
   // A timer that calls a member.
   struct MemberTimer final : PollerTimer {
@@ -217,6 +220,14 @@ class FetchChannel final : public Channel,
   absl::Status OnHere(const wire::Record& record);
   void DropTicket(FetchOp* op);
   std::vector<FetchOp*> WithTickets() const;
+
+  // fetch_turns.cc
+  FetchOp* AskedBefore(KeyEntry* entry, const FetchOp& op);
+  bool WaitsItsTurn(FetchOp* op);
+  void LeaveKeyLine(FetchOp* op);
+  void AskFollower(FetchOp* op);
+  bool HandOver(FetchOp* op);
+  void EndByCaller(FetchOp* op, const absl::Status& why);
 
   // fetch_destination.cc
   void ChooseDestination(FetchOp* op);
@@ -314,6 +325,8 @@ class FetchChannel final : public Channel,
   std::vector<TensorKey> key_of_id_;
   uint32_t next_key_id_ = 0;
   uint64_t next_order_ = 0;
+  std::deque<KeyLine> key_lines_;  // All there ever were.
+  std::vector<KeyLine*> free_key_lines_;
   FetchCounters counters_;
 
   // Parking: fetches that wait for the peer's Send give their slots to those behind them.

@@ -39,6 +39,7 @@ void FetchChannel::EndEarly(FetchOp* op, const absl::Status& why) {
     case FetchState::kQueued:
       if (!op->has_slot) {
         queued_.Remove(op);
+        LeaveKeyLine(op);
         DropTicket(op);
       } else if (op->asked_before) {
         if (state_ != State::kOpen) DropDestination(op);  // Nobody can write it any more.
@@ -145,6 +146,8 @@ void FetchChannel::OnOpDelivered(FetchOp* op) {
 void FetchChannel::LastWord(FetchOp* op) {
   op->state = FetchState::kEnding;
   if (op->has_slot) FreeSlot(op);
+  op->ticket = 0;
+  AskFollower(op);
   if (by_ticket_.empty() && queued_.empty()) pressed_ = false;
   if (op->in_send_line && !op->send_cancel) {
     send_line_.Remove(op);

@@ -37,6 +37,7 @@ const char* FetchStateName(FetchState state);
 
 class FetchOp;
 class FetchLine;
+struct KeyLine;
 
 // A place in a FetchLine.
 struct FetchLink {
@@ -77,19 +78,21 @@ class FetchOp final : public PollerTimer {
   bool send_request = false;  // A request, or the second one, is to be sent.
   bool send_cancel = false;
   bool in_send_line = false;
-  bool asked_before = false;  // In an epoch that broke: the next request is a replay.
-  bool ordered = false;       // `order` is set.
-  uint64_t ticket = 0;        // Under which the peer parks it; 0: it has never been parked.
-  bool send_park = false;     // A request to park it is to be sent,
-  bool park_asked = false;    // or has been, in this epoch.
-  bool send_waits = false;    // That it is still parked is to be said.
-  bool here = false;          // kQueued and later: the peer holds the outcome under the ticket.
-  bool moves = false;         // kLeaving: it goes to another path then, and does not end.
-  bool reported = false;      // `done` has its result, although the slot is not free yet.
-  bool delivered = false;     // `done` has run.
-  bool retried = false;       // The digest was wrong once.
-  bool standing = false;      // Made ahead: no fetch has claimed it yet.
-  bool expects = false;       // `expected` is what the tensor is thought to be.
+  bool asked_before = false;     // In an epoch that broke: the next request is a replay.
+  bool ordered = false;          // `order` is set.
+  uint64_t ticket = 0;           // Under which the peer parks it; 0: it has never been parked.
+  bool send_park = false;        // A request to park it is to be sent,
+  bool park_asked = false;       // or has been, in this epoch.
+  bool send_waits = false;       // That it is still parked is to be said.
+  bool here = false;             // kQueued and later: the peer holds the outcome under the ticket.
+  KeyLine* behind = nullptr;     // kQueued: in this line, for the fetch before it of its key.
+  KeyLine* followers = nullptr;  // Those that are behind it; null: none.
+  bool moves = false;            // kLeaving: it goes to another path then, and does not end.
+  bool reported = false;         // `done` has its result, although the slot is not free yet.
+  bool delivered = false;        // `done` has run.
+  bool retried = false;          // The digest was wrong once.
+  bool standing = false;         // Made ahead: no fetch has claimed it yet.
+  bool expects = false;          // `expected` is what the tensor is thought to be.
   wire::TensorMeta expected;
   int64_t parts_since_ns = 0;  // kParts, or kLeaving with gone_seen: since when.
   uint16_t parts_seen = 0;
@@ -172,6 +175,22 @@ class FetchLine {
     last_ = op;
     ++size_;
   }
+  void PushFront(FetchOp* op) {  // REQUIRES: not in it.
+    FetchLink& link = op->*link_;
+    link = {nullptr, first_, this};
+    (first_ != nullptr ? (first_->*link_).previous : last_) = op;
+    first_ = op;
+    ++size_;
+  }
+  // `now` gets the place of `old`. No-op when `old` is not in it. REQUIRES: `now` is not.
+  void Replace(FetchOp* old, FetchOp* now) {
+    FetchLink& link = old->*link_;
+    if (link.line != this) return;
+    (link.previous != nullptr ? (link.previous->*link_).next : first_) = now;
+    (link.next != nullptr ? (link.next->*link_).previous : last_) = now;
+    now->*link_ = link;
+    link = FetchLink();
+  }
   void PopFront() { Remove(first_); }
   void Remove(FetchOp* op) {  // No-op when it is not in it.
     FetchLink& link = op->*link_;
@@ -187,6 +206,12 @@ class FetchLine {
   FetchOp* first_ = nullptr;
   FetchOp* last_ = nullptr;
   size_t size_ = 0;
+};
+
+// The fetches of one key of one step behind the one that has been asked for.
+struct KeyLine {
+  FetchLine line{&FetchOp::wait_link};
+  FetchOp* first = nullptr;  // Whom they follow.
 };
 
 }  // namespace tryst

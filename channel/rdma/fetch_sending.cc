@@ -75,8 +75,10 @@ void FetchChannel::OnFlush() {
   for (FetchLine* line = NextLine(); !line->empty() && link_->message() != nullptr;
        line = NextLine()) {
     FetchOp* op = line->front();
-    if (!TakeSlot(op)) break;
+    if (free_slots_.empty()) break;
     line->PopFront();
+    if (!op->here && WaitsItsTurn(op)) continue;
+    TakeSlot(op);
     if (op->here) by_ticket_.erase(op->ticket);
     op->send_request = true;
     if (!SendRequest(op)) return SendSoon(op);

@@ -103,6 +103,7 @@ void FetchChannel::ArmNext(const TensorKey& key) {
   op->landing = std::move(landing);
   TakeSlot(op);
   entry->standing = op;
+  entry->asked.push_back(op);
   ++standing_;
   ++counters_.standing;
   hub_->poller()->SetTimer(op, now_ns() + options_.standing_ms * 1'000'000);

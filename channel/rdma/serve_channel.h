@@ -116,6 +116,7 @@ class ServeChannel final : private ServeTakeOwner,
   void OnTaken(ServeTake* take) override;
   void TakeOver(ServeOp* op, ServeTake* take);
   void FreeTake(ServeTake* take);
+  void LetGo(ServeTake* take);
   void MakeReady(ServeOp* op);
   void GiveBack(ServeTake* take);
   void GiveBack(ServeOp* op);
@@ -178,6 +179,9 @@ class ServeChannel final : private ServeTakeOwner,
   std::deque<ServeOp> ops_;                                 // By slot.
   std::deque<ServeTake> takes_;                             // All there ever were.
   std::vector<ServeTake*> free_takes_;
+  // Let go of and not ended yet, by key; and those that wait for their end.
+  absl::flat_hash_map<TensorKey, uint32_t> dropping_;
+  std::vector<ServeTake*> deferred_;
   RingLine<ServeOp*> ready_line_;
   std::vector<std::pair<uint16_t, uint16_t>> gone_line_;    // Slot, generation.
   absl::flat_hash_map<uint64_t, ServeTake*> parked_;        // By ticket.

@@ -78,6 +78,7 @@ class ServeTake final : public PollerTask {
   uint64_t ticket = 0;    // Parked: the number under which the consumer waits for it.
   uint32_t epoch = 0;     // In which the consumer last spoke of the ticket.
   int64_t since_ns = 0;   // Parked: since when the request waits.
+  bool dropped = false;   // Nobody wants it: what follows waits for its end.
   bool here = false;      // Parked, and what follows is written and seen.
   int64_t step = 0;
   TensorKey key;

@@ -113,8 +113,7 @@ void ServeChannel::DropParked(ServeTake* take) {
     GiveBack(take);
     return FreeTake(take);
   }
-  if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
-  if (take->cancellation) take->cancellation->StartCancel();
+  LetGo(take);
 }
 
 void ServeChannel::DropParkedBut(uint32_t epoch) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,6 +43,7 @@ void ServeChannel::StartTake(ServeTake* take) {
                          "the tensor is for ", take->key.dst().worker, ", not for ", consumer_)),
                      Args(), Tensor(), false);
   }
+  if (!dropping_.empty() && dropping_.contains(take->key)) return deferred_.push_back(take);
   // A cancellation that has not been used serves again: what it has allocated stays.
   if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();
   Args args;
@@ -55,14 +57,28 @@ void ServeChannel::StartTake(ServeTake* take) {
 }
 
 // Gives the slot free at once: a request behind it has its turn now, not when the poller
-// hears of the end. What the take has met already goes back first, so that the request
-// behind it finds it; what it meets this moment, when the poller hears of it.
+// hears of the end.
 void ServeChannel::DropTake(ServeOp* op) {
   ServeTake* take = std::exchange(op->take, nullptr);
   take->op = nullptr;
   op->state = ServeState::kFree;
+  LetGo(take);
+}
+
+// What the take has met already goes back now, so that the take behind it finds it. What it meets
+// this moment goes back when the poller hears of it; until then no other take of the key starts,
+// which could meet what was sent later.
+void ServeChannel::LetGo(ServeTake* take) {
+  auto waits = std::find(deferred_.begin(), deferred_.end(), take);
+  if (waits != deferred_.end()) {
+    deferred_.erase(waits);
+    return FreeTake(take);
+  }
   if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
   if (take->cancellation) take->cancellation->StartCancel();
+  if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
+  take->dropped = true;
+  ++dropping_[take->key];
 }
 
 void ServeChannel::GiveBack(ServeTake* take) {
@@ -77,6 +93,13 @@ void ServeChannel::OnTaken(ServeTake* take) {
   if (take->ticket != 0) return OnParkedTaken(take);
   if (take->op != nullptr) return TakeOver(take->op, take);
   GiveBack(take);
+  if (std::exchange(take->dropped, false)) {
+    auto dropping = dropping_.find(take->key);
+    if (--dropping->second == 0) dropping_.erase(dropping);
+    std::vector<ServeTake*> deferred;
+    deferred.swap(deferred_);
+    for (ServeTake* waiting : deferred) StartTake(waiting);
+  }
   FreeTake(take);
   FinishFarewell();
 }
