@@ -16,9 +16,9 @@ struct Batch {
   Args args;
   std::vector<Received> results;
   std::vector<WaitingReceive*> items;  // Those that had to wait; constant once armed.
-  std::vector<uint64_t> checks;     // Checksums, when immutability is checked.
-  std::vector<uint32_t> order;      // Indexes of the keys by shard.
-  std::vector<uint32_t> ends;       // Where each shard's part of `order` ends.
+  std::vector<uint64_t> checks;        // Checksums, when immutability is checked.
+  std::vector<uint32_t> order;         // Indexes of the keys by shard.
+  std::vector<uint32_t> ends;          // Where each shard's part of `order` ends.
   // Results still to come, and one for the caller while it queues and registers.
   std::atomic<int64_t> remaining{0};
   std::atomic<int> holds{0};  // The batch itself and each callback that may still run.
