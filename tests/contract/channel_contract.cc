@@ -237,6 +237,37 @@ TEST_P(ChannelContractTest, FetchesOfOneKeyMeetSendsInOrder) {
   }
 }
 
+// One that a callback makes, on whichever thread runs it, comes behind one that another thread
+// has made before.
+TEST_P(ChannelContractTest, FetchesMadeInACallbackKeepTheirTurn) {
+  for (int round = 0; round < 20; ++round) {
+    const TensorKey gate = Key(absl::StrCat("gate", round));
+    const TensorKey key = Key(absl::StrCat("turn", round));
+    auto first = std::make_shared<Pending>();
+    auto second = std::make_shared<Pending>();
+    auto many = std::make_shared<Pending>();
+    world_->consumer()->Fetch(
+        1, gate, Args(), [&, second](absl::Status status, const Args&, const Args&, Tensor, bool) {
+          EXPECT_TRUE(status.ok()) << status;
+          std::thread([&] { world_->consumer()->Fetch(1, key, Args(), first->Done()); }).join();
+          world_->consumer()->FetchMany(
+              1, {key}, Args(),
+              [done = many->Done()](absl::Status, absl::Span<Received> results) mutable {
+                std::move(done)(results[0].status, Args(), Args(), results[0].tensor, false);
+              });
+          world_->consumer()->Fetch(1, key, Args(), second->Done());
+        });
+    Send(1, gate, Numbers(1, 0));
+    for (int i = 1; i <= 3; ++i) Send(1, key, Numbers(1, static_cast<float>(i)));
+    float expected = 1;
+    for (const auto& one : {first, many, second}) {
+      const Result result = one->Wait();
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ASSERT_EQ(result.tensor.data_as<float>()[0], expected++);
+    }
+  }
+}
+
 TEST_P(ChannelContractTest, ManyKeysAtOnceWithOneCallback) {
   constexpr int kKeys = 1000;
   std::vector<TensorKey> keys;
