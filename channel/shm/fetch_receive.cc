@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
 #include "channel/shm/fetch_channel.h"
+#include "channel/shm/landing_memory.h"
 #include "channel/string_codec.h"
 #include "rendezvous/derived_status.h"
 
@@ -346,8 +347,8 @@ absl::Status ShmFetchChannel::Prepare(ShmFetchOp* op) {
     return absl::OkStatus();
   }
   auto made = op->dtype == DType::kString
-                  ? Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(op->bytes)})
-                  : Tensor::Allocate(op->dtype, op->shape);
+                  ? AllocateLanding(DType::kUint8, {static_cast<int64_t>(op->bytes)})
+                  : AllocateLanding(op->dtype, op->shape);
   if (!made.ok()) return made.status();
   op->into = *std::move(made);
   return absl::OkStatus();
