@@ -26,7 +26,7 @@ ShmFetchOp* ShmFetchChannel::TakeOp() {
   free_.pop_back();
   ++live_;
   op->state = ShmFetchState::kQueued;
-  op->reported = op->delivered = op->taken_over = op->asked_before = false;
+  op->reported = op->delivered = op->taken_over = op->asked_before = op->may_stay = false;
   op->misanswered = 0;
   op->many = nullptr;
   ++counters_.fetches;
@@ -166,7 +166,8 @@ bool ShmFetchChannel::Ask(ShmFetchOp* op) {
   cell->head.generation = generations_[op->slot];
   cell->head.number = id;
   memcpy(cell->body, &op->step, sizeof(op->step));
-  op->asked_at = requests_.written();
+  op->key_id = id;
+  op->order = keys_[id].newest = ++order_;
   requests_.Publish();
   op->state = ShmFetchState::kAsked;
   op->span.id = TraceId(link_number_, uint64_t{op->slot} << 32 | generations_[op->slot], op->step);
@@ -261,6 +262,33 @@ void ShmFetchChannel::Refuse(ShmFetchOp* op, absl::Status status) {
   Complete(op, std::move(status), Tensor(), false);
 }
 
+// Once a later fetch of its key was asked for, which may have got what was sent after its own
+// tensor, that one cannot go back without changing the order: as in a rendezvous, who has met its
+// tensor before it is cancelled receives it.
+bool ShmFetchChannel::MustStay(const ShmFetchOp& op) const {
+  if (!op.may_stay || op.reported || link_version_ < shm_wire::kLinkKeepsTurns) return false;
+  const KeyEntry& entry = keys_[op.key_id];
+  return entry.newest != op.order || !(entry.key == op.key);
+}
+
+// It has said CANCEL and is answered: whether it takes that.
+bool ShmFetchChannel::Stays(ShmFetchOp* op) {
+  if (!MustStay(*op)) return false;
+  poller()->CancelTimer(op);
+  op->state = ShmFetchState::kAsked;
+  op->may_stay = false;
+  op->end_status = absl::OkStatus();
+  op->span.Enter(WaitsFor::kPeerSend, now_ns());
+  return true;
+}
+
+// It has said CANCEL, was answered, and does not stay. Before version 3 the CANCEL takes it back.
+void ShmFetchChannel::TurnDown(ShmFetchOp* op) {
+  op->into = Tensor();
+  if (link_version_ >= shm_wire::kLinkKeepsTurns) return Refuse(op, op->end_status);
+  Complete(op, op->end_status, Tensor(), false);
+}
+
 void ShmFetchChannel::EndEarly(ShmFetchOp* op, const absl::Status& why) {
   switch (op->state) {
     case ShmFetchState::kFree:
@@ -271,6 +299,7 @@ void ShmFetchChannel::EndEarly(ShmFetchOp* op, const absl::Status& why) {
       queued_.Remove(op);
       break;
     case ShmFetchState::kCopying:
+      if (MustStay(*op)) return;
       copies_.Remove(op);
       SaySoon(op, CellType::kRefused, 0);
       NoteRefused(op);
@@ -471,6 +500,7 @@ void ShmFetchChannel::FreeIfDone(ShmFetchOp* op) {
 
 void ShmFetchChannel::OnOpCancelled(ShmFetchOp* op) {
   if (op->state == ShmFetchState::kEnding) return FreeIfDone(op);
+  if (op->state != ShmFetchState::kLeaving) op->may_stay = true;
   EndEarly(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
   FreeIfDone(op);
 }
@@ -480,6 +510,7 @@ void ShmFetchChannel::OnOpTimer(ShmFetchOp* op) {
     // The producer is slow to answer. Its slot stays with it; the caller need not.
     return Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
   }
+  op->may_stay = true;
   EndEarly(op,
            absl::DeadlineExceededError(absl::StrCat(
                "not received in time: ", ShmFetchStateName(op->state), " of ", options_.peer,
@@ -488,7 +519,9 @@ void ShmFetchChannel::OnOpTimer(ShmFetchOp* op) {
 
 void ShmFetchChannel::AbortStep(int64_t step_id, const absl::Status& why) {
   for (ShmFetchOp& op : ops_) {
-    if (op.step == step_id) EndEarly(&op, MarkDerived(why));
+    if (op.step != step_id) continue;
+    op.may_stay = false;
+    EndEarly(&op, MarkDerived(why));
   }
 }
 

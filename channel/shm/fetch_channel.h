@@ -123,7 +123,8 @@ class ShmFetchChannel final : public Channel,
   };
   struct KeyEntry {
     TensorKey key;
-    uint64_t link = 0;  // On which the producer was told the id.
+    uint64_t link = 0;    // On which the producer was told the id.
+    uint64_t newest = 0;  // The newest fetch that asked for it, by ShmFetchOp::order.
   };
   // What is to be said about a slot, when there is room.
   struct Word {
@@ -207,6 +208,9 @@ class ShmFetchChannel final : public Channel,
   enum class When { kNow, kAtEndOfTurn };
   void Complete(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void Refuse(ShmFetchOp* op, absl::Status status);
+  bool MustStay(const ShmFetchOp& op) const;
+  bool Stays(ShmFetchOp* op);
+  void TurnDown(ShmFetchOp* op);
   void TellAccepted();
   void EndEarly(ShmFetchOp* op, const absl::Status& why);
   void Report(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
@@ -267,6 +271,7 @@ class ShmFetchChannel final : public Channel,
   std::vector<KeyEntry> keys_;  // By id.
   absl::flat_hash_map<TensorKey, uint32_t> key_ids_;
   uint32_t next_key_id_ = 0;
+  uint64_t order_ = 0;               // Of the newest fetch that was asked.
   ShmFetchOp* failed_op_ = nullptr;  // Whose error text is coming in.
   shm_wire::CellHead failed_head_{};
   std::string failed_text_;

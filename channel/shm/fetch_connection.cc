@@ -336,9 +336,8 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   for (ShmFetchOp* op : slots_) {
     if (op != nullptr) asked.push_back(op);
   }
-  std::sort(asked.begin(), asked.end(), [](const ShmFetchOp* a, const ShmFetchOp* b) {
-    return static_cast<int32_t>(a->asked_at - b->asked_at) < 0;
-  });
+  std::sort(asked.begin(), asked.end(),
+            [](const ShmFetchOp* a, const ShmFetchOp* b) { return a->order < b->order; });
   const Fifo<ShmFetchOp*> behind = std::exchange(queued_, Fifo<ShmFetchOp*>());
   for (ShmFetchOp* op : asked) {
     op->from = Tensor();

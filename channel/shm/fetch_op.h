@@ -67,7 +67,9 @@ class ShmFetchOp final : public PollerTimer {
   TraceSpan span;  // The same with times.
   bool has_slot = false;
   uint16_t slot = 0;
-  uint32_t asked_at = 0;      // Place in the request ring: the order of asking.
+  uint64_t order = 0;         // Of asking, over all links.
+  uint32_t key_id = 0;        // By which the producer was asked.
+  bool may_stay = false;      // It was cancelled or is late: what it is answered may still be its.
   bool asked_before = false;  // Over a link that is gone.
   uint8_t misanswered = 0;    // How often its answer made no sense.
   bool reported = false;      // `done` has its result, although the slot is not free yet.

@@ -140,8 +140,8 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   if (rank > TensorShape::kMaxRank || bytes > shm_wire::InlineRoom(rank)) {
     return absl::DataLossError("a tensor that does not fit its cell");
   }
-  if (op->state == ShmFetchState::kLeaving) {
-    Complete(op, op->end_status, Tensor(), false);
+  if (op->state == ShmFetchState::kLeaving && !Stays(op)) {
+    TurnDown(op);
     return absl::OkStatus();
   }
   if ((cell.head.flags & shm_wire::kIsDead) != 0) {
@@ -205,13 +205,14 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
     if (!seen.ok()) return seen.status();
     view = *std::move(seen);
     const bool last = !part || placed->position + placed->piece_bytes == placed->bytes;
-    if (op->state == ShmFetchState::kLeaving) {
+    const bool whole = !part || placed->position == 0 || op->into.valid();  // So far.
+    if (op->state == ShmFetchState::kLeaving && !(whole && Stays(op))) {
       op->into = Tensor();
-      if (last) Complete(op, op->end_status, Tensor(), false);
+      if (last) TurnDown(op);
       return absl::OkStatus();
     }
-  } else if (op->state == ShmFetchState::kLeaving) {
-    Complete(op, op->end_status, Tensor(), false);
+  } else if (op->state == ShmFetchState::kLeaving && !Stays(op)) {
+    TurnDown(op);
     return absl::OkStatus();
   }
   const bool has_digest = (cell.head.flags & shm_wire::kHasDigest) != 0;

@@ -160,6 +160,7 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
   ops_.resize(sizes_.slots);
   for (size_t slot = 0; slot < ops_.size(); ++slot) {
     ops_[slot].slot = static_cast<uint16_t>(slot);
+    ops_[slot].waiter.op = &ops_[slot];
   }
   state_ = State::kOpen;
   since_ns_ = hub_->poller()->now_ns();

@@ -21,8 +21,9 @@ namespace shm_wire {
 
 inline constexpr uint32_t kVersion = 1;  // Of the hello's forms and of kJoin.
 // Of a link: kWelcome says the newest that the producer speaks, kReady the one that holds.
-inline constexpr uint32_t kLinkNewest = 2;
-inline constexpr uint32_t kLinkSettles = 2;  // From here on a link's end is settled.
+inline constexpr uint32_t kLinkNewest = 3;
+inline constexpr uint32_t kLinkSettles = 2;     // From here on a link's end is settled.
+inline constexpr uint32_t kLinkKeepsTurns = 3;  // A CANCEL takes back what nobody has passed, only.
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
 inline constexpr uint32_t kMaxKeys = 1u << 16;
@@ -47,7 +48,7 @@ enum class CellType : uint8_t {
   kPull = 18,         // Body: Placed. The bytes lie in the producer's own memory: read them there.
   kChunk = 19,        // Body: Placed. A part, lying in a segment until the reference is returned.
   kFailed = 20,       // number: absl::StatusCode. Body: length 2, text.
-  kGone = 21,         // The answer to kCancel.
+  kGone = 21,         // An answer to kCancel.
   kSegmentGone = 22,  // number: its index. It has no references and gets no more.
 };
 

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -339,6 +341,63 @@ TEST_P(ChannelContractTest, WhatACancelledFetchHadMetGoesToTheNextOne) {
     ASSERT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
   }
   EXPECT_GT(cancelled, 0);
+}
+
+// Threads send under eight keys; several receives of each are out at any time, and two in five of
+// them are cancelled or late. What is received is what was sent: all of it, once, in its order.
+TEST_P(ChannelContractTest, CancelsAndDeadlinesLeaveTheOrderAsItWas) {
+  constexpr int kKeys = 8;
+  constexpr int kTensors = 1000;
+  constexpr size_t kAhead = 6;
+  const SteadyClock clock;
+  struct Out {
+    std::unique_ptr<Cancellation> cancellation = std::make_unique<Cancellation>();
+    std::shared_ptr<Pending> pending;
+  };
+  std::atomic<int> not_received{0};
+  const auto run_key = [&](int number) {
+    const TensorKey key = Key(absl::StrCat("ordered", number));
+    std::thread sender([&] {
+      for (int i = 0; i < kTensors; ++i) {
+        Send(1, key, Numbers(i % 50 == 7 ? 60'000 : 5, static_cast<float>(i)));
+        if (i % 8 == 0) std::this_thread::yield();
+      }
+    });
+    std::minstd_rand random(static_cast<uint32_t>(number) + 1);
+    std::deque<Out> out;
+    for (int next = 0; next < kTensors && !HasFailure();) {
+      while (out.size() < kAhead) {
+        Out one;
+        Args args;
+        const uint32_t what = random() % 10;
+        if (what < 2) {
+          args.deadline = Deadline::After(clock, absl::Microseconds(random() % 300));
+        } else {
+          args.cancellation = one.cancellation.get();
+        }
+        one.pending = StartFetch(1, key, args);
+        out.push_back(std::move(one));
+        if (random() % 5 == 0) out[random() % out.size()].cancellation->StartCancel();
+      }
+      const Result result = out.front().pending->Wait();
+      out.pop_front();
+      if (absl::IsCancelled(result.status) || absl::IsDeadlineExceeded(result.status)) {
+        ++not_received;
+        continue;
+      }
+      EXPECT_TRUE(result.status.ok()) << result.status << world_->Explain();
+      if (!result.status.ok()) break;
+      EXPECT_EQ(result.tensor.data_as<float>()[0], static_cast<float>(next)) << key.text();
+      ++next;
+    }
+    for (Out& one : out) one.cancellation->StartCancel();
+    for (Out& one : out) one.pending->Wait();
+    sender.join();
+  };
+  std::vector<std::thread> consumers;
+  for (int i = 0; i < kKeys; ++i) consumers.emplace_back(run_key, i);
+  for (std::thread& consumer : consumers) consumer.join();
+  EXPECT_GT(not_received, kKeys * kTensors / 50);
 }
 
 TEST_P(ChannelContractTest, CancelledBeforeItStarts) {
