@@ -70,7 +70,8 @@ void ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> key
 
 void ShmFetchChannel::Start(ShmFetchOp* op) {
   const Args& args = ArgsOf(*op);
-  op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, now_ns());
+  op->begun_ns = now_ns();
+  op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
   op->plain = args.cancellation == nullptr && args.deadline.is_never();
   const bool here = !args.destination.valid() || args.destination.on_host();
   if (state_ == State::kOpen && op->plain && here && queued_.empty() && words_.empty() && Ask(op)) {
@@ -92,8 +93,9 @@ void ShmFetchChannel::Start(ShmFetchOp* op) {
     }
   }
   if (!args.deadline.is_never()) poller()->SetTimer(op, args.deadline.at_ns());
+  if (state_ == State::kOpen) return SendWaiting();
+  WaitPatiently(op->begun_ns);
   if (state_ == State::kIdle) Connect();
-  if (state_ == State::kOpen) SendWaiting();
 }
 
 std::vector<WaitingFetch> ShmFetchChannel::TakeWaiting() {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
 #include "channel/poller.h"
@@ -44,6 +45,8 @@ struct ShmFetchOptions {
   // How long the report of a cancel or deadline waits for the producer's last word, so that
   // what is sent after the report is not taken by the request that was given up.
   int64_t leave_ms = 1000;
+  // How long a fetch waits for a producer that does not answer, from the end of the link on.
+  int64_t patience_ms = 60'000;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
 };
 
@@ -68,7 +71,9 @@ struct ShmFetchCounters {
 };
 
 // The consumer's end of shared memory with one producer of this host. Connects when first
-// asked. When the producer's process ends, what was asked of it ends with kAborted at once.
+// asked. When the producer's process ends, what was asked of it ends with kAborted at once, and
+// what is still to be asked of that life with kUnavailable, once nobody answers in its place. What
+// is not of that life waits for the next one, for as long as patience_ms.
 // When either side ends the link for another reason, the two agree on what was accepted, and
 // the rest is asked again, in its order, over a new link. Delivered views stay readable
 // whatever happens.
@@ -138,6 +143,11 @@ class ShmFetchChannel final : public Channel,
     void OnTimer() override { channel->OnConnectTimer(); }
     ShmFetchChannel* const channel;
   };
+  struct PatienceTimer final : PollerTimer {
+    explicit PatienceTimer(ShmFetchChannel* channel) : channel(channel) {}
+    void OnTimer() override { channel->OnPatienceTimer(); }
+    ShmFetchChannel* const channel;
+  };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
@@ -150,6 +160,9 @@ class ShmFetchChannel final : public Channel,
   absl::Status Join(const Hello& answer);
   void FailConnect(const absl::Status& why);
   void OnConnectTimer();
+  void OnPatienceTimer();
+  void WaitPatiently(int64_t since_ns);
+  void EndWaiting(const absl::Status& why, absl::FunctionRef<bool(const ShmFetchOp&)> which);
   void OnSocket() override;
   bool HearPacket();  // False: there was none, or the link has ended.
   absl::StatusOr<LocalSocket::Received> ReadPacket();
@@ -253,6 +266,9 @@ class ShmFetchChannel final : public Channel,
   absl::Status connect_status_;
   absl::Status close_status_;
   ConnectTimer connect_timer_;
+  PatienceTimer patience_timer_;   // Set while anybody waits for a link.
+  int64_t lost_ns_ = 0;            // When the last link ended.
+  uint64_t gone_incarnation_ = 0;  // Its process has ended, and nobody has answered since.
 
   std::deque<ShmFetchOp> ops_;  // All there ever were; addresses stay.
   std::vector<ShmFetchOp*> free_;

@@ -60,6 +60,7 @@ class ShmFetchOp final : public PollerTimer {
   DoneFn done;
   ShmManyFetch* many = nullptr;
   size_t index = 0;
+  int64_t begun_ns = 0;
   bool plain = false;  // No deadline, cancellation or executor: nothing to undo at its end.
 
   // Where it stands.

@@ -43,6 +43,7 @@ std::unique_ptr<ShmFetchChannel> ShmPath::MakeFetchChannel(const std::string& pe
   options.on_open = std::move(on_open);
   options.trace = options_.trace;
   options.link_newest = options_.link_newest;
+  options.patience_ms = options_.patience_ms;
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), bootstrap_, std::move(options));
 }
