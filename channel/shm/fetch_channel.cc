@@ -74,7 +74,8 @@ void ShmFetchChannel::Start(ShmFetchOp* op) {
   op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
   op->plain = args.cancellation == nullptr && args.deadline.is_never();
   const bool here = !args.destination.valid() || args.destination.on_host();
-  if (state_ == State::kOpen && op->plain && here && queued_.empty() && words_.empty() && Ask(op)) {
+  if (state_ == State::kOpen && op->plain && here && queued_.empty() && words_.empty() &&
+      unwants_.empty() && Ask(op)) {
     return poller()->FlushThisTurn(this);
   }
   queued_.push_back(op);
@@ -148,22 +149,33 @@ std::vector<WaitingFetch> ShmFetchChannel::TakeWaiting() {
 
 // ---- Asking ----
 
-bool ShmFetchChannel::Ask(ShmFetchOp* op) {
-  if (free_slots_.empty() || !requests_.HasRoom(1)) return false;
-  if (op->key.text().size() > shm_wire::kMaxKeyBytes) return false;
-  const uint32_t id = Intern(op->key);
-  if (keys_[id].link != epoch_ && !TellKey(id)) return false;
-  if (!requests_.HasRoom(1)) return false;
+// Who takes a view instead is sent one.
+uint8_t ShmFetchChannel::DestinationFlag(const ShmFetchOp& op) {
+  const bool fills = op.many == nullptr && op.args.destination.valid() && !op.args.by_reference;
+  return fills ? shm_wire::kHasDestination : 0;
+}
+
+uint16_t ShmFetchChannel::GiveSlot(ShmFetchOp* op) {
   op->slot = free_slots_.back();
   free_slots_.pop_back();
   op->has_slot = true;
   slots_[op->slot] = op;
+  return op->slot;
+}
+
+bool ShmFetchChannel::Ask(ShmFetchOp* op) {
+  // With the key, if it has to be told. Room first: a number that goes to another key means the
+  // same to both sides from the next cell on.
+  if (free_slots_.size() <= reserved_slots_ || !requests_.HasRoom(KeyCells(op->key) + 1)) {
+    return false;
+  }
+  if (op->key.text().size() > shm_wire::kMaxKeyBytes) return false;
+  const uint32_t id = Intern(op->key);
+  if (keys_[id].link != epoch_) TellKey(id);
+  GiveSlot(op);
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests_.cell());
   cell->head.type = CellType::kRequest;
-  // Who takes a view instead is sent one.
-  cell->head.flags = op->many == nullptr && op->args.destination.valid() && !op->args.by_reference
-                         ? shm_wire::kHasDestination
-                         : 0;
+  cell->head.flags = DestinationFlag(*op);
   cell->head.slot = op->slot;
   cell->head.generation = generations_[op->slot];
   cell->head.number = id;
@@ -200,11 +212,16 @@ uint32_t ShmFetchChannel::Intern(const TensorKey& key) {
   return id;
 }
 
-bool ShmFetchChannel::TellKey(uint32_t id) {
+uint32_t ShmFetchChannel::KeyCells(const TensorKey& key) {
+  constexpr size_t kRoom = sizeof(RequestCell::body);
+  return static_cast<uint32_t>((key.text().size() + kRoom - 1) / kRoom);
+}
+
+// REQUIRES: there is room for its cells.
+void ShmFetchChannel::TellKey(uint32_t id) {
   const absl::string_view text = keys_[id].key.text();
   constexpr size_t kRoom = sizeof(RequestCell::body);
-  const size_t cells = (text.size() + kRoom - 1) / kRoom;
-  if (!requests_.HasRoom(static_cast<uint32_t>(cells))) return false;
+  const size_t cells = KeyCells(keys_[id].key);
   for (size_t i = 0; i < cells; ++i) {
     RequestCell* cell = reinterpret_cast<RequestCell*>(requests_.cell());
     cell->head.type = i == 0 ? CellType::kKey : CellType::kMore;
@@ -216,7 +233,6 @@ bool ShmFetchChannel::TellKey(uint32_t id) {
     requests_.Publish();
   }
   keys_[id].link = epoch_;
-  return true;
 }
 
 bool ShmFetchChannel::Say(const Word& word) {
@@ -243,8 +259,12 @@ void ShmFetchChannel::SendWaiting() {
   for (; !words_.empty(); words_.pop_front()) {
     if (!Say(words_.front())) return;
   }
+  if (!unwants_.empty() && !SayUnwants()) return;
+  for (; !here_.empty(); here_.pop_front()) {
+    if (!Claim(here_.front())) break;
+  }
   for (; !queued_.empty(); queued_.pop_front()) {
-    if (!Ask(queued_.front())) return;
+    if (!Ask(queued_.front())) return WantWaiting();
   }
 }
 
@@ -269,6 +289,11 @@ void ShmFetchChannel::Refuse(ShmFetchOp* op, absl::Status status) {
 // tensor before it is cancelled receives it.
 bool ShmFetchChannel::MustStay(const ShmFetchOp& op) const {
   if (!op.may_stay || op.reported || link_version_ < shm_wire::kLinkKeepsTurns) return false;
+  return WasPassed(op);
+}
+
+// Whether a later fetch of its key was asked for; or its key's number has gone to another key.
+bool ShmFetchChannel::WasPassed(const ShmFetchOp& op) const {
   const KeyEntry& entry = keys_[op.key_id];
   return entry.newest != op.order || !(entry.key == op.key);
 }
@@ -300,6 +325,18 @@ void ShmFetchChannel::EndEarly(ShmFetchOp* op, const absl::Status& why) {
     case ShmFetchState::kQueued:
       queued_.Remove(op);
       break;
+    case ShmFetchState::kHere:
+      if (MustStay(*op)) return;
+      here_.Remove(op);
+      [[fallthrough]];
+    case ShmFetchState::kWanted:
+      op->state = ShmFetchState::kLeaving;
+      op->end_status = why;
+      op->span.Enter(WaitsFor::kLastWord, now_ns());
+      ++counters_.cancels_sent;
+      UnwantSoon(op, !op->may_stay);
+      poller()->SetTimer(op, now_ns() + options_.leave_ms * 1'000'000);
+      return;
     case ShmFetchState::kCopying:
       if (MustStay(*op)) return;
       copies_.Remove(op);
@@ -455,7 +492,7 @@ void ShmFetchChannel::TellAccepted() {
 }
 
 void ShmFetchChannel::FallAsleep() {
-  const bool waits = !words_.empty() || !queued_.empty();
+  const bool waits = !words_.empty() || !queued_.empty() || !unwants_.empty() || !here_.empty();
   held_->view().header->consumer_asleep.exchange(
       waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
 }
@@ -474,7 +511,7 @@ void ShmFetchChannel::OnOpDelivered(ShmFetchOp* op) {
 
 // For Settle(): the producer is not to take the end of this generation for an acceptance.
 void ShmFetchChannel::NoteRefused(const ShmFetchOp* op) {
-  refused_[op->slot] = generations_[op->slot] + 1;
+  if (op->has_slot) refused_[op->slot] = generations_[op->slot] + 1;
 }
 
 void ShmFetchChannel::LastWord(ShmFetchOp* op) {
@@ -484,7 +521,9 @@ void ShmFetchChannel::LastWord(ShmFetchOp* op) {
     slots_[op->slot] = nullptr;
     ++generations_[op->slot];
     free_slots_.push_back(op->slot);
+    freed_ns_ = now_ns();
   }
+  if (op->serial != 0) wants_.erase(std::exchange(op->serial, 0));
   FreeIfDone(op);
 }
 

@@ -47,6 +47,8 @@ struct ShmFetchOptions {
   int64_t leave_ms = 1000;
   // How long a fetch waits for a producer that does not answer, from the end of the link on.
   int64_t patience_ms = 60'000;
+  // How many fetches wait at the producer without a slot, at most; others wait here.
+  uint32_t max_waiting = 1'000'000;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
 };
 
@@ -150,6 +152,7 @@ class ShmFetchChannel final : public Channel,
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
+  static constexpr int64_t kWantNs = 1'000'000;   // Without a free slot; then who waits is told.
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
@@ -185,11 +188,29 @@ class ShmFetchChannel final : public Channel,
   // Asking.
   void Start(ShmFetchOp* op);
   bool Ask(ShmFetchOp* op);
-  bool TellKey(uint32_t id);
+  void TellKey(uint32_t id);
   uint32_t Intern(const TensorKey& key);
   bool Say(const Word& word);
   void SaySoon(ShmFetchOp* op, shm_wire::CellType type, uint8_t flags);
   void SendWaiting();
+  uint16_t GiveSlot(ShmFetchOp* op);
+  // Without a slot (fetch_wants.cc).
+  struct WantTimer final : PollerTimer {
+    explicit WantTimer(ShmFetchChannel* channel) : channel(channel) {}
+    void OnTimer() override { channel->OnWantTimer(); }
+    ShmFetchChannel* const channel;
+  };
+  void WantWaiting();
+  void TellWants();
+  void OnWantTimer();
+  bool Claim(ShmFetchOp* op);
+  void UnwantSoon(ShmFetchOp* op, bool at_any_rate);
+  bool SayUnwants();
+  absl::Status OnHere(const shm_wire::ReplyCell& cell);
+  absl::Status OnUnwanted(const shm_wire::ReplyCell& cell);
+  void StayHere(ShmFetchOp* op);
+  static uint32_t KeyCells(const TensorKey& key);
+  static uint8_t DestinationFlag(const ShmFetchOp& op);
   const Args& ArgsOf(const ShmFetchOp& op) const {
     return op.many != nullptr ? op.many->args : op.args;
   }
@@ -207,6 +228,7 @@ class ShmFetchChannel final : public Channel,
                       bool has_digest);
   void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
   void NoteMisanswered(const shm_wire::ReplyCell& cell);
+  absl::Status StartFailedText(const shm_wire::ReplyCell& cell, uint64_t serial, size_t text_at);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
   bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
@@ -221,6 +243,7 @@ class ShmFetchChannel final : public Channel,
   enum class When { kNow, kAtEndOfTurn };
   void Complete(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void Refuse(ShmFetchOp* op, absl::Status status);
+  bool WasPassed(const ShmFetchOp& op) const;
   bool MustStay(const ShmFetchOp& op) const;
   bool Stays(ShmFetchOp* op);
   void TurnDown(ShmFetchOp* op);
@@ -277,6 +300,13 @@ class ShmFetchChannel final : public Channel,
   std::vector<uint32_t> generations_;
   std::vector<uint32_t> refused_;  // The generation after the last whose answer was not accepted.
   std::vector<uint16_t> free_slots_;
+  size_t reserved_slots_ = 0;                         // For claims.
+  int64_t freed_ns_ = 0;                              // When a slot became free last.
+  absl::flat_hash_map<uint64_t, ShmFetchOp*> wants_;  // By serial.
+  uint64_t last_serial_ = 0;
+  Fifo<ShmFetchOp*> here_;  // kHere.
+  Fifo<uint64_t> unwants_;  // To be said.
+  WantTimer want_timer_;
   Fifo<ShmFetchOp*> queued_;       // kQueued.
   Fifo<ShmFetchOp*> copies_;       // kCopying.
   Fifo<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
@@ -293,6 +323,7 @@ class ShmFetchChannel final : public Channel,
   std::string failed_text_;
   size_t failed_bytes_ = 0;
   bool in_failed_text_ = false;
+  uint64_t failed_serial_ = 0;  // Of a want; 0: of a slot.
   uint32_t accepted_told_ = 0;
   SmallStorage* const small_;  // Counted: one is ours.
   ShmFetchCounters counters_;

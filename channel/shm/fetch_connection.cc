@@ -60,6 +60,7 @@ ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOpti
       random_(options_.seed),
       connect_timer_(this),
       patience_timer_(this),
+      want_timer_(this),
       small_(new SmallStorage()) {
   state_since_ns_ = now_ns();
 }
@@ -290,6 +291,8 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   generations_.assign(sizes.slots, 0);
   refused_.assign(sizes.slots, 0);
   free_slots_.clear();
+  const bool wants = link_version_ >= shm_wire::kLinkKeepsTurns && sizes.slots > 1;
+  reserved_slots_ = wants ? std::max<size_t>(1, sizes.slots / 4) : 0;
   for (uint32_t slot = sizes.slots; slot-- > 0;) {
     free_slots_.push_back(static_cast<uint16_t>(slot));
   }
@@ -379,6 +382,12 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   for (ShmFetchOp* op : slots_) {
     if (op != nullptr) asked.push_back(op);
   }
+  for (const auto& [serial, op] : std::exchange(wants_, {})) {
+    op->serial = 0;
+    asked.push_back(op);
+  }
+  here_.clear();
+  unwants_.clear();
   std::sort(asked.begin(), asked.end(),
             [](const ShmFetchOp* a, const ShmFetchOp* b) { return a->order < b->order; });
   const Fifo<ShmFetchOp*> behind = std::exchange(queued_, Fifo<ShmFetchOp*>());
@@ -431,6 +440,7 @@ void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
 // is asked, and knows by the end of the socket that the last view has gone.
 void ShmFetchChannel::DropLink() {
   poller()->CancelTimer(&connect_timer_);
+  poller()->CancelTimer(&want_timer_);
   if (socket_ == nullptr) return;
   hub_->Unwatch(socket_->fd());
   if (state_ != State::kJoining) {

@@ -19,6 +19,8 @@ namespace tryst {
 enum class ShmFetchState : uint8_t {
   kFree,     // In the pool.
   kQueued,   // For a slot, room in the ring, or a connection.
+  kWanted,   // For the producer to say that the tensor is here; without a slot.
+  kHere,     // For a slot to claim it with.
   kAsked,    // For the producer's answer.
   kCopying,  // For its bytes to be copied to where they belong, a part in each turn.
   kLeaving,  // For the producer's last word after our CANCEL.
@@ -68,6 +70,11 @@ class ShmFetchOp final : public PollerTimer {
   TraceSpan span;  // The same with times.
   bool has_slot = false;
   uint16_t slot = 0;
+  uint64_t serial = 0;        // Of the want, until it is claimed; 0: none.
+  bool was_here = false;      // The producer has said so.
+  bool unwanted = false;      // UNWANT was said,
+  bool at_any_rate = false;   // with that flag,
+  bool passed = false;        // and by then a later fetch of its key had been asked for.
   uint64_t order = 0;         // Of asking, over all links.
   uint32_t key_id = 0;        // By which the producer was asked.
   bool may_stay = false;      // It was cancelled or is late: what it is answered may still be its.

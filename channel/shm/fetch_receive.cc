@@ -31,7 +31,7 @@ bool ShmFetchChannel::PollLink() {
   }
   const bool copied = !copies_.empty();
   if (copied) RunCopy();
-  if (!queued_.empty() || !words_.empty()) {
+  if (!queued_.empty() || !words_.empty() || !here_.empty() || !unwants_.empty()) {
     SendWaiting();
   } else if (cells > 0) {
     poller()->FlushThisTurn(this);  // A producer may wait for the room in its ring.
@@ -52,6 +52,13 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
     return OnFailedText(cell.body, sizeof(cell.body));
   }
   if (cell.head.type == CellType::kSegmentGone) return held_->DropSegment(cell.head.number);
+  if (cell.head.type == CellType::kHere) return OnHere(cell);
+  if (cell.head.type == CellType::kUnwanted) return OnUnwanted(cell);
+  if (cell.head.type == CellType::kWantFailed) {
+    uint64_t serial;
+    memcpy(&serial, cell.body, sizeof(serial));
+    return StartFailedText(cell, serial, sizeof(serial));
+  }
   if (cell.head.slot >= slots_.size()) return absl::DataLossError("a slot out of range");
   ShmFetchOp* op = slots_[cell.head.slot];
   if (op == nullptr || generations_[cell.head.slot] != cell.head.generation) {
@@ -68,16 +75,8 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
     case CellType::kPull:
     case CellType::kChunk:
       return OnPlaced(op, cell);
-    case CellType::kFailed: {
-      uint16_t bytes;
-      memcpy(&bytes, cell.body, sizeof(bytes));
-      if (bytes > shm_wire::kMaxErrorBytes) return absl::DataLossError("a text that is too long");
-      in_failed_text_ = true;
-      failed_head_ = cell.head;
-      failed_bytes_ = bytes;
-      failed_text_.clear();
-      return OnFailedText(cell.body + sizeof(bytes), sizeof(cell.body) - sizeof(bytes));
-    }
+    case CellType::kFailed:
+      return StartFailedText(cell, /*serial=*/0, /*text_at=*/0);
     case CellType::kGone:
       if (op->state != ShmFetchState::kLeaving) {
         return absl::DataLossError("the producer ended a slot that was not cancelled");
@@ -89,12 +88,33 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
   }
 }
 
+// Of a slot, or of a want. The length and the text begin at `text_at` of the body.
+absl::Status ShmFetchChannel::StartFailedText(const ReplyCell& cell, uint64_t serial,
+                                              size_t text_at) {
+  if (serial != 0 || cell.head.type == CellType::kWantFailed) {
+    const auto found = wants_.find(serial);
+    if (found == wants_.end() || found->second->state == ShmFetchState::kHere) {
+      return absl::DataLossError("a want failed that is none, or was here");
+    }
+  }
+  uint16_t bytes;
+  memcpy(&bytes, cell.body + text_at, sizeof(bytes));
+  if (bytes > shm_wire::kMaxErrorBytes) return absl::DataLossError("a text that is too long");
+  in_failed_text_ = true;
+  failed_head_ = cell.head;
+  failed_serial_ = serial;
+  failed_bytes_ = bytes;
+  failed_text_.clear();
+  text_at += sizeof(bytes);
+  return OnFailedText(cell.body + text_at, sizeof(cell.body) - text_at);
+}
+
 absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
   failed_text_.append(reinterpret_cast<const char*>(text),
                       std::min(bytes, failed_bytes_ - failed_text_.size()));
   if (failed_text_.size() < failed_bytes_) return absl::OkStatus();
   in_failed_text_ = false;
-  ShmFetchOp* op = slots_[failed_head_.slot];
+  ShmFetchOp* op = failed_serial_ == 0 ? slots_[failed_head_.slot] : wants_[failed_serial_];
   // It may have been cancelled between the parts of the text: still its last word.
   const uint32_t code = failed_head_.number;
   const bool known = code != 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);

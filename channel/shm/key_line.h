@@ -39,12 +39,14 @@ class LinkedLine {
 };
 
 struct ShmServeOp;
+struct ShmServeWant;
 class ShmServeTake;
 struct ShmKeyLine;
 
-// What wants a tensor: a request on a slot.
+// What wants a tensor: a request on a slot, or a want that has none yet.
 struct ShmWaiter {
   ShmServeOp* op = nullptr;
+  ShmServeWant* want = nullptr;
   ShmKeyLine* line = nullptr;  // In which it waits; null: it does not.
   ShmWaiter* next = nullptr;
   ShmWaiter* prev = nullptr;

@@ -162,6 +162,20 @@ class ShmServeChannel final : private ShmHub::Host,
   absl::Status OnCancel(const shm_wire::RequestCell& cell);
   absl::Status OnPulled(const shm_wire::RequestCell& cell);
   absl::Status OnRefused(const shm_wire::RequestCell& cell);
+  // Without a slot (serve_wants.cc).
+  absl::Status OnWant(const shm_wire::RequestCell& cell);
+  absl::Status OnUnwant(const shm_wire::RequestCell& cell);
+  absl::Status OnClaim(const shm_wire::RequestCell& cell);
+  void OnWantMet(ShmServeWant* want, absl::Status status, ShmTaken* taken);
+  void Unwant(ShmServeWant* want, bool at_any_rate);
+  void ForgetWant(ShmServeWant* want);
+  void GiveUpWants();
+  bool HasWantWords() const {
+    return !here_words_.empty() || !unwanted_words_.empty() || !failed_words_.empty();
+  }
+  void SayWantWords();
+  bool SaySerials(shm_wire::CellType type, absl::Span<const uint64_t> serials);
+  bool SayFailedWant(uint64_t serial, const absl::Status& status);
 
   // Taking.
   absl::Status ForAnother(const TensorKey& key) const;
@@ -179,7 +193,7 @@ class ShmServeChannel final : private ShmHub::Host,
   void SetReady(ShmServeOp* op);
   void EndCall(ShmServeTake* take);
   // Whether no later request for its key has come, which may have been answered.
-  bool IsNewest(const ShmServeOp& op) const;
+  bool IsNewest(uint32_t key_id, uint64_t order, const TensorKey& key) const;
   // Nobody gets it here: it goes back to its place, and the slot is free.
   void GiveUp(ShmServeOp* op);
   void Sent(ShmServeOp* op);
@@ -197,6 +211,7 @@ class ShmServeChannel final : private ShmHub::Host,
     Tensor tensor;
   };
   void TakeFormer(ShmServeOp* op, Former* former);
+  absl::StatusOr<ShmServeOp*> SlotFor(const shm_wire::RequestCell& cell, Former* former);
   void EndTrace(const Former& former);
   void Free(ShmServeOp* op);
   uint64_t IdOf(const ShmServeOp& op) const {
@@ -267,7 +282,14 @@ class ShmServeChannel final : private ShmHub::Host,
   std::deque<ShmKeyLine> all_lines_;  // All there ever were; addresses stay.
   std::vector<ShmKeyLine*> free_lines_;
   absl::flat_hash_map<std::pair<TensorKey, int64_t>, ShmKeyLine*> lines_;
-  uint64_t order_ = 0;  // Of the newest request.
+  uint64_t order_ = 0;                  // Of the newest request.
+  std::deque<ShmServeWant> all_wants_;  // All there ever were; addresses stay.
+  std::vector<ShmServeWant*> free_wants_;
+  absl::flat_hash_map<uint64_t, ShmServeWant*> wants_;  // By serial.
+  uint64_t last_serial_ = 0;
+  Fifo<uint64_t> here_words_;  // To be said; some may have been unwanted since.
+  Fifo<uint64_t> unwanted_words_;
+  std::deque<std::pair<uint64_t, absl::Status>> failed_words_;
   struct SentCell {
     ShmServeOp* op;
     uint32_t generation;

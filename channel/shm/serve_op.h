@@ -120,6 +120,18 @@ class ShmServeTake final : public PollerTask {
   Poller* const poller_;
 };
 
+// A tensor that the consumer wants and has no slot for yet: until it claims it with one.
+struct ShmServeWant {
+  ShmWaiter waiter;
+  uint64_t serial = 0;
+  uint64_t order = 0;  // As ShmServeOp::order.
+  int64_t since_ns = 0;
+  int64_t step = 0;
+  TensorKey key;
+  uint32_t key_id = 0;
+  std::unique_ptr<ShmTaken> here;  // Null: it is waited for.
+};
+
 // One slot of the producer: from a request to the word that its tensor was accepted.
 // Poller thread only.
 struct ShmServeOp {

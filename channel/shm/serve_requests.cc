@@ -41,6 +41,12 @@ absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
       return OnPulled(cell);
     case CellType::kRefused:
       return OnRefused(cell);
+    case CellType::kWant:
+      return OnWant(cell);
+    case CellType::kUnwant:
+      return OnUnwant(cell);
+    case CellType::kClaim:
+      return OnClaim(cell);
     default:
       return absl::DataLossError("an unknown cell in the request ring");
   }
@@ -59,11 +65,9 @@ absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
+absl::StatusOr<ShmServeOp*> ShmServeChannel::SlotFor(const shm_wire::RequestCell& cell,
+                                                     Former* former) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
-  if (cell.head.number >= keys_.size() || keys_[cell.head.number].key.empty()) {
-    return absl::DataLossError("request for an unknown key id");
-  }
   ShmServeOp* op = &ops_[cell.head.slot];
   // A consumer uses a slot again after the last word on it, not before.
   if (op->state != ShmServeState::kFree && op->state != ShmServeState::kSent) {
@@ -72,13 +76,23 @@ absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
   }
   // That the slot is used again says that its former tensor was accepted. It is let go of,
   // and written down, behind the answer.
-  Former former;
-  if (op->state == ShmServeState::kSent) TakeFormer(op, &former);
-  KnownKey& known = keys_[cell.head.number];
+  if (op->state == ShmServeState::kSent) TakeFormer(op, former);
   op->request.generation = cell.head.generation;
   op->request.flags = cell.head.flags;
-  memcpy(&op->request.step, cell.body, sizeof(op->request.step));
   ++counters_.requests;
+  return op;
+}
+
+absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
+  if (cell.head.number >= keys_.size() || keys_[cell.head.number].key.empty()) {
+    return absl::DataLossError("request for an unknown key id");
+  }
+  Former former;
+  const auto slot = SlotFor(cell, &former);
+  if (!slot.ok()) return slot.status();
+  ShmServeOp* op = *slot;
+  KnownKey& known = keys_[cell.head.number];
+  memcpy(&op->request.step, cell.body, sizeof(op->request.step));
   op->key_id = cell.head.number;
   op->order = known.newest = ++order_;
   op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
@@ -107,7 +121,8 @@ absl::Status ShmServeChannel::OnCancel(const shm_wire::RequestCell& cell) {
   if (link_version_ >= shm_wire::kLinkKeepsTurns) {
     // So is the answer, on its way or to come: the consumer takes it or refuses it. What this one
     // has met cannot go back once a later request may have been given what was sent after it.
-    if (answered || (op->state != ShmServeState::kTaking && !IsNewest(*op))) {
+    if (answered || (op->state != ShmServeState::kTaking &&
+                     !IsNewest(op->key_id, op->order, op->request.key))) {
       return absl::OkStatus();
     }
   }
@@ -299,6 +314,7 @@ void ShmServeChannel::FreeTake(ShmServeTake* take) {
 }
 
 void ShmServeChannel::OnMet(ShmWaiter* waiter, absl::Status status, ShmTaken* taken) {
+  if (waiter->want != nullptr) return OnWantMet(waiter->want, std::move(status), taken);
   ShmServeOp* op = waiter->op;
   op->status = std::move(status);
   if (taken != nullptr) op->taken = std::move(*taken);
@@ -313,9 +329,8 @@ void ShmServeChannel::SetReady(ShmServeOp* op) {
   op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
 }
 
-bool ShmServeChannel::IsNewest(const ShmServeOp& op) const {
-  const KnownKey& known = keys_[op.key_id];
-  return known.newest == op.order && known.key == op.request.key;
+bool ShmServeChannel::IsNewest(uint32_t key_id, uint64_t order, const TensorKey& key) const {
+  return keys_[key_id].newest == order && keys_[key_id].key == key;
 }
 
 void ShmServeChannel::GiveUp(ShmServeOp* op) {
@@ -416,6 +431,7 @@ void ShmServeChannel::GiveUpUnanswered() {
   for (ShmServeOp& op : ops_) {
     if (op.state == ShmServeState::kTaking) GiveUp(&op);
   }
+  GiveUpWants();
   for (ShmServeOp& op : ops_) {
     const bool answered = op.state == ShmServeState::kSent || op.state == ShmServeState::kPulled;
     if (op.state != ShmServeState::kFree && !answered) GiveUp(&op);

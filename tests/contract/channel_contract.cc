@@ -400,6 +400,77 @@ TEST_P(ChannelContractTest, CancelsAndDeadlinesLeaveTheOrderAsItWas) {
   EXPECT_GT(not_received, kKeys * kTensors / 50);
 }
 
+// Receives that wait, however many, are in nobody's way.
+TEST_P(ChannelContractTest, WhatIsThereComesAtOnceHoweverManyWait) {
+  for (const int count : {500, 20'000}) {
+    Cancellation cancellation;
+    Args args;
+    args.cancellation = &cancellation;
+    std::vector<std::shared_ptr<Pending>> waiting;
+    for (int i = 0; i < count; ++i) {
+      waiting.push_back(StartFetch(1, Key(absl::StrCat("awaited", count, "_", i)), args));
+    }
+    const SteadyClock clock;
+    for (int i = 0; i < 3; ++i) {
+      const int64_t elements = i == 1 ? 200'000 : 5;
+      Send(1, Key("there"), Numbers(elements, static_cast<float>(i)));
+      const int64_t start_ns = clock.NowNs();
+      const Result result = StartFetch(1, Key("there"))->Wait(std::chrono::seconds(10));
+      ASSERT_TRUE(result.status.ok()) << count << ": " << result.status << world_->Explain();
+      EXPECT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
+      // The first comes behind all that was posted before it.
+      if (i > 0) {
+        EXPECT_LT(clock.NowNs() - start_ns, 500'000'000) << count;
+      }
+    }
+    // Those who wait get theirs: these in their own memory, one dead, the rest nothing.
+    const auto key = [&](int i) { return Key(absl::StrCat("awaited", count, "_", i)); };
+    const int last = count - 1;
+    Send(1, key(last), Numbers(7, 1));
+    Send(1, key(last - 1), Tensor(), true);
+    Send(1, key(3), Numbers(70'000, 2));
+    EXPECT_TRUE(IsNumbers(waiting[static_cast<size_t>(last)]->Wait().tensor, 7, 1));
+    EXPECT_TRUE(waiting[static_cast<size_t>(last - 1)]->Wait().is_dead);
+    EXPECT_TRUE(IsNumbers(waiting[3]->Wait().tensor, 70'000, 2));
+    cancellation.StartCancel();
+    int received = 0;
+    for (const auto& one : waiting) {
+      const Result result = one->Wait();
+      received += result.status.ok();
+      EXPECT_TRUE(result.status.ok() || absl::IsCancelled(result.status)) << result.status;
+      if (HasFailure()) return;
+    }
+    EXPECT_EQ(received, 3);
+    // They took nothing, and nothing is left of them.
+    Send(1, key(5), Numbers(2, 4));
+    EXPECT_TRUE(IsNumbers(FetchNow(1, key(5)).tensor, 2, 4));
+  }
+}
+
+TEST_P(ChannelContractTest, AnAbortedStepEndsAllThatWaitForIt) {
+  constexpr int kWaiting = 3000;
+  std::vector<std::shared_ptr<Pending>> theirs, ours, others;
+  for (int i = 0; i < kWaiting; ++i) {
+    theirs.push_back(StartFetch(1, Key(absl::StrCat("wanted", i))));
+    ours.push_back(StartFetch(2, Key(absl::StrCat("wanted", i))));
+    if (i % 100 == 0) others.push_back(StartFetch(3, Key(absl::StrCat("wanted", i))));
+  }
+  usleep(20'000);
+  world_->producer()->step(1)->StartAbort(absl::InternalError("the kernel failed"));
+  for (const auto& one : theirs) {
+    const Result result = one->Wait();
+    ASSERT_EQ(result.status.code(), absl::StatusCode::kInternal) << result.status;
+  }
+  world_->consumer()->AbortStep(2, absl::AbortedError("step 2 was given up"));
+  for (const auto& one : ours) {
+    ASSERT_EQ(one->Wait().status.code(), absl::StatusCode::kAborted) << one->Wait().status;
+  }
+  for (size_t i = 0; i < others.size(); ++i) {
+    Send(3, Key(absl::StrCat("wanted", i * 100)), Numbers(3, static_cast<float>(i)));
+    ASSERT_TRUE(IsNumbers(others[i]->Wait().tensor, 3, static_cast<float>(i)));
+  }
+}
+
 TEST_P(ChannelContractTest, CancelledBeforeItStarts) {
   Cancellation cancellation;
   cancellation.StartCancel();

@@ -218,7 +218,8 @@ class GoneTest : public SettlementTest {
   // As many are asked as there are slots, the others are in line.
   void FetchThenLose(uint64_t incarnation) {
     ShmPathOptions options;
-    options.sizes.slots = kAsked;
+    options.sizes.slots = kAsked + 1;  // One is kept for what is there.
+    options.max_waiting = 0;           // Nobody is told of the others.
     options.patience_ms = 5000;
     Open(options);
     Send(Key("met"), 8, 1, false);
