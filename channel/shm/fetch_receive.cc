@@ -226,7 +226,10 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
     view = *std::move(seen);
     const bool last = !part || placed->position + placed->piece_bytes == placed->bytes;
     const bool whole = !part || placed->position == 0 || op->into.valid();  // So far.
-    if (op->state == ShmFetchState::kLeaving && !(whole && Stays(op))) {
+    // Whether it stays is decided with the last part, whose refusal comes before later requests.
+    const bool open = !last && whole && op->may_stay && !op->reported &&
+                      link_version_ >= shm_wire::kLinkKeepsTurns;
+    if (op->state == ShmFetchState::kLeaving && !open && !(whole && Stays(op))) {
       op->into = Tensor();
       if (last) TurnDown(op);
       return absl::OkStatus();
@@ -327,6 +330,7 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
       if (placed.piece_bytes == placed.bytes) {
         Refuse(op, std::move(status));
       } else {
+        op->may_stay = false;
         EndEarly(op, status);  // The rest need not come.
       }
       return absl::OkStatus();
@@ -350,6 +354,7 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
       op->into = Tensor();
       Refuse(op, wrong);
     } else {
+      op->may_stay = false;
       EndEarly(op, wrong);
     }
   } else if (op->position == op->bytes) {
