@@ -120,11 +120,13 @@ void ChannelPool::GiveTask(FetchTask* task) {
 }
 
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
-  if (poller_->OnThread() && !closed_) {
+  // What other threads have asked for and is still in the inbox goes first: it was asked before.
+  if (poller_->OnThread() && !closed_ && posted_fetches_.load(std::memory_order_relaxed) == 0) {
     ShmFetchChannel* shm = PeerOf(key.src().worker)->shm(&key);
     if (shm != nullptr) return shm->Fetch(step_id, key, args, std::move(done));
   }
   FetchTask* task = TakeTask();
+  posted_fetches_.fetch_add(1, std::memory_order_relaxed);
   task->step_id = step_id;
   task->key = key;
   task->args = args;
@@ -134,17 +136,32 @@ void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
 
 void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                             ManyDoneFn done) {
-  if (poller_->OnThread()) {
+  if (context_.shm == nullptr) {
+    return FetchEach(keys, std::move(done), [&](const TensorKey& key, DoneFn one) {
+      Fetch(step_id, key, args, std::move(one));
+    });
+  }
+  if (poller_->OnThread() && posted_fetches_.load(std::memory_order_relaxed) == 0) {
     // Where all are one peer's and it is on this host they go as one.
     if (ShmFetchChannel* shm = ShmForAll(keys)) {
       return shm->FetchMany(step_id, keys, args, std::move(done));
     }
-  } else if (context_.shm != nullptr) {
-    return poller_->PostFn([this, step_id, args, done = std::move(done),
-                            keys = std::vector<TensorKey>(keys.begin(), keys.end())]() mutable {
-      FetchMany(step_id, keys, args, std::move(done));
-    });
   }
+  posted_fetches_.fetch_add(1, std::memory_order_relaxed);
+  poller_->PostFn([this, step_id, args, done = std::move(done),
+                   keys = std::vector<TensorKey>(keys.begin(), keys.end())]() mutable {
+    posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
+    if (ShmFetchChannel* shm = ShmForAll(keys)) {
+      return shm->FetchMany(step_id, keys, args, std::move(done));
+    }
+    FetchEach(keys, std::move(done), [&](const TensorKey& key, DoneFn one) {
+      FetchNow(step_id, key, args, std::move(one));
+    });
+  });
+}
+
+void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
+                            absl::FunctionRef<void(const TensorKey&, DoneFn)> fetch) {
   // Shared by the fetches; the last one to end calls back.
   struct Many {
     std::atomic<size_t> left{0};
@@ -164,14 +181,13 @@ void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, c
     std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
   };
   for (size_t i = 0; i < keys.size(); ++i) {
-    Fetch(step_id, keys[i], args,
-          [many, i, end_one](absl::Status status, const Args&, const Args&, Tensor tensor,
-                             bool is_dead) {
-            many->results[i].status = std::move(status);
-            many->results[i].tensor = std::move(tensor);
-            many->results[i].is_dead = is_dead;
-            end_one(many);
-          });
+    fetch(keys[i], [many, i, end_one](absl::Status status, const Args&, const Args&, Tensor tensor,
+                                      bool is_dead) {
+      many->results[i].status = std::move(status);
+      many->results[i].tensor = std::move(tensor);
+      many->results[i].is_dead = is_dead;
+      end_one(many);
+    });
   }
   poller_->PostFn([many, end_one] { end_one(many); });
 }
@@ -192,6 +208,11 @@ void ChannelPool::StartFetch(FetchTask* task) {
   DoneFn done = std::move(task->done);
   task->args = Args();
   GiveTask(task);
+  posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
+  FetchNow(step_id, key, args, std::move(done));
+}
+
+void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   if (closed_) return FailReceive(close_status_, args, std::move(done));
   PeerOf(key.src().worker)->Fetch(step_id, key, args, std::move(done));
 }

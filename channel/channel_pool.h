@@ -10,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
@@ -102,6 +103,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
 
   // Poller thread.
   void StartFetch(FetchTask* task);
+  void FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
   PeerPaths* PeerOf(absl::string_view worker);
   // The shared memory by which all of `keys` come; null: not all, or otherwise.
   ShmFetchChannel* ShmForAll(absl::Span<const TensorKey> keys);
@@ -114,6 +116,9 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // The same, for ever.
   void RunOnPoller(absl::AnyInvocable<void() &&> fn);
 
+  // Calls `fetch` for each key, and `done` once all of them have ended. Any thread.
+  void FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
+                 absl::FunctionRef<void(const TensorKey&, DoneFn)> fetch);
   FetchTask* TakeTask();
   void GiveTask(FetchTask* task);
 
@@ -127,6 +132,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   Mutex mu_;
   std::vector<std::unique_ptr<FetchTask>> tasks_ ABSL_GUARDED_BY(mu_);
   std::vector<FetchTask*> free_tasks_ ABSL_GUARDED_BY(mu_);
+  std::atomic<size_t> posted_fetches_{0};  // In the inbox, not started yet.
 
   // Poller thread only.
   absl::flat_hash_map<std::string, std::unique_ptr<PeerPaths>> peers_;

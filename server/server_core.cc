@@ -217,6 +217,8 @@ absl::Status ServerCore::OpenDataPlane() {
     options.shm.digests = WantsDigests(config, /*unchecked_wire=*/false);
     options.shm.stage_bytes = config.shm_bytes / 2;
     options.shm.max_consumers = static_cast<uint32_t>(config.max_peers);
+    options.shm.patience_ms = absl::ToInt64Milliseconds(config.patience);
+    options.shm.max_waiting = static_cast<uint32_t>(config.max_waiting);
     options.shm.copy_helpers =
         std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
   }

@@ -26,7 +26,7 @@ ShmFetchOp* ShmFetchChannel::TakeOp() {
   free_.pop_back();
   ++live_;
   op->state = ShmFetchState::kQueued;
-  op->reported = op->delivered = op->taken_over = op->asked_before = false;
+  op->reported = op->delivered = op->taken_over = op->asked_before = op->may_stay = false;
   op->misanswered = 0;
   op->many = nullptr;
   ++counters_.fetches;
@@ -70,10 +70,12 @@ void ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> key
 
 void ShmFetchChannel::Start(ShmFetchOp* op) {
   const Args& args = ArgsOf(*op);
-  op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, now_ns());
+  op->begun_ns = now_ns();
+  op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
   op->plain = args.cancellation == nullptr && args.deadline.is_never();
   const bool here = !args.destination.valid() || args.destination.on_host();
-  if (state_ == State::kOpen && op->plain && here && queued_.empty() && words_.empty() && Ask(op)) {
+  if (state_ == State::kOpen && op->plain && here && queued_.empty() && words_.empty() &&
+      unwants_.empty() && Ask(op)) {
     return poller()->FlushThisTurn(this);
   }
   queued_.push_back(op);
@@ -92,8 +94,9 @@ void ShmFetchChannel::Start(ShmFetchOp* op) {
     }
   }
   if (!args.deadline.is_never()) poller()->SetTimer(op, args.deadline.at_ns());
+  if (state_ == State::kOpen) return SendWaiting();
+  WaitPatiently(op->begun_ns);
   if (state_ == State::kIdle) Connect();
-  if (state_ == State::kOpen) SendWaiting();
 }
 
 std::vector<WaitingFetch> ShmFetchChannel::TakeWaiting() {
@@ -146,27 +149,39 @@ std::vector<WaitingFetch> ShmFetchChannel::TakeWaiting() {
 
 // ---- Asking ----
 
-bool ShmFetchChannel::Ask(ShmFetchOp* op) {
-  if (free_slots_.empty() || !requests_.HasRoom(1)) return false;
-  if (op->key.text().size() > shm_wire::kMaxKeyBytes) return false;
-  const uint32_t id = Intern(op->key);
-  if (keys_[id].link != epoch_ && !TellKey(id)) return false;
-  if (!requests_.HasRoom(1)) return false;
+// Who takes a view instead is sent one.
+uint8_t ShmFetchChannel::DestinationFlag(const ShmFetchOp& op) {
+  const bool fills = op.many == nullptr && op.args.destination.valid() && !op.args.by_reference;
+  return fills ? shm_wire::kHasDestination : 0;
+}
+
+uint16_t ShmFetchChannel::GiveSlot(ShmFetchOp* op) {
   op->slot = free_slots_.back();
   free_slots_.pop_back();
   op->has_slot = true;
   slots_[op->slot] = op;
+  return op->slot;
+}
+
+bool ShmFetchChannel::Ask(ShmFetchOp* op) {
+  // With the key, if it has to be told. Room first: a number that goes to another key means the
+  // same to both sides from the next cell on.
+  if (free_slots_.size() <= reserved_slots_ || !requests_.HasRoom(KeyCells(op->key) + 1)) {
+    return false;
+  }
+  if (op->key.text().size() > shm_wire::kMaxKeyBytes) return false;
+  const uint32_t id = Intern(op->key);
+  if (keys_[id].link != epoch_) TellKey(id);
+  GiveSlot(op);
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests_.cell());
   cell->head.type = CellType::kRequest;
-  // Who takes a view instead is sent one.
-  cell->head.flags = op->many == nullptr && op->args.destination.valid() && !op->args.by_reference
-                         ? shm_wire::kHasDestination
-                         : 0;
+  cell->head.flags = DestinationFlag(*op);
   cell->head.slot = op->slot;
   cell->head.generation = generations_[op->slot];
   cell->head.number = id;
   memcpy(cell->body, &op->step, sizeof(op->step));
-  op->asked_at = requests_.written();
+  op->key_id = id;
+  op->order = keys_[id].newest = ++order_;
   requests_.Publish();
   op->state = ShmFetchState::kAsked;
   op->span.id = TraceId(link_number_, uint64_t{op->slot} << 32 | generations_[op->slot], op->step);
@@ -197,11 +212,16 @@ uint32_t ShmFetchChannel::Intern(const TensorKey& key) {
   return id;
 }
 
-bool ShmFetchChannel::TellKey(uint32_t id) {
+uint32_t ShmFetchChannel::KeyCells(const TensorKey& key) {
+  constexpr size_t kRoom = sizeof(RequestCell::body);
+  return static_cast<uint32_t>((key.text().size() + kRoom - 1) / kRoom);
+}
+
+// REQUIRES: there is room for its cells.
+void ShmFetchChannel::TellKey(uint32_t id) {
   const absl::string_view text = keys_[id].key.text();
   constexpr size_t kRoom = sizeof(RequestCell::body);
-  const size_t cells = (text.size() + kRoom - 1) / kRoom;
-  if (!requests_.HasRoom(static_cast<uint32_t>(cells))) return false;
+  const size_t cells = KeyCells(keys_[id].key);
   for (size_t i = 0; i < cells; ++i) {
     RequestCell* cell = reinterpret_cast<RequestCell*>(requests_.cell());
     cell->head.type = i == 0 ? CellType::kKey : CellType::kMore;
@@ -213,7 +233,6 @@ bool ShmFetchChannel::TellKey(uint32_t id) {
     requests_.Publish();
   }
   keys_[id].link = epoch_;
-  return true;
 }
 
 bool ShmFetchChannel::Say(const Word& word) {
@@ -240,8 +259,12 @@ void ShmFetchChannel::SendWaiting() {
   for (; !words_.empty(); words_.pop_front()) {
     if (!Say(words_.front())) return;
   }
+  if (!unwants_.empty() && !SayUnwants()) return;
+  for (; !here_.empty(); here_.pop_front()) {
+    if (!Claim(here_.front())) break;
+  }
   for (; !queued_.empty(); queued_.pop_front()) {
-    if (!Ask(queued_.front())) return;
+    if (!Ask(queued_.front())) return WantWaiting();
   }
 }
 
@@ -261,6 +284,38 @@ void ShmFetchChannel::Refuse(ShmFetchOp* op, absl::Status status) {
   Complete(op, std::move(status), Tensor(), false);
 }
 
+// Once a later fetch of its key was asked for, which may have got what was sent after its own
+// tensor, that one cannot go back without changing the order: as in a rendezvous, who has met its
+// tensor before it is cancelled receives it.
+bool ShmFetchChannel::MustStay(const ShmFetchOp& op) const {
+  if (!op.may_stay || op.reported || link_version_ < shm_wire::kLinkKeepsTurns) return false;
+  return WasPassed(op);
+}
+
+// Whether a later fetch of its key was asked for; or its key's number has gone to another key.
+bool ShmFetchChannel::WasPassed(const ShmFetchOp& op) const {
+  const KeyEntry& entry = keys_[op.key_id];
+  return entry.newest != op.order || !(entry.key == op.key);
+}
+
+// It has said CANCEL and is answered: whether it takes that.
+bool ShmFetchChannel::Stays(ShmFetchOp* op) {
+  if (!MustStay(*op)) return false;
+  poller()->CancelTimer(op);
+  op->state = ShmFetchState::kAsked;
+  op->may_stay = false;
+  op->end_status = absl::OkStatus();
+  op->span.Enter(WaitsFor::kPeerSend, now_ns());
+  return true;
+}
+
+// It has said CANCEL, was answered, and does not stay. Before version 3 the CANCEL takes it back.
+void ShmFetchChannel::TurnDown(ShmFetchOp* op) {
+  op->into = Tensor();
+  if (link_version_ >= shm_wire::kLinkKeepsTurns) return Refuse(op, op->end_status);
+  Complete(op, op->end_status, Tensor(), false);
+}
+
 void ShmFetchChannel::EndEarly(ShmFetchOp* op, const absl::Status& why) {
   switch (op->state) {
     case ShmFetchState::kFree:
@@ -270,7 +325,20 @@ void ShmFetchChannel::EndEarly(ShmFetchOp* op, const absl::Status& why) {
     case ShmFetchState::kQueued:
       queued_.Remove(op);
       break;
+    case ShmFetchState::kHere:
+      if (MustStay(*op)) return;
+      here_.Remove(op);
+      [[fallthrough]];
+    case ShmFetchState::kWanted:
+      op->state = ShmFetchState::kLeaving;
+      op->end_status = why;
+      op->span.Enter(WaitsFor::kLastWord, now_ns());
+      ++counters_.cancels_sent;
+      UnwantSoon(op, !op->may_stay);
+      poller()->SetTimer(op, now_ns() + options_.leave_ms * 1'000'000);
+      return;
     case ShmFetchState::kCopying:
+      if (MustStay(*op)) return;
       copies_.Remove(op);
       SaySoon(op, CellType::kRefused, 0);
       NoteRefused(op);
@@ -424,7 +492,7 @@ void ShmFetchChannel::TellAccepted() {
 }
 
 void ShmFetchChannel::FallAsleep() {
-  const bool waits = !words_.empty() || !queued_.empty();
+  const bool waits = !words_.empty() || !queued_.empty() || !unwants_.empty() || !here_.empty();
   held_->view().header->consumer_asleep.exchange(
       waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
 }
@@ -443,7 +511,7 @@ void ShmFetchChannel::OnOpDelivered(ShmFetchOp* op) {
 
 // For Settle(): the producer is not to take the end of this generation for an acceptance.
 void ShmFetchChannel::NoteRefused(const ShmFetchOp* op) {
-  refused_[op->slot] = generations_[op->slot] + 1;
+  if (op->has_slot) refused_[op->slot] = generations_[op->slot] + 1;
 }
 
 void ShmFetchChannel::LastWord(ShmFetchOp* op) {
@@ -453,7 +521,9 @@ void ShmFetchChannel::LastWord(ShmFetchOp* op) {
     slots_[op->slot] = nullptr;
     ++generations_[op->slot];
     free_slots_.push_back(op->slot);
+    freed_ns_ = now_ns();
   }
+  if (op->serial != 0) wants_.erase(std::exchange(op->serial, 0));
   FreeIfDone(op);
 }
 
@@ -471,6 +541,7 @@ void ShmFetchChannel::FreeIfDone(ShmFetchOp* op) {
 
 void ShmFetchChannel::OnOpCancelled(ShmFetchOp* op) {
   if (op->state == ShmFetchState::kEnding) return FreeIfDone(op);
+  if (op->state != ShmFetchState::kLeaving) op->may_stay = true;
   EndEarly(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
   FreeIfDone(op);
 }
@@ -480,6 +551,7 @@ void ShmFetchChannel::OnOpTimer(ShmFetchOp* op) {
     // The producer is slow to answer. Its slot stays with it; the caller need not.
     return Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
   }
+  op->may_stay = true;
   EndEarly(op,
            absl::DeadlineExceededError(absl::StrCat(
                "not received in time: ", ShmFetchStateName(op->state), " of ", options_.peer,
@@ -488,7 +560,9 @@ void ShmFetchChannel::OnOpTimer(ShmFetchOp* op) {
 
 void ShmFetchChannel::AbortStep(int64_t step_id, const absl::Status& why) {
   for (ShmFetchOp& op : ops_) {
-    if (op.step == step_id) EndEarly(&op, MarkDerived(why));
+    if (op.step != step_id) continue;
+    op.may_stay = false;
+    EndEarly(&op, MarkDerived(why));
   }
 }
 

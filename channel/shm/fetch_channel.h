@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
 #include "channel/poller.h"
@@ -44,6 +45,10 @@ struct ShmFetchOptions {
   // How long the report of a cancel or deadline waits for the producer's last word, so that
   // what is sent after the report is not taken by the request that was given up.
   int64_t leave_ms = 1000;
+  // How long a fetch waits for a producer that does not answer, from the end of the link on.
+  int64_t patience_ms = 60'000;
+  // How many fetches wait at the producer without a slot, at most; others wait here.
+  uint32_t max_waiting = 1'000'000;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
 };
 
@@ -68,7 +73,9 @@ struct ShmFetchCounters {
 };
 
 // The consumer's end of shared memory with one producer of this host. Connects when first
-// asked. When the producer's process ends, what was asked of it ends with kAborted at once.
+// asked. When the producer's process ends, what was asked of it ends with kAborted at once, and
+// what is still to be asked of that life with kUnavailable, once nobody answers in its place. What
+// is not of that life waits for the next one, for as long as patience_ms.
 // When either side ends the link for another reason, the two agree on what was accepted, and
 // the rest is asked again, in its order, over a new link. Delivered views stay readable
 // whatever happens.
@@ -123,7 +130,8 @@ class ShmFetchChannel final : public Channel,
   };
   struct KeyEntry {
     TensorKey key;
-    uint64_t link = 0;  // On which the producer was told the id.
+    uint64_t link = 0;    // On which the producer was told the id.
+    uint64_t newest = 0;  // The newest fetch that asked for it, by ShmFetchOp::order.
   };
   // What is to be said about a slot, when there is room.
   struct Word {
@@ -137,8 +145,14 @@ class ShmFetchChannel final : public Channel,
     void OnTimer() override { channel->OnConnectTimer(); }
     ShmFetchChannel* const channel;
   };
+  struct PatienceTimer final : PollerTimer {
+    explicit PatienceTimer(ShmFetchChannel* channel) : channel(channel) {}
+    void OnTimer() override { channel->OnPatienceTimer(); }
+    ShmFetchChannel* const channel;
+  };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
+  static constexpr int64_t kWantNs = 1'000'000;   // Without a free slot; then who waits is told.
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
@@ -149,6 +163,9 @@ class ShmFetchChannel final : public Channel,
   absl::Status Join(const Hello& answer);
   void FailConnect(const absl::Status& why);
   void OnConnectTimer();
+  void OnPatienceTimer();
+  void WaitPatiently(int64_t since_ns);
+  void EndWaiting(const absl::Status& why, absl::FunctionRef<bool(const ShmFetchOp&)> which);
   void OnSocket() override;
   bool HearPacket();  // False: there was none, or the link has ended.
   absl::StatusOr<LocalSocket::Received> ReadPacket();
@@ -171,11 +188,29 @@ class ShmFetchChannel final : public Channel,
   // Asking.
   void Start(ShmFetchOp* op);
   bool Ask(ShmFetchOp* op);
-  bool TellKey(uint32_t id);
+  void TellKey(uint32_t id);
   uint32_t Intern(const TensorKey& key);
   bool Say(const Word& word);
   void SaySoon(ShmFetchOp* op, shm_wire::CellType type, uint8_t flags);
   void SendWaiting();
+  uint16_t GiveSlot(ShmFetchOp* op);
+  // Without a slot (fetch_wants.cc).
+  struct WantTimer final : PollerTimer {
+    explicit WantTimer(ShmFetchChannel* channel) : channel(channel) {}
+    void OnTimer() override { channel->OnWantTimer(); }
+    ShmFetchChannel* const channel;
+  };
+  void WantWaiting();
+  void TellWants();
+  void OnWantTimer();
+  bool Claim(ShmFetchOp* op);
+  void UnwantSoon(ShmFetchOp* op, bool at_any_rate);
+  bool SayUnwants();
+  absl::Status OnHere(const shm_wire::ReplyCell& cell);
+  absl::Status OnUnwanted(const shm_wire::ReplyCell& cell);
+  void StayHere(ShmFetchOp* op);
+  static uint32_t KeyCells(const TensorKey& key);
+  static uint8_t DestinationFlag(const ShmFetchOp& op);
   const Args& ArgsOf(const ShmFetchOp& op) const {
     return op.many != nullptr ? op.many->args : op.args;
   }
@@ -193,6 +228,7 @@ class ShmFetchChannel final : public Channel,
                       bool has_digest);
   void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
   void NoteMisanswered(const shm_wire::ReplyCell& cell);
+  absl::Status StartFailedText(const shm_wire::ReplyCell& cell, uint64_t serial, size_t text_at);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
   bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
@@ -207,6 +243,10 @@ class ShmFetchChannel final : public Channel,
   enum class When { kNow, kAtEndOfTurn };
   void Complete(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void Refuse(ShmFetchOp* op, absl::Status status);
+  bool WasPassed(const ShmFetchOp& op) const;
+  bool MustStay(const ShmFetchOp& op) const;
+  bool Stays(ShmFetchOp* op);
+  void TurnDown(ShmFetchOp* op);
   void TellAccepted();
   void EndEarly(ShmFetchOp* op, const absl::Status& why);
   void Report(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
@@ -249,6 +289,9 @@ class ShmFetchChannel final : public Channel,
   absl::Status connect_status_;
   absl::Status close_status_;
   ConnectTimer connect_timer_;
+  PatienceTimer patience_timer_;   // Set while anybody waits for a link.
+  int64_t lost_ns_ = 0;            // When the last link ended.
+  uint64_t gone_incarnation_ = 0;  // Its process has ended, and nobody has answered since.
 
   std::deque<ShmFetchOp> ops_;  // All there ever were; addresses stay.
   std::vector<ShmFetchOp*> free_;
@@ -257,6 +300,13 @@ class ShmFetchChannel final : public Channel,
   std::vector<uint32_t> generations_;
   std::vector<uint32_t> refused_;  // The generation after the last whose answer was not accepted.
   std::vector<uint16_t> free_slots_;
+  size_t reserved_slots_ = 0;                         // For claims.
+  int64_t freed_ns_ = 0;                              // When a slot became free last.
+  absl::flat_hash_map<uint64_t, ShmFetchOp*> wants_;  // By serial.
+  uint64_t last_serial_ = 0;
+  Fifo<ShmFetchOp*> here_;  // kHere.
+  Fifo<uint64_t> unwants_;  // To be said.
+  WantTimer want_timer_;
   Fifo<ShmFetchOp*> queued_;       // kQueued.
   Fifo<ShmFetchOp*> copies_;       // kCopying.
   Fifo<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
@@ -267,11 +317,13 @@ class ShmFetchChannel final : public Channel,
   std::vector<KeyEntry> keys_;  // By id.
   absl::flat_hash_map<TensorKey, uint32_t> key_ids_;
   uint32_t next_key_id_ = 0;
+  uint64_t order_ = 0;               // Of the newest fetch that was asked.
   ShmFetchOp* failed_op_ = nullptr;  // Whose error text is coming in.
   shm_wire::CellHead failed_head_{};
   std::string failed_text_;
   size_t failed_bytes_ = 0;
   bool in_failed_text_ = false;
+  uint64_t failed_serial_ = 0;  // Of a want; 0: of a slot.
   uint32_t accepted_told_ = 0;
   SmallStorage* const small_;  // Counted: one is ours.
   ShmFetchCounters counters_;

@@ -59,6 +59,8 @@ ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOpti
                  : options_.trace->Track(TraceRole::kFetch, options_.peer, "shm")),
       random_(options_.seed),
       connect_timer_(this),
+      patience_timer_(this),
+      want_timer_(this),
       small_(new SmallStorage()) {
   state_since_ns_ = now_ns();
 }
@@ -132,6 +134,7 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
     key_ids_.clear();
     next_key_id_ = 0;
   }
+  gone_incarnation_ = 0;
   state_ = State::kJoining;
   state_since_ns_ = now_ns();
   poller()->SetTimer(&connect_timer_, now_ns() + options_.join_timeout_ms * 1'000'000);
@@ -143,8 +146,15 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   DropLink();
   connect_status_ = why;
   RetryLater();
+  if (gone_incarnation_ != 0 && absl::IsUnavailable(why)) {
+    EndWaiting(
+        absl::UnavailableError(
+            absl::StrFormat("%s, incarnation %016x, has ended and nobody answers for it: %s",
+                            options_.peer, gone_incarnation_, why.message())),
+        [this](const ShmFetchOp& op) { return op.key.src_incarnation() == gone_incarnation_; });
+  }
   if (IsFinal(why)) {
-    // Who is told no need not wait for its deadline to hear it.
+    // Fail refused fetches now, not at their deadline.
     for (ShmFetchOp& op : ops_) EndEarly(&op, why);
   } else if (IsRefusal(why) && options_.on_refused) {
     options_.on_refused();
@@ -171,6 +181,38 @@ void ShmFetchChannel::OnConnectTimer() {
   if (live_ > 0) return Connect();
   state_ = State::kIdle;
   state_since_ns_ = now_ns();
+}
+
+// ---- Patience ----
+
+void ShmFetchChannel::WaitPatiently(int64_t since_ns) {
+  if (patience_timer_.is_set()) return;
+  poller()->SetTimer(&patience_timer_, since_ns + options_.patience_ms * 1'000'000);
+}
+
+void ShmFetchChannel::OnPatienceTimer() {
+  if (state_ == State::kOpen || state_ == State::kClosed) return;
+  const int64_t patience_ns = options_.patience_ms * 1'000'000;
+  const auto since_ns = [this](const ShmFetchOp& op) { return std::max(op.begun_ns, lost_ns_); };
+  EndWaiting(absl::UnavailableError(absl::StrCat(options_.peer, " has not been reached for ",
+                                                 options_.patience_ms,
+                                                 " ms (patience): ", connect_status_.message())),
+             [&](const ShmFetchOp& op) { return now_ns() - since_ns(op) >= patience_ns; });
+  int64_t oldest_ns = now_ns();
+  for (size_t i = 0; i < queued_.size(); ++i) {
+    oldest_ns = std::min(oldest_ns, since_ns(*queued_[i]));
+  }
+  if (!queued_.empty()) WaitPatiently(oldest_ns);
+}
+
+// Ends those in line that `which` says.
+void ShmFetchChannel::EndWaiting(const absl::Status& why,
+                                 absl::FunctionRef<bool(const ShmFetchOp&)> which) {
+  std::vector<ShmFetchOp*> theirs;
+  for (size_t i = 0; i < queued_.size(); ++i) {
+    if (which(*queued_[i])) theirs.push_back(queued_[i]);
+  }
+  for (ShmFetchOp* op : theirs) EndEarly(op, why);
 }
 
 void ShmFetchChannel::OnSocket() {
@@ -249,12 +291,15 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   generations_.assign(sizes.slots, 0);
   refused_.assign(sizes.slots, 0);
   free_slots_.clear();
+  const bool wants = link_version_ >= shm_wire::kLinkKeepsTurns && sizes.slots > 1;
+  reserved_slots_ = wants ? std::max<size_t>(1, sizes.slots / 4) : 0;
   for (uint32_t slot = sizes.slots; slot-- > 0;) {
     free_slots_.push_back(static_cast<uint16_t>(slot));
   }
   in_failed_text_ = false;
   accepted_told_ = 0;
   poller()->CancelTimer(&connect_timer_);
+  poller()->CancelTimer(&patience_timer_);
   hub_->AddLink(this);
   state_ = State::kOpen;
   state_since_ns_ = now_ns();
@@ -290,6 +335,7 @@ void ShmFetchChannel::OnProducerGone() {
     return Break(absl::UnavailableError(
         absl::StrCat(options_.peer, " has ended the link and waits for another")));
   }
+  gone_incarnation_ = peer_incarnation_;
   Break(
       absl::AbortedError(absl::StrFormat(
           "%s, incarnation %016x, has ended its shared memory: its process is gone or is stopping",
@@ -327,7 +373,7 @@ bool ShmFetchChannel::Settle() {
 
 void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   state_ = State::kIdle;
-  state_since_ns_ = now_ns();
+  state_since_ns_ = lost_ns_ = now_ns();
   connect_status_ = why;
   DropLink();
   words_.clear();
@@ -336,9 +382,14 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   for (ShmFetchOp* op : slots_) {
     if (op != nullptr) asked.push_back(op);
   }
-  std::sort(asked.begin(), asked.end(), [](const ShmFetchOp* a, const ShmFetchOp* b) {
-    return static_cast<int32_t>(a->asked_at - b->asked_at) < 0;
-  });
+  for (const auto& [serial, op] : std::exchange(wants_, {})) {
+    op->serial = 0;
+    asked.push_back(op);
+  }
+  here_.clear();
+  unwants_.clear();
+  std::sort(asked.begin(), asked.end(),
+            [](const ShmFetchOp* a, const ShmFetchOp* b) { return a->order < b->order; });
   const Fifo<ShmFetchOp*> behind = std::exchange(queued_, Fifo<ShmFetchOp*>());
   for (ShmFetchOp* op : asked) {
     op->from = Tensor();
@@ -363,6 +414,7 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   slots_.clear();
   free_slots_.clear();
   for (size_t i = 0; i < behind.size(); ++i) queued_.push_back(behind[i]);
+  if (!queued_.empty()) WaitPatiently(lost_ns_);
   if (live_ == 0 || then == Then::kEndAll) return;
   // One that has brought nothing is not made again at once.
   if (then == Then::kAskAgain && backoff_ms_ != 0) return RetryLater();
@@ -373,22 +425,22 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
 // What was asked of an earlier life of the producer can no longer be had from it. But who has
 // heard of this one before us, and asked for what is its, asked it of a link to nobody.
 void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
-  std::vector<ShmFetchOp*> theirs;
-  for (size_t i = 0; i < queued_.size(); ++i) {
-    ShmFetchOp* op = queued_[i];
-    if (!std::exchange(op->asked_before, false)) continue;
-    if (op->key.src_incarnation() != peer_incarnation_) theirs.push_back(op);
-  }
-  const absl::Status why =
+  EndWaiting(
       absl::AbortedError(absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x",
-                                         options_.peer, former_incarnation, peer_incarnation_));
-  for (ShmFetchOp* op : theirs) EndEarly(op, why);
+                                         options_.peer, former_incarnation, peer_incarnation_)),
+      [&](const ShmFetchOp& op) {
+        const uint64_t named = op.key.src_incarnation();
+        return (op.asked_before && named != peer_incarnation_) ||
+               (named != 0 && named == former_incarnation);
+      });
+  for (size_t i = 0; i < queued_.size(); ++i) queued_[i]->asked_before = false;
 }
 
 // Views that are held keep the socket and the memory; the producer hears that nothing more
 // is asked, and knows by the end of the socket that the last view has gone.
 void ShmFetchChannel::DropLink() {
   poller()->CancelTimer(&connect_timer_);
+  poller()->CancelTimer(&want_timer_);
   if (socket_ == nullptr) return;
   hub_->Unwatch(socket_->fd());
   if (state_ != State::kJoining) {
@@ -409,6 +461,7 @@ void ShmFetchChannel::Close(absl::Status why) {
   close_status_ = std::move(why);
   Break(close_status_, Then::kEndAll);
   DropLink();
+  poller()->CancelTimer(&patience_timer_);
   state_ = State::kClosed;
   state_since_ns_ = now_ns();
   for (ShmFetchOp& op : ops_) EndEarly(&op, close_status_);

@@ -8,6 +8,10 @@ const char* ShmFetchStateName(ShmFetchState state) {
       return "free";
     case ShmFetchState::kQueued:
       return "waits for a slot or a connection";
+    case ShmFetchState::kWanted:
+      return "waits for the peer's Send, without a slot";
+    case ShmFetchState::kHere:
+      return "is there and waits for a slot";
     case ShmFetchState::kAsked:
       return "waits for the peer's Send";
     case ShmFetchState::kCopying:

@@ -19,6 +19,8 @@ namespace tryst {
 enum class ShmFetchState : uint8_t {
   kFree,     // In the pool.
   kQueued,   // For a slot, room in the ring, or a connection.
+  kWanted,   // For the producer to say that the tensor is here; without a slot.
+  kHere,     // For a slot to claim it with.
   kAsked,    // For the producer's answer.
   kCopying,  // For its bytes to be copied to where they belong, a part in each turn.
   kLeaving,  // For the producer's last word after our CANCEL.
@@ -60,6 +62,7 @@ class ShmFetchOp final : public PollerTimer {
   DoneFn done;
   ShmManyFetch* many = nullptr;
   size_t index = 0;
+  int64_t begun_ns = 0;
   bool plain = false;  // No deadline, cancellation or executor: nothing to undo at its end.
 
   // Where it stands.
@@ -67,7 +70,14 @@ class ShmFetchOp final : public PollerTimer {
   TraceSpan span;  // The same with times.
   bool has_slot = false;
   uint16_t slot = 0;
-  uint32_t asked_at = 0;      // Place in the request ring: the order of asking.
+  uint64_t serial = 0;        // Of the want, until it is claimed; 0: none.
+  bool was_here = false;      // The producer has said so.
+  bool unwanted = false;      // UNWANT was said,
+  bool at_any_rate = false;   // with that flag,
+  bool passed = false;        // and by then a later fetch of its key had been asked for.
+  uint64_t order = 0;         // Of asking, over all links.
+  uint32_t key_id = 0;        // By which the producer was asked.
+  bool may_stay = false;      // It was cancelled or is late: what it is answered may still be its.
   bool asked_before = false;  // Over a link that is gone.
   uint8_t misanswered = 0;    // How often its answer made no sense.
   bool reported = false;      // `done` has its result, although the slot is not free yet.

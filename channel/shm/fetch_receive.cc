@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
 #include "channel/shm/fetch_channel.h"
+#include "channel/shm/landing_memory.h"
 #include "channel/string_codec.h"
 #include "rendezvous/derived_status.h"
 
@@ -30,7 +31,7 @@ bool ShmFetchChannel::PollLink() {
   }
   const bool copied = !copies_.empty();
   if (copied) RunCopy();
-  if (!queued_.empty() || !words_.empty()) {
+  if (!queued_.empty() || !words_.empty() || !here_.empty() || !unwants_.empty()) {
     SendWaiting();
   } else if (cells > 0) {
     poller()->FlushThisTurn(this);  // A producer may wait for the room in its ring.
@@ -51,6 +52,13 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
     return OnFailedText(cell.body, sizeof(cell.body));
   }
   if (cell.head.type == CellType::kSegmentGone) return held_->DropSegment(cell.head.number);
+  if (cell.head.type == CellType::kHere) return OnHere(cell);
+  if (cell.head.type == CellType::kUnwanted) return OnUnwanted(cell);
+  if (cell.head.type == CellType::kWantFailed) {
+    uint64_t serial;
+    memcpy(&serial, cell.body, sizeof(serial));
+    return StartFailedText(cell, serial, sizeof(serial));
+  }
   if (cell.head.slot >= slots_.size()) return absl::DataLossError("a slot out of range");
   ShmFetchOp* op = slots_[cell.head.slot];
   if (op == nullptr || generations_[cell.head.slot] != cell.head.generation) {
@@ -67,16 +75,8 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
     case CellType::kPull:
     case CellType::kChunk:
       return OnPlaced(op, cell);
-    case CellType::kFailed: {
-      uint16_t bytes;
-      memcpy(&bytes, cell.body, sizeof(bytes));
-      if (bytes > shm_wire::kMaxErrorBytes) return absl::DataLossError("a text that is too long");
-      in_failed_text_ = true;
-      failed_head_ = cell.head;
-      failed_bytes_ = bytes;
-      failed_text_.clear();
-      return OnFailedText(cell.body + sizeof(bytes), sizeof(cell.body) - sizeof(bytes));
-    }
+    case CellType::kFailed:
+      return StartFailedText(cell, /*serial=*/0, /*text_at=*/0);
     case CellType::kGone:
       if (op->state != ShmFetchState::kLeaving) {
         return absl::DataLossError("the producer ended a slot that was not cancelled");
@@ -88,12 +88,33 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
   }
 }
 
+// Of a slot, or of a want. The length and the text begin at `text_at` of the body.
+absl::Status ShmFetchChannel::StartFailedText(const ReplyCell& cell, uint64_t serial,
+                                              size_t text_at) {
+  if (serial != 0 || cell.head.type == CellType::kWantFailed) {
+    const auto found = wants_.find(serial);
+    if (found == wants_.end() || found->second->state == ShmFetchState::kHere) {
+      return absl::DataLossError("a want failed that is none, or was here");
+    }
+  }
+  uint16_t bytes;
+  memcpy(&bytes, cell.body + text_at, sizeof(bytes));
+  if (bytes > shm_wire::kMaxErrorBytes) return absl::DataLossError("a text that is too long");
+  in_failed_text_ = true;
+  failed_head_ = cell.head;
+  failed_serial_ = serial;
+  failed_bytes_ = bytes;
+  failed_text_.clear();
+  text_at += sizeof(bytes);
+  return OnFailedText(cell.body + text_at, sizeof(cell.body) - text_at);
+}
+
 absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
   failed_text_.append(reinterpret_cast<const char*>(text),
                       std::min(bytes, failed_bytes_ - failed_text_.size()));
   if (failed_text_.size() < failed_bytes_) return absl::OkStatus();
   in_failed_text_ = false;
-  ShmFetchOp* op = slots_[failed_head_.slot];
+  ShmFetchOp* op = failed_serial_ == 0 ? slots_[failed_head_.slot] : wants_[failed_serial_];
   // It may have been cancelled between the parts of the text: still its last word.
   const uint32_t code = failed_head_.number;
   const bool known = code != 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
@@ -139,8 +160,8 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   if (rank > TensorShape::kMaxRank || bytes > shm_wire::InlineRoom(rank)) {
     return absl::DataLossError("a tensor that does not fit its cell");
   }
-  if (op->state == ShmFetchState::kLeaving) {
-    Complete(op, op->end_status, Tensor(), false);
+  if (op->state == ShmFetchState::kLeaving && !Stays(op)) {
+    TurnDown(op);
     return absl::OkStatus();
   }
   if ((cell.head.flags & shm_wire::kIsDead) != 0) {
@@ -204,13 +225,17 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
     if (!seen.ok()) return seen.status();
     view = *std::move(seen);
     const bool last = !part || placed->position + placed->piece_bytes == placed->bytes;
-    if (op->state == ShmFetchState::kLeaving) {
+    const bool whole = !part || placed->position == 0 || op->into.valid();  // So far.
+    // Whether it stays is decided with the last part, whose refusal comes before later requests.
+    const bool open = !last && whole && op->may_stay && !op->reported &&
+                      link_version_ >= shm_wire::kLinkKeepsTurns;
+    if (op->state == ShmFetchState::kLeaving && !open && !(whole && Stays(op))) {
       op->into = Tensor();
-      if (last) Complete(op, op->end_status, Tensor(), false);
+      if (last) TurnDown(op);
       return absl::OkStatus();
     }
-  } else if (op->state == ShmFetchState::kLeaving) {
-    Complete(op, op->end_status, Tensor(), false);
+  } else if (op->state == ShmFetchState::kLeaving && !Stays(op)) {
+    TurnDown(op);
     return absl::OkStatus();
   }
   const bool has_digest = (cell.head.flags & shm_wire::kHasDigest) != 0;
@@ -305,6 +330,7 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
       if (placed.piece_bytes == placed.bytes) {
         Refuse(op, std::move(status));
       } else {
+        op->may_stay = false;
         EndEarly(op, status);  // The rest need not come.
       }
       return absl::OkStatus();
@@ -328,6 +354,7 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
       op->into = Tensor();
       Refuse(op, wrong);
     } else {
+      op->may_stay = false;
       EndEarly(op, wrong);
     }
   } else if (op->position == op->bytes) {
@@ -346,8 +373,8 @@ absl::Status ShmFetchChannel::Prepare(ShmFetchOp* op) {
     return absl::OkStatus();
   }
   auto made = op->dtype == DType::kString
-                  ? Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(op->bytes)})
-                  : Tensor::Allocate(op->dtype, op->shape);
+                  ? AllocateLanding(DType::kUint8, {static_cast<int64_t>(op->bytes)})
+                  : AllocateLanding(op->dtype, op->shape);
   if (!made.ok()) return made.status();
   op->into = *std::move(made);
   return absl::OkStatus();

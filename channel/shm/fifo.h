@@ -28,13 +28,14 @@ class Fifo {
     first_ = (first_ + 1) & (slots_.size() - 1);
     --size_;
   }
-  // The first that equals `value`, from wherever it is; the others keep their order.
+  // The first that equals `value`, from wherever it is; the others keep their order. Near the
+  // front it costs little.
   void Remove(const T& value) {
     size_t i = 0;
     while (i < size_ && !((*this)[i] == value)) ++i;
     if (i == size_) return;
-    for (; i + 1 < size_; ++i) (*this)[i] = std::move((*this)[i + 1]);
-    --size_;
+    for (; i > 0; --i) (*this)[i] = std::move((*this)[i - 1]);
+    pop_front();
   }
   void clear() { size_ = 0; }
 

@@ -160,6 +160,7 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
   ops_.resize(sizes_.slots);
   for (size_t slot = 0; slot < ops_.size(); ++slot) {
     ops_[slot].slot = static_cast<uint16_t>(slot);
+    ops_[slot].waiter.op = &ops_[slot];
   }
   state_ = State::kOpen;
   since_ns_ = hub_->poller()->now_ns();
@@ -343,12 +344,14 @@ bool ShmServeChannel::PollLink() {
   }
   if (segments_dropped_ != hub_->arena()->segments_dropped()) TellGoneSegments();
   if (!ready_line_.empty() || !gone_line_.empty()) AnswerWaiting();
+  if (HasWantWords() && replies_.HasRoom(1)) hub_->poller()->FlushThisTurn(this);
   if (cells > 0) hub_->poller()->FlushThisTurn(this);
   return cells > 0 || copied || accepted || returned;
 }
 
 void ShmServeChannel::FallAsleep() {
-  const bool waits = !ready_line_.empty() || !gone_line_.empty() || hub_->arena()->awaited();
+  const bool waits =
+      !ready_line_.empty() || !gone_line_.empty() || HasWantWords() || hub_->arena()->awaited();
   given_->view().header->producer_asleep.exchange(
       waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
   if (sent_line_.empty()) return;
@@ -370,6 +373,7 @@ bool ShmServeChannel::WakeUp() {
 // At the end of a turn in which the ring was written or read: wakes a consumer that sleeps.
 void ShmServeChannel::Flush() {
   if (state_ != State::kOpen) return;
+  if (HasWantWords()) SayWantWords();
   std::atomic<uint32_t>& asleep = given_->view().header->consumer_asleep;
   // Pairs with its SetAsleep(): both change the flag, and of two changes the later sees
   // what came before the earlier one. Either it sees our cell or we see its flag.
@@ -389,6 +393,16 @@ void ShmServeChannel::ListOps(LiveOps* ops) const {
     live.span = op.span;
     live.span.id = IdOf(op);
     if (op.taken.tensor.valid()) live.bytes = op.taken.tensor.bytes();
+    ops->Add(std::move(live));
+  }
+  for (const auto& [serial, want] : wants_) {
+    LiveOp live;
+    live.role = TraceRole::kServe;
+    live.peer = consumer_;
+    live.path = "shm";
+    live.step = want->step;
+    live.key = want->key;
+    live.span.Begin(want->here != nullptr ? WaitsFor::kSlot : WaitsFor::kLocalSend, want->since_ns);
     ops->Add(std::move(live));
   }
 }
@@ -415,6 +429,7 @@ std::string ShmServeChannel::Explain() const {
   size_t by_state[kShmServeStateCount] = {};
   for (const ShmServeOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
   std::string waiting;
+  if (!wants_.empty()) absl::StrAppend(&waiting, "; ", wants_.size(), " wanted without a slot");
   for (size_t i = 1; i < kShmServeStateCount; ++i) {
     if (by_state[i] == 0) continue;
     absl::StrAppend(&waiting, "; ", by_state[i], " ",

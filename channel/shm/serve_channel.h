@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -121,6 +122,7 @@ class ShmServeChannel final : private ShmHub::Host,
     TensorKey key;
     bool for_consumer = false;  // The hello has authenticated it: it gets what is meant for it.
     bool may_take = false;      // TensorSource::MayTake.
+    uint64_t newest = 0;        // The newest request for it, by ShmServeOp::order.
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   // A copy of so much in one piece has left the caches before anybody reads it.
@@ -160,15 +162,38 @@ class ShmServeChannel final : private ShmHub::Host,
   absl::Status OnCancel(const shm_wire::RequestCell& cell);
   absl::Status OnPulled(const shm_wire::RequestCell& cell);
   absl::Status OnRefused(const shm_wire::RequestCell& cell);
+  // Without a slot (serve_wants.cc).
+  absl::Status OnWant(const shm_wire::RequestCell& cell);
+  absl::Status OnUnwant(const shm_wire::RequestCell& cell);
+  absl::Status OnClaim(const shm_wire::RequestCell& cell);
+  void OnWantMet(ShmServeWant* want, absl::Status status, ShmTaken* taken);
+  void Unwant(ShmServeWant* want, bool at_any_rate);
+  void ForgetWant(ShmServeWant* want);
+  void GiveUpWants();
+  bool HasWantWords() const {
+    return !here_words_.empty() || !unwanted_words_.empty() || !failed_words_.empty();
+  }
+  void SayWantWords();
+  bool SaySerials(shm_wire::CellType type, absl::Span<const uint64_t> serials);
+  bool SayFailedWant(uint64_t serial, const absl::Status& status);
 
   // Taking.
+  absl::Status ForAnother(const TensorKey& key) const;
   bool TakeHere(ShmServeOp* op, KnownKey* known);
-  void StartTake(ShmServeOp* op, bool for_consumer);
+  void JoinLine(ShmWaiter* waiter, int64_t step, const TensorKey& key);
+  void LeaveLine(ShmWaiter* waiter);
+  ShmKeyLine* LineOf(int64_t step, const TensorKey& key);
+  void StartTake(ShmKeyLine* line);
+  void DropNewestTake(ShmKeyLine* line);
   void OnTaken(ShmServeTake* take) override;
+  void FailTake(ShmServeTake* take);
+  void SettleLine(ShmKeyLine* line);
+  void FreeTake(ShmServeTake* take);
+  void OnMet(ShmWaiter* waiter, absl::Status status, ShmTaken* taken);
   void SetReady(ShmServeOp* op);
-  void DropTake(ShmServeOp* op);
   void EndCall(ShmServeTake* take);
-  void GiveBack(ShmServeTake* take);
+  // Whether no later request for its key has come, which may have been answered.
+  bool IsNewest(uint32_t key_id, uint64_t order, const TensorKey& key) const;
   // Nobody gets it here: it goes back to its place, and the slot is free.
   void GiveUp(ShmServeOp* op);
   void Sent(ShmServeOp* op);
@@ -186,6 +211,7 @@ class ShmServeChannel final : private ShmHub::Host,
     Tensor tensor;
   };
   void TakeFormer(ShmServeOp* op, Former* former);
+  absl::StatusOr<ShmServeOp*> SlotFor(const shm_wire::RequestCell& cell, Former* former);
   void EndTrace(const Former& former);
   void Free(ShmServeOp* op);
   uint64_t IdOf(const ShmServeOp& op) const {
@@ -253,6 +279,17 @@ class ShmServeChannel final : private ShmHub::Host,
   std::deque<ShmServeOp> ops_;      // By slot.
   std::deque<ShmServeTake> takes_;  // All there ever were; addresses stay.
   std::vector<ShmServeTake*> free_takes_;
+  std::deque<ShmKeyLine> all_lines_;  // All there ever were; addresses stay.
+  std::vector<ShmKeyLine*> free_lines_;
+  absl::flat_hash_map<std::pair<TensorKey, int64_t>, ShmKeyLine*> lines_;
+  uint64_t order_ = 0;                  // Of the newest request.
+  std::deque<ShmServeWant> all_wants_;  // All there ever were; addresses stay.
+  std::vector<ShmServeWant*> free_wants_;
+  absl::flat_hash_map<uint64_t, ShmServeWant*> wants_;  // By serial.
+  uint64_t last_serial_ = 0;
+  Fifo<uint64_t> here_words_;  // To be said; some may have been unwanted since.
+  Fifo<uint64_t> unwanted_words_;
+  std::deque<std::pair<uint64_t, absl::Status>> failed_words_;
   struct SentCell {
     ShmServeOp* op;
     uint32_t generation;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "channel/poller.h"
+#include "channel/shm/key_line.h"
 #include "channel/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
@@ -34,9 +35,6 @@ struct ShmRequest {
   int64_t step = 0;
   TensorKey key;
 };
-
-struct ShmServeOp;
-class ShmServeTake;
 
 // What a take got, and what giving it back needs.
 struct ShmTaken {
@@ -70,9 +68,8 @@ class ShmServeTakeOwner {
   virtual void OnTaken(ShmServeTake* take) = 0;
 };
 
-// One take from the local rendezvous, from its start until the poller has seen its end. An
-// op that no longer wants it lets go of it at once, so that what follows on the slot has its
-// turn now. Of a pool. Poller thread only, but for End().
+// One take from the local rendezvous, from its start until the poller has seen its end. Of a
+// pool. Poller thread only, but for End().
 class ShmServeTake final : public PollerTask {
  public:
   ShmServeTake(ShmServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {
@@ -103,9 +100,11 @@ class ShmServeTake final : public PollerTask {
     }
   }
 
-  ShmServeOp* op = nullptr;  // Null: nobody wants it any more.
-  int64_t step = 0;
-  TensorKey key;
+  ShmKeyLine* line = nullptr;
+  ShmServeTake* next = nullptr;
+  ShmServeTake* prev = nullptr;
+  bool dropped = false;  // Cancelled: it may have met a tensor by then.
+  bool over = false;     // The poller has heard of its end.
   std::unique_ptr<Cancellation> cancellation;
   Args args;                       // Of the take: the same each time.
   bool in_call = false;            // A call to the rendezvous is on the poller's stack,
@@ -121,6 +120,18 @@ class ShmServeTake final : public PollerTask {
   Poller* const poller_;
 };
 
+// A tensor that the consumer wants and has no slot for yet: until it claims it with one.
+struct ShmServeWant {
+  ShmWaiter waiter;
+  uint64_t serial = 0;
+  uint64_t order = 0;  // As ShmServeOp::order.
+  int64_t since_ns = 0;
+  int64_t step = 0;
+  TensorKey key;
+  uint32_t key_id = 0;
+  std::unique_ptr<ShmTaken> here;  // Null: it is waited for.
+};
+
 // One slot of the producer: from a request to the word that its tensor was accepted.
 // Poller thread only.
 struct ShmServeOp {
@@ -129,7 +140,9 @@ struct ShmServeOp {
   uint16_t slot = 0;
   ShmRequest request;
   bool in_ready_line = false;
-  ShmServeTake* take = nullptr;  // kTaking.
+  ShmWaiter waiter;     // kTaking.
+  uint32_t key_id = 0;  // By which the consumer named the key,
+  uint64_t order = 0;   // and which of all its requests this is.
 
   // The outcome of the take, until it is accepted or given back.
   absl::Status status;

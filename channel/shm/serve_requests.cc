@@ -11,6 +11,11 @@ namespace tryst {
 
 using shm_wire::CellType;
 
+absl::Status ShmServeChannel::ForAnother(const TensorKey& key) const {
+  return absl::PermissionDeniedError(
+      absl::StrCat("the tensor is for ", key.dst().worker, ", not for ", consumer_));
+}
+
 // ---- What the consumer says ----
 
 absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
@@ -36,6 +41,12 @@ absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
       return OnPulled(cell);
     case CellType::kRefused:
       return OnRefused(cell);
+    case CellType::kWant:
+      return OnWant(cell);
+    case CellType::kUnwant:
+      return OnUnwant(cell);
+    case CellType::kClaim:
+      return OnClaim(cell);
     default:
       return absl::DataLossError("an unknown cell in the request ring");
   }
@@ -54,11 +65,9 @@ absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
   return absl::OkStatus();
 }
 
-absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
+absl::StatusOr<ShmServeOp*> ShmServeChannel::SlotFor(const shm_wire::RequestCell& cell,
+                                                     Former* former) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
-  if (cell.head.number >= keys_.size() || keys_[cell.head.number].key.empty()) {
-    return absl::DataLossError("request for an unknown key id");
-  }
   ShmServeOp* op = &ops_[cell.head.slot];
   // A consumer uses a slot again after the last word on it, not before.
   if (op->state != ShmServeState::kFree && op->state != ShmServeState::kSent) {
@@ -67,17 +76,34 @@ absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
   }
   // That the slot is used again says that its former tensor was accepted. It is let go of,
   // and written down, behind the answer.
-  Former former;
-  if (op->state == ShmServeState::kSent) TakeFormer(op, &former);
-  KnownKey& known = keys_[cell.head.number];
+  if (op->state == ShmServeState::kSent) TakeFormer(op, former);
   op->request.generation = cell.head.generation;
   op->request.flags = cell.head.flags;
-  memcpy(&op->request.step, cell.body, sizeof(op->request.step));
   ++counters_.requests;
+  return op;
+}
+
+absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
+  if (cell.head.number >= keys_.size() || keys_[cell.head.number].key.empty()) {
+    return absl::DataLossError("request for an unknown key id");
+  }
+  Former former;
+  const auto slot = SlotFor(cell, &former);
+  if (!slot.ok()) return slot.status();
+  ShmServeOp* op = *slot;
+  KnownKey& known = keys_[cell.head.number];
+  memcpy(&op->request.step, cell.body, sizeof(op->request.step));
+  op->key_id = cell.head.number;
+  op->order = known.newest = ++order_;
   op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
   if (!TakeHere(op, &known)) {
     op->request.key = known.key;
-    StartTake(op, known.for_consumer);
+    op->state = ShmServeState::kTaking;
+    if (known.for_consumer) {
+      JoinLine(&op->waiter, op->request.step, op->request.key);
+    } else {
+      OnMet(&op->waiter, ForAnother(op->request.key), nullptr);
+    }
   }
   if (former.was) EndTrace(former);
   return absl::OkStatus();
@@ -91,8 +117,16 @@ absl::Status ShmServeChannel::OnCancel(const shm_wire::RequestCell& cell) {
   if (op->state == ShmServeState::kFree || op->request.generation != cell.head.generation) {
     return absl::OkStatus();
   }
-  // So is an answer that it crosses; nobody takes it there.
   const bool answered = op->state == ShmServeState::kSent || op->state == ShmServeState::kPulled;
+  if (link_version_ >= shm_wire::kLinkKeepsTurns) {
+    // So is the answer, on its way or to come: the consumer takes it or refuses it. What this one
+    // has met cannot go back once a later request may have been given what was sent after it.
+    if (answered || (op->state != ShmServeState::kTaking &&
+                     !IsNewest(op->key_id, op->order, op->request.key))) {
+      return absl::OkStatus();
+    }
+  }
+  // An answer that it crosses is the last word, too; before version 3 nobody takes it there.
   // Given back first, so that the next request finds it.
   GiveUp(op);
   if (!answered && state_ == State::kOpen && !SendGone(cell.head.slot, cell.head.generation)) {
@@ -131,12 +165,14 @@ absl::Status ShmServeChannel::OnPulled(const shm_wire::RequestCell& cell) {
 
 // ---- Taking ----
 
-// The way of nearly all: the tensor is here.
+// The way of nearly all: the tensor is here. Not past those who wait for the key: what they have
+// met may be on its way.
 bool ShmServeChannel::TakeHere(ShmServeOp* op, KnownKey* known) {
   if (!known->may_take) {
     known->may_take = known->for_consumer && source_->MayTake(known->key);
     if (!known->may_take) return false;
   }
+  if (!lines_.empty() && lines_.contains({known->key, op->request.step})) return false;
   if (!source_->TakeHere(op->request.step, &known->key, &place_, &taken_)) return false;
   op->request.key = known->key;
   op->taken.MoveFrom(&taken_);
@@ -145,30 +181,61 @@ bool ShmServeChannel::TakeHere(ShmServeOp* op, KnownKey* known) {
   return true;
 }
 
-void ShmServeChannel::StartTake(ShmServeOp* op, bool for_consumer) {
-  op->state = ShmServeState::kTaking;
+void ShmServeChannel::JoinLine(ShmWaiter* waiter, int64_t step, const TensorKey& key) {
+  ShmKeyLine* line = LineOf(step, key);
+  waiter->line = line;
+  line->waiting.push_back(waiter);
+  StartTake(line);
+}
+
+void ShmServeChannel::LeaveLine(ShmWaiter* waiter) {
+  ShmKeyLine* line = std::exchange(waiter->line, nullptr);
+  line->waiting.Remove(waiter);
+  SettleLine(line);
+}
+
+ShmKeyLine* ShmServeChannel::LineOf(int64_t step, const TensorKey& key) {
+  const auto [at, is_new] = lines_.try_emplace({key, step}, nullptr);
+  if (!is_new) return at->second;
+  if (free_lines_.empty()) {
+    all_lines_.emplace_back();
+    free_lines_.push_back(&all_lines_.back());
+  }
+  ShmKeyLine* line = at->second = free_lines_.back();
+  free_lines_.pop_back();
+  line->key = key;
+  line->step = step;
+  return line;
+}
+
+void ShmServeChannel::StartTake(ShmKeyLine* line) {
   if (free_takes_.empty()) {
     takes_.emplace_back(static_cast<ShmServeTakeOwner*>(this), hub_->poller());
     free_takes_.push_back(&takes_.back());
   }
   ShmServeTake* take = free_takes_.back();
   free_takes_.pop_back();
-  take->op = op;
-  take->step = op->request.step;
-  if (!take->key.SharesTextWith(op->request.key)) take->key = op->request.key;
-  op->take = take;
+  take->line = line;
+  take->dropped = take->over = false;
+  line->takes.push_back(take);
+  ++line->live;
   take->in_call = true;
-  if (!for_consumer) {
-    take->End(absl::PermissionDeniedError(absl::StrCat(
-                  "the tensor is for ", op->request.key.dst().worker, ", not for ", consumer_)),
-              Args(), Tensor(), false);
-  } else {
-    source_->Take(take->step, take->key, 0, take->args,
-                  [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
-                         bool is_dead) {
-                    take->End(std::move(status), send_args, std::move(tensor), is_dead);
-                  });
-  }
+  source_->Take(
+      line->step, line->key, 0, take->args,
+      [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor, bool is_dead) {
+        take->End(std::move(status), send_args, std::move(tensor), is_dead);
+      });
+  EndCall(take);
+}
+
+void ShmServeChannel::DropNewestTake(ShmKeyLine* line) {
+  ShmServeTake* take = line->takes.back();
+  while (take->dropped) take = take->prev;
+  take->dropped = true;
+  --line->live;
+  if (take->over || take->ended.load(std::memory_order_acquire)) return;
+  take->in_call = true;
+  take->cancellation->StartCancel();
   EndCall(take);
 }
 
@@ -179,22 +246,78 @@ void ShmServeChannel::EndCall(ShmServeTake* take) {
 }
 
 void ShmServeChannel::OnTaken(ShmServeTake* take) {
-  ShmServeOp* op = std::exchange(take->op, nullptr);
+  ShmKeyLine* line = take->line;
+  take->over = true;
   take->ended.store(false, std::memory_order_relaxed);
   take->ended_here = false;
-  if (take->cancellation->cancelled()) take->Renew();
-  if (op == nullptr) {
-    GiveBack(take);
-    take->taken = ShmTaken();
-    free_takes_.push_back(take);
-    if (Drained() && options_.on_drained) options_.on_drained();
-    return;
+  if (!take->status.ok()) FailTake(take);
+  SettleLine(line);
+}
+
+// The others of the line go on: one fails as well as the other.
+void ShmServeChannel::FailTake(ShmServeTake* take) {
+  ShmKeyLine* line = take->line;
+  const bool is_first = line->takes.front() == take;
+  line->takes.Remove(take);
+  absl::Status status = std::move(take->status);
+  const bool dropped = take->dropped;
+  FreeTake(take);
+  if (dropped) return;
+  --line->live;
+  ShmWaiter* waiter = is_first ? line->waiting.front() : line->waiting.back();
+  if (waiter == nullptr) return;
+  line->waiting.Remove(waiter);
+  waiter->line = nullptr;
+  const bool settling = std::exchange(line->settling, true);  // It must outlive the call.
+  OnMet(waiter, std::move(status), nullptr);
+  line->settling = settling;
+}
+
+// Hands out what the takes have brought, drops those that nobody waits for, and the line with the
+// last of them. What is given back may be met by a take in that very call.
+void ShmServeChannel::SettleLine(ShmKeyLine* line) {
+  if (line->settling) return;
+  line->settling = true;
+  for (;;) {
+    ShmServeTake* take = line->takes.front();
+    if (take != nullptr && take->over) {
+      line->takes.Remove(take);
+      if (!take->dropped) --line->live;
+      ShmTaken taken = std::move(take->taken);
+      FreeTake(take);
+      if (ShmWaiter* waiter = line->waiting.front()) {
+        line->waiting.Remove(waiter);
+        waiter->line = nullptr;
+        OnMet(waiter, absl::OkStatus(), &taken);
+      } else {
+        ++counters_.given_back;
+        source_->GiveBack(line->step, line->key, taken.ToGiveBack());
+      }
+    } else if (line->live > line->waiting.size()) {
+      DropNewestTake(line);
+    } else {
+      break;
+    }
   }
-  op->take = nullptr;
-  op->status = std::move(take->status);
-  op->taken = std::move(take->taken);
-  take->taken.turn = 0;
+  line->settling = false;
+  if (!line->takes.empty()) return;
+  lines_.erase({line->key, line->step});
+  free_lines_.push_back(line);
+  if (Drained() && options_.on_drained) options_.on_drained();
+}
+
+void ShmServeChannel::FreeTake(ShmServeTake* take) {
+  take->line = nullptr;
+  take->taken = ShmTaken();
+  if (take->cancellation->cancelled()) take->Renew();
   free_takes_.push_back(take);
+}
+
+void ShmServeChannel::OnMet(ShmWaiter* waiter, absl::Status status, ShmTaken* taken) {
+  if (waiter->want != nullptr) return OnWantMet(waiter->want, std::move(status), taken);
+  ShmServeOp* op = waiter->op;
+  op->status = std::move(status);
+  if (taken != nullptr) op->taken = std::move(*taken);
   SetReady(op);
   // While the link ends it may meet what another request gave back, whose turn it was: the
   // consumer, who still reads, must not have it here.
@@ -206,29 +329,14 @@ void ShmServeChannel::SetReady(ShmServeOp* op) {
   op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
 }
 
-// Gives the slot free at once: a request behind it has its turn now, not when the poller
-// hears of the end. What the take has met already goes back first, so that the request
-// behind it finds it; what it meets this moment, when the poller hears of it.
-void ShmServeChannel::DropTake(ShmServeOp* op) {
-  ShmServeTake* take = std::exchange(op->take, nullptr);
-  take->op = nullptr;
-  if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
-  take->in_call = true;
-  take->cancellation->StartCancel();
-  EndCall(take);
-}
-
-void ShmServeChannel::GiveBack(ShmServeTake* take) {
-  if (!take->status.ok()) return;
-  take->status = absl::CancelledError("given back");
-  ++counters_.given_back;
-  source_->GiveBack(take->step, take->key, take->taken.ToGiveBack());
+bool ShmServeChannel::IsNewest(uint32_t key_id, uint64_t order, const TensorKey& key) const {
+  return keys_[key_id].newest == order && keys_[key_id].key == key;
 }
 
 void ShmServeChannel::GiveUp(ShmServeOp* op) {
   if (op->state == ShmServeState::kTaking) {
     Release(op);
-    return DropTake(op);
+    return LeaveLine(&op->waiter);
   }
   const bool has_tensor = op->status.ok();
   const int64_t step = op->request.step;
@@ -323,6 +431,7 @@ void ShmServeChannel::GiveUpUnanswered() {
   for (ShmServeOp& op : ops_) {
     if (op.state == ShmServeState::kTaking) GiveUp(&op);
   }
+  GiveUpWants();
   for (ShmServeOp& op : ops_) {
     const bool answered = op.state == ShmServeState::kSent || op.state == ShmServeState::kPulled;
     if (op.state != ShmServeState::kFree && !answered) GiveUp(&op);

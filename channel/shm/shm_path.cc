@@ -43,6 +43,8 @@ std::unique_ptr<ShmFetchChannel> ShmPath::MakeFetchChannel(const std::string& pe
   options.on_open = std::move(on_open);
   options.trace = options_.trace;
   options.link_newest = options_.link_newest;
+  options.patience_ms = options_.patience_ms;
+  options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxWants);
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), bootstrap_, std::move(options));
 }

@@ -29,8 +29,10 @@ struct ShmPathOptions {
   uint64_t pull_bytes = 64 << 10;    // Into the caller's memory: from here on the consumer reads,
   uint64_t parts_bytes = 64 << 10;   // but from here on both copy, part by part.
   uint32_t max_consumers = 1024;
-  int copy_helpers = 0;    // Threads that help with large copies when cores are idle.
-  Trace* trace = nullptr;  // Of the poller; may be null.
+  int64_t patience_ms = 60'000;      // How long a fetch waits for a producer that does not answer.
+  uint32_t max_waiting = 1'000'000;  // Fetches that wait at one producer without a slot.
+  int copy_helpers = 0;              // Threads that help with large copies when cores are idle.
+  Trace* trace = nullptr;            // Of the poller; may be null.
   uint64_t seed = 1;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
 };

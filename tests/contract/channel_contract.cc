@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -192,6 +194,37 @@ TEST_P(ChannelContractTest, FetchesOfOneKeyMeetSendsInOrder) {
   }
 }
 
+// One that a callback makes, on whichever thread runs it, comes behind one that another thread
+// has made before.
+TEST_P(ChannelContractTest, FetchesMadeInACallbackKeepTheirTurn) {
+  for (int round = 0; round < 20; ++round) {
+    const TensorKey gate = Key(absl::StrCat("gate", round));
+    const TensorKey key = Key(absl::StrCat("turn", round));
+    auto first = std::make_shared<Pending>();
+    auto second = std::make_shared<Pending>();
+    auto many = std::make_shared<Pending>();
+    world_->consumer()->Fetch(
+        1, gate, Args(), [&, second](absl::Status status, const Args&, const Args&, Tensor, bool) {
+          EXPECT_TRUE(status.ok()) << status;
+          std::thread([&] { world_->consumer()->Fetch(1, key, Args(), first->Done()); }).join();
+          world_->consumer()->FetchMany(
+              1, {key}, Args(),
+              [done = many->Done()](absl::Status, absl::Span<Received> results) mutable {
+                std::move(done)(results[0].status, Args(), Args(), results[0].tensor, false);
+              });
+          world_->consumer()->Fetch(1, key, Args(), second->Done());
+        });
+    Send(1, gate, Numbers(1, 0));
+    for (int i = 1; i <= 3; ++i) Send(1, key, Numbers(1, static_cast<float>(i)));
+    float expected = 1;
+    for (const auto& one : {first, many, second}) {
+      const Result result = one->Wait();
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ASSERT_EQ(result.tensor.data_as<float>()[0], expected++);
+    }
+  }
+}
+
 TEST_P(ChannelContractTest, ManyKeysAtOnceWithOneCallback) {
   constexpr int kKeys = 1000;
   std::vector<TensorKey> keys;
@@ -263,6 +296,134 @@ TEST_P(ChannelContractTest, WhatACancelledFetchHadMetGoesToTheNextOne) {
     ASSERT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
   }
   EXPECT_GT(cancelled, 0);
+}
+
+// Threads send under eight keys; several receives of each are out at any time, and two in five of
+// them are cancelled or late. What is received is what was sent: all of it, once, in its order.
+TEST_P(ChannelContractTest, CancelsAndDeadlinesLeaveTheOrderAsItWas) {
+  constexpr int kKeys = 8;
+  constexpr int kTensors = 1000;
+  constexpr size_t kAhead = 6;
+  const SteadyClock clock;
+  struct Out {
+    std::unique_ptr<Cancellation> cancellation = std::make_unique<Cancellation>();
+    std::shared_ptr<Pending> pending;
+  };
+  std::atomic<int> not_received{0};
+  const auto run_key = [&](int number) {
+    const TensorKey key = Key(absl::StrCat("ordered", number));
+    std::thread sender([&] {
+      for (int i = 0; i < kTensors; ++i) {
+        Send(1, key, Numbers(i % 50 == 7 ? 60'000 : 5, static_cast<float>(i)));
+        if (i % 8 == 0) std::this_thread::yield();
+      }
+    });
+    std::minstd_rand random(static_cast<uint32_t>(number) + 1);
+    std::deque<Out> out;
+    for (int next = 0; next < kTensors && !HasFailure();) {
+      while (out.size() < kAhead) {
+        Out one;
+        Args args;
+        const uint32_t what = random() % 10;
+        if (what < 2) {
+          args.deadline = Deadline::After(clock, absl::Microseconds(random() % 300));
+        } else {
+          args.cancellation = one.cancellation.get();
+        }
+        one.pending = StartFetch(1, key, args);
+        out.push_back(std::move(one));
+        if (random() % 5 == 0) out[random() % out.size()].cancellation->StartCancel();
+      }
+      const Result result = out.front().pending->Wait();
+      out.pop_front();
+      if (absl::IsCancelled(result.status) || absl::IsDeadlineExceeded(result.status)) {
+        ++not_received;
+        continue;
+      }
+      EXPECT_TRUE(result.status.ok()) << result.status << world_->Explain();
+      if (!result.status.ok()) break;
+      EXPECT_EQ(result.tensor.data_as<float>()[0], static_cast<float>(next)) << key.text();
+      ++next;
+    }
+    for (Out& one : out) one.cancellation->StartCancel();
+    for (Out& one : out) one.pending->Wait();
+    sender.join();
+  };
+  std::vector<std::thread> consumers;
+  for (int i = 0; i < kKeys; ++i) consumers.emplace_back(run_key, i);
+  for (std::thread& consumer : consumers) consumer.join();
+  EXPECT_GT(not_received, kKeys * kTensors / 50);
+}
+
+// Receives that wait, however many, are in nobody's way.
+TEST_P(ChannelContractTest, WhatIsThereComesAtOnceHoweverManyWait) {
+  for (const int count : {500, 20'000}) {
+    Cancellation cancellation;
+    Args args;
+    args.cancellation = &cancellation;
+    std::vector<std::shared_ptr<Pending>> waiting;
+    for (int i = 0; i < count; ++i) {
+      waiting.push_back(StartFetch(1, Key(absl::StrCat("awaited", count, "_", i)), args));
+    }
+    const SteadyClock clock;
+    for (int i = 0; i < 3; ++i) {
+      const int64_t elements = i == 1 ? 200'000 : 5;
+      Send(1, Key("there"), Numbers(elements, static_cast<float>(i)));
+      const int64_t start_ns = clock.NowNs();
+      const Result result = StartFetch(1, Key("there"))->Wait(std::chrono::seconds(10));
+      ASSERT_TRUE(result.status.ok()) << count << ": " << result.status << world_->Explain();
+      EXPECT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
+      // The first comes behind all that was posted before it.
+      if (i > 0) {
+        EXPECT_LT(clock.NowNs() - start_ns, 500'000'000) << count;
+      }
+    }
+    // Those who wait get theirs: these in their own memory, one dead, the rest nothing.
+    const auto key = [&](int i) { return Key(absl::StrCat("awaited", count, "_", i)); };
+    const int last = count - 1;
+    Send(1, key(last), Numbers(7, 1));
+    Send(1, key(last - 1), Tensor(), true);
+    Send(1, key(3), Numbers(70'000, 2));
+    EXPECT_TRUE(IsNumbers(waiting[static_cast<size_t>(last)]->Wait().tensor, 7, 1));
+    EXPECT_TRUE(waiting[static_cast<size_t>(last - 1)]->Wait().is_dead);
+    EXPECT_TRUE(IsNumbers(waiting[3]->Wait().tensor, 70'000, 2));
+    cancellation.StartCancel();
+    int received = 0;
+    for (const auto& one : waiting) {
+      const Result result = one->Wait();
+      received += result.status.ok();
+      EXPECT_TRUE(result.status.ok() || absl::IsCancelled(result.status)) << result.status;
+      if (HasFailure()) return;
+    }
+    EXPECT_EQ(received, 3);
+    // They took nothing, and nothing is left of them.
+    Send(1, key(5), Numbers(2, 4));
+    EXPECT_TRUE(IsNumbers(FetchNow(1, key(5)).tensor, 2, 4));
+  }
+}
+
+TEST_P(ChannelContractTest, AnAbortedStepEndsAllThatWaitForIt) {
+  constexpr int kWaiting = 3000;
+  std::vector<std::shared_ptr<Pending>> theirs, ours, others;
+  for (int i = 0; i < kWaiting; ++i) {
+    theirs.push_back(StartFetch(1, Key(absl::StrCat("wanted", i))));
+    ours.push_back(StartFetch(2, Key(absl::StrCat("wanted", i))));
+    if (i % 100 == 0) others.push_back(StartFetch(3, Key(absl::StrCat("wanted", i))));
+  }
+  usleep(20'000);
+  world_->producer()->step(1)->StartAbort(absl::InternalError("the kernel failed"));
+  for (const auto& one : theirs) {
+    const Result result = one->Wait();
+    ASSERT_EQ(result.status.code(), absl::StatusCode::kInternal) << result.status;
+  }
+  world_->consumer()->AbortStep(2, absl::AbortedError("step 2 was given up"));
+  for (const auto& one : ours) {
+    ASSERT_EQ(one->Wait().status.code(), absl::StatusCode::kAborted) << one->Wait().status;
+  }
+  for (size_t i = 0; i < others.size(); ++i) {
+    Send(3, Key(absl::StrCat("wanted", i * 100)), Numbers(3, static_cast<float>(i)));
+    ASSERT_TRUE(IsNumbers(others[i]->Wait().tensor, 3, static_cast<float>(i)));
+  }
 }
 
 TEST_P(ChannelContractTest, CancelledBeforeItStarts) {

@@ -52,6 +52,25 @@ void MakeSmall(ChannelPoolOptions* pool) {
   pool->shm.stage_bytes = 1 << 20;
 }
 
+// Both ends speak the version before wants.
+ChannelContract Version2() {
+  ChannelContract contract = Contract("Version2", 256 << 20, [](ChannelPoolOptions* pool) {
+    pool->shm.link_newest = shm_wire::kLinkSettles;
+  });
+  contract.skips = SkipsWhereWaitingHoldsSlots();
+  return contract;
+}
+
+// A consumer of that version, and a producer of this one.
+ChannelContract OlderConsumer() {
+  ChannelContract contract = Contract("OlderConsumer", 256 << 20, [](ChannelPoolOptions* pool) {
+    if (pool->self.find("worker") == std::string::npos) return;
+    pool->shm.link_newest = shm_wire::kLinkSettles;
+  });
+  contract.skips = SkipsWhereWaitingHoldsSlots();
+  return contract;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shm, ChannelContractTest,
     ::testing::Values(Contract("Default", 256 << 20, [](ChannelPoolOptions*) {}),
@@ -71,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
                                  pool->shm.stage_bytes = 0;
                                  pool->shm.allow_pull = false;
                                  pool->shm.digests = true;
-                               })),
+                               }),
+                      Version2(), OlderConsumer()),
     ChannelContractName);
 
 // ---- A refusal is not for ever ----

@@ -208,6 +208,116 @@ TEST_F(SettlementTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
   EXPECT_EQ(Left(foreign), std::vector<int>{1});
 }
 
+// ---- A producer that is gone ----
+
+class GoneTest : public SettlementTest {
+ protected:
+  static constexpr size_t kAsked = 4;
+  static constexpr size_t kFetches = 10;
+
+  // As many are asked as there are slots, the others are in line.
+  void FetchThenLose(uint64_t incarnation) {
+    ShmPathOptions options;
+    options.sizes.slots = kAsked + 1;  // One is kept for what is there.
+    options.max_waiting = 0;           // Nobody is told of the others.
+    options.patience_ms = 5000;
+    Open(options);
+    Send(Key("met"), 8, 1, false);
+    Fetch(Key("met"), 0, &met_);
+    for (int i = 0; i < 100 && !met_.ended; ++i) Turn();
+    ASSERT_EQ(met_.number, 1) << met_.status;
+    for (Fetched& one : fetched_) Fetch(Key("edge", incarnation), 0, &one);
+    for (int i = 0; i < 10; ++i) Turn();
+    StopProducer();
+    lost_ns_ = alarms_.clock().NowNs();
+  }
+  // Turns on until `one` has ended; the milliseconds since the producer was lost.
+  int64_t EndOf(const Fetched& one) {
+    while (!one.ended && alarms_.clock().NowNs() - lost_ns_ < 100'000'000'000) {
+      Turn();
+      alarms_.AdvanceBy(absl::Milliseconds(5));
+    }
+    EXPECT_TRUE(one.ended) << channel_->Explain();
+    return (alarms_.clock().NowNs() - lost_ns_) / 1'000'000;
+  }
+
+  Fetched met_;
+  Fetched fetched_[kFetches];
+  int64_t lost_ns_ = 0;
+};
+
+TEST_F(GoneTest, WhatIsAskedInLineOrNewOfThatLifeEndsSoon) {
+  FetchThenLose(kFirstLife);
+  for (size_t i = 0; i < kFetches; ++i) {
+    EXPECT_LT(EndOf(fetched_[i]), 500) << i;
+    EXPECT_EQ(fetched_[i].status.code(),
+              i < kAsked ? absl::StatusCode::kAborted : absl::StatusCode::kUnavailable)
+        << fetched_[i].status;
+  }
+  for (int i = 0; i < 200; ++i) {  // Its attempts are rare by now.
+    Turn();
+    alarms_.AdvanceBy(absl::Milliseconds(50));
+  }
+  Fetched later;
+  lost_ns_ = alarms_.clock().NowNs();
+  Fetch(Key("edge"), 0, &later);
+  EXPECT_LT(EndOf(later), 2100);
+  EXPECT_EQ(later.status.code(), absl::StatusCode::kUnavailable) << later.status;
+}
+
+// They may be of the next life; but not for ever.
+TEST_F(GoneTest, WhatNamesNoLifeEndsWithinPatience) {
+  FetchThenLose(/*incarnation=*/kFirstLife + 1);
+  for (int i = 0; i < 100; ++i) Turn();
+  for (const Fetched& one : fetched_) EXPECT_FALSE(one.ended) << one.status;
+  alarms_.AdvanceBy(absl::Seconds(2));
+  Turn();
+  Fetched later;
+  Fetch(Key("later", kFirstLife + 1), 0, &later);
+  for (const Fetched& one : fetched_) {
+    const int64_t took_ms = EndOf(one);
+    EXPECT_GE(took_ms, 4990);
+    EXPECT_LT(took_ms, 5200);
+    EXPECT_EQ(one.status.code(), absl::StatusCode::kUnavailable) << one.status;
+    EXPECT_NE(one.status.message().find("patience"), absl::string_view::npos) << one.status;
+  }
+  const int64_t took_ms = EndOf(later);
+  EXPECT_GE(took_ms, 6990);
+  EXPECT_LT(took_ms, 7300);
+}
+
+TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
+  ShmPathOptions options;
+  options.sizes.slots = kAsked;
+  Open(options);
+  Send(Key("met"), 8, 1, false);
+  Fetch(Key("met"), 0, &met_);
+  for (int i = 0; i < 100 && !met_.ended; ++i) Turn();
+  for (Fetched& one : fetched_) Fetch(Key("edge"), 0, &one);
+  for (int i = 0; i < 10; ++i) Turn();
+  StopProducer();
+  producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
+  for (const Fetched& one : fetched_) {
+    EndOf(one);
+    EXPECT_EQ(one.status.code(), absl::StatusCode::kAborted) << one.status;
+  }
+}
+
+// A producer that was never there, too.
+TEST_F(GoneTest, WhoWasNeverThereIsGivenUp) {
+  ShmPathOptions options;
+  options.patience_ms = 5000;
+  Open(options);
+  StopProducer();
+  lost_ns_ = alarms_.clock().NowNs();
+  Fetched first;
+  Fetch(Key("edge"), 0, &first);
+  const int64_t took_ms = EndOf(first);
+  EXPECT_GE(took_ms, 4990);
+  EXPECT_LT(took_ms, 5200);
+  EXPECT_EQ(first.status.code(), absl::StatusCode::kUnavailable) << first.status;
+}
+
 // By which way a tensor travels.
 struct Way {
   const char* name;
