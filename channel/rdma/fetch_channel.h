@@ -137,6 +137,7 @@ class FetchChannel final : public Channel,
     kFarewell,  // For the answer to our farewell.
     kClosed,
   };
+  using AskedOps = absl::InlinedVector<FetchOp*, 2>;
   struct KeyEntry {
     uint32_t id = 0;
     uint32_t epoch = 0;       // In which the peer was told the id.
@@ -148,7 +149,7 @@ class FetchChannel final : public Channel,
     wire::TensorMeta like;  // What it was last time; no bytes: not known.
     FetchOp* standing = nullptr;
     // What was asked for of it, one fetch for each step; some may have ended since.
-    absl::InlinedVector<FetchOp*, 2> asked;
+    AskedOps asked;
   };
   // A timer that calls a member.
   struct MemberTimer final : PollerTimer {
@@ -222,8 +223,12 @@ class FetchChannel final : public Channel,
   std::vector<FetchOp*> WithTickets() const;
 
   // fetch_turns.cc
-  FetchOp* AskedBefore(KeyEntry* entry, const FetchOp& op);
+  static void DropEnded(const TensorKey& key, AskedOps* asked);
+  void KeepAsked(const TensorKey& key, KeyEntry* entry);
+  static FetchOp* AskedBefore(KeyEntry* entry, const TensorKey& key, int64_t step,
+                              const FetchOp* but);
   bool WaitsItsTurn(FetchOp* op);
+  static void Follow(KeyLine* line, FetchOp* op);
   void LeaveKeyLine(FetchOp* op);
   void AskFollower(FetchOp* op);
   bool HandOver(FetchOp* op);
@@ -325,7 +330,8 @@ class FetchChannel final : public Channel,
   std::vector<TensorKey> key_of_id_;
   uint32_t next_key_id_ = 0;
   uint64_t next_order_ = 0;
-  std::deque<KeyLine> key_lines_;  // All there ever were.
+  absl::flat_hash_map<TensorKey, AskedOps> strays_;  // KeyEntry::asked of keys without an entry.
+  std::deque<KeyLine> key_lines_;                    // All there ever were.
   std::vector<KeyLine*> free_key_lines_;
   FetchCounters counters_;
 

@@ -164,6 +164,7 @@ void FetchChannel::ForgetKeys() {
   for (const auto& [key, entry] : keys_) {
     if (entry.standing != nullptr) return;
   }
+  for (auto& [key, entry] : keys_) KeepAsked(key, &entry);
   keys_.clear();
   key_of_id_.clear();
   next_key_id_ = 0;

@@ -152,6 +152,7 @@ FetchChannel::KeyEntry* FetchChannel::Intern(const TensorKey& key) {
   if (id < key_of_id_.size()) {
     auto oldest = keys_.find(key_of_id_[id]);
     FetchOp* standing = oldest->second.standing;
+    KeepAsked(oldest->first, &oldest->second);
     keys_.erase(oldest);
     // Its fetch would no longer find it.
     if (standing != nullptr) EndEarly(standing, absl::CancelledError("its key was forgotten"));
@@ -161,6 +162,11 @@ FetchChannel::KeyEntry* FetchChannel::Intern(const TensorKey& key) {
   }
   KeyEntry& entry = keys_[key];
   entry.id = id;
+  auto stray = strays_.empty() ? strays_.end() : strays_.find(key);
+  if (stray != strays_.end()) {
+    entry.asked = std::move(stray->second);
+    strays_.erase(stray);
+  }
   return &entry;
 }
 

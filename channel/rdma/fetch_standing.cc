@@ -86,13 +86,16 @@ void FetchChannel::ArmNext(const TensorKey& key) {
   if (entry->regular < kRegular || entry->standing != nullptr) return;
   if (!asks_ahead_ || state_ != State::kOpen || version_ < 2 || !queued_.empty()) return;
   if (standing_ >= options_.standing || 2 * free_slots_.size() <= slots_.size()) return;
+  const int64_t step =
+      static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);
+  if (AskedBefore(entry, key, step, nullptr) != nullptr) return;  // It has its fetch already.
   StorageRef landing;
   if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
     landing = landings_->Take(entry->bytes_last, LandingPool::For::kWaiting);
     if (!landing) return;
   }
   FetchOp* op = TakeOp();
-  op->step = static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);
+  op->step = step;
   op->key = key;
   op->state = FetchState::kQueued;
   op->span.Begin(WaitsFor::kPeerSend, now_ns());

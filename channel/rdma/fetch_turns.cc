@@ -8,16 +8,37 @@
 // one, and no tensor goes back behind another (docs/decisions/0026-order-with-cancels.md).
 namespace tryst {
 
-// The fetch of the op's key and step that has been asked for and not had its last word.
-FetchOp* FetchChannel::AskedBefore(KeyEntry* entry, const FetchOp& op) {
-  // Ops are used again, so an entry may name one that is another fetch by now.
-  const auto over = [&op](const FetchOp* asked) {
-    return (!asked->has_slot && asked->ticket == 0) || asked->key != op.key;
+// Ops are used again, so a list may name one that is another fetch by now.
+void FetchChannel::DropEnded(const TensorKey& key, AskedOps* asked) {
+  const auto over = [&key](const FetchOp* op) {
+    return (!op->has_slot && op->ticket == 0) || op->key != key;
   };
-  auto& asked = entry->asked;
-  asked.erase(std::remove_if(asked.begin(), asked.end(), over), asked.end());
-  for (FetchOp* before : asked) {
-    if (before->step == op.step && before != &op) return before;
+  asked->erase(std::remove_if(asked->begin(), asked->end(), over), asked->end());
+}
+
+// The id of the key is given to another one, or all are forgotten: what was asked for is not.
+void FetchChannel::KeepAsked(const TensorKey& key, KeyEntry* entry) {
+  DropEnded(key, &entry->asked);
+  if (entry->asked.empty()) return;
+  if (strays_.size() > 2 * live_) {
+    for (auto at = strays_.begin(); at != strays_.end();) {
+      DropEnded(at->first, &at->second);
+      const auto here = at++;
+      if (here->second.empty()) strays_.erase(here);
+    }
+  }
+  strays_[key] = std::move(entry->asked);
+}
+
+// The fetch of that key and step, other than `but`, that has been asked for and not had its last
+// word.
+FetchOp* FetchChannel::AskedBefore(KeyEntry* entry, const TensorKey& key, int64_t step,
+                                   const FetchOp* but) {
+  DropEnded(key, &entry->asked);
+  for (FetchOp* before : entry->asked) {
+    // The producer hears of the end of one that was reported before it hears of this one.
+    const bool leaves = before->reported && before->followers == nullptr;
+    if (before->step == step && before != but && !leaves) return before;
   }
   return nullptr;
 }
@@ -25,11 +46,8 @@ FetchOp* FetchChannel::AskedBefore(KeyEntry* entry, const FetchOp& op) {
 // Whether a fetch of its key is asked for already: then it follows that one. REQUIRES: in no line.
 bool FetchChannel::WaitsItsTurn(FetchOp* op) {
   KeyEntry* entry = Intern(op->key);
-  FetchOp* before = AskedBefore(entry, *op);
-  // The producer hears of the end of one that leaves before it hears of this one.
-  const bool leaves = before != nullptr && before->state == FetchState::kLeaving &&
-                      before->region == nullptr && before->followers == nullptr;
-  if (before == nullptr || leaves) {
+  FetchOp* before = AskedBefore(entry, op->key, op->step, op);
+  if (before == nullptr) {
     entry->asked.push_back(op);
     return false;
   }
@@ -42,9 +60,18 @@ bool FetchChannel::WaitsItsTurn(FetchOp* op) {
     free_key_lines_.pop_back();
     before->followers->first = before;
   }
-  op->behind = before->followers;
-  op->behind->line.Push(op);
+  Follow(before->followers, op);
+  while (op->followers != nullptr) {
+    FetchOp* next = op->followers->line.front();
+    LeaveKeyLine(next);
+    Follow(before->followers, next);
+  }
   return true;
+}
+
+void FetchChannel::Follow(KeyLine* line, FetchOp* op) {
+  op->behind = line;
+  line->line.Push(op);
 }
 
 // It no longer follows.

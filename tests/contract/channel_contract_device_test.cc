@@ -75,7 +75,6 @@ ChannelContract Contract(const char* name, const Way& way) {
       {"WrongDestinationIsRefusedAndTheNextFetchWorks", kKept},
       {"WhatACancelledFetchHadMetGoesToTheNextOne", kKept}};
   contract.skips.insert(contract.skips.end(), kSkips.begin(), kSkips.end());
-  for (const auto& skip : SkipsWhereWaitingHoldsSlots()) contract.skips.push_back(skip);
   contract.open = [way] {
     PoolWorldOptions options;
     options.open_nic = [way]() -> std::unique_ptr<Nic> {

@@ -14,7 +14,6 @@ ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
-  contract.skips = SkipsWhereWaitingHoldsSlots();
   contract.open = [adjust, paths] {
     PoolWorldOptions options;
     options.paths = paths;

@@ -25,7 +25,6 @@ ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
-  contract.skips = SkipsWhereWaitingHoldsSlots();
   contract.open = [adjust] {
     PoolWorldOptions options;
     // The producer's first, then the consumer's; a producer that starts anew has its own.
