@@ -26,7 +26,7 @@ struct ChannelPoolOptions {
   int64_t retain_ms = 60'000;
   int64_t patience_ms = 60'000;      // How long a fetch goes on while its peer says nothing.
   uint32_t max_waiting = 1'000'000;  // Fetches from one peer that wait for a Send, without a slot.
-  uint32_t standing = 16;  // Standing receives from one peer: see Args::recurring.
+  uint32_t standing = 16;            // Standing receives from one peer: see Args::recurring.
   int64_t standing_ms = 30'000;
   uint32_t protocol_newest = kProtocolNewest;  // Less: as an older worker.
   int64_t heartbeat_ms = 250;

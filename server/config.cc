@@ -444,8 +444,8 @@ absl::Status CheckLimits(const ServerConfig& config) {
     return absl::InvalidArgumentError("max_held_bytes_per_step is above max_held_bytes");
   }
   if (config.callback_threads < 1 || config.max_asked < 1 || config.max_waiting < 1 ||
-      config.max_waiting > UINT32_MAX || config.slots < 1 ||
-      config.ring_slots < 2 || config.queue_pairs < 1 || config.max_peers < 1) {
+      config.max_waiting > UINT32_MAX || config.slots < 1 || config.ring_slots < 2 ||
+      config.queue_pairs < 1 || config.max_peers < 1) {
     return absl::InvalidArgumentError(
         "callback_threads, max_asked, max_waiting, slots, queue_pairs and max_peers must be at "
         "least 1, "

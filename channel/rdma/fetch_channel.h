@@ -200,7 +200,7 @@ class FetchChannel final : public Channel,
 
   // fetch_sending.cc
   void OnFlush() override;
-  bool SendRequest(FetchOp* op);
+  bool SendRequest(FetchOp* op, KeyEntry* entry);
   bool SendKey(KeyEntry* entry, const TensorKey& key);
   KeyEntry* Intern(const TensorKey& key);
   void ForgetKeys();
@@ -227,7 +227,7 @@ class FetchChannel final : public Channel,
   void KeepAsked(const TensorKey& key, KeyEntry* entry);
   static FetchOp* AskedBefore(KeyEntry* entry, const TensorKey& key, int64_t step,
                               const FetchOp* but);
-  bool WaitsItsTurn(FetchOp* op);
+  bool WaitsItsTurn(FetchOp* op, KeyEntry* entry);
   static void Follow(KeyLine* line, FetchOp* op);
   void LeaveKeyLine(FetchOp* op);
   void AskFollower(FetchOp* op);
@@ -235,7 +235,7 @@ class FetchChannel final : public Channel,
   void EndByCaller(FetchOp* op, const absl::Status& why);
 
   // fetch_destination.cc
-  void ChooseDestination(FetchOp* op);
+  void ChooseDestination(FetchOp* op, uint64_t bytes_last);
   bool GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what);
   void WaitForRoom(FetchOp* op);
   void DropDestination(FetchOp* op);

@@ -9,7 +9,7 @@ namespace tryst {
 
 // Before the peer has said what the tensor is: what is known to be right, else what was
 // right last time, else a guess. Without room now there is none, and the peer will ask.
-void FetchChannel::ChooseDestination(FetchOp* op) {
+void FetchChannel::ChooseDestination(FetchOp* op, uint64_t bytes_last) {
   if (op->landing || op->region != nullptr) return;
   const uint64_t inside = wire::EagerBytes(link_->options().message_bytes);
   const Tensor& wanted = op->args.destination;
@@ -19,8 +19,7 @@ void FetchChannel::ChooseDestination(FetchOp* op) {
     GiveDestination(op, wanted.bytes(), LandingPool::For::kWaiting);
     return;
   }
-  const uint64_t last = Intern(op->key)->bytes_last;
-  const uint64_t guess = last != 0 ? last : options_.landing_bytes;
+  const uint64_t guess = bytes_last != 0 ? bytes_last : options_.landing_bytes;
   if (guess > inside) GiveDestination(op, guess, LandingPool::For::kWaiting);
 }
 

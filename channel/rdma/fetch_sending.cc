@@ -42,7 +42,7 @@ void FetchChannel::OnFlush() {
   if (!NextLine()->empty() && free_slots_.empty()) DropOneStanding();
   while (!send_line_.empty()) {
     FetchOp* op = send_line_.front();
-    if (op->send_request && !SendRequest(op)) return;
+    if (op->send_request && !SendRequest(op, Intern(op->key))) return;
     if (op->send_park && !SendPark(op)) return;
     if (op->send_waits && !SendWaits(op)) return;
     if (op->send_cancel) {
@@ -77,20 +77,20 @@ void FetchChannel::OnFlush() {
     FetchOp* op = line->front();
     if (free_slots_.empty()) break;
     line->PopFront();
-    if (!op->here && WaitsItsTurn(op)) continue;
+    KeyEntry* entry = Intern(op->key);
+    if (!op->here && WaitsItsTurn(op, entry)) continue;
     TakeSlot(op);
     if (op->here) by_ticket_.erase(op->ticket);
     op->send_request = true;
-    if (!SendRequest(op)) return SendSoon(op);
+    if (!SendRequest(op, entry)) return SendSoon(op);
   }
   WatchLine();
 }
 
-bool FetchChannel::SendRequest(FetchOp* op) {
-  KeyEntry* entry = Intern(op->key);
+bool FetchChannel::SendRequest(FetchOp* op, KeyEntry* entry) {
   if (entry->epoch != static_cast<uint32_t>(epoch_) && !SendKey(entry, op->key)) return false;
   if (link_->message() == nullptr) return false;
-  ChooseDestination(op);
+  ChooseDestination(op, entry->bytes_last);
 
   wire::Record record;
   record.slot = op->slot;

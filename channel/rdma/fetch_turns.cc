@@ -44,8 +44,7 @@ FetchOp* FetchChannel::AskedBefore(KeyEntry* entry, const TensorKey& key, int64_
 }
 
 // Whether a fetch of its key is asked for already: then it follows that one. REQUIRES: in no line.
-bool FetchChannel::WaitsItsTurn(FetchOp* op) {
-  KeyEntry* entry = Intern(op->key);
+bool FetchChannel::WaitsItsTurn(FetchOp* op, KeyEntry* entry) {
   FetchOp* before = AskedBefore(entry, op->key, op->step, op);
   if (before == nullptr) {
     entry->asked.push_back(op);

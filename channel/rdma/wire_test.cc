@@ -244,6 +244,73 @@ TEST_F(LyingMessageTest, LengthOutsideTheSlotIsRefusedBeforeTheChecksumIsRead) {
   EXPECT_EQ(MessageReader::Open(slot_.data(), 8).status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST(RecordTest, TicketsOfRequestsAreThereWhereTheirFlagSaysSo) {
+  uint8_t slot[4096];
+  MessageWriter writer(slot, sizeof(slot));
+  Record record;
+  record.flags = kHasTicket | kMayPark;
+  RequestBody body;
+  body.step = 7;
+  body.rank = 2;
+  body.dims[0] = 3;
+  body.dims[1] = 5;
+  body.ticket = 0x1122334455667788;
+  ASSERT_TRUE(writer.AddRequest(record, body));
+  writer.Finish(1, 0, 0, 0);
+  auto reader = MessageReader::Open(slot, sizeof(slot));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  Record read;
+  ASSERT_TRUE(*reader->Next(&read));
+  auto decoded = DecodeRequest(read);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->ticket, body.ticket);
+  EXPECT_EQ(decoded->dims[1], 5);
+  read.flags = 0;  // The ticket is too long for a request without one.
+  EXPECT_FALSE(DecodeRequest(read).ok());
+  read.flags = kHasTicket;
+  read.body = read.body.substr(0, RequestSize(2));
+  EXPECT_FALSE(DecodeRequest(read).ok());
+  std::string zero(RequestSize(0) + kTicketBytes, '\0');
+  read.body = zero;
+  EXPECT_FALSE(DecodeRequest(read).ok());  // Ticket 0.
+  read.flags = kMayPark;
+  read.body = absl::string_view(zero).substr(kTicketBytes);
+  EXPECT_FALSE(DecodeRequest(read).ok());  // To be parked under no ticket.
+}
+
+TEST(RecordTest, TicketsAreReadBack) {
+  std::vector<uint64_t> tickets;
+  for (uint64_t i = 0; i < kMaxTickets; ++i) tickets.push_back(UINT64_MAX - i);
+  Record record;
+  record.type = RecordType::kHere;
+  std::string body = EncodeTickets(tickets);
+  record.body = body;
+  ASSERT_TRUE(DecodeTickets(record).ok());
+  EXPECT_EQ(*DecodeTickets(record), tickets);
+  record.body = absl::string_view(body).substr(1);
+  EXPECT_FALSE(DecodeTickets(record).ok());
+  record.body = "";
+  EXPECT_FALSE(DecodeTickets(record).ok());
+  tickets.push_back(1);
+  body = EncodeTickets(tickets);
+  record.body = body;
+  EXPECT_FALSE(DecodeTickets(record).ok());  // One too many.
+  body = EncodeTickets({1, 0});
+  record.body = body;
+  EXPECT_FALSE(DecodeTickets(record).ok());
+
+  body = EncodeWaits({-3, 9});
+  record.body = body;
+  ASSERT_TRUE(DecodeWaits(record).ok());
+  EXPECT_EQ(DecodeWaits(record)->step, -3);
+  EXPECT_EQ(DecodeWaits(record)->ticket, 9u);
+  record.body = absl::string_view(body).substr(0, 8);
+  EXPECT_FALSE(DecodeWaits(record).ok());
+  body = EncodeWaits({-3, 0});
+  record.body = body;
+  EXPECT_FALSE(DecodeWaits(record).ok());
+}
+
 TEST(RecordTest, BodiesThatLieAreRefused) {
   Record record;
   record.type = RecordType::kRequest;

@@ -103,7 +103,7 @@ tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms);
  * stops when the callback has returned. No call of the server may follow or be under way. */
 void tryst_server_free(tryst_server* server);
 
-const char* tryst_server_worker(const tryst_server* server);  /* "/job:worker/replica:0/task:0" */
+const char* tryst_server_worker(const tryst_server* server); /* "/job:worker/replica:0/task:0" */
 /* Both are the server's own. The address is empty until it has started. */
 const char* tryst_server_address(const tryst_server* server);
 uint64_t tryst_server_incarnation(const tryst_server* server);

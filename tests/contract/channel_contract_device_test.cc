@@ -73,7 +73,8 @@ ChannelContract Contract(const char* name, const Way& way) {
       {"LandingMemoryStaysUnderItsCap",
        "a device tensor over the cap passes in chunks and is not refused"},
       {"WrongDestinationIsRefusedAndTheNextFetchWorks", kKept},
-      {"WhatACancelledFetchHadMetGoesToTheNextOne", kKept}};
+      {"WhatACancelledFetchHadMetGoesToTheNextOne", kKept},
+      {"CancelsAndDeadlinesLeaveTheOrderAsItWas", kKept}};
   contract.skips.insert(contract.skips.end(), kSkips.begin(), kSkips.end());
   contract.open = [way] {
     PoolWorldOptions options;

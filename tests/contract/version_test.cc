@@ -68,6 +68,26 @@ uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
   return asked;
 }
 
+// An older producer, or one that is configured to less, refuses messages of our size.
+TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
+  WorkerPairOptions options;
+  options.open_nic = OpenNic;
+  options.adjust = [](ChannelPoolOptions* pool) {
+    const bool is_producer = pool->self.find("/job:ps") == 0;
+    if (is_producer) pool->link.message_bytes = 8192;
+  };
+  WorkerPair pair(options);
+  for (const int64_t elements : {100, 8100, 100'000}) {
+    const TensorKey key = WorkerPair::Key("some");
+    const Tensor source = *Tensor::Allocate(DType::kUint8, {elements});
+    EXPECT_TRUE(pair.step()->Send(key, Args(), source, false).ok());
+    Tensor got;
+    EXPECT_EQ(FetchFrom(pair.consumer(), 1, key, Args(), &got), absl::OkStatus());
+    EXPECT_TRUE(got.valid() && got.shape() == source.shape());
+  }
+  EXPECT_EQ(pair.consumer()->fetch_counters().ended_ok, 3u);  // By no other path.
+}
+
 TEST(VersionTest, BothSpeakTheNewest) { EXPECT_GT(AskedAhead(2, 2), 0u); }
 
 // It would not give back what a standing receive had met.
