@@ -39,7 +39,7 @@ class TensorShape {
   static constexpr int kMaxRank = 8;         // Of what travels between workers.
   static constexpr int kMaxLocalRank = 254;  // Of what stays in its process: TensorFlow's limit.
 
-  TensorShape() = default;  // A scalar.
+  TensorShape() {}  // A scalar.
   TensorShape(const TensorShape& other) : elements_(other.elements_), rank_(other.rank_) {
     CopyDims(other);
   }

@@ -97,7 +97,9 @@ std::string ModernKey(absl::string_view src, absl::string_view incarnation, absl
                       absl::string_view rest) {
   std::string modern_src(src);
   std::string modern_dst(dst);
-  const bool old = ModernDeviceName(src, &modern_src) | ModernDeviceName(dst, &modern_dst);
+  const bool old_src = ModernDeviceName(src, &modern_src);
+  const bool old_dst = ModernDeviceName(dst, &modern_dst);
+  const bool old = old_src || old_dst;
   return old ? absl::StrCat(modern_src, ";", incarnation, ";", modern_dst, ";", rest) : "";
 }
 

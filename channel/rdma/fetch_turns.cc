@@ -100,7 +100,9 @@ void FetchChannel::AskFollower(FetchOp* op) {
 // Gives what was asked for, as it stands, to the fetch behind. False: nobody is behind, or the peer
 // may write memory that is the caller's.
 bool FetchChannel::HandOver(FetchOp* op) {
-  if (op->followers == nullptr || op->region != nullptr || op->moves) return false;
+  if (op->followers == nullptr || op->region != nullptr || op->moves || op->standing) {
+    return false;
+  }
   const bool asked = op->has_slot || op->ticket != 0;
   if (!asked || op->state == FetchState::kLeaving || op->ending) return false;
   FetchOp* next = op->followers->line.front();
