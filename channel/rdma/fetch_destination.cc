@@ -26,6 +26,7 @@ void FetchChannel::ChooseDestination(FetchOp* op, uint64_t bytes_last) {
 bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what) {
   const Tensor& wanted = op->args.destination;
   if (wanted.valid() && wanted.dtype() != DType::kString) {
+    bytes = wanted.bytes();  // Whatever the peer says: no byte behind it is the caller's to give.
     // What is larger than the cap takes all of it, and has no other beside it.
     const uint64_t charge =
         what == LandingPool::For::kReady ? std::min(bytes, landings_->cap_bytes()) : bytes;

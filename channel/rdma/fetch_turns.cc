@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "channel/rdma/fetch_channel.h"
 
 // The order of a key. Of the fetches of one key and step one is asked for at a time; the others
@@ -106,6 +107,11 @@ bool FetchChannel::HandOver(FetchOp* op) {
   const bool asked = op->has_slot || op->ticket != 0;
   if (!asked || op->state == FetchState::kLeaving || op->ending) return false;
   FetchOp* next = op->followers->line.front();
+  if (op->state == FetchState::kWaitingRoom) {
+    // The peer has said what the tensor is: the next fetch may want another one.
+    auto shape = TensorShape::Make(absl::MakeConstSpan(op->meta.dims, op->meta.rank));
+    if (!shape.ok() || !CheckAgainstDestination(*next, op->meta, *shape).ok()) return false;
+  }
   LeaveKeyLine(next);
   next->state = op->state;
   next->span.Enter(op->span.waits_for(), now_ns());
