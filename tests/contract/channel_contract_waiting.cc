@@ -129,6 +129,9 @@ TEST_P(ChannelContractTest, WhatWaitsOutlivesABrokenLink) {
 }
 
 TEST_P(ChannelContractTest, WhatWaitsFailsWhenTheProducerIsRestarted) {
+  // From here on the consumer knows of which life of the producer it asks.
+  Send(2, Key("first"), Numbers(4, 1));
+  ASSERT_TRUE(FetchNow(2, Key("first")).status.ok());
   std::vector<std::shared_ptr<Pending>> waiting;
   for (size_t i = 0; i < kMany; ++i) waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i))));
   Send(2, Key("here"), Numbers(4, 1));
