@@ -206,10 +206,8 @@ std::vector<FetchOp*> FetchChannel::InOrder() const {
 
 // The same with those that wait without a slot.
 std::vector<FetchOp*> FetchChannel::AllAsked() const {
-  std::vector<FetchOp*> asked = WithTickets();
-  for (FetchOp* op : slots_) {
-    if (op != nullptr) asked.push_back(op);
-  }
+  std::vector<FetchOp*> asked = InOrder();
+  for (FetchOp* op : WithTickets()) asked.push_back(op);
   SortByOrder(&asked);
   return asked;
 }
