@@ -168,6 +168,7 @@ class ServeChannel final : private ServeTakeOwner,
   // Poller thread only.
   std::unique_ptr<MessageLink> link_;
   uint64_t epoch_ = 0;
+  bool takes_packed_ = false;  // The consumer, from protocol 3 on.
   bool digests_ = true;
   int64_t state_since_ns_ = 0;  // Of the link, or of its absence.
   bool closed_ = false;

@@ -63,6 +63,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   link_ = *std::move(link);
   state_since_ns_ = hub_->poller()->now_ns();
   digests_ = options_.link.digests || parameters->digests;
+  takes_packed_ = hello.protocol_newest >= 3;
   keys_.clear();
   if (ops_.empty()) {
     ops_.resize(parameters->slots);
