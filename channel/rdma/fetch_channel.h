@@ -54,6 +54,8 @@ struct FetchChannelOptions {
   int64_t heartbeat_ms = 250;  // While something is asked for and nothing comes.
   // Then the link is taken for broken; if the peer's NIC answers all the same, after link.stall_ms.
   int64_t silence_ms = 900;
+  // How long parts that are under way into the memory of a fetch that was given up may stay away.
+  int64_t given_up_ms = 2000;
   int64_t retain_ms = 60'000;    // As in ServeChannelOptions.
   uint32_t standing = 16;        // Standing receives at one time, at most; also half the slots.
   int64_t standing_ms = 30'000;  // How long one waits for its fetch.

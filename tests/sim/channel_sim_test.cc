@@ -14,7 +14,8 @@ constexpr uint64_t kSeeds = 2000;
 constexpr uint64_t kShards = 4;
 
 // Seeds that found something once.
-constexpr uint64_t kFoundSomething[] = {1003456, 3002159, 53, 2300000022, 2560002292, 2540005689};
+constexpr uint64_t kFoundSomething[] = {1003456,    3002159,    53,         2300000022,
+                                        2560002292, 2540005689, 2180006329, 2530000065};
 
 void ExpectNone(const ChannelClusterReport& report, const char* flags, uint64_t seed) {
   for (const std::string& violation : report.violations) {
