@@ -117,6 +117,11 @@ std::shared_ptr<grpc::ServerCredentials> Security::ForServer() const {
   return grpc::experimental::TlsServerCredentials(tls);
 }
 
+Keepalive KeepaliveFor(absl::Duration patience) {
+  return {std::clamp(patience / 4, absl::Seconds(6), absl::Seconds(20)),
+          std::clamp(patience / 8, absl::Seconds(1), absl::Seconds(10))};
+}
+
 std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
                                                  const std::string& address) const {
   std::shared_ptr<grpc::ChannelCredentials> credentials;
@@ -138,9 +143,11 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // Also the time a connect may take.
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // A peer that vanished without a word is noticed within half a minute.
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20 * 1000);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10 * 1000);
+  const Keepalive keepalive = KeepaliveFor(options_.patience);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+              static_cast<int>(absl::ToInt64Milliseconds(keepalive.ask_after)));
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+              static_cast<int>(absl::ToInt64Milliseconds(keepalive.answer_within)));
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Most peers are called to open the data plane, and then no more.
   args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS,

@@ -92,6 +92,7 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   parts->security.reload_period = config.reload_period;
   parts->security.insecure = config.insecure;
   parts->security.idle = config.grpc_idle;
+  parts->security.patience = config.patience;
   parts->security.insecure_anywhere = config.insecure_anywhere;
   if (!config.token_file.empty()) {
     absl::StatusOr<std::string> token = ReadFile(config.token_file);

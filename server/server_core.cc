@@ -49,6 +49,11 @@ uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
   return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
 }
 
+// A quarter of a link's slots is for tensors that are there while others wait.
+uint32_t ShmSlots(int64_t slots) {
+  return static_cast<uint32_t>(std::min<int64_t>(2 * slots, shm_wire::kMaxSlots));
+}
+
 }  // namespace
 
 ServerCore::ServerCore(ServerParts parts)
@@ -216,6 +221,7 @@ absl::Status ServerCore::OpenDataPlane() {
     options.shm_arena = arena_;
     options.shm.digests = WantsDigests(config, /*unchecked_wire=*/false);
     options.shm.stage_bytes = config.shm_bytes / 2;
+    options.shm.sizes.slots = ShmSlots(config.slots);
     options.shm.max_consumers = static_cast<uint32_t>(config.max_peers);
     options.shm.patience_ms = absl::ToInt64Milliseconds(config.patience);
     options.shm.max_waiting = static_cast<uint32_t>(config.max_waiting);
@@ -228,6 +234,8 @@ absl::Status ServerCore::OpenDataPlane() {
   fallback.max_tensor_bytes = config.max_tensor_bytes;
   fallback.max_asked = static_cast<size_t>(config.max_asked);
   fallback.patience = config.patience;
+  const Keepalive keepalive = KeepaliveFor(config.patience);
+  fallback.silence = keepalive.ask_after + keepalive.answer_within;
   fallback.max_waiting = static_cast<size_t>(config.max_waiting);
   fallback.trace = poller_trace_.get();
   fallback.digests = DigestsOverGrpc();

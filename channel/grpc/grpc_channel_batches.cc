@@ -125,8 +125,8 @@ void GrpcChannel::RetryBatch(Batch* batch, const absl::Status& why) {
   if (parked_ == 0 || batches_back_off_) return;
   const int64_t now_ns = poller_->clock().NowNs();
   last_failure_ = directory_->Explain(peer_, why);
-  if (failing_since_ns_ == 0) failing_since_ns_ = now_ns;
-  if (batches_failing_since_ns_ == 0) batches_failing_since_ns_ = now_ns;
+  if (failing_since_ns_ == 0) failing_since_ns_ = FailingSinceNs(why);
+  if (batches_failing_since_ns_ == 0) batches_failing_since_ns_ = FailingSinceNs(why);
   if (parked_incarnation_ == 0) parked_incarnation_ = peer_incarnation_;
   ++batch_attempts_;
   const int64_t failing_ns = now_ns - batches_failing_since_ns_;
