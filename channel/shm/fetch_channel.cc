@@ -73,6 +73,7 @@ void ShmFetchChannel::Start(ShmFetchOp* op) {
   op->begun_ns = now_ns();
   op->span.Begin(state_ == State::kOpen ? WaitsFor::kSlot : WaitsFor::kConnection, op->begun_ns);
   op->plain = args.cancellation == nullptr && args.deadline.is_never();
+  watch_.Watch();
   const bool here = !args.destination.valid() || args.destination.on_host();
   if (state_ == State::kOpen && op->plain && here && queued_.empty() && words_.empty() &&
       unwants_.empty() && Ask(op)) {

@@ -18,6 +18,7 @@
 #include "channel/shm/fetch_op.h"
 #include "channel/shm/fifo.h"
 #include "channel/shm/peer_memory.h"
+#include "channel/shm/producer_watch.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/shm_hub.h"
@@ -45,7 +46,8 @@ struct ShmFetchOptions {
   // How long the report of a cancel or deadline waits for the producer's last word, so that
   // what is sent after the report is not taken by the request that was given up.
   int64_t leave_ms = 1000;
-  // How long a fetch waits for a producer that does not answer, from the end of the link on.
+  // How long a fetch waits for a producer that does not answer: from the end of the link on, or
+  // from its last sign of life.
   int64_t patience_ms = 60'000;
   // How many fetches wait at the producer without a slot, at most; others wait here.
   uint32_t max_waiting = 1'000'000;
@@ -73,9 +75,11 @@ struct ShmFetchCounters {
 };
 
 // The consumer's end of shared memory with one producer of this host. Connects when first
-// asked. When the producer's process ends, what was asked of it ends with kAborted at once, and
-// what is still to be asked of that life with kUnavailable, once nobody answers in its place. What
-// is not of that life waits for the next one, for as long as patience_ms.
+// asked. When the producer's process ends, what was asked of it ends with kUnavailable at once, and
+// so does what is still to be asked of that life, once nobody answers in its place. What is not of
+// that life waits for the next one, for as long as patience_ms. A process that lives and does
+// nothing, because it was stopped, is given up as if it had ended when it has been silent for
+// patience_ms.
 // When either side ends the link for another reason, the two agree on what was accepted, and
 // the rest is asked again, in its order, over a new link. Delivered views stay readable
 // whatever happens.
@@ -85,6 +89,7 @@ class ShmFetchChannel final : public Channel,
                               public ShmFetchOpOwner,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
+                              private ProducerWatch::Owner,
                               private PollerFlush {
  public:
   ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options);
@@ -172,6 +177,9 @@ class ShmFetchChannel final : public Channel,
   absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
   void OnProducerGone();
+  bool Watched(uint32_t* cells) const override;
+  void AskForSign() override;
+  void OnSilent(int64_t silent_ms) override;
   // What becomes of the fetches that are out when a link ends.
   enum class Then {
     kAskAgain,
@@ -289,7 +297,8 @@ class ShmFetchChannel final : public Channel,
   absl::Status connect_status_;
   absl::Status close_status_;
   ConnectTimer connect_timer_;
-  PatienceTimer patience_timer_;   // Set while anybody waits for a link.
+  PatienceTimer patience_timer_;  // Set while anybody waits for a link.
+  ProducerWatch watch_;
   int64_t lost_ns_ = 0;            // When the last link ended.
   uint64_t gone_incarnation_ = 0;  // Its process has ended, and nobody has answered since.
 

@@ -60,6 +60,7 @@ ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOpti
       random_(options_.seed),
       connect_timer_(this),
       patience_timer_(this),
+      watch_(hub->poller(), this, options_.patience_ms),
       want_timer_(this),
       small_(new SmallStorage()) {
   state_since_ns_ = now_ns();
@@ -307,7 +308,25 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   ++counters_.links;
   if (options_.on_open) options_.on_open();
   SendWaiting();
+  if (live_ > 0) watch_.Watch();
   return absl::OkStatus();
+}
+
+bool ShmFetchChannel::Watched(uint32_t* cells) const {
+  *cells = replies_.taken();
+  return state_ == State::kOpen && live_ > 0 && link_version_ >= shm_wire::kLinkKeepsTurns;
+}
+
+void ShmFetchChannel::AskForSign() {
+  words_.push_back({shm_wire::CellType::kPing, 0, 0, 0});
+  SendWaiting();
+}
+
+void ShmFetchChannel::OnSilent(int64_t silent_ms) {
+  Break(absl::UnavailableError(
+            absl::StrCat(options_.peer, " has been silent over shm for ", silent_ms,
+                         " ms (patience): its process lives, and is stopped or hangs")),
+        Then::kEndThem);
 }
 
 // What it had answered before its end is in the ring and counts.
@@ -337,7 +356,7 @@ void ShmFetchChannel::OnProducerGone() {
   }
   gone_incarnation_ = peer_incarnation_;
   Break(
-      absl::AbortedError(absl::StrFormat(
+      absl::UnavailableError(absl::StrFormat(
           "%s, incarnation %016x, has ended its shared memory: its process is gone or is stopping",
           options_.peer, peer_incarnation_)),
       Then::kEndThem);
@@ -441,6 +460,7 @@ void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
 void ShmFetchChannel::DropLink() {
   poller()->CancelTimer(&connect_timer_);
   poller()->CancelTimer(&want_timer_);
+  watch_.Stop();
   if (socket_ == nullptr) return;
   hub_->Unwatch(socket_->fd());
   if (state_ != State::kJoining) {

@@ -52,6 +52,7 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
     return OnFailedText(cell.body, sizeof(cell.body));
   }
   if (cell.head.type == CellType::kSegmentGone) return held_->DropSegment(cell.head.number);
+  if (cell.head.type == CellType::kPong) return absl::OkStatus();
   if (cell.head.type == CellType::kHere) return OnHere(cell);
   if (cell.head.type == CellType::kUnwanted) return OnUnwanted(cell);
   if (cell.head.type == CellType::kWantFailed) {

@@ -145,6 +145,17 @@ bool ShmServeChannel::SendGone(uint16_t slot, uint32_t generation) {
   return true;
 }
 
+// Where there is no room, the cells that fill the ring say as much.
+void ShmServeChannel::SayPong() {
+  if (!replies_.HasRoom(1)) return;
+  ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
+  cell->head.type = CellType::kPong;
+  cell->head.flags = 0;
+  cell->is_long = 0;
+  replies_.Publish();
+  hub_->poller()->FlushThisTurn(this);
+}
+
 Placed ShmServeChannel::Describe(const ShmServeOp& op, uint64_t bytes) const {
   Placed placed;
   placed.dtype = static_cast<uint8_t>(op.taken.tensor.dtype());

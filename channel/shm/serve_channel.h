@@ -237,6 +237,7 @@ class ShmServeChannel final : private ShmHub::Host,
   bool OpenPartsRoom();
   void CopyForReader(void* to, const void* from, uint64_t bytes);
   bool SendGone(uint16_t slot, uint32_t generation);
+  void SayPong();
   bool SegmentIndex(uint64_t segment_id, uint16_t* index);
   void TellGoneSegments();
   shm_wire::Placed Describe(const ShmServeOp& op, uint64_t bytes) const;

@@ -47,6 +47,9 @@ absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
       return OnUnwant(cell);
     case CellType::kClaim:
       return OnClaim(cell);
+    case CellType::kPing:
+      SayPong();
+      return absl::OkStatus();
     default:
       return absl::DataLossError("an unknown cell in the request ring");
   }

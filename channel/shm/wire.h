@@ -48,6 +48,7 @@ enum class CellType : uint8_t {
   kWant = 7,     // number: how many keys. Body: Wants. To be told when their tensors are here.
   kUnwant = 8,   // number: how many. Body: serials.
   kClaim = 9,    // A kRequest for what kHere has named. Body: the serial, 8 bytes.
+  kPing = 10,    // To be answered by kPong, or by any other cell.
   // Producer to consumer.
   kInline = 16,       // number: bytes. Body: meta, dimensions, the bytes.
   kReference = 17,    // Body: Placed. The bytes lie in a segment until the reference is returned.
@@ -59,6 +60,7 @@ enum class CellType : uint8_t {
   kHere = 23,         // number: how many. Body: serials. Each waits for its kClaim.
   kUnwanted = 24,     // number: how many. Body: serials. An answer to kUnwant.
   kWantFailed = 25,   // number: absl::StatusCode. Body: the serial, 8 bytes; length 2, text.
+  kPong = 26,         // The producer is there.
 };
 
 enum CellFlags : uint8_t {

@@ -35,6 +35,7 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
       adjust(pool);
     };
     options.path = "over shm";
+    options.end_of_a_life = absl::StatusCode::kUnavailable;
     // There is no wire to break: a side that hears nonsense ends the link.
     options.break_link = [](bool is_producer) {
       SayNonsense(is_producer ? LinkSide::kProducer : LinkSide::kConsumer);

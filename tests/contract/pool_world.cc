@@ -136,6 +136,7 @@ class PoolWorld final : public ChannelWorld {
     producer_ = std::make_unique<Worker>(options_, &alarms_, &bootstrap_, kProducer, incarnation_);
     return true;
   }
+  absl::StatusCode EndOfALife() const override { return options_.end_of_a_life; }
 
   std::string Explain() override {
     std::string devices;

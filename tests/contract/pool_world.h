@@ -37,6 +37,8 @@ struct PoolWorldOptions {
   std::function<void(bool is_producer)> break_link;
   // What Explain() must say of the consumer's channel when it has been used. Empty: anything.
   std::string path;
+  // ChannelWorld::EndOfALife().
+  absl::StatusCode end_of_a_life = absl::StatusCode::kAborted;
 };
 std::unique_ptr<ChannelWorld> OpenPoolWorld(const PoolWorldOptions& options);
 
