@@ -156,7 +156,7 @@ class PeersWorld {
     return pool;
   }
   void Turn() {
-    while (hub_poller_.Step() || peer_poller_.Step()) {
+    while (hub_poller_.Turn() || peer_poller_.Turn()) {
     }
     if (world_.next_ns() != INT64_MAX) {
       world_.Step();

@@ -140,8 +140,8 @@ class Pair {
   }
 
   void Turn() {
-    consumer_.poller.Step();
-    producer_.poller.Step();
+    consumer_.poller.Turn();
+    producer_.poller.Turn();
   }
   void Send(int key) {
     const absl::Status sent = sends_->Send(keys_[key], Args(), source_, false);
@@ -176,9 +176,9 @@ class Pair {
       lap(&stages.send);
       for (int i = 0; i < kAtOnce; ++i) Ask(i);
       lap(&stages.ask);
-      producer_.poller.Step();
+      producer_.poller.Turn();
       lap(&stages.answer);
-      consumer_.poller.Step();
+      consumer_.poller.Turn();
       lap(&stages.deliver);
       while (landed_ < kAtOnce) Turn();
       landed_ = 0;
@@ -199,8 +199,8 @@ class Pair {
       const int key = static_cast<int>(i % key_count_);
       Send(key);
       Ask(key);
-      producer_.poller.Step();
-      consumer_.poller.Step();
+      producer_.poller.Turn();
+      consumer_.poller.Turn();
       while (landed_ == 0) Turn();
       landed_ = 0;
     }

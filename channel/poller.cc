@@ -1,6 +1,5 @@
 #include "channel/poller.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -109,16 +108,21 @@ void Poller::Stop() {
   thread_.join();
 }
 
+// ---- Turns ----
+
 void Poller::Loop() {
   const DeliveringScope delivering;  // A callback in place must not wait for this thread.
-  thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  lending_.BeTheThread();
   int64_t idle_since_ns = 0;
   int64_t yielded_ns = 0;
   bool spinning = false;  // Since idle_since_ns, without having slept.
   now_ns_ = clock_->NowNs();
   for (;;) {
-    const bool worked = Look();
-    if (wanted_.load(std::memory_order_relaxed)) Lend();
+    const bool worked = NextTurn();
+    if (lending_.wanted()) {
+      lending_.Lend(wake_fd_);
+      now_ns_ = clock_->NowNs();
+    }
     if (worked) {
       if (spinning) spin_.Paid();
       spinning = false;
@@ -143,152 +147,51 @@ void Poller::Loop() {
   }
 }
 
-bool Poller::Look() {
-  bool worked = Glance();
+bool Poller::Turn() {
+  if (!has_thread_.load(std::memory_order_relaxed)) lending_.BeTheThread();
+  now_ns_ = clock_->NowNs();
+  const DeliveringScope delivering;
+  return FullTurn();
+}
+
+bool Poller::FullTurn() {
+  bool worked = false;
+  for (PollerSource* source : sources_) worked |= source->Poll();
+  worked |= ShortTurn();
+  return worked;
+}
+
+bool Poller::ShortTurn() {
+  bool worked = RunInbox();
+  worked |= timers_.RunUntil(now_ns_);
+  RunFlushes();
+  return worked;
+}
+
+bool Poller::NextTurn() {
+  bool worked = PollInSight();
   if (worked) seen_ns_ = now_ns_;
-  // What other threads hand over does not wait for the blind ones either.
+  // Run what other threads have posted before polling costly sources.
   const PollerTask* const handed = inbox_.load(std::memory_order_acquire);
   worked |= handed != nullptr;
-  // What a turn has handed over itself neither, if it is alone: the next request of who asks
-  // for one thing after the other. Where there is more, another look finds company for it.
+  // The same for what a turn has posted itself, if it is alone: the next request of who asks
+  // for one thing after the other. Where there is more, another poll finds company for it.
   const bool lone = just_polled_ && handed != nullptr && handed->next_ == nullptr;
   const int64_t polled_ago_ns = now_ns_ - all_polled_ns_;
   const bool lively = now_ns_ - seen_ns_ < kBlindNs && polled_ago_ns < kBlindNs;
   just_polled_ = !lively && !lone && !(worked && polled_ago_ns < kHandedNs);
   if (just_polled_) {
     all_polled_ns_ = now_ns_;
-    worked |= Turn();
+    worked |= FullTurn();
   } else {
-    worked |= RunOthers();
+    worked |= ShortTurn();
   }
   now_ns_ = clock_->NowNs();
   return worked;
 }
 
-// ---- Borrowed turns ----
-
-// Only by whoever has the turns, or after a change of turner_ has given them to us.
-void Poller::SetTurner(Turner turner) {
-  const bool nobody =
-      turner == Turner::kAway || turner == Turner::kReturned || turner == Turner::kAsleep;
-  thread_id_.store(nobody ? std::thread::id() : std::this_thread::get_id(),
-                   std::memory_order_relaxed);
-  turner_.store(Next(turner_.load(std::memory_order_relaxed), turner), std::memory_order_release);
-}
-
-void Poller::TurnUntil(const std::atomic<bool>& wanted) {
-  if (!Borrow()) return;
-  const DeliveringScope delivering;
-  int64_t idle_since_ns = now_ns_ = clock_->NowNs();
-  for (;;) {
-    const bool worked = Look();
-    if (wanted.load(std::memory_order_relaxed)) return SetTurner(Turner::kAway);
-    if (worked) {
-      idle_since_ns = now_ns_;
-    } else if (now_ns_ - idle_since_ns >= spin_.ns() || stopping_.load(std::memory_order_relaxed)) {
-      break;
-    }
-  }
-  SetTurner(Turner::kReturned);
-  Wake();
-}
-
-// From who is away, most times; from our own thread only while that is awake and says so.
-bool Poller::Borrow() {
-  const int64_t until_ns = clock_->NowNs() + kBorrowNs;
-  bool borrowed = false;
-  for (bool asked = false; !borrowed; asked = true) {
-    uint64_t turner = turner_.load(std::memory_order_acquire);
-    if (TurnerOf(turner) == Turner::kAway) {
-      borrowed = turner_.compare_exchange_strong(turner, Next(turner, Turner::kBorrowed),
-                                                 std::memory_order_acquire);
-      continue;
-    }
-    if (TurnerOf(turner) != Turner::kOwn || asleep_.load(std::memory_order_relaxed) ||
-        stopping_.load(std::memory_order_relaxed) || clock_->NowNs() >= until_ns) {
-      break;
-    }
-    if (!asked) wanted_.store(true, std::memory_order_relaxed);
-    std::this_thread::yield();  // It may wait for this very processor.
-  }
-  wanted_.store(false, std::memory_order_relaxed);
-  if (borrowed) thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  return borrowed;
-}
-
-void Poller::Lend() {
-  wanted_.store(false, std::memory_order_relaxed);
-  SetTurner(Turner::kAway);
-  uint64_t before = 0;
-  for (bool ours = false; !ours;) {
-    pollfd woken{wake_fd_, POLLIN, 0};
-    const timespec pause{0, kLendNs};
-    if (ppoll(&woken, 1, &pause, nullptr) > 0) {
-      uint64_t ignored;
-      [[maybe_unused]] const ssize_t got = read(wake_fd_, &ignored, sizeof(ignored));
-    }
-    uint64_t turner = turner_.load(std::memory_order_acquire);
-    if (TurnerOf(turner) == Turner::kReturned) {
-      ours = true;
-    } else if (TurnerOf(turner) == Turner::kAway && turner == before) {
-      // Whoever borrowed them is busy with something else: others must not wait for that.
-      ours = turner_.compare_exchange_strong(turner, Next(turner, Turner::kOwn),
-                                             std::memory_order_acquire);
-    }
-    before = turner;
-  }
-  SetTurner(Turner::kOwn);
-  now_ns_ = clock_->NowNs();
-}
-
-// ---- Turns while our thread sleeps ----
-
-void Poller::TurnIfAsleep() {
-  // Pairs with MaySleep(). Whoever is awake looks at the inbox before it sleeps.
-  if (inbox_.load(std::memory_order_seq_cst) == nullptr) return;
-  if (!asleep_.load(std::memory_order_seq_cst)) return;
-  uint64_t turner = turner_.load(std::memory_order_acquire);
-  if (options_.keeps_its_thread || TurnerOf(turner) != Turner::kAsleep ||
-      !turner_.compare_exchange_strong(turner, Next(turner, Turner::kBorrowed),
-                                       std::memory_order_acquire)) {
-    return Wake();
-  }
-  thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  const DeliveringScope delivering;
-  int turns = 0;
-  do {
-    asleep_.store(false, std::memory_order_relaxed);
-    now_ns_ = clock_->NowNs();
-    while (++turns < kMostTurnsAsleep && Turn()) now_ns_ = clock_->NowNs();
-    asleep_.store(true, std::memory_order_seq_cst);
-  } while (turns < kMostTurnsAsleep && !MaySleep());
-  const bool wake = turns >= kMostTurnsAsleep || NextTimerNs() < sleeps_until_ns_ ||
-                    stopping_.load(std::memory_order_seq_cst);
-  SetTurner(Turner::kAsleep);
-  if (wake) Wake();
-}
-
-// From who turned while we slept.
-void Poller::TakeBack() {
-  for (int tries = 0;; ++tries) {
-    uint64_t turner = turner_.load(std::memory_order_acquire);
-    if (TurnerOf(turner) == Turner::kAsleep &&
-        turner_.compare_exchange_strong(turner, Next(turner, Turner::kOwn),
-                                        std::memory_order_acquire)) {
-      break;
-    }
-    if (tries < 8) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::nanoseconds(kBorrowNs));
-    }
-  }
-  thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  asleep_.store(false, std::memory_order_relaxed);
-}
-
 // Not for long: there may be sources that see nothing so, and timers.
-bool Poller::Glance() {
+bool Poller::PollInSight() {
   constexpr int kGlances = 32;
   for (int i = 0; i < kGlances; ++i) {
     bool sees = false;
@@ -300,29 +203,6 @@ bool Poller::Glance() {
     if (!sees || inbox_.load(std::memory_order_relaxed) != nullptr) return false;
   }
   return false;
-}
-
-bool Poller::Step() {
-  if (!has_thread_.load(std::memory_order_relaxed)) {
-    thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  }
-  now_ns_ = clock_->NowNs();
-  const DeliveringScope delivering;
-  return Turn();
-}
-
-bool Poller::Turn() {
-  bool worked = false;
-  for (PollerSource* source : sources_) worked |= source->Poll();
-  worked |= RunOthers();
-  return worked;
-}
-
-bool Poller::RunOthers() {
-  bool worked = RunInbox();
-  worked |= RunTimers();
-  RunFlushes();
-  return worked;
 }
 
 bool Poller::RunInbox() {
@@ -342,17 +222,6 @@ bool Poller::RunInbox() {
     task->RunOnPoller();
   }
   return true;
-}
-
-bool Poller::RunTimers() {
-  bool ran = false;
-  while (!timers_.empty() && timers_.front()->at_ns_ <= now_ns_) {
-    PollerTimer* timer = timers_.front();
-    CancelTimer(timer);
-    timer->OnTimer();
-    ran = true;
-  }
-  return ran;
 }
 
 void Poller::RunFlushes() {
@@ -378,7 +247,7 @@ bool Poller::MaySleep() {
   now_ns_ = clock_->NowNs();
   bool worked = false;
   for (PollerSource* source : sources_) worked |= !source->ArmTellsAll() && source->Poll();
-  worked |= RunOthers();
+  worked |= ShortTurn();
   return !worked;
 }
 
@@ -397,9 +266,10 @@ void Poller::Sleep() {
     timeout_ms = static_cast<int>(std::clamp<int64_t>(wait_ms, 0, 60'000));
   }
   epoll_event events[16];
-  SetTurner(Turner::kAsleep);
+  lending_.Set(TurnLending::State::kAsleep);
   const int count = epoll_wait(epoll_fd_, events, 16, timeout_ms);
-  TakeBack();
+  lending_.TakeBack();
+  asleep_.store(false, std::memory_order_relaxed);
   now_ns_ = clock_->NowNs();
   bool seen = false;
   for (int i = 0; i < count; ++i) {
@@ -410,7 +280,7 @@ void Poller::Sleep() {
     uint64_t ignored;
     [[maybe_unused]] const ssize_t got = read(wake_fd_, &ignored, sizeof(ignored));
   }
-  RunOthers();
+  ShortTurn();
   all_polled_ns_ = now_ns_ = clock_->NowNs();  // What epoll did not name had nothing.
   if (seen) seen_ns_ = now_ns_;
 }
@@ -422,10 +292,6 @@ bool Poller::PollReady(int fd) {
                                   [&](PollerSource* source) { return source->event_fd() == fd; });
   return ready != sources_.end() && (*ready)->Poll() &&
          (*ready)->Glance() != PollerSource::Sight::kBlind;
-}
-
-int64_t Poller::NextTimerNs() const {
-  return timers_.empty() ? std::numeric_limits<int64_t>::max() : timers_.front()->at_ns_;
 }
 
 void Poller::AddSource(PollerSource* source) {
@@ -443,55 +309,6 @@ void Poller::RemoveSource(PollerSource* source) {
   TRYST_CHECK(at != sources_.end());
   sources_.erase(at);
   if (source->event_fd() >= 0) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, source->event_fd(), nullptr);
-}
-
-void Poller::SetTimer(PollerTimer* timer, int64_t at_ns) {
-  CancelTimer(timer);
-  timer->at_ns_ = at_ns;
-  timers_.push_back(timer);
-  timer->heap_index_ = static_cast<int>(timers_.size()) - 1;
-  SiftUp(timers_.size() - 1);
-}
-
-void Poller::CancelTimer(PollerTimer* timer) {
-  if (timer->heap_index_ < 0) return;
-  const size_t index = static_cast<size_t>(timer->heap_index_);
-  timer->heap_index_ = -1;
-  PollerTimer* last = timers_.back();
-  timers_.pop_back();
-  if (last == timer) return;
-  PlaceTimer(index, last);
-  SiftUp(index);
-  SiftDown(static_cast<size_t>(last->heap_index_));
-}
-
-void Poller::PlaceTimer(size_t index, PollerTimer* timer) {
-  timers_[index] = timer;
-  timer->heap_index_ = static_cast<int>(index);
-}
-
-void Poller::SiftUp(size_t index) {
-  PollerTimer* timer = timers_[index];
-  while (index > 0) {
-    const size_t parent = (index - 1) / 2;
-    if (timers_[parent]->at_ns_ <= timer->at_ns_) break;
-    PlaceTimer(index, timers_[parent]);
-    index = parent;
-  }
-  PlaceTimer(index, timer);
-}
-
-void Poller::SiftDown(size_t index) {
-  PollerTimer* timer = timers_[index];
-  for (;;) {
-    size_t child = 2 * index + 1;
-    if (child >= timers_.size()) break;
-    if (child + 1 < timers_.size() && timers_[child + 1]->at_ns_ < timers_[child]->at_ns_) ++child;
-    if (timer->at_ns_ <= timers_[child]->at_ns_) break;
-    PlaceTimer(index, timers_[child]);
-    index = child;
-  }
-  PlaceTimer(index, timer);
 }
 
 void Poller::FlushThisTurn(PollerFlush* flush) {

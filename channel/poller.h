@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "channel/poller_spin.h"
+#include "channel/poller_timers.h"
+#include "channel/turn_lending.h"
 #include "rendezvous/executor.h"
 
 namespace tryst {
@@ -28,19 +30,6 @@ class PollerTask {
  private:
   friend class Poller;
   PollerTask* next_ = nullptr;
-};
-
-// Something that fires at a time, on the poller thread. Owned by who sets it.
-class PollerTimer {
- public:
-  virtual ~PollerTimer() = default;  // REQUIRES: not set.
-  virtual void OnTimer() = 0;
-  bool is_set() const { return heap_index_ >= 0; }
-
- private:
-  friend class Poller;
-  int64_t at_ns_ = 0;
-  int heap_index_ = -1;
 };
 
 // Asked at the end of a turn, once however often it called FlushThisTurn(): where a
@@ -83,7 +72,7 @@ struct PollerOptions {
 // One thread's work: completions, tasks posted by other threads, timers. Every channel,
 // operation and queue pair belongs to one poller and is touched by its thread alone.
 //
-// Either Start() gives it a thread, or one caller turns it with Step() (the simulator,
+// Either Start() gives it a thread, or one caller turns it with Turn() (the simulator,
 // tests). Neither spins for ever: with nothing to do the thread sleeps in the kernel.
 //
 // A thread of the executor that runs the callbacks may take the turns over for as long as there
@@ -104,9 +93,7 @@ class Poller final : public WorkSource {
   void PostFn(absl::AnyInvocable<void() &&> fn);
   // Runs `fn` on the poller thread and waits. REQUIRES: started; not on the poller thread.
   void RunAndWait(absl::AnyInvocable<void() &&> fn);
-  bool OnThread() const {
-    return thread_id_.load(std::memory_order_relaxed) == std::this_thread::get_id();
-  }
+  bool OnThread() const { return lending_.thread() == std::this_thread::get_id(); }
   const Clock& clock() const { return *clock_; }
 
   // Post() that wakes nobody: TurnIfAsleep() must follow, from the same thread.
@@ -122,16 +109,17 @@ class Poller final : public WorkSource {
   void Stop();
   void TurnUntil(const std::atomic<bool>& wanted) override;
 
-  // ---- Poller thread only (without Start(): the thread that calls Step()) ----
+  // ---- Poller thread only (without Start(): the thread that calls Turn()) ----
   // One turn: sources, inbox, timers, flushes. True if there was any work.
-  bool Step();
+  bool Turn();
   // When the next timer is due; INT64_MAX: none.
-  int64_t NextTimerNs() const;
+  int64_t NextTimerNs() const { return timers_.NextNs(); }
 
   void AddSource(PollerSource* source);
   void RemoveSource(PollerSource* source);
-  void SetTimer(PollerTimer* timer, int64_t at_ns);  // Moves one already set.
-  void CancelTimer(PollerTimer* timer);              // No-op when not set.
+  // Moves one already set.
+  void SetTimer(PollerTimer* timer, int64_t at_ns) { timers_.Set(timer, at_ns); }
+  void CancelTimer(PollerTimer* timer) { timers_.Cancel(timer); }  // No-op when not set.
   void FlushThisTurn(PollerFlush* flush);
   void ForgetFlush(PollerFlush* flush);
 
@@ -151,40 +139,21 @@ class Poller final : public WorkSource {
   static constexpr int64_t kHandedNs = 2'000;  // The same where only other threads bring work.
   static constexpr int64_t kYieldNs = 5'000;   // How often a thread that spins lets others run.
 
-  // Who turns.
-  enum class Turner : uint64_t { kOwn, kAway, kBorrowed, kReturned, kAsleep };
-  static constexpr int kTurnerBits = 3;
-  static constexpr int64_t kLendNs = 200'000;
-  static constexpr int64_t kBorrowNs = 20'000;  // How long a borrower waits for an answer.
-
   static constexpr int kMostTurnsAsleep = 8;  // By TurnIfAsleep(), before it wakes our thread.
 
-  static Turner TurnerOf(uint64_t turner) {
-    return static_cast<Turner>(turner & ((1 << kTurnerBits) - 1));
-  }
-  static uint64_t Next(uint64_t turner, Turner to) {
-    return ((turner >> kTurnerBits) + 1) << kTurnerBits | static_cast<uint64_t>(to);
-  }
-  void SetTurner(Turner turner);
-  bool Borrow();
-  void Lend();
   void Loop();
-  bool Look();
-  bool Turn();
-  bool RunOthers();  // All of a turn but the sources.
-  bool Glance();
+  // A turn that polls the costly sources only when it is time for them.
+  bool NextTurn();
+  bool FullTurn();
+  bool ShortTurn();  // All but the sources.
+  bool PollInSight();
   bool RunInbox();
-  bool RunTimers();
   void RunFlushes();
   void Sleep();
-  // Arms the sources and looks once more. False: there was something after all.
+  // Arms the sources and polls once more. False: there was something after all.
   bool MaySleep();
-  void TakeBack();
   bool PollReady(int fd);
   void Wake();
-  void SiftUp(size_t index);
-  void SiftDown(size_t index);
-  void PlaceTimer(size_t index, PollerTimer* timer);
 
   // Constant after construction.
   const Clock* const clock_;
@@ -196,23 +165,19 @@ class Poller final : public WorkSource {
   std::atomic<PollerTask*> inbox_{nullptr};  // Newest first.
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stopping_{false};
-  std::atomic<std::thread::id> thread_id_{};
-  // A Turner, and above it how often it has changed, so that one who is away still is told from
-  // one who is away again.
-  std::atomic<uint64_t> turner_{0};
-  std::atomic<bool> wanted_{false};      // Somebody would like to borrow the turns.
+  TurnLending lending_;
   std::atomic<bool> has_thread_{false};  // Set before thread_, which Start() assigns as it runs.
   std::thread thread_;
 
   // Poller thread only.
   std::vector<PollerSource*> sources_;
-  std::vector<PollerTimer*> timers_;  // A heap, the earliest first.
+  PollerTimers timers_;
   std::vector<PollerFlush*> flushes_;
   std::vector<PollerFlush*> flushing_;
   PollerSpin spin_;
   int64_t now_ns_ = 0;
   int64_t all_polled_ns_ = 0;
-  bool just_polled_ = false;  // All of them, in the last look.
+  bool just_polled_ = false;  // All of them, in the last turn.
   int64_t sleeps_until_ns_ = 0;
   int64_t seen_ns_ = 0;  // When there was work that could be seen.
   uint64_t tasks_run_ = 0;

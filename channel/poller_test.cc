@@ -45,15 +45,15 @@ TEST(PollerTest, TimersFireInOrderOnceAndOnlyWhenDue) {
   poller.SetTimer(&d, 2200);
   poller.CancelTimer(&d);
   poller.SetTimer(&a, 2100);  // Moved.
-  EXPECT_FALSE(poller.Step());
+  EXPECT_FALSE(poller.Turn());
   EXPECT_EQ(poller.NextTimerNs(), 2000);
   clock.now_ns = 2100;
-  EXPECT_TRUE(poller.Step());
+  EXPECT_TRUE(poller.Turn());
   EXPECT_EQ(fired, (std::vector<int>{2, 1}));
   clock.now_ns = 9000;
-  poller.Step();
+  poller.Turn();
   EXPECT_EQ(fired, (std::vector<int>{2, 1, 3}));
-  EXPECT_FALSE(poller.Step());
+  EXPECT_FALSE(poller.Turn());
 }
 
 TEST(PollerTest, HeapKeepsItsOrderUnderRandomSettingAndCancelling) {
@@ -71,7 +71,7 @@ TEST(PollerTest, HeapKeepsItsOrderUnderRandomSettingAndCancelling) {
   size_t set = 0;
   for (const auto& timer : timers) set += timer->is_set();
   clock.now_ns = 1 << 30;
-  poller.Step();
+  poller.Turn();
   EXPECT_EQ(fired.size(), set);
   EXPECT_TRUE(std::is_sorted(fired.begin(), fired.end()));
 }
@@ -260,11 +260,11 @@ TEST(PollerTest, FlushesOncePerTurnHoweverOftenAsked) {
   CountingFlush flush;
   poller.FlushThisTurn(&flush);
   poller.FlushThisTurn(&flush);
-  poller.Step();
+  poller.Turn();
   EXPECT_EQ(flush.count, 1);
   poller.FlushThisTurn(&flush);
   poller.ForgetFlush(&flush);
-  poller.Step();
+  poller.Turn();
   EXPECT_EQ(flush.count, 1);
 }
 

@@ -116,7 +116,7 @@ struct World {
     }
   }
   void Turn() {
-    poller.Step();
+    poller.Turn();
     // Sockets are looked at once in a while only.
     alarms.AdvanceBy(absl::Microseconds(200));
   }

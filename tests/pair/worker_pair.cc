@@ -106,8 +106,8 @@ TensorKey WorkerPair::Key(absl::string_view edge, int producer) {
 }
 
 void WorkerPair::Turn() {
-  consumer_->poller.Step();
-  for (auto& producer : producers_) producer->poller.Step();
+  consumer_->poller.Turn();
+  for (auto& producer : producers_) producer->poller.Turn();
 }
 
 }  // namespace tryst

@@ -100,7 +100,7 @@ class SettlementTest : public ::testing::Test {
     if (producer_ == nullptr) return;
     producer_->path->Close(absl::CancelledError("over"));
     producer_->source.step()->StartAbort(absl::CancelledError("over"));
-    for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Step();
+    for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Turn();
     ASSERT_TRUE(producer_->path->Drained()) << producer_->path->ExplainServing("");
     producer_.reset();
   }
@@ -111,8 +111,8 @@ class SettlementTest : public ::testing::Test {
 
   void Turn() {
     hellos_.Deliver(producer_ == nullptr ? nullptr : producer_->path.get());
-    consumer_->poller.Step();
-    if (producer_ != nullptr) producer_->poller.Step();
+    consumer_->poller.Turn();
+    if (producer_ != nullptr) producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Microseconds(110));
   }
 
@@ -447,14 +447,14 @@ TEST_F(OneReadTest, AConsumerThatIsStuckIsWaitedForAndThenGetsNothing) {
   StartRead();
   SayNonsense(LinkSide::kConsumer);
   for (int i = 0; i < 100; ++i) {  // The consumer's thread stands still.
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(1));
   }
   EXPECT_NE(producer_->path->ExplainServing("").find("is to say what it has accepted"),
             std::string::npos)
       << producer_->path->ExplainServing("");
   for (int i = 0; i < 100; ++i) {
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Seconds(1));
   }
   EXPECT_EQ(Left(Key("edge")), std::vector<int>()) << "it may be delivered there";
@@ -466,7 +466,7 @@ TEST_F(OneReadTest, AConsumerThatIsLateIsAskedWhatItAccepted) {
   StartRead();
   SayNonsense(LinkSide::kConsumer);
   for (int i = 0; i < 100; ++i) {
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(100));
   }
   ASSERT_TRUE(RunToEnd());

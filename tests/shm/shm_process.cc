@@ -37,7 +37,7 @@ ShmProcess::ShmProcess(const Options& options)
 void ShmProcess::Run(absl::AnyInvocable<void() &&> fn) {
   if (options_.thread) return poller_.RunAndWait(std::move(fn));
   std::move(fn)();
-  poller_.Step();
+  poller_.Turn();
 }
 
 ShmProcess::~ShmProcess() {

@@ -24,7 +24,7 @@ class ShmProcess final : public HelloHandler {
     uint64_t incarnation = 1;
     uint64_t arena_bytes = 64 << 20;
     ShmPathOptions shm;
-    bool thread = true;  // Else whoever calls poller()->Step() is the thread.
+    bool thread = true;  // Else whoever calls poller()->Turn() is the thread.
     int64_t spin_us = 20;
   };
   explicit ShmProcess(const Options& options);  // Dies where something fails.

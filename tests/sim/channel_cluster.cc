@@ -367,10 +367,10 @@ bool Cluster::TurnAll() {
       worker->paused_until_ns = world_.NowNs() + static_cast<int64_t>(Draw(10 * kMs));
       continue;
     }
-    worked |= worker->poller.Step();
+    worked |= worker->poller.Turn();
   }
   for (auto& worker : dying_) {
-    worked |= worker->poller.Step();
+    worked |= worker->poller.Turn();
     if (worker->pool->Drained()) worker.reset();
   }
   dying_.erase(std::remove(dying_.begin(), dying_.end(), nullptr), dying_.end());
