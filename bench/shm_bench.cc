@@ -24,8 +24,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/channel_pool.h"
 #include "channel/shm/arena.h"
+#include "channel/transports.h"
 #include "rendezvous/step_registry.h"
 #include "rendezvous/thread_alarms.h"
 
@@ -60,15 +60,15 @@ struct Worker {
     tracing.sample_every = sample_every;
     if (sample_every > 0) trace = std::make_unique<Trace>(tracing);
     auto source = std::make_unique<Source>();
-    ChannelPoolOptions options;
+    TransportsOptions options;
     options.self = name;
     options.incarnation = incarnation;
     options.trace = trace.get();
     ArenaOptions arena;
     arena.seed = incarnation << 32;
     options.shm_arena = Arena::Make(arena);
-    pool = std::make_unique<ChannelPool>(&poller, hellos, source.get(), std::vector<NicPath>{},
-                                         nullptr, std::move(options));
+    pool = MakeChannelPool(&poller, hellos, source.get(), std::vector<NicPath>{}, nullptr,
+                           std::move(options));
     StepRegistry::Options steps_options;
     steps_options.worker = name;
     steps_options.incarnations[absl::StrCat(name, "/device:CPU:0")] = incarnation;

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/log.h"
-#include "verbs/async_event_thread.h"
 
 namespace tryst {
 namespace {
@@ -33,71 +33,47 @@ class ChannelPool::FetchTask final : public PollerTask {
 };
 
 ChannelPool::ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* source,
-                         std::vector<NicPath> paths, FallbackFactory fallback,
+                         const std::vector<TransportFactory>& transports,
                          ChannelPoolOptions options)
-    : poller_(poller), source_(source), options_(std::move(options)) {
+    : poller_(poller), options_(std::move(options)) {
   TRYST_CHECK(options_.incarnation != 0);
   context_.poller = poller;
-  context_.bootstrap = bootstrap;
   context_.options = &options_;
-  context_.fallback = std::move(fallback);
   context_.random.seed(options_.seed);
-  for (NicPath& path : paths) {
-    auto rail = std::make_unique<Rail>();
-    rail->path = std::move(path);
-    context_.rails.push_back(std::move(rail));
+  TransportContext context;
+  context.poller = poller;
+  context.bootstrap = bootstrap;
+  context.source = source;
+  context.self = options_.self;
+  context.incarnation = options_.incarnation;
+  context.protocol_newest = options_.protocol_newest;
+  context.trace = options_.trace;
+  for (const TransportFactory& make : transports) {
+    context.seed = context_.random();
+    context_.transports.push_back(make(context));
   }
-  room_task_.pool = this;
-  consumers_ = std::make_unique<Consumers>(&options_, &context_.rails, source_, context_.random());
 }
 
 ChannelPool::~ChannelPool() {
   TRYST_CHECK(!open_ || Drained());
-  for (auto& rail : context_.rails) {
-    if (rail->landings != nullptr) rail->landings->SetRoomCallback(nullptr);
-    if (rail->hub != nullptr) rail->hub->Detach();
-  }
   poller_->CancelTimer(&maintenance_);
 }
 
 absl::Status ChannelPool::Open() {
-  for (auto& rail : context_.rails) {
-    const absl::Status opened = OpenRail(rail.get());
-    if (!opened.ok()) return opened;
-  }
-  if (options_.shm_arena != nullptr) {
-    ShmPathOptions shm = options_.shm;
-    shm.self = options_.self;
-    shm.self_incarnation = options_.incarnation;
-    shm.trace = options_.trace;
-    shm.seed = context_.random();
-    auto path =
-        ShmPath::Create(poller_, context_.bootstrap, source_, options_.shm_arena, std::move(shm));
-    context_.shm_status = path.status();  // Peers are reached otherwise, and Explain() says so.
-    if (path.ok()) context_.shm = *std::move(path);
+  auto* transports = &context_.transports;
+  for (auto at = transports->begin(); at != transports->end();) {
+    const absl::Status opened = (*at)->Open();
+    if (opened.ok()) {
+      ++at;
+    } else if ((*at)->is_optional()) {  // Peers are reached otherwise, and Explain() says so.
+      context_.missing.emplace_back((*at)->name(), opened);
+      at = transports->erase(at);
+    } else {
+      return opened;
+    }
   }
   open_ = true;
   poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
-  return absl::OkStatus();
-}
-
-absl::Status ChannelPool::OpenRail(Rail* rail) {
-  Nic* nic = rail->path.nic.get();
-  const uint32_t depth = std::min(options_.completion_depth, nic->limits().max_completion_depth);
-  auto hub = QueueHub::Create(nic, poller_, depth);
-  if (!hub.ok()) return hub.status();
-  rail->hub = *std::move(hub);
-  rail->hub->Attach();
-  rail->landings = std::make_shared<LandingPool>(rail->path.nic, options_.landing_cap_bytes);
-  rail->landings->SetRoomCallback([this] {
-    if (!room_task_.posted.exchange(true)) poller_->Post(&room_task_);
-  });
-  if (nic->event_fd() < 0) return absl::OkStatus();
-  auto events = AsyncEventThread::Start(nic, [this, rail](const NicEvent& event) {
-    poller_->PostFn([this, rail, event] { OnNicEvent(rail, event); });
-  });
-  if (!events.ok()) return events.status();
-  rail->events = *std::move(events);
   return absl::OkStatus();
 }
 
@@ -122,8 +98,8 @@ void ChannelPool::GiveTask(FetchTask* task) {
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   // What other threads have asked for and is still in the inbox goes first: it was asked before.
   if (poller_->OnThread() && !closed_ && posted_fetches_.load(std::memory_order_relaxed) == 0) {
-    ShmFetchChannel* shm = PeerOf(key.src().worker)->shm(&key);
-    if (shm != nullptr) return shm->Fetch(step_id, key, args, std::move(done));
+    PeerPaths* peer = PeerOf(key.src().worker);
+    if (peer->FetchesInCallbacks()) return peer->Fetch(step_id, key, args, std::move(done));
   }
   FetchTask* task = TakeTask();
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
@@ -136,24 +112,15 @@ void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
 
 void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                             ManyDoneFn done) {
-  if (context_.shm == nullptr) {
-    return FetchEach(keys, std::move(done), [&](const TensorKey& key, DoneFn one) {
-      Fetch(step_id, key, args, std::move(one));
-    });
-  }
-  if (poller_->OnThread() && posted_fetches_.load(std::memory_order_relaxed) == 0) {
-    // Where all are one peer's and it is on this host they go as one.
-    if (ShmFetchChannel* shm = ShmForAll(keys)) {
-      return shm->FetchMany(step_id, keys, args, std::move(done));
-    }
+  if (poller_->OnThread() && posted_fetches_.load(std::memory_order_relaxed) == 0 &&
+      FetchAsOne(step_id, keys, args, &done)) {
+    return;
   }
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
   poller_->PostFn([this, step_id, args, done = std::move(done),
                    keys = std::vector<TensorKey>(keys.begin(), keys.end())]() mutable {
     posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
-    if (ShmFetchChannel* shm = ShmForAll(keys)) {
-      return shm->FetchMany(step_id, keys, args, std::move(done));
-    }
+    if (FetchAsOne(step_id, keys, args, &done)) return;
     FetchEach(keys, std::move(done), [&](const TensorKey& key, DoneFn one) {
       FetchNow(step_id, key, args, std::move(one));
     });
@@ -192,13 +159,14 @@ void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
   poller_->PostFn([many, end_one] { end_one(many); });
 }
 
-ShmFetchChannel* ChannelPool::ShmForAll(absl::Span<const TensorKey> keys) {
-  if (context_.shm == nullptr || closed_ || keys.empty()) return nullptr;
+bool ChannelPool::FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                             ManyDoneFn* done) {
+  if (closed_ || keys.empty()) return false;
   const absl::string_view worker = keys[0].src().worker;
   for (const TensorKey& key : keys) {
-    if (key.src().worker != worker) return nullptr;
+    if (key.src().worker != worker) return false;
   }
-  return PeerOf(worker)->shm(nullptr);
+  return PeerOf(worker)->FetchMany(step_id, keys, args, done);
 }
 
 void ChannelPool::StartFetch(FetchTask* task) {
@@ -232,31 +200,6 @@ void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
   });
 }
 
-void ChannelPool::CleanupStep(int64_t) {}  // Nothing is kept by step.
-
-void ChannelPool::RoomTask::RunOnPoller() {
-  posted.store(false);
-  pool->OnRoom();
-}
-
-void ChannelPool::OnRoom() {
-  // One tensor for each peer in turn, and from where the last round ended, so that none takes
-  // it all and none is always last.
-  const size_t count = peers_in_order_.size();
-  for (size_t idle = 0; idle < count;) {
-    const bool took = peers_in_order_[room_first_ % count]->TakeRoom();
-    idle = took ? 0 : idle + 1;
-    room_first_ = (room_first_ + 1) % count;
-  }
-  // What is there and wanted goes before what is asked for ahead, whosever it is.
-  for (size_t rail = 0; rail < context_.rails.size(); ++rail) {
-    const bool wanted = std::any_of(peers_in_order_.begin(), peers_in_order_.end(),
-                                    [rail](PeerPaths* peer) { return peer->WaitsForRoom(rail); });
-    if (!wanted) continue;
-    for (PeerPaths* peer : peers_in_order_) peer->DropOneStanding(rail);
-  }
-}
-
 // ---- Serving ----
 
 void ChannelPool::OnHello(const Hello& hello, HelloDone done) {
@@ -276,34 +219,20 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
   }
   auto peer = peers_.find(hello.worker);
   if (peer != peers_.end()) peer->second->NoteIncarnation(hello.incarnation);
-  if (hello.path != "shm") return consumers_->OnHello(hello, std::move(done));
-  if (context_.shm != nullptr) return context_.shm->OnHello(hello, std::move(done));
-  std::move(done)(absl::UnimplementedError(absl::StrCat(
-      "this worker shares no memory", context_.shm_status.ok()
-                                          ? " by its configuration"
-                                          : absl::StrCat(": ", context_.shm_status.message()))));
-}
-
-void ChannelPool::OnNicEvent(Rail* rail, const NicEvent& event) {
-  if (closed_) return;
-  rail->hub->OnEvent(event);
-  if (event.kind != NicEvent::Kind::kPortUp && event.kind != NicEvent::Kind::kAddressChanged) {
-    return;
+  for (const auto& transport : context_.transports) {
+    transport->NotePeer(hello.worker, hello.incarnation);
   }
-  for (PeerPaths* peer : peers_in_order_) peer->RetryNow();
+  Transport* const transport = FindTransport(hello.path);
+  if (transport != nullptr) return transport->OnHello(hello, std::move(done));
+  std::string why = absl::StrCat("; there is: ", absl::StrJoin(transport_names(), ", "));
+  for (const auto& [name, status] : context_.missing) {
+    if (name == hello.path) why = absl::StrCat(": ", status.message());
+  }
+  std::move(done)(absl::UnimplementedError(absl::StrCat("no path ", hello.path, " here", why)));
 }
 
 void ChannelPool::Maintain() {
-  OnRoom();  // A registration that failed may work now; nobody else would say so.
-  for (auto& rail : context_.rails) {
-    if (rail->events != nullptr) continue;
-    while (auto event = rail->path.nic->NextEvent()) OnNicEvent(rail.get(), *event);
-  }
-  consumers_->Maintain();
-  if (context_.shm != nullptr) {
-    context_.shm->Maintain();
-    for (PeerPaths* peer : peers_in_order_) peer->MaintainShm();
-  }
+  for (const auto& transport : context_.transports) transport->Maintain();
   if (!closed_) poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
 }
 
@@ -314,19 +243,18 @@ void ChannelPool::Close(const absl::Status& why) {
     if (closed_) return;
     closed_ = true;
     close_status_ = why;
-    // Joined here: it only posts. What it has posted runs before anybody hears Drained().
-    for (auto& rail : context_.rails) rail->events.reset();
     for (PeerPaths* peer : peers_in_order_) peer->Close(why);
-    consumers_->Close(why);
-    if (context_.shm != nullptr) context_.shm->Close(why);
+    for (const auto& transport : context_.transports) transport->Close(why);
     poller_->CancelTimer(&maintenance_);
   });
 }
 
 bool ChannelPool::Drained() {
-  return closed_ && consumers_->Drained() && (context_.shm == nullptr || context_.shm->Drained()) &&
+  return closed_ &&
          std::all_of(peers_in_order_.begin(), peers_in_order_.end(),
-                     [](const PeerPaths* peer) { return peer->Drained(); });
+                     [](const PeerPaths* peer) { return peer->Drained(); }) &&
+         std::all_of(context_.transports.begin(), context_.transports.end(),
+                     [](const auto& transport) { return transport->Drained(); });
 }
 
 absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) {
@@ -346,15 +274,10 @@ absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) 
 
 // ---- Explaining ----
 
-// A callback in place is on the poller thread, and would wait for itself.
-void ChannelPool::RunOnPoller(absl::AnyInvocable<void() &&> fn) {
-  if (poller_->OnThread()) return std::move(fn)();
-  poller_->RunAndWait(std::move(fn));
-}
-
 std::string ChannelPool::Explain(const std::string& peer) {
+  if (poller_->OnThread()) return ExplainNow(peer);  // A callback would wait for itself.
   std::string out;
-  RunOnPoller([&] { out = ExplainNow(peer); });
+  poller_->RunAndWait([&] { out = ExplainNow(peer); });
   return out;
 }
 
@@ -363,18 +286,30 @@ std::string ChannelPool::ExplainNow(const std::string& peer) const {
   for (const PeerPaths* known : peers_in_order_) {
     if (peer.empty() || known->worker() == peer) absl::StrAppend(&out, known->Explain(), "\n");
   }
-  consumers_->Explain(peer, &out);
-  if (context_.shm == nullptr) return out;
-  absl::StrAppend(&out, context_.shm->ExplainServing(peer));
-  if (peer.empty()) absl::StrAppend(&out, options_.shm_arena->Explain(), "\n");
+  for (const auto& transport : context_.transports) transport->ExplainServing(peer, &out);
   return out;
 }
 
 void ChannelPool::ListOpsNow(LiveOps* ops) const {
   for (const PeerPaths* peer : peers_in_order_) peer->ListOps(ops);
-  consumers_->ListOps(ops);
-  if (context_.shm == nullptr) return;
-  for (const auto& channel : context_.shm->serving()) channel->ListOps(ops);
+  for (const auto& transport : context_.transports) transport->ListOps(ops);
+}
+
+void ChannelPool::AddCountersNow(Counters* counters) const {
+  for (const auto& transport : context_.transports) transport->AddCounters(counters);
+}
+
+Transport* ChannelPool::FindTransport(absl::string_view name) const {
+  for (const auto& transport : context_.transports) {
+    if (transport->name() == name) return transport.get();
+  }
+  return nullptr;
+}
+
+std::vector<std::string> ChannelPool::transport_names() const {
+  std::vector<std::string> names;
+  for (const auto& transport : context_.transports) names.push_back(transport->name());
+  return names;
 }
 
 // Who asks what goes on asks because something hangs: that must not hang with it.
@@ -431,68 +366,14 @@ absl::StatusOr<std::vector<PathView>> ChannelPool::ViewPaths(const std::string& 
     for (const PeerPaths* known : peers_in_order_) {
       if (peer.empty() || known->worker() == peer) known->View(&views);
     }
-    consumers_->View(peer, &views);
-    if (context_.shm == nullptr) return;
-    for (const auto& channel : context_.shm->serving()) {
-      if (!peer.empty() && channel->consumer() != peer) continue;
-      LiveOps ops(0);
-      channel->ListOps(&ops);
-      views.push_back({TraceRole::kServe, channel->consumer(), "shm", !channel->ended(),
-                       channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
-                       ops.left_out()});
-    }
+    for (const auto& transport : context_.transports) transport->View(peer, &views);
   });
   if (!asked.ok()) return asked;
   return views;
 }
 
-FetchCounters ChannelPool::fetch_counters() {
-  FetchCounters sum;
-  RunOnPoller([&] { sum = FetchCountersNow(); });
-  return sum;
-}
-
-FetchCounters ChannelPool::FetchCountersNow() const {
-  FetchCounters sum;
-  for (const PeerPaths* peer : peers_in_order_) sum += peer->counters();
-  return sum;
-}
-
-ShmFetchCounters ChannelPool::shm_fetch_counters() {
-  ShmFetchCounters sum;
-  RunOnPoller([&] { sum = ShmFetchCountersNow(); });
-  return sum;
-}
-
-ShmFetchCounters ChannelPool::ShmFetchCountersNow() const {
-  ShmFetchCounters sum;
-  for (const PeerPaths* peer : peers_in_order_) sum += peer->shm_counters();
-  return sum;
-}
-
-ShmServeCounters ChannelPool::shm_serve_counters() {
-  ShmServeCounters sum;
-  RunOnPoller([&] { sum = ShmServeCountersNow(); });
-  return sum;
-}
-
-ShmServeCounters ChannelPool::ShmServeCountersNow() const {
-  return context_.shm == nullptr ? ShmServeCounters() : context_.shm->serve_counters();
-}
-
-std::pair<uint64_t, uint64_t> ChannelPool::PinnedBytes() const {
-  std::pair<uint64_t, uint64_t> sum;
-  for (const auto& rail : context_.rails) {
-    sum.first += rail->landings->pinned_bytes();
-    sum.second += rail->landings->pinned_bytes_most();
-  }
-  return sum;
-}
-
-ServeCounters ChannelPool::serve_counters() {
-  ServeCounters sum;
-  RunOnPoller([&] { sum = consumers_->counters(); });
-  return sum;
+absl::Status ChannelPool::AskCounters(Counters* counters) {
+  return AskPoller([&] { AddCountersNow(counters); });
 }
 
 }  // namespace tryst

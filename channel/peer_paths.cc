@@ -1,6 +1,7 @@
 #include "channel/peer_paths.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,22 +9,31 @@
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
+namespace {
+
+constexpr int64_t kKeysNs = 1'000'000'000;  // Between two looks at what was out before.
+
+std::string WhyOf(const Channel& channel) {
+  PathView view;
+  channel.View(&view);
+  return view.state.empty() ? channel.Explain() : view.why;
+}
+
+}  // namespace
 
 PeerPaths::PeerPaths(PathsContext* context, std::string worker)
-    : context_(context), worker_(std::move(worker)), ways_(context->rails.size() + 1) {}
+    : context_(context), worker_(std::move(worker)), ways_(context->transports.size()) {
+  for (size_t i = 0; i < ways_.size(); ++i) {
+    ways_[i].peer = this;
+    ways_[i].index = i;
+  }
+}
 
 PeerPaths::~PeerPaths() { context_->poller->CancelTimer(this); }
 
 // ---- Fetching ----
 
 void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
-  if (ShmFetchChannel* channel = shm(&key)) {
-    return channel->Fetch(step_id, key, args, std::move(done));
-  }
-  FetchByWay(step_id, key, args, std::move(done));
-}
-
-void PeerPaths::FetchByWay(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   size_t way = current_;
   if (keys_out_ != nullptr && !HasLeft() && keys_out_->empty()) {
     keys_out_.reset();  // All is as if nothing had happened.
@@ -43,194 +53,218 @@ void PeerPaths::FetchByWay(int64_t step_id, const TensorKey& key, const Args& ar
               args, std::move(done));
 }
 
-Channel* PeerPaths::ChannelOn(size_t way) {
-  if (way == fallback_way()) {
-    if (fallback_ == nullptr && context_->fallback) {
-      fallback_ = context_->fallback(worker_);
-      fallback_since_ns_ = context_->poller->now_ns();
-    }
-    return fallback_.get();
-  }
-  auto& channel = ways_[way].channel;
-  if (channel == nullptr) channel = OpenWay(way);
-  return channel.get();
+bool PeerPaths::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                          ManyDoneFn* done) {
+  if (keys_out_ != nullptr) return false;
+  Channel* channel = ChannelOn(current_);
+  return channel != nullptr && channel->FetchMany(step_id, keys, args, done);
 }
 
-std::unique_ptr<FetchChannel> PeerPaths::OpenWay(size_t way) {
-  const ChannelPoolOptions& options = *context_->options;
-  Rail* rail = context_->rails[way].get();
-  FetchChannelOptions channel;
-  channel.link = options.link;
-  channel.link.digests &= rail->path.digests;
-  channel.landing_bytes = options.landing_bytes;
-  channel.path = rail->path.path;
-  channel.self = options.self;
-  channel.self_incarnation = options.incarnation;
-  channel.peer = worker_;
-  channel.on_refused = [this, way] { OnRefused(way); };
-  if (context_->rails.size() > 1 || context_->fallback) channel.give_up_ms = options.give_up_ms;
-  channel.on_left = [this, way](std::vector<WaitingFetch> fetches) {
-    OnLeft(way, std::move(fetches));
-  };
-  channel.on_usable = [this, way] { OnUsable(way); };
-  if (context_->fallback) {
-    channel.on_too_large = [this](WaitingFetch fetch) {
-      ChannelOn(fallback_way())->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
-    };
+bool PeerPaths::FetchesInCallbacks() {
+  if (keys_out_ != nullptr) return false;
+  const Channel* channel = ChannelOn(current_);
+  return channel != nullptr && channel->FetchesInCallbacks();
+}
+
+Channel* PeerPaths::ChannelOn(size_t index) {
+  if (index >= ways_.size()) return nullptr;  // There is no transport at all.
+  Way* way = &ways_[index];
+  if (way->channel == nullptr) {
+    way->channel = context_->transports[index]->MakeChannel(worker_, way);
+    way->made_ns = now_ns();
   }
-  channel.trace = options.trace;
-  channel.seed = context_->random();
-  channel.heartbeat_ms = options.heartbeat_ms;
-  channel.silence_ms = options.silence_ms;
-  channel.retain_ms = options.retain_ms;
-  channel.patience_ms = options.patience_ms;
-  channel.max_parked = options.max_waiting;
-  channel.standing = options.standing;
-  channel.standing_ms = options.standing_ms;
-  channel.protocol_newest = options.protocol_newest;
-  return std::make_unique<FetchChannel>(rail->hub.get(), rail->landings.get(), context_->bootstrap,
-                                        std::move(channel));
+  return way->channel.get();
 }
 
 void PeerPaths::AbortStep(int64_t step_id, const absl::Status& status) {
   for (Way& way : ways_) {
     if (way.channel != nullptr) way.channel->AbortStep(step_id, status);
   }
-  if (fallback_ != nullptr) fallback_->AbortStep(step_id, status);
-  if (shm_ != nullptr) shm_->AbortStep(step_id, status);
-}
-
-bool PeerPaths::TakeRoom() {
-  bool took = false;
-  for (Way& way : ways_) {
-    if (way.channel != nullptr) took |= way.channel->TakeRoom();
-  }
-  return took;
-}
-
-bool PeerPaths::WaitsForRoom(size_t rail) const {
-  return ways_[rail].channel != nullptr && ways_[rail].channel->waits_for_room();
-}
-
-void PeerPaths::DropOneStanding(size_t rail) {
-  if (ways_[rail].channel != nullptr) ways_[rail].channel->DropOneStanding();
 }
 
 // ---- From one way to another ----
 
-// The best way but `failed` that is neither refused nor given up. Where there is none, the one
-// that was given up first, which may work again: so all have their turns. Where there is no
-// other at all, `failed`.
-size_t PeerPaths::NextWay(size_t failed) {
+// The best way but `failed` that is good. Where there is none, the one that was left first, which
+// may work again: so all have their turns. Where there is no other at all, `failed`.
+size_t PeerPaths::NextWay(size_t failed) const {
   size_t next = failed;
-  for (size_t way = 0; way < ways_.size(); ++way) {
-    if (way == fallback_way() && !context_->fallback) break;
-    if (way == failed || !ways_[way].refused.empty()) continue;
-    if (ways_[way].left.empty()) return way;
-    if (next == failed || ways_[way].left_ns < ways_[next].left_ns) next = way;
+  for (const Way& way : ways_) {
+    if (way.index == failed || way.standing == Standing::kRefused) continue;
+    if (way.standing == Standing::kGood) return way.index;
+    if (next == failed || way.since_ns < ways_[next].since_ns) next = way.index;
   }
-  ways_[next].left.clear();
+  return next;
+}
+
+// Where what was asked on `way` is to go on. `way` itself where there is no other: then it is as
+// good as any and goes on trying.
+size_t PeerPaths::StepAside(Way* way, Standing standing, std::string why) {
+  way->standing = standing;
+  way->why = std::move(why);
+  way->since_ns = now_ns();
+  way->pause_ms = 0;
+  const size_t next = current_ == way->index ? NextWay(way->index) : current_;
+  ways_[next].standing = Standing::kGood;
+  if (next == way->index) return next;
+  ProbeLater(way);
+  if (current_ == way->index) UseWay(next);
+  if (keys_out_ != nullptr) keys_out_->Move(way->index, next);
   return next;
 }
 
 bool PeerPaths::HasLeft() const {
-  return std::any_of(ways_.begin(), ways_.end(), [](const Way& way) { return !way.left.empty(); });
+  return std::any_of(ways_.begin(), ways_.end(),
+                     [](const Way& way) { return way.standing == Standing::kLeft; });
 }
 
-void PeerPaths::UseWay(size_t way) {
-  current_ = way;
-  for (size_t at = 0; at < ways_.size(); ++at) {
-    if (ways_[at].channel != nullptr) ways_[at].channel->AskAhead(at == way);
+void PeerPaths::UseWay(size_t index) {
+  current_ = index;
+  for (Way& way : ways_) {
+    if (way.channel != nullptr) way.channel->AskAhead(way.index == index);
   }
 }
 
-// The peer has no such path: nothing was asked on it that another one could not be asked.
-void PeerPaths::OnRefused(size_t way) {
-  Way* refused = &ways_[way];
-  if (!refused->refused.empty()) return;
-  refused->refused = absl::StrCat(WayName(way), ": ", refused->channel->connect_status().message());
-  const size_t next = NextWay(way);
-  if (next == way) {
-    refused->refused.clear();  // There is no other: it goes on trying.
-    return;
+// `counted`: in keys_out_, where it follows its key.
+void PeerPaths::GoOn(std::vector<WaitingFetch> fetches, size_t way, bool counted) {
+  for (WaitingFetch& fetch : fetches) {
+    if (counted) {
+      ChannelOn(way)->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+    } else {
+      Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+    }
   }
-  TRYST_LOG(Info) << context_->options->self << " does not reach " << worker_ << " by "
-                  << refused->refused;
-  if (current_ != way) return;
-  UseWay(next);
-  if (keys_out_ != nullptr) keys_out_->Move(way, next);
-  for (WaitingFetch& fetch : refused->channel->TakeWaiting()) {
-    ChannelOn(next)->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+}
+
+// Nothing was asked on it that another one could not be asked. The reason may pass: a peer that is
+// configured anew, a container that shares its host's namespace from now on.
+void PeerPaths::OnRefused(Way* way) {
+  const std::string why = absl::StrCat(NameOf(*way), ": ", WhyOf(*way->channel));
+  size_t next = current_;
+  if (way->standing == Standing::kRefused) {
+    way->why = why;
+  } else {
+    next = StepAside(way, Standing::kRefused, why);
+    if (next == way->index) return;  // There is no other: it goes on trying.
+    TRYST_LOG(Info) << context_->options->self << " does not reach " << worker_ << " by " << why;
   }
+  GoOn(way->channel->TakeWaiting(), next, keys_out_ != nullptr);
 }
 
 // The path has stopped working: all that waited for it goes to the next one.
-void PeerPaths::OnLeft(size_t way, std::vector<WaitingFetch> fetches) {
-  Way* left = &ways_[way];
-  left->left = std::string(left->channel->connect_status().message());
-  left->left_ns = context_->poller->now_ns();
-  const std::string why = left->left;
-  const size_t next = NextWay(way);
-  const bool tracked = keys_out_ != nullptr;
-  if (tracked) keys_out_->Move(way, next);
-  if (current_ == way) {
-    UseWay(next);
-    if (next != way) {
-      TRYST_LOG(Warning) << context_->options->self << " goes on by " << WayName(next)
-                         << " to reach " << worker_ << ", with " << fetches.size()
-                         << " fetches, after " << WayName(way) << " failed: " << why;
-    }
+void PeerPaths::OnLeft(Way* way, std::vector<WaitingFetch> fetches) {
+  const std::string why = WhyOf(*way->channel);
+  const bool in_use = current_ == way->index;
+  const bool counted = keys_out_ != nullptr;
+  const size_t next = StepAside(way, Standing::kLeft, why);
+  if (in_use && next != way->index) {
+    TRYST_LOG(Warning) << context_->options->self << " goes on by " << NameOf(ways_[next])
+                       << " to reach " << worker_ << ", with " << fetches.size()
+                       << " fetches, after " << NameOf(*way) << " failed: " << why;
   }
-  if (!tracked) keys_out_ = std::make_shared<KeysOut>();
-  for (WaitingFetch& fetch : fetches) {
-    if (tracked) {  // It has been counted.
-      ChannelOn(next)->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
-    } else {
-      FetchByWay(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
-    }
-  }
-  probe_ms_ = 0;
-  if (next != way) ProbeLater();
+  if (!counted) keys_out_ = std::make_shared<KeysOut>();
+  GoOn(std::move(fetches), next, counted);
 }
 
-void PeerPaths::OnUsable(size_t way) {
-  if (ways_[way].left.empty()) return;
-  const int64_t away_ms = (context_->poller->now_ns() - ways_[way].left_ns) / 1'000'000;
-  ways_[way].left.clear();
-  if (way >= current_) return;
-  TRYST_LOG(Info) << context_->options->self << " goes back to " << WayName(way) << " to reach "
-                  << worker_ << ", after " << away_ms << " ms by " << WayName(current_);
-  UseWay(way);
+void PeerPaths::OnUsable(Way* way) {
+  if (way->standing == Standing::kGood) return;
+  const bool was_refused = way->standing == Standing::kRefused;
+  way->standing = Standing::kGood;
+  if (way->index >= current_) return;
+  if (was_refused) {
+    TRYST_LOG(Info) << context_->options->self << " reaches " << worker_ << " by " << NameOf(*way)
+                    << " after all; before, " << way->why;
+  } else {
+    TRYST_LOG(Info) << context_->options->self << " goes back to " << NameOf(*way) << " to reach "
+                    << worker_ << ", after " << (now_ns() - way->since_ns) / 1'000'000 << " ms by "
+                    << NameOf(ways_[current_]);
+  }
+  UseWay(way->index);
+  if (!was_refused) return;  // Since it was left all fetches are counted.
+  if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();
+  NoteKeysBefore();
 }
 
-void PeerPaths::ProbeLater() {
-  if (closed_) return;
+// Fetches of a key that are out on another way must meet its sends before those that come: the
+// key follows when they have ended.
+void PeerPaths::NoteKeysBefore() {
+  KeysOut::Ways before;
+  for (const Way& way : ways_) {
+    if (way.channel == nullptr || way.index == current_) continue;
+    LiveOps out(std::numeric_limits<size_t>::max());
+    way.channel->ListOps(&out);
+    for (const LiveOp& op : out.Take()) before.emplace(op.key, way.index);
+  }
+  keys_out_->SetBefore(std::move(before));
+  keys_checked_ns_ = now_ns();
+  SetTimer();
+}
+
+// ---- Trying again ----
+
+void PeerPaths::ProbeLater(Way* way) {
   const ChannelPoolOptions& options = *context_->options;
-  probe_ms_ = probe_ms_ == 0 ? options.probe_ms : std::min(probe_ms_ * 2, options.probe_ms_most);
+  way->pause_ms =
+      way->pause_ms == 0 ? options.probe_ms : std::min(way->pause_ms * 2, options.probe_ms_most);
   // Between half of it and all of it: consumers do not come back all together.
-  const int64_t half_ns = probe_ms_ * 500'000;
-  const int64_t pause_ns =
-      half_ns + static_cast<int64_t>(context_->random() % static_cast<uint64_t>(half_ns + 1));
-  context_->poller->SetTimer(this, context_->poller->now_ns() + pause_ns);
+  const int64_t half_ns = way->pause_ms * 500'000;
+  way->probe_ns = now_ns() + half_ns +
+                  static_cast<int64_t>(context_->random() % static_cast<uint64_t>(half_ns + 1));
+  SetTimer();
 }
 
-void PeerPaths::Probe() {
-  bool any = false;
-  for (size_t way = 0; way < current_; ++way) {
-    if (ways_[way].left.empty()) continue;
-    any = true;
-    ways_[way].channel->Probe();
+void PeerPaths::SetTimer() {
+  if (closed_) return;
+  int64_t at_ns = std::numeric_limits<int64_t>::max();
+  for (const Way& way : ways_) {
+    if (way.standing != Standing::kGood && way.index < current_) {
+      at_ns = std::min(at_ns, way.probe_ns);
+    }
   }
-  if (any) ProbeLater();
+  if (keys_out_ != nullptr && keys_out_->has_before()) {
+    at_ns = std::min(at_ns, keys_checked_ns_ + kKeysNs);
+  }
+  if (at_ns != std::numeric_limits<int64_t>::max()) context_->poller->SetTimer(this, at_ns);
+}
+
+void PeerPaths::OnTimer() {
+  for (size_t i = 0; i < current_; ++i) {
+    Way* way = &ways_[i];
+    if (way->standing == Standing::kGood || way->probe_ns > now_ns()) continue;
+    ProbeLater(way);
+    way->channel->Probe();
+  }
+  if (keys_out_ != nullptr && keys_out_->has_before() && now_ns() - keys_checked_ns_ >= kKeysNs) {
+    NoteKeysBefore();
+  }
+  SetTimer();
 }
 
 void PeerPaths::RetryNow() {
   for (Way& way : ways_) {
+    way.pause_ms = 0;
+    way.probe_ns = now_ns();
     if (way.channel != nullptr) way.channel->RetryNow();
   }
-  if (!is_set()) return;
-  probe_ms_ = 0;
-  Probe();
+  SetTimer();
+}
+
+void PeerPaths::NoteIncarnation(uint64_t incarnation) {
+  if (std::exchange(incarnation_, incarnation) == incarnation) return;
+  for (Way& way : ways_) {
+    if (way.standing != Standing::kRefused) continue;
+    way.pause_ms = 0;
+    way.probe_ns = now_ns();
+  }
+  SetTimer();
+}
+
+bool PeerPaths::Way::HasLastResort() const {
+  return peer->context_->transports.back()->is_last_resort() && index + 1 < peer->ways_.size();
+}
+
+void PeerPaths::Way::OnTooLarge(WaitingFetch fetch) {
+  peer->ChannelOn(peer->ways_.size() - 1)
+      ->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
 }
 
 // ---- Ending ----
@@ -241,16 +275,69 @@ void PeerPaths::Close(const absl::Status& why) {
   for (Way& way : ways_) {
     if (way.channel != nullptr) way.channel->Close(why);
   }
-  if (fallback_ != nullptr) fallback_->Close(why);
-  if (shm_ != nullptr) shm_->Close(why);
 }
 
 bool PeerPaths::Drained() const {
-  for (const Way& way : ways_) {
-    if (way.channel != nullptr && !way.channel->Drained()) return false;
+  return std::all_of(ways_.begin(), ways_.end(), [](const Way& way) {
+    return way.channel == nullptr || way.channel->Drained();
+  });
+}
+
+// ---- Explaining ----
+
+std::string PeerPaths::Explain() const {
+  const Channel* current = ways_.empty() ? nullptr : ways_[current_].channel.get();
+  std::string out =
+      current != nullptr ? current->Explain() : absl::StrCat(worker_, ": not asked yet");
+  for (const auto& [name, why] : context_->missing) {
+    absl::StrAppend(&out, "\n  no ", name, " here: ", why.message());
   }
-  if (fallback_ != nullptr && !fallback_->Drained()) return false;
-  return shm_ == nullptr || shm_->Drained();
+  for (const Way& way : ways_) {
+    if (way.standing == Standing::kRefused) absl::StrAppend(&out, "\n  turned down: ", way.why);
+    if (way.standing != Standing::kLeft) continue;
+    absl::StrAppend(&out, "\n  left since ", (now_ns() - way.since_ns) / 1'000'000,
+                    " ms: ", NameOf(way), ": ", way.why, "; tried again every ", way.pause_ms,
+                    " ms");
+  }
+  return out;
+}
+
+void PeerPaths::View(std::vector<PathView>* views) const {
+  for (const Way& way : ways_) views->push_back(ViewOf(way));
+}
+
+PathView PeerPaths::ViewOf(const Way& way) const {
+  PathView view;
+  view.peer = worker_;
+  view.path = NameOf(way);
+  if (way.channel == nullptr) {
+    view.state = "not tried";
+    if (way.index > current_) view.why = "a better one is in use";
+    return view;
+  }
+  view.in_use = way.index == current_;
+  way.channel->View(&view);
+  if (view.state.empty()) {  // It has no connection of its own.
+    view.state = view.in_use ? "in use" : "spare";
+    view.why = way.channel->Explain();
+    view.since_ns = way.made_ns;
+  }
+  if (way.standing != Standing::kGood) {
+    const bool left = way.standing == Standing::kLeft;
+    view.state = left ? "left" : "turned down";
+    view.why = way.why;
+    if (left) view.since_ns = way.since_ns;
+  }
+  LiveOps ops(0);
+  way.channel->ListOps(&ops);
+  view.under_way = ops.left_out();
+  return view;
+}
+
+void PeerPaths::ListOps(LiveOps* ops) const {
+  for (const Way& way : ways_) {
+    if (way.channel != nullptr) way.channel->ListOps(ops);
+  }
 }
 
 }  // namespace tryst

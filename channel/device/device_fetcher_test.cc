@@ -27,7 +27,6 @@ class HeldFetcher final : public TensorFetcher {
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
-  void CleanupStep(int64_t) override {}
   // Of the one fetch whose edge ends so.
   void Answer(const std::string& end, absl::Status status, const Tensor& tensor = Tensor()) {
     for (auto at = waiting.begin(); at != waiting.end(); ++at) {

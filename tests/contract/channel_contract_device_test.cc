@@ -89,7 +89,7 @@ ChannelContract Contract(const char* name, const Way& way) {
       for (const auto& gpu : TheMachine().gpus) gpus.push_back(gpu.get());
       return GpuNic::Wrap(std::make_shared<DmaBufNic>(*std::move(nic)), gpus, direct);
     };
-    options.adjust = [way](ChannelPoolOptions* pool) {
+    options.adjust = [way](TransportsOptions* pool) {
       pool->landing_cap_bytes = kCapBytes;
       if (!way.shared) return;
       ArenaOptions arena;

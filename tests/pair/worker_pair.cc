@@ -44,13 +44,12 @@ struct WorkerPair::Worker {
          Hellos* hellos, const std::string& name, uint64_t incarnation)
       : poller(clock, PollerOptions{name, options.spin_us}), source(step) {
     nic = options.open_nic();
-    ChannelPoolOptions pool_options;
+    TransportsOptions pool_options;
     pool_options.self = name;
     pool_options.incarnation = incarnation;
     if (options.adjust) options.adjust(&pool_options);
-    pool = std::make_unique<ChannelPool>(&poller, hellos, &source,
-                                         std::vector<NicPath>{{"rdma/pair", nic}}, nullptr,
-                                         std::move(pool_options));
+    pool = MakeChannelPool(&poller, hellos, &source, std::vector<NicPath>{{"rdma/pair", nic}},
+                           nullptr, std::move(pool_options));
     const absl::Status opened = pool->Open();
     TRYST_CHECK(opened.ok()) << opened;
     if (options.threads) poller.Start();

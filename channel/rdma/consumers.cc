@@ -1,18 +1,17 @@
-#include "channel/consumers.h"
+#include "channel/rdma/consumers.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "channel/rdma/farewell.h"
 
 namespace tryst {
 
-Consumers::Consumers(const ChannelPoolOptions* options, const Rails* rails, TensorSource* source,
-                     uint64_t session)
-    : options_(options), rails_(rails), source_(source), next_session_(session) {}
+Consumers::Consumers(const TransportContext* context, const NicPath* path,
+                     const RdmaOptions* options)
+    : context_(context), path_(path), options_(options), next_session_(context->seed) {}
 
 template <typename IsOver>
 void Consumers::End(IsOver is_over, const absl::Status& why) {
@@ -24,62 +23,50 @@ void Consumers::End(IsOver is_over, const absl::Status& why) {
   serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
 }
 
-void Consumers::OnHello(const Hello& hello, HelloDone done) {
-  // A consumer that was started anew has nothing to do with what its former life asked.
+void Consumers::NotePeer(const std::string& worker, uint64_t incarnation) {
   End(
       [&](const ServeChannel& channel) {
-        return channel.consumer() == hello.worker &&
-               channel.consumer_incarnation() != hello.incarnation;
+        return channel.consumer() == worker && channel.consumer_incarnation() != incarnation;
       },
-      absl::AbortedError(absl::StrCat(hello.worker, " was restarted")));
+      absl::AbortedError(absl::StrCat(worker, " was restarted")));
+}
+
+void Consumers::OnHello(QueueHub* hub, const Hello& hello, HelloDone done) {
   if (hello.queue_pairs.empty()) return AnswerFarewell(hello, std::move(done));
-  auto rail = std::find_if(rails_->begin(), rails_->end(), [&](const std::unique_ptr<Rail>& rail) {
-    return rail->path.path == hello.path;
-  });
-  if (rail == rails_->end()) {
-    return std::move(done)(absl::UnimplementedError(
-        absl::StrCat("no path ", hello.path, " here; there is: ",
-                     absl::StrJoin(*rails_, "",
-                                   [](std::string* out, const std::unique_ptr<Rail>& rail) {
-                                     absl::StrAppend(out, rail->path.path, ", ");
-                                   }),
-                     "grpc")));
-  }
   ServeChannel* channel = Find(hello);
   if (channel == nullptr) {
     if (serving_.size() >= options_->max_consumers) {
       return std::move(done)(absl::ResourceExhaustedError(
           absl::StrCat(options_->max_consumers, " consumers are connected: raise max_consumers")));
     }
-    serving_.push_back(Make(rail->get(), hello));
+    serving_.push_back(Make(hub, hello));
     channel = serving_.back().get();
   }
   channel->OnHello(hello, std::move(done));
 }
 
 ServeChannel* Consumers::Find(const Hello& hello) const {
-  auto at = std::find_if(serving_.begin(), serving_.end(), [&](const auto& channel) {
-    return channel->consumer() == hello.worker && channel->path() == hello.path;
-  });
+  auto at = std::find_if(serving_.begin(), serving_.end(),
+                         [&](const auto& channel) { return channel->consumer() == hello.worker; });
   return at == serving_.end() ? nullptr : at->get();
 }
 
-std::unique_ptr<ServeChannel> Consumers::Make(Rail* rail, const Hello& hello) {
+std::unique_ptr<ServeChannel> Consumers::Make(QueueHub* hub, const Hello& hello) {
   ServeChannelOptions options;
   options.link = options_->link;
-  options.link.digests &= rail->path.digests;
-  options.path = hello.path;
-  options.self = options_->self;
-  options.self_incarnation = options_->incarnation;
+  options.link.digests &= path_->digests;
+  options.path = path_->path;
+  options.self = context_->self;
+  options.self_incarnation = context_->incarnation;
   options.eager_bytes = options_->eager_bytes;
   options.stripe_bytes = options_->stripe_bytes;
   options.write_bytes = options_->write_bytes;
   options.retain_ms = options_->retain_ms;
   options.max_parked = options_->max_waiting;
-  options.protocol_newest = options_->protocol_newest;
-  options.trace = options_->trace;
+  options.protocol_newest = context_->protocol_newest;
+  options.trace = context_->trace;
   if (++next_session_ == 0) ++next_session_;
-  return std::make_unique<ServeChannel>(rail->hub.get(), source_, std::move(options), hello,
+  return std::make_unique<ServeChannel>(hub, context_->source, std::move(options), hello,
                                         next_session_);
 }
 
@@ -91,8 +78,8 @@ void Consumers::AnswerFarewell(const Hello& hello, HelloDone done) {
   }
   // Nothing is known of it, so nothing is kept; but we are up.
   Hello answer;
-  answer.worker = options_->self;
-  answer.incarnation = options_->incarnation;
+  answer.worker = context_->self;
+  answer.incarnation = context_->incarnation;
   answer.epoch = hello.epoch;
   answer.path = hello.path;
   std::move(done)(std::move(answer));

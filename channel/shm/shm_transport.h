@@ -1,5 +1,5 @@
-#ifndef TRYST_CHANNEL_SHM_SHM_PATH_H_
-#define TRYST_CHANNEL_SHM_SHM_PATH_H_
+#ifndef TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_
+#define TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_
 
 #include <cstdint>
 #include <functional>
@@ -8,20 +8,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "channel/bootstrap.h"
-#include "channel/poller.h"
 #include "channel/shm/arena.h"
 #include "channel/shm/fetch_channel.h"
 #include "channel/shm/serve_channel.h"
 #include "channel/shm/shm_hub.h"
-#include "rendezvous/tensor_source.h"
+#include "channel/transport.h"
 
 namespace tryst {
 
-struct ShmPathOptions {
-  std::string self;
-  uint64_t self_incarnation = 0;
+struct ShmOptions {
   shm_wire::LinkSizes sizes;
   bool digests = false;              // There is no wire between that could change a bit.
   bool allow_pull = true;            // process_vm_readv, both ways.
@@ -32,61 +27,56 @@ struct ShmPathOptions {
   int64_t patience_ms = 60'000;      // How long a fetch waits for a producer that does not answer.
   uint32_t max_waiting = 1'000'000;  // Fetches that wait at one producer without a slot.
   int copy_helpers = 0;              // Threads that help with large copies when cores are idle.
-  Trace* trace = nullptr;            // Of the poller; may be null.
-  uint64_t seed = 1;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
 };
 
 // Shared memory as one of the ways between the workers of a process and those of its host:
-// makes the consumer's channels and answers the hellos of consumers. Poller thread only,
-// but for Create() and destruction.
-class ShmPath final : private PollerFlush {
+// makes the consumer's channels and answers the hellos of consumers.
+class ShmTransport final : public Transport, private PollerFlush {
  public:
-  // kUnavailable: this system has no shared memory for us.
-  static absl::StatusOr<std::unique_ptr<ShmPath>> Create(Poller* poller, Bootstrap* bootstrap,
-                                                         TensorSource* source,
-                                                         std::shared_ptr<Arena> arena,
-                                                         ShmPathOptions options);
-  ~ShmPath() override;  // REQUIRES: Drained(), and every fetch channel gone.
+  ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena, ShmOptions options);
+  ~ShmTransport() override;
 
+  const std::string& name() const override { return name_; }
+  // kUnavailable: this system has no shared memory for us.
+  absl::Status Open() override;
+  bool is_optional() const override { return true; }
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
   std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer,
                                                     std::function<void()> on_refused,
                                                     std::function<void()> on_open = nullptr);
-  // REQUIRES: hello.path is "shm". kUnimplemented, with the reason: not the same host. Answered
-  // when all that the consumer's former links had taken is back in its place.
-  void OnHello(const Hello& hello, HelloDone done);
-  // About once a second: lets go of consumers that have gone, and of unused memory.
-  void Maintain();
-  void Close(const absl::Status& why);
-  bool Drained() const;
+  // kUnimplemented: not the same host. Answered when all that the consumer's former links had
+  // taken is back in its place.
+  void OnHello(const Hello& hello, HelloDone done) override;
+  // Lets go of consumers that have gone, and of unused memory.
+  void Maintain() override;
+  void Close(const absl::Status& why) override;
+  bool Drained() const override;
 
-  std::string ExplainServing(const std::string& consumer) const;  // All when empty.
+  void ExplainServing(const std::string& consumer, std::string* out) const override;
+  void View(const std::string& consumer, std::vector<PathView>* views) const override;
+  void ListOps(LiveOps* ops) const override;
+  void AddCounters(Counters* counters) const override;
+  ShmFetchCounters fetch_counters() const;
   ShmServeCounters serve_counters() const;
   const std::vector<std::unique_ptr<ShmServeChannel>>& serving() const { return serving_; }
-  Arena* arena() const { return arena_.get(); }
 
  private:
-  ShmPath(Bootstrap* bootstrap, TensorSource* source, std::shared_ptr<Arena> arena,
-          ShmPathOptions options)
-      : bootstrap_(bootstrap),
-        source_(source),
-        arena_(std::move(arena)),
-        options_(std::move(options)),
-        seed_(options_.seed) {}
   void Reap();
   void AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done);
   bool IsDrained(const std::string& consumer) const;
   void Flush() override;  // Answers those who wait.
 
   // Constant after construction.
-  Bootstrap* const bootstrap_;
-  TensorSource* const source_;
+  const std::string name_ = "shm";
+  const TransportContext context_;
   const std::shared_ptr<Arena> arena_;
-  const ShmPathOptions options_;
-  std::unique_ptr<ShmHub> hub_;
+  const ShmOptions options_;
+  std::unique_ptr<ShmHub> hub_;  // Null until it is open.
 
   // Poller thread only.
   uint64_t seed_;
+  std::vector<const ShmFetchChannel*> fetching_;  // All there ever were.
   std::vector<std::unique_ptr<ShmServeChannel>> serving_;
   ShmServeCounters counters_;  // Of those that are gone.
   struct WaitingHello {
@@ -101,4 +91,4 @@ class ShmPath final : private PollerFlush {
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_SHM_SHM_PATH_H_
+#endif  // TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_

@@ -1,5 +1,5 @@
-#ifndef TRYST_CHANNEL_CONSUMERS_H_
-#define TRYST_CHANNEL_CONSUMERS_H_
+#ifndef TRYST_CHANNEL_RDMA_CONSUMERS_H_
+#define TRYST_CHANNEL_RDMA_CONSUMERS_H_
 
 #include <cstdint>
 #include <memory>
@@ -8,27 +8,26 @@
 
 #include "absl/status/status.h"
 #include "channel/bootstrap.h"
-#include "channel/channel_pool_options.h"
 #include "channel/live_ops.h"
 #include "channel/path_view.h"
-#include "channel/rail.h"
+#include "channel/rdma/rdma_options.h"
 #include "channel/rdma/serve_channel.h"
-#include "rendezvous/tensor_source.h"
+#include "channel/transport.h"
 
 namespace tryst {
 
-// The workers that fetch from us through NICs: answers their hellos, with a channel for
-// each worker and path, and gives up those that do not come back.
+// The workers that fetch from us through one NIC: answers their hellos, with a channel for
+// each worker, and gives up those that do not come back.
 //
 // Poller thread only. REQUIRES at destruction: drained, or never said hello to.
 class Consumers {
  public:
-  // All pointers outlive it. Sessions are numbered from after `session`.
-  Consumers(const ChannelPoolOptions* options, const Rails* rails, TensorSource* source,
-            uint64_t session);
+  // All pointers outlive it.
+  Consumers(const TransportContext* context, const NicPath* path, const RdmaOptions* options);
 
-  // REQUIRES: the protocol version is one of ours.
-  void OnHello(const Hello& hello, HelloDone done);
+  void OnHello(QueueHub* hub, const Hello& hello, HelloDone done);
+  // A consumer that was started anew has nothing to do with what its former life asked.
+  void NotePeer(const std::string& worker, uint64_t incarnation);
   // Once a while: ends who is gone.
   void Maintain();
 
@@ -48,17 +47,17 @@ class Consumers {
   template <typename IsOver>
   void End(IsOver is_over, const absl::Status& why);
   ServeChannel* Find(const Hello& hello) const;
-  std::unique_ptr<ServeChannel> Make(Rail* rail, const Hello& hello);
+  std::unique_ptr<ServeChannel> Make(QueueHub* hub, const Hello& hello);
   void AnswerFarewell(const Hello& hello, HelloDone done);
 
-  const ChannelPoolOptions* const options_;
-  const Rails* const rails_;
-  TensorSource* const source_;
-  uint64_t next_session_;
+  const TransportContext* const context_;
+  const NicPath* const path_;
+  const RdmaOptions* const options_;
+  uint64_t next_session_;  // Numbered from a random one on.
   Channels serving_;
   Channels closing_;
 };
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_CONSUMERS_H_
+#endif  // TRYST_CHANNEL_RDMA_CONSUMERS_H_

@@ -1,4 +1,4 @@
-#include "channel/shm/shm_path.h"
+#include "channel/shm/shm_transport.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,48 +8,53 @@
 
 namespace tryst {
 
-absl::StatusOr<std::unique_ptr<ShmPath>> ShmPath::Create(Poller* poller, Bootstrap* bootstrap,
-                                                         TensorSource* source,
-                                                         std::shared_ptr<Arena> arena,
-                                                         ShmPathOptions options) {
-  const int helpers = options.copy_helpers;
-  std::unique_ptr<ShmPath> path(
-      new ShmPath(bootstrap, source, std::move(arena), std::move(options)));
-  auto hub = ShmHub::Create(poller, path->arena_, helpers);
+ShmTransport::ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena,
+                           ShmOptions options)
+    : context_(context), arena_(std::move(arena)), options_(options), seed_(context.seed) {}
+
+absl::Status ShmTransport::Open() {
+  auto hub = ShmHub::Create(context_.poller, arena_, options_.copy_helpers);
   if (!hub.ok()) return hub.status();
-  path->hub_ = *std::move(hub);
-  path->hub_->Attach();
-  return path;
+  hub_ = *std::move(hub);
+  hub_->Attach();
+  return absl::OkStatus();
 }
 
-ShmPath::~ShmPath() {
+ShmTransport::~ShmTransport() {
   if (hub_ != nullptr) hub_->poller()->ForgetFlush(this);
   serving_.clear();
   arena_->Trim();  // Of what it has kept for consumers that are gone by now.
   if (hub_ != nullptr) hub_->Detach();
 }
 
-std::unique_ptr<ShmFetchChannel> ShmPath::MakeFetchChannel(const std::string& peer,
-                                                           std::function<void()> on_refused,
-                                                           std::function<void()> on_open) {
+std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
+  auto channel = MakeFetchChannel(
+      peer, [user] { user->OnRefused(); }, [user] { user->OnUsable(); });
+  fetching_.push_back(channel.get());
+  return channel;
+}
+
+std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::string& peer,
+                                                                std::function<void()> on_refused,
+                                                                std::function<void()> on_open) {
   ShmFetchOptions options;
   options.sizes = options_.sizes;
   options.digests = options_.digests;
   options.allow_pull = options_.allow_pull;
-  options.self = options_.self;
-  options.self_incarnation = options_.self_incarnation;
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
   options.peer = peer;
   options.on_refused = std::move(on_refused);
   options.on_open = std::move(on_open);
-  options.trace = options_.trace;
+  options.trace = context_.trace;
   options.link_newest = options_.link_newest;
   options.patience_ms = options_.patience_ms;
   options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxWants);
   options.seed = ++seed_;
-  return std::make_unique<ShmFetchChannel>(hub_.get(), bootstrap_, std::move(options));
+  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
 }
 
-void ShmPath::OnHello(const Hello& hello, HelloDone done) {
+void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
   if (closed_) return std::move(done)(close_status_);
   auto offer = shm_wire::DecodeOffer(hello.parameters);
   if (!offer.ok()) return std::move(done)(offer.status());
@@ -78,13 +83,13 @@ void ShmPath::OnHello(const Hello& hello, HelloDone done) {
   waiting_.push_back({hello, *std::move(offer), std::move(done)});
 }
 
-bool ShmPath::IsDrained(const std::string& consumer) const {
+bool ShmTransport::IsDrained(const std::string& consumer) const {
   return std::all_of(serving_.begin(), serving_.end(), [&](const auto& channel) {
     return channel->consumer() != consumer || channel->Drained();
   });
 }
 
-void ShmPath::Flush() {
+void ShmTransport::Flush() {
   std::vector<WaitingHello> answered;
   for (WaitingHello& one : std::exchange(waiting_, {})) {
     (IsDrained(one.hello.worker) ? answered : waiting_).push_back(std::move(one));
@@ -92,7 +97,7 @@ void ShmPath::Flush() {
   for (WaitingHello& one : answered) AnswerHello(one.hello, one.offer, std::move(one.done));
 }
 
-void ShmPath::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done) {
+void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done) {
   Reap();
   if (serving_.size() >= options_.max_consumers) {
     return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
@@ -100,18 +105,18 @@ void ShmPath::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, Hell
   }
   ShmServeOptions serve;
   serve.most = options_.sizes;
-  serve.self = options_.self;
-  serve.self_incarnation = options_.self_incarnation;
+  serve.self = context_.self;
+  serve.self_incarnation = context_.incarnation;
   serve.digests = options_.digests;
   serve.stage_bytes = options_.stage_bytes;
   serve.pull_bytes = options_.pull_bytes;
   serve.parts_bytes = options_.parts_bytes;
-  serve.trace = options_.trace;
+  serve.trace = context_.trace;
   serve.allow_pull = options_.allow_pull;
   serve.link_newest = options_.link_newest;
   serve.on_drained = [this] { hub_->poller()->FlushThisTurn(this); };
-  auto channel =
-      std::make_unique<ShmServeChannel>(hub_.get(), source_, std::move(serve), hello, offer);
+  auto channel = std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve),
+                                                   hello, offer);
   auto answer = channel->Invite();
   if (answer.ok()) {
     serving_.push_back(std::move(channel));
@@ -121,13 +126,13 @@ void ShmPath::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, Hell
   std::move(done)(std::move(answer));
 }
 
-void ShmPath::Maintain() {
+void ShmTransport::Maintain() {
   for (auto& channel : serving_) channel->EndIfNotJoined();
   Reap();
   arena_->Trim();
 }
 
-void ShmPath::Reap() {
+void ShmTransport::Reap() {
   for (auto& channel : serving_) {
     if (!channel->Drained()) continue;
     counters_ += channel->counters();
@@ -136,7 +141,7 @@ void ShmPath::Reap() {
   serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
 }
 
-void ShmPath::Close(const absl::Status& why) {
+void ShmTransport::Close(const absl::Status& why) {
   if (closed_) return;
   closed_ = true;
   close_status_ = why;
@@ -144,22 +149,57 @@ void ShmPath::Close(const absl::Status& why) {
   for (WaitingHello& one : std::exchange(waiting_, {})) std::move(one.done)(why);
 }
 
-bool ShmPath::Drained() const {
+bool ShmTransport::Drained() const {
   return closed_ && std::all_of(serving_.begin(), serving_.end(),
                                 [](const auto& channel) { return channel->Drained(); });
 }
 
-std::string ShmPath::ExplainServing(const std::string& consumer) const {
-  std::string out;
+void ShmTransport::ExplainServing(const std::string& consumer, std::string* out) const {
   for (const auto& channel : serving_) {
     if (consumer.empty() || channel->consumer() == consumer) {
-      absl::StrAppend(&out, channel->Explain(), "\n");
+      absl::StrAppend(out, channel->Explain(), "\n");
     }
   }
-  return out;
+  if (consumer.empty()) absl::StrAppend(out, arena_->Explain(), "\n");
 }
 
-ShmServeCounters ShmPath::serve_counters() const {
+void ShmTransport::View(const std::string& consumer, std::vector<PathView>* views) const {
+  for (const auto& channel : serving_) {
+    if (!consumer.empty() && channel->consumer() != consumer) continue;
+    LiveOps ops(0);
+    channel->ListOps(&ops);
+    views->push_back({TraceRole::kServe, channel->consumer(), name_, !channel->ended(),
+                      channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
+                      ops.left_out()});
+  }
+}
+
+void ShmTransport::ListOps(LiveOps* ops) const {
+  for (const auto& channel : serving_) channel->ListOps(ops);
+}
+
+void ShmTransport::AddCounters(Counters* counters) const {
+  const ShmFetchCounters fetched = fetch_counters();
+  counters->Count("shm_fetches", fetched.fetches);
+  counters->Count("shm_fetched_bytes", fetched.bytes);
+  counters->Count("shm_by_reference", fetched.by_reference);
+  counters->Count("shm_links", fetched.links);
+  counters->Count("shm_breaks", fetched.breaks);
+  counters->Count("shm_replays", fetched.asked_again);
+  counters->Count("shm_digests_wrong", fetched.digests_wrong);
+  const ArenaCounters arena = arena_->counters();
+  counters->Gauge("shm_used_bytes", arena.used_bytes);
+  counters->Gauge("shm_segment_bytes", arena.segment_bytes);
+  counters->Count("shm_refusals", arena.refusals);
+}
+
+ShmFetchCounters ShmTransport::fetch_counters() const {
+  ShmFetchCounters sum;
+  for (const ShmFetchChannel* channel : fetching_) sum += channel->counters();
+  return sum;
+}
+
+ShmServeCounters ShmTransport::serve_counters() const {
   ShmServeCounters sum = counters_;
   for (const auto& channel : serving_) sum += channel->counters();
   return sum;
