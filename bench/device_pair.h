@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "channel/device/device_proxy.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/transports.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"

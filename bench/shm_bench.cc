@@ -24,7 +24,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
 #include "channel/transports.h"
 #include "rendezvous/step_registry.h"
 #include "rendezvous/thread_alarms.h"

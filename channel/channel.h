@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "channel/live_ops.h"
-#include "channel/path_view.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 

@@ -11,11 +11,11 @@
 #include "absl/strings/string_view.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
-#include "channel/counters.h"
-#include "channel/live_ops.h"
-#include "channel/path_view.h"
-#include "channel/poller.h"
-#include "channel/trace.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/counters.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {

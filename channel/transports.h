@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "channel/channel_pool.h"
+#include "channel/arena/arena.h"
+#include "channel/pool/channel_pool.h"
 #include "channel/rdma/rdma_options.h"
-#include "channel/shm/arena.h"
 #include "channel/shm/shm_transport.h"
 #include "channel/transport.h"
 

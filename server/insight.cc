@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/log_record.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 
 namespace tryst {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "channel/channel_pool.h"
-#include "channel/trace_dump.h"
+#include "channel/pool/channel_pool.h"
+#include "channel/trace/trace_dump.h"
 #include "rendezvous/step_registry.h"
 #include "server/membership.h"
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "server/server_parts.h"
 #include "server/why_unreachable.h"
 

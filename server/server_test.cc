@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/notification.h"
-#include "channel/trace_dump.h"
+#include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
 #include "server/open_nics.h"
 #include "server/samples.h"

@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "channel/bootstrap.h"
-#include "channel/live_ops.h"
-#include "channel/path_view.h"
 #include "channel/rdma/rdma_options.h"
 #include "channel/rdma/serve_channel.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
 #include "channel/transport.h"
 
 namespace tryst {

@@ -13,12 +13,12 @@
 #include "absl/container/inlined_vector.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/rdma/fetch_op.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
-#include "channel/trace.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 

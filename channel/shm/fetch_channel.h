@@ -14,7 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/fetch_op.h"
 #include "channel/shm/fifo.h"
 #include "channel/shm/peer_memory.h"
@@ -23,7 +23,7 @@
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/small_storage.h"
 #include "channel/shm/wire.h"
-#include "channel/trace.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
 #include "channel/shm/fetch_channel.h"
 #include "channel/shm/serve_channel.h"
 #include "channel/shm/shm_hub.h"

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "channel/arena/arena.h"
 #include "channel/device/gpu_nic.h"
-#include "channel/shm/arena.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/pool_world.h"

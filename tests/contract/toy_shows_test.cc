@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "channel/trace_dump.h"
+#include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
 #include "server/insight.h"
 #include "server/server.h"

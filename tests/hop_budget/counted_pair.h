@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "channel/channel_pool_options.h"
+#include "channel/pool/channel_pool_options.h"
 #include "rendezvous/tensor.h"
 #include "tests/hop_budget/counting_nic.h"
 #include "tests/pair/worker_pair.h"

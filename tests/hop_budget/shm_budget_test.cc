@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
 #include "gtest/gtest.h"
 #include "tests/hop_budget/allocations.h"
 #include "tests/hop_budget/counted_pair.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "channel/channel_pool.h"
+#include "channel/pool/channel_pool.h"
 #include "channel/rdma/rdma_transport.h"
 #include "channel/shm/shm_transport.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/transports.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"

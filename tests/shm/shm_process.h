@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/shm_transport.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"
