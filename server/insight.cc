@@ -244,7 +244,8 @@ Counters Insight::AllCounters() const {
 
 std::map<std::string, int64_t> Insight::Stats() const {
   std::map<std::string, int64_t> out;
-  for (const auto& [name, counter] : AllCounters().all()) out[name] = counter.value;
+  const Counters counters = AllCounters();
+  for (const auto& [name, counter] : counters.all()) out[name] = counter.value;
   return out;
 }
 

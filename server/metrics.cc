@@ -100,7 +100,8 @@ std::string Insight::Metrics() const {
   page.Family("tryst_up_seconds", "gauge", "Since this life began.");
   page.Sample("tryst_up_seconds", "",
               Seconds(static_cast<uint64_t>(parts_.clock->NowNs() - started_ns_)));
-  for (const auto& [name, counter] : AllCounters().all()) {
+  const Counters counters = AllCounters();
+  for (const auto& [name, counter] : counters.all()) {
     const std::string full = absl::StrCat("tryst_", name, counter.is_gauge ? "" : "_total");
     page.Family(full, counter.is_gauge ? "gauge" : "counter", "See docs/OPERATIONS.md.");
     page.Sample(full, "", absl::StrCat(counter.value));

@@ -106,8 +106,8 @@ size_t PeerPaths::StepAside(Way* way, Standing standing, std::string why) {
   const size_t next = current_ == way->index ? NextWay(way->index) : current_;
   ways_[next].standing = Standing::kGood;
   if (next == way->index) return next;
-  ProbeLater(way);
   if (current_ == way->index) UseWay(next);
+  ProbeLater(way);
   if (keys_out_ != nullptr) keys_out_->Move(way->index, next);
   return next;
 }
