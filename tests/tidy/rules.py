@@ -271,7 +271,7 @@ FORBIDDEN = [
     (r"\bassert\s*\(", "|".join(SHIPPED), r"$^", "gone from the build that ships: TRYST_CHECK"),
     (r"\.detach\s*\(\s*\)", ".", r"server/server\.cc",
      "a detached thread has no owner (docs/decisions/0028-destroyed-in-a-callback.md)"),
-    (CLOCKS, "rendezvous|verbs|gpu|channel", r"channel/grpc/.*",  # RPCs carry wall time.
+    (CLOCKS, "rendezvous|verbs|gpu|channel", r"channel/(grpc|signing)/.*",  # RPCs carry wall time.
      "time comes in through base/clock.h"),
     (r"#\s*(el)?if(?!ndef TRYST_\w+_H_).*(CUDA|NVCC|GPU)", "|".join(SHIPPED), r".*\.cuh?", "CUDA is chosen by BUILD, never by #if"),
 ]
