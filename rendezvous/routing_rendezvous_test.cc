@@ -43,7 +43,6 @@ class HeldFetcher final : public TensorFetcher {
     ones.clear();
     for (One& one : failing) FailReceive(status, one.args, std::move(one.done));
   }
-  void CleanupStep(int64_t) override {}
 
   std::vector<One> ones;
   size_t many_keys = 0;

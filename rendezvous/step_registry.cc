@@ -326,7 +326,6 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
   if (rendezvous == nullptr) return;
   AllRun all;
   all.Run([&] { rendezvous->StartAbort(why); });
-  if (fetcher_ != nullptr) fetcher_->CleanupStep(step_id);
   Retire(*rendezvous);
   all.ThrowFirst();
 }

@@ -10,10 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "channel/channel_pool.h"
-#include "channel/grpc/fetch_server.h"
-#include "channel/shm/arena.h"
-#include "channel/trace_dump.h"
+#include "channel/pool/channel_pool.h"
+#include "channel/trace/trace_dump.h"
 #include "rendezvous/step_registry.h"
 #include "server/membership.h"
 
@@ -28,13 +26,10 @@ class Insight {
     uint64_t incarnation = 0;
     std::function<std::string()> address;
     std::string protocol;
-    std::vector<std::string> path_names;  // The best first.
     const Clock* clock = nullptr;
     StepRegistry* steps = nullptr;
     ChannelPool* pool = nullptr;
-    FetchServer* fetches = nullptr;
     Membership* members = nullptr;
-    std::shared_ptr<const Arena> arena;  // Null: no shared memory.
     std::vector<const Trace*> traces;
     // Of the GPUs' tensors; may be empty. Not waiting for long, as everything in here.
     std::function<std::string()> explain_devices;
@@ -67,6 +62,7 @@ class Insight {
   std::vector<PathView> Paths(const std::string& peer, std::string* trouble) const;
   TraceTrack::Counts CountsOf(const PathView& path) const;
   std::string MembersJson() const;
+  Counters AllCounters() const;
 
   const Parts parts_;
   const int64_t started_ns_;

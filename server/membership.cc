@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {

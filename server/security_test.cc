@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "channel/bootstrap.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/server.h"

@@ -143,18 +143,24 @@ absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 ServerBuilder::ServerBuilder() {
-  AddProtocol("grpc", [](const ServerConfig&, const NicPlace&) {
-    return absl::StatusOr<std::vector<NicPath>>(std::vector<NicPath>());
-  });
-  AddProtocol("grpc+verbs", [](const ServerConfig& config, const NicPlace& place) {
-    return OpenNics(config, place.environment, place.listen_host, place.reach_host);
-  });
+  AddProtocol("grpc", OverNics([](const ServerConfig&, const NicPlace&) {
+                return absl::StatusOr<std::vector<NicPath>>(std::vector<NicPath>());
+              }));
+  AddProtocol("grpc+verbs", OverNics([](const ServerConfig& config, const NicPlace& place) {
+                return OpenNics(config, place.environment, place.listen_host, place.reach_host);
+              }));
 }
 
 ServerBuilder::~ServerBuilder() = default;
 
-ServerBuilder& ServerBuilder::AddProtocol(const std::string& name, OpenNicsFn open) {
-  protocols_[name] = std::move(open);
+ServerBuilder& ServerBuilder::AddProtocol(const std::string& name,
+                                          std::shared_ptr<const Protocol> protocol) {
+  protocols_[name] = std::move(protocol);
+  return *this;
+}
+
+ServerBuilder& ServerBuilder::AddTransport(TransportFactory transport) {
+  transports_.push_back(std::move(transport));
   return *this;
 }
 
@@ -222,11 +228,12 @@ absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig&
   const auto protocol = protocols_.find(parts->config.protocol);
   if (protocol == protocols_.end()) {
     std::string known;
-    for (const auto& [name, open] : protocols_) absl::StrAppend(&known, " ", name);
+    for (const auto& [name, known_one] : protocols_) absl::StrAppend(&known, " ", name);
     return absl::NotFoundError(
         absl::StrCat("no server for protocol '", parts->config.protocol, "'; there are:", known));
   }
-  parts->open_nics = protocol->second;
+  parts->protocol = protocol->second;
+  parts->transports = transports_;
   parts->executor = executor_;
   parts->services = services_;
   parts->gpus = gpus_;

@@ -18,10 +18,7 @@
 #include "base/log.h"
 #include "base/thread_owner.h"
 #include "channel/grpc/fetch_wire.h"
-#include "channel/grpc/grpc_channel.h"
 #include "server/grpc_arguments.h"
-#include "server/loopback.h"
-#include "server/open_nics.h"
 
 namespace tryst {
 namespace {
@@ -38,20 +35,6 @@ constexpr absl::Duration kLongestEnd = absl::Hours(24 * 365);  // "For ever", to
 void EnableReflection() {
   static std::once_flag once;
   std::call_once(once, grpc::reflection::InitProtoReflectionServerBuilderPlugin);
-}
-
-// What can be under way on the links to and from max_peers, as a sum: on each queue pair
-// what we send and one part of each slot's tensor, and the peer's messages and ack.
-uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
-  const uint64_t of_link =
-      uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
-  const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
-  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
-}
-
-// A quarter of a link's slots is for tensors that are there while others wait.
-uint32_t ShmSlots(int64_t slots) {
-  return static_cast<uint32_t>(std::min<int64_t>(2 * slots, shm_wire::kMaxSlots));
 }
 
 }  // namespace
@@ -85,13 +68,12 @@ ServerCore::~ServerCore() {
   service_.reset();
   control_executor_.reset();
   insight_.reset();
-  fetches_.reset();
+  if (data_plane_ != nullptr) data_plane_->EndServing();
   samples_.reset();
   steps_.reset();
   events_.reset();
   if (poller_ != nullptr) poller_->Stop();
-  devices_.reset();
-  pool_.reset();
+  data_plane_.reset();
   poller_.reset();
   bootstrap_.reset();
   own_executor_.reset();  // Runs what is queued.
@@ -127,8 +109,8 @@ absl::Status ServerCore::Open() {
   KeepUp();
   TRYST_LOG(Info) << parts_.worker << " of cluster " << parts_.config.cluster << " serves at "
                   << address_ << " by " << parts_.config.protocol << " ("
-                  << absl::StrJoin(path_names_, ", ") << "), incarnation "
-                  << absl::StrFormat("%016x", incarnation_);
+                  << absl::StrJoin(data_plane_->pool()->transport_names(), ", ")
+                  << "), incarnation " << absl::StrFormat("%016x", incarnation_);
   return absl::OkStatus();
 }
 
@@ -139,15 +121,16 @@ absl::Status ServerCore::Make() {
   made = MakeSteps();
   if (!made.ok()) {
     poller_->Start();
+    data_plane_->calls()->Shutdown();
     CloseDataPlane(std::chrono::steady_clock::now());
     return made;
   }
-  MakeFetches();
   MakeInsight();
   control_executor_ = std::make_unique<ThreadPoolExecutor>(1, kMaxQueuedControls);
   poller_->Start();
   // Not with GPUs, whose driver minds which thread it is called on.
-  if (own_executor_ != nullptr && devices_ == nullptr && parts_.config.callback_threads > 1) {
+  if (own_executor_ != nullptr && !data_plane_->has_devices() &&
+      parts_.config.callback_threads > 1) {
     own_executor_->SetSource(poller_.get());
   }
   made_.store(true, std::memory_order_release);
@@ -171,102 +154,32 @@ void ServerCore::KeepUp() {
 }
 
 absl::Status ServerCore::OpenDataPlane() {
-  const ServerConfig& config = parts_.config;
-  absl::StatusOr<std::vector<NicPath>> paths = parts_.open_nics(
-      config, {HostOf(parts_.listen), HostOf(parts_.advertise), parts_.environment});
-  if (!paths.ok()) return paths.status();
-  absl::StatusOr<LinkOptions> link = LinkFrom(config, parts_.environment);
-  if (!link.ok()) return link.status();
-  for (const NicPath& path : *paths) path_names_.push_back(path.path);
-  if (UsesShm(config)) path_names_.insert(path_names_.begin(), "shm");
-  path_names_.push_back("grpc");
-
   PollerOptions poller;
-  poller.spin_us = config.spin_us;
-  // GPUs' driver minds which thread it is called on.
-  poller.keeps_its_thread = ServerDevices::Wanted(config, parts_.gpus);
+  poller.spin_us = parts_.config.spin_us;
+  poller.keeps_its_thread = DataPlane::KeepsItsThread(parts_);
   poller_ = std::make_unique<Poller>(&clock_, poller);
   builder_ = std::make_unique<grpc::ServerBuilder>();
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder_->AddCompletionQueue();
   queue_ = queue.get();
   events_ = std::make_unique<EventThread>(std::move(queue), poller_.get());
   bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, queue_, &clock_);
-  TraceOptions trace;
-  trace.records = static_cast<size_t>(config.trace_records);
-  trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
-  trace.slow_ns = absl::ToInt64Nanoseconds(config.trace_slow);
-  poller_trace_ = std::make_unique<Trace>(trace);
-  trace.name = "other grpc";
-  grpc_trace_ = std::make_unique<Trace>(trace);
-  ChannelPoolOptions options;
-  options.self = parts_.worker;
-  options.incarnation = incarnation_;
-  options.link = *link;
-  options.completion_depth = CompletionDepth(config, options.link);
-  options.max_consumers = static_cast<uint32_t>(config.max_peers);
-  options.eager_bytes = config.message_bytes;
-  options.stripe_bytes = config.stripe_bytes;
-  options.landing_bytes = config.offered_bytes;
-  options.landing_cap_bytes = config.landing_bytes;
-  options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
-  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
-  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
-  options.seed = incarnation_;
-  options.trace = poller_trace_.get();
-  if (UsesShm(config)) {
-    ArenaOptions arena;
-    arena.cap_bytes = config.shm_bytes;
-    arena.seed = incarnation_;
-    arena_ = Arena::Make(arena);
-    options.shm_arena = arena_;
-    options.shm.digests = WantsDigests(config, /*unchecked_wire=*/false);
-    options.shm.stage_bytes = config.shm_bytes / 2;
-    options.shm.sizes.slots = ShmSlots(config.slots);
-    options.shm.max_consumers = static_cast<uint32_t>(config.max_peers);
-    options.shm.patience_ms = absl::ToInt64Milliseconds(config.patience);
-    options.shm.max_waiting = static_cast<uint32_t>(config.max_waiting);
-    options.shm.copy_helpers =
-        std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
-  }
-  absl::Status devices = OpenDevices(&*paths);
-  if (!devices.ok()) return devices;
-  GrpcChannelOptions fallback;
-  fallback.max_tensor_bytes = config.max_tensor_bytes;
-  fallback.max_asked = static_cast<size_t>(config.max_asked);
-  fallback.patience = config.patience;
-  const Keepalive keepalive = KeepaliveFor(config.patience);
-  fallback.silence = keepalive.ask_after + keepalive.answer_within;
-  fallback.max_waiting = static_cast<size_t>(config.max_waiting);
-  fallback.trace = poller_trace_.get();
-  fallback.digests = DigestsOverGrpc();
-  pool_ = std::make_unique<ChannelPool>(
-      poller_.get(), bootstrap_.get(), source(), *std::move(paths),
-      [this, fallback](const std::string& peer) {
-        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, events_.get(),
-                                             poller_.get(), fallback);
-      },
-      options);
-  if (devices_ != nullptr) devices_->proxy()->SetChannels(pool_.get());
-  return pool_->Open();
-}
-
-bool ServerCore::DigestsOverGrpc() const {
-  return WantsDigests(parts_.config, !security_.is_tls() && !IsLoopback(parts_.listen));
-}
-
-absl::Status ServerCore::OpenDevices(std::vector<NicPath>* paths) {
-  if (!ServerDevices::Wanted(parts_.config, parts_.gpus)) return absl::OkStatus();
-  ServerDevices::Parts parts;
-  parts.config = &parts_.config;
-  parts.gpus = parts_.gpus;
+  DataPlane::Parts parts;
+  parts.server = &parts_;
+  parts.incarnation = incarnation_;
   parts.poller = poller_.get();
+  parts.events = events_.get();
+  parts.bootstrap = bootstrap_.get();
+  parts.members = &members_;
+  parts.signer = &signer_;
+  parts.alarms = &alarms_;
   parts.source = &source_;
-  parts.arena = arena_;
-  parts.seed = incarnation_;
-  parts.paths = paths;
-  auto devices = ServerDevices::Open(parts);
-  if (devices.ok()) devices_ = *std::move(devices);
-  return devices.status();
+  parts.authorize = [this](const grpc::ServerContextBase& context, absl::string_view request) {
+    return Authenticate(context, kFetchMethod, request);
+  };
+  parts.has_tls = security_.is_tls();
+  auto opened = DataPlane::Open(std::move(parts));
+  if (opened.ok()) data_plane_ = *std::move(opened);
+  return opened.status();
 }
 
 absl::Status ServerCore::MakeSteps() {
@@ -277,35 +190,16 @@ absl::Status ServerCore::MakeSteps() {
   for (const auto& [device, incarnation] : parts_.devices) {
     options.incarnations[device] = incarnation == 0 ? incarnation_ : incarnation;
   }
-  if (devices_ != nullptr) {
-    for (int ordinal : devices_->ordinals()) {
-      options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
-                                   incarnation_);
-    }
+  for (int ordinal : data_plane_->device_ordinals()) {
+    options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
+                                 incarnation_);
   }
-  auto steps = StepRegistry::Make(options, &alarms_, fetcher());
+  auto steps = StepRegistry::Make(options, &alarms_, data_plane_->fetcher());
   if (!steps.ok()) return steps.status();
   steps_ = *std::move(steps);
   source_.Set(steps_.get());
   samples_ = std::make_unique<SampleSender>(parts_.worker, incarnation_, steps_.get(), &clock_);
   return absl::OkStatus();
-}
-
-void ServerCore::MakeFetches() {
-  FetchServerOptions options;
-  options.keep_for = parts_.config.keep_for;
-  options.max_kept_bytes = parts_.config.max_kept_bytes;
-  options.trace = grpc_trace_.get();
-  options.digests = DigestsOverGrpc();
-  fetches_ = std::make_unique<FetchServer>(
-      source(), &alarms_, incarnation_,
-      [this](const grpc::ServerContextBase& context, absl::string_view request) {
-        return Authenticate(context, kFetchMethod, request);
-      },
-      [this](const Caller& caller, const TensorKey& key) {
-        return source_.allow().Check(caller.worker, key);
-      },
-      options);
 }
 
 void ServerCore::MakeInsight() {
@@ -314,20 +208,15 @@ void ServerCore::MakeInsight() {
   parts.incarnation = incarnation_;
   parts.address = [this] { return address(); };
   parts.protocol = parts_.config.protocol;
-  parts.path_names = path_names_;
   parts.clock = &clock_;
   parts.steps = steps_.get();
-  parts.pool = pool_.get();
-  parts.fetches = fetches_.get();
+  parts.pool = data_plane_->pool();
   parts.members = &members_;
-  parts.arena = arena_;
-  parts.traces = {poller_trace_.get(), grpc_trace_.get()};
-  if (devices_ != nullptr) {
-    parts.explain_devices = [this] { return devices_->Explain(); };
-    parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
-      devices_->AddStats(stats);
-    };
-  }
+  parts.traces = data_plane_->traces();
+  parts.explain_devices = [this] { return data_plane_->ExplainDevices(); };
+  parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
+    data_plane_->AddDeviceStats(stats);
+  };
   insight_ = std::make_unique<Insight>(std::move(parts));
 }
 
@@ -375,7 +264,7 @@ TransportServiceParts ServerCore::ServiceParts() {
   parts.address = [this] { return address(); };
   parts.token = security_.token();
   parts.members = &members_;
-  parts.hellos = pool_.get();
+  parts.hellos = data_plane_->pool();
   parts.authenticate = [this](const grpc::ServerContextBase& context, absl::string_view method,
                               absl::string_view request) {
     return Authenticate(context, method, request);
@@ -425,27 +314,22 @@ absl::Status ServerCore::Listen() {
   absl::Status announced = members_.Announce({parts_.worker, address_, incarnation_});
   health_.Start(queue_);
   service_->Start(queue_);
-  fetches_->Start(queue_, service_->next_fetch());
+  data_plane_->calls()->Start(queue_, service_->next_fetch());
   return announced;
 }
 
 // ---- Ending ----
 
 void ServerCore::DrainFetches(std::chrono::steady_clock::time_point until) {
-  fetches_->Shutdown();
-  while (fetches_->counts().sending > 0 && std::chrono::steady_clock::now() < until) {
+  FetchServer* const calls = data_plane_->calls();
+  calls->Shutdown();
+  while (calls->counts().sending > 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
 void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
-  const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());
-  absl::Status drained = pool_->Stop(absl::UnavailableError("the server has stopped"),
-                                     std::max(left, absl::Milliseconds(100)));
-  if (drained.ok() && devices_ != nullptr) {
-    drained = devices_->proxy()->Stop(std::max(
-        absl::FromChrono(until - std::chrono::steady_clock::now()), absl::Milliseconds(100)));
-  }
+  const absl::Status drained = data_plane_->Stop(until);
   drained_ = drained.ok();
   if (drained_) return;
   TRYST_LOG(Error) << parts_.worker << " leaves its data plane behind: " << drained.message();
@@ -455,7 +339,7 @@ void ServerCore::StopListening() {
   if (grpc_ == nullptr) return;
   grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   grpc_->Wait();
-  fetches_->Join();
+  data_plane_->calls()->Join();
   service_->Join();
   health_.Join();
   grpc_.reset();
@@ -470,7 +354,7 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   if (announcer_ != nullptr) announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   if (grpc_ != nullptr) health_.SetNotServing();
   DrainFetches(until);
-  if (fetches_->counts().sending > 0) {
+  if (data_plane_->calls()->counts().sending > 0) {
     status = absl::DeadlineExceededError("tensors on their way were cut off");
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));

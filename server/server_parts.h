@@ -25,7 +25,8 @@ struct ServerParts {
   AllowList allow;
   ControlList control;
   Environment environment;
-  OpenNicsFn open_nics;
+  std::shared_ptr<const Protocol> protocol;
+  std::vector<TransportFactory> transports;  // Before those of the protocol.
   Executor* executor = nullptr;
   std::vector<grpc::Service*> services;
   absl::flat_hash_map<std::string, uint64_t> devices;  // Full name -> incarnation; 0: the server's.

@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "server/status_html.h"
 
 namespace tryst {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
 #include "server/cli/bench.h"
 #include "server/cli/command_line.h"

@@ -16,11 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "channel/channel.h"
-#include "channel/grpc/caller.h"
 #include "channel/grpc/peer_directory.h"
 #include "channel/grpc/serial_set.h"
-#include "channel/poller.h"
-#include "channel/trace.h"
+#include "channel/poller/poller.h"
+#include "channel/signing/caller.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 

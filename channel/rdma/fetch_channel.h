@@ -13,12 +13,12 @@
 #include "absl/container/inlined_vector.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/rdma/fetch_op.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
-#include "channel/trace.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 
@@ -104,15 +104,18 @@ class FetchChannel final : public Channel,
   std::string Explain() const override;
   void ListOps(LiveOps* ops) const override;
 
-  // Takes out all that the peer has not been asked for: another channel is to fetch it.
-  std::vector<WaitingFetch> TakeWaiting();
-  // Something has changed for the better: ends a pause before the next attempt.
-  void RetryNow();
-  // Sees whether the path works, although nobody waits: on_usable, or nothing.
-  void Probe();
-  // Whether this path is the one in use. If not, nothing is asked for ahead, and what has been
-  // goes back to the producer: its fetch will come by another path and would wait for it.
-  void AskAhead(bool in_use);
+  std::vector<WaitingFetch> TakeWaiting() override;
+  void RetryNow() override;
+  void Probe() override;
+  // Not in use: what was asked for ahead goes back to the producer, too. Its fetch will come by
+  // another path and would wait for it.
+  void AskAhead(bool in_use) override;
+  void View(PathView* view) const override {
+    view->state = state_text();
+    view->why = std::string(connect_status_.message());
+    view->since_ns = state_since_ns_;
+    view->epoch = epoch_;
+  }
   // Landing room came back: the fetch that waits for it longest takes some. False: none
   // waits, or it was not enough.
   bool TakeRoom();

@@ -11,14 +11,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/optional.h"
 #include "channel/bootstrap.h"
-#include "channel/live_ops.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/rdma/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/ring_line.h"
 #include "channel/rdma/serve_op.h"
-#include "channel/trace.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/rdma/wire.h"
-#include "channel/trace_span.h"
+#include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 #include "verbs/nic.h"

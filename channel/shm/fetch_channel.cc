@@ -42,8 +42,8 @@ void ShmFetchChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& a
   Start(op);
 }
 
-void ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                                ManyDoneFn done) {
+bool ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                                ManyDoneFn* done) {
   if (free_many_.empty()) {
     many_.emplace_back();
     free_many_.push_back(&many_.back());
@@ -51,12 +51,12 @@ void ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> key
   ShmManyFetch* many = free_many_.back();
   free_many_.pop_back();
   many->args = args;
-  many->done = std::move(done);
+  many->done = std::move(*done);
   many->results.resize(keys.size());
   many->left = keys.size();
   if (keys.empty()) {
     undelivered_many_.push_back(many);
-    return poller()->FlushThisTurn(this);
+    poller()->FlushThisTurn(this);
   }
   for (size_t i = 0; i < keys.size(); ++i) {
     ShmFetchOp* op = TakeOp();
@@ -66,6 +66,7 @@ void ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> key
     op->index = i;
     Start(op);
   }
+  return true;
 }
 
 void ShmFetchChannel::Start(ShmFetchOp* op) {

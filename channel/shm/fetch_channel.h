@@ -14,7 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/fetch_op.h"
 #include "channel/shm/fifo.h"
 #include "channel/shm/peer_memory.h"
@@ -24,7 +24,7 @@
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/small_storage.h"
 #include "channel/shm/wire.h"
-#include "channel/trace.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 
@@ -96,24 +96,29 @@ class ShmFetchChannel final : public Channel,
   ~ShmFetchChannel() override;
 
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
-  // As a Fetch of each key, with one callback. REQUIRES: args.destination is unset.
-  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                 ManyDoneFn done);
+  // REQUIRES: args.destination is unset.
+  bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn* done) override;
+  bool FetchesInCallbacks() const override { return true; }
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void Close(absl::Status why) override;
   bool Drained() const override;
   std::string Explain() const override;
   void ListOps(LiveOps* ops) const override;
 
-  // Takes out what the producer has not been asked for: another channel is to fetch it.
-  std::vector<WaitingFetch> TakeWaiting();
+  std::vector<WaitingFetch> TakeWaiting() override;
   ShmFetchCounters counters() const {
     ShmFetchCounters now = counters_;
     now.messages += requests_.written();
     return now;
   }
-  // Connects, if it does not yet, although nobody asks. Ends in on_proved or on_refused.
-  void Prove();
+  void Probe() override;
+  void View(PathView* view) const override {
+    view->state = state_text();
+    view->why = std::string(connect_status_.message());
+    view->since_ns = state_since_ns_;
+    view->epoch = epoch_;
+  }
   // The cause of the last failed attempt to connect; OK while there is a link.
   const absl::Status& connect_status() const { return connect_status_; }
   bool connected() const { return state_ == State::kOpen; }

@@ -98,7 +98,7 @@ void ShmFetchChannel::Connect() {
       });
 }
 
-void ShmFetchChannel::Prove() {
+void ShmFetchChannel::Probe() {
   if (state_ == State::kIdle || state_ == State::kBackoff) {
     poller()->CancelTimer(&connect_timer_);
     Connect();

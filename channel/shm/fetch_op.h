@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "channel/poller.h"
-#include "channel/trace_span.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "channel/shm/shared_memory.h"
+#include "channel/arena/shared_memory.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {

@@ -11,8 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "channel/bootstrap.h"
-#include "channel/live_ops.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/copy_gauge.h"
 #include "channel/shm/fifo.h"
 #include "channel/shm/parts_room.h"
@@ -21,7 +20,8 @@
 #include "channel/shm/serve_op.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
-#include "channel/trace.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/key_line.h"
-#include "channel/trace_span.h"
+#include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 

@@ -8,8 +8,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "channel/poller.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/local_socket.h"
 #include "channel/shm/same_host.h"
 #include "channel/shm/stream_copy.h"

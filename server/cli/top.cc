@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
 #include "server/cli/watch.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/shm/shm_path.h"
+#include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
@@ -32,7 +32,7 @@ class Hellos final : public Bootstrap {
   void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
     waiting_.emplace_back(hello, std::move(done));
   }
-  void Deliver(ShmPath* producer) {
+  void Deliver(ShmTransport* producer) {
     for (auto& [hello, done] : std::exchange(waiting_, {})) {
       if (producer == nullptr) {
         std::move(done)(absl::UnavailableError("not up"));
@@ -50,23 +50,26 @@ class Hellos final : public Bootstrap {
 
 struct End {
   End(VirtualAlarms* alarms, Hellos* hellos, const std::string& self, uint64_t incarnation,
-      const ShmPathOptions& options)
+      const ShmOptions& options)
       : source(alarms), poller(alarms) {
     ArenaOptions memory;
     memory.cap_bytes = 16 << 20;
     memory.seed = incarnation << 20;
     arena = Arena::Make(memory);
-    ShmPathOptions shm = options;
-    shm.self = self;
-    shm.self_incarnation = incarnation;
-    auto made = ShmPath::Create(&poller, hellos, &source, arena, shm);
-    TRYST_CHECK(made.ok()) << made.status();
-    path = *std::move(made);
+    TransportContext context;
+    context.poller = &poller;
+    context.bootstrap = hellos;
+    context.source = &source;
+    context.self = self;
+    context.incarnation = incarnation;
+    path = std::make_unique<ShmTransport>(context, arena, options);
+    const absl::Status opened = path->Open();
+    TRYST_CHECK(opened.ok()) << opened;
   }
   OneStep source;
   std::shared_ptr<Arena> arena;
   Poller poller;
-  std::unique_ptr<ShmPath> path;
+  std::unique_ptr<ShmTransport> path;
 };
 
 // What a fetch has ended with.
@@ -78,11 +81,11 @@ struct Fetched {
 
 class SettlementTest : public ::testing::Test {
  protected:
-  void Open(const ShmPathOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest) {
+  void Open(const ShmOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
-    ShmPathOptions consumer = options;
+    ShmOptions consumer = options;
     consumer.link_newest = consumer_speaks;
     consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, consumer);
     channel_ = consumer_->path->MakeFetchChannel(kProducer, nullptr);
@@ -100,7 +103,7 @@ class SettlementTest : public ::testing::Test {
     if (producer_ == nullptr) return;
     producer_->path->Close(absl::CancelledError("over"));
     producer_->source.step()->StartAbort(absl::CancelledError("over"));
-    for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Step();
+    for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Turn();
     ASSERT_TRUE(producer_->path->Drained()) << producer_->path->ExplainServing("");
     producer_.reset();
   }
@@ -111,8 +114,8 @@ class SettlementTest : public ::testing::Test {
 
   void Turn() {
     hellos_.Deliver(producer_ == nullptr ? nullptr : producer_->path.get());
-    consumer_->poller.Step();
-    if (producer_ != nullptr) producer_->poller.Step();
+    consumer_->poller.Turn();
+    if (producer_ != nullptr) producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Microseconds(110));
   }
 
@@ -168,7 +171,7 @@ class SettlementTest : public ::testing::Test {
 
   VirtualAlarms alarms_;
   Hellos hellos_;
-  ShmPathOptions options_;
+  ShmOptions options_;
   std::unique_ptr<End> producer_;
   std::unique_ptr<End> consumer_;
   std::unique_ptr<ShmFetchChannel> channel_;
@@ -177,7 +180,7 @@ class SettlementTest : public ::testing::Test {
 // A key may be told under a number that another one had: what was found good about that one does
 // not hold for it.
 TEST_F(SettlementTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
-  Open(ShmPathOptions());
+  Open(ShmOptions());
   const TensorKey foreign =
       TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kFirstLife,
                             "/job:other/replica:0/task:0/device:CPU:0", "edge")
@@ -217,7 +220,7 @@ class GoneTest : public SettlementTest {
 
   // As many are asked as there are slots, the others are in line.
   void FetchThenLose(uint64_t incarnation) {
-    ShmPathOptions options;
+    ShmOptions options;
     options.sizes.slots = kAsked + 1;  // One is kept for what is there.
     options.max_waiting = 0;           // Nobody is told of the others.
     options.patience_ms = 5000;
@@ -287,7 +290,7 @@ TEST_F(GoneTest, WhatNamesNoLifeEndsWithinPatience) {
 }
 
 TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
-  ShmPathOptions options;
+  ShmOptions options;
   options.sizes.slots = kAsked;
   Open(options);
   Send(Key("met"), 8, 1, false);
@@ -305,7 +308,7 @@ TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
 
 // A producer that was never there, too.
 TEST_F(GoneTest, WhoWasNeverThereIsGivenUp) {
-  ShmPathOptions options;
+  ShmOptions options;
   options.patience_ms = 5000;
   Open(options);
   StopProducer();
@@ -346,7 +349,7 @@ class EndedAtTest : public SettlementTest {
     SCOPED_TRACE(absl::StrCat(way.name, ", ended by the ",
                               ender == LinkSide::kProducer ? "producer" : "consumer", " in turn ",
                               at));
-    ShmPathOptions options;
+    ShmOptions options;
     options.sizes.cells = shm_wire::kMinCells;
     options.sizes.slots = 4;
     options.sizes.references = 16;
@@ -406,7 +409,7 @@ class OneReadTest : public SettlementTest {
  protected:
   void StartRead(uint32_t consumer_speaks = shm_wire::kLinkNewest,
                  uint32_t producer_speaks = shm_wire::kLinkNewest) {
-    ShmPathOptions options;
+    ShmOptions options;
     options.sizes.cells = shm_wire::kMinCells;
     options.sizes.slots = 4;
     options.link_newest = producer_speaks;
@@ -447,14 +450,14 @@ TEST_F(OneReadTest, AConsumerThatIsStuckIsWaitedForAndThenGetsNothing) {
   StartRead();
   SayNonsense(LinkSide::kConsumer);
   for (int i = 0; i < 100; ++i) {  // The consumer's thread stands still.
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(1));
   }
   EXPECT_NE(producer_->path->ExplainServing("").find("is to say what it has accepted"),
             std::string::npos)
       << producer_->path->ExplainServing("");
   for (int i = 0; i < 100; ++i) {
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Seconds(1));
   }
   EXPECT_EQ(Left(Key("edge")), std::vector<int>()) << "it may be delivered there";
@@ -466,7 +469,7 @@ TEST_F(OneReadTest, AConsumerThatIsLateIsAskedWhatItAccepted) {
   StartRead();
   SayNonsense(LinkSide::kConsumer);
   for (int i = 0; i < 100; ++i) {
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(100));
   }
   ASSERT_TRUE(RunToEnd());

@@ -389,9 +389,7 @@ void ChannelLoad::AbortAtConsumer(size_t consumer, int64_t step) {
       fetch.step_aborted = true;
     }
   }
-  TensorFetcher* fetcher = target_->FetcherOf(consumer);
-  fetcher->AbortStep(step, absl::AbortedError("the step was given up"));
-  if (Chance(50)) fetcher->CleanupStep(step);
+  target_->FetcherOf(consumer)->AbortStep(step, absl::AbortedError("the step was given up"));
 }
 
 // ---- Ends ----
