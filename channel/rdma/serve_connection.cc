@@ -64,6 +64,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   state_since_ns_ = hub_->poller()->now_ns();
   digests_ = options_.link.digests || parameters->digests;
   keys_.clear();
+  keys_bytes_ = 0;
   if (ops_.empty()) {
     ops_.resize(parameters->slots);
     for (size_t slot = 0; slot < ops_.size(); ++slot) {
