@@ -250,6 +250,17 @@ std::map<std::string, int64_t> Insight::Stats() const {
     out[std::string(kCounterRows[i].name)] = steps.*kCounterRows[i].value;
   }
   if (parts_.add_device_stats) parts_.add_device_stats(&out);
+  if (parts_.connections) {
+    const ConnectionCounts door = parts_.connections();
+    out["connections_open"] = static_cast<int64_t>(door.open);
+    out["connections_strangers"] = static_cast<int64_t>(door.strangers);
+    out["connections_accepted"] = static_cast<int64_t>(door.accepted);
+    out["connections_crowded_out"] = static_cast<int64_t>(door.crowded_out);
+    out["connections_timed_out"] = static_cast<int64_t>(door.timed_out);
+    out["connections_flooded"] = static_cast<int64_t>(door.flooded);
+    out["connections_refused"] = static_cast<int64_t>(door.refused);
+    out["connections_listener_rests"] = static_cast<int64_t>(door.listener_rests);
+  }
   const FetchServer::Counts grpc = parts_.fetches->counts();
   out["grpc_requests"] = static_cast<int64_t>(grpc.requests);
   out["grpc_repetitions"] = static_cast<int64_t>(grpc.repetitions);
