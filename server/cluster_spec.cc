@@ -89,7 +89,7 @@ absl::Status ExpandRanges(absl::string_view prefix, absl::string_view ranges,
       return Bad("not a range of a hostlist", range);
     }
     const size_t width = ends.first.size();
-    for (uint32_t number = from; number <= to; ++number) {
+    for (uint64_t number = from; number <= to; ++number) {
       const std::string digits = absl::StrCat(number);
       out->push_back(absl::StrCat(
           prefix, std::string(width > digits.size() ? width - digits.size() : 0, '0'), digits));

@@ -1,5 +1,6 @@
 #include "server/config.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,7 +84,14 @@ const ConfigRow* FindRow(absl::string_view name) {
 
 absl::Status LoadFile(const std::string& path, ServerConfig* config) {
   std::ifstream in(path);
-  if (!in) return absl::InvalidArgumentError(absl::StrCat("cannot read the config file ", path));
+  // A folder opens, and has no lines.
+  if (!in || in.peek() == std::ifstream::traits_type::eof()) {
+    struct stat file = {};
+    if (!in || stat(path.c_str(), &file) != 0 || S_ISDIR(file.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot read the config file ", path));
+    }
+    in.clear();
+  }
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     const absl::string_view text = absl::StripAsciiWhitespace(line);
@@ -156,6 +164,14 @@ struct Sum {
   uint64_t bytes;
 };
 constexpr uint64_t kLeastShmBytes = 16 << 20;
+constexpr int64_t kMostCallbackThreads = 1024;
+// As channel/rdma has them: settings_test checks that.
+constexpr int64_t kMostSlots = 4096;
+constexpr int64_t kMostRingSlots = 1024;
+constexpr int64_t kMostQueuePairs = 8;
+constexpr int64_t kMostPeers = 65536;
+constexpr uint64_t kLeastMessageBytes = 32 + 16 + 4096;
+constexpr uint64_t kMostMessageBytes = 1 << 20;
 
 std::vector<Sum> MemorySums(const ServerConfig& config) {
   const bool verbs = config.protocol != "grpc";
@@ -219,6 +235,10 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Security", "insecure", K::kSwitch, &C::insecure, "No proof of anything; loopback only."},
       {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
        "Lets insecure listen on addresses that others reach."},
+      {"Security", "authenticate_within", K::kDuration, &C::authenticate_within,
+       "A gRPC connection on which nobody has shown by then who he is is closed."},
+      {"Security", "reflection", K::kSwitch, &C::reflection,
+       "gRPC's reflection answers everybody who can connect: for grpcurl and the like."},
       {"Security", "allow", K::kText, &C::allow,
        "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
        "what is addressed to it."},
@@ -409,6 +429,38 @@ absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
   return config;
 }
 
+namespace {
+
+// What some path could not do at all, and would leave to the next one in silence.
+absl::Status CheckUsable(const ServerConfig& config) {
+  if (config.task > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("task is ", config.task, ", and at most ", INT32_MAX));
+  }
+  if (config.callback_threads > kMostCallbackThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("callback_threads is ", config.callback_threads,
+                                                   ", and at most ", kMostCallbackThreads));
+  }
+  if (config.slots > kMostSlots || config.ring_slots > kMostRingSlots ||
+      config.queue_pairs > kMostQueuePairs || config.max_peers > kMostPeers) {
+    return absl::InvalidArgumentError(absl::StrCat("slots is at most ", kMostSlots, ", ring_slots ",
+                                                   kMostRingSlots, ", queue_pairs ",
+                                                   kMostQueuePairs, ", max_peers ", kMostPeers));
+  }
+  if (config.message_bytes < kLeastMessageBytes || config.message_bytes > kMostMessageBytes ||
+      config.message_bytes % 8 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message_bytes is ", config.message_bytes, ", and from ", kLeastMessageBytes,
+                     " (a key must fit) to ", kMostMessageBytes, ", by eights"));
+  }
+  if (config.authenticate_within < absl::Milliseconds(100)) {
+    return absl::InvalidArgumentError("authenticate_within is less than 100ms");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckLimits(const ServerConfig& config) {
   if (config.cluster.empty() || absl::StrContains(config.cluster, '/')) {
     return absl::InvalidArgumentError("cluster must be a name without '/'");
@@ -451,6 +503,8 @@ absl::Status CheckLimits(const ServerConfig& config) {
         "least 1, "
         "ring_slots 2");
   }
+  const absl::Status usable = CheckUsable(config);
+  if (!usable.ok()) return usable;
   if (config.spin_us < 0 || config.spin_us > 1'000'000) {
     return absl::InvalidArgumentError("spin_us is from 0 to 1000000");
   }

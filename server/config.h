@@ -41,6 +41,8 @@ struct ServerConfig {
   std::string token_file;
   bool insecure = false;
   bool insecure_anywhere = false;
+  absl::Duration authenticate_within = absl::Seconds(10);
+  bool reflection = false;
   std::string allow;
   std::string control;
   // Limits.

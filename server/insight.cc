@@ -238,6 +238,17 @@ Counters Insight::AllCounters() const {
   std::map<std::string, int64_t> of_devices;
   if (parts_.add_device_stats) parts_.add_device_stats(&of_devices);
   for (const auto& [name, value] : of_devices) add(name, value, false);
+  if (parts_.connections) {
+    const ConnectionCounts door = parts_.connections();
+    add("connections_open", static_cast<int64_t>(door.open), true);
+    add("connections_strangers", static_cast<int64_t>(door.strangers), true);
+    add("connections_accepted", static_cast<int64_t>(door.accepted), false);
+    add("connections_crowded_out", static_cast<int64_t>(door.crowded_out), false);
+    add("connections_timed_out", static_cast<int64_t>(door.timed_out), false);
+    add("connections_flooded", static_cast<int64_t>(door.flooded), false);
+    add("connections_refused", static_cast<int64_t>(door.refused), false);
+    add("connections_listener_rests", static_cast<int64_t>(door.listener_rests), false);
+  }
   add("member_restarts", parts_.members->restarts(), false);
   return all;
 }

@@ -13,6 +13,7 @@
 #include "channel/pool/channel_pool.h"
 #include "channel/trace/trace_dump.h"
 #include "rendezvous/step_registry.h"
+#include "server/listener/connection_table.h"
 #include "server/membership.h"
 
 namespace tryst {
@@ -34,6 +35,7 @@ class Insight {
     // Of the GPUs' tensors; may be empty. Not waiting for long, as everything in here.
     std::function<std::string()> explain_devices;
     std::function<void(std::map<std::string, int64_t>*)> add_device_stats;
+    std::function<ConnectionCounts()> connections;  // To the gRPC server; may be empty.
   };
   explicit Insight(Parts parts) : parts_(std::move(parts)), started_ns_(parts_.clock->NowNs()) {}
 

@@ -49,7 +49,8 @@ class Membership final : public PeerDirectory {
   void DropIdleChannels();
   // True for any worker of an open cluster.
   bool Admits(absl::string_view worker) const;
-  std::vector<Member> Members() const;
+  // Those whose names come behind `after`, in their order; at most so many.
+  std::vector<Member> Members(absl::string_view after = "", size_t most = SIZE_MAX) const;
   // The last 256, the oldest first.
   std::vector<MemberChange> Changes() const;
   // How often workers were seen to come back as another incarnation.
@@ -64,6 +65,8 @@ class Membership final : public PeerDirectory {
     uint64_t incarnation_last = 0;  // Also of a worker that has left.
   };
 
+  // True: there is room for another, perhaps because one was forgotten that has left.
+  bool MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddChange(const std::string& worker, std::string what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const bool open_;

@@ -7,7 +7,6 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "server/certificate_files.h"
 #include "server/grpc_arguments.h"
 #include "server/loopback.h"
 
@@ -27,6 +27,10 @@ using grpc::experimental::TlsCustomVerificationCheckRequest;
 
 bool UsesTls(const SecurityOptions& options) {
   return !options.certificate_file.empty() || !options.key_file.empty() || !options.ca_file.empty();
+}
+
+CertificatePaths PathsOf(const SecurityOptions& options) {
+  return {options.certificate_file, options.key_file, options.ca_file};
 }
 
 // Has the chain been checked, this checks whom the certificate names.
@@ -58,13 +62,15 @@ class WorkerVerifier final : public ExternalCertificateVerifier {
 class Security::Files {
  public:
   explicit Files(const SecurityOptions& options)
-      : provider_(std::make_shared<FileWatcherCertificateProvider>(
-            options.key_file, options.certificate_file, options.ca_file,
+      : checked_(PathsOf(options), options.reload_period),
+        provider_(std::make_shared<FileWatcherCertificateProvider>(
+            checked_.watched().key, checked_.watched().certificate, checked_.watched().ca,
             static_cast<unsigned>(
                 std::max<int64_t>(1, absl::ToInt64Seconds(options.reload_period))))) {}
   const std::shared_ptr<FileWatcherCertificateProvider>& provider() const { return provider_; }
 
  private:
+  CertificateFiles checked_;
   const std::shared_ptr<FileWatcherCertificateProvider> provider_;
 };
 
@@ -83,10 +89,9 @@ absl::Status Security::Check(const SecurityOptions& options, absl::string_view a
         return absl::InvalidArgumentError(
             "mutual TLS needs all of certificate_file, key_file and ca_file");
       }
-      if (access(file->c_str(), R_OK) != 0) {
-        return absl::InvalidArgumentError(absl::StrCat("cannot read ", *file));
-      }
     }
+    const absl::Status read = ReadCertificates(PathsOf(options)).status();
+    if (!read.ok()) return read;
   }
   if (!options.token.empty() && options.token.size() < 16) {
     return absl::InvalidArgumentError("the token has fewer than 16 bytes");

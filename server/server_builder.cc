@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/log.h"
 #include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
@@ -85,6 +88,14 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   return absl::OkStatus();
 }
 
+// Who reads a secret is in.
+void WarnIfOpen(const std::string& path) {
+  struct stat file = {};
+  if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRGRP | S_IROTH)) == 0) return;
+  TRYST_LOG(Warning) << path << " can be read by other users, who are let in by what it says: "
+                     << "chmod 600 it";
+}
+
 absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   parts->security.certificate_file = config.certificate_file;
   parts->security.key_file = config.key_file;
@@ -97,6 +108,7 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   if (!config.token_file.empty()) {
     absl::StatusOr<std::string> token = ReadFile(config.token_file);
     if (!token.ok()) return token.status();
+    WarnIfOpen(config.token_file);
     parts->security.token = std::string(absl::StripAsciiWhitespace(*token));
     if (parts->security.token.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(config.token_file, " is empty"));

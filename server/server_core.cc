@@ -1,12 +1,13 @@
 #include "server/server_core.h"
 
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/impl/service_type.h>
+#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -19,11 +20,18 @@
 #include "base/thread_owner.h"
 #include "channel/grpc/fetch_wire.h"
 #include "server/grpc_arguments.h"
+#include "server/grpc_log.h"
+#include "server/loopback.h"
 
 namespace tryst {
 namespace {
 
 constexpr std::chrono::seconds kCallbacksMost(1);  // To run in, when the time to stop is over.
+constexpr int kMostStreams = 2048;      // On one connection: beyond max_asked they wait their turn.
+constexpr int kMostMetadata = 8 << 10;  // Of a call.
+constexpr size_t kGrpcBytes = 256 << 20;  // What gRPC's own buffers may come to.
+constexpr std::chrono::milliseconds kHandshake(10'000);
+constexpr std::chrono::milliseconds kIdle(300'000);
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
@@ -31,10 +39,26 @@ constexpr size_t kMaxQueuedControls = 256;  // Calls of operators and of who dri
 constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
 constexpr absl::Duration kLongestEnd = absl::Hours(24 * 365);  // "For ever", to be added to a time.
 
-// gRPC keeps it for the whole process; asking twice does no harm.
-void EnableReflection() {
-  static std::once_flag once;
-  std::call_once(once, grpc::reflection::InitProtoReflectionServerBuilderPlugin);
+// To be linked is enough for gRPC's reflection to answer everybody.
+class NoReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [](const auto& plugin) {
+                                    return plugin->name() == "proto_server_reflection";
+                                  }),
+                   plugins->end());
+  }
+};
+
+// What the door in front of gRPC allows. An embedder's own services may be sent anything.
+ConnectionLimits LimitsOf(const ServerParts& parts) {
+  ConnectionLimits limits;
+  limits.connections = static_cast<size_t>(std::max<int64_t>(64, 4 * parts.config.max_peers));
+  limits.stranger_ns = absl::ToInt64Nanoseconds(parts.config.authenticate_within);
+  if (!parts.services.empty()) limits.member_bytes = 0;
+  return WithinDescriptors(limits);
 }
 
 }  // namespace
@@ -98,6 +122,7 @@ std::string ServerCore::status_address() const {
 // ---- Opening ----
 
 absl::Status ServerCore::Open() {
+  BoundGrpcLog();
   absl::Status opened = Make();
   if (!opened.ok()) return opened;
   opened = Listen();
@@ -212,6 +237,7 @@ void ServerCore::MakeInsight() {
   parts.steps = steps_.get();
   parts.pool = data_plane_->pool();
   parts.members = &members_;
+  parts.connections = [this] { return listening() ? listener_->counts() : ConnectionCounts(); };
   parts.traces = data_plane_->traces();
   parts.explain_devices = [this] { return data_plane_->ExplainDevices(); };
   parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
@@ -243,6 +269,8 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
   if (!caller.ok()) return caller;
   absl::Status certified = security_.CheckCertificate(*context.auth_context(), caller->worker);
   if (!certified.ok()) return certified;
+  // Whatever it may do here: it is one whom we know.
+  listener_->Authenticated(context.peer());
   // Tensors and steps are for members alone; anybody of the cluster may ask how we are.
   const bool controls = absl::EndsWith(method, "Step");
   if (controls && !parts_.control.empty()) {
@@ -284,27 +312,49 @@ TransportServiceParts ServerCore::ServiceParts() {
   return parts;
 }
 
+void ServerCore::SetServerArguments(grpc::ServerBuilder* builder) const {
+  const auto set = [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  };
+  SetTransportArguments(set);
+  // What comes here is small, and a stranger's frames are not to be large.
+  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 64 << 10);
+  set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 64 << 10);
+  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
+  set(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshake.count()));
+  set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(kIdle.count()));
+  // Peers' keepalives (security.cc) are welcome; who pings more often is hung up on.
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  grpc::ResourceQuota quota("tryst server");
+  quota.Resize(kGrpcBytes);
+  builder->SetResourceQuota(quota);
+}
+
 absl::Status ServerCore::Listen() {
-  EnableReflection();
+  absl::StatusOr<std::unique_ptr<Listener>> listener =
+      Listener::Open(parts_.listen, LimitsOf(parts_));
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
   service_ = MakeTransportService(ServiceParts());
   grpc::ServerBuilder& builder = *builder_;
-  // Two servers must not share a port without knowing it.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Peers' keepalives (security.cc) are welcome.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  SetTransportArguments(
-      [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
-  builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
+  SetServerArguments(&builder);
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      security_.ForServer());
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  if (!parts_.config.reflection) builder.SetOption(std::make_unique<NoReflection>());
   builder.RegisterService(&health_);
   builder.RegisterService(service_->service());
   for (grpc::Service* service : parts_.services) builder.RegisterService(service);
   grpc_ = builder.BuildAndStart();
   builder_.reset();
-  if (grpc_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", parts_.listen));
+  if (grpc_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("gRPC does not serve at ", parts_.listen));
   }
+  port_ = listener_->port();
   // Before the first peer is answered.
   const bool any_port = parts_.advertise.size() > 2 &&
                         parts_.advertise.compare(parts_.advertise.size() - 2, 2, ":0") == 0;
@@ -315,6 +365,12 @@ absl::Status ServerCore::Listen() {
   health_.Start(queue_);
   service_->Start(queue_);
   data_plane_->calls()->Start(queue_, service_->next_fetch());
+  listener_->Start([acceptor = acceptor_.get()](int listener_fd, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener_fd;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  });
   return announced;
 }
 
@@ -336,6 +392,7 @@ void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
 }
 
 void ServerCore::StopListening() {
+  if (listener_ != nullptr) listener_->Stop();
   if (grpc_ == nullptr) return;
   grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   grpc_->Wait();

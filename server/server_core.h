@@ -27,6 +27,7 @@
 #include "server/data_plane.h"
 #include "server/health_service.h"
 #include "server/insight.h"
+#include "server/listener/listener.h"
 #include "server/membership.h"
 #include "server/peer_calls.h"
 #include "server/repeating.h"
@@ -85,6 +86,7 @@ class ServerCore {
   absl::Status ShowStatus();
   TransportServiceParts ServiceParts();
   absl::Status Listen();
+  void SetServerArguments(grpc::ServerBuilder* builder) const;
   void KeepUp();
   absl::StatusOr<Caller> Authenticate(const grpc::ServerContextBase& context,
                                       absl::string_view method, absl::string_view request);
@@ -127,6 +129,8 @@ class ServerCore {
   std::unique_ptr<grpc::ServerBuilder> builder_;  // Until it has built.
   HealthService health_;
   std::unique_ptr<TransportService> service_;
+  std::unique_ptr<Listener> listener_;  // Null until Listen().
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;

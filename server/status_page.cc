@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <openssl/sha.h>
 
 #include <cstring>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "channel/signing/caller.h"
 #include "server/status_html.h"
+#include "server/status_visitors.h"
 
 namespace tryst {
 namespace {
@@ -72,9 +74,36 @@ bool Knows(absl::string_view token, absl::string_view authorization) {
 }
 
 bool IsLoopbackName(absl::string_view host) {
-  if (absl::StartsWith(host, "[::1]")) return true;
+  if (host == "[::1]" || absl::StartsWith(host, "[::1]:")) return true;
   host = host.substr(0, host.find(':'));
-  return host == "localhost" || absl::StartsWith(host, "127.");
+  // By number: 127.evil.example is anybody's name.
+  in_addr number;
+  return host == "localhost" || (inet_pton(AF_INET, std::string(host).c_str(), &number) == 1 &&
+                                 ntohl(number.s_addr) >> 24 == 127);
+}
+
+// The policy's names for what the page itself has between such tags.
+std::string HashesOf(absl::string_view html, absl::string_view open, absl::string_view close) {
+  std::string out;
+  for (size_t at = html.find(open); at != absl::string_view::npos; at = html.find(open, at)) {
+    at += open.size();
+    const absl::string_view inside = html.substr(at, html.find(close, at) - at);
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    SHA256(reinterpret_cast<const unsigned char*>(inside.data()), inside.size(), digest);
+    absl::StrAppend(&out, " 'sha256-",
+                    absl::Base64Escape(
+                        absl::string_view(reinterpret_cast<const char*>(digest), sizeof(digest))),
+                    "'");
+  }
+  return out;
+}
+
+std::string Policy() {
+  return absl::StrCat("default-src 'none'; script-src",
+                      HashesOf(StatusHtml(), "<script>", "</script>"), "; style-src",
+                      HashesOf(StatusHtml(), "<style>", "</style>"),
+                      "; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+                      "form-action 'none'");
 }
 
 struct Answer {
@@ -106,13 +135,14 @@ class StatusPageImpl final : public StatusPage {
       tls.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, const_cast<char*>(options_.key.c_str())});
     }
     tls.push_back({MHD_OPTION_END, 0, nullptr});
-    daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &OnRequest, this,  //
-                               MHD_OPTION_ARRAY, tls.data(),                  //
-                               MHD_OPTION_SOCK_ADDR, &place.address,          //
-                               MHD_OPTION_CONNECTION_LIMIT, kConnections,     //
-                               MHD_OPTION_CONNECTION_TIMEOUT, kTimeoutSeconds,
-                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes,
-                               MHD_OPTION_LISTENING_ADDRESS_REUSE, 0u, MHD_OPTION_END);
+    daemon_ = MHD_start_daemon(
+        flags, 0, nullptr, nullptr, &OnRequest, this,  //
+        MHD_OPTION_ARRAY, tls.data(),                  //
+        MHD_OPTION_SOCK_ADDR, &place.address,          //
+        MHD_OPTION_CONNECTION_LIMIT, 2 * kConnections, MHD_OPTION_NOTIFY_CONNECTION, &OnConnection,
+        this, MHD_OPTION_NOTIFY_COMPLETED, &OnCompleted, this, MHD_OPTION_CONNECTION_TIMEOUT,
+        kTimeoutSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes,
+        MHD_OPTION_LISTENING_ADDRESS_REUSE, 0u, MHD_OPTION_END);
     if (daemon_ == nullptr) {
       return absl::UnavailableError(absl::StrCat(
           "cannot listen for the status page on ", place.host,
@@ -124,6 +154,23 @@ class StatusPageImpl final : public StatusPage {
   }
 
  private:
+  static int SocketOf(MHD_Connection* connection) {
+    const auto* fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return fd == nullptr ? -1 : fd->connect_fd;
+  }
+  static void OnConnection(void* self, MHD_Connection* connection, void**,
+                           MHD_ConnectionNotificationCode code) {
+    StatusVisitors& visitors = static_cast<StatusPageImpl*>(self)->visitors_;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+      visitors.Come(SocketOf(connection));
+    } else {
+      visitors.Go(SocketOf(connection));
+    }
+  }
+  static void OnCompleted(void* self, MHD_Connection* connection, void**,
+                          MHD_RequestTerminationCode) {
+    static_cast<StatusPageImpl*>(self)->visitors_.Served(SocketOf(connection));
+  }
   static MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* url,
                               const char* method, const char*, const char*, size_t* upload_bytes,
                               void** state) {
@@ -145,8 +192,7 @@ class StatusPageImpl final : public StatusPage {
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     MHD_add_response_header(response, "Content-Security-Policy",
-                            "default-src 'none'; script-src 'unsafe-inline'; style-src "
-                            "'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'");
+                            static_cast<StatusPageImpl*>(self)->policy_.c_str());
     const MHD_Result queued = MHD_queue_response(connection, answer.code, response);
     MHD_destroy_response(response);
     return queued;
@@ -185,7 +231,9 @@ class StatusPageImpl final : public StatusPage {
   const bool loopback_only_;
   const StatusPageOptions options_;
   const Insight* const insight_;
+  const std::string policy_ = Policy();
   std::string address_;
+  StatusVisitors visitors_{kConnections};
   MHD_Daemon* daemon_ = nullptr;
 };
 

@@ -334,6 +334,7 @@ class FetchChannel final : public Channel,
   absl::flat_hash_map<TensorKey, KeyEntry> keys_;
   std::vector<TensorKey> key_of_id_;
   uint32_t next_key_id_ = 0;
+  uint64_t keys_lap_bytes_ = 0;  // Of the texts that have got an id since 0 was given.
   uint64_t next_order_ = 0;
   absl::flat_hash_map<TensorKey, AskedOps> strays_;  // KeyEntry::asked of keys without an entry.
   std::deque<KeyLine> key_lines_;                    // All there ever were.

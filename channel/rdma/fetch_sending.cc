@@ -148,7 +148,12 @@ bool FetchChannel::SendRequest(FetchOp* op, KeyEntry* entry) {
 FetchChannel::KeyEntry* FetchChannel::Intern(const TensorKey& key) {
   auto found = keys_.find(key);
   if (found != keys_.end()) return &found->second;
-  const uint32_t id = next_key_id_++ % wire::kMaxKeys;
+  keys_lap_bytes_ += key.text().size();
+  if (keys_lap_bytes_ > wire::kKeysLapBytes || next_key_id_ == wire::kMaxKeys) {
+    next_key_id_ = 0;
+    keys_lap_bytes_ = key.text().size();
+  }
+  const uint32_t id = next_key_id_++;
   if (id < key_of_id_.size()) {
     auto oldest = keys_.find(key_of_id_[id]);
     FetchOp* standing = oldest->second.standing;

@@ -177,6 +177,7 @@ class ServeChannel final : private ServeTakeOwner,
   absl::optional<std::pair<Hello, HelloDone>> next_hello_;  // Waits for the old link to drain.
   absl::optional<std::pair<Hello, HelloDone>> farewell_;    // Its answer waits for takes to end.
   std::vector<TensorKey> keys_;                             // By the consumer's id.
+  uint64_t keys_bytes_ = 0;                                 // Of their texts.
   std::deque<ServeOp> ops_;                                 // By slot.
   std::deque<ServeTake> takes_;                             // All there ever were.
   std::vector<ServeTake*> free_takes_;

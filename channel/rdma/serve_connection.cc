@@ -65,6 +65,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   digests_ = options_.link.digests || parameters->digests;
   takes_packed_ = hello.protocol_newest >= 3;
   keys_.clear();
+  keys_bytes_ = 0;
   if (ops_.empty()) {
     ops_.resize(parameters->slots);
     for (size_t slot = 0; slot < ops_.size(); ++slot) {

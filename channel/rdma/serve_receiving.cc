@@ -49,6 +49,10 @@ absl::Status ServeChannel::OnKey(const wire::Record& record) {
   if (!key.ok()) return absl::DataLossError(key.status().message());
   // The consumer keeps its ids over epochs and tells those that it uses, in any order.
   if (record.number >= keys_.size()) keys_.resize(record.number + 1);
+  keys_bytes_ += key->text().size() - keys_[record.number].text().size();
+  if (keys_bytes_ > wire::kMaxKeysBytes) {
+    return absl::DataLossError("more keys than are remembered");
+  }
   keys_[record.number] = *std::move(key);
   return absl::OkStatus();
 }
@@ -123,10 +127,17 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
   // Every cancel is answered, also one that came too late. But not before the NIC is done
   // with writes that no LANDED tells of: on another queue pair they could come after it.
+  if (gone_after_.size() >= 2 * ops_.size()) {
+    return absl::DataLossError("more cancels than slots");
+  }
   if (ours && op->state == ServeState::kReady && link_->queue_pairs() > 1 &&
       op->source.region != nullptr) {
     gone_after_.push_back({record.slot, record.generation, op->source.tickets});
   } else {
+    // An honest consumer waits for this word before it uses the slot again.
+    if (gone_line_.size() >= 2 * ops_.size()) {
+      return absl::DataLossError("more cancels than slots, and no answer is read");
+    }
     gone_line_.emplace_back(record.slot, record.generation);
   }
   if (ours) {

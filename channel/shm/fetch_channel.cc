@@ -202,7 +202,12 @@ uint32_t ShmFetchChannel::Intern(const TensorKey& key) {
     keys_[found->second].key = key;
     return found->second;
   }
-  const uint32_t id = next_key_id_++ % shm_wire::kMaxKeys;
+  keys_lap_bytes_ += key.text().size();
+  if (keys_lap_bytes_ > shm_wire::kKeysLapBytes || next_key_id_ == shm_wire::kMaxKeys) {
+    next_key_id_ = 0;
+    keys_lap_bytes_ = key.text().size();
+  }
+  const uint32_t id = next_key_id_++;
   if (id < keys_.size()) {
     key_ids_.erase(keys_[id].key);  // The oldest gives way.
     keys_[id] = KeyEntry{key, 0};

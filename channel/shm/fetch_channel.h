@@ -162,6 +162,7 @@ class ShmFetchChannel final : public Channel,
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
+  static constexpr int kPacketsPerLook = 8;
   static constexpr int64_t kWantNs = 1'000'000;   // Without a free slot; then who waits is told.
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
@@ -287,6 +288,7 @@ class ShmFetchChannel final : public Channel,
   // Poller thread only.
   State state_ = State::kIdle;
   std::shared_ptr<LocalSocket> socket_;
+  OwnedFd producer_process_;        // A child that it forked may hold its end of the socket.
   HeldReferences* held_ = nullptr;  // Counted: one is ours.
   std::unique_ptr<PeerMemory> peer_memory_;
   RingWriter<shm_wire::kRequestCellBytes> requests_;
@@ -331,6 +333,7 @@ class ShmFetchChannel final : public Channel,
   std::vector<KeyEntry> keys_;  // By id.
   absl::flat_hash_map<TensorKey, uint32_t> key_ids_;
   uint32_t next_key_id_ = 0;
+  uint64_t keys_lap_bytes_ = 0;      // Of the texts that have got a number since 0 was given.
   uint64_t order_ = 0;               // Of the newest fetch that was asked.
   ShmFetchOp* failed_op_ = nullptr;  // Whose error text is coming in.
   shm_wire::CellHead failed_head_{};

@@ -1,3 +1,5 @@
+#include <poll.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -217,7 +219,11 @@ void ShmFetchChannel::EndWaiting(const absl::Status& why,
 }
 
 void ShmFetchChannel::OnSocket() {
-  while (socket_ != nullptr && HearPacket()) {
+  for (int i = 0; i < kPacketsPerLook && socket_ != nullptr; ++i) {
+    if (HearPacket()) continue;
+    pollfd process = {producer_process_.get(), POLLIN, 0};
+    if (process.fd >= 0 && poll(&process, 1, 0) == 1) OnProducerGone();
+    return;
   }
 }
 
@@ -287,6 +293,8 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
   memcpy(&link_number_, ready.token.data(), sizeof(link_number_));
   if (!socket_->Send(ready)) return absl::UnavailableError("the producer has gone meanwhile");
+  producer_process_ = socket_->WatchPeer();
+  if (producer_process_.valid()) hub_->Watch(producer_process_.get(), this);
 
   slots_.assign(sizes.slots, nullptr);
   generations_.assign(sizes.slots, 0);
@@ -462,6 +470,8 @@ void ShmFetchChannel::DropLink() {
   poller()->CancelTimer(&want_timer_);
   watch_.Stop();
   if (socket_ == nullptr) return;
+  if (producer_process_.valid()) hub_->Unwatch(producer_process_.get());
+  producer_process_ = OwnedFd();
   hub_->Unwatch(socket_->fd());
   if (state_ != State::kJoining) {
     Packet packet;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 
 namespace tryst {
 

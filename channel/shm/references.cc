@@ -146,6 +146,9 @@ absl::Status HeldReferences::AddSegment(const shm_wire::Packet& packet, OwnedFd 
     early_.emplace_back(packet, std::move(fd));
     return absl::OkStatus();
   }
+  if (packet.segment_bytes > shm_wire::kMaxMappedBytes - mapped_bytes_) {
+    return absl::DataLossError("the producer sent more shared memory than a machine has");
+  }
   auto memory = SharedMemory::Map(std::move(fd), packet.segment_bytes, /*writable=*/false);
   if (!memory.ok()) return memory.status();
   auto segment = std::make_unique<Segment>();

@@ -132,6 +132,7 @@ class ShmServeChannel final : private ShmHub::Host,
   static constexpr uint64_t kPartBytes = 64 << 10;
   static constexpr uint64_t kPartsRoomBytes = 2 << 20;
   static constexpr int kCellsPerTurn = 64;
+  static constexpr int kPacketsPerLook = 8;
   static constexpr int64_t kAcceptedNs = 2'000;  // How often it is looked for.
   static constexpr int64_t kJoinNs = 15'000'000'000;
   static constexpr int64_t kSettleNs = 60'000'000'000;  // Then a consumer is taken for lost.
@@ -272,6 +273,7 @@ class ShmServeChannel final : private ShmHub::Host,
   RingReader<shm_wire::kRequestCellBytes> requests_;
   RingWriter<shm_wire::kReplyCellBytes> replies_;
   std::vector<KnownKey> keys_;  // By the consumer's id.
+  uint64_t keys_bytes_ = 0;     // Of their texts.
   TensorSource::Place place_;
   Taken taken_;           // Empty between two takes.
   std::string key_text_;  // Of which more cells are to come.

@@ -63,6 +63,10 @@ absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
   auto key = TensorKey::Parse(key_text_);
   if (!key.ok()) return absl::DataLossError(key.status().message());
   if (key_id_ >= keys_.size()) keys_.resize(key_id_ + 1);
+  keys_bytes_ += key->text().size() - keys_[key_id_].key.text().size();
+  if (keys_bytes_ > shm_wire::kMaxKeysBytes) {
+    return absl::DataLossError("more keys than are remembered");
+  }
   const bool for_consumer = key->dst().worker == consumer_;
   keys_[key_id_] = {*std::move(key), for_consumer, /*may_take=*/false};
   return absl::OkStatus();
@@ -133,6 +137,10 @@ absl::Status ShmServeChannel::OnCancel(const shm_wire::RequestCell& cell) {
   // Given back first, so that the next request finds it.
   GiveUp(op);
   if (!answered && state_ == State::kOpen && !SendGone(cell.head.slot, cell.head.generation)) {
+    // An honest consumer waits for this word before it uses the slot again.
+    if (gone_line_.size() >= 2 * ops_.size()) {
+      return absl::DataLossError("more cancels than slots, and no answer is read");
+    }
     gone_line_.emplace_back(cell.head.slot, cell.head.generation);
   }
   return absl::OkStatus();

@@ -29,11 +29,16 @@ inline constexpr uint32_t kLinkKeepsTurns = 3;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
 inline constexpr uint32_t kMaxKeys = 1u << 16;
+// Of keys' texts: with so many told since number 0, a consumer begins there again; with more
+// than that remembered, a producer ends the link.
+inline constexpr uint64_t kKeysLapBytes = 16 << 20;
+inline constexpr uint64_t kMaxKeysBytes = 64 << 20;
 inline constexpr uint32_t kMinCells = 256;  // A key must fit into a ring.
 inline constexpr uint32_t kMaxCells = 1u << 16;
 inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxReferences = 1u << 16;
 inline constexpr uint32_t kMaxSegments = 1u << 14;
+inline constexpr uint64_t kMaxMappedBytes = uint64_t{4} << 40;  // Of one producer's.
 inline constexpr uint32_t kMaxWants = 1u << 20;  // That a consumer can have out at one producer.
 
 // ---- Cells ----

@@ -15,6 +15,7 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kClockSlackMs = 60 * 1000;
+constexpr size_t kMaxWorkerBytes = 256;
 
 std::string StatementMac(absl::string_view token, const rpc::Caller& caller,
                          absl::string_view method, absl::string_view request) {
@@ -37,6 +38,11 @@ std::string Mac(absl::string_view token, std::initializer_list<absl::string_view
   HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
        reinterpret_cast<const unsigned char*>(text.data()), text.size(), out, &bytes);
   return std::string(reinterpret_cast<char*>(out), bytes);
+}
+
+std::string AnswerMac(absl::string_view token, absl::string_view method,
+                      absl::string_view statement, absl::string_view answer) {
+  return Mac(token, {"tryst answer 2", method, statement, answer});
 }
 
 bool SameSecret(absl::string_view a, absl::string_view b) {
@@ -77,6 +83,10 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
       !caller.ParseFromArray(statement.data(), static_cast<int>(statement.size()))) {
     return absl::UnauthenticatedError(
         absl::StrCat("the call does not say who makes it (metadata ", kCallerMetadata, ")"));
+  }
+  if (caller.worker().size() > kMaxWorkerBytes) {
+    return absl::UnauthenticatedError(absl::StrCat("the caller's name has ", caller.worker().size(),
+                                                   " bytes: ", kMaxWorkerBytes, " are the most"));
   }
   if (!token_.empty()) {
     if (!SameSecret(caller.mac(), StatementMac(token_, caller, method, request))) {

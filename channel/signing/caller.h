@@ -66,7 +66,7 @@ class CallVerifier {
 
  private:
   static constexpr int kWindow = 4096;       // How far calls may overtake each other.
-  static constexpr size_t kMaxSeen = 65536;  // Callers of the last two minutes.
+  static constexpr size_t kMaxSeen = 16384;  // Callers of the last two minutes.
   struct Seen {
     uint64_t newest = 0;
     std::bitset<kWindow> window;  // Bit s % kWindow: s in (newest - kWindow, newest] was seen.
@@ -84,6 +84,9 @@ class CallVerifier {
 
 // HMAC-SHA256 over the parts, each preceded by its length. 32 bytes.
 std::string Mac(absl::string_view token, std::initializer_list<absl::string_view> parts);
+// Shared-token mode: proves that who gives this answer to `statement` knows the token.
+std::string AnswerMac(absl::string_view token, absl::string_view method,
+                      absl::string_view statement, absl::string_view answer);
 // In time that does not depend on where they differ.
 bool SameSecret(absl::string_view a, absl::string_view b);
 

@@ -3,6 +3,7 @@
 // them, starts those again and draws how it went. docs/examples/parameter_server.md.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <string>
@@ -102,6 +103,10 @@ absl::Status RunWorker(const Options& options, const Corpus& corpus) {
 }
 
 absl::Status Run(const std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::printf("%s\n", OptionsHelp().c_str());
+    return absl::OkStatus();
+  }
   auto options = ParseOptions(args);
   if (!options.ok()) return options.status();
   auto corpus = ReadCorpus(options->texts);

@@ -80,6 +80,12 @@ std::vector<Flag> Flags() {
 
 }  // namespace
 
+std::string OptionsHelp() {
+  std::string help = "--NAME=VALUE, with these beside every server's settings:";
+  for (const Flag& flag : Flags()) absl::StrAppend(&help, "\n  --", flag.name, "  ", flag.help);
+  return help;
+}
+
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& args) {
   Options options;
   options.texts = DefaultTexts();
@@ -94,11 +100,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& args) {
         return absl::InvalidArgumentError(absl::StrCat(arg, ": ", flag.help));
       }
     }
-    if (!taken && (arg == "--help" || !absl::StartsWith(arg, "--"))) {
-      std::string help = "--NAME=VALUE, with these beside every server's settings:";
-      for (const Flag& flag : flags) absl::StrAppend(&help, "\n  --", flag.name, "  ", flag.help);
-      return absl::InvalidArgumentError(help);
-    }
+    if (!taken && !absl::StartsWith(arg, "--")) return absl::InvalidArgumentError(OptionsHelp());
     if (!taken) options.server_flags.push_back(arg);
   }
   return options;

@@ -26,6 +26,7 @@ struct Options {
   std::vector<std::string> server_flags;
 };
 
+std::string OptionsHelp();
 // kInvalidArgument: what is wrong, and what there is.
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& args);
 // For a task: every flag again.

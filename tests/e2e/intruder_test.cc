@@ -394,6 +394,9 @@ TEST_F(IntruderTest, AThousandConnectionsLeaveNothingOpen) {
 
 TEST_F(IntruderTest, OversizedAndMalformedCallsAreRefused) {
   Insider insider(*ps_);
+  // A connection on which nobody has said who he is ends with so many bytes.
+  EXPECT_FALSE(Insider(*ps_).CallRaw("Stats", std::string(5 << 20, 'x')).ok());
+  ASSERT_TRUE(insider.CallRaw("Stats", "").ok());
   for (const char* method : {"Hello", "BeginStep", "AbortStep", "CleanupStep", "Heartbeat",
                              "Explain", "DumpWaiting", "TraceKey"}) {
     EXPECT_EQ(insider.CallRaw(method, std::string(5 << 20, 'x')).error_code(),

@@ -133,6 +133,38 @@ class StatusPage(unittest.TestCase):
         for alert in alerts:
             self.assertIn("| `%s` |" % alert, told)
 
+    def test_only_loopback_names_and_scripts_of_its_own(self):
+        place = self.ps.status
+        port = place.rsplit(":", 1)[1]
+        for host in ("127.0.0.1:" + port, "127.9.8.7", "localhost:" + port, "[::1]:" + port, "[::1]"):
+            self.assertEqual(get(place, "/metrics", host=host)[0], 200, host)
+        for host in ("127.evil.example", "127.0.0.1.evil.example:" + port, "127.", "[::1].evil.example",
+                     "localhost.evil.example", "evil.example", "127.0.0"):
+            self.assertEqual(get(place, "/metrics", host=host)[0], 403, host)
+        connection = http.client.HTTPConnection(place, timeout=20)
+        connection.request("GET", "/")
+        policy = connection.getresponse().headers["Content-Security-Policy"]
+        connection.close()
+        self.assertNotIn("unsafe", policy)
+        self.assertIn("script-src 'sha256-", policy)
+        self.assertIn("style-src 'sha256-", policy)
+
+    def test_who_drips_keeps_nobody_out(self):
+        host, port = self.ps.status.rsplit(":", 1)
+        drips = []
+        for _ in range(60):
+            drip = socket.create_connection((host, int(port)), timeout=20)
+            self.addCleanup(drip.close)
+            drip.sendall(b"GET /metrics HT")
+            drips.append(drip)
+        for _ in range(5):
+            self.assertEqual(get(self.ps.status, "/metrics")[0], 200)
+            for drip in drips:
+                try:
+                    drip.sendall(b"T")
+                except OSError:
+                    pass
+
     def test_metrics_lose_nothing(self):
         for step in range(1, 41):
             self.transfer(step, "e%d" % step, 1000)
