@@ -30,6 +30,7 @@ struct ServerConfig {
   std::string cluster_file;
   std::string cluster_jobs;
   std::string kubernetes_service;
+  std::string mpi_hosts;
   int64_t base_port = 2222;
   bool open_cluster = false;
   std::string join;

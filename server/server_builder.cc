@@ -32,12 +32,15 @@ absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environmen
   }
   if (config.resolver == "tf_config") return ClusterFromTfConfig(environment);
   if (config.resolver == "slurm") return ClusterFromSlurm(environment, config.cluster_jobs, port);
+  if (config.resolver == "mpi") {
+    return ClusterFromMpi(environment, config.cluster_jobs, config.mpi_hosts, port);
+  }
   if (config.resolver == "kubernetes") {
     return ClusterFromKubernetes(environment, config.cluster_jobs, config.kubernetes_service, port);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("resolver is '", config.resolver,
-                   "', and should be flags, file, tf_config, slurm or kubernetes"));
+                   "', and should be flags, file, tf_config, slurm, mpi or kubernetes"));
 }
 
 // Who we are: the config's word before the cluster's.
@@ -45,6 +48,8 @@ absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
   const std::string job = config.job.empty() ? parts->cluster.job : config.job;
   const int task = config.job.empty() ? parts->cluster.task : static_cast<int>(config.task);
   parts->worker = WorkerName(job, task);
+  parts->config.job = job;
+  parts->config.task = task;
   DeviceName name;
   const std::string cpu = absl::StrCat(parts->worker, "/device:CPU:0");
   if (!ParseDeviceName(cpu, &name)) {
