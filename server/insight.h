@@ -36,6 +36,8 @@ class Insight {
     Membership* members = nullptr;
     std::shared_ptr<const Arena> arena;  // Null: no shared memory.
     std::vector<const Trace*> traces;
+    // Where members come from and how old that is; JSON or a line. May be empty.
+    std::function<std::string(bool json)> look_at_membership;
     // Of the GPUs' tensors; may be empty. Not waiting for long, as everything in here.
     std::function<std::string()> explain_devices;
     std::function<void(std::map<std::string, int64_t>*)> add_device_stats;
