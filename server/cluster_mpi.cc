@@ -38,8 +38,7 @@ absl::StatusOr<ClusterSpec> ClusterFromMpi(const Environment& environment, absl:
   const auto on_host =
       Number(environment, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, *size);
   if (!on_host.ok()) return on_host.status();
-  const auto index =
-      Number(environment, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, *rank);
+  const auto index = Number(environment, {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, *rank);
   if (!index.ok()) return index.status();
 
   std::vector<std::string> hosts = {"127.0.0.1"};
@@ -57,7 +56,8 @@ absl::StatusOr<ClusterSpec> ClusterFromMpi(const Environment& environment, absl:
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", *rank, " is number ", *index, " of the ", *on_host,
                      " on its host: give each host as many ranks, one behind the other "
-                     "(mpirun --map-by ppr:", *on_host, ":node)"));
+                     "(mpirun --map-by ppr:",
+                     *on_host, ":node)"));
   }
   std::vector<std::string> addresses;
   for (int i = 0; i < *size; ++i) {

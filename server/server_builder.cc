@@ -114,20 +114,10 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
 
 absl::Status ReadStatus(const ServerConfig& config, ServerParts* parts) {
   if (config.status_listen.empty() || config.status_listen == "off") return absl::OkStatus();
-  StatusPageOptions* options = &parts->status;
-  options->listen = config.status_listen;
-  options->anywhere = config.status_anywhere;
-  for (const auto& [file, into] :
-       {std::make_pair(config.status_token_file, &options->token),
-        std::make_pair(config.status_certificate_file, &options->certificate),
-        std::make_pair(config.status_key_file, &options->key)}) {
-    if (file.empty()) continue;
-    absl::StatusOr<std::string> text = ReadFile(file);
-    if (!text.ok()) return text.status();
-    *into = std::string(absl::StripAsciiWhitespace(*text)) + (into == &options->token ? "" : "\n");
-    if (into->size() < 2) return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
-  }
-  return StatusPage::Check(*options);
+  absl::StatusOr<StatusPageOptions> options = ReadStatusPageOptions(config);
+  if (!options.ok()) return options.status();
+  parts->status = *std::move(options);
+  return StatusPage::Check(parts->status);
 }
 
 absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
@@ -135,9 +125,9 @@ absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
   EtcdAccess* access = &parts->etcd;
   access->endpoints = absl::StrSplit(config.etcd_endpoints, ',', absl::SkipWhitespace());
   if (access->endpoints.empty() || access->endpoints.size() > kMostEtcdEndpoints) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("etcd_endpoints is '", config.etcd_endpoints,
-                     "', and should be host:port,host:port,..., ", kMostEtcdEndpoints, " at most"));
+    return absl::InvalidArgumentError(absl::StrCat("etcd_endpoints is '", config.etcd_endpoints,
+                                                   "', and should be host:port,host:port,..., ",
+                                                   kMostEtcdEndpoints, " at most"));
   }
   if (config.etcd_lease < absl::Seconds(2)) {
     return absl::InvalidArgumentError("etcd_lease must be at least 2s");
@@ -181,6 +171,23 @@ absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
 }
 
 }  // namespace
+
+absl::StatusOr<StatusPageOptions> ReadStatusPageOptions(const ServerConfig& config) {
+  StatusPageOptions options;
+  options.listen = config.status_listen;
+  options.anywhere = config.status_anywhere;
+  for (const auto& [file, into] :
+       {std::make_pair(config.status_token_file, &options.token),
+        std::make_pair(config.status_certificate_file, &options.certificate),
+        std::make_pair(config.status_key_file, &options.key)}) {
+    if (file.empty()) continue;
+    absl::StatusOr<std::string> text = ReadFile(file);
+    if (!text.ok()) return text.status();
+    *into = std::string(absl::StripAsciiWhitespace(*text)) + (into == &options.token ? "" : "\n");
+    if (into->size() < 2) return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+  }
+  return options;
+}
 
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 

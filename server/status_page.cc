@@ -79,14 +79,18 @@ bool IsLoopbackName(absl::string_view host) {
 
 struct Answer {
   unsigned code = MHD_HTTP_OK;
-  const char* type = "application/json";
+  std::string type = "application/json";
   std::string body;
 };
 
 class StatusPageImpl final : public StatusPage {
  public:
-  StatusPageImpl(const Place& place, const StatusPageOptions& options, const Insight* insight)
-      : loopback_only_(place.is_loopback), options_(options), insight_(insight) {}
+  StatusPageImpl(const Place& place, const StatusPageOptions& options, const Insight* insight,
+                 PageFn other)
+      : loopback_only_(place.is_loopback),
+        options_(options),
+        insight_(insight),
+        other_(std::move(other)) {}
   ~StatusPageImpl() override {
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
   }
@@ -138,7 +142,7 @@ class StatusPageImpl final : public StatusPage {
     MHD_Response* response = MHD_create_response_from_buffer(
         answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
-    MHD_add_response_header(response, "Content-Type", answer.type);
+    MHD_add_response_header(response, "Content-Type", answer.type.c_str());
     if (answer.code == MHD_HTTP_UNAUTHORIZED) {
       MHD_add_response_header(response, "WWW-Authenticate", "Basic realm=\"tryst\"");
     }
@@ -165,6 +169,13 @@ class StatusPageImpl final : public StatusPage {
     if (!options_.token.empty() && !Knows(options_.token, proof == nullptr ? "" : proof)) {
       return {MHD_HTTP_UNAUTHORIZED, "text/plain", "it takes the token of status_token_file\n"};
     }
+    if (other_ != nullptr) {
+      Answer answer{MHD_HTTP_OK, "", ""};
+      if (!other_(url, &answer.type, &answer.body)) {
+        return {MHD_HTTP_NOT_FOUND, "text/plain", "there is nothing here\n"};
+      }
+      return answer;
+    }
     if (url == "/") return {MHD_HTTP_OK, "text/html; charset=utf-8", std::string(StatusHtml())};
     if (url == "/metrics") {
       return {MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", insight_->Metrics()};
@@ -185,6 +196,7 @@ class StatusPageImpl final : public StatusPage {
   const bool loopback_only_;
   const StatusPageOptions options_;
   const Insight* const insight_;
+  const PageFn other_;
   std::string address_;
   MHD_Daemon* daemon_ = nullptr;
 };
@@ -209,11 +221,12 @@ absl::Status StatusPage::Check(const StatusPageOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOptions& options,
-                                                              const Insight* insight) {
+                                                              const Insight* insight,
+                                                              PageFn other) {
   absl::Status checked = Check(options);
   if (!checked.ok()) return checked;
   const auto place = ParsePlace(options.listen);
-  auto page = std::make_unique<StatusPageImpl>(*place, options, insight);
+  auto page = std::make_unique<StatusPageImpl>(*place, options, insight, std::move(other));
   absl::Status listening = page->Listen(*place);
   if (!listening.ok()) return listening;
   return page;

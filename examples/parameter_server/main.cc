@@ -100,8 +100,8 @@ absl::Status RunWorker(const Options& options, const Corpus& corpus, int index, 
 
   std::atomic<bool> stop{false};
   std::atomic<bool> ended{false};
-  const absl::Time end = options.scheduled() ? absl::Now() + absl::Seconds(options.seconds)
-                                             : absl::InfiniteFuture();
+  const absl::Time end =
+      options.scheduled() ? absl::Now() + absl::Seconds(options.seconds) : absl::InfiniteFuture();
   std::thread listener([&options, end, &stop, &ended] {
     while (!ended && !stop) {
       stop = ToldToEnd(options, absl::Milliseconds(50)) || absl::Now() > end;

@@ -37,7 +37,8 @@ EtcdClient::EtcdClient(const EtcdAccess& access, const std::string& endpoint)
       watches_(etcdserverpb::Watch::NewStub(channel_)) {}
 
 void EtcdClient::Prepare(grpc::ClientContext* context) const {
-  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(kCallTimeout));
+  context->set_deadline(std::chrono::system_clock::now() +
+                        absl::ToChronoMilliseconds(kCallTimeout));
   if (!token_.empty()) context->AddMetadata("token", token_);
 }
 

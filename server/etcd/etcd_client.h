@@ -30,7 +30,7 @@ struct EtcdAccess {
 // Watch() ends within kCallTimeout. Watch() may run on another thread beside the others.
 class EtcdClient {
  public:
-  static constexpr absl::Duration kCallTimeout = absl::Seconds(1);
+  static constexpr absl::Duration kCallTimeout = absl::Milliseconds(700);
 
   EtcdClient(const EtcdAccess& access, const std::string& endpoint);
 

@@ -49,7 +49,7 @@ class MemberMirror {
 
 // Keeps our key in etcd under a lease, and watches the others'. Goes from one server of etcd
 // to the next when one does not answer; meanwhile members stay as they are, and age() grows.
-// Two threads of its own, asleep but for a call each second.
+// Two threads of its own, asleep but for a call every 0.7 s.
 class EtcdMembers {
  public:
   struct Options {
@@ -62,14 +62,14 @@ class EtcdMembers {
   ~EtcdMembers();  // Takes our key away, if etcd answers. Waits for a second or two at most.
 
   struct View {
-    std::string endpoint;      // Whom we ask; or asked last.
-    double age_s = -1;         // Of what we know; -1: etcd has not answered yet.
-    size_t members = 0;        // With a key, ourselves included.
-    uint64_t sessions = 0;     // Conversations begun.
-    uint64_t leases = 0;       // Granted; above 1: one was lost.
-    uint64_t refused = 0;      // Keys that name no member.
-    bool superseded = false;   // Another life of us is registered.
-    std::string trouble;       // Of the last conversation; empty: it goes on.
+    std::string endpoint;     // Whom we ask; or asked last.
+    double age_s = -1;        // Of what we know; -1: etcd has not answered yet.
+    size_t members = 0;       // With a key, ourselves included.
+    uint64_t sessions = 0;    // Conversations begun.
+    uint64_t leases = 0;      // Granted; above 1: one was lost.
+    uint64_t refused = 0;     // Keys that name no member.
+    bool superseded = false;  // Another life of us is registered.
+    std::string trouble;      // Of the last conversation; empty: it goes on.
   };
   View Look() const;
   std::string Text() const;  // A line for people.

@@ -33,8 +33,7 @@ TEST(MemberRecord, RefusesWhatIsNone) {
   EXPECT_FALSE(ParseMember(prefix, key, "{\"address\":\"a:1\",\"incarnation\":\"0\"}").ok());
   EXPECT_FALSE(ParseMember(prefix, key, "{\"address\":\"\",\"incarnation\":\"1\"}").ok());
   EXPECT_FALSE(ParseMember(prefix, key, "{\"address\":7,\"incarnation\":[]}").ok());
-  EXPECT_FALSE(
-      ParseMember(prefix, key, MemberValue({kPs, std::string(600, 'a'), 1})).ok());
+  EXPECT_FALSE(ParseMember(prefix, key, MemberValue({kPs, std::string(600, 'a'), 1})).ok());
   EXPECT_FALSE(ParseMember(prefix, key, std::string(1 << 20, ' ')).ok());
   EXPECT_FALSE(ParseMember(prefix, prefix + "../etc", MemberValue({kPs, "a:1", 1})).ok());
   EXPECT_FALSE(ParseMember(prefix, "/other", MemberValue({kPs, "a:1", 1})).ok());
