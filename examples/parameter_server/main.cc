@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -135,6 +136,8 @@ absl::Status Run(const std::vector<std::string>& args) {
   if (options->scheduled()) BlockStopSignals();  // Before there is another thread.
   auto corpus = ReadCorpus(options->texts);
   if (!corpus.ok()) return corpus.status();
+  // A gnuplot that is missing ends while it is written to: said then, and not our end.
+  if (options->role.empty()) std::signal(SIGPIPE, SIG_IGN);
   return options->role.empty() ? Launch(*options, *corpus) : RunTask(*options, *corpus);
 }
 

@@ -109,13 +109,23 @@ absl::Status EtcdMembers::Register(EtcdClient* client) {
     ours = *put;
   }
   registered_ = true;
-  MutexLock lock(&mu_);
-  if (!ours && !view_.superseded) {
+  bool was_superseded = false;
+  {
+    MutexLock lock(&mu_);
+    was_superseded = std::exchange(view_.superseded, !ours);
+  }
+  if (!ours && !was_superseded) {
     TRYST_LOG(Error) << options_.self.worker
                      << " is another process by now, says etcd: this one should end";
   }
-  view_.superseded = !ours;
   return absl::OkStatus();
+}
+
+void EtcdMembers::NoteMembers() {
+  MutexLock lock(&mu_);
+  view_.members = mirror_.size();
+  view_.refused = mirror_.refused();
+  listed_ = mirror_.Has(options_.self);
 }
 
 // One conversation: registers, reads all, and then keeps the lease while another thread watches.
@@ -126,24 +136,26 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
     status = kept.status();
     if (kept.ok() && !*kept) lease_ = 0;
   }
-  if (status.ok()) status = Register(client);
+  // A key that is there is not written again: everybody would hear of it.
+  if (status.ok() && lease_ == 0) status = Register(client);
   if (!status.ok()) return status;
   const std::string end = EndOfPrefix(prefix_);
   const auto all = client->Range(prefix_, end, MemberMirror::kMostMembers + 1);
   if (!all.ok()) return all.status();
+  mirror_.SetAll(*all, clock_->NowNs());
+  NoteMembers();
   {
     MutexLock lock(&mu_);
-    mirror_.SetAll(*all, clock_->NowNs());
     watching_ = true;
   }
   Heard("");
   std::thread watcher([this, client, &end, revision = all->header().revision() + 1] {
     const absl::Status ended =
         client->Watch(prefix_, end, revision, [this](const etcdserverpb::WatchResponse& response) {
-          MutexLock lock(&mu_);
           for (const etcdserverpb::Event& event : response.events()) {
             mirror_.OnEvent(event, clock_->NowNs());
           }
+          NoteMembers();
         });
     MutexLock lock(&mu_);
     watching_ = false;
@@ -159,7 +171,7 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
 // Until it goes wrong, or we close.
 absl::Status EtcdMembers::Watch(EtcdClient* client) {
   for (;;) {
-    bool superseded = false;
+    bool listed = true;
     {
       const auto until = In(std::min(kKeepEvery, options_.lease / 3));
       MutexLock lock(&mu_);
@@ -167,7 +179,7 @@ absl::Status EtcdMembers::Watch(EtcdClient* client) {
       }
       if (Closing()) return absl::CancelledError("closing");
       if (!watching_) return watch_end_;
-      superseded = view_.superseded;
+      listed = listed_;
     }
     const absl::StatusOr<bool> kept = client->KeepLease(lease_);
     if (!kept.ok()) return kept.status();
@@ -175,7 +187,7 @@ absl::Status EtcdMembers::Watch(EtcdClient* client) {
       lease_ = 0;
       TRYST_LOG(Warning) << "etcd has dropped our lease: we register anew";
     }
-    if (!*kept || superseded) {
+    if (!*kept || !listed) {
       absl::Status registered = Register(client);
       if (!registered.ok()) return registered;
     }
@@ -186,8 +198,6 @@ absl::Status EtcdMembers::Watch(EtcdClient* client) {
 EtcdMembers::View EtcdMembers::Look() const {
   MutexLock lock(&mu_);
   View view = view_;
-  view.members = mirror_.size();
-  view.refused = mirror_.refused();
   if (heard_ns_ != 0) view.age_s = static_cast<double>(clock_->NowNs() - heard_ns_) / 1e9;
   return view;
 }

@@ -31,6 +31,7 @@ class MemberMirror {
   // All there is, at once.
   void SetAll(const etcdserverpb::RangeResponse& all, int64_t now_ns);
   void OnEvent(const etcdserverpb::Event& event, int64_t now_ns);
+  bool Has(const Member& member) const;  // In this life.
   size_t size() const { return known_.size(); }
   uint64_t refused() const { return refused_; }
 
@@ -83,6 +84,7 @@ class EtcdMembers {
   absl::Status Watch(EtcdClient* client);
   void Pause(int failures);
   void Heard(const std::string& trouble);
+  void NoteMembers();
 
   // Constant after construction.
   const Options options_;
@@ -93,13 +95,16 @@ class EtcdMembers {
   int64_t lease_ = 0;
   bool registered_ = false;  // Once in this life.
 
+  // Of the thread, and while a conversation watches, of the one that does.
+  MemberMirror mirror_;
+
   std::atomic<bool> closing_{false};
   mutable Mutex mu_;
   CondVar changed_;
-  MemberMirror mirror_ ABSL_GUARDED_BY(mu_);
   View view_ ABSL_GUARDED_BY(mu_);
   int64_t heard_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: never.
   bool watching_ ABSL_GUARDED_BY(mu_) = false;
+  bool listed_ ABSL_GUARDED_BY(mu_) = false;  // Our key is there, and ours.
   absl::Status watch_end_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;

@@ -1,5 +1,6 @@
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "server/etcd/etcd_members.h"
@@ -68,6 +69,11 @@ void MemberMirror::Delete(const std::string& worker, int64_t now_ns) {
     lapsed_[worker] = now_ns;
   }
   known_.erase(it);
+}
+
+bool MemberMirror::Has(const Member& member) const {
+  const auto it = known_.find(member.worker);
+  return it != known_.end() && it->second.incarnation == member.incarnation;
 }
 
 void MemberMirror::Forget(int64_t now_ns) {

@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(HERE, "../../tools"))
 import case_report  # noqa: E402
 
 RANKS = 5
-BASE_PORT = 24200
+BASE_PORT = 20000 + os.getpid() % 10000
 
 
 class MpirunTest(unittest.TestCase):

@@ -19,7 +19,8 @@ def enter():
     if os.geteuid() != 0:
         return "needs root, for network namespaces"
     own = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=private"]
-    tried = subprocess.run([*own, "ip", "link", "add", "br0", "type", "bridge"], capture_output=True, text=True)
+    needs = "ip link add br0 type bridge && mount -t tmpfs tmpfs /run && ip netns add probe"
+    tried = subprocess.run([*own, "sh", "-c", needs], capture_output=True, text=True)
     if tried.returncode != 0:
         return "no network namespaces here: " + (tried.stderr.strip() or "unshare fails")
     sys.stdout.flush()

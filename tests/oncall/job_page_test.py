@@ -85,7 +85,7 @@ class OfThree(unittest.TestCase):
         self.other = self.puppet("other", join=[self.ps])
 
     def puppet(self, job, join=()):
-        puppet = Puppet(job, join=join)
+        puppet = Puppet(job, "--trace_sample_every=1", join=join)  # Every step shows.
         self.addCleanup(puppet.stop)
         return puppet
 

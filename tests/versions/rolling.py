@@ -11,6 +11,7 @@ import time
 
 BATCH, SIZE = 12, 300001
 DEADLINE_MS = 20000
+GRACE_S = 15  # terminationGracePeriodSeconds of examples/deploy/kubernetes.yaml.
 REFUSALS = {"ABORTED", "UNAVAILABLE"}  # What a drain may say. A late or a wrong tensor has another name.
 
 
@@ -21,12 +22,15 @@ class Worker:
         self.job, self.start = job, start
         self.lock = threading.Lock()  # Who tells it something.
         self.peer = None
+        self.drains_s = []
 
     def become(self, program, others):
         with self.lock:
             if self.peer is not None:
+                begin = time.monotonic()
                 self.peer.process.stdin.close()  # It drains: what is on its way lands.
                 self.peer.process.wait(30)
+                self.drains_s.append(time.monotonic() - begin)
                 code = self.peer.process.returncode
                 self.peer.process.stdout.close()
                 assert code == 0, "%s ended with %d" % (self.job, code)
@@ -109,9 +113,11 @@ class Rolling:
                 self.assertEqual(sorted(got), list(range(len(got))), "each number once")
                 self.assertGreater(len(got), 3 * BATCH)
             self.assertLess(out["longest"] * 1000, DEADLINE_MS)
-        print("%d tensors, %d receives refused by drains, the longest step %.1f s" % (
+        drain_s = max(max(worker.drains_s) for worker in self.all)
+        self.assertLess(drain_s, GRACE_S)
+        print("%d tensors, %d receives refused by drains, the longest step %.1f s, the longest drain %.1f s" % (
             sum(len(got) for out in outs for got in out["got"].values()), sum(out["refused"] for out in outs),
-            max(out["longest"] for out in outs)), end=" ")
+            max(out["longest"] for out in outs), drain_s), end=" ")
 
 
 def cases(base, paths, programs, make):
