@@ -97,6 +97,7 @@ const short = name => name.replace(/^\/job:/, '').replace('/replica:0', '').repl
 const round = x => x >= 100 ? Math.round(x) : Number(x.toPrecision(3));
 const figure = x => x < 0 ? '–' : round(x);
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue('--' + name);
+const brief = ms => Math.abs(ms) < 1e3 ? round(ms) + ' ms' : round(ms / 1e3) + ' s';
 const span = ms => ms < 0 ? '–' : ms < 60e3 ? Math.round(ms / 1e3) + ' s' :
   ms < 3600e3 ? Math.round(ms / 60e3) + ' min' : round(ms / 3600e3) + ' h';
 // Everything shown goes in as text: names and messages come from peers.
@@ -245,7 +246,7 @@ function showSteps(job) {
   const oldest = Math.max(Math.min(...shown.flatMap(w => w.steps.map(s => s.from)), newest - 1),
     newest - Math.max(12 * middle, 50));
   $('steps-note').textContent = !shown.length ? 'no traces yet' :
-    `the last ${round((newest - oldest) / 1e3)} s, as far as traces are kept` +
+    `the last ${brief(newest - oldest)}, as far as traces are kept` +
     (all.length > shown.length ? `; the ${shown.length} slowest of ${all.length} workers` : '');
   sheet('steps', Math.max(1, shown.length) * 18 + 22, (pen, width) => {
     const left = 92, at = ms => left + (ms - oldest) / (newest - oldest) * (width - left - 8);
@@ -269,7 +270,7 @@ function showSteps(job) {
     for (let i = 0; i <= 4; i++) {
       pen.textAlign = i === 4 ? 'right' : i ? 'center' : 'left';
       const ms = oldest + (newest - oldest) * i / 4;
-      if (shown.length) pen.fillText(`${round((ms - newest) / 1e3)} s`, at(ms),
+      if (shown.length) pen.fillText(brief(ms - newest), at(ms),
         shown.length * 18 + 10);
     }
     return (px, py) => {
