@@ -110,6 +110,7 @@ std::string Insight::PathsText(const std::string& peer) const {
       absl::StrCat(parts_.worker, ", incarnation ", absl::StrFormat("%016x", parts_.incarnation),
                    ", at ", parts_.address(), "; protocol ", parts_.protocol, ": ",
                    absl::StrJoin(parts_.pool->transport_names(), ", "), "\n");
+  if (parts_.look_at_membership && peer.empty()) out += parts_.look_at_membership(false);
   for (const Member& member : parts_.members->Members()) {
     if (!peer.empty()) break;
     absl::StrAppend(&out, "member ", member.worker, " at ", member.address,
@@ -179,9 +180,10 @@ std::string Insight::PathsJson(const std::string& peer) const {
   const int64_t now_ns = parts_.clock->NowNs();
   std::string out = absl::StrFormat(
       "{\"worker\":%s,\"incarnation\":\"%016x\",\"address\":%s,\"protocol\":%s,\"steady_ns\":%d,"
-      "\"up_ms\":%d,%s,\"paths\":[",
+      "\"up_ms\":%d,\"membership\":%s,%s,\"paths\":[",
       JsonText(parts_.worker), parts_.incarnation, JsonText(parts_.address()),
-      JsonText(parts_.protocol), now_ns, (now_ns - started_ns_) / 1'000'000, MembersJson());
+      JsonText(parts_.protocol), now_ns, (now_ns - started_ns_) / 1'000'000,
+      parts_.look_at_membership ? parts_.look_at_membership(true) : "{}", MembersJson());
   std::string trouble;
   const char* comma = "";
   for (const PathView& path : Paths(peer, &trouble)) {

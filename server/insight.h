@@ -32,6 +32,8 @@ class Insight {
     ChannelPool* pool = nullptr;
     Membership* members = nullptr;
     std::vector<const Trace*> traces;
+    // Where members come from and how old that is; JSON or a line. May be empty.
+    std::function<std::string(bool json)> look_at_membership;
     // Of the GPUs' tensors; may be empty. Not waiting for long, as everything in here.
     std::function<std::string()> explain_devices;
     std::function<void(std::map<std::string, int64_t>*)> add_device_stats;

@@ -127,7 +127,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
     MutexLock lock(&mu_);
     auto it = members_.find(peer);
     if (it == members_.end()) {
-      if (open_) {
+      if (expects_more()) {
         return absl::UnavailableError(absl::StrCat(peer, " has not joined the cluster yet"));
       }
       std::string known;

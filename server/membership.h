@@ -30,6 +30,11 @@ class Membership final : public PeerDirectory {
   Membership(bool open, Connect connect, Why why = nullptr)
       : open_(open), connect_(std::move(connect)), why_(std::move(why)) {}
 
+  // Workers that are not known may still come, though the cluster is closed: whoever asks for
+  // them waits. Before any other thread has this.
+  void ExpectMore() { expects_more_ = true; }
+  bool expects_more() const { return open_ || expects_more_; }
+
   // The configuration says so. Keeps what the worker has said of itself since. True if
   // anything changed.
   bool Set(const std::string& worker, const std::string& address);
@@ -70,6 +75,7 @@ class Membership final : public PeerDirectory {
   void AddChange(const std::string& worker, std::string what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const bool open_;
+  bool expects_more_ = false;
   const Connect connect_;
   const Why why_;
   mutable Mutex mu_;

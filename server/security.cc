@@ -160,6 +160,9 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   SetTransportArguments([&args](const char* name, int value) { args.SetInt(name, value); });
   // Several servers in one process do not share connections.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A pod that comes back elsewhere is found when its name's answer has changed, and not half a
+  // minute later.
+  args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, credentials, args);
 }

@@ -73,7 +73,7 @@ class Server {
   virtual Membership* members() = 0;  // server/membership.h
   // To peers, also of a server that has not started. kCancelled once it has stopped.
   virtual PeerCalls* calls() = 0;
-  virtual const ServerConfig& config() const = 0;
+  virtual const ServerConfig& config() const = 0;  // Also what the resolver said we are.
 
   // Memory from which tensors reach workers of this host without a copy; null: there is
   // none, or not yet.

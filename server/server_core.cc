@@ -81,6 +81,7 @@ ServerCore::ServerCore(ServerParts parts)
       source_(parts_.allow),
       calls_(&members_, &signer_) {
   for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);
+  if (!parts_.etcd.endpoints.empty()) members_.ExpectMore();
   if (parts_.executor == nullptr) {
     own_executor_ = std::make_unique<ThreadPoolExecutor>(
         static_cast<int>(parts_.config.callback_threads), kMaxQueuedCallbacks);
@@ -176,6 +177,13 @@ void ServerCore::KeepUp() {
                                                        parts_.cluster.Workers(), kClusterFilePeriod,
                                                        &members_, &alarms_);
   }
+  if (parts_.etcd.endpoints.empty()) return;
+  auto etcd = std::make_unique<EtcdMembers>(
+      EtcdMembers::Options{parts_.etcd, parts_.config.cluster,
+                           Member{parts_.worker, address_, incarnation_}, parts_.config.etcd_lease},
+      &members_, &clock_);
+  MutexLock lock(&mu_);
+  etcd_ = std::move(etcd);
 }
 
 absl::Status ServerCore::OpenDataPlane() {
@@ -243,6 +251,13 @@ void ServerCore::MakeInsight() {
   parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
     data_plane_->AddDeviceStats(stats);
   };
+  if (!parts_.etcd.endpoints.empty()) {
+    parts.look_at_membership = [this](bool json) -> std::string {
+      MutexLock lock(&mu_);
+      if (etcd_ == nullptr) return json ? "{}" : "";
+      return json ? etcd_->Json() : etcd_->Text();
+    };
+  }
   insight_ = std::make_unique<Insight>(std::move(parts));
 }
 
@@ -279,6 +294,10 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
   } else if ((controls || method == kFetchMethod || method == kHelloMethod ||
               method == kSamplesMethod) &&
              !members_.Admits(caller->worker)) {
+    if (members_.expects_more()) {  // It may have registered a moment ago: it asks again.
+      return absl::UnavailableError(
+          absl::StrCat(caller->worker, " is not known here as a member yet"));
+    }
     return absl::PermissionDeniedError(absl::StrCat(
         caller->worker, " is not of this cluster, which is closed",
         controls ? ": to let it begin, abort and clean up steps, name it in 'control'" : ""));
@@ -408,6 +427,12 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   absl::Status status;
   cluster_file_.reset();
   upkeep_.reset();
+  std::unique_ptr<EtcdMembers> etcd;  // Ends without the lock: it waits for etcd.
+  {
+    MutexLock lock(&mu_);
+    etcd = std::move(etcd_);
+  }
+  etcd.reset();
   if (announcer_ != nullptr) announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   if (grpc_ != nullptr) health_.SetNotServing();
   DrainFetches(until);

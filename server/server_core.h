@@ -25,6 +25,7 @@
 #include "server/announcer.h"
 #include "server/cluster_file.h"
 #include "server/data_plane.h"
+#include "server/etcd/etcd_members.h"
 #include "server/health_service.h"
 #include "server/insight.h"
 #include "server/listener/listener.h"
@@ -139,6 +140,7 @@ class ServerCore {
 
   mutable Mutex mu_;
   std::unique_ptr<StatusPage> status_page_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<EtcdMembers> etcd_ ABSL_GUARDED_BY(mu_);  // Null: members are known otherwise.
 };
 
 }  // namespace tryst

@@ -194,6 +194,30 @@ TEST(Config, AFolderIsNoConfigFile) {
   EXPECT_TRUE(Load({"--config", empty}).ok());
 }
 
+TEST(Cluster, FromMpi) {
+  Environment environment = {{"OMPI_COMM_WORLD_RANK", "3"},
+                             {"OMPI_COMM_WORLD_SIZE", "4"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
+  auto spec = ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("ps").at(0), "n1:5000");
+  EXPECT_EQ(spec->jobs.at("worker").at(0), "n1:5001");
+  EXPECT_EQ(spec->jobs.at("worker").at(2), "n2:5001");
+  EXPECT_EQ(WorkerName(spec->job, spec->task), "/job:worker/replica:0/task:2");
+  // Two hosts, and nobody says which.
+  EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "", 5000).ok());
+  environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";  // Ranks that go round the hosts.
+  EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000).ok());
+  environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "many";
+  EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000).ok());
+  // mpiexec of MPICH, on this host.
+  spec = ClusterFromMpi({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "ps=1,worker=1", "", 5000);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("worker").at(0), "127.0.0.1:5001");
+  EXPECT_FALSE(ClusterFromMpi({}, "ps=1", "", 5000).ok());
+}
+
 TEST(Cluster, Hostlists) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(*ExpandHostlist("a"), Names({"a"}));

@@ -98,24 +98,27 @@ std::string HashesOf(absl::string_view html, absl::string_view open, absl::strin
   return out;
 }
 
-std::string Policy() {
-  return absl::StrCat("default-src 'none'; script-src",
-                      HashesOf(StatusHtml(), "<script>", "</script>"), "; style-src",
-                      HashesOf(StatusHtml(), "<style>", "</style>"),
+std::string PolicyOf(absl::string_view html) {
+  return absl::StrCat("default-src 'none'; script-src", HashesOf(html, "<script>", "</script>"),
+                      "; style-src", HashesOf(html, "<style>", "</style>"),
                       "; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
                       "form-action 'none'");
 }
 
 struct Answer {
   unsigned code = MHD_HTTP_OK;
-  const char* type = "application/json";
+  std::string type = "application/json";
   std::string body;
 };
 
 class StatusPageImpl final : public StatusPage {
  public:
-  StatusPageImpl(const Place& place, const StatusPageOptions& options, const Insight* insight)
-      : loopback_only_(place.is_loopback), options_(options), insight_(insight) {}
+  StatusPageImpl(const Place& place, const StatusPageOptions& options, const Insight* insight,
+                 PageFn other)
+      : loopback_only_(place.is_loopback),
+        options_(options),
+        insight_(insight),
+        other_(std::move(other)) {}
   ~StatusPageImpl() override {
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
   }
@@ -185,14 +188,15 @@ class StatusPageImpl final : public StatusPage {
     MHD_Response* response = MHD_create_response_from_buffer(
         answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
-    MHD_add_response_header(response, "Content-Type", answer.type);
+    MHD_add_response_header(response, "Content-Type", answer.type.c_str());
     if (answer.code == MHD_HTTP_UNAUTHORIZED) {
       MHD_add_response_header(response, "WWW-Authenticate", "Basic realm=\"tryst\"");
     }
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    const bool is_html = absl::StartsWith(answer.type, "text/html");
     MHD_add_response_header(response, "Content-Security-Policy",
-                            static_cast<StatusPageImpl*>(self)->policy_.c_str());
+                            PolicyOf(is_html ? answer.body : "").c_str());
     const MHD_Result queued = MHD_queue_response(connection, answer.code, response);
     MHD_destroy_response(response);
     return queued;
@@ -210,6 +214,13 @@ class StatusPageImpl final : public StatusPage {
     const char* proof = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
     if (!options_.token.empty() && !Knows(options_.token, proof == nullptr ? "" : proof)) {
       return {MHD_HTTP_UNAUTHORIZED, "text/plain", "it takes the token of status_token_file\n"};
+    }
+    if (other_ != nullptr) {
+      Answer answer{MHD_HTTP_OK, "", ""};
+      if (!other_(url, &answer.type, &answer.body)) {
+        return {MHD_HTTP_NOT_FOUND, "text/plain", "there is nothing here\n"};
+      }
+      return answer;
     }
     if (url == "/") return {MHD_HTTP_OK, "text/html; charset=utf-8", std::string(StatusHtml())};
     if (url == "/metrics") {
@@ -231,7 +242,7 @@ class StatusPageImpl final : public StatusPage {
   const bool loopback_only_;
   const StatusPageOptions options_;
   const Insight* const insight_;
-  const std::string policy_ = Policy();
+  const PageFn other_;
   std::string address_;
   StatusVisitors visitors_{kConnections};
   MHD_Daemon* daemon_ = nullptr;
@@ -257,11 +268,12 @@ absl::Status StatusPage::Check(const StatusPageOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOptions& options,
-                                                              const Insight* insight) {
+                                                              const Insight* insight,
+                                                              PageFn other) {
   absl::Status checked = Check(options);
   if (!checked.ok()) return checked;
   const auto place = ParsePlace(options.listen);
-  auto page = std::make_unique<StatusPageImpl>(*place, options, insight);
+  auto page = std::make_unique<StatusPageImpl>(*place, options, insight, std::move(other));
   absl::Status listening = page->Listen(*place);
   if (!listening.ok()) return listening;
   return page;

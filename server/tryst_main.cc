@@ -12,6 +12,7 @@
 #include "server/cli/bench.h"
 #include "server/cli/command_line.h"
 #include "server/cli/watch.h"
+#include "server/page/job_page.h"
 #include "server/doctor/doctor_command.h"
 #include "server/grpc_log.h"
 #include "server/lean_heap.h"
@@ -188,6 +189,7 @@ int Main(const std::vector<std::string>& args) {
   if (name == "waiting") return RunWaiting(*line);
   if (name == "trace") return RunTrace(*line);
   if (name == "top") return RunTop(*line);
+  if (name == "page") return RunPage(*line);
   if (name == "completion") return Print(CompletionScript(words[0]));
   return Ask(*line);
 }

@@ -57,7 +57,9 @@ Flag Switch(const char* name, const char* help, bool Options::*field) {
 
 std::vector<Flag> Flags() {
   return {
-      Text("role", "of one task: ps or worker; else starts them all", &Options::role),
+      Text("role",
+           "of one task: ps, worker, or task for what the resolver says; else starts them all",
+           &Options::role),
       Count("servers", "parameter servers", &Options::servers),
       Count("workers", "workers", &Options::workers),
       Switch("sync", "the workers' mean gradient, round by round; else each as it comes",

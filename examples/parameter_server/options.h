@@ -10,7 +10,10 @@ namespace tryst {
 
 // The example's own flags; what is left are settings of every server.
 struct Options {
-  std::string role;  // "ps" or "worker" for a task of the cluster; empty: the launcher.
+  // "ps" or "worker": a task that the launcher starts and ends. "task": one that a scheduler
+  // does, which is what the cluster's resolver says. Empty: the launcher.
+  std::string role;
+  bool scheduled() const { return role == "task"; }
   int servers = 2;
   int workers = 3;
   bool synchronous = false;

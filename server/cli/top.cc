@@ -150,7 +150,7 @@ std::string Json(const std::vector<Row>& rows, const std::vector<absl::Status>& 
 }  // namespace
 
 int RunTop(const CommandLine& line) {
-  auto asked = WhomToAsk(line, false);
+  auto asked = WhomToAsk(line, line.words.empty());  // Nobody named: all members.
   if (!asked.ok()) return FailUsage(asked.status());
   const bool terminal = isatty(STDOUT_FILENO) != 0 && !line.json;
   const bool colours = terminal && getenv("NO_COLOR") == nullptr;

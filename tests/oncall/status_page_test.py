@@ -165,6 +165,25 @@ class StatusPage(unittest.TestCase):
                 except OSError:
                     pass
 
+    def test_every_panel_is_about_metrics_that_there_are(self):
+        with open("examples/deploy/grafana.json") as file:
+            dashboard = json.load(file)
+        self.transfer(1, "e")
+        there = {series.split("{")[0] for series in scrape(self.worker.status)}
+        panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+        self.assertGreater(len(panels), 8)
+        self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}), len(dashboard["panels"]))
+        self.assertEqual(len({panel["title"] for panel in panels}), len(panels))
+        for panel in panels:
+            place = panel["gridPos"]
+            self.assertLessEqual(place["x"] + place["w"], 24, panel["title"])
+            self.assertTrue(panel["targets"], panel["title"])
+            for target in panel["targets"]:
+                used = set(re.findall(r"\btryst_[a-z_]+", target["expr"]))
+                self.assertTrue(used or "up{" in target["expr"], target["expr"])
+                self.assertEqual(used - there, set(), panel["title"])
+                self.assertEqual(target["expr"].count("("), target["expr"].count(")"), target["expr"])
+
     def test_metrics_lose_nothing(self):
         for step in range(1, 41):
             self.transfer(step, "e%d" % step, 1000)
@@ -231,6 +250,10 @@ class StatusPage(unittest.TestCase):
         self.worker.tell("recv 17 gradients " + self.ps.name)
         page = browser.Browser()
         self.addCleanup(page.close)
+        page.open("http://%s/" % self.ps.status)
+        self.assertTrue(eventually(lambda: self.ps.name in page.text("h1")))
+        self.assertTrue(eventually(lambda: page.text("#rate-now") == "0 (most 0)"), page.text("#rate-now"))
+        self.assertEqual(page.text("#delay-now"), "-")  # Nothing has ended since it looks.
         page.open("http://%s/" % self.worker.status)
         self.assertTrue(eventually(lambda: self.worker.name in page.text("h1")))
         self.assertTrue(eventually(lambda: self.ps.name in page.text("#path-rows")))
