@@ -1,9 +1,8 @@
 """A worker of a cluster, its steps, and receives under way."""
 
-import asyncio
 import atexit
-import json
 import os
+import sys
 import weakref
 
 from tryst import _tryst, errors
@@ -13,6 +12,18 @@ _BY_REFERENCE, _RECURRING = 1, 2
 _COPY = 1
 _AT_ONCE = 256  # Operations that one turn of an event loop ends.
 _running = weakref.WeakSet()
+
+
+def _running_loop():
+    """The event loop of this thread. Where asyncio was never imported, which takes long, there is none."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()
+
+
+def _parsed(text):
+    import json
+
+    return json.loads(text)
 
 
 def _full(worker):
@@ -89,15 +100,15 @@ class Server:
 
     def paths(self, peer=""):
         """The same as a dictionary (docs/CLI.md)."""
-        return json.loads(self._server.explain_json(_full(peer)))
+        return _parsed(self._server.explain_json(_full(peer)))
 
     def waiting(self):
         """Who waits for what since when."""
-        return json.loads(self._server.waiting_json())
+        return _parsed(self._server.waiting_json())
 
     def stats(self):
         """Counters, by name."""
-        return json.loads(self._server.stats_json())
+        return _parsed(self._server.stats_json())
 
     def setting(self, name):
         """What a setting is, as a text; KeyError where there is none of that name."""
@@ -240,7 +251,7 @@ class Receive:
         self._step, self._names, self._peer = step, names, peer
         self._options = (timeout, into, flags, stream)
         self._operation = self._future = None
-        self._loop = asyncio._get_running_loop()
+        self._loop = _running_loop()
         server = step._server
         # The first time that a peer is asked for something its life has to be known, which takes
         # a call: not in an event loop.
