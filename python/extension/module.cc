@@ -27,7 +27,6 @@ PyObject* End(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-
 PyObject* CommandLine(PyObject*, PyObject* words) {
   std::vector<char*> argv;
   for (Py_ssize_t i = 0; i < PyList_Size(words); ++i) {
@@ -50,8 +49,15 @@ PyMethodDef kMethods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "tryst._tryst", nullptr, -1, kMethods,
-                       nullptr,               nullptr,        nullptr, nullptr};
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
+                       "tryst._tryst",
+                       nullptr,
+                       -1,
+                       kMethods,
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       nullptr};
 
 bool Add(PyObject* module, const char* name, PyObject* type) {
   return type != nullptr && PyModule_AddObjectRef(module, name, type) == 0;

@@ -11,13 +11,11 @@ namespace {
 constexpr int64_t kSignalCheckMs = 50;
 
 struct QueueObject {
-  PyObject_HEAD
-  tryst_queue* queue;
+  PyObject_HEAD tryst_queue* queue;
 };
 
 struct OperationObject {
-  PyObject_HEAD
-  tryst_op* op;
+  PyObject_HEAD tryst_op* op;
   Py_ssize_t count;
   PyObject* server;  // Kept until the operation is gone.
   PyObject* queue;   // Likewise; null: none.
@@ -45,17 +43,10 @@ void DeallocOperation(PyObject* self) {
 }
 
 // Waits without the interpreter's lock, and looks now and then for a signal: Ctrl-C ends the wait
-// and cancels the operation.
-PyObject* Wait(PyObject* self, PyObject* timeout) {
-  tryst_op* const op = AsOperation(self)->op;
-  if (tryst_op_wait(op, 0)) Py_RETURN_TRUE;
-  double left_ms = -1;
-  if (timeout != Py_None) {
-    left_ms = PyFloat_AsDouble(timeout) * 1000;
-    if (PyErr_Occurred()) return nullptr;
-  }
-  const bool forever = timeout == Py_None || left_ms < 0;
-  for (;;) {
+// and cancels the operation. 1: it has ended; -1: an exception. Below 0 ms: for ever.
+int WaitFor(tryst_op* op, double left_ms) {
+  const bool forever = left_ms < 0;
+  while (!tryst_op_wait(op, 0)) {
     const int64_t slice =
         forever || left_ms > kSignalCheckMs ? kSignalCheckMs : static_cast<int64_t>(left_ms);
     int ended;
@@ -63,15 +54,26 @@ PyObject* Wait(PyObject* self, PyObject* timeout) {
       const WithoutGil without;
       ended = tryst_op_wait(op, slice);
     }
-    if (ended) Py_RETURN_TRUE;
+    if (ended) return 1;
     if (PyErr_CheckSignals() != 0) {
       tryst_op_cancel(op);
-      return nullptr;
+      return -1;
     }
     if (forever) continue;
     left_ms -= static_cast<double>(slice);
-    if (left_ms < 1) Py_RETURN_FALSE;
+    if (left_ms < 1) return 0;
   }
+  return 1;
+}
+
+PyObject* Wait(PyObject* self, PyObject* timeout) {
+  double left_ms = -1;
+  if (timeout != Py_None) {
+    left_ms = PyFloat_AsDouble(timeout) * 1000;
+    if (PyErr_Occurred()) return nullptr;
+  }
+  const int ended = WaitFor(AsOperation(self)->op, left_ms);
+  return ended < 0 ? nullptr : PyBool_FromLong(ended);
 }
 
 PyObject* Cancel(PyObject* self, PyObject*) {
@@ -160,7 +162,9 @@ void DeallocQueue(PyObject* self) {
   Py_DECREF(type);
 }
 
-PyObject* FileNumber(PyObject* self, PyObject*) { return PyLong_FromLong(tryst_queue_fd(AsQueue(self))); }
+PyObject* FileNumber(PyObject* self, PyObject*) {
+  return PyLong_FromLong(tryst_queue_fd(AsQueue(self)));
+}
 
 // The operations that have finished, at most so many. Never waits.
 PyObject* Take(PyObject* self, PyObject* most) {
@@ -216,6 +220,42 @@ bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options) {
   return true;
 }
 
+int64_t TimeoutMs(PyObject* timeout) {
+  if (timeout == Py_None) return -1;
+  const double seconds = PyFloat_AsDouble(timeout);
+  return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
+}
+
+// One key, without a destination: (step, key, timeout or None, flags).
+PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
+  if (count != 4) {
+    PyErr_SetString(PyExc_TypeError, "recv_one takes 4 arguments");
+    return nullptr;
+  }
+  GiveBackDeferred();
+  tryst_options options = {};
+  const int64_t step = PyLong_AsLongLong(args[0]);
+  const tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
+  const int64_t timeout_ms = TimeoutMs(args[2]);
+  options.flags = static_cast<uint32_t>(PyLong_AsUnsignedLong(args[3]));
+  if (PyErr_Occurred()) return nullptr;
+  tryst_op* op;
+  if (Raised(
+          tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op))) {
+    return nullptr;
+  }
+  PyObject* result = nullptr;
+  if (WaitFor(op, -1) > 0) {
+    tryst_tensor* tensor;
+    int is_dead;
+    if (!Raised(tryst_op_result(op, 0, &tensor, &is_dead))) {
+      result = tensor == nullptr ? Py_NewRef(Py_None) : WrapTensor(tensor);
+    }
+  }
+  tryst_op_free(op);
+  return result;
+}
+
 // (step, keys, intos or None, timeout or None, flags, stream or None, queue or None)
 PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
   long long step;
@@ -226,12 +266,8 @@ PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
     return nullptr;
   }
   GiveBackDeferred();
-  int64_t timeout_ms = -1;
-  if (timeout != Py_None) {
-    const double seconds = PyFloat_AsDouble(timeout);
-    if (PyErr_Occurred()) return nullptr;
-    timeout_ms = seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
-  }
+  const int64_t timeout_ms = TimeoutMs(timeout);
+  if (PyErr_Occurred()) return nullptr;
   tryst_options options;
   if (!ParseStream(stream, flags, &options)) return nullptr;
   const Py_ssize_t count = PyList_Size(keys);

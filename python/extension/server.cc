@@ -10,8 +10,7 @@ namespace tryst_python {
 namespace {
 
 struct ServerObject {
-  PyObject_HEAD
-  tryst_server* server;
+  PyObject_HEAD tryst_server* server;
 };
 
 PyTypeObject* server_type = nullptr;
@@ -145,6 +144,10 @@ PyObject* Send(PyObject* self, PyObject* args) {
 
 PyObject* Receive(PyObject* self, PyObject* args) { return StartReceive(self, Get(self), args); }
 
+PyObject* RecvOne(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return ReceiveOne(Get(self), args, count);
+}
+
 // (step, code, message)
 PyObject* Abort(PyObject* self, PyObject* args) {
   long long step;
@@ -198,7 +201,9 @@ PyObject* Setting(PyObject* self, PyObject* name) {
   return text ? Text(tryst_server_setting(Get(self), PyBytes_AsString(text.get()))) : nullptr;
 }
 
-PyObject* Worker(PyObject* self, void*) { return PyUnicode_FromString(tryst_server_worker(Get(self))); }
+PyObject* Worker(PyObject* self, void*) {
+  return PyUnicode_FromString(tryst_server_worker(Get(self)));
+}
 PyObject* Address(PyObject* self, void*) {
   return PyUnicode_FromString(tryst_server_address(Get(self)));
 }
@@ -212,6 +217,8 @@ PyMethodDef kMethods[] = {
     {"peer_incarnation", PeerIncarnation, METH_VARARGS, nullptr},
     {"send", Send, METH_VARARGS, nullptr},
     {"recv", Receive, METH_VARARGS, nullptr},
+    {"recv_one", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(RecvOne)), METH_FASTCALL,
+     nullptr},
     {"abort", Abort, METH_VARARGS, nullptr},
     {"cleanup", Cleanup, METH_O, nullptr},
     {"explain", AskAbout<tryst_server_explain>, METH_O, nullptr},

@@ -20,8 +20,7 @@ constexpr char kNew[] = "dltensor_versioned";
 constexpr char kNewUsed[] = "used_dltensor_versioned";
 
 struct TensorObject {
-  PyObject_HEAD
-  tryst_tensor* tensor;
+  PyObject_HEAD tryst_tensor* tensor;
 };
 
 PyTypeObject* tensor_type = nullptr;
@@ -318,7 +317,8 @@ PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
     const int same = own ? PyObject_RichCompareBool(own.get(), device, Py_EQ) : -1;
     if (same < 0) return nullptr;
     if (same == 0) {
-      PyErr_SetString(PyExc_BufferError, "the tensor is on another device, and is not copied there");
+      PyErr_SetString(PyExc_BufferError,
+                      "the tensor is on another device, and is not copied there");
       return nullptr;
     }
   }
@@ -473,8 +473,8 @@ PyObject* OfStrings(PyObject*, PyObject* args) {
     return nullptr;
   }
   tryst_tensor* tensor;
-  if (Raised(tryst_tensor_strings(texts.data(), sizes.data(), shape.data(), shape.size(),
-                                  &tensor))) {
+  if (Raised(
+          tryst_tensor_strings(texts.data(), sizes.data(), shape.data(), shape.size(), &tensor))) {
     return nullptr;
   }
   return WrapTensor(tensor);
@@ -507,8 +507,7 @@ PyType_Slot kSlots[] = {
     {Py_bf_releasebuffer, reinterpret_cast<void*>(ReleaseBuffer)},
     {0, nullptr},
 };
-PyType_Spec kSpec = {"tryst._tryst.Tensor", sizeof(TensorObject), 0,
-                     Py_TPFLAGS_DEFAULT, kSlots};
+PyType_Spec kSpec = {"tryst._tryst.Tensor", sizeof(TensorObject), 0, Py_TPFLAGS_DEFAULT, kSlots};
 
 }  // namespace
 

@@ -58,6 +58,7 @@ class Server:
             words.append(("--" if value else "--no") + name if isinstance(value, bool) else f"--{name}={value}")
         self._server = _tryst.Server(words)
         self._incarnations = {self.worker: self._server.incarnation}
+        self._sources = {}  # What keys of a peer's tensors begin with, as long as its life is known.
         self._queues = weakref.WeakKeyDictionary()
 
     def start(self):
@@ -128,8 +129,16 @@ class Server:
             self._incarnations[peer] = found
         return found
 
+    def _source(self, frm, timeout):
+        peer = _full(frm)
+        worker = self.worker
+        prefix = f"{peer}/device:CPU:0;{self._find(peer, timeout):016x};{worker}/device:CPU:0;"
+        self._sources[frm] = prefix
+        return prefix
+
     def _forget(self, peer):
         if peer != self.worker:
+            self._sources.clear()
             self._incarnations.pop(peer, None)
 
     def _queue_of(self, loop):
@@ -209,8 +218,16 @@ class Step:
         `into` is an array of the right type and shape to fill. With `by_reference` the tensor may
         be a view of the producer's memory, to be read only.
         """
-        return self.start([name], frm, timeout, None if into is None else [into], by_reference,
-                          recurring).result()[0]
+        if into is not None:
+            return self.start([name], frm, timeout, [into], by_reference, recurring).result()[0]
+        server = self._server
+        prefix = server._sources.get(frm) or server._source(frm, timeout)
+        flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
+        try:
+            return server._server.recv_one(self.number, f"{prefix}{name};0:0", timeout, flags)
+        except (errors.Aborted, errors.Unavailable):
+            server._forget(_full(frm))  # It may have restarted.
+            raise
 
     def recv_many(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
         """Many tensors at once: `a, b = step.recv_many(...)` waits for them, and

@@ -26,9 +26,8 @@ bool WaitFor(tryst::Mutex* mu, tryst::CondVar* changed, absl::Duration timeout, 
   if (ready() || timeout <= absl::ZeroDuration()) return ready();
   // More than a year is for ever, and would not fit in a time.
   const bool forever = timeout > absl::Hours(24 * 365);
-  const auto until =
-      std::chrono::steady_clock::now() +
-      std::chrono::nanoseconds(forever ? 0 : absl::ToInt64Nanoseconds(timeout));
+  const auto until = std::chrono::steady_clock::now() +
+                     std::chrono::nanoseconds(forever ? 0 : absl::ToInt64Nanoseconds(timeout));
   while (!ready()) {
     if (forever) {
       changed->Wait(mu);
@@ -54,8 +53,7 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
         absl::StrCat("GPU ", options->gpu, " is not one of ", server->server->worker(),
                      "'s: set gpus to its number (docs/CONFIG.md)"));
   }
-  auto context = tryst::GpuContext::Make(
-      engine, static_cast<tryst::cuda::Stream>(options->stream));
+  auto context = tryst::GpuContext::Make(engine, static_cast<tryst::cuda::Stream>(options->stream));
   if (!context.ok()) return context.status();
   args->device_context = *std::move(context);
   return absl::OkStatus();
@@ -99,9 +97,8 @@ void tryst_queue::Clear() {
 size_t tryst_queue::Take(tryst_op** ops, size_t max, absl::Duration timeout) {
   if (max == 0) return 0;
   tryst::MutexLock lock(&mu);
-  const bool some = WaitFor(&mu, &changed, timeout, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return !finished.empty();
-  });
+  const bool some = WaitFor(&mu, &changed, timeout,
+                            [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !finished.empty(); });
   if (!some) return 0;
   size_t count = 0;
   for (; count < max && !finished.empty(); ++count) {
@@ -160,13 +157,12 @@ void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
     Item* const item = &items[i];
     args.destination = item->into;
     args.turn = item->into.valid() ? &item->turn : nullptr;
-    rendezvous->RecvAsync(
-        item->key, args,
-        [this, item](absl::Status status, const tryst::Args& send_args, const tryst::Args&,
-                     tryst::Tensor tensor, bool is_dead) {
-          End(item, {std::move(status), std::move(tensor), is_dead, send_args.device_context,
-                     send_args.alloc_attrs});
-        });
+    rendezvous->RecvAsync(item->key, args,
+                          [this, item](absl::Status status, const tryst::Args& send_args,
+                                       const tryst::Args&, tryst::Tensor tensor, bool is_dead) {
+                            End(item, {std::move(status), std::move(tensor), is_dead,
+                                       send_args.device_context, send_args.alloc_attrs});
+                          });
   }
 }
 
@@ -196,8 +192,7 @@ void tryst_op::Finish() {
 bool tryst_op::Wait(absl::Duration timeout) {
   if (ended.load(std::memory_order_acquire)) return true;
   tryst::MutexLock lock(&mu);
-  return WaitFor(&mu, &changed, timeout,
-                 [this] { return ended.load(std::memory_order_relaxed); });
+  return WaitFor(&mu, &changed, timeout, [this] { return ended.load(std::memory_order_relaxed); });
 }
 
 void tryst_op::Free() {
@@ -252,7 +247,9 @@ tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_r
 
 void* tryst_op_tag(const tryst_op* op) { return op->tag; }
 
-int tryst_op_wait(tryst_op* op, int64_t timeout_ms) { return op->Wait(Timeout(timeout_ms)) ? 1 : 0; }
+int tryst_op_wait(tryst_op* op, int64_t timeout_ms) {
+  return op->Wait(Timeout(timeout_ms)) ? 1 : 0;
+}
 
 void tryst_op_cancel(tryst_op* op) { op->cancellation.StartCancel(); }
 
@@ -295,8 +292,8 @@ tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_se
     if (items[i].tensor != nullptr) sends[i].tensor = items[i].tensor->tensor;
   }
   if (count == 1) {
-    return Give((*rendezvous)
-                    ->Send(sends[0].key, args, std::move(sends[0].tensor), sends[0].is_dead));
+    return Give(
+        (*rendezvous)->Send(sends[0].key, args, std::move(sends[0].tensor), sends[0].is_dead));
   }
   return Give((*rendezvous)->SendMany(absl::MakeSpan(sends), args));
 }

@@ -69,7 +69,7 @@ struct tryst_op {
   tryst::CondVar changed;
   std::atomic<bool> ended{false};
   bool freed ABSL_GUARDED_BY(mu) = false;
-  bool queued = false;                     // Guarded by queue->mu.
+  bool queued = false;                      // Guarded by queue->mu.
   std::list<tryst_op*>::iterator in_queue;  // Guarded by queue->mu.
 };
 

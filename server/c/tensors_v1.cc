@@ -80,8 +80,8 @@ tryst_status* tryst_tensor_string(const tryst_tensor* tensor, size_t i, const ch
   *text = nullptr;
   *size = 0;
   if (tensor->tensor.dtype() != tryst::DType::kString) {
-    return Give(absl::InvalidArgumentError(
-        absl::StrCat("the tensor holds ", tryst::DTypeName(tensor->tensor.dtype()), ", no strings")));
+    return Give(absl::InvalidArgumentError(absl::StrCat(
+        "the tensor holds ", tryst::DTypeName(tensor->tensor.dtype()), ", no strings")));
   }
   const auto strings = tensor->tensor.strings();
   if (i >= strings.size()) {

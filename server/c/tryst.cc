@@ -260,5 +260,6 @@ tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code co
 }
 
 void tryst_step_cleanup(tryst_server* server, int64_t step) {
-  if (server->Usable().ok() && server->server->steps() != nullptr) server->server->steps()->CleanupStep(step);
+  if (server->Usable().ok() && server->server->steps() != nullptr)
+    server->server->steps()->CleanupStep(step);
 }

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define TRYST_ABI_VERSION 1 /* Has all of 0; what is new is in tryst_v1.h. */
+#define TRYST_ABI_VERSION 1       /* Has all of 0; what is new is in tryst_v1.h. */
 uint32_t tryst_abi_version(void); /* Of the library. */
 
 /* ---- Statuses: absl's and gRPC's codes ---- */

@@ -74,11 +74,11 @@ size_t tryst_queue_take(tryst_queue* queue, tryst_op** ops, size_t max, int64_t 
 
 /* What a call may say beside its keys. Zero is a good default for all of it. */
 typedef struct {
-  uint32_t flags;      /* Of TRYST_SEND_... or TRYST_RECV_...; others are refused. */
-  int32_t has_stream;  /* 1: of the GPU `gpu` of this server, in the order of `stream`. */
+  uint32_t flags;     /* Of TRYST_SEND_... or TRYST_RECV_...; others are refused. */
+  int32_t has_stream; /* 1: of the GPU `gpu` of this server, in the order of `stream`. */
   int32_t gpu;
-  int32_t reserved;    /* 0. */
-  void* stream;        /* A CUstream; null is the default stream. */
+  int32_t reserved; /* 0. */
+  void* stream;     /* A CUstream; null is the default stream. */
 } tryst_options;
 
 enum {

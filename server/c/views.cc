@@ -26,8 +26,9 @@ char* tryst_server_explain_json(tryst_server* server, const char* peer) {
 
 char* tryst_server_waiting_json(tryst_server* server) {
   const tryst::Insight* const insight = InsightOf(server);
-  return GiveText(insight == nullptr ? "{\"waiting\":[],\"trouble\":\"the server does not serve\"}\n"
-                                     : insight->WaitingJson(-1));
+  return GiveText(insight == nullptr
+                      ? "{\"waiting\":[],\"trouble\":\"the server does not serve\"}\n"
+                      : insight->WaitingJson(-1));
 }
 
 char* tryst_server_stats_json(tryst_server* server) {
