@@ -11,6 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy
@@ -58,9 +59,16 @@ class Tryst:
 
 
 class TrystByReference(Tryst):
-    """A view of the producer's memory where that was made by Tryst; here it is numpy's, so once copied."""
+    """A view of the producer's memory, which it takes from server.empty()."""
 
     by_reference = True
+
+    def send(self, tensors):
+        made = {}
+        for key, array in tensors.items():
+            made[key] = self.server.empty(array.shape, "float32")
+            numpy.asarray(made[key])[:] = array
+        super().send(made)
 
 
 class Zmq:
@@ -244,6 +252,7 @@ def consume(name, commands, answers, quick):
             continue
         result[work] = rounds(system, count, floats, 5 if floats > 1 << 20 else 30, command)
     commands.close()
+    answers.close()
     system.close()
     return result
 
@@ -252,14 +261,13 @@ def measure(name, quick):
     if name == "mpi4py":
         import mpi4py  # noqa: F401  That it is here.
 
-        pipes = os.pipe(), os.pipe()
-        for pair in pipes:
-            for fd in pair:
-                os.set_inheritable(fd, True)
-        fds = ",".join(str(fd) for pair in pipes for fd in pair)
-        words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, __file__, "--mpi", fds]
-        out = subprocess.run(words + (["--quick"] if quick else []), capture_output=True, text=True,
-                             close_fds=False, timeout=600)
+        with tempfile.TemporaryDirectory() as folder:
+            for fifo in "commands", "answers":  # mpirun hands no descriptors on.
+                os.mkfifo(os.path.join(folder, fifo))
+            words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, __file__,
+                     "--mpi", folder]
+            out = subprocess.run(words + (["--quick"] if quick else []), capture_output=True, text=True,
+                                 stdin=subprocess.DEVNULL, timeout=180)
         if out.returncode != 0:
             raise RuntimeError(out.stderr.strip().splitlines()[-1] if out.stderr.strip() else "mpirun failed")
         return json.loads(out.stdout.strip().splitlines()[-1])
@@ -287,13 +295,13 @@ def main():
     if options.mpi:
         from mpi4py import MPI
 
-        fds = list(map(int, options.mpi.split(",")))
+        commands, answers = (os.path.join(options.mpi, fifo) for fifo in ("commands", "answers"))
         if MPI.COMM_WORLD.Get_rank() == 0:
-            os.close(fds[0]), os.close(fds[3])
-            print(json.dumps(consume("mpi4py", open(fds[1], "w"), open(fds[2]), options.quick)))
+            with open(commands, "w") as to, open(answers) as back:
+                print(json.dumps(consume("mpi4py", to, back, options.quick)))
         else:
-            os.close(fds[1]), os.close(fds[2])
-            produce("mpi4py", open(fds[0]), open(fds[3], "w"))
+            with open(commands) as to, open(answers, "w") as back:
+                produce("mpi4py", to, back)
         return None
     table = {}
     for name in SYSTEMS:
@@ -301,7 +309,7 @@ def main():
             continue
         try:
             table[name] = measure(name, options.quick)
-        except (ImportError, OSError, RuntimeError) as error:
+        except (ImportError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"{name}: left out: {error}", file=sys.stderr)
             continue
         print(f"{name:20}" + "".join(f"  {work}: {took * 1e3:9.3f} ms" for work, took in table[name].items()),

@@ -174,6 +174,25 @@ PyObject* Cleanup(PyObject* self, PyObject* step) {
   Py_RETURN_NONE;
 }
 
+// (dtype, shape)
+PyObject* Allocate(PyObject* self, PyObject* args) {
+  const char* dtype;
+  PyObject* shape;
+  if (!PyArg_ParseTuple(args, "sO!", &dtype, &PyTuple_Type, &shape)) return nullptr;
+  std::vector<int64_t> dims;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(shape); ++i) {
+    dims.push_back(PyLong_AsLongLong(PyTuple_GetItem(shape, i)));
+    if (PyErr_Occurred()) return nullptr;
+  }
+  GiveBackDeferred();
+  tryst_tensor* tensor;
+  if (Raised(
+          tryst_server_allocate(Get(self), TypeNumber(dtype), dims.data(), dims.size(), &tensor))) {
+    return nullptr;
+  }
+  return WrapTensor(tensor);
+}
+
 template <char* (*kAsk)(tryst_server*, const char*)>
 PyObject* AskAbout(PyObject* self, PyObject* peer) {
   const Ref text(PyUnicode_AsUTF8String(peer));
@@ -221,6 +240,7 @@ PyMethodDef kMethods[] = {
      nullptr},
     {"abort", Abort, METH_VARARGS, nullptr},
     {"cleanup", Cleanup, METH_O, nullptr},
+    {"allocate", Allocate, METH_VARARGS, nullptr},
     {"explain", AskAbout<tryst_server_explain>, METH_O, nullptr},
     {"explain_json", AskAbout<tryst_server_explain_json>, METH_O, nullptr},
     {"waiting_json", Ask<tryst_server_waiting_json>, METH_NOARGS, nullptr},

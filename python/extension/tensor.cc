@@ -516,6 +516,13 @@ PyObject* MakeTensorType() {
   return reinterpret_cast<PyObject*>(tensor_type);
 }
 
+int32_t TypeNumber(const char* name) {
+  for (const TypeRow& row : kTypes) {
+    if (std::strcmp(row.name, name) == 0) return row.dtype;
+  }
+  return 0;
+}
+
 bool IsTensor(PyObject* object) { return PyObject_TypeCheck(object, tensor_type) != 0; }
 
 PyObject* WrapTensor(tryst_tensor* tensor) {

@@ -15,6 +15,9 @@ PyObject* WrapTensor(tryst_tensor* tensor);
 // `*owned`. Null with an exception.
 tryst_tensor* TensorOf(PyObject* object, bool* owned);
 
+// The library's number of a type, by numpy's name of it; 0: there is none.
+int32_t TypeNumber(const char* name);
+
 }  // namespace tryst_python
 
 #endif  // TRYST_PYTHON_EXTENSION_TENSOR_H_

@@ -95,6 +95,13 @@ class Server:
         """The step of that number. A number is used once."""
         return Step(self, number)
 
+    def empty(self, shape, dtype="float32"):
+        """A Tensor to be filled, in memory that reaches workers of this host without a copy.
+
+        Fill it by numpy.asarray() or torch.from_dlpack(), send it, and receive by_reference=True.
+        """
+        return self._server.allocate(str(dtype), tuple(shape))
+
     def explain(self, peer=""):
         """Which path leads to the peer, or to all of them, and why: as a text."""
         return self._server.explain(_full(peer))

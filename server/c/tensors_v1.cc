@@ -142,3 +142,17 @@ tryst_status* tryst_tensor_to_dlpack0(const tryst_tensor* tensor, ::DLManagedTen
   *managed = reinterpret_cast<::DLManagedTensor*>(&wrapped.release()->managed);
   return nullptr;
 }
+
+tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const int64_t* dims,
+                                    size_t rank, tryst_tensor** tensor) {
+  *tensor = nullptr;
+  const absl::Status usable = server->Usable();
+  if (!usable.ok()) return Give(usable);
+  const auto shape = tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
+  if (!shape.ok()) return Give(shape.status());
+  const auto type = static_cast<tryst::DType>(dtype < 0 || dtype > 255 ? 0 : dtype);
+  tryst::Allocator* const shared = server->server->allocator();
+  return GiveTensor(shared == nullptr ? tryst::Tensor::Allocate(type, *shape)
+                                      : shared->AllocateTensor(type, *shape),
+                    tensor);
+}

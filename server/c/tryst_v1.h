@@ -123,6 +123,14 @@ tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int
 /* Cancels it if it is under way, takes it out of its queue and waits for nothing. */
 void tryst_op_free(tryst_op* op);
 
+/* ---- Memory that the host's workers share ---- */
+
+/* Not cleared. What is sent in it reaches the workers of this host without a copy where they
+ * receive by reference. TRYST_RESOURCE_EXHAUSTED: shm_bytes are used up. Where no memory is shared
+ * it is memory as any other. */
+tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const int64_t* dims,
+                                    size_t rank, tryst_tensor** tensor);
+
 /* ---- What a server shows ---- */
 
 char* tryst_server_explain_json(tryst_server* server, const char* peer); /* docs/CLI.md: explain */

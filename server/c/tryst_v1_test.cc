@@ -245,6 +245,22 @@ TEST_F(V1, WhatAWorkerSendsItselfIsReadOnly) {
   tryst_op_free(op);
 }
 
+TEST_F(V1, SharedMemoryIsGivenOut) {
+  const int64_t dims[] = {2, 512};
+  tryst_tensor* tensor = nullptr;
+  ASSERT_EQ(Code(tryst_server_allocate(server_, TRYST_DOUBLE, dims, 2, &tensor), &message_),
+            TRYST_OK)
+      << message_;
+  EXPECT_EQ(tryst_tensor_bytes(tensor), 8192u);
+  EXPECT_EQ(tryst_tensor_is_read_only(tensor), 0);
+  std::memset(tryst_tensor_data(tensor), 1, 8192);
+  tryst_tensor_free(tensor);
+  for (const int32_t no_type : {0, -1, 999}) {
+    EXPECT_EQ(Code(tryst_server_allocate(server_, no_type, dims, 2, &tensor)),
+              TRYST_INVALID_ARGUMENT);
+  }
+}
+
 TEST_F(V1, Views) {
   for (char* text : {tryst_server_explain_json(server_, nullptr),
                      tryst_server_waiting_json(server_), tryst_server_stats_json(server_)}) {

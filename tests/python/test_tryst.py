@@ -119,6 +119,15 @@ class Values(TwoServers):
         self.assertRaises(BufferError, got.__dlpack__)
         self.assertFalse(got.numpy().flags.writeable)
 
+    def test_shared_memory_comes_by_reference(self):
+        source = self.ps.empty((256, 1024), "float32")
+        numpy.asarray(source)[:] = 3
+        got = self.carry(source, by_reference=True)
+        self.assertTrue(got.readonly)
+        self.assertEqual(got.numpy().sum(), 3 * 256 * 1024)
+        with self.assertRaises(tryst.InvalidArgument):
+            self.ps.empty((2,), "nothing")
+
     def test_copy(self):
         array = numpy.ones(10)
         self.out.send("it", array, to=self.worker.worker, copy=True)
