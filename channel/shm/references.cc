@@ -85,7 +85,8 @@ bool GivenReferences::Over() {
 class HeldReferences::Held final : public Storage {
  public:
   Held(HeldReferences* owner, Segment* segment, const shm_wire::Placed& placed, uint64_t bytes)
-      : Storage(segment->memory->data() + placed.offset, bytes, Space(*segment, placed)),
+      : Storage(segment->memory->data() + placed.offset, bytes, Space(*segment, placed),
+                /*read_only=*/true),
         owner_(owner),
         segment_(segment),
         reference_(placed.reference),

@@ -15,6 +15,7 @@ LAW = {
     "proto": {"base"},
     "channel": {"base"} | LEAVES,
     "server": {"base", "channel"} | LEAVES,
+    "python": {"rendezvous", "server"},
     "tests": {"base", "channel", "server", "bench", "examples"} | LEAVES,
     "bench": {"base", "channel", "server", "tests"} | LEAVES,
     "examples": {"base", "channel", "server"} | LEAVES,
