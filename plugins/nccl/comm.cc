@@ -185,11 +185,8 @@ void Comm::Progress() {
 }
 
 void Comm::Acknowledge() {
-  if (!patient_) return;
   for (const std::unique_ptr<CompletionQueue>& queue : queues_) {
-    if (queue == nullptr) continue;
-    const absl::Status armed = queue->Arm();
-    if (!armed.ok()) Fail(armed);
+    if (queue != nullptr) queue->Acknowledge();
   }
 }
 
@@ -278,9 +275,10 @@ void Comm::CutIntoPieces(PieceSource* source) const {
 void Comm::Offer(PieceSource* source) {
   const uint32_t turn = source->Publish();
   const size_t some = std::min<size_t>(source->pieces, lanes_.size());
-  // A message of one piece goes by the first lane: nobody need be woken for it.
-  const size_t first = source->pieces == 1 ? 0 : next_lane_;
-  next_lane_ = (next_lane_ + some) % lanes_.size();
+  // A small message goes by the first lane: nobody need be woken for it.
+  const bool small = source->bytes < engine_->settings.piece_bytes;
+  const size_t first = small ? 0 : next_lane_;
+  if (!small) next_lane_ = (next_lane_ + some) % lanes_.size();
   bool offered = false;
   for (size_t i = 0; i < some; ++i) {
     const size_t index = (first + i) % lanes_.size();

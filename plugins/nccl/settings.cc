@@ -47,7 +47,7 @@ class Variables {
 absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>& environment,
                                        int processors) {
   Settings settings;
-  settings.threads = std::min(std::max(processors / 4, 1), 4);
+  settings.threads = std::min(processors / 4, 4);
   // With few processors a thread that only looks is in the way of one that works.
   settings.spin_us = processors >= 8 ? 50 : 0;
   Variables in(environment);

@@ -11,7 +11,7 @@ namespace tryst::nccl {
 namespace {
 
 TEST(SettingsTest, ThreadsFollowTheProcessors) {
-  EXPECT_EQ(ParseSettings({}, 1)->threads, 1);
+  EXPECT_EQ(ParseSettings({}, 2)->threads, 0);
   EXPECT_EQ(ParseSettings({}, 8)->threads, 2);
   EXPECT_EQ(ParseSettings({}, 128)->threads, 4);
   EXPECT_EQ(ParseSettings({{"TRYST_NCCL_THREADS", "0"}}, 128)->threads, 0);

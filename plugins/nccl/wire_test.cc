@@ -84,9 +84,13 @@ TEST(WireTest, NoByteOfAGreetingCanBeHostile) {
         std::string bad = good;
         bad[at] = static_cast<char>(value);
         const absl::StatusOr<Hello> hello = DecodeHello(bad);
-        if (hello.ok()) EXPECT_LE(hello->lanes.size(), static_cast<size_t>(kMaxLanes));
+        if (hello.ok()) {
+          EXPECT_LE(hello->lanes.size(), static_cast<size_t>(kMaxLanes));
+        }
         const absl::StatusOr<Welcome> welcome = DecodeWelcome(bad);
-        if (welcome.ok()) EXPECT_EQ(welcome->lanes.size(), welcome->rails.size());
+        if (welcome.ok()) {
+          EXPECT_EQ(welcome->lanes.size(), welcome->rails.size());
+        }
       }
     }
   }

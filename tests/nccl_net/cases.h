@@ -21,6 +21,7 @@ struct Case {
   const char* name;
   const char* promise;
   absl::Status (*run)(const Target& target);
+  bool beyond = false;  // More than NCCL's proxy asks for today: fails only under --strict.
 };
 
 std::vector<Case> SetUpCases();     // Tables, devices, connecting, closing, registering.

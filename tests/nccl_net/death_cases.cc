@@ -74,6 +74,8 @@ absl::Status WaitForError(const Opened& opened, const PeerComms& comms, const Ra
   absl::Status error;
   const int64_t end_us = NowUs() + kGiveUpUs;
   while (error.ok() && NowUs() < end_us) {
+    // A send may be done when its bytes are in a socket: then another follows.
+    if (operation.done) operation = Operation();
     if (operation.request == nullptr) {
       error = how.sends ? TrySend(pair, memory, memory.bytes(), 9, &operation)
                         : TryReceive(pair, memory, memory.bytes(), 9, &operation);

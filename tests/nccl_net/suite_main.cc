@@ -27,9 +27,10 @@ struct Arguments {
   std::string only = ".*";
   int limit_s = 120;
   bool list = false;
+  bool strict = false;
 };
 
-enum class Outcome { kPass, kFail, kSkip };
+enum class Outcome { kPass, kFail, kSkip, kBeyond };
 
 struct Line {
   Outcome outcome;
@@ -99,6 +100,8 @@ bool Parse(int count, char** values, Arguments* out) {
       out->target.named_victim = value;
     } else if (std::string(values[i]) == "--list") {
       out->list = true;
+    } else if (std::string(values[i]) == "--strict") {
+      out->strict = true;
     } else if (values[i][0] == '-') {
       return false;
     } else {
@@ -111,20 +114,24 @@ bool Parse(int count, char** values, Arguments* out) {
 int RunPlugin(const std::string& file, const Arguments& arguments) {
   Target target = arguments.target;
   target.file = file;
-  int counts[3] = {};
+  int counts[4] = {};
   const std::regex only(arguments.only);
   printf("%s, %s\n", file.c_str(),
          target.version == 0 ? "its newest table" : std::to_string(target.version).c_str());
   for (const Case& one : AllCases()) {
     if (!std::regex_match(one.name, only)) continue;
     fflush(stdout);
-    const Line line = RunCase(one, target, arguments.limit_s);
+    Line line = RunCase(one, target, arguments.limit_s);
+    if (line.outcome == Outcome::kFail && one.beyond && !arguments.strict) {
+      line.outcome = Outcome::kBeyond;
+    }
     ++counts[static_cast<int>(line.outcome)];
-    const char* const words[] = {"pass", "FAIL", "skip"};
+    const char* const words[] = {"pass", "FAIL", "skip", "note"};
     printf("  %-17s %s  %s%s%s\n", one.name, words[static_cast<int>(line.outcome)], one.promise,
            line.why.empty() ? "" : ": ", line.why.c_str());
   }
-  printf("  %d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
+  printf("  %d passed, %d failed, %d skipped, %d fail at more than NCCL asks for\n", counts[0],
+         counts[1], counts[2], counts[3]);
   return counts[1] == 0 && counts[0] > 0 ? 0 : 1;
 }
 
@@ -133,7 +140,7 @@ int Main(int count, char** values) {
   if (!Parse(count, values, &arguments)) {
     fprintf(stderr,
             "nccl_net_suite [--version=6..12] [--only=REGEX] [--kills=N] [--limit=SECONDS]\n"
-            "               [--named=pid] [--list] PLUGIN.so...\n");
+            "               [--named=pid] [--strict] [--list] PLUGIN.so...\n");
     return 2;
   }
   if (arguments.list) {

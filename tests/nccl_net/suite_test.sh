@@ -6,8 +6,8 @@ suite=$1 ours=$2 plain=$3
 code=0
 
 export TRYST_NCCL_NIC=soft
-"$suite" --kills=2 --named=pid "$ours" || code=1
-TRYST_NCCL_THREADS=0 "$suite" --only='sizes|groups.*|kill_sender' --kills=1 "$ours" || code=1
+"$suite" --strict --kills=2 --named=pid "$ours" || code=1
+TRYST_NCCL_THREADS=2 "$suite" --only='sizes|large|many_out.*|groups.*|threads|in_flight_close|kill_.*' --kills=1 "$ours" || code=1
 for version in 6 7 8 9 10 11; do
   "$suite" --version=$version --only='zero_bytes|small_into_large|many_out' "$ours" || code=1
 done

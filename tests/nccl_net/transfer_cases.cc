@@ -105,8 +105,29 @@ absl::Status LargeIntoSmall(const Target& target) {
   return absl::OkStatus();
 }
 
-// All requests out, tested in an order of each round's own.
-absl::Status ManyOut(const Target& target) {
+absl::Status FinishAll(const CommPair& pair, bool reversed, std::vector<Operation>* operations) {
+  std::vector<Operation*> order;
+  for (Operation& one : *operations) order.push_back(&one);
+  if (reversed) std::reverse(order.begin(), order.end());
+  return Finish(pair, order);
+}
+
+// Of each direction only the oldest that is open is tested, as NCCL's proxy does.
+absl::Status FinishOldestFirst(const CommPair& pair, std::vector<Operation>* operations) {
+  size_t oldest[2] = {0, 0};
+  return Until("the oldest request", [&]() -> absl::StatusOr<bool> {
+    for (size_t side = 0; side < 2; ++side) {
+      if (oldest[side] == kOut) continue;
+      Operation& one = (*operations)[side * kOut + oldest[side]];
+      NCCL_NET_TRY(TestOne(pair, &one));
+      oldest[side] += one.done ? 1 : 0;
+    }
+    return oldest[0] == kOut && oldest[1] == kOut;
+  });
+}
+
+// All requests out, tested as NCCL does, or all in each round, the newest first or last.
+absl::Status ManyOutIn(const Target& target, bool any_order) {
   World world;
   NCCL_NET_TRY(Make(target, &world));
   const CommPair& pair = *world.pair;
@@ -135,16 +156,17 @@ absl::Status ManyOut(const Target& target) {
       }
       return receives == kOut && sends == kOut;
     }));
-    std::vector<Operation*> order;
-    for (Operation& one : operations) order.push_back(&one);
-    if (round % 2 == 1) std::reverse(order.begin(), order.end());
-    NCCL_NET_TRY(Finish(pair, order));
+    NCCL_NET_TRY(any_order ? FinishAll(pair, round % 2 == 1, &operations)
+                           : FinishOldestFirst(pair, &operations));
     for (int i = 0; i < kOut; ++i) {
       NCCL_NET_TRY(memory[static_cast<size_t>(i)].Check(static_cast<uint32_t>(i), bytes));
     }
   }
   return absl::OkStatus();
 }
+
+absl::Status ManyOut(const Target& target) { return ManyOutIn(target, false); }
+absl::Status ManyOutAnyOrder(const Target& target) { return ManyOutIn(target, true); }
 
 // A receive that comes long after its send.
 absl::Status LateReceive(const Target& target) {
@@ -402,13 +424,14 @@ std::vector<Case> TransferCases() {
       {"large", "96 MiB and 13 bytes", &Large},
       {"small_into_large", "a smaller message, and its size by test", &SmallIntoLarge},
       {"large_into_small", "nothing is written beyond a receive", &LargeIntoSmall},
-      {"many_out", "32 requests out, tested in any order", &ManyOut},
+      {"many_out", "32 requests out, the oldest tested first", &ManyOut},
+      {"many_out_any", "the same, all tested in any order", &ManyOutAnyOrder, true},
       {"late_receive", "a send long before its receive", &LateReceive},
       {"groups", "grouped receives, tags in any order", &GroupsPosted},
       {"groups_ahead", "the same, sends first", &GroupsAhead},
-      {"polling", "one side polled alone, sizes not wanted", &Polling},
+      {"polling", "one side polled alone, sizes not wanted", &Polling, true},
       {"close_after_done", "what is done is delivered though the sender closes", &CloseAfterDone},
-      {"flush", "a flush of host memory ends", &Flush},
+      {"flush", "a flush of host memory ends", &Flush, true},
       {"threads", "six comms, each on its own thread", &Threads},
   };
 }
