@@ -16,14 +16,15 @@ LAW = {
     "channel": {"base"} | LEAVES,
     "server": {"base", "channel"} | LEAVES,
     "python": {"rendezvous", "server"},
-    "tests": {"base", "channel", "server", "bench", "examples"} | LEAVES,
+    "plugins": {"base", "verbs", "gpu"},
+    "tests": {"base", "channel", "server", "plugins", "bench", "examples"} | LEAVES,
     "bench": {"base", "channel", "server", "tests"} | LEAVES,
     "examples": {"base", "channel", "server"} | LEAVES,
     "docs": set(),
     "tools": {"tests"},  # Macros bring in test mains.
     ".ci": set(),
 }
-SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "channel", "server")
+SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "channel", "server", "plugins")
 # Back ends of one interface: they share the interface and nothing else.
 BACK_ENDS = [{"verbs/ibv", "verbs/soft", "verbs/sim"},
              {"channel/rdma", "channel/shm", "channel/grpc", "channel/device"}]

@@ -16,6 +16,14 @@ cc_library(
     linkopts = {linkopts},
 {compatible}    alwayslink = True,
 )
+
+# The same for code that uses Abseil and neither gRPC nor Protobuf.
+cc_library(
+    name = "abseil",
+    srcs = glob(["objects/abseil*.pic.o"]),
+    linkopts = {linkopts},
+{compatible}    alwayslink = True,
+)
 """
 
 def _static_libraries_impl(ctx):
