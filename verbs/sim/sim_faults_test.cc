@@ -96,6 +96,29 @@ TEST(SimFaultsTest, EveryStatusAtEveryPoint) {
   }
 }
 
+TEST(SimFaultsTest, AFlippedBitLandsAndNobodySaysSo) {
+  for (const bool allowed : {true, false}) {
+    Link link(1);
+    FaultPlan plan;
+    plan.may_flip = [allowed](SendOp op, uint32_t immediate) {
+      return allowed && op == SendOp::kWriteWithImmediate && immediate == 1;
+    };
+    link.world.SetFaultPlan(plan);
+    WorkFault fault;
+    fault.action = FaultAction::kFlip;
+    fault.point = FaultPoint::kArrived;
+    fault.delay_ns = 12345;
+    link.world.Inject(*link.left, 0, fault);
+    const Link::Ends ends = link.Run();
+    ASSERT_EQ(ends.sent.size(), 1u);
+    EXPECT_EQ(ends.sent[0].status, CompletionStatus::kOk);
+    ASSERT_EQ(ends.received.size(), 1u);
+    EXPECT_EQ(ends.received[0].status, CompletionStatus::kOk);
+    EXPECT_EQ(ends.landed, static_cast<int64_t>(kBytes) - (allowed ? 1 : 0));
+    EXPECT_EQ(link.world.faults_done(), allowed ? 1u : 0u);
+  }
+}
+
 TEST(SimFaultsTest, EveryStatusOfAReceive) {
   for (int s = 1; s < kCompletionStatusCount; ++s) {
     const auto status = static_cast<CompletionStatus>(s);
