@@ -528,7 +528,7 @@ TEST(SimFaultsTest, JumpedClockMakesEverythingLate) {
 TEST(SimFaultsTest, ThePlanReachesEveryActionAndOutage) {
   FaultPlan plan;
   plan.break_ppm = plan.fail_ppm = plan.delay_ppm = 10'000;
-  plan.lose_ppm = plan.lose_for_ever_ppm = plan.duplicate_ppm = 10'000;
+  plan.lose_ppm = plan.lose_for_ever_ppm = plan.duplicate_ppm = plan.flip_ppm = 10'000;
   WorkFaults faults((SimRandom(1)));
   faults.set_plan(plan);
   std::map<FaultAction, int> actions;
