@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/rdma/wire.h"
 #include "channel/transports.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/pair/pool_counters.h"
@@ -118,6 +119,7 @@ class Cluster final : public LoadTarget {
   }
   TensorSource* SourceOf(const std::string& name);
   void PlanFaults();
+  void DrawFlips(FaultPlan* plan);
   void LosePath(size_t index, uint32_t rail, uint64_t kind);
   void Kill(size_t index);
   bool TurnAll();
@@ -300,6 +302,7 @@ void Cluster::PlanFaults() {
   plan.lossy_link_ns = every(20);
   plan.overrun_ns = every(5);
   plan.jump_ns = every(10);
+  DrawFlips(&plan);
   world_.SetFaultPlan(plan);
   // Whole paths go away at one worker, for long or for ever; never one that is the last.
   for (uint64_t count = options_.paths > 1 ? 1 + Draw(4) : 0; count > 0; --count) {
@@ -314,6 +317,21 @@ void Cluster::PlanFaults() {
     const size_t index = Draw(workers_.size());
     world_.At(random_.Between(0, options_.load.load_ns), [this, index] { Kill(index); });
   }
+}
+
+// Bits flip where a checksum of ours says so: in messages, in tensors where digests are wanted;
+// never in an ack page, which has none. Drawn aside, so that a seed is otherwise what it was.
+void Cluster::DrawFlips(FaultPlan* plan) {
+  SimRandom random(options_.seed * 0x9e3779b97f4a7c15u + 11);
+  if (random.Below(100) >= 30) return;
+  load_->NoteFlips();
+  plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
+  plan->may_flip = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
+    if (op != SendOp::kWriteWithImmediate) return tensors;
+    const uint32_t kind = immediate >> 30;
+    return kind == static_cast<uint32_t>(wire::ImmediateKind::kMessage) ||
+           (tensors && kind == static_cast<uint32_t>(wire::ImmediateKind::kTensor));
+  };
 }
 
 void Cluster::LosePath(size_t index, uint32_t rail, uint64_t kind) {

@@ -442,6 +442,9 @@ void ChannelLoad::CheckStatus(const Fetch& fetch) {
     case absl::StatusCode::kUnavailable:  // Or the consumer stopped.
       expected = killed_;
       break;
+    case absl::StatusCode::kDataLoss:  // Twice of one tensor.
+      expected = flips_;
+      break;
     case absl::StatusCode::kResourceExhausted:  // A registration was made to fail.
       expected = options_.faults;
       break;
