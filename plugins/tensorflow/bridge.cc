@@ -20,6 +20,9 @@ using tensorflow::Tensor;
 // As an edge's name: no ';' is in it.
 constexpr char kGreeting[] = "tryst greeting 1 ";
 
+// Whoever does not answer, or cannot be reached, may later. Each greeting costs it a kilobyte.
+constexpr std::chrono::minutes kGreetAgain(10);
+
 std::string Introduction(const Peer& self, uint32_t number) {
   char numbers[64];
   snprintf(numbers, sizeof(numbers), " %016llx %u",
@@ -48,6 +51,25 @@ uint32_t NewNumber() {
   return static_cast<uint32_t>((*random)() >> 1);
 }
 
+std::string WorkerOf(const tensorflow::DeviceNameUtils::ParsedName& device) {
+  return "/job:" + device.job + "/replica:" + std::to_string(device.replica) +
+         "/task:" + std::to_string(device.task);
+}
+
+// Notes the device's incarnation.
+bool IsSameLife(Bridge::Producer* producer, const Rendezvous::ParsedKey& key) {
+  const std::string_view device(key.src_device.data(), key.src_device.size());
+  const auto it = producer->incarnations.find(device);
+  if (it == producer->incarnations.end()) {
+    producer->incarnations.emplace(device, key.src_incarnation);
+    return true;
+  }
+  if (it->second == key.src_incarnation) return true;
+  producer->incarnations.clear();
+  producer->incarnations.emplace(device, key.src_incarnation);
+  return false;
+}
+
 Answer Failure(const absl::Status& status) {
   Answer answer;
   answer.kind = Answer::kFailed;
@@ -69,8 +91,9 @@ Bridge::~Bridge() { Stop(); }
 
 void Bridge::Stop() { worker_->Stop(); }
 
-std::shared_ptr<ProducerLink> Bridge::LinkTo(const std::string& name, uint64_t device_incarnation,
-                                             const Greet& greet, Producer** known, Why* why) {
+std::shared_ptr<ProducerLink> Bridge::LinkTo(const Rendezvous::ParsedKey& key, const Greet& greet,
+                                             Producer** known, Why* why) {
+  const std::string name = WorkerOf(key.src);
   uint32_t number = 0;
   {
     const std::lock_guard<std::mutex> lock(mu_);
@@ -78,50 +101,49 @@ std::shared_ptr<ProducerLink> Bridge::LinkTo(const std::string& name, uint64_t d
     if (producer == nullptr) producer = std::make_unique<Producer>();
     *known = producer.get();
     *why = producer->state == Producer::kWithout ? Why::kNoPlugin : Why::kNotYet;
-    const bool is_same = producer->device_incarnation == device_incarnation;
+    const bool is_same = IsSameLife(producer.get(), key);
     if (is_same && producer->state == Producer::kMet && !producer->link->broken()) {
       return producer->link;
     }
-    if (producer->state == Producer::kMeeting) return nullptr;
-    if (is_same && producer->state == Producer::kWithout) return nullptr;
-    if (worker_->stopped()) return nullptr;
+    if (producer->state == Producer::kMeeting || worker_->stopped()) return nullptr;
+    if (is_same && producer->state == Producer::kWithout &&
+        std::chrono::steady_clock::now() < producer->again) {
+      return nullptr;
+    }
     producer->state = Producer::kMeeting;
-    producer->device_incarnation = device_incarnation;
     producer->link = nullptr;
     number = NewNumber();
   }
   *why = Why::kNotYet;
   greet(Introduction(worker_->self(), number),
-        [this, name, device_incarnation, number](std::string why_not, std::string answer) {
-          OnAnswer(name, device_incarnation, number, why_not, answer);
+        [this, name, number](std::string why_not, std::string answer) {
+          OnAnswer(name, number, why_not, answer);
         });
   return nullptr;
 }
 
-void Bridge::OnAnswer(const std::string& name, uint64_t device_incarnation, uint32_t number,
-                      const std::string& why_not, const std::string& answer) {
+void Bridge::OnAnswer(const std::string& name, uint32_t number, const std::string& why_not,
+                      const std::string& answer) {
   Peer peer;
   uint32_t same = 0;
-  if (!why_not.empty()) return SettleProducer(name, device_incarnation, why_not, nullptr);
+  if (!why_not.empty()) return SettleProducer(name, why_not, nullptr);
   if (!ReadIntroduction(answer, &peer, &same) || peer.name != name || same != number) {
-    return SettleProducer(name, device_incarnation, "its answer makes no sense: " + answer,
-                          nullptr);
+    return SettleProducer(name, "it answered the greeting: " + answer, nullptr);
   }
   auto link = std::make_shared<ProducerLink>(worker_.get(), peer, number);
-  worker_->Introduce(peer, [this, name, device_incarnation, link](const std::string& why_not) {
-    SettleProducer(name, device_incarnation,
-                   why_not.empty() ? "" : "its port of Tryst: " + why_not, link);
+  worker_->Introduce(peer, [this, name, link](const std::string& why_not) {
+    SettleProducer(name, why_not.empty() ? "" : "its port of Tryst: " + why_not, link);
   });
 }
 
-void Bridge::SettleProducer(const std::string& name, uint64_t device_incarnation,
-                            const std::string& why_not, std::shared_ptr<ProducerLink> link) {
+void Bridge::SettleProducer(const std::string& name, const std::string& why_not,
+                            std::shared_ptr<ProducerLink> link) {
   const std::lock_guard<std::mutex> lock(mu_);
   Producer* producer = producers_[name].get();
   producer->state = why_not.empty() ? Producer::kMet : Producer::kWithout;
   producer->why = why_not;
+  producer->again = std::chrono::steady_clock::now() + kGreetAgain;
   producer->link = why_not.empty() ? std::move(link) : nullptr;
-  producer->device_incarnation = device_incarnation;
   if (why_not.empty()) {
     LOG(INFO) << "Tryst: tensors of " << name << " come by Tryst";
   } else {
@@ -133,15 +155,15 @@ bool Bridge::IsGreeting(absl::string_view edge) {
   return edge.substr(0, sizeof(kGreeting) - 1) == kGreeting;
 }
 
-std::string Bridge::AnswerGreeting(absl::string_view edge) {
+void Bridge::AnswerGreeting(absl::string_view edge, std::function<void(std::string)> answer) {
   Peer peer;
   uint32_t number = 0;
-  if (!ReadIntroduction(std::string(edge), &peer, &number)) return "";
-  worker_->Introduce(peer, [this, peer, number](const std::string& why_not) {
-    if (why_not.empty()) return Meet(peer, number);
-    LOG(WARNING) << "Tryst: " << peer.name << " greeted us and cannot be reached: " << why_not;
+  if (!ReadIntroduction(std::string(edge), &peer, &number)) return answer("that is no greeting");
+  worker_->Introduce(peer, [this, peer, number, answer](const std::string& why_not) {
+    if (!why_not.empty()) return answer("it cannot reach us at " + peer.address + ": " + why_not);
+    Meet(peer, number);
+    answer(Introduction(worker_->self(), number));
   });
-  return Introduction(worker_->self(), number);
 }
 
 void Bridge::Meet(const Peer& peer, uint32_t number) {
@@ -166,11 +188,11 @@ absl::Status Bridge::CheckDevice(const Rendezvous::ParsedKey& key) const {
   tensorflow::Device* device = nullptr;
   const absl::Status status = env_->device_mgr->LookupDevice(key.src_device, &device);
   if (!status.ok() || device->attributes().incarnation() == key.src_incarnation) return status;
-  return absl::AbortedError("RecvTensor expects a different device incarnation: " +
-                            std::to_string(key.src_incarnation) + " vs. " +
-                            std::to_string(device->attributes().incarnation()) +
-                            ". Your worker job was probably restarted. Check your worker job for "
-                            "the reason why it was restarted.");
+  return absl::AbortedError(
+      "RecvTensor expects a different device incarnation: " + std::to_string(key.src_incarnation) +
+      " vs. " + std::to_string(device->attributes().incarnation()) +
+      ". Your worker job was probably restarted. Check your worker job for "
+      "the reason why it was restarted.");
 }
 
 // The tensor stays in TensorFlow's table until it is asked for, as it does for gRPC.
@@ -184,9 +206,8 @@ void Bridge::Serve(Counts* counts, ConsumerLink::Wanted wanted) {
       step, *key,
       [this, counts, wanted = std::move(wanted), key](
           const absl::Status& status, const Rendezvous::Args& send_args, const Rendezvous::Args&,
-          const Tensor& tensor, bool is_dead) {
-        Deliver(counts, wanted, *key, status, send_args, tensor, is_dead);
-      });
+          const Tensor& tensor,
+          bool is_dead) { Deliver(counts, wanted, *key, status, send_args, tensor, is_dead); });
 }
 
 void Bridge::Deliver(Counts* counts, const ConsumerLink::Wanted& wanted,
@@ -227,8 +248,8 @@ void Bridge::AbortLater(int64_t step) {
 namespace {
 
 std::string CountsText(const Counts& counts) {
-  std::string text = std::to_string(counts.tensors) + " tensors, " +
-                     std::to_string(counts.bytes) + " bytes by Tryst";
+  std::string text = std::to_string(counts.tensors) + " tensors, " + std::to_string(counts.bytes) +
+                     " bytes by Tryst";
   if (counts.dead > 0) text += ", " + std::to_string(counts.dead) + " dead";
   if (counts.failed > 0) text += ", " + std::to_string(counts.failed) + " failed";
   for (int why = 0; why < kWhys; ++why) {

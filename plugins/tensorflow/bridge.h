@@ -1,6 +1,7 @@
 #ifndef TRYST_PLUGINS_TENSORFLOW_BRIDGE_H_
 #define TRYST_PLUGINS_TENSORFLOW_BRIDGE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -34,21 +35,24 @@ class Bridge {
   // Of a worker that tensors come from: never destroyed before the bridge.
   struct Producer {
     enum State { kUnknown, kMeeting, kMet, kWithout };
-    State state = kUnknown;           // Under mu_, as the next three.
-    uint64_t device_incarnation = 0;  // TensorFlow's: another one is another life.
-    std::string why;                  // kWithout.
+    State state = kUnknown;  // Under mu_, as the next three.
+    // TensorFlow's, by device: another one is another life.
+    std::map<std::string, uint64_t, std::less<>> incarnations;
+    std::string why;                              // kWithout, as the next.
+    std::chrono::steady_clock::time_point again;  // When it is greeted again.
     std::shared_ptr<ProducerLink> link;
     Counts counts;
   };
 
-  // The link to the producer if they have met; else null and why. Greets it if nobody has. The
-  // device is the key's.
-  std::shared_ptr<ProducerLink> LinkTo(const std::string& producer, uint64_t device_incarnation,
+  // The link to the producer of the key if they have met; else null and why. Greets it if
+  // nobody has.
+  std::shared_ptr<ProducerLink> LinkTo(const tensorflow::Rendezvous::ParsedKey& key,
                                        const Greet& greet, Producer** known, Why* why);
 
   // Whether the edge of a key is a greeting, which is answered with who we are.
   static bool IsGreeting(absl::string_view edge);
-  std::string AnswerGreeting(absl::string_view edge);
+  // Runs `answer` with who we are once we listen to the worker that greets, or with why not.
+  void AnswerGreeting(absl::string_view edge, std::function<void(std::string)> answer);
 
   const Worker& worker() const { return *worker_; }
   const tensorflow::WorkerEnv* env() const { return env_; }
@@ -63,10 +67,10 @@ class Bridge {
     Counts counts;
   };
 
-  void OnAnswer(const std::string& producer, uint64_t device_incarnation, uint32_t number,
-                const std::string& why_not, const std::string& answer);
-  void SettleProducer(const std::string& producer, uint64_t device_incarnation,
-                      const std::string& why_not, std::shared_ptr<ProducerLink> link);
+  void OnAnswer(const std::string& producer, uint32_t number, const std::string& why_not,
+                const std::string& answer);
+  void SettleProducer(const std::string& producer, const std::string& why_not,
+                      std::shared_ptr<ProducerLink> link);
   void Meet(const Peer& consumer, uint32_t number);
   void Serve(Counts* counts, ConsumerLink::Wanted wanted);
   void Deliver(Counts* counts, const ConsumerLink::Wanted& wanted,

@@ -42,9 +42,8 @@ void ConsumerLink::Close() {
 
 void ConsumerLink::ListenFor(uint64_t n) {
   const std::string key = AskKey(worker_->library(), consumer_, worker_->self().name, n);
-  worker_->library().tryst_recv_async(worker_->server(), StepOfLane(number_, kAskLane),
-                                      key.c_str(), nullptr, OnBatch,
-                                      new Listening{shared_from_this(), n});
+  worker_->library().tryst_recv_async(worker_->server(), StepOfLane(number_, kAskLane), key.c_str(),
+                                      nullptr, OnBatch, new Listening{shared_from_this(), n});
 }
 
 void ConsumerLink::OnBatch(void* arg, const tryst_status* failed, tryst_tensor* tensor, int) {
@@ -99,9 +98,8 @@ void ConsumerLink::HeedOne(const Ask& ask) {
 
 void ConsumerLink::Send(const Wanted& wanted, tryst_tensor* tensor) {
   const Library& library = worker_->library();
-  tryst_status* failed =
-      library.tryst_send(worker_->server(), StepOfLane(number_, wanted.lane),
-                         wanted.key->name.c_str(), tensor);
+  tryst_status* failed = library.tryst_send(worker_->server(), StepOfLane(number_, wanted.lane),
+                                            wanted.key->name.c_str(), tensor);
   library.tryst_tensor_free(tensor);
   library.tryst_status_free(failed);  // The link is over, and the consumer finds out.
 }

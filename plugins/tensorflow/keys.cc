@@ -45,6 +45,7 @@ std::string TrystKey(const Library& library, std::string_view tensorflow_key, co
   TakePart(&tensorflow_key, ';');  // The device's incarnation, which the producer checks.
   const std::string_view to = TakePart(&tensorflow_key, ';');
   std::string edge(TakePart(&tensorflow_key, ';'));
+  if (to.empty() || edge.empty() || tensorflow_key.empty()) return "";
   // Host memory of other devices; the library knows of the workers' CPUs alone.
   if (!EndsWith(from, kDevice)) edge += " from " + std::string(from);
   if (!EndsWith(to, kDevice)) edge += " to " + std::string(to);

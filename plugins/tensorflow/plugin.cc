@@ -77,7 +77,7 @@ class Factory final : public ServerFactory {
     auto bridge = std::make_unique<Bridge>(env, std::move(worker));
     bridges->all.push_back(bridge.get());
     delete env->rendezvous_mgr;
-    env->rendezvous_mgr = new RendezvousMgr(env, std::move(bridge));
+    env->rendezvous_mgr = new Steps(env, std::move(bridge));
     return absl::OkStatus();
   }
 };

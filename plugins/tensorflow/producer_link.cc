@@ -111,6 +111,8 @@ void ProducerLink::OnTensor(void* arg, const tryst_status* failed, tryst_tensor*
 void ProducerLink::Cancel(int64_t step) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
+    if (step == last_cancelled_) return;  // All fetches of a step end together.
+    last_cancelled_ = step;
     Ask ask;
     ask.kind = Ask::kCancel;
     ask.step = step;
@@ -147,8 +149,8 @@ void ProducerLink::SendAsks() {
                                                     OnBatchTaken, out, &tensor);
   if (failed == nullptr) {
     const std::string key = AskKey(library, worker_->self(), producer_.name, n);
-    failed = library.tryst_send(worker_->server(), StepOfLane(number_, kAskLane), key.c_str(),
-                                tensor);
+    failed =
+        library.tryst_send(worker_->server(), StepOfLane(number_, kAskLane), key.c_str(), tensor);
   }
   if (failed != nullptr) broken_ = true;
   library.tryst_status_free(failed);

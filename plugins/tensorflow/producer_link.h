@@ -69,6 +69,7 @@ class ProducerLink : public std::enable_shared_from_this<ProducerLink> {
   std::mutex mu_;
   std::unordered_map<std::string, std::shared_ptr<Key>> keys_;  // By TensorFlow's text.
   std::string gathered_;
+  int64_t last_cancelled_ = 0;
   int batches_out_ = 0;
   uint64_t next_batch_ = 0;
   uint32_t first_lane_ = 0;  // Of keys that are new: lanes below belong to forgotten ones.

@@ -18,12 +18,7 @@ using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
 // A worker without the plug-in keeps a greeting waiting.
-constexpr int64_t kGreetWithinUs = 5 * 1000 * 1000;
-
-std::string WorkerOf(const tensorflow::DeviceNameUtils::ParsedName& device) {
-  return "/job:" + device.job + "/replica:" + std::to_string(device.replica) +
-         "/task:" + std::to_string(device.task);
-}
+constexpr int64_t kGreetWithinUs = 10 * 1000 * 1000;
 
 }  // namespace
 
@@ -34,7 +29,7 @@ class StepRendezvous::Call final : public tensorflow::BaseRecvTensorCall {
   Call(StepRendezvous* step, std::shared_ptr<ProducerLink> link, Counts* counts,
        const Rendezvous::ParsedKey& key, const Rendezvous::Args& args, DoneCallback done)
       : step_(step),
-        library_(step->mgr_->bridge()->worker().library()),
+        library_(step->steps_->bridge()->worker().library()),
         link_(std::move(link)),
         counts_(counts),
         key_(key),
@@ -81,11 +76,11 @@ void StepRendezvous::Call::Begin(std::shared_ptr<Call> self) {
   }
   step_->RegisterCall(this, args_);
   if (!status().ok()) return;  // The abort ends it.
-  const bool asked = link_->Fetch(
-      step_->step_id_, key_.FullKey(),
-      [self](const tryst_status* failed, tryst_tensor* received, bool is_dead) {
-        self->OnTensor(failed, received, is_dead);
-      });
+  const bool asked =
+      link_->Fetch(step_->step_id_, key_.FullKey(),
+                   [self](const tryst_status* failed, tryst_tensor* received, bool is_dead) {
+                     self->OnTensor(failed, received, is_dead);
+                   });
   if (!asked && Claim()) GoOnByGrpc(Why::kKey);
 }
 
@@ -177,8 +172,8 @@ void StepRendezvous::Call::End(const absl::Status& status, const Tensor& tensor,
   LetGo();
 }
 
-StepRendezvous::StepRendezvous(RendezvousMgr* mgr, const tensorflow::WorkerEnv* env, int64_t step)
-    : BaseRemoteRendezvous(env, step), mgr_(mgr) {}
+StepRendezvous::StepRendezvous(Steps* steps, const tensorflow::WorkerEnv* env, int64_t step)
+    : BaseRemoteRendezvous(env, step), steps_(steps) {}
 
 void StepRendezvous::StartAbort(const absl::Status& status) {
   BaseRemoteRendezvous::StartAbort(status);
@@ -194,8 +189,8 @@ void StepRendezvous::RecvFromRemoteAsync(const Rendezvous::ParsedKey& key,
                                          const Rendezvous::Args& args, DoneCallback done) {
   Bridge::Producer* producer = nullptr;
   Why why = Why::kNotYet;
-  auto link = mgr_->bridge()->LinkTo(WorkerOf(key.src), key.src_incarnation, GreetOver(key),
-                                     &producer, &why);
+  std::shared_ptr<ProducerLink> link =
+      steps_->bridge()->LinkTo(key, GreetOver(key), &producer, &why);
   const bool to_host = key.dst.type == "CPU" || args.alloc_attrs.on_host();
   if (link != nullptr && to_host) {
     return ByTryst(std::move(link), &producer->counts, key, args, std::move(done));
@@ -219,7 +214,7 @@ void StepRendezvous::ByGrpc(const Rendezvous::ParsedKey& key, const Rendezvous::
   {
     const std::lock_guard<std::mutex> lock(mu_);
     if (stock_ == nullptr) {
-      stock_ = mgr_->MakeStock(step_id_);
+      stock_ = steps_->MakeStock(step_id_);
       status = stock_->Initialize(session());
     }
     stock = stock_.get();
@@ -234,12 +229,12 @@ Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
   return [this, &key](const std::string& greeting,
                       std::function<void(std::string, std::string)> heard) {
     Rendezvous::ParsedKey greeting_key;
-    const std::string text = Rendezvous::CreateKey(
-        std::string(key.src_device), key.src_incarnation, std::string(key.dst_device), greeting,
-        tensorflow::FrameAndIter(0, 0));
+    const std::string text = Rendezvous::CreateKey(std::string(key.src_device), key.src_incarnation,
+                                                   std::string(key.dst_device), greeting,
+                                                   tensorflow::FrameAndIter(0, 0));
     const absl::Status parsed = Rendezvous::ParseKey(text, &greeting_key);
     if (!parsed.ok()) return heard(std::string(parsed.message()), "");
-    auto step = mgr_->MakeStock(static_cast<int64_t>(tensorflow::random::New64() >> 1));
+    auto step = steps_->MakeStock(static_cast<int64_t>(tensorflow::random::New64() >> 1));
     const absl::Status ready = step->Initialize(session());
     if (!ready.ok()) return heard(std::string(ready.message()), "");
     auto cancellation = std::make_shared<tensorflow::CancellationManager>();
@@ -249,43 +244,44 @@ Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
     BaseRemoteRendezvous* raw = step.get();
     // Both live until the call has ended and the time is up.
     auto kept = std::make_shared<decltype(step)>(std::move(step));
-    env_->env->SchedClosureAfter(kGreetWithinUs, [cancellation, kept] {
-      cancellation->StartCancel();
-    });
-    raw->RecvAsync(greeting_key, args,
-                   [heard, cancellation, kept](const absl::Status& status,
-                                               const Rendezvous::Args&, const Rendezvous::Args&,
-                                               const Tensor& answer, bool) {
-                     if (status.code() == absl::StatusCode::kCancelled) {
-                       heard("it did not answer the greeting; it has no plug-in", "");
-                     } else if (!status.ok()) {
-                       heard(std::string(status.message()), "");
-                     } else {
-                       heard("", std::string(answer.scalar<tensorflow::tstring>()()));
-                     }
-                   });
+    env_->env->SchedClosureAfter(kGreetWithinUs,
+                                 [cancellation, kept] { cancellation->StartCancel(); });
+    raw->RecvAsync(
+        greeting_key, args,
+        [heard, cancellation, kept](const absl::Status& status, const Rendezvous::Args&,
+                                    const Rendezvous::Args&, const Tensor& answer, bool) {
+          if (status.code() == absl::StatusCode::kCancelled) {
+            heard("it did not answer the greeting; it has no plug-in", "");
+          } else if (!status.ok()) {
+            heard(std::string(status.message()), "");
+          } else {
+            heard("", std::string(answer.scalar<tensorflow::tstring>()()));
+          }
+        });
   };
 }
 
-RendezvousMgr::RendezvousMgr(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge)
+Steps::Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge)
     : RpcRendezvousMgr(env), env_(env), bridge_(std::move(bridge)) {}
 
-void RendezvousMgr::RecvLocalAsync(int64_t step, const Rendezvous::ParsedKey& key,
-                                   Rendezvous::DoneCallback done) {
+void Steps::RecvLocalAsync(int64_t step, const Rendezvous::ParsedKey& key,
+                           Rendezvous::DoneCallback done) {
   if (!Bridge::IsGreeting(key.edge_name)) {
     return RpcRendezvousMgr::RecvLocalAsync(step, key, std::move(done));
   }
-  Tensor answer(tensorflow::DT_STRING, {});
-  answer.scalar<tensorflow::tstring>()() = bridge_->AnswerGreeting(key.edge_name);
-  done(absl::OkStatus(), Rendezvous::Args(), Rendezvous::Args(), answer, false);
+  bridge_->AnswerGreeting(key.edge_name, [done](const std::string& text) {
+    Tensor answer(tensorflow::DT_STRING, {});
+    answer.scalar<tensorflow::tstring>()() = text;
+    done(absl::OkStatus(), Rendezvous::Args(), Rendezvous::Args(), answer, false);
+  });
 }
 
-tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::MakeStock(int64_t step) {
+tsl::core::RefCountPtr<BaseRemoteRendezvous> Steps::MakeStock(int64_t step) {
   return RpcRendezvousMgr::Create(step, env_);
 }
 
-tsl::core::RefCountPtr<BaseRemoteRendezvous> RendezvousMgr::Create(
-    int64_t step, const tensorflow::WorkerEnv* env) {
+tsl::core::RefCountPtr<BaseRemoteRendezvous> Steps::Create(int64_t step,
+                                                           const tensorflow::WorkerEnv* env) {
   return tsl::core::RefCountPtr<BaseRemoteRendezvous>(new StepRendezvous(this, env, step));
 }
 

@@ -11,13 +11,13 @@
 
 namespace tryst_tensorflow {
 
-class RendezvousMgr;
+class Steps;
 
 // A step of TensorFlow's. It is TensorFlow's own in everything but how a tensor of another worker
 // is fetched: by Tryst where that worker has it, else by TensorFlow's gRPC.
 class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
  public:
-  StepRendezvous(RendezvousMgr* mgr, const tensorflow::WorkerEnv* env, int64_t step);
+  StepRendezvous(Steps* steps, const tensorflow::WorkerEnv* env, int64_t step);
 
   void StartAbort(const absl::Status& status) override;
 
@@ -36,16 +36,16 @@ class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
                const tensorflow::Rendezvous::Args& args, DoneCallback done);
   Greet GreetOver(const tensorflow::Rendezvous::ParsedKey& key);
 
-  RendezvousMgr* const mgr_;
+  Steps* const steps_;
   std::mutex mu_;
   // TensorFlow's own for this step, which fetches what goes by gRPC.
   tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> stock_;
 };
 
 // Makes them, and answers greetings, which come as RecvTensor calls.
-class RendezvousMgr final : public tensorflow::RpcRendezvousMgr {
+class Steps final : public tensorflow::RpcRendezvousMgr {
  public:
-  RendezvousMgr(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge);
+  Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge);
 
   void RecvLocalAsync(int64_t step, const tensorflow::Rendezvous::ParsedKey& key,
                       tensorflow::Rendezvous::DoneCallback done) override;

@@ -1,5 +1,6 @@
 #include "plugins/tensorflow/tensors.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -18,6 +19,11 @@ using tensorflow::Tensor;
 constexpr uintptr_t kAlignment = 64;
 constexpr int kMaxRank = 254;
 
+// Of memory that Tryst lands in, as much as TensorFlow may hold at once: a variable that a
+// received tensor is assigned to holds it for good.
+constexpr size_t kMaxHeld = 256 << 20;
+std::atomic<size_t> held{0};
+
 void ReleaseTensor(void* tensor) { delete static_cast<Tensor*>(tensor); }
 
 // Memory of Tryst's that a tensor of TensorFlow's refers to. Kernels do not reuse it for their
@@ -28,8 +34,13 @@ class Landed final : public tensorflow::TensorBuffer {
       : TensorBuffer(library.tryst_tensor_data(received)),
         library_(library),
         received_(received),
-        bytes_(library.tryst_tensor_bytes(received)) {}
-  ~Landed() override { library_.tryst_tensor_free(received_); }
+        bytes_(library.tryst_tensor_bytes(received)) {
+    held += bytes_;
+  }
+  ~Landed() override {
+    held -= bytes_;
+    library_.tryst_tensor_free(received_);
+  }
 
   size_t size() const override { return bytes_; }
   TensorBuffer* root_buffer() override { return this; }
@@ -94,7 +105,8 @@ bool Wrap(const Library& library, tryst_tensor* received, tensorflow::Allocator*
     library.tryst_tensor_free(received);
     return is_one;
   }
-  if (reinterpret_cast<uintptr_t>(data) % kAlignment == 0) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(data) % kAlignment == 0;
+  if (is_aligned && held + bytes <= kMaxHeld) {
     auto* landed = new Landed(library, received);
     *tensor = Tensor(dtype, shape, landed);
     landed->Unref();  // The tensor has its own.

@@ -12,7 +12,7 @@
 namespace tryst_tensorflow {
 namespace {
 
-constexpr std::chrono::seconds kReachWithin(20);
+constexpr std::chrono::seconds kReachWithin(6);
 constexpr int64_t kStopWithinMs = 2000;
 
 bool IsSet(const char* name) {
@@ -106,41 +106,59 @@ void Worker::Stop() {
 }
 
 void Worker::Introduce(const Peer& peer, std::function<void(const std::string&)> known) {
+  Introduction introduction;
+  introduction.peer = peer;
+  introduction.known = std::move(known);
+  introduction.until = std::chrono::steady_clock::now() + kReachWithin;
   const std::lock_guard<std::mutex> lock(mu_);
-  introductions_.push_back({peer, std::move(known)});
+  introductions_.push_back(std::move(introduction));
   more_.notify_all();
 }
 
 void Worker::Run() {
-  for (;;) {
-    Introduction next;
+  std::vector<Introduction> under_way;
+  while (!stopped_) {
+    std::vector<Introduction> fresh;
     {
       std::unique_lock<std::mutex> lock(mu_);
-      more_.wait_for(lock, std::chrono::milliseconds(200),
-                     [this] { return stopped_ || !introductions_.empty(); });
-      if (stopped_) return;
-      if (introductions_.empty()) continue;
-      next = std::move(introductions_.front());
-      introductions_.pop_front();
+      const auto pause = std::chrono::milliseconds(under_way.empty() ? 200 : 20);
+      more_.wait_for(lock, pause, [this] { return stopped_ || !introductions_.empty(); });
+      fresh.swap(introductions_);
     }
-    next.known(Reach(next.peer));
+    for (Introduction& introduction : fresh) {
+      addresses_[introduction.peer.name] = introduction.peer.address;
+      under_way.push_back(std::move(introduction));
+    }
+    if (!fresh.empty() && !WriteAddresses()) {
+      for (Introduction& introduction : under_way) introduction.why = "cannot write " + folder_;
+    }
+    Reach(&under_way);
   }
 }
 
-std::string Worker::Reach(const Peer& peer) {
-  addresses_[peer.name] = peer.address;
-  if (!WriteAddresses()) return "cannot write " + folder_;
-  const auto until = std::chrono::steady_clock::now() + kReachWithin;
-  std::string why = "it did not answer";
-  while (!stopped_ && std::chrono::steady_clock::now() < until) {
-    uint64_t heard = 0;
-    why = TakeMessage(*library_, library_->tryst_server_peer_incarnation(
-                                     server_, peer.name.c_str(), 1000, &heard));
-    if (why.empty() && heard == peer.incarnation) return "";
-    if (why.empty()) why = "another life of it answers";
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+void Worker::Reach(std::vector<Introduction>* under_way) {
+  std::vector<Introduction> rest;
+  for (Introduction& introduction : *under_way) {
+    if (stopped_) return;
+    if (Answers(&introduction)) {
+      introduction.known("");
+    } else if (std::chrono::steady_clock::now() > introduction.until) {
+      introduction.known(introduction.why);
+    } else {
+      rest.push_back(std::move(introduction));
+    }
   }
-  return why;
+  under_way->swap(rest);
+}
+
+bool Worker::Answers(Introduction* introduction) {
+  uint64_t heard = 0;
+  introduction->why =
+      TakeMessage(*library_, library_->tryst_server_peer_incarnation(
+                                 server_, introduction->peer.name.c_str(), 100, &heard));
+  if (introduction->why.empty() && heard == introduction->peer.incarnation) return true;
+  if (introduction->why.empty()) introduction->why = "another life of it answers";
+  return false;
 }
 
 // The library reads the file again when it has changed.

@@ -2,15 +2,16 @@
 #define TRYST_PLUGINS_TENSORFLOW_WORKER_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "plugins/tensorflow/library.h"
 
@@ -51,12 +52,16 @@ class Worker {
   struct Introduction {
     Peer peer;
     std::function<void(const std::string&)> known;
+    std::chrono::steady_clock::time_point until;
+    std::string why = "it did not answer";
   };
 
   Worker(const Library* library, std::string folder) : library_(library), folder_(folder) {}
   bool WriteAddresses();
-  std::string Reach(const Peer& peer);
   void Run();
+  // All that are under way: one that does not answer holds up no other.
+  void Reach(std::vector<Introduction>* under_way);
+  bool Answers(Introduction* introduction);
 
   const Library* const library_;
   const std::string folder_;  // Of the cluster's file.
@@ -66,7 +71,7 @@ class Worker {
   std::atomic<bool> stopped_{false};
   std::mutex mu_;
   std::condition_variable more_;
-  std::deque<Introduction> introductions_;        // Under mu_.
+  std::vector<Introduction> introductions_;       // New ones; under mu_.
   std::map<std::string, std::string> addresses_;  // Worker to address; of the thread.
   std::thread introducer_;
 };
