@@ -11,6 +11,7 @@ The program says protocol="grpc+verbs" and `tt.enable()`; nothing else of it kno
 import argparse
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -40,9 +41,15 @@ def serve(options, spec):
 
 
 def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for opened in sockets:
-        opened.bind(("127.0.0.1", 0))
+    """Below those that the kernel gives out, so that nobody is given one meanwhile."""
+    sockets = []
+    while len(sockets) < count:
+        opened = socket.socket()
+        try:
+            opened.bind(("127.0.0.1", random.randint(12000, 32000)))
+            sockets.append(opened)
+        except OSError:
+            opened.close()
     ports = [opened.getsockname()[1] for opened in sockets]
     for opened in sockets:
         opened.close()

@@ -17,7 +17,7 @@ using tensorflow::Tensor;
 
 // What TensorFlow's kernels expect of memory.
 constexpr uintptr_t kAlignment = 64;
-constexpr int kMaxRank = 254;
+constexpr int kMaxRank = 8;  // Between workers of Tryst.
 
 // Of memory that Tryst lands in, as much as TensorFlow may hold at once: a variable that a
 // received tensor is assigned to holds it for good.

@@ -34,21 +34,25 @@ class MixedTest(unittest.TestCase):
         def pull():
             return tf.reduce_sum(table + 1.0)
 
-        @tf.function
-        def back(device, where):
-            with tf.device(device):
-                made = tf.range(10.0) * 2.0
-            with tf.device(where):
-                return tf.reduce_sum(made)
-
         workers = ["/job:worker/replica:0/task:%d/device:CPU:0" % task for task in (0, 1)]
-        until = time.time() + 20
+
+        @tf.function
+        def back(value):  # From the worker without the plug-in.
+            with tf.device(workers[1]):
+                made = value * 2.0
+            with tf.device(PS):
+                return tf.reduce_sum(made + 1.0)
+
+        def pushed():
+            with tf.device(PS):
+                return back(tf.range(10.0)).numpy()
+
+        until = time.time() + 60
         while time.time() < until:
             for device in workers:
                 with tf.device(device):
                     self.assertEqual(pull().numpy(), 500500.0)
-            with tf.device(PS):
-                self.assertEqual(back(workers[1], PS).numpy(), 90.0)
+            self.assertEqual(pushed(), 100.0)
             text = self.cluster.ask("ps:0", "explain")
             if "it has no plug-in" in text:
                 break
@@ -57,8 +61,7 @@ class MixedTest(unittest.TestCase):
                       "it has no plug-in", text)
         self.assertIn("from /job:ps/replica:0/task:0: by Tryst",
                       self.cluster.ask("worker:0", "explain"))
-        with tf.device(PS):
-            self.assertEqual(back(workers[1], PS).numpy(), 90.0)
+        self.assertEqual(pushed(), 100.0)
 
 
 if __name__ == "__main__":

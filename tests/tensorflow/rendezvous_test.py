@@ -106,7 +106,7 @@ class RendezvousTest(unittest.TestCase):
                                        before["by_grpc"]["not_bytes"])
 
     def test_shapes(self):
-        shapes = [(), (0,), (1,), (3, 0, 2), (7, 1, 5), (1,) * 7 + (9,), (1 << 20,), (16 << 20,)]
+        shapes = [(), (0,), (1,), (3, 0, 2), (7, 1, 5), (1,) * 7 + (9,), (2,) * 9, (1 << 20,), (16 << 20,)]
         for shape in shapes:
             for dtype in (tf.float32, tf.uint8):
                 with self.subTest(shape=shape, dtype=dtype):

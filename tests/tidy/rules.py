@@ -15,7 +15,7 @@ LAW = {
     "proto": {"base"},
     "channel": {"base"} | LEAVES,
     "server": {"base", "channel"} | LEAVES,
-    "tests": {"base", "channel", "server", "bench", "examples"} | LEAVES,
+    "tests": {"base", "channel", "server", "bench", "examples", "python"} | LEAVES,
     "bench": {"base", "channel", "server", "tests"} | LEAVES,
     "examples": {"base", "channel", "server"} | LEAVES,
     "plugins": {"server"},
