@@ -57,12 +57,10 @@ def free_ports(count):
 
 
 def start(options, spec, job, task):
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, os.path.abspath(__file__), "--protocol=" + options.protocol,
          "--job=" + job, "--task=%d" % task, "--spec=" + json.dumps(spec)],
         stdout=subprocess.PIPE, text=True)
-    process.stdout.readline()
-    return process
 
 
 def learn(options, spec, processes):
@@ -113,7 +111,7 @@ def learn(options, spec, processes):
     began = time.time()
     for epoch in range(options.epochs):
         if options.kill_worker and epoch == options.epochs // 2:
-            restart(options, spec, processes)
+            killer = restart(options, spec, processes)
         results = [
             coordinator.schedule(step, args=(tf.constant(epoch * options.steps + i),))
             for i in range(options.steps)
@@ -125,6 +123,8 @@ def learn(options, spec, processes):
         first = first or loss
         print("after %4d steps: loss %.3f, %.0f%% right" % (
             (epoch + 1) * options.steps, loss, 100 * right), flush=True)
+    if options.kill_worker:
+        killer.join()
     seconds = time.time() - began
     print("%d steps in %.1f s by %s" % (int(done.numpy()), seconds, options.protocol))
     if options.protocol != "grpc":
@@ -142,6 +142,7 @@ def restart(options, spec, processes):
         print("worker 1 is killed", flush=True)
         time.sleep(1)
         processes["worker:1"] = start(options, spec, "worker", 1)
+        processes["worker:1"].stdout.readline()
         print("worker 1 is back", flush=True)
 
     thread = threading.Thread(target=again)
@@ -169,6 +170,8 @@ def main():
         for job in ("ps", "worker"):
             for task in (0, 1):
                 processes["%s:%d" % (job, task)] = start(options, spec, job, task)
+        for process in processes.values():
+            process.stdout.readline()  # "serving"
         learned = learn(options, spec, processes)
     finally:
         for process in processes.values():

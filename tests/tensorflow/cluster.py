@@ -69,6 +69,8 @@ class Cluster:
         task = self._tasks.pop(name)
         task.kill()
         task.wait()
+        task.stdin.close()
+        task.stdout.close()
 
     def stop(self):
         for name in list(self._tasks):

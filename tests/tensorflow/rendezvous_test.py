@@ -195,28 +195,18 @@ class RendezvousTest(unittest.TestCase):
                 fails(tf.constant(1)).numpy()
         self.assertEqual(self.across(tf.constant(3)).numpy(), 3)
 
-    def test_cancelled_while_it_waits(self):
-        from tensorflow.python.eager import cancellation
-
-        with tf.device(PS):
-            queue = tf.queue.FIFOQueue(1, [tf.float32])
-
-        @tf.function
-        def waits():
+    def test_a_step_that_waits_is_cancelled(self):
+        """By the step's deadline, while the worker waits for what is never sent."""
+        graph = tf.Graph()
+        with graph.as_default():
             with tf.device(PS):
-                never = queue.dequeue()
+                never = tf.queue.FIFOQueue(1, [tf.float32], [[]]).dequeue()
             with tf.device(WORKER):
-                return never + 1
-
-        with tf.device(WORKER):
-            concrete = waits.get_concrete_function()
-        manager = cancellation.CancellationManager()
-        import threading
-
-        threading.Timer(2, manager.start_cancel).start()
-        with self.assertRaises((tf.errors.CancelledError, tf.errors.AbortedError)):
-            with tf.device(WORKER):
-                manager.get_cancelable_function(concrete)().numpy()
+                waits = never + 1
+        options = tf.compat.v1.RunOptions(timeout_in_ms=2000)
+        with tf.compat.v1.Session("grpc://" + self.cluster.spec["worker"][0], graph=graph) as session:
+            with self.assertRaises((tf.errors.DeadlineExceededError, tf.errors.CancelledError)):
+                session.run(waits, options=options)
         self.assertEqual(self.across(tf.constant(3)).numpy(), 3)
 
     def test_dead_tensors(self):
