@@ -5,6 +5,10 @@
 namespace tryst_tensorflow {
 namespace {
 
+// Names of batches recur, so that nobody has to remember ever more of them. More than are under
+// way or listened for at once.
+constexpr uint64_t kAskKeys = 16;
+
 constexpr char kDevice[] = "/device:CPU:0";
 
 // The part up to the separator, which is taken off as well.
@@ -55,7 +59,7 @@ std::string TrystKey(const Library& library, std::string_view tensorflow_key, co
 
 std::string AskKey(const Library& library, const Peer& consumer, const std::string& producer,
                    uint64_t n) {
-  return Make(library, consumer, producer, "asks of TensorFlow", 0, n);
+  return Make(library, consumer, producer, "asks of TensorFlow", 0, n % kAskKeys);
 }
 
 }  // namespace tryst_tensorflow
