@@ -239,8 +239,11 @@ void Bridge::Deliver(Counts* counts, const ConsumerLink::Wanted& wanted,
 // As TensorFlow's worker does when a RecvTensor call is cancelled: after a moment, so that the
 // cause is told before this consequence of it.
 void Bridge::AbortLater(int64_t step) {
-  env_->env->SchedClosureAfter(1000 * 1000, [this, step] {
-    env_->rendezvous_mgr->Find(step)->StartAbort(
+  auto found = env_->rendezvous_mgr->Find(step);
+  if (found->IsRemoteEagerContextDefault()) return;  // It serves many operations.
+  auto kept = std::make_shared<decltype(found)>(std::move(found));
+  env_->env->SchedClosureAfter(1000 * 1000, [kept, step] {
+    (*kept)->StartAbort(
         absl::AbortedError("Step " + std::to_string(step) + " cancelled. Cancelling rendezvous."));
   });
 }
