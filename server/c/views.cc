@@ -2,7 +2,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/c/handles.h"
 #include "server/c/tryst_v1.h"
 #include "server/insight.h"

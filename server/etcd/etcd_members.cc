@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/log.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/etcd/member_record.h"
 
 namespace tryst {

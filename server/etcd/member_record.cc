@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {

@@ -5,7 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/page/job_watch.h"
 
 namespace tryst {

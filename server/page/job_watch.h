@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "channel/trace_dump.h"
+#include "channel/trace/trace_dump.h"
 #include "server/member.h"
 #include "server/peer_client.h"
 
