@@ -262,8 +262,8 @@ void StepRegistry::OnUnstarted(int64_t step_id) {
     if (found == steps_.end() || found->second.started) return;
     CancelAlarm(&found->second.grace);
     rendezvous = std::move(found->second.rendezvous);
-    steps_.erase(found);
     LeaveUnstarted(&found->second);
+    steps_.erase(found);
     ++own_.steps_expired;
   }
   rendezvous->StartAbort(absl::DeadlineExceededError(

@@ -20,7 +20,8 @@ TEST(DType, EveryFixedSizeTypeHasItsSize) {
       {DType::kBfloat16, 2},    {DType::kFloat8E4m3fn, 1}, {DType::kFloat8E5m2, 1},
       {DType::kFloat, 4},       {DType::kDouble, 8},       {DType::kComplex64, 8},
       {DType::kComplex128, 16}, {DType::kQint8, 1},        {DType::kQuint8, 1},
-      {DType::kQint16, 2},      {DType::kQuint16, 2},      {DType::kQint32, 4}};
+      {DType::kQint16, 2},      {DType::kQuint16, 2},      {DType::kQint32, 4},
+      {DType::kPacked, 1}};
   for (const auto& [dtype, bytes] : rows) {
     EXPECT_EQ(DTypeBytes(dtype), bytes) << DTypeName(dtype);
     EXPECT_TRUE(DTypeValid(dtype));
@@ -28,7 +29,7 @@ TEST(DType, EveryFixedSizeTypeHasItsSize) {
   EXPECT_TRUE(DTypeValid(DType::kString));
   int valid = 0;
   for (int number = 0; number < 256; ++number) valid += DTypeValid(static_cast<DType>(number));
-  EXPECT_EQ(valid, 25) << "whatever a peer sends is one of these or refused";
+  EXPECT_EQ(valid, 26) << "whatever a peer sends is one of these or refused";
   EXPECT_EQ(DTypeName(static_cast<DType>(200)), "invalid");
 }
 

@@ -170,7 +170,7 @@ TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
     std::ofstream(folder + "/" + name) << "garbage\n";
     EXPECT_TRUE(absl::StrContains(why(config), name)) << why(config);
   }
-  authority.Write(folder, uri, /*expired=*/true);
+  authority.Write(folder, uri, /*lasts_s=*/-3600);
   EXPECT_TRUE(absl::StrContains(why(config), "has expired"));
   authority.Write(folder, uri);
   authority.Write(Folder("senseless_other"), uri);

@@ -50,13 +50,13 @@ struct TestAuthority::Pair {
   X509* certificate = nullptr;
 
   // Self-signed without an issuer.
-  Pair(const std::string& name, const Pair* issuer, const std::string& uri, bool expired = false)
+  Pair(const std::string& name, const Pair* issuer, const std::string& uri, int64_t lasts_s = 86400)
       : key(EVP_EC_gen("P-256")), certificate(X509_new()) {
     const Pair* signer = issuer == nullptr ? this : issuer;
     X509_set_version(certificate, 2);
     ASN1_INTEGER_set_uint64(X509_get_serialNumber(certificate), issuer == nullptr ? 1 : 2);
     X509_gmtime_adj(X509_getm_notBefore(certificate), -7200);
-    X509_gmtime_adj(X509_getm_notAfter(certificate), expired ? -3600 : 86400);
+    X509_gmtime_adj(X509_getm_notAfter(certificate), lasts_s);
     X509_set_pubkey(certificate, key);
     X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate), "CN", MBSTRING_ASC,
                                reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
@@ -85,8 +85,9 @@ struct TestAuthority::Pair {
 TestAuthority::TestAuthority() : ca_(std::make_unique<Pair>("tryst test authority", nullptr, "")) {}
 TestAuthority::~TestAuthority() = default;
 
-void TestAuthority::Write(const std::string& folder, const std::string& uri, bool expired) const {
-  const Pair pair("tryst test worker", ca_.get(), uri, expired);
+void TestAuthority::Write(const std::string& folder, const std::string& uri,
+                          int64_t lasts_s) const {
+  const Pair pair("tryst test worker", ca_.get(), uri, lasts_s);
   WriteFile(folder + "/ca.pem", ca_->CertificatePem());
   WriteFile(folder + "/cert.pem", pair.CertificatePem());
   WriteFile(folder + "/key.pem", pair.KeyPem());

@@ -1,6 +1,7 @@
 #ifndef TRYST_SERVER_TEST_CERTIFICATES_H_
 #define TRYST_SERVER_TEST_CERTIFICATES_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -13,8 +14,8 @@ class TestAuthority {
   ~TestAuthority();
 
   // Writes ca.pem, cert.pem and key.pem into `folder`, which must exist, each at once. The
-  // certificate is for `uri`, and for a day, or till an hour ago.
-  void Write(const std::string& folder, const std::string& uri, bool expired = false) const;
+  // certificate is for `uri`, and lasts so many seconds from now: below 0 it has expired.
+  void Write(const std::string& folder, const std::string& uri, int64_t lasts_s = 86400) const;
 
  private:
   struct Pair;

@@ -64,7 +64,7 @@ class IncastTest : public ::testing::Test {
     bool halfway = false;
     for (int turns = 0; all < kProducers * kEach && turns < 10'000'000; ++turns) {
       pair_->Turn();
-      ASSERT_LE(Ask(pair_->consumer(), &PinnedBytes).first, kCapBytes);
+      ASSERT_LE(PinnedBytes(*pair_->consumer()).first, kCapBytes);
       if (halfway || all < kProducers * kEach / 2) continue;
       halfway = true;
       // Nobody has been kept waiting for the others (Jain's index: 1 when all are equal).
@@ -79,8 +79,8 @@ class IncastTest : public ::testing::Test {
     }
     ASSERT_EQ(all, kProducers * kEach);
     // And in between: the mark is taken where the bytes are.
-    EXPECT_LE(Ask(pair_->consumer(), &PinnedBytes).second, kCapBytes);
-    EXPECT_GT(Ask(pair_->consumer(), &PinnedBytes).second, kCapBytes / 3) << "it was not short";
+    EXPECT_LE(PinnedBytes(*pair_->consumer()).second, kCapBytes);
+    EXPECT_GT(PinnedBytes(*pair_->consumer()).second, kCapBytes / 3) << "it was not short";
   }
 
   std::unique_ptr<WorkerPair> pair_;

@@ -112,9 +112,9 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
   TestAuthority authority;
   TestAuthority impostors;
   const auto tls = [](const TestAuthority& from, const std::string& name, const std::string& uri,
-                      bool expired = false) {
+                      int64_t lasts_s = 86400) {
     mkdir(TempFile(name).c_str(), 0700);
-    from.Write(TempFile(name), uri, expired);
+    from.Write(TempFile(name), uri, lasts_s);
     return std::vector<std::string>{
         absl::StrCat("--ca_file=", TempFile(name), "/ca.pem"),
         absl::StrCat("--certificate_file=", TempFile(name), "/cert.pem"),
@@ -144,9 +144,8 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
   EXPECT_TRUE(says(ping(tls(impostors, "wrong", "tryst://tryst/job:cli")),
                    {"UNAVAILABLE", "127.0.0.1", "was signed by /CN=tryst test authority",
                     "which our ca_file", "wrong/ca.pem does not hold"}));
-  EXPECT_TRUE(says(ping(tls(authority, "expired", "tryst://tryst/job:cli", true)),
-                   {"UNAVAILABLE", "does not accept our certificate", "expired/cert.pem expired at",
-                    "renew it"}));
+  EXPECT_TRUE(says(ping(tls(authority, "expired", "tryst://tryst/job:cli", -3600)),
+                   {"INVALID_ARGUMENT", "expired/cert.pem", "has expired"}));
   std::vector<std::string> unknown = tls(impostors, "unknown", "tryst://tryst/job:cli");
   unknown[0] = absl::StrCat("--ca_file=", TempFile("right"), "/ca.pem");
   EXPECT_TRUE(says(ping(unknown), {"UNAVAILABLE", "does not accept our certificate",
@@ -163,11 +162,13 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
   EXPECT_TRUE(says(ping({"--insecure"}), {"UNAVAILABLE", "without TLS", "set certificate_file"}));
   EXPECT_TRUE(daemon.Running());
 
-  // A daemon whose certificate has expired, and one without any.
+  // A daemon whose certificate has expired while it ran, and one without any.
   const std::vector<std::string> right = tls(authority, "right", "tryst://tryst/job:cli");
-  const auto ping_at = [&](const std::vector<std::string>& flags) {
+  const auto ping_at = [&](const std::vector<std::string>& flags, absl::Duration after = {}) {
     Process other("server/trystd", With(flags, {"--job=src", "--open_cluster", "--nic=soft",
                                                 "--listen=127.0.0.1:0"}));
+    other.Address();
+    absl::SleepFor(after);
     Process process(
         "server/tryst",
         With({"ping", absl::StrCat(kSource, "@", other.Address()), "--timeout=2s"}, right));
@@ -175,7 +176,7 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
     return process.err();
   };
   EXPECT_TRUE(
-      says(ping_at(tls(authority, "late", "tryst://tryst/job:src", true)),
+      says(ping_at(tls(authority, "late", "tryst://tryst/job:src", 10), absl::Seconds(12)),
            {"UNAVAILABLE", "certificate of who listens at", "expired at", "renew it there"}));
   EXPECT_TRUE(says(ping_at({"--insecure"}), {"UNAVAILABLE", "does not speak TLS"}));
 

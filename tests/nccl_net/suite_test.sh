@@ -26,5 +26,5 @@ finds tail sizes
 finds size small_into_large
 finds deaf kill_sender
 finds blocks never_blocks
-finds early many_out
+finds early 'many_out.*|large|late_receive|sizes'
 exit $code

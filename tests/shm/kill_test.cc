@@ -182,7 +182,7 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
                           if (status.ok() && !IsWhole(tensor)) Fail("a tensor is torn");
                           MutexLock done(&state.mu);
                           --state.out;
-                          if (absl::IsAborted(status)) state.gone = true;
+                          if (absl::IsUnavailable(status)) state.gone = true;
                           if (status.ok() && !std::exchange(state.met, true)) {
                             // Nobody may want to know any more.
                             if (send(stop_fd, "m", 1, MSG_NOSIGNAL) != 1) state.gone = true;

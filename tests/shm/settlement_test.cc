@@ -260,9 +260,7 @@ TEST_F(GoneTest, WhatIsAskedInLineOrNewOfThatLifeEndsSoon) {
   FetchThenLose(kFirstLife);
   for (size_t i = 0; i < kFetches; ++i) {
     EXPECT_LT(EndOf(fetched_[i]), 500) << i;
-    EXPECT_EQ(fetched_[i].status.code(),
-              i < kAsked ? absl::StatusCode::kAborted : absl::StatusCode::kUnavailable)
-        << fetched_[i].status;
+    EXPECT_EQ(fetched_[i].status.code(), absl::StatusCode::kUnavailable) << fetched_[i].status;
   }
   for (int i = 0; i < 200; ++i) {  // Its attempts are rare by now.
     Turn();
@@ -309,7 +307,7 @@ TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
   producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
   for (const Fetched& one : fetched_) {
     EndOf(one);
-    EXPECT_EQ(one.status.code(), absl::StatusCode::kAborted) << one.status;
+    EXPECT_EQ(one.status.code(), absl::StatusCode::kUnavailable) << one.status;
   }
 }
 
@@ -447,7 +445,7 @@ TEST_F(OneReadTest, AProducerThatStopsMayLetGoOfWhatIsRead) {
   StartRead();
   producer_->path->Close(absl::CancelledError("it stops"));
   ASSERT_TRUE(RunToEnd());
-  EXPECT_EQ(fetched_.status.code(), absl::StatusCode::kAborted) << fetched_.status;
+  EXPECT_EQ(fetched_.status.code(), absl::StatusCode::kUnavailable) << fetched_.status;
   EXPECT_NE(fetched_.status.message().find("incarnation 0000000000000001"), std::string::npos)
       << fetched_.status;
   EXPECT_EQ(Left(Key("edge")), std::vector<int>());
@@ -525,7 +523,7 @@ TEST_F(OneReadTest, WhatIsForTheNextLifeWaitsForItAndTheRestEnds) {
   for (int i = 0; i < 4; ++i) Turn();
   StopProducer();
   for (int i = 0; i < 50; ++i) Turn();
-  EXPECT_EQ(of_this.status.code(), absl::StatusCode::kAborted) << of_this.status;
+  EXPECT_EQ(of_this.status.code(), absl::StatusCode::kUnavailable) << of_this.status;
   EXPECT_FALSE(of_next.ended) << of_next.status;
   producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
   Send(Key("other", kFirstLife + 1), 8, 5, false);
