@@ -127,7 +127,7 @@ bool Lane::PostPiece(PieceSource* source, uint32_t piece) {
   Entry entry;
   entry.address = reinterpret_cast<uint64_t>(source->data) + offset;
   entry.bytes = std::min(source->bytes - offset, source->piece_bytes);
-  entry.local_key = source->bytes > 0 ? source->memory->local_key(options_.rail) : 0;
+  entry.local_key = source->bytes > 0 ? source->local_keys[options_.rail] : 0;
   SendWork work;
   work.id = reinterpret_cast<uint64_t>(this);
   work.op = SendOp::kWriteWithImmediate;

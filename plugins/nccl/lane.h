@@ -21,7 +21,8 @@ namespace tryst::nccl {
 struct PieceSource {
   // Constant from Publish() until the last piece has left.
   const uint8_t* data = nullptr;
-  const RegisteredMemory* memory = nullptr;
+  // A copy: NCCL may give the registration back while pieces wait to leave, when it aborts.
+  std::array<uint32_t, kMaxRails> local_keys = {};
   uint64_t bytes = 0;
   uint64_t piece_bytes = 0;
   uint32_t pieces = 0;

@@ -139,8 +139,10 @@ Result SendComm::Send(const void* data, uint64_t bytes, int tag, const Registere
   SendRequest* const free = found || ahead ? FreeRequest() : nullptr;
   if (free == nullptr) return kSuccess;
   free->source.data = static_cast<const uint8_t*>(data);
-  free->source.memory = memory;
   free->source.bytes = bytes;
+  for (size_t rail = 0; bytes > 0 && rail < memory->rails(); ++rail) {
+    free->source.local_keys[rail] = memory->local_key(rail);
+  }
   const Result result = found
                             ? SendTo(announced(sequence).receives[receive], sequence, receive, free)
                             : SendAhead(tag, free);
@@ -183,7 +185,7 @@ Result SendComm::SendAhead(int tag, SendRequest* request) {
   const Entry entries[2] = {
       {reinterpret_cast<uint64_t>(header), sizeof(EagerHeader), arena_->region().local_key()},
       {reinterpret_cast<uint64_t>(source.data), source.bytes,
-       source.bytes > 0 ? source.memory->local_key(first_lane()->rail()) : 0}};
+       source.bytes > 0 ? source.local_keys[first_lane()->rail()] : 0}};
   Immediate immediate;
   immediate.kind = Immediate::Kind::kEager;
   immediate.slot = static_cast<uint8_t>(slot);
