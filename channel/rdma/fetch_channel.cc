@@ -48,7 +48,7 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
       track_(options_.trace == nullptr
                  ? nullptr
                  : options_.trace->Track(TraceRole::kFetch, options_.peer, options_.path)),
-      random_(options_.seed),
+      back_off_(options_.backoff_ms, options_.backoff_ms_most, options_.seed),
       backoff_timer_(this, &FetchChannel::OnBackoffOver),
       heartbeat_timer_(this, &FetchChannel::OnHeartbeat),
       patience_timer_(this, &FetchChannel::OnPatienceOver),

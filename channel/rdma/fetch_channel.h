@@ -5,7 +5,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,8 @@
 #include "absl/container/inlined_vector.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
+#include "channel/ops/back_off.h"
+#include "channel/ops/peer_words.h"
 #include "channel/poller.h"
 #include "channel/rdma/fetch_op.h"
 #include "channel/rdma/landing_pool.h"
@@ -21,9 +22,6 @@
 #include "channel/trace.h"
 
 namespace tryst {
-
-// The peer has no such path and will not have it: another one is to be taken.
-bool IsPathRefusal(const absl::Status& status);
 
 struct FetchChannelOptions {
   LinkOptions link;
@@ -170,7 +168,6 @@ class FetchChannel final : public Channel,
   void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   absl::Status UseAnswer(const Hello& answer);
   void RetryLater(const absl::Status& why);
-  static bool IsFinal(const absl::Status& status);
   bool AskForLess(const absl::Status& refusal);
   void NoteWord();
   void ArmPatience();
@@ -181,7 +178,6 @@ class FetchChannel final : public Channel,
   void OnHeartbeat();
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
-  absl::Status Restarted(uint64_t incarnation) const;
   void EndAsked(const absl::Status& why, uint64_t new_incarnation = 0);
   void ForgetLeaving();
   void ReplayAsked();
@@ -206,7 +202,7 @@ class FetchChannel final : public Channel,
   void ForgetKeys();
   bool TakeSlot(FetchOp* op);
   void FreeSlot(FetchOp* op);
-  FetchLine* NextLine();
+  LinkedLine<FetchOp>* NextLine();
   void SendSoon(FetchOp* op);
 
   // fetch_parking.cc
@@ -252,8 +248,6 @@ class FetchChannel final : public Channel,
   void OnFailed(FetchOp* op, const wire::Record& record);
   absl::Status TakeLanded(FetchOp* op);
   void LeaveIfOver(FetchOp* op);
-  absl::Status CheckAgainstDestination(const FetchOp& op, const wire::TensorMeta& meta,
-                                       const TensorShape& shape) const;
 
   // fetch_standing.cc
   FetchOp* ClaimStanding(int64_t step_id, const TensorKey& key);
@@ -288,14 +282,13 @@ class FetchChannel final : public Channel,
   // Poller thread only.
   State state_ = State::kIdle;
   std::unique_ptr<MessageLink> link_;
-  std::mt19937_64 random_;
   uint64_t epoch_ = 0;
   uint64_t peer_incarnation_ = 0;  // 0: never met.
   uint64_t peer_session_ = 0;
   uint32_t version_ = 0;  // Of the protocol, in this epoch.
   int hellos_out_ = 0;
   bool tell_replayed_ = false;  // The replays are in the send line; this follows them.
-  int64_t backoff_ms_ = 0;
+  BackOff back_off_;
   int64_t unusable_since_ns_ = -1;  // Since when it fails without a word in between; -1: it works.
   bool leave_next_ = false;         // After this pause a farewell, not another hello.
   bool probing_ = false;            // It was connected to see whether it works.
@@ -321,11 +314,11 @@ class FetchChannel final : public Channel,
   std::vector<FetchOp*> slots_;  // By slot; null: free.
   std::vector<uint16_t> generations_;
   std::vector<uint16_t> free_slots_;
-  FetchLine queued_{&FetchOp::wait_link};      // kQueued, without a slot.
-  FetchLine here_line_{&FetchOp::wait_link};   // The same, and the peer has the outcome: first.
-  FetchLine send_line_{&FetchOp::send_link};   // With a slot and something to say.
-  FetchLine room_line_{&FetchOp::wait_link};   // kWaitingRoom.
-  FetchLine undelivered_{&FetchOp::end_link};  // The executor had no room.
+  LinkedLine<FetchOp> queued_{&FetchOp::wait_link};      // kQueued, without a slot.
+  LinkedLine<FetchOp> here_line_{&FetchOp::wait_link};   // The same, and the peer has the outcome: first.
+  LinkedLine<FetchOp> send_line_{&FetchOp::send_link};   // With a slot and something to say.
+  LinkedLine<FetchOp> room_line_{&FetchOp::wait_link};   // kWaitingRoom.
+  LinkedLine<FetchOp> undelivered_{&FetchOp::end_link};  // The executor had no room.
   absl::flat_hash_map<TensorKey, KeyEntry> keys_;
   std::vector<TensorKey> key_of_id_;
   uint32_t next_key_id_ = 0;

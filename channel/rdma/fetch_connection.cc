@@ -111,7 +111,7 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (!connected.ok()) return connected;
 
   if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
-    EndAsked(Restarted(answer.incarnation), answer.incarnation);
+    EndAsked(Restarted(options_.peer, peer_incarnation_, answer.incarnation), answer.incarnation);
     ForgetKeys();
   } else if (peer_session_ != 0 && parameters->session != peer_session_) {
     EndAsked(absl::UnavailableError(
@@ -128,12 +128,6 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   hub_->poller()->SetTimer(&heartbeat_timer_, now_ns() + options_.heartbeat_ms * 1'000'000);
   link_->FlushSoon();
   return absl::OkStatus();
-}
-
-absl::Status FetchChannel::Restarted(uint64_t incarnation) const {
-  return absl::AbortedError(
-      absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x", options_.peer,
-                      peer_incarnation_, incarnation));
 }
 
 // What the old incarnation was asked can no longer be had from it. But who has heard of the
@@ -218,14 +212,7 @@ void FetchChannel::RetryLater(const absl::Status& why) {
   if (unusable_since_ns_ < 0) unusable_since_ns_ = now_ns();
   // In turns: the path may work again, and the peer may not be up to hear a farewell.
   leave_next_ = !leave_next_ && Unusable();
-  backoff_ms_ =
-      backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
-  // Jitter: between half of it and all of it, so that many consumers of one producer do
-  // not come back together.
-  const int64_t half_ns = backoff_ms_ * 500'000;
-  const int64_t pause_ns =
-      half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1));
-  hub_->poller()->SetTimer(&backoff_timer_, now_ns() + pause_ns);
+  hub_->poller()->SetTimer(&backoff_timer_, now_ns() + back_off_.NextNs());
   if (lost_) OnPatienceOver();
 }
 
@@ -256,18 +243,6 @@ void FetchChannel::OnPatienceOver() {
 
 void FetchChannel::EndAll(const absl::Status& why) {
   for (FetchOp& op : ops_) EndEarly(&op, why);
-}
-
-// The peer has understood and will not change its mind: who we are, what we speak.
-bool FetchChannel::IsFinal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnauthenticated ||
-         status.code() == absl::StatusCode::kPermissionDenied ||
-         status.code() == absl::StatusCode::kFailedPrecondition;
-}
-
-bool IsPathRefusal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnimplemented ||
-         status.code() == absl::StatusCode::kInvalidArgument;
 }
 
 void FetchChannel::RetryNow() {
@@ -381,8 +356,7 @@ void FetchChannel::OnDrained() {
   if (state_ == State::kClosed) return ForgetLeaving();
   if (live_ == 0) {
     GoIdle();
-  } else if (backoff_ms_ == 0) {
-    backoff_ms_ = options_.backoff_ms;
+  } else if (back_off_.TakeFree()) {
     Connect();
   } else {
     RetryLater(connect_status_);

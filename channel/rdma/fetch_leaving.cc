@@ -49,7 +49,7 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
   }
   auto session = DecodeFarewell(answer->parameters);
   if (peer_incarnation_ != 0 && answer->incarnation != peer_incarnation_) {
-    EndAsked(Restarted(answer->incarnation), answer->incarnation);
+    EndAsked(Restarted(options_.peer, peer_incarnation_, answer->incarnation), answer->incarnation);
   } else if (peer_session_ != 0 && (!session.ok() || session->session != peer_session_)) {
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
@@ -113,7 +113,7 @@ void FetchChannel::Probe() {
 // The peer was heard through the link.
 void FetchChannel::OnHeard() {
   NoteWord();
-  backoff_ms_ = 0;
+  back_off_.Reset();
   unusable_since_ns_ = -1;
   if (!probing_) return;
   probing_ = false;

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "channel/ops/linked_line.h"
 #include "channel/poller.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/wire.h"
@@ -36,15 +37,7 @@ inline constexpr size_t kFetchStateCount = static_cast<size_t>(FetchState::kEndi
 const char* FetchStateName(FetchState state);
 
 class FetchOp;
-class FetchLine;
 struct KeyLine;
-
-// A place in a FetchLine.
-struct FetchLink {
-  FetchOp* previous = nullptr;
-  FetchOp* next = nullptr;
-  const FetchLine* line = nullptr;
-};
 
 // What ops call: their channel.
 class FetchOpOwner {
@@ -114,9 +107,9 @@ class FetchOp final : public PollerTimer {
   std::atomic<bool> cancel_posted{false};  // In the inbox: not to be reused until it has run.
 
   // Places in the channel's lines: for a slot or for room, with something to say, at the end.
-  FetchLink wait_link;
-  FetchLink send_link;
-  FetchLink end_link;
+  LineLink<FetchOp> wait_link;
+  LineLink<FetchOp> send_link;
+  LineLink<FetchOp> end_link;
 
   // Result, from kAhead or Report to Deliver.
   absl::Status result_status;
@@ -158,59 +151,9 @@ class FetchOp final : public PollerTimer {
   DeliveredTask delivered_task_;
 };
 
-// First in, first out, and out of the middle at once. The links are in the ops: nothing is
-// allocated.
-class FetchLine {
- public:
-  // `link`: by which of their links ops stand in this line. Lines that never hold the same
-  // op at the same time may share one.
-  explicit FetchLine(FetchLink FetchOp::*link) : link_(link) {}
-  bool empty() const { return first_ == nullptr; }
-  size_t size() const { return size_; }
-  FetchOp* front() const { return first_; }
-  void Push(FetchOp* op) {  // REQUIRES: not in it.
-    FetchLink& link = op->*link_;
-    link = {last_, nullptr, this};
-    (last_ != nullptr ? (last_->*link_).next : first_) = op;
-    last_ = op;
-    ++size_;
-  }
-  void PushFront(FetchOp* op) {  // REQUIRES: not in it.
-    FetchLink& link = op->*link_;
-    link = {nullptr, first_, this};
-    (first_ != nullptr ? (first_->*link_).previous : last_) = op;
-    first_ = op;
-    ++size_;
-  }
-  // `now` gets the place of `old`. No-op when `old` is not in it. REQUIRES: `now` is not.
-  void Replace(FetchOp* old, FetchOp* now) {
-    FetchLink& link = old->*link_;
-    if (link.line != this) return;
-    (link.previous != nullptr ? (link.previous->*link_).next : first_) = now;
-    (link.next != nullptr ? (link.next->*link_).previous : last_) = now;
-    now->*link_ = link;
-    link = FetchLink();
-  }
-  void PopFront() { Remove(first_); }
-  void Remove(FetchOp* op) {  // No-op when it is not in it.
-    FetchLink& link = op->*link_;
-    if (link.line != this) return;
-    (link.previous != nullptr ? (link.previous->*link_).next : first_) = link.next;
-    (link.next != nullptr ? (link.next->*link_).previous : last_) = link.previous;
-    link = FetchLink();
-    --size_;
-  }
-
- private:
-  FetchLink FetchOp::*const link_;
-  FetchOp* first_ = nullptr;
-  FetchOp* last_ = nullptr;
-  size_t size_ = 0;
-};
-
 // The fetches of one key of one step behind the one that has been asked for.
 struct KeyLine {
-  FetchLine line{&FetchOp::wait_link};
+  LinkedLine<FetchOp> line{&FetchOp::wait_link};
   FetchOp* first = nullptr;  // Whom they follow.
 };
 

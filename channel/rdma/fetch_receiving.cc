@@ -97,7 +97,7 @@ absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
     if (!bytes.ok() || *bytes != payload.size()) {
       return absl::DataLossError("the payload is not what its type and shape say");
     }
-    status = CheckAgainstDestination(*op, *meta, *shape);
+    status = FitsDestination(op->args, static_cast<DType>(meta->dtype), *shape);
     if (status.ok()) {
       if (InHostDestination(*op)) {
         tensor = op->args.destination;
@@ -119,18 +119,6 @@ absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
   counters_.bytes += payload.size();
   Complete(op, absl::OkStatus(), std::move(tensor), is_dead);
   return absl::OkStatus();
-}
-
-absl::Status FetchChannel::CheckAgainstDestination(const FetchOp& op, const wire::TensorMeta& meta,
-                                                   const TensorShape& shape) const {
-  const Tensor& wanted = op.args.destination;
-  if (!wanted.valid()) return absl::OkStatus();
-  if (static_cast<uint8_t>(wanted.dtype()) == meta.dtype && wanted.shape() == shape) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the destination is ", DTypeName(wanted.dtype()), wanted.shape().ToString(),
-                   ", the tensor ", DTypeName(static_cast<DType>(meta.dtype)), shape.ToString()));
 }
 
 absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
@@ -211,7 +199,7 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
     return absl::OkStatus();
   }
   Intern(op->key)->bytes_last = std::max<uint64_t>(meta.bytes, 1);
-  absl::Status status = CheckAgainstDestination(*op, meta, *shape);
+  absl::Status status = FitsDestination(op->args, dtype, *shape);
   Tensor tensor;
   if (status.ok() && dtype == DType::kString) {
     auto decoded = DecodeStrings(absl::string_view(static_cast<char*>(memory), meta.bytes), *shape);
@@ -247,7 +235,7 @@ absl::Status FetchChannel::OnNeedDestination(FetchOp* op, const wire::Record& re
   op->expects = false;
   DropDestination(op);
   op->meta = *meta;
-  const absl::Status fits = CheckAgainstDestination(*op, *meta, *shape);
+  const absl::Status fits = FitsDestination(op->args, static_cast<DType>(meta->dtype), *shape);
   if (!fits.ok()) {
     EndEarly(op, fits);
   } else {
@@ -257,12 +245,8 @@ absl::Status FetchChannel::OnNeedDestination(FetchOp* op, const wire::Record& re
 }
 
 void FetchChannel::OnFailed(FetchOp* op, const wire::Record& record) {
-  absl::Status status(static_cast<absl::StatusCode>(record.number),
-                      record.body.substr(0, wire::kMaxErrorBytes));
-  if (status.ok() || record.number > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) {
-    status = absl::UnknownError(record.body.substr(0, wire::kMaxErrorBytes));
-  }
-  if ((record.flags & wire::kDerived) != 0) status = MarkDerived(std::move(status));
+  absl::Status status = FailureTold(record.number, record.body.substr(0, wire::kMaxErrorBytes),
+                                    (record.flags & wire::kDerived) != 0);
   DropDestination(op);
   Complete(op, std::move(status), Tensor(), false);
 }

@@ -27,7 +27,7 @@ void FetchChannel::FreeSlot(FetchOp* op) {
 }
 
 // Whose front gets the next free slot: a tensor that is there goes before one that may not be.
-FetchLine* FetchChannel::NextLine() { return here_line_.empty() ? &queued_ : &here_line_; }
+LinkedLine<FetchOp>* FetchChannel::NextLine() { return here_line_.empty() ? &queued_ : &here_line_; }
 
 void FetchChannel::SendSoon(FetchOp* op) {
   if (!op->in_send_line) {
@@ -72,7 +72,7 @@ void FetchChannel::OnFlush() {
     link_->SignalMessage();
     ping_due_ = false;
   }
-  for (FetchLine* line = NextLine(); !line->empty() && link_->message() != nullptr;
+  for (LinkedLine<FetchOp>* line = NextLine(); !line->empty() && link_->message() != nullptr;
        line = NextLine()) {
     FetchOp* op = line->front();
     if (free_slots_.empty()) break;

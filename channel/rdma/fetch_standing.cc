@@ -120,9 +120,7 @@ void FetchChannel::TakeAhead(FetchOp* op) {
   op->result = Tensor();
   const Tensor& wanted = op->args.destination;
   if (wanted.valid() && tensor.valid()) {
-    wire::TensorMeta meta;
-    meta.dtype = static_cast<uint8_t>(tensor.dtype());
-    const absl::Status fits = CheckAgainstDestination(*op, meta, tensor.shape());
+    const absl::Status fits = FitsDestination(op->args, tensor.dtype(), tensor.shape());
     if (!fits.ok()) return EndEarly(op, fits);
     if (tensor.dtype() != DType::kString) {
       if (tensor.bytes() > 0) memcpy(wanted.mutable_data(), tensor.data(), tensor.bytes());

@@ -110,7 +110,7 @@ bool FetchChannel::HandOver(FetchOp* op) {
   if (op->state == FetchState::kWaitingRoom) {
     // The peer has said what the tensor is: the next fetch may want another one.
     auto shape = TensorShape::Make(absl::MakeConstSpan(op->meta.dims, op->meta.rank));
-    if (!shape.ok() || !CheckAgainstDestination(*next, op->meta, *shape).ok()) return false;
+    if (!shape.ok() || !FitsDestination(next->args, static_cast<DType>(op->meta.dtype), *shape).ok()) return false;
   }
   LeaveKeyLine(next);
   next->state = op->state;

@@ -16,7 +16,7 @@
 #include "channel/rdma/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
-#include "channel/rdma/ring_line.h"
+#include "channel/ops/ring_line.h"
 #include "channel/rdma/serve_op.h"
 #include "channel/trace.h"
 #include "rendezvous/tensor_source.h"

@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,9 @@
 #include "channel/channel.h"
 #include "channel/poller.h"
 #include "channel/shm/fetch_op.h"
-#include "channel/shm/fifo.h"
+#include "channel/ops/back_off.h"
+#include "channel/ops/peer_words.h"
+#include "channel/ops/ring_line.h"
 #include "channel/shm/peer_memory.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
@@ -231,8 +232,6 @@ class ShmFetchChannel final : public Channel,
   absl::Status StartFailedText(const shm_wire::ReplyCell& cell, uint64_t serial, size_t text_at);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
   bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
-  absl::Status CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
-                                       const TensorShape& shape) const;
   absl::Status Prepare(ShmFetchOp* op);
   void RunCopy();
   absl::Status CopySome(ShmFetchOp* op);
@@ -278,13 +277,12 @@ class ShmFetchChannel final : public Channel,
   std::unique_ptr<PeerMemory> peer_memory_;
   RingWriter<shm_wire::kRequestCellBytes> requests_;
   RingReader<shm_wire::kReplyCellBytes> replies_;
-  std::mt19937_64 random_;
   uint64_t epoch_ = 0;
   uint64_t peer_incarnation_ = 0;  // Of the link.
   uint64_t link_number_ = 0;       // By which both ends know it, for traces.
   uint32_t link_version_ = 0;
   int hellos_out_ = 0;
-  int64_t backoff_ms_ = 0;
+  BackOff back_off_;
   int64_t state_since_ns_ = 0;
   absl::Status connect_status_;
   absl::Status close_status_;
@@ -304,14 +302,14 @@ class ShmFetchChannel final : public Channel,
   int64_t freed_ns_ = 0;                              // When a slot became free last.
   absl::flat_hash_map<uint64_t, ShmFetchOp*> wants_;  // By serial.
   uint64_t last_serial_ = 0;
-  Fifo<ShmFetchOp*> here_;  // kHere.
-  Fifo<uint64_t> unwants_;  // To be said.
+  RingLine<ShmFetchOp*> here_;  // kHere.
+  RingLine<uint64_t> unwants_;  // To be said.
   WantTimer want_timer_;
-  Fifo<ShmFetchOp*> queued_;       // kQueued.
-  Fifo<ShmFetchOp*> copies_;       // kCopying.
-  Fifo<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
-  Fifo<ShmManyFetch*> undelivered_many_;
-  Fifo<Word> words_;
+  RingLine<ShmFetchOp*> queued_;       // kQueued.
+  RingLine<ShmFetchOp*> copies_;       // kCopying.
+  RingLine<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
+  RingLine<ShmManyFetch*> undelivered_many_;
+  RingLine<Word> words_;
   std::deque<ShmManyFetch> many_;
   std::vector<ShmManyFetch*> free_many_;
   std::vector<KeyEntry> keys_;  // By id.

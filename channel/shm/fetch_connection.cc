@@ -14,23 +14,6 @@ namespace tryst {
 using shm_wire::Packet;
 using shm_wire::PacketType;
 
-namespace {
-
-// The peer has understood and will not change its mind: who we are, what we speak.
-bool IsFinal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnauthenticated ||
-         status.code() == absl::StatusCode::kPermissionDenied ||
-         status.code() == absl::StatusCode::kFailedPrecondition;
-}
-
-// No shared memory with this peer: another path is to be taken.
-bool IsRefusal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnimplemented ||
-         status.code() == absl::StatusCode::kInvalidArgument;
-}
-
-}  // namespace
-
 ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
   fetches += other.fetches;
   ended_ok += other.ended_ok;
@@ -57,7 +40,7 @@ ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOpti
       track_(options_.trace == nullptr
                  ? nullptr
                  : options_.trace->Track(TraceRole::kFetch, options_.peer, "shm")),
-      random_(options_.seed),
+      back_off_(options_.backoff_ms, options_.backoff_ms_most, options_.seed),
       connect_timer_(this),
       patience_timer_(this),
       want_timer_(this),
@@ -156,7 +139,7 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
     for (ShmFetchOp& op : ops_) EndEarly(&op, why);
-  } else if (IsRefusal(why) && options_.on_refused) {
+  } else if (IsPathRefusal(why) && options_.on_refused) {
     options_.on_refused();
   }
 }
@@ -164,13 +147,7 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
 void ShmFetchChannel::RetryLater() {
   state_ = State::kBackoff;
   state_since_ns_ = now_ns();
-  backoff_ms_ =
-      backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
-  // Between half of it and all of it, so that many consumers do not come back together.
-  const int64_t half_ns = backoff_ms_ * 500'000;
-  poller()->SetTimer(
-      &connect_timer_,
-      now_ns() + half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1)));
+  poller()->SetTimer(&connect_timer_, now_ns() + back_off_.NextNs());
 }
 
 void ShmFetchChannel::OnConnectTimer() {
@@ -390,7 +367,7 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   unwants_.clear();
   std::sort(asked.begin(), asked.end(),
             [](const ShmFetchOp* a, const ShmFetchOp* b) { return a->order < b->order; });
-  const Fifo<ShmFetchOp*> behind = std::exchange(queued_, Fifo<ShmFetchOp*>());
+  const RingLine<ShmFetchOp*> behind = std::exchange(queued_, RingLine<ShmFetchOp*>());
   for (ShmFetchOp* op : asked) {
     op->from = Tensor();
     op->into = Tensor();
@@ -417,8 +394,11 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   if (!queued_.empty()) WaitPatiently(lost_ns_);
   if (live_ == 0 || then == Then::kEndAll) return;
   // One that has brought nothing is not made again at once.
-  if (then == Then::kAskAgain && backoff_ms_ != 0) return RetryLater();
-  backoff_ms_ = then == Then::kAskAgain ? options_.backoff_ms : 0;
+  if (then != Then::kAskAgain) {
+    back_off_.Reset();
+  } else if (!back_off_.TakeFree()) {
+    return RetryLater();
+  }
   Connect();
 }
 
@@ -426,8 +406,7 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
 // heard of this one before us, and asked for what is its, asked it of a link to nobody.
 void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
   EndWaiting(
-      absl::AbortedError(absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x",
-                                         options_.peer, former_incarnation, peer_incarnation_)),
+      Restarted(options_.peer, former_incarnation, peer_incarnation_),
       [&](const ShmFetchOp& op) {
         const uint64_t named = op.key.src_incarnation();
         return (op.asked_before && named != peer_incarnation_) ||

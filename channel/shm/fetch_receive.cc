@@ -67,7 +67,7 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
   if (op->state != ShmFetchState::kAsked && op->state != ShmFetchState::kLeaving) {
     return absl::DataLossError("the producer answered twice");
   }
-  backoff_ms_ = 0;  // The connection works.
+  back_off_.Reset();  // The connection works.
   switch (cell.head.type) {
     case CellType::kInline:
       return OnInline(op, cell);
@@ -116,24 +116,11 @@ absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
   in_failed_text_ = false;
   ShmFetchOp* op = failed_serial_ == 0 ? slots_[failed_head_.slot] : wants_[failed_serial_];
   // It may have been cancelled between the parts of the text: still its last word.
-  const uint32_t code = failed_head_.number;
-  const bool known = code != 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
-  absl::Status status(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-                      failed_text_);
-  if ((failed_head_.flags & shm_wire::kDerived) != 0) status = MarkDerived(std::move(status));
+  absl::Status status = FailureTold(failed_head_.number, failed_text_,
+                                    (failed_head_.flags & shm_wire::kDerived) != 0);
   if (op->state == ShmFetchState::kLeaving) status = op->end_status;
   Complete(op, std::move(status), Tensor(), false);
   return absl::OkStatus();
-}
-
-absl::Status ShmFetchChannel::CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
-                                                      const TensorShape& shape) const {
-  if (op.many != nullptr || !op.args.destination.valid()) return absl::OkStatus();
-  const Tensor& wanted = op.args.destination;
-  if (wanted.dtype() == dtype && wanted.shape() == shape) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the destination is ", DTypeName(wanted.dtype()),
-                                                 wanted.shape().ToString(), ", the tensor ",
-                                                 DTypeName(dtype), shape.ToString()));
 }
 
 // A tensor that is what the caller said it would be, which is to say nearly every one.
@@ -175,7 +162,7 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   const DType dtype = static_cast<DType>(cell.body[0]);
   const uint8_t* payload = cell.body + 2 + size_t{8} * rank;
-  absl::Status status = CheckAgainstDestination(*op, dtype, *shape);
+  absl::Status status = FitsDestination(ArgsOf(*op), dtype, *shape);
   Tensor tensor;
   if (dtype == DType::kString) {
     auto decoded =
@@ -262,7 +249,7 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
 }
 
 absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
-  absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+  absl::Status status = FitsDestination(ArgsOf(*op), op->dtype, op->shape);
   const bool copies =
       op->dtype == DType::kString ||
       (op->many == nullptr && op->args.destination.valid() && !op->args.by_reference);
@@ -306,7 +293,7 @@ absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, 
 }
 
 void ShmFetchChannel::OnPull(ShmFetchOp* op, const Placed& placed) {
-  absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+  absl::Status status = FitsDestination(ArgsOf(*op), op->dtype, op->shape);
   if (status.ok()) status = Prepare(op);
   if (!status.ok()) return Refuse(op, std::move(status));
   op->pulls = true;
@@ -324,7 +311,7 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
     return absl::DataLossError("a part of a tensor out of turn");
   }
   if (placed.position == 0) {
-    absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+    absl::Status status = FitsDestination(ArgsOf(*op), op->dtype, op->shape);
     if (status.ok()) status = Prepare(op);
     if (!status.ok()) {
       if (placed.piece_bytes == placed.bytes) {

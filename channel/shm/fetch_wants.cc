@@ -83,7 +83,7 @@ absl::Status ShmFetchChannel::OnHere(const shm_wire::ReplyCell& cell) {
   uint64_t serials[shm_wire::kReplySerials];
   const auto count = ReadSerials(cell, serials);
   if (!count.ok()) return count.status();
-  backoff_ms_ = 0;  // The connection works.
+  back_off_.Reset();  // The connection works.
   for (size_t i = 0; i < *count; ++i) {
     const auto found = wants_.find(serials[i]);
     if (found == wants_.end() || found->second->was_here) {

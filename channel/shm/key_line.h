@@ -11,7 +11,7 @@ namespace tryst {
 // A line of T that each know their neighbours (T::next, T::prev): leaving it costs the same from
 // any place. Owns nothing. Needs external synchronisation.
 template <typename T>
-class LinkedLine {
+class ShmLine {
  public:
   bool empty() const { return front_ == nullptr; }
   size_t size() const { return size_; }
@@ -60,8 +60,8 @@ struct ShmWaiter {
 struct ShmKeyLine {
   TensorKey key;
   int64_t step = 0;
-  LinkedLine<ShmWaiter> waiting;
-  LinkedLine<ShmServeTake> takes;
+  ShmLine<ShmWaiter> waiting;
+  ShmLine<ShmServeTake> takes;
   size_t live = 0;        // Of the takes: not dropped. As many as wait, between two calls.
   bool settling = false;  // A call that hands out what the takes have brought is on the stack.
 };

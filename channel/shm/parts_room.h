@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "channel/shm/fifo.h"
+#include "channel/ops/ring_line.h"
 #include "channel/shm/references.h"
 
 namespace tryst {
@@ -36,7 +36,7 @@ class PartsRoom {
 
   const uint64_t bytes_;
   uint64_t next_ = 0;  // Behind the newest part.
-  Fifo<Part> parts_;   // In the order of their places.
+  RingLine<Part> parts_;   // In the order of their places.
 };
 
 }  // namespace tryst

@@ -14,7 +14,7 @@
 #include "channel/live_ops.h"
 #include "channel/poller.h"
 #include "channel/shm/copy_gauge.h"
-#include "channel/shm/fifo.h"
+#include "channel/ops/ring_line.h"
 #include "channel/shm/parts_room.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
@@ -287,19 +287,19 @@ class ShmServeChannel final : private ShmHub::Host,
   std::vector<ShmServeWant*> free_wants_;
   absl::flat_hash_map<uint64_t, ShmServeWant*> wants_;  // By serial.
   uint64_t last_serial_ = 0;
-  Fifo<uint64_t> here_words_;  // To be said; some may have been unwanted since.
-  Fifo<uint64_t> unwanted_words_;
+  RingLine<uint64_t> here_words_;  // To be said; some may have been unwanted since.
+  RingLine<uint64_t> unwanted_words_;
   std::deque<std::pair<uint64_t, absl::Status>> failed_words_;
   struct SentCell {
     ShmServeOp* op;
     uint32_t generation;
     uint32_t cell;  // After which it counts as accepted.
   };
-  Fifo<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
+  RingLine<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
   int64_t accepted_checked_ns_ = 0;
   int64_t accepted_pause_ns_ = 0;
-  Fifo<ShmServeOp*> ready_line_;  // kReady, kInParts.
-  Fifo<ShmServeOp*> stage_line_;  // kStaging.
+  RingLine<ShmServeOp*> ready_line_;  // kReady, kInParts.
+  RingLine<ShmServeOp*> stage_line_;  // kStaging.
   std::vector<std::pair<uint16_t, uint32_t>> gone_line_;
   absl::flat_hash_map<uint64_t, uint16_t> segment_index_;
   std::vector<uint64_t> segment_ids_;  // By index; 0: gone.
