@@ -5,12 +5,15 @@
 
 namespace tryst {
 
+template <typename T>
+class LinkedLine;
+
 // A place in a LinkedLine.
 template <typename T>
 struct LineLink {
   T* previous = nullptr;
   T* next = nullptr;
-  const void* line = nullptr;  // In which it is; null: in none.
+  LinkedLine<T>* line = nullptr;  // In which it is; null: in none.
 };
 
 // First in, first out, and out of the middle at once. The links are in those who stand in it:

@@ -16,9 +16,8 @@ bool IsPathRefusal(const absl::Status& status) {
 }
 
 absl::Status Restarted(absl::string_view peer, uint64_t former, uint64_t incarnation) {
-  return absl::AbortedError(
-      absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x", peer, former,
-                      incarnation));
+  return absl::AbortedError(absl::StrFormat(
+      "%s was restarted: its incarnation was %016x and is %016x", peer, former, incarnation));
 }
 
 absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived) {

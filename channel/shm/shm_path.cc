@@ -44,7 +44,7 @@ std::unique_ptr<ShmFetchChannel> ShmPath::MakeFetchChannel(const std::string& pe
   options.trace = options_.trace;
   options.link_newest = options_.link_newest;
   options.patience_ms = options_.patience_ms;
-  options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxWants);
+  options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxParked);
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), bootstrap_, std::move(options));
 }
