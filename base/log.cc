@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ namespace {
 
 constexpr size_t kMostRecent = 64;
 constexpr size_t kSites = 512;
+constexpr size_t kMostLineBytes = 3500;  // With what stands before it, less than PIPE_BUF.
 constexpr int kLinesPerWindow = 20;
 constexpr int64_t kWindowMs = 10'000;
 
@@ -46,6 +48,22 @@ std::string JsonString(absl::string_view text) {
     }
   }
   return out + "\"";
+}
+
+// A peer chooses some of it: no line of its own, and nothing that a terminal obeys.
+std::string Printable(absl::string_view text) {
+  std::string out(text.substr(0, kMostLineBytes));
+  for (char& c : out) {
+    if (c < 0x20 || c >= 0x7f) c = '?';
+  }
+  if (text.size() > kMostLineBytes) out += "...";
+  return out;
+}
+
+// Whether stderr takes a line now. A pipe that nobody reads must not hold up who logs.
+bool StderrTakesALine(LogSeverity severity) {
+  pollfd out = {STDERR_FILENO, POLLOUT, 0};
+  return poll(&out, 1, severity == LogSeverity::kFatal ? 1000 : 0) == 1;
 }
 
 // What the process keeps of its lines.
@@ -102,6 +120,7 @@ std::atomic<LogFormat> log_format{LogFormat::kText};
 void WriteToStderr(LogSeverity severity, const char* file, int line, absl::string_view text) {
   const absl::Time now = absl::Now();
   uint64_t left_out = 0;
+  if (!StderrTakesALine(severity)) return;
   if (severity != LogSeverity::kFatal &&
       !record().MayWrite(file, line, absl::ToUnixMillis(now), &left_out)) {
     return;
@@ -113,11 +132,12 @@ void WriteToStderr(LogSeverity severity, const char* file, int line, absl::strin
     absl::StrAppend(&out, "{\"unix_ms\":", absl::ToUnixMillis(now), ",\"severity\":\"",
                     SeverityName(severity), "\",\"thread\":", syscall(SYS_gettid),
                     ",\"place\":", JsonString(PlaceOf(file, line)),
-                    ",\"text\":", JsonString(absl::StrCat(text, more)), "}\n");
+                    ",\"text\":", JsonString(absl::StrCat(Printable(text), more)), "}\n");
   } else {
     absl::StrAppend(&out, absl::string_view("IWEF").substr(static_cast<size_t>(severity), 1),
                     absl::FormatTime("%m%d %H:%M:%E6S", now, absl::LocalTimeZone()), " ",
-                    syscall(SYS_gettid), " ", PlaceOf(file, line), "] ", text, more, "\n");
+                    syscall(SYS_gettid), " ", PlaceOf(file, line), "] ", Printable(text), more,
+                    "\n");
   }
   // One write, so that lines of several threads do not mix. There is nowhere to
   // report that stderr itself fails.

@@ -1,5 +1,9 @@
 #include "base/log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -163,6 +167,38 @@ TEST(Log, APlaceThatRepeatsItselfIsCutShort) {
   EXPECT_THAT(text, ContainsRegex("again 19\n"));
   EXPECT_EQ(text.find("again 20\n"), std::string::npos);
   EXPECT_THAT(text, ContainsRegex("another place"));
+}
+
+TEST(Log, APeersTextIsNoLineAndNoOrderToATerminal) {
+  const std::string text = StderrOf([] {
+    TRYST_LOG(Warning) << "from a\nE1122 00:00:00 forged.cc:1] \x1b[2J\x9b\r"
+                       << std::string(9000, 'x');
+  });
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_LT(text.size(), 4096u);
+  EXPECT_THAT(text, ContainsRegex("from a\\?E1122"));
+  EXPECT_TRUE(
+      std::all_of(text.begin(), text.end() - 1, [](char c) { return c >= 0x20 && c < 0x7f; }));
+}
+
+TEST(Log, AnUnreadOrClosedStderrHoldsNobodyUp) {
+  signal(SIGPIPE, SIG_IGN);
+  const int own = dup(STDERR_FILENO);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ASSERT_EQ(fcntl(ends[1], F_SETPIPE_SZ, 4096), 4096);
+  dup2(ends[1], STDERR_FILENO);
+  for (int i = 0; i < 100; ++i) {
+    TRYST_LOG(Warning) << std::string(1000, 'x');
+    TRYST_LOG(Error) << std::string(1000, 'y');
+  }
+  close(ends[0]);
+  TRYST_LOG(Info) << "nobody hears it";
+  dup2(own, STDERR_FILENO);
+  close(ends[1]);
+  close(own);
+  EXPECT_NE(StderrOf([] { TRYST_LOG(Info) << "heard again"; }).find("heard again"),
+            std::string::npos);
 }
 
 TEST(Log, JsonLinesAreObjects) {

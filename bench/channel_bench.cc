@@ -146,7 +146,7 @@ class Load {
   int to_end_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-WorkerPairOptions PairOver(const OpenNic& open, std::function<void(ChannelPoolOptions*)> adjust) {
+WorkerPairOptions PairOver(const OpenNic& open, std::function<void(TransportsOptions*)> adjust) {
   WorkerPairOptions options;
   options.open_nic = open;
   options.adjust = std::move(adjust);
@@ -246,7 +246,7 @@ void MeasureDelivery(int rounds, bool quick, Report* report) {
     Raw raw(bytes);
     WorkerPair with(PairOver(OpenSoft, nullptr));
     WorkerPair without(
-        PairOver(OpenSoft, [](ChannelPoolOptions* pool) { pool->link.digests = false; }));
+        PairOver(OpenSoft, [](TransportsOptions* pool) { pool->link.digests = false; }));
     Load with_load(&with, bytes, 8, /*into_place=*/true);
     Load without_load(&without, bytes, 8, /*into_place=*/true);
     Load landing_load(&without, bytes, 8, /*into_place=*/false);
@@ -262,7 +262,7 @@ void MeasureDelivery(int rounds, bool quick, Report* report) {
 void MeasureEager(const std::string& nic, const OpenNic& open, int rounds, bool quick,
                   Report* report) {
   const auto pair_with = [&](uint64_t eager_bytes) {
-    WorkerPairOptions options = PairOver(open, [eager_bytes](ChannelPoolOptions* pool) {
+    WorkerPairOptions options = PairOver(open, [eager_bytes](TransportsOptions* pool) {
       pool->link.message_bytes = 128 << 10;
       pool->eager_bytes = eager_bytes;
       pool->heartbeat_ms = 10'000;

@@ -160,7 +160,7 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
   auto proxy = DeviceProxy::Open(&poller_, {options.gpu}, step_.get(), proxy_options);
   TRYST_CHECK(proxy.ok()) << proxy.status();
   proxy_ = *std::move(proxy);
-  ChannelPoolOptions pool;
+  TransportsOptions pool;
   pool.self = WorkerName(options.rank);
   pool.incarnation = IncarnationOf(options.rank);
   pool.seed = static_cast<uint64_t>(getpid());
@@ -168,8 +168,8 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
   pool.link.digests = false;
   pool.shm_arena = proxy_options.engine.arena;
   pool.shm.copy_helpers = options.copy_helpers;
-  pool_ = std::make_unique<ChannelPool>(&poller_, &bootstrap_, proxy_->source(),
-                                        std::vector<NicPath>{{"rdma/soft", nic_}}, nullptr, pool);
+  pool_ = MakeChannelPool(&poller_, &bootstrap_, proxy_->source(),
+                          std::vector<NicPath>{{"rdma/soft", nic_}}, nullptr, pool);
   const absl::Status opened = pool_->Open();
   TRYST_CHECK(opened.ok()) << opened;
   proxy_->SetChannels(pool_.get());

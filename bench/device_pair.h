@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "channel/channel_pool.h"
 #include "channel/device/device_proxy.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
+#include "channel/transports.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"
 

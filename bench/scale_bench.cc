@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "bench/flags.h"
 #include "bench/ps_model.h"
-#include "channel/channel_pool.h"
+#include "channel/transports.h"
 #include "verbs/sim/sim_world.h"
 
 namespace tryst {
@@ -140,7 +140,7 @@ class PeersWorld {
   static std::string PeerName(int i) { return absl::StrCat("/job:peer/replica:0/task:", i); }
 
   std::unique_ptr<ChannelPool> Open(const std::string& name, Poller* poller) {
-    ChannelPoolOptions options;
+    TransportsOptions options;
     options.self = name;
     options.incarnation = kIncarnation;
     options.max_consumers = 4;
@@ -148,15 +148,14 @@ class PeersWorld {
     options.completion_depth = is_hub ? 1 << 20 : 4096;
     std::vector<NicPath> paths = {
         {"rdma/sim", std::shared_ptr<Nic>(world_.OpenNic(next_place_++))}};
-    auto pool = std::make_unique<ChannelPool>(poller, &hellos_, &source_, std::move(paths), nullptr,
-                                              options);
+    auto pool = MakeChannelPool(poller, &hellos_, &source_, std::move(paths), nullptr, options);
     const absl::Status opened = pool->Open();
     TRYST_CHECK(opened.ok()) << opened;
     hellos_.handlers[name] = pool.get();
     return pool;
   }
   void Turn() {
-    while (hub_poller_.Step() || peer_poller_.Step()) {
+    while (hub_poller_.Turn() || peer_poller_.Turn()) {
     }
     if (world_.next_ns() != INT64_MAX) {
       world_.Step();

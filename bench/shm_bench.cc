@@ -24,8 +24,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/channel_pool.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
+#include "channel/transports.h"
 #include "rendezvous/step_registry.h"
 #include "rendezvous/thread_alarms.h"
 
@@ -60,15 +60,15 @@ struct Worker {
     tracing.sample_every = sample_every;
     if (sample_every > 0) trace = std::make_unique<Trace>(tracing);
     auto source = std::make_unique<Source>();
-    ChannelPoolOptions options;
+    TransportsOptions options;
     options.self = name;
     options.incarnation = incarnation;
     options.trace = trace.get();
     ArenaOptions arena;
     arena.seed = incarnation << 32;
     options.shm_arena = Arena::Make(arena);
-    pool = std::make_unique<ChannelPool>(&poller, hellos, source.get(), std::vector<NicPath>{},
-                                         nullptr, std::move(options));
+    pool = MakeChannelPool(&poller, hellos, source.get(), std::vector<NicPath>{}, nullptr,
+                           std::move(options));
     StepRegistry::Options steps_options;
     steps_options.worker = name;
     steps_options.incarnations[absl::StrCat(name, "/device:CPU:0")] = incarnation;
@@ -140,8 +140,8 @@ class Pair {
   }
 
   void Turn() {
-    consumer_.poller.Step();
-    producer_.poller.Step();
+    consumer_.poller.Turn();
+    producer_.poller.Turn();
   }
   void Send(int key) {
     const absl::Status sent = sends_->Send(keys_[key], Args(), source_, false);
@@ -176,9 +176,9 @@ class Pair {
       lap(&stages.send);
       for (int i = 0; i < kAtOnce; ++i) Ask(i);
       lap(&stages.ask);
-      producer_.poller.Step();
+      producer_.poller.Turn();
       lap(&stages.answer);
-      consumer_.poller.Step();
+      consumer_.poller.Turn();
       lap(&stages.deliver);
       while (landed_ < kAtOnce) Turn();
       landed_ = 0;
@@ -199,8 +199,8 @@ class Pair {
       const int key = static_cast<int>(i % key_count_);
       Send(key);
       Ask(key);
-      producer_.poller.Step();
-      consumer_.poller.Step();
+      producer_.poller.Turn();
+      consumer_.poller.Turn();
       while (landed_ == 0) Turn();
       landed_ = 0;
     }

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "benchmark/benchmark.h"
-#include "channel/trace.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 namespace {

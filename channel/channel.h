@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "channel/live_ops.h"
+#include "absl/types/span.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 
@@ -48,6 +51,30 @@ class Channel {
 
   // Adds what has not ended: what each waits for, and since when.
   virtual void ListOps(LiveOps* ops) const = 0;
+
+  // ---- What a channel may do besides ----
+
+  // As a Fetch() of each key with one callback, where the channel asks for them as one. False:
+  // nothing has happened.
+  virtual bool FetchMany(int64_t /*step_id*/, absl::Span<const TensorKey> /*keys*/,
+                         const Args& /*args*/, ManyDoneFn* /*done*/) {
+    return false;
+  }
+  // Whether Fetch() may be called while the channel runs a callback.
+  virtual bool FetchesInCallbacks() const { return false; }
+
+  // How the connection stands: state, why, since_ns, epoch. A channel without one says nothing.
+  virtual void View(PathView* /*view*/) const {}
+
+  // Of a path that may be turned down, left and taken again (PathUser in transport.h):
+  // takes out all that the peer has not been asked for: another channel is to fetch it.
+  virtual std::vector<WaitingFetch> TakeWaiting() { return {}; }
+  // Connects, if it does not yet, although nobody asks; OnUsable() or OnRefused() may follow.
+  virtual void Probe() {}
+  // Something has changed for the better: ends a pause before the next attempt to connect.
+  virtual void RetryNow() {}
+  // Whether this path is the one in use: on another nothing is asked for ahead.
+  virtual void AskAhead(bool /*in_use*/) {}
 };
 
 }  // namespace tryst

@@ -60,6 +60,8 @@ Row RowOf(DType dtype) {
       return {"int4", 1};
     case DType::kUint4:
       return {"uint4", 1};
+    case DType::kPacked:
+      return {"packed", 1};
     case DType::kInvalid:
       break;
   }

@@ -36,6 +36,9 @@ enum class DType : uint8_t {
   kFloat8E4m3fn = 25,
   kInt4 = 29,   // One element a byte, as TensorFlow keeps it in memory.
   kUint4 = 30,  // Likewise.
+  // None of TensorFlow's, and of a wire alone: a tensor of more dimensions than its description
+  // has room for, as bytes (rendezvous/packed_tensor.h).
+  kPacked = 62,
 };
 
 // Bytes of one element; 0 for kString, kInvalid and any number that is no DType (a

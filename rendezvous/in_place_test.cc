@@ -121,7 +121,6 @@ struct SilentFetcher final : TensorFetcher {
   void Fetch(int64_t, const TensorKey&, const Args&, DoneFn) override { ++fetches; }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
-  void CleanupStep(int64_t) override {}
   int fetches = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "rendezvous/routing_rendezvous.h"
 
 #include <atomic>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,8 +9,38 @@
 #include "rendezvous/all_run.h"
 #include "rendezvous/derived_status.h"
 #include "rendezvous/device_handover.h"
+#include "rendezvous/packed_tensor.h"
 
 namespace tryst {
+namespace {
+
+void UnpackIfPacked(absl::Status* status, Tensor* tensor) {
+  if (tensor->dtype() != DType::kPacked) return;
+  absl::StatusOr<Tensor> unpacked = Unpack(*tensor);
+  *tensor = Tensor();
+  if (unpacked.ok()) {
+    *tensor = *std::move(unpacked);
+  } else {
+    *status = unpacked.status();
+  }
+}
+
+absl::Status CopyInto(const TensorKey& key, const Tensor& tensor, const Tensor& into) {
+  if (tensor.dtype() != into.dtype() || tensor.shape() != into.shape()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "The destination of ", key.text(), " is ", DTypeName(into.dtype()), into.shape().ToString(),
+        ", the tensor ", DTypeName(tensor.dtype()), tensor.shape().ToString()));
+  }
+  if (tensor.dtype() == DType::kString || !into.on_host() || !tensor.on_host()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "The destination of ", key.text(), " has more than ",
+        static_cast<int>(TensorShape::kMaxRank), " dimensions and is no host memory of numbers"));
+  }
+  if (tensor.bytes() > 0) memcpy(into.mutable_data(), tensor.data(), tensor.bytes());
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 // A receive that another worker was asked for. It keeps the step alive.
 struct RoutingRendezvous::Fetching {
@@ -70,20 +101,25 @@ absl::Status RoutingRendezvous::CheckReceive(const TensorKey& key) const {
   return absl::OkStatus();
 }
 
-// What no wire carries is refused here, before anybody waits for it.
-absl::Status RoutingRendezvous::CheckRank(const TensorKey& key, const Tensor& tensor) const {
-  if (key.src_device().empty() || key.dst().worker == key.src().worker) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "A tensor of ", tensor.shape().rank(), " dimensions for ", key.text(), ": at most ",
-      TensorShape::kMaxRank, " travel between workers, so give it another shape for the way"));
+// What would travel, with more dimensions than a wire describes.
+absl::Status RoutingRendezvous::PackForPeer(const TensorKey& key, Tensor* tensor) const {
+  if (tensor->shape().rank() <= TensorShape::kMaxRank || key.src_device().empty() ||
+      key.dst().worker == key.src().worker) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Tensor> packed = Pack(*tensor);
+  if (!packed.ok()) {
+    return absl::Status(packed.status().code(),
+                        absl::StrCat("A tensor for ", key.text(), ": ", packed.status().message()));
+  }
+  *tensor = *std::move(packed);
+  return absl::OkStatus();
 }
 
 absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
                                      bool is_dead) {
   absl::Status status = CheckSend(key);
-  if (status.ok() && tensor.shape().rank() > TensorShape::kMaxRank) {
-    status = CheckRank(key, tensor);
-  }
+  if (status.ok()) status = PackForPeer(key, &tensor);
   if (!status.ok()) return status;
   return local_.Send(key, args, std::move(tensor), is_dead);
 }
@@ -91,9 +127,10 @@ absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Ten
 absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
   for (const SendItem& item : items) {
     absl::Status status = CheckSend(item.key);
-    if (status.ok() && item.tensor.shape().rank() > TensorShape::kMaxRank) {
-      status = CheckRank(item.key, item.tensor);
-    }
+    if (!status.ok()) return status;
+  }
+  for (SendItem& item : items) {
+    absl::Status status = PackForPeer(item.key, &item.tensor);
     if (!status.ok()) return status;
   }
   return local_.SendMany(items, args);
@@ -106,11 +143,10 @@ void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn
     status = absl::InvalidArgumentError(
         absl::StrCat("The destination of ", key.text(), " is read-only memory"));
   }
-  if (status.ok() && args.destination.shape().rank() > TensorShape::kMaxRank) {
-    status = CheckRank(key, args.destination);
-  }
   if (!status.ok()) {
     FailReceive(std::move(status), args, std::move(done));
+  } else if (!ProducedHere(key) && args.destination.shape().rank() > TensorShape::kMaxRank) {
+    FetchInto(key, args, std::move(done));
   } else if (!ProducedHere(key)) {
     Fetch(key, args, std::move(done));
   } else if (MayNeedCopy(key, args)) {
@@ -184,10 +220,31 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn don
                              Tensor tensor, bool is_dead) {
                     DoneFn done = std::move(fetching->done);
                     const auto step = fetching->step->EndFetching(fetching);
+                    UnpackIfPacked(&status, &tensor);
                     std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
                                     is_dead);
                   });
   AbortFetchesIfAborted();
+}
+
+// What travels packed does not land in the caller's memory by itself.
+void RoutingRendezvous::FetchInto(const TensorKey& key, const Args& args, DoneFn done) {
+  Args anywhere = args;
+  anywhere.destination = Tensor();
+  Fetch(key, anywhere,
+        [into = args.destination, key, done = std::move(done)](
+            absl::Status status, const Args& send_args, const Args& recv_args, Tensor tensor,
+            bool is_dead) mutable {
+          Args asked = recv_args;
+          asked.destination = into;
+          if (status.ok() && !is_dead) status = CopyInto(key, tensor, into);
+          if (!status.ok()) {
+            tensor = Tensor();
+          } else if (!is_dead) {
+            tensor = std::move(into);
+          }
+          std::move(done)(std::move(status), send_args, asked, std::move(tensor), is_dead);
+        });
 }
 
 // An abort that came between the look at the cause and the fetcher's own list of fetches
@@ -205,6 +262,11 @@ void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& 
                       [fetching](absl::Status first_error, absl::Span<Received> results) {
                         ManyDoneFn done = std::move(fetching->many_done);
                         const auto step = fetching->step->EndFetching(fetching);
+                        for (Received& result : results) {
+                          if (result.tensor.dtype() != DType::kPacked) continue;
+                          UnpackIfPacked(&result.status, &result.tensor);
+                          KeepCause(&first_error, result.status);
+                        }
                         std::move(done)(std::move(first_error), results);
                       });
   AbortFetchesIfAborted();

@@ -65,8 +65,9 @@ class RoutingRendezvous final : public Rendezvous,
   bool ProducedHere(const TensorKey& key) const;
   absl::Status CheckSend(const TensorKey& key) const;
   absl::Status CheckReceive(const TensorKey& key) const;
-  absl::Status CheckRank(const TensorKey& key, const Tensor& tensor) const;
+  absl::Status PackForPeer(const TensorKey& key, Tensor* tensor) const;
   void Fetch(const TensorKey& key, const Args& args, DoneFn done);
+  void FetchInto(const TensorKey& key, const Args& args, DoneFn done);
   void FetchMany(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   void ReceiveEach(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   Fetching* StartFetching(std::shared_ptr<RoutingRendezvous> self,

@@ -43,7 +43,6 @@ class HeldFetcher final : public TensorFetcher {
     ones.clear();
     for (One& one : failing) FailReceive(status, one.args, std::move(one.done));
   }
-  void CleanupStep(int64_t) override {}
 
   std::vector<One> ones;
   size_t many_keys = 0;
@@ -257,24 +256,40 @@ TEST_F(HandoverTest, FailuresReachTheReceiver) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsStayOnTheirWorker) {
+TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   const TensorKey away = KeyBetween(Device(kWorker0, "CPU"), Device(kWorker1, "CPU"), "a");
-  const Tensor nine =
-      *Tensor::Allocate(DType::kInt64, *TensorShape::Make(std::vector<int64_t>(9, 1)));
-  const absl::Status refused = step->Send(away, Args(), nine, false);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(refused.message().find("at most 8 travel between workers"), absl::string_view::npos)
-      << refused;
+  const TensorShape nine_dims = *TensorShape::Make(std::vector<int64_t>(9, 1));
+  const Tensor nine = *Tensor::Allocate(DType::kInt64, nine_dims);
+  *static_cast<int64_t*>(nine.mutable_data()) = 41;
   SendItem items[] = {{LocalKey("a"), nine, false}, {away, nine, false}};
-  EXPECT_EQ(step->SendMany(absl::MakeSpan(items), Args()).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(step->SendMany(absl::MakeSpan(items, 1), Args()).ok());
+  ASSERT_TRUE(step->SendMany(absl::MakeSpan(items), Args()).ok());
   EXPECT_EQ(Receive(step.get(), LocalKey("a"))->tensor.shape().rank(), 9);
+  Taken taken;
+  TensorKey key = away;
+  ASSERT_TRUE(step->TakeHere(&key, &taken));
+  EXPECT_EQ(taken.tensor.dtype(), DType::kPacked);
+  EXPECT_EQ(taken.tensor.shape().rank(), 1);
+
+  const auto anywhere = Receive(step.get(), RemoteKey("b"));
   Args args;
-  args.destination = nine;
-  EXPECT_EQ(Receive(step.get(), RemoteKey("a"), args)->code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(fetcher.ones.empty());
-  EXPECT_TRUE(step->Send(away, Args(), *nine.Reshape({1}), false).ok());
+  args.destination = *Tensor::Allocate(DType::kInt64, nine_dims);
+  const auto inside = Receive(step.get(), RemoteKey("c"), args);
+  args.destination = *Tensor::Allocate(DType::kFloat, nine_dims);
+  const auto other = Receive(step.get(), RemoteKey("d"), args);
+  ASSERT_EQ(fetcher.ones.size(), 3u);
+  for (auto& fetch : fetcher.ones) {
+    EXPECT_FALSE(fetch.args.destination.valid());
+    std::move(fetch.done)(absl::OkStatus(), Args(), fetch.args, taken.tensor, false);
+  }
+  ASSERT_TRUE(anywhere->status.ok()) << anywhere->status;
+  EXPECT_EQ(anywhere->tensor.shape(), nine_dims);
+  EXPECT_EQ(*anywhere->tensor.data_as<int64_t>(), 41);
+  ASSERT_TRUE(inside->status.ok()) << inside->status;
+  EXPECT_EQ(*inside->tensor.data_as<int64_t>(), 41);
+  EXPECT_EQ(other->status.code(), absl::StatusCode::kInvalidArgument) << other->status;
+
+  const Tensor strings = *Tensor::FromStrings({"s"}, nine_dims);
+  EXPECT_EQ(step->Send(away, Args(), strings, false).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(RoutingRendezvousTest, TheStatusOfAnAbortComesOutAsItWasGiven) {

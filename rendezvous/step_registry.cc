@@ -74,7 +74,7 @@ absl::StatusOr<std::shared_ptr<Rendezvous>> StepRegistry::StartStep(int64_t step
   Step* step = found == steps_.end() ? NewStep(step_id) : &found->second;
   if (!step->started) {
     step->started = true;
-    --unstarted_;
+    LeaveUnstarted(step);
     ++own_.steps_started;
     CancelAlarm(&step->expiry);
   }
@@ -86,6 +86,31 @@ std::shared_ptr<Rendezvous> StepRegistry::FindStep(int64_t step_id) const {
   const auto found = steps_.find(step_id);
   if (found == steps_.end() || !found->second.started) return nullptr;
   return found->second.rendezvous;
+}
+
+void StepRegistry::LeaveUnstarted(Step* step) {
+  --unstarted_;
+  const auto share = unstarted_of_.find(step->asked_by);
+  if (share != unstarted_of_.end() && --share->second == 0) unstarted_of_.erase(share);
+  step->asked_by.clear();
+}
+
+void StepRegistry::DropAbandoned() {
+  for (auto it = steps_.begin(); it != steps_.end();) {
+    auto here = it++;
+    Step& step = here->second;
+    // Who has just been admitted holds it, too, and is about to wait.
+    if (step.started || step.rendezvous.use_count() > 1 ||
+        step.rendezvous->counters().waiting_receives > 0) {
+      continue;
+    }
+    CancelAlarm(&step.expiry);
+    CancelAlarm(&step.grace);
+    LeaveUnstarted(&step);
+    const absl::Status cause = step.rendezvous->abort_cause();
+    if (!cause.ok()) tombstones_.Add(here->first, MarkDerived(cause), alarms_->clock().NowNs());
+    steps_.erase(here);
+  }
 }
 
 StepRegistry::Step* StepRegistry::NewStep(int64_t step_id) {
@@ -120,6 +145,7 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
 }
 
 absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t step_id,
+                                                                       absl::string_view consumer,
                                                                        uint64_t request_id) {
   if (!closed_.ok()) return closed_;
   if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().CoarseNowNs())) {
@@ -128,7 +154,13 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
   }
   const auto found = steps_.find(step_id);
   Step* step = found == steps_.end() ? nullptr : &found->second;
-  if (step == nullptr && unstarted_ >= options_.max_unstarted_steps) {
+  const auto full = [this, consumer]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const auto share = unstarted_of_.find(consumer);
+    return unstarted_ >= options_.max_unstarted_steps ||
+           (share != unstarted_of_.end() && share->second >= options_.max_unstarted_of_consumer);
+  };
+  if (step == nullptr && full()) DropAbandoned();
+  if (step == nullptr && full()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("Too many steps are asked for that have not started: ", unstarted_));
   }
@@ -145,6 +177,8 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
   }
   if (step == nullptr) {
     step = NewStep(step_id);
+    step->asked_by = std::string(consumer);
+    ++unstarted_of_[step->asked_by];
     step->expiry = SetAlarm(options_.unstarted_ttl, &StepRegistry::OnUnstarted, step_id);
   }
   if (!step->started) ++own_.deferred;
@@ -160,7 +194,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_
     MutexLock lock(&mu_);
     ++own_.takes;
     if (status.ok()) {
-      auto admitted = Admit(step_id, request_id);
+      auto admitted = Admit(step_id, key.dst().worker, request_id);
       status = admitted.status();
       if (admitted.ok()) rendezvous = *std::move(admitted);
     }
@@ -229,7 +263,7 @@ void StepRegistry::OnUnstarted(int64_t step_id) {
     CancelAlarm(&found->second.grace);
     rendezvous = std::move(found->second.rendezvous);
     steps_.erase(found);
-    --unstarted_;
+    LeaveUnstarted(&found->second);
     ++own_.steps_expired;
   }
   rendezvous->StartAbort(absl::DeadlineExceededError(
@@ -317,7 +351,7 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
       if (!step.derived.ok()) why = step.derived;
       const absl::Status cause = step.rendezvous->abort_cause();
       if (!cause.ok()) why = cause;
-      if (!step.started) --unstarted_;
+      if (!step.started) LeaveUnstarted(&step);
       rendezvous = std::move(step.rendezvous);
       steps_.erase(found);
     }
@@ -326,7 +360,6 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
   if (rendezvous == nullptr) return;
   AllRun all;
   all.Run([&] { rendezvous->StartAbort(why); });
-  if (fetcher_ != nullptr) fetcher_->CleanupStep(step_id);
   Retire(*rendezvous);
   all.ThrowFirst();
 }

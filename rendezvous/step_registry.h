@@ -36,6 +36,7 @@ class StepRegistry final : public TensorSource {
     int64_t max_held_bytes = 0;     // Of all steps' waiting sends; 0: no cap.
     // Steps that peers ask for and nobody starts: so many, so long, with so many requests.
     size_t max_unstarted_steps = 1024;
+    size_t max_unstarted_of_consumer = 256;
     size_t max_deferred_per_step = 65536;
     absl::Duration unstarted_ttl = absl::Minutes(10);
     size_t max_tombstones = 4096;
@@ -85,6 +86,7 @@ class StepRegistry final : public TensorSource {
   struct Step {
     std::shared_ptr<RoutingRendezvous> rendezvous;
     bool started = false;
+    std::string asked_by;  // The consumer for whom it came to be, while not started.
     Alarms::Token expiry = Alarms::kNoToken;  // While not started.
     Alarms::Token grace = Alarms::kNoToken;   // While a derived failure waits for its cause.
     absl::Status derived;
@@ -93,9 +95,15 @@ class StepRegistry final : public TensorSource {
   StepRegistry(const Options& options, Alarms* alarms, TensorFetcher* fetcher);
   absl::Status CheckTake(const TensorKey& key) const;
   // Where a take goes, or why not.
-  absl::StatusOr<std::shared_ptr<RoutingRendezvous>> Admit(int64_t step_id, uint64_t request_id)
+  absl::StatusOr<std::shared_ptr<RoutingRendezvous>> Admit(int64_t step_id,
+                                                           absl::string_view consumer,
+                                                           uint64_t request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
+  // It is no longer one that has not started.
+  void LeaveUnstarted(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Forgets those in which nobody waits any more.
+  void DropAbandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -118,6 +126,7 @@ class StepRegistry final : public TensorSource {
   absl::flat_hash_map<int64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
   absl::Status closed_ ABSL_GUARDED_BY(mu_);  // OK: it is open.
   size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<std::string, size_t> unstarted_of_ ABSL_GUARDED_BY(mu_);  // By consumer.
   Tombstones tombstones_ ABSL_GUARDED_BY(mu_);
   RequestIds request_ids_ ABSL_GUARDED_BY(mu_);
   RendezvousCounters own_ ABSL_GUARDED_BY(mu_);  // And those of steps that are over.

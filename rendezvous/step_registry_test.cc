@@ -27,8 +27,7 @@ class CountingFetcher final : public TensorFetcher {
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t step_id, const absl::Status&) override { aborted.push_back(step_id); }
-  void CleanupStep(int64_t step_id) override { cleaned.push_back(step_id); }
-  std::vector<int64_t> aborted, cleaned;
+  std::vector<int64_t> aborted;
 };
 
 struct StepRegistryTest : testing::Test {
@@ -190,6 +189,36 @@ TEST_F(StepRegistryTest, DeferredTakesAreBounded) {
   }
 }
 
+TEST_F(StepRegistryTest, AConsumerHasAShareOfStepsThatHaveNotStarted) {
+  options.max_unstarted_steps = 8;
+  options.max_unstarted_of_consumer = 3;
+  Open();
+  const auto key_to = [](const std::string& consumer) {
+    return KeyBetween(absl::StrCat(kWorker0, "/device:CPU:0"),
+                      absl::StrCat(consumer, "/device:CPU:0"), "e");
+  };
+  const TensorKey greedy = key_to("/job:greedy/replica:0/task:0");
+  const TensorKey other = key_to("/job:other/replica:0/task:0");
+  Cancellation gone;
+  Args args;
+  args.cancellation = &gone;
+  std::vector<std::shared_ptr<Outcome>> waiting;
+  for (int64_t step = 1; step <= 3; ++step) waiting.push_back(Take(step, greedy, 0, args));
+  EXPECT_EQ(Take(4, greedy)->code(), absl::StatusCode::kResourceExhausted);
+  const auto honest = Take(5, other);
+  EXPECT_EQ(honest->calls, 0);
+  // One that starts is nobody's share, and those that nobody waits in any more are given back.
+  ASSERT_TRUE(registry->StartStep(1).ok());
+  const auto fourth = Take(4, greedy);
+  EXPECT_EQ(fourth->calls, 0);
+  EXPECT_EQ(Take(6, greedy)->code(), absl::StatusCode::kResourceExhausted);
+  gone.StartCancel();
+  for (const auto& outcome : waiting) EXPECT_EQ(outcome->code(), absl::StatusCode::kCancelled);
+  const auto after = Take(6, greedy);
+  EXPECT_EQ(after->calls, 0);
+  registry.reset();
+}
+
 TEST_F(StepRegistryTest, AStepThatNeverStartsAnswersInTheEnd) {
   options.unstarted_ttl = absl::Seconds(60);
   Open();
@@ -290,16 +319,15 @@ TEST_F(StepRegistryTest, AnAbortBeforeTheStartIsRemembered) {
   EXPECT_TRUE(IsDerived(deferred->status));
 }
 
-TEST_F(StepRegistryTest, CleanupReachesTheFetcherOnce) {
+TEST_F(StepRegistryTest, CleanupEndsAStepOnce) {
   ASSERT_TRUE(registry->StartStep(1).ok());
   registry->CleanupStep(1);
   registry->CleanupStep(1);
-  EXPECT_EQ(fetcher.cleaned, std::vector<int64_t>{1});
+  EXPECT_EQ(registry->counters().steps, 0);
   ASSERT_TRUE(registry->StartStep(2).ok());
   ASSERT_TRUE(registry->StartStep(3).ok());
+  EXPECT_EQ(registry->counters().steps, 2);
   registry->CleanupAll();
-  std::sort(fetcher.cleaned.begin(), fetcher.cleaned.end());
-  EXPECT_EQ(fetcher.cleaned, (std::vector<int64_t>{1, 2, 3}));
   EXPECT_EQ(registry->counters().steps, 0);
 }
 

@@ -36,8 +36,8 @@ struct MemorySpace {
 // Dimensions, outermost first. A value; the product never overflows int64.
 class TensorShape {
  public:
-  static constexpr int kMaxRank = 8;         // Of what travels between workers.
-  static constexpr int kMaxLocalRank = 254;  // Of what stays in its process: TensorFlow's limit.
+  static constexpr int kMaxRank = 8;         // In place, and in a wire's description of a tensor.
+  static constexpr int kMaxLocalRank = 254;  // TensorFlow's limit.
 
   TensorShape() {}  // A scalar.
   TensorShape(const TensorShape& other) : elements_(other.elements_), rank_(other.rank_) {

@@ -31,9 +31,6 @@ class TensorFetcher {
   // fetch that started meanwhile is followed by another AbortStep. A fetch of a cleaned
   // or aborted step is not refused here; the caller does that.
   virtual void AbortStep(int64_t step_id, const absl::Status& status) = 0;
-  // The step is over on this worker: nothing of it is needed any more. Comes once, after
-  // an AbortStep; fetches still draining go on.
-  virtual void CleanupStep(int64_t step_id) = 0;
 };
 
 }  // namespace tryst

@@ -1,5 +1,7 @@
 #include "server/allow_list.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -12,6 +14,16 @@ namespace {
 // By the beginning of its name, up to a '/'.
 bool Names(absl::string_view prefix, absl::string_view worker) {
   return worker == prefix || absl::StartsWith(worker, absl::StrCat(prefix, "/"));
+}
+
+// Whether the key begins so. In a device's name the prefix ends where a part of it ends, so that
+// task:1 is not task:10; what begins an edge's name may be any text.
+bool Begins(absl::string_view key, absl::string_view prefix) {
+  if (!absl::StartsWith(key, prefix) || prefix.empty()) return false;
+  const auto fields = std::count(prefix.begin(), prefix.end(), ';');
+  if ((fields != 0 && fields != 2) || key.size() == prefix.size()) return true;
+  const auto ends_part = [](char c) { return c == '/' || c == ';' || c == ':'; };
+  return ends_part(prefix.back()) || ends_part(key[prefix.size()]);
 }
 
 }  // namespace
@@ -38,7 +50,7 @@ absl::Status AllowList::Check(absl::string_view consumer, const TensorKey& key) 
   }
   if (rules_.empty()) return absl::OkStatus();
   for (const auto& [who, prefix] : rules_) {
-    if (Names(who, consumer) && absl::StartsWith(key.text(), prefix)) return absl::OkStatus();
+    if (Names(who, consumer) && Begins(key.text(), prefix)) return absl::OkStatus();
   }
   return absl::PermissionDeniedError(
       absl::StrCat("the allow list does not let ", consumer, " take ", key.text()));

@@ -21,7 +21,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
         Alarms* alarms)
       : self_(std::move(self)), members_(members), calls_(calls), queue_(queue), alarms_(alarms) {}
 
-  void Announce(const std::string& worker, int attempt) {
+  void Announce(const std::string& worker, int attempt, const std::string& after = "") {
     if (worker == self_.worker) return;
     {
       MutexLock lock(&mu_);
@@ -29,13 +29,16 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       ++under_way_;
     }
     auto self = shared_from_this();
-    calls_->StartHeartbeat(queue_, worker, self_, false, kAttemptTimeout,
-                           [self, worker, attempt](absl::StatusOr<PeerCalls::Heard> heard) {
-                             self->OnHeard(worker, attempt, std::move(heard));
-                           });
+    calls_->StartHeartbeat(
+        queue_, worker, self_, false, kAttemptTimeout,
+        [self, worker, attempt, after](absl::StatusOr<PeerCalls::Heard> heard) {
+          self->OnHeard(worker, attempt, after, std::move(heard));
+        },
+        after);
   }
 
-  void OnHeard(const std::string& worker, int attempt, absl::StatusOr<PeerCalls::Heard> heard) {
+  void OnHeard(const std::string& worker, int attempt, const std::string& after,
+               absl::StatusOr<PeerCalls::Heard> heard) {
     if (heard.ok()) {
       // Whoever answers at that address has proved to be the worker, as far as we can tell.
       if (heard->self.worker == worker) {
@@ -43,6 +46,10 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       }
       for (const Member& member : heard->members) {
         if (members_->Hear(member)) Announce(member.worker, 1);
+      }
+      // Names come in their order: an answer that does not go on is the last one.
+      if (heard->rest_after > after && !heard->members.empty()) {
+        Announce(worker, 1, heard->rest_after);
       }
     } else if (attempt < kAttempts && absl::IsUnavailable(heard.status())) {
       auto self = weak_from_this();

@@ -89,7 +89,7 @@ absl::Status ExpandRanges(absl::string_view prefix, absl::string_view ranges,
       return Bad("not a range of a hostlist", range);
     }
     const size_t width = ends.first.size();
-    for (uint32_t number = from; number <= to; ++number) {
+    for (uint64_t number = from; number <= to; ++number) {
       const std::string digits = absl::StrCat(number);
       out->push_back(absl::StrCat(
           prefix, std::string(width > digits.size() ? width - digits.size() : 0, '0'), digits));
@@ -210,10 +210,37 @@ absl::StatusOr<ClusterSpec> ClusterFromTfConfig(const Environment& environment) 
   return spec;
 }
 
-absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment,
-                                             absl::string_view jobs_text, int base_port) {
+absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addresses, size_t rank,
+                                           absl::string_view jobs_text) {
   const auto jobs = ParseJobs(jobs_text);
   if (!jobs.ok()) return jobs.status();
+  ClusterSpec spec;
+  size_t next = 0;
+  for (const auto& [job, wanted] : *jobs) {
+    const size_t count = wanted < 0 ? addresses.size() - next : static_cast<size_t>(wanted);
+    if (count == 0 || next + count > addresses.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("cluster_jobs ", jobs_text,
+                                                     " wants more than the ", addresses.size(),
+                                                     " tasks of the step"));
+    }
+    for (size_t task = 0; task < count; ++task, ++next) {
+      if (next == rank) {
+        spec.job = job;
+        spec.task = static_cast<int>(task);
+      }
+      absl::Status added = AddTask(job, static_cast<int>(task), addresses[next], &spec);
+      if (!added.ok()) return added;
+    }
+  }
+  if (spec.job.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " has no place in cluster_jobs ", jobs_text));
+  }
+  return spec;
+}
+
+absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment,
+                                             absl::string_view jobs_text, int base_port) {
   const auto nodelist =
       Variable(environment, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   if (!nodelist.ok()) return nodelist.status();
@@ -240,29 +267,7 @@ absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment,
   if (!absl::SimpleAtoi(*rank_text, &rank) || rank >= addresses.size()) {
     return Bad("SLURM_PROCID is not a rank of the step", *rank_text);
   }
-  ClusterSpec spec;
-  size_t next = 0;
-  for (const auto& [job, wanted] : *jobs) {
-    const size_t count = wanted < 0 ? addresses.size() - next : static_cast<size_t>(wanted);
-    if (count == 0 || next + count > addresses.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("cluster_jobs ", jobs_text,
-                                                     " wants more than the ", addresses.size(),
-                                                     " tasks of the step"));
-    }
-    for (size_t task = 0; task < count; ++task, ++next) {
-      if (next == rank) {
-        spec.job = job;
-        spec.task = static_cast<int>(task);
-      }
-      absl::Status added = AddTask(job, static_cast<int>(task), addresses[next], &spec);
-      if (!added.ok()) return added;
-    }
-  }
-  if (spec.job.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank, " has no place in cluster_jobs ", jobs_text));
-  }
-  return spec;
+  return ClusterOfRanks(addresses, rank, jobs_text);
 }
 
 absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment,

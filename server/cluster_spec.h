@@ -34,10 +34,19 @@ absl::StatusOr<ClusterSpec> ClusterFromText(absl::string_view text);
 absl::StatusOr<ClusterSpec> ClusterFromJson(absl::string_view json);
 // TF_CONFIG: {"cluster": {"ps": ["host:port"]}, "task": {"type": "ps", "index": 0}}
 absl::StatusOr<ClusterSpec> ClusterFromTfConfig(const Environment& environment);
+// The tasks of a parallel program in order of rank, split into `jobs` ("ps=1,worker=*");
+// `rank` is ours.
+absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addresses, size_t rank,
+                                           absl::string_view jobs);
 // SLURM_*: tasks of the step in order of rank, split into `jobs` ("ps=1,worker=*"); the
 // port is `base_port` plus the task's index on its node.
 absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment, absl::string_view jobs,
                                              int base_port);
+// OMPI_* and PMIX_* of mpirun, or PMI_* and MPI_* of mpiexec: as for Slurm. They do not say
+// which hosts there are: `hosts` ("node[1-2]"), each with as many ranks one behind the other;
+// empty: this host alone.
+absl::StatusOr<ClusterSpec> ClusterFromMpi(const Environment& environment, absl::string_view jobs,
+                                           absl::string_view hosts, int base_port);
 // Stateful sets of a headless service: task 1 of ps is at dns:///ps-1.SERVICE:PORT, which
 // gRPC resolves, again whenever a connection breaks. HOSTNAME ("ps-1") says who we are.
 absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment,

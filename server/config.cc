@@ -1,5 +1,6 @@
 #include "server/config.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,7 +84,14 @@ const ConfigRow* FindRow(absl::string_view name) {
 
 absl::Status LoadFile(const std::string& path, ServerConfig* config) {
   std::ifstream in(path);
-  if (!in) return absl::InvalidArgumentError(absl::StrCat("cannot read the config file ", path));
+  // A folder opens, and has no lines.
+  if (!in || in.peek() == std::ifstream::traits_type::eof()) {
+    struct stat file = {};
+    if (!in || stat(path.c_str(), &file) != 0 || S_ISDIR(file.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot read the config file ", path));
+    }
+    in.clear();
+  }
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     const absl::string_view text = absl::StripAsciiWhitespace(line);
@@ -156,6 +164,14 @@ struct Sum {
   uint64_t bytes;
 };
 constexpr uint64_t kLeastShmBytes = 16 << 20;
+constexpr int64_t kMostCallbackThreads = 1024;
+// As channel/rdma has them: settings_test checks that.
+constexpr int64_t kMostSlots = 4096;
+constexpr int64_t kMostRingSlots = 1024;
+constexpr int64_t kMostQueuePairs = 8;
+constexpr int64_t kMostPeers = 65536;
+constexpr uint64_t kLeastMessageBytes = 32 + 16 + 4096;
+constexpr uint64_t kMostMessageBytes = 1 << 20;
 
 std::vector<Sum> MemorySums(const ServerConfig& config) {
   const bool verbs = config.protocol != "grpc";
@@ -192,17 +208,34 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Who and where", "advertise", K::kText, &C::advertise,
        "host:port by which peers reach us. Empty: our entry in the cluster, else where we listen."},
       {"Who else", "resolver", K::kText, &C::resolver,
-       "Where the cluster is described: flags, file, tf_config, slurm or kubernetes."},
+       "Where the cluster is described: flags, file, tf_config, slurm, mpi, kubernetes or etcd."},
       {"Who else", "cluster_spec", K::kText, &C::cluster_spec,
        "For flags: ps=host:port,host:port;worker=host:port."},
       {"Who else", "cluster_file", K::kText, &C::cluster_file,
        "For file: a ClusterDef or ServerDef as JSON. Read again when it changes."},
       {"Who else", "cluster_jobs", K::kText, &C::cluster_jobs,
-       "For slurm and kubernetes: ps=1,worker=3. For slurm the last may be worker=*."},
+       "For slurm, mpi and kubernetes: ps=1,worker=3. But for kubernetes the last may be "
+       "worker=*."},
       {"Who else", "kubernetes_service", K::kText, &C::kubernetes_service,
        "For kubernetes: the headless service, for example tryst.default.svc.cluster.local."},
       {"Who else", "base_port", K::kNumber, &C::base_port,
-       "For slurm (plus the task's index on its node) and kubernetes."},
+       "For slurm and mpi (plus the task's index on its node) and kubernetes."},
+      {"Who else", "mpi_hosts", K::kText, &C::mpi_hosts,
+       "For mpi on more hosts than one: node[1-4], in the order of their ranks."},
+      {"Who else", "etcd_endpoints", K::kText, &C::etcd_endpoints,
+       "For etcd: host:port of each of its servers, comma-separated. Members are keys there, under "
+       "/tryst/CLUSTER/: whoever may write those may be a member."},
+      {"Who else", "etcd_ca_file", K::kText, &C::etcd_ca_file,
+       "For etcd by TLS: who signs its certificates, PEM."},
+      {"Who else", "etcd_certificate_file", K::kText, &C::etcd_certificate_file,
+       "For etcd by TLS, where it wants to know who we are: our certificate, PEM."},
+      {"Who else", "etcd_key_file", K::kText, &C::etcd_key_file,
+       "The key of etcd_certificate_file, PEM."},
+      {"Who else", "etcd_user", K::kText, &C::etcd_user, "For etcd with users: our name there."},
+      {"Who else", "etcd_password_file", K::kText, &C::etcd_password_file,
+       "The password of etcd_user."},
+      {"Who else", "etcd_lease", K::kDuration, &C::etcd_lease,
+       "For etcd: how long a worker that does not reach it is a member; at least 2s."},
       {"Who else", "open_cluster", K::kSwitch, &C::open_cluster,
        "Lets workers join that the cluster's description does not name."},
       {"Who else", "join", K::kText, &C::join,
@@ -219,6 +252,10 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Security", "insecure", K::kSwitch, &C::insecure, "No proof of anything; loopback only."},
       {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
        "Lets insecure listen on addresses that others reach."},
+      {"Security", "authenticate_within", K::kDuration, &C::authenticate_within,
+       "A gRPC connection on which nobody has shown by then who he is is closed."},
+      {"Security", "reflection", K::kSwitch, &C::reflection,
+       "gRPC's reflection answers everybody who can connect: for grpcurl and the like."},
       {"Security", "allow", K::kText, &C::allow,
        "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
        "what is addressed to it."},
@@ -244,7 +281,7 @@ const std::vector<ConfigRow>& ConfigRows() {
       {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
        "Threads that run receivers' callbacks."},
       {"Limits", "patience", K::kDuration, &C::patience,
-       "How long a fetch goes on while its peer does not answer."},
+       "How long a fetch goes on while its peer does not answer; over gRPC alone at least 8s."},
       {"Limits", "keep_for", K::kDuration, &C::keep_for,
        "How long a producer keeps what a vanished consumer asked for; above patience."},
       {"Limits", "stop_deadline", K::kDuration, &C::stop_deadline,
@@ -268,7 +305,7 @@ const std::vector<ConfigRow>& ConfigRows() {
        "variables choose and tune the device."},
       {"Data plane", "nic_listen", K::kText, &C::nic_listen,
        "host:port for the soft NIC. Empty: a free port on the host that gRPC listens on."},
-      {"Data plane", "slots", K::kNumber, &C::slots, "Fetches out to one peer at once."},
+      {"Data plane", "slots", K::kNumber, &C::slots, "Fetches out to one peer at once; over shared memory twice as many."},
       {"Data plane", "ring_slots", K::kNumber, &C::ring_slots,
        "Messages that a peer may have under way to us."},
       {"Data plane", "message_bytes", K::kBytes, &C::message_bytes,
@@ -409,6 +446,38 @@ absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
   return config;
 }
 
+namespace {
+
+// What some path could not do at all, and would leave to the next one in silence.
+absl::Status CheckUsable(const ServerConfig& config) {
+  if (config.task > INT32_MAX) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("task is ", config.task, ", and at most ", INT32_MAX));
+  }
+  if (config.callback_threads > kMostCallbackThreads) {
+    return absl::InvalidArgumentError(absl::StrCat("callback_threads is ", config.callback_threads,
+                                                   ", and at most ", kMostCallbackThreads));
+  }
+  if (config.slots > kMostSlots || config.ring_slots > kMostRingSlots ||
+      config.queue_pairs > kMostQueuePairs || config.max_peers > kMostPeers) {
+    return absl::InvalidArgumentError(absl::StrCat("slots is at most ", kMostSlots, ", ring_slots ",
+                                                   kMostRingSlots, ", queue_pairs ",
+                                                   kMostQueuePairs, ", max_peers ", kMostPeers));
+  }
+  if (config.message_bytes < kLeastMessageBytes || config.message_bytes > kMostMessageBytes ||
+      config.message_bytes % 8 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message_bytes is ", config.message_bytes, ", and from ", kLeastMessageBytes,
+                     " (a key must fit) to ", kMostMessageBytes, ", by eights"));
+  }
+  if (config.authenticate_within < absl::Milliseconds(100)) {
+    return absl::InvalidArgumentError("authenticate_within is less than 100ms");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckLimits(const ServerConfig& config) {
   if (config.cluster.empty() || absl::StrContains(config.cluster, '/')) {
     return absl::InvalidArgumentError("cluster must be a name without '/'");
@@ -451,6 +520,8 @@ absl::Status CheckLimits(const ServerConfig& config) {
         "least 1, "
         "ring_slots 2");
   }
+  const absl::Status usable = CheckUsable(config);
+  if (!usable.ok()) return usable;
   if (config.spin_us < 0 || config.spin_us > 1'000'000) {
     return absl::InvalidArgumentError("spin_us is from 0 to 1000000");
   }

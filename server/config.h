@@ -30,6 +30,14 @@ struct ServerConfig {
   std::string cluster_file;
   std::string cluster_jobs;
   std::string kubernetes_service;
+  std::string mpi_hosts;
+  std::string etcd_endpoints;
+  std::string etcd_ca_file;
+  std::string etcd_certificate_file;
+  std::string etcd_key_file;
+  std::string etcd_user;
+  std::string etcd_password_file;
+  absl::Duration etcd_lease = absl::Seconds(10);
   int64_t base_port = 2222;
   bool open_cluster = false;
   std::string join;
@@ -41,6 +49,8 @@ struct ServerConfig {
   std::string token_file;
   bool insecure = false;
   bool insecure_anywhere = false;
+  absl::Duration authenticate_within = absl::Seconds(10);
+  bool reflection = false;
   std::string allow;
   std::string control;
   // Limits.

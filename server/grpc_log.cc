@@ -2,6 +2,7 @@
 
 #include <grpc/support/log.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "absl/strings/match.h"
@@ -16,13 +17,20 @@ void LogAsOurs(gpr_log_func_args* args) {
   TRYST_LOG(Warning) << "gRPC: " << args->message;
 }
 
+std::atomic<bool> chosen{false};
+
 void LogNowhere(gpr_log_func_args*) {}
 
 }  // namespace
 
 void SetGrpcLog(GrpcLog where) {
+  chosen.store(true);
   if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
   gpr_set_log_function(where == GrpcLog::kAsOurs ? LogAsOurs : LogNowhere);
+}
+
+void BoundGrpcLog() {
+  if (!chosen.load()) SetGrpcLog(GrpcLog::kAsOurs);
 }
 
 }  // namespace tryst

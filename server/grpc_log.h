@@ -11,6 +11,8 @@ enum class GrpcLog {
   kNowhere,  // The status of a call says it better.
 };
 void SetGrpcLog(GrpcLog where);
+// kAsOurs, unless somebody has chosen: strangers make gRPC write without end otherwise.
+void BoundGrpcLog();
 
 }  // namespace tryst
 

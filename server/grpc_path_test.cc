@@ -15,11 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "channel/grpc/caller.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
 #include "channel/grpc/grpc_channel.h"
+#include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "rendezvous/derived_status.h"

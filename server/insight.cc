@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/log_record.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 
 namespace tryst {
 namespace {
@@ -57,12 +57,6 @@ Insight::Listed Insight::ListOps(int64_t step) const {
   } else {
     listed.trouble = std::string(of_pool.status().message());
   }
-  LiveOps of_grpc(kMostListed);
-  parts_.fetches->ListOps(&of_grpc);
-  listed.left_out += of_grpc.left_out();
-  for (LiveOp& op : of_grpc.Take()) {
-    if (step < 0 || op.step == step) ops.Add(std::move(op));
-  }
   listed.left_out += ops.left_out();
   listed.ops = ops.Take();
   return listed;
@@ -97,20 +91,6 @@ std::vector<PathView> Insight::Paths(const std::string& peer, std::string* troub
     *trouble = std::string(paths.status().message());
     paths = std::vector<PathView>();
   }
-  // What comes by gRPC has no connection of its own: it is known by what it has done.
-  LiveOps of_grpc(kMostListed);
-  parts_.fetches->ListOps(&of_grpc);
-  const std::vector<LiveOp> ops = of_grpc.Take();
-  for (const Trace* trace : parts_.traces) {
-    for (const TraceTrack* track : trace->Tracks()) {
-      if (track->role != TraceRole::kServe || track->path != "grpc") continue;
-      if (!peer.empty() && track->peer != peer) continue;
-      const auto of_it = std::count_if(ops.begin(), ops.end(),
-                                       [&](const LiveOp& op) { return op.peer == track->peer; });
-      paths->push_back({TraceRole::kServe, track->peer, "grpc", true, "in use", "", 0, 0,
-                        static_cast<size_t>(of_it)});
-    }
-  }
   return *std::move(paths);
 }
 
@@ -129,7 +109,8 @@ std::string Insight::PathsText(const std::string& peer) const {
   std::string out =
       absl::StrCat(parts_.worker, ", incarnation ", absl::StrFormat("%016x", parts_.incarnation),
                    ", at ", parts_.address(), "; protocol ", parts_.protocol, ": ",
-                   absl::StrJoin(parts_.path_names, ", "), "\n");
+                   absl::StrJoin(parts_.pool->transport_names(), ", "), "\n");
+  if (parts_.look_at_membership && peer.empty()) out += parts_.look_at_membership(false);
   for (const Member& member : parts_.members->Members()) {
     if (!peer.empty()) break;
     absl::StrAppend(&out, "member ", member.worker, " at ", member.address,
@@ -199,9 +180,10 @@ std::string Insight::PathsJson(const std::string& peer) const {
   const int64_t now_ns = parts_.clock->NowNs();
   std::string out = absl::StrFormat(
       "{\"worker\":%s,\"incarnation\":\"%016x\",\"address\":%s,\"protocol\":%s,\"steady_ns\":%d,"
-      "\"up_ms\":%d,%s,\"paths\":[",
+      "\"up_ms\":%d,\"membership\":%s,%s,\"paths\":[",
       JsonText(parts_.worker), parts_.incarnation, JsonText(parts_.address()),
-      JsonText(parts_.protocol), now_ns, (now_ns - started_ns_) / 1'000'000, MembersJson());
+      JsonText(parts_.protocol), now_ns, (now_ns - started_ns_) / 1'000'000,
+      parts_.look_at_membership ? parts_.look_at_membership(true) : "{}", MembersJson());
   std::string trouble;
   const char* comma = "";
   for (const PathView& path : Paths(peer, &trouble)) {
@@ -243,45 +225,40 @@ TraceDump Insight::Dump(const TraceFilter& filter) const {
   return dump;
 }
 
-std::map<std::string, int64_t> Insight::Stats() const {
-  std::map<std::string, int64_t> out;
+Counters Insight::AllCounters() const {
+  Counters all;
+  const auto add = [&all](absl::string_view name, int64_t value, bool is_gauge) {
+    is_gauge ? all.Gauge(name, static_cast<uint64_t>(value))
+             : all.Count(name, static_cast<uint64_t>(value));
+  };
+  // Where the poller is stuck, those of the transports are missing.
+  (void)parts_.pool->AskCounters(&all);
   const RendezvousCounters steps = parts_.steps->counters();
   for (int i = 0; i < kCounterRowCount; ++i) {
-    out[std::string(kCounterRows[i].name)] = steps.*kCounterRows[i].value;
+    add(kCounterRows[i].name, steps.*kCounterRows[i].value, kCounterRows[i].gauge);
   }
-  if (parts_.add_device_stats) parts_.add_device_stats(&out);
-  const FetchServer::Counts grpc = parts_.fetches->counts();
-  out["grpc_requests"] = static_cast<int64_t>(grpc.requests);
-  out["grpc_repetitions"] = static_cast<int64_t>(grpc.repetitions);
-  out["grpc_tensors"] = static_cast<int64_t>(grpc.tensors);
-  out["grpc_bytes"] = static_cast<int64_t>(grpc.bytes);
-  out["grpc_refused"] = static_cast<int64_t>(grpc.refused);
-  out["grpc_dropped"] = static_cast<int64_t>(grpc.dropped);
-  out["grpc_waiting"] = static_cast<int64_t>(grpc.waiting);
-  out["grpc_kept_bytes"] = static_cast<int64_t>(grpc.kept_bytes);
-  const FetchCounters fetch = parts_.pool->fetch_counters();
-  out["rdma_fetches"] = static_cast<int64_t>(fetch.fetches);
-  out["rdma_fetched_bytes"] = static_cast<int64_t>(fetch.bytes);
-  out["rdma_epochs"] = static_cast<int64_t>(fetch.epochs);
-  out["rdma_breaks"] = static_cast<int64_t>(fetch.breaks);
-  out["rdma_replays"] = static_cast<int64_t>(fetch.replays);
-  out["rdma_digests_wrong"] = static_cast<int64_t>(fetch.digests_wrong);
-  const ShmFetchCounters shm = parts_.pool->shm_fetch_counters();
-  out["shm_fetches"] = static_cast<int64_t>(shm.fetches);
-  out["shm_fetched_bytes"] = static_cast<int64_t>(shm.bytes);
-  out["shm_by_reference"] = static_cast<int64_t>(shm.by_reference);
-  out["shm_links"] = static_cast<int64_t>(shm.links);
-  out["shm_breaks"] = static_cast<int64_t>(shm.breaks);
-  out["shm_replays"] = static_cast<int64_t>(shm.asked_again);
-  out["shm_digests_wrong"] = static_cast<int64_t>(shm.digests_wrong);
-  const ArenaCounters arena = parts_.arena == nullptr ? ArenaCounters() : parts_.arena->counters();
-  out["shm_used_bytes"] = static_cast<int64_t>(arena.used_bytes);
-  out["shm_segment_bytes"] = static_cast<int64_t>(arena.segment_bytes);
-  out["shm_refusals"] = static_cast<int64_t>(arena.refusals);
-  out["member_restarts"] = parts_.members->restarts();
-  const auto pinned = parts_.pool->PinnedBytes();
-  out["pinned_bytes"] = static_cast<int64_t>(pinned.first);
-  out["pinned_bytes_most"] = static_cast<int64_t>(pinned.second);
+  std::map<std::string, int64_t> of_devices;
+  if (parts_.add_device_stats) parts_.add_device_stats(&of_devices);
+  for (const auto& [name, value] : of_devices) add(name, value, false);
+  if (parts_.connections) {
+    const ConnectionCounts door = parts_.connections();
+    add("connections_open", static_cast<int64_t>(door.open), true);
+    add("connections_strangers", static_cast<int64_t>(door.strangers), true);
+    add("connections_accepted", static_cast<int64_t>(door.accepted), false);
+    add("connections_crowded_out", static_cast<int64_t>(door.crowded_out), false);
+    add("connections_timed_out", static_cast<int64_t>(door.timed_out), false);
+    add("connections_flooded", static_cast<int64_t>(door.flooded), false);
+    add("connections_refused", static_cast<int64_t>(door.refused), false);
+    add("connections_listener_rests", static_cast<int64_t>(door.listener_rests), false);
+  }
+  add("member_restarts", parts_.members->restarts(), false);
+  return all;
+}
+
+std::map<std::string, int64_t> Insight::Stats() const {
+  std::map<std::string, int64_t> out;
+  const Counters counters = AllCounters();
+  for (const auto& [name, counter] : counters.all()) out[name] = counter.value;
   return out;
 }
 

@@ -10,11 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "channel/channel_pool.h"
-#include "channel/grpc/fetch_server.h"
-#include "channel/shm/arena.h"
-#include "channel/trace_dump.h"
+#include "channel/pool/channel_pool.h"
+#include "channel/trace/trace_dump.h"
 #include "rendezvous/step_registry.h"
+#include "server/listener/connection_table.h"
 #include "server/membership.h"
 
 namespace tryst {
@@ -28,17 +27,17 @@ class Insight {
     uint64_t incarnation = 0;
     std::function<std::string()> address;
     std::string protocol;
-    std::vector<std::string> path_names;  // The best first.
     const Clock* clock = nullptr;
     StepRegistry* steps = nullptr;
     ChannelPool* pool = nullptr;
-    FetchServer* fetches = nullptr;
     Membership* members = nullptr;
-    std::shared_ptr<const Arena> arena;  // Null: no shared memory.
     std::vector<const Trace*> traces;
+    // Where members come from and how old that is; JSON or a line. May be empty.
+    std::function<std::string(bool json)> look_at_membership;
     // Of the GPUs' tensors; may be empty. Not waiting for long, as everything in here.
     std::function<std::string()> explain_devices;
     std::function<void(std::map<std::string, int64_t>*)> add_device_stats;
+    std::function<ConnectionCounts()> connections;  // To the gRPC server; may be empty.
   };
   explicit Insight(Parts parts) : parts_(std::move(parts)), started_ns_(parts_.clock->NowNs()) {}
 
@@ -67,6 +66,7 @@ class Insight {
   std::vector<PathView> Paths(const std::string& peer, std::string* trouble) const;
   TraceTrack::Counts CountsOf(const PathView& path) const;
   std::string MembersJson() const;
+  Counters AllCounters() const;
 
   const Parts parts_;
   const int64_t started_ns_;

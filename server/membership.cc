@@ -6,18 +6,24 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "rendezvous/tensor_key.h"
 
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxMembers = 65536;  // Of an open cluster.
-constexpr size_t kMaxAddressBytes = 512;
+constexpr size_t kMaxMembers = 16384;  // Of an open cluster.
+constexpr size_t kMaxWorkerBytes = 256;
+constexpr size_t kMaxAddressBytes = 256;
 constexpr size_t kMaxChanges = 256;
 
 absl::Status CheckWorker(absl::string_view worker) {
   DeviceName name;
+  if (worker.size() > kMaxWorkerBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a worker's name of ", worker.size(),
+                                                   " bytes is none: ", kMaxWorkerBytes,
+                                                   " are the most"));
+  }
   if (!ParseDeviceName(absl::StrCat(worker, "/device:CPU:0"), &name)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", worker, "' is not a worker's name (/job:J/replica:R/task:T)"));
@@ -59,7 +65,7 @@ absl::Status Membership::Announce(const Member& member) {
         return absl::PermissionDeniedError(
             absl::StrCat(member.worker, " is not of this cluster, which is closed"));
       }
-      if (members_.size() >= kMaxMembers) return absl::ResourceExhaustedError("too many members");
+      if (!MakeRoom()) return absl::ResourceExhaustedError("too many members");
       it = members_.emplace(member.worker, State()).first;
     }
     State& state = it->second;
@@ -121,7 +127,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
     MutexLock lock(&mu_);
     auto it = members_.find(peer);
     if (it == members_.end()) {
-      if (open_) {
+      if (expects_more()) {
         return absl::UnavailableError(absl::StrCat(peer, " has not joined the cluster yet"));
       }
       std::string known;
@@ -177,6 +183,18 @@ bool Membership::Admits(absl::string_view worker) const {
   return members_.find(worker) != members_.end();
 }
 
+bool Membership::MakeRoom() {
+  if (members_.size() < kMaxMembers) return true;
+  for (auto it = members_.begin(); it != members_.end(); ++it) {
+    const State& state = it->second;
+    if (state.configured.empty() && state.member.address.empty() && state.channel == nullptr) {
+      members_.erase(it);
+      return true;
+    }
+  }
+  return false;
+}
+
 void Membership::AddChange(const std::string& worker, std::string what) {
   if (changes_.size() == kMaxChanges) changes_.pop_front();
   changes_.push_back({UnixMs(), worker, std::move(what)});
@@ -192,10 +210,11 @@ int64_t Membership::restarts() const {
   return restarts_;
 }
 
-std::vector<Member> Membership::Members() const {
+std::vector<Member> Membership::Members(absl::string_view after, size_t most) const {
   std::vector<Member> out;
   MutexLock lock(&mu_);
-  for (const auto& [worker, state] : members_) out.push_back(state.member);
+  auto it = after.empty() ? members_.begin() : members_.upper_bound(after);
+  for (; it != members_.end() && out.size() < most; ++it) out.push_back(it->second.member);
   return out;
 }
 

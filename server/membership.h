@@ -30,6 +30,11 @@ class Membership final : public PeerDirectory {
   Membership(bool open, Connect connect, Why why = nullptr)
       : open_(open), connect_(std::move(connect)), why_(std::move(why)) {}
 
+  // Workers that are not known may still come, though the cluster is closed: whoever asks for
+  // them waits. Before any other thread has this.
+  void ExpectMore() { expects_more_ = true; }
+  bool expects_more() const { return open_ || expects_more_; }
+
   // The configuration says so. Keeps what the worker has said of itself since. True if
   // anything changed.
   bool Set(const std::string& worker, const std::string& address);
@@ -49,7 +54,8 @@ class Membership final : public PeerDirectory {
   void DropIdleChannels();
   // True for any worker of an open cluster.
   bool Admits(absl::string_view worker) const;
-  std::vector<Member> Members() const;
+  // Those whose names come behind `after`, in their order; at most so many.
+  std::vector<Member> Members(absl::string_view after = "", size_t most = SIZE_MAX) const;
   // The last 256, the oldest first.
   std::vector<MemberChange> Changes() const;
   // How often workers were seen to come back as another incarnation.
@@ -64,9 +70,12 @@ class Membership final : public PeerDirectory {
     uint64_t incarnation_last = 0;  // Also of a worker that has left.
   };
 
+  // True: there is room for another, perhaps because one was forgotten that has left.
+  bool MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddChange(const std::string& worker, std::string what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const bool open_;
+  bool expects_more_ = false;
   const Connect connect_;
   const Why why_;
   mutable Mutex mu_;

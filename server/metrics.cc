@@ -88,18 +88,6 @@ void AddTracks(const std::vector<TrackSample>& samples, Page* page) {
   }
 }
 
-// What Stats() counts now, and not since the beginning.
-bool IsGauge(absl::string_view name) {
-  for (int i = 0; i < kCounterRowCount; ++i) {
-    if (kCounterRows[i].name == name) return kCounterRows[i].gauge;
-  }
-  for (absl::string_view gauge : {"grpc_waiting", "grpc_kept_bytes", "pinned_bytes",
-                                  "pinned_bytes_most", "shm_used_bytes", "shm_segment_bytes"}) {
-    if (name == gauge) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::string Insight::Metrics() const {
@@ -112,11 +100,11 @@ std::string Insight::Metrics() const {
   page.Family("tryst_up_seconds", "gauge", "Since this life began.");
   page.Sample("tryst_up_seconds", "",
               Seconds(static_cast<uint64_t>(parts_.clock->NowNs() - started_ns_)));
-  for (const auto& [name, value] : Stats()) {
-    const bool gauge = IsGauge(name);
-    const std::string full = absl::StrCat("tryst_", name, gauge ? "" : "_total");
-    page.Family(full, gauge ? "gauge" : "counter", "See docs/OPERATIONS.md.");
-    page.Sample(full, "", absl::StrCat(value));
+  const Counters counters = AllCounters();
+  for (const auto& [name, counter] : counters.all()) {
+    const std::string full = absl::StrCat("tryst_", name, counter.is_gauge ? "" : "_total");
+    page.Family(full, counter.is_gauge ? "gauge" : "counter", "See docs/OPERATIONS.md.");
+    page.Sample(full, "", absl::StrCat(counter.value));
   }
   std::vector<TrackSample> samples;
   Trace::Counts counts;

@@ -5,6 +5,7 @@
 #include <grpcpp/support/async_unary_call.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 
@@ -12,12 +13,12 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "channel/grpc/caller.h"
 #include "channel/grpc/calls_under_way.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/peer_directory.h"
-#include "channel/trace_dump.h"
+#include "channel/signing/caller.h"
+#include "channel/trace/trace_dump.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/trace_wire.h"
 
@@ -39,10 +40,34 @@ std::string MethodName(const char* name) {
 
 Member FromProto(const rpc::Member& in) { return {in.worker(), in.address(), in.incarnation()}; }
 
+template <typename Response>
+constexpr bool kIsProved =
+    std::is_same_v<Response, rpc::HeartbeatResponse> || std::is_same_v<Response, rpc::StepResponse>;
+
+// Shared-token mode: somebody without the token may sit at a peer's address.
+template <typename Response>
+absl::Status CheckProof(const std::string& token, const std::string& peer,
+                        const std::string& method, const std::string& statement,
+                        const Response& response) {
+  if constexpr (kIsProved<Response>) {
+    if (token.empty()) return absl::OkStatus();
+    Response bare = response;
+    bare.clear_mac();
+    if (!SameSecret(response.mac(),
+                    AnswerMac(token, method, statement, bare.SerializeAsString()))) {
+      return absl::UnauthenticatedError(absl::StrCat(
+          "who answers as ", peer,
+          " does not hold this cluster's token, or is of a release before this proof"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 PeerCalls::Heard FromProto(const rpc::HeartbeatResponse& in) {
   PeerCalls::Heard heard;
   heard.self = FromProto(in.self());
   heard.steady_ns = in.steady_ns();
+  heard.rest_after = in.rest_after();
   for (const rpc::Member& member : in.members()) heard.members.push_back(FromProto(member));
   return heard;
 }
@@ -50,10 +75,14 @@ PeerCalls::Heard FromProto(const rpc::HeartbeatResponse& in) {
 }  // namespace
 
 struct PeerCalls::Heartbeat final : GrpcEvent {
-  explicit Heartbeat(Heartbeats* h) : heartbeats(h) {}
+  Heartbeat(Heartbeats* h, const std::string& t, std::string p)
+      : heartbeats(h), token(t), peer(std::move(p)) {}
   void OnEvent(bool) override;
 
   Heartbeats* const heartbeats;
+  const std::string& token;  // The signer's.
+  const std::string peer;
+  std::string statement;
   HeardFn done;
   std::unique_ptr<rpc::TransportService::Stub> stub;
   std::unique_ptr<grpc::ClientContext> context = std::make_unique<grpc::ClientContext>();
@@ -66,10 +95,12 @@ struct PeerCalls::Heartbeat final : GrpcEvent {
 class PeerCalls::Heartbeats : public CallsUnderWay<Heartbeat> {};
 
 void PeerCalls::Heartbeat::OnEvent(bool) {
-  if (status.ok()) {
+  absl::Status heard = FromGrpc(status);
+  if (heard.ok()) heard = CheckProof(token, peer, MethodName("Heartbeat"), statement, response);
+  if (heard.ok()) {
     std::move(done)(FromProto(response));
   } else {
-    std::move(done)(FromGrpc(status));
+    std::move(done)(heard);
   }
   reader.reset();
   heartbeats->Over(this);
@@ -118,10 +149,11 @@ void PeerCalls::Close() {
 
 void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer,
                                const Member& self, bool leaving, absl::Duration timeout,
-                               HeardFn done) {
+                               HeardFn done, const std::string& after) {
   auto channel = directory_->ChannelTo(peer);
   if (!channel.ok()) return std::move(done)(channel.status());
-  Heartbeat* const call = heartbeats_->Add(std::make_unique<Heartbeat>(heartbeats_.get()));
+  Heartbeat* const call =
+      heartbeats_->Add(std::make_unique<Heartbeat>(heartbeats_.get(), signer_->token(), peer));
   call->done = std::move(done);
   if (!self.worker.empty()) {
     call->request.mutable_self()->set_worker(self.worker);
@@ -129,9 +161,10 @@ void PeerCalls::StartHeartbeat(grpc::CompletionQueue* queue, const std::string& 
     call->request.mutable_self()->set_incarnation(self.incarnation);
     call->request.set_leaving(leaving);
   }
+  call->request.set_after(after);
   call->context->set_deadline(After(timeout));
-  call->context->AddMetadata(kCallerMetadata, signer_->Sign(peer, MethodName("Heartbeat"),
-                                                            call->request.SerializeAsString()));
+  call->statement = signer_->Sign(peer, MethodName("Heartbeat"), call->request.SerializeAsString());
+  call->context->AddMetadata(kCallerMetadata, call->statement);
   call->stub = rpc::TransportService::NewStub(*channel);
   call->reader = call->stub->AsyncHeartbeat(call->context.get(), call->request, queue);
   GrpcEvent* const tag = call;
@@ -159,8 +192,8 @@ absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Metho
   if (!channel.ok()) return channel.status();
   grpc::ClientContext context;
   context.set_deadline(After(timeout));
-  context.AddMetadata(kCallerMetadata,
-                      signer_->Sign(peer, MethodName(name), request.SerializeAsString()));
+  const std::string statement = signer_->Sign(peer, MethodName(name), request.SerializeAsString());
+  context.AddMetadata(kCallerMetadata, statement);
   auto stub = rpc::TransportService::NewStub(*channel);
   if (!under_way_->Add(&context)) {
     return absl::CancelledError(
@@ -168,7 +201,8 @@ absl::Status PeerCalls::Attempt(const std::string& peer, const char* name, Metho
   }
   const grpc::Status status = (stub.get()->*method)(&context, request, response);
   under_way_->Remove(&context);
-  return FromGrpc(status);
+  if (!status.ok()) return FromGrpc(status);
+  return CheckProof(signer_->token(), peer, MethodName(name), statement, *response);
 }
 
 absl::StatusOr<PeerCalls::Heard> PeerCalls::Ping(const std::string& peer, absl::Duration timeout) {

@@ -36,12 +36,14 @@ class PeerCalls {
     Member self;                  // The peer.
     std::vector<Member> members;  // Whom it knows.
     int64_t steady_ns = 0;        // Its clock; 0: it does not say.
+    std::string rest_after;       // Not empty: it knows more, to be asked for behind this name.
   };
   using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
   // Says who we are (without a worker's name: only asks). `done` on the thread of `queue`, an
-  // EventThread, or in the call.
+  // EventThread, or in the call. `after` asks for the members behind that name.
   void StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer, const Member& self,
-                      bool leaving, absl::Duration timeout, HeardFn done);
+                      bool leaving, absl::Duration timeout, HeardFn done,
+                      const std::string& after = "");
 
   // Cancels what is under way, and waits for the calls below. Those that are made later end
   // with kCancelled; heartbeats do not, but their queue's owner ends them.

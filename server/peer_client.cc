@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "channel/signing/caller.h"
 #include "server/server_parts.h"
 #include "server/why_unreachable.h"
 

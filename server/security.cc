@@ -7,7 +7,6 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_certificate_verifier.h>
 #include <grpcpp/security/tls_credentials_options.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "server/certificate_files.h"
 #include "server/grpc_arguments.h"
 #include "server/loopback.h"
 
@@ -27,6 +27,10 @@ using grpc::experimental::TlsCustomVerificationCheckRequest;
 
 bool UsesTls(const SecurityOptions& options) {
   return !options.certificate_file.empty() || !options.key_file.empty() || !options.ca_file.empty();
+}
+
+CertificatePaths PathsOf(const SecurityOptions& options) {
+  return {options.certificate_file, options.key_file, options.ca_file};
 }
 
 // Has the chain been checked, this checks whom the certificate names.
@@ -58,13 +62,15 @@ class WorkerVerifier final : public ExternalCertificateVerifier {
 class Security::Files {
  public:
   explicit Files(const SecurityOptions& options)
-      : provider_(std::make_shared<FileWatcherCertificateProvider>(
-            options.key_file, options.certificate_file, options.ca_file,
+      : checked_(PathsOf(options), options.reload_period),
+        provider_(std::make_shared<FileWatcherCertificateProvider>(
+            checked_.watched().key, checked_.watched().certificate, checked_.watched().ca,
             static_cast<unsigned>(
                 std::max<int64_t>(1, absl::ToInt64Seconds(options.reload_period))))) {}
   const std::shared_ptr<FileWatcherCertificateProvider>& provider() const { return provider_; }
 
  private:
+  CertificateFiles checked_;
   const std::shared_ptr<FileWatcherCertificateProvider> provider_;
 };
 
@@ -83,10 +89,9 @@ absl::Status Security::Check(const SecurityOptions& options, absl::string_view a
         return absl::InvalidArgumentError(
             "mutual TLS needs all of certificate_file, key_file and ca_file");
       }
-      if (access(file->c_str(), R_OK) != 0) {
-        return absl::InvalidArgumentError(absl::StrCat("cannot read ", *file));
-      }
     }
+    const absl::Status read = ReadCertificates(PathsOf(options)).status();
+    if (!read.ok()) return read;
   }
   if (!options.token.empty() && options.token.size() < 16) {
     return absl::InvalidArgumentError("the token has fewer than 16 bytes");
@@ -117,6 +122,11 @@ std::shared_ptr<grpc::ServerCredentials> Security::ForServer() const {
   return grpc::experimental::TlsServerCredentials(tls);
 }
 
+Keepalive KeepaliveFor(absl::Duration patience) {
+  return {std::clamp(patience / 4, absl::Seconds(6), absl::Seconds(20)),
+          std::clamp(patience / 8, absl::Seconds(1), absl::Seconds(10))};
+}
+
 std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
                                                  const std::string& address) const {
   std::shared_ptr<grpc::ChannelCredentials> credentials;
@@ -138,9 +148,11 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // Also the time a connect may take.
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  // A peer that vanished without a word is noticed within half a minute.
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20 * 1000);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10 * 1000);
+  const Keepalive keepalive = KeepaliveFor(options_.patience);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+              static_cast<int>(absl::ToInt64Milliseconds(keepalive.ask_after)));
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+              static_cast<int>(absl::ToInt64Milliseconds(keepalive.answer_within)));
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Most peers are called to open the data plane, and then no more.
   args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS,
@@ -148,6 +160,9 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   SetTransportArguments([&args](const char* name, int value) { args.SetInt(name, value); });
   // Several servers in one process do not share connections.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A pod that comes back elsewhere is found when its name's answer has changed, and not half a
+  // minute later.
+  args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, credentials, args);
 }

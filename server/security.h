@@ -34,7 +34,18 @@ struct SecurityOptions {
   bool insecure_anywhere = false;
   // How long a connection stays open on which nobody calls. At least a second.
   absl::Duration idle = absl::Seconds(10);
+  // How long a peer on which calls wait may be silent.
+  absl::Duration patience = absl::Minutes(1);
 };
+
+// How a silent peer is found on a connection on which calls wait: it is asked for a sign, and
+// given some time to answer. In this order, within the patience if that is not shorter than 8 s:
+// peers take it ill when they are asked more often than every 5 s.
+struct Keepalive {
+  absl::Duration ask_after;
+  absl::Duration answer_within;
+};
+Keepalive KeepaliveFor(absl::Duration patience);
 
 // The credentials of one server and of its channels. Thread-safe.
 class Security {

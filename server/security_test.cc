@@ -7,10 +7,11 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "channel/bootstrap.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/server.h"
@@ -150,6 +151,45 @@ TEST(Tls, CertificatesAreReloadedWithoutARestart) {
     absl::SleepFor(absl::Milliseconds(300));
     fetched = FetchFrom(ps.get(), worker, step);
   }
+  EXPECT_TRUE(fetched.ok()) << fetched;
+}
+
+TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
+  const TestAuthority authority;
+  const std::string uri = absl::StrCat("tryst://lab", kPs);
+  const auto why = [](const ServerConfig& config) {
+    const auto server = ServerBuilder().SetEnvironment({}).Build(config);
+    EXPECT_TRUE(absl::IsInvalidArgument(server.status())) << server.status();
+    return std::string(server.status().message());
+  };
+  ServerConfig config = TlsConfig("ps", authority, uri, "senseless");
+  EXPECT_TRUE(ServerBuilder().SetEnvironment({}).Build(config).ok());
+  const std::string folder = Folder("senseless");
+  for (const char* name : {"ca.pem", "cert.pem", "key.pem"}) {
+    authority.Write(folder, uri);
+    std::ofstream(folder + "/" + name) << "garbage\n";
+    EXPECT_TRUE(absl::StrContains(why(config), name)) << why(config);
+  }
+  authority.Write(folder, uri, /*expired=*/true);
+  EXPECT_TRUE(absl::StrContains(why(config), "has expired"));
+  authority.Write(folder, uri);
+  authority.Write(Folder("senseless_other"), uri);
+  config.key_file = Folder("senseless_other") + "/key.pem";
+  EXPECT_TRUE(absl::StrContains(why(config), "another key"));
+}
+
+TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {
+  const TestAuthority authority;
+  ServerConfig config = TlsConfig("ps", authority, absl::StrCat("tryst://lab", kPs), "garbled");
+  config.protocol = "grpc";
+  auto ps = Start(config);
+  ServerConfig worker = TlsConfig("worker", authority, "tryst://lab/job:worker", "ungarbled");
+  worker.protocol = "grpc";
+  for (const char* name : {"ca.pem", "cert.pem", "key.pem"}) {
+    std::ofstream(Folder("garbled") + "/" + name) << "garbage\n";
+  }
+  absl::SleepFor(absl::Seconds(4));  // It looks every second, and so does gRPC.
+  const absl::Status fetched = FetchFrom(ps.get(), worker, 1);
   EXPECT_TRUE(fetched.ok()) << fetched;
 }
 

@@ -29,8 +29,9 @@ class DeviceEngine;
 class Gpu;
 class Insight;
 class Membership;
-struct NicPath;
-struct NicPlace;
+struct Protocol;
+class Transport;
+struct TransportContext;
 
 // One worker of a cluster: its steps, what it serves to peers, and its ways to them.
 // Several may live in one process. A server that has started does not survive a fork
@@ -72,7 +73,7 @@ class Server {
   virtual Membership* members() = 0;  // server/membership.h
   // To peers, also of a server that has not started. kCancelled once it has stopped.
   virtual PeerCalls* calls() = 0;
-  virtual const ServerConfig& config() const = 0;
+  virtual const ServerConfig& config() const = 0;  // Also what the resolver said we are.
 
   // Memory from which tensors reach workers of this host without a copy; null: there is
   // none, or not yet.
@@ -90,11 +91,7 @@ class Server {
   virtual std::string status_address() const = 0;
 };
 
-// What a protocol string stands for: the NICs that a worker reaches peers by, the best
-// one first (server/open_nics.h). gRPC is always behind them, and is all there is when
-// there are none.
-using OpenNicsFn = std::function<absl::StatusOr<std::vector<NicPath>>(const ServerConfig& config,
-                                                                      const NicPlace& place)>;
+using TransportFactory = std::function<std::unique_ptr<Transport>(const TransportContext& context)>;
 
 // Puts a server together. Everything has a default but the config; what is given by
 // pointer outlives the server.
@@ -103,8 +100,10 @@ class ServerBuilder {
   ServerBuilder();  // Knows "grpc" and "grpc+verbs".
   ~ServerBuilder();
 
-  // Another protocol, or another way to do one.
-  ServerBuilder& AddProtocol(const std::string& name, OpenNicsFn open);
+  // Another protocol, or another way to do one (server/open_nics.h).
+  ServerBuilder& AddProtocol(const std::string& name, std::shared_ptr<const Protocol> protocol);
+  // Another way of reaching peers (channel/transport.h), before those of the protocol.
+  ServerBuilder& AddTransport(TransportFactory transport);
   // Runs receivers' callbacks in place of config.callback_threads of our own. Callbacks on it
   // may stop and destroy the server, which does not wait for them.
   ServerBuilder& SetExecutor(Executor* executor);
@@ -126,7 +125,8 @@ class ServerBuilder {
   absl::StatusOr<std::unique_ptr<Server>> Build(const ServerConfig& config) const;
 
  private:
-  std::map<std::string, OpenNicsFn> protocols_;
+  std::map<std::string, std::shared_ptr<const Protocol>> protocols_;
+  std::vector<TransportFactory> transports_;
   Executor* executor_ = nullptr;
   std::vector<grpc::Service*> services_;
   absl::flat_hash_map<std::string, uint64_t> devices_;

@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -8,12 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/log.h"
 #include "server/open_nics.h"
 #include "server/server.h"
 #include "server/server_parts.h"
 
 namespace tryst {
 namespace {
+
+constexpr size_t kMostEtcdEndpoints = 64;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -32,12 +37,16 @@ absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environmen
   }
   if (config.resolver == "tf_config") return ClusterFromTfConfig(environment);
   if (config.resolver == "slurm") return ClusterFromSlurm(environment, config.cluster_jobs, port);
+  if (config.resolver == "mpi") {
+    return ClusterFromMpi(environment, config.cluster_jobs, config.mpi_hosts, port);
+  }
+  if (config.resolver == "etcd") return ClusterSpec();  // Says later who there is.
   if (config.resolver == "kubernetes") {
     return ClusterFromKubernetes(environment, config.cluster_jobs, config.kubernetes_service, port);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("resolver is '", config.resolver,
-                   "', and should be flags, file, tf_config, slurm or kubernetes"));
+                   "', and should be flags, file, tf_config, slurm, mpi, kubernetes or etcd"));
 }
 
 // Who we are: the config's word before the cluster's.
@@ -45,6 +54,8 @@ absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
   const std::string job = config.job.empty() ? parts->cluster.job : config.job;
   const int task = config.job.empty() ? parts->cluster.task : static_cast<int>(config.task);
   parts->worker = WorkerName(job, task);
+  parts->config.job = job;
+  parts->config.task = task;
   DeviceName name;
   const std::string cpu = absl::StrCat(parts->worker, "/device:CPU:0");
   if (!ParseDeviceName(cpu, &name)) {
@@ -60,7 +71,7 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   const auto own = workers.find(parts->worker);
   std::string entry = own == workers.end() ? "" : own->second;
   if (absl::StartsWith(entry, "dns:")) entry = entry.substr(entry.find_last_of('/') + 1);
-  if (own == workers.end() && !config.open_cluster) {
+  if (own == workers.end() && !config.open_cluster && config.resolver != "etcd") {
     return absl::InvalidArgumentError(
         absl::StrCat(parts->worker, " is not in its own cluster, which is closed"));
   }
@@ -85,6 +96,14 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   return absl::OkStatus();
 }
 
+// Who reads a secret is in.
+void WarnIfOpen(const std::string& path) {
+  struct stat file = {};
+  if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRGRP | S_IROTH)) == 0) return;
+  TRYST_LOG(Warning) << path << " can be read by other users, who are let in by what it says: "
+                     << "chmod 600 it";
+}
+
 absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   parts->security.certificate_file = config.certificate_file;
   parts->security.key_file = config.key_file;
@@ -92,10 +111,12 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
   parts->security.reload_period = config.reload_period;
   parts->security.insecure = config.insecure;
   parts->security.idle = config.grpc_idle;
+  parts->security.patience = config.patience;
   parts->security.insecure_anywhere = config.insecure_anywhere;
   if (!config.token_file.empty()) {
     absl::StatusOr<std::string> token = ReadFile(config.token_file);
     if (!token.ok()) return token.status();
+    WarnIfOpen(config.token_file);
     parts->security.token = std::string(absl::StripAsciiWhitespace(*token));
     if (parts->security.token.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(config.token_file, " is empty"));
@@ -106,20 +127,45 @@ absl::Status ReadSecurity(const ServerConfig& config, ServerParts* parts) {
 
 absl::Status ReadStatus(const ServerConfig& config, ServerParts* parts) {
   if (config.status_listen.empty() || config.status_listen == "off") return absl::OkStatus();
-  StatusPageOptions* options = &parts->status;
-  options->listen = config.status_listen;
-  options->anywhere = config.status_anywhere;
+  absl::StatusOr<StatusPageOptions> options = ReadStatusPageOptions(config);
+  if (!options.ok()) return options.status();
+  parts->status = *std::move(options);
+  return StatusPage::Check(parts->status);
+}
+
+absl::Status ReadEtcd(const ServerConfig& config, ServerParts* parts) {
+  if (config.resolver != "etcd") return absl::OkStatus();
+  EtcdAccess* access = &parts->etcd;
+  access->endpoints = absl::StrSplit(config.etcd_endpoints, ',', absl::SkipWhitespace());
+  if (access->endpoints.empty() || access->endpoints.size() > kMostEtcdEndpoints) {
+    return absl::InvalidArgumentError(absl::StrCat("etcd_endpoints is '", config.etcd_endpoints,
+                                                   "', and should be host:port,host:port,..., ",
+                                                   kMostEtcdEndpoints, " at most"));
+  }
+  if (config.etcd_lease < absl::Seconds(2)) {
+    return absl::InvalidArgumentError("etcd_lease must be at least 2s");
+  }
+  if (config.etcd_certificate_file.empty() != config.etcd_key_file.empty() ||
+      (!config.etcd_certificate_file.empty() && config.etcd_ca_file.empty())) {
+    return absl::InvalidArgumentError(
+        "etcd_certificate_file needs etcd_key_file and etcd_ca_file beside it");
+  }
+  if (config.etcd_user.empty() != config.etcd_password_file.empty()) {
+    return absl::InvalidArgumentError("etcd_user and etcd_password_file go together");
+  }
+  access->user = config.etcd_user;
   for (const auto& [file, into] :
-       {std::make_pair(config.status_token_file, &options->token),
-        std::make_pair(config.status_certificate_file, &options->certificate),
-        std::make_pair(config.status_key_file, &options->key)}) {
+       {std::make_pair(config.etcd_ca_file, &access->ca),
+        std::make_pair(config.etcd_certificate_file, &access->certificate),
+        std::make_pair(config.etcd_key_file, &access->key),
+        std::make_pair(config.etcd_password_file, &access->password)}) {
     if (file.empty()) continue;
     absl::StatusOr<std::string> text = ReadFile(file);
     if (!text.ok()) return text.status();
-    *into = std::string(absl::StripAsciiWhitespace(*text)) + (into == &options->token ? "" : "\n");
-    if (into->size() < 2) return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+    *into = *std::move(text);
   }
-  return StatusPage::Check(*options);
+  absl::StripTrailingAsciiWhitespace(&access->password);
+  return absl::OkStatus();
 }
 
 absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
@@ -139,21 +185,44 @@ absl::Status AddSeeds(const ServerConfig& config, ServerParts* parts) {
 
 }  // namespace
 
+absl::StatusOr<StatusPageOptions> ReadStatusPageOptions(const ServerConfig& config) {
+  StatusPageOptions options;
+  options.listen = config.status_listen;
+  options.anywhere = config.status_anywhere;
+  for (const auto& [file, into] :
+       {std::make_pair(config.status_token_file, &options.token),
+        std::make_pair(config.status_certificate_file, &options.certificate),
+        std::make_pair(config.status_key_file, &options.key)}) {
+    if (file.empty()) continue;
+    absl::StatusOr<std::string> text = ReadFile(file);
+    if (!text.ok()) return text.status();
+    *into = std::string(absl::StripAsciiWhitespace(*text)) + (into == &options.token ? "" : "\n");
+    if (into->size() < 2) return absl::InvalidArgumentError(absl::StrCat(file, " is empty"));
+  }
+  return options;
+}
+
 std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 ServerBuilder::ServerBuilder() {
-  AddProtocol("grpc", [](const ServerConfig&, const NicPlace&) {
-    return absl::StatusOr<std::vector<NicPath>>(std::vector<NicPath>());
-  });
-  AddProtocol("grpc+verbs", [](const ServerConfig& config, const NicPlace& place) {
-    return OpenNics(config, place.environment, place.listen_host, place.reach_host);
-  });
+  AddProtocol("grpc", OverNics([](const ServerConfig&, const NicPlace&) {
+                return absl::StatusOr<std::vector<NicPath>>(std::vector<NicPath>());
+              }));
+  AddProtocol("grpc+verbs", OverNics([](const ServerConfig& config, const NicPlace& place) {
+                return OpenNics(config, place.environment, place.listen_host, place.reach_host);
+              }));
 }
 
 ServerBuilder::~ServerBuilder() = default;
 
-ServerBuilder& ServerBuilder::AddProtocol(const std::string& name, OpenNicsFn open) {
-  protocols_[name] = std::move(open);
+ServerBuilder& ServerBuilder::AddProtocol(const std::string& name,
+                                          std::shared_ptr<const Protocol> protocol) {
+  protocols_[name] = std::move(protocol);
+  return *this;
+}
+
+ServerBuilder& ServerBuilder::AddTransport(TransportFactory transport) {
+  transports_.push_back(std::move(transport));
   return *this;
 }
 
@@ -199,7 +268,7 @@ absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
   parts.cluster = *std::move(resolved);
   if (!parts.cluster.protocol.empty()) parts.config.protocol = parts.cluster.protocol;
   using Step = absl::Status (*)(const ServerConfig&, ServerParts*);
-  for (Step step : {NameSelf, AddSeeds, PlaceSelf, ReadSecurity, ReadStatus}) {
+  for (Step step : {NameSelf, AddSeeds, PlaceSelf, ReadSecurity, ReadStatus, ReadEtcd}) {
     absl::Status status = step(config, &parts);
     if (!status.ok()) return status;
   }
@@ -221,11 +290,12 @@ absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig&
   const auto protocol = protocols_.find(parts->config.protocol);
   if (protocol == protocols_.end()) {
     std::string known;
-    for (const auto& [name, open] : protocols_) absl::StrAppend(&known, " ", name);
+    for (const auto& [name, known_one] : protocols_) absl::StrAppend(&known, " ", name);
     return absl::NotFoundError(
         absl::StrCat("no server for protocol '", parts->config.protocol, "'; there are:", known));
   }
-  parts->open_nics = protocol->second;
+  parts->protocol = protocol->second;
+  parts->transports = transports_;
   parts->executor = executor_;
   parts->services = services_;
   parts->gpus = gpus_;

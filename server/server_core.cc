@@ -1,12 +1,13 @@
 #include "server/server_core.h"
 
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/impl/service_type.h>
+#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -18,15 +19,19 @@
 #include "base/log.h"
 #include "base/thread_owner.h"
 #include "channel/grpc/fetch_wire.h"
-#include "channel/grpc/grpc_channel.h"
 #include "server/grpc_arguments.h"
+#include "server/grpc_log.h"
 #include "server/loopback.h"
-#include "server/open_nics.h"
 
 namespace tryst {
 namespace {
 
 constexpr std::chrono::seconds kCallbacksMost(1);  // To run in, when the time to stop is over.
+constexpr int kMostStreams = 2048;      // On one connection: beyond max_asked they wait their turn.
+constexpr int kMostMetadata = 8 << 10;  // Of a call.
+constexpr size_t kGrpcBytes = 256 << 20;  // What gRPC's own buffers may come to.
+constexpr std::chrono::milliseconds kHandshake(10'000);
+constexpr std::chrono::milliseconds kIdle(300'000);
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
@@ -34,19 +39,26 @@ constexpr size_t kMaxQueuedControls = 256;  // Calls of operators and of who dri
 constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
 constexpr absl::Duration kLongestEnd = absl::Hours(24 * 365);  // "For ever", to be added to a time.
 
-// gRPC keeps it for the whole process; asking twice does no harm.
-void EnableReflection() {
-  static std::once_flag once;
-  std::call_once(once, grpc::reflection::InitProtoReflectionServerBuilderPlugin);
-}
+// To be linked is enough for gRPC's reflection to answer everybody.
+class NoReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [](const auto& plugin) {
+                                    return plugin->name() == "proto_server_reflection";
+                                  }),
+                   plugins->end());
+  }
+};
 
-// What can be under way on the links to and from max_peers, as a sum: on each queue pair
-// what we send and one part of each slot's tensor, and the peer's messages and ack.
-uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
-  const uint64_t of_link =
-      uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
-  const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
-  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
+// What the door in front of gRPC allows. An embedder's own services may be sent anything.
+ConnectionLimits LimitsOf(const ServerParts& parts) {
+  ConnectionLimits limits;
+  limits.connections = static_cast<size_t>(std::max<int64_t>(64, 4 * parts.config.max_peers));
+  limits.stranger_ns = absl::ToInt64Nanoseconds(parts.config.authenticate_within);
+  if (!parts.services.empty()) limits.member_bytes = 0;
+  return WithinDescriptors(limits);
 }
 
 }  // namespace
@@ -69,6 +81,7 @@ ServerCore::ServerCore(ServerParts parts)
       source_(parts_.allow),
       calls_(&members_, &signer_) {
   for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);
+  if (!parts_.etcd.endpoints.empty()) members_.ExpectMore();
   if (parts_.executor == nullptr) {
     own_executor_ = std::make_unique<ThreadPoolExecutor>(
         static_cast<int>(parts_.config.callback_threads), kMaxQueuedCallbacks);
@@ -80,13 +93,12 @@ ServerCore::~ServerCore() {
   service_.reset();
   control_executor_.reset();
   insight_.reset();
-  fetches_.reset();
+  if (data_plane_ != nullptr) data_plane_->EndServing();
   samples_.reset();
   steps_.reset();
   events_.reset();
   if (poller_ != nullptr) poller_->Stop();
-  devices_.reset();
-  pool_.reset();
+  data_plane_.reset();
   poller_.reset();
   bootstrap_.reset();
   own_executor_.reset();  // Runs what is queued.
@@ -111,6 +123,7 @@ std::string ServerCore::status_address() const {
 // ---- Opening ----
 
 absl::Status ServerCore::Open() {
+  BoundGrpcLog();
   absl::Status opened = Make();
   if (!opened.ok()) return opened;
   opened = Listen();
@@ -122,8 +135,8 @@ absl::Status ServerCore::Open() {
   KeepUp();
   TRYST_LOG(Info) << parts_.worker << " of cluster " << parts_.config.cluster << " serves at "
                   << address_ << " by " << parts_.config.protocol << " ("
-                  << absl::StrJoin(path_names_, ", ") << "), incarnation "
-                  << absl::StrFormat("%016x", incarnation_);
+                  << absl::StrJoin(data_plane_->pool()->transport_names(), ", ")
+                  << "), incarnation " << absl::StrFormat("%016x", incarnation_);
   return absl::OkStatus();
 }
 
@@ -134,15 +147,16 @@ absl::Status ServerCore::Make() {
   made = MakeSteps();
   if (!made.ok()) {
     poller_->Start();
+    data_plane_->calls()->Shutdown();
     CloseDataPlane(std::chrono::steady_clock::now());
     return made;
   }
-  MakeFetches();
   MakeInsight();
   control_executor_ = std::make_unique<ThreadPoolExecutor>(1, kMaxQueuedControls);
   poller_->Start();
   // Not with GPUs, whose driver minds which thread it is called on.
-  if (own_executor_ != nullptr && devices_ == nullptr && parts_.config.callback_threads > 1) {
+  if (own_executor_ != nullptr && !data_plane_->has_devices() &&
+      parts_.config.callback_threads > 1) {
     own_executor_->SetSource(poller_.get());
   }
   made_.store(true, std::memory_order_release);
@@ -163,102 +177,42 @@ void ServerCore::KeepUp() {
                                                        parts_.cluster.Workers(), kClusterFilePeriod,
                                                        &members_, &alarms_);
   }
+  if (parts_.etcd.endpoints.empty()) return;
+  auto etcd = std::make_unique<EtcdMembers>(
+      EtcdMembers::Options{parts_.etcd, parts_.config.cluster,
+                           Member{parts_.worker, address_, incarnation_}, parts_.config.etcd_lease},
+      &members_, &clock_);
+  MutexLock lock(&mu_);
+  etcd_ = std::move(etcd);
 }
 
 absl::Status ServerCore::OpenDataPlane() {
-  const ServerConfig& config = parts_.config;
-  absl::StatusOr<std::vector<NicPath>> paths = parts_.open_nics(
-      config, {HostOf(parts_.listen), HostOf(parts_.advertise), parts_.environment});
-  if (!paths.ok()) return paths.status();
-  absl::StatusOr<LinkOptions> link = LinkFrom(config, parts_.environment);
-  if (!link.ok()) return link.status();
-  for (const NicPath& path : *paths) path_names_.push_back(path.path);
-  if (UsesShm(config)) path_names_.insert(path_names_.begin(), "shm");
-  path_names_.push_back("grpc");
-
   PollerOptions poller;
-  poller.spin_us = config.spin_us;
-  // GPUs' driver minds which thread it is called on.
-  poller.keeps_its_thread = ServerDevices::Wanted(config, parts_.gpus);
+  poller.spin_us = parts_.config.spin_us;
+  poller.keeps_its_thread = DataPlane::KeepsItsThread(parts_);
   poller_ = std::make_unique<Poller>(&clock_, poller);
   builder_ = std::make_unique<grpc::ServerBuilder>();
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder_->AddCompletionQueue();
   queue_ = queue.get();
   events_ = std::make_unique<EventThread>(std::move(queue), poller_.get());
   bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, queue_, &clock_);
-  TraceOptions trace;
-  trace.records = static_cast<size_t>(config.trace_records);
-  trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
-  trace.slow_ns = absl::ToInt64Nanoseconds(config.trace_slow);
-  poller_trace_ = std::make_unique<Trace>(trace);
-  trace.name = "other grpc";
-  grpc_trace_ = std::make_unique<Trace>(trace);
-  ChannelPoolOptions options;
-  options.self = parts_.worker;
-  options.incarnation = incarnation_;
-  options.link = *link;
-  options.completion_depth = CompletionDepth(config, options.link);
-  options.max_consumers = static_cast<uint32_t>(config.max_peers);
-  options.eager_bytes = config.message_bytes;
-  options.stripe_bytes = config.stripe_bytes;
-  options.landing_bytes = config.offered_bytes;
-  options.landing_cap_bytes = config.landing_bytes;
-  options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
-  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
-  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
-  options.seed = incarnation_;
-  options.trace = poller_trace_.get();
-  if (UsesShm(config)) {
-    ArenaOptions arena;
-    arena.cap_bytes = config.shm_bytes;
-    arena.seed = incarnation_;
-    arena_ = Arena::Make(arena);
-    options.shm_arena = arena_;
-    options.shm.digests = WantsDigests(config, /*unchecked_wire=*/false);
-    options.shm.stage_bytes = config.shm_bytes / 2;
-    options.shm.max_consumers = static_cast<uint32_t>(config.max_peers);
-    options.shm.patience_ms = absl::ToInt64Milliseconds(config.patience);
-    options.shm.max_waiting = static_cast<uint32_t>(config.max_waiting);
-    options.shm.copy_helpers =
-        std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
-  }
-  absl::Status devices = OpenDevices(&*paths);
-  if (!devices.ok()) return devices;
-  GrpcChannelOptions fallback;
-  fallback.max_tensor_bytes = config.max_tensor_bytes;
-  fallback.max_asked = static_cast<size_t>(config.max_asked);
-  fallback.patience = config.patience;
-  fallback.max_waiting = static_cast<size_t>(config.max_waiting);
-  fallback.trace = poller_trace_.get();
-  fallback.digests = DigestsOverGrpc();
-  pool_ = std::make_unique<ChannelPool>(
-      poller_.get(), bootstrap_.get(), source(), *std::move(paths),
-      [this, fallback](const std::string& peer) {
-        return std::make_unique<GrpcChannel>(peer, &members_, &signer_, events_.get(),
-                                             poller_.get(), fallback);
-      },
-      options);
-  if (devices_ != nullptr) devices_->proxy()->SetChannels(pool_.get());
-  return pool_->Open();
-}
-
-bool ServerCore::DigestsOverGrpc() const {
-  return WantsDigests(parts_.config, !security_.is_tls() && !IsLoopback(parts_.listen));
-}
-
-absl::Status ServerCore::OpenDevices(std::vector<NicPath>* paths) {
-  if (!ServerDevices::Wanted(parts_.config, parts_.gpus)) return absl::OkStatus();
-  ServerDevices::Parts parts;
-  parts.config = &parts_.config;
-  parts.gpus = parts_.gpus;
+  DataPlane::Parts parts;
+  parts.server = &parts_;
+  parts.incarnation = incarnation_;
   parts.poller = poller_.get();
+  parts.events = events_.get();
+  parts.bootstrap = bootstrap_.get();
+  parts.members = &members_;
+  parts.signer = &signer_;
+  parts.alarms = &alarms_;
   parts.source = &source_;
-  parts.arena = arena_;
-  parts.seed = incarnation_;
-  parts.paths = paths;
-  auto devices = ServerDevices::Open(parts);
-  if (devices.ok()) devices_ = *std::move(devices);
-  return devices.status();
+  parts.authorize = [this](const grpc::ServerContextBase& context, absl::string_view request) {
+    return Authenticate(context, kFetchMethod, request);
+  };
+  parts.has_tls = security_.is_tls();
+  auto opened = DataPlane::Open(std::move(parts));
+  if (opened.ok()) data_plane_ = *std::move(opened);
+  return opened.status();
 }
 
 absl::Status ServerCore::MakeSteps() {
@@ -269,35 +223,16 @@ absl::Status ServerCore::MakeSteps() {
   for (const auto& [device, incarnation] : parts_.devices) {
     options.incarnations[device] = incarnation == 0 ? incarnation_ : incarnation;
   }
-  if (devices_ != nullptr) {
-    for (int ordinal : devices_->ordinals()) {
-      options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
-                                   incarnation_);
-    }
+  for (int ordinal : data_plane_->device_ordinals()) {
+    options.incarnations.emplace(absl::StrCat(parts_.worker, "/device:GPU:", ordinal),
+                                 incarnation_);
   }
-  auto steps = StepRegistry::Make(options, &alarms_, fetcher());
+  auto steps = StepRegistry::Make(options, &alarms_, data_plane_->fetcher());
   if (!steps.ok()) return steps.status();
   steps_ = *std::move(steps);
   source_.Set(steps_.get());
   samples_ = std::make_unique<SampleSender>(parts_.worker, incarnation_, steps_.get(), &clock_);
   return absl::OkStatus();
-}
-
-void ServerCore::MakeFetches() {
-  FetchServerOptions options;
-  options.keep_for = parts_.config.keep_for;
-  options.max_kept_bytes = parts_.config.max_kept_bytes;
-  options.trace = grpc_trace_.get();
-  options.digests = DigestsOverGrpc();
-  fetches_ = std::make_unique<FetchServer>(
-      source(), &alarms_, incarnation_,
-      [this](const grpc::ServerContextBase& context, absl::string_view request) {
-        return Authenticate(context, kFetchMethod, request);
-      },
-      [this](const Caller& caller, const TensorKey& key) {
-        return source_.allow().Check(caller.worker, key);
-      },
-      options);
 }
 
 void ServerCore::MakeInsight() {
@@ -306,18 +241,21 @@ void ServerCore::MakeInsight() {
   parts.incarnation = incarnation_;
   parts.address = [this] { return address(); };
   parts.protocol = parts_.config.protocol;
-  parts.path_names = path_names_;
   parts.clock = &clock_;
   parts.steps = steps_.get();
-  parts.pool = pool_.get();
-  parts.fetches = fetches_.get();
+  parts.pool = data_plane_->pool();
   parts.members = &members_;
-  parts.arena = arena_;
-  parts.traces = {poller_trace_.get(), grpc_trace_.get()};
-  if (devices_ != nullptr) {
-    parts.explain_devices = [this] { return devices_->Explain(); };
-    parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
-      devices_->AddStats(stats);
+  parts.connections = [this] { return listening() ? listener_->counts() : ConnectionCounts(); };
+  parts.traces = data_plane_->traces();
+  parts.explain_devices = [this] { return data_plane_->ExplainDevices(); };
+  parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {
+    data_plane_->AddDeviceStats(stats);
+  };
+  if (!parts_.etcd.endpoints.empty()) {
+    parts.look_at_membership = [this](bool json) -> std::string {
+      MutexLock lock(&mu_);
+      if (etcd_ == nullptr) return json ? "{}" : "";
+      return json ? etcd_->Json() : etcd_->Text();
     };
   }
   insight_ = std::make_unique<Insight>(std::move(parts));
@@ -346,6 +284,8 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
   if (!caller.ok()) return caller;
   absl::Status certified = security_.CheckCertificate(*context.auth_context(), caller->worker);
   if (!certified.ok()) return certified;
+  // Whatever it may do here: it is one whom we know.
+  listener_->Authenticated(context.peer());
   // Tensors and steps are for members alone; anybody of the cluster may ask how we are.
   const bool controls = absl::EndsWith(method, "Step");
   if (controls && !parts_.control.empty()) {
@@ -354,6 +294,10 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
   } else if ((controls || method == kFetchMethod || method == kHelloMethod ||
               method == kSamplesMethod) &&
              !members_.Admits(caller->worker)) {
+    if (members_.expects_more()) {  // It may have registered a moment ago: it asks again.
+      return absl::UnavailableError(
+          absl::StrCat(caller->worker, " is not known here as a member yet"));
+    }
     return absl::PermissionDeniedError(absl::StrCat(
         caller->worker, " is not of this cluster, which is closed",
         controls ? ": to let it begin, abort and clean up steps, name it in 'control'" : ""));
@@ -367,7 +311,7 @@ TransportServiceParts ServerCore::ServiceParts() {
   parts.address = [this] { return address(); };
   parts.token = security_.token();
   parts.members = &members_;
-  parts.hellos = pool_.get();
+  parts.hellos = data_plane_->pool();
   parts.authenticate = [this](const grpc::ServerContextBase& context, absl::string_view method,
                               absl::string_view request) {
     return Authenticate(context, method, request);
@@ -387,27 +331,49 @@ TransportServiceParts ServerCore::ServiceParts() {
   return parts;
 }
 
+void ServerCore::SetServerArguments(grpc::ServerBuilder* builder) const {
+  const auto set = [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  };
+  SetTransportArguments(set);
+  // What comes here is small, and a stranger's frames are not to be large.
+  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 64 << 10);
+  set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 64 << 10);
+  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
+  set(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshake.count()));
+  set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(kIdle.count()));
+  // Peers' keepalives (security.cc) are welcome; who pings more often is hung up on.
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  grpc::ResourceQuota quota("tryst server");
+  quota.Resize(kGrpcBytes);
+  builder->SetResourceQuota(quota);
+}
+
 absl::Status ServerCore::Listen() {
-  EnableReflection();
+  absl::StatusOr<std::unique_ptr<Listener>> listener =
+      Listener::Open(parts_.listen, LimitsOf(parts_));
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
   service_ = MakeTransportService(ServiceParts());
   grpc::ServerBuilder& builder = *builder_;
-  // Two servers must not share a port without knowing it.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Peers' keepalives (security.cc) are welcome.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  SetTransportArguments(
-      [&builder](const char* name, int value) { builder.AddChannelArgument(name, value); });
-  builder.AddListeningPort(parts_.listen, security_.ForServer(), &port_);
+  SetServerArguments(&builder);
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      security_.ForServer());
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  if (!parts_.config.reflection) builder.SetOption(std::make_unique<NoReflection>());
   builder.RegisterService(&health_);
   builder.RegisterService(service_->service());
   for (grpc::Service* service : parts_.services) builder.RegisterService(service);
   grpc_ = builder.BuildAndStart();
   builder_.reset();
-  if (grpc_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", parts_.listen));
+  if (grpc_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("gRPC does not serve at ", parts_.listen));
   }
+  port_ = listener_->port();
   // Before the first peer is answered.
   const bool any_port = parts_.advertise.size() > 2 &&
                         parts_.advertise.compare(parts_.advertise.size() - 2, 2, ":0") == 0;
@@ -417,37 +383,39 @@ absl::Status ServerCore::Listen() {
   absl::Status announced = members_.Announce({parts_.worker, address_, incarnation_});
   health_.Start(queue_);
   service_->Start(queue_);
-  fetches_->Start(queue_, service_->next_fetch());
+  data_plane_->calls()->Start(queue_, service_->next_fetch());
+  listener_->Start([acceptor = acceptor_.get()](int listener_fd, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener_fd;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  });
   return announced;
 }
 
 // ---- Ending ----
 
 void ServerCore::DrainFetches(std::chrono::steady_clock::time_point until) {
-  fetches_->Shutdown();
-  while (fetches_->counts().sending > 0 && std::chrono::steady_clock::now() < until) {
+  FetchServer* const calls = data_plane_->calls();
+  calls->Shutdown();
+  while (calls->counts().sending > 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
 
 void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
-  const auto left = absl::FromChrono(until - std::chrono::steady_clock::now());
-  absl::Status drained = pool_->Stop(absl::UnavailableError("the server has stopped"),
-                                     std::max(left, absl::Milliseconds(100)));
-  if (drained.ok() && devices_ != nullptr) {
-    drained = devices_->proxy()->Stop(std::max(
-        absl::FromChrono(until - std::chrono::steady_clock::now()), absl::Milliseconds(100)));
-  }
+  const absl::Status drained = data_plane_->Stop(until);
   drained_ = drained.ok();
   if (drained_) return;
   TRYST_LOG(Error) << parts_.worker << " leaves its data plane behind: " << drained.message();
 }
 
 void ServerCore::StopListening() {
+  if (listener_ != nullptr) listener_->Stop();
   if (grpc_ == nullptr) return;
   grpc_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
   grpc_->Wait();
-  fetches_->Join();
+  data_plane_->calls()->Join();
   service_->Join();
   health_.Join();
   grpc_.reset();
@@ -459,10 +427,16 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   absl::Status status;
   cluster_file_.reset();
   upkeep_.reset();
+  std::unique_ptr<EtcdMembers> etcd;  // Ends without the lock: it waits for etcd.
+  {
+    MutexLock lock(&mu_);
+    etcd = std::move(etcd_);
+  }
+  etcd.reset();
   if (announcer_ != nullptr) announcer_->Leave(std::min(deadline, absl::Milliseconds(500)));
   if (grpc_ != nullptr) health_.SetNotServing();
   DrainFetches(until);
-  if (fetches_->counts().sending > 0) {
+  if (data_plane_->calls()->counts().sending > 0) {
     status = absl::DeadlineExceededError("tensors on their way were cut off");
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));

@@ -16,25 +16,23 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "channel/channel_pool.h"
-#include "channel/grpc/caller.h"
 #include "channel/grpc/event_thread.h"
-#include "channel/grpc/fetch_server.h"
 #include "channel/grpc/grpc_bootstrap.h"
-#include "channel/poller.h"
-#include "channel/shm/arena.h"
-#include "channel/trace.h"
+#include "channel/poller/poller.h"
+#include "channel/signing/caller.h"
 #include "rendezvous/step_registry.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/announcer.h"
 #include "server/cluster_file.h"
+#include "server/data_plane.h"
+#include "server/etcd/etcd_members.h"
 #include "server/health_service.h"
 #include "server/insight.h"
+#include "server/listener/listener.h"
 #include "server/membership.h"
 #include "server/peer_calls.h"
 #include "server/repeating.h"
 #include "server/samples.h"
-#include "server/server_devices.h"
 #include "server/server_parts.h"
 #include "server/status_page.h"
 #include "server/transport_service.h"
@@ -74,10 +72,8 @@ class ServerCore {
   const std::string& address() const;
   int port() const { return listening() ? port_ : 0; }
   StepRegistry* steps() const { return made() ? steps_.get() : nullptr; }
-  Allocator* allocator() const { return made() ? arena_.get() : nullptr; }
-  DeviceEngine* gpu(int ordinal) const {
-    return made() && devices_ != nullptr ? devices_->proxy()->engine(ordinal) : nullptr;
-  }
+  Allocator* allocator() const { return made() ? data_plane_->allocator() : nullptr; }
+  DeviceEngine* gpu(int ordinal) const { return made() ? data_plane_->gpu(ordinal) : nullptr; }
   const Insight* insight() const { return made() ? insight_.get() : nullptr; }
   std::string status_address() const;
 
@@ -86,22 +82,12 @@ class ServerCore {
   bool listening() const { return listening_.load(std::memory_order_acquire); }
   absl::Status Make();
   absl::Status OpenDataPlane();
-  bool DigestsOverGrpc() const;
-  absl::Status OpenDevices(std::vector<NicPath>* paths);
-  // What peers take from, and what we fetch by: with devices under both, if there are any.
-  TensorSource* source() {
-    return devices_ == nullptr ? static_cast<TensorSource*>(&source_) : devices_->proxy()->source();
-  }
-  TensorFetcher* fetcher() {
-    return devices_ == nullptr ? static_cast<TensorFetcher*>(pool_.get())
-                               : devices_->proxy()->fetcher();
-  }
   absl::Status MakeSteps();
-  void MakeFetches();
   void MakeInsight();
   absl::Status ShowStatus();
   TransportServiceParts ServiceParts();
   absl::Status Listen();
+  void SetServerArguments(grpc::ServerBuilder* builder) const;
   void KeepUp();
   absl::StatusOr<Caller> Authenticate(const grpc::ServerContextBase& context,
                                       absl::string_view method, absl::string_view request);
@@ -124,19 +110,13 @@ class ServerCore {
   std::unique_ptr<ThreadPoolExecutor> own_executor_;
 
   // Constant once made().
-  std::unique_ptr<Trace> poller_trace_;
-  std::unique_ptr<Trace> grpc_trace_;
   std::unique_ptr<GrpcBootstrap> bootstrap_;
   std::unique_ptr<Poller> poller_;
   std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
   grpc::ServerCompletionQueue* queue_ = nullptr;  // Which it turns.
-  std::vector<std::string> path_names_;
-  std::shared_ptr<Arena> arena_;            // Null: no shared memory.
-  std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
-  std::unique_ptr<ChannelPool> pool_;
+  std::unique_ptr<DataPlane> data_plane_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<SampleSender> samples_;
-  std::unique_ptr<FetchServer> fetches_;
   std::unique_ptr<Insight> insight_;
   std::unique_ptr<ThreadPoolExecutor> control_executor_;
   std::atomic<bool> made_{false};
@@ -150,6 +130,8 @@ class ServerCore {
   std::unique_ptr<grpc::ServerBuilder> builder_;  // Until it has built.
   HealthService health_;
   std::unique_ptr<TransportService> service_;
+  std::unique_ptr<Listener> listener_;  // Null until Listen().
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
@@ -158,6 +140,7 @@ class ServerCore {
 
   mutable Mutex mu_;
   std::unique_ptr<StatusPage> status_page_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<EtcdMembers> etcd_ ABSL_GUARDED_BY(mu_);  // Null: members are known otherwise.
 };
 
 }  // namespace tryst

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "channel/channel_pool.h"
 #include "channel/device/device_proxy.h"
 #include "channel/device/gpu_nic.h"
+#include "channel/rdma/rdma_options.h"
 #include "server/config.h"
 
 namespace tryst {

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "server/allow_list.h"
+#include "server/etcd/etcd_client.h"
 #include "server/security.h"
 #include "server/server.h"
 #include "server/status_page.h"
@@ -25,7 +26,9 @@ struct ServerParts {
   AllowList allow;
   ControlList control;
   Environment environment;
-  OpenNicsFn open_nics;
+  EtcdAccess etcd;  // Without endpoints: no etcd.
+  std::shared_ptr<const Protocol> protocol;
+  std::vector<TransportFactory> transports;  // Before those of the protocol.
   Executor* executor = nullptr;
   std::vector<grpc::Service*> services;
   absl::flat_hash_map<std::string, uint64_t> devices;  // Full name -> incarnation; 0: the server's.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "channel/rdma/wire.h"
 #include "gtest/gtest.h"
 #include "server/allow_list.h"
 #include "server/cluster_spec.h"
@@ -164,6 +165,59 @@ TEST(Cluster, FromSlurm) {
   EXPECT_FALSE(ClusterFromSlurm({}, "ps=1", 5000).ok());
 }
 
+TEST(Config, WhatNoPathCanUseIsRefusedAtTheStart) {
+  const auto check = [](const char* flag) {
+    auto config = Load({flag});
+    return config.ok() ? CheckLimits(*config) : config.status();
+  };
+  for (const char* good :
+       {"--message_bytes=4144", "--message_bytes=1MiB", "--slots=4096", "--ring_slots=1024",
+        "--queue_pairs=8", "--callback_threads=1024", "--task=2147483647"}) {
+    EXPECT_TRUE(check(good).ok()) << check(good);
+  }
+  for (const char* bad : {"--message_bytes=0", "--message_bytes=4143", "--message_bytes=4136",
+                          "--message_bytes=1048584", "--slots=100000", "--ring_slots=1025",
+                          "--queue_pairs=9", "--callback_threads=100000", "--task=4294967296",
+                          "--max_peers=1000000", "--authenticate_within=1ms"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(check(bad))) << bad;
+  }
+  EXPECT_EQ(wire::kMaxSlots, 4096u);
+  EXPECT_EQ(wire::kMaxRingSlots, 1024u);
+  EXPECT_EQ(wire::kMaxMessageBytes, 1u << 20);
+  EXPECT_EQ(wire::kHeaderBytes + wire::RecordSize(wire::kMaxKeyBytes), 4144u);
+}
+
+TEST(Config, AFolderIsNoConfigFile) {
+  EXPECT_TRUE(absl::IsInvalidArgument(Load({"--config", testing::TempDir()}).status()));
+  const std::string empty = absl::StrCat(testing::TempDir(), "/empty.conf");
+  std::ofstream(empty).flush();
+  EXPECT_TRUE(Load({"--config", empty}).ok());
+}
+
+TEST(Cluster, FromMpi) {
+  Environment environment = {{"OMPI_COMM_WORLD_RANK", "3"},
+                             {"OMPI_COMM_WORLD_SIZE", "4"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
+  auto spec = ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("ps").at(0), "n1:5000");
+  EXPECT_EQ(spec->jobs.at("worker").at(0), "n1:5001");
+  EXPECT_EQ(spec->jobs.at("worker").at(2), "n2:5001");
+  EXPECT_EQ(WorkerName(spec->job, spec->task), "/job:worker/replica:0/task:2");
+  // Two hosts, and nobody says which.
+  EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "", 5000).ok());
+  environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";  // Ranks that go round the hosts.
+  EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000).ok());
+  environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "many";
+  EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000).ok());
+  // mpiexec of MPICH, on this host.
+  spec = ClusterFromMpi({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "ps=1,worker=1", "", 5000);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->jobs.at("worker").at(0), "127.0.0.1:5001");
+  EXPECT_FALSE(ClusterFromMpi({}, "ps=1", "", 5000).ok());
+}
+
 TEST(Cluster, Hostlists) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(*ExpandHostlist("a"), Names({"a"}));
@@ -172,6 +226,7 @@ TEST(Cluster, Hostlists) {
   for (const char* bad : {"", "a,", "a[", "a[1", "a[x]", "a[2-1]", "a[1-999999999]", "a[]"}) {
     EXPECT_FALSE(ExpandHostlist(bad).ok()) << bad;
   }
+  EXPECT_EQ(ExpandHostlist("a[4294967290-4294967295]")->size(), 6u);
   EXPECT_EQ(*ExpandCounts("2(x3),1"), std::vector<int>({2, 2, 2, 1}));
   for (const char* bad : {"", "x", "2(x", "2(x0)", "-1", "2(x999999999)"}) {
     EXPECT_FALSE(ExpandCounts(bad).ok()) << bad;
@@ -210,6 +265,12 @@ TEST(AllowListTest, ConsumersByNameAndKeysByPrefix) {
   EXPECT_FALSE(list->Check(worker, key(worker11, worker)).ok());
   const std::string eval = "/job:eval/replica:0/task:0";
   EXPECT_TRUE(list->Check(eval, key(worker, eval)).ok());
+  // A task's number ends where it ends; an edge's name may begin with any text.
+  list = AllowList::Parse("/job:worker=/job:ps/replica:0/task:1");
+  EXPECT_TRUE(list->Check(worker, key("/job:ps/replica:0/task:1", worker)).ok());
+  EXPECT_FALSE(list->Check(worker, key("/job:ps/replica:0/task:10", worker)).ok());
+  EXPECT_FALSE(AllowList::Parse("/job:worker=/job:p")->Check(worker, key(ps, worker)).ok());
+  EXPECT_TRUE(AllowList::Parse("/job:worker=/job:ps/")->Check(worker, key(ps, worker)).ok());
   EXPECT_FALSE(AllowList::Parse("x").ok());
   EXPECT_FALSE(AllowList::Parse("/job:a=b").ok());
 }

@@ -98,12 +98,13 @@ const round = x => x >= 100 ? Math.round(x) : Number(x.toPrecision(3));
 const past = {}, plots = {rate: [], delay: []};
 function plot(name, value) {
   const all = plots[name], svg = $(name), w = 420, h = 110;
+  if (value === null) return;  // Nothing to show, or nothing new.
   all.push(value);
   if (all.length > 150) all.shift();
-  const most = Math.max(...all, 1e-9);
+  const most = Math.max(...all);
   const line = document.createElementNS('http://www.w3.org/2000/svg', 'polyline');
   line.setAttribute('points', all.map((y, i) =>
-    `${(i + 150 - all.length) * w / 149},${h - 4 - y / most * (h - 8)}`).join(' '));
+    `${(i + 150 - all.length) * w / 149},${h - 4 - y / (most || 1) * (h - 8)}`).join(' '));
   svg.replaceChildren(line);
   svg.setAttribute('aria-label', `${name}: ${value}, at most ${most}`);
   $(name + '-now').textContent = `${round(value)} (most ${round(most)})`;
@@ -126,8 +127,8 @@ function showPaths(all) {
     past[id] = {bytes: p.bytes, total, ended: p.done + p.failed, waited: p.waited_ms,
                 mostly: p.mostly};
   }
-  plot('rate', seconds > 0 ? bytes / seconds / 1e6 : 0);
-  plot('delay', ended > 0 ? ms / ended : 0);
+  plot('rate', seconds > 0 ? bytes / seconds / 1e6 : null);
+  plot('delay', ended > 0 ? ms / ended : null);
   rows('path-rows', all.paths.filter(p => p.in_use || p.state !== 'not tried'), p => [
     (p.role === 'fetch' ? 'from ' : 'to ') + p.peer, p.path,
     {text: p.state, kind: p.in_use && /connected|in use/.test(p.state) ? 'good' : 'bad'}, p.why,

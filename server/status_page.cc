@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <openssl/sha.h>
 
 #include <cstring>
 #include <utility>
@@ -13,8 +14,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "server/status_html.h"
+#include "server/status_visitors.h"
 
 namespace tryst {
 namespace {
@@ -72,21 +74,51 @@ bool Knows(absl::string_view token, absl::string_view authorization) {
 }
 
 bool IsLoopbackName(absl::string_view host) {
-  if (absl::StartsWith(host, "[::1]")) return true;
+  if (host == "[::1]" || absl::StartsWith(host, "[::1]:")) return true;
   host = host.substr(0, host.find(':'));
-  return host == "localhost" || absl::StartsWith(host, "127.");
+  // By number: 127.evil.example is anybody's name.
+  in_addr number;
+  return host == "localhost" || (inet_pton(AF_INET, std::string(host).c_str(), &number) == 1 &&
+                                 ntohl(number.s_addr) >> 24 == 127);
+}
+
+// The policy's names for what the page itself has between such tags.
+std::string HashesOf(absl::string_view html, absl::string_view open, absl::string_view close) {
+  std::string out;
+  for (size_t at = html.find(open); at != absl::string_view::npos; at = html.find(open, at)) {
+    at += open.size();
+    const absl::string_view inside = html.substr(at, html.find(close, at) - at);
+    unsigned char digest[SHA256_DIGEST_LENGTH];
+    SHA256(reinterpret_cast<const unsigned char*>(inside.data()), inside.size(), digest);
+    absl::StrAppend(&out, " 'sha256-",
+                    absl::Base64Escape(
+                        absl::string_view(reinterpret_cast<const char*>(digest), sizeof(digest))),
+                    "'");
+  }
+  return out;
+}
+
+std::string PolicyOf(absl::string_view html) {
+  return absl::StrCat("default-src 'none'; script-src", HashesOf(html, "<script>", "</script>"),
+                      "; style-src", HashesOf(html, "<style>", "</style>"),
+                      "; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+                      "form-action 'none'");
 }
 
 struct Answer {
   unsigned code = MHD_HTTP_OK;
-  const char* type = "application/json";
+  std::string type = "application/json";
   std::string body;
 };
 
 class StatusPageImpl final : public StatusPage {
  public:
-  StatusPageImpl(const Place& place, const StatusPageOptions& options, const Insight* insight)
-      : loopback_only_(place.is_loopback), options_(options), insight_(insight) {}
+  StatusPageImpl(const Place& place, const StatusPageOptions& options, const Insight* insight,
+                 PageFn other)
+      : loopback_only_(place.is_loopback),
+        options_(options),
+        insight_(insight),
+        other_(std::move(other)) {}
   ~StatusPageImpl() override {
     if (daemon_ != nullptr) MHD_stop_daemon(daemon_);
   }
@@ -106,13 +138,14 @@ class StatusPageImpl final : public StatusPage {
       tls.push_back({MHD_OPTION_HTTPS_MEM_KEY, 0, const_cast<char*>(options_.key.c_str())});
     }
     tls.push_back({MHD_OPTION_END, 0, nullptr});
-    daemon_ = MHD_start_daemon(flags, 0, nullptr, nullptr, &OnRequest, this,  //
-                               MHD_OPTION_ARRAY, tls.data(),                  //
-                               MHD_OPTION_SOCK_ADDR, &place.address,          //
-                               MHD_OPTION_CONNECTION_LIMIT, kConnections,     //
-                               MHD_OPTION_CONNECTION_TIMEOUT, kTimeoutSeconds,
-                               MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes,
-                               MHD_OPTION_LISTENING_ADDRESS_REUSE, 0u, MHD_OPTION_END);
+    daemon_ = MHD_start_daemon(
+        flags, 0, nullptr, nullptr, &OnRequest, this,  //
+        MHD_OPTION_ARRAY, tls.data(),                  //
+        MHD_OPTION_SOCK_ADDR, &place.address,          //
+        MHD_OPTION_CONNECTION_LIMIT, 2 * kConnections, MHD_OPTION_NOTIFY_CONNECTION, &OnConnection,
+        this, MHD_OPTION_NOTIFY_COMPLETED, &OnCompleted, this, MHD_OPTION_CONNECTION_TIMEOUT,
+        kTimeoutSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionBytes,
+        MHD_OPTION_LISTENING_ADDRESS_REUSE, 0u, MHD_OPTION_END);
     if (daemon_ == nullptr) {
       return absl::UnavailableError(absl::StrCat(
           "cannot listen for the status page on ", place.host,
@@ -124,6 +157,23 @@ class StatusPageImpl final : public StatusPage {
   }
 
  private:
+  static int SocketOf(MHD_Connection* connection) {
+    const auto* fd = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return fd == nullptr ? -1 : fd->connect_fd;
+  }
+  static void OnConnection(void* self, MHD_Connection* connection, void**,
+                           MHD_ConnectionNotificationCode code) {
+    StatusVisitors& visitors = static_cast<StatusPageImpl*>(self)->visitors_;
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+      visitors.Come(SocketOf(connection));
+    } else {
+      visitors.Go(SocketOf(connection));
+    }
+  }
+  static void OnCompleted(void* self, MHD_Connection* connection, void**,
+                          MHD_RequestTerminationCode) {
+    static_cast<StatusPageImpl*>(self)->visitors_.Served(SocketOf(connection));
+  }
   static MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* url,
                               const char* method, const char*, const char*, size_t* upload_bytes,
                               void** state) {
@@ -138,15 +188,15 @@ class StatusPageImpl final : public StatusPage {
     MHD_Response* response = MHD_create_response_from_buffer(
         answer.body.size(), const_cast<char*>(answer.body.data()), MHD_RESPMEM_MUST_COPY);
     if (response == nullptr) return MHD_NO;
-    MHD_add_response_header(response, "Content-Type", answer.type);
+    MHD_add_response_header(response, "Content-Type", answer.type.c_str());
     if (answer.code == MHD_HTTP_UNAUTHORIZED) {
       MHD_add_response_header(response, "WWW-Authenticate", "Basic realm=\"tryst\"");
     }
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    const bool is_html = absl::StartsWith(answer.type, "text/html");
     MHD_add_response_header(response, "Content-Security-Policy",
-                            "default-src 'none'; script-src 'unsafe-inline'; style-src "
-                            "'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'");
+                            PolicyOf(is_html ? answer.body : "").c_str());
     const MHD_Result queued = MHD_queue_response(connection, answer.code, response);
     MHD_destroy_response(response);
     return queued;
@@ -164,6 +214,13 @@ class StatusPageImpl final : public StatusPage {
     const char* proof = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
     if (!options_.token.empty() && !Knows(options_.token, proof == nullptr ? "" : proof)) {
       return {MHD_HTTP_UNAUTHORIZED, "text/plain", "it takes the token of status_token_file\n"};
+    }
+    if (other_ != nullptr) {
+      Answer answer{MHD_HTTP_OK, "", ""};
+      if (!other_(url, &answer.type, &answer.body)) {
+        return {MHD_HTTP_NOT_FOUND, "text/plain", "there is nothing here\n"};
+      }
+      return answer;
     }
     if (url == "/") return {MHD_HTTP_OK, "text/html; charset=utf-8", std::string(StatusHtml())};
     if (url == "/metrics") {
@@ -185,7 +242,9 @@ class StatusPageImpl final : public StatusPage {
   const bool loopback_only_;
   const StatusPageOptions options_;
   const Insight* const insight_;
+  const PageFn other_;
   std::string address_;
+  StatusVisitors visitors_{kConnections};
   MHD_Daemon* daemon_ = nullptr;
 };
 
@@ -209,11 +268,12 @@ absl::Status StatusPage::Check(const StatusPageOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<StatusPage>> StatusPage::Start(const StatusPageOptions& options,
-                                                              const Insight* insight) {
+                                                              const Insight* insight,
+                                                              PageFn other) {
   absl::Status checked = Check(options);
   if (!checked.ok()) return checked;
   const auto place = ParsePlace(options.listen);
-  auto page = std::make_unique<StatusPageImpl>(*place, options, insight);
+  auto page = std::make_unique<StatusPageImpl>(*place, options, insight, std::move(other));
   absl::Status listening = page->Listen(*place);
   if (!listening.ok()) return listening;
   return page;

@@ -1,6 +1,7 @@
 #ifndef TRYST_SERVER_STATUS_PAGE_H_
 #define TRYST_SERVER_STATUS_PAGE_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -9,6 +10,8 @@
 #include "server/insight.h"
 
 namespace tryst {
+
+struct ServerConfig;
 
 struct StatusPageOptions {
   std::string listen;     // "host:port" by numbers; port 0: a free one.
@@ -32,13 +35,20 @@ class StatusPage {
   virtual ~StatusPage() = default;                 // Ends what is being answered.
   virtual const std::string& address() const = 0;  // "127.0.0.1:41234"
 
+  // Other pages than an Insight's, behind the same guards. False: there is none at `url`. On
+  // the page's thread, so nobody else is answered meanwhile.
+  using PageFn = std::function<bool(absl::string_view url, std::string* type, std::string* body)>;
   // kInvalidArgument: an address that is none, or reaches further than it may. kUnavailable:
   // it is taken, or the certificate is not the key's. `insight` outlives the page.
   static absl::StatusOr<std::unique_ptr<StatusPage>> Start(const StatusPageOptions& options,
-                                                           const Insight* insight);
+                                                           const Insight* insight,
+                                                           PageFn other = nullptr);
   // What Start() would say of the options alone.
   static absl::Status Check(const StatusPageOptions& options);
 };
+
+// What status_listen and the settings beside it say.
+absl::StatusOr<StatusPageOptions> ReadStatusPageOptions(const ServerConfig& config);
 
 }  // namespace tryst
 

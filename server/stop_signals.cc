@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <ctime>
+
 namespace tryst {
 namespace {
 
@@ -25,6 +27,12 @@ void WaitForStopSignal() {
   const sigset_t set = StopSignals();
   int signal = 0;
   sigwait(&set, &signal);
+}
+
+bool StopSignalWithin(absl::Duration within) {
+  const sigset_t set = StopSignals();
+  const timespec limit = absl::ToTimespec(within);
+  return sigtimedwait(&set, nullptr, &limit) > 0;
 }
 
 }  // namespace tryst

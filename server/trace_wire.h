@@ -2,7 +2,7 @@
 #define TRYST_SERVER_TRACE_WIRE_H_
 
 #include "absl/status/statusor.h"
-#include "channel/trace_dump.h"
+#include "channel/trace/trace_dump.h"
 
 namespace tryst {
 

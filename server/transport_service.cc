@@ -4,6 +4,7 @@
 #include <grpcpp/support/async_stream.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +21,11 @@ namespace {
 using grpc::ByteBuffer;
 using Call = UnaryCalls::Call;
 
-constexpr size_t kMostTraced = 8000;  // In one answer: two MiB or so.
+constexpr size_t kMostMembersBytes = 1 << 20;  // In one answer; the rest in the next ones.
+constexpr size_t kMemberOverhead = 24;
+constexpr int kMostMembers = 8192;
+constexpr size_t kMostTextBytes = 1024;  // Of why a step is aborted.
+constexpr size_t kMostTraced = 8000;     // In one answer: two MiB or so.
 
 using S = rpc::TransportService;
 // Every method gets its request as it came: the caller's proof is over those bytes.
@@ -68,7 +73,24 @@ class TransportServiceImpl final : public TransportService {
     }
     Response response;
     if (status.ok()) status = handle(*caller, request, &response);
+    if (status.ok()) Prove(*call, method, &response);
     call->Answer(ToGrpc(status), status.ok() ? response.SerializeAsString() : "");
+  }
+
+  // Who asked believes an answer that changes something only with this.
+  template <typename Response>
+  void Prove(const Call& call, const char* method, Response* response) const {
+    if constexpr (std::is_same_v<Response, rpc::HeartbeatResponse> ||
+                  std::is_same_v<Response, rpc::StepResponse>) {
+      if (parts_.token.empty()) return;
+      response->set_mac(
+          AnswerMac(parts_.token, method, StatementOf(call), response->SerializeAsString()));
+    }
+  }
+  static absl::string_view StatementOf(const Call& call) {
+    const auto said = call.context().client_metadata().find(kCallerMetadata);
+    if (said == call.context().client_metadata().end()) return "";
+    return absl::string_view(said->second.data(), said->second.size());
   }
 
   // One that may wait, or run somebody's callbacks: not on the thread that serves fetches.
@@ -135,7 +157,8 @@ void TransportServiceImpl::ServeSteps() {
         }
         return parts_.abort_step(
             request.step_id(),
-            absl::Status(static_cast<absl::StatusCode>(request.code()), request.message()));
+            absl::Status(static_cast<absl::StatusCode>(request.code()),
+                         absl::string_view(request.message()).substr(0, kMostTextBytes)));
       });
   ServeStep<rpc::CleanupStepRequest>(&RawService::RequestCleanupStep,
                                      "/tryst.rpc.TransportService/CleanupStep",
@@ -224,10 +247,8 @@ void TransportServiceImpl::OnHello(Call* call) {
     rpc::HelloResponse response;
     if (answer.ok()) {
       HelloToProto(*answer, response.mutable_hello());
-      const auto said = call->context().client_metadata().find(kCallerMetadata);
-      if (!parts_.token.empty() && said != call->context().client_metadata().end()) {
-        const absl::string_view statement(said->second.data(), said->second.size());
-        response.set_mac(HelloAnswerMac(parts_.token, statement, response.hello()));
+      if (!parts_.token.empty()) {
+        response.set_mac(HelloAnswerMac(parts_.token, StatementOf(*call), response.hello()));
       }
     }
     call->Answer(ToGrpc(answer.status()), response.SerializeAsString());
@@ -256,7 +277,13 @@ absl::Status TransportServiceImpl::OnHeartbeat(const Caller& caller,
   response->mutable_self()->set_address(parts_.address());
   response->mutable_self()->set_incarnation(parts_.self.incarnation);
   response->set_steady_ns(SteadyClock().NowNs());
-  for (const Member& member : parts_.members->Members()) {
+  size_t bytes = 0;
+  for (const Member& member : parts_.members->Members(request.after(), kMostMembers + 1)) {
+    bytes += member.worker.size() + member.address.size() + kMemberOverhead;
+    if (response->members_size() == kMostMembers || bytes > kMostMembersBytes) {
+      response->set_rest_after(response->members(response->members_size() - 1).worker());
+      break;
+    }
     rpc::Member* out = response->add_members();
     out->set_worker(member.worker);
     out->set_address(member.address);

@@ -7,11 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
 #include "server/cli/bench.h"
 #include "server/cli/command_line.h"
 #include "server/cli/watch.h"
+#include "server/page/job_page.h"
 #include "server/doctor/doctor_command.h"
 #include "server/grpc_log.h"
 #include "server/lean_heap.h"
@@ -188,6 +189,7 @@ int Main(const std::vector<std::string>& args) {
   if (name == "waiting") return RunWaiting(*line);
   if (name == "trace") return RunTrace(*line);
   if (name == "top") return RunTop(*line);
+  if (name == "page") return RunPage(*line);
   if (name == "completion") return Print(CompletionScript(words[0]));
   return Ask(*line);
 }

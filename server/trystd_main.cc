@@ -1,4 +1,6 @@
 // trystd: one worker of a cluster, until it is told to stop.
+#include <signal.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -24,6 +26,7 @@ int Main(const std::vector<std::string>& args) {
     return 0;
   }
   BlockStopSignals();
+  signal(SIGPIPE, SIG_IGN);  // Who closes our stderr, or our stdout, does not end us.
   const LeanHeap heap;
   SetGrpcLog(GrpcLog::kAsOurs);
   std::vector<std::string> rest;

@@ -176,6 +176,9 @@ class CompletionQueue {
   virtual bool ArmTellsAll() const { return false; }
   // For poll(2); owned by the queue. -1 where time is virtual.
   virtual int event_fd() const = 0;
+  // Tells the peers at once what has landed, for who will not poll again soon. A NIC in
+  // hardware does so by itself.
+  virtual void Acknowledge() {}
 };
 
 enum class QueuePairState : uint8_t {

@@ -15,7 +15,7 @@
 #include "base/mutex.h"
 #include "channel/device/peer_segments.h"
 #include "channel/device/staging_pool.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "gpu/copier.h"
 #include "gpu/device_memory.h"
 #include "gpu/gpu.h"

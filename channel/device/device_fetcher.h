@@ -14,7 +14,7 @@
 
 #include "channel/device/device_engine.h"
 #include "channel/device/manifest.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "rendezvous/tensor_fetcher.h"
 
 namespace tryst {
@@ -53,7 +53,7 @@ struct DeviceFetcherCounters {
 // With Args::by_reference and no destination, a tensor that is read in the producer's memory
 // comes as a view of it, which the producer keeps as long as the view is held.
 //
-// Fetch(), FetchMany(), AbortStep(), CleanupStep() are safe from any thread; the rest
+// Fetch(), FetchMany() and AbortStep() are safe from any thread; the rest
 // belongs to the poller.
 class DeviceFetcher final : public TensorFetcher {
  public:
@@ -67,7 +67,6 @@ class DeviceFetcher final : public TensorFetcher {
   void AbortStep(int64_t step_id, const absl::Status& status) override {
     fetcher_->AbortStep(step_id, status);
   }
-  void CleanupStep(int64_t step_id) override { fetcher_->CleanupStep(step_id); }
 
   // ---- Poller thread only ----
   // True when nothing of ours is on its way any more; `fetcher` must end what it has.

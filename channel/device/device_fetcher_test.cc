@@ -27,7 +27,6 @@ class HeldFetcher final : public TensorFetcher {
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
-  void CleanupStep(int64_t) override {}
   // Of the one fetch whose edge ends so.
   void Answer(const std::string& end, absl::Status status, const Tensor& tensor = Tensor()) {
     for (auto at = waiting.begin(); at != waiting.end(); ++at) {
@@ -64,7 +63,7 @@ class DeviceFetcherTest : public ::testing::Test {
     // Whom the fetcher tells of an end it made up its mind about.
     while (!channel_.waiting.empty()) {
       channel_.Answer("", absl::UnavailableError("the test is over"));
-      poller_.Step();
+      poller_.Turn();
     }
     EXPECT_TRUE(fetcher_.Drained());
     engine_->Detach();
@@ -88,7 +87,7 @@ class DeviceFetcherTest : public ::testing::Test {
                      ++ended_;
                      status_ = std::move(status);
                    });
-    poller_.Step();
+    poller_.Turn();
     DeviceManifest manifest;
     manifest.dtype = DType::kUint8;
     manifest.shape = {kBytes};
@@ -105,7 +104,7 @@ class DeviceFetcherTest : public ::testing::Test {
     EncodeManifest(manifest, static_cast<uint8_t*>(answer->mutable_data()));
     channel_.Answer("|into|" + std::to_string(static_cast<int>(DType::kUint8)) + "|64",
                     absl::OkStatus(), *answer);
-    poller_.Step();
+    poller_.Turn();
     EXPECT_EQ(ended_, 0);
   }
   bool Asked(const std::string& edge) const { return channel_.waiting.count(edge) != 0; }
@@ -128,16 +127,16 @@ TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeKeepsItsDeadline) {
   FetchUntilTheProbe(args, "a");
   EXPECT_TRUE(Asked(std::string("a") + kProbe));
   clock_.now_ns += 2'999'000'000;
-  poller_.Step();
+  poller_.Turn();
   EXPECT_EQ(ended_, 0);
   clock_.now_ns += 1'000'000;
-  poller_.Step();
+  poller_.Turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kDeadlineExceeded) << status_;
   EXPECT_TRUE(Asked("a|device|7|back")) << "it took nothing";
   // The probe goes on for others, and its end is nothing to who has left.
   channel_.Answer(kProbe, absl::UnavailableError("no probe"));
-  poller_.Step();
+  poller_.Turn();
   EXPECT_EQ(ended_, 1);
 }
 
@@ -147,21 +146,21 @@ TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeCanBeCancelled) {
   args.cancellation = &cancellation;
   FetchUntilTheProbe(args, "a");
   cancellation.StartCancel();
-  poller_.Step();
+  poller_.Turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kCancelled) << status_;
   channel_.Answer(kProbe, absl::UnavailableError("no probe"));
-  poller_.Step();
+  poller_.Turn();
 }
 
 TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   FetchUntilTheProbe(Args(), "a");
   channel_.Answer(kProbe, absl::UnavailableError("no probe"));
-  poller_.Step();
+  poller_.Turn();
   EXPECT_EQ(ended_, 0);
   EXPECT_TRUE(Asked("a|device|7|chunk|0"));
   channel_.Answer("|chunk|0", absl::UnavailableError("nor this"));
-  poller_.Step();
+  poller_.Turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
 }

@@ -11,7 +11,7 @@
 
 #include "channel/device/device_engine.h"
 #include "channel/device/manifest.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {

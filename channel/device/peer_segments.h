@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "channel/shm/segment_watcher.h"
+#include "channel/arena/segment_watcher.h"
 #include "gpu/gpu.h"
 #include "gpu/pinned_memory.h"
 

@@ -8,7 +8,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
 #include "gpu/pinned_memory.h"
 #include "rendezvous/tensor.h"
 

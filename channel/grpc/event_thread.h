@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 
 namespace tryst {
 

@@ -28,6 +28,10 @@ namespace {
 constexpr size_t kMaxChannels = 256;  // Of one consumer's life, with nothing to do.
 constexpr int kCallsAwaited = 16;     // Others wait in gRPC, which costs them a lock.
 constexpr size_t kMaxReady = 8192;    // Said in one answer to a batch.
+// Fetches of which one request says that they are over, and gaps between those that a consumer
+// has said: an honest one tells of 65,536 at a time, nearly in order.
+constexpr int kMaxOver = 2 * 65536;
+constexpr size_t kMaxOverRuns = 2 * 65536;
 
 }  // namespace
 
@@ -123,6 +127,8 @@ class FetchServer::State final : public FetchServerStreamOwner,
   // The consumer's state, new if it must be; an error when this is not its present life.
   absl::StatusOr<Consumer*> Find(const Caller& caller, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // kResourceExhausted: it has said more of what is over than is remembered.
+  static absl::Status CheckOver(const Consumer& consumer, const rpc::FetchRequest& request);
   // Takes part of the message that says what is over.
   void TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -236,6 +242,15 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   if (consumer->retired.size() > 8) consumer->retired.pop_front();
   consumer->incarnation = caller.incarnation;
   return consumer;
+}
+
+absl::Status FetchServer::State::CheckOver(const Consumer& consumer,
+                                           const rpc::FetchRequest& request) {
+  if (request.over_size() == 0) return absl::OkStatus();
+  size_t runs = static_cast<size_t>(request.over_size());
+  for (const auto& [id, peer] : consumer.channels) runs += peer.over.runs();
+  if (runs <= kMaxOverRuns) return absl::OkStatus();
+  return absl::ResourceExhaustedError("more fetches are over, out of order, than are remembered");
 }
 
 void FetchServer::State::TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo) {
@@ -427,6 +442,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   if (!caller.ok()) return refuse(caller.status());
   rpc::FetchRequest request;
   if (!request.ParseFromString(bytes) || (request.serial() == 0) != request.waits() ||
+      request.over_size() > kMaxOver || request.unwanted_size() > kMaxOver ||
       (request.waits() && !options_.takes_batches)) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
@@ -452,6 +468,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
       refused = absl::UnavailableError("the server is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
+    } else if (!(refused = CheckOver(**consumer, request)).ok()) {
     } else {
       Peer& peer = *PeerOf(*consumer, *caller, request.channel());
       TakeOver(&peer, request, &todo);
@@ -499,8 +516,8 @@ void FetchServer::State::OnNote(const Caller& caller, const rpc::FetchRequest& r
   {
     MutexLock lock(&mu_);
     absl::StatusOr<Consumer*> consumer = Find(caller, &todo);
-    known = consumer.status();
-    if (consumer.ok()) TakeOver(PeerOf(*consumer, caller, request.channel()), request, &todo);
+    known = consumer.ok() ? CheckOver(**consumer, request) : consumer.status();
+    if (known.ok()) TakeOver(PeerOf(*consumer, caller, request.channel()), request, &todo);
   }
   Run(&todo);
   stream->End(ToGrpc(known));
@@ -601,6 +618,7 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       refused = absl::UnavailableError("the server is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
+    } else if (!(refused = CheckOver(**consumer, request)).ok()) {
     } else {
       Peer* peer = PeerOf(*consumer, caller, request.channel());
       name = peer->name;

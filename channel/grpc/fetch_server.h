@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "channel/grpc/caller.h"
-#include "channel/live_ops.h"
-#include "channel/trace.h"
+#include "channel/signing/caller.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/alarms.h"
 #include "rendezvous/tensor_source.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "channel/grpc/byte_buffers.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 
 namespace tryst {
 namespace {

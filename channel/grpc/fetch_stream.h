@@ -17,7 +17,7 @@
 #include "base/mutex.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_wire.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 
 namespace tryst {
 

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "channel/bootstrap.h"
-#include "channel/grpc/caller.h"
 #include "channel/grpc/peer_directory.h"
+#include "channel/signing/caller.h"
 
 namespace grpc {
 class CompletionQueue;

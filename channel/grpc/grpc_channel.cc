@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "channel/grpc/event_thread.h"
@@ -230,14 +231,14 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   Attempt& attempt = *op->attempt;
   const int64_t now_ns = poller_->clock().NowNs();
   last_failure_ = directory_->Explain(peer_, why);
-  if (failing_since_ns_ == 0) failing_since_ns_ = now_ns;
+  if (failing_since_ns_ == 0) failing_since_ns_ = FailingSinceNs(why);
   if (attempt.incoming.header_seen()) {
     attempt.pinned_incarnation = attempt.incoming.header().producer_incarnation();
   }
   if (attempt.pinned_incarnation == 0) attempt.pinned_incarnation = peer_incarnation_;
   const uint64_t received = attempt.incoming.received();
   if (attempt.failing_since_ns == 0 || received > attempt.received_at_failure) {
-    attempt.failing_since_ns = now_ns;
+    attempt.failing_since_ns = FailingSinceNs(why);
     attempt.received_at_failure = received;
   }
   const int64_t failing_ns = now_ns - attempt.failing_since_ns;
@@ -248,6 +249,12 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   attempt.span.Enter(WaitsFor::kRetry, now_ns);
   attempt.retry_at_ns = now_ns + BackOffNs(failing_ns, op->serial);
   SetTimer(op);
+}
+
+// What ends because the peer was silent has been failing since its last word.
+int64_t GrpcChannel::FailingSinceNs(const absl::Status& why) const {
+  const bool silent = absl::StrContains(why.message(), "keepalive");
+  return poller_->clock().NowNs() - (silent ? absl::ToInt64Nanoseconds(options_.silence) : 0);
 }
 
 // A quarter of the time that it has been failing: exponential, and the same for all fetches that

@@ -16,11 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "channel/channel.h"
-#include "channel/grpc/caller.h"
 #include "channel/grpc/peer_directory.h"
 #include "channel/grpc/serial_set.h"
-#include "channel/poller.h"
-#include "channel/trace.h"
+#include "channel/poller/poller.h"
+#include "channel/signing/caller.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 
@@ -42,6 +42,8 @@ struct GrpcChannelOptions {
   // How long a fetch goes on trying while nobody answers. Shorter than the time for which
   // the producer keeps a tensor whose consumer is gone (FetchServerOptions).
   absl::Duration patience = absl::Seconds(30);
+  // How long the peer had been silent when gRPC's keepalive gives it up.
+  absl::Duration silence = absl::Seconds(30);
   absl::Duration first_retry = absl::Milliseconds(20);
   absl::Duration longest_retry = absl::Seconds(1);
   bool digests = false;    // Asks for them. What comes with one is checked in any case.
@@ -114,6 +116,7 @@ class GrpcChannel final : public Channel {
   void OnDigestWrong(FetchOp* op, const absl::Status& why);
   void Stage(FetchOp* op, Tensor landed, bool is_dead);
   void Retry(FetchOp* op, const absl::Status& why);
+  int64_t FailingSinceNs(const absl::Status& why) const;
   int64_t BackOffNs(int64_t failing_ns, uint64_t spread) const;
   void EndOfPatience(uint64_t id, int64_t failing_ns, int attempts);
   void NotePeer(uint64_t incarnation);

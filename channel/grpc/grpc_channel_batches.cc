@@ -21,12 +21,15 @@ namespace {
 // One message holds so much; well below gRPC's 4 MiB.
 constexpr int kMaxAsks = 8192;
 constexpr size_t kMaxBytes = 1 << 20;
+// Once one has failed: who says that much before it is known may be taken for one who floods.
+constexpr size_t kRetriedBytes = 4 << 10;
 constexpr size_t kMaxBatches = 4;  // On their way; the producer ends all but the last.
 
 }  // namespace
 
 void GrpcChannel::SendBatch() {
-  while (takes_batches_ && !batches_back_off_ && parked_ > 0 && batches_.size() < kMaxBatches &&
+  while (takes_batches_ && !batches_back_off_ && parked_ > 0 &&
+         batches_.size() < (batch_attempts_ > 0 ? 1 : kMaxBatches) &&
          (batches_.empty() || !to_park_.empty())) {
     auto channel = directory_->ChannelTo(peer_);
     if (!channel.ok()) return RetryBatch(nullptr, channel.status());
@@ -38,8 +41,9 @@ void GrpcChannel::SendBatch() {
                                                               : peer_incarnation_);
     request.set_heard(heard_);
     std::vector<uint64_t> left;
+    const size_t most_bytes = batch_attempts_ > 0 ? kRetriedBytes : kMaxBytes;
     size_t bytes = 0;
-    for (; !to_park_.empty() && request.asks_size() < kMaxAsks && bytes < kMaxBytes;
+    for (; !to_park_.empty() && request.asks_size() < kMaxAsks && bytes < most_bytes;
          to_park_.pop_front()) {
       FetchOp* op = Find(to_park_.front());
       if (op == nullptr || op->state != FetchOp::State::kToPark) continue;
@@ -125,8 +129,8 @@ void GrpcChannel::RetryBatch(Batch* batch, const absl::Status& why) {
   if (parked_ == 0 || batches_back_off_) return;
   const int64_t now_ns = poller_->clock().NowNs();
   last_failure_ = directory_->Explain(peer_, why);
-  if (failing_since_ns_ == 0) failing_since_ns_ = now_ns;
-  if (batches_failing_since_ns_ == 0) batches_failing_since_ns_ = now_ns;
+  if (failing_since_ns_ == 0) failing_since_ns_ = FailingSinceNs(why);
+  if (batches_failing_since_ns_ == 0) batches_failing_since_ns_ = FailingSinceNs(why);
   if (parked_incarnation_ == 0) parked_incarnation_ = peer_incarnation_;
   ++batch_attempts_;
   const int64_t failing_ns = now_ns - batches_failing_since_ns_;

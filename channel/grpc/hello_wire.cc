@@ -1,7 +1,7 @@
 #include "channel/grpc/hello_wire.h"
 
 #include "absl/strings/str_cat.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "proto/transport.pb.h"
 
 namespace tryst {

@@ -9,7 +9,7 @@
 #include "channel/ops/fetch_op.h"
 #include "channel/ops/linked_line.h"
 #include "channel/ops/ring_line.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 
 namespace tryst {
 

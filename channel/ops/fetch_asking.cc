@@ -152,6 +152,7 @@ bool FetchOps::MayPark(const FetchOp& op) const {
 // The peer has parked it; `is_wanted`: it was not given up meanwhile.
 void FetchOps::OnParked(FetchOp* op, bool is_wanted) {
   if (!is_wanted) {
+    op->park_asked = false;           // Said again, it is out of place.
     unwanted_.push_back(op->ticket);  // The answer to its cancel is still to come.
     return FlushSoon();
   }

@@ -29,7 +29,13 @@ FetchKey* FetchKeys::Find(const TensorKey& key) const {
 }
 
 void FetchKeys::GiveId(FetchKey* entry) {
-  const uint32_t id = next_id_++ % most_;
+  const uint64_t bytes = entry->key.text().size();
+  lap_bytes_ += bytes;
+  if (lap_bytes_ > most_bytes_ || next_id_ == most_) {
+    next_id_ = 0;
+    lap_bytes_ = bytes;
+  }
+  const uint32_t id = next_id_++;
   if (id >= by_id_.size()) {
     by_id_.push_back(nullptr);
   } else if (by_id_[id] != nullptr) {
@@ -55,6 +61,7 @@ void FetchKeys::ForgetIds() {
   }
   by_id_.clear();
   next_id_ = 0;
+  lap_bytes_ = 0;
 }
 
 void FetchKeys::Join(FetchOp* op, FetchKey* key) {

@@ -21,11 +21,12 @@ struct FetchKey {
   LinkedLine<FetchOp> asked{&FetchOp::key_link};  // And not ended: one for each step.
 };
 
-// The keys of one channel and their numbers, of which there are so many. The key whose number is
-// the oldest gives way to a new one; what is asked for of it stays here all the same.
+// The keys of one channel and their numbers, of which there are so many, and for so many bytes of
+// texts. Behind that they begin at 0 again: the key that has such a number gives way to the new
+// one; what is asked for of it stays here all the same.
 class FetchKeys {
  public:
-  explicit FetchKeys(uint32_t most) : most_(most) {}
+  FetchKeys(uint32_t most, uint64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
 
   // Never null, and with a number. A number that is new may have been another key's.
   FetchKey* Intern(const TensorKey& key);
@@ -42,11 +43,13 @@ class FetchKeys {
   void LoseId(FetchKey* entry);
 
   const uint32_t most_;
+  const uint64_t most_bytes_;
   std::deque<FetchKey> all_;  // All there ever were; addresses stay.
   std::vector<FetchKey*> free_;
   absl::flat_hash_map<TensorKey, FetchKey*> keys_;
   std::vector<FetchKey*> by_id_;
   uint32_t next_id_ = 0;
+  uint64_t lap_bytes_ = 0;  // Of the texts that have got a number since 0 was given.
 };
 
 }  // namespace tryst

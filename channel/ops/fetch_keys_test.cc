@@ -21,7 +21,7 @@ class NoOwner final : public FetchOpOwner {
 };
 
 TEST(FetchKeysTest, TheOldestNumberGoesToTheNewestKey) {
-  FetchKeys keys(4);
+  FetchKeys keys(4, 1 << 20);
   for (int i = 0; i < 4; ++i) {
     FetchKey* key = keys.Intern(Key(i));
     EXPECT_EQ(key->id, static_cast<uint32_t>(i));
@@ -36,10 +36,22 @@ TEST(FetchKeysTest, TheOldestNumberGoesToTheNewestKey) {
   EXPECT_EQ(keys.Find(Key(1)), nullptr);
 }
 
+// The peer must not be made to remember more than a bound, however long the texts are.
+TEST(FetchKeysTest, NumbersBeginAgainBehindSoManyBytesOfTexts) {
+  const uint64_t each = Key(0).text().size();
+  FetchKeys keys(100, 3 * each);
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(keys.Intern(Key(i))->id, static_cast<uint32_t>(i % 3));
+    EXPECT_EQ(keys.Find(Key(i - 3)), nullptr);
+  }
+  keys.ForgetIds();
+  EXPECT_EQ(keys.Intern(Key(8))->id, 0u);
+}
+
 TEST(FetchKeysTest, WhatIsAskedForStaysWhenItsNumberIsGivenAway) {
   NoOwner owner;
   FetchOp op(&owner);
-  FetchKeys keys(2);
+  FetchKeys keys(2, 1 << 20);
   keys.Join(&op, keys.Intern(Key(0)));
   for (int i = 1; i < 10; ++i) keys.Intern(Key(i));
   FetchKey* key = keys.Find(Key(0));

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/linked_line.h"
-#include "channel/poller.h"
-#include "channel/trace_span.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 

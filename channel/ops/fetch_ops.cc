@@ -18,7 +18,7 @@ FetchOps::FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts)
           ops_options_.trace == nullptr
               ? nullptr
               : ops_options_.trace->Track(TraceRole::kFetch, ops_options_.peer, ops_options_.path)),
-      keys_(ops_options_.max_keys),
+      keys_(ops_options_.max_keys, ops_options_.max_keys_bytes),
       deliveries_(poller, this),
       counts_(counts) {
   state_since_ns_ = now_ns();
@@ -50,8 +50,8 @@ void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, Do
   Start(op);
 }
 
-void FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                         ManyDoneFn done) {
+void FetchOps::FetchJoined(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                           ManyDoneFn done) {
   FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(done));
   for (size_t i = 0; i < keys.size(); ++i) {
     FetchOp* op = TakeOp();

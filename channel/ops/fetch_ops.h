@@ -17,8 +17,8 @@
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/fetch_transport.h"
 #include "channel/ops/linked_line.h"
-#include "channel/poller.h"
-#include "channel/trace.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 
@@ -38,8 +38,9 @@ struct FetchOpsOptions {
   std::string path;  // As in Hello: "rdma/soft".
   Trace* trace = nullptr;
   size_t max_key_bytes = 0;
-  uint32_t max_keys = 0;    // That the peer remembers.
-  uint32_t max_parked = 0;  // Fetches that may wait for the peer's Send without a slot.
+  uint32_t max_keys = 0;        // That the peer remembers,
+  uint64_t max_keys_bytes = 0;  // and what their texts may come to before numbers begin again.
+  uint32_t max_parked = 0;      // Fetches that may wait for the peer's Send without a slot.
   // How long the report of a cancel waits for the peer's last word, where the caller's memory does
   // not have to. 0: not at all.
   int64_t leave_ns = 0;
@@ -60,13 +61,9 @@ struct FetchOpsOptions {
 class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
  public:
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
-  // As a Fetch of each key, with one callback. REQUIRES: args.destination is unset.
-  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                 ManyDoneFn done);
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void ListOps(LiveOps* ops) const override;
-  // Takes out all that the peer has not been asked for: another channel is to fetch it.
-  std::vector<WaitingFetch> TakeWaiting();
+  std::vector<WaitingFetch> TakeWaiting() override;
   // The cause of the last failed attempt to connect; OK while there is a link.
   const absl::Status& connect_status() const { return connect_status_; }
 
@@ -75,6 +72,10 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
 
   FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts);
   ~FetchOps() override = default;
+
+  // A Fetch() of each key with one callback. REQUIRES: args.destination is unset.
+  void FetchJoined(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                   ManyDoneFn done);
 
   // ---- What happens to an operation ----
   // The state that the table says, and what is to be done. CHECKs that there is an entry.

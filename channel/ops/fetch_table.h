@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 
 // What can become of a fetch: states, what happens to them, and what is done then. The same for
-// every transport; docs/OPERATIONS_TABLE.md is printed from here.
+// every transport; docs/STATES.md is printed from here.
 namespace tryst {
 
 // What a fetch waits for.

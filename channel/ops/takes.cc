@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace tryst {
+namespace {
+
+constexpr size_t kStaleHere = 1024;  // Tickets to be told of which so many may have been dropped.
+
+}  // namespace
 
 ServeTake* Takes::New(int64_t step, const TensorKey& key) {
   if (free_.empty()) {
@@ -139,8 +145,20 @@ void Takes::OnParkedTaken(ServeTake* take) {
   take->here = true;
   // Not before the consumer has spoken of it in this epoch: it may have given it up.
   if (epoch_ == 0 || take->epoch != epoch_) return;
+  if (here_.size() > 2 * parked_.size() + kStaleHere) ForgetStaleHere();
   here_.push_back(take->ticket);
   user_->OnHere();
+}
+
+// A consumer that reads nothing and drops tickets must not make the line grow: what is told of
+// those would mean nothing to it.
+void Takes::ForgetStaleHere() {
+  absl::flat_hash_set<uint64_t> kept;
+  here_.erase(std::remove_if(here_.begin(), here_.end(),
+                             [&](uint64_t ticket) {
+                               return !parked_.contains(ticket) || !kept.insert(ticket).second;
+                             }),
+              here_.end());
 }
 
 void Takes::SetEpoch(uint64_t epoch) {

@@ -13,8 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "channel/live_ops.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/live_ops.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {
@@ -139,6 +139,7 @@ class Takes final : private ServeTakeOwner {
   void Free(ServeTake* take);
   void OnTaken(ServeTake* take) override;
   void OnParkedTaken(ServeTake* take);
+  void ForgetStaleHere();
   void DropParked(ServeTake* take);
 
   Poller* const poller_;

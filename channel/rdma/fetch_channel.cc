@@ -37,6 +37,7 @@ FetchOpsOptions OpsOptions(const FetchChannelOptions& options) {
   ops.trace = options.trace;
   ops.max_key_bytes = wire::kMaxKeyBytes;
   ops.max_keys = wire::kMaxKeys;
+  ops.max_keys_bytes = wire::kKeysLapBytes;
   ops.max_parked = options.max_parked;
   return ops;
 }

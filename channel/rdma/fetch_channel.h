@@ -13,12 +13,12 @@
 #include "channel/ops/back_off.h"
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/peer_words.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/rdma/fetch_op.h"
 #include "channel/rdma/landing_pool.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
-#include "channel/trace.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 
@@ -51,6 +51,8 @@ struct FetchChannelOptions {
   int64_t heartbeat_ms = 250;  // While something is asked for and nothing comes.
   // Then the link is taken for broken; if the peer's NIC answers all the same, after link.stall_ms.
   int64_t silence_ms = 900;
+  // How long parts that are under way into the memory of a fetch that was given up may stay away.
+  int64_t given_up_ms = 2000;
   int64_t retain_ms = 60'000;    // As in ServeChannelOptions.
   uint32_t standing = 16;        // Standing receives at one time, at most; also half the slots.
   int64_t standing_ms = 30'000;  // How long one waits for its fetch.
@@ -86,13 +88,17 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
   bool Drained() const override;
   std::string Explain() const override;
 
-  // Something has changed for the better: ends a pause before the next attempt.
-  void RetryNow();
-  // Sees whether the path works, although nobody waits: on_usable, or nothing.
-  void Probe();
-  // Whether this path is the one in use. If not, nothing is asked for ahead, and what has been
-  // goes back to the producer: its fetch will come by another path and would wait for it.
-  void AskAhead(bool in_use);
+  void RetryNow() override;
+  void Probe() override;
+  // Not in use: what was asked for ahead goes back to the producer, too. Its fetch will come by
+  // another path and would wait for it.
+  void AskAhead(bool in_use) override;
+  void View(PathView* view) const override {
+    view->state = state_text();
+    view->why = std::string(connect_status_.message());
+    view->since_ns = state_since_ns_;
+    view->epoch = epoch_;
+  }
   // Landing room came back: the fetch that waits for it longest takes some. False: none
   // waits, or it was not enough.
   bool TakeRoom();

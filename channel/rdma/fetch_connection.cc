@@ -241,15 +241,19 @@ void FetchChannel::OnHeartbeat() {
     return link_->Break(absl::UnavailableError(
         absl::StrCat(options_.peer, " has been silent for ", silent_ms, " ms")));
   }
-  // The word of a tensor is here and parts of it are not: that lane is stuck.
+  // The word of a tensor is here and parts of it are not: that queue pair is stuck.
   for (FetchOp* base : slots_.all()) {
     const RdmaFetchOp* op = Own(base);
     if (op == nullptr) continue;
     const bool left = op->state == FetchState::kLeaving && op->gone_seen;
     if (op->state != FetchState::kParts && !left) continue;
-    if (now_ns() - op->parts_since_ns < options_.link.stall_ms * 1'000'000) continue;
-    return link_->Break(absl::UnavailableError(absl::StrCat(
-        "parts of a tensor are missing on a queue pair since ", options_.link.stall_ms, " ms")));
+    // Who has given up a fetch into his memory waits for nothing but its last part.
+    const bool is_awaited = left && !op->reported;
+    const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
+                                        : options_.link.stall_ms;
+    if (now_ns() - op->parts_since_ns < limit_ms * 1'000'000) continue;
+    return link_->Break(absl::UnavailableError(
+        absl::StrCat("parts of a tensor are missing on a queue pair since ", limit_ms, " ms")));
   }
   if (silent_ms >= options_.heartbeat_ms / 2) {
     ping_due_ = true;

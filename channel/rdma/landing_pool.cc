@@ -7,6 +7,7 @@
 
 #include "absl/numeric/bits.h"
 #include "base/log.h"
+#include "base/reached.h"
 
 namespace tryst {
 namespace {
@@ -58,7 +59,10 @@ StorageRef LandingPool::Take(uint64_t bytes, For what) {
   Landing* landing = nullptr;
   {
     MutexLock lock(&mu_);
-    if (what == For::kWaiting && waiting_bytes_ + charge > cap_bytes_ / 2) return StorageRef();
+    if (what == For::kWaiting && waiting_bytes_ + charge > cap_bytes_ / 2) {
+      TRYST_REACHED("sim: no landing for a tensor that is not sent");
+      return StorageRef();
+    }
     if (!kept_[size_class].empty()) {
       landing = kept_[size_class].back();
       kept_[size_class].pop_back();
@@ -93,6 +97,7 @@ StorageRef LandingPool::Take(uint64_t bytes, For what) {
 
 bool LandingPool::MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) {
   if (pinned_bytes_ - kept_bytes_ + bytes > cap_bytes_) {
+    TRYST_REACHED("sim: no room for a landing");
     refused_ = true;
     return false;
   }
@@ -114,6 +119,7 @@ StorageRef LandingPool::Make(size_t size_class) {
   if (memory == MAP_FAILED) return StorageRef();
   auto region = nic_->RegisterRegion(memory, bytes, kLocalWrite | kRemoteWrite);
   if (!region.ok()) {
+    TRYST_REACHED("sim: a landing is refused registration");
     TRYST_LOG(Warning) << "no landing of " << bytes << " bytes: " << region.status();
     munmap(memory, bytes);
     return StorageRef();

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "verbs/completion_policy.h"
 
 namespace tryst {
@@ -153,12 +154,14 @@ absl::Status MessageLink::Connect(const Hello& peer) {
   if (!parameters.ok()) return parameters.status();
   peer_ = *parameters;
   if (peer_.slots != options_.slots || peer_.message_bytes != options_.message_bytes) {
+    TRYST_REACHED("hostile: hello of other sizes");
     return absl::InvalidArgumentError(
         absl::StrCat("the peer speaks of ", peer_.slots, " slots and messages of ",
                      peer_.message_bytes, " bytes, we of ", options_.slots, " and ",
                      options_.message_bytes, ": configure both alike"));
   }
   if (peer.queue_pairs.size() != lanes_.size()) {
+    TRYST_REACHED("hostile: hello with another number of queue pairs");
     return absl::InvalidArgumentError(
         absl::StrCat("the peer has ", peer.queue_pairs.size(), " queue pairs, we ", lanes_.size()));
   }
@@ -281,6 +284,7 @@ void MessageLink::AddAck() {
 void MessageLink::OnTimer() {
   if (broken_) {
     if (!draining_) return;
+    TRYST_REACHED("sim: works of a broken queue pair do not come back");
     TRYST_LOG(Warning) << "works of a broken queue pair on " << hub_->nic()->name()
                        << " did not come back in time: destroying it under them";
     for (const Lane& lane : lanes_) hub_->RemoveUser(lane.queue_pair->number());
@@ -300,6 +304,7 @@ void MessageLink::OnStallTimer() {
   if (!waits) return;  // The next post sets the timer again.
   const int64_t due_ns = progress_ns_ + options_.stall_ms * 1'000'000;
   if (hub_->poller()->now_ns() < due_ns) return hub_->poller()->SetTimer(&stall_timer_, due_ns);
+  TRYST_REACHED("rare: no work completes");
   Break(
       absl::UnavailableError(absl::StrCat("no work has completed for ", options_.stall_ms, " ms")));
 }
@@ -332,6 +337,7 @@ void MessageLink::Flush() {
 
 // The queue pair broke and its completions have not told yet.
 void MessageLink::BreakByPost(const absl::Status& posted) {
+  TRYST_REACHED("sim: a broken queue pair takes no works");
   Break(absl::UnavailableError(
       absl::StrCat(hub_->nic()->name(), " takes no more works: ", posted.message())));
 }
@@ -373,11 +379,15 @@ absl::Status MessageLink::PostSends(Lane* lane) {
 
 void MessageLink::OnCompletion(const Completion& completion) {
   if (completion.status != CompletionStatus::kOk) {
+    TRYST_REACHED("sim: a work failed");
     Break(CompletionError(completion, hub_->nic()->name()));
     FlushSoon();
     return;
   }
-  if (broken_) return FlushSoon();
+  if (broken_) {
+    TRYST_REACHED("sim: a completion after the break");
+    return FlushSoon();
+  }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     Lane& lane = lanes_[i];
     if (lane.queue_pair->number() != completion.queue_pair) continue;
@@ -398,16 +408,21 @@ void MessageLink::OnArrival(size_t lane, uint32_t immediate) {
   last_heard_ns_ = hub_->poller()->now_ns();
   auto what = wire::DecodeImmediate(immediate);
   absl::Status handled = what.status();
-  if (what.ok()) {
+  if (!what.ok()) {
+    TRYST_REACHED("hostile: immediate of no kind");
+  } else {
     switch (what->kind) {
       case wire::ImmediateKind::kMessage:
         handled = OnMessage(what->sequence);
         break;
       case wire::ImmediateKind::kTensor:
         if (lane == 0) ++tensor_immediates_received_;
-        handled = what->slot < options_.slots
-                      ? owner_->OnTensorPart(lane, what->slot, what->generation)
-                      : absl::DataLossError("tensor immediate for a slot that is not there");
+        if (what->slot < options_.slots) {
+          handled = owner_->OnTensorPart(lane, what->slot, what->generation);
+        } else {
+          TRYST_REACHED("hostile: tensor immediate for no slot");
+          handled = absl::DataLossError("tensor immediate for a slot that is not there");
+        }
         break;
       case wire::ImmediateKind::kAck:
         handled = OnAckPage();
@@ -419,16 +434,27 @@ void MessageLink::OnArrival(size_t lane, uint32_t immediate) {
 
 absl::Status MessageLink::OnMessage(uint32_t sequence) {
   if (sequence != (consumed_ & wire::kSequenceMask)) {
+    TRYST_REACHED("hostile: message out of turn");
     return absl::DataLossError(absl::StrCat("message ", sequence, " arrived where ",
                                             consumed_ & wire::kSequenceMask, " was due"));
   }
   const uint8_t* slot = ring_in_ + size_t{consumed_ % peer_.ring_slots} * options_.message_bytes;
   auto reader = wire::MessageReader::Open(slot, options_.message_bytes);
-  if (!reader.ok()) return reader.status();
-  if (reader->header().sequence != consumed_ || reader->header().epoch != epoch_) {
-    return absl::DataLossError("message of another epoch or turn of the ring");
+  if (!reader.ok()) {
+    TRYST_REACHED("hostile: message that cannot be read");
+    return reader.status();
+  }
+  if (reader->header().epoch != epoch_) {
+    TRYST_REACHED("hostile: message of another epoch");
+    return absl::DataLossError(
+        absl::StrCat("message of epoch ", reader->header().epoch, " in epoch ", epoch_));
+  }
+  if (reader->header().sequence != consumed_) {
+    TRYST_REACHED("hostile: message of another turn of the ring");
+    return absl::DataLossError("message of another turn of the ring");
   }
   if (reader->header().tensor_immediates != tensor_immediates_received_) {
+    TRYST_REACHED("hostile: a tensor immediate is missing");
     return absl::DataLossError("a tensor immediate got lost");
   }
   const absl::Status told = SetPeerConsumed(reader->header().ring_consumed);
@@ -437,7 +463,10 @@ absl::Status MessageLink::OnMessage(uint32_t sequence) {
   wire::Record record;
   for (;;) {
     auto more = reader->Next(&record);
-    if (!more.ok()) return more.status();
+    if (!more.ok()) {
+      TRYST_REACHED("hostile: record that cannot be read");
+      return more.status();
+    }
     if (!*more) break;
     const absl::Status handled = owner_->OnRecord(record);
     if (!handled.ok()) return handled;
@@ -449,7 +478,10 @@ absl::Status MessageLink::OnMessage(uint32_t sequence) {
 }
 
 absl::Status MessageLink::OnAckPage() {
-  if (LoadWord(ack_in_) != epoch_) return absl::DataLossError("ack page of another epoch");
+  if (LoadWord(ack_in_) != epoch_) {
+    TRYST_REACHED("hostile: ack page of another epoch");
+    return absl::DataLossError("ack page of another epoch");
+  }
   const absl::Status told = SetPeerConsumed(LoadWord(ack_in_ + 4));
   if (!told.ok()) return told;
   owner_->OnAccepted();
@@ -462,6 +494,7 @@ absl::Status MessageLink::SetPeerConsumed(uint32_t consumed) {
   const uint32_t ahead = consumed - peer_consumed_;
   if (ahead == 0 || ahead > UINT32_MAX / 2) return absl::OkStatus();
   if (ahead > sent_ - peer_consumed_) {
+    TRYST_REACHED("hostile: more consumed than was sent");
     return absl::DataLossError("the peer has consumed messages that were never sent");
   }
   peer_consumed_ = consumed;
@@ -469,6 +502,7 @@ absl::Status MessageLink::SetPeerConsumed(uint32_t consumed) {
 }
 
 void MessageLink::OnNicLost(const absl::Status& why) {
+  TRYST_REACHED("sim: the NIC is lost under a link");
   for (const Lane& lane : lanes_) hub_->RemoveUser(lane.queue_pair->number());
   lanes_.clear();
   Break(why);

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "channel/bootstrap.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/wire.h"
 #include "verbs/nic.h"

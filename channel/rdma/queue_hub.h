@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "verbs/nic.h"
 
 namespace tryst {

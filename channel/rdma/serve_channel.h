@@ -10,15 +10,15 @@
 
 #include "absl/types/optional.h"
 #include "channel/bootstrap.h"
-#include "channel/live_ops.h"
 #include "channel/ops/ring_line.h"
 #include "channel/ops/takes.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/rdma/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/serve_op.h"
-#include "channel/trace.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {
@@ -160,6 +160,7 @@ class ServeChannel final : private TakesUser,
   // Poller thread only.
   std::unique_ptr<MessageLink> link_;
   uint64_t epoch_ = 0;
+  bool takes_packed_ = false;  // The consumer, from protocol 3 on.
   bool digests_ = true;
   int64_t state_since_ns_ = 0;  // Of the link, or of its absence.
   bool closed_ = false;
@@ -168,6 +169,7 @@ class ServeChannel final : private TakesUser,
   absl::optional<std::pair<Hello, HelloDone>> next_hello_;  // Waits for the old link to drain.
   absl::optional<std::pair<Hello, HelloDone>> farewell_;    // Its answer waits for takes to end.
   std::vector<TensorKey> keys_;                             // By the consumer's id.
+  uint64_t keys_bytes_ = 0;                                 // Of their texts.
   std::deque<ServeOp> ops_;                                 // By slot.
   RingLine<ServeOp*> ready_line_;
   std::vector<std::pair<uint16_t, uint16_t>> gone_line_;    // Slot, generation.

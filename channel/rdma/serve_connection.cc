@@ -64,7 +64,9 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   takes_.SetEpoch(epoch_);
   state_since_ns_ = hub_->poller()->now_ns();
   digests_ = options_.link.digests || parameters->digests;
+  takes_packed_ = hello.protocol_newest >= 3;
   keys_.clear();
+  keys_bytes_ = 0;
   if (ops_.empty()) {
     ops_.resize(parameters->slots);
     for (size_t slot = 0; slot < ops_.size(); ++slot) {

@@ -10,7 +10,7 @@
 #include "channel/ops/serve_table.h"
 #include "channel/ops/takes.h"
 #include "channel/rdma/wire.h"
-#include "channel/trace_span.h"
+#include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 #include "verbs/nic.h"

@@ -13,6 +13,10 @@ bool IsNewer(uint16_t a, uint16_t b) { return static_cast<int16_t>(a - b) > 0; }
 }  // namespace
 
 absl::Status ServeChannel::OnRecord(const wire::Record& record) {
+  // Of a slot at most PARKED and GONE can be due: it is used again when they have been read.
+  if (gone_line_.size() + parked_line_.size() > 2 * ops_.size()) {
+    return absl::DataLossError("the consumer uses slots whose last word it has not read");
+  }
   switch (record.type) {
     case wire::RecordType::kKey:
       return OnKey(record);
@@ -49,6 +53,10 @@ absl::Status ServeChannel::OnKey(const wire::Record& record) {
   if (!key.ok()) return absl::DataLossError(key.status().message());
   // The consumer keeps its ids over epochs and tells those that it uses, in any order.
   if (record.number >= keys_.size()) keys_.resize(record.number + 1);
+  keys_bytes_ += key->text().size() - keys_[record.number].text().size();
+  if (keys_bytes_ > wire::kMaxKeysBytes) {
+    return absl::DataLossError("more keys than are remembered");
+  }
   keys_[record.number] = *std::move(key);
   return absl::OkStatus();
 }
@@ -114,6 +122,9 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
   // Every cancel is answered, also one that came too late. But not before the NIC is done
   // with writes that no LANDED tells of: on another queue pair they could come after it.
+  if (gone_after_.size() >= 2 * ops_.size()) {
+    return absl::DataLossError("more cancels than slots");
+  }
   if (ours && op->state == ServeState::kReady && link_->queue_pairs() > 1 &&
       op->source.region != nullptr) {
     gone_after_.push_back({record.slot, record.generation, op->source.tickets});

@@ -127,9 +127,10 @@ bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
   const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
   if (!prepared.ok()) return FailTaken(op, prepared);
   const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
-  const uint64_t part_bytes = (meta.bytes + lanes - 1) / lanes;
+  // A device's tensor of no bytes comes here, too: it has no parts, and LANDED tells of it.
+  const uint64_t part_bytes = std::max<uint64_t>(1, (meta.bytes + lanes - 1) / lanes);
   const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);
-  const bool bare = IsBare(*op, meta);
+  const bool bare = parts > 0 && IsBare(*op, meta);
   bool all = true;
   for (size_t lane = 0; lane < parts; ++lane) {
     const uint64_t begin = lane * part_bytes;

@@ -29,6 +29,10 @@ void ServeChannel::OnTakeEnded(TakingOp* base, ServeTake* take) {
   op->is_dead = take->taken.is_dead;
   op->send_args = std::move(take->taken.send_args);
   op->turn = take->taken.turn;
+  if (op->source.tensor.dtype() == DType::kPacked && !takes_packed_) {
+    op->status = absl::InvalidArgumentError(
+        "the tensor has more than 8 dimensions, and the consumer's release takes no more");
+  }
   if (op->status.ok() && !op->is_dead && op->source.tensor.dtype() == DType::kString) {
     op->source.encoded = EncodeStrings(op->source.tensor);
   }

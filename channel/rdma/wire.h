@@ -24,6 +24,10 @@ inline constexpr size_t kMaxRank = 8;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut before they are sent.
 inline constexpr uint32_t kMaxKeys = 1u << 16;  // Ids that a connection remembers.
+// Of keys' texts: with so many told since id 0, a consumer begins there again; with more than
+// that remembered, a producer breaks the connection.
+inline constexpr uint64_t kKeysLapBytes = 16 << 20;
+inline constexpr uint64_t kMaxKeysBytes = 64 << 20;
 inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxRingSlots = 1u << 10;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 20;

@@ -20,6 +20,12 @@ absl::Status ShmFetchChannel::MayFill(const Args& args) const {
       "this channel does not write device memory: fetch into host memory");
 }
 
+bool ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                                ManyDoneFn* done) {
+  FetchJoined(step_id, keys, args, std::move(*done));
+  return true;
+}
+
 void ShmFetchChannel::OnWaits(FetchOp* op) {
   if (state_ == State::kOpen) return FlushSoon();
   WaitPatiently(op->begun_ns);
@@ -43,6 +49,7 @@ uint32_t ShmFetchChannel::KeyCells(const TensorKey& key) {
 // to both sides from the next cell on.
 bool ShmFetchChannel::SendRequest(FetchOp* op, FetchKey* key, bool may_park) {
   if (!HasRoom(*op)) return false;
+  watch_.Watch();
   if (key->told != epoch_) TellKey(key);
   RequestCell* cell = reinterpret_cast<RequestCell*>(requests_.cell());
   cell->head.type = CellType::kRequest;

@@ -16,15 +16,16 @@
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/peer_words.h"
 #include "channel/ops/ring_line.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/fetch_op.h"
 #include "channel/shm/peer_memory.h"
+#include "channel/shm/producer_watch.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/small_storage.h"
 #include "channel/shm/wire.h"
-#include "channel/trace.h"
+#include "channel/trace/trace.h"
 
 namespace tryst {
 
@@ -46,7 +47,8 @@ struct ShmFetchOptions {
   // How long the report of a cancel or deadline waits for the producer's last word, so that
   // what is sent after the report is not taken by the request that was given up.
   int64_t leave_ms = 1000;
-  // How long a fetch waits for a producer that does not answer, from the end of the link on.
+  // How long a fetch waits for a producer that does not answer: from the end of the link on, or
+  // from its last sign of life.
   int64_t patience_ms = 60'000;
   // How many fetches wait at the producer without a slot, at most; others wait here.
   uint32_t max_waiting = 1'000'000;
@@ -70,9 +72,11 @@ struct ShmFetchCounters : FetchCounts {
 };
 
 // The consumer's end of shared memory with one producer of this host. Connects when first
-// asked. When the producer's process ends, what was asked of it ends with kAborted at once, and
-// what is still to be asked of that life with kUnavailable, once nobody answers in its place. What
-// is not of that life waits for the next one, for as long as patience_ms.
+// asked. When the producer's process ends, what was asked of it ends with kUnavailable at once, and
+// so does what is still to be asked of that life, once nobody answers in its place. What is not of
+// that life waits for the next one, for as long as patience_ms. A process that lives and does
+// nothing, because it was stopped, is given up as if it had ended when it has been silent for
+// patience_ms.
 // When either side ends the link for another reason, the two agree on what was accepted, and
 // the rest is asked again, in its order, over a new link. Delivered views stay readable
 // whatever happens.
@@ -81,11 +85,16 @@ struct ShmFetchCounters : FetchCounts {
 class ShmFetchChannel final : public FetchOps,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
+                              private ProducerWatch::Owner,
                               private PollerFlush {
  public:
   ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options);
   ~ShmFetchChannel() override;
 
+  // REQUIRES: args.destination is unset.
+  bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn* done) override;
+  bool FetchesInCallbacks() const override { return true; }
   void Close(absl::Status why) override;
   bool Drained() const override;
   std::string Explain() const override;
@@ -95,8 +104,13 @@ class ShmFetchChannel final : public FetchOps,
     now.messages += requests_.written();
     return now;
   }
-  // Connects, if it does not yet, although nobody asks. Ends in on_proved or on_refused.
-  void Prove();
+  void Probe() override;
+  void View(PathView* view) const override {
+    view->state = state_text();
+    view->why = std::string(connect_status_.message());
+    view->since_ns = state_since_ns_;
+    view->epoch = epoch_;
+  }
   bool connected() const { return state_ == State::kOpen; }
   const char* state_text() const;
   int64_t state_since_ns() const { return state_since_ns_; }
@@ -133,6 +147,7 @@ class ShmFetchChannel final : public FetchOps,
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
+  static constexpr int kPacketsPerLook = 8;
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
@@ -153,6 +168,9 @@ class ShmFetchChannel final : public FetchOps,
   absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
   void OnProducerGone();
+  bool Watched(uint32_t* cells) const override;
+  void AskForSign() override;
+  void OnSilent(int64_t silent_ms) override;
   // What becomes of the fetches that are out when a link ends.
   enum class Then {
     kAskAgain,
@@ -231,6 +249,7 @@ class ShmFetchChannel final : public FetchOps,
   // Poller thread only.
   State state_ = State::kIdle;
   std::shared_ptr<LocalSocket> socket_;
+  OwnedFd producer_process_;        // A child that it forked may hold its end of the socket.
   HeldReferences* held_ = nullptr;  // Counted: one is ours.
   std::unique_ptr<PeerMemory> peer_memory_;
   RingWriter<shm_wire::kRequestCellBytes> requests_;
@@ -242,7 +261,8 @@ class ShmFetchChannel final : public FetchOps,
   int hellos_out_ = 0;
   BackOff back_off_;
   ConnectTimer connect_timer_;
-  PatienceTimer patience_timer_;   // Set while anybody waits for a link.
+  PatienceTimer patience_timer_;  // Set while anybody waits for a link.
+  ProducerWatch watch_;
   int64_t lost_ns_ = 0;            // When the last link ended.
   uint64_t gone_incarnation_ = 0;  // Its process has ended, and nobody has answered since.
 

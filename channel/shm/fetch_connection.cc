@@ -1,3 +1,5 @@
+#include <poll.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -37,6 +39,7 @@ FetchOpsOptions OpsOptions(const ShmFetchOptions& options) {
   ops.trace = options.trace;
   ops.max_key_bytes = shm_wire::kMaxKeyBytes;
   ops.max_keys = shm_wire::kMaxKeys;
+  ops.max_keys_bytes = shm_wire::kKeysLapBytes;
   ops.max_parked = std::min(options.max_waiting, shm_wire::kMaxParked);
   ops.leave_ns = options.leave_ms * 1'000'000;
   return ops;
@@ -57,6 +60,7 @@ ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOpti
       back_off_(options_.backoff_ms, options_.backoff_ms_most, options_.seed),
       connect_timer_(this),
       patience_timer_(this),
+      watch_(hub->poller(), this, options_.patience_ms),
       small_(new SmallStorage()) {}
 
 ShmFetchChannel::~ShmFetchChannel() {
@@ -96,7 +100,7 @@ void ShmFetchChannel::Connect() {
       });
 }
 
-void ShmFetchChannel::Prove() {
+void ShmFetchChannel::Probe() {
   if (state_ == State::kIdle || state_ == State::kBackoff) {
     poller_->CancelTimer(&connect_timer_);
     Connect();
@@ -201,7 +205,11 @@ void ShmFetchChannel::EndWaiting(const absl::Status& why,
 }
 
 void ShmFetchChannel::OnSocket() {
-  while (socket_ != nullptr && HearPacket()) {
+  for (int i = 0; i < kPacketsPerLook && socket_ != nullptr; ++i) {
+    if (HearPacket()) continue;
+    pollfd process = {producer_process_.get(), POLLIN, 0};
+    if (process.fd >= 0 && poll(&process, 1, 0) == 1) OnProducerGone();
+    return;
   }
 }
 
@@ -271,6 +279,8 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
   memcpy(&link_number_, ready.token.data(), sizeof(link_number_));
   if (!socket_->Send(ready)) return absl::UnavailableError("the producer has gone meanwhile");
+  producer_process_ = socket_->WatchPeer();
+  if (producer_process_.valid()) hub_->Watch(producer_process_.get(), this);
 
   slots_.Reset(sizes.slots);
   refused_.assign(sizes.slots, 0);
@@ -285,7 +295,25 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   ++counters_.links;
   if (options_.on_open) options_.on_open();
   FlushSoon();
+  if (live_ > 0) watch_.Watch();
   return absl::OkStatus();
+}
+
+bool ShmFetchChannel::Watched(uint32_t* cells) const {
+  *cells = replies_.taken();
+  return state_ == State::kOpen && live_ > 0 && link_version_ >= shm_wire::kLinkParks;
+}
+
+void ShmFetchChannel::AskForSign() {
+  words_.push_back({shm_wire::CellType::kPing, 0, 0, 0});
+  FlushSoon();
+}
+
+void ShmFetchChannel::OnSilent(int64_t silent_ms) {
+  Break(absl::UnavailableError(
+            absl::StrCat(options_.peer, " has been silent over shm for ", silent_ms,
+                         " ms (patience): its process lives, and is stopped or hangs")),
+        Then::kEndThem);
 }
 
 // What it had answered before its end is in the ring and counts.
@@ -315,7 +343,7 @@ void ShmFetchChannel::OnProducerGone() {
   }
   gone_incarnation_ = peer_incarnation_;
   Break(
-      absl::AbortedError(absl::StrFormat(
+      absl::UnavailableError(absl::StrFormat(
           "%s, incarnation %016x, has ended its shared memory: its process is gone or is stopping",
           options_.peer, peer_incarnation_)),
       Then::kEndThem);
@@ -416,7 +444,10 @@ void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
 // is asked, and knows by the end of the socket that the last view has gone.
 void ShmFetchChannel::DropLink() {
   poller_->CancelTimer(&connect_timer_);
+  watch_.Stop();
   if (socket_ == nullptr) return;
+  if (producer_process_.valid()) hub_->Unwatch(producer_process_.get());
+  producer_process_ = OwnedFd();
   hub_->Unwatch(socket_->fd());
   if (state_ != State::kJoining) {
     Packet packet;

@@ -48,6 +48,7 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
     return OnFailedText(cell.body, sizeof(cell.body));
   }
   if (cell.head.type == CellType::kSegmentGone) return held_->DropSegment(cell.head.number);
+  if (cell.head.type == CellType::kPong) return absl::OkStatus();
   if (cell.head.type == CellType::kHere) {
     uint64_t tickets[shm_wire::kReplyTickets];
     const auto count = ReadTickets(cell, tickets);

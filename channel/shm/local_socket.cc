@@ -1,7 +1,9 @@
 #include "channel/shm/local_socket.h"
 
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -116,6 +118,19 @@ LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd
 }
 
 void LocalSocket::Shutdown() { shutdown(fd_.get(), SHUT_WR); }
+
+int64_t LocalSocket::peer_user() const {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return -1;
+  return credentials.uid;
+}
+
+OwnedFd LocalSocket::WatchPeer() const {
+  const pid_t pid = peer_pid();
+  if (pid <= 0) return OwnedFd();
+  return OwnedFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
 
 pid_t LocalSocket::peer_pid() const {
   ucred credentials{};

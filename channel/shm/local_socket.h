@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "channel/shm/shared_memory.h"
+#include "channel/arena/shared_memory.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -36,6 +36,11 @@ class LocalSocket {
   // The peer reads the end of our stream; we still see the end of its own.
   void Shutdown();
 
+  // The other process's effective user when it connected; -1: not known.
+  int64_t peer_user() const;
+  // Becomes readable when the other process ends, whoever else holds its end of the socket.
+  // Invalid: it cannot be watched from here.
+  OwnedFd WatchPeer() const;
   // The other process as seen from our pid namespace; 0: not in it.
   pid_t peer_pid() const;
   int fd() const { return fd_.get(); }

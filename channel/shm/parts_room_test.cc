@@ -4,8 +4,8 @@
 #include <random>
 #include <utility>
 
-#include "channel/shm/arena.h"
-#include "channel/shm/shared_memory.h"
+#include "channel/arena/arena.h"
+#include "channel/arena/shared_memory.h"
 #include "gtest/gtest.h"
 
 namespace tryst {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "channel/shm/shared_memory.h"
+#include "channel/arena/shared_memory.h"
 
 namespace tryst {
 

@@ -85,7 +85,8 @@ bool GivenReferences::Over() {
 class HeldReferences::Held final : public Storage {
  public:
   Held(HeldReferences* owner, Segment* segment, const shm_wire::Placed& placed, uint64_t bytes)
-      : Storage(segment->memory->data() + placed.offset, bytes, Space(*segment, placed)),
+      : Storage(segment->memory->data() + placed.offset, bytes, Space(*segment, placed),
+                /*read_only=*/true),
         owner_(owner),
         segment_(segment),
         reference_(placed.reference),
@@ -145,6 +146,9 @@ absl::Status HeldReferences::AddSegment(const shm_wire::Packet& packet, OwnedFd 
   if (has_segment(packet.segment)) {
     early_.emplace_back(packet, std::move(fd));
     return absl::OkStatus();
+  }
+  if (packet.segment_bytes > shm_wire::kMaxMappedBytes - mapped_bytes_) {
+    return absl::DataLossError("the producer sent more shared memory than a machine has");
   }
   auto memory = SharedMemory::Map(std::move(fd), packet.segment_bytes, /*writable=*/false);
   if (!memory.ok()) return memory.status();

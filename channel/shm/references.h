@@ -9,9 +9,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
+#include "channel/arena/shared_memory.h"
 #include "channel/shm/local_socket.h"
-#include "channel/shm/shared_memory.h"
 #include "channel/shm/wire.h"
 #include "rendezvous/tensor.h"
 

@@ -165,6 +165,11 @@ void ShmServeChannel::SayParked() {
   });
 }
 
+// Where there is no room, the cells that fill the ring say as much.
+void ShmServeChannel::SayPong() {
+  if (SayOfSlot(CellType::kPong, 0, 0)) hub_->poller()->FlushThisTurn(this);
+}
+
 Placed ShmServeChannel::Describe(const ShmServeOp& op, uint64_t bytes) const {
   Placed placed;
   placed.dtype = static_cast<uint8_t>(op.taken.tensor.dtype());

@@ -11,10 +11,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "channel/bootstrap.h"
-#include "channel/live_ops.h"
 #include "channel/ops/ring_line.h"
 #include "channel/ops/takes.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/copy_gauge.h"
 #include "channel/shm/parts_room.h"
 #include "channel/shm/references.h"
@@ -22,7 +21,8 @@
 #include "channel/shm/serve_op.h"
 #include "channel/shm/shm_hub.h"
 #include "channel/shm/wire.h"
-#include "channel/trace.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/trace.h"
 #include "rendezvous/tensor_source.h"
 
 namespace tryst {
@@ -132,6 +132,7 @@ class ShmServeChannel final : private ShmHub::Host,
   static constexpr uint64_t kPartBytes = 64 << 10;
   static constexpr uint64_t kPartsRoomBytes = 2 << 20;
   static constexpr int kCellsPerTurn = 64;
+  static constexpr int kPacketsPerLook = 8;
   static constexpr int64_t kAcceptedNs = 2'000;  // How often it is looked for.
   static constexpr int64_t kJoinNs = 15'000'000'000;
   static constexpr int64_t kSettleNs = 60'000'000'000;  // Then a consumer is taken for lost.
@@ -168,6 +169,7 @@ class ShmServeChannel final : private ShmHub::Host,
   void Park(ShmServeOp* op, uint64_t ticket);
   void SayParked();
   bool SayOfSlot(shm_wire::CellType type, uint16_t slot, uint32_t generation);
+  void SayPong();
   void OnHere() override { hub_->poller()->FlushThisTurn(this); }
 
   // Taking.
@@ -251,6 +253,7 @@ class ShmServeChannel final : private ShmHub::Host,
   RingReader<shm_wire::kRequestCellBytes> requests_;
   RingWriter<shm_wire::kReplyCellBytes> replies_;
   std::vector<KnownKey> keys_;  // By the consumer's id.
+  uint64_t keys_bytes_ = 0;     // Of their texts.
   TensorSource::Place place_;
   Taken taken_;           // Empty between two takes.
   std::string key_text_;  // Of which more cells are to come.

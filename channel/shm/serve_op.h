@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "channel/ops/serve_table.h"
 #include "channel/ops/takes.h"
-#include "channel/trace_span.h"
+#include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
 

@@ -44,6 +44,9 @@ absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
       return OnPark(cell);
     case CellType::kUnwanted:
       return OnUnwanted(cell);
+    case CellType::kPing:
+      SayPong();
+      return absl::OkStatus();
     default:
       return absl::DataLossError("an unknown cell in the request ring");
   }
@@ -57,6 +60,10 @@ absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
   auto key = TensorKey::Parse(key_text_);
   if (!key.ok()) return absl::DataLossError(key.status().message());
   if (key_id_ >= keys_.size()) keys_.resize(key_id_ + 1);
+  keys_bytes_ += key->text().size() - keys_[key_id_].key.text().size();
+  if (keys_bytes_ > shm_wire::kMaxKeysBytes) {
+    return absl::DataLossError("more keys than are remembered");
+  }
   const bool for_consumer = key->dst().worker == consumer_;
   keys_[key_id_] = {*std::move(key), for_consumer, /*may_take=*/false};
   return absl::OkStatus();

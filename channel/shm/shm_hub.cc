@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -144,8 +145,31 @@ bool ShmHub::CheckSockets() {
   return count > 0;
 }
 
+// Another user's process is heard only while somebody is expected.
+bool ShmHub::MayKnock(const LocalSocket& socket) const {
+  const int64_t user = socket.peer_user();
+  return user == geteuid() || user == 0 || !invited_.empty();
+}
+
+// Nobody is told apart before he has shown a token, and whom we have invited stands in the same
+// line: so the door opens ever more seldom under a flood, and at once again after it.
+void ShmHub::PauseDoor() {
+  door_pause_ns_ = std::clamp(2 * door_pause_ns_, kDoorPauseNs, kDoorLongestPauseNs);
+  door_opens_ns_ = poller_->now_ns() + door_pause_ns_;
+  Unwatch(door_socket_->fd());
+  poller_->SetTimer(this, door_opens_ns_);
+}
+
+void ShmHub::OpenDoor() {
+  if (std::exchange(door_opens_ns_, 0) != 0) Watch(door_socket_->fd(), &door_);
+}
+
 void ShmHub::OnDoor() {
-  while (std::unique_ptr<LocalSocket> socket = door_socket_->Accept()) {
+  int accepted = 0;
+  for (; accepted < kAcceptsPerLook; ++accepted) {
+    std::unique_ptr<LocalSocket> socket = door_socket_->Accept();
+    if (socket == nullptr) break;
+    if (!MayKnock(*socket)) continue;
     // Those who say nothing must not keep others out.
     if (knocking_.size() >= kMaxKnocking) {
       Unwatch(knocking_.front()->socket->fd());
@@ -156,6 +180,11 @@ void ShmHub::OnDoor() {
     knocking->socket = std::move(socket);
     Watch(knocking->socket->fd(), knocking.get());
     knocking_.push_back(std::move(knocking));
+  }
+  if (accepted < kAcceptsPerLook) {
+    door_pause_ns_ = 0;
+  } else {
+    PauseDoor();
   }
 }
 

@@ -8,8 +8,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "channel/poller.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
+#include "channel/poller/poller.h"
 #include "channel/shm/local_socket.h"
 #include "channel/shm/same_host.h"
 #include "channel/shm/stream_copy.h"
@@ -22,7 +22,7 @@ namespace tryst {
 // only every kSocketsNs, since nothing on them is urgent while we are awake, and after a sleep
 // that no link's peer has ended. What is left on them ends the next sleep as it begins.
 // Poller thread only.
-class ShmHub final : private PollerSource {
+class ShmHub final : private PollerSource, private PollerTimer {
  public:
   // A socket that has something to read, or has ended.
   class Watcher {
@@ -53,7 +53,10 @@ class ShmHub final : private PollerSource {
                                                         int copy_helpers);
   ~ShmHub() override;  // REQUIRES: detached.
   void Attach() { poller_->AddSource(this); }
-  void Detach() { poller_->RemoveSource(this); }
+  void Detach() {
+    poller_->CancelTimer(this);
+    poller_->RemoveSource(this);
+  }
 
   // A name and a token that lets one consumer in to `host`, for kInvitationNs.
   // kResourceExhausted: too many have been invited and did not come.
@@ -76,6 +79,11 @@ class ShmHub final : private PollerSource {
   static constexpr int64_t kInvitationNs = 10'000'000'000;
   static constexpr size_t kMaxInvited = 1024;
   static constexpr size_t kMaxKnocking = 64;
+  // Whoever of this host connects costs us system calls, invited or not: so many a look, and a
+  // look at the door at most so often once most of them have been strangers.
+  static constexpr int kAcceptsPerLook = 4;
+  static constexpr int64_t kDoorPauseNs = 2'000'000;
+  static constexpr int64_t kDoorLongestPauseNs = 64'000'000;
 
   struct Invited {
     shm_wire::Token token;
@@ -96,12 +104,16 @@ class ShmHub final : private PollerSource {
 
   ShmHub(Poller* poller, std::shared_ptr<Arena> arena, int copy_helpers);
   bool Poll() override;
+  void OnTimer() override { OpenDoor(); }
   Sight Glance() override;
   void Arm() override;
   int event_fd() const override { return epoll_.get(); }
   bool CheckSockets();
   bool WakeLinks();  // True if a peer has woken one of them.
   void OnDoor();
+  bool MayKnock(const LocalSocket& socket) const;
+  void PauseDoor();
+  void OpenDoor();
   void OnKnock(Knocking* knocking);
 
   // Constant after construction.
@@ -116,6 +128,8 @@ class ShmHub final : private PollerSource {
   Door door_;
   std::vector<Invited> invited_;
   std::vector<std::unique_ptr<Knocking>> knocking_;
+  int64_t door_pause_ns_ = 0;                    // The last one; 0: there is no need of any.
+  int64_t door_opens_ns_ = 0;                    // 0: it is open.
   absl::flat_hash_map<int, Watcher*> watchers_;  // By descriptor.
   std::vector<Link*> links_;                     // Null: removed in this turn.
   Arming arming_ = Arming::kAwake;

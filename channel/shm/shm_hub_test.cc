@@ -97,6 +97,56 @@ TEST_P(ShmHubTest, NewsOfASocketIsHeardWhoeverWakesTheLinks) {
   EXPECT_GT(link_.sleeps, 1);
 }
 
+// Whoever of this host knocks and knocks: the poller has its turns, and who is invited gets in.
+TEST_P(ShmHubTest, StrangersAtTheDoorHoldUpNobody) {
+  struct Inn final : ShmHub::Host {
+    void OnGuest(std::unique_ptr<LocalSocket> socket) override {
+      guest = std::move(socket);
+      came.store(true);
+    }
+    std::unique_ptr<LocalSocket> guest;
+    std::atomic<bool> came{false};
+  } inn;
+  shm_wire::Invitation invitation;
+  poller_->RunAndWait([&] { invitation = *hub_->Invite(&inn); });
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> knocks{0};
+  std::thread stranger([&] {
+    while (!stop.load()) {
+      knocks += LocalSocket::Connect(invitation.socket).ok() ? 1 : 0;
+    }
+  });
+  uint64_t turns = 0;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  const uint64_t before = knocks.load();
+  while (std::chrono::steady_clock::now() < until) {
+    poller_->RunAndWait([] {});
+    ++turns;
+  }
+  const uint64_t taken = knocks.load() - before;
+  stop.store(true);
+  stranger.join();
+  EXPECT_GT(turns, 100u);
+  // What the backlog holds, and four for each pause, which soon is 64 ms.
+  EXPECT_LT(taken, 128u + 4 * 40);
+  std::unique_ptr<LocalSocket> guest;
+  for (int i = 0; i < 3000 && !inn.came.load(); ++i) {
+    if (guest == nullptr) {
+      auto connected = LocalSocket::Connect(invitation.socket);
+      if (connected.ok()) {
+        guest = *std::move(connected);
+        shm_wire::Packet join;
+        join.type = shm_wire::PacketType::kJoin;
+        join.version = shm_wire::kVersion;
+        join.token = invitation.token;
+        ASSERT_TRUE(guest->Send(join));
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(inn.came.load());
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ShmHubTest, testing::Bool(),
                          [](const testing::TestParamInfo<bool>& one) {
                            return one.param ? "ByThePeer" : "ByTheSocket";

@@ -29,12 +29,17 @@ inline constexpr uint32_t kLinkParks = 3;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
 inline constexpr uint32_t kMaxKeys = 1u << 16;
+// Of keys' texts: with so many told since number 0, a consumer begins there again; with more
+// than that remembered, a producer ends the link.
+inline constexpr uint64_t kKeysLapBytes = 16 << 20;
+inline constexpr uint64_t kMaxKeysBytes = 64 << 20;
 inline constexpr uint32_t kMinCells = 256;  // A key must fit into a ring.
 inline constexpr uint32_t kMaxCells = 1u << 16;
 inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxReferences = 1u << 16;
 inline constexpr uint32_t kMaxSegments = 1u << 14;
-inline constexpr uint32_t kMaxParked = 1u << 20;  // Of one consumer at one producer.
+inline constexpr uint64_t kMaxMappedBytes = uint64_t{4} << 40;  // Of one producer's.
+inline constexpr uint32_t kMaxParked = 1u << 20;                // Of one consumer at one producer.
 
 // ---- Cells ----
 enum class CellType : uint8_t {
@@ -48,6 +53,7 @@ enum class CellType : uint8_t {
   kRefused = 6,   // Of what was answered: nobody gets it here. The producer has it back.
   kPark = 7,      // Body: the ticket under which the fetch of this slot goes on waiting.
   kUnwanted = 8,  // number: how many. Body: tickets that nobody waits for any more.
+  kPing = 9,      // To be answered by kPong, or by any other cell.
   // Producer to consumer.
   kInline = 16,       // number: bytes. Body: meta, dimensions, the bytes.
   kReference = 17,    // Body: Placed. The bytes lie in a segment until the reference is returned.
@@ -58,6 +64,7 @@ enum class CellType : uint8_t {
   kSegmentGone = 22,  // number: its index. It has no references and gets no more.
   kParked = 23,       // The last word of the slot: its fetch waits under its ticket.
   kHere = 24,         // number: how many. Body: tickets whose outcome is here.
+  kPong = 25,         // The producer is there.
 };
 
 enum CellFlags : uint8_t {

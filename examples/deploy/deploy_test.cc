@@ -65,7 +65,7 @@ TEST(DeployTest, TheBatchScriptMakesAClusterOfItsStep) {
   const std::string script = ReadFile("train.sbatch");
   std::vector<std::string> rest;
   const auto config =
-      LoadConfig(Flags(script.substr(script.find("trystd \\")), slurm), slurm, &rest);
+      LoadConfig(Flags(script.substr(script.find(":-trystd}")), slurm), slurm, &rest);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->cluster, "train-42");
   EXPECT_EQ(config->token_file, "/shared/token");

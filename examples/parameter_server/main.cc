@@ -3,7 +3,9 @@
 // them, starts those again and draws how it went. docs/examples/parameter_server.md.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -22,12 +24,15 @@
 #include "examples/parameter_server/server_task.h"
 #include "examples/parameter_server/shard.h"
 #include "examples/parameter_server/worker_task.h"
+#include "server/stop_signals.h"
 
 namespace tryst {
 namespace {
 
 constexpr absl::Duration kSnapshotEvery = absl::Seconds(1);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
+// A server whose workers are all gone for so long has done its work, where nobody tells it.
+constexpr absl::Duration kLonely = absl::Seconds(3);
 
 Layout LayoutOf(const Options& options, const Corpus& corpus) {
   Layout layout;
@@ -42,11 +47,13 @@ void Introduce(const Server& server) {
               server.config().protocol.c_str(), SeedLine(Seed(server)).c_str());
 }
 
-absl::Status RunServer(const Options& options, const Corpus& corpus) {
-  std::vector<std::string> rest;
-  auto config = LoadConfig(options.server_flags, ProcessEnvironment(), &rest);
-  if (!config.ok()) return config.status();
-  const int index = static_cast<int>(config->task);
+// Whether the task is to end: the launcher closes its standard input, and a scheduler, whose
+// tasks need not have one, sends a signal.
+bool ToldToEnd(const Options& options, absl::Duration within) {
+  return options.scheduled() ? StopSignalWithin(within) : InputEnds(within);
+}
+
+absl::Status RunServer(const Options& options, const Corpus& corpus, int index, Server* server) {
   const Layout layout = LayoutOf(options, corpus);
   Shard shard(layout, index, static_cast<float>(options.rate));
   // Before anybody can ask.
@@ -57,30 +64,34 @@ absl::Status RunServer(const Options& options, const Corpus& corpus) {
   } else if (!absl::IsNotFound(restored)) {
     return restored;
   }
-  auto server = StartServer(options.server_flags, nullptr);
-  if (!server.ok()) return server.status();
-  ServerTask task(server->get(), layout, &shard, options.synchronous);
-  Introduce(**server);
+  absl::Status started = server->Start();
+  if (!started.ok()) return started;
+  ServerTask task(server, layout, &shard, options.synchronous);
+  Introduce(*server);
   absl::Status saved;
-  for (absl::Time save = absl::Now() + kSnapshotEvery; !InputEnds(absl::Milliseconds(20));) {
+  absl::Time save = absl::Now() + kSnapshotEvery;
+  absl::Time served = absl::InfiniteFuture();  // Somebody, for the last time.
+  while (!ToldToEnd(options, absl::Milliseconds(20))) {
     task.Watch();
+    if (task.has_served() && (task.sessions() > 0 || served == absl::InfiniteFuture())) {
+      served = absl::Now();
+    }
+    if (options.scheduled() && absl::Now() - served > kLonely) break;
     if (absl::Now() < save) continue;
     saved = task.Save(snapshot);
     if (!saved.ok()) break;
     save = absl::Now() + kSnapshotEvery;
   }
   std::printf("%ld updates\n", task.updates());
-  const absl::Status stopped = (*server)->Stop(kStopDeadline);
-  server->reset();
+  const absl::Status stopped = server->Stop(kStopDeadline);
   return saved.ok() ? stopped : saved;
 }
 
-absl::Status RunWorker(const Options& options, const Corpus& corpus) {
-  auto server = StartServer(options.server_flags, nullptr);
-  if (!server.ok()) return server.status();
-  Introduce(**server);
+absl::Status RunWorker(const Options& options, const Corpus& corpus, int index, Server* server) {
+  absl::Status started = server->Start();
+  if (!started.ok()) return started;
+  Introduce(*server);
   const Layout layout = LayoutOf(options, corpus);
-  const int index = static_cast<int>((*server)->config().task);
   std::vector<Example> own;
   const std::vector<Example> all = ExamplesOf(corpus.train, layout.context);
   for (size_t i = static_cast<size_t>(index); i < all.size(); i += options.workers) {
@@ -91,24 +102,48 @@ absl::Status RunWorker(const Options& options, const Corpus& corpus) {
 
   std::atomic<bool> stop{false};
   std::atomic<bool> ended{false};
-  std::thread listener([&stop, &ended] {
-    while (!ended && !stop) stop = InputEnds(absl::Milliseconds(50));
+  const absl::Time end =
+      options.scheduled() ? absl::Now() + absl::Seconds(options.seconds) : absl::InfiniteFuture();
+  std::thread listener([&options, end, &stop, &ended] {
+    while (!ended && !stop) {
+      stop = ToldToEnd(options, absl::Milliseconds(50)) || absl::Now() > end;
+    }
   });
-  const absl::Status worked = Work(server->get(), layout, own, held_out, &stop);
+  const absl::Status worked = Work(server, layout, own, held_out, &stop);
   ended = true;
   listener.join();
-  const absl::Status stopped = (*server)->Stop(kStopDeadline);
+  const absl::Status stopped = server->Stop(kStopDeadline);
   return worked.ok() ? stopped : worked;
 }
 
+absl::Status RunTask(const Options& options, const Corpus& corpus) {
+  std::vector<std::string> rest;
+  auto config = LoadConfig(options.server_flags, ProcessEnvironment(), &rest);
+  if (!config.ok()) return config.status();
+  if (options.scheduled() && options.folder.empty()) {
+    return absl::InvalidArgumentError("--role=task needs --folder for the servers' snapshots");
+  }
+  auto server = ServerBuilder().Build(*config);
+  if (!server.ok()) return server.status();
+  const std::string role = options.scheduled() ? (*server)->config().job : options.role;
+  const int index = static_cast<int>((*server)->config().task);
+  return role == "ps" ? RunServer(options, corpus, index, server->get())
+                      : RunWorker(options, corpus, index, server->get());
+}
+
 absl::Status Run(const std::vector<std::string>& args) {
+  if (std::find(args.begin(), args.end(), "--help") != args.end()) {
+    std::printf("%s\n", OptionsHelp().c_str());
+    return absl::OkStatus();
+  }
   auto options = ParseOptions(args);
   if (!options.ok()) return options.status();
+  if (options->scheduled()) BlockStopSignals();  // Before there is another thread.
   auto corpus = ReadCorpus(options->texts);
   if (!corpus.ok()) return corpus.status();
-  if (options->role == "ps") return RunServer(*options, *corpus);
-  if (options->role == "worker") return RunWorker(*options, *corpus);
-  return Launch(*options, *corpus);
+  // A gnuplot that is missing ends while it is written to: said then, and not our end.
+  if (options->role.empty()) std::signal(SIGPIPE, SIG_IGN);
+  return options->role.empty() ? Launch(*options, *corpus) : RunTask(*options, *corpus);
 }
 
 }  // namespace

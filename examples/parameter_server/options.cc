@@ -57,7 +57,9 @@ Flag Switch(const char* name, const char* help, bool Options::*field) {
 
 std::vector<Flag> Flags() {
   return {
-      Text("role", "of one task: ps or worker; else starts them all", &Options::role),
+      Text("role",
+           "of one task: ps, worker, or task for what the resolver says; else starts them all",
+           &Options::role),
       Count("servers", "parameter servers", &Options::servers),
       Count("workers", "workers", &Options::workers),
       Switch("sync", "the workers' mean gradient, round by round; else each as it comes",
@@ -80,6 +82,12 @@ std::vector<Flag> Flags() {
 
 }  // namespace
 
+std::string OptionsHelp() {
+  std::string help = "--NAME=VALUE, with these beside every server's settings:";
+  for (const Flag& flag : Flags()) absl::StrAppend(&help, "\n  --", flag.name, "  ", flag.help);
+  return help;
+}
+
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& args) {
   Options options;
   options.texts = DefaultTexts();
@@ -94,11 +102,7 @@ absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& args) {
         return absl::InvalidArgumentError(absl::StrCat(arg, ": ", flag.help));
       }
     }
-    if (!taken && (arg == "--help" || !absl::StartsWith(arg, "--"))) {
-      std::string help = "--NAME=VALUE, with these beside every server's settings:";
-      for (const Flag& flag : flags) absl::StrAppend(&help, "\n  --", flag.name, "  ", flag.help);
-      return absl::InvalidArgumentError(help);
-    }
+    if (!taken && !absl::StartsWith(arg, "--")) return absl::InvalidArgumentError(OptionsHelp());
     if (!taken) options.server_flags.push_back(arg);
   }
   return options;

@@ -10,7 +10,10 @@ namespace tryst {
 
 // The example's own flags; what is left are settings of every server.
 struct Options {
-  std::string role;  // "ps" or "worker" for a task of the cluster; empty: the launcher.
+  // "ps" or "worker": a task that the launcher starts and ends. "task": one that a scheduler
+  // does, which is what the cluster's resolver says. Empty: the launcher.
+  std::string role;
+  bool scheduled() const { return role == "task"; }
   int servers = 2;
   int workers = 3;
   bool synchronous = false;
@@ -26,6 +29,7 @@ struct Options {
   std::vector<std::string> server_flags;
 };
 
+std::string OptionsHelp();
 // kInvalidArgument: what is wrong, and what there is.
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& args);
 // For a task: every flag again.

@@ -159,6 +159,16 @@ absl::Status ServerTask::Save(const std::string& path) {
   return copy->Save(path);
 }
 
+size_t ServerTask::sessions() {
+  MutexLock lock(&mu_);
+  return sessions_.size();
+}
+
+bool ServerTask::has_served() {
+  MutexLock lock(&mu_);
+  return !seen_.empty();
+}
+
 int64_t ServerTask::updates() {
   MutexLock lock(&mu_);
   return shard_->updates();

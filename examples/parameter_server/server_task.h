@@ -30,6 +30,9 @@ class ServerTask {
   void Watch();
   absl::Status Save(const std::string& path);
   int64_t updates();
+  // How many workers it serves now; whether it has ever served one.
+  size_t sessions();
+  bool has_served();
 
  private:
   class Session;

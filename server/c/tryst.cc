@@ -1,7 +1,5 @@
 #include "server/c/tryst.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,38 +7,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "server/c/handles.h"
 #include "server/server.h"
-
-struct tryst_status {
-  absl::Status status;
-  std::string message;
-};
-
-struct tryst_tensor {
-  tryst::Tensor tensor;
-};
-
-struct tryst_server {
-  std::unique_ptr<tryst::Server> server;
-};
 
 namespace {
 
-tryst_status* Give(const absl::Status& status) {
-  if (status.ok()) return nullptr;
-  return new tryst_status{status, std::string(status.message())};
-}
-
-tryst_status* GiveTensor(absl::StatusOr<tryst::Tensor> made, tryst_tensor** tensor) {
-  *tensor = made.ok() ? new tryst_tensor{*std::move(made)} : nullptr;
-  return Give(made.status());
-}
-
-char* GiveText(const std::string& text) {
-  char* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
-  return copy;
-}
+using tryst::c::Give;
+using tryst::c::GiveTensor;
+using tryst::c::GiveText;
+using tryst::c::Text;
+using tryst::c::Timeout;
 
 // A caller's number may be no DType at all.
 absl::StatusOr<tryst::DType> CheckedType(int dtype) {
@@ -54,33 +30,15 @@ absl::StatusOr<tryst::TensorShape> CheckedShape(const int64_t* dims, size_t rank
   return tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
 }
 
-absl::Duration Timeout(int64_t ms) {
-  return ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ms);
-}
-
-// A caller's null is an empty text, which is no key and no worker.
-const char* Text(const char* text) { return text == nullptr ? "" : text; }
-
-absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> StepOf(tryst_server* server, int64_t step) {
-  if (server->server->steps() == nullptr) {
-    return absl::FailedPreconditionError("the server has not started");
-  }
-  return server->server->steps()->StartStep(step);
-}
-
 tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
                        const tryst_tensor* tensor, const tryst::Args& args) {
   const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Give(parsed.status());
-  const auto rendezvous = StepOf(server, step);
+  const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
   const bool is_dead = tensor == nullptr;
   return Give(
       (*rendezvous)->Send(*parsed, args, is_dead ? tryst::Tensor() : tensor->tensor, is_dead));
-}
-
-std::string Describe(const tryst::Tensor& tensor) {
-  return absl::StrCat(tryst::DTypeName(tensor.dtype()), tensor.shape().ToString());
 }
 
 // A receive of the C interface, until it has ended.
@@ -92,35 +50,8 @@ struct Receive {
     args.turn = &turn;
   }
   Receive(const Receive&) = delete;
-
-  // What the caller is given of `got`. What a worker sends to itself comes in the sender's
-  // memory and not in the destination, so it is copied; what does not fit stays where it
-  // was, for the next receive of the key.
   absl::StatusOr<tryst::Tensor> Fill(tryst::Received got) {
-    const tryst::Tensor& into = args.destination;
-    if (!into.valid() || got.is_dead) return got.tensor;
-    absl::Status misfit;
-    if (got.tensor.dtype() != into.dtype() || got.tensor.shape() != into.shape()) {
-      misfit = absl::InvalidArgumentError(
-          absl::StrCat("'into' is ", Describe(into), " and the tensor is ", Describe(got.tensor),
-                       ": receive it again with the right one, or without; key ", key.text()));
-    } else if (!got.tensor.on_host()) {
-      misfit = absl::UnimplementedError(
-          absl::StrCat("the tensor is in a device's memory and 'into' is not: key ", key.text()));
-    }
-    if (misfit.ok()) {
-      // By the channel, or the sender's memory is the very same.
-      const bool is_there = got.tensor.data() == into.data() || into.bytes() == 0;
-      if (!is_there) std::memmove(into.mutable_data(), got.tensor.data(), into.bytes());
-      return into;
-    }
-    tryst::Taken taken;
-    taken.tensor = std::move(got.tensor);
-    taken.send_args.device_context = std::move(got.send_context);
-    taken.send_args.alloc_attrs = got.send_attrs;
-    taken.turn = turn;
-    server->server->steps()->GiveBack(step, key, std::move(taken));
-    return misfit;
+    return server->Fill(step, key, args.destination, turn, std::move(got));
   }
 
   tryst_server* const server;
@@ -214,13 +145,20 @@ tryst_status* tryst_server_create(const char* const* settings, size_t count,
   return nullptr;
 }
 
-tryst_status* tryst_server_start(tryst_server* server) { return Give(server->server->Start()); }
-
-tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms) {
-  return Give(server->server->Stop(Timeout(deadline_ms)));
+tryst_status* tryst_server_start(tryst_server* server) {
+  const absl::Status usable = server->Usable();
+  return Give(usable.ok() ? server->server->Start() : usable);
 }
 
-void tryst_server_free(tryst_server* server) { delete server; }
+tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms) {
+  const absl::Status usable = server->Usable();
+  return Give(usable.ok() ? server->server->Stop(Timeout(deadline_ms)) : usable);
+}
+
+void tryst_server_free(tryst_server* server) {
+  // After a fork there is nothing to stop, and no thread that would help to destroy it.
+  if (server != nullptr && server->Usable().ok()) delete server;
+}
 
 const char* tryst_server_worker(const tryst_server* server) {
   return server->server->worker().c_str();
@@ -237,13 +175,16 @@ uint64_t tryst_server_incarnation(const tryst_server* server) {
 tryst_status* tryst_server_peer_incarnation(tryst_server* server, const char* peer,
                                             int64_t timeout_ms, uint64_t* incarnation) {
   *incarnation = 0;
+  const absl::Status usable = server->Usable();
+  if (!usable.ok()) return Give(usable);
   const auto heard = server->server->calls()->Ping(Text(peer), Timeout(timeout_ms));
   if (heard.ok()) *incarnation = heard->self.incarnation;
   return Give(heard.status());
 }
 
 char* tryst_server_explain(tryst_server* server, const char* peer) {
-  return GiveText(server->server->Explain(Text(peer)));
+  const absl::Status usable = server->Usable();
+  return GiveText(usable.ok() ? server->server->Explain(Text(peer)) : usable.ToString());
 }
 
 tryst_status* tryst_key(const char* src_device, uint64_t src_incarnation, const char* dst_device,
@@ -271,7 +212,7 @@ void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const
                       tryst_done done, void* arg) {
   const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Finish(done, arg, parsed.status(), tryst::Tensor(), false);
-  const auto rendezvous = StepOf(server, step);
+  const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Finish(done, arg, rendezvous.status(), tryst::Tensor(), false);
   auto receive = std::make_unique<Receive>(server, step, *parsed, into);
   tryst::Args args = receive->args;
@@ -294,7 +235,7 @@ tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
   *tensor = nullptr;
   const auto parsed = tryst::TensorKey::Parse(Text(key));
   if (!parsed.ok()) return Give(parsed.status());
-  const auto rendezvous = StepOf(server, step);
+  const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
   Receive receive(server, step, *parsed, into);
   auto got = (*rendezvous)->Recv(*parsed, receive.args, Timeout(timeout_ms));
@@ -308,6 +249,8 @@ tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code co
   if (code <= TRYST_OK || code > TRYST_UNAUTHENTICATED) {
     return Give(absl::InvalidArgumentError("a step is aborted for a cause"));
   }
+  const absl::Status usable = server->Usable();
+  if (!usable.ok()) return Give(usable);
   if (server->server->steps() == nullptr) {
     return Give(absl::FailedPreconditionError("the server has not started"));
   }
@@ -317,5 +260,6 @@ tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code co
 }
 
 void tryst_step_cleanup(tryst_server* server, int64_t step) {
-  if (server->server->steps() != nullptr) server->server->steps()->CleanupStep(step);
+  if (server->Usable().ok() && server->server->steps() != nullptr)
+    server->server->steps()->CleanupStep(step);
 }

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define TRYST_ABI_VERSION 0
+#define TRYST_ABI_VERSION 1       /* Has all of 0; what is new is in tryst_v1.h. */
 uint32_t tryst_abi_version(void); /* Of the library. */
 
 /* ---- Statuses: absl's and gRPC's codes ---- */
@@ -52,7 +52,7 @@ void tryst_string_free(char* text);
 
 /* ---- Tensors ---- */
 
-/* TensorFlow's numbers. Strings do not cross this interface. */
+/* TensorFlow's numbers. Strings have no size of their own: tryst_tensor_strings (tryst_v1.h). */
 typedef enum {
   TRYST_FLOAT = 1,
   TRYST_DOUBLE = 2,
@@ -60,13 +60,25 @@ typedef enum {
   TRYST_UINT8 = 4,
   TRYST_INT16 = 5,
   TRYST_INT8 = 6,
+  TRYST_STRING = 7,
+  TRYST_COMPLEX64 = 8,
   TRYST_INT64 = 9,
   TRYST_BOOL = 10,
+  TRYST_QINT8 = 11,
+  TRYST_QUINT8 = 12,
+  TRYST_QINT32 = 13,
   TRYST_BFLOAT16 = 14,
+  TRYST_QINT16 = 15,
+  TRYST_QUINT16 = 16,
   TRYST_UINT16 = 17,
+  TRYST_COMPLEX128 = 18,
   TRYST_HALF = 19,
   TRYST_UINT32 = 22,
-  TRYST_UINT64 = 23
+  TRYST_UINT64 = 23,
+  TRYST_FLOAT8_E5M2 = 24,
+  TRYST_FLOAT8_E4M3FN = 25,
+  TRYST_INT4 = 29, /* One element a byte. */
+  TRYST_UINT4 = 30
 } tryst_dtype;
 
 typedef struct tryst_tensor tryst_tensor; /* A reference to typed bytes with a shape. */

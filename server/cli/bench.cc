@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
 #include "server/insight.h"
 #include "server/samples.h"

@@ -26,8 +26,8 @@ constexpr OwnFlag kOwnFlags[] = {
     {"timeout", "TIME", "how long to wait for an answer (5s; send, recv, bench: 30s)"},
     {"to", "WORKER", "send, serve: for whom"},
     {"from", "WORKER", "recv: from whom"},
-    {"out", "FILE", "trace: the Chrome trace goes there"},
-    {"every", "TIME", "top: between two looks (1s)"},
+    {"out", "FILE", "trace: the Chrome trace goes there; page: a recording"},
+    {"every", "TIME", "top, page: between two looks (1s)"},
     {"count", "N", "top: so many looks, then ends"},
     {"json", "", "one JSON document (top: one line for each look) on standard output"},
     {"help", "", "of the command, or of the program"},
@@ -192,10 +192,16 @@ const std::vector<CommandRow>& CommandRows() {
        "--json, or --out=FILE: as a Chrome trace, for https://ui.perfetto.dev.\n"
        "Exit status 3: there was none. Quick ones are sampled: see trace_sample_every.\n",
        0, kAnyWords, Words::kWorkersAndText},
-      {"top", "[WORKER ...]", "live: each path's rate, operations under way, delays",
+      {"top", "[WORKER ...]",
+       "live: each path's rate, operations under way, delays; or of all members",
        "On a terminal the table is drawn anew every second (--every), until Ctrl-C; otherwise\n"
        "tables follow each other, or with --json one line for each look. --count=N: N looks.\n",
        0, kAnyWords, Words::kWorkers},
+      {"page", "[WORKER ... | FILE]", "serves a page of the whole job, where --status_listen says",
+       "Who moves what to whom by which path, steps, stragglers, members; of all members that\n"
+       "WORKER, or --join, knows. --every=TIME: how often each is asked (1s). --out=FILE: records\n"
+       "what is shown; FILE: plays such a recording back. Ends with Ctrl-C.\n",
+       0, kAnyWords, Words::kWorkersAndText},
       {"stats", "WORKER", "counters", "", 1, 1, Words::kWorkerFirst},
       {"begin", "WORKER", "starts --step there", "", 1, 1, Words::kWorkerFirst},
       {"cleanup", "WORKER", "ends --step there", "", 1, 1, Words::kWorkerFirst},

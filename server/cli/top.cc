@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 #include "server/cli/ask_workers.h"
 #include "server/cli/watch.h"
 
@@ -150,7 +150,7 @@ std::string Json(const std::vector<Row>& rows, const std::vector<absl::Status>& 
 }  // namespace
 
 int RunTop(const CommandLine& line) {
-  auto asked = WhomToAsk(line, false);
+  auto asked = WhomToAsk(line, line.words.empty());  // Nobody named: all members.
   if (!asked.ok()) return FailUsage(asked.status());
   const bool terminal = isatty(STDOUT_FILENO) != 0 && !line.json;
   const bool colours = terminal && getenv("NO_COLOR") == nullptr;

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "channel/json_text.h"
-#include "channel/trace_dump.h"
+#include "channel/trace/json_text.h"
+#include "channel/trace/trace_dump.h"
 #include "server/cli/ask_workers.h"
 
 namespace tryst {

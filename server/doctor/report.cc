@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "channel/json_text.h"
+#include "channel/trace/json_text.h"
 
 namespace tryst {
 namespace {

@@ -50,6 +50,9 @@ class ChannelWorld {
   virtual bool LosePath(bool /*lost*/) { return false; }
   // The producer's process ends and another one takes its place, with other steps.
   virtual bool RestartProducer() { return false; }
+  // What a receive ends with by that: where the end of the process is seen, nobody knows yet
+  // whether it will return.
+  virtual absl::StatusCode EndOfALife() const { return absl::StatusCode::kAborted; }
   // Bytes that peers may write, now and at most ever; 0: not counted.
   virtual std::pair<uint64_t, uint64_t> PinnedBytes() { return {0, 0}; }
   // For the message of a test that fails.

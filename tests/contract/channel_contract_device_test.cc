@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "channel/arena/arena.h"
 #include "channel/device/gpu_nic.h"
-#include "channel/shm/arena.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
@@ -89,7 +89,7 @@ ChannelContract Contract(const char* name, const Way& way) {
       for (const auto& gpu : TheMachine().gpus) gpus.push_back(gpu.get());
       return GpuNic::Wrap(std::make_shared<DmaBufNic>(*std::move(nic)), gpus, direct);
     };
-    options.adjust = [way](ChannelPoolOptions* pool) {
+    options.adjust = [way](TransportsOptions* pool) {
       pool->landing_cap_bytes = kCapBytes;
       if (!way.shared) return;
       ArenaOptions arena;

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
 #include "gtest/gtest.h"
 #include "tests/contract/channel_contract.h"
 #include "tests/contract/pool_world.h"
@@ -17,7 +17,7 @@ namespace tryst {
 namespace {
 
 ChannelContract Contract(const char* name, uint64_t arena_bytes,
-                         std::function<void(ChannelPoolOptions*)> adjust) {
+                         std::function<void(TransportsOptions*)> adjust) {
   ChannelContract contract;
   contract.name = name;
   contract.open = [arena_bytes, adjust] {
@@ -27,7 +27,7 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
       TRYST_CHECK(nic.ok()) << nic.status();
       return *std::move(nic);
     };
-    options.adjust = [arena_bytes, adjust](ChannelPoolOptions* pool) {
+    options.adjust = [arena_bytes, adjust](TransportsOptions* pool) {
       ArenaOptions arena;
       arena.cap_bytes = arena_bytes;
       arena.seed = pool->incarnation << 32;
@@ -35,6 +35,7 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
       adjust(pool);
     };
     options.path = "over shm";
+    options.end_of_a_life = absl::StatusCode::kUnavailable;
     // There is no wire to break: a side that hears nonsense ends the link.
     options.break_link = [](bool is_producer) {
       SayNonsense(is_producer ? LinkSide::kProducer : LinkSide::kConsumer);
@@ -45,7 +46,7 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
 }
 
 // Two slots, short rings, few references: everything waits for everything.
-void MakeSmall(ChannelPoolOptions* pool) {
+void MakeSmall(TransportsOptions* pool) {
   pool->shm.sizes.slots = 2;
   pool->shm.sizes.cells = shm_wire::kMinCells;
   pool->shm.sizes.references = 8;
@@ -54,7 +55,7 @@ void MakeSmall(ChannelPoolOptions* pool) {
 
 // Both ends speak the version before wants.
 ChannelContract Version2() {
-  ChannelContract contract = Contract("Version2", 256 << 20, [](ChannelPoolOptions* pool) {
+  ChannelContract contract = Contract("Version2", 256 << 20, [](TransportsOptions* pool) {
     pool->shm.link_newest = shm_wire::kLinkSettles;
   });
   contract.skips = SkipsWhereWaitingHoldsSlots();
@@ -63,7 +64,7 @@ ChannelContract Version2() {
 
 // A consumer of that version, and a producer of this one.
 ChannelContract OlderConsumer() {
-  ChannelContract contract = Contract("OlderConsumer", 256 << 20, [](ChannelPoolOptions* pool) {
+  ChannelContract contract = Contract("OlderConsumer", 256 << 20, [](TransportsOptions* pool) {
     if (pool->self.find("worker") == std::string::npos) return;
     pool->shm.link_newest = shm_wire::kLinkSettles;
   });
@@ -73,20 +74,20 @@ ChannelContract OlderConsumer() {
 
 INSTANTIATE_TEST_SUITE_P(
     Shm, ChannelContractTest,
-    ::testing::Values(Contract("Default", 256 << 20, [](ChannelPoolOptions*) {}),
+    ::testing::Values(Contract("Default", 256 << 20, [](TransportsOptions*) {}),
                       Contract("Small", 8 << 20, MakeSmall),
                       Contract("Digests", 256 << 20,
-                               [](ChannelPoolOptions* pool) { pool->shm.digests = true; }),
+                               [](TransportsOptions* pool) { pool->shm.digests = true; }),
                       Contract("NoPull", 256 << 20,
-                               [](ChannelPoolOptions* pool) { pool->shm.allow_pull = false; }),
+                               [](TransportsOptions* pool) { pool->shm.allow_pull = false; }),
                       Contract("OnlyPull", 256 << 20,
-                               [](ChannelPoolOptions* pool) {
+                               [](TransportsOptions* pool) {
                                  pool->shm.stage_bytes = 0;
                                  pool->shm.pull_bytes = 0;
                                  pool->shm.parts_bytes = UINT64_MAX;
                                }),
                       Contract("OnlyParts", 256 << 20,
-                               [](ChannelPoolOptions* pool) {
+                               [](TransportsOptions* pool) {
                                  pool->shm.stage_bytes = 0;
                                  pool->shm.allow_pull = false;
                                  pool->shm.digests = true;
@@ -124,7 +125,7 @@ TEST(ShmRefusalTest, IsProvedAnew) {
     TRYST_CHECK(nic.ok()) << nic.status();
     return *std::move(nic);
   };
-  options.adjust = [](ChannelPoolOptions* pool) {
+  options.adjust = [](TransportsOptions* pool) {
     pool->probe_ms = 100;
     if (pool->incarnation == kFirstProducer) return;
     ArenaOptions arena;

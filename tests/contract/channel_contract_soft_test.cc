@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kCapBytes = 32 << 20;
 
-ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions*)> adjust,
+ChannelContract Contract(const char* name, std::function<void(TransportsOptions*)> adjust,
                          int paths = 1) {
   ChannelContract contract;
   contract.name = name;
@@ -22,7 +22,7 @@ ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions
       TRYST_CHECK(nic.ok()) << nic.status();
       return *std::move(nic);
     };
-    options.adjust = [adjust](ChannelPoolOptions* pool) {
+    options.adjust = [adjust](TransportsOptions* pool) {
       pool->landing_cap_bytes = kCapBytes;
       adjust(pool);
     };
@@ -32,7 +32,7 @@ ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions
 }
 
 // Two slots, two messages, short queues: everything waits for everything.
-void MakeSmall(ChannelPoolOptions* pool) {
+void MakeSmall(TransportsOptions* pool) {
   pool->link.slots = 2;
   pool->link.ring_slots = 2;
   pool->link.send_depth = 16;
@@ -41,17 +41,17 @@ void MakeSmall(ChannelPoolOptions* pool) {
 
 INSTANTIATE_TEST_SUITE_P(
     Soft, ChannelContractTest,
-    ::testing::Values(Contract("Default", [](ChannelPoolOptions*) {}), Contract("Small", MakeSmall),
+    ::testing::Values(Contract("Default", [](TransportsOptions*) {}), Contract("Small", MakeSmall),
                       Contract("NoDigests",
-                               [](ChannelPoolOptions* pool) { pool->link.digests = false; }),
+                               [](TransportsOptions* pool) { pool->link.digests = false; }),
                       Contract("FourQueuePairs",
-                               [](ChannelPoolOptions* pool) {
+                               [](TransportsOptions* pool) {
                                  pool->link.queue_pairs = 4;
                                  pool->stripe_bytes = 64 << 10;
                                }),
                       Contract(
                           "TwoPaths",
-                          [](ChannelPoolOptions* pool) {
+                          [](TransportsOptions* pool) {
                             pool->link.slots = 8;
                             pool->give_up_ms = 100;
                             pool->probe_ms = 20;

@@ -139,8 +139,8 @@ TEST_P(ChannelContractTest, WhatWaitsFailsWhenTheProducerIsRestarted) {
   if (!world_->RestartProducer()) GTEST_SKIP() << "there is one process";
   for (auto& fetch : waiting) {
     const Result result = fetch->Wait();
-    ASSERT_EQ(result.status.code(), absl::StatusCode::kAborted) << result.status << "\n"
-                                                                << world_->Explain();
+    ASSERT_EQ(result.status.code(), world_->EndOfALife()) << result.status << "\n"
+                                                          << world_->Explain();
   }
   Send(3, Key("new"), Numbers(4, 2));
   EXPECT_TRUE(FetchNow(3, Key("new")).status.ok());

@@ -125,7 +125,6 @@ class DownloadingFetcher final : public TensorFetcher {
   void AbortStep(int64_t step_id, const absl::Status& status) override {
     fetcher_->AbortStep(step_id, status);
   }
-  void CleanupStep(int64_t step_id) override { fetcher_->CleanupStep(step_id); }
 
  private:
   static void End(absl::Status status, const Args& args, Tensor tensor, bool is_dead, DoneFn done) {
@@ -197,7 +196,7 @@ class DeviceWrap final : public PoolWorldWrap {
 }  // namespace
 
 void PutDevicesUnder(const DeviceWorldOptions& options, PoolWorldOptions* world) {
-  world->wrap = [options](bool is_producer, uint64_t incarnation, const ChannelPoolOptions& pool,
+  world->wrap = [options](bool is_producer, uint64_t incarnation, const TransportsOptions& pool,
                           Poller* poller, TensorSource* source) {
     DeviceProxyOptions proxy = options.proxy;
     proxy.engine.arena = pool.shm_arena;

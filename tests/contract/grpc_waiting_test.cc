@@ -295,7 +295,8 @@ TEST_F(GrpcWaitingTest, AbortingManyThatWaitLeavesLittleBehind) {
       waiting, mib(waits - before), mib(heap_waits), static_cast<long long>(heap_waits / waiting),
       mib(after - before), mib(heap_after), static_cast<double>(aborted_ns) / 1e6,
       static_cast<double>(settled_ns) / 1e6);
-  if (HeapBytes() == 0) GTEST_SKIP() << "a sanitizer's heap keeps what is freed, and does not count";
+  if (HeapBytes() == 0)
+    GTEST_SKIP() << "a sanitizer's heap keeps what is freed, and does not count";
   EXPECT_LT(after, waits + (32 << 20)) << "aborting took memory of its own";
   EXPECT_LT(heap_after, heap_waits) << "it is kept";
 }

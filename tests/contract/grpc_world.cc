@@ -11,9 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/channel_pool.h"
-#include "channel/grpc/caller.h"
 #include "channel/grpc/event_thread.h"
+#include "channel/grpc/grpc_transport.h"
+#include "channel/signing/caller.h"
+#include "channel/transports.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/cut_proxy.h"
 #include "server/membership.h"
@@ -114,13 +115,14 @@ class Consumer {
                 }),
         signer({"lab", kConsumer, 0xc0}, "", [] { return UnixMs(); }),
         poller(&clock) {
-    ChannelPoolOptions pool_options;
+    TransportsOptions pool_options;
     pool_options.self = kConsumer;
     pool_options.incarnation = 0xc0;
-    pool = std::make_unique<ChannelPool>(
+    pool = MakeChannelPool(
         &poller, &bootstrap, &nothing, std::vector<NicPath>(),
-        [this, options](const std::string& peer) {
-          return std::make_unique<GrpcChannel>(peer, &members, &signer, &events, &poller, options);
+        [this, options](const TransportContext& context) {
+          return std::make_unique<GrpcTransport>(context, GrpcParts{&members, &signer, &events},
+                                                 options);
         },
         pool_options);
     const absl::Status opened = pool->Open();

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "tests/pair/pool_counters.h"
 #include "tests/pair/worker_pair.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -28,7 +29,7 @@ class IncastTest : public ::testing::Test {
       TRYST_CHECK(nic.ok()) << nic.status();
       return *std::move(nic);
     };
-    options.adjust = [](ChannelPoolOptions* pool) {
+    options.adjust = [](TransportsOptions* pool) {
       pool->landing_cap_bytes = kCapBytes;
       pool->link.digests = false;
       // All ends take turns on one thread, and what one is doing the others wait for.
@@ -63,7 +64,7 @@ class IncastTest : public ::testing::Test {
     bool halfway = false;
     for (int turns = 0; all < kProducers * kEach && turns < 10'000'000; ++turns) {
       pair_->Turn();
-      ASSERT_LE(pair_->consumer()->PinnedBytes().first, kCapBytes);
+      ASSERT_LE(Ask(pair_->consumer(), &PinnedBytes).first, kCapBytes);
       if (halfway || all < kProducers * kEach / 2) continue;
       halfway = true;
       // Nobody has been kept waiting for the others (Jain's index: 1 when all are equal).
@@ -78,8 +79,8 @@ class IncastTest : public ::testing::Test {
     }
     ASSERT_EQ(all, kProducers * kEach);
     // And in between: the mark is taken where the bytes are.
-    EXPECT_LE(pair_->consumer()->PinnedBytes().second, kCapBytes);
-    EXPECT_GT(pair_->consumer()->PinnedBytes().second, kCapBytes / 3) << "it was not short";
+    EXPECT_LE(Ask(pair_->consumer(), &PinnedBytes).second, kCapBytes);
+    EXPECT_GT(Ask(pair_->consumer(), &PinnedBytes).second, kCapBytes / 3) << "it was not short";
   }
 
   std::unique_ptr<WorkerPair> pair_;

@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "rendezvous/thread_alarms.h"
 #include "tests/contract/breakable_nic.h"
+#include "tests/pair/pool_counters.h"
 
 namespace tryst {
 namespace {
@@ -49,7 +50,7 @@ struct Worker {
       nics.push_back(std::make_shared<BreakableNic>(options.open_nic()));
       paths.push_back({absl::StrCat("rdma/soft", i), nics.back()});
     }
-    ChannelPoolOptions pool_options;
+    TransportsOptions pool_options;
     pool_options.self = name;
     pool_options.incarnation = incarnation;
     pool_options.seed = incarnation;
@@ -59,8 +60,8 @@ struct Worker {
     }
     TensorSource* source = &steps;
     if (wrap != nullptr) source = wrap->source();
-    pool = std::make_unique<ChannelPool>(&poller, bootstrap, source, std::move(paths), nullptr,
-                                         std::move(pool_options));
+    pool = MakeChannelPool(&poller, bootstrap, source, std::move(paths), nullptr,
+                           std::move(pool_options));
     const absl::Status opened = pool->Open();
     TRYST_CHECK(opened.ok()) << opened;
     if (wrap != nullptr) wrap->SetChannels(pool.get());
@@ -112,6 +113,7 @@ class PoolWorld final : public ChannelWorld {
   uint64_t producer_incarnation() const override { return incarnation_; }
 
   bool BreakLink() override {
+    if (options_.paths == 0 && !options_.break_link) return false;
     // Each side in turn: both are to notice either.
     Worker* worker = ++breaks_ % 2 == 0 ? producer_.get() : consumer_.get();
     worker->poller.RunAndWait([&] {
@@ -136,6 +138,7 @@ class PoolWorld final : public ChannelWorld {
     producer_ = std::make_unique<Worker>(options_, &alarms_, &bootstrap_, kProducer, incarnation_);
     return true;
   }
+  absl::StatusCode EndOfALife() const override { return options_.end_of_a_life; }
 
   std::string Explain() override {
     std::string devices;
@@ -145,7 +148,9 @@ class PoolWorld final : public ChannelWorld {
     return absl::StrCat(devices, "consumer:\n", consumer_->pool->Explain(""), "producer:\n",
                         producer_->pool->Explain(""));
   }
-  std::pair<uint64_t, uint64_t> PinnedBytes() override { return consumer_->pool->PinnedBytes(); }
+  std::pair<uint64_t, uint64_t> PinnedBytes() override {
+    return Ask(consumer_->pool.get(), &tryst::PinnedBytes);
+  }
 
  private:
   const PoolWorldOptions options_;

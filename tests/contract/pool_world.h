@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "channel/channel_pool.h"
+#include "channel/transports.h"
 #include "tests/contract/channel_contract.h"
 
 namespace tryst {
@@ -26,17 +26,19 @@ class PoolWorldWrap {
 
 struct PoolWorldOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;
-  std::function<void(ChannelPoolOptions*)> adjust;
+  std::function<void(TransportsOptions*)> adjust;
   int paths = 1;  // NICs of each worker. The first can be lost.
   std::function<std::unique_ptr<PoolWorldWrap>(bool is_producer, uint64_t incarnation,
-                                               const ChannelPoolOptions& pool, Poller* poller,
+                                               const TransportsOptions& pool, Poller* poller,
                                                TensorSource* source)>
       wrap;  // May be null.
-  // Breaks what connects the two without a NIC, on the poller thread of either side. May be null:
-  // the NICs' queue pairs are broken.
+  // Breaks what connects the two without a NIC, on the poller thread of either side. Null: the
+  // NICs' queue pairs are broken, if there are NICs.
   std::function<void(bool is_producer)> break_link;
   // What Explain() must say of the consumer's channel when it has been used. Empty: anything.
   std::string path;
+  // ChannelWorld::EndOfALife().
+  absl::StatusCode end_of_a_life = absl::StatusCode::kAborted;
 };
 std::unique_ptr<ChannelWorld> OpenPoolWorld(const PoolWorldOptions& options);
 

@@ -87,11 +87,12 @@ class ServerDeviceTest : public testing::TestWithParam<Way> {
     ServerBuilder builder;
     builder.SetEnvironment({}).UseGpu(gpu);
     // As "grpc+verbs", with a NIC that reaches the pretend GPU.
-    builder.AddProtocol("grpc+direct", [](const ServerConfig&, const NicPlace&) {
+    const auto open = [](const ServerConfig&, const NicPlace&) {
       auto soft = OpenSoftNic(SoftNicOptions());
       EXPECT_TRUE(soft.ok()) << soft.status();
       return std::vector<NicPath>{{"rdma/soft", std::make_shared<DmaBufNic>(*std::move(soft))}};
-    });
+    };
+    builder.AddProtocol("grpc+direct", OverNics(open));
     auto server = builder.Build(config);
     EXPECT_TRUE(server.ok()) << server.status();
     const absl::Status started = (*server)->Start();

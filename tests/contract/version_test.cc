@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "gtest/gtest.h"
 #include "tests/pair/moment.h"
+#include "tests/pair/pool_counters.h"
 #include "tests/pair/worker_pair.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -39,7 +40,7 @@ absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key
 uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
   WorkerPairOptions options;
   options.open_nic = OpenNic;
-  options.adjust = [=](ChannelPoolOptions* pool) {
+  options.adjust = [=](TransportsOptions* pool) {
     const bool is_producer = pool->self.find("/job:ps") == 0;
     pool->protocol_newest = is_producer ? producer_newest : consumer_newest;
   };
@@ -61,8 +62,8 @@ uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
   uint64_t asked;
   uint64_t heard;
   do {
-    asked = pair.consumer()->fetch_counters().standing;
-    heard = pair.producer()->serve_counters().standing;
+    asked = Ask(pair.consumer(), &RdmaFetched).standing;
+    heard = Ask(pair.producer(), &RdmaServed).standing;
   } while (heard != asked && std::chrono::steady_clock::now() < until);
   EXPECT_EQ(heard, asked);
   return asked;
@@ -72,7 +73,7 @@ uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
 TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
   WorkerPairOptions options;
   options.open_nic = OpenNic;
-  options.adjust = [](ChannelPoolOptions* pool) {
+  options.adjust = [](TransportsOptions* pool) {
     const bool is_producer = pool->self.find("/job:ps") == 0;
     if (is_producer) pool->link.message_bytes = 8192;
   };
@@ -85,7 +86,7 @@ TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
     EXPECT_EQ(FetchFrom(pair.consumer(), 1, key, Args(), &got), absl::OkStatus());
     EXPECT_TRUE(got.valid() && got.shape() == source.shape());
   }
-  EXPECT_EQ(pair.consumer()->fetch_counters().ended_ok, 3u);  // By no other path.
+  EXPECT_EQ(Ask(pair.consumer(), &RdmaFetched).ended_ok, 3u);  // By no other path.
 }
 
 TEST(VersionTest, BothSpeakTheNewest) { EXPECT_GT(AskedAhead(2, 2), 0u); }
@@ -132,17 +133,18 @@ TEST(VersionTest, AnswerInVersionsThatWeDoNotSpeakEndsTheFetch) {
   const SteadyClock clock;
   Poller poller(&clock);
   OtherVersions peer;
-  ChannelPoolOptions options;
+  TransportsOptions options;
   options.self = "/job:worker/replica:0/task:0";
   options.incarnation = 1;
-  ChannelPool pool(&poller, &peer, nullptr, {{"rdma/pair", OpenNic()}}, nullptr, options);
-  ASSERT_TRUE(pool.Open().ok());
+  const auto pool =
+      MakeChannelPool(&poller, &peer, nullptr, {{"rdma/pair", OpenNic()}}, nullptr, options);
+  ASSERT_TRUE(pool->Open().ok());
   poller.Start();
-  const absl::Status status = FetchFrom(&pool, 1, WorkerPair::Key("any"), Args(), nullptr);
+  const absl::Status status = FetchFrom(pool.get(), 1, WorkerPair::Key("any"), Args(), nullptr);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("speaks protocol 4 to 5, this worker 1 to 3"), std::string::npos)
       << status;
-  EXPECT_TRUE(pool.Stop(absl::CancelledError("done"), absl::Seconds(10)).ok());
+  EXPECT_TRUE(pool->Stop(absl::CancelledError("done"), absl::Seconds(10)).ok());
   poller.Stop();
 }
 

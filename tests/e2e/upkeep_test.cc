@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "channel/grpc/caller.h"
+#include "channel/signing/caller.h"
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "server/server.h"
@@ -25,7 +25,8 @@ namespace {
 constexpr char kPs[] = "/job:ps/replica:0/task:0";
 constexpr char kWorker[] = "/job:worker/replica:0/task:0";
 
-std::unique_ptr<Server> Start(const std::string& job, const std::string& join = "") {
+std::unique_ptr<Server> Start(const std::string& job, const std::string& join = "",
+                              bool reflection = false) {
   ServerConfig config;
   config.job = job;
   config.insecure = true;
@@ -33,6 +34,7 @@ std::unique_ptr<Server> Start(const std::string& job, const std::string& join = 
   config.listen = "127.0.0.1:0";
   config.open_cluster = true;
   config.join = join;
+  config.reflection = reflection;
   auto server = ServerBuilder().SetEnvironment({}).Build(config);
   EXPECT_TRUE(server.ok()) << server.status();
   EXPECT_TRUE((*server)->Start().ok());
@@ -92,7 +94,7 @@ class RawStream {
 };
 
 TEST(Upkeep, ReflectionListsTheServices) {
-  auto ps = Start("ps");
+  auto ps = Start("ps", "", /*reflection=*/true);
   RawStream reflection(ps->address(),
                        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "");
   ASSERT_TRUE(reflection.Say("\x3a\x01*"));  // list_services
@@ -104,6 +106,14 @@ TEST(Upkeep, ReflectionListsTheServices) {
   const std::string described = reflection.Hear();
   EXPECT_TRUE(absl::StrContains(described, "proto/transport.proto")) << described;
   EXPECT_TRUE(absl::StrContains(described, "CleanupStep"));
+}
+
+TEST(Upkeep, ReflectionAnswersNobodyUnlessItIsAskedFor) {
+  auto ps = Start("ps");
+  RawStream reflection(ps->address(),
+                       "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "");
+  reflection.Say("\x3a\x01*");
+  EXPECT_EQ(reflection.Hear(), "");
 }
 
 TEST(Upkeep, WhoWatchesItsHealthIsToldThatItStops) {

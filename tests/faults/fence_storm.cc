@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "rendezvous/cancellation.h"
 #include "tests/faults/canary_buffers.h"
+#include "tests/pair/pool_counters.h"
 #include "tests/pair/worker_pair.h"
 
 namespace tryst {
@@ -31,7 +32,7 @@ class FenceStorm {
     for (uint64_t i = 0; i < kWords; ++i) at[i] = i;
     WorkerPairOptions pair;
     pair.open_nic = options.open_nic;
-    pair.adjust = [&options](ChannelPoolOptions* pool) {
+    pair.adjust = [&options](TransportsOptions* pool) {
       pool->eager_bytes = 64;
       pool->stripe_bytes = 32 << 10;
       pool->link.digests = options.digests;
@@ -162,7 +163,7 @@ FenceStormReport FenceStorm::Run() {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  const uint64_t breaks = pair_->consumer()->fetch_counters().breaks;
+  const uint64_t breaks = Ask(pair_->consumer(), &RdmaFetched).breaks;
   pair_.reset();
   MutexLock lock(&mu_);
   buffers_.CheckAll();

@@ -13,8 +13,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "channel/channel_pool.h"
+#include "channel/transports.h"
 #include "tests/faults/socket_bootstrap.h"
+#include "tests/pair/pool_counters.h"
 #include "verbs/ibv/ibv_nic.h"
 #include "verbs/soft/soft_nic.h"
 
@@ -202,19 +203,20 @@ int RunStormWorker(const StormWorkerOptions& options) {
   Poller poller(&clock);
   NumberedSource source(options.incarnation);
   SocketBootstrap bootstrap(options.listen, options.peer, options.incarnation);
-  ChannelPoolOptions pool_options;
+  TransportsOptions pool_options;
   pool_options.self = WorkerName(options.name);
   pool_options.incarnation = options.incarnation;
   pool_options.seed = options.incarnation;
   std::vector<NicPath> paths = {{"rdma/storm", OpenNic(options)}};
-  ChannelPool pool(&poller, &bootstrap, &source, std::move(paths), nullptr, pool_options);
-  const absl::Status opened = pool.Open();
+  const auto pool =
+      MakeChannelPool(&poller, &bootstrap, &source, std::move(paths), nullptr, pool_options);
+  const absl::Status opened = pool->Open();
   TRYST_CHECK(opened.ok()) << opened;
   poller.Start();
-  bootstrap.Start(&pool);
+  bootstrap.Start(pool.get());
   page->ready_ns.store(clock.NowNs());
 
-  Consumer consumer(&pool, &clock, options);
+  Consumer consumer(pool.get(), &clock, options);
   std::mt19937_64 random(options.incarnation);
   uint64_t breaks = 0;
   while (page->stop.load() == 0) {
@@ -222,7 +224,7 @@ int RunStormWorker(const StormWorkerOptions& options) {
       const absl::StatusOr<uint64_t> peer = bootstrap.AskIncarnation();
       if (peer.ok()) consumer.Begin(*peer, random() >> 2 | 1);
     }
-    const uint64_t now = pool.fetch_counters().breaks;
+    const uint64_t now = Ask(pool.get(), &RdmaFetched).breaks;
     if (now != breaks) {
       page->last_break_ns.store(clock.NowNs());
       page->breaks.fetch_add(now - breaks);
@@ -237,7 +239,7 @@ int RunStormWorker(const StormWorkerOptions& options) {
   page->stop.store(2);
   while (page->stop.load() != 3) SleepMs(5);
   const absl::Status stopped =
-      pool.Stop(absl::CancelledError("the storm is over"), absl::Seconds(10));
+      pool->Stop(absl::CancelledError("the storm is over"), absl::Seconds(10));
   if (!stopped.ok()) page->NoteWrong(absl::StrCat("not drained: ", stopped.ToString()));
   bootstrap.Stop();
   poller.Stop();

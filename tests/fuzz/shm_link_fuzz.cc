@@ -22,7 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/shm/shm_path.h"
+#include "channel/shm/shm_transport.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/pair/one_step.h"
@@ -99,13 +99,17 @@ struct World {
     options.cap_bytes = 4 << 20;
     options.first_segment_bytes = 1 << 20;
     arena = Arena::Make(options);
-    ShmPathOptions shm;
-    shm.self = kProducer;
-    shm.self_incarnation = 1;
+    TransportContext context;
+    context.poller = &poller;
+    context.bootstrap = &hellos;
+    context.source = &source;
+    context.self = kProducer;
+    context.incarnation = 1;
+    ShmOptions shm;
     shm.sizes = SmallSizes();
-    auto made = ShmPath::Create(&poller, &hellos, &source, arena, shm);
-    TRYST_CHECK(made.ok()) << made.status();
-    path = *std::move(made);
+    path = std::make_unique<ShmTransport>(context, arena, shm);
+    const absl::Status opened = path->Open();
+    TRYST_CHECK(opened.ok()) << opened;
     door_name = absl::StrCat("tryst-fuzz-", getpid());
     auto listening = LocalSocket::Listen(door_name);
     TRYST_CHECK(listening.ok()) << listening.status();
@@ -116,7 +120,7 @@ struct World {
     }
   }
   void Turn() {
-    poller.Step();
+    poller.Turn();
     // Sockets are looked at once in a while only.
     alarms.AdvanceBy(absl::Microseconds(200));
   }
@@ -127,7 +131,7 @@ struct World {
       Turn();
       path->Maintain();
     }
-    TRYST_CHECK(path->serving().empty()) << path->ExplainServing("");
+    TRYST_CHECK(path->serving().empty()) << "a consumer is left";
     TRYST_CHECK(arena->counters().used_bytes == 0) << arena->counters().used_bytes;
     for (const Tensor& tensor : sent) {
       TRYST_CHECK(tensor.data_as<uint8_t>()[0] == 1 &&
@@ -143,7 +147,7 @@ struct World {
   Hellos hellos;
   std::shared_ptr<Arena> arena;
   Poller poller;
-  std::unique_ptr<ShmPath> path;
+  std::unique_ptr<ShmTransport> path;
   std::string door_name;  // Of the hostile producer.
   std::unique_ptr<LocalSocket> door;
   std::vector<Tensor> sent;  // By the honest one: one of every kind.

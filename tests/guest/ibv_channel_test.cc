@@ -21,7 +21,7 @@ std::unique_ptr<Nic> OpenDevice(const char* variable) {
   return *std::move(nic);
 }
 
-ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions*)> adjust) {
+ChannelContract Contract(const char* name, std::function<void(TransportsOptions*)> adjust) {
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
@@ -32,7 +32,7 @@ ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions
     options.open_nic = [opened] {
       return OpenDevice((*opened)++ == 1 ? "TRYST_NIC_B" : "TRYST_NIC_A");
     };
-    options.adjust = [adjust](ChannelPoolOptions* pool) {
+    options.adjust = [adjust](TransportsOptions* pool) {
       pool->landing_cap_bytes = kCapBytes;
       adjust(pool);
     };
@@ -42,9 +42,9 @@ ChannelContract Contract(const char* name, std::function<void(ChannelPoolOptions
 }
 
 INSTANTIATE_TEST_SUITE_P(Rxe, ChannelContractTest,
-                         ::testing::Values(Contract("Default", [](ChannelPoolOptions*) {}),
+                         ::testing::Values(Contract("Default", [](TransportsOptions*) {}),
                                            Contract("TwoQueuePairsNoDigests",
-                                                    [](ChannelPoolOptions* pool) {
+                                                    [](TransportsOptions* pool) {
                                                       pool->link.queue_pairs = 2;
                                                       pool->link.digests = false;
                                                       pool->stripe_bytes = 64 << 10;

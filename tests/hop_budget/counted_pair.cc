@@ -8,11 +8,11 @@
 
 namespace tryst {
 
-std::unique_ptr<WorkerPair> MakeCountedPair(
-    NicTally* tally, const std::function<void(ChannelPoolOptions*)>& adjust) {
+std::unique_ptr<WorkerPair> MakeCountedPair(NicTally* tally,
+                                            const std::function<void(TransportsOptions*)>& adjust) {
   WorkerPairOptions options;
   options.threads = false;
-  options.adjust = [&adjust](ChannelPoolOptions* pool) {
+  options.adjust = [&adjust](TransportsOptions* pool) {
     pool->link.ack_delay_us = 10'000'000;
     pool->heartbeat_ms = 100'000;
     pool->silence_ms = 400'000;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "channel/channel_pool_options.h"
+#include "channel/pool/channel_pool_options.h"
 #include "rendezvous/tensor.h"
 #include "tests/hop_budget/counting_nic.h"
 #include "tests/pair/worker_pair.h"
@@ -18,7 +18,7 @@ inline constexpr int kCounted = 400;
 // by the caller's thread. A slow machine has no say in it: nothing is sent because of the time.
 // `tally` outlives the pair. `adjust` may be null.
 std::unique_ptr<WorkerPair> MakeCountedPair(NicTally* tally,
-                                            const std::function<void(ChannelPoolOptions*)>& adjust);
+                                            const std::function<void(TransportsOptions*)>& adjust);
 
 // One fetch of the consumer's and its end, which fails the test unless it is OK.
 struct CountedFetch {

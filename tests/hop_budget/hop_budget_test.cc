@@ -22,7 +22,7 @@ struct Row {
   std::string name;
   uint64_t bytes = 0;
   bool into_place = false;  // The caller says dtype, shape and memory.
-  std::function<void(ChannelPoolOptions*)> adjust;
+  std::function<void(TransportsOptions*)> adjust;
   double messages = 0;  // Ring messages and tensor writes, for each tensor, both ways.
   double doorbells = 0;
   int copies_at_producer = 0;
@@ -88,7 +88,7 @@ TEST_P(HopBudgetTest, IsKept) {
 }
 
 Row MakeRow(const char* name, uint64_t bytes, bool into_place,
-            std::function<void(ChannelPoolOptions*)> adjust = nullptr) {
+            std::function<void(TransportsOptions*)> adjust = nullptr) {
   Row row;
   row.name = name;
   row.bytes = bytes;
@@ -99,7 +99,7 @@ Row MakeRow(const char* name, uint64_t bytes, bool into_place,
 }
 
 std::vector<Row> Rows() {
-  const auto no_digests = [](ChannelPoolOptions* pool) { pool->link.digests = false; };
+  const auto no_digests = [](TransportsOptions* pool) { pool->link.digests = false; };
   std::vector<Row> rows;
   // The one allocation is the delivered tensor's own memory.
   rows.push_back(MakeRow("SmallOfUnknownShape", 1000, false));
@@ -123,7 +123,7 @@ std::vector<Row> Rows() {
   rows.back().messages = 3;
   rows.back().doorbells = 2;
   // The key's last size is remembered: only the first one of a key is asked for twice.
-  const auto small_landings = [](ChannelPoolOptions* pool) {
+  const auto small_landings = [](TransportsOptions* pool) {
     pool->link.digests = false;
     pool->landing_bytes = 16'384;
   };
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, HopBudgetTest, ::testing::ValuesIn(Rows()),
 // A producer that never sends the same size twice: each one has to ask for a place.
 TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   NicTally tally;
-  const auto pair = MakeCountedPair(&tally, [](ChannelPoolOptions* pool) {
+  const auto pair = MakeCountedPair(&tally, [](TransportsOptions* pool) {
     pool->link.digests = false;
     pool->landing_bytes = 16'384;
   });
@@ -164,7 +164,7 @@ TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
 // the write is left to do, whether its fetch has come by then or not.
 TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
   NicTally tally;
-  const auto pair = MakeCountedPair(&tally, [](ChannelPoolOptions* pool) {
+  const auto pair = MakeCountedPair(&tally, [](TransportsOptions* pool) {
     pool->standing_ms = 400'000;
     pool->link.digests = false;
   });

@@ -10,10 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "channel/shm/arena.h"
+#include "channel/arena/arena.h"
 #include "gtest/gtest.h"
 #include "tests/hop_budget/allocations.h"
 #include "tests/hop_budget/counted_pair.h"
+#include "tests/pair/pool_counters.h"
 
 namespace tryst {
 namespace {
@@ -23,7 +24,7 @@ struct Row {
   uint64_t bytes = 0;
   bool shared_source = false;  // In the producer's arena.
   bool into_place = false;
-  std::function<void(ChannelPoolOptions*)> adjust;
+  std::function<void(TransportsOptions*)> adjust;
   double messages = 2;
   int copies_at_producer = 0;
   int copies_at_consumer = 0;
@@ -38,7 +39,7 @@ TEST_P(ShmHopBudgetTest, IsKept) {
   const Row& row = GetParam();
   std::shared_ptr<Arena> arena;  // The producer's: it is made first.
   NicTally tally;
-  const auto pair = MakeCountedPair(&tally, [&](ChannelPoolOptions* pool) {
+  const auto pair = MakeCountedPair(&tally, [&](TransportsOptions* pool) {
     ArenaOptions arena_options;
     arena_options.seed = pool->incarnation << 32;
     pool->shm_arena = Arena::Make(arena_options);
@@ -61,14 +62,14 @@ TEST_P(ShmHopBudgetTest, IsKept) {
     move();
     if (HasFatalFailure()) return;
   }
-  const ShmServeCounters served = pair->producer()->ShmServeCountersNow();
-  const ShmFetchCounters fetched = pair->consumer()->ShmFetchCountersNow();
+  const ShmServeCounters served = ShmServed(*pair->producer());
+  const ShmFetchCounters fetched = ShmFetched(*pair->consumer());
   const uint64_t tasks = pair->consumer_tasks();
   const uint64_t allocations = AllocationsSoFar();
   for (int i = 0; i < kCounted; ++i) move();
   const double allocated = static_cast<double>(AllocationsSoFar() - allocations);
-  const ShmServeCounters serves = pair->producer()->ShmServeCountersNow();
-  const ShmFetchCounters fetches = pair->consumer()->ShmFetchCountersNow();
+  const ShmServeCounters serves = ShmServed(*pair->producer());
+  const ShmFetchCounters fetches = ShmFetched(*pair->consumer());
   const auto each = [](uint64_t count) { return static_cast<double>(count) / kCounted; };
   EXPECT_DOUBLE_EQ(each(serves.messages - served.messages + fetches.messages - fetched.messages),
                    row.messages);
@@ -120,7 +121,7 @@ std::vector<Row> Rows() {
   row->into_place = true;
   row->copies_at_consumer = 1;
   row->messages = 3;
-  row->adjust = [](ChannelPoolOptions* pool) { pool->shm.parts_bytes = 1 << 20; };
+  row->adjust = [](TransportsOptions* pool) { pool->shm.parts_bytes = 1 << 20; };
   // A message for each part: of 16 KiB at least, of 64 KiB at most.
   row = add("TwoCopiesAtOnce", 64 << 10);
   row->into_place = true;
@@ -136,7 +137,7 @@ std::vector<Row> Rows() {
   row = add("OneCopyWithDigest", 100'000);
   row->copies_at_producer = 1;
   row->is_view = true;
-  row->adjust = [](ChannelPoolOptions* pool) { pool->shm.digests = true; };
+  row->adjust = [](TransportsOptions* pool) { pool->shm.digests = true; };
   return rows;
 }
 

@@ -133,6 +133,57 @@ class StatusPage(unittest.TestCase):
         for alert in alerts:
             self.assertIn("| `%s` |" % alert, told)
 
+    def test_only_loopback_names_and_scripts_of_its_own(self):
+        place = self.ps.status
+        port = place.rsplit(":", 1)[1]
+        for host in ("127.0.0.1:" + port, "127.9.8.7", "localhost:" + port, "[::1]:" + port, "[::1]"):
+            self.assertEqual(get(place, "/metrics", host=host)[0], 200, host)
+        for host in ("127.evil.example", "127.0.0.1.evil.example:" + port, "127.", "[::1].evil.example",
+                     "localhost.evil.example", "evil.example", "127.0.0"):
+            self.assertEqual(get(place, "/metrics", host=host)[0], 403, host)
+        connection = http.client.HTTPConnection(place, timeout=20)
+        connection.request("GET", "/")
+        policy = connection.getresponse().headers["Content-Security-Policy"]
+        connection.close()
+        self.assertNotIn("unsafe", policy)
+        self.assertIn("script-src 'sha256-", policy)
+        self.assertIn("style-src 'sha256-", policy)
+
+    def test_who_drips_keeps_nobody_out(self):
+        host, port = self.ps.status.rsplit(":", 1)
+        drips = []
+        for _ in range(60):
+            drip = socket.create_connection((host, int(port)), timeout=20)
+            self.addCleanup(drip.close)
+            drip.sendall(b"GET /metrics HT")
+            drips.append(drip)
+        for _ in range(5):
+            self.assertEqual(get(self.ps.status, "/metrics")[0], 200)
+            for drip in drips:
+                try:
+                    drip.sendall(b"T")
+                except OSError:
+                    pass
+
+    def test_every_panel_is_about_metrics_that_there_are(self):
+        with open("examples/deploy/grafana.json") as file:
+            dashboard = json.load(file)
+        self.transfer(1, "e")
+        there = {series.split("{")[0] for series in scrape(self.worker.status)}
+        panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+        self.assertGreater(len(panels), 8)
+        self.assertEqual(len({panel["id"] for panel in dashboard["panels"]}), len(dashboard["panels"]))
+        self.assertEqual(len({panel["title"] for panel in panels}), len(panels))
+        for panel in panels:
+            place = panel["gridPos"]
+            self.assertLessEqual(place["x"] + place["w"], 24, panel["title"])
+            self.assertTrue(panel["targets"], panel["title"])
+            for target in panel["targets"]:
+                used = set(re.findall(r"\btryst_[a-z_]+", target["expr"]))
+                self.assertTrue(used or "up{" in target["expr"], target["expr"])
+                self.assertEqual(used - there, set(), panel["title"])
+                self.assertEqual(target["expr"].count("("), target["expr"].count(")"), target["expr"])
+
     def test_metrics_lose_nothing(self):
         for step in range(1, 41):
             self.transfer(step, "e%d" % step, 1000)
@@ -199,6 +250,10 @@ class StatusPage(unittest.TestCase):
         self.worker.tell("recv 17 gradients " + self.ps.name)
         page = browser.Browser()
         self.addCleanup(page.close)
+        page.open("http://%s/" % self.ps.status)
+        self.assertTrue(eventually(lambda: self.ps.name in page.text("h1")))
+        self.assertTrue(eventually(lambda: page.text("#rate-now") == "0 (most 0)"), page.text("#rate-now"))
+        self.assertEqual(page.text("#delay-now"), "-")  # Nothing has ended since it looks.
         page.open("http://%s/" % self.worker.status)
         self.assertTrue(eventually(lambda: self.worker.name in page.text("h1")))
         self.assertTrue(eventually(lambda: self.ps.name in page.text("#path-rows")))

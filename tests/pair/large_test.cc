@@ -59,7 +59,7 @@ TEST(LargeTest, MoreThan4GiBComeInChunksOverEveryQueuePair) {
   if (AvailableBytes() < kRoom) GTEST_SKIP() << "needs " << (kRoom >> 20) << " MiB of memory";
   WorkerPairOptions options;
   options.open_nic = [] { return *OpenSoftNic(SoftNicOptions()); };
-  options.adjust = [](ChannelPoolOptions* pool) {
+  options.adjust = [](TransportsOptions* pool) {
     pool->link.queue_pairs = 3;
     pool->landing_cap_bytes = kRoom;
     pool->silence_ms = 60'000;  // A slow machine has no say.

@@ -44,13 +44,12 @@ struct WorkerPair::Worker {
          Hellos* hellos, const std::string& name, uint64_t incarnation)
       : poller(clock, PollerOptions{name, options.spin_us}), source(step) {
     nic = options.open_nic();
-    ChannelPoolOptions pool_options;
+    TransportsOptions pool_options;
     pool_options.self = name;
     pool_options.incarnation = incarnation;
     if (options.adjust) options.adjust(&pool_options);
-    pool = std::make_unique<ChannelPool>(&poller, hellos, &source,
-                                         std::vector<NicPath>{{"rdma/pair", nic}}, nullptr,
-                                         std::move(pool_options));
+    pool = MakeChannelPool(&poller, hellos, &source, std::vector<NicPath>{{"rdma/pair", nic}},
+                           nullptr, std::move(pool_options));
     const absl::Status opened = pool->Open();
     TRYST_CHECK(opened.ok()) << opened;
     if (options.threads) poller.Start();
@@ -106,8 +105,8 @@ TensorKey WorkerPair::Key(absl::string_view edge, int producer) {
 }
 
 void WorkerPair::Turn() {
-  consumer_->poller.Step();
-  for (auto& producer : producers_) producer->poller.Step();
+  consumer_->poller.Turn();
+  for (auto& producer : producers_) producer->poller.Turn();
 }
 
 }  // namespace tryst

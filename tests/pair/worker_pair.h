@@ -9,8 +9,8 @@
 
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
-#include "channel/channel_pool.h"
-#include "channel/poller.h"
+#include "channel/poller/poller.h"
+#include "channel/transports.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"
 #include "verbs/nic.h"
@@ -19,7 +19,7 @@ namespace tryst {
 
 struct WorkerPairOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;
-  std::function<void(ChannelPoolOptions*)> adjust;
+  std::function<void(TransportsOptions*)> adjust;
   // A thread for each poller, which spins so long. Without: whoever calls Turn() is both.
   bool threads = true;
   int64_t spin_us = 20;

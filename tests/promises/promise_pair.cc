@@ -114,6 +114,9 @@ void OtherEnd::Kill() {
   (void)process_->Wait();
 }
 
+void OtherEnd::Stop() { process_->Signal(SIGSTOP); }
+void OtherEnd::GoOn() { process_->Signal(SIGCONT); }
+
 PromisePair::PromisePair(const TestedPath& path, std::vector<std::string> settings, int others)
     : path_(path), settings_(std::move(settings)) {
   std::set<int> ports;

@@ -47,6 +47,9 @@ class OtherEnd {
   WireLine* line() { return line_.get(); }
   // SIGKILL, and it is gone when this returns.
   void Kill();
+  // It does nothing more until it goes on.
+  void Stop();
+  void GoOn();
   // The exit code of a role that ends by itself.
   int Wait(absl::Duration timeout = absl::Minutes(1)) { return process_->Wait(timeout); }
   std::string words() const { return process_->out() + process_->err(); }

@@ -42,13 +42,24 @@ bool IsNoise(const Tensor& tensor, int64_t bytes) {
          (bytes == 0 || memcmp(tensor.data(), meant.data(), static_cast<size_t>(bytes)) == 0);
 }
 
-// Sends one tensor of as many bytes as it hears.
+// Of more dimensions than a wire's description has room for.
+Tensor OfRank(int64_t rank) {
+  std::vector<int64_t> dims(static_cast<size_t>(rank), 1);
+  dims[1] = 3;
+  dims.back() = 1000;
+  Tensor tensor = *Tensor::Allocate(DType::kInt32, *TensorShape::Make(dims));
+  for (int32_t i = 0; i < 3000; ++i) static_cast<int32_t*>(tensor.mutable_data())[i] = i;
+  return tensor;
+}
+
+// Sends one tensor of as many bytes as it hears; of as many dimensions if that is negative.
 int SendSizes(const Worker& self, const Numbers&, WireLine* line) {
   auto step = self.Step(1);
   std::string word;
   int64_t bytes = 0;
   while (line->Hear(&word, absl::Minutes(10)) && absl::SimpleAtoi(word, &bytes)) {
-    if (!step->Send(self.KeyTo(kThisEnd, "e"), {}, Noise(bytes), false).ok()) return 2;
+    const Tensor tensor = bytes < 0 ? OfRank(-bytes) : Noise(bytes);
+    if (!step->Send(self.KeyTo(kThisEnd, "e"), {}, tensor, false).ok()) return 2;
     if (!line->Say("sent")) return 3;
   }
   return 0;
@@ -89,6 +100,34 @@ TEST_P(AllSizes, ComeWhole) {
   for (int64_t bytes : Sizes()) {
     for (int how = 0; how < 4; ++how) {
       ASSERT_NO_FATAL_FAILURE(Comes(pair, other.get(), bytes, how % 2 == 0, how / 2 == 0));
+    }
+  }
+  EXPECT_TRUE(pair.CameByThePath()) << pair.self().server->Explain("");
+}
+
+TEST_P(AllSizes, OfManyDimensionsTheyComeInTheirShape) {
+  SKIP_IF_KNOWN();
+  const PromisePair pair(GetParam());
+  auto other = pair.Start("send sizes");
+  ASSERT_TRUE(other->AwaitReady());
+  auto step = pair.self().Step(1);
+  for (int64_t rank : {8, 9, 20, 254}) {
+    const Tensor meant = OfRank(rank);
+    for (bool destination : {false, true}) {
+      Args args;
+      if (destination) args.destination = *Tensor::Allocate(DType::kInt32, meant.shape());
+      Receives receives;
+      receives.Make(step.get(), other->Key("e"), args);
+      std::string word;
+      ASSERT_TRUE(other->line()->Say(absl::StrCat(-rank)) && other->line()->Hear(&word));
+      ASSERT_TRUE(receives.AwaitAll(absl::Seconds(30))) << rank;
+      const Receives::End end = receives.at(0);
+      ASSERT_TRUE(end.ok()) << rank << ": " << end.status;
+      EXPECT_EQ(end.tensor.shape(), meant.shape());
+      EXPECT_EQ(memcmp(end.tensor.data(), meant.data(), meant.bytes()), 0) << rank;
+      if (destination) {
+        EXPECT_EQ(end.tensor.data(), args.destination.data());
+      }
     }
   }
   EXPECT_TRUE(pair.CameByThePath()) << pair.self().server->Explain("");

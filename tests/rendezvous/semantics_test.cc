@@ -163,7 +163,6 @@ TEST_F(Semantics, PeerLossEndsTheReceive) {
       std::move(done)(absl::UnavailableError("peer lost"), absl::MakeSpan(results));
     }
     void AbortStep(int64_t, const absl::Status&) override {}
-    void CleanupStep(int64_t) override {}
   } fetcher;
   StepRegistry::Options options;
   options.worker = kWorker1;

@@ -51,19 +51,34 @@ for program in documents/*.c; do
   ./a.out >log 2>&1 || { echo "$program:"; cat log; exit 1; }
 done
 
-# The C interface is exactly what its header declares.
-grep -ohE '\btryst_[a-z_]+\(' "$sdk/include/tryst.h" | tr -d '(' | sort -u >declared
-nm -D --defined-only "$library" | awk '{ print $NF }' | sed -n 's/@@TRYST_0$//p' |
-  grep -v '^TRYST_0$' | sort -u >exported
-diff declared exported
+# The examples in C: with one header and one library.
+cp -L "$root"/examples/c/* .
+for program in pull push batch; do
+  gcc -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic "$program.c" "${flags[@]}" \
+    -Wl,-rpath,"$sdk/lib" -o a.out
+  ./a.out >log 2>&1 || { echo "$program:"; cat log; exit 1; }
+done
+
+# The C interface is exactly what its headers declare, each in its version.
+for version in 0 1; do
+  header=$sdk/include/tryst.h
+  if [ "$version" = 1 ]; then header=$sdk/include/tryst_v1.h; fi
+  grep -ohE '\btryst_[a-z0-9_]+\(' "$header" | tr -d '(' | sort -u >declared
+  nm -D --defined-only "$library" | awk '{ print $NF }' | sed -n "s/@@TRYST_$version\$//p" |
+    grep -v "^TRYST_$version\$" | sort -u >exported
+  diff declared exported
+done
 # What was ever declared within this version stays, down to its types and numbers. A new
 # line in abi_v0.txt is an addition; a changed one needs a new TRYST_ABI_VERSION.
-gcc -x c -fsyntax-only -aux-info aux "$sdk/include/tryst.h"
-{
-  sed -nE 's|^/\* .*tryst\.h:[0-9]+:[A-Z]+ \*/ extern ||p' aux
-  grep -oE 'TRYST_[A-Z0-9_]+ = [0-9]+' "$sdk/include/tryst.h"
-} | LC_ALL=C sort >abi
-diff "$sources/abi_v0.txt" abi
+gcc -x c -fsyntax-only -aux-info aux "$sdk/include/tryst_v1.h"
+for header in tryst:0 tryst_v1:1; do
+  name=${header%:*}
+  {
+    sed -nE "s|^/\* .*/$name\.h:[0-9]+:[A-Z]+ \*/ extern ||p" aux
+    grep -oE 'TRYST_[A-Z0-9_]+ = [0-9]+' "$sdk/include/$name.h"
+  } | LC_ALL=C sort >abi
+  diff "$sources/abi_v${header#*:}.txt" abi
+done
 # Nothing of other people's, by which two copies of it in one program would meet.
 if nm -DC --defined-only "$library" | grep -E ' [TDBVW] ' |
   grep -vE ' (tryst_|tryst::|vtable for tryst::|type.*info( name)? for tryst::|(non-)?virtual thunk to tryst::|guard variable for tryst::)'; then

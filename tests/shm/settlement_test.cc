@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/shm/shm_path.h"
+#include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
@@ -32,7 +32,7 @@ class Hellos final : public Bootstrap {
   void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
     waiting_.emplace_back(hello, std::move(done));
   }
-  void Deliver(ShmPath* producer) {
+  void Deliver(ShmTransport* producer) {
     for (auto& [hello, done] : std::exchange(waiting_, {})) {
       if (producer == nullptr) {
         std::move(done)(absl::UnavailableError("not up"));
@@ -50,23 +50,26 @@ class Hellos final : public Bootstrap {
 
 struct End {
   End(VirtualAlarms* alarms, Hellos* hellos, const std::string& self, uint64_t incarnation,
-      const ShmPathOptions& options)
+      const ShmOptions& options)
       : source(alarms), poller(alarms) {
     ArenaOptions memory;
     memory.cap_bytes = 16 << 20;
     memory.seed = incarnation << 20;
     arena = Arena::Make(memory);
-    ShmPathOptions shm = options;
-    shm.self = self;
-    shm.self_incarnation = incarnation;
-    auto made = ShmPath::Create(&poller, hellos, &source, arena, shm);
-    TRYST_CHECK(made.ok()) << made.status();
-    path = *std::move(made);
+    TransportContext context;
+    context.poller = &poller;
+    context.bootstrap = hellos;
+    context.source = &source;
+    context.self = self;
+    context.incarnation = incarnation;
+    path = std::make_unique<ShmTransport>(context, arena, options);
+    const absl::Status opened = path->Open();
+    TRYST_CHECK(opened.ok()) << opened;
   }
   OneStep source;
   std::shared_ptr<Arena> arena;
   Poller poller;
-  std::unique_ptr<ShmPath> path;
+  std::unique_ptr<ShmTransport> path;
 };
 
 // What a fetch has ended with.
@@ -78,11 +81,11 @@ struct Fetched {
 
 class SettlementTest : public ::testing::Test {
  protected:
-  void Open(const ShmPathOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest) {
+  void Open(const ShmOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
-    ShmPathOptions consumer = options;
+    ShmOptions consumer = options;
     consumer.link_newest = consumer_speaks;
     consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, consumer);
     channel_ = consumer_->path->MakeFetchChannel(kProducer, nullptr);
@@ -100,8 +103,8 @@ class SettlementTest : public ::testing::Test {
     if (producer_ == nullptr) return;
     producer_->path->Close(absl::CancelledError("over"));
     producer_->source.step()->StartAbort(absl::CancelledError("over"));
-    for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Step();
-    ASSERT_TRUE(producer_->path->Drained()) << producer_->path->ExplainServing("");
+    for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Turn();
+    ASSERT_TRUE(producer_->path->Drained()) << Serving();
     producer_.reset();
   }
   void TearDown() override {
@@ -111,8 +114,8 @@ class SettlementTest : public ::testing::Test {
 
   void Turn() {
     hellos_.Deliver(producer_ == nullptr ? nullptr : producer_->path.get());
-    consumer_->poller.Step();
-    if (producer_ != nullptr) producer_->poller.Step();
+    consumer_->poller.Turn();
+    if (producer_ != nullptr) producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Microseconds(110));
   }
 
@@ -146,6 +149,11 @@ class SettlementTest : public ::testing::Test {
                       fetched->status = std::move(status);
                     });
   }
+  std::string Serving() const {
+    std::string text;
+    producer_->path->ExplainServing("", &text);
+    return text;
+  }
   // What is still to be had from the producer, in its order.
   std::vector<int> Left(const TensorKey& key) {
     std::vector<int> left;
@@ -168,7 +176,7 @@ class SettlementTest : public ::testing::Test {
 
   VirtualAlarms alarms_;
   Hellos hellos_;
-  ShmPathOptions options_;
+  ShmOptions options_;
   std::unique_ptr<End> producer_;
   std::unique_ptr<End> consumer_;
   std::unique_ptr<ShmFetchChannel> channel_;
@@ -177,7 +185,7 @@ class SettlementTest : public ::testing::Test {
 // A key may be told under a number that another one had: what was found good about that one does
 // not hold for it.
 TEST_F(SettlementTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
-  Open(ShmPathOptions());
+  Open(ShmOptions());
   const TensorKey foreign =
       TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kFirstLife,
                             "/job:other/replica:0/task:0/device:CPU:0", "edge")
@@ -222,7 +230,7 @@ class GoneTest : public SettlementTest {
   }
   // As many are asked as there are slots, the others are in line.
   void FetchThenLose(uint64_t incarnation) {
-    ShmPathOptions options;
+    ShmOptions options;
     options.sizes.slots = kAsked;
     options.max_waiting = 0;  // None of them is parked.
     options.patience_ms = 5000;
@@ -255,9 +263,7 @@ TEST_F(GoneTest, WhatIsAskedInLineOrNewOfThatLifeEndsSoon) {
   FetchThenLose(kFirstLife);
   for (size_t i = 0; i < kFetches; ++i) {
     EXPECT_LT(EndOf(fetched_[i]), 500) << i;
-    EXPECT_EQ(fetched_[i].status.code(),
-              i < kAsked ? absl::StatusCode::kAborted : absl::StatusCode::kUnavailable)
-        << fetched_[i].status;
+    EXPECT_EQ(fetched_[i].status.code(), absl::StatusCode::kUnavailable) << fetched_[i].status;
   }
   for (int i = 0; i < 200; ++i) {  // Its attempts are rare by now.
     Turn();
@@ -292,8 +298,9 @@ TEST_F(GoneTest, WhatNamesNoLifeEndsWithinPatience) {
 }
 
 TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
-  ShmPathOptions options;
+  ShmOptions options;
   options.sizes.slots = kAsked;
+  options.max_waiting = 0;
   Open(options);
   Send(Key("met"), 8, 1, false);
   Fetch(Key("met"), 0, &met_);
@@ -302,15 +309,18 @@ TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
   for (int i = 0; i < 10; ++i) Turn();
   StopProducer();
   producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
-  for (const Fetched& one : fetched_) {
-    EndOf(one);
-    EXPECT_EQ(one.status.code(), absl::StatusCode::kAborted) << one.status;
+  for (size_t i = 0; i < kFetches; ++i) {
+    EndOf(fetched_[i]);
+    // What is in line is told what became of that life, too.
+    EXPECT_EQ(fetched_[i].status.code(),
+              i < kAsked ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted)
+        << fetched_[i].status;
   }
 }
 
 // A producer that was never there, too.
 TEST_F(GoneTest, WhoWasNeverThereIsGivenUp) {
-  ShmPathOptions options;
+  ShmOptions options;
   options.patience_ms = 5000;
   Open(options);
   StopProducer();
@@ -351,7 +361,7 @@ class EndedAtTest : public SettlementTest {
     SCOPED_TRACE(absl::StrCat(way.name, ", ended by the ",
                               ender == LinkSide::kProducer ? "producer" : "consumer", " in turn ",
                               at));
-    ShmPathOptions options;
+    ShmOptions options;
     options.sizes.cells = shm_wire::kMinCells;
     options.sizes.slots = 4;
     options.sizes.references = 16;
@@ -377,7 +387,7 @@ class EndedAtTest : public SettlementTest {
       return std::all_of(fetched.begin(), fetched.end(), [](const Fetched& f) { return f.ended; });
     };
     for (int i = 0; i < 2000 && !over(); ++i) Turn();
-    EXPECT_TRUE(over()) << channel_->Explain() << producer_->path->ExplainServing("");
+    EXPECT_TRUE(over()) << channel_->Explain() << Serving();
     // Nobody could get one of them a second time.
     for (int i = 0; i < 20; ++i) Turn();
     const std::vector<int> left = Left(key);
@@ -411,7 +421,7 @@ class OneReadTest : public SettlementTest {
  protected:
   void StartRead(uint32_t consumer_speaks = shm_wire::kLinkNewest,
                  uint32_t producer_speaks = shm_wire::kLinkNewest) {
-    ShmPathOptions options;
+    ShmOptions options;
     options.sizes.cells = shm_wire::kMinCells;
     options.sizes.slots = 4;
     options.link_newest = producer_speaks;
@@ -442,7 +452,7 @@ TEST_F(OneReadTest, AProducerThatStopsMayLetGoOfWhatIsRead) {
   StartRead();
   producer_->path->Close(absl::CancelledError("it stops"));
   ASSERT_TRUE(RunToEnd());
-  EXPECT_EQ(fetched_.status.code(), absl::StatusCode::kAborted) << fetched_.status;
+  EXPECT_EQ(fetched_.status.code(), absl::StatusCode::kUnavailable) << fetched_.status;
   EXPECT_NE(fetched_.status.message().find("incarnation 0000000000000001"), std::string::npos)
       << fetched_.status;
   EXPECT_EQ(Left(Key("edge")), std::vector<int>());
@@ -452,14 +462,12 @@ TEST_F(OneReadTest, AConsumerThatIsStuckIsWaitedForAndThenGetsNothing) {
   StartRead();
   SayNonsense(LinkSide::kConsumer);
   for (int i = 0; i < 100; ++i) {  // The consumer's thread stands still.
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(1));
   }
-  EXPECT_NE(producer_->path->ExplainServing("").find("is to say what it has accepted"),
-            std::string::npos)
-      << producer_->path->ExplainServing("");
+  EXPECT_NE(Serving().find("is to say what it has accepted"), std::string::npos) << Serving();
   for (int i = 0; i < 100; ++i) {
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Seconds(1));
   }
   EXPECT_EQ(Left(Key("edge")), std::vector<int>()) << "it may be delivered there";
@@ -471,7 +479,7 @@ TEST_F(OneReadTest, AConsumerThatIsLateIsAskedWhatItAccepted) {
   StartRead();
   SayNonsense(LinkSide::kConsumer);
   for (int i = 0; i < 100; ++i) {
-    producer_->poller.Step();
+    producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(100));
   }
   ASSERT_TRUE(RunToEnd());
@@ -521,7 +529,7 @@ TEST_F(OneReadTest, WhatIsForTheNextLifeWaitsForItAndTheRestEnds) {
   for (int i = 0; i < 4; ++i) Turn();
   StopProducer();
   for (int i = 0; i < 50; ++i) Turn();
-  EXPECT_EQ(of_this.status.code(), absl::StatusCode::kAborted) << of_this.status;
+  EXPECT_EQ(of_this.status.code(), absl::StatusCode::kUnavailable) << of_this.status;
   EXPECT_FALSE(of_next.ended) << of_next.status;
   producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
   Send(Key("other", kFirstLife + 1), 8, 5, false);

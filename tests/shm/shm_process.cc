@@ -24,12 +24,15 @@ ShmProcess::ShmProcess(const Options& options)
   arena.cap_bytes = options_.arena_bytes;
   arena.seed = options_.incarnation << 20;
   arena_ = Arena::Make(arena);
-  ShmPathOptions shm = options_.shm;
-  shm.self = options_.worker;
-  shm.self_incarnation = options_.incarnation;
-  auto path = ShmPath::Create(&poller_, &bootstrap_, &source_, arena_, std::move(shm));
-  TRYST_CHECK(path.ok()) << path.status();
-  path_ = *std::move(path);
+  TransportContext context;
+  context.poller = &poller_;
+  context.bootstrap = &bootstrap_;
+  context.source = &source_;
+  context.self = options_.worker;
+  context.incarnation = options_.incarnation;
+  path_ = std::make_unique<ShmTransport>(context, arena_, options_.shm);
+  const absl::Status opened = path_->Open();
+  TRYST_CHECK(opened.ok()) << opened;
   if (options_.thread) poller_.Start();
   TRYST_CHECK(bootstrap_.Serve(options_.worker, this)) << options_.worker << " is taken";
 }
@@ -37,7 +40,7 @@ ShmProcess::ShmProcess(const Options& options)
 void ShmProcess::Run(absl::AnyInvocable<void() &&> fn) {
   if (options_.thread) return poller_.RunAndWait(std::move(fn));
   std::move(fn)();
-  poller_.Step();
+  poller_.Turn();
 }
 
 ShmProcess::~ShmProcess() {

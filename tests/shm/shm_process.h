@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/clock.h"
-#include "channel/poller.h"
-#include "channel/shm/shm_path.h"
+#include "channel/poller/poller.h"
+#include "channel/shm/shm_transport.h"
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/thread_alarms.h"
 #include "tests/pair/one_step.h"
@@ -23,8 +23,8 @@ class ShmProcess final : public HelloHandler {
     std::string worker;
     uint64_t incarnation = 1;
     uint64_t arena_bytes = 64 << 20;
-    ShmPathOptions shm;
-    bool thread = true;  // Else whoever calls poller()->Step() is the thread.
+    ShmOptions shm;
+    bool thread = true;  // Else whoever calls poller()->Turn() is the thread.
     int64_t spin_us = 20;
   };
   explicit ShmProcess(const Options& options);  // Dies where something fails.
@@ -39,7 +39,7 @@ class ShmProcess final : public HelloHandler {
   LocalRendezvous* step() { return source_.step(); }
   Arena* arena() { return arena_.get(); }
   Poller* poller() { return &poller_; }
-  ShmPath* path() { return path_.get(); }
+  ShmTransport* path() { return path_.get(); }
   const std::string& worker() const { return options_.worker; }
 
  private:
@@ -53,7 +53,7 @@ class ShmProcess final : public HelloHandler {
   std::shared_ptr<Arena> arena_;
   Poller poller_;
   LocalBootstrap bootstrap_;
-  std::unique_ptr<ShmPath> path_;
+  std::unique_ptr<ShmTransport> path_;
   std::unique_ptr<ShmFetchChannel> channel_;
 };
 

@@ -9,8 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/channel_pool.h"
+#include "channel/rdma/wire.h"
+#include "channel/transports.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/pair/pool_counters.h"
 #include "tests/sim/direct_channel.h"
 #include "verbs/sim/sim_nic.h"
 #include "verbs/sim/sim_world.h"
@@ -110,13 +112,14 @@ class Cluster final : public LoadTarget {
 
   uint64_t Draw(uint64_t below) { return random_.Below(below); }
   bool Chance(uint32_t percent) { return Draw(100) < percent; }
-  ChannelPoolOptions DrawPoolOptions();
+  TransportsOptions DrawPoolOptions();
   void DrawPaths();
   uint32_t PlaceOf(size_t worker, uint32_t rail) const {
     return rail * static_cast<uint32_t>(options_.workers) + static_cast<uint32_t>(worker);
   }
   TensorSource* SourceOf(const std::string& name);
   void PlanFaults();
+  void DrawFlips(FaultPlan* plan);
   void LosePath(size_t index, uint32_t rail, uint64_t kind);
   void Kill(size_t index);
   bool TurnAll();
@@ -134,7 +137,7 @@ class Cluster final : public LoadTarget {
   uint8_t nic_ports_ = 1;
   uint32_t rails_ = 1;         // NICs of each worker, each a path.
   bool has_fallback_ = false;  // And a path without a NIC.
-  ChannelPoolOptions pool_options_;
+  TransportsOptions pool_options_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
   std::unique_ptr<ChannelLoad> load_;
@@ -156,20 +159,20 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
     nics.push_back(cluster->world_.OpenNic(cluster->PlaceOf(index, rail), nic_options));
     paths.push_back({absl::StrCat("rdma/sim", rail), nics.back()});
   }
-  FallbackFactory fallback;
+  TransportFactory fallback;
   if (cluster->has_fallback_) {
-    fallback = [cluster](const std::string& peer) {
-      return std::make_unique<DirectChannel>(&cluster->world_, peer,
-                                             [cluster, peer] { return cluster->SourceOf(peer); });
+    fallback = [cluster](const TransportContext&) {
+      return std::make_unique<DirectTransport>(
+          &cluster->world_, [cluster](const std::string& peer) { return cluster->SourceOf(peer); });
     };
   }
-  ChannelPoolOptions options = cluster->pool_options_;
+  TransportsOptions options = cluster->pool_options_;
   options.self = WorkerNameOf(index);
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
   if (cluster->Chance(15)) options.protocol_newest = 1;
-  pool = std::make_unique<ChannelPool>(&poller, &cluster->wire_, &source, std::move(paths),
-                                       std::move(fallback), options);
+  pool = MakeChannelPool(&poller, &cluster->wire_, &source, std::move(paths), std::move(fallback),
+                         options);
   const absl::Status opened = pool->Open();
   TRYST_CHECK(opened.ok()) << opened;
 }
@@ -243,11 +246,11 @@ Cluster::Cluster(const ChannelClusterOptions& options)
 }
 
 // Sizes from tiny, where everything waits for everything, to ordinary.
-ChannelPoolOptions Cluster::DrawPoolOptions() {
+TransportsOptions Cluster::DrawPoolOptions() {
   static constexpr uint32_t kSlots[] = {1, 2, 3, 8, 128};
   static constexpr uint32_t kRing[] = {2, 3, 4, 16};
   const bool storm = options_.load.cancel_storm;
-  ChannelPoolOptions pool;
+  TransportsOptions pool;
   pool.link.slots = kSlots[Draw(5)];
   pool.link.ring_slots = kRing[Draw(4)];
   pool.link.message_bytes = Chance(50) ? 8192 : 4608;
@@ -299,6 +302,7 @@ void Cluster::PlanFaults() {
   plan.lossy_link_ns = every(20);
   plan.overrun_ns = every(5);
   plan.jump_ns = every(10);
+  DrawFlips(&plan);
   world_.SetFaultPlan(plan);
   // Whole paths go away at one worker, for long or for ever; never one that is the last.
   for (uint64_t count = options_.paths > 1 ? 1 + Draw(4) : 0; count > 0; --count) {
@@ -313,6 +317,21 @@ void Cluster::PlanFaults() {
     const size_t index = Draw(workers_.size());
     world_.At(random_.Between(0, options_.load.load_ns), [this, index] { Kill(index); });
   }
+}
+
+// Bits flip where a checksum of ours says so: in messages, in tensors where digests are wanted;
+// never in an ack page, which has none. Drawn aside, so that a seed is otherwise what it was.
+void Cluster::DrawFlips(FaultPlan* plan) {
+  SimRandom random(options_.seed * 0x9e3779b97f4a7c15u + 11);
+  if (random.Below(100) >= 30) return;
+  load_->NoteFlips();
+  plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
+  plan->may_flip = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
+    if (op != SendOp::kWriteWithImmediate) return tensors;
+    const uint32_t kind = immediate >> 30;
+    return kind == static_cast<uint32_t>(wire::ImmediateKind::kMessage) ||
+           (tensors && kind == static_cast<uint32_t>(wire::ImmediateKind::kTensor));
+  };
 }
 
 void Cluster::LosePath(size_t index, uint32_t rail, uint64_t kind) {
@@ -367,10 +386,10 @@ bool Cluster::TurnAll() {
       worker->paused_until_ns = world_.NowNs() + static_cast<int64_t>(Draw(10 * kMs));
       continue;
     }
-    worked |= worker->poller.Step();
+    worked |= worker->poller.Turn();
   }
   for (auto& worker : dying_) {
-    worked |= worker->poller.Step();
+    worked |= worker->poller.Turn();
     if (worker->pool->Drained()) worker.reset();
   }
   dying_.erase(std::remove(dying_.begin(), dying_.end(), nullptr), dying_.end());
@@ -451,7 +470,7 @@ void Cluster::Settle() {
 
 void Cluster::CountAndCheckConnections() {
   for (const auto& worker : workers_) {
-    const FetchCounters counters = worker->pool->FetchCountersNow();
+    const FetchCounters counters = RdmaFetched(*worker->pool);
     report_.epochs += counters.epochs;
     report_.breaks += counters.breaks;
     report_.replays += counters.replays;

@@ -389,9 +389,7 @@ void ChannelLoad::AbortAtConsumer(size_t consumer, int64_t step) {
       fetch.step_aborted = true;
     }
   }
-  TensorFetcher* fetcher = target_->FetcherOf(consumer);
-  fetcher->AbortStep(step, absl::AbortedError("the step was given up"));
-  if (Chance(50)) fetcher->CleanupStep(step);
+  target_->FetcherOf(consumer)->AbortStep(step, absl::AbortedError("the step was given up"));
 }
 
 // ---- Ends ----
@@ -443,6 +441,9 @@ void ChannelLoad::CheckStatus(const Fetch& fetch) {
       break;
     case absl::StatusCode::kUnavailable:  // Or the consumer stopped.
       expected = killed_;
+      break;
+    case absl::StatusCode::kDataLoss:  // Twice of one tensor.
+      expected = flips_;
       break;
     case absl::StatusCode::kResourceExhausted:  // A registration was made to fail.
       expected = options_.faults;

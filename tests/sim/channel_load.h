@@ -72,6 +72,8 @@ class ChannelLoad {
   size_t open() const { return open_; }
   // A worker died or stopped: from now on kAborted and kUnavailable are ends like others.
   void NoteKill() { killed_ = true; }
+  // Bits flip: a digest may be wrong twice, and kDataLoss ends that fetch.
+  void NoteFlips() { flips_ = true; }
   // For each open fetch of a living producer one tensor more, unless one is left for it; or,
   // `anyhow`, because a consumer that died may have taken those along.
   void SendWhatIsWaitedFor(bool anyhow);
@@ -167,6 +169,7 @@ class ChannelLoad {
   std::map<std::tuple<size_t, uint64_t, size_t, size_t, int64_t>, Edge> edges_;
   size_t open_ = 0;
   bool killed_ = false;
+  bool flips_ = false;
   LoadCounts counts_;
 };
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/reached.h"
 #include "tests/sim/channel_cluster.h"
 
 namespace tryst {
@@ -93,6 +94,13 @@ void PrintSum(uint64_t seeds, uint64_t from, double seconds, const ChannelCluste
   fflush(stdout);
 }
 
+void PrintGuards() {
+  printf("guards reached:\n");
+  ForEachGuard(
+      [](const char* name, uint64_t times) { printf("%12" PRIu64 "  %s\n", times, name); });
+  fflush(stdout);
+}
+
 int Main(int argc, char** argv) {
   Settings settings;
   if (!Parse(argc, argv, &settings)) {
@@ -127,6 +135,7 @@ int Main(int argc, char** argv) {
     if (done % 10'000 == 0) PrintSum(done, settings.from, seconds(), sum, bad);
   }
   PrintSum(done, settings.from, seconds(), sum, bad);
+  PrintGuards();
   return bad == 0 ? 0 : 1;
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "channel/live_ops.h"
+#include "channel/trace/live_ops.h"
 #include "rendezvous/derived_status.h"
 
 namespace tryst {

@@ -6,8 +6,10 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "channel/channel.h"
+#include "channel/transport.h"
 #include "rendezvous/tensor_source.h"
 #include "verbs/sim/sim_world.h"
 
@@ -47,6 +49,26 @@ class DirectChannel final : public Channel {
   int64_t last_ns_ = 0;  // When the last request arrives: none overtakes another.
   bool closed_ = false;
   absl::Status why_closed_;
+};
+
+// The transport of such channels, behind all others.
+class DirectTransport final : public Transport {
+ public:
+  using FindSource = std::function<TensorSource*(const std::string& peer)>;
+
+  DirectTransport(SimWorld* world, FindSource find_source)
+      : world_(world), find_source_(std::move(find_source)) {}
+  const std::string& name() const override { return name_; }
+  bool is_last_resort() const override { return true; }
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser*) override {
+    return std::make_unique<DirectChannel>(world_, peer,
+                                           [this, peer] { return find_source_(peer); });
+  }
+
+ private:
+  const std::string name_ = "direct";
+  SimWorld* const world_;
+  const FindSource find_source_;
 };
 
 }  // namespace tryst

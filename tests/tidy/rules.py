@@ -15,16 +15,19 @@ LAW = {
     "proto": {"base"},
     "channel": {"base"} | LEAVES,
     "server": {"base", "channel"} | LEAVES,
-    "tests": {"base", "channel", "server", "bench", "examples"} | LEAVES,
+    "tests": {"base", "channel", "server", "plugins", "python", "bench", "examples"} | LEAVES,
     "bench": {"base", "channel", "server", "tests"} | LEAVES,
     "examples": {"base", "channel", "server"} | LEAVES,
+    "plugins": {"base", "verbs", "gpu", "server"},
+    "python": {"rendezvous", "server", "plugins"},
     "docs": set(),
     "tools": {"tests"},  # Macros bring in test mains.
     ".ci": set(),
 }
-SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "channel", "server")
+SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "channel", "server", "plugins")
 # Back ends of one interface: they share the interface and nothing else.
-BACK_ENDS = [{"verbs/ibv", "verbs/soft", "verbs/sim"}]
+BACK_ENDS = [{"verbs/ibv", "verbs/soft", "verbs/sim"},
+             {"channel/rdma", "channel/shm", "channel/grpc", "channel/device"}]
 # Foreign headers, and the only shipped folders that may see them.
 FOREIGN = [
     (re.compile(r"infiniband/|rdma/"), ("verbs/ibv",)),
@@ -80,6 +83,104 @@ def foreign_headers(tree):
 def folders(tree):
     for folder in sorted({top(f) for f in tree.files} - set(LAW) - {""}):
         yield "%s: no such room in the house (docs/ARCHITECTURE.md)" % folder
+
+
+def rooms(tree):
+    """Each folder of two levels that is built from is in the table of rooms, and each row is there."""
+    path = "docs/ARCHITECTURE.md"
+    text = tree.read(path) if path in tree.files else ""
+    rows = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("| `") and "/` " in line:
+            for room in re.findall(r"`([\w/.]+)/`", line.split("|")[1]):
+                rows[room] = number
+    if not rows:
+        return
+    folders_there = {os.path.dirname(f) for f in tree.files}
+    for room, number in rows.items():
+        if not any(f == room or f.startswith(room + "/") for f in folders_there):
+            yield "%s:%d: there is no room %s" % (path, number, room)
+    for build in tree.of("BUILD"):
+        folder = os.path.dirname(build)
+        if top(build) in SHIPPED and folder.count("/") <= 1 and folder not in rows:
+            yield "%s: the room is in no row of the table of rooms in %s" % (folder, path)
+
+
+# What only tests are built from, and is to ship all the same: why.
+ONLY_TESTS_YET = {
+    "verbs:interval_tree": "of the registration cache",
+    "verbs:region_pool": "of the registration cache",
+    "verbs:registration_cache": "what registers the caller's memory is to use it",
+}
+
+
+def for_tests_alone(tree):
+    """A library of a shipped room that no program is built from is testonly."""
+    known = {}
+    for target in tree.targets():
+        known.setdefault(str(target), []).append(target)
+    waiting = [t for t in tree.targets() if not t.for_tests and t.kind != "cc_library"]
+    needed = set(map(id, waiting))
+    while waiting:
+        for label in waiting.pop().labels:
+            for target in known.get(label, []):
+                if id(target) not in needed:
+                    needed.add(id(target))
+                    waiting.append(target)
+    for target in tree.targets():
+        if (target.kind == "cc_library" and top(target.build) in SHIPPED and not target.for_tests and
+                id(target) not in needed and str(target) not in ONLY_TESTS_YET):
+            yield "%s:%d: only tests use %s: say testonly, or let go of it" % (target.build, target.line, target)
+
+
+STATION = re.compile(r"^\|[^|]+\| `([\w/.]+)` \| `([\w:]+)` \|$")
+MOST_LINES_OF_A_TRANSPORT = 250
+
+
+def defines(tree, path, function):
+    """Whether `path` has the function or the type: a method by its class there, or in its header."""
+    code = tree.code(path)
+    *scopes, name = function.split("::")
+    scope = scopes[-1] if scopes else None
+    if scope and re.search(r"\b%s(<[^>]*>)?::%s\s*(\(|[^;(]*\{)" % (scope, name), code):
+        return True
+    if scope:
+        return bool(re.search(r"\b(class|struct)\s+%s\b" % scope, code) and re.search(r"\b%s\s*\(" % name, code))
+    return bool(re.search(r"\b(class|struct)\s+%s\b[^;]*\{" % name, code))
+
+
+def walks(tree):
+    """docs/WALKS.md leads to what is there, and counts the files that it makes one open."""
+    path = "docs/WALKS.md"
+    if path not in tree.files:
+        return
+    opened, stated, head = set(), None, 0
+    for number, line in enumerate(tree.read(path).splitlines() + ["## "], 1):
+        if line.startswith("## "):
+            if stated is not None and stated != len(opened):
+                yield "%s:%d: the walk opens %d files, and says %d" % (path, head, len(opened), stated)
+            opened, stated = set(), None
+        count = re.match(r"Files to open: (\d+)$", line)
+        if count:
+            stated, head = int(count[1]), number
+        station = STATION.match(line)
+        if not station:
+            continue
+        opened.add(station[1])
+        if station[1] in tree.files and defines(tree, station[1], station[2]):
+            continue
+        now = [f for f in tree.cpp() if top(f) in SHIPPED and defines(tree, f, station[2])]
+        yield "%s:%d: %s is not in %s%s" % (path, number, station[2], station[1],
+                                             "; it is in " + ", ".join(now) if now else ", nor anywhere: what does it now?")
+
+
+def measure_of_a_transport(tree):
+    """The transport for tests, which is all that a new one has to write."""
+    toy = [f for f in tree.files if f.startswith("tests/toy/")]
+    total = sum(len(tree.read(f).splitlines()) for f in toy)
+    if total > MOST_LINES_OF_A_TRANSPORT:
+        yield "tests/toy: %d lines, and a transport for tests is to need at most %d" % (
+            total, MOST_LINES_OF_A_TRANSPORT)
 
 
 def visibility(tree):
@@ -164,15 +265,16 @@ CLOCKS = (r"steady_clock::now|system_clock::now|high_resolution_clock|\bclock_ge
 FORBIDDEN = [
     (r"absl::(Mutex|MutexLock|CondVar|ReaderMutexLock)\b", ".", r"$^",
      "ThreadSanitizer cannot see it: base/mutex.h (docs/decisions/0001-mutex.md)"),
-    (r"std::(mutex|lock_guard|unique_lock|scoped_lock|shared_mutex|condition_variable\w*)\b", ".", r"base/mutex\.h",
+    (r"std::(mutex|lock_guard|unique_lock|scoped_lock|shared_mutex|condition_variable\w*)\b", ".",
+     r"base/mutex\.h|plugins/tensorflow/.*",  # Built with TensorFlow's Abseil, not with ours.
      "clang cannot prove it: base/mutex.h (docs/decisions/0001-mutex.md)"),
-    (r"std::string_view\b", ".", r"$^", "Debian's Abseil does not take it: absl::string_view"),
+    (r"std::string_view\b", ".", r"plugins/tensorflow/.*", "Debian's Abseil does not take it: absl::string_view"),
     (r"\bthrow\b(?! std::bad_alloc)", "|".join(SHIPPED), r"$^",
      "errors are absl::Status (only memory may run out as the language says)"),
     (r"\bassert\s*\(", "|".join(SHIPPED), r"$^", "gone from the build that ships: TRYST_CHECK"),
     (r"\.detach\s*\(\s*\)", ".", r"server/server\.cc",
      "a detached thread has no owner (docs/decisions/0028-destroyed-in-a-callback.md)"),
-    (CLOCKS, "rendezvous|verbs|gpu|channel", r"channel/grpc/.*",  # RPCs carry wall time.
+    (CLOCKS, "rendezvous|verbs|gpu|channel", r"channel/(grpc|signing)/.*",  # RPCs carry wall time.
      "time comes in through base/clock.h"),
     (r"#\s*(el)?if(?!ndef TRYST_\w+_H_).*(CUDA|NVCC|GPU)", "|".join(SHIPPED), r".*\.cuh?", "CUDA is chosen by BUILD, never by #if"),
 ]
@@ -301,5 +403,5 @@ def script_syntax(tree):
                 yield "%s: %s" % (path, check.stderr.strip().splitlines()[0])
 
 
-RULES = [layering, foreign_headers, folders, visibility, names, dead_files, guards, forbidden_code,
+RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, measure_of_a_transport, visibility, names, dead_files, guards, forbidden_code,
          machine_paths, todos, licence, links, decisions, doc_tables, quoted_messages, script_syntax]

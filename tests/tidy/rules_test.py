@@ -34,6 +34,8 @@ CLEAN = {
     "verbs/nic.cc": "namespace tryst {}\n",
     "channel/BUILD": 'cc_library(name = "pool", srcs = ["pool.cc"], deps = ["//rendezvous:key"])\n',
     "channel/pool.cc": '#include <grpcpp/grpcpp.h>\n#include "rendezvous/key.h"\n',
+    "server/BUILD": 'cc_binary(name = "daemon", srcs = ["main.cc"], deps = ["//channel:pool", "//verbs:nic"])\n',
+    "server/main.cc": "int main() { return 0; }\n",
 }
 
 
@@ -53,6 +55,43 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(len(found), len(pieces), found)
         for line, piece in zip(found, pieces):
             self.assertIn(piece, line)
+
+    def test_layering_of_back_ends_of_channels(self):
+        self.expect(rules.layering, {
+            "channel/rdma/BUILD": 'cc_library(name = "rdma", srcs = ["r.cc"], deps = ["//channel/shm"])\n',
+            "channel/rdma/r.cc": '#include "channel/shm/wire.h"\n',
+        }, "channel/rdma:rdma -> channel/shm:shm: back ends", "channel/shm/wire.h: back ends")
+
+    def test_rooms(self):
+        table = "| `base/` | x |\n| `rendezvous/` | x |\n| `verbs/` | x |\n| `server/` | x |\n"
+        self.expect(rules.rooms, {
+            "docs/ARCHITECTURE.md": table + "| `channel/`, `channel/gone/` | x |\n",
+            "channel/new/BUILD": "",
+        }, "there is no room channel/gone", "channel/new: the room is in no row")
+
+    def test_for_tests_alone(self):
+        self.expect(rules.for_tests_alone, {
+            "server/BUILD": 'cc_binary(name = "daemon", srcs = ["main.cc"], deps = ["//channel:pool", "//verbs:nic"])\n'
+                            'cc_library(name = "fake", srcs = ["fake.cc"])\n'
+                            'cc_library(name = "marked", testonly = True, srcs = ["marked.cc"])\n'
+                            'cc_test(name = "t", srcs = ["t.cc"], deps = [":fake", ":marked"])\n',
+        }, "only tests use server:fake")
+
+    def test_walks(self):
+        walk = ("## Over x\n\nFiles to open: %d\n\n| a | b | c |\n| --- | --- | --- |\n"
+                "| It goes | `channel/pool.cc` | `Pool::Fetch` |\n| on | `channel/pool.cc` | `Op` |\n")
+        code = {"channel/pool.cc": "struct Op {};\nvoid Pool::Fetch() {}\n"}
+        self.expect(rules.walks, {"docs/WALKS.md": walk % 1, **code})
+        self.expect(rules.walks, {"docs/WALKS.md": walk % 2, **code}, "opens 1 files, and says 2")
+        self.expect(rules.walks, {"docs/WALKS.md": walk % 1, "channel/pool.cc": "struct Op {};\n",
+                                  "channel/path.cc": "void Pool::Fetch() {}\n"},
+                    "Pool::Fetch is not in channel/pool.cc; it is in channel/path.cc")
+        self.expect(rules.walks, {"docs/WALKS.md": walk % 1, "channel/pool.cc": "struct Op;\nvoid Pool::Fetch() {}\n"},
+                    "Op is not in channel/pool.cc, nor anywhere")
+
+    def test_measure_of_a_transport(self):
+        self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 250})
+        self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 251}, "251 lines")
 
     def test_a_clean_tree_is_clean(self):
         for rule in rules.RULES:

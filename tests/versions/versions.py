@@ -4,6 +4,8 @@
   versions.py OLD NEW     OLD and NEW are programs made of peer.cc: each produces for the other,
                           over shared memory, the software NIC and gRPC
 
+Then jobs of four workers are upgraded and brought back, one worker after the other, under load (rolling.py).
+
 OLD and NEW may be one program: it produces for itself, once for each path. Ends as a unittest file does, with "N passed, N failed, N
 skipped" below it.
 """
@@ -20,6 +22,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tools"))
 import case_report  # noqa: E402
+import rolling  # noqa: E402
 
 PROGRAMS = {}  # "old" and "new".
 PATHS = {
@@ -215,4 +218,5 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     PROGRAMS.update(zip(("old", "new"), map(os.path.abspath, sys.argv[1:3])))
     globals().update((case.__name__, case) for case in pairs())
+    globals().update((case.__name__, case) for case in rolling.cases(unittest.TestCase, PATHS, PROGRAMS, Peer))
     case_report.main()

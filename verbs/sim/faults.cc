@@ -18,6 +18,9 @@ void WorkFaults::Inject(uint32_t queue_pair, uint64_t nth_send, const WorkFault&
     case FaultAction::kDuplicate:
       TRYST_CHECK(fault.point == FaultPoint::kReceived || fault.point == FaultPoint::kCompleted);
       break;
+    case FaultAction::kFlip:
+      TRYST_CHECK(fault.point == FaultPoint::kArrived);
+      break;
     case FaultAction::kNone:
     case FaultAction::kBreakRequester:
     case FaultAction::kBreakResponder:
@@ -42,6 +45,12 @@ WorkFault WorkFaults::Draw() {
   const uint32_t all = plan_.break_ppm + plan_.fail_ppm + plan_.delay_ppm + plan_.lose_ppm +
                        plan_.lose_for_ever_ppm + plan_.duplicate_ppm;
   WorkFault fault;
+  if (plan_.flip_ppm > 0 && random_.Chance(plan_.flip_ppm)) {
+    fault.action = FaultAction::kFlip;
+    fault.point = FaultPoint::kArrived;
+    fault.delay_ns = random_.Between(0, INT64_MAX - 1);  // Which bit.
+    return fault;
+  }
   if (!random_.Chance(all)) return fault;
   // Which of them: a draw over their sum walks down the list.
   uint64_t draw = random_.Below(all);

@@ -2,6 +2,7 @@
 #define TRYST_VERBS_SIM_FAULTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -35,8 +36,9 @@ enum class FaultAction : uint8_t {
   kLose,         // Until the queue pair breaks: then it comes back, kFlushed.
   kLoseForEver,  // The queue pair never drains; destroying it still ends the work.
   kDuplicate,    // Comes once more, delay_ns later.
+  kFlip,         // One bit of its first chunk, before it lands. kArrived.
 };
-inline constexpr int kFaultActionCount = static_cast<int>(FaultAction::kDuplicate) + 1;
+inline constexpr int kFaultActionCount = static_cast<int>(FaultAction::kFlip) + 1;
 
 struct WorkFault {
   FaultAction action = FaultAction::kNone;
@@ -56,6 +58,8 @@ struct FaultPlan {
   uint32_t lose_ppm = 0;
   uint32_t lose_for_ever_ppm = 0;
   uint32_t duplicate_ppm = 0;
+  uint32_t flip_ppm = 0;  // Only of the works that may_flip names; null: of all.
+  std::function<bool(SendOp op, uint32_t immediate)> may_flip;
   int64_t delay_ns_max = 5'000'000;
   // Of a million registrations.
   uint32_t registration_ppm = 0;

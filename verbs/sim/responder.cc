@@ -114,6 +114,7 @@ bool Responder::Land(SimPacket& packet) {
   if (packet.bytes == 0) return true;
   qp_.world()->Note(TraceKind::kLand, qp_.id(), packet.offset, packet.bytes);
   if (!IsWrite(packet.op)) return LandInReceive(packet);
+  if (packet.first) Flip(packet);
   // Asked again for each chunk: the key may have been revoked since the first.
   uint8_t* const to =
       qp_.nic()->keys().Resolve(packet.remote_key, packet.remote_address + packet.offset,
@@ -144,6 +145,16 @@ bool Responder::LandInReceive(SimPacket& packet) {
     offset = 0;
   }
   return left == 0;
+}
+
+// What the wire's own checksums do not see: between the NIC's and the memory.
+void Responder::Flip(SimPacket& packet) {
+  if (packet.fault.action != FaultAction::kFlip) return;
+  const auto& may_flip = qp_.world()->faults().plan().may_flip;
+  if (may_flip && !may_flip(packet.op, packet.immediate)) return;
+  qp_.world()->NoteFault(qp_.id(), packet.fault);
+  const uint64_t bit = static_cast<uint64_t>(packet.fault.delay_ns) % (8 * uint64_t{packet.bytes});
+  packet.payload[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
 }
 
 void Responder::Place(uint8_t* to, const uint8_t* bytes, uint64_t count) {

@@ -52,6 +52,7 @@ class Responder {
   bool AdmitSend(const SimPacket& packet);
   bool Land(SimPacket& packet);
   bool LandInReceive(SimPacket& packet);
+  void Flip(SimPacket& packet);
   void Place(uint8_t* to, const uint8_t* bytes, uint64_t count);
   void Finish(const SimPacket& packet);
   bool FailsAt(const SimPacket& packet, FaultPoint point);  // By a fault; refused then.

@@ -96,6 +96,29 @@ TEST(SimFaultsTest, EveryStatusAtEveryPoint) {
   }
 }
 
+TEST(SimFaultsTest, AFlippedBitLandsAndNobodySaysSo) {
+  for (const bool allowed : {true, false}) {
+    Link link(1);
+    FaultPlan plan;
+    plan.may_flip = [allowed](SendOp op, uint32_t immediate) {
+      return allowed && op == SendOp::kWriteWithImmediate && immediate == 1;
+    };
+    link.world.SetFaultPlan(plan);
+    WorkFault fault;
+    fault.action = FaultAction::kFlip;
+    fault.point = FaultPoint::kArrived;
+    fault.delay_ns = 12345;
+    link.world.Inject(*link.left, 0, fault);
+    const Link::Ends ends = link.Run();
+    ASSERT_EQ(ends.sent.size(), 1u);
+    EXPECT_EQ(ends.sent[0].status, CompletionStatus::kOk);
+    ASSERT_EQ(ends.received.size(), 1u);
+    EXPECT_EQ(ends.received[0].status, CompletionStatus::kOk);
+    EXPECT_EQ(ends.landed, static_cast<int64_t>(kBytes) - (allowed ? 1 : 0));
+    EXPECT_EQ(link.world.faults_done(), allowed ? 1u : 0u);
+  }
+}
+
 TEST(SimFaultsTest, EveryStatusOfAReceive) {
   for (int s = 1; s < kCompletionStatusCount; ++s) {
     const auto status = static_cast<CompletionStatus>(s);
@@ -505,7 +528,7 @@ TEST(SimFaultsTest, JumpedClockMakesEverythingLate) {
 TEST(SimFaultsTest, ThePlanReachesEveryActionAndOutage) {
   FaultPlan plan;
   plan.break_ppm = plan.fail_ppm = plan.delay_ppm = 10'000;
-  plan.lose_ppm = plan.lose_for_ever_ppm = plan.duplicate_ppm = 10'000;
+  plan.lose_ppm = plan.lose_for_ever_ppm = plan.duplicate_ppm = plan.flip_ppm = 10'000;
   WorkFaults faults((SimRandom(1)));
   faults.set_plan(plan);
   std::map<FaultAction, int> actions;

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""bench/python.py [--quick] [--json FILE]: tensors from one Python process to another, by Tryst and by others.
+
+Every system moves the same numpy arrays under the same keys, and every element that arrives is summed up and checked.
+A round begins when the producer is told to send, by a pipe, and ends when the consumer has them all. The figures are
+the medians of the rounds after the first. A system that is not installed is named and left out.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+
+WORKS = {  # name: (tensors, floats in each)
+    "1 of 8 B": (1, 2),
+    "1,000 of 4 KiB": (1000, 1024),
+    "1 of 64 MiB": (1, 16 << 20),
+    "1 of 256 MiB": (1, 64 << 20),
+}
+
+
+def arrays(turn, count, floats):
+    return {f"k{i}": numpy.full(floats, (turn + i) % 97, "f") for i in range(count)}
+
+
+class Tryst:
+    """By a copy into memory of the consumer's."""
+
+    by_reference = False
+    common = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True, shm_bytes="3GiB")
+
+    def __init__(self, address=None):
+        import tryst
+
+        self.steps = 0
+        self.server = tryst.Server(job="producer" if address is None else "consumer",
+                                   join=address, **self.common).start()
+        self.address = f"{self.server.worker}@{self.server.address}"
+
+    def send(self, tensors):
+        self.steps += 1
+        self.last = self.server.step(self.steps)
+        self.last.send_many(tensors, to="/job:consumer/task:0")
+
+    def recv(self, keys, floats):
+        self.steps += 1
+        step = self.server.step(self.steps)
+        got = step.recv_many(keys, frm="/job:producer/task:0", timeout=120,
+                             by_reference=self.by_reference).result()
+        return [one.numpy() for one in got]
+
+    def close(self):
+        self.server.stop()
+
+
+class TrystByReference(Tryst):
+    """A view of the producer's memory, which it takes from server.empty()."""
+
+    by_reference = True
+
+    def send(self, tensors):
+        made = {}
+        for key, array in tensors.items():
+            made[key] = self.server.empty(array.shape, "float32")
+            numpy.asarray(made[key])[:] = array
+        super().send(made)
+
+
+class Zmq:
+    def __init__(self, address=None):
+        import zmq
+
+        self.socket = zmq.Context.instance().socket(zmq.PUSH if address is None else zmq.PULL)
+        self.socket.set_hwm(0)
+        if address is None:
+            port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+            self.address = f"tcp://127.0.0.1:{port}"
+        else:
+            self.socket.connect(address)
+
+    def send(self, tensors):
+        for key, array in tensors.items():
+            self.socket.send_multipart([key.encode(), array], copy=array.nbytes < 65536)
+
+    def recv(self, keys, floats):
+        got = {}
+        while len(got) < len(keys):
+            key, data = self.socket.recv_multipart(copy=False)
+            got[bytes(key).decode()] = numpy.frombuffer(data, "f")
+        return [got[key] for key in keys]
+
+    def close(self):
+        self.socket.close()
+
+
+class Grpc:
+    def __init__(self, address=None):
+        import grpc
+        from concurrent import futures
+        import threading
+
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        if address is not None:
+            self.get = grpc.insecure_channel(address, options=options).unary_unary("/b.B/Get")
+            return
+        self.store, self.changed = {}, threading.Condition()
+
+        def get(key, _):
+            with self.changed:
+                self.changed.wait_for(lambda: key in self.store, 60)
+                return self.store.pop(key)
+
+        self.server = grpc.server(futures.ThreadPoolExecutor(4), options=options)
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(
+            "b.B", {"Get": grpc.unary_unary_rpc_method_handler(get)}),))
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def send(self, tensors):
+        with self.changed:
+            self.store.update((key.encode(), array.tobytes()) for key, array in tensors.items())
+            self.changed.notify_all()
+
+    def recv(self, keys, floats):
+        calls = [self.get.future(key.encode()) for key in keys]
+        return [numpy.frombuffer(call.result(120), "f") for call in calls]
+
+    def close(self):
+        pass
+
+
+class SharedMemory:
+    """A segment a round, and its name by a pipe: what one writes by hand."""
+
+    def __init__(self, address=None):
+        from multiprocessing import connection
+
+        if address is None:
+            self.listener = connection.Listener(("127.0.0.1", 0))
+            self.address = "%s:%d" % self.listener.address
+            self.pipe = None
+        else:
+            host, _, port = address.partition(":")
+            self.pipe = connection.Client((host, int(port)))
+
+    def send(self, tensors):
+        from multiprocessing import shared_memory
+
+        if self.pipe is None:
+            self.pipe = self.listener.accept()
+        segment = shared_memory.SharedMemory(create=True, size=sum(a.nbytes for a in tensors.values()))
+        at = 0
+        for array in tensors.values():
+            numpy.ndarray(array.shape, "f", segment.buf, at)[:] = array
+            at += array.nbytes
+        self.pipe.send(segment.name)
+        self.pipe.recv()
+        segment.close()
+        segment.unlink()
+
+    def recv(self, keys, floats):
+        from multiprocessing import resource_tracker, shared_memory
+
+        segment = shared_memory.SharedMemory(self.pipe.recv())
+        resource_tracker.unregister(segment._name, "shared_memory")  # It is the producer's.
+        got = [numpy.ndarray(floats, "f", segment.buf, i * floats * 4).copy() for i in range(len(keys))]
+        segment.close()
+        self.pipe.send(None)
+        return got
+
+    def close(self):
+        pass
+
+
+class Mpi:
+    """Both run under mpirun: the consumer is rank 0."""
+
+    address = "mpi"
+
+    def __init__(self, address=None):
+        from mpi4py import MPI
+
+        self.mpi, self.comm = MPI, MPI.COMM_WORLD
+
+    def send(self, tensors):
+        self.mpi.Request.Waitall([self.comm.Isend(array, 0, i) for i, array in enumerate(tensors.values())])
+
+    def recv(self, keys, floats):
+        got = [numpy.empty(floats, "f") for _ in keys]
+        self.mpi.Request.Waitall([self.comm.Irecv(one, 1, i) for i, one in enumerate(got)])
+        return got
+
+    def close(self):
+        self.mpi.Finalize()
+
+
+SYSTEMS = {"tryst": Tryst, "tryst, by reference": TrystByReference, "pyzmq": Zmq, "grpcio": Grpc,
+           "shared memory": SharedMemory, "mpi4py": Mpi}
+
+
+def produce(name, commands, answers):
+    system = SYSTEMS[name]()
+    answers.write(system.address + "\n")
+    answers.flush()
+    kept = None
+    for line in commands:
+        turn, count, floats, phase = line.split()
+        if phase == "make":
+            made = arrays(int(turn), int(count), int(floats))
+            answers.write("made\n")
+            answers.flush()
+        else:
+            system.send(made)
+            kept = made  # Until the next round: it may be read where it is.
+    del kept
+    system.close()
+
+
+def rounds(system, count, floats, turns, command):
+    keys = [f"k{i}" for i in range(count)]
+    took = []
+    for turn in range(turns + 1):
+        command(f"{turn} {count} {floats} make", True)
+        began = time.perf_counter()
+        command(f"{turn} {count} {floats} send", False)
+        got = system.recv(keys, floats)
+        took.append(time.perf_counter() - began)
+        for i, array in enumerate(got):
+            assert array.size == floats and array[0] == array[-1] == (turn + i) % 97, (turn, i, array[:2])
+            assert float(array.sum(dtype="d")) == floats * ((turn + i) % 97)
+        del got, array
+    return statistics.median(took[1:])
+
+
+def consume(name, commands, answers, quick):
+    system = SYSTEMS[name](answers.readline().strip())
+
+    def command(line, wait):
+        commands.write(line + "\n")
+        commands.flush()
+        if wait:
+            assert answers.readline() == "made\n"
+
+    result = {}
+    for work, (count, floats) in WORKS.items():
+        if quick and floats > 1 << 20:
+            continue
+        result[work] = rounds(system, count, floats, 5 if floats > 1 << 20 else 30, command)
+    commands.close()
+    answers.close()
+    system.close()
+    return result
+
+
+def measure(name, quick):
+    if name == "mpi4py":
+        import mpi4py  # noqa: F401  That it is here.
+
+        with tempfile.TemporaryDirectory() as folder:
+            for fifo in "commands", "answers":  # mpirun hands no descriptors on.
+                os.mkfifo(os.path.join(folder, fifo))
+            words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, __file__,
+                     "--mpi", folder]
+            out = subprocess.run(words + (["--quick"] if quick else []), capture_output=True, text=True,
+                                 stdin=subprocess.DEVNULL, timeout=180)
+        if out.returncode != 0:
+            raise RuntimeError(out.stderr.strip().splitlines()[-1] if out.stderr.strip() else "mpirun failed")
+        return json.loads(out.stdout.strip().splitlines()[-1])
+    child = subprocess.Popen([sys.executable, __file__, "--produce", name], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        return consume(name, child.stdin, child.stdout, quick)
+    finally:
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--produce", help=argparse.SUPPRESS)
+    parser.add_argument("--mpi", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.produce:
+        return produce(options.produce, sys.stdin, sys.stdout)
+    if options.mpi:
+        from mpi4py import MPI
+
+        commands, answers = (os.path.join(options.mpi, fifo) for fifo in ("commands", "answers"))
+        if MPI.COMM_WORLD.Get_rank() == 0:
+            with open(commands, "w") as to, open(answers) as back:
+                print(json.dumps(consume("mpi4py", to, back, options.quick)))
+        else:
+            with open(commands) as to, open(answers, "w") as back:
+                produce("mpi4py", to, back)
+        return None
+    table = {}
+    for name in SYSTEMS:
+        if options.only and options.only not in name:
+            continue
+        try:
+            table[name] = measure(name, options.quick)
+        except (ImportError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            print(f"{name}: left out: {error}", file=sys.stderr)
+            continue
+        print(f"{name:20}" + "".join(f"  {work}: {took * 1e3:9.3f} ms" for work, took in table[name].items()),
+              flush=True)
+    if options.json:
+        with open(options.json, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"unix_s": int(time.time()), "cpus": os.cpu_count(), "seconds": table}) + "\n")
+    return None
+
+
+main()

@@ -1,0 +1,128 @@
+#include "channel/arena/shared_memory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace tryst {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+absl::Status SystemError(absl::string_view what) {
+  const std::string text = absl::StrCat(what, ": ", strerror(errno));
+  return errno == EINVAL || errno == ENOSYS ? absl::UnimplementedError(text)
+                                            : absl::ResourceExhaustedError(text);
+}
+
+}  // namespace
+
+OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
+  if (this == &other) return *this;
+  if (fd_ >= 0) close(fd_);
+  fd_ = other.release();
+  return *this;
+}
+
+OwnedFd::~OwnedFd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+int OwnedFd::release() { return std::exchange(fd_, -1); }
+
+uint64_t SharedMemory::Rounded(uint64_t bytes) {
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(uint64_t bytes,
+                                                                   Writers writers) {
+  bytes = Rounded(bytes);
+  if (writers == Writers::kCreator && bytes % kHugePageBytes == 0) {
+    auto memory = CreateOf(bytes, writers, /*huge=*/true);
+    if (memory.ok()) return memory;  // Else none are left, or were ever reserved.
+  }
+  return CreateOf(bytes, writers, /*huge=*/false);
+}
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::CreateOf(uint64_t bytes,
+                                                                     Writers writers, bool huge) {
+  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+  OwnedFd fd(memfd_create("tryst", flags));
+  if (!fd.valid()) return SystemError("memfd_create");
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return SystemError(absl::StrCat("a shared memory of ", bytes, " bytes"));
+  }
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return SystemError("mmap");
+  std::unique_ptr<SharedMemory> memory(
+      new SharedMemory(std::move(fd), static_cast<uint8_t*>(data), bytes, huge));
+  if (!huge) madvise(data, bytes, MADV_HUGEPAGE);  // Where the kernel gives them to shared memory.
+  // Pages that are there cannot be missing when they are first touched.
+  if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0 &&
+      (huge || fallocate(memory->fd(), 0, 0, static_cast<off_t>(bytes)) != 0)) {
+    return SystemError(absl::StrCat("pages for a shared memory of ", bytes, " bytes"));
+  }
+  const int seals = kSizeSeals | (writers == Writers::kCreator ? F_SEAL_FUTURE_WRITE : 0);
+  if (fcntl(memory->fd(), F_ADD_SEALS, seals) != 0) return SystemError("sealing a memfd");
+  return memory;
+}
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Map(OwnedFd fd, uint64_t bytes,
+                                                                bool writable) {
+  struct stat file {};
+  struct statfs system {};
+  if (fstat(fd.get(), &file) != 0 || fstatfs(fd.get(), &system) != 0) {
+    return absl::DataLossError(absl::StrCat("the peer's memory: ", strerror(errno)));
+  }
+  const bool huge = static_cast<uint64_t>(system.f_type) == HUGETLBFS_MAGIC;
+  if (!S_ISREG(file.st_mode) || (!huge && static_cast<uint64_t>(system.f_type) != TMPFS_MAGIC)) {
+    return absl::DataLossError("the peer sent a descriptor that is no memfd");
+  }
+  if (bytes == 0 || static_cast<uint64_t>(file.st_size) != bytes) {
+    return absl::DataLossError(absl::StrCat("the peer's memory has ", file.st_size,
+                                            " bytes and was announced with ", bytes));
+  }
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  // The seal against writers is one against holes, too.
+  const int wanted = kSizeSeals | (huge ? F_SEAL_FUTURE_WRITE : 0);
+  if (seals < 0 || (seals & wanted) != wanted || (huge && writable)) {
+    return absl::DataLossError("the peer's memory is not sealed: it could be taken away");
+  }
+  void* data =
+      mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return SystemError("mapping the peer's memory");
+  std::unique_ptr<SharedMemory> memory(
+      new SharedMemory(OwnedFd(), static_cast<uint8_t*>(data), bytes, huge));
+  // A hole fails here, instead of killing us where it is read.
+  if (huge && madvise(data, bytes, MADV_POPULATE_READ) != 0) {
+    return absl::DataLossError("the peer's memory has holes");
+  }
+  return memory;
+}
+
+SharedMemory::~SharedMemory() { munmap(data_, bytes_); }
+
+}  // namespace tryst

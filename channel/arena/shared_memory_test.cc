@@ -1,0 +1,106 @@
+#include "channel/arena/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+OwnedFd Again(const SharedMemory& memory) { return OwnedFd(dup(memory.fd())); }
+
+TEST(SharedMemoryTest, BothSidesSeeTheSame) {
+  auto memory = SharedMemory::Create(10'000, SharedMemory::Writers::kEverybody);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ((*memory)->bytes(), SharedMemory::Rounded(10'000));
+  auto mapped = SharedMemory::Map(Again(**memory), (*memory)->bytes(), /*writable=*/true);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  (*mapped)->data()[9'999] = 7;
+  EXPECT_EQ((*memory)->data()[9'999], 7);
+  EXPECT_EQ((*memory)->data()[0], 0);
+}
+
+TEST(SharedMemoryTest, OnlyItsCreatorWritesTensors) {
+  auto memory = SharedMemory::Create(4096, SharedMemory::Writers::kCreator);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_FALSE(SharedMemory::Map(Again(**memory), 4096, /*writable=*/true).ok());
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, (*memory)->fd(), 0), MAP_FAILED);
+  auto mapped = SharedMemory::Map(Again(**memory), 4096, /*writable=*/false);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  (*memory)->data()[1] = 3;
+  EXPECT_EQ((*mapped)->data()[1], 3);
+}
+
+TEST(SharedMemoryTest, NobodyCanTakePagesAway) {
+  auto memory = SharedMemory::Create(8192, SharedMemory::Writers::kCreator);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_NE(ftruncate((*memory)->fd(), 4096), 0);
+  EXPECT_NE(ftruncate((*memory)->fd(), 16384), 0);
+  EXPECT_NE(fallocate((*memory)->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+}
+
+// What a hostile peer may send instead.
+TEST(SharedMemoryTest, NothingElseIsMapped) {
+  OwnedFd file(open("/proc/self/exe", O_RDONLY));
+  EXPECT_TRUE(absl::IsDataLoss(SharedMemory::Map(std::move(file), 4096, false).status()));
+  OwnedFd null(open("/dev/zero", O_RDWR));
+  EXPECT_TRUE(absl::IsDataLoss(SharedMemory::Map(std::move(null), 4096, false).status()));
+  EXPECT_TRUE(absl::IsDataLoss(SharedMemory::Map(OwnedFd(), 4096, false).status()));
+
+  OwnedFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 4096), 0);
+  EXPECT_TRUE(absl::IsDataLoss(SharedMemory::Map(std::move(unsealed), 4096, false).status()));
+
+  auto memory = SharedMemory::Create(8192, SharedMemory::Writers::kCreator);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  for (uint64_t bytes : {0, 4096, 8191, 12288}) {
+    EXPECT_TRUE(absl::IsDataLoss(SharedMemory::Map(Again(**memory), bytes, false).status()))
+        << bytes;
+  }
+}
+
+uint64_t FreeHugePages() {
+  std::ifstream file("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+  uint64_t free = 0;
+  file >> free;
+  return free;
+}
+
+TEST(SharedMemoryTest, ReservedHugePagesWhileThereAreAny) {
+  const bool any = FreeHugePages() >= 2;
+  auto memory =
+      SharedMemory::Create(2 * SharedMemory::kHugePageBytes, SharedMemory::Writers::kCreator);
+  ASSERT_TRUE(memory.ok()) << memory.status();  // With and without.
+  EXPECT_EQ((*memory)->reserved_huge_pages(), any);
+  auto mapped = SharedMemory::Map(Again(**memory), (*memory)->bytes(), false);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  (*memory)->data()[SharedMemory::kHugePageBytes] = 9;
+  EXPECT_EQ((*mapped)->data()[SharedMemory::kHugePageBytes], 9);
+  // Others want ordinary ones: a ring, and what is not whole huge pages.
+  auto odd =
+      SharedMemory::Create(SharedMemory::kHugePageBytes + 4096, SharedMemory::Writers::kCreator);
+  ASSERT_TRUE(odd.ok());
+  EXPECT_FALSE((*odd)->reserved_huge_pages());
+}
+
+// A hole in reserved huge pages would kill whoever reads it when none is left.
+TEST(SharedMemoryTest, HugePagesThatAHoleCouldBePunchedIntoAreNotMapped) {
+  OwnedFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(SharedMemory::kHugePageBytes)) != 0) {
+    GTEST_SKIP() << "no hugetlbfs here";
+  }
+  ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  EXPECT_TRUE(absl::IsDataLoss(
+      SharedMemory::Map(std::move(fd), SharedMemory::kHugePageBytes, false).status()));
+}
+
+}  // namespace
+}  // namespace tryst

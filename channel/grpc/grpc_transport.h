@@ -1,0 +1,46 @@
+#ifndef TRYST_CHANNEL_GRPC_GRPC_TRANSPORT_H_
+#define TRYST_CHANNEL_GRPC_GRPC_TRANSPORT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "channel/grpc/fetch_server.h"
+#include "channel/grpc/grpc_channel.h"
+#include "channel/transport.h"
+
+namespace tryst {
+
+// What GrpcTransport stands on; outlives it.
+struct GrpcParts {
+  PeerDirectory* peers = nullptr;
+  CallSigner* signer = nullptr;
+  EventThread* events = nullptr;
+  FetchServer* served = nullptr;        // Null: nobody fetches from us by gRPC.
+  const Trace* served_trace = nullptr;  // Of `served`; may be null.
+};
+
+// gRPC, the way that always works. It has no hello: a peer's fetches are calls of the service that
+// answers hellos, too, so that `served` is started and ended with that.
+class GrpcTransport final : public Transport {
+ public:
+  GrpcTransport(const TransportContext& context, const GrpcParts& parts,
+                GrpcChannelOptions options);
+
+  const std::string& name() const override { return name_; }
+  bool is_last_resort() const override { return true; }
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
+  void View(const std::string& peer, std::vector<PathView>* views) const override;
+  void ListOps(LiveOps* ops) const override;
+  void AddCounters(Counters* counters) const override;
+
+ private:
+  const std::string name_ = "grpc";
+  Poller* const poller_;
+  const GrpcParts parts_;
+  const GrpcChannelOptions options_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_GRPC_GRPC_TRANSPORT_H_

@@ -1,0 +1,272 @@
+#include "channel/poller/poller.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+class FakeClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns; }
+  int64_t now_ns = 1000;
+};
+
+struct NotingTimer final : PollerTimer {
+  NotingTimer(std::vector<int>* fired, int id) : fired(fired), id(id) {}
+  void OnTimer() override { fired->push_back(id); }
+  std::vector<int>* fired;
+  int id;
+};
+
+// Goes to sleep at every chance.
+PollerOptions Sleepy() {
+  PollerOptions options;
+  options.spin_us = 0;
+  return options;
+}
+
+TEST(PollerTest, TimersFireInOrderOnceAndOnlyWhenDue) {
+  FakeClock clock;
+  Poller poller(&clock);
+  std::vector<int> fired;
+  NotingTimer a(&fired, 1), b(&fired, 2), c(&fired, 3), d(&fired, 4);
+  poller.SetTimer(&a, 3000);
+  poller.SetTimer(&b, 2000);
+  poller.SetTimer(&c, 2500);
+  poller.SetTimer(&d, 2200);
+  poller.CancelTimer(&d);
+  poller.SetTimer(&a, 2100);  // Moved.
+  EXPECT_FALSE(poller.Turn());
+  EXPECT_EQ(poller.NextTimerNs(), 2000);
+  clock.now_ns = 2100;
+  EXPECT_TRUE(poller.Turn());
+  EXPECT_EQ(fired, (std::vector<int>{2, 1}));
+  clock.now_ns = 9000;
+  poller.Turn();
+  EXPECT_EQ(fired, (std::vector<int>{2, 1, 3}));
+  EXPECT_FALSE(poller.Turn());
+}
+
+TEST(PollerTest, HeapKeepsItsOrderUnderRandomSettingAndCancelling) {
+  FakeClock clock;
+  Poller poller(&clock);
+  std::vector<int> fired;
+  std::vector<std::unique_ptr<NotingTimer>> timers;
+  uint32_t random = 12345;
+  for (int i = 0; i < 500; ++i) {
+    random = random * 1664525 + 1013904223;
+    timers.push_back(std::make_unique<NotingTimer>(&fired, static_cast<int>(random >> 12)));
+    poller.SetTimer(timers.back().get(), timers.back()->id);
+    if (i % 3 == 0) poller.CancelTimer(timers[static_cast<size_t>(i / 2)].get());
+  }
+  size_t set = 0;
+  for (const auto& timer : timers) set += timer->is_set();
+  clock.now_ns = 1 << 30;
+  poller.Turn();
+  EXPECT_EQ(fired.size(), set);
+  EXPECT_TRUE(std::is_sorted(fired.begin(), fired.end()));
+}
+
+TEST(PollerTest, TasksOfOneThreadRunInOrderOnThePollerThread) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  std::vector<int> ran;
+  for (int i = 0; i < 1000; ++i) {
+    poller.PostFn([&, i] {
+      EXPECT_TRUE(poller.OnThread());
+      ran.push_back(i);
+    });
+  }
+  poller.RunAndWait([] {});
+  ASSERT_EQ(ran.size(), 1000u);
+  EXPECT_TRUE(std::is_sorted(ran.begin(), ran.end()));
+  EXPECT_FALSE(poller.OnThread());
+  poller.Stop();
+}
+
+TEST(PollerTest, StopRunsWhatWasPostedBefore) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  std::atomic<int> ran{0};
+  for (int i = 0; i < 100; ++i) poller.PostFn([&] { ++ran; });
+  poller.Stop();
+  EXPECT_EQ(ran, 100);
+}
+
+TEST(PollerTest, NoWakeUpIsLostBetweenThreads) {
+  SteadyClock clock;
+  Poller poller(&clock, Sleepy());
+  poller.Start();
+  for (int i = 0; i < 5000; ++i) poller.RunAndWait([] {});
+  poller.Stop();
+}
+
+struct CountingTask final : PollerTask {
+  CountingTask(Poller* p, int64_t* ran) : poller(p), ran(ran) {}
+  void RunOnPoller() override {
+    EXPECT_TRUE(poller->OnThread());
+    ++*ran;
+    by = std::this_thread::get_id();
+    done.store(true);
+  }
+  Poller* const poller;
+  int64_t* const ran;
+  std::thread::id by;
+  std::atomic<bool> done{false};
+};
+
+// Who ran the last of some tasks that this thread would run itself.
+std::thread::id WhoTurns(Poller* poller) {
+  int64_t ran = 0;
+  std::thread::id by;
+  for (int i = 0; i < 200 && by != std::this_thread::get_id(); ++i) {
+    usleep(1000);  // So that it sleeps.
+    CountingTask task(poller, &ran);
+    poller->PostToTurn(&task);
+    poller->TurnIfAsleep();
+    while (!task.done.load()) std::this_thread::yield();
+    by = task.by;
+  }
+  return by;
+}
+
+TEST(PollerTest, WhoFindsItAsleepTurns) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  EXPECT_EQ(WhoTurns(&poller), std::this_thread::get_id());
+  EXPECT_FALSE(poller.OnThread());
+  poller.Stop();
+}
+
+TEST(PollerTest, OneThatKeepsItsThreadIsWoken) {
+  SteadyClock clock;
+  PollerOptions options;
+  options.keeps_its_thread = true;
+  Poller poller(&clock, options);
+  poller.Start();
+  EXPECT_NE(WhoTurns(&poller), std::this_thread::get_id());
+  poller.Stop();
+}
+
+TEST(PollerTest, ATimerSetWhileItSleepsFires) {
+  SteadyClock clock;
+  Poller poller(&clock, Sleepy());
+  std::atomic<int> fired{0};
+  struct Timer final : PollerTimer {
+    void OnTimer() override { ++*fired; }
+    std::atomic<int>* fired = nullptr;
+  } timer;
+  timer.fired = &fired;
+  struct Task final : PollerTask {
+    void RunOnPoller() override { poller->SetTimer(timer, poller->now_ns() + 2'000'000); }
+    Poller* poller = nullptr;
+    PollerTimer* timer = nullptr;
+  } task;
+  task.poller = &poller;
+  task.timer = &timer;
+  poller.Start();
+  for (int i = 1; i <= 20; ++i) {
+    usleep(1000);
+    poller.PostToTurn(&task);
+    poller.TurnIfAsleep();
+    for (int waited = 0; fired.load() < i && waited < 5000; ++waited) usleep(1000);
+    ASSERT_EQ(fired.load(), i);
+  }
+  poller.Stop();
+}
+
+TEST(PollerTest, ManyThatTurnAreOneThreadAtATime) {
+  SteadyClock clock;
+  Poller poller(&clock, Sleepy());
+  poller.Start();
+  int64_t ran = 0;  // Not atomic: it is the poller thread's.
+  constexpr int kTasks = 3000;
+  const auto turn = [&] {
+    for (int i = 0; i < kTasks; ++i) {
+      CountingTask task(&poller, &ran);
+      poller.PostToTurn(&task);
+      poller.TurnIfAsleep();
+      while (!task.done.load()) std::this_thread::yield();
+    }
+  };
+  std::thread one(turn), two(turn);
+  for (int i = 0; i < kTasks; ++i) poller.RunAndWait([&] { ++ran; });
+  one.join();
+  two.join();
+  poller.Stop();
+  EXPECT_EQ(ran, 3 * kTasks);
+}
+
+TEST(PollerTest, IdleThreadUsesNoProcessor) {
+  SteadyClock clock;
+  Poller poller(&clock);
+  poller.Start();
+  poller.RunAndWait([] {});
+  usleep(20'000);
+  rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  usleep(300'000);
+  getrusage(RUSAGE_SELF, &after);
+  const int64_t used_us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * int64_t{1'000'000} +
+                          (after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
+                          (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * int64_t{1'000'000} +
+                          (after.ru_stime.tv_usec - before.ru_stime.tv_usec);
+  EXPECT_LT(used_us, 10'000);
+  poller.Stop();
+}
+
+TEST(PollerSpinTest, ShrinksAsItFailsAndComesBackWhenItPays) {
+  PollerSpin spin(20'000);
+  EXPECT_EQ(spin.ns(), 20'000);
+  spin.Failed();
+  EXPECT_EQ(spin.ns(), 10'000);
+  for (int i = 0; i < 5; ++i) spin.Failed();
+  EXPECT_EQ(spin.ns(), 0);
+  int tries = 0;
+  int64_t spent_ns = 0;
+  for (int i = 0; i < 160; ++i) {
+    tries += spin.ns() == 20'000 ? 1 : 0;
+    spent_ns += spin.ns();
+    spin.Failed();
+  }
+  EXPECT_EQ(tries, 3);  // After 16, 32 and 64 more.
+  EXPECT_LT(spent_ns, 160 * 20'000 / 20);
+  spin.Paid();
+  EXPECT_EQ(spin.ns(), 20'000);
+  for (int i = 0; i < 16; ++i) spin.Failed();
+  EXPECT_EQ(spin.ns(), 20'000);
+}
+
+struct CountingFlush final : PollerFlush {
+  void Flush() override { ++count; }
+  int count = 0;
+};
+
+TEST(PollerTest, FlushesOncePerTurnHoweverOftenAsked) {
+  FakeClock clock;
+  Poller poller(&clock);
+  CountingFlush flush;
+  poller.FlushThisTurn(&flush);
+  poller.FlushThisTurn(&flush);
+  poller.Turn();
+  EXPECT_EQ(flush.count, 1);
+  poller.FlushThisTurn(&flush);
+  poller.ForgetFlush(&flush);
+  poller.Turn();
+  EXPECT_EQ(flush.count, 1);
+}
+
+}  // namespace
+}  // namespace tryst

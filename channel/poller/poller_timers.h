@@ -1,0 +1,42 @@
+#ifndef TRYST_CHANNEL_POLLER_POLLER_TIMERS_H_
+#define TRYST_CHANNEL_POLLER_POLLER_TIMERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace tryst {
+
+// Something that fires at a time, on the poller thread. Owned by who sets it.
+class PollerTimer {
+ public:
+  virtual ~PollerTimer() = default;  // REQUIRES: not set.
+  virtual void OnTimer() = 0;
+  bool is_set() const { return heap_index_ >= 0; }
+
+ private:
+  friend class PollerTimers;
+  int64_t at_ns_ = 0;
+  int heap_index_ = -1;
+};
+
+// The timers of a poller: a heap, the earliest first. Allocates only while more are set than ever
+// before. Poller thread only.
+class PollerTimers {
+ public:
+  void Set(PollerTimer* timer, int64_t at_ns);  // Moves one already set.
+  void Cancel(PollerTimer* timer);              // No-op when not set.
+  bool RunUntil(int64_t now_ns);                // True if any was due.
+  int64_t NextNs() const;                       // INT64_MAX: none.
+
+ private:
+  void SiftUp(size_t index);
+  void SiftDown(size_t index);
+  void Place(size_t index, PollerTimer* timer);
+
+  std::vector<PollerTimer*> heap_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_POLLER_POLLER_TIMERS_H_

@@ -1,0 +1,379 @@
+#include "channel/pool/channel_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kMaintenanceNs = 1'000'000'000;
+constexpr std::chrono::seconds kPollerPatience{2};
+
+}  // namespace
+
+// A Fetch on its way to the poller thread.
+class ChannelPool::FetchTask final : public PollerTask {
+ public:
+  explicit FetchTask(ChannelPool* pool) : pool_(pool) {}
+  void RunOnPoller() override { pool_->StartFetch(this); }
+
+  int64_t step_id = 0;
+  TensorKey key;
+  Args args;
+  DoneFn done;
+
+ private:
+  ChannelPool* const pool_;
+};
+
+ChannelPool::ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* source,
+                         const std::vector<TransportFactory>& transports,
+                         ChannelPoolOptions options)
+    : poller_(poller), options_(std::move(options)) {
+  TRYST_CHECK(options_.incarnation != 0);
+  context_.poller = poller;
+  context_.options = &options_;
+  context_.random.seed(options_.seed);
+  TransportContext context;
+  context.poller = poller;
+  context.bootstrap = bootstrap;
+  context.source = source;
+  context.self = options_.self;
+  context.incarnation = options_.incarnation;
+  context.protocol_newest = options_.protocol_newest;
+  context.trace = options_.trace;
+  for (const TransportFactory& make : transports) {
+    context.seed = context_.random();
+    context_.transports.push_back(make(context));
+  }
+}
+
+ChannelPool::~ChannelPool() {
+  TRYST_CHECK(!open_ || Drained());
+  poller_->CancelTimer(&maintenance_);
+}
+
+absl::Status ChannelPool::Open() {
+  auto* transports = &context_.transports;
+  for (auto at = transports->begin(); at != transports->end();) {
+    const absl::Status opened = (*at)->Open();
+    if (opened.ok()) {
+      ++at;
+    } else if ((*at)->is_optional()) {  // Peers are reached otherwise, and Explain() says so.
+      context_.missing.emplace_back((*at)->name(), opened);
+      at = transports->erase(at);
+    } else {
+      return opened;
+    }
+  }
+  open_ = true;
+  poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
+  return absl::OkStatus();
+}
+
+// ---- Fetching ----
+
+ChannelPool::FetchTask* ChannelPool::TakeTask() {
+  MutexLock lock(&mu_);
+  if (free_tasks_.empty()) {
+    tasks_.push_back(std::make_unique<FetchTask>(this));
+    return tasks_.back().get();
+  }
+  FetchTask* task = free_tasks_.back();
+  free_tasks_.pop_back();
+  return task;
+}
+
+void ChannelPool::GiveTask(FetchTask* task) {
+  MutexLock lock(&mu_);
+  free_tasks_.push_back(task);
+}
+
+void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+  // What other threads have asked for and is still in the inbox goes first: it was asked before.
+  if (poller_->OnThread() && !closed_ && posted_fetches_.load(std::memory_order_relaxed) == 0) {
+    PeerPaths* peer = PeerOf(key.src().worker);
+    if (peer->FetchesInCallbacks()) return peer->Fetch(step_id, key, args, std::move(done));
+  }
+  FetchTask* task = TakeTask();
+  posted_fetches_.fetch_add(1, std::memory_order_relaxed);
+  task->step_id = step_id;
+  task->key = key;
+  task->args = args;
+  task->done = std::move(done);
+  poller_->Post(task);
+}
+
+void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                            ManyDoneFn done) {
+  if (poller_->OnThread() && posted_fetches_.load(std::memory_order_relaxed) == 0 &&
+      FetchAsOne(step_id, keys, args, &done)) {
+    return;
+  }
+  posted_fetches_.fetch_add(1, std::memory_order_relaxed);
+  poller_->PostFn([this, step_id, args, done = std::move(done),
+                   keys = std::vector<TensorKey>(keys.begin(), keys.end())]() mutable {
+    posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
+    if (FetchAsOne(step_id, keys, args, &done)) return;
+    FetchEach(keys, std::move(done), [&](const TensorKey& key, DoneFn one) {
+      FetchNow(step_id, key, args, std::move(one));
+    });
+  });
+}
+
+void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
+                            absl::FunctionRef<void(const TensorKey&, DoneFn)> fetch) {
+  // Shared by the fetches; the last one to end calls back.
+  struct Many {
+    std::atomic<size_t> left{0};
+    std::vector<Received> results;
+    ManyDoneFn done;
+  };
+  auto many = std::make_shared<Many>();
+  many->results.resize(keys.size());
+  many->left = keys.size() + 1;
+  many->done = std::move(done);
+  const auto end_one = [](const std::shared_ptr<Many>& many) {
+    if (many->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    absl::Status first;
+    for (const Received& result : many->results) {
+      if (first.ok()) first = result.status;
+    }
+    std::move(many->done)(std::move(first), absl::MakeSpan(many->results));
+  };
+  for (size_t i = 0; i < keys.size(); ++i) {
+    fetch(keys[i], [many, i, end_one](absl::Status status, const Args&, const Args&, Tensor tensor,
+                                      bool is_dead) {
+      many->results[i].status = std::move(status);
+      many->results[i].tensor = std::move(tensor);
+      many->results[i].is_dead = is_dead;
+      end_one(many);
+    });
+  }
+  poller_->PostFn([many, end_one] { end_one(many); });
+}
+
+bool ChannelPool::FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                             ManyDoneFn* done) {
+  if (closed_ || keys.empty()) return false;
+  const absl::string_view worker = keys[0].src().worker;
+  for (const TensorKey& key : keys) {
+    if (key.src().worker != worker) return false;
+  }
+  return PeerOf(worker)->FetchMany(step_id, keys, args, done);
+}
+
+void ChannelPool::StartFetch(FetchTask* task) {
+  const int64_t step_id = task->step_id;
+  const TensorKey key = std::move(task->key);
+  const Args args = std::move(task->args);
+  DoneFn done = std::move(task->done);
+  task->args = Args();
+  GiveTask(task);
+  posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
+  FetchNow(step_id, key, args, std::move(done));
+}
+
+void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+  if (closed_) return FailReceive(close_status_, args, std::move(done));
+  PeerOf(key.src().worker)->Fetch(step_id, key, args, std::move(done));
+}
+
+PeerPaths* ChannelPool::PeerOf(absl::string_view worker) {
+  if (last_peer_ != nullptr && last_peer_->worker() == worker) return last_peer_;
+  auto found = peers_.find(worker);
+  if (found != peers_.end()) return last_peer_ = found->second.get();
+  auto peer = std::make_unique<PeerPaths>(&context_, std::string(worker));
+  peers_in_order_.push_back(peer.get());
+  return peers_.emplace(peer->worker(), std::move(peer)).first->second.get();
+}
+
+void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
+  poller_->PostFn([this, step_id, status] {
+    for (PeerPaths* peer : peers_in_order_) peer->AbortStep(step_id, status);
+  });
+}
+
+// ---- Serving ----
+
+void ChannelPool::OnHello(const Hello& hello, HelloDone done) {
+  poller_->PostFn(
+      [this, hello, done = std::move(done)]() mutable { AnswerHello(hello, std::move(done)); });
+}
+
+void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
+  if (closed_) return std::move(done)(close_status_);
+  if (hello.incarnation == 0 || hello.worker.empty()) {
+    return std::move(done)(absl::InvalidArgumentError("a hello without worker or incarnation"));
+  }
+  if (hello.protocol_newest < kProtocolOldest || hello.protocol_oldest > options_.protocol_newest) {
+    return std::move(done)(absl::FailedPreconditionError(absl::StrCat(
+        hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
+        ", this worker ", kProtocolOldest, " to ", options_.protocol_newest)));
+  }
+  auto peer = peers_.find(hello.worker);
+  if (peer != peers_.end()) peer->second->NoteIncarnation(hello.incarnation);
+  for (const auto& transport : context_.transports) {
+    transport->NotePeer(hello.worker, hello.incarnation);
+  }
+  Transport* const transport = FindTransport(hello.path);
+  if (transport != nullptr) return transport->OnHello(hello, std::move(done));
+  std::string why = absl::StrCat("; there is: ", absl::StrJoin(transport_names(), ", "));
+  for (const auto& [name, status] : context_.missing) {
+    if (name == hello.path) why = absl::StrCat(": ", status.message());
+  }
+  std::move(done)(absl::UnimplementedError(absl::StrCat("no path ", hello.path, " here", why)));
+}
+
+void ChannelPool::Maintain() {
+  for (const auto& transport : context_.transports) transport->Maintain();
+  if (!closed_) poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
+}
+
+// ---- Ending ----
+
+void ChannelPool::Close(const absl::Status& why) {
+  poller_->PostFn([this, why] {
+    if (closed_) return;
+    closed_ = true;
+    close_status_ = why;
+    for (PeerPaths* peer : peers_in_order_) peer->Close(why);
+    for (const auto& transport : context_.transports) transport->Close(why);
+    poller_->CancelTimer(&maintenance_);
+  });
+}
+
+bool ChannelPool::Drained() {
+  return closed_ &&
+         std::all_of(peers_in_order_.begin(), peers_in_order_.end(),
+                     [](const PeerPaths* peer) { return peer->Drained(); }) &&
+         std::all_of(context_.transports.begin(), context_.transports.end(),
+                     [](const auto& transport) { return transport->Drained(); });
+}
+
+absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) {
+  Close(why);
+  const Clock& clock = poller_->clock();
+  const Deadline until = Deadline::After(clock, timeout);
+  for (;;) {
+    bool drained = false;
+    poller_->RunAndWait([this, &drained] { drained = Drained(); });
+    if (drained) return absl::OkStatus();
+    if (until.Passed(clock.NowNs())) {
+      return absl::DeadlineExceededError("channels did not drain in time");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// ---- Explaining ----
+
+std::string ChannelPool::Explain(const std::string& peer) {
+  if (poller_->OnThread()) return ExplainNow(peer);  // A callback would wait for itself.
+  std::string out;
+  poller_->RunAndWait([&] { out = ExplainNow(peer); });
+  return out;
+}
+
+std::string ChannelPool::ExplainNow(const std::string& peer) const {
+  std::string out;
+  for (const PeerPaths* known : peers_in_order_) {
+    if (peer.empty() || known->worker() == peer) absl::StrAppend(&out, known->Explain(), "\n");
+  }
+  for (const auto& transport : context_.transports) transport->ExplainServing(peer, &out);
+  return out;
+}
+
+void ChannelPool::ListOpsNow(LiveOps* ops) const {
+  for (const PeerPaths* peer : peers_in_order_) peer->ListOps(ops);
+  for (const auto& transport : context_.transports) transport->ListOps(ops);
+}
+
+void ChannelPool::AddCountersNow(Counters* counters) const {
+  for (const auto& transport : context_.transports) transport->AddCounters(counters);
+}
+
+Transport* ChannelPool::FindTransport(absl::string_view name) const {
+  for (const auto& transport : context_.transports) {
+    if (transport->name() == name) return transport.get();
+  }
+  return nullptr;
+}
+
+std::vector<std::string> ChannelPool::transport_names() const {
+  std::vector<std::string> names;
+  for (const auto& transport : context_.transports) names.push_back(transport->name());
+  return names;
+}
+
+// Who asks what goes on asks because something hangs: that must not hang with it.
+absl::Status ChannelPool::AskPoller(absl::AnyInvocable<void() &&> fn) {
+  if (poller_->OnThread()) {
+    std::move(fn)();
+    return absl::OkStatus();
+  }
+  struct Asked {
+    Mutex mu;
+    CondVar answered_cv;
+    absl::AnyInvocable<void() &&> fn ABSL_GUARDED_BY(mu);  // Null: run, or given up.
+  };
+  auto asked = std::make_shared<Asked>();
+  {
+    MutexLock lock(&asked->mu);
+    asked->fn = std::move(fn);
+  }
+  poller_->PostFn([asked] {
+    MutexLock lock(&asked->mu);
+    if (asked->fn != nullptr) std::move(asked->fn)();  // Takes no lock and calls nobody back.
+    asked->fn = nullptr;
+    asked->answered_cv.NotifyOne();
+  });
+  const std::chrono::steady_clock::time_point until(
+      std::chrono::nanoseconds(poller_->clock().NowNs()) + kPollerPatience);
+  MutexLock lock(&asked->mu);
+  while (asked->fn != nullptr) {
+    if (!asked->answered_cv.WaitUntil(&asked->mu, until) || asked->fn == nullptr) continue;
+    asked->fn = nullptr;
+    return absl::DeadlineExceededError(absl::StrCat(
+        "the poller thread of ", options_.self, " has not answered for ", kPollerPatience.count(),
+        " s: it is stuck in a callback, or gets no processor"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ChannelPool::Listed> ChannelPool::ListOps(size_t most) {
+  Listed listed;
+  const absl::Status asked = AskPoller([this, &listed, most] {
+    LiveOps ops(most);
+    ListOpsNow(&ops);
+    listed.left_out = ops.left_out();
+    listed.ops = ops.Take();
+    listed.now_ns = poller_->now_ns();
+  });
+  if (!asked.ok()) return asked;
+  return listed;
+}
+
+absl::StatusOr<std::vector<PathView>> ChannelPool::ViewPaths(const std::string& peer) {
+  std::vector<PathView> views;
+  const absl::Status asked = AskPoller([&] {
+    for (const PeerPaths* known : peers_in_order_) {
+      if (peer.empty() || known->worker() == peer) known->View(&views);
+    }
+    for (const auto& transport : context_.transports) transport->View(peer, &views);
+  });
+  if (!asked.ok()) return asked;
+  return views;
+}
+
+absl::Status ChannelPool::AskCounters(Counters* counters) {
+  return AskPoller([&] { AddCountersNow(counters); });
+}
+
+}  // namespace tryst

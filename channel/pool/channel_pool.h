@@ -1,0 +1,134 @@
+#ifndef TRYST_CHANNEL_POOL_CHANNEL_POOL_H_
+#define TRYST_CHANNEL_POOL_CHANNEL_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "channel/bootstrap.h"
+#include "channel/poller/poller.h"
+#include "channel/pool/channel_pool_options.h"
+#include "channel/pool/peer_paths.h"
+#include "channel/trace/counters.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
+#include "channel/transport.h"
+#include "rendezvous/tensor_fetcher.h"
+#include "rendezvous/tensor_source.h"
+
+namespace tryst {
+
+// Chooses a path to each peer (PeerPaths) and hands the hellos of peers to the transport that they
+// name, on one poller. It knows transports by their interface alone.
+//
+// Thread-safe, but for construction, Open(), and destruction.
+class ChannelPool final : public TensorFetcher, public HelloHandler {
+ public:
+  // `source` is asked for what peers fetch from us. All pointers outlive the pool. `transports`:
+  // the best first.
+  ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* source,
+              const std::vector<TransportFactory>& transports, ChannelPoolOptions options);
+  ~ChannelPool() override;  // REQUIRES: drained, or never opened.
+
+  // Opens the transports. Call before anything else, with the poller not yet started.
+  absl::Status Open();
+
+  // Ends everything with `why`; what comes later fails with it. Idempotent.
+  void Close(const absl::Status& why);
+  // REQUIRES: on the poller thread. True once closed and nothing can touch memory for us.
+  bool Drained();
+  // Close(), and waits, on a thread other than the poller's, which must be running.
+  // kDeadlineExceeded when something has not drained by then; it must not be destroyed.
+  absl::Status Stop(const absl::Status& why, absl::Duration timeout);
+
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn done) override;
+  void AbortStep(int64_t step_id, const absl::Status& status) override;
+
+  void OnHello(const Hello& hello, HelloDone done) override;
+
+  // ---- What is going on: asked of the poller thread, which must be running, or is this one ----
+  // Which path leads to `peer`, which were turned down, and why. All peers when empty. Waits.
+  std::string Explain(const std::string& peer);
+  // What has not ended: the `most` oldest, and how many there are besides.
+  // kDeadlineExceeded: the poller thread is stuck.
+  struct Listed {
+    std::vector<LiveOp> ops;
+    size_t left_out = 0;
+    int64_t now_ns = 0;
+  };
+  absl::StatusOr<Listed> ListOps(size_t most);
+  // Every way to and from `peer`; of all peers when empty. kDeadlineExceeded as above.
+  absl::StatusOr<std::vector<PathView>> ViewPaths(const std::string& peer);
+  // Adds the counters of all transports. kDeadlineExceeded as above.
+  absl::Status AskCounters(Counters* counters);
+  // The best first.
+  std::vector<std::string> transport_names() const;
+
+  // The same for a caller that is on the poller thread.
+  void ListOpsNow(LiveOps* ops) const;
+  std::string ExplainNow(const std::string& peer) const;
+  void AddCountersNow(Counters* counters) const;
+  // The best first, of those that this system has.
+  const std::vector<std::unique_ptr<Transport>>& transports() const { return context_.transports; }
+  Poller* poller() const { return poller_; }
+
+ private:
+  class FetchTask;
+  struct MaintenanceTimer final : PollerTimer {
+    explicit MaintenanceTimer(ChannelPool* pool) : pool(pool) {}
+    void OnTimer() override { pool->Maintain(); }
+    ChannelPool* const pool;
+  };
+
+  // Poller thread.
+  void StartFetch(FetchTask* task);
+  void FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
+  PeerPaths* PeerOf(absl::string_view worker);
+  // Where all of `keys` are one peer's and its channel fetches them as one. False: not started.
+  bool FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                  ManyDoneFn* done);
+  void AnswerHello(const Hello& hello, HelloDone done);
+  Transport* FindTransport(absl::string_view name) const;  // Null: there is none.
+  void Maintain();
+  // Runs `fn` on the poller thread and waits for it, but not for ever.
+  absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
+
+  // Calls `fetch` for each key, and `done` once all of them have ended. Any thread.
+  void FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
+                 absl::FunctionRef<void(const TensorKey&, DoneFn)> fetch);
+  FetchTask* TakeTask();
+  void GiveTask(FetchTask* task);
+
+  // Constant after Open().
+  Poller* const poller_;
+  const ChannelPoolOptions options_;
+  PathsContext context_;
+  bool open_ = false;
+
+  Mutex mu_;
+  std::vector<std::unique_ptr<FetchTask>> tasks_ ABSL_GUARDED_BY(mu_);
+  std::vector<FetchTask*> free_tasks_ ABSL_GUARDED_BY(mu_);
+  std::atomic<size_t> posted_fetches_{0};  // In the inbox, not started yet.
+
+  // Poller thread only.
+  absl::flat_hash_map<std::string, std::unique_ptr<PeerPaths>> peers_;
+  std::vector<PeerPaths*> peers_in_order_;
+  PeerPaths* last_peer_ = nullptr;  // Asked for last; peers stay.
+  MaintenanceTimer maintenance_{this};
+  bool closed_ = false;
+  absl::Status close_status_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_POOL_CHANNEL_POOL_H_

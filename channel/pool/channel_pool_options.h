@@ -1,0 +1,25 @@
+#ifndef TRYST_CHANNEL_POOL_CHANNEL_POOL_OPTIONS_H_
+#define TRYST_CHANNEL_POOL_CHANNEL_POOL_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "channel/bootstrap.h"
+#include "channel/trace/trace.h"
+
+namespace tryst {
+
+struct ChannelPoolOptions {
+  std::string self;                            // "/job:worker/replica:0/task:1"
+  uint64_t incarnation = 0;                    // Not 0.
+  uint32_t protocol_newest = kProtocolNewest;  // Less: as an older worker.
+  // How often a path that was left or turned down is tried again, from least to most.
+  int64_t probe_ms = 1000;
+  int64_t probe_ms_most = 30'000;
+  uint64_t seed = 1;
+  Trace* trace = nullptr;  // Written on the poller thread; outlives the pool. May be null.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_POOL_CHANNEL_POOL_OPTIONS_H_

@@ -1,0 +1,125 @@
+#ifndef TRYST_CHANNEL_POOL_PEER_PATHS_H_
+#define TRYST_CHANNEL_POOL_PEER_PATHS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "channel/channel.h"
+#include "channel/poller/poller.h"
+#include "channel/pool/channel_pool_options.h"
+#include "channel/pool/keys_out.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
+#include "channel/transport.h"
+
+namespace tryst {
+
+// What the paths to all peers share; outlives them.
+struct PathsContext {
+  Poller* poller = nullptr;
+  const ChannelPoolOptions* options = nullptr;
+  std::vector<std::unique_ptr<Transport>> transports;  // The best first.
+  // Transports that this system does not have, and why.
+  std::vector<std::pair<std::string, absl::Status>> missing;
+  std::mt19937_64 random;
+};
+
+// Which way to one peer: by the first transport that both ends have and that works. A way that
+// the peer turns down, and one that stops working, is left for the next one with all that waits
+// for it; it is tried again from time to time, and taken again when it works.
+//
+// Poller thread only. REQUIRES at destruction: drained, or never asked for anything.
+class PeerPaths final : private PollerTimer {
+ public:
+  PeerPaths(PathsContext* context, std::string worker);
+  ~PeerPaths() override;
+
+  const std::string& worker() const { return worker_; }
+
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
+  // As Channel::FetchMany().
+  bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn* done);
+  // Whether Fetch() may be called in a callback of another fetch.
+  bool FetchesInCallbacks();
+  void AbortStep(int64_t step_id, const absl::Status& status);
+  // The peer has said hello. One that was started anew may have other paths now.
+  void NoteIncarnation(uint64_t incarnation);
+
+  void Close(const absl::Status& why);
+  bool Drained() const;
+
+  // For people, a line for each way.
+  std::string Explain() const;
+  void View(std::vector<PathView>* views) const;
+  void ListOps(LiveOps* ops) const;
+
+ private:
+  // By one transport.
+  struct Way final : PathUser {
+    enum class Standing {
+      kGood,     // As far as is known.
+      kRefused,  // The peer has no such path.
+      kLeft,     // It stopped working.
+    };
+    bool HasAnother() const override { return peer->NextWay(index) != index; }
+    bool HasLastResort() const override;
+    void OnRefused() override { peer->OnRefused(this); }
+    void OnLeft(std::vector<WaitingFetch> fetches) override {
+      peer->OnLeft(this, std::move(fetches));
+    }
+    void OnUsable() override { peer->OnUsable(this); }
+    void OnTooLarge(WaitingFetch fetch) override;
+    void OnNetworkChange() override { peer->RetryNow(); }
+
+    PeerPaths* peer = nullptr;
+    size_t index = 0;
+    std::unique_ptr<Channel> channel;  // Null: not tried yet.
+    int64_t made_ns = 0;
+    Standing standing = Standing::kGood;
+    std::string why;       // It is not good.
+    int64_t since_ns = 0;  // Since when it is not good;
+    int64_t probe_ns = 0;  // when it is tried again,
+    int64_t pause_ms = 0;  // and how long after the last time.
+  };
+  using Standing = Way::Standing;
+
+  const std::string& NameOf(const Way& way) const {
+    return context_->transports[way.index]->name();
+  }
+  int64_t now_ns() const { return context_->poller->now_ns(); }
+  Channel* ChannelOn(size_t way);
+  size_t NextWay(size_t failed) const;
+  size_t StepAside(Way* way, Standing standing, std::string why);
+  bool HasLeft() const;
+  void UseWay(size_t way);
+  void GoOn(std::vector<WaitingFetch> fetches, size_t way, bool counted);
+  void OnRefused(Way* way);
+  void OnLeft(Way* way, std::vector<WaitingFetch> fetches);
+  void OnUsable(Way* way);
+  void NoteKeysBefore();
+  void RetryNow();
+  void ProbeLater(Way* way);
+  void SetTimer();
+  void OnTimer() override;
+  PathView ViewOf(const Way& way) const;
+
+  PathsContext* const context_;
+  const std::string worker_;
+  std::vector<Way> ways_;  // One for each transport.
+  size_t current_ = 0;
+  uint64_t incarnation_ = 0;           // As it said in its last hello; 0: it has said none.
+  std::shared_ptr<KeysOut> keys_out_;  // Null: all fetches are on one way.
+  int64_t keys_checked_ns_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_POOL_PEER_PATHS_H_

@@ -1,0 +1,214 @@
+#include "channel/pool/peer_paths.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "rendezvous/virtual_alarms.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kPeer[] = "/job:ps/replica:0/task:0";
+
+TensorKey Key(const std::string& edge) {
+  return TensorKeyPrefix::Make("/job:ps/replica:0/task:0/device:CPU:0", 1,
+                               "/job:worker/replica:0/task:0/device:CPU:0", edge)
+      ->At(0, 0);
+}
+
+// Keeps what is fetched until the test ends it, and tells the user what the test says.
+class ScriptedChannel final : public Channel {
+ public:
+  explicit ScriptedChannel(PathUser* user) : user(user) {}
+  void Fetch(int64_t step, const TensorKey& key, const Args& args, DoneFn done) override {
+    out.push_back({step, key, args, std::move(done)});
+  }
+  void AbortStep(int64_t, const absl::Status&) override {}
+  void Close(absl::Status) override {}
+  bool Drained() const override { return out.empty(); }
+  std::string Explain() const override { return "scripted"; }
+  void View(PathView* view) const override {
+    view->state = "connected";
+    view->why = "as the script says";
+  }
+  void ListOps(LiveOps* ops) const override {
+    for (const WaitingFetch& fetch : out) {
+      LiveOp op;
+      op.key = fetch.key;
+      ops->Add(std::move(op));
+    }
+  }
+  std::vector<WaitingFetch> TakeWaiting() override { return std::exchange(out, {}); }
+  void Probe() override { ++probes; }
+  void EndFirst() {
+    WaitingFetch fetch = std::move(out.front());
+    out.erase(out.begin());
+    std::move(fetch.done)(absl::OkStatus(), Args(), fetch.args, Tensor(), true);
+  }
+
+  PathUser* const user;
+  std::vector<WaitingFetch> out;
+  int probes = 0;
+};
+
+class ScriptedTransport final : public Transport {
+ public:
+  ScriptedTransport(std::string name, std::map<std::string, ScriptedChannel*>* made)
+      : name_(std::move(name)), made_(made) {}
+  const std::string& name() const override { return name_; }
+  bool is_last_resort() const override { return name_ == "last"; }
+  std::unique_ptr<Channel> MakeChannel(const std::string&, PathUser* user) override {
+    auto channel = std::make_unique<ScriptedChannel>(user);
+    (*made_)[name_] = channel.get();
+    return channel;
+  }
+
+ private:
+  const std::string name_;
+  std::map<std::string, ScriptedChannel*>* const made_;
+};
+
+class PeerPathsTest : public testing::Test {
+ protected:
+  PeerPathsTest() : poller_(&alarms_) {
+    context_.poller = &poller_;
+    context_.options = &options_;
+    for (const char* name : {"best", "second", "last"}) {
+      context_.transports.push_back(std::make_unique<ScriptedTransport>(name, &made_));
+    }
+    paths_ = std::make_unique<PeerPaths>(&context_, kPeer);
+  }
+  void Fetch(const std::string& edge) {
+    paths_->Fetch(1, Key(edge), Args(),
+                  [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+  }
+  ScriptedChannel* On(const std::string& name) { return made_[name]; }
+  size_t OutOn(const std::string& name) {
+    return made_[name] == nullptr ? 0 : On(name)->out.size();
+  }
+  void Pass(int64_t ms) {
+    alarms_.AdvanceBy(absl::Milliseconds(ms));
+    poller_.Turn();
+  }
+
+  VirtualAlarms alarms_;
+  Poller poller_;
+  ChannelPoolOptions options_;
+  PathsContext context_;
+  std::map<std::string, ScriptedChannel*> made_;
+  std::unique_ptr<PeerPaths> paths_;
+};
+
+TEST_F(PeerPathsTest, TheBestIsTakenAndOthersAreNotTried) {
+  Fetch("a");
+  EXPECT_EQ(OutOn("best"), 1u);
+  EXPECT_EQ(On("second"), nullptr);
+  std::vector<PathView> views;
+  paths_->View(&views);
+  ASSERT_EQ(views.size(), 3u);
+  EXPECT_TRUE(views[0].in_use);
+  EXPECT_EQ(views[1].state, "not tried");
+  EXPECT_EQ(views[1].why, "a better one is in use");
+}
+
+TEST_F(PeerPathsTest, WhatATurnedDownPathHasGoesOnByTheNextInOrder) {
+  Fetch("a");
+  Fetch("b");
+  On("best")->user->OnRefused();
+  ASSERT_EQ(OutOn("second"), 2u);
+  EXPECT_EQ(On("second")->out[0].key, Key("a"));
+  EXPECT_EQ(OutOn("best"), 0u);
+  EXPECT_NE(paths_->Explain().find("turned down: best: as the script says"), std::string::npos)
+      << paths_->Explain();
+}
+
+// By one rule: less and less often, and from then on again when it works.
+TEST_F(PeerPathsTest, BothATurnedDownAndALeftPathAreTriedAgainAndTaken) {
+  for (const bool refused : {true, false}) {
+    Fetch("a");
+    ScriptedChannel* const best = On("best");
+    const int before = best->probes;
+    if (refused) {
+      best->user->OnRefused();
+    } else {
+      best->user->OnLeft(best->TakeWaiting());
+    }
+    EXPECT_EQ(OutOn("second"), 1u);
+    for (int i = 0; i < 100; ++i) Pass(100);
+    const int probes = best->probes - before;
+    EXPECT_GE(probes, 3);
+    EXPECT_LE(probes, 8) << "it was not tried less and less often";
+    On("second")->EndFirst();
+    best->user->OnUsable();
+    Pass(2000);
+    Fetch("b");
+    EXPECT_EQ(OutOn("best"), 1u) << paths_->Explain();
+    best->EndFirst();
+    EXPECT_EQ(paths_->Explain(), "scripted");
+  }
+}
+
+TEST_F(PeerPathsTest, APeerThatWasStartedAnewIsTriedAtOnce) {
+  Fetch("a");
+  On("best")->user->OnRefused();
+  Pass(1);
+  EXPECT_EQ(On("best")->probes, 0);
+  paths_->NoteIncarnation(7);
+  Pass(1);
+  EXPECT_EQ(On("best")->probes, 1);
+  On("second")->EndFirst();
+}
+
+// Two ways at once would not keep the order of a key's sends.
+TEST_F(PeerPathsTest, AKeyThatIsOutOnAnotherPathStaysThereUntilItHasEnded) {
+  for (const bool refused : {true, false}) {
+    Fetch("a");
+    ScriptedChannel* const best = On("best");
+    if (refused) {
+      best->user->OnRefused();
+    } else {
+      best->user->OnLeft(best->TakeWaiting());
+    }
+    ASSERT_EQ(OutOn("second"), 1u);
+    best->user->OnUsable();
+    Fetch("a");
+    Fetch("b");
+    EXPECT_EQ(OutOn("second"), 2u) << "the key has left its path";
+    EXPECT_EQ(OutOn("best"), 1u) << "another key has not come back";
+    On("second")->EndFirst();
+    On("second")->EndFirst();
+    Pass(2000);
+    Fetch("a");
+    EXPECT_EQ(OutOn("best"), 2u) << "the key has not come back";
+    best->EndFirst();
+    best->EndFirst();
+  }
+}
+
+TEST_F(PeerPathsTest, WhereThereIsNoOtherItGoesOnTrying) {
+  Fetch("a");
+  On("best")->user->OnRefused();
+  On("second")->user->OnRefused();
+  ASSERT_EQ(OutOn("last"), 1u);
+  On("last")->user->OnRefused();
+  EXPECT_EQ(OutOn("last"), 1u);
+  EXPECT_FALSE(On("last")->user->HasAnother());
+  On("last")->EndFirst();
+}
+
+TEST_F(PeerPathsTest, WhatIsTooLargeComesByTheLastResort) {
+  Fetch("a");
+  EXPECT_TRUE(On("best")->user->HasLastResort());
+  WaitingFetch fetch = std::move(On("best")->TakeWaiting().front());
+  On("best")->user->OnTooLarge(std::move(fetch));
+  EXPECT_EQ(OutOn("last"), 1u);
+  EXPECT_FALSE(On("last")->user->HasLastResort());
+  On("last")->EndFirst();
+}
+
+}  // namespace
+}  // namespace tryst

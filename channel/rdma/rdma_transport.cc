@@ -1,0 +1,164 @@
+#include "channel/rdma/rdma_transport.h"
+
+#include <algorithm>
+
+namespace tryst {
+
+RdmaTransport::RdmaTransport(const TransportContext& context, NicPath path, RdmaOptions options)
+    : context_(context),
+      path_(std::move(path)),
+      options_(options),
+      seed_(context.seed),
+      consumers_(&context_, &path_, &options_) {
+  room_task_.transport = this;
+}
+
+RdmaTransport::~RdmaTransport() {
+  if (landings_ != nullptr) landings_->SetRoomCallback(nullptr);
+  if (hub_ != nullptr) hub_->Detach();
+}
+
+absl::Status RdmaTransport::Open() {
+  Nic* nic = path_.nic.get();
+  const uint32_t depth = std::min(options_.completion_depth, nic->limits().max_completion_depth);
+  auto hub = QueueHub::Create(nic, context_.poller, depth);
+  if (!hub.ok()) return hub.status();
+  hub_ = *std::move(hub);
+  hub_->Attach();
+  landings_ = std::make_shared<LandingPool>(path_.nic, options_.landing_cap_bytes);
+  landings_->SetRoomCallback([this] {
+    if (!room_task_.posted.exchange(true)) context_.poller->Post(&room_task_);
+  });
+  if (nic->event_fd() < 0) return absl::OkStatus();
+  auto events = AsyncEventThread::Start(nic, [this](const NicEvent& event) {
+    context_.poller->PostFn([this, event] { OnNicEvent(event); });
+  });
+  if (!events.ok()) return events.status();
+  events_ = *std::move(events);
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, PathUser* user) {
+  FetchChannelOptions options;
+  options.link = options_.link;
+  options.link.digests &= path_.digests;
+  options.landing_bytes = options_.landing_bytes;
+  options.path = path_.path;
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
+  options.peer = peer;
+  options.on_refused = [user] { user->OnRefused(); };
+  if (user->HasAnother()) options.give_up_ms = options_.give_up_ms;
+  options.on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
+  options.on_usable = [user] { user->OnUsable(); };
+  if (user->HasLastResort()) {
+    options.on_too_large = [user](WaitingFetch fetch) { user->OnTooLarge(std::move(fetch)); };
+  }
+  options.trace = context_.trace;
+  options.seed = ++seed_;
+  options.heartbeat_ms = options_.heartbeat_ms;
+  options.silence_ms = options_.silence_ms;
+  options.retain_ms = options_.retain_ms;
+  options.patience_ms = options_.patience_ms;
+  options.max_parked = options_.max_waiting;
+  options.standing = options_.standing;
+  options.standing_ms = options_.standing_ms;
+  options.protocol_newest = context_.protocol_newest;
+  auto channel = std::make_unique<FetchChannel>(hub_.get(), landings_.get(), context_.bootstrap,
+                                                std::move(options));
+  fetching_.push_back({channel.get(), user});
+  return channel;
+}
+
+// ---- Room to land in ----
+
+void RdmaTransport::RoomTask::RunOnPoller() {
+  posted.store(false);
+  transport->OnRoom();
+}
+
+void RdmaTransport::OnRoom() {
+  // One tensor for each peer in turn, and from where the last round ended, so that none takes
+  // it all and none is always last.
+  const size_t count = fetching_.size();
+  for (size_t idle = 0; idle < count;) {
+    const bool took = fetching_[room_first_ % count].channel->TakeRoom();
+    idle = took ? 0 : idle + 1;
+    room_first_ = (room_first_ + 1) % count;
+  }
+  // Real fetches outrank standing receives, of any peer.
+  if (std::none_of(fetching_.begin(), fetching_.end(),
+                   [](const Fetching& one) { return one.channel->waits_for_room(); })) {
+    return;
+  }
+  for (const Fetching& one : fetching_) one.channel->DropOneStanding();
+}
+
+// ---- What the NIC tells ----
+
+void RdmaTransport::OnNicEvent(const NicEvent& event) {
+  if (closed_) return;
+  hub_->OnEvent(event);
+  if (event.kind != NicEvent::Kind::kPortUp && event.kind != NicEvent::Kind::kAddressChanged) {
+    return;
+  }
+  for (const Fetching& one : fetching_) one.user->OnNetworkChange();
+}
+
+void RdmaTransport::Maintain() {
+  OnRoom();  // A registration that failed may work now; nobody else would say so.
+  if (events_ == nullptr) {
+    while (auto event = path_.nic->NextEvent()) OnNicEvent(*event);
+  }
+  consumers_.Maintain();
+}
+
+// ---- Serving ----
+
+void RdmaTransport::OnHello(const Hello& hello, HelloDone done) {
+  consumers_.OnHello(hub_.get(), hello, std::move(done));
+}
+
+void RdmaTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
+  consumers_.NotePeer(worker, incarnation);
+}
+
+void RdmaTransport::Close(const absl::Status& why) {
+  closed_ = true;
+  events_.reset();  // It only posts. What it has posted runs before anybody hears Drained().
+  consumers_.Close(why);
+}
+
+bool RdmaTransport::Drained() const { return closed_ && consumers_.Drained(); }
+
+// ---- Explaining ----
+
+void RdmaTransport::ExplainServing(const std::string& peer, std::string* out) const {
+  consumers_.Explain(peer, out);
+}
+
+void RdmaTransport::View(const std::string& peer, std::vector<PathView>* views) const {
+  consumers_.View(peer, views);
+}
+
+void RdmaTransport::ListOps(LiveOps* ops) const { consumers_.ListOps(ops); }
+
+void RdmaTransport::AddCounters(Counters* counters) const {
+  const FetchCounters fetched = fetch_counters();
+  counters->Count("rdma_fetches", fetched.fetches);
+  counters->Count("rdma_fetched_bytes", fetched.bytes);
+  counters->Count("rdma_epochs", fetched.epochs);
+  counters->Count("rdma_breaks", fetched.breaks);
+  counters->Count("rdma_replays", fetched.replays);
+  counters->Count("rdma_digests_wrong", fetched.digests_wrong);
+  counters->Gauge("pinned_bytes", landings_->pinned_bytes());
+  counters->Gauge("pinned_bytes_most", landings_->pinned_bytes_most());
+}
+
+FetchCounters RdmaTransport::fetch_counters() const {
+  FetchCounters sum;
+  for (const Fetching& one : fetching_) sum += one.channel->counters();
+  return sum;
+}
+
+}  // namespace tryst

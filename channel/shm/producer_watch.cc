@@ -1,0 +1,29 @@
+#include "channel/shm/producer_watch.h"
+
+namespace tryst {
+
+void ProducerWatch::Begin() {
+  if (patience_ns_ <= 0 || !owner_->Watched(&cells_)) return;
+  heard_ns_ = poller_->now_ns();
+  asked_ = false;
+  LookAgain();
+}
+
+void ProducerWatch::OnTimer() {
+  uint32_t cells = 0;
+  if (!owner_->Watched(&cells)) return;  // The next fetch begins anew.
+  const int64_t now_ns = poller_->now_ns();
+  if (cells != cells_) {
+    cells_ = cells;
+    heard_ns_ = now_ns;
+    asked_ = false;
+  } else if (now_ns - heard_ns_ >= patience_ns_) {
+    return owner_->OnSilent((now_ns - heard_ns_) / 1'000'000);
+  } else if (!asked_) {
+    asked_ = true;
+    owner_->AskForSign();
+  }
+  LookAgain();
+}
+
+}  // namespace tryst

@@ -1,0 +1,208 @@
+#include "channel/shm/shm_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+
+namespace tryst {
+
+ShmTransport::ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena,
+                           ShmOptions options)
+    : context_(context), arena_(std::move(arena)), options_(options), seed_(context.seed) {}
+
+absl::Status ShmTransport::Open() {
+  auto hub = ShmHub::Create(context_.poller, arena_, options_.copy_helpers);
+  if (!hub.ok()) return hub.status();
+  hub_ = *std::move(hub);
+  hub_->Attach();
+  return absl::OkStatus();
+}
+
+ShmTransport::~ShmTransport() {
+  if (hub_ != nullptr) hub_->poller()->ForgetFlush(this);
+  serving_.clear();
+  arena_->Trim();  // Of what it has kept for consumers that are gone by now.
+  if (hub_ != nullptr) hub_->Detach();
+}
+
+std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
+  auto channel = MakeFetchChannel(
+      peer, [user] { user->OnRefused(); }, [user] { user->OnUsable(); });
+  fetching_.push_back(channel.get());
+  return channel;
+}
+
+std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::string& peer,
+                                                                std::function<void()> on_refused,
+                                                                std::function<void()> on_open) {
+  ShmFetchOptions options;
+  options.sizes = options_.sizes;
+  options.digests = options_.digests;
+  options.allow_pull = options_.allow_pull;
+  options.self = context_.self;
+  options.self_incarnation = context_.incarnation;
+  options.peer = peer;
+  options.on_refused = std::move(on_refused);
+  options.on_open = std::move(on_open);
+  options.trace = context_.trace;
+  options.link_newest = options_.link_newest;
+  options.patience_ms = options_.patience_ms;
+  options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxParked);
+  options.seed = ++seed_;
+  return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
+}
+
+void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
+  if (closed_) return std::move(done)(close_status_);
+  auto offer = shm_wire::DecodeOffer(hello.parameters);
+  if (!offer.ok()) return std::move(done)(offer.status());
+  HostIdentity theirs;
+  theirs.boot_id = offer->boot_id;
+  theirs.network_space = offer->network_space;
+  const absl::Status same = CheckSameHost(hub_->host(), theirs);
+  if (!same.ok()) return std::move(done)(same);
+  // One link to a consumer: a new one says that the former is over.
+  for (auto& channel : serving_) {
+    if (channel->consumer() == hello.worker && !channel->MakeWayFor(hello)) {
+      return std::move(done)(absl::AbortedError(
+          absl::StrCat("epoch ", hello.epoch, " is over: another link was opened since")));
+    }
+  }
+  for (WaitingHello& waiting : waiting_) {
+    if (waiting.hello.worker != hello.worker) continue;
+    std::exchange(waiting.done, std::move(done))(absl::AbortedError("a newer hello came"));
+    waiting.hello = hello;
+    waiting.offer = *std::move(offer);
+    return;
+  }
+  if (IsDrained(hello.worker)) return AnswerHello(hello, *offer, std::move(done));
+  // What another thread is sending this moment has met a take that nobody wants any more. It
+  // must be back before the consumer asks again, or what is sent after it would be had first.
+  waiting_.push_back({hello, *std::move(offer), std::move(done)});
+}
+
+bool ShmTransport::IsDrained(const std::string& consumer) const {
+  return std::all_of(serving_.begin(), serving_.end(), [&](const auto& channel) {
+    return channel->consumer() != consumer || channel->Drained();
+  });
+}
+
+void ShmTransport::Flush() {
+  std::vector<WaitingHello> answered;
+  for (WaitingHello& one : std::exchange(waiting_, {})) {
+    (IsDrained(one.hello.worker) ? answered : waiting_).push_back(std::move(one));
+  }
+  for (WaitingHello& one : answered) AnswerHello(one.hello, one.offer, std::move(one.done));
+}
+
+void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done) {
+  Reap();
+  if (serving_.size() >= options_.max_consumers) {
+    return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
+        options_.max_consumers, " consumers share memory with us: raise max_consumers")));
+  }
+  ShmServeOptions serve;
+  serve.most = options_.sizes;
+  serve.self = context_.self;
+  serve.self_incarnation = context_.incarnation;
+  serve.digests = options_.digests;
+  serve.stage_bytes = options_.stage_bytes;
+  serve.pull_bytes = options_.pull_bytes;
+  serve.parts_bytes = options_.parts_bytes;
+  serve.trace = context_.trace;
+  serve.allow_pull = options_.allow_pull;
+  serve.link_newest = options_.link_newest;
+  serve.on_drained = [this] { hub_->poller()->FlushThisTurn(this); };
+  auto channel = std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve),
+                                                   hello, offer);
+  auto answer = channel->Invite();
+  if (answer.ok()) {
+    serving_.push_back(std::move(channel));
+  } else {
+    channel->Close(answer.status());
+  }
+  std::move(done)(std::move(answer));
+}
+
+void ShmTransport::Maintain() {
+  for (auto& channel : serving_) channel->EndIfNotJoined();
+  Reap();
+  arena_->Trim();
+}
+
+void ShmTransport::Reap() {
+  for (auto& channel : serving_) {
+    if (!channel->Drained()) continue;
+    counters_ += channel->counters();
+    channel.reset();
+  }
+  serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
+}
+
+void ShmTransport::Close(const absl::Status& why) {
+  if (closed_) return;
+  closed_ = true;
+  close_status_ = why;
+  for (auto& channel : serving_) channel->Close(why);
+  for (WaitingHello& one : std::exchange(waiting_, {})) std::move(one.done)(why);
+}
+
+bool ShmTransport::Drained() const {
+  return closed_ && std::all_of(serving_.begin(), serving_.end(),
+                                [](const auto& channel) { return channel->Drained(); });
+}
+
+void ShmTransport::ExplainServing(const std::string& consumer, std::string* out) const {
+  for (const auto& channel : serving_) {
+    if (consumer.empty() || channel->consumer() == consumer) {
+      absl::StrAppend(out, channel->Explain(), "\n");
+    }
+  }
+  if (consumer.empty()) absl::StrAppend(out, arena_->Explain(), "\n");
+}
+
+void ShmTransport::View(const std::string& consumer, std::vector<PathView>* views) const {
+  for (const auto& channel : serving_) {
+    if (!consumer.empty() && channel->consumer() != consumer) continue;
+    LiveOps ops(0);
+    channel->ListOps(&ops);
+    views->push_back({TraceRole::kServe, channel->consumer(), name_, !channel->ended(),
+                      channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
+                      ops.left_out()});
+  }
+}
+
+void ShmTransport::ListOps(LiveOps* ops) const {
+  for (const auto& channel : serving_) channel->ListOps(ops);
+}
+
+void ShmTransport::AddCounters(Counters* counters) const {
+  const ShmFetchCounters fetched = fetch_counters();
+  counters->Count("shm_fetches", fetched.fetches);
+  counters->Count("shm_fetched_bytes", fetched.bytes);
+  counters->Count("shm_by_reference", fetched.by_reference);
+  counters->Count("shm_links", fetched.links);
+  counters->Count("shm_breaks", fetched.breaks);
+  counters->Count("shm_replays", fetched.asked_again);
+  counters->Count("shm_digests_wrong", fetched.digests_wrong);
+  const ArenaCounters arena = arena_->counters();
+  counters->Gauge("shm_used_bytes", arena.used_bytes);
+  counters->Gauge("shm_segment_bytes", arena.segment_bytes);
+  counters->Count("shm_refusals", arena.refusals);
+}
+
+ShmFetchCounters ShmTransport::fetch_counters() const {
+  ShmFetchCounters sum;
+  for (const ShmFetchChannel* channel : fetching_) sum += channel->counters();
+  return sum;
+}
+
+ShmServeCounters ShmTransport::serve_counters() const {
+  ShmServeCounters sum = counters_;
+  for (const auto& channel : serving_) sum += channel->counters();
+  return sum;
+}
+
+}  // namespace tryst

@@ -1,0 +1,94 @@
+#ifndef TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_
+#define TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "channel/arena/arena.h"
+#include "channel/shm/fetch_channel.h"
+#include "channel/shm/serve_channel.h"
+#include "channel/shm/shm_hub.h"
+#include "channel/transport.h"
+
+namespace tryst {
+
+struct ShmOptions {
+  shm_wire::LinkSizes sizes;
+  bool digests = false;              // There is no wire between that could change a bit.
+  bool allow_pull = true;            // process_vm_readv, both ways.
+  uint64_t stage_bytes = 512 << 20;  // Of the arena, for what one consumer is sent a copy of.
+  uint64_t pull_bytes = 64 << 10;    // Into the caller's memory: from here on the consumer reads,
+  uint64_t parts_bytes = 64 << 10;   // but from here on both copy, part by part.
+  uint32_t max_consumers = 1024;
+  int64_t patience_ms = 60'000;      // How long a fetch waits for a producer that does not answer.
+  uint32_t max_waiting = 1'000'000;  // Fetches that wait at one producer without a slot.
+  int copy_helpers = 0;              // Threads that help with large copies when cores are idle.
+  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
+};
+
+// Shared memory as one of the ways between the workers of a process and those of its host:
+// makes the consumer's channels and answers the hellos of consumers.
+class ShmTransport final : public Transport, private PollerFlush {
+ public:
+  ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena, ShmOptions options);
+  ~ShmTransport() override;
+
+  const std::string& name() const override { return name_; }
+  // kUnavailable: this system has no shared memory for us.
+  absl::Status Open() override;
+  bool is_optional() const override { return true; }
+  std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
+  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer,
+                                                    std::function<void()> on_refused,
+                                                    std::function<void()> on_open = nullptr);
+  // kUnimplemented: not the same host. Answered when all that the consumer's former links had
+  // taken is back in its place.
+  void OnHello(const Hello& hello, HelloDone done) override;
+  // Lets go of consumers that have gone, and of unused memory.
+  void Maintain() override;
+  void Close(const absl::Status& why) override;
+  bool Drained() const override;
+
+  void ExplainServing(const std::string& consumer, std::string* out) const override;
+  void View(const std::string& consumer, std::vector<PathView>* views) const override;
+  void ListOps(LiveOps* ops) const override;
+  void AddCounters(Counters* counters) const override;
+  ShmFetchCounters fetch_counters() const;
+  ShmServeCounters serve_counters() const;
+  const std::vector<std::unique_ptr<ShmServeChannel>>& serving() const { return serving_; }
+
+ private:
+  void Reap();
+  void AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done);
+  bool IsDrained(const std::string& consumer) const;
+  void Flush() override;  // Answers those who wait.
+
+  // Constant after construction.
+  const std::string name_ = "shm";
+  const TransportContext context_;
+  const std::shared_ptr<Arena> arena_;
+  const ShmOptions options_;
+  std::unique_ptr<ShmHub> hub_;  // Null until it is open.
+
+  // Poller thread only.
+  uint64_t seed_;
+  std::vector<const ShmFetchChannel*> fetching_;  // All there ever were.
+  std::vector<std::unique_ptr<ShmServeChannel>> serving_;
+  ShmServeCounters counters_;  // Of those that are gone.
+  struct WaitingHello {
+    Hello hello;
+    shm_wire::Offer offer;
+    HelloDone done;
+  };
+  std::vector<WaitingHello> waiting_;  // One of each consumer.
+  bool closed_ = false;
+  absl::Status close_status_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_SHM_TRANSPORT_H_

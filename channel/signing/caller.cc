@@ -1,0 +1,158 @@
+#include "channel/signing/caller.h"
+
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "proto/transport.pb.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kClockSlackMs = 60 * 1000;
+constexpr size_t kMaxWorkerBytes = 256;
+
+std::string StatementMac(absl::string_view token, const rpc::Caller& caller,
+                         absl::string_view method, absl::string_view request) {
+  return Mac(token, {"tryst caller 1", caller.cluster(), caller.worker(), caller.callee(),
+                     absl::StrCat(caller.incarnation()), absl::StrCat(caller.sequence()),
+                     absl::StrCat(caller.unix_ms()), method, request});
+}
+
+}  // namespace
+
+std::string Mac(absl::string_view token, std::initializer_list<absl::string_view> parts) {
+  std::string text;
+  for (absl::string_view part : parts) {
+    const uint64_t length = part.size();
+    for (int shift = 0; shift < 64; shift += 8) text.push_back(static_cast<char>(length >> shift));
+    text.append(part.data(), part.size());
+  }
+  unsigned char out[EVP_MAX_MD_SIZE];
+  unsigned int bytes = 0;
+  HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(), out, &bytes);
+  return std::string(reinterpret_cast<char*>(out), bytes);
+}
+
+std::string AnswerMac(absl::string_view token, absl::string_view method,
+                      absl::string_view statement, absl::string_view answer) {
+  return Mac(token, {"tryst answer 2", method, statement, answer});
+}
+
+bool SameSecret(absl::string_view a, absl::string_view b) {
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+int64_t UnixMs() { return absl::ToUnixMillis(absl::Now()); }
+
+CallSigner::CallSigner(Caller self, std::string token, WallClockMs now)
+    : self_(std::move(self)), token_(std::move(token)), now_(std::move(now)) {}
+
+std::string CallSigner::Sign(absl::string_view callee, absl::string_view method,
+                             absl::string_view request) {
+  rpc::Caller caller;
+  caller.set_cluster(self_.cluster);
+  caller.set_worker(self_.worker);
+  caller.set_incarnation(self_.incarnation);
+  caller.set_callee(std::string(callee));
+  if (!token_.empty()) {
+    caller.set_sequence(sequence_.fetch_add(1, std::memory_order_relaxed) + 1);
+    caller.set_unix_ms(now_());
+    caller.set_mac(StatementMac(token_, caller, method, request));
+  }
+  return caller.SerializeAsString();
+}
+
+CallVerifier::CallVerifier(std::string cluster, std::string self, std::string token,
+                           WallClockMs now)
+    : cluster_(std::move(cluster)),
+      self_(std::move(self)),
+      token_(std::move(token)),
+      now_(std::move(now)) {}
+
+absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::string_view method,
+                                            absl::string_view request) {
+  rpc::Caller caller;
+  if (statement.empty() ||
+      !caller.ParseFromArray(statement.data(), static_cast<int>(statement.size()))) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("the call does not say who makes it (metadata ", kCallerMetadata, ")"));
+  }
+  if (caller.worker().size() > kMaxWorkerBytes) {
+    return absl::UnauthenticatedError(absl::StrCat("the caller's name has ", caller.worker().size(),
+                                                   " bytes: ", kMaxWorkerBytes, " are the most"));
+  }
+  if (!token_.empty()) {
+    if (!SameSecret(caller.mac(), StatementMac(token_, caller, method, request))) {
+      return absl::UnauthenticatedError(absl::StrCat("the caller, which says it is ",
+                                                     caller.worker(),
+                                                     ", does not hold this cluster's token"));
+    }
+    // Whoever overheard it could tell it to another worker otherwise.
+    if (caller.callee() != self_) {
+      return absl::UnauthenticatedError(absl::StrCat("the call is to ", caller.callee(),
+                                                     "; this is ", self_,
+                                                     ": a replay, or a wrong address"));
+    }
+    const int64_t now_ms = now_();
+    const int64_t apart_ms = now_ms - caller.unix_ms();
+    if (apart_ms > kClockSlackMs || apart_ms < -kClockSlackMs) {
+      return absl::UnauthenticatedError(absl::StrCat(
+          "the call was made ", apart_ms,
+          " ms ago by this worker's clock: a replay, or clocks more than a minute apart"));
+    }
+    absl::Status fresh = TakeSequence(absl::StrCat(caller.incarnation(), " ", caller.worker()),
+                                      caller.sequence(), now_ms);
+    if (!fresh.ok()) return fresh;
+  }
+  if (caller.cluster() != cluster_) {
+    return absl::PermissionDeniedError(absl::StrCat("the caller is of cluster '", caller.cluster(),
+                                                    "'; this worker is of '", cluster_, "'"));
+  }
+  if (caller.worker().empty() || caller.incarnation() == 0) {
+    return absl::UnauthenticatedError("the caller gives no name or no incarnation");
+  }
+  return Caller{caller.cluster(), caller.worker(), caller.incarnation()};
+}
+
+absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms) {
+  MutexLock lock(&mu_);
+  if (seen_.size() >= kMaxSeen && !seen_.contains(id)) {
+    // Older ones can go: their statements no longer pass for their age.
+    for (auto it = seen_.begin(); it != seen_.end();) {
+      auto here = it++;
+      if (now_ms - here->second.at_ms > 2 * kClockSlackMs) seen_.erase(here);
+    }
+    if (seen_.size() >= kMaxSeen) {
+      return absl::ResourceExhaustedError("too many different callers within two minutes");
+    }
+  }
+  Seen& seen = seen_[id];
+  seen.at_ms = now_ms;
+  const auto refuse = [&id, sequence](absl::string_view why) {
+    return absl::UnauthenticatedError(absl::StrCat("call ", sequence, " of ", id, " ", why));
+  };
+  if (sequence == 0) return refuse("has no number");
+  if (sequence > seen.newest) {
+    if (sequence - seen.newest >= kWindow) {
+      seen.window.reset();
+    } else {
+      for (uint64_t s = seen.newest + 1; s <= sequence; ++s) seen.window.reset(s % kWindow);
+    }
+    seen.newest = sequence;
+  } else if (seen.newest - sequence >= kWindow) {
+    return refuse("comes too late to tell from a replay");
+  } else if (seen.window.test(sequence % kWindow)) {
+    return refuse("was made before: a replay");
+  }
+  seen.window.set(sequence % kWindow);
+  return absl::OkStatus();
+}
+
+}  // namespace tryst

@@ -1,0 +1,97 @@
+#ifndef TRYST_CHANNEL_SIGNING_CALLER_H_
+#define TRYST_CHANNEL_SIGNING_CALLER_H_
+
+#include <array>
+#include <atomic>
+#include <bitset>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+
+namespace tryst {
+
+// The metadata under which every call says who makes it.
+inline constexpr char kCallerMetadata[] = "tryst-caller-bin";
+
+// Who calls, as the metadata says and, where there are credentials, proves.
+struct Caller {
+  std::string cluster;
+  std::string worker;
+  uint64_t incarnation = 0;
+};
+
+using WallClockMs = std::function<int64_t()>;  // Unix time.
+
+// Says who we are in each call that we make. With a shared token the statement is bound
+// to the method and the request by an HMAC; the token itself never travels. Thread-safe.
+class CallSigner {
+ public:
+  CallSigner(Caller self, std::string token, WallClockMs now);
+
+  // The value of kCallerMetadata for one call to `callee`; never the same twice.
+  std::string Sign(absl::string_view callee, absl::string_view method, absl::string_view request);
+
+  // Numbers our channels, so that their serials are told apart.
+  uint64_t NextChannel() { return channels_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  const Caller& self() const { return self_; }
+  const std::string& token() const { return token_; }
+
+ private:
+  const Caller self_;
+  const std::string token_;
+  const WallClockMs now_;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> channels_{0};
+};
+
+// Checks what CallSigner says. Thread-safe.
+class CallVerifier {
+ public:
+  // `self` is whom calls must be for. An empty token takes the caller's word for
+  // everything: TLS or the loopback vouches instead.
+  CallVerifier(std::string cluster, std::string self, std::string token, WallClockMs now);
+
+  // kUnauthenticated: no statement, a wrong token, a call to somebody else, a replay, a
+  // clock more than a minute apart. kPermissionDenied: of another cluster. kResourceExhausted: too
+  // many callers.
+  absl::StatusOr<Caller> Verify(absl::string_view statement, absl::string_view method,
+                                absl::string_view request);
+
+ private:
+  static constexpr int kWindow = 4096;       // How far calls may overtake each other.
+  static constexpr size_t kMaxSeen = 16384;  // Callers of the last two minutes.
+  struct Seen {
+    uint64_t newest = 0;
+    std::bitset<kWindow> window;  // Bit s % kWindow: s in (newest - kWindow, newest] was seen.
+    int64_t at_ms = 0;
+  };
+  absl::Status TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms);
+
+  const std::string cluster_;
+  const std::string self_;
+  const std::string token_;
+  const WallClockMs now_;
+  Mutex mu_;
+  absl::flat_hash_map<std::string, Seen> seen_ ABSL_GUARDED_BY(mu_);
+};
+
+// HMAC-SHA256 over the parts, each preceded by its length. 32 bytes.
+std::string Mac(absl::string_view token, std::initializer_list<absl::string_view> parts);
+// Shared-token mode: proves that who gives this answer to `statement` knows the token.
+std::string AnswerMac(absl::string_view token, absl::string_view method,
+                      absl::string_view statement, absl::string_view answer);
+// In time that does not depend on where they differ.
+bool SameSecret(absl::string_view a, absl::string_view b);
+
+int64_t UnixMs();
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SIGNING_CALLER_H_

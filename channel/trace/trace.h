@@ -1,0 +1,135 @@
+#ifndef TRYST_CHANNEL_TRACE_TRACE_H_
+#define TRYST_CHANNEL_TRACE_TRACE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "channel/trace/trace_span.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+
+struct TraceOptions {
+  size_t records = 4096;         // Kept; 384 bytes each.
+  uint32_t sample_every = 16;    // Of the operations that were fast and went well; 1: all.
+  int64_t slow_ns = 10'000'000;  // Longer, or failed: always kept.
+  std::string name = "others";   // The path of the track of those that have none.
+};
+
+// What is counted of every operation between us and one peer by one path. Never sampled,
+// never reset. Written by the thread of its Trace, read by any.
+class TraceTrack {
+ public:
+  // Bucket i counts what took less than 1024 << i nanoseconds; the last one the rest.
+  static constexpr size_t kBuckets = 26;
+  struct Counts {
+    uint64_t ended_ok = 0;
+    uint64_t ended_failed = 0;
+    uint64_t bytes = 0;
+    uint64_t total_ns = 0;
+    std::array<uint64_t, kBuckets> took{};
+    std::array<uint64_t, kWaitsForCount> waited_ns{};  // By what was waited for.
+  };
+
+  TraceTrack(TraceRole role, std::string peer, std::string path, uint16_t index)
+      : role(role), peer(std::move(peer)), path(std::move(path)), index(index) {}
+  Counts counts() const;
+
+  const TraceRole role;
+  const std::string peer;
+  const std::string path;
+  const uint16_t index;
+
+ private:
+  friend class Trace;
+  using Counter = std::atomic<uint64_t>;
+  // One writer: no read-modify-write is needed.
+  static void Add(Counter* counter, uint64_t more) {
+    counter->store(counter->load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
+  Counter ended_ok_{0}, ended_failed_{0}, bytes_{0}, total_ns_{0};
+  std::array<Counter, kBuckets> took_{};
+  std::array<Counter, kWaitsForCount> waited_ns_{};
+};
+
+// An operation, read back.
+struct TraceRecord {
+  uint64_t id = 0;
+  int64_t step = 0;
+  uint64_t key_hash = 0;
+  std::string key;  // A long one is cut in its middle.
+  uint16_t track = 0;
+  int64_t end_ns = 0;  // 0: it has not ended.
+  uint64_t bytes = 0;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  TraceSpan span;
+};
+
+// What became of the operations of one thread: the newest in a ring, all of them in
+// counters. Nothing is allocated and no lock is taken after the first operation of a track.
+class Trace {
+ public:
+  // REQUIRES: options.records and sample_every at least 1.
+  explicit Trace(TraceOptions options = {});
+
+  // ---- Any thread ----
+  // The track of `peer` by `path`, made when it is new; lives as long as this. The 4096th
+  // and later ones share one, without a peer.
+  TraceTrack* Track(TraceRole role, const std::string& peer, const std::string& path);
+  std::vector<const TraceTrack*> Tracks() const;
+  // The records kept, the oldest first. Does not stop the writer: what it overwrites
+  // meanwhile is left out.
+  std::vector<TraceRecord> Records() const;
+  // All that ended = kept + overwritten + passed over (fast, well, and not sampled).
+  struct Counts {
+    uint64_t ended = 0;
+    uint64_t kept = 0;
+    uint64_t overwritten = 0;
+    uint64_t passed_over = 0;
+  };
+  Counts counts() const;
+  const TraceOptions& options() const { return options_; }
+
+  // ---- One thread at a time: the poller's, or whoever holds the lock of its owner ----
+  void End(const TraceSpan& span, TraceTrack* track, int64_t step, const TensorKey& key,
+           uint64_t bytes, absl::StatusCode code, int64_t now_ns);
+
+ private:
+  static constexpr size_t kHeadWords = 16;
+  static constexpr size_t kTextWords = 32;  // Of the key.
+  // Not initialised: memory is taken from the system as it is first used.
+  struct alignas(64) Slot {
+    std::array<std::atomic<uint64_t>, kHeadWords + kTextWords> words;
+  };
+
+  void Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes, absl::StatusCode code,
+             int64_t now_ns);
+  static void PutText(const TensorKey& key, Slot* slot);
+  static TraceRecord Parse(const uint64_t* words);
+
+  // Constant after construction.
+  const TraceOptions options_;
+  const std::unique_ptr<Slot[]> slots_;
+
+  // Written by the writer.
+  std::atomic<uint64_t> begun_{0};  // Records whose slot may have been touched.
+  std::atomic<uint64_t> written_{0};
+  std::atomic<uint64_t> passed_over_{0};
+
+  mutable Mutex mu_;
+  std::deque<TraceTrack> tracks_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_TRACE_TRACE_H_

@@ -1,0 +1,107 @@
+#ifndef TRYST_CHANNEL_TRANSPORT_H_
+#define TRYST_CHANNEL_TRANSPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "channel/bootstrap.h"
+#include "channel/channel.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/counters.h"
+#include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
+#include "channel/trace/trace.h"
+#include "rendezvous/tensor_source.h"
+
+namespace tryst {
+
+// Who chose a path to a peer, and hears from its channel how it goes. What a channel tells may
+// come in any turn of the poller, but never inside a call of the channel.
+class PathUser {
+ public:
+  virtual ~PathUser() = default;
+
+  // Whether the peer may be reached otherwise, so that this path may be left; and whether by one
+  // that brings whatever this one cannot. Asked when the channel is made.
+  virtual bool HasAnother() const = 0;
+  virtual bool HasLastResort() const = 0;
+
+  // The peer has no such path. Takes out of the channel what waits in it (TakeWaiting).
+  virtual void OnRefused() = 0;
+  // The path has stopped working: all that waited for it, in order.
+  virtual void OnLeft(std::vector<WaitingFetch> fetches) = 0;
+  // The path works, as Probe() was to find out.
+  virtual void OnUsable() = 0;
+  // Larger than what this path can bring. REQUIRES: HasLastResort().
+  virtual void OnTooLarge(WaitingFetch fetch) = 0;
+  // The network has changed for the better: what waits to be tried again is tried now.
+  virtual void OnNetworkChange() = 0;
+};
+
+// One way of reaching peers: opens what all its channels share, makes the channels, and serves
+// the peers that fetch from us by it.
+//
+// Poller thread only, but for construction, Open() and destruction, while the poller is not
+// running.
+class Transport {
+ public:
+  virtual ~Transport() = default;  // REQUIRES: Drained(), or never opened; no channel is left.
+
+  // "shm", "rdma/soft": as explanations, traces and Hello::path have it. Constant.
+  virtual const std::string& name() const = 0;
+  // Called once, before anything else.
+  virtual absl::Status Open() { return absl::OkStatus(); }
+  // Whether a worker whose system has none goes on without it, and says why.
+  virtual bool is_optional() const { return false; }
+  // Reaches every peer and brings every tensor: what there is when the others fail.
+  virtual bool is_last_resort() const { return false; }
+
+  // The channel to `peer`, which connects when it is first asked for something. What its hello
+  // offers is between the channel and OnHello(). `user` outlives it.
+  virtual std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) = 0;
+
+  // A consumer would like to fetch from us by this transport. REQUIRES: hello.path is name(),
+  // the protocol version is one of ours. kUnimplemented, with the reason: not from there.
+  virtual void OnHello(const Hello& hello, HelloDone done) {
+    std::move(done)(absl::UnimplementedError("no hello opens " + hello.path));
+  }
+  // Any hello of `worker`, by whichever path: what a former life of it had asked for is over.
+  virtual void NotePeer(const std::string& /*worker*/, uint64_t /*incarnation*/) {}
+  // About once a second.
+  virtual void Maintain() {}
+
+  // Ends what is served; the channels are their owner's to close. Idempotent.
+  virtual void Close(const absl::Status& /*why*/) {}
+  // True once closed and nothing of the transport's own can touch memory any more.
+  virtual bool Drained() const { return true; }
+
+  // What is served to `peer`, and to all peers when empty: for people, as views, as operations.
+  virtual void ExplainServing(const std::string& /*peer*/, std::string* /*out*/) const {}
+  virtual void View(const std::string& /*peer*/, std::vector<PathView>* /*views*/) const {}
+  virtual void ListOps(LiveOps* /*ops*/) const {}
+  // Of both directions, its channels included.
+  virtual void AddCounters(Counters* /*counters*/) const {}
+};
+
+// What a transport is made from. All pointers outlive it.
+struct TransportContext {
+  Poller* poller = nullptr;
+  Bootstrap* bootstrap = nullptr;
+  TensorSource* source = nullptr;  // Asked for what peers fetch from us.
+  std::string self;                // Our worker name.
+  uint64_t incarnation = 0;
+  uint32_t protocol_newest = kProtocolNewest;
+  Trace* trace = nullptr;  // Of the poller; may be null.
+  uint64_t seed = 0;       // Of this transport alone.
+};
+
+using TransportFactory = std::function<std::unique_ptr<Transport>(const TransportContext& context)>;
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_TRANSPORT_H_

@@ -1,0 +1,301 @@
+#include "plugins/nccl/comm.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "plugins/nccl/logger.h"
+
+namespace tryst::nccl {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+// Small things of a comm that are under way beside pieces: eager messages, announcements.
+constexpr uint32_t kSmallSends = 2 * kMaxRequests;
+constexpr uint32_t kFirstWindow = kMaxRequests;
+constexpr uint32_t kFirstReceives = 4 * kMaxRequests;
+constexpr uint32_t kLaterWindow = 16;
+constexpr uint32_t kLaterReceives = 64;
+constexpr uint64_t kPiecesAhead = 4;
+// A broken lane and a closed comm are explained, or made good, by what is still on its way.
+constexpr int64_t kPatienceNs = 400'000'000;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Arena>> Arena::Make(Nic* nic, uint64_t bytes) {
+  std::unique_ptr<Arena> arena(new Arena());
+  bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  arena->data_ = static_cast<uint8_t*>(aligned_alloc(kPageBytes, bytes));
+  if (arena->data_ == nullptr) return absl::ResourceExhaustedError("no memory for a connection");
+  memset(arena->data_, 0, bytes);
+  absl::StatusOr<std::unique_ptr<Region>> region =
+      nic->RegisterRegion(arena->data_, bytes, kLocalWrite | kRemoteWrite);
+  if (!region.ok()) return region.status();
+  arena->region_ = *std::move(region);
+  return arena;
+}
+
+Arena::~Arena() {
+  region_.reset();
+  free(data_);
+}
+
+Comm::Comm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bool patient)
+    : engine_(engine),
+      device_name_(std::move(device_name)),
+      rails_(std::move(rails)),
+      patient_(patient),
+      queues_(rails_.size()) {}
+
+Comm::~Comm() {
+  CloseLanes();
+  if (link_ != nullptr) engine_->watch->Remove(link_);
+}
+
+void Comm::CloseLanes() {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    Worker* const worker = WorkerOf(i);
+    if (worker != nullptr) {
+      worker->RunAndWait([this, i] { lanes_[i].reset(); });
+    } else {
+      lanes_[i].reset();
+    }
+  }
+  lanes_.clear();
+  queues_.clear();
+}
+
+size_t Comm::LanesWanted(const Engine& engine, size_t rails, bool patient) {
+  const size_t each = static_cast<size_t>(engine.settings.lanes);
+  const size_t wanted = patient ? std::max(rails, 1 + engine.workers.size() * each) : rails * each;
+  return std::min<size_t>(wanted, kMaxLanes);
+}
+
+// The first lane is always this thread's, so that a small message waits for no other.
+Worker* Comm::WorkerOf(size_t lane) const {
+  if (lane == 0 || !patient_ || engine_->workers.empty()) return nullptr;
+  return engine_->workers[(lane - 1) % engine_->workers.size()].get();
+}
+
+absl::StatusOr<CompletionQueue*> Comm::QueueFor(size_t lane) {
+  Nic* const nic = rails_[lane % rails_.size()]->nic.get();
+  Worker* const worker = WorkerOf(lane);
+  if (worker != nullptr) return worker->QueueFor(nic);
+  std::unique_ptr<CompletionQueue>& queue = queues_[lane % rails_.size()];
+  if (queue == nullptr) {
+    const uint32_t depth =
+        kMaxLanes * (kFirstReceives + kFirstWindow + kSmallSends + 2 * kMaxRequests);
+    absl::StatusOr<std::unique_ptr<CompletionQueue>> made =
+        nic->CreateCompletionQueue(std::min(depth, nic->limits().max_completion_depth));
+    if (!made.ok()) return made.status();
+    queue = *std::move(made);
+  }
+  return queue.get();
+}
+
+void Comm::OpenLanes(size_t count) {
+  lanes_.resize(count);
+  addresses_.resize(count);
+  pending_.store(count);
+  for (size_t i = 0; i < count; ++i) {
+    const auto open = [this, i] {
+      const absl::StatusOr<CompletionQueue*> queue = QueueFor(i);
+      if (queue.ok()) {
+        OpenLane(i, *queue);
+      } else {
+        Fail(queue.status());
+      }
+      pending_.fetch_sub(1);
+    };
+    Worker* const worker = WorkerOf(i);
+    if (worker != nullptr) {
+      worker->Run(open);
+    } else {
+      open();
+    }
+  }
+}
+
+void Comm::OpenLane(size_t index, CompletionQueue* completions) {
+  Lane::Options options;
+  options.index = static_cast<int>(index);
+  options.rail = index % rails_.size();
+  options.window = index == 0 ? kFirstWindow : kLaterWindow;
+  options.small_sends = index == 0 ? kSmallSends : 0;
+  options.receives = index == 0 || !patient_ ? kFirstReceives : kLaterReceives;
+  options.patient = patient_;
+  options.window_bytes = kPiecesAhead * engine_->settings.max_piece_bytes;
+  if (!patient_) {
+    options.window = kFirstWindow;
+    options.window_bytes = std::numeric_limits<uint64_t>::max();
+  }
+  Nic* const nic = rails_[options.rail]->nic.get();
+  const std::vector<NicPort> ports = nic->Ports();
+  if (!ports.empty()) options.port = ports[0].number;
+  absl::StatusOr<std::unique_ptr<Lane>> lane = Lane::Open(options, nic, completions, this);
+  if (!lane.ok()) {
+    Fail(lane.status());
+    return;
+  }
+  addresses_[index] = (*lane)->Address();
+  lanes_[index] = *std::move(lane);
+}
+
+void Comm::ConnectLanes(const std::vector<std::string>& addresses,
+                        const std::vector<uint8_t>& rails, bool probe) {
+  while (lanes_.size() > addresses.size()) {
+    const size_t last = lanes_.size() - 1;
+    Worker* const worker = WorkerOf(last);
+    if (worker != nullptr) {
+      worker->RunAndWait([this, last] { lanes_[last].reset(); });
+    }
+    lanes_.pop_back();
+  }
+  pending_.store(lanes_.size());
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const auto connect = [this, i, address = addresses[i], rail = rails[i], probe] {
+      const absl::Status connected = lanes_[i]->Connect(address, rail);
+      if (!connected.ok()) Fail(connected);
+      if (connected.ok() && probe) lanes_[i]->Probe();
+      pending_.fetch_sub(1);
+    };
+    Worker* const worker = WorkerOf(i);
+    if (worker != nullptr) {
+      worker->Run(connect);
+    } else {
+      connect();
+    }
+  }
+}
+
+void Comm::Watch(Fd socket, const PeerName& peer) {
+  link_ = engine_->watch->Add(std::move(socket), peer);
+}
+
+void Comm::Progress() {
+  for (const std::unique_ptr<CompletionQueue>& queue : queues_) {
+    if (queue == nullptr) continue;
+    const absl::StatusOr<size_t> polled = Lane::Poll(queue.get());
+    if (!polled.ok()) Fail(polled.status());
+  }
+}
+
+void Comm::Acknowledge() {
+  for (const std::unique_ptr<CompletionQueue>& queue : queues_) {
+    if (queue != nullptr) queue->Acknowledge();
+  }
+}
+
+void Comm::OnLaneBroken(int lane, const std::string& why) {
+  MutexLock lock(&mu_);
+  if (broken_why_.empty()) broken_why_ = absl::StrCat("lane ", lane, ": ", why);
+  lane_broken_.store(true, std::memory_order_release);
+}
+
+std::string Comm::PeerText() const {
+  return link_ != nullptr ? link_->name().ToString() : "a peer that is not known yet";
+}
+
+absl::Status Comm::Health(bool wanting) {
+  if (failed()) {
+    BreakLanes();
+    MutexLock lock(&mu_);
+    return failure_;
+  }
+  const PeerLink::State state = link_ == nullptr ? PeerLink::State::kAlive : link_->state();
+  if (state == PeerLink::State::kGone) {
+    Fail(absl::UnavailableError(link_->why()));
+  } else if (wanting && (state == PeerLink::State::kClosed || lane_broken_.load())) {
+    const int64_t now_ns = engine_->clock.NowNs();
+    if (trouble_since_ns_ < 0) trouble_since_ns_ = now_ns;
+    if (now_ns - trouble_since_ns_ > kPatienceNs) {
+      std::string why;
+      {
+        MutexLock lock(&mu_);
+        why = broken_why_;
+      }
+      Fail(absl::UnavailableError(
+          state == PeerLink::State::kClosed
+              ? absl::StrCat(link_->why(), " while this side waited for it")
+              : absl::StrCat("the connection with ", PeerText(), " broke: ", why)));
+    }
+  }
+  return failed() ? Health(wanting) : absl::OkStatus();
+}
+
+// What NCCL frees once it knows of the failure must not be written any more.
+void Comm::BreakLanes() {
+  if (std::exchange(lanes_stopped_, true)) return;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const auto stop = [this, i] {
+      if (lanes_[i] != nullptr) lanes_[i]->Break();
+    };
+    Worker* const worker = WorkerOf(i);
+    if (worker != nullptr) {
+      worker->RunAndWait(stop);
+    } else {
+      stop();
+    }
+  }
+}
+
+void Comm::Fail(const absl::Status& why) {
+  {
+    MutexLock lock(&mu_);
+    if (!failure_.ok()) return;
+    failure_ = why;
+    failed_.store(true, std::memory_order_release);
+  }
+  LogWarning(absl::StrCat(device_name_, ": ", why.message()));
+  if (link_ != nullptr && link_->state() == PeerLink::State::kAlive) {
+    engine_->watch->TellFailure(link_, std::string(why.message()));
+  }
+}
+
+Result Comm::FailureResult() const {
+  MutexLock lock(&mu_);
+  return ResultOf(failure_);
+}
+
+void Comm::CutIntoPieces(PieceSource* source) const {
+  const Settings& settings = engine_->settings;
+  const uint64_t lanes = lanes_.size();
+  uint64_t piece = std::max((source->bytes + lanes - 1) / lanes, settings.piece_bytes);
+  if (patient_) piece = std::min(piece, settings.max_piece_bytes);
+  piece = std::max(piece, source->bytes / Immediate::kMaxPieces + 1);
+  source->piece_bytes = (piece + kPageBytes - 1) / kPageBytes * kPageBytes;
+  source->pieces = static_cast<uint32_t>(
+      std::max<uint64_t>(1, (source->bytes + source->piece_bytes - 1) / source->piece_bytes));
+}
+
+void Comm::Offer(PieceSource* source) {
+  const uint32_t turn = source->Publish();
+  const size_t some = std::min<size_t>(source->pieces, lanes_.size());
+  // A small message goes by the first lane: nobody need be woken for it.
+  const bool small = source->bytes < engine_->settings.piece_bytes;
+  const size_t first = small ? 0 : next_lane_;
+  if (!small) next_lane_ = (next_lane_ + some) % lanes_.size();
+  bool offered = false;
+  for (size_t i = 0; i < some; ++i) {
+    const size_t index = (first + i) % lanes_.size();
+    Lane* const lane = lanes_[index].get();
+    Worker* const worker = WorkerOf(index);
+    if (!lane->Offer(source, turn)) continue;
+    offered = true;
+    if (worker == nullptr) {
+      lane->Turn();
+    } else {
+      worker->Ring(lane);
+    }
+  }
+  if (offered) return;
+  // Workers that are too far behind to be offered more leave it to this thread.
+  lanes_[0]->Offer(source, turn);
+  lanes_[0]->Turn();
+}
+
+}  // namespace tryst::nccl

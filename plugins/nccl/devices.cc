@@ -1,0 +1,182 @@
+#include "plugins/nccl/devices.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "plugins/nccl/interfaces.h"
+#include "verbs/ibv/device_choice.h"
+#include "verbs/ibv/ibv_nic.h"
+#include "verbs/soft/soft_nic.h"
+
+namespace tryst::nccl {
+namespace {
+
+class SoftDevice final : public PhysicalDevice {
+ protected:
+  absl::StatusOr<std::unique_ptr<Nic>> OpenNic(int) override {
+    SoftNicOptions options;
+    options.name = name;
+    options.listen_address = absl::StrCat(control_host, ":0");
+    absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
+    if (!nic.ok()) return nic.status();
+    return std::unique_ptr<Nic>(*std::move(nic));
+  }
+};
+
+class IbvDevice final : public PhysicalDevice {
+ public:
+  explicit IbvDevice(RdmaSettings rdma) : rdma_(std::move(rdma)) {}
+
+ protected:
+  absl::StatusOr<std::unique_ptr<Nic>> OpenNic(int traffic_class) override {
+    IbvNicOptions options;
+    options.choice.settings = rdma_;
+    if (traffic_class >= 0) {
+      options.choice.settings.traffic_class = static_cast<uint8_t>(traffic_class);
+    }
+    return OpenIbvNic(options);
+  }
+
+ private:
+  const RdmaSettings rdma_;
+};
+
+// The same in each process of a machine, and different for what differs.
+uint64_t GuidOf(const std::string& device) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : device) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+absl::StatusOr<RdmaSettings> RdmaSettingsOf(const Settings& settings) {
+  std::vector<std::string> warnings;
+  absl::StatusOr<RdmaSettings> rdma = ParseRdmaSettings(Environment(), &warnings);
+  if (!rdma.ok()) return rdma;
+  if (settings.gid_index >= 0) rdma->gid_index = static_cast<uint32_t>(settings.gid_index);
+  if (settings.traffic_class >= 0) {
+    rdma->traffic_class = static_cast<uint8_t>(settings.traffic_class);
+  }
+  return rdma;
+}
+
+absl::Status AddIbvDevice(const IbvCandidate& candidate, RdmaSettings rdma,
+                          const std::string& control_host, DeviceSearch* search) {
+  rdma.device = candidate.device;
+  rdma.port = candidate.port.number;
+  auto device = std::make_unique<IbvDevice>(std::move(rdma));
+  device->name = absl::StrCat(candidate.device, ":", candidate.port.number);
+  device->kind = DeviceKind::kIbv;
+  device->port = candidate.port.number;
+  device->pci_path = PciPath(absl::StrCat("/sys/class/infiniband/", candidate.device, "/device"));
+  device->guid = GuidOf(device->pci_path.empty() ? device->name : device->pci_path);
+  device->control_host = control_host;
+  const absl::StatusOr<Rail*> rail = device->Open(kUndefined);
+  if (!rail.ok()) return rail.status();
+  const NicLimits& limits = (*rail)->nic->limits();
+  const std::vector<NicPort> ports = (*rail)->nic->Ports();
+  device->speed_mbps = ports.empty() ? 0 : static_cast<int>(ports[0].bits_per_second / 1'000'000);
+  device->max_message_bytes = limits.max_message_bytes;
+  if (limits.device_pointers) device->pointer_support |= kPointerCuda;
+  if (limits.dma_buf) device->pointer_support |= kPointerCuda | kPointerDmaBuf;
+  device->reason = absl::StrCat(
+      ports.empty() ? "" : ports[0].description, "; GPU memory: ",
+      limits.dma_buf           ? "by dma-buf"
+      : limits.device_pointers ? "by the peer-memory module"
+                               : "not reached (neither dma-buf nor a peer-memory module), so NCCL "
+                                 "copies it through host memory");
+  search->found.push_back(std::move(device));
+  return absl::OkStatus();
+}
+
+void FindIbvDevices(const Settings& settings, const std::string& control_host,
+                    DeviceSearch* search) {
+  const auto explain = [&](const std::string& line) { search->explanation.push_back(line); };
+  absl::StatusOr<IbvCalls> calls = LoadIbvCalls();
+  if (!calls.ok()) return explain(absl::StrCat("RDMA: ", calls.status().message()));
+  absl::StatusOr<RdmaSettings> rdma = RdmaSettingsOf(settings);
+  if (!rdma.ok()) return explain(absl::StrCat("RDMA: ", rdma.status().message()));
+  IbvChoiceOptions options;
+  options.settings = *rdma;
+  const IbvChoice choice = ChooseIbvPort(*calls, options);
+  if (choice.candidates.empty()) explain("RDMA: this machine shows no RDMA device");
+  for (const IbvCandidate& candidate : choice.candidates) {
+    const std::string name = absl::StrCat(candidate.device, ":", candidate.port.number);
+    absl::Status status = candidate.usable;
+    if (status.ok() && !InterfaceMatches(candidate.device, settings.hca)) {
+      status = absl::UnavailableError(absl::StrCat("NCCL_IB_HCA=", settings.hca, " leaves it out"));
+    }
+    if (status.ok()) status = AddIbvDevice(candidate, *rdma, control_host, search);
+    explain(absl::StrCat(
+        name, ": ",
+        status.ok() ? search->found.back()->reason : absl::StrCat("not used: ", status.message())));
+  }
+}
+
+void AddSoftDevices(const InterfaceChoice& interfaces, DeviceSearch* search) {
+  for (const NetworkInterface& one : interfaces.chosen) {
+    auto device = std::make_unique<SoftDevice>();
+    device->name = one.name;
+    device->kind = DeviceKind::kSoft;
+    device->pci_path = PciPath(absl::StrCat("/sys/class/net/", one.name, "/device"));
+    device->guid = GuidOf(device->pci_path.empty() ? one.name : device->pci_path);
+    device->speed_mbps = InterfaceSpeedMbps(one.name);
+    device->control_host = one.host;
+    device->max_message_bytes = DefaultSoftNicLimits().max_message_bytes;
+    device->reason = absl::StrCat(one.reason,
+                                  "; GPU memory: not reached over sockets, so NCCL "
+                                  "copies it through host memory");
+    search->explanation.push_back(
+        absl::StrCat(one.name, " (", one.host, "), software NIC: ", device->reason));
+    search->found.push_back(std::move(device));
+  }
+  for (const NetworkInterface& one : interfaces.passed_over) {
+    search->explanation.push_back(
+        absl::StrCat(one.name, " (", one.host, "): not used: ", one.reason));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Rail*> PhysicalDevice::Open(int traffic_class) {
+  MutexLock lock(&mu_);
+  const auto found = rails_.find(traffic_class);
+  if (found != rails_.end()) return &found->second;
+  absl::StatusOr<std::unique_ptr<Nic>> nic = OpenNic(traffic_class);
+  if (!nic.ok()) return nic.status();
+  Rail& rail = rails_[traffic_class];
+  rail.nic = *std::move(nic);
+  // NCCL bounds what it registers. Nothing is kept after its last use, because nobody
+  // would say when the memory under it is freed.
+  RegistrationCacheOptions options;
+  options.max_bytes = std::numeric_limits<uint64_t>::max() / 2;
+  options.max_regions = std::numeric_limits<size_t>::max() / 2;
+  rail.cache = std::make_unique<RegistrationCache>(rail.nic.get(), options);
+  return &rail;
+}
+
+absl::StatusOr<DeviceSearch> FindDevices(const Settings& settings) {
+  DeviceSearch search;
+  const InterfaceChoice interfaces = ChooseInterfaces(settings.interfaces, settings.family);
+  const std::string control_host = interfaces.chosen.empty() ? "" : interfaces.chosen[0].host;
+  if (control_host.empty()) {
+    search.explanation.push_back(
+        "no network interface is up and allowed (NCCL_SOCKET_IFNAME, "
+        "NCCL_SOCKET_FAMILY)");
+  } else if (settings.nic != "soft") {
+    FindIbvDevices(settings, control_host, &search);
+  }
+  if (!control_host.empty() && search.found.empty() && settings.nic != "ibv") {
+    AddSoftDevices(interfaces, &search);
+  }
+  if (search.found.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("no device to offer to NCCL: ", absl::StrJoin(search.explanation, "; ")));
+  }
+  return search;
+}
+
+}  // namespace tryst::nccl

@@ -1,0 +1,272 @@
+#include "plugins/nccl/recv_comm.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tryst::nccl {
+namespace {
+
+constexpr uint64_t kEagerOffset = kMaxRequests * sizeof(Announcement);
+
+}  // namespace
+
+RecvComm::RecvComm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bool patient,
+                   bool reaches_gpus)
+    : Comm(engine, std::move(device_name), std::move(rails), patient), reaches_gpus_(reaches_gpus) {
+  // A processor's copy does not reach a GPU's memory.
+  eager_bytes_ = reaches_gpus ? 0 : engine->settings.eager_bytes;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i].comm = this;
+    groups_[i].index = static_cast<uint32_t>(i);
+    flushes_[i].comm = this;
+    flushes_[i].index = static_cast<uint32_t>(i);
+    flushes_[i].flush = true;
+  }
+  parked_.reserve(kEagerSlots);
+}
+
+absl::Status RecvComm::Prepare(const RemoteRing& announcements) {
+  announcements_ = announcements;
+  absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Make(
+      rails()[0]->nic.get(), kEagerOffset + kEagerSlots * (sizeof(EagerHeader) + eager_bytes_));
+  if (!arena.ok()) return arena.status();
+  arena_ = *std::move(arena);
+  for (Rail* rail : rails()) {
+    if (!reaches_gpus_) break;
+    absl::StatusOr<std::unique_ptr<Flusher>> flusher = Flusher::Make(rail->nic.get());
+    if (!flusher.ok()) return flusher.status();
+    flushers_.push_back(*std::move(flusher));
+  }
+  return absl::OkStatus();
+}
+
+RemoteRing RecvComm::eager() const {
+  return {reinterpret_cast<uint64_t>(arena_->data()) + kEagerOffset, arena_->region().remote_key()};
+}
+
+// Any lane's thread, for pieces and probes.
+void RecvComm::OnImmediate(int lane, uint32_t immediate, uint64_t bytes) {
+  const Immediate what = Immediate::Unpack(immediate);
+  if (what.kind == Immediate::Kind::kPiece) {
+    OnPiece(what, bytes);
+  } else if (what.kind == Immediate::Kind::kProbe) {
+    AnswerProbe(lane);
+    CountProven();
+  } else if (what.kind == Immediate::Kind::kEager && lane == 0) {
+    OnEager(what.slot);
+  } else {
+    Fail(absl::DataLossError(absl::StrCat(PeerText(), " sent what no sender sends")));
+  }
+}
+
+void RecvComm::OnPiece(const Immediate& what, uint64_t bytes) {
+  Group& group = groups_[what.slot];
+  const uint32_t sequence = group.sequence.load(std::memory_order_acquire);
+  if ((sequence & Immediate::kGenerationMask) != what.generation ||
+      group.left.load(std::memory_order_acquire) == 0 || what.receive >= group.count) {
+    Fail(absl::DataLossError(absl::StrCat(PeerText(), " wrote to a receive that is not open")));
+    return;
+  }
+  Receiving& receive = group.receives[what.receive];
+  receive.landed.fetch_add(bytes, std::memory_order_relaxed);
+  if (receive.pieces.fetch_add(1, std::memory_order_acq_rel) + 1 == what.pieces) {
+    group.left.fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
+void RecvComm::OnEager(uint32_t slot) {
+  Parked message;
+  message.slot = slot;
+  memcpy(&message.header,
+         arena_->data() + kEagerOffset + slot * (sizeof(EagerHeader) + eager_bytes_),
+         sizeof(EagerHeader));
+  const uint32_t posted = next_group_ - message.header.groups_known;
+  if (slot != eager_came_ % kEagerSlots || eager_held_[slot] ||
+      message.header.bytes > eager_bytes_ || posted > kMaxRequests) {
+    Fail(absl::DataLossError(absl::StrCat(PeerText(), " sent ahead what cannot be")));
+    return;
+  }
+  ++eager_came_;
+  eager_held_[slot] = true;
+  for (uint32_t sequence = message.header.groups_known; sequence != next_group_; ++sequence) {
+    Group& group = groups_[sequence % kMaxRequests];
+    if (group.sequence.load(std::memory_order_relaxed) == sequence && Deliver(message, &group)) {
+      return;
+    }
+  }
+  parked_.push_back(message);
+}
+
+bool RecvComm::Deliver(const Parked& message, Group* group) {
+  for (uint32_t i = 0; i < group->count; ++i) {
+    Receiving& receive = group->receives[i];
+    if (receive.met_eager || receive.tag != message.header.tag) continue;
+    receive.met_eager = true;
+    const uint64_t bytes = message.header.bytes;
+    if (bytes > receive.bytes) {
+      Fail(absl::OutOfRangeError(absl::StrCat("a send of ", bytes, " bytes with tag ", receive.tag,
+                                              " from ", PeerText(), " meets a receive of ",
+                                              receive.bytes)));
+      return true;
+    }
+    if (bytes > 0) {
+      memcpy(receive.data,
+             arena_->data() + kEagerOffset + message.slot * (sizeof(EagerHeader) + eager_bytes_) +
+                 sizeof(EagerHeader),
+             bytes);
+    }
+    receive.landed.store(bytes, std::memory_order_relaxed);
+    group->left.fetch_sub(1, std::memory_order_acq_rel);
+    FreeEager(message.slot);
+    return true;
+  }
+  return false;
+}
+
+// The sender uses the slots in turn, so they are given back in turn.
+void RecvComm::FreeEager(uint32_t slot) {
+  eager_held_[slot] = false;
+  while (eager_freed_ < eager_came_ && !eager_held_[eager_freed_ % kEagerSlots]) ++eager_freed_;
+}
+
+Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const int* tags,
+                         RegisteredMemory** memory, Request** request) {
+  *request = nullptr;
+  if (!Health(/*wanting=*/false).ok()) return FailureResult();
+  Group& group = groups_[next_group_ % kMaxRequests];
+  if (group.busy) return kSuccess;
+  if (!first_lane()->HasRoom()) {
+    Progress();
+    if (!first_lane()->HasRoom()) return kSuccess;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (bytes[i] > 0 && (memory[i] == nullptr || !memory[i]->Covers(data[i], bytes[i]))) {
+      Fail(
+          absl::InvalidArgumentError(absl::StrCat("a receive of ", bytes[i], " bytes with tag ",
+                                                  tags[i], " into memory that is not registered")));
+      return FailureResult();
+    }
+  }
+  group.count = static_cast<uint32_t>(count);
+  for (int i = 0; i < count; ++i) {
+    Receiving& receive = group.receives[static_cast<size_t>(i)];
+    receive.data = static_cast<uint8_t*>(data[i]);
+    receive.bytes = bytes[i];
+    receive.tag = tags[i];
+    receive.met_eager = false;
+    receive.landed.store(0, std::memory_order_relaxed);
+    receive.pieces.store(0, std::memory_order_relaxed);
+  }
+  group.left.store(group.count, std::memory_order_relaxed);
+  group.sequence.store(next_group_, std::memory_order_release);
+  group.busy = true;
+  Announce(group, memory);
+  ++next_group_;
+  for (size_t i = 0; i < parked_.size();) {
+    if (Deliver(parked_[i], &group)) {
+      parked_.erase(parked_.begin() + static_cast<ptrdiff_t>(i));
+    } else {
+      ++i;
+    }
+  }
+  *request = &group;
+  return kSuccess;
+}
+
+// A lane that is broken fails the comm later: a sender that has closed in order may have sent
+// ahead all that is wanted.
+void RecvComm::Announce(const Group& group, RegisteredMemory** memory) {
+  const uint32_t sequence = group.sequence.load(std::memory_order_relaxed);
+  auto* const news = reinterpret_cast<Announcement*>(arena_->data()) + sequence % kMaxRequests;
+  news->count = group.count;
+  news->sequence = sequence;
+  news->eager_freed = eager_freed_;
+  for (uint32_t i = 0; i < group.count; ++i) {
+    AnnouncedReceive& receive = news->receives[i];
+    receive.address = reinterpret_cast<uint64_t>(group.receives[i].data);
+    receive.bytes = group.receives[i].bytes;
+    receive.tag = group.receives[i].tag;
+    if (receive.bytes == 0) continue;
+    for (size_t rail = 0; rail < memory[i]->rails(); ++rail) {
+      receive.keys[rail] = memory[i]->remote_key(rail);
+    }
+  }
+  Entry entry;
+  entry.address = reinterpret_cast<uint64_t>(news);
+  entry.bytes = offsetof(Announcement, receives) + group.count * sizeof(AnnouncedReceive);
+  entry.local_key = arena_->region().local_key();
+  Immediate immediate;
+  immediate.kind = Immediate::Kind::kAnnouncement;
+  immediate.slot = static_cast<uint8_t>(sequence % kMaxRequests);
+  SendWork work;
+  work.op = SendOp::kWriteWithImmediate;
+  work.entries = absl::Span<const Entry>(&entry, 1);
+  work.remote_address = announcements_.address + sequence % kMaxRequests * sizeof(Announcement);
+  work.remote_key = announcements_.key;
+  work.immediate = immediate.Pack();
+  first_lane()->Write(work);
+}
+
+Result RecvComm::Flush(int count, void** data, const int* bytes, RegisteredMemory** memory,
+                       Request** request) {
+  *request = nullptr;
+  int last = -1;
+  for (int i = 0; i < count; ++i) {
+    if (bytes[i] > 0 && memory[i] != nullptr && memory[i]->on_device()) last = i;
+  }
+  if (last < 0 || flushers_.empty()) return kSuccess;
+  const auto free = std::find_if(flushes_.begin(), flushes_.end(),
+                                 [](const FlushRequest& one) { return !one.busy; });
+  if (free == flushes_.end()) return kSuccess;
+  // Nobody knows by which rail the last byte came.
+  for (size_t rail = 0; rail < flushers_.size(); ++rail) {
+    const absl::Status started = flushers_[rail]->Start(reinterpret_cast<uint64_t>(data[last]),
+                                                        memory[last]->remote_key(rail));
+    if (!started.ok()) {
+      Fail(started);
+      return FailureResult();
+    }
+  }
+  free->busy = true;
+  free->ticket = flushers_[0]->started();
+  *request = &*free;
+  return kSuccess;
+}
+
+Result RecvComm::Test(Request* request, int* done, int* sizes) {
+  *done = 0;
+  if (request->flush) {
+    auto* const flush = static_cast<FlushRequest*>(request);
+    bool all = true;
+    for (const std::unique_ptr<Flusher>& flusher : flushers_) {
+      const absl::StatusOr<uint64_t> ended = flusher->Ended();
+      if (!ended.ok()) {
+        Fail(ended.status());
+        return FailureResult();
+      }
+      all = all && *ended >= flush->ticket;
+    }
+    if (!all) return kSuccess;
+    flush->busy = false;
+    *done = 1;
+    return kSuccess;
+  }
+  auto* const group = static_cast<Group*>(request);
+  if (group->left.load(std::memory_order_acquire) > 0) Progress();
+  if (group->left.load(std::memory_order_acquire) > 0) {
+    return Health(/*wanting=*/true).ok() ? kSuccess : FailureResult();
+  }
+  for (uint32_t i = 0; sizes != nullptr && i < group->count; ++i) {
+    sizes[i] = static_cast<int>(group->receives[i].landed.load(std::memory_order_relaxed));
+  }
+  group->busy = false;
+  Acknowledge();
+  *done = 1;
+  return kSuccess;
+}
+
+}  // namespace tryst::nccl

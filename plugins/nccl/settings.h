@@ -1,0 +1,37 @@
+#ifndef TRYST_PLUGINS_NCCL_SETTINGS_H_
+#define TRYST_PLUGINS_NCCL_SETTINGS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tryst::nccl {
+
+// What the user decides through the environment; docs/NCCL.md has the list.
+struct Settings {
+  std::string nic = "auto";          // "auto", "ibv" or "soft".
+  int threads = 0;                   // That move bytes beside NCCL's own, with the software NIC.
+  int lanes = 1;                     // Queue pairs of one connection for each NIC, or thread.
+  uint64_t piece_bytes = 128 << 10;  // A message is cut into no smaller pieces,
+  uint64_t max_piece_bytes = 512 << 10;  // and the software NIC's into no larger ones.
+  uint32_t eager_bytes = 4096;
+  int64_t spin_us = 0;         // How long a thread looks before it sleeps.
+  int peer_timeout_ms = 1000;  // Without a sign of life from a peer's machine.
+  // NCCL's own variables that this plugin heeds, too.
+  std::string interfaces;  // NCCL_SOCKET_IFNAME
+  std::string family;      // NCCL_SOCKET_FAMILY
+  std::string hca;         // NCCL_IB_HCA
+  int gid_index = -1;      // NCCL_IB_GID_INDEX
+  int traffic_class = -1;  // NCCL_IB_TC
+};
+
+// kInvalidArgument, naming the variable, for a value that means nothing.
+absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>& environment,
+                                       int processors);
+std::map<std::string, std::string> Environment();
+
+}  // namespace tryst::nccl
+
+#endif  // TRYST_PLUGINS_NCCL_SETTINGS_H_

@@ -1,0 +1,80 @@
+#ifndef TRYST_PLUGINS_TENSORFLOW_CONSUMER_LINK_H_
+#define TRYST_PLUGINS_TENSORFLOW_CONSUMER_LINK_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "plugins/tensorflow/asks.h"
+#include "plugins/tensorflow/worker.h"
+
+namespace tryst_tensorflow {
+
+// The way to a consumer, at the producer: hears what it asks for and sends it.
+class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
+ public:
+  struct Key {
+    std::string text;  // TensorFlow's.
+    std::string name;  // Tryst's.
+  };
+  // A tensor that is asked for, to be answered once.
+  struct Wanted {
+    std::shared_ptr<ConsumerLink> link;
+    std::shared_ptr<const Key> key;
+    int64_t step = 0;
+    uint32_t lane = 0;
+  };
+  using OnWanted = std::function<void(Wanted)>;
+  using OnCancel = std::function<void(int64_t step)>;
+
+  // `worker` outlives it. The calls come one after another, in the order of the asks.
+  ConsumerLink(Worker* worker, const Peer& consumer, uint32_t number, OnWanted on_wanted,
+               OnCancel on_cancel);
+  ~ConsumerLink();
+
+  void Listen();  // Once. It lives until the consumer is gone, or Close().
+  void Close();
+
+  // Null: a dead tensor. Takes the reference over.
+  void Send(const Wanted& wanted, tryst_tensor* tensor);
+  void Send(const Wanted& wanted, const Answer& answer);
+
+  const Peer& consumer() const { return consumer_; }
+  uint32_t number() const { return number_; }
+
+ private:
+  struct Listening {
+    std::shared_ptr<ConsumerLink> link;
+    uint64_t n = 0;
+  };
+
+  static void OnBatch(void* listening, const tryst_status* failed, tryst_tensor* tensor,
+                      int is_dead);
+  void ListenFor(uint64_t n);
+  void Hear(uint64_t n, std::string batch);
+  void Heed(const std::string& batch);
+  void HeedOne(const Ask& ask);
+
+  Worker* const worker_;
+  const Peer consumer_;
+  const uint32_t number_;
+  const OnWanted on_wanted_;
+  const OnCancel on_cancel_;
+  std::atomic<bool> closed_{false};
+  std::atomic<uint32_t> lanes_{0};
+
+  std::mutex mu_;
+  std::map<uint64_t, std::string> early_;  // Batches that wait for one before them.
+  uint64_t next_ = 0;
+  bool heeding_ = false;  // By one thread at a time, which owns keys_.
+  std::vector<std::shared_ptr<const Key>> keys_;
+};
+
+}  // namespace tryst_tensorflow
+
+#endif  // TRYST_PLUGINS_TENSORFLOW_CONSUMER_LINK_H_

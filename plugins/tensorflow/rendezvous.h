@@ -1,0 +1,67 @@
+#ifndef TRYST_PLUGINS_TENSORFLOW_RENDEZVOUS_H_
+#define TRYST_PLUGINS_TENSORFLOW_RENDEZVOUS_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "plugins/tensorflow/bridge.h"
+#include "tensorflow/core/distributed_runtime/rpc/rpc_rendezvous_mgr.h"
+
+namespace tryst_tensorflow {
+
+class Steps;
+
+// A step of TensorFlow's. It is TensorFlow's own in everything but how a tensor of another worker
+// is fetched: by Tryst where that worker has it, else by TensorFlow's gRPC.
+class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
+ public:
+  StepRendezvous(Steps* steps, const tensorflow::WorkerEnv* env, int64_t step);
+
+  void StartAbort(const absl::Status& status) override;
+
+ protected:
+  void RecvFromRemoteAsync(const tensorflow::Rendezvous::ParsedKey& key,
+                           const tensorflow::Rendezvous::Args& args, DoneCallback done) override;
+
+ private:
+  class Call;
+
+  ~StepRendezvous() override = default;
+  void ByGrpc(const tensorflow::Rendezvous::ParsedKey& key,
+              const tensorflow::Rendezvous::Args& args, DoneCallback done);
+  void ByTryst(std::shared_ptr<ProducerLink> link, Counts* counts,
+               const tensorflow::Rendezvous::ParsedKey& key,
+               const tensorflow::Rendezvous::Args& args, DoneCallback done);
+  Greet GreetOver(const tensorflow::Rendezvous::ParsedKey& key);
+
+  Steps* const steps_;
+  std::mutex mu_;
+  // TensorFlow's own for this step, which fetches what goes by gRPC.
+  tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> stock_;
+};
+
+// Makes them, and answers greetings, which come as RecvTensor calls.
+class Steps final : public tensorflow::RpcRendezvousMgr {
+ public:
+  Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge);
+
+  void RecvLocalAsync(int64_t step, const tensorflow::Rendezvous::ParsedKey& key,
+                      tensorflow::Rendezvous::DoneCallback done) override;
+
+  Bridge* bridge() { return bridge_.get(); }
+  tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> MakeStock(int64_t step);
+
+ protected:
+  tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> Create(
+      int64_t step, const tensorflow::WorkerEnv* env) override;
+
+ private:
+  const tensorflow::WorkerEnv* const env_;
+  const std::unique_ptr<Bridge> bridge_;
+};
+
+}  // namespace tryst_tensorflow
+
+#endif  // TRYST_PLUGINS_TENSORFLOW_RENDEZVOUS_H_

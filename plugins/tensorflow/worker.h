@@ -1,0 +1,84 @@
+#ifndef TRYST_PLUGINS_TENSORFLOW_WORKER_H_
+#define TRYST_PLUGINS_TENSORFLOW_WORKER_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "plugins/tensorflow/library.h"
+
+namespace tryst_tensorflow {
+
+// Another worker of the job, as it says of itself.
+struct Peer {
+  std::string name;     // "/job:ps/replica:0/task:0"
+  std::string address;  // Of Tryst's port.
+  uint64_t incarnation = 0;
+};
+
+// The worker of Tryst's that stands beside one server of TensorFlow's: on a port of its own,
+// in an open cluster, whose members TensorFlow's peers introduce. Safe from any thread.
+class Worker {
+ public:
+  // Listens on a free port of `host` when it returns. Null and `why` when it cannot.
+  static std::unique_ptr<Worker> Start(const Library* library, const std::string& job, int task,
+                                       const std::string& host, std::string* why);
+  // Stops it. Nothing that was received may still be held.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  const Library& library() const { return *library_; }
+  tryst_server* server() const { return server_; }
+  const Peer& self() const { return self_; }
+
+  // Tells the library where the peer is and waits until it answers there. Runs `known` with
+  // why not, or "" when it did, on a thread of its own.
+  void Introduce(const Peer& peer, std::function<void(const std::string& why_not)> known);
+  // Ends what waits, and lets what is under way land for a moment.
+  void Stop();
+  bool stopped() const { return stopped_; }
+  std::string Explain() const;
+
+ private:
+  struct Introduction {
+    Peer peer;
+    std::function<void(const std::string&)> known;
+    std::chrono::steady_clock::time_point until;
+    std::string why = "it did not answer";
+  };
+
+  Worker(const Library* library, std::string folder) : library_(library), folder_(folder) {}
+  bool WriteAddresses();
+  void Run();
+  // All that are under way: one that does not answer holds up no other.
+  void Reach(std::vector<Introduction>* under_way);
+  bool Answers(Introduction* introduction);
+
+  const Library* const library_;
+  const std::string folder_;  // Of the cluster's file.
+  tryst_server* server_ = nullptr;
+  Peer self_;
+
+  std::atomic<bool> stopped_{false};
+  std::mutex mu_;
+  std::condition_variable more_;
+  std::vector<Introduction> introductions_;       // New ones; under mu_.
+  std::map<std::string, std::string> addresses_;  // Worker to address; of the thread.
+  std::thread introducer_;
+};
+
+// Takes the status over: "" for none.
+std::string TakeMessage(const Library& library, tryst_status* status);
+
+}  // namespace tryst_tensorflow
+
+#endif  // TRYST_PLUGINS_TENSORFLOW_WORKER_H_

@@ -1,0 +1,46 @@
+#include "python/extension/deferred.h"
+
+#include <atomic>
+
+namespace tryst_python {
+namespace {
+
+std::atomic<Deferred*> first{nullptr};
+std::atomic<bool> stopped{false};
+
+int GiveBackPending(void*) {
+  GiveBackDeferred();
+  return 0;
+}
+
+}  // namespace
+
+void Defer(Deferred* item) {
+  Deferred* head = first.load(std::memory_order_relaxed);
+  do {
+    item->next = head;
+  } while (!first.compare_exchange_weak(head, item, std::memory_order_acq_rel));
+  // The main thread does it soon, unless somebody else is quicker. Where its list is full, the
+  // next call of the module does.
+  if (head == nullptr && !stopped.load(std::memory_order_acquire)) {
+    (void)Py_AddPendingCall(GiveBackPending, nullptr);
+  }
+}
+
+void GiveBackDeferred() {
+  if (first.load(std::memory_order_relaxed) == nullptr) return;
+  Deferred* item = first.exchange(nullptr, std::memory_order_acq_rel);
+  while (item != nullptr) {
+    Deferred* const next = item->next;
+    item->GiveBack();
+    delete item;
+    item = next;
+  }
+}
+
+void StopDeferring() {
+  GiveBackDeferred();
+  stopped.store(true, std::memory_order_release);
+}
+
+}  // namespace tryst_python

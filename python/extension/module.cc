@@ -1,0 +1,100 @@
+// The module tryst._tryst: the C interface as Python has it. What users see is python/tryst.
+#include <vector>
+
+#include "python/extension/deferred.h"
+#include "python/extension/server.h"
+#include "python/extension/tensor.h"
+
+int TrystMain(int argc, char** argv);  // The command line: server/tryst_main.cc.
+
+namespace tryst_python {
+namespace {
+
+PyObject* error_maker = nullptr;
+
+PyObject* SetErrorMakerOf(PyObject*, PyObject* maker) {
+  SetErrorMaker(maker);
+  Py_RETURN_NONE;
+}
+
+PyObject* GiveBack(PyObject*, PyObject*) {
+  GiveBackDeferred();
+  Py_RETURN_NONE;
+}
+
+PyObject* End(PyObject*, PyObject*) {
+  StopDeferring();
+  Py_RETURN_NONE;
+}
+
+PyObject* CommandLine(PyObject*, PyObject* words) {
+  std::vector<char*> argv;
+  for (Py_ssize_t i = 0; i < PyList_Size(words); ++i) {
+    argv.push_back(const_cast<char*>(PyUnicode_AsUTF8AndSize(PyList_GetItem(words, i), nullptr)));
+    if (argv.back() == nullptr) return nullptr;
+  }
+  int code;
+  {
+    const WithoutGil without;
+    code = TrystMain(static_cast<int>(argv.size()), argv.data());
+  }
+  return PyLong_FromLong(code);
+}
+
+PyMethodDef kMethods[] = {
+    {"set_error_maker", SetErrorMakerOf, METH_O, nullptr},
+    {"give_back", GiveBack, METH_NOARGS, nullptr},
+    {"end", End, METH_NOARGS, nullptr},
+    {"command_line", CommandLine, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
+                       "tryst._tryst",
+                       nullptr,
+                       -1,
+                       kMethods,
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       nullptr};
+
+bool Add(PyObject* module, const char* name, PyObject* type) {
+  return type != nullptr && PyModule_AddObjectRef(module, name, type) == 0;
+}
+
+}  // namespace
+
+void SetErrorMaker(PyObject* maker) {
+  PyObject* const old = error_maker;
+  error_maker = Py_NewRef(maker);
+  Py_XDECREF(old);
+}
+
+bool Raised(tryst_status* status) {
+  if (status == nullptr) return false;
+  const int code = static_cast<int>(tryst_status_code(status));
+  const int derived = tryst_status_is_derived(status);
+  if (error_maker == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, tryst_status_message(status));
+  } else {
+    const Ref error(
+        PyObject_CallFunction(error_maker, "isi", code, tryst_status_message(status), derived));
+    if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+  }
+  tryst_status_free(status);
+  return true;
+}
+
+}  // namespace tryst_python
+
+PyMODINIT_FUNC PyInit__tryst(void) {
+  using namespace tryst_python;  // NOLINT(build/namespaces)
+  Ref module(PyModule_Create(&kModule));
+  if (!module) return nullptr;
+  const bool good = Add(module.get(), "Tensor", MakeTensorType()) &&
+                    Add(module.get(), "Server", MakeServerType()) &&
+                    Add(module.get(), "Operation", MakeOperationType()) &&
+                    Add(module.get(), "Queue", MakeQueueType());
+  return good ? module.release() : nullptr;
+}

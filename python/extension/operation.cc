@@ -1,0 +1,323 @@
+// Receives under way, and the queues that finished ones are taken from.
+#include <vector>
+
+#include "python/extension/deferred.h"
+#include "python/extension/server.h"
+#include "python/extension/tensor.h"
+
+namespace tryst_python {
+namespace {
+
+constexpr int64_t kSignalCheckMs = 50;
+
+struct QueueObject {
+  PyObject_HEAD tryst_queue* queue;
+};
+
+struct OperationObject {
+  PyObject_HEAD tryst_op* op;
+  Py_ssize_t count;
+  PyObject* server;  // Kept until the operation is gone.
+  PyObject* queue;   // Likewise; null: none.
+  PyObject* owner;   // Whatever the caller has put there: a weak reference to who waits.
+  bool in_queue;     // Holds a reference to itself then.
+};
+
+PyTypeObject* queue_type = nullptr;
+PyTypeObject* operation_type = nullptr;
+
+OperationObject* AsOperation(PyObject* self) { return reinterpret_cast<OperationObject*>(self); }
+tryst_queue* AsQueue(PyObject* self) { return reinterpret_cast<QueueObject*>(self)->queue; }
+
+// ---- Operations ----
+
+void DeallocOperation(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  OperationObject* const operation = AsOperation(self);
+  tryst_op_free(operation->op);
+  Py_XDECREF(operation->server);
+  Py_XDECREF(operation->queue);
+  Py_XDECREF(operation->owner);
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+// Waits without the interpreter's lock, and looks now and then for a signal: Ctrl-C ends the wait
+// and cancels the operation. 1: it has ended; -1: an exception. Below 0 ms: for ever.
+int WaitFor(tryst_op* op, double left_ms) {
+  const bool forever = left_ms < 0;
+  while (!tryst_op_wait(op, 0)) {
+    const int64_t slice =
+        forever || left_ms > kSignalCheckMs ? kSignalCheckMs : static_cast<int64_t>(left_ms);
+    int ended;
+    {
+      const WithoutGil without;
+      ended = tryst_op_wait(op, slice);
+    }
+    if (ended) return 1;
+    if (PyErr_CheckSignals() != 0) {
+      tryst_op_cancel(op);
+      return -1;
+    }
+    if (forever) continue;
+    left_ms -= static_cast<double>(slice);
+    if (left_ms < 1) return 0;
+  }
+  return 1;
+}
+
+PyObject* Wait(PyObject* self, PyObject* timeout) {
+  double left_ms = -1;
+  if (timeout != Py_None) {
+    left_ms = PyFloat_AsDouble(timeout) * 1000;
+    if (PyErr_Occurred()) return nullptr;
+  }
+  const int ended = WaitFor(AsOperation(self)->op, left_ms);
+  return ended < 0 ? nullptr : PyBool_FromLong(ended);
+}
+
+PyObject* Cancel(PyObject* self, PyObject*) {
+  tryst_op_cancel(AsOperation(self)->op);
+  Py_RETURN_NONE;
+}
+
+// The tensor of the i-th receive, None for a dead one. Raises what it failed with.
+PyObject* Result(PyObject* self, PyObject* index) {
+  const Py_ssize_t i = PyLong_AsSsize_t(index);
+  if (i < 0 && PyErr_Occurred()) return nullptr;
+  tryst_tensor* tensor;
+  int is_dead;
+  if (Raised(tryst_op_result(AsOperation(self)->op, static_cast<size_t>(i), &tensor, &is_dead))) {
+    return nullptr;
+  }
+  if (tensor == nullptr) Py_RETURN_NONE;
+  return WrapTensor(tensor);
+}
+
+// All of them in a list; raises the first failure.
+PyObject* Results(PyObject* self, PyObject*) {
+  const Py_ssize_t count = AsOperation(self)->count;
+  Ref list(PyList_New(count));
+  for (Py_ssize_t i = 0; list && i < count; ++i) {
+    const Ref index(PyLong_FromSsize_t(i));
+    PyObject* const result = Result(self, index.get());
+    if (result == nullptr || PyList_SetItem(list.get(), i, result) != 0) return nullptr;
+  }
+  GiveBackDeferred();
+  return list.release();
+}
+
+PyObject* GetOwner(PyObject* self, void*) {
+  PyObject* const owner = AsOperation(self)->owner;
+  return Py_NewRef(owner == nullptr ? Py_None : owner);
+}
+
+int SetOwner(PyObject* self, PyObject* owner, void*) {
+  PyObject* const old = AsOperation(self)->owner;
+  AsOperation(self)->owner = Py_XNewRef(owner);
+  Py_XDECREF(old);
+  return 0;
+}
+
+PyMethodDef kOperationMethods[] = {
+    {"wait", Wait, METH_O, "Whether it has ended within so many seconds; None: for ever."},
+    {"cancel", Cancel, METH_NOARGS, "Ends what is under way with Cancelled."},
+    {"result", Result, METH_O, nullptr},
+    {"results", Results, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef kOperationFields[] = {
+    {"owner", GetOwner, SetOwner, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyType_Slot kOperationSlots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(DeallocOperation)},
+    {Py_tp_methods, kOperationMethods},
+    {Py_tp_getset, kOperationFields},
+    {0, nullptr},
+};
+PyType_Spec kOperationSpec = {"tryst._tryst.Operation", sizeof(OperationObject), 0,
+                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                              kOperationSlots};
+
+// ---- Queues ----
+
+PyObject* NewQueue(PyTypeObject* type, PyObject*, PyObject*) {
+  (void)type;
+  tryst_queue* queue;
+  if (Raised(tryst_queue_create(&queue))) return nullptr;
+  auto* const self = PyObject_New(QueueObject, queue_type);
+  if (self == nullptr) {
+    tryst_queue_free(queue);
+    return nullptr;
+  }
+  self->queue = queue;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void DeallocQueue(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  tryst_queue_free(AsQueue(self));
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+PyObject* FileNumber(PyObject* self, PyObject*) {
+  return PyLong_FromLong(tryst_queue_fd(AsQueue(self)));
+}
+
+// The operations that have finished, at most so many. Never waits.
+PyObject* Take(PyObject* self, PyObject* most) {
+  const Py_ssize_t max = PyLong_AsSsize_t(most);
+  if (PyErr_Occurred()) return nullptr;
+  std::vector<tryst_op*> ops(static_cast<size_t>(max > 0 ? max : 0));
+  const size_t count = tryst_queue_take(AsQueue(self), ops.data(), ops.size(), 0);
+  Ref list(PyList_New(0));
+  for (size_t i = 0; i < count; ++i) {
+    auto* const operation = static_cast<PyObject*>(tryst_op_tag(ops[i]));
+    AsOperation(operation)->in_queue = false;
+    if (list && PyList_Append(list.get(), operation) != 0) list = Ref();
+    Py_DECREF(operation);  // Of the queue's.
+  }
+  GiveBackDeferred();
+  return list.release();
+}
+
+PyMethodDef kQueueMethods[] = {
+    {"fileno", FileNumber, METH_NOARGS, nullptr},
+    {"take", Take, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyType_Slot kQueueSlots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(NewQueue)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(DeallocQueue)},
+    {Py_tp_methods, kQueueMethods},
+    {0, nullptr},
+};
+PyType_Spec kQueueSpec = {"tryst._tryst.Queue", sizeof(QueueObject), 0, Py_TPFLAGS_DEFAULT,
+                          kQueueSlots};
+
+}  // namespace
+
+PyObject* MakeOperationType() {
+  operation_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&kOperationSpec));
+  return reinterpret_cast<PyObject*>(operation_type);
+}
+
+PyObject* MakeQueueType() {
+  queue_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&kQueueSpec));
+  return reinterpret_cast<PyObject*>(queue_type);
+}
+
+bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options) {
+  *options = {};
+  options->flags = flags;
+  if (stream == Py_None) return true;
+  unsigned long long address;
+  if (!PyArg_ParseTuple(stream, "iK", &options->gpu, &address)) return false;
+  options->has_stream = 1;
+  options->stream = reinterpret_cast<void*>(address);
+  return true;
+}
+
+int64_t TimeoutMs(PyObject* timeout) {
+  if (timeout == Py_None) return -1;
+  const double seconds = PyFloat_AsDouble(timeout);
+  return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
+}
+
+// One key, without a destination: (step, key, timeout or None, flags).
+PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
+  if (count != 4) {
+    PyErr_SetString(PyExc_TypeError, "recv_one takes 4 arguments");
+    return nullptr;
+  }
+  GiveBackDeferred();
+  tryst_options options = {};
+  const int64_t step = PyLong_AsLongLong(args[0]);
+  const tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
+  const int64_t timeout_ms = TimeoutMs(args[2]);
+  options.flags = static_cast<uint32_t>(PyLong_AsUnsignedLong(args[3]));
+  if (PyErr_Occurred()) return nullptr;
+  tryst_op* op;
+  if (Raised(
+          tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op))) {
+    return nullptr;
+  }
+  PyObject* result = nullptr;
+  if (WaitFor(op, -1) > 0) {
+    tryst_tensor* tensor;
+    int is_dead;
+    if (!Raised(tryst_op_result(op, 0, &tensor, &is_dead))) {
+      result = tensor == nullptr ? Py_NewRef(Py_None) : WrapTensor(tensor);
+    }
+  }
+  tryst_op_free(op);
+  return result;
+}
+
+// (step, keys, intos or None, timeout or None, flags, stream or None, queue or None)
+PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
+  long long step;
+  PyObject *keys, *intos, *timeout, *stream, *queue;
+  unsigned int flags;
+  if (!PyArg_ParseTuple(args, "LO!OOIOO", &step, &PyList_Type, &keys, &intos, &timeout, &flags,
+                        &stream, &queue)) {
+    return nullptr;
+  }
+  GiveBackDeferred();
+  const int64_t timeout_ms = TimeoutMs(timeout);
+  if (PyErr_Occurred()) return nullptr;
+  tryst_options options;
+  if (!ParseStream(stream, flags, &options)) return nullptr;
+  const Py_ssize_t count = PyList_Size(keys);
+  if (intos != Py_None && (!PyList_Check(intos) || PyList_Size(intos) != count)) {
+    PyErr_SetString(PyExc_ValueError, "as many 'into' as keys");
+    return nullptr;
+  }
+  std::vector<tryst_recv_item> items(static_cast<size_t>(count));
+  std::vector<tryst_tensor*> made;
+  bool good = true;
+  for (Py_ssize_t i = 0; good && i < count; ++i) {
+    tryst_recv_item& item = items[static_cast<size_t>(i)];
+    item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
+    item.into = nullptr;
+    good = item.key != nullptr;
+    PyObject* const into = intos == Py_None ? Py_None : PyList_GetItem(intos, i);
+    if (!good || into == Py_None) continue;
+    bool owned;
+    tryst_tensor* const tensor = TensorOf(into, &owned);
+    if (tensor != nullptr && owned) made.push_back(tensor);
+    item.into = tensor;
+    good = tensor != nullptr;
+  }
+  PyObject* result = nullptr;
+  if (good) {
+    auto* const self = PyObject_New(OperationObject, operation_type);
+    if (self != nullptr) {
+      self->op = nullptr;
+      self->count = count;
+      self->server = Py_NewRef(server);
+      self->queue = queue == Py_None ? nullptr : Py_NewRef(queue);
+      self->owner = nullptr;
+      self->in_queue = self->queue != nullptr;
+      result = reinterpret_cast<PyObject*>(self);
+      if (self->in_queue) Py_INCREF(result);  // The queue's.
+      tryst_status* status;
+      {
+        const WithoutGil without;  // It may copy what this worker sent to itself.
+        status = tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
+                                  self->in_queue ? AsQueue(queue) : nullptr, result, &self->op);
+      }
+      if (Raised(status)) {
+        if (self->in_queue) Py_DECREF(result);
+        Py_DECREF(result);
+        result = nullptr;
+      }
+    }
+  }
+  for (tryst_tensor* tensor : made) tryst_tensor_free(tensor);
+  return result;
+}
+
+}  // namespace tryst_python

@@ -1,0 +1,52 @@
+#ifndef TRYST_PYTHON_EXTENSION_PYTHON_H_
+#define TRYST_PYTHON_EXTENSION_PYTHON_H_
+
+// The stable ABI of CPython 3.11 and everything after it.
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <python3.11/Python.h>
+
+#include <utility>
+
+#include "server/c/tryst.h"
+#include "server/c/tryst_v1.h"
+
+namespace tryst_python {
+
+// Owns a reference.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* object) : object_(object) {}
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+// Lets other threads run Python as long as it lives.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
+
+ private:
+  PyThreadState* const state_;
+};
+
+// Raises what `status` says, which it frees; false when it is null: all is well.
+bool Raised(tryst_status* status);
+// Whoever makes exceptions: called with (code, message, is_derived). Kept.
+void SetErrorMaker(PyObject* maker);
+
+}  // namespace tryst_python
+
+#endif  // TRYST_PYTHON_EXTENSION_PYTHON_H_

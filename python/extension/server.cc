@@ -1,0 +1,273 @@
+#include "python/extension/server.h"
+
+#include <string>
+#include <vector>
+
+#include "python/extension/deferred.h"
+#include "python/extension/tensor.h"
+
+namespace tryst_python {
+namespace {
+
+struct ServerObject {
+  PyObject_HEAD tryst_server* server;
+};
+
+PyTypeObject* server_type = nullptr;
+
+tryst_server* Get(PyObject* self) { return reinterpret_cast<ServerObject*>(self)->server; }
+
+// Takes a text of the library's over.
+PyObject* Text(char* text) {
+  if (text == nullptr) Py_RETURN_NONE;
+  PyObject* const made = PyUnicode_FromString(text);
+  tryst_string_free(text);
+  return made;
+}
+
+PyObject* New(PyTypeObject*, PyObject* args, PyObject*) {
+  PyObject* list;
+  if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &list)) return nullptr;
+  std::vector<const char*> settings;
+  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+    settings.push_back(PyUnicode_AsUTF8AndSize(PyList_GetItem(list, i), nullptr));
+    if (settings.back() == nullptr) return nullptr;
+  }
+  tryst_server* server;
+  if (Raised(tryst_server_create(settings.data(), settings.size(), &server))) return nullptr;
+  auto* const self = PyObject_New(ServerObject, server_type);
+  if (self == nullptr) {
+    tryst_server_free(server);
+    return nullptr;
+  }
+  self->server = server;
+  return reinterpret_cast<PyObject*>(self);
+}
+
+void Dealloc(PyObject* self) {
+  PyTypeObject* const type = Py_TYPE(self);
+  {
+    const WithoutGil without;
+    tryst_server_free(Get(self));
+  }
+  PyObject_Free(self);
+  Py_DECREF(type);
+}
+
+PyObject* Start(PyObject* self, PyObject*) {
+  tryst_status* status;
+  {
+    const WithoutGil without;
+    status = tryst_server_start(Get(self));
+  }
+  if (Raised(status)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* Stop(PyObject* self, PyObject* seconds) {
+  const double deadline = PyFloat_AsDouble(seconds);
+  if (PyErr_Occurred()) return nullptr;
+  tryst_status* status;
+  {
+    const WithoutGil without;
+    status = tryst_server_stop(Get(self), static_cast<int64_t>(deadline * 1000));
+  }
+  GiveBackDeferred();
+  if (Raised(status)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// (peer, seconds): waits at most so long.
+PyObject* PeerIncarnation(PyObject* self, PyObject* args) {
+  const char* peer;
+  double seconds;
+  if (!PyArg_ParseTuple(args, "sd", &peer, &seconds)) return nullptr;
+  uint64_t incarnation;
+  tryst_status* status;
+  {
+    const WithoutGil without;
+    status = tryst_server_peer_incarnation(Get(self), peer, static_cast<int64_t>(seconds * 1000),
+                                           &incarnation);
+  }
+  if (Raised(status)) return nullptr;
+  return PyLong_FromUnsignedLongLong(incarnation);
+}
+
+// (step, keys, tensors, flags, stream or None)
+PyObject* Send(PyObject* self, PyObject* args) {
+  constexpr uint64_t kWorthReleasing = 64 << 10;
+  long long step;
+  PyObject *keys, *tensors, *stream;
+  unsigned int flags;
+  if (!PyArg_ParseTuple(args, "LO!O!IO", &step, &PyList_Type, &keys, &PyList_Type, &tensors, &flags,
+                        &stream)) {
+    return nullptr;
+  }
+  GiveBackDeferred();
+  tryst_options options;
+  if (!ParseStream(stream, flags, &options)) return nullptr;
+  const Py_ssize_t count = PyList_Size(keys);
+  if (PyList_Size(tensors) != count) {
+    PyErr_SetString(PyExc_ValueError, "as many tensors as keys");
+    return nullptr;
+  }
+  std::vector<tryst_send_item> items(static_cast<size_t>(count));
+  std::vector<tryst_tensor*> made;
+  uint64_t bytes = 0;
+  bool good = true;
+  for (Py_ssize_t i = 0; good && i < count; ++i) {
+    tryst_send_item& item = items[static_cast<size_t>(i)];
+    item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
+    item.tensor = nullptr;
+    good = item.key != nullptr;
+    PyObject* const source = PyList_GetItem(tensors, i);
+    if (!good || source == Py_None) continue;
+    bool owned;
+    tryst_tensor* const tensor = TensorOf(source, &owned);
+    good = tensor != nullptr;
+    if (!good) break;
+    if (owned) made.push_back(tensor);
+    item.tensor = tensor;
+    bytes += tryst_tensor_bytes(tensor);
+  }
+  tryst_status* status = nullptr;
+  if (good && bytes < kWorthReleasing) {
+    status = tryst_send_many(Get(self), step, items.data(), items.size(), &options);
+  } else if (good) {
+    const WithoutGil without;
+    status = tryst_send_many(Get(self), step, items.data(), items.size(), &options);
+  }
+  for (tryst_tensor* tensor : made) tryst_tensor_free(tensor);
+  if (!good || Raised(status)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* Receive(PyObject* self, PyObject* args) { return StartReceive(self, Get(self), args); }
+
+PyObject* RecvOne(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  return ReceiveOne(Get(self), args, count);
+}
+
+// (step, code, message)
+PyObject* Abort(PyObject* self, PyObject* args) {
+  long long step;
+  int code;
+  const char* message;
+  if (!PyArg_ParseTuple(args, "Lis", &step, &code, &message)) return nullptr;
+  tryst_status* status;
+  {
+    const WithoutGil without;
+    status = tryst_step_abort(Get(self), step, static_cast<tryst_code>(code), message);
+  }
+  if (Raised(status)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* Cleanup(PyObject* self, PyObject* step) {
+  const long long number = PyLong_AsLongLong(step);
+  if (PyErr_Occurred()) return nullptr;
+  {
+    const WithoutGil without;
+    tryst_step_cleanup(Get(self), number);
+  }
+  GiveBackDeferred();
+  Py_RETURN_NONE;
+}
+
+// (dtype, shape)
+PyObject* Allocate(PyObject* self, PyObject* args) {
+  const char* dtype;
+  PyObject* shape;
+  if (!PyArg_ParseTuple(args, "sO!", &dtype, &PyTuple_Type, &shape)) return nullptr;
+  std::vector<int64_t> dims;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(shape); ++i) {
+    dims.push_back(PyLong_AsLongLong(PyTuple_GetItem(shape, i)));
+    if (PyErr_Occurred()) return nullptr;
+  }
+  GiveBackDeferred();
+  tryst_tensor* tensor;
+  if (Raised(
+          tryst_server_allocate(Get(self), TypeNumber(dtype), dims.data(), dims.size(), &tensor))) {
+    return nullptr;
+  }
+  return WrapTensor(tensor);
+}
+
+template <char* (*kAsk)(tryst_server*, const char*)>
+PyObject* AskAbout(PyObject* self, PyObject* peer) {
+  const Ref text(PyUnicode_AsUTF8String(peer));
+  if (!text) return nullptr;
+  char* answer;
+  {
+    const WithoutGil without;
+    answer = kAsk(Get(self), PyBytes_AsString(text.get()));
+  }
+  return Text(answer);
+}
+
+template <char* (*kAsk)(tryst_server*)>
+PyObject* Ask(PyObject* self, PyObject*) {
+  char* answer;
+  {
+    const WithoutGil without;
+    answer = kAsk(Get(self));
+  }
+  return Text(answer);
+}
+
+PyObject* Setting(PyObject* self, PyObject* name) {
+  const Ref text(PyUnicode_AsUTF8String(name));
+  return text ? Text(tryst_server_setting(Get(self), PyBytes_AsString(text.get()))) : nullptr;
+}
+
+PyObject* Worker(PyObject* self, void*) {
+  return PyUnicode_FromString(tryst_server_worker(Get(self)));
+}
+PyObject* Address(PyObject* self, void*) {
+  return PyUnicode_FromString(tryst_server_address(Get(self)));
+}
+PyObject* Incarnation(PyObject* self, void*) {
+  return PyLong_FromUnsignedLongLong(tryst_server_incarnation(Get(self)));
+}
+
+PyMethodDef kMethods[] = {
+    {"start", Start, METH_NOARGS, nullptr},
+    {"stop", Stop, METH_O, nullptr},
+    {"peer_incarnation", PeerIncarnation, METH_VARARGS, nullptr},
+    {"send", Send, METH_VARARGS, nullptr},
+    {"recv", Receive, METH_VARARGS, nullptr},
+    {"recv_one", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(RecvOne)), METH_FASTCALL,
+     nullptr},
+    {"abort", Abort, METH_VARARGS, nullptr},
+    {"cleanup", Cleanup, METH_O, nullptr},
+    {"allocate", Allocate, METH_VARARGS, nullptr},
+    {"explain", AskAbout<tryst_server_explain>, METH_O, nullptr},
+    {"explain_json", AskAbout<tryst_server_explain_json>, METH_O, nullptr},
+    {"waiting_json", Ask<tryst_server_waiting_json>, METH_NOARGS, nullptr},
+    {"stats_json", Ask<tryst_server_stats_json>, METH_NOARGS, nullptr},
+    {"setting", Setting, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyGetSetDef kFields[] = {
+    {"worker", Worker, nullptr, nullptr, nullptr},
+    {"address", Address, nullptr, nullptr, nullptr},
+    {"incarnation", Incarnation, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+PyType_Slot kSlots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(New)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
+    {Py_tp_methods, kMethods},
+    {Py_tp_getset, kFields},
+    {0, nullptr},
+};
+PyType_Spec kSpec = {"tryst._tryst.Server", sizeof(ServerObject), 0, Py_TPFLAGS_DEFAULT, kSlots};
+
+}  // namespace
+
+PyObject* MakeServerType() {
+  server_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&kSpec));
+  return reinterpret_cast<PyObject*>(server_type);
+}
+
+}  // namespace tryst_python

@@ -1,0 +1,19 @@
+#ifndef TRYST_PYTHON_EXTENSION_SERVER_H_
+#define TRYST_PYTHON_EXTENSION_SERVER_H_
+
+#include "python/extension/python.h"
+
+namespace tryst_python {
+
+PyObject* MakeServerType();     // tryst._tryst.Server
+PyObject* MakeOperationType();  // tryst._tryst.Operation
+PyObject* MakeQueueType();      // tryst._tryst.Queue
+
+// `queue` is None or a Queue. Null with an exception.
+PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args);
+PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count);
+bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options);
+
+}  // namespace tryst_python
+
+#endif  // TRYST_PYTHON_EXTENSION_SERVER_H_

@@ -1,0 +1,106 @@
+"""From and to the arrays of other libraries. Imports none of them by itself."""
+
+import sys
+
+from tryst import _tryst
+
+Tensor = _tryst.Tensor
+
+# Types that numpy has by ml_dtypes only: how their bytes are called meanwhile.
+_CARRIERS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
+             "int4": "uint8", "uint4": "uint8"}
+_CUDA = 2
+
+
+def stream_of(source):
+    """(GPU, address of the stream) on which a CUDA tensor's library works now; None: host memory.
+
+    For DLPack address 1 is the default stream, and so it is in what is handed to `__dlpack__`.
+    """
+    device = getattr(source, "__dlpack_device__", None)
+    if device is None:
+        return None
+    kind, number = device()
+    if int(kind) != _CUDA:
+        return None
+    name = type(source).__module__.partition(".")[0]
+    address = 0
+    if name == "torch":
+        address = sys.modules["torch"].cuda.current_stream(number).cuda_stream
+    elif name == "cupy":
+        address = sys.modules["cupy"].cuda.get_current_stream().ptr
+    elif hasattr(source, "__cuda_stream__"):
+        address = source.__cuda_stream__()[1]
+    return int(number), int(address)
+
+
+def tensor(source, stream=None):
+    """A Tensor of anything that holds one, without a copy where its memory is dense.
+
+    >>> import tryst
+    >>> tryst.tensor(b"abcd").shape
+    (4,)
+    >>> tryst.tensor(["a", "bc"]).strings()
+    ['a', 'bc']
+    """
+    if isinstance(source, Tensor):
+        return source
+    if isinstance(source, str):
+        return Tensor._of_strings([source.encode()], ())
+    if isinstance(source, (list, tuple)) and source and isinstance(source[0], (str, bytes)):
+        return _strings(source, (len(source),))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(source, (numpy.ndarray, numpy.generic)):
+        return _of_numpy(numpy, source)
+    if stream is None:
+        return Tensor(source)
+    return Tensor(source, stream=stream[1] or 1)
+
+
+def _strings(texts, shape):
+    return Tensor._of_strings([text.encode() if isinstance(text, str) else bytes(text) for text in texts],
+                              shape)
+
+
+def _of_numpy(numpy, array):
+    if array.dtype.kind in "USO":
+        flat = array.reshape(-1).tolist() if array.ndim else [array.item()]
+        if not all(isinstance(text, (str, bytes)) for text in flat):
+            raise TypeError("an array of objects is sent where all of them are str or bytes")
+        return _strings(flat, array.shape)
+    if not array.flags.c_contiguous or not array.dtype.isnative:
+        raise ValueError("the array is not dense, row by row: send numpy.ascontiguousarray(array)")
+    carrier = _CARRIERS.get(array.dtype.name)
+    if carrier is None:
+        return Tensor(array)
+    return Tensor(array.view(carrier))._view(array.dtype.name)
+
+
+def _numpy(self):
+    """The tensor as a numpy array of the same memory; strings are copied, as objects.
+
+    bfloat16 and float8 need the package ml_dtypes.
+    """
+    import numpy
+
+    if self.dtype == "string":
+        return numpy.array(self._strings(), dtype=object).reshape(self.shape)
+    if self.dtype not in _CARRIERS:
+        return numpy.asarray(self)
+    import ml_dtypes
+
+    return numpy.asarray(self._view(_CARRIERS[self.dtype])).view(getattr(ml_dtypes, self.dtype))
+
+
+def _decoded(self):
+    """The elements of a tensor of strings, row by row."""
+    return [text.decode() for text in self._strings()]
+
+
+def _repr(self):
+    return f"tryst.Tensor({self.dtype}{list(self.shape)}, {'read-only, ' if self.readonly else ''}{self.nbytes} bytes)"
+
+
+Tensor.numpy = _numpy
+Tensor.strings = _decoded
+Tensor.__repr__ = _repr

@@ -1,0 +1,358 @@
+"""A worker of a cluster, its steps, and receives under way."""
+
+import atexit
+import os
+import sys
+import weakref
+
+from tryst import _tryst, errors
+from tryst.arrays import Tensor, stream_of, tensor
+
+_BY_REFERENCE, _RECURRING = 1, 2
+_COPY = 1
+_AT_ONCE = 256  # Operations that one turn of an event loop ends.
+_running = weakref.WeakSet()
+
+
+def _running_loop():
+    """The event loop of this thread. Where asyncio was never imported, which takes long, there is none."""
+    asyncio = sys.modules.get("asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()
+
+
+def _parsed(text):
+    import json
+
+    return json.loads(text)
+
+
+def _full(worker):
+    """ "/job:ps/task:0" with its replica."""
+    job, slash, task = worker.partition("/task:")
+    return worker if "/replica:" in worker or not slash else f"{job}/replica:0/task:{task}"
+
+
+class Server:
+    """A worker that sends tensors to others of its cluster and receives theirs.
+
+    `cluster` maps each job to the addresses of its tasks. Every setting of docs/CONFIG.md is a
+    keyword; True and False switch. Serves within a `with`, or between start() and stop().
+
+    >>> import tryst
+    >>> with tryst.Server(job="self", listen="127.0.0.1:0", insecure=True, open_cluster=True) as server:
+    ...     step = server.step(1)
+    ...     step.send("greeting", "hello", to=server.worker)
+    ...     print(step.recv("greeting", frm=server.worker, timeout=10).strings())
+    ['hello']
+    """
+
+    def __init__(self, job, task=0, cluster=None, **settings):
+        settings = {"job": job, "task": task, **settings}
+        if cluster is not None:
+            settings["cluster_spec"] = ";".join(
+                f"{name}={','.join(addresses)}" for name, addresses in cluster.items())
+        words = []
+        for name, value in settings.items():
+            if value is None:
+                continue
+            words.append(("--" if value else "--no") + name if isinstance(value, bool) else f"--{name}={value}")
+        self._server = _tryst.Server(words)
+        self._incarnations = {self.worker: self._server.incarnation}
+        self._sources = {}  # What keys of a peer's tensors begin with, as long as its life is known.
+        self._queues = weakref.WeakKeyDictionary()
+
+    def start(self):
+        """Serves when it returns."""
+        self._server.start()
+        _running.add(self)
+        return self
+
+    def stop(self, deadline=10.0):
+        """Ends what is under way: by itself until the deadline, in seconds, and then regardless."""
+        _running.discard(self)
+        self._server.stop(deadline)
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.stop()
+
+    @property
+    def worker(self):
+        """ "/job:worker/replica:0/task:0" """
+        return self._server.worker
+
+    @property
+    def address(self):
+        return self._server.address
+
+    @property
+    def incarnation(self):
+        return self._server.incarnation
+
+    def step(self, number):
+        """The step of that number. A number is used once."""
+        return Step(self, number)
+
+    def empty(self, shape, dtype="float32"):
+        """A Tensor to be filled, in memory that reaches workers of this host without a copy.
+
+        Fill it by numpy.asarray() or torch.from_dlpack(), send it, and receive by_reference=True.
+        """
+        return self._server.allocate(str(dtype), tuple(shape))
+
+    def explain(self, peer=""):
+        """Which path leads to the peer, or to all of them, and why: as a text."""
+        return self._server.explain(_full(peer))
+
+    def paths(self, peer=""):
+        """The same as a dictionary (docs/CLI.md)."""
+        return _parsed(self._server.explain_json(_full(peer)))
+
+    def waiting(self):
+        """Who waits for what since when."""
+        return _parsed(self._server.waiting_json())
+
+    def stats(self):
+        """Counters, by name."""
+        return _parsed(self._server.stats_json())
+
+    def setting(self, name):
+        """What a setting is, as a text; KeyError where there is none of that name."""
+        text = self._server.setting(name)
+        if text is None:
+            raise KeyError(name)
+        return text
+
+    def wait_for(self, peer, timeout=60.0):
+        """Waits until the peer answers."""
+        self._find(_full(peer), timeout)
+
+    def _find(self, peer, timeout):
+        found = self._incarnations.get(peer)
+        if found is None:
+            found = self._server.peer_incarnation(peer, timeout if timeout is not None else 1e6)
+            self._incarnations[peer] = found
+        return found
+
+    def _source(self, frm, timeout):
+        peer = _full(frm)
+        worker = self.worker
+        prefix = f"{peer}/device:CPU:0;{self._find(peer, timeout):016x};{worker}/device:CPU:0;"
+        self._sources[frm] = prefix
+        return prefix
+
+    def _forget(self, peer):
+        if peer != self.worker:
+            self._sources.clear()
+            self._incarnations.pop(peer, None)
+
+    def _queue_of(self, loop):
+        queue = self._queues.get(loop)
+        if queue is None:
+            queue = _Queue(loop)
+            self._queues[loop] = queue
+        return queue.queue
+
+
+class _Queue:
+    """What finishes for one event loop."""
+
+    def __init__(self, loop):
+        self.queue = queue = _tryst.Queue()
+        loop.add_reader(queue.fileno(), _Queue._ready, queue)
+
+    @staticmethod
+    def _ready(queue):
+        for operation in queue.take(_AT_ONCE):
+            owner = operation.owner
+            receive = owner() if owner is not None else None
+            if receive is not None:
+                receive._wake()
+
+
+class Step:
+    """One round of the workers: tensors meet by step and name. In a `with` it is over at its end."""
+
+    __slots__ = ("_server", "number", "_prefixes")
+
+    def __init__(self, server, number):
+        self._server = server
+        self.number = number
+        self._prefixes = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.cleanup()
+
+    def _keys(self, source, incarnation, sink, names):
+        prefix = self._prefixes.get((source, incarnation, sink))
+        if prefix is None:
+            prefix = f"{source}/device:CPU:0;{incarnation:016x};{sink}/device:CPU:0;"
+            self._prefixes[source, incarnation, sink] = prefix
+        return [f"{prefix}{name};0:0" for name in names]
+
+    def send(self, name, source, to, copy=False):
+        """Sends a tensor: anything with a buffer or with `__dlpack__`, strings, None for a dead one.
+
+        Never waits and makes no copy: the tensor must not change until it is received, unless
+        `copy` is true.
+        """
+        self.send_many({name: source}, to, copy)
+
+    def send_many(self, tensors, to, copy=False):
+        """The same of a dictionary of tensors, in one call."""
+        server = self._server
+        sink = _full(to)
+        keys = self._keys(server.worker, server.incarnation, sink, tensors)
+        stream = None
+        sources = []
+        for source in tensors.values():
+            if source is None or isinstance(source, Tensor):
+                sources.append(source)
+                continue
+            here = stream_of(source)
+            stream = here or stream
+            sources.append(tensor(source, here))
+        server._server.send(self.number, keys, sources, _COPY if copy else 0, stream)
+
+    def recv(self, name, frm, timeout=None, into=None, by_reference=False, recurring=False):
+        """Waits for a tensor and returns it; None for a dead one. `timeout` is in seconds.
+
+        `into` is an array of the right type and shape to fill. With `by_reference` the tensor may
+        be a view of the producer's memory, to be read only.
+        """
+        if into is not None:
+            return self.start([name], frm, timeout, [into], by_reference, recurring).result()[0]
+        server = self._server
+        prefix = server._sources.get(frm) or server._source(frm, timeout)
+        flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
+        try:
+            return server._server.recv_one(self.number, f"{prefix}{name};0:0", timeout, flags)
+        except (errors.Aborted, errors.Unavailable):
+            server._forget(_full(frm))  # It may have restarted.
+            raise
+
+    def recv_many(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
+        """Many tensors at once: `a, b = step.recv_many(...)` waits for them, and
+        `a, b = await step.recv_many(...)` does so in an event loop. Cancelled when dropped.
+        """
+        return self.start(list(names), frm, timeout, into, by_reference, recurring)
+
+    async def arecv(self, name, frm, **options):
+        """recv() in an event loop."""
+        into = options.pop("into", None)
+        return (await self.recv_many([name], frm, into=None if into is None else [into], **options))[0]
+
+    def start(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
+        flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
+        stream = None
+        if into is not None:
+            streams = [stream_of(one) for one in into if not isinstance(one, Tensor)]
+            stream = next((one for one in streams if one is not None), None)
+            into = [one if one is None else tensor(one, stream_of(one)) for one in into]
+        return Receive(self, names, _full(frm), timeout, into, flags, stream)
+
+    def abort(self, message="aborted by the program", code="ABORTED"):
+        """Fails what waits in the step, and what comes later, here."""
+        self._server._server.abort(self.number, errors.CODES[code], message)
+
+    def cleanup(self):
+        """The step is over here."""
+        self._server._server.cleanup(self.number)
+
+
+class Receive:
+    """Receives under way. Wait with result(), by unpacking it, or with `await`."""
+
+    __slots__ = ("_step", "_names", "_peer", "_options", "_operation", "_loop", "_future",
+                 "__weakref__")
+
+    def __init__(self, step, names, peer, timeout, into, flags, stream):
+        self._step, self._names, self._peer = step, names, peer
+        self._options = (timeout, into, flags, stream)
+        self._operation = self._future = None
+        self._loop = _running_loop()
+        server = step._server
+        # The first time that a peer is asked for something its life has to be known, which takes
+        # a call: not in an event loop.
+        if self._loop is None or peer in server._incarnations:
+            self._start(server._find(peer, timeout))
+
+    def _start(self, incarnation):
+        step = self._step
+        server = step._server
+        timeout, into, flags, stream = self._options
+        queue = None if self._loop is None else server._queue_of(self._loop)
+        keys = step._keys(self._peer, incarnation, server.worker, self._names)
+        self._operation = server._server.recv(step.number, keys, into, timeout, flags, stream, queue)
+        if queue is not None:
+            self._operation.owner = weakref.ref(self)
+
+    def __del__(self):
+        if getattr(self, "_operation", None) is not None:
+            self._operation.cancel()
+
+    def _wake(self):
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def _results(self):
+        operation, self._operation = self._operation, None
+        try:
+            return operation.results()
+        except errors.Error as error:
+            if isinstance(error, (errors.Aborted, errors.Unavailable)):
+                self._step._server._forget(self._peer)  # It may have restarted.
+            raise
+
+    def cancel(self):
+        """Ends it with Cancelled."""
+        if self._operation is not None:
+            self._operation.cancel()
+
+    def result(self):
+        """Waits for all of them; Ctrl-C ends the wait."""
+        if self._operation is None:
+            raise errors.FailedPrecondition("the results were taken, or an event loop is to await them")
+        self._operation.wait(None)
+        return self._results()
+
+    def __iter__(self):
+        return iter(self.result())
+
+    def __await__(self):
+        if self._operation is None:
+            server = self._step._server
+            incarnation = yield from self._loop.run_in_executor(
+                None, server._find, self._peer, self._options[0]).__await__()
+            self._start(incarnation)
+        if not self._operation.wait(0):
+            self._future = self._loop.create_future()
+            try:
+                yield from self._future
+            except BaseException:
+                self.cancel()
+                raise
+        return self._results()
+
+
+@atexit.register
+def _stop_all():
+    """Servers that still run would otherwise end with the interpreter half gone."""
+    for server in list(_running):
+        try:
+            server.stop(1.0)
+        except errors.Error:
+            pass
+    _tryst.end()
+
+
+def _forget_parent():
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

@@ -1,0 +1,299 @@
+#include "server/c/operations.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "channel/device/device_engine.h"
+#include "rendezvous/executor.h"
+
+using tryst::c::Give;
+using tryst::c::Text;
+using tryst::c::Timeout;
+
+namespace {
+
+// Waits for `ready` under `mu`; whether it came to be.
+template <typename Ready>
+bool WaitFor(tryst::Mutex* mu, tryst::CondVar* changed, absl::Duration timeout, Ready ready)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  if (ready() || timeout <= absl::ZeroDuration()) return ready();
+  // More than a year is for ever, and would not fit in a time.
+  const bool forever = timeout > absl::Hours(24 * 365);
+  const auto until = std::chrono::steady_clock::now() +
+                     std::chrono::nanoseconds(forever ? 0 : absl::ToInt64Nanoseconds(timeout));
+  while (!ready()) {
+    if (forever) {
+      changed->Wait(mu);
+    } else if (changed->WaitUntil(mu, until)) {
+      return ready();
+    }
+  }
+  return true;
+}
+
+absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint32_t known,
+                        tryst::Args* args) {
+  if (options == nullptr) return absl::OkStatus();
+  if ((options->flags & ~known) != 0 || options->reserved != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options with flags ", options->flags, ", of which ", known,
+                     " are known here, and reserved ", options->reserved, ", which should be 0"));
+  }
+  if (options->has_stream == 0) return absl::OkStatus();
+  tryst::DeviceEngine* const engine = server->server->gpu(options->gpu);
+  if (engine == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("GPU ", options->gpu, " is not one of ", server->server->worker(),
+                     "'s: set gpus to its number (docs/CONFIG.md)"));
+  }
+  auto context = tryst::GpuContext::Make(engine, static_cast<tryst::cuda::Stream>(options->stream));
+  if (!context.ok()) return context.status();
+  args->device_context = *std::move(context);
+  return absl::OkStatus();
+}
+
+// Whether the tensor of the key comes out of this very worker.
+bool IsOwn(const tryst_server& server, const tryst::TensorKey& key) {
+  return key.src_device().empty() || key.src().worker == server.server->worker();
+}
+
+}  // namespace
+
+// ---- Queues ----
+
+tryst_queue::~tryst_queue() { close(fd); }
+
+void tryst_queue::Push(tryst_op* op) {
+  tryst::MutexLock lock(&mu);
+  op->in_queue = finished.insert(finished.end(), op);
+  op->queued = true;
+  if (finished.size() == 1) {
+    const uint64_t one = 1;
+    (void)!write(fd, &one, sizeof(one));  // Cannot fail: the counter is 0.
+    changed.NotifyOne();
+  }
+}
+
+void tryst_queue::Remove(tryst_op* op) {
+  tryst::MutexLock lock(&mu);
+  if (!op->queued) return;
+  op->queued = false;
+  finished.erase(op->in_queue);
+  if (finished.empty()) Clear();
+}
+
+void tryst_queue::Clear() {
+  uint64_t count;
+  (void)!read(fd, &count, sizeof(count));
+}
+
+size_t tryst_queue::Take(tryst_op** ops, size_t max, absl::Duration timeout) {
+  if (max == 0) return 0;
+  tryst::MutexLock lock(&mu);
+  const bool some = WaitFor(&mu, &changed, timeout,
+                            [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !finished.empty(); });
+  if (!some) return 0;
+  size_t count = 0;
+  for (; count < max && !finished.empty(); ++count) {
+    ops[count] = finished.front();
+    ops[count]->queued = false;
+    finished.pop_front();
+  }
+  if (finished.empty()) {
+    Clear();
+  } else {
+    changed.NotifyOne();  // For another thread.
+  }
+  return count;
+}
+
+tryst_status* tryst_queue_create(tryst_queue** queue) {
+  *queue = nullptr;
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) {
+    return Give(absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno))));
+  }
+  *queue = new tryst_queue(fd);
+  return nullptr;
+}
+
+void tryst_queue_free(tryst_queue* queue) { delete queue; }
+
+int tryst_queue_fd(const tryst_queue* queue) { return queue->fd; }
+
+size_t tryst_queue_take(tryst_queue* queue, tryst_op** ops, size_t max, int64_t timeout_ms) {
+  return queue->Take(ops, max, Timeout(timeout_ms));
+}
+
+// ---- Operations ----
+
+void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
+  args.cancellation = &cancellation;
+  left = items.size();
+  bool any_into = false;
+  for (const Item& item : items) any_into |= item.into.valid();
+  if (!any_into && items.size() > 1) {
+    std::vector<tryst::TensorKey> keys;
+    keys.reserve(items.size());
+    for (const Item& item : items) keys.push_back(item.key);
+    rendezvous->RecvManyAsync(keys, args,
+                              [this](const absl::Status&, absl::Span<tryst::Received> results) {
+                                for (size_t i = 0; i < results.size(); ++i) {
+                                  End(&items[i], std::move(results[i]));
+                                }
+                              });
+    return;
+  }
+  // The last of them may end in here, and the operation with it, but for the user's reference.
+  const size_t count = items.size();
+  for (size_t i = 0; i < count; ++i) {
+    Item* const item = &items[i];
+    args.destination = item->into;
+    args.turn = item->into.valid() ? &item->turn : nullptr;
+    rendezvous->RecvAsync(item->key, args,
+                          [this, item](absl::Status status, const tryst::Args& send_args,
+                                       const tryst::Args&, tryst::Tensor tensor, bool is_dead) {
+                            End(item, {std::move(status), std::move(tensor), is_dead,
+                                       send_args.device_context, send_args.alloc_attrs});
+                          });
+  }
+}
+
+void tryst_op::End(Item* item, tryst::Received got) {
+  item->status = std::move(got.status);
+  item->is_dead = got.is_dead;
+  if (item->status.ok() && !got.is_dead) {
+    auto filled = server->Fill(step, item->key, item->into, item->turn, std::move(got));
+    item->status = filled.status();
+    if (filled.ok()) item->tensor = *std::move(filled);
+    item->shared = !item->into.valid() && (by_reference || IsOwn(*server, item->key));
+  }
+  item->into = tryst::Tensor();
+  if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) Finish();
+}
+
+void tryst_op::Finish() {
+  {
+    tryst::MutexLock lock(&mu);
+    ended.store(true, std::memory_order_release);
+    changed.NotifyAll();
+    if (!freed && queue != nullptr) queue->Push(this);
+  }
+  Unref();
+}
+
+bool tryst_op::Wait(absl::Duration timeout) {
+  if (ended.load(std::memory_order_acquire)) return true;
+  tryst::MutexLock lock(&mu);
+  return WaitFor(&mu, &changed, timeout, [this] { return ended.load(std::memory_order_relaxed); });
+}
+
+void tryst_op::Free() {
+  {
+    tryst::MutexLock lock(&mu);
+    freed = true;
+    if (queue != nullptr) queue->Remove(this);
+  }
+  if (!ended.load(std::memory_order_acquire)) cancellation.StartCancel();
+  Unref();
+}
+
+void tryst_op::Unref() {
+  if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_recv_item* items,
+                               size_t count, const tryst_options* options, int64_t timeout_ms,
+                               tryst_queue* queue, void* tag, tryst_op** op) {
+  *op = nullptr;
+  if (count == 0) return Give(absl::InvalidArgumentError("a receive of no keys"));
+  const auto rendezvous = server->Step(step);
+  if (!rendezvous.ok()) return Give(rendezvous.status());
+  tryst::Args args;
+  const absl::Status added =
+      AddOptions(server, options, TRYST_RECV_BY_REFERENCE | TRYST_RECV_RECURRING, &args);
+  if (!added.ok()) return Give(added);
+  const uint32_t flags = options == nullptr ? 0 : options->flags;
+  args.by_reference = (flags & TRYST_RECV_BY_REFERENCE) != 0;
+  args.recurring = (flags & TRYST_RECV_RECURRING) != 0;
+  if (timeout_ms >= 0) {
+    args.deadline = tryst::Deadline::After(tryst::SteadyClock(), Timeout(timeout_ms));
+  }
+  auto made = std::make_unique<tryst_op>(server, step, queue, tag);
+  made->by_reference = args.by_reference;
+  made->items.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    auto key = tryst::TensorKey::Parse(Text(items[i].key));
+    if (!key.ok()) return Give(key.status());
+    made->items[i].key = *std::move(key);
+    if (items[i].into == nullptr) continue;
+    if (items[i].into->shared || items[i].into->tensor.read_only()) {
+      return Give(absl::InvalidArgumentError(absl::StrCat(
+          "'into' is read-only: receive without it, or into a copy; key ", Text(items[i].key))));
+    }
+    made->items[i].into = items[i].into->tensor;
+  }
+  *op = made.release();
+  (*op)->Start(rendezvous->get(), std::move(args));
+  return nullptr;
+}
+
+void* tryst_op_tag(const tryst_op* op) { return op->tag; }
+
+int tryst_op_wait(tryst_op* op, int64_t timeout_ms) {
+  return op->Wait(Timeout(timeout_ms)) ? 1 : 0;
+}
+
+void tryst_op_cancel(tryst_op* op) { op->cancellation.StartCancel(); }
+
+tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int* is_dead) {
+  *tensor = nullptr;
+  *is_dead = 0;
+  if (!op->Wait(absl::ZeroDuration())) {
+    return Give(absl::FailedPreconditionError("the operation is still under way: wait for it"));
+  }
+  if (i >= op->items.size()) {
+    return Give(absl::OutOfRangeError(absl::StrCat("receive ", i, " of ", op->items.size())));
+  }
+  tryst_op::Item& item = op->items[i];
+  if (!item.status.ok()) return Give(item.status);
+  *is_dead = item.is_dead ? 1 : 0;
+  if (item.tensor.valid()) *tensor = new tryst_tensor{std::move(item.tensor), item.shared};
+  return nullptr;
+}
+
+void tryst_op_free(tryst_op* op) {
+  if (op != nullptr) op->Free();
+}
+
+// ---- Sends ----
+
+tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_send_item* items,
+                              size_t count, const tryst_options* options) {
+  const auto rendezvous = server->Step(step);
+  if (!rendezvous.ok()) return Give(rendezvous.status());
+  tryst::Args args;
+  const absl::Status added = AddOptions(server, options, TRYST_SEND_COPY, &args);
+  if (!added.ok()) return Give(added);
+  args.copy_on_send = options != nullptr && (options->flags & TRYST_SEND_COPY) != 0;
+  std::vector<tryst::SendItem> sends(count);
+  for (size_t i = 0; i < count; ++i) {
+    auto key = tryst::TensorKey::Parse(Text(items[i].key));
+    if (!key.ok()) return Give(key.status());
+    sends[i].key = *std::move(key);
+    sends[i].is_dead = items[i].tensor == nullptr;
+    if (items[i].tensor != nullptr) sends[i].tensor = items[i].tensor->tensor;
+  }
+  if (count == 1) {
+    return Give(
+        (*rendezvous)->Send(sends[0].key, args, std::move(sends[0].tensor), sends[0].is_dead));
+  }
+  return Give((*rendezvous)->SendMany(absl::MakeSpan(sends), args));
+}

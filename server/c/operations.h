@@ -1,0 +1,76 @@
+#ifndef TRYST_SERVER_C_OPERATIONS_H_
+#define TRYST_SERVER_C_OPERATIONS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "rendezvous/cancellation.h"
+#include "rendezvous/rendezvous.h"
+#include "server/c/handles.h"
+#include "server/c/tryst_v1.h"
+
+// Finished operations, the first first, and a descriptor that can be read while there are any.
+struct tryst_queue {
+  explicit tryst_queue(int fd) : fd(fd) {}
+  ~tryst_queue();
+  void Push(tryst_op* op);
+  // Takes it out if it is in.
+  void Remove(tryst_op* op);
+  size_t Take(tryst_op** ops, size_t max, absl::Duration timeout);
+
+  const int fd;
+  tryst::Mutex mu;
+  tryst::CondVar changed;
+  std::list<tryst_op*> finished ABSL_GUARDED_BY(mu);
+
+ private:
+  void Clear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+};
+
+// Receives under way. Its user and the last callback share it: whoever leaves last deletes it.
+struct tryst_op {
+  struct Item {
+    tryst::TensorKey key;
+    tryst::Tensor into;
+    uint64_t turn = 0;
+    absl::Status status;
+    tryst::Tensor tensor;
+    bool is_dead = false;
+    bool shared = false;
+  };
+
+  tryst_op(tryst_server* server, int64_t step, tryst_queue* queue, void* tag)
+      : server(server), step(step), queue(queue), tag(tag) {}
+  void Start(tryst::Rendezvous* rendezvous, tryst::Args args);
+  bool Wait(absl::Duration timeout);
+  void Free();  // By the user.
+
+  tryst_server* const server;
+  const int64_t step;
+  tryst_queue* const queue;
+  void* const tag;
+  std::vector<Item> items;
+  bool by_reference = false;
+  tryst::Cancellation cancellation;
+
+ private:
+  friend struct tryst_queue;
+  void End(Item* item, tryst::Received got);
+  void Finish();  // The last item has ended.
+  void Unref();
+
+  std::atomic<size_t> left{0};
+  std::atomic<int> refs{2};
+  tryst::Mutex mu;
+  tryst::CondVar changed;
+  std::atomic<bool> ended{false};
+  bool freed ABSL_GUARDED_BY(mu) = false;
+  bool queued = false;                      // Guarded by queue->mu.
+  std::list<tryst_op*>::iterator in_queue;  // Guarded by queue->mu.
+};
+
+#endif  // TRYST_SERVER_C_OPERATIONS_H_

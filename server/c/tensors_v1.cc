@@ -1,0 +1,158 @@
+// Version 1 of the C interface: what it has of tensors and statuses.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "rendezvous/derived_status.h"
+#include "rendezvous/dlpack.h"
+#include "rendezvous/dlpack_abi.h"
+#include "server/c/handles.h"
+#include "server/c/tryst_v1.h"
+
+namespace {
+
+using tryst::c::Give;
+using tryst::c::GiveTensor;
+using Versioned = tryst::dlpack::DLManagedTensorVersioned;  // As the implementation has it.
+using tryst::dlpack::DLTensor;
+
+// DLPack's layout before 1.0.
+struct DLManagedTensor0 {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor0* self);
+};
+static_assert(sizeof(void*) != 8 || sizeof(DLManagedTensor0) == 64, "DLPack 0.x's layout");
+
+// Each layout by the other's, whose deleter it calls.
+struct OldAsNew {
+  Versioned managed{};
+  DLManagedTensor0* from = nullptr;
+};
+struct NewAsOld {
+  DLManagedTensor0 managed{};
+  Versioned* from = nullptr;
+};
+
+Versioned* Cast(::DLManagedTensorVersioned* managed) {
+  return reinterpret_cast<Versioned*>(managed);
+}
+
+bool ReadOnly(const tryst_tensor* tensor) { return tensor->shared || tensor->tensor.read_only(); }
+
+}  // namespace
+
+int tryst_status_is_derived(const tryst_status* status) {
+  return status != nullptr && tryst::IsDerived(status->status) ? 1 : 0;
+}
+
+int tryst_tensor_is_read_only(const tryst_tensor* tensor) { return ReadOnly(tensor) ? 1 : 0; }
+
+int32_t tryst_tensor_gpu(const tryst_tensor* tensor) {
+  const tryst::MemorySpace space = tensor->tensor.space();
+  return space.host_readable() ? -1 : space.device_ordinal;
+}
+
+const char* tryst_dtype_name(int32_t dtype) {
+  if (dtype < 0 || dtype > 255) dtype = 0;
+  return tryst::DTypeName(static_cast<tryst::DType>(dtype)).data();  // Literals.
+}
+
+tryst_status* tryst_tensor_strings(const char* const* texts, const size_t* sizes,
+                                   const int64_t* dims, size_t rank, tryst_tensor** tensor) {
+  *tensor = nullptr;
+  const auto shape = tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
+  if (!shape.ok()) return Give(shape.status());
+  auto made = tryst::Tensor::Allocate(tryst::DType::kString, *shape);
+  if (!made.ok()) return Give(made.status());
+  size_t i = 0;
+  for (std::string& text : made->mutable_strings()) {
+    text.assign(texts[i], sizes[i]);
+    ++i;
+  }
+  return GiveTensor(std::move(made), tensor);
+}
+
+tryst_status* tryst_tensor_string(const tryst_tensor* tensor, size_t i, const char** text,
+                                  size_t* size) {
+  *text = nullptr;
+  *size = 0;
+  if (tensor->tensor.dtype() != tryst::DType::kString) {
+    return Give(absl::InvalidArgumentError(absl::StrCat(
+        "the tensor holds ", tryst::DTypeName(tensor->tensor.dtype()), ", no strings")));
+  }
+  const auto strings = tensor->tensor.strings();
+  if (i >= strings.size()) {
+    return Give(absl::OutOfRangeError(absl::StrCat("string ", i, " of ", strings.size())));
+  }
+  *text = strings[i].data();
+  *size = strings[i].size();
+  return nullptr;
+}
+
+tryst_status* tryst_tensor_from_dlpack(::DLManagedTensorVersioned* managed, tryst_tensor** tensor) {
+  return GiveTensor(tryst::FromDLPack(Cast(managed)), tensor);
+}
+
+tryst_status* tryst_tensor_from_dlpack0(::DLManagedTensor* managed, tryst_tensor** tensor) {
+  *tensor = nullptr;
+  if (managed == nullptr) return Give(absl::InvalidArgumentError("Null DLPack tensor"));
+  auto wrapped = std::make_unique<OldAsNew>();
+  wrapped->from = reinterpret_cast<DLManagedTensor0*>(managed);
+  wrapped->managed.version = {tryst::dlpack::kMajorVersion, 0};
+  wrapped->managed.manager_ctx = wrapped.get();
+  wrapped->managed.dl_tensor = wrapped->from->dl_tensor;
+  wrapped->managed.deleter = [](Versioned* self) {
+    const std::unique_ptr<OldAsNew> old(static_cast<OldAsNew*>(self->manager_ctx));
+    if (old->from->deleter != nullptr) old->from->deleter(old->from);
+  };
+  auto made = tryst::FromDLPack(&wrapped->managed);
+  if (made.ok()) (void)wrapped.release();
+  return GiveTensor(std::move(made), tensor);
+}
+
+tryst_status* tryst_tensor_to_dlpack(const tryst_tensor* tensor,
+                                     ::DLManagedTensorVersioned** managed) {
+  *managed = nullptr;
+  const auto made = tryst::ToDLPack(tensor->tensor);
+  if (!made.ok()) return Give(made.status());
+  if (!ReadOnly(tensor)) (*made)->flags &= ~tryst::dlpack::kFlagReadOnly;
+  *managed = reinterpret_cast<::DLManagedTensorVersioned*>(*made);
+  return nullptr;
+}
+
+tryst_status* tryst_tensor_to_dlpack0(const tryst_tensor* tensor, ::DLManagedTensor** managed) {
+  *managed = nullptr;
+  if (ReadOnly(tensor)) {
+    return Give(absl::FailedPreconditionError(
+        "the tensor is read-only, which DLPack 0.x cannot say: copy it, or ask for DLPack 1.0"));
+  }
+  const auto made = tryst::ToDLPack(tensor->tensor);
+  if (!made.ok()) return Give(made.status());
+  auto wrapped = std::make_unique<NewAsOld>();
+  wrapped->from = *made;
+  wrapped->managed.dl_tensor = (*made)->dl_tensor;
+  wrapped->managed.manager_ctx = wrapped.get();
+  wrapped->managed.deleter = [](DLManagedTensor0* self) {
+    const std::unique_ptr<NewAsOld> old(static_cast<NewAsOld*>(self->manager_ctx));
+    old->from->deleter(old->from);
+  };
+  *managed = reinterpret_cast<::DLManagedTensor*>(&wrapped.release()->managed);
+  return nullptr;
+}
+
+tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const int64_t* dims,
+                                    size_t rank, tryst_tensor** tensor) {
+  *tensor = nullptr;
+  const absl::Status usable = server->Usable();
+  if (!usable.ok()) return Give(usable);
+  const auto shape = tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
+  if (!shape.ok()) return Give(shape.status());
+  const auto type = static_cast<tryst::DType>(dtype < 0 || dtype > 255 ? 0 : dtype);
+  tryst::Allocator* const shared = server->server->allocator();
+  return GiveTensor(shared == nullptr ? tryst::Tensor::Allocate(type, *shape)
+                                      : shared->AllocateTensor(type, *shape),
+                    tensor);
+}

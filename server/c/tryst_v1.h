@@ -1,0 +1,146 @@
+#ifndef TRYST_SERVER_C_TRYST_V1_H_
+#define TRYST_SERVER_C_TRYST_V1_H_
+
+/* Tryst for C, version 1: many tensors in one call, without callbacks.
+ *
+ * Receives are operations. One is started, and then waited for, or taken from a queue whose
+ * descriptor an event loop watches; nothing runs on a thread that is not the caller's. What is
+ * said in tryst.h of statuses, threads and timeouts holds here too.
+ *
+ * After a fork the child has no threads of the server: what it calls of its parent's servers
+ * fails with TRYST_FAILED_PRECONDITION, and freeing them does nothing. */
+
+#include "tryst.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Statuses ---- */
+
+/* Whether the failure is the consequence of another one: a receive of a step that somebody
+ * aborted, or a cancelled one. The cause is the failure that is not. */
+int tryst_status_is_derived(const tryst_status* status);
+
+/* ---- Tensors ---- */
+
+/* 1: its memory is somebody else's too, and must not be written. */
+int tryst_tensor_is_read_only(const tryst_tensor* tensor);
+/* Where its bytes are: -1 for the host, else the number of the CUDA device. */
+int32_t tryst_tensor_gpu(const tryst_tensor* tensor);
+const char* tryst_dtype_name(int32_t dtype); /* "float", "bfloat16"; "invalid" */
+
+/* `count` strings in the shape `dims`: copied. */
+tryst_status* tryst_tensor_strings(const char* const* texts, const size_t* sizes,
+                                   const int64_t* dims, size_t rank, tryst_tensor** tensor);
+/* The i-th string, the tensor's own. TRYST_INVALID_ARGUMENT: no strings, TRYST_OUT_OF_RANGE. */
+tryst_status* tryst_tensor_string(const tryst_tensor* tensor, size_t i, const char** text,
+                                  size_t* size);
+
+/* DLPack, in both layouts that are about: 1.x, and 0.x as a plain DLManagedTensor. */
+struct DLManagedTensor;
+struct DLManagedTensorVersioned;
+
+/* Takes the tensor over, without a copy: its deleter runs when nobody refers to the bytes any
+ * more, on any thread. On failure it is still the caller's. Host and CUDA memory; strides must
+ * be those of a compact tensor. A read-only one can be sent, and no receive fills it. */
+tryst_status* tryst_tensor_from_dlpack(struct DLManagedTensorVersioned* managed,
+                                       tryst_tensor** tensor);
+tryst_status* tryst_tensor_from_dlpack0(struct DLManagedTensor* managed, tryst_tensor** tensor);
+/* The same bytes for another library, which calls the deleter once. It is marked read-only where
+ * the tensor is; the old layout cannot say so, and is refused then: TRYST_FAILED_PRECONDITION.
+ * Strings have no DLPack: TRYST_INVALID_ARGUMENT. */
+tryst_status* tryst_tensor_to_dlpack(const tryst_tensor* tensor,
+                                     struct DLManagedTensorVersioned** managed);
+tryst_status* tryst_tensor_to_dlpack0(const tryst_tensor* tensor, struct DLManagedTensor** managed);
+
+/* ---- Queues ---- */
+
+/* Where finished operations wait to be taken. Thread-safe but for what frees. */
+typedef struct tryst_queue tryst_queue;
+typedef struct tryst_op tryst_op; /* Receives under way, started together. */
+
+tryst_status* tryst_queue_create(tryst_queue** queue);
+/* No operation of the queue may be left. */
+void tryst_queue_free(tryst_queue* queue);
+/* For poll, epoll, asyncio: readable as long as something can be taken. The queue's own: it is
+ * neither read nor closed. */
+int tryst_queue_fd(const tryst_queue* queue);
+/* Up to `max` operations that have finished, the first first; how many. Waits for the first one
+ * up to `timeout_ms`. */
+size_t tryst_queue_take(tryst_queue* queue, tryst_op** ops, size_t max, int64_t timeout_ms);
+
+/* ---- Sends ---- */
+
+/* What a call may say beside its keys. Zero is a good default for all of it. */
+typedef struct {
+  uint32_t flags;     /* Of TRYST_SEND_... or TRYST_RECV_...; others are refused. */
+  int32_t has_stream; /* 1: of the GPU `gpu` of this server, in the order of `stream`. */
+  int32_t gpu;
+  int32_t reserved; /* 0. */
+  void* stream;     /* A CUstream; null is the default stream. */
+} tryst_options;
+
+enum {
+  TRYST_SEND_COPY = 1, /* Of a copy, made before the call returns. */
+
+  TRYST_RECV_BY_REFERENCE = 1, /* May come as a view of the producer's memory, to be read only. */
+  TRYST_RECV_RECURRING = 2     /* The same keys are wanted in step after step: ask ahead. */
+};
+
+typedef struct {
+  const char* key;
+  const tryst_tensor* tensor; /* Null: a dead one. */
+} tryst_send_item;
+
+/* As tryst_send for each, in one call. On a failure none was sent. Device tensors are read once
+ * the stream is where it is now. `options` may be null. */
+tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_send_item* items,
+                              size_t count, const tryst_options* options);
+
+/* ---- Receives ---- */
+
+typedef struct {
+  const char* key;
+  const tryst_tensor* into; /* Null, or what is filled. */
+} tryst_recv_item;
+
+/* Starts a receive for each item. `timeout_ms` as everywhere: below 0 is none. The operation is
+ * the caller's to free; its `into` tensors keep their memory until it has finished. When it has,
+ * it can be taken from `queue`, if that is not null. Device tensors are written once the
+ * stream is where it is now, and are there when the operation has finished. */
+tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_recv_item* items,
+                               size_t count, const tryst_options* options, int64_t timeout_ms,
+                               tryst_queue* queue, void* tag, tryst_op** op);
+void* tryst_op_tag(const tryst_op* op);
+/* 1: every receive of it has ended. Waits up to `timeout_ms` for that. */
+int tryst_op_wait(tryst_op* op, int64_t timeout_ms);
+/* What is still under way ends with TRYST_CANCELLED. Returns at once. */
+void tryst_op_cancel(tryst_op* op);
+/* What became of the i-th receive; the tensor is the caller's from then on, null for a dead one.
+ * TRYST_FAILED_PRECONDITION: it has not finished. */
+tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int* is_dead);
+/* Cancels it if it is under way, takes it out of its queue and waits for nothing. */
+void tryst_op_free(tryst_op* op);
+
+/* ---- Memory that the host's workers share ---- */
+
+/* Not cleared. What is sent in it reaches the workers of this host without a copy where they
+ * receive by reference. TRYST_RESOURCE_EXHAUSTED: shm_bytes are used up. Where no memory is shared
+ * it is memory as any other. */
+tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const int64_t* dims,
+                                    size_t rank, tryst_tensor** tensor);
+
+/* ---- What a server shows ---- */
+
+char* tryst_server_explain_json(tryst_server* server, const char* peer); /* docs/CLI.md: explain */
+char* tryst_server_waiting_json(tryst_server* server);                   /* docs/CLI.md: waiting */
+char* tryst_server_stats_json(tryst_server* server);                     /* {"name":number,...} */
+/* "64MiB", "true": what a setting of docs/CONFIG.md is here. Null: there is none of that name. */
+char* tryst_server_setting(const tryst_server* server, const char* name);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* TRYST_SERVER_C_TRYST_V1_H_ */

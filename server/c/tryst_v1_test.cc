@@ -1,0 +1,292 @@
+// Version 1 of the C interface: what tryst_v1.h promises beyond what the examples show.
+#include "server/c/tryst_v1.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "rendezvous/dlpack_abi.h"
+
+namespace {
+
+constexpr int64_t kHungMs = 30'000;
+
+struct Old {
+  tryst::dlpack::DLTensor tensor;
+  int* deleted;
+  void (*deleter)(Old*);
+};
+using New = tryst::dlpack::DLManagedTensorVersioned;
+
+tryst_code Code(tryst_status* status, std::string* message = nullptr) {
+  const tryst_code code = tryst_status_code(status);
+  if (message != nullptr) *message = tryst_status_message(status);
+  tryst_status_free(status);
+  return code;
+}
+
+class V1 : public testing::Test {
+ protected:
+  V1() {
+    const char* settings[] = {"--job=self", "--listen=127.0.0.1:0", "--insecure", "--open_cluster",
+                              "--nic=soft"};
+    EXPECT_EQ(Code(tryst_server_create(settings, 5, &server_)), TRYST_OK);
+    EXPECT_EQ(Code(tryst_server_start(server_)), TRYST_OK);
+    EXPECT_EQ(Code(tryst_queue_create(&queue_)), TRYST_OK);
+  }
+  ~V1() override {
+    tryst_server_free(server_);
+    tryst_queue_free(queue_);
+  }
+  std::string Key(const std::string& edge) {
+    const std::string device = absl::StrCat(tryst_server_worker(server_), "/device:CPU:0");
+    char* key = nullptr;
+    EXPECT_EQ(Code(tryst_key(device.c_str(), tryst_server_incarnation(server_), device.c_str(),
+                             edge.c_str(), 0, 0, &key)),
+              TRYST_OK);
+    std::string text = key;
+    tryst_string_free(key);
+    return text;
+  }
+  tryst_op* Start(const std::vector<std::string>& keys, tryst_queue* queue, void* tag = nullptr,
+                  int64_t timeout_ms = -1) {
+    std::vector<tryst_recv_item> items;
+    for (const std::string& key : keys) items.push_back({key.c_str(), nullptr});
+    tryst_op* op = nullptr;
+    EXPECT_EQ(Code(tryst_recv_start(server_, 1, items.data(), items.size(), nullptr, timeout_ms,
+                                    queue, tag, &op),
+                   &message_),
+              TRYST_OK)
+        << message_;
+    return op;
+  }
+  bool Readable() {
+    pollfd ready = {tryst_queue_fd(queue_), POLLIN, 0};
+    return poll(&ready, 1, 0) == 1;
+  }
+
+  tryst_server* server_ = nullptr;
+  tryst_queue* queue_ = nullptr;
+  std::string message_;
+};
+
+TEST_F(V1, TheDescriptorIsReadableAsLongAsSomethingCanBeTaken) {
+  int tags[3];
+  tryst_op* ops[3];
+  for (int i = 0; i < 3; ++i) ops[i] = Start({Key(absl::StrCat("k", i))}, queue_, &tags[i]);
+  EXPECT_FALSE(Readable());
+  tryst_op* taken[3];
+  EXPECT_EQ(tryst_queue_take(queue_, taken, 3, 0), 0u);
+  for (const int i : {2, 0, 1}) {
+    ASSERT_EQ(Code(tryst_send(server_, 1, Key(absl::StrCat("k", i)).c_str(), nullptr)), TRYST_OK);
+    ASSERT_TRUE(tryst_op_wait(ops[i], kHungMs));
+  }
+  EXPECT_TRUE(Readable());
+  EXPECT_EQ(tryst_queue_take(queue_, taken, 2, 0), 2u);
+  EXPECT_EQ(tryst_op_tag(taken[0]), &tags[2]);
+  EXPECT_EQ(taken[1], ops[0]);
+  EXPECT_TRUE(Readable());
+  tryst_op_free(ops[1]);  // In the queue.
+  EXPECT_FALSE(Readable());
+  tryst_op_free(ops[0]);
+  tryst_op_free(ops[2]);
+}
+
+TEST_F(V1, ACancelledReceiveTakesNothing) {
+  for (const bool freed : {false, true}) {
+    tryst_op* const op = Start({Key("a"), Key("b")}, queue_);
+    tryst_tensor* tensor = nullptr;
+    int is_dead = 0;
+    EXPECT_EQ(Code(tryst_op_result(op, 0, &tensor, &is_dead)), TRYST_FAILED_PRECONDITION);
+    if (freed) {
+      tryst_op_free(op);
+    } else {
+      tryst_op_cancel(op);
+      ASSERT_TRUE(tryst_op_wait(op, kHungMs));
+      tryst_status* const status = tryst_op_result(op, 1, &tensor, &is_dead);
+      EXPECT_EQ(tryst_status_is_derived(status), 1);
+      EXPECT_EQ(Code(status), TRYST_CANCELLED);
+      EXPECT_EQ(Code(tryst_op_result(op, 2, &tensor, &is_dead)), TRYST_OUT_OF_RANGE);
+      tryst_op_free(op);
+    }
+    EXPECT_FALSE(Readable());
+  }
+  ASSERT_EQ(Code(tryst_send(server_, 1, Key("a").c_str(), nullptr)), TRYST_OK);
+  tryst_tensor* got = nullptr;
+  EXPECT_EQ(Code(tryst_recv(server_, 1, Key("a").c_str(), nullptr, kHungMs, &got)), TRYST_OK);
+}
+
+TEST_F(V1, AnAbortIsTheCauseAndWhatFollowsIsDerived) {
+  tryst_op* const op = Start({Key("a")}, nullptr);
+  ASSERT_EQ(Code(tryst_step_abort(server_, 1, TRYST_DATA_LOSS, "bad rows")), TRYST_OK);
+  ASSERT_TRUE(tryst_op_wait(op, kHungMs));
+  tryst_tensor* tensor = nullptr;
+  int is_dead = 0;
+  tryst_status* const status = tryst_op_result(op, 0, &tensor, &is_dead);
+  EXPECT_EQ(tryst_status_is_derived(status), 1);
+  EXPECT_EQ(Code(status, &message_), TRYST_DATA_LOSS);
+  EXPECT_TRUE(absl::StrContains(message_, "bad rows")) << message_;
+  tryst_op_free(op);
+  EXPECT_EQ(tryst_status_is_derived(nullptr), 0);
+}
+
+TEST_F(V1, OptionsThatAreNotKnownAreRefused) {
+  const std::string key = Key("a");
+  const tryst_recv_item item = {key.c_str(), nullptr};
+  tryst_options options = {};
+  tryst_op* op = nullptr;
+  options.flags = 64;
+  EXPECT_EQ(Code(tryst_recv_start(server_, 1, &item, 1, &options, -1, nullptr, nullptr, &op)),
+            TRYST_INVALID_ARGUMENT);
+  options = {};
+  options.has_stream = 1;
+  options.gpu = 5;
+  EXPECT_EQ(
+      Code(tryst_recv_start(server_, 1, &item, 1, &options, -1, nullptr, nullptr, &op), &message_),
+      TRYST_FAILED_PRECONDITION);
+  EXPECT_TRUE(absl::StrContains(message_, "GPU 5")) << message_;
+  EXPECT_EQ(Code(tryst_recv_start(server_, 1, nullptr, 0, nullptr, -1, nullptr, nullptr, &op)),
+            TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(op, nullptr);
+}
+
+TEST_F(V1, StringsTravel) {
+  const char* texts[] = {"a", "", "x\0y"};
+  const size_t sizes[] = {1, 0, 3};
+  const int64_t dims[] = {3};
+  tryst_tensor* strings = nullptr;
+  ASSERT_EQ(Code(tryst_tensor_strings(texts, sizes, dims, 1, &strings)), TRYST_OK);
+  const std::string key = Key("s");
+  const tryst_send_item item = {key.c_str(), strings};
+  ASSERT_EQ(Code(tryst_send_many(server_, 1, &item, 1, nullptr)), TRYST_OK);
+  tryst_tensor_free(strings);
+  tryst_tensor* got = nullptr;
+  ASSERT_EQ(Code(tryst_recv(server_, 1, key.c_str(), nullptr, kHungMs, &got)), TRYST_OK);
+  const char* text;
+  size_t size;
+  ASSERT_EQ(Code(tryst_tensor_string(got, 2, &text, &size)), TRYST_OK);
+  EXPECT_EQ(std::string(text, size), std::string("x\0y", 3));
+  EXPECT_EQ(Code(tryst_tensor_string(got, 3, &text, &size)), TRYST_OUT_OF_RANGE);
+  EXPECT_STREQ(tryst_dtype_name(tryst_tensor_dtype(got)), "string");
+  EXPECT_STREQ(tryst_dtype_name(-3), "invalid");
+  DLManagedTensorVersioned* managed = nullptr;
+  EXPECT_EQ(Code(tryst_tensor_to_dlpack(got, &managed)), TRYST_INVALID_ARGUMENT);
+  tryst_tensor_free(got);
+}
+
+TEST_F(V1, DLPackOfBothLayouts) {
+  float values[6] = {1, 2, 3, 4, 5, 6};
+  int64_t shape[] = {2, 3};
+  int deleted = 0;
+  Old old = {{values, {1, 0}, 2, {2, 32, 1}, shape, nullptr, 0}, &deleted, [](Old* self) {
+               ++*self->deleted;
+             }};
+  tryst_tensor* tensor = nullptr;
+  old.tensor.dtype.lanes = 4;
+  EXPECT_EQ(Code(tryst_tensor_from_dlpack0(reinterpret_cast<DLManagedTensor*>(&old), &tensor)),
+            TRYST_UNIMPLEMENTED);
+  EXPECT_EQ(deleted, 0) << "it is still the caller's";
+  old.tensor.dtype.lanes = 1;
+  ASSERT_EQ(Code(tryst_tensor_from_dlpack0(reinterpret_cast<DLManagedTensor*>(&old), &tensor)),
+            TRYST_OK);
+  EXPECT_EQ(tryst_tensor_data(tensor), values);
+  EXPECT_EQ(tryst_tensor_is_read_only(tensor), 0);
+  EXPECT_EQ(tryst_tensor_gpu(tensor), -1);
+
+  DLManagedTensor* out = nullptr;
+  ASSERT_EQ(Code(tryst_tensor_to_dlpack0(tensor, &out)), TRYST_OK);
+  DLManagedTensorVersioned* versioned = nullptr;
+  ASSERT_EQ(Code(tryst_tensor_to_dlpack(tensor, &versioned)), TRYST_OK);
+  auto* const named = reinterpret_cast<New*>(versioned);
+  EXPECT_EQ(named->flags & tryst::dlpack::kFlagReadOnly, 0u);
+  tryst_tensor_free(tensor);
+  reinterpret_cast<Old*>(out)->deleter(reinterpret_cast<Old*>(out));
+  EXPECT_EQ(deleted, 0);
+
+  named->flags |= tryst::dlpack::kFlagReadOnly;  // And in again, as one that must not be written.
+  ASSERT_EQ(Code(tryst_tensor_from_dlpack(versioned, &tensor)), TRYST_OK);
+  EXPECT_EQ(tryst_tensor_is_read_only(tensor), 1);
+  EXPECT_EQ(Code(tryst_tensor_to_dlpack0(tensor, &out)), TRYST_FAILED_PRECONDITION);
+  const std::string key = Key("a");
+  const tryst_recv_item item = {key.c_str(), tensor};
+  tryst_op* op = nullptr;
+  EXPECT_EQ(
+      Code(tryst_recv_start(server_, 1, &item, 1, nullptr, -1, nullptr, nullptr, &op), &message_),
+      TRYST_INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(message_, "read-only")) << message_;
+  tryst_tensor_free(tensor);
+  EXPECT_EQ(deleted, 1);
+  EXPECT_EQ(Code(tryst_tensor_from_dlpack(nullptr, &tensor)), TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(Code(tryst_tensor_from_dlpack0(nullptr, &tensor)), TRYST_INVALID_ARGUMENT);
+}
+
+TEST_F(V1, WhatAWorkerSendsItselfIsReadOnly) {
+  const int64_t dims[] = {2};
+  tryst_tensor* sent = nullptr;
+  ASSERT_EQ(Code(tryst_tensor_allocate(TRYST_FLOAT, dims, 1, &sent)), TRYST_OK);
+  const std::string key = Key("own");
+  ASSERT_EQ(Code(tryst_send(server_, 1, key.c_str(), sent)), TRYST_OK);
+  tryst_op* const op = Start({key}, nullptr);
+  ASSERT_TRUE(tryst_op_wait(op, kHungMs));
+  tryst_tensor* got = nullptr;
+  int is_dead = 0;
+  ASSERT_EQ(Code(tryst_op_result(op, 0, &got, &is_dead)), TRYST_OK);
+  EXPECT_EQ(tryst_tensor_data(got), tryst_tensor_data(sent));
+  EXPECT_EQ(tryst_tensor_is_read_only(got), 1);
+  tryst_tensor_free(got);
+  tryst_tensor_free(sent);
+  tryst_op_free(op);
+}
+
+TEST_F(V1, SharedMemoryIsGivenOut) {
+  const int64_t dims[] = {2, 512};
+  tryst_tensor* tensor = nullptr;
+  ASSERT_EQ(Code(tryst_server_allocate(server_, TRYST_DOUBLE, dims, 2, &tensor), &message_),
+            TRYST_OK)
+      << message_;
+  EXPECT_EQ(tryst_tensor_bytes(tensor), 8192u);
+  EXPECT_EQ(tryst_tensor_is_read_only(tensor), 0);
+  std::memset(tryst_tensor_data(tensor), 1, 8192);
+  tryst_tensor_free(tensor);
+  for (const int32_t no_type : {0, -1, 999}) {
+    EXPECT_EQ(Code(tryst_server_allocate(server_, no_type, dims, 2, &tensor)),
+              TRYST_INVALID_ARGUMENT);
+  }
+}
+
+TEST_F(V1, Views) {
+  for (char* text : {tryst_server_explain_json(server_, nullptr),
+                     tryst_server_waiting_json(server_), tryst_server_stats_json(server_)}) {
+    EXPECT_EQ(text[0], '{') << text;
+    tryst_string_free(text);
+  }
+  char* job = tryst_server_setting(server_, "job");
+  EXPECT_STREQ(job, "self");
+  tryst_string_free(job);
+  EXPECT_EQ(tryst_server_setting(server_, "nothing"), nullptr);
+}
+
+TEST_F(V1, AForkedChildIsToldSo) {
+  const std::string key = Key("a");
+  const pid_t child = fork();
+  if (child == 0) {
+    tryst_status* const status = tryst_send(server_, 1, key.c_str(), nullptr);
+    const bool told = tryst_status_code(status) == TRYST_FAILED_PRECONDITION &&
+                      std::strstr(tryst_status_message(status), "fork") != nullptr;
+    tryst_server_free(server_);
+    _exit(told ? 0 : 1);
+  }
+  int end = -1;
+  ASSERT_EQ(waitpid(child, &end, 0), child);
+  EXPECT_EQ(end, 0);
+  EXPECT_EQ(Code(tryst_send(server_, 1, key.c_str(), nullptr)), TRYST_OK) << "the parent goes on";
+}
+
+}  // namespace

@@ -1,0 +1,206 @@
+#include "server/data_plane.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "channel/grpc/grpc_transport.h"
+#include "channel/transports.h"
+#include "server/loopback.h"
+#include "server/open_nics.h"
+
+namespace tryst {
+namespace {
+
+// What can be under way on the links to and from max_peers, as a sum: on each queue pair
+// what we send and one part of each slot's tensor, and the peer's messages and ack.
+uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
+  const uint64_t of_link =
+      uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
+  const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
+  return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
+}
+
+TraceOptions TraceFrom(const ServerConfig& config) {
+  TraceOptions trace;
+  trace.records = static_cast<size_t>(config.trace_records);
+  trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
+  trace.slow_ns = absl::ToInt64Nanoseconds(config.trace_slow);
+  return trace;
+}
+
+RdmaOptions RdmaFrom(const ServerConfig& config, const LinkOptions& link) {
+  RdmaOptions options;
+  options.link = link;
+  options.completion_depth = CompletionDepth(config, link);
+  options.max_consumers = static_cast<uint32_t>(config.max_peers);
+  options.eager_bytes = config.message_bytes;
+  options.stripe_bytes = config.stripe_bytes;
+  options.landing_bytes = config.offered_bytes;
+  options.landing_cap_bytes = config.landing_bytes;
+  options.retain_ms = absl::ToInt64Milliseconds(config.keep_for);
+  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
+  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
+  return options;
+}
+
+ShmOptions ShmFrom(const ServerConfig& config) {
+  ShmOptions options;
+  options.digests = WantsDigests(config, /*unchecked_wire=*/false);
+  options.stage_bytes = config.shm_bytes / 2;
+  // A quarter of a link's slots is for tensors that are there while others wait.
+  options.sizes.slots =
+      static_cast<uint32_t>(std::min<int64_t>(2 * config.slots, shm_wire::kMaxSlots));
+  options.max_consumers = static_cast<uint32_t>(config.max_peers);
+  options.patience_ms = absl::ToInt64Milliseconds(config.patience);
+  options.max_waiting = static_cast<uint32_t>(config.max_waiting);
+  options.copy_helpers =
+      std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
+  return options;
+}
+
+GrpcChannelOptions GrpcFrom(const ServerConfig& config) {
+  GrpcChannelOptions options;
+  options.max_tensor_bytes = config.max_tensor_bytes;
+  options.max_asked = static_cast<size_t>(config.max_asked);
+  options.patience = config.patience;
+  const Keepalive keepalive = KeepaliveFor(config.patience);
+  options.silence = keepalive.ask_after + keepalive.answer_within;
+  options.max_waiting = static_cast<size_t>(config.max_waiting);
+  return options;
+}
+
+}  // namespace
+
+DataPlane::DataPlane(Parts parts) : parts_(std::move(parts)) {}
+
+DataPlane::~DataPlane() {
+  EndServing();
+  devices_.reset();
+}
+
+absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Open(Parts parts) {
+  std::unique_ptr<DataPlane> plane(new DataPlane(std::move(parts)));
+  const absl::Status opened = plane->Open();
+  if (!opened.ok()) return opened;
+  return plane;
+}
+
+absl::Status DataPlane::Open() {
+  const ServerConfig& config = parts_.server->config;
+  const ServerParts& server = *parts_.server;
+  absl::StatusOr<std::vector<NicPath>> nics = server.protocol->open_nics(
+      config, {HostOf(server.listen), HostOf(server.advertise), server.environment});
+  if (!nics.ok()) return nics.status();
+  absl::StatusOr<LinkOptions> link = LinkFrom(config, server.environment);
+  if (!link.ok()) return link.status();
+  TraceOptions trace = TraceFrom(config);
+  poller_trace_ = std::make_unique<Trace>(trace);
+  trace.name = "other grpc";
+  calls_trace_ = std::make_unique<Trace>(trace);
+
+  TransportsOptions options;
+  static_cast<RdmaOptions&>(options) = RdmaFrom(config, *link);
+  options.self = server.worker;
+  options.incarnation = parts_.incarnation;
+  options.seed = parts_.incarnation;
+  options.trace = poller_trace_.get();
+  options.more = server.transports;
+  if (UsesShm(config)) {
+    ArenaOptions arena;
+    arena.cap_bytes = config.shm_bytes;
+    arena.seed = parts_.incarnation;
+    arena_ = Arena::Make(arena);
+    options.shm_arena = arena_;
+    options.shm = ShmFrom(config);
+  }
+  const absl::Status devices = OpenDevices(&*nics);
+  if (!devices.ok()) return devices;
+  MakeCalls();
+  GrpcParts grpc{parts_.members, parts_.signer, parts_.events, calls_.get(), calls_trace_.get()};
+  GrpcChannelOptions channel = GrpcFrom(config);
+  channel.digests = DigestsInCalls();
+  pool_ = MakeChannelPool(
+      parts_.poller, parts_.bootstrap, source(), *std::move(nics),
+      [grpc, channel](const TransportContext& context) {
+        return std::make_unique<GrpcTransport>(context, grpc, channel);
+      },
+      options);
+  if (devices_ != nullptr) devices_->proxy()->SetChannels(pool_.get());
+  return pool_->Open();
+}
+
+bool DataPlane::DigestsInCalls() const {
+  return WantsDigests(parts_.server->config, !parts_.has_tls && !IsLoopback(parts_.server->listen));
+}
+
+// Before the NICs are anybody's: those that reach devices are replaced.
+absl::Status DataPlane::OpenDevices(std::vector<NicPath>* nics) {
+  const ServerParts& server = *parts_.server;
+  if (!ServerDevices::Wanted(server.config, server.gpus)) return absl::OkStatus();
+  ServerDevices::Parts parts;
+  parts.config = &server.config;
+  parts.gpus = server.gpus;
+  parts.poller = parts_.poller;
+  parts.source = parts_.source;
+  parts.arena = arena_;
+  parts.seed = parts_.incarnation;
+  parts.paths = nics;
+  auto devices = ServerDevices::Open(parts);
+  if (devices.ok()) devices_ = *std::move(devices);
+  return devices.status();
+}
+
+TensorSource* DataPlane::source() {
+  return devices_ == nullptr ? static_cast<TensorSource*>(parts_.source)
+                             : devices_->proxy()->source();
+}
+
+TensorFetcher* DataPlane::fetcher() {
+  return devices_ == nullptr ? static_cast<TensorFetcher*>(pool_.get())
+                             : devices_->proxy()->fetcher();
+}
+
+void DataPlane::MakeCalls() {
+  const ServerConfig& config = parts_.server->config;
+  FetchServerOptions options;
+  options.keep_for = config.keep_for;
+  options.max_kept_bytes = config.max_kept_bytes;
+  options.trace = calls_trace_.get();
+  options.digests = DigestsInCalls();
+  calls_ = std::make_unique<FetchServer>(
+      source(), parts_.alarms, parts_.incarnation, parts_.authorize,
+      [guard = parts_.source](const Caller& caller, const TensorKey& key) {
+        return guard->allow().Check(caller.worker, key);
+      },
+      options);
+}
+
+std::vector<int> DataPlane::device_ordinals() const {
+  return devices_ == nullptr ? std::vector<int>() : devices_->ordinals();
+}
+
+DeviceEngine* DataPlane::gpu(int ordinal) const {
+  return devices_ == nullptr ? nullptr : devices_->proxy()->engine(ordinal);
+}
+
+std::string DataPlane::ExplainDevices() const {
+  return devices_ == nullptr ? "" : devices_->Explain();
+}
+
+void DataPlane::AddDeviceStats(std::map<std::string, int64_t>* stats) const {
+  if (devices_ != nullptr) devices_->AddStats(stats);
+}
+
+absl::Status DataPlane::Stop(std::chrono::steady_clock::time_point until) {
+  const auto left = [until] {
+    return std::max(absl::FromChrono(until - std::chrono::steady_clock::now()),
+                    absl::Milliseconds(100));
+  };
+  absl::Status drained = pool_->Stop(absl::UnavailableError("the server has stopped"), left());
+  if (drained.ok() && devices_ != nullptr) drained = devices_->proxy()->Stop(left());
+  return drained;
+}
+
+}  // namespace tryst

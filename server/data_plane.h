@@ -1,0 +1,88 @@
+#ifndef TRYST_SERVER_DATA_PLANE_H_
+#define TRYST_SERVER_DATA_PLANE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "channel/grpc/event_thread.h"
+#include "channel/grpc/fetch_server.h"
+#include "channel/pool/channel_pool.h"
+#include "channel/signing/caller.h"
+#include "channel/trace/trace.h"
+#include "rendezvous/alarms.h"
+#include "server/allow_list.h"
+#include "server/membership.h"
+#include "server/server_devices.h"
+#include "server/server_parts.h"
+
+namespace tryst {
+
+// All by which a server's tensors travel: its transports, made as the config says and registered
+// (channel/transports.h), and its devices. The rest of the server names no transport.
+class DataPlane {
+ public:
+  // What it stands on; outlives it.
+  struct Parts {
+    const ServerParts* server = nullptr;
+    uint64_t incarnation = 0;
+    Poller* poller = nullptr;  // Not yet started.
+    EventThread* events = nullptr;
+    Bootstrap* bootstrap = nullptr;
+    Membership* members = nullptr;
+    CallSigner* signer = nullptr;
+    Alarms* alarms = nullptr;
+    GuardedSource* source = nullptr;
+    FetchServer::Authorize authorize;
+    bool has_tls = false;
+  };
+  // Whether the poller's thread must stay one and the same: drivers of devices mind it.
+  static bool KeepsItsThread(const ServerParts& parts) {
+    return ServerDevices::Wanted(parts.config, parts.gpus);
+  }
+  static absl::StatusOr<std::unique_ptr<DataPlane>> Open(Parts parts);
+  ~DataPlane();  // REQUIRES: EndServing(); the poller has stopped; Stop() was OK, or not needed.
+
+  ChannelPool* pool() { return pool_.get(); }
+  // What we fetch by, with devices under it, if there are any.
+  TensorFetcher* fetcher();
+  // Fetches that are calls of the server's own service.
+  FetchServer* calls() { return calls_.get(); }
+  // Memory from which tensors reach workers of this host without a copy; null: none.
+  Allocator* allocator() const { return arena_.get(); }
+  bool has_devices() const { return devices_ != nullptr; }
+  std::vector<int> device_ordinals() const;
+  DeviceEngine* gpu(int ordinal) const;  // Null: not one of ours.
+  std::vector<const Trace*> traces() const { return {poller_trace_.get(), calls_trace_.get()}; }
+  std::string ExplainDevices() const;
+  void AddDeviceStats(std::map<std::string, int64_t>* stats) const;
+
+  // Waits until nothing can touch memory of ours. kDeadlineExceeded: something still may.
+  absl::Status Stop(std::chrono::steady_clock::time_point until);
+  // Forgets who fetched by calls. REQUIRES: the service is gone.
+  void EndServing() { calls_.reset(); }
+
+ private:
+  explicit DataPlane(Parts parts);
+  absl::Status Open();
+  absl::Status OpenDevices(std::vector<NicPath>* nics);
+  bool DigestsInCalls() const;
+  TensorSource* source();
+  void MakeCalls();
+
+  const Parts parts_;
+  std::unique_ptr<Trace> poller_trace_;
+  std::unique_ptr<Trace> calls_trace_;
+  std::shared_ptr<Arena> arena_;
+  std::unique_ptr<FetchServer> calls_;
+  std::unique_ptr<ChannelPool> pool_;
+  std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_DATA_PLANE_H_

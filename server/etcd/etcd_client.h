@@ -1,0 +1,68 @@
+#ifndef TRYST_SERVER_ETCD_ETCD_CLIENT_H_
+#define TRYST_SERVER_ETCD_ETCD_CLIENT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/etcd.grpc.pb.h"
+
+namespace tryst {
+
+// How etcd is reached and who we are to it.
+struct EtcdAccess {
+  std::vector<std::string> endpoints;  // host:port
+  std::string ca;                      // PEM; empty: no TLS.
+  std::string certificate;             // PEM, with the key: who we are by TLS.
+  std::string key;
+  std::string user;  // Empty: none.
+  std::string password;
+};
+
+// One conversation with one server of etcd. Each call waits for its answer, and each but
+// Watch() ends within kCallTimeout. Watch() may run on another thread beside the others.
+class EtcdClient {
+ public:
+  static constexpr absl::Duration kCallTimeout = absl::Milliseconds(700);
+
+  EtcdClient(const EtcdAccess& access, const std::string& endpoint);
+
+  // Does nothing without a user.
+  absl::Status Authenticate(const EtcdAccess& access);
+  absl::StatusOr<int64_t> GrantLease(absl::Duration ttl);
+  // False: the lease is lost.
+  absl::StatusOr<bool> KeepLease(int64_t lease);
+  void RevokeLease(int64_t lease);
+  absl::Status Put(const std::string& key, const std::string& value, int64_t lease);
+  // Puts it unless the key is there with another value; false: it is.
+  absl::StatusOr<bool> PutUnlessOthers(const std::string& key, const std::string& value,
+                                       int64_t lease);
+  // At most `most` of those from `key` on and before `end`.
+  absl::StatusOr<etcdserverpb::RangeResponse> Range(const std::string& key, const std::string& end,
+                                                    int64_t most);
+  // Calls `on_events` with what changes from `revision` on, until CancelWatch() or trouble.
+  absl::Status Watch(const std::string& key, const std::string& end, int64_t revision,
+                     const std::function<void(const etcdserverpb::WatchResponse&)>& on_events);
+  void CancelWatch() { watching_.TryCancel(); }
+
+ private:
+  void Prepare(grpc::ClientContext* context) const;
+
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<etcdserverpb::KV::Stub> kv_;
+  std::unique_ptr<etcdserverpb::Lease::Stub> leases_;
+  std::unique_ptr<etcdserverpb::Watch::Stub> watches_;
+  std::string token_;  // What the user's name and password were good for.
+  grpc::ClientContext watching_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_ETCD_ETCD_CLIENT_H_

@@ -1,0 +1,227 @@
+#include "server/etcd/etcd_members.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
+#include "channel/trace/json_text.h"
+#include "server/etcd/member_record.h"
+
+namespace tryst {
+namespace {
+
+// How often etcd is asked whether it is there, for which keeping the lease serves. With the time
+// that a call may take it makes out how soon a server that is cut off is left: 1.4 s.
+constexpr absl::Duration kKeepEvery = absl::Milliseconds(700);
+constexpr absl::Duration kShortestPause = absl::Milliseconds(50);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+
+std::chrono::steady_clock::time_point In(absl::Duration time) {
+  return std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(time);
+}
+
+}  // namespace
+
+EtcdMembers::EtcdMembers(Options options, Membership* members, const Clock* clock)
+    : options_(std::move(options)),
+      prefix_(MemberKeyPrefix(options_.cluster)),
+      clock_(clock),
+      mirror_(prefix_, options_.self.worker, members),
+      thread_([this] { Run(); }) {}
+
+EtcdMembers::~EtcdMembers() {
+  {
+    MutexLock lock(&mu_);
+    closing_.store(true, std::memory_order_release);
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void EtcdMembers::Run() {
+  absl::BitGen random;  // A thousand workers do not all ask the same server first.
+  size_t next = absl::Uniform<size_t>(random, 0, options_.access.endpoints.size());
+  int failures = 0;
+  while (!Closing()) {
+    const std::string& endpoint = options_.access.endpoints[next];
+    {
+      MutexLock lock(&mu_);
+      view_.endpoint = endpoint;
+      ++view_.sessions;
+    }
+    EtcdClient client(options_.access, endpoint);
+    const int64_t began_ns = clock_->NowNs();
+    const absl::Status ended = Serve(&client);
+    if (Closing()) {
+      if (lease_ != 0) client.RevokeLease(lease_);
+      return;
+    }
+    failures = clock_->NowNs() - began_ns > 5'000'000'000 ? 0 : failures + 1;
+    Heard(absl::StrCat(endpoint, ": ", ended.message()));
+    // Each server once before anybody is told: one that stops is nothing to speak of.
+    if (failures == static_cast<int>(options_.access.endpoints.size())) {
+      TRYST_LOG(Warning) << "no server of etcd serves us, members stay as they are: "
+                         << ended.message();
+    }
+    next = (next + 1) % options_.access.endpoints.size();
+    Pause(failures);
+  }
+}
+
+void EtcdMembers::Pause(int failures) {
+  absl::BitGen random;
+  const absl::Duration most = std::min(kShortestPause * failures, kLongestPause);
+  const auto until = In(most * absl::Uniform(random, 0.5, 1.0));
+  MutexLock lock(&mu_);
+  while (!Closing() && !changed_.WaitUntil(&mu_, until)) {
+  }
+}
+
+void EtcdMembers::Heard(const std::string& trouble) {
+  MutexLock lock(&mu_);
+  view_.trouble = trouble;
+  if (trouble.empty()) heard_ns_ = clock_->NowNs();
+}
+
+absl::Status EtcdMembers::Register(EtcdClient* client) {
+  const std::string key = MemberKey(options_.cluster, options_.self.worker);
+  const std::string value = MemberValue(options_.self);
+  if (lease_ == 0) {
+    const absl::StatusOr<int64_t> lease = client->GrantLease(options_.lease);
+    if (!lease.ok()) return lease.status();
+    lease_ = *lease;
+    MutexLock lock(&mu_);
+    ++view_.leases;
+  }
+  bool ours = true;
+  if (!registered_) {
+    // A new life takes the place of an old one; an old one that comes back does not.
+    absl::Status put = client->Put(key, value, lease_);
+    if (!put.ok()) return put;
+  } else {
+    const absl::StatusOr<bool> put = client->PutUnlessOthers(key, value, lease_);
+    if (!put.ok()) return put.status();
+    ours = *put;
+  }
+  registered_ = true;
+  bool was_superseded = false;
+  {
+    MutexLock lock(&mu_);
+    was_superseded = std::exchange(view_.superseded, !ours);
+  }
+  if (!ours && !was_superseded) {
+    TRYST_LOG(Error) << options_.self.worker
+                     << " is another process by now, says etcd: this one should end";
+  }
+  return absl::OkStatus();
+}
+
+void EtcdMembers::NoteMembers() {
+  MutexLock lock(&mu_);
+  view_.members = mirror_.size();
+  view_.refused = mirror_.refused();
+  listed_ = mirror_.Has(options_.self);
+}
+
+// One conversation: registers, reads all, and then keeps the lease while another thread watches.
+absl::Status EtcdMembers::Serve(EtcdClient* client) {
+  absl::Status status = client->Authenticate(options_.access);
+  if (status.ok() && lease_ != 0) {
+    const absl::StatusOr<bool> kept = client->KeepLease(lease_);
+    status = kept.status();
+    if (kept.ok() && !*kept) lease_ = 0;
+  }
+  // A key that is there is not written again: everybody would hear of it.
+  if (status.ok() && lease_ == 0) status = Register(client);
+  if (!status.ok()) return status;
+  const std::string end = EndOfPrefix(prefix_);
+  const auto all = client->Range(prefix_, end, MemberMirror::kMostMembers + 1);
+  if (!all.ok()) return all.status();
+  mirror_.SetAll(*all, clock_->NowNs());
+  NoteMembers();
+  {
+    MutexLock lock(&mu_);
+    watching_ = true;
+  }
+  Heard("");
+  std::thread watcher([this, client, &end, revision = all->header().revision() + 1] {
+    const absl::Status ended =
+        client->Watch(prefix_, end, revision, [this](const etcdserverpb::WatchResponse& response) {
+          for (const etcdserverpb::Event& event : response.events()) {
+            mirror_.OnEvent(event, clock_->NowNs());
+          }
+          NoteMembers();
+        });
+    MutexLock lock(&mu_);
+    watching_ = false;
+    watch_end_ = ended;
+    changed_.NotifyAll();
+  });
+  status = Watch(client);
+  client->CancelWatch();
+  watcher.join();
+  return status;
+}
+
+// Until it goes wrong, or we close.
+absl::Status EtcdMembers::Watch(EtcdClient* client) {
+  for (;;) {
+    bool listed = true;
+    {
+      const auto until = In(std::min(kKeepEvery, options_.lease / 3));
+      MutexLock lock(&mu_);
+      while (!Closing() && watching_ && !changed_.WaitUntil(&mu_, until)) {
+      }
+      if (Closing()) return absl::CancelledError("closing");
+      if (!watching_) return watch_end_;
+      listed = listed_;
+    }
+    const absl::StatusOr<bool> kept = client->KeepLease(lease_);
+    if (!kept.ok()) return kept.status();
+    if (!*kept) {
+      lease_ = 0;
+      TRYST_LOG(Warning) << "etcd has dropped our lease: we register anew";
+    }
+    if (!*kept || !listed) {
+      absl::Status registered = Register(client);
+      if (!registered.ok()) return registered;
+    }
+    Heard("");
+  }
+}
+
+EtcdMembers::View EtcdMembers::Look() const {
+  MutexLock lock(&mu_);
+  View view = view_;
+  if (heard_ns_ != 0) view.age_s = static_cast<double>(clock_->NowNs() - heard_ns_) / 1e9;
+  return view;
+}
+
+std::string EtcdMembers::Text() const {
+  const View view = Look();
+  std::string out = absl::StrCat("members by etcd at ", view.endpoint, ": ");
+  if (view.age_s < 0) {
+    absl::StrAppend(&out, "no answer yet");
+  } else {
+    absl::StrAppendFormat(&out, "%d, as of %.1f s ago", view.members, view.age_s);
+  }
+  if (!view.trouble.empty()) absl::StrAppend(&out, " (", view.trouble, ")");
+  if (view.superseded) absl::StrAppend(&out, "; ANOTHER PROCESS HAS OUR NAME");
+  return out + "\n";
+}
+
+std::string EtcdMembers::Json() const {
+  const View view = Look();
+  return absl::StrFormat(
+      "{\"by\":\"etcd\",\"endpoint\":%s,\"age_s\":%.3f,\"members\":%d,\"sessions\":%d,"
+      "\"leases\":%d,\"refused\":%d,\"superseded\":%s,\"trouble\":%s}",
+      JsonText(view.endpoint), view.age_s, view.members, view.sessions, view.leases, view.refused,
+      view.superseded ? "true" : "false", JsonText(view.trouble));
+}
+
+}  // namespace tryst

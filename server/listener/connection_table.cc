@@ -1,0 +1,163 @@
+#include "server/listener/connection_table.h"
+
+#include <algorithm>
+
+#include "server/listener/listening_sockets.h"
+
+namespace tryst {
+
+ConnectionTable::Connection* ConnectionTable::Find(Id id) {
+  const auto found = connections_.find(id);
+  return found == connections_.end() ? nullptr : &found->second;
+}
+
+bool ConnectionTable::is_stranger(Id id) const { return strangers_.count(id) > 0; }
+
+void ConnectionTable::LeaveStrangers(Id id, const Connection& connection) {
+  if (strangers_.erase(id) == 0) return;
+  strangers_bytes_ -= std::min(strangers_bytes_, connection.received);
+  const auto host = strangers_of_host_.find(HostPart(connection.address));
+  if (host != strangers_of_host_.end() && --host->second == 0) strangers_of_host_.erase(host);
+}
+
+// Its socket is shut; Remove() follows when that has been seen.
+void ConnectionTable::End(Id id, Connection* connection, std::vector<Id>* end) {
+  LeaveStrangers(id, *connection);
+  connection->ending = true;
+  end->push_back(id);
+}
+
+ConnectionTable::Id ConnectionTable::Add(const std::string& address, int64_t now_ns,
+                                         std::vector<Id>* end) {
+  const absl::string_view host = HostPart(address);
+  const auto of_host = strangers_of_host_.find(host);
+  const bool crowded =
+      of_host != strangers_of_host_.end() &&
+      of_host->second >= (FlooderAt(address, now_ns) == nullptr
+                              ? limits_.strangers_of_address
+                              : std::min(limits_.strangers_of_address, kFlooderStrangers));
+  if (crowded || strangers_.size() >= limits_.strangers ||
+      (connections_.size() >= limits_.connections && !strangers_.empty())) {
+    // Those who say nothing must not keep others out.
+    auto oldest = strangers_.begin();
+    while (crowded && HostPart(oldest->second->address) != host) ++oldest;
+    ++counts_.crowded_out;
+    End(oldest->first, oldest->second, end);
+  }
+  if (connections_.size() >= limits_.connections + end->size()) {
+    ++counts_.refused;
+    return 0;
+  }
+  const Id id = next_id_++;
+  Connection& connection = connections_[id];
+  connection.address = address;
+  connection.since_ns = now_ns;
+  strangers_[id] = &connection;
+  ++strangers_of_host_[std::string(host)];
+  by_address_[address] = id;
+  ++counts_.accepted;
+  return id;
+}
+
+void ConnectionTable::Remove(Id id) {
+  Connection* const connection = Find(id);
+  if (connection == nullptr) return;
+  LeaveStrangers(id, *connection);
+  const auto named = by_address_.find(connection->address);
+  if (named != by_address_.end() && named->second == id) by_address_.erase(named);
+  connections_.erase(id);
+}
+
+void ConnectionTable::Authenticated(absl::string_view address) {
+  const auto named = by_address_.find(address);
+  if (named == by_address_.end()) return;
+  Connection* const connection = Find(named->second);
+  connection->called = true;
+  if (connection->member || connection->ending) return;
+  LeaveStrangers(named->second, *connection);
+  connection->member = true;
+  ++counts_.authenticated;
+}
+
+const ConnectionTable::Flooder* ConnectionTable::FlooderAt(absl::string_view address,
+                                                           int64_t now_ns) const {
+  const auto found = flooders_.find(HostPart(address));
+  if (found == flooders_.end() || found->second.last_ns + kFloodMemoryNs <= now_ns) return nullptr;
+  return &found->second;
+}
+
+void ConnectionTable::NoteFlood(absl::string_view address, int64_t now_ns) {
+  if (flooders_.size() >= kMostFlooders) {
+    for (auto it = flooders_.begin(); it != flooders_.end();) {
+      auto here = it++;
+      if (here->second.last_ns + kFloodMemoryNs <= now_ns) flooders_.erase(here);
+    }
+    if (flooders_.size() >= kMostFlooders) return;
+  }
+  Flooder& flooder = flooders_[std::string(HostPart(address))];
+  if (flooder.last_ns + kFloodMemoryNs <= now_ns) flooder.floods = 0;
+  ++flooder.floods;
+  flooder.last_ns = now_ns;
+}
+
+int64_t ConnectionTable::DelayNs(absl::string_view address, int64_t now_ns) const {
+  const Flooder* const flooder = FlooderAt(address, now_ns);
+  return flooder == nullptr
+             ? 0
+             : std::min<int64_t>(kLongestDelayNs, kDelayNs << std::min(flooder->floods, 16));
+}
+
+bool ConnectionTable::Saw(Id id, uint64_t received, uint64_t sent, int64_t now_ns) {
+  Connection* const connection = Find(id);
+  if (connection == nullptr) return true;
+  const uint64_t before = connection->received;
+  connection->received = received;
+  if (connection->ending) return false;
+  if (connection->member) {
+    if (connection->called) {
+      connection->called = false;
+      connection->received_base = received;
+      connection->sent_base = sent;
+    }
+    if (limits_.member_bytes == 0 ||
+        received - connection->received_base <=
+            limits_.member_bytes + (sent - connection->sent_base) / 64) {
+      return true;
+    }
+  } else {
+    strangers_bytes_ += received - before;
+    const uint64_t most = FlooderAt(connection->address, now_ns) == nullptr
+                              ? limits_.stranger_bytes
+                              : std::min(limits_.stranger_bytes, kFlooderBytes);
+    if (received <= most && strangers_bytes_ <= limits_.strangers_bytes) {
+      return true;
+    }
+  }
+  ++counts_.flooded;
+  NoteFlood(connection->address, now_ns);
+  LeaveStrangers(id, *connection);
+  connection->ending = true;
+  return false;
+}
+
+void ConnectionTable::Expire(int64_t now_ns, std::vector<Id>* end) {
+  while (!strangers_.empty() &&
+         strangers_.begin()->second->since_ns + limits_.stranger_ns <= now_ns) {
+    ++counts_.timed_out;
+    End(strangers_.begin()->first, strangers_.begin()->second, end);
+  }
+}
+
+int64_t ConnectionTable::next_expiry_ns() const {
+  return strangers_.empty() ? INT64_MAX
+                            : strangers_.begin()->second->since_ns + limits_.stranger_ns;
+}
+
+ConnectionCounts ConnectionTable::counts() const {
+  ConnectionCounts counts = counts_;
+  counts.open = connections_.size();
+  counts.strangers = strangers_.size();
+  return counts;
+}
+
+}  // namespace tryst

@@ -1,0 +1,288 @@
+#include "server/listener/listener.h"
+
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tryst {
+namespace {
+
+constexpr int kAcceptsPerTurn = 16;
+constexpr int64_t kRestNs = 100'000'000;
+// How long what comes goes unseen: gRPC reads some 5 MB/s of the smallest frames.
+constexpr int64_t kStrangerLookNs = 2'000'000;
+constexpr int64_t kMemberLookNs = 100'000'000;
+constexpr uint64_t kWakeId = UINT64_MAX;
+constexpr uint64_t kListenerId = uint64_t{1} << 63;  // Plus its index.
+
+void Watch(int epoll, int operation, int fd, uint32_t events, uint64_t id) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = id;
+  epoll_ctl(epoll, operation, fd, &event);
+}
+
+bool OutOfDescriptors(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address,
+                                                         ConnectionLimits limits) {
+  absl::StatusOr<ListeningSockets> listening = ListenOn(address);
+  if (!listening.ok()) return listening.status();
+  OwnedFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  OwnedFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll.valid() || !wake.valid()) {
+    return absl::UnavailableError("no descriptor is left to listen with");
+  }
+  return std::unique_ptr<Listener>(
+      new Listener(*std::move(listening), limits, std::move(epoll), std::move(wake)));
+}
+
+Listener::Listener(ListeningSockets listening, ConnectionLimits limits, OwnedFd epoll, OwnedFd wake)
+    : epoll_(std::move(epoll)),
+      wake_(std::move(wake)),
+      listening_(std::move(listening)),
+      table_(limits) {}
+
+Listener::~Listener() { Stop(); }
+
+void Listener::Stop() {
+  {
+    MutexLock lock(&mu_);
+    closing_ = true;
+    delivery_.NotifyAll();
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+  if (thread_.joinable()) thread_.join();
+  {
+    // gRPC may be kept on the other thread by one that floods, which nobody watches any more.
+    MutexLock lock(&mu_);
+    for (const auto& [id, socket] : sockets_) {
+      if (table_.is_stranger(id)) shutdown(socket.get(), SHUT_RDWR);
+    }
+  }
+  if (delivering_.joinable()) delivering_.join();
+  listening_.sockets.clear();
+  sockets_.clear();
+}
+
+void Listener::Start(Deliver deliver) {
+  deliver_ = std::move(deliver);
+  Watch(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), EPOLLIN, kWakeId);
+  for (size_t i = 0; i < listening_.sockets.size(); ++i) {
+    Watch(epoll_.get(), EPOLL_CTL_ADD, listening_.sockets[i].get(), EPOLLIN, kListenerId + i);
+  }
+  delivering_ = std::thread([this] { RunDeliveries(); });
+  thread_ = std::thread([this] { Run(); });
+}
+
+void Listener::Authenticated(absl::string_view peer) {
+  const std::string address = AddressTextOfPeer(peer);
+  MutexLock lock(&mu_);
+  table_.Authenticated(address);
+}
+
+ConnectionCounts Listener::counts() const {
+  MutexLock lock(&mu_);
+  return table_.counts();
+}
+
+int64_t Listener::NextTurnNs() const {
+  int64_t next = std::min(next_look_ns_, rests_until_ns_ == 0 ? INT64_MAX : rests_until_ns_);
+  if (!delayed_.empty()) next = std::min(next, delayed_.begin()->first);
+  MutexLock lock(&mu_);
+  return std::min(next, table_.next_expiry_ns());
+}
+
+void Listener::Run() {
+  for (;;) {
+    const int64_t next_ns = NextTurnNs();
+    const int64_t left_ns =
+        next_ns == INT64_MAX ? 0 : std::max<int64_t>(0, next_ns - clock_.NowNs());
+    const int wait_ms =
+        next_ns == INT64_MAX ? -1 : static_cast<int>((left_ns + 999'999) / 1'000'000);
+    epoll_event events[32];
+    const int count = epoll_wait(epoll_.get(), events, 32, wait_ms);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t id = events[i].data.u64;
+      if (id == kWakeId) continue;
+      if (id >= kListenerId) {
+        Accept(listening_.sockets[id - kListenerId].get());
+      } else if ((events[i].events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0) {
+        Forget(id);
+      } else {
+        active_.insert(id);
+        MutexLock lock(&mu_);
+        next_look_ns_ =
+            std::min(next_look_ns_,
+                     clock_.NowNs() + (table_.is_stranger(id) ? kStrangerLookNs : kMemberLookNs));
+      }
+    }
+    const int64_t now_ns = clock_.NowNs();
+    if (now_ns >= next_look_ns_) LookAtActive();
+    DeliverDelayed(now_ns);
+    if (rests_until_ns_ != 0 && now_ns >= rests_until_ns_) {
+      rests_until_ns_ = 0;
+      for (size_t i = 0; i < listening_.sockets.size(); ++i) {
+        Watch(epoll_.get(), EPOLL_CTL_MOD, listening_.sockets[i].get(), EPOLLIN, kListenerId + i);
+      }
+    }
+    std::vector<Id> late;
+    {
+      MutexLock lock(&mu_);
+      if (closing_) return;
+      table_.Expire(now_ns, &late);
+    }
+    End(late);
+  }
+}
+
+void Listener::Accept(int listener) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    sockaddr_storage peer = {};
+    socklen_t length = sizeof(peer);
+    OwnedFd fd(accept4(listener, reinterpret_cast<sockaddr*>(&peer), &length,
+                       SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (OutOfDescriptors(errno)) Rest();
+      return;
+    }
+    TakeIn(listener, std::move(fd), AddressText(peer));
+  }
+}
+
+// It would stay readable, and keep this thread awake.
+void Listener::Rest() {
+  if (rests_until_ns_ == 0) {
+    TRYST_LOG(Warning) << "no descriptor is left for another connection on port " << listening_.port
+                       << ": nobody is accepted until one is";
+    MutexLock lock(&mu_);
+    table_.Rested();
+  }
+  rests_until_ns_ = clock_.NowNs() + kRestNs;
+  for (size_t i = 0; i < listening_.sockets.size(); ++i) {
+    Watch(epoll_.get(), EPOLL_CTL_MOD, listening_.sockets[i].get(), 0, kListenerId + i);
+  }
+}
+
+void Listener::TakeIn(int listener, OwnedFd fd, const std::string& address) {
+  OwnedFd ours(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  std::vector<Id> crowded_out;
+  Id id = 0;
+  int64_t delay_ns = 0;
+  {
+    MutexLock lock(&mu_);
+    if (ours.valid()) {
+      delay_ns = table_.DelayNs(address, clock_.NowNs());
+      id = table_.Add(address, clock_.NowNs(), &crowded_out);
+    } else {
+      table_.Refused();
+    }
+  }
+  End(crowded_out);
+  if (id == 0) return;
+  const int one = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+  Watch(epoll_.get(), EPOLL_CTL_ADD, ours.get(), EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, id);
+  sockets_.emplace(id, std::move(ours));
+  if (delay_ns == 0) return HandOver({listener, std::move(fd)});
+  delayed_.emplace(clock_.NowNs() + delay_ns,
+                   std::make_pair(id, Delivery{listener, std::move(fd)}));
+}
+
+void Listener::HandOver(Delivery delivery) {
+  MutexLock lock(&mu_);
+  deliveries_.push_back(std::move(delivery));
+  delivery_.NotifyAll();
+}
+
+void Listener::DeliverDelayed(int64_t now_ns) {
+  while (!delayed_.empty() && delayed_.begin()->first <= now_ns) {
+    auto& [id, delivery] = delayed_.begin()->second;
+    if (sockets_.count(id) > 0) HandOver(std::move(delivery));  // Or it is gone, and closed.
+    delayed_.erase(delayed_.begin());
+  }
+}
+
+void Listener::RunDeliveries() {
+  for (;;) {
+    Delivery next;
+    {
+      MutexLock lock(&mu_);
+      while (deliveries_.empty() && !closing_) delivery_.Wait(&mu_);
+      if (closing_) return;
+      next = std::move(deliveries_.front());
+      deliveries_.pop_front();
+    }
+    deliver_(next.listener_fd, next.fd.release());
+  }
+}
+
+void Listener::LookAtActive() {
+  next_look_ns_ = INT64_MAX;
+  const std::set<Id> active = std::exchange(active_, {});
+  for (Id id : active) Look(id);
+}
+
+void Listener::Look(Id id) {
+  const auto found = sockets_.find(id);
+  if (found == sockets_.end()) return;
+  tcp_info seen = {};
+  socklen_t length = sizeof(seen);
+  if (getsockopt(found->second.get(), IPPROTO_TCP, TCP_INFO, &seen, &length) != 0) return;
+  bool stays;
+  {
+    MutexLock lock(&mu_);
+    stays = table_.Saw(id, seen.tcpi_bytes_received, seen.tcpi_bytes_sent, clock_.NowNs());
+  }
+  if (!stays) shutdown(found->second.get(), SHUT_RDWR);
+  Watch(epoll_.get(), EPOLL_CTL_MOD, found->second.get(), EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, id);
+}
+
+// gRPC sees the end of the stream, and closes its own.
+void Listener::End(const std::vector<Id>& ids) {
+  for (Id id : ids) {
+    const auto found = sockets_.find(id);
+    if (found == sockets_.end()) continue;
+    shutdown(found->second.get(), SHUT_RDWR);
+    Watch(epoll_.get(), EPOLL_CTL_MOD, found->second.get(), EPOLLRDHUP, id);
+  }
+}
+
+void Listener::Forget(Id id) {
+  const auto found = sockets_.find(id);
+  if (found == sockets_.end()) return;
+  // Closed it would stay in the epoll for as long as gRPC's lasts.
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.get(), nullptr);
+  sockets_.erase(found);
+  active_.erase(id);
+  MutexLock lock(&mu_);
+  table_.Remove(id);
+}
+
+ConnectionLimits WithinDescriptors(ConnectionLimits limits) {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return limits;
+  const size_t most = std::max<size_t>(4, static_cast<size_t>(files.rlim_cur) / 4);
+  limits.connections = std::min(limits.connections, most);
+  limits.strangers = std::min(limits.strangers, std::max<size_t>(2, most / 4));
+  limits.strangers_of_address = std::min(limits.strangers_of_address, limits.strangers);
+  return limits;
+}
+
+}  // namespace tryst

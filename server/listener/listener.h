@@ -1,0 +1,101 @@
+#ifndef TRYST_SERVER_LISTENER_LISTENER_H_
+#define TRYST_SERVER_LISTENER_LISTENER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "server/listener/connection_table.h"
+#include "server/listener/listening_sockets.h"
+
+namespace tryst {
+
+// Accepts a server's connections in gRPC's place, and ends those that gRPC would suffer from: it
+// counts them, and looks from outside at how much comes on each until a call has said who is
+// there. The bytes themselves go to gRPC alone. It survives having no descriptor left, which
+// gRPC's own listener does not (docs/SECURITY.md).
+//
+// Uses two descriptors for each connection, gRPC's and its own. Thread-safe.
+class Listener {
+ public:
+  // Takes a connected socket over; on a thread of the listener's that does nothing else: gRPC
+  // uses whoever comes by to read what has arrived meanwhile, for as long as more does.
+  using Deliver = std::function<void(int listener_fd, int fd)>;
+
+  // Listens, and accepts nobody yet.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address,
+                                                        ConnectionLimits limits);
+  ~Listener();  // Connections stay whoever's they were delivered to.
+
+  void Start(Deliver deliver);
+  // Accepts no more, and nobody can connect. Idempotent.
+  void Stop();
+  int port() const { return listening_.port; }
+  // A call of this grpc::ServerContext::peer() was authenticated.
+  void Authenticated(absl::string_view peer);
+  ConnectionCounts counts() const;
+
+ private:
+  using Id = ConnectionTable::Id;
+  Listener(ListeningSockets listening, ConnectionLimits limits, OwnedFd epoll, OwnedFd wake);
+  void Run();
+  void RunDeliveries();
+  void Accept(int listener);
+  void TakeIn(int listener, OwnedFd fd, const std::string& address);
+  void Look(Id id);
+  void LookAtActive();
+  void End(const std::vector<Id>& ids);
+  void Forget(Id id);
+  void Rest();
+  int64_t NextTurnNs() const;
+  struct Delivery {
+    int listener_fd;
+    OwnedFd fd;
+  };
+  void HandOver(Delivery delivery);
+  void DeliverDelayed(int64_t now_ns);
+
+  // Constant after construction and Start().
+  Deliver deliver_;
+  const SteadyClock clock_;
+  const OwnedFd epoll_;
+  const OwnedFd wake_;
+
+  ListeningSockets listening_;  // The sockets: until Stop().
+
+  // The thread's only.
+  std::map<Id, OwnedFd> sockets_;  // Ours, beside gRPC's.
+  std::set<Id> active_;            // Something came, and they are looked at in a while.
+  int64_t next_look_ns_ = INT64_MAX;
+  int64_t rests_until_ns_ = 0;
+  // Those that are to be delivered later, by when.
+  std::multimap<int64_t, std::pair<Id, Delivery>> delayed_;
+
+  mutable Mutex mu_;
+  ConnectionTable table_ ABSL_GUARDED_BY(mu_);
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<Delivery> deliveries_ ABSL_GUARDED_BY(mu_);
+  CondVar delivery_;
+
+  std::thread thread_;
+  std::thread delivering_;
+};
+
+// What the process's descriptors allow of `limits`: two for each connection, of half of them.
+ConnectionLimits WithinDescriptors(ConnectionLimits limits);
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_LISTENER_LISTENER_H_

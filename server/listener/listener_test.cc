@@ -1,0 +1,177 @@
+#include "server/listener/listener.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+OwnedFd Dial(int port) {
+  OwnedFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)) != 0) return OwnedFd();
+  return fd;
+}
+
+template <typename Condition>
+bool Soon(Condition condition) {
+  for (int i = 0; i < 6000; ++i) {
+    if (condition()) return true;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return false;
+}
+
+// Takes connections as gRPC does: reads until the end, and closes.
+class Reader {
+ public:
+  void Take(int fd) {
+    MutexLock lock(&mu_);
+    threads_.emplace_back([fd] {
+      OwnedFd owned(fd);
+      char bytes[4096];
+      for (;;) {
+        const ssize_t got = read(owned.get(), bytes, sizeof(bytes));
+        if (got == 0 || (got < 0 && errno != EAGAIN)) return;
+        if (got < 0) absl::SleepFor(absl::Milliseconds(1));
+      }
+    });
+  }
+  ~Reader() {
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  Mutex mu_;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
+};
+
+bool IsClosed(int fd) {
+  char byte;
+  return recv(fd, &byte, 1, MSG_DONTWAIT) == 0 || (errno != EAGAIN && errno != EINTR);
+}
+
+class ListenerTest : public testing::Test {
+ protected:
+  void Start(ConnectionLimits limits) {
+    auto listener = Listener::Open("127.0.0.1:0", limits);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+    listener_->Start([this](int, int fd) { reader_.Take(fd); });
+  }
+  // As gRPC names it to a handler.
+  static std::string PeerOf(const OwnedFd& ours) {
+    sockaddr_storage own = {};
+    socklen_t length = sizeof(own);
+    getsockname(ours.get(), reinterpret_cast<sockaddr*>(&own), &length);
+    return absl::StrCat("ipv4:", AddressText(own));
+  }
+
+  Reader reader_;
+  std::unique_ptr<Listener> listener_;
+};
+
+TEST_F(ListenerTest, EndsThoseWhoDoNotSayWhoTheyAre) {
+  ConnectionLimits limits;
+  limits.stranger_ns = 200'000'000;
+  Start(limits);
+  const OwnedFd silent = Dial(listener_->port());
+  const OwnedFd member = Dial(listener_->port());
+  ASSERT_TRUE(Soon([&] { return listener_->counts().open == 2; }));
+  listener_->Authenticated(PeerOf(member));
+  EXPECT_TRUE(Soon([&] { return IsClosed(silent.get()); }));
+  EXPECT_FALSE(IsClosed(member.get()));
+  EXPECT_TRUE(Soon([&] { return listener_->counts().open == 1; }));
+}
+
+TEST_F(ListenerTest, EndsAFloodAndNotItsNeighbour) {
+  Start(ConnectionLimits());
+  const OwnedFd quiet = Dial(listener_->port());
+  const OwnedFd flood = Dial(listener_->port());
+  const std::vector<char> bytes(64 << 10);
+  EXPECT_TRUE(Soon([&] {
+    return send(flood.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
+           errno != EAGAIN;
+  }));
+  EXPECT_EQ(listener_->counts().flooded, 1u);
+  EXPECT_FALSE(IsClosed(quiet.get()));
+}
+
+TEST_F(ListenerTest, ForgetsWhoHasGone) {
+  Start(ConnectionLimits());
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(Dial(listener_->port()).valid());
+  EXPECT_TRUE(Soon([&] {
+    const ConnectionCounts counts = listener_->counts();
+    return counts.accepted == 50 && counts.open == 0;
+  }));
+}
+
+TEST_F(ListenerTest, ComesBackAfterDescriptorsRanOut) {
+  Start(ConnectionLimits());
+  const OwnedFd before = Dial(listener_->port());
+  ASSERT_TRUE(Soon([&] { return listener_->counts().open == 1; }));
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  // The next descriptors are those of the clients: none is left to accept with.
+  const OwnedFd one = OwnedFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const rlimit none = {static_cast<rlim_t>(one.get() + 2), files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const OwnedFd waits = Dial(listener_->port());
+  ASSERT_TRUE(waits.valid());
+  const bool rested = Soon(
+      [&] { return listener_->counts().listener_rests > 0 || listener_->counts().refused > 0; });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_TRUE(rested);
+  const OwnedFd after = Dial(listener_->port());
+  EXPECT_TRUE(Soon([&] { return listener_->counts().open >= 2; }));
+  EXPECT_FALSE(IsClosed(after.get()));
+}
+
+TEST(ListeningSockets, PeersHaveOneSpelling) {
+  EXPECT_EQ(AddressTextOfPeer("ipv4:127.0.0.1:80"), "127.0.0.1:80");
+  EXPECT_EQ(AddressTextOfPeer("ipv6:%5B::1%5D:80"), "[::1]:80");
+  EXPECT_EQ(AddressTextOfPeer("ipv6:[::1]:80"), "[::1]:80");
+  EXPECT_EQ(AddressTextOfPeer("ipv6:%5Bfe80::1%253%5D:80"), "[fe80::1]:80");
+  EXPECT_EQ(AddressTextOfPeer("nonsense"), "");
+  EXPECT_EQ(HostPart("[::1]:80"), "[::1]");
+}
+
+TEST(ListeningSockets, APortIsTakenOnce) {
+  const auto first = ListenOn("127.0.0.1:0");
+  ASSERT_TRUE(first.ok());
+  const auto second = ListenOn(absl::StrCat("127.0.0.1:", first->port));
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(ListenOn("no.such.host.invalid:0").ok());
+  const auto every = ListenOn("0.0.0.0:0");
+  ASSERT_TRUE(every.ok()) << every.status();
+  EXPECT_TRUE(Dial(every->port).valid());
+}
+
+TEST(ListeningSockets, ConnectionsStayBelowTheDescriptors) {
+  rlimit files = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit few = {256, files.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const ConnectionLimits limits = WithinDescriptors(ConnectionLimits());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_EQ(limits.connections, 64u);
+  EXPECT_LE(limits.strangers, limits.connections / 2);
+}
+
+}  // namespace
+}  // namespace tryst

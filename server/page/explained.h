@@ -1,0 +1,59 @@
+#ifndef TRYST_SERVER_PAGE_EXPLAINED_H_
+#define TRYST_SERVER_PAGE_EXPLAINED_H_
+
+#include <google/protobuf/struct.pb.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "server/member.h"
+
+namespace tryst {
+
+struct JobEdge;
+struct JobStep;
+
+// What Insight::PathsJson() of another worker says, which may be another release's.
+double JsonNumber(const google::protobuf::Struct& object, const char* name);
+std::string JsonString(const google::protobuf::Struct& object, const char* name);
+std::string JsonQuoted(absl::string_view text);
+
+struct ExplainedPath {
+  bool fetches = false;
+  std::string peer, path, state, why;
+  bool in_use = false;
+  double done = 0, failed = 0, bytes = 0, under_way = 0, p99_ms = 0;
+  std::map<std::string, double> waited_ms;
+};
+std::vector<ExplainedPath> ExplainedPaths(const google::protobuf::Struct& document);
+// Those that have been heard from.
+std::vector<Member> ExplainedMembers(const google::protobuf::Struct& document);
+std::vector<MemberChange> ExplainedChanges(const google::protobuf::Struct& document);
+
+// The page's document. Names of workers are written once, and then by number: with 300 workers
+// they would be most of it.
+class JobDocument {
+ public:
+  explicit JobDocument(int64_t now_ns) : now_ns_(now_ns) {}
+  void AddWorker(const std::string& worker, const std::string& address, int64_t heard_ns,
+                 double up_ms, const std::string& error);
+  void AddEdge(const std::string& consumer, const JobEdge& edge);
+  void AddStep(const std::string& worker, const JobStep& step);
+  void AddChange(const MemberChange& change);
+  std::string Take() &&;
+
+ private:
+  size_t NumberOf(const std::string& worker);
+
+  const int64_t now_ns_;
+  std::map<std::string, size_t> numbers_;
+  std::vector<std::string> names_;
+  std::string workers_, edges_, steps_, changes_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_PAGE_EXPLAINED_H_

@@ -1,0 +1,113 @@
+#ifndef TRYST_SERVER_PAGE_JOB_WATCH_H_
+#define TRYST_SERVER_PAGE_JOB_WATCH_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "channel/trace/trace_dump.h"
+#include "server/member.h"
+#include "server/peer_client.h"
+
+namespace tryst {
+
+struct ExplainedPath;
+
+// What moves between two workers, as the consumer says.
+struct JobEdge {
+  std::string producer;
+  std::string path;  // Empty: none is in use.
+  std::string why;   // Of the ways that are not in use, and of trouble.
+  bool bad = false;
+  double megabytes_per_s = -1;  // -1: there is no second look yet.
+  double operations_per_s = -1;
+  double under_way = 0;
+  double failed = 0;
+  double p99_ms = 0;
+  double awaited_ms_per_s = 0;  // What its fetches waited for the producer's Send.
+  std::string mostly;
+};
+
+// When a worker was at a step: its fetches' first beginning and last end, by our clock.
+struct JobStep {
+  int64_t step = 0;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  std::string longest;       // What its longest wait was for.
+  std::string longest_peer;  // And whose.
+  int64_t longest_ns = 0;
+};
+
+// Asks every member of a job, each once in `every`, and keeps what it said last. Starts from
+// the members that `client` knows; learns of others from those. Its threads sleep in between.
+class JobWatch {
+ public:
+  static constexpr size_t kMostWorkers = 4096;
+  static constexpr size_t kMostStepsOfWorker = 40;
+  static constexpr size_t kMostEdgesOfWorker = 4096;
+
+  JobWatch(PeerClient* client, absl::Duration every, const Clock* clock);
+  ~JobWatch();
+
+  // The page's document, made at most twice a second however often it is asked for.
+  std::string Json();
+  // What a worker says now: {"paths":...,"waiting":...}. Asks it, for two seconds at most.
+  std::string WorkerJson(const std::string& worker);
+  // The traces of the operations whose key contains `key`, of every member, as text.
+  std::string KeyText(const std::string& key);
+
+ private:
+  struct Totals {
+    double done = 0, failed = 0, bytes = 0;
+    std::map<std::string, double> waited_ms;
+  };
+  struct Look {
+    std::string address;
+    std::string incarnation;
+    std::string error;     // Of the last time; empty: it answered.
+    int64_t due_ns = 0;    // When it is asked again.
+    int64_t heard_ns = 0;  // 0: never.
+    double up_ms = 0;
+    double steady_s = 0;  // Its clock when it said so.
+    bool busy = false;
+    int64_t ahead_ns = 0;  // Its clock before ours.
+    std::string ahead_of;  // Which life's clock that was.
+    std::vector<JobEdge> edges;
+    std::vector<JobStep> steps;
+    std::map<std::string, Totals> totals;  // By "peer path".
+  };
+
+  void Run();
+  bool Next(std::string* worker, Look* look);
+  absl::Status Ask(const std::string& worker, Look* look, std::vector<Member>* members,
+                   std::vector<MemberChange>* changes);
+  static void ReadEdges(const std::vector<ExplainedPath>& paths, double past_s, Look* look);
+  static void AddRates(const Totals& before, const Totals& now, double past_s, JobEdge* edge);
+  void ReadSteps(const TraceDump& dump, Look* look) const;
+  void Meet(const std::vector<Member>& members) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Merge(const std::vector<MemberChange>& changes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string MakeJson() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  PeerClient* const client_;
+  const absl::Duration every_;
+  const Clock* const clock_;
+  Mutex mu_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, Look> looks_ ABSL_GUARDED_BY(mu_);
+  std::deque<MemberChange> changes_ ABSL_GUARDED_BY(mu_);  // By time.
+  std::string json_ ABSL_GUARDED_BY(mu_);
+  int64_t json_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_PAGE_JOB_WATCH_H_

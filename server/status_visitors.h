@@ -1,0 +1,39 @@
+#ifndef TRYST_SERVER_STATUS_VISITORS_H_
+#define TRYST_SERVER_STATUS_VISITORS_H_
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+
+namespace tryst {
+
+// The connections of the status page, the one first that has not been served for the longest. One
+// too many ends that one: who drips a request, and would be served last, keeps nobody else out.
+// The page's thread only.
+class StatusVisitors {
+ public:
+  explicit StatusVisitors(size_t most) : most_(most) {}
+
+  void Come(int fd) {
+    if (fds_.size() >= most_) {
+      shutdown(fds_.front(), SHUT_RDWR);  // Its owner sees the end, and closes it.
+      fds_.pop_front();
+    }
+    fds_.push_back(fd);
+  }
+  void Served(int fd) {
+    Go(fd);
+    fds_.push_back(fd);
+  }
+  void Go(int fd) { fds_.erase(std::remove(fds_.begin(), fds_.end(), fd), fds_.end()); }
+
+ private:
+  const size_t most_;
+  std::deque<int> fds_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_SERVER_STATUS_VISITORS_H_

@@ -1,0 +1,31 @@
+#ifndef TRYST_TESTS_ATTACK_ATTACKERS_H_
+#define TRYST_TESTS_ATTACK_ATTACKERS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/attack/honest_job.h"
+
+namespace tryst {
+
+// What somebody does to a job until this is destroyed.
+class Attack {
+ public:
+  virtual ~Attack() = default;
+};
+
+struct Attacker {
+  std::string who;  // outsider, local user, member, other job
+  std::string what;
+  // Of its threads, to be set against as many that only burn the processor.
+  int threads;
+  std::function<std::unique_ptr<Attack>(const HonestJob& job)> start;
+};
+// `token` is the job's.
+std::vector<Attacker> AllAttackers(const std::string& token);
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_ATTACK_ATTACKERS_H_

@@ -1,0 +1,189 @@
+#include "tests/attack/http2_flood.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace tryst {
+namespace {
+
+std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
+  const auto byte = [](size_t value) { return static_cast<char>(value & 0xff); };
+  std::string out;
+  for (int shift : {16, 8, 0}) out += byte(payload.size() >> shift);
+  out += byte(type);
+  out += byte(flags);
+  for (int shift : {24, 16, 8, 0}) out += byte(stream >> shift);
+  return out + payload;
+}
+
+std::string HpackString(const std::string& text) {
+  std::string out;
+  size_t left = text.size();
+  if (left < 127) {
+    out += static_cast<char>(left);
+    return out + text;
+  }
+  out += static_cast<char>(127);
+  for (left -= 127; left >= 128; left /= 128) out += static_cast<char>(left % 128 + 128);
+  out += static_cast<char>(left);
+  return out + text;
+}
+
+std::string Header(const std::string& name, const std::string& value) {
+  return std::string(1, '\0') + HpackString(name) + HpackString(value);
+}
+
+std::string CallHeaders() {
+  return "\x83\x86" + Header(":path", "/tryst.rpc.TransportService/Hello") +
+         Header(":authority", "x") + Header("content-type", "application/grpc") +
+         Header("te", "trailers");
+}
+
+std::string Preface() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, ""); }
+
+// The next piece of a flood.
+std::string Piece(Flood flood, uint32_t* stream) {
+  std::string out;
+  switch (flood) {
+    case Flood::kResets:
+      for (int i = 0; i < 200; ++i, *stream += 2) {
+        out += Frame(1, 4, *stream, CallHeaders());
+        out += Frame(3, 0, *stream, std::string("\0\0\0\x08", 4));
+      }
+      break;
+    case Flood::kOpen:
+      for (int i = 0; i < 200; ++i, *stream += 2) out += Frame(1, 4, *stream, CallHeaders());
+      break;
+    case Flood::kContinuations:
+      if (*stream == 1) out = Frame(1, 0, 1, CallHeaders());
+      *stream = 3;
+      for (int i = 0; i < 20; ++i) {
+        out += Frame(9, 0, 1, Header(absl::StrCat("x-", i), std::string(8000, 'a')));
+      }
+      break;
+    case Flood::kHeaders:
+      for (int i = 0; i < 10; ++i, *stream += 2) {
+        out += Frame(1, 5, *stream, CallHeaders() + Header("x-big", std::string(15000, 'b')));
+      }
+      break;
+    case Flood::kPings:
+      for (int i = 0; i < 500; ++i) out += Frame(6, 0, 0, "12345678");
+      break;
+    case Flood::kSettings:
+      for (int i = 0; i < 500; ++i) out += Frame(4, 0, 0, std::string("\0\4\0\1\0\0", 6));
+      break;
+    case Flood::kNonsense:
+      out = std::string(1 << 16, '\xa5');
+      break;
+    case Flood::kDrip:
+    case Flood::kReconnect:
+      break;
+  }
+  return out;
+}
+
+}  // namespace
+
+const char* FloodName(Flood flood) {
+  switch (flood) {
+    case Flood::kResets:
+      return "resets";
+    case Flood::kOpen:
+      return "open streams";
+    case Flood::kContinuations:
+      return "continuations";
+    case Flood::kHeaders:
+      return "huge headers";
+    case Flood::kPings:
+      return "pings";
+    case Flood::kSettings:
+      return "settings";
+    case Flood::kDrip:
+      return "dripping";
+    case Flood::kReconnect:
+      return "reconnecting";
+    case Flood::kNonsense:
+      return "nonsense";
+  }
+  return "";
+}
+
+const std::vector<Flood>& AllFloods() {
+  static const auto& all = *new std::vector<Flood>{
+      Flood::kResets,   Flood::kOpen, Flood::kContinuations, Flood::kHeaders, Flood::kPings,
+      Flood::kSettings, Flood::kDrip, Flood::kReconnect,     Flood::kNonsense};
+  return all;
+}
+
+Http2Flood::Http2Flood(Flood flood, int port, int connections, const std::string& from)
+    : flood_(flood), port_(port), from_(from) {
+  for (int i = 0; i < connections; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+Http2Flood::~Http2Flood() {
+  stop_.store(true);
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Http2Flood::Run() {
+  while (!stop_.load()) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in own = {};
+    own.sin_family = AF_INET;
+    inet_pton(AF_INET, from_.c_str(), &own.sin_addr);
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port_));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    if (fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&own), sizeof(own)) == 0 &&
+        connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0) {
+      connections_.fetch_add(1);
+      Fill(fd);
+    } else {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    if (fd >= 0) close(fd);
+  }
+}
+
+void Http2Flood::Fill(int fd) {
+  uint32_t stream = 1;
+  std::string out = flood_ == Flood::kNonsense ? "" : Preface();
+  while (!stop_.load()) {
+    if (flood_ != Flood::kDrip && flood_ != Flood::kReconnect) out += Piece(flood_, &stream);
+    size_t sent = 0;
+    while (sent < out.size() && !stop_.load()) {
+      const size_t most = flood_ == Flood::kDrip ? 1 : out.size() - sent;
+      const ssize_t took = send(fd, out.data() + sent, most, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (took > 0) {
+        sent += static_cast<size_t>(took);
+        bytes_.fetch_add(static_cast<uint64_t>(took));
+      } else if (errno != EAGAIN) {
+        return;
+      }
+      char heard[65536];
+      const ssize_t got = recv(fd, heard, sizeof(heard), MSG_DONTWAIT);
+      if (got == 0 || (got < 0 && errno != EAGAIN)) return;
+      if (flood_ == Flood::kDrip) {
+        absl::SleepFor(absl::Milliseconds(200));
+      } else if (took < 0) {
+        pollfd wait = {fd, POLLIN | POLLOUT, 0};
+        poll(&wait, 1, 10);
+      }
+    }
+    out.clear();
+    if (flood_ == Flood::kReconnect) return;
+    if (flood_ == Flood::kDrip) out = Frame(4, 0, 0, "");
+  }
+}
+
+}  // namespace tryst

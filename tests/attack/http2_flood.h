@@ -1,0 +1,53 @@
+#ifndef TRYST_TESTS_ATTACK_HTTP2_FLOOD_H_
+#define TRYST_TESTS_ATTACK_HTTP2_FLOOD_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tryst {
+
+enum class Flood {
+  kResets,         // Streams that are opened and reset, over and over.
+  kOpen,           // Streams that are opened and left.
+  kContinuations,  // One header that never ends.
+  kHeaders,        // Huge ones.
+  kPings,
+  kSettings,
+  kDrip,       // A byte now and then.
+  kReconnect,  // Connections that say hello and go, as fast as it goes.
+  kNonsense,   // What is no HTTP/2.
+};
+const char* FloodName(Flood flood);
+const std::vector<Flood>& AllFloods();
+
+// One who floods a port of the loopback without ever saying who he is. Over plain TCP; against
+// TLS it is nonsense before a handshake.
+class Http2Flood {
+ public:
+  // From "127.0.0.2", say, over so many connections at once, each opened again when it ends.
+  Http2Flood(Flood flood, int port, int connections, const std::string& from = "127.0.0.1");
+  ~Http2Flood();
+
+  uint64_t bytes() const { return bytes_.load(); }
+  uint64_t connections() const { return connections_.load(); }
+
+ private:
+  void Run();
+  // One connection, until it ends.
+  void Fill(int fd);
+
+  const Flood flood_;
+  const int port_;
+  const std::string from_;
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> connections_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_ATTACK_HTTP2_FLOOD_H_

@@ -1,0 +1,44 @@
+#ifndef TRYST_TESTS_ATTACK_INSIDER_H_
+#define TRYST_TESTS_ATTACK_INSIDER_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/support/status.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "channel/signing/caller.h"
+
+namespace tryst {
+
+// One who calls a worker by hand, under any name, with a token or without, and says anything.
+class Insider {
+ public:
+  struct Target {
+    std::string worker;
+    std::string address;
+    std::string cluster = "lab";
+    std::string token;  // That we hold; or empty.
+  };
+  Insider(Target target, const std::string& name, uint64_t incarnation);
+
+  // Any bytes to any method of TransportService, within ten seconds; `answer` may be null.
+  grpc::Status Call(const std::string& method, const std::string& request,
+                    std::string* answer = nullptr);
+  // The same for FetchTensor, whose call stays open for so long; 0: until it answers.
+  grpc::Status Fetch(const std::string& request, int wait_ms, std::string* answer = nullptr);
+
+  const std::string& name() const { return signer_.self().worker; }
+  uint64_t incarnation() const { return signer_.self().incarnation; }
+  const Target& target() const { return target_; }
+
+ private:
+  const Target target_;
+  CallSigner signer_;
+  const std::shared_ptr<grpc::Channel> channel_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_ATTACK_INSIDER_H_

@@ -1,0 +1,15 @@
+#ifndef TRYST_TESTS_ATTACK_PROCESS_USE_H_
+#define TRYST_TESTS_ATTACK_PROCESS_USE_H_
+
+#include <cstdint>
+#include <string>
+
+namespace tryst {
+
+// Of a process: "self", or its number.
+uint64_t ResidentBytes(const std::string& pid = "self");
+int OpenDescriptors(const std::string& pid = "self");
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_ATTACK_PROCESS_USE_H_

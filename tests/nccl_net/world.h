@@ -1,0 +1,55 @@
+#ifndef TRYST_TESTS_NCCL_NET_WORLD_H_
+#define TRYST_TESTS_NCCL_NET_WORLD_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tests/nccl_net/comm_pair.h"
+
+namespace tryst::nccl_net {
+
+// What ranks of several processes see alike: handles, and how far each has come.
+struct SharedPage {
+  static constexpr int kMaxRanks = 4;
+  static constexpr int kFigures = 16;
+
+  struct Listener {
+    std::atomic<int> ready;
+    char handle[nccl::kHandleBytes];
+  };
+  Listener listeners[kMaxRanks][kMaxRanks];  // Of a rank, for each peer.
+  std::atomic<int> phase[kMaxRanks];
+  std::atomic<int64_t> killed_at_us;
+  std::atomic<int64_t> noticed_at_us[kMaxRanks];
+  std::atomic<int> named[kMaxRanks];
+  std::atomic<double> figures[kFigures];
+  char errors[kMaxRanks][512];
+};
+
+int64_t NowUs();
+SharedPage* NewSharedPage();  // Lives as long as the process.
+
+// Ranks in processes of their own; a rank's error is in the page.
+std::vector<pid_t> StartRanks(int count, SharedPage* page,
+                              const std::function<absl::Status(int rank)>& run);
+// OK when the process ended in order.
+absl::Status Reap(pid_t pid, const SharedPage& page, int rank);
+absl::Status AwaitPhase(const SharedPage& page, int rank, int phase);
+
+// One comm to and one from `peer`, as NCCL makes them for a ring.
+struct PeerComms {
+  void* listen = nullptr;
+  void* send = nullptr;
+  void* recv = nullptr;
+};
+absl::Status ConnectRank(const Opened& opened, SharedPage* page, int rank, int peer,
+                         PeerComms* out);
+
+}  // namespace tryst::nccl_net
+
+#endif  // TRYST_TESTS_NCCL_NET_WORLD_H_

@@ -1,0 +1,54 @@
+#ifndef TRYST_TESTS_PAIR_POOL_COUNTERS_H_
+#define TRYST_TESTS_PAIR_POOL_COUNTERS_H_
+
+#include <cstdint>
+#include <utility>
+
+#include "channel/pool/channel_pool.h"
+#include "channel/rdma/rdma_transport.h"
+#include "channel/shm/shm_transport.h"
+
+// What a pool's transports have counted, in more detail than ChannelPool::AskCounters(), summed
+// over its NICs. All but the last on the poller thread, or with no thread.
+namespace tryst {
+
+template <typename T, typename C>
+C SumOver(const ChannelPool& pool, C (T::*counters)() const) {
+  C sum;
+  for (const auto& transport : pool.transports()) {
+    if (auto* one = dynamic_cast<T*>(transport.get())) sum += (one->*counters)();
+  }
+  return sum;
+}
+inline FetchCounters RdmaFetched(const ChannelPool& pool) {
+  return SumOver(pool, &RdmaTransport::fetch_counters);
+}
+inline ServeCounters RdmaServed(const ChannelPool& pool) {
+  return SumOver(pool, &RdmaTransport::serve_counters);
+}
+inline ShmFetchCounters ShmFetched(const ChannelPool& pool) {
+  return SumOver(pool, &ShmTransport::fetch_counters);
+}
+inline ShmServeCounters ShmServed(const ChannelPool& pool) {
+  return SumOver(pool, &ShmTransport::serve_counters);
+}
+// Bytes that peers may write: now, and at most ever.
+inline std::pair<uint64_t, uint64_t> PinnedBytes(const ChannelPool& pool) {
+  Counters counters;
+  pool.AddCountersNow(&counters);
+  const auto& all = counters.all();
+  return {static_cast<uint64_t>(all.at("pinned_bytes").value),
+          static_cast<uint64_t>(all.at("pinned_bytes_most").value)};
+}
+
+// Asks the poller's own thread.
+template <typename C>
+C Ask(ChannelPool* pool, C (*counters)(const ChannelPool&)) {
+  C answer;
+  pool->poller()->RunAndWait([&] { answer = counters(*pool); });
+  return answer;
+}
+
+}  // namespace tryst
+
+#endif  // TRYST_TESTS_PAIR_POOL_COUNTERS_H_

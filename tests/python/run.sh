@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# run.sh WHEEL LIBRARY [ARGUMENTS OF test_tryst.py]: tests the wheel from its file in a fresh virtual environment, from
+# a folder of no meaning, and LIBRARY beside other people's gRPC and Protobuf. Ends with a line that counts. Without PyPI
+# it says so, counts a skip, and runs what needs nothing from there.
+set -uo pipefail
+wheel=$(readlink -f "$1") library=$(readlink -f "$2")
+here=$(dirname "$(readlink -f "$0")")
+shift 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+check() { # NAME COMMAND...
+  if timeout 600 "${@:2}" </dev/null >"$work/log" 2>&1; then
+    passed=$((passed + 1))
+    echo "PASSED  $1"
+    grep -E '^[0-9]+ rounds|^import tryst|tensors each way|following tag' "$work/log"
+  else
+    failed=$((failed + 1))
+    echo "FAILED  $1"
+    tail -n 60 "$work/log"
+  fi
+}
+skip() {
+  skipped=$((skipped + 1))
+  echo "SKIPPED $1: $2"
+}
+
+python=$work/venv/bin/python
+python3 -m venv "$work/venv" || exit 1
+cd "$work" || exit 1
+check "install the wheel alone" "$python" -m pip install -q --no-index --no-deps "$wheel"
+check "import" "$python" -c 'import tryst; print(tryst.__version__)'
+size=$(stat -c %s "$wheel")
+check "the wheel has 25 MB at most" test "$size" -le 25000000
+needed=$(readelf -d "$library" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | sort | tr '\n' ' ')
+check "the library needs glibc alone" test "$needed" = "ld-linux-x86-64.so.2 libc.so.6 libm.so.6 "
+if timeout 300 "$python" -m pip install -q -r "$here/../../python/requirements.txt" auditwheel abi3audit >pip.log 2>&1; then
+  check "auditwheel" bash -c "'$python' -m auditwheel show '$wheel' | tr '\n' ' ' | grep manylinux_2_36_x86_64"
+  check "abi3audit" "$work/venv/bin/abi3audit" --strict "$wheel"
+  for group in Values Waiting Asyncio Memory Devices Processes Documentation; do
+    check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group" "$@"
+  done
+  for order in "tryst grpcio" "grpcio tryst" "global:grpcio tryst" "global:tryst grpcio"; do
+    # shellcheck disable=SC2086  # Words.
+    check "one process: $order" "$python" "$here/coexist.py" "$library" $order
+  done
+  check "parameter server, a worker killed" "$python" -m tryst demo --turns 30
+else
+  tail -n 2 pip.log
+  skip "tests with numpy, grpcio, auditwheel" "PyPI cannot be reached"
+fi
+printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+((failed == 0 && passed > 0))

@@ -1,0 +1,387 @@
+// The message link against an end that says whatever it likes: a bare queue pair, a region,
+// and the wire's own encoder.
+
+#include "channel/rdma/message_link.h"
+
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "base/reached.h"
+#include "gtest/gtest.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint32_t kEpoch = 7;
+constexpr uint32_t kOutBytes = 16384;
+
+LinkOptions SmallLink() {
+  LinkOptions options;
+  options.slots = 4;
+  options.ring_slots = 4;
+  options.message_bytes = 4608;
+  return options;
+}
+
+// Writes down what the link hands on.
+class Recorder final : public MessageLink::Owner {
+ public:
+  absl::Status OnRecord(const wire::Record& record) override {
+    records.push_back(record.number);
+    return absl::OkStatus();
+  }
+  absl::Status OnTensorPart(size_t, uint16_t slot, uint16_t generation) override {
+    parts.push_back({slot, generation});
+    return absl::OkStatus();
+  }
+  void OnAccepted() override { ++accepted; }
+  void OnWritesDone() override {}
+  void OnFlush() override {
+    for (; to_send > 0; --to_send) {
+      wire::Record record;
+      record.type = wire::RecordType::kPong;
+      if (!link->Send(record) || link->NextMessage() == nullptr) return;
+    }
+  }
+  void OnBroken(const absl::Status& why) override { broken = why; }
+  void OnDrained() override { drained = true; }
+
+  MessageLink* link = nullptr;
+  int to_send = 0;
+  std::vector<uint32_t> records;
+  std::vector<std::pair<uint16_t, uint16_t>> parts;
+  int accepted = 0;
+  absl::Status broken;
+  bool drained = false;
+};
+
+class MessageLinkTest : public ::testing::Test {
+ protected:
+  MessageLinkTest() : world_(1), poller_(&world_.clock()) {
+    nic_ = world_.OpenNic(0);
+    hostile_nic_ = world_.OpenNic(1);
+    hub_ = *QueueHub::Create(nic_.get(), &poller_, 512);
+    hub_->Attach();
+    link_ = *MessageLink::Create(hub_.get(), SmallLink(), kEpoch, &owner_);
+    owner_.link = link_.get();
+    completions_ = *hostile_nic_->CreateCompletionQueue(512);
+    region_ = *hostile_nic_->RegisterRegion(out_, sizeof(out_), kLocalWrite | kRemoteWrite);
+    QueuePairOptions options;
+    options.completions = completions_.get();
+    queue_pair_ = *hostile_nic_->CreateQueuePair(options);
+    const std::vector<ReceiveWork> receives(64);
+    EXPECT_TRUE(queue_pair_->PostReceive(receives).ok());
+    link_->DescribeTo(&said_, 0);
+    link_parameters_ = *wire::DecodeParameters(said_.parameters);
+  }
+
+  ~MessageLinkTest() override {
+    link_.reset();
+    hub_->Detach();
+    hub_.reset();
+    queue_pair_.reset();
+    completions_.reset();
+    region_.reset();
+    for (const std::string& violation : world_.violations()) ADD_FAILURE() << violation;
+  }
+
+  Hello OurHello() {
+    wire::ChannelParameters ours = link_parameters_;
+    ours.ring_address = region_->address();
+    ours.ring_key = region_->remote_key();
+    ours.ack_address = region_->address() + sizeof(out_) - 64;
+    ours.ack_key = region_->remote_key();
+    Hello hello;
+    hello.queue_pairs = {queue_pair_->LocalAddress()};
+    hello.parameters.resize(wire::kParametersBytes);
+    wire::EncodeParameters(ours, reinterpret_cast<uint8_t*>(&hello.parameters[0]));
+    return hello;
+  }
+
+  void Connect() {
+    ASSERT_TRUE(queue_pair_->Connect(said_.queue_pairs[0]).ok());
+    ASSERT_TRUE(link_->Connect(OurHello()).ok());
+    Settle();
+  }
+
+  void Settle() {
+    for (int i = 0; i < 50; ++i) {
+      world_.RunFor(100'000);
+      while (poller_.Step()) {
+      }
+    }
+  }
+
+  // Writes `bytes` from out_ to `to`, with that immediate.
+  void Write(uint64_t to, uint32_t key, size_t bytes, uint32_t immediate) {
+    const Entry entry{region_->address(), bytes, region_->local_key()};
+    SendWork work;
+    work.op = SendOp::kWriteWithImmediate;
+    work.entries = absl::MakeConstSpan(&entry, 1);
+    work.remote_address = to;
+    work.remote_key = key;
+    work.immediate = immediate;
+    ASSERT_TRUE(queue_pair_->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+    Settle();
+  }
+
+  // A message of one PING, which carries `number`.
+  size_t Compose(uint32_t epoch, uint32_t sequence, uint32_t consumed, uint32_t immediates,
+                 uint32_t number) {
+    wire::MessageWriter writer(out_, link_parameters_.message_bytes);
+    wire::Record record;
+    record.type = wire::RecordType::kPing;
+    record.number = number;
+    EXPECT_TRUE(writer.Add(record));
+    return writer.Finish(epoch, sequence, consumed, immediates);
+  }
+  void SendMessage(size_t bytes, uint32_t ring_sequence, uint32_t immediate) {
+    Write(link_parameters_.ring_address + uint64_t{ring_sequence % link_parameters_.ring_slots} *
+                                              link_parameters_.message_bytes,
+          link_parameters_.ring_key, bytes, immediate);
+  }
+  void Say(uint32_t epoch, uint32_t sequence, uint32_t consumed, uint32_t immediates) {
+    SendMessage(Compose(epoch, sequence, consumed, immediates, 100 + sequence), sequence,
+                wire::EncodeMessageImmediate(sequence));
+  }
+
+  void WriteAckPage(uint32_t epoch, uint32_t consumed, size_t bytes) {
+    memset(out_, 0, wire::AckPageBytes(4));
+    memcpy(out_, &epoch, 4);
+    memcpy(out_ + 4, &consumed, 4);
+    const uint16_t accepted = 9;
+    memcpy(out_ + 8, &accepted, 2);
+    Write(link_parameters_.ack_address, link_parameters_.ack_key, bytes,
+          wire::EncodeAckImmediate());
+  }
+
+  // It broke with DATA_LOSS that says so, drained, and hands nothing on any more.
+  void ExpectBroken(absl::string_view words) {
+    EXPECT_TRUE(link_->broken());
+    EXPECT_EQ(owner_.broken.code(), absl::StatusCode::kDataLoss) << owner_.broken;
+    EXPECT_TRUE(absl::StrContains(owner_.broken.message(), words)) << owner_.broken;
+    Settle();
+    EXPECT_TRUE(owner_.drained);
+  }
+
+  SimWorld world_;
+  Poller poller_;
+  std::unique_ptr<SimNic> nic_;
+  std::unique_ptr<SimNic> hostile_nic_;
+  std::unique_ptr<QueueHub> hub_;
+  Recorder owner_;
+  std::unique_ptr<MessageLink> link_;
+  Hello said_;
+  wire::ChannelParameters link_parameters_;
+  alignas(4096) uint8_t out_[kOutBytes] = {};
+  std::unique_ptr<CompletionQueue> completions_;
+  std::unique_ptr<Region> region_;
+  std::unique_ptr<QueuePair> queue_pair_;
+};
+
+TEST_F(MessageLinkTest, TakesMessagesInTurnManyTimesRoundTheRing) {
+  Connect();
+  for (uint32_t i = 0; i < 20; ++i) Say(kEpoch, i, 0, 0);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  ASSERT_EQ(owner_.records.size(), 20u);
+  for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(owner_.records[i], 100 + i);
+}
+
+TEST_F(MessageLinkTest, AMessageOfAnOlderEpochIsNotTaken) {
+  Connect();
+  Say(kEpoch, 0, 0, 0);
+  Say(kEpoch - 1, 1, 0, 0);
+  ExpectBroken("epoch 6 in epoch 7");
+  EXPECT_EQ(owner_.records.size(), 1u);
+}
+
+TEST_F(MessageLinkTest, AMessageOutOfTurnIsNotTaken) {
+  Connect();
+  Say(kEpoch, 1, 0, 0);
+  ExpectBroken("message 1 arrived where 0 was due");
+  EXPECT_TRUE(owner_.records.empty());
+}
+
+TEST_F(MessageLinkTest, AMessageThatComesAgainIsNotTaken) {
+  Connect();
+  Say(kEpoch, 0, 0, 0);
+  Say(kEpoch, 0, 0, 0);
+  ExpectBroken("message 0 arrived where 1 was due");
+  EXPECT_EQ(owner_.records.size(), 1u);
+}
+
+// The immediate is right, and the slot still holds what it held a round before.
+TEST_F(MessageLinkTest, AMessageOfAnEarlierTurnOfTheRingIsNotTaken) {
+  Connect();
+  for (uint32_t i = 0; i < 4; ++i) Say(kEpoch, i, 0, 0);
+  SendMessage(Compose(kEpoch, 0, 0, 0, 100), 4, wire::EncodeMessageImmediate(4));
+  ExpectBroken("another turn of the ring");
+  EXPECT_EQ(owner_.records.size(), 4u);
+}
+
+TEST_F(MessageLinkTest, ATensorImmediateThatGotLostIsMissed) {
+  Connect();
+  Write(0, 0, 0, wire::EncodeTensorImmediate(2, 3));
+  Say(kEpoch, 0, 0, 1);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  ASSERT_EQ(owner_.parts.size(), 1u);
+  EXPECT_EQ(owner_.parts[0], std::make_pair(uint16_t{2}, uint16_t{3}));
+  Say(kEpoch, 1, 0, 2);
+  ExpectBroken("a tensor immediate got lost");
+  EXPECT_EQ(owner_.records.size(), 1u);
+}
+
+TEST_F(MessageLinkTest, ATensorImmediateThatIsNotCountedIsOneTooMany) {
+  Connect();
+  Write(0, 0, 0, wire::EncodeTensorImmediate(2, 3));
+  Say(kEpoch, 0, 0, 0);
+  ExpectBroken("a tensor immediate got lost");
+}
+
+TEST_F(MessageLinkTest, ATensorImmediateForNoSlot) {
+  Connect();
+  Write(0, 0, 0, wire::EncodeTensorImmediate(4, 0));
+  ExpectBroken("a slot that is not there");
+  EXPECT_TRUE(owner_.parts.empty());
+}
+
+TEST_F(MessageLinkTest, AnImmediateOfNoKind) {
+  Connect();
+  Write(0, 0, 0, 3u << 30);
+  ExpectBroken("kind of an immediate");
+}
+
+TEST_F(MessageLinkTest, AnAckPageOfAnOlderEpoch) {
+  Connect();
+  WriteAckPage(kEpoch - 1, 0, wire::AckPageBytes(4));
+  ExpectBroken("ack page of another epoch");
+  EXPECT_EQ(owner_.accepted, 0);
+}
+
+// The epoch has been written, and the count is the one of somebody else's memory.
+TEST_F(MessageLinkTest, ATornAckPageThatClaimsTooMuch) {
+  Connect();
+  WriteAckPage(kEpoch, 0x5a5a0001, wire::AckPageBytes(4));
+  ExpectBroken("never sent");
+  EXPECT_EQ(owner_.accepted, 0);
+}
+
+// What is not written yet is as it was: an older page, which says nothing new.
+TEST_F(MessageLinkTest, ATornAckPageThatLacksItsEnd) {
+  Connect();
+  owner_.to_send = 2;
+  link_->FlushSoon();
+  Settle();
+  ASSERT_EQ(link_->messages_sent(), 2u);
+  WriteAckPage(kEpoch, 2, 8);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  EXPECT_EQ(link_->accepted(0), 0);
+  WriteAckPage(kEpoch, 1, wire::AckPageBytes(4));  // An older count, and the rest.
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  EXPECT_EQ(link_->accepted(0), 9);
+  EXPECT_EQ(owner_.accepted, 2);
+}
+
+// An older count must not take back room, nor give some that is not there.
+TEST_F(MessageLinkTest, CountsOfMessagesConsumedNeverGoBack) {
+  Connect();
+  owner_.to_send = 4;
+  link_->FlushSoon();
+  Settle();
+  ASSERT_EQ(link_->messages_sent(), 4u);
+  EXPECT_EQ(link_->message(), nullptr);
+  Say(kEpoch, 0, 3, 0);
+  Say(kEpoch, 1, 1, 0);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  owner_.to_send = 4;
+  link_->FlushSoon();
+  Settle();
+  EXPECT_EQ(link_->messages_sent(), 7u);
+}
+
+TEST_F(MessageLinkTest, AHeaderThatClaimsMoreThanWasSent) {
+  Connect();
+  Say(kEpoch, 0, 1, 0);
+  ExpectBroken("never sent");
+  EXPECT_TRUE(owner_.records.empty());
+}
+
+TEST_F(MessageLinkTest, ARecordOfNoType) {
+  Connect();
+  wire::MessageWriter writer(out_, link_parameters_.message_bytes);
+  wire::Record record;
+  record.type = static_cast<wire::RecordType>(99);
+  ASSERT_TRUE(writer.Add(record));
+  SendMessage(writer.Finish(kEpoch, 0, 0, 0), 0, wire::EncodeMessageImmediate(0));
+  ExpectBroken("record type 99");
+}
+
+TEST_F(MessageLinkTest, NothingBehindABreakIsTaken) {
+  Connect();
+  Say(kEpoch - 1, 0, 0, 0);
+  const std::string first(owner_.broken.message());
+  const Entry entry{region_->address(), Compose(kEpoch, 0, 0, 0, 1), region_->local_key()};
+  SendWork work;
+  work.op = SendOp::kWriteWithImmediate;
+  work.entries = absl::MakeConstSpan(&entry, 1);
+  work.remote_address = link_parameters_.ring_address;
+  work.remote_key = link_parameters_.ring_key;
+  (void)queue_pair_->PostSend(absl::MakeConstSpan(&work, 1));  // It may know that it is broken.
+  Settle();
+  EXPECT_TRUE(owner_.records.empty());
+  EXPECT_EQ(owner_.broken.message(), first);
+}
+
+TEST_F(MessageLinkTest, HellosOfAnotherShapeAreRefused) {
+  Hello hello = OurHello();
+  hello.queue_pairs.push_back(hello.queue_pairs[0]);
+  EXPECT_EQ(link_->Connect(hello).code(), absl::StatusCode::kInvalidArgument);
+  wire::ChannelParameters other = link_parameters_;
+  other.slots = 5;
+  hello = OurHello();
+  wire::EncodeParameters(other, reinterpret_cast<uint8_t*>(&hello.parameters[0]));
+  EXPECT_EQ(link_->Connect(hello).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// One bit of a message flipped on its way, at every byte of it.
+class FlippedByteTest : public MessageLinkTest, public ::testing::WithParamInterface<size_t> {};
+
+TEST_P(FlippedByteTest, IsNotTaken) {
+  Connect();
+  const size_t bytes = Compose(kEpoch, 0, 0, 0, 100);
+  ASSERT_EQ(bytes, 48u);
+  out_[GetParam()] ^= static_cast<uint8_t>(1 << GetParam() % 8);
+  SendMessage(bytes, 0, wire::EncodeMessageImmediate(0));
+  ExpectBroken("malformed message");
+  EXPECT_TRUE(owner_.records.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, FlippedByteTest, ::testing::Range<size_t>(0, 48));
+
+// At the end: whatever only a hostile end can reach has been reached.
+class EveryGuardIsReached : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
+        ::testing::UnitTest::GetInstance()->total_test_count()) {
+      return;
+    }
+    size_t guards = 0;
+    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
+      if (!absl::StartsWith(name, "hostile: ")) return;
+      ++guards;
+      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
+    });
+    EXPECT_GE(guards, 12u);
+  }
+};
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# static_libraries.sh [FOLDER]: makes what a self-contained shared library is linked from, in
+# FOLDER/KEY (default: ~/.cache/tryst/static), and prints that folder. A second call only prints.
+#
+# Debian's archives of gRPC, Protobuf, Abseil, OpenSSL and so on are position independent enough
+# for a shared library, but for the few members that keep thread-local variables of their own or
+# print to stderr. Those are compiled again, from Debian's source packages of the very versions that are
+# installed. libmicrohttpd is compiled again without HTTPS, which would bring GnuTLS and all it needs.
+#   lib/*.a           found before the shared libraries, by -L
+#   objects/*.pic.o   to be linked as they are, in place of the members of those archives
+set -euo pipefail
+
+# Source package, development package, and the sources to compile again.
+abseil=(libabsl-dev
+  absl/base/internal/sysinfo.cc absl/strings/internal/cordz_functions.cc
+  absl/random/internal/pool_urbg.cc absl/container/internal/raw_hash_set.cc
+  absl/strings/internal/str_format/parser.cc)
+grpc=(libgrpc-dev
+  src/core/lib/iomgr/ev_epoll1_linux.cc src/core/lib/iomgr/timer_generic.cc
+  src/core/lib/iomgr/ev_poll_posix.cc src/core/lib/gpr/log_linux.cc src/core/lib/gprpp/time.cc)
+protobuf=(libprotobuf-dev src/google/protobuf/arena.cc src/google/protobuf/stubs/common.cc)
+re2=(libre2-dev re2/{bitstate,compile,dfa,filtered_re2,mimics_pcre,nfa,onepass,parse,prefilter}.cc
+  re2/{prefilter_tree,prog,re2,regexp,set,simplify,stringpiece,tostring}.cc util/{rune,strutil}.cc)
+archives=(address_sorting atomic cares crypto gpr grpc grpc++ grpc++_reflection protobuf re2 ssl stdc++ upb z)
+
+die() { echo "static_libraries: $*" >&2; exit 1; }
+version() { dpkg-query -Wf '${source:Version}' "$1" 2>/dev/null || die "$1 is not installed"; }
+
+versions=$(for package in "${abseil[0]}" "${grpc[0]}" "${protobuf[0]}" "${re2[0]}" libmicrohttpd-dev \
+  libssl-dev libc-ares-dev zlib1g-dev g++; do
+  echo "$package $(version "$package")"
+done)
+key=$({ echo "$versions"; cat "${BASH_SOURCE[0]}"; } | sha256sum | cut -c1-16)
+folder=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/tryst/static}/$key
+if [[ -e $folder ]]; then
+  echo "$folder"
+  exit
+fi
+
+command -v dpkg-source >/dev/null || die "needs dpkg-dev"
+mkdir -p "${folder%/*}"
+work=$(mktemp -d "${folder%/*}/making.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+log=$work/log
+say() { echo "static_libraries: $*" >&2; }
+run() { "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die "failed: $*"; }; }
+
+# Sources of the machine's own suites and mirrors; nothing of apt's own state changes.
+mkdir -p "$work"/apt/{lists,cache/archives}/partial "$work"/{lib,objects,source}
+awk '/^Types:/ { print "Types: deb-src"; next } { print }' /etc/apt/sources.list.d/*.sources \
+  >"$work/all.sources" 2>/dev/null || true
+sed -nE 's/^deb (.*)/deb-src \1/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list \
+  >"$work/all.list" 2>/dev/null || true
+mkdir "$work/parts"
+mv "$work"/all.* "$work/parts"
+apt=(apt-get -q -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$work/parts"
+  -o "Dir::State::lists=$work/apt/lists" -o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=root)
+say "fetching Debian's sources of gRPC, Protobuf, Abseil, RE2 and libmicrohttpd"
+run "${apt[@]}" update
+cd "$work/source"
+source_of() { # SOURCE VERSION: unpacks it as ./SOURCE.
+  run "${apt[@]}" source "$1=$2"
+  mv "$1"-*/ "$1"
+}
+
+jobs=0
+# As Debian compiles them: NDEBUG would change what gRPC's own functions hand to each other.
+compile() { # OBJECT FLAGS... SOURCE
+  ((jobs++ < $(nproc))) || { wait -n || die "$(tail -n 20 "$log")"; ((jobs--)); }
+  g++ -c -O2 -g0 -fPIC -fstack-protector-strong "${@:2}" -o "$work/objects/$1.pic.o" >>"$log" 2>&1 &
+}
+name() { # PROJECT SOURCE
+  local flat=${2%.cc}
+  echo "$1_${flat//\//_}"
+}
+
+for project in abseil grpc protobuf re2; do
+  declare -n all=$project
+  source_of "$project" "$(version "${all[0]}")"
+done
+source_of libmicrohttpd "$(version libmicrohttpd-dev)"
+say "compiling what is not position independent"
+for file in "${abseil[@]:1}"; do
+  compile "$(name abseil "$file")" -std=c++17 -Iabseil "abseil/$file"
+done
+for file in "${grpc[@]:1}"; do
+  compile "$(name grpc "$file")" -std=c++17 -Igrpc -Igrpc/include -Igrpc/src/core/ext/upb-generated \
+    -Igrpc/src/core/ext/upbdefs-generated -Igrpc/third_party/upb -Igrpc/third_party/xxhash "grpc/$file"
+done
+for file in "${protobuf[@]:1}"; do
+  compile "$(name protobuf "$file")" -std=c++14 -DHAVE_PTHREAD -Iprotobuf/src "protobuf/$file"
+done
+for file in "${re2[@]:1}"; do
+  compile "$(name re2 "$file")" -std=c++11 -pthread -Ire2 "re2/$file"
+done
+while ((jobs-- > 0)); do wait -n || die "$(tail -n 20 "$log")"; done
+(
+  cd libmicrohttpd
+  run ./configure --disable-https --disable-doc --disable-examples --disable-curl --with-pic \
+    --enable-static --disable-shared CFLAGS=-O2
+  run make -C src/microhttpd libmicrohttpd.la
+)
+
+for name in "${archives[@]}"; do
+  file=$(g++ -print-file-name="lib$name.a")
+  [[ $file == /* ]] || die "there is no lib$name.a"
+  cp "$file" "$work/lib"
+done
+cp "$(dirname "$(g++ -print-file-name=libgrpc.a)")"/libabsl_*.a "$work/lib"
+cp libmicrohttpd/src/microhttpd/.libs/libmicrohttpd.a "$work/lib"
+if readelf -rW "$work"/objects/*.o | grep -q R_X86_64_TPOFF32; then die "an object is not position independent"; fi
+echo "$versions" >"$work/versions"
+rm -rf "$work"/{apt,parts,source,log}
+cd /
+chmod -R a+rX "$work"
+mv -T "$work" "$folder" 2>/dev/null || [[ -e $folder ]] || die "cannot make $folder"
+echo "$folder"
