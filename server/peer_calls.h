@@ -36,7 +36,7 @@ class PeerCalls {
     Member self;                  // The peer.
     std::vector<Member> members;  // Whom it knows.
     int64_t steady_ns = 0;        // Its clock; 0: it does not say.
-    std::string rest_after;       // Not empty: it knows more, to be asked for behind this name.
+    std::string rest_after{};     // Not empty: it knows more, to be asked for behind this name.
   };
   using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
   // Says who we are (without a worker's name: only asks). `done` on the thread of `queue`, an

@@ -22,6 +22,13 @@
 namespace tryst {
 namespace {
 
+// Of all consumers.
+std::string Serving(const ShmTransport& transport) {
+  std::string out;
+  transport.ExplainServing("", &out);
+  return out;
+}
+
 constexpr char kProducer[] = "/job:p/replica:0/task:0";
 constexpr char kConsumer[] = "/job:c/replica:0/task:0";
 constexpr uint64_t kFirstLife = 1;
@@ -104,7 +111,7 @@ class SettlementTest : public ::testing::Test {
     producer_->path->Close(absl::CancelledError("over"));
     producer_->source.step()->StartAbort(absl::CancelledError("over"));
     for (int i = 0; i < 1000 && !producer_->path->Drained(); ++i) producer_->poller.Turn();
-    ASSERT_TRUE(producer_->path->Drained()) << Serving();
+    ASSERT_TRUE(producer_->path->Drained()) << Serving(*producer_->path);
     producer_.reset();
   }
   void TearDown() override {
@@ -148,11 +155,6 @@ class SettlementTest : public ::testing::Test {
                       if (status.ok()) fetched->number = NumberOf(tensor);
                       fetched->status = std::move(status);
                     });
-  }
-  std::string Serving() const {
-    std::string text;
-    producer_->path->ExplainServing("", &text);
-    return text;
   }
   // What is still to be had from the producer, in its order.
   std::vector<int> Left(const TensorKey& key) {
@@ -387,7 +389,7 @@ class EndedAtTest : public SettlementTest {
       return std::all_of(fetched.begin(), fetched.end(), [](const Fetched& f) { return f.ended; });
     };
     for (int i = 0; i < 2000 && !over(); ++i) Turn();
-    EXPECT_TRUE(over()) << channel_->Explain() << Serving();
+    EXPECT_TRUE(over()) << channel_->Explain() << Serving(*producer_->path);
     // Nobody could get one of them a second time.
     for (int i = 0; i < 20; ++i) Turn();
     const std::vector<int> left = Left(key);
@@ -465,7 +467,8 @@ TEST_F(OneReadTest, AConsumerThatIsStuckIsWaitedForAndThenGetsNothing) {
     producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(1));
   }
-  EXPECT_NE(Serving().find("is to say what it has accepted"), std::string::npos) << Serving();
+  EXPECT_NE(Serving(*producer_->path).find("is to say what it has accepted"), std::string::npos)
+      << Serving(*producer_->path);
   for (int i = 0; i < 100; ++i) {
     producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Seconds(1));

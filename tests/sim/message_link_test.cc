@@ -113,7 +113,7 @@ class MessageLinkTest : public ::testing::Test {
   void Settle() {
     for (int i = 0; i < 50; ++i) {
       world_.RunFor(100'000);
-      while (poller_.Step()) {
+      while (poller_.Turn()) {
       }
     }
   }
