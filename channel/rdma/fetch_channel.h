@@ -5,14 +5,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
+#include "channel/ops/back_off.h"
+#include "channel/ops/fetch_ops.h"
+#include "channel/ops/peer_words.h"
 #include "channel/poller/poller.h"
 #include "channel/rdma/fetch_op.h"
 #include "channel/rdma/landing_pool.h"
@@ -21,9 +21,6 @@
 #include "channel/trace/trace.h"
 
 namespace tryst {
-
-// The peer has no such path and will not have it: another one is to be taken.
-bool IsPathRefusal(const absl::Status& status);
 
 struct FetchChannelOptions {
   LinkOptions link;
@@ -62,22 +59,15 @@ struct FetchChannelOptions {
   uint32_t protocol_newest = kProtocolNewest;
 };
 
-struct FetchCounters {
-  uint64_t fetches = 0;
-  uint64_t ended_ok = 0;
-  uint64_t ended_failed = 0;
+struct FetchCounters : FetchCounts {
   uint64_t bytes = 0;
-  uint64_t cancels_sent = 0;
   uint64_t epochs = 0;  // Connections made.
   uint64_t breaks = 0;
-  uint64_t replays = 0;
   uint64_t digests_wrong = 0;
   uint64_t ghosts = 0;            // Words for a slot that had moved on.
-  uint64_t moved = 0;             // To another path, which counts them again.
   uint64_t standing = 0;          // Asked for ahead.
   uint64_t standing_claimed = 0;  // Of those, fetched.
   uint64_t standing_dropped = 0;  // Or given up, and back to the producer.
-  uint64_t parked = 0;            // Gave their slot to others while they waited for a Send.
 
   FetchCounters& operator+=(const FetchCounters& other);
 };
@@ -88,23 +78,16 @@ struct FetchCounters {
 //
 // Owns every destination from the request until the producer's last word on its slot,
 // or until the queue pair that could write it has drained.
-class FetchChannel final : public Channel,
-                           public FetchOpOwner,
-                           private MessageLink::Owner,
-                           private PollerFlush {
+class FetchChannel final : public FetchOps, private MessageLink::Owner {
  public:
   FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
                FetchChannelOptions options);
   ~FetchChannel() override;
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
-  void AbortStep(int64_t step_id, const absl::Status& why) override;
   void Close(absl::Status why) override;
   bool Drained() const override;
   std::string Explain() const override;
-  void ListOps(LiveOps* ops) const override;
 
-  std::vector<WaitingFetch> TakeWaiting() override;
   void RetryNow() override;
   void Probe() override;
   // Not in use: what was asked for ahead goes back to the producer, too. Its fetch will come by
@@ -123,8 +106,6 @@ class FetchChannel final : public Channel,
   // Gives up one of the standing receives, if there are any: their room is needed.
   void DropOneStanding();
   const FetchCounters& counters() const { return counters_; }
-  // The cause of the last failed attempt to connect; OK while there is a link.
-  const absl::Status& connect_status() const { return connect_status_; }
   bool connected() const { return state_ == State::kOpen; }
   const char* state_text() const;
   int64_t state_since_ns() const { return state_since_ns_; }
@@ -142,19 +123,15 @@ class FetchChannel final : public Channel,
     kFarewell,  // For the answer to our farewell.
     kClosed,
   };
-  using AskedOps = absl::InlinedVector<FetchOp*, 2>;
-  struct KeyEntry {
-    uint32_t id = 0;
-    uint32_t epoch = 0;       // In which the peer was told the id.
+  // What is known of a key's tensors.
+  struct Habit {
+    TensorKey key;
     uint64_t bytes_last = 0;  // What it was last time; 0: not seen.
     // Of recurring fetches.
     int64_t step_last = 0;
     uint64_t stride = 0;    // From the step before it.
     uint32_t regular = 0;   // How often the stride has been the same.
     wire::TensorMeta like;  // What it was last time; no bytes: not known.
-    FetchOp* standing = nullptr;
-    // What was asked for of it, one fetch for each step; some may have ended since.
-    AskedOps asked;
   };
   // A timer that calls a member.
   struct MemberTimer final : PollerTimer {
@@ -175,7 +152,6 @@ class FetchChannel final : public Channel,
   void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   absl::Status UseAnswer(const Hello& answer);
   void RetryLater(const absl::Status& why);
-  static bool IsFinal(const absl::Status& status);
   bool AskForLess(const absl::Status& refusal);
   void NoteWord();
   void ArmPatience();
@@ -186,130 +162,99 @@ class FetchChannel final : public Channel,
   void OnHeartbeat();
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;
-  absl::Status Restarted(uint64_t incarnation) const;
   void EndAsked(const absl::Status& why, uint64_t new_incarnation = 0);
   void ForgetLeaving();
   void ReplayAsked();
-  std::vector<FetchOp*> InOrder() const;
-  static void SortByOrder(std::vector<FetchOp*>* ops);
-  std::vector<FetchOp*> AllAsked() const;
 
   // fetch_leaving.cc
   bool Unusable() const;
   void Leave();
   void OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   std::vector<WaitingFetch> TakeAll();
-  void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
-  void MoveAway(FetchOp* op);
+  void MoveAway(RdmaFetchOp* op);
   void OnHeard();
 
   // fetch_sending.cc
   void OnFlush() override;
-  bool SendRequest(FetchOp* op, KeyEntry* entry);
-  bool SendKey(KeyEntry* entry, const TensorKey& key);
-  KeyEntry* Intern(const TensorKey& key);
-  void ForgetKeys();
-  bool TakeSlot(FetchOp* op);
-  void FreeSlot(FetchOp* op);
-  FetchLine* NextLine();
-  void SendSoon(FetchOp* op);
-
-  // fetch_parking.cc
-  void WatchLine();
-  void ParkWaiting();
-  bool MayPark(const FetchOp& op) const;
-  void AskToPark(FetchOp* op);
-  bool SendPark(FetchOp* op);
-  bool SendWaits(FetchOp* op);
-  bool SendTickets(wire::RecordType type, std::vector<uint64_t>* tickets);
-  absl::Status OnParked(FetchOp* op);
-  absl::Status OnHere(const wire::Record& record);
-  void DropTicket(FetchOp* op);
-  std::vector<FetchOp*> WithTickets() const;
-
-  // fetch_turns.cc
-  static void DropEnded(const TensorKey& key, AskedOps* asked);
-  void KeepAsked(const TensorKey& key, KeyEntry* entry);
-  static FetchOp* AskedBefore(KeyEntry* entry, const TensorKey& key, int64_t step,
-                              const FetchOp* but);
-  bool WaitsItsTurn(FetchOp* op, KeyEntry* entry);
-  static void Follow(KeyLine* line, FetchOp* op);
-  void LeaveKeyLine(FetchOp* op);
-  void AskFollower(FetchOp* op);
-  bool HandOver(FetchOp* op);
-  void EndByCaller(FetchOp* op, const absl::Status& why);
+  void FlushSoon() override;
+  bool HasRoom(const FetchOp&) override { return link_->message() != nullptr; }
+  bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) override;
+  bool SendCancel(const FetchOp& op) override;
+  bool SendPark(const FetchOp& op) override;
+  bool SendWaits(FetchOp* op, FetchKey* key) override;
+  bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
+  bool SayOwn() override;
+  size_t most_tickets() const override { return wire::kMaxTickets; }
+  bool TellKey(FetchKey* key);
+  Habit* HabitOf(const FetchKey& key);
 
   // fetch_destination.cc
-  void ChooseDestination(FetchOp* op, uint64_t bytes_last);
-  bool GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what);
-  void WaitForRoom(FetchOp* op);
-  void DropDestination(FetchOp* op);
-  void EndWaitingCharge(FetchOp* op);
+  absl::Status MayFill(const Args& args) const override;
+  bool MayBeWritten(const FetchOp& op) const override { return Own(op).region != nullptr; }
+  void DropMemory(FetchOp* op) override;
+  bool PassMemory(FetchOp* from, FetchOp* to) override;
+  void ChooseDestination(RdmaFetchOp* op, uint64_t bytes_last);
+  bool GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool::For what);
+  void WaitForRoom(RdmaFetchOp* op);
+  void EndWaitingCharge(RdmaFetchOp* op);
 
   // fetch_receiving.cc
   absl::Status OnRecord(const wire::Record& record) override;
   absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
   void OnAccepted() override {}
   void OnWritesDone() override {}
-  absl::Status OnTensor(FetchOp* op, const wire::Record& record);
-  absl::Status OnLanded(FetchOp* op, const wire::Record& record);
-  absl::Status OnNeedDestination(FetchOp* op, const wire::Record& record);
-  void OnFailed(FetchOp* op, const wire::Record& record);
-  absl::Status TakeLanded(FetchOp* op);
-  void LeaveIfOver(FetchOp* op);
-  absl::Status CheckAgainstDestination(const FetchOp& op, const wire::TensorMeta& meta,
-                                       const TensorShape& shape) const;
+  absl::Status Act(RdmaFetchOp* op, FetchAction action, const wire::Record& record);
+  absl::Status OnTensor(RdmaFetchOp* op, const wire::Record& record);
+  absl::Status OnLanded(RdmaFetchOp* op, const wire::Record& record);
+  absl::Status OnNeedDestination(RdmaFetchOp* op, const wire::Record& record);
+  absl::Status TakeLanded(RdmaFetchOp* op);
+  void Complete(RdmaFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
+  void LeaveIfOver(RdmaFetchOp* op);
+  void OnLeaves(FetchOp* op, FetchState from) override;
 
   // fetch_standing.cc
-  FetchOp* ClaimStanding(int64_t step_id, const TensorKey& key);
-  void EndStanding(FetchOp* op, bool claimed);
+  FetchOp* Foreseen(int64_t step_id, const TensorKey& key) override;
+  bool IsAhead(const FetchOp& op) const override { return Own(op).standing; }
+  void OnEndAhead(FetchOp* op) override { EndStanding(Own(op), false); }
+  void OnNoSlot() override { DropOneStanding(); }
+  static RdmaFetchOp* StandingOf(const FetchKey& key);
+  void EndStanding(RdmaFetchOp* op, bool claimed);
   void DropAllStanding(const absl::Status& why);
   void NoteStep(const TensorKey& key, int64_t step_id);
   void NoteTensor(const TensorKey& key, const Tensor& tensor);
   void ArmNext(const TensorKey& key);
-  void TakeAhead(FetchOp* op);
+  void TakeAhead(RdmaFetchOp* op);
 
-  // fetch_ending.cc
-  void Complete(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
-  void EndEarly(FetchOp* op, const absl::Status& why);
-  void StartLeaving(FetchOp* op, const absl::Status& why);
-  void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
-  void LastWord(FetchOp* op);
-  void FreeIfDone(FetchOp* op);
-  void Flush() override;  // Delivers what waits for it.
-  void OnOpCancelled(FetchOp* op) override;
-  void OnOpDeadline(FetchOp* op) override;
-  void OnOpDelivered(FetchOp* op) override;
-  FetchOp* TakeOp();
-  int64_t now_ns() const { return hub_->poller()->now_ns(); }
+  FetchOp* MakeOp() override { return &ops_.emplace_back(this); }
+  static RdmaFetchOp* Own(FetchOp* op) { return static_cast<RdmaFetchOp*>(op); }
+  static const RdmaFetchOp& Own(const FetchOp& op) { return static_cast<const RdmaFetchOp&>(op); }
+  void OnBegun(FetchOp*) override { StartWatch(); }
+  void OnWaits(FetchOp* op) override;
+  std::string WhyLate(const FetchOp& op) const override;
+  uint64_t BytesOf(const FetchOp& op) const override;
 
   // Constant after construction.
   QueueHub* const hub_;
   LandingPool* const landings_;
   Bootstrap* const bootstrap_;
   const FetchChannelOptions options_;
-  TraceTrack* const track_;  // Null without a trace.
 
   // Poller thread only.
   State state_ = State::kIdle;
   std::unique_ptr<MessageLink> link_;
-  std::mt19937_64 random_;
   uint64_t epoch_ = 0;
   uint64_t peer_incarnation_ = 0;  // 0: never met.
   uint64_t peer_session_ = 0;
   uint32_t version_ = 0;  // Of the protocol, in this epoch.
   int hellos_out_ = 0;
   bool tell_replayed_ = false;  // The replays are in the send line; this follows them.
-  int64_t backoff_ms_ = 0;
+  BackOff back_off_;
   int64_t unusable_since_ns_ = -1;  // Since when it fails without a word in between; -1: it works.
   bool leave_next_ = false;         // After this pause a farewell, not another hello.
   bool probing_ = false;            // It was connected to see whether it works.
-  int64_t state_since_ns_ = 0;
   int64_t broken_since_ns_ = 0;
   int64_t waiting_since_ns_ = 0;  // Since when somebody waits.
   bool ping_due_ = false;
-  absl::Status connect_status_;
-  absl::Status close_status_;
   MemberTimer backoff_timer_;
   MemberTimer heartbeat_timer_;
   MemberTimer patience_timer_;
@@ -318,35 +263,12 @@ class FetchChannel final : public Channel,
                                 // attempt to connect, not for the next.
   bool asks_for_less_ = false;  // The peer grants no messages of our size.
 
-  std::deque<FetchOp> ops_;  // All there ever were; addresses stay.
-  std::vector<FetchOp*> free_;
-  size_t live_ = 0;  // Not in free_.
+  std::deque<RdmaFetchOp> ops_;  // All there ever were; addresses stay.
   bool asks_ahead_ = true;
-  size_t standing_ = 0;          // Of those, standing: nobody waits for them.
-  std::vector<FetchOp*> slots_;  // By slot; null: free.
-  std::vector<uint16_t> generations_;
-  std::vector<uint16_t> free_slots_;
-  FetchLine queued_{&FetchOp::wait_link};      // kQueued, without a slot.
-  FetchLine here_line_{&FetchOp::wait_link};   // The same, and the peer has the outcome: first.
-  FetchLine send_line_{&FetchOp::send_link};   // With a slot and something to say.
-  FetchLine room_line_{&FetchOp::wait_link};   // kWaitingRoom.
-  FetchLine undelivered_{&FetchOp::end_link};  // The executor had no room.
-  absl::flat_hash_map<TensorKey, KeyEntry> keys_;
-  std::vector<TensorKey> key_of_id_;
-  uint32_t next_key_id_ = 0;
-  uint64_t keys_lap_bytes_ = 0;  // Of the texts that have got an id since 0 was given.
-  uint64_t next_order_ = 0;
-  absl::flat_hash_map<TensorKey, AskedOps> strays_;  // KeyEntry::asked of keys without an entry.
-  std::deque<KeyLine> key_lines_;                    // All there ever were.
-  std::vector<KeyLine*> free_key_lines_;
+  size_t standing_ = 0;                                 // Nobody waits for them.
+  LinkedLine<FetchOp> room_line_{&FetchOp::wait_link};  // kWaitingRoom.
+  std::vector<Habit> habits_;                           // By the key's number.
   FetchCounters counters_;
-
-  // Parking: fetches that wait for the peer's Send give their slots to those behind them.
-  absl::flat_hash_map<uint64_t, FetchOp*> by_ticket_;  // kParked, or in here_line_.
-  uint64_t next_ticket_ = 1;
-  std::vector<uint64_t> unwanted_;  // To be told to the peer.
-  bool pressed_ = false;            // Fetches wait in line behind others that wait for a Send.
-  MemberTimer park_timer_;
 };
 
 }  // namespace tryst

@@ -17,6 +17,7 @@ constexpr uint32_t kGrantedBytes = 8192;
 
 void FetchChannel::SetState(State state) {
   state_ = state;
+  open_ = state == State::kOpen;
   state_since_ns_ = now_ns();
 }
 
@@ -76,10 +77,7 @@ void FetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
     ForgetLeaving();
   } else if (IsPathRefusal(used) && options_.on_refused) {
     // What an earlier life of the peer was asked for is not to be had on another path.
-    for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
-      if (op != nullptr) EndEarly(op, used);
-    }
-    for (FetchOp* op : WithTickets()) EndEarly(op, used);
+    for (FetchOp* op : Asked()) EndEarly(op, used);
     ForgetLeaving();
     options_.on_refused();
   }
@@ -111,8 +109,8 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (!connected.ok()) return connected;
 
   if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
-    EndAsked(Restarted(answer.incarnation), answer.incarnation);
-    ForgetKeys();
+    EndAsked(Restarted(options_.peer, peer_incarnation_, answer.incarnation), answer.incarnation);
+    keys_.ForgetIds();
   } else if (peer_session_ != 0 && parameters->session != peer_session_) {
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
@@ -120,6 +118,7 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   peer_incarnation_ = answer.incarnation;
   peer_session_ = parameters->session;
   SetState(State::kOpen);
+  parks_ = version_ >= 3;
   hub_->poller()->CancelTimer(&patience_timer_);
   connect_status_ = absl::OkStatus();
   ++counters_.epochs;
@@ -130,57 +129,39 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   return absl::OkStatus();
 }
 
-absl::Status FetchChannel::Restarted(uint64_t incarnation) const {
-  return absl::AbortedError(
-      absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x", options_.peer,
-                      peer_incarnation_, incarnation));
-}
-
 // What the old incarnation was asked can no longer be had from it. But who has heard of the
 // new one before us, and asked for what is its, asked it of a link that led to nobody.
 void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
-  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
     if (op == nullptr || !op->asked_before) continue;
     op->asked_before = false;
     op->ticket = 0;
     op->here = false;
     if (op->key.src_incarnation() != new_incarnation) EndEarly(op, why);
   }
-  for (FetchOp* op : WithTickets()) {
+  for (FetchOp* op : Parked()) {
     if (op->key.src_incarnation() != new_incarnation) {
       EndEarly(op, why);
       continue;
     }
     DropTicket(op);
-    op->state = FetchState::kQueued;
+    Advance(op, FetchEvent::kUnlinked);
     queued_.Push(op);
   }
   ForgetLeaving();
 }
 
-// Those of an earlier life are never asked for again; of a peer that restarts every day they
-// would add up.
-void FetchChannel::ForgetKeys() {
-  for (const auto& [key, entry] : keys_) {
-    if (entry.standing != nullptr) return;
-  }
-  for (auto& [key, entry] : keys_) KeepAsked(key, &entry);
-  keys_.clear();
-  key_of_id_.clear();
-  next_key_id_ = 0;
-}
-
 // Without a link: the producer that would answer the cancels is gone, and so is what it had
 // taken for us.
 void FetchChannel::ForgetLeaving() {
-  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
     if (op != nullptr && op->state == FetchState::kLeaving) LastWord(op);
   }
 }
 
 void FetchChannel::ReplayAsked() {
   tell_replayed_ = true;
-  for (FetchOp* op : AllAsked()) {
+  for (FetchOp* op : Asked()) {
     const bool leaving = op->state == FetchState::kLeaving;
     op->send_waits = !op->has_slot;
     op->send_request = op->has_slot && !leaving;
@@ -189,43 +170,13 @@ void FetchChannel::ReplayAsked() {
   }
 }
 
-void FetchChannel::SortByOrder(std::vector<FetchOp*>* ops) {
-  std::sort(ops->begin(), ops->end(),
-            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
-}
-
-// In the order in which they were asked for, which is the order of their turns at a key.
-std::vector<FetchOp*> FetchChannel::InOrder() const {
-  std::vector<FetchOp*> asked;
-  for (FetchOp* op : slots_) {
-    if (op != nullptr) asked.push_back(op);
-  }
-  SortByOrder(&asked);
-  return asked;
-}
-
-// The same with those that wait without a slot.
-std::vector<FetchOp*> FetchChannel::AllAsked() const {
-  std::vector<FetchOp*> asked = InOrder();
-  for (FetchOp* op : WithTickets()) asked.push_back(op);
-  SortByOrder(&asked);
-  return asked;
-}
-
 void FetchChannel::RetryLater(const absl::Status& why) {
   connect_status_ = why;
   SetState(State::kBackoff);
   if (unusable_since_ns_ < 0) unusable_since_ns_ = now_ns();
   // In turns: the path may work again, and the peer may not be up to hear a farewell.
   leave_next_ = !leave_next_ && Unusable();
-  backoff_ms_ =
-      backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
-  // Jitter: between half of it and all of it, so that many consumers of one producer do
-  // not come back together.
-  const int64_t half_ns = backoff_ms_ * 500'000;
-  const int64_t pause_ns =
-      half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1));
-  hub_->poller()->SetTimer(&backoff_timer_, now_ns() + pause_ns);
+  hub_->poller()->SetTimer(&backoff_timer_, now_ns() + back_off_.NextNs());
   if (lost_) OnPatienceOver();
 }
 
@@ -255,19 +206,7 @@ void FetchChannel::OnPatienceOver() {
 }
 
 void FetchChannel::EndAll(const absl::Status& why) {
-  for (FetchOp& op : ops_) EndEarly(&op, why);
-}
-
-// The peer has understood and will not change its mind: who we are, what we speak.
-bool FetchChannel::IsFinal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnauthenticated ||
-         status.code() == absl::StatusCode::kPermissionDenied ||
-         status.code() == absl::StatusCode::kFailedPrecondition;
-}
-
-bool IsPathRefusal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnimplemented ||
-         status.code() == absl::StatusCode::kInvalidArgument;
+  for (FetchOp* op : all_) EndEarly(op, why);
 }
 
 void FetchChannel::RetryNow() {
@@ -303,7 +242,8 @@ void FetchChannel::OnHeartbeat() {
         absl::StrCat(options_.peer, " has been silent for ", silent_ms, " ms")));
   }
   // The word of a tensor is here and parts of it are not: that queue pair is stuck.
-  for (const FetchOp* op : slots_) {
+  for (FetchOp* base : slots_.all()) {
+    const RdmaFetchOp* op = Own(base);
     if (op == nullptr) continue;
     const bool left = op->state == FetchState::kLeaving && op->gone_seen;
     if (op->state != FetchState::kParts && !left) continue;
@@ -336,31 +276,22 @@ void FetchChannel::OnBroken(const absl::Status& why) {
     if (unusable_since_ns_ < 0) unusable_since_ns_ = now_ns();
   }
   hub_->poller()->CancelTimer(&heartbeat_timer_);
-  ping_due_ = tell_replayed_ = pressed_ = false;
-  unwanted_.clear();
-  hub_->poller()->CancelTimer(&park_timer_);
+  ping_due_ = tell_replayed_ = false;
   DropAllStanding(why);
-  for (FetchOp* op : WithTickets()) {
-    send_line_.Remove(op);
-    op->in_send_line = op->send_waits = false;
-  }
-  for (FetchOp* op : slots_) {
+  ForgetWords();
+  for (FetchOp* base : slots_.all()) {
+    RdmaFetchOp* op = Own(base);
     if (op == nullptr) continue;
-    if (op->state == FetchState::kWaitingRoom) room_line_.Remove(op);
-    if (op->in_send_line) {
-      send_line_.Remove(op);
-      op->in_send_line = false;
-    }
-    op->send_request = op->send_cancel = op->send_park = op->park_asked = false;
+    room_line_.Remove(op);
+    op->park_asked = false;
     if (std::exchange(op->moves, false)) op->ending = false;
     op->parts_seen = 0;
     op->lanes_seen = 0;
-    if (op->state == FetchState::kQueued) continue;  // Never asked in this epoch.
-    op->state = FetchState::kFenced;
+    if (Advance(op, FetchEvent::kBroken) != FetchAction::kAskAgain) continue;
     op->span.Enter(WaitsFor::kDrain, now_ns());
     if (state_ == State::kClosed && !op->ending) {
       op->ending = true;
-      op->end_status = close_status_;
+      op->end_status = closed_;
     }
   }
 }
@@ -368,25 +299,25 @@ void FetchChannel::OnBroken(const absl::Status& why) {
 void FetchChannel::OnDrained() {
   link_.reset();
   // No byte of the old epoch can land any more.
-  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
+  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
     if (op == nullptr || op->state != FetchState::kFenced) continue;
     if (op->ending) {
-      DropDestination(op);
-      Report(op, op->end_status, Tensor(), false);
-      op->meta.stripes = 0;
+      DropMemory(op);
+      Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
+      Own(op)->meta.stripes = 0;
       // The producer may hold the tensor for it: it is told in the next epoch.
+      Advance(op, FetchEvent::kEndAsked);
       StartLeaving(op, op->end_status);
       continue;
     }
-    op->state = FetchState::kQueued;  // In its slot, to be asked for again.
+    Advance(op, FetchEvent::kDrained);  // In its slot, to be asked for again.
     op->span.Enter(WaitsFor::kConnection, now_ns());
     op->asked_before = true;
   }
   if (state_ == State::kClosed) return ForgetLeaving();
   if (live_ == 0) {
     GoIdle();
-  } else if (backoff_ms_ == 0) {
-    backoff_ms_ = options_.backoff_ms;
+  } else if (back_off_.TakeFree()) {
     Connect();
   } else {
     RetryLater(connect_status_);

@@ -7,12 +7,19 @@
 // Where a FetchChannel lets tensors land, and the wait for room.
 namespace tryst {
 
+absl::Status FetchChannel::MayFill(const Args& args) const {
+  if (!args.destination.valid() || args.destination.space().host_readable()) {
+    return absl::OkStatus();
+  }
+  return landings_->nic()->ReachesDevice(args.destination.space().device_ordinal);
+}
+
 // Before the peer has said what the tensor is: what is known to be right, else what was
 // right last time, else a guess. Without room now there is none, and the peer will ask.
-void FetchChannel::ChooseDestination(FetchOp* op, uint64_t bytes_last) {
+void FetchChannel::ChooseDestination(RdmaFetchOp* op, uint64_t bytes_last) {
   if (op->landing || op->region != nullptr) return;
   const uint64_t inside = wire::EagerBytes(link_->options().message_bytes);
-  const Tensor& wanted = op->args.destination;
+  const Tensor& wanted = op->wants().destination;
   if (wanted.valid()) {
     const bool may_be_inside = wanted.space().host_readable() && wanted.bytes() <= inside;
     if (wanted.dtype() == DType::kString || may_be_inside) return;
@@ -23,8 +30,8 @@ void FetchChannel::ChooseDestination(FetchOp* op, uint64_t bytes_last) {
   if (guess > inside) GiveDestination(op, guess, LandingPool::For::kWaiting);
 }
 
-bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For what) {
-  const Tensor& wanted = op->args.destination;
+bool FetchChannel::GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool::For what) {
+  const Tensor& wanted = op->wants().destination;
   if (wanted.valid() && wanted.dtype() != DType::kString) {
     bytes = wanted.bytes();  // Whatever the peer says: no byte behind it is the caller's to give.
     // What is larger than the cap takes all of it, and has no other beside it.
@@ -57,12 +64,13 @@ bool FetchChannel::GiveDestination(FetchOp* op, uint64_t bytes, LandingPool::For
   return true;
 }
 
-void FetchChannel::EndWaitingCharge(FetchOp* op) {
+void FetchChannel::EndWaitingCharge(RdmaFetchOp* op) {
   if (op->standing) return;  // However long it waits for its fetch, it leaves room to others.
   if (op->waiting_bytes > 0) landings_->EndWaiting(std::exchange(op->waiting_bytes, 0));
 }
 
-void FetchChannel::DropDestination(FetchOp* op) {
+void FetchChannel::DropMemory(FetchOp* base) {
+  RdmaFetchOp* op = Own(base);
   EndWaitingCharge(op);
   op->region.reset();
   if (op->budget_bytes > 0) {
@@ -72,18 +80,21 @@ void FetchChannel::DropDestination(FetchOp* op) {
 }
 
 // The peer has the tensor: when it is its turn and there is room, ask again.
-void FetchChannel::WaitForRoom(FetchOp* op) {
+void FetchChannel::WaitForRoom(RdmaFetchOp* op) {
   const bool needs_landing =
-      !op->args.destination.valid() || op->args.destination.dtype() == DType::kString;
+      !op->wants().destination.valid() || op->wants().destination.dtype() == DType::kString;
   if (needs_landing && op->meta.bytes > landings_->cap_bytes()) {
     const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
         "the tensor has ", op->meta.bytes, " bytes, the landing cap is ", landings_->cap_bytes(),
         ": raise landing_bytes, or receive it into memory of your own"));
     if (options_.on_too_large == nullptr) return EndEarly(op, too_large);
+    Advance(op, FetchEvent::kEnd);
+    op->gone_seen = false;
+    op->meta.stripes = 0;
     op->moves = true;
     return StartLeaving(op, too_large);
   }
-  op->state = FetchState::kWaitingRoom;
+  Advance(op, FetchEvent::kNoRoom);
   op->span.Enter(WaitsFor::kLandingRoom, now_ns());
   room_line_.Push(op);
   if (room_line_.front() == op && !TakeRoom()) DropOneStanding();
@@ -91,12 +102,37 @@ void FetchChannel::WaitForRoom(FetchOp* op) {
 
 bool FetchChannel::TakeRoom() {
   if (room_line_.empty()) return false;
-  FetchOp* op = room_line_.front();
+  RdmaFetchOp* op = Own(room_line_.front());
   if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) return false;
   room_line_.PopFront();
-  op->state = FetchState::kAsked;
+  Advance(op, FetchEvent::kRetry);
   op->send_request = true;
   SendSoon(op);
+  return true;
+}
+
+// A landing that the peer may write goes to the next fetch of the key; memory of the caller's does
+// not.
+bool FetchChannel::PassMemory(FetchOp* from_base, FetchOp* to_base) {
+  RdmaFetchOp* from = Own(from_base);
+  RdmaFetchOp* to = Own(to_base);
+  if (from->region != nullptr) return false;
+  if (from->state == FetchState::kWaitingRoom) {
+    // The peer has said what the tensor is: the next fetch may want another one.
+    auto shape = TensorShape::Make(absl::MakeConstSpan(from->meta.dims, from->meta.rank));
+    const DType dtype = static_cast<DType>(from->meta.dtype);
+    if (!shape.ok() || !FitsDestination(to->wants(), dtype, *shape).ok()) return false;
+  }
+  to->retried = from->retried;
+  to->expects = from->expects;
+  to->expected = from->expected;
+  to->parts_since_ns = from->parts_since_ns;
+  to->parts_seen = from->parts_seen;
+  to->lanes_seen = from->lanes_seen;
+  to->meta = from->meta;
+  to->meta_flags = from->meta_flags;
+  to->landing = std::exchange(from->landing, StorageRef());
+  to->waiting_bytes = std::exchange(from->waiting_bytes, 0);
   return true;
 }
 

@@ -25,9 +25,11 @@ void FetchChannel::Leave() {
   ++epoch_;
   Farewell farewell;
   farewell.session = peer_session_;
-  for (const FetchOp* op : InOrder()) {
+  for (const FetchOp* op : Asked()) {
     const bool asked = op->asked_before || op->state == FetchState::kLeaving;
-    if (asked) farewell.wanted.push_back({op->slot, op->generation});
+    if (op->has_slot && asked) {
+      farewell.wanted.push_back({op->slot, static_cast<uint16_t>(op->generation)});
+    }
   }
   Hello hello;
   hello.worker = options_.self;
@@ -49,7 +51,7 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
   }
   auto session = DecodeFarewell(answer->parameters);
   if (peer_incarnation_ != 0 && answer->incarnation != peer_incarnation_) {
-    EndAsked(Restarted(answer->incarnation), answer->incarnation);
+    EndAsked(Restarted(options_.peer, peer_incarnation_, answer->incarnation), answer->incarnation);
   } else if (peer_session_ != 0 && (!session.ok() || session->session != peer_session_)) {
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
@@ -63,42 +65,13 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
 // All that waits, in order.
 std::vector<WaitingFetch> FetchChannel::TakeAll() {
   std::vector<WaitingFetch> taken;
-  for (FetchOp* op : AllAsked()) TakeOut(op, &taken);
+  for (FetchOp* op : Asked()) TakeOut(op, &taken);
   for (WaitingFetch& fetch : TakeWaiting()) taken.push_back(std::move(fetch));
   return taken;
 }
 
-std::vector<WaitingFetch> FetchChannel::TakeWaiting() {
-  std::vector<WaitingFetch> taken;
-  while (!queued_.empty()) {
-    FetchOp* op = queued_.front();
-    queued_.PopFront();
-    TakeOut(op, &taken);
-  }
-  return taken;
-}
-
-void FetchChannel::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
-  DropDestination(op);
-  DropTicket(op);
-  if (op->cancel_token != Cancellation::kNoToken &&
-      !op->args.cancellation->TryDeregister(op->cancel_token)) {
-    // Cancelled this moment: it ends here.
-    Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false);
-    return LastWord(op);
-  }
-  op->cancel_token = Cancellation::kNoToken;
-  hub_->poller()->CancelTimer(op);
-  ++counters_.moved;
-  taken->push_back({op->step, op->key, std::move(op->args), std::move(op->done)});
-  op->args = Args();
-  op->done = nullptr;
-  op->reported = op->delivered = true;
-  LastWord(op);
-}
-
 // The producer has let go of it: another path brings what is too large for this one.
-void FetchChannel::MoveAway(FetchOp* op) {
+void FetchChannel::MoveAway(RdmaFetchOp* op) {
   std::vector<WaitingFetch> taken;
   TakeOut(op, &taken);
   for (WaitingFetch& fetch : taken) options_.on_too_large(std::move(fetch));
@@ -113,7 +86,7 @@ void FetchChannel::Probe() {
 // The peer was heard through the link.
 void FetchChannel::OnHeard() {
   NoteWord();
-  backoff_ms_ = 0;
+  back_off_.Reset();
   unusable_since_ns_ = -1;
   if (!probing_) return;
   probing_ = false;

@@ -2,11 +2,10 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "channel/crc32c.h"
 #include "channel/rdma/fetch_channel.h"
 #include "channel/string_codec.h"
-#include "rendezvous/derived_status.h"
 
 // What a FetchChannel hears from the producer: its words, and tensors that land.
 namespace tryst {
@@ -14,7 +13,27 @@ namespace {
 
 // The caller's memory, which we may write ourselves.
 bool InHostDestination(const FetchOp& op) {
-  return op.args.destination.valid() && op.args.destination.space().host_readable();
+  const Tensor& destination = op.wants().destination;
+  return destination.valid() && destination.space().host_readable();
+}
+
+absl::optional<FetchEvent> EventOf(wire::RecordType type) {
+  switch (type) {
+    case wire::RecordType::kTensor:
+      return FetchEvent::kTensor;
+    case wire::RecordType::kLanded:
+      return FetchEvent::kLanded;
+    case wire::RecordType::kNeedDestination:
+      return FetchEvent::kNeedDestination;
+    case wire::RecordType::kFailed:
+      return FetchEvent::kFailed;
+    case wire::RecordType::kGone:
+      return FetchEvent::kGone;
+    case wire::RecordType::kParked:
+      return FetchEvent::kParked;
+    default:
+      return absl::nullopt;
+  }
 }
 
 }  // namespace
@@ -22,61 +41,96 @@ bool InHostDestination(const FetchOp& op) {
 absl::Status FetchChannel::OnRecord(const wire::Record& record) {
   OnHeard();
   if (record.type == wire::RecordType::kPong) return absl::OkStatus();
-  if (record.type == wire::RecordType::kHere) return OnHere(record);
-  if (record.type < wire::RecordType::kTensor) {
-    return absl::DataLossError("the producer sent a consumer's record");
+  if (record.type == wire::RecordType::kHere) {
+    auto tickets = wire::DecodeTickets(record);
+    if (tickets.ok()) OnHere(*tickets);
+    return tickets.status();
   }
+  const absl::optional<FetchEvent> event = EventOf(record.type);
+  if (!event) return absl::DataLossError("the producer sent a consumer's record");
   if (record.slot >= slots_.size()) return absl::DataLossError("record for a slot out of range");
-  FetchOp* op = slots_[record.slot];
-  if (op == nullptr || op->generation != record.generation) {
+  RdmaFetchOp* op = Own(slots_.at(record.slot));
+  if (op == nullptr || static_cast<uint16_t>(op->generation) != record.generation) {
     ++counters_.ghosts;
     return absl::OkStatus();
   }
-  if (record.type == wire::RecordType::kParked &&
-      (op->state == FetchState::kAsked || op->state == FetchState::kLeaving)) {
-    return OnParked(op);
+  if (*event == FetchEvent::kParked && !op->park_asked) {
+    return absl::DataLossError("the producer parked what it was not asked to");
   }
-  if (op->state == FetchState::kLeaving) {
-    // Only the answer to the cancel ends it; of what comes before, remember for how many
-    // parts the destination must be kept.
-    if (record.type == wire::RecordType::kLanded) {
+  const FetchRow* row = Hear(op, *event);
+  return row == nullptr ? OutOfPlace(op->state, *event) : Act(op, row->action, record);
+}
+
+absl::Status FetchChannel::Act(RdmaFetchOp* op, FetchAction action, const wire::Record& record) {
+  switch (action) {
+    case FetchAction::kTake:
+      return op->state == FetchState::kParts ? OnLanded(op, record) : OnTensor(op, record);
+    case FetchAction::kFindRoom:
+      return OnNeedDestination(op, record);
+    case FetchAction::kFail:
+      Complete(op,
+               FailureTold(record.number, record.body.substr(0, wire::kMaxErrorBytes),
+                           (record.flags & wire::kDerived) != 0),
+               Tensor(), false);
+      break;
+    case FetchAction::kKeepParts: {
       auto meta = wire::DecodeMeta(record, nullptr);
       if (!meta.ok()) return meta.status();
       op->meta.stripes = meta->stripes;
-    } else if (record.type == wire::RecordType::kGone) {
+      break;
+    }
+    case FetchAction::kGiveSlot:
+    case FetchAction::kUnwant:
+      OnParked(op, action == FetchAction::kGiveSlot);
+      break;
+    case FetchAction::kLastWord:
       op->gone_seen = true;
       op->parts_since_ns = now_ns();
       LeaveIfOver(op);
-    }
-    return absl::OkStatus();
-  }
-  if (op->state != FetchState::kAsked) {
-    return absl::DataLossError("the producer answered a slot that had its answer");
-  }
-  switch (record.type) {
-    case wire::RecordType::kTensor:
-      return OnTensor(op, record);
-    case wire::RecordType::kLanded:
-      return OnLanded(op, record);
-    case wire::RecordType::kNeedDestination:
-      return OnNeedDestination(op, record);
-    case wire::RecordType::kFailed:
-      OnFailed(op, record);
-      return absl::OkStatus();
+      break;
     default:
-      return absl::DataLossError("the producer ended a slot that was not cancelled");
+      break;
   }
+  return absl::OkStatus();
 }
 
-void FetchChannel::LeaveIfOver(FetchOp* op) {
+// Of a tensor that landed in parts, those still under way are known.
+void FetchChannel::OnLeaves(FetchOp* base, FetchState from) {
+  RdmaFetchOp* op = Own(base);
+  if (from != FetchState::kParts) op->meta.stripes = 0;
+  op->gone_seen = false;
+  room_line_.Remove(op);
+  op->result = Tensor();                                      // kAhead.
+  if (!open_ && from == FetchState::kInSlot) DropMemory(op);  // Nobody can write it any more.
+}
+
+void FetchChannel::LeaveIfOver(RdmaFetchOp* op) {
   if (!op->gone_seen || op->parts_seen < op->meta.stripes) return;
-  DropDestination(op);
+  DropMemory(op);
   if (op->moves) return MoveAway(op);
-  Report(op, op->end_status, Tensor(), false);
+  Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
   LastWord(op);
 }
 
-absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
+// The peer's last word on the slot has come, and no write follows it.
+void FetchChannel::Complete(RdmaFetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
+  DropMemory(op);
+  if (op->standing && status.ok()) {
+    Advance(op, FetchEvent::kAheadDone);
+    op->result = std::move(tensor);
+    op->result_is_dead = is_dead;
+    return;
+  }
+  Advance(op, FetchEvent::kComplete);
+  link_->Accept(op->slot, static_cast<uint16_t>(op->generation + 1));
+  const bool recurs = status.ok() && op->wants().recurring && !op->wants().destination.valid();
+  if (recurs && tensor.valid()) NoteTensor(op->key, tensor);
+  Report(op, std::move(status), std::move(tensor), is_dead, When::kAtEndOfTurn);
+  LastWord(op);
+  if (recurs) ArmNext(op->key);
+}
+
+absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record) {
   absl::string_view payload;
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
@@ -97,10 +151,10 @@ absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
     if (!bytes.ok() || *bytes != payload.size()) {
       return absl::DataLossError("the payload is not what its type and shape say");
     }
-    status = CheckAgainstDestination(*op, *meta, *shape);
+    status = FitsDestination(op->wants(), static_cast<DType>(meta->dtype), *shape);
     if (status.ok()) {
       if (InHostDestination(*op)) {
-        tensor = op->args.destination;
+        tensor = op->wants().destination;
       } else {
         auto made = Tensor::Allocate(dtype, *shape);
         status = made.status();
@@ -111,7 +165,7 @@ absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
       }
     }
   }
-  if (!is_dead) Intern(op->key)->bytes_last = std::max<uint64_t>(meta->bytes, 1);
+  if (!is_dead) HabitOf(*keys_.Intern(op->key))->bytes_last = std::max<uint64_t>(meta->bytes, 1);
   if (!status.ok()) {
     EndEarly(op, status);  // It stays the producer's.
     return absl::OkStatus();
@@ -121,24 +175,11 @@ absl::Status FetchChannel::OnTensor(FetchOp* op, const wire::Record& record) {
   return absl::OkStatus();
 }
 
-absl::Status FetchChannel::CheckAgainstDestination(const FetchOp& op, const wire::TensorMeta& meta,
-                                                   const TensorShape& shape) const {
-  const Tensor& wanted = op.args.destination;
-  if (!wanted.valid()) return absl::OkStatus();
-  if (static_cast<uint8_t>(wanted.dtype()) == meta.dtype && wanted.shape() == shape) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the destination is ", DTypeName(wanted.dtype()), wanted.shape().ToString(),
-                   ", the tensor ", DTypeName(static_cast<DType>(meta.dtype)), shape.ToString()));
-}
-
-absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
+absl::Status FetchChannel::OnLanded(RdmaFetchOp* op, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   op->meta = *meta;
   op->meta_flags = record.flags;
-  op->state = FetchState::kParts;
   op->parts_since_ns = now_ns();
   if (op->parts_seen >= op->meta.stripes) return TakeLanded(op);
   op->span.Enter(WaitsFor::kParts, now_ns());
@@ -147,11 +188,12 @@ absl::Status FetchChannel::OnLanded(FetchOp* op, const wire::Record& record) {
 
 absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
   OnHeard();
-  FetchOp* op = slots_[slot];
-  if (op == nullptr || op->generation != generation) {
+  RdmaFetchOp* op = Own(slots_.at(slot));
+  if (op == nullptr || static_cast<uint16_t>(op->generation) != generation) {
     ++counters_.ghosts;
     return absl::OkStatus();
   }
+  if (Hear(op, FetchEvent::kPart) == nullptr) return OutOfPlace(op->state, FetchEvent::kPart);
   const uint32_t bit = 1u << lane;
   if ((op->lanes_seen & bit) != 0) return absl::DataLossError("a part of a tensor came twice");
   op->lanes_seen |= bit;
@@ -169,19 +211,19 @@ absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t gen
     }
     if (op->region == nullptr) return absl::DataLossError("a tensor landed where none was due");
     counters_.bytes += op->region->bytes();
-    Tensor tensor = op->args.destination;
-    DropDestination(op);
+    Tensor tensor = op->wants().destination;
+    DropMemory(op);
     Complete(op, absl::OkStatus(), std::move(tensor), false);
   }
   return absl::OkStatus();
 }
 
 // The bytes are all in the destination.
-absl::Status FetchChannel::TakeLanded(FetchOp* op) {
+absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
   const wire::TensorMeta& meta = op->meta;
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta.dims, meta.rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
-  void* memory = op->landing ? op->landing->data() : op->args.destination.mutable_data();
+  void* memory = op->landing ? op->landing->data() : op->wants().destination.mutable_data();
   const uint64_t room = op->landing             ? op->landing->bytes()
                         : op->region != nullptr ? op->region->bytes()
                                                 : 0;
@@ -202,7 +244,7 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
       op->retried = true;
       op->parts_seen = 0;
       op->lanes_seen = 0;
-      op->state = FetchState::kAsked;
+      Advance(op, FetchEvent::kRetry);
       op->send_request = true;
       SendSoon(op);
       return absl::OkStatus();
@@ -210,15 +252,15 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
     EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
     return absl::OkStatus();
   }
-  Intern(op->key)->bytes_last = std::max<uint64_t>(meta.bytes, 1);
-  absl::Status status = CheckAgainstDestination(*op, meta, *shape);
+  HabitOf(*keys_.Intern(op->key))->bytes_last = std::max<uint64_t>(meta.bytes, 1);
+  absl::Status status = FitsDestination(op->wants(), dtype, *shape);
   Tensor tensor;
   if (status.ok() && dtype == DType::kString) {
     auto decoded = DecodeStrings(absl::string_view(static_cast<char*>(memory), meta.bytes), *shape);
     if (!decoded.ok()) return decoded.status();
     tensor = *std::move(decoded);
   } else if (status.ok() && (!op->landing || InHostDestination(*op))) {
-    tensor = op->args.destination;
+    tensor = op->wants().destination;
     if (op->landing) memcpy(tensor.mutable_data(), memory, meta.bytes);
   } else if (status.ok()) {
     auto taken = Tensor::FromStorage(std::move(op->landing), 0, dtype, *shape);
@@ -234,7 +276,7 @@ absl::Status FetchChannel::TakeLanded(FetchOp* op) {
   return absl::OkStatus();
 }
 
-absl::Status FetchChannel::OnNeedDestination(FetchOp* op, const wire::Record& record) {
+absl::Status FetchChannel::OnNeedDestination(RdmaFetchOp* op, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
@@ -245,26 +287,15 @@ absl::Status FetchChannel::OnNeedDestination(FetchOp* op, const wire::Record& re
     return absl::OkStatus();
   }
   op->expects = false;
-  DropDestination(op);
+  DropMemory(op);
   op->meta = *meta;
-  const absl::Status fits = CheckAgainstDestination(*op, *meta, *shape);
+  const absl::Status fits = FitsDestination(op->wants(), static_cast<DType>(meta->dtype), *shape);
   if (!fits.ok()) {
     EndEarly(op, fits);
   } else {
     WaitForRoom(op);
   }
   return absl::OkStatus();
-}
-
-void FetchChannel::OnFailed(FetchOp* op, const wire::Record& record) {
-  absl::Status status(static_cast<absl::StatusCode>(record.number),
-                      record.body.substr(0, wire::kMaxErrorBytes));
-  if (status.ok() || record.number > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated)) {
-    status = absl::UnknownError(record.body.substr(0, wire::kMaxErrorBytes));
-  }
-  if ((record.flags & wire::kDerived) != 0) status = MarkDerived(std::move(status));
-  DropDestination(op);
-  Complete(op, std::move(status), Tensor(), false);
 }
 
 }  // namespace tryst

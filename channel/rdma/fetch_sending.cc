@@ -6,101 +6,80 @@
 // What a FetchChannel says to the producer: keys, requests, cancels.
 namespace tryst {
 
-bool FetchChannel::TakeSlot(FetchOp* op) {
-  if (free_slots_.empty()) return false;
-  op->slot = free_slots_.back();
-  free_slots_.pop_back();
-  op->generation = generations_[op->slot];
-  op->has_slot = true;
-  if (!op->ordered) op->order = next_order_++;
-  op->ordered = true;
-  slots_[op->slot] = op;
-  return true;
-}
-
-void FetchChannel::FreeSlot(FetchOp* op) {
-  op->has_slot = false;
-  slots_[op->slot] = nullptr;
-  ++generations_[op->slot];
-  free_slots_.push_back(op->slot);
-  if (!NextLine()->empty() && state_ == State::kOpen) link_->FlushSoon();
-}
-
-// Whose front gets the next free slot: a tensor that is there goes before one that may not be.
-FetchLine* FetchChannel::NextLine() { return here_line_.empty() ? &queued_ : &here_line_; }
-
-void FetchChannel::SendSoon(FetchOp* op) {
-  if (!op->in_send_line) {
-    op->in_send_line = true;
-    send_line_.Push(op);
-  }
-  if (state_ == State::kOpen) link_->FlushSoon();
+void FetchChannel::FlushSoon() {
+  if (link_ != nullptr) link_->FlushSoon();
 }
 
 void FetchChannel::OnFlush() {
-  if (state_ != State::kOpen) return;
-  if (!NextLine()->empty() && free_slots_.empty()) DropOneStanding();
-  while (!send_line_.empty()) {
-    FetchOp* op = send_line_.front();
-    if (op->send_request && !SendRequest(op, Intern(op->key))) return;
-    if (op->send_park && !SendPark(op)) return;
-    if (op->send_waits && !SendWaits(op)) return;
-    if (op->send_cancel) {
-      wire::Record record;
-      record.type = wire::RecordType::kCancel;
-      record.slot = op->slot;
-      record.generation = op->generation;
-      if (!link_->Send(record)) return;
-      op->send_cancel = false;
-      ++counters_.cancels_sent;
-    }
-    send_line_.PopFront();
-    op->in_send_line = false;
-    FreeIfDone(op);
-  }
+  if (state_ == State::kOpen) SayAll();
+}
+
+bool FetchChannel::SayOwn() {
+  wire::Record record;
   if (tell_replayed_) {
-    wire::Record record;
     record.type = wire::RecordType::kReplayed;
-    if (!link_->Send(record)) return;
+    if (!link_->Send(record)) return false;
     tell_replayed_ = false;
   }
-  if (!SendTickets(wire::RecordType::kUnwanted, &unwanted_)) return;
   if (ping_due_) {
-    wire::Record record;
     record.type = wire::RecordType::kPing;
-    if (!link_->Send(record)) return;
+    if (!link_->Send(record)) return false;
     link_->SignalMessage();
     ping_due_ = false;
   }
-  for (FetchLine* line = NextLine(); !line->empty() && link_->message() != nullptr;
-       line = NextLine()) {
-    FetchOp* op = line->front();
-    if (free_slots_.empty()) break;
-    line->PopFront();
-    KeyEntry* entry = Intern(op->key);
-    if (!op->here && WaitsItsTurn(op, entry)) continue;
-    TakeSlot(op);
-    if (op->here) by_ticket_.erase(op->ticket);
-    op->send_request = true;
-    if (!SendRequest(op, entry)) return SendSoon(op);
-  }
-  WatchLine();
+  return true;
 }
 
-bool FetchChannel::SendRequest(FetchOp* op, KeyEntry* entry) {
-  if (entry->epoch != static_cast<uint32_t>(epoch_) && !SendKey(entry, op->key)) return false;
-  if (link_->message() == nullptr) return false;
-  ChooseDestination(op, entry->bytes_last);
+bool FetchChannel::SendCancel(const FetchOp& op) {
+  wire::Record record;
+  record.type = wire::RecordType::kCancel;
+  record.slot = op.slot;
+  record.generation = static_cast<uint16_t>(op.generation);
+  return link_->Send(record);
+}
+
+bool FetchChannel::SendPark(const FetchOp& op) {
+  const std::string ticket = wire::EncodeTickets({op.ticket});
+  wire::Record record;
+  record.type = wire::RecordType::kPark;
+  record.slot = op.slot;
+  record.generation = static_cast<uint16_t>(op.generation);
+  record.body = ticket;
+  return link_->Send(record);
+}
+
+// After a reconnect. The peer may have let go of it, by a farewell whose answer was lost: so this
+// says all that it needs to take it anew.
+bool FetchChannel::SendWaits(FetchOp* op, FetchKey* key) {
+  if (!TellKey(key)) return false;
+  const std::string body = wire::EncodeWaits({op->step, op->ticket});
+  wire::Record record;
+  record.type = wire::RecordType::kWaits;
+  record.number = key->id;
+  record.body = body;
+  return link_->Send(record);
+}
+
+bool FetchChannel::SendUnwanted(absl::Span<const uint64_t> tickets) {
+  const std::string body = wire::EncodeTickets(tickets);
+  wire::Record record;
+  record.type = wire::RecordType::kUnwanted;
+  record.body = body;
+  return link_->Send(record);
+}
+
+bool FetchChannel::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
+  RdmaFetchOp* op = Own(base);
+  if (!TellKey(key) || link_->message() == nullptr) return false;
+  ChooseDestination(op, HabitOf(*key)->bytes_last);
 
   wire::Record record;
   record.slot = op->slot;
-  record.generation = op->generation;
-  record.number = entry->id;
+  record.generation = static_cast<uint16_t>(op->generation);
+  record.number = key->id;
   if (op->asked_before) record.flags |= wire::kReplay;
   if (op->retried) record.flags |= wire::kRetry;
   if (op->standing) record.flags |= wire::kStanding;
-  const bool may_park = MayPark(*op);
-  if (may_park && op->ticket == 0) op->ticket = next_ticket_++;
   wire::RequestBody body;
   body.step = op->step;
   if (op->landing) {
@@ -115,10 +94,10 @@ bool FetchChannel::SendRequest(FetchOp* op, KeyEntry* entry) {
     body.destination_bytes = op->region->bytes();
     body.destination_key = op->region->remote_key();
   }
-  if (op->args.destination.valid()) {
+  if (op->wants().destination.valid()) {
     record.flags |= wire::kHasShape;
-    body.dtype = static_cast<uint8_t>(op->args.destination.dtype());
-    const TensorShape& shape = op->args.destination.shape();
+    body.dtype = static_cast<uint8_t>(op->wants().destination.dtype());
+    const TensorShape& shape = op->wants().destination.shape();
     body.rank = static_cast<uint8_t>(shape.rank());
     for (int i = 0; i < shape.rank(); ++i) body.dims[i] = shape.dim(i);
   } else if (op->expects) {
@@ -134,54 +113,29 @@ bool FetchChannel::SendRequest(FetchOp* op, KeyEntry* entry) {
   body.ticket = op->ticket;
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
   if (!link_->Put(add)) return false;
-  if (op->asked_before) ++counters_.replays;
-  op->asked_before = false;
-  op->send_request = false;
-  op->park_asked = may_park;
-  op->state = FetchState::kAsked;
   op->span.id =
       TraceId(peer_session_, uint64_t{op->slot} << 16 | uint64_t{op->generation}, op->step);
-  op->span.Enter(WaitsFor::kPeerSend, now_ns());
   return true;
 }
 
-FetchChannel::KeyEntry* FetchChannel::Intern(const TensorKey& key) {
-  auto found = keys_.find(key);
-  if (found != keys_.end()) return &found->second;
-  keys_lap_bytes_ += key.text().size();
-  if (keys_lap_bytes_ > wire::kKeysLapBytes || next_key_id_ == wire::kMaxKeys) {
-    next_key_id_ = 0;
-    keys_lap_bytes_ = key.text().size();
+FetchChannel::Habit* FetchChannel::HabitOf(const FetchKey& key) {
+  if (key.id >= habits_.size()) habits_.resize(key.id + 1);
+  Habit* habit = &habits_[key.id];
+  if (habit->key != key.key) {  // The number was another key's.
+    *habit = Habit();
+    habit->key = key.key;
   }
-  const uint32_t id = next_key_id_++;
-  if (id < key_of_id_.size()) {
-    auto oldest = keys_.find(key_of_id_[id]);
-    FetchOp* standing = oldest->second.standing;
-    KeepAsked(oldest->first, &oldest->second);
-    keys_.erase(oldest);
-    // Its fetch would no longer find it.
-    if (standing != nullptr) EndEarly(standing, absl::CancelledError("its key was forgotten"));
-    key_of_id_[id] = key;
-  } else {
-    key_of_id_.push_back(key);
-  }
-  KeyEntry& entry = keys_[key];
-  entry.id = id;
-  auto stray = strays_.empty() ? strays_.end() : strays_.find(key);
-  if (stray != strays_.end()) {
-    entry.asked = std::move(stray->second);
-    strays_.erase(stray);
-  }
-  return &entry;
+  return habit;
 }
 
-bool FetchChannel::SendKey(KeyEntry* entry, const TensorKey& key) {
+bool FetchChannel::TellKey(FetchKey* key) {
+  if (key->told == epoch_) return true;
   wire::Record record;
   record.type = wire::RecordType::kKey;
-  record.number = entry->id;
-  record.body = key.text();
+  record.number = key->id;
+  record.body = key->key.text();
   if (!link_->Send(record)) return false;
-  entry->epoch = static_cast<uint32_t>(epoch_);
+  key->told = epoch_;
   return true;
 }
 

@@ -16,10 +16,10 @@ constexpr uint32_t kRegular = 1;
 }  // namespace
 
 // What was asked for ahead, if this is the fetch that was foreseen.
-FetchOp* FetchChannel::ClaimStanding(int64_t step_id, const TensorKey& key) {
-  auto found = keys_.find(key);
-  if (found == keys_.end() || found->second.standing == nullptr) return nullptr;
-  FetchOp* op = found->second.standing;
+FetchOp* FetchChannel::Foreseen(int64_t step_id, const TensorKey& key) {
+  const FetchKey* known = standing_ == 0 ? nullptr : keys_.Find(key);
+  RdmaFetchOp* op = known == nullptr ? nullptr : StandingOf(*known);
+  if (op == nullptr) return nullptr;
   if (op->step != step_id) {
     EndEarly(op, absl::CancelledError("another step was asked for"));
     return nullptr;
@@ -28,32 +28,37 @@ FetchOp* FetchChannel::ClaimStanding(int64_t step_id, const TensorKey& key) {
   return op;
 }
 
-void FetchChannel::EndStanding(FetchOp* op, bool claimed) {
+RdmaFetchOp* FetchChannel::StandingOf(const FetchKey& key) {
+  for (FetchOp* op = key.asked.front(); op != nullptr; op = key.asked.Behind(op)) {
+    if (Own(op)->standing) return Own(op);
+  }
+  return nullptr;
+}
+
+void FetchChannel::EndStanding(RdmaFetchOp* op, bool claimed) {
   op->standing = false;
   --standing_;
   ++(claimed ? counters_.standing_claimed : counters_.standing_dropped);
-  hub_->poller()->CancelTimer(op);
+  poller_->CancelTimer(op);
   if (!claimed) StartWatch();  // Its CANCEL wants an answer.
   if (!op->landing) EndWaitingCharge(op);
-  auto found = keys_.find(op->key);
-  if (found == keys_.end() || found->second.standing != op) return;
-  found->second.standing = nullptr;
-  if (!claimed) found->second.regular = 0;
+  const bool known = op->asked_of != nullptr && op->asked_of->id != FetchKey::kNoId;
+  if (known && !claimed) HabitOf(*op->asked_of)->regular = 0;
 }
 
 // Others need its slot or its memory.
 void FetchChannel::DropOneStanding() {
   if (standing_ == 0) return;
-  for (FetchOp* op : slots_) {
-    if (op == nullptr || !op->standing) continue;
+  for (FetchOp* op : slots_.all()) {
+    if (op == nullptr || !IsAhead(*op)) continue;
     return EndEarly(op, absl::CancelledError("its room is needed"));
   }
 }
 
 void FetchChannel::DropAllStanding(const absl::Status& why) {
   if (standing_ == 0) return;
-  for (FetchOp* op : std::vector<FetchOp*>(slots_)) {
-    if (op != nullptr && op->standing) EndEarly(op, why);
+  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
+    if (op != nullptr && IsAhead(*op)) EndEarly(op, why);
   }
 }
 
@@ -63,7 +68,7 @@ void FetchChannel::AskAhead(bool in_use) {
 }
 
 void FetchChannel::NoteStep(const TensorKey& key, int64_t step_id) {
-  KeyEntry* entry = Intern(key);
+  Habit* entry = HabitOf(*keys_.Intern(key));
   const uint64_t stride = static_cast<uint64_t>(step_id) - static_cast<uint64_t>(entry->step_last);
   entry->regular = stride != 0 && stride == entry->stride ? entry->regular + 1 : 0;
   entry->stride = stride;
@@ -71,7 +76,7 @@ void FetchChannel::NoteStep(const TensorKey& key, int64_t step_id) {
 }
 
 void FetchChannel::NoteTensor(const TensorKey& key, const Tensor& tensor) {
-  wire::TensorMeta* like = &Intern(key)->like;
+  wire::TensorMeta* like = &HabitOf(*keys_.Intern(key))->like;
   *like = wire::TensorMeta();
   if (tensor.dtype() == DType::kString) return;
   like->dtype = static_cast<uint8_t>(tensor.dtype());
@@ -82,47 +87,43 @@ void FetchChannel::NoteTensor(const TensorKey& key, const Tensor& tensor) {
 
 // Asks for the tensor of the step that comes next, if that is foreseen and there is room.
 void FetchChannel::ArmNext(const TensorKey& key) {
-  KeyEntry* entry = Intern(key);
-  if (entry->regular < kRegular || entry->standing != nullptr) return;
+  FetchKey* known = keys_.Intern(key);
+  const Habit* entry = HabitOf(*known);
+  if (entry->regular < kRegular || (standing_ > 0 && StandingOf(*known) != nullptr)) return;
   if (!asks_ahead_ || state_ != State::kOpen || version_ < 2 || !queued_.empty()) return;
-  if (standing_ >= options_.standing || 2 * free_slots_.size() <= slots_.size()) return;
+  if (standing_ >= options_.standing || 2 * slots_.free() <= slots_.size()) return;
   const int64_t step =
       static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);
-  if (AskedBefore(entry, key, step, nullptr) != nullptr) return;  // It has its fetch already.
+  if (AskedBefore(*known, step, nullptr) != nullptr) return;  // It has its fetch already.
   StorageRef landing;
   if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
     landing = landings_->Take(entry->bytes_last, LandingPool::For::kWaiting);
     if (!landing) return;
   }
-  FetchOp* op = TakeOp();
+  RdmaFetchOp* op = Own(TakeOp());
   op->step = step;
   op->key = key;
-  op->state = FetchState::kQueued;
   op->span.Begin(WaitsFor::kPeerSend, now_ns());
   op->standing = true;
   op->expected = entry->like;
   op->expects = entry->like.bytes > 0 && entry->like.bytes == entry->bytes_last;
   if (landing) op->waiting_bytes = landing->bytes();
   op->landing = std::move(landing);
+  keys_.Join(op, known);
   TakeSlot(op);
-  entry->standing = op;
-  entry->asked.push_back(op);
   ++standing_;
   ++counters_.standing;
-  hub_->poller()->SetTimer(op, now_ns() + options_.standing_ms * 1'000'000);
-  op->send_request = true;
+  poller_->SetTimer(op, now_ns() + options_.standing_ms * 1'000'000);
   SendSoon(op);
 }
 
 // Its fetch has come.
-void FetchChannel::TakeAhead(FetchOp* op) {
+void FetchChannel::TakeAhead(RdmaFetchOp* op) {
   Tensor tensor = std::move(op->result);
   op->result = Tensor();
-  const Tensor& wanted = op->args.destination;
+  const Tensor& wanted = op->wants().destination;
   if (wanted.valid() && tensor.valid()) {
-    wire::TensorMeta meta;
-    meta.dtype = static_cast<uint8_t>(tensor.dtype());
-    const absl::Status fits = CheckAgainstDestination(*op, meta, tensor.shape());
+    const absl::Status fits = FitsDestination(op->wants(), tensor.dtype(), tensor.shape());
     if (!fits.ok()) return EndEarly(op, fits);
     if (tensor.dtype() != DType::kString) {
       if (tensor.bytes() > 0) memcpy(wanted.mutable_data(), tensor.data(), tensor.bytes());

@@ -24,22 +24,6 @@ static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), 
 
 }  // namespace
 
-const char* ServeStateName(ServeState state) {
-  switch (state) {
-    case ServeState::kFree:
-      return "free";
-    case ServeState::kTaking:
-      return "waits for the local Send";
-    case ServeState::kReady:
-      return "waits for room on the wire";
-    case ServeState::kNeedsDestination:
-      return "waits for a destination";
-    case ServeState::kSent:
-      return "waits to be accepted";
-  }
-  return "unknown";
-}
-
 ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
   for (uint64_t ServeCounters::*field : kCounters) this->*field += other.*field;
   return *this;
@@ -55,7 +39,8 @@ ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOpti
       session_(session),
       track_(options_.trace == nullptr
                  ? nullptr
-                 : options_.trace->Track(TraceRole::kServe, consumer_, options_.path)) {}
+                 : options_.trace->Track(TraceRole::kServe, consumer_, options_.path)),
+      takes_(hub->poller(), source, this, consumer_, options_.max_parked, &counters_.given_back) {}
 
 ServeChannel::~ServeChannel() {
   TRYST_CHECK(Drained()) << Explain();
@@ -78,12 +63,11 @@ void ServeChannel::Close(const absl::Status& why) {
   for (ServeOp& op : ops_) {
     if (op.state != ServeState::kFree) GiveUp(&op);
   }
-  DropParkedBut(0);
+  takes_.SetEpoch(0);
+  takes_.DropUnspoken();
 }
 
-bool ServeChannel::Drained() const {
-  return closed_ && link_ == nullptr && free_takes_.size() == takes_.size();
-}
+bool ServeChannel::Drained() const { return closed_ && link_ == nullptr && takes_.idle(); }
 
 void ServeChannel::ListOps(LiveOps* ops) const {
   for (const ServeOp& op : ops_) {
@@ -98,17 +82,10 @@ void ServeChannel::ListOps(LiveOps* ops) const {
     if (op.source.tensor.valid()) live.bytes = op.source.tensor.bytes();
     ops->Add(std::move(live));
   }
-  for (const auto& [ticket, take] : parked_) {
-    LiveOp live;
-    live.role = TraceRole::kServe;
-    live.peer = consumer_;
-    live.path = options_.path;
-    live.step = take->step;
-    live.key = take->key;
-    live.span.Begin(WaitsFor::kLocalSend, take->since_ns);
-    live.detail = "waits without a slot";
-    ops->Add(std::move(live));
-  }
+  LiveOp parked;
+  parked.peer = consumer_;
+  parked.path = options_.path;
+  takes_.ListOps(parked, ops);
 }
 
 std::string ServeChannel::Explain() const {
@@ -120,8 +97,8 @@ std::string ServeChannel::Explain() const {
     absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", by_state[i], " ",
                     ServeStateName(static_cast<ServeState>(i)));
   }
-  if (!parked_.empty()) {
-    absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", parked_.size(),
+  if (takes_.parked() > 0) {
+    absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", takes_.parked(),
                     " waits without a slot for the local Send");
   }
   return absl::StrCat(consumer_, " fetches from us over ", options_.path, ": ", state_text(),

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/optional.h"
 #include "channel/bootstrap.h"
+#include "channel/ops/ring_line.h"
+#include "channel/ops/takes.h"
 #include "channel/poller/poller.h"
 #include "channel/rdma/farewell.h"
 #include "channel/rdma/message_link.h"
 #include "channel/rdma/queue_hub.h"
-#include "channel/rdma/ring_line.h"
 #include "channel/rdma/serve_op.h"
 #include "channel/trace/live_ops.h"
 #include "channel/trace/trace.h"
@@ -59,7 +59,7 @@ struct ServeCounters {
 //
 // Nothing of it is remotely readable or writable but its message ring and ack page.
 // Poller thread only.
-class ServeChannel final : private ServeTakeOwner,
+class ServeChannel final : private TakesUser,
                            private MessageLink::Owner,
                            private PollerTimer,
                            private PollerFlush {
@@ -105,20 +105,16 @@ class ServeChannel final : private ServeTakeOwner,
   void OnAccepted() override;
   absl::Status OnKey(const wire::Record& record);
   absl::Status OnRequest(const wire::Record& record);
+  ServeEvent EventOf(const ServeOp& op, const wire::Record& record) const;
   absl::Status OnCancel(const wire::Record& record);
   void OnReplayed();
 
   // serve_take.cc
   void StartTake(ServeOp* op, ServeRequest request);
-  ServeTake* NewTake(int64_t step, const TensorKey& key);
-  void StartTake(ServeTake* take);
-  void DropTake(ServeOp* op);
-  void OnTaken(ServeTake* take) override;
-  void TakeOver(ServeOp* op, ServeTake* take);
-  void FreeTake(ServeTake* take);
-  void LetGo(ServeTake* take);
+  void OnTakeEnded(TakingOp* base, ServeTake* take) override;
+  void OnHere() override;
+  void OnTakesIdle() override { FinishFarewell(); }
   void MakeReady(ServeOp* op);
-  void GiveBack(ServeTake* take);
   void GiveBack(ServeOp* op);
   void GiveUp(ServeOp* op);
   void Release(ServeOp* op);
@@ -126,12 +122,8 @@ class ServeChannel final : private ServeTakeOwner,
   void Flush() override;     // Lets go of what was retired.
 
   // serve_parking.cc
-  bool TakesParked(ServeOp* op);
   void ParkIfWaiting(ServeOp* op);
   void Park(ServeOp* op, uint64_t ticket);
-  void OnParkedTaken(ServeTake* take);
-  void DropParked(ServeTake* take);
-  void DropParkedBut(uint32_t epoch);  // Those that the consumer spoke of in `epoch` stay.
   absl::Status OnPark(const wire::Record& record);
   absl::Status OnWaits(const wire::Record& record);
   absl::Status OnUnwanted(const wire::Record& record);
@@ -179,16 +171,9 @@ class ServeChannel final : private ServeTakeOwner,
   std::vector<TensorKey> keys_;                             // By the consumer's id.
   uint64_t keys_bytes_ = 0;                                 // Of their texts.
   std::deque<ServeOp> ops_;                                 // By slot.
-  std::deque<ServeTake> takes_;                             // All there ever were.
-  std::vector<ServeTake*> free_takes_;
-  // Let go of and not ended yet, by key; and those that wait for their end.
-  absl::flat_hash_map<TensorKey, uint32_t> dropping_;
-  std::vector<ServeTake*> deferred_;
   RingLine<ServeOp*> ready_line_;
   std::vector<std::pair<uint16_t, uint16_t>> gone_line_;    // Slot, generation.
-  absl::flat_hash_map<uint64_t, ServeTake*> parked_;        // By ticket.
   std::vector<std::pair<uint16_t, uint16_t>> parked_line_;  // PARKED to be said: slot, generation.
-  std::vector<uint64_t> here_line_;                         // HERE to be said: tickets.
   struct GoneAfter {
     uint16_t slot = 0;
     uint16_t generation = 0;
@@ -200,6 +185,7 @@ class ServeChannel final : private ServeTakeOwner,
   std::vector<Tensor> retired_;
   std::vector<Tensor> retiring_;
   ServeCounters counters_;
+  Takes takes_;
 };
 
 }  // namespace tryst

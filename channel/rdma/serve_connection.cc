@@ -61,6 +61,7 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   const absl::Status connected = (*link)->Connect(hello);
   if (!connected.ok()) return std::move(done)(connected);
   link_ = *std::move(link);
+  takes_.SetEpoch(epoch_);
   state_since_ns_ = hub_->poller()->now_ns();
   digests_ = options_.link.digests || parameters->digests;
   takes_packed_ = hello.protocol_newest >= 3;
@@ -97,7 +98,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
   state_since_ns_ = hub_->poller()->now_ns();
   gone_line_.clear();
   parked_line_.clear();
-  here_line_.clear();
+  takes_.SetEpoch(0);
   gone_after_.clear();
   pong_due_ = false;
   for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;

@@ -27,7 +27,8 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
   for (ServeOp& op : ops_) {
     if (op.state == ServeState::kTaking) Release(&op);
   }
-  DropParkedBut(0);  // Nobody has had any of them.
+  takes_.SetEpoch(0);
+  takes_.DropUnspoken();  // Nobody has had any of them.
   for (const Farewell::Wanted& wanted : farewell.wanted) {
     if (farewell.session != session_ || wanted.slot >= ops_.size()) continue;
     ServeOp* op = &ops_[wanted.slot];
@@ -43,7 +44,7 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
 
 // When no take is under way any more: what one of them has met is back, too.
 void ServeChannel::FinishFarewell() {
-  if (!farewell_ || free_takes_.size() != takes_.size()) return;
+  if (!farewell_ || !takes_.idle()) return;
   std::pair<Hello, HelloDone> answer = *std::move(farewell_);
   farewell_.reset();
   std::move(answer.second)(std::move(answer.first));

@@ -13,6 +13,10 @@ bool IsNewer(uint16_t a, uint16_t b) { return static_cast<int16_t>(a - b) > 0; }
 }  // namespace
 
 absl::Status ServeChannel::OnRecord(const wire::Record& record) {
+  // Of a slot at most PARKED and GONE can be due: it is used again when they have been read.
+  if (gone_line_.size() + parked_line_.size() > 2 * ops_.size()) {
+    return absl::DataLossError("the consumer uses slots whose last word it has not read");
+  }
   switch (record.type) {
     case wire::RecordType::kKey:
       return OnKey(record);
@@ -70,54 +74,45 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
   request.key = keys_[record.number];
   request.body = *body;
   ServeOp* op = &ops_[record.slot];
-  const bool same = op->request.generation == request.generation;
-  const bool newer = IsNewer(request.generation, op->request.generation);
-  const bool again = (record.flags & (wire::kReplay | wire::kRetry)) != 0;
-  // What was asked for in an earlier epoch, and not again in this one before the slot is used
-  // anew, the consumer has given up: the word of that was lost with the earlier connection.
-  const bool given_up = newer && op->replayed_epoch != static_cast<uint32_t>(epoch_);
+  const ServeEvent event = EventOf(*op, record);
   op->replayed_epoch = static_cast<uint32_t>(epoch_);
-  switch (op->state) {
-    case ServeState::kFree:
-      StartTake(op, std::move(request));
-      return absl::OkStatus();
-    case ServeState::kTaking:
-    case ServeState::kReady:
-      if (given_up) {
-        GiveUp(op);
-        StartTake(op, std::move(request));
-        return absl::OkStatus();
-      }
-      if (!same || !again) break;
-      op->request = std::move(request);  // Its destination may be another one now.
-      if (op->state == ServeState::kReady) MakeReady(op);
-      ParkIfWaiting(op);
-      return absl::OkStatus();
-    case ServeState::kNeedsDestination:
-      if (given_up) {
-        GiveUp(op);
-        StartTake(op, std::move(request));
-        return absl::OkStatus();
-      }
-      if (!same) break;
-      op->request = std::move(request);
-      MakeReady(op);
-      return absl::OkStatus();
-    case ServeState::kSent:
-      if (same && again) {
-        ++counters_.resent;
-        op->request = std::move(request);
-        MakeReady(op);
-        return absl::OkStatus();
-      }
-      if (!newer) break;
+  const ServeAction* action = FindServeAction(op->state, event);
+  if (action == nullptr) return OutOfPlace(op->state, event, op->slot);
+  switch (*action) {
+    case ServeAction::kAcceptFirst:
       Retire(op);  // That the slot is used again says that it was accepted.
       StartTake(op, std::move(request));
-      return absl::OkStatus();
+      break;
+    case ServeAction::kGiveUpFirst:
+      GiveUp(op);
+      StartTake(op, std::move(request));
+      break;
+    case ServeAction::kTake:
+      StartTake(op, std::move(request));
+      break;
+    case ServeAction::kRenew:
+      op->request = std::move(request);
+      ParkIfWaiting(op);
+      break;
+    default:
+      counters_.resent += op->state == ServeState::kSent;
+      op->request = std::move(request);
+      MakeReady(op);
+      break;
   }
-  return absl::DataLossError(absl::StrCat("request of generation ", record.generation, " on slot ",
-                                          record.slot, ", which ", ServeStateName(op->state),
-                                          " with generation ", op->request.generation));
+  return absl::OkStatus();
+}
+
+ServeEvent ServeChannel::EventOf(const ServeOp& op, const wire::Record& record) const {
+  if (op.request.generation == record.generation) {
+    const bool again = (record.flags & (wire::kReplay | wire::kRetry)) != 0;
+    return again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
+  }
+  if (!IsNewer(record.generation, op.request.generation)) return ServeEvent::kStale;
+  // What was asked for in an earlier epoch, and not again in this one before the slot is used
+  // anew, the consumer has given up: the word of that was lost with the earlier connection.
+  const bool asked = op.replayed_epoch == static_cast<uint32_t>(epoch_);
+  return asked ? ServeEvent::kRequest : ServeEvent::kRequestAnew;
 }
 
 absl::Status ServeChannel::OnCancel(const wire::Record& record) {
@@ -134,10 +129,6 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
       op->source.region != nullptr) {
     gone_after_.push_back({record.slot, record.generation, op->source.tickets});
   } else {
-    // An honest consumer waits for this word before it uses the slot again.
-    if (gone_line_.size() >= 2 * ops_.size()) {
-      return absl::DataLossError("more cancels than slots, and no answer is read");
-    }
     gone_line_.emplace_back(record.slot, record.generation);
   }
   if (ours) {
@@ -154,7 +145,7 @@ void ServeChannel::OnReplayed() {
     if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
     if (op.state != ServeState::kFree) GiveUp(&op);
   }
-  DropParkedBut(static_cast<uint32_t>(epoch_));
+  takes_.DropUnspoken();
 }
 
 void ServeChannel::OnAccepted() {

@@ -6,17 +6,18 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "channel/bootstrap.h"
 #include "channel/channel.h"
+#include "channel/ops/back_off.h"
+#include "channel/ops/fetch_ops.h"
+#include "channel/ops/peer_words.h"
+#include "channel/ops/ring_line.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/fetch_op.h"
-#include "channel/shm/fifo.h"
 #include "channel/shm/peer_memory.h"
 #include "channel/shm/producer_watch.h"
 #include "channel/shm/references.h"
@@ -54,17 +55,13 @@ struct ShmFetchOptions {
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
 };
 
-struct ShmFetchCounters {
-  uint64_t fetches = 0;
-  uint64_t ended_ok = 0;
-  uint64_t ended_failed = 0;
+struct ShmFetchCounters : FetchCounts {
   uint64_t bytes = 0;
   uint64_t in_cells = 0;
   uint64_t by_reference = 0;  // Delivered as a view.
   uint64_t copied = 0;        // Out of a segment into the caller's memory.
   uint64_t pulled = 0;        // Out of the producer's memory.
   uint64_t in_parts = 0;
-  uint64_t cancels_sent = 0;
   uint64_t links = 0;  // Connections made.
   uint64_t breaks = 0;
   uint64_t asked_again = 0;  // Over another link.
@@ -85,8 +82,7 @@ struct ShmFetchCounters {
 // whatever happens.
 //
 // Nobody but us writes our memory: a caller's destination is free as soon as `done` runs.
-class ShmFetchChannel final : public Channel,
-                              public ShmFetchOpOwner,
+class ShmFetchChannel final : public FetchOps,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
                               private ProducerWatch::Owner,
@@ -95,18 +91,14 @@ class ShmFetchChannel final : public Channel,
   ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options);
   ~ShmFetchChannel() override;
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
   // REQUIRES: args.destination is unset.
   bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn* done) override;
   bool FetchesInCallbacks() const override { return true; }
-  void AbortStep(int64_t step_id, const absl::Status& why) override;
   void Close(absl::Status why) override;
   bool Drained() const override;
   std::string Explain() const override;
-  void ListOps(LiveOps* ops) const override;
 
-  std::vector<WaitingFetch> TakeWaiting() override;
   ShmFetchCounters counters() const {
     ShmFetchCounters now = counters_;
     now.messages += requests_.written();
@@ -119,8 +111,6 @@ class ShmFetchChannel final : public Channel,
     view->since_ns = state_since_ns_;
     view->epoch = epoch_;
   }
-  // The cause of the last failed attempt to connect; OK while there is a link.
-  const absl::Status& connect_status() const { return connect_status_; }
   bool connected() const { return state_ == State::kOpen; }
   const char* state_text() const;
   int64_t state_since_ns() const { return state_since_ns_; }
@@ -137,11 +127,6 @@ class ShmFetchChannel final : public Channel,
     kOpen,     // For nothing.
     kBackoff,  // For the pause before the next attempt.
     kClosed,
-  };
-  struct KeyEntry {
-    TensorKey key;
-    uint64_t link = 0;    // On which the producer was told the id.
-    uint64_t newest = 0;  // The newest fetch that asked for it, by ShmFetchOp::order.
   };
   // What is to be said about a slot, when there is room.
   struct Word {
@@ -163,12 +148,12 @@ class ShmFetchChannel final : public Channel,
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
   static constexpr int kPacketsPerLook = 8;
-  static constexpr int64_t kWantNs = 1'000'000;   // Without a free slot; then who waits is told.
   static constexpr uint8_t kMisansweredMost = 3;  // Then a fetch fails with what was wrong.
   // Enough for a full ring; a producer that only says that it has ended may still write.
   static constexpr int kTurnsAfterEnd = 2 * shm_wire::kMaxCells / kCellsPerTurn;
 
   // Connection (fetch_connection.cc).
+  void SetState(State state);
   void Connect();
   void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   absl::Status Join(const Hello& answer);
@@ -176,7 +161,7 @@ class ShmFetchChannel final : public Channel,
   void OnConnectTimer();
   void OnPatienceTimer();
   void WaitPatiently(int64_t since_ns);
-  void EndWaiting(const absl::Status& why, absl::FunctionRef<bool(const ShmFetchOp&)> which);
+  void EndWaiting(const absl::Status& why, absl::FunctionRef<bool(const FetchOp&)> which);
   void OnSocket() override;
   bool HearPacket();  // False: there was none, or the link has ended.
   absl::StatusOr<LocalSocket::Received> ReadPacket();
@@ -195,39 +180,30 @@ class ShmFetchChannel final : public Channel,
   void Break(const absl::Status& why, Then then = Then::kAskAgain);
   bool Settle();
   void EndLink(const absl::Status& why, Then then);
+  void Unlink(FetchOp* op);
   void EndAskedOf(uint64_t former_incarnation);
   void RetryLater();
   void DropLink();
 
   // Asking.
-  void Start(ShmFetchOp* op);
-  bool Ask(ShmFetchOp* op);
-  void TellKey(uint32_t id);
-  uint32_t Intern(const TensorKey& key);
+  FetchOp* MakeOp() override { return &ops_.emplace_back(this); }
+  absl::Status MayFill(const Args& args) const override;
+  void OnWaits(FetchOp* op) override;
+  void FlushSoon() override { poller_->FlushThisTurn(this); }
+  bool AsksAtOnce() const override { return words_.empty(); }
+  bool HasRoom(const FetchOp& op) override { return requests_.HasRoom(KeyCells(op.key) + 1); }
+  bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) override;
+  bool SendCancel(const FetchOp& op) override;
+  bool SendPark(const FetchOp& op) override;
+  bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
+  size_t most_tickets() const override { return shm_wire::kRequestTickets; }
+  void TellKey(FetchKey* key);
   bool Say(const Word& word);
-  void SaySoon(ShmFetchOp* op, shm_wire::CellType type, uint8_t flags);
-  void SendWaiting();
-  uint16_t GiveSlot(ShmFetchOp* op);
-  // Without a slot (fetch_wants.cc).
-  struct WantTimer final : PollerTimer {
-    explicit WantTimer(ShmFetchChannel* channel) : channel(channel) {}
-    void OnTimer() override { channel->OnWantTimer(); }
-    ShmFetchChannel* const channel;
-  };
-  void WantWaiting();
-  void TellWants();
-  void OnWantTimer();
-  bool Claim(ShmFetchOp* op);
-  void UnwantSoon(ShmFetchOp* op, bool at_any_rate);
-  bool SayUnwants();
-  absl::Status OnHere(const shm_wire::ReplyCell& cell);
-  absl::Status OnUnwanted(const shm_wire::ReplyCell& cell);
-  void StayHere(ShmFetchOp* op);
+  void SaySoon(const FetchOp& op, shm_wire::CellType type, uint8_t flags);
+  bool SayWords();
   static uint32_t KeyCells(const TensorKey& key);
-  static uint8_t DestinationFlag(const ShmFetchOp& op);
-  const Args& ArgsOf(const ShmFetchOp& op) const {
-    return op.many != nullptr ? op.many->args : op.args;
-  }
+  static uint8_t DestinationFlag(const FetchOp& op);
+  static ShmFetchOp* Own(FetchOp* op) { return static_cast<ShmFetchOp*>(op); }
 
   // Receiving.
   bool PollLink() override;
@@ -235,6 +211,8 @@ class ShmFetchChannel final : public Channel,
   void FallAsleep() override;
   bool WakeUp() override;
   absl::Status OnCell(const shm_wire::ReplyCell& cell);
+  absl::Status OnWord(ShmFetchOp* op, FetchEvent event, const shm_wire::ReplyCell& cell);
+  bool CountsAsGone(const FetchOp& op) const;
   absl::Status OnInline(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status OnPlaced(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status OnReference(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view);
@@ -242,11 +220,9 @@ class ShmFetchChannel final : public Channel,
                       bool has_digest);
   void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
   void NoteMisanswered(const shm_wire::ReplyCell& cell);
-  absl::Status StartFailedText(const shm_wire::ReplyCell& cell, uint64_t serial, size_t text_at);
+  absl::Status StartFailedText(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status OnFailedText(const uint8_t* text, size_t bytes);
   bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
-  absl::Status CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
-                                       const TensorShape& shape) const;
   absl::Status Prepare(ShmFetchOp* op);
   void RunCopy();
   absl::Status CopySome(ShmFetchOp* op);
@@ -254,36 +230,21 @@ class ShmFetchChannel final : public Channel,
   absl::StatusOr<Tensor> Finish(ShmFetchOp* op);
 
   // Ending.
-  enum class When { kNow, kAtEndOfTurn };
   void Complete(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
-  void Refuse(ShmFetchOp* op, absl::Status status);
-  bool WasPassed(const ShmFetchOp& op) const;
-  bool MustStay(const ShmFetchOp& op) const;
-  bool Stays(ShmFetchOp* op);
-  void TurnDown(ShmFetchOp* op);
+  void TurnDown(ShmFetchOp* op, absl::Status status);
+  void Refuse(FetchOp* op) override;
+  void DropMemory(FetchOp* op) override;
+  void OnLeaves(FetchOp* op, FetchState) override { DropMemory(op); }
+  bool PassMemory(FetchOp* from, FetchOp* to) override;
+  uint64_t BytesOf(const FetchOp& op) const override;
   void TellAccepted();
-  void EndEarly(ShmFetchOp* op, const absl::Status& why);
-  void Report(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
-  void NoteRefused(const ShmFetchOp* op);
-  void LastWord(ShmFetchOp* op);
-  void FreeIfDone(ShmFetchOp* op);
-  void DeliverHere(ShmFetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
-  bool TryDeliver(ShmFetchOp* op);
-  bool TryDeliverMany(ShmManyFetch* many);
+  void NoteRefused(const FetchOp* op);
   void Flush() override;
-  void OnOpCancelled(ShmFetchOp* op) override;
-  void OnOpTimer(ShmFetchOp* op) override;
-  void OnOpDelivered(ShmFetchOp* op) override;
-  ShmFetchOp* TakeOp();
-  Poller* poller() const { return hub_->poller(); }
-  int64_t now_ns() const { return hub_->poller()->now_ns(); }
 
   // Constant after construction.
-  const Args no_args_;
   ShmHub* const hub_;
   Bootstrap* const bootstrap_;
   const ShmFetchOptions options_;
-  TraceTrack* const track_;  // Null without a trace.
 
   // Poller thread only.
   State state_ = State::kIdle;
@@ -293,54 +254,26 @@ class ShmFetchChannel final : public Channel,
   std::unique_ptr<PeerMemory> peer_memory_;
   RingWriter<shm_wire::kRequestCellBytes> requests_;
   RingReader<shm_wire::kReplyCellBytes> replies_;
-  std::mt19937_64 random_;
   uint64_t epoch_ = 0;
   uint64_t peer_incarnation_ = 0;  // Of the link.
   uint64_t link_number_ = 0;       // By which both ends know it, for traces.
   uint32_t link_version_ = 0;
   int hellos_out_ = 0;
-  int64_t backoff_ms_ = 0;
-  int64_t state_since_ns_ = 0;
-  absl::Status connect_status_;
-  absl::Status close_status_;
+  BackOff back_off_;
   ConnectTimer connect_timer_;
   PatienceTimer patience_timer_;  // Set while anybody waits for a link.
   ProducerWatch watch_;
   int64_t lost_ns_ = 0;            // When the last link ended.
   uint64_t gone_incarnation_ = 0;  // Its process has ended, and nobody has answered since.
 
-  std::deque<ShmFetchOp> ops_;  // All there ever were; addresses stay.
-  std::vector<ShmFetchOp*> free_;
-  size_t live_ = 0;                 // Not in free_.
-  std::vector<ShmFetchOp*> slots_;  // By slot; null: free.
-  std::vector<uint32_t> generations_;
+  std::deque<ShmFetchOp> ops_;     // All there ever were; addresses stay.
   std::vector<uint32_t> refused_;  // The generation after the last whose answer was not accepted.
-  std::vector<uint16_t> free_slots_;
-  size_t reserved_slots_ = 0;                         // For claims.
-  int64_t freed_ns_ = 0;                              // When a slot became free last.
-  absl::flat_hash_map<uint64_t, ShmFetchOp*> wants_;  // By serial.
-  uint64_t last_serial_ = 0;
-  Fifo<ShmFetchOp*> here_;  // kHere.
-  Fifo<uint64_t> unwants_;  // To be said.
-  WantTimer want_timer_;
-  Fifo<ShmFetchOp*> queued_;       // kQueued.
-  Fifo<ShmFetchOp*> copies_;       // kCopying.
-  Fifo<ShmFetchOp*> undelivered_;  // Ended outside a turn, or the executor had no room.
-  Fifo<ShmManyFetch*> undelivered_many_;
-  Fifo<Word> words_;
-  std::deque<ShmManyFetch> many_;
-  std::vector<ShmManyFetch*> free_many_;
-  std::vector<KeyEntry> keys_;  // By id.
-  absl::flat_hash_map<TensorKey, uint32_t> key_ids_;
-  uint32_t next_key_id_ = 0;
-  uint64_t keys_lap_bytes_ = 0;      // Of the texts that have got a number since 0 was given.
-  uint64_t order_ = 0;               // Of the newest fetch that was asked.
-  ShmFetchOp* failed_op_ = nullptr;  // Whose error text is coming in.
-  shm_wire::CellHead failed_head_{};
+  RingLine<ShmFetchOp*> copies_;   // kCopying.
+  RingLine<Word> words_;
+  shm_wire::CellHead failed_head_{};  // Of an error text that is coming in.
   std::string failed_text_;
   size_t failed_bytes_ = 0;
   bool in_failed_text_ = false;
-  uint64_t failed_serial_ = 0;  // Of a want; 0: of a slot.
   uint32_t accepted_told_ = 0;
   SmallStorage* const small_;  // Counted: one is ours.
   ShmFetchCounters counters_;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "channel/shm/fetch_channel.h"
-#include "rendezvous/derived_status.h"
 
 // The connection of a ShmFetchChannel: hello, knock, welcome, end.
 namespace tryst {
@@ -18,65 +18,65 @@ using shm_wire::PacketType;
 
 namespace {
 
-// The peer has understood and will not change its mind: who we are, what we speak.
-bool IsFinal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnauthenticated ||
-         status.code() == absl::StatusCode::kPermissionDenied ||
-         status.code() == absl::StatusCode::kFailedPrecondition;
-}
+constexpr uint64_t ShmFetchCounters::*kCounters[] = {
+    &ShmFetchCounters::fetches,       &ShmFetchCounters::ended_ok,
+    &ShmFetchCounters::ended_failed,  &ShmFetchCounters::cancels_sent,
+    &ShmFetchCounters::replays,       &ShmFetchCounters::moved,
+    &ShmFetchCounters::parked,        &ShmFetchCounters::bytes,
+    &ShmFetchCounters::in_cells,      &ShmFetchCounters::by_reference,
+    &ShmFetchCounters::copied,        &ShmFetchCounters::pulled,
+    &ShmFetchCounters::in_parts,      &ShmFetchCounters::links,
+    &ShmFetchCounters::breaks,        &ShmFetchCounters::asked_again,
+    &ShmFetchCounters::digests_wrong, &ShmFetchCounters::messages,
+};
+static_assert(sizeof(ShmFetchCounters) == sizeof(uint64_t) * std::size(kCounters),
+              "one is missing");
 
-// No shared memory with this peer: another path is to be taken.
-bool IsRefusal(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kUnimplemented ||
-         status.code() == absl::StatusCode::kInvalidArgument;
+FetchOpsOptions OpsOptions(const ShmFetchOptions& options) {
+  FetchOpsOptions ops;
+  ops.peer = options.peer;
+  ops.path = "shm";
+  ops.trace = options.trace;
+  ops.max_key_bytes = shm_wire::kMaxKeyBytes;
+  ops.max_keys = shm_wire::kMaxKeys;
+  ops.max_keys_bytes = shm_wire::kKeysLapBytes;
+  ops.max_parked = std::min(options.max_waiting, shm_wire::kMaxParked);
+  ops.leave_ns = options.leave_ms * 1'000'000;
+  return ops;
 }
 
 }  // namespace
 
 ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
-  fetches += other.fetches;
-  ended_ok += other.ended_ok;
-  ended_failed += other.ended_failed;
-  bytes += other.bytes;
-  in_cells += other.in_cells;
-  by_reference += other.by_reference;
-  copied += other.copied;
-  pulled += other.pulled;
-  in_parts += other.in_parts;
-  cancels_sent += other.cancels_sent;
-  links += other.links;
-  breaks += other.breaks;
-  asked_again += other.asked_again;
-  digests_wrong += other.digests_wrong;
-  messages += other.messages;
+  for (uint64_t ShmFetchCounters::*field : kCounters) this->*field += other.*field;
   return *this;
 }
 
 ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options)
-    : hub_(hub),
+    : FetchOps(hub->poller(), OpsOptions(options), &counters_),
+      hub_(hub),
       bootstrap_(bootstrap),
       options_(std::move(options)),
-      track_(options_.trace == nullptr
-                 ? nullptr
-                 : options_.trace->Track(TraceRole::kFetch, options_.peer, "shm")),
-      random_(options_.seed),
+      back_off_(options_.backoff_ms, options_.backoff_ms_most, options_.seed),
       connect_timer_(this),
       patience_timer_(this),
       watch_(hub->poller(), this, options_.patience_ms),
-      want_timer_(this),
-      small_(new SmallStorage()) {
-  state_since_ns_ = now_ns();
-}
+      small_(new SmallStorage()) {}
 
 ShmFetchChannel::~ShmFetchChannel() {
   TRYST_CHECK(Drained()) << Explain();
-  poller()->ForgetFlush(this);
+  poller_->ForgetFlush(this);
   small_->Unref();
 }
 
-void ShmFetchChannel::Connect() {
-  state_ = State::kHello;
+void ShmFetchChannel::SetState(State state) {
+  state_ = state;
+  open_ = state == State::kOpen;
   state_since_ns_ = now_ns();
+}
+
+void ShmFetchChannel::Connect() {
+  SetState(State::kHello);
   ++epoch_;
   shm_wire::Offer offer;
   offer.boot_id = hub_->host().boot_id;
@@ -92,9 +92,9 @@ void ShmFetchChannel::Connect() {
   ++hellos_out_;
   bootstrap_->Exchange(
       options_.peer, hello,
-      Deadline::After(poller()->clock(), absl::Milliseconds(options_.hello_timeout_ms)),
+      Deadline::After(poller_->clock(), absl::Milliseconds(options_.hello_timeout_ms)),
       [this, epoch = epoch_](absl::StatusOr<Hello> answer) {
-        poller()->PostFn([this, epoch, answer = std::move(answer)]() mutable {
+        poller_->PostFn([this, epoch, answer = std::move(answer)]() mutable {
           OnHelloAnswer(epoch, std::move(answer));
         });
       });
@@ -102,7 +102,7 @@ void ShmFetchChannel::Connect() {
 
 void ShmFetchChannel::Probe() {
   if (state_ == State::kIdle || state_ == State::kBackoff) {
-    poller()->CancelTimer(&connect_timer_);
+    poller_->CancelTimer(&connect_timer_);
     Connect();
   }
 }
@@ -133,14 +133,11 @@ absl::Status ShmFetchChannel::Join(const Hello& answer) {
   hub_->Watch(socket_->fd(), this);
   if (peer_incarnation_ != answer.incarnation) {
     EndAskedOf(std::exchange(peer_incarnation_, answer.incarnation));
-    keys_.clear();  // Those of an earlier life are never asked for again.
-    key_ids_.clear();
-    next_key_id_ = 0;
+    keys_.ForgetIds();  // Those of an earlier life are never asked for again.
   }
   gone_incarnation_ = 0;
-  state_ = State::kJoining;
-  state_since_ns_ = now_ns();
-  poller()->SetTimer(&connect_timer_, now_ns() + options_.join_timeout_ms * 1'000'000);
+  SetState(State::kJoining);
+  poller_->SetTimer(&connect_timer_, now_ns() + options_.join_timeout_ms * 1'000'000);
   return absl::OkStatus();
 }
 
@@ -150,30 +147,22 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   connect_status_ = why;
   RetryLater();
   if (gone_incarnation_ != 0 && absl::IsUnavailable(why)) {
-    EndWaiting(
-        absl::UnavailableError(
-            absl::StrFormat("%s, incarnation %016x, has ended and nobody answers for it: %s",
-                            options_.peer, gone_incarnation_, why.message())),
-        [this](const ShmFetchOp& op) { return op.key.src_incarnation() == gone_incarnation_; });
+    EndWaiting(absl::UnavailableError(
+                   absl::StrFormat("%s, incarnation %016x, has ended and nobody answers for it: %s",
+                                   options_.peer, gone_incarnation_, why.message())),
+               [this](const FetchOp& op) { return op.key.src_incarnation() == gone_incarnation_; });
   }
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
-    for (ShmFetchOp& op : ops_) EndEarly(&op, why);
-  } else if (IsRefusal(why) && options_.on_refused) {
+    for (FetchOp* op : all_) EndEarly(op, why);
+  } else if (IsPathRefusal(why) && options_.on_refused) {
     options_.on_refused();
   }
 }
 
 void ShmFetchChannel::RetryLater() {
-  state_ = State::kBackoff;
-  state_since_ns_ = now_ns();
-  backoff_ms_ =
-      backoff_ms_ == 0 ? options_.backoff_ms : std::min(backoff_ms_ * 2, options_.backoff_ms_most);
-  // Between half of it and all of it, so that many consumers do not come back together.
-  const int64_t half_ns = backoff_ms_ * 500'000;
-  poller()->SetTimer(
-      &connect_timer_,
-      now_ns() + half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1)));
+  SetState(State::kBackoff);
+  poller_->SetTimer(&connect_timer_, now_ns() + back_off_.NextNs());
 }
 
 void ShmFetchChannel::OnConnectTimer() {
@@ -182,40 +171,37 @@ void ShmFetchChannel::OnConnectTimer() {
   }
   if (state_ != State::kBackoff) return;
   if (live_ > 0) return Connect();
-  state_ = State::kIdle;
-  state_since_ns_ = now_ns();
+  SetState(State::kIdle);
 }
 
 // ---- Patience ----
 
 void ShmFetchChannel::WaitPatiently(int64_t since_ns) {
   if (patience_timer_.is_set()) return;
-  poller()->SetTimer(&patience_timer_, since_ns + options_.patience_ms * 1'000'000);
+  poller_->SetTimer(&patience_timer_, since_ns + options_.patience_ms * 1'000'000);
 }
 
 void ShmFetchChannel::OnPatienceTimer() {
   if (state_ == State::kOpen || state_ == State::kClosed) return;
   const int64_t patience_ns = options_.patience_ms * 1'000'000;
-  const auto since_ns = [this](const ShmFetchOp& op) { return std::max(op.begun_ns, lost_ns_); };
+  const auto since_ns = [this](const FetchOp& op) { return std::max(op.begun_ns, lost_ns_); };
   EndWaiting(absl::UnavailableError(absl::StrCat(options_.peer, " has not been reached for ",
                                                  options_.patience_ms,
                                                  " ms (patience): ", connect_status_.message())),
-             [&](const ShmFetchOp& op) { return now_ns() - since_ns(op) >= patience_ns; });
-  int64_t oldest_ns = now_ns();
-  for (size_t i = 0; i < queued_.size(); ++i) {
-    oldest_ns = std::min(oldest_ns, since_ns(*queued_[i]));
+             [&](const FetchOp& op) { return now_ns() - since_ns(op) >= patience_ns; });
+  int64_t oldest_ns = INT64_MAX;
+  for (const FetchOp* op : all_) {
+    if (op->state == FetchState::kQueued) oldest_ns = std::min(oldest_ns, since_ns(*op));
   }
-  if (!queued_.empty()) WaitPatiently(oldest_ns);
+  if (oldest_ns != INT64_MAX) WaitPatiently(oldest_ns);
 }
 
 // Ends those in line that `which` says.
 void ShmFetchChannel::EndWaiting(const absl::Status& why,
-                                 absl::FunctionRef<bool(const ShmFetchOp&)> which) {
-  std::vector<ShmFetchOp*> theirs;
-  for (size_t i = 0; i < queued_.size(); ++i) {
-    if (which(*queued_[i])) theirs.push_back(queued_[i]);
+                                 absl::FunctionRef<bool(const FetchOp&)> which) {
+  for (FetchOp* op : all_) {
+    if (op->state == FetchState::kQueued && which(*op)) EndEarly(op, why);
   }
-  for (ShmFetchOp* op : theirs) EndEarly(op, why);
 }
 
 void ShmFetchChannel::OnSocket() {
@@ -296,38 +282,31 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   producer_process_ = socket_->WatchPeer();
   if (producer_process_.valid()) hub_->Watch(producer_process_.get(), this);
 
-  slots_.assign(sizes.slots, nullptr);
-  generations_.assign(sizes.slots, 0);
+  slots_.Reset(sizes.slots);
   refused_.assign(sizes.slots, 0);
-  free_slots_.clear();
-  const bool wants = link_version_ >= shm_wire::kLinkKeepsTurns && sizes.slots > 1;
-  reserved_slots_ = wants ? std::max<size_t>(1, sizes.slots / 4) : 0;
-  for (uint32_t slot = sizes.slots; slot-- > 0;) {
-    free_slots_.push_back(static_cast<uint16_t>(slot));
-  }
+  parks_ = link_version_ >= shm_wire::kLinkParks;
   in_failed_text_ = false;
   accepted_told_ = 0;
-  poller()->CancelTimer(&connect_timer_);
-  poller()->CancelTimer(&patience_timer_);
+  poller_->CancelTimer(&connect_timer_);
+  poller_->CancelTimer(&patience_timer_);
   hub_->AddLink(this);
-  state_ = State::kOpen;
-  state_since_ns_ = now_ns();
+  SetState(State::kOpen);
   connect_status_ = absl::OkStatus();
   ++counters_.links;
   if (options_.on_open) options_.on_open();
-  SendWaiting();
+  FlushSoon();
   if (live_ > 0) watch_.Watch();
   return absl::OkStatus();
 }
 
 bool ShmFetchChannel::Watched(uint32_t* cells) const {
   *cells = replies_.taken();
-  return state_ == State::kOpen && live_ > 0 && link_version_ >= shm_wire::kLinkKeepsTurns;
+  return state_ == State::kOpen && live_ > 0 && link_version_ >= shm_wire::kLinkParks;
 }
 
 void ShmFetchChannel::AskForSign() {
   words_.push_back({shm_wire::CellType::kPing, 0, 0, 0});
-  SendWaiting();
+  FlushSoon();
 }
 
 void ShmFetchChannel::OnSilent(int64_t silent_ms) {
@@ -390,7 +369,7 @@ bool ShmFetchChannel::Settle() {
   if (link_version_ < shm_wire::kLinkSettles) return false;
   shm_wire::LinkHeader* header = held_->view().header;
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
-    const uint32_t next = generations_[slot];
+    const uint32_t next = slots_.generation(slot);
     if (refused_[slot] == next) continue;  // At first: none was accepted.
     SetAccepted(static_cast<uint16_t>(slot), next - 1, header);
   }
@@ -399,75 +378,72 @@ bool ShmFetchChannel::Settle() {
 }
 
 void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
-  state_ = State::kIdle;
-  state_since_ns_ = lost_ns_ = now_ns();
+  SetState(State::kIdle);
+  lost_ns_ = now_ns();
   connect_status_ = why;
   DropLink();
   words_.clear();
   copies_.clear();
-  std::vector<ShmFetchOp*> asked;
-  for (ShmFetchOp* op : slots_) {
-    if (op != nullptr) asked.push_back(op);
-  }
-  for (const auto& [serial, op] : std::exchange(wants_, {})) {
-    op->serial = 0;
-    asked.push_back(op);
-  }
-  here_.clear();
-  unwants_.clear();
-  std::sort(asked.begin(), asked.end(),
-            [](const ShmFetchOp* a, const ShmFetchOp* b) { return a->order < b->order; });
-  const Fifo<ShmFetchOp*> behind = std::exchange(queued_, Fifo<ShmFetchOp*>());
-  for (ShmFetchOp* op : asked) {
-    op->from = Tensor();
-    op->into = Tensor();
+  const std::vector<FetchOp*> asked = Asked();
+  ForgetWords();
+  // From the last to the first, so that they stand in their order before those who were in line.
+  for (auto at = asked.rbegin(); at != asked.rend(); ++at) Unlink(*at);
+  for (FetchOp* op : asked) {
     const bool for_next_life =
         op->key.src_incarnation() != 0 && op->key.src_incarnation() != peer_incarnation_;
     const bool again = (then == Then::kAskAgain || (then == Then::kEndThem && for_next_life)) &&
-                       op->state != ShmFetchState::kLeaving && op->misanswered < kMisansweredMost;
-    if (again) {
-      op->has_slot = false;
-      op->asked_before = true;
-      op->state = ShmFetchState::kQueued;
-      op->span.Enter(WaitsFor::kConnection, now_ns());
-      queued_.push_back(op);
-      ++counters_.asked_again;
-    } else {
-      Report(op, op->state == ShmFetchState::kLeaving ? op->end_status : why, Tensor(), false,
-             When::kAtEndOfTurn);
+                       Own(op)->misanswered < kMisansweredMost;
+    if (op->state == FetchState::kLeaving) {
+      Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
       LastWord(op);
+    } else if (!again) {
+      EndEarly(op, why);
+    } else {
+      op->asked_before = true;
+      ++counters_.asked_again;
     }
   }
-  slots_.clear();
-  free_slots_.clear();
-  for (size_t i = 0; i < behind.size(); ++i) queued_.push_back(behind[i]);
-  if (!queued_.empty()) WaitPatiently(lost_ns_);
+  slots_.Reset(0);
+  if (!FetchOps::queued_.empty()) WaitPatiently(lost_ns_);
   if (live_ == 0 || then == Then::kEndAll) return;
   // One that has brought nothing is not made again at once.
-  if (then == Then::kAskAgain && backoff_ms_ != 0) return RetryLater();
-  backoff_ms_ = then == Then::kAskAgain ? options_.backoff_ms : 0;
+  if (then != Then::kAskAgain) {
+    back_off_.Reset();
+  } else if (!back_off_.TakeFree()) {
+    return RetryLater();
+  }
   Connect();
+}
+
+// It has neither slot nor ticket any more.
+void ShmFetchChannel::Unlink(FetchOp* op) {
+  DropMemory(op);
+  DropTicket(op);
+  op->park_asked = false;
+  if (Advance(op, FetchEvent::kUnlinked) != FetchAction::kAskAgain) return;
+  if (op->has_slot) slots_.Free(op);
+  op->span.Enter(WaitsFor::kConnection, now_ns());
+  FetchOps::queued_.PushFront(op);
 }
 
 // What was asked of an earlier life of the producer can no longer be had from it. But who has
 // heard of this one before us, and asked for what is its, asked it of a link to nobody.
 void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
-  EndWaiting(
-      absl::AbortedError(absl::StrFormat("%s was restarted: its incarnation was %016x and is %016x",
-                                         options_.peer, former_incarnation, peer_incarnation_)),
-      [&](const ShmFetchOp& op) {
-        const uint64_t named = op.key.src_incarnation();
-        return (op.asked_before && named != peer_incarnation_) ||
-               (named != 0 && named == former_incarnation);
-      });
-  for (size_t i = 0; i < queued_.size(); ++i) queued_[i]->asked_before = false;
+  EndWaiting(Restarted(options_.peer, former_incarnation, peer_incarnation_),
+             [&](const FetchOp& op) {
+               const uint64_t named = op.key.src_incarnation();
+               return (op.asked_before && named != peer_incarnation_) ||
+                      (named != 0 && named == former_incarnation);
+             });
+  for (FetchOp* op : all_) {
+    if (op->state == FetchState::kQueued) op->asked_before = false;
+  }
 }
 
 // Views that are held keep the socket and the memory; the producer hears that nothing more
 // is asked, and knows by the end of the socket that the last view has gone.
 void ShmFetchChannel::DropLink() {
-  poller()->CancelTimer(&connect_timer_);
-  poller()->CancelTimer(&want_timer_);
+  poller_->CancelTimer(&connect_timer_);
   watch_.Stop();
   if (socket_ == nullptr) return;
   if (producer_process_.valid()) hub_->Unwatch(producer_process_.get());
@@ -488,38 +464,16 @@ void ShmFetchChannel::DropLink() {
 
 void ShmFetchChannel::Close(absl::Status why) {
   if (state_ == State::kClosed) return;
-  close_status_ = std::move(why);
-  Break(close_status_, Then::kEndAll);
+  closed_ = std::move(why);
+  Break(closed_, Then::kEndAll);
   DropLink();
-  poller()->CancelTimer(&patience_timer_);
-  state_ = State::kClosed;
-  state_since_ns_ = now_ns();
-  for (ShmFetchOp& op : ops_) EndEarly(&op, close_status_);
+  poller_->CancelTimer(&patience_timer_);
+  SetState(State::kClosed);
+  for (FetchOp* op : all_) EndEarly(op, closed_);
 }
 
 bool ShmFetchChannel::Drained() const {
-  return state_ == State::kClosed && hellos_out_ == 0 && live_ == 0 &&
-         free_many_.size() == many_.size();
-}
-
-void ShmFetchChannel::ListOps(LiveOps* ops) const {
-  for (const ShmFetchOp& op : ops_) {
-    if (op.state == ShmFetchState::kFree) continue;
-    LiveOp live;
-    live.peer = options_.peer;
-    live.path = "shm";
-    live.step = op.step;
-    live.key = op.key;
-    live.span = op.span;
-    if (op.state == ShmFetchState::kCopying) live.bytes = op.bytes;
-    // Connected since, without a slot yet.
-    if (state_ == State::kOpen && live.span.waits_for() == WaitsFor::kConnection) {
-      live.span.Enter(WaitsFor::kSlot, std::max(state_since_ns_, live.span.since_ns()));
-    }
-    if (state_ != State::kOpen) live.detail = std::string(connect_status_.message());
-    if (op.reported && op.delivered) live.detail = "its caller has been answered";
-    ops->Add(std::move(live));
-  }
+  return state_ == State::kClosed && hellos_out_ == 0 && live_ == 0 && deliveries_.idle();
 }
 
 const char* ShmFetchChannel::state_text() const {
@@ -541,15 +495,6 @@ const char* ShmFetchChannel::state_text() const {
 }
 
 std::string ShmFetchChannel::Explain() const {
-  size_t by_state[kShmFetchStateCount] = {};
-  for (const ShmFetchOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
-  std::string waiting;
-  for (size_t i = 1; i < kShmFetchStateCount; ++i) {
-    if (by_state[i] == 0) continue;
-    absl::StrAppend(&waiting, waiting.empty() ? " (" : "; ", by_state[i], " ",
-                    ShmFetchStateName(static_cast<ShmFetchState>(i)));
-  }
-  if (!waiting.empty()) waiting += ")";
   std::string pull;
   if (peer_memory_ != nullptr) {
     pull = peer_memory_->status().ok() ? ", reads its memory"
@@ -558,7 +503,7 @@ std::string ShmFetchChannel::Explain() const {
   }
   return absl::StrCat(options_.peer, " over shm: ", state_text(), " since ",
                       (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, pull, ", ",
-                      live_, " fetches out", waiting,
+                      CountsByState(),
                       connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));
 }
 

@@ -7,7 +7,6 @@
 #include "channel/shm/fetch_channel.h"
 #include "channel/shm/landing_memory.h"
 #include "channel/string_codec.h"
-#include "rendezvous/derived_status.h"
 
 // What the producer answers, and where its bytes go.
 namespace tryst {
@@ -31,18 +30,15 @@ bool ShmFetchChannel::PollLink() {
   }
   const bool copied = !copies_.empty();
   if (copied) RunCopy();
-  if (!queued_.empty() || !words_.empty() || !here_.empty() || !unwants_.empty()) {
-    SendWaiting();
-  } else if (cells > 0) {
-    poller()->FlushThisTurn(this);  // A producer may wait for the room in its ring.
-  }
+  // A producer may wait for the room in its ring, and we may have waited for some in ours.
+  if (cells > 0 || SomebodyWaits() || HasWords() || !words_.empty()) FlushSoon();
   return cells > 0 || copied;
 }
 
 // Asked again, it may be answered better; but not for ever.
 void ShmFetchChannel::NoteMisanswered(const ReplyCell& cell) {
   if (state_ != State::kOpen || cell.head.slot >= slots_.size()) return;
-  ShmFetchOp* op = slots_[cell.head.slot];
+  ShmFetchOp* op = Own(slots_.at(cell.head.slot));
   if (op != nullptr) ++op->misanswered;
 }
 
@@ -53,61 +49,71 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
   }
   if (cell.head.type == CellType::kSegmentGone) return held_->DropSegment(cell.head.number);
   if (cell.head.type == CellType::kPong) return absl::OkStatus();
-  if (cell.head.type == CellType::kHere) return OnHere(cell);
-  if (cell.head.type == CellType::kUnwanted) return OnUnwanted(cell);
-  if (cell.head.type == CellType::kWantFailed) {
-    uint64_t serial;
-    memcpy(&serial, cell.body, sizeof(serial));
-    return StartFailedText(cell, serial, sizeof(serial));
+  if (cell.head.type == CellType::kHere) {
+    uint64_t tickets[shm_wire::kReplyTickets];
+    const auto count = ReadTickets(cell, tickets);
+    if (count.ok()) OnHere(absl::MakeConstSpan(tickets, *count));
+    return count.status();
   }
   if (cell.head.slot >= slots_.size()) return absl::DataLossError("a slot out of range");
-  ShmFetchOp* op = slots_[cell.head.slot];
-  if (op == nullptr || generations_[cell.head.slot] != cell.head.generation) {
+  ShmFetchOp* op = Own(slots_.at(cell.head.slot));
+  if (op == nullptr || op->generation != cell.head.generation) {
     return absl::DataLossError("the producer answered what nobody asks");
   }
-  if (op->state != ShmFetchState::kAsked && op->state != ShmFetchState::kLeaving) {
-    return absl::DataLossError("the producer answered twice");
-  }
-  backoff_ms_ = 0;  // The connection works.
+  back_off_.Reset();  // The connection works.
   switch (cell.head.type) {
     case CellType::kInline:
-      return OnInline(op, cell);
     case CellType::kReference:
     case CellType::kPull:
     case CellType::kChunk:
-      return OnPlaced(op, cell);
+      return OnWord(op, FetchEvent::kTensor, cell);
     case CellType::kFailed:
-      return StartFailedText(cell, /*serial=*/0, /*text_at=*/0);
+      return StartFailedText(op, cell);
     case CellType::kGone:
-      if (op->state != ShmFetchState::kLeaving) {
-        return absl::DataLossError("the producer ended a slot that was not cancelled");
-      }
-      Complete(op, op->end_status, Tensor(), false);
-      return absl::OkStatus();
+      return OnWord(op, FetchEvent::kGone, cell);
+    case CellType::kParked:
+      if (!op->park_asked)
+        return absl::DataLossError("the producer parked what it was not asked to");
+      return OnWord(op, FetchEvent::kParked, cell);
     default:
       return absl::DataLossError("an unknown cell in the reply ring");
   }
 }
 
-// Of a slot, or of a want. The length and the text begin at `text_at` of the body.
-absl::Status ShmFetchChannel::StartFailedText(const ReplyCell& cell, uint64_t serial,
-                                              size_t text_at) {
-  if (serial != 0 || cell.head.type == CellType::kWantFailed) {
-    const auto found = wants_.find(serial);
-    if (found == wants_.end() || found->second->state == ShmFetchState::kHere) {
-      return absl::DataLossError("a want failed that is none, or was here");
-    }
+absl::Status ShmFetchChannel::OnWord(ShmFetchOp* op, FetchEvent event, const ReplyCell& cell) {
+  const FetchRow* row = Hear(op, event);
+  if (row == nullptr) return OutOfPlace(op->state, event);
+  switch (row->action) {
+    case FetchAction::kGiveSlot:
+    case FetchAction::kUnwant:
+      OnParked(op, row->action == FetchAction::kGiveSlot);
+      return absl::OkStatus();
+    case FetchAction::kLastWord:
+      Complete(op, op->end_status, Tensor(), false);
+      return absl::OkStatus();
+    default:
+      return cell.head.type == CellType::kInline ? OnInline(op, cell) : OnPlaced(op, cell);
+  }
+}
+
+// Before version 3 an answer that crosses a CANCEL is the answer to that, too.
+bool ShmFetchChannel::CountsAsGone(const FetchOp& op) const {
+  return op.state == FetchState::kLeaving && link_version_ < shm_wire::kLinkParks;
+}
+
+// The length and the text are the body.
+absl::Status ShmFetchChannel::StartFailedText(ShmFetchOp* op, const ReplyCell& cell) {
+  if (FindFetchRow(op->state, FetchEvent::kFailed) == nullptr) {
+    return OutOfPlace(op->state, FetchEvent::kFailed);
   }
   uint16_t bytes;
-  memcpy(&bytes, cell.body + text_at, sizeof(bytes));
+  memcpy(&bytes, cell.body, sizeof(bytes));
   if (bytes > shm_wire::kMaxErrorBytes) return absl::DataLossError("a text that is too long");
   in_failed_text_ = true;
   failed_head_ = cell.head;
-  failed_serial_ = serial;
   failed_bytes_ = bytes;
   failed_text_.clear();
-  text_at += sizeof(bytes);
-  return OnFailedText(cell.body + text_at, sizeof(cell.body) - text_at);
+  return OnFailedText(cell.body + sizeof(bytes), sizeof(cell.body) - sizeof(bytes));
 }
 
 absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
@@ -115,32 +121,24 @@ absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
                       std::min(bytes, failed_bytes_ - failed_text_.size()));
   if (failed_text_.size() < failed_bytes_) return absl::OkStatus();
   in_failed_text_ = false;
-  ShmFetchOp* op = failed_serial_ == 0 ? slots_[failed_head_.slot] : wants_[failed_serial_];
-  // It may have been cancelled between the parts of the text: still its last word.
-  const uint32_t code = failed_head_.number;
-  const bool known = code != 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
-  absl::Status status(known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-                      failed_text_);
-  if ((failed_head_.flags & shm_wire::kDerived) != 0) status = MarkDerived(std::move(status));
-  if (op->state == ShmFetchState::kLeaving) status = op->end_status;
-  Complete(op, std::move(status), Tensor(), false);
+  ShmFetchOp* op = Own(slots_.at(failed_head_.slot));
+  // It may have been cancelled, or have ended, between the parts of the text.
+  if (op == nullptr || op->generation != failed_head_.generation) return absl::OkStatus();
+  if (CountsAsGone(*op)) {
+    Complete(op, op->end_status, Tensor(), false);
+  } else if (op->state == FetchState::kAsked) {
+    Complete(op,
+             FailureTold(failed_head_.number, failed_text_,
+                         (failed_head_.flags & shm_wire::kDerived) != 0),
+             Tensor(), false);
+  }
   return absl::OkStatus();
-}
-
-absl::Status ShmFetchChannel::CheckAgainstDestination(const ShmFetchOp& op, DType dtype,
-                                                      const TensorShape& shape) const {
-  if (op.many != nullptr || !op.args.destination.valid()) return absl::OkStatus();
-  const Tensor& wanted = op.args.destination;
-  if (wanted.dtype() == dtype && wanted.shape() == shape) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the destination is ", DTypeName(wanted.dtype()),
-                                                 wanted.shape().ToString(), ", the tensor ",
-                                                 DTypeName(dtype), shape.ToString()));
 }
 
 // A tensor that is what the caller said it would be, which is to say nearly every one.
 bool ShmFetchChannel::FillDestination(ShmFetchOp* op, const ReplyCell& cell) {
-  if (op->many != nullptr || !op->args.destination.valid()) return false;
-  const Tensor& wanted = op->args.destination;
+  if (!op->wants().destination.valid()) return false;
+  const Tensor& wanted = op->wants().destination;
   const uint8_t rank = cell.body[1];
   const size_t dims = size_t{8} * rank;
   if (wanted.dtype() != static_cast<DType>(cell.body[0]) || wanted.dtype() == DType::kString ||
@@ -161,8 +159,8 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   if (rank > TensorShape::kMaxRank || bytes > shm_wire::InlineRoom(rank)) {
     return absl::DataLossError("a tensor that does not fit its cell");
   }
-  if (op->state == ShmFetchState::kLeaving && !Stays(op)) {
-    TurnDown(op);
+  if (op->state == FetchState::kLeaving) {
+    if (CountsAsGone(*op)) Complete(op, op->end_status, Tensor(), false);
     return absl::OkStatus();
   }
   if ((cell.head.flags & shm_wire::kIsDead) != 0) {
@@ -176,7 +174,7 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   const DType dtype = static_cast<DType>(cell.body[0]);
   const uint8_t* payload = cell.body + 2 + size_t{8} * rank;
-  absl::Status status = CheckAgainstDestination(*op, dtype, *shape);
+  absl::Status status = FitsDestination(op->wants(), dtype, *shape);
   Tensor tensor;
   if (dtype == DType::kString) {
     auto decoded =
@@ -188,8 +186,8 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
     if (!due.ok() || *due != bytes) {
       return absl::DataLossError("the bytes are not what their type and shape say");
     }
-    if (status.ok() && op->many == nullptr && op->args.destination.valid()) {
-      tensor = op->args.destination;
+    if (status.ok() && op->wants().destination.valid()) {
+      tensor = op->wants().destination;
     } else if (status.ok()) {
       auto made = Tensor::FromStorage(small_->Take(), 0, dtype, *shape);
       if (!made.ok()) return absl::DataLossError(made.status().message());
@@ -198,7 +196,7 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
     if (status.ok() && bytes > 0) memcpy(tensor.mutable_data(), payload, bytes);
   }
   if (!status.ok()) {
-    Refuse(op, std::move(status));
+    TurnDown(op, std::move(status));
     return absl::OkStatus();
   }
   ++counters_.in_cells;
@@ -211,6 +209,7 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
   TensorShape shape;
   auto placed = ReadPlaced(cell, &shape);
   if (!placed.ok()) return placed.status();
+  const bool is_part = cell.head.type == CellType::kChunk;
   StorageRef view;
   if (cell.head.type != CellType::kPull) {
     if (!held_->has_segment(placed->segment)) {
@@ -221,26 +220,18 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
         if (!read.ok()) return read.status();
       } while (*read == LocalSocket::Received::kPacket);
     }
-    const bool part = cell.head.type == CellType::kChunk;
-    auto seen = held_->View(*placed, part ? placed->piece_bytes : placed->bytes);
+    auto seen = held_->View(*placed, is_part ? placed->piece_bytes : placed->bytes);
     if (!seen.ok()) return seen.status();
     view = *std::move(seen);
-    const bool last = !part || placed->position + placed->piece_bytes == placed->bytes;
-    const bool whole = !part || placed->position == 0 || op->into.valid();  // So far.
-    // Whether it stays is decided with the last part, whose refusal comes before later requests.
-    const bool open = !last && whole && op->may_stay && !op->reported &&
-                      link_version_ >= shm_wire::kLinkKeepsTurns;
-    if (op->state == ShmFetchState::kLeaving && !open && !(whole && Stays(op))) {
-      op->into = Tensor();
-      if (last) TurnDown(op);
-      return absl::OkStatus();
-    }
-  } else if (op->state == ShmFetchState::kLeaving && !Stays(op)) {
-    TurnDown(op);
+  }
+  if (op->state == FetchState::kLeaving) {
+    op->into = Tensor();
+    const bool last = !is_part || placed->position + placed->piece_bytes == placed->bytes;
+    if (last && CountsAsGone(*op)) Complete(op, op->end_status, Tensor(), false);
     return absl::OkStatus();
   }
   const bool has_digest = (cell.head.flags & shm_wire::kHasDigest) != 0;
-  if (cell.head.type != CellType::kChunk || placed->position == 0) {
+  if (!is_part || placed->position == 0) {
     op->dtype = static_cast<DType>(placed->dtype);
     op->shape = shape;
     op->bytes = placed->bytes;
@@ -263,10 +254,9 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
 }
 
 absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
-  absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+  absl::Status status = FitsDestination(op->wants(), op->dtype, op->shape);
   const bool copies =
-      op->dtype == DType::kString ||
-      (op->many == nullptr && op->args.destination.valid() && !op->args.by_reference);
+      op->dtype == DType::kString || (op->wants().destination.valid() && !op->wants().by_reference);
   if (!status.ok() || !copies) {
     Tensor tensor;
     if (status.ok() && op->has_digest && Crc32c(0, view->data(), placed.bytes) != op->digest) {
@@ -281,7 +271,7 @@ absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, 
       counters_.bytes += placed.bytes;
       Complete(op, absl::OkStatus(), std::move(tensor), false);
     } else {
-      Refuse(op, std::move(status));
+      TurnDown(op, std::move(status));
     }
     return absl::OkStatus();
   }
@@ -292,12 +282,12 @@ absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, 
   status = Prepare(op);
   if (!status.ok()) {
     op->from = Tensor();
-    Refuse(op, std::move(status));
+    TurnDown(op, std::move(status));
     return absl::OkStatus();
   }
   ++counters_.copied;
   op->span.Enter(WaitsFor::kCopy, now_ns());
-  op->state = ShmFetchState::kCopying;
+  Advance(op, FetchEvent::kCopy);
   if (op->bytes <= kTurnBytes && copies_.empty()) {
     EndCopy(op, CopySome(op));
   } else {
@@ -307,13 +297,13 @@ absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, 
 }
 
 void ShmFetchChannel::OnPull(ShmFetchOp* op, const Placed& placed) {
-  absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+  absl::Status status = FitsDestination(op->wants(), op->dtype, op->shape);
   if (status.ok()) status = Prepare(op);
-  if (!status.ok()) return Refuse(op, std::move(status));
+  if (!status.ok()) return TurnDown(op, std::move(status));
   op->pulls = true;
   op->from_address = placed.offset;
   op->span.Enter(WaitsFor::kCopy, now_ns());
-  op->state = ShmFetchState::kCopying;
+  Advance(op, FetchEvent::kCopy);
   copies_.push_back(op);
 }
 
@@ -325,13 +315,12 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
     return absl::DataLossError("a part of a tensor out of turn");
   }
   if (placed.position == 0) {
-    absl::Status status = CheckAgainstDestination(*op, op->dtype, op->shape);
+    absl::Status status = FitsDestination(op->wants(), op->dtype, op->shape);
     if (status.ok()) status = Prepare(op);
     if (!status.ok()) {
       if (placed.piece_bytes == placed.bytes) {
-        Refuse(op, std::move(status));
+        TurnDown(op, std::move(status));
       } else {
-        op->may_stay = false;
         EndEarly(op, status);  // The rest need not come.
       }
       return absl::OkStatus();
@@ -353,9 +342,8 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
     const absl::Status wrong = absl::DataLossError("the digest of the tensor is wrong");
     if (op->position == op->bytes) {
       op->into = Tensor();
-      Refuse(op, wrong);
+      TurnDown(op, wrong);
     } else {
-      op->may_stay = false;
       EndEarly(op, wrong);
     }
   } else if (op->position == op->bytes) {
@@ -369,8 +357,8 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
 
 // Where the bytes go: the caller's memory, or what will be the tensor's.
 absl::Status ShmFetchChannel::Prepare(ShmFetchOp* op) {
-  if (op->dtype != DType::kString && op->many == nullptr && op->args.destination.valid()) {
-    op->into = op->args.destination;
+  if (op->dtype != DType::kString && op->wants().destination.valid()) {
+    op->into = op->wants().destination;
     return absl::OkStatus();
   }
   auto made = op->dtype == DType::kString
@@ -411,10 +399,10 @@ absl::Status ShmFetchChannel::CopySome(ShmFetchOp* op) {
 void ShmFetchChannel::EndCopy(ShmFetchOp* op, absl::Status status) {
   op->from = Tensor();
   if (op->pulls && absl::IsPermissionDenied(status)) {  // The producer answers another way.
-    SaySoon(op, CellType::kPulled, shm_wire::kPullFailed);
+    SaySoon(*op, CellType::kPulled, shm_wire::kPullFailed);
     op->pulls = false;
     op->into = Tensor();
-    op->state = ShmFetchState::kAsked;
+    Advance(op, FetchEvent::kRetry);
     return;
   }
   if (op->pulls && status.ok() && link_version_ >= shm_wire::kLinkSettles) {
@@ -439,11 +427,11 @@ void ShmFetchChannel::EndCopy(ShmFetchOp* op, absl::Status status) {
     if (finished.ok()) tensor = *std::move(finished);
   }
   op->into = Tensor();
-  if (!status.ok()) return Refuse(op, std::move(status));
+  if (!status.ok()) return TurnDown(op, std::move(status));
   counters_.bytes += op->bytes;
   if (op->pulls) {
     ++counters_.pulled;
-    SaySoon(op, CellType::kPulled, 0);
+    SaySoon(*op, CellType::kPulled, 0);
   }
   Complete(op, absl::OkStatus(), std::move(tensor), false);
 }

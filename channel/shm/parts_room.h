@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "channel/shm/fifo.h"
+#include "channel/ops/ring_line.h"
 #include "channel/shm/references.h"
 
 namespace tryst {
@@ -35,8 +35,8 @@ class PartsRoom {
   static uint64_t Rounded(uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
   const uint64_t bytes_;
-  uint64_t next_ = 0;  // Behind the newest part.
-  Fifo<Part> parts_;   // In the order of their places.
+  uint64_t next_ = 0;     // Behind the newest part.
+  RingLine<Part> parts_;  // In the order of their places.
 };
 
 }  // namespace tryst

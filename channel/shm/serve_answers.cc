@@ -18,16 +18,14 @@ using shm_wire::ReplyCell;
 void ShmServeChannel::AnswerSoon(ShmServeOp* op) {
   // Those that wait keep their turn.
   if (ready_line_.empty() && Answer(op)) return hub_->poller()->FlushThisTurn(this);
-  if (op->state == ShmServeState::kStaging || op->in_ready_line) return;
+  if (op->state == ServeState::kStaging || op->in_ready_line) return;
   op->in_ready_line = true;
   ready_line_.push_back(op);
 }
 
 void ShmServeChannel::AnswerWaiting() {
-  while (!gone_line_.empty()) {
-    if (!SendGone(gone_line_.back().first, gone_line_.back().second)) return;
-    gone_line_.pop_back();
-  }
+  SayParked();
+  if (!gone_line_.empty()) return;
   // What lacks room lets others pass that need less.
   for (size_t i = 0; i < ready_line_.size();) {
     ShmServeOp* op = ready_line_[i];
@@ -36,7 +34,7 @@ void ShmServeChannel::AnswerWaiting() {
     hub_->poller()->FlushThisTurn(this);
     // Answer() may have released it, and taken it out of the line with that; or it is staged.
     if (i < ready_line_.size() && ready_line_[i] == op) {
-      if (answered || op->state == ShmServeState::kStaging) {
+      if (answered || op->state == ServeState::kStaging) {
         ready_line_.Remove(op);
         op->in_ready_line = false;
       } else {
@@ -63,7 +61,7 @@ bool ShmServeChannel::Answer(ShmServeOp* op) {
     return true;
   }
   if (op->stage) return AnswerStaged(op);
-  if (op->state == ShmServeState::kInParts) return AnswerInParts(op);
+  if (op->state == ServeState::kInParts) return AnswerInParts(op);
   if (op->taken.tensor.dtype() == DType::kString && op->encoded.empty()) {
     op->encoded = EncodeStrings(op->taken.tensor);
   } else if (!op->taken.tensor.on_host()) {
@@ -132,28 +130,44 @@ bool ShmServeChannel::AnswerFailed(ShmServeOp* op) {
   return true;
 }
 
-bool ShmServeChannel::SendGone(uint16_t slot, uint32_t generation) {
+bool ShmServeChannel::SayOfSlot(CellType type, uint16_t slot, uint32_t generation) {
   if (!replies_.HasRoom(1)) return false;
   ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
-  cell->head.type = CellType::kGone;
+  cell->head.type = type;
   cell->head.flags = 0;
   cell->head.slot = slot;
   cell->head.generation = generation;
   cell->is_long = 0;
   replies_.Publish();
-  hub_->poller()->FlushThisTurn(this);
   return true;
+}
+
+// PARKED before the GONE of the same slot.
+void ShmServeChannel::SayParked() {
+  for (; !parked_line_.empty(); parked_line_.pop_back()) {
+    const auto& [slot, generation] = parked_line_.back();
+    if (!SayOfSlot(CellType::kParked, slot, generation)) return;
+  }
+  for (; !gone_line_.empty(); gone_line_.pop_back()) {
+    const auto& [slot, generation] = gone_line_.back();
+    if (!SayOfSlot(CellType::kGone, slot, generation)) return;
+  }
+  takes_.TellHere(shm_wire::kReplyTickets, [this](absl::Span<const uint64_t> tickets) {
+    if (!replies_.HasRoom(1)) return false;
+    ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
+    cell->head.type = CellType::kHere;
+    cell->head.flags = 0;
+    cell->head.slot = 0;
+    cell->head.generation = 0;
+    WriteTickets(tickets, cell);
+    replies_.Publish();
+    return true;
+  });
 }
 
 // Where there is no room, the cells that fill the ring say as much.
 void ShmServeChannel::SayPong() {
-  if (!replies_.HasRoom(1)) return;
-  ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
-  cell->head.type = CellType::kPong;
-  cell->head.flags = 0;
-  cell->is_long = 0;
-  replies_.Publish();
-  hub_->poller()->FlushThisTurn(this);
+  if (SayOfSlot(CellType::kPong, 0, 0)) hub_->poller()->FlushThisTurn(this);
 }
 
 Placed ShmServeChannel::Describe(const ShmServeOp& op, uint64_t bytes) const {
@@ -262,7 +276,7 @@ bool ShmServeChannel::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t
     AnswerPull(op, payload, bytes);
     return true;
   }
-  if (StartStage(op, bytes)) return op->state != ShmServeState::kStaging && AnswerStaged(op);
+  if (StartStage(op, bytes)) return op->state != ServeState::kStaging && AnswerStaged(op);
   // The consumer holds all that we may lend it, or it is too much at once. Whatever it
   // holds, parts go through.
   return AnswerInParts(op);
@@ -280,7 +294,7 @@ bool ShmServeChannel::StartStage(ShmServeOp* op, uint64_t bytes) {
     CopyToStage(op, kTurnBytes);
     return true;
   }
-  op->state = ShmServeState::kStaging;
+  op->state = ServeState::kStaging;
   op->span.Enter(WaitsFor::kCopy, hub_->poller()->now_ns());
   staging_bytes_ += op->stage->bytes();
   stage_line_.push_back(op);
@@ -327,7 +341,7 @@ void ShmServeChannel::AnswerPull(ShmServeOp* op, const void* payload, uint64_t b
   placed.offset = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(payload));
   PutPlaced(CellType::kPull, *op, placed);
   counters_.bytes += op->sent_bytes = bytes;
-  op->state = ShmServeState::kPulled;
+  op->state = ServeState::kPulled;
   op->span.Enter(WaitsFor::kAcceptance, hub_->poller()->now_ns());
 }
 
@@ -360,8 +374,8 @@ bool ShmServeChannel::OpenPartsRoom() {
 
 // As many parts as there is room for; true when the last one is out.
 bool ShmServeChannel::AnswerInParts(ShmServeOp* op) {
-  if (op->state != ShmServeState::kInParts) {
-    op->state = ShmServeState::kInParts;
+  if (op->state != ServeState::kInParts) {
+    op->state = ServeState::kInParts;
     op->position = 0;
     ++counters_.in_parts;
   }

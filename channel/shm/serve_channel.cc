@@ -14,26 +14,6 @@ namespace tryst {
 using shm_wire::Packet;
 using shm_wire::PacketType;
 
-const char* ShmServeStateName(ShmServeState state) {
-  switch (state) {
-    case ShmServeState::kFree:
-      return "free";
-    case ShmServeState::kTaking:
-      return "waits for the local Send";
-    case ShmServeState::kReady:
-      return "waits for room in shared memory";
-    case ShmServeState::kStaging:
-      return "is copied into shared memory";
-    case ShmServeState::kInParts:
-      return "goes in parts";
-    case ShmServeState::kPulled:
-      return "is read by the consumer";
-    case ShmServeState::kSent:
-      return "waits to be accepted";
-  }
-  return "unknown";
-}
-
 ShmServeCounters& ShmServeCounters::operator+=(const ShmServeCounters& other) {
   requests += other.requests;
   in_cells += other.in_cells;
@@ -61,7 +41,8 @@ ShmServeChannel::ShmServeChannel(ShmHub* hub, TensorSource* source, ShmServeOpti
                  ? nullptr
                  : options_.trace->Track(TraceRole::kServe, consumer_, "shm")),
       digests_(options_.digests || offer.digests),
-      since_ns_(hub->poller()->now_ns()) {
+      since_ns_(hub->poller()->now_ns()),
+      takes_(hub->poller(), source, this, consumer_, shm_wire::kMaxParked, &counters_.given_back) {
   sizes_.cells = std::min(offer.sizes.cells, options_.most.cells);
   sizes_.slots = std::min(offer.sizes.slots, options_.most.slots);
   sizes_.references = std::min(offer.sizes.references, options_.most.references);
@@ -161,9 +142,9 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
   ops_.resize(sizes_.slots);
   for (size_t slot = 0; slot < ops_.size(); ++slot) {
     ops_[slot].slot = static_cast<uint16_t>(slot);
-    ops_[slot].waiter.op = &ops_[slot];
   }
   state_ = State::kOpen;
+  takes_.SetEpoch(epoch_);
   since_ns_ = hub_->poller()->now_ns();
   hub_->AddLink(this);
   link_added_ = true;
@@ -175,6 +156,7 @@ void ShmServeChannel::OnLeave() {
   if (state_ == State::kSettling) return End(end_status_, Ending::kConsumerLeft);
   if (state_ != State::kOpen) return;
   state_ = State::kLeaving;
+  takes_.SetEpoch(0);
   GiveUpUnanswered();
   (void)Settle(Ending::kConsumerLeft);
 }
@@ -209,7 +191,7 @@ void ShmServeChannel::End(const absl::Status& why, Ending how) {
 // What was not answered goes back at once: the consumer has to ask for it again.
 void ShmServeChannel::StartEnding(const absl::Status& why, Ending how) {
   const bool answers_due = std::any_of(ops_.begin(), ops_.end(), [](const ShmServeOp& op) {
-    return op.state != ShmServeState::kFree && op.state != ShmServeState::kSent;
+    return op.state != ServeState::kFree && op.state != ServeState::kSent;
   });
   if (absl::IsDataLoss(why)) {
     TRYST_LOG(Error) << options_.self << " ends the shared memory with " << consumer_ << ": "
@@ -224,6 +206,7 @@ void ShmServeChannel::StartEnding(const absl::Status& why, Ending how) {
   settle_pause_ns_ = 0;
   hub_->Disinvite(this);
   if (std::exchange(link_added_, false)) hub_->RemoveLink(this);
+  takes_.SetEpoch(0);
   GiveUpUnanswered();
   if (given_ != nullptr) given_->view().header->producer_left.store(1, std::memory_order_release);
   // Only now may it let go of what it reads in our own memory.
@@ -249,7 +232,7 @@ bool ShmServeChannel::Settle(Ending how) {
     // What it may have accepted is lost with it. What it would have read out of our memory, it
     // cannot have: that has a word of its own, which has not come.
     for (ShmServeOp& op : ops_) {
-      if (op.state == ShmServeState::kPulled) GiveUp(&op);
+      if (op.state == ServeState::kPulled) GiveUp(&op);
     }
   }
   ReleaseAnswered();
@@ -259,7 +242,7 @@ bool ShmServeChannel::Settle(Ending how) {
 void ShmServeChannel::SettleByWord() {
   const shm_wire::LinkHeader& header = *given_->view().header;
   for (ShmServeOp& op : ops_) {
-    if (op.state != ShmServeState::kSent && op.state != ShmServeState::kPulled) continue;
+    if (op.state != ServeState::kSent && op.state != ServeState::kPulled) continue;
     if (WasAccepted(header, op.slot, op.request.generation)) {
       Release(&op);
     } else {
@@ -303,9 +286,7 @@ void ShmServeChannel::FinishEnding(bool consumer_gone) {
   }
 }
 
-bool ShmServeChannel::Drained() const {
-  return state_ == State::kEnded && free_takes_.size() == takes_.size();
-}
+bool ShmServeChannel::Drained() const { return state_ == State::kEnded && takes_.idle(); }
 
 bool ShmServeChannel::PollLink() {
   const bool returned = given_->HasReturned();
@@ -339,20 +320,20 @@ bool ShmServeChannel::PollLink() {
     if (CopyToStage(op, kTurnBytes)) {
       stage_line_.pop_front();
       staging_bytes_ -= op->stage->bytes();
-      op->state = ShmServeState::kReady;
+      op->state = ServeState::kReady;
       AnswerSoon(op);
     }
   }
   if (segments_dropped_ != hub_->arena()->segments_dropped()) TellGoneSegments();
   if (!ready_line_.empty() || !gone_line_.empty()) AnswerWaiting();
-  if (HasWantWords() && replies_.HasRoom(1)) hub_->poller()->FlushThisTurn(this);
-  if (cells > 0) hub_->poller()->FlushThisTurn(this);
+  const bool says = !parked_line_.empty() || takes_.has_here();
+  if (cells > 0 || (says && replies_.HasRoom(1))) hub_->poller()->FlushThisTurn(this);
   return cells > 0 || copied || accepted || returned;
 }
 
 void ShmServeChannel::FallAsleep() {
-  const bool waits =
-      !ready_line_.empty() || !gone_line_.empty() || HasWantWords() || hub_->arena()->awaited();
+  const bool waits = !ready_line_.empty() || !gone_line_.empty() || !parked_line_.empty() ||
+                     takes_.has_here() || hub_->arena()->awaited();
   given_->view().header->producer_asleep.exchange(
       waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
   if (sent_line_.empty()) return;
@@ -374,7 +355,7 @@ bool ShmServeChannel::WakeUp() {
 // At the end of a turn in which the ring was written or read: wakes a consumer that sleeps.
 void ShmServeChannel::Flush() {
   if (state_ != State::kOpen) return;
-  if (HasWantWords()) SayWantWords();
+  SayParked();
   std::atomic<uint32_t>& asleep = given_->view().header->consumer_asleep;
   // Pairs with its SetAsleep(): both change the flag, and of two changes the later sees
   // what came before the earlier one. Either it sees our cell or we see its flag.
@@ -384,7 +365,7 @@ void ShmServeChannel::Flush() {
 
 void ShmServeChannel::ListOps(LiveOps* ops) const {
   for (const ShmServeOp& op : ops_) {
-    if (op.state == ShmServeState::kFree) continue;
+    if (op.state == ServeState::kFree) continue;
     LiveOp live;
     live.role = TraceRole::kServe;
     live.peer = consumer_;
@@ -396,16 +377,10 @@ void ShmServeChannel::ListOps(LiveOps* ops) const {
     if (op.taken.tensor.valid()) live.bytes = op.taken.tensor.bytes();
     ops->Add(std::move(live));
   }
-  for (const auto& [serial, want] : wants_) {
-    LiveOp live;
-    live.role = TraceRole::kServe;
-    live.peer = consumer_;
-    live.path = "shm";
-    live.step = want->step;
-    live.key = want->key;
-    live.span.Begin(want->here != nullptr ? WaitsFor::kSlot : WaitsFor::kLocalSend, want->since_ns);
-    ops->Add(std::move(live));
-  }
+  LiveOp parked;
+  parked.peer = consumer_;
+  parked.path = "shm";
+  takes_.ListOps(parked, ops);
 }
 
 const char* ShmServeChannel::state_text() const {
@@ -427,14 +402,15 @@ const char* ShmServeChannel::state_text() const {
 }
 
 std::string ShmServeChannel::Explain() const {
-  size_t by_state[kShmServeStateCount] = {};
+  size_t by_state[kServeStateCount] = {};
   for (const ShmServeOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
   std::string waiting;
-  if (!wants_.empty()) absl::StrAppend(&waiting, "; ", wants_.size(), " wanted without a slot");
-  for (size_t i = 1; i < kShmServeStateCount; ++i) {
+  if (takes_.parked() > 0) {
+    absl::StrAppend(&waiting, "; ", takes_.parked(), " waits without a slot for the local Send");
+  }
+  for (size_t i = 1; i < kServeStateCount; ++i) {
     if (by_state[i] == 0) continue;
-    absl::StrAppend(&waiting, "; ", by_state[i], " ",
-                    ShmServeStateName(static_cast<ShmServeState>(i)));
+    absl::StrAppend(&waiting, "; ", by_state[i], " ", ServeStateName(static_cast<ServeState>(i)));
   }
   return absl::StrCat(consumer_, " fetches from us over shm: ", state_text(), " since ",
                       (hub_->poller()->now_ns() - since_ns_) / 1'000'000, " ms, holds ",

@@ -11,9 +11,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "channel/bootstrap.h"
+#include "channel/ops/ring_line.h"
+#include "channel/ops/takes.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/copy_gauge.h"
-#include "channel/shm/fifo.h"
 #include "channel/shm/parts_room.h"
 #include "channel/shm/references.h"
 #include "channel/shm/ring.h"
@@ -68,7 +69,7 @@ struct ShmServeCounters {
 class ShmServeChannel final : private ShmHub::Host,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
-                              private ShmServeTakeOwner,
+                              private TakesUser,
                               private PollerFlush,
                               private PollerTimer {
  public:
@@ -122,7 +123,6 @@ class ShmServeChannel final : private ShmHub::Host,
     TensorKey key;
     bool for_consumer = false;  // The hello has authenticated it: it gets what is meant for it.
     bool may_take = false;      // TensorSource::MayTake.
-    uint64_t newest = 0;        // The newest request for it, by ShmServeOp::order.
   };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   // A copy of so much in one piece has left the caches before anybody reads it.
@@ -163,38 +163,20 @@ class ShmServeChannel final : private ShmHub::Host,
   absl::Status OnCancel(const shm_wire::RequestCell& cell);
   absl::Status OnPulled(const shm_wire::RequestCell& cell);
   absl::Status OnRefused(const shm_wire::RequestCell& cell);
-  // Without a slot (serve_wants.cc).
-  absl::Status OnWant(const shm_wire::RequestCell& cell);
-  absl::Status OnUnwant(const shm_wire::RequestCell& cell);
-  absl::Status OnClaim(const shm_wire::RequestCell& cell);
-  void OnWantMet(ShmServeWant* want, absl::Status status, ShmTaken* taken);
-  void Unwant(ShmServeWant* want, bool at_any_rate);
-  void ForgetWant(ShmServeWant* want);
-  void GiveUpWants();
-  bool HasWantWords() const {
-    return !here_words_.empty() || !unwanted_words_.empty() || !failed_words_.empty();
-  }
-  void SayWantWords();
-  bool SaySerials(shm_wire::CellType type, absl::Span<const uint64_t> serials);
-  bool SayFailedWant(uint64_t serial, const absl::Status& status);
+  // Without a slot.
+  absl::Status OnPark(const shm_wire::RequestCell& cell);
+  absl::Status OnUnwanted(const shm_wire::RequestCell& cell);
+  void Park(ShmServeOp* op, uint64_t ticket);
+  void SayParked();
+  bool SayOfSlot(shm_wire::CellType type, uint16_t slot, uint32_t generation);
+  void SayPong();
+  void OnHere() override { hub_->poller()->FlushThisTurn(this); }
 
   // Taking.
-  absl::Status ForAnother(const TensorKey& key) const;
   bool TakeHere(ShmServeOp* op, KnownKey* known);
-  void JoinLine(ShmWaiter* waiter, int64_t step, const TensorKey& key);
-  void LeaveLine(ShmWaiter* waiter);
-  ShmKeyLine* LineOf(int64_t step, const TensorKey& key);
-  void StartTake(ShmKeyLine* line);
-  void DropNewestTake(ShmKeyLine* line);
-  void OnTaken(ShmServeTake* take) override;
-  void FailTake(ShmServeTake* take);
-  void SettleLine(ShmKeyLine* line);
-  void FreeTake(ShmServeTake* take);
-  void OnMet(ShmWaiter* waiter, absl::Status status, ShmTaken* taken);
+  void OnTakeEnded(TakingOp* base, ServeTake* take) override;
+  void OnTakesIdle() override;
   void SetReady(ShmServeOp* op);
-  void EndCall(ShmServeTake* take);
-  // Whether no later request for its key has come, which may have been answered.
-  bool IsNewest(uint32_t key_id, uint64_t order, const TensorKey& key) const;
   // Nobody gets it here: it goes back to its place, and the slot is free.
   void GiveUp(ShmServeOp* op);
   void Sent(ShmServeOp* op);
@@ -237,8 +219,6 @@ class ShmServeChannel final : private ShmHub::Host,
   bool AnswerInParts(ShmServeOp* op);
   bool OpenPartsRoom();
   void CopyForReader(void* to, const void* from, uint64_t bytes);
-  bool SendGone(uint16_t slot, uint32_t generation);
-  void SayPong();
   bool SegmentIndex(uint64_t segment_id, uint16_t* index);
   void TellGoneSegments();
   shm_wire::Placed Describe(const ShmServeOp& op, uint64_t bytes) const;
@@ -279,31 +259,19 @@ class ShmServeChannel final : private ShmHub::Host,
   std::string key_text_;  // Of which more cells are to come.
   uint32_t key_id_ = 0;
   size_t key_bytes_ = 0;
-  std::deque<ShmServeOp> ops_;      // By slot.
-  std::deque<ShmServeTake> takes_;  // All there ever were; addresses stay.
-  std::vector<ShmServeTake*> free_takes_;
-  std::deque<ShmKeyLine> all_lines_;  // All there ever were; addresses stay.
-  std::vector<ShmKeyLine*> free_lines_;
-  absl::flat_hash_map<std::pair<TensorKey, int64_t>, ShmKeyLine*> lines_;
-  uint64_t order_ = 0;                  // Of the newest request.
-  std::deque<ShmServeWant> all_wants_;  // All there ever were; addresses stay.
-  std::vector<ShmServeWant*> free_wants_;
-  absl::flat_hash_map<uint64_t, ShmServeWant*> wants_;  // By serial.
-  uint64_t last_serial_ = 0;
-  Fifo<uint64_t> here_words_;  // To be said; some may have been unwanted since.
-  Fifo<uint64_t> unwanted_words_;
-  std::deque<std::pair<uint64_t, absl::Status>> failed_words_;
+  std::deque<ShmServeOp> ops_;  // By slot.
   struct SentCell {
     ShmServeOp* op;
     uint32_t generation;
     uint32_t cell;  // After which it counts as accepted.
   };
-  Fifo<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
+  RingLine<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
   int64_t accepted_checked_ns_ = 0;
   int64_t accepted_pause_ns_ = 0;
-  Fifo<ShmServeOp*> ready_line_;  // kReady, kInParts.
-  Fifo<ShmServeOp*> stage_line_;  // kStaging.
+  RingLine<ShmServeOp*> ready_line_;  // kReady, kInParts.
+  RingLine<ShmServeOp*> stage_line_;  // kStaging.
   std::vector<std::pair<uint16_t, uint32_t>> gone_line_;
+  std::vector<std::pair<uint16_t, uint32_t>> parked_line_;  // PARKED to be said.
   absl::flat_hash_map<uint64_t, uint16_t> segment_index_;
   std::vector<uint64_t> segment_ids_;  // By index; 0: gone.
   std::vector<uint16_t> gone_segments_;
@@ -314,6 +282,7 @@ class ShmServeChannel final : private ShmHub::Host,
   CopyGauge gauge_{kPartsRoomBytes};
   uint64_t staging_bytes_ = 0;  // Of stage_line_.
   ShmServeCounters counters_;
+  Takes takes_;
 };
 
 }  // namespace tryst

@@ -49,7 +49,7 @@ std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::strin
   options.trace = context_.trace;
   options.link_newest = options_.link_newest;
   options.patience_ms = options_.patience_ms;
-  options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxWants);
+  options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxParked);
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
 }

@@ -79,60 +79,37 @@ absl::StatusOr<Placed> ReadPlaced(const ReplyCell& cell, TensorShape* shape) {
   return placed;
 }
 
-void WriteWants(const Wants& wants, RequestCell* cell) {
-  cell->head.number = wants.count;
-  memcpy(cell->body, &wants.step, 8);
-  memcpy(cell->body + 8, &wants.first_serial, 8);
-  memcpy(cell->body + 16, wants.key_ids, wants.count * sizeof(uint32_t));
+void WriteTickets(absl::Span<const uint64_t> tickets, RequestCell* cell) {
+  cell->head.number = static_cast<uint32_t>(tickets.size());
+  memcpy(cell->body, tickets.data(), tickets.size() * 8);
 }
 
-absl::StatusOr<Wants> ReadWants(const RequestCell& cell) {
-  Wants wants;
-  static_assert(16 + sizeof(wants.key_ids) <= sizeof(cell.body), "");
-  if (cell.head.number == 0 || cell.head.number > Wants::kMost) {
-    return absl::DataLossError("no wants, or more than fit their cell");
-  }
-  wants.count = cell.head.number;
-  memcpy(&wants.step, cell.body, 8);
-  memcpy(&wants.first_serial, cell.body + 8, 8);
-  memcpy(wants.key_ids, cell.body + 16, wants.count * sizeof(uint32_t));
-  if (wants.first_serial == 0 || wants.first_serial > UINT64_MAX - Wants::kMost) {
-    return absl::DataLossError("a serial number out of range");
-  }
-  return wants;
-}
-
-void WriteSerials(absl::Span<const uint64_t> serials, RequestCell* cell) {
-  cell->head.number = static_cast<uint32_t>(serials.size());
-  memcpy(cell->body, serials.data(), serials.size() * 8);
-}
-
-void WriteSerials(absl::Span<const uint64_t> serials, ReplyCell* cell) {
-  cell->head.number = static_cast<uint32_t>(serials.size());
-  cell->is_long = offsetof(ReplyCell, body) + serials.size() * 8 > kCacheLine ? 1 : 0;
-  memcpy(cell->body, serials.data(), serials.size() * 8);
+void WriteTickets(absl::Span<const uint64_t> tickets, ReplyCell* cell) {
+  cell->head.number = static_cast<uint32_t>(tickets.size());
+  cell->is_long = offsetof(ReplyCell, body) + tickets.size() * 8 > kCacheLine ? 1 : 0;
+  memcpy(cell->body, tickets.data(), tickets.size() * 8);
 }
 
 namespace {
-absl::StatusOr<size_t> ReadSerialsFrom(const uint8_t* body, size_t count, size_t most,
-                                       uint64_t* serials) {
+absl::StatusOr<size_t> ReadTicketsFrom(const uint8_t* body, size_t count, size_t most,
+                                       uint64_t* tickets) {
   if (count == 0 || count > most) {
-    return absl::DataLossError("no serial numbers, or more than fit their cell");
+    return absl::DataLossError("no tickets, or more than fit their cell");
   }
-  memcpy(serials, body, count * 8);
+  memcpy(tickets, body, count * 8);
   return count;
 }
 }  // namespace
 
-absl::StatusOr<size_t> ReadSerials(const RequestCell& cell, uint64_t* serials) {
-  return ReadSerialsFrom(cell.body, cell.head.number, kRequestSerials, serials);
+absl::StatusOr<size_t> ReadTickets(const RequestCell& cell, uint64_t* tickets) {
+  return ReadTicketsFrom(cell.body, cell.head.number, kRequestTickets, tickets);
 }
 
-absl::StatusOr<size_t> ReadSerials(const ReplyCell& cell, uint64_t* serials) {
+absl::StatusOr<size_t> ReadTickets(const ReplyCell& cell, uint64_t* tickets) {
   // Of a short cell the rest has not been read.
   constexpr size_t kShort = (kCacheLine - offsetof(ReplyCell, body)) / 8;
-  return ReadSerialsFrom(cell.body, cell.head.number, cell.is_long != 0 ? kReplySerials : kShort,
-                         serials);
+  return ReadTicketsFrom(cell.body, cell.head.number, cell.is_long != 0 ? kReplyTickets : kShort,
+                         tickets);
 }
 
 absl::Status CheckSizes(const LinkSizes& sizes) {

@@ -24,8 +24,8 @@ inline constexpr uint32_t kVersion = 1;  // Of the hello's forms and of kJoin.
 // Of a link: kWelcome says the newest that the producer speaks, kReady the one that holds.
 inline constexpr uint32_t kLinkNewest = 3;
 inline constexpr uint32_t kLinkSettles = 2;  // From here on a link's end is settled.
-// From here on a CANCEL takes back only what nobody has passed, and what waits needs no slot.
-inline constexpr uint32_t kLinkKeepsTurns = 3;
+// From here on every CANCEL is answered by kGone, and what waits needs no slot.
+inline constexpr uint32_t kLinkParks = 3;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut.
 inline constexpr uint32_t kMaxKeys = 1u << 16;
@@ -39,21 +39,21 @@ inline constexpr uint32_t kMaxSlots = 1u << 12;
 inline constexpr uint32_t kMaxReferences = 1u << 16;
 inline constexpr uint32_t kMaxSegments = 1u << 14;
 inline constexpr uint64_t kMaxMappedBytes = uint64_t{4} << 40;  // Of one producer's.
-inline constexpr uint32_t kMaxWants = 1u << 20;  // That a consumer can have out at one producer.
+inline constexpr uint32_t kMaxParked = 1u << 20;                // Of one consumer at one producer.
 
 // ---- Cells ----
 enum class CellType : uint8_t {
   kMore = 1,  // More of the text that the cell before it began.
   // Consumer to producer.
-  kKey = 2,      // number: key id; slot: length of the text, which begins in the body.
-  kRequest = 3,  // number: key id. Body: the step, 8 bytes.
+  kKey = 2,  // number: key id; slot: length of the text, which begins in the body.
+  kRequest =
+      3,  // number: key id. Body: the step, 8 bytes; from version 3 on a ticket or 0, 8 bytes.
   kCancel = 4,
-  kPulled = 5,   // The answer to kPull: the producer may let go of the bytes.
-  kRefused = 6,  // Of what was answered: nobody gets it here. The producer has it back.
-  kWant = 7,     // number: how many keys. Body: Wants. To be told when their tensors are here.
-  kUnwant = 8,   // number: how many. Body: serials.
-  kClaim = 9,    // A kRequest for what kHere has named. Body: the serial, 8 bytes.
-  kPing = 10,    // To be answered by kPong, or by any other cell.
+  kPulled = 5,    // The answer to kPull: the producer may let go of the bytes.
+  kRefused = 6,   // Of what was answered: nobody gets it here. The producer has it back.
+  kPark = 7,      // Body: the ticket under which the fetch of this slot goes on waiting.
+  kUnwanted = 8,  // number: how many. Body: tickets that nobody waits for any more.
+  kPing = 9,      // To be answered by kPong, or by any other cell.
   // Producer to consumer.
   kInline = 16,       // number: bytes. Body: meta, dimensions, the bytes.
   kReference = 17,    // Body: Placed. The bytes lie in a segment until the reference is returned.
@@ -62,10 +62,9 @@ enum class CellType : uint8_t {
   kFailed = 20,       // number: absl::StatusCode. Body: length 2, text.
   kGone = 21,         // An answer to kCancel.
   kSegmentGone = 22,  // number: its index. It has no references and gets no more.
-  kHere = 23,         // number: how many. Body: serials. Each waits for its kClaim.
-  kUnwanted = 24,     // number: how many. Body: serials. An answer to kUnwant.
-  kWantFailed = 25,   // number: absl::StatusCode. Body: the serial, 8 bytes; length 2, text.
-  kPong = 26,         // The producer is there.
+  kParked = 23,       // The last word of the slot: its fetch waits under its ticket.
+  kHere = 24,         // number: how many. Body: tickets whose outcome is here.
+  kPong = 25,         // The producer is there.
 };
 
 enum CellFlags : uint8_t {
@@ -75,7 +74,7 @@ enum CellFlags : uint8_t {
   kDerived = 8,         // kFailed: not the first cause.
   kPullFailed = 16,     // kPulled: the bytes could not be read; send them another way.
   kHasDigest = 32,      // kReference, kPull, kChunk: the digest is set (of a chunk, of its part).
-  kAtAnyRate = 64,      // kUnwant: although later ones of the key may have been answered.
+  kMayPark = 64,        // kRequest: park it, unless the tensor is here. Version 3.
 };
 
 struct CellHead {
@@ -139,26 +138,15 @@ void WritePlaced(const Placed& placed, ReplyCell* cell);
 // kDataLoss: the type, the shape or the number of bytes make no tensor.
 absl::StatusOr<Placed> ReadPlaced(const ReplyCell& cell, TensorShape* shape);
 
-// Keys of one step that are wanted; the serials count up from the first.
-struct Wants {
-  static constexpr size_t kMost = 8;
-  int64_t step = 0;
-  uint64_t first_serial = 0;
-  uint32_t count = 0;
-  uint32_t key_ids[kMost] = {};
-};
-void WriteWants(const Wants& wants, RequestCell* cell);
-absl::StatusOr<Wants> ReadWants(const RequestCell& cell);
-
-// What kUnwant, kHere and kUnwanted carry.
-inline constexpr size_t kRequestSerials = sizeof(RequestCell::body) / 8;
-inline constexpr size_t kReplySerials = sizeof(ReplyCell::body) / 8;
+// What kUnwanted and kHere carry.
+inline constexpr size_t kRequestTickets = sizeof(RequestCell::body) / 8;
+inline constexpr size_t kReplyTickets = sizeof(ReplyCell::body) / 8;
 // REQUIRES: as many as there is room for, at most.
-void WriteSerials(absl::Span<const uint64_t> serials, RequestCell* cell);
-void WriteSerials(absl::Span<const uint64_t> serials, ReplyCell* cell);
-// How many are in `serials`, at which there is room for as many as the cell has room for.
-absl::StatusOr<size_t> ReadSerials(const RequestCell& cell, uint64_t* serials);
-absl::StatusOr<size_t> ReadSerials(const ReplyCell& cell, uint64_t* serials);
+void WriteTickets(absl::Span<const uint64_t> tickets, RequestCell* cell);
+void WriteTickets(absl::Span<const uint64_t> tickets, ReplyCell* cell);
+// How many are in `tickets`, at which there is room for as many as the cell has room for.
+absl::StatusOr<size_t> ReadTickets(const RequestCell& cell, uint64_t* tickets);
+absl::StatusOr<size_t> ReadTickets(const ReplyCell& cell, uint64_t* tickets);
 
 // ---- The shared memory of a link ----
 // Not a field of it is believed that the peer could have changed: sizes come from the

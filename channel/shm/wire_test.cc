@@ -259,80 +259,44 @@ TEST(ShmWireTest, WhatGoesIntoACellHasRoomForItsDimensions) {
   EXPECT_GE(InlineRoom(TensorShape::kMaxRank), 8u);
 }
 
-TEST(ShmWireTest, WantsArriveAsTheyWere) {
-  Wants wants;
-  wants.step = -7;
-  wants.first_serial = uint64_t{1} << 40;
-  for (uint32_t count = 1; count <= Wants::kMost; ++count) {
-    wants.count = count;
-    wants.key_ids[count - 1] = 1000 + count;
-    RequestCell cell{};
-    WriteWants(wants, &cell);
-    const auto read = ReadWants(cell);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->step, -7);
-    EXPECT_EQ(read->first_serial, wants.first_serial);
-    ASSERT_EQ(read->count, count);
-    for (uint32_t i = 0; i < count; ++i) EXPECT_EQ(read->key_ids[i], 1001 + i);
-  }
-}
-
-TEST(ShmWireTest, WantsThatMakeNoSense) {
-  Wants wants;
-  wants.count = 1;
-  wants.first_serial = 1;
-  RequestCell cell{};
-  WriteWants(wants, &cell);
-  EXPECT_TRUE(ReadWants(cell).ok());
-  for (const uint32_t number : {0u, 9u, 0xffffffffu}) {
-    cell.head.number = number;
-    EXPECT_EQ(ReadWants(cell).status().code(), absl::StatusCode::kDataLoss) << number;
-  }
-  for (const uint64_t serial : {uint64_t{0}, UINT64_MAX}) {
-    wants.first_serial = serial;
-    WriteWants(wants, &cell);
-    EXPECT_EQ(ReadWants(cell).status().code(), absl::StatusCode::kDataLoss) << serial;
-  }
-}
-
-TEST(ShmWireTest, SerialsArriveAsTheyWere) {
-  uint64_t serials[kReplySerials + 1];
-  for (size_t i = 0; i <= kReplySerials; ++i) serials[i] = i << 40 | i;
-  for (size_t count = 1; count <= kReplySerials; ++count) {
+TEST(ShmWireTest, TicketsArriveAsTheyWere) {
+  uint64_t tickets[kReplyTickets + 1];
+  for (size_t i = 0; i <= kReplyTickets; ++i) tickets[i] = i << 40 | i;
+  for (size_t count = 1; count <= kReplyTickets; ++count) {
     ReplyCell reply{};
-    WriteSerials(absl::MakeConstSpan(serials, count), &reply);
+    WriteTickets(absl::MakeConstSpan(tickets, count), &reply);
     // The ring copies the second line of a cell that says it has one.
     if (reply.is_long == 0) memset(reinterpret_cast<uint8_t*>(&reply) + kCacheLine, 0xee, 64);
-    uint64_t read[kReplySerials];
-    const auto got = ReadSerials(reply, read);
+    uint64_t read[kReplyTickets];
+    const auto got = ReadTickets(reply, read);
     ASSERT_TRUE(got.ok()) << got.status();
     ASSERT_EQ(*got, count);
-    EXPECT_EQ(memcmp(read, serials, count * 8), 0);
-    if (count > kRequestSerials) continue;
+    EXPECT_EQ(memcmp(read, tickets, count * 8), 0);
+    if (count > kRequestTickets) continue;
     RequestCell request{};
-    WriteSerials(absl::MakeConstSpan(serials, count), &request);
-    const auto asked = ReadSerials(request, read);
+    WriteTickets(absl::MakeConstSpan(tickets, count), &request);
+    const auto asked = ReadTickets(request, read);
     ASSERT_TRUE(asked.ok()) << asked.status();
     ASSERT_EQ(*asked, count);
-    EXPECT_EQ(memcmp(read, serials, count * 8), 0);
+    EXPECT_EQ(memcmp(read, tickets, count * 8), 0);
   }
 }
 
-TEST(ShmWireTest, SerialsThatDoNotFitTheirCell) {
-  uint64_t read[kReplySerials];
+TEST(ShmWireTest, TicketsThatDoNotFitTheirCell) {
+  uint64_t read[kReplyTickets];
   ReplyCell reply{};
   RequestCell request{};
-  EXPECT_FALSE(ReadSerials(reply, read).ok());
-  EXPECT_FALSE(ReadSerials(request, read).ok());
+  EXPECT_FALSE(ReadTickets(reply, read).ok());
+  EXPECT_FALSE(ReadTickets(request, read).ok());
   reply.is_long = 1;
-  reply.head.number = kReplySerials + 1;
-  request.head.number = kRequestSerials + 1;
-  EXPECT_FALSE(ReadSerials(reply, read).ok());
-  EXPECT_FALSE(ReadSerials(request, read).ok());
-  reply.head.number = kReplySerials;
-  EXPECT_TRUE(ReadSerials(reply, read).ok());
+  reply.head.number = kReplyTickets + 1;
+  request.head.number = kRequestTickets + 1;
+  EXPECT_FALSE(ReadTickets(reply, read).ok());
+  EXPECT_FALSE(ReadTickets(request, read).ok());
+  reply.head.number = kReplyTickets;
+  EXPECT_TRUE(ReadTickets(reply, read).ok());
   reply.is_long = 0;  // Its second line has not been read.
-  EXPECT_FALSE(ReadSerials(reply, read).ok());
+  EXPECT_FALSE(ReadTickets(reply, read).ok());
 }
 
 }  // namespace

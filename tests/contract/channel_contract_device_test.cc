@@ -91,6 +91,7 @@ ChannelContract Contract(const char* name, const Way& way) {
       for (const auto& gpu : TheMachine().gpus) gpus.push_back(gpu.get());
       return GpuNic::Wrap(std::make_shared<DmaBufNic>(*std::move(nic)), gpus, direct);
     };
+    if (way.shared) options.end_of_a_life = absl::StatusCode::kUnavailable;
     options.adjust = [way](TransportsOptions* pool) {
       pool->landing_cap_bytes = kCapBytes;
       if (!way.shared) return;

@@ -161,7 +161,7 @@ void WriteCell(Input* in, uint8_t* ring, uint32_t* next, bool nearly_right) {
   in->Fill(cell, nearly_right ? 24 : kBytes);
   if (nearly_right) {
     memset(cell + 24, 0, kBytes - 24);
-    cell[4] = static_cast<uint8_t>(kBytes == shm_wire::kRequestCellBytes ? 1 + cell[4] % 10
+    cell[4] = static_cast<uint8_t>(kBytes == shm_wire::kRequestCellBytes ? 1 + cell[4] % 9
                                                                          : 16 + cell[4] % 10);
     cell[6] &= 3;  // The slot.
     cell[7] = 0;

@@ -225,18 +225,23 @@ class GoneTest : public SettlementTest {
   static constexpr size_t kAsked = 4;
   static constexpr size_t kFetches = 10;
 
+  void FetchAll(uint64_t incarnation) {
+    for (size_t i = 0; i < kFetches; ++i) {
+      Fetch(Key(absl::StrCat("edge", i), incarnation), 0, &fetched_[i]);
+    }
+  }
   // As many are asked as there are slots, the others are in line.
   void FetchThenLose(uint64_t incarnation) {
     ShmOptions options;
-    options.sizes.slots = kAsked + 1;  // One is kept for what is there.
-    options.max_waiting = 0;           // Nobody is told of the others.
+    options.sizes.slots = kAsked;
+    options.max_waiting = 0;  // None of them is parked.
     options.patience_ms = 5000;
     Open(options);
     Send(Key("met"), 8, 1, false);
     Fetch(Key("met"), 0, &met_);
     for (int i = 0; i < 100 && !met_.ended; ++i) Turn();
     ASSERT_EQ(met_.number, 1) << met_.status;
-    for (Fetched& one : fetched_) Fetch(Key("edge", incarnation), 0, &one);
+    FetchAll(incarnation);
     for (int i = 0; i < 10; ++i) Turn();
     StopProducer();
     lost_ns_ = alarms_.clock().NowNs();
@@ -297,17 +302,21 @@ TEST_F(GoneTest, WhatNamesNoLifeEndsWithinPatience) {
 TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
   ShmOptions options;
   options.sizes.slots = kAsked;
+  options.max_waiting = 0;
   Open(options);
   Send(Key("met"), 8, 1, false);
   Fetch(Key("met"), 0, &met_);
   for (int i = 0; i < 100 && !met_.ended; ++i) Turn();
-  for (Fetched& one : fetched_) Fetch(Key("edge"), 0, &one);
+  FetchAll(kFirstLife);
   for (int i = 0; i < 10; ++i) Turn();
   StopProducer();
   producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
-  for (const Fetched& one : fetched_) {
-    EndOf(one);
-    EXPECT_EQ(one.status.code(), absl::StatusCode::kUnavailable) << one.status;
+  for (size_t i = 0; i < kFetches; ++i) {
+    EndOf(fetched_[i]);
+    // What is in line is told what became of that life, too.
+    EXPECT_EQ(fetched_[i].status.code(),
+              i < kAsked ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted)
+        << fetched_[i].status;
   }
 }
 

@@ -1,4 +1,4 @@
-#include "channel/rdma/ring_line.h"
+#include "channel/ops/ring_line.h"
 
 #include <algorithm>
 #include <deque>
@@ -23,6 +23,7 @@ TEST(RingLineTest, DoesWhatADequeDoes) {
       const int gone = model[random() % model.size()];
       line.Remove(gone);
       model.erase(std::find(model.begin(), model.end(), gone));
+      line.Remove(-1);  // Not in it.
     } else if (!model.empty()) {
       ASSERT_EQ(line.front(), model.front());
       line.pop_front();
@@ -39,9 +40,8 @@ TEST(RingLineTest, LetsGoOfWhatItNoLongerHas) {
   for (int i = 0; i < 20; ++i) line.push_back(thing);
   line.pop_front();
   EXPECT_EQ(thing.use_count(), 20);
-  line.Remove(thing);
-  EXPECT_EQ(thing.use_count(), 1);
-  line.push_back(thing);
+  line.Remove(thing);  // One of them.
+  EXPECT_EQ(thing.use_count(), 19);
   line.clear();
   EXPECT_EQ(thing.use_count(), 1);
 }

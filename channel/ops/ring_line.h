@@ -1,5 +1,5 @@
-#ifndef TRYST_CHANNEL_RDMA_RING_LINE_H_
-#define TRYST_CHANNEL_RDMA_RING_LINE_H_
+#ifndef TRYST_CHANNEL_OPS_RING_LINE_H_
+#define TRYST_CHANNEL_OPS_RING_LINE_H_
 
 #include <cstddef>
 #include <utility>
@@ -8,14 +8,17 @@
 namespace tryst {
 
 // First in, first out, in a ring that grows and never shrinks: in steady state nothing is
-// allocated, as a std::deque does every few elements.
+// allocated, as a std::deque does every few elements. Needs external synchronisation.
 template <typename T>
 class RingLine {
  public:
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  T& operator[](size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }  // From the front.
+  // From the front. REQUIRES: i < size(); !empty().
+  T& operator[](size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }
+  const T& operator[](size_t i) const { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   T& front() { return ring_[first_]; }
+  const T& front() const { return ring_[first_]; }
   void push_back(T value) {
     if (size_ == ring_.size()) Grow();
     (*this)[size_++] = std::move(value);
@@ -25,16 +28,14 @@ class RingLine {
     first_ = (first_ + 1) & (ring_.size() - 1);
     --size_;
   }
-  // Linear. No-op when it is not there.
+  // The first that equals `value`, if there is one; the others keep their order. Near the front it
+  // costs little.
   void Remove(const T& value) {
-    size_t kept = 0;
-    for (size_t i = 0; i < size_; ++i) {
-      if ((*this)[i] == value) continue;
-      if (kept != i) (*this)[kept] = std::move((*this)[i]);
-      ++kept;
-    }
-    for (size_t i = kept; i < size_; ++i) (*this)[i] = T();
-    size_ = kept;
+    size_t i = 0;
+    while (i < size_ && !((*this)[i] == value)) ++i;
+    if (i == size_) return;
+    for (; i > 0; --i) (*this)[i] = std::move((*this)[i - 1]);
+    pop_front();
   }
   void clear() {
     while (!empty()) pop_front();
@@ -55,4 +56,4 @@ class RingLine {
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_RDMA_RING_LINE_H_
+#endif  // TRYST_CHANNEL_OPS_RING_LINE_H_

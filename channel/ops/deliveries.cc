@@ -1,0 +1,128 @@
+#include "channel/ops/deliveries.h"
+
+#include <utility>
+
+namespace tryst {
+
+FetchJoin* Deliveries::NewJoin(size_t count, const Args& args, ManyDoneFn done) {
+  if (free_joins_.empty()) free_joins_.push_back(&joins_.emplace_back());
+  FetchJoin* join = free_joins_.back();
+  free_joins_.pop_back();
+  join->args = args;
+  join->done = std::move(done);
+  join->results.resize(count);
+  join->left = count;
+  if (count == 0) {
+    undelivered_joins_.push_back(join);
+    poller_->FlushThisTurn(this);
+  }
+  return join;
+}
+
+// The way of nearly all: nothing to undo, the callback in place.
+void Deliveries::In(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
+  DoneFn done = std::move(op->done);
+  op->done = nullptr;
+  std::move(done)(std::move(status), no_args_, op->args, std::move(tensor), is_dead);
+  op->args.destination = Tensor();
+  op->args.device_context = nullptr;
+  owner_->OnOpDelivered(op);
+}
+
+void Deliveries::Deliver(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when) {
+  if (op->join != nullptr) {
+    Received received;
+    received.status = std::move(status);
+    received.tensor = std::move(tensor);
+    received.is_dead = is_dead;
+    FetchJoin* const join = op->join;
+    const size_t index = op->index;
+    owner_->OnOpDelivered(op);
+    return NoteResult(join, index, std::move(received), when);
+  }
+  op->result_status = std::move(status);
+  op->result = std::move(tensor);
+  op->result_is_dead = is_dead;
+  if (when == When::kNow && undelivered_.empty() && TryDeliver(op)) return;
+  undelivered_.Push(op);
+  poller_->FlushThisTurn(this);
+}
+
+void Deliveries::NoteResult(FetchJoin* join, size_t index, Received received, When when) {
+  join->results[index] = std::move(received);
+  if (--join->left > 0) return;
+  if (when == When::kNow && TryDeliver(join)) return;
+  undelivered_joins_.push_back(join);
+  poller_->FlushThisTurn(this);
+}
+
+DoneFn Deliveries::BackToJoin(FetchOp* op) {
+  return [this, join = op->join, index = op->index](absl::Status status, const Args&, const Args&,
+                                                    Tensor tensor, bool is_dead) {
+    Received received;
+    received.status = std::move(status);
+    received.tensor = std::move(tensor);
+    received.is_dead = is_dead;
+    poller_->PostFn([this, join, index, received = std::move(received)]() mutable {
+      NoteResult(join, index, std::move(received), When::kAtEndOfTurn);
+    });
+  };
+}
+
+bool Deliveries::TryDeliver(FetchOp* op) {
+  Executor* executor = op->args.executor;
+  if (executor == nullptr) {
+    op->Deliver();
+    owner_->OnOpDelivered(op);
+    return true;
+  }
+  Executor::Work work([op, poller = poller_] { op->DeliverFrom(poller); });
+  return executor->TryRun(&work);
+}
+
+bool Deliveries::TryDeliver(FetchJoin* join) {
+  const auto deliver = [this, join] {
+    absl::Status first;
+    for (const Received& received : join->results) {
+      if (first.ok() && !received.status.ok()) first = received.status;
+    }
+    ManyDoneFn done = std::move(join->done);
+    join->done = nullptr;
+    std::move(done)(std::move(first), absl::MakeSpan(join->results));
+    for (Received& received : join->results) {
+      received.tensor = Tensor();
+      received.status = absl::OkStatus();
+    }
+    join->args = Args();
+    if (poller_->OnThread()) {
+      free_joins_.push_back(join);
+    } else {
+      poller_->PostFn([this, join] { free_joins_.push_back(join); });
+    }
+  };
+  Executor* executor = join->args.executor;
+  if (executor == nullptr) {
+    deliver();
+    return true;
+  }
+  Executor::Work work(deliver);
+  return executor->TryRun(&work);
+}
+
+void Deliveries::Flush() {
+  for (size_t count = undelivered_.size(); count > 0 && !undelivered_.empty(); --count) {
+    FetchOp* op = undelivered_.PopFront();
+    if (TryDeliver(op)) continue;
+    undelivered_.Push(op);  // Again in the next turn.
+    poller_->FlushThisTurn(this);
+  }
+  for (size_t count = undelivered_joins_.size(); count > 0; --count) {
+    FetchJoin* join = undelivered_joins_.front();
+    undelivered_joins_.pop_front();
+    if (TryDeliver(join)) continue;
+    undelivered_joins_.push_back(join);
+    poller_->FlushThisTurn(this);
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,83 @@
+#include "channel/ops/fetch_keys.h"
+
+#include <utility>
+
+namespace tryst {
+
+FetchKey* FetchKeys::Intern(const TensorKey& key) {
+  const uint32_t noted = key.note();
+  if (noted < by_id_.size() && by_id_[noted] != nullptr && by_id_[noted]->key.SharesTextWith(key)) {
+    return by_id_[noted];
+  }
+  FetchKey* entry = Find(key);
+  if (entry == nullptr) {
+    if (free_.empty()) free_.push_back(&all_.emplace_back());
+    entry = free_.back();
+    free_.pop_back();
+    keys_.emplace(key, entry);
+  }
+  // As its owner has it now, who may ask with it again.
+  entry->key = key;
+  if (entry->id == FetchKey::kNoId) GiveId(entry);
+  key.set_note(entry->id);
+  return entry;
+}
+
+FetchKey* FetchKeys::Find(const TensorKey& key) const {
+  const auto found = keys_.find(key);
+  return found == keys_.end() ? nullptr : found->second;
+}
+
+void FetchKeys::GiveId(FetchKey* entry) {
+  const uint64_t bytes = entry->key.text().size();
+  lap_bytes_ += bytes;
+  if (lap_bytes_ > most_bytes_ || next_id_ == most_) {
+    next_id_ = 0;
+    lap_bytes_ = bytes;
+  }
+  const uint32_t id = next_id_++;
+  if (id >= by_id_.size()) {
+    by_id_.push_back(nullptr);
+  } else if (by_id_[id] != nullptr) {
+    LoseId(by_id_[id]);
+  }
+  by_id_[id] = entry;
+  entry->id = id;
+  entry->told = 0;
+}
+
+void FetchKeys::LoseId(FetchKey* entry) {
+  by_id_[entry->id] = nullptr;
+  entry->id = FetchKey::kNoId;
+  if (!entry->asked.empty()) return;
+  keys_.erase(entry->key);
+  entry->key = TensorKey();
+  free_.push_back(entry);
+}
+
+void FetchKeys::ForgetIds() {
+  for (FetchKey* entry : by_id_) {
+    if (entry != nullptr) LoseId(entry);
+  }
+  by_id_.clear();
+  next_id_ = 0;
+  lap_bytes_ = 0;
+}
+
+void FetchKeys::Join(FetchOp* op, FetchKey* key) {
+  if (op->asked_of != nullptr) return;
+  op->asked_of = key;
+  key->asked.Push(op);
+}
+
+void FetchKeys::Leave(FetchOp* op) {
+  FetchKey* const key = std::exchange(op->asked_of, nullptr);
+  if (key == nullptr) return;
+  key->asked.Remove(op);
+  if (key->id != FetchKey::kNoId || !key->asked.empty()) return;
+  keys_.erase(key->key);
+  key->key = TensorKey();
+  free_.push_back(key);
+}
+
+}  // namespace tryst

@@ -1,0 +1,70 @@
+#include "channel/ops/fetch_keys.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+TensorKey Key(int number) {
+  return TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
+                               "/job:c/replica:0/task:0/device:CPU:0", absl::StrCat("e", number))
+      ->At(0, 0);
+}
+
+class NoOwner final : public FetchOpOwner {
+  void OnOpCancelled(FetchOp*) override {}
+  void OnOpTimer(FetchOp*) override {}
+  void OnOpDelivered(FetchOp*) override {}
+};
+
+TEST(FetchKeysTest, TheOldestNumberGoesToTheNewestKey) {
+  FetchKeys keys(4, 1 << 20);
+  for (int i = 0; i < 4; ++i) {
+    FetchKey* key = keys.Intern(Key(i));
+    EXPECT_EQ(key->id, static_cast<uint32_t>(i));
+    key->told = 7;
+  }
+  EXPECT_EQ(keys.Intern(Key(2))->told, 7u);
+  FetchKey* fifth = keys.Intern(Key(4));
+  EXPECT_EQ(fifth->id, 0u);
+  EXPECT_EQ(fifth->told, 0u) << "the peer knows another key by that number";
+  EXPECT_EQ(keys.Find(Key(0)), nullptr);
+  EXPECT_EQ(keys.Intern(Key(0))->id, 1u);
+  EXPECT_EQ(keys.Find(Key(1)), nullptr);
+}
+
+// The peer must not be made to remember more than a bound, however long the texts are.
+TEST(FetchKeysTest, NumbersBeginAgainBehindSoManyBytesOfTexts) {
+  const uint64_t each = Key(0).text().size();
+  FetchKeys keys(100, 3 * each);
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(keys.Intern(Key(i))->id, static_cast<uint32_t>(i % 3));
+    EXPECT_EQ(keys.Find(Key(i - 3)), nullptr);
+  }
+  keys.ForgetIds();
+  EXPECT_EQ(keys.Intern(Key(8))->id, 0u);
+}
+
+TEST(FetchKeysTest, WhatIsAskedForStaysWhenItsNumberIsGivenAway) {
+  NoOwner owner;
+  FetchOp op(&owner);
+  FetchKeys keys(2, 1 << 20);
+  keys.Join(&op, keys.Intern(Key(0)));
+  for (int i = 1; i < 10; ++i) keys.Intern(Key(i));
+  FetchKey* key = keys.Find(Key(0));
+  ASSERT_NE(key, nullptr);
+  EXPECT_EQ(key->asked.front(), &op);
+  EXPECT_EQ(keys.Intern(Key(0)), key);
+  EXPECT_NE(key->id, FetchKey::kNoId);
+  keys.ForgetIds();
+  EXPECT_EQ(keys.Find(Key(0)), key);
+  EXPECT_EQ(keys.Find(Key(9)), nullptr);
+  keys.Leave(&op);
+  EXPECT_EQ(keys.Find(Key(0)), nullptr);
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,25 @@
+#include "channel/ops/fetch_op.h"
+
+#include <utility>
+
+namespace tryst {
+
+void FetchOp::Renew() {
+  state = FetchState::kQueued;
+  join = nullptr;
+  order = 0;
+  send_request = send_cancel = asked_before = ending = moves = false;
+  ticket = 0;
+  send_park = park_asked = send_waits = here = false;
+  reported = delivered = taken_over = false;
+  result_is_dead = false;
+}
+
+void FetchOp::Deliver() {
+  DoneFn run = std::move(done);
+  done = nullptr;
+  const Args run_args = std::exchange(args, Args());
+  std::move(run)(std::move(result_status), Args(), run_args, std::move(result), result_is_dead);
+}
+
+}  // namespace tryst

@@ -1,0 +1,307 @@
+#include "channel/ops/fetch_ops.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "rendezvous/derived_status.h"
+
+// Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer, fetch_turns.cc the
+// order of a key.
+namespace tryst {
+
+FetchOps::FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts)
+    : poller_(poller),
+      ops_options_(std::move(options)),
+      track_(
+          ops_options_.trace == nullptr
+              ? nullptr
+              : ops_options_.trace->Track(TraceRole::kFetch, ops_options_.peer, ops_options_.path)),
+      keys_(ops_options_.max_keys, ops_options_.max_keys_bytes),
+      deliveries_(poller, this),
+      counts_(counts) {
+  state_since_ns_ = now_ns();
+}
+
+// ---- Beginning ----
+
+FetchOp* FetchOps::TakeOp() {
+  if (free_.empty()) {
+    all_.push_back(MakeOp());
+    free_.push_back(all_.back());
+  }
+  FetchOp* op = free_.back();
+  free_.pop_back();
+  ++live_;
+  op->Renew();
+  return op;
+}
+
+void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+  FetchOp* op = Foreseen(step_id, key);
+  if (op == nullptr) {
+    op = TakeOp();
+    op->step = step_id;
+    op->key = key;
+  }
+  op->args = args;
+  op->done = std::move(done);
+  Start(op);
+}
+
+void FetchOps::FetchJoined(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                           ManyDoneFn done) {
+  FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(done));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    FetchOp* op = TakeOp();
+    op->step = step_id;
+    op->key = keys[i];
+    op->join = join;
+    op->index = i;
+    Start(op);
+  }
+}
+
+void FetchOps::Start(FetchOp* op) {
+  const Args& args = op->wants();
+  ++counts_->fetches;
+  op->begun_ns = now_ns();
+  op->plain = args.cancellation == nullptr && args.deadline.is_never();
+  op->span.Begin(op->has_slot ? WaitsFor::kPeerSend
+                 : open_      ? WaitsFor::kSlot
+                              : WaitsFor::kConnection,
+                 op->begun_ns);
+  if (AskNow(op)) return FlushSoon();
+  if (op->state == FetchState::kQueued) queued_.Push(op);
+  OnBegun(op);
+  if (!closed_.ok()) return EndEarly(op, closed_);
+  if (op->key.text().size() > ops_options_.max_key_bytes) {
+    return EndEarly(op, absl::InvalidArgumentError("the key is too long to be sent"));
+  }
+  const absl::Status may_fill = MayFill(args);
+  if (!may_fill.ok()) return EndEarly(op, may_fill);
+  if (args.cancellation != nullptr) {
+    op->cancel_token = args.cancellation->Register([op, poller = poller_] { op->Cancel(poller); });
+    if (op->cancel_token == Cancellation::kNoToken) {
+      return EndEarly(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
+    }
+  }
+  if (!args.deadline.is_never()) poller_->SetTimer(op, args.deadline.at_ns());
+  OnWaits(op);
+}
+
+// ---- Ending ----
+
+FetchAction FetchOps::Advance(FetchOp* op, FetchEvent event) {
+  const FetchRow* row = FindFetchRow(op->state, event);
+  TRYST_CHECK(row != nullptr) << FetchEventName(event) << " of a fetch that "
+                              << FetchStateName(op->state);
+  op->state = row->next;
+  return row->action;
+}
+
+void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
+  const FetchState from = op->state;
+  const bool known = from == FetchState::kInSlot && op->asked_before;
+  switch (Advance(op, known ? FetchEvent::kEndAsked : FetchEvent::kEnd)) {
+    case FetchAction::kReport:
+      queued_.Remove(op);
+      StopFollowing(op);
+      DropTicket(op);
+      DropMemory(op);
+      Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+      return LastWord(op);
+    case FetchAction::kRefuse:
+      Refuse(op);
+      DropMemory(op);
+      LastWord(op);
+      return Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+    case FetchAction::kCancel:
+      OnLeaves(op, from);
+      StartLeaving(op, why);
+      if (ops_options_.leave_ns > 0) {
+        return poller_->SetTimer(op, now_ns() + ops_options_.leave_ns);
+      }
+      break;
+    case FetchAction::kRemember:
+      if (op->ending) return;
+      op->ending = true;
+      op->end_status = why;
+      break;
+    default:
+      if (from != FetchState::kLeaving || !std::exchange(op->moves, false)) return;
+      op->end_status = why;
+      break;
+  }
+  // A landing of ours stays aside until the last word; the caller's memory is the caller's only
+  // when nobody writes it any more.
+  if (!MayBeWritten(*op)) Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+}
+
+// Tells the peer, now or over the next connection, and waits for its answer.
+void FetchOps::StartLeaving(FetchOp* op, const absl::Status& why) {
+  op->span.Enter(WaitsFor::kLastWord, now_ns());
+  op->ending = true;
+  op->end_status = why;
+  // A request not sent yet (a replay, a second one) need not go out any more.
+  op->send_request = op->send_park = false;
+  if (!open_) return;
+  op->send_cancel = true;
+  SendSoon(op);
+}
+
+void FetchOps::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when) {
+  if (op->reported) return;
+  op->reported = true;
+  if (IsAhead(*op)) {  // Nobody to tell.
+    OnEndAhead(op);
+    op->delivered = true;
+    return;
+  }
+  ++(status.ok() ? counts_->ended_ok : counts_->ended_failed);
+  if (track_ != nullptr) {
+    op->traced_code = status.code();
+    op->traced_bytes = tensor.valid() ? tensor.bytes() : 0;
+    op->span.Enter(WaitsFor::kExecutor, now_ns());
+  }
+  if (when == When::kNow && deliveries_.InPlace(*op)) {
+    return deliveries_.In(op, std::move(status), std::move(tensor), is_dead);
+  }
+  poller_->CancelTimer(op);
+  if (op->cancel_token != Cancellation::kNoToken) {
+    // A callback that is running has only a task to post: waiting for it is brief.
+    op->wants().cancellation->Deregister(op->cancel_token);
+    op->cancel_token = Cancellation::kNoToken;
+  }
+  deliveries_.Deliver(op, std::move(status), std::move(tensor), is_dead, when);
+}
+
+void FetchOps::LastWord(FetchOp* op) {
+  if (op->state != FetchState::kEnding) Advance(op, FetchEvent::kComplete);
+  if (op->has_slot) FreeSlot(op);
+  if (op->ticket != 0) by_ticket_.erase(std::exchange(op->ticket, 0));
+  keys_.Leave(op);
+  AskFollower(op);
+  if (by_ticket_.empty() && queued_.empty()) pressed_ = false;
+  if (!op->send_cancel) send_line_.Remove(op);
+  FreeIfDone(op);
+}
+
+void FetchOps::OnOpDelivered(FetchOp* op) {
+  op->delivered = true;
+  FreeIfDone(op);
+}
+
+void FetchOps::FreeIfDone(FetchOp* op) {
+  if (op->state != FetchState::kEnding || !op->delivered || send_line_.Holds(op) ||
+      op->cancel_posted.load()) {
+    return;
+  }
+  op->state = FetchState::kFree;
+  // A fetch that another channel has taken over goes on there.
+  if (track_ != nullptr && !op->taken_over) {
+    ops_options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
+                            now_ns());
+  }
+  free_.push_back(op);
+  --live_;
+}
+
+void FetchOps::OnOpCancelled(FetchOp* op) {
+  EndByCaller(op, MarkDerived(absl::CancelledError("the fetch is cancelled")));
+  FreeIfDone(op);
+}
+
+std::string FetchOps::WhyLate(const FetchOp&) const {
+  return connect_status_.ok() ? "" : absl::StrCat(" (", connect_status_.message(), ")");
+}
+
+void FetchOps::OnOpTimer(FetchOp* op) {
+  if (op->state == FetchState::kLeaving && ops_options_.leave_ns > 0) {
+    // The peer is slow to answer. Its slot stays with it; the caller need not.
+    return Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
+  }
+  EndByCaller(op, absl::DeadlineExceededError(
+                      absl::StrCat("not received in time: ", FetchStateName(op->state), " of ",
+                                   ops_options_.peer, WhyLate(*op))));
+}
+
+void FetchOps::AbortStep(int64_t step_id, const absl::Status& why) {
+  for (FetchOp* op : all_) {
+    if (op->step == step_id) EndEarly(op, MarkDerived(why));
+  }
+}
+
+// ---- Another path ----
+
+std::vector<WaitingFetch> FetchOps::TakeWaiting() {
+  std::vector<WaitingFetch> taken;
+  while (!queued_.empty()) TakeOut(queued_.PopFront(), &taken);
+  return taken;
+}
+
+void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
+  DropMemory(op);
+  DropTicket(op);
+  op->state = FetchState::kEnding;
+  if (op->cancel_token != Cancellation::kNoToken &&
+      !op->wants().cancellation->TryDeregister(op->cancel_token)) {
+    // Cancelled this moment: it ends here.
+    Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false,
+           When::kAtEndOfTurn);
+    return LastWord(op);
+  }
+  op->cancel_token = Cancellation::kNoToken;
+  poller_->CancelTimer(op);
+  ++counts_->moved;
+  WaitingFetch fetch{op->step, op->key, op->wants(), std::move(op->done)};
+  if (op->join != nullptr) {
+    fetch.args.executor = nullptr;
+    fetch.done = deliveries_.BackToJoin(op);
+  }
+  taken->push_back(std::move(fetch));
+  op->args = Args();
+  op->done = nullptr;
+  op->reported = op->delivered = op->taken_over = true;
+  LastWord(op);
+}
+
+// ---- Views ----
+
+void FetchOps::ListOps(LiveOps* ops) const {
+  for (const FetchOp* op : all_) {
+    if (op->state == FetchState::kFree) continue;
+    LiveOp live;
+    live.peer = ops_options_.peer;
+    live.path = ops_options_.path;
+    live.step = op->step;
+    live.key = op->key;
+    live.span = op->span;
+    live.bytes = BytesOf(*op);
+    // Connected since, without a slot yet.
+    if (open_ && live.span.waits_for() == WaitsFor::kConnection) {
+      live.span.Enter(WaitsFor::kSlot, std::max(state_since_ns_, live.span.since_ns()));
+    }
+    if (!open_) live.detail = std::string(connect_status_.message());
+    if (IsAhead(*op)) live.detail = "asked for ahead of its fetch";
+    if (op->reported && op->delivered) live.detail = "its caller has been answered";
+    ops->Add(std::move(live));
+  }
+}
+
+std::string FetchOps::CountsByState() const {
+  size_t by_state[kFetchStateCount] = {};
+  for (const FetchOp* op : all_) ++by_state[static_cast<size_t>(op->state)];
+  std::string text = absl::StrCat(live_, " fetches out");
+  const char* before = " (";
+  for (size_t i = 1; i < kFetchStateCount; ++i) {
+    if (by_state[i] == 0) continue;
+    absl::StrAppend(&text, before, by_state[i], " ", FetchStateName(static_cast<FetchState>(i)));
+    before = "; ";
+  }
+  if (before[0] == ';') text += ")";
+  return text;
+}
+
+}  // namespace tryst

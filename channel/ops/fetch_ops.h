@@ -1,0 +1,180 @@
+#ifndef TRYST_CHANNEL_OPS_FETCH_OPS_H_
+#define TRYST_CHANNEL_OPS_FETCH_OPS_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "channel/channel.h"
+#include "channel/ops/deliveries.h"
+#include "channel/ops/fetch_keys.h"
+#include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_slots.h"
+#include "channel/ops/fetch_table.h"
+#include "channel/ops/fetch_transport.h"
+#include "channel/ops/linked_line.h"
+#include "channel/poller/poller.h"
+#include "channel/trace/trace.h"
+
+namespace tryst {
+
+// What the fetches of every transport count.
+struct FetchCounts {
+  uint64_t fetches = 0;
+  uint64_t ended_ok = 0;
+  uint64_t ended_failed = 0;
+  uint64_t cancels_sent = 0;
+  uint64_t replays = 0;  // Asked again over another connection.
+  uint64_t moved = 0;    // To another path, which counts them again.
+  uint64_t parked = 0;   // Gave their slot to others while they waited for a Send.
+};
+
+struct FetchOpsOptions {
+  std::string peer;
+  std::string path;  // As in Hello: "rdma/soft".
+  Trace* trace = nullptr;
+  size_t max_key_bytes = 0;
+  uint32_t max_keys = 0;        // That the peer remembers,
+  uint64_t max_keys_bytes = 0;  // and what their texts may come to before numbers begin again.
+  uint32_t max_parked = 0;      // Fetches that may wait for the peer's Send without a slot.
+  // How long the report of a cancel waits for the peer's last word, where the caller's memory does
+  // not have to. 0: not at all.
+  int64_t leave_ns = 0;
+};
+
+// The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,
+// cancels and deadlines, parking, replay, delivery. A transport says how to ask, how to cancel, and
+// what came (docs/decisions/0040-one-operation.md; the table is fetch_table.h).
+//
+// Of the fetches of one key and step one is asked for at a time; the others follow it. So a fetch
+// that is cancelled or late can hand what it asked for to the next one, and no tensor goes back
+// behind another.
+//
+// Parking: a slot is for a tensor on its way, not for one that nobody has sent yet. While fetches
+// wait in line and every slot is held by a fetch that waits for a Send, those in the slots are
+// parked: the peer keeps their takes, in their places, under tickets, and says when one has its
+// outcome. Only then does it need a slot again.
+class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
+ public:
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void AbortStep(int64_t step_id, const absl::Status& why) override;
+  void ListOps(LiveOps* ops) const override;
+  std::vector<WaitingFetch> TakeWaiting() override;
+  // The cause of the last failed attempt to connect; OK while there is a link.
+  const absl::Status& connect_status() const { return connect_status_; }
+
+ protected:
+  using When = Deliveries::When;
+
+  FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts);
+  ~FetchOps() override = default;
+
+  // A Fetch() of each key with one callback. REQUIRES: args.destination is unset.
+  void FetchJoined(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                   ManyDoneFn done);
+
+  // ---- What happens to an operation ----
+  // The state that the table says, and what is to be done. CHECKs that there is an entry.
+  FetchAction Advance(FetchOp* op, FetchEvent event);
+  // The same of a peer's word. Null: it has no place there; the link is to end.
+  const FetchRow* Hear(FetchOp* op, FetchEvent event) {
+    const FetchRow* row = FindFetchRow(op->state, event);
+    if (row != nullptr) op->state = row->next;
+    return row;
+  }
+  void EndEarly(FetchOp* op, const absl::Status& why);
+  // Ends one that the peer is to hear of; its caller is not told yet.
+  void StartLeaving(FetchOp* op, const absl::Status& why);
+  void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
+  void LastWord(FetchOp* op);
+  FetchOp* TakeOp();
+
+  // Asking (fetch_asking.cc).
+  bool SayAll();  // False: there was no room for all of it.
+  void SendSoon(FetchOp* op);
+  void TakeSlot(FetchOp* op);
+  bool SomebodyWaits() const { return !queued_.empty() || !here_line_.empty(); }
+  bool HasWords() const { return !send_line_.empty() || !unwanted_.empty(); }
+  void OnParked(FetchOp* op, bool is_wanted);
+  void OnHere(absl::Span<const uint64_t> tickets);
+  void DropTicket(FetchOp* op);
+  // In the order in which they were asked for, which is the order of their turns at a key: those
+  // in slots, and those that are parked.
+  std::vector<FetchOp*> Asked() const;
+  std::vector<FetchOp*> Parked() const;
+  // No connection any more: nothing is to be said over it.
+  void ForgetWords();
+
+  // The order of a key (fetch_turns.cc).
+  FetchOp* AskedBefore(const FetchKey& key, int64_t step, const FetchOp* but) const;
+  void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
+  std::string CountsByState() const;
+  std::string WhyLate(const FetchOp& op) const override;
+  int64_t now_ns() const { return poller_->now_ns(); }
+
+  // Poller thread only, as all of it.
+  Poller* const poller_;
+  const FetchOpsOptions ops_options_;
+  TraceTrack* const track_;  // Null without a trace.
+  bool open_ = false;        // There is a connection.
+  bool parks_ = false;       // Its peer knows of parking.
+  absl::Status closed_;      // Not OK: closed for this.
+  absl::Status connect_status_;
+  int64_t state_since_ns_ = 0;  // Of the connection.
+  std::vector<FetchOp*> all_;   // All there ever were.
+  size_t live_ = 0;             // Not in the pool.
+  FetchSlots slots_;
+  FetchKeys keys_;
+  LinkedLine<FetchOp> queued_{&FetchOp::wait_link};     // kQueued, but for those behind others.
+  LinkedLine<FetchOp> here_line_{&FetchOp::wait_link};  // kHere: before those.
+  LinkedLine<FetchOp> send_line_{&FetchOp::send_link};  // With something to say.
+  absl::flat_hash_map<uint64_t, FetchOp*> by_ticket_;   // kParked, kHere.
+  std::vector<uint64_t> unwanted_;                      // Tickets to be told to the peer.
+  Deliveries deliveries_;
+
+ private:
+  struct ParkTimer final : PollerTimer {
+    explicit ParkTimer(FetchOps* ops) : ops(ops) {}
+    void OnTimer() override { ops->ParkWaiting(); }
+    FetchOps* const ops;
+  };
+
+  void Start(FetchOp* op);
+  bool AskNow(FetchOp* op);
+  bool Ask(FetchOp* op);
+  bool SayOf(FetchOp* op);
+  bool SendRequestOf(FetchOp* op, FetchKey* key);
+  LinkedLine<FetchOp>* NextLine() { return here_line_.empty() ? &queued_ : &here_line_; }
+  void FreeSlot(FetchOp* op);
+  void WatchLine();
+  void ParkWaiting();
+  bool MayPark(const FetchOp& op) const;
+  bool SayUnwanted();
+  bool WaitsItsTurn(FetchOp* op, FetchKey* key);
+  void Follow(FetchFollowers* line, FetchOp* op);
+  void StopFollowing(FetchOp* op);
+  void AskFollower(FetchOp* op);
+  bool HandOver(FetchOp* op);
+  void EndByCaller(FetchOp* op, const absl::Status& why);
+  void FreeIfDone(FetchOp* op);
+  void OnOpCancelled(FetchOp* op) override;
+  void OnOpTimer(FetchOp* op) override;
+  void OnOpDelivered(FetchOp* op) override;
+
+  FetchCounts* const counts_;
+  std::vector<FetchOp*> free_;
+  uint64_t next_order_ = 1;
+  uint64_t next_ticket_ = 1;
+  std::deque<FetchFollowers> all_followers_;  // All there ever were; addresses stay.
+  std::vector<FetchFollowers*> free_followers_;
+  bool pressed_ = false;  // Fetches wait in line behind others that wait for a Send.
+  ParkTimer park_timer_{this};
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_FETCH_OPS_H_

@@ -1,0 +1,76 @@
+#ifndef TRYST_CHANNEL_OPS_LINKED_LINE_H_
+#define TRYST_CHANNEL_OPS_LINKED_LINE_H_
+
+#include <cstddef>
+
+namespace tryst {
+
+template <typename T>
+class LinkedLine;
+
+// A place in a LinkedLine.
+template <typename T>
+struct LineLink {
+  T* previous = nullptr;
+  T* next = nullptr;
+  LinkedLine<T>* line = nullptr;  // In which it is; null: in none.
+};
+
+// First in, first out, and out of the middle at once. The links are in those who stand in it:
+// nothing is allocated, and nothing owned. Needs external synchronisation.
+template <typename T>
+class LinkedLine {
+ public:
+  // `link`: by which of their links they stand in this line. Lines that never hold the same one at
+  // the same time may share one.
+  explicit LinkedLine(LineLink<T> T::*link) : link_(link) {}
+  bool empty() const { return first_ == nullptr; }
+  size_t size() const { return size_; }
+  T* front() const { return first_; }
+  T* Behind(const T* one) const { return (one->*link_).next; }  // Null: `one` is the last.
+  bool Holds(const T* one) const { return (one->*link_).line == this; }
+  void Push(T* one) {  // REQUIRES: in no line by this link.
+    one->*link_ = {last_, nullptr, this};
+    (last_ != nullptr ? (last_->*link_).next : first_) = one;
+    last_ = one;
+    ++size_;
+  }
+  void PushFront(T* one) {  // REQUIRES: as Push().
+    one->*link_ = {nullptr, first_, this};
+    (first_ != nullptr ? (first_->*link_).previous : last_) = one;
+    first_ = one;
+    ++size_;
+  }
+  // `now` gets the place of `old`. No-op when `old` is not in it. REQUIRES: `now` is in none.
+  void Replace(T* old, T* now) {
+    LineLink<T>& link = old->*link_;
+    if (link.line != this) return;
+    (link.previous != nullptr ? (link.previous->*link_).next : first_) = now;
+    (link.next != nullptr ? (link.next->*link_).previous : last_) = now;
+    now->*link_ = link;
+    link = LineLink<T>();
+  }
+  T* PopFront() {
+    T* const one = first_;
+    Remove(one);
+    return one;
+  }
+  void Remove(T* one) {  // No-op when it is not in it.
+    LineLink<T>& link = one->*link_;
+    if (link.line != this) return;
+    (link.previous != nullptr ? (link.previous->*link_).next : first_) = link.next;
+    (link.next != nullptr ? (link.next->*link_).previous : last_) = link.previous;
+    link = LineLink<T>();
+    --size_;
+  }
+
+ private:
+  LineLink<T> T::*const link_;
+  T* first_ = nullptr;
+  T* last_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_LINKED_LINE_H_

@@ -1,0 +1,40 @@
+#include "channel/ops/peer_words.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "rendezvous/derived_status.h"
+
+namespace tryst {
+
+bool IsFinal(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status) ||
+         absl::IsFailedPrecondition(status);
+}
+
+bool IsPathRefusal(const absl::Status& status) {
+  return absl::IsUnimplemented(status) || absl::IsInvalidArgument(status);
+}
+
+absl::Status Restarted(absl::string_view peer, uint64_t former, uint64_t incarnation) {
+  return absl::AbortedError(absl::StrFormat(
+      "%s was restarted: its incarnation was %016x and is %016x", peer, former, incarnation));
+}
+
+absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived) {
+  const bool known = code != 0 && code <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+  const absl::Status status(
+      known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown, text);
+  return is_derived ? MarkDerived(status) : status;
+}
+
+absl::Status FitsDestination(const Args& args, DType dtype, const TensorShape& shape) {
+  const Tensor& wanted = args.destination;
+  if (!wanted.valid() || (wanted.dtype() == dtype && wanted.shape() == shape)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the destination is ", DTypeName(wanted.dtype()),
+                                                 wanted.shape().ToString(), ", the tensor ",
+                                                 DTypeName(dtype), shape.ToString()));
+}
+
+}  // namespace tryst

@@ -1,0 +1,5 @@
+#include <cstdio>
+
+#include "channel/ops/fetch_table.h"
+
+int main() { fputs(tryst::FetchTable().c_str(), stdout); }

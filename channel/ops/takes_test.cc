@@ -1,0 +1,94 @@
+#include "channel/ops/takes.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "channel/poller/poller.h"
+#include "gtest/gtest.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kConsumer[] = "/job:c/replica:0/task:0";
+
+class StillClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return 1000; }
+};
+
+// Has everything.
+class Stock final : public TensorSource {
+ public:
+  void Take(int64_t, const TensorKey&, uint64_t, const Args& args, DoneFn done) override {
+    std::move(done)(absl::OkStatus(), Args(), args, Tensor(), false);
+  }
+  bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
+  bool MayTake(const TensorKey&) const override { return true; }
+  void GiveBack(int64_t, const TensorKey&, Taken) override {}
+};
+
+class NoUser final : public TakesUser {
+  void OnTakeEnded(TakingOp*, ServeTake*) override {}
+  void OnHere() override {}
+  void OnTakesIdle() override {}
+};
+
+class TakesTest : public ::testing::Test {
+ protected:
+  TakesTest() {
+    poller_.Turn();  // From here on this is its thread.
+    takes_.SetEpoch(1);
+  }
+
+  std::vector<uint64_t> Told() {
+    std::vector<uint64_t> told;
+    takes_.TellHere(13, [&](absl::Span<const uint64_t> tickets) {
+      told.insert(told.end(), tickets.begin(), tickets.end());
+      return true;
+    });
+    return told;
+  }
+
+  const TensorKey key_ = TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
+                                               std::string(kConsumer) + "/device:CPU:0", "edge")
+                             ->At(0, 0);
+  StillClock clock_;
+  Poller poller_{&clock_};
+  Stock stock_;
+  NoUser user_;
+  uint64_t given_back_ = 0;
+  Takes takes_{&poller_, &stock_, &user_, kConsumer, 100, &given_back_};
+};
+
+// It drops what is here before it has read that it is, again and again.
+TEST_F(TakesTest, AConsumerThatReadsNothingDoesNotMakeTheLineGrow) {
+  ASSERT_TRUE(takes_.Waits(1, 0, key_));
+  constexpr uint64_t kTimes = 100'000;
+  for (uint64_t ticket = 2; ticket < kTimes; ++ticket) {
+    ASSERT_TRUE(takes_.Waits(ticket, 0, key_));
+    ASSERT_EQ(takes_.DropTickets({ticket}), 1u);
+  }
+  EXPECT_EQ(given_back_, kTimes - 2);
+  const std::vector<uint64_t> told = Told();
+  EXPECT_LT(told.size(), 2'000u);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.front(), 1u) << "this one is still waited for";
+  EXPECT_EQ(takes_.DropTickets({1}), 1u);
+  EXPECT_TRUE(takes_.idle());
+}
+
+// The same number each time.
+TEST_F(TakesTest, NorDoesOneThatUsesATicketAgain) {
+  for (int i = 0; i < 100'000; ++i) {
+    ASSERT_TRUE(takes_.Waits(1, 0, key_));
+    ASSERT_EQ(takes_.DropTickets({1}), 1u);
+  }
+  ASSERT_TRUE(takes_.Waits(1, 0, key_));
+  EXPECT_LT(Told().size(), 2'000u);
+  EXPECT_EQ(takes_.DropTickets({1}), 1u);
+}
+
+}  // namespace
+}  // namespace tryst
