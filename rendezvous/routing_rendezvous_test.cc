@@ -265,8 +265,11 @@ TEST_F(RoutingRendezvousTest, MoreThanEightDimensionsTravelPacked) {
   ASSERT_TRUE(step->SendMany(absl::MakeSpan(items), Args()).ok());
   EXPECT_EQ(Receive(step.get(), LocalKey("a"))->tensor.shape().rank(), 9);
   Taken taken;
-  TensorKey key = away;
-  ASSERT_TRUE(step->TakeHere(&key, &taken));
+  step->TakeLocal(away, Args(),
+                  [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                    EXPECT_TRUE(status.ok()) << status;
+                    taken.tensor = std::move(tensor);
+                  });
   EXPECT_EQ(taken.tensor.dtype(), DType::kPacked);
   EXPECT_EQ(taken.tensor.shape().rank(), 1);
 
