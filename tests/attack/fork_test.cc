@@ -54,7 +54,6 @@ TEST(Fork, TheEndOfAForkedProducerIsSeenOverSharedMemory) {
   auto step = (*worker)->steps()->StartStep(1);
   ASSERT_TRUE(step.ok());
   absl::Status ended;
-  absl::Time ended_at;
   Mutex mu;
   CondVar changed;
   bool over = false;
