@@ -194,10 +194,6 @@ if [[ $setup == one ]]; then
   check four_by_two 180 env -C "$programs/../.." TRYST_E2E_FLAGS="--nic=ibv --shm=off" \
     TRYST_E2E_PATH="over rdma/ibv" TRYST_E2E_SLOW=1 tests/e2e/cluster_test
 fi
-# The plugin for NCCL, by the cases that take the NIC's own ways.
-check nccl_net 170 env TRYST_NCCL_NIC=ibv "NCCL_IB_HCA=$a" "$programs/../nccl_net/nccl_net_suite" --kills=1 \
-  --only='each_version|in_turn|close_orders|in_flight_close|zero_bytes|sizes|many_out|groups|close_after_done|kill_.*' \
-  --named=pid "$programs/../../plugins/nccl/libnccl-net-tryst-tested.so"
 if [[ $setup == pair ]]; then
   clear_wire
   storm 20 kill,stop,down,loss

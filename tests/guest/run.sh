@@ -48,7 +48,6 @@ skip_lane() { # REASON
 programs=(ibv_contract_test ibv_rxe_test ibv_channel_test stream figures channel_figures)
 fault_programs=(fault_storm fence)
 cluster_programs=(cluster_test load_worker)
-nccl_targets=(//tests/nccl_net:nccl_net_suite //plugins/nccl:libnccl-net-tryst-tested.so)
 packages=()
 need() { # COMMAND PACKAGE
   if ! command -v "$1" >/dev/null; then packages+=("$2"); fi
@@ -87,7 +86,7 @@ bazel=(bazel ${TRYST_OUTPUT_USER_ROOT:+"--output_user_root=$TRYST_OUTPUT_USER_RO
 if [[ -n ${TRYST_BAZEL:-} ]]; then read -ra bazel <<<"$TRYST_BAZEL"; fi
 read -ra flags <<<"${TRYST_BAZEL_FLAGS:-}"
 "${bazel[@]}" build "${flags[@]}" "${programs[@]/#///$here:}" "${fault_programs[@]/#///tests/faults:}" \
-  "${cluster_programs[@]/#///tests/e2e:}" "${nccl_targets[@]}" </dev/null
+  "${cluster_programs[@]/#///tests/e2e:}" </dev/null
 built=$("${bazel[@]}" info "${flags[@]}" bazel-bin 2>/dev/null </dev/null)/$here
 
 results=$(mktemp)
