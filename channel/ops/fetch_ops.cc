@@ -50,9 +50,9 @@ void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, Do
   Start(op);
 }
 
-void FetchOps::FetchJoined(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                           ManyDoneFn done) {
-  FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(done));
+bool FetchOps::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                         ManyDoneFn* done) {
+  FetchJoin* join = deliveries_.NewJoin(keys.size(), args, std::move(*done));
   for (size_t i = 0; i < keys.size(); ++i) {
     FetchOp* op = TakeOp();
     op->step = step_id;
@@ -61,6 +61,7 @@ void FetchOps::FetchJoined(int64_t step_id, absl::Span<const TensorKey> keys, co
     op->index = i;
     Start(op);
   }
+  return true;
 }
 
 void FetchOps::Start(FetchOp* op) {
@@ -110,8 +111,8 @@ void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
       StopFollowing(op);
       DropTicket(op);
       DropMemory(op);
-      Report(op, why, Tensor(), false, When::kAtEndOfTurn);
-      return LastWord(op);
+      LastWord(op);
+      return Report(op, why, Tensor(), false, When::kAtEndOfTurn);
     case FetchAction::kRefuse:
       Refuse(op);
       DropMemory(op);
@@ -156,8 +157,7 @@ void FetchOps::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_d
   op->reported = true;
   if (IsAhead(*op)) {  // Nobody to tell.
     OnEndAhead(op);
-    op->delivered = true;
-    return;
+    return OnOpDelivered(op);
   }
   ++(status.ok() ? counts_->ended_ok : counts_->ended_failed);
   if (track_ != nullptr) {
@@ -248,9 +248,9 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   if (op->cancel_token != Cancellation::kNoToken &&
       !op->wants().cancellation->TryDeregister(op->cancel_token)) {
     // Cancelled this moment: it ends here.
-    Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false,
-           When::kAtEndOfTurn);
-    return LastWord(op);
+    LastWord(op);
+    return Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false,
+                  When::kAtEndOfTurn);
   }
   op->cancel_token = Cancellation::kNoToken;
   poller_->CancelTimer(op);

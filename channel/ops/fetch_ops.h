@@ -61,6 +61,9 @@ struct FetchOpsOptions {
 class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
  public:
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  // One callback, and one delivery, for all. REQUIRES: args.destination is unset.
+  bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn* done) override;
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void ListOps(LiveOps* ops) const override;
   std::vector<WaitingFetch> TakeWaiting() override;
@@ -72,10 +75,6 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
 
   FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts);
   ~FetchOps() override = default;
-
-  // A Fetch() of each key with one callback. REQUIRES: args.destination is unset.
-  void FetchJoined(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                   ManyDoneFn done);
 
   // ---- What happens to an operation ----
   // The state that the table says, and what is to be done. CHECKs that there is an entry.
@@ -89,8 +88,10 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void EndEarly(FetchOp* op, const absl::Status& why);
   // Ends one that the peer is to hear of; its caller is not told yet.
   void StartLeaving(FetchOp* op, const absl::Status& why);
-  void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
+  // The peer has nothing more to say of it. Before Report(), which may free what has nothing left
+  // to come.
   void LastWord(FetchOp* op);
+  void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
   FetchOp* TakeOp();
 
   // Asking (fetch_asking.cc).

@@ -105,8 +105,8 @@ bool FetchOps::HandOver(FetchOp* op) {
 // Cancelled, or late.
 void FetchOps::EndByCaller(FetchOp* op, const absl::Status& why) {
   if (!HandOver(op)) return EndEarly(op, why);
-  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
   LastWord(op);
+  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
 }
 
 }  // namespace tryst

@@ -108,8 +108,8 @@ void FetchChannel::LeaveIfOver(RdmaFetchOp* op) {
   if (!op->gone_seen || op->parts_seen < op->meta.stripes) return;
   DropMemory(op);
   if (op->moves) return MoveAway(op);
-  Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
   LastWord(op);
+  Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
 }
 
 // The peer's last word on the slot has come, and no write follows it.
@@ -125,8 +125,8 @@ void FetchChannel::Complete(RdmaFetchOp* op, absl::Status status, Tensor tensor,
   link_->Accept(op->slot, static_cast<uint16_t>(op->generation + 1));
   const bool recurs = status.ok() && op->wants().recurring && !op->wants().destination.valid();
   if (recurs && tensor.valid()) NoteTensor(op->key, tensor);
-  Report(op, std::move(status), std::move(tensor), is_dead, When::kAtEndOfTurn);
   LastWord(op);
+  Report(op, std::move(status), std::move(tensor), is_dead, When::kAtEndOfTurn);
   if (recurs) ArmNext(op->key);
 }
 

@@ -20,12 +20,6 @@ absl::Status ShmFetchChannel::MayFill(const Args& args) const {
       "this channel does not write device memory: fetch into host memory");
 }
 
-bool ShmFetchChannel::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                                ManyDoneFn* done) {
-  FetchJoined(step_id, keys, args, std::move(*done));
-  return true;
-}
-
 void ShmFetchChannel::OnWaits(FetchOp* op) {
   if (state_ == State::kOpen) return FlushSoon();
   WaitPatiently(op->begun_ns);

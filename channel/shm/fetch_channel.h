@@ -91,9 +91,6 @@ class ShmFetchChannel final : public FetchOps,
   ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOptions options);
   ~ShmFetchChannel() override;
 
-  // REQUIRES: args.destination is unset.
-  bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
-                 ManyDoneFn* done) override;
   bool FetchesInCallbacks() const override { return true; }
   void Close(absl::Status why) override;
   bool Drained() const override;

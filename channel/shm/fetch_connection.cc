@@ -394,8 +394,8 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
     const bool again = (then == Then::kAskAgain || (then == Then::kEndThem && for_next_life)) &&
                        Own(op)->misanswered < kMisansweredMost;
     if (op->state == FetchState::kLeaving) {
-      Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
       LastWord(op);
+      Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
     } else if (!again) {
       EndEarly(op, why);
     } else {

@@ -2,7 +2,9 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "tests/contract/channel_contract.h"
+#include "tests/pair/moment.h"
 
 // Waiting costs no slot: however many fetches wait for their Send, and in whatever order they
 // were made, one whose tensor is there gets it.
@@ -27,6 +29,68 @@ TEST_P(ChannelContractTest, ATensorThatIsThereComesWhileManyWait) {
   for (auto& fetch : waiting) {
     ASSERT_EQ(fetch->Wait().status.code(), absl::StatusCode::kAborted) << world_->Explain();
   }
+}
+
+// A receive of many keys ends once, with what each of them came to, whether all come, some fail or
+// none has been asked for yet.
+TEST_P(ChannelContractTest, AReceiveOfManyEndsOnceHoweverItsKeysEnd) {
+  struct Joined {
+    Moment ended;
+    int ends = 0;
+    absl::Status status;
+    std::vector<Received> results;
+  };
+  const auto start = [this](int64_t step, const Args& args) {
+    std::vector<TensorKey> keys;
+    for (size_t i = 0; i < kMany; ++i) keys.push_back(Key(absl::StrCat("w", i)));
+    auto joined = std::make_shared<Joined>();
+    world_->consumer()->FetchMany(step, keys, args,
+                                  [joined](const absl::Status& status, absl::Span<Received> all) {
+                                    ++joined->ends;
+                                    joined->status = status;
+                                    for (Received& one : all) {
+                                      joined->results.push_back(std::move(one));
+                                    }
+                                    joined->ended.Come();
+                                  });
+    return joined;
+  };
+  const auto send = [this](int64_t step, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      Send(step, Key(absl::StrCat("w", i)), Numbers(4, static_cast<float>(i)));
+    }
+  };
+  const auto check = [&](const std::shared_ptr<Joined>& joined, size_t came,
+                         absl::StatusCode code) {
+    ASSERT_TRUE(joined->ended.Wait()) << world_->Explain();
+    EXPECT_EQ(joined->status.code(), came == kMany ? absl::StatusCode::kOk : code);
+    ASSERT_EQ(joined->results.size(), kMany);
+    for (size_t i = 0; i < kMany; ++i) {
+      const Received& one = joined->results[i];
+      if (i >= came) {
+        ASSERT_EQ(one.status.code(), code) << i << ": " << one.status;
+      } else {
+        ASSERT_TRUE(one.status.ok()) << i << ": " << one.status;
+        ASSERT_TRUE(IsNumbers(one.tensor, 4, static_cast<float>(i))) << i;
+      }
+    }
+  };
+
+  send(1, kMany);
+  const auto all = start(1, {});
+  check(all, kMany, absl::StatusCode::kOk);
+
+  const auto aborted = start(2, {});
+  world_->consumer()->AbortStep(2, absl::AbortedError("enough"));
+  check(aborted, 0, absl::StatusCode::kAborted);
+
+  send(3, kMany / 2);
+  Args args;
+  const SteadyClock clock;
+  args.deadline = Deadline::After(clock, absl::Seconds(3));
+  const auto late = start(3, args);
+  check(late, kMany / 2, absl::StatusCode::kDeadlineExceeded);
+  for (const auto& joined : {all, aborted, late}) EXPECT_EQ(joined->ends, 1);
 }
 
 TEST_P(ChannelContractTest, WhatWaitsComesInTheOrderOfSends) {
