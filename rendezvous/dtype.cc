@@ -8,7 +8,7 @@ struct Row {
   uint32_t bytes = 0;
 };
 
-Row RowOf(DType dtype) {
+constexpr Row RowOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat:
       return {"float", 4};
@@ -68,9 +68,18 @@ Row RowOf(DType dtype) {
   return {};
 }
 
+// Looked up several times for each tensor that moves.
+struct BytesByNumber {
+  constexpr BytesByNumber() {
+    for (int i = 0; i < 256; ++i) of[i] = static_cast<uint8_t>(RowOf(static_cast<DType>(i)).bytes);
+  }
+  uint8_t of[256] = {};
+};
+constexpr BytesByNumber kBytes;
+
 }  // namespace
 
-uint32_t DTypeBytes(DType dtype) { return RowOf(dtype).bytes; }
+uint32_t DTypeBytes(DType dtype) { return kBytes.of[static_cast<uint8_t>(dtype)]; }
 
 bool DTypeValid(DType dtype) { return dtype == DType::kString || DTypeBytes(dtype) != 0; }
 

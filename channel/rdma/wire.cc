@@ -3,26 +3,13 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/little_endian.h"
 #include "base/log.h"
 #include "channel/crc32c.h"
 
 namespace tryst {
 namespace wire {
 namespace {
-
-template <typename T>
-void Store(uint8_t* at, T value) {
-  for (size_t i = 0; i < sizeof(T); ++i) {
-    at[i] = static_cast<uint8_t>(static_cast<uint64_t>(value) >> (8 * i));
-  }
-}
-
-template <typename T>
-T Load(const uint8_t* at) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) value |= uint64_t{at[i]} << (8 * i);
-  return static_cast<T>(value);
-}
 
 const uint8_t* Bytes(absl::string_view body) {
   return reinterpret_cast<const uint8_t*>(body.data());
@@ -40,12 +27,12 @@ bool KnownType(uint8_t type) {
 }
 
 void StoreMeta(uint8_t* at, const TensorMeta& meta) {
-  Store(at, meta.dtype);
-  Store(at + 1, meta.rank);
-  Store(at + 2, meta.stripes);
-  Store(at + 4, meta.digest);
-  Store(at + 8, meta.bytes);
-  for (size_t i = 0; i < meta.rank; ++i) Store(at + 16 + 8 * i, meta.dims[i]);
+  StoreLittle(at, meta.dtype);
+  StoreLittle(at + 1, meta.rank);
+  StoreLittle(at + 2, meta.stripes);
+  StoreLittle(at + 4, meta.digest);
+  StoreLittle(at + 8, meta.bytes);
+  for (size_t i = 0; i < meta.rank; ++i) StoreLittle(at + 16 + 8 * i, meta.dims[i]);
 }
 
 }  // namespace
@@ -84,13 +71,13 @@ uint8_t* MessageWriter::Begin(const Record& record, size_t body_bytes) {
   const size_t size = RecordSize(body_bytes);
   if (size > capacity_ - used_ || records_ == UINT16_MAX) return nullptr;
   uint8_t* at = slot_ + used_;
-  Store(at, static_cast<uint8_t>(record.type));
-  Store(at + 1, record.flags);
-  Store(at + 2, record.slot);
-  Store(at + 4, record.generation);
-  Store(at + 6, uint16_t{0});
-  Store(at + 8, static_cast<uint32_t>(body_bytes));
-  Store(at + 12, record.number);
+  StoreLittle(at, static_cast<uint8_t>(record.type));
+  StoreLittle(at + 1, record.flags);
+  StoreLittle(at + 2, record.slot);
+  StoreLittle(at + 4, record.generation);
+  StoreLittle(at + 6, uint16_t{0});
+  StoreLittle(at + 8, static_cast<uint32_t>(body_bytes));
+  StoreLittle(at + 12, record.number);
   // The gap behind the body, so that no byte of an earlier message goes out again.
   memset(at + kRecordBytes + body_bytes, 0, size - kRecordBytes - body_bytes);
   used_ += size;
@@ -111,15 +98,15 @@ bool MessageWriter::AddRequest(Record record, const RequestBody& request) {
   const size_t size = RequestSize(request.rank);
   uint8_t* body = Begin(record, size + (has_ticket ? kTicketBytes : 0));
   if (body == nullptr) return false;
-  Store(body, request.step);
-  Store(body + 8, request.destination_address);
-  Store(body + 16, request.destination_bytes);
-  Store(body + 24, request.destination_key);
-  Store(body + 28, request.dtype);
-  Store(body + 29, request.rank);
-  Store(body + 30, uint16_t{0});
-  for (size_t i = 0; i < request.rank; ++i) Store(body + 32 + 8 * i, request.dims[i]);
-  if (has_ticket) Store(body + size, request.ticket);
+  StoreLittle(body, request.step);
+  StoreLittle(body + 8, request.destination_address);
+  StoreLittle(body + 16, request.destination_bytes);
+  StoreLittle(body + 24, request.destination_key);
+  StoreLittle(body + 28, request.dtype);
+  StoreLittle(body + 29, request.rank);
+  StoreLittle(body + 30, uint16_t{0});
+  for (size_t i = 0; i < request.rank; ++i) StoreLittle(body + 32 + 8 * i, request.dims[i]);
+  if (has_ticket) StoreLittle(body + size, request.ticket);
   return true;
 }
 
@@ -141,15 +128,15 @@ uint8_t* MessageWriter::AddTensor(Record record, const TensorMeta& meta) {
 
 size_t MessageWriter::Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_consumed,
                              uint32_t tensor_immediates) {
-  Store(slot_ + 4, static_cast<uint32_t>(used_));
-  Store(slot_ + 8, epoch);
-  Store(slot_ + 12, sequence);
-  Store(slot_ + 16, ring_consumed);
-  Store(slot_ + 20, records_);
-  Store(slot_ + 22, uint16_t{0});
-  Store(slot_ + 24, tensor_immediates);
-  Store(slot_ + 28, uint32_t{0});
-  Store(slot_, Crc32c(0, slot_ + 4, used_ - 4));
+  StoreLittle(slot_ + 4, static_cast<uint32_t>(used_));
+  StoreLittle(slot_ + 8, epoch);
+  StoreLittle(slot_ + 12, sequence);
+  StoreLittle(slot_ + 16, ring_consumed);
+  StoreLittle(slot_ + 20, records_);
+  StoreLittle(slot_ + 22, uint16_t{0});
+  StoreLittle(slot_ + 24, tensor_immediates);
+  StoreLittle(slot_ + 28, uint32_t{0});
+  StoreLittle(slot_, Crc32c(0, slot_ + 4, used_ - 4));
   return used_;
 }
 
@@ -158,18 +145,19 @@ absl::StatusOr<MessageReader> MessageReader::Open(const uint8_t* slot, size_t ca
   MessageReader reader;
   reader.slot_ = slot;
   MessageHeader& header = reader.header_;
-  header.bytes = Load<uint32_t>(slot + 4);
+  header.bytes = LoadLittle<uint32_t>(slot + 4);
   if (header.bytes < kHeaderBytes || header.bytes > capacity ||
       header.bytes % kRecordAlignment != 0) {
     return Malformed(absl::StrCat("length ", header.bytes));
   }
-  if (Load<uint32_t>(slot) != Crc32c(0, slot + 4, header.bytes - 4)) return Malformed("checksum");
-  header.epoch = Load<uint32_t>(slot + 8);
-  header.sequence = Load<uint32_t>(slot + 12);
-  header.ring_consumed = Load<uint32_t>(slot + 16);
-  header.records = Load<uint16_t>(slot + 20);
-  header.tensor_immediates = Load<uint32_t>(slot + 24);
-  if (Load<uint16_t>(slot + 22) != 0 || Load<uint32_t>(slot + 28) != 0) {
+  if (LoadLittle<uint32_t>(slot) != Crc32c(0, slot + 4, header.bytes - 4))
+    return Malformed("checksum");
+  header.epoch = LoadLittle<uint32_t>(slot + 8);
+  header.sequence = LoadLittle<uint32_t>(slot + 12);
+  header.ring_consumed = LoadLittle<uint32_t>(slot + 16);
+  header.records = LoadLittle<uint16_t>(slot + 20);
+  header.tensor_immediates = LoadLittle<uint32_t>(slot + 24);
+  if (LoadLittle<uint16_t>(slot + 22) != 0 || LoadLittle<uint32_t>(slot + 28) != 0) {
     return Malformed("reserved bytes in the header");
   }
   return reader;
@@ -185,11 +173,11 @@ absl::StatusOr<bool> MessageReader::Next(Record* record) {
   if (!KnownType(at[0])) return Malformed(absl::StrCat("record type ", at[0]));
   record->type = static_cast<RecordType>(at[0]);
   record->flags = at[1];
-  record->slot = Load<uint16_t>(at + 2);
-  record->generation = Load<uint16_t>(at + 4);
-  record->number = Load<uint32_t>(at + 12);
-  if (Load<uint16_t>(at + 6) != 0) return Malformed("reserved bytes in a record");
-  const size_t body_bytes = Load<uint32_t>(at + 8);
+  record->slot = LoadLittle<uint16_t>(at + 2);
+  record->generation = LoadLittle<uint16_t>(at + 4);
+  record->number = LoadLittle<uint32_t>(at + 12);
+  if (LoadLittle<uint16_t>(at + 6) != 0) return Malformed("reserved bytes in a record");
+  const size_t body_bytes = LoadLittle<uint32_t>(at + 8);
   if (body_bytes > header_.bytes - at_ - kRecordBytes) return Malformed("body past the end");
   const size_t size = RecordSize(body_bytes);
   if (size > header_.bytes - at_) return Malformed("padding past the end");
@@ -203,10 +191,10 @@ absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
   const uint8_t* at = Bytes(record.body);
   if (record.body.size() < RequestSize(0)) return Malformed("request cut short");
   RequestBody out;
-  out.step = Load<int64_t>(at);
-  out.destination_address = Load<uint64_t>(at + 8);
-  out.destination_bytes = Load<uint64_t>(at + 16);
-  out.destination_key = Load<uint32_t>(at + 24);
+  out.step = LoadLittle<int64_t>(at);
+  out.destination_address = LoadLittle<uint64_t>(at + 8);
+  out.destination_bytes = LoadLittle<uint64_t>(at + 16);
+  out.destination_key = LoadLittle<uint32_t>(at + 24);
   out.dtype = at[28];
   out.rank = at[29];
   const bool has_ticket = (record.flags & kHasTicket) != 0;
@@ -214,11 +202,11 @@ absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
   if (out.rank > kMaxRank || record.body.size() != size + (has_ticket ? kTicketBytes : 0)) {
     return Malformed("rank of a request");
   }
-  if (has_ticket) out.ticket = Load<uint64_t>(at + size);
+  if (has_ticket) out.ticket = LoadLittle<uint64_t>(at + size);
   if (has_ticket != (out.ticket != 0) || (!has_ticket && (record.flags & kMayPark) != 0)) {
     return Malformed("ticket of a request");
   }
-  for (size_t i = 0; i < out.rank; ++i) out.dims[i] = Load<int64_t>(at + 32 + 8 * i);
+  for (size_t i = 0; i < out.rank; ++i) out.dims[i] = LoadLittle<int64_t>(at + 32 + 8 * i);
   if (out.destination_address + out.destination_bytes < out.destination_address) {
     return Malformed("destination that wraps");
   }
@@ -228,16 +216,16 @@ absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
 std::string EncodeWaits(const WaitsBody& body) {
   std::string out(8 + kTicketBytes, '\0');
   uint8_t* at = reinterpret_cast<uint8_t*>(&out[0]);
-  Store(at, body.step);
-  Store(at + 8, body.ticket);
+  StoreLittle(at, body.step);
+  StoreLittle(at + 8, body.ticket);
   return out;
 }
 
 absl::StatusOr<WaitsBody> DecodeWaits(const Record& record) {
   if (record.body.size() != 8 + kTicketBytes) return Malformed("length of what waits");
   WaitsBody out;
-  out.step = Load<int64_t>(Bytes(record.body));
-  out.ticket = Load<uint64_t>(Bytes(record.body) + 8);
+  out.step = LoadLittle<int64_t>(Bytes(record.body));
+  out.ticket = LoadLittle<uint64_t>(Bytes(record.body) + 8);
   if (out.ticket == 0) return Malformed("ticket 0");
   return out;
 }
@@ -245,7 +233,7 @@ absl::StatusOr<WaitsBody> DecodeWaits(const Record& record) {
 std::string EncodeTickets(absl::Span<const uint64_t> tickets) {
   std::string out(kTicketBytes * tickets.size(), '\0');
   uint8_t* at = reinterpret_cast<uint8_t*>(&out[0]);
-  for (size_t i = 0; i < tickets.size(); ++i) Store(at + kTicketBytes * i, tickets[i]);
+  for (size_t i = 0; i < tickets.size(); ++i) StoreLittle(at + kTicketBytes * i, tickets[i]);
   return out;
 }
 
@@ -256,7 +244,7 @@ absl::StatusOr<std::vector<uint64_t>> DecodeTickets(const Record& record) {
   }
   std::vector<uint64_t> out(count);
   for (size_t i = 0; i < count; ++i) {
-    out[i] = Load<uint64_t>(Bytes(record.body) + kTicketBytes * i);
+    out[i] = LoadLittle<uint64_t>(Bytes(record.body) + kTicketBytes * i);
     if (out[i] == 0) return Malformed("ticket 0");
   }
   return out;
@@ -268,14 +256,14 @@ absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* p
   TensorMeta out;
   out.dtype = at[0];
   out.rank = at[1];
-  out.stripes = Load<uint16_t>(at + 2);
-  out.digest = Load<uint32_t>(at + 4);
-  out.bytes = Load<uint64_t>(at + 8);
+  out.stripes = LoadLittle<uint16_t>(at + 2);
+  out.digest = LoadLittle<uint32_t>(at + 4);
+  out.bytes = LoadLittle<uint64_t>(at + 8);
   if (out.rank > kMaxRank || record.body.size() < MetaSize(out.rank)) {
     return Malformed("rank of a tensor");
   }
   for (size_t i = 0; i < out.rank; ++i) {
-    out.dims[i] = Load<int64_t>(at + 16 + 8 * i);
+    out.dims[i] = LoadLittle<int64_t>(at + 16 + 8 * i);
     if (out.dims[i] < 0) return Malformed("negative dimension");
   }
   const size_t rest = record.body.size() - MetaSize(out.rank);
@@ -287,36 +275,36 @@ absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* p
 }
 
 void EncodeParameters(const ChannelParameters& parameters, uint8_t* out) {
-  Store(out, parameters.slots);
-  Store(out + 4, parameters.ring_slots);
-  Store(out + 8, parameters.message_bytes);
-  Store(out + 12, uint32_t{0});
-  Store(out + 16, parameters.ring_address);
-  Store(out + 24, parameters.ring_key);
-  Store(out + 28, parameters.ack_key);
-  Store(out + 32, parameters.ack_address);
-  Store(out + 40, static_cast<uint64_t>(parameters.digests ? 1 : 0));
-  Store(out + 48, parameters.session);
+  StoreLittle(out, parameters.slots);
+  StoreLittle(out + 4, parameters.ring_slots);
+  StoreLittle(out + 8, parameters.message_bytes);
+  StoreLittle(out + 12, uint32_t{0});
+  StoreLittle(out + 16, parameters.ring_address);
+  StoreLittle(out + 24, parameters.ring_key);
+  StoreLittle(out + 28, parameters.ack_key);
+  StoreLittle(out + 32, parameters.ack_address);
+  StoreLittle(out + 40, static_cast<uint64_t>(parameters.digests ? 1 : 0));
+  StoreLittle(out + 48, parameters.session);
 }
 
 absl::StatusOr<ChannelParameters> DecodeParameters(absl::string_view in) {
   if (in.size() != kParametersBytes) return Malformed("length of the channel parameters");
   const uint8_t* at = Bytes(in);
   ChannelParameters out;
-  out.slots = Load<uint32_t>(at);
-  out.ring_slots = Load<uint32_t>(at + 4);
-  out.message_bytes = Load<uint32_t>(at + 8);
-  out.ring_address = Load<uint64_t>(at + 16);
-  out.ring_key = Load<uint32_t>(at + 24);
-  out.ack_key = Load<uint32_t>(at + 28);
-  out.ack_address = Load<uint64_t>(at + 32);
-  const uint64_t digests = Load<uint64_t>(at + 40);
+  out.slots = LoadLittle<uint32_t>(at);
+  out.ring_slots = LoadLittle<uint32_t>(at + 4);
+  out.message_bytes = LoadLittle<uint32_t>(at + 8);
+  out.ring_address = LoadLittle<uint64_t>(at + 16);
+  out.ring_key = LoadLittle<uint32_t>(at + 24);
+  out.ack_key = LoadLittle<uint32_t>(at + 28);
+  out.ack_address = LoadLittle<uint64_t>(at + 32);
+  const uint64_t digests = LoadLittle<uint64_t>(at + 40);
   out.digests = digests == 1;
-  out.session = Load<uint64_t>(at + 48);
+  out.session = LoadLittle<uint64_t>(at + 48);
   if (out.slots == 0 || out.slots > kMaxSlots || out.ring_slots < 2 ||
       out.ring_slots > kMaxRingSlots || out.message_bytes % kRecordAlignment != 0 ||
       out.message_bytes < kHeaderBytes + RecordSize(kMaxKeyBytes) ||
-      out.message_bytes > kMaxMessageBytes || digests > 1 || Load<uint32_t>(at + 12) != 0) {
+      out.message_bytes > kMaxMessageBytes || digests > 1 || LoadLittle<uint32_t>(at + 12) != 0) {
     return Malformed("channel parameters out of bounds");
   }
   return out;

@@ -1,6 +1,6 @@
 #include "verbs/soft/frame.h"
 
-#include "verbs/soft/little_endian.h"
+#include "base/little_endian.h"
 
 namespace tryst {
 namespace {
@@ -28,23 +28,23 @@ bool FieldsAgree(const FrameHeader& header) {
 }  // namespace
 
 void EncodeFrameHeader(const FrameHeader& header, uint8_t out[kFrameHeaderBytes]) {
-  StoreLittle32(out, kMagic);
+  StoreLittle<uint32_t>(out, kMagic);
   out[4] = static_cast<uint8_t>(header.type);
   out[5] = header.has_immediate ? kImmediateFlag : 0;
   out[6] = 0;
   out[7] = 0;
-  StoreLittle32(out + 8, header.sequence);
-  StoreLittle32(out + 12, header.executed);
-  StoreLittle32(out + 16, header.receives);
-  StoreLittle32(out + 20, header.remote_key);
-  StoreLittle32(out + 24, header.immediate);
-  StoreLittle32(out + 28, header.bytes);
-  StoreLittle64(out + 32, header.address);
-  StoreLittle64(out + 40, header.total);
+  StoreLittle<uint32_t>(out + 8, header.sequence);
+  StoreLittle<uint32_t>(out + 12, header.executed);
+  StoreLittle<uint32_t>(out + 16, header.receives);
+  StoreLittle<uint32_t>(out + 20, header.remote_key);
+  StoreLittle<uint32_t>(out + 24, header.immediate);
+  StoreLittle<uint32_t>(out + 28, header.bytes);
+  StoreLittle<uint64_t>(out + 32, header.address);
+  StoreLittle<uint64_t>(out + 40, header.total);
 }
 
 bool DecodeFrameHeader(const uint8_t in[kFrameHeaderBytes], FrameHeader* header) {
-  if (LoadLittle32(in) != kMagic) return false;
+  if (LoadLittle<uint32_t>(in) != kMagic) return false;
   if (in[4] < static_cast<uint8_t>(FrameType::kWrite) ||
       in[4] > static_cast<uint8_t>(FrameType::kError)) {
     return false;
@@ -52,14 +52,14 @@ bool DecodeFrameHeader(const uint8_t in[kFrameHeaderBytes], FrameHeader* header)
   if ((in[5] & ~kImmediateFlag) != 0 || in[6] != 0 || in[7] != 0) return false;
   header->type = static_cast<FrameType>(in[4]);
   header->has_immediate = in[5] != 0;
-  header->sequence = LoadLittle32(in + 8);
-  header->executed = LoadLittle32(in + 12);
-  header->receives = LoadLittle32(in + 16);
-  header->remote_key = LoadLittle32(in + 20);
-  header->immediate = LoadLittle32(in + 24);
-  header->bytes = LoadLittle32(in + 28);
-  header->address = LoadLittle64(in + 32);
-  header->total = LoadLittle64(in + 40);
+  header->sequence = LoadLittle<uint32_t>(in + 8);
+  header->executed = LoadLittle<uint32_t>(in + 12);
+  header->receives = LoadLittle<uint32_t>(in + 16);
+  header->remote_key = LoadLittle<uint32_t>(in + 20);
+  header->immediate = LoadLittle<uint32_t>(in + 24);
+  header->bytes = LoadLittle<uint32_t>(in + 28);
+  header->address = LoadLittle<uint64_t>(in + 32);
+  header->total = LoadLittle<uint64_t>(in + 40);
   return header->bytes <= kMaxFrameBytes && FieldsAgree(*header);
 }
 
