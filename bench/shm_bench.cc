@@ -24,17 +24,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/arena/arena.h"
-#include "channel/transports.h"
-#include "rendezvous/step_registry.h"
-#include "rendezvous/thread_alarms.h"
+#include "bench/turned_pair.h"
+#include "channel/trace/trace.h"
+#include "rendezvous/local_rendezvous.h"
 
 namespace tryst {
 namespace {
-
-constexpr char kProducer[] = "/job:ps/replica:0/task:0";
-constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
-constexpr uint64_t kIncarnation = 0xab;
 
 double ProcessorNs() {
   timespec time;
@@ -42,119 +37,10 @@ double ProcessorNs() {
   return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
 }
 
-// Hellos go straight to the other pool.
-class Hellos final : public Bootstrap {
- public:
-  void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
-    producer->OnHello(hello, std::move(done));
-  }
-  HelloHandler* producer = nullptr;
-};
-
-// A worker as a server makes it: a poller, a pool over shared memory, a registry of steps.
-struct Worker {
-  Worker(const char* name, uint64_t incarnation, const Clock* clock, Alarms* alarms, Hellos* hellos,
-         uint32_t sample_every)
-      : poller(clock) {
-    TraceOptions tracing;
-    tracing.sample_every = sample_every;
-    if (sample_every > 0) trace = std::make_unique<Trace>(tracing);
-    auto source = std::make_unique<Source>();
-    TransportsOptions options;
-    options.self = name;
-    options.incarnation = incarnation;
-    options.trace = trace.get();
-    ArenaOptions arena;
-    arena.seed = incarnation << 32;
-    options.shm_arena = Arena::Make(arena);
-    pool = MakeChannelPool(&poller, hellos, source.get(), std::vector<NicPath>{}, nullptr,
-                           std::move(options));
-    StepRegistry::Options steps_options;
-    steps_options.worker = name;
-    steps_options.incarnations[absl::StrCat(name, "/device:CPU:0")] = incarnation;
-    steps_options.step.check_immutable = false;
-    steps_options.max_held_bytes = int64_t{1} << 30;
-    auto made = StepRegistry::Make(steps_options, alarms, pool.get());
-    TRYST_CHECK(made.ok()) << made.status();
-    steps = *std::move(made);
-    source->steps = steps.get();
-    this->source = std::move(source);
-    const absl::Status opened = pool->Open();
-    TRYST_CHECK(opened.ok()) << opened;
-  }
-
-  struct Source final : TensorSource {
-    void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-              DoneFn done) override {
-      steps->Take(step_id, key, request_id, args, std::move(done));
-    }
-    bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override {
-      return steps->TakeHere(step_id, key, place, taken);
-    }
-    bool MayTake(const TensorKey& key) const override { return steps->MayTake(key); }
-    void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
-      steps->GiveBack(step_id, key, std::move(taken));
-    }
-    StepRegistry* steps = nullptr;
-  };
-
-  std::unique_ptr<Trace> trace;
-  Poller poller;
-  std::unique_ptr<Source> source;
-  std::unique_ptr<ChannelPool> pool;
-  std::unique_ptr<StepRegistry> steps;
-};
-
 class Pair {
  public:
-  // One operation in `sample_every` is traced, as a server's default is. 0: nothing is even
-  // counted.
   Pair(uint64_t bytes, int keys, uint32_t sample_every = TraceOptions().sample_every)
-      : key_count_(keys),
-        producer_(kProducer, kIncarnation, &clock_, &alarms_, &hellos_, sample_every),
-        consumer_(kConsumer, 0xc0, &clock_, &alarms_, &hellos_, sample_every) {
-    hellos_.producer = producer_.pool.get();
-    sends_ = *producer_.steps->StartStep(1);
-    receives_ = *consumer_.steps->StartStep(1);
-    for (int i = 0; i < key_count_; ++i) {
-      keys_.push_back(TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kIncarnation,
-                                            absl::StrCat(kConsumer, "/device:CPU:0"),
-                                            absl::StrCat("edge_", i, "_w/read"))
-                          ->At(0, 0));
-    }
-    source_ = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes)});
-    args_.destination = *Tensor::Allocate(DType::kUint8, {static_cast<int64_t>(bytes)});
-  }
-  ~Pair() {
-    const absl::Status why = absl::CancelledError("over");
-    consumer_.pool->Close(why);
-    producer_.pool->Close(why);
-    do {
-      Turn();
-    } while (!consumer_.pool->Drained() || !producer_.pool->Drained());
-    sends_ = receives_ = nullptr;
-    for (Worker* worker : {&consumer_, &producer_}) {
-      worker->steps.reset();
-      worker->pool.reset();
-    }
-  }
-
-  void Turn() {
-    consumer_.poller.Turn();
-    producer_.poller.Turn();
-  }
-  void Send(int key) {
-    const absl::Status sent = sends_->Send(keys_[key], Args(), source_, false);
-    TRYST_CHECK(sent.ok()) << sent;
-  }
-  void Ask(int key) {
-    receives_->RecvAsync(
-        keys_[key], args_,
-        [this](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
-          TRYST_CHECK(status.ok()) << status;
-          ++landed_;
-        });
-  }
+      : key_count_(keys), pair_(OptionsFor(bytes, keys, sample_every)) {}
 
   // Nanoseconds of each stage of one pull: Send, ask, answer, deliver, and an empty turn of
   // both, which is in each of the two before.
@@ -172,18 +58,17 @@ class Pair {
         *sum += now - at;
         at = now;
       };
-      for (int i = 0; i < kAtOnce; ++i) Send(i);
+      for (int i = 0; i < kAtOnce; ++i) pair_.Send(i);
       lap(&stages.send);
-      for (int i = 0; i < kAtOnce; ++i) Ask(i);
+      for (int i = 0; i < kAtOnce; ++i) pair_.Ask(i);
       lap(&stages.ask);
-      producer_.poller.Turn();
+      pair_.Answer();
       lap(&stages.answer);
-      consumer_.poller.Turn();
+      pair_.Deliver();
       lap(&stages.deliver);
-      while (landed_ < kAtOnce) Turn();
-      landed_ = 0;
+      pair_.WaitFor(kAtOnce);
       at = ProcessorNs();
-      for (int i = 0; i < kAtOnce; ++i) Turn();
+      for (int i = 0; i < kAtOnce; ++i) pair_.TurnIdle();
       lap(&stages.empty);
     }
     for (double* sum :
@@ -197,12 +82,11 @@ class Pair {
     const double began = ProcessorNs();
     for (int64_t i = 0; i < count; ++i) {
       const int key = static_cast<int>(i % key_count_);
-      Send(key);
-      Ask(key);
-      producer_.poller.Turn();
-      consumer_.poller.Turn();
-      while (landed_ == 0) Turn();
-      landed_ = 0;
+      pair_.Send(key);
+      pair_.Ask(key);
+      pair_.Answer();
+      pair_.Deliver();
+      pair_.WaitFor(1);
     }
     return (ProcessorNs() - began) / static_cast<double>(count);
   }
@@ -210,14 +94,9 @@ class Pair {
     const double began = ProcessorNs();
     for (int64_t done = 0; done < count; done += kMany) {
       const int first = static_cast<int>(done % key_count_);
-      for (int i = 0; i < kMany; ++i) Send(first + i);
-      receives_->RecvManyAsync(absl::MakeConstSpan(keys_).subspan(first, kMany), Args(),
-                               [this](const absl::Status& status, absl::Span<Received> all) {
-                                 TRYST_CHECK(status.ok()) << status;
-                                 landed_ += static_cast<int>(all.size());
-                               });
-      while (landed_ == 0) Turn();
-      landed_ = 0;
+      for (int i = 0; i < kMany; ++i) pair_.Send(first + i);
+      pair_.AskMany(first, kMany);
+      pair_.WaitFor(kMany);
     }
     return (ProcessorNs() - began) / static_cast<double>(count);
   }
@@ -225,33 +104,34 @@ class Pair {
   double Match(int64_t count) {
     LocalRendezvous::Options options;
     options.check_immutable = false;
-    LocalRendezvous step(options, &alarms_);
+    LocalRendezvous step(options, pair_.alarms());
+    int landed = 0;
     const double began = ProcessorNs();
     for (int64_t i = 0; i < count; ++i) {
-      const TensorKey& key = keys_[static_cast<size_t>(i % key_count_)];
-      TRYST_CHECK(step.Send(key, Args(), source_, false).ok());
+      const TensorKey& key = pair_.key(static_cast<int>(i % key_count_));
+      TRYST_CHECK(step.Send(key, Args(), pair_.source(), false).ok());
       step.RecvAsync(key, Args(),
-                     [this](const absl::Status&, const Args&, const Args&, const Tensor&, bool) {
-                       ++landed_;
+                     [&landed](const absl::Status&, const Args&, const Args&, const Tensor&, bool) {
+                       ++landed;
                      });
     }
-    landed_ = 0;
-    return (ProcessorNs() - began) / static_cast<double>(count);
+    const double ns = ProcessorNs() - began;
+    TRYST_CHECK(landed == count);
+    return ns / static_cast<double>(count);
   }
 
  private:
   static constexpr int kMany = 64;
+  static TurnedPairOptions OptionsFor(uint64_t bytes, int keys, uint32_t sample_every) {
+    TurnedPairOptions options;
+    options.bytes = bytes;
+    options.keys = keys;
+    options.sample_every = sample_every;
+    return options;
+  }
 
   const int key_count_;  // A multiple of kMany.
-  const SteadyClock clock_;
-  ThreadAlarms alarms_;
-  Hellos hellos_;
-  Worker producer_, consumer_;
-  std::shared_ptr<Rendezvous> sends_, receives_;
-  std::vector<TensorKey> keys_;
-  Tensor source_;
-  Args args_;
-  int landed_ = 0;
+  TurnedPair pair_;
 };
 
 struct Figure {

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Instructions of a pull of 8 bytes by both ends, stage by stage, counted under callgrind.
+
+  bench/instructions.py PROGRAM [--json FILE] [--check]      PROGRAM is //bench:instructions
+
+The same on a machine that is busy and on one that is not. Of rdma, what the NIC does is not counted.
+Without --json what was counted goes to the end of bench/history.jsonl; with --check nothing does,
+and a count that is 5 % over its last one there fails.
+"""
+import argparse
+import collections
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import callgrind  # noqa: E402
+import figures  # noqa: E402
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+GROWTH = 1.05
+TURNED = [("send", r"^tryst::TurnedPair::Send\("), ("ask", r"^tryst::TurnedPair::Ask(Many)?\("),
+          ("answer", r"^tryst::TurnedPair::Answer\("), ("deliver", None)]
+BY_GRPC = [("send", r"^tryst::RoutingRendezvous::Send\("), ("ask", r"^tryst::GrpcChannel::Ask\("),
+           ("answer", r"^tryst::GrpcStep<tryst::FetchServerStream>::OnEvent\("),
+           ("deliver", r"^tryst::GrpcStep<tryst::FetchStream>::OnEvent\(")]
+Path = collections.namedtuple("Path", "system pulls stages")
+PATHS = collections.OrderedDict([
+    ("shm", Path("tryst_shm", 640, TURNED)), ("shm_many", Path("tryst_shm_many", 640, TURNED)),
+    ("rdma", Path("tryst_rdma", 640, TURNED)), ("rdma_many", Path("tryst_rdma_many", 640, TURNED)),
+    ("grpc", Path("tryst_grpc", 200, BY_GRPC)),
+])
+STAGES = ("send", "ask", "answer", "deliver", "rest", "pull")
+
+
+def count(program, path, pulls):
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out")
+        subprocess.run(["valgrind", "-q", "--tool=callgrind", "--callgrind-out-file=" + out,
+                        "--zero-before=CountFromHere", "--dump-before=CountToHere",
+                        # Collects nothing where the NIC is at work: entering it turns collecting off.
+                        "--toggle-collect=*Instant*::PostSend*", "--toggle-collect=*Instant*::PostReceive*",
+                        "--toggle-collect=*Instant*::Poll*", "--collect-atstart=yes",
+                        program, path, str(pulls)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return callgrind.read(out + ".1")
+
+
+def stages(functions, pulls, patterns):
+    """Instructions a pull of each stage, of the rest (gRPC's own threads), and of all. Without a
+    pattern a stage is what the others leave."""
+    each = collections.OrderedDict()
+    for stage, pattern in patterns:
+        each[stage] = sum(f.inclusive for name, f in functions.items() if pattern and re.search(pattern, name)) / pulls
+    whole = sum(f.alone for f in functions.values()) / pulls
+    left = whole - sum(each.values())
+    each["rest"] = 0.0
+    each["rest" if patterns[-1][1] else patterns[-1][0]] += left
+    each["pull"] = whole
+    return each
+
+
+def table(counted):
+    print("| instructions | %s |\n| --- |%s" % (" | ".join(STAGES), " ---: |" * len(STAGES)))
+    for system, each in counted.items():
+        print("| %s | %s |" % (system, " | ".join("%.0f" % each[stage] for stage in STAGES)))
+
+
+def lines(counted):
+    return [{"figure": "instructions_" + stage, "system": system, "size_bytes": 8, "value": round(value, 1),
+             "unit": "instructions", "runs": 1} for system, each in counted.items() for stage, value in each.items()]
+
+
+def grown(new, history):
+    """(those that grew: (line, its last value), how many were compared, how many have no history)."""
+    last = {(line["figure"], line["system"]): line["value"] for line in history
+            if line["figure"].startswith("instructions_")}
+    known = [line for line in new if (line["figure"], line["system"]) in last]
+    more = [(line, last[line["figure"], line["system"]]) for line in known
+            if line["value"] > GROWTH * last[line["figure"], line["system"]]]
+    return more, len(known), len(new) - len(known)
+
+
+def judged(line):
+    """A stage alone may grow by what another loses; threads of gRPC's own divide their work by time."""
+    return line["figure"] == "instructions_pull" and line["system"] != "tryst_grpc"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--json")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    counted = collections.OrderedDict()
+    for name, path in PATHS.items():
+        functions, _ = count(options.program, name, path.pulls)
+        counted[path.system] = stages(functions, path.pulls, path.stages)
+    table(counted)
+    new = lines(counted)
+    history = os.path.join(HERE, "history.jsonl")
+    if options.json or not options.check:
+        figures.write(new, options.json, history, os.path.dirname(HERE))
+    if not options.check:
+        return 0
+    more, known, unknown = grown([line for line in new if judged(line)], figures.read(history))
+    for line, before in more:
+        print("GREW  %s %s: %.0f, was %.0f" % (line["system"], line["figure"], line["value"], before))
+    print("%d passed, %d failed, %d skipped" % (known - len(more), len(more), unknown))
+    return 1 if more else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

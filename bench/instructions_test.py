@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""What is made of callgrind's files, and that a count that grew is noticed."""
+import os
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.dont_write_bytecode = True
+sys.path[:0] = [HERE, os.path.join(HERE, "../tools")]
+
+import callgrind  # noqa: E402
+import case_report  # noqa: E402
+import instructions  # noqa: E402
+
+# main 10 of its own; Send 20, which calls Copy 5 twice; Down, which calls itself.
+DUMP = """\
+# callgrind format
+events: Ir
+
+ob=(1) /bin/pull
+fl=(1) ???
+fn=(1) main
+0 10
+cfn=(2) tryst::TurnedPair::Send(int)
+calls=2 0
+0 30
+cfn=(4) Down
+calls=1 0
+0 7
+
+fn=(2)
+0 20
+cob=(2) /lib/libc.so
+cfn=(3) Copy
+calls=2 0
+* 10
+
+fn=(4)
+0 4
+cfn=(4)
+calls=1 0
+0 3
++1 3
+
+ob=(2)
+fn=(3)
+0 10
+"""
+
+
+def line(value, system="tryst_shm"):
+    return {"figure": "instructions_pull", "system": system, "value": value}
+
+
+class InstructionsTest(unittest.TestCase):
+    def setUp(self):
+        path = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), "callgrind.out")
+        with open(path, "w") as file:
+            file.write(DUMP)
+        self.functions, self.objects = callgrind.read(path)
+
+    def test_each_function_alone_and_with_what_it_called(self):
+        self.assertEqual(self.functions["main"], (10, 47))
+        self.assertEqual(self.functions["tryst::TurnedPair::Send(int)"], (20, 30))
+        self.assertEqual(self.functions["Copy"], (10, 10))
+
+    def test_a_call_of_itself_is_counted_once(self):
+        self.assertEqual(self.functions["Down"], (7, 7))
+
+    def test_each_object(self):
+        self.assertEqual(self.objects, {"/bin/pull": 37, "/lib/libc.so": 10})
+
+    def test_the_stages_add_up(self):
+        each = instructions.stages(self.functions, 2, instructions.TURNED)
+        self.assertEqual((each["send"], each["ask"], each["deliver"], each["pull"]), (15, 0, 8.5, 23.5))
+        self.assertEqual(instructions.stages(self.functions, 2, instructions.BY_GRPC)["rest"], 23.5)
+
+    def test_what_grew_by_more_than_a_twentieth(self):
+        self.assertEqual(instructions.grown([line(105)], [line(100)]), ([], 1, 0))
+        self.assertEqual(instructions.grown([line(106)], [line(200), line(100)]), ([(line(106), 100)], 1, 0))
+        self.assertEqual(instructions.grown([line(106)], [line(100, "tryst_rdma")]), ([], 0, 1))
+
+    def test_the_last_count_is_in_the_history(self):
+        history = instructions.figures.read(os.path.join(HERE, "history.jsonl"))
+        last = {one["system"] for one in history if one["figure"] == "instructions_pull"}
+        self.assertEqual(last, {path.system for path in instructions.PATHS.values()})
+
+
+if __name__ == "__main__":
+    case_report.main()

@@ -1,0 +1,160 @@
+#include "bench/turned_pair.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/arena/arena.h"
+#include "channel/transports.h"
+#include "rendezvous/step_registry.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:ps/replica:0/task:0";
+constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
+constexpr uint64_t kIncarnation = 0xab;
+
+}  // namespace
+
+// Hellos go straight to the other pool.
+class TurnedPair::Hellos final : public Bootstrap {
+ public:
+  void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
+    producer->OnHello(hello, std::move(done));
+  }
+  HelloHandler* producer = nullptr;
+};
+
+// A worker as a server makes it: a poller, a pool of one transport, a registry of steps.
+struct TurnedPair::Worker {
+  Worker(const char* name, uint64_t incarnation, const TurnedPairOptions& how, const Clock* clock,
+         Alarms* alarms, Hellos* hellos)
+      : poller(clock) {
+    TraceOptions tracing;
+    tracing.sample_every = how.sample_every;
+    if (how.sample_every > 0) trace = std::make_unique<Trace>(tracing);
+    TransportsOptions options;
+    options.self = name;
+    options.incarnation = incarnation;
+    options.trace = trace.get();
+    // Both ends are this thread: nobody is silent but by a stop of the whole process.
+    options.heartbeat_ms = 100'000;
+    options.silence_ms = 400'000;
+    std::vector<NicPath> nics;
+    if (how.open_nic) {
+      nics.push_back({"rdma/instant", std::shared_ptr<Nic>(how.open_nic())});
+    } else {
+      ArenaOptions arena;
+      arena.seed = incarnation << 32;
+      options.shm_arena = Arena::Make(arena);
+    }
+    pool = MakeChannelPool(&poller, hellos, &source, std::move(nics), nullptr, std::move(options));
+    StepRegistry::Options steps_options;
+    steps_options.worker = name;
+    steps_options.incarnations[absl::StrCat(name, "/device:CPU:0")] = incarnation;
+    steps_options.step.check_immutable = false;
+    steps_options.max_held_bytes = int64_t{1} << 30;
+    auto made = StepRegistry::Make(steps_options, alarms, pool.get());
+    TRYST_CHECK(made.ok()) << made.status();
+    steps = *std::move(made);
+    source.steps = steps.get();
+    const absl::Status opened = pool->Open();
+    TRYST_CHECK(opened.ok()) << opened;
+  }
+
+  // The pool is made before the steps that it takes from.
+  struct Source final : TensorSource {
+    void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
+              DoneFn done) override {
+      steps->Take(step_id, key, request_id, args, std::move(done));
+    }
+    bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override {
+      return steps->TakeHere(step_id, key, place, taken);
+    }
+    bool MayTake(const TensorKey& key) const override { return steps->MayTake(key); }
+    void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
+      steps->GiveBack(step_id, key, std::move(taken));
+    }
+    StepRegistry* steps = nullptr;
+  };
+
+  std::unique_ptr<Trace> trace;
+  Poller poller;
+  Source source;
+  std::unique_ptr<ChannelPool> pool;
+  std::unique_ptr<StepRegistry> steps;
+};
+
+TurnedPair::TurnedPair(const TurnedPairOptions& options)
+    : asks_in_its_turn_(options.open_nic != nullptr), hellos_(std::make_unique<Hellos>()) {
+  producer_ =
+      std::make_unique<Worker>(kProducer, kIncarnation, options, &clock_, &alarms_, hellos_.get());
+  consumer_ = std::make_unique<Worker>(kConsumer, 0xc0, options, &clock_, &alarms_, hellos_.get());
+  hellos_->producer = producer_->pool.get();
+  sends_ = *producer_->steps->StartStep(1);
+  receives_ = *consumer_->steps->StartStep(1);
+  for (int i = 0; i < options.keys; ++i) {
+    keys_.push_back(TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), kIncarnation,
+                                          absl::StrCat(kConsumer, "/device:CPU:0"),
+                                          absl::StrCat("edge_", i, "_w/read"))
+                        ->At(0, 0));
+  }
+  const TensorShape shape = *TensorShape::Make({static_cast<int64_t>(options.bytes)});
+  source_ = *Tensor::Allocate(DType::kUint8, shape);
+  args_.destination = *Tensor::Allocate(DType::kUint8, shape);
+}
+
+TurnedPair::~TurnedPair() {
+  const absl::Status why = absl::CancelledError("over");
+  consumer_->pool->Close(why);
+  producer_->pool->Close(why);
+  do {
+    TurnIdle();
+  } while (!consumer_->pool->Drained() || !producer_->pool->Drained());
+  sends_ = receives_ = nullptr;
+  for (Worker* worker : {consumer_.get(), producer_.get()}) {
+    worker->steps.reset();
+    worker->pool.reset();
+  }
+}
+
+void TurnedPair::Send(int key) {
+  const absl::Status sent = sends_->Send(keys_[static_cast<size_t>(key)], Args(), source_, false);
+  TRYST_CHECK(sent.ok()) << sent;
+}
+
+void TurnedPair::Ask(int key) {
+  receives_->RecvAsync(
+      keys_[static_cast<size_t>(key)], args_,
+      [this](const absl::Status& status, const Args&, const Args&, const Tensor&, bool) {
+        TRYST_CHECK(status.ok()) << status;
+        ++landed_;
+      });
+  if (asks_in_its_turn_) Deliver();
+}
+
+void TurnedPair::Answer() { producer_->poller.Turn(); }
+void TurnedPair::Deliver() { consumer_->poller.Turn(); }
+
+void TurnedPair::TurnIdle() {
+  consumer_->poller.Turn();
+  producer_->poller.Turn();
+}
+
+void TurnedPair::AskMany(int first, int count) {
+  receives_->RecvManyAsync(
+      absl::MakeConstSpan(keys_).subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
+      Args(), [this](const absl::Status& status, absl::Span<Received> all) {
+        TRYST_CHECK(status.ok()) << status;
+        landed_ += static_cast<int>(all.size());
+      });
+  if (asks_in_its_turn_) Deliver();
+}
+
+void TurnedPair::WaitFor(int count) {
+  while (landed_ < count) TurnIdle();
+  landed_ -= count;
+}
+
+}  // namespace tryst

@@ -1,0 +1,68 @@
+#ifndef TRYST_BENCH_TURNED_PAIR_H_
+#define TRYST_BENCH_TURNED_PAIR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "rendezvous/rendezvous.h"
+#include "rendezvous/thread_alarms.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+struct TurnedPairOptions {
+  std::function<std::unique_ptr<Nic>()> open_nic;  // Null: shared memory.
+  uint64_t bytes = 8;                              // Of each tensor.
+  int keys = 64;
+  // One operation in so many is traced, as a server's default is. 0: nothing is even counted.
+  uint32_t sample_every = 16;
+};
+
+// A producer and a consumer, whole but for the server around them, in this thread: what a pull
+// costs both ends, without the time that a cache line takes from core to core and without all
+// that a busy machine adds. Each stage of a pull is a function of its own, for who counts them.
+class TurnedPair {
+ public:
+  explicit TurnedPair(const TurnedPairOptions& options);
+  ~TurnedPair();
+  TurnedPair(const TurnedPair&) = delete;
+  TurnedPair& operator=(const TurnedPair&) = delete;
+
+  // The stages. Send, ask, answer, deliver; then turns of both that find nothing to do.
+  void Send(int key);
+  void Ask(int key);  // Into memory of the caller; over a NIC with the turn that sends the request.
+  void Answer();      // The producer's turn.
+  void Deliver();     // The consumer's turn.
+  void TurnIdle();
+
+  // The keys from `first` in one RecvManyAsync.
+  void AskMany(int first, int count);
+  // Turns both until `count` tensors have been delivered since the last call.
+  void WaitFor(int count);
+  const TensorKey& key(int i) const { return keys_[static_cast<size_t>(i)]; }
+  const Tensor& source() const { return source_; }
+  Alarms* alarms() { return &alarms_; }
+
+ private:
+  struct Worker;
+  class Hellos;
+
+  const bool asks_in_its_turn_;
+  const SteadyClock clock_;
+  ThreadAlarms alarms_;
+  std::unique_ptr<Hellos> hellos_;
+  std::unique_ptr<Worker> producer_, consumer_;
+  std::shared_ptr<Rendezvous> sends_, receives_;
+  std::vector<TensorKey> keys_;
+  Tensor source_;
+  Args args_;
+  int landed_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_BENCH_TURNED_PAIR_H_
