@@ -176,6 +176,27 @@ def walks(tree):
                                              "; it is in " + ", ".join(now) if now else ", nor anywhere: what does it now?")
 
 
+def glossary(tree):
+    """Each term of docs/GLOSSARY.md stands once, in order, beside a header that speaks of it."""
+    path, before = "docs/GLOSSARY.md", ""
+    if path not in tree.files:
+        return
+    for number, line in enumerate(tree.read(path).splitlines(), 1):
+        row = re.match(r"\| ([A-Z][\w ]*) \| .* \| `([\w/.]+)` \|$", line)
+        if not row:
+            continue
+        term, header = row.groups()
+        if term.lower() <= before:
+            yield "%s:%d: %s stands after %s" % (path, number, term, before)
+        before = term.lower()
+        # "Ack page" is ack_page, AckPage or "ack page" there.
+        word = re.sub(r" ", r"[ _]?", term)
+        if header not in tree.files:
+            yield "%s:%d: there is no %s" % (path, number, header)
+        elif not re.search(word, tree.read(header), re.IGNORECASE):
+            yield "%s:%d: %s does not speak of %s" % (path, number, header, term)
+
+
 def measure_of_a_transport(tree):
     """The transport for tests, which is all that a new one has to write."""
     toy = [f for f in tree.files if f.startswith("tests/toy/")]
@@ -348,15 +369,21 @@ def links(tree):
                 yield "%s:%d: speaks of %s, which is not there" % (path, number, mention)
 
 
+DECISIONS = "docs/decisions/README.md"
+
+
 def decisions(tree):
     """One number, one record, with the four parts that make it one."""
     seen = {}
     for path in tree.files:
         match = re.fullmatch(r"docs/decisions/(\d{4})-[a-z0-9-]+\.md", path)
         if not match:
-            if path.startswith("docs/decisions/"):
+            if path.startswith("docs/decisions/") and path != DECISIONS:
                 yield "%s: a decision is called NNNN-title.md" % path
             continue
+        row = "[%s](%s)" % (match[1], os.path.basename(path))
+        if DECISIONS in tree.files and row not in tree.read(DECISIONS):
+            yield "%s: is not in %s" % (path, DECISIONS)
         if match[1] in seen:
             yield "%s: has the number of %s" % (path, seen[match[1]])
         seen[match[1]] = path
@@ -405,5 +432,5 @@ def script_syntax(tree):
                 yield "%s: %s" % (path, check.stderr.strip().splitlines()[0])
 
 
-RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, measure_of_a_transport, visibility, names, dead_files, guards, forbidden_code,
+RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, glossary, measure_of_a_transport, visibility, names, dead_files, guards, forbidden_code,
          machine_paths, todos, licence, links, decisions, doc_tables, quoted_messages, script_syntax]

@@ -89,6 +89,15 @@ class RulesTest(unittest.TestCase):
         self.expect(rules.walks, {"docs/WALKS.md": walk % 1, "channel/pool.cc": "struct Op;\nvoid Pool::Fetch() {}\n"},
                     "Op is not in channel/pool.cc, nor anywhere")
 
+    def test_glossary(self):
+        row = "| %s | what it is | `channel/%s.h` |\n"
+        code = {"channel/slot.h": "class AckPage; struct Slot;\n"}
+        self.expect(rules.glossary, {"docs/GLOSSARY.md": row % ("Ack page", "slot") + row % ("Slot", "slot"), **code})
+        self.expect(rules.glossary, {"docs/GLOSSARY.md": row % ("Slot", "slot") + row % ("Ack page", "slot"), **code},
+                    "docs/GLOSSARY.md:2: Ack page stands after slot")
+        self.expect(rules.glossary, {"docs/GLOSSARY.md": row % ("Slot", "lane") + row % ("Turn", "slot"), **code},
+                    "docs/GLOSSARY.md:1: there is no channel/lane.h", "channel/slot.h does not speak of Turn")
+
     def test_measure_of_a_transport(self):
         self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 250})
         self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 251}, "251 lines")
@@ -240,6 +249,10 @@ class RulesTest(unittest.TestCase):
                                       "docs/decisions/notes.md": ""},
                     "docs/decisions/0001-b.md: has the number of docs/decisions/0001-a.md",
                     "0002-c.md: has no part called Rejected", "notes.md: a decision is called")
+        index = "| [0001](0001-a.md) A | yes |\n"
+        self.expect(rules.decisions, {"docs/decisions/README.md": index, "docs/decisions/0001-a.md": whole})
+        self.expect(rules.decisions, {"docs/decisions/README.md": index, "docs/decisions/0001-a.md": whole,
+                                      "docs/decisions/0002-b.md": whole}, "0002-b.md: is not in docs/decisions/README.md")
 
     def test_doc_tables(self):
         doc = "<!-- table: //verbs:print -->\n<!-- end table -->\n"
