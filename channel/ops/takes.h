@@ -132,6 +132,7 @@ class Takes final : private ServeTakeOwner {
 
  private:
   ServeTake* New(int64_t step, const TensorKey& key);
+  bool TakeHere(ServeTake* take);
   void Ask(ServeTake* take);
   void LetGo(ServeTake* take);
   void GiveBack(ServeTake* take);
@@ -149,6 +150,7 @@ class Takes final : private ServeTakeOwner {
   const uint32_t max_parked_;
   uint64_t* const given_back_;  // Counts.
 
+  TensorSource::Place place_;
   std::deque<ServeTake> takes_;  // All there ever were; addresses stay.
   std::vector<ServeTake*> free_;
   // Let go of and not ended yet, by key; and those that wait for their end.
