@@ -107,7 +107,10 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
                                 uint64_t request_id, const Args& args, DoneFn done) {
   switch (ask.kind) {
     case DeviceAsk::Kind::kManifest:
-      return TakeForManifest(step_id, key, ask, request_id, args, std::move(done));
+      // Behind what goes back on that thread, or it would meet what was sent later.
+      return OnPoller([this, step_id, key, request_id, args, done = std::move(done)]() mutable {
+        TakeForManifest(step_id, key, ParseDeviceAsk(key), request_id, args, std::move(done));
+      });
     case DeviceAsk::Kind::kChunk:
       return OnPoller([this, key, id = ask.transfer, chunk = ask.chunk, args,
                        done = std::move(done)]() mutable {
