@@ -103,7 +103,6 @@ void ServeChannel::Release(ServeOp* op) {
 void ServeChannel::Retire(ServeOp* op) {
   if (op->source.region == nullptr && op->source.tensor.valid()) {
     retired_.push_back(op->source.tensor);
-    if (link_ != nullptr) link_->FlushSoon();  // Somebody may wait for its memory.
   }
   Release(op);
 }
