@@ -186,9 +186,17 @@ absl::StatusOr<Tensor> DeviceEngine::Allocate(DType dtype, const TensorShape& sh
 }
 
 std::string DeviceEngine::ExplainStaging() const {
-  if (segments_ == nullptr || segments_->refusal().empty()) return staging_;
-  return absl::StrCat(staging_,
-                      "; peers' memory is copied once by the CPU: ", segments_->refusal());
+  std::string out = staging_;
+  for (const SlotLine* line : {&serve_, &fetch_}) {
+    if (line->line.empty()) continue;
+    absl::StrAppend(&out, "; ", line->line.size(), " copies wait for one of ", line->pool->slots(),
+                    line == &serve_ ? " serving" : " fetching", " slots, of which ",
+                    line->pool->lent(), " are in use");
+  }
+  if (segments_ != nullptr && !segments_->refusal().empty()) {
+    absl::StrAppend(&out, "; peers' memory is copied once by the CPU: ", segments_->refusal());
+  }
+  return out;
 }
 
 absl::StatusOr<std::shared_ptr<const GpuEvent>> DeviceEngine::Mark(cuda::Stream stream) {

@@ -17,6 +17,11 @@ namespace {
 constexpr int64_t kDeliverAgainNs = 1'000'000;
 constexpr absl::Duration kAsidePatience = absl::Seconds(30);
 
+// Whether a fetch that ended so tells nothing of the tensor: another one may have it.
+bool StaysWhole(const absl::Status& why) {
+  return absl::IsCancelled(why) || absl::IsDeadlineExceeded(why) || absl::IsInvalidArgument(why);
+}
+
 }  // namespace
 
 // A tensor in another process's memory, by reference. The last one gone, the poller tells the
@@ -56,7 +61,7 @@ class DeviceFetcher::View final : public Storage {
 };
 
 // One fetch into device memory, from Begin() to its end.
-class DeviceFetcher::Op {
+class DeviceFetcher::Op final : public LinedFetch {
  public:
   Op(DeviceFetcher* owner, int64_t its_step, const TensorKey& its_key, const Args& its_args,
      DoneFn done)
@@ -67,9 +72,14 @@ class DeviceFetcher::Op {
         context(std::static_pointer_cast<GpuContext>(its_args.device_context)),
         engine(context->engine()),
         done_(std::move(done)) {}
-  ~Op() { TRYST_CHECK(ended_ && pending_ == 0); }
+  ~Op() override { TRYST_CHECK(ended_ && pending_ == 0); }
 
   void Start();
+  void OnTurn(const DeviceManifest* met) override;
+  // The step has.
+  void Abort(const absl::Status& status) {
+    if (!reported_) Fail(status);
+  }
   // The probe has ended.
   void GoOn() {
     StopWaitingForProbe();
@@ -95,6 +105,7 @@ class DeviceFetcher::Op {
   void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination, bool by_reference,
                  absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done);
   void OnManifest(absl::Status status, Tensor answer, bool is_dead);
+  void BringTransfer();
   absl::Status ChooseDestination();
   void BringInside(const Tensor& answer);
   void BringBestWay();
@@ -136,13 +147,14 @@ class DeviceFetcher::Op {
   bool reported_ = false;
   bool ended_ = false;
   int pending_ = 0;  // Fetches, copies and probes that will still call us.
-  struct ProbeTimer final : PollerTimer {
-    explicit ProbeTimer(Op* op) : op(op) {}
+  // While no fetch of ours keeps the deadline.
+  struct LateTimer final : PollerTimer {
+    explicit LateTimer(Op* op) : op(op) {}
     void OnTimer() override;
     Op* const op;
   };
   Way* probed_ = nullptr;  // We are among those who wait for its probe.
-  ProbeTimer probe_timer_{this};
+  LateTimer late_timer_{this};
 };
 
 // ---- DeviceFetcher ----
@@ -151,6 +163,13 @@ DeviceFetcher::DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetch
     : poller_(poller),
       fetcher_(fetcher),
       options_(options),
+      lines_([this](int64_t step, const TensorKey& key, uint64_t transfer,
+                    absl::AnyInvocable<void() &&> done) {
+        FetchAside(step, TransferKey(key, transfer, "back"), Tensor(),
+                   [done = std::move(done)](const absl::Status&, const Tensor&) mutable {
+                     std::move(done)();
+                   });
+      }),
       view_timer_(this),
       deliver_timer_(this) {}
 
@@ -188,6 +207,18 @@ void DeviceFetcher::Begin(std::unique_ptr<Op> op) {
   ops_.push_front(std::move(op));
   ops_.front()->self = ops_.begin();
   ops_.front()->Start();
+}
+
+// Of those that wait in line or copy, the channel knows nothing.
+void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
+  fetcher_->AbortStep(step_id, status);
+  poller_->PostFn([this, step_id, status] {
+    std::vector<Op*> aborted;  // From the last made on: none has its turn by another's end.
+    for (const auto& op : ops_) {
+      if (op->step == step_id) aborted.push_back(op.get());
+    }
+    for (Op* op : aborted) op->Abort(status);
+  });
 }
 
 // For a device that is somebody else's: whole through host memory, and its own copy.
@@ -480,6 +511,16 @@ void DeviceFetcher::Op::Start() {
       return Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
     }
   }
+  if (!args.deadline.is_never()) owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());
+  owner_->lines_.Join(step, key, this);
+}
+
+void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
+  owner_->poller_->CancelTimer(&late_timer_);
+  if (met != nullptr) {
+    manifest = *met;
+    return BringTransfer();
+  }
   FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0, args.destination),
             Tensor(), false, [this](absl::Status status, Tensor answer, bool is_dead) {
               OnManifest(std::move(status), std::move(answer), is_dead);
@@ -525,12 +566,21 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   auto decoded = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
   if (!decoded.ok()) return Fail(decoded.status());
   manifest = *decoded;
-  if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
+  if (manifest.inside) {
+    status = ChooseDestination();
+    return status.ok() ? BringInside(answer) : Fail(status);
+  }
+  if (!cancelled.ok()) return Fail(cancelled);
+  BringTransfer();
+}
+
+void DeviceFetcher::Op::BringTransfer() {
   // A view needs no destination, if it comes to that.
   is_view_ = args.by_reference && !args.destination.valid() && manifest.has_ipc;
-  if (!is_view_) status = ChooseDestination();
-  if (!status.ok()) return Fail(status);
-  if (manifest.inside) return BringInside(answer);
+  if (!is_view_) {
+    const absl::Status status = ChooseDestination();
+    if (!status.ok()) return Fail(status);
+  }
   BringBestWay();
 }
 
@@ -644,21 +694,24 @@ void DeviceFetcher::Op::WaitForProbe(Way* way) {
   probed_ = way;
   way->waiting.push_back(this);
   if (!args.deadline.is_never()) {
-    owner_->poller_->SetTimer(&probe_timer_, args.deadline.at_ns());
+    owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());
   }
 }
 
 void DeviceFetcher::Op::StopWaitingForProbe() {
   std::vector<Op*>* const waiting = &std::exchange(probed_, nullptr)->waiting;
   waiting->erase(std::find(waiting->begin(), waiting->end(), this));
-  owner_->poller_->CancelTimer(&probe_timer_);
+  owner_->poller_->CancelTimer(&late_timer_);
   --pending_;
 }
 
-void DeviceFetcher::Op::ProbeTimer::OnTimer() {
+void DeviceFetcher::Op::LateTimer::OnTimer() {
+  const std::string why =
+      op->probed_ == nullptr
+          ? "waits behind another fetch of its key"
+          : absl::StrCat("waits for the proof of a way to the memory of ", op->key.src().worker);
   op->Fail(absl::DeadlineExceededError(
-      absl::StrCat("not received in time: waits for the proof of a way to the memory of ",
-                   op->key.src().worker, ": ", op->key.text())));
+      absl::StrCat("not received in time: ", why, ": ", op->key.text())));
 }
 
 // ---- Out of the producer's memory ----
@@ -888,11 +941,16 @@ void DeviceFetcher::Op::EndIfDone() {
   if (status_.ok()) owner_->counters_.bytes += manifest.bytes;
   // The caller first: the producer can wait.
   Report(status_, status_.ok() ? std::move(into_) : Tensor(), false);
-  if (manifest.transfer != 0 && !(is_view_ && status_.ok())) {
-    owner_->FetchAside(step, TransferKey(key, manifest.transfer, status_.ok() ? "done" : "back"),
-                       Tensor(), [](absl::Status, const Tensor&) {});
+  if (manifest.transfer != 0 && status_.ok() && !is_view_) {
+    owner_->FetchAside(step, TransferKey(key, manifest.transfer, "done"), Tensor(),
+                       [](absl::Status, const Tensor&) {});
   }
-  owner_->ops_.erase(self);
+  DeviceFetcher* const owner = owner_;
+  const std::unique_ptr<Op> ended = std::move(*self);
+  owner->ops_.erase(self);
+  owner->poller_->CancelTimer(&late_timer_);
+  const bool left = manifest.transfer != 0 && !status_.ok();
+  owner->lines_.Leave(this, left ? &manifest : nullptr, !StaysWhole(status_));
 }
 
 void DeviceFetcher::Op::EndCancellation() {

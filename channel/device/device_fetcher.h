@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "channel/device/device_engine.h"
+#include "channel/device/fetch_lines.h"
 #include "channel/device/manifest.h"
 #include "channel/poller/poller.h"
 #include "rendezvous/tensor_fetcher.h"
@@ -53,6 +54,9 @@ struct DeviceFetcherCounters {
 // With Args::by_reference and no destination, a tensor that is read in the producer's memory
 // comes as a view of it, which the producer keeps as long as the view is held.
 //
+// Fetches of one key and step that want device memory go on one at a time (fetch_lines.h), so
+// that one which is cancelled or late leaves the order of its neighbours as it was.
+//
 // Fetch(), FetchMany() and AbortStep() are safe from any thread; the rest
 // belongs to the poller.
 class DeviceFetcher final : public TensorFetcher {
@@ -64,13 +68,11 @@ class DeviceFetcher final : public TensorFetcher {
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn done) override;
-  void AbortStep(int64_t step_id, const absl::Status& status) override {
-    fetcher_->AbortStep(step_id, status);
-  }
+  void AbortStep(int64_t step_id, const absl::Status& status) override;
 
   // ---- Poller thread only ----
   // True when nothing of ours is on its way any more; `fetcher` must end what it has.
-  bool Drained() const { return ops_.empty() && asides_ == 0 && views_.empty(); }
+  bool Drained() const { return ops_.empty() && asides_ == 0 && views_.empty() && lines_.empty(); }
   // One line for each process that was offered memory by: which way, and why.
   std::string Explain() const;
   const DeviceFetcherCounters& counters() const { return counters_; }
@@ -133,6 +135,7 @@ class DeviceFetcher final : public TensorFetcher {
   const uint64_t host_ = ThisHost();
   const uint64_t process_ = ThisProcess();
   std::list<std::unique_ptr<Op>> ops_;
+  FetchLines lines_;
   // By process, host, our GPU, and whether it is by NICs.
   std::map<std::tuple<uint64_t, uint64_t, int, bool>, Way> ways_;
   size_t asides_ = 0;

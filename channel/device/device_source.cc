@@ -107,7 +107,10 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
                                 uint64_t request_id, const Args& args, DoneFn done) {
   switch (ask.kind) {
     case DeviceAsk::Kind::kManifest:
-      return TakeForManifest(step_id, key, ask, request_id, args, std::move(done));
+      // Behind what goes back on that thread, or it would meet what was sent later.
+      return OnPoller([this, step_id, key, request_id, args, done = std::move(done)]() mutable {
+        TakeForManifest(step_id, key, ParseDeviceAsk(key), request_id, args, std::move(done));
+      });
     case DeviceAsk::Kind::kChunk:
       return OnPoller([this, key, id = ask.transfer, chunk = ask.chunk, args,
                        done = std::move(done)]() mutable {
@@ -165,10 +168,17 @@ void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Tak
   auto manifest = DecodeManifest(taken.tensor.data_as<uint8_t>(), taken.tensor.bytes());
   TRYST_CHECK(manifest.ok()) << manifest.status();
   if (!manifest->inside) return GiveBackTransfer(manifest->transfer);
-  auto inside = Tensor::FromStorage(taken.tensor.storage(),
-                                    taken.tensor.storage_offset() + DeviceManifest::kBytes,
-                                    manifest->dtype, manifest->shape);
-  TRYST_CHECK(inside.ok()) << inside.status();
+  // A copy: in the table it may wait for long, and with its slot everything that is to be staged.
+  auto inside = Tensor::Allocate(manifest->dtype, manifest->shape);
+  if (inside.ok() && manifest->bytes > 0) {
+    memcpy(inside->mutable_data(), taken.tensor.data_as<char>() + DeviceManifest::kBytes,
+           manifest->bytes);
+  } else if (!inside.ok()) {
+    inside = Tensor::FromStorage(taken.tensor.storage(),
+                                 taken.tensor.storage_offset() + DeviceManifest::kBytes,
+                                 manifest->dtype, manifest->shape);
+    TRYST_CHECK(inside.ok()) << inside.status();
+  }
   taken.tensor = *std::move(inside);
   source_->GiveBack(step_id, plain, std::move(taken));
 }

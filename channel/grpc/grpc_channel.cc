@@ -164,7 +164,7 @@ void GrpcChannel::OnHeader(FetchOp* op) {
   // new one by its key, which the old one has refused.
   const bool is_new =
       !op->may_be_known || op->key.src_incarnation() == header.producer_incarnation();
-  if (header.is_other_incarnation() && is_new && attempt.attempts < kMaxIncarnationsTried) {
+  if (header.is_other_incarnation() && is_new && ++attempt.lives_tried < kMaxIncarnationsTried) {
     attempt.stream->Detach();
     attempt.stream = nullptr;
     op->may_be_known = false;
@@ -265,7 +265,8 @@ int64_t GrpcChannel::BackOffNs(int64_t failing_ns, uint64_t spread) const {
   return wait_ns + wait_ns / 16 * static_cast<int64_t>(spread % 8);
 }
 
-// Where nothing else was heard of the peer either, nobody who waits for it need wait longer.
+// Where nothing else was heard of the peer either, nobody who waits for it need wait longer. Of a
+// batch, `id` is 0.
 void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
   PostCounted([this, id,
                why = absl::UnavailableError(
@@ -279,6 +280,8 @@ void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
       FailWaiting(why);
     } else if (op != nullptr) {
       Finish(op, why, Tensor(), false);
+    } else if (id == 0) {
+      AskNext();  // A batch, which nobody else would send again.
     }
   });
 }

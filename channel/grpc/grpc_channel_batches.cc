@@ -133,7 +133,8 @@ void GrpcChannel::RetryBatch(Batch* batch, const absl::Status& why) {
   if (batches_failing_since_ns_ == 0) batches_failing_since_ns_ = FailingSinceNs(why);
   if (parked_incarnation_ == 0) parked_incarnation_ = peer_incarnation_;
   ++batch_attempts_;
-  const int64_t failing_ns = now_ns - batches_failing_since_ns_;
+  // Since the last word on any call: a tensor that was on its way may have come meanwhile.
+  const int64_t failing_ns = now_ns - std::max(batches_failing_since_ns_, failing_since_ns_);
   if (failing_ns >= absl::ToInt64Nanoseconds(options_.patience)) {
     const int attempts = std::exchange(batch_attempts_, 0);
     batches_failing_since_ns_ = 0;

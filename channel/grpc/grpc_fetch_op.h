@@ -25,6 +25,7 @@ struct GrpcChannel::Attempt {
   int64_t failing_since_ns = 0;  // 0: the last attempt went on.
   uint64_t received_at_failure = 0;
   int attempts = 0;
+  int lives_tried = 0;  // Of the producer: how often it answered as another one than was asked.
   bool digest_was_wrong = false;
   bool fetches = false;   // The producer said that it is there.
   bool landed = false;    // All has come, or none will, of the call that is out.

@@ -59,8 +59,6 @@ ChannelContract Contract(const char* name, const Way& way) {
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
-  constexpr char kKept[] =
-      "a device tensor whose description has arrived is its fetch's: it ends with it";
   if (way.shared) {
     const char* const no_wire = "shared memory has no wire to break";
     contract.skips = {
@@ -71,11 +69,7 @@ ChannelContract Contract(const char* name, const Way& way) {
   }
   const std::vector<std::pair<std::string, std::string>> kSkips = {
       {"LandingMemoryStaysUnderItsCap",
-       "a device tensor over the cap passes in chunks and is not refused"},
-      {"WrongDestinationIsRefusedAndTheNextFetchWorks", kKept},
-      {"WhatACancelledFetchHadMetGoesToTheNextOne", kKept},
-      {"CancelsAmongManyThatWaitConsumeNothing", kKept},
-      {"CancelsAndDeadlinesLeaveTheOrderAsItWas", kKept}};
+       "a device tensor over the cap passes in chunks and is not refused"}};
   contract.skips.insert(contract.skips.end(), kSkips.begin(), kSkips.end());
   contract.open = [way] {
     PoolWorldOptions options;

@@ -142,8 +142,9 @@ class PoolWorld final : public ChannelWorld {
 
   std::string Explain() override {
     std::string devices;
-    if (consumer_->wrap != nullptr) {
-      consumer_->poller.RunAndWait([&] { devices = consumer_->wrap->ExplainNow(); });
+    for (Worker* worker : {consumer_.get(), producer_.get()}) {
+      if (worker->wrap == nullptr) continue;
+      worker->poller.RunAndWait([&] { devices += worker->wrap->ExplainNow(); });
     }
     return absl::StrCat(devices, "consumer:\n", consumer_->pool->Explain(""), "producer:\n",
                         producer_->pool->Explain(""));
