@@ -12,6 +12,7 @@
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/hello_wire.h"
 #include "proto/transport.grpc.pb.h"
+#include "server/heartbeat.h"
 #include "server/trace_wire.h"
 #include "server/unary_calls.h"
 

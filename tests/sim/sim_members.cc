@@ -56,13 +56,14 @@ class SimMembers::Calls final : public HeartbeatCalls {
         if (asker.incarnation == life) asker.calls->EndCall(id, std::move(heard));
       });
     };
-    all_->world_.At(there_ns, [all, host, to, self, after, back_ns, out_ns, end_at] {
+    all_->world_.At(there_ns, [all, host, life, to, self, after, back_ns, out_ns, end_at] {
       if (all->hosts_[host].dark || all->hosts_[to].dark) {
         return end_at(out_ns, absl::DeadlineExceededError("no answer"));
       }
-      Calls* const calls = all->hosts_[host].calls.get();
-      if (calls == nullptr) return;
-      end_at(all->world_.NowNs() + back_ns, calls->Answer(to, self, false, after));
+      // Its connection has ended with it.
+      if (all->hosts_[host].incarnation != life) return;
+      end_at(all->world_.NowNs() + back_ns,
+             all->hosts_[host].calls->Answer(to, self, false, after));
     });
   }
 
