@@ -513,6 +513,7 @@ LargeJobReport RunLargeJob(const LargeJobOptions& options) {
   AllowDescriptors();
   // Freed memory is used again, or most of the time would go into page faults.
   mallopt(M_MMAP_THRESHOLD, 512 << 20);
+  malloc_trim(0);  // What an earlier job has left is not to hide what this one takes.
   auto job = std::make_unique<LargeJob>(options);
   LargeJobReport report = job->Run();
   // What has not drained cannot be taken down in an orderly way: leave it.

@@ -11,6 +11,11 @@ namespace {
 using Trouble = LargeJobOptions::Trouble;
 
 constexpr double kMibKib = 1024;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kMeasuresMemory = false;  // The sanitizer has more of it than we.
+#else
+constexpr bool kMeasuresMemory = true;
+#endif
 
 LargeJobOptions Job() {
   LargeJobOptions options;
@@ -24,7 +29,7 @@ LargeJobReport RunWell(const LargeJobOptions& options) {
   const LargeJobReport report = RunLargeJob(options);
   for (const std::string& violation : report.violations) ADD_FAILURE() << violation;
   EXPECT_GE(report.tensors, 2u * options.variables * options.workers * options.steps);
-  EXPECT_LT(report.host_kib, 256 * kMibKib);
+  EXPECT_TRUE(!kMeasuresMemory || report.host_kib < 256 * kMibKib) << report.host_kib;
   return report;
 }
 
@@ -72,7 +77,7 @@ TEST(LargeJobTest, AServerOf900WorkersWithTheSettingsThatShipStaysWithinItsMemor
   const LargeJobReport report = RunWell(options);
   EXPECT_EQ(report.connections, 1800u);
   const double server_mib = report.host_kib * 901 / 2 / kMibKib;
-  EXPECT_LT(server_mib, 256);
+  EXPECT_TRUE(!kMeasuresMemory || server_mib < 256);
   printf("a server of 900 workers: at most %.0f MiB\n", server_mib);
 }
 
