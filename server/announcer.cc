@@ -31,11 +31,11 @@ class Announcer::State : public std::enable_shared_from_this<State> {
         calls_(calls),
         alarms_(alarms),
         // Of a closed cluster all are known: a thousand lists of a thousand would be for nothing.
-        all_known_(members->open() ? "" : kBehindAll) {}
+        first_after_(members->open() ? "" : kBehindAll) {}
 
-  void Announce(const std::string& worker) { Announce(worker, 1, all_known_, 0); }
+  void Announce(const std::string& worker) { Announce(worker, 1, first_after_, 0); }
 
-  // `knew`: its incarnation when it was tried first.
+  // `knew`: its incarnation when it first did not answer.
   void Announce(const std::string& worker, int attempt, const std::string& after, uint64_t knew) {
     if (worker == self_.worker) return;
     {
@@ -95,7 +95,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       MutexLock lock(&mu_);  // Whoever has set it has noted it by now.
       pauses_.erase(*pause);
     }
-    Announce(worker, attempt + 1, all_known_, knew);
+    Announce(worker, attempt + 1, first_after_, knew);
   }
 
   void Leave(absl::Duration timeout) {
@@ -135,7 +135,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   Membership* const members_;
   HeartbeatCalls* const calls_;
   Alarms* const alarms_;
-  const std::string all_known_;  // What to ask for first.
+  const std::string first_after_;  // What members to ask for at first: behind this name.
   Mutex mu_;
   CondVar idle_;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
