@@ -1,27 +1,42 @@
 #include "server/announcer.h"
 
-#include <chrono>
+#include <algorithm>
 #include <set>
 #include <utility>
 
+#include "absl/types/optional.h"
 #include "base/mutex.h"
 
 namespace tryst {
 namespace {
 
-constexpr int kAttempts = 5;
 constexpr absl::Duration kAttemptTimeout = absl::Seconds(2);
+constexpr int kQuickAttempts = 5;
 constexpr absl::Duration kPause = absl::Seconds(1);
+constexpr absl::Duration kPauseMost = absl::Seconds(30);
+
+absl::Duration PauseAfter(int attempt) {
+  absl::Duration pause = kPause;
+  for (; attempt > kQuickAttempts && pause < kPauseMost; --attempt) pause *= 2;
+  return std::min(pause, kPauseMost);
+}
 
 }  // namespace
 
 class Announcer::State : public std::enable_shared_from_this<State> {
  public:
-  State(Member self, Membership* members, PeerCalls* calls, grpc::CompletionQueue* queue,
-        Alarms* alarms)
-      : self_(std::move(self)), members_(members), calls_(calls), queue_(queue), alarms_(alarms) {}
+  State(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms)
+      : self_(std::move(self)),
+        members_(members),
+        calls_(calls),
+        alarms_(alarms),
+        // Of a closed cluster all are known: a thousand lists of a thousand would be for nothing.
+        first_after_(members->open() ? "" : kBehindAll) {}
 
-  void Announce(const std::string& worker, int attempt, const std::string& after = "") {
+  void Announce(const std::string& worker) { Announce(worker, 1, first_after_, 0); }
+
+  // `knew`: its incarnation when it first did not answer.
+  void Announce(const std::string& worker, int attempt, const std::string& after, uint64_t knew) {
     if (worker == self_.worker) return;
     {
       MutexLock lock(&mu_);
@@ -29,44 +44,59 @@ class Announcer::State : public std::enable_shared_from_this<State> {
       ++under_way_;
     }
     auto self = shared_from_this();
-    calls_->StartHeartbeat(
-        queue_, worker, self_, false, kAttemptTimeout,
-        [self, worker, attempt, after](absl::StatusOr<PeerCalls::Heard> heard) {
-          self->OnHeard(worker, attempt, after, std::move(heard));
-        },
-        after);
+    calls_->StartHeartbeat(worker, self_, false, kAttemptTimeout, after,
+                           [self, worker, attempt, after, knew](absl::StatusOr<Heard> heard) {
+                             self->OnHeard(worker, attempt, after, knew, std::move(heard));
+                           });
   }
 
-  void OnHeard(const std::string& worker, int attempt, const std::string& after,
-               absl::StatusOr<PeerCalls::Heard> heard) {
+  void OnHeard(const std::string& worker, int attempt, const std::string& after, uint64_t knew,
+               absl::StatusOr<Heard> heard) {
     if (heard.ok()) {
       // Whoever answers at that address has proved to be the worker, as far as we can tell.
       if (heard->self.worker == worker) {
         (void)members_->Announce({worker, "", heard->self.incarnation});
       }
       for (const Member& member : heard->members) {
-        if (members_->Hear(member)) Announce(member.worker, 1);
+        if (members_->Hear(member)) Announce(member.worker);
       }
       // Names come in their order: an answer that does not go on is the last one.
       if (heard->rest_after > after && !heard->members.empty()) {
-        Announce(worker, 1, heard->rest_after);
+        Announce(worker, 1, heard->rest_after, knew);
       }
-    } else if (attempt < kAttempts && absl::IsUnavailable(heard.status())) {
-      auto self = weak_from_this();
-      MutexLock lock(&mu_);
-      if (!closing_) {
-        const Alarms::Token token =
-            alarms_->Set(Deadline::After(alarms_->clock(), kPause), [self, worker, attempt] {
-              if (auto state = self.lock()) state->OnPauseOver(worker, attempt);
-            });
-        pauses_.insert(token);
-      }
+    } else if (absl::IsUnavailable(heard.status()) || absl::IsDeadlineExceeded(heard.status())) {
+      TryAgain(worker, attempt, knew);
     }
     MutexLock lock(&mu_);
     if (--under_way_ == 0) idle_.NotifyAll();
   }
 
-  void OnPauseOver(const std::string& worker, int attempt) { Announce(worker, attempt + 1); }
+  void TryAgain(const std::string& worker, int attempt, uint64_t knew) {
+    const absl::optional<Member> member = members_->Find(worker);
+    if (!member.has_value() || member->address.empty()) return;
+    if (attempt == 1) knew = member->incarnation;
+    if (member->incarnation != knew) return;  // It has announced itself.
+    auto self = weak_from_this();
+    MutexLock lock(&mu_);
+    if (closing_) return;
+    auto token = std::make_shared<Alarms::Token>();
+    *token = alarms_->Set(Deadline::After(alarms_->clock(), PauseAfter(attempt)),
+                          [self, worker, attempt, knew, token] {
+                            if (auto state = self.lock()) {
+                              state->OnPauseOver(worker, attempt, knew, token.get());
+                            }
+                          });
+    pauses_.insert(*token);
+  }
+
+  void OnPauseOver(const std::string& worker, int attempt, uint64_t knew,
+                   const Alarms::Token* pause) {
+    {
+      MutexLock lock(&mu_);  // Whoever has set it has noted it by now.
+      pauses_.erase(*pause);
+    }
+    Announce(worker, attempt + 1, first_after_, knew);
+  }
 
   void Leave(absl::Duration timeout) {
     std::set<Alarms::Token> pauses;
@@ -84,8 +114,8 @@ class Announcer::State : public std::enable_shared_from_this<State> {
         ++under_way_;
       }
       auto self = shared_from_this();
-      calls_->StartHeartbeat(queue_, member.worker, self_, true, timeout,
-                             [self](const absl::StatusOr<PeerCalls::Heard>&) {
+      calls_->StartHeartbeat(member.worker, self_, true, timeout, kBehindAll,
+                             [self](const absl::StatusOr<Heard>&) {
                                MutexLock lock(&self->mu_);
                                if (--self->under_way_ == 0) self->idle_.NotifyAll();
                              });
@@ -103,24 +133,23 @@ class Announcer::State : public std::enable_shared_from_this<State> {
 
   const Member self_;
   Membership* const members_;
-  PeerCalls* const calls_;
-  grpc::CompletionQueue* const queue_;
+  HeartbeatCalls* const calls_;
   Alarms* const alarms_;
+  const std::string first_after_;  // What members to ask for at first: behind this name.
   Mutex mu_;
   CondVar idle_;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
-  std::set<Alarms::Token> pauses_ ABSL_GUARDED_BY(mu_);  // Some have fired.
+  std::set<Alarms::Token> pauses_ ABSL_GUARDED_BY(mu_);
 };
 
-Announcer::Announcer(Member self, Membership* members, PeerCalls* calls,
-                     grpc::CompletionQueue* queue, Alarms* alarms)
-    : state_(std::make_shared<State>(std::move(self), members, calls, queue, alarms)) {}
+Announcer::Announcer(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms)
+    : state_(std::make_shared<State>(std::move(self), members, calls, alarms)) {}
 
 Announcer::~Announcer() { Leave(absl::Milliseconds(200)); }
 
 void Announcer::Start() {
-  for (const Member& member : state_->members()->Members()) state_->Announce(member.worker, 1);
+  for (const Member& member : state_->members()->Members()) state_->Announce(member.worker);
 }
 
 void Announcer::Leave(absl::Duration timeout) { state_->Leave(timeout); }

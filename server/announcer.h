@@ -6,18 +6,20 @@
 
 #include "absl/time/time.h"
 #include "rendezvous/alarms.h"
+#include "server/heartbeat.h"
 #include "server/membership.h"
-#include "server/peer_calls.h"
 
 namespace tryst {
 
-// Tells the other members that we are here, and that we go. A member that does not answer
-// is tried a few times more: when it comes up it announces itself to us, and learns of us
-// by the answer. Thread-safe; its arguments outlive it.
+// Tells the other members that we are here, and that we go. A member that does not answer is
+// tried again, every second at first and then ever less often, until it answers, or announces
+// itself to us and so learns of us by the answer: one that was cut off when we came does not say
+// anything by itself when it is back. Thread-safe; its arguments outlive it.
+//
+// Of n members each calls every other once: O(n) messages for each that comes, whoever else does.
 class Announcer {
  public:
-  Announcer(Member self, Membership* members, PeerCalls* calls, grpc::CompletionQueue* queue,
-            Alarms* alarms);
+  Announcer(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms);
   // Waits for the calls under way, which end within a few seconds at most.
   ~Announcer();
 

@@ -210,6 +210,13 @@ int64_t Membership::restarts() const {
   return restarts_;
 }
 
+absl::optional<Member> Membership::Find(absl::string_view worker) const {
+  MutexLock lock(&mu_);
+  const auto it = members_.find(worker);
+  if (it == members_.end()) return absl::nullopt;
+  return it->second.member;
+}
+
 std::vector<Member> Membership::Members(absl::string_view after, size_t most) const {
   std::vector<Member> out;
   MutexLock lock(&mu_);

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "base/mutex.h"
 #include "channel/grpc/peer_directory.h"
 #include "server/member.h"
@@ -34,6 +35,7 @@ class Membership final : public PeerDirectory {
   // them waits. Before any other thread has this.
   void ExpectMore() { expects_more_ = true; }
   bool expects_more() const { return open_ || expects_more_; }
+  bool open() const { return open_; }
 
   // The configuration says so. Keeps what the worker has said of itself since. True if
   // anything changed.
@@ -56,6 +58,7 @@ class Membership final : public PeerDirectory {
   bool Admits(absl::string_view worker) const;
   // Those whose names come behind `after`, in their order; at most so many.
   std::vector<Member> Members(absl::string_view after = "", size_t most = SIZE_MAX) const;
+  absl::optional<Member> Find(absl::string_view worker) const;
   // The last 256, the oldest first.
   std::vector<MemberChange> Changes() const;
   // How often workers were seen to come back as another incarnation.

@@ -6,12 +6,12 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/heartbeat.h"
 #include "server/member.h"
 
 namespace grpc {
@@ -32,18 +32,25 @@ class PeerCalls {
   // Cancels what is under way and waits for it.
   ~PeerCalls();
 
-  struct Heard {
-    Member self;                  // The peer.
-    std::vector<Member> members;  // Whom it knows.
-    int64_t steady_ns = 0;        // Its clock; 0: it does not say.
-    std::string rest_after{};     // Not empty: it knows more, to be asked for behind this name.
-  };
-  using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
+  using Heard = tryst::Heard;
   // Says who we are (without a worker's name: only asks). `done` on the thread of `queue`, an
   // EventThread, or in the call. `after` asks for the members behind that name.
   void StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer, const Member& self,
                       bool leaving, absl::Duration timeout, HeardFn done,
                       const std::string& after = "");
+  // The same, on that queue.
+  class HeartbeatsOn final : public HeartbeatCalls {
+   public:
+    HeartbeatsOn(PeerCalls* calls, grpc::CompletionQueue* queue) : calls_(calls), queue_(queue) {}
+    void StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
+                        absl::Duration timeout, const std::string& after, HeardFn done) override {
+      calls_->StartHeartbeat(queue_, peer, self, leaving, timeout, std::move(done), after);
+    }
+
+   private:
+    PeerCalls* const calls_;
+    grpc::CompletionQueue* const queue_;
+  };
 
   // Cancels what is under way, and waits for the calls below. Those that are made later end
   // with kCancelled; heartbeats do not, but their queue's owner ends them.

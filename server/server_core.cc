@@ -165,8 +165,9 @@ absl::Status ServerCore::Make() {
 
 // What a server does from time to time.
 void ServerCore::KeepUp() {
+  heartbeats_ = std::make_unique<PeerCalls::HeartbeatsOn>(&calls_, queue_);
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
-                                           &calls_, queue_, &alarms_);
+                                           heartbeats_.get(), &alarms_);
   announcer_->Start();
   upkeep_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_, [this] {
     members_.DropIdleChannels();  // Most peers are called to open the data plane, and no more.

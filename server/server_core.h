@@ -133,6 +133,7 @@ class ServerCore {
   std::unique_ptr<Listener> listener_;  // Null until Listen().
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<PeerCalls::HeartbeatsOn> heartbeats_;
   std::unique_ptr<Announcer> announcer_;
   std::unique_ptr<ClusterFileWatch> cluster_file_;
   std::unique_ptr<Repeating> upkeep_;

@@ -12,6 +12,7 @@
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/hello_wire.h"
 #include "proto/transport.grpc.pb.h"
+#include "server/heartbeat.h"
 #include "server/trace_wire.h"
 #include "server/unary_calls.h"
 
@@ -21,9 +22,6 @@ namespace {
 using grpc::ByteBuffer;
 using Call = UnaryCalls::Call;
 
-constexpr size_t kMostMembersBytes = 1 << 20;  // In one answer; the rest in the next ones.
-constexpr size_t kMemberOverhead = 24;
-constexpr int kMostMembers = 8192;
 constexpr size_t kMostTextBytes = 1024;  // Of why a step is aborted.
 constexpr size_t kMostTraced = 8000;     // In one answer: two MiB or so.
 
@@ -265,30 +263,22 @@ absl::Status TransportServiceImpl::OnHeartbeat(const Caller& caller,
       return absl::PermissionDeniedError(
           absl::StrCat(caller.worker, " may not announce ", said.worker()));
     }
-    if (request.leaving()) {
-      parts_.members->Leave(said.worker(), said.incarnation());
-    } else {
-      absl::Status announced =
-          parts_.members->Announce({said.worker(), said.address(), said.incarnation()});
-      if (!announced.ok()) return announced;
-    }
   }
-  response->mutable_self()->set_worker(parts_.self.worker);
-  response->mutable_self()->set_address(parts_.address());
-  response->mutable_self()->set_incarnation(parts_.self.incarnation);
-  response->set_steady_ns(SteadyClock().NowNs());
-  size_t bytes = 0;
-  for (const Member& member : parts_.members->Members(request.after(), kMostMembers + 1)) {
-    bytes += member.worker.size() + member.address.size() + kMemberOverhead;
-    if (response->members_size() == kMostMembers || bytes > kMostMembersBytes) {
-      response->set_rest_after(response->members(response->members_size() - 1).worker());
-      break;
-    }
-    rpc::Member* out = response->add_members();
+  const Member said{request.self().worker(), request.self().address(),
+                    request.self().incarnation()};
+  const absl::StatusOr<Heard> answer = AnswerHeartbeat(
+      {parts_.self.worker, parts_.address(), parts_.self.incarnation}, parts_.members,
+      request.has_self() ? &said : nullptr, request.leaving(), request.after());
+  if (!answer.ok()) return answer.status();
+  const auto write = [](const Member& member, rpc::Member* out) {
     out->set_worker(member.worker);
     out->set_address(member.address);
     out->set_incarnation(member.incarnation);
-  }
+  };
+  write(answer->self, response->mutable_self());
+  response->set_steady_ns(SteadyClock().NowNs());
+  for (const Member& member : answer->members) write(member, response->add_members());
+  response->set_rest_after(answer->rest_after);
   return absl::OkStatus();
 }
 

@@ -2,8 +2,8 @@
 """What examples/deploy/kubernetes.yaml promises, without a Kubernetes: names whose addresses change, in a real DNS
 server; how long termination takes; and the manifests against the API's schemas.
 
-  kubernetes.py PEER TRYSTD    PEER is //tests/versions:peer; DNS needs root and Debian's dnsmasq-base, the schemas need
-                        the module kubernetes_validate of PyPI (./run test --kubernetes gets it)
+  kubernetes.py PEER TRYSTD TRYST    PEER is //tests/versions:peer; DNS needs root and Debian's dnsmasq-base, the schemas
+                        need the module kubernetes_validate of PyPI (./run test --kubernetes gets it)
 """
 import os
 import re
@@ -130,9 +130,43 @@ class DnsTest(unittest.TestCase):
 
 
 class TerminationTest(unittest.TestCase):
-    def test_trystd_ends_well_within_the_grace_period(self):
+    def setUp(self):
         grace = set(map(int, re.findall(r"terminationGracePeriodSeconds: (\d+)", manifest())))
         self.assertEqual(len(grace), 1)
+        self.grace_s = grace.pop()
+
+    def test_trystd_drains_within_the_grace_period_under_load(self):
+        took = []
+        for _ in range(3):
+            daemon = subprocess.Popen(
+                [TRYSTD, "--insecure", "--open_cluster", "--job=ps", "--listen=127.0.0.1:0", "--nic=soft"],
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self.addCleanup(lambda daemon=daemon: daemon.poll() is None and daemon.kill())
+            words = daemon.stdout.readline().split()
+            place = "%s@%s" % (words[1], words[3])
+            # Each for longer than a second: pulls, one by one and many at once, up to some MiB.
+            loads = [subprocess.Popen(
+                [TRYST, "bench", place, "--insecure", "--open_cluster", "--listen=127.0.0.1:0", "--nic=soft",
+                 "--timeout=10s", "--job=load", "--task=%d" % task,
+                 *(["--protocol=grpc"] if task % 2 else [])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for task in range(4)]
+            for load in loads:
+                self.addCleanup(lambda load=load: load.poll() is None and load.kill())
+            time.sleep(0.6)
+            self.assertEqual([load.poll() for load in loads], [None] * 4, "the load ended before the drain began")
+            start = time.monotonic()
+            daemon.send_signal(signal.SIGTERM)
+            self.assertEqual(daemon.wait(60), 0)
+            took.append(time.monotonic() - start)
+            daemon.stdout.close()
+            for load in loads:  # What was cut off is told, and hangs nowhere.
+                said = load.communicate(timeout=30)[1]
+                self.assertEqual(load.returncode, 1, said)
+                self.assertRegex(said, "UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
+        print("under load trystd ends after %.2f s at most" % max(took), end=" ", file=sys.stderr)
+        self.assertLess(max(took), self.grace_s)
+
+    def test_trystd_ends_well_within_the_grace_period(self):
         took = []
         for _ in range(3):
             process = subprocess.Popen(
@@ -145,7 +179,7 @@ class TerminationTest(unittest.TestCase):
             process.stdout.close()
             took.append(time.monotonic() - start)
         print("an idle trystd ends after %.2f s at most" % max(took), end=" ", file=sys.stderr)
-        self.assertLess(max(took), grace.pop())
+        self.assertLess(max(took), self.grace_s)
 
 
 class SchemaTest(unittest.TestCase):
@@ -169,9 +203,9 @@ class SchemaTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
+    if len(sys.argv) < 4:
         sys.exit(__doc__)
-    PROGRAM, TRYSTD = map(os.path.abspath, sys.argv[1:3])
+    PROGRAM, TRYSTD, TRYST = map(os.path.abspath, sys.argv[1:4])
     WHY = None if shutil.which("dnsmasq") else "this machine lacks dnsmasq"
     WHY = WHY or namespace.enter()
     if WHY:

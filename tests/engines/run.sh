@@ -15,6 +15,10 @@ if [[ $which == kubernetes ]]; then
   fi
   if [[ -x $venv/bin/python3 ]]; then PATH=$venv/bin:$PATH; fi
 fi
+patience=3600
+case $which in
+  *\ *) patience=150 ;; # All of them: ten minutes at the very most, four on a quiet machine.
+esac
 passed=0 failed=0 skipped=0 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 for name in $which; do
@@ -22,10 +26,11 @@ for name in $which; do
     slurm) programs=("$bin/examples/parameter_server/parameter_server" "$bin/server/trystd") ;;
     mpirun) programs=("$bin/examples/parameter_server/parameter_server") ;;
     etcd) programs=("$bin/tests/versions/peer" "$bin/server/tryst") ;;
-    kubernetes) programs=("$bin/tests/versions/peer" "$bin/server/trystd") ;;
+    kubernetes) programs=("$bin/tests/versions/peer" "$bin/server/trystd" "$bin/server/tryst") ;;
   esac
   echo "=== $name"
-  "./$name.py" "${programs[@]}" "$@" 2>&1 | tee "$out"
+  # The last line counts: what hangs has none.
+  timeout --kill-after=10 "$patience" "./$name.py" "${programs[@]}" "$@" 2>&1 | tee "$out"
   if [[ $(tail -n 1 "$out") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
     passed=$((passed + BASH_REMATCH[1]))
     failed=$((failed + BASH_REMATCH[2]))

@@ -14,8 +14,13 @@ uint8_t* SimPacket::Payload(uint32_t wanted) {
   return payload.get();
 }
 
-Fabric::Fabric(EventQueue* events, SimTrace* trace, SimRandom random, const LinkModel& link)
-    : events_(events), trace_(trace), random_(random), default_link_(link) {}
+Fabric::Fabric(EventQueue* events, SimTrace* trace, SimRandom random, const LinkModel& link,
+               bool shared_ports)
+    : events_(events),
+      trace_(trace),
+      random_(random),
+      default_link_(link),
+      shared_ports_(shared_ports) {}
 
 uint32_t Fabric::Attach(FabricUser* user) {
   users_[next_user_].user = user;
@@ -41,12 +46,12 @@ Fabric::Place& Fabric::place(uint32_t number) {
 
 uint32_t Fabric::WireFor(const SimAddress& from, uint32_t to_place) {
   const uint64_t source = (static_cast<uint64_t>(from.place) << 8) | from.port;
-  const auto [found, fresh] = wire_of_.insert({{source, to_place}, 0});
+  const uint32_t to = shared_ports_ ? SimAddress::kNobody : to_place;
+  const auto [found, fresh] = wire_of_.insert({{source, to}, 0});
   if (fresh) {
     found->second = static_cast<uint32_t>(wires_.size());
     wires_.emplace_back();
     wires_.back().from_place = from.place;
-    wires_.back().to_place = to_place;
   }
   return found->second;
 }
@@ -88,13 +93,14 @@ void Fabric::OnWireFree(uint32_t index) {
     }
     // The user may have brought new wires about.
     Wire& same = wires_[index];
-    const LinkModel& model = link(same.from_place, same.to_place);
+    const LinkModel& model = link(same.from_place, packet.to.place);
     const int64_t cost_ns =
         packet.first ? WireNs(model, packet.bytes)
                      : WireNs(model, packet.offset + packet.bytes) - WireNs(model, packet.offset);
+    if (packet.first) ++messages_sent_;
     same.free_at_ns = events_->NowNs() + cost_ns;
-    Ship(packet_index, same.free_at_ns);
-    if (user->HasPacket()) Ready(id, packet.from, same.to_place);
+    Ship(packet_index, same.free_at_ns, cost_ns);
+    if (user->HasPacket()) Ready(id, packet.from, packet.to.place);
     break;
   }
   Wire& wire = wires_[index];
@@ -113,16 +119,20 @@ void Fabric::Answer(const SimPacket& answer) {
   packet.to = answer.to;
   packet.bytes = 0;
   packet.fault = WorkFault();
-  Ship(index, events_->NowNs());
+  Ship(index, events_->NowNs(), 0);
 }
 
-void Fabric::Ship(uint32_t index, int64_t leaves_at_ns) {
+void Fabric::Ship(uint32_t index, int64_t leaves_at_ns, int64_t cost_ns) {
   SimPacket& packet = packets_[index];
   ++packets_sent_;
   const LinkModel& model = link(packet.from.place, packet.to.place);
   if (Vanishes(packet) || random_.Chance(model.loss_ppm)) return Drop(index);
   int64_t arrives_ns = leaves_at_ns + model.latency_ns;
   if (model.jitter_ns > 0) arrives_ns += random_.Between(0, model.jitter_ns);
+  if (shared_ports_ && cost_ns > 0) {
+    int64_t& receives_from_ns = place(packet.to.place).receives_from_ns;
+    arrives_ns = receives_from_ns = std::max(arrives_ns, receives_from_ns + cost_ns);
+  }
   const uint32_t lane_index =
       packet.from.queue_pair * 2 + (packet.kind >= PacketKind::kAcknowledge ? 1 : 0);
   Lane& lane = users_[lane_index / 2].lanes[lane_index % 2];

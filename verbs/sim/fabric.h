@@ -77,7 +77,9 @@ class FabricUser {
 // What one queue pair sends arrives in order, or does not arrive at all.
 class Fabric {
  public:
-  Fabric(EventQueue* events, SimTrace* trace, SimRandom random, const LinkModel& link);
+  // `shared_ports`: all that leaves a port shares one wire, and all that comes to a place another.
+  Fabric(EventQueue* events, SimTrace* trace, SimRandom random, const LinkModel& link,
+         bool shared_ports = false);
 
   uint32_t Attach(FabricUser* user);  // A number that is never used again.
   void Detach(uint32_t user);         // Packets on their way to it vanish.
@@ -103,6 +105,7 @@ class Fabric {
   uint32_t address_version(uint32_t place) const;
 
   uint64_t packets_sent() const { return packets_sent_; }
+  uint64_t messages_sent() const { return messages_sent_; }  // First chunks, sent again or not.
   uint64_t packets_dropped() const { return packets_dropped_; }
 
  private:
@@ -126,7 +129,6 @@ class Fabric {
   using Users = std::unordered_map<uint32_t, User>;  // Never gone through.
   struct Wire {
     uint32_t from_place = 0;
-    uint32_t to_place = 0;
     int64_t free_at_ns = 0;
     bool scheduled = false;
     std::vector<uint32_t> waiting;
@@ -134,13 +136,14 @@ class Fabric {
   struct Place {
     bool silent = false;
     uint32_t version = 0;
-    uint64_t ports_down = 0;  // A bit for each port.
+    uint64_t ports_down = 0;       // A bit for each port.
+    int64_t receives_from_ns = 0;  // shared_ports: when the last byte of what was sent is there.
   };
 
   uint32_t WireFor(const SimAddress& from, uint32_t to_place);
   uint32_t TakePacket();
   void GivePacket(uint32_t index) { free_packets_.push_back(index); }
-  void Ship(uint32_t index, int64_t leaves_at_ns);
+  void Ship(uint32_t index, int64_t leaves_at_ns, int64_t cost_ns);
   bool Vanishes(const SimPacket& packet) const;
   void Drop(uint32_t index);
   Place& place(uint32_t number);
@@ -149,6 +152,7 @@ class Fabric {
   SimTrace* const trace_;
   SimRandom random_;
   const LinkModel default_link_;
+  const bool shared_ports_;
   uint32_t next_user_ = 0;
   Users users_;
   std::vector<Wire> wires_;
@@ -159,6 +163,7 @@ class Fabric {
   std::deque<SimPacket> packets_;  // References stay good as it grows.
   std::vector<uint32_t> free_packets_;
   uint64_t packets_sent_ = 0;
+  uint64_t messages_sent_ = 0;
   uint64_t packets_dropped_ = 0;
 };
 

@@ -45,6 +45,7 @@ void SimCompletionQueue::Push(SimQueuePair* queue_pair, bool receive, const Comp
   ready_.push_back({queue_pair, completion, released, receive});
   if (armed_) woken_ = true;
   armed_ = false;
+  nic_->NoteWork();
 }
 
 void SimCompletionQueue::Forget(const SimQueuePair* queue_pair) {
@@ -57,6 +58,7 @@ void SimCompletionQueue::Overrun() {
   overrun_ = true;
   ready_.clear();
   woken_ = true;
+  nic_->NoteWork();
 }
 
 }  // namespace tryst

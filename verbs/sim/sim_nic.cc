@@ -145,12 +145,14 @@ void SimNic::AddEvent(const NicEvent& event) {
   world_->Note(TraceKind::kNicEvent, place_, static_cast<uint64_t>(event.kind),
                event.id != 0 ? event.id : event.port);
   events_.push_back(event);
+  NoteWork();
 }
 
 void SimNic::Lose() {
   lost_ = true;
   keys_.Clear();
   for (SimQueuePair* pair : queue_pairs_) pair->OnNicLost();
+  NoteWork();
 }
 
 SimCompletionQueue* SimNic::completion_queue(size_t nth) const {

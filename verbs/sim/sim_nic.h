@@ -2,6 +2,7 @@
 #define TRYST_VERBS_SIM_SIM_NIC_H_
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ struct SimNicOptions {
   uint8_t ports = 1;
   uint64_t max_region_bytes = uint64_t{1} << 40;  // Registered at once.
   uint32_t max_regions = 1u << 19;
+  // Called when there is a completion or an event to be polled, for who turns many pollers and
+  // would not look at all of them. Null: nobody asks.
+  std::function<void()> on_work;
 
   static NicLimits DefaultLimits();
 };
@@ -60,6 +64,9 @@ class SimNic final : public Nic {
   // All of its state vanishes at once: keys, queue pairs, completions.
   void Lose();
   void AddEvent(const NicEvent& event);
+  void NoteWork() const {
+    if (options_.on_work != nullptr) options_.on_work();
+  }
   void Overrun(SimCompletionQueue* queue);  // Breaks its queue pairs, and says so.
   void FailRegistrations(uint32_t count) { registrations_to_fail_ += count; }
   SimCompletionQueue* completion_queue(size_t nth) const;

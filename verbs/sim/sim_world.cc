@@ -14,7 +14,7 @@ SimWorld::SimWorld(uint64_t seed, const SimOptions& options)
       outage_random_(random_.Fork()),
       events_(random_.Fork()),
       trace_(options.trace_tail_records),
-      fabric_(&events_, &trace_, random_.Fork(), options.link),
+      fabric_(&events_, &trace_, random_.Fork(), options.link, options.shared_ports),
       faults_(random_.Fork()) {
   TRYST_CHECK(options.chunk_bytes > 0 && options.chunk_bytes <= (1u << 30));
 }

@@ -29,6 +29,7 @@ struct SimOptions {
   int64_t break_ns_max = 20'000;       // From Break() until no byte lands any more; drawn.
   int64_t receiver_wait_ns = 640'000;  // Before a sender tries a peer without receives again.
   size_t trace_tail_records = 4096;
+  bool shared_ports = false;  // See Fabric.
 };
 
 // A network of NICs on virtual time. One thread; equal seeds and equal calls give equal

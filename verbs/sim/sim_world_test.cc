@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -201,6 +202,57 @@ TEST(SimWorldTest, OneWireIsSharedFairlyAndFully) {
   world.RunUntil((2 << 20) + 2000);
   EXPECT_LE(a.Poll().size(), 2u);
   EXPECT_EQ(a.pairs[0]->send_room() + a.pairs[1]->send_room(), 256u);
+}
+
+// With shared ports what goes to different places, and what comes from different ones, waits for
+// one wire; without them each pair of places has its own.
+TEST(SimWorldTest, PortsAreSharedWhereWanted) {
+  for (const bool shared : {false, true}) {
+    SimOptions options;
+    options.doorbell_ns_max = options.completion_ns_max = 0;
+    options.link.latency_ns = 1000;
+    options.link.message_overhead_ns = 0;
+    options.link.bytes_per_second = 1'000'000'000;  // A byte is a nanosecond.
+    options.shared_ports = shared;
+    SimWorld world(1, options);
+    SimEnd hub(&world, 0, 1 << 20);
+    SimEnd one(&world, 1, 1 << 20), two(&world, 2, 1 << 20);
+    for (SimEnd* end : {&one, &two}) {
+      Join(hub.AddQueuePair(), end->AddQueuePair());
+      ASSERT_TRUE(hub.Post(hub.pairs.back().get(), hub.WriteTo(*end, 1, 0), 0, 500'000).ok());
+    }
+    const auto done_ns = [&](std::initializer_list<SimEnd*> ends) {
+      const int64_t from_ns = world.NowNs();
+      size_t seen = 0;
+      while (seen < 2 && world.Step()) {
+        for (SimEnd* end : ends) seen += end->Poll().size();
+      }
+      return world.NowNs() - from_ns;
+    };
+    EXPECT_EQ(done_ns({&hub}), (shared ? 1'000'000 : 500'000) + 2000);
+    world.RunFor(1'000'000'000);
+    for (SimEnd* end : {&one, &two}) {
+      ASSERT_TRUE(end->Post(end->pairs[0].get(), end->WriteTo(hub, 1, 0), 0, 500'000).ok());
+    }
+    EXPECT_EQ(done_ns({&one, &two}), (shared ? 1'000'000 : 500'000) + 2000);
+    world.RunFor(1'000'000'000);
+  }
+}
+
+// A poller of many learns from its NIC that there is something to look at.
+TEST(SimWorldTest, NicsSayWhenThereIsWork) {
+  SimWorld world(1);
+  int told = 0;
+  SimNicOptions options;
+  options.on_work = [&told] { ++told; };
+  SimEnd a(&world, 0, 1 << 16, options), b(&world, 1, 1 << 16);
+  Join(a.AddQueuePair(), b.AddQueuePair());
+  ASSERT_TRUE(a.Post(a.pairs[0].get(), a.WriteTo(b, 1, 0), 0, 64).ok());
+  EXPECT_EQ(told, 0);
+  world.RunFor(1'000'000);
+  EXPECT_EQ(told, 1);
+  world.SetPort(0, 1, false);
+  EXPECT_EQ(told, 2);
 }
 
 // Not a benchmark: a tripwire, an order of magnitude below what is measured.

@@ -1,0 +1,37 @@
+#include "server/heartbeat.h"
+
+#include <utility>
+
+namespace tryst {
+namespace {
+
+// Of one answer; the rest comes in the next ones.
+constexpr size_t kMostMembers = 8192;
+constexpr size_t kMostMembersBytes = 1 << 20;
+constexpr size_t kMemberOverhead = 24;
+
+}  // namespace
+
+absl::StatusOr<Heard> AnswerHeartbeat(const Member& self, Membership* members, const Member* said,
+                                      bool leaving, absl::string_view after) {
+  if (said != nullptr && leaving) {
+    members->Leave(said->worker, said->incarnation);
+  } else if (said != nullptr) {
+    absl::Status announced = members->Announce(*said);
+    if (!announced.ok()) return announced;
+  }
+  Heard answer;
+  answer.self = self;
+  size_t bytes = 0;
+  for (Member& member : members->Members(after, kMostMembers + 1)) {
+    bytes += member.worker.size() + member.address.size() + kMemberOverhead;
+    if (answer.members.size() == kMostMembers || bytes > kMostMembersBytes) {
+      answer.rest_after = answer.members.back().worker;
+      break;
+    }
+    answer.members.push_back(std::move(member));
+  }
+  return answer;
+}
+
+}  // namespace tryst
