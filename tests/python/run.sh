@@ -17,7 +17,7 @@ check() { # NAME COMMAND...
   if timeout 600 "${@:2}" </dev/null >"$work/log" 2>&1; then
     passed=$((passed + 1))
     echo "PASSED  $1"
-    grep -E '^[0-9]+ (rounds|programs|gradients)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^by ' "$work/log"
+    grep -E '^[0-9]+ (rounds|programs|gradients)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]' "$work/log"
   else
     failed=$((failed + 1))
     echo "FAILED  $1"
