@@ -11,7 +11,8 @@
 
 What such a method returns stays where it is, and goes from actor to actor when its reference is an argument. Ray's store
 holds no byte of it. Each actor has a server of its own; they meet by the server of the process that owns the references, as a
-rule the driver, whose address Ray keeps. When an actor dies, those that wait for its tensors get an error and live on: transfers can be aborted.
+rule the driver, whose address Ray keeps. When an actor dies, those that wait for its tensors get an error and live on:
+transfers can be aborted.
 """
 import itertools
 import os

@@ -61,6 +61,7 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   done
   check "parameter server, a worker killed" "$python" -m tryst demo --turns 30
   if "$python" -c "import ray" 2>pip.log; then
+    check "Ray's actors, one killed" "$python" "$here/test_ray.py"
     check "parameter server of Ray's actors" "$python" "$root/examples/ray/parameter_server.py" --rounds 3
   else
     skip "parameter server of Ray's actors" "no ray"
