@@ -157,6 +157,7 @@ class Transport(TensorTransportManager):
         settings = {"listen": f"{ray.util.get_node_ip_address()}:0", "open_cluster": True, **self.settings}
         if not any(name in settings for name in ("insecure", "token_file", "certificate_file")):
             self._token = os.memfd_create("token")  # On no disk.
+            os.fchmod(self._token, 0o600)
             os.write(self._token, token.encode())
             settings["token_file"] = f"/proc/self/fd/{self._token}"
         context = ray.get_runtime_context()

@@ -35,10 +35,13 @@ ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level
 source, sink = Actor.remote(), Actor.remote()
 looked = ray.get(sink.look.remote(source.make.remote(100)), timeout=120)
 assert looked[1:] == (99.0, (4, 3)), looked
-pid = ray.get(sink.pid.remote())
+pid, source_pid = ray.get([sink.pid.remote(), source.pid.remote()])
 made = source.make.remote(100)
 ray.wait([made], timeout=60)
 ray.kill(source)
+until = time.monotonic() + 60
+while os.path.exists(f"/proc/{source_pid}") and time.monotonic() < until:
+    time.sleep(0.01)
 began = time.perf_counter()
 try:
     ray.get(sink.look.remote(made), timeout=120)
