@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# python.sh WHEEL [ARGUMENTS]: bench/python.py with the wheel and its peers from PyPI in a fresh virtual environment.
+# python.sh WHEEL SCRIPT [ARGUMENTS]: a bench of Python's with the wheel and its peers from PyPI in a fresh virtual
+# environment. torch takes gigabytes: it is there where TRYST_BENCH_PACKAGES names it.
 set -euo pipefail
-wheel=$(readlink -f "$1") here=$(dirname "$(readlink -f "$0")")
+wheel=$(readlink -f "$1") script=$(readlink -f "$2")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install -q numpy
 "$work/venv/bin/pip" install -q --no-deps "$wheel"
-for peer in grpcio pyzmq mpi4py; do
+peers="grpcio pyzmq mpi4py ray ${TRYST_BENCH_PACKAGES:-}"
+if [[ $script == */python_pull.py ]]; then peers=""; fi
+for peer in $peers; do
   "$work/venv/bin/pip" install -q "$peer" || echo "python.sh: no $peer" >&2
 done
-"$work/venv/bin/python" "$here/python.py" "${@:2}" 2> >(grep -vE '^[IW][0-9]{4} ' >&2)
+"$work/venv/bin/python" "$script" "${@:3}" 2> >(grep -vE '^[IW][0-9]{4} ' >&2)

@@ -7,6 +7,7 @@ mkdir -p tree/.ci bin
 cp "$ci" tree/.ci/run
 printf '#!/bin/sh\nexit 0\n' >bin/bazel
 printf '#!/bin/sh\necho x86_64\n' >bin/uname
+printf '#!/bin/sh\nexit 0\n' >bin/python3 # PyPI answers.
 chmod +x bin/*
 failed=0
 expect() { # WHAT CODE LAST_LINE, with ./run's body on stdin: its arguments are in $*.
@@ -47,8 +48,14 @@ expect "only the last closing line of a lane counts" 0 "73 passed, 0 failed, 0 s
 [[ $1 == test ]] && printf '%s\n' "7 passed, 7 failed, 7 skipped" "10 passed, 0 failed, 0 skipped"
 exit 0
 END
+printf '#!/bin/sh\nexit 1\n' >bin/python3 # PyPI does not.
+expect "no PyPI" 0 "63 passed, 0 failed, 1 skipped" <<'END'
+[[ $1 == test ]] && echo "10 passed, 0 failed, 0 skipped"
+exit 0
+END
 export CI_MINUTES=9
 expect "too little time for the longer lanes" 0 "16 passed, 0 failed, 6 skipped" <<'END'
+expect "too little time for the longer lanes" 0 "9 passed, 0 failed, 7 skipped" <<'END'
 [[ $1 == test ]] && echo "7 passed, 0 failed, 0 skipped"
 exit 0
 END

@@ -102,9 +102,12 @@ bool DeviceEngine::Poll() {
     quiet_since_ns_ = 0;
     return true;
   }
-  if (copier_->idle()) return false;
+  if (copier_->idle()) {
+    longest_ns_ = 0;
+    return false;
+  }
   if (quiet_since_ns_ == 0) quiet_since_ns_ = poller_->now_ns();
-  return poller_->now_ns() - quiet_since_ns_ < options_.spin_us * 1000;
+  return poller_->now_ns() - quiet_since_ns_ < options_.spin_us * 1000 + longest_ns_;
 }
 
 PollerSource::Sight DeviceEngine::Glance() {
@@ -124,6 +127,9 @@ void DeviceEngine::Copy(Copier::Direction direction, void* to, const void* from,
   copier_->Start(direction, AddressOf(to), AddressOf(from), bytes, {after, and_after},
                  std::move(done));
   quiet_since_ns_ = 0;
+  // Being woken out of a host function takes longer than most copies: a large one is looked for
+  // as long as a bus of 64 GB/s needs for it.
+  longest_ns_ = std::max(longest_ns_, static_cast<int64_t>(bytes / 64));
   poller_->FlushThisTurn(this);
 }
 

@@ -136,6 +136,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   RoomTask room_task_;
   bool attached_ = false;
   int64_t quiet_since_ns_ = 0;  // 0: something moved.
+  int64_t longest_ns_ = 0;      // What the largest copy under way may take.
   int64_t small_at_ns_ = 0;     // The last small copy.
   bool stand_by_ = false;       // At the end of the turn.
 

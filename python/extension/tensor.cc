@@ -223,6 +223,19 @@ tryst_tensor* OfDlpack(PyObject* object, PyObject* stream) {
 
 // ---- The type ----
 
+// Of what has both a buffer and DLPack the buffer is tried first, which is quicker and says what is
+// read-only; it has no bfloat16 and no GPUs.
+tryst_tensor* OfAny(PyObject* object, PyObject* stream) {
+  if (stream == Py_None && PyObject_CheckBuffer(object)) {
+    tryst_tensor* const tensor = OfBuffer(object);
+    const bool is_done = tensor != nullptr || !PyErr_ExceptionMatches(PyExc_BufferError) ||
+                         PyObject_HasAttrString(object, "__dlpack__") == 0;
+    if (is_done) return tensor;
+    PyErr_Clear();
+  }
+  return OfDlpack(object, stream);
+}
+
 PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"source", "stream", nullptr};
   PyObject* source;
@@ -234,14 +247,8 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   (void)type;
   GiveBackDeferred();
   if (IsTensor(source)) return Py_NewRef(source);
-  tryst_tensor* tensor;
-  if (PyObject_CheckBuffer(source)) {
-    tensor = OfBuffer(source);
-  } else if (PyCapsule_CheckExact(source)) {
-    tensor = OfCapsule(source);
-  } else {
-    tensor = OfDlpack(source, stream);
-  }
+  tryst_tensor* const tensor =
+      PyCapsule_CheckExact(source) ? OfCapsule(source) : OfAny(source, stream);
   return tensor == nullptr ? nullptr : WrapTensor(tensor);
 }
 
@@ -300,6 +307,27 @@ void DropOld(PyObject* capsule) {
   managed->deleter(managed);
 }
 
+// The same elements in memory that is the caller's alone; null with an exception.
+tryst_tensor* CopyOf(tryst_tensor* from) {
+  if (tryst_tensor_gpu(from) >= 0) {
+    PyErr_SetString(PyExc_BufferError,
+                    "what lies in a GPU is not copied: use the library's clone()");
+    return nullptr;
+  }
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < tryst_tensor_rank(from); ++i) dims.push_back(tryst_tensor_dim(from, i));
+  tryst_tensor* copied;
+  if (Raised(tryst_tensor_allocate(static_cast<tryst_dtype>(tryst_tensor_dtype(from)), dims.data(),
+                                   dims.size(), &copied))) {
+    return nullptr;
+  }
+  const WithoutGil without;
+  if (const size_t bytes = tryst_tensor_bytes(from); bytes != 0) {
+    std::memcpy(tryst_tensor_data(copied), tryst_tensor_data(from), bytes);
+  }
+  return copied;
+}
+
 // The bytes are there when a receive has ended, so no stream has to wait for them.
 PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"stream", "max_version", "dl_device", "copy", nullptr};
@@ -309,8 +337,11 @@ PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
     return nullptr;
   }
   if (copy == Py_True) {
-    PyErr_SetString(PyExc_BufferError, "a tensor gives its memory away and makes no copies");
-    return nullptr;
+    tryst_tensor* const copied = CopyOf(Get(self));
+    const Ref wrapped(copied == nullptr ? nullptr : WrapTensor(copied));
+    const Ref rest(wrapped ? PyDict_Copy(kwargs) : nullptr);
+    if (!rest || PyDict_DelItemString(rest.get(), "copy") != 0) return nullptr;
+    return Dlpack(wrapped.get(), args, rest.get());
   }
   if (device != Py_None) {
     const Ref own(DeviceOf(self, nullptr));
@@ -538,7 +569,7 @@ PyObject* WrapTensor(tryst_tensor* tensor) {
 tryst_tensor* TensorOf(PyObject* object, bool* owned) {
   *owned = !IsTensor(object);
   if (!*owned) return Get(object);
-  return PyObject_CheckBuffer(object) ? OfBuffer(object) : OfDlpack(object, Py_None);
+  return OfAny(object, Py_None);
 }
 
 }  // namespace tryst_python

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# run.sh WHEEL LIBRARY [ARGUMENTS OF test_tryst.py]: tests the wheel from its file in a fresh virtual environment, from
-# a folder of no meaning, and LIBRARY beside other people's gRPC and Protobuf. Ends with a line that counts. Without PyPI
-# it says so, counts a skip, and runs what needs nothing from there.
+# run.sh WHEEL BIN [--with=PACKAGES]: tests the wheel from its file in a fresh virtual environment, from a folder of no
+# meaning, and the library of C's beside other people's gRPC and Protobuf. BIN has what Bazel built. --with=torch adds what
+# takes long to fetch; --with= leaves jax and ray out, which are the default. Ends with a line that counts. Without PyPI it
+# says so, counts a skip, and runs what needs nothing from there.
 set -uo pipefail
-wheel=$(readlink -f "$1") library=$(readlink -f "$2")
+wheel=$(readlink -f "$1") bin=$(readlink -f "$2")
+library=$bin/server/c/libtryst.so.1
 here=$(dirname "$(readlink -f "$0")")
-shift 2
+root=${here%/tests/python}
+extra="jax ray"
+if [[ ${3:-} == --with=* ]]; then extra=${3#--with=}; fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
@@ -13,7 +17,7 @@ check() { # NAME COMMAND...
   if timeout 600 "${@:2}" </dev/null >"$work/log" 2>&1; then
     passed=$((passed + 1))
     echo "PASSED  $1"
-    grep -E '^[0-9]+ rounds|^import tryst|tensors each way|following tag' "$work/log"
+    grep -E '^[0-9]+ (rounds|programs|gradients)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]' "$work/log"
   else
     failed=$((failed + 1))
     echo "FAILED  $1"
@@ -34,17 +38,34 @@ size=$(stat -c %s "$wheel")
 check "the wheel has 25 MB at most" test "$size" -le 25000000
 needed=$(readelf -d "$library" | sed -nE 's/.*NEEDED.*\[(.*)\]/\1/p' | sort | tr '\n' ' ')
 check "the library needs glibc alone" test "$needed" = "ld-linux-x86-64.so.2 libc.so.6 libm.so.6 "
-if timeout 300 "$python" -m pip install -q -r "$here/../../python/requirements.txt" auditwheel abi3audit >pip.log 2>&1; then
+check "the examples in C from their archive" "$root/tests/sdk/self_contained.sh" "$bin/sdk_c.tar.gz"
+if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" auditwheel abi3audit >pip.log 2>&1; then
   check "auditwheel" bash -c "'$python' -m auditwheel show '$wheel' | tr '\n' ' ' | grep manylinux_2_36_x86_64"
   check "abi3audit" "$work/venv/bin/abi3audit" --strict "$wheel"
-  for group in Values Waiting Asyncio Memory Devices Processes Documentation; do
-    check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group" "$@"
+  for package in $extra; do
+    if ! timeout 300 "$python" -m pip install -q "$package" >pip.log 2>&1; then
+      skip "tests with $package" "it cannot be installed: $(tail -n 1 pip.log)"
+    fi
   done
+  for group in Values Waiting Asyncio Memory Frameworks Devices Processes Documentation; do
+    check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
+  done
+  check "the programs of the documents" "$python" "$here/documents.py" "$root/README.md" "$root/python/README.md"
+  check "the tour" "$python" "$root/examples/python/page.py" "$root/examples/python/tour.py" "$work/tour.md"
+  mkdir driver
+  ln -s "$bin/gpu/libfake_cuda.so" driver/libcuda.so.1
+  check "device tensors over a pretend driver" env LD_LIBRARY_PATH="$work/driver" "$python" "$here/test_cuda.py"
   for order in "tryst grpcio" "grpcio tryst" "global:grpcio tryst" "global:tryst grpcio"; do
     # shellcheck disable=SC2086  # Words.
     check "one process: $order" "$python" "$here/coexist.py" "$library" $order
   done
   check "parameter server, a worker killed" "$python" -m tryst demo --turns 30
+  if "$python" -c "import ray" 2>pip.log; then
+    check "Ray's actors, one killed" "$python" "$here/test_ray.py"
+    check "parameter server of Ray's actors" "$python" "$root/examples/ray/parameter_server.py" --rounds 3
+  else
+    skip "parameter server of Ray's actors" "no ray"
+  fi
 else
   tail -n 2 pip.log
   skip "tests with numpy, grpcio, auditwheel" "PyPI cannot be reached"

@@ -101,6 +101,15 @@ class Values(TwoServers):
         capsule = numpy.from_dlpack(got)
         self.assertEqual(capsule[0], 7)
 
+    def test_a_copy_by_dlpack_is_the_callers_alone(self):
+        array = numpy.arange(100_000.0)
+        got = self.carry(array)
+        copied = numpy.from_dlpack(got, copy=True)
+        self.assertNotEqual(copied.ctypes.data, got.numpy().ctypes.data)
+        copied[0] = 7
+        numpy.testing.assert_array_equal(got.numpy(), array)
+        numpy.testing.assert_array_equal(copied[1:], array[1:])
+
     def test_into(self):
         into = numpy.zeros(1000, "f")
         got = self.carry(numpy.full(1000, 5, "f"), into=into)
@@ -359,6 +368,55 @@ class Memory(TwoServers):
                 del keep[:1000]
         self.assertGreater(outcomes["a tensor"], 1000)
         self.assertGreater(outcomes["InvalidArgument"] + outcomes["Unimplemented"], 1000)
+
+
+class Frameworks(TwoServers):
+    """What jax and torch hold, where they are installed."""
+
+    def test_torch(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("no torch")
+        for name in "bool uint8 int8 int16 int32 int64 float16 float32 float64 bfloat16 complex64".split():
+            with self.subTest(name):
+                source = torch.arange(12).to(getattr(torch, name)).reshape(3, 4)
+                got = self.carry(source)
+                self.assertEqual(got.dtype, name)
+                self.assertTrue(torch.equal(torch.from_dlpack(got), source))
+                if got.readonly:  # Which torch does not look at.
+                    got = torch.from_dlpack(got, copy=True)
+                    got[0] = 0  # Ours alone.
+        into = torch.zeros(12)
+        self.carry(torch.arange(12.0), into=into)
+        self.assertEqual(into.sum().item(), 66)
+        with self.assertRaisesRegex(Exception, "strides|compact"):
+            self.carry(torch.ones(4, 4).t()[::2])
+        with self.assertRaisesRegex(Exception, "grad"):
+            self.carry(torch.ones(4, requires_grad=True))
+
+    def test_a_tensor_of_torch_is_the_memory_that_came(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("no torch")
+        got = self.carry(torch.arange(1000.0))
+        tensor, address = torch.from_dlpack(got), got.numpy().ctypes.data
+        del got
+        self.assertEqual(tensor.data_ptr(), address)
+        self.assertEqual(tensor.sum().item(), 499500)
+
+    def test_jax(self):
+        try:
+            import jax
+        except ImportError:
+            self.skipTest("no jax")
+        for name in "int32 float32 bfloat16 float16 uint8".split():
+            with self.subTest(name):
+                source = jax.jit(lambda a: a * 2)(jax.numpy.arange(12)).astype(name).reshape(3, 4)
+                got = self.carry(source)
+                self.assertEqual((got.dtype, got.shape), (name, (3, 4)))
+                self.assertTrue((jax.dlpack.from_dlpack(got) == source).all())
 
 
 class Devices(TwoServers):

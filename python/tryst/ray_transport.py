@@ -1,0 +1,189 @@
+"""Tensors of Ray's actors by Tryst.
+
+    from tryst import ray_transport
+
+    ray_transport.register(torch.Tensor)          # Before the classes that name it.
+
+    @ray.remote(enable_tensor_transport=True)
+    class Worker:
+        @ray.method(tensor_transport="tryst")
+        def gradients(self): ...
+
+What such a method returns stays where it is, and goes from actor to actor when its reference is an argument. Ray's store
+holds no byte of it. Each actor has a server of its own; they meet by the server of the process that owns the references, as a
+rule the driver, whose address Ray keeps. When an actor dies, those that wait for its tensors get an error and live on:
+transfers can be aborted.
+"""
+import itertools
+import os
+import secrets
+import threading
+
+import ray
+from ray.experimental import internal_kv, register_tensor_transport
+from ray.experimental.rdt.tensor_transport_manager import (CommunicatorMetadata, TensorTransportManager,
+                                                           TensorTransportMetadata)
+
+import tryst
+
+_SEED = b"tryst_seed"
+_SPACE = b"tryst"
+_GIVE_UP_S = 60.0  # As Ray does by default, whose word may come before the receive has begun.
+_transfers = itertools.count(1)
+
+
+def register(data_type, name="tryst", devices=("cpu", "cuda"), **settings):
+    """Makes `name` a tensor transport of Ray's for `data_type`: torch.Tensor, or numpy.ndarray.
+
+    `settings` are of every actor's server. If they do not say otherwise, it listens at the node's address, for who knows a
+    token that is made for each cluster of Ray's; what it sends is not encrypted (docs/SECURITY.md).
+    """
+    transport = type("Transport", (Transport,), {"settings": settings, "name": name.upper()})
+    register_tensor_transport(name, list(devices), transport, data_type)
+
+
+class Description(TensorTransportMetadata):
+    """Of the tensors of an object."""
+
+    def __init__(self, obj_id, tensors, device):
+        super().__init__([(one.shape, one.dtype) for one in tensors], device)
+        self.obj_id = obj_id
+
+
+class Meeting(CommunicatorMetadata):
+    """Who sends to whom, in which step, and whom both join."""
+
+    def __init__(self, source, sink, seed):
+        self.source, self.sink, self.seed = source, sink, seed
+        # Owners of references number their transfers independently of each other.
+        self.step = int.from_bytes(os.urandom(4), "big") >> 1 << 32 | next(_transfers)
+
+
+def _worker(actor_id):
+    return f"/job:ray_{actor_id}/task:0"
+
+
+def _dense(one):
+    """Row by row, which costs a copy where it is not."""
+    if hasattr(one, "detach"):  # Of torch.
+        return one.detach().contiguous()
+    import numpy
+
+    return numpy.ascontiguousarray(one)
+
+
+class Transport(TensorTransportManager):
+    settings = {}
+    name = "TRYST"
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._server = self._seed = None
+        self._sent = {}  # By object: the steps that it was sent in.
+        self._receiving = {}  # By object: the step that waits for it.
+
+    def tensor_transport_backend(self):
+        return self.name
+
+    @staticmethod
+    def is_one_sided():
+        return False
+
+    @staticmethod
+    def can_abort_transport():
+        return True
+
+    def actor_has_tensor_transport(self, actor):
+        return True
+
+    def extract_tensor_transport_metadata(self, obj_id, rdt_object):
+        devices = {str(getattr(one.device, "type", one.device)) if hasattr(one, "device") else "cpu"
+                   for one in rdt_object}
+        if len(devices) > 1:
+            raise ValueError(f"the tensors of an object lie on one kind of device, not on {sorted(devices)}")
+        return Description(obj_id, rdt_object, devices.pop() if devices else None)
+
+    def get_communicator_metadata(self, src_actor, dst_actor, backend=None):
+        with self._lock:
+            self._seed = self._seed or self._agreed_seed()
+        return Meeting(src_actor._actor_id.hex(), dst_actor._actor_id.hex(), self._seed)
+
+    def send_multiple_tensors(self, tensors, tensor_transport_metadata, communicator_metadata):
+        meeting = communicator_metadata
+        step = self._started(meeting.seed).step(meeting.step)
+        with self._lock:
+            self._sent.setdefault(tensor_transport_metadata.obj_id, []).append(step)
+        step.send_many({str(i): _dense(one) for i, one in enumerate(tensors)}, to=_worker(meeting.sink))
+
+    def recv_multiple_tensors(self, obj_id, tensor_transport_metadata, communicator_metadata, target_buffers=None):
+        meeting = communicator_metadata
+        into = target_buffers or [self._empty(shape, dtype, tensor_transport_metadata.tensor_device)
+                                  for shape, dtype in tensor_transport_metadata.tensor_meta]
+        if not into:
+            return []
+        with self._started(meeting.seed).step(meeting.step) as step:
+            with self._lock:
+                self._receiving[obj_id] = step
+            try:
+                step.recv_many(map(str, range(len(into))), frm=_worker(meeting.source), timeout=_GIVE_UP_S,
+                               into=into).result()
+            finally:
+                with self._lock:
+                    del self._receiving[obj_id]
+        return into
+
+    def garbage_collect(self, obj_id, tensor_transport_meta, tensors):
+        with self._lock:
+            steps = self._sent.pop(obj_id, ())
+        for step in steps:
+            step.cleanup()
+
+    def abort_transport(self, obj_id, communicator_metadata):
+        with self._lock:
+            step = self._receiving.get(obj_id)
+        if step is not None:
+            step.abort("Ray has given the transfer up")
+
+    # ---- The server of this process ----
+
+    def _started(self, seed):
+        with self._lock:
+            if self._server is None:
+                self._server = self._start(seed)
+            return self._server
+
+    def _start(self, seed):
+        token, _, join = seed.partition(" ")
+        settings = {"listen": f"{ray.util.get_node_ip_address()}:0", "open_cluster": True, **self.settings}
+        if not any(name in settings for name in ("insecure", "token_file", "certificate_file")):
+            self._token = os.memfd_create("token")  # On no disk.
+            os.fchmod(self._token, 0o600)
+            os.write(self._token, token.encode())
+            settings["token_file"] = f"/proc/self/fd/{self._token}"
+        context = ray.get_runtime_context()
+        return tryst.Server(job=f"ray_{context.get_actor_id() or context.get_worker_id()}", join=join or None,
+                            **settings).start()
+
+    def _agreed_seed(self):
+        """A token, and whom to join: the first process that owns references."""
+        seed = internal_kv._internal_kv_get(_SEED, namespace=_SPACE)
+        if seed is None:
+            token = secrets.token_hex(32)
+            server = self._start(token)
+            seed = f"{token} {server.worker}@{server.address}".encode()
+            if internal_kv._internal_kv_put(_SEED, seed, overwrite=False, namespace=_SPACE):
+                server.stop()  # Somebody was quicker.
+                seed = internal_kv._internal_kv_get(_SEED, namespace=_SPACE)
+            else:
+                self._server = server
+        return seed.decode()
+
+    @staticmethod
+    def _empty(shape, dtype, device):
+        if type(dtype).__module__.partition(".")[0] == "torch":
+            import torch
+
+            return torch.empty(shape, dtype=dtype, device=device)
+        import numpy
+
+        return numpy.empty(shape, dtype)

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Device tensors from one process to another over the pretend driver (gpu/fake_cuda.cc), which LD_LIBRARY_PATH has as
+libcuda.so.1: it does what it is asked late, and its memory cannot be read by the host."""
+import ctypes
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy
+import tryst
+
+SETTINGS = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True)
+CPU, CUDA = 1, 2
+cuda = ctypes.CDLL("libcuda.so.1")
+handed_out = []  # As long as no deleter has run, and there is none.
+
+
+def check(result):
+    if result != 0:
+        raise RuntimeError(f"the driver answers {result}")
+
+
+def copy(to, from_, size, stream):
+    check(cuda.cuMemcpyAsync(to, from_, ctypes.c_size_t(size), stream))
+
+
+def pinned(count):
+    """Floats that the driver copies from and to; nobody frees them."""
+    address = ctypes.c_void_p()
+    check(cuda.cuMemHostAlloc(ctypes.byref(address), ctypes.c_size_t(4 * count), 3))
+    return numpy.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (count,))
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device", ctypes.c_int32),
+                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8),
+                ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+                ("byte_offset", ctypes.c_uint64)]
+
+
+class Managed(ctypes.Structure):
+    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class Gpu:
+    def __init__(self, number):
+        self.number = number
+        device, self.context = ctypes.c_int(), ctypes.c_void_p()
+        check(cuda.cuInit(0))
+        check(cuda.cuDeviceGet(ctypes.byref(device), number))
+        check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
+        check(cuda.cuCtxSetCurrent(self.context))
+        self.stream = ctypes.c_void_p()
+        check(cuda.cuStreamCreate(ctypes.byref(self.stream), 1))
+
+
+class DeviceArray:
+    """Floats in a GPU's memory, as a library hands them out that honours streams."""
+
+    def __init__(self, gpu, values):
+        self.gpu, self.count = gpu, len(values)
+        self.address = ctypes.c_uint64()
+        check(cuda.cuMemAlloc_v2(ctypes.byref(self.address), ctypes.c_size_t(4 * self.count)))
+        self.host = pinned(self.count)
+        self.host[:] = values
+        copy(self.address, ctypes.c_uint64(self.host.ctypes.data), 4 * self.count, gpu.stream)
+        self.asked = []
+
+    def __dlpack_device__(self):
+        return CUDA, self.gpu.number
+
+    def __cuda_stream__(self):
+        return 0, self.gpu.stream.value
+
+    def __dlpack__(self, stream=None):
+        self.asked.append(stream)
+        self.shape = (ctypes.c_int64 * 1)(self.count)
+        self.managed = Managed(DLTensor(self.address.value, CUDA, self.gpu.number, 1, 2, 32, 1,
+                                        ctypes.addressof(self.shape), None, 0), None, None)
+        handed_out.append(self)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+    def values(self):
+        """What the stream leaves there."""
+        got = pinned(self.count)
+        copy(ctypes.c_uint64(got.ctypes.data), self.address, 4 * self.count, self.gpu.stream)
+        check(cuda.cuStreamSynchronize(self.gpu.stream))
+        return got
+
+
+SIZES = (1, 1000, 100_000, 3_000_000)
+
+
+def produce(join):
+    with tryst.Server(job="producer", join=join, gpus="0", **SETTINGS) as server:
+        gpu = Gpu(0)
+        kept = []
+        for i, size in enumerate(SIZES):
+            kept.append(DeviceArray(gpu, numpy.arange(size) + i))
+            server.step(1).send(f"t{i}", kept[-1], to="/job:consumer/task:0")
+            assert kept[-1].asked == [gpu.stream.value], kept[-1].asked
+        server.step(1).send("unwanted", kept[0], to="/job:consumer/task:0")
+        server.step(1).send("host", numpy.arange(5, dtype="f"), to="/job:consumer/task:0")
+        server.step(2).recv("over", frm="/job:consumer/task:0", timeout=120)
+
+
+class Cuda(unittest.TestCase):
+    def test_device_tensors_go_from_process_to_process(self):
+        with tryst.Server(job="consumer", gpus="1", **SETTINGS) as server:
+            child = subprocess.Popen([sys.executable, __file__, "--produce", f"{server.worker}@{server.address}"])
+            try:
+                gpu = Gpu(1)
+                step = server.step(1)
+                for i, size in enumerate(SIZES):
+                    with self.subTest(size):
+                        into = DeviceArray(gpu, numpy.zeros(size))
+                        got = step.recv(f"t{i}", frm="/job:producer/task:0", timeout=60, into=into)
+                        self.assertEqual(got.__dlpack_device__(), (CUDA, 1))
+                        numpy.testing.assert_array_equal(into.values(), numpy.arange(size, dtype="f") + i)
+                        self.assertRaises(BufferError, memoryview, got)
+                into = DeviceArray(gpu, numpy.zeros(5))
+                step.recv("host", frm="/job:producer/task:0", timeout=60, into=into)
+                numpy.testing.assert_array_equal(into.values(), numpy.arange(5, dtype="f"))
+                ways = server.explain("/job:producer/task:0")
+                with self.assertRaisesRegex(tryst.Unimplemented, "host tensors only"):
+                    step.recv("unwanted", frm="/job:producer/task:0", timeout=60)
+                server.step(2).send("over", b"", to="/job:producer/task:0")
+                self.assertEqual(child.wait(60), 0)
+                print(ways.splitlines()[-1])
+                self.assertIn("0 staged in chunks", ways)
+            finally:
+                child.kill()
+
+    def test_what_a_worker_sends_itself_is_the_very_tensor(self):
+        with tryst.Server(job="self", gpus="0", **SETTINGS) as server:
+            gpu = Gpu(0)
+            array, into = DeviceArray(gpu, numpy.arange(9)), DeviceArray(gpu, numpy.zeros(9))
+            step = server.step(1)
+            step.send("own", array, to=server.worker)
+            with self.assertRaisesRegex(tryst.Unimplemented, "without 'into'"):
+                step.recv("own", frm=server.worker, timeout=60, into=into)
+            got = step.recv("own", frm=server.worker, timeout=60)
+            self.assertEqual((got.__dlpack_device__(), got.shape), ((CUDA, 0), (9,)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--produce"]:
+        produce(sys.argv[2])
+        os._exit(0)
+    unittest.main()
