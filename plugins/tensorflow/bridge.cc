@@ -323,7 +323,7 @@ std::string Bridge::StatsJson() {
     json += next + CountsJson(name, "met", consumer->counts);
     next = ",";
   }
-  return json + "]}";
+  return json + "],\"tryst\":" + worker_->StatsJson() + "}";
 }
 
 }  // namespace tryst_tensorflow

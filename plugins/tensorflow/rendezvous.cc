@@ -176,12 +176,13 @@ StepRendezvous::StepRendezvous(Steps* steps, const tensorflow::WorkerEnv* env, i
     : BaseRemoteRendezvous(env, step), steps_(steps) {}
 
 void StepRendezvous::StartAbort(const absl::Status& status) {
-  BaseRemoteRendezvous::StartAbort(status);
   BaseRemoteRendezvous* stock = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mu_);
+    if (aborted_.ok()) aborted_ = status;
     stock = stock_.get();
   }
+  BaseRemoteRendezvous::StartAbort(status);
   if (stock != nullptr) stock->StartAbort(status);
 }
 
@@ -213,7 +214,8 @@ void StepRendezvous::ByGrpc(const Rendezvous::ParsedKey& key, const Rendezvous::
   absl::Status status;
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    if (stock_ == nullptr) {
+    status = aborted_;  // A stock one that is made now would not know.
+    if (status.ok() && stock_ == nullptr) {
       stock_ = steps_->MakeStock(step_id_);
       status = stock_->Initialize(session());
     }

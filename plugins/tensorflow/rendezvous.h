@@ -38,6 +38,7 @@ class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
 
   Steps* const steps_;
   std::mutex mu_;
+  absl::Status aborted_;
   // TensorFlow's own for this step, which fetches what goes by gRPC.
   tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> stock_;
 };

@@ -1,13 +1,20 @@
-"""Runs every *_test.py of this folder, each in a process of its own with a limit, and counts cases."""
+"""Runs every *_test.py of this folder, each in a process of its own with a limit, and counts cases.
+
+    lane.py [NAME...]          all, or rendezvous_test and so on
+
+Those that take a protocol run over TensorFlow's gRPC, too, and a table says how each case ended over both.
+"""
 
 import glob
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ET
 
-LIMIT_S = 300
+LIMIT_S = 180
+PROTOCOLS = ["grpc", "grpc+verbs"]
 
 
 def run(path, arguments):
@@ -37,13 +44,35 @@ def run(path, arguments):
     return ends or [(name, "failed", "it ran no case")]
 
 
+def takes_protocol(path):
+    with open(path, encoding="utf-8") as file:
+        return "take_protocol(" in file.read()
+
+
+def show(ends):
+    """Case by case, beside gRPC."""
+    table = {}
+    for ident, end, _ in ends:
+        name, _, case = ident.partition(": ")
+        test, _, protocol = name.partition(" ")
+        if protocol:
+            table.setdefault((test, case), {})[protocol] = end
+    print("%-22s %-46s %-9s %s" % ("", "", *PROTOCOLS))
+    for (test, case), by in table.items():
+        print("%-22s %-46s %-9s %s" % (test, case, *(by.get(protocol, "-") for protocol in PROTOCOLS)))
+
+
 def main():
     folder = os.path.dirname(os.path.abspath(__file__))
     ends = []
     for path in sorted(glob.glob(os.path.join(folder, "*_test.py"))):
-        both = [["grpc"], ["grpc+verbs"]] if path.endswith("rendezvous_test.py") else [[]]
-        for arguments in both:
+        if sys.argv[1:] and os.path.basename(path)[:-3] not in sys.argv[1:]:
+            continue
+        for arguments in [[protocol] for protocol in PROTOCOLS] if takes_protocol(path) else [[]]:
+            began = time.time()
             ends += run(path, arguments)
+            print("=== %.0f s" % (time.time() - began), flush=True)
+    show(ends)
     for ident, end, why in ends:
         if end != "passed":
             print("%s  %s%s" % (end.upper(), ident, ": " + why if why else ""))

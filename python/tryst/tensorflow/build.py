@@ -26,13 +26,9 @@ def _sources():
 
 
 def find_library():
-    """libtryst beside the package, or None."""
-    beside = os.path.join(_HERE, "..")
-    for pattern in ("libtryst.so.1", "libtryst.so", "lib/libtryst.so*", "*.libs/libtryst*.so*"):
-        found = sorted(glob.glob(os.path.join(beside, pattern)))
-        if found:
-            return os.path.abspath(found[0])
-    return None
+    """libtryst.so.1 beside the package, or None."""
+    beside = os.path.abspath(os.path.join(_HERE, "..", "libtryst.so.1"))
+    return beside if os.path.exists(beside) else None
 
 
 def _key(root, version, flags):
