@@ -145,9 +145,9 @@ void Bridge::SettleProducer(const std::string& name, const std::string& why_not,
   producer->again = std::chrono::steady_clock::now() + kGreetAgain;
   producer->link = why_not.empty() ? std::move(link) : nullptr;
   if (why_not.empty()) {
-    LOG(INFO) << "Tryst: tensors of " << name << " come by Tryst";
+    LOG(INFO) << "Tryst: tensors of " + name + " come by Tryst";
   } else {
-    LOG(WARNING) << "Tryst: tensors of " << name << " come by gRPC: " << why_not;
+    LOG(WARNING) << "Tryst: tensors of " + name + " come by gRPC: " + why_not;
   }
 }
 

@@ -34,6 +34,7 @@ class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
   void ByTryst(std::shared_ptr<ProducerLink> link, Counts* counts,
                const tensorflow::Rendezvous::ParsedKey& key,
                const tensorflow::Rendezvous::Args& args, DoneCallback done);
+  std::shared_ptr<tensorflow::WorkerSession> KeptSession();
   Greet GreetOver(const tensorflow::Rendezvous::ParsedKey& key);
 
   Steps* const steps_;

@@ -113,13 +113,14 @@ def serve(spec, job, task, protocol):
         tf.train.ClusterSpec(spec), job_name=job, task_index=task, protocol=protocol)
     print("serving", flush=True)
     for line in sys.stdin:
-        what = line.strip()
+        what, _, text = line.strip().partition(" ")
         if what == "memory":
             answer = _memory_kib()
         elif protocol == "grpc":
             answer = None
         else:
-            answer = {"stats": tt.stats, "explain": tt.explain, "trace": tt.trace}[what]()
+            told = {"stats": tt.stats, "explain": tt.explain, "trace": lambda text=text: tt.trace(text)}
+            answer = told[what]()
         print(json.dumps(answer), flush=True)
     os._exit(0)  # TensorFlow's server has no end.
     return server

@@ -77,5 +77,8 @@ def trace(text=""):
             command.append(text)
         if "TRYST_TOKEN_FILE" not in os.environ and "TRYST_CERTIFICATE_FILE" not in os.environ:
             command.append("--insecure")
-        told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode not in (0, 3):  # 3: nothing was found.
+            raise RuntimeError("%s: %s" % (" ".join(command), done.stderr))
+        told.append(done.stdout)
     return "\n".join(told)

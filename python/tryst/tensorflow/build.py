@@ -78,7 +78,7 @@ def _compile(root, into, plugin, flags):
         # -DNDEBUG and the flags are as the wheel was built: they decide layouts.
         subprocess.run(
             [os.environ.get("CXX", "g++"), "-shared", "-fPIC", "-O2", "-DNDEBUG",
-             "-fvisibility=hidden", *flags, "-I" + root, "-isystem", include, "-isystem",
+             "-fvisibility=hidden", "-Wl,-z,defs", *flags, "-I" + root, "-isystem", include, "-isystem",
              os.path.join(include, "external", "farmhash_archive", "src"), together, "-o", made,
              "-L" + library, "-l:libtensorflow_framework.so.2", "-l:libtensorflow_cc.so.2", "-ldl",
              "-lpthread"], check=True)
