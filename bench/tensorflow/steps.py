@@ -112,9 +112,15 @@ class Side:
             counts[name] = sum(server["tryst"].get(name, 0) for server in servers)
         return counts
 
-    def memory(self):
+    def of_each(self, what):
         names = ["ps:0", "ps:1"] + ["worker:%d" % task for task in range(self.workers)]
-        return {name: self.cluster.ask(name, "memory") for name in names}
+        return {name: self.cluster.ask(name, what) for name in names}
+
+    def memory(self):
+        return self.of_each("memory")
+
+    def cpu(self):
+        return sum(self.of_each("cpu").values())
 
 
 class _Read:
@@ -132,7 +138,7 @@ def serve_side(protocol, workers, variables):
     """Runs what it is told, a line each, and answers in JSON."""
     side = Side(protocol, workers, variables)
     calls = {"steps": side.steps_per_second, "large": side.large_seconds, "copies": side.copies,
-             "memory": side.memory}
+             "memory": side.memory, "cpu": side.cpu}
     print("ready", flush=True)
     for line in sys.stdin:
         name, *arguments = line.split()
@@ -169,9 +175,12 @@ def compare(workers, rounds, steps):
     for side in sides.values():  # Once for nothing.
         side.ask("steps", 2)
         side.ask("large")
+    seconds = dict.fromkeys(sides, 0)  # Of processors, in the parameter servers and the workers.
     for _ in range(rounds):
         for protocol, side in sides.items():
+            before = side.ask("cpu")
             rates[protocol].append(side.ask("steps", steps))
+            seconds[protocol] += side.ask("cpu") - before
             large[protocol].append(min(side.ask("large") for _ in range(3)))
     copies = sides["grpc+verbs"].ask("copies")
     for side in sides.values():
@@ -182,6 +191,7 @@ def compare(workers, rounds, steps):
         "workers": workers,
         "steps_per_second": rate,
         "steps_ratio": rate["grpc+verbs"] / rate["grpc"],
+        "cpu_ms_per_step": {protocol: 1000 * value / (rounds * steps * workers) for protocol, value in seconds.items()},
         "pull_64_mib_ms": {protocol: 1000 * value for protocol, value in pull.items()},
         "pull_ratio": pull["grpc"] / pull["grpc+verbs"],
         "copies": copies,
@@ -191,7 +201,8 @@ def compare(workers, rounds, steps):
               workers, rate["grpc+verbs"], rate["grpc"], result["steps_ratio"],
               1000 * pull["grpc+verbs"], 1000 * pull["grpc"], result["pull_ratio"],
               copies["tensors"], copies["copied"], copies["by_grpc"]), flush=True)
-    print("copies: %s" % copies, flush=True)
+    print("processor's time for a step: %s ms; copies: %s" % (
+        {protocol: round(value, 1) for protocol, value in result["cpu_ms_per_step"].items()}, copies), flush=True)
     return result
 
 

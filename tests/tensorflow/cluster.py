@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 _HERE = os.path.abspath(__file__)
 
@@ -77,7 +78,7 @@ class Cluster:
             raise RuntimeError(name + " does not serve: " + self.dead())
 
     def ask(self, name, what):
-        """explain, stats, trace or memory, of a task."""
+        """explain, stats, trace, memory or cpu (seconds so far), of a task."""
         task = self._tasks[name]
         task.stdin.write(what + "\n")
         task.stdin.flush()
@@ -116,6 +117,8 @@ def serve(spec, job, task, protocol):
         what, _, text = line.strip().partition(" ")
         if what == "memory":
             answer = _memory_kib()
+        elif what == "cpu":
+            answer = time.process_time()
         elif protocol == "grpc":
             answer = None
         else:
