@@ -38,6 +38,15 @@ def waiting_graph(count):
 
 class AbortsTest(pair.PairTest):
 
+    def assertWorksAgain(self):
+        """TensorFlow may tell the failure of a function once more, to the next operation of a worker that had a part in it."""
+        for attempt in range(3):
+            try:
+                return self.assertEqual(self.across(tf.constant(3)).numpy(), 3)
+            except (tf.errors.InvalidArgumentError, tf.errors.CancelledError):
+                if attempt == 2:
+                    raise
+
     def test_failure_at_the_producer(self):
 
         @tf.function
@@ -51,7 +60,7 @@ class AbortsTest(pair.PairTest):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "too large"):
             with tf.device(WORKER):
                 fails(tf.constant(1)).numpy()
-        self.assertEqual(self.across(tf.constant(3)).numpy(), 3)
+        self.assertWorksAgain()
 
     def test_failure_at_the_consumer(self):
 
@@ -66,7 +75,7 @@ class AbortsTest(pair.PairTest):
         with self.assertRaisesRegex(tf.errors.InvalidArgumentError, "no way"):
             with tf.device(WORKER):
                 fails(tf.constant(1)).numpy()
-        self.assertEqual(self.across(tf.constant(3)).numpy(), 3)
+        self.assertWorksAgain()
 
     def cancel(self, session, waits, timeout_ms):
         with self.assertRaises(CANCELLED):
