@@ -100,7 +100,7 @@ class Cluster:
 def _memory_kib():
     with open("/proc/self/status", encoding="ascii") as file:
         fields = dict(line.split(":", 1) for line in file)
-    return int(fields["RssAnon"].split()[0]) + int(fields["RssShmem"].split()[0])
+    return {"own": int(fields["RssAnon"].split()[0]), "shared": int(fields["RssShmem"].split()[0])}
 
 
 def serve(spec, job, task, protocol):
