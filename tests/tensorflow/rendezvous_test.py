@@ -143,6 +143,9 @@ class RendezvousTest(pair.PairTest):
                 got = gather()
         np.testing.assert_array_equal(got.numpy()[:, 0], np.arange(count, dtype=np.float32))
         self.assertByTryst(before, 3 * count)
+        if pair.PROTOCOL != "grpc":  # Once at most, from TensorFlow's memory to where it is used.
+            counters = self.cluster.ask("worker:0", "stats")[0]["tryst"]
+            self.assertEqual((counters["shm_copied"], counters["shm_in_parts"]), (0, 0))
 
     def test_shape_changes_from_step_to_step(self):
 
