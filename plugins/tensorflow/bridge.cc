@@ -309,19 +309,21 @@ std::string Bridge::Explain() {
 }
 
 std::string Bridge::StatsJson() {
-  const std::lock_guard<std::mutex> lock(mu_);
   std::string json = "{\"worker\":\"" + worker_->self().name + "\",\"address\":\"" +
                      worker_->self().address + "\",\"from\":[";
-  const char* next = "";
-  for (const auto& [name, producer] : producers_) {
-    json += next + CountsJson(name, StateName(producer->state), producer->counts);
-    next = ",";
-  }
-  json += "],\"to\":[";
-  next = "";
-  for (const auto& [name, consumer] : consumers_) {
-    json += next + CountsJson(name, "met", consumer->counts);
-    next = ",";
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const char* next = "";
+    for (const auto& [name, producer] : producers_) {
+      json += next + CountsJson(name, StateName(producer->state), producer->counts);
+      next = ",";
+    }
+    json += "],\"to\":[";
+    next = "";
+    for (const auto& [name, consumer] : consumers_) {
+      json += next + CountsJson(name, "met", consumer->counts);
+      next = ",";
+    }
   }
   return json + "],\"tryst\":" + worker_->StatsJson() + "}";
 }
