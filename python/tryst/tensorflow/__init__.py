@@ -14,8 +14,6 @@ import os
 import subprocess
 import sys
 
-from tryst.tensorflow import build as _build
-
 _plugin = None
 
 
@@ -31,6 +29,8 @@ def enable(plugin=None, library=None):
     if _plugin is not None:
         return
     import tensorflow as tf
+
+    from tryst.tensorflow import build as _build  # Not at the top: it is a program, too.
 
     library = library or os.environ.get("TRYST_LIBRARY") or _build.find_library()
     if library:
