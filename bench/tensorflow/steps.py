@@ -4,7 +4,8 @@
     steps.py --memory STEPS                    memory of each process over so many steps
 
 A step pulls 20 MiB in 1,000 variables from two parameter servers into each worker; the large
-variable is of 64 MiB. Rounds of the two protocols take turns, and the medians are compared.
+variable is of 64 MiB. Rounds of the two protocols take turns, and the medians are compared. Memory is watched over steps of
+100 variables.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def worker_device(task):
 class Side:
     """A cluster of one protocol, driven by a process of its own: TensorFlow knows one at a time."""
 
-    def __init__(self, protocol, workers):
+    def __init__(self, protocol, workers, variables):
         import tensorflow as tf
 
         self.tf = tf
@@ -44,7 +45,7 @@ class Side:
             tf.train.ClusterSpec(self.cluster.spec), job_name="chief", protocol=protocol)
         self.workers = workers
         self.variables = []
-        for i in range(1000):
+        for i in range(variables):
             with tf.device("/job:ps/replica:0/task:%d/device:CPU:0" % (i % 2)):
                 self.variables.append(tf.Variable(tf.fill([5243], float(i))))  # 20 MiB in all.
         with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
@@ -102,14 +103,24 @@ class Side:
         if self.protocol == "grpc":
             return None
         told = [self.cluster.ask("worker:%d" % task, "stats") for task in range(self.workers)]
-        producers = [p for servers in told for s in servers for p in s["from"]]
-        return {"tensors": sum(p["tensors"] for p in producers),
-                "copied": sum(p["copied"] for p in producers),
-                "by_grpc": sum(sum(p["by_grpc"].values()) for p in producers)}
+        servers = [server for all_of_task in told for server in all_of_task]
+        producers = [p for server in servers for p in server["from"]]
+        counts = {"tensors": sum(p["tensors"] for p in producers),
+                  "copied": sum(p["copied"] for p in producers),
+                  "by_grpc": sum(sum(p["by_grpc"].values()) for p in producers)}
+        for name in ("shm_fetches", "shm_in_cells", "shm_by_reference", "shm_copied", "shm_pulled", "shm_in_parts"):
+            counts[name] = sum(server["tryst"].get(name, 0) for server in servers)
+        return counts
+
+    def of_each(self, what):
+        names = ["ps:0", "ps:1"] + ["worker:%d" % task for task in range(self.workers)]
+        return {name: self.cluster.ask(name, what) for name in names}
 
     def memory(self):
-        names = ["ps:0", "ps:1"] + ["worker:%d" % task for task in range(self.workers)]
-        return {name: self.cluster.ask(name, "memory") for name in names}
+        return self.of_each("memory")
+
+    def cpu(self):
+        return sum(self.of_each("cpu").values())
 
 
 class _Read:
@@ -123,11 +134,11 @@ class _Read:
             return self._variable.read_value()
 
 
-def serve_side(protocol, workers):
+def serve_side(protocol, workers, variables):
     """Runs what it is told, a line each, and answers in JSON."""
-    side = Side(protocol, workers)
+    side = Side(protocol, workers, variables)
     calls = {"steps": side.steps_per_second, "large": side.large_seconds, "copies": side.copies,
-             "memory": side.memory}
+             "memory": side.memory, "cpu": side.cpu}
     print("ready", flush=True)
     for line in sys.stdin:
         name, *arguments = line.split()
@@ -138,11 +149,11 @@ def serve_side(protocol, workers):
 
 class Remote:
 
-    def __init__(self, protocol, workers):
+    def __init__(self, protocol, workers, variables=1000):
         import subprocess
 
         self._process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), "--side", protocol, str(workers)],
+            [sys.executable, os.path.abspath(__file__), "--side", protocol, str(workers), str(variables)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self._process.stdout.readline().strip() != "ready":
             raise RuntimeError(protocol + " does not start")
@@ -164,9 +175,12 @@ def compare(workers, rounds, steps):
     for side in sides.values():  # Once for nothing.
         side.ask("steps", 2)
         side.ask("large")
+    seconds = dict.fromkeys(sides, 0)  # Of processors, in the parameter servers and the workers.
     for _ in range(rounds):
         for protocol, side in sides.items():
+            before = side.ask("cpu")
             rates[protocol].append(side.ask("steps", steps))
+            seconds[protocol] += side.ask("cpu") - before
             large[protocol].append(min(side.ask("large") for _ in range(3)))
     copies = sides["grpc+verbs"].ask("copies")
     for side in sides.values():
@@ -177,6 +191,7 @@ def compare(workers, rounds, steps):
         "workers": workers,
         "steps_per_second": rate,
         "steps_ratio": rate["grpc+verbs"] / rate["grpc"],
+        "cpu_ms_per_step": {protocol: 1000 * value / (rounds * steps * workers) for protocol, value in seconds.items()},
         "pull_64_mib_ms": {protocol: 1000 * value for protocol, value in pull.items()},
         "pull_ratio": pull["grpc"] / pull["grpc+verbs"],
         "copies": copies,
@@ -186,12 +201,14 @@ def compare(workers, rounds, steps):
               workers, rate["grpc+verbs"], rate["grpc"], result["steps_ratio"],
               1000 * pull["grpc+verbs"], 1000 * pull["grpc"], result["pull_ratio"],
               copies["tensors"], copies["copied"], copies["by_grpc"]), flush=True)
+    print("processor's time for a step: %s ms; copies: %s" % (
+        {protocol: round(value, 1) for protocol, value in result["cpu_ms_per_step"].items()}, copies), flush=True)
     return result
 
 
-def watch_memory(steps):
+def watch_memory(steps, protocol):
     """A tenth of the steps first, after which nothing should grow."""
-    side = Remote("grpc+verbs", 1)
+    side = Remote(protocol, 1, 100)
     side.ask("steps", max(1, steps // 10))
     before = side.ask("memory")
     began = time.time()
@@ -199,8 +216,10 @@ def watch_memory(steps):
         side.ask("steps", steps // 10)
         print("%.0f s: %s" % (time.time() - began, side.ask("memory")), flush=True)
     after = side.ask("memory")
+    copies = side.ask("copies")
     side.stop()
-    return {"steps": steps, "before_kib": before, "after_kib": after}
+    print("copies: %s" % copies)
+    return {"steps": steps, "before_kib": before, "after_kib": after, "copies": copies}
 
 
 def main():
@@ -209,13 +228,14 @@ def main():
     parser.add_argument("--steps", type=int, default=10, help="in a round, of each worker")
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 3])
     parser.add_argument("--memory", type=int)
+    parser.add_argument("--protocol", default="grpc+verbs", help="whose memory")
     parser.add_argument("--json")
-    parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--side", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
-        return serve_side(options.side[0], int(options.side[1]))
+        return serve_side(options.side[0], *map(int, options.side[1:]))
     if options.memory:
-        results = watch_memory(options.memory)
+        results = watch_memory(options.memory, options.protocol)
     else:
         results = [compare(workers, options.rounds, options.steps) for workers in options.workers]
     if options.json:

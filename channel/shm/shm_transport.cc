@@ -183,6 +183,10 @@ void ShmTransport::AddCounters(Counters* counters) const {
   counters->Count("shm_fetches", fetched.fetches);
   counters->Count("shm_fetched_bytes", fetched.bytes);
   counters->Count("shm_by_reference", fetched.by_reference);
+  counters->Count("shm_in_cells", fetched.in_cells);
+  counters->Count("shm_copied", fetched.copied);
+  counters->Count("shm_pulled", fetched.pulled);
+  counters->Count("shm_in_parts", fetched.in_parts);
   counters->Count("shm_links", fetched.links);
   counters->Count("shm_breaks", fetched.breaks);
   counters->Count("shm_replays", fetched.asked_again);

@@ -145,9 +145,9 @@ void Bridge::SettleProducer(const std::string& name, const std::string& why_not,
   producer->again = std::chrono::steady_clock::now() + kGreetAgain;
   producer->link = why_not.empty() ? std::move(link) : nullptr;
   if (why_not.empty()) {
-    LOG(INFO) << "Tryst: tensors of " << name << " come by Tryst";
+    LOG(INFO) << "Tryst: tensors of " + name + " come by Tryst";
   } else {
-    LOG(WARNING) << "Tryst: tensors of " << name << " come by gRPC: " << why_not;
+    LOG(WARNING) << "Tryst: tensors of " + name + " come by gRPC: " + why_not;
   }
 }
 
@@ -309,21 +309,23 @@ std::string Bridge::Explain() {
 }
 
 std::string Bridge::StatsJson() {
-  const std::lock_guard<std::mutex> lock(mu_);
   std::string json = "{\"worker\":\"" + worker_->self().name + "\",\"address\":\"" +
                      worker_->self().address + "\",\"from\":[";
-  const char* next = "";
-  for (const auto& [name, producer] : producers_) {
-    json += next + CountsJson(name, StateName(producer->state), producer->counts);
-    next = ",";
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const char* next = "";
+    for (const auto& [name, producer] : producers_) {
+      json += next + CountsJson(name, StateName(producer->state), producer->counts);
+      next = ",";
+    }
+    json += "],\"to\":[";
+    next = "";
+    for (const auto& [name, consumer] : consumers_) {
+      json += next + CountsJson(name, "met", consumer->counts);
+      next = ",";
+    }
   }
-  json += "],\"to\":[";
-  next = "";
-  for (const auto& [name, consumer] : consumers_) {
-    json += next + CountsJson(name, "met", consumer->counts);
-    next = ",";
-  }
-  return json + "]}";
+  return json + "],\"tryst\":" + worker_->StatsJson() + "}";
 }
 
 }  // namespace tryst_tensorflow

@@ -1,7 +1,6 @@
 #include "plugins/tensorflow/library.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <cstdlib>
 
@@ -14,23 +13,26 @@ struct Loaded {
   std::string why;
 };
 
-// Under RTLD_DEEPBIND the library sees libc's own `environ`, which is null where the
-// executable has a copy of it, as Python has.
-void GiveEnvironment(void* handle) {
-  auto* theirs = static_cast<char***>(dlsym(handle, "environ"));
-  if (theirs != nullptr && *theirs == nullptr) *theirs = environ;
+// With another gRPC than TensorFlow's inside the process's reach, both would end it.
+bool IsSelfContained(const std::string& path) {
+  return path.find("libtryst.so.0") == std::string::npos;
 }
 
 Loaded Load() {
   Loaded loaded;
   const char* named = std::getenv("TRYST_LIBRARY");
-  const char* path = named != nullptr && *named != '\0' ? named : "libtryst.so";
-  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  const char* path = named != nullptr && *named != '\0' ? named : "libtryst.so.1";
+  if (!IsSelfContained(path)) {
+    loaded.why = std::string(path) +
+                 " stands on libraries that TensorFlow has, too: libtryst.so.1 " +
+                 "is wanted, which has them inside (TRYST_LIBRARY says where it is)";
+    return loaded;
+  }
+  void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     loaded.why = std::string(dlerror()) + " (TRYST_LIBRARY says where libtryst is)";
     return loaded;
   }
-  GiveEnvironment(handle);
 #define TRYST_TENSORFLOW_CALL(name)                                                  \
   loaded.library.name = reinterpret_cast<decltype(&::name)>(dlsym(handle, #name));   \
   if (loaded.library.name == nullptr) {                                              \

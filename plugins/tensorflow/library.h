@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "server/c/tryst.h"
+#include "server/c/tryst_v1.h"
 
 namespace tryst_tensorflow {
 
@@ -29,13 +29,14 @@ namespace tryst_tensorflow {
   X(tryst_server_incarnation)      \
   X(tryst_server_peer_incarnation) \
   X(tryst_server_explain)          \
+  X(tryst_server_stats_json)       \
   X(tryst_key)                     \
   X(tryst_step_cleanup)            \
   X(tryst_send)                    \
   X(tryst_recv_async)
 
-// libtryst, loaded at run time beside TensorFlow: its own gRPC, Protobuf and Abseil stay in
-// a scope of their own, and TensorFlow's in theirs.
+// libtryst.so.1, loaded at run time beside TensorFlow: it shows nothing of the gRPC, Protobuf and
+// Abseil that are inside it, and sees nothing of TensorFlow's.
 struct Library {
 #define TRYST_TENSORFLOW_CALL(name) decltype(&::name) name;
   TRYST_TENSORFLOW_CALLS(TRYST_TENSORFLOW_CALL)

@@ -67,8 +67,10 @@ class Factory final : public ServerFactory {
     Bridges* bridges = TheBridges();
     const std::lock_guard<std::mutex> lock(bridges->mu);
     if (worker == nullptr) {
-      LOG(ERROR) << "Tryst: /job:" << server.job_name() << "/task:" << server.task_index()
-                 << " goes on by gRPC alone: " << why;
+      // One text: what else a log message can take is not the same in all wheels.
+      LOG(ERROR) << "Tryst: /job:" + server.job_name() +
+                        "/task:" + std::to_string(server.task_index()) +
+                        " goes on by gRPC alone: " + why;
       bridges->without.push_back(why);
       return absl::OkStatus();
     }

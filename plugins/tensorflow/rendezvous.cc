@@ -5,6 +5,7 @@
 
 #include "plugins/tensorflow/tensors.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/session_mgr.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/lib/random/random.h"
@@ -176,12 +177,13 @@ StepRendezvous::StepRendezvous(Steps* steps, const tensorflow::WorkerEnv* env, i
     : BaseRemoteRendezvous(env, step), steps_(steps) {}
 
 void StepRendezvous::StartAbort(const absl::Status& status) {
-  BaseRemoteRendezvous::StartAbort(status);
   BaseRemoteRendezvous* stock = nullptr;
   {
     const std::lock_guard<std::mutex> lock(mu_);
+    if (aborted_.ok()) aborted_ = status;
     stock = stock_.get();
   }
+  BaseRemoteRendezvous::StartAbort(status);
   if (stock != nullptr) stock->StartAbort(status);
 }
 
@@ -213,7 +215,8 @@ void StepRendezvous::ByGrpc(const Rendezvous::ParsedKey& key, const Rendezvous::
   absl::Status status;
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    if (stock_ == nullptr) {
+    status = aborted_;  // A stock one that is made now would not know.
+    if (status.ok() && stock_ == nullptr) {
       stock_ = steps_->MakeStock(step_id_);
       status = stock_->Initialize(session());
     }
@@ -221,6 +224,15 @@ void StepRendezvous::ByGrpc(const Rendezvous::ParsedKey& key, const Rendezvous::
   }
   if (!status.ok()) return done(status, Rendezvous::Args(), args, Tensor(), false);
   stock->RecvAsync(key, args, std::move(done));
+}
+
+// The step's own, else the server's own, which knows the workers that the server was started with.
+std::shared_ptr<tensorflow::WorkerSession> StepRendezvous::KeptSession() {
+  std::shared_ptr<tensorflow::WorkerSession> kept;
+  const absl::Status found =
+      env_->session_mgr->WorkerSessionForSession(session()->session_name(), &kept);
+  if (found.ok() && kept.get() == session()) return kept;
+  return env_->session_mgr->LegacySession();
 }
 
 // A RecvTensor call in a step of its own: it reaches the worker wherever TensorFlow does, and one
@@ -235,7 +247,9 @@ Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
     const absl::Status parsed = Rendezvous::ParseKey(text, &greeting_key);
     if (!parsed.ok()) return heard(std::string(parsed.message()), "");
     auto step = steps_->MakeStock(static_cast<int64_t>(tensorflow::random::New64() >> 1));
-    const absl::Status ready = step->Initialize(session());
+    // No step of TensorFlow's waits for the call, so nothing but this keeps its session.
+    std::shared_ptr<tensorflow::WorkerSession> kept_session = KeptSession();
+    const absl::Status ready = step->Initialize(kept_session.get());
     if (!ready.ok()) return heard(std::string(ready.message()), "");
     auto cancellation = std::make_shared<tensorflow::CancellationManager>();
     Rendezvous::Args args;
@@ -246,18 +260,18 @@ Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
     auto kept = std::make_shared<decltype(step)>(std::move(step));
     env_->env->SchedClosureAfter(kGreetWithinUs,
                                  [cancellation, kept] { cancellation->StartCancel(); });
-    raw->RecvAsync(
-        greeting_key, args,
-        [heard, cancellation, kept](const absl::Status& status, const Rendezvous::Args&,
-                                    const Rendezvous::Args&, const Tensor& answer, bool) {
-          if (status.code() == absl::StatusCode::kCancelled) {
-            heard("it did not answer the greeting; it has no plug-in", "");
-          } else if (!status.ok()) {
-            heard(std::string(status.message()), "");
-          } else {
-            heard("", std::string(answer.scalar<tensorflow::tstring>()()));
-          }
-        });
+    raw->RecvAsync(greeting_key, args,
+                   [heard, cancellation, kept, kept_session](
+                       const absl::Status& status, const Rendezvous::Args&, const Rendezvous::Args&,
+                       const Tensor& answer, bool) {
+                     if (status.code() == absl::StatusCode::kCancelled) {
+                       heard("it did not answer the greeting; it has no plug-in", "");
+                     } else if (!status.ok()) {
+                       heard(std::string(status.message()), "");
+                     } else {
+                       heard("", std::string(answer.scalar<tensorflow::tstring>()()));
+                     }
+                   });
   };
 }
 

@@ -34,10 +34,12 @@ class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
   void ByTryst(std::shared_ptr<ProducerLink> link, Counts* counts,
                const tensorflow::Rendezvous::ParsedKey& key,
                const tensorflow::Rendezvous::Args& args, DoneCallback done);
+  std::shared_ptr<tensorflow::WorkerSession> KeptSession();
   Greet GreetOver(const tensorflow::Rendezvous::ParsedKey& key);
 
   Steps* const steps_;
   std::mutex mu_;
+  absl::Status aborted_;
   // TensorFlow's own for this step, which fetches what goes by gRPC.
   tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> stock_;
 };

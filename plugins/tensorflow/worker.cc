@@ -196,4 +196,11 @@ std::string Worker::Explain() const {
   return explained;
 }
 
+std::string Worker::StatsJson() const {
+  char* text = library_->tryst_server_stats_json(server_);
+  std::string json = text == nullptr ? "{}" : text;
+  library_->tryst_string_free(text);
+  return json;
+}
+
 }  // namespace tryst_tensorflow

@@ -47,6 +47,7 @@ class Worker {
   void Stop();
   bool stopped() const { return stopped_; }
   std::string Explain() const;
+  std::string StatsJson() const;  // Tryst's own counters.
 
  private:
   struct Introduction {

@@ -6,6 +6,8 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 
 _HERE = os.path.abspath(__file__)
 
@@ -27,16 +29,17 @@ def free_ports(count):
 
 
 class Cluster:
-    """jobs: {"ps": 1, "worker": 2}. `protocols` has those of tasks that differ: {"ps:0": "grpc"}."""
+    """jobs: {"ps": 1, "worker": 2}. `protocols` has those of tasks that differ: {"ps:0": "grpc"}.
+    What a task says is kept until stop(), and shown of one that died."""
 
-    def __init__(self, jobs, protocol, protocols=None, logs=None):
+    def __init__(self, jobs, protocol, protocols=None):
         ports = iter(free_ports(sum(jobs.values())))
         self.spec = {
             job: ["127.0.0.1:%d" % next(ports) for _ in range(count)] for job, count in jobs.items()
         }
         self.protocol = protocol
         self._protocols = protocols or {}
-        self._logs = logs
+        self._logs = tempfile.TemporaryDirectory(prefix="tensorflow-cluster-")
         self._tasks = {}
         for job, count in jobs.items():
             for task in range(count):
@@ -45,21 +48,37 @@ class Cluster:
     def start(self, job, task):
         name = "%s:%d" % (job, task)
         protocol = self._protocols.get(name, self.protocol)
-        log = subprocess.DEVNULL
-        if self._logs:
-            log = open(os.path.join(self._logs, name.replace(":", "_") + ".log"), "a")
-        self._tasks[name] = subprocess.Popen(
-            [sys.executable, _HERE, json.dumps(self.spec), job, str(task), protocol],
-            stdout=subprocess.PIPE, stderr=log, stdin=subprocess.PIPE, text=True)
+        with open(self._log(name), "a", encoding="utf-8") as log:
+            self._tasks[name] = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", _HERE, json.dumps(self.spec), job, str(task), protocol],
+                stdout=subprocess.PIPE, stderr=log, stdin=subprocess.PIPE, text=True)
         return self._tasks[name]
 
-    def wait(self):
+    def _log(self, name):
+        return os.path.join(self._logs.name, name.replace(":", "_") + ".log")
+
+    def dead(self):
+        """What those that nobody killed said before they died: "" while all live."""
+        told = []
         for name, task in self._tasks.items():
-            if task.stdout.readline().strip() != "serving":
-                raise RuntimeError(name + " does not serve")
+            if task.poll() is None:
+                continue
+            with open(self._log(name), encoding="utf-8", errors="replace") as log:
+                last = "".join(log.readlines()[-60:])
+            told.append("%s ended with %d, and said at last:\n%s" % (name, task.returncode, last))
+        return "\n".join(told)
+
+    def wait(self):
+        for name in self._tasks:
+            self.wait_for(name)
+
+    def wait_for(self, name):
+        if self._tasks[name].stdout.readline().strip() != "serving":
+            self._tasks[name].wait()
+            raise RuntimeError(name + " does not serve: " + self.dead())
 
     def ask(self, name, what):
-        """explain or stats, of a task."""
+        """explain, stats, trace, memory or cpu (seconds so far), of a task."""
         task = self._tasks[name]
         task.stdin.write(what + "\n")
         task.stdin.flush()
@@ -75,12 +94,13 @@ class Cluster:
     def stop(self):
         for name in list(self._tasks):
             self.kill(name)
+        self._logs.cleanup()
 
 
 def _memory_kib():
     with open("/proc/self/status", encoding="ascii") as file:
         fields = dict(line.split(":", 1) for line in file)
-    return int(fields["RssAnon"].split()[0])
+    return {"own": int(fields["RssAnon"].split()[0]), "shared": int(fields["RssShmem"].split()[0])}
 
 
 def serve(spec, job, task, protocol):
@@ -94,13 +114,16 @@ def serve(spec, job, task, protocol):
         tf.train.ClusterSpec(spec), job_name=job, task_index=task, protocol=protocol)
     print("serving", flush=True)
     for line in sys.stdin:
-        what = line.strip()
+        what, _, text = line.strip().partition(" ")
         if what == "memory":
             answer = _memory_kib()
+        elif what == "cpu":
+            answer = time.process_time()
         elif protocol == "grpc":
             answer = None
         else:
-            answer = tt.stats() if what == "stats" else tt.explain()
+            told = {"stats": tt.stats, "explain": tt.explain, "trace": lambda text=text: tt.trace(text)}
+            answer = told[what]()
         print(json.dumps(answer), flush=True)
     os._exit(0)  # TensorFlow's server has no end.
     return server

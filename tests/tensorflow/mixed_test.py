@@ -63,6 +63,23 @@ class MixedTest(unittest.TestCase):
                       self.cluster.ask("worker:0", "explain"))
         self.assertEqual(pushed(), 100.0)
 
+    def test_a_session_ends_while_its_worker_is_greeted(self):
+        """The parameter server wants a tensor of the worker that never answers the greeting, in a session that is
+        closed at once; ten seconds later the greeting is given up."""
+        graph = tf.Graph()
+        with graph.as_default():
+            with tf.device("/job:worker/replica:0/task:1/device:CPU:0"):
+                made = tf.random.uniform([10])
+            with tf.device(PS):
+                got = tf.reduce_sum(made * 0.0)
+        for _ in range(3):
+            with tf.compat.v1.Session("grpc://" + self.cluster.spec["worker"][1], graph=graph) as session:
+                self.assertEqual(session.run(got), 0)
+        time.sleep(12)
+        self.assertEqual(self.cluster.dead(), "")
+        with tf.compat.v1.Session("grpc://" + self.cluster.spec["worker"][1], graph=graph) as session:
+            self.assertEqual(session.run(got), 0)
+
 
 if __name__ == "__main__":
     case_report.main()

@@ -12,8 +12,7 @@ import ctypes
 import json
 import os
 import subprocess
-
-from tryst.tensorflow import build as _build
+import sys
 
 _plugin = None
 
@@ -23,13 +22,15 @@ def enable(plugin=None, library=None):
 
     plugin: the plug-in's shared object. Default: $TRYST_TENSORFLOW_PLUGIN, else the one that
         was built for this TensorFlow, which is built now if it is missing (a minute, with g++).
-    library: libtryst. Default: $TRYST_LIBRARY, else what stands beside this package, else
+    library: libtryst.so.1. Default: $TRYST_LIBRARY, else what stands beside this package, else
         what the system's loader finds.
     """
     global _plugin
     if _plugin is not None:
         return
     import tensorflow as tf
+
+    from tryst.tensorflow import build as _build  # Not at the top: it is a program, too.
 
     library = library or os.environ.get("TRYST_LIBRARY") or _build.find_library()
     if library:
@@ -65,13 +66,19 @@ def stats():
     return json.loads(_text("stats"))
 
 
-def trace(tool="tryst"):
-    """The last tensors of each server of this process, by TensorFlow's names: `tryst trace`."""
+def trace(text=""):
+    """The last tensors of each server of this process, by TensorFlow's names, of which `text` is a
+    part: what `tryst trace` says."""
     told = []
     for server in stats():
         worker = server["worker"] + "@" + server["address"]
-        command = [tool, "trace", worker, "--cluster=tensorflow"]
+        command = [sys.executable, "-m", "tryst", "trace", worker, "--cluster=tensorflow"]
+        if text:
+            command.append(text)
         if "TRYST_TOKEN_FILE" not in os.environ and "TRYST_CERTIFICATE_FILE" not in os.environ:
             command.append("--insecure")
-        told.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode not in (0, 3):  # 3: nothing was found.
+            raise RuntimeError("%s: %s" % (" ".join(command), done.stderr))
+        told.append(done.stdout)
     return "\n".join(told)

@@ -26,13 +26,9 @@ def _sources():
 
 
 def find_library():
-    """libtryst beside the package, or None."""
-    beside = os.path.join(_HERE, "..")
-    for pattern in ("libtryst.so.1", "libtryst.so", "lib/libtryst.so*", "*.libs/libtryst*.so*"):
-        found = sorted(glob.glob(os.path.join(beside, pattern)))
-        if found:
-            return os.path.abspath(found[0])
-    return None
+    """libtryst.so.1 beside the package, or None."""
+    beside = os.path.abspath(os.path.join(_HERE, "..", "libtryst.so.1"))
+    return beside if os.path.exists(beside) else None
 
 
 def _key(root, version, flags):
@@ -82,7 +78,7 @@ def _compile(root, into, plugin, flags):
         # -DNDEBUG and the flags are as the wheel was built: they decide layouts.
         subprocess.run(
             [os.environ.get("CXX", "g++"), "-shared", "-fPIC", "-O2", "-DNDEBUG",
-             "-fvisibility=hidden", *flags, "-I" + root, "-isystem", include, "-isystem",
+             "-fvisibility=hidden", "-Wl,-z,defs", *flags, "-I" + root, "-isystem", include, "-isystem",
              os.path.join(include, "external", "farmhash_archive", "src"), together, "-o", made,
              "-L" + library, "-l:libtensorflow_framework.so.2", "-l:libtensorflow_cc.so.2", "-ldl",
              "-lpthread"], check=True)
