@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "channel/crc32c.h"
+#include "channel/ops/peer_words.h"
 #include "rendezvous/cancellation.h"
 #include "rendezvous/derived_status.h"
 
@@ -526,6 +527,8 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   if (!decoded.ok()) return Fail(decoded.status());
   manifest = *decoded;
   if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
+  status = FitsLimit(manifest.bytes, owner_->options_.max_tensor_bytes);
+  if (!status.ok()) return Fail(status);
   // A view needs no destination, if it comes to that.
   is_view_ = args.by_reference && !args.destination.valid() && manifest.has_ipc;
   if (!is_view_) status = ChooseDestination();

@@ -40,6 +40,9 @@ struct ShmServeOptions {
   uint64_t pull_bytes = 64 << 10;
   uint64_t parts_bytes = 64 << 10;
   bool allow_pull = true;
+  // The consumer gets copies alone, in memory of its own link: it could read in our segments what
+  // is meant for others. So does a process of another user in any case.
+  bool apart = false;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
   std::function<void()> on_drained;              // After its end. May be null.
   Trace* trace = nullptr;                        // Of the poller; may be null.
@@ -249,6 +252,7 @@ class ShmServeChannel final : private ShmHub::Host,
   std::shared_ptr<GivenReferences> given_;
   shm_wire::Token proof_{};  // In our own memory: what the consumer tries to read here.
   bool can_pull_ = false;
+  bool apart_ = true;  // ShmServeOptions::apart, or another user's process.
   bool link_added_ = false;
   RingReader<shm_wire::kRequestCellBytes> requests_;
   RingWriter<shm_wire::kReplyCellBytes> replies_;
