@@ -249,6 +249,28 @@ TEST_F(IntruderTest, ACallIsForOneWorkerAlone) {
   EXPECT_TRUE(insider.Abort(7, statement).ok());
 }
 
+TEST_F(IntruderTest, WhatAnEarlierLifeHeardOpensNothingInTheNext) {
+  std::string statement;
+  const std::string port = ps_->address();
+  {
+    Insider insider(*ps_);
+    statement = insider.Sign("AbortStep", Insider::AbortRequest(7));
+    ASSERT_TRUE(insider.Abort(7, statement).ok());
+  }
+  ASSERT_TRUE(ps_->Stop(absl::Seconds(5)).ok());
+  ps_.reset();
+  ServerConfig again = Config("ps", 0);
+  again.listen = port;
+  ps_ = Start(again);
+  ASSERT_TRUE(ps_->steps()->StartStep(7).ok());
+  Insider insider(*ps_);
+  const grpc::Status replayed = insider.Abort(7, statement);
+  EXPECT_EQ(replayed.error_code(), grpc::StatusCode::UNAVAILABLE) << replayed.error_message();
+  EXPECT_TRUE(absl::StrContains(replayed.error_message(), "before this worker started"))
+      << replayed.error_message();
+  EXPECT_TRUE(insider.Abort(7, insider.Sign("AbortStep", Insider::AbortRequest(7))).ok());
+}
+
 TEST_F(IntruderTest, AQueuePairOpensOnceToWhoWasTold) {
   Insider insider(*ps_);
   const std::string address = insider.QueuePair();
