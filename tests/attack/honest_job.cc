@@ -128,7 +128,8 @@ uint64_t HonestJob::received() const {
     std::ifstream in(absl::StrCat(folder_, "/", name, ".out"));
     std::map<std::string, uint64_t> last;  // By peer and life: each line has the count so far.
     std::string line;
-    while (std::getline(in, line)) {
+    // The last line may be half written.
+    while (std::getline(in, line) && !in.eof()) {
       const std::vector<std::string> words = absl::StrSplit(line, ' ');
       uint64_t count = 0;
       if (words.size() == 4 && words[0] == "got" && absl::SimpleAtoi(words[3], &count)) {
