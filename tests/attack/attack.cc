@@ -33,7 +33,7 @@ namespace {
 
 constexpr char kToken[] = "0123456789abcdef0123";
 // Beside what the job itself takes: docs/CONFIG.md, "What peers can make a worker hold".
-constexpr uint64_t kMostBytes = 256 << 20;
+constexpr uint64_t kMostBytes = 384 << 20;
 constexpr uint64_t kMostLogBytes = 64 << 10;
 constexpr uint64_t kLeastReceived = 5;
 // Connections that the job closes and opens again as it likes.
