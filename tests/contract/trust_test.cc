@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "channel/arena/arena.h"
 #include "channel/rdma/landing_pool.h"
-#include "channel/rdma/wire.h"
 #include "channel/shm/local_socket.h"
 #include "channel/shm/same_host.h"
 #include "gtest/gtest.h"
