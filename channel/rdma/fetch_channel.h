@@ -99,6 +99,7 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
     view->why = std::string(connect_status_.message());
     view->since_ns = state_since_ns_;
     view->epoch = epoch_;
+    view->note = landings_->ends_keys() ? "" : "keys of its landings last";
   }
   // Landing room came back: the fetch that waits for it longest takes some. False: none
   // waits, or it was not enough.

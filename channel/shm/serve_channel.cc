@@ -421,7 +421,7 @@ std::string ShmServeChannel::Explain() const {
                       given_ == nullptr ? 0 : given_->held(), " tensors by reference, ",
                       given_ == nullptr ? 0 : given_->charged_bytes(), " bytes copied for it",
                       can_pull_ ? "" : ", cannot read our memory",
-                      socket_ != nullptr && apart_ ? ", gets copies alone" : "", waiting,
+                      apart() ? ", gets copies alone" : "", waiting,
                       end_status_.ok() ? "" : absl::StrCat("; ", end_status_.message()));
 }
 

@@ -104,6 +104,8 @@ class ShmServeChannel final : private ShmHub::Host,
   std::string Explain() const;
   void ListOps(LiveOps* ops) const;
   const char* state_text() const;
+  // Whether it has joined and is not to map what others read.
+  bool apart() const { return socket_ != nullptr && apart_; }
   int64_t state_since_ns() const { return since_ns_; }
   uint64_t epoch() const { return epoch_; }
 

@@ -179,7 +179,7 @@ void ShmTransport::View(const std::string& consumer, std::vector<PathView>* view
     channel->ListOps(&ops);
     views->push_back({TraceRole::kServe, channel->consumer(), name_, !channel->ended(),
                       channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
-                      ops.left_out()});
+                      ops.left_out(), channel->apart() ? "gets copies alone" : ""});
   }
 }
 

@@ -506,6 +506,47 @@ TEST(FakePeers, OneThatNeverAnswersIsNamedWhenTheDeadlinePasses) {
   }
 }
 
+// What the worker's settings say holds on its data plane.
+absl::Status FetchOverShm(const std::string& allow, uint64_t max_tensor_bytes,
+                          std::string* served) {
+  ServerConfig config = Config("ps", 0);
+  config.shm = "on";
+  config.allow = allow;
+  auto ps = Start(config);
+  config = Config("worker", 0);
+  config.shm = "on";
+  config.max_tensor_bytes = max_tensor_bytes;
+  config.join = absl::StrCat(kPs, "@", ps->address());
+  auto worker = Start(config);
+  const TensorKey key = *TensorKey::Parse(absl::StrFormat(
+      "%s/device:CPU:0;%016x;%s/device:CPU:0;k;0:0", kPs, ps->incarnation(), worker->worker()));
+  auto tensor = ps->allocator()->AllocateTensor(DType::kFloat, TensorShape({50'000}));
+  EXPECT_TRUE(tensor.ok()) << tensor.status();
+  EXPECT_TRUE((*ps->steps()->StartStep(1))->Send(key, {}, *tensor, false).ok());
+  const absl::Status got =
+      (*worker->steps()->StartStep(1))->Recv(key, {}, absl::Seconds(30)).status();
+  *served = ps->Explain("");
+  return got;
+}
+
+TEST(Neighbours, AnAllowListKeepsThemApartInSharedMemory) {
+  std::string served;
+  absl::Status got = FetchOverShm("", uint64_t{1} << 30, &served);
+  EXPECT_TRUE(got.ok()) << got;
+  EXPECT_TRUE(absl::StrContains(served, "over shm: connected")) << served;
+  EXPECT_FALSE(absl::StrContains(served, "gets copies alone")) << served;
+  got = FetchOverShm("/job:worker=/job:ps", uint64_t{1} << 30, &served);
+  EXPECT_TRUE(got.ok()) << got;
+  EXPECT_TRUE(absl::StrContains(served, "gets copies alone")) << served;
+}
+
+TEST(Neighbours, ATensorOverTheLimitIsRefusedInSharedMemory) {
+  std::string served;
+  const absl::Status got = FetchOverShm("", 1000, &served);
+  EXPECT_TRUE(absl::IsResourceExhausted(got)) << got;
+  EXPECT_TRUE(absl::StrContains(got.message(), "max_tensor_bytes")) << got;
+}
+
 TEST(Control, StepsAreForMembersOrForThoseNamed) {
   ServerConfig config = Config("ps", 0);
   config.open_cluster = false;
