@@ -96,8 +96,9 @@ struct TransportContext {
   std::string self;                // Our worker name.
   uint64_t incarnation = 0;
   uint32_t protocol_newest = kProtocolNewest;
-  Trace* trace = nullptr;  // Of the poller; may be null.
-  uint64_t seed = 0;       // Of this transport alone.
+  uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
+  Trace* trace = nullptr;                  // Of the poller; may be null.
+  uint64_t seed = 0;                       // Of this transport alone.
 };
 
 using TransportFactory = std::function<std::unique_ptr<Transport>(const TransportContext& context)>;

@@ -81,6 +81,17 @@ absl::StatusOr<std::shared_ptr<Rendezvous>> StepRegistry::StartStep(int64_t step
   return std::shared_ptr<Rendezvous>(step->rendezvous);
 }
 
+absl::Status StepRegistry::BeginStep(int64_t step_id) {
+  {
+    MutexLock lock(&mu_);
+    if (steps_.size() >= options_.max_begun_by_peers && !steps_.contains(step_id)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "Step ", step_id, " does not begin: ", steps_.size(), " steps are not cleaned up"));
+    }
+  }
+  return StartStep(step_id).status();
+}
+
 std::shared_ptr<Rendezvous> StepRegistry::FindStep(int64_t step_id) const {
   MutexLock lock(&mu_);
   const auto found = steps_.find(step_id);

@@ -38,6 +38,7 @@ class StepRegistry final : public TensorSource {
     size_t max_unstarted_steps = 1024;
     size_t max_unstarted_of_consumer = 256;
     size_t max_deferred_per_step = 65536;
+    size_t max_begun_by_peers = 16'384;  // Steps in all, beyond which no peer begins another.
     absl::Duration unstarted_ttl = absl::Minutes(10);
     size_t max_tombstones = 4096;
     absl::Duration tombstone_ttl = absl::Minutes(10);
@@ -56,6 +57,8 @@ class StepRegistry final : public TensorSource {
   // The step's rendezvous; the same one again when it has started already.
   // The tombstone's status when the step is over.
   absl::StatusOr<std::shared_ptr<Rendezvous>> StartStep(int64_t step_id);
+  // The same at a peer's wish. kResourceExhausted: there are too many.
+  absl::Status BeginStep(int64_t step_id);
   // Null when the step has not started or is over.
   std::shared_ptr<Rendezvous> FindStep(int64_t step_id) const;
   // Fails the step at once for a cause; a derived status, the consequence of a failure

@@ -219,6 +219,20 @@ TEST_F(StepRegistryTest, AConsumerHasAShareOfStepsThatHaveNotStarted) {
   registry.reset();
 }
 
+TEST_F(StepRegistryTest, PeersBeginSoManyStepsAndNoMore) {
+  options.max_begun_by_peers = 2;
+  Open();
+  EXPECT_TRUE(registry->BeginStep(1).ok());
+  EXPECT_TRUE(registry->BeginStep(2).ok());
+  EXPECT_TRUE(registry->BeginStep(2).ok());  // Is there already.
+  EXPECT_TRUE(absl::IsResourceExhausted(registry->BeginStep(3)));
+  EXPECT_TRUE(registry->StartStep(3).ok());  // Its own worker may.
+  registry->CleanupStep(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(registry->BeginStep(4)));
+  registry->CleanupStep(2);
+  EXPECT_TRUE(registry->BeginStep(4).ok());
+}
+
 TEST_F(StepRegistryTest, AStepThatNeverStartsAnswersInTheEnd) {
   options.unstarted_ttl = absl::Seconds(60);
   Open();

@@ -49,6 +49,7 @@ ShmOptions ShmFrom(const ServerConfig& config) {
   ShmOptions options;
   options.digests = WantsDigests(config, /*unchecked_wire=*/false);
   options.stage_bytes = config.shm_bytes / 2;
+  options.apart = !config.allow.empty();
   // A quarter of a link's slots is for tensors that are there while others wait.
   options.sizes.slots =
       static_cast<uint32_t>(std::min<int64_t>(2 * config.slots, shm_wire::kMaxSlots));
@@ -106,6 +107,7 @@ absl::Status DataPlane::Open() {
   options.incarnation = parts_.incarnation;
   options.seed = parts_.incarnation;
   options.trace = poller_trace_.get();
+  options.max_tensor_bytes = config.max_tensor_bytes;
   options.more = server.transports;
   if (UsesShm(config)) {
     ArenaOptions arena;

@@ -685,6 +685,33 @@ TEST(GrpcPath, KeepsNoMoreThanItsBudgetForTheAbsent) {
   ExpectFloats(dropped->tensor, 20, 1);
 }
 
+TEST(GrpcPath, AConsumerAsksForSoMuchAtOnce) {
+  for (const bool by_bytes : {false, true}) {
+    FetchServerOptions options;
+    if (by_bytes) {
+      options.max_key_bytes = 2 * Key("a").text().size();
+    } else {
+      options.max_requests = 2;
+    }
+    Producer producer(5, 0, "", options);
+    Consumer consumer(producer.port());
+    auto a = consumer.Fetch(1, Key("a"));
+    auto b = consumer.Fetch(1, Key("b"));
+    ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
+    auto c = consumer.Fetch(1, Key("c"));
+    EXPECT_TRUE(absl::IsResourceExhausted(c->Wait().status)) << c->status;
+    producer.source.Send(1, Key("a"), Floats(1, 1));
+    ASSERT_TRUE(a->Wait().status.ok()) << a->status;
+    ASSERT_TRUE(Eventually([&] { return producer.counts().tensors == 1; }));
+    auto d = consumer.Fetch(1, Key("d"));
+    ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
+    producer.source.Send(1, Key("b"), Floats(1, 1));
+    producer.source.Send(1, Key("d"), Floats(1, 1));
+    EXPECT_TRUE(b->Wait().status.ok()) << b->status;
+    EXPECT_TRUE(d->Wait().status.ok()) << d->status;
+  }
+}
+
 TEST(GrpcPath, ARestartedProducerFailsWhatWaitedAndServesTheNext) {
   auto producer = std::make_unique<Producer>(5);
   const int port = producer->port();

@@ -127,6 +127,7 @@ std::string Insight::PathsText(const std::string& peer) const {
     if (path.since_ns != 0) absl::StrAppend(&out, " since ", Age(path.since_ns, now_ns));
     if (path.epoch > 1) absl::StrAppend(&out, ", connection number ", path.epoch);
     if (!path.why.empty()) absl::StrAppend(&out, " (", path.why, ")");
+    if (!path.note.empty()) absl::StrAppend(&out, ", ", path.note);
     if (path.under_way > 0) absl::StrAppend(&out, ", ", path.under_way, " under way");
     const TraceTrack::Counts counts = CountsOf(path);
     if (counts.ended_ok + counts.ended_failed > 0) {

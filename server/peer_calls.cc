@@ -27,6 +27,7 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr int kClockReadings = 5;
+constexpr size_t kMostWhyBytes = 1024;  // Of why a step is aborted.
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 
 gpr_timespec After(absl::Duration timeout) {
@@ -227,7 +228,8 @@ absl::Status PeerCalls::AbortStep(const std::string& peer, int64_t step_id, cons
   rpc::AbortStepRequest request;
   request.set_step_id(step_id);
   request.set_code(why.raw_code());
-  request.set_message(std::string(why.message()));
+  // More is not kept, and the first call on a connection is to be short.
+  request.set_message(std::string(why.message().substr(0, kMostWhyBytes)));
   rpc::StepResponse response;
   return Call(peer, "AbortStep", &rpc::TransportService::Stub::AbortStep, request, timeout,
               &response);

@@ -57,7 +57,12 @@ ConnectionLimits LimitsOf(const ServerParts& parts) {
   ConnectionLimits limits;
   limits.connections = static_cast<size_t>(std::max<int64_t>(64, 4 * parts.config.max_peers));
   limits.stranger_ns = absl::ToInt64Nanoseconds(parts.config.authenticate_within);
-  if (!parts.services.empty()) limits.member_bytes = 0;
+  if (!parts.services.empty()) {
+    limits.member_bytes = 0;
+    // Their callers authenticate to them, and not here: a message of gRPC's size is to get through.
+    limits.stranger_bytes = 5 << 20;
+    limits.strangers_bytes = 10 << 20;
+  }
   return WithinDescriptors(limits);
 }
 
@@ -317,7 +322,7 @@ TransportServiceParts ServerCore::ServiceParts() {
                               absl::string_view request) {
     return Authenticate(context, method, request);
   };
-  parts.begin_step = [this](int64_t step_id) { return steps_->StartStep(step_id).status(); };
+  parts.begin_step = [this](int64_t step_id) { return steps_->BeginStep(step_id); };
   parts.abort_step = [this](int64_t step_id, const absl::Status& why) {
     steps_->AbortStep(step_id, why);
     return absl::OkStatus();

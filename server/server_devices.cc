@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<ServerDevices>> ServerDevices::Open(const Parts& 
   options.source.seed = parts.seed;
   options.fetcher.use_ipc = ways->cuda_ipc;
   options.fetcher.use_direct = ways->direct;
+  options.fetcher.max_tensor_bytes = config.max_tensor_bytes;
   auto proxy = DeviceProxy::Open(parts.poller, devices->gpus_, parts.source, options);
   if (!proxy.ok()) return proxy.status();
   devices->proxy_ = *std::move(proxy);

@@ -80,6 +80,7 @@ class ForwardingRegion : public Region {
   uint64_t bytes() const override { return region_->bytes(); }
   uint32_t local_key() const override { return region_->local_key(); }
   uint32_t remote_key() const override { return region_->remote_key(); }
+  bool RenewRemoteKey() override { return region_->RenewRemoteKey(); }
 
  protected:
   explicit ForwardingRegion(std::unique_ptr<Region> region) : region_(std::move(region)) {}

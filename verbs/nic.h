@@ -33,6 +33,7 @@ struct NicLimits {
   uint32_t max_completion_depth = 0;  // Per completion queue.
   uint32_t max_reads_in_flight = 0;   // Per queue pair; 0: no READ.
   bool memory_windows = false;        // Type 2.
+  bool renews_keys = false;           // Region::RenewRemoteKey().
   bool dma_buf = false;
   bool device_pointers = false;  // RegisterRegion() takes them, if a kernel module knows whose.
   bool relaxed_ordering = false;
@@ -69,6 +70,11 @@ class Region {
   virtual uint64_t bytes() const = 0;
   virtual uint32_t local_key() const = 0;
   virtual uint32_t remote_key() const = 0;
+  // Ends the remote key and makes another: when it has returned nothing is read or written by the
+  // former any more, be it half-way through. False, where limits().renews_keys is: only destroying
+  // the region ends its key. The local key may change, too.
+  // REQUIRES: no work of ours that names it is outstanding; no window is bound over it.
+  virtual bool RenewRemoteKey() { return false; }
 };
 
 // A revocable, narrower remote key over part of a region (type 2): bound and

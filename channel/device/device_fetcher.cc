@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "channel/crc32c.h"
+#include "channel/ops/peer_words.h"
 #include "rendezvous/cancellation.h"
 #include "rendezvous/derived_status.h"
 
@@ -566,11 +567,13 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   auto decoded = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
   if (!decoded.ok()) return Fail(decoded.status());
   manifest = *decoded;
+  if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
+  status = FitsLimit(manifest.bytes, owner_->options_.max_tensor_bytes);
+  if (!status.ok()) return Fail(status);
   if (manifest.inside) {
     status = ChooseDestination();
     return status.ok() ? BringInside(answer) : Fail(status);
   }
-  if (!cancelled.ok()) return Fail(cancelled);
   BringTransfer();
 }
 

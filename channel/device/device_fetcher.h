@@ -30,6 +30,7 @@ struct DeviceFetcherOptions {
   uint64_t direct_bytes = 256 << 10;  // Smaller ones are staged: registering costs more.
   int64_t direct_again_ms = 10'000;   // After which a refusal is looked at again.
   int64_t view_renewal_ms = 10'000;   // Of the leases of views; less than half of one.
+  uint64_t max_tensor_bytes = UINT64_MAX;
 };
 
 struct DeviceFetcherCounters {

@@ -43,6 +43,11 @@ class HeldFetcher final : public TensorFetcher {
 
 class DeviceFetcherTest : public ::testing::Test {
  protected:
+  explicit DeviceFetcherTest(uint64_t max_tensor_bytes = UINT64_MAX) {
+    DeviceFetcherOptions options;
+    options.max_tensor_bytes = max_tensor_bytes;
+    fetcher_ = std::make_unique<DeviceFetcher>(&poller_, &channel_, options);
+  }
   static constexpr int64_t kBytes = 64;
   static constexpr char kProbe[] = "|device|0|probe";
 
@@ -65,7 +70,7 @@ class DeviceFetcherTest : public ::testing::Test {
       channel_.Answer("", absl::UnavailableError("the test is over"));
       poller_.Turn();
     }
-    EXPECT_TRUE(fetcher_.Drained());
+    EXPECT_TRUE(fetcher_->Drained());
     engine_->Detach();
   }
 
@@ -82,11 +87,11 @@ class DeviceFetcherTest : public ::testing::Test {
     auto context = GpuContext::Make(engine_.get(), nullptr);
     ASSERT_TRUE(context.ok());
     args.device_context = *context;
-    fetcher_.Fetch(1, prefix->At(0, 0), args,
-                   [this](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
-                     ++ended_;
-                     status_ = std::move(status);
-                   });
+    fetcher_->Fetch(1, prefix->At(0, 0), args,
+                    [this](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                      ++ended_;
+                      status_ = std::move(status);
+                    });
     poller_.Turn();
     DeviceManifest manifest;
     manifest.dtype = DType::kUint8;
@@ -105,7 +110,6 @@ class DeviceFetcherTest : public ::testing::Test {
     channel_.Answer("|into|" + std::to_string(static_cast<int>(DType::kUint8)) + "|64",
                     absl::OkStatus(), *answer);
     poller_.Turn();
-    EXPECT_EQ(ended_, 0);
   }
   bool Asked(const std::string& edge) const { return channel_.waiting.count(edge) != 0; }
 
@@ -116,7 +120,7 @@ class DeviceFetcherTest : public ::testing::Test {
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<DeviceEngine> engine_;
   DeviceMemory memory_;
-  DeviceFetcher fetcher_{&poller_, &channel_, DeviceFetcherOptions()};
+  std::unique_ptr<DeviceFetcher> fetcher_;
   int ended_ = 0;
   absl::Status status_;
 };
@@ -155,6 +159,7 @@ TEST_F(DeviceFetcherTest, AFetchThatWaitsForAProbeCanBeCancelled) {
 
 TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   FetchUntilTheProbe(Args(), "a");
+  EXPECT_EQ(ended_, 0);
   channel_.Answer(kProbe, absl::UnavailableError("no probe"));
   poller_.Turn();
   EXPECT_EQ(ended_, 0);
@@ -163,6 +168,18 @@ TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   poller_.Turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
+}
+
+class LimitedDeviceFetcherTest : public DeviceFetcherTest {
+ protected:
+  LimitedDeviceFetcherTest() : DeviceFetcherTest(static_cast<uint64_t>(kBytes - 1)) {}
+};
+
+TEST_F(LimitedDeviceFetcherTest, ATensorOverTheLimitIsRefused) {
+  FetchUntilTheProbe(Args(), "a");
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kResourceExhausted) << status_;
+  EXPECT_TRUE(Asked("a|device|7|back")) << "it is the producer's";
 }
 
 }  // namespace

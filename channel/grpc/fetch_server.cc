@@ -4,6 +4,7 @@
 #include <grpcpp/server_context.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <list>
 #include <map>
@@ -25,7 +26,7 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxChannels = 256;  // Of one consumer's life, with nothing to do.
+constexpr size_t kMaxChannels = 256;  // Of one consumer's life.
 constexpr int kCallsAwaited = 16;     // Others wait in gRPC, which costs them a lock.
 constexpr size_t kMaxReady = 8192;    // Said in one answer to a batch.
 // Fetches of which one request says that they are over, and gaps between those that a consumer
@@ -38,12 +39,28 @@ constexpr size_t kMaxOverRuns = 2 * 65536;
 using Outcome = FetchOutcome;
 using Stream = FetchServerStream;
 
+// What the requests of one consumer's life hold here, on all of its channels.
+struct FetchServerUse {
+  std::atomic<size_t> requests{0};
+  std::atomic<uint64_t> key_bytes{0};
+};
+
 // One request, over all of its attempts.
 struct FetchServerEntry {
+  FetchServerEntry(std::shared_ptr<FetchServerUse> its_use, const TensorKey& its_key)
+      : use(std::move(its_use)), key(its_key) {
+    use->requests.fetch_add(1);
+    use->key_bytes.fetch_add(key.text().size());
+  }
+  ~FetchServerEntry() {
+    use->requests.fetch_sub(1);
+    use->key_bytes.fetch_sub(key.text().size());
+  }
+  const std::shared_ptr<FetchServerUse> use;
+  const TensorKey key;
   std::shared_ptr<const FetchServerPeer> peer;
   uint64_t serial = 0;
   int64_t step_id = 0;
-  TensorKey key;
   Cancellation cancellation;
   uint64_t turn = 0;
   // What the source gave, until it is given back: written before `outcome` is.
@@ -88,6 +105,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
  private:
   struct Peer {  // One channel of a consumer's.
     std::shared_ptr<const FetchServerPeer> name;
+    std::shared_ptr<FetchServerUse> use;
     std::map<uint64_t, std::shared_ptr<Entry>> entries;
     SerialSet over;
     // Of batches.
@@ -101,6 +119,7 @@ class FetchServer::State final : public FetchServerStreamOwner,
   struct Consumer {
     uint64_t incarnation = 0;
     std::deque<uint64_t> retired;  // Earlier lives, the last few.
+    std::shared_ptr<FetchServerUse> use = std::make_shared<FetchServerUse>();
     std::map<uint64_t, Peer> channels;
   };
   // What is to be done when the lock is no longer held.
@@ -127,8 +146,13 @@ class FetchServer::State final : public FetchServerStreamOwner,
   // The consumer's state, new if it must be; an error when this is not its present life.
   absl::StatusOr<Consumer*> Find(const Caller& caller, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // kResourceExhausted: it has said more of what is over than is remembered.
-  static absl::Status CheckOver(const Consumer& consumer, const rpc::FetchRequest& request);
+  // kResourceExhausted: it has more channels, or has said more of what is over, than is remembered.
+  static absl::Status CheckRoom(Consumer* consumer, const rpc::FetchRequest& request);
+  // Whether its consumer may ask for no more until something has ended.
+  bool IsFull(const FetchServerUse& use) const {
+    return use.requests.load() >= options_.max_requests ||
+           use.key_bytes.load() >= options_.max_key_bytes;
+  }
   // Takes part of the message that says what is over.
   void TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -238,17 +262,28 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
   }
   for (auto& entry : entries) GiveUp(entry, todo);
   consumer->channels.clear();
+  consumer->use = std::make_shared<FetchServerUse>();
   consumer->retired.push_back(consumer->incarnation);
   if (consumer->retired.size() > 8) consumer->retired.pop_front();
   consumer->incarnation = caller.incarnation;
   return consumer;
 }
 
-absl::Status FetchServer::State::CheckOver(const Consumer& consumer,
-                                           const rpc::FetchRequest& request) {
+absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchRequest& request) {
+  auto& channels = consumer->channels;
+  if (channels.size() >= kMaxChannels && channels.count(request.channel()) == 0) {
+    // Closed by the consumer, most likely.
+    for (auto it = channels.begin(); it != channels.end();) {
+      const bool idle = it->second.entries.empty() && it->second.waiter == nullptr;
+      it = idle ? channels.erase(it) : std::next(it);
+    }
+    if (channels.size() >= kMaxChannels) {
+      return absl::ResourceExhaustedError("too many channels of one consumer");
+    }
+  }
   if (request.over_size() == 0) return absl::OkStatus();
   size_t runs = static_cast<size_t>(request.over_size());
-  for (const auto& [id, peer] : consumer.channels) runs += peer.over.runs();
+  for (const auto& [id, peer] : channels) runs += peer.over.runs();
   if (runs <= kMaxOverRuns) return absl::OkStatus();
   return absl::ResourceExhaustedError("more fetches are over, out of order, than are remembered");
 }
@@ -468,7 +503,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
       refused = absl::UnavailableError("the server is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
-    } else if (!(refused = CheckOver(**consumer, request)).ok()) {
+    } else if (!(refused = CheckRoom(*consumer, request)).ok()) {
     } else {
       Peer& peer = *PeerOf(*consumer, *caller, request.channel());
       TakeOver(&peer, request, &todo);
@@ -493,8 +528,8 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
         outcome = Failure(absl::AbortedError(
             absl::StrCat("fetch ", request.serial(), " of ", caller->worker,
                          " is over: it was repeated, or its tensor was not claimed in time")));
-      } else if (peer.entries.size() >= options_.max_requests_per_channel) {
-        refused = absl::ResourceExhaustedError("too many requests at once on this channel");
+      } else if (IsFull(*peer.use)) {
+        refused = absl::ResourceExhaustedError("too many requests of one consumer at once");
       } else {
         take = NewEntry(&peer, request.serial(), request.step_id(), *key);
         take->stream = stream;
@@ -516,7 +551,7 @@ void FetchServer::State::OnNote(const Caller& caller, const rpc::FetchRequest& r
   {
     MutexLock lock(&mu_);
     absl::StatusOr<Consumer*> consumer = Find(caller, &todo);
-    known = consumer.ok() ? CheckOver(**consumer, request) : consumer.status();
+    known = consumer.ok() ? CheckRoom(*consumer, request) : consumer.status();
     if (known.ok()) TakeOver(PeerOf(*consumer, caller, request.channel()), request, &todo);
   }
   Run(&todo);
@@ -525,15 +560,9 @@ void FetchServer::State::OnNote(const Caller& caller, const rpc::FetchRequest& r
 
 FetchServer::State::Peer* FetchServer::State::PeerOf(Consumer* consumer, const Caller& caller,
                                                      uint64_t channel) {
-  auto& channels = consumer->channels;
-  if (channels.size() > kMaxChannels) {  // Closed by the consumer, most likely.
-    for (auto it = channels.begin(); it != channels.end();) {
-      const bool idle = it->second.entries.empty() && it->second.waiter == nullptr;
-      it = idle ? channels.erase(it) : std::next(it);
-    }
-  }
-  Peer& peer = channels[channel];
+  Peer& peer = consumer->channels[channel];
   if (peer.name == nullptr) {
+    peer.use = consumer->use;
     peer.name = std::make_shared<FetchServerPeer>(
         FetchServerPeer{caller.worker, caller.incarnation, channel});
   }
@@ -553,11 +582,10 @@ std::shared_ptr<Entry> FetchServer::State::NewEntry(Peer* peer, uint64_t serial,
                                                     const TensorKey& key) {
   ++counts_.requests;
   ++counts_.waiting;
-  auto entry = std::make_shared<Entry>();
+  auto entry = std::make_shared<Entry>(peer->use, key);
   entry->peer = peer->name;
   entry->serial = serial;
   entry->step_id = step_id;
-  entry->key = key;
   entry->span.Begin(WaitsFor::kLocalSend, alarms_->clock().NowNs());
   entry->span.id = TraceId(peer->name->incarnation ^ peer->name->channel, serial, step_id);
   peer->entries.emplace(serial, entry);
@@ -582,8 +610,7 @@ void FetchServer::State::Park(Peer* peer, const rpc::FetchAsk& ask, const Tensor
     return;
   }
   // A call for it says what is wrong.
-  if (serial == 0 || key == nullptr || peer->over.Contains(serial) ||
-      peer->entries.size() >= options_.max_requests_per_channel) {
+  if (serial == 0 || key == nullptr || peer->over.Contains(serial) || IsFull(*peer->use)) {
     peer->ready.push_back(serial);
     return;
   }
@@ -618,7 +645,7 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       refused = absl::UnavailableError("the server is stopping");
     } else if (!consumer.ok()) {
       refused = consumer.status();
-    } else if (!(refused = CheckOver(**consumer, request)).ok()) {
+    } else if (!(refused = CheckRoom(*consumer, request)).ok()) {
     } else {
       Peer* peer = PeerOf(*consumer, caller, request.channel());
       name = peer->name;
@@ -634,8 +661,8 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
           if (it != peer->entries.end() && it->second->parked) SetAttended(it->second.get());
         }
       }
-      if (peer->ready.size() > options_.max_requests_per_channel) {
-        refused = absl::ResourceExhaustedError("too many requests at once on this channel");
+      if (peer->ready.size() > options_.max_requests) {
+        refused = absl::ResourceExhaustedError("too many requests of one consumer at once");
       } else {
         for (int i = 0; i < request.asks_size(); ++i) {
           const auto& key = keys[static_cast<size_t>(i)];

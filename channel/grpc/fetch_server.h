@@ -31,9 +31,11 @@ struct FetchServerOptions {
   absl::Duration keep_for = absl::Minutes(2);
   // Tensors kept without a stream, all together; the oldest go first.
   uint64_t max_kept_bytes = uint64_t{1} << 30;
-  // A guard against a hostile peer; an honest one asks for GrpcChannelOptions::max_waiting, and for
-  // those that it has just given up.
-  size_t max_requests_per_channel = 1'000'000 + 65536;
+  // Guards against a hostile peer. Requests of one consumer, on all of its channels: an honest one
+  // asks for GrpcChannelOptions::max_waiting, and for those that it has just given up. And their
+  // keys' texts.
+  size_t max_requests = 1'000'000 + 65536;
+  uint64_t max_key_bytes = 256 << 20;
   size_t max_consumers = 65536;
   bool takes_batches = true;  // False: refuses them, as earlier releases do.
   bool digests = false;       // With every chunk, asked for or not.

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
+#include "channel/ops/peer_words.h"
 #include "channel/string_codec.h"
 
 namespace tryst {
@@ -207,10 +208,8 @@ absl::Status IncomingTensor::Prepare(const rpc::TensorMetadata& metadata) {
   if (metadata.is_dead() || metadata.dtype() == 0) {
     return metadata.bytes() == 0 ? absl::OkStatus() : Malformed("a dead tensor with bytes");
   }
-  if (metadata.bytes() > max_bytes_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the tensor has ", metadata.bytes(), " bytes; the limit is ", max_bytes_));
-  }
+  const absl::Status may_be = FitsLimit(metadata.bytes(), max_bytes_);
+  if (!may_be.ok()) return may_be;
   const DType dtype = static_cast<DType>(metadata.dtype());
   if (metadata.dtype() > std::numeric_limits<uint8_t>::max() || !DTypeValid(dtype)) {
     return Malformed(absl::StrCat("type ", metadata.dtype()));

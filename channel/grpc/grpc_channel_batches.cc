@@ -18,9 +18,9 @@
 namespace tryst {
 namespace {
 
-// One message holds so much; well below gRPC's 4 MiB.
+// One message holds so much; well below gRPC's 4 MiB, and what a stranger may say at the listener.
 constexpr int kMaxAsks = 8192;
-constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kMaxBytes = 512 << 10;
 // Once one has failed: who says that much before it is known may be taken for one who floods.
 constexpr size_t kRetriedBytes = 4 << 10;
 constexpr size_t kMaxBatches = 4;  // On their way; the producer ends all but the last.

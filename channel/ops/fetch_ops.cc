@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/ops/peer_words.h"
 #include "rendezvous/derived_status.h"
 
 // Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer, fetch_turns.cc the
@@ -225,6 +226,13 @@ void FetchOps::OnOpTimer(FetchOp* op) {
   EndByCaller(op, absl::DeadlineExceededError(
                       absl::StrCat("not received in time: ", FetchStateName(op->state), " of ",
                                    ops_options_.peer, WhyLate(*op))));
+}
+
+absl::Status FetchOps::MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
+                               uint64_t bytes) const {
+  absl::Status status = FitsLimit(bytes, ops_options_.max_tensor_bytes);
+  if (status.ok()) status = FitsDestination(op.wants(), dtype, shape);
+  return status;
 }
 
 void FetchOps::AbortStep(int64_t step_id, const absl::Status& why) {

@@ -44,6 +44,7 @@ struct FetchOpsOptions {
   // How long the report of a cancel waits for the peer's last word, where the caller's memory does
   // not have to. 0: not at all.
   int64_t leave_ns = 0;
+  uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
 };
 
 // The fetches of one channel from Fetch() to `done`: slots and lines, the order of each key,
@@ -115,6 +116,9 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
   std::string CountsByState() const;
   std::string WhyLate(const FetchOp& op) const override;
+  // Whether what the peer says the tensor is may be, and is what the caller wants.
+  absl::Status MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
+                       uint64_t bytes) const;
   int64_t now_ns() const { return poller_->now_ns(); }
 
   // Poller thread only, as all of it.

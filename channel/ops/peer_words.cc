@@ -27,6 +27,12 @@ absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived)
   return is_derived ? MarkDerived(status) : status;
 }
 
+absl::Status FitsLimit(uint64_t bytes, uint64_t most) {
+  if (bytes <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the tensor has ", bytes, " bytes; the limit is ", most, " (max_tensor_bytes)"));
+}
+
 absl::Status FitsDestination(const Args& args, DType dtype, const TensorShape& shape) {
   const Tensor& wanted = args.destination;
   if (!wanted.valid() || (wanted.dtype() == dtype && wanted.shape() == shape)) {

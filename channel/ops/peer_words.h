@@ -23,6 +23,8 @@ absl::Status Restarted(absl::string_view peer, uint64_t former, uint64_t incarna
 // A fetch failed at its producer, who said so with this code and text.
 absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived);
 
+// kResourceExhausted: a tensor of so many bytes is larger than `most` (max_tensor_bytes).
+absl::Status FitsLimit(uint64_t bytes, uint64_t most);
 // kInvalidArgument: args.destination is of another type or shape than the tensor.
 absl::Status FitsDestination(const Args& args, DType dtype, const TensorShape& shape);
 

@@ -47,6 +47,7 @@ ChannelPool::ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* sou
   context.self = options_.self;
   context.incarnation = options_.incarnation;
   context.protocol_newest = options_.protocol_newest;
+  context.max_tensor_bytes = options_.max_tensor_bytes;
   context.trace = options_.trace;
   for (const TransportFactory& make : transports) {
     context.seed = context_.random();

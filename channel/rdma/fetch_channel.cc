@@ -39,6 +39,7 @@ FetchOpsOptions OpsOptions(const FetchChannelOptions& options) {
   ops.max_keys = wire::kMaxKeys;
   ops.max_keys_bytes = wire::kKeysLapBytes;
   ops.max_parked = options.max_parked;
+  ops.max_tensor_bytes = options.max_tensor_bytes;
   return ops;
 }
 
@@ -56,6 +57,7 @@ FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* boot
       landings_(landings),
       bootstrap_(bootstrap),
       options_(std::move(options)),
+      writer_(landings->NewWriter()),
       back_off_(options_.backoff_ms, options_.backoff_ms_most, options_.seed),
       backoff_timer_(this, &FetchChannel::OnBackoffOver),
       heartbeat_timer_(this, &FetchChannel::OnHeartbeat),
@@ -126,6 +128,8 @@ std::string FetchChannel::Explain() const {
   return absl::StrCat(options_.peer, " over ", options_.path, ": ", state_text(), " since ",
                       (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, ", ",
                       CountsByState(),
+                      landings_->ends_keys() ? "; the key of a landing ends with its tensor"
+                                             : "; landings are its alone, and their keys last",
                       connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));
 }
 

@@ -44,6 +44,7 @@ struct FetchChannelOptions {
   // Fetches that may wait for the peer's Send without a slot. What one costs: FetchOp here, and
   // ServeTake at the peer.
   uint32_t max_parked = 1'000'000;
+  uint64_t max_tensor_bytes = UINT64_MAX;
   uint64_t seed = 1;  // Of the jitter.
   int64_t hello_timeout_ms = 5000;
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
@@ -98,6 +99,7 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
     view->why = std::string(connect_status_.message());
     view->since_ns = state_since_ns_;
     view->epoch = epoch_;
+    view->note = landings_->ends_keys() ? "" : "keys of its landings last";
   }
   // Landing room came back: the fetch that waits for it longest takes some. False: none
   // waits, or it was not enough.
@@ -238,6 +240,7 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
   LandingPool* const landings_;
   Bootstrap* const bootstrap_;
   const FetchChannelOptions options_;
+  const uint64_t writer_;  // Who writes our landings, as the pool knows it.
 
   // Poller thread only.
   State state_ = State::kIdle;

@@ -21,6 +21,8 @@ void FetchChannel::ChooseDestination(RdmaFetchOp* op, uint64_t bytes_last) {
   const uint64_t inside = wire::EagerBytes(link_->options().message_bytes);
   const Tensor& wanted = op->wants().destination;
   if (wanted.valid()) {
+    // What is larger than may be comes to a word, and is refused.
+    if (wanted.bytes() > options_.max_tensor_bytes) return;
     const bool may_be_inside = wanted.space().host_readable() && wanted.bytes() <= inside;
     if (wanted.dtype() == DType::kString || may_be_inside) return;
     GiveDestination(op, wanted.bytes(), LandingPool::For::kWaiting);
@@ -58,7 +60,7 @@ bool FetchChannel::GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool:
       return false;
     }
   }
-  op->landing = landings_->Take(bytes, what);
+  op->landing = landings_->Take(bytes, what, writer_);
   if (!op->landing) return false;
   if (what == LandingPool::For::kWaiting) op->waiting_bytes = op->landing->bytes();
   return true;

@@ -143,15 +143,16 @@ absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record)
   if (is_dead) {
     // Nothing to take over.
   } else if (dtype == DType::kString) {
+    status = FitsLimit(meta->bytes, options_.max_tensor_bytes);
     auto decoded = DecodeStrings(payload, *shape);
     if (!decoded.ok()) return decoded.status();
-    tensor = *std::move(decoded);
+    if (status.ok()) tensor = *std::move(decoded);
   } else {
     auto bytes = TensorBytes(dtype, *shape);
     if (!bytes.ok() || *bytes != payload.size()) {
       return absl::DataLossError("the payload is not what its type and shape say");
     }
-    status = FitsDestination(op->wants(), static_cast<DType>(meta->dtype), *shape);
+    status = MayTake(*op, dtype, *shape, meta->bytes);
     if (status.ok()) {
       if (InHostDestination(*op)) {
         tensor = op->wants().destination;
@@ -236,6 +237,12 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
     }
   }
   EndWaitingCharge(op);
+  // What is looked at from here on nobody else writes.
+  if (op->landing) {
+    LandingPool::AsLanding(op->landing)->EndKey();
+  } else {
+    DropMemory(op);
+  }
   const bool host_readable = op->landing || InHostDestination(*op);
   if (host_readable && (op->meta_flags & wire::kHasDigest) != 0 &&
       Crc32c(0, memory, meta.bytes) != meta.digest) {
@@ -253,7 +260,7 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
     return absl::OkStatus();
   }
   HabitOf(*keys_.Intern(op->key))->bytes_last = std::max<uint64_t>(meta.bytes, 1);
-  absl::Status status = FitsDestination(op->wants(), dtype, *shape);
+  absl::Status status = MayTake(*op, dtype, *shape, meta.bytes);
   Tensor tensor;
   if (status.ok() && dtype == DType::kString) {
     auto decoded = DecodeStrings(absl::string_view(static_cast<char*>(memory), meta.bytes), *shape);
@@ -289,7 +296,7 @@ absl::Status FetchChannel::OnNeedDestination(RdmaFetchOp* op, const wire::Record
   op->expects = false;
   DropMemory(op);
   op->meta = *meta;
-  const absl::Status fits = FitsDestination(op->wants(), static_cast<DType>(meta->dtype), *shape);
+  const absl::Status fits = MayTake(*op, static_cast<DType>(meta->dtype), *shape, meta->bytes);
   if (!fits.ok()) {
     EndEarly(op, fits);
   } else {

@@ -84,10 +84,10 @@ bool FetchChannel::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
   body.step = op->step;
   if (op->landing) {
     record.flags |= wire::kHasDestination;
-    const Landing* landing = LandingPool::AsLanding(op->landing);
+    Landing* const landing = LandingPool::AsLanding(op->landing);
     body.destination_address = landing->address();
     body.destination_bytes = landing->bytes();
-    body.destination_key = landing->remote_key();
+    body.destination_key = landing->TellKey();
   } else if (op->region != nullptr) {
     record.flags |= wire::kHasDestination;
     body.destination_address = op->region->address();

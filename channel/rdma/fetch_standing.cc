@@ -97,7 +97,7 @@ void FetchChannel::ArmNext(const TensorKey& key) {
   if (AskedBefore(*known, step, nullptr) != nullptr) return;  // It has its fetch already.
   StorageRef landing;
   if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
-    landing = landings_->Take(entry->bytes_last, LandingPool::For::kWaiting);
+    landing = landings_->Take(entry->bytes_last, LandingPool::For::kWaiting, writer_);
     if (!landing) return;
   }
   RdmaFetchOp* op = Own(TakeOp());

@@ -19,6 +19,7 @@ constexpr int kSmallestBits = 12;
 Landing::~Landing() { munmap(data(), bytes()); }
 
 void Landing::OnUnused() {
+  EndKey();
   // Kept until the pool is done with us: this may be its last use.
   const std::shared_ptr<LandingPool> keep = std::move(keep_);
   pool_->Give(this);
@@ -46,11 +47,13 @@ LandingPool::~LandingPool() {
   MutexLock lock(&mu_);
   TRYST_CHECK(lent_ == 0) << lent_ << " landings are still lent";
   for (auto& kept : kept_) {
-    for (Landing* landing : kept) delete landing;
+    for (auto& [writer, landings] : kept) {
+      for (Landing* landing : landings) delete landing;
+    }
   }
 }
 
-StorageRef LandingPool::Take(uint64_t bytes, For what) {
+StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
   if (bytes > cap_bytes_) return StorageRef();
   const size_t size_class = ClassOf(bytes);
   const uint64_t charge = ClassBytes(size_class);
@@ -63,9 +66,10 @@ StorageRef LandingPool::Take(uint64_t bytes, For what) {
       TRYST_REACHED("sim: no landing for a tensor that is not sent");
       return StorageRef();
     }
-    if (!kept_[size_class].empty()) {
-      landing = kept_[size_class].back();
-      kept_[size_class].pop_back();
+    std::vector<Landing*>& kept = kept_[size_class][writer];
+    if (!kept.empty()) {
+      landing = kept.back();
+      kept.pop_back();
       kept_bytes_ -= charge;
     } else {
       if (!MakeWay(charge, &evicted)) return StorageRef();
@@ -82,7 +86,7 @@ StorageRef LandingPool::Take(uint64_t bytes, For what) {
     landing->keep_ = shared_from_this();
     return StorageRef::Own(landing);
   }
-  StorageRef made = Make(size_class);
+  StorageRef made = Make(size_class, writer);
   if (made) {
     AsLanding(made)->keep_ = shared_from_this();
   } else {
@@ -103,17 +107,19 @@ bool LandingPool::MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) {
   }
   // The largest first: the fewest registrations are lost.
   for (size_t other = kClasses; other-- > 0 && pinned_bytes_ + bytes > cap_bytes_;) {
-    while (!kept_[other].empty() && pinned_bytes_ + bytes > cap_bytes_) {
-      evicted->push_back(kept_[other].back());
-      kept_[other].pop_back();
-      kept_bytes_ -= ClassBytes(other);
-      pinned_bytes_ -= ClassBytes(other);
+    for (auto& [writer, kept] : kept_[other]) {
+      while (!kept.empty() && pinned_bytes_ + bytes > cap_bytes_) {
+        evicted->push_back(kept.back());
+        kept.pop_back();
+        kept_bytes_ -= ClassBytes(other);
+        pinned_bytes_ -= ClassBytes(other);
+      }
     }
   }
   return true;
 }
 
-StorageRef LandingPool::Make(size_t size_class) {
+StorageRef LandingPool::Make(size_t size_class, uint64_t writer) {
   const uint64_t bytes = ClassBytes(size_class);
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return StorageRef();
@@ -124,14 +130,14 @@ StorageRef LandingPool::Make(size_t size_class) {
     munmap(memory, bytes);
     return StorageRef();
   }
-  return StorageRef::Own(new Landing(this, memory, bytes, size_class, *std::move(region)));
+  return StorageRef::Own(new Landing(this, memory, bytes, size_class, writer, *std::move(region)));
 }
 
 void LandingPool::Give(Landing* landing) {
   bool tell = false;
   {
     MutexLock lock(&mu_);
-    kept_[landing->size_class_].push_back(landing);
+    kept_[landing->size_class_][landing->writer_].push_back(landing);
     kept_bytes_ += landing->bytes();
     --lent_;
     tell = std::exchange(refused_, false);

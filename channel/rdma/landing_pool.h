@@ -1,12 +1,14 @@
 #ifndef TRYST_CHANNEL_RDMA_LANDING_POOL_H_
 #define TRYST_CHANNEL_RDMA_LANDING_POOL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/any_invocable.h"
 #include "base/mutex.h"
 #include "rendezvous/tensor.h"
@@ -18,25 +20,41 @@ class LandingPool;
 
 // Registered host memory that one producer may write and that then becomes the tensor's
 // storage. The last reference gives it back to the pool, on any thread.
+//
+// Where the NIC can end keys, that of a landing ends with the producer's last word, before anybody
+// looks at the bytes. Where it cannot, the landing is lent again to the same producer alone
+// (docs/decisions/0050-landing-keys-end.md).
 class Landing final : public Storage {
  public:
   ~Landing() override;
   uint64_t address() const { return region_->address(); }
-  uint32_t remote_key() const { return region_->remote_key(); }
+  // The key, for the producer. REQUIRES: it is lent.
+  uint32_t TellKey() {
+    key_told_ = true;
+    return region_->remote_key();
+  }
+  // The producer has said its last word: from here on it writes no more, where the NIC can see to
+  // that. Idempotent.
+  void EndKey() {
+    if (std::exchange(key_told_, false)) region_->RenewRemoteKey();
+  }
 
  private:
   friend class LandingPool;
-  Landing(LandingPool* pool, void* memory, uint64_t bytes, size_t size_class,
+  Landing(LandingPool* pool, void* memory, uint64_t bytes, size_t size_class, uint64_t writer,
           std::unique_ptr<Region> region)
       : Storage(memory, bytes, MemorySpace{}),
         pool_(pool),
         size_class_(size_class),
+        writer_(writer),
         region_(std::move(region)) {}
   void OnUnused() override;
 
   LandingPool* const pool_;
   const size_t size_class_;
+  const uint64_t writer_;
   const std::unique_ptr<Region> region_;
+  bool key_told_ = false;
   std::shared_ptr<LandingPool> keep_;  // While it is lent.
 };
 
@@ -63,8 +81,10 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   // Whether the tensor exists already, or may be waited for without end.
   enum class For { kWaiting, kReady };
 
+  // A producer that landings are lent to.
+  uint64_t NewWriter() { return ends_keys() ? 0 : next_writer_.fetch_add(1); }
   // A landing of at least `bytes`, or an empty reference when there is no room now.
-  StorageRef Take(uint64_t bytes, For what);
+  StorageRef Take(uint64_t bytes, For what, uint64_t writer);
   static Landing* AsLanding(const StorageRef& storage) {
     return static_cast<Landing*>(storage.get());
   }
@@ -78,6 +98,8 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   // post a task: a lock of its own is held, so that null, once set, means that no call runs.
   void SetRoomCallback(absl::AnyInvocable<void()> on_room) ABSL_LOCKS_EXCLUDED(room_mu_);
 
+  // Whether a key ends with its landing. If not, landings are kept for each writer.
+  bool ends_keys() const { return nic_->limits().renews_keys; }
   uint64_t cap_bytes() const { return cap_bytes_; }
   uint64_t pinned_bytes() const;
   // Of those what is not free for another tensor: it is on its way, or somebody still refers to
@@ -99,13 +121,15 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   void TellRoom() ABSL_LOCKS_EXCLUDED(room_mu_);
   // Frees kept landings, into `evicted`, until `bytes` more fit under the cap.
   bool MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  StorageRef Make(size_t size_class);
+  StorageRef Make(size_t size_class, uint64_t writer);
 
   const std::shared_ptr<Nic> nic_;
   const uint64_t cap_bytes_;
+  std::atomic<uint64_t> next_writer_{1};
 
   mutable Mutex mu_;
-  std::vector<Landing*> kept_[kClasses] ABSL_GUARDED_BY(mu_);
+  using ByWriter = absl::flat_hash_map<uint64_t, std::vector<Landing*>>;
+  ByWriter kept_[kClasses] ABSL_GUARDED_BY(mu_);
   uint64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pinned_bytes_most_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Of pinned_bytes_, what nobody uses.

@@ -54,6 +54,7 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   if (user->HasLastResort()) {
     options.on_too_large = [user](WaitingFetch fetch) { user->OnTooLarge(std::move(fetch)); };
   }
+  options.max_tensor_bytes = context_.max_tensor_bytes;
   options.trace = context_.trace;
   options.seed = ++seed_;
   options.heartbeat_ms = options_.heartbeat_ms;

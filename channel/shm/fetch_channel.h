@@ -38,8 +38,13 @@ struct ShmFetchOptions {
   std::string peer;                  // The producer's worker name.
   std::function<void()> on_refused;  // No shared memory with this peer; may call TakeWaiting().
   std::function<void()> on_open;     // There is a link. May be null.
-  Trace* trace = nullptr;            // Of the poller; may be null.
-  uint64_t seed = 1;                 // Of the jitter.
+  // For so long a producer may answer hellos and welcome nobody while somebody waits; then the
+  // path is left, and on_left gets all that waits, in order. 0: it is never left.
+  int64_t give_up_ms = 0;
+  std::function<void(std::vector<WaitingFetch>)> on_left;
+  Trace* trace = nullptr;  // Of the poller; may be null.
+  uint64_t seed = 1;       // Of the jitter.
+  uint64_t max_tensor_bytes = UINT64_MAX;
   int64_t hello_timeout_ms = 5000;
   int64_t join_timeout_ms = 5000;
   int64_t backoff_ms = 10;  // First pause between attempts; doubles.
@@ -155,6 +160,7 @@ class ShmFetchChannel final : public FetchOps,
   void OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer);
   absl::Status Join(const Hello& answer);
   void FailConnect(const absl::Status& why);
+  bool Unusable();
   void OnConnectTimer();
   void OnPatienceTimer();
   void WaitPatiently(int64_t since_ns);
@@ -260,8 +266,11 @@ class ShmFetchChannel final : public FetchOps,
   ConnectTimer connect_timer_;
   PatienceTimer patience_timer_;  // Set while anybody waits for a link.
   ProducerWatch watch_;
-  int64_t lost_ns_ = 0;            // When the last link ended.
-  uint64_t gone_incarnation_ = 0;  // Its process has ended, and nobody has answered since.
+  int64_t lost_ns_ = 0;             // When the last link ended.
+  int64_t attempt_ns_ = 0;          // When this attempt to connect began.
+  bool answered_ = false;           // The hello of this attempt: the producer is up.
+  int64_t unusable_since_ns_ = -1;  // Since when such attempts fail; -1: they do not.
+  uint64_t gone_incarnation_ = 0;   // Its process has ended, and nobody has answered since.
 
   std::deque<ShmFetchOp> ops_;     // All there ever were; addresses stay.
   std::vector<uint32_t> refused_;  // The generation after the last whose answer was not accepted.

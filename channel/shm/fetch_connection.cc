@@ -42,6 +42,7 @@ FetchOpsOptions OpsOptions(const ShmFetchOptions& options) {
   ops.max_keys_bytes = shm_wire::kKeysLapBytes;
   ops.max_parked = std::min(options.max_waiting, shm_wire::kMaxParked);
   ops.leave_ns = options.leave_ms * 1'000'000;
+  ops.max_tensor_bytes = options.max_tensor_bytes;
   return ops;
 }
 
@@ -77,6 +78,8 @@ void ShmFetchChannel::SetState(State state) {
 
 void ShmFetchChannel::Connect() {
   SetState(State::kHello);
+  answered_ = false;
+  attempt_ns_ = now_ns();
   ++epoch_;
   shm_wire::Offer offer;
   offer.boot_id = hub_->host().boot_id;
@@ -110,6 +113,8 @@ void ShmFetchChannel::Probe() {
 void ShmFetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
   --hellos_out_;
   if (state_ != State::kHello || epoch != epoch_) return;
+  // It is up where it has no room for us, too.
+  answered_ = answer.ok() || absl::IsResourceExhausted(answer.status());
   const absl::Status joined = answer.ok() ? Join(*answer) : answer.status();
   if (!joined.ok()) FailConnect(joined);
 }
@@ -157,7 +162,22 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
     for (FetchOp* op : all_) EndEarly(op, why);
   } else if (IsPathRefusal(why) && options_.on_refused) {
     options_.on_refused();
+  } else if (Unusable()) {
+    unusable_since_ns_ = -1;
+    options_.on_left(TakeWaiting());
   }
+}
+
+// That its hellos are answered shows that it is the path that fails and not the producer. Nothing
+// is asked for now, and an answer to a hello says that all that was is back in its place.
+bool ShmFetchChannel::Unusable() {
+  if (options_.give_up_ms == 0) return false;
+  if (!answered_ || live_ == 0) {
+    unusable_since_ns_ = -1;
+    return false;
+  }
+  if (unusable_since_ns_ < 0) unusable_since_ns_ = attempt_ns_;
+  return now_ns() - unusable_since_ns_ >= options_.give_up_ms * 1'000'000;
 }
 
 void ShmFetchChannel::RetryLater() {
@@ -291,6 +311,7 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   poller_->CancelTimer(&patience_timer_);
   hub_->AddLink(this);
   SetState(State::kOpen);
+  unusable_since_ns_ = -1;
   connect_status_ = absl::OkStatus();
   ++counters_.links;
   if (options_.on_open) options_.on_open();

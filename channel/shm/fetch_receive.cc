@@ -143,6 +143,7 @@ bool ShmFetchChannel::FillDestination(ShmFetchOp* op, const ReplyCell& cell) {
   const size_t dims = size_t{8} * rank;
   if (wanted.dtype() != static_cast<DType>(cell.body[0]) || wanted.dtype() == DType::kString ||
       wanted.shape().rank() != rank || wanted.bytes() != cell.head.number ||
+      cell.head.number > options_.max_tensor_bytes ||
       memcmp(wanted.shape().dims().data(), cell.body + 2, dims) != 0) {
     return false;
   }
@@ -174,7 +175,7 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   const DType dtype = static_cast<DType>(cell.body[0]);
   const uint8_t* payload = cell.body + 2 + size_t{8} * rank;
-  absl::Status status = FitsDestination(op->wants(), dtype, *shape);
+  absl::Status status = MayTake(*op, dtype, *shape, bytes);
   Tensor tensor;
   if (dtype == DType::kString) {
     auto decoded =
@@ -254,7 +255,7 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
 }
 
 absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
-  absl::Status status = FitsDestination(op->wants(), op->dtype, op->shape);
+  absl::Status status = MayTake(*op, op->dtype, op->shape, op->bytes);
   const bool copies =
       op->dtype == DType::kString || (op->wants().destination.valid() && !op->wants().by_reference);
   if (!status.ok() || !copies) {
@@ -297,7 +298,7 @@ absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, 
 }
 
 void ShmFetchChannel::OnPull(ShmFetchOp* op, const Placed& placed) {
-  absl::Status status = FitsDestination(op->wants(), op->dtype, op->shape);
+  absl::Status status = MayTake(*op, op->dtype, op->shape, op->bytes);
   if (status.ok()) status = Prepare(op);
   if (!status.ok()) return TurnDown(op, std::move(status));
   op->pulls = true;
@@ -315,7 +316,7 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
     return absl::DataLossError("a part of a tensor out of turn");
   }
   if (placed.position == 0) {
-    absl::Status status = FitsDestination(op->wants(), op->dtype, op->shape);
+    absl::Status status = MayTake(*op, op->dtype, op->shape, op->bytes);
     if (status.ok()) status = Prepare(op);
     if (!status.ok()) {
       if (placed.piece_bytes == placed.bytes) {

@@ -34,4 +34,6 @@ absl::Status CheckSameHost(const HostIdentity& ours, const HostIdentity& theirs)
   return absl::OkStatus();
 }
 
+bool IsAnotherUser(int64_t user, int64_t ours) { return user != ours && user != 0; }
+
 }  // namespace tryst

@@ -21,6 +21,10 @@ HostIdentity OwnHost();
 // kUnimplemented, with the reason, unless sharing memory is worth a try.
 absl::Status CheckSameHost(const HostIdentity& ours, const HostIdentity& theirs);
 
+// Whether a process of `user` (-1: not known) is another's than ours, and not the system's own: who
+// runs as we do can read our memory anyway, and so can root.
+bool IsAnotherUser(int64_t user, int64_t ours);
+
 }  // namespace tryst
 
 #endif  // TRYST_CHANNEL_SHM_SAME_HOST_H_

@@ -246,7 +246,7 @@ void ShmServeChannel::TellGoneSegments() {
 // ---- Without a copy ----
 
 bool ShmServeChannel::AnswerResident(ShmServeOp* op) {
-  if (op->taken.tensor.dtype() == DType::kString) return false;
+  if (apart_ || op->taken.tensor.dtype() == DType::kString) return false;
   const MemorySpace space = op->taken.tensor.space();
   if (space.kind != MemorySpace::Kind::kShared || !given_->HasFree(false)) return false;
   const std::shared_ptr<SharedMemory> memory = hub_->arena()->FindSegment(space.segment_id);
@@ -284,7 +284,7 @@ bool ShmServeChannel::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t
 
 // A small one is copied at once and in state kReady then; a large one gets into the line.
 bool ShmServeChannel::StartStage(ShmServeOp* op, uint64_t bytes) {
-  if (!given_->HasFree(false)) return false;
+  if (apart_ || !given_->HasFree(false)) return false;
   if (given_->charged_bytes() + staging_bytes_ + bytes > options_.stage_bytes) return false;
   auto stage = hub_->arena()->Allocate(bytes);
   if (!stage.ok()) return false;

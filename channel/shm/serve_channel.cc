@@ -1,11 +1,14 @@
 #include "channel/shm/serve_channel.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/shm/same_host.h"
 
 // The connection. serve_requests.cc has what the consumer says and what becomes of it,
 // serve_answers.cc the answers.
@@ -69,6 +72,7 @@ absl::StatusOr<Hello> ShmServeChannel::Invite() {
 
 void ShmServeChannel::OnGuest(std::unique_ptr<LocalSocket> socket) {
   socket_ = std::move(socket);
+  apart_ = options_.apart || IsAnotherUser(socket_->peer_user(), geteuid());
   const absl::Status welcomed = Welcome();
   if (!welcomed.ok()) End(welcomed, Ending::kForGood);
 }
@@ -416,7 +420,8 @@ std::string ShmServeChannel::Explain() const {
                       (hub_->poller()->now_ns() - since_ns_) / 1'000'000, " ms, holds ",
                       given_ == nullptr ? 0 : given_->held(), " tensors by reference, ",
                       given_ == nullptr ? 0 : given_->charged_bytes(), " bytes copied for it",
-                      can_pull_ ? "" : ", cannot read our memory", waiting,
+                      can_pull_ ? "" : ", cannot read our memory",
+                      apart() ? ", gets copies alone" : "", waiting,
                       end_status_.ok() ? "" : absl::StrCat("; ", end_status_.message()));
 }
 

@@ -40,6 +40,9 @@ struct ShmServeOptions {
   uint64_t pull_bytes = 64 << 10;
   uint64_t parts_bytes = 64 << 10;
   bool allow_pull = true;
+  // The consumer gets copies alone, in memory of its own link: it could read in our segments what
+  // is meant for others. So does a process of another user in any case.
+  bool apart = false;
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
   std::function<void()> on_drained;              // After its end. May be null.
   Trace* trace = nullptr;                        // Of the poller; may be null.
@@ -101,6 +104,8 @@ class ShmServeChannel final : private ShmHub::Host,
   std::string Explain() const;
   void ListOps(LiveOps* ops) const;
   const char* state_text() const;
+  // Whether it has joined and is not to map what others read.
+  bool apart() const { return socket_ != nullptr && apart_; }
   int64_t state_since_ns() const { return since_ns_; }
   uint64_t epoch() const { return epoch_; }
 
@@ -249,6 +254,7 @@ class ShmServeChannel final : private ShmHub::Host,
   std::shared_ptr<GivenReferences> given_;
   shm_wire::Token proof_{};  // In our own memory: what the consumer tries to read here.
   bool can_pull_ = false;
+  bool apart_ = true;  // ShmServeOptions::apart, or another user's process.
   bool link_added_ = false;
   RingReader<shm_wire::kRequestCellBytes> requests_;
   RingWriter<shm_wire::kReplyCellBytes> replies_;

@@ -28,15 +28,19 @@ ShmTransport::~ShmTransport() {
 }
 
 std::unique_ptr<Channel> ShmTransport::MakeChannel(const std::string& peer, PathUser* user) {
+  std::function<void(std::vector<WaitingFetch>)> on_left;
+  if (user->HasAnother()) {
+    on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
+  }
   auto channel = MakeFetchChannel(
-      peer, [user] { user->OnRefused(); }, [user] { user->OnUsable(); });
+      peer, [user] { user->OnRefused(); }, [user] { user->OnUsable(); }, std::move(on_left));
   fetching_.push_back(channel.get());
   return channel;
 }
 
-std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::string& peer,
-                                                                std::function<void()> on_refused,
-                                                                std::function<void()> on_open) {
+std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(
+    const std::string& peer, std::function<void()> on_refused, std::function<void()> on_open,
+    std::function<void(std::vector<WaitingFetch>)> on_left) {
   ShmFetchOptions options;
   options.sizes = options_.sizes;
   options.digests = options_.digests;
@@ -46,9 +50,13 @@ std::unique_ptr<ShmFetchChannel> ShmTransport::MakeFetchChannel(const std::strin
   options.peer = peer;
   options.on_refused = std::move(on_refused);
   options.on_open = std::move(on_open);
+  if (on_left != nullptr) options.give_up_ms = options_.give_up_ms;
+  options.on_left = std::move(on_left);
   options.trace = context_.trace;
+  options.max_tensor_bytes = context_.max_tensor_bytes;
   options.link_newest = options_.link_newest;
   options.patience_ms = options_.patience_ms;
+  options.join_timeout_ms = options_.join_timeout_ms;
   options.max_waiting = std::min(options_.max_waiting, shm_wire::kMaxParked);
   options.seed = ++seed_;
   return std::make_unique<ShmFetchChannel>(hub_.get(), context_.bootstrap, std::move(options));
@@ -113,6 +121,7 @@ void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer,
   serve.parts_bytes = options_.parts_bytes;
   serve.trace = context_.trace;
   serve.allow_pull = options_.allow_pull;
+  serve.apart = options_.apart;
   serve.link_newest = options_.link_newest;
   serve.on_drained = [this] { hub_->poller()->FlushThisTurn(this); };
   auto channel = std::make_unique<ShmServeChannel>(hub_.get(), context_.source, std::move(serve),
@@ -170,7 +179,7 @@ void ShmTransport::View(const std::string& consumer, std::vector<PathView>* view
     channel->ListOps(&ops);
     views->push_back({TraceRole::kServe, channel->consumer(), name_, !channel->ended(),
                       channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
-                      ops.left_out()});
+                      ops.left_out(), channel->apart() ? "gets copies alone" : ""});
   }
 }
 

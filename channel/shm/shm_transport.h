@@ -20,11 +20,15 @@ struct ShmOptions {
   shm_wire::LinkSizes sizes;
   bool digests = false;              // There is no wire between that could change a bit.
   bool allow_pull = true;            // process_vm_readv, both ways.
+  bool apart = false;                // Nobody maps memory that others read: copies alone.
   uint64_t stage_bytes = 512 << 20;  // Of the arena, for what one consumer is sent a copy of.
   uint64_t pull_bytes = 64 << 10;    // Into the caller's memory: from here on the consumer reads,
   uint64_t parts_bytes = 64 << 10;   // but from here on both copy, part by part.
   uint32_t max_consumers = 1024;
-  int64_t patience_ms = 60'000;      // How long a fetch waits for a producer that does not answer.
+  int64_t patience_ms = 60'000;  // How long a fetch waits for a producer that does not answer.
+  int64_t give_up_ms = 2000;     // How long it may welcome nobody, where there is another path.
+  // How long a consumer waits to be welcomed, once the producer has told it where.
+  int64_t join_timeout_ms = 5000;
   uint32_t max_waiting = 1'000'000;  // Fetches that wait at one producer without a slot.
   int copy_helpers = 0;              // Threads that help with large copies when cores are idle.
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
@@ -42,9 +46,10 @@ class ShmTransport final : public Transport, private PollerFlush {
   absl::Status Open() override;
   bool is_optional() const override { return true; }
   std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
-  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(const std::string& peer,
-                                                    std::function<void()> on_refused,
-                                                    std::function<void()> on_open = nullptr);
+  std::unique_ptr<ShmFetchChannel> MakeFetchChannel(
+      const std::string& peer, std::function<void()> on_refused,
+      std::function<void()> on_open = nullptr,
+      std::function<void(std::vector<WaitingFetch>)> on_left = nullptr);
   // kUnimplemented: not the same host. Answered when all that the consumer's former links had
   // taken is back in its place.
   void OnHello(const Hello& hello, HelloDone done) override;

@@ -74,7 +74,8 @@ CallVerifier::CallVerifier(std::string cluster, std::string self, std::string to
     : cluster_(std::move(cluster)),
       self_(std::move(self)),
       token_(std::move(token)),
-      now_(std::move(now)) {}
+      now_(std::move(now)),
+      started_ms_(token_.empty() ? 0 : now_()) {}
 
 absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::string_view method,
                                             absl::string_view request) {
@@ -106,6 +107,11 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
       return absl::UnauthenticatedError(absl::StrCat(
           "the call was made ", apart_ms,
           " ms ago by this worker's clock: a replay, or clocks more than a minute apart"));
+    }
+    if (caller.unix_ms() < started_ms_) {  // What an earlier life has heard, nobody knows here.
+      return absl::UnavailableError(absl::StrCat(
+          "the call was made ", started_ms_ - caller.unix_ms(),
+          " ms before this worker started: a replay, or a clock that is behind ours by that"));
     }
     absl::Status fresh = TakeSequence(absl::StrCat(caller.incarnation(), " ", caller.worker()),
                                       caller.sequence(), now_ms);

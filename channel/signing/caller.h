@@ -59,8 +59,9 @@ class CallVerifier {
   CallVerifier(std::string cluster, std::string self, std::string token, WallClockMs now);
 
   // kUnauthenticated: no statement, a wrong token, a call to somebody else, a replay, a
-  // clock more than a minute apart. kPermissionDenied: of another cluster. kResourceExhausted: too
-  // many callers.
+  // clock more than a minute apart. kUnavailable: made before this worker started, or by a clock
+  // that is behind; to be tried again. kPermissionDenied: of another cluster. kResourceExhausted:
+  // too many callers.
   absl::StatusOr<Caller> Verify(absl::string_view statement, absl::string_view method,
                                 absl::string_view request);
 
@@ -78,6 +79,7 @@ class CallVerifier {
   const std::string self_;
   const std::string token_;
   const WallClockMs now_;
+  const int64_t started_ms_;  // What was said before was said to an earlier life of ours.
   Mutex mu_;
   absl::flat_hash_map<std::string, Seen> seen_ ABSL_GUARDED_BY(mu_);
 };

@@ -13,13 +13,14 @@ namespace tryst {
 struct PathView {
   TraceRole role = TraceRole::kFetch;
   std::string peer;
-  std::string path;      // "rdma/soft", "grpc".
-  bool in_use = false;   // Of the ways to one peer, the one that is taken.
-  std::string state;     // "connected", "turned down", "not tried".
-  std::string why;       // Why it was turned down, or has no connection. Empty: nothing to say.
-  int64_t since_ns = 0;  // Of `state`, by the poller's clock; 0: not known.
-  uint64_t epoch = 0;    // Connections made so far.
-  size_t under_way = 0;  // Operations that have not ended.
+  std::string path;       // "rdma/soft", "grpc".
+  bool in_use = false;    // Of the ways to one peer, the one that is taken.
+  std::string state;      // "connected", "turned down", "not tried".
+  std::string why;        // Why it was turned down, or has no connection. Empty: nothing to say.
+  int64_t since_ns = 0;   // Of `state`, by the poller's clock; 0: not known.
+  uint64_t epoch = 0;     // Connections made so far.
+  size_t under_way = 0;   // Operations that have not ended.
+  std::string note = {};  // What to know of it, although it works. Empty: nothing.
 };
 
 }  // namespace tryst

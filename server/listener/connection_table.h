@@ -20,8 +20,9 @@ struct ConnectionLimits {
   int64_t stranger_ns = 10'000'000'000;  // To authenticate in.
   // What may arrive on a connection before its first authenticated call, and on all such
   // connections together: gRPC makes up to seventy bytes of memory of each.
-  uint64_t stranger_bytes = 256 << 10;
-  uint64_t strangers_bytes = 512 << 10;
+  // An honest first message has up to 512 KiB, and after a break a thousand calls come at once.
+  uint64_t stranger_bytes = 1 << 20;
+  uint64_t strangers_bytes = 2 << 20;
   // What may arrive between two authenticated calls beside a sixty-fourth of what was sent
   // meanwhile, which is how a tensor's receiver says how far it is. 0: no bound.
   uint64_t member_bytes = 8 << 20;

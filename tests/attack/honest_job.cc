@@ -101,6 +101,10 @@ pid_t HonestJob::StartWorker(const std::string& name, const std::vector<std::str
   args.push_back("--longest=120s");
   args.push_back("--status_listen=127.0.0.1:0");
   args.insert(args.end(), flags.begin(), flags.end());
+  // What a job before this one wrote is not to be counted.
+  for (const char* suffix : {".out", ".err"}) {
+    unlink(absl::StrCat(folder_, "/", name, suffix).c_str());
+  }
   const pid_t pid = fork();
   if (pid != 0) return pid;
   for (const auto& [suffix, fd] : std::map<std::string, int>{{".out", 1}, {".err", 2}}) {
@@ -128,7 +132,8 @@ uint64_t HonestJob::received() const {
     std::ifstream in(absl::StrCat(folder_, "/", name, ".out"));
     std::map<std::string, uint64_t> last;  // By peer and life: each line has the count so far.
     std::string line;
-    while (std::getline(in, line)) {
+    // The last line may be half written.
+    while (std::getline(in, line) && !in.eof()) {
       const std::vector<std::string> words = absl::StrSplit(line, ' ');
       uint64_t count = 0;
       if (words.size() == 4 && words[0] == "got" && absl::SimpleAtoi(words[3], &count)) {

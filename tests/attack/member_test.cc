@@ -196,6 +196,63 @@ TEST(Bounds, WhyAStepEndsIsKeptAsAShortText) {
   EXPECT_TRUE(absl::StrContains(over.status().message(), "mmm"));
 }
 
+// The largest that a worker says first, on a connection on which nobody has been authenticated.
+TEST(Bounds, AnHonestFirstMessageMayBeLarge) {
+  auto ps = Start(Config("ps"));
+  for (int i = 0; i < 5; ++i) {
+    Insider member = Member(*ps, NameOf(i));
+    rpc::AbortStepRequest request;
+    request.set_step_id(1 + i);
+    request.set_code(static_cast<int>(absl::StatusCode::kAborted));
+    request.set_message(std::string(600 << 10, 'm'));
+    const grpc::Status said = member.Call("AbortStep", request.SerializeAsString());
+    EXPECT_TRUE(said.ok()) << said.error_message();
+  }
+  EXPECT_EQ(ps->Stats().at("connections_flooded"), 0);
+}
+
+TEST(Bounds, StepsThatPeersBegin) {
+  auto ps = Start(Config("ps"));
+  Insider member = Member(*ps, NameOf(1));
+  const uint64_t before = ResidentBytes();
+  grpc::Status begun;
+  int64_t step = 1;
+  for (; step < 20'000 && begun.ok(); ++step) {
+    rpc::BeginStepRequest request;
+    request.set_step_id(step);
+    begun = member.Call("BeginStep", request.SerializeAsString());
+  }
+  EXPECT_EQ(begun.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << begun.error_message();
+  EXPECT_GT(step, 16'000);
+  EXPECT_LT(ResidentBytes(), before + (200 << 20));
+  EXPECT_TRUE(ps->steps()->StartStep(1'000'000).ok());  // We may.
+  rpc::CleanupStepRequest cleanup;
+  cleanup.set_step_id(1);
+  ASSERT_TRUE(member.Call("CleanupStep", cleanup.SerializeAsString()).ok());
+}
+
+// On however many channels it asks, a consumer has one share.
+TEST(Bounds, ChannelsOfAConsumer) {
+  auto ps = Start(Config("ps"));
+  Insider member = Member(*ps, NameOf(1));
+  grpc::Status asked;
+  uint64_t channel = 1;
+  for (; channel < 600 && asked.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED; ++channel) {
+    rpc::FetchRequest request;
+    request.set_waits(true);
+    request.set_channel(channel);
+    request.set_oldest_serial(1);
+    rpc::FetchAsk* ask = request.add_asks();
+    ask->set_serial(1);
+    ask->set_step_id(1);
+    ask->set_key(absl::StrFormat("%s/device:CPU:0;%016x;%s/device:CPU:0;k;0:0", kPs,
+                                 ps->incarnation(), NameOf(1)));
+    asked = member.Fetch(request.SerializeAsString(), 100);
+  }
+  EXPECT_EQ(asked.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << asked.error_message();
+  EXPECT_GE(channel, 256u);
+}
+
 TEST(Bounds, WhatIsOverIsToldInPieces) {
   auto ps = Start(Config("ps"));
   Insider member = Member(*ps, NameOf(1));

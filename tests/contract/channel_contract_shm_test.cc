@@ -74,25 +74,26 @@ ChannelContract OlderConsumer() {
 
 INSTANTIATE_TEST_SUITE_P(
     Shm, ChannelContractTest,
-    ::testing::Values(Contract("Default", 256 << 20, [](TransportsOptions*) {}),
-                      Contract("Small", 8 << 20, MakeSmall),
-                      Contract("Digests", 256 << 20,
-                               [](TransportsOptions* pool) { pool->shm.digests = true; }),
-                      Contract("NoPull", 256 << 20,
-                               [](TransportsOptions* pool) { pool->shm.allow_pull = false; }),
-                      Contract("OnlyPull", 256 << 20,
-                               [](TransportsOptions* pool) {
-                                 pool->shm.stage_bytes = 0;
-                                 pool->shm.pull_bytes = 0;
-                                 pool->shm.parts_bytes = UINT64_MAX;
-                               }),
-                      Contract("OnlyParts", 256 << 20,
-                               [](TransportsOptions* pool) {
-                                 pool->shm.stage_bytes = 0;
-                                 pool->shm.allow_pull = false;
-                                 pool->shm.digests = true;
-                               }),
-                      Version2(), OlderConsumer()),
+    ::testing::Values(
+        Contract("Default", 256 << 20, [](TransportsOptions*) {}),
+        Contract("Small", 8 << 20, MakeSmall),
+        Contract("Digests", 256 << 20, [](TransportsOptions* pool) { pool->shm.digests = true; }),
+        Contract("NoPull", 256 << 20,
+                 [](TransportsOptions* pool) { pool->shm.allow_pull = false; }),
+        Contract("OnlyPull", 256 << 20,
+                 [](TransportsOptions* pool) {
+                   pool->shm.stage_bytes = 0;
+                   pool->shm.pull_bytes = 0;
+                   pool->shm.parts_bytes = UINT64_MAX;
+                 }),
+        Contract("OnlyParts", 256 << 20,
+                 [](TransportsOptions* pool) {
+                   pool->shm.stage_bytes = 0;
+                   pool->shm.allow_pull = false;
+                   pool->shm.digests = true;
+                 }),
+        Contract("Apart", 256 << 20, [](TransportsOptions* pool) { pool->shm.apart = true; }),
+        Version2(), OlderConsumer()),
     ChannelContractName);
 
 // ---- A refusal is not for ever ----

@@ -10,15 +10,17 @@ namespace {
 constexpr uint64_t kCapBytes = 32 << 20;
 
 ChannelContract Contract(const char* name, std::function<void(TransportsOptions*)> adjust,
-                         int paths = 1) {
+                         int paths = 1, bool renews_keys = true) {
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
-  contract.open = [adjust, paths] {
+  contract.open = [adjust, paths, renews_keys] {
     PoolWorldOptions options;
     options.paths = paths;
-    options.open_nic = [] {
-      auto nic = OpenSoftNic(SoftNicOptions());
+    options.open_nic = [renews_keys] {
+      SoftNicOptions soft;
+      soft.limits.renews_keys = renews_keys;
+      auto nic = OpenSoftNic(soft);
       TRYST_CHECK(nic.ok()) << nic.status();
       return *std::move(nic);
     };
@@ -58,7 +60,9 @@ INSTANTIATE_TEST_SUITE_P(
                             pool->probe_ms_most = 100;
                             pool->standing_ms = 600'000;  // Nobody waits for it to pass.
                           },
-                          2)),
+                          2),
+                      Contract(
+                          "KeysLast", [](TransportsOptions*) {}, 1, false)),
     ChannelContractName);
 
 }  // namespace

@@ -134,6 +134,26 @@ TEST_P(NicContractTest, RegionsHaveKeysOfTheirOwn) {
   EXPECT_EQ(std::unique(keys.begin(), keys.end()), keys.end());
 }
 
+TEST_P(NicContractTest, ARenewedKeyEndsTheFormerOne) {
+  OpenBoth();
+  if (!b_.nic->limits().renews_keys) {
+    EXPECT_FALSE(b_.region->RenewRemoteKey());
+    return;
+  }
+  const uint32_t former = b_.region->remote_key();
+  ExpectStatus(Write(1, 0, 0, 100), CompletionStatus::kOk);
+  std::vector<uint32_t> keys = {former};
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(b_.region->RenewRemoteKey());
+    EXPECT_NE(b_.region->remote_key(), keys.back());
+    keys.push_back(b_.region->remote_key());
+  }
+  ExpectStatus(Write(2, 0, 0, 100), CompletionStatus::kOk);
+  SendWork work = Write(3, 0, 0, 100);
+  work.remote_key = former;
+  ExpectStatus(work, CompletionStatus::kRemoteAccess);
+}
+
 TEST_P(NicContractTest, PortsAreDescribed) {
   const std::vector<NicPort> ports = pair_->first()->Ports();
   ASSERT_FALSE(ports.empty());

@@ -249,6 +249,28 @@ TEST_F(IntruderTest, ACallIsForOneWorkerAlone) {
   EXPECT_TRUE(insider.Abort(7, statement).ok());
 }
 
+TEST_F(IntruderTest, WhatAnEarlierLifeHeardOpensNothingInTheNext) {
+  std::string statement;
+  const std::string port = ps_->address();
+  {
+    Insider insider(*ps_);
+    statement = insider.Sign("AbortStep", Insider::AbortRequest(7));
+    ASSERT_TRUE(insider.Abort(7, statement).ok());
+  }
+  ASSERT_TRUE(ps_->Stop(absl::Seconds(5)).ok());
+  ps_.reset();
+  ServerConfig again = Config("ps", 0);
+  again.listen = port;
+  ps_ = Start(again);
+  ASSERT_TRUE(ps_->steps()->StartStep(7).ok());
+  Insider insider(*ps_);
+  const grpc::Status replayed = insider.Abort(7, statement);
+  EXPECT_EQ(replayed.error_code(), grpc::StatusCode::UNAVAILABLE) << replayed.error_message();
+  EXPECT_TRUE(absl::StrContains(replayed.error_message(), "before this worker started"))
+      << replayed.error_message();
+  EXPECT_TRUE(insider.Abort(7, insider.Sign("AbortStep", Insider::AbortRequest(7))).ok());
+}
+
 TEST_F(IntruderTest, AQueuePairOpensOnceToWhoWasTold) {
   Insider insider(*ps_);
   const std::string address = insider.QueuePair();
@@ -482,6 +504,47 @@ TEST(FakePeers, OneThatNeverAnswersIsNamedWhenTheDeadlinePasses) {
         << protocol << status;
     EXPECT_FALSE(status.message().empty());
   }
+}
+
+// What the worker's settings say holds on its data plane.
+absl::Status FetchOverShm(const std::string& allow, uint64_t max_tensor_bytes,
+                          std::string* served) {
+  ServerConfig config = Config("ps", 0);
+  config.shm = "on";
+  config.allow = allow;
+  auto ps = Start(config);
+  config = Config("worker", 0);
+  config.shm = "on";
+  config.max_tensor_bytes = max_tensor_bytes;
+  config.join = absl::StrCat(kPs, "@", ps->address());
+  auto worker = Start(config);
+  const TensorKey key = *TensorKey::Parse(absl::StrFormat(
+      "%s/device:CPU:0;%016x;%s/device:CPU:0;k;0:0", kPs, ps->incarnation(), worker->worker()));
+  auto tensor = ps->allocator()->AllocateTensor(DType::kFloat, TensorShape({50'000}));
+  EXPECT_TRUE(tensor.ok()) << tensor.status();
+  EXPECT_TRUE((*ps->steps()->StartStep(1))->Send(key, {}, *tensor, false).ok());
+  const absl::Status got =
+      (*worker->steps()->StartStep(1))->Recv(key, {}, absl::Seconds(30)).status();
+  *served = ps->Explain("");
+  return got;
+}
+
+TEST(Neighbours, AnAllowListKeepsThemApartInSharedMemory) {
+  std::string served;
+  absl::Status got = FetchOverShm("", uint64_t{1} << 30, &served);
+  EXPECT_TRUE(got.ok()) << got;
+  EXPECT_TRUE(absl::StrContains(served, "over shm: connected")) << served;
+  EXPECT_FALSE(absl::StrContains(served, "gets copies alone")) << served;
+  got = FetchOverShm("/job:worker=/job:ps", uint64_t{1} << 30, &served);
+  EXPECT_TRUE(got.ok()) << got;
+  EXPECT_TRUE(absl::StrContains(served, "gets copies alone")) << served;
+}
+
+TEST(Neighbours, ATensorOverTheLimitIsRefusedInSharedMemory) {
+  std::string served;
+  const absl::Status got = FetchOverShm("", 1000, &served);
+  EXPECT_TRUE(absl::IsResourceExhausted(got)) << got;
+  EXPECT_TRUE(absl::StrContains(got.message(), "max_tensor_bytes")) << got;
 }
 
 TEST(Control, StepsAreForMembersOrForThoseNamed) {

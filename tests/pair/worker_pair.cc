@@ -27,10 +27,20 @@ LocalRendezvous::Options StepOptions(int64_t max_held_bytes) {
 
 class WorkerPair::Hellos final : public Bootstrap {
  public:
+  explicit Hellos(std::function<void(Hello*)> tamper) : tamper_(std::move(tamper)) {}
   void Exchange(const std::string& peer, const Hello& hello, Deadline, HelloDone done) override {
+    if (tamper_) {
+      done = [this, done = std::move(done)](absl::StatusOr<Hello> answer) mutable {
+        if (answer.ok()) tamper_(&*answer);
+        std::move(done)(std::move(answer));
+      };
+    }
     handlers.at(peer)->OnHello(hello, std::move(done));
   }
   std::map<std::string, HelloHandler*> handlers;  // Complete before the first fetch.
+
+ private:
+  const std::function<void(Hello*)> tamper_;
 };
 
 struct WorkerPair::Worker {
@@ -64,7 +74,7 @@ struct WorkerPair::Worker {
 
 WorkerPair::WorkerPair(const WorkerPairOptions& options)
     : threads_(options.threads), step_(StepOptions(options.max_held_bytes), &alarms_) {
-  hellos_ = std::make_unique<Hellos>();
+  hellos_ = std::make_unique<Hellos>(options.tamper);
   for (size_t i = 0; i < static_cast<size_t>(options.producers); ++i) {
     producers_.push_back(std::make_unique<Worker>(options, &clock_, &step_, hellos_.get(),
                                                   ProducerName(i), kIncarnation));

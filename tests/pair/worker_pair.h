@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "channel/bootstrap.h"
 #include "channel/poller/poller.h"
 #include "channel/transports.h"
 #include "rendezvous/local_rendezvous.h"
@@ -24,6 +25,8 @@ struct WorkerPairOptions {
   bool threads = true;
   int64_t spin_us = 20;
   int producers = 1;
+  // What becomes of the answer to a hello on its way. Null: nothing.
+  std::function<void(Hello* answer)> tamper;
   int64_t max_held_bytes = 0;  // Of the step: what was sent and is not asked for. 0: no cap.
 };
 

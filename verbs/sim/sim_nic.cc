@@ -22,6 +22,7 @@ NicLimits SimNicOptions::DefaultLimits() {
   limits.max_completion_depth = 1u << 20;
   limits.max_reads_in_flight = 16;
   limits.memory_windows = true;
+  limits.renews_keys = true;
   return limits;
 }
 

@@ -79,6 +79,14 @@ void KeyTable::RemoveRegion(uint32_t name) {
   free_.push_back(Index(name ^ salt_));
 }
 
+uint32_t KeyTable::RenewRegion(uint32_t name) {
+  const Key* const key = Find(name);
+  if (key == nullptr || !key->live) return name;
+  const Key region = *key;
+  RemoveRegion(name);
+  return AddRegion(region.memory, region.bytes, region.access);
+}
+
 uint32_t KeyTable::AddWindow() {
   const uint32_t index = TakeIndex();
   const uint16_t generation = keys_[index].generation;
@@ -186,6 +194,12 @@ SimRegion::SimRegion(SimNic* nic, void* memory, uint64_t bytes, uint32_t access)
       key_(nic->keys().AddRegion(memory, bytes, access)) {}
 
 SimRegion::~SimRegion() { nic_->OnRegionGone(key_, bytes_); }
+
+bool SimRegion::RenewRemoteKey() {
+  if (!nic_->limits().renews_keys) return false;
+  key_ = nic_->keys().RenewRegion(key_);
+  return true;
+}
 
 SimWindow::SimWindow(SimNic* nic) : nic_(nic), key_(nic->keys().AddWindow()) {}
 

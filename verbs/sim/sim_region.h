@@ -22,6 +22,8 @@ class KeyTable {
   uint32_t AddRegion(void* memory, uint64_t bytes, uint32_t access);
   // Noted as a violation while works that name it are outstanding. Its windows die too.
   void RemoveRegion(uint32_t key);
+  // The key that opens the region from now on; the same where the NIC was lost before.
+  uint32_t RenewRegion(uint32_t key);
   uint32_t AddWindow();  // Unbound: nothing can be reached through its key.
   void RemoveWindow(uint32_t key);
   // The key that the window gets from its next bind, which makes `key` the older one.
@@ -92,12 +94,13 @@ class SimRegion final : public Region {
   uint64_t bytes() const override { return bytes_; }
   uint32_t local_key() const override { return key_; }
   uint32_t remote_key() const override { return key_; }
+  bool RenewRemoteKey() override;
 
  private:
   SimNic* const nic_;
   void* const memory_;
   const uint64_t bytes_;
-  const uint32_t key_;
+  uint32_t key_;
 };
 
 class SimWindow final : public Window {

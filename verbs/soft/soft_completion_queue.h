@@ -103,6 +103,7 @@ class SoftCompletionQueue final : public CompletionQueue {
   void PayDebts(bool all);
   absl::Status Listen();
   void Accept();
+  void PauseListening(int64_t until_ns);
   void ExpireStrangers(int64_t now_ns);
   SoftStream Greet(Fd fd);
   void HearStrangers();
@@ -136,6 +137,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   bool woken_ = false;     // wake_ is readable.
   bool listening_ = true;  // The listener is in epoll.
   int64_t listen_again_ns_ = 0;
+  int64_t nuisances_since_ns_ = 0;
+  int nuisances_ = 0;  // Since then: who connected and came to nothing.
   int64_t timer_at_ns_ = std::numeric_limits<int64_t>::max();  // Never.
   uint64_t next_id_ = kFirstFreeId;
   absl::flat_hash_map<uint32_t, SoftQueuePair*> queue_pairs_;

@@ -21,6 +21,10 @@ namespace {
 constexpr int kAcceptsPerTurn = 16;
 constexpr size_t kMaxLeaving = 256;
 constexpr int64_t kListenerPauseNs = 100'000'000;
+// So many in so long who come to nothing are let in; then nobody is, until that time is over. Who
+// is meant to come waits that long behind them, and those who poll this queue are left some peace.
+constexpr int kMostNuisances = 16;
+constexpr int64_t kNuisancesNs = 20'000'000;
 
 }  // namespace
 
@@ -46,27 +50,37 @@ absl::Status SoftCompletionQueue::Listen() {
   return absl::OkStatus();
 }
 
+// It would stay readable and keep sleepers awake.
+void SoftCompletionQueue::PauseListening(int64_t until_ns) {
+  listening_ = false;
+  listen_again_ns_ = until_ns;
+  Watch(listener_.get(), 0, kListenerId, EPOLL_CTL_MOD);
+}
+
 void SoftCompletionQueue::Accept() {
+  const int64_t now_ns = context_->clock->NowNs();
+  if (now_ns - nuisances_since_ns_ >= kNuisancesNs) {
+    nuisances_since_ns_ = now_ns;
+    nuisances_ = 0;
+  }
+  if (nuisances_ >= kMostNuisances) return PauseListening(nuisances_since_ns_ + kNuisancesNs);
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     Fd fd = AcceptFrom(listener_.get());
     if (!fd.valid()) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        // It would stay readable and keep sleepers awake.
-        listening_ = false;
-        listen_again_ns_ = context_->clock->NowNs() + kListenerPauseNs;
-        Watch(listener_.get(), 0, kListenerId, EPOLL_CTL_MOD);
+        PauseListening(now_ns + kListenerPauseNs);
       }
       return;
     }
     if (strangers_.size() >= static_cast<size_t>(context_->options.max_pending_handshakes)) {
       strangers_.erase(strangers_.begin());
       context_->handshakes_timed_out.fetch_add(1);
+      ++nuisances_;
     }
     Stranger stranger;
     stranger.stream = Greet(std::move(fd));
     if (!stranger.stream.valid()) continue;
-    stranger.deadline_ns =
-        context_->clock->NowNs() + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
+    stranger.deadline_ns = now_ns + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
     Watch(stranger.stream.fd(), EPOLLIN, next_id_++, EPOLL_CTL_ADD);
     strangers_.push_back(std::move(stranger));
   }
@@ -98,12 +112,16 @@ bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
       stranger->stream.Receive(stranger->hello + stranger->got, kHelloBytes - stranger->got);
   if (got < 0 && errno == EAGAIN) return true;
   if (got < 0 && errno == EPROTO) context_->tokens_refused.fetch_add(1);
-  if (got <= 0) return false;
+  if (got <= 0) {
+    ++nuisances_;
+    return false;
+  }
   stranger->got += static_cast<size_t>(got);
   if (stranger->got < kHelloBytes) return true;
   SoftHello hello;
   if (!DecodeHello(stranger->hello, &hello)) {
     context_->protocol_errors.fetch_add(1);
+    ++nuisances_;
     return false;
   }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->stream.fd(), nullptr);
@@ -112,6 +130,7 @@ bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
     context_->connections_accepted.fetch_add(1);
   } else {
     context_->tokens_refused.fetch_add(1);
+    ++nuisances_;
   }
   return false;
 }

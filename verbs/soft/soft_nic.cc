@@ -43,6 +43,11 @@ class SoftRegion final : public Region {
   uint64_t bytes() const override { return record_.bytes; }
   uint32_t local_key() const override { return record_.local_key; }
   uint32_t remote_key() const override { return record_.remote_key; }
+  bool RenewRemoteKey() override {
+    if (!context_->options.limits.renews_keys) return false;
+    context_->regions.Renew(&record_);
+    return true;
+  }
 
  private:
   static constexpr size_t kFrontBytes = alignof(std::max_align_t);
@@ -176,6 +181,7 @@ NicLimits DefaultSoftNicLimits() {
   limits.max_completion_depth = 1 << 22;
   limits.max_reads_in_flight = 16;
   limits.memory_windows = true;
+  limits.renews_keys = true;
   return limits;
 }
 

@@ -1,6 +1,7 @@
 #include "verbs/soft/soft_region_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 
@@ -17,6 +18,13 @@ bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_b
 }
 
 }  // namespace
+
+SoftRegionTable::SoftRegionTable(std::function<void(absl::Span<uint8_t>)> random)
+    : random_(std::move(random)) {
+  // As large as they get, at once: keys are retired with each transfer.
+  retired_.reserve(kRetiredKeysKept);
+  taken_.reserve(2 * kRetiredKeysKept);
+}
 
 uint32_t SoftRegionTable::NewKey() {
   MutexLock lock(&mu_);
@@ -41,12 +49,26 @@ void SoftRegionTable::Add(SoftRegionRecord* record) {
   record->local_key = DrawKey();
   record->remote_key = DrawKey();
   local_[record->local_key] = record;
+  OpenTo(record);
+}
+
+void SoftRegionTable::OpenTo(SoftRegionRecord* record) {
   Grant grant;
   grant.region = record;
   grant.address = record->address;
   grant.bytes = record->bytes;
   grant.access = record->access;
   remote_[record->remote_key] = grant;
+}
+
+void SoftRegionTable::Renew(SoftRegionRecord* record) {
+  MutexLock lock(&mu_);
+  remote_.erase(record->remote_key);
+  Retire(record->remote_key);
+  record->remote_key = DrawKey();
+  OpenTo(record);
+  // Nobody has been told of the new one: who holds a pin came by the former.
+  while (record->pins > 0) unpinned_.Wait(&mu_);
 }
 
 void SoftRegionTable::Remove(SoftRegionRecord* record) {

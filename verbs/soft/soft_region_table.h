@@ -28,14 +28,16 @@ struct SoftRegionRecord {
 // All keys of a Nic, and what they open. Any thread.
 class SoftRegionTable {
  public:
-  explicit SoftRegionTable(std::function<void(absl::Span<uint8_t>)> random)
-      : random_(std::move(random)) {}
+  explicit SoftRegionTable(std::function<void(absl::Span<uint8_t>)> random);
 
   // Gives `record` its keys: random, never 0, and none that was in use lately.
   void Add(SoftRegionRecord* record);
   // Waits for the pins, each of which lasts at most for one system call or copy. When
   // it has returned no key of the region or of its windows opens anything.
   void Remove(SoftRegionRecord* record);
+
+  // Gives it another remote key. Waits for the pins, too, and then the former opens nothing.
+  void Renew(SoftRegionRecord* record);
 
   // Whether [address, address + bytes) may be read, or also written, locally.
   bool LocalRangeAllowed(uint32_t local_key, uint64_t address, uint64_t bytes, bool to_write) const;
@@ -65,6 +67,7 @@ class SoftRegionTable {
     bool window = false;
   };
 
+  void OpenTo(SoftRegionRecord* record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint32_t DrawKey() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Retire(uint32_t key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

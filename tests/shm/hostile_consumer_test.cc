@@ -1,0 +1,175 @@
+// A consumer that writes its ring by hand: what it can make a producer hold has a bound, and the
+// link ends there.
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/shm/shm_transport.h"
+#include "gtest/gtest.h"
+#include "rendezvous/virtual_alarms.h"
+#include "tests/pair/one_step.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:p/replica:0/task:0";
+constexpr char kConsumer[] = "/job:c/replica:0/task:0";
+
+class Nobody final : public Bootstrap {
+ public:
+  void Exchange(const std::string&, const Hello&, Deadline, HelloDone done) override {
+    std::move(done)(absl::UnavailableError("nobody"));
+  }
+};
+
+class HostileConsumerTest : public ::testing::Test {
+ protected:
+  HostileConsumerTest() : source_(&alarms_), poller_(&alarms_), arena_(Arena::Make({})) {
+    SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+    TransportContext context;
+    context.poller = &poller_;
+    context.bootstrap = &nobody_;
+    context.source = &source_;
+    context.self = kProducer;
+    context.incarnation = 1;
+    path_ = std::make_unique<ShmTransport>(context, arena_, ShmOptions());
+    const absl::Status opened = path_->Open();
+    TRYST_CHECK(opened.ok()) << opened;
+    Join();
+  }
+  ~HostileConsumerTest() override {
+    socket_.reset();
+    path_->Close(absl::CancelledError("over"));
+    for (int i = 0; i < 1000 && !path_->Drained(); ++i) Turn();
+    EXPECT_TRUE(path_->Drained());
+    SetLogSink(nullptr);
+  }
+
+  void Turn() {
+    poller_.Turn();
+    alarms_.AdvanceBy(absl::Microseconds(200));
+  }
+
+  void Join() {
+    const HostIdentity host = OwnHost();
+    shm_wire::Offer offer;
+    offer.boot_id = host.boot_id;
+    offer.network_space = host.network_space;
+    Hello hello;
+    hello.worker = kConsumer;
+    hello.incarnation = 2;
+    hello.epoch = 1;
+    hello.path = "shm";
+    hello.parameters = shm_wire::EncodeOffer(offer);
+    absl::StatusOr<Hello> answer = absl::UnknownError("none");
+    path_->OnHello(hello, [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
+    TRYST_CHECK(answer.ok()) << answer.status();
+    auto invitation = shm_wire::DecodeInvitation(answer->parameters);
+    TRYST_CHECK(invitation.ok());
+    auto socket = LocalSocket::Connect(invitation->socket);
+    TRYST_CHECK(socket.ok()) << socket.status();
+    socket_ = *std::move(socket);
+    shm_wire::Packet packet;
+    packet.type = shm_wire::PacketType::kJoin;
+    packet.token = invitation->token;
+    socket_->Send(packet);
+    OwnedFd fd;
+    for (int i = 0; i < 10 && !fd.valid(); ++i) {
+      Turn();
+      socket_->Receive(&packet, &fd);
+    }
+    auto memory = SharedMemory::Map(std::move(fd),
+                                    SharedMemory::Rounded(shm_wire::LinkBytes(packet.sizes)), true);
+    TRYST_CHECK(memory.ok()) << memory.status();
+    memory_ = *std::move(memory);
+    view_ = shm_wire::LinkView(memory_->data(), packet.sizes);
+    requests_ = RingWriter<shm_wire::kRequestCellBytes>(view_.requests, packet.sizes.cells,
+                                                        &view_.header->requests_read);
+    packet.type = shm_wire::PacketType::kReady;
+    packet.version = shm_wire::kLinkNewest;
+    memcpy(view_.header->proof, packet.token.data(), sizeof(view_.header->proof));
+    socket_->Send(packet);
+    Turn();
+    TRYST_CHECK(IsServed());
+  }
+
+  bool IsServed() const {
+    return path_->serving().size() == 1 &&
+           absl::StrContains(path_->serving()[0]->Explain(), "over shm: connected");
+  }
+  // False: the link has ended.
+  bool Say(shm_wire::CellType type, uint16_t slot, uint32_t generation, uint32_t number,
+           absl::string_view body) {
+    while (!requests_.HasRoom(1)) {
+      Turn();
+      if (!IsServed()) return false;
+    }
+    shm_wire::RequestCell cell{};
+    cell.head.type = type;
+    cell.head.slot = slot;
+    cell.head.generation = generation;
+    cell.head.number = number;
+    memcpy(cell.body, body.data(), std::min(body.size(), sizeof(cell.body)));
+    memcpy(requests_.cell() + sizeof(cell.head.sequence),
+           reinterpret_cast<const char*>(&cell) + sizeof(cell.head.sequence),
+           sizeof(cell) - sizeof(cell.head.sequence));
+    requests_.Publish();
+    return true;
+  }
+  bool SayKey(uint32_t number, const std::string& text) {
+    constexpr size_t kBody = sizeof(shm_wire::RequestCell::body);
+    for (size_t at = 0; at < text.size(); at += kBody) {
+      const auto type = at == 0 ? shm_wire::CellType::kKey : shm_wire::CellType::kMore;
+      const auto length = static_cast<uint16_t>(text.size());
+      if (!Say(type, length, 0, number, absl::string_view(text).substr(at, kBody))) return false;
+    }
+    return true;
+  }
+  static std::string KeyOf(uint32_t number, size_t bytes) {
+    std::string key = absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;", kConsumer,
+                                   "/device:CPU:0;", number, "x");
+    key += std::string(bytes - key.size() - 4, 'x') + ";0:0";
+    return key;
+  }
+
+  Nobody nobody_;
+  VirtualAlarms alarms_;
+  OneStep source_;
+  Poller poller_;
+  const std::shared_ptr<Arena> arena_;
+  std::unique_ptr<ShmTransport> path_;
+  std::unique_ptr<LocalSocket> socket_;
+  std::unique_ptr<SharedMemory> memory_;
+  shm_wire::LinkView view_;
+  RingWriter<shm_wire::kRequestCellBytes> requests_;
+};
+
+TEST_F(HostileConsumerTest, KeysAreRememberedUpToSoManyBytes) {
+  uint32_t told = 0;
+  while (told < shm_wire::kMaxKeys && SayKey(told, KeyOf(told, shm_wire::kMaxKeyBytes))) ++told;
+  EXPECT_FALSE(IsServed());
+  EXPECT_LE(uint64_t{told}, shm_wire::kMaxKeysBytes / shm_wire::kMaxKeyBytes + 64);
+  EXPECT_GE(uint64_t{told}, shm_wire::kMaxKeysBytes / shm_wire::kMaxKeyBytes);
+}
+
+TEST_F(HostileConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
+  for (uint32_t i = 0; i < 40'000; ++i) {
+    ASSERT_TRUE(SayKey(i % 4, KeyOf(i, shm_wire::kMaxKeyBytes))) << i;
+  }
+  EXPECT_TRUE(IsServed());
+}
+
+TEST_F(HostileConsumerTest, CancelsWhoseAnswersNobodyReadsEndTheLink) {
+  uint32_t said = 0;
+  while (said < 1'000'000 && Say(shm_wire::CellType::kCancel, 0, said, 0, "")) ++said;
+  EXPECT_FALSE(IsServed());
+  EXPECT_LT(said, 100'000u);
+}
+
+}  // namespace
+}  // namespace tryst
