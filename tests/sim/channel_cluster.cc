@@ -156,6 +156,11 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   for (uint32_t rail = 0; rail < cluster->rails_; ++rail) {
     SimNicOptions nic_options;
     nic_options.ports = cluster->nic_ports_;
+    nic_options.limits.ordered = cluster->options_.nic != SimNicKind::kUnordered;
+    nic_options.limits.write_with_immediate = cluster->options_.nic != SimNicKind::kNoImmediates;
+    if (!nic_options.limits.ordered && cluster->options_.seed % 3 == 0) {
+      nic_options.limits.max_message_bytes = 64 << 10;  // A tensor takes several writes.
+    }
     nics.push_back(cluster->world_.OpenNic(cluster->PlaceOf(index, rail), nic_options));
     paths.push_back({absl::StrCat("rdma/sim", rail), nics.back()});
   }
@@ -546,6 +551,18 @@ ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options) {
   // What has not drained cannot be taken down in an orderly way: leave it.
   if (!cluster->Drained()) cluster.release();  // NOLINT
   return report;
+}
+
+const char* SimNicKindName(SimNicKind kind) {
+  switch (kind) {
+    case SimNicKind::kOrdered:
+      return "ordered";
+    case SimNicKind::kUnordered:
+      return "unordered";
+    case SimNicKind::kNoImmediates:
+      return "no-immediates";
+  }
+  return "unknown";
 }
 
 ChannelClusterOptions OptionsOfSeed(uint64_t seed) {

@@ -92,18 +92,4 @@ absl::StatusOr<std::unique_ptr<Nic>> OpenOfiNic(const OfiNicOptions& options) {
   return std::unique_ptr<Nic>(new OfiNic(*std::move(device), options.host, events));
 }
 
-std::string DescribeOfiProviders(const std::string& host) {
-  const absl::StatusOr<OfiCalls> calls = LoadOfiCalls();
-  if (!calls.ok()) return std::string(calls.status().message());
-  std::string out;
-  for (const OfiProvider& provider : OfiProviders()) {
-    const auto device = OfiDevice::Open(*calls, provider, host);
-    absl::StrAppend(&out, out.empty() ? "" : "\n", "ofi:", provider.name, " (", provider.full_name,
-                    "): ",
-                    device.ok() ? absl::StrCat("usable; ", provider.differences)
-                                : std::string(device.status().message()));
-  }
-  return out;
-}
-
 }  // namespace tryst

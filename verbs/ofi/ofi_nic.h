@@ -27,9 +27,6 @@ struct OfiNicOptions {
 // kUnavailable: the provider finds no device or address to use here.
 absl::StatusOr<std::unique_ptr<Nic>> OpenOfiNic(const OfiNicOptions& options);
 
-// A line a provider: whether it is usable here, and where it falls short.
-std::string DescribeOfiProviders(const std::string& host);
-
 }  // namespace tryst
 
 #endif  // TRYST_VERBS_OFI_OFI_NIC_H_
