@@ -398,20 +398,28 @@ void MessageLink::BreakByPost(const absl::Status& posted) {
 }
 
 absl::Status MessageLink::PostReceives(Lane* lane) {
+  if (!immediates_) return PostWordReceives(lane);
   ReceiveWork works[64];
-  Entry words[64];
-  const size_t index = static_cast<size_t>(lane - lanes_.data());
   while (lane->receives_owed > 0) {
     const uint32_t count = std::min<uint32_t>(lane->receives_owed, 64);
-    for (uint32_t i = 0; !immediates_ && i < count; ++i) {
-      works[i].id = lane->next_word_in;
-      words[i] = {WordIn(index, lane->next_word_in), kWordBytes, words_region_->local_key()};
-      works[i].entries = absl::MakeConstSpan(&words[i], 1);
-      lane->next_word_in = (lane->next_word_in + 1) % ReceiveDepth(index);
-    }
     const absl::Status posted = lane->queue_pair->PostReceive(absl::MakeConstSpan(works, count));
     if (!posted.ok()) return posted;
     lane->receives_owed -= count;
+  }
+  return absl::OkStatus();
+}
+
+// For sends of 4 bytes, each into a word of its own, which its id says.
+absl::Status MessageLink::PostWordReceives(Lane* lane) {
+  const size_t index = static_cast<size_t>(lane - lanes_.data());
+  for (; lane->receives_owed > 0; --lane->receives_owed) {
+    const Entry word = {WordIn(index, lane->next_word_in), kWordBytes, words_region_->local_key()};
+    ReceiveWork work;
+    work.id = lane->next_word_in;
+    work.entries = absl::MakeConstSpan(&word, 1);
+    const absl::Status posted = lane->queue_pair->PostReceive(absl::MakeConstSpan(&work, 1));
+    if (!posted.ok()) return posted;
+    lane->next_word_in = (lane->next_word_in + 1) % ReceiveDepth(index);
   }
   return absl::OkStatus();
 }

@@ -175,6 +175,7 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   void FinishMessage();
   void AddWork(Lane* lane, SendWork work, const Entry& entry);
   absl::Status PostReceives(Lane* lane);
+  absl::Status PostWordReceives(Lane* lane);
   absl::Status PostSends(Lane* lane);
   void BreakByPost(const absl::Status& posted);
   void CheckDrained();

@@ -143,6 +143,8 @@ class OfiQueuePair final : public QueuePair {
   bool peer_gone_ = false;   // Its bye has.
   bool bye_said_ = false;
   bool stalled_ = false;  // The provider takes no more now.
+  bool failed_ =
+      false;  // A work has: nothing goes out any more, the queue pair breaks in its turn.
   int64_t greet_again_ns_ = 0;
   int64_t linger_until_ns_ = 0;
   uint64_t peer_token_ = 0;

@@ -96,7 +96,7 @@ void OfiQueuePair::Queue(const SendWork& from) {
 
 void OfiQueuePair::Issue() {
   stalled_ = false;
-  while (issue_ != tail_ && peer_ready_ && !broken_) {
+  while (issue_ != tail_ && peer_ready_ && !broken_ && !failed_) {
     Work& work = WorkAt(issue_);
     if (work.status != CompletionStatus::kOk) return;  // Those before it end first.
     if (work.fence && reads_out_ > 0) return;

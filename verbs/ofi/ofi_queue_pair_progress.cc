@@ -118,6 +118,7 @@ void OfiQueuePair::OnError(const fi_cq_err_entry& error) {
       FrameOut& frame = frames_out_[context->index];
       frame.busy = false;
       if (frame.work != kNoWork) {
+        failed_ = true;
         WorkAt(frame.work).status = status;
         WorkAt(frame.work).vendor_error = static_cast<uint32_t>(error.err);
       } else if (!broken_) {
@@ -126,6 +127,9 @@ void OfiQueuePair::OnError(const fi_cq_err_entry& error) {
       return;
     }
     case OfiContext::Owner::kWork:
+      // A provider would open a new connection for the next one, and what was lost with the old
+      // one would be missing before it.
+      failed_ = true;
       works_[context->index].status = status;
       works_[context->index].vendor_error = static_cast<uint32_t>(error.err);
       return;
