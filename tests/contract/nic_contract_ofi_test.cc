@@ -59,13 +59,31 @@ NicContract OfiContract(const std::string& name, const std::string& provider, Sk
 }
 
 const char kStays[] = "where both ends are in one process, its endpoints stay to the end";
+const char kLeaks[] =
+    "libfabric 1.17 keeps the socket of a peer that left while its connection was being made";
+const char kReads[] = "libfabric 1.17's tcp does not ask whether a region may be read";
+const char kBlocks[] =
+    "libfabric 1.17's shm leaves a refused write at the head of the peer's queue";
+const char kCrashes[] =
+    "libfabric 1.17's shm crashes whoever greets one of its own process that is gone";
 const char kLooks[] = "a provider without a descriptor has its sleepers look every millisecond";
+const char kSleeper[] = "SleeperLearnsThatItsPeerDoesNotAnswer";
 
 INSTANTIATE_TEST_SUITE_P(
     Ofi, NicContractTest,
-    ::testing::Values(OfiContract("Tcp", "ofi:tcp", {}),
-                      OfiContract("Shm", "ofi:shm", {{"ArmedQueueWakesItsSleeper", kLooks}}),
-                      OfiContract("Udp", "ofi:udp", {{"ArmedQueueWakesItsSleeper", kLooks}})),
+    ::testing::Values(OfiContract("Tcp", "ofi:tcp",
+                                  {{"ConnectsAndDisconnectsWithoutALeak", kLeaks},
+                                   {"RegionIsReadOnlyWhereItAllowsIt", kReads}}),
+                      OfiContract("Shm", "ofi:shm",
+                                  {{"ArmedQueueWakesItsSleeper", kLooks},
+                                   {kSleeper, kLooks},
+                                   {"ConnectsAndDisconnectsWithoutALeak", kStays},
+                                   {"RefusedRequestBreaksThePeerToo", kBlocks},
+                                   {"WorkFailsWhenNobodyIsThere", kCrashes}}),
+                      OfiContract("Udp", "ofi:udp",
+                                  {{"ArmedQueueWakesItsSleeper", kLooks},
+                                   {kSleeper, kLooks},
+                                   {"RefusedRequestBreaksThePeerToo", kBlocks}})),
     NicContractName);
 
 }  // namespace

@@ -187,9 +187,10 @@ void OfiQueuePair::CloseDown() {
 
 int64_t OfiQueuePair::NextLookNs(int64_t now_ns) const {
   constexpr int64_t kSoonNs = 1'000'000;
+  constexpr int64_t kSomeTimeNs = 5'000'000;  // A descriptor tells of most of it sooner.
   if (endpoint_->closed()) return std::numeric_limits<int64_t>::max();
-  const bool soon = !device_->wakes() || broken_ || stalled_ || (connected_ && !greeted_);
-  if (soon) return now_ns + kSoonNs;
+  if (!device_->wakes() || broken_) return now_ns + kSoonNs;
+  if (stalled_ || (connected_ && !greeted_)) return now_ns + kSomeTimeNs;
   return head_ == tail_ ? std::numeric_limits<int64_t>::max() : patience_.next_ns(now_ns);
 }
 

@@ -23,7 +23,10 @@ absl::Status OfiQueuePair::CheckWork(const SendWork& work) const {
         "libfabric's provider ", device_->provider().full_name, " has no write with immediate"));
   }
   uint64_t bytes = 0;
-  for (const Entry& entry : work.entries) bytes += entry.bytes;
+  for (const Entry& entry : work.entries) {
+    bytes += entry.bytes;
+    if (bytes < entry.bytes) return absl::InvalidArgumentError("the entries' sizes wrap around");
+  }
   if (work.entries.size() > options_.max_entries || bytes > device_->limits().max_message_bytes ||
       (work.inline_data && (bytes > options_.max_inline_bytes || work.op == SendOp::kRead))) {
     return absl::InvalidArgumentError(
