@@ -69,6 +69,7 @@ MessageLink::~MessageLink() {
   hub_->poller()->ForgetFlush(this);
   hub_->poller()->CancelTimer(this);
   hub_->poller()->CancelTimer(&stall_timer_);
+  hub_->poller()->CancelTimer(&hole_timer_);
 }
 
 // What the peer may have under way to us on one queue pair, as a sum: its messages and
@@ -534,7 +535,25 @@ absl::Status MessageLink::TakeUnordered(uint32_t sequence) {
     const absl::Status taken = TakeMessage();
     if (!taken.ok()) return taken;
   }
+  WatchHole();
   return absl::OkStatus();
+}
+
+// With order the message behind one that got lost shows it; here only time does.
+void MessageLink::WatchHole() {
+  if (broken_ || hole_timer_.is_set()) return;
+  if (std::find(arrived_.begin(), arrived_.end(), true) == arrived_.end()) return;
+  hole_ = consumed_;
+  hub_->poller()->SetTimer(&hole_timer_, hub_->poller()->now_ns() + options_.stall_ms * 1'000'000);
+}
+
+void MessageLink::OnHoleTimer() {
+  if (broken_) return;
+  if (hole_ != consumed_) return WatchHole();
+  TRYST_REACHED("unordered: a message got lost");
+  Break(absl::DataLossError(absl::StrCat("message ", hole_ & wire::kSequenceMask,
+                                         " got lost: those behind it have waited for ",
+                                         options_.stall_ms, " ms")));
 }
 
 absl::Status MessageLink::TakeMessage() {

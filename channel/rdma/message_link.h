@@ -170,6 +170,8 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   absl::Status SetPeerConsumed(uint32_t consumed);
   void OnTimer() override;  // The ack has waited long enough.
   void OnStallTimer();
+  void WatchHole();
+  void OnHoleTimer();
   void NoteAckOwed();
   void AddAck();
   void FinishMessage();
@@ -227,6 +229,14 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
     MessageLink* const link;
   };
   StallTimer stall_timer_{this};
+  // Without order: set while messages wait for one before them.
+  struct HoleTimer final : PollerTimer {
+    explicit HoleTimer(MessageLink* link) : link(link) {}
+    void OnTimer() override { link->OnHoleTimer(); }
+    MessageLink* const link;
+  };
+  HoleTimer hole_timer_{this};
+  uint32_t hole_ = 0;        // The sequence that was missing when it was set.
   int64_t progress_ns_ = 0;  // When a work of ours last completed.
   uint64_t ack_ticket_ = 0;  // Of the last ack sent: one at a time is under way.
   bool ack_due_ = false;

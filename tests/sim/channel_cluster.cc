@@ -332,8 +332,12 @@ void Cluster::DrawFlips(FaultPlan* plan) {
   load_->NoteFlips();
   plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
   plan->may_flip = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
-    if (op != SendOp::kWriteWithImmediate) return tensors;
     const uint32_t kind = immediate >> 30;
+    // The word of 4 bytes behind a write, and the ack page, have no checksum of ours.
+    if (op == SendOp::kSend || kind == static_cast<uint32_t>(wire::ImmediateKind::kAck)) {
+      return false;
+    }
+    if (op != SendOp::kWriteWithImmediate) return tensors;
     return kind == static_cast<uint32_t>(wire::ImmediateKind::kMessage) ||
            (tensors && kind == static_cast<uint32_t>(wire::ImmediateKind::kTensor));
   };

@@ -221,6 +221,17 @@ TEST_F(UnorderedLinkTest, AMessageThatComesTwiceIsNotTaken) {
   EXPECT_TRUE(owner_.records.empty());
 }
 
+TEST_F(UnorderedLinkTest, AMessageThatNeverComesIsMissedInTime) {
+  Connect();
+  Say(kEpoch, 1, 0, 0);
+  Say(kEpoch, 2, 0, 0);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  world_.RunFor(11'000'000'000);
+  Settle();
+  ExpectBroken("message 0 got lost");
+  EXPECT_TRUE(owner_.records.empty());
+}
+
 TEST_F(UnorderedLinkTest, AMessageBeyondTheRingIsNotTaken) {
   Connect();
   Say(kEpoch, 4, 0, 0);
