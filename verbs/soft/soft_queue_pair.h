@@ -10,12 +10,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "verbs/nic.h"
+#include "verbs/patience.h"
 #include "verbs/soft/frame.h"
 #include "verbs/soft/handshake.h"
 #include "verbs/soft/soft_completion_queue.h"
 #include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_lane.h"
-#include "verbs/patience.h"
 
 namespace tryst {
 
