@@ -18,6 +18,10 @@ namespace {
 // under them, which also ends every access.
 constexpr int64_t kDrainNs = 5'000'000'000;
 
+// How long messages wait for one that they have overtaken before it counts as lost. A NIC
+// reorders within milliseconds; a break for nothing costs a new connection.
+constexpr int64_t kHoleNs = 500'000'000;
+
 // From this size on every write is signaled, so that slow is told from stuck.
 constexpr uint64_t kLargeWriteBytes = 1 << 20;
 
@@ -544,7 +548,7 @@ void MessageLink::WatchHole() {
   if (broken_ || hole_timer_.is_set()) return;
   if (std::find(arrived_.begin(), arrived_.end(), true) == arrived_.end()) return;
   hole_ = consumed_;
-  hub_->poller()->SetTimer(&hole_timer_, hub_->poller()->now_ns() + options_.stall_ms * 1'000'000);
+  hub_->poller()->SetTimer(&hole_timer_, hub_->poller()->now_ns() + kHoleNs);
 }
 
 void MessageLink::OnHoleTimer() {
@@ -553,7 +557,7 @@ void MessageLink::OnHoleTimer() {
   TRYST_REACHED("unordered: a message got lost");
   Break(absl::DataLossError(absl::StrCat("message ", hole_ & wire::kSequenceMask,
                                          " got lost: those behind it have waited for ",
-                                         options_.stall_ms, " ms")));
+                                         kHoleNs / 1'000'000, " ms")));
 }
 
 absl::Status MessageLink::TakeMessage() {
