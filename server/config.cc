@@ -301,8 +301,10 @@ const std::vector<ConfigRow>& ConfigRows() {
        "from end to end: soft and gRPC, but for loopback and TLS; off for RDMA and shared memory). "
        "Either side's wish is enough."},
       {"Data plane", "nic", K::kText, &C::nic,
-       "auto (an RDMA device where there is one, and soft), soft, or ibv. TensorFlow's RDMA_* "
-       "variables choose and tune the device."},
+       "auto (an RDMA device where there is one, and soft), soft, ibv, or ofi:PROVIDER (libfabric: "
+       "tcp, shm, udp, verbs, efa), which both ends must name. TensorFlow's RDMA_* variables "
+       "choose "
+       "and tune the device of ibv."},
       {"Data plane", "nic_listen", K::kText, &C::nic_listen,
        "host:port for the soft NIC. Empty: a free port on the host that gRPC listens on."},
       {"Data plane", "slots", K::kNumber, &C::slots,

@@ -10,9 +10,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/log.h"
 #include "server/loopback.h"
 #include "verbs/ibv/ibv_nic.h"
+#include "verbs/ofi/ofi_nic.h"
+#include "verbs/ofi/ofi_provider.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst {
@@ -73,6 +76,23 @@ absl::StatusOr<NicPath> OpenIbv(const ServerConfig& config, const Environment& e
                  WantsDigests(config, /*unchecked_wire=*/false)};
 }
 
+absl::StatusOr<NicPath> OpenOfi(const ServerConfig& config, const std::string& reach_host) {
+  const absl::StatusOr<OfiProvider> provider = FindOfiProvider(config.nic);
+  if (!provider.ok()) return provider.status();
+  OfiNicOptions options;
+  options.provider = config.nic;
+  if (provider->takes_host) {
+    absl::StatusOr<std::string> host = NumericHost(reach_host);
+    if (!host.ok()) return host.status();
+    options.host = std::string(absl::StripSuffix(absl::StripPrefix(*host, "["), "]"));
+  }
+  absl::StatusOr<std::unique_ptr<Nic>> nic = OpenOfiNic(options);
+  if (!nic.ok()) return nic.status();
+  const bool unchecked = !provider->checked_wire && !IsLoopback(absl::StrCat(options.host, ":0"));
+  return NicPath{absl::StrCat("rdma/ofi-", provider->name), std::shared_ptr<Nic>(*std::move(nic)),
+                 WantsDigests(config, unchecked)};
+}
+
 }  // namespace
 
 absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment) {
@@ -99,11 +119,17 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
                                               const Environment& environment,
                                               const std::string& listen_host,
                                               const std::string& reach_host) {
+  std::vector<NicPath> paths;
+  if (IsOfiName(config.nic)) {
+    absl::StatusOr<NicPath> path = OpenOfi(config, reach_host);
+    if (!path.ok()) return path.status();
+    paths.push_back(*std::move(path));
+    return paths;
+  }
   if (config.nic != "auto" && config.nic != "soft" && config.nic != "ibv") {
     return absl::InvalidArgumentError(
-        absl::StrCat("nic is '", config.nic, "', and should be auto, soft or ibv"));
+        absl::StrCat("nic is '", config.nic, "', and should be auto, soft, ibv or ofi:PROVIDER"));
   }
-  std::vector<NicPath> paths;
   if (config.nic != "soft") {
     absl::StatusOr<NicPath> path = OpenIbv(config, environment);
     if (path.ok()) {

@@ -36,7 +36,8 @@ inline std::shared_ptr<const Protocol> OverNics(OpenNicsFn open) {
 
 // The NICs of "grpc+verbs" by config.nic: an RDMA device first, then the soft NIC, which
 // listens on `listen_host` unless config.nic_listen says otherwise and is advertised by
-// `reach_host`. kInvalidArgument; what opening the device says, for nic = ibv.
+// `reach_host`; or libfabric's provider alone, for nic = ofi:PROVIDER. kInvalidArgument; what
+// opening the device says, for nic = ibv or ofi:PROVIDER.
 absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
                                               const Environment& environment,
                                               const std::string& listen_host,

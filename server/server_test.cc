@@ -129,6 +129,37 @@ TEST_P(EveryWay, TensorsGoBothWaysBetweenServersThatFindEachOther) {
   EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok());
 }
 
+TEST(Libfabric, CarriesTensorsBetweenServersThatNameItsProvider) {
+  ServerConfig ps_config = Config("ps", 0, "grpc+verbs");
+  ps_config.nic = "ofi:tcp";
+  auto ps = Start(ps_config);
+  ServerConfig config = Config("worker", 0, "grpc+verbs");
+  config.nic = "ofi:tcp";
+  config.join = Seed(*ps);
+  auto worker = Start(config);
+  for (int32_t step = 1; step <= 3; ++step) {
+    const TensorKey key = Key(*ps, worker->worker(), "there");
+    ASSERT_TRUE(Send(ps.get(), step, key, Int(step)).ok());
+    const auto got = Recv(worker.get(), step, key);
+    ASSERT_TRUE(got.ok()) << got.status() << worker->Explain("");
+    EXPECT_EQ(*got->tensor.data_as<int32_t>(), step);
+  }
+  EXPECT_EQ(worker->Stats().at("rdma_fetches"), 3) << worker->Explain("");
+  EXPECT_NE(worker->Explain(ps->worker()).find("rdma/ofi-tcp"), std::string::npos)
+      << worker->Explain(ps->worker());
+  EXPECT_TRUE(worker->Stop(absl::Seconds(5)).ok());
+  EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok());
+}
+
+TEST(Libfabric, ProviderThatNobodyKnowsIsRefusedAtTheStart) {
+  ServerConfig config = Config("ps", 0, "grpc+verbs");
+  config.nic = "ofi:pigeon";
+  auto server = ServerBuilder().SetEnvironment({}).Build(config);
+  const absl::Status status = server.ok() ? (*server)->Start() : server.status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("ofi:tcp"), std::string::npos) << status;
+}
+
 TEST_P(EveryWay, AnEarlyRequesterMeetsALateJoiner) {
   auto worker = Start(Config("worker", 0, GetParam()));
   absl::Notification done;

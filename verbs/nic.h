@@ -14,9 +14,9 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 
-// The seam. Everything above it runs alike on an RDMA NIC (verbs/ibv), on plain TCP
-// (verbs/soft) and in the simulator (verbs/sim); one contract suite holds all three
-// to what is written here (tests/contract/nic_contract.h).
+// The seam. Everything above it runs alike on an RDMA NIC (verbs/ibv), on libfabric
+// (verbs/ofi), on plain TCP (verbs/soft) and in the simulator (verbs/sim); one contract
+// suite holds them all to what is written here (tests/contract/nic_contract.h).
 //
 // Threads: a Nic's own methods may be called from any thread. A completion queue and
 // the queue pairs that use it belong to one thread, which alone calls them. A NIC
@@ -37,6 +37,12 @@ struct NicLimits {
   bool dma_buf = false;
   bool device_pointers = false;  // RegisterRegion() takes them, if a kernel module knows whose.
   bool relaxed_ordering = false;
+  // What an RDMA NIC gives and others may lack. Their users ask; they never guess by name.
+  // What one queue pair posts lands, and is told, in the order of posting.
+  bool ordered = true;
+  bool write_with_immediate = true;  // False: kWriteWithImmediate is kInvalidArgument.
+  // A write of a few words lands by whole aligned words of 4 bytes.
+  bool atomic_ack_page = true;
 };
 
 enum class PortState { kDown, kActive };

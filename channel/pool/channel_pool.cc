@@ -157,7 +157,12 @@ void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
       end_one(many);
     });
   }
-  poller_->PostFn([many, end_one] { end_one(many); });
+  // Counted: with the pool drained nobody turns the poller any more.
+  posted_fetches_.fetch_add(1, std::memory_order_relaxed);
+  poller_->PostFn([this, many, end_one] {
+    posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
+    end_one(many);
+  });
 }
 
 bool ChannelPool::FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
@@ -251,7 +256,7 @@ void ChannelPool::Close(const absl::Status& why) {
 }
 
 bool ChannelPool::Drained() {
-  return closed_ &&
+  return closed_ && posted_fetches_.load(std::memory_order_relaxed) == 0 &&
          std::all_of(peers_in_order_.begin(), peers_in_order_.end(),
                      [](const PeerPaths* peer) { return peer->Drained(); }) &&
          std::all_of(context_.transports.begin(), context_.transports.end(),

@@ -196,14 +196,16 @@ absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t gen
   }
   if (Hear(op, FetchEvent::kPart) == nullptr) return OutOfPlace(op->state, FetchEvent::kPart);
   const uint32_t bit = 1u << lane;
-  if ((op->lanes_seen & bit) != 0) return absl::DataLossError("a part of a tensor came twice");
+  // Without order a queue pair may carry several, and they are counted alone.
+  if (link_->ordered() && (op->lanes_seen & bit) != 0)
+    return absl::DataLossError("a part of a tensor came twice");
   op->lanes_seen |= bit;
   ++op->parts_seen;
   if (op->state == FetchState::kLeaving) {
     LeaveIfOver(op);
   } else if (op->state == FetchState::kParts && op->parts_seen >= op->meta.stripes) {
     return TakeLanded(op);
-  } else if (op->state == FetchState::kAsked && link_->queue_pairs() == 1) {
+  } else if (op->state == FetchState::kAsked && link_->queue_pairs() == 1 && link_->ordered()) {
     // The shape was known and there is no digest: the immediate says it all.
     if (op->expects && op->landing) {
       op->meta = op->expected;

@@ -18,6 +18,10 @@ namespace {
 // under them, which also ends every access.
 constexpr int64_t kDrainNs = 5'000'000'000;
 
+// How long messages wait for one that they have overtaken before it counts as lost. A NIC
+// reorders within milliseconds; a break for nothing costs a new connection.
+constexpr int64_t kHoleNs = 500'000'000;
+
 // From this size on every write is signaled, so that slow is told from stuck.
 constexpr uint64_t kLargeWriteBytes = 1 << 20;
 
@@ -29,6 +33,11 @@ constexpr size_t kFirstWorks = 8;
 
 // Works of lane 0 that Write() leaves for the message and the ack of the same turn.
 constexpr uint32_t kReservedWorks = 3;
+
+// Without immediates each takes a work of its own.
+constexpr uint32_t WorksOf(bool immediates) { return immediates ? 1 : 2; }
+
+constexpr uint32_t kWordBytes = 4;
 
 size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -59,10 +68,12 @@ MessageLink::~MessageLink() {
   lanes_.clear();  // From here on no byte can land.
   in_region_.reset();
   out_region_.reset();
+  words_region_.reset();
   if (memory_ != nullptr) munmap(memory_, memory_bytes_);
   hub_->poller()->ForgetFlush(this);
   hub_->poller()->CancelTimer(this);
   hub_->poller()->CancelTimer(&stall_timer_);
+  hub_->poller()->CancelTimer(&hole_timer_);
 }
 
 // What the peer may have under way to us on one queue pair, as a sum: its messages and
@@ -79,7 +90,15 @@ absl::Status MessageLink::Open() {
   // The ring we send from has as many slots as the peer's, which we learn later and
   // bound here: a peer with more is used up to this many.
   const size_t in_bytes = RoundUp(ring_bytes + ack_bytes, 4096);
-  memory_bytes_ = 2 * in_bytes;
+  ordered_ = hub_->nic()->limits().ordered;
+  immediates_ = hub_->nic()->limits().write_with_immediate;
+  if (!ordered_ && !immediates_) {
+    return absl::UnimplementedError(
+        absl::StrCat("the NIC ", hub_->nic()->name(),
+                     " has neither order nor immediates: nothing would tell what has landed"));
+  }
+  if (!ordered_) arrived_.resize(options_.ring_slots);
+  memory_bytes_ = 2 * in_bytes + WordsBytes();
   // Fresh pages: an idle link's memory is not resident until it is used.
   void* memory =
       mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -100,6 +119,12 @@ absl::Status MessageLink::Open() {
   auto out_region = nic->RegisterRegion(ack_out_, in_bytes, kLocalOnly);
   if (!out_region.ok()) return out_region.status();
   out_region_ = *std::move(out_region);
+  if (!immediates_) {
+    words_ = memory_ + 2 * in_bytes;
+    auto words_region = nic->RegisterRegion(words_, WordsBytes(), kLocalWrite);
+    if (!words_region.ok()) return words_region.status();
+    words_region_ = *std::move(words_region);
+  }
 
   // Queue pairs take turns at the ports that are up.
   std::vector<uint8_t> ports;
@@ -117,6 +142,8 @@ absl::Status MessageLink::Open() {
     queue_pair_options.max_inline_bytes = inline_bytes_;
     queue_pair_options.ack_timeout = options_.ack_timeout;
     queue_pair_options.retry_count = options_.retry_count;
+    // Without order a tensor may need more receives than it has parts.
+    if (!ordered_) queue_pair_options.rnr_retry_count = 7;
     auto queue_pair = nic->CreateQueuePair(queue_pair_options);
     if (!queue_pair.ok()) return queue_pair.status();
     hub_->AddUser((*queue_pair)->number(), this);
@@ -130,6 +157,21 @@ absl::Status MessageLink::Open() {
     if (!posted.ok()) return posted;
   }
   return absl::OkStatus();
+}
+
+// A word for each receive and each send of every lane.
+size_t MessageLink::WordsBytes() const {
+  if (immediates_) return 0;
+  return options_.queue_pairs * size_t{ReceiveDepth(0) + options_.send_depth} * kWordBytes;
+}
+
+uint64_t MessageLink::WordIn(size_t lane, uint32_t word) const {
+  return reinterpret_cast<uint64_t>(words_) +
+         (lane * (ReceiveDepth(0) + options_.send_depth) + word) * kWordBytes;
+}
+
+uint64_t MessageLink::WordOut(size_t lane, uint32_t word) const {
+  return WordIn(lane, ReceiveDepth(0) + word);
 }
 
 void MessageLink::DescribeTo(Hello* hello, uint64_t session) const {
@@ -181,7 +223,7 @@ wire::MessageWriter* MessageLink::message() {
   if (sent_ - peer_consumed_ >= peer_.ring_slots) return nullptr;
   const Lane& lane = lanes_[0];
   // One for this message, one for the ack.
-  if (lane.queue_pair->send_room() < lane.works.size() + 2) return nullptr;
+  if (lane.queue_pair->send_room() < lane.works.size() + 2 * WorksOf(immediates_)) return nullptr;
   writer_ =
       wire::MessageWriter(ring_out_ + size_t{sent_ % peer_.ring_slots} * options_.message_bytes,
                           options_.message_bytes);
@@ -215,9 +257,10 @@ void MessageLink::FinishMessage() {
 
 uint32_t MessageLink::WriteRoom(size_t index) const {
   const Lane& lane = lanes_[index];
-  const uint32_t taken = static_cast<uint32_t>(lane.works.size()) + kReservedWorks;
+  const uint32_t taken =
+      static_cast<uint32_t>(lane.works.size()) + kReservedWorks * WorksOf(immediates_);
   const uint32_t room = lane.queue_pair->send_room();
-  return room > taken ? room - taken : 0;
+  return room > taken ? (room - taken) / WorksOf(immediates_) : 0;
 }
 
 uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32_t key,
@@ -237,12 +280,29 @@ uint64_t MessageLink::Write(size_t index, const Entry& from, uint64_t to, uint32
 // Room comes back with a signaled completion, so one in every quarter of the queue is
 // signaled: whenever the queue is full there is one to come.
 void MessageLink::AddWork(Lane* lane, SendWork work, const Entry& entry) {
+  if (work.op == SendOp::kWriteWithImmediate && !immediates_) {
+    const bool signaled = std::exchange(work.signaled, false);
+    work.op = SendOp::kWrite;
+    AddWork(lane, work, entry);
+    return AddImmediate(lane, work.immediate, signaled);
+  }
   work.id = ++lane->queued;
   ++lane->unsignaled;
   work.signaled = work.signaled || lane->unsignaled >= options_.send_depth / 4;
   if (work.signaled) lane->unsignaled = 0;
   lane->works.push_back(work);
   lane->entries.push_back(entry);
+}
+
+// Behind the write that it tells of.
+void MessageLink::AddImmediate(Lane* lane, uint32_t immediate, bool signaled) {
+  const uint64_t at = WordOut(static_cast<size_t>(lane - lanes_.data()), lane->next_word_out);
+  lane->next_word_out = (lane->next_word_out + 1) % options_.send_depth;
+  memcpy(reinterpret_cast<void*>(at), &immediate, sizeof(immediate));
+  SendWork work;
+  work.op = SendOp::kSend;
+  work.signaled = signaled;
+  AddWork(lane, work, Entry{at, kWordBytes, words_region_->local_key()});
 }
 
 void MessageLink::Accept(uint16_t slot, uint16_t next_generation) {
@@ -321,7 +381,7 @@ void MessageLink::Flush() {
   const bool ack_wanted = ack_due_ || consumed_ - consumed_told_ >= options_.ring_slots / 2 ||
                           2 * accepts_owed_ > options_.slots;
   if (ack_wanted && lanes_[0].done >= ack_ticket_ &&
-      lanes_[0].queue_pair->send_room() > lanes_[0].works.size()) {
+      lanes_[0].queue_pair->send_room() >= lanes_[0].works.size() + WorksOf(immediates_)) {
     AddAck();
   }
   // Receives first: what goes out now tells the peer that there is room for more.
@@ -343,6 +403,7 @@ void MessageLink::BreakByPost(const absl::Status& posted) {
 }
 
 absl::Status MessageLink::PostReceives(Lane* lane) {
+  if (!immediates_) return PostWordReceives(lane);
   // All alike: what arrives lands by itself, and takes one.
   static const ReceiveWork works[64] = {};
   while (lane->receives_owed > 0) {
@@ -350,6 +411,21 @@ absl::Status MessageLink::PostReceives(Lane* lane) {
     const absl::Status posted = lane->queue_pair->PostReceive(absl::MakeConstSpan(works, count));
     if (!posted.ok()) return posted;
     lane->receives_owed -= count;
+  }
+  return absl::OkStatus();
+}
+
+// For sends of 4 bytes, each into a word of its own, which its id says.
+absl::Status MessageLink::PostWordReceives(Lane* lane) {
+  const size_t index = static_cast<size_t>(lane - lanes_.data());
+  for (; lane->receives_owed > 0; --lane->receives_owed) {
+    const Entry word = {WordIn(index, lane->next_word_in), kWordBytes, words_region_->local_key()};
+    ReceiveWork work;
+    work.id = lane->next_word_in;
+    work.entries = absl::MakeConstSpan(&word, 1);
+    const absl::Status posted = lane->queue_pair->PostReceive(absl::MakeConstSpan(&work, 1));
+    if (!posted.ok()) return posted;
+    lane->next_word_in = (lane->next_word_in + 1) % ReceiveDepth(index);
   }
   return absl::OkStatus();
 }
@@ -394,6 +470,11 @@ void MessageLink::OnCompletion(const Completion& completion) {
     if (lane.queue_pair->number() != completion.queue_pair) continue;
     if (completion.op == CompletionOp::kReceiveWriteImmediate) {
       OnArrival(i, completion.immediate);
+    } else if (completion.op == CompletionOp::kReceive) {
+      OnArrival(i, completion.bytes == kWordBytes && !immediates_
+                       ? LoadWord(reinterpret_cast<const uint8_t*>(
+                             WordIn(i, static_cast<uint32_t>(completion.id))))
+                       : wire::kNoImmediate);
     } else {
       lane.done = std::max(lane.done, completion.id);
       progress_ns_ = last_completed_ns_ = hub_->poller()->now_ns();
@@ -434,11 +515,53 @@ void MessageLink::OnArrival(size_t lane, uint32_t immediate) {
 }
 
 absl::Status MessageLink::OnMessage(uint32_t sequence) {
+  if (!ordered_) return TakeUnordered(sequence);
   if (sequence != (consumed_ & wire::kSequenceMask)) {
     TRYST_REACHED("hostile: message out of turn");
     return absl::DataLossError(absl::StrCat("message ", sequence, " arrived where ",
                                             consumed_ & wire::kSequenceMask, " was due"));
   }
+  return TakeMessage();
+}
+
+// It waits for those before it, as far as the ring reaches.
+absl::Status MessageLink::TakeUnordered(uint32_t sequence) {
+  const uint32_t ahead = (sequence - consumed_) & wire::kSequenceMask;
+  if (ahead >= peer_.ring_slots || arrived_[(consumed_ + ahead) % peer_.ring_slots]) {
+    TRYST_REACHED("hostile: unordered message that is not due");
+    return absl::DataLossError(absl::StrCat("message ", sequence, " arrived where one of the ",
+                                            peer_.ring_slots, " from ",
+                                            consumed_ & wire::kSequenceMask, " was due"));
+  }
+  if (ahead > 0) TRYST_REACHED("unordered: a message overtakes another");
+  arrived_[(consumed_ + ahead) % peer_.ring_slots] = true;
+  while (!broken_ && arrived_[consumed_ % peer_.ring_slots]) {
+    arrived_[consumed_ % peer_.ring_slots] = false;
+    const absl::Status taken = TakeMessage();
+    if (!taken.ok()) return taken;
+  }
+  WatchHole();
+  return absl::OkStatus();
+}
+
+// With order the message behind one that got lost shows it; here only time does.
+void MessageLink::WatchHole() {
+  if (broken_ || hole_timer_.is_set()) return;
+  if (std::find(arrived_.begin(), arrived_.end(), true) == arrived_.end()) return;
+  hole_ = consumed_;
+  hub_->poller()->SetTimer(&hole_timer_, hub_->poller()->now_ns() + kHoleNs);
+}
+
+void MessageLink::OnHoleTimer() {
+  if (broken_) return;
+  if (hole_ != consumed_) return WatchHole();
+  TRYST_REACHED("unordered: a message got lost");
+  Break(absl::DataLossError(absl::StrCat("message ", hole_ & wire::kSequenceMask,
+                                         " got lost: those behind it have waited for ",
+                                         kHoleNs / 1'000'000, " ms")));
+}
+
+absl::Status MessageLink::TakeMessage() {
   const uint8_t* slot = ring_in_ + size_t{consumed_ % peer_.ring_slots} * options_.message_bytes;
   auto reader = wire::MessageReader::Open(slot, options_.message_bytes);
   if (!reader.ok()) {
@@ -454,7 +577,8 @@ absl::Status MessageLink::OnMessage(uint32_t sequence) {
     TRYST_REACHED("hostile: message of another turn of the ring");
     return absl::DataLossError("message of another turn of the ring");
   }
-  if (reader->header().tensor_immediates != tensor_immediates_received_) {
+  // Without order others may be on their way; what has landed is counted for each tensor.
+  if (ordered_ && reader->header().tensor_immediates != tensor_immediates_received_) {
     TRYST_REACHED("hostile: a tensor immediate is missing");
     return absl::DataLossError("a tensor immediate got lost");
   }

@@ -34,6 +34,11 @@ struct LinkOptions {
 // message ring each way, the ack page each way, and the accounting that keeps every
 // queue from overrunning. It knows records, not tensors.
 //
+// A NIC may promise less than an RDMA NIC (NicLimits). Without order the messages wait for
+// those before them, and every write of a tensor carries an immediate, so that landing is
+// proved by their number; one ack page is under way at a time on every NIC, so none overtakes
+// another. Without immediates each is a send of 4 bytes behind its write.
+//
 // Once broken it never mends: the owner waits for drained() and makes the next one.
 // Poller thread only. REQUIRES at destruction: nothing, but only drained() promises
 // that no byte lands any more while it lives.
@@ -45,7 +50,8 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
     virtual ~Owner() = default;
     // An error breaks the link with it.
     virtual absl::Status OnRecord(const wire::Record& record) = 0;
-    // On queue pair `lane`, which carries at most one part of each tensor.
+    // On queue pair `lane`, which carries at most one part of each tensor; without order, any
+    // number of them.
     virtual absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) = 0;
     // The peer accepted something: accepted() has moved.
     virtual void OnAccepted() = 0;
@@ -95,6 +101,8 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
                  uint16_t slot, uint16_t generation);
   // True once the NIC is done with the source of that write, and of all before it.
   bool WriteDone(size_t index, uint64_t ticket) const { return lanes_[index].done >= ticket; }
+  // Whether what is written lands in order. If not, each Write() must have an immediate.
+  bool ordered() const { return ordered_; }
   // How many more Write()s queue pair `index` takes now.
   uint32_t WriteRoom(size_t index) const;
   // Asks for OnFlush() at the end of this turn.
@@ -141,6 +149,10 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
     uint64_t last_signaled = 0;
     uint64_t done = 0;           // Of those, completed.
     uint32_t receives_owed = 0;  // Taken by arrivals, to be posted again.
+    // Of a NIC without immediates: where the next send's 4 bytes are taken from, and the
+    // next receive's go to, in this lane's part of the words.
+    uint32_t next_word_out = 0;
+    uint32_t next_word_in = 0;
   };
 
   MessageLink(QueueHub* hub, const LinkOptions& options, uint32_t epoch, Owner* owner);
@@ -148,15 +160,24 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   uint32_t ReceiveDepth(size_t lane) const;
   void OnArrival(size_t lane, uint32_t immediate);
   absl::Status OnMessage(uint32_t sequence);
+  absl::Status TakeMessage();
+  absl::Status TakeUnordered(uint32_t sequence);
+  size_t WordsBytes() const;
+  uint64_t WordOut(size_t lane, uint32_t word) const;
+  uint64_t WordIn(size_t lane, uint32_t word) const;
+  void AddImmediate(Lane* lane, uint32_t immediate, bool signaled);
   absl::Status OnAckPage();
   absl::Status SetPeerConsumed(uint32_t consumed);
   void OnTimer() override;  // The ack has waited long enough.
   void OnStallTimer();
+  void WatchHole();
+  void OnHoleTimer();
   void NoteAckOwed();
   void AddAck();
   void FinishMessage();
   void AddWork(Lane* lane, SendWork work, const Entry& entry);
   absl::Status PostReceives(Lane* lane);
+  absl::Status PostWordReceives(Lane* lane);
   absl::Status PostSends(Lane* lane);
   void BreakByPost(const absl::Status& posted);
   void CheckDrained();
@@ -177,8 +198,12 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   uint8_t* ring_out_ = nullptr;
   uint8_t* ack_out_ = nullptr;
   uint32_t inline_bytes_ = 0;
-  std::unique_ptr<Region> in_region_;   // Ring and ack page: the peer may write here.
-  std::unique_ptr<Region> out_region_;  // Ours alone.
+  bool ordered_ = true;
+  bool immediates_ = true;
+  uint8_t* words_ = nullptr;              // Of a NIC without immediates: those in, those out.
+  std::unique_ptr<Region> words_region_;  // Ours alone.
+  std::unique_ptr<Region> in_region_;     // Ring and ack page: the peer may write here.
+  std::unique_ptr<Region> out_region_;    // Ours alone.
   wire::ChannelParameters peer_;
 
   // Poller thread only.
@@ -189,6 +214,8 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
   uint32_t sent_ = 0;           // Finished by us.
   uint32_t peer_consumed_ = 0;  // Of those, done with by the peer.
   uint32_t consumed_ = 0;       // Of the peer's, done with by us.
+  // Without order: which of the next messages have come, by ring slot.
+  std::vector<bool> arrived_;
   // Tensor immediates on the first queue pair, which messages count along.
   uint32_t tensor_immediates_sent_ = 0;
   uint32_t tensor_immediates_received_ = 0;
@@ -202,6 +229,14 @@ class MessageLink final : public QueuePairUser, public PollerFlush, private Poll
     MessageLink* const link;
   };
   StallTimer stall_timer_{this};
+  // Without order: set while messages wait for one before them.
+  struct HoleTimer final : PollerTimer {
+    explicit HoleTimer(MessageLink* link) : link(link) {}
+    void OnTimer() override { link->OnHoleTimer(); }
+    MessageLink* const link;
+  };
+  HoleTimer hole_timer_{this};
+  uint32_t hole_ = 0;        // The sequence that was missing when it was set.
   int64_t progress_ns_ = 0;  // When a work of ours last completed.
   uint64_t ack_ticket_ = 0;  // Of the last ack sent: one at a time is under way.
   bool ack_due_ = false;

@@ -143,6 +143,8 @@ class ServeChannel final : private TakesUser,
   bool PutMeta(const wire::Record& record, const wire::TensorMeta& meta);
   bool SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta);
   absl::Status PrepareSource(ServeOp* op, const void* payload, uint64_t bytes);
+  uint64_t PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const;
+  uint64_t WorkBytes() const;
   bool IsBare(const ServeOp& op, const wire::TensorMeta& meta) const;
   bool WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end, bool immediate);
   bool AllDone(const LaneTickets& tickets) const;

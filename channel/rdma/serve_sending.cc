@@ -2,6 +2,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
 #include "channel/rdma/serve_channel.h"
 #include "rendezvous/derived_status.h"
@@ -130,6 +131,12 @@ bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
   // A device's tensor of no bytes comes here, too: it has no parts, and LANDED tells of it.
   const uint64_t part_bytes = std::max<uint64_t>(1, (meta.bytes + lanes - 1) / lanes);
   const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);
+  const uint64_t pieces = PiecesOf(meta.bytes, part_bytes, parts);
+  if (pieces > UINT16_MAX) {
+    return FailTaken(op, absl::UnimplementedError(absl::StrCat(
+                             "a tensor of ", meta.bytes, " bytes takes ", pieces,
+                             " writes, and a NIC without order proves 65535 at most")));
+  }
   const bool bare = parts > 0 && IsBare(*op, meta);
   bool all = true;
   for (size_t lane = 0; lane < parts; ++lane) {
@@ -139,7 +146,7 @@ bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
   if (!all) return false;
   if (!bare) {
     wire::Record record = Word(*op, wire::RecordType::kLanded);
-    meta.stripes = parts > 1 ? static_cast<uint16_t>(parts) : 0;
+    meta.stripes = static_cast<uint16_t>(pieces);
     meta.digest = op->digest;
     if (op->has_digest) record.flags |= wire::kHasDigest;
     if (!PutMeta(record, meta)) return false;
@@ -167,29 +174,45 @@ absl::Status ServeChannel::PrepareSource(ServeOp* op, const void* payload, uint6
   return absl::OkStatus();
 }
 
+// How many immediates tell that a tensor has landed; 0: the message behind it does.
+uint64_t ServeChannel::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const {
+  if (link_->ordered()) return parts > 1 ? parts : 0;
+  uint64_t pieces = 0;
+  for (size_t lane = 0; lane < parts; ++lane) {
+    const uint64_t part = std::min(part_bytes, bytes - lane * part_bytes);
+    pieces += (part + WorkBytes() - 1) / WorkBytes();
+  }
+  return pieces;
+}
+
+// Of one write at most. Where each is counted there are as few as can be.
+uint64_t ServeChannel::WorkBytes() const {
+  const uint64_t largest = hub_->nic()->limits().max_message_bytes;
+  return link_->ordered() ? std::min(largest, options_.write_bytes) : largest;
+}
+
 // The immediate alone says it all when the consumer knows the shape.
 bool ServeChannel::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
   const wire::RequestBody& body = op.request.body;
-  return !digests_ && link_->queue_pairs() == 1 && (op.request.flags & wire::kHasShape) != 0 &&
-         body.dtype == meta.dtype && body.rank == meta.rank &&
-         body.destination_bytes == meta.bytes &&
+  return !digests_ && link_->ordered() && link_->queue_pairs() == 1 &&
+         (op.request.flags & wire::kHasShape) != 0 && body.dtype == meta.dtype &&
+         body.rank == meta.rank && body.destination_bytes == meta.bytes &&
          std::equal(meta.dims, meta.dims + meta.rank, body.dims);
 }
 
 // [begin, end) of the payload on one queue pair, from where it stopped last time.
 bool ServeChannel::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
                              bool immediate) {
-  const uint64_t work_bytes =
-      std::min(hub_->nic()->limits().max_message_bytes, options_.write_bytes);
+  const uint64_t work_bytes = WorkBytes();
   ServeSource& source = op->source;
   while (begin + source.written[lane] < end) {
     if (link_->WriteRoom(lane) == 0) return false;
     const uint64_t at = begin + source.written[lane];
     const uint64_t bytes = std::min(work_bytes, end - at);
-    source.tickets[lane] =
-        link_->Write(lane, Entry{source.region->address() + at, bytes, source.region->local_key()},
-                     op->request.body.destination_address + at, op->request.body.destination_key,
-                     immediate && at + bytes == end, op->slot, op->request.generation);
+    source.tickets[lane] = link_->Write(
+        lane, Entry{source.region->address() + at, bytes, source.region->local_key()},
+        op->request.body.destination_address + at, op->request.body.destination_key,
+        !link_->ordered() || (immediate && at + bytes == end), op->slot, op->request.generation);
     source.written[lane] += bytes;
   }
   return true;

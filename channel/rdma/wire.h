@@ -45,6 +45,7 @@ struct Immediate {
   uint16_t slot = 0;        // kTensor.
   uint16_t generation = 0;  // kTensor.
 };
+inline constexpr uint32_t kNoImmediate = ~0u;  // Of no kind.
 inline constexpr uint32_t kSequenceMask = (1u << 30) - 1;
 uint32_t EncodeMessageImmediate(uint32_t sequence);
 uint32_t EncodeTensorImmediate(uint16_t slot, uint16_t generation);  // slot < kMaxSlots

@@ -78,6 +78,14 @@ std::vector<Seed> RdmaSeeds() {
          h->environment["LD_LIBRARY_PATH"] = "/opt/ofed";
          h->Write("/opt/ofed/libibverbs.so.1", "");
        }},
+      {"rdma-libfabric", W::kFault, "libfabric.so.1 is not here",
+       [](SeededHost* h) { h->config.nic = "ofi:tcp"; }},
+      {"rdma-libfabric", W::kFault, "ofi:efa", [](SeededHost* h) { h->config.nic = "ofi:pigeon"; }},
+      {"rdma-libfabric", W::kNote, "tcp;ofi_rxm",
+       [](SeededHost* h) {
+         h->config.nic = "ofi:tcp";
+         h->Write("/usr/lib/x86_64-linux-gnu/libfabric.so.1", "");
+       }},
       {"rdma-provider", W::kWarning, "mlx5.driver",
        [](SeededHost* h) {
          WithRdma(h);

@@ -11,6 +11,7 @@
 #include "server/doctor/libraries.h"
 #include "server/doctor/rdma_ports.h"
 #include "verbs/ibv/rdma_settings.h"
+#include "verbs/ofi/ofi_provider.h"
 
 namespace tryst {
 namespace {
@@ -277,12 +278,33 @@ void Cgroup(const Host& host, Report* report) {
   }
 }
 
+void Libfabric(const Host& host, Report* report) {
+  if (!IsOfiName(host.config().nic)) return;
+  const auto provider = FindOfiProvider(host.config().nic);
+  if (!provider.ok()) {
+    report->Fault(std::string(provider.status().message()), "the server refuses to start",
+                  "correct nic");
+    return;
+  }
+  if (LibraryFiles(host, "libfabric.so.1").empty()) {
+    report->Fault(absl::StrCat("nic=", host.config().nic, ", and libfabric.so.1 is not here"),
+                  "no NIC can be opened", "apt-get install libfabric1");
+    return;
+  }
+  report->Add(
+      Weight::kNote,
+      absl::StrCat("nic=", host.config().nic, " is libfabric's provider ", provider->full_name),
+      std::string(provider->differences),
+      "nothing, if that will do; soft and ibv do without libfabric");
+}
+
 }  // namespace
 
 std::vector<Check> RdmaChecks() {
   return {{"rdma-device", Device},
           {"rdma-library", Library},
           {"rdma-library-twice", LibraryTwice},
+          {"rdma-libfabric", Libfabric},
           {"rdma-provider", Provider},
           {"rdma-uverbs", Uverbs},
           {"rdma-permission", Permission},

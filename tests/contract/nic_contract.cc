@@ -39,7 +39,7 @@ QueuePairOptions NicContractTest::Options() const {
   options.receive_depth = 32;
   options.max_entries = 4;
   options.max_inline_bytes = 64;
-  options.ack_timeout = 19;  // 2 s an attempt.
+  options.ack_timeout = GetParam().ack_timeout;
   return options;
 }
 

@@ -43,6 +43,7 @@ struct NicContract {
   std::function<std::unique_ptr<NicPair>()> open;
   // Longest time, on the pair's clock, that anything but a timeout may take.
   absl::Duration patience = absl::Seconds(10);
+  uint8_t ack_timeout = 19;  // Of the others: 2 s an attempt.
   // For queue pairs that are to time out: short, but long enough for a busy machine.
   uint8_t short_ack_timeout = 14;
   uint64_t largest_region_bytes = 64 << 20;  // That a test may register.
@@ -53,6 +54,8 @@ struct NicContract {
   bool responder_events = true;              // A queue pair broken by its peer's request says so.
   bool loss_is_noticed = true;               // A work fails when the peer's queue pair is gone.
   bool checks_tokens = false;                // A queue pair connects only to whom it was told of.
+  // What the requester hears of a request that its peer refused.
+  CompletionStatus refusal = CompletionStatus::kRemoteAccess;
   // Why each test that this NIC cannot pass is skipped: test name, reason.
   std::vector<std::pair<std::string, std::string>> skips;
 };

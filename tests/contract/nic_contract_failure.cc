@@ -25,21 +25,21 @@ using ::testing::Each;
 
 TEST_P(NicContractTest, WriteOneBytePastTheEndChangesNothing) {
   OpenBoth();
-  EXPECT_REFUSED(Write(1, 0, kMemoryBytes - 99, 100), CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(Write(1, 0, kMemoryBytes - 99, 100), GetParam().refusal);
 }
 
 TEST_P(NicContractTest, WriteOneByteBeforeTheBeginningChangesNothing) {
   OpenBoth();
   SendWork work = Write(1, 0, 0, 100);
   work.remote_address -= 1;
-  EXPECT_REFUSED(work, CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(work, GetParam().refusal);
 }
 
 TEST_P(NicContractTest, WriteThatWrapsAroundTheAddressSpaceChangesNothing) {
   OpenBoth();
   SendWork work = Write(1, 0, 0, 100);
   work.remote_address = std::numeric_limits<uint64_t>::max() - 49;
-  EXPECT_REFUSED(work, CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(work, GetParam().refusal);
 }
 
 TEST_P(NicContractTest, WriteUpToTheLastByteSucceeds) {
@@ -51,13 +51,13 @@ TEST_P(NicContractTest, WriteUpToTheLastByteSucceeds) {
 TEST_P(NicContractTest, LargeWriteOneBytePastTheEndChangesNothing) {
   const uint64_t bytes = 4 << 20;
   OpenBoth(Options(), Options(), bytes);
-  EXPECT_REFUSED(Write(1, 0, 1, bytes), CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(Write(1, 0, 1, bytes), GetParam().refusal);
 }
 
 TEST_P(NicContractTest, ReadPastTheEndBringsNothing) {
   OpenBoth();
   const std::vector<uint8_t> before = a_.memory;
-  EXPECT_REFUSED(Read(1, 0, kMemoryBytes - 99, 100), CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(Read(1, 0, kMemoryBytes - 99, 100), GetParam().refusal);
   EXPECT_EQ(memcmp(before.data(), a_.memory.data(), before.size()), 0);
 }
 
@@ -65,7 +65,7 @@ TEST_P(NicContractTest, WrongKeyOpensNothing) {
   OpenBoth();
   SendWork work = Write(1, 0, 0, 100);
   work.remote_key ^= 0x100;
-  EXPECT_REFUSED(work, CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(work, GetParam().refusal);
 }
 
 TEST_P(NicContractTest, RevokedKeyOpensNothing) {
@@ -73,7 +73,7 @@ TEST_P(NicContractTest, RevokedKeyOpensNothing) {
   ExpectStatus(Write(1, 0, 0, 100), CompletionStatus::kOk);
   const SendWork again = Write(2, 100, 0, 100);
   b_.region.reset();
-  EXPECT_REFUSED(again, CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(again, GetParam().refusal);
 }
 
 TEST_P(NicContractTest, RegionIsWrittenOnlyWhereItAllowsIt) {
@@ -86,7 +86,7 @@ TEST_P(NicContractTest, RegionIsWrittenOnlyWhereItAllowsIt) {
   work.remote_key = (*region)->remote_key();
   ExpectStatus(work, CompletionStatus::kOk);
   work.op = SendOp::kWrite;
-  EXPECT_REFUSED(work, CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(work, GetParam().refusal);
   EXPECT_THAT(readable, Each(0));
 }
 
@@ -100,7 +100,7 @@ TEST_P(NicContractTest, RegionIsReadOnlyWhereItAllowsIt) {
   work.remote_key = (*region)->remote_key();
   ExpectStatus(work, CompletionStatus::kOk);
   work.op = SendOp::kRead;
-  EXPECT_REFUSED(work, CompletionStatus::kRemoteAccess);
+  EXPECT_REFUSED(work, GetParam().refusal);
 }
 
 TEST_P(NicContractTest, LocalEntryPastItsRegionIsAProtectionError) {
@@ -221,7 +221,7 @@ TEST_P(NicContractTest, RefusedRequestBreaksThePeerToo) {
   PostReceives(&b_, 3);
   SendWork work = Write(1, 0, 0, 10);
   work.remote_key ^= 0x100;
-  ExpectStatus(work, CompletionStatus::kRemoteAccess);
+  ExpectStatus(work, GetParam().refusal);
   ASSERT_TRUE(UntilDone(b_, 3));
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(b_.done[i].id, 100 + i);

@@ -117,6 +117,15 @@ TEST_P(NicContractTest, ImpossibleRegionsAreRefused) {
   }
 }
 
+TEST_P(NicContractTest, ImmediatesAreRefusedWhereThereAreNone) {
+  if (pair_->first()->limits().write_with_immediate) GTEST_SKIP() << "it has them";
+  OpenBoth();
+  SendWork work = Write(1, 0, 0, 8);
+  work.op = SendOp::kWriteWithImmediate;
+  EXPECT_EQ(Post(&a_, work).code(), absl::StatusCode::kInvalidArgument);
+  ExpectStatus(Write(2, 0, 0, 8), CompletionStatus::kOk);
+}
+
 TEST_P(NicContractTest, RegionsHaveKeysOfTheirOwn) {
   std::vector<uint8_t> memory(4096);
   Nic* const nic = pair_->first();

@@ -8,8 +8,8 @@ namespace {
 
 class SimPair final : public NicPair {
  public:
-  SimPair(uint64_t seed, const SimOptions& options)
-      : world_(seed, options), first_(world_.OpenNic(0)), second_(world_.OpenNic(1)) {}
+  SimPair(uint64_t seed, const SimOptions& options, const SimNicOptions& nic)
+      : world_(seed, options), first_(world_.OpenNic(0, nic)), second_(world_.OpenNic(1, nic)) {}
   ~SimPair() override { EXPECT_EQ(world_.violations(), std::vector<std::string>()); }
   Nic* first() override { return first_.get(); }
   Nic* second() override { return second_.get(); }
@@ -24,10 +24,11 @@ class SimPair final : public NicPair {
   std::unique_ptr<SimNic> second_;
 };
 
-NicContract SimContract(std::string name, uint64_t seed, const SimOptions& options) {
+NicContract SimContract(std::string name, uint64_t seed, const SimOptions& options,
+                        const SimNicOptions& nic = SimNicOptions()) {
   NicContract contract;
   contract.name = std::move(name);
-  contract.open = [seed, options] { return std::make_unique<SimPair>(seed, options); };
+  contract.open = [seed, options, nic] { return std::make_unique<SimPair>(seed, options, nic); };
   contract.threads = false;
   contract.sleeps = false;
   // Once is enough: the simulator copies each byte twice.
@@ -53,10 +54,36 @@ SimOptions Rough() {
   return options;
 }
 
+NicContract Unordered() {
+  SimNicOptions nic;
+  nic.limits.ordered = false;
+  NicContract contract = SimContract("Unordered", 4, SimOptions(), nic);
+  contract.skips = {
+      {"ArrivesInTheOrderOfPosting", "it does not promise that"},
+      {"WorkBeforeAFailedOneIsDoneAndThoseAfterAreFlushed", "a later one may go first, and fail"},
+  };
+  return contract;
+}
+
+NicContract NoImmediates() {
+  SimNicOptions nic;
+  nic.limits.write_with_immediate = false;
+  NicContract contract = SimContract("NoImmediates", 5, SimOptions(), nic);
+  for (const char* test :
+       {"WriteWithImmediateTakesOneReceive", "NothingAtAllCanBeMoved", "ArrivesInTheOrderOfPosting",
+        "BothWaysAtOnce", "SendWaitsForItsReceiveAsLongAsItIsTold",
+        "ConnectsAndDisconnectsWithoutALeak", "RoomComesBackWhenTheCompletionIsPolled",
+        "QueuesOfOneAreEnough"}) {
+    contract.skips.emplace_back(test, "it has no immediates");
+  }
+  return contract;
+}
+
 INSTANTIATE_TEST_SUITE_P(Sim, NicContractTest,
                          ::testing::Values(SimContract("Usual", 1, SimOptions()),
                                            SimContract("Instant", 2, Instant()),
-                                           SimContract("Rough", 3, Rough())),
+                                           SimContract("Rough", 3, Rough()), Unordered(),
+                                           NoImmediates()),
                          NicContractName);
 
 }  // namespace

@@ -156,6 +156,11 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   for (uint32_t rail = 0; rail < cluster->rails_; ++rail) {
     SimNicOptions nic_options;
     nic_options.ports = cluster->nic_ports_;
+    nic_options.limits.ordered = cluster->options_.nic != SimNicKind::kUnordered;
+    nic_options.limits.write_with_immediate = cluster->options_.nic != SimNicKind::kNoImmediates;
+    if (!nic_options.limits.ordered && cluster->options_.seed % 3 == 0) {
+      nic_options.limits.max_message_bytes = 64 << 10;  // A tensor takes several writes.
+    }
     nics.push_back(cluster->world_.OpenNic(cluster->PlaceOf(index, rail), nic_options));
     paths.push_back({absl::StrCat("rdma/sim", rail), nics.back()});
   }
@@ -327,8 +332,12 @@ void Cluster::DrawFlips(FaultPlan* plan) {
   load_->NoteFlips();
   plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
   plan->may_flip = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
-    if (op != SendOp::kWriteWithImmediate) return tensors;
     const uint32_t kind = immediate >> 30;
+    // The word of 4 bytes behind a write, and the ack page, have no checksum of ours.
+    if (op == SendOp::kSend || kind == static_cast<uint32_t>(wire::ImmediateKind::kAck)) {
+      return false;
+    }
+    if (op != SendOp::kWriteWithImmediate) return tensors;
     return kind == static_cast<uint32_t>(wire::ImmediateKind::kMessage) ||
            (tensors && kind == static_cast<uint32_t>(wire::ImmediateKind::kTensor));
   };
@@ -546,6 +555,18 @@ ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options) {
   // What has not drained cannot be taken down in an orderly way: leave it.
   if (!cluster->Drained()) cluster.release();  // NOLINT
   return report;
+}
+
+const char* SimNicKindName(SimNicKind kind) {
+  switch (kind) {
+    case SimNicKind::kOrdered:
+      return "ordered";
+    case SimNicKind::kUnordered:
+      return "unordered";
+    case SimNicKind::kNoImmediates:
+      return "no-immediates";
+  }
+  return "unknown";
 }
 
 ChannelClusterOptions OptionsOfSeed(uint64_t seed) {

@@ -12,8 +12,13 @@
 // that can break does.
 namespace tryst {
 
+// What the simulated NICs promise.
+enum class SimNicKind { kOrdered, kUnordered, kNoImmediates };
+const char* SimNicKindName(SimNicKind kind);
+
 struct ChannelClusterOptions {
   uint64_t seed = 1;
+  SimNicKind nic = SimNicKind::kOrdered;
   int workers = 2;
   LoadOptions load;
   bool kills = true;  // Processes die and others take their places.

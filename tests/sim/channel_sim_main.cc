@@ -23,11 +23,13 @@ struct Settings {
   bool verbose = false;
   bool keep_going = false;
   bool cancels = false;
+  SimNicKind nic = SimNicKind::kOrdered;
 };
 
 constexpr char kUsage[] =
     "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
-    "[--verbose]\n"
+    "[--nic KIND] [--verbose]\n"
+    "  --nic            ordered, unordered or no-immediates: what the NICs promise\n"
     "  --cancels        storms of cancels while the bytes are on their way, buffers used again\n"
     "  --until-cancels  goes on until so many have hit an open fetch of a tensor that was sent\n";
 
@@ -37,9 +39,22 @@ void Quiet(LogSeverity severity, const char*, int, absl::string_view text) {
   }
 }
 
+bool ParseKind(const std::string& name, SimNicKind* kind) {
+  for (SimNicKind one : {SimNicKind::kOrdered, SimNicKind::kUnordered, SimNicKind::kNoImmediates}) {
+    if (name != SimNicKindName(one)) continue;
+    *kind = one;
+    return true;
+  }
+  return false;
+}
+
 bool Parse(int argc, char** argv, Settings* settings) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
+    if (word == "--nic" && i + 1 < argc) {
+      if (!ParseKind(argv[++i], &settings->nic)) return false;
+      continue;
+    }
     uint64_t* number = word == "--seeds"           ? &settings->seeds
                        : word == "--from"          ? &settings->from
                        : word == "--until-cancels" ? &settings->cancels_wanted
@@ -64,9 +79,10 @@ bool Parse(int argc, char** argv, Settings* settings) {
 
 void PrintFailure(const Settings& settings, uint64_t seed, const ChannelClusterReport& report,
                   const ChannelClusterReport& again) {
-  printf("seed %" PRIu64 " breaks a promise; replay with: ./run sim%s --seeds 1 --from %" PRIu64
+  printf("seed %" PRIu64
+         " breaks a promise; replay with: ./run sim%s --nic %s --seeds 1 --from %" PRIu64
          " --verbose\n",
-         seed, settings.cancels ? " --cancels" : "", seed);
+         seed, settings.cancels ? " --cancels" : "", SimNicKindName(settings.nic), seed);
   for (size_t i = 0; i < report.violations.size() && i < 5; ++i) {
     printf("  %s\n", report.violations[i].c_str());
   }
@@ -110,7 +126,9 @@ int Main(int argc, char** argv) {
   if (!settings.verbose) SetLogSink(&Quiet);
   KeepFreedMemory();
   const auto run = [&](uint64_t seed) {
-    return RunChannelCluster(settings.cancels ? StormOfSeed(seed) : OptionsOfSeed(seed));
+    ChannelClusterOptions options = settings.cancels ? StormOfSeed(seed) : OptionsOfSeed(seed);
+    options.nic = settings.nic;
+    return RunChannelCluster(options);
   };
   ChannelClusterReport sum;
   uint64_t bad = 0;

@@ -1,6 +1,9 @@
 // The seeds that every `./run test` runs; `./run sim` runs any number of others.
 
+#include <string>
+
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/reached.h"
 #include "gtest/gtest.h"
 #include "tests/sim/channel_cluster.h"
@@ -104,6 +107,47 @@ TEST(ChannelSimOneTest, CancelsInFlightAreFenced) {
   EXPECT_GT(sum.load.cancels_in_flight, kSeeds / 2);
   EXPECT_GT(sum.load.delivered, kSeeds / 2);
 }
+
+// NICs that promise less than an RDMA NIC (NicLimits), under the same load and faults.
+class ChannelSimNicTest : public ::testing::TestWithParam<SimNicKind> {};
+
+TEST_P(ChannelSimNicTest, KeepsEveryPromise) {
+  const std::string flags = absl::StrCat("--nic ", SimNicKindName(GetParam()), " ");
+  ChannelClusterReport sum;
+  for (uint64_t seed = 1; seed <= kSeeds / 8; ++seed) {
+    ChannelClusterOptions options = OptionsOfSeed(seed);
+    options.nic = GetParam();
+    const ChannelClusterReport report = RunChannelCluster(options);
+    ExpectNone(report, flags.c_str(), seed);
+    if (HasFailure()) return;
+    sum += report;
+  }
+  EXPECT_GT(sum.load.delivered, kSeeds);
+  EXPECT_GT(sum.faults, kSeeds / 32);
+  EXPECT_GT(sum.replays, kSeeds / 160);
+}
+
+TEST_P(ChannelSimNicTest, CancelsInFlightAreFenced) {
+  if (GetParam() == SimNicKind::kUnordered) {
+    GTEST_SKIP() << "open: a write meets a destination that is gone, and is refused: ./run sim "
+                    "--cancels --nic unordered --seeds 1 --from 6";
+  }
+  const std::string flags = absl::StrCat("--cancels --nic ", SimNicKindName(GetParam()), " ");
+  ChannelClusterReport sum;
+  for (uint64_t seed = 1; seed <= kSeeds / 100; ++seed) {
+    ChannelClusterOptions options = StormOfSeed(seed);
+    options.nic = GetParam();
+    const ChannelClusterReport report = RunChannelCluster(options);
+    ExpectNone(report, flags.c_str(), seed);
+    if (HasFailure()) return;
+    sum += report;
+  }
+  EXPECT_GT(sum.load.cancels_in_flight, kSeeds / 8);
+  EXPECT_GT(sum.load.delivered, kSeeds / 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(LesserNics, ChannelSimNicTest,
+                         ::testing::Values(SimNicKind::kUnordered, SimNicKind::kNoImmediates));
 
 // On a slow wire the peer's words wait behind megabytes: that is not silence.
 TEST(ChannelSimOneTest, SlowLinksAreNoSilentPeers) {

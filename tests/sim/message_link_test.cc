@@ -63,9 +63,10 @@ class Recorder final : public MessageLink::Owner {
 
 class MessageLinkTest : public ::testing::Test {
  protected:
-  MessageLinkTest() : world_(1), poller_(&world_.clock()) {
-    nic_ = world_.OpenNic(0);
-    hostile_nic_ = world_.OpenNic(1);
+  explicit MessageLinkTest(const SimNicOptions& nic = SimNicOptions())
+      : world_(1), poller_(&world_.clock()) {
+    nic_ = world_.OpenNic(0, nic);
+    hostile_nic_ = world_.OpenNic(1, nic);
     hub_ = *QueueHub::Create(nic_.get(), &poller_, 512);
     hub_->Attach();
     link_ = *MessageLink::Create(hub_.get(), SmallLink(), kEpoch, &owner_);
@@ -191,6 +192,98 @@ TEST_F(MessageLinkTest, TakesMessagesInTurnManyTimesRoundTheRing) {
   EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
   ASSERT_EQ(owner_.records.size(), 20u);
   for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(owner_.records[i], 100 + i);
+}
+
+SimNicOptions Promising(bool ordered, bool immediates) {
+  SimNicOptions options;
+  options.limits.ordered = ordered;
+  options.limits.write_with_immediate = immediates;
+  return options;
+}
+
+class UnorderedLinkTest : public MessageLinkTest {
+ protected:
+  UnorderedLinkTest() : MessageLinkTest(Promising(false, true)) {}
+};
+
+TEST_F(UnorderedLinkTest, MessagesThatOvertakeWaitForThoseBeforeThem) {
+  Connect();
+  for (uint32_t i : {2, 0, 3, 1, 5, 4}) Say(kEpoch, i, 0, 0);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  EXPECT_EQ(owner_.records, (std::vector<uint32_t>{100, 101, 102, 103, 104, 105}));
+}
+
+TEST_F(UnorderedLinkTest, AMessageThatComesTwiceIsNotTaken) {
+  Connect();
+  Say(kEpoch, 1, 0, 0);
+  Say(kEpoch, 1, 0, 0);
+  ExpectBroken("message 1 arrived where one of the 4 from 0 was due");
+  EXPECT_TRUE(owner_.records.empty());
+}
+
+TEST_F(UnorderedLinkTest, AMessageThatNeverComesIsMissedInTime) {
+  Connect();
+  Say(kEpoch, 1, 0, 0);
+  Say(kEpoch, 2, 0, 0);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  world_.RunFor(11'000'000'000);
+  Settle();
+  ExpectBroken("message 0 got lost");
+  EXPECT_TRUE(owner_.records.empty());
+}
+
+TEST_F(UnorderedLinkTest, AMessageBeyondTheRingIsNotTaken) {
+  Connect();
+  Say(kEpoch, 4, 0, 0);
+  ExpectBroken("message 4 arrived where");
+}
+
+TEST_F(UnorderedLinkTest, ATensorImmediateMayBeOnItsWayStill) {
+  Connect();
+  Say(kEpoch, 0, 0, 1);
+  Write(0, 0, 0, wire::EncodeTensorImmediate(2, 3));
+  Write(0, 0, 0, wire::EncodeTensorImmediate(2, 3));
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  EXPECT_EQ(owner_.parts.size(), 2u);
+}
+
+class NoImmediatesLinkTest : public MessageLinkTest {
+ protected:
+  NoImmediatesLinkTest() : MessageLinkTest(Promising(true, false)) {}
+  // As a peer of ours says that something has been written.
+  void SendWord(uint32_t word, size_t bytes) {
+    memcpy(out_, &word, sizeof(word));
+    const Entry entry{region_->address(), bytes, region_->local_key()};
+    SendWork work;
+    work.op = SendOp::kSend;
+    work.entries = absl::MakeConstSpan(&entry, 1);
+    ASSERT_TRUE(queue_pair_->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+    Settle();
+  }
+};
+
+TEST_F(NoImmediatesLinkTest, ASendBehindAWriteTellsOfIt) {
+  Connect();
+  for (uint32_t i = 0; i < 100; ++i) SendWord(wire::EncodeTensorImmediate(1, 7), 4);
+  EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
+  ASSERT_EQ(owner_.parts.size(), 100u);
+  EXPECT_EQ(owner_.parts[99], std::make_pair(uint16_t{1}, uint16_t{7}));
+}
+
+TEST_F(NoImmediatesLinkTest, ASendOfAnotherLengthIsNotTaken) {
+  Connect();
+  SendWord(wire::EncodeTensorImmediate(1, 7), 3);
+  ExpectBroken("kind of an immediate");
+}
+
+TEST(MessageLinkLimitsTest, ANicWithNeitherOrderNorImmediatesIsRefused) {
+  SimWorld world(1);
+  Poller poller(&world.clock());
+  const auto nic = world.OpenNic(0, Promising(false, false));
+  const auto hub = *QueueHub::Create(nic.get(), &poller, 512);
+  Recorder owner;
+  const auto link = MessageLink::Create(hub.get(), SmallLink(), kEpoch, &owner);
+  EXPECT_EQ(link.status().code(), absl::StatusCode::kUnimplemented);
 }
 
 TEST_F(MessageLinkTest, AMessageOfAnOlderEpochIsNotTaken) {

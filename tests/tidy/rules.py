@@ -26,11 +26,12 @@ LAW = {
 }
 SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "channel", "server", "plugins")
 # Back ends of one interface: they share the interface and nothing else.
-BACK_ENDS = [{"verbs/ibv", "verbs/soft", "verbs/sim"},
+BACK_ENDS = [{"verbs/ibv", "verbs/ofi", "verbs/soft", "verbs/sim"},
              {"channel/rdma", "channel/shm", "channel/grpc", "channel/device"}]
 # Foreign headers, and the only shipped folders that may see them.
 FOREIGN = [
-    (re.compile(r"infiniband/|rdma/"), ("verbs/ibv",)),
+    (re.compile(r"infiniband/|rdma/rdma_"), ("verbs/ibv",)),
+    (re.compile(r"rdma/fi_|rdma/fabric"), ("verbs/ofi",)),
     (re.compile(r"cuda(_runtime\w*|_fp\w*|)\.h|driver_types\.h"), ("gpu",)),
     (re.compile(r"grpcpp/|grpc/|google/protobuf/"), ("channel", "server", "proto")),
 ]

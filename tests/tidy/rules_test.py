@@ -142,11 +142,14 @@ class RulesTest(unittest.TestCase):
         self.expect(rules.foreign_headers,
                     {"verbs/nic.cc": "#include <infiniband/verbs.h>\n",
                      "verbs/ibv/a.cc": "#include <infiniband/verbs.h>\n",
+                     "verbs/ofi/a.cc": "#include <rdma/fi_rma.h>\n",
+                     "verbs/soft/a.cc": "#include <rdma/fabric.h>\n",
                      "channel/cuda_ipc/a.cc": "#include <cuda_runtime.h>\n",
                      "rendezvous/key.cc": "#include <grpcpp/grpcpp.h>\n"},
                     "channel/cuda_ipc/a.cc:1: includes cuda_runtime.h, which only gpu may",
                     "rendezvous/key.cc:1: includes grpcpp/grpcpp.h",
-                    "verbs/nic.cc:1: includes infiniband/verbs.h, which only verbs/ibv may")
+                    "verbs/nic.cc:1: includes infiniband/verbs.h, which only verbs/ibv may",
+                    "verbs/soft/a.cc:1: includes rdma/fabric.h, which only verbs/ofi may")
 
     def test_folders(self):
         self.expect(rules.folders, {"lib/a.cc": ""}, "lib: no such room")

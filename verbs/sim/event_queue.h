@@ -17,6 +17,7 @@ enum class SimEventKind : uint8_t {
   kDoorbell,           // These: target is a queue pair.
   kRetryTimer,         //
   kReceiverWait,       // The pause after "receiver not ready" is over.
+  kLateSend,           // A write of a NIC without order goes on the wire.
   kStopped,            // After Break(): its last byte has landed.
   kSendCompletion,     //
   kReceiveCompletion,  //

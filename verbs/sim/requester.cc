@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "verbs/sim/sim_nic.h"
@@ -29,6 +31,9 @@ absl::Status Requester::Check(const SendWork& work) const {
                                                    " B, inline ", qp_.options().max_inline_bytes,
                                                    " B, ", qp_.options().max_entries, " entries"));
   }
+  if (work.op == SendOp::kWriteWithImmediate && !limits.write_with_immediate) {
+    return absl::InvalidArgumentError("this NIC has no write with immediate");
+  }
   if (work.op == SendOp::kRead && (limits.max_reads_in_flight == 0 || work.inline_data)) {
     return absl::InvalidArgumentError("no READ here, or an inline one");
   }
@@ -50,13 +55,58 @@ absl::Status Requester::Post(absl::Span<const SendWork> works) {
   for (const SendWork& work : works) {
     if (absl::Status valid = Check(work); !valid.ok()) return valid;
   }
-  for (const SendWork& work : works) Append(work);
+  for (const SendWork& work : works) {
+    Send send = Make(work);
+    if (IsLate(send)) {
+      send.due_ns =
+          qp_.world()->NowNs() + qp_.world()->DrawDelay(qp_.world()->options().late_ns_max);
+      qp_.world()->event_queue().Add(send.due_ns, SimEventKind::kLateSend, qp_.id());
+      late_.push_back(std::move(send));
+    } else {
+      Append(std::move(send));
+    }
+  }
   return absl::OkStatus();
 }
 
-void Requester::Append(const SendWork& work) {
-  sends_.emplace_back();
-  Send& send = sends_.back();
+// Half of the writes. What asks for an order of its own has all before it go first.
+bool Requester::IsLate(const Send& send) const {
+  if (qp_.nic()->limits().ordered) return false;
+  const SendOp op = send.work.op;
+  const bool is_write = op == SendOp::kWrite || op == SendOp::kWriteWithImmediate;
+  return is_write && !send.work.fence && qp_.world()->DrawDelay(1) == 0;
+}
+
+void Requester::ReleaseLate(int64_t until_ns) {
+  std::vector<Send> left;
+  for (Send& send : late_) {
+    if (send.due_ns <= until_ns) {
+      Append(std::move(send));
+    } else {
+      left.push_back(std::move(send));
+    }
+  }
+  late_ = std::move(left);
+}
+
+void Requester::OnLateSend() {
+  ReleaseLate(qp_.world()->NowNs());
+  if (qp_.ready()) qp_.Kick();
+}
+
+void Requester::Append(Send send) {
+  const SendOp op = send.work.op;
+  const bool is_write = op == SendOp::kWrite || op == SendOp::kWriteWithImmediate;
+  if (!late_.empty() && (!is_write || send.work.fence)) {
+    ReleaseLate(std::numeric_limits<int64_t>::max());
+  }
+  send.first = next_sequence_;
+  next_sequence_ += send.chunks;
+  sends_.push_back(std::move(send));
+}
+
+Requester::Send Requester::Make(const SendWork& work) {
+  Send send;
   send.work = work;
   send.work.entries = {};
   send.entries.assign(work.entries.begin(), work.entries.end());
@@ -84,14 +134,14 @@ void Requester::Append(const SendWork& work) {
     const uint64_t chunk_bytes = qp_.world()->options().chunk_bytes;
     send.chunks = std::max<uint64_t>(1, (send.bytes + chunk_bytes - 1) / chunk_bytes);
   }
-  send.first = next_sequence_;
-  next_sequence_ += send.chunks;
   if (!IsWindow(work.op)) {
     for (const Entry& entry : send.entries) qp_.nic()->keys().AddUser(entry.local_key);
   }
+  send.posted = posted_;
   send.fault = qp_.world()->faults().Of(qp_.id(), posted_++);
   ++outstanding_;
   qp_.world()->Note(TraceKind::kPostSend, qp_.id(), static_cast<uint64_t>(work.op), send.bytes);
+  return send;
 }
 
 bool Requester::Finished(const Send& send) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -17,6 +18,9 @@ class SimQueuePair;
 // The sending half of a queue pair: the send queue, the numbering of chunks, what is
 // not acknowledged yet and when to send it again. Works end in the order they were
 // posted, so an error waits until all before it have ended.
+//
+// Of a NIC without order, some writes go on the wire late, behind what was posted after them.
+// They complete in the order of posting all the same; an error there ends everything at once.
 class Requester {
  public:
   explicit Requester(SimQueuePair* queue_pair) : qp_(*queue_pair) {}
@@ -31,6 +35,7 @@ class Requester {
   void OnReadResponse(const SimPacket& packet);
   void OnRetryTimer();
   void OnReceiverWaitOver();
+  void OnLateSend();
   // Ends all that is left, kFlushed.
   void Flush();
   // Gives up the memory that works name; nothing completes any more.
@@ -51,6 +56,8 @@ class Requester {
     bool ended = false;      // A READ that is all here, or a window operation done.
     CompletionStatus status = CompletionStatus::kOk;
     WorkFault fault;
+    uint64_t posted = 0;  // Among all works of the queue pair, from 0.
+    int64_t due_ns = 0;   // Of a late one: when it goes on the wire.
 
     bool is_window_op() const {
       return work.op == SendOp::kBindWindow || work.op == SendOp::kInvalidateWindow;
@@ -58,7 +65,12 @@ class Requester {
   };
 
   absl::Status Check(const SendWork& work) const;
-  void Append(const SendWork& work);
+  Send Make(const SendWork& work);
+  void Append(Send send);
+  bool IsLate(const Send& send) const;
+  void ReleaseLate(int64_t until_ns);
+  std::vector<Send> TakeAll();  // That have not ended, in the order of posting.
+  void EndInOrder(Send send);
   bool Finished(const Send& send) const;
   bool ReadsUnfinishedBefore(size_t index) const;
   bool Started(Send* send);  // False: it has failed or the queue pair has broken.
@@ -75,10 +87,13 @@ class Requester {
   int64_t TimeoutNs() const;
 
   SimQueuePair& qp_;
-  std::deque<Send> sends_;
-  size_t cursor_ = 0;    // The send that goes on the wire next ...
-  uint64_t chunk_ = 0;   // ... and the chunk of it.
-  uint64_t posted_ = 0;  // Ever.
+  std::deque<Send> sends_;         // In the order of the wire.
+  std::vector<Send> late_;         // Not on it yet.
+  std::map<uint64_t, Send> done_;  // Waiting for what was posted before them.
+  uint64_t next_to_end_ = 0;       // Send::posted of it.
+  size_t cursor_ = 0;              // The send that goes on the wire next ...
+  uint64_t chunk_ = 0;             // ... and the chunk of it.
+  uint64_t posted_ = 0;            // Ever.
   uint64_t next_sequence_ = 0;
   uint64_t acknowledged_ = 0;  // All before it.
   uint32_t outstanding_ = 0;

@@ -1,6 +1,8 @@
 // What comes back to a requester, and how its works end.
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "verbs/sim/requester.h"
 #include "verbs/sim/sim_nic.h"
@@ -115,15 +117,45 @@ void Requester::Retire() {
       }
     }
     const CompletionStatus status = send.status;
-    End(&send, status);
+    Send ended = std::move(send);
     sends_.pop_front();
     if (cursor_ > 0) {
       --cursor_;
     } else {
       chunk_ = 0;
     }
+    EndInOrder(std::move(ended));
     if (status != CompletionStatus::kOk) qp_.BreakByError();
   }
+}
+
+void Requester::EndInOrder(Send send) {
+  if (send.status != CompletionStatus::kOk) return End(&send, send.status);
+  if (send.posted == next_to_end_) {
+    ++next_to_end_;
+    End(&send, CompletionStatus::kOk);
+  } else {
+    done_.emplace(send.posted, std::move(send));
+  }
+  while (!done_.empty() && done_.begin()->first == next_to_end_ && qp_.ready()) {
+    Send next = std::move(done_.begin()->second);
+    done_.erase(done_.begin());
+    ++next_to_end_;
+    End(&next, CompletionStatus::kOk);
+  }
+}
+
+std::vector<Requester::Send> Requester::TakeAll() {
+  std::vector<Send> all(std::make_move_iterator(sends_.begin()),
+                        std::make_move_iterator(sends_.end()));
+  for (Send& send : late_) all.push_back(std::move(send));
+  for (auto& [posted, send] : done_) all.push_back(std::move(send));
+  sends_.clear();
+  late_.clear();
+  done_.clear();
+  std::sort(all.begin(), all.end(),
+            [](const Send& a, const Send& b) { return a.posted < b.posted; });
+  return all;
 }
 
 void Requester::End(Send* send, CompletionStatus status) {
@@ -147,22 +179,20 @@ void Requester::End(Send* send, CompletionStatus status) {
 }
 
 void Requester::Flush() {
-  for (Send& send : sends_) {
+  for (Send& send : TakeAll()) {
     send.fault = WorkFault();
     End(&send, CompletionStatus::kFlushed);
   }
-  sends_.clear();
   // Works that ended well with nobody behind them to say so.
   outstanding_ -= silent_;
   silent_ = 0;
 }
 
 void Requester::Forget() {
-  for (const Send& send : sends_) {
+  for (const Send& send : TakeAll()) {
     if (send.is_window_op()) continue;
     for (const Entry& entry : send.entries) qp_.nic()->keys().RemoveUser(entry.local_key);
   }
-  sends_.clear();
 }
 
 int64_t Requester::TimeoutNs() const {

@@ -47,6 +47,7 @@ class SimQueuePair final : public QueuePair, public FabricUser {
   void OnDoorbell() { Kick(); }
   void OnRetryTimer() { requester_.OnRetryTimer(); }
   void OnReceiverWaitOver() { requester_.OnReceiverWaitOver(); }
+  void OnLateSend() { requester_.OnLateSend(); }
   void OnStopped();
   void OnCompletionDue(bool receive);
 

@@ -105,6 +105,8 @@ void SimWorld::Dispatch(const SimEvent& event) {
       return pair->OnRetryTimer();
     case SimEventKind::kReceiverWait:
       return pair->OnReceiverWaitOver();
+    case SimEventKind::kLateSend:
+      return pair->OnLateSend();
     case SimEventKind::kStopped:
       return pair->OnStopped();
     case SimEventKind::kSendCompletion:

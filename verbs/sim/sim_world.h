@@ -28,6 +28,7 @@ struct SimOptions {
   int64_t completion_ns_max = 300;     // From the end of a work until it can be polled; drawn.
   int64_t break_ns_max = 20'000;       // From Break() until no byte lands any more; drawn.
   int64_t receiver_wait_ns = 640'000;  // Before a sender tries a peer without receives again.
+  int64_t late_ns_max = 50'000;        // How late a write of a NIC without order goes out; drawn.
   size_t trace_tail_records = 4096;
   bool shared_ports = false;  // See Fabric.
 };

@@ -27,12 +27,12 @@ uint64_t MaskFor(uint32_t depth) {
 
 int64_t PeerBudget(const QueuePairOptions& options) {
   if (options.ack_timeout == 0)
-    return SoftPatience::kForEver;  // As the InfiniBand specification has it.
+    return Patience::kForEver;  // As the InfiniBand specification has it.
   return (int64_t{4096} << options.ack_timeout) * (options.retry_count + 1);
 }
 
 int64_t ReceiveBudget(const SoftNicOptions& nic, const QueuePairOptions& options) {
-  if (options.rnr_retry_count == 7) return SoftPatience::kForEver;
+  if (options.rnr_retry_count == 7) return Patience::kForEver;
   return absl::ToInt64Nanoseconds(nic.rnr_timer) * (options.rnr_retry_count + 1);
 }
 
@@ -350,8 +350,8 @@ bool SoftQueuePair::SetActive(bool active) {
 }
 
 int64_t SoftQueuePair::next_timer_ns(int64_t now_ns) const {
-  if (state_ != QueuePairState::kReady) return SoftPatience::kForEver;
-  int64_t at_ns = SoftPatience::kForEver;
+  if (state_ != QueuePairState::kReady) return Patience::kForEver;
+  int64_t at_ns = Patience::kForEver;
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
     if (dialler_ && !hanging_up_ && lane->state == SoftLane::State::kIdle) {
       at_ns = std::min(at_ns, lane->redial_at_ns);

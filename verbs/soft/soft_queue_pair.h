@@ -10,12 +10,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "verbs/nic.h"
+#include "verbs/patience.h"
 #include "verbs/soft/frame.h"
 #include "verbs/soft/handshake.h"
 #include "verbs/soft/soft_completion_queue.h"
 #include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_lane.h"
-#include "verbs/soft/soft_patience.h"
 
 namespace tryst {
 
@@ -271,9 +271,9 @@ class SoftQueuePair final : public QueuePair {
   // Timers.
   bool moved_ = false;    // Since the last OnTimer().
   bool starved_ = false;  // For a receive of the peer's.
-  SoftPatience for_answers_;
-  SoftPatience for_receives_;
-  SoftPatience for_connections_;
+  Patience for_answers_;
+  Patience for_receives_;
+  Patience for_connections_;
 };
 
 }  // namespace tryst

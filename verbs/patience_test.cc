@@ -1,20 +1,20 @@
-#include "verbs/soft/soft_patience.h"
+#include "verbs/patience.h"
 
 #include "gtest/gtest.h"
 
 namespace tryst {
 namespace {
 
-TEST(SoftPatienceTest, EndsAfterItsBudgetForOneWhoLooks) {
-  SoftPatience patience(1000);
+TEST(PatienceTest, EndsAfterItsBudgetForOneWhoLooks) {
+  Patience patience(1000);
   int64_t now_ns = 5000;
   EXPECT_FALSE(patience.Exhausted(now_ns));
   for (int i = 0; i < 9; ++i) EXPECT_FALSE(patience.Exhausted(now_ns += 100));
   EXPECT_TRUE(patience.Exhausted(now_ns += 100));
 }
 
-TEST(SoftPatienceTest, OurOwnAbsenceIsNotThePeers) {
-  SoftPatience patience(1000);
+TEST(PatienceTest, OurOwnAbsenceIsNotThePeers) {
+  Patience patience(1000);
   EXPECT_FALSE(patience.Exhausted(0));
   EXPECT_FALSE(patience.Exhausted(1'000'000)) << "one look is not enough, however late";
   EXPECT_FALSE(patience.Exhausted(2'000'000));
@@ -22,8 +22,8 @@ TEST(SoftPatienceTest, OurOwnAbsenceIsNotThePeers) {
   EXPECT_TRUE(patience.Exhausted(4'000'000));
 }
 
-TEST(SoftPatienceTest, SleeperWhoLooksWhenToldWaitsForItsBudget) {
-  SoftPatience patience(1000);
+TEST(PatienceTest, SleeperWhoLooksWhenToldWaitsForItsBudget) {
+  Patience patience(1000);
   int64_t now_ns = 0;
   int looks = 0;
   while (!patience.Exhausted(now_ns)) {
@@ -36,8 +36,8 @@ TEST(SoftPatienceTest, SleeperWhoLooksWhenToldWaitsForItsBudget) {
   EXPECT_LE(now_ns, 1010);
 }
 
-TEST(SoftPatienceTest, RestartForgets) {
-  SoftPatience patience(1000);
+TEST(PatienceTest, RestartForgets) {
+  Patience patience(1000);
   for (int64_t now_ns = 0; now_ns < 900; now_ns += 100) EXPECT_FALSE(patience.Exhausted(now_ns));
   patience.Restart();
   for (int64_t now_ns = 900; now_ns < 1900; now_ns += 100) {
@@ -45,14 +45,14 @@ TEST(SoftPatienceTest, RestartForgets) {
   }
 }
 
-TEST(SoftPatienceTest, ForEver) {
-  SoftPatience patience(SoftPatience::kForEver);
+TEST(PatienceTest, ForEver) {
+  Patience patience(Patience::kForEver);
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(patience.Exhausted(int64_t{i} << 50));
-  EXPECT_EQ(patience.next_ns(5), SoftPatience::kForEver);
+  EXPECT_EQ(patience.next_ns(5), Patience::kForEver);
 }
 
-TEST(SoftPatienceTest, NoneAtAllStillLooksTwice) {
-  SoftPatience patience(1);
+TEST(PatienceTest, NoneAtAllStillLooksTwice) {
+  Patience patience(1);
   EXPECT_FALSE(patience.Exhausted(10));
   EXPECT_TRUE(patience.Exhausted(11));
 }

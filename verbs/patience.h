@@ -1,5 +1,5 @@
-#ifndef TRYST_VERBS_SOFT_SOFT_PATIENCE_H_
-#define TRYST_VERBS_SOFT_SOFT_PATIENCE_H_
+#ifndef TRYST_VERBS_PATIENCE_H_
+#define TRYST_VERBS_PATIENCE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace tryst {
 
 // How long something is waited for, in time during which we looked: a thread that was
 // kept from its CPU for a second must not conclude that its peer was silent for one.
-class SoftPatience {
+class Patience {
  public:
   static constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
 
-  explicit SoftPatience(int64_t budget_ns) : budget_ns_(budget_ns) {}
+  explicit Patience(int64_t budget_ns) : budget_ns_(budget_ns) {}
 
   // What was waited for has come, or is not waited for.
   void Restart() {
@@ -44,4 +44,4 @@ class SoftPatience {
 
 }  // namespace tryst
 
-#endif  // TRYST_VERBS_SOFT_SOFT_PATIENCE_H_
+#endif  // TRYST_VERBS_PATIENCE_H_

@@ -1,0 +1,65 @@
+#ifndef TRYST_VERBS_OFI_OFI_COMPLETION_QUEUE_H_
+#define TRYST_VERBS_OFI_OFI_COMPLETION_QUEUE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "verbs/nic.h"
+#include "verbs/ofi/ofi_device.h"
+
+namespace tryst {
+
+class OfiQueuePair;
+
+// Has its queue pairs make progress, and holds what they have completed. One thread.
+class OfiCompletionQueue final : public CompletionQueue {
+ public:
+  static absl::StatusOr<std::unique_ptr<CompletionQueue>> Create(OfiDevice* device, uint32_t depth);
+  ~OfiCompletionQueue() override;
+
+  absl::StatusOr<size_t> Poll(absl::Span<Completion> out) override;
+  absl::Status Arm() override;
+  int event_fd() const override { return epoll_; }
+
+  const OfiDevice* device() const { return device_; }
+  int64_t NowNs() const { return clock_.NowNs(); }
+  // kResourceExhausted when `works` completions more do not fit.
+  absl::Status Add(OfiQueuePair* pair, uint32_t works);
+  void Remove(OfiQueuePair* pair, uint32_t works);
+  // What wakes the sleeper beside our own; before it is closed it is taken out again.
+  void Watch(int descriptor);
+  void Unwatch(int descriptor);
+  // `credits`: places of its send queue that come back with it; 0 for a receive.
+  void Push(OfiQueuePair* pair, const Completion& completion, uint32_t credits);
+
+ private:
+  struct Ready {
+    Completion completion;
+    OfiQueuePair* pair = nullptr;
+    uint32_t credits = 0;
+  };
+
+  OfiCompletionQueue(OfiDevice* device, uint32_t depth) : device_(device), depth_(depth) {}
+  absl::Status OpenDescriptors();
+
+  const SteadyClock clock_;
+  OfiDevice* const device_;
+  const uint32_t depth_;
+  int epoll_ = -1;
+  int wake_ = -1;   // An eventfd: there is something already.
+  int timer_ = -1;  // When to look again though nothing says so.
+  uint32_t reserved_ = 0;
+  std::vector<OfiQueuePair*> pairs_;
+  std::vector<Ready> ready_;  // A ring, as large as what is reserved.
+  size_t first_ready_ = 0;
+  size_t ready_count_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_OFI_OFI_COMPLETION_QUEUE_H_
