@@ -64,6 +64,7 @@ class ForwardingQueuePair : public QueuePair {
   }
   uint32_t send_room() const override { return queue_pair_->send_room(); }
   uint32_t receive_room() const override { return queue_pair_->receive_room(); }
+  bool sends_wait_for_poll() const override { return queue_pair_->sends_wait_for_poll(); }
   void Break() override { queue_pair_->Break(); }
 
  protected:

@@ -211,6 +211,9 @@ struct QueuePairOptions {
   uint8_t ack_timeout = 14;
   uint8_t retry_count = 6;      // 7 means for ever on some NICs; not used.
   uint8_t rnr_retry_count = 6;  // 7: wait for ever for the peer's receive.
+  // A NIC in software need not hurry to acknowledge small messages: what we send next does, or
+  // Acknowledge(). For peers that wait for few of them.
+  bool lazy_acknowledgements = false;
 };
 
 // A reliable connection: what is posted arrives in order, once, or the queue pair
@@ -236,6 +239,9 @@ class QueuePair {
   // unsignaled work's with the next signaled one.
   virtual uint32_t send_room() const = 0;
   virtual uint32_t receive_room() const = 0;
+  // Whether posted sends leave only when the queue is polled again: a NIC in software whose
+  // socket was full. If not, their bytes arrive even if nobody polls any more.
+  virtual bool sends_wait_for_poll() const { return false; }
   // Any state -> kBroken. Idempotent.
   virtual void Break() = 0;
 };

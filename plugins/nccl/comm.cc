@@ -21,6 +21,10 @@ constexpr uint32_t kFirstReceives = 4 * kMaxRequests;
 constexpr uint32_t kLaterWindow = 16;
 constexpr uint32_t kLaterReceives = 64;
 constexpr uint64_t kPiecesAhead = 4;
+// Taken when posted, which costs a copy: enough for the smallest of what NCCL sends. A NIC in
+// hardware makes every work of a queue pair so large.
+constexpr uint32_t kInlineBytes = 512 + sizeof(EagerHeader);
+constexpr uint32_t kHardwareInlineBytes = 128 + sizeof(EagerHeader);
 // A broken lane and a closed comm are explained, or made good, by what is still on its way.
 constexpr int64_t kPatienceNs = 400'000'000;
 
@@ -134,6 +138,12 @@ void Comm::OpenLane(size_t index, CompletionQueue* completions) {
     options.window_bytes = std::numeric_limits<uint64_t>::max();
   }
   Nic* const nic = rails_[options.rail]->nic.get();
+  if (index == 0) {
+    options.inline_bytes =
+        std::min(nic->limits().max_inline_bytes, patient_ ? kInlineBytes : kHardwareInlineBytes);
+    small_bytes_ =
+        options.inline_bytes - std::min<uint32_t>(options.inline_bytes, sizeof(EagerHeader));
+  }
   const std::vector<NicPort> ports = nic->Ports();
   if (!ports.empty()) options.port = ports[0].number;
   absl::StatusOr<std::unique_ptr<Lane>> lane = Lane::Open(options, nic, completions, this);

@@ -74,6 +74,8 @@ class Comm : public LaneListener {
   const std::vector<Rail*>& rails() const { return rails_; }
   const std::string& device_name() const { return device_name_; }
   size_t lanes() const { return lanes_.size(); }
+  // A message of up to so much in host memory is taken when it is posted. After OpenLanes().
+  uint32_t small_bytes() const { return small_bytes_; }
   static size_t LanesWanted(const Engine& engine, size_t rails, bool patient);
 
   // Polls the lanes that are this thread's. The comm's thread.
@@ -119,6 +121,7 @@ class Comm : public LaneListener {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> addresses_;
   std::shared_ptr<PeerLink> link_;
+  uint32_t small_bytes_ = 0;
   size_t next_lane_ = 0;
   int64_t trouble_since_ns_ = -1;
   bool lanes_stopped_ = false;

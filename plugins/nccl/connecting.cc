@@ -101,6 +101,7 @@ absl::StatusOr<std::unique_ptr<SendComm>> Connecting::Step() {
     hello.name = engine_->self;
     hello.name.device = device_.name;
     hello.kind = device_.kind;
+    hello.small_bytes = comm_->small_bytes();
     hello.announcements = comm_->announcements();
     hello.lanes = comm_->LaneAddresses();
     socket_->Send(Encode(hello));
@@ -155,7 +156,7 @@ absl::Status Accepting::TakeHello(const std::string& bytes) {
   }
   comm_ = std::make_unique<RecvComm>(engine_, device_.name, device_.rails, device_.patient(),
                                      device_.reaches_gpus);
-  const absl::Status prepared = comm_->Prepare(hello_.announcements);
+  const absl::Status prepared = comm_->Prepare(hello_);
   if (!prepared.ok()) return Refuse(prepared);
   comm_->OpenLanes(std::min(hello_.lanes.size(),
                             Comm::LanesWanted(*engine_, device_.rails.size(), device_.patient())));

@@ -39,6 +39,9 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Open(const Options& options, Nic* ni
   wanted.send_depth = static_cast<uint32_t>(lane->posted_.size());
   wanted.receive_depth = options.receives;
   wanted.max_entries = 2;
+  wanted.max_inline_bytes = options.inline_bytes;
+  // Mostly nobody waits for it; who does is told by Acknowledge().
+  wanted.lazy_acknowledgements = options.patient && options.small_sends > 0;
   wanted.port = options.port;
   wanted.ack_timeout = options.patient ? 0 : kAckTimeout;
   wanted.retry_count = kRetries;
@@ -75,21 +78,29 @@ void Lane::Broken(const std::string& why) {
   listener_->OnLaneBroken(options_.index, why);
 }
 
-bool Lane::Post(const SendWork& work, const Posted& posted) {
+bool Lane::Post(absl::Span<const SendWork> works, const Posted& posted) {
   if (broken_) return false;
-  const absl::Status status = queue_pair_->PostSend(absl::Span<const SendWork>(&work, 1));
+  const absl::Status status = queue_pair_->PostSend(works);
   if (!status.ok()) {
     Broken(std::string(status.message()));
     return false;
   }
-  posted_[posted_end_++ % posted_.size()] = posted;
+  for (const SendWork& work : works) {
+    Posted& one = posted_[posted_end_++ % posted_.size()];
+    one = posted;
+    if (!work.signaled) one.what = Sent::kUnheard;
+  }
   return true;
 }
 
-bool Lane::Write(const SendWork& work, PieceSource* source) {
-  SendWork own = work;
-  own.id = reinterpret_cast<uint64_t>(this);
-  return Post(own, {Sent::kSmall, source, 0});
+// Now and then we hear of one, which gives back the room of those before it.
+bool Lane::Write(absl::Span<SendWork> works, PieceSource* source) {
+  for (SendWork& work : works) {
+    work.id = reinterpret_cast<uint64_t>(this);
+    work.signaled = source != nullptr || ++unheard_ >= kUnheardSends;
+    if (work.signaled) unheard_ = 0;
+  }
+  return Post(works, {Sent::kSmall, source, 0});
 }
 
 void Lane::Probe() {
@@ -99,7 +110,7 @@ void Lane::Probe() {
   work.id = reinterpret_cast<uint64_t>(this);
   work.op = SendOp::kWriteWithImmediate;
   work.immediate = immediate.Pack();
-  Post(work, {Sent::kSmall, nullptr, 0});
+  Post(absl::MakeConstSpan(&work, 1), {Sent::kSmall, nullptr, 0});
 }
 
 bool Lane::Offer(PieceSource* source, uint32_t turn) {
@@ -135,7 +146,8 @@ bool Lane::PostPiece(PieceSource* source, uint32_t piece) {
   work.remote_address = source->remote_address + offset;
   work.remote_key = source->remote_keys[remote_rail_];
   work.immediate = source->immediate;
-  if (!Post(work, {Sent::kPiece, source, entry.bytes})) return false;
+  if (!Post(absl::MakeConstSpan(&work, 1), {Sent::kPiece, source, entry.bytes})) return false;
+  unheard_ = 0;
   ++in_flight_;
   bytes_in_flight_ += entry.bytes;
   return true;
@@ -168,6 +180,10 @@ void Lane::OnCompletion(const Completion& completion) {
     ++receives_owed_;
     listener_->OnImmediate(options_.index, completion.immediate, completion.bytes);
     return;
+  }
+  while (posted_begin_ != posted_end_ &&
+         posted_[posted_begin_ % posted_.size()].what == Sent::kUnheard) {
+    ++posted_begin_;
   }
   if (completion.op != CompletionOp::kSend || posted_begin_ == posted_end_) {
     Broken("a completion of nothing that was posted");

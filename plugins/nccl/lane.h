@@ -54,7 +54,8 @@ class Lane {
     size_t rail = 0;                  // Ours.
     uint32_t window = 16;             // Pieces under way at once,
     uint64_t window_bytes = 2 << 20;  // as long as they are no more than this and one.
-    uint32_t small_sends = 0;         // Of our own beside them.
+    uint32_t small_sends = 0;         // Of our own beside them,
+    uint32_t inline_bytes = 0;        // of which so much is taken when it is posted.
     uint32_t receives = 16;
     uint8_t port = 1;
     bool patient = false;  // The NIC moves bytes only while the peer polls: never give it up.
@@ -66,15 +67,20 @@ class Lane {
 
   int index() const { return options_.index; }
   size_t rail() const { return options_.rail; }
+  size_t remote_rail() const { return remote_rail_; }
   std::string Address() const { return queue_pair_->LocalAddress(); }
   absl::Status Connect(const std::string& address, size_t remote_rail);
   void Break() { queue_pair_->Break(); }
 
-  // Writes one small thing, if HasRoom(), which is the last piece of `source`, if there is one.
-  // False: the lane is broken, which the listener knows.
-  bool Write(const SendWork& work, PieceSource* source = nullptr);
-  bool HasRoom() const {  // For a small thing.
-    return posted_end_ - posted_begin_ - in_flight_ < options_.small_sends;
+  // Writes small things, if HasRoom(), of which nobody hears that they have landed; or the one
+  // that is the last piece of `source`. False: the lane is broken, which the listener knows.
+  bool Write(absl::Span<SendWork> works, PieceSource* source = nullptr);
+  bool HasRoom(size_t count = 1) const {  // For small things.
+    return posted_end_ - posted_begin_ - in_flight_ + count <= options_.small_sends;
+  }
+  // Whether what has been written arrives without another Poll().
+  bool AllLeft() const {
+    return queue_pair_->state() == QueuePairState::kReady && !queue_pair_->sends_wait_for_poll();
   }
   void Probe();  // An empty write that the peer hears of.
 
@@ -99,7 +105,8 @@ class Lane {
     uint32_t turn = 0;
     uint32_t pieces = 0;
   };
-  enum class Sent : uint8_t { kSmall, kPiece };
+  static constexpr uint32_t kUnheardSends = 16;
+  enum class Sent : uint8_t { kUnheard, kSmall, kPiece };
   struct Posted {
     Sent what = Sent::kSmall;
     PieceSource* source = nullptr;
@@ -111,7 +118,7 @@ class Lane {
   void OnCompletion(const Completion& completion);
   bool TakePiece(const Job& job, uint32_t* piece);
   bool PostPiece(PieceSource* source, uint32_t piece);
-  bool Post(const SendWork& work, const Posted& posted);
+  bool Post(absl::Span<const SendWork> works, const Posted& posted);
   void Broken(const std::string& why);
 
   const Options options_;
@@ -125,6 +132,7 @@ class Lane {
   std::vector<Posted> posted_;  // A ring: sends complete in the order of posting.
   uint64_t posted_end_ = 0;
   uint64_t posted_begin_ = 0;
+  uint32_t unheard_ = 0;  // Since the last send of which we hear.
 
   std::array<Job, kOffers> jobs_;
   alignas(64) std::atomic<uint64_t> offered_{0};  // Written by the comm's thread,

@@ -10,7 +10,12 @@
 namespace tryst::nccl {
 namespace {
 
-constexpr uint64_t kEagerOffset = kMaxRequests * sizeof(Announcement);
+constexpr uint64_t kEagerOffset = kAnnouncements * sizeof(Announcement);
+// Groups that need not be announced at once, because what they receive comes ahead or is there,
+// are announced so many together; or when they have been tested so often in vain: a sender may
+// have something that is too large to come ahead.
+constexpr uint32_t kUnsaidGroups = 8;
+constexpr int kFruitlessTests = 256;
 
 }  // namespace
 
@@ -29,8 +34,9 @@ RecvComm::RecvComm(Engine* engine, std::string device_name, std::vector<Rail*> r
   parked_.reserve(kEagerSlots);
 }
 
-absl::Status RecvComm::Prepare(const RemoteRing& announcements) {
-  announcements_ = announcements;
+absl::Status RecvComm::Prepare(const Hello& hello) {
+  announcements_ = hello.announcements;
+  peer_small_bytes_ = hello.small_bytes;
   absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Make(
       rails()[0]->nic.get(), kEagerOffset + kEagerSlots * (sizeof(EagerHeader) + eager_bytes_));
   if (!arena.ok()) return arena.status();
@@ -84,15 +90,17 @@ void RecvComm::OnEager(uint32_t slot) {
   memcpy(&message.header,
          arena_->data() + kEagerOffset + slot * (sizeof(EagerHeader) + eager_bytes_),
          sizeof(EagerHeader));
+  // Of those that it did not know, as many as it has sent ahead may have ended.
   const uint32_t posted = next_group_ - message.header.groups_known;
   if (slot != eager_came_ % kEagerSlots || eager_held_[slot] ||
-      message.header.bytes > eager_bytes_ || posted > kMaxRequests) {
+      message.header.bytes > eager_bytes_ || posted > kMaxRequests + kEagerSlots + kUnsaidGroups) {
     Fail(absl::DataLossError(absl::StrCat(PeerText(), " sent ahead what cannot be")));
     return;
   }
   ++eager_came_;
   eager_held_[slot] = true;
-  for (uint32_t sequence = message.header.groups_known; sequence != next_group_; ++sequence) {
+  const uint32_t open = std::min<uint32_t>(posted, kMaxRequests);
+  for (uint32_t sequence = next_group_ - open; sequence != next_group_; ++sequence) {
     Group& group = groups_[sequence % kMaxRequests];
     if (group.sequence.load(std::memory_order_relaxed) == sequence && Deliver(message, &group)) {
       return;
@@ -139,9 +147,11 @@ Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const in
   if (!Health(/*wanting=*/false).ok()) return FailureResult();
   Group& group = groups_[next_group_ % kMaxRequests];
   if (group.busy) return kSuccess;
-  if (!first_lane()->HasRoom()) {
+  if (next_group_ - next_unsaid_ == kUnsaidGroups) Announce();
+  const size_t unsaid = next_group_ - next_unsaid_;
+  if (!first_lane()->HasRoom(unsaid + 1)) {
     Progress();
-    if (!first_lane()->HasRoom()) return kSuccess;
+    if (!first_lane()->HasRoom(unsaid + 1)) return kSuccess;
   }
   for (int i = 0; i < count; ++i) {
     if (bytes[i] > 0 && (memory[i] == nullptr || !memory[i]->Covers(data[i], bytes[i]))) {
@@ -164,7 +174,8 @@ Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const in
   group.left.store(group.count, std::memory_order_relaxed);
   group.sequence.store(next_group_, std::memory_order_release);
   group.busy = true;
-  Announce(group, memory);
+  ++open_groups_;
+  Compose(group, memory);
   ++next_group_;
   for (size_t i = 0; i < parked_.size();) {
     if (Deliver(parked_[i], &group)) {
@@ -173,18 +184,21 @@ Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const in
       ++i;
     }
   }
+  announcement_due_ = announcement_due_ || WantsMore(group);
+  if (announcement_due_) Announce();
   *request = &group;
   return kSuccess;
 }
 
-// A lane that is broken fails the comm later: a sender that has closed in order may have sent
-// ahead all that is wanted.
-void RecvComm::Announce(const Group& group, RegisteredMemory** memory) {
+Announcement* RecvComm::news(uint32_t sequence) {
+  return reinterpret_cast<Announcement*>(arena_->data()) + sequence % kAnnouncements;
+}
+
+void RecvComm::Compose(const Group& group, RegisteredMemory** memory) {
   const uint32_t sequence = group.sequence.load(std::memory_order_relaxed);
-  auto* const news = reinterpret_cast<Announcement*>(arena_->data()) + sequence % kMaxRequests;
+  Announcement* const news = this->news(sequence);
   news->count = group.count;
   news->sequence = sequence;
-  news->eager_freed = eager_freed_;
   for (uint32_t i = 0; i < group.count; ++i) {
     AnnouncedReceive& receive = news->receives[i];
     receive.address = reinterpret_cast<uint64_t>(group.receives[i].data);
@@ -195,20 +209,54 @@ void RecvComm::Announce(const Group& group, RegisteredMemory** memory) {
       receive.keys[rail] = memory[i]->remote_key(rail);
     }
   }
-  Entry entry;
-  entry.address = reinterpret_cast<uint64_t>(news);
-  entry.bytes = offsetof(Announcement, receives) + group.count * sizeof(AnnouncedReceive);
-  entry.local_key = arena_->region().local_key();
-  Immediate immediate;
-  immediate.kind = Immediate::Kind::kAnnouncement;
-  immediate.slot = static_cast<uint8_t>(sequence % kMaxRequests);
-  SendWork work;
-  work.op = SendOp::kWriteWithImmediate;
-  work.entries = absl::Span<const Entry>(&entry, 1);
-  work.remote_address = announcements_.address + sequence % kMaxRequests * sizeof(Announcement);
-  work.remote_key = announcements_.key;
-  work.immediate = immediate.Pack();
-  first_lane()->Write(work);
+}
+
+// A lane that is broken fails the comm later: a sender that has closed in order may have sent
+// ahead all that is wanted.
+void RecvComm::Announce() {
+  const uint32_t count = next_group_ - next_unsaid_;
+  if (count == 0) return;
+  Entry entries[kUnsaidGroups];
+  SendWork works[kUnsaidGroups];
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t sequence = next_unsaid_ + i;
+    Announcement* const news = this->news(sequence);
+    news->eager_freed = eager_freed_;
+    entries[i].address = reinterpret_cast<uint64_t>(news);
+    entries[i].bytes = offsetof(Announcement, receives) + news->count * sizeof(AnnouncedReceive);
+    entries[i].local_key = arena_->region().local_key();
+    Immediate immediate;
+    immediate.kind = Immediate::Kind::kAnnouncement;
+    immediate.slot = static_cast<uint8_t>(sequence % kMaxRequests);
+    works[i].op = SendOp::kWriteWithImmediate;
+    works[i].entries = absl::Span<const Entry>(&entries[i], 1);
+    works[i].remote_address =
+        announcements_.address + sequence % kAnnouncements * sizeof(Announcement);
+    works[i].remote_key = announcements_.key;
+    works[i].immediate = immediate.Pack();
+  }
+  next_unsaid_ = next_group_;
+  fruitless_tests_ = 0;
+  announcement_due_ = false;
+  owes_acknowledgement_ = false;  // It goes along.
+  first_lane()->Write(absl::Span<SendWork>(works, count));
+}
+
+// Whether the peer must know of the group before it can send all of it.
+bool RecvComm::WantsMore(const Group& group) const {
+  if (group.left.load(std::memory_order_relaxed) == 0) return false;
+  if (eager_bytes_ == 0) return true;
+  for (uint32_t i = 0; i < group.count; ++i) {
+    if (group.receives[i].bytes > eager_bytes_) return true;
+  }
+  return false;
+}
+
+// Of what the peer waits for; what is small enough it has long forgotten.
+void RecvComm::PayAcknowledgement() {
+  if (!owes_acknowledgement_) return;
+  owes_acknowledgement_ = false;
+  Acknowledge();
 }
 
 Result RecvComm::Flush(int count, void** data, const int* bytes, RegisteredMemory** memory,
@@ -258,13 +306,21 @@ Result RecvComm::Test(Request* request, int* done, int* sizes) {
   auto* const group = static_cast<Group*>(request);
   if (group->left.load(std::memory_order_acquire) > 0) Progress();
   if (group->left.load(std::memory_order_acquire) > 0) {
+    if (next_unsaid_ != next_group_ && ++fruitless_tests_ > kFruitlessTests) {
+      announcement_due_ = true;
+    }
+    if (announcement_due_) Announce();
+    PayAcknowledgement();
     return Health(/*wanting=*/true).ok() ? kSuccess : FailureResult();
   }
-  for (uint32_t i = 0; sizes != nullptr && i < group->count; ++i) {
-    sizes[i] = static_cast<int>(group->receives[i].landed.load(std::memory_order_relaxed));
+  for (uint32_t i = 0; i < group->count; ++i) {
+    const uint64_t landed = group->receives[i].landed.load(std::memory_order_relaxed);
+    owes_acknowledgement_ = owes_acknowledgement_ || landed > peer_small_bytes_;
+    if (sizes != nullptr) sizes[i] = static_cast<int>(landed);
   }
   group->busy = false;
-  Acknowledge();
+  // Nobody may call this comm again for long.
+  if (--open_groups_ == 0) PayAcknowledgement();
   *done = 1;
   return kSuccess;
 }

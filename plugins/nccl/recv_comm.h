@@ -21,7 +21,7 @@ class RecvComm final : public Comm {
            bool reaches_gpus);
   ~RecvComm() override { CloseLanes(); }
 
-  absl::Status Prepare(const RemoteRing& announcements);  // Before the lanes.
+  absl::Status Prepare(const Hello& hello);  // Before the lanes.
   RemoteRing eager() const;
   uint32_t eager_bytes() const { return eager_bytes_; }
 
@@ -63,7 +63,11 @@ class RecvComm final : public Comm {
   void OnEager(uint32_t slot);
   bool Deliver(const Parked& message, Group* group);
   void FreeEager(uint32_t slot);
-  void Announce(const Group& group, RegisteredMemory** memory);
+  Announcement* news(uint32_t sequence);
+  void Compose(const Group& group, RegisteredMemory** memory);
+  void Announce();  // All that is unsaid, for which Receive() has seen to room.
+  bool WantsMore(const Group& group) const;
+  void PayAcknowledgement();
 
   const bool reaches_gpus_;
   uint32_t eager_bytes_ = 0;
@@ -73,6 +77,12 @@ class RecvComm final : public Comm {
 
   std::array<Group, kMaxRequests> groups_;
   uint32_t next_group_ = 0;
+  uint32_t next_unsaid_ = 0;  // The first group that is not announced.
+  int fruitless_tests_ = 0;   // Since there are such.
+  bool announcement_due_ = false;
+  uint32_t open_groups_ = 0;
+  uint32_t peer_small_bytes_ = 0;
+  bool owes_acknowledgement_ = false;
   std::vector<Parked> parked_;
   std::array<bool, kEagerSlots> eager_held_ = {};
   uint64_t eager_came_ = 0;

@@ -9,7 +9,7 @@
 namespace tryst::nccl {
 namespace {
 
-constexpr uint64_t kHeadersOffset = kMaxRequests * sizeof(Announcement);
+constexpr uint64_t kHeadersOffset = kAnnouncements * sizeof(Announcement);
 
 }  // namespace
 
@@ -43,7 +43,7 @@ void SendComm::TakeWelcome(const Welcome& welcome) {
 }
 
 const Announcement& SendComm::announced(uint32_t sequence) const {
-  return reinterpret_cast<const Announcement*>(arena_->data())[sequence % kMaxRequests];
+  return reinterpret_cast<const Announcement*>(arena_->data())[sequence % kAnnouncements];
 }
 
 // Announcements come in order, by the first lane.
@@ -61,7 +61,7 @@ void SendComm::OnImmediate(int lane, uint32_t immediate, uint64_t) {
 
 void SendComm::TakeAnnouncement(uint32_t slot) {
   SkipUsedGroups();
-  const Announcement& news = announced(slot);
+  const Announcement& news = announced(next_group_);
   if (news.count == 0 || news.count > kMaxGroup || news.sequence != next_group_ ||
       next_group_ - first_group_ >= kMaxRequests || news.eager_freed > eager_sent_ ||
       news.eager_freed < eager_freed_) {
@@ -143,17 +143,31 @@ Result SendComm::Send(const void* data, uint64_t bytes, int tag, const Registere
   for (size_t rail = 0; bytes > 0 && rail < memory->rails(); ++rail) {
     free->source.local_keys[rail] = memory->local_key(rail);
   }
-  const Result result = found
-                            ? SendTo(announced(sequence).receives[receive], sequence, receive, free)
-                            : SendAhead(tag, free);
+  const bool on_device = bytes > 0 && memory->on_device();
+  const Result result =
+      found ? SendTo(announced(sequence).receives[receive], sequence, receive, on_device, free)
+            : SendAhead(tag, on_device, free);
   if (result != kSuccess) return result;
   free->busy = true;
   *request = free;
   return kSuccess;
 }
 
+bool SendComm::Write(SendWork work, bool on_device, SendRequest* request) {
+  PieceSource& source = request->source;
+  source.pieces = 1;
+  source.pieces_left.store(1, std::memory_order_relaxed);
+  request->taken = work.inline_data = source.bytes <= small_bytes() && !on_device;
+  if (!first_lane()->Write(absl::MakeSpan(&work, 1), request->taken ? nullptr : &source)) {
+    request->taken = false;
+    return false;
+  }
+  if (request->taken && first_lane()->AllLeft()) source.pieces_left.store(0);
+  return true;
+}
+
 Result SendComm::SendTo(const AnnouncedReceive& to, uint32_t sequence, uint32_t receive,
-                        SendRequest* request) {
+                        bool on_device, SendRequest* request) {
   PieceSource& source = request->source;
   if (source.bytes > to.bytes) {
     Fail(absl::OutOfRangeError(absl::StrCat("a send of ", source.bytes, " bytes with tag ", to.tag,
@@ -171,11 +185,23 @@ Result SendComm::SendTo(const AnnouncedReceive& to, uint32_t sequence, uint32_t 
   immediate.pieces = static_cast<uint16_t>(source.pieces);
   immediate.generation = static_cast<uint16_t>(sequence & Immediate::kGenerationMask);
   source.immediate = immediate.Pack();
-  Offer(&source);
+  request->taken = false;
+  if (source.bytes > small_bytes() || on_device || !first_lane()->HasRoom()) {
+    Offer(&source);
+    return kSuccess;
+  }
+  const Entry entry = {reinterpret_cast<uint64_t>(source.data), source.bytes, 0};
+  SendWork work;
+  work.op = SendOp::kWriteWithImmediate;
+  work.entries = absl::Span<const Entry>(&entry, source.bytes > 0 ? 1 : 0);
+  work.remote_address = source.remote_address;
+  work.remote_key = source.remote_keys[first_lane()->remote_rail()];
+  work.immediate = source.immediate;
+  Write(work, on_device, request);  // Health() says if it is broken.
   return kSuccess;
 }
 
-Result SendComm::SendAhead(int tag, SendRequest* request) {
+Result SendComm::SendAhead(int tag, bool on_device, SendRequest* request) {
   PieceSource& source = request->source;
   const uint32_t slot = static_cast<uint32_t>(eager_sent_ % kEagerSlots);
   auto* const header = reinterpret_cast<EagerHeader*>(arena_->data() + kHeadersOffset) + slot;
@@ -195,19 +221,22 @@ Result SendComm::SendAhead(int tag, SendRequest* request) {
   work.remote_address = eager_.address + slot * (sizeof(EagerHeader) + eager_bytes_);
   work.remote_key = eager_.key;
   work.immediate = immediate.Pack();
-  source.pieces = 1;
-  source.pieces_left.store(1, std::memory_order_relaxed);
-  if (!first_lane()->Write(work, &source)) return kSuccess;  // Health() will say.
+  if (!Write(work, on_device, request)) return kSuccess;  // Health() will say.
   ++eager_sent_;
   unclaimed_.push_back(tag);
   return kSuccess;
 }
 
+bool SendComm::Done(const SendRequest& request) {
+  return request.source.pieces_left.load(std::memory_order_acquire) == 0 ||
+         (request.taken && first_lane()->AllLeft());
+}
+
 Result SendComm::Test(Request* request, int* done, int* sizes) {
   auto* const mine = static_cast<SendRequest*>(request);
   *done = 0;
-  if (mine->source.pieces_left.load(std::memory_order_acquire) > 0) Progress();
-  if (mine->source.pieces_left.load(std::memory_order_acquire) == 0) {
+  if (!Done(*mine)) Progress();
+  if (Done(*mine)) {
     *done = 1;
     if (sizes != nullptr) sizes[0] = static_cast<int>(mine->source.bytes);
     mine->busy = false;

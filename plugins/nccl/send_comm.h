@@ -35,6 +35,7 @@ class SendComm final : public Comm {
   struct SendRequest : Request {
     PieceSource source;
     bool busy = false;
+    bool taken = false;  // Its bytes, when it was posted.
   };
   struct Group {  // Of receives that the peer has announced.
     uint32_t count = 0;
@@ -42,13 +43,16 @@ class SendComm final : public Comm {
   };
 
   const Announcement& announced(uint32_t sequence) const;
+  // The work goes out, and takes the bytes along if they are few and in host memory.
+  bool Write(SendWork work, bool on_device, SendRequest* request);
   void TakeAnnouncement(uint32_t slot);
   void SkipUsedGroups();
   bool FindReceive(int tag, uint32_t* sequence, uint32_t* receive);
   SendRequest* FreeRequest();
-  Result SendTo(const AnnouncedReceive& to, uint32_t sequence, uint32_t receive,
+  bool Done(const SendRequest& request);
+  Result SendTo(const AnnouncedReceive& to, uint32_t sequence, uint32_t receive, bool on_device,
                 SendRequest* request);
-  Result SendAhead(int tag, SendRequest* request);
+  Result SendAhead(int tag, bool on_device, SendRequest* request);
 
   const uint64_t max_bytes_;
   std::unique_ptr<Arena> arena_;  // The announcements, then what goes before eager bytes.

@@ -15,10 +15,12 @@
 // one version, which the handle and the greetings name; hosts are little-endian.
 namespace tryst::nccl {
 
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 inline constexpr int kMaxRails = 8;
 inline constexpr int kMaxLanes = 16;
 inline constexpr uint32_t kEagerSlots = 32;
+// Twice the groups that can be open: one may be announced before its slot's last is looked at.
+inline constexpr uint32_t kAnnouncements = 2 * kMaxRequests;
 
 using Secret = std::array<uint8_t, 16>;
 
@@ -57,6 +59,7 @@ struct Hello {  // From the connector.
   Secret secret = {};
   PeerName name;
   DeviceKind kind = DeviceKind::kSoft;
+  uint32_t small_bytes = 0;        // The sender does not wait for the landing of up to so much.
   RemoteRing announcements;        // Where the receiver writes what it has posted.
   std::vector<std::string> lanes;  // Queue pair addresses; the first is for control, too.
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# lane.sh tests|long|figures|channel|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh
+# lane.sh tests|long|figures|channel|nccl|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh
 # runs in the guest, which lives for that long. A line before each test, "RUN setup name", and
 # one after it: PASS, FAIL or SKIP setup name. DONE are those that have a result from an earlier
 # boot. Every test has a time limit, after which it is killed; what its limit does not leave time
@@ -183,6 +183,14 @@ if [[ $what == channel ]]; then
   gtest ibv_channel_test 400
   check fence 100 "$faults/fence" "$a" "$b" 100
   channel_figures 5
+  exit 0
+fi
+nccl_net() { # SECONDS CASES: the plugin for NCCL, on this NIC.
+  check nccl_net "$1" env TRYST_NCCL_NIC=ibv "NCCL_IB_HCA=$a" "${programs%/*}/nccl_net/nccl_net_suite" \
+    --strict --kills=1 --named=pid --limit=300 --only="$2" "${programs%/*/*}/plugins/nccl/libnccl-net-tryst-tested.so"
+}
+if [[ $what == nccl ]]; then
+  nccl_net 800 '.*'
   exit 0
 fi
 gtest ibv_rxe_test 90

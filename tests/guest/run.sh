@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# tests/guest/run.sh [--long|--figures|--channel|--faults[=SECONDS]] [--setup=one|pair]: real
+# tests/guest/run.sh [--long|--figures|--channel|--nccl|--faults[=SECONDS]] [--setup=one|pair]: real
 # libibverbs on Soft-RoCE. What ./run test --guest calls.
 #
 # Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
 # it: the Nic contract, what only rdma-core can show, faults on the wire, the channel's
 # contract, storms of faults and of fenced cancels, and perftest's figures beside ours.
 # --long moves gigabytes where the lane moves a sample, and takes its time. Alone:
-# --figures measures in several rounds, --channel does what is the channel's, and
-# --faults puts faults on for so long, and then cancels 10,000 transfers.
+# --figures measures in several rounds, --channel does what is the channel's, --nccl the
+# whole suite of NCCL's net plugins, and --faults puts faults on for so long, and then cancels 10,000 transfers.
 #
 # Skips, loudly and with exit code 0, where there can be no guest: no QEMU, no Debian
 # kernel to be had. A guest that dies names the test it died in and is booted afresh
@@ -29,6 +29,7 @@ for argument in "$@"; do
     --long) what=long ;;
     --figures) what=figures ;;
     --channel) what=channel ;;
+    --nccl) what=nccl ;;
     --faults) what=faults setups=(pair) ;;
     --faults=*) what=faults setups=(pair) fault_seconds=${argument#--faults=} ;;
     --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
@@ -48,6 +49,7 @@ skip_lane() { # REASON
 programs=(ibv_contract_test ibv_rxe_test ibv_channel_test stream figures channel_figures)
 fault_programs=(fault_storm fence)
 cluster_programs=(cluster_test load_worker)
+nccl_targets=(//tests/nccl_net:nccl_net_suite //plugins/nccl:libnccl-net-tryst-tested.so)
 packages=()
 need() { # COMMAND PACKAGE
   if ! command -v "$1" >/dev/null; then packages+=("$2"); fi
@@ -85,8 +87,10 @@ fi
 bazel=(bazel ${TRYST_OUTPUT_USER_ROOT:+"--output_user_root=$TRYST_OUTPUT_USER_ROOT"})
 if [[ -n ${TRYST_BAZEL:-} ]]; then read -ra bazel <<<"$TRYST_BAZEL"; fi
 read -ra flags <<<"${TRYST_BAZEL_FLAGS:-}"
-"${bazel[@]}" build "${flags[@]}" "${programs[@]/#///$here:}" "${fault_programs[@]/#///tests/faults:}" \
-  "${cluster_programs[@]/#///tests/e2e:}" </dev/null
+targets=("${programs[@]/#///$here:}" "${fault_programs[@]/#///tests/faults:}"
+  "${cluster_programs[@]/#///tests/e2e:}" "${nccl_targets[@]}")
+if [[ $what == nccl ]]; then targets=("${nccl_targets[@]}"); fi
+"${bazel[@]}" build "${flags[@]}" "${targets[@]}" </dev/null
 built=$("${bazel[@]}" info "${flags[@]}" bazel-bin 2>/dev/null </dev/null)/$here
 
 results=$(mktemp)
@@ -96,7 +100,7 @@ ends_at=$((SECONDS + 620)) # Of 660: what is left is for a boot to give up in.
 boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
   local code=0 limit=$((ends_at - SECONDS))
   case $what in # What somebody asks for takes as long as it takes.
-    long | figures | channel) limit=900 ;;
+    long | figures | channel | nccl) limit=900 ;;
     faults) limit=$((fault_seconds + 900)) ;;
     *) limit=$((limit > 330 ? 330 : limit)) ;;
   esac

@@ -1,5 +1,6 @@
-// nccl_net_bench PLUGIN.so...: two processes, one connection, host memory: half a round trip
-// of 8 bytes, bytes a second, processor seconds a GiB. One JSON line a plugin and figure.
+// nccl_net_bench [--round-trips] PLUGIN.so...: two processes, one connection, host memory: half
+// a round trip of 8 bytes, bytes a second, processor seconds a GiB. One JSON line a plugin.
+// --round-trips: those alone, to count system calls by.
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +22,8 @@ namespace tryst::nccl_net {
 namespace {
 
 constexpr int kRoundTrips = 4000;
+// What NCCL posts for the smallest of messages, and what is just enough.
+constexpr size_t kPosted[] = {64 << 10, 8};
 constexpr int kDepth = 8;  // Requests out at once, as NCCL's proxy has them.
 
 double ProcessorSeconds() {
@@ -41,11 +45,11 @@ absl::Status SendAndWait(const CommPair& pair, const Memory& from, size_t bytes)
 }
 
 // Both of a ring's comms: each waits for the other's message with its own receive posted.
-absl::Status PingPong(const CommPair& pair, int rank, Memory* from, Memory* into) {
+absl::Status PingPong(const CommPair& pair, int rank, size_t posted, Memory* from, Memory* into) {
   for (int i = 0; i < kRoundTrips; ++i) {
     Operation receive;
     NCCL_NET_TRY(Until("a receive", [&]() -> absl::StatusOr<bool> {
-      NCCL_NET_TRY(TryReceive(pair, *into, 8, 1, &receive));
+      NCCL_NET_TRY(TryReceive(pair, *into, posted, 1, &receive));
       return receive.request != nullptr;
     }));
     if (rank == 0) NCCL_NET_TRY(SendAndWait(pair, *from, 8));
@@ -87,8 +91,8 @@ constexpr StreamSize kStreams[] = {{128 << 10, size_t{1} << 30},
                                    {size_t{1} << 20, size_t{1} << 30},
                                    {size_t{256} << 20, size_t{2} << 30}};
 
-absl::Status RunRank(const std::string& file, int version, SharedPage* page, int rank) {
-  absl::StatusOr<std::unique_ptr<Opened>> opened = OpenPlugin(file, version);
+absl::Status RunRank(const std::string& file, bool round_trips_only, SharedPage* page, int rank) {
+  absl::StatusOr<std::unique_ptr<Opened>> opened = OpenPlugin(file, /*version=*/0);
   if (!opened.ok()) return opened.status();
   PeerComms comms;
   NCCL_NET_TRY(ConnectRank(**opened, page, rank, 1 - rank, &comms));
@@ -101,15 +105,19 @@ absl::Status RunRank(const std::string& file, int version, SharedPage* page, int
   absl::StatusOr<Memory> into = Memory::Make(pair.net, pair.recv, kStreams[2].bytes);
   if (!from.ok()) return from.status();
   if (!into.ok()) return into.status();
-  NCCL_NET_TRY(PingPong(pair, rank, &*from, &*into));
-  const int64_t begin_us = NowUs();
-  NCCL_NET_TRY(PingPong(pair, rank, &*from, &*into));
-  if (rank == 0) {
-    page->figures[0].store(static_cast<double>(NowUs() - begin_us) / (2.0 * kRoundTrips));
+  int figure = 0;
+  for (const size_t posted : kPosted) {
+    if (!round_trips_only) NCCL_NET_TRY(PingPong(pair, rank, posted, &*from, &*into));
+    const int64_t begin_us = NowUs();
+    NCCL_NET_TRY(PingPong(pair, rank, posted, &*from, &*into));
+    if (rank == 0) {
+      page->figures[figure].store(static_cast<double>(NowUs() - begin_us) / (2.0 * kRoundTrips));
+    }
+    ++figure;
   }
-  int figure = 1;
   int phase = 10;
   for (const StreamSize& size : kStreams) {
+    if (round_trips_only) break;
     page->phase[rank].store(phase);
     NCCL_NET_TRY(AwaitPhase(*page, 1 - rank, phase++));
     const double processor_s = ProcessorSeconds();
@@ -127,10 +135,10 @@ absl::Status RunRank(const std::string& file, int version, SharedPage* page, int
   return AwaitPhase(*page, 1 - rank, phase);
 }
 
-int Bench(const std::string& file) {
+int Bench(const std::string& file, bool round_trips_only) {
   SharedPage* const page = NewSharedPage();
   const std::vector<pid_t> ranks =
-      StartRanks(2, page, [&](int rank) { return RunRank(file, 0, page, rank); });
+      StartRanks(2, page, [&](int rank) { return RunRank(file, round_trips_only, page, rank); });
   absl::Status result;
   for (int rank = 0; rank < 2; ++rank) {
     result.Update(Reap(ranks[static_cast<size_t>(rank)], *page, rank));
@@ -139,10 +147,13 @@ int Bench(const std::string& file) {
     fprintf(stderr, "%s: %s\n", file.c_str(), std::string(result.message()).c_str());
     return 1;
   }
-  printf("{\"plugin\": \"%s\", \"half_round_trip_us\": %.2f", file.c_str(),
-         page->figures[0].load());
-  int figure = 1;
+  printf("{\"plugin\": \"%s\"", file.c_str());
+  int figure = 0;
+  for (const size_t posted : kPosted) {
+    printf(", \"half_round_trip_us_posted_%zu\": %.2f", posted, page->figures[figure++].load());
+  }
   for (const StreamSize& size : kStreams) {
+    if (round_trips_only) break;
     printf(", \"gbs_%zu\": %.2f, \"processor_s_a_gib_%zu\": %.2f", size.bytes,
            page->figures[figure].load(), size.bytes,
            page->figures[figure + 1].load() / (static_cast<double>(size.total) / (1 << 30)));
@@ -158,6 +169,9 @@ int Bench(const std::string& file) {
 
 int main(int argc, char** argv) {
   int code = argc > 1 ? 0 : 2;
-  for (int i = 1; i < argc; ++i) code |= tryst::nccl_net::Bench(argv[i]);
+  const bool round_trips_only = argc > 1 && strcmp(argv[1], "--round-trips") == 0;
+  for (int i = round_trips_only ? 2 : 1; i < argc; ++i) {
+    code |= tryst::nccl_net::Bench(argv[i], round_trips_only);
+  }
   return code;
 }

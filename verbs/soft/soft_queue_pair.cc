@@ -1,6 +1,9 @@
 #include "verbs/soft/soft_queue_pair.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +21,8 @@ constexpr int64_t kLastRedialNs = 100'000'000;
 constexpr size_t kFirstStagingBytes = SoftStaging::kBytes;
 constexpr size_t kLaterStagingBytes = 1 << 10;
 constexpr uint32_t kFirstSends = 8;
+constexpr int64_t kLastWaitNs = 20'000'000;
+constexpr useconds_t kLookAgainUs = 50;
 
 uint64_t MaskFor(uint32_t depth) {
   uint64_t capacity = 1;
@@ -64,6 +69,7 @@ SoftQueuePair::SoftQueuePair(SoftContext* context, SoftCompletionQueue* completi
 }
 
 SoftQueuePair::~SoftQueuePair() {
+  AwaitPeersKernel();
   Break();
   completions_->Detach(this);
   completions_->Unreserve(options_.send_depth + options_.receive_depth);
@@ -255,6 +261,23 @@ void SoftQueuePair::DropLane(SoftLane* lane) {
   lane->begin = lane->end = 0;
   GiveBackStaging(lane);
   GiveBackBatch(lane);
+}
+
+// Sends that nobody was to hear of may be on their way. What the peer's kernel has, the peer
+// can read; what ours still has is thrown away if the peer has written to us meanwhile.
+void SoftQueuePair::AwaitPeersKernel() const {
+  if (state_ != QueuePairState::kReady || sends_wait_for_poll()) return;
+  bool unheard = false;
+  for (uint64_t i = send_oldest_; i < send_end_; ++i) {
+    unheard = unheard || !send_slots_[i & send_mask_].signaled;
+  }
+  if (!unheard) return;  // Given up by who waits for them.
+  const int64_t end_ns = context_->clock->NowNs() + kLastWaitNs;
+  int unread = 0;
+  while (ioctl(lanes_[0]->stream.fd(), SIOCOUTQ, &unread) == 0 && unread > 0 &&
+         context_->clock->NowNs() < end_ns) {
+    usleep(kLookAgainUs);
+  }
 }
 
 void SoftQueuePair::Break() {

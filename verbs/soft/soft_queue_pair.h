@@ -54,6 +54,7 @@ class SoftQueuePair final : public QueuePair {
   absl::Status PostReceive(absl::Span<const ReceiveWork> works) override;
   uint32_t send_room() const override { return options_.send_depth - sends_held_; }
   uint32_t receive_room() const override { return options_.receive_depth - receives_held_; }
+  bool sends_wait_for_poll() const override;
   void Break() override;
 
   // The rest is for the completion queue.
@@ -202,6 +203,7 @@ class SoftQueuePair final : public QueuePair {
   void LookAtHeld(SoftLane* lane);
   void RaiseLane(SoftLane* lane, const SoftHello& hello);
   void DropLane(SoftLane* lane);
+  void AwaitPeersKernel() const;
   void LoseLane(SoftLane* lane);
   void Lost();
   // `first` is for the work `culprit` (or the oldest, if nobody); the others are flushed.

@@ -18,6 +18,9 @@ constexpr uint64_t kBatchBytes = 512 << 10;
 constexpr uint64_t kTurnsForCompany = 32;
 constexpr uint32_t kManyUnsaid = 4;
 constexpr uint64_t kMuchUnsaidBytes = 16 << 10;
+// Where the owner has said that its peer waits for few of them.
+constexpr uint64_t kTurnsWhenLazy = 4096;
+constexpr uint32_t kManyUnsaidWhenLazy = 16;
 
 bool IsRequestForReceive(SendOp op) {
   return op == SendOp::kWriteWithImmediate || op == SendOp::kSend ||
@@ -268,6 +271,13 @@ bool SoftQueuePair::SendsWait() const {
   return send_next_ != send_end_ || reads_begin_ != reads_end_ || ack_now_;
 }
 
+bool SoftQueuePair::sends_wait_for_poll() const {
+  if (state_ != QueuePairState::kReady) return false;
+  return send_next_ != send_end_ ||
+         std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const std::unique_ptr<SoftLane>& lane) { return lane->out != nullptr; });
+}
+
 // Whether the peer should hear of receives that it does not know of: soon enough for it
 // not to run dry, not for each.
 bool SoftQueuePair::CreditDue() const {
@@ -286,8 +296,10 @@ void SoftQueuePair::OweAnswer() {
 bool SoftQueuePair::DebtMayWait(uint64_t turn) const {
   if (delivered_turn_ == turn) return true;
   const uint32_t unsaid = executed_ - executed_announced_;
-  return unsaid > 0 && unsaid < kManyUnsaid && incoming_.first.total < kMuchUnsaidBytes &&
-         !CreditDue() && turn - delivered_turn_ < kTurnsForCompany;
+  const bool lazy = options_.lazy_acknowledgements;
+  return unsaid > 0 && unsaid < (lazy ? kManyUnsaidWhenLazy : kManyUnsaid) &&
+         incoming_.first.total < kMuchUnsaidBytes && !CreditDue() &&
+         turn - delivered_turn_ < (lazy ? kTurnsWhenLazy : kTurnsForCompany);
 }
 
 void SoftQueuePair::PayDebt() {
