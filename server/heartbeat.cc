@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/membership.h"
+
 namespace tryst {
 namespace {
 

@@ -10,9 +10,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/member.h"
-#include "server/membership.h"
 
 namespace tryst {
+
+class Membership;
 
 // What a worker answers when another tells it of itself.
 struct Heard {

@@ -191,7 +191,9 @@ TEST_F(LinksTest, MoreKeysThanAreRememberedGoOn) {
   for (int i = 0; i < keys; ++i) {
     last = KeyOf("edge_" + std::to_string(i));
     ASSERT_TRUE(link->Fetch(1, last, results_.Into(last)));
-    if (i % 1000 == 0) EXPECT_EQ(results_.Wait(last), last);
+    if (i % 1000 == 0) {
+      EXPECT_EQ(results_.Wait(last), last);
+    }
   }
   for (int i = 0; i < keys; ++i) {
     const std::string key = KeyOf("edge_" + std::to_string(i));
