@@ -221,7 +221,8 @@ class StatusPage(unittest.TestCase):
         self.transfer(1, "e")
         paths = json.loads(get(self.worker.status, "/paths.json")[1])
         self.assertEqual(paths["worker"], self.worker.name)
-        self.assertEqual(json.loads(get(self.worker.status, "/waiting.json")[1])["operations"], [])
+        # The poller hears of a callback on the executor once it has returned.
+        self.assertTrue(eventually(lambda: json.loads(get(self.worker.status, "/waiting.json")[1])["operations"] == []))
         trace_format.check(json.loads(get(self.worker.status, "/trace.json")[1]))
 
     def test_who_may_not(self):
