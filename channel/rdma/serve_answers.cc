@@ -1,0 +1,213 @@
+#include "channel/rdma/serve_answers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "channel/crc32c.h"
+#include "rendezvous/derived_status.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint64_t ServeCounters::*kCounters[] = {
+    &ServeCounters::requests, &ServeCounters::eager,
+    &ServeCounters::direct,   &ServeCounters::destinations_asked,
+    &ServeCounters::failed,   &ServeCounters::cancelled,
+    &ServeCounters::standing, &ServeCounters::given_back,
+    &ServeCounters::resent,   &ServeCounters::parked,
+    &ServeCounters::bytes,
+};
+static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
+
+}  // namespace
+
+ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
+  for (uint64_t ServeCounters::*field : kCounters) this->*field += other.*field;
+  return *this;
+}
+
+wire::Record ServeAnswers::Word(const ServeOp& op, wire::RecordType type) const {
+  wire::Record record;
+  record.type = type;
+  record.slot = op.slot;
+  record.generation = op.request.generation;
+  return record;
+}
+
+bool ServeAnswers::PutMeta(const wire::Record& record, const wire::TensorMeta& meta) {
+  return link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); });
+}
+
+// Returns false when there is no room now.
+bool ServeAnswers::Send(ServeOp* op) {
+  if (!op->status.ok()) return SendFailed(op);
+  wire::TensorMeta meta;
+  const void* payload = nullptr;
+  const Tensor& tensor = op->source.tensor;
+  if (!op->is_dead) {
+    if (!tensor.valid()) return FailTaken(op, absl::InternalError("a tensor of no type"));
+    if (!tensor.space().host_readable()) {
+      const absl::Status reached = hub_->nic()->ReachesDevice(tensor.space().device_ordinal);
+      if (!reached.ok()) return FailTaken(op, reached);
+    }
+    meta.dtype = static_cast<uint8_t>(tensor.dtype());
+    meta.rank = static_cast<uint8_t>(tensor.shape().rank());
+    for (int i = 0; i < tensor.shape().rank(); ++i) meta.dims[i] = tensor.shape().dim(i);
+    const bool is_string = tensor.dtype() == DType::kString;
+    meta.bytes = is_string ? op->source.encoded.size() : tensor.bytes();
+    payload = is_string ? op->source.encoded.data() : tensor.data();
+  }
+  const uint64_t inside =
+      std::min(options_.eager_bytes, wire::EagerBytes(link_->options().message_bytes));
+  const bool in_host = op->is_dead || tensor.space().host_readable();
+  if (in_host && meta.bytes <= inside) return SendEager(op, meta, payload);
+  const ServeRequest& request = op->request;
+  if ((request.flags & wire::kHasDestination) != 0 &&
+      request.body.destination_bytes >= meta.bytes) {
+    return SendWrites(op, meta, payload);
+  }
+  return SendNeedDestination(op, meta);
+}
+
+// It cannot be sent, so nobody gets it here.
+bool ServeAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
+  give_back_(op);
+  op->source = ServeSource();
+  op->status = why;
+  return SendFailed(op);
+}
+
+bool ServeAnswers::SendFailed(ServeOp* op) {
+  wire::Record record = Word(*op, wire::RecordType::kFailed);
+  record.number = static_cast<uint32_t>(op->status.code());
+  record.body = op->status.message().substr(0, wire::kMaxErrorBytes);
+  if (IsDerived(op->status)) record.flags |= wire::kDerived;
+  if (!link_->Send(record)) return false;
+  ++counters_->failed;
+  op->state = ServeState::kSent;
+  return true;
+}
+
+bool ServeAnswers::SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload) {
+  wire::Record record = Word(*op, wire::RecordType::kTensor);
+  if (op->is_dead) record.flags |= wire::kIsDead;
+  uint8_t* into = nullptr;
+  const bool put = link_->Put([&](wire::MessageWriter* writer) {
+    into = writer->AddTensor(record, meta);
+    return into != nullptr;
+  });
+  if (!put) return false;
+  // The message's checksum covers it: no digest of its own.
+  if (meta.bytes > 0) memcpy(into, payload, meta.bytes);
+  ++counters_->eager;
+  counters_->bytes += meta.bytes;
+  op->state = ServeState::kSent;
+  return true;
+}
+
+bool ServeAnswers::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta) {
+  if (!PutMeta(Word(*op, wire::RecordType::kNeedDestination), meta)) return false;
+  ++counters_->destinations_asked;
+  op->state = ServeState::kNeedsDestination;
+  return true;
+}
+
+// Writes what there is room for; true when all of it and the word that follows are out.
+bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
+  const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
+  if (!prepared.ok()) return FailTaken(op, prepared);
+  const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
+  // A device's tensor of no bytes comes here, too: it has no parts, and LANDED tells of it.
+  const uint64_t part_bytes = std::max<uint64_t>(1, (meta.bytes + lanes - 1) / lanes);
+  const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);
+  const uint64_t pieces = PiecesOf(meta.bytes, part_bytes, parts);
+  if (pieces > UINT16_MAX) {
+    return FailTaken(op, absl::UnimplementedError(absl::StrCat(
+                             "a tensor of ", meta.bytes, " bytes takes ", pieces,
+                             " writes, and a NIC without order proves 65535 at most")));
+  }
+  const bool bare = parts > 0 && IsBare(*op, meta);
+  bool all = true;
+  for (size_t lane = 0; lane < parts; ++lane) {
+    const uint64_t begin = lane * part_bytes;
+    all &= WritePart(op, lane, begin, std::min(begin + part_bytes, meta.bytes), bare || parts > 1);
+  }
+  if (!all) return false;
+  if (!bare) {
+    wire::Record record = Word(*op, wire::RecordType::kLanded);
+    meta.stripes = static_cast<uint16_t>(pieces);
+    meta.digest = op->digest;
+    if (op->has_digest) record.flags |= wire::kHasDigest;
+    if (!PutMeta(record, meta)) return false;
+  }
+  ++counters_->direct;
+  counters_->bytes += meta.bytes;
+  op->state = ServeState::kSent;
+  return true;
+}
+
+absl::Status ServeAnswers::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
+  const bool in_host = op->source.tensor.space().host_readable();
+  if (op->source.region == nullptr) {
+    void* const from = const_cast<void*>(payload);
+    auto region = in_host ? hub_->nic()->RegisterRegion(from, bytes, kLocalOnly)
+                          : hub_->nic()->RegisterDevice(op->source.tensor.space().device_ordinal,
+                                                        from, bytes, kLocalOnly);
+    if (!region.ok()) return region.status();
+    op->source.region = *std::move(region);
+  }
+  if (digests_ && in_host && !op->has_digest) {
+    op->digest = Crc32c(0, payload, bytes);
+    op->has_digest = true;
+  }
+  return absl::OkStatus();
+}
+
+// How many immediates tell that a tensor has landed; 0: the message behind it does.
+uint64_t ServeAnswers::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const {
+  if (link_->ordered()) return parts > 1 ? parts : 0;
+  uint64_t pieces = 0;
+  for (size_t lane = 0; lane < parts; ++lane) {
+    const uint64_t part = std::min(part_bytes, bytes - lane * part_bytes);
+    pieces += (part + WorkBytes() - 1) / WorkBytes();
+  }
+  return pieces;
+}
+
+// Of one write at most. Where each is counted there are as few as can be.
+uint64_t ServeAnswers::WorkBytes() const {
+  const uint64_t largest = hub_->nic()->limits().max_message_bytes;
+  return link_->ordered() ? std::min(largest, options_.write_bytes) : largest;
+}
+
+// The immediate alone says it all when the consumer knows the shape.
+bool ServeAnswers::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
+  const wire::RequestBody& body = op.request.body;
+  return !digests_ && link_->ordered() && link_->queue_pairs() == 1 &&
+         (op.request.flags & wire::kHasShape) != 0 && body.dtype == meta.dtype &&
+         body.rank == meta.rank && body.destination_bytes == meta.bytes &&
+         std::equal(meta.dims, meta.dims + meta.rank, body.dims);
+}
+
+// [begin, end) of the payload on one queue pair, from where it stopped last time.
+bool ServeAnswers::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
+                             bool immediate) {
+  const uint64_t work_bytes = WorkBytes();
+  ServeSource& source = op->source;
+  while (begin + source.written[lane] < end) {
+    if (link_->WriteRoom(lane) == 0) return false;
+    const uint64_t at = begin + source.written[lane];
+    const uint64_t bytes = std::min(work_bytes, end - at);
+    source.tickets[lane] = link_->Write(
+        lane, Entry{source.region->address() + at, bytes, source.region->local_key()},
+        op->request.body.destination_address + at, op->request.body.destination_key,
+        !link_->ordered() || (immediate && at + bytes == end), op->slot, op->request.generation);
+    source.written[lane] += bytes;
+  }
+  return true;
+}
+
+}  // namespace tryst
