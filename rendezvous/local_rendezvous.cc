@@ -39,10 +39,6 @@ void LocalRendezvous::GiveBack(const TensorKey& key, Taken taken) {
   core_->GiveBack(key, std::move(taken));
 }
 
-bool LocalRendezvous::TakeEarlier(const TensorKey& key, Taken* taken) {
-  return core_->TakeEarlier(key, taken);
-}
-
 void LocalRendezvous::StartAbort(const absl::Status& status) { core_->StartAbort(status); }
 
 void LocalRendezvous::WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) {

@@ -62,7 +62,6 @@ class LocalRendezvous final : public Rendezvous {
   // Undoes a receive that got `taken` with Args::turn set: TensorSource::GiveBack. Not bound
   // by the memory caps: what was accepted once is not refused.
   void GiveBack(const TensorKey& key, Taken taken);
-  bool TakeEarlier(const TensorKey& key, Taken* taken);  // TensorSource::TakeEarlier.
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 

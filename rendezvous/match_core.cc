@@ -169,29 +169,6 @@ void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
   CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
 }
 
-bool MatchCore::TakeEarlier(const TensorKey& key, Taken* taken) {
-  const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken->tensor) : 0;
-  Taken earlier;
-  uint64_t earlier_checksum;
-  int64_t freed_bytes;
-  Shard& shard = ShardOf(key);
-  {
-    MutexLock lock(&shard.mu);
-    Item** head = shard.table.Find(key);
-    const bool is_here = shard.aborted.ok() && *head != nullptr && (*head)->is_send &&
-                         AsSend(*head)->turn != 0 && AsSend(*head)->turn < taken->turn;
-    if (!is_here) return false;
-    freed_bytes = GetSend(shard, head, &earlier, &earlier_checksum);
-    ++shard.counters.given_back;
-    KeepGivenBack(shard, shard.table.Find(key), key, std::move(*taken), checksum);
-  }
-  held_.Give(freed_bytes);
-  (void)CheckUnchanged(key, earlier.tensor, earlier_checksum);  // Told and counted there.
-  *taken = std::move(earlier);
-  return true;
-}
-
-// It is not refused over a cap: then it is not charged.
 void MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
                               uint64_t checksum) {
   int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());

@@ -36,7 +36,6 @@ class MatchCore {
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   bool TakeHere(TensorKey* key, Taken* taken);
   void GiveBack(const TensorKey& key, Taken taken);
-  bool TakeEarlier(const TensorKey& key, Taken* taken);
   void StartAbort(absl::Status status);
   void WhenRoom(int64_t bytes, HeldBytes::Ready ready);
 

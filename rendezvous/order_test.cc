@@ -3,10 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <deque>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -150,10 +149,51 @@ class ServingEnd {
       : source_(source), step_(step), keys_(std::move(keys)), lines_(keys_.size()) {}
 
   void Request(int key, Asked* asked) {
-    auto owned = std::make_unique<Op>();
-    Op* op = owned.get();
-    op->asked = asked;
-    lines_[key].ops.push_back(std::move(owned));
+    lines_[key].asked.push_back(asked);
+    TakeNext(key);
+  }
+  void Cancel(int key, Asked* asked) {
+    Line& line = lines_[key];
+    if (line.asked.front() != asked) {
+      line.asked.erase(std::find(line.asked.begin(), line.asked.end(), asked));
+      return End(asked, absl::CancelledError("cancelled"), -1);
+    }
+    Op* op = line.op.get();
+    op->cancellation.StartCancel();
+    while (!op->ended.load(std::memory_order_acquire)) std::this_thread::yield();
+    if (op->status.ok()) {
+      ++given_back_;
+      source_->GiveBack(step_, keys_[key], std::move(op->taken));
+    }
+    Next(key, absl::CancelledError("cancelled"), -1);
+  }
+  // Answers whose turn has come.
+  void Answer(int key) {
+    for (;;) {
+      Op* op = lines_[key].op.get();
+      if (op == nullptr || !op->ended.load(std::memory_order_acquire)) return;
+      Next(key, op->status, op->status.ok() ? *op->taken.tensor.data_as<int64_t>() : -1);
+    }
+  }
+  int64_t given_back() const { return given_back_; }
+
+ private:
+  struct Op {
+    Cancellation cancellation;
+    absl::Status status;
+    Taken taken;
+    std::atomic<bool> ended{false};
+  };
+  struct Line {
+    std::deque<Asked*> asked;  // In the order of the requests.
+    std::unique_ptr<Op> op;    // The take for the first.
+  };
+
+  void TakeNext(int key) {
+    Line& line = lines_[key];
+    if (line.op != nullptr || line.asked.empty()) return;
+    line.op = std::make_unique<Op>();
+    Op* op = line.op.get();
     Args args;
     args.cancellation = &op->cancellation;
     args.turn = &op->taken.turn;
@@ -164,77 +204,17 @@ class ServingEnd {
                     op->ended.store(true, std::memory_order_release);
                   });
   }
-  void Cancel(int key, Asked* asked) {
-    auto& ops = lines_[key].ops;
-    for (auto at = ops.begin(); at != ops.end(); ++at) {
-      if ((*at)->asked != asked) continue;
-      Op* op = at->get();
-      op->cancellation.StartCancel();
-      while (!op->ended.load(std::memory_order_acquire)) std::this_thread::yield();
-      CollectEnded(key);
-      End(op, absl::CancelledError("cancelled"), -1);
-      ops.erase(at);
-      return GiveBackSpare(key);
-    }
-  }
-  // Answers whose turn has come.
-  void Answer(int key) {
+  void Next(int key, absl::Status status, int64_t number) {
     Line& line = lines_[key];
-    for (; !line.ops.empty(); line.ops.pop_front()) {
-      CollectEnded(key);
-      Op* op = line.ops.front().get();
-      if (!op->collected) return;
-      if (!op->status.ok()) {
-        End(op, op->status, -1);
-      } else {
-        Taken taken = std::move(line.held.begin()->second);
-        line.held.erase(line.held.begin());
-        traded_ += source_->TakeEarlier(step_, keys_[key], &taken);
-        End(op, absl::OkStatus(), *taken.tensor.data_as<int64_t>());
-      }
-    }
+    End(line.asked.front(), std::move(status), number);
+    line.asked.pop_front();
+    line.op.reset();
+    TakeNext(key);
   }
-  int64_t given_back() const { return given_back_; }
-  int64_t traded() const { return traded_; }
-
- private:
-  struct Op {
-    Asked* asked;
-    Cancellation cancellation;
-    absl::Status status;
-    Taken taken;
-    bool collected = false;
-    std::atomic<bool> ended{false};
-  };
-  struct Line {
-    std::deque<std::unique_ptr<Op>> ops;  // In the order of the requests.
-    std::map<uint64_t, Taken> held;       // By turn: what has been taken for them.
-  };
-
-  void CollectEnded(int key) {
-    for (const auto& op : lines_[key].ops) {
-      if (op->collected || !op->ended.load(std::memory_order_acquire)) continue;
-      op->collected = true;
-      const uint64_t turn = op->taken.turn;
-      if (op->status.ok()) lines_[key].held.emplace(turn, std::move(op->taken));
-    }
-  }
-  // More is held than requests have ended that still want one: the last is too many.
-  void GiveBackSpare(int key) {
-    Line& line = lines_[key];
-    size_t wanted = 0;
-    for (const auto& op : line.ops) wanted += op->collected && op->status.ok();
-    while (line.held.size() > wanted) {
-      Taken taken = std::move(line.held.rbegin()->second);
-      line.held.erase(std::prev(line.held.end()));
-      ++given_back_;
-      source_->GiveBack(step_, keys_[key], std::move(taken));
-    }
-  }
-  static void End(Op* op, absl::Status status, int64_t number) {
-    op->asked->status = std::move(status);
-    op->asked->number = number;
-    op->asked->ended = true;
+  static void End(Asked* asked, absl::Status status, int64_t number) {
+    asked->status = std::move(status);
+    asked->number = number;
+    asked->ended = true;
   }
 
   TensorSource* const source_;
@@ -242,7 +222,6 @@ class ServingEnd {
   const std::vector<TensorKey> keys_;
   std::vector<Line> lines_;
   int64_t given_back_ = 0;
-  int64_t traded_ = 0;
 };
 
 // Six threads send, two serve: each serves the keys of one consumer.
@@ -259,7 +238,7 @@ TEST(Order, OfAServingEnd) {
                               absl::StrCat(kWorker1, "/device:CPU:0"), absl::StrCat(i)));
   }
   std::vector<std::vector<std::unique_ptr<Asked>>> asked(kKeys);
-  std::atomic<int64_t> given_back{0}, traded{0};
+  std::atomic<int64_t> given_back{0};
   Progress received;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kThreads - kServing; ++thread) {
@@ -295,46 +274,12 @@ TEST(Order, OfAServingEnd) {
         }
       }
       given_back += serving.given_back();
-      traded += serving.traded();
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (const auto& line : asked) ExpectInOrder(line);
   EXPECT_GT(given_back, 0);
   RecordProperty("given_back", static_cast<int>(given_back));
-  RecordProperty("traded", static_cast<int>(traded));
-  printf("%d given back, %d traded\n", static_cast<int>(given_back), static_cast<int>(traded));
-}
-
-// What one trade does.
-TEST(Order, OfATrade) {
-  ThreadAlarms alarms;
-  LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);
-  const TensorKey key = LocalKey("a");
-  const auto take = [&] {
-    Taken taken;
-    Args args;
-    args.turn = &taken.turn;
-    rendezvous.RecvAsync(key, args,
-                         [&](absl::Status, const Args&, const Args&, Tensor tensor, bool dead) {
-                           taken.tensor = std::move(tensor);
-                           taken.is_dead = dead;
-                         });
-    return taken;
-  };
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(SendNumber(&rendezvous, key, i).ok());
-  Taken first = take();
-  Taken second = take();
-  EXPECT_FALSE(rendezvous.TakeEarlier(key, &second)) << "nothing was given back";
-  EXPECT_EQ(*second.tensor.data_as<int64_t>(), 1);
-  rendezvous.GiveBack(key, std::move(first));
-  EXPECT_TRUE(rendezvous.TakeEarlier(key, &second));
-  EXPECT_EQ(*second.tensor.data_as<int64_t>(), 0);
-  EXPECT_FALSE(rendezvous.TakeEarlier(key, &second));
-  for (int i = 1; i < 3; ++i) EXPECT_EQ(Receive(&rendezvous, key)->number(), i);
-  EXPECT_FALSE(rendezvous.TakeEarlier(key, &second)) << "nothing is here";
-  EXPECT_FALSE(rendezvous.TakeEarlier(LocalKey("b"), &second));
-  EXPECT_EQ(rendezvous.counters().held_bytes, 0);
 }
 
 }  // namespace

@@ -43,9 +43,6 @@ class RoutingRendezvous final : public Rendezvous,
   void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
   bool TakeHere(TensorKey* key, Taken* taken) { return local_.TakeHere(key, taken); }
   void GiveBackLocal(const TensorKey& key, Taken taken) { local_.GiveBack(key, std::move(taken)); }
-  bool TakeEarlierLocal(const TensorKey& key, Taken* taken) {
-    return local_.TakeEarlier(key, taken);
-  }
 
   bool aborted() const { return local_.aborted(); }
   absl::Status abort_cause() const { return local_.abort_cause(); }

@@ -242,11 +242,6 @@ void StepRegistry::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) 
   if (rendezvous != nullptr) rendezvous->GiveBackLocal(key, std::move(taken));
 }
 
-bool StepRegistry::TakeEarlier(int64_t step_id, const TensorKey& key, Taken* taken) {
-  const std::shared_ptr<RoutingRendezvous> rendezvous = Find(step_id);
-  return rendezvous != nullptr && rendezvous->TakeEarlierLocal(key, taken);
-}
-
 Alarms::Token StepRegistry::SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t),
                                      int64_t step_id) {
   const Deadline at = Deadline::After(alarms_->clock(), after);

@@ -78,7 +78,6 @@ class StepRegistry final : public TensorSource {
   bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override;
   bool MayTake(const TensorKey& key) const override { return CheckTake(key).ok(); }
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
-  bool TakeEarlier(int64_t step_id, const TensorKey& key, Taken* taken) override;
 
   RendezvousCounters counters() const;
   // Who waits for what since when: longest first, at most `max_items`.

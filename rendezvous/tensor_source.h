@@ -17,16 +17,13 @@ class RoutingRendezvous;
 // Order of one key. Takes meet sends in the order in which Take was called, and Args::turn
 // numbers what they get: what was sent later has a higher turn, and keeps it when it is given
 // back and taken again. Only the `done`s of takes that several threads' sends meet may come in
-// another order. So a taker that may give back keeps the order of rendezvous.h by three rules,
+// another order. So a taker that may give back keeps the order of rendezvous.h by two rules,
 // if it is the only one who takes the key (docs/decisions/0026-order-with-cancels.md):
 //  1. When it cancels a take it knows the outcome before it goes on: when StartCancel has
 //     returned, `done` has run, or a send that met the take is about to run it on its thread,
 //     without waiting for anybody. Waiting for that is brief.
-//  2. It answers a key's requests in their order, each with the lowest turn that its takes of
-//     the key have brought, and the first only when the take for it has ended. What is one too
-//     many after a cancel, the highest, it gives back before it goes on.
-//  3. Before an answer it calls TakeEarlier(): a send may have met a take while another
-//     tensor was on its way back.
+//  2. It has one take of the key under way at a time. What a take brought and nobody wants any
+//     more it gives back before it takes the key again.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -69,12 +66,6 @@ class TensorSource {
   // later and is here. Never refused: it is as if
   // the take had not been. Dropped when the step is over. May run the `done` of a receive.
   virtual void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) = 0;
-
-  // If a tensor of `key` with a lower turn than `*taken` was given back and is here, takes that
-  // one, gives `*taken` back, both in one step, and returns true.
-  virtual bool TakeEarlier(int64_t /*step_id*/, const TensorKey& /*key*/, Taken* /*taken*/) {
-    return false;
-  }
 };
 
 }  // namespace tryst

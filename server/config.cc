@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -184,6 +185,175 @@ std::vector<Sum> MemorySums(const ServerConfig& config) {
           {"2 * ring_slots * message_bytes, for each peer and direction", verbs ? rings : 0}};
 }
 
+const ConfigRow kRows[] = {
+    {"Who and where", "cluster", K::kText, &C::cluster,
+     "Name of the cluster: the job identity. Workers of another one are refused."},
+    {"Who and where", "job", K::kText, &C::job, "Our job's name, for example ps."},
+    {"Who and where", "task", K::kNumber, &C::task, "Our index in the job."},
+    {"Who and where", "protocol", K::kText, &C::protocol, "grpc or grpc+verbs."},
+    {"Who and where", "listen", K::kText, &C::listen,
+     "host:port for gRPC; port 0 takes a free one. Empty: the port of our entry in the cluster, "
+     "on the loopback if insecure, else on every address."},
+    {"Who and where", "advertise", K::kText, &C::advertise,
+     "host:port by which peers reach us. Empty: our entry in the cluster, else where we listen."},
+    {"Who else", "resolver", K::kText, &C::resolver,
+     "Where the cluster is described: flags, file, tf_config, slurm, mpi, kubernetes or etcd."},
+    {"Who else", "cluster_spec", K::kText, &C::cluster_spec,
+     "For flags: ps=host:port,host:port;worker=host:port."},
+    {"Who else", "cluster_file", K::kText, &C::cluster_file,
+     "For file: a ClusterDef or ServerDef as JSON. Read again when it changes."},
+    {"Who else", "cluster_jobs", K::kText, &C::cluster_jobs,
+     "For slurm, mpi and kubernetes: ps=1,worker=3. But for kubernetes the last may be "
+     "worker=*."},
+    {"Who else", "kubernetes_service", K::kText, &C::kubernetes_service,
+     "For kubernetes: the headless service, for example tryst.default.svc.cluster.local."},
+    {"Who else", "base_port", K::kNumber, &C::base_port,
+     "For slurm and mpi (plus the task's index on its node) and kubernetes."},
+    {"Who else", "mpi_hosts", K::kText, &C::mpi_hosts,
+     "For mpi on more hosts than one: node[1-4], in the order of their ranks."},
+    {"Who else", "etcd_endpoints", K::kText, &C::etcd_endpoints,
+     "For etcd: host:port of each of its servers, comma-separated. Members are keys there, under "
+     "/tryst/CLUSTER/: whoever may write those may be a member."},
+    {"Who else", "etcd_ca_file", K::kText, &C::etcd_ca_file,
+     "For etcd by TLS: who signs its certificates, PEM."},
+    {"Who else", "etcd_certificate_file", K::kText, &C::etcd_certificate_file,
+     "For etcd by TLS, where it wants to know who we are: our certificate, PEM."},
+    {"Who else", "etcd_key_file", K::kText, &C::etcd_key_file,
+     "The key of etcd_certificate_file, PEM."},
+    {"Who else", "etcd_user", K::kText, &C::etcd_user, "For etcd with users: our name there."},
+    {"Who else", "etcd_password_file", K::kText, &C::etcd_password_file,
+     "The password of etcd_user."},
+    {"Who else", "etcd_lease", K::kDuration, &C::etcd_lease,
+     "For etcd: how long a worker that does not reach it is a member; at least 2s."},
+    {"Who else", "open_cluster", K::kSwitch, &C::open_cluster,
+     "Lets workers join that the cluster's description does not name."},
+    {"Who else", "join", K::kText, &C::join,
+     "worker@host:port, comma-separated: members to announce ourselves to."},
+    {"Security", "certificate_file", K::kText, &C::certificate_file,
+     "Mutual TLS: our certificate chain, PEM. It names us by the URI "
+     "tryst://CLUSTER/job:J/replica:0/task:T, tryst://CLUSTER/job:J or tryst://CLUSTER."},
+    {"Security", "key_file", K::kText, &C::key_file, "Mutual TLS: our private key, PEM."},
+    {"Security", "ca_file", K::kText, &C::ca_file, "Mutual TLS: who signs the peers', PEM."},
+    {"Security", "reload_period", K::kDuration, &C::reload_period,
+     "How often the three files are looked at for changes."},
+    {"Security", "token_file", K::kText, &C::token_file,
+     "Shared token, at least 16 bytes: proves who is in, encrypts nothing."},
+    {"Security", "insecure", K::kSwitch, &C::insecure, "No proof of anything; loopback only."},
+    {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
+     "Lets insecure listen on addresses that others reach."},
+    {"Security", "authenticate_within", K::kDuration, &C::authenticate_within,
+     "A gRPC connection on which nobody has shown by then who he is is closed."},
+    {"Security", "reflection", K::kSwitch, &C::reflection,
+     "gRPC's reflection answers everybody who can connect: for grpcurl and the like."},
+    {"Security", "allow", K::kText, &C::allow,
+     "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
+     "what is addressed to it."},
+    {"Security", "control", K::kText, &C::control,
+     "/job:chief,/job:cli: which workers may begin, abort and clean up steps here from outside. "
+     "Empty: members, which in an open cluster are all that get in."},
+    {"Limits", "max_tensor_bytes", K::kBytes, &C::max_tensor_bytes,
+     "A tensor whose producer says that it is larger is refused."},
+    {"Limits", "max_held_bytes", K::kBytes, &C::max_held_bytes,
+     "Of tensors sent and not received; Send fails over it. 0: no cap."},
+    {"Limits", "max_held_bytes_per_step", K::kBytes, &C::max_held_bytes_per_step,
+     "The same for one step. 0: no cap."},
+    {"Limits", "max_kept_bytes", K::kBytes, &C::max_kept_bytes,
+     "Of tensors kept for consumers whose connection broke; the oldest go first."},
+    {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
+     "Registered memory that tensors land in, for each NIC."},
+    {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
+     "What the limits above may add up to; refuses to start over it. 0: not checked."},
+    {"Limits", "max_asked", K::kNumber, &C::max_asked,
+     "Fetches from one peer that wait in a gRPC call each; more wait without one."},
+    {"Limits", "max_waiting", K::kNumber, &C::max_waiting,
+     "Fetches of one peer that wait for their Send without a slot; more wait in line."},
+    {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
+     "Threads that run receivers' callbacks."},
+    {"Limits", "patience", K::kDuration, &C::patience,
+     "How long a fetch goes on while its peer does not answer; over gRPC alone at least 8s."},
+    {"Limits", "keep_for", K::kDuration, &C::keep_for,
+     "How long a producer keeps what a vanished consumer asked for; above patience."},
+    {"Limits", "stop_deadline", K::kDuration, &C::stop_deadline,
+     "How long stopping waits for what is on its way."},
+    {"Limits", "grpc_idle", K::kDuration, &C::grpc_idle,
+     "A gRPC connection on which nobody calls for so long is closed, and opened when next "
+     "needed; "
+     "at least 1s."},
+    {"Data plane", "shm", K::kText, &C::shm,
+     "Shared memory with workers that are proved to be on this host, before any NIC: on, off, or "
+     "auto (on unless nic names one). Not with protocol grpc."},
+    {"Data plane", "shm_bytes", K::kBytes, &C::shm_bytes,
+     "Of shared memory at most: tensors made in it, and copies of others on their way."},
+    {"Data plane", "digests", K::kText, &C::digests,
+     "CRC-32C of every payload: on, off, or auto (on where bytes cross a wire that nothing "
+     "checks "
+     "from end to end: soft and gRPC, but for loopback and TLS; off for RDMA and shared memory). "
+     "Either side's wish is enough."},
+    {"Data plane", "nic", K::kText, &C::nic,
+     "auto (an RDMA device where there is one, and soft), soft, ibv, or ofi:PROVIDER (libfabric: "
+     "tcp, shm, udp, verbs, efa), which both ends must name. TensorFlow's RDMA_* variables "
+     "choose "
+     "and tune the device of ibv."},
+    {"Data plane", "nic_listen", K::kText, &C::nic_listen,
+     "host:port for the soft NIC. Empty: a free port on the host that gRPC listens on."},
+    {"Data plane", "slots", K::kNumber, &C::slots,
+     "Fetches out to one peer at once; over shared memory twice as many."},
+    {"Data plane", "ring_slots", K::kNumber, &C::ring_slots,
+     "Messages that a peer may have under way to us."},
+    {"Data plane", "message_bytes", K::kBytes, &C::message_bytes,
+     "Of one message; a tensor that fits travels inside."},
+    {"Data plane", "offered_bytes", K::kBytes, &C::offered_bytes,
+     "Landing memory offered for a tensor of unknown size."},
+    {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs, "For each peer and direction."},
+    {"Data plane", "max_peers", K::kNumber, &C::max_peers,
+     "Peers that the data plane connects with, each way: sizes the completion queues, as far as "
+     "the NIC allows, and bounds who may connect."},
+    {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
+     "Tensors from this size are spread over the queue pairs."},
+    {"Data plane", "spin_us", K::kNumber, &C::spin_us,
+     "How long the data plane looks for work before it sleeps, where looking pays: it finds out. "
+     "0: it sleeps at once."},
+    {"GPUs", "gpus", K::kText, &C::gpus,
+     "Whose memory device tensors lie in: all, or numbers as in 0,1. Empty: none."},
+    {"GPUs", "gpu_ways", K::kText, &C::gpu_ways,
+     "Which ways beside staging may be taken once they are proved: cuda_ipc (on one host), "
+     "direct "
+     "(NICs that reach GPUs). staged: none."},
+    {"GPUs", "gpu_chunk_bytes", K::kBytes, &C::gpu_chunk_bytes,
+     "In which a tensor is staged through pinned memory; the same on both ends."},
+    {"GPUs", "gpu_slots", K::kNumber, &C::gpu_slots,
+     "Chunks of pinned memory for each GPU, to serve from, and as many to fetch into."},
+    {"GPUs", "gpu_standby_us", K::kNumber, &C::gpu_standby_us,
+     "How long a kernel stands by for the next small tensor out of another GPU's memory. 0: "
+     "never; "
+     "each is launched."},
+    {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
+     "Of each GPU's memory at most, for receives that name no destination."},
+    {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,
+     "Operations whose history is kept, twice: of the data plane and of serving over gRPC; 384 "
+     "bytes each, once used."},
+    {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
+     "Of the operations that were quick and went well, one in so many is kept; 1: all."},
+    {"Seeing what it does", "trace_slow", K::kDuration, &C::trace_slow,
+     "An operation that took longer, or failed, is always kept."},
+    {"Seeing what it does", "status_listen", K::kText, &C::status_listen,
+     "host:port, by numbers, for the status page and /metrics. Empty: trystd takes a free port "
+     "on 127.0.0.1, a server in another program has none. off: none."},
+    {"Seeing what it does", "status_anywhere", K::kSwitch, &C::status_anywhere,
+     "Allows an address that others reach: they see every key and peer, and nobody asks who "
+     "they are."},
+    {"Seeing what it does", "status_token_file", K::kText, &C::status_token_file,
+     "A token of at least 16 bytes, without which the status page answers nobody: as the "
+     "password "
+     "of any user, or as Prometheus's bearer token. Allows an address that others reach."},
+    {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
+     "The status page speaks TLS, with this certificate chain, PEM, for the host's name."},
+    {"Seeing what it does", "status_key_file", K::kText, &C::status_key_file,
+     "The key of status_certificate_file, PEM. Both are read at the start alone."},
+    {"Seeing what it does", "log_format", K::kText, &C::log_format,
+     "trystd's lines on stderr: text, or json, one object each."},
+};
+
 }  // namespace
 
 bool UsesShm(const ServerConfig& config) {
@@ -196,174 +366,7 @@ bool WantsDigests(const ServerConfig& config, bool unchecked_wire) {
 }
 
 const std::vector<ConfigRow>& ConfigRows() {
-  static const auto& rows = *new std::vector<ConfigRow>{
-      {"Who and where", "cluster", K::kText, &C::cluster,
-       "Name of the cluster: the job identity. Workers of another one are refused."},
-      {"Who and where", "job", K::kText, &C::job, "Our job's name, for example ps."},
-      {"Who and where", "task", K::kNumber, &C::task, "Our index in the job."},
-      {"Who and where", "protocol", K::kText, &C::protocol, "grpc or grpc+verbs."},
-      {"Who and where", "listen", K::kText, &C::listen,
-       "host:port for gRPC; port 0 takes a free one. Empty: the port of our entry in the cluster, "
-       "on the loopback if insecure, else on every address."},
-      {"Who and where", "advertise", K::kText, &C::advertise,
-       "host:port by which peers reach us. Empty: our entry in the cluster, else where we listen."},
-      {"Who else", "resolver", K::kText, &C::resolver,
-       "Where the cluster is described: flags, file, tf_config, slurm, mpi, kubernetes or etcd."},
-      {"Who else", "cluster_spec", K::kText, &C::cluster_spec,
-       "For flags: ps=host:port,host:port;worker=host:port."},
-      {"Who else", "cluster_file", K::kText, &C::cluster_file,
-       "For file: a ClusterDef or ServerDef as JSON. Read again when it changes."},
-      {"Who else", "cluster_jobs", K::kText, &C::cluster_jobs,
-       "For slurm, mpi and kubernetes: ps=1,worker=3. But for kubernetes the last may be "
-       "worker=*."},
-      {"Who else", "kubernetes_service", K::kText, &C::kubernetes_service,
-       "For kubernetes: the headless service, for example tryst.default.svc.cluster.local."},
-      {"Who else", "base_port", K::kNumber, &C::base_port,
-       "For slurm and mpi (plus the task's index on its node) and kubernetes."},
-      {"Who else", "mpi_hosts", K::kText, &C::mpi_hosts,
-       "For mpi on more hosts than one: node[1-4], in the order of their ranks."},
-      {"Who else", "etcd_endpoints", K::kText, &C::etcd_endpoints,
-       "For etcd: host:port of each of its servers, comma-separated. Members are keys there, under "
-       "/tryst/CLUSTER/: whoever may write those may be a member."},
-      {"Who else", "etcd_ca_file", K::kText, &C::etcd_ca_file,
-       "For etcd by TLS: who signs its certificates, PEM."},
-      {"Who else", "etcd_certificate_file", K::kText, &C::etcd_certificate_file,
-       "For etcd by TLS, where it wants to know who we are: our certificate, PEM."},
-      {"Who else", "etcd_key_file", K::kText, &C::etcd_key_file,
-       "The key of etcd_certificate_file, PEM."},
-      {"Who else", "etcd_user", K::kText, &C::etcd_user, "For etcd with users: our name there."},
-      {"Who else", "etcd_password_file", K::kText, &C::etcd_password_file,
-       "The password of etcd_user."},
-      {"Who else", "etcd_lease", K::kDuration, &C::etcd_lease,
-       "For etcd: how long a worker that does not reach it is a member; at least 2s."},
-      {"Who else", "open_cluster", K::kSwitch, &C::open_cluster,
-       "Lets workers join that the cluster's description does not name."},
-      {"Who else", "join", K::kText, &C::join,
-       "worker@host:port, comma-separated: members to announce ourselves to."},
-      {"Security", "certificate_file", K::kText, &C::certificate_file,
-       "Mutual TLS: our certificate chain, PEM. It names us by the URI "
-       "tryst://CLUSTER/job:J/replica:0/task:T, tryst://CLUSTER/job:J or tryst://CLUSTER."},
-      {"Security", "key_file", K::kText, &C::key_file, "Mutual TLS: our private key, PEM."},
-      {"Security", "ca_file", K::kText, &C::ca_file, "Mutual TLS: who signs the peers', PEM."},
-      {"Security", "reload_period", K::kDuration, &C::reload_period,
-       "How often the three files are looked at for changes."},
-      {"Security", "token_file", K::kText, &C::token_file,
-       "Shared token, at least 16 bytes: proves who is in, encrypts nothing."},
-      {"Security", "insecure", K::kSwitch, &C::insecure, "No proof of anything; loopback only."},
-      {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
-       "Lets insecure listen on addresses that others reach."},
-      {"Security", "authenticate_within", K::kDuration, &C::authenticate_within,
-       "A gRPC connection on which nobody has shown by then who he is is closed."},
-      {"Security", "reflection", K::kSwitch, &C::reflection,
-       "gRPC's reflection answers everybody who can connect: for grpcurl and the like."},
-      {"Security", "allow", K::kText, &C::allow,
-       "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
-       "what is addressed to it."},
-      {"Security", "control", K::kText, &C::control,
-       "/job:chief,/job:cli: which workers may begin, abort and clean up steps here from outside. "
-       "Empty: members, which in an open cluster are all that get in."},
-      {"Limits", "max_tensor_bytes", K::kBytes, &C::max_tensor_bytes,
-       "A tensor whose producer says that it is larger is refused."},
-      {"Limits", "max_held_bytes", K::kBytes, &C::max_held_bytes,
-       "Of tensors sent and not received; Send fails over it. 0: no cap."},
-      {"Limits", "max_held_bytes_per_step", K::kBytes, &C::max_held_bytes_per_step,
-       "The same for one step. 0: no cap."},
-      {"Limits", "max_kept_bytes", K::kBytes, &C::max_kept_bytes,
-       "Of tensors kept for consumers whose connection broke; the oldest go first."},
-      {"Limits", "landing_bytes", K::kBytes, &C::landing_bytes,
-       "Registered memory that tensors land in, for each NIC."},
-      {"Limits", "memory_bytes", K::kBytes, &C::memory_bytes,
-       "What the limits above may add up to; refuses to start over it. 0: not checked."},
-      {"Limits", "max_asked", K::kNumber, &C::max_asked,
-       "Fetches from one peer that wait in a gRPC call each; more wait without one."},
-      {"Limits", "max_waiting", K::kNumber, &C::max_waiting,
-       "Fetches of one peer that wait for their Send without a slot; more wait in line."},
-      {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
-       "Threads that run receivers' callbacks."},
-      {"Limits", "patience", K::kDuration, &C::patience,
-       "How long a fetch goes on while its peer does not answer; over gRPC alone at least 8s."},
-      {"Limits", "keep_for", K::kDuration, &C::keep_for,
-       "How long a producer keeps what a vanished consumer asked for; above patience."},
-      {"Limits", "stop_deadline", K::kDuration, &C::stop_deadline,
-       "How long stopping waits for what is on its way."},
-      {"Limits", "grpc_idle", K::kDuration, &C::grpc_idle,
-       "A gRPC connection on which nobody calls for so long is closed, and opened when next "
-       "needed; "
-       "at least 1s."},
-      {"Data plane", "shm", K::kText, &C::shm,
-       "Shared memory with workers that are proved to be on this host, before any NIC: on, off, or "
-       "auto (on unless nic names one). Not with protocol grpc."},
-      {"Data plane", "shm_bytes", K::kBytes, &C::shm_bytes,
-       "Of shared memory at most: tensors made in it, and copies of others on their way."},
-      {"Data plane", "digests", K::kText, &C::digests,
-       "CRC-32C of every payload: on, off, or auto (on where bytes cross a wire that nothing "
-       "checks "
-       "from end to end: soft and gRPC, but for loopback and TLS; off for RDMA and shared memory). "
-       "Either side's wish is enough."},
-      {"Data plane", "nic", K::kText, &C::nic,
-       "auto (an RDMA device where there is one, and soft), soft, ibv, or ofi:PROVIDER (libfabric: "
-       "tcp, shm, udp, verbs, efa), which both ends must name. TensorFlow's RDMA_* variables "
-       "choose "
-       "and tune the device of ibv."},
-      {"Data plane", "nic_listen", K::kText, &C::nic_listen,
-       "host:port for the soft NIC. Empty: a free port on the host that gRPC listens on."},
-      {"Data plane", "slots", K::kNumber, &C::slots,
-       "Fetches out to one peer at once; over shared memory twice as many."},
-      {"Data plane", "ring_slots", K::kNumber, &C::ring_slots,
-       "Messages that a peer may have under way to us."},
-      {"Data plane", "message_bytes", K::kBytes, &C::message_bytes,
-       "Of one message; a tensor that fits travels inside."},
-      {"Data plane", "offered_bytes", K::kBytes, &C::offered_bytes,
-       "Landing memory offered for a tensor of unknown size."},
-      {"Data plane", "queue_pairs", K::kNumber, &C::queue_pairs, "For each peer and direction."},
-      {"Data plane", "max_peers", K::kNumber, &C::max_peers,
-       "Peers that the data plane connects with, each way: sizes the completion queues, as far as "
-       "the NIC allows, and bounds who may connect."},
-      {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
-       "Tensors from this size are spread over the queue pairs."},
-      {"Data plane", "spin_us", K::kNumber, &C::spin_us,
-       "How long the data plane looks for work before it sleeps, where looking pays: it finds out. "
-       "0: it sleeps at once."},
-      {"GPUs", "gpus", K::kText, &C::gpus,
-       "Whose memory device tensors lie in: all, or numbers as in 0,1. Empty: none."},
-      {"GPUs", "gpu_ways", K::kText, &C::gpu_ways,
-       "Which ways beside staging may be taken once they are proved: cuda_ipc (on one host), "
-       "direct "
-       "(NICs that reach GPUs). staged: none."},
-      {"GPUs", "gpu_chunk_bytes", K::kBytes, &C::gpu_chunk_bytes,
-       "In which a tensor is staged through pinned memory; the same on both ends."},
-      {"GPUs", "gpu_slots", K::kNumber, &C::gpu_slots,
-       "Chunks of pinned memory for each GPU, to serve from, and as many to fetch into."},
-      {"GPUs", "gpu_standby_us", K::kNumber, &C::gpu_standby_us,
-       "How long a kernel stands by for the next small tensor out of another GPU's memory. 0: "
-       "never; "
-       "each is launched."},
-      {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
-       "Of each GPU's memory at most, for receives that name no destination."},
-      {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,
-       "Operations whose history is kept, twice: of the data plane and of serving over gRPC; 384 "
-       "bytes each, once used."},
-      {"Seeing what it does", "trace_sample_every", K::kNumber, &C::trace_sample_every,
-       "Of the operations that were quick and went well, one in so many is kept; 1: all."},
-      {"Seeing what it does", "trace_slow", K::kDuration, &C::trace_slow,
-       "An operation that took longer, or failed, is always kept."},
-      {"Seeing what it does", "status_listen", K::kText, &C::status_listen,
-       "host:port, by numbers, for the status page and /metrics. Empty: trystd takes a free port "
-       "on 127.0.0.1, a server in another program has none. off: none."},
-      {"Seeing what it does", "status_anywhere", K::kSwitch, &C::status_anywhere,
-       "Allows an address that others reach: they see every key and peer, and nobody asks who "
-       "they are."},
-      {"Seeing what it does", "status_token_file", K::kText, &C::status_token_file,
-       "A token of at least 16 bytes, without which the status page answers nobody: as the "
-       "password "
-       "of any user, or as Prometheus's bearer token. Allows an address that others reach."},
-      {"Seeing what it does", "status_certificate_file", K::kText, &C::status_certificate_file,
-       "The status page speaks TLS, with this certificate chain, PEM, for the host's name."},
-      {"Seeing what it does", "status_key_file", K::kText, &C::status_key_file,
-       "The key of status_certificate_file, PEM. Both are read at the start alone."},
-      {"Seeing what it does", "log_format", K::kText, &C::log_format,
-       "trystd's lines on stderr: text, or json, one object each."},
-  };
+  static const auto& rows = *new std::vector<ConfigRow>(std::begin(kRows), std::end(kRows));
   return rows;
 }
 

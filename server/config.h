@@ -14,17 +14,17 @@
 
 namespace tryst {
 
-// Everything that can be set about a server. docs/CONFIG.md is printed from the same
-// rows that flags, the file and the environment are read by.
-struct ServerConfig {
-  // Who and where.
+// The settings by the sections of docs/CONFIG.md.
+struct IdentitySettings {
   std::string cluster = "tryst";
   std::string job;
   int64_t task = 0;
   std::string protocol = "grpc+verbs";
   std::string listen;
   std::string advertise;
-  // Who else.
+};
+
+struct ClusterSettings {
   std::string resolver = "flags";
   std::string cluster_spec;
   std::string cluster_file;
@@ -41,7 +41,9 @@ struct ServerConfig {
   int64_t base_port = 2222;
   bool open_cluster = false;
   std::string join;
-  // Security.
+};
+
+struct SecuritySettings {
   std::string certificate_file;
   std::string key_file;
   std::string ca_file;
@@ -53,7 +55,9 @@ struct ServerConfig {
   bool reflection = false;
   std::string allow;
   std::string control;
-  // Limits.
+};
+
+struct LimitSettings {
   uint64_t max_tensor_bytes = uint64_t{64} << 30;
   uint64_t max_held_bytes = 0;
   uint64_t max_held_bytes_per_step = 0;
@@ -67,7 +71,9 @@ struct ServerConfig {
   absl::Duration keep_for = absl::Minutes(2);
   absl::Duration stop_deadline = absl::Seconds(10);
   absl::Duration grpc_idle = absl::Seconds(10);
-  // Data plane.
+};
+
+struct DataPlaneSettings {
   std::string shm = "auto";
   uint64_t shm_bytes = uint64_t{1} << 30;
   std::string digests = "auto";
@@ -79,14 +85,18 @@ struct ServerConfig {
   uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
   int64_t spin_us = 50;
-  // GPUs.
+};
+
+struct GpuSettings {
   std::string gpus;
   std::string gpu_ways = "cuda_ipc,direct";
   uint64_t gpu_chunk_bytes = 2 << 20;
   int64_t gpu_slots = 16;
   int64_t gpu_standby_us = 100;
   uint64_t gpu_pool_bytes = uint64_t{8} << 30;
-  // Seeing what it does.
+};
+
+struct InsightSettings {
   int64_t trace_records = 4096;
   int64_t trace_sample_every = 16;
   absl::Duration trace_slow = absl::Milliseconds(10);
@@ -99,6 +109,16 @@ struct ServerConfig {
   int64_t max_peers = 512;
   uint64_t stripe_bytes = 1 << 20;
 };
+
+// Everything that can be set about a server. docs/CONFIG.md is printed from the same
+// rows that flags, the file and the environment are read by.
+struct ServerConfig : IdentitySettings,
+                      ClusterSettings,
+                      SecuritySettings,
+                      LimitSettings,
+                      DataPlaneSettings,
+                      GpuSettings,
+                      InsightSettings {};
 
 // One setting: a flag --name, a line of the file "name = ...", a variable TRYST_NAME.
 struct ConfigRow {

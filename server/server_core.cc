@@ -111,13 +111,13 @@ ServerCore::~ServerCore() {
 
 bool ServerCore::OnOwnThread() const {
   if (IsThreadOf(&alarms_) || IsThreadOf(own_executor_.get())) return true;
-  return made() &&
+  return made_ &&
          (poller_->OnThread() || IsThreadOf(events_.get()) || IsThreadOf(control_executor_.get()));
 }
 
 const std::string& ServerCore::address() const {
   static const auto* const none = new std::string;
-  return listening() ? address_ : *none;
+  return listening_ ? address_ : *none;
 }
 
 std::string ServerCore::status_address() const {
@@ -251,7 +251,7 @@ void ServerCore::MakeInsight() {
   parts.steps = steps_.get();
   parts.pool = data_plane_->pool();
   parts.members = &members_;
-  parts.connections = [this] { return listening() ? listener_->counts() : ConnectionCounts(); };
+  parts.connections = [this] { return listening_ ? listener_->counts() : ConnectionCounts(); };
   parts.traces = data_plane_->traces();
   parts.explain_devices = [this] { return data_plane_->ExplainDevices(); };
   parts.add_device_stats = [this](std::map<std::string, int64_t>* stats) {

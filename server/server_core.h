@@ -70,16 +70,14 @@ class ServerCore {
 
   // Null or empty until they are there.
   const std::string& address() const;
-  int port() const { return listening() ? port_ : 0; }
-  StepRegistry* steps() const { return made() ? steps_.get() : nullptr; }
-  Allocator* allocator() const { return made() ? data_plane_->allocator() : nullptr; }
-  DeviceEngine* gpu(int ordinal) const { return made() ? data_plane_->gpu(ordinal) : nullptr; }
-  const Insight* insight() const { return made() ? insight_.get() : nullptr; }
+  int port() const { return listening_ ? port_ : 0; }
+  StepRegistry* steps() const { return made_ ? steps_.get() : nullptr; }
+  Allocator* allocator() const { return made_ ? data_plane_->allocator() : nullptr; }
+  DeviceEngine* gpu(int ordinal) const { return made_ ? data_plane_->gpu(ordinal) : nullptr; }
+  const Insight* insight() const { return made_ ? insight_.get() : nullptr; }
   std::string status_address() const;
 
  private:
-  bool made() const { return made_.load(std::memory_order_acquire); }
-  bool listening() const { return listening_.load(std::memory_order_acquire); }
   absl::Status Make();
   absl::Status OpenDataPlane();
   absl::Status MakeSteps();
@@ -109,7 +107,7 @@ class ServerCore {
   PeerCalls calls_;
   std::unique_ptr<ThreadPoolExecutor> own_executor_;
 
-  // Constant once made().
+  // Constant once made_.
   std::unique_ptr<GrpcBootstrap> bootstrap_;
   std::unique_ptr<Poller> poller_;
   std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
@@ -121,7 +119,7 @@ class ServerCore {
   std::unique_ptr<ThreadPoolExecutor> control_executor_;
   std::atomic<bool> made_{false};
 
-  // Constant once listening().
+  // Constant once listening_.
   std::string address_;
   int port_ = 0;
   std::atomic<bool> listening_{false};

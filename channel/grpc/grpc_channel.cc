@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_wire.h"
+#include "channel/grpc/grpc_batches.h"
 #include "channel/grpc/grpc_fetch_op.h"
 #include "channel/grpc/grpc_status.h"
 #include "proto/transport.pb.h"
@@ -19,7 +18,6 @@ namespace {
 constexpr int kMaxOverTold = 256;  // With a request for a tensor.
 constexpr int kMaxIncarnationsTried = 8;
 constexpr size_t kMostFetching = 256;
-constexpr int64_t kDeliverAgainNs = 1000 * 1000;
 
 // What may go away when one tries again. Everything else is an answer.
 bool IsTransient(const grpc::Status& status) {
@@ -41,19 +39,19 @@ bool IsTransient(const grpc::Status& status) {
 GrpcChannel::GrpcChannel(std::string peer, PeerDirectory* directory, CallSigner* signer,
                          EventThread* events, Poller* poller, GrpcChannelOptions options)
     : peer_(std::move(peer)),
-      directory_(directory),
-      signer_(signer),
-      events_(events),
       poller_(poller),
       options_(options),
-      channel_(signer->NextChannel()),
       max_fetching_(std::min(options_.max_asked, kMostFetching)),
       track_(options_.trace == nullptr ? nullptr
-                                       : options_.trace->Track(TraceRole::kFetch, peer_, "grpc")) {}
+                                       : options_.trace->Track(TraceRole::kFetch, peer_, "grpc")),
+      lines_(std::make_unique<KeyLines>()),
+      calls_(peer_, directory, signer, events, poller, options_),
+      batches_(std::make_unique<Batches>(this)),
+      executors_(poller) {}
 
 GrpcChannel::~GrpcChannel() {
   TRYST_CHECK(Drained()) << "channel to " << peer_;
-  poller_->ForgetFlush(&end_of_turn_);
+  poller_->ForgetFlush(this);
 }
 
 void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
@@ -90,13 +88,13 @@ void GrpcChannel::Ask(FetchOp* op) {
     op->attempt = std::make_unique<Attempt>(options_.max_tensor_bytes);
     op->attempt->incoming.Redirect(HostDestination(op->args));
     op->attempt->span.Begin(op->may_be_known ? WaitsFor::kPeerSend : WaitsFor::kSlot, op->began_ns);
-    op->attempt->span.id = TraceId(signer_->self().incarnation ^ channel_, op->serial, op->step_id);
+    op->attempt->span.id = TraceId(calls_.trace_seed(), op->serial, op->step_id);
   }
   Attempt& attempt = *op->attempt;
   op->state = FetchOp::State::kAsked;
   attempt.span.Enter(WaitsFor::kPeerSend, poller_->now_ns());
   attempt.retry_at_ns = 0;
-  auto channel = directory_->ChannelTo(peer_);
+  auto channel = calls_.ChannelToPeer();
   if (!channel.ok()) {
     if (absl::IsNotFound(channel.status())) return FinishSoon(op, channel.status());
     return Retry(op, channel.status());
@@ -105,31 +103,27 @@ void GrpcChannel::Ask(FetchOp* op) {
   ++attempt.attempts;
   attempt.landed = false;
   attempt.incoming.StartAttempt();
-  auto owned = std::make_unique<FetchStream>(
-      poller_, &attempt.incoming, op->serial, [this](FetchStream* stream) { OnLanded(stream); },
-      [this](FetchStream* stream) { OnEnded(stream); });
-  FetchStream* stream = owned.get();
-  streams_.emplace(stream, std::move(owned));
+  FetchStream* stream = calls_.New(
+      &attempt.incoming, op->serial, [this](FetchStream* landed) { OnLanded(landed); },
+      [this](FetchStream* ended) { OnEnded(ended); });
   attempt.stream = stream;
   rpc::FetchRequest request;
   request.set_step_id(op->step_id);
   request.set_key(std::string(op->key.text()));
   request.set_serial(op->serial);
-  request.set_channel(channel_);
+  request.set_channel(calls_.number());
   request.set_producer_incarnation(attempt.pinned_incarnation);
   request.set_offset(attempt.incoming.received());
   request.set_digests(options_.digests);
-  FillOver(&request, kMaxOverTold, LeftOf(*op), &stream->over_told);
-  const std::string bytes = request.SerializeAsString();
-  stream->Start(events_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
+  over_.Fill(&request, kMaxOverTold, over_.LeftOf({op->step_id, op->key}), &stream->over_told);
+  calls_.Start(stream, *channel, request);
 }
 
 void GrpcChannel::OnLanded(FetchStream* stream) {
   FetchOp* op = Find(stream->serial());
   if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
   op->attempt->landed = true;
-  last_failure_ = absl::OkStatus();
-  failing_since_ns_ = 0;
+  calls_.NoteAnswer();
   if (op->attempt->incoming.digest_wrong()) return OnDigestWrong(op, stream->taken());
   if (!stream->taken().ok()) return Finish(op, stream->taken(), Tensor(), false);
   ForgetTold(*stream);
@@ -153,7 +147,7 @@ void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
 void GrpcChannel::NotePeer(uint64_t incarnation) {
   if (incarnation == peer_incarnation_) return;
   peer_incarnation_ = incarnation;
-  takes_batches_ = true;  // This release or another: it will say.
+  batches_->OnNewPeer();
 }
 
 void GrpcChannel::OnHeader(FetchOp* op) {
@@ -213,10 +207,9 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
 }
 
 void GrpcChannel::OnEnded(FetchStream* stream) {
-  auto owned = std::move(streams_[stream]);
-  streams_.erase(stream);
+  const std::unique_ptr<FetchStream> owned = calls_.Take(stream);
   if (stream->status().ok()) ForgetTold(*stream);
-  if (!line_.empty()) poller_->FlushThisTurn(&end_of_turn_);
+  if (!line_.empty()) poller_->FlushThisTurn(this);
   FetchOp* op = Find(stream->serial());
   if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
   op->attempt->stream = nullptr;
@@ -230,15 +223,14 @@ void GrpcChannel::OnEnded(FetchStream* stream) {
 void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   Attempt& attempt = *op->attempt;
   const int64_t now_ns = poller_->clock().NowNs();
-  last_failure_ = directory_->Explain(peer_, why);
-  if (failing_since_ns_ == 0) failing_since_ns_ = FailingSinceNs(why);
+  calls_.NoteFailure(why);
   if (attempt.incoming.header_seen()) {
     attempt.pinned_incarnation = attempt.incoming.header().producer_incarnation();
   }
   if (attempt.pinned_incarnation == 0) attempt.pinned_incarnation = peer_incarnation_;
   const uint64_t received = attempt.incoming.received();
   if (attempt.failing_since_ns == 0 || received > attempt.received_at_failure) {
-    attempt.failing_since_ns = FailingSinceNs(why);
+    attempt.failing_since_ns = calls_.FailingSinceNs(why);
     attempt.received_at_failure = received;
   }
   const int64_t failing_ns = now_ns - attempt.failing_since_ns;
@@ -247,22 +239,8 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   }
   op->state = FetchOp::State::kBackingOff;
   attempt.span.Enter(WaitsFor::kRetry, now_ns);
-  attempt.retry_at_ns = now_ns + BackOffNs(failing_ns, op->serial);
+  attempt.retry_at_ns = now_ns + calls_.BackOffNs(failing_ns, op->serial);
   SetTimer(op);
-}
-
-// What ends because the peer was silent has been failing since its last word.
-int64_t GrpcChannel::FailingSinceNs(const absl::Status& why) const {
-  const bool silent = absl::StrContains(why.message(), "keepalive");
-  return poller_->clock().NowNs() - (silent ? absl::ToInt64Nanoseconds(options_.silence) : 0);
-}
-
-// A quarter of the time that it has been failing: exponential, and the same for all fetches that
-// began to fail at once but for a spread by serial.
-int64_t GrpcChannel::BackOffNs(int64_t failing_ns, uint64_t spread) const {
-  int64_t wait_ns = std::max(absl::ToInt64Nanoseconds(options_.first_retry), failing_ns / 4);
-  wait_ns = std::min(wait_ns, absl::ToInt64Nanoseconds(options_.longest_retry));
-  return wait_ns + wait_ns / 16 * static_cast<int64_t>(spread % 8);
 }
 
 // Where nothing else was heard of the peer either, nobody who waits for it need wait longer. Of a
@@ -271,10 +249,11 @@ void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
   PostCounted([this, id,
                why = absl::UnavailableError(
                    absl::StrCat(peer_, " did not answer for ", failing_ns / 1000000000, " s and ",
-                                attempts, " attempts; last: ", last_failure_.message()))] {
+                                attempts, " attempts; last: ", calls_.last_failure().message()))] {
     FetchOp* op = FindOp(id);
-    const bool heard = failing_since_ns_ == 0 || poller_->clock().NowNs() - failing_since_ns_ <
-                                                     absl::ToInt64Nanoseconds(options_.patience);
+    const bool heard =
+        calls_.failing_since_ns() == 0 || poller_->clock().NowNs() - calls_.failing_since_ns() <
+                                              absl::ToInt64Nanoseconds(options_.patience);
     if (!heard) {
       if (op != nullptr) FailLine(op, why);
       FailWaiting(why);
@@ -297,10 +276,11 @@ void GrpcChannel::SetTimer(FetchOp* op) {
 void GrpcChannel::OnTimer(FetchOp* op) {
   const int64_t now_ns = poller_->clock().NowNs();
   if (op->args.deadline.Passed(now_ns)) {
-    return Break(op, absl::DeadlineExceededError(absl::StrCat(
-                         "the deadline has passed; ", last_failure_.ok()
-                                                          ? "the tensor was not sent"
-                                                          : std::string(last_failure_.message()))));
+    return Break(
+        op, absl::DeadlineExceededError(absl::StrCat(
+                "the deadline has passed; ", calls_.last_failure().ok()
+                                                 ? "the tensor was not sent"
+                                                 : std::string(calls_.last_failure().message()))));
   }
   if (op->state == FetchOp::State::kBackingOff) Ask(op);
   if (!op->is_set()) SetTimer(op);
@@ -341,22 +321,7 @@ void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool i
                          tensor = std::move(tensor), is_dead]() mutable {
     std::move(op->done)(std::move(status), Args(), op->args, std::move(tensor), is_dead);
   };
-  Deliver(executor, std::move(work));
-}
-
-void GrpcChannel::Deliver(Executor* executor, Executor::Work work) {
-  if (executor->TryRun(&work)) return;
-  // No room. This thread must go on, and comes back to it.
-  undelivered_.emplace_back(executor, std::move(work));
-  if (!deliver_timer_.is_set()) {
-    poller_->SetTimer(&deliver_timer_, poller_->clock().NowNs() + kDeliverAgainNs);
-  }
-}
-
-void GrpcChannel::DeliverTimer::OnTimer() {
-  std::deque<std::pair<Executor*, Executor::Work>> works;
-  works.swap(channel->undelivered_);
-  for (auto& [executor, work] : works) channel->Deliver(executor, std::move(work));
+  executors_.Run(executor, std::move(work));
 }
 
 void GrpcChannel::AbortStep(int64_t step_id, const absl::Status& why) {
@@ -384,27 +349,25 @@ void GrpcChannel::Close(absl::Status why) {
     poller_->CancelTimer(&note_timer_);
     SendNote();
   }
-  poller_->CancelTimer(&batch_timer_);
-  for (FetchStream* stream : batches_) stream->Cancel();
-  // A peer that says nothing must not keep us longer than one that does.
-  for (auto& [stream, owned] : streams_) stream->Hurry();
+  batches_->Close();
+  calls_.Hurry();
 }
 
 bool GrpcChannel::Drained() const {
-  return !closed_.ok() && ops_.empty() && streams_.empty() && undelivered_.empty() &&
+  return !closed_.ok() && ops_.empty() && calls_.size() == 0 && executors_.empty() &&
          !note_timer_.is_set() && posted_.load() == 0;
 }
 
 std::string GrpcChannel::Explain() const {
-  std::string out =
-      absl::StrCat("grpc to ", peer_, ": ", fetched_, " fetched, ", asked_, " asked, ", parked_,
-                   " asked in batches, ", ops_.size() - asked_ - parked_ - fetching_, " in line");
+  std::string out = absl::StrCat(
+      "grpc to ", peer_, ": ", fetched_, " fetched, ", asked_, " asked, ", batches_->waiting(),
+      " asked in batches, ", ops_.size() - asked_ - batches_->waiting() - fetching_, " in line");
   if (digests_wrong_ != 0) absl::StrAppend(&out, ", ", digests_wrong_, " digests wrong");
   if (!closed_.ok()) absl::StrAppend(&out, "; closed: ", closed_.message());
-  if (failing_since_ns_ != 0) {
+  if (calls_.failing_since_ns() != 0) {
     absl::StrAppend(&out, "; no answer for ",
-                    (poller_->clock().NowNs() - failing_since_ns_) / 1000000,
-                    " ms: ", last_failure_.message());
+                    (poller_->clock().NowNs() - calls_.failing_since_ns()) / 1000000,
+                    " ms: ", calls_.last_failure().message());
   }
   return out;
 }
@@ -414,7 +377,7 @@ TraceSpan GrpcChannel::SpanOf(const FetchOp& op) const {
   TraceSpan span;
   span.Begin(op.parked() ? WaitsFor::kPeerSend : WaitsFor::kSlot, op.began_ns);
   if (op.serial != 0) {
-    span.id = TraceId(signer_->self().incarnation ^ channel_, op.serial, op.step_id);
+    span.id = TraceId(calls_.trace_seed(), op.serial, op.step_id);
   }
   return span;
 }
@@ -424,7 +387,7 @@ void GrpcChannel::ListOps(LiveOps* ops) const {
     const uint64_t bytes = op->attempt == nullptr ? 0 : op->attempt->incoming.received();
     LiveOp live{TraceRole::kFetch, peer_, "grpc", op->step_id, op->key, SpanOf(*op), bytes, ""};
     if (op->state == FetchOp::State::kBackingOff) {
-      live.detail = std::string(last_failure_.message());
+      live.detail = std::string(calls_.last_failure().message());
     }
     ops->Add(std::move(live));
   }

@@ -1,11 +1,10 @@
-// The lines in which receives stand, and what a GrpcChannel says is over.
+// Who is asked for by a call, in a batch or later, and what a GrpcChannel says is over.
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/hash/hash.h"
-#include "channel/grpc/event_thread.h"
+#include "channel/grpc/grpc_batches.h"
 #include "channel/grpc/grpc_channel.h"
 #include "channel/grpc/grpc_fetch_op.h"
 #include "proto/transport.pb.h"
@@ -13,36 +12,16 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxDelivered = 4096;
 constexpr size_t kMostEmpty = 4096;    // Places that a table without entries may keep.
 constexpr int kMaxOverInNote = 65536;  // Some 400 KB.
 // How long the producer may wait for the word that a tensor has landed.
 constexpr int64_t kNoteAfterNs = 2 * 1000 * 1000;
 constexpr int64_t kNoteLongestNs = int64_t{2} * 1000 * 1000 * 1000;
-// How long a call waits on for nobody, so that the next receive finds it.
-constexpr int64_t kBatchLingersNs = int64_t{1000} * 1000 * 1000;
 
 }  // namespace
 
-size_t GrpcChannel::LineHash::operator()(const FetchOp* op) const {
-  return absl::HashOf(op->step_id, op->key);
-}
-
-bool GrpcChannel::SameLine::operator()(const FetchOp* a, const FetchOp* b) const {
-  return a->step_id == b->step_id && a->key == b->key;
-}
-
 void GrpcChannel::Enter(FetchOp* op) {
-  const auto [it, is_first] = firsts_.insert(op);
-  if (is_first) {
-    op->tail = op;
-    return StartAsking(op);
-  }
-  FetchOp* const first = *it;
-  op->state = FetchOp::State::kBehind;
-  op->prev = first->tail;
-  first->tail->next = op;
-  first->tail = op;
+  if (lines_->Enter(op)) StartAsking(op);
 }
 
 void GrpcChannel::StartAsking(FetchOp* op) {
@@ -53,7 +32,7 @@ void GrpcChannel::StartAsking(FetchOp* op) {
     ++asked_;
     return Ask(op);
   }
-  if (MayPark()) return Park(op);
+  if (batches_->MayAdd()) return batches_->Add(op);
   op->state = FetchOp::State::kInLine;
   line_.push_back(op->serial);
 }
@@ -61,20 +40,8 @@ void GrpcChannel::StartAsking(FetchOp* op) {
 // A call that was cancelled counts until gRPC is done with it: what gRPC keeps of one is some
 // 20 KB at both ends.
 bool GrpcChannel::MayCall() const {
-  return asked_ < options_.max_asked && streams_.size() < 2 * options_.max_asked + max_fetching_ &&
-         unwanted_.size() < options_.max_waiting;
-}
-
-bool GrpcChannel::MayPark() const {
-  return takes_batches_ && asked_ + parked_ < options_.max_waiting &&
-         unwanted_.size() < options_.max_waiting;
-}
-
-void GrpcChannel::Park(FetchOp* op) {
-  op->state = FetchOp::State::kToPark;
-  ++parked_;
-  to_park_.push_back(op->serial);
-  poller_->FlushThisTurn(&end_of_turn_);
+  return asked_ < options_.max_asked && calls_.size() < 2 * options_.max_asked + max_fetching_ &&
+         over_.unwanted() < options_.max_waiting;
 }
 
 // At the end of a turn: who waits in line may be about to end in the same one, as all of a step
@@ -87,8 +54,8 @@ void GrpcChannel::AskNext() {
     if (MayCall()) {
       ++asked_;
       Ask(op);
-    } else if (MayPark()) {
-      Park(op);
+    } else if (batches_->MayAdd()) {
+      batches_->Add(op);
     } else {
       break;
     }
@@ -96,47 +63,33 @@ void GrpcChannel::AskNext() {
   for (; fetching_ < max_fetching_ && !ready_.empty(); ready_.pop_front()) {
     FetchOp* op = Find(ready_.front());
     if (op == nullptr || op->state != FetchOp::State::kReady) continue;
-    --parked_;
+    batches_->Fetched();
     ++fetching_;
     const TraceSpan span = SpanOf(*op);
     op->attempt = std::make_unique<Attempt>(options_.max_tensor_bytes);
     op->attempt->incoming.Redirect(HostDestination(op->args));
     op->attempt->span = span;
     op->attempt->fetches = true;
-    op->attempt->pinned_incarnation = parked_incarnation_;
+    op->attempt->pinned_incarnation = batches_->asked_incarnation();
     Ask(op);
   }
-  SendBatch();
+  batches_->Send();
 }
 
 void GrpcChannel::ShrinkTables() {
   if (ops_.empty() && ops_.capacity() > kMostEmpty) {
     ops_ = {};
     asks_ = {};
-    firsts_ = {};
+    lines_->Shrink();
   }
-  if (left_.empty() && left_.capacity() > kMostEmpty) left_ = {};
+  over_.Shrink(kMostEmpty);
 }
 
 void GrpcChannel::Leave(FetchOp* op, bool answered) {
   if (op->state == FetchOp::State::kNew) return;
-  if (op->state == FetchOp::State::kBehind) {
-    op->prev->next = op->next;
-    if (op->next != nullptr) {
-      op->next->prev = op->prev;
-    } else {
-      (*firsts_.find(op))->tail = op->prev;
-    }
-    return;
-  }
-  FetchOp* const heir = op->next;
-  firsts_.erase(op);
-  if (heir != nullptr) {
-    heir->prev = nullptr;
-    heir->tail = op->tail;
-    firsts_.insert(heir);
-    if (!answered) return HandOver(op, heir);
-  }
+  if (op->state == FetchOp::State::kBehind) return lines_->LeaveMiddle(op);
+  FetchOp* const heir = lines_->LeaveFront(op);
+  if (heir != nullptr && !answered) return HandOver(op, heir);
   EndAsk(op, answered);
   if (heir != nullptr) StartAsking(heir);
 }
@@ -187,22 +140,13 @@ void GrpcChannel::EndAsk(FetchOp* op, bool delivered) {
       if (!delivered) op->attempt->stream->Cancel();
     }
     --(op->attempt->fetches ? fetching_ : asked_);
-  } else if (op->parked() && --parked_ == 0 && !batches_.empty() && !batches_back_off_) {
-    poller_->SetTimer(&batch_timer_, poller_->now_ns() + kBatchLingersNs);
+  } else if (op->parked()) {
+    batches_->Left();
   }
-  if (!line_.empty() || !ready_.empty()) poller_->FlushThisTurn(&end_of_turn_);
+  if (!line_.empty() || !ready_.empty()) poller_->FlushThisTurn(this);
   asks_.erase(op->serial);
-  over_.Insert(op->serial);
-  if (!known) return;
-  if (delivered) {
-    if (delivered_.size() == kMaxDelivered) delivered_.erase(delivered_.begin());
-    delivered_.insert(std::upper_bound(delivered_.begin(), delivered_.end(), op->serial),
-                      op->serial);
-  } else {
-    unwanted_.emplace(op->serial, LineKey(op->step_id, op->key));
-    left_[LineKey(op->step_id, op->key)] = op->serial;
-  }
-  SetNote(poller_->now_ns() + (delivered ? kNoteAfterNs : 0));
+  over_.Add(op->serial, {op->step_id, op->key}, known, delivered);
+  if (known) SetNote(poller_->now_ns() + (delivered ? kNoteAfterNs : 0));
 }
 
 void GrpcChannel::FailLine(FetchOp* op, const absl::Status& why) {
@@ -223,37 +167,6 @@ void GrpcChannel::FailWaiting(const absl::Status& why) {
 
 // ---- What is over ----
 
-std::vector<uint64_t> GrpcChannel::LeftOf(const FetchOp& op) const {
-  if (left_.empty()) return {};
-  const auto it = left_.find(LineKey(op.step_id, op.key));
-  return it == left_.end() ? std::vector<uint64_t>() : std::vector<uint64_t>{it->second};
-}
-
-void GrpcChannel::FillOver(rpc::FetchRequest* request, int most, const std::vector<uint64_t>& first,
-                           std::vector<uint64_t>* told) {
-  uint64_t oldest = over_.below();
-  delivered_.erase(delivered_.begin(),
-                   std::lower_bound(delivered_.begin(), delivered_.end(), oldest));
-  const auto tell = [request, told](uint64_t serial, bool delivered) {
-    request->add_over(serial);
-    if (!delivered) request->add_unwanted(serial);
-    told->push_back(serial);
-  };
-  for (uint64_t serial : first) tell(serial, false);
-  // What goes back to the producer first: `oldest` alone would say that it was delivered.
-  for (const auto& [serial, line] : unwanted_) {
-    if (request->over_size() >= most) {
-      oldest = std::min(oldest, serial);
-      break;
-    }
-    tell(serial, false);
-  }
-  for (auto it = delivered_.begin(); it != delivered_.end() && request->over_size() < most; ++it) {
-    tell(*it, true);
-  }
-  request->set_oldest_serial(oldest);
-}
-
 void GrpcChannel::SetNote(int64_t at_ns) {
   if (!note_timer_.is_set() || at_ns < note_at_ns_)
     poller_->SetTimer(&note_timer_, note_at_ns_ = at_ns);
@@ -263,38 +176,27 @@ void GrpcChannel::SetNote(int64_t at_ns) {
 // hears of it keeps the tensor for as long as it keeps those of a consumer that is gone.
 void GrpcChannel::SendNote() {
   ShrinkTables();
-  auto channel = directory_->ChannelTo(peer_);
+  auto channel = calls_.ChannelToPeer();
   if (!channel.ok()) return;
-  auto owned = std::make_unique<FetchStream>(
-      poller_, nullptr, 0, [](FetchStream*) {}, [this](FetchStream* stream) { OnEnded(stream); });
-  FetchStream* stream = owned.get();
-  streams_.emplace(stream, std::move(owned));
+  FetchStream* stream = calls_.New(
+      nullptr, 0, [](FetchStream*) {}, [this](FetchStream* ended) { OnEnded(ended); });
   rpc::FetchRequest note;
   note.set_ends(true);
-  note.set_channel(channel_);
+  note.set_channel(calls_.number());
   note.set_serial(next_serial_);
-  FillOver(&note, kMaxOverInNote, {}, &stream->over_told);
+  over_.Fill(&note, kMaxOverInNote, {}, &stream->over_told);
   stream->EndWithin(kNoteLongestNs);
-  const std::string bytes = note.SerializeAsString();
-  stream->Start(events_->queue(), *channel, signer_->Sign(peer_, kFetchMethod, bytes), bytes);
+  calls_.Start(stream, *channel, note);
   if (!closed_.ok()) stream->Hurry();
 }
 
 // The producer has read what this request said is over.
 void GrpcChannel::ForgetTold(const FetchStream& stream) {
-  for (uint64_t told : stream.over_told) {
-    const auto delivered = std::lower_bound(delivered_.begin(), delivered_.end(), told);
-    if (delivered != delivered_.end() && *delivered == told) delivered_.erase(delivered);
-    const auto it = unwanted_.find(told);
-    if (it == unwanted_.end()) continue;
-    const auto left = left_.find(it->second);
-    if (left != left_.end() && left->second == told) left_.erase(left);
-    unwanted_.erase(it);
-  }
-  if (stream.over_told.size() >= kMaxOverInNote && !unwanted_.empty() && closed_.ok()) {
+  over_.Forget(stream.over_told);
+  if (stream.over_told.size() >= kMaxOverInNote && over_.unwanted() > 0 && closed_.ok()) {
     SetNote(poller_->now_ns());  // It did not hold them all.
   }
-  if (!line_.empty()) poller_->FlushThisTurn(&end_of_turn_);
+  if (!line_.empty()) poller_->FlushThisTurn(this);
 }
 
 }  // namespace tryst

@@ -1,11 +1,13 @@
 #ifndef TRYST_CHANNEL_GRPC_GRPC_FETCH_OP_H_
 #define TRYST_CHANNEL_GRPC_GRPC_FETCH_OP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
-#include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "channel/grpc/fetch_stream.h"
 #include "channel/grpc/fetch_wire.h"
@@ -85,15 +87,54 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   std::unique_ptr<Attempt> attempt;  // While has_call().
 };
 
-// What one call asks for that waits until any of all that was asked so is there.
-struct GrpcChannel::Batch {
-  explicit Batch(uint64_t max_bytes) : incoming(Tensor(), max_bytes) {}
-  IncomingTensor incoming;
-  struct Ask {
-    uint64_t serial;
-    bool may_be_known;  // From before.
+// The lines in which receives of one key and step stand, by who is first in each.
+class GrpcChannel::KeyLines {
+ public:
+  // True: it is the first of its line. Else it is kBehind.
+  bool Enter(FetchOp* op) {
+    const auto [it, is_first] = firsts_.insert(op);
+    if (is_first) {
+      op->tail = op;
+      return true;
+    }
+    FetchOp* const first = *it;
+    op->state = FetchOp::State::kBehind;
+    op->prev = first->tail;
+    first->tail->next = op;
+    first->tail = op;
+    return false;
+  }
+  // One that is kBehind.
+  void LeaveMiddle(FetchOp* op) {
+    op->prev->next = op->next;
+    if (op->next != nullptr) {
+      op->next->prev = op->prev;
+    } else {
+      (*firsts_.find(op))->tail = op->prev;
+    }
+  }
+  // The first leaves; the next is first. Null: there is none.
+  FetchOp* LeaveFront(FetchOp* op) {
+    FetchOp* const heir = op->next;
+    firsts_.erase(op);
+    if (heir == nullptr) return nullptr;
+    heir->prev = nullptr;
+    heir->tail = op->tail;
+    firsts_.insert(heir);
+    return heir;
+  }
+  void Shrink() { firsts_ = {}; }  // REQUIRES: nobody stands in any.
+
+ private:
+  struct Hash {
+    size_t operator()(const FetchOp* op) const { return absl::HashOf(op->step_id, op->key); }
   };
-  std::vector<Ask> asks;
+  struct Same {
+    bool operator()(const FetchOp* a, const FetchOp* b) const {
+      return a->step_id == b->step_id && a->key == b->key;
+    }
+  };
+  absl::flat_hash_set<FetchOp*, Hash, Same> firsts_;
 };
 
 }  // namespace tryst

@@ -24,11 +24,23 @@ bool FetchOps::AskNow(FetchOp* op) {
 bool FetchOps::Ask(FetchOp* op) {
   if (slots_.free() == 0 || !HasRoom(*op)) return false;
   FetchKey* key = keys_.Intern(op->key);
-  if (!op->here && WaitsItsTurn(op, key)) return true;
-  if (op->here) by_ticket_.erase(op->ticket);
+  if (!op->here && !BeginTurn(op, key)) return true;
+  if (op->here) tickets_.Unpark(*op);
   TakeSlot(op);
   if (!SendRequestOf(op, key)) SendSoon(op);
   return true;
+}
+
+// False: a fetch of its key is asked for already, and it follows that one. REQUIRES: in no line.
+bool FetchOps::BeginTurn(FetchOp* op, FetchKey* key) {
+  FetchOp* before = key->asked.empty() ? nullptr : FetchTurns::AskedBefore(*key, op->step, op);
+  if (before == nullptr) {
+    keys_.Join(op, key);
+    return true;
+  }
+  keys_.Leave(op);
+  turns_.Follow(before, op);
+  return false;
 }
 
 void FetchOps::TakeSlot(FetchOp* op) {
@@ -45,7 +57,7 @@ void FetchOps::FreeSlot(FetchOp* op) {
 
 bool FetchOps::SendRequestOf(FetchOp* op, FetchKey* key) {
   const bool may_park = MayPark(*op);
-  if (may_park && op->ticket == 0) op->ticket = next_ticket_++;
+  if (may_park) tickets_.GiveTo(op);
   if (!SendRequest(op, key, may_park)) return false;
   if (std::exchange(op->asked_before, false)) ++counts_->replays;
   op->send_request = false;
@@ -69,7 +81,8 @@ bool FetchOps::SayAll() {
     send_line_.Remove(op);
     FreeIfDone(op);
   }
-  if (!SayOwn() || !SayUnwanted()) return false;
+  const auto tell = [this](absl::Span<const uint64_t> tickets) { return SendUnwanted(tickets); };
+  if (!SayOwn() || !tickets_.TellUnwanted(most_tickets(), tell)) return false;
   for (LinkedLine<FetchOp>* line = NextLine(); !line->empty(); line = NextLine()) {
     if (slots_.free() == 0 || !HasRoom(*line->front())) break;
     Ask(line->PopFront());
@@ -97,24 +110,13 @@ bool FetchOps::SayOf(FetchOp* op) {
   return true;
 }
 
-bool FetchOps::SayUnwanted() {
-  while (!unwanted_.empty()) {
-    const size_t count = std::min(unwanted_.size(), most_tickets());
-    if (!SendUnwanted(absl::MakeConstSpan(unwanted_).subspan(unwanted_.size() - count))) {
-      return false;
-    }
-    unwanted_.resize(unwanted_.size() - count);
-  }
-  return true;
-}
-
 void FetchOps::ForgetWords() {
   while (!send_line_.empty()) {
     FetchOp* op = send_line_.PopFront();
     op->send_request = op->send_cancel = op->send_park = op->send_waits = false;
     FreeIfDone(op);
   }
-  unwanted_.clear();
+  tickets_.ForgetUnwanted();
   pressed_ = false;
   poller_->CancelTimer(&park_timer_);
 }
@@ -134,8 +136,8 @@ void FetchOps::ParkWaiting() {
         op->here || now_ns() - op->span.since_ns() < kParkAfterNs) {
       continue;
     }
-    if (by_ticket_.size() >= ops_options_.max_parked) break;
-    if (op->ticket == 0) op->ticket = next_ticket_++;
+    if (tickets_.parked() >= ops_options_.max_parked) break;
+    tickets_.GiveTo(op);
     op->park_asked = op->send_park = true;
     SendSoon(op);
   }
@@ -146,29 +148,28 @@ void FetchOps::ParkWaiting() {
 bool FetchOps::MayPark(const FetchOp& op) const {
   const bool crowded = !queued_.empty() || 2 * slots_.free() < slots_.size();
   return pressed_ && crowded && parks_ && !op.here && !IsAhead(op) &&
-         by_ticket_.size() < ops_options_.max_parked;
+         tickets_.parked() < ops_options_.max_parked;
 }
 
 // The peer has parked it; `is_wanted`: it was not given up meanwhile.
 void FetchOps::OnParked(FetchOp* op, bool is_wanted) {
   if (!is_wanted) {
-    op->park_asked = false;           // Said again, it is out of place.
-    unwanted_.push_back(op->ticket);  // The answer to its cancel is still to come.
+    op->park_asked = false;       // Said again, it is out of place.
+    tickets_.Unwant(op->ticket);  // The answer to its cancel is still to come.
     return FlushSoon();
   }
   DropMemory(op);
   op->park_asked = op->send_park = false;
   send_line_.Remove(op);
-  by_ticket_.emplace(op->ticket, op);
+  tickets_.Park(op);
   ++counts_->parked;
   FreeSlot(op);
 }
 
 void FetchOps::OnHere(absl::Span<const uint64_t> tickets) {
   for (uint64_t ticket : tickets) {
-    const auto found = by_ticket_.find(ticket);
-    if (found == by_ticket_.end()) continue;  // Of what was given up meanwhile.
-    FetchOp* op = found->second;
+    FetchOp* op = tickets_.Find(ticket);
+    if (op == nullptr) continue;  // Of what was given up meanwhile.
     if (Advance(op, FetchEvent::kOutcome) != FetchAction::kLineUp) continue;
     op->here = true;
     op->span.Enter(WaitsFor::kSlot, now_ns());
@@ -181,23 +182,14 @@ void FetchOps::OnHere(absl::Span<const uint64_t> tickets) {
 void FetchOps::DropTicket(FetchOp* op) {
   if (op->ticket == 0) return;
   here_line_.Remove(op);
-  by_ticket_.erase(op->ticket);
+  tickets_.Unpark(*op);
   op->send_waits = false;
   if (open_) {
-    unwanted_.push_back(op->ticket);
+    tickets_.Unwant(op->ticket);
     FlushSoon();
   }
   op->ticket = 0;
   op->here = false;
-}
-
-std::vector<FetchOp*> FetchOps::Parked() const {
-  std::vector<FetchOp*> ops;
-  ops.reserve(by_ticket_.size());
-  for (const auto& [ticket, op] : by_ticket_) ops.push_back(op);
-  std::sort(ops.begin(), ops.end(),
-            [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
-  return ops;
 }
 
 std::vector<FetchOp*> FetchOps::Asked() const {
@@ -205,7 +197,7 @@ std::vector<FetchOp*> FetchOps::Asked() const {
   for (FetchOp* op : slots_.all()) {
     if (op != nullptr) ops.push_back(op);
   }
-  for (const auto& [ticket, op] : by_ticket_) ops.push_back(op);
+  tickets_.AddParked(&ops);
   std::sort(ops.begin(), ops.end(),
             [](const FetchOp* a, const FetchOp* b) { return a->order < b->order; });
   return ops;

@@ -8,8 +8,7 @@
 #include "channel/ops/peer_words.h"
 #include "rendezvous/derived_status.h"
 
-// Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer, fetch_turns.cc the
-// order of a key.
+// Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer.
 namespace tryst {
 
 FetchOps::FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts)
@@ -28,15 +27,7 @@ FetchOps::FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts)
 // ---- Beginning ----
 
 FetchOp* FetchOps::TakeOp() {
-  if (free_.empty()) {
-    all_.push_back(MakeOp());
-    free_.push_back(all_.back());
-  }
-  FetchOp* op = free_.back();
-  free_.pop_back();
-  ++live_;
-  op->Renew();
-  return op;
+  return pool_.Take([this] { return MakeOp(); });
 }
 
 void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
@@ -109,7 +100,7 @@ void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
   switch (Advance(op, known ? FetchEvent::kEndAsked : FetchEvent::kEnd)) {
     case FetchAction::kReport:
       queued_.Remove(op);
-      StopFollowing(op);
+      turns_.StopFollowing(op);
       DropTicket(op);
       DropMemory(op);
       LastWord(op);
@@ -181,10 +172,11 @@ void FetchOps::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_d
 void FetchOps::LastWord(FetchOp* op) {
   if (op->state != FetchState::kEnding) Advance(op, FetchEvent::kComplete);
   if (op->has_slot) FreeSlot(op);
-  if (op->ticket != 0) by_ticket_.erase(std::exchange(op->ticket, 0));
+  if (op->ticket != 0) tickets_.Unpark(*op);
+  op->ticket = 0;
   keys_.Leave(op);
   AskFollower(op);
-  if (by_ticket_.empty() && queued_.empty()) pressed_ = false;
+  if (tickets_.parked() == 0 && queued_.empty()) pressed_ = false;
   if (!op->send_cancel) send_line_.Remove(op);
   FreeIfDone(op);
 }
@@ -205,8 +197,7 @@ void FetchOps::FreeIfDone(FetchOp* op) {
     ops_options_.trace->End(op->span, track_, op->step, op->key, op->traced_bytes, op->traced_code,
                             now_ns());
   }
-  free_.push_back(op);
-  --live_;
+  pool_.Free(op);
 }
 
 void FetchOps::OnOpCancelled(FetchOp* op) {
@@ -236,9 +227,54 @@ absl::Status FetchOps::MayTake(const FetchOp& op, DType dtype, const TensorShape
 }
 
 void FetchOps::AbortStep(int64_t step_id, const absl::Status& why) {
-  for (FetchOp* op : all_) {
+  for (FetchOp* op : pool_.all()) {
     if (op->step == step_id) EndEarly(op, MarkDerived(why));
   }
+}
+
+// ---- Handing over ----
+
+// Gives what was asked for, as it stands, to the fetch behind. False: nobody is behind, or it
+// cannot be given.
+bool FetchOps::HandOver(FetchOp* op) {
+  if (op->followers == nullptr || op->ending || IsAhead(*op)) return false;
+  if (FindFetchRow(op->state, FetchEvent::kHandOver) == nullptr) return false;
+  FetchOp* next = op->followers->line.front();
+  if (!PassMemory(op, next)) return false;
+  turns_.Succeed(op);
+  next->state = op->state;
+  Advance(op, FetchEvent::kHandOver);
+  next->span.Enter(op->span.waits_for(), now_ns());
+  next->order = op->order;
+  slots_.Pass(op, next);
+  next->send_request = std::exchange(op->send_request, false);
+  next->send_park = std::exchange(op->send_park, false);
+  next->send_waits = std::exchange(op->send_waits, false);
+  next->asked_before = op->asked_before;
+  tickets_.Pass(op, next);
+  next->park_asked = op->park_asked;
+  next->here = std::exchange(op->here, false);
+  // For a slot, or for room.
+  if (op->wait_link.line != nullptr) op->wait_link.line->Replace(op, next);
+  send_line_.Replace(op, next);
+  keys_.Join(next, op->asked_of);
+  keys_.Leave(op);
+  return true;
+}
+
+// Cancelled, or late.
+void FetchOps::EndByCaller(FetchOp* op, const absl::Status& why) {
+  if (!HandOver(op)) return EndEarly(op, why);
+  LastWord(op);
+  Report(op, why, Tensor(), false, When::kAtEndOfTurn);
+}
+
+// The op has had its last word: the one behind it is next to be asked for, with those behind that.
+void FetchOps::AskFollower(FetchOp* op) {
+  FetchOp* next = turns_.Succeed(op);
+  if (next == nullptr) return;
+  queued_.PushFront(next);
+  if (open_) FlushSoon();
 }
 
 // ---- Another path ----
@@ -278,7 +314,7 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
 // ---- Views ----
 
 void FetchOps::ListOps(LiveOps* ops) const {
-  for (const FetchOp* op : all_) {
+  for (const FetchOp* op : pool_.all()) {
     if (op->state == FetchState::kFree) continue;
     LiveOp live;
     live.peer = ops_options_.peer;
@@ -300,8 +336,8 @@ void FetchOps::ListOps(LiveOps* ops) const {
 
 std::string FetchOps::CountsByState() const {
   size_t by_state[kFetchStateCount] = {};
-  for (const FetchOp* op : all_) ++by_state[static_cast<size_t>(op->state)];
-  std::string text = absl::StrCat(live_, " fetches out");
+  for (const FetchOp* op : pool_.all()) ++by_state[static_cast<size_t>(op->state)];
+  std::string text = absl::StrCat(pool_.live(), " fetches out");
   const char* before = " (";
   for (size_t i = 1; i < kFetchStateCount; ++i) {
     if (by_state[i] == 0) continue;

@@ -2,21 +2,23 @@
 #define TRYST_CHANNEL_OPS_FETCH_OPS_H_
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "channel/channel.h"
 #include "channel/ops/deliveries.h"
 #include "channel/ops/fetch_keys.h"
 #include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_pool.h"
 #include "channel/ops/fetch_slots.h"
 #include "channel/ops/fetch_table.h"
+#include "channel/ops/fetch_tickets.h"
 #include "channel/ops/fetch_transport.h"
+#include "channel/ops/fetch_turns.h"
 #include "channel/ops/linked_line.h"
+#include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/trace.h"
 
@@ -68,8 +70,6 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void ListOps(LiveOps* ops) const override;
   std::vector<WaitingFetch> TakeWaiting() override;
-  // The cause of the last failed attempt to connect; OK while there is a link.
-  const absl::Status& connect_status() const { return connect_status_; }
 
  protected:
   using When = Deliveries::When;
@@ -100,19 +100,16 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void SendSoon(FetchOp* op);
   void TakeSlot(FetchOp* op);
   bool SomebodyWaits() const { return !queued_.empty() || !here_line_.empty(); }
-  bool HasWords() const { return !send_line_.empty() || !unwanted_.empty(); }
+  bool HasWords() const { return !send_line_.empty() || tickets_.any_unwanted(); }
   void OnParked(FetchOp* op, bool is_wanted);
   void OnHere(absl::Span<const uint64_t> tickets);
   void DropTicket(FetchOp* op);
   // In the order in which they were asked for, which is the order of their turns at a key: those
   // in slots, and those that are parked.
   std::vector<FetchOp*> Asked() const;
-  std::vector<FetchOp*> Parked() const;
   // No connection any more: nothing is to be said over it.
   void ForgetWords();
 
-  // The order of a key (fetch_turns.cc).
-  FetchOp* AskedBefore(const FetchKey& key, int64_t step, const FetchOp* but) const;
   void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
   std::string CountsByState() const;
   std::string WhyLate(const FetchOp& op) const override;
@@ -124,30 +121,22 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   // Poller thread only, as all of it.
   Poller* const poller_;
   const FetchOpsOptions ops_options_;
-  TraceTrack* const track_;  // Null without a trace.
-  bool open_ = false;        // There is a connection.
-  bool parks_ = false;       // Its peer knows of parking.
-  absl::Status closed_;      // Not OK: closed for this.
-  absl::Status connect_status_;
-  int64_t state_since_ns_ = 0;  // Of the connection.
-  std::vector<FetchOp*> all_;   // All there ever were.
-  size_t live_ = 0;             // Not in the pool.
+  TraceTrack* const track_;      // Null without a trace.
+  bool open_ = false;            // There is a connection.
+  bool parks_ = false;           // Its peer knows of parking.
+  absl::Status closed_;          // Not OK: closed for this.
+  absl::Status connect_status_;  // Of the last failed attempt; OK while there is a link.
+  int64_t state_since_ns_ = 0;   // Of the connection.
+  FetchPool pool_;
   FetchSlots slots_;
   FetchKeys keys_;
   LinkedLine<FetchOp> queued_{&FetchOp::wait_link};     // kQueued, but for those behind others.
   LinkedLine<FetchOp> here_line_{&FetchOp::wait_link};  // kHere: before those.
   LinkedLine<FetchOp> send_line_{&FetchOp::send_link};  // With something to say.
-  absl::flat_hash_map<uint64_t, FetchOp*> by_ticket_;   // kParked, kHere.
-  std::vector<uint64_t> unwanted_;                      // Tickets to be told to the peer.
+  FetchTickets tickets_;
   Deliveries deliveries_;
 
  private:
-  struct ParkTimer final : PollerTimer {
-    explicit ParkTimer(FetchOps* ops) : ops(ops) {}
-    void OnTimer() override { ops->ParkWaiting(); }
-    FetchOps* const ops;
-  };
-
   void Start(FetchOp* op);
   bool AskNow(FetchOp* op);
   bool Ask(FetchOp* op);
@@ -158,10 +147,7 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void WatchLine();
   void ParkWaiting();
   bool MayPark(const FetchOp& op) const;
-  bool SayUnwanted();
-  bool WaitsItsTurn(FetchOp* op, FetchKey* key);
-  void Follow(FetchFollowers* line, FetchOp* op);
-  void StopFollowing(FetchOp* op);
+  bool BeginTurn(FetchOp* op, FetchKey* key);
   void AskFollower(FetchOp* op);
   bool HandOver(FetchOp* op);
   void EndByCaller(FetchOp* op, const absl::Status& why);
@@ -171,13 +157,10 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void OnOpDelivered(FetchOp* op) override;
 
   FetchCounts* const counts_;
-  std::vector<FetchOp*> free_;
   uint64_t next_order_ = 1;
-  uint64_t next_ticket_ = 1;
-  std::deque<FetchFollowers> all_followers_;  // All there ever were; addresses stay.
-  std::vector<FetchFollowers*> free_followers_;
+  FetchTurns turns_;
   bool pressed_ = false;  // Fetches wait in line behind others that wait for a Send.
-  ParkTimer park_timer_{this};
+  MemberTimer<FetchOps> park_timer_{this, &FetchOps::ParkWaiting};
 };
 
 }  // namespace tryst

@@ -100,7 +100,7 @@ void FetchChannel::Close(absl::Status why) {
 }
 
 bool FetchChannel::Drained() const {
-  return state_ == State::kClosed && link_ == nullptr && hellos_out_ == 0 && live_ == 0 &&
+  return state_ == State::kClosed && link_ == nullptr && hellos_out_ == 0 && pool_.live() == 0 &&
          deliveries_.idle();
 }
 

@@ -13,6 +13,7 @@
 #include "channel/ops/back_off.h"
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/peer_words.h"
+#include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/rdma/fetch_op.h"
 #include "channel/rdma/landing_pool.h"
@@ -112,7 +113,7 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
   const char* state_text() const;
   int64_t state_since_ns() const { return state_since_ns_; }
   uint64_t epoch() const { return epoch_; }
-  size_t waiting() const { return live_ - standing_; }
+  size_t waiting() const { return pool_.live() - standing_; }
 
  private:
   // What the connection waits for.
@@ -135,15 +136,6 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
     uint32_t regular = 0;   // How often the stride has been the same.
     wire::TensorMeta like;  // What it was last time; no bytes: not known.
   };
-  // A timer that calls a member.
-  struct MemberTimer final : PollerTimer {
-    using Method = void (FetchChannel::*)();
-    MemberTimer(FetchChannel* channel, Method method) : channel(channel), method(method) {}
-    void OnTimer() override { (channel->*method)(); }
-    FetchChannel* const channel;
-    const Method method;
-  };
-
   using HelloAnswer = void (FetchChannel::*)(uint64_t epoch, absl::StatusOr<Hello> answer);
 
   // fetch_connection.cc
@@ -258,9 +250,9 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
   int64_t broken_since_ns_ = 0;
   int64_t waiting_since_ns_ = 0;  // Since when somebody waits.
   bool ping_due_ = false;
-  MemberTimer backoff_timer_;
-  MemberTimer heartbeat_timer_;
-  MemberTimer patience_timer_;
+  MemberTimer<FetchChannel> backoff_timer_;
+  MemberTimer<FetchChannel> heartbeat_timer_;
+  MemberTimer<FetchChannel> patience_timer_;
   int64_t last_word_ns_ = 0;    // When the peer last said anything, by this path or to a hello.
   bool lost_ = false;           // It has been silent for patience_ms: who comes now waits for one
                                 // attempt to connect, not for the next.

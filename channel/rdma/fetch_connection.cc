@@ -139,7 +139,8 @@ void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
     op->here = false;
     if (op->key.src_incarnation() != new_incarnation) EndEarly(op, why);
   }
-  for (FetchOp* op : Parked()) {
+  for (FetchOp* op : Asked()) {
+    if (op->has_slot) continue;
     if (op->key.src_incarnation() != new_incarnation) {
       EndEarly(op, why);
       continue;
@@ -206,7 +207,7 @@ void FetchChannel::OnPatienceOver() {
 }
 
 void FetchChannel::EndAll(const absl::Status& why) {
-  for (FetchOp* op : all_) EndEarly(op, why);
+  for (FetchOp* op : pool_.all()) EndEarly(op, why);
 }
 
 void FetchChannel::RetryNow() {
@@ -218,7 +219,7 @@ void FetchChannel::RetryNow() {
 void FetchChannel::OnBackoffOver() {
   // Nobody waits for what is leaving; the producer keeps it for us only so long.
   if (now_ns() - broken_since_ns_ >= options_.retain_ms * 1'000'000) ForgetLeaving();
-  if (live_ > 0) return leave_next_ ? Leave() : Connect();
+  if (pool_.live() > 0) return leave_next_ ? Leave() : Connect();
   GoIdle();
 }
 
@@ -315,7 +316,7 @@ void FetchChannel::OnDrained() {
     op->asked_before = true;
   }
   if (state_ == State::kClosed) return ForgetLeaving();
-  if (live_ == 0) {
+  if (pool_.live() == 0) {
     GoIdle();
   } else if (back_off_.TakeFree()) {
     Connect();

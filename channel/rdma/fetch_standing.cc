@@ -94,7 +94,8 @@ void FetchChannel::ArmNext(const TensorKey& key) {
   if (standing_ >= options_.standing || 2 * slots_.free() <= slots_.size()) return;
   const int64_t step =
       static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);
-  if (AskedBefore(*known, step, nullptr) != nullptr) return;  // It has its fetch already.
+  if (FetchTurns::AskedBefore(*known, step, nullptr) != nullptr)
+    return;  // It has its fetch already.
   StorageRef landing;
   if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
     landing = landings_->Take(entry->bytes_last, LandingPool::For::kWaiting, writer_);

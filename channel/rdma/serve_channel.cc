@@ -1,33 +1,13 @@
 #include "channel/rdma/serve_channel.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
 // What its owner uses. What follows is told by event: serve_connection.cc,
-// serve_receiving.cc, serve_take.cc, serve_parking.cc, serve_sending.cc, serve_farewell.cc.
+// serve_receiving.cc, serve_take.cc, serve_parking.cc, serve_farewell.cc.
 namespace tryst {
-namespace {
-
-constexpr uint64_t ServeCounters::*kCounters[] = {
-    &ServeCounters::requests, &ServeCounters::eager,
-    &ServeCounters::direct,   &ServeCounters::destinations_asked,
-    &ServeCounters::failed,   &ServeCounters::cancelled,
-    &ServeCounters::standing, &ServeCounters::given_back,
-    &ServeCounters::resent,   &ServeCounters::parked,
-    &ServeCounters::bytes,
-};
-static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
-
-}  // namespace
-
-ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
-  for (uint64_t ServeCounters::*field : kCounters) this->*field += other.*field;
-  return *this;
-}
 
 ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOptions options,
                            const Hello& consumer, uint64_t session)
@@ -40,12 +20,12 @@ ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOpti
       track_(options_.trace == nullptr
                  ? nullptr
                  : options_.trace->Track(TraceRole::kServe, consumer_, options_.path)),
+      keys_(consumer_, wire::kMaxKeys, wire::kMaxKeyBytes, wire::kMaxKeysBytes),
+      leftovers_(hub->poller()),
+      answers_(hub, &options_, &counters_, [this](ServeOp* op) { GiveBack(op); }),
       takes_(hub->poller(), source, this, consumer_, options_.max_parked, &counters_.given_back) {}
 
-ServeChannel::~ServeChannel() {
-  TRYST_CHECK(Drained()) << Explain();
-  hub_->poller()->ForgetFlush(this);
-}
+ServeChannel::~ServeChannel() { TRYST_CHECK(Drained()) << Explain(); }
 
 void ServeChannel::Close(const absl::Status& why) {
   if (closed_) return;

@@ -63,10 +63,9 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   link_ = *std::move(link);
   takes_.SetEpoch(epoch_);
   state_since_ns_ = hub_->poller()->now_ns();
-  digests_ = options_.link.digests || parameters->digests;
+  answers_.Use(link_.get(), options_.link.digests || parameters->digests);
   takes_packed_ = hello.protocol_newest >= 3;
   keys_.clear();
-  keys_bytes_ = 0;
   if (ops_.empty()) {
     ops_.resize(parameters->slots);
     for (size_t slot = 0; slot < ops_.size(); ++slot) {
@@ -96,10 +95,8 @@ void ServeChannel::OnBroken(const absl::Status& why) {
                        << consumer_ << " (epoch " << epoch_ << "): " << why.message();
   }
   state_since_ns_ = hub_->poller()->now_ns();
-  gone_line_.clear();
-  parked_line_.clear();
+  words_.clear();
   takes_.SetEpoch(0);
-  gone_after_.clear();
   pong_due_ = false;
   for (size_t i = 0; i < ready_line_.size(); ++i) ready_line_[i]->in_ready_line = false;
   for (ServeOp& op : ops_) {
@@ -108,13 +105,12 @@ void ServeChannel::OnBroken(const absl::Status& why) {
     }
   }
   ready_line_.clear();
-  Flush();  // No answer leaves any more.
+  leftovers_.OnBroken();
 }
 
 void ServeChannel::OnDrained() {
   link_.reset();
-  lingering_.clear();  // Nobody reads them any more.
-  gone_after_.clear();
+  leftovers_.OnDrained();
   for (ServeOp& op : ops_) op.source.tickets.fill(0);
   if (next_hello_) {
     std::pair<Hello, HelloDone> next = *std::move(next_hello_);

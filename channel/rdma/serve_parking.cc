@@ -3,7 +3,8 @@
 #include "absl/types/span.h"
 #include "channel/rdma/serve_channel.h"
 
-// Parked takes of a ServeChannel: they wait for their Send in their places, and hold no slot.
+// Parked takes of a ServeChannel: they wait for their Send in their places, and hold no slot. And
+// what is said at the end of a turn.
 namespace tryst {
 
 // The request said that it is to be parked unless its outcome is here.
@@ -16,7 +17,7 @@ void ServeChannel::Park(ServeOp* op, uint64_t ticket) {
   if (!takes_.Park(op, ticket, op->span.since_ns())) return;
   op->state = ServeState::kFree;
   ++counters_.parked;
-  parked_line_.emplace_back(op->slot, op->request.generation);
+  words_.Parked(op->slot, op->request.generation);
   link_->FlushSoon();
 }
 
@@ -36,10 +37,9 @@ absl::Status ServeChannel::OnPark(const wire::Record& record) {
 absl::Status ServeChannel::OnWaits(const wire::Record& record) {
   auto body = wire::DecodeWaits(record);
   if (!body.ok()) return body.status();
-  if (record.number >= keys_.size() || keys_[record.number].empty()) {
-    return absl::DataLossError("an unknown key id waits");
-  }
-  if (takes_.Waits(body->ticket, body->step, keys_[record.number])) return absl::OkStatus();
+  const ToldKey* known = keys_.Find(record.number);
+  if (known == nullptr) return absl::DataLossError("an unknown key id waits");
+  if (takes_.Waits(body->ticket, body->step, known->key)) return absl::OkStatus();
   return absl::DataLossError("more waits without a slot than had been parked");
 }
 
@@ -49,23 +49,42 @@ absl::Status ServeChannel::OnUnwanted(const wire::Record& record) {
   return tickets.status();
 }
 
-// Says which slots are parked, and which tickets have their outcome; false: no room for all.
-bool ServeChannel::SendParkedAndHere() {
-  while (!parked_line_.empty()) {
+// Says which slots are parked or free, and which tickets have their outcome; false: no room for
+// all.
+bool ServeChannel::SendWords() {
+  const bool all = words_.SayAll([this](bool is_parked, uint16_t slot, uint32_t generation) {
     wire::Record record;
-    record.type = wire::RecordType::kParked;
-    record.slot = parked_line_.back().first;
-    record.generation = parked_line_.back().second;
-    if (!link_->Send(record)) return false;
-    parked_line_.pop_back();
-  }
-  return takes_.TellHere(wire::kMaxTickets, [this](absl::Span<const uint64_t> tickets) {
+    record.type = is_parked ? wire::RecordType::kParked : wire::RecordType::kGone;
+    record.slot = slot;
+    record.generation = static_cast<uint16_t>(generation);
+    return link_->Send(record);
+  });
+  return all && takes_.TellHere(wire::kMaxTickets, [this](absl::Span<const uint64_t> tickets) {
     const std::string body = wire::EncodeTickets(tickets);
     wire::Record record;
     record.type = wire::RecordType::kHere;
     record.body = body;
     return link_->Send(record);
   });
+}
+
+void ServeChannel::OnFlush() {
+  leftovers_.OnAnswersSent();
+  if (!SendWords()) return;
+  if (pong_due_) {
+    wire::Record record;
+    record.type = wire::RecordType::kPong;
+    if (!link_->Send(record)) return;
+    pong_due_ = false;
+  }
+  while (!ready_line_.empty()) {
+    ServeOp* op = ready_line_.front();
+    if (!answers_.Send(op)) return;
+    op->span.Enter(op->state == ServeState::kSent ? WaitsFor::kAcceptance : WaitsFor::kDestination,
+                   hub_->poller()->now_ns());
+    ready_line_.pop_front();
+    op->in_ready_line = false;
+  }
 }
 
 }  // namespace tryst

@@ -13,13 +13,11 @@ bool IsNewer(uint16_t a, uint16_t b) { return static_cast<int16_t>(a - b) > 0; }
 }  // namespace
 
 absl::Status ServeChannel::OnRecord(const wire::Record& record) {
-  // Of a slot at most PARKED and GONE can be due: it is used again when they have been read.
-  if (gone_line_.size() + parked_line_.size() > 2 * ops_.size()) {
-    return absl::DataLossError("the consumer uses slots whose last word it has not read");
-  }
+  const absl::Status may_hear = words_.MayHearMore(ops_.size());
+  if (!may_hear.ok()) return may_hear;
   switch (record.type) {
     case wire::RecordType::kKey:
-      return OnKey(record);
+      return keys_.Tell(record.number, record.body);
     case wire::RecordType::kRequest:
       return OnRequest(record);
     case wire::RecordType::kCancel:
@@ -45,33 +43,16 @@ absl::Status ServeChannel::OnTensorPart(size_t, uint16_t, uint16_t) {
   return absl::DataLossError("the consumer sent a tensor immediate");
 }
 
-absl::Status ServeChannel::OnKey(const wire::Record& record) {
-  if (record.number >= wire::kMaxKeys || record.body.size() > wire::kMaxKeyBytes) {
-    return absl::DataLossError("key id out of range, or key too long");
-  }
-  auto key = TensorKey::Parse(record.body);
-  if (!key.ok()) return absl::DataLossError(key.status().message());
-  // The consumer keeps its ids over epochs and tells those that it uses, in any order.
-  if (record.number >= keys_.size()) keys_.resize(record.number + 1);
-  keys_bytes_ += key->text().size() - keys_[record.number].text().size();
-  if (keys_bytes_ > wire::kMaxKeysBytes) {
-    return absl::DataLossError("more keys than are remembered");
-  }
-  keys_[record.number] = *std::move(key);
-  return absl::OkStatus();
-}
-
 absl::Status ServeChannel::OnRequest(const wire::Record& record) {
   auto body = wire::DecodeRequest(record);
   if (!body.ok()) return body.status();
   if (record.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
-  if (record.number >= keys_.size() || keys_[record.number].empty()) {
-    return absl::DataLossError("request for an unknown key id");
-  }
+  const ToldKey* known = keys_.Find(record.number);
+  if (known == nullptr) return absl::DataLossError("request for an unknown key id");
   ServeRequest request;
   request.generation = record.generation;
   request.flags = record.flags;
-  request.key = keys_[record.number];
+  request.key = known->key;
   request.body = *body;
   ServeOp* op = &ops_[record.slot];
   const ServeEvent event = EventOf(*op, record);
@@ -121,15 +102,15 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   ++counters_.cancelled;
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
   // Every cancel is answered, also one that came too late. But not before the NIC is done
-  // with writes that no LANDED tells of: on another queue pair they could come after it.
-  if (gone_after_.size() >= 2 * ops_.size()) {
+  // with writes that no LANDED tells of.
+  if (leftovers_.gone_due() >= 2 * ops_.size()) {
     return absl::DataLossError("more cancels than slots");
   }
   if (ours && op->state == ServeState::kReady && link_->queue_pairs() > 1 &&
       op->source.region != nullptr) {
-    gone_after_.push_back({record.slot, record.generation, op->source.tickets});
+    leftovers_.SayGoneAfter(record.slot, record.generation, op->source.tickets);
   } else {
-    gone_line_.emplace_back(record.slot, record.generation);
+    words_.Gone(record.slot, record.generation);
   }
   if (ours) {
     GiveBack(op);

@@ -71,8 +71,7 @@ void ServeChannel::GiveUp(ServeOp* op) {
   Release(op);
 }
 
-// The consumer needs it no more. The NIC may: a write is acknowledged to the consumer's
-// thread before it is to us.
+// The consumer needs it no more. The NIC may.
 void ServeChannel::Release(ServeOp* op) {
   if (track_ != nullptr) {
     const bool was_sent = op->state == ServeState::kSent;
@@ -91,7 +90,7 @@ void ServeChannel::Release(ServeOp* op) {
     op->in_ready_line = false;
   }
   if (op->source.region != nullptr && link_ != nullptr) {
-    lingering_.push_back(std::move(op->source));
+    leftovers_.Linger(std::move(op->source));
     OnWritesDone();
   }
   op->source = ServeSource();
@@ -102,14 +101,9 @@ void ServeChannel::Release(ServeOp* op) {
 
 void ServeChannel::Retire(ServeOp* op) {
   if (op->source.region == nullptr && op->source.tensor.valid()) {
-    retired_.push_back(op->source.tensor);
+    leftovers_.Retire(op->source.tensor);
   }
   Release(op);
-}
-
-void ServeChannel::Flush() {
-  retiring_.swap(retired_);
-  retiring_.clear();
 }
 
 }  // namespace tryst

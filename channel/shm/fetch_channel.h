@@ -16,6 +16,7 @@
 #include "channel/ops/fetch_ops.h"
 #include "channel/ops/peer_words.h"
 #include "channel/ops/ring_line.h"
+#include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/fetch_op.h"
 #include "channel/shm/peer_memory.h"
@@ -137,16 +138,6 @@ class ShmFetchChannel final : public FetchOps,
     uint16_t slot;
     uint32_t generation;
   };
-  struct ConnectTimer final : PollerTimer {
-    explicit ConnectTimer(ShmFetchChannel* channel) : channel(channel) {}
-    void OnTimer() override { channel->OnConnectTimer(); }
-    ShmFetchChannel* const channel;
-  };
-  struct PatienceTimer final : PollerTimer {
-    explicit PatienceTimer(ShmFetchChannel* channel) : channel(channel) {}
-    void OnTimer() override { channel->OnPatienceTimer(); }
-    ShmFetchChannel* const channel;
-  };
   static constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
   static constexpr int kCellsPerTurn = 128;
   static constexpr int kPacketsPerLook = 8;
@@ -263,8 +254,8 @@ class ShmFetchChannel final : public FetchOps,
   uint32_t link_version_ = 0;
   int hellos_out_ = 0;
   BackOff back_off_;
-  ConnectTimer connect_timer_;
-  PatienceTimer patience_timer_;  // Set while anybody waits for a link.
+  MemberTimer<ShmFetchChannel> connect_timer_;
+  MemberTimer<ShmFetchChannel> patience_timer_;  // Set while anybody waits for a link.
   ProducerWatch watch_;
   int64_t lost_ns_ = 0;             // When the last link ended.
   int64_t attempt_ns_ = 0;          // When this attempt to connect began.

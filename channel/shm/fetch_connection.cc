@@ -59,8 +59,8 @@ ShmFetchChannel::ShmFetchChannel(ShmHub* hub, Bootstrap* bootstrap, ShmFetchOpti
       bootstrap_(bootstrap),
       options_(std::move(options)),
       back_off_(options_.backoff_ms, options_.backoff_ms_most, options_.seed),
-      connect_timer_(this),
-      patience_timer_(this),
+      connect_timer_(this, &ShmFetchChannel::OnConnectTimer),
+      patience_timer_(this, &ShmFetchChannel::OnPatienceTimer),
       watch_(hub->poller(), this, options_.patience_ms),
       small_(new SmallStorage()) {}
 
@@ -159,7 +159,7 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
   }
   if (IsFinal(why)) {
     // Fail refused fetches now, not at their deadline.
-    for (FetchOp* op : all_) EndEarly(op, why);
+    for (FetchOp* op : pool_.all()) EndEarly(op, why);
   } else if (IsPathRefusal(why) && options_.on_refused) {
     options_.on_refused();
   } else if (Unusable()) {
@@ -172,7 +172,7 @@ void ShmFetchChannel::FailConnect(const absl::Status& why) {
 // is asked for now, and an answer to a hello says that all that was is back in its place.
 bool ShmFetchChannel::Unusable() {
   if (options_.give_up_ms == 0) return false;
-  if (!answered_ || live_ == 0) {
+  if (!answered_ || pool_.live() == 0) {
     unusable_since_ns_ = -1;
     return false;
   }
@@ -190,7 +190,7 @@ void ShmFetchChannel::OnConnectTimer() {
     return FailConnect(absl::UnavailableError("the producer has not welcomed us in time"));
   }
   if (state_ != State::kBackoff) return;
-  if (live_ > 0) return Connect();
+  if (pool_.live() > 0) return Connect();
   SetState(State::kIdle);
 }
 
@@ -210,7 +210,7 @@ void ShmFetchChannel::OnPatienceTimer() {
                                                  " ms (patience): ", connect_status_.message())),
              [&](const FetchOp& op) { return now_ns() - since_ns(op) >= patience_ns; });
   int64_t oldest_ns = INT64_MAX;
-  for (const FetchOp* op : all_) {
+  for (const FetchOp* op : pool_.all()) {
     if (op->state == FetchState::kQueued) oldest_ns = std::min(oldest_ns, since_ns(*op));
   }
   if (oldest_ns != INT64_MAX) WaitPatiently(oldest_ns);
@@ -219,7 +219,7 @@ void ShmFetchChannel::OnPatienceTimer() {
 // Ends those in line that `which` says.
 void ShmFetchChannel::EndWaiting(const absl::Status& why,
                                  absl::FunctionRef<bool(const FetchOp&)> which) {
-  for (FetchOp* op : all_) {
+  for (FetchOp* op : pool_.all()) {
     if (op->state == FetchState::kQueued && which(*op)) EndEarly(op, why);
   }
 }
@@ -316,13 +316,13 @@ absl::Status ShmFetchChannel::OnWelcome(const Packet& packet, OwnedFd fd) {
   ++counters_.links;
   if (options_.on_open) options_.on_open();
   FlushSoon();
-  if (live_ > 0) watch_.Watch();
+  if (pool_.live() > 0) watch_.Watch();
   return absl::OkStatus();
 }
 
 bool ShmFetchChannel::Watched(uint32_t* cells) const {
   *cells = replies_.taken();
-  return state_ == State::kOpen && live_ > 0 && link_version_ >= shm_wire::kLinkParks;
+  return state_ == State::kOpen && pool_.live() > 0 && link_version_ >= shm_wire::kLinkParks;
 }
 
 void ShmFetchChannel::AskForSign() {
@@ -376,7 +376,7 @@ void ShmFetchChannel::Break(const absl::Status& why, Then then) {
   if (absl::IsDataLoss(why)) {
     TRYST_LOG(Error) << options_.self << " ends the shared memory with " << options_.peer << ": "
                      << why.message();
-  } else if (live_ > 0) {
+  } else if (pool_.live() > 0) {
     TRYST_LOG(Warning) << options_.self << " no longer shares memory with " << options_.peer << ": "
                        << why.message();
   }
@@ -426,7 +426,7 @@ void ShmFetchChannel::EndLink(const absl::Status& why, Then then) {
   }
   slots_.Reset(0);
   if (!FetchOps::queued_.empty()) WaitPatiently(lost_ns_);
-  if (live_ == 0 || then == Then::kEndAll) return;
+  if (pool_.live() == 0 || then == Then::kEndAll) return;
   // One that has brought nothing is not made again at once.
   if (then != Then::kAskAgain) {
     back_off_.Reset();
@@ -456,7 +456,7 @@ void ShmFetchChannel::EndAskedOf(uint64_t former_incarnation) {
                return (op.asked_before && named != peer_incarnation_) ||
                       (named != 0 && named == former_incarnation);
              });
-  for (FetchOp* op : all_) {
+  for (FetchOp* op : pool_.all()) {
     if (op->state == FetchState::kQueued) op->asked_before = false;
   }
 }
@@ -490,11 +490,11 @@ void ShmFetchChannel::Close(absl::Status why) {
   DropLink();
   poller_->CancelTimer(&patience_timer_);
   SetState(State::kClosed);
-  for (FetchOp* op : all_) EndEarly(op, closed_);
+  for (FetchOp* op : pool_.all()) EndEarly(op, closed_);
 }
 
 bool ShmFetchChannel::Drained() const {
-  return state_ == State::kClosed && hellos_out_ == 0 && live_ == 0 && deliveries_.idle();
+  return state_ == State::kClosed && hellos_out_ == 0 && pool_.live() == 0 && deliveries_.idle();
 }
 
 const char* ShmFetchChannel::state_text() const {

@@ -1,38 +1,45 @@
+#include "channel/shm/serve_answers.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
-#include "channel/shm/serve_channel.h"
 #include "channel/string_codec.h"
 #include "rendezvous/derived_status.h"
 
-// How a ShmServeChannel answers: in the cell, by reference, or with a copy.
 namespace tryst {
+namespace {
+
+constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
+// A copy of so much in one piece has left the caches before anybody reads it.
+constexpr uint64_t kAroundCachesBytes = 2 << 20;
+// Small enough that both sides soon have something to do, large enough for what each costs.
+constexpr uint64_t kLeastPartBytes = 16 << 10;
+constexpr uint64_t kPartBytes = 64 << 10;
+
+}  // namespace
 
 using shm_wire::CellType;
 using shm_wire::Placed;
 using shm_wire::ReplyCell;
 
-void ShmServeChannel::AnswerSoon(ShmServeOp* op) {
+void ShmAnswers::Answer(ShmServeOp* op) {
   // Those that wait keep their turn.
-  if (ready_line_.empty() && Answer(op)) return hub_->poller()->FlushThisTurn(this);
+  if (ready_line_.empty() && TryAnswer(op)) return link_->FlushSoon();
   if (op->state == ServeState::kStaging || op->in_ready_line) return;
   op->in_ready_line = true;
   ready_line_.push_back(op);
 }
 
-void ShmServeChannel::AnswerWaiting() {
-  SayParked();
-  if (!gone_line_.empty()) return;
+void ShmAnswers::AnswerWaiting() {
   // What lacks room lets others pass that need less.
   for (size_t i = 0; i < ready_line_.size();) {
     ShmServeOp* op = ready_line_[i];
-    if (!replies_.HasRoom(1)) return;
-    const bool answered = Answer(op);
-    hub_->poller()->FlushThisTurn(this);
-    // Answer() may have released it, and taken it out of the line with that; or it is staged.
+    if (!link_->replies.HasRoom(1)) return;
+    const bool answered = TryAnswer(op);
+    link_->FlushSoon();
+    // Its user may have let go of it, and taken it out of the line with that; or it is staged.
     if (i < ready_line_.size() && ready_line_[i] == op) {
       if (answered || op->state == ServeState::kStaging) {
         ready_line_.Remove(op);
@@ -44,7 +51,30 @@ void ShmServeChannel::AnswerWaiting() {
   }
 }
 
-const void* ShmServeChannel::Payload(const ShmServeOp& op, uint64_t* bytes) const {
+bool ShmAnswers::CopySome() {
+  if (stage_line_.empty()) return false;
+  ShmServeOp* op = stage_line_.front();
+  if (CopyToStage(op, kTurnBytes)) {
+    stage_line_.pop_front();
+    staging_bytes_ -= op->stage->bytes();
+    op->state = ServeState::kReady;
+    Answer(op);
+  }
+  return true;
+}
+
+void ShmAnswers::Forget(ShmServeOp* op) {
+  if (op->in_ready_line) {
+    ready_line_.Remove(op);
+    op->in_ready_line = false;
+  }
+  if (op->state == ServeState::kStaging) {
+    stage_line_.Remove(op);
+    staging_bytes_ -= op->stage->bytes();
+  }
+}
+
+const void* ShmAnswers::Payload(const ShmServeOp& op, uint64_t* bytes) const {
   if (op.taken.tensor.dtype() == DType::kString) {
     *bytes = op.encoded.size();
     return op.encoded.data();
@@ -53,8 +83,8 @@ const void* ShmServeChannel::Payload(const ShmServeOp& op, uint64_t* bytes) cons
   return op.taken.tensor.data();
 }
 
-bool ShmServeChannel::Answer(ShmServeOp* op) {
-  if (!replies_.HasRoom(1)) return false;
+bool ShmAnswers::TryAnswer(ShmServeOp* op) {
+  if (!link_->replies.HasRoom(1)) return false;
   if (!op->status.ok()) return AnswerFailed(op);
   if (op->taken.is_dead) {
     AnswerInline(op, nullptr, 0);
@@ -77,8 +107,8 @@ bool ShmServeChannel::Answer(ShmServeOp* op) {
   return AnswerResident(op) || AnswerByCopy(op, payload, bytes);
 }
 
-void ShmServeChannel::PutReply(CellType type, uint8_t flags, const ShmServeOp& op, uint32_t number,
-                               ReplyCell* cell) {
+void ShmAnswers::PutReply(CellType type, uint8_t flags, const ShmServeOp& op, uint32_t number,
+                          ReplyCell* cell) {
   cell->head.type = type;
   cell->head.flags = flags;
   cell->head.slot = op.slot;
@@ -87,8 +117,8 @@ void ShmServeChannel::PutReply(CellType type, uint8_t flags, const ShmServeOp& o
 }
 
 // Fields go straight into the ring, where they are never read back; the sequence comes last.
-void ShmServeChannel::AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes) {
-  ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
+void ShmAnswers::AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes) {
+  ReplyCell* cell = reinterpret_cast<ReplyCell*>(link_->replies.cell());
   PutReply(CellType::kInline, op->taken.is_dead ? shm_wire::kIsDead : 0, *op,
            static_cast<uint32_t>(bytes), cell);
   const TensorShape& shape = op->taken.tensor.shape();
@@ -99,21 +129,21 @@ void ShmServeChannel::AnswerInline(ShmServeOp* op, const void* payload, uint64_t
   if (bytes > 0) memcpy(cell->body + 2 + 8 * rank, payload, bytes);
   const size_t used = offsetof(ReplyCell, body) + 2 + 8 * rank + bytes;
   cell->is_long = used > kCacheLine ? 1 : 0;
-  replies_.Publish();
-  ++counters_.in_cells;
-  counters_.bytes += op->sent_bytes = bytes;
-  Sent(op);
+  link_->replies.Publish();
+  ++link_->counters.in_cells;
+  link_->counters.bytes += op->sent_bytes = bytes;
+  user_->OnSent(op);
 }
 
-bool ShmServeChannel::AnswerFailed(ShmServeOp* op) {
+bool ShmAnswers::AnswerFailed(ShmServeOp* op) {
   const absl::string_view text = op->status.message().substr(0, shm_wire::kMaxErrorBytes);
   constexpr size_t kRoom = sizeof(ReplyCell::body);
   const size_t cells = 1 + (text.size() + 2) / kRoom;
-  if (!replies_.HasRoom(static_cast<uint32_t>(cells))) return false;
+  if (!link_->replies.HasRoom(static_cast<uint32_t>(cells))) return false;
   const uint16_t length = static_cast<uint16_t>(text.size());
   size_t done = 0;
   for (size_t i = 0; i < cells; ++i) {
-    ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
+    ReplyCell* cell = reinterpret_cast<ReplyCell*>(link_->replies.cell());
     PutReply(i == 0 ? CellType::kFailed : CellType::kMore,
              IsDerived(op->status) ? shm_wire::kDerived : 0, *op,
              static_cast<uint32_t>(op->status.code()), cell);
@@ -123,54 +153,14 @@ bool ShmServeChannel::AnswerFailed(ShmServeOp* op) {
     const size_t part = std::min(kRoom - head, text.size() - done);
     memcpy(cell->body + head, text.data() + done, part);
     done += part;
-    replies_.Publish();
+    link_->replies.Publish();
   }
-  ++counters_.failed;
-  Release(op);
+  ++link_->counters.failed;
+  user_->OnFailureSent(op);
   return true;
 }
 
-bool ShmServeChannel::SayOfSlot(CellType type, uint16_t slot, uint32_t generation) {
-  if (!replies_.HasRoom(1)) return false;
-  ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
-  cell->head.type = type;
-  cell->head.flags = 0;
-  cell->head.slot = slot;
-  cell->head.generation = generation;
-  cell->is_long = 0;
-  replies_.Publish();
-  return true;
-}
-
-// PARKED before the GONE of the same slot.
-void ShmServeChannel::SayParked() {
-  for (; !parked_line_.empty(); parked_line_.pop_back()) {
-    const auto& [slot, generation] = parked_line_.back();
-    if (!SayOfSlot(CellType::kParked, slot, generation)) return;
-  }
-  for (; !gone_line_.empty(); gone_line_.pop_back()) {
-    const auto& [slot, generation] = gone_line_.back();
-    if (!SayOfSlot(CellType::kGone, slot, generation)) return;
-  }
-  takes_.TellHere(shm_wire::kReplyTickets, [this](absl::Span<const uint64_t> tickets) {
-    if (!replies_.HasRoom(1)) return false;
-    ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
-    cell->head.type = CellType::kHere;
-    cell->head.flags = 0;
-    cell->head.slot = 0;
-    cell->head.generation = 0;
-    WriteTickets(tickets, cell);
-    replies_.Publish();
-    return true;
-  });
-}
-
-// Where there is no room, the cells that fill the ring say as much.
-void ShmServeChannel::SayPong() {
-  if (SayOfSlot(CellType::kPong, 0, 0)) hub_->poller()->FlushThisTurn(this);
-}
-
-Placed ShmServeChannel::Describe(const ShmServeOp& op, uint64_t bytes) const {
+Placed ShmAnswers::Describe(const ShmServeOp& op, uint64_t bytes) const {
   Placed placed;
   placed.dtype = static_cast<uint8_t>(op.taken.tensor.dtype());
   placed.rank = static_cast<uint8_t>(op.taken.tensor.shape().rank());
@@ -181,22 +171,22 @@ Placed ShmServeChannel::Describe(const ShmServeOp& op, uint64_t bytes) const {
   return placed;
 }
 
-void ShmServeChannel::PutPlaced(CellType type, const ShmServeOp& op, const Placed& placed) {
-  ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
-  PutReply(type, digests_ ? shm_wire::kHasDigest : 0, op, 0, cell);
+void ShmAnswers::PutPlaced(CellType type, const ShmServeOp& op, const Placed& placed) {
+  ReplyCell* cell = reinterpret_cast<ReplyCell*>(link_->replies.cell());
+  PutReply(type, link_->digests ? shm_wire::kHasDigest : 0, op, 0, cell);
   WritePlaced(placed, cell);
-  replies_.Publish();
+  link_->replies.Publish();
 }
 
 // ---- Segments ----
 
-bool ShmServeChannel::SegmentIndex(uint64_t segment_id, uint16_t* index) {
+bool ShmAnswers::SegmentIndex(uint64_t segment_id, uint16_t* index) {
   auto found = segment_index_.find(segment_id);
   if (found != segment_index_.end()) {
     *index = found->second;
     return true;
   }
-  std::shared_ptr<SharedMemory> memory = hub_->arena()->FindSegment(segment_id);
+  std::shared_ptr<SharedMemory> memory = link_->hub->arena()->FindSegment(segment_id);
   if (memory == nullptr && parts_ != nullptr) memory = parts_->FindSegment(segment_id);
   if (memory == nullptr) return false;
   uint16_t free = static_cast<uint16_t>(segment_ids_.size());
@@ -207,7 +197,7 @@ bool ShmServeChannel::SegmentIndex(uint64_t segment_id, uint16_t* index) {
   packet.segment = free;
   packet.segment_id = segment_id;
   packet.segment_bytes = memory->bytes();
-  if (!socket_->Send(packet, memory->fd())) return false;
+  if (!link_->socket->Send(packet, memory->fd())) return false;
   if (gone_segments_.empty()) {
     segment_ids_.push_back(segment_id);
   } else {
@@ -219,59 +209,55 @@ bool ShmServeChannel::SegmentIndex(uint64_t segment_id, uint16_t* index) {
   return true;
 }
 
-// The arena has given segments back to the system. They are really gone only when the
-// consumer unmaps them too.
-void ShmServeChannel::TellGoneSegments() {
-  const uint64_t dropped = hub_->arena()->segments_dropped();
+void ShmAnswers::TellGoneSegments() {
+  const uint64_t dropped = link_->hub->arena()->segments_dropped();
+  if (segments_dropped_ == dropped) return;
   for (size_t i = 0; i < segment_ids_.size(); ++i) {
-    if (segment_ids_[i] == 0 || hub_->arena()->FindSegment(segment_ids_[i]) != nullptr) continue;
+    if (segment_ids_[i] == 0 || link_->hub->arena()->FindSegment(segment_ids_[i]) != nullptr) {
+      continue;
+    }
     if (parts_ != nullptr && parts_->FindSegment(segment_ids_[i]) != nullptr) continue;
-    if (!replies_.HasRoom(1)) return;  // The rest in another turn.
-    ReplyCell* cell = reinterpret_cast<ReplyCell*>(replies_.cell());
-    cell->head.type = CellType::kSegmentGone;
-    cell->head.flags = 0;
-    cell->head.slot = 0;
-    cell->head.generation = 0;
-    cell->head.number = static_cast<uint32_t>(i);
-    cell->is_long = 0;
-    replies_.Publish();
+    // The rest in another turn.
+    if (!link_->Say(CellType::kSegmentGone, 0, 0, static_cast<uint32_t>(i))) return;
     segment_index_.erase(segment_ids_[i]);
     segment_ids_[i] = 0;
     gone_segments_.push_back(static_cast<uint16_t>(i));
   }
   segments_dropped_ = dropped;
-  hub_->poller()->FlushThisTurn(this);
+  link_->FlushSoon();
 }
 
 // ---- Without a copy ----
 
-bool ShmServeChannel::AnswerResident(ShmServeOp* op) {
-  if (apart_ || op->taken.tensor.dtype() == DType::kString) return false;
+bool ShmAnswers::AnswerResident(ShmServeOp* op) {
+  if (link_->apart || op->taken.tensor.dtype() == DType::kString) return false;
   const MemorySpace space = op->taken.tensor.space();
-  if (space.kind != MemorySpace::Kind::kShared || !given_->HasFree(false)) return false;
-  const std::shared_ptr<SharedMemory> memory = hub_->arena()->FindSegment(space.segment_id);
+  if (space.kind != MemorySpace::Kind::kShared || !link_->given->HasFree(false)) return false;
+  const std::shared_ptr<SharedMemory> memory = link_->hub->arena()->FindSegment(space.segment_id);
   // An id says little: the bytes must be where the segment has them.
   if (memory == nullptr || memory->data() + space.segment_offset != op->taken.tensor.data())
     return false;
   Placed placed = Describe(*op, op->taken.tensor.bytes());
   if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
-  if (digests_) placed.digest = Crc32c(0, op->taken.tensor.data(), placed.bytes);
+  if (link_->digests) placed.digest = Crc32c(0, op->taken.tensor.data(), placed.bytes);
   placed.offset = space.segment_offset;
-  given_->Give(op->taken.tensor.storage(), 0, &placed.reference, &placed.reference_generation);
+  link_->given->Give(op->taken.tensor.storage(), 0, &placed.reference,
+                     &placed.reference_generation);
   PutPlaced(CellType::kReference, *op, placed);
-  ++counters_.by_reference;
-  counters_.bytes += op->sent_bytes = placed.bytes;
-  Sent(op);
+  ++link_->counters.by_reference;
+  link_->counters.bytes += op->sent_bytes = placed.bytes;
+  user_->OnSent(op);
   return true;
 }
 
 // ---- With a copy ----
 
-bool ShmServeChannel::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes) {
+bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes) {
   const bool has_destination = (op->request.flags & shm_wire::kHasDestination) != 0;
   if (has_destination) {
     // Two copies by turns, in less time than the kernel's one.
-    const bool pull = can_pull_ && bytes > options_.pull_bytes && bytes <= options_.parts_bytes;
+    const bool pull =
+        link_->can_pull && bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
     if (!pull) return AnswerInParts(op);
     AnswerPull(op, payload, bytes);
     return true;
@@ -283,10 +269,11 @@ bool ShmServeChannel::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t
 }
 
 // A small one is copied at once and in state kReady then; a large one gets into the line.
-bool ShmServeChannel::StartStage(ShmServeOp* op, uint64_t bytes) {
-  if (apart_ || !given_->HasFree(false)) return false;
-  if (given_->charged_bytes() + staging_bytes_ + bytes > options_.stage_bytes) return false;
-  auto stage = hub_->arena()->Allocate(bytes);
+bool ShmAnswers::StartStage(ShmServeOp* op, uint64_t bytes) {
+  if (link_->apart || !link_->given->HasFree(false)) return false;
+  if (link_->given->charged_bytes() + staging_bytes_ + bytes > link_->options.stage_bytes)
+    return false;
+  auto stage = link_->hub->arena()->Allocate(bytes);
   if (!stage.ok()) return false;
   op->stage = *std::move(stage);
   op->position = 0;
@@ -295,21 +282,21 @@ bool ShmServeChannel::StartStage(ShmServeOp* op, uint64_t bytes) {
     return true;
   }
   op->state = ServeState::kStaging;
-  op->span.Enter(WaitsFor::kCopy, hub_->poller()->now_ns());
+  op->span.Enter(WaitsFor::kCopy, link_->now_ns());
   staging_bytes_ += op->stage->bytes();
   stage_line_.push_back(op);
   return true;
 }
 
-bool ShmServeChannel::CopyToStage(ShmServeOp* op, uint64_t most) {
+bool ShmAnswers::CopyToStage(ShmServeOp* op, uint64_t most) {
   uint64_t bytes;
   const uint8_t* payload = static_cast<const uint8_t*>(Payload(*op, &bytes)) + op->position;
   uint8_t* to = static_cast<uint8_t*>(op->stage->data()) + op->position;
   const uint64_t part = std::min(most, bytes - op->position);
-  if (digests_) {
+  if (link_->digests) {
     op->digest = CopyCrc32c(op->digest, to, payload, part);
   } else if (bytes >= kAroundCachesBytes) {
-    hub_->crew()->Copy(to, payload, part, /*streaming=*/true);
+    link_->hub->crew()->Copy(to, payload, part, /*streaming=*/true);
   } else {
     CopyForReader(to, payload, part);
   }
@@ -317,9 +304,9 @@ bool ShmServeChannel::CopyToStage(ShmServeOp* op, uint64_t most) {
   return op->position == bytes;
 }
 
-bool ShmServeChannel::AnswerStaged(ShmServeOp* op) {
+bool ShmAnswers::AnswerStaged(ShmServeOp* op) {
   // References may have run out while it was copied.
-  if (!given_->HasFree(false)) return false;
+  if (!link_->given->HasFree(false)) return false;
   uint64_t bytes;
   Payload(*op, &bytes);
   Placed placed = Describe(*op, bytes);
@@ -327,39 +314,39 @@ bool ShmServeChannel::AnswerStaged(ShmServeOp* op) {
   if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
   placed.offset = space.segment_offset;
   const uint64_t charge = op->stage->bytes();
-  given_->Give(std::move(op->stage), charge, &placed.reference, &placed.reference_generation);
+  link_->given->Give(std::move(op->stage), charge, &placed.reference, &placed.reference_generation);
   PutPlaced(CellType::kReference, *op, placed);
-  ++counters_.staged;
-  counters_.bytes += op->sent_bytes = bytes;
-  Sent(op);
+  ++link_->counters.staged;
+  link_->counters.bytes += op->sent_bytes = bytes;
+  user_->OnSent(op);
   return true;
 }
 
-void ShmServeChannel::AnswerPull(ShmServeOp* op, const void* payload, uint64_t bytes) {
-  if (digests_) op->digest = Crc32c(0, payload, bytes);
+void ShmAnswers::AnswerPull(ShmServeOp* op, const void* payload, uint64_t bytes) {
+  if (link_->digests) op->digest = Crc32c(0, payload, bytes);
   Placed placed = Describe(*op, bytes);
   placed.offset = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(payload));
   PutPlaced(CellType::kPull, *op, placed);
-  counters_.bytes += op->sent_bytes = bytes;
+  link_->counters.bytes += op->sent_bytes = bytes;
   op->state = ServeState::kPulled;
-  op->span.Enter(WaitsFor::kAcceptance, hub_->poller()->now_ns());
+  op->span.Enter(WaitsFor::kAcceptance, link_->now_ns());
 }
 
 // Another process reads it next.
-void ShmServeChannel::CopyForReader(void* to, const void* from, uint64_t bytes) {
+void ShmAnswers::CopyForReader(void* to, const void* from, uint64_t bytes) {
   if (bytes < CopyGauge::kLeastBytes) {
     if (bytes > 0) memcpy(to, from, bytes);
     return;
   }
-  const Clock& clock = hub_->poller()->clock();
+  const Clock& clock = link_->hub->poller()->clock();
   const bool streams = gauge_.Next();
   const int64_t began_ns = clock.NowNs();
-  hub_->crew()->Copy(to, from, bytes, streams);
+  link_->hub->crew()->Copy(to, from, bytes, streams);
   gauge_.Took(bytes, clock.NowNs() - began_ns);
 }
 
 // False: there is no memory for it now.
-bool ShmServeChannel::OpenPartsRoom() {
+bool ShmAnswers::OpenPartsRoom() {
   if (parts_block_) return true;
   if (parts_ == nullptr) {
     ArenaOptions room;
@@ -373,11 +360,11 @@ bool ShmServeChannel::OpenPartsRoom() {
 }
 
 // As many parts as there is room for; true when the last one is out.
-bool ShmServeChannel::AnswerInParts(ShmServeOp* op) {
+bool ShmAnswers::AnswerInParts(ShmServeOp* op) {
   if (op->state != ServeState::kInParts) {
     op->state = ServeState::kInParts;
     op->position = 0;
-    ++counters_.in_parts;
+    ++link_->counters.in_parts;
   }
   if (!OpenPartsRoom()) return false;
   uint64_t bytes;
@@ -388,28 +375,29 @@ bool ShmServeChannel::AnswerInParts(ShmServeOp* op) {
   // Of one that nobody stands behind both sides are to copy at once; others overlap anyway.
   const uint64_t quarter = (bytes / 4 + PartsRoom::kGranule - 1) & ~(PartsRoom::kGranule - 1);
   const uint64_t part =
-      requests_.Ready() ? kPartBytes : std::clamp(quarter, kLeastPartBytes, kPartBytes);
+      link_->requests.Ready() ? kPartBytes : std::clamp(quarter, kLeastPartBytes, kPartBytes);
   for (bool first = true; op->position < bytes; first = false) {
-    if (!replies_.HasRoom(1) || !given_->HasFree(true)) return false;
+    if (!link_->replies.HasRoom(1) || !link_->given->HasFree(true)) return false;
     placed.position = op->position;
     placed.piece_bytes = static_cast<uint32_t>(std::min(part, bytes - op->position));
-    const uint64_t offset = parts_room_.Find(placed.piece_bytes, *given_);
+    const uint64_t offset = parts_room_.Find(placed.piece_bytes, *link_->given);
     if (offset == PartsRoom::kNone) return false;
     uint8_t* to = static_cast<uint8_t*>(parts_block_->data()) + offset;
-    if (digests_) {
+    if (link_->digests) {
       placed.digest = CopyCrc32c(0, to, payload + op->position, placed.piece_bytes);
     } else {
       CopyForReader(to, payload + op->position, placed.piece_bytes);
     }
     placed.offset = space.segment_offset + offset;
-    given_->Give(parts_block_, 0, &placed.reference, &placed.reference_generation);
+    link_->given->Give(parts_block_, 0, &placed.reference, &placed.reference_generation);
     parts_room_.Gave(offset, placed.piece_bytes, placed.reference, placed.reference_generation);
     PutPlaced(CellType::kChunk, *op, placed);
     op->position += placed.piece_bytes;
-    if (first && op->position < bytes) Flush();  // It copies while we do, if it is awake.
+    if (first && op->position < bytes)
+      link_->WakeConsumer();  // It copies while we do, if it is awake.
   }
-  counters_.bytes += op->sent_bytes = bytes;
-  Sent(op);
+  link_->counters.bytes += op->sent_bytes = bytes;
+  user_->OnSent(op);
   return true;
 }
 

@@ -1,27 +1,50 @@
+#include "channel/shm/serve_requests.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "channel/shm/serve_channel.h"
 
-// What the consumer of a ShmServeChannel says, the takes that it asks for, and what becomes of a
-// tensor when its answer was accepted or refused.
 namespace tryst {
 
 using shm_wire::CellType;
 
+namespace {
+
+constexpr int64_t kAcceptedNs = 2'000;  // How often it is looked for.
+
+}  // namespace
+
+ShmRequests::ShmRequests(ShmServeLink* link, TensorSource* source, const std::string& consumer,
+                         std::function<void()> on_idle)
+    : link_(link),
+      source_(source),
+      consumer_(consumer),
+      on_idle_(std::move(on_idle)),
+      track_(link->options.trace == nullptr
+                 ? nullptr
+                 : link->options.trace->Track(TraceRole::kServe, consumer, "shm")),
+      keys_(consumer, shm_wire::kMaxKeys, shm_wire::kMaxKeyBytes, shm_wire::kMaxKeysBytes),
+      answers_(link, this),
+      takes_(link->hub->poller(), source, this, consumer, shm_wire::kMaxParked,
+             &link->counters.given_back) {}
+
+void ShmRequests::Open(uint64_t epoch) {
+  ops_.resize(link_->sizes.slots);
+  for (size_t slot = 0; slot < ops_.size(); ++slot) ops_[slot].slot = static_cast<uint16_t>(slot);
+  takes_.SetEpoch(epoch);
+}
+
 // ---- What the consumer says ----
 
-absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
+absl::Status ShmRequests::OnCell(const shm_wire::RequestCell& cell) {
   if (key_bytes_ != 0) {
     if (cell.head.type != CellType::kMore) return absl::DataLossError("a key that breaks off");
     return OnKeyText(cell.body, sizeof(cell.body));
   }
-  // Of a slot at most PARKED and GONE can be due: it is used again when they have been read.
-  if (gone_line_.size() + parked_line_.size() > 2 * ops_.size()) {
-    return absl::DataLossError("the consumer uses slots whose last word it has not read");
-  }
+  const absl::Status may_hear = words_.MayHearMore(ops_.size());
+  if (!may_hear.ok()) return may_hear;
   switch (cell.head.type) {
     case CellType::kKey:
       if (cell.head.number >= shm_wire::kMaxKeys || cell.head.slot == 0 ||
@@ -45,32 +68,24 @@ absl::Status ShmServeChannel::OnCell(const shm_wire::RequestCell& cell) {
     case CellType::kUnwanted:
       return OnUnwanted(cell);
     case CellType::kPing:
-      SayPong();
+      // Where there is no room, the cells that fill the ring say as much.
+      if (link_->Say(CellType::kPong, 0, 0)) link_->FlushSoon();
       return absl::OkStatus();
     default:
       return absl::DataLossError("an unknown cell in the request ring");
   }
 }
 
-absl::Status ShmServeChannel::OnKeyText(const uint8_t* text, size_t bytes) {
+absl::Status ShmRequests::OnKeyText(const uint8_t* text, size_t bytes) {
   const size_t taken = std::min(bytes, key_bytes_ - key_text_.size());
   key_text_.append(reinterpret_cast<const char*>(text), taken);
   if (key_text_.size() < key_bytes_) return absl::OkStatus();
   key_bytes_ = 0;
-  auto key = TensorKey::Parse(key_text_);
-  if (!key.ok()) return absl::DataLossError(key.status().message());
-  if (key_id_ >= keys_.size()) keys_.resize(key_id_ + 1);
-  keys_bytes_ += key->text().size() - keys_[key_id_].key.text().size();
-  if (keys_bytes_ > shm_wire::kMaxKeysBytes) {
-    return absl::DataLossError("more keys than are remembered");
-  }
-  const bool for_consumer = key->dst().worker == consumer_;
-  keys_[key_id_] = {*std::move(key), for_consumer, /*may_take=*/false};
-  return absl::OkStatus();
+  return keys_.Tell(key_id_, key_text_);
 }
 
-absl::StatusOr<ShmServeOp*> ShmServeChannel::SlotFor(const shm_wire::RequestCell& cell,
-                                                     Former* former) {
+absl::StatusOr<ShmServeOp*> ShmRequests::SlotFor(const shm_wire::RequestCell& cell,
+                                                 Former* former) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
   ShmServeOp* op = &ops_[cell.head.slot];
   const ServeAction* action = FindServeAction(op->state, ServeEvent::kRequest);
@@ -80,28 +95,26 @@ absl::StatusOr<ShmServeOp*> ShmServeChannel::SlotFor(const shm_wire::RequestCell
   if (*action == ServeAction::kAcceptFirst) TakeFormer(op, former);
   op->request.generation = cell.head.generation;
   op->request.flags = cell.head.flags;
-  ++counters_.requests;
+  ++link_->counters.requests;
   return op;
 }
 
-absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
-  if (cell.head.number >= keys_.size() || keys_[cell.head.number].key.empty()) {
-    return absl::DataLossError("request for an unknown key id");
-  }
+absl::Status ShmRequests::OnRequest(const shm_wire::RequestCell& cell) {
+  ToldKey* known = keys_.Find(cell.head.number);
+  if (known == nullptr) return absl::DataLossError("request for an unknown key id");
   Former former;
   const auto slot = SlotFor(cell, &former);
   if (!slot.ok()) return slot.status();
   ShmServeOp* op = *slot;
-  KnownKey& known = keys_[cell.head.number];
   memcpy(&op->request.step, cell.body, sizeof(op->request.step));
   op->request.ticket = 0;
-  if (link_version_ >= shm_wire::kLinkParks) {
+  if (link_->version >= shm_wire::kLinkParks) {
     memcpy(&op->request.ticket, cell.body + 8, sizeof(op->request.ticket));
   }
-  op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
-  if (op->request.ticket != 0 || !TakeHere(op, &known)) {
+  op->span.Begin(WaitsFor::kLocalSend, link_->now_ns());
+  if (op->request.ticket != 0 || !TakeHere(op, known)) {
     const ShmRequest& request = op->request;
-    op->request.key = known.key;
+    op->request.key = known->key;
     op->state = ServeState::kTaking;
     if (!takes_.Unpark(request.ticket, request.step, request.key, op)) {
       takes_.Start(request.step, request.key, op);
@@ -112,11 +125,11 @@ absl::Status ShmServeChannel::OnRequest(const shm_wire::RequestCell& cell) {
   return absl::OkStatus();
 }
 
-absl::Status ShmServeChannel::OnCancel(const shm_wire::RequestCell& cell) {
+absl::Status ShmRequests::OnCancel(const shm_wire::RequestCell& cell) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("cancel of a slot out of range");
   ShmServeOp* op = &ops_[cell.head.slot];
-  ++counters_.cancelled;
-  const bool always = link_version_ >= shm_wire::kLinkParks;
+  ++link_->counters.cancelled;
+  const bool always = link_->version >= shm_wire::kLinkParks;
   const bool ours =
       op->state != ServeState::kFree && op->request.generation == cell.head.generation;
   const bool answered = op->state == ServeState::kSent || op->state == ServeState::kPulled;
@@ -124,14 +137,14 @@ absl::Status ShmServeChannel::OnCancel(const shm_wire::RequestCell& cell) {
   if (ours) GiveUp(op);
   // Before version 3 an answer that crosses the CANCEL is the last word.
   const bool says = always || (ours && !answered);
-  if (says && state_ == State::kOpen) {
-    gone_line_.emplace_back(cell.head.slot, cell.head.generation);
-    hub_->poller()->FlushThisTurn(this);
+  if (says && link_->open) {
+    words_.Gone(cell.head.slot, cell.head.generation);
+    link_->FlushSoon();
   }
   return absl::OkStatus();
 }
 
-absl::Status ShmServeChannel::OnRefused(const shm_wire::RequestCell& cell) {
+absl::Status ShmRequests::OnRefused(const shm_wire::RequestCell& cell) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("a slot out of range was refused");
   ShmServeOp* op = &ops_[cell.head.slot];
   if (FindServeAction(op->state, ServeEvent::kRefuse) == nullptr ||
@@ -142,7 +155,7 @@ absl::Status ShmServeChannel::OnRefused(const shm_wire::RequestCell& cell) {
   return absl::OkStatus();
 }
 
-absl::Status ShmServeChannel::OnPulled(const shm_wire::RequestCell& cell) {
+absl::Status ShmRequests::OnPulled(const shm_wire::RequestCell& cell) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("a slot out of range was read");
   ShmServeOp* op = &ops_[cell.head.slot];
   const bool failed = (cell.head.flags & shm_wire::kPullFailed) != 0;
@@ -152,20 +165,20 @@ absl::Status ShmServeChannel::OnPulled(const shm_wire::RequestCell& cell) {
     return OutOfPlace(op->state, event, op->slot);
   }
   if (*action == ServeAction::kAccept) {
-    ++counters_.pulled;
+    ++link_->counters.pulled;
     Release(op);
     return absl::OkStatus();
   }
-  can_pull_ = false;
+  link_->can_pull = false;
   op->state = ServeState::kReady;
-  AnswerSoon(op);
+  answers_.Answer(op);
   return absl::OkStatus();
 }
 
 // ---- Taking ----
 
 // The way of nearly all: the tensor is here.
-bool ShmServeChannel::TakeHere(ShmServeOp* op, KnownKey* known) {
+bool ShmRequests::TakeHere(ShmServeOp* op, ToldKey* known) {
   if (!known->may_take) {
     known->may_take = known->for_consumer && source_->MayTake(known->key);
     if (!known->may_take) return false;
@@ -175,57 +188,54 @@ bool ShmServeChannel::TakeHere(ShmServeOp* op, KnownKey* known) {
   op->request.key = known->key;
   op->taken.MoveFrom(&taken_);
   SetReady(op);
-  AnswerSoon(op);
+  answers_.Answer(op);
   return true;
 }
 
-void ShmServeChannel::OnTakeEnded(TakingOp* base, ServeTake* take) {
+void ShmRequests::OnTakeEnded(TakingOp* base, ServeTake* take) {
   ShmServeOp* op = static_cast<ShmServeOp*>(base);
   op->status = std::move(take->status);
   op->taken.MoveFrom(&take->taken);
   SetReady(op);
   // While the link ends it may meet what another request gave back, whose turn it was: the
   // consumer, who still reads, must not have it here.
-  if (state_ == State::kOpen) AnswerSoon(op);
-}
-
-void ShmServeChannel::OnTakesIdle() {
-  if (Drained() && options_.on_drained) options_.on_drained();
+  if (link_->open) answers_.Answer(op);
 }
 
 // Where its outcome is on its way, that is the answer.
-void ShmServeChannel::Park(ShmServeOp* op, uint64_t ticket) {
+void ShmRequests::Park(ShmServeOp* op, uint64_t ticket) {
   if (!takes_.Park(op, ticket, op->span.since_ns())) return;
   op->state = ServeState::kFree;
-  parked_line_.emplace_back(op->slot, op->request.generation);
-  hub_->poller()->FlushThisTurn(this);
+  words_.Parked(op->slot, op->request.generation);
+  link_->FlushSoon();
 }
 
-absl::Status ShmServeChannel::OnPark(const shm_wire::RequestCell& cell) {
+absl::Status ShmRequests::OnPark(const shm_wire::RequestCell& cell) {
   if (cell.head.slot >= ops_.size()) return absl::DataLossError("park of a slot out of range");
   uint64_t ticket;
   memcpy(&ticket, cell.body, sizeof(ticket));
   ShmServeOp* op = &ops_[cell.head.slot];
   const bool waits = op->state == ServeState::kTaking &&
                      op->request.generation == cell.head.generation &&
-                     link_version_ >= shm_wire::kLinkParks;
+                     link_->version >= shm_wire::kLinkParks;
   if (waits) Park(op, ticket);
   return absl::OkStatus();
 }
 
-absl::Status ShmServeChannel::OnUnwanted(const shm_wire::RequestCell& cell) {
+absl::Status ShmRequests::OnUnwanted(const shm_wire::RequestCell& cell) {
   uint64_t tickets[shm_wire::kRequestTickets];
   const auto count = ReadTickets(cell, tickets);
-  if (count.ok()) counters_.cancelled += takes_.DropTickets(absl::MakeConstSpan(tickets, *count));
+  if (count.ok())
+    link_->counters.cancelled += takes_.DropTickets(absl::MakeConstSpan(tickets, *count));
   return count.status();
 }
 
-void ShmServeChannel::SetReady(ShmServeOp* op) {
+void ShmRequests::SetReady(ShmServeOp* op) {
   op->state = ServeState::kReady;
-  op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
+  op->span.Enter(WaitsFor::kWireRoom, link_->now_ns());
 }
 
-void ShmServeChannel::GiveUp(ShmServeOp* op) {
+void ShmRequests::GiveUp(ShmServeOp* op) {
   if (op->state == ServeState::kTaking) {
     Release(op);
     return takes_.Drop(op);
@@ -236,26 +246,26 @@ void ShmServeChannel::GiveUp(ShmServeOp* op) {
   Taken taken = op->taken.ToGiveBack();
   Release(op);
   if (!has_tensor) return;
-  ++counters_.given_back;
+  ++link_->counters.given_back;
   source_->GiveBack(step, key, std::move(taken));
 }
 
-// The answer is in the ring. The tensor is kept until it cannot come back.
-void ShmServeChannel::Sent(ShmServeOp* op) {
+void ShmRequests::OnSent(ShmServeOp* op) {
   op->state = ServeState::kSent;
-  op->span.Enter(WaitsFor::kAcceptance, hub_->poller()->now_ns());
-  sent_line_.push_back({op, op->request.generation, replies_.written()});
+  op->span.Enter(WaitsFor::kAcceptance, link_->now_ns());
+  sent_line_.push_back({op, op->request.generation, link_->replies.written()});
 }
 
-bool ShmServeChannel::ReleaseAccepted() {
-  accepted_checked_ns_ = hub_->poller()->now_ns();
-  const uint32_t accepted = given_->view().header->replies_accepted.load(std::memory_order_acquire);
-  if (static_cast<int32_t>(replies_.written() - accepted) < 0) {
-    End(absl::DataLossError("the consumer accepted what it was not sent"), Ending::kOnPurpose);
-    return true;
+absl::StatusOr<bool> ShmRequests::ReleaseAccepted() {
+  if (sent_line_.empty() || link_->now_ns() - accepted_checked_ns_ < kAcceptedNs) return false;
+  accepted_checked_ns_ = link_->now_ns();
+  const uint32_t accepted =
+      link_->given->view().header->replies_accepted.load(std::memory_order_acquire);
+  if (static_cast<int32_t>(link_->replies.written() - accepted) < 0) {
+    return absl::DataLossError("the consumer accepted what it was not sent");
   }
   // A refusal written before `accepted` may have come behind the last look at the ring.
-  if (requests_.Ready()) return false;
+  if (link_->requests.Ready()) return false;
   bool any = false;
   while (!sent_line_.empty()) {
     const SentCell& sent = sent_line_.front();
@@ -271,7 +281,41 @@ bool ShmServeChannel::ReleaseAccepted() {
   return any;
 }
 
-void ShmServeChannel::TakeFormer(ShmServeOp* op, Former* former) {
+int64_t ShmRequests::LookAgainNs() {
+  if (sent_line_.empty()) return 0;
+  accepted_checked_ns_ = 0;
+  accepted_pause_ns_ = std::clamp<int64_t>(accepted_pause_ns_ * 2, 1'000'000, 1'000'000'000);
+  return accepted_pause_ns_;
+}
+
+void ShmRequests::SayWaiting() {
+  answers_.TellGoneSegments();
+  if (!waits_for_room() || !link_->replies.HasRoom(1)) return;
+  if (has_words()) {
+    SayWords();
+    link_->FlushSoon();
+  }
+  if (words_.empty()) answers_.AnswerWaiting();
+}
+
+void ShmRequests::SayWords() {
+  words_.SayAll([this](bool is_parked, uint16_t slot, uint32_t generation) {
+    return link_->Say(is_parked ? CellType::kParked : CellType::kGone, slot, generation);
+  });
+  takes_.TellHere(shm_wire::kReplyTickets, [this](absl::Span<const uint64_t> tickets) {
+    if (!link_->replies.HasRoom(1)) return false;
+    shm_wire::ReplyCell* cell = reinterpret_cast<shm_wire::ReplyCell*>(link_->replies.cell());
+    cell->head.type = CellType::kHere;
+    cell->head.flags = 0;
+    cell->head.slot = 0;
+    cell->head.generation = 0;
+    WriteTickets(tickets, cell);
+    link_->replies.Publish();
+    return true;
+  });
+}
+
+void ShmRequests::TakeFormer(ShmServeOp* op, Former* former) {
   former->was = true;
   const bool was_sent = op->state == ServeState::kSent || op->state == ServeState::kPulled;
   former->code = was_sent || !op->status.ok() ? op->status.code() : absl::StatusCode::kCancelled;
@@ -286,28 +330,21 @@ void ShmServeChannel::TakeFormer(ShmServeOp* op, Former* former) {
   Free(op);
 }
 
-void ShmServeChannel::EndTrace(const Former& former) {
+void ShmRequests::EndTrace(const Former& former) {
   if (track_ == nullptr) return;
-  options_.trace->End(former.span, track_, former.step, former.key, former.bytes, former.code,
-                      hub_->poller()->now_ns());
+  link_->options.trace->End(former.span, track_, former.step, former.key, former.bytes, former.code,
+                            link_->now_ns());
 }
 
 // The slot is free; what it held is let go of.
-void ShmServeChannel::Release(ShmServeOp* op) {
+void ShmRequests::Release(ShmServeOp* op) {
   Former former;  // Dropped last: the deleter of somebody's bytes may call us.
   TakeFormer(op, &former);
   EndTrace(former);
 }
 
-void ShmServeChannel::Free(ShmServeOp* op) {
-  if (op->in_ready_line) {
-    ready_line_.Remove(op);
-    op->in_ready_line = false;
-  }
-  if (op->state == ServeState::kStaging) {
-    stage_line_.Remove(op);
-    staging_bytes_ -= op->stage->bytes();
-  }
+void ShmRequests::Free(ShmServeOp* op) {
+  answers_.Forget(op);
   op->state = ServeState::kFree;
   op->stage = StorageRef();
   op->position = 0;
@@ -318,8 +355,9 @@ void ShmServeChannel::Free(ShmServeOp* op) {
   op->taken.device_context = nullptr;
 }
 
-// Takes first: what is given back must not be met by another of them.
-void ShmServeChannel::GiveUpUnanswered() {
+void ShmRequests::GiveUpUnanswered() {
+  takes_.SetEpoch(0);
+  place_ = TensorSource::Place();
   for (ShmServeOp& op : ops_) {
     if (op.state == ServeState::kTaking) GiveUp(&op);
   }
@@ -328,20 +366,80 @@ void ShmServeChannel::GiveUpUnanswered() {
     const bool answered = op.state == ServeState::kSent || op.state == ServeState::kPulled;
     if (op.state != ServeState::kFree && !answered) GiveUp(&op);
   }
-  gone_line_.clear();
-  parked_line_.clear();
+  words_.clear();
 }
 
-void ShmServeChannel::ReleaseAnswered() {
+void ShmRequests::SettleByWord() {
+  const shm_wire::LinkHeader& header = *link_->given->view().header;
+  for (ShmServeOp& op : ops_) {
+    if (op.state != ServeState::kSent && op.state != ServeState::kPulled) continue;
+    if (WasAccepted(header, op.slot, op.request.generation)) {
+      Release(&op);
+    } else {
+      GiveUp(&op);
+    }
+  }
+  sent_line_.clear();
+}
+
+void ShmRequests::GiveUpPulled() {
+  for (ShmServeOp& op : ops_) {
+    if (op.state == ServeState::kPulled) GiveUp(&op);
+  }
+}
+
+void ShmRequests::ReleaseAnswered() {
   for (ShmServeOp& op : ops_) {
     if (op.state != ServeState::kFree) Release(&op);
   }
   sent_line_.clear();
 }
 
-bool ShmServeChannel::AnyAnswered() const {
+bool ShmRequests::any_answered() const {
   return std::any_of(ops_.begin(), ops_.end(),
                      [](const ShmServeOp& op) { return op.state != ServeState::kFree; });
+}
+
+bool ShmRequests::any_unanswered() const {
+  return std::any_of(ops_.begin(), ops_.end(), [](const ShmServeOp& op) {
+    return op.state != ServeState::kFree && op.state != ServeState::kSent;
+  });
+}
+
+// ---- Views ----
+
+std::string ShmRequests::Explain() const {
+  size_t by_state[kServeStateCount] = {};
+  for (const ShmServeOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
+  std::string waiting;
+  if (takes_.parked() > 0) {
+    absl::StrAppend(&waiting, "; ", takes_.parked(), " waits without a slot for the local Send");
+  }
+  for (size_t i = 1; i < kServeStateCount; ++i) {
+    if (by_state[i] == 0) continue;
+    absl::StrAppend(&waiting, "; ", by_state[i], " ", ServeStateName(static_cast<ServeState>(i)));
+  }
+  return waiting;
+}
+
+void ShmRequests::ListOps(LiveOps* ops) const {
+  for (const ShmServeOp& op : ops_) {
+    if (op.state == ServeState::kFree) continue;
+    LiveOp live;
+    live.role = TraceRole::kServe;
+    live.peer = consumer_;
+    live.path = "shm";
+    live.step = op.request.step;
+    live.key = op.request.key;
+    live.span = op.span;
+    live.span.id = IdOf(op);
+    if (op.taken.tensor.valid()) live.bytes = op.taken.tensor.bytes();
+    ops->Add(std::move(live));
+  }
+  LiveOp parked;
+  parked.peer = consumer_;
+  parked.path = "shm";
+  takes_.ListOps(parked, ops);
 }
 
 }  // namespace tryst

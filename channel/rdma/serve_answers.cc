@@ -1,43 +1,35 @@
+#include "channel/rdma/serve_answers.h"
+
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "channel/crc32c.h"
-#include "channel/rdma/serve_channel.h"
 #include "rendezvous/derived_status.h"
 
-// What a ServeChannel says and writes to the consumer.
 namespace tryst {
+namespace {
 
-void ServeChannel::OnFlush() {
-  if (!retired_.empty()) hub_->poller()->FlushThisTurn(this);  // That is the next one's.
-  if (!SendParkedAndHere()) return;  // PARKED before the GONE of the same slot.
-  while (!gone_line_.empty()) {
-    wire::Record record;
-    record.type = wire::RecordType::kGone;
-    record.slot = gone_line_.back().first;
-    record.generation = gone_line_.back().second;
-    if (!link_->Send(record)) return;
-    gone_line_.pop_back();
-  }
-  if (pong_due_) {
-    wire::Record record;
-    record.type = wire::RecordType::kPong;
-    if (!link_->Send(record)) return;
-    pong_due_ = false;
-  }
-  while (!ready_line_.empty()) {
-    ServeOp* op = ready_line_.front();
-    if (!SendOutcome(op)) return;
-    op->span.Enter(op->state == ServeState::kSent ? WaitsFor::kAcceptance : WaitsFor::kDestination,
-                   hub_->poller()->now_ns());
-    ready_line_.pop_front();
-    op->in_ready_line = false;
-  }
+constexpr uint64_t ServeCounters::*kCounters[] = {
+    &ServeCounters::requests, &ServeCounters::eager,
+    &ServeCounters::direct,   &ServeCounters::destinations_asked,
+    &ServeCounters::failed,   &ServeCounters::cancelled,
+    &ServeCounters::standing, &ServeCounters::given_back,
+    &ServeCounters::resent,   &ServeCounters::parked,
+    &ServeCounters::bytes,
+};
+static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
+
+}  // namespace
+
+ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
+  for (uint64_t ServeCounters::*field : kCounters) this->*field += other.*field;
+  return *this;
 }
 
-wire::Record ServeChannel::Word(const ServeOp& op, wire::RecordType type) const {
+wire::Record ServeAnswers::Word(const ServeOp& op, wire::RecordType type) const {
   wire::Record record;
   record.type = type;
   record.slot = op.slot;
@@ -45,12 +37,12 @@ wire::Record ServeChannel::Word(const ServeOp& op, wire::RecordType type) const 
   return record;
 }
 
-bool ServeChannel::PutMeta(const wire::Record& record, const wire::TensorMeta& meta) {
+bool ServeAnswers::PutMeta(const wire::Record& record, const wire::TensorMeta& meta) {
   return link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); });
 }
 
 // Returns false when there is no room now.
-bool ServeChannel::SendOutcome(ServeOp* op) {
+bool ServeAnswers::Send(ServeOp* op) {
   if (!op->status.ok()) return SendFailed(op);
   wire::TensorMeta meta;
   const void* payload = nullptr;
@@ -81,25 +73,25 @@ bool ServeChannel::SendOutcome(ServeOp* op) {
 }
 
 // It cannot be sent, so nobody gets it here.
-bool ServeChannel::FailTaken(ServeOp* op, const absl::Status& why) {
-  GiveBack(op);
+bool ServeAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
+  give_back_(op);
   op->source = ServeSource();
   op->status = why;
   return SendFailed(op);
 }
 
-bool ServeChannel::SendFailed(ServeOp* op) {
+bool ServeAnswers::SendFailed(ServeOp* op) {
   wire::Record record = Word(*op, wire::RecordType::kFailed);
   record.number = static_cast<uint32_t>(op->status.code());
   record.body = op->status.message().substr(0, wire::kMaxErrorBytes);
   if (IsDerived(op->status)) record.flags |= wire::kDerived;
   if (!link_->Send(record)) return false;
-  ++counters_.failed;
+  ++counters_->failed;
   op->state = ServeState::kSent;
   return true;
 }
 
-bool ServeChannel::SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload) {
+bool ServeAnswers::SendEager(ServeOp* op, const wire::TensorMeta& meta, const void* payload) {
   wire::Record record = Word(*op, wire::RecordType::kTensor);
   if (op->is_dead) record.flags |= wire::kIsDead;
   uint8_t* into = nullptr;
@@ -110,21 +102,21 @@ bool ServeChannel::SendEager(ServeOp* op, const wire::TensorMeta& meta, const vo
   if (!put) return false;
   // The message's checksum covers it: no digest of its own.
   if (meta.bytes > 0) memcpy(into, payload, meta.bytes);
-  ++counters_.eager;
-  counters_.bytes += meta.bytes;
+  ++counters_->eager;
+  counters_->bytes += meta.bytes;
   op->state = ServeState::kSent;
   return true;
 }
 
-bool ServeChannel::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta) {
+bool ServeAnswers::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta) {
   if (!PutMeta(Word(*op, wire::RecordType::kNeedDestination), meta)) return false;
-  ++counters_.destinations_asked;
+  ++counters_->destinations_asked;
   op->state = ServeState::kNeedsDestination;
   return true;
 }
 
 // Writes what there is room for; true when all of it and the word that follows are out.
-bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
+bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
   const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
   if (!prepared.ok()) return FailTaken(op, prepared);
   const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
@@ -151,13 +143,13 @@ bool ServeChannel::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
     if (op->has_digest) record.flags |= wire::kHasDigest;
     if (!PutMeta(record, meta)) return false;
   }
-  ++counters_.direct;
-  counters_.bytes += meta.bytes;
+  ++counters_->direct;
+  counters_->bytes += meta.bytes;
   op->state = ServeState::kSent;
   return true;
 }
 
-absl::Status ServeChannel::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
+absl::Status ServeAnswers::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
   const bool in_host = op->source.tensor.space().host_readable();
   if (op->source.region == nullptr) {
     void* const from = const_cast<void*>(payload);
@@ -175,7 +167,7 @@ absl::Status ServeChannel::PrepareSource(ServeOp* op, const void* payload, uint6
 }
 
 // How many immediates tell that a tensor has landed; 0: the message behind it does.
-uint64_t ServeChannel::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const {
+uint64_t ServeAnswers::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const {
   if (link_->ordered()) return parts > 1 ? parts : 0;
   uint64_t pieces = 0;
   for (size_t lane = 0; lane < parts; ++lane) {
@@ -186,13 +178,13 @@ uint64_t ServeChannel::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t part
 }
 
 // Of one write at most. Where each is counted there are as few as can be.
-uint64_t ServeChannel::WorkBytes() const {
+uint64_t ServeAnswers::WorkBytes() const {
   const uint64_t largest = hub_->nic()->limits().max_message_bytes;
   return link_->ordered() ? std::min(largest, options_.write_bytes) : largest;
 }
 
 // The immediate alone says it all when the consumer knows the shape.
-bool ServeChannel::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
+bool ServeAnswers::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
   const wire::RequestBody& body = op.request.body;
   return !digests_ && link_->ordered() && link_->queue_pairs() == 1 &&
          (op.request.flags & wire::kHasShape) != 0 && body.dtype == meta.dtype &&
@@ -201,7 +193,7 @@ bool ServeChannel::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const
 }
 
 // [begin, end) of the payload on one queue pair, from where it stopped last time.
-bool ServeChannel::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
+bool ServeAnswers::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
                              bool immediate) {
   const uint64_t work_bytes = WorkBytes();
   ServeSource& source = op->source;
@@ -216,22 +208,6 @@ bool ServeChannel::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t 
     source.written[lane] += bytes;
   }
   return true;
-}
-
-bool ServeChannel::AllDone(const LaneTickets& tickets) const {
-  for (size_t lane = 0; lane < link_->queue_pairs(); ++lane) {
-    if (!link_->WriteDone(lane, tickets[lane])) return false;
-  }
-  return true;
-}
-
-void ServeChannel::OnWritesDone() {
-  while (!lingering_.empty() && AllDone(lingering_.front().tickets)) lingering_.pop_front();
-  while (!gone_after_.empty() && AllDone(gone_after_.front().tickets)) {
-    gone_line_.emplace_back(gone_after_.front().slot, gone_after_.front().generation);
-    gone_after_.pop_front();
-    link_->FlushSoon();
-  }
 }
 
 }  // namespace tryst

@@ -1,0 +1,220 @@
+#include "channel/grpc/grpc_batches.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "channel/grpc/grpc_fetch_op.h"
+#include "channel/grpc/grpc_status.h"
+#include "proto/transport.pb.h"
+#include "rendezvous/derived_status.h"
+
+namespace tryst {
+namespace {
+
+// One message holds so much; well below gRPC's 4 MiB, and what a stranger may say at the listener.
+constexpr int kMaxAsks = 8192;
+constexpr size_t kMaxBytes = 512 << 10;
+// Once one has failed: who says that much before it is known may be taken for one who floods.
+constexpr size_t kRetriedBytes = 4 << 10;
+constexpr size_t kMaxBatches = 4;  // On their way; the producer ends all but the last.
+// How long a call waits on for nobody, so that the next receive finds it.
+constexpr int64_t kLingersNs = int64_t{1000} * 1000 * 1000;
+
+}  // namespace
+
+bool GrpcChannel::Batches::MayAdd() const {
+  const size_t most = channel_->options_.max_waiting;
+  return taken_ && channel_->asked_ + waiting_ < most && channel_->over_.unwanted() < most;
+}
+
+void GrpcChannel::Batches::Add(FetchOp* op) {
+  op->state = FetchOp::State::kToPark;
+  ++waiting_;
+  to_park_.push_back(op->serial);
+  channel_->poller_->FlushThisTurn(channel_);
+}
+
+void GrpcChannel::Batches::Left() {
+  if (--waiting_ == 0 && !streams_.empty() && !backs_off_) {
+    channel_->poller_->SetTimer(&timer_, channel_->poller_->now_ns() + kLingersNs);
+  }
+}
+
+void GrpcChannel::Batches::Close() {
+  channel_->poller_->CancelTimer(&timer_);
+  for (FetchStream* stream : streams_) stream->Cancel();
+}
+
+void GrpcChannel::Batches::Send() {
+  while (taken_ && !backs_off_ && waiting_ > 0 &&
+         streams_.size() < (attempts_ > 0 ? 1 : kMaxBatches) &&
+         (streams_.empty() || !to_park_.empty())) {
+    auto channel = channel_->calls_.ChannelToPeer();
+    if (!channel.ok()) return Retry(nullptr, channel.status());
+    auto batch = std::make_shared<Batch>(channel_->options_.max_tensor_bytes);
+    rpc::FetchRequest request;
+    request.set_waits(true);
+    request.set_channel(channel_->calls_.number());
+    request.set_producer_incarnation(asked_incarnation_ != 0 ? asked_incarnation_
+                                                             : channel_->peer_incarnation_);
+    request.set_heard(heard_);
+    std::vector<uint64_t> left;
+    const size_t most_bytes = attempts_ > 0 ? kRetriedBytes : kMaxBytes;
+    size_t bytes = 0;
+    for (; !to_park_.empty() && request.asks_size() < kMaxAsks && bytes < most_bytes;
+         to_park_.pop_front()) {
+      FetchOp* op = channel_->Find(to_park_.front());
+      if (op == nullptr || op->state != FetchOp::State::kToPark) continue;
+      rpc::FetchAsk* ask = request.add_asks();
+      ask->set_serial(op->serial);
+      ask->set_step_id(op->step_id);
+      ask->set_key(std::string(op->key.text()));
+      bytes += ask->key().size() + 32;
+      batch->asks.push_back({op->serial, op->may_be_known});
+      op->may_be_known = true;
+      op->state = FetchOp::State::kParked;
+      for (uint64_t serial : channel_->over_.LeftOf({op->step_id, op->key})) left.push_back(serial);
+    }
+    if (batch->asks.empty() && !streams_.empty()) return;
+    FetchStream* const stream = channel_->calls_.New(
+        &batch->incoming, 0, [this, batch](FetchStream* landed) { OnLanded(batch.get(), landed); },
+        [this, batch](FetchStream* ended) { OnEnded(batch.get(), ended); });
+    streams_.insert(stream);
+    channel_->over_.Fill(&request, 0, left, &stream->over_told);
+    channel_->calls_.Start(stream, *channel, request);
+  }
+}
+
+void GrpcChannel::Batches::OnLanded(Batch* batch, FetchStream* stream) {
+  if (!stream->taken().ok() || !channel_->closed_.ok()) return;
+  const rpc::FetchHeader& header = batch->incoming.header();
+  channel_->calls_.NoteAnswer();
+  failing_since_ns_ = 0;
+  attempts_ = 0;
+  channel_->NotePeer(header.producer_incarnation());
+  if (header.is_other_incarnation()) return OnOtherLife(batch);
+  asked_incarnation_ = header.producer_incarnation();
+  heard_ = std::max(heard_, header.number());
+  batch->asks.clear();  // The producer has them.
+  for (uint64_t serial : header.ready()) {
+    FetchOp* op = channel_->Find(serial);
+    if (op == nullptr || !op->parked() || op->state == FetchOp::State::kReady) continue;
+    op->state = FetchOp::State::kReady;
+    channel_->ready_.push_back(serial);
+  }
+  channel_->poller_->FlushThisTurn(channel_);
+}
+
+void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
+  streams_.erase(stream);
+  const std::unique_ptr<FetchStream> owned = channel_->calls_.Take(stream);
+  if (!channel_->closed_.ok()) return;
+  absl::Status status = stream->taken().ok() ? FromGrpc(stream->status()) : stream->taken();
+  if (status.ok() && !batch->incoming.header_seen()) {
+    status = absl::UnavailableError("the call ended without an answer");
+  }
+  if (status.ok()) {
+    channel_->ForgetTold(*stream);
+    channel_->poller_->FlushThisTurn(channel_);
+  } else if (absl::IsInvalidArgument(status)) {
+    Leave();
+  } else if (absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status) ||
+             absl::IsResourceExhausted(status) || absl::IsAborted(status)) {
+    AskAgain(batch);  // Found by FailWaiting().
+    channel_->PostCounted([this, status] { channel_->FailWaiting(status); });
+  } else {
+    Retry(batch, status);
+  }
+}
+
+void GrpcChannel::Batches::AskAgain(Batch* batch) {
+  for (const Batch::Ask& ask : batch->asks) {
+    FetchOp* op = channel_->Find(ask.serial);
+    if (op == nullptr || op->state != FetchOp::State::kParked) continue;
+    op->state = FetchOp::State::kToPark;
+    to_park_.push_back(ask.serial);
+  }
+  batch->asks.clear();
+}
+
+void GrpcChannel::Batches::Retry(Batch* batch, const absl::Status& why) {
+  if (batch != nullptr) AskAgain(batch);
+  if (waiting_ == 0 || backs_off_) return;
+  const int64_t now_ns = channel_->poller_->clock().NowNs();
+  channel_->calls_.NoteFailure(why);
+  if (failing_since_ns_ == 0) failing_since_ns_ = channel_->calls_.FailingSinceNs(why);
+  if (asked_incarnation_ == 0) asked_incarnation_ = channel_->peer_incarnation_;
+  ++attempts_;
+  // Since the last word on any call: a tensor that was on its way may have come meanwhile.
+  const int64_t failing_ns =
+      now_ns - std::max(failing_since_ns_, channel_->calls_.failing_since_ns());
+  if (failing_ns >= absl::ToInt64Nanoseconds(channel_->options_.patience)) {
+    const int attempts = std::exchange(attempts_, 0);
+    failing_since_ns_ = 0;
+    return channel_->EndOfPatience(0, failing_ns, attempts);
+  }
+  backs_off_ = true;
+  channel_->poller_->SetTimer(&timer_, now_ns + channel_->calls_.BackOffNs(failing_ns, 0));
+}
+
+void GrpcChannel::Batches::OnTimer() {
+  if (std::exchange(backs_off_, false)) return channel_->AskNext();
+  if (waiting_ > 0) return;
+  for (FetchStream* stream : streams_) stream->Cancel();
+}
+
+// What was asked of the old life ends as it does by a call; the rest is asked of the new one.
+void GrpcChannel::Batches::OnOtherLife(Batch* batch) {
+  const absl::Status why = absl::AbortedError(
+      absl::StrFormat("%s has restarted: asked of its incarnation %016x, found %016x",
+                      channel_->peer_, asked_incarnation_, channel_->peer_incarnation_));
+  asked_incarnation_ = channel_->peer_incarnation_;
+  heard_ = 0;
+  for (const Batch::Ask& ask : batch->asks) {
+    FetchOp* op = channel_->Find(ask.serial);
+    if (op != nullptr && !ask.may_be_known) op->may_be_known = false;
+  }
+  AskAgain(batch);
+  std::vector<uint64_t> ended;
+  for (const auto& [serial, op] : channel_->asks_) {
+    if (!op->parked() || !op->may_be_known) continue;
+    if (op->key.src_incarnation() != channel_->peer_incarnation_) {
+      ended.push_back(op->id);
+      continue;
+    }
+    op->may_be_known = false;
+    if (op->state == FetchOp::State::kToPark) continue;
+    op->state = FetchOp::State::kToPark;
+    to_park_.push_back(serial);
+  }
+  std::sort(ended.begin(), ended.end());
+  for (uint64_t id : ended) {
+    if (FetchOp* op = channel_->FindOp(id)) channel_->FailLine(op, why);
+  }
+  channel_->poller_->FlushThisTurn(channel_);
+}
+
+// The producer is of an earlier release: whoever waits does so in line.
+void GrpcChannel::Batches::Leave() {
+  taken_ = false;
+  asked_incarnation_ = 0;
+  std::vector<uint64_t> serials;
+  for (const auto& [serial, op] : channel_->asks_) {
+    if (!op->parked()) continue;
+    op->state = FetchOp::State::kInLine;
+    op->may_be_known = false;
+    serials.push_back(serial);
+  }
+  std::sort(serials.begin(), serials.end());
+  channel_->line_.insert(channel_->line_.end(), serials.begin(), serials.end());
+  waiting_ = 0;
+  to_park_.clear();
+  channel_->ready_.clear();
+  channel_->poller_->FlushThisTurn(channel_);
+}
+
+}  // namespace tryst

@@ -1,0 +1,71 @@
+#include "channel/grpc/grpc_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "proto/transport.pb.h"
+
+namespace tryst {
+
+GrpcCalls::GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
+                     EventThread* events, Poller* poller, const GrpcChannelOptions& options)
+    : peer_(peer),
+      directory_(directory),
+      signer_(signer),
+      events_(events),
+      poller_(poller),
+      options_(options),
+      number_(signer->NextChannel()) {}
+
+FetchStream* GrpcCalls::New(IncomingTensor* incoming, uint64_t serial, FetchStream::Event on_landed,
+                            FetchStream::Event on_ended) {
+  auto owned = std::make_unique<FetchStream>(poller_, incoming, serial, std::move(on_landed),
+                                             std::move(on_ended));
+  FetchStream* const stream = owned.get();
+  streams_.emplace(stream, std::move(owned));
+  return stream;
+}
+
+void GrpcCalls::Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
+                      const rpc::FetchRequest& request) {
+  const std::string text = request.SerializeAsString();
+  stream->Start(events_->queue(), channel, signer_->Sign(peer_, kFetchMethod, text), text);
+}
+
+std::unique_ptr<FetchStream> GrpcCalls::Take(FetchStream* stream) {
+  const auto found = streams_.find(stream);
+  std::unique_ptr<FetchStream> owned = std::move(found->second);
+  streams_.erase(found);
+  return owned;
+}
+
+void GrpcCalls::Hurry() {
+  for (auto& [stream, owned] : streams_) stream->Hurry();
+}
+
+void GrpcCalls::NoteAnswer() {
+  last_failure_ = absl::OkStatus();
+  failing_since_ns_ = 0;
+}
+
+void GrpcCalls::NoteFailure(const absl::Status& why) {
+  last_failure_ = directory_->Explain(peer_, why);
+  if (failing_since_ns_ == 0) failing_since_ns_ = FailingSinceNs(why);
+}
+
+// What ends because the peer was silent has been failing since its last word.
+int64_t GrpcCalls::FailingSinceNs(const absl::Status& why) const {
+  const bool silent = absl::StrContains(why.message(), "keepalive");
+  return poller_->clock().NowNs() - (silent ? absl::ToInt64Nanoseconds(options_.silence) : 0);
+}
+
+// A quarter of the time that it has been failing: exponential, and the same for all fetches that
+// began to fail at once but for a spread by serial.
+int64_t GrpcCalls::BackOffNs(int64_t failing_ns, uint64_t spread) const {
+  int64_t wait_ns = std::max(absl::ToInt64Nanoseconds(options_.first_retry), failing_ns / 4);
+  wait_ns = std::min(wait_ns, absl::ToInt64Nanoseconds(options_.longest_retry));
+  return wait_ns + wait_ns / 16 * static_cast<int64_t>(spread % 8);
+}
+
+}  // namespace tryst

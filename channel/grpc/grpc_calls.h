@@ -1,0 +1,74 @@
+#ifndef TRYST_CHANNEL_GRPC_GRPC_CALLS_H_
+#define TRYST_CHANNEL_GRPC_GRPC_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "channel/grpc/event_thread.h"
+#include "channel/grpc/fetch_stream.h"
+#include "channel/grpc/grpc_channel_options.h"
+#include "channel/grpc/peer_directory.h"
+#include "channel/poller/poller.h"
+#include "channel/signing/caller.h"
+
+namespace tryst {
+namespace rpc {
+class FetchRequest;
+}  // namespace rpc
+
+// The calls of one GrpcChannel that are under way, and since when the peer does not answer them.
+// Poller thread only.
+class GrpcCalls {
+ public:
+  // The arguments outlive it.
+  GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
+            EventThread* events, Poller* poller, const GrpcChannelOptions& options);
+
+  // By which the peer knows the channel, and traces know it.
+  uint64_t number() const { return number_; }
+  uint64_t trace_seed() const { return signer_->self().incarnation ^ number_; }
+
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelToPeer() const {
+    return directory_->ChannelTo(peer_);
+  }
+  FetchStream* New(IncomingTensor* incoming, uint64_t serial, FetchStream::Event on_landed,
+                   FetchStream::Event on_ended);
+  void Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
+             const rpc::FetchRequest& request);
+  std::unique_ptr<FetchStream> Take(FetchStream* stream);  // It has ended.
+  size_t size() const { return streams_.size(); }
+  // A peer that says nothing must not keep us longer than one that does.
+  void Hurry();
+
+  // A call has brought an answer, or failed.
+  void NoteAnswer();
+  void NoteFailure(const absl::Status& why);
+  const absl::Status& last_failure() const { return last_failure_; }
+  int64_t failing_since_ns() const { return failing_since_ns_; }  // 0: the last one went well.
+  // Since when a call that fails now has been failing.
+  int64_t FailingSinceNs(const absl::Status& why) const;
+  // How long to wait before the next attempt.
+  int64_t BackOffNs(int64_t failing_ns, uint64_t spread) const;
+
+ private:
+  const std::string peer_;
+  PeerDirectory* const directory_;
+  CallSigner* const signer_;
+  EventThread* const events_;
+  Poller* const poller_;
+  const GrpcChannelOptions options_;
+  const uint64_t number_;
+  absl::flat_hash_map<FetchStream*, std::unique_ptr<FetchStream>> streams_;
+  absl::Status last_failure_;
+  int64_t failing_since_ns_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_GRPC_GRPC_CALLS_H_

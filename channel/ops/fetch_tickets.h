@@ -1,0 +1,61 @@
+#ifndef TRYST_CHANNEL_OPS_FETCH_TICKETS_H_
+#define TRYST_CHANNEL_OPS_FETCH_TICKETS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+#include "channel/ops/fetch_op.h"
+
+namespace tryst {
+
+// The tickets under which a peer has parked fetches, and those that it is to forget.
+class FetchTickets {
+ public:
+  void GiveTo(FetchOp* op) {
+    if (op->ticket == 0) op->ticket = next_++;
+  }
+  size_t parked() const { return parked_.size(); }
+  FetchOp* Find(uint64_t ticket) const {  // Null: nothing is parked under it.
+    const auto found = parked_.find(ticket);
+    return found == parked_.end() ? nullptr : found->second;
+  }
+  void Park(FetchOp* op) { parked_.emplace(op->ticket, op); }
+  void Unpark(const FetchOp& op) { parked_.erase(op.ticket); }
+  // The ticket is `now`'s: what is parked under it, too.
+  void Pass(FetchOp* from, FetchOp* now) {
+    now->ticket = std::exchange(from->ticket, 0);
+    const auto found = parked_.find(now->ticket);
+    if (found != parked_.end()) found->second = now;
+  }
+  void AddParked(std::vector<FetchOp*>* ops) const {
+    for (const auto& [ticket, op] : parked_) ops->push_back(op);
+  }
+
+  void Unwant(uint64_t ticket) { unwanted_.push_back(ticket); }
+  bool any_unwanted() const { return !unwanted_.empty(); }
+  void ForgetUnwanted() { unwanted_.clear(); }
+  // At most `most` in one message. False: there was no room for all.
+  bool TellUnwanted(size_t most, absl::FunctionRef<bool(absl::Span<const uint64_t>)> tell) {
+    while (!unwanted_.empty()) {
+      const size_t rest = unwanted_.size() - std::min(unwanted_.size(), most);
+      if (!tell(absl::MakeConstSpan(unwanted_).subspan(rest))) return false;
+      unwanted_.resize(rest);
+    }
+    return true;
+  }
+
+ private:
+  absl::flat_hash_map<uint64_t, FetchOp*> parked_;  // kParked, kHere.
+  std::vector<uint64_t> unwanted_;
+  uint64_t next_ = 1;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_FETCH_TICKETS_H_

@@ -1,0 +1,68 @@
+#ifndef TRYST_CHANNEL_OPS_TOLD_KEYS_H_
+#define TRYST_CHANNEL_OPS_TOLD_KEYS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "rendezvous/tensor_key.h"
+
+namespace tryst {
+
+struct ToldKey {
+  TensorKey key;
+  bool for_consumer = false;  // The hello has authenticated it: it gets what is meant for it.
+  bool may_take = false;      // TensorSource::MayTake.
+};
+
+// The keys that a consumer has told its producer, by the consumer's numbers: FetchKeys at the other
+// end, which tells those that it uses, in any order.
+class ToldKeys {
+ public:
+  // `most` keys, of texts of `most_key_bytes` each and `most_bytes` in all.
+  ToldKeys(std::string consumer, uint32_t most, size_t most_key_bytes, uint64_t most_bytes)
+      : consumer_(std::move(consumer)),
+        most_(most),
+        most_key_bytes_(most_key_bytes),
+        most_bytes_(most_bytes) {}
+
+  // kDataLoss: that cannot be.
+  absl::Status Tell(uint32_t number, absl::string_view text) {
+    if (number >= most_ || text.empty() || text.size() > most_key_bytes_) {
+      return absl::DataLossError("key id out of range, or a key too long or empty");
+    }
+    auto key = TensorKey::Parse(text);
+    if (!key.ok()) return absl::DataLossError(key.status().message());
+    if (number >= keys_.size()) keys_.resize(number + 1);
+    bytes_ += key->text().size() - keys_[number].key.text().size();
+    if (bytes_ > most_bytes_) return absl::DataLossError("more keys than are remembered");
+    const bool for_consumer = key->dst().worker == consumer_;
+    keys_[number] = {*std::move(key), for_consumer, /*may_take=*/false};
+    return absl::OkStatus();
+  }
+  // None is known any more: the consumer tells them again.
+  void clear() {
+    keys_.clear();
+    bytes_ = 0;
+  }
+  // Null: it has not been told.
+  ToldKey* Find(uint32_t number) {
+    return number < keys_.size() && !keys_[number].key.empty() ? &keys_[number] : nullptr;
+  }
+
+ private:
+  const std::string consumer_;
+  const uint32_t most_;
+  const size_t most_key_bytes_;
+  const uint64_t most_bytes_;
+  std::vector<ToldKey> keys_;
+  uint64_t bytes_ = 0;  // Of their texts.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_OPS_TOLD_KEYS_H_

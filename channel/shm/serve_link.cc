@@ -1,0 +1,44 @@
+#include "channel/shm/serve_link.h"
+
+#include <atomic>
+
+namespace tryst {
+
+ShmServeCounters& ShmServeCounters::operator+=(const ShmServeCounters& other) {
+  requests += other.requests;
+  in_cells += other.in_cells;
+  by_reference += other.by_reference;
+  staged += other.staged;
+  pulled += other.pulled;
+  in_parts += other.in_parts;
+  failed += other.failed;
+  cancelled += other.cancelled;
+  given_back += other.given_back;
+  bytes += other.bytes;
+  messages += other.messages;
+  return *this;
+}
+
+bool ShmServeLink::Say(shm_wire::CellType type, uint16_t slot, uint32_t generation,
+                       uint32_t about) {
+  if (!replies.HasRoom(1)) return false;
+  shm_wire::ReplyCell* cell = reinterpret_cast<shm_wire::ReplyCell*>(replies.cell());
+  cell->head.type = type;
+  cell->head.flags = 0;
+  cell->head.slot = slot;
+  cell->head.generation = generation;
+  cell->head.number = about;
+  cell->is_long = 0;
+  replies.Publish();
+  return true;
+}
+
+void ShmServeLink::WakeConsumer() {
+  std::atomic<uint32_t>& asleep = given->view().header->consumer_asleep;
+  // Pairs with its FallAsleep(): both change the flag, and of two changes the later sees
+  // what came before the earlier one. Either it sees our cell or we see its flag.
+  if (asleep.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kAwake) return;
+  if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket->Send(shm_wire::Packet());
+}
+
+}  // namespace tryst
