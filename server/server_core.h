@@ -81,6 +81,7 @@ class ServerCore {
   bool made() const { return made_.load(std::memory_order_acquire); }
   bool listening() const { return listening_.load(std::memory_order_acquire); }
   absl::Status Make();
+  void MakePollers();
   absl::Status OpenDataPlane();
   absl::Status MakeSteps();
   void MakeInsight();
@@ -111,7 +112,7 @@ class ServerCore {
 
   // Constant once made().
   std::unique_ptr<GrpcBootstrap> bootstrap_;
-  std::unique_ptr<Poller> poller_;
+  std::vector<std::unique_ptr<Poller>> pollers_;
   std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
   grpc::ServerCompletionQueue* queue_ = nullptr;  // Which it turns.
   std::unique_ptr<DataPlane> data_plane_;
