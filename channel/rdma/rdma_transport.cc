@@ -126,7 +126,7 @@ void RdmaTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
 
 void RdmaTransport::Close(const absl::Status& why) {
   closed_ = true;
-  nic_->StopEvents(this);  // What was posted runs before anybody hears Drained().
+  nic_->Remove(this);  // What it has posted runs before anybody hears Drained().
   consumers_.Close(why);
 }
 

@@ -12,7 +12,7 @@ SharedNic::SharedNic(NicPath path, uint64_t landing_cap_bytes)
       landings_(std::make_shared<LandingPool>(path_.nic, landing_cap_bytes)) {
   landings_->SetRoomCallback([this] {
     MutexLock lock(&mu_);
-    for (const Listed& one : users_) one.user->TellRoom();
+    for (User* user : users_) user->TellRoom();
   });
 }
 
@@ -25,7 +25,7 @@ SharedNic::~SharedNic() {
 absl::Status SharedNic::Add(User* user) {
   {
     MutexLock lock(&mu_);
-    users_.push_back({user, true});
+    users_.push_back(user);
   }
   MutexLock lock(&events_mu_);
   if (events_ != nullptr || nic()->event_fd() < 0) return absl::OkStatus();
@@ -35,32 +35,20 @@ absl::Status SharedNic::Add(User* user) {
   return absl::OkStatus();
 }
 
-void SharedNic::StopEvents(User* user) {
-  MutexLock starting(&events_mu_);
-  bool heard = false;
+void SharedNic::Remove(User* user) {
+  MutexLock ending(&events_mu_);
+  bool left = false;
   {
     MutexLock lock(&mu_);
-    for (Listed& one : users_) {
-      if (one.user == user) one.hears_events = false;
-      heard |= one.hears_events;
-    }
+    users_.erase(std::remove(users_.begin(), users_.end(), user), users_.end());
+    left = !users_.empty();
   }
-  if (!heard) events_.reset();  // It takes mu_, and never this lock.
-}
-
-void SharedNic::Remove(User* user) {
-  StopEvents(user);
-  MutexLock lock(&mu_);
-  users_.erase(std::remove_if(users_.begin(), users_.end(),
-                              [user](const Listed& one) { return one.user == user; }),
-               users_.end());
+  if (!left) events_.reset();  // Its thread takes mu_, and never this lock.
 }
 
 void SharedNic::TellEvent(const NicEvent& event) {
   MutexLock lock(&mu_);
-  for (const Listed& one : users_) {
-    if (one.hears_events) one.user->TellEvent(event);
-  }
+  for (User* user : users_) user->TellEvent(event);
 }
 
 void SharedNic::PollEvents() {
@@ -70,8 +58,8 @@ void SharedNic::PollEvents() {
 
 void SharedNic::WantRoom(const User* of) {
   MutexLock lock(&mu_);
-  for (const Listed& one : users_) {
-    if (one.user != of) one.user->TellWanted();
+  for (User* user : users_) {
+    if (user != of) user->TellWanted();
   }
 }
 

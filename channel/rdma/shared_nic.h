@@ -41,26 +41,21 @@ class SharedNic {
 
   // ---- Any thread ----
   absl::Status Add(User* user);
-  // The user hears no event any more when it returns, but still of room. Idempotent.
-  void StopEvents(User* user);
+  // The user is told nothing any more when it returns. Idempotent.
   void Remove(User* user);
   // Hands on what the NIC tells where no thread waits for it: its time is virtual.
   void PollEvents();
   void WantRoom(const User* of);
 
  private:
-  struct Listed {
-    User* user;
-    bool hears_events;
-  };
   void TellEvent(const NicEvent& event);
 
   const NicPath path_;
   const std::shared_ptr<LandingPool> landings_;
   Mutex mu_;
-  std::vector<Listed> users_ ABSL_GUARDED_BY(mu_);
+  std::vector<User*> users_ ABSL_GUARDED_BY(mu_);
   Mutex events_mu_;  // Held while the thread starts and ends.
-  std::unique_ptr<AsyncEventThread> events_ ABSL_GUARDED_BY(events_mu_);  // While somebody hears.
+  std::unique_ptr<AsyncEventThread> events_ ABSL_GUARDED_BY(events_mu_);  // While there are users.
 };
 
 }  // namespace tryst
