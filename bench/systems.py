@@ -24,7 +24,7 @@ PROGRAMS = {
     "mpi": [],
     "grpc": [],
 }
-ALL = ("pull", "delivery", "rate", "first", "step1", "step3", "incast")
+ALL = ("pull", "delivery", "rate", "first", "step1", "step3", "incast", "delivery8", "rate4")
 
 # `quick`: measured by --quick too. `small`: only pulls of 8 bytes. `waits`: sleeps when idle.
 System = collections.namedtuple("System", "name program variant works quick waits launcher small")
@@ -52,6 +52,8 @@ SYSTEMS = [
     system("limit_unix_socket", "raw", "uds", ("pull", "delivery", "rate"), waits=True),
     system("tryst_shm_ref", "tryst", "shm-ref", ALL, quick=True, waits=True),
     system("tryst_shm_copy", "tryst", "shm-copy", ALL, quick=True, waits=True),
+    system("tryst_shm_copy_one_poller", "tryst", "shm-copy-pollers1", ("delivery8", "rate4"), waits=True),
+    system("tryst_soft_one_poller", "tryst", "soft-pollers1", ("delivery8", "rate4"), waits=True),
     system("tryst_shm_landing", "tryst", "shm-copy-landing", ("pull", "delivery"), waits=True),
     system("tryst_shm_copy_executor", "tryst", "shm-copy-executor", ("pull",), waits=True),
     system("tryst_shm_copy_sleeping", "tryst", "shm-copy-sleeping", ("pull",), waits=True),
@@ -90,7 +92,8 @@ def works(quick):
         return [("pull", 8), ("pull", 64 * KIB), ("delivery", 64 * KIB), ("delivery", MIB), ("delivery", 16 * MIB),
                 ("rate", 64)]
     return ([("pull", s) for s in PULL_SIZES] + [("delivery", s) for s in DELIVERY_SIZES] +
-            [("rate", 64), ("first", 8), ("idle", 8), ("step1", 0), ("step3", 0), ("incast", 16 * MIB)])
+            [("rate", 64), ("first", 8), ("idle", 8), ("step1", 0), ("step3", 0), ("incast", 16 * MIB),
+             ("delivery8", 16 * MIB), ("rate4", 64)])
 
 
 def takes_part(one, work, size):

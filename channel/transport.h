@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_TRANSPORT_H_
 #define TRYST_CHANNEL_TRANSPORT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,8 +44,8 @@ class PathUser {
   virtual void OnNetworkChange() = 0;
 };
 
-// One way of reaching peers: opens what all its channels share, makes the channels, and serves
-// the peers that fetch from us by it.
+// One way of reaching peers, on one poller: opens what all its channels share, makes the channels,
+// and serves the peers that fetch from us by it. A server with several pollers has one on each.
 //
 // Poller thread only, but for construction, Open() and destruction, while the poller is not
 // running.
@@ -99,6 +100,8 @@ struct TransportContext {
   uint64_t max_tensor_bytes = UINT64_MAX;  // A tensor that its producer says is larger is refused.
   Trace* trace = nullptr;                  // Of the poller; may be null.
   uint64_t seed = 0;                       // Of this transport alone.
+  // Which of the server's pollers it is. For what they share, the first one speaks.
+  size_t place = 0;
 };
 
 using TransportFactory = std::function<std::unique_ptr<Transport>(const TransportContext& context)>;

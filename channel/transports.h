@@ -6,6 +6,7 @@
 
 #include "channel/arena/arena.h"
 #include "channel/pool/channel_pool.h"
+#include "channel/pool/channel_pools.h"
 #include "channel/rdma/rdma_options.h"
 #include "channel/shm/shm_transport.h"
 #include "channel/transport.h"
@@ -22,10 +23,18 @@ struct TransportsOptions : ChannelPoolOptions, RdmaOptions {
 
 // Here transports are registered, in order of preference: shared memory; the NICs, in their order;
 // `last_resort`, which may be null (GrpcTransport). All pointers outlive the pool.
+// One pool on one poller, and the pools of several: each has its own transports of all kinds, and
+// `traces`, which may be empty, has one for each poller.
 std::unique_ptr<ChannelPool> MakeChannelPool(Poller* poller, Bootstrap* bootstrap,
                                              TensorSource* source, std::vector<NicPath> nics,
                                              TransportFactory last_resort,
                                              const TransportsOptions& options);
+std::unique_ptr<ChannelPools> MakeChannelPools(const std::vector<Poller*>& pollers,
+                                               const std::vector<Trace*>& traces,
+                                               Bootstrap* bootstrap, TensorSource* source,
+                                               std::vector<NicPath> nics,
+                                               TransportFactory last_resort,
+                                               const TransportsOptions& options);
 
 }  // namespace tryst
 

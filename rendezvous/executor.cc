@@ -20,7 +20,7 @@ ThreadPoolExecutor::ThreadPoolExecutor(int threads, size_t max_queued) {
   MutexLock lock(&mu_);  // Holds the threads back until thread_ids_ is whole.
   ring_.resize(max_queued);
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Loop(); });
+    threads_.emplace_back([this, i] { Loop(static_cast<size_t>(i)); });
     thread_ids_.push_back(threads_.back().get_id());
   }
 }
@@ -28,19 +28,25 @@ ThreadPoolExecutor::ThreadPoolExecutor(int threads, size_t max_queued) {
 ThreadPoolExecutor::~ThreadPoolExecutor() {
   {
     MutexLock lock(&mu_);
-    TRYST_CHECK(source_ == nullptr);
+    TRYST_CHECK(!turns_sources_);
     closing_ = true;
   }
   not_empty_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPoolExecutor::SetSource(WorkSource* source) {
+void ThreadPoolExecutor::SetSources(const std::vector<WorkSource*>& sources) {
   MutexLock lock(&mu_);
-  TRYST_CHECK(source == nullptr || threads_.size() >= 2);
-  source_ = source;
-  wanted_.store(source == nullptr, std::memory_order_relaxed);
-  while (source == nullptr && turning_) turned_.Wait(&mu_);
+  if (!sources.empty()) {
+    TRYST_CHECK(threads_.size() >= 2 && sources_.empty());
+    for (WorkSource* source : sources) sources_.emplace_back(source);
+    turns_sources_ = true;
+    return;
+  }
+  turns_sources_ = false;
+  for (Turned& one : sources_) one.wanted.store(true, std::memory_order_relaxed);
+  while (turning_ > 0) turned_.Wait(&mu_);
+  sources_.clear();
 }
 
 bool ThreadPoolExecutor::TryRun(Work* work) {
@@ -86,32 +92,58 @@ bool ThreadPoolExecutor::WaitIdle(std::chrono::steady_clock::time_point until) {
 void ThreadPoolExecutor::Push(Work work) {
   ring_[(head_ + queued_) % ring_.size()] = std::move(work);
   ++queued_;
-  wanted_.store(true, std::memory_order_relaxed);
-  // The thread that turns the source comes back for what it has found. Under the lock: the work
-  // may run and let its owner destroy us, and only the lock says that we are still in here.
-  if (!turning_ || turner_ != std::this_thread::get_id()) not_empty_.NotifyOne();
+  Turned* const here = TurnedHere();
+  if (here != nullptr) {
+    // The thread that turns the source comes back for what it has found.
+    here->wanted.store(true, std::memory_order_relaxed);
+    return;
+  }
+  // Where all are busy with several sources, one of them leaves its own for it.
+  if (turning_ > 0 && (sources_.size() == 1 || waiting_ == 0)) {
+    for (Turned& one : sources_) {
+      if (!one.turning) continue;
+      one.wanted.store(true, std::memory_order_relaxed);
+      break;
+    }
+  }
+  // Under the lock: the work may run and let its owner destroy us, and only the lock says that we
+  // are still in here.
+  not_empty_.NotifyOne();
 }
 
-// Whether this thread turns the source, which others may wait for: it runs nothing in there.
+// What this thread turns; null: nothing.
+ThreadPoolExecutor::Turned* ThreadPoolExecutor::TurnedHere() const {
+  if (turning_ == 0) return nullptr;
+  for (const Turned& one : sources_) {
+    if (one.turning && one.turner == std::this_thread::get_id()) return const_cast<Turned*>(&one);
+  }
+  return nullptr;
+}
+
+// Whether this thread turns a source, which others may wait for: it runs nothing in there.
 bool ThreadPoolExecutor::Turns() const {
   MutexLock lock(&mu_);
-  return turning_ && turner_ == std::this_thread::get_id();
+  return TurnedHere() != nullptr;
 }
 
 bool ThreadPoolExecutor::OnOwnThread() const {
   return std::count(thread_ids_.begin(), thread_ids_.end(), std::this_thread::get_id()) != 0;
 }
 
-void ThreadPoolExecutor::Loop() {
+void ThreadPoolExecutor::Loop(size_t index) {
   SetThreadOwner(this);
+  size_t source = index;
   for (bool has_run = false;; has_run = true) {
     Work work;
     {
       MutexLock lock(&mu_);
       if (has_run && --running_ + queued_ == 0) idle_.NotifyAll();
       while (queued_ == 0 && !closing_) {
-        if (source_ != nullptr && !turning_) TurnSource();
-        if (queued_ == 0 && !closing_) not_empty_.Wait(&mu_);
+        if (turns_sources_) TurnSources(&source);
+        if (queued_ > 0 || closing_) break;
+        ++waiting_;
+        not_empty_.Wait(&mu_);
+        --waiting_;
       }
       if (queued_ == 0) return;
       work = std::move(ring_[head_]);
@@ -130,16 +162,25 @@ void ThreadPoolExecutor::Loop() {
   }
 }
 
-void ThreadPoolExecutor::TurnSource() {
-  WorkSource* source = source_;
-  turning_ = true;
-  wanted_.store(false, std::memory_order_relaxed);
-  turner_ = std::this_thread::get_id();
-  mu_.Unlock();
-  source->TurnUntil(wanted_);
-  mu_.Lock();
-  turning_ = false;
-  if (source_ == nullptr) turned_.NotifyAll();
+// Each that nobody turns, until one has brought work: that one goes first the next time.
+void ThreadPoolExecutor::TurnSources(size_t* at) {
+  const size_t count = sources_.size();
+  for (size_t i = 0; i < count && queued_ == 0 && turns_sources_; ++i) {
+    const size_t place = (*at + i) % count;
+    Turned* const one = &sources_[place];
+    if (one->turning) continue;
+    one->turning = true;
+    one->turner = std::this_thread::get_id();
+    one->wanted.store(false, std::memory_order_relaxed);
+    ++turning_;
+    mu_.Unlock();
+    one->source->TurnUntil(one->wanted);
+    mu_.Lock();
+    one->turning = false;
+    --turning_;
+    if (queued_ > 0) *at = place;
+  }
+  if (!turns_sources_ && turning_ == 0) turned_.NotifyAll();
 }
 
 }  // namespace tryst

@@ -58,10 +58,10 @@ class ThreadPoolExecutor final : public Executor {
  public:
   // REQUIRES: threads >= 1, max_queued >= 1.
   ThreadPoolExecutor(int threads, size_t max_queued);
-  ~ThreadPoolExecutor() override;  // REQUIRES: no source.
-  // From now on a thread without work turns `source`. Null: none does any more when it returns.
-  // REQUIRES: two threads or more.
-  void SetSource(WorkSource* source);
+  ~ThreadPoolExecutor() override;  // REQUIRES: no sources.
+  // From now on threads without work turn `sources`, one thread each. None: no thread does any more
+  // when it returns. REQUIRES: two threads or more; there are no sources, or these are none.
+  void SetSources(const std::vector<WorkSource*>& sources);
   bool TryRun(Work* work) override;
   void Run(Work work) override;
   void RunWithoutWaiting(Work work) override;
@@ -71,8 +71,19 @@ class ThreadPoolExecutor final : public Executor {
   bool WaitIdle(std::chrono::steady_clock::time_point until);
 
  private:
-  void Loop();
-  void TurnSource() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A source and the thread that turns it.
+  struct Turned {
+    explicit Turned(WorkSource* source) : source(source) {}
+    WorkSource* const source;
+    bool turning = false;
+    std::thread::id turner;
+    std::atomic<bool> wanted{false};  // The thread is to leave: there is work, or no source.
+  };
+
+  void Loop(size_t index);
+  // `at`: which of them this thread has turned last.
+  void TurnSources(size_t* at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Turned* TurnedHere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool OnOwnThread() const;
   bool Turns() const;
   void Push(Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -90,10 +101,10 @@ class ThreadPoolExecutor final : public Executor {
   size_t queued_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<Work> over_ ABSL_GUARDED_BY(mu_);  // Past the bound; the ring is full then.
   size_t running_ ABSL_GUARDED_BY(mu_) = 0;
-  WorkSource* source_ ABSL_GUARDED_BY(mu_) = nullptr;
-  bool turning_ ABSL_GUARDED_BY(mu_) = false;  // The thread turner_ is in source_.
-  std::thread::id turner_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> wanted_{false};  // By whom it is to be left: there is work, or no source.
+  std::deque<Turned> sources_ ABSL_GUARDED_BY(mu_);
+  bool turns_sources_ ABSL_GUARDED_BY(mu_) = false;
+  size_t turning_ ABSL_GUARDED_BY(mu_) = 0;  // Threads that turn a source.
+  size_t waiting_ ABSL_GUARDED_BY(mu_) = 0;  // Threads that wait for work.
   CondVar turned_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "server/pollers.h"
 
 namespace tryst {
 namespace {
@@ -171,6 +172,7 @@ constexpr int64_t kMostSlots = 4096;
 constexpr int64_t kMostRingSlots = 1024;
 constexpr int64_t kMostQueuePairs = 8;
 constexpr int64_t kMostPeers = 65536;
+constexpr int64_t kMostPollers = 64;
 constexpr uint64_t kLeastMessageBytes = 32 + 16 + 4096;
 constexpr uint64_t kMostMessageBytes = 1 << 20;
 
@@ -268,7 +270,7 @@ const ConfigRow kRows[] = {
     {"Limits", "max_waiting", K::kNumber, &C::max_waiting,
      "Fetches of one peer that wait for their Send without a slot; more wait in line."},
     {"Limits", "callback_threads", K::kNumber, &C::callback_threads,
-     "Threads that run receivers' callbacks."},
+     "Threads that run receivers' callbacks. 0: one more than pollers."},
     {"Limits", "patience", K::kDuration, &C::patience,
      "How long a fetch goes on while its peer does not answer; over gRPC alone at least 8s."},
     {"Limits", "keep_for", K::kDuration, &C::keep_for,
@@ -310,6 +312,12 @@ const ConfigRow kRows[] = {
      "the NIC allows, and bounds who may connect."},
     {"Data plane", "stripe_bytes", K::kBytes, &C::stripe_bytes,
      "Tensors from this size are spread over the queue pairs."},
+    {"Data plane", "pollers", K::kNumber, &C::pollers,
+     "Threads that move tensors; each has some of the peers. 0: half of the processors that the "
+     "process may use, 1 to 8. Never more than it may use; with gpus one."},
+    {"Data plane", "poller_cpus", K::kText, &C::poller_cpus,
+     "The processor that each poller stays on, as in 0,2,4-7; those of the NIC's NUMA node are "
+     "best. Empty: where the system puts it."},
     {"Data plane", "spin_us", K::kNumber, &C::spin_us,
      "How long the data plane looks for work before it sleeps, where looking pays: it finds out. "
      "0: it sleeps at once."},
@@ -518,13 +526,19 @@ absl::Status CheckLimits(const ServerConfig& config) {
   if (config.max_held_bytes != 0 && config.max_held_bytes_per_step > config.max_held_bytes) {
     return absl::InvalidArgumentError("max_held_bytes_per_step is above max_held_bytes");
   }
-  if (config.callback_threads < 1 || config.max_asked < 1 || config.max_waiting < 1 ||
+  if (config.pollers < 0 || config.pollers > kMostPollers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pollers is ", config.pollers, ", and from 0 (as many as fit) to ", kMostPollers));
+  }
+  const absl::StatusOr<std::vector<int>> cpus = PollerCpus(config);
+  if (!cpus.ok()) return cpus.status();
+  if (config.callback_threads < 0 || config.max_asked < 1 || config.max_waiting < 1 ||
       config.max_waiting > UINT32_MAX || config.slots < 1 || config.ring_slots < 2 ||
       config.queue_pairs < 1 || config.max_peers < 1) {
     return absl::InvalidArgumentError(
-        "callback_threads, max_asked, max_waiting, slots, queue_pairs and max_peers must be at "
-        "least 1, "
-        "ring_slots 2");
+        "max_asked, max_waiting, slots, queue_pairs and max_peers must be at least 1, ring_slots "
+        "2, "
+        "callback_threads 0");
   }
   const absl::Status usable = CheckUsable(config);
   if (!usable.ok()) return usable;

@@ -66,7 +66,7 @@ struct LimitSettings {
   uint64_t memory_bytes = 0;
   int64_t max_asked = 1024;
   int64_t max_waiting = 1'000'000;
-  int64_t callback_threads = 2;
+  int64_t callback_threads = 0;
   absl::Duration patience = absl::Minutes(1);
   absl::Duration keep_for = absl::Minutes(2);
   absl::Duration stop_deadline = absl::Seconds(10);
@@ -84,6 +84,8 @@ struct DataPlaneSettings {
   uint64_t message_bytes = 8192 + 256;
   uint64_t offered_bytes = 256 << 10;
   int64_t queue_pairs = 1;
+  int64_t pollers = 0;
+  std::string poller_cpus;
   int64_t spin_us = 50;
 };
 

@@ -2,39 +2,45 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "channel/grpc/grpc_transport.h"
 #include "channel/transports.h"
 #include "server/loopback.h"
 #include "server/open_nics.h"
+#include "server/pollers.h"
 
 namespace tryst {
 namespace {
 
-// What can be under way on the links to and from max_peers, as a sum: on each queue pair
+// How many of max_peers one of the pollers may have: names are spread evenly, but not for sure.
+uint32_t PeersOfOne(const ServerConfig& config, size_t pollers) {
+  const uint64_t most = static_cast<uint64_t>(config.max_peers);
+  return static_cast<uint32_t>(std::min(most, (2 * most + pollers - 1) / pollers));
+}
+
+// What can be under way on the links to and from a poller's peers, as a sum: on each queue pair
 // what we send and one part of each slot's tensor, and the peer's messages and ack.
-uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
+uint32_t CompletionDepth(uint32_t peers, const LinkOptions& link) {
   const uint64_t of_link =
       uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
-  const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
+  const uint64_t sum = 2 * uint64_t{peers} * of_link;
   return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
 }
 
-TraceOptions TraceFrom(const ServerConfig& config) {
+TraceOptions TraceFrom(const ServerConfig& config, size_t threads) {
   TraceOptions trace;
-  trace.records = static_cast<size_t>(config.trace_records);
+  trace.records = (static_cast<size_t>(config.trace_records) + threads - 1) / threads;
   trace.sample_every = static_cast<uint32_t>(config.trace_sample_every);
   trace.slow_ns = absl::ToInt64Nanoseconds(config.trace_slow);
   return trace;
 }
 
-RdmaOptions RdmaFrom(const ServerConfig& config, const LinkOptions& link) {
+RdmaOptions RdmaFrom(const ServerConfig& config, const LinkOptions& link, size_t pollers) {
   RdmaOptions options;
   options.link = link;
-  options.completion_depth = CompletionDepth(config, link);
-  options.max_consumers = static_cast<uint32_t>(config.max_peers);
+  options.completion_depth = CompletionDepth(PeersOfOne(config, pollers), link);
+  options.max_consumers = PeersOfOne(config, pollers);
   options.eager_bytes = config.message_bytes;
   options.stripe_bytes = config.stripe_bytes;
   options.landing_bytes = config.offered_bytes;
@@ -45,7 +51,7 @@ RdmaOptions RdmaFrom(const ServerConfig& config, const LinkOptions& link) {
   return options;
 }
 
-ShmOptions ShmFrom(const ServerConfig& config) {
+ShmOptions ShmFrom(const ServerConfig& config, size_t pollers) {
   ShmOptions options;
   options.digests = WantsDigests(config, /*unchecked_wire=*/false);
   options.stage_bytes = config.shm_bytes / 2;
@@ -53,11 +59,10 @@ ShmOptions ShmFrom(const ServerConfig& config) {
   // A quarter of a link's slots is for tensors that are there while others wait.
   options.sizes.slots =
       static_cast<uint32_t>(std::min<int64_t>(2 * config.slots, shm_wire::kMaxSlots));
-  options.max_consumers = static_cast<uint32_t>(config.max_peers);
+  options.max_consumers = PeersOfOne(config, pollers);
   options.patience_ms = absl::ToInt64Milliseconds(config.patience);
   options.max_waiting = static_cast<uint32_t>(config.max_waiting);
-  options.copy_helpers =
-      std::clamp(static_cast<int>(std::thread::hardware_concurrency()) - 2, 0, 3);
+  options.copy_helpers = std::clamp((UsableCpus() - 2) / static_cast<int>(pollers), 0, 3);
   return options;
 }
 
@@ -96,17 +101,21 @@ absl::Status DataPlane::Open() {
   if (!nics.ok()) return nics.status();
   absl::StatusOr<LinkOptions> link = LinkFrom(config, server.environment);
   if (!link.ok()) return link.status();
-  TraceOptions trace = TraceFrom(config);
-  poller_trace_ = std::make_unique<Trace>(trace);
+  const size_t pollers = parts_.pollers.size();
+  std::vector<Trace*> traces;
+  for (size_t i = 0; i < pollers; ++i) {
+    poller_traces_.push_back(std::make_unique<Trace>(TraceFrom(config, pollers)));
+    traces.push_back(poller_traces_.back().get());
+  }
+  TraceOptions trace = TraceFrom(config, 1);
   trace.name = "other grpc";
   calls_trace_ = std::make_unique<Trace>(trace);
 
   TransportsOptions options;
-  static_cast<RdmaOptions&>(options) = RdmaFrom(config, *link);
+  static_cast<RdmaOptions&>(options) = RdmaFrom(config, *link, pollers);
   options.self = server.worker;
   options.incarnation = parts_.incarnation;
   options.seed = parts_.incarnation;
-  options.trace = poller_trace_.get();
   options.max_tensor_bytes = config.max_tensor_bytes;
   options.more = server.transports;
   if (UsesShm(config)) {
@@ -115,7 +124,7 @@ absl::Status DataPlane::Open() {
     arena.seed = parts_.incarnation;
     arena_ = Arena::Make(arena);
     options.shm_arena = arena_;
-    options.shm = ShmFrom(config);
+    options.shm = ShmFrom(config, pollers);
   }
   const absl::Status devices = OpenDevices(&*nics);
   if (!devices.ok()) return devices;
@@ -123,14 +132,14 @@ absl::Status DataPlane::Open() {
   GrpcParts grpc{parts_.members, parts_.signer, parts_.events, calls_.get(), calls_trace_.get()};
   GrpcChannelOptions channel = GrpcFrom(config);
   channel.digests = DigestsInCalls();
-  pool_ = MakeChannelPool(
-      parts_.poller, parts_.bootstrap, source(), *std::move(nics),
+  pools_ = MakeChannelPools(
+      parts_.pollers, traces, parts_.bootstrap, source(), *std::move(nics),
       [grpc, channel](const TransportContext& context) {
         return std::make_unique<GrpcTransport>(context, grpc, channel);
       },
       options);
-  if (devices_ != nullptr) devices_->proxy()->SetChannels(pool_.get());
-  return pool_->Open();
+  if (devices_ != nullptr) devices_->proxy()->SetChannels(pools_.get());
+  return pools_->Open();
 }
 
 bool DataPlane::DigestsInCalls() const {
@@ -144,7 +153,7 @@ absl::Status DataPlane::OpenDevices(std::vector<NicPath>* nics) {
   ServerDevices::Parts parts;
   parts.config = &server.config;
   parts.gpus = server.gpus;
-  parts.poller = parts_.poller;
+  parts.poller = parts_.pollers[0];  // Whoever has GPUs has no other.
   parts.source = parts_.source;
   parts.arena = arena_;
   parts.seed = parts_.incarnation;
@@ -160,7 +169,7 @@ TensorSource* DataPlane::source() {
 }
 
 TensorFetcher* DataPlane::fetcher() {
-  return devices_ == nullptr ? static_cast<TensorFetcher*>(pool_.get())
+  return devices_ == nullptr ? static_cast<TensorFetcher*>(pools_.get())
                              : devices_->proxy()->fetcher();
 }
 
@@ -177,6 +186,13 @@ void DataPlane::MakeCalls() {
         return guard->allow().Check(caller.worker, key);
       },
       options);
+}
+
+std::vector<const Trace*> DataPlane::traces() const {
+  std::vector<const Trace*> traces;
+  for (const auto& trace : poller_traces_) traces.push_back(trace.get());
+  traces.push_back(calls_trace_.get());
+  return traces;
 }
 
 std::vector<int> DataPlane::device_ordinals() const {
@@ -200,7 +216,7 @@ absl::Status DataPlane::Stop(std::chrono::steady_clock::time_point until) {
     return std::max(absl::FromChrono(until - std::chrono::steady_clock::now()),
                     absl::Milliseconds(100));
   };
-  absl::Status drained = pool_->Stop(absl::UnavailableError("the server has stopped"), left());
+  absl::Status drained = pools_->Stop(absl::UnavailableError("the server has stopped"), left());
   if (drained.ok() && devices_ != nullptr) drained = devices_->proxy()->Stop(left());
   return drained;
 }

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_server.h"
-#include "channel/pool/channel_pool.h"
+#include "channel/pool/channel_pools.h"
 #include "channel/signing/caller.h"
 #include "channel/trace/trace.h"
 #include "rendezvous/alarms.h"
@@ -30,7 +30,7 @@ class DataPlane {
   struct Parts {
     const ServerParts* server = nullptr;
     uint64_t incarnation = 0;
-    Poller* poller = nullptr;  // Not yet started.
+    std::vector<Poller*> pollers;  // Not yet started.
     EventThread* events = nullptr;
     Bootstrap* bootstrap = nullptr;
     Membership* members = nullptr;
@@ -40,14 +40,15 @@ class DataPlane {
     FetchServer::Authorize authorize;
     bool has_tls = false;
   };
-  // Whether the poller's thread must stay one and the same: drivers of devices mind it.
+  // Whether there is one poller whose thread must stay one and the same: drivers of devices mind
+  // it.
   static bool KeepsItsThread(const ServerParts& parts) {
     return ServerDevices::Wanted(parts.config, parts.gpus);
   }
   static absl::StatusOr<std::unique_ptr<DataPlane>> Open(Parts parts);
-  ~DataPlane();  // REQUIRES: EndServing(); the poller has stopped; Stop() was OK, or not needed.
+  ~DataPlane();  // REQUIRES: EndServing(); the pollers have stopped; Stop() was OK, or not needed.
 
-  ChannelPool* pool() { return pool_.get(); }
+  ChannelPools* pools() { return pools_.get(); }
   // What we fetch by, with devices under it, if there are any.
   TensorFetcher* fetcher();
   // Fetches that are calls of the server's own service.
@@ -57,7 +58,7 @@ class DataPlane {
   bool has_devices() const { return devices_ != nullptr; }
   std::vector<int> device_ordinals() const;
   DeviceEngine* gpu(int ordinal) const;  // Null: not one of ours.
-  std::vector<const Trace*> traces() const { return {poller_trace_.get(), calls_trace_.get()}; }
+  std::vector<const Trace*> traces() const;
   std::string ExplainDevices() const;
   void AddDeviceStats(std::map<std::string, int64_t>* stats) const;
 
@@ -75,11 +76,11 @@ class DataPlane {
   void MakeCalls();
 
   const Parts parts_;
-  std::unique_ptr<Trace> poller_trace_;
+  std::vector<std::unique_ptr<Trace>> poller_traces_;  // One of each.
   std::unique_ptr<Trace> calls_trace_;
   std::shared_ptr<Arena> arena_;
   std::unique_ptr<FetchServer> calls_;
-  std::unique_ptr<ChannelPool> pool_;
+  std::unique_ptr<ChannelPools> pools_;
   std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
 };
 

@@ -48,17 +48,12 @@ double QuantileMs(const TraceTrack::Counts& counts, double quantile) {
 Insight::Listed Insight::ListOps(int64_t step) const {
   LiveOps ops(kMostListed);
   Listed listed;
-  auto of_pool = parts_.pool->ListOps(kMostListed);
-  if (of_pool.ok()) {
-    listed.left_out = of_pool->left_out;
-    for (LiveOp& op : of_pool->ops) {
-      if (step < 0 || op.step == step) ops.Add(std::move(op));
-    }
-  } else {
-    listed.trouble = std::string(of_pool.status().message());
+  const absl::Status asked = parts_.pools->ListOps(&ops);
+  if (!asked.ok()) listed.trouble = std::string(asked.message());
+  listed.left_out = ops.left_out();
+  for (LiveOp& op : ops.Take()) {
+    if (step < 0 || op.step == step) listed.ops.push_back(std::move(op));
   }
-  listed.left_out += ops.left_out();
-  listed.ops = ops.Take();
   return listed;
 }
 
@@ -86,12 +81,10 @@ std::string Insight::WaitingJson(int64_t step) const {
 // ---- Paths ----
 
 std::vector<PathView> Insight::Paths(const std::string& peer, std::string* trouble) const {
-  auto paths = parts_.pool->ViewPaths(peer);
-  if (!paths.ok()) {
-    *trouble = std::string(paths.status().message());
-    paths = std::vector<PathView>();
-  }
-  return *std::move(paths);
+  std::vector<PathView> paths;
+  const absl::Status asked = parts_.pools->ViewPaths(peer, &paths);
+  if (!asked.ok()) *trouble = std::string(asked.message());
+  return paths;
 }
 
 TraceTrack::Counts Insight::CountsOf(const PathView& path) const {
@@ -105,11 +98,16 @@ TraceTrack::Counts Insight::CountsOf(const PathView& path) const {
   return {};
 }
 
+std::string Insight::PollersText() const {
+  const size_t pollers = parts_.pools->all().size();
+  return pollers == 1 ? "" : absl::StrCat("; ", pollers, " pollers");
+}
+
 std::string Insight::PathsText(const std::string& peer) const {
   std::string out =
       absl::StrCat(parts_.worker, ", incarnation ", absl::StrFormat("%016x", parts_.incarnation),
                    ", at ", parts_.address(), "; protocol ", parts_.protocol, ": ",
-                   absl::StrJoin(parts_.pool->transport_names(), ", "), "\n");
+                   absl::StrJoin(parts_.pools->transport_names(), ", "), PollersText(), "\n");
   if (parts_.look_at_membership && peer.empty()) out += parts_.look_at_membership(false);
   for (const Member& member : parts_.members->Members()) {
     if (!peer.empty()) break;
@@ -128,6 +126,7 @@ std::string Insight::PathsText(const std::string& peer) const {
     if (path.epoch > 1) absl::StrAppend(&out, ", connection number ", path.epoch);
     if (!path.why.empty()) absl::StrAppend(&out, " (", path.why, ")");
     if (!path.note.empty()) absl::StrAppend(&out, ", ", path.note);
+    if (parts_.pools->all().size() > 1) absl::StrAppend(&out, ", on poller ", path.place);
     if (path.under_way > 0) absl::StrAppend(&out, ", ", path.under_way, " under way");
     const TraceTrack::Counts counts = CountsOf(path);
     if (counts.ended_ok + counts.ended_failed > 0) {
@@ -199,11 +198,12 @@ std::string Insight::PathsJson(const std::string& peer) const {
     absl::StrAppendFormat(
         &out,
         "%s{\"role\":\"%s\",\"peer\":%s,\"path\":%s,\"in_use\":%s,\"state\":%s,\"why\":%s,"
-        "\"since_ms\":%.3f,\"epoch\":%d,\"under_way\":%d,\"done\":%d,\"failed\":%d,\"bytes\":%d,"
+        "\"since_ms\":%.3f,\"epoch\":%d,\"under_way\":%d,\"poller\":%d,\"done\":%d,\"failed\":%d,"
+        "\"bytes\":%d,"
         "\"p50_ms\":%.4g,\"p99_ms\":%.4g,\"waited_ms\":{%s}}",
         comma, RoleName(path.role), JsonText(path.peer), JsonText(path.path),
         path.in_use ? "true" : "false", JsonText(path.state), JsonText(path.why),
-        path.since_ns == 0 ? 0 : Ms(now_ns - path.since_ns), path.epoch, path.under_way,
+        path.since_ns == 0 ? 0 : Ms(now_ns - path.since_ns), path.epoch, path.under_way, path.place,
         counts.ended_ok, counts.ended_failed, counts.bytes, QuantileMs(counts, 0.5),
         QuantileMs(counts, 0.99), waited);
     comma = ",";
@@ -233,7 +233,7 @@ Counters Insight::AllCounters() const {
              : all.Count(name, static_cast<uint64_t>(value));
   };
   // Where the poller is stuck, those of the transports are missing.
-  (void)parts_.pool->AskCounters(&all);
+  (void)parts_.pools->AskCounters(&all);
   const RendezvousCounters steps = parts_.steps->counters();
   for (int i = 0; i < kCounterRowCount; ++i) {
     add(kCounterRows[i].name, steps.*kCounterRows[i].value, kCounterRows[i].gauge);

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "channel/pool/channel_pool.h"
+#include "channel/pool/channel_pools.h"
 #include "channel/trace/trace_dump.h"
 #include "rendezvous/step_registry.h"
 #include "server/listener/connection_table.h"
@@ -29,7 +29,7 @@ class Insight {
     std::string protocol;
     const Clock* clock = nullptr;
     StepRegistry* steps = nullptr;
-    ChannelPool* pool = nullptr;
+    ChannelPools* pools = nullptr;
     Membership* members = nullptr;
     std::vector<const Trace*> traces;
     // Where members come from and how old that is; JSON or a line. May be empty.
@@ -65,6 +65,7 @@ class Insight {
   Listed ListOps(int64_t step) const;
   std::vector<PathView> Paths(const std::string& peer, std::string* trouble) const;
   TraceTrack::Counts CountsOf(const PathView& path) const;
+  std::string PollersText() const;
   std::string MembersJson() const;
   Counters AllCounters() const;
 

@@ -102,7 +102,8 @@ class ServerBuilder {
 
   // Another protocol, or another way to do one (server/open_nics.h).
   ServerBuilder& AddProtocol(const std::string& name, std::shared_ptr<const Protocol> protocol);
-  // Another way of reaching peers (channel/transport.h), before those of the protocol.
+  // Another way of reaching peers (channel/transport.h), before those of the protocol. Called for
+  // each poller of the server.
   ServerBuilder& AddTransport(TransportFactory transport);
   // Runs receivers' callbacks in place of config.callback_threads of our own. Callbacks on it
   // may stop and destroy the server, which does not wait for them.

@@ -22,6 +22,7 @@
 #include "server/grpc_arguments.h"
 #include "server/grpc_log.h"
 #include "server/loopback.h"
+#include "server/pollers.h"
 
 namespace tryst {
 namespace {
@@ -86,10 +87,11 @@ ServerCore::ServerCore(ServerParts parts)
       source_(parts_.allow),
       calls_(&members_, &signer_) {
   for (const auto& [worker, address] : parts_.cluster.Workers()) members_.Set(worker, address);
+  MakePollers();
   if (!parts_.etcd.endpoints.empty()) members_.ExpectMore();
   if (parts_.executor == nullptr) {
     own_executor_ = std::make_unique<ThreadPoolExecutor>(
-        static_cast<int>(parts_.config.callback_threads), kMaxQueuedCallbacks);
+        CallbackThreads(parts_.config, static_cast<int>(pollers_.size())), kMaxQueuedCallbacks);
   }
 }
 
@@ -102,17 +104,19 @@ ServerCore::~ServerCore() {
   samples_.reset();
   steps_.reset();
   events_.reset();
-  if (poller_ != nullptr) poller_->Stop();
+  for (const auto& poller : pollers_) poller->Stop();
   data_plane_.reset();
-  poller_.reset();
+  pollers_.clear();
   bootstrap_.reset();
   own_executor_.reset();  // Runs what is queued.
 }
 
 bool ServerCore::OnOwnThread() const {
   if (IsThreadOf(&alarms_) || IsThreadOf(own_executor_.get())) return true;
-  return made_ &&
-         (poller_->OnThread() || IsThreadOf(events_.get()) || IsThreadOf(control_executor_.get()));
+  if (!made_) return false;
+  if (IsThreadOf(events_.get()) || IsThreadOf(control_executor_.get())) return true;
+  return std::any_of(pollers_.begin(), pollers_.end(),
+                     [](const auto& poller) { return poller->OnThread(); });
 }
 
 const std::string& ServerCore::address() const {
@@ -140,7 +144,7 @@ absl::Status ServerCore::Open() {
   KeepUp();
   TRYST_LOG(Info) << parts_.worker << " of cluster " << parts_.config.cluster << " serves at "
                   << address_ << " by " << parts_.config.protocol << " ("
-                  << absl::StrJoin(data_plane_->pool()->transport_names(), ", ")
+                  << absl::StrJoin(data_plane_->pools()->transport_names(), ", ")
                   << "), incarnation " << absl::StrFormat("%016x", incarnation_);
   return absl::OkStatus();
 }
@@ -151,18 +155,22 @@ absl::Status ServerCore::Make() {
   if (!made.ok()) return made;
   made = MakeSteps();
   if (!made.ok()) {
-    poller_->Start();
+    for (const auto& poller : pollers_) poller->Start();
     data_plane_->calls()->Shutdown();
     CloseDataPlane(std::chrono::steady_clock::now());
     return made;
   }
   MakeInsight();
   control_executor_ = std::make_unique<ThreadPoolExecutor>(1, kMaxQueuedControls);
-  poller_->Start();
+  std::vector<WorkSource*> sources;
+  for (const auto& poller : pollers_) {
+    poller->Start();
+    sources.push_back(poller.get());
+  }
   // Not with GPUs, whose driver minds which thread it is called on.
   if (own_executor_ != nullptr && !data_plane_->has_devices() &&
-      parts_.config.callback_threads > 1) {
-    own_executor_->SetSource(poller_.get());
+      CallbackThreads(parts_.config, static_cast<int>(pollers_.size())) > 1) {
+    own_executor_->SetSources(sources);
   }
   made_.store(true, std::memory_order_release);
   return absl::OkStatus();
@@ -192,20 +200,32 @@ void ServerCore::KeepUp() {
   etcd_ = std::move(etcd);
 }
 
+void ServerCore::MakePollers() {
+  PollerOptions options;
+  options.spin_us = parts_.config.spin_us;
+  options.keeps_its_thread = DataPlane::KeepsItsThread(parts_);
+  const std::string name = options.name;
+  const int count = options.keeps_its_thread ? 1 : PollerCount(parts_.config, UsableCpus());
+  const std::vector<int> cpus = *PollerCpus(parts_.config);  // Checked with the limits.
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    if (i > 0) options.name = absl::StrCat(name, "-", i);
+    options.cpu = cpus.empty() ? -1 : cpus[i % cpus.size()];
+    pollers_.push_back(std::make_unique<Poller>(&clock_, options));
+  }
+}
+
 absl::Status ServerCore::OpenDataPlane() {
-  PollerOptions poller;
-  poller.spin_us = parts_.config.spin_us;
-  poller.keeps_its_thread = DataPlane::KeepsItsThread(parts_);
-  poller_ = std::make_unique<Poller>(&clock_, poller);
+  std::vector<Poller*> pollers;
+  for (const auto& poller : pollers_) pollers.push_back(poller.get());
   builder_ = std::make_unique<grpc::ServerBuilder>();
   std::unique_ptr<grpc::ServerCompletionQueue> queue = builder_->AddCompletionQueue();
   queue_ = queue.get();
-  events_ = std::make_unique<EventThread>(std::move(queue), poller_.get());
+  events_ = std::make_unique<EventThread>(std::move(queue), pollers);
   bootstrap_ = std::make_unique<GrpcBootstrap>(&members_, &signer_, queue_, &clock_);
   DataPlane::Parts parts;
   parts.server = &parts_;
   parts.incarnation = incarnation_;
-  parts.poller = poller_.get();
+  parts.pollers = pollers;
   parts.events = events_.get();
   parts.bootstrap = bootstrap_.get();
   parts.members = &members_;
@@ -249,7 +269,7 @@ void ServerCore::MakeInsight() {
   parts.protocol = parts_.config.protocol;
   parts.clock = &clock_;
   parts.steps = steps_.get();
-  parts.pool = data_plane_->pool();
+  parts.pools = data_plane_->pools();
   parts.members = &members_;
   parts.connections = [this] { return listening_ ? listener_->counts() : ConnectionCounts(); };
   parts.traces = data_plane_->traces();
@@ -317,7 +337,7 @@ TransportServiceParts ServerCore::ServiceParts() {
   parts.address = [this] { return address(); };
   parts.token = security_.token();
   parts.members = &members_;
-  parts.hellos = data_plane_->pool();
+  parts.hellos = data_plane_->pools();
   parts.authenticate = [this](const grpc::ServerContextBase& context, absl::string_view method,
                               absl::string_view request) {
     return Authenticate(context, method, request);
@@ -451,7 +471,7 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   if (!drained_) status = absl::DeadlineExceededError("the data plane has not drained");
   bool idle = true;
   if (own_executor_ != nullptr) {
-    own_executor_->SetSource(nullptr);
+    own_executor_->SetSources({});
     idle =
         own_executor_->WaitIdle(std::max(until, std::chrono::steady_clock::now() + kCallbacksMost));
     if (!idle) {

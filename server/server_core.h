@@ -79,6 +79,7 @@ class ServerCore {
 
  private:
   absl::Status Make();
+  void MakePollers();
   absl::Status OpenDataPlane();
   absl::Status MakeSteps();
   void MakeInsight();
@@ -109,7 +110,7 @@ class ServerCore {
 
   // Constant once made_.
   std::unique_ptr<GrpcBootstrap> bootstrap_;
-  std::unique_ptr<Poller> poller_;
+  std::vector<std::unique_ptr<Poller>> pollers_;
   std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
   grpc::ServerCompletionQueue* queue_ = nullptr;  // Which it turns.
   std::unique_ptr<DataPlane> data_plane_;

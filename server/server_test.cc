@@ -6,6 +6,9 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,7 +19,9 @@
 #include "absl/synchronization/notification.h"
 #include "channel/trace/trace_dump.h"
 #include "gtest/gtest.h"
+#include "server/insight.h"
 #include "server/open_nics.h"
+#include "server/pollers.h"
 #include "server/samples.h"
 
 namespace tryst {
@@ -127,6 +132,84 @@ TEST_P(EveryWay, TensorsGoBothWaysBetweenServersThatFindEachOther) {
   }
   EXPECT_TRUE(worker->Stop(absl::Seconds(5)).ok());
   EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok());
+}
+
+// How often the thread of that name has gone to sleep; -1: there is none.
+int64_t SleepsOf(const std::string& thread) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    std::string word, name;
+    status >> word >> name;
+    if (name != thread) continue;
+    while (status >> word) {
+      if (word != "voluntary_ctxt_switches:") continue;
+      int64_t sleeps = -1;
+      status >> sleeps;
+      return sleeps;
+    }
+  }
+  return -1;
+}
+
+// Three producers of which no poller of two has all, asked one by one and by one RecvMany.
+TEST_P(EveryWay, PollersShareThePeersAndNoneIsLost) {
+  ServerConfig config = Config("worker", 0, GetParam());
+  config.pollers = 2;
+  auto worker = Start(config);
+  std::vector<std::unique_ptr<Server>> producers;
+  std::vector<TensorKey> keys;
+  for (int i = 0; i < 3; ++i) {
+    ServerConfig of_ps = Config("ps", i, GetParam());
+    of_ps.pollers = i;  // Each end chooses for itself.
+    of_ps.join = Seed(*worker);
+    producers.push_back(Start(of_ps));
+  }
+  for (int32_t step = 1; step <= 3; ++step) {
+    keys.clear();
+    for (int32_t i = 0; i < 12; ++i) {
+      Server* const ps = producers[static_cast<size_t>(i % 3)].get();
+      keys.push_back(Key(*ps, worker->worker(), absl::StrCat("many_", i)));
+      ASSERT_TRUE(Send(ps, step, keys.back(), Int(100 * step + i)).ok());
+      const TensorKey back = Key(*worker, ps->worker(), absl::StrCat("back_", i));
+      ASSERT_TRUE(Send(worker.get(), step, back, Int(i)).ok());
+    }
+    absl::Notification ended;
+    (*worker->steps()->StartStep(step))
+        ->RecvManyAsync(keys, {}, [&](const absl::Status& first, absl::Span<Received> all) {
+          EXPECT_TRUE(first.ok()) << first;
+          for (size_t i = 0; i < all.size(); ++i) {
+            EXPECT_EQ(*all[i].tensor.data_as<int32_t>(), 100 * step + static_cast<int32_t>(i));
+          }
+          ended.Notify();
+        });
+    ASSERT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(30))) << worker->Explain("");
+    for (int32_t i = 0; i < 12; ++i) {
+      Server* const ps = producers[static_cast<size_t>(i % 3)].get();
+      auto got = Recv(ps, step, Key(*worker, ps->worker(), absl::StrCat("back_", i)));
+      ASSERT_TRUE(got.ok()) << got.status();
+      EXPECT_EQ(*got->tensor.data_as<int32_t>(), i);
+    }
+  }
+  if (UsableCpus() < 2) GTEST_SKIP() << "a process with one processor has one poller";
+  EXPECT_EQ(worker->Stats().at("pollers"), 2);
+  const std::string paths = worker->Explain("");
+  EXPECT_NE(paths.find("; 2 pollers"), std::string::npos) << paths;
+  EXPECT_NE(paths.find("on poller 0"), std::string::npos) << paths;
+  EXPECT_NE(paths.find("on poller 1"), std::string::npos) << paths;
+  EXPECT_NE(worker->insight()->PathsJson("").find("\"poller\":1"), std::string::npos);
+  EXPECT_NE(worker->insight()->Metrics().find("tryst_pollers 2"), std::string::npos);
+}
+
+TEST_P(EveryWay, APollerWithoutAPeerSleeps) {
+  if (UsableCpus() < 2) GTEST_SKIP() << "a process with one processor has one poller";
+  ServerConfig config = Config("worker", 0, GetParam());
+  config.pollers = 2;
+  auto worker = Start(config);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const int64_t before = SleepsOf("tryst-poller-1");
+  ASSERT_GE(before, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  EXPECT_EQ(SleepsOf("tryst-poller-1"), before);
 }
 
 TEST(Libfabric, CarriesTensorsBetweenServersThatNameItsProvider) {

@@ -14,6 +14,7 @@
 #include "server/config.h"
 #include "server/membership.h"
 #include "server/npy.h"
+#include "server/pollers.h"
 
 namespace tryst {
 namespace {
@@ -170,21 +171,41 @@ TEST(Config, WhatNoPathCanUseIsRefusedAtTheStart) {
     auto config = Load({flag});
     return config.ok() ? CheckLimits(*config) : config.status();
   };
-  for (const char* good :
-       {"--message_bytes=4144", "--message_bytes=1MiB", "--slots=4096", "--ring_slots=1024",
-        "--queue_pairs=8", "--callback_threads=1024", "--task=2147483647"}) {
+  for (const char* good : {"--message_bytes=4144", "--message_bytes=1MiB", "--slots=4096",
+                           "--ring_slots=1024", "--queue_pairs=8", "--callback_threads=1024",
+                           "--task=2147483647", "--pollers=64", "--poller_cpus=0,2,4-7"}) {
     EXPECT_TRUE(check(good).ok()) << check(good);
   }
-  for (const char* bad : {"--message_bytes=0", "--message_bytes=4143", "--message_bytes=4136",
-                          "--message_bytes=1048584", "--slots=100000", "--ring_slots=1025",
-                          "--queue_pairs=9", "--callback_threads=100000", "--task=4294967296",
-                          "--max_peers=1000000", "--authenticate_within=1ms"}) {
+  for (const char* bad :
+       {"--message_bytes=0", "--message_bytes=4143", "--message_bytes=4136",
+        "--message_bytes=1048584", "--slots=100000", "--ring_slots=1025", "--queue_pairs=9",
+        "--callback_threads=100000", "--task=4294967296", "--max_peers=1000000",
+        "--authenticate_within=1ms", "--pollers=65", "--pollers=-1", "--poller_cpus=1-",
+        "--poller_cpus=7-4", "--poller_cpus=a", "--poller_cpus=-1", "--poller_cpus=100000"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(check(bad))) << bad;
   }
   EXPECT_EQ(wire::kMaxSlots, 4096u);
   EXPECT_EQ(wire::kMaxRingSlots, 1024u);
   EXPECT_EQ(wire::kMaxMessageBytes, 1u << 20);
   EXPECT_EQ(wire::kHeaderBytes + wire::RecordSize(wire::kMaxKeyBytes), 4144u);
+}
+
+TEST(Config, PollersSuitTheProcessors) {
+  ServerConfig config;
+  for (const auto& [cpus, pollers] : {std::pair(1, 1), std::pair(2, 1), std::pair(3, 1),
+                                      std::pair(4, 2), std::pair(16, 8), std::pair(128, 8)}) {
+    EXPECT_EQ(PollerCount(config, cpus), pollers) << cpus;
+    EXPECT_EQ(CallbackThreads(config, pollers), pollers + 1);
+  }
+  config.pollers = 12;
+  EXPECT_EQ(PollerCount(config, 16), 12);
+  EXPECT_EQ(PollerCount(config, 4), 4);
+  config.callback_threads = 3;
+  EXPECT_EQ(CallbackThreads(config, 8), 3);
+  config.gpus = "all";
+  EXPECT_EQ(PollerCount(config, 16), 1);
+  config.poller_cpus = "0,2,4-6";
+  EXPECT_EQ(*PollerCpus(config), (std::vector<int>{0, 2, 4, 5, 6}));
 }
 
 TEST(Config, AFolderIsNoConfigFile) {

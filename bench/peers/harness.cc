@@ -287,21 +287,38 @@ void MeasureSteps(const Library& library, const Workload& workload,
         static_cast<double>(sets() - before) / seconds, "1/s");
 }
 
-void MeasureIncast(const Library& library, const Workload& workload,
-                   std::vector<std::unique_ptr<Link>>* links, int64_t bytes_before) {
+// A round of all links at once; how many seconds it took.
+double RoundOfAll(const Library& library, std::vector<std::unique_ptr<Link>>* links,
+                  int64_t count) {
   const int64_t began_ns = MonotonicNs();
-  for (auto& link : *links) link->puller().Start(0);
-  int64_t landed = 0;
+  for (auto& link : *links) link->puller().Start(count);
   for (auto& link : *links) {
     if (library.threads) link->puller().WaitFinished();
     while (!link->puller().finished()) {
       for (auto& each : *links) each->Poll(false);
     }
-    link->puller().CheckAll();
-    landed += link->puller().bytes_landed();
   }
-  const double seconds = static_cast<double>(MonotonicNs() - began_ns) * 1e-9;
-  Print("incast", workload.max_bytes(), static_cast<double>(landed) / (1 << 30) / seconds, "GiB/s");
+  return static_cast<double>(MonotonicNs() - began_ns) * 1e-9;
+}
+
+void MeasureProducers(const Library& library, const Workload& workload,
+                      std::vector<std::unique_ptr<Link>>* links, int64_t bytes_before) {
+  if (workload.warm_up > 0) RoundOfAll(library, links, workload.warm_up);
+  const double seconds = RoundOfAll(library, links, 0);
+  double gib = 0;
+  double landed = 0;
+  for (auto& link : *links) {
+    link->puller().CheckAll();
+    gib += static_cast<double>(link->puller().bytes_landed()) / (1 << 30);
+    landed += static_cast<double>(link->puller().landed());
+  }
+  if (workload.name == "rate4") {
+    return Print("tensors_per_s_4_producers", workload.max_bytes(), landed / seconds, "1/s");
+  }
+  if (workload.name == "delivery8") {
+    return Print("delivery_8_producers", workload.max_bytes(), gib / seconds, "GiB/s");
+  }
+  Print("incast", workload.max_bytes(), gib / seconds, "GiB/s");
   Print("incast_bytes_max", workload.max_bytes(),
         static_cast<double>(MemoryBytes("VmHWM") - bytes_before), "bytes");
 }
@@ -335,8 +352,8 @@ int RunLibrary(int argc, char** argv, const Library& library) {
   }
   if (IsStep(workload)) {
     MeasureSteps(library, workload, links);
-  } else if (workload.name == "incast") {
-    MeasureIncast(library, workload, links, bytes_before);
+  } else if (workload.producers > 1) {
+    MeasureProducers(library, workload, links, bytes_before);
   } else {
     MeasureOne(workload, processes, links->front().get());
   }

@@ -108,7 +108,8 @@ struct Library {
 };
 
 // PROGRAM VARIANT WORKLOAD BYTES SECONDS. Prints a line "figure TAB bytes TAB value TAB unit"
-// for each figure of the workload: pull, delivery, rate, first, idle, step1, step3, incast.
+// for each figure of the workload: pull, delivery, rate, first, idle, step1, step3, incast,
+// delivery8 and rate4, of so many producers at once.
 int RunLibrary(int argc, char** argv, const Library& library);
 
 // For a library that starts its processes itself: this one is the producer (rank 0) or the

@@ -2,10 +2,13 @@
 // caller. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
 // memory and are read where they are. -executor: callbacks run on the server's threads, not
 // in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
-// of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins.
+// of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN: the
+// server has N pollers.
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -248,6 +251,9 @@ class Process {
     config.nic = "soft";
     if (Has(variant, "digests")) config.digests = "on";
     if (Has(variant, "sleeping")) config.spin_us = 0;
+    if (Has(variant, "pollers")) {
+      config.pollers = atoi(variant.c_str() + variant.find("pollers") + strlen("pollers"));
+    }
     config.shm = Has(variant, "shm") ? "on" : "off";
     config.shm_bytes = kSharedBytes;
     config.listen = "127.0.0.1:0";

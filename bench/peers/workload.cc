@@ -109,12 +109,18 @@ Workload MakeWorkload(const std::string& name, size_t bytes, double seconds) {
     workload.warm_up = 500;
     workload.at_least = 1000;
     if (name == "idle") workload.seconds = 0.05;
+  } else if (name == "delivery8") {
+    workload.slots = 4;
+    workload.sizes.assign(workload.slots, bytes);
+    workload.warm_up = workload.at_least = workload.slots;
+    workload.producers = 8;
   } else if (name == "delivery") {
     workload.slots = bytes > (64 << 20) ? 4 : 8;
     workload.sizes.assign(workload.slots, bytes);
     workload.warm_up = workload.slots;
     workload.at_least = 2 * workload.slots;
-  } else if (name == "rate") {
+  } else if (name == "rate" || name == "rate4") {
+    workload.producers = name == "rate" ? 1 : 4;
     workload.slots = 128;
     workload.sizes.assign(1024, bytes);
     workload.warm_up = 5000;
@@ -131,7 +137,8 @@ Workload MakeWorkload(const std::string& name, size_t bytes, double seconds) {
     workload.producers = 8;
     workload.keeps_nothing = workload.checks_all = true;
   } else if (name != "first") {
-    Die("no workload %s: pull delivery rate first idle step1 step3 incast", name.c_str());
+    Die("no workload %s: pull delivery delivery8 rate rate4 first idle step1 step3 incast",
+        name.c_str());
   }
   return workload;
 }

@@ -8,8 +8,8 @@
 
 namespace tryst {
 
-EventThread::EventThread(std::unique_ptr<grpc::CompletionQueue> queue, Poller* poller)
-    : queue_(std::move(queue)), poller_(poller), thread_([this] { Run(); }) {
+EventThread::EventThread(std::unique_ptr<grpc::CompletionQueue> queue, std::vector<Poller*> pollers)
+    : queue_(std::move(queue)), pollers_(std::move(pollers)), thread_([this] { Run(); }) {
   pthread_setname_np(thread_.native_handle(), "tryst-grpc");
 }
 
@@ -24,7 +24,7 @@ void EventThread::Run() {
   bool ok = false;
   while (queue_->Next(&tag, &ok)) {
     static_cast<GrpcEvent*>(tag)->OnEvent(ok);
-    if (poller_ != nullptr) poller_->TurnIfAsleep();
+    for (Poller* poller : pollers_) poller->TurnIfAsleep();
   }
 }
 

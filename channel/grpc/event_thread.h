@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "channel/poller/poller.h"
 
@@ -37,9 +38,9 @@ class GrpcStep final : public GrpcEvent {
 // and has to wake whom they are for.
 class EventThread {
  public:
-  // What an event has for `poller` this thread runs itself while that sleeps
-  // (Poller::TurnIfAsleep). Null: there is never anything.
-  EventThread(std::unique_ptr<grpc::CompletionQueue> queue, Poller* poller);
+  // What an event has for one of `pollers` this thread runs itself while that sleeps
+  // (Poller::TurnIfAsleep). They outlive it.
+  EventThread(std::unique_ptr<grpc::CompletionQueue> queue, std::vector<Poller*> pollers);
   // Waits for what is under way. REQUIRES: nothing begins an operation any more.
   ~EventThread();
   grpc::CompletionQueue* queue() const { return queue_.get(); }
@@ -48,7 +49,7 @@ class EventThread {
   void Run();
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
-  Poller* const poller_;
+  const std::vector<Poller*> pollers_;
   std::thread thread_;
 };
 

@@ -7,7 +7,13 @@ namespace tryst {
 
 GrpcTransport::GrpcTransport(const TransportContext& context, const GrpcParts& parts,
                              GrpcChannelOptions options)
-    : poller_(context.poller), parts_(parts), options_([&] {
+    : poller_(context.poller),
+      parts_([&] {
+        GrpcParts own = parts;
+        if (context.place != 0) own.served = nullptr;
+        return own;
+      }()),
+      options_([&] {
         options.trace = context.trace;
         return options;
       }()) {}

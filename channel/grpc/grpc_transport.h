@@ -37,7 +37,7 @@ class GrpcTransport final : public Transport {
  private:
   const std::string name_ = "grpc";
   Poller* const poller_;
-  const GrpcParts parts_;
+  const GrpcParts parts_;  // `served` is null but on the first poller.
   const GrpcChannelOptions options_;
 };
 

@@ -71,10 +71,10 @@ class BorrowedTurnsTest : public ::testing::Test {
  protected:
   BorrowedTurnsTest() {
     poller_.Start();
-    executor_.SetSource(&poller_);
+    executor_.SetSources({&poller_});
   }
   ~BorrowedTurnsTest() override {
-    executor_.SetSource(nullptr);
+    executor_.SetSources({});
     poller_.Stop();
   }
 
@@ -115,8 +115,8 @@ TEST_F(BorrowedTurnsTest, OneWhoStaysInACallbackKeepsNobodyWaiting) {
 TEST_F(BorrowedTurnsTest, TheSourceCanBeTakenAwayUnderTraffic) {
   stream_.Begin(1'000'000'000);
   for (int i = 0; i < 200; ++i) {
-    executor_.SetSource(nullptr);
-    executor_.SetSource(&poller_);
+    executor_.SetSources({});
+    executor_.SetSources({&poller_});
   }
   stream_.Stop();
   EXPECT_FALSE(stream_.wrong);

@@ -99,6 +99,14 @@ void Poller::Start() {
   has_thread_.store(true, std::memory_order_relaxed);
   thread_ = std::thread([this] { Loop(); });
   pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
+  if (options_.cpu < 0) return;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(options_.cpu, &cpus);
+  const int error = pthread_setaffinity_np(thread_.native_handle(), sizeof(cpus), &cpus);
+  if (error == 0) return;
+  TRYST_LOG(Warning) << options_.name << " does not stay on processor " << options_.cpu << ": "
+                     << strerror(error);
 }
 
 void Poller::Stop() {

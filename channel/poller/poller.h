@@ -67,6 +67,7 @@ struct PollerOptions {
   // where that seldom finds any (see PollerSpin).
   int64_t spin_us = 50;
   bool keeps_its_thread = false;  // TurnIfAsleep() wakes it instead.
+  int cpu = -1;                   // Its thread stays on this processor. -1: on any.
 };
 
 // One thread's work: completions, tasks posted by other threads, timers. Every channel,

@@ -49,6 +49,7 @@ ChannelPool::ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* sou
   context.protocol_newest = options_.protocol_newest;
   context.max_tensor_bytes = options_.max_tensor_bytes;
   context.trace = options_.trace;
+  context.place = options_.place;
   for (const TransportFactory& make : transports) {
     context.seed = context_.random();
     context_.transports.push_back(make(context));
@@ -74,7 +75,8 @@ absl::Status ChannelPool::Open() {
     }
   }
   open_ = true;
-  poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
+  // The others begin with their first peer: until then their pollers sleep.
+  if (options_.place == 0) StartMaintenance();
   return absl::OkStatus();
 }
 
@@ -97,6 +99,7 @@ void ChannelPool::GiveTask(FetchTask* task) {
 }
 
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+  asked_.store(true, std::memory_order_relaxed);
   // What other threads have asked for and is still in the inbox goes first: it was asked before.
   if (poller_->OnThread() && !closed_ && posted_fetches_.load(std::memory_order_relaxed) == 0) {
     PeerPaths* peer = PeerOf(key.src().worker);
@@ -113,6 +116,7 @@ void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
 
 void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                             ManyDoneFn done) {
+  asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && posted_fetches_.load(std::memory_order_relaxed) == 0 &&
       FetchAsOne(step_id, keys, args, &done)) {
     return;
@@ -197,10 +201,12 @@ PeerPaths* ChannelPool::PeerOf(absl::string_view worker) {
   if (found != peers_.end()) return last_peer_ = found->second.get();
   auto peer = std::make_unique<PeerPaths>(&context_, std::string(worker));
   peers_in_order_.push_back(peer.get());
+  StartMaintenance();
   return peers_.emplace(peer->worker(), std::move(peer)).first->second.get();
 }
 
 void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
+  if (!asked_.load(std::memory_order_relaxed)) return;  // Nor is the poller woken for it.
   poller_->PostFn([this, step_id, status] {
     for (PeerPaths* peer : peers_in_order_) peer->AbortStep(step_id, status);
   });
@@ -223,6 +229,7 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
         hello.worker, " speaks protocol ", hello.protocol_oldest, " to ", hello.protocol_newest,
         ", this worker ", kProtocolOldest, " to ", options_.protocol_newest)));
   }
+  StartMaintenance();
   auto peer = peers_.find(hello.worker);
   if (peer != peers_.end()) peer->second->NoteIncarnation(hello.incarnation);
   for (const auto& transport : context_.transports) {
@@ -235,6 +242,11 @@ void ChannelPool::AnswerHello(const Hello& hello, HelloDone done) {
     if (name == hello.path) why = absl::StrCat(": ", status.message());
   }
   std::move(done)(absl::UnimplementedError(absl::StrCat("no path ", hello.path, " here", why)));
+}
+
+void ChannelPool::StartMaintenance() {
+  if (std::exchange(maintained_, true) || closed_) return;
+  poller_->SetTimer(&maintenance_, poller_->now_ns() + kMaintenanceNs);
 }
 
 void ChannelPool::Maintain() {
@@ -353,17 +365,8 @@ absl::Status ChannelPool::AskPoller(absl::AnyInvocable<void() &&> fn) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ChannelPool::Listed> ChannelPool::ListOps(size_t most) {
-  Listed listed;
-  const absl::Status asked = AskPoller([this, &listed, most] {
-    LiveOps ops(most);
-    ListOpsNow(&ops);
-    listed.left_out = ops.left_out();
-    listed.ops = ops.Take();
-    listed.now_ns = poller_->now_ns();
-  });
-  if (!asked.ok()) return asked;
-  return listed;
+absl::Status ChannelPool::ListOps(LiveOps* ops) {
+  return AskPoller([&] { ListOpsNow(ops); });
 }
 
 absl::StatusOr<std::vector<PathView>> ChannelPool::ViewPaths(const std::string& peer) {

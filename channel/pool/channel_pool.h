@@ -59,14 +59,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // ---- What is going on: asked of the poller thread, which must be running, or is this one ----
   // Which path leads to `peer`, which were turned down, and why. All peers when empty. Waits.
   std::string Explain(const std::string& peer);
-  // What has not ended: the `most` oldest, and how many there are besides.
-  // kDeadlineExceeded: the poller thread is stuck.
-  struct Listed {
-    std::vector<LiveOp> ops;
-    size_t left_out = 0;
-    int64_t now_ns = 0;
-  };
-  absl::StatusOr<Listed> ListOps(size_t most);
+  // Adds what has not ended. kDeadlineExceeded: the poller thread is stuck.
+  absl::Status ListOps(LiveOps* ops);
   // Every way to and from `peer`; of all peers when empty. kDeadlineExceeded as above.
   absl::StatusOr<std::vector<PathView>> ViewPaths(const std::string& peer);
   // Adds the counters of all transports. kDeadlineExceeded as above.
@@ -100,6 +94,7 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   void AnswerHello(const Hello& hello, HelloDone done);
   Transport* FindTransport(absl::string_view name) const;  // Null: there is none.
   void Maintain();
+  void StartMaintenance();
   // Runs `fn` on the poller thread and waits for it, but not for ever.
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
 
@@ -119,12 +114,14 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   std::vector<std::unique_ptr<FetchTask>> tasks_ ABSL_GUARDED_BY(mu_);
   std::vector<FetchTask*> free_tasks_ ABSL_GUARDED_BY(mu_);
   std::atomic<size_t> posted_fetches_{0};  // In the inbox, not started yet.
+  std::atomic<bool> asked_{false};         // Somebody has fetched something.
 
   // Poller thread only.
   absl::flat_hash_map<std::string, std::unique_ptr<PeerPaths>> peers_;
   std::vector<PeerPaths*> peers_in_order_;
   PeerPaths* last_peer_ = nullptr;  // Asked for last; peers stay.
   MaintenanceTimer maintenance_{this};
+  bool maintained_ = false;
   bool closed_ = false;
   absl::Status close_status_;
 };

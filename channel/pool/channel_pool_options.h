@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_POOL_CHANNEL_POOL_OPTIONS_H_
 #define TRYST_CHANNEL_POOL_CHANNEL_POOL_OPTIONS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -18,6 +19,7 @@ struct ChannelPoolOptions {
   int64_t probe_ms = 1000;
   int64_t probe_ms_most = 30'000;
   uint64_t seed = 1;
+  size_t place = 0;        // TransportContext::place.
   Trace* trace = nullptr;  // Written on the poller thread; outlives the pool. May be null.
 };
 

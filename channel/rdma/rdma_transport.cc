@@ -4,46 +4,35 @@
 
 namespace tryst {
 
-RdmaTransport::RdmaTransport(const TransportContext& context, NicPath path, RdmaOptions options)
+RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<SharedNic> nic,
+                             RdmaOptions options)
     : context_(context),
-      path_(std::move(path)),
+      nic_(std::move(nic)),
       options_(options),
       seed_(context.seed),
-      consumers_(&context_, &path_, &options_) {
-  room_task_.transport = this;
-}
+      consumers_(&context_, &nic_->path(), &options_) {}
 
 RdmaTransport::~RdmaTransport() {
-  if (landings_ != nullptr) landings_->SetRoomCallback(nullptr);
+  nic_->Remove(this);
   if (hub_ != nullptr) hub_->Detach();
 }
 
 absl::Status RdmaTransport::Open() {
-  Nic* nic = path_.nic.get();
+  Nic* nic = nic_->nic();
   const uint32_t depth = std::min(options_.completion_depth, nic->limits().max_completion_depth);
   auto hub = QueueHub::Create(nic, context_.poller, depth);
   if (!hub.ok()) return hub.status();
   hub_ = *std::move(hub);
   hub_->Attach();
-  landings_ = std::make_shared<LandingPool>(path_.nic, options_.landing_cap_bytes);
-  landings_->SetRoomCallback([this] {
-    if (!room_task_.posted.exchange(true)) context_.poller->Post(&room_task_);
-  });
-  if (nic->event_fd() < 0) return absl::OkStatus();
-  auto events = AsyncEventThread::Start(nic, [this](const NicEvent& event) {
-    context_.poller->PostFn([this, event] { OnNicEvent(event); });
-  });
-  if (!events.ok()) return events.status();
-  events_ = *std::move(events);
-  return absl::OkStatus();
+  return nic_->Add(this);
 }
 
 std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, PathUser* user) {
   FetchChannelOptions options;
   options.link = options_.link;
-  options.link.digests &= path_.digests;
+  options.link.digests &= nic_->path().digests;
   options.landing_bytes = options_.landing_bytes;
-  options.path = path_.path;
+  options.path = name();
   options.self = context_.self;
   options.self_incarnation = context_.incarnation;
   options.peer = peer;
@@ -65,7 +54,7 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   options.standing = options_.standing;
   options.standing_ms = options_.standing_ms;
   options.protocol_newest = context_.protocol_newest;
-  auto channel = std::make_unique<FetchChannel>(hub_.get(), landings_.get(), context_.bootstrap,
+  auto channel = std::make_unique<FetchChannel>(hub_.get(), nic_->landings(), context_.bootstrap,
                                                 std::move(options));
   fetching_.push_back({channel.get(), user});
   return channel;
@@ -73,9 +62,13 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
 
 // ---- Room to land in ----
 
+void RdmaTransport::RoomTask::Post() {
+  if (!posted.exchange(true)) transport->context_.poller->Post(this);
+}
+
 void RdmaTransport::RoomTask::RunOnPoller() {
   posted.store(false);
-  transport->OnRoom();
+  (transport->*run)();
 }
 
 void RdmaTransport::OnRoom() {
@@ -92,10 +85,19 @@ void RdmaTransport::OnRoom() {
                    [](const Fetching& one) { return one.channel->waits_for_room(); })) {
     return;
   }
+  DropStanding();
+  nic_->WantRoom(this);
+}
+
+void RdmaTransport::DropStanding() {
   for (const Fetching& one : fetching_) one.channel->DropOneStanding();
 }
 
 // ---- What the NIC tells ----
+
+void RdmaTransport::TellEvent(const NicEvent& event) {
+  context_.poller->PostFn([this, event] { OnNicEvent(event); });
+}
 
 void RdmaTransport::OnNicEvent(const NicEvent& event) {
   if (closed_) return;
@@ -108,9 +110,7 @@ void RdmaTransport::OnNicEvent(const NicEvent& event) {
 
 void RdmaTransport::Maintain() {
   OnRoom();  // A registration that failed may work now; nobody else would say so.
-  if (events_ == nullptr) {
-    while (auto event = path_.nic->NextEvent()) OnNicEvent(*event);
-  }
+  nic_->PollEvents();
   consumers_.Maintain();
 }
 
@@ -126,7 +126,7 @@ void RdmaTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
 
 void RdmaTransport::Close(const absl::Status& why) {
   closed_ = true;
-  events_.reset();  // It only posts. What it has posted runs before anybody hears Drained().
+  nic_->Remove(this);  // What it has posted runs before anybody hears Drained().
   consumers_.Close(why);
 }
 
@@ -152,8 +152,9 @@ void RdmaTransport::AddCounters(Counters* counters) const {
   counters->Count("rdma_breaks", fetched.breaks);
   counters->Count("rdma_replays", fetched.replays);
   counters->Count("rdma_digests_wrong", fetched.digests_wrong);
-  counters->Gauge("pinned_bytes", landings_->pinned_bytes());
-  counters->Gauge("pinned_bytes_most", landings_->pinned_bytes_most());
+  if (context_.place != 0) return;
+  counters->Gauge("pinned_bytes", nic_->landings()->pinned_bytes());
+  counters->Gauge("pinned_bytes_most", nic_->landings()->pinned_bytes_most());
 }
 
 FetchCounters RdmaTransport::fetch_counters() const {

@@ -11,22 +11,22 @@
 #include "absl/status/status.h"
 #include "channel/rdma/consumers.h"
 #include "channel/rdma/fetch_channel.h"
-#include "channel/rdma/landing_pool.h"
 #include "channel/rdma/queue_hub.h"
 #include "channel/rdma/rdma_options.h"
+#include "channel/rdma/shared_nic.h"
 #include "channel/transport.h"
-#include "verbs/async_event_thread.h"
 
 namespace tryst {
 
-// Peers that are reached by one NIC: its completion queue, the memory that tensors land in, and
-// what it tells of its ports.
-class RdmaTransport final : public Transport {
+// Peers that are reached by one NIC and one poller: its completion queue, and its part in what the
+// pollers share of the NIC.
+class RdmaTransport final : public Transport, private SharedNic::User {
  public:
-  RdmaTransport(const TransportContext& context, NicPath path, RdmaOptions options);
+  RdmaTransport(const TransportContext& context, std::shared_ptr<SharedNic> nic,
+                RdmaOptions options);
   ~RdmaTransport() override;
 
-  const std::string& name() const override { return path_.path; }
+  const std::string& name() const override { return nic_->path().path; }
   absl::Status Open() override;
   std::unique_ptr<Channel> MakeChannel(const std::string& peer, PathUser* user) override;
   void OnHello(const Hello& hello, HelloDone done) override;
@@ -43,9 +43,14 @@ class RdmaTransport final : public Transport {
   ServeCounters serve_counters() const { return consumers_.counters(); }
 
  private:
+  // Calls `run`, once however often it is posted meanwhile.
   struct RoomTask final : PollerTask {
+    RoomTask(RdmaTransport* transport, void (RdmaTransport::*run)())
+        : transport(transport), run(run) {}
+    void Post();
     void RunOnPoller() override;
-    RdmaTransport* transport = nullptr;
+    RdmaTransport* const transport;
+    void (RdmaTransport::*const run)();
     std::atomic<bool> posted{false};
   };
   struct Fetching {
@@ -53,22 +58,25 @@ class RdmaTransport final : public Transport {
     PathUser* user;
   };
 
+  void TellRoom() override { room_task_.Post(); }
+  void TellWanted() override { wanted_task_.Post(); }
+  void TellEvent(const NicEvent& event) override;
   void OnRoom();
+  void DropStanding();
   void OnNicEvent(const NicEvent& event);
 
   // Constant after Open().
   const TransportContext context_;
-  const NicPath path_;
+  const std::shared_ptr<SharedNic> nic_;
   const RdmaOptions options_;
   std::unique_ptr<QueueHub> hub_;
-  std::shared_ptr<LandingPool> landings_;
-  std::unique_ptr<AsyncEventThread> events_;  // Null where time is virtual.
 
   // Poller thread only.
   uint64_t seed_;
   std::vector<Fetching> fetching_;  // All there ever were; they outlive all but our destructor.
   size_t room_first_ = 0;           // Who is asked first next time.
-  RoomTask room_task_;
+  RoomTask room_task_{this, &RdmaTransport::OnRoom};
+  RoomTask wanted_task_{this, &RdmaTransport::DropStanding};
   Consumers consumers_;
   bool closed_ = false;
 };

@@ -138,7 +138,7 @@ void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer,
 void ShmTransport::Maintain() {
   for (auto& channel : serving_) channel->EndIfNotJoined();
   Reap();
-  arena_->Trim();
+  if (context_.place == 0) arena_->Trim();
 }
 
 void ShmTransport::Reap() {
@@ -169,7 +169,7 @@ void ShmTransport::ExplainServing(const std::string& consumer, std::string* out)
       absl::StrAppend(out, channel->Explain(), "\n");
     }
   }
-  if (consumer.empty()) absl::StrAppend(out, arena_->Explain(), "\n");
+  if (consumer.empty() && context_.place == 0) absl::StrAppend(out, arena_->Explain(), "\n");
 }
 
 void ShmTransport::View(const std::string& consumer, std::vector<PathView>* views) const {
@@ -200,6 +200,7 @@ void ShmTransport::AddCounters(Counters* counters) const {
   counters->Count("shm_breaks", fetched.breaks);
   counters->Count("shm_replays", fetched.asked_again);
   counters->Count("shm_digests_wrong", fetched.digests_wrong);
+  if (context_.place != 0) return;
   const ArenaCounters arena = arena_->counters();
   counters->Gauge("shm_used_bytes", arena.used_bytes);
   counters->Gauge("shm_segment_bytes", arena.segment_bytes);

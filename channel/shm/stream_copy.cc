@@ -50,10 +50,6 @@ void StreamCopy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) memcpy(to, from, bytes);
 }
 
-CopyCrew::CopyCrew(int helpers) {
-  for (int i = 0; i < helpers; ++i) helpers_.emplace_back([this] { Help(); });
-}
-
 CopyCrew::~CopyCrew() {
   {
     MutexLock lock(&mu_);
@@ -75,10 +71,13 @@ void CopyCrew::CopyPiece(const Job& job, size_t piece) {
 
 void CopyCrew::Copy(void* to, const void* from, size_t bytes, bool streaming) {
   if (bytes == 0) return;
-  if (helpers_.empty() || bytes < kSplitBytes) {
+  if (most_helpers_ == 0 || bytes < kSplitBytes) {
     if (streaming) return StreamCopy(to, from, bytes);
     memcpy(to, from, bytes);
     return;
+  }
+  while (helpers_.size() < static_cast<size_t>(most_helpers_)) {
+    helpers_.emplace_back([this] { Help(); });
   }
   const Job job{static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes, streaming};
   MutexLock lock(&mu_);

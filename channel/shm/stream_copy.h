@@ -14,8 +14,9 @@ namespace tryst {
 // written is not read first, and nothing else is driven out.
 void StreamCopy(void* to, const void* from, size_t bytes);
 
-// Copies on the calling thread and on as many helpers as there are idle cores for. Work is
-// claimed piece by piece: a helper that gets no core costs nothing. One caller at a time.
+// Copies on the calling thread and on as many helpers as there are idle cores for, which start with
+// the first copy that is split. Work is claimed piece by piece: a helper that gets no core costs
+// nothing. One caller at a time.
 class CopyCrew {
  public:
   // From how many bytes on a copy goes around the caches, and from how many it is split.
@@ -23,13 +24,14 @@ class CopyCrew {
   static constexpr size_t kSplitBytes = 512 << 10;
   static constexpr size_t kPieceBytes = 64 << 10;
 
-  explicit CopyCrew(int helpers);
+  explicit CopyCrew(int helpers) : most_helpers_(helpers) {}
   ~CopyCrew();
   CopyCrew(const CopyCrew&) = delete;
   CopyCrew& operator=(const CopyCrew&) = delete;
 
   // `streaming`: it is a part of something larger than kStreamBytes.
   void Copy(void* to, const void* from, size_t bytes, bool streaming);
+  size_t helpers() const { return helpers_.size(); }  // The caller's thread.
 
  private:
   struct Job {
@@ -41,6 +43,7 @@ class CopyCrew {
   void Help();
   static void CopyPiece(const Job& job, size_t piece);
 
+  const int most_helpers_;
   Mutex mu_;
   CondVar work_;
   Job job_ ABSL_GUARDED_BY(mu_);
@@ -49,7 +52,7 @@ class CopyCrew {
   size_t pieces_done_ ABSL_GUARDED_BY(mu_) = 0;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   CondVar done_;
-  std::vector<std::thread> helpers_;
+  std::vector<std::thread> helpers_;  // The caller's.
 };
 
 }  // namespace tryst

@@ -62,6 +62,18 @@ TEST(StreamCopyTest, ACrewCopiesWhatOneDoes) {
   }
 }
 
+// A server has a crew for each poller, and most of them never copy anything large.
+TEST(StreamCopyTest, HelpersStartWithTheFirstCopyThatIsSplit) {
+  CopyCrew crew(2);
+  std::vector<uint8_t> to(CopyCrew::kSplitBytes);
+  const std::vector<uint8_t> from(CopyCrew::kSplitBytes, 7);
+  crew.Copy(to.data(), from.data(), to.size() - 1, false);
+  EXPECT_EQ(crew.helpers(), 0u);
+  crew.Copy(to.data(), from.data(), to.size(), false);
+  EXPECT_EQ(crew.helpers(), 2u);
+  EXPECT_EQ(to, from);
+}
+
 TEST(StreamCopyTest, ACrewIsUsedAgainAndAgain) {
   CopyCrew crew(2);
   std::vector<uint8_t> to(CopyCrew::kSplitBytes);

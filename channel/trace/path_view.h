@@ -21,6 +21,7 @@ struct PathView {
   uint64_t epoch = 0;     // Connections made so far.
   size_t under_way = 0;   // Operations that have not ended.
   std::string note = {};  // What to know of it, although it works. Empty: nothing.
+  size_t place = 0;       // Which of our pollers it is on.
 };
 
 }  // namespace tryst

@@ -246,6 +246,20 @@ std::vector<Seed> MachineSeeds() {
        Writes("/sys/fs/cgroup/app/cpu.stat", "usage_usec 9\nnr_periods 1000\nnr_throttled 300")},
       {"cpu-count", W::kNote, "one CPU",
        [](SeededHost* h) { h->calls.usable_cpus = [] { return 1; }; }},
+      {"pollers", W::kWarning, "pollers is 20, and 16 will run",
+       [](SeededHost* h) { h->config.pollers = 20; }},
+      {"pollers", W::kWarning, "pollers is 2, and 1 will run",
+       [](SeededHost* h) {
+         h->config.gpus = "all";
+         h->config.pollers = 2;
+       }},
+      {"pollers", W::kNote, "pollers is 1, and 16 processors",
+       [](SeededHost* h) { h->config.pollers = 1; }},
+      {"pollers", W::kWarning, "names 2 processors for 4 pollers",
+       [](SeededHost* h) {
+         h->config.pollers = 4;
+         h->config.poller_cpus = "0,2";
+       }},
       {"seccomp", W::kNote, "seccomp", Writes("/proc/self/status", "Seccomp:\t2")},
       {"clock-source", W::kWarning, "hpet",
        Writes("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")},

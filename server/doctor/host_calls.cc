@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <netdb.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "channel/device/gdr_check.h"
 #include "server/doctor/host.h"
+#include "server/pollers.h"
 
 namespace tryst {
 namespace {
@@ -84,12 +84,6 @@ absl::Status SealMemory() {
   }
   close(fd);
   return status;
-}
-
-int UsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 bool ClockIsSynchronised() {

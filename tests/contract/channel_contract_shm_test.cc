@@ -17,11 +17,12 @@ namespace tryst {
 namespace {
 
 ChannelContract Contract(const char* name, uint64_t arena_bytes,
-                         std::function<void(TransportsOptions*)> adjust) {
+                         std::function<void(TransportsOptions*)> adjust, int pollers = 1) {
   ChannelContract contract;
   contract.name = name;
-  contract.open = [arena_bytes, adjust] {
+  contract.open = [arena_bytes, adjust, pollers] {
     PoolWorldOptions options;
+    options.pollers = pollers;
     options.open_nic = [] {
       auto nic = OpenSoftNic(SoftNicOptions());
       TRYST_CHECK(nic.ok()) << nic.status();
@@ -76,6 +77,8 @@ INSTANTIATE_TEST_SUITE_P(
     Shm, ChannelContractTest,
     ::testing::Values(
         Contract("Default", 256 << 20, [](TransportsOptions*) {}),
+        Contract(
+            "ThreePollers", 256 << 20, [](TransportsOptions*) {}, 3),
         Contract("Small", 8 << 20, MakeSmall),
         Contract("Digests", 256 << 20, [](TransportsOptions* pool) { pool->shm.digests = true; }),
         Contract("NoPull", 256 << 20,

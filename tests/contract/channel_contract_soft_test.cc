@@ -10,13 +10,14 @@ namespace {
 constexpr uint64_t kCapBytes = 32 << 20;
 
 ChannelContract Contract(const char* name, std::function<void(TransportsOptions*)> adjust,
-                         int paths = 1, bool renews_keys = true) {
+                         int paths = 1, bool renews_keys = true, int pollers = 1) {
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
-  contract.open = [adjust, paths, renews_keys] {
+  contract.open = [adjust, paths, renews_keys, pollers] {
     PoolWorldOptions options;
     options.paths = paths;
+    options.pollers = pollers;
     options.open_nic = [renews_keys] {
       SoftNicOptions soft;
       soft.limits.renews_keys = renews_keys;
@@ -62,7 +63,9 @@ INSTANTIATE_TEST_SUITE_P(
                           },
                           2),
                       Contract(
-                          "KeysLast", [](TransportsOptions*) {}, 1, false)),
+                          "KeysLast", [](TransportsOptions*) {}, 1, false),
+                      Contract(
+                          "ThreePollers", [](TransportsOptions*) {}, 1, true, 3)),
     ChannelContractName);
 
 }  // namespace

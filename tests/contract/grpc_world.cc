@@ -63,7 +63,7 @@ class Producer {
     auto queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
     grpc::ServerCompletionQueue* const server_queue = queue.get();
-    events_ = std::make_unique<EventThread>(std::move(queue), nullptr);
+    events_ = std::make_unique<EventThread>(std::move(queue), std::vector<Poller*>());
     service_->Start(server_queue);
     fetches_.Start(server_queue, service_->next_fetch());
     proxy = std::make_unique<CutProxy>(port);
@@ -145,7 +145,7 @@ class Consumer {
   Membership members;
   CallSigner signer;
   Poller poller;
-  EventThread events{std::make_unique<grpc::CompletionQueue>(), &poller};
+  EventThread events{std::make_unique<grpc::CompletionQueue>(), std::vector<Poller*>{&poller}};
   std::unique_ptr<ChannelPool> pool;
 };
 

@@ -44,7 +44,12 @@ class MemoryBootstrap final : public Bootstrap {
 struct Worker {
   Worker(const PoolWorldOptions& options, Alarms* alarms, MemoryBootstrap* bootstrap,
          const std::string& name, uint64_t incarnation)
-      : steps(alarms), poller(&clock), name(name), bootstrap(bootstrap) {
+      : steps(alarms), name(name), bootstrap(bootstrap) {
+    std::vector<Poller*> turned;
+    for (int i = 0; i < options.pollers; ++i) {
+      pollers.push_back(std::make_unique<Poller>(&clock));
+      turned.push_back(pollers.back().get());
+    }
     std::vector<NicPath> paths;
     for (int i = 0; i < options.paths; ++i) {
       nics.push_back(std::make_shared<BreakableNic>(options.open_nic()));
@@ -56,41 +61,41 @@ struct Worker {
     pool_options.seed = incarnation;
     if (options.adjust) options.adjust(&pool_options);
     if (options.wrap) {
-      wrap = options.wrap(name == kProducer, incarnation, pool_options, &poller, &steps);
+      wrap = options.wrap(name == kProducer, incarnation, pool_options, turned[0], &steps);
     }
     TensorSource* source = &steps;
     if (wrap != nullptr) source = wrap->source();
-    pool = MakeChannelPool(&poller, bootstrap, source, std::move(paths), nullptr,
-                           std::move(pool_options));
-    const absl::Status opened = pool->Open();
+    pools = MakeChannelPools(turned, {}, bootstrap, source, std::move(paths), nullptr,
+                             std::move(pool_options));
+    const absl::Status opened = pools->Open();
     TRYST_CHECK(opened.ok()) << opened;
-    if (wrap != nullptr) wrap->SetChannels(pool.get());
-    poller.Start();
-    bootstrap->Set(name, pool.get());
+    if (wrap != nullptr) wrap->SetChannels(pools.get());
+    for (const auto& poller : pollers) poller->Start();
+    bootstrap->Set(name, pools.get());
   }
 
   ~Worker() {
     bootstrap->Set(name, nullptr);
     const absl::Status stopped =
-        pool->Stop(absl::CancelledError("the worker is stopping"), absl::Seconds(20));
+        pools->Stop(absl::CancelledError("the worker is stopping"), absl::Seconds(20));
     EXPECT_TRUE(stopped.ok()) << stopped;
     if (wrap != nullptr) {
       const absl::Status unwrapped = wrap->Stop();
       EXPECT_TRUE(unwrapped.ok()) << unwrapped;
     }
-    poller.Stop();
+    for (const auto& poller : pollers) poller->Stop();
     wrap.reset();
-    pool.reset();
+    pools.reset();
   }
 
   const SteadyClock clock;
   StepTable steps;
-  Poller poller;
+  std::vector<std::unique_ptr<Poller>> pollers;
   const std::string name;
   MemoryBootstrap* const bootstrap;
   std::vector<std::shared_ptr<BreakableNic>> nics;
   std::unique_ptr<PoolWorldWrap> wrap;  // May be null.
-  std::unique_ptr<ChannelPool> pool;
+  std::unique_ptr<ChannelPools> pools;
 };
 
 class PoolWorld final : public ChannelWorld {
@@ -101,14 +106,14 @@ class PoolWorld final : public ChannelWorld {
   }
 
   ~PoolWorld() override {
-    const std::string way = consumer_->pool->Explain(kProducer);
+    const std::string way = consumer_->pools->Explain(kProducer);
     EXPECT_TRUE(way.empty() || way.find(options_.path) != std::string::npos) << way;
   }
 
   StepTable* producer() override { return &producer_->steps; }
   TensorFetcher* consumer() override {
     if (consumer_->wrap != nullptr) return consumer_->wrap->fetcher();
-    return consumer_->pool.get();
+    return consumer_->pools.get();
   }
   uint64_t producer_incarnation() const override { return incarnation_; }
 
@@ -116,7 +121,7 @@ class PoolWorld final : public ChannelWorld {
     if (options_.paths == 0 && !options_.break_link) return false;
     // Each side in turn: both are to notice either.
     Worker* worker = ++breaks_ % 2 == 0 ? producer_.get() : consumer_.get();
-    worker->poller.RunAndWait([&] {
+    PollerOf(worker)->RunAndWait([&] {
       if (options_.break_link) return options_.break_link(worker == producer_.get());
       for (auto& nic : worker->nics) nic->BreakAll();
     });
@@ -128,7 +133,7 @@ class PoolWorld final : public ChannelWorld {
     // Now at the one end, now at the other.
     if (lost) ++losses_;
     Worker* worker = losses_ % 2 == 0 ? producer_.get() : consumer_.get();
-    worker->poller.RunAndWait([&] { worker->nics[0]->SetLost(lost); });
+    PollerOf(worker)->RunAndWait([&] { worker->nics[0]->SetLost(lost); });
     return true;
   }
 
@@ -144,16 +149,22 @@ class PoolWorld final : public ChannelWorld {
     std::string devices;
     for (Worker* worker : {consumer_.get(), producer_.get()}) {
       if (worker->wrap == nullptr) continue;
-      worker->poller.RunAndWait([&] { devices += worker->wrap->ExplainNow(); });
+      worker->pollers[0]->RunAndWait([&] { devices += worker->wrap->ExplainNow(); });
     }
-    return absl::StrCat(devices, "consumer:\n", consumer_->pool->Explain(""), "producer:\n",
-                        producer_->pool->Explain(""));
+    return absl::StrCat(devices, "consumer:\n", consumer_->pools->Explain(""), "producer:\n",
+                        producer_->pools->Explain(""));
   }
   std::pair<uint64_t, uint64_t> PinnedBytes() override {
-    return Ask(consumer_->pool.get(), &tryst::PinnedBytes);
+    return Ask(consumer_->pools->all()[0].get(), &tryst::PinnedBytes);
   }
 
  private:
+  // That has all there is between the two.
+  Poller* PollerOf(Worker* worker) {
+    const char* const peer = worker == producer_.get() ? kConsumer : kProducer;
+    return worker->pollers[ChannelPools::PlaceOf(peer, worker->pollers.size())].get();
+  }
+
   const PoolWorldOptions options_;
   ThreadAlarms alarms_;
   MemoryBootstrap bootstrap_;

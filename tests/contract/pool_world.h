@@ -10,7 +10,7 @@
 
 namespace tryst {
 
-// Two workers in this process, each with a poller thread, a NIC and a ChannelPool; hellos
+// Two workers in this process, each with poller threads, a NIC and a ChannelPools; hellos
 // are handed over in memory.
 // What a test puts between a worker's pool and its steps on one side, its receives on the
 // other. Made before the poller runs; destroyed after it.
@@ -27,7 +27,8 @@ class PoolWorldWrap {
 struct PoolWorldOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;
   std::function<void(TransportsOptions*)> adjust;
-  int paths = 1;  // NICs of each worker. The first can be lost.
+  int paths = 1;    // NICs of each worker. The first can be lost.
+  int pollers = 1;  // Of each worker; one, where there is a wrap.
   std::function<std::unique_ptr<PoolWorldWrap>(bool is_producer, uint64_t incarnation,
                                                const TransportsOptions& pool, Poller* poller,
                                                TensorSource* source)>

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
@@ -34,11 +35,13 @@ struct Worker {
   ~Worker();
 
   LocalRendezvous* step(int64_t step_id);
+  bool Turn();
+  int64_t NextTimerNs() const;
 
   Cluster* const cluster;
   const size_t index;
   const uint64_t incarnation;
-  Poller poller;
+  std::vector<std::unique_ptr<Poller>> pollers;
   std::map<int64_t, std::unique_ptr<LocalRendezvous>> steps;
   struct Source final : TensorSource {
     explicit Source(Worker* worker) : worker(worker) {}
@@ -56,7 +59,7 @@ struct Worker {
     Worker* const worker;
   } source;
   std::vector<std::shared_ptr<Nic>> nics;  // One for each path.
-  std::unique_ptr<ChannelPool> pool;
+  std::unique_ptr<ChannelPools> pools;
   int64_t paused_until_ns = 0;  // The machine has other things to do.
 };
 
@@ -86,11 +89,11 @@ class Cluster final : public LoadTarget {
   LocalRendezvous* StepOf(size_t worker, int64_t step) override {
     return workers_[worker]->step(step);
   }
-  TensorFetcher* FetcherOf(size_t worker) override { return workers_[worker]->pool.get(); }
+  TensorFetcher* FetcherOf(size_t worker) override { return workers_[worker]->pools.get(); }
   std::string ExplainTo(size_t consumer, size_t producer) override {
     return absl::StrCat(
-        workers_[consumer]->pool->ExplainNow(WorkerNameOf(producer)),
-        "; producer: ", workers_[producer]->pool->ExplainNow(WorkerNameOf(consumer)));
+        workers_[consumer]->pools->ExplainNow(WorkerNameOf(producer)),
+        "; producer: ", workers_[producer]->pools->ExplainNow(WorkerNameOf(consumer)));
   }
   void Violate(const std::string& what) override {
     report_.violations.push_back(absl::StrCat("at ", world_.NowNs() / 1000, " us: ", what));
@@ -147,11 +150,12 @@ class Cluster final : public LoadTarget {
 };
 
 Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
-    : cluster(cluster),
-      index(index),
-      incarnation(incarnation),
-      poller(&cluster->world_.clock()),
-      source(this) {
+    : cluster(cluster), index(index), incarnation(incarnation), source(this) {
+  std::vector<Poller*> turned;
+  for (int i = 0; i < cluster->options_.pollers; ++i) {
+    pollers.push_back(std::make_unique<Poller>(&cluster->world_.clock()));
+    turned.push_back(pollers.back().get());
+  }
   std::vector<NicPath> paths;
   for (uint32_t rail = 0; rail < cluster->rails_; ++rail) {
     SimNicOptions nic_options;
@@ -176,15 +180,31 @@ Worker::Worker(Cluster* cluster, size_t index, uint64_t incarnation)
   options.incarnation = incarnation;
   options.seed = incarnation * 7919;
   if (cluster->Chance(15)) options.protocol_newest = 1;
-  pool = MakeChannelPool(&poller, &cluster->wire_, &source, std::move(paths), std::move(fallback),
-                         options);
-  const absl::Status opened = pool->Open();
+  pools = MakeChannelPools(turned, {}, &cluster->wire_, &source, std::move(paths),
+                           std::move(fallback), options);
+  const absl::Status opened = pools->Open();
   TRYST_CHECK(opened.ok()) << opened;
 }
 
 Worker::~Worker() {
-  pool.reset();
+  pools.reset();
   nics.clear();
+}
+
+// Pollers are threads of their own: between two turns of the one the others may take any number.
+bool Worker::Turn() {
+  bool worked = false;
+  for (const auto& poller : pollers) {
+    if (pollers.size() > 1 && cluster->Chance(20)) continue;
+    worked |= poller->Turn();
+  }
+  return worked;
+}
+
+int64_t Worker::NextTimerNs() const {
+  int64_t next_ns = std::numeric_limits<int64_t>::max();
+  for (const auto& poller : pollers) next_ns = std::min(next_ns, poller->NextTimerNs());
+  return next_ns;
 }
 
 LocalRendezvous* Worker::step(int64_t step_id) {
@@ -221,7 +241,7 @@ void Cluster::Wire::Exchange(const std::string& peer, const Hello& hello, Deadli
     c->world_.At(there_ns + copy * 100'000, [c, peer, hello, answer, answer_lost, back_ns] {
       for (auto& worker : c->workers_) {
         if (WorkerNameOf(worker->index) != peer) continue;
-        worker->pool->OnHello(
+        worker->pools->OnHello(
             hello, [c, answer, answer_lost, back_ns](absl::StatusOr<Hello> said) mutable {
               if (answer_lost) return;
               c->world_.At(c->world_.NowNs() + back_ns,
@@ -375,7 +395,7 @@ void Cluster::Kill(size_t index) {
   load_->NoteKill();
   // What the dead process itself had asked for is nobody's any more.
   for (uint32_t rail = 0; rail < rails_; ++rail) world_.Kill(PlaceOf(index, rail));
-  worker->pool->Close(absl::UnavailableError("killed"));
+  worker->pools->Close(absl::UnavailableError("killed"));
   // Here it is still an object that has to be taken down: works of a dead NIC never come
   // back, and are destroyed after the drain deadline.
   dying_.push_back(std::move(workers_[index]));
@@ -395,11 +415,11 @@ bool Cluster::TurnAll() {
       worker->paused_until_ns = world_.NowNs() + static_cast<int64_t>(Draw(10 * kMs));
       continue;
     }
-    worked |= worker->poller.Turn();
+    worked |= worker->Turn();
   }
   for (auto& worker : dying_) {
-    worked |= worker->poller.Turn();
-    if (worker->pool->Drained()) worker.reset();
+    worked |= worker->Turn();
+    if (worker->pools->Drained()) worker.reset();
   }
   dying_.erase(std::remove(dying_.begin(), dying_.end(), nullptr), dying_.end());
   return worked;
@@ -409,13 +429,13 @@ bool Cluster::TurnAll() {
 void Cluster::Advance(int64_t until_ns) {
   int64_t next_ns = until_ns;
   for (const auto& worker : workers_) {
-    next_ns = std::min(next_ns, std::max(worker->poller.NextTimerNs(), worker->paused_until_ns));
+    next_ns = std::min(next_ns, std::max(worker->NextTimerNs(), worker->paused_until_ns));
     if (worker->paused_until_ns > world_.NowNs()) {
       next_ns = std::min(next_ns, worker->paused_until_ns);
     }
   }
   for (const auto& worker : dying_) {
-    next_ns = std::min(next_ns, worker->poller.NextTimerNs());
+    next_ns = std::min(next_ns, worker->NextTimerNs());
   }
   if (world_.next_ns() <= next_ns) {
     world_.Step();
@@ -479,7 +499,8 @@ void Cluster::Settle() {
 
 void Cluster::CountAndCheckConnections() {
   for (const auto& worker : workers_) {
-    const FetchCounters counters = RdmaFetched(*worker->pool);
+    FetchCounters counters;
+    for (const auto& pool : worker->pools->all()) counters += RdmaFetched(*pool);
     report_.epochs += counters.epochs;
     report_.breaks += counters.breaks;
     report_.replays += counters.replays;
@@ -496,14 +517,14 @@ void Cluster::CountAndCheckConnections() {
 
 bool Cluster::Drained() const {
   return dying_.empty() && std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-           return worker->pool == nullptr || worker->pool->Drained();
+           return worker->pools == nullptr || worker->pools->Drained();
          });
 }
 
 void Cluster::TakeDown() {
   load_->NoteKill();
   for (const auto& worker : workers_) {
-    worker->pool->Close(absl::UnavailableError("the simulation is over"));
+    worker->pools->Close(absl::UnavailableError("the simulation is over"));
   }
   const int64_t until_ns = world_.NowNs() + 20'000 * kMs;
   while (!Drained() && world_.NowNs() < until_ns) {
@@ -513,15 +534,15 @@ void Cluster::TakeDown() {
   if (!Drained()) {
     for (const auto* line : {&workers_, &dying_}) {
       for (const auto& worker : *line) {
-        if (worker->pool->Drained()) continue;
+        if (worker->pools->Drained()) continue;
         Violate(absl::StrCat("worker ", worker->index, " of incarnation ", worker->incarnation,
-                             " has not drained: ", worker->pool->ExplainNow("")));
+                             " has not drained: ", worker->pools->ExplainNow("")));
       }
     }
     return;
   }
   for (auto& worker : workers_) {
-    worker->pool.reset();
+    worker->pools.reset();
     for (uint32_t rail = 0; rail < rails_; ++rail) {
       const SimNic* nic = world_.nic(PlaceOf(worker->index, rail));
       if (nic == nullptr) continue;

@@ -23,6 +23,7 @@ struct ChannelClusterOptions {
   LoadOptions load;
   bool kills = true;  // Processes die and others take their places.
   int paths = 1;      // 2: to each worker; whole paths are lost, some for ever.
+  int pollers = 1;    // Of each worker, each turned when the seed says so.
 };
 
 struct ChannelClusterReport {

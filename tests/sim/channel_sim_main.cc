@@ -24,12 +24,14 @@ struct Settings {
   bool keep_going = false;
   bool cancels = false;
   SimNicKind nic = SimNicKind::kOrdered;
+  uint64_t pollers = 1;
 };
 
 constexpr char kUsage[] =
     "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
-    "[--nic KIND] [--verbose]\n"
+    "[--nic KIND] [--pollers N] [--verbose]\n"
     "  --nic            ordered, unordered or no-immediates: what the NICs promise\n"
+    "  --pollers        of each worker\n"
     "  --cancels        storms of cancels while the bytes are on their way, buffers used again\n"
     "  --until-cancels  goes on until so many have hit an open fetch of a tensor that was sent\n";
 
@@ -58,6 +60,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
     uint64_t* number = word == "--seeds"           ? &settings->seeds
                        : word == "--from"          ? &settings->from
                        : word == "--until-cancels" ? &settings->cancels_wanted
+                       : word == "--pollers"       ? &settings->pollers
                                                    : nullptr;
     bool* flag = word == "--verbose"      ? &settings->verbose
                  : word == "--cancels"    ? &settings->cancels
@@ -66,7 +69,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
     if (number != nullptr && i + 1 < argc) {
       char* end = nullptr;
       *number = strtoull(argv[++i], &end, 10);
-      if (*end != 0) return false;
+      if (*end != 0 || settings->pollers < 1 || settings->pollers > 64) return false;
     } else if (flag != nullptr) {
       *flag = true;
     } else {
@@ -79,10 +82,10 @@ bool Parse(int argc, char** argv, Settings* settings) {
 
 void PrintFailure(const Settings& settings, uint64_t seed, const ChannelClusterReport& report,
                   const ChannelClusterReport& again) {
-  printf("seed %" PRIu64
-         " breaks a promise; replay with: ./run sim%s --nic %s --seeds 1 --from %" PRIu64
-         " --verbose\n",
-         seed, settings.cancels ? " --cancels" : "", SimNicKindName(settings.nic), seed);
+  printf("seed %" PRIu64 " breaks a promise; replay with: ./run sim%s --nic %s --pollers %" PRIu64
+         " --seeds 1 --from %" PRIu64 " --verbose\n",
+         seed, settings.cancels ? " --cancels" : "", SimNicKindName(settings.nic), settings.pollers,
+         seed);
   for (size_t i = 0; i < report.violations.size() && i < 5; ++i) {
     printf("  %s\n", report.violations[i].c_str());
   }
@@ -128,6 +131,7 @@ int Main(int argc, char** argv) {
   const auto run = [&](uint64_t seed) {
     ChannelClusterOptions options = settings.cancels ? StormOfSeed(seed) : OptionsOfSeed(seed);
     options.nic = settings.nic;
+    options.pollers = static_cast<int>(settings.pollers);
     return RunChannelCluster(options);
   };
   ChannelClusterReport sum;

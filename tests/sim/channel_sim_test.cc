@@ -108,6 +108,24 @@ TEST(ChannelSimOneTest, CancelsInFlightAreFenced) {
   EXPECT_GT(sum.load.delivered, kSeeds / 2);
 }
 
+// Each worker has three pollers, and its peers are spread over them.
+TEST(ChannelSimPollersTest, ThreeKeepEveryPromise) {
+  ChannelClusterReport sum;
+  for (uint64_t seed = 1; seed <= kSeeds / 4; ++seed) {
+    const bool storm = seed % 8 == 0;
+    ChannelClusterOptions options = storm ? StormOfSeed(seed) : OptionsOfSeed(seed);
+    options.pollers = 3;
+    const ChannelClusterReport report = RunChannelCluster(options);
+    ExpectNone(report, storm ? "--cancels --pollers 3 " : "--pollers 3 ", seed);
+    if (HasFailure()) return;
+    sum += report;
+  }
+  EXPECT_GT(sum.load.delivered, 2 * kSeeds);
+  EXPECT_GT(sum.faults, kSeeds / 16);
+  EXPECT_GT(sum.replays, kSeeds / 80);
+  EXPECT_GT(sum.standing_claimed, kSeeds / 16);
+}
+
 // NICs that promise less than an RDMA NIC (NicLimits), under the same load and faults.
 class ChannelSimNicTest : public ::testing::TestWithParam<SimNicKind> {};
 
