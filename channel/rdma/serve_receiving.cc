@@ -121,12 +121,13 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   ++counters_.cancelled;
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
   // Every cancel is answered, also one that came too late. But not before the NIC is done
-  // with writes that no LANDED tells of: on another queue pair they could come after it.
+  // with writes that no LANDED tells of: on another queue pair, or without order, they could
+  // come after it.
   if (gone_after_.size() >= 2 * ops_.size()) {
     return absl::DataLossError("more cancels than slots");
   }
-  if (ours && op->state == ServeState::kReady && link_->queue_pairs() > 1 &&
-      op->source.region != nullptr) {
+  const bool may_overtake = link_->queue_pairs() > 1 || !link_->ordered();
+  if (ours && op->state == ServeState::kReady && may_overtake && op->source.region != nullptr) {
     gone_after_.push_back({record.slot, record.generation, op->source.tickets});
   } else {
     gone_line_.emplace_back(record.slot, record.generation);
