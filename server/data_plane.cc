@@ -14,10 +14,12 @@ namespace tryst {
 namespace {
 
 // What can be under way on the links to and from max_peers, as a sum: on each queue pair
-// what we send and one part of each slot's tensor, and the peer's messages and ack.
+// what we send, one part of each slot's tensor and a run of receives, and the peer's messages and
+// ack.
 uint32_t CompletionDepth(const ServerConfig& config, const LinkOptions& link) {
   const uint64_t of_link =
-      uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
+      uint64_t{link.queue_pairs} * (link.send_depth + link.slots + kReceivesInARun) +
+      link.ring_slots + 1;
   const uint64_t sum = 2 * static_cast<uint64_t>(config.max_peers) * of_link;
   return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
 }

@@ -127,7 +127,7 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
     return absl::DataLossError("more cancels than slots");
   }
   const bool may_overtake = link_->queue_pairs() > 1 || !link_->ordered();
-  if (ours && op->state == ServeState::kReady && may_overtake && op->source.region != nullptr) {
+  if (ours && op->state == ServeState::kReady && may_overtake && op->source.region) {
     gone_after_.push_back({record.slot, record.generation, op->source.tickets});
   } else {
     gone_line_.emplace_back(record.slot, record.generation);
