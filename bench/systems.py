@@ -63,6 +63,8 @@ SYSTEMS = [
     system("tryst_soft_sleeping", "tryst", "soft-sleeping", ("pull",), waits=True),
     system("tryst_soft_executor", "tryst", "soft-executor", ("pull",), waits=True),
     system("tryst_soft_many", "tryst", "soft-many", ("rate",), quick=True, waits=True),
+    system("tryst_ofi_shm", "tryst", "ofi:shm", ("pull", "delivery")),
+    system("tryst_ofi_tcp", "tryst", "ofi:tcp", ("pull", "delivery")),
     system("tryst_grpc", "tryst", "grpc", ALL, quick=True, waits=True),
     system("ucx_shm", "ucx", "shm", ALL, quick=True),
     system("ucx_tcp", "ucx", "tcp", ALL, quick=True),

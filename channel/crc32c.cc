@@ -66,11 +66,11 @@ uint64_t Load64(const uint8_t* at) {
   return word;
 }
 
+// Three lanes at a time, as long as there are three; moves on by what it took.
 template <bool kCopy>
-__attribute__((target("sse4.2"))) uint32_t Sse42(uint32_t crc, uint8_t* to, const uint8_t* from,
-                                                 size_t bytes) {
+__attribute__((target("sse4.2"), noinline)) uint64_t Lanes(uint64_t sum, uint8_t*& to,
+                                                           const uint8_t*& from, size_t& bytes) {
   static const ShiftTable& shift_lane = *new ShiftTable(MakeShiftTable(kLaneBytes));
-  uint64_t sum = ~crc;
   while (bytes >= 3 * kLaneBytes) {
     uint64_t a = sum, b = 0, c = 0;
     for (size_t i = 0; i < kLaneBytes; i += 8) {
@@ -99,6 +99,26 @@ __attribute__((target("sse4.2"))) uint32_t Sse42(uint32_t crc, uint8_t* to, cons
     if (kCopy) to += 3 * kLaneBytes;
     bytes -= 3 * kLaneBytes;
   }
+  return sum;
+}
+
+template <bool kCopy>
+__attribute__((target("sse4.2"))) uint32_t Sse42(uint32_t crc, uint8_t* to, const uint8_t* from,
+                                                 size_t bytes) {
+  uint64_t sum = ~crc;
+  if (bytes >= 3 * kLaneBytes) sum = Lanes<kCopy>(sum, to, from, bytes);
+  for (; bytes >= 32; bytes -= 32, from += 32) {  // Unrolled: headers and digests are this short.
+    const uint64_t words[4] = {Load64(from), Load64(from + 8), Load64(from + 16),
+                               Load64(from + 24)};
+    sum = _mm_crc32_u64(sum, words[0]);
+    sum = _mm_crc32_u64(sum, words[1]);
+    sum = _mm_crc32_u64(sum, words[2]);
+    sum = _mm_crc32_u64(sum, words[3]);
+    if (kCopy) {
+      memcpy(to, words, 32);
+      to += 32;
+    }
+  }
   for (; bytes >= 8; bytes -= 8, from += 8) {
     const uint64_t word = Load64(from);
     sum = _mm_crc32_u64(sum, word);
@@ -108,6 +128,17 @@ __attribute__((target("sse4.2"))) uint32_t Sse42(uint32_t crc, uint8_t* to, cons
     }
   }
   uint32_t tail = static_cast<uint32_t>(sum);
+  if (bytes >= 4) {
+    uint32_t word;
+    memcpy(&word, from, 4);
+    tail = _mm_crc32_u32(tail, word);
+    if (kCopy) {
+      memcpy(to, &word, 4);
+      to += 4;
+    }
+    from += 4;
+    bytes -= 4;
+  }
   for (; bytes > 0; --bytes, ++from) {
     tail = _mm_crc32_u8(tail, *from);
     if (kCopy) *to++ = *from;

@@ -67,6 +67,19 @@ uint64_t StrideBytes(DType dtype) {
 
 }  // namespace
 
+void Storage::AddNote(std::unique_ptr<StorageNote> added) {
+  StorageNote* const note = added.release();
+  note->next_ = notes_.load(std::memory_order_relaxed);
+  while (!notes_.compare_exchange_weak(note->next_, note, std::memory_order_release,
+                                       std::memory_order_relaxed)) {
+  }
+}
+
+void Storage::DropAllNotes() {
+  StorageNote* note = notes_.exchange(nullptr, std::memory_order_acquire);
+  while (note != nullptr) delete std::exchange(note, note->next_);
+}
+
 TensorShape::TensorShape(std::initializer_list<int64_t> dims) {
   const absl::Status status = Set(absl::MakeConstSpan(dims.begin(), dims.size()));
   TRYST_CHECK(status.ok()) << status;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,6 +99,21 @@ class TensorShape {
 // no fixed size or the product overflows.
 absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape);
 
+// What `owner` keeps with a storage because it holds for as long as the bytes do: a NIC's
+// registration of them. Destroyed before they go, by the thread that lets go of them.
+class StorageNote {
+ public:
+  explicit StorageNote(const void* owner) : owner_(owner) {}
+  StorageNote(const StorageNote&) = delete;
+  StorageNote& operator=(const StorageNote&) = delete;
+  virtual ~StorageNote() = default;
+
+ private:
+  friend class Storage;
+  const void* const owner_;
+  StorageNote* next_ = nullptr;
+};
+
 // Bytes that several tensors share. Counted from any thread; the last Unref calls
 // OnUnused() on its own thread. A pool derives from it and takes its slot back there,
 // so that a recycled buffer costs no allocation.
@@ -118,24 +134,44 @@ class Storage {
     // Alone: nobody else can take a reference, so no read-modify-write is needed.
     if (refs_.load(std::memory_order_acquire) == 1 ||
         refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      if (!keeps_notes_) DropNotes();
       OnUnused();
     }
   }
   bool unique() const { return refs_.load(std::memory_order_acquire) == 1; }
 
+  // The note that `owner` added, or null. REQUIRES, as AddNote(): the caller refers to it.
+  StorageNote* FindNote(const void* owner) const {
+    StorageNote* note = notes_.load(std::memory_order_acquire);
+    while (note != nullptr && note->owner_ != owner) note = note->next_;
+    return note;
+  }
+  // REQUIRES: `owner` has none here.
+  void AddNote(std::unique_ptr<StorageNote> note);
+
  protected:
-  virtual ~Storage() = default;
+  virtual ~Storage() { DropNotes(); }
   // Nobody refers to it any more. Deletes, or keeps it for another Reuse().
   virtual void OnUnused() { delete this; }
+  // For pools whose bytes outlast their last reference: notes then go with DropNotes(), which the
+  // pool calls before the bytes go, or with the object.
+  void KeepNotes() { keeps_notes_ = true; }
+  void DropNotes() {
+    if (notes_.load(std::memory_order_relaxed) != nullptr) DropAllNotes();
+  }
   // REQUIRES: called from or after OnUnused(). Gives it one reference again.
   void Reuse() { refs_.store(1, std::memory_order_relaxed); }
 
  private:
+  void DropAllNotes();
+
   std::atomic<uint32_t> refs_{1};
   const bool read_only_;
+  bool keeps_notes_ = false;
   void* const data_;
   const uint64_t bytes_;
   const MemorySpace space_;
+  std::atomic<StorageNote*> notes_{nullptr};  // Few.
 };
 
 // Owns one reference.

@@ -20,10 +20,12 @@ uint32_t PeersOfOne(const ServerConfig& config, size_t pollers) {
 }
 
 // What can be under way on the links to and from a poller's peers, as a sum: on each queue pair
-// what we send and one part of each slot's tensor, and the peer's messages and ack.
+// what we send, one part of each slot's tensor and a run of receives, and the peer's messages and
+// ack.
 uint32_t CompletionDepth(uint32_t peers, const LinkOptions& link) {
   const uint64_t of_link =
-      uint64_t{link.queue_pairs} * (link.send_depth + link.slots) + link.ring_slots + 1;
+      uint64_t{link.queue_pairs} * (link.send_depth + link.slots + kReceivesInARun) +
+      link.ring_slots + 1;
   const uint64_t sum = 2 * uint64_t{peers} * of_link;
   return static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
 }

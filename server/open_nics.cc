@@ -88,13 +88,6 @@ absl::StatusOr<NicPath> OpenOfi(const ServerConfig& config, const std::string& r
   }
   absl::StatusOr<std::unique_ptr<Nic>> nic = OpenOfiNic(options);
   if (!nic.ok()) return nic.status();
-  if (!(*nic)->limits().ordered) {
-    return absl::UnimplementedError(absl::StrCat(
-        config.nic,
-        " delivers in no order, and over such a NIC a write may still come "
-        "after its fetch was cancelled (docs/decisions/0045-nics-that-promise-less.md): "
-        "take ofi:tcp, soft or an RDMA device"));
-  }
   const bool unchecked = !provider->checked_wire && !IsLoopback(absl::StrCat(options.host, ":0"));
   return NicPath{absl::StrCat("rdma/ofi-", provider->name), std::shared_ptr<Nic>(*std::move(nic)),
                  WantsDigests(config, unchecked)};

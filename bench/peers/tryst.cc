@@ -41,7 +41,9 @@ TensorKey MakeKey(const std::string& producer, uint64_t incarnation, const std::
 class Resent final : public Storage {
  public:
   Resent(const Held& held, const MemorySpace& space, std::function<void(Resent*)> again)
-      : Storage(const_cast<char*>(held.data), held.bytes, space), again_(std::move(again)) {}
+      : Storage(const_cast<char*>(held.data), held.bytes, space), again_(std::move(again)) {
+    KeepNotes();  // The table's memory stays.
+  }
   Tensor Again() {
     return *Tensor::FromStorage(StorageRef::Own(this), 0, DType::kUint8,
                                 TensorShape({static_cast<int64_t>(bytes())}));
@@ -255,6 +257,10 @@ class Process {
       config.pollers = atoi(variant.c_str() + variant.find("pollers") + strlen("pollers"));
     }
     config.shm = Has(variant, "shm") ? "on" : "off";
+    if (Has(variant, "ofi:")) {
+      config.nic = variant;
+      config.shm = "off";
+    }
     config.shm_bytes = kSharedBytes;
     config.listen = "127.0.0.1:0";
     config.insecure = true;

@@ -47,7 +47,9 @@ class Arena::Block final : public Storage {
   Block(Segment* segment, uint64_t offset, uint64_t bytes)
       : Storage(segment->memory->data() + offset, bytes, Space(*segment, offset)),
         segment(segment),
-        offset(offset) {}
+        offset(offset) {
+    KeepNotes();  // The segment stays while it has blocks.
+  }
   ~Block() override = default;
   void Lend(std::shared_ptr<Arena> arena) {
     keep_ = std::move(arena);

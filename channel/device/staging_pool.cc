@@ -9,7 +9,9 @@ namespace tryst {
 class StagingPool::Slot final : public Storage {
  public:
   Slot(StagingPool* pool, void* data, uint64_t bytes, const MemorySpace& space)
-      : Storage(data, bytes, space), pool_(pool) {}
+      : Storage(data, bytes, space), pool_(pool) {
+    KeepNotes();  // The pool's memory outlasts its slots.
+  }
   ~Slot() override = default;
 
   void Lend(std::shared_ptr<StagingPool> keep) {

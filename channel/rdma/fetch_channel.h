@@ -198,6 +198,7 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
   void OnAccepted() override {}
   void OnWritesDone() override {}
   absl::Status Act(RdmaFetchOp* op, FetchAction action, const wire::Record& record);
+  void NoteBytes(const RdmaFetchOp& op, uint64_t bytes);
   absl::Status OnTensor(RdmaFetchOp* op, const wire::Record& record);
   absl::Status OnLanded(RdmaFetchOp* op, const wire::Record& record);
   absl::Status OnNeedDestination(RdmaFetchOp* op, const wire::Record& record);

@@ -17,6 +17,14 @@ bool InHostDestination(const FetchOp& op) {
   return destination.valid() && destination.space().host_readable();
 }
 
+// Of what a peer says; never a string tensor.
+bool IsAsSaid(const Tensor& tensor, const wire::TensorMeta& meta) {
+  if (!tensor.valid() || tensor.dtype() == DType::kString) return false;
+  const absl::Span<const int64_t> dims = tensor.shape().dims();
+  return static_cast<uint8_t>(tensor.dtype()) == meta.dtype && dims.size() == meta.rank &&
+         std::equal(dims.begin(), dims.end(), meta.dims) && tensor.bytes() == meta.bytes;
+}
+
 absl::optional<FetchEvent> EventOf(wire::RecordType type) {
   switch (type) {
     case wire::RecordType::kTensor:
@@ -130,14 +138,30 @@ void FetchChannel::Complete(RdmaFetchOp* op, absl::Status status, Tensor tensor,
   if (recurs) ArmNext(op->key);
 }
 
+// What its key's tensors take, for the next one.
+void FetchChannel::NoteBytes(const RdmaFetchOp& op, uint64_t bytes) {
+  const bool is_known = op.asked_of != nullptr && op.asked_of->id != FetchKey::kNoId;
+  const FetchKey* key = is_known ? op.asked_of : keys_.Intern(op.key);
+  HabitOf(*key)->bytes_last = std::max<uint64_t>(bytes, 1);
+}
+
 absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record) {
   absl::string_view payload;
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
+  const bool is_dead = (record.flags & wire::kIsDead) != 0;
+  const Tensor& wanted = op->wants().destination;
+  if (!is_dead && IsAsSaid(wanted, *meta) && InHostDestination(*op) &&
+      payload.size() <= options_.max_tensor_bytes) {
+    if (!payload.empty()) memcpy(wanted.mutable_data(), payload.data(), payload.size());
+    NoteBytes(*op, payload.size());
+    counters_.bytes += payload.size();
+    Complete(op, absl::OkStatus(), wanted, false);
+    return absl::OkStatus();
+  }
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   const DType dtype = static_cast<DType>(meta->dtype);
-  const bool is_dead = (record.flags & wire::kIsDead) != 0;
   absl::Status status;
   Tensor tensor;
   if (is_dead) {
@@ -166,7 +190,7 @@ absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record)
       }
     }
   }
-  if (!is_dead) HabitOf(*keys_.Intern(op->key))->bytes_last = std::max<uint64_t>(meta->bytes, 1);
+  if (!is_dead) NoteBytes(*op, meta->bytes);
   if (!status.ok()) {
     EndEarly(op, status);  // It stays the producer's.
     return absl::OkStatus();
@@ -261,7 +285,7 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
     EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
     return absl::OkStatus();
   }
-  HabitOf(*keys_.Intern(op->key))->bytes_last = std::max<uint64_t>(meta.bytes, 1);
+  NoteBytes(*op, meta.bytes);
   absl::Status status = MayTake(*op, dtype, *shape, meta.bytes);
   Tensor tensor;
   if (status.ok() && dtype == DType::kString) {

@@ -16,7 +16,10 @@ constexpr int kSmallestBits = 12;
 
 }  // namespace
 
-Landing::~Landing() { munmap(data(), bytes()); }
+Landing::~Landing() {
+  DropNotes();
+  munmap(data(), bytes());
+}
 
 void Landing::OnUnused() {
   EndKey();

@@ -47,7 +47,9 @@ class Landing final : public Storage {
         pool_(pool),
         size_class_(size_class),
         writer_(writer),
-        region_(std::move(region)) {}
+        region_(std::move(region)) {
+    KeepNotes();
+  }
   void OnUnused() override;
 
   LandingPool* const pool_;

@@ -77,9 +77,10 @@ MessageLink::~MessageLink() {
 }
 
 // What the peer may have under way to us on one queue pair, as a sum: its messages and
-// one ack on the first, and one part of each slot's tensor on every one.
+// one ack on the first, and one part of each slot's tensor on every one; and what has come and is
+// not posted again yet.
 uint32_t MessageLink::ReceiveDepth(size_t lane) const {
-  return options_.slots + (lane == 0 ? options_.ring_slots + 1 : 0);
+  return options_.slots + (lane == 0 ? options_.ring_slots + 1 : 0) + kReceivesInARun;
 }
 
 absl::Status MessageLink::Open() {
@@ -386,10 +387,12 @@ void MessageLink::Flush() {
   }
   // Receives first: what goes out now tells the peer that there is room for more.
   for (Lane& lane : lanes_) {
+    if (lane.receives_owed < kReceivesInARun) continue;
     const absl::Status posted = PostReceives(&lane);
     if (!posted.ok()) return BreakByPost(posted);
   }
   for (Lane& lane : lanes_) {
+    if (lane.works.empty()) continue;
     const absl::Status posted = PostSends(&lane);
     if (!posted.ok()) return BreakByPost(posted);
   }
@@ -431,7 +434,6 @@ absl::Status MessageLink::PostWordReceives(Lane* lane) {
 }
 
 absl::Status MessageLink::PostSends(Lane* lane) {
-  if (lane->works.empty()) return absl::OkStatus();
   for (size_t i = 0; i < lane->works.size(); ++i) {
     lane->works[i].entries = absl::MakeConstSpan(&lane->entries[i], 1);
   }

@@ -16,6 +16,9 @@
 
 namespace tryst {
 
+// Receives are posted again in runs of so many, and a queue pair has so many more than can be due.
+inline constexpr uint32_t kReceivesInARun = 16;
+
 struct LinkOptions {
   uint32_t slots = 128;      // Fetches that may be out at once: the credits.
   uint32_t ring_slots = 16;  // Messages that the peer may have under way to us.

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "channel/poller/poller.h"
+#include "channel/rdma/source_regions.h"
 #include "verbs/nic.h"
 
 namespace tryst {
@@ -24,7 +25,8 @@ class QueuePairUser {
   virtual void OnQueuePairFatal(const absl::Status& why) = 0;
 };
 
-// One NIC on one poller: its completion queue, polled every turn, and who gets what.
+// One NIC on one poller: its completion queue, polled every turn, who gets what, and the
+// registrations that it sends from.
 // Poller thread only, but for construction.
 class QueueHub final : public PollerSource {
  public:
@@ -34,6 +36,7 @@ class QueueHub final : public PollerSource {
   Nic* nic() const { return nic_; }
   Poller* poller() const { return poller_; }
   CompletionQueue* completions() const { return completions_.get(); }
+  SourceRegions* sources() { return &sources_; }
 
   // Between these two the poller polls it.
   void Attach();
@@ -57,10 +60,17 @@ class QueueHub final : public PollerSource {
 
  private:
   QueueHub(Nic* nic, Poller* poller, uint32_t depth, std::unique_ptr<CompletionQueue> completions)
-      : nic_(nic), poller_(poller), depth_(depth), completions_(std::move(completions)) {}
+      : nic_(nic),
+        poller_(poller),
+        depth_(depth),
+        completions_(std::move(completions)),
+        sources_(nic, kMaxSourceBytes, kMaxSourceRegions) {}
   void OnLost(const absl::Status& why);
 
   static constexpr size_t kBatch = 64;
+  // Of memory that stays registered between sends.
+  static constexpr uint64_t kMaxSourceBytes = uint64_t{4} << 30;
+  static constexpr size_t kMaxSourceRegions = 4096;
 
   Nic* const nic_;
   Poller* const poller_;
@@ -68,6 +78,7 @@ class QueueHub final : public PollerSource {
 
   // Poller thread only.
   std::unique_ptr<CompletionQueue> completions_;
+  SourceRegions sources_;
   Completion batch_[kBatch];  // Of Poll(): clearing it in every turn would cost more than the turn.
   bool attached_ = false;
   absl::flat_hash_map<uint32_t, QueuePairUser*> users_;

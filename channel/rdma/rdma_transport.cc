@@ -152,6 +152,10 @@ void RdmaTransport::AddCounters(Counters* counters) const {
   counters->Count("rdma_breaks", fetched.breaks);
   counters->Count("rdma_replays", fetched.replays);
   counters->Count("rdma_digests_wrong", fetched.digests_wrong);
+  const SourceRegionsCounters sources = hub_->sources()->counters();
+  counters->Count("rdma_sources_found", sources.found);
+  counters->Count("rdma_source_registrations", sources.kept_ever + sources.single_use);
+  counters->Gauge("rdma_sources_kept_bytes", sources.kept_bytes);
   if (context_.place != 0) return;
   counters->Gauge("pinned_bytes", nic_->landings()->pinned_bytes());
   counters->Gauge("pinned_bytes_most", nic_->landings()->pinned_bytes_most());

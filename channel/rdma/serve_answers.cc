@@ -151,11 +151,10 @@ bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
 
 absl::Status ServeAnswers::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
   const bool in_host = op->source.tensor.space().host_readable();
-  if (op->source.region == nullptr) {
-    void* const from = const_cast<void*>(payload);
-    auto region = in_host ? hub_->nic()->RegisterRegion(from, bytes, kLocalOnly)
-                          : hub_->nic()->RegisterDevice(op->source.tensor.space().device_ordinal,
-                                                        from, bytes, kLocalOnly);
+  if (!op->source.region && bytes > 0) {
+    SourceRegions* const sources = hub_->sources();
+    auto region = op->source.tensor.dtype() == DType::kString ? sources->UseOnce(payload, bytes)
+                                                              : sources->Use(op->source.tensor);
     if (!region.ok()) return region.status();
     op->source.region = *std::move(region);
   }
@@ -202,7 +201,7 @@ bool ServeAnswers::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t 
     const uint64_t at = begin + source.written[lane];
     const uint64_t bytes = std::min(work_bytes, end - at);
     source.tickets[lane] = link_->Write(
-        lane, Entry{source.region->address() + at, bytes, source.region->local_key()},
+        lane, Entry{source.region.address() + at, bytes, source.region.local_key()},
         op->request.body.destination_address + at, op->request.body.destination_key,
         !link_->ordered() || (immediate && at + bytes == end), op->slot, op->request.generation);
     source.written[lane] += bytes;

@@ -79,7 +79,7 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
   void OnReplayed();
 
   // serve_take.cc
-  void StartTake(ServeOp* op, ServeRequest request);
+  void StartTake(ServeOp* op, ServeRequest&& request);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
   void OnHere() override;
   void OnTakesIdle() override { FinishFarewell(); }

@@ -3,17 +3,16 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "channel/ops/serve_table.h"
 #include "channel/ops/takes.h"
+#include "channel/rdma/source_regions.h"
 #include "channel/rdma/wire.h"
 #include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
-#include "verbs/nic.h"
 
 namespace tryst {
 
@@ -22,9 +21,14 @@ using LaneTickets = std::array<uint64_t, kMaxLanes>;
 
 // What the NIC reads while it sends a tensor.
 struct ServeSource {
+  ServeSource() = default;
+  ~ServeSource() { region.Reset(); }
+  ServeSource(ServeSource&&) = default;
+  ServeSource& operator=(ServeSource&&) = default;
+
+  SourceRegion region;  // Over one of the next two: goes before they do.
   Tensor tensor;
   std::string encoded;                        // A string tensor's bytes.
-  std::unique_ptr<Region> region;             // Over one of the two.
   LaneTickets tickets{};                      // The last write on each queue pair.
   std::array<uint64_t, kMaxLanes> written{};  // How much of its part is on its way.
 };

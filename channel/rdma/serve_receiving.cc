@@ -102,12 +102,13 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   ++counters_.cancelled;
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
   // Every cancel is answered, also one that came too late. But not before the NIC is done
-  // with writes that no LANDED tells of.
+  // with writes that no LANDED tells of: on another queue pair, or without order, they could
+  // come after it.
   if (leftovers_.gone_due() >= 2 * ops_.size()) {
     return absl::DataLossError("more cancels than slots");
   }
-  if (ours && op->state == ServeState::kReady && link_->queue_pairs() > 1 &&
-      op->source.region != nullptr) {
+  const bool may_overtake = link_->queue_pairs() > 1 || !link_->ordered();
+  if (ours && op->state == ServeState::kReady && may_overtake && op->source.region) {
     leftovers_.SayGoneAfter(record.slot, record.generation, op->source.tickets);
   } else {
     words_.Gone(record.slot, record.generation);

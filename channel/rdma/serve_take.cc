@@ -6,7 +6,7 @@
 // The tensors of a ServeChannel: taken from the local rendezvous, kept, released.
 namespace tryst {
 
-void ServeChannel::StartTake(ServeOp* op, ServeRequest request) {
+void ServeChannel::StartTake(ServeOp* op, ServeRequest&& request) {
   ++counters_.requests;
   op->request = std::move(request);
   counters_.standing += (op->request.flags & wire::kStanding) != 0;
@@ -89,7 +89,7 @@ void ServeChannel::Release(ServeOp* op) {
     ready_line_.Remove(op);
     op->in_ready_line = false;
   }
-  if (op->source.region != nullptr && link_ != nullptr) {
+  if (op->source.region && link_ != nullptr) {
     leftovers_.Linger(std::move(op->source));
     OnWritesDone();
   }
@@ -100,7 +100,7 @@ void ServeChannel::Release(ServeOp* op) {
 }
 
 void ServeChannel::Retire(ServeOp* op) {
-  if (op->source.region == nullptr && op->source.tensor.valid()) {
+  if (!op->source.region && op->source.tensor.valid()) {
     leftovers_.Retire(op->source.tensor);
   }
   Release(op);

@@ -17,6 +17,8 @@ struct NicTally {
   uint64_t messages = 0;   // Ring messages.
   uint64_t writes = 0;     // Of tensors.
   uint64_t acks = 0;       // Ack pages, which no tensor waits for.
+  uint64_t sources_registered = 0;
+  uint64_t destinations_registered = 0;
   // Of the tensor writes: from where, to where, the last one.
   uint64_t write_from = 0;
   uint64_t write_to = 0;
@@ -28,6 +30,11 @@ class CountingNic final : public ForwardingNic {
   CountingNic(std::unique_ptr<Nic> nic, NicTally* tally)
       : ForwardingNic(std::move(nic)), tally_(tally) {}
 
+  absl::StatusOr<std::unique_ptr<Region>> RegisterRegion(void* address, uint64_t bytes,
+                                                         uint32_t access) override {
+    ++(access == kLocalOnly ? tally_->sources_registered : tally_->destinations_registered);
+    return nic()->RegisterRegion(address, bytes, access);
+  }
   absl::StatusOr<std::unique_ptr<QueuePair>> CreateQueuePair(
       const QueuePairOptions& options) override {
     auto made = nic()->CreateQueuePair(options);

@@ -76,6 +76,10 @@ TEST_P(HopBudgetTest, IsKept) {
   EXPECT_LE(each(tally_.acks), 0.15);
   EXPECT_DOUBLE_EQ(each(pair_->consumer_tasks() - tasks), row.hand_offs);
   EXPECT_DOUBLE_EQ(allocated / kCounted, row.allocations);
+  EXPECT_EQ(tally_.sources_registered, 0u);
+  // The key of the caller's memory lasts for one tensor.
+  const bool lends_its_own = row.into_place && tally_.writes > 0;
+  EXPECT_DOUBLE_EQ(each(tally_.destinations_registered), lends_its_own ? 1 : 0);
 
   // Where the NIC reads and writes is where copying begins and ends.
   const auto at = [](const Tensor& tensor) { return reinterpret_cast<uint64_t>(tensor.data()); };
@@ -135,6 +139,31 @@ std::vector<Row> Rows() {
 
 INSTANTIATE_TEST_SUITE_P(Rows, HopBudgetTest, ::testing::ValuesIn(Rows()),
                          [](const auto& info) { return info.param.name; });
+
+// What is sent is registered when it is first sent, and its slices with it.
+TEST(HopBudgetOtherTest, ASourceIsRegisteredOnce) {
+  NicTally tally;
+  const auto pair = MakeCountedPair(&tally, nullptr);
+  const TensorKey key = WorkerPair::Key("sources");
+  CountedFetch fetch;
+  const auto move = [&](const Tensor& source) {
+    ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
+    fetch.Start(pair.get(), 1, key, Args());
+    TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
+    ASSERT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
+  };
+  move(*Tensor::Allocate(DType::kUint8, {100'000}));  // Connects.
+  for (int tensors = 0; tensors < 4; ++tensors) {
+    const Tensor source = *Tensor::Allocate(DType::kUint8, {200'000});
+    tally = NicTally();
+    move(source);
+    EXPECT_EQ(tally.sources_registered, 1u);
+    move(source);
+    move(*source.Slice(100'000, 200'000));
+    move(*source.Slice(50'000, 150'000));
+    EXPECT_EQ(tally.sources_registered, 1u);
+  }
+}
 
 // A producer that never sends the same size twice: each one has to ask for a place.
 TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {

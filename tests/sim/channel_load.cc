@@ -56,7 +56,7 @@ ChannelLoad::ChannelLoad(SimWorld* world, SimRandom random, LoadTarget* target, 
                 [world](const void* address, uint64_t bytes) { world->Unpoison(address, bytes); }}),
       executor_(world, random_.Fork(), 50'000, 1 + random_.Below(8)) {
   if (!options_.cancel_storm) return;
-  storm_source_ = *Tensor::Allocate(DType::kUint64, {static_cast<int64_t>(kStormWords)});
+  storm_source_ = NewSource(kStormWords);
   uint64_t* at = static_cast<uint64_t*>(storm_source_.mutable_data());
   for (uint64_t i = 0; i < kStormWords; ++i) at[i] = i;
 }
@@ -179,6 +179,19 @@ uint64_t ChannelLoad::ElementsOf(uint64_t serial) const {
   }
 }
 
+// Memory of the caller's, which is freed, and soon used again, when its last tensor goes. By then
+// no NIC may have it registered.
+Tensor ChannelLoad::NewSource(uint64_t elements) {
+  auto* const words = new uint64_t[elements];
+  return *Tensor::Adopt(words, DType::kUint64, {static_cast<int64_t>(elements)}, MemorySpace(),
+                        [world = world_, words, elements] {
+                          if (world->guard().AnyRegistered(words, 8 * elements)) {
+                            world->guard().Violation("a region lies over memory that is freed");
+                          }
+                          delete[] words;
+                        });
+}
+
 Tensor ChannelLoad::MakeTensor(uint64_t serial) {
   const uint64_t elements = ElementsOf(serial);
   if (KindOf(serial) == Kind::kDead) return Tensor();
@@ -187,7 +200,7 @@ Tensor ChannelLoad::MakeTensor(uint64_t serial) {
         absl::StrCat(serial), "", std::string(elements, static_cast<char>('a' + serial % 26))};
     return *Tensor::FromStrings(std::move(strings), {3});
   }
-  Tensor tensor = *Tensor::Allocate(DType::kUint64, {static_cast<int64_t>(elements)});
+  Tensor tensor = NewSource(elements);
   uint64_t* at = static_cast<uint64_t*>(tensor.mutable_data());
   for (uint64_t i = 0; i < elements; ++i) at[i] = serial + (i << 32);
   return tensor;

@@ -148,6 +148,7 @@ class ChannelLoad {
   void CheckOrder();
   Kind KindOf(uint64_t serial) const;
   uint64_t ElementsOf(uint64_t serial) const;
+  Tensor NewSource(uint64_t elements);
   Tensor MakeTensor(uint64_t serial);
   std::string Name(const Fetch& fetch) const;
   void Violate(const Fetch& fetch, const std::string& what) {

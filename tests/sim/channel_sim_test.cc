@@ -146,10 +146,6 @@ TEST_P(ChannelSimNicTest, KeepsEveryPromise) {
 }
 
 TEST_P(ChannelSimNicTest, CancelsInFlightAreFenced) {
-  if (GetParam() == SimNicKind::kUnordered) {
-    GTEST_SKIP() << "open: a write meets a destination that is gone, and is refused: ./run sim "
-                    "--cancels --nic unordered --seeds 1 --from 6";
-  }
   const std::string flags = absl::StrCat("--cancels --nic ", SimNicKindName(GetParam()), " ");
   ChannelClusterReport sum;
   for (uint64_t seed = 1; seed <= kSeeds / 100; ++seed) {

@@ -112,7 +112,6 @@ ONLY_TESTS_YET = {
     "verbs:interval_tree": "of the registration cache",
     "plugins/tensorflow:asks": "the plug-in is built with TensorFlow's own headers, by no BUILD file",
     "plugins/tensorflow:links": "likewise",
-    "verbs:region_pool": "of the registration cache",
     "verbs:registration_cache": "what registers the caller's memory is to use it",
 }
 

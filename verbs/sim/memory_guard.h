@@ -20,6 +20,10 @@ class MemoryGuard {
 
   void Registered(const void* address, uint64_t bytes, bool writable);
   void Deregistered(const void* address, uint64_t bytes, bool writable);
+  // Whether a region lies over any of it.
+  bool AnyRegistered(const void* address, uint64_t bytes) const {
+    return readable_.Any(address, bytes);
+  }
 
   // Whether a NIC may read or write there now. If not, a violation is noted with who
   // was to do it, a queue pair of the world.

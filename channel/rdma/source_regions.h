@@ -1,0 +1,95 @@
+#ifndef TRYST_CHANNEL_RDMA_SOURCE_REGIONS_H_
+#define TRYST_CHANNEL_RDMA_SOURCE_REGIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "rendezvous/tensor.h"
+#include "verbs/nic.h"
+
+namespace tryst {
+
+class SourceRegions;
+
+// A use of registered memory that a NIC sends from; while it lives, the region does.
+// REQUIRES: it ends before the last reference to the tensor does.
+class SourceRegion {
+ public:
+  SourceRegion() = default;
+  ~SourceRegion() { Reset(); }
+  SourceRegion(SourceRegion&& other) noexcept
+      : note_(std::exchange(other.note_, nullptr)),
+        own_(std::move(other.own_)),
+        address_(other.address_),
+        local_key_(other.local_key_) {}
+  SourceRegion& operator=(SourceRegion&& other) noexcept;
+  explicit operator bool() const { return note_ != nullptr || own_ != nullptr; }
+  uint64_t address() const { return address_; }  // Of the tensor's first byte, as a work names it.
+  uint32_t local_key() const { return local_key_; }
+  void Reset();
+
+ private:
+  friend class SourceRegions;
+  class Note;
+  Note* note_ = nullptr;         // Of the storage's region,
+  std::unique_ptr<Region> own_;  // or registered for this use alone.
+  uint64_t address_ = 0;
+  uint32_t local_key_ = 0;
+};
+
+struct SourceRegionsCounters {
+  uint64_t found = 0;       // Uses that took no registration.
+  uint64_t kept_ever = 0;   // Registrations that stay with their storage.
+  uint64_t single_use = 0;  // Registrations for one use.
+  uint64_t evictions = 0;
+  uint64_t kept_bytes = 0;  // Now.
+  size_t kept_regions = 0;
+};
+
+// The registrations of what one NIC sends. Made over a whole storage when it is first sent from,
+// kept with it, found again by every tensor that shares it, and ended before its bytes are given
+// up (StorageNote): there is no time at which a region lies over memory of somebody else.
+//
+// Bounded; what has not been sent from for longest goes first. What the bounds leave no room for,
+// or the NIC refuses, is registered for one use, as little as that takes.
+//
+// Poller thread only, but that storages may end on any thread. What is found takes no lock.
+class SourceRegions {
+ public:
+  // `nic` outlives it.
+  SourceRegions(Nic* nic, uint64_t max_bytes, size_t max_regions);
+  ~SourceRegions();  // REQUIRES: nothing is in use. Storages may live on.
+  SourceRegions(const SourceRegions&) = delete;
+  SourceRegions& operator=(const SourceRegions&) = delete;
+
+  // REQUIRES: not a string tensor. Fails as RegisterRegion() does.
+  absl::StatusOr<SourceRegion> Use(const Tensor& tensor);
+  // For one use.
+  absl::StatusOr<SourceRegion> UseOnce(const void* from, uint64_t bytes);
+
+  SourceRegionsCounters counters() const;
+
+ private:
+  friend class SourceRegion;
+  using Note = SourceRegion::Note;
+  struct Book;
+
+  absl::StatusOr<std::unique_ptr<Region>> Register(const MemorySpace& space, void* from,
+                                                   uint64_t bytes);
+  Note* Keep(Storage* storage);
+  absl::StatusOr<SourceRegion> UseAlone(const MemorySpace& space, void* from, uint64_t bytes);
+
+  Nic* const nic_;
+  const uint64_t max_bytes_;
+  const size_t max_regions_;
+  const std::shared_ptr<Book> book_;  // Shared with the notes, which may outlive us.
+  uint64_t found_ = 0;
+  uint64_t single_use_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_SOURCE_REGIONS_H_
