@@ -53,7 +53,12 @@ Comm::Comm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bo
       device_name_(std::move(device_name)),
       rails_(std::move(rails)),
       patient_(patient),
-      queues_(rails_.size()) {}
+      queues_(rails_.size()) {
+  for (const Rail* rail : rails_) {
+    most_piece_bytes_ = std::min(most_piece_bytes_, rail->nic->limits().max_message_bytes);
+  }
+  most_piece_bytes_ = most_piece_bytes_ / kPageBytes * kPageBytes;
+}
 
 Comm::~Comm() {
   CloseLanes();
@@ -277,7 +282,8 @@ void Comm::CutIntoPieces(PieceSource* source) const {
   uint64_t piece = std::max((source->bytes + lanes - 1) / lanes, settings.piece_bytes);
   if (patient_) piece = std::min(piece, settings.max_piece_bytes);
   piece = std::max(piece, source->bytes / Immediate::kMaxPieces + 1);
-  source->piece_bytes = (piece + kPageBytes - 1) / kPageBytes * kPageBytes;
+  piece = (piece + kPageBytes - 1) / kPageBytes * kPageBytes;
+  source->piece_bytes = std::min(piece, most_piece_bytes_);
   source->pieces = static_cast<uint32_t>(
       std::max<uint64_t>(1, (source->bytes + source->piece_bytes - 1) / source->piece_bytes));
 }

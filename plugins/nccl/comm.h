@@ -121,6 +121,7 @@ class Comm : public LaneListener {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> addresses_;
   std::shared_ptr<PeerLink> link_;
+  uint64_t most_piece_bytes_ = kMaxMessageBytes;  // That each rail takes.
   uint32_t small_bytes_ = 0;
   size_t next_lane_ = 0;
   int64_t trouble_since_ns_ = -1;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "plugins/nccl/wire.h"
+#include "verbs/ofi/ofi_provider.h"
 
 namespace tryst::nccl {
 namespace {
@@ -65,9 +66,16 @@ absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>&
   in.Number("NCCL_IB_GID_INDEX", -1, 255, &settings.gid_index);
   in.Number("NCCL_IB_TC", -1, 255, &settings.traffic_class);
   if (!in.status().ok()) return in.status();
-  if (settings.nic != "auto" && settings.nic != "ibv" && settings.nic != "soft") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("TRYST_NCCL_NIC=", settings.nic, " is none of auto, ibv and soft"));
+  if (settings.nic == "ofi") settings.nic = "ofi:tcp";
+  if (IsOfiName(settings.nic)) {
+    const absl::StatusOr<OfiProvider> provider = FindOfiProvider(settings.nic);
+    if (!provider.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("TRYST_NCCL_NIC: ", provider.status().message()));
+    }
+  } else if (settings.nic != "auto" && settings.nic != "ibv" && settings.nic != "soft") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "TRYST_NCCL_NIC=", settings.nic, " is none of auto, ibv, soft and ofi:PROVIDER"));
   }
   settings.max_piece_bytes = std::max(settings.max_piece_bytes, settings.piece_bytes);
   return settings;

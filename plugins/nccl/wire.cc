@@ -98,7 +98,15 @@ class Reader {
 }  // namespace
 
 const char* DeviceKindName(DeviceKind kind) {
-  return kind == DeviceKind::kIbv ? "RDMA verbs" : "the software NIC";
+  switch (kind) {
+    case DeviceKind::kSoft:
+      return "the software NIC";
+    case DeviceKind::kIbv:
+      return "RDMA verbs";
+    case DeviceKind::kOfi:
+      return "libfabric";
+  }
+  return "a NIC that this build does not know";
 }
 
 std::string PeerName::ToString() const {

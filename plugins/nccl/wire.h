@@ -18,13 +18,15 @@ namespace tryst::nccl {
 inline constexpr uint32_t kWireVersion = 2;
 inline constexpr int kMaxRails = 8;
 inline constexpr int kMaxLanes = 16;
+// What NCCL may send at once, whatever a NIC takes in one work: the rest is cutting.
+inline constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kEagerSlots = 32;
 // Twice the groups that can be open: one may be announced before its slot's last is looked at.
 inline constexpr uint32_t kAnnouncements = 2 * kMaxRequests;
 
 using Secret = std::array<uint8_t, 16>;
 
-enum class DeviceKind : uint8_t { kSoft = 1, kIbv = 2 };
+enum class DeviceKind : uint8_t { kSoft = 1, kIbv = 2, kOfi = 3 };
 const char* DeviceKindName(DeviceKind kind);
 
 // The 128 bytes of a listener, which NCCL carries to whoever connects.
