@@ -21,6 +21,7 @@ constexpr uint32_t kFirstReceives = 4 * kMaxRequests;
 constexpr uint32_t kLaterWindow = 16;
 constexpr uint32_t kLaterReceives = 64;
 constexpr uint64_t kPiecesAhead = 4;
+constexpr size_t kWorkersOfAComm = 4;
 // Taken when posted, which costs a copy: enough for the smallest of what NCCL sends. A NIC in
 // hardware makes every work of a queue pair so large.
 constexpr uint32_t kInlineBytes = 512 + sizeof(EagerHeader);
@@ -79,15 +80,16 @@ void Comm::CloseLanes() {
 }
 
 size_t Comm::LanesWanted(const Engine& engine, size_t rails, bool patient) {
-  const size_t each = static_cast<size_t>(engine.settings.lanes);
-  const size_t wanted = patient ? std::max(rails, 1 + engine.workers.size() * each) : rails * each;
-  return std::min<size_t>(wanted, kMaxLanes);
+  const size_t asked = static_cast<size_t>(engine.settings.lanes);
+  if (!patient) return std::min<size_t>(rails * std::max<size_t>(asked, 1), kMaxLanes);
+  const size_t wanted = asked > 0 ? asked : 1 + std::min(engine.workers.size(), kWorkersOfAComm);
+  return std::min<size_t>(std::max(rails, wanted), kMaxLanes);
 }
 
 // The first lane is always this thread's, so that a small message waits for no other.
 Worker* Comm::WorkerOf(size_t lane) const {
   if (lane == 0 || !patient_ || engine_->workers.empty()) return nullptr;
-  return engine_->workers[(lane - 1) % engine_->workers.size()].get();
+  return engine_->workers[(first_worker_ + lane - 1) % engine_->workers.size()].get();
 }
 
 absl::StatusOr<CompletionQueue*> Comm::QueueFor(size_t lane) {
@@ -107,6 +109,7 @@ absl::StatusOr<CompletionQueue*> Comm::QueueFor(size_t lane) {
 }
 
 void Comm::OpenLanes(size_t count) {
+  first_worker_ = engine_->next_worker.fetch_add(count - 1);
   lanes_.resize(count);
   addresses_.resize(count);
   pending_.store(count);
@@ -196,12 +199,6 @@ void Comm::Progress() {
     if (queue == nullptr) continue;
     const absl::StatusOr<size_t> polled = Lane::Poll(queue.get());
     if (!polled.ok()) Fail(polled.status());
-  }
-}
-
-void Comm::Acknowledge() {
-  for (const std::unique_ptr<CompletionQueue>& queue : queues_) {
-    if (queue != nullptr) queue->Acknowledge();
   }
 }
 

@@ -28,6 +28,7 @@ struct Engine {
   SteadyClock clock;
   std::unique_ptr<PeerWatch> watch;
   std::vector<std::unique_ptr<Worker>> workers;
+  std::atomic<size_t> next_worker{0};  // The first one of the next comm.
 };
 
 class Comm;
@@ -101,9 +102,6 @@ class Comm : public LaneListener {
   // The probe of `lane` has come; the lane's thread.
   void CountProven() { proven_.fetch_add(1); }
   void AnswerProbe(int lane) { lanes_[static_cast<size_t>(lane)]->Probe(); }
-  // Tells the peer at once what has landed. A NIC in software does it by itself only while it
-  // is polled, and nobody may call this comm again for long.
-  void Acknowledge();
   std::string PeerText() const;
 
   Engine* const engine_;
@@ -116,7 +114,9 @@ class Comm : public LaneListener {
 
   const std::string device_name_;
   const std::vector<Rail*> rails_;
-  const bool patient_;                                    // The NIC is in software.
+  const bool patient_;  // The NIC is in software.
+  // Comms share the workers out among themselves, so that both directions of a ring have some.
+  size_t first_worker_ = 0;
   std::vector<std::unique_ptr<CompletionQueue>> queues_;  // Of each rail: this thread's.
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> addresses_;

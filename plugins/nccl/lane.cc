@@ -40,8 +40,7 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Open(const Options& options, Nic* ni
   wanted.receive_depth = options.receives;
   wanted.max_entries = 2;
   wanted.max_inline_bytes = options.inline_bytes;
-  // Mostly nobody waits for it; who does is told by Acknowledge().
-  wanted.lazy_acknowledgements = options.patient && options.small_sends > 0;
+  wanted.ends_when_left = true;
   wanted.port = options.port;
   wanted.ack_timeout = options.patient ? 0 : kAckTimeout;
   wanted.retry_count = kRetries;

@@ -119,7 +119,6 @@ std::string Encode(const Hello& hello) {
   out.Bytes(hello.secret);
   out.Name(hello.name);
   out.Number(hello.kind);
-  out.Number(hello.small_bytes);
   out.Ring(hello.announcements);
   out.Number(static_cast<uint8_t>(hello.lanes.size()));
   for (const std::string& lane : hello.lanes) out.Text(lane);
@@ -151,7 +150,6 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view bytes) {
   in.Bytes(&hello.secret);
   in.Name(&hello.name);
   in.Number(&hello.kind);
-  in.Number(&hello.small_bytes);
   in.Ring(&hello.announcements);
   hello.lanes.resize(in.Count(kMaxLanes));
   for (std::string& lane : hello.lanes) in.Text(&lane);

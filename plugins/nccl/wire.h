@@ -15,7 +15,7 @@
 // one version, which the handle and the greetings name; hosts are little-endian.
 namespace tryst::nccl {
 
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 inline constexpr int kMaxRails = 8;
 inline constexpr int kMaxLanes = 16;
 // What NCCL may send at once, whatever a NIC takes in one work: the rest is cutting.
@@ -61,7 +61,6 @@ struct Hello {  // From the connector.
   Secret secret = {};
   PeerName name;
   DeviceKind kind = DeviceKind::kSoft;
-  uint32_t small_bytes = 0;        // The sender does not wait for the landing of up to so much.
   RemoteRing announcements;        // Where the receiver writes what it has posted.
   std::vector<std::string> lanes;  // Queue pair addresses; the first is for control, too.
 };
