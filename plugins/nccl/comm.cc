@@ -273,10 +273,16 @@ Result Comm::FailureResult() const {
   return ResultOf(failure_);
 }
 
+// Where workers carry, an idle one for each piece: who is busy would make the others wait.
 void Comm::CutIntoPieces(PieceSource* source) const {
   const Settings& settings = engine_->settings;
-  const uint64_t lanes = lanes_.size();
-  uint64_t piece = std::max((source->bytes + lanes - 1) / lanes, settings.piece_bytes);
+  uint64_t ways = lanes_.size();
+  if (WorkersCarry()) {
+    ways = static_cast<uint64_t>(std::count_if(lanes_.begin() + 1, lanes_.end(),
+                                               [](const auto& lane) { return lane->idle(); }));
+    ways = std::max<uint64_t>(ways, 1);
+  }
+  uint64_t piece = std::max((source->bytes + ways - 1) / ways, settings.piece_bytes);
   if (patient_) piece = std::min(piece, settings.max_piece_bytes);
   piece = std::max(piece, source->bytes / Immediate::kMaxPieces + 1);
   piece = (piece + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -287,28 +293,48 @@ void Comm::CutIntoPieces(PieceSource* source) const {
 
 void Comm::Offer(PieceSource* source) {
   const uint32_t turn = source->Publish();
-  const size_t some = std::min<size_t>(source->pieces, lanes_.size());
   // A small message goes by the first lane: nobody need be woken for it.
   const bool small = source->bytes < engine_->settings.piece_bytes;
-  const size_t first = small ? 0 : next_lane_;
-  if (!small) next_lane_ = (next_lane_ + some) % lanes_.size();
+  const bool offered = small            ? lanes_[0]->Offer(source, turn)
+                       : WorkersCarry() ? OfferToWorkers(source, turn)
+                                        : OfferInTurn(source, turn);
+  // Workers that are too far behind to be offered more leave it to this thread.
+  if (!offered) lanes_[0]->Offer(source, turn);
+  lanes_[0]->Turn();
+}
+
+bool Comm::OfferInTurn(PieceSource* source, uint32_t turn) {
+  const size_t some = std::min<size_t>(source->pieces, lanes_.size());
   bool offered = false;
   for (size_t i = 0; i < some; ++i) {
-    const size_t index = (first + i) % lanes_.size();
-    Lane* const lane = lanes_[index].get();
-    Worker* const worker = WorkerOf(index);
+    Lane* const lane = lanes_[(next_lane_ + i) % lanes_.size()].get();
     if (!lane->Offer(source, turn)) continue;
     offered = true;
-    if (worker == nullptr) {
-      lane->Turn();
-    } else {
-      worker->Ring(lane);
+    lane->Turn();
+  }
+  next_lane_ = (next_lane_ + some) % lanes_.size();
+  return offered;
+}
+
+// The first that are idle, which were awake last; if they are too few, whoever is free first.
+bool Comm::OfferToWorkers(PieceSource* source, uint32_t turn) {
+  uint32_t offers = 0;
+  uint32_t busy = 0;
+  for (size_t i = 1; i < lanes_.size() && offers < source->pieces; ++i) {
+    if (!lanes_[i]->idle()) {
+      busy |= 1u << i;
+    } else if (lanes_[i]->Offer(source, turn)) {
+      ++offers;
+      WorkerOf(i)->Ring(lanes_[i].get());
     }
   }
-  if (offered) return;
-  // Workers that are too far behind to be offered more leave it to this thread.
-  lanes_[0]->Offer(source, turn);
-  lanes_[0]->Turn();
+  const bool enough = offers >= source->pieces;
+  for (size_t i = 1; i < lanes_.size() && !enough; ++i) {
+    if ((busy >> i & 1) == 0 || !lanes_[i]->Offer(source, turn)) continue;
+    ++offers;
+    WorkerOf(i)->Ring(lanes_[i].get());
+  }
+  return offers > 0;
 }
 
 }  // namespace tryst::nccl

@@ -108,6 +108,10 @@ class Comm : public LaneListener {
 
  private:
   Worker* WorkerOf(size_t lane) const;
+  // All but small messages: this thread has all of NCCL's connections to look after.
+  bool WorkersCarry() const { return patient_ && !engine_->workers.empty() && lanes_.size() > 1; }
+  bool OfferInTurn(PieceSource* source, uint32_t turn);
+  bool OfferToWorkers(PieceSource* source, uint32_t turn);
   void OpenLane(size_t index, CompletionQueue* completions);
   absl::StatusOr<CompletionQueue*> QueueFor(size_t lane);
   void BreakLanes();

@@ -147,7 +147,7 @@ bool Lane::PostPiece(PieceSource* source, uint32_t piece) {
   work.immediate = source->immediate;
   if (!Post(absl::MakeConstSpan(&work, 1), {Sent::kPiece, source, entry.bytes})) return false;
   unheard_ = 0;
-  ++in_flight_;
+  in_flight_.fetch_add(1, std::memory_order_relaxed);
   bytes_in_flight_ += entry.bytes;
   return true;
 }
@@ -190,7 +190,7 @@ void Lane::OnCompletion(const Completion& completion) {
   }
   const Posted posted = posted_[posted_begin_++ % posted_.size()];
   if (posted.what == Sent::kPiece) {
-    --in_flight_;
+    in_flight_.fetch_sub(1, std::memory_order_relaxed);
     bytes_in_flight_ -= posted.bytes;
   }
   if (posted.source != nullptr) posted.source->pieces_left.fetch_sub(1, std::memory_order_acq_rel);
