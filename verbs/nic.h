@@ -188,9 +188,6 @@ class CompletionQueue {
   virtual bool ArmTellsAll() const { return false; }
   // For poll(2); owned by the queue. -1 where time is virtual.
   virtual int event_fd() const = 0;
-  // Tells the peers at once what has landed, for who will not poll again soon. A NIC in
-  // hardware does so by itself.
-  virtual void Acknowledge() {}
 };
 
 enum class QueuePairState : uint8_t {
@@ -211,9 +208,10 @@ struct QueuePairOptions {
   uint8_t ack_timeout = 14;
   uint8_t retry_count = 6;      // 7 means for ever on some NICs; not used.
   uint8_t rnr_retry_count = 6;  // 7: wait for ever for the peer's receive.
-  // A NIC in software need not hurry to acknowledge small messages: what we send next does, or
-  // Acknowledge(). For peers that wait for few of them.
-  bool lazy_acknowledgements = false;
+  // For who sends to get the memory back and hears otherwise of what arrives: a NIC in software
+  // may end a write once its bytes have left this process, and the peer's says what has landed
+  // only so often that no room runs out. Both sides of a connection or neither.
+  bool ends_when_left = false;
 };
 
 // A reliable connection: what is posted arrives in order, once, or the queue pair

@@ -4,32 +4,43 @@
     bench/nccl/gpus.py --plugin out/plugins/libnccl-net-tryst.so [--rounds 3] [--json FILE]
 
 Needs PyTorch with CUDA and two GPUs or more. P2P and shared memory are switched off, so that
-every byte goes through the network that is measured; the networks take turns in each round.
-One JSON line a round, network and figure. --check compares every dtype and the sizes around
-NCCL's slices with what a processor computes, instead of measuring.
+every byte goes through the network that is measured. The ranks of all networks start together,
+once; then the networks take turns in each round. One JSON line a round, network and figure.
+
+--check compares every dtype and the sizes around NCCL's slices with what a processor computes.
+--kill N kills a rank N times and tells when another heard of it, and what it was told.
+--variant NAME:VARIABLE=VALUE,... measures Tryst once more with other settings.
 """
 import argparse
 import json
 import os
+import re
 import resource
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
-SIZES = [8, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30]
+SIZES = [1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30]
 PAIR_SIZES = [8, 1 << 20, 256 << 20]
 CHECK_BYTES = [1, 8, 4095, 4096, 4097, 131071, 131072, 131073, 524287, 524288, 524289, 4 << 20, (4 << 20) + 8]
 COMMON = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_DEBUG": "WARN"}
 
 
-def networks(plugin):
+def networks(arguments):
     sockets = dict(COMMON, NCCL_NET_PLUGIN="none", NCCL_NET="Socket")
-    return {
+    tryst = dict(COMMON, NCCL_NET_PLUGIN=os.path.abspath(arguments.plugin), NCCL_NET="Tryst")
+    found = {
         "sockets": sockets,
         "sockets tuned": dict(sockets, NCCL_SOCKET_NTHREADS="4", NCCL_NSOCKS_PERTHREAD="4"),
-        "tryst": dict(COMMON, NCCL_NET_PLUGIN=os.path.abspath(plugin), NCCL_NET="Tryst"),
+        "tryst": tryst,
     }
+    for variant in arguments.variant:
+        name, _, settings = variant.partition(":")
+        found["tryst " + name] = dict(tryst, **dict(one.split("=", 1) for one in settings.split(",")))
+    return {name: found[name] for name in found if not arguments.networks or name in arguments.networks}
 
 
 def free_port():
@@ -38,21 +49,51 @@ def free_port():
         return one.getsockname()[1]
 
 
-def run(name, environment, ranks, arguments):
-    """Every rank a process; returns the lines that rank 0 printed."""
-    port = str(free_port())
-    processes = []
-    for rank in range(ranks):
-        own = dict(os.environ, **environment)
-        own.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=str(rank), WORLD_SIZE=str(ranks))
-        processes.append(subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), "--rank-of", name] + arguments,
-            env=own, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL, universal_newlines=True))
-    out, _ = processes[0].communicate(timeout=1200)
-    codes = [process.wait(timeout=60) for process in processes]
-    if any(codes):
-        raise RuntimeError("%s: ranks ended with %s" % (name, codes))
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+class Job:
+    """The ranks of one network, which do what they are told by a line each."""
+
+    def __init__(self, name, environment, ranks, job):
+        port = str(free_port())
+        self.name = name
+        self.ranks = []
+        for rank in range(ranks):
+            own = dict(os.environ, **environment)
+            own.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=str(rank), WORLD_SIZE=str(ranks))
+            self.ranks.append(subprocess.Popen(
+                [sys.executable, os.path.abspath(__file__), "--rank-of", name, "--job", job], env=own,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None if job != "kill" else subprocess.STDOUT,
+                universal_newlines=True, bufsize=1))
+
+    def lines(self, limit_s, rank=0):
+        """What a rank says until it has done what it was told, with the time of each line."""
+        late = threading.Timer(limit_s, self.kill)
+        late.start()
+        try:
+            for line in self.ranks[rank].stdout:
+                if line.startswith("done"):
+                    return
+                yield time.monotonic(), line
+            raise RuntimeError("%s: a rank ended, or took more than %d s" % (self.name, limit_s))
+        finally:
+            late.cancel()
+
+    def tell(self, word):
+        for rank in self.ranks:
+            rank.stdin.write(word + "\n")
+            rank.stdin.flush()
+
+    def kill(self):
+        for rank in self.ranks:
+            rank.kill()
+
+    def end(self):
+        for rank in self.ranks:
+            rank.stdin.close()
+        for rank in self.ranks:
+            try:
+                rank.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                rank.kill()
 
 
 def say(**line):
@@ -60,14 +101,15 @@ def say(**line):
 
 
 def timed(torch, turns, operation):
-    for _ in range(3):
+    for _ in range(2):
         operation()
     torch.cuda.synchronize()
+    used = processor_s()
     began = time.monotonic()
     for _ in range(turns):
         operation()
     torch.cuda.synchronize()
-    return (time.monotonic() - began) / turns
+    return (time.monotonic() - began) / turns, (processor_s() - used) / turns
 
 
 def processor_s():
@@ -87,42 +129,53 @@ def measure(torch, dist, name, rank, ranks):
                 dist.recv(data, 0)
                 dist.send(data, 0)
 
-        used = processor_s()
-        turns = 500 if size < 4096 else 20
-        half_s = timed(torch, turns, there_and_back) / 2
+        took_s, used_s = timed(torch, 500 if size < 4096 else 20 if size < (64 << 20) else 5, there_and_back)
         if rank == 0:
-            say(network=name, ranks=ranks, what="sendrecv", bytes=size, half_us=half_s * 1e6,
-                gbs=size / half_s / 1e9,
-                processor_s_a_gib=(processor_s() - used) / max(2 * (turns + 3) * size / (1 << 30), 1e-9))
-    for size in SIZES[1:]:
+            say(network=name, ranks=ranks, what="sendrecv", bytes=size, half_us=took_s / 2 * 1e6,
+                gbs=size / took_s * 2 / 1e9, processor_s_a_gib=used_s / (2 * size / (1 << 30)))
+    for size in SIZES:
         data = torch.ones(size // 4, dtype=torch.float32, device="cuda")
-        took_s = timed(torch, 20 if size < (256 << 20) else 5, lambda: dist.all_reduce(data))
+        took_s, used_s = timed(torch, 20 if size < (64 << 20) else 3, lambda: dist.all_reduce(data))
         if rank == 0:
             say(network=name, ranks=ranks, what="all_reduce", bytes=size,
-                busbw_gbs=size / took_s / 1e9 * 2 * (ranks - 1) / ranks)
+                busbw_gbs=size / took_s / 1e9 * 2 * (ranks - 1) / ranks, processor_s_a_gib=used_s / (size / (1 << 30)))
 
 
 def check(torch, dist, name, rank, ranks):
-    wrong = 0
+    everything = 0
     for dtype in (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16,
                   torch.float32, torch.float64):
+        wrong = compared = 0
         for size in CHECK_BYTES:
             count = max(1, size // torch.empty((), dtype=dtype).element_size())
-            mine = (torch.arange(count) % 7 + rank).to(dtype)
-            want = sum((torch.arange(count) % 7 + other) for other in range(ranks)).to(dtype)
-            data = mine.cuda()
+            base = torch.arange(count) % 7
+            data = (base + rank).to(dtype).cuda()
             dist.all_reduce(data)
-            wrong += int(not torch.equal(data.cpu(), want))
+            wrong += int(not torch.equal(data.cpu(), (base * ranks + ranks * (ranks - 1) // 2).to(dtype)))
             if rank == 0:
-                dist.send(mine.cuda(), 1)
+                dist.send(base.to(dtype).cuda(), 1)
             elif rank == 1:
                 got = torch.empty(count, dtype=dtype, device="cuda")
                 dist.recv(got, 0)
-                wrong += int(not torch.equal(got.cpu(), (torch.arange(count) % 7).to(dtype)))
-    total = torch.tensor([wrong], device="cuda")
-    dist.all_reduce(total)
-    if rank == 0:
-        say(network=name, ranks=ranks, what="check", wrong=int(total.item()))
+                wrong += int(not torch.equal(got.cpu(), base.to(dtype)))
+            compared += 1
+        total = torch.tensor([wrong], device="cuda")
+        dist.all_reduce(total)
+        everything += int(total.item())
+        if rank == 0:
+            say(network=name, ranks=ranks, what="check", dtype=str(dtype), sizes=compared, wrong=int(total.item()))
+    return everything
+
+
+def reduce_until_it_fails(torch, dist):
+    data = torch.ones(8 << 20, dtype=torch.float32, device="cuda")
+    print("reducing", flush=True)
+    try:
+        while True:
+            dist.all_reduce(data, async_op=True).wait()
+    except Exception as error:  # Of whichever type this PyTorch has.
+        print("the rank's own error: " + str(error).replace("\n", " "), flush=True)
+    os._exit(0)
 
 
 def rank_main(arguments):
@@ -131,8 +184,83 @@ def rank_main(arguments):
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl")
-    (check if arguments.check else measure)(torch, dist, arguments.rank_of, rank, ranks)
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    torch.cuda.synchronize()
+    print("done connecting", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "kill":
+            reduce_until_it_fails(torch, dist)
+        (check if line.strip() == "check" else measure)(torch, dist, arguments.rank_of, rank, ranks)
+        print("done", flush=True)
     dist.destroy_process_group()
+
+
+def turns(arguments, ranks, word, rounds):
+    """Every network in turn, so often; returns how much was wrong."""
+    jobs = [Job(name, environment, ranks, word) for name, environment in networks(arguments).items()]
+    bad = 0
+    try:
+        for job in list(jobs):
+            try:
+                list(job.lines(120))
+            except RuntimeError as error:
+                print(json.dumps({"network": job.name, "failed": str(error)}), flush=True)
+                jobs.remove(job)
+                bad += 1
+        for turn in range(rounds):
+            # None is always the first after another.
+            for job in jobs[turn % max(len(jobs), 1):] + jobs[:turn % max(len(jobs), 1)]:
+                job.tell(word)
+                for _, text in job.lines(arguments.limit):
+                    if not text.startswith("{"):
+                        continue
+                    line = dict(json.loads(text), round=turn)
+                    print(json.dumps(line), flush=True)
+                    bad += line.get("wrong", 0)
+                    if arguments.json:
+                        with open(arguments.json, "a") as out:
+                            out.write(json.dumps(line) + "\n")
+    finally:
+        for job in jobs:
+            job.end()
+    return bad
+
+
+def kill_once(environment, ranks):
+    """Kills rank 1 amid all_reduces; true when rank 0 had an error that names it within a second."""
+    job = Job("tryst", dict(environment, TORCH_NCCL_BLOCKING_WAIT="1"), ranks, "kill")
+    try:
+        list(job.lines(120))
+        job.tell("kill")
+        victim = job.ranks[1]
+        killed = threading.Timer(1e9, lambda: None)
+        at = {}
+
+        def strike():
+            at["killed"] = time.monotonic()
+            victim.send_signal(signal.SIGKILL)
+
+        for when, text in job.lines(60):
+            if "reducing" in text:
+                killed = threading.Timer(1.0, strike)
+                killed.start()
+            if "NET/Tryst" in text and re.search(r"process %d\b" % victim.pid, text):
+                at.setdefault("named", when)
+                at.setdefault("warning", text.strip())
+            if "own error" in text:
+                at["raised"] = when
+                at["error"] = text.strip()[:400]
+                break
+        killed.cancel()
+    except RuntimeError as error:
+        at = {"failed": str(error)}
+    finally:
+        job.kill()
+    line = {"what": "kill", "warning": at.get("warning"), "error": at.get("error"), "failed": at.get("failed")}
+    for name in ("named", "raised"):
+        line[name + "_after_ms"] = round((at[name] - at["killed"]) * 1e3, 1) if name in at else None
+    print(json.dumps(line), flush=True)
+    return line["named_after_ms"] is not None and line["named_after_ms"] < 1000
 
 
 def main():
@@ -142,7 +270,12 @@ def main():
     parser.add_argument("--ranks", type=int, help="default: 2, and 4 where there are so many GPUs")
     parser.add_argument("--json", help="appends the lines to this file")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--kill", type=int, default=0, metavar="N")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME:VARIABLE=VALUE,...")
+    parser.add_argument("--networks", action="append", help="these alone; default: all")
+    parser.add_argument("--limit", type=int, default=300, help="seconds that a turn may take")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank_of:
         return rank_main(arguments)
@@ -150,19 +283,13 @@ def main():
     gpus = torch.cuda.device_count()
     if gpus < 2:
         sys.exit("not measured: it takes two GPUs, and this machine has %d" % gpus)
-    counts = [arguments.ranks] if arguments.ranks else [n for n in (2, 4) if n <= gpus]
-    passed = ["--check"] if arguments.check else []
     bad = 0
-    for _ in range(1 if arguments.check else arguments.rounds):
-        for ranks in counts:
-            for name, environment in networks(arguments.plugin).items():
-                for line in run(name, environment, ranks, passed):
-                    text = json.dumps(line)
-                    print(text, flush=True)
-                    bad += line.get("wrong", 0)
-                    if arguments.json:
-                        with open(arguments.json, "a") as out:
-                            out.write(text + "\n")
+    for ranks in [arguments.ranks] if arguments.ranks else [n for n in (2, 4) if n <= gpus]:
+        if arguments.kill:
+            bad += sum(not kill_once(networks(arguments)["tryst"], ranks) for _ in range(arguments.kill))
+        else:
+            bad += turns(arguments, ranks, "check" if arguments.check else "measure",
+                         1 if arguments.check else arguments.rounds)
     return 1 if bad else 0
 
 

@@ -21,6 +21,7 @@ constexpr uint32_t kFirstReceives = 4 * kMaxRequests;
 constexpr uint32_t kLaterWindow = 16;
 constexpr uint32_t kLaterReceives = 64;
 constexpr uint64_t kPiecesAhead = 4;
+constexpr size_t kWorkersOfAComm = 4;
 // Taken when posted, which costs a copy: enough for the smallest of what NCCL sends. A NIC in
 // hardware makes every work of a queue pair so large.
 constexpr uint32_t kInlineBytes = 512 + sizeof(EagerHeader);
@@ -53,7 +54,12 @@ Comm::Comm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bo
       device_name_(std::move(device_name)),
       rails_(std::move(rails)),
       patient_(patient),
-      queues_(rails_.size()) {}
+      queues_(rails_.size()) {
+  for (const Rail* rail : rails_) {
+    most_piece_bytes_ = std::min(most_piece_bytes_, rail->nic->limits().max_message_bytes);
+  }
+  most_piece_bytes_ = most_piece_bytes_ / kPageBytes * kPageBytes;
+}
 
 Comm::~Comm() {
   CloseLanes();
@@ -74,15 +80,16 @@ void Comm::CloseLanes() {
 }
 
 size_t Comm::LanesWanted(const Engine& engine, size_t rails, bool patient) {
-  const size_t each = static_cast<size_t>(engine.settings.lanes);
-  const size_t wanted = patient ? std::max(rails, 1 + engine.workers.size() * each) : rails * each;
-  return std::min<size_t>(wanted, kMaxLanes);
+  const size_t asked = static_cast<size_t>(engine.settings.lanes);
+  if (!patient) return std::min<size_t>(rails * std::max<size_t>(asked, 1), kMaxLanes);
+  const size_t wanted = asked > 0 ? asked : 1 + std::min(engine.workers.size(), kWorkersOfAComm);
+  return std::min<size_t>(std::max(rails, wanted), kMaxLanes);
 }
 
 // The first lane is always this thread's, so that a small message waits for no other.
 Worker* Comm::WorkerOf(size_t lane) const {
   if (lane == 0 || !patient_ || engine_->workers.empty()) return nullptr;
-  return engine_->workers[(lane - 1) % engine_->workers.size()].get();
+  return engine_->workers[(first_worker_ + lane - 1) % engine_->workers.size()].get();
 }
 
 absl::StatusOr<CompletionQueue*> Comm::QueueFor(size_t lane) {
@@ -102,6 +109,7 @@ absl::StatusOr<CompletionQueue*> Comm::QueueFor(size_t lane) {
 }
 
 void Comm::OpenLanes(size_t count) {
+  first_worker_ = engine_->next_worker.fetch_add(count - 1);
   lanes_.resize(count);
   addresses_.resize(count);
   pending_.store(count);
@@ -194,12 +202,6 @@ void Comm::Progress() {
   }
 }
 
-void Comm::Acknowledge() {
-  for (const std::unique_ptr<CompletionQueue>& queue : queues_) {
-    if (queue != nullptr) queue->Acknowledge();
-  }
-}
-
 void Comm::OnLaneBroken(int lane, const std::string& why) {
   MutexLock lock(&mu_);
   if (broken_why_.empty()) broken_why_ = absl::StrCat("lane ", lane, ": ", why);
@@ -271,41 +273,68 @@ Result Comm::FailureResult() const {
   return ResultOf(failure_);
 }
 
+// Where workers carry, an idle one for each piece: who is busy would make the others wait.
 void Comm::CutIntoPieces(PieceSource* source) const {
   const Settings& settings = engine_->settings;
-  const uint64_t lanes = lanes_.size();
-  uint64_t piece = std::max((source->bytes + lanes - 1) / lanes, settings.piece_bytes);
+  uint64_t ways = lanes_.size();
+  if (WorkersCarry()) {
+    ways = static_cast<uint64_t>(std::count_if(lanes_.begin() + 1, lanes_.end(),
+                                               [](const auto& lane) { return lane->idle(); }));
+    ways = std::max<uint64_t>(ways, 1);
+  }
+  uint64_t piece = std::max((source->bytes + ways - 1) / ways, settings.piece_bytes);
   if (patient_) piece = std::min(piece, settings.max_piece_bytes);
   piece = std::max(piece, source->bytes / Immediate::kMaxPieces + 1);
-  source->piece_bytes = (piece + kPageBytes - 1) / kPageBytes * kPageBytes;
+  piece = (piece + kPageBytes - 1) / kPageBytes * kPageBytes;
+  source->piece_bytes = std::min(piece, most_piece_bytes_);
   source->pieces = static_cast<uint32_t>(
       std::max<uint64_t>(1, (source->bytes + source->piece_bytes - 1) / source->piece_bytes));
 }
 
 void Comm::Offer(PieceSource* source) {
   const uint32_t turn = source->Publish();
-  const size_t some = std::min<size_t>(source->pieces, lanes_.size());
   // A small message goes by the first lane: nobody need be woken for it.
   const bool small = source->bytes < engine_->settings.piece_bytes;
-  const size_t first = small ? 0 : next_lane_;
-  if (!small) next_lane_ = (next_lane_ + some) % lanes_.size();
+  const bool offered = small            ? lanes_[0]->Offer(source, turn)
+                       : WorkersCarry() ? OfferToWorkers(source, turn)
+                                        : OfferInTurn(source, turn);
+  // Workers that are too far behind to be offered more leave it to this thread.
+  if (!offered) lanes_[0]->Offer(source, turn);
+  lanes_[0]->Turn();
+}
+
+bool Comm::OfferInTurn(PieceSource* source, uint32_t turn) {
+  const size_t some = std::min<size_t>(source->pieces, lanes_.size());
   bool offered = false;
   for (size_t i = 0; i < some; ++i) {
-    const size_t index = (first + i) % lanes_.size();
-    Lane* const lane = lanes_[index].get();
-    Worker* const worker = WorkerOf(index);
+    Lane* const lane = lanes_[(next_lane_ + i) % lanes_.size()].get();
     if (!lane->Offer(source, turn)) continue;
     offered = true;
-    if (worker == nullptr) {
-      lane->Turn();
-    } else {
-      worker->Ring(lane);
+    lane->Turn();
+  }
+  next_lane_ = (next_lane_ + some) % lanes_.size();
+  return offered;
+}
+
+// The first that are idle, which were awake last; if they are too few, whoever is free first.
+bool Comm::OfferToWorkers(PieceSource* source, uint32_t turn) {
+  uint32_t offers = 0;
+  uint32_t busy = 0;
+  for (size_t i = 1; i < lanes_.size() && offers < source->pieces; ++i) {
+    if (!lanes_[i]->idle()) {
+      busy |= 1u << i;
+    } else if (lanes_[i]->Offer(source, turn)) {
+      ++offers;
+      WorkerOf(i)->Ring(lanes_[i].get());
     }
   }
-  if (offered) return;
-  // Workers that are too far behind to be offered more leave it to this thread.
-  lanes_[0]->Offer(source, turn);
-  lanes_[0]->Turn();
+  const bool enough = offers >= source->pieces;
+  for (size_t i = 1; i < lanes_.size() && !enough; ++i) {
+    if ((busy >> i & 1) == 0 || !lanes_[i]->Offer(source, turn)) continue;
+    ++offers;
+    WorkerOf(i)->Ring(lanes_[i].get());
+  }
+  return offers > 0;
 }
 
 }  // namespace tryst::nccl

@@ -28,6 +28,7 @@ struct Engine {
   SteadyClock clock;
   std::unique_ptr<PeerWatch> watch;
   std::vector<std::unique_ptr<Worker>> workers;
+  std::atomic<size_t> next_worker{0};  // The first one of the next comm.
 };
 
 class Comm;
@@ -101,26 +102,30 @@ class Comm : public LaneListener {
   // The probe of `lane` has come; the lane's thread.
   void CountProven() { proven_.fetch_add(1); }
   void AnswerProbe(int lane) { lanes_[static_cast<size_t>(lane)]->Probe(); }
-  // Tells the peer at once what has landed. A NIC in software does it by itself only while it
-  // is polled, and nobody may call this comm again for long.
-  void Acknowledge();
   std::string PeerText() const;
 
   Engine* const engine_;
 
  private:
   Worker* WorkerOf(size_t lane) const;
+  // All but small messages: this thread has all of NCCL's connections to look after.
+  bool WorkersCarry() const { return patient_ && !engine_->workers.empty() && lanes_.size() > 1; }
+  bool OfferInTurn(PieceSource* source, uint32_t turn);
+  bool OfferToWorkers(PieceSource* source, uint32_t turn);
   void OpenLane(size_t index, CompletionQueue* completions);
   absl::StatusOr<CompletionQueue*> QueueFor(size_t lane);
   void BreakLanes();
 
   const std::string device_name_;
   const std::vector<Rail*> rails_;
-  const bool patient_;                                    // The NIC is in software.
+  const bool patient_;  // The NIC is in software.
+  // Comms share the workers out among themselves, so that both directions of a ring have some.
+  size_t first_worker_ = 0;
   std::vector<std::unique_ptr<CompletionQueue>> queues_;  // Of each rail: this thread's.
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> addresses_;
   std::shared_ptr<PeerLink> link_;
+  uint64_t most_piece_bytes_ = kMaxMessageBytes;  // That each rail takes.
   uint32_t small_bytes_ = 0;
   size_t next_lane_ = 0;
   int64_t trouble_since_ns_ = -1;

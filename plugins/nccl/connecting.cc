@@ -101,7 +101,6 @@ absl::StatusOr<std::unique_ptr<SendComm>> Connecting::Step() {
     hello.name = engine_->self;
     hello.name.device = device_.name;
     hello.kind = device_.kind;
-    hello.small_bytes = comm_->small_bytes();
     hello.announcements = comm_->announcements();
     hello.lanes = comm_->LaneAddresses();
     socket_->Send(Encode(hello));

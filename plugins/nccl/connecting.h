@@ -23,7 +23,7 @@ struct CommDevice {
   uint64_t max_bytes = 0;
   bool reaches_gpus = false;
 
-  bool patient() const { return kind == DeviceKind::kSoft; }
+  bool patient() const { return kind != DeviceKind::kIbv; }
 };
 
 // The connecting end until it is a comm. One thread at a time; never blocks.

@@ -1,5 +1,6 @@
 #include "plugins/nccl/devices.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -10,6 +11,8 @@
 #include "plugins/nccl/interfaces.h"
 #include "verbs/ibv/device_choice.h"
 #include "verbs/ibv/ibv_nic.h"
+#include "verbs/ofi/ofi_nic.h"
+#include "verbs/ofi/ofi_provider.h"
 #include "verbs/soft/soft_nic.h"
 
 namespace tryst::nccl {
@@ -45,11 +48,40 @@ class IbvDevice final : public PhysicalDevice {
   const RdmaSettings rdma_;
 };
 
+class OfiDevice final : public PhysicalDevice {
+ public:
+  explicit OfiDevice(std::string provider) : provider_(std::move(provider)) {}
+
+ protected:
+  absl::StatusOr<std::unique_ptr<Nic>> OpenNic(int) override {
+    OfiNicOptions options;
+    options.provider = provider_;
+    options.host = control_host;
+    absl::StatusOr<std::unique_ptr<Nic>> nic = OpenOfiNic(options);
+    if (!nic.ok()) return nic;
+    const NicLimits& limits = (*nic)->limits();
+    if (!limits.ordered || !limits.write_with_immediate) {
+      return absl::UnimplementedError(absl::StrCat(
+          provider_, " delivers in no order or without immediates, which this plugin counts on"));
+    }
+    return nic;
+  }
+
+ private:
+  const std::string provider_;
+};
+
 // The same in each process of a machine, and different for what differs.
 uint64_t GuidOf(const std::string& device) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : device) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash;
+}
+
+// Pieces begin on pages, and an immediate counts only so many.
+uint64_t MessageBytes(const NicLimits& limits) {
+  const uint64_t piece = std::min(limits.max_message_bytes, kMaxMessageBytes) / 4096 * 4096;
+  return std::min(kMaxMessageBytes, piece * Immediate::kMaxPieces);
 }
 
 absl::StatusOr<RdmaSettings> RdmaSettingsOf(const Settings& settings) {
@@ -79,7 +111,7 @@ absl::Status AddIbvDevice(const IbvCandidate& candidate, RdmaSettings rdma,
   const NicLimits& limits = (*rail)->nic->limits();
   const std::vector<NicPort> ports = (*rail)->nic->Ports();
   device->speed_mbps = ports.empty() ? 0 : static_cast<int>(ports[0].bits_per_second / 1'000'000);
-  device->max_message_bytes = limits.max_message_bytes;
+  device->max_message_bytes = MessageBytes(limits);
   if (limits.device_pointers) device->pointer_support |= kPointerCuda;
   if (limits.dma_buf) device->pointer_support |= kPointerCuda | kPointerDmaBuf;
   device->reason = absl::StrCat(
@@ -125,7 +157,7 @@ void AddSoftDevices(const InterfaceChoice& interfaces, DeviceSearch* search) {
     device->guid = GuidOf(device->pci_path.empty() ? one.name : device->pci_path);
     device->speed_mbps = InterfaceSpeedMbps(one.name);
     device->control_host = one.host;
-    device->max_message_bytes = DefaultSoftNicLimits().max_message_bytes;
+    device->max_message_bytes = MessageBytes(DefaultSoftNicLimits());
     device->reason = absl::StrCat(one.reason,
                                   "; GPU memory: not reached over sockets, so NCCL "
                                   "copies it through host memory");
@@ -136,6 +168,39 @@ void AddSoftDevices(const InterfaceChoice& interfaces, DeviceSearch* search) {
   for (const NetworkInterface& one : interfaces.passed_over) {
     search->explanation.push_back(
         absl::StrCat(one.name, " (", one.host, "): not used: ", one.reason));
+  }
+}
+
+absl::Status AddOfiDevice(const NetworkInterface& interface, const std::string& nic,
+                          DeviceSearch* search) {
+  auto device = std::make_unique<OfiDevice>(nic);
+  device->name = absl::StrCat(interface.name, "/", nic);
+  device->kind = DeviceKind::kOfi;
+  device->pci_path = PciPath(absl::StrCat("/sys/class/net/", interface.name, "/device"));
+  device->guid = GuidOf(device->name);
+  device->speed_mbps = InterfaceSpeedMbps(interface.name);
+  device->control_host = interface.host;
+  const absl::StatusOr<Rail*> rail = device->Open(kUndefined);
+  if (!rail.ok()) return rail.status();
+  device->max_message_bytes = MessageBytes((*rail)->nic->limits());
+  const std::vector<NicPort> ports = (*rail)->nic->Ports();
+  device->reason = absl::StrCat(ports.empty() ? "" : ports[0].description,
+                                "; GPU memory: not reached, so NCCL copies it through host memory");
+  search->found.push_back(std::move(device));
+  return absl::OkStatus();
+}
+
+// One for each interface, or a single one of a provider that listens on none.
+void FindOfiDevices(const std::string& nic, const InterfaceChoice& interfaces,
+                    DeviceSearch* search) {
+  const absl::StatusOr<OfiProvider> provider = FindOfiProvider(nic);
+  for (const NetworkInterface& one : interfaces.chosen) {
+    const absl::Status added =
+        provider.ok() ? AddOfiDevice(one, nic, search) : absl::Status(provider.status());
+    search->explanation.push_back(absl::StrCat(
+        one.name, "/", nic, ": ",
+        added.ok() ? search->found.back()->reason : absl::StrCat("not used: ", added.message())));
+    if (added.ok() && !provider->takes_host) return;
   }
 }
 
@@ -166,10 +231,13 @@ absl::StatusOr<DeviceSearch> FindDevices(const Settings& settings) {
     search.explanation.push_back(
         "no network interface is up and allowed (NCCL_SOCKET_IFNAME, "
         "NCCL_SOCKET_FAMILY)");
+  } else if (IsOfiName(settings.nic)) {
+    FindOfiDevices(settings.nic, interfaces, &search);
   } else if (settings.nic != "soft") {
     FindIbvDevices(settings, control_host, &search);
   }
-  if (!control_host.empty() && search.found.empty() && settings.nic != "ibv") {
+  const bool soft = settings.nic == "auto" || settings.nic == "soft";
+  if (!control_host.empty() && search.found.empty() && soft) {
     AddSoftDevices(interfaces, &search);
   }
   if (search.found.empty()) {

@@ -62,7 +62,8 @@ struct DeviceSearch {
 };
 
 // RDMA NICs where there are some that work, else the network interfaces by the software
-// NIC; `settings` may ask for one of the two. Nothing found is kNotFound with the reasons.
+// NIC; `settings` may ask for one of the two, or for libfabric. Nothing found is kNotFound with the
+// reasons.
 absl::StatusOr<DeviceSearch> FindDevices(const Settings& settings);
 
 }  // namespace tryst::nccl

@@ -40,8 +40,7 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Open(const Options& options, Nic* ni
   wanted.receive_depth = options.receives;
   wanted.max_entries = 2;
   wanted.max_inline_bytes = options.inline_bytes;
-  // Mostly nobody waits for it; who does is told by Acknowledge().
-  wanted.lazy_acknowledgements = options.patient && options.small_sends > 0;
+  wanted.ends_when_left = true;
   wanted.port = options.port;
   wanted.ack_timeout = options.patient ? 0 : kAckTimeout;
   wanted.retry_count = kRetries;
@@ -148,7 +147,7 @@ bool Lane::PostPiece(PieceSource* source, uint32_t piece) {
   work.immediate = source->immediate;
   if (!Post(absl::MakeConstSpan(&work, 1), {Sent::kPiece, source, entry.bytes})) return false;
   unheard_ = 0;
-  ++in_flight_;
+  in_flight_.fetch_add(1, std::memory_order_relaxed);
   bytes_in_flight_ += entry.bytes;
   return true;
 }
@@ -191,7 +190,7 @@ void Lane::OnCompletion(const Completion& completion) {
   }
   const Posted posted = posted_[posted_begin_++ % posted_.size()];
   if (posted.what == Sent::kPiece) {
-    --in_flight_;
+    in_flight_.fetch_sub(1, std::memory_order_relaxed);
     bytes_in_flight_ -= posted.bytes;
   }
   if (posted.source != nullptr) posted.source->pieces_left.fetch_sub(1, std::memory_order_acq_rel);

@@ -127,7 +127,7 @@ class Lane {
   size_t remote_rail_ = 0;
   bool broken_ = false;
   uint32_t receives_owed_ = 0;
-  uint32_t in_flight_ = 0;  // Pieces.
+  std::atomic<uint32_t> in_flight_{0};  // Pieces. Written by the lane's thread.
   uint64_t bytes_in_flight_ = 0;
   std::vector<Posted> posted_;  // A ring: sends complete in the order of posting.
   uint64_t posted_end_ = 0;

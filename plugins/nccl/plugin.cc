@@ -68,7 +68,7 @@ absl::Status Plugin::Open() {
   engine_.settings = *std::move(settings);
   engine_.self = Self();
   engine_.watch = std::make_unique<PeerWatch>(engine_.settings.peer_timeout_ms, &engine_.clock);
-  const bool soft = search_.found[0]->kind == DeviceKind::kSoft;
+  const bool soft = search_.found[0]->kind != DeviceKind::kIbv;
   for (int i = 0; soft && i < engine_.settings.threads; ++i) {
     engine_.workers.push_back(std::make_unique<Worker>(engine_.settings.spin_us, &engine_.clock));
   }

@@ -36,7 +36,6 @@ RecvComm::RecvComm(Engine* engine, std::string device_name, std::vector<Rail*> r
 
 absl::Status RecvComm::Prepare(const Hello& hello) {
   announcements_ = hello.announcements;
-  peer_small_bytes_ = hello.small_bytes;
   absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Make(
       rails()[0]->nic.get(), kEagerOffset + kEagerSlots * (sizeof(EagerHeader) + eager_bytes_));
   if (!arena.ok()) return arena.status();
@@ -174,7 +173,6 @@ Result RecvComm::Receive(int count, void** data, const uint64_t* bytes, const in
   group.left.store(group.count, std::memory_order_relaxed);
   group.sequence.store(next_group_, std::memory_order_release);
   group.busy = true;
-  ++open_groups_;
   Compose(group, memory);
   ++next_group_;
   for (size_t i = 0; i < parked_.size();) {
@@ -238,7 +236,6 @@ void RecvComm::Announce() {
   next_unsaid_ = next_group_;
   fruitless_tests_ = 0;
   announcement_due_ = false;
-  owes_acknowledgement_ = false;  // It goes along.
   first_lane()->Write(absl::Span<SendWork>(works, count));
 }
 
@@ -250,13 +247,6 @@ bool RecvComm::WantsMore(const Group& group) const {
     if (group.receives[i].bytes > eager_bytes_) return true;
   }
   return false;
-}
-
-// Of what the peer waits for; what is small enough it has long forgotten.
-void RecvComm::PayAcknowledgement() {
-  if (!owes_acknowledgement_) return;
-  owes_acknowledgement_ = false;
-  Acknowledge();
 }
 
 Result RecvComm::Flush(int count, void** data, const int* bytes, RegisteredMemory** memory,
@@ -310,17 +300,13 @@ Result RecvComm::Test(Request* request, int* done, int* sizes) {
       announcement_due_ = true;
     }
     if (announcement_due_) Announce();
-    PayAcknowledgement();
     return Health(/*wanting=*/true).ok() ? kSuccess : FailureResult();
   }
   for (uint32_t i = 0; i < group->count; ++i) {
     const uint64_t landed = group->receives[i].landed.load(std::memory_order_relaxed);
-    owes_acknowledgement_ = owes_acknowledgement_ || landed > peer_small_bytes_;
     if (sizes != nullptr) sizes[i] = static_cast<int>(landed);
   }
   group->busy = false;
-  // Nobody may call this comm again for long.
-  if (--open_groups_ == 0) PayAcknowledgement();
   *done = 1;
   return kSuccess;
 }

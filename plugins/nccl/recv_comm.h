@@ -67,7 +67,6 @@ class RecvComm final : public Comm {
   void Compose(const Group& group, RegisteredMemory** memory);
   void Announce();  // All that is unsaid, for which Receive() has seen to room.
   bool WantsMore(const Group& group) const;
-  void PayAcknowledgement();
 
   const bool reaches_gpus_;
   uint32_t eager_bytes_ = 0;
@@ -80,9 +79,6 @@ class RecvComm final : public Comm {
   uint32_t next_unsaid_ = 0;  // The first group that is not announced.
   int fruitless_tests_ = 0;   // Since there are such.
   bool announcement_due_ = false;
-  uint32_t open_groups_ = 0;
-  uint32_t peer_small_bytes_ = 0;
-  bool owes_acknowledgement_ = false;
   std::vector<Parked> parked_;
   std::array<bool, kEagerSlots> eager_held_ = {};
   uint64_t eager_came_ = 0;

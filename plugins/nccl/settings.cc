@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "plugins/nccl/wire.h"
+#include "verbs/ofi/ofi_provider.h"
 
 namespace tryst::nccl {
 namespace {
@@ -47,13 +48,13 @@ class Variables {
 absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>& environment,
                                        int processors) {
   Settings settings;
-  settings.threads = std::min(processors / 4, 4);
+  settings.threads = std::min(processors / 4, 8);
   // With few processors a thread that only looks is in the way of one that works.
   settings.spin_us = processors >= 8 ? 50 : 0;
   Variables in(environment);
   in.Text("TRYST_NCCL_NIC", &settings.nic);
   in.Number("TRYST_NCCL_THREADS", 0, kMaxLanes - 1, &settings.threads);
-  in.Number("TRYST_NCCL_LANES", 1, kMaxLanes, &settings.lanes);
+  in.Number("TRYST_NCCL_LANES", 0, kMaxLanes, &settings.lanes);
   in.Number("TRYST_NCCL_PIECE_BYTES", 4096, int64_t{1} << 30, &settings.piece_bytes);
   in.Number("TRYST_NCCL_MAX_PIECE_BYTES", 4096, int64_t{1} << 30, &settings.max_piece_bytes);
   in.Number("TRYST_NCCL_EAGER_BYTES", 0, 65536, &settings.eager_bytes);
@@ -65,9 +66,16 @@ absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>&
   in.Number("NCCL_IB_GID_INDEX", -1, 255, &settings.gid_index);
   in.Number("NCCL_IB_TC", -1, 255, &settings.traffic_class);
   if (!in.status().ok()) return in.status();
-  if (settings.nic != "auto" && settings.nic != "ibv" && settings.nic != "soft") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("TRYST_NCCL_NIC=", settings.nic, " is none of auto, ibv and soft"));
+  if (settings.nic == "ofi") settings.nic = "ofi:tcp";
+  if (IsOfiName(settings.nic)) {
+    const absl::StatusOr<OfiProvider> provider = FindOfiProvider(settings.nic);
+    if (!provider.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("TRYST_NCCL_NIC: ", provider.status().message()));
+    }
+  } else if (settings.nic != "auto" && settings.nic != "ibv" && settings.nic != "soft") {
+    return absl::InvalidArgumentError(absl::StrCat("TRYST_NCCL_NIC=", settings.nic,
+                                                   " is none of auto, ibv, soft and ofi:PROVIDER"));
   }
   settings.max_piece_bytes = std::max(settings.max_piece_bytes, settings.piece_bytes);
   return settings;

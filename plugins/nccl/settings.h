@@ -11,9 +11,9 @@ namespace tryst::nccl {
 
 // What the user decides through the environment; docs/NCCL.md has the list.
 struct Settings {
-  std::string nic = "auto";          // "auto", "ibv" or "soft".
+  std::string nic = "auto";          // "auto", "ibv", "soft" or "ofi:" and a provider.
   int threads = 0;                   // That move bytes beside NCCL's own, with the software NIC.
-  int lanes = 1;                     // Queue pairs of one connection for each NIC, or thread.
+  int lanes = 0;                     // Queue pairs of one connection; 0: as many as serve it well.
   uint64_t piece_bytes = 128 << 10;  // A message is cut into no smaller pieces,
   uint64_t max_piece_bytes = 512 << 10;  // and the software NIC's into no larger ones.
   uint32_t eager_bytes = 4096;

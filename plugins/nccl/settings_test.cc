@@ -13,7 +13,7 @@ namespace {
 TEST(SettingsTest, ThreadsFollowTheProcessors) {
   EXPECT_EQ(ParseSettings({}, 2)->threads, 0);
   EXPECT_EQ(ParseSettings({}, 8)->threads, 2);
-  EXPECT_EQ(ParseSettings({}, 128)->threads, 4);
+  EXPECT_EQ(ParseSettings({}, 128)->threads, 8);
   EXPECT_EQ(ParseSettings({{"TRYST_NCCL_THREADS", "0"}}, 128)->threads, 0);
 }
 
@@ -24,7 +24,16 @@ TEST(SettingsTest, WhatMeansNothingIsNamed) {
     EXPECT_NE(parsed.status().message().find(name), absl::string_view::npos);
   }
   EXPECT_FALSE(ParseSettings({{"TRYST_NCCL_NIC", "token-ring"}}, 4).ok());
-  EXPECT_FALSE(ParseSettings({{"TRYST_NCCL_LANES", "0"}}, 4).ok());
+  EXPECT_FALSE(ParseSettings({{"TRYST_NCCL_LANES", "17"}}, 4).ok());
+}
+
+TEST(SettingsTest, LibfabricIsAskedForByItsProvider) {
+  EXPECT_EQ(ParseSettings({{"TRYST_NCCL_NIC", "ofi"}}, 4)->nic, "ofi:tcp");
+  EXPECT_EQ(ParseSettings({{"TRYST_NCCL_NIC", "ofi:shm"}}, 4)->nic, "ofi:shm");
+  const absl::StatusOr<Settings> parsed = ParseSettings({{"TRYST_NCCL_NIC", "ofi:avian"}}, 4);
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_NE(parsed.status().message().find("TRYST_NCCL_NIC"), absl::string_view::npos);
+  EXPECT_NE(parsed.status().message().find("ofi:tcp"), absl::string_view::npos);
 }
 
 TEST(InterfacesTest, NamesMatchAsNcclHasIt) {

@@ -98,7 +98,15 @@ class Reader {
 }  // namespace
 
 const char* DeviceKindName(DeviceKind kind) {
-  return kind == DeviceKind::kIbv ? "RDMA verbs" : "the software NIC";
+  switch (kind) {
+    case DeviceKind::kSoft:
+      return "the software NIC";
+    case DeviceKind::kIbv:
+      return "RDMA verbs";
+    case DeviceKind::kOfi:
+      return "libfabric";
+  }
+  return "a NIC that this build does not know";
 }
 
 std::string PeerName::ToString() const {
@@ -111,7 +119,6 @@ std::string Encode(const Hello& hello) {
   out.Bytes(hello.secret);
   out.Name(hello.name);
   out.Number(hello.kind);
-  out.Number(hello.small_bytes);
   out.Ring(hello.announcements);
   out.Number(static_cast<uint8_t>(hello.lanes.size()));
   for (const std::string& lane : hello.lanes) out.Text(lane);
@@ -143,7 +150,6 @@ absl::StatusOr<Hello> DecodeHello(absl::string_view bytes) {
   in.Bytes(&hello.secret);
   in.Name(&hello.name);
   in.Number(&hello.kind);
-  in.Number(&hello.small_bytes);
   in.Ring(&hello.announcements);
   hello.lanes.resize(in.Count(kMaxLanes));
   for (std::string& lane : hello.lanes) in.Text(&lane);

@@ -15,16 +15,18 @@
 // one version, which the handle and the greetings name; hosts are little-endian.
 namespace tryst::nccl {
 
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 inline constexpr int kMaxRails = 8;
 inline constexpr int kMaxLanes = 16;
+// What NCCL may send at once, whatever a NIC takes in one work: the rest is cutting.
+inline constexpr uint64_t kMaxMessageBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kEagerSlots = 32;
 // Twice the groups that can be open: one may be announced before its slot's last is looked at.
 inline constexpr uint32_t kAnnouncements = 2 * kMaxRequests;
 
 using Secret = std::array<uint8_t, 16>;
 
-enum class DeviceKind : uint8_t { kSoft = 1, kIbv = 2 };
+enum class DeviceKind : uint8_t { kSoft = 1, kIbv = 2, kOfi = 3 };
 const char* DeviceKindName(DeviceKind kind);
 
 // The 128 bytes of a listener, which NCCL carries to whoever connects.
@@ -59,7 +61,6 @@ struct Hello {  // From the connector.
   Secret secret = {};
   PeerName name;
   DeviceKind kind = DeviceKind::kSoft;
-  uint32_t small_bytes = 0;        // The sender does not wait for the landing of up to so much.
   RemoteRing announcements;        // Where the receiver writes what it has posted.
   std::vector<std::string> lanes;  // Queue pair addresses; the first is for control, too.
 };

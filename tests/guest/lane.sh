@@ -185,12 +185,12 @@ if [[ $what == channel ]]; then
   channel_figures 5
   exit 0
 fi
-nccl_net() { # SECONDS CASES: the plugin for NCCL, on this NIC.
+nccl_net() { # SECONDS: the plugin for NCCL, on this NIC.
   check nccl_net "$1" env TRYST_NCCL_NIC=ibv "NCCL_IB_HCA=$a" "${programs%/*}/nccl_net/nccl_net_suite" \
-    --strict --kills=1 --named=pid --limit=300 --only="$2" "${programs%/*/*}/plugins/nccl/libnccl-net-tryst-tested.so"
+    --strict --kills=1 --named=pid --limit=300 "${programs%/*/*}/plugins/nccl/libnccl-net-tryst-tested.so"
 }
 if [[ $what == nccl ]]; then
-  nccl_net 800 '.*'
+  nccl_net 800
   exit 0
 fi
 gtest ibv_rxe_test 90
@@ -201,6 +201,7 @@ check fence 60 "$faults/fence" "$a" "$b" 100
 if [[ $setup == one ]]; then
   check four_by_two 180 env -C "$programs/../.." TRYST_E2E_FLAGS="--nic=ibv --shm=off" \
     TRYST_E2E_PATH="over rdma/ibv" TRYST_E2E_SLOW=1 tests/e2e/cluster_test
+  nccl_net 200
 fi
 if [[ $setup == pair ]]; then
   clear_wire

@@ -4,10 +4,11 @@
 #
 # Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
 # it: the Nic contract, what only rdma-core can show, faults on the wire, the channel's
-# contract, storms of faults and of fenced cancels, and perftest's figures beside ours.
+# contract, the suite for NCCL's net plugins, storms of faults and of fenced cancels, and
+# perftest's figures beside ours.
 # --long moves gigabytes where the lane moves a sample, and takes its time. Alone:
 # --figures measures in several rounds, --channel does what is the channel's, --nccl the
-# whole suite of NCCL's net plugins, and --faults puts faults on for so long, and then cancels 10,000 transfers.
+# suite for NCCL's net plugins, and --faults puts faults on for so long, and then cancels 10,000 transfers.
 #
 # Skips, loudly and with exit code 0, where there can be no guest: no QEMU, no Debian
 # kernel to be had. A guest that dies names the test it died in and is booted afresh
@@ -34,7 +35,7 @@ for argument in "$@"; do
     --faults=*) what=faults setups=(pair) fault_seconds=${argument#--faults=} ;;
     --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
     *)
-      sed -n '2,19s/^# \{0,1\}//p' "$0" >&2
+      sed -n '2,20s/^# \{0,1\}//p' "$0" >&2
       exit 2
       ;;
   esac

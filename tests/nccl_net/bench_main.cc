@@ -1,6 +1,7 @@
 // nccl_net_bench [--round-trips] PLUGIN.so...: two processes, one connection, host memory: half
 // a round trip of 8 bytes, bytes a second, processor seconds a GiB. One JSON line a plugin.
-// --round-trips: those alone, to count system calls by.
+// --round-trips: those alone, to count system calls by. --flow=BYTES [--comms=N] [--both]
+// [--total=BYTES]: instead, messages over so many connections at once.
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -8,14 +9,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "tests/nccl_net/comm_pair.h"
+#include "tests/nccl_net/flows.h"
 #include "tests/nccl_net/world.h"
 
 namespace tryst::nccl_net {
@@ -169,9 +172,25 @@ int Bench(const std::string& file, bool round_trips_only) {
 
 int main(int argc, char** argv) {
   int code = argc > 1 ? 0 : 2;
-  const bool round_trips_only = argc > 1 && strcmp(argv[1], "--round-trips") == 0;
-  for (int i = round_trips_only ? 2 : 1; i < argc; ++i) {
-    code |= tryst::nccl_net::Bench(argv[i], round_trips_only);
+  bool round_trips_only = false;
+  bool flow = false;
+  tryst::nccl_net::FlowOptions options;
+  for (int i = 1; i < argc && code == 0; ++i) {
+    absl::string_view argument = argv[i];
+    if (argument == "--round-trips") {
+      round_trips_only = true;
+    } else if (argument == "--both") {
+      options.both = true;
+    } else if (absl::ConsumePrefix(&argument, "--flow=")) {
+      flow = absl::SimpleAtoi(argument, &options.bytes) && options.bytes > 0;
+    } else if (absl::ConsumePrefix(&argument, "--comms=")) {
+      code = absl::SimpleAtoi(argument, &options.comms) && options.comms > 0 ? 0 : 2;
+    } else if (absl::ConsumePrefix(&argument, "--total=")) {
+      code = absl::SimpleAtoi(argument, &options.total) ? 0 : 2;
+    } else {
+      code = flow ? tryst::nccl_net::RunFlows(argv[i], options)
+                  : tryst::nccl_net::Bench(argv[i], round_trips_only);
+    }
   }
   return code;
 }

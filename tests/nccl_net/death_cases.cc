@@ -2,6 +2,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -122,7 +124,7 @@ absl::Status RunRank(const RankOf& how, int rank) {
   return result;
 }
 
-absl::Status KillOnce(const Target& target, bool sends) {
+absl::Status KillOnce(const Target& target, bool sends, std::vector<int64_t>* took) {
   SharedPage* const page = NewSharedPage();
   if (page == nullptr) return absl::ResourceExhaustedError("no shared memory");
   static_assert(sizeof(pid_t) <= sizeof(page->errors[0]), "room for a number");
@@ -147,6 +149,7 @@ absl::Status KillOnce(const Target& target, bool sends) {
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank == kVictim) continue;
     const int64_t took_us = page->noticed_at_us[rank].load() - killed_us;
+    took->push_back(took_us);
     if (took_us > kNoticeUs + kGraceUs || (target.kills > 10 && took_us > kNoticeUs)) {
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", rank, " noticed a dead rank after ", took_us / 1000, " ms"));
@@ -159,11 +162,17 @@ absl::Status KillOnce(const Target& target, bool sends) {
 }
 
 absl::Status Kill(const Target& target, bool sends) {
+  std::vector<int64_t> took;
   for (int i = 0; i < target.kills; ++i) {
-    const absl::Status once = KillOnce(target, sends);
+    const absl::Status once = KillOnce(target, sends, &took);
     if (!once.ok())
       return absl::Status(once.code(), absl::StrCat("kill ", i, ": ", once.message()));
   }
+  std::sort(took.begin(), took.end());
+  printf("    %d kills: each other rank has an error after %.1f ms (median), %.1f ms at most\n",
+         target.kills, static_cast<double>(took[took.size() / 2]) * 1e-3,
+         static_cast<double>(took.back()) * 1e-3);
+  fflush(stdout);
   return absl::OkStatus();
 }
 

@@ -40,6 +40,8 @@ class OfiQueuePair final : public QueuePair {
   uint32_t send_room() const override { return options_.send_depth - sends_used_; }
   uint32_t receive_room() const override { return options_.receive_depth - receives_used_; }
   void Break() override;
+  // What is posted is carried on by Progress() alone.
+  bool sends_wait_for_poll() const override { return head_ != tail_; }
 
   // ---- For its completion queue ----
   void Progress();

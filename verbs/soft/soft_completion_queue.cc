@@ -151,7 +151,7 @@ void SoftCompletionQueue::PayDebts(bool all) {
   if (debtors_.empty()) return;
   paying_.swap(debtors_);
   for (SoftQueuePair* debtor : paying_) {
-    if (!all && debtor->DebtMayWait(turn_)) {
+    if (debtor->DebtMayWait(turn_, all)) {
       debtors_.push_back(debtor);
     } else {
       debtor->PayDebt();

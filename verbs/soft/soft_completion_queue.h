@@ -31,7 +31,6 @@ class SoftCompletionQueue final : public CompletionQueue {
 
   absl::StatusOr<size_t> Poll(absl::Span<Completion> out) override;
   absl::Status Arm() override;
-  void Acknowledge() override { PayDebts(/*all=*/true); }
   // Sockets stay readable until they are read.
   bool ArmTellsAll() const override { return true; }
   int event_fd() const override { return epoll_.get(); }

@@ -140,6 +140,61 @@ TEST(SoftNicTest, FourSocketsKeepTheOrderOfLargeAndSmall) {
   }
 }
 
+TEST(SoftNicTest, WritesThatEndWhenLeftWaitForNobody) {
+  const auto nic = MustOpenSoftNic(SoftNicOptions());
+  SoftSide a(nic.get());
+  SoftSide b(nic.get());
+  QueuePairOptions options = SoftSide::UsualOptions();
+  options.ends_when_left = true;
+  options.receive_depth = 8;
+  a.OpenQueuePair(options);
+  b.OpenQueuePair(options);
+  b.PostReceives(8);
+  ConnectSides(&a, &b);
+  a.data()[0] = 1;
+  ASSERT_TRUE(a.PostWrite(4096).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1 && b.data()[0] == 1; }));
+  // The peer does not poll, and so has neither the bytes nor a word to say of them.
+  a.data()[0] = 2;
+  ASSERT_TRUE(a.PostWrite(4096).ok());
+  ASSERT_TRUE(PollUntil({&a}, [&] { return a.done.size() == 2; }));
+  EXPECT_EQ(a.done[1].status, CompletionStatus::kOk);
+  EXPECT_EQ(b.data()[0], 1);
+  ASSERT_TRUE(PollUntil({&b}, [&] { return b.data()[0] == 2; }));
+  // What it says of receives comes in time all the same.
+  a.done.clear();
+  for (size_t i = 1; i <= 100; ++i) {
+    ASSERT_TRUE(a.PostWrite(4096, SendOp::kWriteWithImmediate).ok());
+    ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == i && b.done.size() == i; }));
+    b.PostReceives(1);
+  }
+}
+
+TEST(SoftNicTest, RefusalOfAWriteThatHasEndedBreaksItsQueuePair) {
+  const auto nic = MustOpenSoftNic(SoftNicOptions());
+  SoftSide a(nic.get());
+  SoftSide b(nic.get());
+  QueuePairOptions options = SoftSide::UsualOptions();
+  options.ends_when_left = true;
+  a.OpenQueuePair(options);
+  b.OpenQueuePair(options);
+  ConnectSides(&a, &b);
+  ASSERT_TRUE(a.PostWrite(100).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1; }));
+  b.region.reset();
+  const uint8_t untouched = b.data()[0];
+  a.data()[0] = static_cast<uint8_t>(untouched + 1);
+  const Entry from = {a.region->address(), 100, a.region->local_key()};
+  SendWork work;
+  work.entries = absl::MakeConstSpan(&from, 1);
+  work.remote_address = reinterpret_cast<uint64_t>(b.data());
+  work.remote_key = 12345;
+  ASSERT_TRUE(a.queue_pair->PostSend(absl::MakeConstSpan(&work, 1)).ok());
+  ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.queue_pair->state() != QueuePairState::kReady; }));
+  EXPECT_EQ(b.data()[0], untouched);
+  EXPECT_EQ(nic->counters().protocol_errors, 0u);
+}
+
 TEST(SoftNicTest, SidesUseTheSmallerNumberOfSockets) {
   SoftNicOptions many;
   many.sockets_per_queue_pair = 4;

@@ -267,7 +267,7 @@ void SoftQueuePair::DropLane(SoftLane* lane) {
 // can read; what ours still has is thrown away if the peer has written to us meanwhile.
 void SoftQueuePair::AwaitPeersKernel() const {
   if (state_ != QueuePairState::kReady || sends_wait_for_poll()) return;
-  bool unheard = false;
+  bool unheard = options_.ends_when_left && acked_ != next_sequence_;
   for (uint64_t i = send_oldest_; i < send_end_; ++i) {
     unheard = unheard || !send_slots_[i & send_mask_].signaled;
   }

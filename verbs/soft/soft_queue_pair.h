@@ -67,7 +67,7 @@ class SoftQueuePair final : public QueuePair {
   void OnPolled(uint32_t sends_back, uint32_t receives_back);
   void PayDebt();  // Acknowledges what is owed and nothing else will carry.
   // Whether something else may carry it yet: an answer of ours, or our next request.
-  bool DebtMayWait(uint64_t turn) const;
+  bool DebtMayWait(uint64_t turn, bool sleeping) const;
   void OnTimer(int64_t now_ns);
   int64_t next_timer_ns(int64_t now_ns) const;  // INT64_MAX: none.
   void WatchLanes();                            // For room, those that wait for some.

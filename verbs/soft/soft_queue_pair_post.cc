@@ -196,7 +196,8 @@ bool SoftQueuePair::Done(const SendSlot& slot) const {
       // A READ of nothing is answered too.
       return slot.answered;
     default:
-      return slot.assigned == slot.total && static_cast<int32_t>(acked_ - slot.sequence) > 0;
+      return slot.assigned == slot.total &&
+             (options_.ends_when_left || static_cast<int32_t>(acked_ - slot.sequence) > 0);
   }
 }
 

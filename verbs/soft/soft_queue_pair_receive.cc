@@ -322,7 +322,9 @@ SoftQueuePair::Taken SoftQueuePair::TakeReadResponse(SoftLane* lane, const Frame
 SoftQueuePair::Taken SoftQueuePair::TakeError(const FrameHeader& frame) {
   GiveBackSends();
   const uint64_t i = FindSent(frame.sequence);
-  if (i == kNobody) return Nonsense("an error of no request");
+  // It may have ended when it left.
+  const bool ended = options_.ends_when_left && next_sequence_ - frame.sequence - 1 < (1u << 31);
+  if (i == kNobody && !ended) return Nonsense("an error of no request");
   BreakWith(StatusOf(frame.immediate), i);
   return Taken::kBroken;
 }

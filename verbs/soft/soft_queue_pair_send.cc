@@ -18,9 +18,8 @@ constexpr uint64_t kBatchBytes = 512 << 10;
 constexpr uint64_t kTurnsForCompany = 32;
 constexpr uint32_t kManyUnsaid = 4;
 constexpr uint64_t kMuchUnsaidBytes = 16 << 10;
-// Where the owner has said that its peer waits for few of them.
-constexpr uint64_t kTurnsWhenLazy = 4096;
-constexpr uint32_t kManyUnsaidWhenLazy = 16;
+// Where the peer's sends end without them.
+constexpr uint32_t kManyUnsaidWhenLeft = 16;
 
 bool IsRequestForReceive(SendOp op) {
   return op == SendOp::kWriteWithImmediate || op == SendOp::kSend ||
@@ -293,13 +292,13 @@ void SoftQueuePair::OweAnswer() {
   completions_->NoteDebt(this);
 }
 
-bool SoftQueuePair::DebtMayWait(uint64_t turn) const {
-  if (delivered_turn_ == turn) return true;
+bool SoftQueuePair::DebtMayWait(uint64_t turn, bool sleeping) const {
   const uint32_t unsaid = executed_ - executed_announced_;
-  const bool lazy = options_.lazy_acknowledgements;
-  return unsaid > 0 && unsaid < (lazy ? kManyUnsaidWhenLazy : kManyUnsaid) &&
-         incoming_.first.total < kMuchUnsaidBytes && !CreditDue() &&
-         turn - delivered_turn_ < (lazy ? kTurnsWhenLazy : kTurnsForCompany);
+  if (options_.ends_when_left && unsaid < kManyUnsaidWhenLeft && !CreditDue()) return true;
+  if (sleeping) return false;
+  if (delivered_turn_ == turn) return true;
+  return unsaid > 0 && unsaid < kManyUnsaid && incoming_.first.total < kMuchUnsaidBytes &&
+         !CreditDue() && turn - delivered_turn_ < kTurnsForCompany;
 }
 
 void SoftQueuePair::PayDebt() {
