@@ -42,25 +42,25 @@ absl::StatusOr<IpcReference> IpcExporter::Export(cuda::Address address, uint64_t
                         gpu_->calls().cuPointerGetAttribute(&id, cuda::kPointerBufferId, address));
   if (!status.ok()) return status;
   if (virtual_.contains(id)) return ExportChunks(id, address, bytes);
-  cuda::Address base = 0;
-  size_t allocation_bytes = 0;
-  status = driver.Check("cuMemGetAddressRange",
-                        gpu_->calls().cuMemGetAddressRange_v2(&base, &allocation_bytes, address));
-  if (!status.ok()) return status;
   auto found = by_allocation_.find(id);
   if (found == by_allocation_.end()) {
+    cuda::Address base = 0;
+    size_t allocation_bytes = 0;
+    status = driver.Check("cuMemGetAddressRange",
+                          gpu_->calls().cuMemGetAddressRange_v2(&base, &allocation_bytes, address));
+    if (!status.ok()) return status;
     auto has_handle = Remember(id, base, allocation_bytes);
     if (!has_handle.ok()) return has_handle.status();
     if (!*has_handle) return ExportChunks(id, address, bytes);
     found = by_allocation_.find(id);
   }
-  if (address + bytes > base + allocation_bytes) {
+  IpcReference reference = found->second;
+  reference.offset = address - reference.allocation_at;
+  if (bytes > reference.allocation_bytes - reference.offset) {
     return absl::InternalError(absl::StrCat("a device tensor of ", bytes,
                                             " bytes reaches over the end of its allocation of ",
-                                            allocation_bytes));
+                                            reference.allocation_bytes));
   }
-  IpcReference reference = found->second;
-  reference.offset = address - base;
   return reference;
 }
 
