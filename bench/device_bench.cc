@@ -2,7 +2,7 @@
 // NCCL's point-to-point calls, in one run. JSON lines on stdout.
 //
 //   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--over=soft|shm] [--gpus=0,1] [--quick]
-//                [--what=limits,latency,bandwidth,pieces,visible,views,chunks,kill]
+//                [--what=limits,latency,bandwidth,pieces,visible,views,chunks,counts,kill]
 //                [--nccl=libnccl.so.2] [--standby_us=100] [--memory=plain|virtual]
 
 #include <signal.h>
@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "bench/device_chunks.h"
+#include "bench/device_counts.h"
 #include "bench/device_pair.h"
 #include "bench/nccl_calls.h"
 #include "gpu/gather.h"
@@ -102,12 +104,13 @@ class Bench {
     Meet();
     if (!options_.nccl.empty()) Nccl();
     const bool pair = Wants("latency") || Wants("bandwidth") || Wants("visible") ||
-                      Wants("views") || Wants("chunks") || Wants("kill");
+                      Wants("views") || Wants("chunks") || Wants("counts") || Wants("kill");
     if (!pair) return;
     OpenEnd();
     if (Wants("visible")) Visible();
     if (Wants("views")) Views();
     if (Wants("chunks")) Chunks();
+    if (Wants("counts")) Counts();
     if (Wants("latency")) Latency();
     if (Wants("bandwidth")) Bandwidth();
     Meet();
@@ -141,9 +144,8 @@ class Bench {
   }
 
   DeviceMemory NewMemory(uint64_t bytes) const {
-    auto memory = options_.memory == "virtual"
-                      ? DeviceMemory::AllocateShareable(gpu_.get(), bytes)
-                      : DeviceMemory::Allocate(gpu_.get(), bytes);
+    auto memory = options_.memory == "virtual" ? DeviceMemory::AllocateShareable(gpu_.get(), bytes)
+                                               : DeviceMemory::Allocate(gpu_.get(), bytes);
     MustWork(memory.status());
     return *std::move(memory);
   }
@@ -562,6 +564,29 @@ class Bench {
     end_->RunOnPoller([&] { seen = end_->proxy()->fetcher_counters().views; });
     TRYST_CHECK(seen == kCount) << seen << " came by reference";
     Print("views_held", System(), kBytes, kCount, "count");
+  }
+
+  // What a small pull that recurs costs on either side, where the driver counts.
+  void Counts() {
+    constexpr int kPulls = 64;
+    constexpr uint64_t kBytes = 8;
+    auto memory = NewMemory(kBytes);
+    std::map<std::string, uint64_t> before;
+    for (int i = -8; i < kPulls; ++i) {
+      if (i == 0) before = DeviceCounts(options_.cuda, end_.get(), gpu_->ordinal());
+      const TensorKey key = DeviceEnd::Key(1, "counts", i + 8);
+      Waiter waiter;
+      if (rank_ == 0) StartFetch(key, OnDevice(memory, 0, kBytes), &waiter);
+      Meet();
+      if (rank_ == 1) MustWork(end_->Send(key, OnDevice(memory, 0, kBytes), stream_.get()));
+      if (rank_ == 0) Spin(&waiter);
+    }
+    for (const auto& [name, count] : DeviceCounts(options_.cuda, end_.get(), gpu_->ordinal())) {
+      if (count == before[name]) continue;
+      Print(absl::StrCat("calls_a_pull_", rank_ == 0 ? "consumer_" : "producer_", name), System(),
+            kBytes, static_cast<double>(count - before[name]) / kPulls, "count");
+    }
+    Meet();
   }
 
   // In memory that is mapped chunk by chunk, of 2 MiB and of PyTorch's 20 MiB.

@@ -3,7 +3,7 @@
 # bytes, the leases and the ends by itself.
 set -eu
 run() { timeout 60 "$1" --cuda="$2" --quick --gpus=0,1 --over=shm --spin_us=20 "${@:3}"; }
-run "$1" "$2" --way=ipc --standby_us=1000000 --what=visible,views,chunks,kill >"$TEST_TMPDIR/ipc"
+run "$1" "$2" --way=ipc --standby_us=1000000 --what=visible,views,chunks,counts,kill >"$TEST_TMPDIR/ipc"
 run "$1" "$2" --way=staged --what=visible,chunks,kill >"$TEST_TMPDIR/staged"
 cat "$TEST_TMPDIR/ipc" "$TEST_TMPDIR/staged"
 grep -q '"views_held".*"value":8,' "$TEST_TMPDIR/ipc"
@@ -11,3 +11,6 @@ grep -q '"visible_rounds".*"value":200,' "$TEST_TMPDIR/ipc"
 grep -q '"kill_orphans_released_after"' "$TEST_TMPDIR/staged"
 grep -q '"chunks_rounds".*"value":40,' "$TEST_TMPDIR/ipc"
 grep -q '"chunks_rounds".*"value":40,' "$TEST_TMPDIR/staged"
+# A pull that recurs asks the driver once what its memory is, and makes no event.
+grep -q '"calls_a_pull_producer_cuPointerGetAttribute".*"value":1,' "$TEST_TMPDIR/ipc"
+if grep -E '"calls_a_pull_[a-z]*_(cuMemGetAddressRange_v2|cuIpc|cuEventCreate|cuLaunchKernel)' "$TEST_TMPDIR/ipc"; then exit 1; fi

@@ -1,5 +1,6 @@
 #include "gpu/chunks.h"
 
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <utility>
@@ -21,6 +22,11 @@ ChunkHandle::~ChunkHandle() {
 }
 
 // ---- Out of this process ----
+
+ChunkExporter::ChunkExporter(const Gpu* gpu) : gpu_(gpu) {
+  TRYST_CHECK(getrandom(&last_name_, sizeof(last_name_), 0) == sizeof(last_name_));
+  last_name_ >>= 1;  // Never comes round to 0.
+}
 
 bool ChunkExporter::IsVirtual(cuda::Address address) {
   cuda::Allocation allocation = 0;
@@ -113,7 +119,7 @@ absl::StatusOr<const ChunkLayout*> ChunkExporter::Describe(cuda::Address address
   }
   if (layouts_.size() >= kMostNames) layouts_.clear();
   uint64_t& id = layouts_[std::move(names)];
-  if (id == 0) id = ++last_layout_;
+  if (id == 0) id = ++last_name_;
   answer_.id = id;
   return &answer_;
 }

@@ -68,7 +68,7 @@ struct ChunkLayout {
 // what is asked for is looked at anew each time, and only names are remembered. One thread.
 class ChunkExporter {
  public:
-  explicit ChunkExporter(const Gpu* gpu) : gpu_(gpu) {}
+  explicit ChunkExporter(const Gpu* gpu);
   // Whether `address` lies in virtual memory, as far as the driver knows.
   bool IsVirtual(cuda::Address address);
   // Where [address, address + bytes) lies; valid until the next call. kUnimplemented: in memory
@@ -90,8 +90,9 @@ class ChunkExporter {
   const Gpu* const gpu_;
   std::map<Identity, uint64_t> names_;
   std::map<std::vector<uint64_t>, uint64_t> layouts_;  // By their chunks' names.
-  uint64_t last_name_ = 0;
-  uint64_t last_layout_ = 0;
+  // Of both. It begins anywhere: an exporter of this process before us gave names, too, by which
+  // peers may still have mapped what it showed them.
+  uint64_t last_name_;
   ChunkLayout answer_;
 };
 

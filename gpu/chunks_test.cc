@@ -147,6 +147,13 @@ TEST_F(ChunksTest, ARangeThatGrowsLeavesMappingsAndOneThatIsFilledAnewDoesNot) {
   mappings_->Close(*anew);
 }
 
+TEST_F(ChunksTest, AnExporterThatBeginsAnewGivesOtherNames) {
+  range_->Map(0, 1);
+  const IpcReference first = *exporter_->Export(range_->At(0), 10);
+  exporter_ = std::make_unique<IpcExporter>(gpu_.get());  // Its server was restarted.
+  EXPECT_NE(exporter_->Export(range_->At(0), 10)->allocation_id, first.allocation_id);
+}
+
 TEST_F(ChunksTest, WindowsThatShareChunksAreKeptTogether) {
   range_->Map(0, 4);
   const uint64_t chunk = range_->chunk_bytes();

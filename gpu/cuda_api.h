@@ -50,6 +50,7 @@ inline constexpr int kDmaBuf = 124;
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerBufferId = 7;
 inline constexpr int kPointerOrdinal = 9;
+inline constexpr int kPointerHasIpcHandle = 10;
 inline constexpr int kPointerPool = 17;
 inline constexpr int kPointerBlockId = 20;
 inline constexpr int kMemoryTypeDevice = 2;

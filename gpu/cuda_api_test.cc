@@ -37,6 +37,7 @@ static_assert(cuda::kDmaBuf == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
 static_assert(cuda::kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(cuda::kPointerBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID);
 static_assert(cuda::kPointerOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+static_assert(cuda::kPointerHasIpcHandle == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
 static_assert(cuda::kPointerPool == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
 static_assert(cuda::kPointerBlockId == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID);
 static_assert(cuda::kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);

@@ -560,6 +560,9 @@ int cuPointerGetAttribute(void* value, int attribute, Address address) {
   } else if (attribute == tryst::cuda::kPointerBlockId) {
     const uint64_t block = memory->allocation != 0 ? memory->allocation : memory->id;
     memcpy(value, &block, sizeof(block));
+  } else if (attribute == tryst::cuda::kPointerHasIpcHandle) {
+    const int has = memory->legacy ? 1 : 0;
+    memcpy(value, &has, sizeof(has));
   } else if (attribute == tryst::cuda::kPointerPool) {
     const void* const pool = memory->pooled ? &state() : nullptr;
     memcpy(value, &pool, sizeof(pool));

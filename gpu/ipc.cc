@@ -67,7 +67,15 @@ absl::StatusOr<IpcReference> IpcExporter::Export(cuda::Address address, uint64_t
 // An allocation that is new to us. False: it is a chunk of virtual memory.
 absl::StatusOr<bool> IpcExporter::Remember(uint64_t id, cuda::Address base, uint64_t bytes) {
   IpcReference reference;
-  const cuda::Result result = gpu_->calls().cuIpcGetMemHandle(&reference.handle, base);
+  // Asked first: a call that fails is what tools for finding faults report.
+  int has_handle = 1;
+  if (gpu_->calls().cuPointerGetAttribute(&has_handle, cuda::kPointerHasIpcHandle, base) !=
+      cuda::kSuccess) {
+    has_handle = 1;  // An old driver.
+  }
+  const cuda::Result result = has_handle == 0
+                                  ? cuda::kInvalidValue
+                                  : gpu_->calls().cuIpcGetMemHandle(&reference.handle, base);
   if (result == cuda::kSuccess) {
     reference.allocation_id = id;
     reference.allocation_bytes = bytes;

@@ -30,7 +30,7 @@ DeviceFetcher::DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetch
       views_(poller, options.view_renewal_ms, Aside()),
       deliver_timer_(this) {}
 
-DeviceWays::AsideFn DeviceFetcher::Aside() {
+ProvedWays::AsideFn DeviceFetcher::Aside() {
   return [this](int64_t step, const absl::StatusOr<TensorKey>& key, Tensor into,
                 absl::AnyInvocable<void(absl::Status, Tensor) &&> done) {
     FetchAside(step, key, std::move(into), std::move(done));

@@ -10,9 +10,9 @@
 
 #include "channel/device/device_engine.h"
 #include "channel/device/device_views.h"
-#include "channel/device/device_ways.h"
 #include "channel/device/fetch_lines.h"
 #include "channel/device/manifest.h"
+#include "channel/device/proved_ways.h"
 #include "channel/poller/poller.h"
 #include "rendezvous/tensor_fetcher.h"
 
@@ -86,7 +86,7 @@ class DeviceFetcher final : public TensorFetcher {
   // Asks the peer for something beside the tensor itself.
   void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,
                   absl::AnyInvocable<void(absl::Status, Tensor) &&> done);
-  DeviceWays::AsideFn Aside();
+  ProvedWays::AsideFn Aside();
   bool InThisProcess(const DeviceManifest& manifest) const {
     return manifest.host == host_ && manifest.process == process_;
   }
@@ -106,7 +106,7 @@ class DeviceFetcher final : public TensorFetcher {
   const uint64_t process_ = ThisProcess();
   std::list<std::unique_ptr<Op>> ops_;
   FetchLines lines_;
-  DeviceWays ways_;
+  ProvedWays ways_;
   DeviceViews views_;
   size_t asides_ = 0;
   std::deque<std::pair<Executor*, Executor::Work>> undelivered_;

@@ -43,7 +43,7 @@ class DeviceViews::View final : public Storage {
   IpcMappings::Mapping* const mapping_;
 };
 
-DeviceViews::DeviceViews(Poller* poller, int64_t renewal_ms, DeviceWays::AsideFn aside)
+DeviceViews::DeviceViews(Poller* poller, int64_t renewal_ms, ProvedWays::AsideFn aside)
     : poller_(poller), renewal_ms_(renewal_ms), aside_(std::move(aside)) {}
 
 absl::StatusOr<Tensor> DeviceViews::Make(DeviceEngine* engine, IpcMappings::Mapping* mapping,

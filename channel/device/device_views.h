@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "channel/device/device_engine.h"
-#include "channel/device/device_ways.h"
 #include "channel/device/manifest.h"
+#include "channel/device/proved_ways.h"
 #include "channel/poller/poller.h"
 #include "rendezvous/tensor.h"
 #include "rendezvous/tensor_key.h"
@@ -20,7 +20,7 @@ namespace tryst {
 class DeviceViews {
  public:
   // `renewal_ms`: of the leases.
-  DeviceViews(Poller* poller, int64_t renewal_ms, DeviceWays::AsideFn aside);
+  DeviceViews(Poller* poller, int64_t renewal_ms, ProvedWays::AsideFn aside);
   ~DeviceViews() { poller_->CancelTimer(&timer_); }  // REQUIRES: empty().
 
   // Of the bytes at `data`, which `mapping`, the view's from now on, shows; null: they are this
@@ -41,7 +41,7 @@ class DeviceViews {
 
   Poller* const poller_;
   const int64_t renewal_ms_;
-  DeviceWays::AsideFn aside_;
+  ProvedWays::AsideFn aside_;
   std::set<View*> views_;
   Timer timer_{this};
 };

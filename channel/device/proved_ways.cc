@@ -1,4 +1,4 @@
-#include "channel/device/device_ways.h"
+#include "channel/device/proved_ways.h"
 
 #include <algorithm>
 #include <utility>
@@ -17,7 +17,7 @@ std::string ProcessName(const DeviceManifest& manifest) {
 
 }  // namespace
 
-DeviceWay* DeviceWays::Find(const DeviceManifest& manifest, const DeviceEngine& engine,
+DeviceWay* ProvedWays::Find(const DeviceManifest& manifest, const DeviceEngine& engine,
                             bool direct) {
   const auto id = std::make_tuple(manifest.process, manifest.host, engine.gpu()->ordinal(), direct);
   if (ways_.size() >= kMost && ways_.count(id) == 0) return &one_too_many_;
@@ -27,7 +27,7 @@ DeviceWay* DeviceWays::Find(const DeviceManifest& manifest, const DeviceEngine& 
   return way;
 }
 
-DeviceWay::State DeviceWays::StateOf(DeviceWay* way, int64_t step, const TensorKey& key,
+DeviceWay::State ProvedWays::StateOf(DeviceWay* way, int64_t step, const TensorKey& key,
                                      DeviceEngine* engine) {
   if (way == &one_too_many_) return DeviceWay::State::kRefused;
   way->worker = std::string(key.src().worker);
@@ -39,7 +39,7 @@ DeviceWay::State DeviceWays::StateOf(DeviceWay* way, int64_t step, const TensorK
   return way->state;
 }
 
-void DeviceWays::Probe(DeviceWay* way, int64_t step, const TensorKey& key, DeviceEngine* engine) {
+void ProvedWays::Probe(DeviceWay* way, int64_t step, const TensorKey& key, DeviceEngine* engine) {
   way->state = DeviceWay::State::kProbing;
   aside_(step, TransferKey(key, 0, "probe"), Tensor(),
          [this, way, step, key, engine](absl::Status status, const Tensor& answer) {
@@ -51,7 +51,7 @@ void DeviceWays::Probe(DeviceWay* way, int64_t step, const TensorKey& key, Devic
          });
 }
 
-void DeviceWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status status,
+void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status status,
                          const Tensor& answer) {
   if (!status.ok()) return End(way, status);
   auto manifest = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
@@ -67,7 +67,7 @@ void DeviceWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status stat
 }
 
 // Both NICs and the channel between them bring the producer's memory into ours.
-void DeviceWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
+void ProvedWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
                              DeviceEngine* engine, const DeviceManifest& manifest) {
   if (!manifest.on_device || manifest.bytes > engine->slot_bytes()) {
     return End(way, absl::UnimplementedError("the producer has no memory to show"));
@@ -91,7 +91,7 @@ void DeviceWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
       });
 }
 
-void DeviceWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from, uint64_t bytes,
+void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from, uint64_t bytes,
                          uint32_t digest, absl::AnyInvocable<void() &&> after) {
   ++copies_;
   engine->WhenFetchSlot([this, way, engine, from, bytes, digest,
@@ -110,7 +110,7 @@ void DeviceWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from,
   });
 }
 
-void DeviceWays::End(DeviceWay* way, absl::Status status) {
+void ProvedWays::End(DeviceWay* way, absl::Status status) {
   way->state = status.ok() ? DeviceWay::State::kProved : DeviceWay::State::kRefused;
   way->why = status.ok() ? "a probe read the right bytes" : std::string(status.message());
   way->refused_at_ns = poller_->now_ns();
@@ -124,7 +124,7 @@ void DeviceWays::End(DeviceWay* way, absl::Status status) {
   while (!way->waiting.empty()) way->waiting.back()->OnProof();
 }
 
-std::string DeviceWays::Explain() const {
+std::string ProvedWays::Explain() const {
   std::string out;
   for (const auto& [id, way] : ways_) {
     absl::StrAppend(&out, "device tensors of ", way.worker, " (process ", way.exporter.substr(0, 8),

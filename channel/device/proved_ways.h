@@ -1,5 +1,5 @@
-#ifndef TRYST_CHANNEL_DEVICE_DEVICE_WAYS_H_
-#define TRYST_CHANNEL_DEVICE_DEVICE_WAYS_H_
+#ifndef TRYST_CHANNEL_DEVICE_PROVED_WAYS_H_
+#define TRYST_CHANNEL_DEVICE_PROVED_WAYS_H_
 
 #include <cstdint>
 #include <map>
@@ -39,7 +39,7 @@ struct DeviceWay {
 
 // The ways to the memory of other processes, and their proofs: before a tensor is read through a
 // mapping, or brought by NICs alone, memory with a known digest is. Poller thread only.
-class DeviceWays {
+class ProvedWays {
  public:
   // Asks the peer for something beside a tensor; `done` runs on the poller thread.
   using AsideFn =
@@ -47,7 +47,7 @@ class DeviceWays {
                               absl::AnyInvocable<void(absl::Status, Tensor) &&> done)>;
 
   // `again_ms`: after which NICs that were refused are looked at again.
-  DeviceWays(Poller* poller, int64_t again_ms, AsideFn aside)
+  ProvedWays(Poller* poller, int64_t again_ms, AsideFn aside)
       : poller_(poller), again_ms_(again_ms), aside_(std::move(aside)) {}
 
   // To the memory of who wrote `manifest`; it stays where it is.
@@ -82,4 +82,4 @@ class DeviceWays {
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_DEVICE_DEVICE_WAYS_H_
+#endif  // TRYST_CHANNEL_DEVICE_PROVED_WAYS_H_
