@@ -77,6 +77,7 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
     AllStarted();
   });
 }
+
 // ---- Out of the producer's memory ----
 
 // Virtual memory of another GPU needs its own mapping for ours.
@@ -215,6 +216,7 @@ void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
   if (!status.ok()) return Fail(status);
   EndIfDone();
 }
+
 // ---- By the NICs alone ----
 
 // A NIC waits for no stream: the destination's users, of both kinds, must have ended.
