@@ -2,8 +2,8 @@
 // NCCL's point-to-point calls, in one run. JSON lines on stdout.
 //
 //   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--over=soft|shm] [--gpus=0,1] [--quick]
-//                [--what=limits,latency,bandwidth,pieces,visible,views,kill]
-//                [--nccl=libnccl.so.2] [--standby_us=100]
+//                [--what=limits,latency,bandwidth,pieces,visible,views,chunks,counts,kill]
+//                [--nccl=libnccl.so.2] [--standby_us=100] [--memory=plain|virtual]
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/log.h"
+#include "bench/device_chunks.h"
+#include "bench/device_counts.h"
 #include "bench/device_pair.h"
 #include "bench/nccl_calls.h"
 #include "gpu/gather.h"
@@ -42,6 +45,7 @@ struct Options {
   uint32_t queue_pairs = 1;
   int64_t spin_us = 2000;
   std::string over = "soft";
+  std::string memory = "plain";  // What tensors lie in.
   int copy_helpers = 0;
   uint64_t chunk_bytes = 2 << 20;
   int64_t standby_us = DeviceEngineOptions().standby_us;
@@ -100,11 +104,13 @@ class Bench {
     Meet();
     if (!options_.nccl.empty()) Nccl();
     const bool pair = Wants("latency") || Wants("bandwidth") || Wants("visible") ||
-                      Wants("views") || Wants("kill");
+                      Wants("views") || Wants("chunks") || Wants("counts") || Wants("kill");
     if (!pair) return;
     OpenEnd();
     if (Wants("visible")) Visible();
     if (Wants("views")) Views();
+    if (Wants("chunks")) Chunks();
+    if (Wants("counts")) Counts();
     if (Wants("latency")) Latency();
     if (Wants("bandwidth")) Bandwidth();
     Meet();
@@ -133,7 +139,15 @@ class Bench {
   }
 
   std::string System() const {
-    return absl::StrCat("tryst_device_", options_.way, "_", options_.over);
+    return absl::StrCat("tryst_device_", options_.way, "_", options_.over,
+                        options_.memory == "plain" ? "" : "_" + options_.memory);
+  }
+
+  DeviceMemory NewMemory(uint64_t bytes) const {
+    auto memory = options_.memory == "virtual" ? DeviceMemory::AllocateShareable(gpu_.get(), bytes)
+                                               : DeviceMemory::Allocate(gpu_.get(), bytes);
+    MustWork(memory.status());
+    return *std::move(memory);
   }
 
   void OpenEnd() {
@@ -356,8 +370,8 @@ class Bench {
         options.complete_on_stream = absl::StrContains(how, "stream");
         options.is_there = absl::StrContains(how, "there");
         const int rounds = options_.quick ? 50 : 2000;
-        auto out = *DeviceMemory::Allocate(gpu_.get(), bytes);
-        auto in = *DeviceMemory::Allocate(gpu_.get(), bytes);
+        auto out = NewMemory(bytes);
+        auto in = NewMemory(bytes);
         Fill(out, 0, bytes, rank_ + 1);
         MustWork(gpu_->WaitFor(stream_.get()));
         const Tensor outgoing = OnDevice(out, 0, bytes);
@@ -405,7 +419,7 @@ class Bench {
       if (options_.quick && bytes > 16 << 20) continue;
       const int count = options_.quick ? 4 : bytes == 1 << 20 ? 400 : bytes == 16 << 20 ? 60 : 12;
       constexpr int kDepth = 4;
-      auto memory = *DeviceMemory::Allocate(gpu_.get(), bytes * (rank_ == 0 ? kDepth : 1));
+      auto memory = NewMemory(bytes * (rank_ == 0 ? kDepth : 1));
       Fill(memory, 0, memory.bytes(), rank_ == 0 ? 0xee : 0x3c);
       MustWork(gpu_->WaitFor(stream_.get()));
       const std::string edge = absl::StrCat("bulk", bytes);
@@ -449,9 +463,9 @@ class Bench {
     const int rounds = options_.quick ? 200 : 100'000;
     constexpr uint64_t kBytes = 4096;
     constexpr int kRing = 8;
-    auto out = *DeviceMemory::Allocate(gpu_.get(), kBytes * kRing);
-    auto in = *DeviceMemory::Allocate(gpu_.get(), kBytes);
-    auto seen = *DeviceMemory::Allocate(gpu_.get(), kBytes);
+    auto out = NewMemory(kBytes * kRing);
+    auto in = NewMemory(kBytes);
+    auto seen = NewMemory(kBytes);
     auto host = *PinnedMemory::Allocate(gpu_.get(), kBytes);
     GatherList list;
     auto kernel = GatherKernel::Load(gpu_.get());
@@ -492,7 +506,7 @@ class Bench {
     constexpr uint64_t kBytes = 64 << 10;
     constexpr int kCount = 8;
     const std::string edge = "view";
-    auto memory = *DeviceMemory::Allocate(gpu_.get(), kBytes * kCount);
+    auto memory = NewMemory(kBytes * kCount);
     std::atomic<int> released{0};
     if (rank_ == 1) {
       for (int i = 0; i < kCount; ++i) {
@@ -552,6 +566,54 @@ class Bench {
     Print("views_held", System(), kBytes, kCount, "count");
   }
 
+  // What a small pull that recurs costs on either side, where the driver counts.
+  void Counts() {
+    constexpr int kPulls = 64;
+    constexpr uint64_t kBytes = 8;
+    auto memory = NewMemory(kBytes);
+    std::map<std::string, uint64_t> before;
+    for (int i = -8; i < kPulls; ++i) {
+      if (i == 0) before = DeviceCounts(options_.cuda, end_.get(), gpu_->ordinal());
+      const TensorKey key = DeviceEnd::Key(1, "counts", i + 8);
+      Waiter waiter;
+      if (rank_ == 0) StartFetch(key, OnDevice(memory, 0, kBytes), &waiter);
+      Meet();
+      if (rank_ == 1) MustWork(end_->Send(key, OnDevice(memory, 0, kBytes), stream_.get()));
+      if (rank_ == 0) Spin(&waiter);
+    }
+    for (const auto& [name, count] : DeviceCounts(options_.cuda, end_.get(), gpu_->ordinal())) {
+      if (count == before[name]) continue;
+      Print(absl::StrCat("calls_a_pull_", rank_ == 0 ? "consumer_" : "producer_", name), System(),
+            kBytes, static_cast<double>(count - before[name]) / kPulls, "count");
+    }
+    Meet();
+  }
+
+  // In memory that is mapped chunk by chunk, of 2 MiB and of PyTorch's 20 MiB.
+  void Chunks() {
+    DeviceChunks::Parts parts;
+    parts.end = end_.get();
+    parts.rank = rank_;
+    parts.gpu = gpu_.get();
+    parts.stream = stream_.get();
+    parts.quick = options_.quick;
+    parts.meet = [this] { Meet(); };
+    parts.print = [this](const std::string& figure, uint64_t bytes, double value,
+                         const char* unit) { Print(figure, System(), bytes, value, unit); };
+    DeviceChunks chunks(parts);
+    chunks.Rounds();
+    for (const uint64_t bytes : {uint64_t{2} << 20, uint64_t{20} << 20}) {
+      if (options_.quick && bytes > 2 << 20) continue;
+      chunks.First(bytes);
+      chunks.Bandwidth(bytes);
+    }
+    if (rank_ != 0) return;
+    uint64_t in_chunks = 0;
+    end_->RunOnPoller([&] { in_chunks = end_->proxy()->fetcher_counters().in_chunks; });
+    TRYST_CHECK((in_chunks > 0) == (options_.way == "ipc")) << in_chunks << " came in chunks";
+    Print("chunks_in_place", System(), 0, static_cast<double>(in_chunks), "count");
+  }
+
   // A kernel of ours reads each of them where it is.
   void CheckViews(const std::vector<Tensor>& views, const DeviceMemory& scratch) {
     auto kernel = GatherKernel::Load(gpu_.get());
@@ -571,7 +633,7 @@ class Bench {
   void Kill() {
     const uint64_t bytes = options_.quick ? 8 << 20 : 256 << 20;
     constexpr int kCount = 8;
-    auto memory = *DeviceMemory::Allocate(gpu_.get(), bytes * (rank_ == 0 ? kCount : 1));
+    auto memory = NewMemory(bytes * (rank_ == 0 ? kCount : 1));
     Fill(memory, 0, memory.bytes(), 1);
     MustWork(gpu_->WaitFor(stream_.get()));
     for (int i = 0; i < kCount; ++i) {
@@ -722,6 +784,9 @@ bool Parse(int argc, char** argv, Options* options) {
     } else if (parts[0] == "--over") {
       options->over = value;
       ok = value == "soft" || value == "shm";
+    } else if (parts[0] == "--memory") {
+      options->memory = value;
+      ok = value == "plain" || value == "virtual";
     } else if (parts[0] == "--copy_helpers") {
       ok = absl::SimpleAtoi(value, &options->copy_helpers);
     } else if (parts[0] == "--spin_us") {

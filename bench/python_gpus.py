@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""bench/python_gpus.py [--rounds N] [--cpu]: torch's CUDA tensors from one Python process to another, on two GPUs.
+"""bench/python_gpus.py [--rounds N] [--odd N] [--cpu]: torch's CUDA tensors from one Python process to another, on two GPUs.
 
 Needs torch and the wheel, and two GPUs (with one, both use it). Measures the bandwidth of large tensors beside the peer
 copy of the same bytes, in turns, and then sends tensors whose contents change from round to round, without ever
 waiting for a stream: each is filled, sent, received and looked at in the order of the callers' own streams, and every
-element of every round is compared. JSON lines on stdout. --cpu: the same in host memory, to try the program.
+element of every round is compared. Then come tensors of 61 to 130 MiB that begin at odd addresses and whose memory is
+given back and made anew between them: with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True they lie in several chunks
+of a range that grows and shrinks. JSON lines on stdout. --cpu: the same in host memory, to try the program.
 """
 import argparse
 import contextlib
@@ -63,6 +65,7 @@ def produce(options):
         produce_large(server, gpu, options)
         with gpu.stream():
             produce_rounds(server, gpu, options)
+            produce_odd(server, gpu, options)
         server.step(2).recv("over", frm=CONSUMER, timeout=600)
 
 
@@ -90,6 +93,25 @@ def produce_rounds(server, gpu, options):
         server.step(100 + i).send("tensor", buffer, to=CONSUMER)
 
 
+def odd_bytes(number, gpu):
+    """A different size each time, and bytes that are unlike their neighbours'."""
+    count = ((61 + number * 23 % 70) << 20) + 2 * number + 1
+    return ((torch.arange(count, dtype=torch.int64, device=gpu.name) * 31 + number * 7919) % 251).to(torch.uint8)
+
+
+def produce_odd(server, gpu, options):
+    for i in range(options.odd):
+        whole = odd_bytes(i, gpu)
+        step = server.step(10**8 + i)
+        step.send("odd", whole[2 * (i % 8) + 1:], to=CONSUMER)
+        step.recv("had", frm=CONSUMER, timeout=120)
+        step.cleanup()
+        del whole
+        if i % 3 == 2 and not gpu.cpu:
+            gpu.wait()
+            torch.cuda.empty_cache()
+
+
 # ---- The consumer ----
 
 
@@ -105,6 +127,7 @@ def consume(options):
             server.step(3).send("next", b"1", to=PRODUCER)
             with gpu.stream():
                 consume_rounds(server, gpu, options)
+                consume_odd(server, gpu, options)
             say(what="paths", text=server.explain("/job:producer/task:0"))
             server.step(2).send("over", b"1", to=PRODUCER)
             child.wait(60)
@@ -179,9 +202,25 @@ def consume_rounds(server, gpu, options):
     assert wrong.item() == 0, "tensors arrived that were not those of their round"
 
 
+def consume_odd(server, gpu, options):
+    wrong = 0
+    for i in range(options.odd):
+        expected = odd_bytes(i, gpu)[2 * (i % 8) + 1:]
+        into = torch.zeros(expected.numel() + 3, dtype=torch.uint8, device=gpu.name)[3:]
+        step = server.step(10**8 + i)
+        step.recv("odd", frm=PRODUCER, timeout=120, into=into)
+        wrong += not torch.equal(into, expected)
+        step.send("had", b"1", to=PRODUCER)
+        if i >= 1:
+            server.step(10**8 + i - 1).cleanup()
+    say(what="odd", done=options.odd, wrong=wrong)
+    assert wrong == 0, "tensors at odd addresses arrived with other bytes"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100_000)
+    parser.add_argument("--odd", type=int, default=20, help="large tensors at odd addresses")
     parser.add_argument("--seconds", type=float, default=120, help="of rounds at most")
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--turns", type=int, default=20)

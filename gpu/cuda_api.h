@@ -50,6 +50,9 @@ inline constexpr int kDmaBuf = 124;
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerBufferId = 7;
 inline constexpr int kPointerOrdinal = 9;
+inline constexpr int kPointerHasIpcHandle = 10;
+inline constexpr int kPointerPool = 17;
+inline constexpr int kPointerBlockId = 20;
 inline constexpr int kMemoryTypeDevice = 2;
 
 // Flags.
@@ -61,12 +64,16 @@ inline constexpr unsigned kHostReadOnly = 8;
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
 inline constexpr int kAllocationPinned = 1;
 inline constexpr int kHandlePosixFd = 1;
+inline constexpr int kHandleFabric = 8;
 inline constexpr int kLocationDevice = 1;
 inline constexpr int kAccessReadWrite = 3;
 inline constexpr int kGranularityMinimum = 0;
 inline constexpr int kRangeDmaBuf = 1;
 
 struct IpcHandle {
+  unsigned char bytes[64];
+};
+struct FabricHandle {
   unsigned char bytes[64];
 };
 struct Uuid {
@@ -137,6 +144,11 @@ using HostFunction = void (*)(void* argument);
   X(cuMemExportToShareableHandle,                                                                 \
     (void* handle, Allocation allocation, int type, unsigned long long flags))                    \
   X(cuMemImportFromShareableHandle, (Allocation * made, void* handle, int type))                  \
+  X(cuMemRetainAllocationHandle, (Allocation * made, void* address))                              \
+  X(cuMemGetAllocationPropertiesFromHandle,                                                       \
+    (AllocationProperties * properties, Allocation allocation))                                   \
+  X(cuMemAllocAsync, (Address * address, size_t bytes, Stream stream))                            \
+  X(cuMemFreeAsync, (Address address, Stream stream))                                             \
   X(cuIpcGetMemHandle, (IpcHandle * handle, Address address))                                     \
   X(cuIpcOpenMemHandle_v2, (Address * address, IpcHandle handle, unsigned flags))                 \
   X(cuIpcCloseMemHandle, (Address address))                                                       \

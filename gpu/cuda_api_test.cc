@@ -37,6 +37,9 @@ static_assert(cuda::kDmaBuf == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
 static_assert(cuda::kPointerMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(cuda::kPointerBufferId == CU_POINTER_ATTRIBUTE_BUFFER_ID);
 static_assert(cuda::kPointerOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
+static_assert(cuda::kPointerHasIpcHandle == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
+static_assert(cuda::kPointerPool == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
+static_assert(cuda::kPointerBlockId == CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID);
 static_assert(cuda::kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
 
 static_assert(cuda::kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
@@ -48,12 +51,14 @@ static_assert(cuda::kHostDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
 static_assert(cuda::kIpcLazyPeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 static_assert(cuda::kAllocationPinned == CU_MEM_ALLOCATION_TYPE_PINNED);
 static_assert(cuda::kHandlePosixFd == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+static_assert(cuda::kHandleFabric == CU_MEM_HANDLE_TYPE_FABRIC);
 static_assert(cuda::kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
 static_assert(cuda::kAccessReadWrite == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 static_assert(cuda::kGranularityMinimum == CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 static_assert(cuda::kRangeDmaBuf == CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD);
 
 static_assert(sizeof(cuda::IpcHandle) == sizeof(CUipcMemHandle));
+static_assert(sizeof(cuda::FabricHandle) == sizeof(CUmemFabricHandle));
 static_assert(sizeof(cuda::Uuid) == sizeof(CUuuid));
 static_assert(sizeof(cuda::Address) == sizeof(CUdeviceptr));
 static_assert(sizeof(cuda::AllocationProperties) == sizeof(CUmemAllocationProp));

@@ -44,6 +44,7 @@ constexpr int kNotReady = 600;
 constexpr int kFirstDevice = 40;
 constexpr int kDevices = 2;
 constexpr uint64_t kPage = 4096;
+constexpr uint64_t kGranularity = 16 * kPage;  // Of virtual memory.
 constexpr intptr_t kGatherFunction = 0x78;
 constexpr intptr_t kCopyFunction = 0x79;
 constexpr intptr_t kStandbyFunction = 0x7a;
@@ -59,6 +60,25 @@ struct Memory {
   uint64_t id = 0;
   bool legacy = true;  // Has an IPC handle.
   bool imported = false;
+  bool pooled = false;
+  Allocation allocation = 0;  // Of virtual memory: what is mapped there.
+  bool accessible = true;     // Virtual memory is not, until somebody says so.
+};
+
+// What cuMemCreate makes. It lasts while there are handles or mappings.
+struct Physical {
+  uint64_t bytes = 0;
+  int fd = -1;
+  int device = 0;
+  int handle_types = 0;
+  int handles = 1;
+  int mappings = 0;
+};
+
+// A range of addresses for virtual memory, and where the bytes of all that is mapped in it lie.
+struct Range {
+  uint64_t bytes = 0;
+  char* backing = nullptr;
 };
 
 struct FakeEvent {
@@ -87,8 +107,8 @@ struct State {
   tryst::Mutex mu;
   std::map<uint64_t, Memory> memory;  // By address.
   std::map<uint64_t, uint64_t> pinned;
-  std::map<uint64_t, Memory> reserved;    // Of virtual memory: address ranges.
-  std::map<Allocation, Memory> physical;  // And what is behind them.
+  std::map<uint64_t, Range> reserved;
+  std::map<Allocation, Physical> physical;
   std::set<FakeEvent*> events;
   std::vector<FakeEvent*> outlived;  // By works that refer to them.
   std::set<FakeStream*> streams;
@@ -148,8 +168,36 @@ Memory* FindMemory(uint64_t address, uint64_t bytes) {
   return &found;
 }
 
+// Null: the range is not reserved whole.
+Range* FindRange(uint64_t address, uint64_t bytes, uint64_t* begin) {
+  auto after = state().reserved.upper_bound(address);
+  if (after == state().reserved.begin()) return nullptr;
+  auto found = std::prev(after);
+  if (address + bytes > found->first + found->second.bytes) return nullptr;
+  *begin = found->first;
+  return &found->second;
+}
+
+// Whether all of a range is mapped, by whatever chunks; does `visit` to each of them.
+bool ForChunks(uint64_t address, uint64_t bytes, const std::function<void(Memory*)>& visit) {
+  for (uint64_t at = address; at < address + bytes;) {
+    Memory* chunk = FindMemory(at, 1);
+    if (chunk == nullptr || chunk->allocation == 0) return false;
+    visit(chunk);
+    at = chunk->address + chunk->bytes;
+  }
+  return true;
+}
+
 // Where the bytes of an address really are; null: it is not whole in anything known.
 char* Reach(uint64_t address, uint64_t bytes) {
+  uint64_t begin = 0;
+  if (Range* range = FindRange(address, bytes, &begin)) {
+    bool accessible = true;
+    const bool whole =
+        ForChunks(address, bytes, [&](Memory* chunk) { accessible &= chunk->accessible; });
+    return whole && accessible ? range->backing + (address - begin) : nullptr;
+  }
   if (Memory* memory = FindMemory(address, bytes)) {
     return memory->backing + (address - memory->address);
   }
@@ -160,10 +208,12 @@ char* Reach(uint64_t address, uint64_t bytes) {
   return reinterpret_cast<char*>(address);
 }
 
-bool MapMemory(int fd, uint64_t bytes, uint64_t at, Memory* made) {
-  void* forbidden =
-      at != 0 ? reinterpret_cast<void*>(at)
-              : mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+void* NewAddresses(uint64_t bytes) {
+  return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+bool MapMemory(int fd, uint64_t bytes, Memory* made) {
+  void* forbidden = NewAddresses(bytes);
   void* backing = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (forbidden == MAP_FAILED || backing == MAP_FAILED) return false;
   made->address = reinterpret_cast<uint64_t>(forbidden);
@@ -182,6 +232,37 @@ int NewMemoryFd(uint64_t bytes) {
     return -1;
   }
   return fd;
+}
+
+Memory* NewAllocation(const char* call, uint64_t bytes, Address* address) {
+  if (bytes == 0) {
+    Complain(call, "no bytes", 0);
+    return nullptr;
+  }
+  const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
+  const int fd = NewMemoryFd(whole);
+  Memory made;
+  if (fd < 0 || !MapMemory(fd, whole, &made)) return nullptr;
+  made.bytes = bytes;
+  memset(made.backing, 0xdb, bytes);
+  *address = made.address;
+  return &(state().memory[made.address] = made);
+}
+
+Allocation NewPhysical(int fd, uint64_t bytes, int device, int handle_types) {
+  const Allocation made = 0xa0000 + state().next_id++;
+  Physical& physical = state().physical[made];
+  physical.bytes = bytes;
+  physical.fd = fd;
+  physical.device = device;
+  physical.handle_types = handle_types;
+  return made;
+}
+
+void DropUnused(std::map<Allocation, Physical>::iterator physical) {
+  if (physical->second.handles > 0 || physical->second.mappings > 0) return;
+  close(physical->second.fd);
+  state().physical.erase(physical);
 }
 
 bool Runnable(const FakeStream& stream) {
@@ -424,22 +505,34 @@ int cuCtxEnablePeerAccess(tryst::cuda::Context peer, unsigned flags) {
 
 int cuMemAlloc_v2(Address* address, size_t bytes) {
   ENTER_WITH_CONTEXT();
-  if (bytes == 0) return Complain(__func__, "no bytes", kInvalidValue);
-  const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
-  const int fd = NewMemoryFd(whole);
-  Memory made;
-  if (fd < 0 || !MapMemory(fd, whole, 0, &made)) return kOutOfMemory;
-  made.bytes = bytes;
-  memset(made.backing, 0xdb, bytes);
-  *address = made.address;
-  state().memory[made.address] = made;
+  return NewAllocation(__func__, bytes, address) != nullptr ? kOk : kOutOfMemory;
+}
+
+int cuMemAllocAsync(Address* address, size_t bytes, tryst::cuda::Stream handle) {
+  ENTER_WITH_CONTEXT();
+  if (StreamOf(__func__, handle) == nullptr) return kInvalidHandle;
+  Memory* made = NewAllocation(__func__, bytes, address);
+  if (made == nullptr) return kOutOfMemory;
+  made->legacy = false;
+  made->pooled = true;
+  return kOk;
+}
+
+int cuMemFreeAsync(Address address, tryst::cuda::Stream handle) {
+  ENTER_WITH_CONTEXT();
+  FakeStream* stream = StreamOf(__func__, handle);
+  auto found = state().memory.find(address);
+  if (stream == nullptr || found == state().memory.end() || !found->second.pooled) {
+    return Complain(__func__, "not of a pool", kInvalidValue);
+  }
+  stream->works.push_back({[address] { state().memory.erase(address); }, nullptr, 0});
   return kOk;
 }
 
 int cuMemFree_v2(Address address) {
   ENTER_WITH_CONTEXT();
   auto found = state().memory.find(address);
-  if (found == state().memory.end() || found->second.imported) {
+  if (found == state().memory.end() || found->second.imported || found->second.allocation != 0) {
     return Complain(__func__, "not an allocation", kInvalidValue);
   }
   memset(found->second.backing, 0xdd, found->second.bytes);
@@ -464,6 +557,15 @@ int cuPointerGetAttribute(void* value, int attribute, Address address) {
   if (memory == nullptr) return kInvalidValue;
   if (attribute == tryst::cuda::kPointerBufferId) {
     memcpy(value, &memory->id, sizeof(memory->id));
+  } else if (attribute == tryst::cuda::kPointerBlockId) {
+    const uint64_t block = memory->allocation != 0 ? memory->allocation : memory->id;
+    memcpy(value, &block, sizeof(block));
+  } else if (attribute == tryst::cuda::kPointerHasIpcHandle) {
+    const int has = memory->legacy ? 1 : 0;
+    memcpy(value, &has, sizeof(has));
+  } else if (attribute == tryst::cuda::kPointerPool) {
+    const void* const pool = memory->pooled ? &state() : nullptr;
+    memcpy(value, &pool, sizeof(pool));
   } else if (attribute == tryst::cuda::kPointerMemoryType) {
     const unsigned type = tryst::cuda::kMemoryTypeDevice;
     memcpy(value, &type, sizeof(type));
@@ -512,25 +614,30 @@ int cuMemHostUnregister(void* address) {
 int cuMemAddressReserve(Address* address, size_t bytes, size_t alignment, Address wish,
                         unsigned long long flags) {
   ENTER_WITH_CONTEXT();
-  if (bytes == 0 || bytes % kPage != 0 || alignment != 0 || wish != 0 || flags != 0) {
+  if (bytes == 0 || bytes % kGranularity != 0 || alignment != 0 || wish != 0 || flags != 0) {
     return Complain(__func__, "arguments", kInvalidValue);
   }
-  void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return kOutOfMemory;
+  void* const at = NewAddresses(bytes);
+  void* const backing = NewAddresses(bytes);
+  if (at == MAP_FAILED || backing == MAP_FAILED) return kOutOfMemory;
   *address = reinterpret_cast<uint64_t>(at);
-  state().reserved[*address].bytes = bytes;
+  state().reserved[*address] = {bytes, static_cast<char*>(backing)};
   return kOk;
 }
 
 int cuMemAddressFree(Address address, size_t bytes) {
   ENTER_WITH_CONTEXT();
   auto found = state().reserved.find(address);
-  if (found == state().reserved.end() || found->second.bytes != bytes ||
-      state().memory.count(address) != 0) {
-    return Complain(__func__, "not a free range", kInvalidValue);
+  if (found == state().reserved.end() || found->second.bytes != bytes) {
+    return Complain(__func__, "not a range", kInvalidValue);
   }
-  state().reserved.erase(found);
+  auto mapped = state().memory.lower_bound(address);
+  if (mapped != state().memory.end() && mapped->first < address + bytes) {
+    return Complain(__func__, "something is mapped in it", kInvalidValue);
+  }
   munmap(reinterpret_cast<void*>(address), bytes);
+  munmap(found->second.backing, bytes);
+  state().reserved.erase(found);
   return kOk;
 }
 
@@ -538,48 +645,87 @@ int cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties* pro
                                   int option) {
   ENTER_WITH_CONTEXT();
   if (properties->type != 1 || option != 0) return Complain(__func__, "arguments", kInvalidValue);
-  *bytes = 16 * kPage;
+  *bytes = kGranularity;
   return kOk;
 }
 
 int cuMemCreate(Allocation* made, size_t bytes, const AllocationProperties* properties,
                 unsigned long long flags) {
   ENTER_WITH_CONTEXT();
-  if (flags != 0 || bytes % (16 * kPage) != 0 || properties->type != 1 ||
-      properties->handle_types != 1 || properties->location.type != 1 ||
+  if (flags != 0 || bytes % kGranularity != 0 || properties->type != 1 ||
+      (properties->handle_types & ~9) != 0 || properties->location.type != 1 ||
       properties->location.id != current_device || properties->windows != nullptr) {
     return Complain(__func__, "arguments", kInvalidValue);
   }
-  Memory memory;
-  memory.fd = NewMemoryFd(bytes);
-  memory.bytes = bytes;
-  if (memory.fd < 0) return kOutOfMemory;
-  *made = 0xa0000 + state().next_id++;
-  state().physical[*made] = memory;
+  const int fd = NewMemoryFd(bytes);
+  if (fd < 0) return kOutOfMemory;
+  *made = NewPhysical(fd, bytes, static_cast<int>(current_device), properties->handle_types);
   return kOk;
 }
 
 int cuMemRelease(Allocation allocation) {
   ENTER_WITH_CONTEXT();
   auto found = state().physical.find(allocation);
+  if (found == state().physical.end() || found->second.handles == 0) {
+    return Complain(__func__, "no such allocation", 1);
+  }
+  --found->second.handles;
+  DropUnused(found);
+  return kOk;
+}
+
+int cuMemRetainAllocationHandle(Allocation* made, void* address) {
+  ENTER_WITH_CONTEXT();
+  Memory* memory = FindMemory(reinterpret_cast<uint64_t>(address), 1);
+  if (memory == nullptr || memory->allocation == 0) return kInvalidValue;
+  *made = memory->allocation;
+  ++state().physical[*made].handles;
+  return kOk;
+}
+
+int cuMemGetAllocationPropertiesFromHandle(AllocationProperties* properties,
+                                           Allocation allocation) {
+  ENTER_WITH_CONTEXT();
+  auto found = state().physical.find(allocation);
   if (found == state().physical.end()) return Complain(__func__, "no such allocation", 1);
-  close(found->second.fd);
-  state().physical.erase(found);
+  *properties = AllocationProperties{};
+  properties->type = 1;
+  properties->handle_types = found->second.handle_types;
+  properties->location = {1, found->second.device};
   return kOk;
 }
 
 int cuMemMap(Address address, size_t bytes, size_t offset, Allocation allocation,
              unsigned long long flags) {
   ENTER_WITH_CONTEXT();
-  auto range = state().reserved.find(address);
+  uint64_t begin = 0;
+  Range* range = FindRange(address, bytes, &begin);
   auto physical = state().physical.find(allocation);
-  if (range == state().reserved.end() || physical == state().physical.end() || offset != 0 ||
-      flags != 0 || range->second.bytes != bytes || physical->second.bytes != bytes) {
+  if (range == nullptr || physical == state().physical.end() || offset != 0 || flags != 0 ||
+      bytes == 0 || bytes % kGranularity != 0 || (address - begin) % kGranularity != 0) {
     return Complain(__func__, "arguments", kInvalidValue);
   }
+  if (bytes > physical->second.bytes) return kInvalidValue;  // As a peer may have told us.
+  auto next = state().memory.lower_bound(address);
+  if (FindMemory(address, 1) != nullptr ||
+      (next != state().memory.end() && next->first < address + bytes)) {
+    return Complain(__func__, "something is mapped there", kInvalidValue);
+  }
   Memory made;
-  if (!MapMemory(dup(physical->second.fd), bytes, address, &made)) return kOutOfMemory;
+  made.address = address;
+  made.bytes = bytes;
+  made.backing = range->backing + (address - begin);
+  made.fd = dup(physical->second.fd);
+  if (mmap(made.backing, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, made.fd, 0) ==
+      MAP_FAILED) {
+    return kOutOfMemory;
+  }
+  made.device = physical->second.device;
+  made.id = state().next_id++;
   made.legacy = false;
+  made.accessible = false;
+  made.allocation = allocation;
+  ++physical->second.mappings;
   state().memory[address] = made;
   return kOk;
 }
@@ -587,21 +733,28 @@ int cuMemMap(Address address, size_t bytes, size_t offset, Allocation allocation
 int cuMemUnmap(Address address, size_t bytes) {
   ENTER_WITH_CONTEXT();
   auto found = state().memory.find(address);
-  if (found == state().memory.end() || found->second.bytes != bytes) {
+  if (found == state().memory.end() || found->second.allocation == 0 ||
+      found->second.bytes != bytes) {
     return Complain(__func__, "not mapped", kInvalidValue);
   }
-  munmap(found->second.backing, bytes);
+  mmap(found->second.backing, bytes, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   close(found->second.fd);
+  auto physical = state().physical.find(found->second.allocation);
+  --physical->second.mappings;
+  DropUnused(physical);
   state().memory.erase(found);
   return kOk;
 }
 
 int cuMemSetAccess(Address address, size_t bytes, const AccessDescription* access, size_t count) {
   ENTER_WITH_CONTEXT();
-  Memory* memory = FindMemory(address, bytes);
-  if (memory == nullptr || count != 1 || access->location.type != 1 ||
-      access->location.id != current_device || access->flags != 3) {
+  if (count != 1 || access->location.type != 1 || access->location.id != current_device ||
+      access->flags != 3) {
     return Complain(__func__, "arguments", kInvalidValue);
+  }
+  if (!ForChunks(address, bytes, [](Memory* chunk) { chunk->accessible = true; })) {
+    return Complain(__func__, "not mapped", kInvalidValue);
   }
   return kOk;
 }
@@ -610,24 +763,33 @@ int cuMemExportToShareableHandle(void* handle, Allocation allocation, int type,
                                  unsigned long long flags) {
   ENTER_WITH_CONTEXT();
   auto found = state().physical.find(allocation);
-  if (found == state().physical.end() || type != 1 || flags != 0) {
+  if (found == state().physical.end() || (type != 1 && type != 8) || flags != 0) {
     return Complain(__func__, "arguments", kInvalidValue);
   }
+  if ((found->second.handle_types & type) == 0) return kInvalidValue;
+  if (type == 8) {
+    memset(handle, 0, 64);
+    snprintf(static_cast<char*>(handle), 64, "/proc/%d/fd/%d", getpid(), found->second.fd);
+    return kOk;
+  }
   const int fd = dup(found->second.fd);
+  if (fd < 0) return kOutOfMemory;
   memcpy(handle, &fd, sizeof(fd));
   return kOk;
 }
 
 int cuMemImportFromShareableHandle(Allocation* made, void* handle, int type) {
   ENTER_WITH_CONTEXT();
-  const int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(handle)));
+  if (type != 1 && type != 8) return Complain(__func__, "type", kInvalidValue);
+  const int fd = type == 8 ? open(static_cast<const char*>(handle), O_RDWR | O_CLOEXEC)
+                           : dup(static_cast<int>(reinterpret_cast<intptr_t>(handle)));
+  // What a peer sends may be anything: no complaint.
   const off_t bytes = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1;
-  if (type != 1 || bytes <= 0) return Complain(__func__, "not our descriptor", kInvalidValue);
-  Memory memory;
-  memory.fd = fd;
-  memory.bytes = static_cast<uint64_t>(bytes);
-  *made = 0xa0000 + state().next_id++;
-  state().physical[*made] = memory;
+  if (bytes <= 0 || static_cast<uint64_t>(bytes) % kGranularity != 0) {
+    if (fd >= 0) close(fd);
+    return kInvalidValue;
+  }
+  *made = NewPhysical(fd, static_cast<uint64_t>(bytes), static_cast<int>(current_device), type);
   return kOk;
 }
 
@@ -674,7 +836,7 @@ int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned flags) {
   const int opened = open(path, O_RDWR | O_CLOEXEC);
   const uint64_t whole = (bytes + kPage - 1) / kPage * kPage;
   Memory made;
-  if (opened < 0 || !MapMemory(opened, whole, 0, &made)) return 205;
+  if (opened < 0 || !MapMemory(opened, whole, &made)) return 205;
   made.imported = true;
   *address = made.address;
   state().memory[made.address] = made;
@@ -934,6 +1096,7 @@ constexpr tryst::FakeCudaControl kControl = {
       tryst::MutexLock lock(&state().mu);
       uint64_t bytes = 0;
       for (const auto& [address, memory] : state().memory) bytes += memory.bytes;
+      for (const auto& [handle, physical] : state().physical) bytes += physical.bytes;
       return bytes;
     },
     [](int which, int value) {

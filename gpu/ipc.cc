@@ -1,11 +1,37 @@
 #include "gpu/ipc.h"
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
 namespace tryst {
+
+namespace {
+
+std::string ChunksKey(const std::string& exporter, const IpcReference& reference) {
+  return absl::StrCat(exporter, ";chunks;", reference.allocation_id);
+}
+
+// Whether memory that was mapped is no longer there: other chunks lie in its place.
+bool WasReplaced(cuda::Address there, const std::vector<MemoryChunk>& mapped, cuda::Address at,
+                 absl::Span<const OfferedChunk> anew) {
+  size_t next = 0;
+  for (const MemoryChunk& chunk : mapped) {
+    while (next < anew.size() && at + anew[next].chunk.bytes <= there) {
+      at += anew[next++].chunk.bytes;
+    }
+    if (next == anew.size()) return false;
+    const bool overlap = at < there + chunk.bytes;
+    if (overlap && !(at == there && anew[next].chunk == chunk)) return true;
+    there += chunk.bytes;
+  }
+  return false;
+}
+
+}  // namespace
 
 absl::StatusOr<IpcReference> IpcExporter::Export(cuda::Address address, uint64_t bytes) {
   absl::Status status = gpu_->Use();
@@ -15,44 +41,88 @@ absl::StatusOr<IpcReference> IpcExporter::Export(cuda::Address address, uint64_t
   status = driver.Check("cuPointerGetAttribute",
                         gpu_->calls().cuPointerGetAttribute(&id, cuda::kPointerBufferId, address));
   if (!status.ok()) return status;
-  cuda::Address base = 0;
-  size_t allocation_bytes = 0;
-  status = driver.Check("cuMemGetAddressRange",
-                        gpu_->calls().cuMemGetAddressRange_v2(&base, &allocation_bytes, address));
-  if (!status.ok()) return status;
-  if (address + bytes > base + allocation_bytes) {
-    return absl::InternalError(absl::StrCat("a device tensor of ", bytes,
-                                            " bytes reaches over the end of its allocation of ",
-                                            allocation_bytes));
-  }
+  if (virtual_.contains(id)) return ExportChunks(id, address, bytes);
   auto found = by_allocation_.find(id);
   if (found == by_allocation_.end()) {
-    IpcReference reference;
-    const cuda::Result result = gpu_->calls().cuIpcGetMemHandle(&reference.handle, base);
-    if (result != cuda::kSuccess) {
-      return absl::UnimplementedError(
-          absl::StrCat("this device memory has no IPC handle: ",
-                       driver.Check("cuIpcGetMemHandle", result).message()));
-    }
-    reference.allocation_id = id;
-    reference.allocation_bytes = allocation_bytes;
-    reference.allocation_at = base;
-    if (by_allocation_.size() >= kMost) by_allocation_.clear();
-    found = by_allocation_.emplace(id, reference).first;
+    cuda::Address base = 0;
+    size_t allocation_bytes = 0;
+    status = driver.Check("cuMemGetAddressRange",
+                          gpu_->calls().cuMemGetAddressRange_v2(&base, &allocation_bytes, address));
+    if (!status.ok()) return status;
+    auto has_handle = Remember(id, base, allocation_bytes);
+    if (!has_handle.ok()) return has_handle.status();
+    if (!*has_handle) return ExportChunks(id, address, bytes);
+    found = by_allocation_.find(id);
   }
   IpcReference reference = found->second;
-  reference.offset = address - base;
+  reference.offset = address - reference.allocation_at;
+  if (bytes > reference.allocation_bytes - reference.offset) {
+    return absl::InternalError(absl::StrCat("a device tensor of ", bytes,
+                                            " bytes reaches over the end of its allocation of ",
+                                            reference.allocation_bytes));
+  }
+  return reference;
+}
+
+// An allocation that is new to us. False: it is a chunk of virtual memory.
+absl::StatusOr<bool> IpcExporter::Remember(uint64_t id, cuda::Address base, uint64_t bytes) {
+  IpcReference reference;
+  // Asked first: a call that fails is what tools for finding faults report.
+  int has_handle = 1;
+  if (gpu_->calls().cuPointerGetAttribute(&has_handle, cuda::kPointerHasIpcHandle, base) !=
+      cuda::kSuccess) {
+    has_handle = 1;  // An old driver.
+  }
+  const cuda::Result result = has_handle == 0
+                                  ? cuda::kInvalidValue
+                                  : gpu_->calls().cuIpcGetMemHandle(&reference.handle, base);
+  if (result == cuda::kSuccess) {
+    reference.allocation_id = id;
+    reference.allocation_bytes = bytes;
+    reference.allocation_at = base;
+    if (by_allocation_.size() >= kMost) by_allocation_.clear();
+    by_allocation_.emplace(id, reference);
+    return true;
+  }
+  void* pool = nullptr;
+  if (gpu_->calls().cuPointerGetAttribute(&pool, cuda::kPointerPool, base) == cuda::kSuccess &&
+      pool != nullptr) {
+    return absl::UnimplementedError(
+        "this device memory is of a pool (cudaMallocAsync), which could be shared only until its "
+        "owner frees it");
+  }
+  if (chunks_.IsVirtual(base)) return false;
+  return absl::UnimplementedError(
+      absl::StrCat("this device memory has no IPC handle: ",
+                   gpu_->driver().Check("cuIpcGetMemHandle", result).message()));
+}
+
+absl::StatusOr<IpcReference> IpcExporter::ExportChunks(uint64_t id, cuda::Address address,
+                                                       uint64_t bytes) {
+  auto layout = chunks_.Describe(address, bytes);
+  if (!layout.ok()) return layout.status();
+  if (virtual_.size() >= kMost) virtual_.clear();
+  virtual_.insert(id);
+  IpcReference reference;
+  reference.chunks = static_cast<uint32_t>((*layout)->chunks.size());
+  reference.allocation_id = (*layout)->id;
+  reference.allocation_bytes = (*layout)->bytes;
+  reference.allocation_at = (*layout)->base;
+  reference.offset = address - (*layout)->base;
   return reference;
 }
 
 IpcMappings::~IpcMappings() {
-  TRYST_CHECK(mappings_.size() == idle_.size()) << "a peer's memory is still in use";
+  TRYST_CHECK(mappings_.size() == idle_.size() + idle_windows_.size())
+      << "a peer's memory is still in use";
   while (!idle_.empty()) Unmap(idle_.front());
+  while (!idle_windows_.empty()) Unmap(idle_windows_.front());
 }
 
 absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& exporter,
                                                         const IpcReference& reference) {
-  if (last_ != nullptr && last_->id_ == reference.allocation_id && last_->exporter_ == exporter &&
+  if (last_ != nullptr && !last_->is_window() && last_->id_ == reference.allocation_id &&
+      last_->exporter_ == exporter &&
       memcmp(last_->handle_.bytes, reference.handle.bytes, sizeof(reference.handle.bytes)) == 0) {
     return Use(last_);
   }
@@ -64,7 +134,7 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
   if (found == mappings_.end()) {
     absl::Status status = gpu_->Use();
     if (!status.ok()) return status;
-    UnmapFreed(exporter, reference);
+    UnmapFreed(exporter, reference, {});
     auto made = std::make_unique<Mapping>();
     cuda::Result result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
                                                               cuda::kIpcLazyPeerAccess);
@@ -78,53 +148,114 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
       status = gpu_->driver().Check("cuIpcOpenMemHandle", result);
       return absl::IsUnimplemented(status) ? status : absl::UnavailableError(status.message());
     }
-    made->key_ = key;
-    made->there_ = reference.allocation_at;
-    made->bytes_ = reference.allocation_bytes;
-    made->exporter_ = exporter;
-    made->id_ = reference.allocation_id;
+    made->key_ = std::move(key);
     made->handle_ = reference.handle;
-    made->idle_ = idle_.insert(idle_.end(), made.get());
-    found = mappings_.emplace(std::move(key), std::move(made)).first;
+    return Use(Keep(std::move(made), exporter, reference));
   }
   return Use(found->second.get());
 }
 
+IpcMappings::Mapping* IpcMappings::Keep(std::unique_ptr<Mapping> made, const std::string& exporter,
+                                        const IpcReference& reference) {
+  Mapping* const mapping = made.get();
+  mapping->there_ = reference.allocation_at;
+  mapping->bytes_ = reference.allocation_bytes;
+  mapping->exporter_ = exporter;
+  mapping->id_ = reference.allocation_id;
+  std::list<Mapping*>& idle = IdleOf(*mapping);
+  mapping->idle_ = idle.insert(idle.end(), mapping);
+  mappings_.emplace(mapping->key_, std::move(made));
+  return mapping;
+}
+
+IpcMappings::Mapping* IpcMappings::FindChunks(const std::string& exporter,
+                                              const IpcReference& reference) {
+  const bool is_last = last_ != nullptr && last_->is_window() &&
+                       last_->id_ == reference.allocation_id && last_->exporter_ == exporter;
+  if (!is_last) {
+    auto found = mappings_.find(ChunksKey(exporter, reference));
+    if (found == mappings_.end()) return nullptr;
+    last_ = found->second.get();
+  }
+  // A name stands for one layout; who gives two the same is refused, and no bytes are read.
+  if (last_->bytes_ != reference.allocation_bytes || last_->there_ != reference.allocation_at) {
+    return nullptr;
+  }
+  return Use(last_);
+}
+
+absl::StatusOr<IpcMappings::Mapping*> IpcMappings::OpenChunks(
+    const std::string& exporter, const IpcReference& reference,
+    absl::Span<const OfferedChunk> chunks) {
+  if (Mapping* there = FindChunks(exporter, reference)) return there;
+  uint64_t bytes = 0;
+  for (const OfferedChunk& offered : chunks) bytes += offered.chunk.bytes;
+  std::string key = ChunksKey(exporter, reference);
+  if (chunks.size() != reference.chunks || bytes != reference.allocation_bytes ||
+      mappings_.count(key) != 0) {
+    return absl::DataLossError("the chunks of a device tensor are not those it was said to lie in");
+  }
+  UnmapFreed(exporter, reference, chunks);
+  auto window = imports_.Map(exporter, chunks);
+  if (!window.ok()) return window.status();
+  auto made = std::make_unique<Mapping>();
+  made->key_ = std::move(key);
+  made->window_ = *std::move(window);
+  made->base_ = made->window_->base();
+  return Use(Keep(std::move(made), exporter, reference));
+}
+
 IpcMappings::Mapping* IpcMappings::Use(Mapping* mapping) {
-  if (mapping->users_++ == 0) idle_.erase(mapping->idle_);
+  if (mapping->users_++ == 0) IdleOf(*mapping).erase(mapping->idle_);
   last_ = mapping;
   return mapping;
 }
 
 void IpcMappings::Close(Mapping* mapping) {
   if (--mapping->users_ > 0) return;
-  mapping->idle_ = idle_.insert(idle_.end(), mapping);
-  while (idle_.size() > most_idle_) Unmap(idle_.front());
+  std::list<Mapping*>& idle = IdleOf(*mapping);
+  mapping->idle_ = idle.insert(idle.end(), mapping);
+  const size_t most = mapping->is_window() ? most_idle_ * kWindowsPerMapping : most_idle_;
+  while (idle.size() > most) Unmap(idle.front());
 }
 
 void IpcMappings::Forget(const std::string& exporter) {
-  for (auto it = idle_.begin(); it != idle_.end();) {
-    Mapping* mapping = *it++;
-    if (mapping->exporter_ == exporter) Unmap(mapping);
+  for (std::list<Mapping*>* idle : {&idle_, &idle_windows_}) {
+    for (auto it = idle->begin(); it != idle->end();) {
+      Mapping* mapping = *it++;
+      if (mapping->exporter_ == exporter) Unmap(mapping);
+    }
   }
 }
 
 // Two allocations do not lie at one place: the earlier one was freed, and its mapping would be
-// in the way of the later one's.
-void IpcMappings::UnmapFreed(const std::string& exporter, const IpcReference& anew) {
-  for (auto it = idle_.begin(); it != idle_.end();) {
-    Mapping* mapping = *it++;
-    const bool overlap = mapping->there_ < anew.allocation_at + anew.allocation_bytes &&
-                         anew.allocation_at < mapping->there_ + mapping->bytes_;
-    if (overlap && mapping->exporter_ == exporter) Unmap(mapping);
+// in the way of the later one's. Windows may show the same chunks.
+void IpcMappings::UnmapFreed(const std::string& exporter, const IpcReference& anew,
+                             absl::Span<const OfferedChunk> chunks) {
+  for (std::list<Mapping*>* idle : {&idle_, &idle_windows_}) {
+    for (auto it = idle->begin(); it != idle->end();) {
+      Mapping* mapping = *it++;
+      const bool overlap = mapping->there_ < anew.allocation_at + anew.allocation_bytes &&
+                           anew.allocation_at < mapping->there_ + mapping->bytes_;
+      if (!overlap || mapping->exporter_ != exporter) continue;
+      const bool both = mapping->is_window() && !chunks.empty();
+      if (both &&
+          !WasReplaced(mapping->there_, mapping->window_->chunks(), anew.allocation_at, chunks)) {
+        continue;
+      }
+      Unmap(mapping);
+    }
   }
 }
 
 void IpcMappings::Unmap(Mapping* mapping) {
-  idle_.erase(mapping->idle_);
+  IdleOf(*mapping).erase(mapping->idle_);
   if (last_ == mapping) last_ = nullptr;
-  if (gpu_->Use().ok()) gpu_->calls().cuIpcCloseMemHandle(mapping->base_);
-  mappings_.erase(mapping->key_);
+  if (!mapping->is_window() && gpu_->Use().ok()) {
+    gpu_->calls().cuIpcCloseMemHandle(mapping->base_);
+  }
+  const std::string key = mapping->key_;
+  mappings_.erase(key);
 }
 
 }  // namespace tryst

@@ -9,17 +9,20 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gpu/chunks.h"
 #include "gpu/gpu.h"
 
 namespace tryst {
 
 // Where memory of this process's GPU lies, for another process of the same host.
 struct IpcReference {
-  cuda::IpcHandle handle{};    // Of the allocation.
+  cuda::IpcHandle handle{};    // Of the allocation; of chunks there is none.
+  uint32_t chunks = 0;         // Not 0: virtual memory, whose chunks are to be asked for.
   uint64_t allocation_id = 0;  // Never used again in the exporting process.
-  uint64_t offset = 0;         // Of the tensor in the allocation.
+  uint64_t offset = 0;         // Of the tensor in the allocation, or in its chunks.
   uint64_t allocation_bytes = 0;
   cuda::Address allocation_at = 0;  // In the exporting process.
 };
@@ -27,22 +30,33 @@ struct IpcReference {
 // Names memory for other processes. Handles are kept by allocation. One thread.
 class IpcExporter {
  public:
-  explicit IpcExporter(const Gpu* gpu) : gpu_(gpu) {}
-  // kUnimplemented: the memory cannot be exported this way (virtual memory, a driver in a
-  // container without it). kInternal: no device memory.
+  explicit IpcExporter(const Gpu* gpu) : gpu_(gpu), chunks_(gpu) {}
+  // kUnimplemented: the memory cannot be exported, and why (a pool's, virtual memory that was not
+  // made for it, a driver in a container without IPC). kInternal: no device memory.
   absl::StatusOr<IpcReference> Export(cuda::Address address, uint64_t bytes);
+  // Of virtual memory: what has to be handed on.
+  ChunkExporter* chunks() { return &chunks_; }
 
  private:
   static constexpr size_t kMost = 4096;  // Then the cache begins anew.
+  absl::StatusOr<bool> Remember(uint64_t id, cuda::Address base, uint64_t bytes);
+  absl::StatusOr<IpcReference> ExportChunks(uint64_t id, cuda::Address address, uint64_t bytes);
+
   const Gpu* const gpu_;
+  ChunkExporter chunks_;
   absl::flat_hash_map<uint64_t, IpcReference> by_allocation_;
+  absl::flat_hash_set<uint64_t> virtual_;  // Allocations that have no handle, but chunks.
 };
 
 // Maps other processes' memory, and keeps it mapped for the next time: opening takes
 // long. Bounded; what was not used longest is unmapped first. One thread.
 class IpcMappings {
  public:
-  IpcMappings(const Gpu* gpu, size_t most_idle) : gpu_(gpu), most_idle_(most_idle) {}
+  // Of idle windows on chunks so many more are kept: tensors that begin or end in different
+  // chunks have one each, and together they hold the same memory.
+  static constexpr size_t kWindowsPerMapping = 16;
+
+  IpcMappings(const Gpu* gpu, size_t most_idle) : gpu_(gpu), most_idle_(most_idle), imports_(gpu) {}
   ~IpcMappings();  // REQUIRES: no reference is open.
 
   class Mapping {
@@ -51,7 +65,9 @@ class IpcMappings {
 
    private:
     friend class IpcMappings;
+    bool is_window() const { return window_ != nullptr; }
     std::string key_;
+    std::unique_ptr<ChunkImports::Window> window_;  // Null: one allocation.
     cuda::Address base_ = 0;
     cuda::Address there_ = 0;  // In the exporting process, with its bytes.
     uint64_t bytes_ = 0;
@@ -65,6 +81,11 @@ class IpcMappings {
   // The allocation's mapping, used until Close(). `exporter` is unique to the exporting
   // process. kUnavailable, kUnimplemented: it cannot be mapped here.
   absl::StatusOr<Mapping*> Open(const std::string& exporter, const IpcReference& reference);
+  // The same of chunks that are mapped already; null: they are to be asked for.
+  Mapping* FindChunks(const std::string& exporter, const IpcReference& reference);
+  // Maps what the exporter has handed on. kDataLoss: it is not what the reference says.
+  absl::StatusOr<Mapping*> OpenChunks(const std::string& exporter, const IpcReference& reference,
+                                      absl::Span<const OfferedChunk> chunks);
   void Close(Mapping* mapping);
   // Unmaps what is idle of a process that is gone.
   void Forget(const std::string& exporter);
@@ -72,14 +93,22 @@ class IpcMappings {
 
  private:
   Mapping* Use(Mapping* mapping);
+  Mapping* Keep(std::unique_ptr<Mapping> made, const std::string& exporter,
+                const IpcReference& reference);
   void Unmap(Mapping* mapping);
-  void UnmapFreed(const std::string& exporter, const IpcReference& anew);
+  void UnmapFreed(const std::string& exporter, const IpcReference& anew,
+                  absl::Span<const OfferedChunk> chunks);
+  std::list<Mapping*>& IdleOf(const Mapping& mapping) {
+    return mapping.is_window() ? idle_windows_ : idle_;
+  }
 
   const Gpu* const gpu_;
   const size_t most_idle_;
+  ChunkImports imports_;
   std::map<std::string, std::unique_ptr<Mapping>> mappings_;
-  std::list<Mapping*> idle_;  // The longest idle first.
-  Mapping* last_ = nullptr;   // Opened; asked for again, mostly.
+  std::list<Mapping*> idle_;          // Allocations; the longest idle first.
+  std::list<Mapping*> idle_windows_;  // Ditto.
+  Mapping* last_ = nullptr;           // Opened; asked for again, mostly.
 };
 
 }  // namespace tryst

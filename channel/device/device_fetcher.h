@@ -4,17 +4,15 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <tuple>
 #include <utility>
-#include <vector>
 
 #include "channel/device/device_engine.h"
+#include "channel/device/device_views.h"
 #include "channel/device/fetch_lines.h"
 #include "channel/device/manifest.h"
+#include "channel/device/proved_ways.h"
 #include "channel/poller/poller.h"
 #include "rendezvous/tensor_fetcher.h"
 
@@ -39,8 +37,9 @@ struct DeviceFetcherCounters {
   uint64_t ended_failed = 0;
   uint64_t inside = 0;
   uint64_t ipc = 0;
-  uint64_t views = 0;   // Of ipc: by reference.
-  uint64_t direct = 0;  // Written by a NIC.
+  uint64_t views = 0;      // Of ipc: by reference.
+  uint64_t in_chunks = 0;  // Of ipc: out of virtual memory that is mapped chunk by chunk.
+  uint64_t direct = 0;     // Written by a NIC.
   uint64_t staged = 0;
   uint64_t read_in_peer = 0;  // Chunks that the GPU read in the producer's shared memory.
   uint64_t bytes = 0;
@@ -73,26 +72,13 @@ class DeviceFetcher final : public TensorFetcher {
 
   // ---- Poller thread only ----
   // True when nothing of ours is on its way any more; `fetcher` must end what it has.
-  bool Drained() const { return ops_.empty() && asides_ == 0 && views_.empty() && lines_.empty(); }
+  bool Drained() const;
   // One line for each process that was offered memory by: which way, and why.
   std::string Explain() const;
   const DeviceFetcherCounters& counters() const { return counters_; }
 
  private:
   class Op;
-  class View;
-  // What is known of one way to another process's memory.
-  struct Way {
-    enum class State { kUnknown, kProbing, kProved, kRefused };
-    State state = State::kUnknown;
-    bool direct = false;  // By NICs; else by cuda_ipc.
-    std::string worker;
-    std::string exporter;  // WayKey().
-    std::string why;
-    int64_t refused_at_ns = 0;
-    uint64_t staged = 0;       // Tensors that could not be mapped although it is proved.
-    std::vector<Op*> waiting;  // For the probe.
-  };
 
   static bool WantsDevice(const TensorKey& key, const Args& args);
   void FetchByHost(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
@@ -100,30 +86,13 @@ class DeviceFetcher final : public TensorFetcher {
   // Asks the peer for something beside the tensor itself.
   void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,
                   absl::AnyInvocable<void(absl::Status, Tensor) &&> done);
-  // The way's state; an unknown one is being proved from now on, and `op` goes on then.
-  Way::State StateOf(Way* way, bool direct, Op* op);
-  void Probe(Way* way, Op* op);
-  void OnProbe(Way* way, DeviceEngine* engine, absl::Status status, const Tensor& answer);
-  void ProbeDirect(Way* way, int64_t step, const TensorKey& key, DeviceEngine* engine,
-                   const DeviceManifest& manifest);
-  void CompareProbe(Way* way, DeviceEngine* engine, const void* from, uint64_t bytes,
-                    uint32_t digest, absl::AnyInvocable<void() &&> after);
-  void EndProbe(Way* way, absl::Status status);
-  void RenewViews();
-  void EndView(View* view);
-  Way* WayOf(const DeviceManifest& manifest, const DeviceEngine& engine, bool direct);
-  static std::string WayKey(const DeviceManifest& manifest);
+  ProvedWays::AsideFn Aside();
   bool InThisProcess(const DeviceManifest& manifest) const {
     return manifest.host == host_ && manifest.process == process_;
   }
   void Deliver(Executor* executor, Executor::Work work);
   void OnPoller(absl::AnyInvocable<void() &&> fn);
 
-  struct ViewTimer final : PollerTimer {
-    explicit ViewTimer(DeviceFetcher* fetcher) : fetcher(fetcher) {}
-    void OnTimer() override { fetcher->RenewViews(); }
-    DeviceFetcher* const fetcher;
-  };
   struct DeliverTimer final : PollerTimer {
     explicit DeliverTimer(DeviceFetcher* fetcher) : fetcher(fetcher) {}
     void OnTimer() override;
@@ -137,11 +106,9 @@ class DeviceFetcher final : public TensorFetcher {
   const uint64_t process_ = ThisProcess();
   std::list<std::unique_ptr<Op>> ops_;
   FetchLines lines_;
-  // By process, host, our GPU, and whether it is by NICs.
-  std::map<std::tuple<uint64_t, uint64_t, int, bool>, Way> ways_;
+  ProvedWays ways_;
+  DeviceViews views_;
   size_t asides_ = 0;
-  std::set<View*> views_;
-  ViewTimer view_timer_;
   std::deque<std::pair<Executor*, Executor::Work>> undelivered_;
   DeliverTimer deliver_timer_;
   DeviceFetcherCounters counters_;

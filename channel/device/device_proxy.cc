@@ -91,6 +91,7 @@ std::string DeviceProxy::ExplainNow() const {
                     engine->ExplainStaging(), "\n");
   }
   if (fetcher_ != nullptr && !engines_.empty()) absl::StrAppend(&out, fetcher_->Explain());
+  absl::StrAppend(&out, source_->Explain());
   return out;
 }
 

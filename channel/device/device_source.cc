@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "channel/crc32c.h"
+#include "channel/device/chunk_mail.h"
 
 namespace tryst {
 namespace {
@@ -130,6 +131,12 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
       return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
         if (Find(key, id) != nullptr) return EndEmpty(std::move(done), args);
         End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+      });
+    case DeviceAsk::Kind::kChunks:
+      return OnPoller([this, key, id = ask.transfer, first = ask.chunk,
+                       mailbox = std::string(ask.mailbox), token = std::string(ask.token), args,
+                       done = std::move(done)]() mutable {
+        AnswerChunks(key, id, first, mailbox, token, args, std::move(done));
       });
     case DeviceAsk::Kind::kWhole:
       return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
@@ -309,7 +316,8 @@ void DeviceSource::FillIpc(DeviceEngine* engine, const Tensor& tensor,
                            const IpcReference& reference, DeviceManifest* manifest) const {
   FillOrigin(manifest);
   manifest->on_device = options_.offer_direct;
-  manifest->has_ipc = true;
+  manifest->has_ipc = reference.chunks == 0;
+  manifest->has_chunks = reference.chunks > 0;
   manifest->address = AddressOf(tensor.data());
   manifest->ordinal = engine->gpu()->ordinal();
   manifest->uuid = engine->gpu()->device().uuid;
@@ -322,7 +330,13 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
   DeviceEngine* engine = EngineOf(answer->tensor);
   auto reference =
       engine->exporter()->Export(AddressOf(answer->tensor.data()), answer->tensor.bytes());
-  if (!reference.ok()) return false;  // Staged then; doctor says why.
+  if (!reference.ok()) {
+    if (counters_.not_shared++ == 0) {
+      TRYST_LOG(Warning) << "a device tensor is staged: " << reference.status().message();
+    }
+    not_shared_ = std::string(reference.status().message());
+    return false;
+  }
   ++counters_.ipc;
   FillIpc(engine, answer->tensor, *reference, manifest);
   manifest->transfer = Keep(*answer);
@@ -444,6 +458,46 @@ void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk
                    End(std::move(done), args, BytesOf(std::move(slot), 0, bytes));
                  });
   });
+}
+
+// Into the consumer's mailbox, before it is told so.
+void DeviceSource::AnswerChunks(const TensorKey& key, uint64_t id, uint64_t first,
+                                const std::string& mailbox, const std::string& token,
+                                const Args& args, DoneFn done) {
+  Transfer* transfer = Find(key, id);
+  if (transfer == nullptr) {
+    return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
+  }
+  const Tensor& tensor = transfer->tensor;
+  if (tensor.space().host_readable() || !options_.offer_ipc) {
+    return End(std::move(done), args, absl::UnimplementedError("the tensor is not read in place"));
+  }
+  ChunkExporter* const exporter = EngineOf(tensor)->exporter()->chunks();
+  auto layout = exporter->Describe(AddressOf(tensor.data()), tensor.bytes());
+  if (!layout.ok()) return End(std::move(done), args, layout.status());
+  const std::vector<MemoryChunk>& chunks = (*layout)->chunks;
+  if (first >= chunks.size()) {
+    return End(std::move(done), args, absl::OutOfRangeError("a chunk beyond the tensor's memory"));
+  }
+  cuda::Address at = (*layout)->base;
+  for (uint64_t i = 0; i < first; ++i) at += chunks[i].bytes;
+  std::vector<OfferedChunk> offered;
+  for (uint64_t i = first; i < chunks.size() && offered.size() < kChunksPerMail; ++i) {
+    auto handle = exporter->Export(at);
+    if (!handle.ok()) return End(std::move(done), args, handle.status());
+    offered.push_back({chunks[i], *std::move(handle)});
+    at += chunks[i].bytes;
+  }
+  const absl::Status sent = SendChunks(mailbox, token, (*layout)->id, first, offered);
+  if (!sent.ok()) return End(std::move(done), args, sent);
+  counters_.handed_on += offered.size();
+  EndEmpty(std::move(done), args);
+}
+
+std::string DeviceSource::Explain() const {
+  if (counters_.not_shared == 0) return "";
+  return absl::StrCat("device tensors of ours for this host: ", counters_.not_shared,
+                      " are staged, the last: ", not_shared_, "\n");
 }
 
 // In place, for a channel whose NIC reads device memory; another one refuses it.

@@ -30,7 +30,9 @@ struct DeviceSourceCounters {
   uint64_t ipc = 0;
   uint64_t transfers = 0;
   uint64_t chunks = 0;
-  uint64_t whole = 0;  // Read by a NIC where they lie.
+  uint64_t handed_on = 0;   // Chunks of virtual memory, for consumers to map.
+  uint64_t not_shared = 0;  // Tensors of this host whose memory cannot be.
+  uint64_t whole = 0;       // Read by a NIC where they lie.
   uint64_t bytes_staged = 0;
   uint64_t expired = 0;  // Leases that ran out: the consumer died or was cut off.
 };
@@ -58,6 +60,8 @@ class DeviceSource final : public TensorSource {
   void Close();
   size_t transfers() const { return transfers_.size(); }
   const DeviceSourceCounters& counters() const { return counters_; }
+  // One line, if there are tensors that peers of this host have to be staged; else empty.
+  std::string Explain() const;
 
  private:
   struct Transfer {
@@ -102,6 +106,8 @@ class DeviceSource final : public TensorSource {
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);
   void AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk, const Args& args,
                    DoneFn done);
+  void AnswerChunks(const TensorKey& key, uint64_t id, uint64_t first, const std::string& mailbox,
+                    const std::string& token, const Args& args, DoneFn done);
   void AnswerWhole(const TensorKey& key, uint64_t id, const Args& args, DoneFn done);
   void AnswerProbe(bool direct, const Args& args, DoneFn done);
   void EndProbe(DeviceEngine* engine, bool direct, const DeviceManifest& manifest, const Args& args,
@@ -130,6 +136,7 @@ class DeviceSource final : public TensorSource {
   std::map<DeviceEngine*, Probe> probes_;
   LeaseTimer lease_timer_;
   bool closed_ = false;
+  std::string not_shared_;  // Why, the last time.
   DeviceSourceCounters counters_;
 };
 

@@ -42,6 +42,7 @@ static_assert(kUuid + 16 <= DeviceManifest::kBytes);
 constexpr uint8_t kInside = 1;
 constexpr uint8_t kHasIpc = 2;
 constexpr uint8_t kOnDevice = 4;
+constexpr uint8_t kHasChunks = 8;  // Then the handle is their number, and zeroes.
 
 void Put(uint8_t* at, uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) at[i] = static_cast<uint8_t>(value >> (8 * i));
@@ -109,6 +110,12 @@ DeviceAsk ParseDeviceAsk(const TensorKey& key) {
     return ask;
   }
   if (!absl::SimpleHexAtoi(parts[0], &ask.transfer)) return ask;
+  if (parts.size() == 5 && parts[1] == "chunks" && absl::SimpleAtoi(parts[2], &ask.chunk)) {
+    ask.kind = DeviceAsk::Kind::kChunks;
+    ask.mailbox = parts[3];
+    ask.token = parts[4];
+    return ask;
+  }
   if (parts.size() == 3 && parts[1] == "chunk" && absl::SimpleAtoi(parts[2], &ask.chunk)) {
     ask.kind = DeviceAsk::Kind::kChunk;
   } else if (parts.size() == 2 && parts[1] == "done") {
@@ -145,6 +152,12 @@ absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, u
   return Asking(tensor, absl::StrCat(absl::Hex(transfer), "|chunk|", chunk));
 }
 
+absl::StatusOr<TensorKey> ChunksKey(const TensorKey& tensor, uint64_t transfer, uint64_t first,
+                                    absl::string_view mailbox, absl::string_view token) {
+  return Asking(tensor,
+                absl::StrCat(absl::Hex(transfer), "|chunks|", first, "|", mailbox, "|", token));
+}
+
 absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask) {
   return WithEdge(asking, std::string(ask.edge));
 }
@@ -171,9 +184,9 @@ uint64_t ThisProcess() {
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
   memset(out, 0, DeviceManifest::kBytes);
   Put(out, kMagic, 4);
-  out[kFlags] =
-      static_cast<uint8_t>((manifest.inside ? kInside : 0) | (manifest.has_ipc ? kHasIpc : 0) |
-                           (manifest.on_device ? kOnDevice : 0));
+  out[kFlags] = static_cast<uint8_t>(
+      (manifest.inside ? kInside : 0) | (manifest.has_ipc ? kHasIpc : 0) |
+      (manifest.on_device ? kOnDevice : 0) | (manifest.has_chunks ? kHasChunks : 0));
   out[kDtype] = static_cast<uint8_t>(manifest.dtype);
   out[kRank] = static_cast<uint8_t>(manifest.shape.rank());
   Put(out + kBytesAt, manifest.bytes, 8);
@@ -190,7 +203,11 @@ void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
   Put(out + kAllocation, manifest.reference.allocation_id, 8);
   Put(out + kOffset, manifest.reference.offset, 8);
   Put(out + kAllocationBytes, manifest.reference.allocation_bytes, 8);
-  memcpy(out + kHandle, manifest.reference.handle.bytes, 64);
+  if (manifest.has_chunks) {
+    Put(out + kHandle, manifest.reference.chunks, 4);
+  } else {
+    memcpy(out + kHandle, manifest.reference.handle.bytes, 64);
+  }
   memcpy(out + kUuid, manifest.uuid.bytes, 16);
 }
 
@@ -228,9 +245,18 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes)
   manifest.reference.offset = Get(in + kOffset, 8);
   manifest.reference.allocation_bytes = Get(in + kAllocationBytes, 8);
   manifest.reference.allocation_at = manifest.address - manifest.reference.offset;
-  memcpy(manifest.reference.handle.bytes, in + kHandle, 64);
+  manifest.has_chunks = (in[kFlags] & kHasChunks) != 0;
+  if (manifest.has_chunks) {
+    manifest.reference.chunks = static_cast<uint32_t>(Get(in + kHandle, 4));
+  } else {
+    memcpy(manifest.reference.handle.bytes, in + kHandle, 64);
+  }
   memcpy(manifest.uuid.bytes, in + kUuid, 16);
-  if (manifest.has_ipc &&
+  if (manifest.has_chunks && (manifest.has_ipc || manifest.reference.chunks == 0 ||
+                              manifest.reference.chunks > kMostChunks)) {
+    return absl::DataLossError("a manifest's tensor lies in no such number of chunks");
+  }
+  if (manifest.in_reach() &&
       (manifest.reference.offset > manifest.reference.allocation_bytes ||
        manifest.bytes > manifest.reference.allocation_bytes - manifest.reference.offset)) {
     return absl::DataLossError("a manifest's tensor is not inside of its allocation");

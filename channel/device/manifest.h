@@ -18,6 +18,8 @@
 //   |device|ID|chunk|N    bytes [N * chunk_bytes, ...) of transfer ID
 //   |device|ID|done       the consumer has what it wanted of ID
 //   |device|ID|back       it has not, and takes nothing: the tensor is the next fetch's
+//   |device|ID|chunks|N|NAME|TOKEN  chunks of its memory from N on, into that mailbox
+//                         (chunk_mail.h); a word without bytes
 //   |device|ID|alive      it still reads the producer's memory
 //   |device|ID|whole      the tensor as it lies in the producer's device memory, for a NIC
 //                         that reads it there; of a NIC that does not, kUnimplemented
@@ -33,6 +35,7 @@ struct DeviceAsk {
     kChunk,
     kDone,
     kBack,
+    kChunks,
     kAlive,
     kWhole,
     kProbe,
@@ -46,7 +49,10 @@ struct DeviceAsk {
   DType dtype = DType::kInvalid;
   TensorShape shape;
   uint64_t transfer = 0;
-  uint64_t chunk = 0;
+  uint64_t chunk = 0;  // kChunk, kChunks.
+  // kChunks: the mailbox.
+  absl::string_view mailbox;
+  absl::string_view token;
 };
 
 // Views into the key's text.
@@ -57,6 +63,8 @@ absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host, co
 absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer,
                                       absl::string_view what);
 absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, uint64_t chunk);
+absl::StatusOr<TensorKey> ChunksKey(const TensorKey& tensor, uint64_t transfer, uint64_t first,
+                                    absl::string_view mailbox, absl::string_view token);
 // The tensor's own key out of one that asks.
 absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask);
 
@@ -68,9 +76,10 @@ uint64_t ThisProcess();
 // The answer to kManifest and kProbe: the head of a kUint8 tensor, before what is inline.
 struct DeviceManifest {
   static constexpr uint64_t kBytes = 256;
-  bool inside = false;  // The tensor's bytes follow.
-  bool has_ipc = false;
-  bool on_device = false;  // The bytes lie in device memory, and may be asked for whole.
+  bool inside = false;      // The tensor's bytes follow.
+  bool has_ipc = false;     // One allocation of this host, with its handle.
+  bool has_chunks = false;  // Virtual memory of this host: reference.chunks of them.
+  bool on_device = false;   // The bytes lie in device memory, and may be asked for whole.
   DType dtype = DType::kInvalid;
   TensorShape shape;
   uint64_t bytes = 0;
@@ -78,12 +87,14 @@ struct DeviceManifest {
   uint64_t chunk_bytes = 0;
   uint64_t host = 0;  // With on_device: ThisHost() and ThisProcess() of the producer.
   uint64_t process = 0;
-  // With has_ipc: where the bytes lie.
+  // With has_ipc or has_chunks: where the bytes lie.
   uint64_t address = 0;  // In that process.
   int32_t ordinal = 0;
   cuda::Uuid uuid{};
   IpcReference reference;
   uint32_t digest = 0;  // CRC-32C of a probe's bytes.
+
+  bool in_reach() const { return has_ipc || has_chunks; }
 };
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out);  // kBytes.
 // kDataLoss: not one, or one that does not add up.

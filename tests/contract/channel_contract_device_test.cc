@@ -52,7 +52,8 @@ struct Way {
   bool two_gpus = false;
   bool direct = false;  // By NICs that reach the GPUs.
   bool flush = false;
-  bool shared = false;  // Staged in shared memory.
+  bool shared = false;     // Staged in shared memory.
+  bool in_chunks = false;  // Read in virtual memory that is mapped chunk by chunk.
 };
 
 ChannelContract Contract(const char* name, const Way& way) {
@@ -98,6 +99,7 @@ ChannelContract Contract(const char* name, const Way& way) {
     const Machine& machine = TheMachine();
     devices.producer_gpu = machine.gpus[0].get();
     devices.consumer_gpu = machine.gpus[way.two_gpus ? machine.gpus.size() - 1 : 0].get();
+    devices.in_chunks = way.in_chunks;
     devices.proxy.engine.slot_bytes = way.chunk_bytes;
     devices.proxy.engine.serve_slots = way.slots;
     devices.proxy.engine.fetch_slots = way.slots;
@@ -110,6 +112,10 @@ ChannelContract Contract(const char* name, const Way& way) {
       }
       if (!way.direct) {
         EXPECT_EQ(counters.direct, 0u);
+      }
+      EXPECT_EQ(counters.in_chunks > 0, way.in_chunks && counters.ipc > 0);
+      if (way.in_chunks) {
+        EXPECT_EQ(counters.staged, 0u) << "memory in chunks was to be read in its place";
       }
       if (!way.ipc) {
         EXPECT_EQ(counters.ipc, 0u);
@@ -133,6 +139,12 @@ Way Ipc() {
   Way way;
   way.ipc = true;
   way.two_gpus = true;
+  return way;
+}
+
+Way Chunks() {
+  Way way = Ipc();
+  way.in_chunks = true;
   return way;
 }
 
@@ -162,7 +174,8 @@ Way Shared() {
 // The pretend GPU alone has dma-bufs that a software NIC can use.
 std::vector<ChannelContract> Contracts() {
   std::vector<ChannelContract> all = {Contract("Staged", Way()), Contract("OneSlot", OneSlot()),
-                                      Contract("InPlace", Ipc()), Contract("Shared", Shared())};
+                                      Contract("InPlace", Ipc()), Contract("Shared", Shared()),
+                                      Contract("Chunks", Chunks())};
   if (getenv("TRYST_TEST_CUDA") == nullptr) {
     all.push_back(Contract("Direct", Direct(false)));
     all.push_back(Contract("DirectFlushed", Direct(true)));

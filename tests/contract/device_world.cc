@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "gpu/expandable_range.h"
 
 namespace tryst {
 namespace {
@@ -28,9 +29,10 @@ constexpr absl::string_view kGpu = "device:GPU:";
 class UploadingSource final : public TensorSource {
  public:
   explicit UploadingSource(TensorSource* source) : source_(source) {}
-  void Set(DeviceEngine* engine, cuda::Stream stream) {
+  void Set(DeviceEngine* engine, cuda::Stream stream, bool in_chunks) {
     engine_ = engine;
     stream_ = stream;
+    in_chunks_ = in_chunks;
   }
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
@@ -55,8 +57,23 @@ class UploadingSource final : public TensorSource {
   }
 
  private:
+  // Of a handful of chunks, into which it does not fit evenly.
+  absl::StatusOr<Tensor> AllocateInChunks(const Tensor& like) {
+    constexpr uint64_t kOffset = 16;  // Every type is aligned there.
+    constexpr uint64_t kMostChunks = 6;
+    const Gpu* const gpu = engine_->gpu();
+    auto range =
+        std::make_shared<ExpandableRange>(gpu, like.bytes() / (kMostChunks - 1) + 1, kMostChunks);
+    const uint64_t count = (like.bytes() + kOffset) / range->chunk_bytes() + 1;
+    range->Map(0, count);
+    return Tensor::Adopt(reinterpret_cast<void*>(range->At(0) + kOffset), like.dtype(),
+                         like.shape(), MemorySpace{MemorySpace::Kind::kDevice, gpu->ordinal()},
+                         [range] {});
+  }
+
   void Upload(Tensor host, const Args& recv_args, DoneFn done) {
-    auto into = engine_->Allocate(host.dtype(), host.shape(), stream_);
+    auto into = in_chunks_ ? AllocateInChunks(host)
+                           : engine_->Allocate(host.dtype(), host.shape(), stream_);
     if (!into.ok()) {
       return std::move(done)(into.status(), Args(), recv_args, Tensor(), false);
     }
@@ -74,6 +91,7 @@ class UploadingSource final : public TensorSource {
   TensorSource* const source_;
   DeviceEngine* engine_ = nullptr;
   cuda::Stream stream_ = nullptr;
+  bool in_chunks_ = false;
 };
 
 class DownloadingFetcher final : public TensorFetcher {
@@ -157,7 +175,7 @@ class DownloadingFetcher final : public TensorFetcher {
 
 class DeviceWrap final : public PoolWorldWrap {
  public:
-  DeviceWrap(const Gpu* gpu, const DeviceProxyOptions& options,
+  DeviceWrap(const Gpu* gpu, const DeviceProxyOptions& options, bool in_chunks,
              std::function<void(const DeviceFetcherCounters&)> check, Poller* poller,
              TensorSource* source)
       : check_(std::move(check)), uploading_(source) {
@@ -168,7 +186,7 @@ class DeviceWrap final : public PoolWorldWrap {
     TRYST_CHECK(stream.ok()) << stream.status();
     stream_ = *std::move(stream);
     engine_ = proxy_->engine(gpu->ordinal());
-    uploading_.Set(engine_, stream_.get());
+    uploading_.Set(engine_, stream_.get(), in_chunks);
   }
 
   TensorSource* source() override { return proxy_->source(); }
@@ -202,7 +220,7 @@ void PutDevicesUnder(const DeviceWorldOptions& options, PoolWorldOptions* world)
     proxy.engine.arena = pool.shm_arena;
     proxy.source.seed = incarnation;
     return std::make_unique<DeviceWrap>(is_producer ? options.producer_gpu : options.consumer_gpu,
-                                        proxy, options.check, poller, source);
+                                        proxy, options.in_chunks, options.check, poller, source);
   };
 }
 

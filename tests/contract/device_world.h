@@ -13,6 +13,9 @@ struct DeviceWorldOptions {
   const Gpu* producer_gpu = nullptr;
   const Gpu* consumer_gpu = nullptr;
   DeviceProxyOptions proxy;
+  // What the producer sends lies in virtual memory that is mapped in chunks, and begins and ends
+  // inside of them.
+  bool in_chunks = false;
   // What has to hold of the way that tensors took, at the end.
   std::function<void(const DeviceFetcherCounters&)> check;
 };

@@ -1,0 +1,278 @@
+// What ends a fetch while its bytes are on their way: whoever is told of an end may use the
+// destination, so nothing is told while the GPU may still write there.
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "channel/device/chunk_mail.h"
+#include "channel/device/device_engine.h"
+#include "channel/device/device_fetcher.h"
+#include "gpu/expandable_range.h"
+#include "gpu/fake_cuda.h"
+#include "gtest/gtest.h"
+#include "rendezvous/cancellation.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kBytes = 100'000;
+
+class FixedClock final : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns; }
+  int64_t now_ns = 1'000'000'000;
+};
+
+// A channel that answers when the test says so.
+class HeldFetcher final : public TensorFetcher {
+ public:
+  void Fetch(int64_t, const TensorKey& key, const Args&, DoneFn done) override {
+    waiting.emplace_back(std::string(key.edge()), std::move(done));
+  }
+  void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
+  void AbortStep(int64_t, const absl::Status&) override {}
+  // The edge of the first one asked for that has `part` in it; empty: nobody asked.
+  std::string Asked(const std::string& part) const {
+    for (const auto& [edge, done] : waiting) {
+      if (absl::StrContains(edge, part)) return edge;
+    }
+    return "";
+  }
+  void Answer(const std::string& part, absl::Status status, const Tensor& tensor = Tensor()) {
+    for (auto at = waiting.begin(); at != waiting.end(); ++at) {
+      if (!absl::StrContains(at->first, part)) continue;
+      DoneFn done = std::move(at->second);
+      waiting.erase(at);
+      return std::move(done)(std::move(status), Args(), Args(), tensor, !tensor.valid());
+    }
+    ADD_FAILURE() << "nobody asked for " << part;
+  }
+  std::vector<std::pair<std::string, DoneFn>> waiting;
+};
+
+enum class How { kInPlace, kChunks, kStaged, kInside };
+enum class What { kCancel, kAbort, kDeadline };
+
+class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> {
+ protected:
+  void SetUp() override {
+    fake_ = LoadFakeCuda();
+    ASSERT_NE(fake_, nullptr);
+    driver_ = *CudaDriver::Load("gpu/libfake_cuda.so");
+    gpu_ = *Gpu::Open(driver_.get(), 0);
+    other_ = *Gpu::Open(driver_.get(), 1);
+    engine_ = *DeviceEngine::Open(&poller_, gpu_.get(), DeviceEngineOptions());
+    engine_->Attach();
+    fetcher_ = std::make_unique<DeviceFetcher>(&poller_, &channel_, DeviceFetcherOptions());
+    into_ = *DeviceMemory::Allocate(gpu_.get(), kBytes);
+    plain_ = *DeviceMemory::Allocate(other_.get(), kBytes);
+    theirs_ = std::make_unique<ExpandableRange>(other_.get(), 1, 4);
+    theirs_->Map(0, 4);
+  }
+  void TearDown() override {
+    fake_->hold(false);
+    for (int i = 0; i < 200 && !(channel_.waiting.empty() && fetcher_->Drained()); ++i) {
+      if (!channel_.waiting.empty()) channel_.Answer("", absl::UnavailableError("over"));
+      poller_.Turn();
+    }
+    EXPECT_TRUE(fetcher_->Drained());
+    engine_->Detach();
+    fetcher_.reset();
+    engine_.reset();
+    theirs_.reset();
+    EXPECT_STREQ(fake_->complaints(), "");
+  }
+
+  void Turns(int count) {
+    for (int i = 0; i < count; ++i) poller_.Turn();
+  }
+  static Tensor Bytes(int64_t count) { return *Tensor::Allocate(DType::kUint8, {count}); }
+
+  void Start() {
+    auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
+                                        "/job:worker/replica:0/task:0/device:GPU:0", "t");
+    Args args;
+    args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
+                                      MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+    args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+    args.cancellation = &cancellation_;
+    args.deadline = Deadline::AtNs(clock_.now_ns + 1'000'000'000);
+    fetcher_->Fetch(1, prefix->At(0, 0), args,
+                    [this](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                      ++ended_;
+                      status_ = std::move(status);
+                    });
+    Turns(1);
+  }
+  void AnswerManifest(How how) {
+    DeviceManifest manifest;
+    manifest.dtype = DType::kUint8;
+    manifest.shape = {kBytes};
+    manifest.bytes = kBytes;
+    manifest.chunk_bytes = DeviceEngineOptions().slot_bytes;
+    manifest.transfer = how == How::kInside ? 0 : 7;
+    manifest.host = ThisHost();
+    manifest.process = ThisProcess();
+    manifest.ordinal = 1;
+    manifest.address = how == How::kInPlace ? plain_.address() : theirs_->At(0) + 5;
+    manifest.inside = how == How::kInside;
+    manifest.has_ipc = how == How::kInPlace;
+    manifest.has_chunks = how == How::kChunks;
+    if (manifest.has_ipc || manifest.has_chunks) {
+      manifest.reference = *exporter()->Export(manifest.address, kBytes);
+    }
+    auto answer = Bytes(DeviceManifest::kBytes + (manifest.inside ? kBytes : 0));
+    EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
+    channel_.Answer("|into|", absl::OkStatus(), answer);
+    Turns(1);
+  }
+  IpcExporter* exporter() {
+    if (exporter_ == nullptr) exporter_ = std::make_unique<IpcExporter>(other_.get());
+    return exporter_.get();
+  }
+  // As the producer does.
+  void HandOnChunks() {
+    const std::vector<std::string> asked = absl::StrSplit(channel_.Asked("|chunks|"), '|');
+    ASSERT_EQ(asked.size(), 7u);
+    const ChunkLayout layout = **exporter()->chunks()->Describe(theirs_->At(0) + 5, kBytes);
+    std::vector<OfferedChunk> offered;
+    cuda::Address at = layout.base;
+    for (const MemoryChunk& chunk : layout.chunks) {
+      offered.push_back({chunk, *exporter()->chunks()->Export(at)});
+      at += chunk.bytes;
+    }
+    ASSERT_TRUE(SendChunks(asked[5], asked[6], layout.id, 0, offered).ok());
+    channel_.Answer("|chunks|", absl::OkStatus());
+    Turns(1);
+  }
+
+  FixedClock clock_;
+  Poller poller_{&clock_};
+  HeldFetcher channel_;
+  Cancellation cancellation_;
+  const FakeCudaControl* fake_ = nullptr;
+  std::unique_ptr<CudaDriver> driver_;
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<Gpu> other_;
+  std::unique_ptr<ExpandableRange> theirs_;
+  std::unique_ptr<IpcExporter> exporter_;
+  std::unique_ptr<DeviceEngine> engine_;
+  DeviceMemory into_;
+  DeviceMemory plain_;
+  std::unique_ptr<DeviceFetcher> fetcher_;
+  int ended_ = 0;
+  absl::Status status_;
+};
+
+TEST_P(CopyUnderWayTest, NobodyIsToldBeforeTheCopyHasEnded) {
+  const auto [how, what] = GetParam();
+  Start();
+  fake_->hold(true);
+  AnswerManifest(how);
+  if (how == How::kChunks) HandOnChunks();
+  if (how == How::kStaged) {
+    channel_.Answer("|chunk|0", absl::OkStatus(), Bytes(kBytes));
+    Turns(1);
+  }
+  ASSERT_GT(engine_->copier()->outstanding(), 0u) << "a copy is to be under way";
+  switch (what) {
+    case What::kCancel:
+      cancellation_.StartCancel();
+      break;
+    case What::kAbort:
+      fetcher_->AbortStep(1, absl::AbortedError("the step was aborted"));
+      break;
+    case What::kDeadline:
+      clock_.now_ns += 2'000'000'000;
+      break;
+  }
+  Turns(20);
+  EXPECT_EQ(ended_, 0) << "the GPU may still write there: " << status_;
+  EXPECT_EQ(channel_.Asked("|done") + channel_.Asked("|back"), "") << "and read over there";
+  fake_->hold(false);
+  Turns(200);
+  ASSERT_EQ(ended_, 1);
+  // What is all on its way when the deadline passes, or lay in the message, has come.
+  const bool came = what == What::kDeadline || (how == How::kInside && what == What::kCancel);
+  if (came) {
+    EXPECT_TRUE(status_.ok()) << status_;
+  } else {
+    EXPECT_EQ(status_.code(),
+              what == What::kAbort ? absl::StatusCode::kAborted : absl::StatusCode::kCancelled)
+        << status_;
+  }
+  if (how != How::kInside) {
+    EXPECT_NE(channel_.Asked(came ? "|device|7|done" : "|device|7|back"), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , CopyUnderWayTest,
+    ::testing::Combine(::testing::Values(How::kInPlace, How::kChunks, How::kStaged, How::kInside),
+                       ::testing::Values(What::kCancel, What::kAbort, What::kDeadline)));
+
+class ChunksAskedForTest : public CopyUnderWayTest {};
+
+// The descriptors are still to come.
+TEST_P(ChunksAskedForTest, WhoIsCancelledGivesTheTensorBack) {
+  Start();
+  AnswerManifest(How::kChunks);
+  ASSERT_NE(channel_.Asked("|chunks|0|"), "");
+  cancellation_.StartCancel();
+  Turns(1);
+  channel_.Answer("|chunks|", absl::CancelledError("as asked"));
+  Turns(2);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kCancelled);
+  EXPECT_NE(channel_.Asked("|device|7|back"), "");
+}
+
+TEST_P(ChunksAskedForTest, WhatDoesNotComeIsStagedAndExplained) {
+  Start();
+  AnswerManifest(How::kChunks);
+  channel_.Answer("|chunks|", absl::OkStatus());  // And nothing in the mailbox.
+  Turns(1);
+  EXPECT_NE(channel_.Asked("|chunk|0"), "");
+  EXPECT_TRUE(absl::StrContains(fetcher_->Explain(), "no descriptors of device memory have come"))
+      << fetcher_->Explain();
+  channel_.Answer("|chunk|0", absl::OkStatus(), Bytes(kBytes));
+  Turns(200);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(status_.ok()) << status_;
+}
+
+TEST_P(ChunksAskedForTest, AProducerThatNoLongerKeepsTheTensorEndsTheFetch) {
+  Start();
+  AnswerManifest(How::kChunks);
+  channel_.Answer("|chunks|", absl::AbortedError("the tensor is no longer kept"));
+  Turns(2);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_EQ(status_.code(), absl::StatusCode::kAborted);
+}
+
+TEST_P(ChunksAskedForTest, StrangersInTheMailboxArePassedOver) {
+  Start();
+  AnswerManifest(How::kChunks);
+  const std::vector<std::string> asked = absl::StrSplit(channel_.Asked("|chunks|"), '|');
+  ASSERT_EQ(asked.size(), 7u);
+  std::vector<OfferedChunk> theirs;
+  theirs.push_back({{1, 65536}, *exporter()->chunks()->Export(theirs_->At(3))});
+  EXPECT_TRUE(SendChunks(asked[5], std::string(32, '0'), 1, 0, theirs).ok());
+  EXPECT_TRUE(absl::IsUnimplemented(SendChunks(std::string(32, 'a'), asked[6], 1, 0, theirs)));
+  EXPECT_TRUE(absl::IsInvalidArgument(SendChunks("short", asked[6], 1, 0, theirs)));
+  HandOnChunks();
+  Turns(200);
+  EXPECT_EQ(ended_, 1);
+  EXPECT_TRUE(status_.ok()) << status_;
+  EXPECT_EQ(fetcher_->counters().in_chunks, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(, ChunksAskedForTest,
+                         ::testing::Values(std::make_tuple(How::kChunks, What::kCancel)));
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,229 @@
+#include "channel/device/device_fetch.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "channel/ops/peer_words.h"
+#include "rendezvous/derived_status.h"
+
+namespace tryst {
+namespace {
+
+// Whether a fetch that ended so tells nothing of the tensor: another one may have it.
+bool StaysWhole(const absl::Status& why) {
+  return absl::IsCancelled(why) || absl::IsDeadlineExceeded(why) || absl::IsInvalidArgument(why);
+}
+
+}  // namespace
+
+void DeviceFetcher::Op::Start() {
+  if (args.cancellation != nullptr) {
+    // Runs on any thread; the operation may be over when the poller gets to it.
+    token_ = args.cancellation->Register([this, owner = owner_, alive = alive_] {
+      owner->poller_->PostFn([this, alive] {
+        if (*alive && !committed_)
+          Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
+      });
+    });
+    if (token_ == Cancellation::kNoToken) {
+      return Fail(MarkDerived(absl::CancelledError("the fetch was cancelled")));
+    }
+  }
+  if (!args.deadline.is_never()) owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());
+  owner_->lines_.Join(step, key, this);
+}
+
+void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
+  owner_->poller_->CancelTimer(&late_timer_);
+  if (met != nullptr) {
+    manifest = *met;
+    return BringTransfer();
+  }
+  FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0, args.destination),
+            Tensor(), false, [this](absl::Status status, Tensor answer, bool is_dead) {
+              OnManifest(std::move(status), std::move(answer), is_dead);
+            });
+}
+
+Args DeviceFetcher::Op::InnerArgs(Tensor destination, bool by_reference) {
+  Args inner;
+  inner.by_reference = by_reference;
+  inner.destination = std::move(destination);
+  inner.cancellation = &inner_;
+  inner.deadline = args.deadline;
+  return inner;
+}
+
+void DeviceFetcher::Op::FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination,
+                                  bool by_reference,
+                                  absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done) {
+  if (!part.ok()) return Fail(part.status());
+  ++pending_;
+  owner_->fetcher_->Fetch(
+      step, *part, InnerArgs(std::move(destination), by_reference),
+      [this, done = std::move(done)](absl::Status status, const Args&, const Args&, Tensor tensor,
+                                     bool is_dead) mutable {
+        owner_->OnPoller([this, done = std::move(done), status = std::move(status),
+                          tensor = std::move(tensor), is_dead]() mutable {
+          --pending_;
+          std::move(done)(std::move(status), std::move(tensor), is_dead);
+        });
+      });
+}
+
+void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_dead) {
+  if (!status.ok()) return Fail(status_.ok() ? status : status_);
+  // What came although we were cancelled meanwhile is delivered where it is whole; where it
+  // is not, it goes back.
+  const absl::Status cancelled = std::exchange(status_, absl::OkStatus());
+  if (is_dead || answer.dtype() == DType::kString) {
+    started_ = true;
+    Report(absl::OkStatus(), std::move(answer), is_dead);
+    return EndIfDone();
+  }
+  auto decoded = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
+  if (!decoded.ok()) return Fail(decoded.status());
+  manifest = *decoded;
+  if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
+  status = FitsLimit(manifest.bytes, owner_->options_.max_tensor_bytes);
+  if (!status.ok()) return Fail(status);
+  if (manifest.inside) {
+    status = ChooseDestination();
+    return status.ok() ? BringInside(answer) : Fail(status);
+  }
+  BringTransfer();
+}
+
+void DeviceFetcher::Op::BringTransfer() {
+  // A view needs no destination, if it comes to that.
+  is_view_ = args.by_reference && !args.destination.valid() && manifest.in_reach();
+  if (!is_view_) {
+    const absl::Status status = ChooseDestination();
+    if (!status.ok()) return Fail(status);
+  }
+  BringBestWay();
+}
+
+absl::Status DeviceFetcher::Op::ChooseDestination() {
+  if (args.destination.valid()) {
+    into_ = args.destination;
+    if (into_.dtype() == manifest.dtype && into_.shape() == manifest.shape) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the destination is ", DTypeName(into_.dtype()), into_.shape().ToString(),
+                     ", the tensor ", DTypeName(manifest.dtype), manifest.shape.ToString()));
+  }
+  auto made = context->Allocate(manifest.dtype, manifest.shape, args.alloc_attrs);
+  if (made.ok()) into_ = *std::move(made);
+  return made.status();
+}
+
+void DeviceFetcher::Op::CopyIn(Copier::Direction direction, uint64_t at, const void* from,
+                               uint64_t bytes, Copier::Done done) {
+  ++pending_;
+  // Memory of the caller's follows the moment of its context, memory of the pool its last use.
+  engine->Copy(direction, static_cast<char*>(into_.mutable_data()) + at, from, bytes,
+               args.destination.valid() ? context->moment() : nullptr, LastUse(into_),
+               [this, done = std::move(done)](absl::Status status) mutable {
+                 --pending_;
+                 std::move(done)(std::move(status));
+               });
+}
+
+// ---- Waiting for a proof ----
+
+// It has a patience of its own, which may be more than ours.
+DeviceWay::State DeviceFetcher::Op::StateOf(bool direct) {
+  DeviceWay* const way = WayOf(direct);
+  const DeviceWay::State state = owner_->ways_.StateOf(way, step, key, engine);
+  if (state != DeviceWay::State::kProbing) return state;
+  ++pending_;
+  probed_ = way;
+  way->waiting.push_back(this);
+  if (!args.deadline.is_never()) {
+    owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());
+  }
+  return state;
+}
+
+void DeviceFetcher::Op::StopWaitingForProof() {
+  std::vector<ProofWaiter*>* const waiting = &std::exchange(probed_, nullptr)->waiting;
+  waiting->erase(std::find(waiting->begin(), waiting->end(), static_cast<ProofWaiter*>(this)));
+  owner_->poller_->CancelTimer(&late_timer_);
+  --pending_;
+}
+
+void DeviceFetcher::Op::LateTimer::OnTimer() {
+  const std::string why =
+      op->probed_ == nullptr
+          ? "waits behind another fetch of its key"
+          : absl::StrCat("waits for the proof of a way to the memory of ", op->key.src().worker);
+  op->Fail(absl::DeadlineExceededError(
+      absl::StrCat("not received in time: ", why, ": ", op->key.text())));
+}
+
+// ---- Ending ----
+
+void DeviceFetcher::Op::AllStarted() {
+  started_ = true;
+  if (!context->complete_on_stream() || reported_ || !status_.ok()) return;
+  for (Copier::Direction direction :
+       {Copier::Direction::kToDevice, Copier::Direction::kOnDevice, Copier::Direction::kFromPeer}) {
+    absl::StatusOr<bool> joined = engine->copier()->JoinStream(direction, context->stream());
+    if (!joined.ok() || !*joined) return;  // It ends when the copies have.
+  }
+  Report(absl::OkStatus(), into_, false);
+}
+
+void DeviceFetcher::Op::Fail(const absl::Status& status) {
+  if (status_.ok()) {
+    status_ = status;
+    if (reported_) {
+      TRYST_LOG(Error) << "a device tensor that was given to its stream has not arrived: "
+                       << key.text() << ": " << status;
+    }
+    inner_.StartCancel();
+  }
+  if (probed_ != nullptr) StopWaitingForProof();
+  EndIfDone();
+}
+
+void DeviceFetcher::Op::EndIfDone() {
+  if (pending_ > 0 || ended_ || (status_.ok() && !started_)) return;
+  ended_ = true;
+  if (status_.ok()) owner_->counters_.bytes += manifest.bytes;
+  // The caller first: the producer can wait.
+  Report(status_, status_.ok() ? std::move(into_) : Tensor(), false);
+  if (manifest.transfer != 0 && status_.ok() && !is_view_) {
+    owner_->FetchAside(step, TransferKey(key, manifest.transfer, "done"), Tensor(),
+                       [](absl::Status, const Tensor&) {});
+  }
+  DeviceFetcher* const owner = owner_;
+  const std::unique_ptr<Op> ended = std::move(*self);
+  owner->ops_.erase(self);
+  owner->poller_->CancelTimer(&late_timer_);
+  const bool left = manifest.transfer != 0 && !status_.ok();
+  owner->lines_.Leave(this, left ? &manifest : nullptr, !StaysWhole(status_));
+}
+
+void DeviceFetcher::Op::EndCancellation() {
+  *alive_ = false;
+  if (token_ != Cancellation::kNoToken) args.cancellation->Deregister(token_);
+  token_ = Cancellation::kNoToken;
+}
+
+void DeviceFetcher::Op::Report(absl::Status status, Tensor tensor, bool is_dead) {
+  if (reported_) return;
+  reported_ = true;
+  EndCancellation();
+  ++(status.ok() ? owner_->counters_.ended_ok : owner_->counters_.ended_failed);
+  if (args.executor == nullptr) {
+    return std::move(done_)(std::move(status), Args(), args, std::move(tensor), is_dead);
+  }
+  owner_->Deliver(args.executor, [args = args, done = std::move(done_), status = std::move(status),
+                                  tensor = std::move(tensor), is_dead]() mutable {
+    std::move(done)(std::move(status), Args(), args, std::move(tensor), is_dead);
+  });
+}
+
+}  // namespace tryst

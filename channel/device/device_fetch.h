@@ -1,0 +1,130 @@
+#ifndef TRYST_CHANNEL_DEVICE_DEVICE_FETCH_H_
+#define TRYST_CHANNEL_DEVICE_DEVICE_FETCH_H_
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "channel/device/chunk_mail.h"
+#include "channel/device/device_fetcher.h"
+#include "rendezvous/cancellation.h"
+
+namespace tryst {
+
+// One fetch into device memory, from Begin() to its end.
+class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
+ public:
+  Op(DeviceFetcher* owner, int64_t its_step, const TensorKey& its_key, const Args& its_args,
+     DoneFn done)
+      : owner_(owner),
+        step(its_step),
+        key(its_key),
+        args(its_args),
+        context(std::static_pointer_cast<GpuContext>(its_args.device_context)),
+        engine(context->engine()),
+        done_(std::move(done)) {}
+  ~Op() override { TRYST_CHECK(ended_ && pending_ == 0); }
+
+  void Start();
+  void OnTurn(const DeviceManifest* met) override;
+  // The step has.
+  void Abort(const absl::Status& status) {
+    if (!reported_) Fail(status);
+  }
+
+ private:
+  DeviceFetcher* const owner_;
+
+ public:
+  const int64_t step;
+  const TensorKey key;
+  const Args args;
+  const std::shared_ptr<GpuContext> context;
+  DeviceEngine* const engine;
+  DeviceManifest manifest;
+  std::list<std::unique_ptr<Op>>::iterator self;
+
+ private:
+  // Of the chunks of virtual memory, until they are mapped.
+  struct Handed {
+    std::unique_ptr<ChunkMailbox> mailbox;
+    std::vector<OfferedChunk> chunks;
+  };
+
+  void OnProof() override {
+    StopWaitingForProof();
+    BringBestWay();
+  }
+  Args InnerArgs(Tensor destination, bool by_reference);
+  DeviceWay* WayOf(bool direct) { return owner_->ways_.Find(manifest, *engine, direct); }
+  // Its state; while it is being proved we wait.
+  DeviceWay::State StateOf(bool direct);
+  void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination, bool by_reference,
+                 absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done);
+  void OnManifest(absl::Status status, Tensor answer, bool is_dead);
+  void BringTransfer();
+  absl::Status ChooseDestination();
+  void BringInside(const Tensor& answer);
+  void BringBestWay();
+  bool InThisProcess() const;
+  void BringIpc();
+  void BringChunks();
+  void AskForChunks();
+  void OnChunksAnswered(const absl::Status& status);
+  void StageForOnce(const absl::Status& why);
+  void CopyFrom(const void* from, Copier::Direction direction);
+  bool IsSmallAndFar() const;
+  bool CopyInSmall(const void* from, Copier::Done done);
+  void BringView(const void* from);
+  void BringDirect();
+  void FetchDirect();
+  void OnDirect(const absl::Status& status, const Tensor& landed);
+  void BringStaged();
+  void OnIpcCopied(int64_t began_ns, absl::Status status);
+  void MoreChunks();
+  void OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot, absl::Status status, Tensor landed);
+  // Copies into the destination; the end is counted in pending_.
+  void CopyIn(Copier::Direction direction, uint64_t at, const void* from, uint64_t bytes,
+              Copier::Done done);
+  void Fail(const absl::Status& status);
+  void AllStarted();
+  void EndIfDone();
+  void StopWaitingForProof();
+  void Report(absl::Status status, Tensor tensor, bool is_dead);
+  void EndCancellation();
+
+  DoneFn done_;
+  Cancellation inner_;  // Of the fetches that we make.
+  Cancellation::Token token_ = Cancellation::kNoToken;
+  std::shared_ptr<std::atomic<bool>> alive_ = std::make_shared<std::atomic<bool>>(true);
+  absl::Status status_;
+  Tensor into_;
+  IpcMappings::Mapping* mapping_ = nullptr;
+  Handed handed_;
+  uint64_t chunks_ = 0;
+  uint64_t next_chunk_ = 0;
+  uint32_t in_flight_ = 0;
+  uint64_t copies_begun_ = 0;  // Of chunks, into the destination.
+  bool is_view_ = false;       // The view has the mapping and the lease.
+  bool started_ = false;       // Every copy is on its way.
+  bool committed_ = false;     // All is here: too late to cancel.
+  bool reported_ = false;
+  bool ended_ = false;
+  int pending_ = 0;  // Fetches, copies and probes that will still call us.
+  // While no fetch of ours keeps the deadline.
+  struct LateTimer final : PollerTimer {
+    explicit LateTimer(Op* op) : op(op) {}
+    void OnTimer() override;
+    Op* const op;
+  };
+  DeviceWay* probed_ = nullptr;  // We are among those who wait for its proof.
+  LateTimer late_timer_{this};
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_DEVICE_DEVICE_FETCH_H_

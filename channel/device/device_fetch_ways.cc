@@ -1,0 +1,336 @@
+// How a tensor is brought, once it is known what it is.
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "channel/device/device_fetch.h"
+
+namespace tryst {
+namespace {
+
+std::string ChunksOwner(const DeviceWay& way, const TensorKey& key) {
+  return absl::StrCat(key.src().worker, ";", way.exporter);
+}
+
+}  // namespace
+
+void DeviceFetcher::Op::BringBestWay() {
+  if (!status_.ok()) return EndIfDone();
+  if (manifest.in_reach()) {
+    DeviceWay& way = *WayOf(false);
+    if (owner_->InThisProcess(manifest) && way.state == DeviceWay::State::kUnknown) {
+      way.state = DeviceWay::State::kProved;
+      way.worker = std::string(key.src().worker);
+      way.why = "it is this process";
+    }
+    const DeviceWay::State state = StateOf(false);
+    if (state == DeviceWay::State::kProbing) return;
+    if (state == DeviceWay::State::kProved) return BringIpc();
+  }
+  if (manifest.on_device && owner_->options_.use_direct &&
+      manifest.bytes >= owner_->options_.direct_bytes) {
+    const DeviceWay::State state = StateOf(true);
+    if (state == DeviceWay::State::kProbing) return;
+    if (state == DeviceWay::State::kProved) return BringDirect();
+  }
+  BringStaged();
+}
+
+void DeviceFetcher::Op::BringInside(const Tensor& answer) {
+  ++owner_->counters_.inside;
+  committed_ = true;
+  if (manifest.bytes == 0) {
+    AllStarted();
+    return EndIfDone();
+  }
+  Tensor bytes = answer;
+  if (answer.space().kind == MemorySpace::Kind::kShared) {
+    // It lies in a slot of the producer's, which must not wait for one of ours: ours may wait
+    // for the producer.
+    const char* const there = answer.data_as<char>() + DeviceManifest::kBytes;
+    if (engine->ReadsPeer(there, manifest.bytes)) {
+      ++owner_->counters_.read_in_peer;
+      CopyIn(Copier::Direction::kToDevice, 0, there, manifest.bytes,
+             [this, answer](const absl::Status& status) {
+               if (!status.ok()) return Fail(status);
+               EndIfDone();
+             });
+      return AllStarted();
+    }
+    auto copy = Tensor::Allocate(answer.dtype(), answer.shape());
+    if (!copy.ok()) return Fail(copy.status());
+    memcpy(copy->mutable_data(), answer.data(), answer.bytes());
+    bytes = *std::move(copy);
+  }
+  ++pending_;
+  engine->WhenFetchSlot([this, bytes = std::move(bytes)](StorageRef slot) {
+    --pending_;
+    void* const data = slot->data();
+    memcpy(data, bytes.data_as<char>() + DeviceManifest::kBytes, manifest.bytes);
+    CopyIn(Copier::Direction::kToDevice, 0, data, manifest.bytes,
+           [this, slot = std::move(slot)](absl::Status status) {
+             if (!status.ok()) return Fail(status);
+             EndIfDone();
+           });
+    AllStarted();
+  });
+}
+
+// ---- Out of the producer's memory ----
+
+// Virtual memory of another GPU needs its own mapping for ours.
+bool DeviceFetcher::Op::InThisProcess() const {
+  return owner_->InThisProcess(manifest) &&
+         (manifest.has_ipc || manifest.ordinal == engine->gpu()->ordinal());
+}
+
+void DeviceFetcher::Op::BringIpc() {
+  if (InThisProcess()) {
+    const bool reached =
+        manifest.ordinal == engine->gpu()->ordinal() || engine->has_peer(manifest.ordinal);
+    if (!reached && is_view_) {  // No kernel could read it.
+      is_view_ = false;
+      const absl::Status status = ChooseDestination();
+      if (!status.ok()) return Fail(status);
+    }
+    return CopyFrom(reinterpret_cast<const void*>(manifest.address),
+                    reached ? Copier::Direction::kOnDevice : Copier::Direction::kFromPeer);
+  }
+  if (manifest.has_chunks) return BringChunks();
+  auto mapping = engine->mappings()->Open(WayOf(false)->exporter, manifest.reference);
+  if (!mapping.ok()) return StageForOnce(mapping.status());
+  mapping_ = *mapping;  // With peer access, where that is needed.
+  CopyFrom(reinterpret_cast<const void*>(mapping_->base() + manifest.reference.offset),
+           Copier::Direction::kOnDevice);
+}
+
+// This allocation cannot be mapped; the next is tried again.
+void DeviceFetcher::Op::StageForOnce(const absl::Status& why) {
+  DeviceWay& way = *WayOf(false);
+  if (way.staged++ == 0) {
+    TRYST_LOG(Warning) << "a device tensor of " << way.worker << " is staged: " << why.message();
+  }
+  way.why = absl::StrCat(way.staged, " were staged, the last: ", why.message());
+  BringStaged();
+}
+
+void DeviceFetcher::Op::CopyFrom(const void* from, Copier::Direction direction) {
+  ++owner_->counters_.ipc;
+  if (is_view_) return BringView(from);
+  const int64_t now_ns = owner_->poller_->clock().NowNs();
+  auto done = [this, now_ns](absl::Status status) { OnIpcCopied(now_ns, std::move(status)); };
+  if (direction == Copier::Direction::kOnDevice && IsSmallAndFar()) {
+    started_ = CopyInSmall(from, std::move(done));  // No stream can wait for it.
+    return started_ ? void() : AllStarted();
+  }
+  CopyIn(direction, 0, from, manifest.bytes, std::move(done));
+  AllStarted();
+}
+
+// ---- Out of the chunks of its virtual memory ----
+
+// Mapped already, or handed on by the producer first. Chunks are named by their worker, too: no
+// other one's word is taken for what lies in them.
+void DeviceFetcher::Op::BringChunks() {
+  mapping_ = engine->mappings()->FindChunks(ChunksOwner(*WayOf(false), key), manifest.reference);
+  if (mapping_ == nullptr) return AskForChunks();
+  ++owner_->counters_.in_chunks;
+  CopyFrom(reinterpret_cast<const void*>(mapping_->base() + manifest.reference.offset),
+           Copier::Direction::kOnDevice);
+}
+
+void DeviceFetcher::Op::AskForChunks() {
+  auto mailbox = ChunkMailbox::Open();
+  if (!mailbox.ok()) return StageForOnce(mailbox.status());
+  handed_.mailbox = *std::move(mailbox);
+  FetchPart(ChunksKey(key, manifest.transfer, handed_.chunks.size(), handed_.mailbox->name(),
+                      handed_.mailbox->token()),
+            Tensor(), false,
+            [this](const absl::Status& status, const Tensor&, bool) { OnChunksAnswered(status); });
+}
+
+void DeviceFetcher::Op::OnChunksAnswered(const absl::Status& status) {
+  if (!status_.ok()) return EndIfDone();
+  absl::Status handed = status;
+  if (handed.ok()) {
+    handed = handed_.mailbox->Collect(manifest.reference.allocation_id, &handed_.chunks);
+    if (handed.ok() && handed_.chunks.size() < manifest.reference.chunks) return AskForChunks();
+  } else if (absl::IsAborted(handed) || absl::IsCancelled(handed) ||
+             absl::IsDeadlineExceeded(handed)) {
+    return Fail(handed);
+  }
+  const Handed all = std::exchange(handed_, Handed());
+  if (!handed.ok()) return StageForOnce(handed);
+  auto mapping = engine->mappings()->OpenChunks(ChunksOwner(*WayOf(false), key), manifest.reference,
+                                                all.chunks);
+  if (!mapping.ok()) return StageForOnce(mapping.status());
+  mapping_ = *mapping;
+  ++owner_->counters_.in_chunks;
+  CopyFrom(reinterpret_cast<const void*>(mapping_->base() + manifest.reference.offset),
+           Copier::Direction::kOnDevice);
+}
+
+// Another process of the same GPU gets its turn when ours has left it: nothing may linger.
+bool DeviceFetcher::Op::IsSmallAndFar() const {
+  const cuda::Uuid& ours = engine->gpu()->device().uuid;
+  return manifest.bytes > 0 && manifest.bytes <= Standby::kMostBytes &&
+         memcmp(manifest.uuid.bytes, ours.bytes, sizeof(ours.bytes)) != 0;
+}
+
+// True when the kernel that stands by does it.
+bool DeviceFetcher::Op::CopyInSmall(const void* from, Copier::Done done) {
+  ++pending_;
+  return engine->CopySmall(into_.mutable_data(), from, manifest.bytes,
+                           args.destination.valid() ? context->moment() : nullptr, LastUse(into_),
+                           [this, done = std::move(done)](absl::Status status) mutable {
+                             --pending_;
+                             std::move(done)(std::move(status));
+                           });
+}
+
+void DeviceFetcher::Op::BringView(const void* from) {
+  ++owner_->counters_.views;
+  auto view = owner_->views_.Make(engine, std::exchange(mapping_, nullptr), const_cast<void*>(from),
+                                  step, key, manifest);
+  if (!view.ok()) return Fail(view.status());
+  into_ = *std::move(view);
+  started_ = true;
+  EndIfDone();
+}
+
+void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
+  if (mapping_ != nullptr) engine->mappings()->Close(std::exchange(mapping_, nullptr));
+  const int64_t took_ms = (owner_->poller_->clock().NowNs() - began_ns) / 1'000'000;
+  if (status.ok() && took_ms > owner_->options_.trust_ms) {
+    ++pending_;
+    owner_->FetchAside(step, TransferKey(key, manifest.transfer, "alive"), Tensor(),
+                       [this](absl::Status kept, const Tensor&) {
+                         --pending_;
+                         if (!kept.ok()) return Fail(kept);
+                         EndIfDone();
+                       });
+    return;
+  }
+  if (!status.ok()) return Fail(status);
+  EndIfDone();
+}
+
+// ---- By the NICs alone ----
+
+// A NIC waits for no stream: the destination's users, of both kinds, must have ended.
+void DeviceFetcher::Op::BringDirect() {
+  ++pending_;
+  const GpuEvent* const moment = args.destination.valid() ? context->moment() : nullptr;
+  engine->copier()->WhenThere(moment, [this](const absl::Status& ended) {
+    --pending_;
+    if (!ended.ok()) return Fail(ended);
+    ++pending_;
+    engine->copier()->WhenThere(LastUse(into_), [this](const absl::Status& also) {
+      --pending_;
+      if (!also.ok()) return Fail(also);
+      FetchDirect();
+    });
+  });
+}
+
+void DeviceFetcher::Op::FetchDirect() {
+  if (!status_.ok()) return EndIfDone();
+  auto into = Tensor::FromStorage(into_.storage(), into_.storage_offset(), DType::kUint8,
+                                  {static_cast<int64_t>(manifest.bytes)});
+  if (!into.ok()) return Fail(into.status());
+  FetchPart(
+      TransferKey(key, manifest.transfer, "whole"), *std::move(into), false,
+      [this](const absl::Status& status, const Tensor& landed, bool) { OnDirect(status, landed); });
+}
+
+void DeviceFetcher::Op::OnDirect(const absl::Status& status, const Tensor& landed) {
+  if (!status_.ok()) return EndIfDone();
+  const bool refused = absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) ||
+                       absl::IsResourceExhausted(status);
+  if (refused || (status.ok() && !landed.SharesBytesWith(into_))) {
+    // Another channel than at the probe, or one that has no room for so much at once.
+    DeviceWay& way = *WayOf(true);
+    if (!absl::IsResourceExhausted(status)) {
+      way.state = DeviceWay::State::kRefused;
+      way.refused_at_ns = owner_->poller_->now_ns();
+    }
+    ++way.staged;
+    way.why = status.ok() ? "it came into host memory" : std::string(status.message());
+    return BringStaged();
+  }
+  if (!status.ok()) return Fail(status);
+  ++owner_->counters_.direct;
+  AllStarted();
+  EndIfDone();
+}
+void DeviceFetcher::Op::BringStaged() {
+  if (!into_.valid()) {  // It was to be a view.
+    is_view_ = false;
+    const absl::Status status = ChooseDestination();
+    if (!status.ok()) return Fail(status);
+  }
+  ++owner_->counters_.staged;
+  chunks_ = (manifest.bytes + manifest.chunk_bytes - 1) / manifest.chunk_bytes;
+  if (manifest.chunk_bytes > engine->slot_bytes()) {
+    return Fail(absl::FailedPreconditionError(absl::StrCat(
+        "the producer sends chunks of ", manifest.chunk_bytes, " bytes, a staging slot here has ",
+        engine->slot_bytes(), ": set the same size on both")));
+  }
+  MoreChunks();
+  EndIfDone();
+}
+void DeviceFetcher::Op::MoreChunks() {
+  ++pending_;  // What fails in here must not end us in here.
+  while (status_.ok() && next_chunk_ < chunks_ && in_flight_ < owner_->options_.chunks_in_flight) {
+    const uint64_t chunk = next_chunk_++;
+    ++in_flight_;
+    ++pending_;
+    engine->WhenFetchSlot([this, chunk](StorageRef slot) {
+      --pending_;
+      if (!status_.ok()) return EndIfDone();
+      const uint64_t bytes =
+          std::min(manifest.chunk_bytes, manifest.bytes - chunk * manifest.chunk_bytes);
+      auto into = Tensor::FromStorage(slot, 0, DType::kUint8, {static_cast<int64_t>(bytes)});
+      if (!into.ok()) return Fail(into.status());
+      FetchPart(ChunkKey(key, manifest.transfer, chunk), *std::move(into), true,
+                [this, chunk, bytes, slot = std::move(slot)](absl::Status status, Tensor landed,
+                                                             bool) mutable {
+                  OnChunk(chunk, bytes, std::move(slot), std::move(status), std::move(landed));
+                });
+    });
+  }
+  --pending_;
+}
+
+void DeviceFetcher::Op::OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot,
+                                absl::Status status, Tensor landed) {
+  if (!status_.ok()) return EndIfDone();
+  if (!status.ok()) return Fail(status);
+  if (landed.bytes() != bytes) {
+    return Fail(absl::DataLossError("a chunk of a device tensor has the wrong size"));
+  }
+  // A view of the producer's memory is read where it is, if our GPU can.
+  if (landed.storage().get() != slot.get()) {
+    if (engine->ReadsPeer(landed.data(), bytes)) {
+      ++owner_->counters_.read_in_peer;
+      slot = landed.storage();
+    } else {
+      memcpy(slot->data(), landed.data(), bytes);
+      landed = Tensor();
+    }
+  }
+  const void* const data = landed.valid() ? landed.data() : slot->data();
+  CopyIn(Copier::Direction::kToDevice, chunk * manifest.chunk_bytes, data, bytes,
+         [this, slot = std::move(slot)](absl::Status copied) mutable {
+           slot = StorageRef();
+           --in_flight_;
+           if (!copied.ok()) return Fail(copied);
+           MoreChunks();
+           EndIfDone();
+         });
+  if (++copies_begun_ == chunks_) AllStarted();
+}
+
+}  // namespace tryst

@@ -1,0 +1,149 @@
+#include "channel/device/proved_ways.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "channel/crc32c.h"
+
+namespace tryst {
+namespace {
+
+std::string ProcessName(const DeviceManifest& manifest) {
+  return absl::StrCat(absl::Hex(manifest.process, absl::kZeroPad16),
+                      absl::Hex(manifest.host, absl::kZeroPad16));
+}
+
+}  // namespace
+
+DeviceWay* ProvedWays::Find(const DeviceManifest& manifest, const DeviceEngine& engine,
+                            bool direct) {
+  const auto id = std::make_tuple(manifest.process, manifest.host, engine.gpu()->ordinal(), direct);
+  if (ways_.size() >= kMost && ways_.count(id) == 0) return &one_too_many_;
+  DeviceWay* way = &ways_[id];
+  way->direct = direct;
+  if (way->exporter.empty()) way->exporter = ProcessName(manifest);
+  return way;
+}
+
+DeviceWay::State ProvedWays::StateOf(DeviceWay* way, int64_t step, const TensorKey& key,
+                                     DeviceEngine* engine) {
+  if (way == &one_too_many_) return DeviceWay::State::kRefused;
+  way->worker = std::string(key.src().worker);
+  if (way->direct && way->state == DeviceWay::State::kRefused &&
+      poller_->now_ns() - way->refused_at_ns > again_ms_ * 1'000'000) {
+    way->state = DeviceWay::State::kUnknown;  // The channel may be another one now.
+  }
+  if (way->state == DeviceWay::State::kUnknown) Probe(way, step, key, engine);
+  return way->state;
+}
+
+void ProvedWays::Probe(DeviceWay* way, int64_t step, const TensorKey& key, DeviceEngine* engine) {
+  way->state = DeviceWay::State::kProbing;
+  aside_(step, TransferKey(key, 0, "probe"), Tensor(),
+         [this, way, step, key, engine](absl::Status status, const Tensor& answer) {
+           if (!way->direct) return OnProbe(way, engine, std::move(status), answer);
+           if (!status.ok()) return End(way, status);
+           auto manifest = DecodeManifest(answer.data_as<uint8_t>(), answer.bytes());
+           if (!manifest.ok()) return End(way, manifest.status());
+           ProbeDirect(way, step, key, engine, *manifest);
+         });
+}
+
+void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status status,
+                         const Tensor& answer) {
+  if (!status.ok()) return End(way, status);
+  auto manifest = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
+  if (!manifest.ok()) return End(way, manifest.status());
+  if (!manifest->has_ipc || manifest->bytes > engine->slot_bytes()) {
+    return End(way, absl::DataLossError("the probe has no memory to read"));
+  }
+  auto mapping = engine->mappings()->Open(ProcessName(*manifest), manifest->reference);
+  if (!mapping.ok()) return End(way, mapping.status());
+  const cuda::Address from = (*mapping)->base() + manifest->reference.offset;
+  Compare(way, engine, reinterpret_cast<const void*>(from), manifest->bytes, manifest->digest,
+          [engine, mapping = *mapping] { engine->mappings()->Close(mapping); });
+}
+
+// Both NICs and the channel between them bring the producer's memory into ours.
+void ProvedWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
+                             DeviceEngine* engine, const DeviceManifest& manifest) {
+  if (!manifest.on_device || manifest.bytes > engine->slot_bytes()) {
+    return End(way, absl::UnimplementedError("the producer has no memory to show"));
+  }
+  auto into = engine->Allocate(DType::kUint8, manifest.shape, nullptr);
+  if (!into.ok()) return End(way, into.status());
+  ++copies_;
+  // A NIC waits for no stream: whoever used the block before must have ended.
+  engine->copier()->WhenThere(
+      LastUse(*into), [this, way, step, key, engine, manifest, into = *into](absl::Status there) {
+        --copies_;
+        if (!there.ok()) return End(way, there);
+        aside_(step, TransferKey(key, 0, "direct"), into,
+               [this, way, engine, manifest, into](absl::Status status, const Tensor& landed) {
+                 if (status.ok() && !landed.SharesBytesWith(into)) {
+                   status = absl::UnimplementedError("it did not come into device memory");
+                 }
+                 if (!status.ok()) return End(way, status);
+                 Compare(way, engine, into.data(), manifest.bytes, manifest.digest, [into] {});
+               });
+      });
+}
+
+void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from, uint64_t bytes,
+                         uint32_t digest, absl::AnyInvocable<void() &&> after) {
+  ++copies_;
+  engine->WhenFetchSlot([this, way, engine, from, bytes, digest,
+                         after = std::move(after)](StorageRef slot) mutable {
+    void* const into = slot->data();
+    engine->Copy(
+        Copier::Direction::kToHost, into, from, bytes, nullptr, nullptr,
+        [this, way, bytes, digest, slot, after = std::move(after)](absl::Status copied) mutable {
+          --copies_;
+          std::move(after)();
+          if (copied.ok() && Crc32c(0, slot->data(), bytes) != digest) {
+            copied = absl::DataLossError("the probe read other bytes than are there");
+          }
+          End(way, std::move(copied));
+        });
+  });
+}
+
+void ProvedWays::End(DeviceWay* way, absl::Status status) {
+  way->state = status.ok() ? DeviceWay::State::kProved : DeviceWay::State::kRefused;
+  way->why = status.ok() ? "a probe read the right bytes" : std::string(status.message());
+  way->refused_at_ns = poller_->now_ns();
+  TRYST_LOG(Info) << "device tensors of " << way->worker << " are "
+                  << (status.ok()   ? "read in place"
+                      : way->direct ? "not brought by NICs alone"
+                                    : "not read in place")
+                  << (status.ok() && way->direct ? " by NICs: " : ": ") << way->why;
+  // One that ends may take others with it.
+  std::reverse(way->waiting.begin(), way->waiting.end());
+  while (!way->waiting.empty()) way->waiting.back()->OnProof();
+}
+
+std::string ProvedWays::Explain() const {
+  std::string out;
+  for (const auto& [id, way] : ways_) {
+    absl::StrAppend(&out, "device tensors of ", way.worker, " (process ", way.exporter.substr(0, 8),
+                    "): ");
+    switch (way.state) {
+      case DeviceWay::State::kUnknown:
+      case DeviceWay::State::kProbing:
+        absl::StrAppend(&out, "the way is being proved\n");
+        break;
+      case DeviceWay::State::kProved:
+        absl::StrAppend(&out, way.direct ? "rdma + GPUDirect, " : "cuda_ipc, ", way.why, "\n");
+        break;
+      case DeviceWay::State::kRefused:
+        absl::StrAppend(&out, "not by ", way.direct ? "rdma + GPUDirect: " : "cuda_ipc: ", way.why,
+                        "\n");
+        break;
+    }
+  }
+  return out;
+}
+
+}  // namespace tryst
