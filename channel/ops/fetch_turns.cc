@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "base/reached.h"
 #include "channel/ops/fetch_ops.h"
 
 // The order of a key: of the fetches of one key and step one is asked for at a time, and the others
@@ -75,6 +76,7 @@ bool FetchOps::HandOver(FetchOp* op) {
   if (FindFetchRow(op->state, FetchEvent::kHandOver) == nullptr) return false;
   FetchOp* next = op->followers->line.front();
   if (!PassMemory(op, next)) return false;
+  TRYST_REACHED("sim: a fetch hands over what it has asked for");
   StopFollowing(next);
   next->state = op->state;
   Advance(op, FetchEvent::kHandOver);
