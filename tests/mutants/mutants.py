@@ -213,6 +213,7 @@ def main():
     if args.packed:
         tree = ROOT
         programs, refused = unpacked()
+        mutants = [mutant._replace(tests=[test for test in mutant.tests if test[0] in programs]) for mutant in mutants]
     else:
         root = os.environ.get("TRYST_OUTPUT_USER_ROOT") or os.path.expanduser("~/.cache/tryst")
         tree = os.path.join(root, "mutants")
