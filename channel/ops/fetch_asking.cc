@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reached.h"
 #include "channel/ops/fetch_ops.h"
 
 // What is said to the peer of fetches, and which of them get a slot.
@@ -154,6 +155,7 @@ bool FetchOps::MayPark(const FetchOp& op) const {
 // The peer has parked it; `is_wanted`: it was not given up meanwhile.
 void FetchOps::OnParked(FetchOp* op, bool is_wanted) {
   if (!is_wanted) {
+    TRYST_REACHED("sim: PARKED crosses a CANCEL");
     op->park_asked = false;       // Said again, it is out of place.
     tickets_.Unwant(op->ticket);  // The answer to its cancel is still to come.
     return FlushSoon();
@@ -169,7 +171,10 @@ void FetchOps::OnParked(FetchOp* op, bool is_wanted) {
 void FetchOps::OnHere(absl::Span<const uint64_t> tickets) {
   for (uint64_t ticket : tickets) {
     FetchOp* op = tickets_.Find(ticket);
-    if (op == nullptr) continue;  // Of what was given up meanwhile.
+    if (op == nullptr) {  // Of what was given up meanwhile.
+      TRYST_REACHED("sim: HERE of a ticket that was given up");
+      continue;
+    }
     if (Advance(op, FetchEvent::kOutcome) != FetchAction::kLineUp) continue;
     op->here = true;
     op->span.Enter(WaitsFor::kSlot, now_ns());

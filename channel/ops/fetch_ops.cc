@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/ops/peer_words.h"
 #include "rendezvous/derived_status.h"
 
@@ -119,6 +120,7 @@ void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
       break;
     case FetchAction::kRemember:
       if (op->ending) return;
+      TRYST_REACHED("sim: a fetch ends between the break and the drain");
       op->ending = true;
       op->end_status = why;
       break;
@@ -241,6 +243,7 @@ bool FetchOps::HandOver(FetchOp* op) {
   if (FindFetchRow(op->state, FetchEvent::kHandOver) == nullptr) return false;
   FetchOp* next = op->followers->line.front();
   if (!PassMemory(op, next)) return false;
+  TRYST_REACHED("sim: a fetch hands over what it has asked for");
   turns_.Succeed(op);
   next->state = op->state;
   Advance(op, FetchEvent::kHandOver);
@@ -292,6 +295,7 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   if (op->cancel_token != Cancellation::kNoToken &&
       !op->wants().cancellation->TryDeregister(op->cancel_token)) {
     // Cancelled this moment: it ends here.
+    TRYST_REACHED("rare: a fetch is cancelled while it changes its path");
     LastWord(op);
     return Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false,
                   When::kAtEndOfTurn);

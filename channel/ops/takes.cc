@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 
 namespace tryst {
 namespace {
@@ -39,7 +40,10 @@ bool Takes::TakeHere(ServeTake* take) {
 }
 
 void Takes::Ask(ServeTake* take) {
-  if (MustWait(take->key)) return deferred_.push_back(take);
+  if (MustWait(take->key)) {
+    TRYST_REACHED("rare: a take waits until one of its key has gone back");
+    return deferred_.push_back(take);
+  }
   if (TakeHere(take)) return OnTaken(take);
   take->in_call_ = true;
   if (take->key.dst().worker != consumer_) {
@@ -80,12 +84,14 @@ void Takes::LetGo(ServeTake* take) {
   if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
   if (take->cancellation) take->cancellation->StartCancel();
   if (take->ended.load(std::memory_order_acquire)) return GiveBack(take);
+  TRYST_REACHED("rare: a take ends on another thread while it is dropped");
   take->dropped = true;
   ++dropping_[take->key];
 }
 
 void Takes::GiveBack(ServeTake* take) {
   if (!take->status.ok()) return;
+  TRYST_REACHED("sim: a take gives back what it has met");
   take->status = absl::CancelledError("given back");
   ++*given_back_;
   source_->GiveBack(take->step, take->key, std::exchange(take->taken, Taken()));
@@ -153,8 +159,14 @@ bool Takes::Unpark(uint64_t ticket, int64_t step, const TensorKey& key, TakingOp
 void Takes::OnParkedTaken(ServeTake* take) {
   take->here = true;
   // Not before the consumer has spoken of it in this epoch: it may have given it up.
-  if (epoch_ == 0 || take->epoch != epoch_) return;
-  if (here_.size() > 2 * parked_.size() + kStaleHere) ForgetStaleHere();
+  if (epoch_ == 0 || take->epoch != epoch_) {
+    TRYST_REACHED("sim: a tensor comes for a ticket before it is spoken of again");
+    return;
+  }
+  if (here_.size() > 2 * parked_.size() + kStaleHere) {
+    TRYST_REACHED("rare: more tickets are to be told of than there are");
+    ForgetStaleHere();
+  }
   here_.push_back(take->ticket);
   user_->OnHere();
 }
@@ -221,6 +233,7 @@ void Takes::DropUnspoken() {
   std::sort(takes.begin(), takes.end(),
             [](const ServeTake* a, const ServeTake* b) { return a->ticket < b->ticket; });
   // Those that wait first: what the others give back must not be met by one of them.
+  if (!takes.empty()) TRYST_REACHED("sim: tickets that nobody speaks of again");
   for (ServeTake* take : takes) {
     if (!take->here) DropParked(take);
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "rendezvous/derived_status.h"
 
 namespace tryst {
@@ -105,7 +106,10 @@ size_t PeerPaths::StepAside(Way* way, Standing standing, std::string why) {
   way->pause_ms = 0;
   const size_t next = current_ == way->index ? NextWay(way->index) : current_;
   ways_[next].standing = Standing::kGood;
-  if (next == way->index) return next;
+  if (next == way->index) {
+    TRYST_REACHED("rare: there is no other path");
+    return next;
+  }
   if (current_ == way->index) UseWay(next);
   ProbeLater(way);
   if (keys_out_ != nullptr) keys_out_->Move(way->index, next);
@@ -161,6 +165,7 @@ void PeerPaths::OnLeft(Way* way, std::vector<WaitingFetch> fetches) {
                        << " to reach " << worker_ << ", with " << fetches.size()
                        << " fetches, after " << NameOf(*way) << " failed: " << why;
   }
+  TRYST_REACHED("sim: fetches go on by another path");
   if (!counted) keys_out_ = std::make_shared<KeysOut>();
   GoOn(std::move(fetches), next, counted);
 }
@@ -170,6 +175,7 @@ void PeerPaths::OnUsable(Way* way) {
   const bool was_refused = way->standing == Standing::kRefused;
   way->standing = Standing::kGood;
   if (way->index >= current_) return;
+  TRYST_REACHED("sim: a better path works again");
   if (was_refused) {
     TRYST_LOG(Info) << context_->options->self << " reaches " << worker_ << " by " << NameOf(*way)
                     << " after all; before, " << way->why;

@@ -109,6 +109,8 @@ class FetchChannel final : public FetchOps, private MessageLink::Owner {
   // Gives up one of the standing receives, if there are any: their room is needed.
   void DropOneStanding();
   const FetchCounters& counters() const { return counters_; }
+  // Of the landing memory: all that peers may write for us, and of that what waits for a Send.
+  void AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const;
   bool connected() const { return state_ == State::kOpen; }
   const char* state_text() const;
   int64_t state_since_ns() const { return state_since_ns_; }

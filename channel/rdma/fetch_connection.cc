@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/rdma/fetch_channel.h"
 
 // The connection of a FetchChannel: hello, epochs, breaks, replays, heartbeats.
@@ -62,7 +63,10 @@ void FetchChannel::SendHello(const Hello& hello, HelloAnswer on_answer) {
 void FetchChannel::OnHelloAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
   --hellos_out_;
   // Closed, or the NIC was lost and another epoch begun meanwhile.
-  if (state_ != State::kHello || epoch != epoch_) return;
+  if (state_ != State::kHello || epoch != epoch_) {
+    TRYST_REACHED("sim: an answer to an earlier hello");
+    return;
+  }
   absl::Status used = answer.status();
   if (used.ok() || IsPathRefusal(used) || IsFinal(used)) NoteWord();
   if (used.ok()) used = UseAnswer(*answer);
@@ -95,6 +99,7 @@ bool FetchChannel::AskForLess(const absl::Status& refusal) {
 
 absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (answer.incarnation == 0 || answer.epoch != epoch_ || answer.path != options_.path) {
+    TRYST_REACHED("rare: the answer to another hello");
     return absl::DataLossError("the peer answered another hello than ours");
   }
   version_ = std::min(answer.protocol_newest, options_.protocol_newest);
@@ -109,9 +114,11 @@ absl::Status FetchChannel::UseAnswer(const Hello& answer) {
   if (!connected.ok()) return connected;
 
   if (peer_incarnation_ != 0 && answer.incarnation != peer_incarnation_) {
+    TRYST_REACHED("sim: the producer was restarted");
     EndAsked(Restarted(options_.peer, peer_incarnation_, answer.incarnation), answer.incarnation);
     keys_.ForgetIds();
   } else if (peer_session_ != 0 && parameters->session != peer_session_) {
+    TRYST_REACHED("sim: the producer has another session");
     EndAsked(absl::UnavailableError(
         absl::StrCat(options_.peer, " no longer keeps what was asked for before the break")));
   }
@@ -142,6 +149,7 @@ void FetchChannel::EndAsked(const absl::Status& why, uint64_t new_incarnation) {
   for (FetchOp* op : Asked()) {
     if (op->has_slot) continue;
     if (op->key.src_incarnation() != new_incarnation) {
+      TRYST_REACHED("sim: a fetch without a slot ends with its producer");
       EndEarly(op, why);
       continue;
     }
@@ -200,6 +208,7 @@ void FetchChannel::OnPatienceOver() {
   if (state_ == State::kOpen || state_ == State::kClosed) return;
   const int64_t since_ns = std::max(last_word_ns_, waiting_since_ns_);
   if (!lost_ && now_ns() < since_ns + options_.patience_ms * 1'000'000) return ArmPatience();
+  TRYST_REACHED("rare: the producer is without a word for too long");
   lost_ = true;
   EndAll(absl::UnavailableError(absl::StrCat(
       options_.peer, " has not answered over ", options_.path, " for ", options_.patience_ms,
@@ -218,7 +227,10 @@ void FetchChannel::RetryNow() {
 
 void FetchChannel::OnBackoffOver() {
   // Nobody waits for what is leaving; the producer keeps it for us only so long.
-  if (now_ns() - broken_since_ns_ >= options_.retain_ms * 1'000'000) ForgetLeaving();
+  if (now_ns() - broken_since_ns_ >= options_.retain_ms * 1'000'000) {
+    TRYST_REACHED("rare: the producer keeps nothing for us any more");
+    ForgetLeaving();
+  }
   if (pool_.live() > 0) return leave_next_ ? Leave() : Connect();
   GoIdle();
 }
@@ -239,6 +251,7 @@ void FetchChannel::OnHeartbeat() {
   const int64_t answered_ns = std::max(since_ns, link_->last_completed_ns());
   const bool answers = now_ns() - answered_ns < options_.silence_ms * 1'000'000;
   if (silent_ms >= (answers ? options_.link.stall_ms : options_.silence_ms)) {
+    TRYST_REACHED("sim: the producer is silent");
     return link_->Break(absl::UnavailableError(
         absl::StrCat(options_.peer, " has been silent for ", silent_ms, " ms")));
   }
@@ -253,6 +266,7 @@ void FetchChannel::OnHeartbeat() {
     const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
                                         : options_.link.stall_ms;
     if (now_ns() - op->parts_since_ns < limit_ms * 1'000'000) continue;
+    TRYST_REACHED("sim: parts of a tensor stay away");
     return link_->Break(absl::UnavailableError(
         absl::StrCat("parts of a tensor are missing on a queue pair since ", limit_ms, " ms")));
   }
@@ -303,6 +317,7 @@ void FetchChannel::OnDrained() {
   for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
     if (op == nullptr || op->state != FetchState::kFenced) continue;
     if (op->ending) {
+      TRYST_REACHED("sim: a fetch has ended before its queue pair has drained");
       DropMemory(op);
       Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
       Own(op)->meta.stripes = 0;

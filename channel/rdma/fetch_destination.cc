@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/rdma/fetch_channel.h"
 
 // Where a FetchChannel lets tensors land, and the wait for room.
@@ -54,6 +55,7 @@ bool FetchChannel::GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool:
     }
     // The NIC cannot reach the caller's memory: land beside it and copy. A device's is left to
     // the caller, who gets the landing.
+    TRYST_REACHED("sim: memory of a caller is refused registration");
     landings_->GiveBudget(charge, what);
     if (bytes > landings_->cap_bytes()) {
       EndEarly(op, region.status());
@@ -69,6 +71,13 @@ bool FetchChannel::GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool:
 void FetchChannel::EndWaitingCharge(RdmaFetchOp* op) {
   if (op->standing) return;  // However long it waits for its fetch, it leaves room to others.
   if (op->waiting_bytes > 0) landings_->EndWaiting(std::exchange(op->waiting_bytes, 0));
+}
+
+void FetchChannel::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
+  for (const RdmaFetchOp& op : ops_) {
+    *lent_bytes += op.budget_bytes + (op.landing ? op.landing->bytes() : 0);
+    *waiting_bytes += op.waiting_bytes;
+  }
 }
 
 void FetchChannel::DropMemory(FetchOp* base) {
@@ -96,6 +105,7 @@ void FetchChannel::WaitForRoom(RdmaFetchOp* op) {
     op->moves = true;
     return StartLeaving(op, too_large);
   }
+  TRYST_REACHED("sim: a tensor waits for room");
   Advance(op, FetchEvent::kNoRoom);
   op->span.Enter(WaitsFor::kLandingRoom, now_ns());
   room_line_.Push(op);
@@ -118,7 +128,10 @@ bool FetchChannel::TakeRoom() {
 bool FetchChannel::PassMemory(FetchOp* from_base, FetchOp* to_base) {
   RdmaFetchOp* from = Own(from_base);
   RdmaFetchOp* to = Own(to_base);
-  if (from->region != nullptr) return false;
+  if (from->region != nullptr) {
+    TRYST_REACHED("sim: memory of a caller is not passed on");
+    return false;
+  }
   if (from->state == FetchState::kWaitingRoom) {
     // The peer has said what the tensor is: the next fetch may want another one.
     auto shape = TensorShape::Make(absl::MakeConstSpan(from->meta.dims, from->meta.rank));

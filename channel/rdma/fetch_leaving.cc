@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/reached.h"
 #include "channel/rdma/farewell.h"
 #include "channel/rdma/fetch_channel.h"
 #include "rendezvous/derived_status.h"
@@ -21,6 +22,7 @@ bool FetchChannel::Unusable() const {
 // long as it does not, nothing is gained by another path.
 // REQUIRES: no link, so that no byte can land any more.
 void FetchChannel::Leave() {
+  TRYST_REACHED("sim: a path is left");
   SetState(State::kFarewell);
   ++epoch_;
   Farewell farewell;
@@ -43,7 +45,10 @@ void FetchChannel::Leave() {
 
 void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer) {
   --hellos_out_;
-  if (state_ != State::kFarewell || epoch != epoch_) return;
+  if (state_ != State::kFarewell || epoch != epoch_) {
+    TRYST_REACHED("rare: an answer to an earlier farewell");
+    return;
+  }
   if (!answer.ok()) return RetryLater(answer.status());
   NoteWord();
   if (answer->incarnation == 0 || answer->epoch != epoch_ || answer->path != options_.path) {
@@ -51,6 +56,7 @@ void FetchChannel::OnFarewellAnswer(uint64_t epoch, absl::StatusOr<Hello> answer
   }
   auto session = DecodeFarewell(answer->parameters);
   if (peer_incarnation_ != 0 && answer->incarnation != peer_incarnation_) {
+    TRYST_REACHED("sim: a farewell finds that the producer was restarted");
     EndAsked(Restarted(options_.peer, peer_incarnation_, answer->incarnation), answer->incarnation);
   } else if (peer_session_ != 0 && (!session.ok() || session->session != peer_session_)) {
     EndAsked(absl::UnavailableError(
@@ -72,6 +78,7 @@ std::vector<WaitingFetch> FetchChannel::TakeAll() {
 
 // The producer has let go of it: another path brings what is too large for this one.
 void FetchChannel::MoveAway(RdmaFetchOp* op) {
+  TRYST_REACHED("rare: a tensor is too large for the landing memory");
   std::vector<WaitingFetch> taken;
   TakeOut(op, &taken);
   for (WaitingFetch& fetch : taken) options_.on_too_large(std::move(fetch));

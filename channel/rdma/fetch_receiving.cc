@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/types/optional.h"
+#include "base/reached.h"
 #include "channel/crc32c.h"
 #include "channel/rdma/fetch_channel.h"
 #include "channel/string_codec.h"
@@ -59,6 +60,7 @@ absl::Status FetchChannel::OnRecord(const wire::Record& record) {
   if (record.slot >= slots_.size()) return absl::DataLossError("record for a slot out of range");
   RdmaFetchOp* op = Own(slots_.at(record.slot));
   if (op == nullptr || static_cast<uint16_t>(op->generation) != record.generation) {
+    TRYST_REACHED("rare: a record of another generation");
     ++counters_.ghosts;
     return absl::OkStatus();
   }
@@ -113,7 +115,10 @@ void FetchChannel::OnLeaves(FetchOp* base, FetchState from) {
 }
 
 void FetchChannel::LeaveIfOver(RdmaFetchOp* op) {
-  if (!op->gone_seen || op->parts_seen < op->meta.stripes) return;
+  if (!op->gone_seen || op->parts_seen < op->meta.stripes) {
+    if (op->gone_seen) TRYST_REACHED("sim: GONE comes before the last part");
+    return;
+  }
   DropMemory(op);
   if (op->moves) return MoveAway(op);
   LastWord(op);
@@ -215,6 +220,7 @@ absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t gen
   OnHeard();
   RdmaFetchOp* op = Own(slots_.at(slot));
   if (op == nullptr || static_cast<uint16_t>(op->generation) != generation) {
+    TRYST_REACHED("rare: an immediate of another generation");
     ++counters_.ghosts;
     return absl::OkStatus();
   }
@@ -272,6 +278,7 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
   const bool host_readable = op->landing || InHostDestination(*op);
   if (host_readable && (op->meta_flags & wire::kHasDigest) != 0 &&
       Crc32c(0, memory, meta.bytes) != meta.digest) {
+    TRYST_REACHED("sim: a wrong digest");
     ++counters_.digests_wrong;
     if (!op->retried) {
       op->retried = true;
@@ -282,6 +289,7 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
       SendSoon(op);
       return absl::OkStatus();
     }
+    TRYST_REACHED("sim: a wrong digest for the second time");
     EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
     return absl::OkStatus();
   }

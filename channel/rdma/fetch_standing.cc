@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/rdma/fetch_channel.h"
 
 // Standing receives: what recurs in step after step is asked for before its fetch comes, so
@@ -21,6 +22,7 @@ FetchOp* FetchChannel::Foreseen(int64_t step_id, const TensorKey& key) {
   RdmaFetchOp* op = known == nullptr ? nullptr : StandingOf(*known);
   if (op == nullptr) return nullptr;
   if (op->step != step_id) {
+    TRYST_REACHED("sim: another step is fetched than was foreseen");
     EndEarly(op, absl::CancelledError("another step was asked for"));
     return nullptr;
   }
@@ -51,6 +53,7 @@ void FetchChannel::DropOneStanding() {
   if (standing_ == 0) return;
   for (FetchOp* op : slots_.all()) {
     if (op == nullptr || !IsAhead(*op)) continue;
+    TRYST_REACHED("sim: a standing receive gives up its room");
     return EndEarly(op, absl::CancelledError("its room is needed"));
   }
 }

@@ -198,6 +198,11 @@ uint64_t LandingPool::in_use_bytes() const {
   return pinned_bytes_ - kept_bytes_;
 }
 
+uint64_t LandingPool::waiting_bytes() const {
+  MutexLock lock(&mu_);
+  return waiting_bytes_;
+}
+
 uint64_t LandingPool::pinned_bytes_most() const {
   MutexLock lock(&mu_);
   return pinned_bytes_most_;

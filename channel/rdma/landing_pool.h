@@ -108,6 +108,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   // it.
   uint64_t in_use_bytes() const;
   uint64_t pinned_bytes_most() const;  // The high-water mark.
+  uint64_t waiting_bytes() const;      // Lent before the producer has the tensor.
   Nic* nic() const { return nic_.get(); }
   // What Take(bytes) would charge.
   static uint64_t Charge(uint64_t bytes);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 
 namespace tryst {
 
@@ -88,6 +89,7 @@ bool QueueHub::Poll() {
     if (last_user_ == nullptr || last_number_ != completion.queue_pair) {
       auto user = users_.find(completion.queue_pair);
       if (user == users_.end()) {
+        TRYST_REACHED("rare: a completion of a queue pair that is gone");
         ++unclaimed_;
         continue;
       }

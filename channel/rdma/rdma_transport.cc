@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace tryst {
 
 RdmaTransport::RdmaTransport(const TransportContext& context, std::shared_ptr<SharedNic> nic,
@@ -165,6 +167,19 @@ FetchCounters RdmaTransport::fetch_counters() const {
   FetchCounters sum;
   for (const Fetching& one : fetching_) sum += one.channel->counters();
   return sum;
+}
+
+absl::Status RdmaTransport::AuditLandings() const {
+  if (landings_ == nullptr) return absl::OkStatus();  // Not open.
+  uint64_t lent = 0;
+  uint64_t waiting = 0;
+  for (const Fetching& one : fetching_) one.channel->AddLent(&lent, &waiting);
+  if (waiting == landings_->waiting_bytes() && lent <= landings_->in_use_bytes()) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(
+      "the landing memory has ", landings_->in_use_bytes(), " bytes in use and lends ",
+      landings_->waiting_bytes(), " to who waits; its channels know of ", lent, " and ", waiting));
 }
 
 }  // namespace tryst

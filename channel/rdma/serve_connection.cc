@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/rdma/serve_channel.h"
 
 // The connection of a ServeChannel: hellos, breaks, the consumer that does not return.
@@ -11,15 +12,18 @@ namespace tryst {
 // Lets nothing wait that came before.
 absl::Status ServeChannel::StartEpoch(const Hello& hello) {
   if (hello.epoch <= epoch_ || (next_hello_ && hello.epoch <= next_hello_->first.epoch)) {
+    TRYST_REACHED("sim: a hello of an older epoch");
     return absl::AbortedError(
         absl::StrCat("epoch ", hello.epoch, " is over: ", epoch_, " was opened since"));
   }
   const absl::Status newer = absl::AbortedError("a newer hello came");
   if (next_hello_) {
+    TRYST_REACHED("rare: a hello comes while one waits for the drain");
     std::move(next_hello_->second)(newer);
     next_hello_.reset();
   }
   if (farewell_) {
+    TRYST_REACHED("rare: a hello comes while a farewell waits for its takes");
     std::move(farewell_->second)(newer);
     farewell_.reset();
   }
@@ -31,6 +35,7 @@ void ServeChannel::OnHello(const Hello& hello, HelloDone done) {
   const absl::Status fresh = StartEpoch(hello);
   if (!fresh.ok()) return std::move(done)(fresh);
   if (link_ == nullptr) return AcceptHello(hello, std::move(done));
+  TRYST_REACHED("sim: a hello comes while the former link lives");
   next_hello_.emplace(hello, std::move(done));
   link_->Break(absl::UnavailableError(
       absl::StrCat(consumer_, " opened epoch ", hello.epoch, " in its place")));
@@ -122,6 +127,9 @@ void ServeChannel::OnDrained() {
   }
 }
 
-void ServeChannel::OnTimer() { abandoned_ = true; }
+void ServeChannel::OnTimer() {
+  TRYST_REACHED("rare: the consumer does not come back");
+  abandoned_ = true;
+}
 
 }  // namespace tryst

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/rdma/serve_channel.h"
 
 // A consumer that goes on by another path.
@@ -25,14 +26,20 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
   }
   // Takes first, so that none of them meets what goes back.
   for (ServeOp& op : ops_) {
-    if (op.state == ServeState::kTaking) Release(&op);
+    if (op.state != ServeState::kTaking) continue;
+    TRYST_REACHED("sim: a farewell crosses a take");
+    Release(&op);
   }
   takes_.SetEpoch(0);
   takes_.DropUnspoken();  // Nobody has had any of them.
   for (const Farewell::Wanted& wanted : farewell.wanted) {
-    if (farewell.session != session_ || wanted.slot >= ops_.size()) continue;
+    if (farewell.session != session_ || wanted.slot >= ops_.size()) {
+      TRYST_REACHED("rare: a farewell of another session");
+      continue;
+    }
     ServeOp* op = &ops_[wanted.slot];
     if (op->state == ServeState::kFree || op->request.generation != wanted.generation) continue;
+    TRYST_REACHED("sim: a farewell wants back what was taken for it");
     GiveBack(op);
     Release(op);
   }
@@ -44,7 +51,10 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
 
 // When no take is under way any more: what one of them has met is back, too.
 void ServeChannel::FinishFarewell() {
-  if (!farewell_ || !takes_.idle()) return;
+  if (!farewell_ || !takes_.idle()) {
+    if (farewell_) TRYST_REACHED("rare: a farewell waits for takes");
+    return;
+  }
   std::pair<Hello, HelloDone> answer = *std::move(farewell_);
   farewell_.reset();
   std::move(answer.second)(std::move(answer.first));

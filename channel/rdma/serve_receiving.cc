@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/rdma/serve_channel.h"
 
 // What a ServeChannel hears from the consumer: keys, requests, cancels, acceptance.
@@ -65,6 +66,7 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       StartTake(op, std::move(request));
       break;
     case ServeAction::kGiveUpFirst:
+      TRYST_REACHED("rare: a slot is used anew whose request was given up before a break");
       GiveUp(op);
       StartTake(op, std::move(request));
       break;
@@ -76,6 +78,7 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
       ParkIfWaiting(op);
       break;
     default:
+      if (op->state == ServeState::kSent) TRYST_REACHED("sim: a tensor is sent again");
       counters_.resent += op->state == ServeState::kSent;
       op->request = std::move(request);
       MakeReady(op);
@@ -89,7 +92,10 @@ ServeEvent ServeChannel::EventOf(const ServeOp& op, const wire::Record& record) 
     const bool again = (record.flags & (wire::kReplay | wire::kRetry)) != 0;
     return again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
   }
-  if (!IsNewer(record.generation, op.request.generation)) return ServeEvent::kStale;
+  if (!IsNewer(record.generation, op.request.generation)) {
+    TRYST_REACHED("rare: a request of a generation that is over");
+    return ServeEvent::kStale;
+  }
   // What was asked for in an earlier epoch, and not again in this one before the slot is used
   // anew, the consumer has given up: the word of that was lost with the earlier connection.
   const bool asked = op.replayed_epoch == static_cast<uint32_t>(epoch_);
@@ -109,6 +115,7 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   }
   const bool may_overtake = link_->queue_pairs() > 1 || !link_->ordered();
   if (ours && op->state == ServeState::kReady && may_overtake && op->source.region) {
+    TRYST_REACHED("storms: GONE waits for writes on other queue pairs");
     leftovers_.SayGoneAfter(record.slot, record.generation, op->source.tickets);
   } else {
     words_.Gone(record.slot, record.generation);
@@ -116,6 +123,8 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   if (ours) {
     GiveBack(op);
     Release(op);
+  } else {
+    TRYST_REACHED("sim: a cancel of what is over");
   }
   OnWritesDone();
   return absl::OkStatus();
@@ -125,7 +134,9 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
 void ServeChannel::OnReplayed() {
   for (ServeOp& op : ops_) {
     if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
-    if (op.state != ServeState::kFree) GiveUp(&op);
+    if (op.state == ServeState::kFree) continue;
+    TRYST_REACHED("sim: what the consumer does not ask for again is given up");
+    GiveUp(&op);
   }
   takes_.DropUnspoken();
 }

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "base/reached.h"
 #include "channel/rdma/serve_channel.h"
 #include "channel/string_codec.h"
 
@@ -46,6 +47,7 @@ void ServeChannel::MakeReady(ServeOp* op) {
   // Not before the consumer has asked for it in this epoch: until then it may have given it
   // up, and an answer that crosses its replay would be asked for, and sent, twice.
   if (link_ == nullptr || link_->broken() || op->replayed_epoch != static_cast<uint32_t>(epoch_)) {
+    TRYST_REACHED("sim: a tensor waits to be asked for in this epoch");
     return;
   }
   if (!op->in_ready_line) {
@@ -59,6 +61,7 @@ void ServeChannel::MakeReady(ServeOp* op) {
 // next request finds it.
 void ServeChannel::GiveBack(ServeOp* op) {
   if (op->state == ServeState::kTaking || !op->status.ok()) return;
+  TRYST_REACHED("sim: a tensor goes back to its rendezvous");
   ++counters_.given_back;
   source_->GiveBack(op->request.body.step, op->request.key,
                     {op->source.tensor, op->is_dead, op->send_args, op->turn});

@@ -1,8 +1,10 @@
 #include "channel/shm/parts_room.h"
 
 #include <deque>
+#include <functional>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "channel/arena/arena.h"
 #include "channel/arena/shared_memory.h"
@@ -107,6 +109,51 @@ TEST_F(PartsRoomTest, NoTwoPartsOverlap) {
                   other.offset + other.bytes <= newest.offset);
     }
   }
+}
+
+// Every order of parts of three sizes that are given and returned, in a room of four pages: no two
+// lie in one place, and where none is given back there is room for a page unless the room is full
+// or the parts lie so.
+TEST_F(PartsRoomTest, EveryOrder) {
+  constexpr int kSteps = 7;
+  constexpr uint64_t kPages = 4;
+  uint64_t orders = 0;
+  uint64_t refused = 0;
+  // A step is a size to be given, 1 to 3 pages, or which part is returned.
+  const std::function<void(std::vector<int>)> explore = [&](std::vector<int> steps) {
+    PartsRoom room(kPages * kPage);
+    while (!parts_.empty()) Return(0);
+    for (const int step : steps) {
+      if (step > 3) {
+        Return(static_cast<size_t>(step - 4));
+        continue;
+      }
+      if (Put(&room, static_cast<uint64_t>(step) * kPage)) {
+        const Part& put = parts_.back();
+        ASSERT_LE(put.offset + put.bytes, kPages * kPage);
+        for (size_t i = 0; i + 1 < parts_.size(); ++i) {
+          ASSERT_TRUE(put.offset + put.bytes <= parts_[i].offset ||
+                      parts_[i].offset + parts_[i].bytes <= put.offset)
+              << "two parts lie in one place";
+        }
+      } else {
+        ++refused;
+        ASSERT_FALSE(parts_.empty()) << "an empty room has no room";
+      }
+    }
+    ++orders;
+    if (steps.size() == kSteps) return;
+    const size_t there = parts_.size();
+    for (int step = 1; step < static_cast<int>(4 + there); ++step) {
+      std::vector<int> more = steps;
+      more.push_back(step);
+      explore(std::move(more));
+      if (HasFatalFailure()) return;
+    }
+  };
+  explore({});
+  EXPECT_GT(orders, 10'000u);
+  EXPECT_GT(refused, 1'000u);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "channel/rdma/wire.h"
+#include "channel/trace/live_ops.h"
 #include "channel/transports.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/pair/pool_counters.h"
@@ -124,11 +125,15 @@ class Cluster final : public LoadTarget {
   void PlanFaults();
   void DrawFlips(FaultPlan* plan);
   void LosePath(size_t index, uint32_t rail, uint64_t kind);
+  void RefuseRegistration(size_t index);
   void Kill(size_t index);
   bool TurnAll();
   void Advance(int64_t until_ns);
   void RunUntil(int64_t until_ns);
   void Settle();
+  void StrikeBeforeTheDrain();
+  void AuditLandings();
+  void CheckNothingKept();
   void CountAndCheckConnections();
   void TakeDown();
 
@@ -145,6 +150,8 @@ class Cluster final : public LoadTarget {
   std::vector<std::unique_ptr<Worker>> dying_;
   std::unique_ptr<ChannelLoad> load_;
   bool quiet_ = false;  // No faults any more.
+  SimRandom aim_;
+  std::map<uint64_t, uint64_t> breaks_seen_;  // By incarnation.
   uint64_t next_incarnation_ = 1000;
   ChannelClusterReport report_;
 };
@@ -257,7 +264,8 @@ void Cluster::Wire::Exchange(const std::string& peer, const Hello& hello, Deadli
 Cluster::Cluster(const ChannelClusterOptions& options)
     : options_(options),
       world_(options.seed, WorldOptions(options.load)),
-      random_(options.seed * 2654435761u + 1) {
+      random_(options.seed * 2654435761u + 1),
+      aim_(options.load.aim_seed) {
   pool_options_ = DrawPoolOptions();
   LoadOptions load = options.load;
   // A tensor that waits for the others of its call keeps its landing.
@@ -450,6 +458,8 @@ void Cluster::RunUntil(int64_t until_ns) {
     if (quiet_ && load_->open() == 0 && ++idle_turns > 50) return;
     // What a turn has brought about may be the next turn's work: time does not run away.
     const bool worked = TurnAll();
+    if (options_.load.aim_seed != 0) StrikeBeforeTheDrain();
+    AuditLandings();
     if (worked && (world_.next_ns() - world_.NowNs() >= kMs || !Chance(30))) continue;
     Advance(until_ns);
   }
@@ -461,6 +471,7 @@ ChannelClusterReport Cluster::Run() {
   RunUntil(world_.NowNs() + options_.load.load_ns);
   Settle();
   load_->CheckEnds();
+  CheckNothingKept();
   const bool clean = report_.violations.empty();
   CountAndCheckConnections();
   TakeDown();
@@ -473,6 +484,66 @@ ChannelClusterReport Cluster::Run() {
     report_.violations.push_back(absl::StrCat("memory: ", violation));
   }
   return report_;
+}
+
+// What has broken drains within some 20 us: meanwhile fetches are cancelled, memory is refused, and
+// the process at one end may die.
+void Cluster::StrikeBeforeTheDrain() {
+  if (quiet_) return;
+  for (const auto& worker : workers_) {
+    uint64_t& seen = breaks_seen_[worker->incarnation];
+    const uint64_t breaks = RdmaFetched(*worker->pool).breaks;
+    if (std::exchange(seen, breaks) >= breaks) continue;
+    const size_t index = worker->index;
+    const int64_t within_ns = 1 + aim_.Between(0, 20'000);
+    load_->CancelSoon(index, within_ns);
+    const int64_t at_ns = world_.NowNs() + aim_.Between(0, within_ns);
+    const uint64_t kind = aim_.Below(20);
+    if (kind < 5) world_.At(at_ns, [this, index] { RefuseRegistration(index); });
+    if (kind == 19 && options_.kills) {
+      const size_t killed = aim_.Below(workers_.size());
+      world_.At(at_ns, [this, killed] {
+        if (!quiet_) Kill(killed);
+      });
+    }
+  }
+}
+
+void Cluster::RefuseRegistration(size_t index) {
+  const SimNic* nic = world_.nic(PlaceOf(index, 0));
+  if (nic != nullptr && !nic->lost()) world_.FailRegistrations(PlaceOf(index, 0), 1);
+}
+
+// What is lent to peers and waited for adds up, after every step.
+void Cluster::AuditLandings() {
+  for (const auto& worker : workers_) {
+    for (const auto& transport : worker->pool->transports()) {
+      const auto* rdma = dynamic_cast<const RdmaTransport*>(transport.get());
+      if (rdma == nullptr) continue;
+      const absl::Status audited = rdma->AuditLandings();
+      if (!audited.ok()) Violate(absl::StrCat("worker ", worker->index, ": ", audited.message()));
+    }
+  }
+}
+
+// All has been fetched. Where no connection broke nobody keeps anything of it, once what was asked
+// for ahead has been given up.
+void Cluster::CheckNothingKept() {
+  if (options_.load.faults || !report_.violations.empty()) return;
+  const int64_t until_ns = world_.NowNs() + pool_options_.standing_ms * kMs + 1000 * kMs;
+  while (world_.NowNs() < until_ns) {
+    if (!TurnAll()) Advance(until_ns);
+  }
+  for (const auto& worker : workers_) {
+    LiveOps ops(1);
+    worker->pool->ListOpsNow(&ops);
+    const size_t left_out = ops.left_out();
+    const std::vector<LiveOp> kept = ops.Take();
+    if (kept.empty()) continue;
+    Violate(absl::StrCat("worker ", worker->index, " keeps ", kept.size() + left_out,
+                         " operations although all has been accepted: ", kept[0].key.text(), ", ",
+                         kept[0].detail));
+  }
 }
 
 // Peace: outages end, and everything that was asked for can be had.
@@ -603,12 +674,16 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed) {
   options.load.aborts = random.Below(4) == 0;
   options.kills = options.load.faults && random.Below(2) == 0;
   options.paths = options.load.faults && random.Below(3) == 0 ? 2 : 1;
+  // Drawn aside, so that a seed is otherwise what it was.
+  SimRandom aside(seed * 0x9e3779b97f4a7c15u + 23);
+  if (aside.Below(3) == 0) options.load.aim_seed = 1 + aside.Below(UINT32_MAX);
   return options;
 }
 
 ChannelClusterOptions StormOfSeed(uint64_t seed) {
   ChannelClusterOptions options = OptionsOfSeed(seed);
   options.load.cancel_storm = true;
+  options.load.aim_seed = 0;
   options.load.operations = 400;
   options.load.load_ns = 60'000'000;
   options.load.faults = seed % 3 != 0;

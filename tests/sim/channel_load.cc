@@ -54,7 +54,8 @@ ChannelLoad::ChannelLoad(SimWorld* world, SimRandom random, LoadTarget* target, 
       // It is the caller's again: whoever writes it now writes what was given back.
       buffers_({[world](const void* address, uint64_t bytes) { world->Poison(address, bytes); },
                 [world](const void* address, uint64_t bytes) { world->Unpoison(address, bytes); }}),
-      executor_(world, random_.Fork(), 50'000, 1 + random_.Below(8)) {
+      executor_(world, random_.Fork(), 50'000, 1 + random_.Below(8)),
+      aim_(options.aim_seed) {
   if (!options_.cancel_storm) return;
   storm_source_ = NewSource(kStormWords);
   uint64_t* at = static_cast<uint64_t*>(storm_source_.mutable_data());
@@ -258,17 +259,17 @@ Args ChannelLoad::DrawArgs(Fetch* fetch) {
     args.deadline = Deadline::AtNs(fetch->deadline_ns);
   }
   if (Chance(15)) {
-    ScheduleCancel(fetch, 20 * kMs);
+    ScheduleCancel(fetch, 20 * kMs, &random_);
     args.cancellation = fetch->cancellation.get();
   }
   if (Chance(20)) args.executor = &executor_;
   return args;
 }
 
-void ChannelLoad::ScheduleCancel(Fetch* fetch, int64_t within_ns) {
+void ChannelLoad::ScheduleCancel(Fetch* fetch, int64_t within_ns, SimRandom* random) {
   fetch->may_end_early = true;
   fetch->cancellation = std::make_unique<Cancellation>();
-  world_->At(world_->NowNs() + random_.Between(0, within_ns), [this, fetch] {
+  world_->At(world_->NowNs() + random->Between(0, within_ns), [this, fetch] {
     if (fetch->ends == 0) {
       ++counts_.cancels;
       if (fetch->has_destination && fetch->destination.bytes() > 0) {
@@ -295,6 +296,7 @@ void ChannelLoad::StartFetch(Edge* edge) {
   Args args = DrawArgs(fetch);
   args.recurring = edge->recurring;
   if (Chance(edge->recurring ? 4 : 25)) DrawDestination(fetch, &args);
+  if (options_.aim_seed != 0) AimCancel(fetch, &args);
   Ask(fetch, args);
 }
 
@@ -304,6 +306,30 @@ void ChannelLoad::Ask(Fetch* fetch, const Args& args) {
       ->Fetch(edge.step, edge.key, args,
               [this, fetch](absl::Status status, const Args&, const Args&, Tensor tensor,
                             bool is_dead) { OnDone(fetch, std::move(status), tensor, is_dead); });
+}
+
+// Of a tensor that has been sent and does not fit into a message: from before the request to about
+// when the last byte should be here.
+void ChannelLoad::AimCancel(Fetch* fetch, Args* args) {
+  const Edge& edge = *fetch->edge;
+  const size_t next = edge.delivered.size();
+  if (fetch->cancellation != nullptr || next >= edge.sent.size()) return;
+  const uint64_t bytes = ElementsOf(edge.sent[next]) * sizeof(uint64_t);
+  if (bytes < 8192 || aim_.Below(100) >= 40) return;
+  if (!fetch->has_destination && KindOf(edge.sent[next]) == Kind::kNumbers) {
+    DrawDestination(fetch, args);
+  }
+  ScheduleCancel(fetch, 8'000 + WireNs(world_->options().link, bytes), &aim_);
+  args->cancellation = fetch->cancellation.get();
+}
+
+void ChannelLoad::CancelSoon(size_t consumer, int64_t within_ns) {
+  for (Fetch& fetch : fetches_) {
+    if (fetch.ends != 0 || fetch.edge->consumer != consumer) continue;
+    if (fetch.cancellation == nullptr || aim_.Below(2) == 0) continue;
+    world_->At(world_->NowNs() + aim_.Between(0, within_ns),
+               [&fetch] { fetch.cancellation->StartCancel(); });
+  }
 }
 
 bool ChannelLoad::Lives(const Edge& edge) const {
@@ -368,7 +394,7 @@ void ChannelLoad::StartTransfer(size_t producer, size_t consumer, size_t number)
     // From before the request to about when the last byte should be here.
     const int64_t wire_ns =
         WireNs(world_->options().link, elements * static_cast<uint64_t>(sizeof(uint64_t)));
-    ScheduleCancel(fetch, 8'000 + wire_ns);
+    ScheduleCancel(fetch, 8'000 + wire_ns, &random_);
     args.cancellation = fetch->cancellation.get();
   }
   Ask(fetch, args);

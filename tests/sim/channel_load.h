@@ -43,6 +43,9 @@ struct LoadOptions {
   bool faults = true;
   bool aborts = false;  // Steps, on either side.
   bool many = false;    // Some fetches are of many keys, whose tensors land and wait for the last.
+  // Not 0: what this draws aims at moments that chance hardly hits. Cancels come while the bytes
+  // are on their way, as often as in a storm.
+  uint64_t aim_seed = 0;
   // Every fetch is of a tensor of 1 KiB to 16 MiB that has been sent, mostly into memory of
   // the caller, and mostly cancelled while the bytes are on their way.
   bool cancel_storm = false;
@@ -74,6 +77,8 @@ class ChannelLoad {
   void NoteKill() { killed_ = true; }
   // Bits flip: a digest may be wrong twice, and kDataLoss ends that fetch.
   void NoteFlips() { flips_ = true; }
+  // A connection of that worker's broke: of what it fetches some is cancelled before the drain.
+  void CancelSoon(size_t consumer, int64_t within_ns);
   // For each open fetch of a living producer one tensor more, unless one is left for it; or,
   // `anyhow`, because a consumer that died may have taken those along.
   void SendWhatIsWaitedFor(bool anyhow);
@@ -138,8 +143,9 @@ class ChannelLoad {
   void Ask(Fetch* fetch, const Args& args);
   bool Lives(const Edge& edge) const;
   Args DrawArgs(Fetch* fetch);
-  void ScheduleCancel(Fetch* fetch, int64_t within_ns);
+  void ScheduleCancel(Fetch* fetch, int64_t within_ns, SimRandom* random);
   void DrawDestination(Fetch* fetch, Args* args);
+  void AimCancel(Fetch* fetch, Args* args);
   void AbortAtProducer(size_t producer, int64_t step);
   void AbortAtConsumer(size_t consumer, int64_t step);
   void OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor, bool is_dead);
@@ -163,6 +169,7 @@ class ChannelLoad {
   const uint64_t size_class_;
   CanaryBuffers buffers_;
   SimExecutor executor_;
+  SimRandom aim_;
   Tensor storm_source_;  // What every tensor of a storm is a window of.
   uint64_t next_serial_ = 1;
   std::deque<Fetch> fetches_;

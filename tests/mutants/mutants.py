@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Plants faults into a copy of this tree, and sees which of them the tests find.
+
+  tests/mutants/mutants.py [--some N] [--only NAME,...] [--jobs N] [--verbose]
+  tests/mutants/mutants.py --list          the faults, and whether each still applies
+  tests/mutants/mutants.py --pack FOLDER   builds, and puts programs and this command into a folder for another machine
+  tests/mutants/mutants.py --packed        runs from within such a folder
+
+planting.py says what a fault is. --some takes that many, others each day. It fails where a fault survives that is not known to,
+where one that is known to survive is found, and where one no longer applies.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.dont_write_bytecode = True
+sys.path.insert(0, HERE)
+
+import planting  # noqa: E402
+
+LEAST_SECONDS = 60  # A test with a fault may take so long, and three times what it takes without.
+MOST_SECONDS = 400
+
+
+def chosen(mutants, args):
+    if args.only:
+        names = args.only.split(",")
+        unknown = set(names) - {mutant.name for mutant in mutants}
+        if unknown:
+            sys.exit("no fault is called %s" % ", ".join(sorted(unknown)))
+        return [mutant for mutant in mutants if mutant.name in names]
+    if args.some and args.some < len(mutants):
+        # A stride that spreads them over all files; the start moves on each day.
+        start = datetime.date.today().toordinal() * args.some
+        stride = len(mutants) // args.some
+        return [mutants[(start + i * stride) % len(mutants)] for i in range(args.some)]
+    return mutants
+
+
+def copy_tree(to):
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True,
+                            stdout=subprocess.PIPE).stdout.decode().split("\0")
+    kept = set()
+    for path in filter(None, listed):
+        source, copy = os.path.join(ROOT, path), os.path.join(to, path)
+        if not os.path.lexists(source):
+            continue
+        kept.add(path)
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        if os.path.lexists(copy):
+            os.remove(copy)
+        shutil.copy2(source, copy, follow_symlinks=False)
+    for folder, names, files in os.walk(to):
+        names[:] = [name for name in names if not os.path.islink(os.path.join(folder, name)) and name != "out"]
+        for name in files:
+            path = os.path.relpath(os.path.join(folder, name), to)
+            if path not in kept:
+                os.remove(os.path.join(to, path))
+
+
+def plant_all(mutants, tree):
+    """{name: why} of those that do not apply."""
+    refused = {}
+    for path in sorted({mutant.path for mutant in mutants}):
+        here = [mutant for mutant in mutants if mutant.path == path]
+        if not os.path.exists(os.path.join(ROOT, path)):
+            refused.update({mutant.name: "there is no %s" % path for mutant in here})
+            continue
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            text, not_here = planting.plant(file.read(), here)
+        refused.update(not_here)
+        if tree:
+            with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
+                file.write(text)
+    return refused
+
+
+def build(tree, targets):
+    """{target: program}."""
+    bazel = ["bazel"]
+    if os.environ.get("TRYST_OUTPUT_USER_ROOT"):
+        bazel.append("--output_user_root=" + os.environ["TRYST_OUTPUT_USER_ROOT"])
+    flags = os.environ.get("TRYST_BAZEL_FLAGS", "").split()
+    environment = dict(os.environ, TRYST_WERROR="0")
+    built = subprocess.run(bazel + ["build"] + flags + targets, cwd=tree, env=environment, stdin=subprocess.DEVNULL)
+    if built.returncode:
+        sys.exit("the copy in %s does not build" % tree)
+    bin_folder = subprocess.run(bazel + ["info"] + flags + ["bazel-bin"], cwd=tree, env=environment, check=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode().strip()
+    subprocess.run(bazel + ["shutdown"], cwd=tree, env=environment, stderr=subprocess.DEVNULL)
+    return {target: os.path.join(bin_folder, target[2:].replace(":", "/")) for target in targets}
+
+
+def corpus_of(target, tree):
+    """What a cc_fuzz_test has as its arguments."""
+    if not target.startswith("//tests/fuzz:"):
+        return []
+    folder = os.path.join(tree, "tests/fuzz/corpus", target.split(":")[1].replace("_fuzz", ""))
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+class Runner:
+    def __init__(self, programs, tree, verbose):
+        self.programs = programs
+        self.tree = tree
+        self.verbose = verbose
+        self.limits = {}
+
+    def run(self, test, number, seconds):
+        """(exit code or None for a hang, whether the fault was reached, seconds, the last lines)."""
+        program = self.programs[test[0]]
+        with tempfile.TemporaryDirectory() as scratch:
+            reached = os.path.join(scratch, "reached")
+            environment = dict(os.environ, TRYST_MUTANT=str(number), TRYST_MUTANT_REACHED=reached, TEST_TMPDIR=scratch,
+                               GTEST_FAIL_FAST="1", MALLOC_PERTURB_="165")
+            runfiles = os.path.join(program[-1] + ".runfiles", "tryst")
+            began = time.monotonic()
+            with open(os.path.join(scratch, "output"), "wb") as output:
+                child = subprocess.Popen(program + test[1:] + corpus_of(test[0], self.tree), env=environment,
+                                         cwd=runfiles if os.path.isdir(runfiles) else scratch, stdin=subprocess.DEVNULL,
+                                         stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+                try:
+                    code = child.wait(seconds)
+                except subprocess.TimeoutExpired:
+                    code = None
+                try:
+                    os.killpg(child.pid, 9)  # With what it has started.
+                except ProcessLookupError:
+                    pass
+                child.wait()
+            with open(os.path.join(scratch, "output"), "rb") as output:
+                output.seek(max(0, os.path.getsize(output.name) - 3000))
+                text = output.read().decode(errors="replace")
+            return code, os.path.exists(reached), time.monotonic() - began, text
+
+    def control(self, test):
+        """Without a fault it passes, or it finds nothing."""
+        code, _, seconds, text = self.run(test, 0, MOST_SECONDS)
+        self.limits[tuple(test)] = min(MOST_SECONDS, LEAST_SECONDS + 3 * seconds)
+        return code == 0, seconds, text
+
+    def judge(self, mutant):
+        """(verdict, details)."""
+        reached_any = False
+        for test in mutant.tests:
+            code, reached, seconds, text = self.run(test, mutant.number, self.limits[tuple(test)])
+            reached_any |= reached
+            if code != 0:
+                how = "hangs" if code is None else "exit %d" % code
+                return "found", "%s, %s, %.0f s" % (" ".join(test), how, seconds), text
+        return "survived", "" if reached_any else "no test gets there", text
+
+
+def pack(folder, programs, mutants, tree, refused):
+    os.makedirs(os.path.join(folder, "bin"), exist_ok=True)
+    libraries = set()
+    for target, program in programs.items():
+        name = target[2:].replace("/", "_").replace(":", "__")
+        copy = os.path.join(folder, "bin", name)
+        shutil.copy2(program, copy)
+        os.chmod(copy, 0o755)
+        subprocess.run(["strip", copy], check=True)
+        listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, check=True).stdout.decode()
+        libraries |= {word for line in listed.splitlines() for word in line.split() if word.startswith("/")}
+    os.makedirs(os.path.join(folder, "lib"), exist_ok=True)
+    for library in libraries:
+        shutil.copy2(os.path.realpath(library), os.path.join(folder, "lib", os.path.basename(library)))
+    for path in ("tests/fuzz/corpus",):
+        shutil.copytree(os.path.join(tree, path), os.path.join(folder, path), dirs_exist_ok=True)
+    os.makedirs(os.path.join(folder, "tests/mutants"), exist_ok=True)
+    for name in os.listdir(HERE):
+        if name.endswith((".py", ".mutants")):
+            shutil.copy2(os.path.join(HERE, name), os.path.join(folder, "tests/mutants", name))
+    with open(os.path.join(folder, "packed.json"), "w", encoding="utf-8") as file:
+        json.dump({"refused": refused, "targets": sorted(programs)}, file)
+
+
+def unpacked():
+    with open(os.path.join(ROOT, "packed.json"), encoding="utf-8") as file:
+        packed = json.load(file)
+    loader = [os.path.join(ROOT, "lib/ld-linux-x86-64.so.2"), "--library-path", os.path.join(ROOT, "lib")]
+    programs = {target: loader + [os.path.join(ROOT, "bin", target[2:].replace("/", "_").replace(":", "__"))]
+                for target in packed["targets"]}
+    return programs, packed["refused"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--some", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--pack", default="")
+    parser.add_argument("--packed", action="store_true")
+    parser.add_argument("--verbose", action="store_true", help="show the last lines of what found each")
+    args = parser.parse_args()
+    mutants = chosen(planting.read(HERE), args)
+    if args.list:
+        refused = plant_all(mutants, None)
+        for mutant in mutants:
+            print("%4d %-52s %-40s %s" % (mutant.number, mutant.name, mutant.path, refused.get(mutant.name, "")))
+        print("%d faults, %d of them no longer apply" % (len(mutants), len(refused)))
+        return 1 if refused else 0
+    if args.packed:
+        tree = ROOT
+        programs, refused = unpacked()
+        mutants = [mutant._replace(tests=[test for test in mutant.tests if test[0] in programs]) for mutant in mutants]
+    else:
+        root = os.environ.get("TRYST_OUTPUT_USER_ROOT") or os.path.expanduser("~/.cache/tryst")
+        tree = os.path.join(root, "mutants")
+        os.makedirs(tree, exist_ok=True)
+        copy_tree(tree)
+        refused = plant_all(mutants, tree)
+        targets = sorted({test[0] for mutant in mutants if mutant.name not in refused for test in mutant.tests})
+        built = build(tree, targets)
+        if args.pack:
+            pack(args.pack, built, mutants, tree, refused)
+            return 0
+        programs = {target: [program] for target, program in built.items()}
+    return judge_all(Runner(programs, tree, args.verbose), mutants, refused, args)
+
+
+def judge_all(runner, mutants, refused, args):
+    applied = [mutant for mutant in mutants if mutant.name not in refused]
+    tests = {tuple(test) for mutant in applied for test in mutant.tests}
+    wrong = len(refused)
+    for name, why in refused.items():
+        print("no longer applies: %s: %s" % (name, why))
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for test, (passed, seconds, text) in zip(tests, pool.map(lambda test: runner.control(list(test)), tests)):
+            print("without a fault: %s %s, %.0f s" % (" ".join(test), "passes" if passed else "FAILS", seconds), flush=True)
+            if not passed:
+                print(text)
+                wrong += 1
+                applied = [mutant for mutant in applied if list(test) not in mutant.tests]
+        counts = {"found": 0, "survived": 0}
+        for mutant, (verdict, details, text) in zip(applied, pool.map(runner.judge, applied)):
+            counts[verdict] += 1
+            note = mutant.survives if verdict == "survived" and mutant.survives else details
+            expected = (verdict == "survived") == bool(mutant.survives)
+            wrong += not expected
+            print("%-9s %s%s (%s)" % (verdict, mutant.name, "" if expected else " UNEXPECTED", note), flush=True)
+            if args.verbose and verdict == "found":
+                print("    " + "\n    ".join(text.splitlines()[-8:]))
+    print("%d faults: %d found, %d survived, %d do not apply" %
+          (len(mutants), counts["found"], counts["survived"], len(refused)))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
