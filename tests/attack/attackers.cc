@@ -171,7 +171,8 @@ std::vector<Attacker> AllAttackers(const std::string& token) {
                                                      "127.0.0.2");
                    }});
   }
-  all.push_back({"outsider", "a crowd that says nothing", 1, [](const HonestJob& job) {
+  // Those who are crowded out come again at once: so many threads are never idle.
+  all.push_back({"outsider", "a crowd that says nothing", kConnections, [](const HonestJob& job) {
                    return std::make_unique<Floods>(Flood::kDrip, std::vector<int>{job.port()}, 150,
                                                    "127.0.0.3");
                  }});
