@@ -249,6 +249,7 @@ Counters Insight::AllCounters() const {
     add("connections_crowded_out", static_cast<int64_t>(door.crowded_out), false);
     add("connections_timed_out", static_cast<int64_t>(door.timed_out), false);
     add("connections_flooded", static_cast<int64_t>(door.flooded), false);
+    add("connections_held_back", static_cast<int64_t>(door.held_back), false);
     add("connections_refused", static_cast<int64_t>(door.refused), false);
     add("connections_listener_rests", static_cast<int64_t>(door.listener_rests), false);
   }

@@ -12,6 +12,7 @@ namespace tryst {
 namespace {
 
 constexpr char kConsumer[] = "/job:c/replica:0/task:0";
+constexpr uint32_t kMostParked = 100;
 
 class StillClock final : public Clock {
  public:
@@ -59,7 +60,7 @@ class TakesTest : public ::testing::Test {
   Stock stock_;
   NoUser user_;
   uint64_t given_back_ = 0;
-  Takes takes_{&poller_, &stock_, &user_, kConsumer, 100, &given_back_};
+  Takes takes_{&poller_, &stock_, &user_, kConsumer, kMostParked, &given_back_};
 };
 
 // It drops what is here before it has read that it is, again and again.
@@ -88,6 +89,21 @@ TEST_F(TakesTest, NorDoesOneThatUsesATicketAgain) {
   ASSERT_TRUE(takes_.Waits(1, 0, key_));
   EXPECT_LT(Told().size(), 2'000u);
   EXPECT_EQ(takes_.DropTickets({1}), 1u);
+}
+
+// max_waiting of them, and one for each that it lets go of.
+TEST_F(TakesTest, OnlySoManyWaitWithoutASlot) {
+  for (uint64_t ticket = 1; ticket <= kMostParked; ++ticket) {
+    ASSERT_TRUE(takes_.Waits(ticket, 0, key_)) << ticket;
+  }
+  for (uint64_t ticket = kMostParked + 1; ticket < 10 * kMostParked; ++ticket) {
+    ASSERT_FALSE(takes_.Waits(ticket, 0, key_)) << ticket;
+  }
+  EXPECT_EQ(takes_.DropTickets({1}), 1u);
+  EXPECT_TRUE(takes_.Waits(kMostParked + 1, 0, key_));
+  EXPECT_FALSE(takes_.Waits(kMostParked + 2, 0, key_));
+  for (uint64_t ticket = 2; ticket <= kMostParked + 1; ++ticket) takes_.DropTickets({ticket});
+  EXPECT_TRUE(takes_.idle());
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "server/listener/connection_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/listener/listening_sockets.h"
 
@@ -68,15 +69,52 @@ void ConnectionTable::Remove(Id id) {
   connections_.erase(id);
 }
 
-void ConnectionTable::Authenticated(absl::string_view address) {
+bool ConnectionTable::Authenticated(absl::string_view address) {
   const auto named = by_address_.find(address);
-  if (named == by_address_.end()) return;
+  if (named == by_address_.end()) return false;
   Connection* const connection = Find(named->second);
   connection->called = true;
-  if (connection->member || connection->ending) return;
+  if (connection->member || connection->ending) return false;
   LeaveStrangers(named->second, *connection);
   connection->member = true;
   ++counts_.authenticated;
+  one_is_known_ = one_is_known_ || connection->waits;
+  return connection->waits;
+}
+
+bool ConnectionTable::MustWait(Id id, int64_t now_ns) {
+  Connection* const connection = Find(id);
+  if (connection == nullptr || !is_stranger(id) || connection->waits ||
+      burst_bytes_ <= limits_.burst_bytes || now_ns >= burst_until_ns_ ||
+      connection->received <= kLittleBytes) {
+    return false;
+  }
+  connection->waits = true;
+  waiting_.push_back(id);
+  ++counts_.held_back;
+  return true;
+}
+
+void ConnectionTable::Resume(int64_t now_ns, std::vector<Id>* go_on) {
+  if (now_ns < burst_until_ns_ && !one_is_known_) return;
+  one_is_known_ = false;
+  std::vector<Id> still;
+  for (Id id : waiting_) {
+    Connection* const connection = Find(id);
+    if (connection == nullptr) continue;
+    if (now_ns < burst_until_ns_ && is_stranger(id)) {
+      still.push_back(id);
+      continue;
+    }
+    connection->waits = false;
+    go_on->push_back(id);
+  }
+  waiting_ = std::move(still);
+}
+
+int64_t ConnectionTable::next_resume_ns() const {
+  if (waiting_.empty()) return INT64_MAX;
+  return one_is_known_ ? 0 : burst_until_ns_;
 }
 
 const ConnectionTable::Flooder* ConnectionTable::FlooderAt(absl::string_view address,
@@ -126,6 +164,11 @@ bool ConnectionTable::Saw(Id id, uint64_t received, uint64_t sent, int64_t now_n
     }
   } else {
     strangers_bytes_ += received - before;
+    if (now_ns >= burst_until_ns_) {
+      burst_until_ns_ = now_ns + kBurstNs;
+      burst_bytes_ = 0;
+    }
+    burst_bytes_ += received - before;
     const uint64_t most = FlooderAt(connection->address, now_ns) == nullptr
                               ? limits_.stranger_bytes
                               : std::min(limits_.stranger_bytes, kFlooderBytes);

@@ -133,6 +133,39 @@ TEST(ConnectionTable, WhoComesFromWhereOthersFloodedWaitsAndSaysLess) {
   EXPECT_EQ(table.DelayNs("10.0.0.1:2", 61 * kSecondNs), 0);
 }
 
+TEST(ConnectionTable, StrangersWhoSayMuchAtOnceWaitUntilTheyAreKnownOrTimeHasPassed) {
+  ConnectionLimits limits;
+  ConnectionTable table(limits);
+  std::vector<Id> end;
+  std::vector<Id> go_on;
+  const Id first = table.Add("10.0.0.1:1", 0, &end);
+  const Id second = table.Add("10.0.0.2:1", 0, &end);
+  const Id modest = table.Add("10.0.0.3:1", 0, &end);
+  EXPECT_TRUE(table.Saw(first, limits.burst_bytes, 0, 0));
+  EXPECT_FALSE(table.MustWait(first, 0)) << "so much may come";
+  EXPECT_EQ(table.next_resume_ns(), INT64_MAX);
+  EXPECT_TRUE(table.Saw(first, limits.burst_bytes + 1, 0, 1));
+  EXPECT_TRUE(table.MustWait(first, 1));
+  EXPECT_TRUE(table.Saw(second, 20 << 10, 0, 2));
+  EXPECT_TRUE(table.MustWait(second, 2));
+  EXPECT_TRUE(table.Saw(modest, 2 << 10, 0, 3));
+  EXPECT_FALSE(table.MustWait(modest, 3)) << "who says little keeps nobody busy";
+  table.Resume(4, &go_on);
+  EXPECT_TRUE(go_on.empty());
+
+  EXPECT_TRUE(table.Authenticated("10.0.0.2:1"));
+  EXPECT_EQ(table.next_resume_ns(), 0);
+  table.Resume(5, &go_on);
+  EXPECT_EQ(go_on, std::vector<Id>{second});
+  EXPECT_FALSE(table.Authenticated("10.0.0.2:1"));
+
+  go_on.clear();
+  table.Resume(table.next_resume_ns(), &go_on);
+  EXPECT_EQ(go_on, std::vector<Id>{first});
+  EXPECT_EQ(table.next_resume_ns(), INT64_MAX);
+  EXPECT_EQ(table.counts().held_back, 2u);
+}
+
 TEST(ConnectionTable, WhatIsGoneIsForgotten) {
   ConnectionTable table(Small());
   std::vector<Id> end;

@@ -1,6 +1,7 @@
 #include "server/listener/listener.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <utility>
 
 #include "base/log.h"
@@ -31,6 +33,24 @@ void Watch(int epoll, int operation, int fd, uint32_t events, uint64_t id) {
   event.events = events;
   event.data.u64 = id;
   epoll_ctl(epoll, operation, fd, &event);
+}
+
+// The kernel drops what arrives, and whoever sent it sends it again, ever more slowly.
+void HoldBack(int fd) {
+  sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
+  const sock_fprog program = {1, &nothing};
+  setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program));
+}
+
+void LetGoOn(int fd) {
+  const int unused = 0;
+  setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused));
+}
+
+// What has arrived and was not read yet is not worth gRPC's time any more.
+void CutOff(int fd) {
+  shutdown(fd, SHUT_RDWR);
+  recv(fd, nullptr, INT_MAX, MSG_TRUNC | MSG_DONTWAIT);
 }
 
 bool OutOfDescriptors(int error) {
@@ -73,6 +93,7 @@ void Listener::Stop() {
     // gRPC may be kept on the other thread by one that floods, which nobody watches any more.
     MutexLock lock(&mu_);
     for (const auto& [id, socket] : sockets_) {
+      LetGoOn(socket.get());
       if (table_.is_stranger(id)) shutdown(socket.get(), SHUT_RDWR);
     }
   }
@@ -93,8 +114,12 @@ void Listener::Start(Deliver deliver) {
 
 void Listener::Authenticated(absl::string_view peer) {
   const std::string address = AddressTextOfPeer(peer);
-  MutexLock lock(&mu_);
-  table_.Authenticated(address);
+  {
+    MutexLock lock(&mu_);
+    if (!table_.Authenticated(address)) return;
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
 }
 
 ConnectionCounts Listener::counts() const {
@@ -106,7 +131,7 @@ int64_t Listener::NextTurnNs() const {
   int64_t next = std::min(next_look_ns_, rests_until_ns_ == 0 ? INT64_MAX : rests_until_ns_);
   if (!delayed_.empty()) next = std::min(next, delayed_.begin()->first);
   MutexLock lock(&mu_);
-  return std::min(next, table_.next_expiry_ns());
+  return std::min({next, table_.next_expiry_ns(), table_.next_resume_ns()});
 }
 
 void Listener::Run() {
@@ -120,7 +145,11 @@ void Listener::Run() {
     const int count = epoll_wait(epoll_.get(), events, 32, wait_ms);
     for (int i = 0; i < count; ++i) {
       const uint64_t id = events[i].data.u64;
-      if (id == kWakeId) continue;
+      if (id == kWakeId) {
+        uint64_t times;
+        [[maybe_unused]] const ssize_t got = read(wake_.get(), &times, sizeof(times));
+        continue;
+      }
       if (id >= kListenerId) {
         Accept(listening_.sockets[id - kListenerId].get());
       } else if ((events[i].events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR)) != 0) {
@@ -143,11 +172,14 @@ void Listener::Run() {
       }
     }
     std::vector<Id> late;
+    std::vector<Id> go_on;
     {
       MutexLock lock(&mu_);
       if (closing_) return;
+      table_.Resume(now_ns, &go_on);
       table_.Expire(now_ns, &late);
     }
+    Resume(go_on);
     End(late);
   }
 }
@@ -246,12 +278,23 @@ void Listener::Look(Id id) {
   socklen_t length = sizeof(seen);
   if (getsockopt(found->second.get(), IPPROTO_TCP, TCP_INFO, &seen, &length) != 0) return;
   bool stays;
+  bool waits;
   {
     MutexLock lock(&mu_);
-    stays = table_.Saw(id, seen.tcpi_bytes_received, seen.tcpi_bytes_sent, clock_.NowNs());
+    const int64_t now_ns = clock_.NowNs();
+    stays = table_.Saw(id, seen.tcpi_bytes_received, seen.tcpi_bytes_sent, now_ns);
+    waits = stays && table_.MustWait(id, now_ns);
   }
-  if (!stays) shutdown(found->second.get(), SHUT_RDWR);
+  if (!stays) CutOff(found->second.get());
+  if (waits) HoldBack(found->second.get());
   Watch(epoll_.get(), EPOLL_CTL_MOD, found->second.get(), EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, id);
+}
+
+void Listener::Resume(const std::vector<Id>& ids) {
+  for (Id id : ids) {
+    const auto found = sockets_.find(id);
+    if (found != sockets_.end()) LetGoOn(found->second.get());
+  }
 }
 
 // gRPC sees the end of the stream, and closes its own.
@@ -259,7 +302,8 @@ void Listener::End(const std::vector<Id>& ids) {
   for (Id id : ids) {
     const auto found = sockets_.find(id);
     if (found == sockets_.end()) continue;
-    shutdown(found->second.get(), SHUT_RDWR);
+    LetGoOn(found->second.get());
+    CutOff(found->second.get());
     Watch(epoll_.get(), EPOLL_CTL_MOD, found->second.get(), EPOLLRDHUP, id);
   }
 }

@@ -57,6 +57,7 @@ class Listener {
   void Look(Id id);
   void LookAtActive();
   void End(const std::vector<Id>& ids);
+  void Resume(const std::vector<Id>& ids);
   void Forget(Id id);
   void Rest();
   int64_t NextTurnNs() const;

@@ -2,7 +2,9 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -110,6 +112,33 @@ TEST_F(ListenerTest, EndsAFloodAndNotItsNeighbour) {
   }));
   EXPECT_EQ(listener_->counts().flooded, 1u);
   EXPECT_FALSE(IsClosed(quiet.get()));
+}
+
+// A first message that is large comes through all the same, and at once where its sender is known.
+TEST_F(ListenerTest, HoldsBackWhoSaysMuchAtOnce) {
+  Start(ConnectionLimits());
+  const OwnedFd stranger = Dial(listener_->port());
+  const OwnedFd member = Dial(listener_->port());
+  const std::vector<char> bytes(600 << 10);
+  ASSERT_TRUE(Soon([&] { return listener_->counts().open == 2; }));
+  std::thread says([&] {
+    EXPECT_EQ(send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  });
+  EXPECT_TRUE(Soon([&] { return listener_->counts().held_back > 0; }));
+  says.join();
+  EXPECT_TRUE(Soon([&] {
+    int unacknowledged = 0;
+    return ioctl(stranger.get(), SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
+  }));
+  listener_->Authenticated(PeerOf(member));
+  const uint64_t before = listener_->counts().held_back;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(send(member.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  EXPECT_EQ(listener_->counts().held_back, before);
+  EXPECT_EQ(listener_->counts().flooded, 0u);
 }
 
 TEST_F(ListenerTest, ForgetsWhoHasGone) {

@@ -22,8 +22,6 @@ namespace {
 
 constexpr int kConnections = 4;
 constexpr uid_t kNobody = 65534;
-// docs/SECURITY.md, "What does not hold": gRPC is what is flooded, and what the job has.
-constexpr double kLeastOfFloodedGrpc = 0.3;
 
 class Floods final : public Attack {
  public:
@@ -165,7 +163,6 @@ std::vector<Attacker> AllAttackers(const std::string& token) {
                      return std::make_unique<Floods>(flood, std::vector<int>{job.port()},
                                                      kConnections, "127.0.0.2");
                    }});
-    all.back().least_over_grpc = kLeastOfFloodedGrpc;
   }
   for (Flood flood : {Flood::kNonsense, Flood::kDrip, Flood::kReconnect}) {
     all.push_back({"outsider", absl::StrCat(FloodName(flood), " to the NIC and the status page"),
@@ -174,7 +171,8 @@ std::vector<Attacker> AllAttackers(const std::string& token) {
                                                      "127.0.0.2");
                    }});
   }
-  all.push_back({"outsider", "a crowd that says nothing", 1, [](const HonestJob& job) {
+  // Those who are crowded out come again at once: so many threads are never idle.
+  all.push_back({"outsider", "a crowd that says nothing", kConnections, [](const HonestJob& job) {
                    return std::make_unique<Floods>(Flood::kDrip, std::vector<int>{job.port()}, 150,
                                                    "127.0.0.3");
                  }});

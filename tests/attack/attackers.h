@@ -22,9 +22,6 @@ struct Attacker {
   // Of its threads, to be set against as many that only burn the processor.
   int threads;
   std::function<std::unique_ptr<Attack>(const HonestJob& job)> start;
-  // What is to be left of the job's rate beside such a burn; and of that of a job over gRPC alone.
-  double least = 0.8;
-  double least_over_grpc = 0.8;
 };
 // `token` is the job's.
 std::vector<Attacker> AllAttackers(const std::string& token);
