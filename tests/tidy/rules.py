@@ -1,8 +1,10 @@
 """The rules. Each takes a Tree and yields one line per breach: 'path:line: what and why'."""
+import hashlib
 import os
 import re
 import subprocess
 
+from documents import documents
 from tree import line_of
 
 LEAVES = {"rendezvous", "verbs", "gpu", "proto"}
@@ -253,6 +255,53 @@ def names(tree):
                 yield "%s:%d: the name %s %s" % (path, line_of(code, match.start()), name, reason)
 
 
+# What docs/GLOSSARY.md has another word for, and which.
+GIVEN_UP = {
+    "way": "path", "ways": "paths", "rail": "path", "rails": "paths",
+    "piece": "part", "pieces": "parts", "chunk": "part", "chunks": "parts",
+    "stripe": "part", "stripes": "parts", "striped": "cut",
+    "look": "turn", "looks": "turns", "glance": "turn", "glances": "turns",
+}
+# Of these no word is about a path, a part or a turn.
+IDIOMS = re.compile(r"under_?way|make_?way|both_?ways|one_?way|on_?its_?way|looks?_?(up|like)", re.IGNORECASE)
+GIVEN_UP_NAMES = "tests/tidy/given_up_names.txt"
+
+
+def given_up_in(tree):
+    """{name: where it is first} of each identifier in our code that has a word which was given up."""
+    found = {}
+    for path in tree.cpp():
+        for match in re.finditer(r"[A-Za-z_]\w*", tree.code(path)):
+            name = match[0]
+            if name in found or speaks_of_rules(path) or name.startswith("GRPC_"):
+                continue
+            if set(GIVEN_UP).intersection(words(IDIOMS.sub("", name))):
+                found[name] = (path, line_of(tree.code(path), match.start()))
+    return found
+
+
+def given_up(tree):
+    """No new name has a word that was given up, and the list of those that have one only shrinks."""
+    text = tree.read(GIVEN_UP_NAMES) if GIVEN_UP_NAMES in tree.files else ""
+    known = {line: number for number, line in enumerate(text.splitlines(), 1) if line and not line.startswith("#")}
+    found = given_up_in(tree)
+    for name, (path, line) in found.items():
+        if name not in known:
+            word = next(w for w in words(IDIOMS.sub("", name)) if w in GIVEN_UP)
+            yield "%s:%d: %s: the word is %s, not %s (docs/GLOSSARY.md)" % (path, line, name, GIVEN_UP[word], word)
+    for name, number in known.items():
+        if name not in found:
+            yield "%s:%d: %s is gone: take the line away (tests/tidy/tidy.py --forget does)" % (GIVEN_UP_NAMES, number, name)
+
+
+def forget_given_up(tree):
+    """Takes the names that are gone off the list."""
+    found = given_up_in(tree)
+    kept = [line for line in tree.read(GIVEN_UP_NAMES).splitlines(True) if line.startswith("#") or line.strip() in found]
+    with open(os.path.join(tree.root, GIVEN_UP_NAMES), "w") as f:
+        f.writelines(kept)
+
+
 # Read by their place, not through a BUILD file.
 ALIVE_BY_PLACE = re.compile(
     r"[^/]+|.*/(BUILD|WORKSPACE)|docs/.*\.md|.*\.bzl|.*/README\.md|tools/shims/.*|\.ci/run")
@@ -393,6 +442,41 @@ def decisions(tree):
                 yield "%s: has no part called %s" % (path, part)
 
 
+DRAWINGS = "docs/drawings/"
+
+
+def drawings(tree):
+    """Each drawing was made of the source beside it, and the source names rooms and types that are there."""
+    folders_there = {os.path.dirname(f) for f in tree.files}
+    types = set()
+    for path in tree.cpp():
+        types.update(re.findall(r"\b(?:class|struct) (\w+)\b", tree.code(path)))
+    for path in tree.files:
+        if not path.startswith(DRAWINGS):
+            continue
+        if path.endswith(".svg"):
+            source = path[:-len(".svg")] + ".dot"
+            stamp = hashlib.sha256(tree.read(source).encode()).hexdigest() if source in tree.files else "no source"
+            if stamp not in tree.read(path):
+                yield "%s: not made of %s as it is: ./run drawings" % (path, source)
+        elif path[:-len(".dot")] + ".svg" not in tree.files:
+            yield "%s: nobody has drawn it: ./run drawings" % path
+        else:
+            text = tree.read(path)
+            # A comment in the source names documents, which the rule `links` looks after.
+            for number, line in enumerate(text.splitlines(), 1):
+                for label in re.findall(r'label="([^"]*)"', line):
+                    for room in re.findall(r"(?:^|\\n|\s)((?:[a-z]+/)+)(?=\\n|\s|$)", label):
+                        if not any((f + "/").startswith(room) for f in folders_there):
+                            yield "%s:%d: there is no room %s" % (path, number, room)
+                    for name in re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", label):
+                        if name not in types and name not in NAMES_IN_DRAWINGS:
+                            yield "%s:%d: there is no type %s" % (path, number, name)
+
+
+NAMES_IN_DRAWINGS = {"RecvAsync", "TensorFlow"}  # A function; a product.
+
+
 def doc_tables(tree):
     tested = {tuple(sorted(t.labels)) for t in tree.targets() if t.kind == "doc_table_test"}
     for path in tree.of(".md"):
@@ -433,5 +517,6 @@ def script_syntax(tree):
                 yield "%s: %s" % (path, check.stderr.strip().splitlines()[0])
 
 
-RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, glossary, measure_of_a_transport, visibility, names, dead_files, guards, forbidden_code,
-         machine_paths, todos, licence, links, decisions, doc_tables, quoted_messages, script_syntax]
+RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, glossary, measure_of_a_transport, visibility, names,
+         given_up, dead_files, guards, forbidden_code, machine_paths, todos, licence, links, decisions, drawings, documents,
+         doc_tables, quoted_messages, script_syntax]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Each rule fires on a planted breach and on nothing else; a clean tree is clean."""
+import hashlib
 import os
 import sys
 import tempfile
@@ -97,6 +98,44 @@ class RulesTest(unittest.TestCase):
                     "docs/GLOSSARY.md:2: Ack page stands after slot")
         self.expect(rules.glossary, {"docs/GLOSSARY.md": row % ("Slot", "lane") + row % ("Turn", "slot"), **code},
                     "docs/GLOSSARY.md:1: there is no channel/lane.h", "channel/slot.h does not speak of Turn")
+
+    def test_given_up(self):
+        way = {"channel/pool.cc": "struct PeerWay {};\nint under_way;\nint LookUp(int);\n"}
+        self.expect(rules.given_up, way, "channel/pool.cc:1: PeerWay: the word is path, not way")
+        self.expect(rules.given_up, {**way, rules.GIVEN_UP_NAMES: "# why\nPeerWay\n"})
+        self.expect(rules.given_up, {rules.GIVEN_UP_NAMES: "PeerWay\n"},
+                    rules.GIVEN_UP_NAMES + ":1: PeerWay is gone")
+
+    def test_drawings(self):
+        source = 'digraph a {\n  b [label="channel/\\nthe Pool of NoSuch"]\n  c [label="%s"]\n}\n'
+        code = {"channel/pool.cc": "class KeyPool {};\n"}
+        right = source.replace("NoSuch", "KeyPool") % "gRPC"
+        stamp = "<svg/><!-- %s -->\n" % hashlib.sha256(right.encode()).hexdigest()
+        files = {"docs/drawings/a.dot": right, "docs/drawings/a.svg": stamp, **code}
+        self.expect(rules.drawings, files)
+        self.expect(rules.drawings, {**files, "docs/drawings/a.dot": right + "\n"}, "a.svg: not made of docs/drawings/a.dot")
+        self.expect(rules.drawings, {"docs/drawings/a.dot": source % "cellar/", **code}, "a.dot: nobody has drawn it")
+        wrong = source % "cellar/"
+        stamp = "<svg/><!-- %s -->\n" % hashlib.sha256(wrong.encode()).hexdigest()
+        self.expect(rules.drawings, {"docs/drawings/a.dot": wrong, "docs/drawings/a.svg": stamp, **code},
+                    "a.dot:2: there is no type NoSuch", "a.dot:3: there is no room cellar/")
+
+    def test_documents(self):
+        run = {"run": "#!/usr/bin/env bash\nverb_go() { exec tools/go.sh --fast; }\n"}
+        right = ("`channel/pool.cc`, `channel/`, `channel:pool`, `./run go --fast`, `kNs`, `pool.cc`, `out/x/y`\n"
+                 "```\n./run go   # --comment\nbazel test --config=asan\n```\n")
+        self.expect(rules.documents, {**run, "docs/A.md": right})
+        self.expect(rules.documents, {**run, "CHANGELOG.md": "`channel/gone.cc`"})
+        for wrong, piece in [("`channel/gone.cc`", "there is no channel/gone.cc"),
+                             ("`channel:gone`", "there is no target channel:gone"),
+                             ("`gone.cc`", "there is no file gone.cc"),
+                             ("`./run walk`", "./run has no verb walk"),
+                             ("```\n./run go --slowly\n```", "nothing takes the flag --slowly"),
+                             ("`TRYST_GONE=1`", "nothing reads the variable TRYST_GONE"),
+                             ("`GoneAndLost()`", "nothing in the tree is called GoneAndLost"),
+                             ("`gone_bytes`", "nothing in the tree is called gone_bytes")]:
+            with self.subTest(wrong):
+                self.expect(rules.documents, {**run, "docs/A.md": "\n" + wrong + "\n"}, piece)
 
     def test_measure_of_a_transport(self):
         self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 250})
