@@ -110,9 +110,12 @@ def unknown(known, path, span, fenced):
     if where and where[1].split("/")[0] in known.tops and not where[1].startswith("out/"):
         if not known.has_path(where[1]):
             yield "there is no %s" % span
-    elif FILE.fullmatch(span) and span not in known.names and "NAME" not in span:
-        yield "there is no file %s" % span
-    elif path not in NAMES_OF_OTHERS:
+    elif path in NAMES_OF_OTHERS:
+        return
+    elif FILE.fullmatch(span):
+        if span not in known.names and "NAME" not in span:
+            yield "there is no file %s" % span
+    else:
         name = IDENTIFIER.fullmatch(span)
         if name and name[1] not in known.words | KERNELS_NAMES:
             yield "nothing in the tree is called %s" % name[1]

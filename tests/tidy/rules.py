@@ -422,6 +422,27 @@ def links(tree):
 DECISIONS = "docs/decisions/README.md"
 
 
+MOST_LINES_OF_A_DECISION = 50
+
+
+def decisions_row(tree, path, row):
+    """The index and the record agree whether the record was superseded, and by which."""
+    line = next((a for a in tree.read(DECISIONS).splitlines() if a.startswith("| " + row)), "")
+    by_index = re.search(r"\| no: \[(\d{4})\]", line)
+    by_record = re.search(r"superseded by \[(\d{4})\]", tree.read(path), re.IGNORECASE)
+    if (by_index and by_index[1]) != (by_record and by_record[1]):
+        yield "%s: superseded by %s, and %s says %s" % (
+            path, by_record[1] if by_record else "none", DECISIONS, by_index[1] if by_index else "that it holds")
+
+
+def decisions_without_record(tree):
+    """The numbers below the last that have no record, as the index lists them."""
+    listed = set()
+    for begin, end in re.findall(r"\b(\d{4})(?: to (\d{4}))?\b", tree.read(DECISIONS).split("Numbers without a record:")[-1]):
+        listed.update(range(int(begin), int(end or begin) + 1))
+    return listed
+
+
 def decisions(tree):
     """One number, one record, with the four parts that make it one."""
     seen = {}
@@ -437,9 +458,19 @@ def decisions(tree):
         if match[1] in seen:
             yield "%s: has the number of %s" % (path, seen[match[1]])
         seen[match[1]] = path
+        lines_of_it = tree.read(path).count("\n")
+        if lines_of_it > MOST_LINES_OF_A_DECISION:
+            yield "%s: %d lines, and a decision fits on a screen (%d): move what is not the choice to another document" % (
+                path, lines_of_it, MOST_LINES_OF_A_DECISION)
+        if DECISIONS in tree.files:
+            yield from decisions_row(tree, path, row)
         for part in ("Context", "Choice", "Rejected", "Consequence"):
             if not re.search(r"(?im)^#+ %s" % part, tree.read(path)):
                 yield "%s: has no part called %s" % (path, part)
+    if DECISIONS in tree.files and "Numbers without a record:" in tree.read(DECISIONS):
+        holes = set(range(1, max(map(int, seen), default=0))) - set(map(int, seen))
+        for number in sorted(holes ^ decisions_without_record(tree)):
+            yield "%s: says nothing true of the number %04d" % (DECISIONS, number)
 
 
 DRAWINGS = "docs/drawings/"

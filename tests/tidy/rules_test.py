@@ -296,6 +296,19 @@ class RulesTest(unittest.TestCase):
         self.expect(rules.decisions, {"docs/decisions/README.md": index, "docs/decisions/0001-a.md": whole,
                                       "docs/decisions/0002-b.md": whole}, "0002-b.md: is not in docs/decisions/README.md")
 
+    def test_decisions_are_short_superseded_and_without_holes(self):
+        whole = "# a\n## Context\n## Choice\n## Rejected\n## Consequence\n"
+        index = "| [0001](0001-a.md) a | %s |\n| [0003](0003-c.md) c | yes |\n\nNumbers without a record: %s.\n"
+        def tree_with(holds, holes, record=whole):
+            return {"docs/decisions/README.md": index % (holds, holes), "docs/decisions/0001-a.md": record,
+                    "docs/decisions/0003-c.md": whole}
+        self.expect(rules.decisions, tree_with("yes", "0002"))
+        self.expect(rules.decisions, tree_with("yes", "0004"), "the number 0002", "the number 0004")
+        self.expect(rules.decisions, tree_with("yes", "0002", whole + "\n" * 50), "0001-a.md: 55 lines")
+        self.expect(rules.decisions, tree_with("yes", "0002", whole + "Superseded by [0003](0003-c.md).\n"),
+                    "0001-a.md: superseded by 0003")
+        self.expect(rules.decisions, tree_with("no: [0003](0003-c.md)", "0002"), "0001-a.md: superseded by none")
+
     def test_doc_tables(self):
         doc = "<!-- table: //verbs:print -->\n<!-- end table -->\n"
         self.expect(rules.doc_tables, {"docs/ERRORS.md": doc}, "docs/ERRORS.md:1: no doc_table_test")
