@@ -107,7 +107,7 @@ def unknown(known, path, span, fenced):
             yield "there is no target %s" % span
         return
     where = PATH.fullmatch(span)
-    if where and where[1].split("/")[0] in known.tops and not where[1].startswith("out/"):
+    if where and where[1].split("/")[0] in known.tops and not where[1].startswith("out/") and "NAME" not in span:
         if not known.has_path(where[1]):
             yield "there is no %s" % span
     elif path in NAMES_OF_OTHERS:
