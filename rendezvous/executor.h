@@ -41,13 +41,13 @@ class InlineExecutor final : public Executor {
   void Run(Work work) override;
 };
 
-// What brings an executor its work, for a thread of the executor to turn while it has nothing to
-// run: what that thread finds so, it runs, and nobody has to be woken for it.
+// What brings an executor its work (a poller). A thread of the executor turns it while it has
+// nothing to run. It runs the work that it finds there itself, which saves waking another thread.
 class WorkSource {
  public:
   virtual ~WorkSource() = default;
-  // Turns until `wanted` elsewhere, or nothing has come for a while; returns at once when that is
-  // somebody else's to do. Called on one thread at a time, with no lock held.
+  // Turns until `wanted`, or until nothing has come for a while. Returns at once if another thread
+  // is turning it. Called on one thread at a time, with no lock held.
   virtual void TurnUntil(const std::atomic<bool>& wanted) = 0;
 };
 
@@ -66,8 +66,8 @@ class ThreadPoolExecutor final : public Executor {
   void Run(Work work) override;
   void RunWithoutWaiting(Work work) override;
   size_t queued() const;
-  // Waits until everything has run, but no longer than `until`; whether it has. REQUIRES: not
-  // on a thread of its own.
+  // Waits until all work has run, or until `until`. Returns whether all of it has. REQUIRES: not on
+  // a thread of its own.
   bool WaitIdle(std::chrono::steady_clock::time_point until);
 
  private:
@@ -93,7 +93,7 @@ class ThreadPoolExecutor final : public Executor {
   WorkSource* source_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool turning_ ABSL_GUARDED_BY(mu_) = false;  // The thread turner_ is in source_.
   std::thread::id turner_ ABSL_GUARDED_BY(mu_);
-  std::atomic<bool> wanted_{false};  // By whom it is to be left: there is work, or no source.
+  std::atomic<bool> wanted_{false};  // Tells the turner to leave: there is work, or no source.
   CondVar turned_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
 };

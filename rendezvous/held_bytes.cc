@@ -106,8 +106,8 @@ void HeldBytes::WakeWhoFits() {
   std::vector<Ready> woken;
   {
     MutexLock lock(&mu_);
-    // Everybody who would fit alone: one who is woken and does not send must not keep
-    // the next one asleep.
+    // Wakes every waiter that would fit alone. If it woke only the first, and that one sent
+    // nothing, the next would sleep on.
     auto keep = waiters_.begin();
     for (Waiter& waiter : waiters_) {
       if (waiter.node->Fits(waiter.bytes)) {

@@ -20,11 +20,12 @@ namespace tryst {
 class HeldBytes {
  public:
   using Ready = absl::AnyInvocable<void(absl::Status) &&>;
-  // A callback that throws here would end somebody else's call, so it ends the process.
+  // `ready` may run in any other caller's call. If it threw there, that call would fail for no
+  // reason of its own, so the process ends instead (noexcept).
   static void Call(Ready ready, absl::Status status) noexcept {
     std::move(ready)(std::move(status));
   }
-  // Lets go of what its owner has taken in advance, and returns how much that was.
+  // Releases the bytes that its owner has taken in advance, and returns how many.
   using ReleaseReserve = std::function<int64_t()>;
 
   // 0: no cap of its own. `process` may be null; it has no parent itself. Without a
@@ -51,7 +52,7 @@ class HeldBytes {
   bool anybody_waits() const { return root_->anybody_waits_.load(); }
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
   int64_t max_bytes() const { return max_bytes_; }
-  // For who was refused: which caps there are, and what of them is held.
+  // For the message of a refusal: the caps, and how much of each is held.
   std::string Explain() const;
 
  private:

@@ -69,7 +69,7 @@ class LocalRendezvous final : public Rendezvous {
   bool aborted() const;
   absl::Status abort_cause() const;  // OK while not aborted.
   RendezvousCounters counters() const;
-  // Appends who waits, at most `max_items` in all.
+  // Appends the sends and receives that wait, up to `max_items` in all.
   void ListWaiting(int64_t step_id, size_t max_items, std::vector<WaitingItem>* items) const;
 
  private:

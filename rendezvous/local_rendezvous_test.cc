@@ -200,7 +200,7 @@ TEST_F(LocalRendezvousTest, ACancelledBatchKeepsWhatItGotAndConsumesNothingElse)
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
   EXPECT_EQ(neighbour->number(), 2);
   EXPECT_EQ(alarms.size(), 0u);
-  // Cancelled before it begins: what is here is given (docs/decisions/0027).
+  // A receive that is cancelled before it begins gets a tensor that is here (docs/decisions/0027).
   statuses.clear();
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("d"), 3).ok());
   rendezvous->RecvManyAsync({LocalKey("d"), LocalKey("e")}, args,

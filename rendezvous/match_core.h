@@ -14,12 +14,11 @@
 
 namespace tryst {
 
-// What a LocalRendezvous is, counted: a cancellation, an alarm or an executor may come
-// back to it after the rendezvous itself has gone, and then finds nothing to do.
-//
-// An item leaves the table under its shard's lock, once; whoever took it out alone
-// finishes it. A receive with callbacks outstanding is held until the last of them has
-// run or will not run, so a pointer to it in a callback is never stale.
+// The shared state of a LocalRendezvous. It is reference-counted because a cancellation, an alarm
+// or an executor may call it after the rendezvous is gone; such a call finds nothing to do.
+// An item leaves the table once, under its shard's lock. Only the thread that took it out finishes
+// it. A receive with callbacks outstanding is held until the last of them has run or will not run,
+// so a pointer to it in a callback is never stale.
 class MatchCore {
  public:
   MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
@@ -62,8 +61,8 @@ class MatchCore {
     Item* emptied = nullptr;
     int64_t emptied_bytes = 0;
   };
-  // A plain receive that has left the table, or what is to be done for one that has not
-  // been plain.
+  // A receive that has left the table: its `done` if it was plain, otherwise the item that is still
+  // to be finished.
   struct Leaving {
     DoneFn done;
     Args args;

@@ -31,8 +31,8 @@ struct alignas(64) Item {
   bool is_send = false;  // Constant.
   bool linked = false;
   bool is_dead = false;
-  // A receive whose caller is still registering its cancellation and deadline. Who ends
-  // it meanwhile leaves the outcome in it, and the caller finishes.
+  // A receive whose caller is still registering its cancellation and deadline. A thread that ends
+  // it meanwhile stores the outcome in it, and the caller finishes it.
   bool arming = false;
   uint8_t holds = 0;  // The receive itself and each callback that may still run.
   uint8_t drops = 0;  // Of an ended receive: how many of the holds its end gives up.

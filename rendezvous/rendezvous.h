@@ -53,9 +53,9 @@ struct Args {
   // stay as it is until it is released: what is sent is read when it is sent, perhaps twice.
   bool copy_on_send = false;
   // Receives of another worker's tensor: the same key is wanted in step after step, at one
-  // distance. From the third on the channel asks for the next before it is received, so that
-  // it comes as soon as it is sent. The producer's step may come to be by that; what is then
-  // never received stays the producer's. No use with `destination`.
+  // distance. From the third on the channel asks for the next before it is received, so that it
+  // comes as soon as it is sent. This may create the producer's step. What is then never received
+  // stays with the producer. No use with `destination`.
   bool recurring = false;
   // Receives: a remote tensor may come as a view of the producer's memory, to be read only, in
   // place of filling `destination`: where that costs no copy.
@@ -80,7 +80,7 @@ using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_arg
 // Ends a receive that fails, on args.executor if there is one.
 void FailReceive(absl::Status status, const Args& args, DoneFn done);
 
-// What a take got and nobody wants any more.
+// A tensor that a take got and that is to be given back.
 struct Taken {
   Tensor tensor;
   bool is_dead = false;

@@ -110,7 +110,7 @@ void StepRegistry::DropAbandoned() {
   for (auto it = steps_.begin(); it != steps_.end();) {
     auto here = it++;
     Step& step = here->second;
-    // Who has just been admitted holds it, too, and is about to wait.
+    // A take that was admitted a moment ago holds it too, and is about to wait.
     if (step.started || step.rendezvous.use_count() > 1 ||
         step.rendezvous->counters().waiting_receives > 0) {
       continue;

@@ -22,10 +22,9 @@
 namespace tryst {
 
 // The steps of one worker. Safe from any thread.
-//
-// A step comes to be when it is started or when a peer first asks for one of its
-// tensors, whichever is earlier; until it is started peers' requests wait in its table.
-// After clean-up a tombstone answers for it. A step id is used once.
+// A step is created when it is started or when a peer first asks for one of its tensors, whichever
+// is earlier. Until it is started, the requests of peers wait in its table. After clean-up a
+// tombstone answers for it. A step id is used once.
 class StepRegistry final : public TensorSource {
  public:
   struct Options {
@@ -69,8 +68,8 @@ class StepRegistry final : public TensorSource {
   void CleanupStep(int64_t step_id);
   // Every step; with `why` if that is no OK.
   void CleanupAll(const absl::Status& why = absl::OkStatus());
-  // The same, and no step begins any more: whoever starts one, or takes from one, is told
-  // `why`. REQUIRES: !why.ok().
+  // Does the same, and refuses new steps: StartStep() and Take() fail with `why` from now on.
+  // REQUIRES: !why.ok().
   void Close(const absl::Status& why);
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
@@ -81,7 +80,7 @@ class StepRegistry final : public TensorSource {
   bool TakeEarlier(int64_t step_id, const TensorKey& key, Taken* taken) override;
 
   RendezvousCounters counters() const;
-  // Who waits for what since when: longest first, at most `max_items`.
+  // What waits, for what and since when. The longest wait comes first; at most `max_items`.
   std::string DumpWaitingText(size_t max_items = 1000) const;
   std::string DumpWaitingJson(size_t max_items = 1000) const;
 

@@ -105,7 +105,7 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
   EXPECT_FALSE(registry->TakeHere(1, &asked, &place, &taken));
   EXPECT_EQ(registry->counters().takes, 3);
 
-  // Who waits already has the next one.
+  // The take that waits gets the next tensor.
   auto waits = Take(1, asked);
   ASSERT_TRUE(step->Send(sent, Args(), Tensor(), true).ok());
   EXPECT_TRUE(waits->is_dead);

@@ -220,7 +220,8 @@ class Tensor {
   const void* data() const { return address(); }
   // REQUIRES: nobody else reads it yet; !read_only().
   void* mutable_data() const { return address(); }
-  // Whose memory it is has forbidden to write it: it may be sent, and is no destination.
+  // The owner of the memory has forbidden writes. The tensor may be sent, and cannot be a
+  // destination.
   bool read_only() const { return storage_ && storage_->read_only(); }
   template <typename T>
   const T* data_as() const {
@@ -230,7 +231,8 @@ class Tensor {
   absl::Span<const std::string> strings() const;
   absl::Span<std::string> mutable_strings() const;
 
-  // Of this tensor's first byte: a slice's segment_offset counts its offset in.
+  // Where this tensor's first byte lies. For a slice, segment_offset includes the slice's own
+  // offset.
   MemorySpace space() const;
   // As space().host_readable() says it.
   bool on_host() const { return !storage_ || storage_->space().host_readable(); }

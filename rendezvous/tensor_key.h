@@ -70,8 +70,8 @@ class TensorKey {
   DeviceName src() const { return NameOf(rep_->src); }
   DeviceName dst() const { return NameOf(rep_->dst); }
 
-  // A number that whoever knows the key by one may leave on its shared text, for the next
-  // time: a hint, which the next one overwrites. 0: none. REQUIRES: !empty().
+  // A hint that any user of the key may store on its shared text, such as an index by which it
+  // finds the key sooner next time. The next user overwrites it. 0: none. REQUIRES: !empty().
   uint32_t note() const { return rep_->note.load(std::memory_order_relaxed); }
   void set_note(uint32_t note) const { rep_->note.store(note, std::memory_order_relaxed); }
   // One text, not only an equal one.

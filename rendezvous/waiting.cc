@@ -21,7 +21,7 @@ absl::string_view KindName(WaitingItem::Kind kind) {
   return "?";
 }
 
-// Whose turn it is: of a send the consumer, of a receive the producer.
+// The worker that has to act next: the consumer for a send, the producer for a receive.
 absl::string_view WaitsFor(const WaitingItem& item) {
   if (item.kind == WaitingItem::Kind::kSend) return item.key.dst_device();
   return item.key.src_device().empty() ? item.key.dst_device() : item.key.src_device();

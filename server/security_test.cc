@@ -1,4 +1,4 @@
-// Who gets in. Whole servers under mutual TLS and under a shared token.
+// Which callers are admitted: whole servers under mutual TLS and under a shared token.
 #include "server/security.h"
 
 #include <grpcpp/create_channel.h>
