@@ -76,7 +76,7 @@ class ServeChannel final : private TakesUser,
   void OnFarewell(const Hello& hello, const Farewell& farewell, HelloDone done);
   void Close(const absl::Status& why);
   bool Drained() const;
-  // The consumer has been gone for retain_ms: whoever owns this may close it.
+  // The consumer has been gone for retain_ms, so the owner may close this channel.
   bool Abandoned() const { return abandoned_; }
 
   const std::string& path() const { return options_.path; }

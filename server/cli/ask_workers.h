@@ -20,7 +20,7 @@ int Fail(const absl::Status& status);
 int FailUsage(const absl::Status& status);
 // kInvalidArgument: nobody has said where `worker` is.
 absl::Status CheckPlace(Membership* members, const std::string& worker);
-// Prints it; kExitDone.
+// Prints `text` or its error, and returns the exit status.
 int Print(const absl::StatusOr<std::string>& text);
 
 // The workers that a command is about, and the calls to reach them.
