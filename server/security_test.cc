@@ -212,7 +212,7 @@ TEST(Token, LetsInWhoKnowsIt) {
   }
 }
 
-// The data plane is not opened to a hello that does not fit.
+// A hello that is of another version, forged or replayed does not open the data plane.
 TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   ServerConfig config = TokenConfig("ps", "0123456789abcdef");
   auto ps = Start(config);

@@ -57,10 +57,10 @@ absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host, co
 absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer,
                                       absl::string_view what);
 absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, uint64_t chunk);
-// The tensor's own key out of one that asks.
+// The key of the tensor itself, from a key that asks for its manifest.
 absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask);
 
-// The same for all processes of a running host; 0: unknown.
+// A number that all processes of this host see until it reboots; 0 if unknown.
 uint64_t ThisHost();
 // This process among all that ever run on the host.
 uint64_t ThisProcess();

@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "channel/rdma/serve_channel.h"
 
-// A consumer that goes on by another path.
+// The farewell of a consumer that goes on by another path.
 namespace tryst {
 
 void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, HelloDone done) {
