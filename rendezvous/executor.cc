@@ -87,12 +87,14 @@ void ThreadPoolExecutor::Push(Work work) {
   ring_[(head_ + queued_) % ring_.size()] = std::move(work);
   ++queued_;
   wanted_.store(true, std::memory_order_relaxed);
-  // The thread that turns the source comes back for what it has found. Under the lock: the work
-  // may run and let its owner destroy us, and only the lock says that we are still in here.
+  // The thread that turns the source runs this work itself when it returns, so nobody is notified.
+  // The notification is made under the lock: the work may run at once and let the owner destroy
+  // this executor, and the destructor waits only for the lock.
   if (!turning_ || turner_ != std::this_thread::get_id()) not_empty_.NotifyOne();
 }
 
-// Whether this thread turns the source, which others may wait for: it runs nothing in there.
+// Whether this thread is turning the source. Then it runs no work in place, because others may wait
+// for that turn.
 bool ThreadPoolExecutor::Turns() const {
   MutexLock lock(&mu_);
   return turning_ && turner_ == std::this_thread::get_id();
@@ -119,10 +121,11 @@ void ThreadPoolExecutor::Loop() {
       head_ = (head_ + 1) % ring_.size();
       --queued_;
       if (!over_.empty()) {
-        Push(std::move(over_.front()));  // In its turn: the ring was full since it came.
+        Push(std::move(
+            over_.front()));  // Keeps the order: the ring has been full since this work came.
         over_.pop_front();
       } else if (queued_ > 0) {
-        not_empty_.NotifyOne();  // What one thread has found several may run.
+        not_empty_.NotifyOne();  // One thread may have found work for several.
       }
     }
     not_full_.NotifyOne();

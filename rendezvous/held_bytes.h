@@ -32,23 +32,23 @@ class HeldBytes {
   // reserve `release` may be null; it is called with a lock of HeldBytes held.
   explicit HeldBytes(int64_t max_bytes, std::shared_ptr<HeldBytes> process = nullptr,
                      ReleaseReserve release = nullptr);
-  ~HeldBytes();  // Nothing waits here any more; FailWaiting() sees to that.
+  ~HeldBytes();  // REQUIRES: no waiter is left; call FailWaiting() before.
 
   // Takes `bytes` here and in the process, or nothing. May be called under a lock; after
   // a refusal call OnRefused() without it.
   [[nodiscard]] bool TryTake(int64_t bytes);
-  // Collects what everybody holds in reserve, so that a second try is exact, and wakes
-  // whom a refused TryTake may have kept waiting.
+  // Takes back all reserves, so that a second TryTake is exact, and wakes waiters that the refused
+  // TryTake may have passed over.
   void OnRefused();
-  // Gives back, and calls who waited for it: not under a lock.
+  // Gives `bytes` back and runs the callbacks of waiters that now fit. Call it without a lock.
   void Give(int64_t bytes);
-  // Calls `ready` once: when `bytes` would fit (perhaps in here), or with FailWaiting's
-  // status. What would never fit is refused at once with kInvalidArgument.
+  // Calls `ready` once: when `bytes` would fit (perhaps in here), or with FailWaiting's status. If
+  // `bytes` can never fit, it is called at once with kInvalidArgument.
   void WhenRoom(int64_t bytes, Ready ready);
   void FailWaiting(const absl::Status& status);  // Those of this node.
 
   bool capped() const { return max_bytes_ != 0 || (process_ != nullptr && process_->capped()); }
-  // While somebody waits for room nobody should hold a reserve.
+  // While a caller waits for room, no other should hold a reserve.
   bool anybody_waits() const { return root_->anybody_waits_.load(); }
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
   int64_t max_bytes() const { return max_bytes_; }

@@ -52,12 +52,12 @@ class MatchCore {
     MatchTable table ABSL_GUARDED_BY(mu);
     absl::Status aborted ABSL_GUARDED_BY(mu);  // Derived.
     RendezvousCounters counters ABSL_GUARDED_BY(mu);
-    // Taken from the memory caps in advance, so that small sends of several threads do
-    // not all write the same word.
+    // Bytes taken from the memory caps in advance, so that small sends of several threads do not
+    // all write the same word.
     int64_t reserve_bytes ABSL_GUARDED_BY(mu) = 0;
     uint64_t last_turn ABSL_GUARDED_BY(mu) = 0;  // Of the sends that were given away.
-    // Of the one thread that aborts: what it has taken out of the table and not ended yet, in
-    // order by `next`, and what of the memory caps it held.
+    // Used by the aborting thread alone: the items that it has taken out of the table and not ended
+    // yet, linked by `next`, and the bytes that they held of the memory caps.
     Item* emptied = nullptr;
     int64_t emptied_bytes = 0;
   };
@@ -115,7 +115,7 @@ class MatchCore {
   void End(WaitingReceive* item);
   void Finish(WaitingReceive* item);
   void DropHolds(WaitingReceive* item, int holds);
-  // Takes everything out of the table and lets nothing in any more.
+  // Takes all items out of the table and refuses new ones.
   void EmptyShard(Shard& shard, const absl::Status& derived);
   // Ends what EmptyShard took out.
   void EndEmptied(Shard& shard, const absl::Status& derived, AllRun* all);

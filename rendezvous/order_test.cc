@@ -28,7 +28,7 @@ constexpr int kThreads = 8;
 constexpr int64_t kTensors = 24'000;
 constexpr int64_t kTensorsOfAKey = kTensors / kKeys;
 
-// One receive, with whatever may end it.
+// One receive: how to cancel it, and how it ended.
 struct Asked {
   Cancellation cancellation;
   std::atomic<bool> ended{false};
@@ -36,7 +36,8 @@ struct Asked {
   int64_t number = -1;
 };
 
-// What the receives of one key ended with, in the order in which they were made.
+// Expects that the receives of one key, in the order in which they were made, got tensors in the
+// order of the sends.
 void ExpectInOrder(const std::vector<std::unique_ptr<Asked>>& asked) {
   int64_t next = 0;
   int64_t failed = 0;
@@ -94,7 +95,7 @@ TEST(Order, OfALocalRendezvous) {
     });
     threads.emplace_back([&, thread] {
       std::mt19937 random(static_cast<unsigned>(100 + thread));
-      std::vector<int64_t> checked(kKeys, 0);  // Of asked, whose end was seen.
+      std::vector<int64_t> checked(kKeys, 0);  // How many of `asked` the thread has checked.
       for (bool all = false; !all;) {
         all = true;
         for (int key = thread; key < kKeys; key += kHalf) {
@@ -177,7 +178,7 @@ class ServingEnd {
       return GiveBackSpare(key);
     }
   }
-  // Answers whose turn has come.
+  // Sends the answers that are next in the order of the key.
   void Answer(int key) {
     Line& line = lines_[key];
     for (; !line.ops.empty(); line.ops.pop_front()) {
@@ -219,7 +220,7 @@ class ServingEnd {
       if (op->status.ok()) lines_[key].held.emplace(turn, std::move(op->taken));
     }
   }
-  // More is held than requests have ended that still want one: the last is too many.
+  // Gives back the last tensor while more are held than there are requests for them.
   void GiveBackSpare(int key) {
     Line& line = lines_[key];
     size_t wanted = 0;
@@ -306,7 +307,7 @@ TEST(Order, OfAServingEnd) {
   printf("%d given back, %d traded\n", static_cast<int>(given_back), static_cast<int>(traded));
 }
 
-// What one trade does.
+// TakeEarlier() trades a tensor for an earlier one of its key that was given back.
 TEST(Order, OfATrade) {
   ThreadAlarms alarms;
   LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);

@@ -139,7 +139,7 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
         absl::StrCat("Invalid rendezvous key (source is not ", options_.worker, "): ", key.text()));
   }
   if (devices_.empty()) return absl::OkStatus();
-  // They are few: cheaper than a hash of the name.
+  // There are few devices, so a search is cheaper than hashing the name.
   const absl::string_view name = key.src_device();
   const auto device =
       std::lower_bound(devices_.begin(), devices_.end(), name,
@@ -217,7 +217,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_
   }
 }
 
-// A step that is over has been aborted, so a place that is out of date gives nothing.
+// A cached place may be out of date. Its step is over then, hence aborted, and gives no tensor.
 bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) {
   if (place->step == nullptr || place->step_id != step_id) {
     MutexLock lock(&mu_);
@@ -264,7 +264,8 @@ void StepRegistry::CancelAlarm(Alarms::Token* token) {
   *token = Alarms::kNoToken;
 }
 
-// The peers that asked are told; the step may still start, and be asked for again.
+// Fails the requests of peers for a step that did not start in time. The step may still start later
+// and be asked for again.
 void StepRegistry::OnUnstarted(int64_t step_id) {
   std::shared_ptr<RoutingRendezvous> rendezvous;
   {
@@ -295,7 +296,7 @@ void StepRegistry::AbortStep(int64_t step_id, const absl::Status& why) {
     }
     Step& step = found->second;
     if (IsDerived(status) && options_.abort_grace > absl::ZeroDuration()) {
-      if (!step.derived.ok()) return;  // The first one waits already.
+      if (!step.derived.ok()) return;  // An earlier call has set the alarm already.
       step.derived = status;
       step.grace = SetAlarm(options_.abort_grace, &StepRegistry::OnGraceOver, step_id);
       return;
@@ -375,7 +376,7 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
   all.ThrowFirst();
 }
 
-// Keeps what a step that is over has counted.
+// Adds the counters of a step that is over to the registry's.
 void StepRegistry::Retire(const RoutingRendezvous& rendezvous) {
   RendezvousCounters counted = rendezvous.counters();
   for (int i = 0; i < kCounterRowCount; ++i) {

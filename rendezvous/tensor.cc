@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-// Header and bytes in one block.
+// Storage in host memory, with its header and its bytes in one block.
 class HostStorage final : public Storage {
  public:
   // Null when there is no memory.
@@ -23,7 +23,7 @@ class HostStorage final : public Storage {
 
  private:
   static constexpr size_t kHeaderBytes = 64;
-  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // More is a mistake.
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // A larger size is taken for a mistake.
   static constexpr std::align_val_t kAlign{Tensor::kAlignment};
 
   HostStorage(void* data, uint64_t bytes) : Storage(data, bytes, MemorySpace()) {
@@ -60,7 +60,7 @@ class StringStorage final : public Storage {
   std::vector<std::string> elements_;  // Moved, so that the array stays where it was.
 };
 
-// What one step of an offset is; a string tensor's offset counts in std::string.
+// The unit of an offset: one byte, or one std::string for a string tensor.
 uint64_t StrideBytes(DType dtype) {
   return dtype == DType::kString ? sizeof(std::string) : DTypeBytes(dtype);
 }
@@ -79,7 +79,7 @@ absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
   return shape;
 }
 
-// Of a scalar. It stays one when it fails.
+// Sets the dimensions. REQUIRES: the shape is a scalar. On an error it stays a scalar.
 absl::Status TensorShape::Set(absl::Span<const int64_t> dims) {
   if (dims.size() > kMaxLocalRank) {
     return absl::InvalidArgumentError(

@@ -35,7 +35,7 @@ void LongestFirst(std::vector<WaitingItem>* items) {
 
 double MillisecondsSince(int64_t since_ns, int64_t now_ns) { return (now_ns - since_ns) / 1e6; }
 
-// Edge names are anybody's bytes; JSON is not.
+// Edge names may have any bytes, which JSON has to escape.
 std::string JsonString(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

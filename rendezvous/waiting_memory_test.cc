@@ -21,7 +21,7 @@ int64_t HeapBytes() {
   return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
 }
 
-// What the heap grows by for each, while `keys` are received.
+// How much the heap grows for each receive while receives of `keys` wait.
 int64_t BytesOfReceive(Rendezvous* rendezvous, const std::vector<TensorKey>& keys) {
   const int64_t before = HeapBytes();
   for (const TensorKey& key : keys) {
