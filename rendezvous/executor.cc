@@ -121,8 +121,8 @@ void ThreadPoolExecutor::Loop() {
       head_ = (head_ + 1) % ring_.size();
       --queued_;
       if (!over_.empty()) {
-        Push(std::move(
-            over_.front()));  // Keeps the order: the ring has been full since this work came.
+        // In order: the ring has been full since this work came.
+        Push(std::move(over_.front()));
         over_.pop_front();
       } else if (queued_ > 0) {
         not_empty_.NotifyOne();  // One thread may have found work for several.

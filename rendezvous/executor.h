@@ -59,8 +59,8 @@ class ThreadPoolExecutor final : public Executor {
   // REQUIRES: threads >= 1, max_queued >= 1.
   ThreadPoolExecutor(int threads, size_t max_queued);
   ~ThreadPoolExecutor() override;  // REQUIRES: no source.
-  // From now on a thread without work turns `source`. Null: none does any more when it returns.
-  // REQUIRES: two threads or more.
+  // From now on a thread without work turns `source`. Null: when this returns, no thread turns a
+  // source any more. REQUIRES: two threads or more.
   void SetSource(WorkSource* source);
   bool TryRun(Work* work) override;
   void Run(Work work) override;

@@ -78,7 +78,8 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tens
   if (is_dead) {
     tensor = Tensor();
   } else if (!tensor.valid()) {
-    return absl::InvalidArgumentError(absl::StrCat("Send of no tensor: ", key.text()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("Send got an invalid tensor, and is_dead is not set: ", key.text()));
   }
   const absl::Status copied = CopyIfAsked(key, args, &tensor);
   if (!copied.ok()) return copied;

@@ -155,8 +155,8 @@ class Rendezvous {
 
  protected:
   virtual const Clock& clock() const = 0;
-  // Whether RecvAsync may end a receive that finds its tensor only by another thread's doing:
-  // then Recv cannot be tried without waiting.
+  // Whether RecvAsync may need another thread to end a receive although its tensor is here (a copy,
+  // a fetch). Then Recv cannot try without waiting.
   virtual bool EndsElsewhere(const TensorKey& /*key*/, const Args& /*args*/) const { return false; }
 };
 

@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
         absl::StrCat("\"", options.worker, "\" is not /job:J/replica:R/task:T"));
   }
   if (options.max_held_bytes < 0 || options.step.max_held_bytes < 0) {
-    return absl::InvalidArgumentError("A memory cap is negative");
+    return absl::InvalidArgumentError(
+        "max_held_bytes and max_held_bytes_per_step must not be negative; 0 is no cap");
   }
   if (options.max_held_bytes != 0 && options.step.max_held_bytes > options.max_held_bytes) {
     return absl::InvalidArgumentError(
@@ -39,7 +40,8 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
                      " bytes, is over that of the process, ", options.max_held_bytes));
   }
   if (options.step.shards < 1 || options.step.shards > 1024 || options.max_request_ids == 0) {
-    return absl::InvalidArgumentError("1 to 1024 shards and at least 1 request id are needed");
+    return absl::InvalidArgumentError(
+        "a step registry needs 1 to 1024 shards and room for at least 1 request id");
   }
   return std::unique_ptr<StepRegistry>(new StepRegistry(options, alarms, fetcher));
 }

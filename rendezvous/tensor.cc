@@ -135,7 +135,8 @@ absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape) {
 absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, const TensorShape& shape) {
   if (dtype == DType::kString) {
     if (static_cast<uint64_t>(shape.elements()) > std::vector<std::string>().max_size()) {
-      return absl::ResourceExhaustedError(absl::StrCat("No memory for string", shape.ToString()));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of memory for a string tensor of shape ", shape.ToString()));
     }
     return FromStrings(std::vector<std::string>(shape.elements()), shape);
   }
@@ -154,7 +155,8 @@ absl::StatusOr<Tensor> Tensor::Adopt(void* data, DType dtype, const TensorShape&
   absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
   absl::Status status = bytes.status();
   if (bytes.ok() && data == nullptr && *bytes != 0) {
-    status = absl::InvalidArgumentError(absl::StrCat("Null memory of ", *bytes, " bytes"));
+    status = absl::InvalidArgumentError(
+        absl::StrCat("Tensor::Adopt got null for ", *bytes, " bytes of memory"));
   }
   if (!status.ok()) {
     if (deleter) std::move(deleter)();
@@ -168,7 +170,7 @@ absl::StatusOr<Tensor> Tensor::FromStorage(StorageRef storage, uint64_t offset, 
                                            const TensorShape& shape) {
   absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
   if (!bytes.ok()) return bytes.status();
-  if (!storage) return absl::InvalidArgumentError("Null storage");
+  if (!storage) return absl::InvalidArgumentError("Tensor::FromStorage got no storage");
   if (offset > storage->bytes() || *bytes > storage->bytes() - offset) {
     return absl::OutOfRangeError(absl::StrCat(*bytes, " bytes at ", offset, " do not fit in ",
                                               storage->bytes(), " bytes of storage"));

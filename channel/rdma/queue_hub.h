@@ -13,7 +13,7 @@
 
 namespace tryst {
 
-// Who is told of a queue pair's completions.
+// The user of a queue pair, which is told of its completions.
 class QueuePairUser {
  public:
   virtual ~QueuePairUser() = default;
@@ -24,8 +24,8 @@ class QueuePairUser {
   virtual void OnQueuePairFatal(const absl::Status& why) = 0;
 };
 
-// One NIC on one poller: its completion queue, polled every turn, and who gets what.
-// Poller thread only, but for construction.
+// One NIC on one poller: polls its completion queue every turn, and passes each completion to the
+// user of its queue pair. Poller thread only, but for construction.
 class QueueHub final : public PollerSource {
  public:
   static absl::StatusOr<std::unique_ptr<QueueHub>> Create(Nic* nic, Poller* poller, uint32_t depth);
