@@ -30,7 +30,7 @@ struct Caller {
 using WallClockMs = std::function<int64_t()>;  // Unix time.
 
 // Writes into each call which worker makes it. With a shared token an HMAC binds this statement to
-// the method and the request by an HMAC; the token itself never travels. Thread-safe.
+// the method and the request; the token itself never travels. Thread-safe.
 class CallSigner {
  public:
   CallSigner(Caller self, std::string token, WallClockMs now);
