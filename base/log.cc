@@ -78,7 +78,8 @@ class Record {
     MutexLock lock(&mu_);
     return {recent_.begin(), recent_.end()};
   }
-  // Whether a line of this place is to be written now; if so, how many were not before it.
+  // Whether a line of this place may be written now. If so, `*left_out` is how many lines of it
+  // were suppressed before.
   bool MayWrite(const char* file, int line, int64_t now_ms, uint64_t* left_out) {
     MutexLock lock(&mu_);
     Site& site =

@@ -45,7 +45,7 @@ class HeldBytes {
   // Calls `ready` once: when `bytes` would fit (perhaps in here), or with FailWaiting's status. If
   // `bytes` can never fit, it is called at once with kInvalidArgument.
   void WhenRoom(int64_t bytes, Ready ready);
-  void FailWaiting(const absl::Status& status);  // Those of this node.
+  void FailWaiting(const absl::Status& status);  // Fails this cap's own waiters.
 
   bool capped() const { return max_bytes_ != 0 || (process_ != nullptr && process_->capped()); }
   // While a caller waits for room, no other should hold a reserve.

@@ -60,8 +60,8 @@ struct Args {
   // Receives: a remote tensor may come as a view of the producer's memory, to be read only, in
   // place of filling `destination`: where that costs no copy.
   bool by_reference = false;
-  // Receives: where to write the place of the send that it gets, before `done`: what
-  // GiveBack() wants to know. Not for RecvManyAsync.
+  // Receives: where to write the turn of the send that it gets, before `done` runs. GiveBack()
+  // needs it. Not for RecvManyAsync.
   uint64_t* turn = nullptr;
 };
 

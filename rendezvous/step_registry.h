@@ -46,8 +46,8 @@ class StepRegistry final : public TensorSource {
     size_t max_request_ids = 100'000;  // At least 1.
   };
 
-  // kInvalidArgument: a worker that is none, or a limit that makes no sense.
-  // `alarms` and `fetcher` (may be null) outlive every `done`.
+  // kInvalidArgument: `worker` is no worker's name, or a limit makes no sense. `alarms` and
+  // `fetcher` (may be null) outlive every `done`.
   static absl::StatusOr<std::unique_ptr<StepRegistry>> Make(const Options& options, Alarms* alarms,
                                                             TensorFetcher* fetcher);
   // Aborts every step with kAborted "Shutdown". Must not be called from a `done`.
@@ -66,7 +66,7 @@ class StepRegistry final : public TensorSource {
   // The step is over, well or badly: what still waits ends with kAborted
   // "Cleanup <step>" or with what it is being aborted for.
   void CleanupStep(int64_t step_id);
-  // Every step; with `why` if that is no OK.
+  // Aborts every step: with `why`, or with kAborted if `why` is OK.
   void CleanupAll(const absl::Status& why = absl::OkStatus());
   // Does the same, and refuses new steps: StartStep() and Take() fail with `why` from now on.
   // REQUIRES: !why.ok().

@@ -164,9 +164,9 @@ class StorageRef {
   Storage* storage_ = nullptr;
 };
 
-// Typed bytes with a shape. A cheap value: a copy shares the bytes. After Send the
-// bytes belong to every receiver and must not change; debug builds check
-// (docs/ARCHITECTURE.md).
+// Typed bytes with a shape. A cheap value: a copy shares the bytes. After Send the bytes belong to
+// every receiver and must not change; debug builds check that
+// (LocalRendezvous::Options::check_immutable).
 class Tensor {
  public:
   static constexpr size_t kAlignment = 64;

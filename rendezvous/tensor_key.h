@@ -74,7 +74,7 @@ class TensorKey {
   // finds the key sooner next time. The next user overwrites it. 0: none. REQUIRES: !empty().
   uint32_t note() const { return rep_->note.load(std::memory_order_relaxed); }
   void set_note(uint32_t note) const { rep_->note.store(note, std::memory_order_relaxed); }
-  // One text, not only an equal one.
+  // Whether both are copies of one key, and not merely equal.
   bool SharesTextWith(const TensorKey& other) const { return rep_ == other.rep_; }
 
   // The same in every process.

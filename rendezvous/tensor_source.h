@@ -22,8 +22,8 @@ class RoutingRendezvous;
 //     returned, `done` has run, or a send that met the take is about to run it on its thread,
 //     without waiting for anybody. Waiting for that is brief.
 //  2. It answers a key's requests in their order, each with the lowest turn that its takes of
-//     the key have brought, and the first only when the take for it has ended. What is one too
-//     many after a cancel, the highest, it gives back before it goes on.
+//     the key have brought, and the first only when the take for it has ended. If a cancel
+//     leaves one tensor too many, it gives the one with the highest turn back before it goes on.
 //  3. Before an answer it calls TakeEarlier(): a send may have met a take while another
 //     tensor was on its way back.
 class TensorSource {
