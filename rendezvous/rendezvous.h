@@ -65,15 +65,13 @@ struct Args {
   uint64_t* turn = nullptr;
 };
 
-// Called exactly once, never with a lock held. One that throws has been called: what it was
-// given is gone with it, and the other callbacks of the call still run. The exception leaves
-// by the call that ran it in place (Send, RecvAsync, StartCancel, StartAbort; of several the
-// first); on a thread of the executor, of the data plane or of the alarms it ends the process.
-// After it has been called nothing of the
-// rendezvous is touched any more, so it may drop the last reference to it. `tensor` is
-// invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a
-// receive that failed, `send_args` is empty; else it has the sender's device_context and
-// alloc_attrs.
+// Called exactly once, never with a lock held. If it throws, it still counts as called: its tensor
+// is lost, and the other callbacks of the call still run. The exception leaves the call that ran it
+// in place (Send, RecvAsync, StartCancel, StartAbort); of several exceptions the first does. On a
+// thread of the executor, of the data plane or of the alarms an exception ends the process. The
+// rendezvous is not touched after the call, so `done` may drop the last reference to it. `tensor`
+// is invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a receive
+// that failed, `send_args` is empty; else it has the sender's device_context and alloc_attrs.
 using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_args,
                                        const Args& recv_args, Tensor tensor, bool is_dead) &&>;
 

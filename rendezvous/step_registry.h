@@ -33,7 +33,8 @@ class StepRegistry final : public TensorSource {
     absl::flat_hash_map<std::string, uint64_t> incarnations;
     LocalRendezvous::Options step;  // With the cap of one step.
     int64_t max_held_bytes = 0;     // Of all steps' waiting sends; 0: no cap.
-    // Steps that peers ask for and nobody starts: so many, so long, with so many requests.
+    // Bounds of steps that peers ask for and that have not been started: their number, how long
+    // each is kept, and the requests that wait in them.
     size_t max_unstarted_steps = 1024;
     size_t max_unstarted_of_consumer = 256;
     size_t max_deferred_per_step = 65536;
