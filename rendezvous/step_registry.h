@@ -57,7 +57,8 @@ class StepRegistry final : public TensorSource {
   // The step's rendezvous; the same one again when it has started already.
   // The tombstone's status when the step is over.
   absl::StatusOr<std::shared_ptr<Rendezvous>> StartStep(int64_t step_id);
-  // The same at a peer's wish. kResourceExhausted: there are too many.
+  // Starts a step because a peer asked for it (BeginStep call). kResourceExhausted: too many were
+  // started so.
   absl::Status BeginStep(int64_t step_id);
   // Null when the step has not started or is over.
   std::shared_ptr<Rendezvous> FindStep(int64_t step_id) const;
@@ -103,9 +104,9 @@ class StepRegistry final : public TensorSource {
                                                            uint64_t request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
-  // It is no longer one that has not started.
+  // Takes the step out of the list of steps that have not started.
   void LeaveUnstarted(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Forgets those in which nobody waits any more.
+  // Drops steps that have not started and in which no request waits any more.
   void DropAbandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)

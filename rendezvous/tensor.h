@@ -214,7 +214,7 @@ class Tensor {
   bool valid() const { return dtype_ != DType::kInvalid; }
   DType dtype() const { return dtype_; }
   const TensorShape& shape() const { return shape_; }
-  // Of a string tensor: what its elements hold, without their bookkeeping. Linear then.
+  // For a string tensor: the total length of its elements, found by visiting each of them.
   uint64_t bytes() const;
   // Null only for an invalid tensor; of 0 bytes it may be anything. REQUIRES: not kString.
   const void* data() const { return address(); }

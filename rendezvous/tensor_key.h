@@ -128,7 +128,7 @@ class TensorKey {
   void SetDevice(absl::string_view text, const DeviceName& name, Device* device);
 
   explicit TensorKey(Rep* rep) : rep_(rep) {}
-  // With so much room behind the text.
+  // A Rep of `text` with `room` bytes behind the text.
   static Rep* NewRep(absl::string_view text, size_t room);
   void Unref();
 
