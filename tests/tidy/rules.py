@@ -265,6 +265,9 @@ GIVEN_UP = {
 # Of these no word is about a path, a part or a turn.
 IDIOMS = re.compile(r"under_?way|make_?way|both_?ways|one_?way|on_?its_?way|looks?_?(up|like)", re.IGNORECASE)
 GIVEN_UP_NAMES = "tests/tidy/given_up_names.txt"
+MOST_GIVEN_UP_NAMES = 137  # Lower it whenever the list has become shorter.
+# CUDA's own word for the physical memory behind an address.
+CHUNKS_OF_CUDA = re.compile(r"gpu/|channel/device/|(tests|bench)/.*device")
 
 
 def given_up_in(tree):
@@ -275,7 +278,10 @@ def given_up_in(tree):
             name = match[0]
             if name in found or speaks_of_rules(path) or name.startswith("GRPC_"):
                 continue
-            if set(GIVEN_UP).intersection(words(IDIOMS.sub("", name))):
+            bad = set(GIVEN_UP).intersection(words(IDIOMS.sub("", name)))
+            if CHUNKS_OF_CUDA.match(path):
+                bad -= {"chunk", "chunks"}
+            if bad:
                 found[name] = (path, line_of(tree.code(path), match.start()))
     return found
 
@@ -289,9 +295,8 @@ def given_up(tree):
         if name not in known:
             word = next(w for w in words(IDIOMS.sub("", name)) if w in GIVEN_UP)
             yield "%s:%d: %s: the word is %s, not %s (docs/GLOSSARY.md)" % (path, line, name, GIVEN_UP[word], word)
-    for name, number in known.items():
-        if name not in found:
-            yield "%s:%d: %s is gone: take the line away (tests/tidy/tidy.py --forget does)" % (GIVEN_UP_NAMES, number, name)
+    if len(known) > MOST_GIVEN_UP_NAMES:
+        yield "%s: %d names, and it had %d: rename instead" % (GIVEN_UP_NAMES, len(known), MOST_GIVEN_UP_NAMES)
 
 
 def forget_given_up(tree):

@@ -103,8 +103,9 @@ class RulesTest(unittest.TestCase):
         way = {"channel/pool.cc": "struct PeerWay {};\nint under_way;\nint LookUp(int);\n"}
         self.expect(rules.given_up, way, "channel/pool.cc:1: PeerWay: the word is path, not way")
         self.expect(rules.given_up, {**way, rules.GIVEN_UP_NAMES: "# why\nPeerWay\n"})
-        self.expect(rules.given_up, {rules.GIVEN_UP_NAMES: "PeerWay\n"},
-                    rules.GIVEN_UP_NAMES + ":1: PeerWay is gone")
+        self.expect(rules.given_up, {"gpu/chunk.cc": "int chunk_bytes;\n"})
+        many = "".join("Way%d\n" % i for i in range(rules.MOST_GIVEN_UP_NAMES + 1))
+        self.expect(rules.given_up, {rules.GIVEN_UP_NAMES: many}, "rename instead")
 
     def test_drawings(self):
         source = 'digraph a {\n  b [label="channel/\\nthe Pool of NoSuch"]\n  c [label="%s"]\n}\n'
