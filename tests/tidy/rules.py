@@ -427,7 +427,7 @@ def links(tree):
 DECISIONS = "docs/decisions/README.md"
 
 
-MOST_LINES_OF_A_DECISION = 50
+MOST_LINES_OF_A_DECISION = 60
 
 
 def decisions_row(tree, path, row):
@@ -474,7 +474,9 @@ def decisions(tree):
                 yield "%s: has no part called %s" % (path, part)
     if DECISIONS in tree.files and "Numbers without a record:" in tree.read(DECISIONS):
         holes = set(range(1, max(map(int, seen), default=0))) - set(map(int, seen))
-        for number in sorted(holes ^ decisions_without_record(tree)):
+        # A number that is set aside may lie above the last record.
+        listed = {n for n in decisions_without_record(tree) if n < max(map(int, seen), default=0)}
+        for number in sorted(holes ^ listed):
             yield "%s: says nothing true of the number %04d" % (DECISIONS, number)
 
 

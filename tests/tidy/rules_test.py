@@ -304,8 +304,9 @@ class RulesTest(unittest.TestCase):
             return {"docs/decisions/README.md": index % (holds, holes), "docs/decisions/0001-a.md": record,
                     "docs/decisions/0003-c.md": whole}
         self.expect(rules.decisions, tree_with("yes", "0002"))
-        self.expect(rules.decisions, tree_with("yes", "0004"), "the number 0002", "the number 0004")
-        self.expect(rules.decisions, tree_with("yes", "0002", whole + "\n" * 50), "0001-a.md: 55 lines")
+        self.expect(rules.decisions, tree_with("yes", "0002 and 0004"))
+        self.expect(rules.decisions, tree_with("yes", "0001"), "the number 0001", "the number 0002")
+        self.expect(rules.decisions, tree_with("yes", "0002", whole + "\n" * 60), "0001-a.md: 65 lines")
         self.expect(rules.decisions, tree_with("yes", "0002", whole + "Superseded by [0003](0003-c.md).\n"),
                     "0001-a.md: superseded by 0003")
         self.expect(rules.decisions, tree_with("no: [0003](0003-c.md)", "0002"), "0001-a.md: superseded by none")
