@@ -14,7 +14,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual int64_t NowNs() const = 0;
-  // The same a few milliseconds late, for next to nothing: for since when somebody waits.
+  // Like NowNs(), but up to a few milliseconds old and much cheaper to read. For showing how long
+  // something has waited.
   virtual int64_t CoarseNowNs() const { return NowNs(); }
 };
 

@@ -24,7 +24,7 @@ ErrorScope ScopeOf(const absl::Status& status) {
   for (const ErrorScope scope : kAll) {
     if (*payload == ErrorScopeName(scope)) return scope;
   }
-  // From a peer that is newer than we are: of ours, only the operation is concerned.
+  // A newer peer may send a scope that we do not know. On our side only the operation has failed.
   return ErrorScope::kOperation;
 }
 

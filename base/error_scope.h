@@ -18,7 +18,7 @@ enum class ErrorScope : uint8_t {
 
 // An OK status stays as it is.
 absl::Status WithScope(absl::Status status, ErrorScope scope);
-// kOperation where nobody said.
+// kOperation for a status without a scope.
 ErrorScope ScopeOf(const absl::Status& status);
 const char* ErrorScopeName(ErrorScope scope);
 

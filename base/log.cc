@@ -50,7 +50,7 @@ std::string JsonString(absl::string_view text) {
   return out + "\"";
 }
 
-// A peer chooses some of it: no line of its own, and nothing that a terminal obeys.
+// A peer chooses some of the text, so we escape line ends and whatever a terminal would obey.
 std::string Printable(absl::string_view text) {
   std::string out(text.substr(0, kMostLineBytes));
   for (char& c : out) {
@@ -60,13 +60,13 @@ std::string Printable(absl::string_view text) {
   return out;
 }
 
-// Whether stderr takes a line now. A pipe that nobody reads must not hold up who logs.
+// Whether stderr takes a line now. A pipe that nobody reads must not block the thread that logs.
 bool StderrTakesALine(LogSeverity severity) {
   pollfd out = {STDERR_FILENO, POLLOUT, 0};
   return poll(&out, 1, severity == LogSeverity::kFatal ? 1000 : 0) == 1;
 }
 
-// What the process keeps of its lines.
+// Keeps the last lines for RecentTrouble(), and counts lines of each place in the code.
 class Record {
  public:
   void Keep(LoggedLine line) {
@@ -78,7 +78,8 @@ class Record {
     MutexLock lock(&mu_);
     return {recent_.begin(), recent_.end()};
   }
-  // Whether a line of this place is to be written now; if so, how many were not before it.
+  // Whether a line of this place may be written now. If so, `*left_out` is how many lines of it
+  // were suppressed before.
   bool MayWrite(const char* file, int line, int64_t now_ms, uint64_t* left_out) {
     MutexLock lock(&mu_);
     Site& site =

@@ -10,8 +10,8 @@
 namespace tryst {
 
 // How lines look on stderr. kJson: one object a line, with "unix_ms", "severity", "thread",
-// "place", "text". Who writes the same line again and again is cut short in both: of one
-// place in the code 20 lines in ten seconds are written, and then how many more there were.
+// "place", "text". In both formats one place in the code may write 20 lines in ten seconds. Further
+// ones are counted, and the next line says how many were left out.
 enum class LogFormat { kText, kJson };
 void SetLogFormat(LogFormat format);
 

@@ -45,7 +45,7 @@ TEST(MutexTest, LetsOneInAtATime) {
   EXPECT_EQ(counter.value(), kThreads * kAdds);
 }
 
-// In a thread of its own: to try a mutex that one holds oneself is undefined.
+// Tries in another thread, because try_lock() by the thread that holds the mutex is undefined.
 bool TryLockElsewhere(Mutex* mu) {
   bool got = false;
   std::thread([mu, &got] {

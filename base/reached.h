@@ -32,7 +32,8 @@ struct Guard {
     guard_reached.times.fetch_add(1, std::memory_order_relaxed);       \
   } while (false)
 
-// Of this program; null in one without guards. A test that asks has linkstatic = True.
+// Begin and end of the list of this program's guards, made by the linker; both null in a program
+// without guards. A test that reads the list has linkstatic = True in BUILD.
 extern "C" {
 extern ::tryst::Guard tryst_reached_begin __asm__("__start_tryst_reached") __attribute__((weak));
 extern ::tryst::Guard tryst_reached_end __asm__("__stop_tryst_reached") __attribute__((weak));

@@ -3,11 +3,11 @@
 
 namespace tryst {
 
-// Which object runs the calling thread, so that who waits for the work of that object can
-// tell that it is asked to wait for itself. A thread says so first of all; a thread that
-// nobody of ours runs has no owner.
+// Notes which object runs the calling thread. A call that waits for that object's work can then see
+// that it would wait for its own thread. Each thread of ours calls this first; other threads have
+// no owner.
 void SetThreadOwner(const void* owner);
-// False of null.
+// False if `owner` is null.
 bool IsThreadOf(const void* owner);
 
 }  // namespace tryst

@@ -18,8 +18,8 @@ import figures  # noqa: E402
 # tests/guest/lane.sh's figure: "pair write_lat 8 B, 7 rounds, ours and perftest's in us: ... [1 2 | 3 4]"
 LINE = re.compile(r"(one|pair) (\w+) (\d+) B, \d+ rounds, ours and perftest's .*\[([-0-9. e]*)\|([-0-9. e]*)\]")
 GIB_PER_MB = 1e6 / (1 << 30)
-# What it is here, in which unit, and what ours and perftest's are multiplied by: perftest
-# halves a round trip, and a pull is a whole one.
+# Our name of the figure, its unit, and the factors by which our value and perftest's are
+# multiplied: perftest halves a round trip, and a pull is a whole one.
 MEANING = {
     "channel_pull": ("pull_p50", "us", 1, 2),
     "channel_bw": ("delivery", "GiB/s", GIB_PER_MB, GIB_PER_MB),

@@ -10,7 +10,7 @@ namespace {
 struct Resource {
   int64_t free_ns = 0;
   int64_t busy_ns = 0;
-  // Returns when it begins.
+  // Returns the time at which the work begins.
   int64_t Take(int64_t at_ns, int64_t for_ns) {
     const int64_t begin_ns = std::max(free_ns, at_ns);
     free_ns = begin_ns + for_ns;

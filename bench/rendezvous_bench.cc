@@ -23,7 +23,7 @@
 #include "rendezvous/thread_alarms.h"
 
 namespace {
-// Only this thread's, so that the library's own threads are not counted.
+// Counts this thread's allocations alone, and not those of the library's own threads.
 thread_local int64_t allocations = 0;
 }  // namespace
 

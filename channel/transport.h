@@ -21,8 +21,8 @@
 
 namespace tryst {
 
-// Who chose a path to a peer, and hears from its channel how it goes. What a channel tells may
-// come in any turn of the poller, but never inside a call of the channel.
+// The object that chose a path to a peer. The channel tells it how the path works: in any turn of
+// the poller, but never inside a call of the channel.
 class PathUser {
  public:
   virtual ~PathUser() = default;

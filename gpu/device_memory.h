@@ -14,8 +14,8 @@
 
 namespace tryst {
 
-// Owns device memory. Freeing waits for nothing that we have queued: who destroys it
-// knows that no work uses it any more.
+// Owns device memory. Freeing does not wait for queued work, so destroy it only when no work uses
+// it any more.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

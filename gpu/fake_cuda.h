@@ -25,7 +25,7 @@ struct FakeCudaControl {
   void (*poke)(uint64_t address, const void* from, uint64_t bytes);
   // Device memory allocated and not freed.
   uint64_t (*allocated)();
-  // Attribute `which` of every card, in place of what it was.
+  // Sets attribute `which` of every card.
   void (*set_attribute)(int which, int value);
 };
 

@@ -139,7 +139,8 @@ absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& expor
     cuda::Result result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
                                                               cuda::kIpcLazyPeerAccess);
     if (result == cuda::kAlreadyMapped) {
-      // The same memory under an earlier name and at another place over there.
+      // We have this memory mapped already, under an earlier handle of the exporter's. Drop that
+      // mapping and try again.
       Forget(exporter);
       result = gpu_->calls().cuIpcOpenMemHandle_v2(&made->base_, reference.handle,
                                                    cuda::kIpcLazyPeerAccess);

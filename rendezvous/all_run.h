@@ -6,8 +6,8 @@
 
 namespace tryst {
 
-// Runs callers' callbacks one after the other although some throw, so that none is dropped.
-// Our own code throws nothing.
+// Runs callbacks of callers one after the other, also when some of them throw, so that none is
+// dropped. Our own code does not throw.
 class AllRun {
  public:
   template <typename Fn>

@@ -18,8 +18,8 @@ class Allocator {
   virtual absl::StatusOr<StorageRef> Allocate(uint64_t bytes) = 0;
   // The same as a tensor. kInvalidArgument: a type without fixed size, overflow.
   virtual absl::StatusOr<Tensor> AllocateTensor(DType dtype, const TensorShape& shape) = 0;
-  // For runtimes that count on their own: memory until Free(), null when there is none.
-  // Tensor::Adopt() makes a tensor of it, with the space that SpaceOf() tells.
+  // For runtimes with reference counts of their own: memory that stays until Free(); null if there
+  // is none. Tensor::Adopt() makes a tensor of it, in the space that SpaceOf() returns.
   virtual void* AllocateRaw(uint64_t bytes) = 0;
   virtual void Free(void* memory) = 0;
   virtual MemorySpace SpaceOf(const void* memory) const = 0;  // kHost: not from here.

@@ -9,7 +9,8 @@
 
 namespace tryst {
 
-// A RecvMany on its way, or the scratch of a SendMany. Recycled with its vectors.
+// A RecvMany that has not ended, or the working memory of a SendMany. Objects are reused together
+// with their vectors.
 struct Batch {
   Batch* next_free = nullptr;
   ManyDoneFn done;

@@ -12,8 +12,8 @@
 
 namespace tryst {
 
-// What a Cancellation is, counted: who has registered with one may still deregister when its
-// owner has destroyed it. The calls are those of Cancellation.
+// The shared state of a Cancellation. It is reference-counted because a caller that registered may
+// deregister after the owner has destroyed the Cancellation. The methods are those of Cancellation.
 class CancellationState {
  public:
   using Callback = absl::AnyInvocable<void() &&>;
@@ -55,10 +55,9 @@ class CancellationState {
 
 // Cancels what is registered with it, once and for good. Safe from any thread. Allocates
 // only while more callbacks are registered than ever before.
-//
-// May be destroyed in any state, even in a callback of its own: what is registered then is
-// cancelled first, on this thread, as by StartCancel. What another thread's StartCancel has
-// not called yet, that thread still calls.
+// May be destroyed in any state, even in one of its own callbacks. The destructor first cancels
+// what is registered, on this thread, as StartCancel does. If another thread is in StartCancel,
+// that thread still runs the callbacks that it has not run yet.
 class Cancellation {
  public:
   using Callback = CancellationState::Callback;

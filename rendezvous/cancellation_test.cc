@@ -76,7 +76,7 @@ TEST(Cancellation, ItsEndCancelsWhatIsRegistered) {
     EXPECT_NE(cancellation.Register([&] { ran.push_back(2); }), Cancellation::kNoToken);
   }
   EXPECT_EQ(ran, (std::vector<int>{1, 2}));
-  // Who has registered may still ask.
+  // A caller that registered may still ask after the owner is gone.
   EXPECT_TRUE(late->cancelled());
   EXPECT_FALSE(late->Deregister(token));
   EXPECT_EQ(late->Register([] { FAIL(); }), Cancellation::kNoToken);

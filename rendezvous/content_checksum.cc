@@ -33,7 +33,7 @@ uint64_t ContentChecksum(const Tensor& tensor) {
     }
     return sum;
   }
-  if (tensor.bytes() == 0) return 0;  // Its address may be anything.
+  if (tensor.bytes() == 0) return 0;  // The address of an empty tensor is not valid to read.
   return OfBytes(sum, static_cast<const char*>(tensor.data()), tensor.bytes());
 }
 

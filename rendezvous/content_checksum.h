@@ -7,8 +7,8 @@
 
 namespace tryst {
 
-// Of what a tensor holds, to find out whether it has been changed: not cryptographic, not
-// for the wire. 0 where the host cannot read it.
+// A checksum of a tensor's bytes, by which debug builds see that they were changed. It is neither
+// cryptographic nor for the wire. 0 if the host cannot read the memory.
 uint64_t ContentChecksum(const Tensor& tensor);
 
 }  // namespace tryst

@@ -12,7 +12,8 @@ bool WantedOnHost(const TensorKey& key, const Args& recv_args) {
   return recv_args.alloc_attrs.on_host || key.dst().type == "CPU";
 }
 
-// Where `tensor` goes: memory and who copies. Both empty when it is shared.
+// The memory that `tensor` is copied into, and the device context that copies. Both are empty when
+// the tensor is shared.
 struct Plan {
   std::shared_ptr<DeviceContext> copier;
   Tensor into;
@@ -28,7 +29,7 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const
     return absl::InvalidArgumentError(
         absl::StrCat("A string tensor cannot go to a device: ", key.text()));
   }
-  // The side that is a device knows its stream; of two devices the receiver.
+  // The device side copies, because it knows its stream. Of two devices the receiver does.
   const std::shared_ptr<DeviceContext>& copier =
       !to_host && recv_args.device_context != nullptr ? recv_args.device_context
       : send_args.device_context != nullptr           ? send_args.device_context
@@ -54,7 +55,7 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const
   return Plan{copier, *std::move(into)};
 }
 
-// What the copy's end needs, kept in one place while it runs.
+// What the callback of the copy needs, kept while the copy runs.
 struct Copying {
   DoneFn done;
   Args send_args;

@@ -103,7 +103,7 @@ absl::StatusOr<TensorShape> ShapeOf(const DLTensor& tensor) {
   return TensorShape::Make(absl::MakeConstSpan(tensor.shape, tensor.ndim));
 }
 
-// A stride over one element or none says nothing.
+// The stride of a dimension of one element, or of none, has no meaning.
 bool Compact(const DLTensor& tensor, const TensorShape& shape) {
   if (tensor.strides == nullptr || shape.elements() == 0) return true;
   int64_t expected = 1;
@@ -119,7 +119,7 @@ uint64_t AlignmentOf(const DLDataType& type) {
   return type.code == dlpack::kDLComplex ? type.bits / 16 : std::max(type.bits / 8, 1);
 }
 
-// What an imported tensor lives in.
+// The storage of an imported tensor.
 class Imported final : public Storage {
  public:
   Imported(void* data, uint64_t bytes, const MemorySpace& space, DLManagedTensorVersioned* managed)
@@ -133,7 +133,7 @@ class Imported final : public Storage {
   DLManagedTensorVersioned* const managed_;
 };
 
-// What an exported tensor lives in.
+// The block that an exported tensor and its shape are in.
 struct Exported {
   DLManagedTensorVersioned managed;
   Tensor tensor;
@@ -196,7 +196,7 @@ absl::StatusOr<DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor) {
   int64_t stride = 1;
   for (int i = shape.rank() - 1; i >= 0; --i) {
     exported->strides[i] = stride;
-    // Of an empty tensor the strides say nothing, and their product may not fit.
+    // The strides of an empty tensor have no meaning, and their product may overflow.
     if (shape.elements() != 0) stride *= shape.dim(i);
   }
   DLManagedTensorVersioned& managed = exported->managed;

@@ -17,9 +17,9 @@ namespace tryst {
 // strides that are not compact, vector lanes, a device that is neither the host nor CUDA.
 absl::StatusOr<Tensor> FromDLPack(dlpack::DLManagedTensorVersioned* managed);
 
-// `tensor` for a foreign program, without a copy and marked read-only: who receives it
-// calls its deleter once, on any thread. Shared segments are host memory there.
-// kInvalidArgument: an invalid or string tensor.
+// `tensor` for a foreign program, without a copy and marked read-only: the receiver calls its
+// deleter once, on any thread. A shared segment is shown as host memory. kInvalidArgument: an
+// invalid or string tensor.
 absl::StatusOr<dlpack::DLManagedTensorVersioned*> ToDLPack(const Tensor& tensor);
 
 }  // namespace tryst

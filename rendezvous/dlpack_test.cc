@@ -71,7 +71,7 @@ TEST(DLPack, RefusesWhatIsNotAlignedToItsType) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << offset << ": " << status;
     EXPECT_NE(status.message().find("aligned"), std::string::npos) << status;
   }
-  foreign.managed.dl_tensor.byte_offset = 2;  // For halves it is.
+  foreign.managed.dl_tensor.byte_offset = 2;  // An offset of 2 is aligned for 16-bit floats.
   foreign.managed.dl_tensor.dtype = {dlpack::kDLFloat, 16, 1};
   EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
   EXPECT_EQ(foreign.deleted, 1);
@@ -84,7 +84,7 @@ TEST(DLPack, RefusesWhatIsNotAlignedToItsType) {
   of_pairs.shape[0] = 2;
   of_pairs.managed.dl_tensor.byte_offset = 8;
   EXPECT_TRUE(FromDLPack(&of_pairs.managed).ok());
-  // Nobody reads an element of a tensor that has none.
+  // An empty tensor may have any offset, because no element of it is read.
   Foreign empty;
   empty.shape[0] = 0;
   empty.managed.dl_tensor.byte_offset = 3;
@@ -110,10 +110,10 @@ TEST(DLPack, TakesCompactStridesOnly) {
   foreign.deleted = 0;
   foreign.strides[0] = 8;
   EXPECT_EQ(foreign.Refusal(), absl::StatusCode::kUnimplemented);
-  foreign.shape[0] = 1;  // A stride over one row says nothing.
+  foreign.shape[0] = 1;  // The stride of a dimension of one row has no meaning.
   EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
   foreign.deleted = 0;
-  foreign.shape[0] = 0;  // Nor over none.
+  foreign.shape[0] = 0;  // Nor has that of a dimension of no rows.
   EXPECT_TRUE(FromDLPack(&foreign.managed).ok());
 }
 

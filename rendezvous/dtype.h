@@ -36,8 +36,8 @@ enum class DType : uint8_t {
   kFloat8E4m3fn = 25,
   kInt4 = 29,   // One element a byte, as TensorFlow keeps it in memory.
   kUint4 = 30,  // Likewise.
-  // None of TensorFlow's, and of a wire alone: a tensor of more dimensions than its description
-  // has room for, as bytes (rendezvous/packed_tensor.h).
+  // Not one of TensorFlow's types, and used on wires alone: carries as bytes a tensor that has more
+  // dimensions than a wire's description has room for (rendezvous/packed_tensor.h).
   kPacked = 62,
 };
 

@@ -151,10 +151,11 @@ void ThreadPoolExecutor::Loop(size_t index) {
       head_ = (head_ + 1) % ring_.size();
       --queued_;
       if (!over_.empty()) {
-        Push(std::move(over_.front()));  // In its turn: the ring was full since it came.
+        // In order: the ring has been full since this work came.
+        Push(std::move(over_.front()));
         over_.pop_front();
       } else if (queued_ > 0) {
-        not_empty_.NotifyOne();  // What one thread has found several may run.
+        not_empty_.NotifyOne();  // One thread may have found work for several.
       }
     }
     not_full_.NotifyOne();

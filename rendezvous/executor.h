@@ -41,13 +41,13 @@ class InlineExecutor final : public Executor {
   void Run(Work work) override;
 };
 
-// What brings an executor its work, for a thread of the executor to turn while it has nothing to
-// run: what that thread finds so, it runs, and nobody has to be woken for it.
+// What brings an executor its work (a poller). A thread of the executor turns it while it has
+// nothing to run. It runs the work that it finds there itself, which saves waking another thread.
 class WorkSource {
  public:
   virtual ~WorkSource() = default;
-  // Turns until `wanted` elsewhere, or nothing has come for a while; returns at once when that is
-  // somebody else's to do. Called on one thread at a time, with no lock held.
+  // Turns until `wanted`, or until nothing has come for a while. Returns at once if another thread
+  // is turning it. Called on one thread at a time, with no lock held.
   virtual void TurnUntil(const std::atomic<bool>& wanted) = 0;
 };
 
@@ -59,15 +59,16 @@ class ThreadPoolExecutor final : public Executor {
   // REQUIRES: threads >= 1, max_queued >= 1.
   ThreadPoolExecutor(int threads, size_t max_queued);
   ~ThreadPoolExecutor() override;  // REQUIRES: no sources.
-  // From now on threads without work turn `sources`, one thread each. None: no thread does any more
-  // when it returns. REQUIRES: two threads or more; there are no sources, or these are none.
+  // From now on threads without work turn `sources`, one thread each. With none: when this returns,
+  // no thread turns a source any more. REQUIRES: two threads or more; there are no sources, or these
+  // are none.
   void SetSources(const std::vector<WorkSource*>& sources);
   bool TryRun(Work* work) override;
   void Run(Work work) override;
   void RunWithoutWaiting(Work work) override;
   size_t queued() const;
-  // Waits until everything has run, but no longer than `until`; whether it has. REQUIRES: not
-  // on a thread of its own.
+  // Waits until all work has run, or until `until`. Returns whether all of it has. REQUIRES: not on
+  // a thread of its own.
   bool WaitIdle(std::chrono::steady_clock::time_point until);
 
  private:

@@ -68,7 +68,7 @@ void HeldBytes::CollectReserves() {
   for (HeldBytes* node : root_->with_reserve_) node->Return(node->release_());
 }
 
-// True when it was counted anywhere.
+// Returns whether any cap had counted the bytes.
 bool HeldBytes::Return(int64_t bytes) {
   bool counted = false;
   for (HeldBytes* node = this; node != nullptr; node = node->process_.get()) {
@@ -80,8 +80,8 @@ bool HeldBytes::Return(int64_t bytes) {
 }
 
 void HeldBytes::Give(int64_t bytes) {
-  // Sequentially consistent on both sides: either this sees the waiter, or the waiter,
-  // who looks again after it has queued, sees the room.
+  // Sequentially consistent on both sides: either this sees the waiter, or the waiter sees the
+  // room, because it tries once more after it has queued.
   if (bytes != 0 && Return(bytes) && anybody_waits()) root_->WakeWhoFits();
 }
 
@@ -106,8 +106,8 @@ void HeldBytes::WakeWhoFits() {
   std::vector<Ready> woken;
   {
     MutexLock lock(&mu_);
-    // Everybody who would fit alone: one who is woken and does not send must not keep
-    // the next one asleep.
+    // Wakes every waiter that would fit alone. If it woke only the first, and that one sent
+    // nothing, the next would sleep on.
     auto keep = waiters_.begin();
     for (Waiter& waiter : waiters_) {
       if (waiter.node->Fits(waiter.bytes)) {

@@ -20,38 +20,39 @@ namespace tryst {
 class HeldBytes {
  public:
   using Ready = absl::AnyInvocable<void(absl::Status) &&>;
-  // A callback that throws here would end somebody else's call, so it ends the process.
+  // `ready` may run in any other caller's call. If it threw there, that call would fail for no
+  // reason of its own, so the process ends instead (noexcept).
   static void Call(Ready ready, absl::Status status) noexcept {
     std::move(ready)(std::move(status));
   }
-  // Lets go of what its owner has taken in advance, and returns how much that was.
+  // Releases the bytes that its owner has taken in advance, and returns how many.
   using ReleaseReserve = std::function<int64_t()>;
 
   // 0: no cap of its own. `process` may be null; it has no parent itself. Without a
   // reserve `release` may be null; it is called with a lock of HeldBytes held.
   explicit HeldBytes(int64_t max_bytes, std::shared_ptr<HeldBytes> process = nullptr,
                      ReleaseReserve release = nullptr);
-  ~HeldBytes();  // Nothing waits here any more; FailWaiting() sees to that.
+  ~HeldBytes();  // REQUIRES: no waiter is left; call FailWaiting() before.
 
   // Takes `bytes` here and in the process, or nothing. May be called under a lock; after
   // a refusal call OnRefused() without it.
   [[nodiscard]] bool TryTake(int64_t bytes);
-  // Collects what everybody holds in reserve, so that a second try is exact, and wakes
-  // whom a refused TryTake may have kept waiting.
+  // Takes back all reserves, so that a second TryTake is exact, and wakes waiters that the refused
+  // TryTake may have passed over.
   void OnRefused();
-  // Gives back, and calls who waited for it: not under a lock.
+  // Gives `bytes` back and runs the callbacks of waiters that now fit. Call it without a lock.
   void Give(int64_t bytes);
-  // Calls `ready` once: when `bytes` would fit (perhaps in here), or with FailWaiting's
-  // status. What would never fit is refused at once with kInvalidArgument.
+  // Calls `ready` once: when `bytes` would fit (perhaps in here), or with FailWaiting's status. If
+  // `bytes` can never fit, it is called at once with kInvalidArgument.
   void WhenRoom(int64_t bytes, Ready ready);
-  void FailWaiting(const absl::Status& status);  // Those of this node.
+  void FailWaiting(const absl::Status& status);  // Fails this cap's own waiters.
 
   bool capped() const { return max_bytes_ != 0 || (process_ != nullptr && process_->capped()); }
-  // While somebody waits for room nobody should hold a reserve.
+  // While a caller waits for room, no other should hold a reserve.
   bool anybody_waits() const { return root_->anybody_waits_.load(); }
   int64_t held() const { return held_.load(std::memory_order_relaxed); }
   int64_t max_bytes() const { return max_bytes_; }
-  // For who was refused: which caps there are, and what of them is held.
+  // For the message of a refusal: the caps, and how much of each is held.
   std::string Explain() const;
 
  private:

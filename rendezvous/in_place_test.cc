@@ -52,7 +52,8 @@ TEST(RecvInPlace, GivesWhatIsHereAndNeverWaits) {
   EXPECT_EQ(RecvHere(&rendezvous, LocalKey("away")), absl::StatusCode::kInternal);
 }
 
-// The alarms' own thread would wait for a timeout that it is to deliver itself.
+// If Recv() waited on the alarms' thread, it would wait for a timeout that only this thread can
+// deliver.
 TEST(RecvInPlace, OfALateReceiveDoesNotHang) {
   ThreadAlarms alarms;
   LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);
@@ -79,7 +80,8 @@ TEST(RecvInPlace, OfALateReceiveDoesNotHang) {
   }
 }
 
-// Where the abort has not come to the other key's shard yet it must not wait for that.
+// A callback receives another key whose shard the abort has not reached yet. It must not wait
+// there.
 TEST(RecvInPlace, OfAnAbortedReceiveEndsWithTheAbort) {
   ThreadAlarms alarms;
   LocalRendezvous rendezvous(LocalRendezvous::Options(), &alarms);

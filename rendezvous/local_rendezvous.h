@@ -18,12 +18,10 @@ namespace tryst {
 class MatchCore;
 
 // The matching table: where sends and receives of one worker and one step meet.
-//
-// The table is split into shards by the key's hash. Each shard's lock guards its part
-// of the table and its abort flag together, so that nothing is kept by a rendezvous
-// that has been aborted. Callbacks run after unlocking. In steady state nothing is
-// allocated. A pair costs one uncontended lock for each side; a receive that waits with
-// a cancellation, a deadline or an executor two more.
+// The table is split into shards by the key's hash. Each shard's lock guards its part of the table
+// and its abort flag together, so that an aborted rendezvous keeps no item. Callbacks run after
+// unlocking. In steady state nothing is allocated. A pair costs one uncontended lock for each side;
+// a receive that waits with a cancellation, a deadline or an executor two more.
 class LocalRendezvous final : public Rendezvous {
  public:
 #ifdef NDEBUG
@@ -31,7 +29,7 @@ class LocalRendezvous final : public Rendezvous {
 #else
   static constexpr bool kDebug = true;
 #endif
-  // The least that a waiting send is charged, as its place in the table is not free.
+  // The least that a waiting send is charged, because its entry in the table takes memory, too.
   static constexpr int64_t kMinChargeBytes = 256;
 
   struct Options {
@@ -68,13 +66,13 @@ class LocalRendezvous final : public Rendezvous {
   bool aborted() const;
   absl::Status abort_cause() const;  // OK while not aborted.
   RendezvousCounters counters() const;
-  // Appends who waits, at most `max_items` in all.
+  // Appends the sends and receives that wait, up to `max_items` in all.
   void ListWaiting(int64_t step_id, size_t max_items, std::vector<WaitingItem>* items) const;
 
  private:
   const Clock& clock() const override;
 
-  MatchCore* const core_;  // Counted: callbacks on their way out keep it.
+  MatchCore* const core_;  // Reference-counted: callbacks that still run keep it.
 };
 
 }  // namespace tryst

@@ -200,7 +200,7 @@ TEST_F(LocalRendezvousTest, ACancelledBatchKeepsWhatItGotAndConsumesNothingElse)
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("b"), 2).ok());
   EXPECT_EQ(neighbour->number(), 2);
   EXPECT_EQ(alarms.size(), 0u);
-  // Cancelled before it begins: what is here is given (docs/decisions/0027).
+  // A receive that is cancelled before it begins gets a tensor that is here (docs/decisions/0027).
   statuses.clear();
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("d"), 3).ok());
   rendezvous->RecvManyAsync({LocalKey("d"), LocalKey("e")}, args,
@@ -281,7 +281,7 @@ TEST_F(LocalRendezvousTest, CapsOfTheProcessAreSharedBySteps) {
   LocalRendezvous a({}, &alarms, process);
   LocalRendezvous b({}, &alarms, process);
   const Tensor half = *Tensor::Allocate(DType::kUint8, {1 << 19});
-  // Small tensors make every shard of `a` take a lot in advance.
+  // Small tensors make every shard of `a` take its reserve from the cap.
   for (int i = 0; i < 64; ++i) {
     ASSERT_TRUE(SendNumber(&a, LocalKey(absl::StrCat(i)), i).ok());
     EXPECT_TRUE(Receive(&a, LocalKey(absl::StrCat(i)))->ok());
@@ -328,7 +328,7 @@ TEST_F(LocalRendezvousTest, WhatIsGivenBackKeepsItsPlace) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), i);
   EXPECT_EQ(rendezvous->counters().given_back, 3);
   EXPECT_EQ(rendezvous->counters().waiting_sends, 0);
-  // To one that takes it again it has the same place.
+  // A tensor that was given back and is taken again has the same turn.
   ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 7).ok());
   uint64_t turn = 0;
   Args args;
@@ -401,7 +401,7 @@ TEST_F(LocalRendezvousTest, BytesChangedAfterSendAreFound) {
                             });
   EXPECT_EQ(of_s.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(of_t.ok());
-  // Found at the latest when the step lets go of it.
+  // The change is found at the latest when the step drops the tensor.
   ASSERT_TRUE(rendezvous->Send(LocalKey("b"), Args(), tensor, false).ok());
   *static_cast<int64_t*>(tensor.mutable_data()) = 3;
   rendezvous->StartAbort(absl::AbortedError("over"));

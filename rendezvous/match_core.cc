@@ -20,10 +20,10 @@ absl::Status LateReceive(const TensorKey& key) {
   return absl::DeadlineExceededError(absl::StrCat("Timed out waiting for ", key.text()));
 }
 
-// What a shard takes from the memory caps in advance.
+// The bytes that a shard takes from the memory caps in advance.
 constexpr int64_t kLotBytes = 64 << 10;
 
-// For a caller who will change the bytes of `tensor`.
+// Copies `tensor`, for callers that go on changing its bytes.
 absl::StatusOr<Tensor> CopyOf(const TensorKey& key, const Tensor& tensor) {
   if (tensor.dtype() == DType::kString) {
     return Tensor::FromStrings({tensor.strings().begin(), tensor.strings().end()}, tensor.shape());
@@ -78,7 +78,8 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tens
   if (is_dead) {
     tensor = Tensor();
   } else if (!tensor.valid()) {
-    return absl::InvalidArgumentError(absl::StrCat("Send of no tensor: ", key.text()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("Send got an invalid tensor, and is_dead is not set: ", key.text()));
   }
   const absl::Status copied = CopyIfAsked(key, args, &tensor);
   if (!copied.ok()) return copied;
@@ -169,6 +170,7 @@ void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
   CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
 }
 
+// A send that was given back is never refused. If it does not fit under a cap, it is not charged.
 void MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
                               uint64_t checksum) {
   int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
@@ -219,7 +221,7 @@ int64_t MatchCore::ReleaseReserves() {
   return bytes;
 }
 
-// Nobody finishes a receive that is arming: its caller will.
+// A receive that is arming is only marked here; its caller finishes it.
 void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor,
                               bool is_dead, uint64_t turn, Leaving* leaving) {
   WaitingReceive* item = AsReceive(shard.table.PopHead(head));
@@ -371,8 +373,8 @@ WaitingReceive* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKe
   return item;
 }
 
-// The receive is in the table already, so that its place in the line is right; these
-// calls cannot be made under the lock. Whatever ends it meanwhile is found at the end.
+// The receive is in the table already, so that its place in the line is right; these calls cannot
+// be made under the lock. If the receive is ended meanwhile, the last lines see that.
 void MatchCore::Arm(WaitingReceive* item) {
   Cancellation::Token cancel_token = Cancellation::kNoToken;
   BetweenLocks("recv: cancellation", item);
@@ -408,7 +410,7 @@ void MatchCore::Arm(WaitingReceive* item) {
   if (ended) End(item);
 }
 
-// From a callback of `item`, whose hold is dropped here.
+// Ends `item` from one of its callbacks, and drops that callback's hold.
 void MatchCore::EndWaiting(WaitingReceive* item, const absl::Status& status) {
   BetweenLocks("callback", item);
   bool ended = false;
@@ -454,7 +456,7 @@ void MatchCore::Finish(WaitingReceive* item) {
   send_args.alloc_attrs = more.send_attrs;
   Tensor tensor = std::move(more.tensor);
   const bool is_dead = item->is_dead;
-  DropHolds(item, item->drops);  // Perhaps the last that is seen of this core.
+  DropHolds(item, item->drops);  // This may delete the core: touch nothing after it.
   std::move(done)(std::move(status), send_args, args, std::move(tensor), is_dead);
 }
 

@@ -14,12 +14,11 @@
 
 namespace tryst {
 
-// What a LocalRendezvous is, counted: a cancellation, an alarm or an executor may come
-// back to it after the rendezvous itself has gone, and then finds nothing to do.
-//
-// An item leaves the table under its shard's lock, once; whoever took it out alone
-// finishes it. A receive with callbacks outstanding is held until the last of them has
-// run or will not run, so a pointer to it in a callback is never stale.
+// The shared state of a LocalRendezvous. It is reference-counted because a cancellation, an alarm
+// or an executor may call it after the rendezvous is gone; such a call finds nothing to do.
+// An item leaves the table once, under its shard's lock. Only the thread that took it out finishes
+// it. A receive with callbacks outstanding is held until the last of them has run or will not run,
+// so a pointer to it in a callback is never stale.
 class MatchCore {
  public:
   MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
@@ -52,17 +51,17 @@ class MatchCore {
     MatchTable table ABSL_GUARDED_BY(mu);
     absl::Status aborted ABSL_GUARDED_BY(mu);  // Derived.
     RendezvousCounters counters ABSL_GUARDED_BY(mu);
-    // Taken from the memory caps in advance, so that small sends of several threads do
-    // not all write the same word.
+    // Bytes taken from the memory caps in advance, so that small sends of several threads do not
+    // all write the same word.
     int64_t reserve_bytes ABSL_GUARDED_BY(mu) = 0;
     uint64_t last_turn ABSL_GUARDED_BY(mu) = 0;  // Of the sends that were given away.
-    // Of the one thread that aborts: what it has taken out of the table and not ended yet, in
-    // order by `next`, and what of the memory caps it held.
+    // Used by the aborting thread alone: the items that it has taken out of the table and not ended
+    // yet, linked by `next`, and the bytes that they held of the memory caps.
     Item* emptied = nullptr;
     int64_t emptied_bytes = 0;
   };
-  // A plain receive that has left the table, or what is to be done for one that has not
-  // been plain.
+  // A receive that has left the table: its `done` if it was plain, otherwise the item that is still
+  // to be finished.
   struct Leaving {
     DoneFn done;
     Args args;
@@ -115,7 +114,7 @@ class MatchCore {
   void End(WaitingReceive* item);
   void Finish(WaitingReceive* item);
   void DropHolds(WaitingReceive* item, int holds);
-  // Takes everything out of the table and lets nothing in any more.
+  // Takes all items out of the table and refuses new ones.
   void EmptyShard(Shard& shard, const absl::Status& derived);
   // Ends what EmptyShard took out.
   void EndEmptied(Shard& shard, const absl::Status& derived, AllRun* all);

@@ -1,4 +1,4 @@
-// How a MatchCore ends, and what it tells about itself.
+// The part of MatchCore that aborts it and that lists what waits.
 
 #include <utility>
 
@@ -17,9 +17,9 @@ void MatchCore::StartAbort(absl::Status status) {
   }
   Ref();  // A `done` may drop the rendezvous.
   const absl::Status derived = MarkDerived(std::move(status));
-  held_.FailWaiting(derived);  // Before the table's end makes room.
-  // All shards before the first callback: one that receives another key must not wait for
-  // this very thread.
+  held_.FailWaiting(derived);  // Before emptying the table makes room and wakes them.
+  // Empties all shards before it runs the first callback. A callback that receives another key must
+  // find that key aborted, and not wait for this very thread.
   for (const auto& shard : shards_) EmptyShard(*shard, derived);
   AllRun all;
   for (const auto& shard : shards_) EndEmptied(*shard, derived, &all);
@@ -61,7 +61,7 @@ void MatchCore::EndEmptied(Shard& shard, const absl::Status& derived, AllRun* al
   while (shard.emptied != nullptr) {
     Item* item = shard.emptied;
     shard.emptied = std::exchange(item->next, nullptr);
-    // Others are recycled when their last callback is through with them.
+    // Other items are recycled when their last callback has run.
     const bool recycle =
         item->is_send || AsReceive(item)->batch != nullptr || AsReceive(item)->plain();
     all->Run([&] { EndAborted(item, derived); });
@@ -83,7 +83,7 @@ void MatchCore::EndAborted(Item* item, const absl::Status& derived) {
     WaitingSend* send = AsSend(item);
     const Tensor tensor = std::move(send->tensor);  // Dropped here, outside of the lock.
     const auto context = std::move(send->send_context);
-    (void)CheckUnchanged(send->key, tensor, send->checksum);  // Told and counted there.
+    (void)CheckUnchanged(send->key, tensor, send->checksum);  // It logs and counts the change.
     return;
   }
   WaitingReceive* receive = AsReceive(item);
@@ -108,7 +108,7 @@ void MatchCore::WhenRoom(int64_t bytes, HeldBytes::Ready ready) {
   }
   Ref();  // `ready` may drop the rendezvous.
   held_.WhenRoom(ChargeBytes(bytes), std::move(ready));
-  cause = abort_cause();  // It may have come between the two.
+  cause = abort_cause();  // The abort may have come after the first check.
   if (!cause.ok()) held_.FailWaiting(MarkDerived(std::move(cause)));
   Unref();
 }

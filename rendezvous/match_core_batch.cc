@@ -40,7 +40,7 @@ void MatchCore::RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args
   GiveResults(batch, ended + 1);
 }
 
-// Returns how many of the batch have ended by it.
+// Returns how many receives of the batch it has ended.
 int64_t MatchCore::ReceiveInShard(Batch* batch, absl::Span<const TensorKey> keys,
                                   size_t shard_index, int64_t now_ns) {
   const uint32_t begin = shard_index == 0 ? 0 : batch->ends[shard_index - 1];
@@ -123,7 +123,8 @@ void MatchCore::ArmBatch(Batch* batch) {
   if (!args.deadline.is_never()) {
     ++batch->holds;
     batch->alarm_token = alarms_->Set(args.deadline, [this, batch] {
-      EndWaitingOfBatch(batch, absl::DeadlineExceededError("Timed out waiting for a batch"));
+      EndWaitingOfBatch(batch, absl::DeadlineExceededError(
+                                   "the deadline passed before all keys of a RecvMany had come"));
     });
   }
   if (args.cancellation == nullptr) return;
@@ -153,7 +154,8 @@ void MatchCore::EndWaitingOfBatch(Batch* batch, const absl::Status& status) {
     ++(absl::IsCancelled(status) ? shard.counters.cancelled : shard.counters.deadline_exceeded);
     ++ended;
   }
-  // Before the results, whose `done` may throw: a batch that waits for them holds itself.
+  // Drops the hold before the results are delivered, because `done` may throw. The batch has a hold
+  // of its own until they are.
   DropBatchHolds(batch, 1);
   GiveResults(batch, ended);
 }
@@ -209,7 +211,8 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
   for (SendItem& item : items) {
     if (item.key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
     if (!item.is_dead && !item.tensor.valid()) {
-      return absl::InvalidArgumentError(absl::StrCat("Send of no tensor: ", item.key.text()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("Send got an invalid tensor, and is_dead is not set: ", item.key.text()));
     }
     if (item.is_dead) item.tensor = Tensor();
     const absl::Status copied = CopyIfAsked(item.key, args, &item.tensor);
@@ -244,8 +247,9 @@ absl::Status MatchCore::SendMany(absl::Span<SendItem> items, const Args& args) {
   return status;
 }
 
-// Takes what it kept out of `spare_bytes`. One lock round, and one more for each single
-// receive that was waiting, so that its `done` runs without the lock.
+// Sends the items of one shard. The bytes of those that are kept are taken from `spare_bytes`.
+// Takes the lock once, and once more for each single receive that waited, because its `done` runs
+// without the lock.
 absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, const Args& args,
                                     size_t shard_index, int64_t* spare_bytes, AllRun* all) {
   uint32_t begin = shard_index == 0 ? 0 : batch->ends[shard_index - 1];
@@ -254,7 +258,7 @@ absl::Status MatchCore::SendInShard(Batch* batch, absl::Span<SendItem> items, co
   while (begin < end) {
     Leaving leaving;
     SendItem* met = nullptr;
-    Batch* fed = nullptr;  // A waiting RecvMany and how many results it was given.
+    Batch* fed = nullptr;  // A waiting RecvMany, and how many results it got here.
     int64_t results = 0;
     {
       MutexLock lock(&shard.mu);

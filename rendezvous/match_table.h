@@ -31,8 +31,8 @@ struct alignas(64) Item {
   bool is_send = false;  // Constant.
   bool linked = false;
   bool is_dead = false;
-  // A receive whose caller is still registering its cancellation and deadline. Who ends
-  // it meanwhile leaves the outcome in it, and the caller finishes.
+  // A receive whose caller is still registering its cancellation and deadline. A thread that ends
+  // it meanwhile stores the outcome in it, and the caller finishes it.
   bool arming = false;
   uint8_t holds = 0;  // The receive itself and each callback that may still run.
   uint8_t drops = 0;  // Of an ended receive: how many of the holds its end gives up.
@@ -41,8 +41,8 @@ static_assert(sizeof(Item) == 64);
 
 struct WaitingSend : Item {
   Tensor tensor;
-  // What a receiver may want of a send's args. Not all of them: a send that waits has grown
-  // cold when it is met, and each line of it costs.
+  // The send's args that a receiver may need. The others are not kept: when a receive meets a send
+  // that has waited, its cache lines are cold, and each one costs time.
   std::shared_ptr<DeviceContext> send_context;
   AllocatorAttributes send_attrs;
   uint64_t turn = 0;         // When given back: its place among those given away. Else 0.
@@ -50,7 +50,7 @@ struct WaitingSend : Item {
   int64_t charge_bytes = 0;  // Taken from the memory cap.
 };
 
-// What only receives with something in their args have.
+// What only receives with non-default args need.
 struct ReceiveMore {
   ReceiveMore* next_free = nullptr;
   Args args;
@@ -93,7 +93,7 @@ class MatchTable {
 
   // Where the head of `key`'s queue is, or would be: valid until the table changes.
   Item** Find(const TensorKey& key);
-  // An unlinked item with `key` and otherwise as new.
+  // Returns an unlinked item for `key`; its other fields have their defaults.
   WaitingSend* NewSend(const TensorKey& key);
   // With room for `args`, which are copied, unless they are Args().
   WaitingReceive* NewReceive(const TensorKey& key, const Args& args);

@@ -27,7 +27,7 @@ constexpr int kThreads = 8;
 constexpr int64_t kTensors = 24'000;
 constexpr int64_t kTensorsOfAKey = kTensors / kKeys;
 
-// One receive, with whatever may end it.
+// One receive: how to cancel it, and how it ended.
 struct Asked {
   Cancellation cancellation;
   std::atomic<bool> ended{false};
@@ -35,7 +35,8 @@ struct Asked {
   int64_t number = -1;
 };
 
-// What the receives of one key ended with, in the order in which they were made.
+// Expects that the receives of one key, in the order in which they were made, got tensors in the
+// order of the sends.
 void ExpectInOrder(const std::vector<std::unique_ptr<Asked>>& asked) {
   int64_t next = 0;
   int64_t failed = 0;
@@ -93,7 +94,7 @@ TEST(Order, OfALocalRendezvous) {
     });
     threads.emplace_back([&, thread] {
       std::mt19937 random(static_cast<unsigned>(100 + thread));
-      std::vector<int64_t> checked(kKeys, 0);  // Of asked, whose end was seen.
+      std::vector<int64_t> checked(kKeys, 0);  // How many of `asked` the thread has checked.
       for (bool all = false; !all;) {
         all = true;
         for (int key = thread; key < kKeys; key += kHalf) {

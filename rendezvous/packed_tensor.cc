@@ -7,8 +7,8 @@
 namespace tryst {
 namespace {
 
-// type 1, rank 1, 6 of nothing, the dimensions; then, from a multiple of the alignment on, the
-// elements.
+// 1 byte of type, 1 of rank, 6 unused, the dimensions; then the elements, at the next multiple of
+// the alignment.
 constexpr size_t kDimsAt = 8;
 
 size_t ElementsAt(size_t rank) {

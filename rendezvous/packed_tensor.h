@@ -12,7 +12,8 @@ namespace tryst {
 // A copy. kInvalidArgument: strings, or memory of a device. kResourceExhausted: no memory.
 absl::StatusOr<Tensor> Pack(const Tensor& tensor);
 
-// The tensor that was packed; it shares the memory of `packed`. kDataLoss: it is none.
+// Returns the tensor that was packed; it shares the memory of `packed`. kDataLoss: `packed` is no
+// packed tensor.
 absl::StatusOr<Tensor> Unpack(const Tensor& packed);
 
 }  // namespace tryst

@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-// Shared by the waiting thread and `done`, so that whichever leaves last frees it.
+// Shared by the waiting thread and `done`; the later of the two frees it.
 struct Waiter {
   Mutex mu;
   CondVar changed;
@@ -46,7 +46,7 @@ absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args
   const bool must_not_wait = DeliversForOthers();
   if (must_not_wait) {
     if (EndsElsewhere(key, args)) return WouldNeverEnd(key);
-    own.deadline = Deadline::AtNs(0);  // What is here is given all the same.
+    own.deadline = Deadline::AtNs(0);  // A tensor that is here is delivered even so.
   } else {
     const Deadline until = Deadline::After(clock(), timeout);
     own.deadline = Deadline::AtNs(std::min(args.deadline.at_ns(), until.at_ns()));

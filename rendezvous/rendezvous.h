@@ -53,34 +53,32 @@ struct Args {
   // stay as it is until it is released: what is sent is read when it is sent, perhaps twice.
   bool copy_on_send = false;
   // Receives of another worker's tensor: the same key is wanted in step after step, at one
-  // distance. From the third on the channel asks for the next before it is received, so that
-  // it comes as soon as it is sent. The producer's step may come to be by that; what is then
-  // never received stays the producer's. No use with `destination`.
+  // distance. From the third on the channel asks for the next before it is received, so that it
+  // comes as soon as it is sent. This may create the producer's step. What is then never received
+  // stays with the producer. No use with `destination`.
   bool recurring = false;
   // Receives: a remote tensor may come as a view of the producer's memory, to be read only, in
   // place of filling `destination`: where that costs no copy.
   bool by_reference = false;
-  // Receives: where to write the place of the send that it gets, before `done`: what
-  // GiveBack() wants to know. Not for RecvManyAsync.
+  // Receives: where to write the turn of the send that it gets, before `done` runs. GiveBack()
+  // needs it. Not for RecvManyAsync.
   uint64_t* turn = nullptr;
 };
 
-// Called exactly once, never with a lock held. One that throws has been called: what it was
-// given is gone with it, and the other callbacks of the call still run. The exception leaves
-// by the call that ran it in place (Send, RecvAsync, StartCancel, StartAbort; of several the
-// first); on a thread of the executor, of the data plane or of the alarms it ends the process.
-// After it has been called nothing of the
-// rendezvous is touched any more, so it may drop the last reference to it. `tensor` is
-// invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a
-// receive that failed, `send_args` is empty; else it has the sender's device_context and
-// alloc_attrs.
+// Called exactly once, never with a lock held. If it throws, it still counts as called: its tensor
+// is lost, and the other callbacks of the call still run. The exception leaves the call that ran it
+// in place (Send, RecvAsync, StartCancel, StartAbort); of several exceptions the first does. On a
+// thread of the executor, of the data plane or of the alarms an exception ends the process. The
+// rendezvous is not touched after the call, so `done` may drop the last reference to it. `tensor`
+// is invalid unless the status is OK and `is_dead` is false. Of a remote tensor, and of a receive
+// that failed, `send_args` is empty; else it has the sender's device_context and alloc_attrs.
 using DoneFn = absl::AnyInvocable<void(absl::Status status, const Args& send_args,
                                        const Args& recv_args, Tensor tensor, bool is_dead) &&>;
 
 // Ends a receive that fails, on args.executor if there is one.
 void FailReceive(absl::Status status, const Args& args, DoneFn done);
 
-// What a take got and nobody wants any more.
+// A tensor that a take got and that is to be given back.
 struct Taken {
   Tensor tensor;
   bool is_dead = false;
@@ -155,8 +153,8 @@ class Rendezvous {
 
  protected:
   virtual const Clock& clock() const = 0;
-  // Whether RecvAsync may end a receive that finds its tensor only by another thread's doing:
-  // then Recv cannot be tried without waiting.
+  // Whether RecvAsync may need another thread to end a receive although its tensor is here (a copy,
+  // a fetch). Then Recv cannot try without waiting.
   virtual bool EndsElsewhere(const TensorKey& /*key*/, const Args& /*args*/) const { return false; }
 };
 

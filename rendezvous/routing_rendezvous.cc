@@ -101,7 +101,7 @@ absl::Status RoutingRendezvous::CheckReceive(const TensorKey& key) const {
   return absl::OkStatus();
 }
 
-// What would travel, with more dimensions than a wire describes.
+// Packs a tensor for a peer if it has more dimensions than a wire can describe.
 absl::Status RoutingRendezvous::PackForPeer(const TensorKey& key, Tensor* tensor) const {
   if (tensor->shape().rank() <= TensorShape::kMaxRank || key.src_device().empty() ||
       key.dst().worker == key.src().worker) {
@@ -190,7 +190,7 @@ RoutingRendezvous::Fetching* RoutingRendezvous::StartFetching(
   return fetching;
 }
 
-// Returns what keeps the step alive: to be dropped after `done`.
+// Returns the reference that keeps the step alive. Drop it after `done`.
 std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetching) {
   MutexLock lock(&mu_);
   if (fetching->next != nullptr) fetching->next->prev = fetching->prev;
@@ -227,7 +227,7 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn don
   AbortFetchesIfAborted();
 }
 
-// What travels packed does not land in the caller's memory by itself.
+// A packed tensor cannot land in the caller's memory, so it is copied there.
 void RoutingRendezvous::FetchInto(const TensorKey& key, const Args& args, DoneFn done) {
   Args anywhere = args;
   anywhere.destination = Tensor();
@@ -247,8 +247,8 @@ void RoutingRendezvous::FetchInto(const TensorKey& key, const Args& args, DoneFn
         });
 }
 
-// An abort that came between the look at the cause and the fetcher's own list of fetches
-// would be lost on this one.
+// Aborts the fetches again if the step has been aborted. A fetch that checked the cause before the
+// abort and entered the fetcher's list after it would otherwise miss it.
 void RoutingRendezvous::AbortFetchesIfAborted() {
   if (local_.aborted()) fetcher_->AbortStep(step_id_, MarkDerived(abort_cause()));
 }
@@ -292,7 +292,7 @@ void RoutingRendezvous::RecvManyAsync(absl::Span<const TensorKey> keys, const Ar
   }
 }
 
-// Keys of several kinds, one callback.
+// A RecvMany whose keys are partly local and partly remote, with one callback.
 struct RoutingRendezvous::Mixed {
   std::vector<Received> results;
   std::atomic<size_t> remaining;

@@ -39,7 +39,8 @@ class RoutingRendezvous final : public Rendezvous,
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 
-  // A receive for another worker: the tensor as it lies, wherever that is.
+  // A receive of another worker's request. It gets the tensor where it lies, without a copy to the
+  // host.
   void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
   bool TakeHere(TensorKey* key, Taken* taken) { return local_.TakeHere(key, taken); }
   void GiveBackLocal(const TensorKey& key, Taken taken) { local_.GiveBack(key, std::move(taken)); }

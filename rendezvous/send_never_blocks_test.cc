@@ -42,7 +42,7 @@ class FullExecutor {
   ThreadPoolExecutor executor_{1, 1};
 };
 
-// Whether `fn` returns within a time that no test machine needs. Frees it if not.
+// Whether `fn` returns within a generous time. If it does not, unblocks it by freeing the executor.
 template <typename Fn>
 bool Returns(FullExecutor* executor, Fn fn) {
   std::atomic<bool> returned{false};
@@ -164,7 +164,7 @@ TEST(SendBetweenFullExecutors, EndsWithoutADeadlock) {
   for (int i = 0; i < 2000 && ended < 2 * kTasks; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  // Threads that wait for each other cannot be joined.
+  // On failure the threads wait for each other and cannot be joined, so the process has to end.
   TRYST_CHECK(ended == 2 * kTasks) << "only " << ended << " receives have ended";
 }
 

@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
         absl::StrCat("\"", options.worker, "\" is not /job:J/replica:R/task:T"));
   }
   if (options.max_held_bytes < 0 || options.step.max_held_bytes < 0) {
-    return absl::InvalidArgumentError("A memory cap is negative");
+    return absl::InvalidArgumentError(
+        "max_held_bytes and max_held_bytes_per_step must not be negative; 0 is no cap");
   }
   if (options.max_held_bytes != 0 && options.step.max_held_bytes > options.max_held_bytes) {
     return absl::InvalidArgumentError(
@@ -39,7 +40,8 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
                      " bytes, is over that of the process, ", options.max_held_bytes));
   }
   if (options.step.shards < 1 || options.step.shards > 1024 || options.max_request_ids == 0) {
-    return absl::InvalidArgumentError("1 to 1024 shards and at least 1 request id are needed");
+    return absl::InvalidArgumentError(
+        "a step registry needs 1 to 1024 shards and room for at least 1 request id");
   }
   return std::unique_ptr<StepRegistry>(new StepRegistry(options, alarms, fetcher));
 }
@@ -110,7 +112,7 @@ void StepRegistry::DropAbandoned() {
   for (auto it = steps_.begin(); it != steps_.end();) {
     auto here = it++;
     Step& step = here->second;
-    // Who has just been admitted holds it, too, and is about to wait.
+    // A take that was admitted a moment ago holds it too, and is about to wait.
     if (step.started || step.rendezvous.use_count() > 1 ||
         step.rendezvous->counters().waiting_receives > 0) {
       continue;
@@ -139,7 +141,7 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
         absl::StrCat("Invalid rendezvous key (source is not ", options_.worker, "): ", key.text()));
   }
   if (devices_.empty()) return absl::OkStatus();
-  // They are few: cheaper than a hash of the name.
+  // There are few devices, so a search is cheaper than hashing the name.
   const absl::string_view name = key.src_device();
   const auto device =
       std::lower_bound(devices_.begin(), devices_.end(), name,
@@ -217,7 +219,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_
   }
 }
 
-// A step that is over has been aborted, so a place that is out of date gives nothing.
+// A cached place may be out of date. Its step is over then, hence aborted, and gives no tensor.
 bool StepRegistry::TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) {
   if (place->step == nullptr || place->step_id != step_id) {
     MutexLock lock(&mu_);
@@ -259,7 +261,8 @@ void StepRegistry::CancelAlarm(Alarms::Token* token) {
   *token = Alarms::kNoToken;
 }
 
-// The peers that asked are told; the step may still start, and be asked for again.
+// Fails the requests of peers for a step that did not start in time. The step may still start later
+// and be asked for again.
 void StepRegistry::OnUnstarted(int64_t step_id) {
   std::shared_ptr<RoutingRendezvous> rendezvous;
   {
@@ -290,7 +293,7 @@ void StepRegistry::AbortStep(int64_t step_id, const absl::Status& why) {
     }
     Step& step = found->second;
     if (IsDerived(status) && options_.abort_grace > absl::ZeroDuration()) {
-      if (!step.derived.ok()) return;  // The first one waits already.
+      if (!step.derived.ok()) return;  // An earlier call has set the alarm already.
       step.derived = status;
       step.grace = SetAlarm(options_.abort_grace, &StepRegistry::OnGraceOver, step_id);
       return;
@@ -370,7 +373,7 @@ void StepRegistry::EndStep(int64_t step_id, absl::Status why) {
   all.ThrowFirst();
 }
 
-// Keeps what a step that is over has counted.
+// Adds the counters of a step that is over to the registry's.
 void StepRegistry::Retire(const RoutingRendezvous& rendezvous) {
   RendezvousCounters counted = rendezvous.counters();
   for (int i = 0; i < kCounterRowCount; ++i) {

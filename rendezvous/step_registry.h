@@ -22,10 +22,9 @@
 namespace tryst {
 
 // The steps of one worker. Safe from any thread.
-//
-// A step comes to be when it is started or when a peer first asks for one of its
-// tensors, whichever is earlier; until it is started peers' requests wait in its table.
-// After clean-up a tombstone answers for it. A step id is used once.
+// A step is created when it is started or when a peer first asks for one of its tensors, whichever
+// is earlier. Until it is started, the requests of peers wait in its table. After clean-up a
+// tombstone answers for it. A step id is used once.
 class StepRegistry final : public TensorSource {
  public:
   struct Options {
@@ -34,7 +33,8 @@ class StepRegistry final : public TensorSource {
     absl::flat_hash_map<std::string, uint64_t> incarnations;
     LocalRendezvous::Options step;  // With the cap of one step.
     int64_t max_held_bytes = 0;     // Of all steps' waiting sends; 0: no cap.
-    // Steps that peers ask for and nobody starts: so many, so long, with so many requests.
+    // Bounds of steps that peers ask for and that have not been started: their number, how long
+    // each is kept, and the requests that wait in them.
     size_t max_unstarted_steps = 1024;
     size_t max_unstarted_of_consumer = 256;
     size_t max_deferred_per_step = 65536;
@@ -47,8 +47,8 @@ class StepRegistry final : public TensorSource {
     size_t max_request_ids = 100'000;  // At least 1.
   };
 
-  // kInvalidArgument: a worker that is none, or a limit that makes no sense.
-  // `alarms` and `fetcher` (may be null) outlive every `done`.
+  // kInvalidArgument: `worker` is no worker's name, or a limit makes no sense. `alarms` and
+  // `fetcher` (may be null) outlive every `done`.
   static absl::StatusOr<std::unique_ptr<StepRegistry>> Make(const Options& options, Alarms* alarms,
                                                             TensorFetcher* fetcher);
   // Aborts every step with kAborted "Shutdown". Must not be called from a `done`.
@@ -57,7 +57,8 @@ class StepRegistry final : public TensorSource {
   // The step's rendezvous; the same one again when it has started already.
   // The tombstone's status when the step is over.
   absl::StatusOr<std::shared_ptr<Rendezvous>> StartStep(int64_t step_id);
-  // The same at a peer's wish. kResourceExhausted: there are too many.
+  // Starts a step because a peer asked for it (BeginStep call). kResourceExhausted: too many were
+  // started so.
   absl::Status BeginStep(int64_t step_id);
   // Null when the step has not started or is over.
   std::shared_ptr<Rendezvous> FindStep(int64_t step_id) const;
@@ -67,10 +68,10 @@ class StepRegistry final : public TensorSource {
   // The step is over, well or badly: what still waits ends with kAborted
   // "Cleanup <step>" or with what it is being aborted for.
   void CleanupStep(int64_t step_id);
-  // Every step; with `why` if that is no OK.
+  // Aborts every step: with `why`, or with kAborted if `why` is OK.
   void CleanupAll(const absl::Status& why = absl::OkStatus());
-  // The same, and no step begins any more: whoever starts one, or takes from one, is told
-  // `why`. REQUIRES: !why.ok().
+  // Does the same, and refuses new steps: StartStep() and Take() fail with `why` from now on.
+  // REQUIRES: !why.ok().
   void Close(const absl::Status& why);
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
@@ -80,7 +81,7 @@ class StepRegistry final : public TensorSource {
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
   RendezvousCounters counters() const;
-  // Who waits for what since when: longest first, at most `max_items`.
+  // What waits, for what and since when. The longest wait comes first; at most `max_items`.
   std::string DumpWaitingText(size_t max_items = 1000) const;
   std::string DumpWaitingJson(size_t max_items = 1000) const;
 
@@ -102,9 +103,9 @@ class StepRegistry final : public TensorSource {
                                                            uint64_t request_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
-  // It is no longer one that has not started.
+  // Takes the step out of the list of steps that have not started.
   void LeaveUnstarted(Step* step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Forgets those in which nobody waits any more.
+  // Drops steps that have not started and in which no request waits any more.
   void DropAbandoned() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Step* NewStep(int64_t step_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Alarms::Token SetAlarm(absl::Duration after, void (StepRegistry::*fire)(int64_t), int64_t step_id)

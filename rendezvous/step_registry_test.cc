@@ -81,7 +81,7 @@ TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
 }
 
 TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
-  options.step.check_immutable = false;  // As users have it.
+  options.step.check_immutable = false;  // Off, as in builds that ship.
   Open();
   auto step = *registry->StartStep(1);
   const TensorKey sent = OutKey("a");
@@ -105,7 +105,7 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
   EXPECT_FALSE(registry->TakeHere(1, &asked, &place, &taken));
   EXPECT_EQ(registry->counters().takes, 3);
 
-  // Who waits already has the next one.
+  // The take that waits gets the next tensor.
   auto waits = Take(1, asked);
   ASSERT_TRUE(step->Send(sent, Args(), Tensor(), true).ok());
   EXPECT_TRUE(waits->is_dead);
@@ -207,7 +207,8 @@ TEST_F(StepRegistryTest, AConsumerHasAShareOfStepsThatHaveNotStarted) {
   EXPECT_EQ(Take(4, greedy)->code(), absl::StatusCode::kResourceExhausted);
   const auto honest = Take(5, other);
   EXPECT_EQ(honest->calls, 0);
-  // One that starts is nobody's share, and those that nobody waits in any more are given back.
+  // A step that starts counts in no peer's share any more. Neither does one in which no request
+  // waits.
   ASSERT_TRUE(registry->StartStep(1).ok());
   const auto fourth = Take(4, greedy);
   EXPECT_EQ(fourth->calls, 0);

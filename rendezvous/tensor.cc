@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-// Header and bytes in one block.
+// Storage in host memory, with its header and its bytes in one block.
 class HostStorage final : public Storage {
  public:
   // Null when there is no memory.
@@ -23,7 +23,7 @@ class HostStorage final : public Storage {
 
  private:
   static constexpr size_t kHeaderBytes = 64;
-  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // More is a mistake.
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // A larger size is taken for a mistake.
   static constexpr std::align_val_t kAlign{Tensor::kAlignment};
 
   HostStorage(void* data, uint64_t bytes) : Storage(data, bytes, MemorySpace()) {
@@ -60,7 +60,7 @@ class StringStorage final : public Storage {
   std::vector<std::string> elements_;  // Moved, so that the array stays where it was.
 };
 
-// What one step of an offset is; a string tensor's offset counts in std::string.
+// The unit of an offset: one byte, or one std::string for a string tensor.
 uint64_t StrideBytes(DType dtype) {
   return dtype == DType::kString ? sizeof(std::string) : DTypeBytes(dtype);
 }
@@ -92,7 +92,7 @@ absl::StatusOr<TensorShape> TensorShape::Make(absl::Span<const int64_t> dims) {
   return shape;
 }
 
-// Of a scalar. It stays one when it fails.
+// Sets the dimensions. REQUIRES: the shape is a scalar. On an error it stays a scalar.
 absl::Status TensorShape::Set(absl::Span<const int64_t> dims) {
   if (dims.size() > kMaxLocalRank) {
     return absl::InvalidArgumentError(
@@ -148,7 +148,8 @@ absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape) {
 absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, const TensorShape& shape) {
   if (dtype == DType::kString) {
     if (static_cast<uint64_t>(shape.elements()) > std::vector<std::string>().max_size()) {
-      return absl::ResourceExhaustedError(absl::StrCat("No memory for string", shape.ToString()));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of memory for a string tensor of shape ", shape.ToString()));
     }
     return FromStrings(std::vector<std::string>(shape.elements()), shape);
   }
@@ -167,7 +168,8 @@ absl::StatusOr<Tensor> Tensor::Adopt(void* data, DType dtype, const TensorShape&
   absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
   absl::Status status = bytes.status();
   if (bytes.ok() && data == nullptr && *bytes != 0) {
-    status = absl::InvalidArgumentError(absl::StrCat("Null memory of ", *bytes, " bytes"));
+    status = absl::InvalidArgumentError(
+        absl::StrCat("Tensor::Adopt got null for ", *bytes, " bytes of memory"));
   }
   if (!status.ok()) {
     if (deleter) std::move(deleter)();
@@ -181,7 +183,7 @@ absl::StatusOr<Tensor> Tensor::FromStorage(StorageRef storage, uint64_t offset, 
                                            const TensorShape& shape) {
   absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape);
   if (!bytes.ok()) return bytes.status();
-  if (!storage) return absl::InvalidArgumentError("Null storage");
+  if (!storage) return absl::InvalidArgumentError("Tensor::FromStorage got no storage");
   if (offset > storage->bytes() || *bytes > storage->bytes() - offset) {
     return absl::OutOfRangeError(absl::StrCat(*bytes, " bytes at ", offset, " do not fit in ",
                                               storage->bytes(), " bytes of storage"));

@@ -200,9 +200,9 @@ class StorageRef {
   Storage* storage_ = nullptr;
 };
 
-// Typed bytes with a shape. A cheap value: a copy shares the bytes. After Send the
-// bytes belong to every receiver and must not change; debug builds check
-// (docs/ARCHITECTURE.md).
+// Typed bytes with a shape. A cheap value: a copy shares the bytes. After Send the bytes belong to
+// every receiver and must not change; debug builds check that
+// (LocalRendezvous::Options::check_immutable).
 class Tensor {
  public:
   static constexpr size_t kAlignment = 64;
@@ -250,13 +250,14 @@ class Tensor {
   bool valid() const { return dtype_ != DType::kInvalid; }
   DType dtype() const { return dtype_; }
   const TensorShape& shape() const { return shape_; }
-  // Of a string tensor: what its elements hold, without their bookkeeping. Linear then.
+  // For a string tensor: the total length of its elements, found by visiting each of them.
   uint64_t bytes() const;
   // Null only for an invalid tensor; of 0 bytes it may be anything. REQUIRES: not kString.
   const void* data() const { return address(); }
   // REQUIRES: nobody else reads it yet; !read_only().
   void* mutable_data() const { return address(); }
-  // Whose memory it is has forbidden to write it: it may be sent, and is no destination.
+  // The owner of the memory has forbidden writes. The tensor may be sent, and cannot be a
+  // destination.
   bool read_only() const { return storage_ && storage_->read_only(); }
   template <typename T>
   const T* data_as() const {
@@ -266,7 +267,8 @@ class Tensor {
   absl::Span<const std::string> strings() const;
   absl::Span<std::string> mutable_strings() const;
 
-  // Of this tensor's first byte: a slice's segment_offset counts its offset in.
+  // Where this tensor's first byte lies. For a slice, segment_offset includes the slice's own
+  // offset.
   MemorySpace space() const;
   // As space().host_readable() says it.
   bool on_host() const { return !storage_ || storage_->space().host_readable(); }

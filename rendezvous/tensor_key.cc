@@ -64,7 +64,7 @@ bool ParseIncarnation(absl::string_view in, uint64_t* incarnation) {
   return true;
 }
 
-// Everything up to the next ';', which is taken too; all the rest when there is none.
+// Takes the text up to the next ';' and that ';', or all of the rest if there is none.
 absl::string_view ConsumePart(absl::string_view* in, bool* separator) {
   const size_t end = in->find(';');
   *separator = end != absl::string_view::npos;
@@ -79,7 +79,7 @@ absl::Status Invalid(absl::string_view text, absl::string_view why) {
                    text.size() > kMaxEchoBytes ? "..." : "", " (", why, ")"));
 }
 
-// A device name as TensorFlow 1 wrote it becomes today's; false for anything else.
+// Turns a device name in TensorFlow 1's form into today's form. Returns false for any other text.
 bool ModernDeviceName(absl::string_view text, std::string* modern) {
   for (const absl::string_view type : {"/cpu:", "/CPU:", "/gpu:", "/GPU:"}) {
     const size_t at = text.find(type);
@@ -92,7 +92,8 @@ bool ModernDeviceName(absl::string_view text, std::string* modern) {
   return false;
 }
 
-// A key whose devices have today's names; empty when they had, or are no devices.
+// Returns the key with today's device names. Empty if the names are already in that form, or are no
+// device names.
 std::string ModernKey(absl::string_view src, absl::string_view incarnation, absl::string_view dst,
                       absl::string_view rest) {
   std::string modern_src(src);
@@ -198,7 +199,8 @@ absl::StatusOr<TensorKey> TensorKey::Parse(absl::string_view text) {
   const bool is_dst = ParseDeviceName(dst_device, &dst);
   if (!is_src || !is_dst) {
     const std::string modern = ModernKey(src_device, incarnation, dst_device, rest);
-    if (!modern.empty()) return Parse(modern);  // Its devices are today's, so not again.
+    if (!modern.empty())
+      return Parse(modern);  // It recurses once only: `modern` has today's names.
   }
   if (!is_src) return Invalid(text, "the source is not a full device name");
   if (!ParseIncarnation(incarnation, &rep.src_incarnation)) {

@@ -70,11 +70,11 @@ class TensorKey {
   DeviceName src() const { return NameOf(rep_->src); }
   DeviceName dst() const { return NameOf(rep_->dst); }
 
-  // A number that whoever knows the key by one may leave on its shared text, for the next
-  // time: a hint, which the next one overwrites. 0: none. REQUIRES: !empty().
+  // A hint that any user of the key may store on its shared text, such as an index by which it
+  // finds the key sooner next time. The next user overwrites it. 0: none. REQUIRES: !empty().
   uint32_t note() const { return rep_->note.load(std::memory_order_relaxed); }
   void set_note(uint32_t note) const { rep_->note.store(note, std::memory_order_relaxed); }
-  // One text, not only an equal one.
+  // Whether both are copies of one key, and not merely equal.
   bool SharesTextWith(const TensorKey& other) const { return rep_ == other.rep_; }
 
   // The same in every process.
@@ -128,7 +128,7 @@ class TensorKey {
   void SetDevice(absl::string_view text, const DeviceName& name, Device* device);
 
   explicit TensorKey(Rep* rep) : rep_(rep) {}
-  // With so much room behind the text.
+  // A Rep of `text` with `room` bytes behind the text.
   static Rep* NewRep(absl::string_view text, size_t room);
   void Unref();
 

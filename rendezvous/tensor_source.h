@@ -14,16 +14,16 @@ class RoutingRendezvous;
 // The port that rendezvous/ offers: call me when this local tensor exists. The serving
 // side of a channel uses it. Safe from any thread. Implemented by StepRegistry.
 //
-// Order of one key. Takes meet sends in the order in which Take was called, and Args::turn
-// numbers what they get: what was sent later has a higher turn, and keeps it when it is given
-// back and taken again. Only the `done`s of takes that several threads' sends meet may come in
-// another order. So a taker that may give back keeps the order of rendezvous.h by two rules,
-// if it is the only one who takes the key (docs/decisions/0026-order-with-cancels.md):
+// Order of one key. Takes meet sends in the order in which Take was called, and Args::turn numbers
+// what they get: what was sent later has a higher turn, and keeps it when it is given back and
+// taken again. Only the `done`s of takes that several threads' sends meet may come in another
+// order. A taker that may give tensors back keeps the order of rendezvous.h if it is the only taker
+// of the key and follows two rules (docs/decisions/0026-order-with-cancels.md):
 //  1. When it cancels a take it knows the outcome before it goes on: when StartCancel has
 //     returned, `done` has run, or a send that met the take is about to run it on its thread,
 //     without waiting for anybody. Waiting for that is brief.
-//  2. It has one take of the key under way at a time. What a take brought and nobody wants any
-//     more it gives back before it takes the key again.
+//  2. It has one take of the key under way at a time. It gives back what a take brought and nobody
+//     wants any more before it takes the key again.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -46,10 +46,10 @@ class TensorSource {
   virtual void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
                     DoneFn done) = 0;
 
-  // The quick way of a caller that takes the same keys in step after step: a Take of what is
-  // here already, without a callback. False: nothing has happened, and Take() does what there
-  // is to do. `*key` becomes the sender's copy of the same text, which is found sooner the
-  // next time. REQUIRES: MayTake(*key), once.
+  // A Take without a callback, for callers that take the same keys in step after step: it takes a
+  // tensor that is here already. Returns false, and changes nothing, when Take() is needed. Sets
+  // `*key` to the sender's copy of the same text, which the next look-up finds sooner. REQUIRES:
+  // MayTake(*key), once.
   struct Place {  // Where the caller's last step was found. Of one thread.
     int64_t step_id = 0;
     std::shared_ptr<RoutingRendezvous> step;

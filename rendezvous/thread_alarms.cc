@@ -47,7 +47,8 @@ void ThreadAlarms::Loop() {
     Callback callback;
     {
       MutexLock lock(&mu_);
-      sleeps_until_ns_ = std::numeric_limits<int64_t>::min();  // Awake: needs no waking.
+      sleeps_until_ns_ =
+          std::numeric_limits<int64_t>::min();  // The thread is awake, so Set() need not wake it.
       while (!queue_.PopPassed(clock_.NowNs(), &callback)) {
         if (closing_) return;
         const Deadline until = queue_.Earliest();

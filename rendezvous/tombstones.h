@@ -11,13 +11,13 @@
 
 namespace tryst {
 
-// What steps that are over ended with: at most `capacity` of them, each for `ttl_ns`.
+// The final statuses of steps that are over: of at most `capacity` steps, each kept for `ttl_ns`.
 // Needs external synchronisation.
 class Tombstones {
  public:
   Tombstones(size_t capacity, int64_t ttl_ns) : capacity_(capacity), ttl_ns_(ttl_ns) {}
 
-  // The first word on a step stays.
+  // The first status of a step stays.
   void Add(int64_t step_id, absl::Status status, int64_t now_ns) {
     DropExpired(now_ns);
     if (capacity_ == 0 || !statuses_.emplace(step_id, std::move(status)).second) return;

@@ -21,7 +21,7 @@ absl::string_view KindName(WaitingItem::Kind kind) {
   return "?";
 }
 
-// Whose turn it is: of a send the consumer, of a receive the producer.
+// The worker that has to act next: the consumer for a send, the producer for a receive.
 absl::string_view WaitsFor(const WaitingItem& item) {
   if (item.kind == WaitingItem::Kind::kSend) return item.key.dst_device();
   return item.key.src_device().empty() ? item.key.dst_device() : item.key.src_device();
@@ -35,7 +35,7 @@ void LongestFirst(std::vector<WaitingItem>* items) {
 
 double MillisecondsSince(int64_t since_ns, int64_t now_ns) { return (now_ns - since_ns) / 1e6; }
 
-// Edge names are anybody's bytes; JSON is not.
+// Edge names may have any bytes, which JSON has to escape.
 std::string JsonString(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -9,7 +9,7 @@
 
 namespace tryst {
 
-// One who waits, for a person who asks why a job hangs.
+// One send, receive or fetch that waits, as shown to a person who asks why a job hangs.
 struct WaitingItem {
   enum class Kind : uint8_t {
     kSend,     // A tensor that nobody has received.

@@ -21,7 +21,7 @@ int64_t HeapBytes() {
   return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
 }
 
-// What the heap grows by for each, while `keys` are received.
+// How much the heap grows for each receive while receives of `keys` wait.
 int64_t BytesOfReceive(Rendezvous* rendezvous, const std::vector<TensorKey>& keys) {
   const int64_t before = HeapBytes();
   for (const TensorKey& key : keys) {
@@ -30,8 +30,8 @@ int64_t BytesOfReceive(Rendezvous* rendezvous, const std::vector<TensorKey>& key
   return (HeapBytes() - before) / kReceives;
 }
 
-// The goal is 300 bytes for a receive that waits; with a key of its own it takes 384. Where they
-// are is printed; why they stay is in docs/TESTING.md.
+// The goal is 300 bytes for a receive that waits; with a key of its own it takes 384. The test
+// prints what the bytes are for; docs/TESTING.md says why they stay.
 TEST(WaitingMemory, OfAReceiveAndItsKey) {
   if (HeapBytes() == 0) GTEST_SKIP() << "needs glibc's heap: a sanitizer's does not count";
   VirtualAlarms alarms;
@@ -42,7 +42,7 @@ TEST(WaitingMemory, OfAReceiveAndItsKey) {
   const auto of_key = static_cast<int>((HeapBytes() - at_first) / kReceives);
   const auto of_text = static_cast<int>(keys[0].text().size());
   const auto of_receive = static_cast<int>(BytesOfReceive(&rendezvous, keys));
-  // Behind the first of its key: it has no place of its own in the table.
+  // A second receive of the same key, which needs no entry of its own in the table.
   const auto of_second = static_cast<int>(BytesOfReceive(&rendezvous, keys));
   printf("bytes of a receive that waits, and of its key: %d\n", of_receive + of_key);
   printf("  %4d  the receive: its place in line, its key, its callback, when it began\n",

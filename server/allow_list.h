@@ -44,9 +44,9 @@ class ControlList {
   std::vector<std::string> workers_;
 };
 
-// A source behind an allow list. The consumer is whom the key is addressed to: paths that
-// know who asks check that it is the same. Set() makes it usable; until then, every
-// take fails with kUnavailable.
+// A source behind an allow list. It judges by the consumer that the key names. A path that knows
+// which worker asks checks that the two are the same. Until Set() is called, every take fails with
+// kUnavailable.
 class GuardedSource final : public TensorSource {
  public:
   explicit GuardedSource(AllowList allow) : allow_(std::move(allow)) {}

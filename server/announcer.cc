@@ -53,7 +53,8 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   void OnHeard(const std::string& worker, int attempt, const std::string& after, uint64_t knew,
                absl::StatusOr<Heard> heard) {
     if (heard.ok()) {
-      // Whoever answers at that address has proved to be the worker, as far as we can tell.
+      // The peer that answers at that address has proved to be the worker, as far as our security
+      // mode can prove it.
       if (heard->self.worker == worker) {
         (void)members_->Announce({worker, "", heard->self.incarnation});
       }

@@ -255,7 +255,7 @@ TEST_P(AnyState, WhileItServesAndAfterStop) {
   StartPair();
   CallAll(self_.get(), "while it serves");
   EXPECT_TRUE(absl::IsFailedPrecondition(self_->Start()));
-  // Who asks on while it stops gets answers, too.
+  // Calls that are made while the server stops get answers, too.
   std::atomic<bool> stopped{false};
   std::thread asks([&] {
     while (!stopped) CallAll(self_.get(), "while it stops");

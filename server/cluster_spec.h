@@ -12,7 +12,8 @@
 
 namespace tryst {
 
-// Who is where, and who of them we are: TensorFlow's ServerDef without its wire.
+// The workers of a cluster with their addresses, and which of them we are. The same content as
+// TensorFlow's ServerDef.
 struct ClusterSpec {
   std::map<std::string, std::map<int, std::string>> jobs;  // Job -> task -> "host:port".
   std::string job;                                         // Empty: not said.

@@ -22,8 +22,8 @@
 
 namespace tryst {
 
-// All by which a server's tensors travel: its transports, made as the config says and registered
-// (channel/transports.h), and its devices. The rest of the server names no transport.
+// Moves a server's tensors: makes its transports as the config says, registers them
+// (channel/transports.h), and opens its devices. No other part of the server names a transport.
 class DataPlane {
  public:
   // What it stands on; outlives it.
@@ -62,9 +62,9 @@ class DataPlane {
   std::string ExplainDevices() const;
   void AddDeviceStats(std::map<std::string, int64_t>* stats) const;
 
-  // Waits until nothing can touch memory of ours. kDeadlineExceeded: something still may.
+  // Waits until no peer and no device can touch our memory. kDeadlineExceeded: one still may.
   absl::Status Stop(std::chrono::steady_clock::time_point until);
-  // Forgets who fetched by calls. REQUIRES: the service is gone.
+  // Forgets the consumers that fetched over gRPC. REQUIRES: the service is gone.
   void EndServing() { calls_.reset(); }
 
  private:

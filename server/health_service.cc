@@ -29,7 +29,7 @@ bool AsksAboutAll(const std::string& bytes) {
 
 }  // namespace
 
-// One who is told of each change, until it goes or the server does.
+// A client that watches: it is told of each change until it or the server ends.
 class HealthService::Watch final : public std::enable_shared_from_this<Watch> {
  public:
   explicit Watch(HealthService* service) : service_(service) {}

@@ -24,7 +24,7 @@ class HealthService final : public grpc::Service {
 
   // `queue` is of the gRPC server's builder; the server has started.
   void Start(grpc::ServerCompletionQueue* queue);
-  // Who watches is told.
+  // Tells every client that watches.
   void SetNotServing();
   // Waits for the last call. REQUIRES: the gRPC server has shut down.
   void Join();

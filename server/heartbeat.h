@@ -24,7 +24,7 @@ struct Heard {
 };
 using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
 
-// Behind every worker's name: who asks for the members behind it is told of none.
+// Sorts after every worker's name, so asking for the members after it returns none.
 inline constexpr char kBehindAll[] = "~";
 
 // Carries heartbeats to peers: over gRPC; in the simulator on virtual time.
@@ -37,8 +37,9 @@ class HeartbeatCalls {
                               absl::Duration timeout, const std::string& after, HeardFn done) = 0;
 };
 
-// The other end: `members` learn what `said` says of itself (null: it only asks), and `self`
-// answers whom it knows behind `after`. kPermissionDenied: not one of this closed cluster.
+// Answers a heartbeat: stores in `members` what the caller `said` of itself (null: it only asks),
+// and returns the members of `self` that sort after `after`. kPermissionDenied: not one of this
+// closed cluster.
 absl::StatusOr<Heard> AnswerHeartbeat(const Member& self, Membership* members, const Member* said,
                                       bool leaving, absl::string_view after);
 

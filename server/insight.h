@@ -18,8 +18,8 @@
 
 namespace tryst {
 
-// What a worker shows of itself to whoever asks: in words, as JSON, as metrics. Nothing in
-// here waits for long for a thread that is stuck. Thread-safe; what it stands on outlives it.
+// Shows the state of a worker as text, as JSON and as metrics. No call waits long for a thread that
+// is stuck. Thread-safe; the parts that it reads from outlive it.
 class Insight {
  public:
   struct Parts {
@@ -41,8 +41,8 @@ class Insight {
   };
   explicit Insight(Parts parts) : parts_(std::move(parts)), started_ns_(parts_.clock->NowNs()) {}
 
-  // Who waits for what since when: in the rendezvous, and on the way to and from peers.
-  // Step -1: every step.
+  // What waits, for what and since when: in the rendezvous, and to and from peers. Step -1: every
+  // step.
   std::string WaitingText(int64_t step) const;
   std::string WaitingJson(int64_t step) const;
   // Which paths lead where, which do not, why, since when, and how well they do. All peers

@@ -18,7 +18,7 @@
 
 namespace tryst {
 
-// Who is in the cluster and where, now. Thread-safe.
+// The members of the cluster and their addresses at this moment. Thread-safe.
 class Membership final : public PeerDirectory {
  public:
   using Connect = std::function<std::shared_ptr<grpc::Channel>(const std::string& worker,
@@ -31,8 +31,8 @@ class Membership final : public PeerDirectory {
   Membership(bool open, Connect connect, Why why = nullptr)
       : open_(open), connect_(std::move(connect)), why_(std::move(why)) {}
 
-  // Workers that are not known may still come, though the cluster is closed: whoever asks for
-  // them waits. Before any other thread has this.
+  // Unknown workers may still be added although the cluster is closed, so a fetch from one waits.
+  // Call it before another thread has this object.
   void ExpectMore() { expects_more_ = true; }
   bool expects_more() const { return open_ || expects_more_; }
   bool open() const { return open_; }

@@ -73,8 +73,9 @@ class PeerCalls {
                                                        absl::Duration timeout);
   absl::StatusOr<TraceDump> TraceKey(const std::string& peer, const TraceFilter& filter,
                                      absl::Duration timeout);
-  // How far the peer's clock is ahead of ours (CLOCK_MONOTONIC both), from the quickest of a
-  // few heartbeats: its answer was made between our call and our hearing of it.
+  // How far the peer's CLOCK_MONOTONIC is ahead of ours, from the fastest of a few heartbeats. The
+  // peer read its clock at some moment between our call and its answer's arrival, which bounds the
+  // error.
   struct ClockReading {
     int64_t ahead_ns = 0;
     int64_t error_ns = 0;  // At most so much more or less.

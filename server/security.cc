@@ -117,7 +117,8 @@ std::shared_ptr<grpc::ServerCredentials> Security::ForServer() const {
   tls.watch_root_certs();
   tls.watch_identity_key_cert_pairs();
   tls.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  // The chain is checked; whom it names is checked for each call (CheckCertificate).
+  // Checks the chain here. CheckCertificate() checks for each call which worker the certificate
+  // names.
   tls.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
   return grpc::experimental::TlsServerCredentials(tls);
 }

@@ -26,7 +26,7 @@ struct SecurityOptions {
   std::string key_file;
   std::string ca_file;
   absl::Duration reload_period = absl::Seconds(10);
-  // For a lab: who knows the token is in, and nothing is encrypted.
+  // For a trusted network: a caller that knows the token is a member, and nothing is encrypted.
   std::string token;
   // For one machine: everybody on the loopback is in.
   bool insecure = false;

@@ -1,4 +1,4 @@
-// Who gets in. Whole servers under mutual TLS and under a shared token.
+// Which callers are admitted: whole servers under mutual TLS and under a shared token.
 #include "server/security.h"
 
 #include <grpcpp/create_channel.h>
@@ -212,7 +212,7 @@ TEST(Token, LetsInWhoKnowsIt) {
   }
 }
 
-// The data plane is not opened to a hello that does not fit.
+// A hello that is of another version, forged or replayed does not open the data plane.
 TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   ServerConfig config = TokenConfig("ps", "0123456789abcdef");
   auto ps = Start(config);

@@ -33,9 +33,8 @@ struct Protocol;
 class Transport;
 struct TransportContext;
 
-// One worker of a cluster: its steps, what it serves to peers, and its ways to them.
-// Several may live in one process. A server that has started does not survive a fork
-// (docs/SDK.md).
+// One worker of a cluster: its steps, what it serves to peers, and its paths to them. Several may
+// live in one process. A server that has started does not survive a fork (docs/SDK.md).
 //
 // Thread-safe but for destruction, and every call has an answer at any time: before
 // Start(), after a Start() that failed, while it stops and afterwards, and in callbacks.
@@ -43,21 +42,20 @@ struct TransportContext;
 // nor must the steps' rendezvous.
 class Server {
  public:
-  // Stops if need be, with config.stop_deadline. In a callback of this server, on a thread
-  // of its own, another thread does so after the destructor has returned: what the server
-  // was given by pointer is in use until then.
+  // Stops the server if it runs, within config.stop_deadline. When called in a callback on one of
+  // the server's own threads, another thread stops it after the destructor has returned, and uses
+  // until then what the server was given by pointer.
   virtual ~Server() = default;
 
   // Serves when it returns. Peers need not be up: each is connected to when it is first
   // needed, and waited for. kUnavailable: the address is taken. kFailedPrecondition: it was
   // called before, or Stop() was.
   virtual absl::Status Start() = 0;
-  // Refuses what is new, lets what is on its way land, ends everything else: until the
-  // deadline, and then regardless. Every callback has returned when it returns, but for
-  // those on an executor of the embedder's: for its own executor it waits without limit.
-  // kDeadlineExceeded: something had to be cut off. kFailedPrecondition, and nothing has
-  // happened: in a callback of this server, on a thread of its own. A server stops once;
-  // whoever calls it again waits for that and gets the same status.
+  // Refuses new work, lets transfers finish until the deadline, and ends everything else. Every
+  // callback has returned when it returns, but for those on an executor of the embedder's: for its
+  // own executor it waits without limit. kDeadlineExceeded: something had to be cut off.
+  // kFailedPrecondition, and nothing has happened: in a callback of this server, on a thread of its
+  // own. A server stops once; whoever calls it again waits for that and gets the same status.
   virtual absl::Status Stop(absl::Duration deadline) = 0;
   // Waits until Stop() has returned. In a callback of this server, which Stop() waits for,
   // it logs so and returns at once.

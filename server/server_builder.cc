@@ -49,7 +49,7 @@ absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environmen
                    "', and should be flags, file, tf_config, slurm, mpi, kubernetes or etcd"));
 }
 
-// Who we are: the config's word before the cluster's.
+// Decides which worker we are. The config has precedence over the cluster's description.
 absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
   const std::string job = config.job.empty() ? parts->cluster.job : config.job;
   const int task = config.job.empty() ? parts->cluster.task : static_cast<int>(config.task);
@@ -96,7 +96,7 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   return absl::OkStatus();
 }
 
-// Who reads a secret is in.
+// Warns of a secret that others can read, since whoever reads it can join.
 void WarnIfOpen(const std::string& path) {
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRGRP | S_IROTH)) == 0) return;

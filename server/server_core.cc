@@ -362,14 +362,14 @@ void ServerCore::SetServerArguments(grpc::ServerBuilder* builder) const {
     builder->AddChannelArgument(name, value);
   };
   SetTransportArguments(set);
-  // What comes here is small, and a stranger's frames are not to be large.
+  // Calls to a server are small, so a stranger gets no room for large frames.
   set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 64 << 10);
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 64 << 10);
   set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
   set(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
   set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshake.count()));
   set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(kIdle.count()));
-  // Peers' keepalives (security.cc) are welcome; who pings more often is hung up on.
+  // Peers' keepalives (security.cc) are welcome; a peer that pings more often is disconnected.
   set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
   set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
   set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -487,7 +487,7 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   page.reset();
   announcer_.reset();
   calls_.Close();
-  // Whoever frees what the callbacks use waits for us.
+  // The caller that frees what the callbacks use waits for us.
   if (!idle) (void)own_executor_->WaitIdle(std::chrono::steady_clock::time_point::max());
   return status;
 }

@@ -40,9 +40,9 @@
 
 namespace tryst {
 
-// What a server is made of: all of it stays from Open() to destruction, so that whoever
-// comes late finds it ended and not gone. Its owner (server.cc) calls Open() and End() once
-// each at most; the rest is thread-safe.
+// The parts of a server. All of them live from Open() to destruction, so that a late call finds
+// them ended and not freed. The owner (server.cc) calls Open() and End() at most once each; the
+// rest is thread-safe.
 class ServerCore {
  public:
   explicit ServerCore(ServerParts parts);

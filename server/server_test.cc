@@ -507,7 +507,7 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
   EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());  // Again.
 }
 
-// Who is told that the server stops may want to tidy up, and takes its time.
+// A callback that learns that the server stops may tidy up, and may be slow.
 TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
   auto ps = Start(Config("ps", 0, "grpc"));
   auto rendezvous = ps->steps()->StartStep(1);

@@ -16,8 +16,8 @@ struct ServerConfig;
 struct StatusPageOptions {
   std::string listen;     // "host:port" by numbers; port 0: a free one.
   bool anywhere = false;  // Also on an address that is not the loopback.
-  // Who asks must know it: as a bearer token, or as the password of any user. Empty: anybody.
-  // Allows such an address too.
+  // A request must carry it: as a bearer token, or as the password of any user. Empty: everybody
+  // may read. With a token the page may listen beyond the loopback.
   std::string token;
   std::string certificate;  // With the key, PEM: TLS.
   std::string key;

@@ -9,9 +9,9 @@
 
 namespace tryst {
 
-// The connections of the status page, the one first that has not been served for the longest. One
-// too many ends that one: who drips a request, and would be served last, keeps nobody else out.
-// The page's thread only.
+// The connections of the status page, ordered by when each was last served, oldest first. One
+// connection too many closes the oldest, so a client that sends its request drop by drop keeps no
+// other out. The page's thread only.
 class StatusVisitors {
  public:
   explicit StatusVisitors(size_t most) : most_(most) {}

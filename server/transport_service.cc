@@ -75,7 +75,7 @@ class TransportServiceImpl final : public TransportService {
     call->Answer(ToGrpc(status), status.ok() ? response.SerializeAsString() : "");
   }
 
-  // Who asked believes an answer that changes something only with this.
+  // Signs the answer: the caller believes an answer that changes something only if it is signed.
   template <typename Response>
   void Prove(const Call& call, const char* method, Response* response) const {
     if constexpr (std::is_same_v<Response, rpc::HeartbeatResponse> ||

@@ -32,7 +32,8 @@ struct TransportServiceParts {
   std::string token;                     // Shared-token mode; or empty.
   Membership* members = nullptr;
   HelloHandler* hellos = nullptr;  // Null: gRPC is the only path here.
-  // Who calls, proved as far as the server's security can; `request` as it came.
+  // Returns the caller, authenticated as far as the server's security mode can. `request` is the
+  // message as it arrived.
   std::function<absl::StatusOr<Caller>(const grpc::ServerContextBase&, absl::string_view method,
                                        absl::string_view request)>
       authenticate;

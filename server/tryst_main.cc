@@ -125,7 +125,7 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
       absl::SleepFor(absl::Milliseconds(10));
     }
   }
-  // What is on its way lands before this returns.
+  // Transfers that have begun finish before this returns.
   absl::Status stopped = server->Stop(command.config.stop_deadline);
   return stopped.ok() ? 0 : Fail(stopped);
 }

@@ -59,11 +59,10 @@ class Registration {
   Entry* entry_ = nullptr;
 };
 
-// Registered memory of others, kept registered because they tend to use it again: what
-// is pinned, by address range and access, bounded, the longest unused leaving first.
-//
-// A kept region outlives the memory under it, so whoever frees memory that may have
-// been registered says so with Invalidate() first.
+// Keeps callers' memory registered, because they tend to use it again. Entries are found by address
+// range and access; their total is bounded, and the longest unused one leaves first.
+// A kept region outlives the memory under it, so call Invalidate() before you free memory that may
+// have been registered.
 //
 // Any thread. The NIC is called without the lock, so that a registration, which takes
 // milliseconds for large memory, keeps nobody from a hit.

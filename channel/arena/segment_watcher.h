@@ -5,8 +5,8 @@
 
 namespace tryst {
 
-// Told of the segments of peers that are mapped into this process, by whoever pins them for
-// a device. A segment stays mapped while any tensor in it is held. Any thread.
+// Learns which segments of peers are mapped into this process, so that it can pin them for a
+// device. A segment stays mapped while any tensor in it is held. Any thread.
 class SegmentWatcher {
  public:
   virtual ~SegmentWatcher() = default;

@@ -65,10 +65,10 @@ absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer
 absl::StatusOr<TensorKey> ChunkKey(const TensorKey& tensor, uint64_t transfer, uint64_t chunk);
 absl::StatusOr<TensorKey> ChunksKey(const TensorKey& tensor, uint64_t transfer, uint64_t first,
                                     absl::string_view mailbox, absl::string_view token);
-// The tensor's own key out of one that asks.
+// The key of the tensor itself, from a key that asks for its manifest.
 absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask);
 
-// The same for all processes of a running host; 0: unknown.
+// A number that all processes of this host see until it reboots; 0 if unknown.
 uint64_t ThisHost();
 // This process among all that ever run on the host.
 uint64_t ThisProcess();

@@ -32,10 +32,10 @@ class GrpcStep final : public GrpcEvent {
   const On on_;
 };
 
-// One thread that waits in gRPC, reads its sockets and runs what has ended there: nobody is
-// woken in between, as gRPC's own callbacks do twice for each event. There should be one in a
-// server, for both its ends: who waits in gRPC gets the events of every queue of the process,
-// and has to wake whom they are for.
+// One thread that waits in gRPC, reads its sockets and runs the events itself. gRPC's own callbacks
+// wake another thread twice for each event. A server should have one such thread for both of its
+// ends, because a thread that waits in gRPC gets the events of every queue of the process and has
+// to wake the threads that they belong to.
 class EventThread {
  public:
   // What an event has for one of `pollers` this thread runs itself while that sleeps

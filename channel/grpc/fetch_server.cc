@@ -691,7 +691,8 @@ void FetchServer::State::OnBatch(const Caller& caller, const rpc::FetchRequest& 
       peer->waiter = stream;
       peer->no_waiter_ns = 0;
       stream->waits_for = name;
-      // Who does not know yet whom it asks is to know what a broken connection means.
+      // The consumer does not know our incarnation yet. Tell it now, so that it can tell a broken
+      // connection from a restarted producer.
       if (asked_of == 0 && peer->ready.empty()) Answer(peer, {}, 0, &then);
       TellReady(peer, &then);
     }

@@ -32,7 +32,7 @@ struct FetchOutcome {
   OutgoingTensor tensor;
 };
 
-// Whom a stream tells, on the queue's thread and with no lock held.
+// The owner of a stream. The stream calls it on the queue's thread, with no lock held.
 class FetchServerStreamOwner {
  public:
   virtual ~FetchServerStreamOwner() = default;

@@ -294,7 +294,7 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
   op->state = FetchState::kEnding;
   if (op->cancel_token != Cancellation::kNoToken &&
       !op->wants().cancellation->TryDeregister(op->cancel_token)) {
-    // Cancelled this moment: it ends here.
+    // The caller has cancelled meanwhile, so the fetch ends here.
     TRYST_REACHED("rare: a fetch is cancelled while it changes its path");
     LastWord(op);
     return Report(op, MarkDerived(absl::CancelledError("the fetch is cancelled")), Tensor(), false,

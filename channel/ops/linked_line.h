@@ -16,8 +16,8 @@ struct LineLink {
   LinkedLine<T>* line = nullptr;  // In which it is; null: in none.
 };
 
-// First in, first out, and out of the middle at once. The links are in those who stand in it:
-// nothing is allocated, and nothing owned. Needs external synchronisation.
+// A first-in-first-out line that can drop an item from its middle in constant time. The items hold
+// the links; the line allocates and owns nothing. Needs external synchronisation.
 template <typename T>
 class LinkedLine {
  public:

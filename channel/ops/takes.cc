@@ -232,7 +232,8 @@ void Takes::DropUnspoken() {
   }
   std::sort(takes.begin(), takes.end(),
             [](const ServeTake* a, const ServeTake* b) { return a->ticket < b->ticket; });
-  // Those that wait first: what the others give back must not be met by one of them.
+  // Drops the takes that wait first. Otherwise a tensor that another take gives back would meet one
+  // of them.
   if (!takes.empty()) TRYST_REACHED("sim: tickets that nobody speaks of again");
   for (ServeTake* take : takes) {
     if (!take->here) DropParked(take);

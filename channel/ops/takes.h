@@ -76,7 +76,7 @@ class ServeTake final : public PollerTask {
   bool ended_in_call_ = false;
 };
 
-// Whom Takes tell.
+// The user of Takes, which they call when a take ends.
 class TakesUser {
  public:
   virtual ~TakesUser() = default;

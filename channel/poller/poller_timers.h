@@ -7,7 +7,7 @@
 
 namespace tryst {
 
-// Something that fires at a time, on the poller thread. Owned by who sets it.
+// A timer that fires on the poller thread. The object that sets it owns it.
 class PollerTimer {
  public:
   virtual ~PollerTimer() = default;  // REQUIRES: not set.

@@ -9,9 +9,9 @@
 
 namespace tryst {
 
-// Who takes a poller's turns: its own thread, or for a while another one that has borrowed them
-// (docs/decisions/0023-borrowed-turns.md). It is one thread at any time, and what one has written
-// the next one sees.
+// Decides which thread takes a poller's turns: its own, or for a while another one that has
+// borrowed them (docs/decisions/0023-borrowed-turns.md). It is one thread at any time, and what one
+// has written the next one sees.
 class TurnLending {
  public:
   // As what the poller's own thread stands to the turns.

@@ -14,7 +14,7 @@
 
 namespace tryst {
 
-// Who is told of a queue pair's completions.
+// The user of a queue pair, which is told of its completions.
 class QueuePairUser {
  public:
   virtual ~QueuePairUser() = default;
@@ -25,9 +25,8 @@ class QueuePairUser {
   virtual void OnQueuePairFatal(const absl::Status& why) = 0;
 };
 
-// One NIC on one poller: its completion queue, polled every turn, who gets what, and the
-// registrations that it sends from.
-// Poller thread only, but for construction.
+// One NIC on one poller: polls its completion queue every turn, passes each completion to the user
+// of its queue pair, and keeps what is sent registered. Poller thread only, but for construction.
 class QueueHub final : public PollerSource {
  public:
   static absl::StatusOr<std::unique_ptr<QueueHub>> Create(Nic* nic, Poller* poller, uint32_t depth);

@@ -169,17 +169,9 @@ FetchCounters RdmaTransport::fetch_counters() const {
   return sum;
 }
 
-absl::Status RdmaTransport::AuditLandings() const {
-  if (landings_ == nullptr) return absl::OkStatus();  // Not open.
-  uint64_t lent = 0;
-  uint64_t waiting = 0;
-  for (const Fetching& one : fetching_) one.channel->AddLent(&lent, &waiting);
-  if (waiting == landings_->waiting_bytes() && lent <= landings_->in_use_bytes()) {
-    return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat(
-      "the landing memory has ", landings_->in_use_bytes(), " bytes in use and lends ",
-      landings_->waiting_bytes(), " to who waits; its channels know of ", lent, " and ", waiting));
+const LandingPool* RdmaTransport::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
+  for (const Fetching& one : fetching_) one.channel->AddLent(lent_bytes, waiting_bytes);
+  return nic_->landings();
 }
 
 }  // namespace tryst

@@ -40,8 +40,8 @@ class RdmaTransport final : public Transport, private SharedNic::User {
   void ListOps(LiveOps* ops) const override;
   void AddCounters(Counters* counters) const override;
   FetchCounters fetch_counters() const;
-  // Whether what the landing memory has lent is what the channels have of it.
-  absl::Status AuditLandings() const;
+  // Adds what our channels have and wait for of the landing memory; says which it is.
+  const LandingPool* AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const;
   ServeCounters serve_counters() const { return consumers_.counters(); }
 
  private:

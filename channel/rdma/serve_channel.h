@@ -41,12 +41,12 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
 
   // Opens, or replaces, the connection. An earlier one is drained first.
   void OnHello(const Hello& hello, HelloDone done);
-  // The consumer goes on by another path: what was taken for it here and has not landed goes
-  // back, before `done`, so that it finds it there.
+  // The consumer goes on by another path. Tensors that were taken for it here and have not landed
+  // are given back before `done`, so that the other path finds them.
   void OnFarewell(const Hello& hello, const Farewell& farewell, HelloDone done);
   void Close(const absl::Status& why);
   bool Drained() const;
-  // The consumer has been gone for retain_ms: whoever owns this may close it.
+  // The consumer has been gone for retain_ms, so the owner may close this channel.
   bool Abandoned() const { return abandoned_; }
 
   const std::string& path() const { return options_.path; }

@@ -5,7 +5,7 @@
 #include "base/reached.h"
 #include "channel/rdma/serve_channel.h"
 
-// A consumer that goes on by another path.
+// The farewell of a consumer that goes on by another path.
 namespace tryst {
 
 void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, HelloDone done) {

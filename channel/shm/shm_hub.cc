@@ -87,7 +87,7 @@ void ShmHub::RemoveLink(Link* link) {
 
 bool ShmHub::Poll() {
   bool worked = false;
-  // Armed: the last look before the sleep. Asleep: the first one after it.
+  // kArmed: this is the last poll before the sleep. kAsleep: the first one after it.
   if (arming_ != Arming::kArmed) {
     int64_t patience_ns = kSocketsNs;
     if (arming_ == Arming::kAsleep) patience_ns = WakeLinks() ? kSocketsWokenNs : 0;

@@ -148,9 +148,8 @@ void WriteTickets(absl::Span<const uint64_t> tickets, ReplyCell* cell);
 absl::StatusOr<size_t> ReadTickets(const RequestCell& cell, uint64_t* tickets);
 absl::StatusOr<size_t> ReadTickets(const ReplyCell& cell, uint64_t* tickets);
 
-// ---- The shared memory of a link ----
-// Not a field of it is believed that the peer could have changed: sizes come from the
-// handshake.
+// ---- The shared memory of a link ---- We trust no field that the peer could have changed; the
+// sizes come from the handshake.
 struct LinkSizes {
   uint32_t cells = 512;        // Of each ring; a power of two.
   uint32_t slots = 256;        // How many fetches can be out.
@@ -159,11 +158,11 @@ struct LinkSizes {
 // kDataLoss unless each is within its bounds.
 absl::Status CheckSizes(const LinkSizes& sizes);
 
-// What a sleeper wants to be woken by.
+// Which events are to wake a sleeper.
 enum Asleep : uint32_t { kAwake = 0, kForMessages = 1, kForRoomToo = 2 };
 
-// How it stands with what the producer had answered and the consumer had not accepted when
-// the link ended. Who comes first decides.
+// What becomes of answers that the consumer had not accepted when the link ended. The side that
+// stores its value first decides.
 enum Settlement : uint32_t {
   kNotSettled = 0,
   kSettled = 1,  // The consumer has written down what it accepted: the rest is asked again.
@@ -197,8 +196,8 @@ inline uint64_t LinkBytes(const LinkSizes& sizes) {
          uint64_t{sizes.references} * sizeof(ReleaseEntry);
 }
 
-// That the consumer accepted what it was answered on `slot` in `generation`, which is the last
-// that it has done with there.
+// The consumer stores here that it has accepted the answer on `slot` in `generation`, the newest
+// one that it has finished there.
 void SetAccepted(uint16_t slot, uint32_t generation, LinkHeader* header);
 bool WasAccepted(const LinkHeader& header, uint16_t slot, uint32_t generation);
 

@@ -19,7 +19,8 @@ namespace tryst {
 // The metadata under which every call says who makes it.
 inline constexpr char kCallerMetadata[] = "tryst-caller-bin";
 
-// Who calls, as the metadata says and, where there are credentials, proves.
+// The worker that makes a call, as the call's metadata says and, where there are credentials,
+// proves.
 struct Caller {
   std::string cluster;
   std::string worker;
@@ -28,8 +29,8 @@ struct Caller {
 
 using WallClockMs = std::function<int64_t()>;  // Unix time.
 
-// Says who we are in each call that we make. With a shared token the statement is bound
-// to the method and the request by an HMAC; the token itself never travels. Thread-safe.
+// Writes into each call which worker makes it. With a shared token an HMAC binds this statement to
+// the method and the request; the token itself never travels. Thread-safe.
 class CallSigner {
  public:
   CallSigner(Caller self, std::string token, WallClockMs now);

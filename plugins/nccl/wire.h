@@ -29,7 +29,7 @@ using Secret = std::array<uint8_t, 16>;
 enum class DeviceKind : uint8_t { kSoft = 1, kIbv = 2, kOfi = 3 };
 const char* DeviceKindName(DeviceKind kind);
 
-// The 128 bytes of a listener, which NCCL carries to whoever connects.
+// The 128 bytes of a listener, which NCCL carries to the connecting rank.
 struct Handle {
   static constexpr uint64_t kMagic = 0x3176'7473'7972'7454;
   uint64_t magic = kMagic;

@@ -24,8 +24,8 @@ struct Peer {
   uint64_t incarnation = 0;
 };
 
-// The worker of Tryst's that stands beside one server of TensorFlow's: on a port of its own,
-// in an open cluster, whose members TensorFlow's peers introduce. Safe from any thread.
+// The Tryst worker beside one TensorFlow server. It has a port of its own and is in an open
+// cluster; TensorFlow's peers introduce the members. Safe from any thread.
 class Worker {
  public:
   // Listens on a free port of `host` when it returns. Null and `why` when it cannot.

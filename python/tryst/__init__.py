@@ -17,7 +17,7 @@ from tryst.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineE
                           Unimplemented)
 from tryst.server import Receive, Server, Step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "Error",
            "FailedPrecondition", "Internal", "InvalidArgument", "NotFound", "OutOfRange",
            "PermissionDenied", "Receive", "ResourceExhausted", "Server", "Step", "Tensor",

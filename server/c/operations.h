@@ -31,7 +31,8 @@ struct tryst_queue {
   void Clear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
-// Receives under way. Its user and the last callback share it: whoever leaves last deletes it.
+// Receives that have not ended. The user and the last callback share it; the later of the two
+// deletes it.
 struct tryst_op {
   struct Item {
     tryst::TensorKey key;

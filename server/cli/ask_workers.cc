@@ -65,7 +65,8 @@ absl::StatusOr<Asked> WhomToAsk(const CommandLine& line, bool and_theirs) {
     const auto heard = asked.client->calls()->Ping(worker, line.timeout);
     if (!heard.ok()) continue;  // Said when it is asked for what we want.
     for (const Member& member : heard->members) {
-      // Who is not up, or was only named by somebody's settings, has nothing to say.
+      // Skips members that are not up, or that are known only from a worker's settings: they cannot
+      // answer.
       if (member.address.empty() || member.incarnation == 0) continue;
       if (known.size() == kMostWorkers || !known.insert(member.worker).second) continue;
       asked.client->members()->Set(member.worker, member.address);

@@ -20,15 +20,16 @@ int Fail(const absl::Status& status);
 int FailUsage(const absl::Status& status);
 // kInvalidArgument: nobody has said where `worker` is.
 absl::Status CheckPlace(Membership* members, const std::string& worker);
-// Prints it; kExitDone.
+// Prints `text` or its error, and returns the exit status.
 int Print(const absl::StatusOr<std::string>& text);
 
-// Whom a command is about, and the way to ask them.
+// The workers that a command is about, and the calls to reach them.
 struct Asked {
   std::unique_ptr<PeerClient> client;
   std::vector<std::string> workers;
   size_t named = 0;  // Of those, the first so many: the others were found.
-  // Who was found may be gone by now, and is not waited for long.
+  // A worker that was found through the member list may be gone by now, so it gets less time than
+  // one that the user named.
   absl::Duration Patience(size_t worker, absl::Duration timeout) const {
     return worker < named ? timeout : std::min(timeout, absl::Seconds(2));
   }

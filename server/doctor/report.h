@@ -39,7 +39,7 @@ class Report {
   void Add(Weight weight, std::string seen, std::string means, std::string action) {
     findings_.push_back({check_, weight, std::move(seen), std::move(means), std::move(action)});
   }
-  // Whose findings come next.
+  // Names the check whose findings come next.
   void Begin(std::string check) {
     check_ = std::move(check);
     ++checks_;

@@ -18,7 +18,7 @@ absl::Status FromEtcd(const grpc::Status& status) {
 std::shared_ptr<grpc::Channel> Connect(const EtcdAccess& access, const std::string& endpoint) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMostMessageBytes);
-  // Each conversation has a connection of its own, which waits for nobody's back-off.
+  // Each call has a connection of its own, so that the back-off of one does not delay another.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();

@@ -23,7 +23,7 @@ class MemberMirror {
  public:
   static constexpr size_t kMostMembers = 65536;
   static constexpr size_t kMostLapsed = 4096;
-  // Who has left is remembered with its address, in case its lease alone has lapsed.
+  // A member that has left is remembered with its address, in case only its lease has lapsed.
   static constexpr int64_t kForgetNs = 600'000'000'000;
 
   MemberMirror(std::string prefix, std::string self, Membership* members);

@@ -44,7 +44,8 @@ struct ConnectionCounts {
   uint64_t strangers = 0;       // Of these.
 };
 
-// Who is connected, and who of them is to go. Knows no sockets. Not thread-safe.
+// The connections of a server, and the choice which of them to close. Touches no sockets. Not
+// thread-safe.
 class ConnectionTable {
  public:
   using Id = uint64_t;

@@ -22,7 +22,8 @@ namespace {
 
 constexpr int kAcceptsPerTurn = 16;
 constexpr int64_t kRestNs = 100'000'000;
-// How long what comes goes unseen: gRPC reads some 5 MB/s of the smallest frames.
+// How often the listener measures what arrives on a connection of a stranger and of a member. gRPC
+// reads some 5 MB/s of the smallest frames, which bounds what can arrive unseen.
 constexpr int64_t kStrangerLookNs = 2'000'000;
 constexpr int64_t kMemberLookNs = 100'000'000;
 constexpr uint64_t kWakeId = UINT64_MAX;

@@ -22,22 +22,22 @@
 
 namespace tryst {
 
-// Accepts a server's connections in gRPC's place, and ends those that gRPC would suffer from: it
-// counts them, and looks from outside at how much comes on each until a call has said who is
-// there. The bytes themselves go to gRPC alone. It survives having no descriptor left, which
-// gRPC's own listener does not (docs/SECURITY.md).
+// Accepts a server's connections in gRPC's place. It limits how many there are and how much arrives
+// on each until a call has authenticated the caller, and closes those that exceed a limit. Only
+// gRPC reads the bytes. Unlike gRPC's own listener, it survives when no descriptor is left
+// (docs/SECURITY.md).
 //
 // Uses two descriptors for each connection, gRPC's and its own. Thread-safe.
 class Listener {
  public:
-  // Takes a connected socket over; on a thread of the listener's that does nothing else: gRPC
-  // uses whoever comes by to read what has arrived meanwhile, for as long as more does.
+  // Takes over a connected socket. Runs on a thread of the listener that does nothing else, because
+  // gRPC makes the calling thread read whatever has arrived, for as long as more arrives.
   using Deliver = std::function<void(int listener_fd, int fd)>;
 
   // Listens, and accepts nobody yet.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address,
                                                         ConnectionLimits limits);
-  ~Listener();  // Connections stay whoever's they were delivered to.
+  ~Listener();  // Connections stay with the gRPC server that they were delivered to.
 
   void Start(Deliver deliver);
   // Accepts no more, and nobody can connect. Idempotent.

@@ -104,7 +104,8 @@ void JobWatch::Run() {
     const absl::Status asked = Ask(worker, &look, &members, &changes);
     look.busy = false;
     look.error = asked.ok() ? "" : std::string(asked.message());
-    // Who does not answer is asked less often: each time costs an asker its patience.
+    // A worker that does not answer is asked less often, because each try keeps a thread until it
+    // times out.
     const absl::Duration pause = asked.ok() ? every_ : every_ * 4;
     look.due_ns = clock_->NowNs() + absl::ToInt64Nanoseconds(pause);
     if (asked.ok()) look.heard_ns = clock_->NowNs();

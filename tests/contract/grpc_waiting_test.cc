@@ -126,7 +126,8 @@ class GrpcWaitingTest : public ::testing::Test {
   std::unique_ptr<GrpcWorld> world_;
 };
 
-// Small and large, so that a later one would be there sooner.
+// Sizes alternate between small and large: without order, a small later tensor would overtake a
+// large earlier one.
 TEST_F(GrpcWaitingTest, ReceivesOfOneKeyOutAtOnceComeInTheirOrder) {
   Open();
   constexpr int kTensors = 5000;

@@ -433,10 +433,10 @@ TEST_F(IntruderTest, OversizedAndMalformedCallsAreRefused) {
   EXPECT_EQ(outsider.CallRaw("Stats", "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
-// Who listens where a peer should be: answers every call with a status, or never.
+// A server that listens where a peer should be, and answers every call with a status, or never.
 class FakePeer final : public grpc::CallbackGenericService {
  public:
-  // OK: never.
+  // Answers every call with `answer`; with OK it never answers.
   explicit FakePeer(grpc::Status answer) : answer_(std::move(answer)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);

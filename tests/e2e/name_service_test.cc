@@ -37,7 +37,7 @@ class NameServer {
   }
   ~NameServer() {
     shutdown(fd_, SHUT_RDWR);
-    // A datagram of nothing, in case that does not wake it.
+    // Sends an empty datagram to itself, in case the shutdown does not wake the thread.
     sockaddr_in self{};
     self.sin_family = AF_INET;
     self.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

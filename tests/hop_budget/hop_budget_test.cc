@@ -1,4 +1,4 @@
-// What a tensor may cost on its way, counted: the budget of docs/ARCHITECTURE.md. Both ends
+// What a tensor may cost on its way, counted: the budget of docs/COSTS.md. Both ends
 // run in this thread, over the software NIC, with the code that ships.
 
 #include <cstdint>

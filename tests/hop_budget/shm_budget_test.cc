@@ -1,4 +1,4 @@
-// The rows of the budget in docs/ARCHITECTURE.md that are shared memory's. Both ends run in this
+// The rows of the budget in docs/COSTS.md that are shared memory's. Both ends run in this
 // thread, with the code that ships.
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// NCCL's own socket transport as a plugin, so that the suite and the bench can run on it:
-// what its sources (net_socket.cc and what it calls) want of the rest of NCCL and of CUDA,
-// none of which moves a byte. nccl_sockets.sh compiles it with them.
+// NCCL's own socket transport as a plugin, so that the suite and the bench can run on it: this file
+// has the stand-ins for the rest of NCCL and of CUDA that net_socket.cc and its helpers call; none
+// of them moves a byte. nccl_sockets.sh compiles it together with NCCL's sources.
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>

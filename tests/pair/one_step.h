@@ -9,7 +9,7 @@
 
 namespace tryst {
 
-// A source whose steps are there for whoever asks.
+// A source that accepts a take of any step: it creates the step.
 class OpenSource : public TensorSource {
  public:
   void Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# run.sh WHEEL BIN [--with=PACKAGES]: tests the wheel from its file in a fresh virtual environment, from a folder of no
-# meaning, and the library of C's beside other people's gRPC and Protobuf. BIN has what Bazel built. --with=torch adds what
-# takes long to fetch; --with= leaves jax and ray out, which are the default. Ends with a line that counts. Without PyPI it
-# says so, counts a skip, and runs what needs nothing from there.
+# run.sh WHEEL BIN [--with=PACKAGES]: tests the wheel file in a fresh virtual environment, started
+# in an unrelated folder, and tests the C library beside the gRPC and Protobuf of PyPI. BIN is
+# Bazel's bin folder. jax and ray are installed unless --with= says otherwise; --with=torch takes
+# long. The last line counts the tests. Without PyPI the script counts a skip and runs only what
+# needs no package.
 set -uo pipefail
 wheel=$(readlink -f "$1") bin=$(readlink -f "$2")
 library=$bin/server/c/libtryst.so.1

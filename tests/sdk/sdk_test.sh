@@ -79,7 +79,8 @@ for header in tryst:0 tryst_v1:1; do
   } | LC_ALL=C sort >abi
   diff "$sources/abi_v${header#*:}.txt" abi
 done
-# Nothing of other people's, by which two copies of it in one program would meet.
+# The library exports no symbol of another library. If it did, two copies of that library in one
+# program would mix.
 if nm -DC --defined-only "$library" | grep -E ' [TDBVW] ' |
   grep -vE ' (tryst_|tryst::|vtable for tryst::|type.*info( name)? for tryst::|(non-)?virtual thunk to tryst::|guard variable for tryst::)'; then
   exit 1

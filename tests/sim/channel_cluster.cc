@@ -514,14 +514,29 @@ void Cluster::RefuseRegistration(size_t index) {
   if (nic != nullptr && !nic->lost()) world_.FailRegistrations(PlaceOf(index, 0), 1);
 }
 
-// What is lent to peers and waited for adds up, after every step.
+// What landing memory is lent and waited for adds up over all pollers of a worker, after every
+// step.
 void Cluster::AuditLandings() {
   for (const auto& worker : workers_) {
-    for (const auto& transport : worker->pool->transports()) {
-      const auto* rdma = dynamic_cast<const RdmaTransport*>(transport.get());
-      if (rdma == nullptr) continue;
-      const absl::Status audited = rdma->AuditLandings();
-      if (!audited.ok()) Violate(absl::StrCat("worker ", worker->index, ": ", audited.message()));
+    std::map<const LandingPool*, std::pair<uint64_t, uint64_t>> known;
+    for (const auto& pool : worker->pools->all()) {
+      for (const auto& transport : pool->transports()) {
+        const auto* rdma = dynamic_cast<const RdmaTransport*>(transport.get());
+        if (rdma == nullptr) continue;
+        uint64_t lent = 0;
+        uint64_t waiting = 0;
+        const LandingPool* landings = rdma->AddLent(&lent, &waiting);
+        known[landings].first += lent;
+        known[landings].second += waiting;
+      }
+    }
+    for (const auto& [landings, bytes] : known) {
+      const auto [lent, waiting] = bytes;
+      if (waiting == landings->waiting_bytes() && lent <= landings->in_use_bytes()) continue;
+      Violate(absl::StrCat("worker ", worker->index, ": the landing memory has ",
+                           landings->in_use_bytes(), " bytes in use and lends ",
+                           landings->waiting_bytes(), " to who waits; its channels know of ", lent,
+                           " and ", waiting));
     }
   }
 }
@@ -536,7 +551,7 @@ void Cluster::CheckNothingKept() {
   }
   for (const auto& worker : workers_) {
     LiveOps ops(1);
-    worker->pool->ListOpsNow(&ops);
+    for (const auto& pool : worker->pools->all()) pool->ListOpsNow(&ops);
     const size_t left_out = ops.left_out();
     const std::vector<LiveOp> kept = ops.Take();
     if (kept.empty()) continue;

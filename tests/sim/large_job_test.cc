@@ -65,8 +65,8 @@ TEST(LargeJobTest, EveryHostRestartsInTurn) {
   EXPECT_EQ(RunWell(options).restarts, 100u);
 }
 
-// Of each of their 1,800 connections the server has one end and a worker the other; half of them
-// fetch and half serve, on either side. So the server has half of all, or less.
+// There are 1,800 connections. The server holds one end of each and a worker the other, so the
+// server's memory is at most half of all that is counted.
 TEST(LargeJobTest, AServerOf900WorkersWithTheSettingsThatShipStaysWithinItsMemory) {
   LargeJobOptions options = Job();
   options.workers = 900;

@@ -365,7 +365,8 @@ TEST_F(MessageLinkTest, ATornAckPageThatClaimsTooMuch) {
   EXPECT_EQ(owner_.accepted, 0);
 }
 
-// What is not written yet is as it was: an older page, which says nothing new.
+// The end of the page is not written yet, so it still has the older counters, which say nothing
+// new.
 TEST_F(MessageLinkTest, ATornAckPageThatLacksItsEnd) {
   Connect();
   owner_.to_send = 2;

@@ -1,8 +1,10 @@
 """The rules. Each takes a Tree and yields one line per breach: 'path:line: what and why'."""
+import hashlib
 import os
 import re
 import subprocess
 
+from documents import documents
 from tree import line_of
 
 LEAVES = {"rendezvous", "verbs", "gpu", "proto"}
@@ -252,6 +254,58 @@ def names(tree):
                 yield "%s:%d: the name %s %s" % (path, line_of(code, match.start()), name, reason)
 
 
+# What docs/GLOSSARY.md has another word for, and which.
+GIVEN_UP = {
+    "way": "path", "ways": "paths", "rail": "path", "rails": "paths",
+    "piece": "part", "pieces": "parts", "chunk": "part", "chunks": "parts",
+    "stripe": "part", "stripes": "parts", "striped": "cut",
+    "look": "turn", "looks": "turns", "glance": "turn", "glances": "turns",
+}
+# Of these no word is about a path, a part or a turn.
+IDIOMS = re.compile(r"under_?way|make_?way|both_?ways|one_?way|on_?its_?way|looks?_?(up|like)", re.IGNORECASE)
+GIVEN_UP_NAMES = "tests/tidy/given_up_names.txt"
+MOST_GIVEN_UP_NAMES = 137  # Lower it whenever the list has become shorter.
+# CUDA's own word for the physical memory behind an address.
+CHUNKS_OF_CUDA = re.compile(r"gpu/|channel/device/|(tests|bench)/.*device")
+
+
+def given_up_in(tree):
+    """{name: where it is first} of each identifier in our code that has a word which was given up."""
+    found = {}
+    for path in tree.cpp():
+        for match in re.finditer(r"[A-Za-z_]\w*", tree.code(path)):
+            name = match[0]
+            if name in found or speaks_of_rules(path) or name.startswith("GRPC_"):
+                continue
+            bad = set(GIVEN_UP).intersection(words(IDIOMS.sub("", name)))
+            if CHUNKS_OF_CUDA.match(path):
+                bad -= {"chunk", "chunks"}
+            if bad:
+                found[name] = (path, line_of(tree.code(path), match.start()))
+    return found
+
+
+def given_up(tree):
+    """No new name has a word that was given up, and the list of those that have one only shrinks."""
+    text = tree.read(GIVEN_UP_NAMES) if GIVEN_UP_NAMES in tree.files else ""
+    known = {line: number for number, line in enumerate(text.splitlines(), 1) if line and not line.startswith("#")}
+    found = given_up_in(tree)
+    for name, (path, line) in found.items():
+        if name not in known:
+            word = next(w for w in words(IDIOMS.sub("", name)) if w in GIVEN_UP)
+            yield "%s:%d: %s: the word is %s, not %s (docs/GLOSSARY.md)" % (path, line, name, GIVEN_UP[word], word)
+    if len(known) > MOST_GIVEN_UP_NAMES:
+        yield "%s: %d names, and it had %d: rename instead" % (GIVEN_UP_NAMES, len(known), MOST_GIVEN_UP_NAMES)
+
+
+def forget_given_up(tree):
+    """Takes the names that are gone off the list."""
+    found = given_up_in(tree)
+    kept = [line for line in tree.read(GIVEN_UP_NAMES).splitlines(True) if line.startswith("#") or line.strip() in found]
+    with open(os.path.join(tree.root, GIVEN_UP_NAMES), "w") as f:
+        f.writelines(kept)
+
+
 # Read by their place, not through a BUILD file.
 ALIVE_BY_PLACE = re.compile(
     r"[^/]+|.*/(BUILD|WORKSPACE)|docs/.*\.md|.*\.bzl|.*/README\.md|tools/shims/.*|\.ci/run")
@@ -372,6 +426,27 @@ def links(tree):
 DECISIONS = "docs/decisions/README.md"
 
 
+MOST_LINES_OF_A_DECISION = 60
+
+
+def decisions_row(tree, path, row):
+    """The index and the record agree whether the record was superseded, and by which."""
+    line = next((a for a in tree.read(DECISIONS).splitlines() if a.startswith("| " + row)), "")
+    by_index = re.search(r"\| no: \[(\d{4})\]", line)
+    by_record = re.search(r"superseded by \[(\d{4})\]", tree.read(path), re.IGNORECASE)
+    if (by_index and by_index[1]) != (by_record and by_record[1]):
+        yield "%s: superseded by %s, and %s says %s" % (
+            path, by_record[1] if by_record else "none", DECISIONS, by_index[1] if by_index else "that it holds")
+
+
+def decisions_without_record(tree):
+    """The numbers below the last that have no record, as the index lists them."""
+    listed = set()
+    for begin, end in re.findall(r"\b(\d{4})(?: to (\d{4}))?\b", tree.read(DECISIONS).split("Numbers without a record:")[-1]):
+        listed.update(range(int(begin), int(end or begin) + 1))
+    return listed
+
+
 def decisions(tree):
     """One number, one record, with the four parts that make it one."""
     seen = {}
@@ -387,9 +462,56 @@ def decisions(tree):
         if match[1] in seen:
             yield "%s: has the number of %s" % (path, seen[match[1]])
         seen[match[1]] = path
+        lines_of_it = tree.read(path).count("\n")
+        if lines_of_it > MOST_LINES_OF_A_DECISION:
+            yield "%s: %d lines, and a decision fits on a screen (%d): move what is not the choice to another document" % (
+                path, lines_of_it, MOST_LINES_OF_A_DECISION)
+        if DECISIONS in tree.files:
+            yield from decisions_row(tree, path, row)
         for part in ("Context", "Choice", "Rejected", "Consequence"):
             if not re.search(r"(?im)^#+ %s" % part, tree.read(path)):
                 yield "%s: has no part called %s" % (path, part)
+    if DECISIONS in tree.files and "Numbers without a record:" in tree.read(DECISIONS):
+        holes = set(range(1, max(map(int, seen), default=0))) - set(map(int, seen))
+        # A number that is set aside may lie above the last record.
+        listed = {n for n in decisions_without_record(tree) if n < max(map(int, seen), default=0)}
+        for number in sorted(holes ^ listed):
+            yield "%s: says nothing true of the number %04d" % (DECISIONS, number)
+
+
+DRAWINGS = "docs/drawings/"
+
+
+def drawings(tree):
+    """Each drawing was made of the source beside it, and the source names rooms and types that are there."""
+    folders_there = {os.path.dirname(f) for f in tree.files}
+    types = set()
+    for path in tree.cpp():
+        types.update(re.findall(r"\b(?:class|struct) (\w+)\b", tree.code(path)))
+    for path in tree.files:
+        if not path.startswith(DRAWINGS):
+            continue
+        if path.endswith(".svg"):
+            source = path[:-len(".svg")] + ".dot"
+            stamp = hashlib.sha256(tree.read(source).encode()).hexdigest() if source in tree.files else "no source"
+            if stamp not in tree.read(path):
+                yield "%s: not made of %s as it is: ./run drawings" % (path, source)
+        elif path[:-len(".dot")] + ".svg" not in tree.files:
+            yield "%s: nobody has drawn it: ./run drawings" % path
+        else:
+            text = tree.read(path)
+            # A comment in the source names documents, which the rule `links` looks after.
+            for number, line in enumerate(text.splitlines(), 1):
+                for label in re.findall(r'label="([^"]*)"', line):
+                    for room in re.findall(r"(?:^|\\n|\s)((?:[a-z]+/)+)(?=\\n|\s|$)", label):
+                        if not any((f + "/").startswith(room) for f in folders_there):
+                            yield "%s:%d: there is no room %s" % (path, number, room)
+                    for name in re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", label):
+                        if name not in types and name not in NAMES_IN_DRAWINGS:
+                            yield "%s:%d: there is no type %s" % (path, number, name)
+
+
+NAMES_IN_DRAWINGS = {"RecvAsync", "TensorFlow"}  # A function; a product.
 
 
 def doc_tables(tree):
@@ -432,5 +554,6 @@ def script_syntax(tree):
                 yield "%s: %s" % (path, check.stderr.strip().splitlines()[0])
 
 
-RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, glossary, measure_of_a_transport, visibility, names, dead_files, guards, forbidden_code,
-         machine_paths, todos, licence, links, decisions, doc_tables, quoted_messages, script_syntax]
+RULES = [layering, foreign_headers, folders, rooms, for_tests_alone, walks, glossary, measure_of_a_transport, visibility, names,
+         given_up, dead_files, guards, forbidden_code, machine_paths, todos, licence, links, decisions, drawings, documents,
+         doc_tables, quoted_messages, script_syntax]

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Each rule fires on a planted breach and on nothing else; a clean tree is clean."""
+import hashlib
 import os
 import sys
 import tempfile
@@ -97,6 +98,45 @@ class RulesTest(unittest.TestCase):
                     "docs/GLOSSARY.md:2: Ack page stands after slot")
         self.expect(rules.glossary, {"docs/GLOSSARY.md": row % ("Slot", "lane") + row % ("Turn", "slot"), **code},
                     "docs/GLOSSARY.md:1: there is no channel/lane.h", "channel/slot.h does not speak of Turn")
+
+    def test_given_up(self):
+        way = {"channel/pool.cc": "struct PeerWay {};\nint under_way;\nint LookUp(int);\n"}
+        self.expect(rules.given_up, way, "channel/pool.cc:1: PeerWay: the word is path, not way")
+        self.expect(rules.given_up, {**way, rules.GIVEN_UP_NAMES: "# why\nPeerWay\n"})
+        self.expect(rules.given_up, {"gpu/chunk.cc": "int chunk_bytes;\n"})
+        many = "".join("Way%d\n" % i for i in range(rules.MOST_GIVEN_UP_NAMES + 1))
+        self.expect(rules.given_up, {rules.GIVEN_UP_NAMES: many}, "rename instead")
+
+    def test_drawings(self):
+        source = 'digraph a {\n  b [label="channel/\\nthe Pool of NoSuch"]\n  c [label="%s"]\n}\n'
+        code = {"channel/pool.cc": "class KeyPool {};\n"}
+        right = source.replace("NoSuch", "KeyPool") % "gRPC"
+        stamp = "<svg/><!-- %s -->\n" % hashlib.sha256(right.encode()).hexdigest()
+        files = {"docs/drawings/a.dot": right, "docs/drawings/a.svg": stamp, **code}
+        self.expect(rules.drawings, files)
+        self.expect(rules.drawings, {**files, "docs/drawings/a.dot": right + "\n"}, "a.svg: not made of docs/drawings/a.dot")
+        self.expect(rules.drawings, {"docs/drawings/a.dot": source % "cellar/", **code}, "a.dot: nobody has drawn it")
+        wrong = source % "cellar/"
+        stamp = "<svg/><!-- %s -->\n" % hashlib.sha256(wrong.encode()).hexdigest()
+        self.expect(rules.drawings, {"docs/drawings/a.dot": wrong, "docs/drawings/a.svg": stamp, **code},
+                    "a.dot:2: there is no type NoSuch", "a.dot:3: there is no room cellar/")
+
+    def test_documents(self):
+        run = {"run": "#!/usr/bin/env bash\nverb_go() { exec tools/go.sh --fast; }\n"}
+        right = ("`channel/pool.cc`, `channel/`, `channel:pool`, `./run go --fast`, `kNs`, `pool.cc`, `out/x/y`\n"
+                 "```\n./run go   # --comment\nbazel test --config=asan\n```\n")
+        self.expect(rules.documents, {**run, "docs/A.md": right})
+        self.expect(rules.documents, {**run, "CHANGELOG.md": "`channel/gone.cc`"})
+        for wrong, piece in [("`channel/gone.cc`", "there is no channel/gone.cc"),
+                             ("`channel:gone`", "there is no target channel:gone"),
+                             ("`gone.cc`", "there is no file gone.cc"),
+                             ("`./run walk`", "./run has no verb walk"),
+                             ("```\n./run go --slowly\n```", "nothing takes the flag --slowly"),
+                             ("`TRYST_GONE=1`", "nothing reads the variable TRYST_GONE"),
+                             ("`GoneAndLost()`", "nothing in the tree is called GoneAndLost"),
+                             ("`gone_bytes`", "nothing in the tree is called gone_bytes")]:
+            with self.subTest(wrong):
+                self.expect(rules.documents, {**run, "docs/A.md": "\n" + wrong + "\n"}, piece)
 
     def test_measure_of_a_transport(self):
         self.expect(rules.measure_of_a_transport, {"tests/toy/toy.cc": "int a;\n" * 250})
@@ -256,6 +296,20 @@ class RulesTest(unittest.TestCase):
         self.expect(rules.decisions, {"docs/decisions/README.md": index, "docs/decisions/0001-a.md": whole})
         self.expect(rules.decisions, {"docs/decisions/README.md": index, "docs/decisions/0001-a.md": whole,
                                       "docs/decisions/0002-b.md": whole}, "0002-b.md: is not in docs/decisions/README.md")
+
+    def test_decisions_are_short_superseded_and_without_holes(self):
+        whole = "# a\n## Context\n## Choice\n## Rejected\n## Consequence\n"
+        index = "| [0001](0001-a.md) a | %s |\n| [0003](0003-c.md) c | yes |\n\nNumbers without a record: %s.\n"
+        def tree_with(holds, holes, record=whole):
+            return {"docs/decisions/README.md": index % (holds, holes), "docs/decisions/0001-a.md": record,
+                    "docs/decisions/0003-c.md": whole}
+        self.expect(rules.decisions, tree_with("yes", "0002"))
+        self.expect(rules.decisions, tree_with("yes", "0002 and 0004"))
+        self.expect(rules.decisions, tree_with("yes", "0001"), "the number 0001", "the number 0002")
+        self.expect(rules.decisions, tree_with("yes", "0002", whole + "\n" * 60), "0001-a.md: 65 lines")
+        self.expect(rules.decisions, tree_with("yes", "0002", whole + "Superseded by [0003](0003-c.md).\n"),
+                    "0001-a.md: superseded by 0003")
+        self.expect(rules.decisions, tree_with("no: [0003](0003-c.md)", "0002"), "0001-a.md: superseded by none")
 
     def test_doc_tables(self):
         doc = "<!-- table: //verbs:print -->\n<!-- end table -->\n"

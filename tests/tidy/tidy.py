@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the source tree against the rules of the house.
 
-  tests/tidy/tidy.py [ROOT]     ROOT is by default the tree that this file lies in
+  tests/tidy/tidy.py [--forget] [ROOT]     ROOT is by default the tree that this file lies in
+  --forget                                 first takes the names that are gone off given_up_names.txt
 """
 import os
 import sys
@@ -16,9 +17,12 @@ import tree  # noqa: E402
 
 
 def main():
-    root = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(HERE))
+    arguments = [a for a in sys.argv[1:] if a != "--forget"]
+    root = os.path.abspath(arguments[0]) if arguments else os.path.dirname(os.path.dirname(HERE))
     if not os.path.exists(os.path.join(root, "WORKSPACE")):
         sys.exit("%s is not the source tree: it has no WORKSPACE" % root)
+    if len(arguments) < len(sys.argv) - 1:
+        rules.forget_given_up(tree.Tree(root))
     whole = tree.Tree(root)
     breaches = [(rule.__name__, line) for rule in rules.RULES for line in rule(whole)]
     for rule, line in breaches:

@@ -6,8 +6,9 @@
 extern "C" const char* __tsan_default_suppressions();  // NOLINT: the sanitizer's name.
 
 extern "C" const char* __tsan_default_suppressions() {  // NOLINT
-  // The last owner of a status with a message frees it; another one has given it up inside
-  // libabsl_status, by an atomic counter that the sanitizer does not see there.
+  // Owners of a status share its message by an atomic counter inside libabsl_status, which is not
+  // instrumented. The sanitizer does not see that order, and reports the last owner's free as a
+  // race.
   return "race:Status::Unref\n";
 }
 #endif

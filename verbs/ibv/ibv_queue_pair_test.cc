@@ -484,7 +484,8 @@ TEST_F(IbvQueuePairTest, EachBindGivesAnotherKeyAndItsOwnDoorbell) {
   EXPECT_EQ(hardware()->doorbells, 2);
   fake_.CompleteSends(hardware(), 4);
   EXPECT_EQ(Poll()[0].op, CompletionOp::kWindow);
-  // Its queue pair's end is the binding's; it can be bound on another.
+  // The end of the queue pair ends the window's binding. The window can be bound again on another
+  // queue pair.
   pair_.reset();
   pair_ = MakePair(8);
   ASSERT_TRUE(pair_->Connect(pair_->LocalAddress()).ok());

@@ -42,7 +42,7 @@ class OfiEndpoint {
   bool closed() const { return endpoint_ == nullptr; }
   absl::StatusOr<std::string> Name() const;
   absl::Status SetPeer(const std::string& name);
-  // To sleep on; -1 where the provider has none, or it is closed.
+  // A descriptor to sleep on; -1 if the provider has none or the endpoint is closed.
   int descriptor() const { return descriptor_; }
   // Whether descriptor() will tell what comes from now on.
   bool MaySleep() const;

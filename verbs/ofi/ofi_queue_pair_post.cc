@@ -86,8 +86,9 @@ void OfiQueuePair::Queue(const SendWork& from) {
     pieces[work.pieces++] = {reinterpret_cast<void*>(entry.address), entry.bytes};
   }
   if (!IsSend(from.op) && work.remote_address > ~uint64_t{0} - work.bytes) {
-    // The peer would refuse it, in the way in which it refuses. libfabric 1.17 adds the two up,
-    // finds the sum small, and has the peer write there.
+    // Address plus length overflows. libfabric 1.17 at the peer adds them without a check, finds
+    // the wrapped sum small, and writes there. So we refuse the write here, with the status that a
+    // refusal by the peer has.
     work.status = CompletionStatus::kRetryExceeded;
     return;
   }

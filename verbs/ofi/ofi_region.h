@@ -12,8 +12,8 @@
 
 namespace tryst {
 
-// A provider in software ends a write that it had begun when the region went: whoever
-// deregisters under a write of a peer's first breaks the queue pair that carries it.
+// A software provider completes a write that it had begun when the region is deregistered. So break
+// the queue pair that carries a peer's write before you deregister its region.
 class OfiRegion final : public Region {
  public:
   static absl::StatusOr<std::unique_ptr<Region>> Register(OfiDevice* device, void* address,

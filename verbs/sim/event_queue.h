@@ -32,8 +32,8 @@ struct SimEvent {
   SimEventKind kind;
 };
 
-// Virtual time and what is to happen in it. Events of one moment come in an order
-// drawn from the seed, so whoever needs an order must keep it himself. One thread.
+// Virtual time, and the events that are to happen in it. The seed draws the order of events of one
+// moment, so code that needs an order among them must keep it itself. One thread.
 class EventQueue final : public Clock {
  public:
   using TaskId = uint64_t;  // Never 0.

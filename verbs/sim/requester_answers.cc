@@ -92,7 +92,7 @@ void Requester::Acknowledged(uint64_t sequence) {
 }
 
 void Requester::GoBack(uint64_t sequence) {
-  // What the peer has not seen of READs is asked for again.
+  // Sends again the READs that the peer has not seen.
   for (Send& send : sends_) {
     if (send.work.op != SendOp::kRead || !send.requested || send.ended) continue;
     if (send.first < sequence) continue;

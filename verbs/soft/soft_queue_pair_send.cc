@@ -145,7 +145,7 @@ bool SoftQueuePair::Start(SendSlot* slot, uint64_t i) {
   if (slot->error != CompletionStatus::kOk) return false;
   if (IsRequestForReceive(slot->op)) {
     ++receives_used_;
-    // The next may starve before the clock is looked at again: it has all the time.
+    // Restart the timer: the next message that waits for a receive gets the full timeout.
     starved_ = false;
     for_receives_.Restart();
   }
