@@ -60,8 +60,8 @@ class ThreadPoolExecutor final : public Executor {
   ThreadPoolExecutor(int threads, size_t max_queued);
   ~ThreadPoolExecutor() override;  // REQUIRES: no sources.
   // From now on threads without work turn `sources`, one thread each. With none: when this returns,
-  // no thread turns a source any more. REQUIRES: two threads or more; there are no sources, or these
-  // are none.
+  // no thread turns a source any more. REQUIRES: two threads or more; there are no sources, or
+  // these are none.
   void SetSources(const std::vector<WorkSource*>& sources);
   bool TryRun(Work* work) override;
   void Run(Work work) override;

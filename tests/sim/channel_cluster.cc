@@ -492,7 +492,8 @@ void Cluster::StrikeBeforeTheDrain() {
   if (quiet_) return;
   for (const auto& worker : workers_) {
     uint64_t& seen = breaks_seen_[worker->incarnation];
-    const uint64_t breaks = RdmaFetched(*worker->pool).breaks;
+    uint64_t breaks = 0;
+    for (const auto& pool : worker->pools->all()) breaks += RdmaFetched(*pool).breaks;
     if (std::exchange(seen, breaks) >= breaks) continue;
     const size_t index = worker->index;
     const int64_t within_ns = 1 + aim_.Between(0, 20'000);
