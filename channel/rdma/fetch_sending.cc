@@ -94,7 +94,9 @@ bool FetchChannel::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
     body.destination_bytes = op->region->bytes();
     body.destination_key = op->region->remote_key();
   }
-  if (op->wants().destination.valid()) {
+  // A landing beside the caller's memory may be as large as the tensor. It is to be told of by a
+  // word: an immediate alone says nothing of what is to be copied.
+  if (op->wants().destination.valid() && !op->landing) {
     record.flags |= wire::kHasShape;
     body.dtype = static_cast<uint8_t>(op->wants().destination.dtype());
     const TensorShape& shape = op->wants().destination.shape();
