@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/log.h"
+#include "base/reached.h"
 
 namespace tryst {
 namespace {
@@ -98,10 +99,18 @@ void ChannelPool::GiveTask(FetchTask* task) {
   free_tasks_.push_back(task);
 }
 
+// What is still in the inbox was asked for before. An abort ends no fetch that is made after it.
+bool ChannelPool::MayStartNow() const {
+  if (posted_aborts_.load(std::memory_order_relaxed) != 0) {
+    TRYST_REACHED("sim: a fetch waits behind an abort");
+    return false;
+  }
+  return posted_fetches_.load(std::memory_order_relaxed) == 0;
+}
+
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   asked_.store(true, std::memory_order_relaxed);
-  // What other threads have asked for and is still in the inbox goes first: it was asked before.
-  if (poller_->OnThread() && !closed_ && posted_fetches_.load(std::memory_order_relaxed) == 0) {
+  if (poller_->OnThread() && !closed_ && MayStartNow()) {
     PeerPaths* peer = PeerOf(key.src().worker);
     if (peer->FetchesInCallbacks()) return peer->Fetch(step_id, key, args, std::move(done));
   }
@@ -117,10 +126,7 @@ void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args,
 void ChannelPool::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                             ManyDoneFn done) {
   asked_.store(true, std::memory_order_relaxed);
-  if (poller_->OnThread() && posted_fetches_.load(std::memory_order_relaxed) == 0 &&
-      FetchAsOne(step_id, keys, args, &done)) {
-    return;
-  }
+  if (poller_->OnThread() && MayStartNow() && FetchAsOne(step_id, keys, args, &done)) return;
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
   poller_->PostFn([this, step_id, args, done = std::move(done),
                    keys = std::vector<TensorKey>(keys.begin(), keys.end())]() mutable {
@@ -207,7 +213,9 @@ PeerPaths* ChannelPool::PeerOf(absl::string_view worker) {
 
 void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
   if (!asked_.load(std::memory_order_relaxed)) return;  // Nor is the poller woken for it.
+  posted_aborts_.fetch_add(1, std::memory_order_relaxed);
   poller_->PostFn([this, step_id, status] {
+    posted_aborts_.fetch_sub(1, std::memory_order_relaxed);
     for (PeerPaths* peer : peers_in_order_) peer->AbortStep(step_id, status);
   });
 }

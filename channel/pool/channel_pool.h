@@ -84,6 +84,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
     ChannelPool* const pool;
   };
 
+  // Whether nothing is in the inbox that goes before a fetch of the poller thread.
+  bool MayStartNow() const;
   // Poller thread.
   void StartFetch(FetchTask* task);
   void FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
@@ -114,7 +116,8 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   std::vector<std::unique_ptr<FetchTask>> tasks_ ABSL_GUARDED_BY(mu_);
   std::vector<FetchTask*> free_tasks_ ABSL_GUARDED_BY(mu_);
   std::atomic<size_t> posted_fetches_{0};  // In the inbox, not started yet.
-  std::atomic<bool> asked_{false};         // Somebody has fetched something.
+  std::atomic<size_t> posted_aborts_{0};
+  std::atomic<bool> asked_{false};  // Somebody has fetched something.
 
   // Poller thread only.
   absl::flat_hash_map<std::string, std::unique_ptr<PeerPaths>> peers_;
