@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/rdma/wire.h"
 #include "channel/trace/live_ops.h"
 #include "channel/transports.h"
@@ -359,7 +360,7 @@ void Cluster::DrawFlips(FaultPlan* plan) {
   if (random.Below(100) >= 30) return;
   load_->NoteFlips();
   plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
-  plan->may_flip = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
+  const auto has_checksum = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
     const uint32_t kind = immediate >> 30;
     // The word of 4 bytes behind a write, and the ack page, have no checksum of ours.
     if (op == SendOp::kSend || kind == static_cast<uint32_t>(wire::ImmediateKind::kAck)) {
@@ -368,6 +369,11 @@ void Cluster::DrawFlips(FaultPlan* plan) {
     if (op != SendOp::kWriteWithImmediate) return tensors;
     return kind == static_cast<uint32_t>(wire::ImmediateKind::kMessage) ||
            (tensors && kind == static_cast<uint32_t>(wire::ImmediateKind::kTensor));
+  };
+  plan->may_flip = [this, has_checksum](SendOp op, uint32_t immediate) {
+    if (has_checksum(op, immediate)) return true;
+    if (quiet_) TRYST_REACHED("sim: a work of before the peace would flip a bit unseen");
+    return false;
   };
 }
 
@@ -512,7 +518,7 @@ void Cluster::StrikeBeforeTheDrain() {
 
 void Cluster::RefuseRegistration(size_t index) {
   const SimNic* nic = world_.nic(PlaceOf(index, 0));
-  if (nic != nullptr && !nic->lost()) world_.FailRegistrations(PlaceOf(index, 0), 1);
+  if (!quiet_ && nic != nullptr && !nic->lost()) world_.FailRegistrations(PlaceOf(index, 0), 1);
 }
 
 // What landing memory is lent and waited for adds up over all pollers of a worker, after every
@@ -564,10 +570,16 @@ void Cluster::CheckNothingKept() {
 
 // Peace: outages end, and everything that was asked for can be had.
 void Cluster::Settle() {
-  world_.SetFaultPlan(FaultPlan());
+  // A work that was posted before keeps its fault: which bits may flip holds for it, too.
+  FaultPlan peace;
+  peace.may_flip = world_.faults().plan().may_flip;
+  world_.SetFaultPlan(peace);
   quiet_ = true;
   for (uint32_t place = 0; place < workers_.size() * rails_; ++place) {
     world_.SetSilent(place, false);
+    if (world_.EndFailRegistrations(place) > 0) {
+      TRYST_REACHED("sim: a registration was still to fail when peace came");
+    }
     for (uint8_t port = 1; port <= nic_ports_; ++port) world_.SetPort(place, port, true);
   }
   RunUntil(world_.NowNs() + 100 * kMs);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "verbs/nic.h"
@@ -69,6 +70,8 @@ class SimNic final : public Nic {
   }
   void Overrun(SimCompletionQueue* queue);  // Breaks its queue pairs, and says so.
   void FailRegistrations(uint32_t count) { registrations_to_fail_ += count; }
+  // The rest of those succeed after all; how many they were.
+  uint32_t EndFailRegistrations() { return std::exchange(registrations_to_fail_, 0); }
   SimCompletionQueue* completion_queue(size_t nth) const;
   size_t completion_queues() const { return completion_queues_.size(); }
   void OnRegionGone(uint32_t key, uint64_t bytes);

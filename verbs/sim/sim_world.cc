@@ -174,6 +174,11 @@ void SimWorld::FailRegistrations(uint32_t place, uint32_t count) {
   there->FailRegistrations(count);
 }
 
+uint32_t SimWorld::EndFailRegistrations(uint32_t place) {
+  SimNic* const there = nic(place);
+  return there == nullptr ? 0 : there->EndFailRegistrations();
+}
+
 void SimWorld::SetSilent(uint32_t place, bool silent) {
   if (silent) ++faults_done_;
   fabric_.SetSilent(place, silent);

@@ -75,6 +75,8 @@ class SimWorld {
   void ChangeAddress(uint32_t place);  // What was connected before hears nothing any more.
   void DeviceFatal(uint32_t place);
   void FailRegistrations(uint32_t place, uint32_t count);  // The next so many.
+  // Those that have not failed yet succeed after all; how many they were.
+  uint32_t EndFailRegistrations(uint32_t place);
   void SetSilent(uint32_t place, bool silent);
   void SetCut(uint32_t place, uint32_t other_place, bool cut);
   // The process of that NIC dies: nothing of it is reachable, its destructors say
