@@ -37,6 +37,9 @@ constexpr PinnedSeed kPinned[] = {
     {2530000065, "sim: works of a broken queue pair do not come back"},
     {624, "sim: a wrong digest for the second time"},
     {949, "sim: parts of a tensor stay away"},
+    {2014001718, "sim: a work of before the peace would flip a bit unseen"},
+    {2031001933, "sim: a registration was still to fail when peace came"},
+    {2023001044, "sim: a fetch waits behind an abort"},
 };
 
 uint64_t TimesReached(absl::string_view guard) {
