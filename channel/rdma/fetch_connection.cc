@@ -266,7 +266,7 @@ void FetchChannel::OnHeartbeat() {
     const int64_t limit_ms = is_awaited ? std::min(options_.given_up_ms, options_.link.stall_ms)
                                         : options_.link.stall_ms;
     if (now_ns() - op->parts_since_ns < limit_ms * 1'000'000) continue;
-    TRYST_REACHED("sim: parts of a tensor stay away");
+    TRYST_REACHED("rare: parts of a tensor stay away");
     return link_->Break(absl::UnavailableError(
         absl::StrCat("parts of a tensor are missing on a queue pair since ", limit_ms, " ms")));
   }

@@ -289,7 +289,7 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
       SendSoon(op);
       return absl::OkStatus();
     }
-    TRYST_REACHED("sim: a wrong digest for the second time");
+    TRYST_REACHED("rare: a wrong digest for the second time");
     EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
     return absl::OkStatus();
   }
