@@ -83,6 +83,8 @@ absl::Status RunServer(const Options& options, const Corpus& corpus, int index, 
     save = absl::Now() + kSnapshotEvery;
   }
   std::printf("%ld updates\n", task.updates());
+  // A job that is requeued a moment after its start loses nothing either.
+  if (saved.ok()) saved = task.Save(snapshot);
   const absl::Status stopped = server->Stop(kStopDeadline);
   return saved.ok() ? stopped : saved;
 }
