@@ -112,7 +112,7 @@ class Record {
 };
 
 Record& record() {
-  static Record& only = *new Record;  // Lines come until the very end.
+  static Record& only = *new Record;  // Lines may be logged until the process ends.
   return only;
 }
 

@@ -21,7 +21,7 @@ struct LoggedLine {
   std::string place;  // "server.cc:42"
   std::string text;
 };
-// The last 64 warnings and errors of the process, the oldest first, whatever the sink.
+// The last 64 warnings and errors of the process, oldest first, whichever sink gets them.
 std::vector<LoggedLine> RecentTrouble();
 
 }  // namespace tryst

@@ -59,7 +59,7 @@ class DeviceEnd {
   explicit DeviceEnd(const DeviceEndOptions& options);
   ~DeviceEnd();
 
-  // The key of what `rank` produces for the other.
+  // The key of a tensor that `producer_rank` sends to the other rank.
   static TensorKey Key(int producer_rank, const std::string& edge, uint64_t iteration);
   absl::Status Send(const TensorKey& key, const Tensor& tensor, cuda::Stream stream,
                     GpuContext::Options options = GpuContext::Options());

@@ -193,7 +193,7 @@ class InstantQueuePair final : public QueuePair {
     }
     waiting_.push_back(std::move(kept));
   }
-  // What waited, as far as the peer takes it now.
+  // Moves the waiting works that the peer can take now.
   void Move() {
     while (!waiting_.empty() && !broken_ && CanMove(waiting_.front().work.op)) {
       Kept kept = std::move(waiting_.front());

@@ -136,8 +136,8 @@ class Model {
   void Compute(Node* node, int64_t for_ns, const Event& event, Stage next) {
     Add(node->NextProcessor()->Take(now_ns_, for_ns) + for_ns, event, next);
   }
-  // The first byte is L behind the sender's wire; the last as long after it as the wires
-  // need for all.
+  // The first byte arrives the link's latency after the sender's wire was free for it. The last
+  // arrives when the slower of the two wires has carried all bytes.
   void Send(Node* node, uint64_t bytes, const Event& event, Stage next) {
     Add(node->sending.Take(now_ns_, WireNs(costs_.link, bytes)) + costs_.link.latency_ns, event,
         next);

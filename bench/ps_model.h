@@ -44,7 +44,7 @@ struct PsPrediction {
 // REQUIRES: at least one of everything.
 PsPrediction Predict(const PsJob& job, const PsCosts& costs);
 
-// What no schedule can beat: the busiest wire or processor of a step, alone.
+// The shortest possible step: the time that its busiest wire or processor needs.
 double BoundMs(const PsJob& job, const PsCosts& costs);
 
 }  // namespace tryst

@@ -15,35 +15,34 @@ namespace tryst {
 inline constexpr uint32_t kProtocolOldest = 1;
 inline constexpr uint32_t kProtocolNewest = 3;
 
-// What two workers tell each other before a path opens: the consumer offers, the
-// producer answers with the same form. Everything in it comes from a peer: the
-// receiver validates before it believes.
+// What two workers tell each other before a path opens: the consumer offers, and the producer
+// answers in the same form. It comes from a peer, so the receiver validates every field.
 struct Hello {
   uint32_t protocol_oldest = kProtocolOldest;
   uint32_t protocol_newest = kProtocolNewest;
-  std::string worker;                    // Who speaks: "/job:ps/replica:0/task:1".
-  uint64_t incarnation = 0;              // Random per process life; never 0.
-  uint64_t epoch = 0;                    // Of this connection, counted by the consumer from 1.
-  std::string path;                      // "rdma/soft", "rdma/mlx5_0", "shm": what is being opened.
+  std::string worker;        // The sender: "/job:ps/replica:0/task:1".
+  uint64_t incarnation = 0;  // Random for each process; never 0.
+  // The number of this connection, counted by the consumer from 1.
+  uint64_t epoch = 0;
+  std::string path;                      // "rdma/soft", "rdma/mlx5_0", "shm": the path to open.
   std::vector<std::string> queue_pairs;  // QueuePair::LocalAddress() of each; secret.
-  std::string parameters;                // The back end's own block; its wire.h encodes it.
+  std::string parameters;                // The back end's own data, encoded by its wire.h.
 };
 
 using HelloDone = absl::AnyInvocable<void(absl::StatusOr<Hello>) &&>;
 
-// Carries hellos to peers (over gRPC; in the simulator over virtual wires).
-// Thread-safe.
+// Carries hellos to peers: over gRPC, or in the simulator over virtual wires. Thread-safe.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
-  // `done` runs exactly once, on any thread, never inside this call. kUnavailable: the peer
-  // does not answer (yet): try again later. kFailedPrecondition, kUnauthenticated,
-  // kPermissionDenied: it answered no, and says why.
+  // `done` runs exactly once, on any thread, never inside this call. kUnavailable: the peer does
+  // not answer (yet); try again later. kFailedPrecondition, kUnauthenticated, kPermissionDenied: it
+  // refused, and says why.
   virtual void Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                         HelloDone done) = 0;
 };
 
-// Answers the hellos that reach this worker. Thread-safe. The carrier has authenticated
+// Answers the hellos that reach this worker. Thread-safe. The bootstrap has authenticated
 // `hello.worker` before it calls.
 class HelloHandler {
  public:

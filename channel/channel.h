@@ -15,7 +15,8 @@
 
 namespace tryst {
 
-// A fetch that a channel gives away, with all that Channel::Fetch() takes: another is to make it.
+// A fetch that a channel hands over, with all arguments of Channel::Fetch(), for another channel to
+// make.
 struct WaitingFetch {
   int64_t step = 0;
   TensorKey key;
@@ -23,38 +24,38 @@ struct WaitingFetch {
   DoneFn done;
 };
 
-// Moves tensors from one peer to us. It is one way: what the peer fetches from us goes
-// over the channel that the peer opened (docs/decisions/0003-one-way-channels.md).
-// Call only on the poller thread that owns it.
+// Moves tensors from one peer to us. It is one-way: the peer fetches from us over a channel that it
+// opens itself (docs/decisions/0003-one-way-channels.md). Call it only on the thread of the poller
+// that owns it.
 class Channel {
  public:
   virtual ~Channel() = default;  // REQUIRES: Drained().
 
-  // Asks the peer for `key` of `step_id`. `args.destination`, if set, belongs to the
-  // channel, which the NIC may write, until `done` runs: exactly once, never inside this
-  // call, with no lock held, on args.executor. Ends early by args.cancellation,
-  // args.deadline or AbortStep(). Fails with kAborted (step ended, producer restarted)
-  // or kUnavailable (peer or link lost beyond what recovery mends).
+  // Asks the peer for `key` of `step_id`. If `args.destination` is set, the channel owns it, and
+  // the NIC may write it, until `done` runs: exactly once, never inside this call, with no lock
+  // held, on args.executor. Ends early by args.cancellation, args.deadline or AbortStep(). Fails
+  // with kAborted (step ended, producer restarted) or kUnavailable (peer or link lost, and recovery
+  // did not help).
   virtual void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) = 0;
 
   // Ends every fetch of the step with `why`. Fetches made later are not affected.
   virtual void AbortStep(int64_t step_id, const absl::Status& why) = 0;
 
-  // Fails all that wait with `why` and starts to drain. Idempotent.
+  // Fails all waiting fetches with `why`, and starts to drain. Idempotent.
   virtual void Close(absl::Status why) = 0;
 
-  // True once closed and no DMA can touch our memory any more.
+  // True: it is closed, and no DMA can touch our memory any more.
   virtual bool Drained() const = 0;
 
-  // One line: which path, its state, since when, and why.
+  // One line: the path, its state, since when, and why.
   virtual std::string Explain() const = 0;
 
-  // Adds what has not ended: what each waits for, and since when.
+  // Adds the operations that have not ended: what each waits for, and since when.
   virtual void ListOps(LiveOps* ops) const = 0;
 
   // ---- What a channel may do besides ----
 
-  // As a Fetch() of each key with one callback, where the channel asks for them as one. False:
+  // Like a Fetch() of each key, with one callback; the channel requests them together. False:
   // nothing has happened.
   virtual bool FetchMany(int64_t /*step_id*/, absl::Span<const TensorKey> /*keys*/,
                          const Args& /*args*/, ManyDoneFn* /*done*/) {
@@ -63,17 +64,19 @@ class Channel {
   // Whether Fetch() may be called while the channel runs a callback.
   virtual bool FetchesInCallbacks() const { return false; }
 
-  // How the connection stands: state, why, since_ns, epoch. A channel without one says nothing.
+  // The state of the connection: state, why, since_ns, epoch. A channel without a connection leaves
+  // it unchanged.
   virtual void View(PathView* /*view*/) const {}
 
-  // Of a path that may be turned down, left and taken again (PathUser in transport.h):
-  // takes out all that the peer has not been asked for: another channel is to fetch it.
+  // For a path that may be turned down, left and taken again (PathUser in transport.h): removes and
+  // returns all fetches that the peer has not been asked for. Another channel will make them.
   virtual std::vector<WaitingFetch> TakeWaiting() { return {}; }
-  // Connects, if it does not yet, although nobody asks; OnUsable() or OnRefused() may follow.
+  // Connects, if it is not connected, although no fetch waits. OnUsable() or OnRefused() may
+  // follow.
   virtual void Probe() {}
-  // Something has changed for the better: ends a pause before the next attempt to connect.
+  // The network has improved: ends the pause before the next attempt to connect.
   virtual void RetryNow() {}
-  // Whether this path is the one in use: on another nothing is asked for ahead.
+  // Whether this path is the one in use. On any other path no standing receives are made.
   virtual void AskAhead(bool /*in_use*/) {}
 };
 

@@ -6,14 +6,14 @@
 
 namespace tryst {
 
-// CRC-32C (Castagnoli) of the bytes, continuing from `crc` (0 to start). Uses the
-// processor's instruction where there is one.
+// CRC-32C (Castagnoli) of the bytes, continued from `crc` (0 at the start). Uses the processor's
+// instruction if there is one.
 uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes);
 
 // The same while copying: one pass over the memory instead of two.
 uint32_t CopyCrc32c(uint32_t crc, void* to, const void* from, size_t bytes);
 
-// The table version, for machines without the instruction and for tests.
+// The table version, for processors without the instruction, and for tests.
 uint32_t Crc32cPortable(uint32_t crc, const void* data, size_t bytes);
 
 }  // namespace tryst

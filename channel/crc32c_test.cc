@@ -11,7 +11,7 @@ namespace tryst {
 namespace {
 
 TEST(Crc32cTest, KnownAnswers) {
-  // RFC 3720, appendix B.4.
+  // From RFC 3720, appendix B.4.
   EXPECT_EQ(Crc32c(0, std::string(32, '\0').data(), 32), 0x8a9136aau);
   EXPECT_EQ(Crc32c(0, std::string(32, '\xff').data(), 32), 0x62a8ab43u);
   EXPECT_EQ(Crc32c(0, "123456789", 9), 0xe3069283u);

@@ -11,11 +11,11 @@
 
 namespace tryst {
 
-// String tensors on the wire: the length of every element as 8 bytes, little-endian,
-// then all their bytes, in order.
+// String tensors on the wire: the length of every element in 8 bytes, little-endian, then the bytes
+// of all elements in order.
 std::string EncodeStrings(const Tensor& tensor);  // REQUIRES: kString.
 
-// kDataLoss when the bytes are not exactly `shape` elements.
+// kDataLoss: the bytes are not exactly the elements of `shape`.
 absl::StatusOr<Tensor> DecodeStrings(absl::string_view bytes, const TensorShape& shape);
 
 }  // namespace tryst

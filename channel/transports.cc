@@ -8,7 +8,7 @@ namespace tryst {
 
 namespace {
 
-// Each is called once for every poller.
+// Each factory is called once for every poller.
 std::vector<TransportFactory> Register(std::vector<NicPath> nics, TransportFactory last_resort,
                                        const TransportsOptions& options) {
   std::vector<TransportFactory> transports = options.more;

@@ -13,18 +13,18 @@
 
 namespace tryst {
 
-// What a pool of all our transports is made from.
+// The options of a pool with all of our transports.
 struct TransportsOptions : ChannelPoolOptions, RdmaOptions {
-  // Shared memory with workers of this host, before any NIC. Null: there is none.
+  // For shared memory with workers of this host, which is tried before any NIC. Null: none.
   std::shared_ptr<Arena> shm_arena;
   ShmOptions shm;
-  std::vector<TransportFactory> more;  // Others, before all of ours.
+  std::vector<TransportFactory> more;  // Further transports, tried before all of ours.
 };
 
-// Here transports are registered, in order of preference: shared memory; the NICs, in their order;
-// `last_resort`, which may be null (GrpcTransport). All pointers outlive the pool.
-// One pool on one poller, and the pools of several: each has its own transports of all kinds, and
-// `traces`, which may be empty, has one for each poller.
+// Registers the transports in order of preference: shared memory; the NICs, in their order;
+// `last_resort` (GrpcTransport), which may be null. All pointers outlive the pool. Makes one pool
+// on one poller, or one pool for each of several pollers. Each pool has its own transports of all
+// kinds. `traces` has one for each poller, or is empty.
 std::unique_ptr<ChannelPool> MakeChannelPool(Poller* poller, Bootstrap* bootstrap,
                                              TensorSource* source, std::vector<NicPath> nics,
                                              TransportFactory last_resort,

@@ -17,7 +17,7 @@
 namespace tryst {
 namespace {
 
-// Between fork and exec: only what is safe after a fork.
+// Runs between fork and exec, so it may call only what is safe there.
 [[noreturn]] void Become(const std::vector<char*>& argv, int input, int output, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(126);

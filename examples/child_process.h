@@ -14,25 +14,25 @@
 
 namespace tryst {
 
-// This program once more, with other arguments. It gets SIGKILL when the thread that
-// started it ends, and end of file on its standard input when we stop or die.
+// Runs this program once more, with other arguments. The child gets SIGKILL when the thread that
+// started it ends, and end of file on its standard input when this process ends.
 //
 // Start it from a process that has not used gRPC: gRPC's threads do not survive a fork.
 class ChildProcess {
  public:
-  // Called in order on a thread of ours: with each line that it prints, and when there will
-  // be no more, because it has ended. Its standard error is ours.
+  // Both are called on a thread of ours: `on_line` with each line that the child prints, then
+  // `on_end` once, after the last line. The child shares our standard error.
   using OnLine = std::function<void(const std::string& line)>;
   using OnEnd = std::function<void()>;
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::vector<std::string>& args,
                                                              OnLine on_line, OnEnd on_end);
-  ~ChildProcess();  // Kill() and Wait() if need be.
+  ~ChildProcess();  // Calls Kill() and Wait() if needed.
 
   pid_t pid() const { return pid_; }
-  void CloseInput();  // By which it knows that it may go. Idempotent.
-  void Kill();        // -9.
-  // Returns its exit code, or 128 and the signal that ended it, when it has gone and
-  // `on_end` has returned.
+  void CloseInput();  // Tells the child to end. Idempotent.
+  void Kill();        // With SIGKILL.
+  // Waits until the child has ended and `on_end` has returned. Returns its exit code, or 128 plus
+  // the signal that ended it.
   int Wait();
 
  private:
@@ -45,7 +45,8 @@ class ChildProcess {
   std::thread reader_;
 };
 
-// For the child: true once the parent has closed our standard input; waits so long for it.
+// For the child: waits up to `within`, and returns true once the parent has closed our standard
+// input.
 bool InputEnds(absl::Duration within);
 
 }  // namespace tryst

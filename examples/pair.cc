@@ -15,7 +15,7 @@
 namespace tryst {
 namespace {
 
-constexpr absl::string_view kSeedMark = "@seed ";  // Begins a line for the launcher.
+constexpr absl::string_view kSeedMark = "@seed ";  // A line for the launcher begins with it.
 constexpr absl::Duration kStopDeadline = absl::Seconds(5);
 
 int RunRole(const std::vector<std::string>& args, const Role& role) {
@@ -38,7 +38,7 @@ int RunRole(const std::vector<std::string>& args, const Role& role) {
   return done.ok() && stopped.ok() ? 0 : 1;
 }
 
-// Where the first is, when it says so; empty when it ends without.
+// Waits for the first process to print its seed; empty when it ends without.
 class FirstSeed {
  public:
   void Set(absl::string_view text) {

@@ -1,6 +1,6 @@
-// A producer and a consumer, two processes on this machine: which way the tensors go and
-// why, how fast, and that they arrive as they left. Takes any server's setting, such as
-// --protocol=grpc or --nic=ibv.
+// A producer and a consumer, two processes on this machine. Prints which path the tensors take and
+// why, and how fast they are, and checks that they arrive unchanged. Takes every setting of a
+// server, such as --protocol=grpc or --nic=ibv.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -20,21 +20,21 @@ namespace tryst {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(20);
-constexpr int kPatterns = 4;  // Different tensors of one size, in turn.
+constexpr int kPatterns = 4;  // Different tensors of one size, used in turn.
 
 struct Size {
   const char* name;
   TensorShape shape;
-  int single;  // Fetches one after another.
+  int single;  // The number of fetches one after another.
   int batches;
-  int batch;  // Fetches at once.
+  int batch;  // The number of fetches at once.
 };
 const Size kSizes[] = {
     {"4 B", TensorShape({1}), 1000, 50, 64},
     {"64 KiB", TensorShape({128, 128}), 500, 25, 32},
     {"16 MiB", TensorShape({2048, 2048}), 16, 4, 8},
 };
-// Steps are numbered from 1: one for each size, and one of what is no array of numbers.
+// Steps count from 1: one for each size, and one for tensors that are not arrays of numbers.
 constexpr int64_t kOddStep = std::size(kSizes) + 1;
 const char* const kWords[] = {"a", "rendezvous", "", "of words"};
 
@@ -107,13 +107,13 @@ struct Producer {
   }
 };
 
-// Fetches one after another: what one costs, from asking to having.
+// Fetches one after another: measures one fetch, from the request to the tensor.
 absl::Status TimeSingles(const Producer& producer, const Size& size, Rendezvous* rendezvous,
                          const std::vector<Tensor>& patterns, std::vector<double>* taken_us) {
   auto into = Tensor::Allocate(DType::kInt32, size.shape);
   if (!into.ok()) return into.status();
   Args args;
-  args.destination = *into;  // Our own memory: the NIC of the producer writes into it.
+  args.destination = *into;  // The producer's NIC writes into our own memory.
   for (int i = 0; i < size.single; ++i) {
     const TensorKey key = producer.Key("x", i);
     const absl::Time start = absl::Now();
@@ -128,7 +128,8 @@ absl::Status TimeSingles(const Producer& producer, const Size& size, Rendezvous*
   return absl::OkStatus();
 }
 
-// Many fetches at once: what the path carries. The clock stands while the bytes are compared.
+// Fetches many at once: measures what the path carries. The clock stops while the bytes are
+// compared.
 absl::Status TimeBatches(const Producer& producer, const Size& size, Rendezvous* rendezvous,
                          const std::vector<Tensor>& patterns, absl::Duration* taken) {
   int iter = size.single;
@@ -197,7 +198,7 @@ absl::Status Consume(Server* server) {
   auto heard = server->calls()->Ping(producer.worker, kPatience);
   if (!heard.ok()) return heard.status();
   producer.incarnation = heard->self.incarnation;
-  // The odd ones first: with the first fetch of all the path is chosen.
+  // The odd tensors come first, because the very first fetch also chooses the path.
   absl::Status status = ReceiveOdd(producer);
   if (!status.ok()) return status;
   std::printf("%s\n", ExplainPath(server, producer.worker).c_str());

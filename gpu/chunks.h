@@ -15,17 +15,17 @@
 #include "absl/types/span.h"
 #include "gpu/gpu.h"
 
-// Memory of the driver's virtual memory management, as PyTorch's expandable segments have it:
-// ranges of addresses into which chunks of physical memory are mapped side by side, and others
-// later. Such a range has no IPC handle; each chunk is handed on for itself.
+// Memory of the driver's virtual memory management, as PyTorch's expandable segments use it: chunks
+// of physical memory are mapped side by side into a range of addresses, and more may follow later.
+// Such a range has no IPC handle, so each chunk is exported alone.
 namespace tryst {
 
-// Of one tensor; what lies in more is not handed on.
+// The most chunks of one tensor; a tensor in more is not shared.
 inline constexpr uint32_t kMostChunks = 4096;
 
-// A chunk as the process that exports it has mapped it.
+// A chunk as the exporting process has mapped it.
 struct MemoryChunk {
-  uint64_t id = 0;  // Of this memory at this place; never used again in that process.
+  uint64_t id = 0;  // Names this memory at this place; never used again in that process.
   uint64_t bytes = 0;
 };
 inline bool operator==(const MemoryChunk& a, const MemoryChunk& b) {
@@ -58,29 +58,29 @@ struct OfferedChunk {
 
 // The chunks that one tensor lies in.
 struct ChunkLayout {
-  uint64_t id = 0;  // The same chunks at the same place have the same one; nothing else ever has.
+  uint64_t id = 0;         // The same for the same chunks at the same place; never used for others.
   cuda::Address base = 0;  // Of the first chunk.
   uint64_t bytes = 0;      // Of all.
   std::vector<MemoryChunk> chunks;
 };
 
-// Describes virtual memory of this process, and hands on its chunks. Nothing of it is kept alive:
-// what is asked for is looked at anew each time, and only names are remembered. One thread.
+// Describes virtual memory of this process, and exports its chunks. It remembers only names and
+// keeps no memory alive, so every call asks the driver anew. One thread.
 class ChunkExporter {
  public:
   explicit ChunkExporter(const Gpu* gpu);
-  // Whether `address` lies in virtual memory, as far as the driver knows.
+  // Whether the driver says that `address` lies in virtual memory.
   bool IsVirtual(cuda::Address address);
-  // Where [address, address + bytes) lies; valid until the next call. kUnimplemented: in memory
-  // that was made without a way to be shared, or in too many chunks.
+  // The chunks in which [address, address + bytes) lies; valid until the next call. kUnimplemented:
+  // the memory was made without a way to share it, or there are too many chunks.
   absl::StatusOr<const ChunkLayout*> Describe(cuda::Address address, uint64_t bytes);
   // The memory that is mapped at `base`.
   absl::StatusOr<ChunkHandle> Export(cuda::Address base) const;
 
  private:
   static constexpr size_t kMostNames = 1 << 16;
-  // The driver's two numbers of a chunk, and its place: memory that is mapped elsewhere, or other
-  // memory at the same place, differs in one of them.
+  // The driver's two numbers of a chunk, its address and its size. Memory that moved, or other
+  // memory at the same address, differs in at least one of them.
   using Identity = std::tuple<uint64_t, uint64_t, cuda::Address, uint64_t>;
 
   absl::StatusOr<Identity> Look(cuda::Address address) const;
@@ -90,14 +90,14 @@ class ChunkExporter {
   const Gpu* const gpu_;
   std::map<Identity, uint64_t> names_;
   std::map<std::vector<uint64_t>, uint64_t> layouts_;  // By their chunks' names.
-  // Of both. It begins anywhere: an exporter of this process before us gave names, too, by which
-  // peers may still have mapped what it showed them.
+  // The last name given to a chunk or layout. It begins at a random number, because peers may still
+  // know memory by the names of an earlier exporter of this process.
   uint64_t last_name_;
   ChunkLayout answer_;
 };
 
-// Other processes' chunks, mapped side by side. A chunk that several windows show is held once.
-// One thread.
+// Other processes' chunks, mapped side by side. A chunk that several windows show is held once. One
+// thread.
 class ChunkImports {
  public:
   explicit ChunkImports(const Gpu* gpu) : gpu_(gpu) {}
@@ -123,8 +123,8 @@ class ChunkImports {
     std::vector<MemoryChunk> chunks_;  // Held; those up to mapped_ are mapped.
   };
 
-  // `exporter` is unique to the exporting process. Nothing of what it says is believed.
-  // kDataLoss: it does not add up; else what the driver said.
+  // `exporter` is unique to the exporting process, which is not trusted. kDataLoss: its description
+  // is inconsistent. Otherwise the driver's error.
   absl::StatusOr<std::unique_ptr<Window>> Map(const std::string& exporter,
                                               absl::Span<const OfferedChunk> chunks);
   size_t held() const { return held_.size(); }

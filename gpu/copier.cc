@@ -139,7 +139,7 @@ void Copier::StandBy() {
   if (!status.ok()) broken_ = status;
 }
 
-// Ends what the standing kernel has copied.
+// Runs `done` for the copies that the standby kernel has ended.
 bool Copier::EndStanding() {
   bool any = false;
   while (!standing_.empty()) {

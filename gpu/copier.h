@@ -21,22 +21,23 @@ namespace tryst {
 struct CopierCounters {
   uint64_t copies = 0;
   uint64_t bytes = 0;
-  uint64_t submissions = 0;     // What the driver was asked for; many small pieces are one.
-  uint64_t waited_on_host = 0;  // Copies that no stream was free to wait for.
-  uint64_t by_standby = 0;      // Copies without any call of the driver.
+  uint64_t submissions = 0;  // Calls to the driver; many small pieces are one.
+  // Copies held back on the host, because no stream was free to wait for their data.
+  uint64_t waited_on_host = 0;
+  uint64_t by_standby = 0;  // Copies without any call to the driver.
 };
 
-// Copies of one GPU, in the order of their start within a direction, but never behind
-// a copy whose data is not there yet. One thread; no call here waits for the device.
-// A small copy is a kernel that tells of its end in host memory: half of the driver's calls,
-// and nothing to ask it.
+// Copies of one GPU. In each direction they run in the order of their start, but no copy waits for
+// one whose data is not there yet. A small copy is a kernel that writes its end into host memory,
+// which saves half of the driver's calls and all polling of the driver. One thread; no call here
+// waits for the device.
 //
 // Pieces within the GPU (or from a peer GPU's memory) are collected until Flush(), which
 // the owner calls at the end of its turn: many small ones then cost one kernel.
 class Copier {
  public:
-  // kOnDevice: kernels of this GPU reach both ends. kFromPeer: they may not, as with another
-  // GPU of this process that has no peer access; the driver finds a way.
+  // kOnDevice: kernels of this GPU reach both ends. kFromPeer: they may not, for instance because
+  // the other GPU gave no peer access; then the driver copies.
   enum class Direction { kToHost, kToDevice, kOnDevice, kFromPeer };
   using Done = absl::AnyInvocable<void(absl::Status) &&>;
 
@@ -51,22 +52,22 @@ class Copier {
   // Flush() when the copy could not be started.
   void Start(Direction direction, cuda::Address to, cuda::Address from, uint64_t bytes,
              std::array<const GpuEvent*, 2> after, Done done);
-  // As Start(kOnDevice), by the kernel that stands by, if it does: true then. It passes what
-  // Flush() waits for, and JoinStream() knows nothing of it.
+  // Like Start(kOnDevice), by the standby kernel. False: it does not run or has no room. The copy
+  // does not wait for Flush(), and JoinStream() does not include it.
   bool StartSmall(cuda::Address to, cuda::Address from, uint64_t bytes,
                   std::array<const GpuEvent*, 2> after, Done done);
-  // More small ones are to be expected soon: makes the kernel stand by.
+  // More small copies are likely soon: launches the standby kernel.
   void StandBy();
-  // Copies all `pieces` within the GPU with one submission, or as few as their sizes allow.
-  // Their data is there. REQUIRES: they do not overlap.
+  // Copies all `pieces` within the GPU with as few submissions as their sizes allow. REQUIRES:
+  // their data is there, and they do not overlap.
   void StartMany(absl::Span<const GatherPiece> pieces, Done done);
-  // Runs `done` from Poll() when `event` is there; null is.
+  // Runs `done` from Poll() when `event` is reached; at once if `event` is null.
   void WhenThere(const GpuEvent* event, Done done);
-  // Hands what was collected to the device.
+  // Submits everything that was collected.
   void Flush();
-  // Ends what has ended; true if there was any.
+  // Runs `done` of copies that have ended; true if there was one.
   bool Poll();
-  // What a few loads tell of small copies: kEnded, Poll() will end one.
+  // What a few loads show of small copies. kEnded: Poll() will run a `done`.
   enum class Sight { kNone, kRunning, kEnded };
   Sight Glance() const;
   bool idle() const { return outstanding_ == 0; }
@@ -76,8 +77,8 @@ class Copier {
   // flushed that were not held back on the host. False: one is still held back.
   absl::StatusOr<bool> JoinStream(Direction direction, cuda::Stream stream);
 
-  // For an owner that wants to sleep: event_fd() becomes readable once something may have
-  // ended. Again after each wake-up.
+  // For an owner that is about to sleep: afterwards event_fd() becomes readable when a copy may
+  // have ended. Call it again after each wake-up.
   void Arm();
   int event_fd() const { return event_fd_; }
   const CopierCounters& counters() const { return counters_; }
@@ -85,7 +86,8 @@ class Copier {
 
  private:
   static constexpr size_t kDirections = 4;
-  static constexpr size_t kLanes = 4;  // The first for what is ready; the others wait.
+  // The first is for copies whose data is there; the others wait for it.
+  static constexpr size_t kLanes = 4;
   struct Copy {
     Direction direction = Direction::kToHost;
     cuda::Address to = 0;
@@ -96,7 +98,8 @@ class Copier {
   };
   struct Batch {
     GpuEvent event;
-    uint64_t mark = 0;  // Not 0: ended once the lane's flag has it, and no event was recorded.
+    // Not 0: the copy ends when the lane's flag has this value, and has no event.
+    uint64_t mark = 0;
     std::vector<Copy> copies;
     GatherList gathered;
   };
@@ -130,14 +133,15 @@ class Copier {
 
   const Gpu* const gpu_;
   int event_fd_ = -1;
-  std::unique_ptr<GatherKernel> gather_;  // Null: this GPU cannot.
+  std::unique_ptr<GatherKernel> gather_;  // Null: this GPU cannot run it.
   PinnedMemory flags_;                    // A cache line for each lane.
-  uint32_t looks_ = 0;                    // At flags.
+  uint32_t looks_ = 0;                    // How often the flags were read.
   std::array<std::array<Lane, kLanes>, kDirections> lanes_;
   std::array<std::deque<Copy>, kDirections> held_back_;
   std::vector<Copy> collected_;       // kOnDevice, ready, until Flush().
   std::unique_ptr<Standby> standby_;  // Null: none.
-  std::deque<Copy> standing_;         // The copies it has, the last numbered last_standing_.
+  // The copies given to the standby kernel; the last has number last_standing_.
+  std::deque<Copy> standing_;
   uint64_t last_standing_ = 0;
   std::vector<Watch> watches_;
   std::vector<std::unique_ptr<Batch>> free_;

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// The part of the CUDA driver's binary interface that Tryst calls, as its documentation
-// gives it. Written down here so that neither building nor running needs the toolkit;
-// cuda_api_test compares it with cuda.h where there is one.
+// The part of the CUDA driver's binary interface that Tryst calls, written after its documentation,
+// so that neither building nor running needs the toolkit. cuda_api_test compares it with cuda.h
+// where that is installed.
 namespace tryst {
 namespace cuda {
 
@@ -171,12 +171,12 @@ using HostFunction = void (*)(void* argument);
                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, \
                      Stream stream, void** parameters, void** extra))
 
-// What newer drivers have too; null where the driver is older.
+// Calls that only newer drivers have; null where the driver is older.
 #define TRYST_CUDA_NEWER_CALLS(X)  \
   X(cuMemGetHandleForAddressRange, \
     (void* handle, Address address, size_t bytes, int type, unsigned long long flags))
 
-// One pointer for each, under the driver's own name.
+// One pointer for each call, under the driver's own name.
 struct Calls {
 #define TRYST_CUDA_MEMBER(name, parameters) Result(*name) parameters = nullptr;
   TRYST_CUDA_CALLS(TRYST_CUDA_MEMBER)

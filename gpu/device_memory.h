@@ -28,7 +28,7 @@ class DeviceMemory {
   // Virtual memory management: may be exported as a descriptor; rounded up to the
   // device's granularity. kUnimplemented where device().shareable_memory is false.
   static absl::StatusOr<DeviceMemory> AllocateShareable(const Gpu* gpu, uint64_t bytes);
-  // Maps what another process exported; `fd` stays the caller's. `bytes` as over there.
+  // Maps memory that another process exported with this size; `fd` stays the caller's.
   static absl::StatusOr<DeviceMemory> Import(const Gpu* gpu, int fd, uint64_t bytes);
 
   // A descriptor for Import(), to be sent over a Unix socket. kFailedPrecondition when it
@@ -60,8 +60,8 @@ struct DmaBuf {
 };
 absl::StatusOr<DmaBuf> ExportDmaBuf(const Gpu& gpu, cuda::Address address, uint64_t bytes);
 
-// Device memory used again, since allocating stops the device. Thread-safe.
-// Bound: what is lent and what is kept together are at most cap_bytes.
+// A pool of device memory, because allocating stops the device. Thread-safe. Bound: lent and kept
+// memory together are at most cap_bytes.
 class DevicePool {
  public:
   class Block {
@@ -69,7 +69,7 @@ class DevicePool {
     cuda::Address address() const { return memory_.address(); }
     void* data() const { return memory_.data(); }
     uint64_t bytes() const { return memory_.bytes(); }
-    // What the next writer has to wait for on the device.
+    // What the next writer must wait for on the device.
     const GpuEvent* last_use() const { return used_ ? &last_use_ : nullptr; }
 
    private:

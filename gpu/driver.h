@@ -22,18 +22,18 @@ struct GpuDevice {
   int compute_minor = 0;
   uint64_t memory_bytes = 0;
   bool dma_buf = false;           // Exports dma-bufs.
-  bool gpu_direct_rdma = false;   // The peer-memory way may work.
+  bool gpu_direct_rdma = false;   // The way by a peer-memory module may work.
   bool read_only_host = false;    // Registers host memory that we may only read.
   bool shareable_memory = false;  // Virtual memory that is shared by a descriptor.
-  bool writes_ordered = false;    // A NIC's writes need no flush, says the driver.
+  bool writes_ordered = false;    // The driver says that a NIC's writes need no flush.
 };
 
 // libcuda, loaded while the process runs, so that one binary runs with or without a
 // driver. Thread-safe. The library stays loaded: CUDA cannot be unloaded.
 class CudaDriver {
  public:
-  // kNotFound: there is no such library, and what to install. kUnavailable: it is here
-  // and does not start, with its reason (no device, a driver older than the toolkit).
+  // kNotFound: there is no such library; the message says what to install. kUnavailable: the
+  // library does not start (no device, a driver older than the toolkit).
   static absl::StatusOr<std::unique_ptr<CudaDriver>> Load(
       const std::string& library = "libcuda.so.1");
 

@@ -9,8 +9,8 @@
 
 namespace tryst {
 
-// For tests and benches: memory as an allocator with expandable segments has it, a range of
-// addresses of which chunks are mapped and unmapped one by one. What fails ends the process.
+// For tests and benches: memory as an allocator with expandable segments makes it, a range of
+// addresses in which chunks are mapped and unmapped one by one. Ends the process on an error.
 class ExpandableRange {
  public:
   // Room for `most` chunks of at least `chunk_bytes`.

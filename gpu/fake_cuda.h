@@ -5,22 +5,22 @@
 
 #include <cstdint>
 
-// How a test steers the pretend driver, libfake_cuda.so, once it is loaded. Its two cards
-// do what they are asked late and bit by bit, so that who does not wait reads old bytes;
-// its device memory is out of the host's reach, so that a host access ends the process.
+// How a test controls the pretend driver, libfake_cuda.so, once it is loaded. Its GPUs work late
+// and bit by bit, so code that does not wait reads old bytes. Its device memory is not mapped for
+// the host, so a host access ends the process.
 namespace tryst {
 
 struct FakeCudaControl {
   // The next `times` calls of `name` return `result`; the first `after` of them work.
   void (*fail)(const char* name, int result, int times, int after);
-  // What the calls were told wrongly so far: a line each; empty is right.
+  // One line for each call with wrong arguments so far; empty if there was none.
   const char* (*complaints)();
   // Calls that waited for a stream so far.
   int (*blocking_calls)();
   int (*calls)(const char* name);
-  // Nothing is done any more on any stream, until released.
+  // While on, no stream does anything.
   void (*hold)(bool on);
-  // Reads and writes device memory behind everybody's back.
+  // Reads and writes device memory without any call of the driver.
   void (*peek)(uint64_t address, void* into, uint64_t bytes);
   void (*poke)(uint64_t address, const void* from, uint64_t bytes);
   // Device memory allocated and not freed.

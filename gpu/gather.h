@@ -13,8 +13,8 @@
 
 namespace tryst {
 
-// A table of pieces, in memory that the GPU reads. Grows and stays grown.
-// REQUIRES, for all but Launch(): no launch of it is running.
+// A table of pieces, in memory that the GPU reads. It grows and stays grown. REQUIRES, for all but
+// Launch(): no launch of it is running.
 class GatherList {
  public:
   void Clear() { count_ = 0; }
@@ -44,12 +44,12 @@ class GatherKernel {
 
   // Puts all pieces of `list` on `stream`, as one table copy and one kernel.
   absl::Status Launch(const GatherList& list, cuda::Stream stream) const;
-  // One piece, soonest: its last write is `value` to `flag`, in pinned memory, which says that
-  // its bytes are there for everybody.
+  // Copies one piece as soon as possible. Its last write is `value` to `flag`, in pinned memory;
+  // when that is seen, the bytes are there for every reader.
   absl::Status LaunchCopy(const GatherPiece& piece, uint64_t* flag, uint64_t value,
                           cuda::Stream stream) const;
-  // A block that copies what `words`, in pinned memory, name, from number `next` on (Standby).
-  // Its end is `launch` in words->left.
+  // Launches one block that copies what `words`, in pinned memory, names, from copy number `next`
+  // on (Standby). When it ends it writes `launch` to words->left.
   absl::Status LaunchStandby(StandbyWords* words, uint64_t next, uint64_t launch,
                              uint64_t linger_ns, uint64_t life_ns, cuda::Stream stream) const;
 

@@ -1,7 +1,7 @@
 #ifndef TRYST_GPU_GATHER_PIECE_H_
 #define TRYST_GPU_GATHER_PIECE_H_
 
-// What host and kernels say to each other (gather.cu).
+// What the host and the kernels in gather.cu share.
 namespace tryst {
 
 struct GatherPiece {
@@ -10,16 +10,18 @@ struct GatherPiece {
   unsigned long long bytes;
 };
 
-// Copy number n is named in slot n % kStandbySlots: a GatherPiece whose words each have the
-// lower 16 bits of n above kStandbyTagShift. None is seen half written, in whatever order.
+// Copy number n is in slot n % kStandbySlots: a GatherPiece whose words have the lower 16 bits of n
+// above kStandbyTagShift. The tags show which words are written, in whatever order they arrive.
 constexpr unsigned kStandbySlots = 8;
 constexpr unsigned kStandbyTagShift = 48;
 
 // In pinned memory.
 struct StandbyWords {
   alignas(64) unsigned long long slots[kStandbySlots][4];
-  alignas(64) unsigned long long ended;  // The copies up to this number; by the kernel.
-  alignas(64) unsigned long long left;   // The last launch that has ended; by the kernel.
+  // The number of the last copy that has ended; written by the kernel.
+  alignas(64) unsigned long long ended;
+  // The number of the last launch that has ended; written by the kernel.
+  alignas(64) unsigned long long left;
 };
 
 }  // namespace tryst

@@ -21,7 +21,7 @@ class GpuEvent {
   ~GpuEvent();
   bool valid() const { return event_ != nullptr; }
   cuda::Event get() const { return event_; }
-  // Behind everything that is on the stream now. A stream of the event's GPU.
+  // Marks the end of what is on the stream now. REQUIRES: a stream of the event's GPU.
   absl::Status Record(cuda::Stream stream);
   // False: the device is not there yet. Never waits. True when never recorded.
   absl::StatusOr<bool> Done() const;
@@ -70,8 +70,8 @@ class Gpu {
   // This GPU's streams may then read and write the peer's memory.
   // kUnimplemented: the two have no way to each other.
   absl::Status EnablePeerAccess(const Gpu& peer) const;
-  // Whether all work that was queued has ended. Never waits. A default stream is taken for
-  // busy: it stands for others too.
+  // Whether all work that was queued has ended. Never waits. A default stream always counts as
+  // busy, because it waits for other streams, too.
   absl::StatusOr<bool> IsIdle(cuda::Stream stream) const;
   // Stops the calling thread until the stream is empty: for set-up, tests and examples.
   absl::Status WaitFor(cuda::Stream stream) const;

@@ -24,10 +24,10 @@ class PinnedMemory {
   // A segment that other processes may map by fd() and register too, so that two GPUs'
   // copies meet in it without a copy by the host.
   static absl::StatusOr<PinnedMemory> AllocateShared(const Gpu* gpu, uint64_t bytes);
-  // Registers memory of somebody else's, who frees it after this object. Whole pages.
+  // Registers memory of another owner, who must free it after this object. Whole pages.
   static absl::StatusOr<PinnedMemory> Register(const Gpu* gpu, void* data, uint64_t bytes);
-  // The same of a mapping that may only be read, by the GPUs too. kUnimplemented: this
-  // device cannot.
+  // Like Register(), for a mapping that neither host nor GPUs may write. kUnimplemented: this
+  // device cannot do that.
   static absl::StatusOr<PinnedMemory> RegisterReadOnly(const Gpu* gpu, const void* data,
                                                        uint64_t bytes);
 

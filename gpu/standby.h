@@ -12,11 +12,11 @@
 
 namespace tryst {
 
-// Small copies without a launch, which is most of what one costs: a kernel of one block reads
-// in pinned memory what to copy next, and says there what it has copied. It leaves when nothing
-// came for a while, and after kLifeNs in any case: who waits for the whole device, as freeing
-// memory does, waits no longer than that. While it stands by it has one block's room on one
-// multiprocessor. One thread; no call here waits for the device, but the destructor.
+// Makes small copies without a launch, which is most of the cost of a small copy. A kernel of one
+// block waits in a loop: it reads in pinned memory what to copy next, and writes there what it has
+// copied. It ends when no copy has come for a while, and after kLifeNs in any case, because calls
+// that wait for the whole device, such as freeing memory, wait for it. Until then it occupies one
+// block's room on one multiprocessor. One thread. Only the destructor waits for the device.
 class Standby {
  public:
   static constexpr uint64_t kMostBytes = 64 << 10;
@@ -29,17 +29,17 @@ class Standby {
   Standby(const Standby&) = delete;
   Standby& operator=(const Standby&) = delete;
 
-  // Makes it stand by, if it does not.
+  // Launches the kernel unless it is running.
   absl::Status Call();
-  // Whether it stands by, as far as is known, and has room for one of these.
+  // Whether the kernel runs, as far as is known, and has room for `piece`.
   bool Takes(const GatherPiece& piece) const;
-  // Its bytes are there, and nobody else uses its destination. REQUIRES: Takes(piece).
-  // Copies are numbered from 1 on and end in order.
+  // Begins a copy and returns its number; copies count from 1 and end in order. REQUIRES:
+  // Takes(piece), the source's bytes are there, and nothing else uses the destination.
   uint64_t Copy(const GatherPiece& piece);
-  // The copies up to this number have ended; their bytes are there for everybody.
+  // All copies up to this number have ended, and every reader sees their bytes.
   uint64_t ended() const { return __atomic_load_n(&words()->ended, __ATOMIC_ACQUIRE); }
-  // Asks for it again if it left just before it was told of the last copies: to be called now
-  // and then while some have not ended. kUnavailable: the GPU is lost.
+  // Launches the kernel again if it ended just before it saw the last copies. Call it now and then
+  // while copies are under way. kUnavailable: the GPU is lost.
   absl::Status Look();
   cuda::Stream stream() const { return stream_.get(); }
 
@@ -53,7 +53,7 @@ class Standby {
   const Gpu* const gpu_;
   const GatherKernel* const kernel_;
   const uint64_t linger_ns_;
-  PinnedMemory memory_;  // Before the stream: the kernel on it writes.
+  PinnedMemory memory_;  // Declared before the stream, whose kernel writes it.
   GpuStream stream_;
   uint64_t launches_ = 0;
   uint64_t last_ = 0;  // Copy.

@@ -10,8 +10,8 @@
 
 namespace tryst {
 
-// The alarms that are set, earliest first, equal times in the order of setting. Needs
-// external synchronisation. Allocates only while more are set than ever before.
+// The alarms that are set: earliest first, and equal times in the order of setting. Needs external
+// synchronisation. Allocates only when more are set than ever before.
 class AlarmQueue {
  public:
   // REQUIRES: !at.is_never().
@@ -19,7 +19,7 @@ class AlarmQueue {
   // Hands out the callback, so that the caller destroys it without its lock. False when
   // the alarm is not set (any more).
   bool Remove(Alarms::Token token, Alarms::Callback* callback);
-  // The earliest, if it has passed.
+  // Hands out the earliest alarm, if its time has passed.
   bool PopPassed(int64_t now_ns, Alarms::Callback* callback);
   Deadline Earliest() const;  // Never when empty.
   size_t size() const { return heap_.size(); }
@@ -30,7 +30,7 @@ class AlarmQueue {
     int64_t at_ns = 0;
     uint64_t order = 0;
     uint32_t generation = 1;
-    uint32_t heap_index = 0;  // The next free slot when unused.
+    uint32_t heap_index = 0;  // If unused: the next free slot.
     bool used = false;
   };
 
@@ -42,7 +42,7 @@ class AlarmQueue {
 
   static constexpr uint32_t kNoSlot = UINT32_MAX;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> heap_;  // Of slots.
+  std::vector<uint32_t> heap_;  // Indices of slots.
   uint32_t first_free_ = kNoSlot;
   uint64_t next_order_ = 0;
 };

@@ -6,8 +6,8 @@
 
 namespace tryst {
 
-// Runs callbacks of callers one after the other, also when some of them throw, so that none is
-// dropped. Our own code does not throw.
+// Runs users' callbacks one after the other, even if some throw, so that each is called. Our own
+// code does not throw.
 class AllRun {
  public:
   template <typename Fn>
@@ -18,7 +18,7 @@ class AllRun {
       if (first_ == nullptr) first_ = std::current_exception();
     }
   }
-  // Throws what was thrown first, if anything was. To be called last.
+  // Throws the first exception, if there was one. Call it last.
   void ThrowFirst() {
     if (first_ != nullptr) std::rethrow_exception(std::exchange(first_, nullptr));
   }

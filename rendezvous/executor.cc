@@ -94,11 +94,11 @@ void ThreadPoolExecutor::Push(Work work) {
   ++queued_;
   Turned* const here = TurnedHere();
   if (here != nullptr) {
-    // The thread that turns the source comes back for what it has found.
+    // Tells the thread that turns the source to come back for this work.
     here->wanted.store(true, std::memory_order_relaxed);
     return;
   }
-  // Where all are busy with several sources, one of them leaves its own for it.
+  // If all threads turn sources, one of several leaves its source for the work.
   if (turning_ > 0 && (sources_.size() == 1 || waiting_ == 0)) {
     for (Turned& one : sources_) {
       if (!one.turning) continue;
@@ -106,12 +106,12 @@ void ThreadPoolExecutor::Push(Work work) {
       break;
     }
   }
-  // Under the lock: the work may run and let its owner destroy us, and only the lock says that we
-  // are still in here.
+  // Notified under the lock: the work may run at once, and its owner may then destroy us. The lock
+  // keeps us alive until this call is over.
   not_empty_.NotifyOne();
 }
 
-// What this thread turns; null: nothing.
+// The source that this thread turns; null: none.
 ThreadPoolExecutor::Turned* ThreadPoolExecutor::TurnedHere() const {
   if (turning_ == 0) return nullptr;
   for (const Turned& one : sources_) {
@@ -120,7 +120,8 @@ ThreadPoolExecutor::Turned* ThreadPoolExecutor::TurnedHere() const {
   return nullptr;
 }
 
-// Whether this thread turns a source, which others may wait for: it runs nothing in there.
+// Whether this thread turns a source. Others may wait for that source, so the thread must run no
+// work in there.
 bool ThreadPoolExecutor::Turns() const {
   MutexLock lock(&mu_);
   return TurnedHere() != nullptr;
@@ -151,7 +152,7 @@ void ThreadPoolExecutor::Loop(size_t index) {
       head_ = (head_ + 1) % ring_.size();
       --queued_;
       if (!over_.empty()) {
-        // In order: the ring has been full since this work came.
+        // In order, because the ring has been full since this work came.
         Push(std::move(over_.front()));
         over_.pop_front();
       } else if (queued_ > 0) {
@@ -163,7 +164,8 @@ void ThreadPoolExecutor::Loop(size_t index) {
   }
 }
 
-// Each that nobody turns, until one has brought work: that one goes first the next time.
+// Turns each source that no thread turns, until one brings work. The next call begins with that
+// one.
 void ThreadPoolExecutor::TurnSources(size_t* at) {
   const size_t count = sources_.size();
   for (size_t i = 0; i < count && queued_ == 0 && turns_sources_; ++i) {

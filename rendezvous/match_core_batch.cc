@@ -183,7 +183,7 @@ void MatchCore::EndBatch(Batch* batch) {
 void MatchCore::FinishBatch(Batch* batch, int holds) {
   absl::Status first_error;
   for (const Received& result : batch->results) KeepCause(&first_error, result.status);
-  struct Recycle {  // Even if `done` throws.
+  struct Recycle {  // Runs even if `done` throws.
     ~Recycle() {
       batch->results.clear();
       batch->args = Args();

@@ -16,14 +16,15 @@ namespace tryst {
 
 struct Batch;
 
-// A send or a receive that waits, or a receive on its way to its `done`. What a search reads
-// lies in one cache line; the two kinds have their own sizes, so that 10^6 receives that wait
-// take two lines each.
+// A waiting send or receive, or a receive on its way to its `done`. Everything that a search reads
+// lies in one cache line. The two kinds have different sizes, so that each of 10^6 waiting receives
+// takes two lines.
 struct alignas(64) Item {
-  Item* chain = nullptr;  // Of a queue's head: the next head in the bucket. Free: the next.
-  Item* next = nullptr;   // Behind this one in its queue.
-  Item* prev = nullptr;   // Null for a head.
-  Item* tail = nullptr;   // Of a head: the last in its queue.
+  // In a queue's head: the next head in the bucket. If free: the next free item.
+  Item* chain = nullptr;
+  Item* next = nullptr;  // The next item of its queue.
+  Item* prev = nullptr;  // Null for a head.
+  Item* tail = nullptr;  // In a head: the last item of its queue.
   TensorKey key;
   uint64_t key_hash = 0;
   int64_t since_ns = 0;
@@ -34,8 +35,8 @@ struct alignas(64) Item {
   // A receive whose caller is still registering its cancellation and deadline. A thread that ends
   // it meanwhile stores the outcome in it, and the caller finishes it.
   bool arming = false;
-  uint8_t holds = 0;  // The receive itself and each callback that may still run.
-  uint8_t drops = 0;  // Of an ended receive: how many of the holds its end gives up.
+  uint8_t holds = 0;  // Counts the receive itself, and each callback that may still run.
+  uint8_t drops = 0;  // For an ended receive: how many of the holds its end releases.
 };
 static_assert(sizeof(Item) == 64);
 
@@ -45,8 +46,8 @@ struct WaitingSend : Item {
   // that has waited, its cache lines are cold, and each one costs time.
   std::shared_ptr<DeviceContext> send_context;
   AllocatorAttributes send_attrs;
-  uint64_t turn = 0;         // When given back: its place among those given away. Else 0.
-  uint64_t checksum = 0;     // When immutability is checked.
+  uint64_t turn = 0;         // If given back: its place among tensors that were taken. Otherwise 0.
+  uint64_t checksum = 0;     // Set if immutability is checked.
   int64_t charge_bytes = 0;  // Taken from the memory cap.
 };
 
@@ -65,7 +66,7 @@ struct ReceiveMore {
 struct WaitingReceive : Item {
   DoneFn done;
   ReceiveMore* more = nullptr;  // Null: its args are Args().
-  Batch* batch = nullptr;       // Of a batch: where the outcome goes.
+  Batch* batch = nullptr;       // If it is in a batch: where the outcome goes.
   uint64_t number = 0;          // Counts the receives of a shard that have waited.
   uint32_t batch_index = 0;
 
@@ -83,28 +84,30 @@ inline WaitingReceive* AsReceive(Item* item) {
   return static_cast<WaitingReceive*>(item);
 }
 
-// Which items wait for which key, first come first served. Each key's queue holds sends
-// or receives, never both. Needs external synchronisation. Keys are compared in full.
-// Allocates only while more items wait than ever before.
+// Which items wait for which key, first in, first out. A key's queue holds sends or receives, never
+// both. Keys are compared in full. Allocates only when more items wait than ever before. Needs
+// external synchronisation.
 class MatchTable {
  public:
   explicit MatchTable(uint16_t shard);
   ~MatchTable();  // REQUIRES: nothing is linked.
 
-  // Where the head of `key`'s queue is, or would be: valid until the table changes.
+  // The place of the head of `key`'s queue, even if there is no queue; valid until the table
+  // changes.
   Item** Find(const TensorKey& key);
   // Returns an unlinked item for `key`; its other fields have their defaults.
   WaitingSend* NewSend(const TensorKey& key);
-  // With room for `args`, which are copied, unless they are Args().
+  // The item has room for `args`, which are copied, unless they are Args().
   WaitingReceive* NewReceive(const TensorKey& key, const Args& args);
-  void Free(Item* item);  // REQUIRES: unlinked, its tensors, args and done moved out.
-  // Puts `item` last into the queue at `*head`, which Find(item->key) gave.
+  // REQUIRES: it is unlinked, and its tensors, args and done were moved out.
+  void Free(Item* item);
+  // Puts `item` at the end of the queue at `*head`, which Find(item->key) returned.
   void Append(Item** head, Item* item);
-  // The same for a send that was given back: before those with a later turn or none.
+  // The same for a send that was given back: before sends with a later turn or without one.
   void InsertByTurn(Item** head, WaitingSend* item);
-  // Takes the head of a queue, which Find gave, out of it.
+  // Removes the head of a queue that Find() returned.
   Item* PopHead(Item** head);
-  void Remove(Item* item);  // From anywhere in its queue.
+  void Remove(Item* item);  // From any place in its queue.
 
   template <typename Fn>
   void ForEach(Fn fn) const {
@@ -114,13 +117,13 @@ class MatchTable {
       }
     }
   }
-  // Unlinks everything and returns it as a list by `next`, each key's items in order.
+  // Unlinks everything, and returns it as a list linked by `next`, each key's items in order.
   Item* DetachAll();
 
  private:
   size_t BucketOf(uint64_t key_hash) const { return key_hash & (buckets_.size() - 1); }
   void Grow();
-  // Items of one kind, in blocks that grow to kMaxBlockItems, and those of them that are free.
+  // Items of one kind, in blocks that grow to kMaxBlockItems, and the free items among them.
   template <typename Kind>
   struct Pool {
     Item* free = nullptr;
@@ -131,7 +134,7 @@ class MatchTable {
   ReceiveMore* NewMore();
 
   const uint16_t shard_;
-  std::vector<Item*> buckets_;  // A power of two of them.
+  std::vector<Item*> buckets_;  // Their number is a power of two.
   size_t heads_ = 0;
   uint64_t next_number_ = 0;
   Pool<WaitingSend> sends_;

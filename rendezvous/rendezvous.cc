@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-// Shared by the waiting thread and `done`; the later of the two frees it.
+// Shared by the waiting thread and `done`; the later of the two deletes it.
 struct Waiter {
   Mutex mu;
   CondVar changed;
@@ -42,7 +42,7 @@ absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args
                                           absl::Duration timeout) {
   auto waiter = std::make_shared<Waiter>();
   Args own = args;
-  own.executor = nullptr;  // A busy executor must not hold the answer back.
+  own.executor = nullptr;  // A busy executor must not delay the answer.
   const bool must_not_wait = DeliversForOthers();
   if (must_not_wait) {
     if (EndsElsewhere(key, args)) return WouldNeverEnd(key);

@@ -29,16 +29,16 @@ class StepRegistry final : public TensorSource {
  public:
   struct Options {
     std::string worker;  // "/job:J/replica:R/task:T"
-    // Incarnation of each device of this worker by its full name. Empty: not checked.
+    // The incarnation of each device of this worker, by its full name. Empty: not checked.
     absl::flat_hash_map<std::string, uint64_t> incarnations;
-    LocalRendezvous::Options step;  // With the cap of one step.
-    int64_t max_held_bytes = 0;     // Of all steps' waiting sends; 0: no cap.
+    LocalRendezvous::Options step;  // Includes the cap of one step.
+    int64_t max_held_bytes = 0;     // The cap for waiting sends of all steps; 0: none.
     // Bounds of steps that peers ask for and that have not been started: their number, how long
     // each is kept, and the requests that wait in them.
     size_t max_unstarted_steps = 1024;
     size_t max_unstarted_of_consumer = 256;
     size_t max_deferred_per_step = 65536;
-    size_t max_begun_by_peers = 16'384;  // Steps in all, beyond which no peer begins another.
+    size_t max_begun_by_peers = 16'384;  // Steps in all; above that, no peer may begin another.
     absl::Duration unstarted_ttl = absl::Minutes(10);
     size_t max_tombstones = 4096;
     absl::Duration tombstone_ttl = absl::Minutes(10);
@@ -47,8 +47,8 @@ class StepRegistry final : public TensorSource {
     size_t max_request_ids = 100'000;  // At least 1.
   };
 
-  // kInvalidArgument: `worker` is no worker's name, or a limit makes no sense. `alarms` and
-  // `fetcher` (may be null) outlive every `done`.
+  // kInvalidArgument: `worker` is not a worker's name, or a limit makes no sense. `alarms` and
+  // `fetcher` (which may be null) outlive every `done`.
   static absl::StatusOr<std::unique_ptr<StepRegistry>> Make(const Options& options, Alarms* alarms,
                                                             TensorFetcher* fetcher);
   // Aborts every step with kAborted "Shutdown". Must not be called from a `done`.
@@ -62,11 +62,12 @@ class StepRegistry final : public TensorSource {
   absl::Status BeginStep(int64_t step_id);
   // Null when the step has not started or is over.
   std::shared_ptr<Rendezvous> FindStep(int64_t step_id) const;
-  // Fails the step at once for a cause; a derived status, the consequence of a failure
-  // elsewhere, first waits abort_grace for one. An unknown step is over then.
+  // Fails the step at once if `why` is a cause. A derived status, the consequence of a failure
+  // elsewhere, first waits abort_grace for its cause. A step that is unknown here is over
+  // afterwards.
   void AbortStep(int64_t step_id, const absl::Status& why);
-  // The step is over, well or badly: what still waits ends with kAborted
-  // "Cleanup <step>" or with what it is being aborted for.
+  // The step is over, well or badly. What still waits ends with kAborted "Cleanup <step>", or with
+  // the status of an abort that waits for its cause.
   void CleanupStep(int64_t step_id);
   // Aborts every step: with `why`, or with kAborted if `why` is OK.
   void CleanupAll(const absl::Status& why = absl::OkStatus());
@@ -89,7 +90,7 @@ class StepRegistry final : public TensorSource {
   struct Step {
     std::shared_ptr<RoutingRendezvous> rendezvous;
     bool started = false;
-    std::string asked_by;  // The consumer for whom it came to be, while not started.
+    std::string asked_by;  // The consumer whose request created the step; while it is not started.
     Alarms::Token expiry = Alarms::kNoToken;  // While not started.
     Alarms::Token grace = Alarms::kNoToken;   // While a derived failure waits for its cause.
     absl::Status derived;
@@ -97,7 +98,7 @@ class StepRegistry final : public TensorSource {
 
   StepRegistry(const Options& options, Alarms* alarms, TensorFetcher* fetcher);
   absl::Status CheckTake(const TensorKey& key) const;
-  // Where a take goes, or why not.
+  // The step that serves a take, or why the take is refused.
   absl::StatusOr<std::shared_ptr<RoutingRendezvous>> Admit(int64_t step_id,
                                                            absl::string_view consumer,
                                                            uint64_t request_id)
@@ -119,11 +120,11 @@ class StepRegistry final : public TensorSource {
 
   // Constant after construction.
   const Options options_;
-  const std::vector<std::pair<std::string, uint64_t>> devices_;  // Of options_, by name.
+  const std::vector<std::pair<std::string, uint64_t>> devices_;  // From options_, sorted by name.
   Alarms* const alarms_;
   TensorFetcher* const fetcher_;
 
-  const std::shared_ptr<HeldBytes> held_;  // Steps that users still hold keep it.
+  const std::shared_ptr<HeldBytes> held_;  // Steps that users still hold keep it alive.
   mutable Mutex mu_;
   CondVar alarms_done_;
   absl::flat_hash_map<int64_t, Step> steps_ ABSL_GUARDED_BY(mu_);
@@ -132,8 +133,8 @@ class StepRegistry final : public TensorSource {
   absl::flat_hash_map<std::string, size_t> unstarted_of_ ABSL_GUARDED_BY(mu_);  // By consumer.
   Tombstones tombstones_ ABSL_GUARDED_BY(mu_);
   RequestIds request_ids_ ABSL_GUARDED_BY(mu_);
-  RendezvousCounters own_ ABSL_GUARDED_BY(mu_);  // And those of steps that are over.
-  int64_t alarms_set_ ABSL_GUARDED_BY(mu_) = 0;  // That may still call.
+  RendezvousCounters own_ ABSL_GUARDED_BY(mu_);  // With those of the steps that are over.
+  int64_t alarms_set_ ABSL_GUARDED_BY(mu_) = 0;  // Alarms that may still call.
 };
 
 }  // namespace tryst

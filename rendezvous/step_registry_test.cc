@@ -94,7 +94,7 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
   ASSERT_TRUE(registry->TakeHere(1, &asked, &place, &taken));
   EXPECT_EQ(*taken.tensor.data_as<int64_t>(), 1);
   EXPECT_TRUE(asked.SharesTextWith(sent));
-  // It goes back to its place: before the one that was sent later.
+  // The tensor goes back to its place, before one that was sent later.
   registry->GiveBack(1, asked, std::move(taken));
   for (const int value : {1, 2}) {
     ASSERT_TRUE(registry->TakeHere(1, &asked, &place, &taken));
@@ -115,14 +115,15 @@ TEST_F(StepRegistryTest, WhatIsHereIsTakenAtOnce) {
 }
 
 TEST_F(StepRegistryTest, AStepThatIsOverHasNothingHere) {
-  options.step.check_immutable = false;  // As users have it.
+  options.step.check_immutable = false;  // The setting that users have.
   Open();
   auto first = *registry->StartStep(1);
   auto second = *registry->StartStep(2);
   TensorKey key = OutKey("a");
   TensorSource::Place place;
   Taken taken;
-  EXPECT_FALSE(registry->TakeHere(3, &key, &place, &taken));  // Nor one that was not started.
+  // TakeHere() does not take from a step that was not started, either.
+  EXPECT_FALSE(registry->TakeHere(3, &key, &place, &taken));
   EXPECT_EQ(registry->counters().steps, 2);
   for (const int copy : {1, 2}) {
     ASSERT_TRUE(first->Send(key, Args(), Number(copy), false).ok());
@@ -155,7 +156,7 @@ TEST_F(StepRegistryTest, WhatMustBeReadAgainIsNotTakenAtOnce) {
 TEST_F(StepRegistryTest, MayTakeSaysWhatATakeIsRefusedFor) {
   options.incarnations[absl::StrCat(kWorker0, "/device:CPU:0")] = 7;
   Open();
-  EXPECT_FALSE(registry->MayTake(OutKey("a")));  // Of another incarnation.
+  EXPECT_FALSE(registry->MayTake(OutKey("a")));  // It names another incarnation.
   EXPECT_FALSE(registry->MayTake(TensorKey()));
   EXPECT_FALSE(registry->MayTake(KeyBetween(absl::StrCat(kWorker1, "/device:CPU:0"),
                                             absl::StrCat(kWorker0, "/device:CPU:0"), "a")));
@@ -225,9 +226,9 @@ TEST_F(StepRegistryTest, PeersBeginSoManyStepsAndNoMore) {
   Open();
   EXPECT_TRUE(registry->BeginStep(1).ok());
   EXPECT_TRUE(registry->BeginStep(2).ok());
-  EXPECT_TRUE(registry->BeginStep(2).ok());  // Is there already.
+  EXPECT_TRUE(registry->BeginStep(2).ok());  // The step exists already.
   EXPECT_TRUE(absl::IsResourceExhausted(registry->BeginStep(3)));
-  EXPECT_TRUE(registry->StartStep(3).ok());  // Its own worker may.
+  EXPECT_TRUE(registry->StartStep(3).ok());  // Its own worker may start it.
   registry->CleanupStep(1);
   EXPECT_TRUE(absl::IsResourceExhausted(registry->BeginStep(4)));
   registry->CleanupStep(2);
@@ -313,7 +314,7 @@ TEST_F(StepRegistryTest, WithoutACauseTheFirstDerivedFailureStands) {
   alarms.AdvanceBy(absl::Seconds(1));
   EXPECT_EQ(taken->status.message(), "first");
   EXPECT_EQ(fetcher.aborted, std::vector<int64_t>{1});
-  // Cleaned up before the grace is over.
+  // The step is cleaned up before the grace is over.
   ASSERT_TRUE(registry->StartStep(2).ok());
   const auto another = Take(2, OutKey("a"));
   registry->AbortStep(2, MarkDerived(absl::AbortedError("third")));

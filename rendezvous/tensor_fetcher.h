@@ -10,8 +10,8 @@
 
 namespace tryst {
 
-// The port that rendezvous/ needs: get me this tensor of another worker. channel/
-// implements it. Safe from any thread.
+// The port through which rendezvous/ gets tensors of other workers. channel/ implements it.
+// Thread-safe.
 class TensorFetcher {
  public:
   virtual ~TensorFetcher() = default;
@@ -23,13 +23,14 @@ class TensorFetcher {
   // lost), kCancelled, kDeadlineExceeded, kInvalidArgument (the tensor is not as the
   // destination says), or what the producer's step failed with.
   virtual void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) = 0;
-  // One callback for all keys, which may be of several workers; fused where it can be.
+  // Like Fetch(), with one callback for all keys, which may belong to several workers. Fetches are
+  // joined where possible.
   virtual void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                          ManyDoneFn done) = 0;
 
-  // Ends every fetch of the step that has started with `status`. May be called again: a
-  // fetch that started meanwhile is followed by another AbortStep. A fetch of a cleaned
-  // or aborted step is not refused here; the caller does that.
+  // Ends every fetch of the step that has started, with `status`. The caller may call it again, for
+  // a fetch that started meanwhile. This does not refuse fetches of a step that is over; the caller
+  // does.
   virtual void AbortStep(int64_t step_id, const absl::Status& status) = 0;
 };
 

@@ -11,19 +11,19 @@ namespace tryst {
 
 class RoutingRendezvous;
 
-// The port that rendezvous/ offers: call me when this local tensor exists. The serving
-// side of a channel uses it. Safe from any thread. Implemented by StepRegistry.
+// The port through which channels take local tensors: the callback runs when the tensor exists.
+// Thread-safe. StepRegistry implements it.
 //
-// Order of one key. Takes meet sends in the order in which Take was called, and Args::turn numbers
-// what they get: what was sent later has a higher turn, and keeps it when it is given back and
-// taken again. Only the `done`s of takes that several threads' sends meet may come in another
-// order. A taker that may give tensors back keeps the order of rendezvous.h if it is the only taker
-// of the key and follows two rules (docs/decisions/0026-order-with-cancels.md):
-//  1. When it cancels a take it knows the outcome before it goes on: when StartCancel has
-//     returned, `done` has run, or a send that met the take is about to run it on its thread,
-//     without waiting for anybody. Waiting for that is brief.
-//  2. It has one take of the key under way at a time. It gives back what a take brought and nobody
-//     wants any more before it takes the key again.
+// Order of one key. Takes meet sends in the order in which Take was called. Args::turn numbers what
+// they get: a later send has a higher turn, and keeps it when its tensor is given back and taken
+// again. Only the `done`s of takes that sends on several threads meet may run in another order. A
+// taker that gives tensors back keeps the order of rendezvous.h if it is the only taker of the key
+// and follows two rules (docs/decisions/0026-order-with-cancels.md):
+//   1. After it cancels a take, it waits for the outcome before it goes on. When StartCancel has
+//      returned, either `done` has run, or a send that met the take is about to run it on its
+//      thread without waiting for anything. So the wait is brief.
+//   2. It has one take of a key under way at a time. It gives back what that take brought, if it
+//      is not wanted, before it takes the key again.
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
@@ -46,11 +46,11 @@ class TensorSource {
   virtual void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
                     DoneFn done) = 0;
 
-  // A Take without a callback, for callers that take the same keys in step after step: it takes a
-  // tensor that is here already. Returns false, and changes nothing, when Take() is needed. Sets
-  // `*key` to the sender's copy of the same text, which the next look-up finds sooner. REQUIRES:
-  // MayTake(*key), once.
-  struct Place {  // Where the caller's last step was found. Of one thread.
+  // A Take without a callback, for callers that take the same keys in every step. It takes a tensor
+  // that is already here. Returns false, and changes nothing, when Take() is needed. Sets `*key` to
+  // the sender's copy of the same text, which is found sooner next time. REQUIRES: MayTake(*key)
+  // was true once.
+  struct Place {  // Where the caller's last step was found. Used by one thread.
     int64_t step_id = 0;
     std::shared_ptr<RoutingRendezvous> step;
   };
@@ -58,13 +58,13 @@ class TensorSource {
                         Taken* /*taken*/) {
     return false;
   }
-  // Whether Take() accepts `key` for what it says. Once it does, it always does.
+  // Whether Take() accepts `key`. The answer true never changes.
   virtual bool MayTake(const TensorKey& /*key*/) const { return false; }
 
-  // Gives back what a Take got and its caller could not deliver: the take or receive of the
-  // key that waits longest gets it, or the next one, in its old place, before what was sent
-  // later and is here. Never refused: it is as if
-  // the take had not been. Dropped when the step is over. May run the `done` of a receive.
+  // Gives back a tensor that a Take got and its caller could not deliver. The longest waiting take
+  // or receive of the key gets it; otherwise it waits in its old place, before what was sent later.
+  // It is as if the take had not happened, and is never refused. Dropped when the step is over. May
+  // run the `done` of a receive.
   virtual void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) = 0;
 };
 

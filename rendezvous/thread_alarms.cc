@@ -35,7 +35,7 @@ Alarms::Token ThreadAlarms::Set(Deadline at, Callback callback) {
 }
 
 bool ThreadAlarms::Cancel(Token token) {
-  Callback dead;  // Destroyed after the lock is gone.
+  Callback dead;  // Destroyed after the lock is released.
   MutexLock lock(&mu_);
   return queue_.Remove(token, &dead);
 }

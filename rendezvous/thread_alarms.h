@@ -29,10 +29,10 @@ class ThreadAlarms final : public Alarms {
   Mutex mu_;
   CondVar changed_;
   AlarmQueue queue_ ABSL_GUARDED_BY(mu_);
-  // Until when the thread sleeps, so that a later alarm does not wake it.
+  // The thread sleeps until then, so a later alarm need not wake it.
   int64_t sleeps_until_ns_ ABSL_GUARDED_BY(mu_) = std::numeric_limits<int64_t>::max();
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;  // Last: it uses what is above.
+  std::thread thread_;  // Last, because it uses the members above.
 };
 
 }  // namespace tryst

@@ -17,7 +17,7 @@ Alarms::Token VirtualAlarms::Set(Deadline at, Callback callback) {
 }
 
 bool VirtualAlarms::Cancel(Token token) {
-  Callback dead;  // Destroyed after the lock is gone.
+  Callback dead;  // Destroyed after the lock is released.
   MutexLock lock(&mu_);
   return queue_.Remove(token, &dead);
 }

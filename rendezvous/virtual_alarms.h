@@ -12,8 +12,8 @@
 
 namespace tryst {
 
-// Time that moves only when told: for tests and the simulator. It is its own clock and
-// starts at one second, so that "no time" and "time zero" differ.
+// Time that moves only when told, for tests and the simulator. It is its own clock. It starts at
+// one second, so that "no time" and "time zero" differ.
 class VirtualAlarms final : public Alarms, public Clock {
  public:
   ~VirtualAlarms() override;
@@ -22,7 +22,7 @@ class VirtualAlarms final : public Alarms, public Clock {
   const Clock& clock() const override { return *this; }
   int64_t NowNs() const override { return now_ns_.load(std::memory_order_relaxed); }
 
-  // Moves time and runs what comes due on this thread, each at its own moment.
+  // Moves time, and runs what becomes due on this thread, each at its own moment.
   void AdvanceTo(int64_t at_ns);
   void AdvanceBy(absl::Duration duration);
   Deadline Earliest() const;

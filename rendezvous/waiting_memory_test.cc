@@ -1,4 +1,4 @@
-// What a receive that waits, and its key, take of memory.
+// How much memory a waiting receive and its key take.
 
 #include <gtest/gtest.h>
 #include <malloc.h>

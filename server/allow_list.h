@@ -16,28 +16,29 @@ namespace tryst {
 // Which consumers may take which keys. Constant after construction.
 class AllowList {
  public:
-  // "/job:worker=/job:ps/replica:0;/job:eval/replica:0/task:0=/job:ps": consumers by the
-  // beginning of their name, up to a '/', and keys by the beginning of their text. Empty:
-  // everybody may take what is addressed to him. kInvalidArgument.
+  // "/job:worker=/job:ps/replica:0;/job:eval/replica:0/task:0=/job:ps": each rule gives a
+  // consumer's name, or its beginning up to a '/', and the beginning of the keys that it may take.
+  // With an empty text every consumer may take the tensors that are addressed to it.
+  // kInvalidArgument: the text does not parse.
   static absl::StatusOr<AllowList> Parse(absl::string_view text);
 
-  // kPermissionDenied: not addressed to this consumer, or not allowed to it.
+  // kPermissionDenied: the key is addressed to another consumer, or no rule allows it.
   absl::Status Check(absl::string_view consumer, const TensorKey& key) const;
 
  private:
   std::vector<std::pair<std::string, std::string>> rules_;
 };
 
-// Which workers may begin, abort and clean up this worker's steps from outside. Constant
-// after construction.
+// Which other workers may begin, abort and clean up this worker's steps. Constant after
+// construction.
 class ControlList {
  public:
-  // "/job:chief,/job:ops/replica:0/task:0": by the beginning of their name, up to a '/'.
-  // kInvalidArgument.
+  // "/job:chief,/job:ops/replica:0/task:0": the names of workers, or their beginnings up to a '/'.
+  // kInvalidArgument: the text does not parse.
   static absl::StatusOr<ControlList> Parse(absl::string_view text);
 
   bool empty() const { return workers_.empty(); }
-  // kPermissionDenied. REQUIRES: not empty.
+  // kPermissionDenied: the list does not name `worker`. REQUIRES: the list is not empty.
   absl::Status Check(absl::string_view worker) const;
 
  private:
@@ -50,7 +51,7 @@ class ControlList {
 class GuardedSource final : public TensorSource {
  public:
   explicit GuardedSource(AllowList allow) : allow_(std::move(allow)) {}
-  // Before anybody takes.
+  // Call it before the first take.
   void Set(TensorSource* source) { source_ = source; }
   const AllowList& allow() const { return allow_; }
 
@@ -63,7 +64,8 @@ class GuardedSource final : public TensorSource {
     return source_ != nullptr && allow_.Check(key.dst().worker, key).ok() && source_->MayTake(key);
   }
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
-    source_->GiveBack(step_id, key, std::move(taken));  // Only what a take got can come here.
+    // A tensor comes back only after a take that Check() allowed.
+    source_->GiveBack(step_id, key, std::move(taken));
   }
 
  private:

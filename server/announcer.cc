@@ -30,12 +30,13 @@ class Announcer::State : public std::enable_shared_from_this<State> {
         members_(members),
         calls_(calls),
         alarms_(alarms),
-        // Of a closed cluster all are known: a thousand lists of a thousand would be for nothing.
+        // A closed cluster's members are all configured, so nobody asks for the list: in a cluster
+        // of a thousand that would be a thousand lists of a thousand names.
         first_after_(members->open() ? "" : kBehindAll) {}
 
   void Announce(const std::string& worker) { Announce(worker, 1, first_after_, 0); }
 
-  // `knew`: its incarnation when it first did not answer.
+  // `knew` is the peer's incarnation when the first attempt failed.
   void Announce(const std::string& worker, int attempt, const std::string& after, uint64_t knew) {
     if (worker == self_.worker) return;
     {
@@ -53,15 +54,15 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   void OnHeard(const std::string& worker, int attempt, const std::string& after, uint64_t knew,
                absl::StatusOr<Heard> heard) {
     if (heard.ok()) {
-      // The peer that answers at that address has proved to be the worker, as far as our security
-      // mode can prove it.
+      // The peer at that address has proved its name, as far as our security mode can prove it.
       if (heard->self.worker == worker) {
         (void)members_->Announce({worker, "", heard->self.incarnation});
       }
       for (const Member& member : heard->members) {
         if (members_->Hear(member)) Announce(member.worker);
       }
-      // Names come in their order: an answer that does not go on is the last one.
+      // Names come in ascending order. An answer whose names do not ascend is taken as the last, so
+      // that a faulty peer cannot keep us asking.
       if (heard->rest_after > after && !heard->members.empty()) {
         Announce(worker, 1, heard->rest_after, knew);
       }
@@ -76,7 +77,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
     const absl::optional<Member> member = members_->Find(worker);
     if (!member.has_value() || member->address.empty()) return;
     if (attempt == 1) knew = member->incarnation;
-    if (member->incarnation != knew) return;  // It has announced itself.
+    if (member->incarnation != knew) return;  // The peer has announced itself meanwhile.
     auto self = weak_from_this();
     MutexLock lock(&mu_);
     if (closing_) return;
@@ -93,7 +94,8 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   void OnPauseOver(const std::string& worker, int attempt, uint64_t knew,
                    const Alarms::Token* pause) {
     {
-      MutexLock lock(&mu_);  // Whoever has set it has noted it by now.
+      // TryAgain() holds the lock until it has stored the token that is read here.
+      MutexLock lock(&mu_);
       pauses_.erase(*pause);
     }
     Announce(worker, attempt + 1, first_after_, knew);
@@ -109,7 +111,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
     }
     for (Alarms::Token token : pauses) alarms_->Cancel(token);
     for (const Member& member : members_->Members()) {
-      if (member.worker == self_.worker || member.incarnation == 0) continue;  // Not up.
+      if (member.worker == self_.worker || member.incarnation == 0) continue;  // It is not up.
       {
         MutexLock lock(&mu_);
         ++under_way_;
@@ -136,7 +138,7 @@ class Announcer::State : public std::enable_shared_from_this<State> {
   Membership* const members_;
   HeartbeatCalls* const calls_;
   Alarms* const alarms_;
-  const std::string first_after_;  // What members to ask for at first: behind this name.
+  const std::string first_after_;  // Peers list the members after this name.
   Mutex mu_;
   CondVar idle_;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;

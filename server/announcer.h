@@ -11,19 +11,19 @@
 
 namespace tryst {
 
-// Tells the other members that we are here, and that we go. A member that does not answer is
-// tried again, every second at first and then ever less often, until it answers, or announces
-// itself to us and so learns of us by the answer: one that was cut off when we came does not say
-// anything by itself when it is back. Thread-safe; its arguments outlive it.
+// Tells the other members that this worker has started, and that it leaves. It calls a member that
+// does not answer again, every second at first and then ever less often, until the member answers
+// or announces itself. It must go on calling, because a member that was only cut off when we
+// started does not announce itself once it is back. Thread-safe; its arguments outlive it.
 //
-// Of n members each calls every other once: O(n) messages for each that comes, whoever else does.
+// Of n members each calls every other once, so a worker that starts costs O(n) messages.
 class Announcer {
  public:
   Announcer(Member self, Membership* members, HeartbeatCalls* calls, Alarms* alarms);
-  // Waits for the calls under way, which end within a few seconds at most.
+  // Waits for the calls under way, which end within a few seconds.
   ~Announcer();
 
-  // To everybody known, and to everybody that they know.
+  // Calls every known member, and every member that their answers name.
   void Start();
   // Says goodbye and waits for the answers, up to `timeout`. Start() has no effect afterwards.
   void Leave(absl::Duration timeout);

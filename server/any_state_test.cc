@@ -64,8 +64,8 @@ DoneFn Ignore() {
   return [](absl::Status, const Args&, const Args&, Tensor, bool) {};
 }
 
-// What a step of `server` answers, if it gives one out: every receive must end at once or wait;
-// the step's end, below, ends those that wait.
+// Uses a step of `server`, if the server gives one out. Each receive must end at once or wait;
+// those that wait end with the step, below.
 void UseStep(Server* server) {
   StepRegistry* const steps = server->steps();
   if (steps == nullptr) return;
@@ -135,7 +135,7 @@ const std::vector<Call>& Calls() {
   return *calls;
 }
 
-// Makes a call that hangs fail by name.
+// Makes a call that hangs fail with its name.
 void InTime(const std::string& what, const std::function<void()>& fn) {
   absl::Notification done;
   std::thread watch([&] {
@@ -172,7 +172,7 @@ const char* NameOf(Where where) {
   return "";
 }
 
-// Runs `body` in a callback of `self`; returns when that has been left.
+// Runs `body` in a callback of `self`, and returns after the callback has returned.
 void InCallback(Server* self, Server* peer, Where where, int64_t step, std::function<void()> body) {
   absl::Notification left;
   auto rendezvous = *self->steps()->StartStep(step);
@@ -191,7 +191,8 @@ void InCallback(Server* self, Server* peer, Where where, int64_t step, std::func
     EXPECT_TRUE(rendezvous->Send(own, {}, Tensor(), true).ok());
   }
   if (where == Where::kChannel) {
-    absl::SleepFor(absl::Milliseconds(100));  // Asked for by now, so that it is not here at once.
+    // By now the peer has been asked for the tensor, so it is not delivered at once.
+    absl::SleepFor(absl::Milliseconds(100));
     EXPECT_TRUE((*peer->steps()->StartStep(step))->Send(theirs, {}, Tensor(), true).ok());
   }
   if (where == Where::kControl) {
@@ -212,7 +213,7 @@ class AnyState : public testing::TestWithParam<const char*> {
     self_ = Build("self", GetParam(), Seed(*peer_));
     ASSERT_TRUE(self_->Start().ok());
     ASSERT_TRUE(peer_->calls()->Ping(self_->worker(), absl::Seconds(20)).ok());
-    // The path is there.
+    // A first transfer opens the path.
     InCallback(self_.get(), peer_.get(), Where::kChannel, 1, [] {});
   }
 
@@ -255,7 +256,7 @@ TEST_P(AnyState, WhileItServesAndAfterStop) {
   StartPair();
   CallAll(self_.get(), "while it serves");
   EXPECT_TRUE(absl::IsFailedPrecondition(self_->Start()));
-  // Calls that are made while the server stops get answers, too.
+  // Calls that run while the server stops must return, too.
   std::atomic<bool> stopped{false};
   std::thread asks([&] {
     while (!stopped) CallAll(self_.get(), "while it stops");
@@ -270,7 +271,7 @@ TEST_P(AnyState, WhileItServesAndAfterStop) {
   EXPECT_TRUE(absl::IsFailedPrecondition(self_->Start()));
   EXPECT_NE(self_->Stats().count("grpc_requests"), 0u) << "its last counts stay";
 
-  // Steps: none begins, and those that were there have ended.
+  // No step begins any more, and the old ones have ended.
   const auto late = self_->steps()->StartStep(3);
   EXPECT_TRUE(absl::IsAborted(late.status())) << late.status();
   const TensorKey own = Key(*self_, self_->worker(), "k");
@@ -304,10 +305,10 @@ TEST_P(AnyState, InCallbacks) {
       const absl::Status stopped = self_->Stop(absl::Seconds(1));
       EXPECT_TRUE(absl::IsFailedPrecondition(stopped)) << NameOf(where) << ": " << stopped;
       EXPECT_NE(stopped.message().find("another thread"), std::string::npos) << stopped;
-      self_->Join();  // Would wait for itself.
+      self_->Join();  // In a callback, Join() would wait for itself.
     });
   }
-  // Nothing of it has stopped anything, and another server may be stopped in a callback.
+  // The refused calls have stopped nothing. Another server may be stopped in a callback.
   InCallback(self_.get(), peer_.get(), Where::kChannel, ++step, [] {});
   auto third = Build("third", GetParam());
   ASSERT_TRUE(third->Start().ok());
@@ -318,7 +319,7 @@ TEST_P(AnyState, InCallbacks) {
   EXPECT_TRUE(self_->Stop(absl::Seconds(5)).ok());
 }
 
-// A callback of the end, in which the user calls whatever there is.
+// The callbacks run because the server stops, and the user makes every call in them.
 TEST_P(AnyState, InCallbacksOfTheEnd) {
   for (const bool in_place : {true, false}) {
     StartPair();
@@ -347,7 +348,7 @@ TEST_P(AnyState, IsDestroyedInACallback) {
     Server* const self = self_.get();
     InCallback(self, peer_.get(), where, 20, [&] { self_.reset(); });
     EXPECT_EQ(self_, nullptr);
-    // It ends all the same: its address is free again.
+    // The server ends all the same, so its address becomes free.
     const absl::Time until = absl::Now() + kHung;
     for (absl::Status started; absl::Now() < until;) {
       auto next = Build("next", GetParam(), "", address);
@@ -360,7 +361,7 @@ TEST_P(AnyState, IsDestroyedInACallback) {
   }
 }
 
-// Its own threads are not the server's, so that nothing waits for itself.
+// The executor's threads are the embedder's, so Stop() does not wait for the thread that calls it.
 TEST_P(AnyState, CallbacksOnAnEmbeddersExecutorMayEndIt) {
   ThreadPoolExecutor threads(2, 1024);
   for (const bool destroy : {false, true}) {

@@ -19,8 +19,8 @@ struct CertificatePaths {
   std::string ca;
 };
 
-// What the files say, checked: the certificate can be read, is valid now and is the key's, and the
-// authorities can be read. kInvalidArgument says which file is wrong, and how.
+// The texts of the three files, checked: the certificate parses, is valid now and belongs to the
+// key, and the authorities parse. kInvalidArgument says which file is wrong, and how.
 struct CertificateTexts {
   std::string certificate;
   std::string key;
@@ -28,15 +28,16 @@ struct CertificateTexts {
 };
 absl::StatusOr<CertificateTexts> ReadCertificates(const CertificatePaths& paths);
 
-// The last of three files that made sense together, for gRPC, which takes whatever it reads: a
-// file that is half written, expired or another key's does not replace one that works. What gRPC
-// reads lies in memory alone. Thread-safe.
+// Gives gRPC the last set of three files that passed the checks. gRPC itself takes whatever it
+// reads; here a file that is half written, has expired or belongs to another key does not replace a
+// good one. gRPC reads copies in memory. Thread-safe.
 class CertificateFiles {
  public:
   CertificateFiles(CertificatePaths paths, absl::Duration period);
   ~CertificateFiles();
 
-  // What gRPC is to watch; the files themselves where the kernel lets us keep no copy.
+  // The paths that gRPC watches: our copies, or the files themselves where the kernel refuses
+  // copies in memory.
   const CertificatePaths& watched() const { return watched_; }
 
  private:
@@ -53,8 +54,8 @@ class CertificateFiles {
   CondVar closing_changed_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The thread's only.
-  std::string last_;  // What was published.
+  // Only the watching thread uses these.
+  std::string last_;  // The texts that were published last.
   std::string last_trouble_;
   std::thread thread_;
 };

@@ -11,11 +11,12 @@
 
 namespace tryst {
 
-// Looks every `period` whether the cluster's file has changed, and tells Membership who
-// came, went or moved. A file that cannot be read or parsed changes nothing.
+// Reads the cluster's file every `period`, and tells Membership which workers came, went or moved.
+// A file that cannot be read or parsed changes nothing.
 class ClusterFileWatch {
  public:
-  // `present` are the workers that the file had when it was read. `self` is never removed.
+  // `present` holds the workers that the file named when it was first read. `self` is never
+  // removed.
   ClusterFileWatch(std::string path, std::string self, std::map<std::string, std::string> present,
                    absl::Duration period, Membership* members, Alarms* alarms);
 
@@ -25,11 +26,11 @@ class ClusterFileWatch {
   const std::string path_;
   const std::string self_;
   Membership* const members_;
-  // Look() only.
+  // Used by Look() only.
   std::string text_;
   std::map<std::string, std::string> present_;
 
-  Repeating repeating_;  // Ends before all that it looks at.
+  Repeating repeating_;  // Destroyed first, because its calls use the members above.
 };
 
 }  // namespace tryst

@@ -12,13 +12,13 @@
 
 namespace tryst {
 
-// The workers of a cluster with their addresses, and which of them we are. The same content as
-// TensorFlow's ServerDef.
+// The workers of a cluster with their addresses, and which of them this process is. It holds what
+// TensorFlow's ServerDef holds.
 struct ClusterSpec {
   std::map<std::string, std::map<int, std::string>> jobs;  // Job -> task -> "host:port".
-  std::string job;                                         // Empty: not said.
+  std::string job;                                         // Empty: the source did not name it.
   int task = 0;
-  std::string protocol;  // Empty: not said.
+  std::string protocol;  // Empty: the source did not name it.
 
   std::map<std::string, std::string> Workers() const;  // Worker name -> address.
 };
@@ -27,7 +27,7 @@ std::string WorkerName(absl::string_view job, int task);  // "/job:ps/replica:0/
 
 using Environment = std::map<std::string, std::string>;
 
-// Each is kInvalidArgument with what is wrong and where.
+// Each fails with kInvalidArgument, which says what is wrong and where.
 
 // "ps=host:port,host:port;worker=host:port"
 absl::StatusOr<ClusterSpec> ClusterFromText(absl::string_view text);
@@ -35,21 +35,22 @@ absl::StatusOr<ClusterSpec> ClusterFromText(absl::string_view text);
 absl::StatusOr<ClusterSpec> ClusterFromJson(absl::string_view json);
 // TF_CONFIG: {"cluster": {"ps": ["host:port"]}, "task": {"type": "ps", "index": 0}}
 absl::StatusOr<ClusterSpec> ClusterFromTfConfig(const Environment& environment);
-// The tasks of a parallel program in order of rank, split into `jobs` ("ps=1,worker=*");
-// `rank` is ours.
+// The tasks of a parallel program in order of rank, split into `jobs` ("ps=1,worker=*"). `rank` is
+// this process's.
 absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addresses, size_t rank,
                                            absl::string_view jobs);
-// SLURM_*: tasks of the step in order of rank, split into `jobs` ("ps=1,worker=*"); the
-// port is `base_port` plus the task's index on its node.
+// Reads SLURM_*. Splits the tasks of the Slurm step, in order of rank, into `jobs`
+// ("ps=1,worker=*"). A task's port is `base_port` plus its index on its node.
 absl::StatusOr<ClusterSpec> ClusterFromSlurm(const Environment& environment, absl::string_view jobs,
                                              int base_port);
-// OMPI_* and PMIX_* of mpirun, or PMI_* and MPI_* of mpiexec: as for Slurm. They do not say
-// which hosts there are: `hosts` ("node[1-2]"), each with as many ranks one behind the other;
-// empty: this host alone.
+// Reads OMPI_* and PMIX_* of mpirun, or PMI_* and MPI_* of mpiexec, and splits the ranks as for
+// Slurm. These variables do not name the hosts: `hosts` ("node[1-2]") does, each with the same
+// number of consecutive ranks. Empty `hosts`: this host alone.
 absl::StatusOr<ClusterSpec> ClusterFromMpi(const Environment& environment, absl::string_view jobs,
                                            absl::string_view hosts, int base_port);
-// Stateful sets of a headless service: task 1 of ps is at dns:///ps-1.SERVICE:PORT, which
-// gRPC resolves, again whenever a connection breaks. HOSTNAME ("ps-1") says who we are.
+// Reads the stateful sets behind a headless service: task 1 of ps is at dns:///ps-1.SERVICE:PORT.
+// gRPC resolves that name, and resolves it again whenever a connection breaks. HOSTNAME ("ps-1")
+// says which task this process is.
 absl::StatusOr<ClusterSpec> ClusterFromKubernetes(const Environment& environment,
                                                   absl::string_view jobs, absl::string_view service,
                                                   int port);

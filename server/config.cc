@@ -86,7 +86,7 @@ const ConfigRow* FindRow(absl::string_view name) {
 
 absl::Status LoadFile(const std::string& path, ServerConfig* config) {
   std::ifstream in(path);
-  // A folder opens, and has no lines.
+  // A folder can be opened like a file, but has no lines.
   if (!in || in.peek() == std::ifstream::traits_type::eof()) {
     struct stat file = {};
     if (!in || stat(path.c_str(), &file) != 0 || S_ISDIR(file.st_mode)) {
@@ -120,7 +120,7 @@ struct Flag {
   bool has_value = false;
 };
 
-// --name=value; --name value; --switch and --noswitch.
+// Splits --name=value, --name value, --switch and --noswitch.
 absl::StatusOr<std::vector<Flag>> SplitFlags(const std::vector<std::string>& args,
                                              const std::map<std::string, std::string>* own,
                                              std::vector<std::string>* rest) {
@@ -160,14 +160,14 @@ absl::StatusOr<std::vector<Flag>> SplitFlags(const std::vector<std::string>& arg
   return flags;
 }
 
-// Memory that a configuration may come to use, sum by sum.
+// One use of memory that a configuration allows, and how large it may grow.
 struct Sum {
   const char* name;
   uint64_t bytes;
 };
 constexpr uint64_t kLeastShmBytes = 16 << 20;
 constexpr int64_t kMostCallbackThreads = 1024;
-// As channel/rdma has them: settings_test checks that.
+// The same limits as in channel/rdma; settings_test compares them.
 constexpr int64_t kMostSlots = 4096;
 constexpr int64_t kMostRingSlots = 1024;
 constexpr int64_t kMostQueuePairs = 8;
@@ -178,7 +178,7 @@ constexpr uint64_t kMostMessageBytes = 1 << 20;
 
 std::vector<Sum> MemorySums(const ServerConfig& config) {
   const bool verbs = config.protocol != "grpc";
-  // Rings for one peer that we fetch from and one that fetches from us.
+  // One ring for a peer that we fetch from, and one for a peer that fetches from us.
   const uint64_t rings = 2 * static_cast<uint64_t>(config.ring_slots) * config.message_bytes;
   return {{"max_held_bytes (sent, not received)", config.max_held_bytes},
           {"max_kept_bytes (taken, not landed, its consumer away)", config.max_kept_bytes},
@@ -462,7 +462,8 @@ absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
 
 namespace {
 
-// What some path could not do at all, and would leave to the next one in silence.
+// Refuses a setting that one path could not work with: that path would fall back to the next
+// without a word.
 absl::Status CheckUsable(const ServerConfig& config) {
   if (config.task > INT32_MAX) {
     return absl::InvalidArgumentError(

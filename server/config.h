@@ -112,8 +112,8 @@ struct InsightSettings {
   uint64_t stripe_bytes = 1 << 20;
 };
 
-// Everything that can be set about a server. docs/CONFIG.md is printed from the same
-// rows that flags, the file and the environment are read by.
+// Every setting of a server. One set of rows reads flags, the file and the environment, and prints
+// docs/CONFIG.md.
 struct ServerConfig : IdentitySettings,
                       ClusterSettings,
                       SecuritySettings,
@@ -122,7 +122,7 @@ struct ServerConfig : IdentitySettings,
                       GpuSettings,
                       InsightSettings {};
 
-// One setting: a flag --name, a line of the file "name = ...", a variable TRYST_NAME.
+// One setting: the flag --name, the line "name = ..." of the file, and the variable TRYST_NAME.
 struct ConfigRow {
   enum class Kind { kText, kNumber, kBytes, kDuration, kSwitch };
   const char* section;
@@ -135,33 +135,33 @@ struct ConfigRow {
 };
 const std::vector<ConfigRow>& ConfigRows();
 
-// Defaults, then the file that --config or TRYST_CONFIG names, then the environment, then
-// the flags. Arguments that are no flags go to `rest`; `own` are flags of the program's own
-// with their values. kInvalidArgument names the setting,
-// where it was set, and what it may be.
+// Reads the settings: the defaults, then the file that --config or TRYST_CONFIG names, then the
+// environment, then the flags. Arguments that are not flags go to `rest`. `own` maps flags of the
+// calling program to their values. kInvalidArgument names the setting, where it was set, and what
+// it may be.
 absl::StatusOr<ServerConfig> LoadConfig(const std::vector<std::string>& args,
                                         const std::map<std::string, std::string>& environment,
                                         std::vector<std::string>* rest,
                                         std::map<std::string, std::string>* own = nullptr);
 
-// "64MiB", "5s", "true": what the row's setting is in `config`.
+// The row's setting in `config` as text: "64MiB", "5s", "true".
 std::string PrintSetting(const ConfigRow& row, const ServerConfig& config);
 absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerConfig* config);
 
-// Whether shared memory is tried with workers of this host.
+// Whether the server tries shared memory with workers of its host.
 bool UsesShm(const ServerConfig& config);
-// Whether payloads carry a digest on a way that has, or has not, a wire that nothing checks
+// Whether payloads carry a digest. `unchecked_wire`: their path crosses a wire that nothing checks
 // from end to end.
 bool WantsDigests(const ServerConfig& config, bool unchecked_wire);
-// The limits must add up. kInvalidArgument: with the sum that does not.
+// kInvalidArgument: a limit is out of bounds, or the limits do not add up; it prints the sum.
 absl::Status CheckLimits(const ServerConfig& config);
-// The sums, for a person: one a line.
+// The sums as text, one a line.
 std::string PrintLimits(const ServerConfig& config);
 
-// docs/CONFIG.md's table.
+// The table of settings in docs/CONFIG.md.
 std::string ConfigTable();
 
-// Of this process.
+// The environment of this process.
 std::map<std::string, std::string> ProcessEnvironment();
 
 }  // namespace tryst

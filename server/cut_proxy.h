@@ -12,7 +12,7 @@
 
 namespace tryst {
 
-// For tests: a TCP forwarder on the loopback that can cut, or change, what goes through it.
+// For tests: forwards TCP connections on the loopback, and can cut them or change what they carry.
 class CutProxy {
  public:
   explicit CutProxy(int target_port);
@@ -20,11 +20,11 @@ class CutProxy {
   int port() const { return port_; }
   std::string address() const;
 
-  // Cuts each connection once it has carried so many bytes from the target; -1: never.
+  // Cuts each connection after it has carried `bytes` from the target; -1: never.
   void CutAfterBytes(int64_t bytes) { cut_after_bytes_.store(bytes); }
-  // Cuts what is open now.
+  // Cuts all open connections.
   void CutNow();
-  // Changes one bit in each of the next so many runs of 64 times 0xd5 from the target.
+  // Changes one bit in each of the next `times` runs of 64 bytes 0xd5 that come from the target.
   void DamageRuns(int times) { damage_runs_.store(times); }
   int damaged() const { return damaged_.load(); }
   void Refuse(bool refuse) { refuse_.store(refuse); }

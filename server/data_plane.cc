@@ -13,15 +13,16 @@
 namespace tryst {
 namespace {
 
-// How many of max_peers one of the pollers may have: names are spread evenly, but not for sure.
+// How many of the max_peers peers one poller may get. A hash of their names spreads them evenly
+// only on average, hence the margin.
 uint32_t PeersOfOne(const ServerConfig& config, size_t pollers) {
   const uint64_t most = static_cast<uint64_t>(config.max_peers);
   return static_cast<uint32_t>(std::min(most, (2 * most + pollers - 1) / pollers));
 }
 
-// What can be under way on the links to and from a poller's peers, as a sum: on each queue pair
-// what we send, one part of each slot's tensor and a run of receives, and the peer's messages and
-// ack.
+// How many completions one poller's links can have waiting, as a sum over its peers. Each queue
+// pair may have our sends, one part of each slot's tensor and a run of receives, besides the peer's
+// messages and ack.
 uint32_t CompletionDepth(uint32_t peers, const LinkOptions& link) {
   const uint64_t of_link =
       uint64_t{link.queue_pairs} * (link.send_depth + link.slots + kReceivesInARun) +
@@ -58,7 +59,8 @@ ShmOptions ShmFrom(const ServerConfig& config, size_t pollers) {
   options.digests = WantsDigests(config, /*unchecked_wire=*/false);
   options.stage_bytes = config.shm_bytes / 2;
   options.apart = !config.allow.empty();
-  // A quarter of a link's slots is for tensors that are there while others wait.
+  // A link has more slots than the setting allows fetches: a quarter of them is kept for tensors
+  // that are ready, while the others may wait for their producer's Send.
   options.sizes.slots =
       static_cast<uint32_t>(std::min<int64_t>(2 * config.slots, shm_wire::kMaxSlots));
   options.max_consumers = PeersOfOne(config, pollers);
@@ -148,14 +150,14 @@ bool DataPlane::DigestsInCalls() const {
   return WantsDigests(parts_.server->config, !parts_.has_tls && !IsLoopback(parts_.server->listen));
 }
 
-// Before the NICs are anybody's: those that reach devices are replaced.
+// Call it before anything uses the NICs: it replaces those that can reach devices.
 absl::Status DataPlane::OpenDevices(std::vector<NicPath>* nics) {
   const ServerParts& server = *parts_.server;
   if (!ServerDevices::Wanted(server.config, server.gpus)) return absl::OkStatus();
   ServerDevices::Parts parts;
   parts.config = &server.config;
   parts.gpus = server.gpus;
-  parts.poller = parts_.pollers[0];  // Whoever has GPUs has no other.
+  parts.poller = parts_.pollers[0];  // A server with GPUs has exactly one poller.
   parts.source = parts_.source;
   parts.arena = arena_;
   parts.seed = parts_.incarnation;

@@ -22,15 +22,15 @@
 
 namespace tryst {
 
-// Moves a server's tensors: makes its transports as the config says, registers them
+// Moves a server's tensors. Makes its transports as the config says, registers them
 // (channel/transports.h), and opens its devices. No other part of the server names a transport.
 class DataPlane {
  public:
-  // What it stands on; outlives it.
+  // What it uses; all of it outlives the data plane.
   struct Parts {
     const ServerParts* server = nullptr;
     uint64_t incarnation = 0;
-    std::vector<Poller*> pollers;  // Not yet started.
+    std::vector<Poller*> pollers;  // They have not started yet.
     EventThread* events = nullptr;
     Bootstrap* bootstrap = nullptr;
     Membership* members = nullptr;
@@ -40,8 +40,8 @@ class DataPlane {
     FetchServer::Authorize authorize;
     bool has_tls = false;
   };
-  // Whether there is one poller whose thread must stay one and the same: drivers of devices mind
-  // it.
+  // Whether the server must have one poller whose thread never changes: a GPU's driver keeps state
+  // for each thread.
   static bool KeepsItsThread(const ServerParts& parts) {
     return ServerDevices::Wanted(parts.config, parts.gpus);
   }
@@ -49,22 +49,22 @@ class DataPlane {
   ~DataPlane();  // REQUIRES: EndServing(); the pollers have stopped; Stop() was OK, or not needed.
 
   ChannelPools* pools() { return pools_.get(); }
-  // What we fetch by, with devices under it, if there are any.
+  // Fetches from peers, into device memory too if the server has GPUs.
   TensorFetcher* fetcher();
-  // Fetches that are calls of the server's own service.
+  // Serves the fetches that arrive as calls of the server's gRPC service.
   FetchServer* calls() { return calls_.get(); }
-  // Memory from which tensors reach workers of this host without a copy; null: none.
+  // Tensors in this memory reach workers of this host without a copy. Null: there is none.
   Allocator* allocator() const { return arena_.get(); }
   bool has_devices() const { return devices_ != nullptr; }
   std::vector<int> device_ordinals() const;
-  DeviceEngine* gpu(int ordinal) const;  // Null: not one of ours.
+  DeviceEngine* gpu(int ordinal) const;  // Null: not one of this server's GPUs.
   std::vector<const Trace*> traces() const;
   std::string ExplainDevices() const;
   void AddDeviceStats(std::map<std::string, int64_t>* stats) const;
 
   // Waits until no peer and no device can touch our memory. kDeadlineExceeded: one still may.
   absl::Status Stop(std::chrono::steady_clock::time_point until);
-  // Forgets the consumers that fetched over gRPC. REQUIRES: the service is gone.
+  // Forgets the consumers that fetched over gRPC. REQUIRES: the service has been destroyed.
   void EndServing() { calls_.reset(); }
 
  private:
@@ -76,12 +76,12 @@ class DataPlane {
   void MakeCalls();
 
   const Parts parts_;
-  std::vector<std::unique_ptr<Trace>> poller_traces_;  // One of each.
+  std::vector<std::unique_ptr<Trace>> poller_traces_;  // One for each poller.
   std::unique_ptr<Trace> calls_trace_;
   std::shared_ptr<Arena> arena_;
   std::unique_ptr<FetchServer> calls_;
   std::unique_ptr<ChannelPools> pools_;
-  std::unique_ptr<ServerDevices> devices_;  // Null: no GPUs.
+  std::unique_ptr<ServerDevices> devices_;  // Null: the server has no GPUs.
 };
 
 }  // namespace tryst

@@ -3,7 +3,7 @@
 
 namespace tryst {
 
-// The deleter of a std::unique_ptr to what a C library's `Free` frees.
+// A deleter for std::unique_ptr that calls `Free`, a C library's function.
 template <auto Free>
 struct FreeWith {
   template <typename T>

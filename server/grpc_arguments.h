@@ -5,21 +5,22 @@
 
 namespace tryst {
 
-// How gRPC's transport is set at both ends of a connection, for tensors rather than small
-// messages. `set(name, number)` for each.
+// Sets gRPC's transport for tensors rather than small messages, the same at both ends of a
+// connection. Calls `set(name, number)` for each argument.
 //
-// How far a producer may be ahead is left to gRPC, which measures what the connection holds
-// (GRPC_ARG_HTTP2_BDP_PROBE, on by default): without that the connection, and each stream after
-// its first moment, has HTTP/2's 64 KiB, whatever GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES says
-// (gRPC 1.51).
+// HTTP/2's flow control window stays gRPC's business: it measures how much a connection holds
+// (GRPC_ARG_HTTP2_BDP_PROBE, on by default). Without that measurement a connection, and each stream
+// after its first moment, has a window of 64 KiB, whatever GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES
+// says (gRPC 1.51).
 template <typename Set>
 void SetTransportArguments(Set set) {
-  // A chunk of a tensor is one frame, and one read as long as it comes in as fast.
+  // A chunk of a tensor then travels in one frame, and one read takes it if it arrives fast enough.
   set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16'777'215);
   set(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 8 << 20);
-  set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1024);  // What an idle connection keeps; it grows.
+  // An idle connection keeps a buffer of this size; it grows under load.
+  set(GRPC_ARG_TCP_READ_CHUNK_SIZE, 1024);
   set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 16 << 20);
-  // What each call would pass through and nobody uses: Tryst repeats its calls itself.
+  // Each call would pass through these filters, which nobody uses: Tryst repeats its calls itself.
   set(GRPC_ARG_ENABLE_RETRIES, 0);
   set(GRPC_ARG_ENABLE_CHANNELZ, 0);
 }

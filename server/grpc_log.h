@@ -3,15 +3,17 @@
 
 namespace tryst {
 
-// What becomes of the lines that gRPC logs by itself, in the whole process: for programs.
-// GRPC_VERBOSITY, where it is set, has them printed by gRPC as ever.
+// What becomes of the lines that gRPC logs by itself, in the whole process. Only programs choose; a
+// library leaves that to its program. Where GRPC_VERBOSITY is set, gRPC prints them itself.
 enum class GrpcLog {
-  kAsOurs,   // Errors become warnings of ours, as seldom as those are; but for one that it
-             // writes of every TLS connection, whose certificate names a worker and no host.
-  kNowhere,  // The status of a call says it better.
+  // Errors become our warnings, and are limited as those are. One is dropped: gRPC writes it for
+  // every TLS connection, because our certificates name a worker and no host.
+  kAsOurs,
+  kNowhere,  // The status of the failed call says more.
 };
 void SetGrpcLog(GrpcLog where);
-// kAsOurs, unless somebody has chosen: strangers make gRPC write without end otherwise.
+// Chooses kAsOurs, unless the program has chosen: otherwise strangers could make gRPC log without
+// end.
 void BoundGrpcLog();
 
 }  // namespace tryst

@@ -21,7 +21,7 @@ std::string Encode(Status status) {
   return response.SerializeAsString();
 }
 
-// Whether it asks about the server as a whole: no single service has a health of its own.
+// Whether the client asks about the server as a whole. Single services have no health of their own.
 bool AsksAboutAll(const std::string& bytes) {
   rpc::HealthRequest request;
   return request.ParseFromString(bytes) && request.service().empty();
@@ -29,7 +29,7 @@ bool AsksAboutAll(const std::string& bytes) {
 
 }  // namespace
 
-// A client that watches: it is told of each change until it or the server ends.
+// A client's Watch call: gets each change until the client or the server ends it.
 class HealthService::Watch final : public std::enable_shared_from_this<Watch> {
  public:
   explicit Watch(HealthService* service) : service_(service) {}
@@ -68,7 +68,7 @@ class HealthService::Watch final : public std::enable_shared_from_this<Watch> {
     }
     Leave();
   }
-  // Writes what was told last, unless that is what was written last.
+  // Writes the latest state, unless the client has it already.
   void Pump() {
     Status status;
     {
@@ -113,11 +113,11 @@ void HealthService::Watch::OnCalled(bool ok) {
   service_->AwaitWatch();
   const bool known = AsksAboutAll(BytesOf(request_));
   {
-    // Both: what is told from now on comes after this.
+    // Both locks, so that a change from now on is told after this first answer.
     MutexLock service_lock(&service_->mu_);
     MutexLock lock(&mu_);
     has_come_ = true;
-    under_way_ = 1;  // The word that all is done.
+    under_way_ = 1;  // AsyncNotifyWhenDone.
     told_ = !known ? kServiceUnknown : service_->serving_ ? kServing : kNotServing;
   }
   Pump();

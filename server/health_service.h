@@ -15,14 +15,14 @@ class ServerCompletionQueue;
 
 namespace tryst {
 
-// grpc.health.v1.Health, for the server as a whole: serving from Start() until SetNotServing().
-// gRPC's own is made of callbacks, which UnaryCalls says what is wrong with. Thread-safe.
+// grpc.health.v1.Health for the server as a whole: SERVING from Start() until SetNotServing().
+// gRPC's own service uses callbacks, which cost us threads (see UnaryCalls). Thread-safe.
 class HealthService final : public grpc::Service {
  public:
   HealthService();
   ~HealthService() override;
 
-  // `queue` is of the gRPC server's builder; the server has started.
+  // `queue` belongs to the gRPC server's builder. REQUIRES: the server has started.
   void Start(grpc::ServerCompletionQueue* queue);
   // Tells every client that watches.
   void SetNotServing();
@@ -39,7 +39,7 @@ class HealthService final : public grpc::Service {
   Mutex mu_;
   CondVar none_;
   bool serving_ ABSL_GUARDED_BY(mu_) = true;
-  // With the one that has not come yet.
+  // Includes the call that gRPC will hand us next.
   std::set<std::shared_ptr<Watch>> watches_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -7,7 +7,7 @@
 namespace tryst {
 namespace {
 
-// Of one answer; the rest comes in the next ones.
+// The most of one answer; the caller asks for the rest in further calls.
 constexpr size_t kMostMembers = 8192;
 constexpr size_t kMostMembersBytes = 1 << 20;
 constexpr size_t kMemberOverhead = 24;

@@ -15,12 +15,12 @@ namespace tryst {
 
 class Membership;
 
-// What a worker answers when another tells it of itself.
+// A worker's answer to a heartbeat.
 struct Heard {
-  Member self;                  // The peer.
-  std::vector<Member> members;  // Whom it knows.
-  int64_t steady_ns = 0;        // Its clock; 0: it does not say.
-  std::string rest_after{};     // Not empty: it knows more, to be asked for behind this name.
+  Member self;                  // The peer itself.
+  std::vector<Member> members;  // The members that it knows.
+  int64_t steady_ns = 0;        // The peer's CLOCK_MONOTONIC; 0: it did not say.
+  std::string rest_after{};     // Not empty: it knows more members. Ask for those after this name.
 };
 using HeardFn = absl::AnyInvocable<void(absl::StatusOr<Heard>) &&>;
 
@@ -31,15 +31,15 @@ inline constexpr char kBehindAll[] = "~";
 class HeartbeatCalls {
  public:
   virtual ~HeartbeatCalls() = default;
-  // Says who we are, or that we go. `done` runs once, on any thread, perhaps in the call. `after`
-  // asks for the members behind that name.
+  // Tells `peer` that we are here, or that we leave. `done` runs once, on any thread, perhaps
+  // inside the call. `after` asks for the members after that name.
   virtual void StartHeartbeat(const std::string& peer, const Member& self, bool leaving,
                               absl::Duration timeout, const std::string& after, HeardFn done) = 0;
 };
 
-// Answers a heartbeat: stores in `members` what the caller `said` of itself (null: it only asks),
-// and returns the members of `self` that sort after `after`. kPermissionDenied: not one of this
-// closed cluster.
+// Answers a heartbeat. Stores in `members` what the caller `said` of itself (null: it only asks),
+// and returns the members that sort after `after`. kPermissionDenied: the caller is not a member of
+// this closed cluster.
 absl::StatusOr<Heard> AnswerHeartbeat(const Member& self, Membership* members, const Member* said,
                                       bool leaving, absl::string_view after);
 

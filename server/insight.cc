@@ -19,7 +19,7 @@ constexpr size_t kMostListed = 1000;
 
 double Ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-// "3.2 s" and the like.
+// "3.2 s" or another unit that suits.
 std::string Age(int64_t since_ns, int64_t now_ns) {
   const absl::Duration age = absl::Nanoseconds(now_ns - since_ns);
   return absl::FormatDuration(
@@ -217,7 +217,8 @@ TraceDump Insight::Dump(const TraceFilter& filter) const {
   TraceDump dump;
   dump.worker = parts_.worker;
   dump.incarnation = parts_.incarnation;
-  // Live ones first: what ends meanwhile is then there twice, and not missing.
+  // Live operations are read first: one that ends meanwhile is then listed twice instead of not at
+  // all.
   const Listed listed = ListOps(filter.step);
   AddLiveOps(listed.ops, filter, &dump);
   for (const Trace* trace : parts_.traces) AddRecords(*trace, filter, &dump);
@@ -232,7 +233,7 @@ Counters Insight::AllCounters() const {
     is_gauge ? all.Gauge(name, static_cast<uint64_t>(value))
              : all.Count(name, static_cast<uint64_t>(value));
   };
-  // Where the poller is stuck, those of the transports are missing.
+  // If the poller does not answer, the transports' counters are missing.
   (void)parts_.pools->AskCounters(&all);
   const RendezvousCounters steps = parts_.steps->counters();
   for (int i = 0; i < kCounterRowCount; ++i) {

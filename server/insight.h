@@ -32,21 +32,22 @@ class Insight {
     ChannelPools* pools = nullptr;
     Membership* members = nullptr;
     std::vector<const Trace*> traces;
-    // Where members come from and how old that is; JSON or a line. May be empty.
+    // Where the list of members comes from, and how old it is: JSON, or a line of text. May be
+    // empty.
     std::function<std::string(bool json)> look_at_membership;
-    // Of the GPUs' tensors; may be empty. Not waiting for long, as everything in here.
+    // How device tensors travel, and their counters. May be empty. Must not wait long, as no call
+    // here does.
     std::function<std::string()> explain_devices;
     std::function<void(std::map<std::string, int64_t>*)> add_device_stats;
-    std::function<ConnectionCounts()> connections;  // To the gRPC server; may be empty.
+    std::function<ConnectionCounts()> connections;  // Connections to the gRPC server; may be empty.
   };
   explicit Insight(Parts parts) : parts_(std::move(parts)), started_ns_(parts_.clock->NowNs()) {}
 
-  // What waits, for what and since when: in the rendezvous, and to and from peers. Step -1: every
-  // step.
+  // What waits, for what and since when, in the rendezvous and between peers. Step -1: every step.
   std::string WaitingText(int64_t step) const;
   std::string WaitingJson(int64_t step) const;
-  // Which paths lead where, which do not, why, since when, and how well they do. All peers
-  // when `peer` is empty.
+  // Which paths are in use, which are not and why, since when, and how well they work. An empty
+  // `peer`: all peers.
   std::string PathsText(const std::string& peer) const;
   std::string PathsJson(const std::string& peer) const;
   TraceDump Dump(const TraceFilter& filter) const;
@@ -73,8 +74,7 @@ class Insight {
   const int64_t started_ns_;
 };
 
-// The middle and the slow end of what a track's operations took: the upper bounds of the
-// buckets in which they lie.
+// How long a track's operations took at this quantile: the upper bound of its bucket.
 double QuantileMs(const TraceTrack::Counts& counts, double quantile);
 
 }  // namespace tryst

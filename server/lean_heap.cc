@@ -14,7 +14,7 @@ namespace {
 constexpr std::chrono::minutes kBetweenLooks(1);
 
 #ifdef __GLIBC__
-// Less is no matter, and trimming costs page faults where it is used again.
+// Less free memory is not worth trimming: every page that is used again costs a page fault.
 constexpr size_t kMuchBytes = size_t{4} << 20;
 
 bool MuchIsFree() {

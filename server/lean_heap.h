@@ -7,17 +7,17 @@
 
 namespace tryst {
 
-// For programs that run for weeks: keeps glibc's heap about as large as what lives in it,
-// while one of these lives. To be made before any other thread, with signals blocked.
+// For programs that run for weeks: while one of these lives, glibc's heap stays about as large as
+// what is allocated in it. Make it before any other thread starts, with signals blocked.
 //
-// gRPC starts and ends threads all the time, and tensors come and go: what lives long ends
-// up scattered over the heaps of many threads, between large holes, and none of them
-// shrinks again. A server grew by a quarter of a MiB with each life of a peer; with two
-// heaps in place of eight for each processor still by half a MiB a minute, all of it free.
-// So, too, memory that was free twice in a row, a minute apart, goes back to the system.
+// gRPC starts and ends threads all the time, and tensors come and go. Long-lived allocations end up
+// scattered over the heaps of many threads, between large holes, and no heap shrinks again. A
+// server grew by a quarter of a MiB with each restart of a peer; with two heaps instead of eight
+// for each processor it still grew by half a MiB a minute, all of it free memory. So memory that
+// was free at two looks in a row, a minute apart, also goes back to the system.
 //
-// Leaves the number of heaps to MALLOC_ARENA_MAX where that is set. Does nothing where
-// malloc is not glibc's.
+// Leaves the number of heaps alone where MALLOC_ARENA_MAX is set. Does nothing where malloc is not
+// glibc's.
 class LeanHeap {
  public:
   LeanHeap();
@@ -25,7 +25,7 @@ class LeanHeap {
   LeanHeap(const LeanHeap&) = delete;
   LeanHeap& operator=(const LeanHeap&) = delete;
 
-  // What happens each minute. True: much was free, was so at the last look, and went back.
+  // Runs every minute. True: much memory was free now and at the last look, and was given back.
   bool Look();
 
  private:

@@ -20,7 +20,7 @@ uint64_t ResidentBytes() {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Holes of 32 KiB between small things that stay: nothing of it lies at the heap's end.
+// Holes of 32 KiB lie between small allocations that stay, so none of them is at the heap's end.
 TEST(LeanHeapTest, HolesThatStayGoBackToTheSystem) {
   LeanHeap heap;
   constexpr int kHoles = 2000;
@@ -33,7 +33,8 @@ TEST(LeanHeapTest, HolesThatStayGoBackToTheSystem) {
   }
   comes.clear();
   const uint64_t before = ResidentBytes();
-  EXPECT_FALSE(heap.Look());  // It may be wanted again at once.
+  // Memory that was just freed may be used again at once, so the first look keeps it.
+  EXPECT_FALSE(heap.Look());
   EXPECT_GT(ResidentBytes() + (4 << 20), before);
   EXPECT_TRUE(heap.Look());
   EXPECT_LT(ResidentBytes() + kHoles * kHoleBytes / 2, before);
@@ -43,7 +44,7 @@ TEST(LeanHeapTest, HolesThatStayGoBackToTheSystem) {
 
 TEST(LeanHeapTest, TightHeapIsLeftAlone) {
   LeanHeap heap;
-  // More than what another test may have left free.
+  // More than an earlier test may have left free.
   const std::vector<std::vector<char>> kept(5000, std::vector<char>(32 << 10, 'x'));
   EXPECT_FALSE(heap.Look());
   EXPECT_FALSE(heap.Look());

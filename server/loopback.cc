@@ -11,7 +11,7 @@
 namespace tryst {
 namespace {
 
-// "host:port" and "[v6]:port" without the port and the brackets. A bare v6 address stays.
+// Removes the port and the brackets of "host:port" and "[v6]:port". A bare IPv6 address stays.
 absl::string_view WithoutPort(absl::string_view address) {
   if (absl::ConsumePrefix(&address, "[")) return address.substr(0, address.find(']'));
   const size_t colon = address.find(':');

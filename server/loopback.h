@@ -5,8 +5,8 @@
 
 namespace tryst {
 
-// Whether only this host can reach `address`: "host", "host:port", "[v6]:port", "unix:...".
-// A name is asked of nobody: of names only "localhost" is.
+// Whether only this host can reach `address`: "host", "host:port", "[v6]:port", "unix:...". Does
+// not resolve names: of names only "localhost" counts.
 bool IsLoopback(absl::string_view address);
 
 }  // namespace tryst

@@ -8,11 +8,11 @@ namespace tryst {
 
 struct Member {
   std::string worker;        // "/job:ps/replica:0/task:1"
-  std::string address;       // "host:port", or anything else that gRPC resolves. Empty: left.
-  uint64_t incarnation = 0;  // 0: not heard from yet.
+  std::string address;       // "host:port", or another form that gRPC resolves. Empty: it has left.
+  uint64_t incarnation = 0;  // 0: it has not been heard from yet.
 };
 
-// That a worker came, moved, went, or came back as another incarnation.
+// An event: a worker came, moved, left, or came back as another incarnation.
 struct MemberChange {
   int64_t unix_ms = 0;
   std::string worker;

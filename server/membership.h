@@ -18,62 +18,64 @@
 
 namespace tryst {
 
-// The members of the cluster and their addresses at this moment. Thread-safe.
+// The current members of the cluster and their addresses. Thread-safe.
 class Membership final : public PeerDirectory {
  public:
   using Connect = std::function<std::shared_ptr<grpc::Channel>(const std::string& worker,
                                                                const std::string& address)>;
 
-  // Why a worker cannot be reached at its address, as far as is known; empty: not known.
+  // Says why a worker cannot be reached at its address. Empty: no reason is known.
   using Why = std::function<std::string(const std::string& worker, const std::string& address)>;
 
-  // An open cluster waits for workers that it does not know; a closed one refuses them.
+  // In an open cluster a fetch from an unknown worker waits for it; in a closed one it fails.
   Membership(bool open, Connect connect, Why why = nullptr)
       : open_(open), connect_(std::move(connect)), why_(std::move(why)) {}
 
-  // Unknown workers may still be added although the cluster is closed, so a fetch from one waits.
-  // Call it before another thread has this object.
+  // A closed cluster may still get more workers (from etcd or a file), so a fetch from an unknown
+  // one waits. Call it before another thread has this object.
   void ExpectMore() { expects_more_ = true; }
   bool expects_more() const { return open_ || expects_more_; }
   bool open() const { return open_; }
 
-  // The configuration says so. Keeps what the worker has said of itself since. True if
-  // anything changed.
+  // The configuration names this worker. Keeps what the worker has announced since. True: something
+  // changed.
   bool Set(const std::string& worker, const std::string& address);
-  // The configuration does not name it any more.
+  // The configuration no longer names this worker.
   void Remove(const std::string& worker);
-  // The worker says so itself. kPermissionDenied: not one of this closed cluster.
+  // The worker announces itself. kPermissionDenied: it is not a member of this closed cluster.
   absl::Status Announce(const Member& member);
-  // Another member says so: believed of a worker that is not known yet. True if it is new.
+  // Another member tells of a worker. It is believed only about workers that are not known yet.
+  // True: it was new.
   bool Hear(const Member& member);
-  // As far as `incarnation` knows; a later life is not affected.
+  // The worker leaves. A later incarnation than `incarnation` is not affected.
   void Leave(const std::string& worker, uint64_t incarnation);
 
   absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view peer) override;
   absl::Status Explain(absl::string_view peer, absl::Status status) override;
-  // Lets go of the channels that were not asked for since the last time, unless somebody
-  // uses them. Not on a thread of gRPC's.
+  // Drops the channels that nobody has asked for since the last call and nobody uses now. Do not
+  // call it on a gRPC thread.
   void DropIdleChannels();
-  // True for any worker of an open cluster.
+  // Always true in an open cluster.
   bool Admits(absl::string_view worker) const;
-  // Those whose names come behind `after`, in their order; at most so many.
+  // The members whose names sort after `after`, in order, at most `most`.
   std::vector<Member> Members(absl::string_view after = "", size_t most = SIZE_MAX) const;
   absl::optional<Member> Find(absl::string_view worker) const;
-  // The last 256, the oldest first.
+  // The last 256 events, oldest first.
   std::vector<MemberChange> Changes() const;
-  // How often workers were seen to come back as another incarnation.
+  // How often a worker came back as another incarnation.
   int64_t restarts() const;
 
  private:
   struct State {
-    std::string configured;  // Address.
+    std::string configured;  // The configured address.
     Member member;
     std::shared_ptr<grpc::Channel> channel;
-    bool asked = false;             // For the channel, since DropIdleChannels().
-    uint64_t incarnation_last = 0;  // Also of a worker that has left.
+    // Whether the channel was asked for since the last DropIdleChannels().
+    bool asked = false;
+    uint64_t incarnation_last = 0;  // Kept also after the worker has left.
   };
 
-  // True: there is room for another, perhaps because one was forgotten that has left.
+  // True: there is room for one more member. May forget one that has left.
   bool MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddChange(const std::string& worker, std::string what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -4,7 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "server/insight.h"
 
-// A worker's counters in Prometheus's text format.
+// Prints a worker's counters in Prometheus's text format.
 namespace tryst {
 namespace {
 
@@ -45,7 +45,7 @@ struct TrackSample {
 
 void AddHistogram(const TrackSample& sample, Page* page) {
   uint64_t seen = 0;
-  // One bucket in two: factors of four are enough for a graph.
+  // Every other bucket is enough for a graph: they then differ by a factor of four.
   for (size_t i = 0; i + 1 < TraceTrack::kBuckets; ++i) {
     seen += sample.counts.took[i];
     if (i % 2 == 0) continue;

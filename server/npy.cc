@@ -20,7 +20,7 @@ struct TypeRow {
   const char* descr;
   DType dtype;
 };
-// The first row of a type is how it is written; all are read.
+// A type's first row is what we write; all rows are read.
 constexpr TypeRow kTypes[] = {
     {"<f4", DType::kFloat},      {"<f8", DType::kDouble},       {"<f2", DType::kHalf},
     {"|i1", DType::kInt8},       {"<i2", DType::kInt16},        {"<i4", DType::kInt32},
@@ -34,7 +34,7 @@ absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("not a .npy file that can be read: ", what));
 }
 
-// What follows 'name': in the header's dictionary.
+// The text after 'name': in the header's dictionary.
 absl::string_view Value(absl::string_view header, absl::string_view name) {
   const size_t at = header.find(absl::StrCat("'", name, "':"));
   if (at == absl::string_view::npos) return "";
@@ -108,7 +108,7 @@ absl::StatusOr<std::string> PrintNpy(const Tensor& tensor) {
   for (int64_t dim : tensor.shape().dims()) absl::StrAppend(&shape, dim, ", ");
   std::string header =
       absl::StrCat("{'descr': '", descr, "', 'fortran_order': False, 'shape': (", shape, "), }");
-  // The data begins at a multiple of 64.
+  // The format wants the data at a multiple of 64.
   header.append(63 - (kMagic.size() + 4 + header.size()) % 64, ' ');
   header.push_back('\n');
   std::string out = absl::StrCat(kMagic, absl::string_view("\x01\x00", 2));

@@ -10,10 +10,11 @@
 
 namespace tryst {
 
-// NumPy's array files, versions 1 to 3: little-endian, in C order, of a fixed-size type
-// that NumPy has. bfloat16 and 8-bit floats are written as unsigned integers of their size.
+// Reads and writes NumPy's array files, versions 1 to 3: little-endian, in C order, of a type with
+// a fixed size that NumPy has. bfloat16 and 8-bit floats are written as unsigned integers of their
+// size.
 
-// kInvalidArgument: with what is wrong.
+// kInvalidArgument says what is wrong.
 absl::StatusOr<Tensor> ParseNpy(absl::string_view bytes);
 absl::StatusOr<std::string> PrintNpy(const Tensor& tensor);
 

@@ -21,11 +21,12 @@
 namespace tryst {
 namespace {
 
-// Works in flight of a queue pair: a message, an ack and some writes, to what every NIC has.
+// Works in flight on a queue pair: the least holds a message, an ack and some writes; the most is
+// what every NIC supports.
 constexpr uint32_t kLeastDepth = 16;
 constexpr uint32_t kMostDepth = 8192;
 
-// The soft NIC takes numbers only.
+// Resolves a host's name, because the soft NIC takes only numeric addresses.
 absl::StatusOr<std::string> NumericHost(std::string host) {
   if (absl::StartsWith(host, "[")) return host;
   addrinfo hints{};
@@ -96,7 +97,7 @@ absl::StatusOr<NicPath> OpenOfi(const ServerConfig& config, const std::string& r
 }  // namespace
 
 absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment) {
-  std::vector<std::string> warnings;  // Said by OpenIbv().
+  std::vector<std::string> warnings;  // OpenIbv() logs them itself.
   absl::StatusOr<RdmaSettings> settings = ParseRdmaSettings(environment, &warnings);
   if (!settings.ok()) return settings.status();
   LinkOptions link;

@@ -14,19 +14,19 @@
 
 namespace tryst {
 
-// What an OpenNicsFn is told beside the config.
+// What an OpenNicsFn gets besides the config.
 struct NicPlace {
-  std::string listen_host;  // Where gRPC listens.
-  std::string reach_host;   // Where peers reach it.
-  Environment environment;  // RDMA_* and so on.
+  std::string listen_host;  // The host on which gRPC listens.
+  std::string reach_host;   // The host by which peers reach it.
+  Environment environment;  // Holds RDMA_* and others.
 };
 
-// The NICs that a worker reaches peers by, the best one first.
+// Opens the NICs by which a worker reaches peers, the best one first.
 using OpenNicsFn = std::function<absl::StatusOr<std::vector<NicPath>>(const ServerConfig& config,
                                                                       const NicPlace& place)>;
 
-// What a protocol string stands for (ServerBuilder::AddProtocol). Shared memory is before its NICs
-// and gRPC behind them: they are all there is when there are none.
+// What a protocol's name stands for (ServerBuilder::AddProtocol). A server tries shared memory
+// before these NICs and gRPC after them; a protocol without NICs has only those two.
 struct Protocol {
   OpenNicsFn open_nics;
 };
@@ -34,17 +34,17 @@ inline std::shared_ptr<const Protocol> OverNics(OpenNicsFn open) {
   return std::make_shared<Protocol>(Protocol{std::move(open)});
 }
 
-// The NICs of "grpc+verbs" by config.nic: an RDMA device first, then the soft NIC, which
-// listens on `listen_host` unless config.nic_listen says otherwise and is advertised by
-// `reach_host`; or libfabric's provider alone, for nic = ofi:PROVIDER. kInvalidArgument; what
-// opening the device says, for nic = ibv or ofi:PROVIDER.
+// Opens the NICs of "grpc+verbs" as config.nic says. By default: an RDMA device first, then the
+// soft NIC. The soft NIC listens on `listen_host` unless config.nic_listen names another, and is
+// advertised as `reach_host`. For ofi:PROVIDER only that provider of libfabric. kInvalidArgument: a
+// setting is wrong. For ibv or ofi:PROVIDER also the error of opening the device.
 absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
                                               const Environment& environment,
                                               const std::string& listen_host,
                                               const std::string& reach_host);
 
-// What the config, and RDMA_QP_QUEUE_DEPTH as far as it makes sense, say of each connection.
-// kInvalidArgument: an RDMA_* variable.
+// The options of each connection, from the config and RDMA_QP_QUEUE_DEPTH, as far as its value
+// makes sense. kInvalidArgument: an RDMA_* variable does not parse.
 absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment);
 
 }  // namespace tryst

@@ -25,20 +25,20 @@ class PeerDirectory;
 struct TraceDump;
 struct TraceFilter;
 
-// TransportService's small calls, to any peer. Thread-safe; its arguments outlive it.
+// Makes TransportService's small calls to any peer. Thread-safe; its arguments outlive it.
 class PeerCalls {
  public:
   PeerCalls(PeerDirectory* directory, CallSigner* signer);
-  // Cancels what is under way and waits for it.
+  // Cancels the calls under way and waits for them.
   ~PeerCalls();
 
   using Heard = tryst::Heard;
-  // Says who we are (without a worker's name: only asks). `done` on the thread of `queue`, an
-  // EventThread, or in the call. `after` asks for the members behind that name.
+  // Tells the peer who we are; without a worker's name it only asks. `done` runs on the thread of
+  // `queue`, an EventThread, or inside the call. `after` asks for the members after that name.
   void StartHeartbeat(grpc::CompletionQueue* queue, const std::string& peer, const Member& self,
                       bool leaving, absl::Duration timeout, HeardFn done,
                       const std::string& after = "");
-  // The same, on that queue.
+  // Heartbeats on one given queue.
   class HeartbeatsOn final : public HeartbeatCalls {
    public:
     HeartbeatsOn(PeerCalls* calls, grpc::CompletionQueue* queue) : calls_(calls), queue_(queue) {}
@@ -52,17 +52,17 @@ class PeerCalls {
     grpc::CompletionQueue* const queue_;
   };
 
-  // Cancels what is under way, and waits for the calls below. Those that are made later end
-  // with kCancelled; heartbeats do not, but their queue's owner ends them.
+  // Cancels the calls below and waits for them; later ones end with kCancelled. Heartbeats go on:
+  // the owner of their queue ends them.
   void Close();
 
-  // These wait. A peer that is not up is waited for, up to `timeout`.
+  // These calls wait for the answer, and up to `timeout` for a peer that is not up.
   absl::StatusOr<Heard> Ping(const std::string& peer, absl::Duration timeout);
   absl::Status BeginStep(const std::string& peer, int64_t step_id, absl::Duration timeout);
   absl::Status AbortStep(const std::string& peer, int64_t step_id, const absl::Status& why,
                          absl::Duration timeout);
   absl::Status CleanupStep(const std::string& peer, int64_t step_id, absl::Duration timeout);
-  // Has the peer send us samples (server/samples.h); its incarnation.
+  // Has the peer send us samples (server/samples.h). Returns its incarnation.
   absl::StatusOr<uint64_t> SendSamples(const std::string& peer, int64_t step_id, uint64_t bytes,
                                        uint32_t count, absl::Duration timeout);
   absl::StatusOr<std::string> Explain(const std::string& peer, const std::string& about, bool json,
@@ -74,11 +74,10 @@ class PeerCalls {
   absl::StatusOr<TraceDump> TraceKey(const std::string& peer, const TraceFilter& filter,
                                      absl::Duration timeout);
   // How far the peer's CLOCK_MONOTONIC is ahead of ours, from the fastest of a few heartbeats. The
-  // peer read its clock at some moment between our call and its answer's arrival, which bounds the
-  // error.
+  // peer read its clock between our call and the arrival of its answer, which bounds the error.
   struct ClockReading {
     int64_t ahead_ns = 0;
-    int64_t error_ns = 0;  // At most so much more or less.
+    int64_t error_ns = 0;  // The true value differs by at most this.
   };
   absl::StatusOr<ClockReading> CompareClocks(const std::string& peer, absl::Duration timeout);
 

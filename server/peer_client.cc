@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<PeerClient>> PeerClient::Make(const ServerConfig&
   ServerConfig own = config;
   if (own.job.empty()) own.job = "cli";
   own.open_cluster = true;
-  own.listen = "127.0.0.1:0";  // Not listened on.
+  own.listen = "127.0.0.1:0";  // Nobody listens on it.
   absl::StatusOr<ServerParts> parts = MakeServerParts(own, ProcessEnvironment());
   if (!parts.ok()) return parts.status();
   return std::make_unique<PeerClientImpl>(*parts);

@@ -10,14 +10,14 @@
 
 namespace tryst {
 
-// Calls workers without being one: what an operator's tool needs. Thread-safe.
+// Calls workers without being a worker: for an operator's tools. Thread-safe.
 class PeerClient {
  public:
   virtual ~PeerClient() = default;
-  virtual Membership* members() = 0;  // Knows config.join and config.cluster_spec.
+  virtual Membership* members() = 0;  // Knows the workers of config.join and config.cluster_spec.
   virtual PeerCalls* calls() = 0;
 
-  // Speaks as config.job, task (default "cli", 0). kInvalidArgument.
+  // Signs calls as config.job and task (by default "cli", 0). kInvalidArgument: a setting is wrong.
   static absl::StatusOr<std::unique_ptr<PeerClient>> Make(const ServerConfig& config);
 };
 

@@ -23,8 +23,8 @@ int UsableCpus() {
 }
 
 int PollerCount(const ServerConfig& config, int cpus) {
-  // A GPU's driver minds which thread it is called on, and all that is staged for it is one
-  // poller's.
+  // A GPU's driver keeps state for the thread that calls it, and one poller owns all staging for
+  // it.
   if (!config.gpus.empty()) return 1;
   const int wanted =
       config.pollers > 0 ? static_cast<int>(config.pollers) : std::min(cpus / 2, kMostByDefault);

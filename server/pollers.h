@@ -8,15 +8,15 @@
 
 namespace tryst {
 
-// Processors that this process may use.
+// How many processors this process may use.
 int UsableCpus();
 
-// How many pollers a server of `config` starts where it may use `cpus` processors.
+// How many pollers a server of `config` starts on `cpus` processors.
 int PollerCount(const ServerConfig& config, int cpus);
-// How many threads run its callbacks.
+// How many threads run the server's callbacks.
 int CallbackThreads(const ServerConfig& config, int pollers);
 
-// What config.poller_cpus names, "0,2,4-7". kInvalidArgument: it does not parse.
+// The processors that config.poller_cpus names, "0,2,4-7". kInvalidArgument: it does not parse.
 absl::StatusOr<std::vector<int>> PollerCpus(const ServerConfig& config);
 
 }  // namespace tryst

@@ -1,4 +1,4 @@
-// The tables of docs/CONFIG.md.
+// Prints the tables of docs/CONFIG.md.
 #include <cstdio>
 
 #include "server/config.h"

@@ -6,7 +6,7 @@
 
 namespace tryst {
 
-// Shared with the alarm: one that is about to run cannot be cancelled.
+// The alarm shares it, because an alarm that is about to run can no longer be cancelled.
 class Repeating::State : public std::enable_shared_from_this<State> {
  public:
   State(absl::Duration period, Alarms* alarms, std::function<void()> what)
@@ -29,7 +29,7 @@ class Repeating::State : public std::enable_shared_from_this<State> {
       token = token_;
     }
     alarms_->Cancel(token);
-    MutexLock lock(&running_);  // One that runs is the last.
+    MutexLock lock(&running_);  // Waits for a call that runs; none follows it.
   }
 
  private:
@@ -40,7 +40,7 @@ class Repeating::State : public std::enable_shared_from_this<State> {
   void Run() {
     {
       MutexLock lock(&running_);
-      if (closing()) return;  // It was about to run when it was cancelled.
+      if (closing()) return;  // The alarm was about to run when it was cancelled.
       what_();
     }
     Schedule();

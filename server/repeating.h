@@ -9,9 +9,9 @@
 
 namespace tryst {
 
-// Calls `what` each `period`, on the alarms' thread, the first time after one. Its
-// destruction waits for a call that runs, and none comes after it: `what` may use whatever
-// outlives this, and must not destroy it. `alarms` outlives it.
+// Calls `what` on the alarms' thread, every `period`, for the first time after one period. The
+// destructor waits for a call that runs, and none follows. So `what` may use anything that outlives
+// this object, but must not destroy it. `alarms` outlives it.
 class Repeating {
  public:
   Repeating(absl::Duration period, Alarms* alarms, std::function<void()> what);

@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-// Keeps what was set; the test is the thread that runs it.
+// Keeps the alarms that were set; the test runs them itself.
 class KeptAlarms final : public Alarms {
  public:
   Token Set(Deadline, Callback callback) override {
@@ -17,7 +17,7 @@ class KeptAlarms final : public Alarms {
   }
   bool Cancel(Token) override {
     ++cancelled;
-    return false;  // It is about to run.
+    return false;  // Too late to cancel: it is about to run.
   }
   const Clock& clock() const override { return clock_; }
 
@@ -48,7 +48,7 @@ TEST(RepeatingTest, WhatIsAboutToRunWhenItEndsDoesNothing) {
   ASSERT_EQ(alarms.callbacks.size(), 1U);
   std::move(alarms.callbacks.back())();
   EXPECT_EQ(calls, 0);
-  EXPECT_EQ(alarms.callbacks.size(), 1U);  // Nor is it set anew.
+  EXPECT_EQ(alarms.callbacks.size(), 1U);  // It has not set another alarm either.
 }
 
 }  // namespace

@@ -17,22 +17,23 @@
 
 namespace tryst {
 
-// Tensors that mean nothing, sent to a peer that wants to know how fast the way to it is
-// (`tryst bench`). They lie in steps of their own, which no job has, and go with them.
+// Tensors without meaning that `tryst bench` has a peer send, to measure the path to it. They lie
+// in steps of their own, which no job uses, and which end with their tensors.
 
-// Steps from here downwards are of samples.
+// Steps from this one downwards hold samples.
 inline constexpr int64_t kLastSampleStep = -(int64_t{1} << 62);
 inline constexpr uint64_t kMostSampleBytes = uint64_t{64} << 20;
 inline constexpr uint32_t kMostSamples = 4096;
 inline constexpr size_t kMostSampledPeers = 4;
-// After so long a step is over, taken or not.
+// A step of samples ends after this, whether its tensors were taken or not.
 inline constexpr absl::Duration kSampleLife = absl::Seconds(60);
-// The samples of a step come under so many keys, in turn.
+// The samples of a step use this many keys in turn.
 inline constexpr uint64_t kSampleKeys = 8;
 
 absl::StatusOr<TensorKeyPrefix> SampleKeys(const std::string& from, uint64_t from_incarnation,
                                            const std::string& to);
-// Whether these are the bytes that were sent: all of them; only the first and the last.
+// Whether the tensor holds what was sent. IsSample() compares every byte, LooksLikeSample() only
+// the first and the last.
 bool IsSample(const Tensor& tensor, uint64_t bytes);
 bool LooksLikeSample(const Tensor& tensor, uint64_t bytes);
 
@@ -43,11 +44,11 @@ class SampleSender {
   SampleSender(std::string worker, uint64_t incarnation, StepRegistry* steps, const Clock* clock)
       : worker_(std::move(worker)), incarnation_(incarnation), steps_(steps), clock_(clock) {}
 
-  // Sends `count` tensors of `bytes`, which share their memory; ends the step in which the
-  // same peer had some before. kInvalidArgument: over a limit, or not a step of samples.
-  // kResourceExhausted: others have them, as many as may.
+  // Sends `count` tensors of `bytes`, which share one buffer. Ends the peer's earlier step of
+  // samples. kInvalidArgument: over a limit, or not a step of samples. kResourceExhausted: the most
+  // peers that may have samples here have some already.
   absl::Status Send(const std::string& to, int64_t step_id, uint64_t bytes, uint32_t count);
-  // Ends the steps whose time has come.
+  // Ends the steps that are older than kSampleLife.
   void Sweep();
 
  private:

@@ -57,7 +57,7 @@ TEST_F(SamplesTest, OtherBytesAreTold) {
 }
 
 TEST_F(SamplesTest, LimitsHold) {
-  EXPECT_EQ(Send(17, 8, 1), absl::StatusCode::kInvalidArgument);  // A job's.
+  EXPECT_EQ(Send(17, 8, 1), absl::StatusCode::kInvalidArgument);  // Step 17 is a job's.
   EXPECT_EQ(Send(kLastSampleStep, 0, 1), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Send(kLastSampleStep, kMostSampleBytes + 1, 1), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Send(kLastSampleStep, 8, kMostSamples + 1), absl::StatusCode::kInvalidArgument);

@@ -33,7 +33,7 @@ CertificatePaths PathsOf(const SecurityOptions& options) {
   return {options.certificate_file, options.key_file, options.ca_file};
 }
 
-// Has the chain been checked, this checks whom the certificate names.
+// Checks which worker a certificate names, after gRPC has checked the chain.
 class WorkerVerifier final : public ExternalCertificateVerifier {
  public:
   WorkerVerifier(std::string cluster, std::string worker)
@@ -117,7 +117,7 @@ std::shared_ptr<grpc::ServerCredentials> Security::ForServer() const {
   tls.watch_root_certs();
   tls.watch_identity_key_cert_pairs();
   tls.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  // Checks the chain here. CheckCertificate() checks for each call which worker the certificate
+  // gRPC checks the chain. CheckCertificate() checks for each call which worker the certificate
   // names.
   tls.set_certificate_verifier(std::make_shared<grpc::experimental::NoOpCertificateVerifier>());
   return grpc::experimental::TlsServerCredentials(tls);
@@ -139,7 +139,7 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
     tls.watch_root_certs();
     tls.watch_identity_key_cert_pairs();
     tls.set_verify_server_certs(true);
-    // By the worker's name, which the address need not have anything to do with.
+    // Our certificates name workers, and a worker's address may be anything.
     tls.set_check_call_host(false);
     tls.set_certificate_verifier(
         ExternalCertificateVerifier::Create<WorkerVerifier>(cluster_, worker));
@@ -147,7 +147,7 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   }
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // Also the time a connect may take.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);  // Also the time limit of a connect.
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   const Keepalive keepalive = KeepaliveFor(options_.patience);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
@@ -155,14 +155,14 @@ std::shared_ptr<grpc::Channel> Security::Connect(const std::string& worker,
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
               static_cast<int>(absl::ToInt64Milliseconds(keepalive.answer_within)));
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Most peers are called to open the data plane, and then no more.
+  // Most peers are called only until the data plane is open.
   args.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS,
               static_cast<int>(absl::ToInt64Milliseconds(options_.idle)));
   SetTransportArguments([&args](const char* name, int value) { args.SetInt(name, value); });
-  // Several servers in one process do not share connections.
+  // gRPC would otherwise share connections between the servers of one process.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // A pod that comes back elsewhere is found when its name's answer has changed, and not half a
-  // minute later.
+  // The default is half a minute, and a pod that comes back at another address would be found only
+  // then.
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, credentials, args);
@@ -187,7 +187,7 @@ bool UriNames(const std::vector<std::string>& uris, absl::string_view cluster,
   for (absl::string_view uri : uris) {
     while (absl::ConsumeSuffix(&uri, "/")) {
     }
-    if (uri.size() < 8 + cluster.size()) continue;  // Less than the cluster.
+    if (uri.size() < 8 + cluster.size()) continue;  // It is shorter than the cluster's name.
     if (full == uri || absl::StartsWith(full, absl::StrCat(uri, "/"))) return true;
   }
   return false;

@@ -17,41 +17,41 @@ class ServerCredentials;
 
 namespace tryst {
 
-// How workers know each other. Exactly one way.
+// How workers prove who they are. Exactly one mode is chosen.
 struct SecurityOptions {
-  // Mutual TLS. The files are read again when they change. A worker's certificate names it
-  // by a URI among its subject alternative names: "tryst://CLUSTER/job:J/replica:R/task:T",
-  // or "tryst://CLUSTER/job:J" for every task of a job, or "tryst://CLUSTER".
+  // Mutual TLS. The files are read again when they change. A worker's certificate names it by a URI
+  // among its subject alternative names: "tryst://CLUSTER/job:J/replica:R/task:T" for one task,
+  // "tryst://CLUSTER/job:J" for every task of a job, or "tryst://CLUSTER" for every worker.
   std::string certificate_file;
   std::string key_file;
   std::string ca_file;
   absl::Duration reload_period = absl::Seconds(10);
-  // For a trusted network: a caller that knows the token is a member, and nothing is encrypted.
+  // For a trusted network: a caller that knows the token is a member. Nothing is encrypted.
   std::string token;
-  // For one machine: everybody on the loopback is in.
+  // For one machine: every caller from the loopback is a member.
   bool insecure = false;
-  // ... and wherever else we listen.
+  // As `insecure`, on other addresses than the loopback, too.
   bool insecure_anywhere = false;
-  // How long a connection stays open on which nobody calls. At least a second.
+  // How long a connection without calls stays open. At least a second.
   absl::Duration idle = absl::Seconds(10);
-  // How long a peer on which calls wait may be silent.
+  // How long a peer may be silent while calls to it wait.
   absl::Duration patience = absl::Minutes(1);
 };
 
-// How a silent peer is found on a connection on which calls wait: it is asked for a sign, and
-// given some time to answer. In this order, within the patience if that is not shorter than 8 s:
-// peers take it ill when they are asked more often than every 5 s.
+// How gRPC finds that a peer is silent while calls wait: it sends a ping and waits for the answer.
+// Both together fit in the patience, if that is at least 8 s. A ping more often than every 5 s
+// would make the peer close the connection.
 struct Keepalive {
   absl::Duration ask_after;
   absl::Duration answer_within;
 };
 Keepalive KeepaliveFor(absl::Duration patience);
 
-// The credentials of one server and of its channels. Thread-safe.
+// The credentials of one server and of its channels to peers. Thread-safe.
 class Security {
  public:
-  // kInvalidArgument: not exactly one way, a file that cannot be read, or an insecure
-  // server that would listen on `address`, which others can reach.
+  // kInvalidArgument: none or several modes are chosen, a file cannot be read, or an insecure
+  // server would listen on an `address` that other hosts can reach.
   static absl::Status Check(const SecurityOptions& options, absl::string_view address);
 
   // REQUIRES: `options` pass Check().
@@ -59,10 +59,12 @@ class Security {
   ~Security();
 
   std::shared_ptr<grpc::ServerCredentials> ForServer() const;
-  // A lazily connected channel to `worker` at `address`, which must prove to be it.
+  // A channel to `worker` at `address`, where the peer must prove that it is `worker`. It connects
+  // on the first call.
   std::shared_ptr<grpc::Channel> Connect(const std::string& worker,
                                          const std::string& address) const;
-  // TLS: the call's certificate must name `worker`. Otherwise OK. kUnauthenticated.
+  // With TLS, the caller's certificate must name `worker`; otherwise OK. kUnauthenticated: it does
+  // not.
   absl::Status CheckCertificate(const grpc::AuthContext& context, absl::string_view worker) const;
 
   const std::string& token() const { return options_.token; }
@@ -72,7 +74,7 @@ class Security {
   class Files;
   const SecurityOptions options_;
   const std::string cluster_;
-  const std::unique_ptr<Files> files_;  // TLS: watched by one thread. Null otherwise.
+  const std::unique_ptr<Files> files_;  // With TLS, one thread watches the files. Null otherwise.
 };
 
 // Whether a certificate with these URIs may speak as `worker` of `cluster`.

@@ -13,7 +13,7 @@
 namespace tryst {
 namespace {
 
-// Starts and stops a ServerCore once, and says of it what there is to say.
+// Starts and stops a ServerCore once, and answers for it before and after.
 class ServerImpl final : public Server {
  public:
   explicit ServerImpl(ServerParts parts) : core_(std::make_unique<ServerCore>(std::move(parts))) {}
@@ -70,7 +70,7 @@ ServerImpl::~ServerImpl() {
     Destroy(std::move(core_), serves);
     return;
   }
-  // Nobody is left who could own this thread: docs/decisions/0028-destroyed-in-a-callback.md.
+  // A thread that nobody joins destroys it: docs/decisions/0028-destroyed-in-a-callback.md.
   TRYST_LOG(Warning) << worker() << " is destroyed in a callback of its own: another thread waits "
                      << "until that has returned, and ends it";
   std::thread([core = std::move(core_), serves]() mutable {

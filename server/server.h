@@ -33,94 +33,95 @@ struct Protocol;
 class Transport;
 struct TransportContext;
 
-// One worker of a cluster: its steps, what it serves to peers, and its paths to them. Several may
-// live in one process. A server that has started does not survive a fork (docs/SDK.md).
+// One worker of a cluster: its steps, what it serves to peers, and its paths to them. A process may
+// hold several. A server that has started does not survive a fork (docs/SDK.md).
 //
-// Thread-safe but for destruction, and every call has an answer at any time: before
-// Start(), after a Start() that failed, while it stops and afterwards, and in callbacks.
-// What it gives out by pointer lasts until its destruction, and so must not be used later;
-// nor must the steps' rendezvous.
+// Thread-safe except for destruction. Every call returns an answer at any time: before Start(),
+// after a Start() that failed, while the server stops, afterwards, and in callbacks. What it
+// returns by pointer, and the steps' rendezvous, must not be used after its destruction.
 class Server {
  public:
-  // Stops the server if it runs, within config.stop_deadline. When called in a callback on one of
-  // the server's own threads, another thread stops it after the destructor has returned, and uses
-  // until then what the server was given by pointer.
+  // Stops the server if it runs, within config.stop_deadline. In a callback on one of the server's
+  // own threads the destructor returns first, and another thread then stops the server. Until that
+  // has happened it still uses what it was given by pointer.
   virtual ~Server() = default;
 
-  // Serves when it returns. Peers need not be up: each is connected to when it is first
-  // needed, and waited for. kUnavailable: the address is taken. kFailedPrecondition: it was
-  // called before, or Stop() was.
+  // The server serves when this returns OK. Peers need not be up: it connects to each when it first
+  // needs it, and waits for it. kUnavailable: the address is taken. kFailedPrecondition: Start() or
+  // Stop() was called before.
   virtual absl::Status Start() = 0;
-  // Refuses new work, lets transfers finish until the deadline, and ends everything else. Every
-  // callback has returned when it returns, but for those on an executor of the embedder's: for its
-  // own executor it waits without limit. kDeadlineExceeded: something had to be cut off.
-  // kFailedPrecondition, and nothing has happened: in a callback of this server, on a thread of its
-  // own. A server stops once; whoever calls it again waits for that and gets the same status.
+  // Refuses new work, lets transfers finish until the deadline, and ends everything else. When it
+  // returns, every callback has returned: for those on the server's own executor it waits without
+  // limit, for those on an embedder's executor it does not wait. kDeadlineExceeded: something had
+  // to be cut off. kFailedPrecondition, and nothing has happened: it was called in a callback on
+  // one of the server's own threads. A server stops once; later calls wait for that and return the
+  // same status.
   virtual absl::Status Stop(absl::Duration deadline) = 0;
-  // Waits until Stop() has returned. In a callback of this server, which Stop() waits for,
-  // it logs so and returns at once.
+  // Waits until Stop() has returned. In a callback of this server, for which Stop() waits, it logs
+  // that and returns at once.
   virtual void Join() = 0;
 
   virtual const std::string& worker() const = 0;
   virtual uint64_t incarnation() const = 0;        // Random; never 0.
-  virtual const std::string& address() const = 0;  // For peers; empty until it listens.
+  virtual const std::string& address() const = 0;  // Where peers reach it; empty until it listens.
   virtual int port() const = 0;                    // 0 until it listens.
-  // Null before Start(). Once it stops no step starts any more (kAborted).
+  // Null before Start(). After Stop() has begun, no step starts (kAborted).
   virtual StepRegistry* steps() = 0;
-  virtual Executor* executor() = 0;   // For Args::executor.
+  virtual Executor* executor() = 0;   // Pass it as Args::executor.
   virtual Membership* members() = 0;  // server/membership.h
-  // To peers, also of a server that has not started. kCancelled once it has stopped.
+  // Calls to peers; a server that has not started can make them, too. kCancelled after Stop().
   virtual PeerCalls* calls() = 0;
-  virtual const ServerConfig& config() const = 0;  // Also what the resolver said we are.
+  // Includes what the cluster's resolver found out about this worker.
+  virtual const ServerConfig& config() const = 0;
 
-  // Memory from which tensors reach workers of this host without a copy; null: there is
-  // none, or not yet.
+  // Tensors in this memory reach workers of this host without a copy. Null: there is none, or not
+  // yet.
   virtual Allocator* allocator() = 0;
-  // What GpuContext::Make() takes (channel/device/device_engine.h), for sends and receives of
-  // device tensors. Null: not one of the server's GPUs, or not started.
+  // GpuContext::Make() takes it (channel/device/device_engine.h), for sends and receives of device
+  // tensors. Null: not one of the server's GPUs, or not started.
   virtual DeviceEngine* gpu(int ordinal) = 0;
-  // Which path leads to the peer, and why; all peers when empty.
+  // Which path leads to the peer, and why. An empty `peer`: all peers.
   virtual std::string Explain(const std::string& peer) = 0;
-  // Empty before Start(); at their last after Stop().
+  // Empty before Start(); keeps the last values after Stop().
   virtual std::map<std::string, int64_t> Stats() = 0;
-  // What else there is to see (server/insight.h); null before Start().
+  // Further views (server/insight.h); null before Start().
   virtual const Insight* insight() const = 0;
-  // "127.0.0.1:41234" of the status page; empty: there is none, or it has stopped.
+  // The status page's "127.0.0.1:41234"; empty: there is none, or it has stopped.
   virtual std::string status_address() const = 0;
 };
 
 using TransportFactory = std::function<std::unique_ptr<Transport>(const TransportContext& context)>;
 
-// Puts a server together. Everything has a default but the config; what is given by
-// pointer outlives the server.
+// Builds a server. Everything but the config has a default. What is given by pointer outlives the
+// server.
 class ServerBuilder {
  public:
   ServerBuilder();  // Knows "grpc" and "grpc+verbs".
   ~ServerBuilder();
 
-  // Another protocol, or another way to do one (server/open_nics.h).
+  // Adds a protocol, or replaces one (server/open_nics.h).
   ServerBuilder& AddProtocol(const std::string& name, std::shared_ptr<const Protocol> protocol);
-  // Another way of reaching peers (channel/transport.h), before those of the protocol. Called for
-  // each poller of the server.
+  // Adds a transport (channel/transport.h), which is tried before those of the protocol. The
+  // factory is called for each poller.
   ServerBuilder& AddTransport(TransportFactory transport);
-  // Runs receivers' callbacks in place of config.callback_threads of our own. Callbacks on it
-  // may stop and destroy the server, which does not wait for them.
+  // Runs receivers' callbacks instead of our config.callback_threads threads. Callbacks on it may
+  // stop and destroy the server, which does not wait for them.
   ServerBuilder& SetExecutor(Executor* executor);
-  // Served beside TransportService, on the same port. Its handlers must not stop or destroy
-  // the server, which waits for them.
+  // Serves it beside TransportService, on the same port. Its handlers must not stop or destroy the
+  // server, which waits for them.
   ServerBuilder& AddService(grpc::Service* service);
-  // A device of this worker beside /device:CPU:0, whose incarnation is the server's.
+  // Adds a device of this worker beside /device:CPU:0, whose incarnation is the server's.
   ServerBuilder& AddDevice(const std::string& type_and_index, uint64_t incarnation);
-  // Device tensors of this GPU, which outlives every tensor of the server's, in place of
-  // config.gpus; its device is /device:GPU:ordinal. Once for each.
+  // Moves tensors of this GPU's memory, in place of the GPUs of config.gpus; its device is
+  // /device:GPU:ordinal. It outlives every tensor of the server. Call it once for each GPU.
   ServerBuilder& UseGpu(const Gpu* gpu);
-  // In place of what the config's resolver says.
+  // Replaces what the config's resolver would find.
   ServerBuilder& SetCluster(ClusterSpec cluster);
-  // TF_CONFIG, SLURM_*, RDMA_* and so on, in place of the process's.
+  // Replaces the process's environment: TF_CONFIG, SLURM_*, RDMA_* and so on.
   ServerBuilder& SetEnvironment(Environment environment);
 
-  // kInvalidArgument: a setting, or limits that do not add up. kNotFound: no such
-  // protocol; names those there are.
+  // kInvalidArgument: a setting is wrong, or the limits do not add up. kNotFound: no such protocol;
+  // the message names those there are.
   absl::StatusOr<std::unique_ptr<Server>> Build(const ServerConfig& config) const;
 
  private:

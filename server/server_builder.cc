@@ -40,7 +40,8 @@ absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environmen
   if (config.resolver == "mpi") {
     return ClusterFromMpi(environment, config.cluster_jobs, config.mpi_hosts, port);
   }
-  if (config.resolver == "etcd") return ClusterSpec();  // Says later who there is.
+  // etcd will name the members once it is connected.
+  if (config.resolver == "etcd") return ClusterSpec();
   if (config.resolver == "kubernetes") {
     return ClusterFromKubernetes(environment, config.cluster_jobs, config.kubernetes_service, port);
   }
@@ -49,7 +50,7 @@ absl::StatusOr<ClusterSpec> Resolve(const ServerConfig& config, const Environmen
                    "', and should be flags, file, tf_config, slurm, mpi, kubernetes or etcd"));
 }
 
-// Decides which worker we are. The config has precedence over the cluster's description.
+// Decides which worker this process is. The config has precedence over the cluster's description.
 absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
   const std::string job = config.job.empty() ? parts->cluster.job : config.job;
   const int task = config.job.empty() ? parts->cluster.task : static_cast<int>(config.task);
@@ -65,7 +66,7 @@ absl::Status NameSelf(const ServerConfig& config, ServerParts* parts) {
   return absl::OkStatus();
 }
 
-// Where we listen and where we are reached.
+// Decides where the server listens and under which address peers reach it.
 absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   const auto workers = parts->cluster.Workers();
   const auto own = workers.find(parts->worker);
@@ -96,7 +97,7 @@ absl::Status PlaceSelf(const ServerConfig& config, ServerParts* parts) {
   return absl::OkStatus();
 }
 
-// Warns of a secret that others can read, since whoever reads it can join.
+// Warns when others can read a file that holds a secret: whoever reads it can join.
 void WarnIfOpen(const std::string& path) {
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0 || (file.st_mode & (S_IRGRP | S_IROTH)) == 0) return;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience(200);
 
-// A question to the poller that nobody may wait for any more when it is answered.
+// A question to the poller. Its asker may have given up before the poller answers.
 struct Question {
   Mutex mu;
   CondVar answered;
@@ -116,7 +116,7 @@ bool ServerDevices::OnPoller(std::function<void()> fn) const {
   auto question = std::make_shared<Question>();
   poller_->PostFn([question, fn = std::move(fn)] {
     MutexLock lock(&question->mu);
-    if (question->given_up) return;  // What `fn` refers to has gone.
+    if (question->given_up) return;  // The asker has returned, so what `fn` refers to may be gone.
     fn();
     question->done = true;
     question->answered.NotifyAll();

@@ -17,37 +17,38 @@
 
 namespace tryst {
 
-// The ways of device tensors that config.gpu_ways allows; staging always is.
+// Which ways of moving device tensors config.gpu_ways allows. Staging is always allowed.
 struct DeviceWays {
   bool cuda_ipc = false;
   bool direct = false;
 };
 absl::StatusOr<DeviceWays> ParseDeviceWays(const std::string& text);
 
-// A server's GPUs: opened, with what moves their tensors, and its NICs as far as they reach
-// them. Not thread-safe but for Explain() and AddStats().
+// A server's GPUs, the parts that move their tensors, and the NICs as far as they reach GPU memory.
+// Not thread-safe except for Explain() and AddStats().
 class ServerDevices {
  public:
   struct Parts {
     const ServerConfig* config = nullptr;
-    std::vector<const Gpu*> gpus;  // Somebody's own; empty: those that config.gpus names.
-    Poller* poller = nullptr;      // Not yet started.
+    std::vector<const Gpu*> gpus;  // The embedder's; empty: open those that config.gpus names.
+    Poller* poller = nullptr;      // It has not started yet.
     TensorSource* source = nullptr;
-    std::shared_ptr<Arena> arena;  // Null: no shared memory. Not yet used.
+    std::shared_ptr<Arena> arena;  // Null: no shared memory. Not used before Open().
     uint64_t seed = 1;
-    std::vector<NicPath>* paths = nullptr;  // Each hardware NIC is replaced by one that reaches.
+    // Open() replaces each hardware NIC that can reach GPU memory.
+    std::vector<NicPath>* paths = nullptr;
   };
   static bool Wanted(const ServerConfig& config, const std::vector<const Gpu*>& gpus) {
     return !config.gpus.empty() || !gpus.empty();
   }
-  // kInvalidArgument: a setting. kNotFound, kUnavailable: no driver, or no such GPU.
+  // kInvalidArgument: a setting is wrong. kNotFound, kUnavailable: no driver, or no such GPU.
   static absl::StatusOr<std::unique_ptr<ServerDevices>> Open(const Parts& parts);
-  ~ServerDevices();  // REQUIRES: stopped, and the poller too, or it never ran.
+  ~ServerDevices();  // REQUIRES: it is stopped, and the poller has stopped or never ran.
 
   DeviceProxy* proxy() { return proxy_.get(); }
   std::vector<int> ordinals() const;
 
-  // What moves where, by which way and why not by a better one; waits for the poller, but not
+  // How tensors of each GPU travel, and why not in a better way. Asks the poller, but does not wait
   // for one that is stuck.
   std::string Explain() const;
   void AddStats(std::map<std::string, int64_t>* stats) const;

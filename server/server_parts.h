@@ -14,29 +14,30 @@
 
 namespace tryst {
 
-// What ServerBuilder has found out and a server is made from.
+// What ServerBuilder has decided, and a server is made from.
 struct ServerParts {
   ServerConfig config;
   ClusterSpec cluster;
   std::string worker;
   std::string listen;     // host:port
-  std::string advertise;  // host:port; port 0: as listened on.
+  std::string advertise;  // host:port. Port 0: the port on which it listens.
   SecurityOptions security;
-  StatusPageOptions status;  // listen is empty: none.
+  StatusPageOptions status;  // An empty `listen`: no page.
   AllowList allow;
   ControlList control;
   Environment environment;
-  EtcdAccess etcd;  // Without endpoints: no etcd.
+  EtcdAccess etcd;  // No endpoints: etcd is not in use.
   std::shared_ptr<const Protocol> protocol;
-  std::vector<TransportFactory> transports;  // Before those of the protocol.
+  std::vector<TransportFactory> transports;  // Tried before those of the protocol.
   Executor* executor = nullptr;
   std::vector<grpc::Service*> services;
-  absl::flat_hash_map<std::string, uint64_t> devices;  // Full name -> incarnation; 0: the server's.
+  // Full name -> incarnation; 0: the server's own.
+  absl::flat_hash_map<std::string, uint64_t> devices;
   std::vector<const Gpu*> gpus;
 };
 
-// All but protocol, executor, services and devices. kInvalidArgument. `cluster`, where
-// set, is used in place of the resolver's.
+// Fills everything except the protocol, executor, services and devices. `cluster`, if set, replaces
+// what the resolver finds. kInvalidArgument: a setting is wrong.
 absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
                                             const Environment& environment,
                                             const ClusterSpec* cluster = nullptr);
@@ -45,7 +46,7 @@ std::unique_ptr<Server> MakeServer(ServerParts parts);
 
 uint64_t RandomIncarnation();  // Never 0.
 
-// "host:port" -> host. Without a port: all of it.
+// The host of "host:port"; without a port the whole text.
 std::string HostOf(const std::string& address);
 
 }  // namespace tryst

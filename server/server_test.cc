@@ -27,7 +27,7 @@
 namespace tryst {
 namespace {
 
-// "shm" is grpc+verbs with shared memory before the soft NIC.
+// "shm" stands for grpc+verbs with shared memory before the soft NIC.
 ServerConfig Config(const std::string& job, int task, const std::string& protocol) {
   ServerConfig config;
   config.cluster = "lab";
@@ -99,7 +99,7 @@ TEST_P(EveryWay, TensorsGoBothWaysBetweenServersThatFindEachOther) {
     auto got = Recv(worker.get(), step, there);
     ASSERT_TRUE(got.ok()) << got.status() << ps->Explain("") << worker->Explain("");
     EXPECT_EQ(*got->tensor.data_as<int32_t>(), step);
-    // The ps never heard of the worker but by its announcement.
+    // The ps learned of the worker only by its announcement.
     const TensorKey back = Key(*worker, ps->worker(), "back");
     ASSERT_TRUE(Send(worker.get(), step, back, Int(-step)).ok());
     got = Recv(ps.get(), step, back);
@@ -134,7 +134,7 @@ TEST_P(EveryWay, TensorsGoBothWaysBetweenServersThatFindEachOther) {
   EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok());
 }
 
-// How often the thread of that name has gone to sleep; -1: there is none.
+// How often the thread with that name has gone to sleep; -1: there is no such thread.
 int64_t SleepsOf(const std::string& thread) {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream status(task.path() / "status");
@@ -151,7 +151,8 @@ int64_t SleepsOf(const std::string& thread) {
   return -1;
 }
 
-// Three producers of which no poller of two has all, asked one by one and by one RecvMany.
+// Neither of the two pollers has all three producers. They are asked one by one, then by one
+// RecvMany.
 TEST_P(EveryWay, PollersShareThePeersAndNoneIsLost) {
   ServerConfig config = Config("worker", 0, GetParam());
   config.pollers = 2;
@@ -160,7 +161,7 @@ TEST_P(EveryWay, PollersShareThePeersAndNoneIsLost) {
   std::vector<TensorKey> keys;
   for (int i = 0; i < 3; ++i) {
     ServerConfig of_ps = Config("ps", i, GetParam());
-    of_ps.pollers = i;  // Each end chooses for itself.
+    of_ps.pollers = i;  // The two ends need not have the same number.
     of_ps.join = Seed(*worker);
     producers.push_back(Start(of_ps));
   }
@@ -247,7 +248,8 @@ TEST_P(EveryWay, AnEarlyRequesterMeetsALateJoiner) {
   auto worker = Start(Config("worker", 0, GetParam()));
   absl::Notification done;
   absl::Status status;
-  // Nobody knows where the ps is, nor which incarnation it will have: it will be told.
+  // The worker does not know where the ps will be, nor its incarnation, until the ps announces
+  // itself.
   auto ps_config = Config("ps", 0, GetParam());
   ps_config.join = Seed(*worker);
   auto ps = ServerBuilder().SetEnvironment({}).Build(ps_config);
@@ -274,7 +276,7 @@ TEST_P(EveryWay, AWorkerReturnsElsewhereAndNobodyElseRestarts) {
   const TensorKey first = Key(*ps, worker->worker(), "k");
   ASSERT_TRUE(Send(ps.get(), 1, first, Int(1)).ok());
   ASSERT_TRUE(Recv(worker.get(), 1, first).ok());
-  // One fetch waits while the ps goes.
+  // One fetch waits while the ps stops.
   absl::Notification done;
   absl::Status status;
   auto rendezvous = worker->steps()->StartStep(2);
@@ -284,7 +286,7 @@ TEST_P(EveryWay, AWorkerReturnsElsewhereAndNobodyElseRestarts) {
   });
   absl::SleepFor(absl::Milliseconds(100));
   ps.reset();
-  ps = Start(config);  // Another port, another incarnation.
+  ps = Start(config);  // It has another port and another incarnation.
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20))) << worker->Explain("");
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   const TensorKey next = Key(*ps, worker->worker(), "k");
@@ -311,7 +313,7 @@ std::shared_ptr<Pending> StartRecv(Server* consumer, int64_t step, const TensorK
   return pending;
 }
 
-// Each sends to each other one.
+// Each server sends one tensor to each other one.
 void ExchangeAll(const std::vector<std::unique_ptr<Server>>& servers, int64_t step) {
   for (const auto& producer : servers) {
     for (const auto& consumer : servers) {
@@ -393,7 +395,7 @@ TEST(Server, CallsBetweenPeers) {
   EXPECT_NE(waiting->find("waited_for"), std::string::npos) << *waiting;
   auto trace = worker->calls()->TraceKey(ps->worker(), {"waited_for"}, timeout);
   ASSERT_TRUE(trace.ok()) << trace.status();
-  EXPECT_TRUE(trace->records.empty());  // Nobody has asked for it.
+  EXPECT_TRUE(trace->records.empty());  // Nobody has asked for tracing.
   EXPECT_EQ(worker->calls()->Stats(ps->worker(), timeout)->at("waiting_sends"), 1);
   EXPECT_NE(worker->calls()->Explain(ps->worker(), "", false, timeout)->find("protocol grpc"),
             std::string::npos);
@@ -469,7 +471,7 @@ TEST(Server, AClosedClusterAndAnotherJobStayOut) {
   ps_config.open_cluster = false;
   ps_config.cluster_spec = "ps=127.0.0.1:0;worker=127.0.0.1:1";
   auto ps = Start(ps_config);
-  // Not a member.
+  // Its name is not a member's.
   ServerConfig config = Config("worker", 7, "grpc");
   config.join = Seed(*ps);
   auto stranger = Start(config);
@@ -477,7 +479,7 @@ TEST(Server, AClosedClusterAndAnotherJobStayOut) {
   ASSERT_TRUE(Send(ps.get(), 1, key, Int(1)).ok());
   auto got = Recv(stranger.get(), 1, key);
   EXPECT_TRUE(absl::IsPermissionDenied(got.status())) << got.status();
-  // A member by name, of another cluster.
+  // Its name is a member's, but its cluster is another.
   config = Config("worker", 0, "grpc");
   config.cluster = "factory";
   config.join = Seed(*ps);
@@ -504,10 +506,10 @@ TEST(Server, StopEndsWaitersAndJoinReturns) {
   joiner.join();
   ASSERT_TRUE(done.HasBeenNotified());
   EXPECT_TRUE(absl::IsAborted(status)) << status;
-  EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());  // Again.
+  EXPECT_TRUE(ps->Stop(absl::Seconds(1)).ok());  // Stopping twice is harmless.
 }
 
-// A callback that learns that the server stops may tidy up, and may be slow.
+// A callback that learns of the stop may use the server, and may be slow.
 TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
   auto ps = Start(Config("ps", 0, "grpc"));
   auto rendezvous = ps->steps()->StartStep(1);
@@ -532,10 +534,10 @@ TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {
       return LinkFrom(Config("ps", 0, "grpc+verbs"), {{name, value}});
     };
     EXPECT_EQ(depth("64")->send_depth, 64u);
-    EXPECT_EQ(depth("1")->send_depth, 16u);  // What makes sense.
+    EXPECT_EQ(depth("1")->send_depth, 16u);  // The value that makes sense.
     EXPECT_EQ(depth("1000000")->send_depth, 8192u);
     EXPECT_TRUE(absl::IsInvalidArgument(depth("deep").status()));
-    // A whole server with the least.
+    // A whole server works with the smallest depth.
     const auto start = [name](const ServerConfig& config) {
       auto server = ServerBuilder().SetEnvironment({{name, "16"}}).Build(config);
       EXPECT_TRUE(server.ok() && (*server)->Start().ok()) << server.status();
@@ -547,7 +549,7 @@ TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {
     auto worker = start(config);
     auto from = *ps->steps()->StartStep(1);
     auto to = *worker->steps()->StartStep(1);
-    for (int i = 0; i < 100; ++i) {  // More than the depth at once.
+    for (int i = 0; i < 100; ++i) {  // More fetches at once than the depth.
       const TensorKey key = Key(*ps, worker->worker(), absl::StrCat("e", i));
       ASSERT_TRUE(from->Send(key, {}, Int(i), false).ok());
     }
@@ -584,7 +586,7 @@ TEST(ServerBuilder, RefusesWhatMakesNoSense) {
             "no server for protocol 'grpc+gdr'; there are: grpc grpc+verbs");
   config = Config("ps", 0, "grpc");
   config.insecure = false;
-  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));  // No security at all.
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));  // No security mode is chosen.
   config.insecure = true;
   config.listen = "0.0.0.0:0";
   config.advertise = "host:1";
@@ -592,7 +594,7 @@ TEST(ServerBuilder, RefusesWhatMakesNoSense) {
   config.insecure_anywhere = true;
   EXPECT_TRUE(BuildStatus(config).ok()) << BuildStatus(config);
   config.advertise = "";
-  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));  // 0.0.0.0 leads nowhere.
+  EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));  // Peers cannot reach 0.0.0.0.
   config = Config("ps", 0, "grpc");
   config.token_file = "/nowhere";
   EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
@@ -610,7 +612,7 @@ TEST(ServerBuilder, RefusesWhatMakesNoSense) {
   EXPECT_TRUE(absl::IsInvalidArgument(BuildStatus(config)));
 }
 
-// An embedder's own service, executor and device.
+// The embedder brings its own service, executor and device.
 TEST(ServerBuilder, TakesWhatAnEmbedderBrings) {
   class Echo final : public grpc::CallbackGenericService {};
   struct CountingExecutor final : Executor {

@@ -5,8 +5,8 @@
 
 namespace tryst {
 
-// The page for people: asks /paths.json and /waiting.json every two seconds and draws what
-// they say. Needs nothing from elsewhere.
+// The page for people: it asks /paths.json and /waiting.json every two seconds and draws the
+// answers. It loads nothing from elsewhere.
 absl::string_view StatusHtml();
 
 }  // namespace tryst

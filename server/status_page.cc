@@ -76,13 +76,13 @@ bool Knows(absl::string_view token, absl::string_view authorization) {
 bool IsLoopbackName(absl::string_view host) {
   if (host == "[::1]" || absl::StartsWith(host, "[::1]:")) return true;
   host = host.substr(0, host.find(':'));
-  // By number: 127.evil.example is anybody's name.
+  // Only numeric addresses count: anybody can register the name 127.evil.example.
   in_addr number;
   return host == "localhost" || (inet_pton(AF_INET, std::string(host).c_str(), &number) == 1 &&
                                  ntohl(number.s_addr) >> 24 == 127);
 }
 
-// The policy's names for what the page itself has between such tags.
+// The hashes, for the Content-Security-Policy, of the page's own texts between such tags.
 std::string HashesOf(absl::string_view html, absl::string_view open, absl::string_view close) {
   std::string out;
   for (size_t at = html.find(open); at != absl::string_view::npos; at = html.find(open, at)) {
@@ -177,7 +177,8 @@ class StatusPageImpl final : public StatusPage {
   static MHD_Result OnRequest(void* self, MHD_Connection* connection, const char* url,
                               const char* method, const char*, const char*, size_t* upload_bytes,
                               void** state) {
-    // First with the headers alone, then with what is uploaded, which nobody reads.
+    // libmicrohttpd calls it first with the headers alone, then with uploaded data, which we
+    // ignore.
     static char seen;
     if (*state == nullptr) {
       *state = &seen;

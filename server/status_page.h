@@ -14,32 +14,31 @@ namespace tryst {
 struct ServerConfig;
 
 struct StatusPageOptions {
-  std::string listen;     // "host:port" by numbers; port 0: a free one.
-  bool anywhere = false;  // Also on an address that is not the loopback.
-  // A request must carry it: as a bearer token, or as the password of any user. Empty: everybody
+  std::string listen;     // A numeric "host:port"; port 0: any free one.
+  bool anywhere = false;  // Whether it may listen beyond the loopback.
+  // Every request must carry it, as a bearer token or as the password of any user. Empty: everybody
   // may read. With a token the page may listen beyond the loopback.
   std::string token;
-  std::string certificate;  // With the key, PEM: TLS.
+  std::string certificate;  // PEM; with the key it turns TLS on.
   std::string key;
   bool speaks_tls() const { return !certificate.empty(); }
 };
 
-// Shows an Insight over HTTP, for reading alone: / is a page for people, /metrics is for
-// Prometheus, /paths.json, /waiting.json and /trace.json (a Chrome trace of this worker) for
-// programs. One thread of its own, which sleeps while nobody asks; what it holds for
-// connections is bounded. Says nothing of anybody's tensors, but all keys and peers: on
-// the loopback it answers only whoever calls it by a loopback name, so that no web page of
-// elsewhere reads it through a browser.
+// Shows an Insight over HTTP, for reading only: / is a page for people, /metrics is for Prometheus,
+// and /paths.json, /waiting.json and /trace.json (a Chrome trace of this worker) are for programs.
+// It has one thread, which sleeps while nobody asks, and bounds what connections hold. It shows no
+// tensor's content, but all keys and peers. So on the loopback it answers only requests that name a
+// loopback host: otherwise a foreign web page could read it through a browser.
 class StatusPage {
  public:
-  virtual ~StatusPage() = default;                 // Ends what is being answered.
+  virtual ~StatusPage() = default;                 // Cuts off what is being answered.
   virtual const std::string& address() const = 0;  // "127.0.0.1:41234"
 
-  // Other pages than an Insight's, behind the same guards. False: there is none at `url`. On
-  // the page's thread, so nobody else is answered meanwhile.
+  // Serves other pages than an Insight's, with the same guards. It returns false when there is no
+  // page at `url`. It runs on the page's only thread, so other requests wait meanwhile.
   using PageFn = std::function<bool(absl::string_view url, std::string* type, std::string* body)>;
-  // kInvalidArgument: an address that is none, or reaches further than it may. kUnavailable:
-  // it is taken, or the certificate is not the key's. `insight` outlives the page.
+  // kInvalidArgument: the address is malformed, or reaches further than it may. kUnavailable: it is
+  // taken, or the certificate does not belong to the key. `insight` outlives the page.
   static absl::StatusOr<std::unique_ptr<StatusPage>> Start(const StatusPageOptions& options,
                                                            const Insight* insight,
                                                            PageFn other = nullptr);
@@ -47,7 +46,7 @@ class StatusPage {
   static absl::Status Check(const StatusPageOptions& options);
 };
 
-// What status_listen and the settings beside it say.
+// Reads status_listen and the settings beside it.
 absl::StatusOr<StatusPageOptions> ReadStatusPageOptions(const ServerConfig& config);
 
 }  // namespace tryst

@@ -9,16 +9,16 @@
 
 namespace tryst {
 
-// The connections of the status page, ordered by when each was last served, oldest first. One
-// connection too many closes the oldest, so a client that sends its request drop by drop keeps no
-// other out. The page's thread only.
+// The connections of the status page, ordered by when each was last served, oldest first. When
+// there are too many, the oldest is closed, so a client that sends its request drop by drop cannot
+// keep others out. Used on the page's thread only.
 class StatusVisitors {
  public:
   explicit StatusVisitors(size_t most) : most_(most) {}
 
   void Come(int fd) {
     if (fds_.size() >= most_) {
-      shutdown(fds_.front(), SHUT_RDWR);  // Its owner sees the end, and closes it.
+      shutdown(fds_.front(), SHUT_RDWR);  // libmicrohttpd sees the end, and closes it.
       fds_.pop_front();
     }
     fds_.push_back(fd);

@@ -5,11 +5,12 @@
 
 namespace tryst {
 
-// Blocks SIGINT and SIGTERM in this thread and those that it will start: before any other.
+// Blocks SIGINT and SIGTERM in this thread and those that it starts. Call it before any other
+// thread starts.
 void BlockStopSignals();
-// Waits for one of them.
+// Waits for one of the two signals.
 void WaitForStopSignal();
-// The same for so long at most; whether one came.
+// Waits for at most `within`; returns whether one came.
 bool StopSignalWithin(absl::Duration within);
 
 }  // namespace tryst

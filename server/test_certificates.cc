@@ -49,7 +49,7 @@ struct TestAuthority::Pair {
   EVP_PKEY* key = nullptr;
   X509* certificate = nullptr;
 
-  // Self-signed without an issuer.
+  // Without an issuer it signs itself.
   Pair(const std::string& name, const Pair* issuer, const std::string& uri, int64_t lasts_s = 86400)
       : key(EVP_EC_gen("P-256")), certificate(X509_new()) {
     const Pair* signer = issuer == nullptr ? this : issuer;

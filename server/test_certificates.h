@@ -7,14 +7,15 @@
 
 namespace tryst {
 
-// For tests: a certificate authority of its own, made on the spot.
+// For tests: a new certificate authority.
 class TestAuthority {
  public:
   TestAuthority();
   ~TestAuthority();
 
-  // Writes ca.pem, cert.pem and key.pem into `folder`, which must exist, each at once. The
-  // certificate is for `uri`, and lasts so many seconds from now: below 0 it has expired.
+  // Writes ca.pem, cert.pem and key.pem into `folder`, which must exist, and replaces each in one
+  // step. The certificate names `uri` and is valid for `lasts_s` seconds from now; below 0 it has
+  // expired.
   void Write(const std::string& folder, const std::string& uri, int64_t lasts_s = 86400) const;
 
  private:

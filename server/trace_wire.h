@@ -12,8 +12,8 @@ class TraceResponse;
 
 void DumpToProto(const TraceDump& dump, rpc::TraceResponse* out);
 
-// kDataLoss: it does not hang together. What an operation waits for that we have no word
-// for, a newer worker's, becomes "nothing".
+// kDataLoss: the message is inconsistent. A newer worker may send a reason to wait that this
+// release does not know; it becomes "nothing".
 absl::StatusOr<TraceDump> DumpFromProto(const rpc::TraceResponse& in);
 
 }  // namespace tryst

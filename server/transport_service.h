@@ -25,22 +25,22 @@ class Service;
 
 namespace tryst {
 
-// What TransportService stands on. Everything outlives it and may be called from any thread.
+// What TransportService uses. Everything outlives it and may be called from any thread.
 struct TransportServiceParts {
   Caller self;
-  std::function<std::string()> address;  // Where others reach us.
-  std::string token;                     // Shared-token mode; or empty.
+  std::function<std::string()> address;  // Where peers reach us.
+  std::string token;                     // In shared-token mode; otherwise empty.
   Membership* members = nullptr;
-  HelloHandler* hellos = nullptr;  // Null: gRPC is the only path here.
-  // Returns the caller, authenticated as far as the server's security mode can. `request` is the
-  // message as it arrived.
+  HelloHandler* hellos = nullptr;  // Null: this worker has no path but gRPC.
+  // Authenticates the caller, as far as the server's security mode can, and returns it. `request`
+  // is the message as it arrived.
   std::function<absl::StatusOr<Caller>(const grpc::ServerContextBase&, absl::string_view method,
                                        absl::string_view request)>
       authenticate;
   std::function<absl::Status(int64_t step_id)> begin_step;
   std::function<absl::Status(int64_t step_id, const absl::Status& why)> abort_step;
   std::function<absl::Status(int64_t step_id)> cleanup_step;
-  // Where calls run that may wait or run callbacks. Null: on the thread that brings them.
+  // Runs the calls that may wait or run callbacks. Null: they run on the thread that received them.
   Executor* executor = nullptr;
   SampleSender* samples = nullptr;
   const Insight* insight = nullptr;
@@ -50,13 +50,13 @@ struct TransportServiceParts {
 class TransportService {
  public:
   virtual ~TransportService() = default;
-  virtual grpc::Service* service() = 0;  // To be registered with a grpc::ServerBuilder.
-  // Asks for the calls of FetchTensor, for who serves those.
+  virtual grpc::Service* service() = 0;  // Register it with a grpc::ServerBuilder.
+  // How a FetchServer asks gRPC for the next FetchTensor call.
   virtual FetchServer::NextCall next_fetch() = 0;
-  // Serves all others, once the gRPC server has started. `queue` is of its builder and turned by
-  // an EventThread.
+  // Serves all other calls. `queue` belongs to the builder, and an EventThread turns it. REQUIRES:
+  // the gRPC server has started.
   virtual void Start(grpc::ServerCompletionQueue* queue) = 0;
-  // Waits for the last of them. REQUIRES: the gRPC server has shut down.
+  // Waits for the last call. REQUIRES: the gRPC server has shut down.
   virtual void Join() = 0;
 };
 std::unique_ptr<TransportService> MakeTransportService(TransportServiceParts parts);

@@ -37,7 +37,7 @@ UnaryCalls::Call::~Call() {
 }
 
 void UnaryCalls::Call::OnEvent(bool ok) {
-  if (!ok || has_come_) {  // None will, or it was answered.
+  if (!ok || has_come_) {  // gRPC shuts down and brings no call, or this call has been answered.
     delete this;
     return;
   }

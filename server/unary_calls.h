@@ -15,8 +15,9 @@
 
 namespace tryst {
 
-// Unary calls that a gRPC service gets by a completion queue which an EventThread turns. gRPC's
-// callbacks would bring threads of gRPC's own, and those take events from that thread's hands.
+// Serves the unary calls of a gRPC service on a completion queue that an EventThread turns. gRPC's
+// callback interface would start threads of its own, and those would take events from the
+// EventThread.
 class UnaryCalls {
  public:
   class Call;
@@ -24,13 +25,13 @@ class UnaryCalls {
   // Asks gRPC for the next call of one method.
   using Next = std::function<void(grpc::ServerContext* context, grpc::ByteBuffer* request,
                                   Writer* writer, void* tag)>;
-  // On the queue's thread, which it must not keep. Answers the call now or later.
+  // Runs on the queue's thread and must return soon. It answers the call now or later.
   using Handle = std::function<void(Call* call)>;
 
-  ~UnaryCalls();  // REQUIRES: none is left.
-  // Serves a method from when the gRPC server has started.
+  ~UnaryCalls();  // REQUIRES: no call is left.
+  // Serves a method. REQUIRES: the gRPC server has started.
   void Serve(Next next, Handle handle);
-  // Waits for the last of them. REQUIRES: the gRPC server has shut down.
+  // Waits for the last call. REQUIRES: the gRPC server has shut down.
   void Join();
 
  private:
@@ -43,15 +44,15 @@ class UnaryCalls {
 
   Mutex mu_;
   CondVar none_;
-  int calls_ ABSL_GUARDED_BY(mu_) = 0;  // With those that have not come yet.
+  int calls_ ABSL_GUARDED_BY(mu_) = 0;  // Includes those that gRPC has not handed us yet.
 };
 
-// One that has come. Owns itself until gRPC is done with it.
+// A call that has arrived. Owns itself until gRPC is done with it.
 class UnaryCalls::Call final : public GrpcEvent {
  public:
   const grpc::ServerContext& context() const { return context_; }
-  const std::string& request() const { return request_; }  // As it came.
-  // Any thread, once; the last that is done with the call.
+  const std::string& request() const { return request_; }  // The raw bytes.
+  // Call it once, on any thread. The call deletes itself when both this and gRPC are done.
   void Answer(const grpc::Status& status, const std::string& bytes);
 
  private:

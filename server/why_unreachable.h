@@ -12,10 +12,10 @@
 
 namespace tryst {
 
-// gRPC says of a connection that fails only that it failed. This greets `worker` at
-// `address` once more, by itself, and says in a sentence or two what it met and what to do:
-// nobody listens there, no TLS, a certificate that is not accepted, by which side and why.
-// Empty: nothing wrong is seen. Waits up to `timeout`, and for the name to resolve.
+// gRPC says of a failed connection only that it failed. This connects to `worker` at `address` once
+// more, and says in a sentence or two what it met and what to do: nobody listens, no TLS, or a
+// certificate that one side rejects, and why. Empty: nothing seems wrong. Waits up to `timeout`,
+// and for the name to resolve.
 std::string WhyUnreachable(const std::string& worker, const std::string& address,
                            const SecurityOptions& options, const std::string& cluster,
                            absl::Duration timeout);
@@ -24,10 +24,10 @@ std::string WhyUnreachable(const std::string& worker, const std::string& address
 class UnreachablePeers {
  public:
   UnreachablePeers(SecurityOptions options, std::string cluster);
-  // Waits for the look that is under way, three seconds at most.
+  // Waits for the try that is under way, three seconds at most.
   ~UnreachablePeers();
 
-  // What the last look at `worker` showed; may begin another. Never waits.
+  // What the last try of `worker` found; may start another. Never waits.
   std::string Why(const std::string& worker, const std::string& address);
 
  private:
@@ -45,8 +45,8 @@ class UnreachablePeers {
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   bool has_thread_ ABSL_GUARDED_BY(mu_) = false;
-  std::map<std::string, Seen> peers_ ABSL_GUARDED_BY(mu_);  // By worker; kMostPeers at most.
-  std::thread thread_;                                      // Started by the first question.
+  std::map<std::string, Seen> peers_ ABSL_GUARDED_BY(mu_);  // By worker; at most kMostPeers.
+  std::thread thread_;                                      // The first question starts it.
 };
 
 }  // namespace tryst

@@ -11,13 +11,13 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 def main():
     folder, rooms, roots = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
-    by = {header: "it is asked for" for header in roots}  # Why it is taken.
+    by = {header: "it is asked for" for header in roots}  # Why each header is taken.
     waiting = list(by)
     while waiting:
         header = waiting.pop()
         room = header.split("/")[0]
         if not os.path.exists(header):
-            # What is in no folder of ours is of an installed library, by quotes.
+            # Headers in quotes that are in no folder of ours belong to an installed library.
             if header in roots or os.path.isdir(room):
                 sys.exit("no header %s: %s" % (header, by[header]))
             continue

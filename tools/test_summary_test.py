@@ -74,7 +74,8 @@ class TestSummaryTest(unittest.TestCase):
         unittest_log = "test_page (__main__.A) ... skipped 'no page'\nRan 6 tests in 7.3s\n\nOK (skipped=1)"
         self.assertEqual(self.summarise([self.ended("//a:s", "PASSED", SCRIPT % unittest_log)])[0],
                          "FAILED  //a:s: Python cases that nobody counts: end the file with case_report.main()")
-        # GoogleTest writes its XML at the end: a program that leaves in a case has only Bazel's.
+        # GoogleTest writes its XML at the end, so a program that exits in a case leaves only
+        # Bazel's.
         gtest_log = "[ RUN      ] A.Ok\n[       OK ] A.Ok (0 ms)\n[ RUN      ] A.Leaves\n"
         self.assertEqual(self.summarise([self.ended("//a:t", "PASSED", SCRIPT % gtest_log)])[0],
                          "FAILED  //a:t: A.Leaves began and never ended")
@@ -94,7 +95,7 @@ class TestSummaryTest(unittest.TestCase):
                          "skipped //a:by_hand: its tag keeps it out of this run (docs/TESTING.md)")
         self.assertEqual(self.summarise([chosen, ran], "--asked=//a:s\n//a:slow"),
                          ["skipped //a:slow: left out by a filter of this run", "1 passed, 0 failed, 1 skipped"])
-        # What did not build has been told already.
+        # A target that did not build was reported already.
         broken = {"id": {"targetCompleted": {"label": "//a:slow"}}, "completed": {}}
         self.assertEqual(self.summarise([ran, broken], "--asked=//a:s\n//a:slow", "--exit=1"),
                          ["FAILED  //a:slow: did not build", "1 passed, 1 failed, 0 skipped"])

@@ -34,7 +34,7 @@ AsyncEventThread::AsyncEventThread(Nic* nic, Subscriber subscriber, int stop_fd)
 AsyncEventThread::~AsyncEventThread() {
   TRYST_CHECK(std::this_thread::get_id() != thread_.get_id()) << "a thread cannot join itself";
   const uint64_t one = 1;
-  // An eventfd with room for 2^64 - 2 does not refuse its first.
+  // An eventfd can count to 2^64 - 2, so it never refuses its first write.
   TRYST_CHECK(write(stop_fd_, &one, sizeof(one)) == sizeof(one));
   thread_.join();
   close(stop_fd_);
@@ -60,7 +60,7 @@ void AsyncEventThread::Run() {
     if (fds[0].revents != 0) return;
     const bool any = HandEventsOn();
     if (any || (fds[1].revents & (POLLERR | POLLHUP | POLLNVAL)) == 0) continue;
-    // The device is gone, and its descriptor will be ready for ever.
+    // The device is gone; its descriptor would stay readable for ever.
     TRYST_LOG(Error) << nic_->name() << ": no more events: its descriptor is dead";
     fds[1].fd = -1;
   }

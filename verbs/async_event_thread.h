@@ -10,19 +10,19 @@
 
 namespace tryst {
 
-// Watches one NIC for asynchronous events and hands each, in order, to a subscriber,
-// on a thread of its own that sleeps in between.
+// Waits for asynchronous events of one NIC, and hands each, in order, to a subscriber. It has a
+// thread, which sleeps in between.
 class AsyncEventThread {
  public:
   using Subscriber = std::function<void(const NicEvent& event)>;
 
-  // `nic` outlives it. `subscriber` runs on the thread, with no lock held, and should be
-  // brief: it posts the event to whom it concerns.
-  // kFailedPrecondition for a NIC whose time is virtual: its events are polled.
+  // `nic` outlives it. `subscriber` runs on the thread with no lock held and should be brief: it
+  // should only post the event. kFailedPrecondition: the NIC's time is virtual, so its events must
+  // be polled.
   static absl::StatusOr<std::unique_ptr<AsyncEventThread>> Start(Nic* nic, Subscriber subscriber);
 
-  // Joins: when it has returned the subscriber runs no more.
-  // REQUIRES: not on the thread itself.
+  // Joins the thread; afterwards the subscriber does not run any more. REQUIRES: the caller is not
+  // that thread.
   ~AsyncEventThread();
   AsyncEventThread(const AsyncEventThread&) = delete;
   AsyncEventThread& operator=(const AsyncEventThread&) = delete;

@@ -12,7 +12,7 @@
 namespace tryst {
 namespace {
 
-// Nothing but events.
+// A NIC with nothing but events.
 class EventNic final : public Nic {
  public:
   EventNic() {
@@ -86,7 +86,7 @@ class EventNic final : public Nic {
   int asked_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Gathers ids until there are enough.
+// Collects ids until there are enough.
 class Gatherer {
  public:
   void Add(const NicEvent& event) {
@@ -111,7 +111,7 @@ class Gatherer {
 TEST(AsyncEventThreadTest, HandsEventsOnInOrder) {
   EventNic nic;
   Gatherer gatherer;
-  nic.Raise(1);  // There before the thread is.
+  nic.Raise(1);  // Raised before the thread starts.
   auto thread = AsyncEventThread::Start(&nic, [&](const NicEvent& event) { gatherer.Add(event); });
   ASSERT_TRUE(thread.ok()) << thread.status();
   nic.Raise(2);
@@ -137,7 +137,7 @@ TEST(AsyncEventThreadTest, ADeadDescriptorDoesNotSpin) {
   auto thread = AsyncEventThread::Start(&nic, [&](const NicEvent& event) { gatherer.Add(event); });
   ASSERT_TRUE(thread.ok());
   nic.HangUp();
-  // Long enough for a spinning thread to ask many thousand times.
+  // A spinning thread could ask many thousand times in this time.
   usleep(100 * 1000);
   EXPECT_LE(nic.asked(), 3);
 }

@@ -5,8 +5,8 @@
 namespace tryst {
 namespace {
 
-// Every failed completion breaks its queue pair, so the way back is one, and what cannot
-// be replayed ends with one code: try again later. What differs is the cause.
+// Every failed completion breaks its queue pair, so there is one way to recover, and an operation
+// that cannot be replayed gets one code: try again later. Only the causes differ.
 constexpr char kRecover[] = "drain, reconnect under a new epoch, replay what has not landed";
 constexpr char kRecoverOurs[] = "the same; seen twice, it is a bug of ours";
 
@@ -62,7 +62,7 @@ const CompletionPolicy& PolicyOf(CompletionStatus status) {
   for (const CompletionPolicy& policy : kPolicies) {
     if (policy.status == status) return policy;
   }
-  // A number that no NIC of ours makes.
+  // No NIC of ours makes this number.
   return PolicyOf(CompletionStatus::kGeneral);
 }
 

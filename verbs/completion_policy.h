@@ -10,11 +10,10 @@
 
 namespace tryst {
 
-// What one way for a work to end means to us. The table in docs/ERRORS.md is printed
-// from these.
+// What one kind of completion means for us. The table in docs/ERRORS.md is printed from these.
 struct CompletionPolicy {
   CompletionStatus status;
-  absl::StatusCode code;  // Of an operation that waits for the work and cannot be replayed.
+  absl::StatusCode code;  // For an operation that waits for the work and cannot be replayed.
   ErrorScope scope;
   const char* meaning;
   const char* action;
@@ -22,11 +21,11 @@ struct CompletionPolicy {
 
 const CompletionPolicy& PolicyOf(CompletionStatus status);
 
-// The error that `completion` stands for, with its scope: `what` says in the course of
-// what ("write of 4096 B to worker /job:ps/task:1"). OK for kOk.
+// The error for `completion`, with its scope. `what` names the operation ("write of 4096 B to
+// worker /job:ps/task:1"). OK for kOk.
 absl::Status CompletionError(const Completion& completion, absl::string_view what);
 
-// The table, in Markdown.
+// The table as Markdown.
 std::string CompletionPolicyTable();
 
 }  // namespace tryst

@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-// Every row of the table, brought about on a NIC.
+// Produces every row of the table on a NIC.
 TEST(CompletionPolicyTest, EveryStatusIsReachedAndExplained) {
   std::set<std::string> lines;
   for (int s = 0; s < kCompletionStatusCount; ++s) {
@@ -44,7 +44,7 @@ TEST(CompletionPolicyTest, EveryStatusIsReachedAndExplained) {
       EXPECT_TRUE(absl::StrContains(error.message(), CompletionStatusName(status)));
       EXPECT_TRUE(absl::StrContains(error.message(), "queue pair 1"));
       EXPECT_FALSE(absl::StrContains(error.message(), "vendor error 0x"));
-      // What a failed completion breaks is never less than its queue pair.
+      // A failed completion always breaks at least its queue pair.
       EXPECT_GE(policy.scope, ErrorScope::kChannel);
       EXPECT_NE(pair->state(), QueuePairState::kReady);
     }

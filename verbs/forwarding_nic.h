@@ -9,7 +9,7 @@
 
 #include "verbs/nic.h"
 
-// What wraps a part of another NIC: everything goes on to it but what a subclass overrides.
+// Wrappers for the parts of another NIC. Every call is forwarded unless a subclass overrides it.
 namespace tryst {
 
 class ForwardingNic : public Nic {
@@ -85,7 +85,7 @@ class ForwardingRegion : public Region {
 
  protected:
   explicit ForwardingRegion(std::unique_ptr<Region> region) : region_(std::move(region)) {}
-  // For a destructor that has something to do once the region is gone.
+  // For a destructor that must do something after the region is gone.
   void Deregister() { region_.reset(); }
 
  private:

@@ -7,10 +7,10 @@
 
 namespace tryst {
 
-// Half-open ranges of addresses, each with a value: which of them contain or overlap a
-// given one? Ranges may overlap and repeat. A treap by the start, in which each node
-// knows the furthest end below it; every call costs O(log n) beside what it visits.
-// Needs external synchronisation.
+// Half-open ranges of addresses, each with a value. Finds those that contain or overlap a given
+// range. Ranges may overlap and repeat. It is a treap ordered by start, in which each node knows
+// the furthest end below it. Every call costs O(log n), and the nodes that it visits. Needs
+// external synchronisation.
 template <typename Value>
 class IntervalTree {
  public:
@@ -24,7 +24,7 @@ class IntervalTree {
     friend class IntervalTree;
     Node(uint64_t begin, uint64_t end, Value value, uint64_t number)
         : value(value), begin_(begin), end_(end), number_(number), furthest_(end) {
-      // The number scattered, so that no order of insertion makes a long branch.
+      // A hash of the number as the priority, so that no order of insertion makes a long branch.
       uint64_t z = number * 0x9e3779b97f4a7c15u;
       z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
       priority_ = z ^ (z >> 27);
@@ -35,9 +35,9 @@ class IntervalTree {
 
     const uint64_t begin_;
     const uint64_t end_;
-    const uint64_t number_;  // Tells equal ranges apart.
+    const uint64_t number_;  // Distinguishes equal ranges.
     uint64_t priority_;      // Never less than a child's.
-    uint64_t furthest_;      // The greatest end from here down.
+    uint64_t furthest_;      // The greatest end in this subtree.
     Node* left_ = nullptr;
     Node* right_ = nullptr;
   };
@@ -57,22 +57,22 @@ class IntervalTree {
     return node;
   }
 
-  // REQUIRES: `node` is in the tree. It is gone afterwards.
+  // REQUIRES: `node` is in the tree. It is deleted.
   void Remove(Node* node) {
     RemoveBelow(&root_, node);
     delete node;
     --size_;
   }
 
-  // The first, by its start, that contains all of [begin, end) and that `accept`s;
-  // null if none does.
+  // The first node, by start, that contains all of [begin, end) and that `accept` accepts; null:
+  // there is none.
   template <typename Accept>
   Node* FindContaining(uint64_t begin, uint64_t end, const Accept& accept) const {
     return FindContaining(root_, begin, end, accept);
   }
 
-  // Every one that has a byte of [begin, end), by its start. `visit` must not change
-  // the tree.
+  // Calls `visit` for each node that overlaps [begin, end), by start. `visit` must not change the
+  // tree.
   template <typename Visit>
   void ForEachOverlapping(uint64_t begin, uint64_t end, const Visit& visit) const {
     ForEachOverlapping(root_, begin, end, visit);
@@ -93,7 +93,7 @@ class IntervalTree {
     }
   }
 
-  // What comes before `by`, and what does not.
+  // Splits into the nodes that come before `by`, and the others.
   static void Split(Node* node, const Node& by, Node** before, Node** behind) {
     if (node == nullptr) {
       *before = *behind = nullptr;
@@ -108,7 +108,7 @@ class IntervalTree {
     }
   }
 
-  // REQUIRES: everything in `before` comes before everything in `behind`.
+  // REQUIRES: every node in `before` comes before every node in `behind`.
   static Node* Merge(Node* before, Node* behind) {
     if (before == nullptr) return behind;
     if (behind == nullptr) return before;

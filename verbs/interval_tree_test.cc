@@ -96,8 +96,8 @@ TEST(IntervalTreeTest, AgreesWithAList) {
   }
 }
 
-// In order and in reverse, which make a plain binary tree a list: its recursion would
-// end on the stack.
+// Insertions in order and in reverse, which turn a plain binary tree into a list: its recursion
+// would overflow the stack.
 TEST(IntervalTreeTest, StaysShallow) {
   constexpr uint64_t kMany = 100'000;
   Tree up;

@@ -7,20 +7,21 @@
 
 namespace tryst {
 
-// How long something is waited for, in time during which we looked: a thread that was
-// kept from its CPU for a second must not conclude that its peer was silent for one.
+// Measures how long something was waited for, counting only time in which we could look. A thread
+// that did not get its processor for a second must not conclude that its peer was silent for a
+// second.
 class Patience {
  public:
   static constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
 
   explicit Patience(int64_t budget_ns) : budget_ns_(budget_ns) {}
 
-  // What was waited for has come, or is not waited for.
+  // What was waited for has come, or is no longer waited for.
   void Restart() {
     looked_ns_ = kNotYet;
     spent_ns_ = 0;
   }
-  // It has not come by now. True when that is too late.
+  // It has not come yet. True: that is too late.
   bool Exhausted(int64_t now_ns) {
     if (looked_ns_ != kNotYet) spent_ns_ += std::min(now_ns - looked_ns_, StepNs());
     looked_ns_ = now_ns;

@@ -11,8 +11,9 @@ struct Registration::Entry {
   uint32_t access = 0;
   uint64_t users = 0;
   std::unique_ptr<Region> region;
-  IntervalTree<Entry*>::Node* node = nullptr;  // Null: forgotten, goes with its last use.
-  std::list<Entry*>::iterator place;           // In idle_ or forgotten_, if in either.
+  // Null: it was forgotten, and goes with its last use.
+  IntervalTree<Entry*>::Node* node = nullptr;
+  std::list<Entry*>::iterator place;  // In idle_ or forgotten_, if it is in either.
   std::list<Entry>::iterator self;
 };
 
@@ -94,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Region>> RegistrationCache::Register(void* addres
                                                                     uint32_t access) {
   absl::StatusOr<std::unique_ptr<Region>> region = nic_->RegisterRegion(address, bytes, access);
   if (!absl::IsResourceExhausted(region.status())) return region;
-  // The NIC's bound is below ours; what we merely keep is in the way.
+  // The NIC's bound is lower than ours, so release what is merely kept.
   Trim();
   return nic_->RegisterRegion(address, bytes, access);
 }
@@ -142,7 +143,7 @@ absl::StatusOr<Registration> RegistrationCache::Take(void* address, uint64_t byt
   }
   evicted.clear();
   absl::StatusOr<std::unique_ptr<Region>> region = Register(address, bytes, access);
-  // Declared before the lock is taken: destroyed after it is given back.
+  // Declared before the lock, so that it is destroyed after the lock is released.
   std::unique_ptr<Region> unwanted;
   MutexLock lock(&mu_);
   const Pending now = *pending;
@@ -192,7 +193,7 @@ size_t RegistrationCache::Invalidate(const void* address, uint64_t bytes) {
       entry->place = forgotten_.insert(forgotten_.end(), entry);
     }
   }
-  // Also those that an earlier call forgot.
+  // Includes those that an earlier call forgot.
   size_t in_use = 0;
   for (const Entry* entry : forgotten_) {
     if (entry->begin < end && entry->end > begin) ++in_use;

@@ -14,7 +14,7 @@
 namespace tryst {
 namespace {
 
-// Counts what is registered. Any thread, as the seam has it.
+// Counts what is registered. Thread-safe, as every Nic is.
 class CountingNic final : public Nic {
  public:
   ~CountingNic() override { EXPECT_EQ(regions.load(), 0); }
@@ -116,7 +116,7 @@ TEST(RegistrationCacheTest, EvictsTheLongestUnusedAndNeverWhatIsInUse) {
   ASSERT_TRUE(kept.ok());
   ASSERT_TRUE(cache.Take(At(200), 10, 0).ok());
   ASSERT_TRUE(cache.Take(At(300), 10, 0).ok());
-  ASSERT_TRUE(cache.Take(At(200), 10, 0).ok());  // Used again: 300 is older now.
+  ASSERT_TRUE(cache.Take(At(200), 10, 0).ok());  // It is used again, so 300 is older now.
   ASSERT_TRUE(cache.Take(At(400), 10, 0).ok());
   EXPECT_EQ(nic.registrations.load(), 4);
   ASSERT_TRUE(cache.Take(At(200), 10, 0).ok());
@@ -203,7 +203,7 @@ TEST(RegistrationCacheTest, NicIsCalledWithoutTheLock) {
   RegistrationCacheOptions options;
   options.max_regions = 1;
   RegistrationCache cache(&nic, options);
-  // Both would deadlock on the cache's own mutex.
+  // Both would deadlock if the cache's mutex were held.
   int calls = 0;
   nic.on_register = nic.on_deregister = [&] { calls += cache.counters().regions <= 1 ? 1 : 0; };
   ASSERT_TRUE(cache.Take(At(1000), 10, 0).ok());

@@ -11,7 +11,8 @@
 namespace tryst {
 namespace {
 
-// What the kernel gives to shared memory that asks, as we do.
+// The kernel's setting for transparent huge pages in shared memory that asks for them, as ours
+// does.
 std::string TransparentHugePages() {
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -25,7 +26,7 @@ std::string TransparentHugePages() {
 
 }  // namespace
 
-// One memfd. `whole`: one tensor, larger than the usual segment, has it for itself.
+// One memfd. `whole`: it holds a single tensor, which is larger than a usual segment.
 struct Arena::Segment {
   Segment(std::shared_ptr<SharedMemory> memory, uint64_t id, bool whole)
       : memory(std::move(memory)), id(id), whole(whole) {
@@ -37,18 +38,18 @@ struct Arena::Segment {
   const uint64_t id;
   const bool whole;
   std::unique_ptr<Buddy> buddy;
-  uint64_t blocks = 0;  // Cut and not dissolved.
+  uint64_t blocks = 0;  // Blocks that were cut from it and not merged back.
 };
 
-// Lent memory. Its storage is used again with it, so that a block that comes back and goes
-// out again costs no allocation.
+// A block of memory that can be lent. Its storage object is reused with it, so lending it again
+// costs no allocation.
 class Arena::Block final : public Storage {
  public:
   Block(Segment* segment, uint64_t offset, uint64_t bytes)
       : Storage(segment->memory->data() + offset, bytes, Space(*segment, offset)),
         segment(segment),
         offset(offset) {
-    KeepNotes();  // The segment stays while it has blocks.
+    KeepNotes();  // The segment lives as long as it has blocks.
   }
   ~Block() override = default;
   void Lend(std::shared_ptr<Arena> arena) {
@@ -73,7 +74,7 @@ class Arena::Block final : public Storage {
     arena->GiveBack(this);
   }
 
-  std::shared_ptr<Arena> keep_;  // While it is lent.
+  std::shared_ptr<Arena> keep_;  // Set while the block is lent.
   bool used_before_ = false;
 };
 
@@ -84,7 +85,7 @@ std::shared_ptr<Arena> Arena::Make(const ArenaOptions& options) {
 }
 
 Arena::~Arena() {
-  // Whoever lends out keeps the arena, so nothing is lent now.
+  // Every lent block holds the arena, so none is lent now.
   MutexLock lock(&mu_);
   for (auto& of_class : ready_) {
     for (Block* block : of_class) delete block;
@@ -92,7 +93,8 @@ Arena::~Arena() {
 }
 
 size_t Arena::ClassOf(uint64_t rounded) {
-  // Three bits behind the highest one: as fine as Buddy rounds.
+  // The class is the position of the highest bit and the three bits after it: as fine as Buddy
+  // rounds.
   uint64_t units = rounded / Buddy::kGranule;
   size_t shift = 0;
   while (units >= 16) {
@@ -109,7 +111,7 @@ absl::StatusOr<StorageRef> Arena::Allocate(uint64_t bytes) {
     block = TakeBlock(bytes);
   }
   if (block == nullptr) {
-    // Readers of channels that have ended may have let go meanwhile.
+    // Readers of ended channels may have released blocks meanwhile.
     DropKept();
     MutexLock lock(&mu_);
     block = TakeBlock(bytes);
@@ -213,7 +215,7 @@ Arena::Block* Arena::CutBlock(uint64_t bytes) {
     }
     uint64_t wanted = bytes;
     if (whole) {
-      // Whole huge pages, where that is little more.
+      // Rounds up to whole huge pages, if that costs little.
       const uint64_t rounded = (bytes + SharedMemory::kHugePageBytes - 1) /
                                SharedMemory::kHugePageBytes * SharedMemory::kHugePageBytes;
       if (rounded - bytes <= bytes / 8 && rounded <= options_.cap_bytes) wanted = rounded;
@@ -232,7 +234,7 @@ Arena::Block* Arena::CutBlock(uint64_t bytes) {
       ++segment->blocks;
       return new Block(segment, 0, bytes);
     }
-    // What is kept in other sizes may make up the room.
+    // Blocks that are kept in other sizes may free enough room.
   }
   return nullptr;
 }
@@ -321,7 +323,7 @@ void Arena::KeepWhile(std::shared_ptr<void> holder, absl::AnyInvocable<bool()> o
 }
 
 void Arena::DropKept() {
-  std::vector<Kept> gone;  // Destroyed without the lock: they give blocks back.
+  std::vector<Kept> gone;  // Destroyed without the lock, because they give blocks back.
   MutexLock lock(&kept_mu_);
   for (size_t i = kept_.size(); i-- > 0;) {
     if (!kept_[i].over()) continue;

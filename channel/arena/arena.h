@@ -26,25 +26,26 @@ namespace tryst {
 struct ArenaOptions {
   uint64_t cap_bytes = uint64_t{1} << 30;  // Of all segments together.
   uint64_t segment_bytes = uint64_t{64}
-                           << 20;          // Of a segment at most, unless one tensor is larger.
-  uint64_t first_segment_bytes = 4 << 20;  // The first; each further one twice the last.
-  uint64_t seed = 1;                       // Of the segments' ids.
+                           << 20;  // Of one segment at most, unless one tensor is larger.
+  // The first segment's size; each further one is twice as large.
+  uint64_t first_segment_bytes = 4 << 20;
+  uint64_t seed = 1;  // For the segments' ids.
 };
 
 struct ArenaCounters {
   uint64_t allocations = 0;
-  uint64_t refusals = 0;       // Over the cap.
+  uint64_t refusals = 0;       // Requests over the cap.
   uint64_t used_bytes = 0;     // Lent out.
-  uint64_t kept_bytes = 0;     // Ready to be lent again in the same size.
+  uint64_t kept_bytes = 0;     // Kept, to be lent again in the same size.
   uint64_t segment_bytes = 0;  // What the process has taken from the system.
-  uint64_t huge_bytes = 0;     // Of it in reserved huge pages.
+  uint64_t huge_bytes = 0;     // Of that, in reserved huge pages.
   uint64_t segments = 0;
   uint64_t segments_made = 0;
 };
 
-// The Allocator over segments of shared memory that only this process can write. Bounded,
-// size-classed; blocks are used again without a system call, segments that nobody has used
-// for a while go back to the system. Lives until its last block has come back.
+// The Allocator over segments of shared memory that only this process can write. Bounded; blocks
+// have size classes and are reused without a system call. Segments that are unused for a while go
+// back to the system. Lives until its last block has come back.
 class Arena final : public Allocator, public std::enable_shared_from_this<Arena> {
  public:
   static std::shared_ptr<Arena> Make(const ArenaOptions& options);
@@ -56,30 +57,30 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   void Free(void* memory) override;
   MemorySpace SpaceOf(const void* memory) const override;
 
-  // The memory behind `segment_id`; null when it is not ours or has gone.
+  // The memory behind `segment_id`; null: it is not ours, or was given back.
   std::shared_ptr<SharedMemory> FindSegment(uint64_t segment_id) const;
-  // Changes whenever a segment goes.
+  // Changes whenever a segment is given back to the system.
   uint64_t segments_dropped() const { return dropped_.load(std::memory_order_acquire); }
 
-  // Gives back to the system what has not been used since the last call.
+  // Gives back to the system what was not used since the last call.
   void Trim();
   ArenaCounters counters() const;
-  // What is taken of what there is, and in which pages.
+  // How much is used and available, and in which kind of pages.
   std::string Explain() const;
   uint64_t cap_bytes() const { return options_.cap_bytes; }
 
-  // While it is on, peers that give a block back wake us even for one: somebody waits for it.
-  // Counted; any thread.
+  // While it is on, something waits for room, and a peer that gives back even one block wakes us.
+  // Calls are counted; thread-safe.
   void SetAwaited(bool on) { awaited_.fetch_add(on ? 1 : -1); }
   bool awaited() const { return awaited_.load() > 0; }
 
-  // Who is told of the segments of peers, whose memory lives as long as ours may. Before the
-  // arena is shared; may be null.
+  // The watcher is told of peers' segments, which may stay mapped as long as ours. Set it before
+  // the arena is shared; may be null.
   void SetPeerWatcher(std::shared_ptr<SegmentWatcher> watcher) { watcher_ = std::move(watcher); }
   const std::shared_ptr<SegmentWatcher>& peer_watcher() const { return watcher_; }
 
-  // Keeps `holder` until the arena goes or `over` says, when room is sought, that it need
-  // not be kept: whoever still reads our memory when its channel has ended.
+  // Keeps `holder` until the arena ends, or until `over`, asked when room is needed, says that it
+  // need not be kept: for a peer that still reads our memory after its channel has ended.
   void KeepWhile(std::shared_ptr<void> holder, absl::AnyInvocable<bool()> over);
 
  private:
@@ -97,7 +98,7 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   Segment* AddSegment(uint64_t bytes, bool whole) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBack(Block* block);
   void Dissolve(Block* block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Until `bytes` more fit under the cap.
+  // Frees kept blocks until `bytes` more fit under the cap.
   bool MakeWay(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropEmptySegments(uint64_t until_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropKept();
@@ -110,8 +111,9 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   mutable Mutex mu_;
   uint64_t next_id_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Segment>> segments_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::vector<Block*>> ready_ ABSL_GUARDED_BY(mu_);  // By class; kept to be lent again.
-  std::vector<bool> class_used_ ABSL_GUARDED_BY(mu_);            // Since the last Trim().
+  // By class; kept, to be lent again.
+  std::vector<std::vector<Block*>> ready_ ABSL_GUARDED_BY(mu_);
+  std::vector<bool> class_used_ ABSL_GUARDED_BY(mu_);  // Since the last Trim().
   absl::flat_hash_map<const void*, Block*> raw_ ABSL_GUARDED_BY(mu_);
   ArenaCounters counters_ ABSL_GUARDED_BY(mu_);
   Mutex kept_mu_;

@@ -65,7 +65,7 @@ TEST(ArenaTest, TheCapHoldsAndSaysSo) {
   held.pop_back();
   EXPECT_TRUE(arena->Allocate(100'000).ok());
   held.clear();
-  // What is kept in one size makes way for another.
+  // Blocks kept in one size are freed for another.
   EXPECT_TRUE(arena->Allocate(900'000).ok());
 }
 
@@ -78,7 +78,7 @@ TEST(ArenaTest, WhatNobodyUsesGoesBackToTheSystem) {
   const uint64_t most = arena->counters().segment_bytes;
   EXPECT_GE(most, 40u * 400'000);
   const uint64_t dropped = arena->segments_dropped();
-  arena->Trim();  // Used since the last one.
+  arena->Trim();  // It was used since the last Trim().
   EXPECT_EQ(arena->counters().segment_bytes, most);
   arena->Trim();
   EXPECT_LT(arena->counters().segment_bytes, most / 4);
@@ -106,7 +106,7 @@ TEST(ArenaTest, OutlivesItsOwnerForWhatIsLent) {
   tensor = Tensor();
 }
 
-// A list of references that outlives its channel gives its blocks back when room is sought.
+// A list of references that outlives its channel gives its blocks back when room is needed.
 TEST(ArenaTest, AsksThoseItKeepsWhenItHasNoRoom) {
   auto arena = Make(1 << 20);
   auto holder = std::make_shared<StorageRef>(*arena->Allocate(900'000));

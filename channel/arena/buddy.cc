@@ -67,7 +67,7 @@ void Buddy::GiveRange(uint64_t offset, uint64_t bytes) {
   uint64_t leaf = offset / kGranule;
   uint64_t count = bytes / kGranule;
   while (count > 0) {
-    // The largest block that begins here and does not reach too far.
+    // The largest block that begins here and does not reach beyond the end.
     int order = 0;
     while (order + 1 < orders_ && (leaf & ((uint64_t{2} << order) - 1)) == 0 &&
            (uint64_t{2} << order) <= count) {

@@ -7,22 +7,23 @@
 
 namespace tryst {
 
-// Which parts of a segment are in use. It keeps its books beside the memory, where no peer
-// can reach them. Blocks are buddies of powers of two; what a request does not need of its
-// block, in eighths, goes back at once. Needs external synchronisation.
+// Which parts of a segment are in use. Its tables lie outside that memory, where no peer can write
+// them. Blocks are buddies of powers of two. The part of a block that a request does not need is
+// given back at once, in eighths. Needs external synchronisation.
 class Buddy {
  public:
   static constexpr uint64_t kGranule = 1024;
   static constexpr uint64_t kNone = UINT64_MAX;
 
-  // `bytes`: a power of two, at least kGranule.
+  // `bytes` is a power of two, at least kGranule.
   explicit Buddy(uint64_t bytes);
 
-  // What a request of `bytes` really takes.
+  // How much a request of `bytes` really takes.
   static uint64_t Rounded(uint64_t bytes);
-  // Offset of `Rounded(bytes)` bytes, aligned to the power of two below; kNone: no room.
+  // Returns the offset of `Rounded(bytes)` bytes, aligned to the largest power of two in that;
+  // kNone: no room.
   uint64_t Take(uint64_t bytes);
-  void Give(uint64_t offset, uint64_t bytes);  // REQUIRES: as taken.
+  void Give(uint64_t offset, uint64_t bytes);  // REQUIRES: Take() returned `offset` for `bytes`.
   bool empty() const { return used_ == 0; }
 
  private:
@@ -30,9 +31,9 @@ class Buddy {
   struct Leaf {
     uint32_t next = kNil;
     uint32_t previous = kNil;
-    int8_t free_order = -1;  // Of the free block that begins here.
+    int8_t free_order = -1;  // The order of the free block that begins here.
   };
-  static int OrderOf(uint64_t bytes);  // The smallest that holds `bytes`.
+  static int OrderOf(uint64_t bytes);  // The smallest order that holds `bytes`.
   void Push(uint32_t leaf, int order);
   void Remove(uint32_t leaf, int order);
   void GiveBlock(uint32_t leaf, int order);

@@ -33,7 +33,7 @@ TEST(BuddyTest, LendsAllOfItAndNoMore) {
 
 TEST(BuddyTest, WhatARequestDoesNotNeedIsLentToOthers) {
   Buddy buddy(kBytes);
-  // Five eighths of a block: three are left for others.
+  // Uses five eighths of a block; the other three are free.
   const uint64_t bytes = kBytes / 8 * 5;
   ASSERT_NE(buddy.Take(bytes), Buddy::kNone);
   EXPECT_NE(buddy.Take(kBytes / 4), Buddy::kNone);
@@ -41,13 +41,13 @@ TEST(BuddyTest, WhatARequestDoesNotNeedIsLentToOthers) {
   EXPECT_EQ(buddy.Take(1), Buddy::kNone);
 }
 
-// Against a map of what is lent: nothing overlaps, all is aligned, and all comes together
-// again.
+// Compares with a map of what is lent: blocks never overlap, are aligned, and merge again in the
+// end.
 TEST(BuddyTest, RandomLendingNeverOverlaps) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     std::mt19937_64 random(seed);
     Buddy buddy(kBytes);
-    std::map<uint64_t, std::pair<uint64_t, uint64_t>> lent;  // Offset: end, asked for.
+    std::map<uint64_t, std::pair<uint64_t, uint64_t>> lent;  // Offset -> end and requested size.
     const auto give = [&](size_t which) {
       auto at = lent.begin();
       std::advance(at, static_cast<ptrdiff_t>(which));

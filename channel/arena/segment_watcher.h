@@ -5,13 +5,13 @@
 
 namespace tryst {
 
-// Learns which segments of peers are mapped into this process, so that it can pin them for a
-// device. A segment stays mapped while any tensor in it is held. Any thread.
+// Is told which segments of peers are mapped into this process, so that it can pin them for a
+// device. A segment stays mapped while any tensor in it is held. Thread-safe.
 class SegmentWatcher {
  public:
   virtual ~SegmentWatcher() = default;
   virtual void OnMapped(const void* data, uint64_t bytes) = 0;
-  // Last call: afterwards something else may be mapped there.
+  // The last chance: afterwards other memory may have these addresses.
   virtual void OnUnmapping(const void* data) = 0;
 };
 

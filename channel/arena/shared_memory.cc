@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Create(uint64_t byte
   bytes = Rounded(bytes);
   if (writers == Writers::kCreator && bytes % kHugePageBytes == 0) {
     auto memory = CreateOf(bytes, writers, /*huge=*/true);
-    if (memory.ok()) return memory;  // Else none are left, or were ever reserved.
+    if (memory.ok()) return memory;  // Otherwise none are left, or none were reserved.
   }
   return CreateOf(bytes, writers, /*huge=*/false);
 }
@@ -79,8 +79,10 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::CreateOf(uint64_t by
   if (data == MAP_FAILED) return SystemError("mmap");
   std::unique_ptr<SharedMemory> memory(
       new SharedMemory(std::move(fd), static_cast<uint8_t*>(data), bytes, huge));
-  if (!huge) madvise(data, bytes, MADV_HUGEPAGE);  // Where the kernel gives them to shared memory.
-  // Pages that are there cannot be missing when they are first touched.
+  // Has an effect where the kernel allows them for shared memory.
+  if (!huge) madvise(data, bytes, MADV_HUGEPAGE);
+  // Allocates every page now, because a page that is missing later would kill us when it is
+  // touched.
   if (madvise(data, bytes, MADV_POPULATE_WRITE) != 0 &&
       (huge || fallocate(memory->fd(), 0, 0, static_cast<off_t>(bytes)) != 0)) {
     return SystemError(absl::StrCat("pages for a shared memory of ", bytes, " bytes"));
@@ -106,7 +108,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Map(OwnedFd fd, uint
                                             " bytes and was announced with ", bytes));
   }
   const int seals = fcntl(fd.get(), F_GET_SEALS);
-  // The seal against writers is one against holes, too.
+  // The seal against writers also prevents holes.
   const int wanted = kSizeSeals | (huge ? F_SEAL_FUTURE_WRITE : 0);
   if (seals < 0 || (seals & wanted) != wanted || (huge && writable)) {
     return absl::DataLossError("the peer's memory is not sealed: it could be taken away");
@@ -116,7 +118,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Map(OwnedFd fd, uint
   if (data == MAP_FAILED) return SystemError("mapping the peer's memory");
   std::unique_ptr<SharedMemory> memory(
       new SharedMemory(OwnedFd(), static_cast<uint8_t*>(data), bytes, huge));
-  // A hole fails here, instead of killing us where it is read.
+  // If a page is missing, this fails; reading it later would kill us.
   if (huge && madvise(data, bytes, MADV_POPULATE_READ) != 0) {
     return absl::DataLossError("the peer's memory has holes");
   }

@@ -24,28 +24,27 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-// Memory that processes share: a memfd, which has no name to be left behind and lasts as
-// long as anybody maps it. It is sealed against a change of its size, so that no peer can
-// take pages away under a reader.
+// Memory that processes share: a memfd. It has no name that could be left behind, and lasts as long
+// as a process maps it. It is sealed against resizing, so no peer can take pages away from a
+// reader.
 class SharedMemory {
  public:
   enum class Writers {
-    kEverybody,  // Rings.
-    kCreator,    // Tensors: the kernel refuses every other mapping that could write.
+    kEverybody,  // For rings.
+    kCreator,    // For tensors: the kernel refuses every other writable mapping.
   };
 
   static constexpr uint64_t kHugePageBytes = 2 << 20;
 
-  // Zeroed, rounded up to whole pages, all of them there: touching it cannot fail later. Tensors
-  // of whole huge pages lie in reserved ones while there are any; else the kernel is asked for
-  // transparent ones. kResourceExhausted: no memory or no descriptor. kUnimplemented: an old
-  // kernel.
+  // Zeroed memory, rounded up to whole pages, all of which are allocated, so that touching it
+  // cannot fail later. Tensors of whole huge pages use reserved ones while there are any; otherwise
+  // the kernel is asked for transparent ones. kResourceExhausted: no memory or no descriptor.
+  // kUnimplemented: an old kernel.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(uint64_t bytes, Writers writers);
   static uint64_t Rounded(uint64_t bytes);  // To whole pages.
-  // Maps what a peer has sent, and closes `fd`. Nothing about it is believed: kDataLoss
-  // unless it is a memfd, exactly `bytes` long and sealed. Of reserved huge pages a missing one
-  // would kill us when we touch it: those are taken only to be read, sealed against holes, and
-  // with every page there.
+  // Maps memory that a peer has sent, and closes `fd`. kDataLoss: it is not a memfd, not exactly
+  // `bytes` long, or not sealed. In reserved huge pages a missing page would kill us when we touch
+  // it. So they are accepted only for reading, sealed against holes, and complete.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Map(OwnedFd fd, uint64_t bytes,
                                                            bool writable);
   ~SharedMemory();
@@ -54,7 +53,7 @@ class SharedMemory {
 
   uint8_t* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
-  int fd() const { return fd_.get(); }  // To be passed on; -1 of a mapped one.
+  int fd() const { return fd_.get(); }  // To be passed on; -1 if the memory was mapped.
   bool reserved_huge_pages() const { return huge_; }
 
  private:

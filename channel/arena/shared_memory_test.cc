@@ -47,7 +47,7 @@ TEST(SharedMemoryTest, NobodyCanTakePagesAway) {
   EXPECT_NE(fallocate((*memory)->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
 }
 
-// What a hostile peer may send instead.
+// Other files that a hostile peer may send.
 TEST(SharedMemoryTest, NothingElseIsMapped) {
   OwnedFd file(open("/proc/self/exe", O_RDONLY));
   EXPECT_TRUE(absl::IsDataLoss(SharedMemory::Map(std::move(file), 4096, false).status()));
@@ -78,20 +78,20 @@ TEST(SharedMemoryTest, ReservedHugePagesWhileThereAreAny) {
   const bool any = FreeHugePages() >= 2;
   auto memory =
       SharedMemory::Create(2 * SharedMemory::kHugePageBytes, SharedMemory::Writers::kCreator);
-  ASSERT_TRUE(memory.ok()) << memory.status();  // With and without.
+  ASSERT_TRUE(memory.ok()) << memory.status();  // It works with huge pages and without.
   EXPECT_EQ((*memory)->reserved_huge_pages(), any);
   auto mapped = SharedMemory::Map(Again(**memory), (*memory)->bytes(), false);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   (*memory)->data()[SharedMemory::kHugePageBytes] = 9;
   EXPECT_EQ((*mapped)->data()[SharedMemory::kHugePageBytes], 9);
-  // Others want ordinary ones: a ring, and what is not whole huge pages.
+  // Ordinary pages are for rings, and for sizes that are not whole huge pages.
   auto odd =
       SharedMemory::Create(SharedMemory::kHugePageBytes + 4096, SharedMemory::Writers::kCreator);
   ASSERT_TRUE(odd.ok());
   EXPECT_FALSE((*odd)->reserved_huge_pages());
 }
 
-// A hole in reserved huge pages would kill whoever reads it when none is left.
+// A hole in reserved huge pages would kill its reader when no page is left.
 TEST(SharedMemoryTest, HugePagesThatAHoleCouldBePunchedIntoAreNotMapped) {
   OwnedFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(SharedMemory::kHugePageBytes)) != 0) {

@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kMagic = 0x314d4354;  // "TCM1"
 constexpr uint32_t kChunksPerPacket = 32;
 constexpr size_t kTokenBytes = 16;
-constexpr int kMostSenders = 16;  // Strangers could keep us busy.
+constexpr int kMostSenders = 16;  // A bound on senders, because strangers could keep us busy.
 constexpr uint32_t kByDescriptor = 1;
 constexpr uint32_t kByFabric = 2;
 
@@ -51,7 +51,7 @@ OwnedFd NewSocket() {
   return OwnedFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-// An abstract one. The name is ours, or 32 digits of a peer's.
+// An abstract address. The name is one that we made, or 32 digits from a peer.
 socklen_t AddressOfBox(const std::string& name, sockaddr_un* address) {
   memset(address, 0, sizeof(*address));
   address->sun_family = AF_UNIX;
@@ -60,7 +60,7 @@ socklen_t AddressOfBox(const std::string& name, sockaddr_un* address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + whole.size());
 }
 
-// Whoever runs as we do can read our memory anyway, and so can root.
+// Whether our user runs the peer, or root, who can read our memory anyway.
 bool IsOurUser(int fd) {
   ucred peer{};
   socklen_t length = sizeof(peer);
@@ -68,7 +68,7 @@ bool IsOurUser(int fd) {
   return peer.uid == geteuid() || peer.uid == 0;
 }
 
-// The next packet and its descriptors; false: there is none, or no whole one.
+// Receives the next packet and its descriptors. False: there is none, or only a part of one.
 bool ReceivePacket(int fd, Packet* packet, std::vector<OwnedFd>* descriptors) {
   iovec part{packet, sizeof(*packet)};
   msghdr message{};
@@ -94,7 +94,7 @@ bool ReceivePacket(int fd, Packet* packet, std::vector<OwnedFd>* descriptors) {
   return got == sizeof(*packet) && (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
 }
 
-// Of one sender. False: it is a stranger, or says what cannot be.
+// Handles the packet of one sender. False: it is a stranger's, or is invalid.
 bool TakePacket(const Packet& packet, std::vector<OwnedFd> descriptors, absl::string_view token,
                 uint64_t layout, std::vector<OfferedChunk>* chunks) {
   const absl::string_view its_token(reinterpret_cast<const char*>(packet.token), kTokenBytes);

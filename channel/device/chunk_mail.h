@@ -12,13 +12,13 @@
 #include "channel/arena/shared_memory.h"
 #include "gpu/chunks.h"
 
-// How descriptors of memory chunks get from one process of a host to another, beside a channel
-// that carries bytes only. Who wants them opens a mailbox and says its name and its token over
-// the channel; who has them puts them in, and only then answers. Nothing here ever waits.
+// Passes descriptors of memory chunks from one process of a host to another, because a channel
+// carries bytes only. The reader opens a mailbox and sends its name and token over the channel. The
+// owner puts the descriptors in before it answers. Nothing here ever waits.
 namespace tryst {
 
-// How many are asked for at once: a process has a limited number of descriptors, and so has the
-// kernel of those on their way.
+// How many descriptors one request asks for. A process may have only a limited number of them, and
+// so may sockets under way.
 inline constexpr uint32_t kChunksPerMail = 256;
 
 class ChunkMailbox {
@@ -28,8 +28,8 @@ class ChunkMailbox {
   const std::string& name() const { return name_; }    // Everybody of the host can see it.
   const std::string& token() const { return token_; }  // Hex; for the sender alone.
 
-  // Appends what was put in: chunks of `layout` that follow those in `chunks`. What strangers
-  // put in is passed over. kUnavailable: nothing of ours is there.
+  // Appends what is in the mailbox: the chunks of `layout` that follow those in `chunks`. Ignores
+  // what strangers put in. kUnavailable: no such chunk is in it.
   absl::Status Collect(uint64_t layout, std::vector<OfferedChunk>* chunks);
 
  private:
@@ -41,8 +41,8 @@ class ChunkMailbox {
   const std::string token_;
 };
 
-// Puts `chunks`, those of `layout` from number `first` on, into a mailbox. kUnimplemented: there is
-// none of the name in our network namespace, or it is another user's.
+// Puts `chunks`, which are those of `layout` from number `first` on, into a mailbox.
+// kUnimplemented: our network namespace has no mailbox of that name, or it is another user's.
 // REQUIRES: at most kChunksPerMail.
 absl::Status SendChunks(const std::string& name, const std::string& token, uint64_t layout,
                         uint64_t first, absl::Span<const OfferedChunk> chunks);

@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-// Whether a fetch that ended so tells nothing of the tensor: another one may have it.
+// Whether a fetch that ended in this way says nothing of the tensor, so that another may have it.
 bool StaysWhole(const absl::Status& why) {
   return absl::IsCancelled(why) || absl::IsDeadlineExceeded(why) || absl::IsInvalidArgument(why);
 }
@@ -74,8 +74,8 @@ void DeviceFetcher::Op::FetchPart(const absl::StatusOr<TensorKey>& part, Tensor 
 
 void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_dead) {
   if (!status.ok()) return Fail(status_.ok() ? status : status_);
-  // What came although we were cancelled meanwhile is delivered where it is whole; where it
-  // is not, it goes back.
+  // The fetch was cancelled while its tensor came. A whole tensor is delivered; otherwise it goes
+  // back.
   const absl::Status cancelled = std::exchange(status_, absl::OkStatus());
   if (is_dead || answer.dtype() == DType::kString) {
     started_ = true;
@@ -96,7 +96,7 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
 }
 
 void DeviceFetcher::Op::BringTransfer() {
-  // A view needs no destination, if it comes to that.
+  // If the tensor can be read in place, a view needs no destination.
   is_view_ = args.by_reference && !args.destination.valid() && manifest.in_reach();
   if (!is_view_) {
     const absl::Status status = ChooseDestination();
@@ -121,7 +121,7 @@ absl::Status DeviceFetcher::Op::ChooseDestination() {
 void DeviceFetcher::Op::CopyIn(Copier::Direction direction, uint64_t at, const void* from,
                                uint64_t bytes, Copier::Done done) {
   ++pending_;
-  // Memory of the caller's follows the moment of its context, memory of the pool its last use.
+  // The caller's memory is written after the moment of its context, the pool's after its last use.
   engine->Copy(direction, static_cast<char*>(into_.mutable_data()) + at, from, bytes,
                args.destination.valid() ? context->moment() : nullptr, LastUse(into_),
                [this, done = std::move(done)](absl::Status status) mutable {
@@ -132,7 +132,7 @@ void DeviceFetcher::Op::CopyIn(Copier::Direction direction, uint64_t at, const v
 
 // ---- Waiting for a proof ----
 
-// It has a patience of its own, which may be more than ours.
+// The proof has a patience of its own, which may be longer than the fetch's.
 DeviceWay::State DeviceFetcher::Op::StateOf(bool direct) {
   DeviceWay* const way = WayOf(direct);
   const DeviceWay::State state = owner_->ways_.StateOf(way, step, key, engine);
@@ -192,7 +192,7 @@ void DeviceFetcher::Op::EndIfDone() {
   if (pending_ > 0 || ended_ || (status_.ok() && !started_)) return;
   ended_ = true;
   if (status_.ok()) owner_->counters_.bytes += manifest.bytes;
-  // The caller first: the producer can wait.
+  // The caller first, because the producer can wait.
   Report(status_, status_.ok() ? std::move(into_) : Tensor(), false);
   if (manifest.transfer != 0 && status_.ok() && !is_view_) {
     owner_->FetchAside(step, TransferKey(key, manifest.transfer, "done"), Tensor(),

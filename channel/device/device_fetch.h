@@ -31,7 +31,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
 
   void Start();
   void OnTurn(const DeviceManifest* met) override;
-  // The step has.
+  // The fetch's step was aborted.
   void Abort(const absl::Status& status) {
     if (!reported_) Fail(status);
   }
@@ -49,7 +49,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   std::list<std::unique_ptr<Op>>::iterator self;
 
  private:
-  // Of the chunks of virtual memory, until they are mapped.
+  // Chunks of virtual memory that the producer has sent and that are not mapped yet.
   struct Handed {
     std::unique_ptr<ChunkMailbox> mailbox;
     std::vector<OfferedChunk> chunks;
@@ -61,7 +61,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   }
   Args InnerArgs(Tensor destination, bool by_reference);
   DeviceWay* WayOf(bool direct) { return owner_->ways_.Find(manifest, *engine, direct); }
-  // Its state; while it is being proved we wait.
+  // The state of the way. While it is being proved the fetch waits.
   DeviceWay::State StateOf(bool direct);
   void FetchPart(const absl::StatusOr<TensorKey>& part, Tensor destination, bool by_reference,
                  absl::AnyInvocable<void(absl::Status, Tensor, bool) &&> done);
@@ -87,7 +87,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   void OnIpcCopied(int64_t began_ns, absl::Status status);
   void MoreChunks();
   void OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot, absl::Status status, Tensor landed);
-  // Copies into the destination; the end is counted in pending_.
+  // Copies into the destination, and counts the copy in pending_ until its end.
   void CopyIn(Copier::Direction direction, uint64_t at, const void* from, uint64_t bytes,
               Copier::Done done);
   void Fail(const absl::Status& status);
@@ -98,7 +98,7 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   void EndCancellation();
 
   DoneFn done_;
-  Cancellation inner_;  // Of the fetches that we make.
+  Cancellation inner_;  // Cancels the fetches that this one makes.
   Cancellation::Token token_ = Cancellation::kNoToken;
   std::shared_ptr<std::atomic<bool>> alive_ = std::make_shared<std::atomic<bool>>(true);
   absl::Status status_;
@@ -108,20 +108,20 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   uint64_t chunks_ = 0;
   uint64_t next_chunk_ = 0;
   uint32_t in_flight_ = 0;
-  uint64_t copies_begun_ = 0;  // Of chunks, into the destination.
-  bool is_view_ = false;       // The view has the mapping and the lease.
-  bool started_ = false;       // Every copy is on its way.
-  bool committed_ = false;     // All is here: too late to cancel.
+  uint64_t copies_begun_ = 0;  // Copies of chunks into the destination that have begun.
+  bool is_view_ = false;       // The view has taken over the mapping and the lease.
+  bool started_ = false;       // Every copy has begun.
+  bool committed_ = false;     // Everything has come: too late to cancel.
   bool reported_ = false;
   bool ended_ = false;
-  int pending_ = 0;  // Fetches, copies and probes that will still call us.
-  // While no fetch of ours keeps the deadline.
+  int pending_ = 0;  // Fetches, copies and probes that will still call this object.
+  // Ends it at its deadline while no fetch that it makes does.
   struct LateTimer final : PollerTimer {
     explicit LateTimer(Op* op) : op(op) {}
     void OnTimer() override;
     Op* const op;
   };
-  DeviceWay* probed_ = nullptr;  // We are among those who wait for its proof.
+  DeviceWay* probed_ = nullptr;  // The way whose proof it waits for.
   LateTimer late_timer_{this};
 };
 

@@ -76,11 +76,11 @@ void DeviceFetcher::Begin(std::unique_ptr<Op> op) {
   ops_.front()->Start();
 }
 
-// Of those that wait in line or copy, the channel knows nothing.
+// Also ends fetches that wait in line or copy, of which the channel knows nothing.
 void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
   fetcher_->AbortStep(step_id, status);
   poller_->PostFn([this, step_id, status] {
-    std::vector<Op*> aborted;  // From the last made on: none has its turn by another's end.
+    std::vector<Op*> aborted;  // The newest first, so that the end of one does not start another.
     for (const auto& op : ops_) {
       if (op->step == step_id) aborted.push_back(op.get());
     }
@@ -88,7 +88,8 @@ void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
   });
 }
 
-// For a device that is somebody else's: whole through host memory, and its own copy.
+// For a device that is not ours: the tensor comes whole into host memory, and the device's owner
+// copies it from there.
 void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Args& args,
                                 DoneFn done) {
   if (args.device_context == nullptr) {

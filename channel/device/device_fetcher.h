@@ -20,14 +20,16 @@ namespace tryst {
 
 struct DeviceFetcherOptions {
   uint32_t chunks_in_flight = 8;  // Of one transfer.
-  // A copy out of the producer's memory that took longer is believed only if the producer
-  // says that it still kept the tensor. Less than half of its lease.
+  // If a copy out of the producer's memory took longer than this, it counts only if the producer
+  // says that it still kept the tensor. Less than half of the producer's lease.
   int64_t trust_ms = 20'000;
   bool use_ipc = true;
-  bool use_direct = true;             // A NIC that writes into the GPU (gpu_nic.h).
-  uint64_t direct_bytes = 256 << 10;  // Smaller ones are staged: registering costs more.
-  int64_t direct_again_ms = 10'000;   // After which a refusal is looked at again.
-  int64_t view_renewal_ms = 10'000;   // Of the leases of views; less than half of one.
+  bool use_direct = true;  // A NIC that writes into the GPU (gpu_nic.h).
+  // Smaller tensors are staged, because registering would cost more.
+  uint64_t direct_bytes = 256 << 10;
+  int64_t direct_again_ms = 10'000;  // After this time a way that was refused is tried again.
+  // Between renewals of a view's lease; less than half of the lease.
+  int64_t view_renewal_ms = 10'000;
   uint64_t max_tensor_bytes = UINT64_MAX;
 };
 
@@ -37,31 +39,29 @@ struct DeviceFetcherCounters {
   uint64_t ended_failed = 0;
   uint64_t inside = 0;
   uint64_t ipc = 0;
-  uint64_t views = 0;      // Of ipc: by reference.
-  uint64_t in_chunks = 0;  // Of ipc: out of virtual memory that is mapped chunk by chunk.
+  uint64_t views = 0;      // The part of ipc that came by reference.
+  uint64_t in_chunks = 0;  // The part of ipc that came out of memory mapped chunk by chunk.
   uint64_t direct = 0;     // Written by a NIC.
   uint64_t staged = 0;
-  uint64_t read_in_peer = 0;  // Chunks that the GPU read in the producer's shared memory.
+  uint64_t read_in_peer = 0;  // Chunks that the GPU read in place, in the producer's shared memory.
   uint64_t bytes = 0;
 };
 
-// The consumer's end of the device proxy. A fetch that wants host memory passes untouched;
-// one that wants device memory asks the producer what the tensor is (manifest.h), and
-// brings it by the best way that has been proved: reading the producer's memory, or its NIC
-// and ours without the hosts, or chunk by chunk through pinned slots, over whatever channel
-// `fetcher` has to the peer.
+// The consumer's end of the device proxy. A fetch that wants host memory passes through unchanged.
+// One that wants device memory asks the producer what the tensor is (manifest.h), and brings it in
+// the best way that has been proved: it reads the producer's memory, or the two NICs move it
+// without the hosts, or it comes chunk by chunk through pinned slots over the channel of `fetcher`.
 //
-// With Args::by_reference and no destination, a tensor that is read in the producer's memory
-// comes as a view of it, which the producer keeps as long as the view is held.
+// With Args::by_reference and no destination, a tensor that can be read in the producer's memory
+// comes as a view of it. The producer keeps it as long as the view is held.
 //
-// Fetches of one key and step that want device memory go on one at a time (fetch_lines.h), so
-// that one which is cancelled or late leaves the order of its neighbours as it was.
+// Of the fetches of one key and step that want device memory, one proceeds at a time
+// (fetch_lines.h). So a fetch that is cancelled or late does not disturb the order of the others.
 //
-// Fetch(), FetchMany() and AbortStep() are safe from any thread; the rest
-// belongs to the poller.
+// Fetch(), FetchMany() and AbortStep() are thread-safe; the rest is for the poller thread only.
 class DeviceFetcher final : public TensorFetcher {
  public:
-  // Everything given outlives it.
+  // The arguments outlive it.
   DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetcherOptions options);
   ~DeviceFetcher() override;  // REQUIRES: drained.
 
@@ -71,9 +71,9 @@ class DeviceFetcher final : public TensorFetcher {
   void AbortStep(int64_t step_id, const absl::Status& status) override;
 
   // ---- Poller thread only ----
-  // True when nothing of ours is on its way any more; `fetcher` must end what it has.
+  // True when nothing of ours is under way any more. `fetcher` must end the fetches that it has.
   bool Drained() const;
-  // One line for each process that was offered memory by: which way, and why.
+  // One line for each process that offered its memory: in which way we reach it, and why.
   std::string Explain() const;
   const DeviceFetcherCounters& counters() const { return counters_; }
 
@@ -83,7 +83,7 @@ class DeviceFetcher final : public TensorFetcher {
   static bool WantsDevice(const TensorKey& key, const Args& args);
   void FetchByHost(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
   void Begin(std::unique_ptr<Op> op);
-  // Asks the peer for something beside the tensor itself.
+  // Fetches something beside the tensor itself, such as a chunk or a probe.
   void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,
                   absl::AnyInvocable<void(absl::Status, Tensor) &&> done);
   ProvedWays::AsideFn Aside();

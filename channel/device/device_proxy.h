@@ -20,29 +20,29 @@ struct DeviceProxyOptions {
   DeviceFetcherOptions fetcher;
 };
 
-// What a worker with GPUs puts around its channels: source() between them and its steps,
-// fetcher() between its steps and them. Device tensors then move over every channel.
+// What a worker with GPUs puts around its channels: source() stands between channels and steps,
+// fetcher() between steps and channels. Device tensors then move over every channel.
 class DeviceProxy {
  public:
-  // On `poller`, not yet started. `gpus`, `source` outlive it; `gpus` outlive what is mapped of
-  // peers' memory, too. With an arena: before that is shared with anybody. kInvalidArgument:
-  // limits that do not add up.
+  // `poller` has not started yet. `gpus` and `source` outlive the proxy, and `gpus` outlive mapped
+  // memory of peers, too. With an arena, call it before the arena is shared. kInvalidArgument: the
+  // limits are inconsistent.
   static absl::StatusOr<std::unique_ptr<DeviceProxy>> Open(Poller* poller,
                                                            const std::vector<const Gpu*>& gpus,
                                                            TensorSource* source,
                                                            const DeviceProxyOptions& options);
   ~DeviceProxy();  // REQUIRES: stopped, or the poller never ran.
 
-  // Once, before anything is fetched. `channels` outlives it.
+  // Call it once, before the first fetch. `channels` outlives the proxy.
   void SetChannels(TensorFetcher* channels);
 
   TensorSource* source() { return source_.get(); }
   TensorFetcher* fetcher() { return fetcher_.get(); }
-  // Null: that GPU is not opened.
+  // Null: that GPU is not open.
   DeviceEngine* engine(int ordinal) const;
 
-  // After the channels were stopped: waits, on a thread other than the poller's, until no
-  // copy is on its way. kDeadlineExceeded: it must not be destroyed.
+  // Call it after the channels were stopped, not on the poller thread: waits until no copy is under
+  // way. kDeadlineExceeded: the proxy must not be destroyed.
   absl::Status Stop(absl::Duration timeout);
   // ---- On the poller thread ----
   std::string ExplainNow() const;

@@ -7,8 +7,8 @@
 
 namespace tryst {
 
-// A tensor in another process's memory, by reference. The last one gone, the poller tells the
-// producer.
+// A tensor in another process's memory, by reference. When its last reference is gone, the poller
+// tells the producer.
 class DeviceViews::View final : public Storage {
  public:
   View(DeviceViews* owner, DeviceEngine* engine, IpcMappings::Mapping* mapping, void* data,

@@ -14,17 +14,17 @@
 
 namespace tryst {
 
-// Tensors in other processes' memory, by reference: their producers are told that they are still
-// looked at, and at last that they are not. Poller thread only; who holds a view may let go of it
-// on any thread.
+// Tensors in other processes' memory, by reference. It renews the lease of each view at its
+// producer, and ends it when the view is gone. Poller thread only; views may be dropped on any
+// thread.
 class DeviceViews {
  public:
-  // `renewal_ms`: of the leases.
+  // `renewal_ms` is the time between renewals.
   DeviceViews(Poller* poller, int64_t renewal_ms, ProvedWays::AsideFn aside);
   ~DeviceViews() { poller_->CancelTimer(&timer_); }  // REQUIRES: empty().
 
-  // Of the bytes at `data`, which `mapping`, the view's from now on, shows; null: they are this
-  // process's.
+  // A view of the bytes at `data`. It takes over `mapping`, in which they lie; null: they are this
+  // process's own.
   absl::StatusOr<Tensor> Make(DeviceEngine* engine, IpcMappings::Mapping* mapping, void* data,
                               int64_t step, const TensorKey& key, const DeviceManifest& manifest);
   bool empty() const { return views_.empty(); }

@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kProofBytes = 64 << 10;
 constexpr uint64_t kFlushBytes = 8;
 
-// What makes ibv_reg_mr() take device pointers, under each name it has had.
+// Finds the kernel module that makes ibv_reg_mr() take device pointers, under any of its names.
 absl::Status FindPeerMemoryModule(const std::string& sysfs_root) {
   for (const char* name :
        {"/module/nvidia_peermem/version", "/kernel/mm/memory_peers/nv_mem/version",
@@ -33,7 +33,7 @@ absl::Status FindPeerMemoryModule(const std::string& sysfs_root) {
       "no peer-memory module is loaded: modprobe nvidia_peermem (or nv_peer_mem)");
 }
 
-// The bytes of a proof, and what moves them.
+// The memory, regions and queue pairs of a proof.
 class Proof {
  public:
   static absl::StatusOr<std::unique_ptr<Proof>> Prepare(Nic* nic, const Gpu& gpu, DirectWay way,
@@ -62,7 +62,7 @@ class Proof {
   GpuStream stream_;
   std::unique_ptr<Region> device_region_;
   std::unique_ptr<Region> host_region_;
-  LoopBack loop_;  // Goes first.
+  LoopBack loop_;  // Destroyed first.
 };
 
 absl::StatusOr<std::unique_ptr<Proof>> Proof::Prepare(Nic* nic, const Gpu& gpu, DirectWay way,
@@ -166,7 +166,7 @@ absl::Status RunProof(Nic* nic, const Gpu& gpu, DirectWay way, const DirectOptio
     absl::Status status = (*proof)->WriteRound(reach->flush.flush);
     if (absl::IsDataLoss(status) && !reach->flush.flush && !options.flush.has_value() &&
         nic->limits().max_reads_in_flight > 0) {
-      // The table is wrong about this machine.
+      // The policy is wrong for this machine.
       reach->flush = {true, absl::StrCat("without it, round ", round,
                                          " of the proof read old "
                                          "bytes")};
@@ -249,7 +249,7 @@ absl::StatusOr<std::unique_ptr<Region>> RegisterGpuMemory(Nic* nic, const Gpu& g
   auto exported = ExportDmaBuf(gpu, address, bytes);
   if (!exported.ok()) return exported.status();
   auto region = nic->RegisterDmaBuf(exported->fd, exported->offset, bytes, address, access);
-  close(exported->fd);  // The region holds what it stands for.
+  close(exported->fd);  // The region keeps the buffer.
   return region;
 }
 

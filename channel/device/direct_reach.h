@@ -15,22 +15,22 @@
 
 namespace tryst {
 
-// How a NIC gets at the memory of a GPU, the best first.
+// How a NIC reaches the memory of a GPU, best first.
 enum class DirectWay {
-  kDmaBuf,      // The GPU's driver exports it, the NIC's imports it.
+  kDmaBuf,      // The GPU's driver exports it; the NIC's driver imports it.
   kPeerMemory,  // A kernel module tells the NIC's driver what device pointers are.
-  kStaging,     // Not at all: through pinned host memory.
+  kStaging,     // It does not; bytes pass through pinned host memory.
 };
 const char* DirectWayName(DirectWay way);
 
 struct DirectOptions {
-  bool dma_buf = true;  // Which of them may be tried.
+  bool dma_buf = true;  // Which ways may be tried.
   bool peer_memory = true;
-  // A GPU that is farther away is staged. Where sysfs does not say, as in most virtual
-  // machines, the proof alone decides.
+  // A GPU farther away is staged. If sysfs does not tell the distance, as in most virtual machines,
+  // only the proof counts.
   PciDistance farthest = PciDistance::kSwitches;
   GpuLink link = GpuLink::kPcie;
-  bool control_by_c2c = false;  // Completions take another way than data (flush_policy.h).
+  bool control_by_c2c = false;  // Completions use another link than data (flush_policy.h).
   absl::optional<bool> flush;   // In place of what the policy says.
   std::string sysfs_root = "/sys";
   int rounds = 16;  // Of the proof.
@@ -46,8 +46,8 @@ struct DirectReach {
   std::string pci_bus_id;
   std::string nic;
   PciDistance distance = PciDistance::kUnknown;
-  std::string dma_buf;      // Why not by it; empty: not refused.
-  std::string peer_memory;  // Ditto.
+  std::string dma_buf;      // Why this way was refused; empty: it was not.
+  std::string peer_memory;  // The same for this way.
   std::string proof;        // What was proved.
   FlushPolicy flush;
 
@@ -55,26 +55,26 @@ struct DirectReach {
   std::string ToText() const;   // One line, for people.
 };
 
-// Registers memory of `gpu` with `nic` so: [address, address + bytes), under its own
-// address. kUnimplemented, or what the driver or the NIC said.
+// Registers [address, address + bytes) of `gpu`'s memory with `nic` in that way, under the same
+// address. kUnimplemented, or the error of the driver or the NIC.
 absl::StatusOr<std::unique_ptr<Region>> RegisterGpuMemory(Nic* nic, const Gpu& gpu, DirectWay way,
                                                           cuda::Address address, uint64_t bytes,
                                                           uint32_t access);
 
-// A connection of a NIC to itself: two queue pairs on one queue of completions.
+// A connection of a NIC to itself: two queue pairs on one completion queue.
 struct LoopBack {
   std::unique_ptr<QueuePair> far;
-  std::unique_ptr<QueuePair> near;  // To be posted on.
+  std::unique_ptr<QueuePair> near;  // Works are posted on this one.
 
   static constexpr uint32_t kDepth = 8;
   static constexpr uint32_t kCompletions = 2 * (kDepth + 1);  // Of the queue, for both.
   static absl::StatusOr<LoopBack> Open(Nic* nic, CompletionQueue* completions);
 };
 
-// Tries the ways in their order, each with real bytes: the NIC writes the GPU's memory and
-// a copy engine reads it, a copy engine writes and the NIC reads, `rounds` times and with
-// digests. Blocks, up to patience_ms for each transfer that does not end; for start-up.
-// Whoever finds old bytes where the policy saw no need for a flush gets one.
+// Tries the ways in their order with real bytes: the NIC writes the GPU's memory and a copy engine
+// reads it, then a copy engine writes and the NIC reads; `rounds` times, with digests. If old bytes
+// are read where the policy saw no need for a flush, flushing is turned on. For start-up, because
+// it blocks, for each transfer up to patience_ms.
 DirectReach ProveReach(Nic* nic, const Gpu& gpu, const DirectOptions& options);
 
 }  // namespace tryst

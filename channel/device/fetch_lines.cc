@@ -35,7 +35,7 @@ void FetchLines::Leave(LinedFetch* fetch, const DeviceManifest* met, bool lost) 
   GoOn(line);
 }
 
-// In a loop, as a fetch may end in its turn.
+// A loop, because a fetch may end inside its OnTurn().
 void FetchLines::GoOn(FetchLine* line) {
   if (line->goes_on) return;
   line->goes_on = true;

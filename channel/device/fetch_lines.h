@@ -18,12 +18,13 @@ namespace tryst {
 
 struct FetchLine;
 
-// A fetch of a device tensor, as its line sees it.
+// A fetch of a device tensor while it is in a line.
 class LinedFetch {
  public:
   virtual ~LinedFetch() = default;
-  // It is the first of its key. `met`: what an earlier fetch was told of and did not take is
-  // this one's; null: it asks the producer. May end in here, and leave.
+  // The fetch is the first of its key. `met`: a tensor that an earlier fetch was told of and did
+  // not take is now this fetch's; null: it must ask the producer. It may end, and leave the line,
+  // inside the call.
   virtual void OnTurn(const DeviceManifest* met) = 0;
 
  private:
@@ -32,9 +33,9 @@ class LinedFetch {
   std::list<LinedFetch*>::iterator place_;  // Until its turn comes.
 };
 
-// The order of a key whose tensors lie on devices: of the fetches of one key and step one goes
-// on at a time, and the others wait behind it. What a fetch has met and does not take belongs to
-// the next one in line, or goes back to the producer before another one asks
+// The order of a key whose tensors lie on devices: of the fetches of one key and step one proceeds
+// at a time, and the others wait behind it. If a fetch does not take the tensor that it was told
+// of, the tensor goes to the next fetch in line, or back to the producer before another fetch asks
 // (docs/decisions/0026-order-with-cancels.md). Poller thread only.
 class FetchLines {
  public:
@@ -45,10 +46,11 @@ class FetchLines {
 
   explicit FetchLines(GiveBackFn give_back) : give_back_(std::move(give_back)) {}
 
-  // Its turn may come in here.
+  // May call fetch->OnTurn().
   void Join(int64_t step, const TensorKey& key, LinedFetch* fetch);
-  // It has ended, in whatever place it was. `met`: what it was told of and has not taken; null:
-  // nothing. `lost`: the producer could not bring it, so it goes back rather than to the next.
+  // The fetch has ended, at whatever place in the line. `met`: the tensor that it was told of and
+  // has not taken; null: none. `lost`: the producer could not bring that tensor, so it goes back
+  // and not to the next fetch.
   void Leave(LinedFetch* fetch, const DeviceManifest* met, bool lost);
   bool empty() const { return lines_.empty(); }
 
@@ -58,19 +60,19 @@ class FetchLines {
 
   GiveBackFn give_back_;
   absl::flat_hash_map<std::pair<int64_t, TensorKey>, FetchLine*> lines_;
-  std::deque<FetchLine> all_;  // That there ever were; addresses stay.
+  std::deque<FetchLine> all_;  // All that were ever made; addresses stay.
   std::vector<FetchLine*> free_;
 };
 
-// A key of a step with fetches, or with a tensor on its way back.
+// A key and step with fetches, or with a tensor that is going back to the producer.
 struct FetchLine {
   int64_t step = 0;
   TensorKey key;
-  LinedFetch* first = nullptr;  // Whose turn it is.
+  LinedFetch* first = nullptr;  // The fetch that proceeds.
   std::list<LinedFetch*> waiting;
-  absl::optional<DeviceManifest> met;  // Of the former first, for the next one.
+  absl::optional<DeviceManifest> met;  // Met by the former first fetch, for the next one.
   bool gives_back = false;
-  bool goes_on = false;  // GoOn() runs.
+  bool goes_on = false;  // GoOn() is running.
 };
 
 }  // namespace tryst

@@ -58,7 +58,7 @@ class Measure {
     return absl::OkStatus();
   }
 
-  // How long `count` of them take, in ns.
+  // How long `count` transfers take, in ns.
   absl::StatusOr<int64_t> Run(SendOp op, uint64_t bytes, int count, int in_flight) {
     const int64_t begin = clock_.NowNs();
     const Deadline until = Deadline::After(clock_, absl::Seconds(5));
@@ -98,7 +98,7 @@ class Measure {
   std::unique_ptr<Region> region_;
   std::unique_ptr<Region> host_region_;
   std::unique_ptr<CompletionQueue> queue_;
-  LoopBack loop_;  // Goes first.
+  LoopBack loop_;  // Destroyed first.
 };
 
 absl::Status Fill(Nic* nic, const Gpu& gpu, GdrFinding* finding) {

@@ -18,7 +18,7 @@ struct GdrCheckOptions {
   bool measure = true;
 };
 
-// One GPU and one NIC. What is measured goes over the NIC's connection to itself.
+// One GPU and one NIC. The measurements use the NIC's connection to itself.
 struct GdrFinding {
   DirectReach reach;
   double write_gb_per_s = 0;  // NIC into GPU; 0: not measured, since it is staged.
@@ -28,8 +28,8 @@ struct GdrFinding {
   std::string ToText() const;
 };
 
-// Proves and measures every pair of this machine. kNotFound, kUnavailable: there is no
-// driver, no GPU, no libibverbs or no RDMA device with a usable port, and which.
+// Proves and measures every pair of this machine. kNotFound, kUnavailable: a driver, a GPU,
+// libibverbs or an RDMA device with a usable port is missing; the message says which.
 absl::StatusOr<std::vector<GdrFinding>> CheckGdr(const GdrCheckOptions& options);
 
 }  // namespace tryst

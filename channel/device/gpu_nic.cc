@@ -7,8 +7,7 @@
 
 namespace tryst {
 
-// A region that peers may write counts for as long as it lives: meanwhile completions are
-// to be flushed for.
+// A region that peers may write. While one exists, completions need a flush.
 class GpuNic::CountedRegion final : public ForwardingRegion {
  public:
   CountedRegion(std::unique_ptr<Region> region, std::shared_ptr<std::atomic<int>> count)
@@ -24,8 +23,8 @@ class GpuNic::CountedRegion final : public ForwardingRegion {
   const std::shared_ptr<std::atomic<int>> count_;
 };
 
-// Completions that are held back until what they tell of has been flushed. Belongs to one
-// thread, as its queue pairs do.
+// Holds completions back until the bytes that they report have been flushed. Belongs to one thread,
+// as its queue pairs do.
 class GpuNic::Queue final : public CompletionQueue {
  public:
   static absl::StatusOr<std::unique_ptr<CompletionQueue>> Create(GpuNic* nic, uint32_t depth);
@@ -51,13 +50,13 @@ class GpuNic::Queue final : public CompletionQueue {
 
   GpuNic* const nic_;
   std::unique_ptr<CompletionQueue> inner_;
-  uint64_t sink_ = 0;  // Where a flush reads to: of no interest.
+  uint64_t sink_ = 0;  // Where a flush reads to; the value is not used.
   std::unique_ptr<Region> sink_region_;
   LoopBack loop_;
   std::deque<Held> held_;
-  uint64_t posted_ = 0;  // Flushes, by number.
+  uint64_t posted_ = 0;  // How many flushes were posted.
   uint64_t flushed_ = 0;
-  bool wanted_ = false;  // One more, after those that were posted.
+  bool wanted_ = false;  // Another flush is needed after those that were posted.
   int64_t posted_at_ns_ = 0;
 };
 
@@ -111,7 +110,7 @@ absl::Status GpuNic::Queue::TakeIn() {
     Held held{completion, 0};
     if (completion.status == CompletionStatus::kOk &&
         completion.op == CompletionOp::kReceiveWriteImmediate) {
-      // The flush that is under way was posted before this was seen.
+      // The flush under way was posted before this completion was seen.
       held.after = posted_ + 1;
       wanted_ = true;
     }
@@ -133,7 +132,7 @@ absl::Status GpuNic::Queue::StartFlush() {
     work.remote_key = side->region->remote_key();
     works.push_back(work);
   }
-  works.back().signaled = true;  // In order: with the last, all have ended.
+  works.back().signaled = true;  // They end in order, so the last one's end is the end of all.
   posted_at_ns_ = nic_->clock_.NowNs();
   wanted_ = false;
   ++posted_;

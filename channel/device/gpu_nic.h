@@ -20,19 +20,18 @@ namespace tryst {
 struct FlushCounters {
   uint64_t flushes = 0;
   uint64_t failed = 0;
-  uint64_t ns = 0;       // From the READ's posting to its completion, of all together,
-  uint64_t ns_most = 0;  // and of the slowest.
+  uint64_t ns = 0;       // Sum of the times from a READ's posting to its completion,
+  uint64_t ns_most = 0;  // and the longest of them.
 };
 
-// A NIC that also reads and writes the memory of those GPUs for which that was proved.
+// A NIC that can also read and write the memory of those GPUs for which that was proved.
 //
-// Where a GPU needs a flush, a completion of this NIC that tells of bytes in GPU memory is
-// shown only after an RDMA READ from that GPU, over a loop-back queue pair of this NIC that
-// was posted after the completion had come, has ended: a read's answer does not pass what
-// was written before it. Each NIC flushes for itself, so that a tensor that came by several
-// is complete once each of them has told of its part.
+// Where a GPU needs a flush, a completion that reports bytes in GPU memory is held back: this NIC
+// first posts an RDMA READ from that GPU on a loop-back queue pair, and waits for its end. A read's
+// answer does not overtake earlier writes, so the bytes are there. Each NIC flushes for itself, so
+// a tensor that came over several NICs is complete once each has reported its part.
 //
-// Threads: as of any Nic.
+// Threads: as for any Nic.
 class GpuNic final : public ForwardingNic {
  public:
   // Proves every GPU; blocks meanwhile (ProveReach). `gpus` outlive it.
@@ -42,7 +41,7 @@ class GpuNic final : public ForwardingNic {
 
   std::vector<DirectReach> reaches() const;
   FlushCounters flushes() const;
-  std::string Explain() const;  // A line for each GPU.
+  std::string Explain() const;  // One line for each GPU.
 
   absl::Status ReachesDevice(int ordinal) const override;
   absl::StatusOr<std::unique_ptr<Region>> RegisterDevice(int ordinal, void* address, uint64_t bytes,
@@ -54,13 +53,13 @@ class GpuNic final : public ForwardingNic {
  private:
   class Queue;
   class CountedRegion;
-  // One GPU; where it stands does not change after Wrap().
+  // One GPU; its address does not change after Wrap().
   struct Side {
     const Gpu* gpu = nullptr;
     DirectReach reach;
-    DeviceMemory flushed;            // What a flush reads.
+    DeviceMemory flushed;            // The memory that a flush reads.
     std::unique_ptr<Region> region;  // Over it.
-    // Regions that peers may write.
+    // How many regions peers may write.
     std::shared_ptr<std::atomic<int>> writable = std::make_shared<std::atomic<int>>(0);
     bool flushes() const { return region != nullptr; }
   };

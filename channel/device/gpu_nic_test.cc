@@ -271,7 +271,7 @@ TEST_F(GpuNicTest, WhatPassesTheTableButReadsOldBytesIsFlushed) {
   EXPECT_EQ(Reach().way, DirectWay::kDmaBuf) << Reach().ToText();
   EXPECT_TRUE(Reach().flush.flush);
   EXPECT_THAT(Reach().flush.why, HasSubstr("round 0 of the proof read old bytes"));
-  // Who forbids the flush stages.
+  // If the flush is forbidden, tensors are staged.
   direct_.flush = false;
   Wrap();
   EXPECT_EQ(Reach().way, DirectWay::kStaging);

@@ -13,7 +13,7 @@ void PeerSegments::OnMapped(const void* data, uint64_t bytes) {
 }
 
 void PeerSegments::OnUnmapping(const void* data) {
-  PinnedMemory pinned;  // Unregistered without the lock.
+  PinnedMemory pinned;  // Unregistered without holding the lock.
   MutexLock lock(&mu_);
   auto found = segments_.find(static_cast<const char*>(data));
   TRYST_CHECK(found != segments_.end());
@@ -38,7 +38,7 @@ bool PeerSegments::Reaches(const Gpu* gpu, const void* data, uint64_t bytes) {
   }
   auto pinned = PinnedMemory::RegisterReadOnly(gpu, begin, whole);
   MutexLock lock(&mu_);
-  // Still there: who calls holds a tensor in it.
+  // The segment still exists, because the caller holds a tensor in it.
   Segment& segment = segments_.find(begin)->second;
   segment.state = pinned.ok() ? State::kRegistered : State::kRefused;
   if (pinned.ok()) {

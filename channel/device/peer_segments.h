@@ -12,18 +12,17 @@
 
 namespace tryst {
 
-// The shared memory of this host's workers as GPUs see it: a segment is registered with the
-// driver when a copy first wants to read it, whole and for every GPU, and until it is
-// unmapped. Thread-safe.
+// The shared memory of this host's workers, as GPUs see it. When a copy first needs a segment, the
+// whole of it is registered with the driver for every GPU, until it is unmapped. Thread-safe.
 class PeerSegments final : public SegmentWatcher {
  public:
   void OnMapped(const void* data, uint64_t bytes) override;
   void OnUnmapping(const void* data) override;
 
-  // Whether `gpu` copies out of [data, data + bytes) as it is. The first time it takes as long
-  // as registering the segment. REQUIRES: a tensor there is held.
+  // Whether `gpu` can copy from [data, data + bytes) directly. The first call registers the
+  // segment, which takes long. REQUIRES: a tensor there is held.
   bool Reaches(const Gpu* gpu, const void* data, uint64_t bytes);
-  // Why the last segment that cannot be registered cannot; empty: all could.
+  // Why the last refused segment could not be registered; empty: none was refused.
   std::string refusal() const;
 
  private:
@@ -35,7 +34,7 @@ class PeerSegments final : public SegmentWatcher {
   };
 
   mutable Mutex mu_;
-  std::map<const char*, Segment> segments_ ABSL_GUARDED_BY(mu_);  // By where they begin.
+  std::map<const char*, Segment> segments_ ABSL_GUARDED_BY(mu_);  // By their first address.
   std::string refusal_ ABSL_GUARDED_BY(mu_);
 };
 

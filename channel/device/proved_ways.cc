@@ -33,7 +33,7 @@ DeviceWay::State ProvedWays::StateOf(DeviceWay* way, int64_t step, const TensorK
   way->worker = std::string(key.src().worker);
   if (way->direct && way->state == DeviceWay::State::kRefused &&
       poller_->now_ns() - way->refused_at_ns > again_ms_ * 1'000'000) {
-    way->state = DeviceWay::State::kUnknown;  // The channel may be another one now.
+    way->state = DeviceWay::State::kUnknown;  // The channel may have changed.
   }
   if (way->state == DeviceWay::State::kUnknown) Probe(way, step, key, engine);
   return way->state;
@@ -66,7 +66,7 @@ void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status stat
           [engine, mapping = *mapping] { engine->mappings()->Close(mapping); });
 }
 
-// Both NICs and the channel between them bring the producer's memory into ours.
+// Proves that both NICs and the channel between them bring the producer's memory into ours.
 void ProvedWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
                              DeviceEngine* engine, const DeviceManifest& manifest) {
   if (!manifest.on_device || manifest.bytes > engine->slot_bytes()) {
@@ -75,7 +75,7 @@ void ProvedWays::ProbeDirect(DeviceWay* way, int64_t step, const TensorKey& key,
   auto into = engine->Allocate(DType::kUint8, manifest.shape, nullptr);
   if (!into.ok()) return End(way, into.status());
   ++copies_;
-  // A NIC waits for no stream: whoever used the block before must have ended.
+  // A NIC waits for no stream, so the earlier user of the block must have ended.
   engine->copier()->WhenThere(
       LastUse(*into), [this, way, step, key, engine, manifest, into = *into](absl::Status there) {
         --copies_;
@@ -119,7 +119,7 @@ void ProvedWays::End(DeviceWay* way, absl::Status status) {
                       : way->direct ? "not brought by NICs alone"
                                     : "not read in place")
                   << (status.ok() && way->direct ? " by NICs: " : ": ") << way->why;
-  // One that ends may take others with it.
+  // A fetch that ends may remove others from the list.
   std::reverse(way->waiting.begin(), way->waiting.end());
   while (!way->waiting.empty()) way->waiting.back()->OnProof();
 }

@@ -27,8 +27,8 @@ class StagingPool::Slot final : public Storage {
   }
 
   StagingPool* const pool_;
-  std::shared_ptr<StagingPool> keep_;  // While it is lent.
-  bool lent_before_ = false;           // Born with a reference that the first user gets.
+  std::shared_ptr<StagingPool> keep_;  // Set while it is lent.
+  bool lent_before_ = false;           // It is made with one reference, which its first user gets.
 };
 
 StagingPool::StagingPool(StorageRef shared, PinnedMemory memory, const MemorySpace& space,

@@ -14,16 +14,16 @@
 
 namespace tryst {
 
-// A fixed number of equal pieces of pinned memory, through which device tensors pass. A
-// slot becomes a tensor's storage; the last reference gives it back, on any thread.
-// Bound: slots() * slot_bytes(). Thread-safe; lives as long as any slot that it lent.
+// A fixed number of equal slots of pinned memory, through which device tensors pass. A slot becomes
+// a tensor's storage; the last reference gives it back, on any thread. Bound: slots() *
+// slot_bytes(). Thread-safe; lives as long as any slot that it lent.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
   // kResourceExhausted: the memory cannot be pinned.
   static absl::StatusOr<std::shared_ptr<StagingPool>> Create(const Gpu* gpu, uint64_t slot_bytes,
                                                              uint32_t slots);
-  // Out of `arena`, in one piece, registered with the driver: what lies in a slot then reaches
-  // other processes of the host as it is, and their GPUs read it there.
+  // In one piece of `arena`, registered with the driver, so that other processes of the host, and
+  // their GPUs, read the slots in place.
   static absl::StatusOr<std::shared_ptr<StagingPool>> CreateShared(const Gpu* gpu,
                                                                    uint64_t slot_bytes,
                                                                    uint32_t slots,
@@ -32,10 +32,10 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  // Empty when all are lent: then `on_room` runs once one is back.
+  // Empty when all are lent; `on_room` then runs once one is back.
   StorageRef Take();
-  // Called, on any thread, when a slot was given back after a Take that found none. It may
-  // only post a task. Null: none runs any more.
+  // Sets a callback that runs, on any thread, when a slot was given back after a Take that found
+  // none. It may only post a task. After a call with null it does not run any more.
   void SetRoomCallback(absl::AnyInvocable<void()> on_room) ABSL_LOCKS_EXCLUDED(room_mu_);
 
   uint64_t slot_bytes() const { return slot_bytes_; }
@@ -48,7 +48,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
               uint32_t slots);
   void Give(Slot* slot);
 
-  const StorageRef shared_;  // What memory_ is registered over; may be empty.
+  const StorageRef shared_;  // The memory under memory_, if it was registered; may be empty.
   const PinnedMemory memory_;
   const uint64_t slot_bytes_;
   const uint32_t slots_;

@@ -12,16 +12,16 @@
 
 namespace tryst {
 
-// Owns calls that end on an EventThread, each a struct with a grpc::ClientContext in a unique_ptr
-// `context`, and something else that holds its channel. What of a call gRPC keeps goes when
-// the call is over, so that its connection counts as idle. The rest is destroyed by a later
-// Add() or the destructor, never in the call's own callback: it may hold the last channel,
-// and gRPC 1.51 that loses its last channel on a thread of its own joins that thread with
-// itself. Thread-safe.
+// Owns calls that end on an EventThread. A call is a struct with a grpc::ClientContext in a
+// unique_ptr `context`, and something else that holds its gRPC channel. The context is destroyed
+// when the call ends, so that its connection counts as idle. The rest is destroyed in a later Add()
+// or in the destructor, never in the call's own callback: it may hold the last reference to the
+// gRPC channel, and gRPC 1.51 deadlocks if a thread of its own drops that (the thread joins
+// itself). Thread-safe.
 template <typename Call>
 class CallsUnderWay {
  public:
-  // Cancels what is under way and waits for it. Not on a thread of gRPC's.
+  // Cancels the calls under way and waits for them. Do not call it on a gRPC thread.
   ~CallsUnderWay() {
     std::vector<std::unique_ptr<Call>> over;
     MutexLock lock(&mu_);
@@ -48,7 +48,7 @@ class CallsUnderWay {
     return added;
   }
 
-  // The last thing that the call's callback does.
+  // A call's callback calls it last.
   void Over(Call* call) {
     std::unique_ptr<grpc::ClientContext> context;
     {

@@ -15,11 +15,11 @@ namespace tryst {
 class GrpcEvent {
  public:
   virtual ~GrpcEvent() = default;
-  // On the queue's thread, once for each operation begun. May destroy the event.
+  // Runs on the queue's thread, once for each operation that was begun. May destroy the event.
   virtual void OnEvent(bool ok) = 0;
 };
 
-// One of an owner's: what it runs is a member of it.
+// An event that calls one member function of its owner.
 template <typename Owner>
 class GrpcStep final : public GrpcEvent {
  public:
@@ -32,16 +32,16 @@ class GrpcStep final : public GrpcEvent {
   const On on_;
 };
 
-// One thread that waits in gRPC, reads its sockets and runs the events itself. gRPC's own callbacks
-// wake another thread twice for each event. A server should have one such thread for both of its
-// ends, because a thread that waits in gRPC gets the events of every queue of the process and has
-// to wake the threads that they belong to.
+// A thread that waits in gRPC, reads its sockets and runs the events itself. With gRPC's own
+// callbacks each event wakes another thread twice. A server should have one such thread for both of
+// its ends: a thread that waits in gRPC gets the events of every queue of the process, and has to
+// wake the threads to which they belong.
 class EventThread {
  public:
-  // What an event has for one of `pollers` this thread runs itself while that sleeps
-  // (Poller::TurnIfAsleep). They outlive it.
+  // Where an event has work for one of `pollers`, and that poller sleeps, this thread runs it
+  // itself (Poller::TurnIfAsleep). The pollers outlive it.
   EventThread(std::unique_ptr<grpc::CompletionQueue> queue, std::vector<Poller*> pollers);
-  // Waits for what is under way. REQUIRES: nothing begins an operation any more.
+  // Waits for the operations under way. REQUIRES: no operation is begun any more.
   ~EventThread();
   grpc::CompletionQueue* queue() const { return queue_.get(); }
 

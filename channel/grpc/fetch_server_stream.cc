@@ -17,7 +17,7 @@ void FetchServerStream::OnCalled(bool ok) {
   }
   {
     MutexLock lock(&mu_);
-    under_way_ = 2;  // The read, and the word that all is done.
+    under_way_ = 2;  // The read, and AsyncNotifyWhenDone.
   }
   stream_.Read(&request_, &read_step_);
 }
@@ -32,7 +32,8 @@ void FetchServerStream::OnRead(bool ok) {
 }
 
 void FetchServerStream::Send(std::shared_ptr<const FetchOutcome> outcome, uint64_t offset) {
-  if (outcome->header.code() != 0) offset = 0;  // It failed after all.
+  // The fetch failed, although an earlier attempt had begun.
+  if (outcome->header.code() != 0) offset = 0;
   if (offset > outcome->tensor.bytes()) {
     return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "offset beyond the tensor"));
   }
@@ -82,7 +83,7 @@ void FetchServerStream::Pump() {
   if (ending) {
     stream_.Finish(end, &finished_step_);
   } else if (last) {
-    // One call into the kernel for the headers, the bytes and the end.
+    // One system call for the headers, the bytes and the end.
     stream_.WriteAndFinish(write, grpc::WriteOptions(), grpc::Status::OK, &finished_step_);
   } else {
     stream_.Write(write, &written_step_);

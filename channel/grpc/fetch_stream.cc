@@ -35,7 +35,7 @@ void FetchStream::EndedTask::RunOnPoller() {
 void FetchStream::Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
                         const std::string& statement, const std::string& request) {
   context_.AddMetadata(kCallerMetadata, statement);
-  // Headers, request and the end of what we have to say leave together.
+  // Headers, request and end-of-stream leave together.
   context_.set_initial_metadata_corked(true);
   grpc::GenericStub stub(channel);
   call_ = stub.PrepareCall(&context_, kFetchMethod, queue);

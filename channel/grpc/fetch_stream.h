@@ -21,16 +21,16 @@
 
 namespace tryst {
 
-// One FetchTensor call: an attempt at a fetch, a batch, or a note of what is over. The thread of
-// its completion queue, an EventThread of the poller, reads it into the tensor; what comes of it is
-// told on the poller thread, where its public methods are called.
+// One FetchTensor call: an attempt at a fetch, a batch, or a note of ended fetches. The thread of
+// its completion queue, an EventThread, reads the answer into the tensor. Results are reported on
+// the poller thread, where its public methods are called.
 class FetchStream final {
  public:
   using Event = absl::AnyInvocable<void(FetchStream*)>;
 
-  // `on_landed` when the tensor is complete or can no longer become so, at most once;
-  // `on_ended` as the last event: it destroys the stream. Both on the poller thread.
-  // `serial` is 0 but for a fetch. `incoming`, null for a note, is written until Detach() or
+  // `on_landed` runs, at most once, when the tensor is complete or can no longer become so.
+  // `on_ended` is the last event, and destroys the stream. Both run on the poller thread. `serial`
+  // is 0 except for a fetch. `incoming` is null for a note; it may be written until Detach() or
   // `on_ended`.
   FetchStream(Poller* poller, IncomingTensor* incoming, uint64_t serial, Event on_landed,
               Event on_ended);
@@ -38,23 +38,23 @@ class FetchStream final {
 
   void Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
              const std::string& statement, const std::string& request);
-  // When it returns, nothing is written to the tensor any more. serial() becomes 0.
+  // After it returns, nothing is written to the tensor any more. serial() becomes 0.
   void Detach();
-  // What comes is for somebody else; as IncomingTensor::Redirect().
+  // The bytes are for another receive now; see IncomingTensor::Redirect().
   bool Redirect(const Tensor& destination);
-  // Before Start(): it ends within `ns`, one way or the other.
+  // Call it before Start(). The call then ends within `ns`.
   void EndWithin(int64_t ns);
-  // A tenth of a second is enough: we are leaving.
+  // Shortens the call's remaining time to a tenth of a second, because we are closing.
   void Hurry();
   void Cancel() { context_.TryCancel(); }
 
   uint64_t serial() const { return serial_; }
   // Whether the producer may have seen the request.
   bool may_be_known() const { return request_written_.load(); }
-  const absl::Status& taken() const { return taken_; }    // From on_landed.
-  const grpc::Status& status() const { return status_; }  // From on_ended.
+  const absl::Status& taken() const { return taken_; }    // Valid from `on_landed` on.
+  const grpc::Status& status() const { return status_; }  // Valid from `on_ended` on.
 
-  std::vector<uint64_t> over_told;  // What the request said is over.
+  std::vector<uint64_t> over_told;  // The ended fetches that the request named.
 
  private:
   using Step = GrpcStep<FetchStream>;
@@ -77,7 +77,7 @@ class FetchStream final {
   void OnWritten(bool ok);
   void OnRead(bool ok);
   void OnFinished(bool ok);
-  void Leave();  // As the last of two: nothing of gRPC's is under way.
+  void Leave();  // The second of two calls means that no operation of gRPC is under way.
 
   // Constant after construction.
   Poller* const poller_;
@@ -88,7 +88,7 @@ class FetchStream final {
   Event on_ended_;
   Linger linger_;
 
-  // The queue's thread, then the poller's.
+  // Used by the queue's thread, then by the poller's.
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer read_;

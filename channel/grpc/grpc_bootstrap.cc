@@ -30,8 +30,8 @@ struct GrpcBootstrap::Call final : GrpcEvent {
   std::string peer;
   HelloDone done;
   std::string statement;
-  absl::Status refused;  // Found before anything was sent.
-  grpc::Alarm alarm;     // Brings that.
+  absl::Status refused;  // An error that was found before anything was sent.
+  grpc::Alarm alarm;     // Delivers that error on the queue's thread.
   std::unique_ptr<rpc::TransportService::Stub> stub;
   std::unique_ptr<grpc::ClientContext> context = std::make_unique<grpc::ClientContext>();
   std::unique_ptr<grpc::ClientAsyncResponseReader<rpc::HelloResponse>> reader;

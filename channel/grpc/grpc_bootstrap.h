@@ -16,18 +16,18 @@ class CompletionQueue;
 
 namespace tryst {
 
-// Carries hellos to peers by TransportService.Hello. Each exchange is one attempt that
-// ends within `longest`, whatever its deadline. Thread-safe; its arguments outlive it.
+// Carries hellos to peers through TransportService.Hello. Each exchange is one attempt, which ends
+// within `longest`, whatever its deadline. Thread-safe; its arguments outlive it.
 class GrpcBootstrap final : public Bootstrap {
  public:
-  // An EventThread turns `queue`; it ends the exchanges that are under way when it ends.
+  // An EventThread turns `queue`. When that thread ends, it ends the exchanges under way.
   GrpcBootstrap(PeerDirectory* directory, CallSigner* signer, grpc::CompletionQueue* queue,
                 const Clock* clock, absl::Duration longest = absl::Seconds(20));
-  // Cancels the exchanges under way and waits until each has had its `done`.
+  // Cancels the exchanges under way, and waits until each `done` has run.
   ~GrpcBootstrap() override;
 
-  // Ends the exchanges under way, and those begun later, with kCancelled: nobody who is
-  // leaving waits for a peer that does not answer.
+  // Ends the exchanges under way, and later ones, with kCancelled, so that stopping does not wait
+  // for a peer that does not answer.
   void Cancel();
 
   void Exchange(const std::string& peer, const Hello& hello, Deadline deadline,

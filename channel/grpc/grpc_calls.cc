@@ -54,14 +54,14 @@ void GrpcCalls::NoteFailure(const absl::Status& why) {
   if (failing_since_ns_ == 0) failing_since_ns_ = FailingSinceNs(why);
 }
 
-// What ends because the peer was silent has been failing since its last word.
+// A call that ended because the peer was silent has been failing since the peer's last message.
 int64_t GrpcCalls::FailingSinceNs(const absl::Status& why) const {
   const bool silent = absl::StrContains(why.message(), "keepalive");
   return poller_->clock().NowNs() - (silent ? absl::ToInt64Nanoseconds(options_.silence) : 0);
 }
 
-// A quarter of the time that it has been failing: exponential, and the same for all fetches that
-// began to fail at once but for a spread by serial.
+// A quarter of the time for which it has been failing, so the pauses grow exponentially. Fetches
+// that began to fail together retry together, except for a spread by serial.
 int64_t GrpcCalls::BackOffNs(int64_t failing_ns, uint64_t spread) const {
   int64_t wait_ns = std::max(absl::ToInt64Nanoseconds(options_.first_retry), failing_ns / 4);
   wait_ns = std::min(wait_ns, absl::ToInt64Nanoseconds(options_.longest_retry));

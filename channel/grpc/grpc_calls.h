@@ -22,7 +22,7 @@ namespace rpc {
 class FetchRequest;
 }  // namespace rpc
 
-// The calls of one GrpcChannel that are under way, and since when the peer does not answer them.
+// The calls of one GrpcChannel that are under way, and how long the peer has not answered them.
 // Poller thread only.
 class GrpcCalls {
  public:
@@ -30,7 +30,7 @@ class GrpcCalls {
   GrpcCalls(const std::string& peer, PeerDirectory* directory, CallSigner* signer,
             EventThread* events, Poller* poller, const GrpcChannelOptions& options);
 
-  // By which the peer knows the channel, and traces know it.
+  // Identifies the channel to the peer and in traces.
   uint64_t number() const { return number_; }
   uint64_t trace_seed() const { return signer_->self().incarnation ^ number_; }
 
@@ -41,16 +41,16 @@ class GrpcCalls {
                    FetchStream::Event on_ended);
   void Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
              const rpc::FetchRequest& request);
-  std::unique_ptr<FetchStream> Take(FetchStream* stream);  // It has ended.
+  std::unique_ptr<FetchStream> Take(FetchStream* stream);  // Hands over a stream that has ended.
   size_t size() const { return streams_.size(); }
-  // A peer that says nothing must not keep us longer than one that does.
+  // Shortens the calls' deadlines while we close: a silent peer must not delay us.
   void Hurry();
 
-  // A call has brought an answer, or failed.
+  // Notes that a call was answered, or failed.
   void NoteAnswer();
   void NoteFailure(const absl::Status& why);
   const absl::Status& last_failure() const { return last_failure_; }
-  int64_t failing_since_ns() const { return failing_since_ns_; }  // 0: the last one went well.
+  int64_t failing_since_ns() const { return failing_since_ns_; }  // 0: the last call went well.
   // Since when a call that fails now has been failing.
   int64_t FailingSinceNs(const absl::Status& why) const;
   // How long to wait before the next attempt.

@@ -9,7 +9,7 @@
 
 namespace tryst {
 
-// The codes are the same by definition.
+// gRPC and Abseil number their codes alike.
 inline absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }

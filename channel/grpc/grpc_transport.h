@@ -11,17 +11,17 @@
 
 namespace tryst {
 
-// What GrpcTransport stands on; outlives it.
+// What GrpcTransport uses; all of it outlives it.
 struct GrpcParts {
   PeerDirectory* peers = nullptr;
   CallSigner* signer = nullptr;
   EventThread* events = nullptr;
-  FetchServer* served = nullptr;        // Null: nobody fetches from us by gRPC.
-  const Trace* served_trace = nullptr;  // Of `served`; may be null.
+  FetchServer* served = nullptr;        // Null: peers cannot fetch from us by gRPC.
+  const Trace* served_trace = nullptr;  // The trace of `served`; may be null.
 };
 
-// gRPC, the way that always works. It has no hello: a peer's fetches are calls of the service that
-// answers hellos, too, so that `served` is started and ended with that.
+// gRPC, the path that always works. It needs no hello: fetches are calls of the service that also
+// answers hellos, so the owner of that service starts and ends `served`.
 class GrpcTransport final : public Transport {
  public:
   GrpcTransport(const TransportContext& context, const GrpcParts& parts,
@@ -37,7 +37,7 @@ class GrpcTransport final : public Transport {
  private:
   const std::string name_ = "grpc";
   Poller* const poller_;
-  const GrpcParts parts_;  // `served` is null but on the first poller.
+  const GrpcParts parts_;  // `served` is set on the first poller only.
   const GrpcChannelOptions options_;
 };
 

@@ -15,10 +15,10 @@ class HelloRequest;
 
 void HelloToProto(const Hello& hello, rpc::HelloRequest* out);
 
-// kInvalidArgument: a field is larger than any honest one.
+// kInvalidArgument: a field is larger than in any honest hello.
 absl::StatusOr<Hello> HelloFromProto(const rpc::HelloRequest& in);
 
-// Shared-token mode: proves that who answers `statement` knows the token.
+// Shared-token mode: proves that the worker which answers `statement` knows the token.
 std::string HelloAnswerMac(absl::string_view token, absl::string_view statement,
                            const rpc::HelloRequest& answer);
 

@@ -40,7 +40,7 @@ void OverList::Fill(rpc::FetchRequest* request, int most, const std::vector<uint
     told->push_back(serial);
   };
   for (uint64_t serial : first) tell(serial, false);
-  // What goes back to the producer first: `oldest` alone would say that it was delivered.
+  // Unwanted fetches come first: if only `oldest` told of them, they would count as delivered.
   for (const auto& [serial, line] : unwanted_) {
     if (request->over_size() >= most) {
       oldest = std::min(oldest, serial);

@@ -16,24 +16,25 @@ namespace rpc {
 class FetchRequest;
 }  // namespace rpc
 
-// What a consumer asked for over gRPC that is over, and not known to be known by the producer.
-// What that is to take back, it must hear of before a new request for the same key. Poller thread
+// The consumer's fetches over gRPC that have ended, and of which the producer may not know. It must
+// hear of a tensor that it has to take back before a new request for the same key. Poller thread
 // only.
 class OverList {
  public:
-  using Line = std::pair<int64_t, TensorKey>;  // The step and key of what was asked.
+  using Line = std::pair<int64_t, TensorKey>;  // The step and key of a request.
 
-  // `serial` is over; the producer may know of it, if `known`, and has it back unless delivered.
+  // The fetch `serial` has ended. `known`: the producer may know. Unless `delivered`, the producer
+  // has to take its tensor back.
   void Add(uint64_t serial, Line line, bool known, bool delivered);
-  // What a request of that line must say is over; empty or one.
+  // Which ended fetches a request of that line must name: none or one.
   std::vector<uint64_t> LeftOf(const Line& line) const;
-  // Says of `first` what is over in any case, and of `most` in all.
+  // Writes what has ended into `request`: all of `first`, and `most` in total.
   void Fill(rpc::FetchRequest* request, int most, const std::vector<uint64_t>& first,
             std::vector<uint64_t>* told);
-  // The producer has read what a request said.
+  // The producer has read what a request named.
   void Forget(const std::vector<uint64_t>& told);
   size_t unwanted() const { return unwanted_.size(); }
-  // Tables that were large and hold nothing give their memory back.
+  // Large tables that have become empty release their memory.
   void Shrink(size_t most_empty) {
     if (left_.empty() && left_.capacity() > most_empty) left_ = {};
   }
@@ -42,7 +43,7 @@ class OverList {
   SerialSet over_;
   std::vector<uint64_t> delivered_;  // Sorted.
   std::map<uint64_t, Line> unwanted_;
-  absl::flat_hash_map<Line, uint64_t> left_;  // The last unwanted of a key.
+  absl::flat_hash_map<Line, uint64_t> left_;  // The last unwanted fetch of a key.
 };
 
 }  // namespace tryst

@@ -13,16 +13,16 @@ class Channel;
 
 namespace tryst {
 
-// Worker name -> connection. The answer may change while the process runs, so callers
-// ask anew for each attempt. Thread-safe.
+// Finds the gRPC channel to a worker. The answer may change at any time, so callers ask again for
+// each attempt. Thread-safe.
 class PeerDirectory {
  public:
   virtual ~PeerDirectory() = default;
-  // Connects lazily. kNotFound: the cluster has no such worker, and waiting will not
-  // help. kUnavailable: it has left or has not joined yet.
+  // The gRPC channel connects on its first call. kNotFound: the cluster has no such worker, and
+  // waiting will not help. kUnavailable: it has left, or has not joined yet.
   virtual absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view peer) = 0;
-  // `status`, with which a call to `peer` has failed, and what else is known of why. Never
-  // waits: what is not known at the first failure may be at the next.
+  // Adds to `status`, with which a call to `peer` failed, what else is known about the reason.
+  // Never waits; a reason may be known only at a later failure.
   virtual absl::Status Explain(absl::string_view peer, absl::Status status) {
     (void)peer;
     return status;

@@ -7,8 +7,8 @@
 
 namespace tryst {
 
-// Serials that are over: all below a mark, and runs above it. Serials end nearly in
-// order, so that the runs are few.
+// Serials that have ended: all below a mark, and runs above it. Serials end nearly in order, so
+// there are few runs.
 class SerialSet {
  public:
   bool Contains(uint64_t serial) const {
@@ -18,7 +18,7 @@ class SerialSet {
   }
 
   void Insert(uint64_t serial) {
-    if (serial == below_) return InsertBelow(serial + 1);  // Without an allocation.
+    if (serial == below_) return InsertBelow(serial + 1);  // The usual case, without an allocation.
     if (Contains(serial)) return;
     auto next = runs_.upper_bound(serial);
     uint64_t end = serial + 1;
@@ -33,7 +33,7 @@ class SerialSet {
     }
   }
 
-  // Everything below `mark` is over. Marks never go back.
+  // Everything below `mark` has ended. The mark never decreases.
   void InsertBelow(uint64_t mark) {
     if (mark <= below_) return;
     below_ = mark;
@@ -43,7 +43,7 @@ class SerialSet {
     }
   }
 
-  // The oldest that is not over.
+  // The oldest serial that has not ended.
   uint64_t below() const { return below_; }
   size_t runs() const { return runs_.size(); }
 

@@ -7,9 +7,9 @@
 
 namespace tryst {
 
-// The pauses between attempts to connect: each twice as long as the one before, up to a bound, and
-// between half of that and all of it, so that many consumers of one producer do not come back
-// together.
+// The pauses between attempts to connect. Each is twice the one before, up to a bound. The result
+// is drawn between half of that and all of it, so that many consumers of one producer do not come
+// back at the same time.
 class BackOff {
  public:
   BackOff(int64_t first_ms, int64_t most_ms, uint64_t seed)
@@ -21,9 +21,9 @@ class BackOff {
     const int64_t half_ns = pause_ms_ * 500'000;
     return half_ns + static_cast<int64_t>(random_() % static_cast<uint64_t>(half_ns + 1));
   }
-  // An attempt has brought something: the next failure is the first.
+  // An attempt succeeded, so the next failure counts as the first.
   void Reset() { pause_ms_ = 0; }
-  // True, once: nothing has failed since Reset(), so that the next attempt may be made at once.
+  // True, once, if nothing has failed since Reset(): the next attempt may be made at once.
   bool TakeFree() {
     if (pause_ms_ != 0) return false;
     pause_ms_ = first_ms_;

@@ -10,8 +10,8 @@
 
 namespace tryst {
 
-// Gives work to executors, each piece now or when its executor has room: the poller must go on.
-// Poller thread only.
+// Gives tasks to executors, each at once or when its executor has room, because the poller must not
+// wait. Poller thread only.
 class ExecutorLine final : private PollerTimer {
  public:
   explicit ExecutorLine(Poller* poller) : poller_(poller) {}

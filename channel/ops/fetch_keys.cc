@@ -16,7 +16,7 @@ FetchKey* FetchKeys::Intern(const TensorKey& key) {
     free_.pop_back();
     keys_.emplace(key, entry);
   }
-  // As its owner has it now, who may ask with it again.
+  // The owner's present copy of the key, which it may use again.
   entry->key = key;
   if (entry->id == FetchKey::kNoId) GiveId(entry);
   key.set_note(entry->id);

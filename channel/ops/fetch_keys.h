@@ -12,31 +12,33 @@
 
 namespace tryst {
 
-// A key that a peer is, or was, asked for.
+// A key that is, or is about to be, requested from a peer.
 struct FetchKey {
   static constexpr uint32_t kNoId = UINT32_MAX;
   TensorKey key;
-  uint32_t id = kNoId;                            // By which the peer knows it, or is to be told.
-  uint64_t told = 0;                              // On which connection (epoch) it was.
-  LinkedLine<FetchOp> asked{&FetchOp::key_link};  // And not ended: one for each step.
+  // The number by which the peer knows it, or will be told it.
+  uint32_t id = kNoId;
+  uint64_t told = 0;  // The epoch in which the peer was told.
+  // Fetches that were requested and have not ended: one for each step.
+  LinkedLine<FetchOp> asked{&FetchOp::key_link};
 };
 
-// The keys of one channel and their numbers, of which there are so many, and for so many bytes of
-// texts. Behind that they begin at 0 again: the key that has such a number gives way to the new
-// one; what is asked for of it stays here all the same.
+// The keys of one channel and their numbers. There is a bound on the numbers and on the bytes of
+// their texts; after it numbering begins at 0 again. Then the key that has such a number loses it
+// to the new key; its fetches stay here.
 class FetchKeys {
  public:
   FetchKeys(uint32_t most, uint64_t most_bytes) : most_(most), most_bytes_(most_bytes) {}
 
-  // Never null, and with a number. A number that is new may have been another key's.
+  // Returns the key's entry with a number, never null. A number may have belonged to another key.
   FetchKey* Intern(const TensorKey& key);
   FetchKey* Find(const TensorKey& key) const;  // Null: unknown.
-  // None is known to the peer any more.
+  // The peer has forgotten all numbers.
   void ForgetIds();
 
-  // `op` is asked for, until Leave(). No-op when it was before.
+  // Counts `op` as requested until Leave(). Does nothing if it is counted already.
   void Join(FetchOp* op, FetchKey* key);
-  void Leave(FetchOp* op);  // No-op when it was not.
+  void Leave(FetchOp* op);  // Does nothing if it is not counted.
 
  private:
   void GiveId(FetchKey* entry);
@@ -44,12 +46,12 @@ class FetchKeys {
 
   const uint32_t most_;
   const uint64_t most_bytes_;
-  std::deque<FetchKey> all_;  // All there ever were; addresses stay.
+  std::deque<FetchKey> all_;  // All keys ever; their addresses do not change.
   std::vector<FetchKey*> free_;
   absl::flat_hash_map<TensorKey, FetchKey*> keys_;
   std::vector<FetchKey*> by_id_;
   uint32_t next_id_ = 0;
-  uint64_t lap_bytes_ = 0;  // Of the texts that have got a number since 0 was given.
+  uint64_t lap_bytes_ = 0;  // The bytes of texts that got a number since 0 was last given.
 };
 
 }  // namespace tryst

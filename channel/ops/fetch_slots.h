@@ -9,11 +9,11 @@
 
 namespace tryst {
 
-// The slots of a channel: how many fetches can be on their way at once. Slot and generation name a
-// fetch on the wire.
+// The slots of a channel: how many fetches may be under way at once. On the wire a slot and its
+// generation identify a fetch.
 class FetchSlots {
  public:
-  // All are free, and were never used.
+  // Makes all slots free and never used.
   void Reset(size_t count) {
     ops_.assign(count, nullptr);
     generations_.assign(count, 0);
@@ -22,7 +22,7 @@ class FetchSlots {
   }
   size_t size() const { return ops_.size(); }
   size_t free() const { return free_.size(); }
-  FetchOp* at(size_t slot) const { return ops_[slot]; }  // Null: free.
+  FetchOp* at(size_t slot) const { return ops_[slot]; }  // Null: it is free.
   uint32_t generation(size_t slot) const { return generations_[slot]; }
   const std::vector<FetchOp*>& all() const { return ops_; }
 

@@ -7,75 +7,76 @@
 
 #include "absl/status/status.h"
 
-// What can become of a fetch: states, what happens to them, and what is done then. The same for
-// every transport; docs/STATES.md is printed from here.
+// The states of a fetch, the events in each, and the actions. They are the same for every
+// transport; docs/STATES.md is printed from here.
 namespace tryst {
 
 // What a fetch waits for.
 enum class FetchState : uint8_t {
-  kFree,         // In the pool.
-  kQueued,       // For a slot, a connection, or the fetch of its key before it.
-  kInSlot,       // For room, or a connection, to be asked for in the slot that it has.
-  kAsked,        // For the peer: it has the request, and may write the destination.
-  kParked,       // For the peer's Send, without a slot: the peer holds its ticket.
-  kHere,         // For a slot: the peer holds its outcome under its ticket.
-  kWaitingRoom,  // For landing room: the peer has the tensor and said how large it is.
-  kParts,        // For tensor immediates of other queue pairs: the peer's word is here.
-  kCopying,      // For its bytes to be copied to where they belong, a part in each turn.
-  kAhead,        // For its fetch: the tensor came before anybody asked, and is not accepted.
-  kLeaving,      // For the answer to our CANCEL, the peer's last word on the slot.
-  kFenced,       // For the broken queue pair to drain.
-  kEnding,       // For `done` to have run.
+  kFree,         // It is in the pool.
+  kQueued,       // Waits for a slot, a connection, or the earlier fetch of its key.
+  kInSlot,       // Has a slot, and waits for room or a connection to be requested.
+  kAsked,        // Waits for the peer, which has the request and may write the destination.
+  kParked,       // Waits for the peer's Send, without a slot; the peer holds its ticket.
+  kHere,         // Waits for a slot; the peer holds its outcome under its ticket.
+  kWaitingRoom,  // Waits for landing room; the peer has the tensor and has said how large it is.
+  kParts,        // Waits for tensor immediates of other queue pairs; the peer's answer is here.
+  kCopying,      // Waits for its bytes to be copied to their place, a part in each turn.
+  // Waits to be fetched: the tensor came for a standing receive, and is not accepted yet.
+  kAhead,
+  kLeaving,  // Waits for the answer to our CANCEL, the peer's last word on the slot.
+  kFenced,   // Waits for the broken queue pair to drain.
+  kEnding,   // Waits until `done` has run.
 };
 inline constexpr size_t kFetchStateCount = static_cast<size_t>(FetchState::kEnding) + 1;
 const char* FetchStateName(FetchState state);
 
 enum class FetchEvent : uint8_t {
-  // The peer's words.
-  kTensor,           // The tensor, or where its bytes lie.
-  kLanded,           // Its bytes are in the destination, or soon will be.
-  kPart,             // A part of them is.
-  kNeedDestination,  // How large it is.
-  kFailed,           // Why there is none.
-  kParked,           // It waits under its ticket.
+  // What the peer says:
+  kTensor,           // The tensor, or where its bytes are.
+  kLanded,           // The bytes are in the destination, or soon will be.
+  kPart,             // A part of the bytes is.
+  kNeedDestination,  // How large the tensor is.
+  kFailed,           // Why there is no tensor.
+  kParked,           // The fetch waits under its ticket.
   kOutcome,          // What waits under the ticket has its outcome.
   kGone,             // The answer to a CANCEL.
-  // Ours.
+  // What happens on our side:
   kSlot,       // It gets a slot.
-  kAsk,        // Its request leaves.
+  kAsk,        // Its request is sent.
   kNoRoom,     // Its destination has to wait.
-  kRetry,      // It is to be asked for once more, with room or after a wrong digest.
-  kCopy,       // It has its answer; the bytes are copied by turns.
-  kComplete,   // All that the peer had to say is here.
-  kAheadDone,  // The same of one that nobody has fetched yet.
-  kEnd,        // Cancelled, late, aborted, refused, closed.
-  kEndAsked,   // The same, of one that the peer may still serve for an earlier request.
-  kHandOver,   // The next fetch of its key gets what it has asked for.
+  kRetry,      // It must be requested again, with room or after a wrong digest.
+  kCopy,       // The answer is here, and the bytes are copied in several turns.
+  kComplete,   // Everything that the peer had to say is here.
+  kAheadDone,  // The same for a standing receive that nobody has fetched yet.
+  kEnd,        // It was cancelled, refused, aborted or closed, or its deadline has passed.
+  kEndAsked,   // The same, and the peer may still serve an earlier request of it.
+  kHandOver,   // The next fetch of its key takes over its request.
   kBroken,     // The connection broke; the NIC may still write the destination.
-  kDrained,    // No longer.
-  kUnlinked,   // The connection ended; nobody but us writes our memory.
+  kDrained,    // The NIC can no longer write it.
+  kUnlinked,   // The connection ended, and no NIC can write our memory.
 };
 inline constexpr size_t kFetchEventCount = static_cast<size_t>(FetchEvent::kUnlinked) + 1;
 const char* FetchEventName(FetchEvent event);
 
 enum class FetchAction : uint8_t {
   kNothing,
-  kTake,       // Look at it and accept or refuse it.
-  kCount,      // Of parts.
+  kTake,       // Examine the tensor; accept or refuse it.
+  kCount,      // Count parts.
   kKeepParts,  // Note how many parts the destination must be kept for.
-  kFindRoom,   // And ask again with it.
+  kFindRoom,   // Find room, and request again with it.
   kFail,       // Report what the peer said.
-  kGiveSlot,   // To the next in line.
-  kLineUp,     // For a slot.
-  kUnwant,     // Tell the peer that nobody wants what it parked.
-  kLastWord,   // Nothing more comes: end it.
-  kReport,     // End it; the peer need not know, or hears by its ticket.
+  kGiveSlot,   // Give the slot to the next in line.
+  kLineUp,     // Put it in the line for a slot.
+  kUnwant,     // Tell the peer that what it parked is not wanted.
+  kLastWord,   // End it: the peer will say nothing more of it.
+  kReport,     // End it; the peer need not know, or learns it by the ticket.
   kCancel,     // Tell the peer, and wait for its answer.
   kRefuse,     // End it; the peer gets back what it had sent.
-  kKeep,       // For its fetch.
-  kRemember,   // To end it once the queue pair has drained.
-  kPass,       // All that was asked to the next of the key.
-  kAskAgain,   // Over the next connection.
+  kKeep,       // Keep it until it is fetched.
+  kRemember,   // Note to end it once the queue pair has drained.
+  kPass,       // Pass its request to the next fetch of the key.
+  kAskAgain,   // Request again over the next connection.
 };
 const char* FetchActionName(FetchAction action);
 
@@ -83,13 +84,14 @@ struct FetchRow {
   FetchState next;
   FetchAction action;
 };
-// Null: the event has no place in that state. Of a peer's, it closes the channel; ours is a bug.
+// Null: the event must not happen in that state. If it came from a peer, it closes the channel;
+// otherwise it is our bug.
 const FetchRow* FindFetchRow(FetchState state, FetchEvent event);
 
-// kDataLoss: the peer said what it may not say of such a fetch.
+// kDataLoss: the peer said something that is not allowed for such a fetch.
 absl::Status OutOfPlace(FetchState state, FetchEvent event);
 
-// For the documents: a Markdown table of all entries.
+// A Markdown table of all entries, for the documents.
 std::string FetchTable();
 
 }  // namespace tryst

@@ -18,7 +18,7 @@ TEST(FetchTableTest, EveryStateCanBeEnded) {
   }
 }
 
-// A peer has something to say only of what it was asked for and has not had its last word on.
+// A peer's events change only fetches that were requested from it and that it has not ended.
 TEST(FetchTableTest, APeerChangesNothingThatIsNotItsTurn) {
   const std::set<FetchState> open = {FetchState::kAsked, FetchState::kParts, FetchState::kParked,
                                      FetchState::kHere, FetchState::kLeaving};
@@ -34,7 +34,7 @@ TEST(FetchTableTest, APeerChangesNothingThatIsNotItsTurn) {
   EXPECT_NE(out.message().find("TENSOR"), absl::string_view::npos) << out;
 }
 
-// After our CANCEL no word of the peer's but its answer ends the fetch.
+// After our CANCEL only the answer to it ends the fetch.
 TEST(FetchTableTest, OnlyItsAnswerEndsWhatWasCancelled) {
   for (size_t k = 0; k < kFetchEventCount; ++k) {
     const FetchRow* row = FindFetchRow(FetchState::kLeaving, EventAt(k));

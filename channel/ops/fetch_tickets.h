@@ -14,7 +14,7 @@
 
 namespace tryst {
 
-// The tickets under which a peer has parked fetches, and those that it is to forget.
+// The tickets under which a peer has parked fetches, and those that it must be told to forget.
 class FetchTickets {
  public:
   void GiveTo(FetchOp* op) {
@@ -27,7 +27,7 @@ class FetchTickets {
   }
   void Park(FetchOp* op) { parked_.emplace(op->ticket, op); }
   void Unpark(const FetchOp& op) { parked_.erase(op.ticket); }
-  // The ticket is `now`'s: what is parked under it, too.
+  // `now` takes over the ticket of `from`, and what is parked under it.
   void Pass(FetchOp* from, FetchOp* now) {
     now->ticket = std::exchange(from->ticket, 0);
     const auto found = parked_.find(now->ticket);
@@ -40,7 +40,7 @@ class FetchTickets {
   void Unwant(uint64_t ticket) { unwanted_.push_back(ticket); }
   bool any_unwanted() const { return !unwanted_.empty(); }
   void ForgetUnwanted() { unwanted_.clear(); }
-  // At most `most` in one message. False: there was no room for all.
+  // Calls `tell` with at most `most` tickets at a time. False: there was no room for all.
   bool TellUnwanted(size_t most, absl::FunctionRef<bool(absl::Span<const uint64_t>)> tell) {
     while (!unwanted_.empty()) {
       const size_t rest = unwanted_.size() - std::min(unwanted_.size(), most);
@@ -51,7 +51,7 @@ class FetchTickets {
   }
 
  private:
-  absl::flat_hash_map<uint64_t, FetchOp*> parked_;  // kParked, kHere.
+  absl::flat_hash_map<uint64_t, FetchOp*> parked_;  // In kParked and kHere.
   std::vector<uint64_t> unwanted_;
   uint64_t next_ = 1;
 };

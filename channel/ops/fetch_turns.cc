@@ -6,7 +6,7 @@ namespace tryst {
 
 FetchOp* FetchTurns::AskedBefore(const FetchKey& key, int64_t step, const FetchOp* but) {
   for (FetchOp* before = key.asked.front(); before != nullptr; before = key.asked.Behind(before)) {
-    // The peer hears of the end of one that was reported before it hears of this one.
+    // The peer learns of the end of a reported fetch before it gets this request.
     const bool leaves = before->reported && before->followers == nullptr;
     if (before->step == step && before != but && !leaves) return before;
   }

@@ -10,23 +10,22 @@
 
 namespace tryst {
 
-// The order of a key: of the fetches of one key and step one is asked for at a time, and the others
-// follow it (docs/decisions/0026-order-with-cancels.md). Poller thread only.
+// The order of a key: of the fetches of one key and step only one is requested at a time, and the
+// others follow it (docs/decisions/0026-order-with-cancels.md). Poller thread only.
 class FetchTurns {
  public:
-  // The fetch of that key and step, other than `but`, that has been asked for and not had its last
-  // word.
+  // The fetch of that key and step, other than `but`, that was requested and has not ended.
   static FetchOp* AskedBefore(const FetchKey& key, int64_t step, const FetchOp* but);
-  // `op`, with those behind it, follows `before`. REQUIRES: in no line.
+  // Puts `op`, with the fetches behind it, behind `before`. REQUIRES: `op` is in no line.
   void Follow(FetchOp* before, FetchOp* op);
-  void StopFollowing(FetchOp* op);  // No-op when it follows nobody.
-  // The next behind `op`, who leads the others from here on. Null: there is none.
+  void StopFollowing(FetchOp* op);  // Does nothing if it does not follow another.
+  // Removes `op`; the next fetch behind it leads the others and is returned. Null: there is none.
   FetchOp* Succeed(FetchOp* op);
 
  private:
   void Push(FetchFollowers* line, FetchOp* op);
 
-  std::deque<FetchFollowers> all_;  // All there ever were; addresses stay.
+  std::deque<FetchFollowers> all_;  // All that were ever made; their addresses do not change.
   std::vector<FetchFollowers*> free_;
 };
 

@@ -13,7 +13,7 @@ template <typename T>
 struct LineLink {
   T* previous = nullptr;
   T* next = nullptr;
-  LinkedLine<T>* line = nullptr;  // In which it is; null: in none.
+  LinkedLine<T>* line = nullptr;  // The line that holds the item; null: none.
 };
 
 // A first-in-first-out line that can drop an item from its middle in constant time. The items hold
@@ -21,15 +21,15 @@ struct LineLink {
 template <typename T>
 class LinkedLine {
  public:
-  // `link`: by which of their links they stand in this line. Lines that never hold the same one at
-  // the same time may share one.
+  // `link` is the member of the items that this line uses. Lines that never hold the same item at
+  // the same time may share a member.
   explicit LinkedLine(LineLink<T> T::*link) : link_(link) {}
   bool empty() const { return first_ == nullptr; }
   size_t size() const { return size_; }
   T* front() const { return first_; }
   T* Behind(const T* one) const { return (one->*link_).next; }  // Null: `one` is the last.
   bool Holds(const T* one) const { return (one->*link_).line == this; }
-  void Push(T* one) {  // REQUIRES: in no line by this link.
+  void Push(T* one) {  // REQUIRES: it is in no line through this link.
     one->*link_ = {last_, nullptr, this};
     (last_ != nullptr ? (last_->*link_).next : first_) = one;
     last_ = one;
@@ -41,7 +41,8 @@ class LinkedLine {
     first_ = one;
     ++size_;
   }
-  // `now` gets the place of `old`. No-op when `old` is not in it. REQUIRES: `now` is in none.
+  // Puts `now` in the place of `old`. Does nothing if `old` is not in the line. REQUIRES: `now` is
+  // in no line.
   void Replace(T* old, T* now) {
     LineLink<T>& link = old->*link_;
     if (link.line != this) return;
@@ -55,7 +56,7 @@ class LinkedLine {
     Remove(one);
     return one;
   }
-  void Remove(T* one) {  // No-op when it is not in it.
+  void Remove(T* one) {  // Does nothing if it is not in the line.
     LineLink<T>& link = one->*link_;
     if (link.line != this) return;
     (link.previous != nullptr ? (link.previous->*link_).next : first_) = link.next;

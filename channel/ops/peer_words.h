@@ -8,24 +8,25 @@
 #include "absl/strings/string_view.h"
 #include "rendezvous/rendezvous.h"
 
-// What a peer's words mean, whichever transport brought them.
+// What a peer's statements mean, on every transport.
 namespace tryst {
 
-// The answer to a hello: the peer has understood and will not change its mind about who we are or
-// what we speak.
+// Whether this answer to a hello is final: the peer has understood us, and will not answer
+// differently later.
 bool IsFinal(const absl::Status& status);
-// The peer has no such path and will not have it: another one is to be taken.
+// The peer does not have this path and will not have it, so take another.
 bool IsPathRefusal(const absl::Status& status);
 
-// Another life of the peer has answered: what the former was asked can no longer be had.
+// Another incarnation of the peer has answered: what was requested from the former cannot be had
+// any more.
 absl::Status Restarted(absl::string_view peer, uint64_t former, uint64_t incarnation);
 
-// A fetch failed at its producer, who said so with this code and text.
+// The status of a fetch that failed at its producer, which sent this code and text.
 absl::Status FailureTold(uint32_t code, absl::string_view text, bool is_derived);
 
-// kResourceExhausted: a tensor of so many bytes is larger than `most` (max_tensor_bytes).
+// kResourceExhausted: a tensor of `bytes` is larger than `most` (max_tensor_bytes).
 absl::Status FitsLimit(uint64_t bytes, uint64_t most);
-// kInvalidArgument: args.destination is of another type or shape than the tensor.
+// kInvalidArgument: args.destination has another type or shape than the tensor.
 absl::Status FitsDestination(const Args& args, DType dtype, const TensorShape& shape);
 
 }  // namespace tryst

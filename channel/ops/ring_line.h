@@ -7,14 +7,14 @@
 
 namespace tryst {
 
-// First in, first out, in a ring that grows and never shrinks: in steady state nothing is
-// allocated, as a std::deque does every few elements. Needs external synchronisation.
+// A queue in a ring that grows and never shrinks. In the steady state it allocates nothing; a
+// std::deque allocates every few elements. Needs external synchronisation.
 template <typename T>
 class RingLine {
  public:
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
-  // From the front. REQUIRES: i < size(); !empty().
+  // The i-th from the front. REQUIRES: i < size(); for the others, !empty().
   T& operator[](size_t i) { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   const T& operator[](size_t i) const { return ring_[(first_ + i) & (ring_.size() - 1)]; }
   T& front() { return ring_[first_]; }
@@ -28,8 +28,8 @@ class RingLine {
     first_ = (first_ + 1) & (ring_.size() - 1);
     --size_;
   }
-  // The first that equals `value`, if there is one; the others keep their order. Near the front it
-  // costs little.
+  // Removes the first element that equals `value`, if there is one; the others keep their order.
+  // Cheap for an element near the front.
   void Remove(const T& value) {
     size_t i = 0;
     while (i < size_ && !((*this)[i] == value)) ++i;
@@ -49,7 +49,7 @@ class RingLine {
     first_ = 0;
   }
 
-  std::vector<T> ring_;  // A power of two, or empty.
+  std::vector<T> ring_;  // Its size is a power of two, or 0.
   size_t first_ = 0;
   size_t size_ = 0;
 };

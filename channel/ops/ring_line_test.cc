@@ -15,7 +15,7 @@ TEST(RingLineTest, DoesWhatADequeDoes) {
   RingLine<int> line;
   std::deque<int> model;
   for (int i = 0; i < 20'000; ++i) {
-    // Grows for a while, then shrinks: the ring goes round at every size.
+    // Grows for a while, then shrinks, so that the ring wraps at every size.
     if (random() % 10 < (i / 100 % 2 == 0 ? 6u : 4u)) {
       line.push_back(i);
       model.push_back(i);
@@ -23,7 +23,7 @@ TEST(RingLineTest, DoesWhatADequeDoes) {
       const int gone = model[random() % model.size()];
       line.Remove(gone);
       model.erase(std::find(model.begin(), model.end(), gone));
-      line.Remove(-1);  // Not in it.
+      line.Remove(-1);  // It is not in the line.
     } else if (!model.empty()) {
       ASSERT_EQ(line.front(), model.front());
       line.pop_front();

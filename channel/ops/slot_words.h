@@ -10,7 +10,7 @@
 
 namespace tryst {
 
-// What a producer has to say of slots, when there is room: PARKED and GONE, PARKED first.
+// Statements about slots that a producer sends when there is room: PARKED and GONE, PARKED first.
 class SlotWords {
  public:
   void Parked(uint16_t slot, uint32_t generation) { parked_.push_back({slot, generation}); }
@@ -20,12 +20,14 @@ class SlotWords {
     parked_.clear();
     gone_.clear();
   }
-  // Of a slot at most PARKED and GONE can be due: it is used again when they have been read.
+  // Whether the consumer may still send requests. Each slot can have at most one PARKED and one
+  // GONE due, because it is used again only after they were read.
   absl::Status MayHearMore(size_t slots) const {
     if (gone_.size() + parked_.size() <= 2 * slots) return absl::OkStatus();
     return absl::DataLossError("the consumer uses slots whose last word it has not read");
   }
-  // `say(is_parked, slot, generation)` is false where there is no room; so is this then.
+  // Calls `say(is_parked, slot, generation)` for each. It returns false if there is no room; then
+  // SayAll() does, too.
   bool SayAll(absl::FunctionRef<bool(bool, uint16_t, uint32_t)> say) {
     for (std::vector<Word>* line : {&parked_, &gone_}) {
       for (; !line->empty(); line->pop_back()) {

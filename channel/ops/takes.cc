@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kStaleHere = 1024;  // Tickets to be told of which so many may have been dropped.
+constexpr size_t kStaleHere = 1024;  // At most so many tickets in the line may have been dropped.
 
 }  // namespace
 
@@ -31,7 +31,7 @@ void Takes::Start(int64_t step, const TensorKey& key, TakingOp* op) {
   Ask(take);
 }
 
-// The way of nearly all: the tensor is here, and nobody has to be called back.
+// The usual case: the tensor is here, and no callback is needed.
 bool Takes::TakeHere(ServeTake* take) {
   if (take->key.dst().worker != consumer_ || !source_->MayTake(take->key)) return false;
   if (!source_->TakeHere(take->step, &take->key, &place_, &take->taken)) return false;
@@ -51,7 +51,7 @@ void Takes::Ask(ServeTake* take) {
                                                        ", not for ", consumer_)),
               Args(), Tensor(), false);
   } else {
-    // A cancellation that has not been used serves again: what it has allocated stays.
+    // A cancellation that was not used is kept, with the memory that it has allocated.
     if (!take->cancellation || take->cancellation->cancelled()) take->cancellation.emplace();
     Args args;
     args.cancellation = &*take->cancellation;
@@ -72,9 +72,9 @@ void Takes::Drop(TakingOp* op) {
   LetGo(take);
 }
 
-// What the take has met already goes back now, so that the take behind it finds it. What it meets
-// this moment goes back when the poller hears of it; until then no other take of the key starts,
-// which could meet what was sent later.
+// A tensor that the take has met goes back now, so that the next take finds it. A tensor that it
+// meets at this moment goes back when the poller hears of it. Until then no other take of the key
+// starts, because it could meet a later tensor.
 void Takes::LetGo(ServeTake* take) {
   const auto waits = std::find(deferred_.begin(), deferred_.end(), take);
   if (waits != deferred_.end()) {
@@ -158,7 +158,7 @@ bool Takes::Unpark(uint64_t ticket, int64_t step, const TensorKey& key, TakingOp
 
 void Takes::OnParkedTaken(ServeTake* take) {
   take->here = true;
-  // Not before the consumer has spoken of it in this epoch: it may have given it up.
+  // Not before the consumer has named it in this epoch, because it may have given it up.
   if (epoch_ == 0 || take->epoch != epoch_) {
     TRYST_REACHED("sim: a tensor comes for a ticket before it is spoken of again");
     return;
@@ -171,8 +171,8 @@ void Takes::OnParkedTaken(ServeTake* take) {
   user_->OnHere();
 }
 
-// A consumer that reads nothing and drops tickets must not make the line grow: what is told of
-// those would mean nothing to it.
+// A consumer that reads nothing and drops tickets must not make the line grow. Dropped tickets mean
+// nothing to it any more.
 void Takes::ForgetStaleHere() {
   absl::flat_hash_set<uint64_t> kept;
   here_.erase(std::remove_if(here_.begin(), here_.end(),
@@ -216,7 +216,7 @@ size_t Takes::DropTickets(absl::Span<const uint64_t> tickets) {
   return dropped;
 }
 
-// As LetGo(): what it has met goes back now, so that whoever is behind it finds it.
+// As in LetGo(): what it has met goes back now, so that the next take finds it.
 void Takes::DropParked(ServeTake* take) {
   parked_.erase(take->ticket);
   take->ticket = 0;
@@ -232,8 +232,8 @@ void Takes::DropUnspoken() {
   }
   std::sort(takes.begin(), takes.end(),
             [](const ServeTake* a, const ServeTake* b) { return a->ticket < b->ticket; });
-  // Drops the takes that wait first. Otherwise a tensor that another take gives back would meet one
-  // of them.
+  // Drops the waiting takes first. Otherwise one of them would meet a tensor that another take
+  // gives back.
   if (!takes.empty()) TRYST_REACHED("sim: tickets that nobody speaks of again");
   for (ServeTake* take : takes) {
     if (!take->here) DropParked(take);

@@ -15,22 +15,23 @@ namespace tryst {
 
 struct ToldKey {
   TensorKey key;
-  bool for_consumer = false;  // The hello has authenticated it: it gets what is meant for it.
-  bool may_take = false;      // TensorSource::MayTake.
+  // The key is addressed to this consumer, which the hello has authenticated.
+  bool for_consumer = false;
+  bool may_take = false;  // See TensorSource::MayTake().
 };
 
-// The keys that a consumer has told its producer, by the consumer's numbers: FetchKeys at the other
-// end, which tells those that it uses, in any order.
+// The keys that a consumer has told its producer, by the consumer's numbers. It is the counterpart
+// of FetchKeys, which tells the keys that it uses, in any order.
 class ToldKeys {
  public:
-  // `most` keys, of texts of `most_key_bytes` each and `most_bytes` in all.
+  // The bounds: `most` keys, `most_key_bytes` for each text, and `most_bytes` in all.
   ToldKeys(std::string consumer, uint32_t most, size_t most_key_bytes, uint64_t most_bytes)
       : consumer_(std::move(consumer)),
         most_(most),
         most_key_bytes_(most_key_bytes),
         most_bytes_(most_bytes) {}
 
-  // kDataLoss: that cannot be.
+  // kDataLoss: an honest consumer never says this.
   absl::Status Tell(uint32_t number, absl::string_view text) {
     if (number >= most_ || text.empty() || text.size() > most_key_bytes_) {
       return absl::DataLossError("key id out of range, or a key too long or empty");
@@ -44,12 +45,12 @@ class ToldKeys {
     keys_[number] = {*std::move(key), for_consumer, /*may_take=*/false};
     return absl::OkStatus();
   }
-  // None is known any more: the consumer tells them again.
+  // Forgets all keys; the consumer tells them again.
   void clear() {
     keys_.clear();
     bytes_ = 0;
   }
-  // Null: it has not been told.
+  // Null: no key was told under that number.
   ToldKey* Find(uint32_t number) {
     return number < keys_.size() && !keys_[number].key.empty() ? &keys_[number] : nullptr;
   }
@@ -60,7 +61,7 @@ class ToldKeys {
   const size_t most_key_bytes_;
   const uint64_t most_bytes_;
   std::vector<ToldKey> keys_;
-  uint64_t bytes_ = 0;  // Of their texts.
+  uint64_t bytes_ = 0;  // The bytes of all texts.
 };
 
 }  // namespace tryst

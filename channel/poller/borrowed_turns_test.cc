@@ -1,4 +1,4 @@
-// A poller whose turns the threads of an executor take over while there is traffic.
+// A poller whose turns are taken over by threads of an executor while there is traffic.
 #include <sys/resource.h>
 
 #include <atomic>
@@ -14,7 +14,8 @@
 namespace tryst {
 namespace {
 
-// What a channel does: found on the poller thread, run on the executor, asked for again.
+// Works as a channel does: an event on the poller thread starts a callback on the executor, which
+// asks for the next event.
 class Stream final : public PollerTask {
  public:
   Stream(Poller* poller, ThreadPoolExecutor* executor) : poller_(poller), executor_(executor) {}
@@ -34,9 +35,9 @@ class Stream final : public PollerTask {
     WaitUntil([this] { return ended_.load(); });
   }
 
-  std::function<void()> in_callback;  // On the executor; may be null.
+  std::function<void()> in_callback;  // Runs on the executor; may be null.
   std::atomic<int64_t> rounds{0};
-  std::atomic<int64_t> borrowed{0};  // Of them, those that a thread of the executor turned.
+  std::atomic<int64_t> borrowed{0};  // How many of them ran in a turn of an executor's thread.
   std::atomic<bool> wrong{false};
 
  private:
@@ -60,7 +61,8 @@ class Stream final : public PollerTask {
 
   Poller* const poller_;
   ThreadPoolExecutor* const executor_;
-  int64_t left_ = 0;  // Plain on purpose: one thread after the other, as ThreadSanitizer sees.
+  // Not atomic on purpose: only one thread at a time uses it, which ThreadSanitizer checks.
+  int64_t left_ = 0;
   std::thread::id last_callback_;
   std::atomic<bool> turning_{false};
   std::atomic<bool> stopping_{false};
@@ -95,7 +97,7 @@ TEST_F(BorrowedTurnsTest, OneWhoStaysInACallbackKeepsNobodyWaiting) {
   stream_.Begin(1'000'000'000);
   stream_.WaitUntil([this] { return stream_.borrowed > 100; });
   stream_.Stop();
-  // Whoever has the turns now is to be held up; what is posted has to run all the same.
+  // Holds up the thread that has the turns now; posted tasks must still run.
   for (int i = 0; i < 20; ++i) {
     std::atomic<bool> held{false};
     std::atomic<bool> posted_ran{false};

@@ -46,7 +46,7 @@ Poller::Poller(const Clock* clock, PollerOptions options)
 Poller::~Poller() {
   TRYST_CHECK(!thread_.joinable()) << "stop the poller first";
   TRYST_CHECK(sources_.empty());
-  // What was posted too late to run: closures free themselves, other tasks are their owners'.
+  // Tasks that were posted too late: closures free themselves, other tasks belong to their owners.
   PollerTask* task = inbox_.exchange(nullptr);
   while (task != nullptr) {
     PollerTask* next = task->next_;
@@ -67,7 +67,7 @@ void Poller::PostToTurn(PollerTask* task) {
 
 void Poller::Post(PollerTask* task) {
   PostToTurn(task);
-  // Pairs with Sleep(): it sets asleep_ and then looks at the inbox.
+  // Pairs with Sleep(), which sets asleep_ and then reads the inbox.
   if (asleep_.load(std::memory_order_seq_cst)) Wake();
 }
 
@@ -90,7 +90,7 @@ void Poller::RunAndWait(absl::AnyInvocable<void() &&> fn) {
 
 void Poller::Wake() {
   const uint64_t one = 1;
-  // Fails only when the counter is full, and then it is readable already.
+  // It fails only when the counter is full, and then the descriptor is readable already.
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
 }
 
@@ -119,11 +119,12 @@ void Poller::Stop() {
 // ---- Turns ----
 
 void Poller::Loop() {
-  const DeliveringScope delivering;  // A callback in place must not wait for this thread.
+  // So that a callback that runs in place does not wait for this very thread.
+  const DeliveringScope delivering;
   lending_.BeTheThread();
   int64_t idle_since_ns = 0;
   int64_t yielded_ns = 0;
-  bool spinning = false;  // Since idle_since_ns, without having slept.
+  bool spinning = false;  // Whether it has spun since idle_since_ns without sleeping.
   now_ns_ = clock_->NowNs();
   for (;;) {
     const bool worked = NextTurn();
@@ -142,8 +143,8 @@ void Poller::Loop() {
       idle_since_ns = yielded_ns = now_ns_;
     }
     if (now_ns_ - yielded_ns >= kYieldNs) {
-      // The peer that is waited for may wait for this very processor. A kernel that sees both
-      // want it moves one of them, which it does not while they sleep by turns.
+      // The awaited peer may need this processor. While both threads are runnable, the kernel moves
+      // one of them to another processor; while they sleep in turn, it does not.
       std::this_thread::yield();
       yielded_ns = now_ns_ = clock_->NowNs();
     }
@@ -182,8 +183,9 @@ bool Poller::NextTurn() {
   // Run what other threads have posted before polling costly sources.
   const PollerTask* const handed = inbox_.load(std::memory_order_acquire);
   worked |= handed != nullptr;
-  // The same for what a turn has posted itself, if it is alone: the next request of who asks
-  // for one thing after the other. Where there is more, another poll finds company for it.
+  // Likewise for a task that this turn itself posted, if it is the only one: the next request of a
+  // caller that asks for one thing after the other. If there are several, another poll may find
+  // more work to send with them.
   const bool lone = just_polled_ && handed != nullptr && handed->next_ == nullptr;
   const int64_t polled_ago_ns = now_ns_ - all_polled_ns_;
   const bool lively = now_ns_ - seen_ns_ < kBlindNs && polled_ago_ns < kBlindNs;
@@ -198,7 +200,7 @@ bool Poller::NextTurn() {
   return worked;
 }
 
-// Not for long: there may be sources that see nothing so, and timers.
+// Spins only briefly, because there may be timers, and sources that cannot be seen cheaply.
 bool Poller::PollInSight() {
   constexpr int kGlances = 32;
   for (int i = 0; i < kGlances; ++i) {
@@ -225,7 +227,7 @@ bool Poller::RunInbox() {
   }
   while (oldest != nullptr) {
     PollerTask* task = oldest;
-    oldest = task->next_;  // Read first: the task may post itself again.
+    oldest = task->next_;  // Read before the task runs, because it may post itself again.
     ++tasks_run_;
     task->RunOnPoller();
   }
@@ -233,10 +235,10 @@ bool Poller::RunInbox() {
 }
 
 void Poller::RunFlushes() {
-  // A flush may ask for another one; that belongs to the next turn.
+  // A flush may request another flush, which belongs to the next turn.
   flushing_.swap(flushes_);
   for (PollerFlush*& flush : flushing_) {
-    if (flush == nullptr) continue;  // Forgotten.
+    if (flush == nullptr) continue;  // It was removed.
     flush->queued_ = false;
     PollerFlush* const current = flush;
     flush = nullptr;
@@ -251,7 +253,8 @@ bool Poller::MaySleep() {
       stopping_.load(std::memory_order_seq_cst) || !flushes_.empty()) {
     return false;
   }
-  // Anything that came before the arming is found now, or ends the sleep as it begins.
+  // An event that came before the sources were armed is found by this poll, or ends the sleep at
+  // once.
   now_ns_ = clock_->NowNs();
   bool worked = false;
   for (PollerSource* source : sources_) worked |= !source->ArmTellsAll() && source->Poll();
@@ -269,7 +272,7 @@ void Poller::Sleep() {
   const int64_t next_ns = NextTimerNs();
   sleeps_until_ns_ = next_ns;
   if (next_ns != std::numeric_limits<int64_t>::max()) {
-    // Rounded up: to wake early would mean to spin until the time has come.
+    // Rounded up, because the thread would spin if it woke too early.
     const int64_t wait_ms = (next_ns - clock_->NowNs() + 999'999) / 1'000'000;
     timeout_ms = static_cast<int>(std::clamp<int64_t>(wait_ms, 0, 60'000));
   }
@@ -289,13 +292,13 @@ void Poller::Sleep() {
     [[maybe_unused]] const ssize_t got = read(wake_fd_, &ignored, sizeof(ignored));
   }
   ShortTurn();
-  all_polled_ns_ = now_ns_ = clock_->NowNs();  // What epoll did not name had nothing.
+  all_polled_ns_ = now_ns_ = clock_->NowNs();  // The sources that epoll did not name had nothing.
   if (seen) seen_ns_ = now_ns_;
 }
 
-// Whether there was work that a glance could have seen.
+// Polls the source with this descriptor. Returns whether it had work that Glance() could have seen.
 bool Poller::PollReady(int fd) {
-  // Looked for: whoever turned meanwhile may have removed it.
+  // Searched for by descriptor, because another thread may have removed it in its turns.
   const auto ready = std::find_if(sources_.begin(), sources_.end(),
                                   [&](PollerSource* source) { return source->event_fd() == fd; });
   return ready != sources_.end() && (*ready)->Poll() &&

@@ -20,8 +20,8 @@ namespace tryst {
 
 class Poller;
 
-// Something to be run on the poller thread. It is its owner's: Post() takes no memory.
-// May be posted again once Run() has been entered, not before.
+// A task that runs on the poller thread. Its owner keeps it, so Post() allocates nothing. It may be
+// posted again once Run() has begun, not before.
 class PollerTask {
  public:
   virtual ~PollerTask() = default;
@@ -32,8 +32,8 @@ class PollerTask {
   PollerTask* next_ = nullptr;
 };
 
-// Asked at the end of a turn, once however often it called FlushThisTurn(): where a
-// channel sends all that the turn gave it with one doorbell.
+// Called at the end of a turn, once for any number of FlushThisTurn() calls: there a channel sends
+// everything from the turn with one doorbell.
 class PollerFlush {
  public:
   virtual ~PollerFlush() = default;
@@ -44,114 +44,117 @@ class PollerFlush {
   bool queued_ = false;
 };
 
-// What a poller looks at in every turn: the completion queue of a NIC.
+// Something that a poller polls in every turn: the completion queue of a NIC.
 class PollerSource {
  public:
   virtual ~PollerSource() = default;
-  // Does a bounded amount of work; true if there was any.
+  // Does a bounded amount of work; true: there was some.
   virtual bool Poll() = 0;
-  // What can be seen for the price of a few loads. Between two turns without work a poller
-  // that spins looks so again and again, before it polls what cannot be seen so.
+  // Looks for work with a few loads only. A spinning poller glances often between two turns without
+  // work, before it polls the sources that cannot be seen in this way.
   enum class Sight { kBlind, kNothing, kWork };
   virtual Sight Glance() { return Sight::kBlind; }
-  // Makes event_fd() readable when there is work. Poll() runs once more before the sleep, unless
-  // what has come before makes it readable, too.
+  // Makes event_fd() readable when work arrives. Poll() runs once more before the thread sleeps.
+  // With ArmTellsAll() it need not: work that arrived before also makes event_fd() readable.
   virtual void Arm() = 0;
   virtual bool ArmTellsAll() const { return false; }
-  virtual int event_fd() const = 0;  // -1: cannot wake us.
+  virtual int event_fd() const = 0;  // -1: it cannot wake us.
 };
 
 struct PollerOptions {
   std::string name = "tryst-poller";
-  // How long, at most, a turn without work is repeated before the thread sleeps: less
-  // where that seldom finds any (see PollerSpin).
+  // The longest time for which turns without work are repeated before the thread sleeps. It is
+  // shortened where spinning seldom finds work (PollerSpin).
   int64_t spin_us = 50;
-  bool keeps_its_thread = false;  // TurnIfAsleep() wakes it instead.
-  int cpu = -1;                   // Its thread stays on this processor. -1: on any.
+  // TurnIfAsleep() wakes the thread and does not turn the poller itself.
+  bool keeps_its_thread = false;
+  int cpu = -1;  // The processor to which its thread is bound; -1: any.
 };
 
-// One thread's work: completions, tasks posted by other threads, timers. Every channel,
-// operation and queue pair belongs to one poller and is touched by its thread alone.
+// One thread's work: completions, tasks that other threads posted, timers. Every channel, operation
+// and queue pair belongs to one poller, and only its thread touches them.
 //
-// Either Start() gives it a thread, or one caller turns it with Turn() (the simulator,
-// tests). Neither spins for ever: with nothing to do the thread sleeps in the kernel.
+// Either Start() gives it a thread, or one caller turns it with Turn() (the simulator, tests). With
+// nothing to do the thread sleeps in the kernel after a bounded spin.
 //
-// A thread of the executor that runs the callbacks may take the turns over for as long as there
-// is traffic (TurnUntil; docs/decisions/0023-borrowed-turns.md). Then that thread is the poller
-// thread until it leaves, and the poller's own, which looks every kLendNs, takes them back from
-// one that stays away in a callback. It is one thread at any time, and what one has written the
-// next one sees.
+// A thread of the callbacks' executor may take over the turns while there is traffic (TurnUntil;
+// docs/decisions/0023-borrowed-turns.md). It is the poller thread until it leaves. The poller's own
+// thread looks every kLendNs, and takes the turns back from a thread that stays in a callback.
+// There is one poller thread at any time, and each sees what the one before has written.
 class Poller final : public WorkSource {
  public:
   explicit Poller(const Clock* clock, PollerOptions options = {});
-  ~Poller() override;  // REQUIRES: stopped, no source added. Tasks never run are dropped.
+  // REQUIRES: it has stopped, and no source is added. Tasks that never ran are dropped.
+  ~Poller() override;
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
   // ---- Any thread ----
   void Post(PollerTask* task);
-  // Allocates; for what happens rarely.
+  // Allocates, so use it only for rare events.
   void PostFn(absl::AnyInvocable<void() &&> fn);
-  // Runs `fn` on the poller thread and waits. REQUIRES: started; not on the poller thread.
+  // Runs `fn` on the poller thread, and waits. REQUIRES: it was started; the caller is not on the
+  // poller thread.
   void RunAndWait(absl::AnyInvocable<void() &&> fn);
   bool OnThread() const { return lending_.thread() == std::this_thread::get_id(); }
   const Clock& clock() const { return *clock_; }
 
-  // Post() that wakes nobody: TurnIfAsleep() must follow, from the same thread.
+  // Posts without waking the poller: the same thread must then call TurnIfAsleep().
   void PostToTurn(PollerTask* task);
-  // For a thread that has posted so and holds no lock: if the poller's own thread sleeps, becomes
-  // the poller thread for as long as there is something to do, but not for long, instead of
-  // waking it. So what one thread finds for the poller takes no other thread's wake-up.
+  // Call it after PostToTurn(), with no lock held. If the poller's own thread sleeps, the caller
+  // becomes the poller thread while there is work, for a short time only, and the other thread need
+  // not be woken.
   void TurnIfAsleep();
 
   void Start();
-  // Runs what was posted before the call, then ends the thread. Idempotent. REQUIRES: no
-  // executor has it as its source.
+  // Runs the tasks posted before the call, then ends the thread. Idempotent. REQUIRES: no executor
+  // has it as its source.
   void Stop();
   void TurnUntil(const std::atomic<bool>& wanted) override;
 
   // ---- Poller thread only (without Start(): the thread that calls Turn()) ----
   // One turn: sources, inbox, timers, flushes. True if there was any work.
   bool Turn();
-  // When the next timer is due; INT64_MAX: none.
+  // When the next timer is due; INT64_MAX: none is set.
   int64_t NextTimerNs() const { return timers_.NextNs(); }
 
   void AddSource(PollerSource* source);
   void RemoveSource(PollerSource* source);
-  // Moves one already set.
+  // Moves a timer that is already set.
   void SetTimer(PollerTimer* timer, int64_t at_ns) { timers_.Set(timer, at_ns); }
-  void CancelTimer(PollerTimer* timer) { timers_.Cancel(timer); }  // No-op when not set.
+  void CancelTimer(PollerTimer* timer) { timers_.Cancel(timer); }  // Does nothing if it is not set.
   void FlushThisTurn(PollerFlush* flush);
   void ForgetFlush(PollerFlush* flush);
 
-  // Tasks run so far: what other threads handed over, or its own posted to itself.
+  // How many tasks have run, from other threads and its own.
   uint64_t tasks_run() const { return tasks_run_; }
 
-  // The clock as read at the start of this turn, or at the end of the one before: the work
-  // of a turn that finds some at once does not wait for the clock.
+  // The clock as it was read at the start of this turn, or at the end of the one before: a turn
+  // that finds work at once does not read the clock first.
   int64_t now_ns() const { return now_ns_; }
 
  private:
   class FnTask;
-  // While sources that can be seen at a glance have work, and so long after it, the others,
-  // which may cost a system call to look at, are polled so often: an answer that is due in a
-  // fraction of a microsecond is not to wait for the end of such a call.
+  // How often the costly sources, which may need a system call, are polled while sources that can
+  // be seen with a glance have work, and for as long afterwards. So an answer that is due in less
+  // than a microsecond does not wait for a system call.
   static constexpr int64_t kBlindNs = 10'000;
-  static constexpr int64_t kHandedNs = 2'000;  // The same where only other threads bring work.
-  static constexpr int64_t kYieldNs = 5'000;   // How often a thread that spins lets others run.
+  static constexpr int64_t kHandedNs = 2'000;  // The same, where only other threads bring work.
+  static constexpr int64_t kYieldNs = 5'000;   // How often a spinning thread lets others run.
 
-  static constexpr int kMostTurnsAsleep = 8;  // By TurnIfAsleep(), before it wakes our thread.
+  // How many turns TurnIfAsleep() takes before it wakes our thread.
+  static constexpr int kMostTurnsAsleep = 8;
 
   void Loop();
-  // A turn that polls the costly sources only when it is time for them.
+  // A turn that polls the costly sources only when their time has come.
   bool NextTurn();
   bool FullTurn();
-  bool ShortTurn();  // All but the sources.
+  bool ShortTurn();  // Everything but the sources.
   bool PollInSight();
   bool RunInbox();
   void RunFlushes();
   void Sleep();
-  // Arms the sources and polls once more. False: there was something after all.
+  // Arms the sources and polls once more. False: there was work after all.
   bool MaySleep();
   bool PollReady(int fd);
   void Wake();
@@ -167,7 +170,8 @@ class Poller final : public WorkSource {
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stopping_{false};
   TurnLending lending_;
-  std::atomic<bool> has_thread_{false};  // Set before thread_, which Start() assigns as it runs.
+  // Set before thread_, which Start() assigns while the new thread already runs.
+  std::atomic<bool> has_thread_{false};
   std::thread thread_;
 
   // Poller thread only.
@@ -178,9 +182,9 @@ class Poller final : public WorkSource {
   PollerSpin spin_;
   int64_t now_ns_ = 0;
   int64_t all_polled_ns_ = 0;
-  bool just_polled_ = false;  // All of them, in the last turn.
+  bool just_polled_ = false;  // The last turn polled all of them.
   int64_t sleeps_until_ns_ = 0;
-  int64_t seen_ns_ = 0;  // When there was work that could be seen.
+  int64_t seen_ns_ = 0;  // When a glance last saw work.
   uint64_t tasks_run_ = 0;
 };
 

@@ -27,7 +27,7 @@ void Poller::TurnUntil(const std::atomic<bool>& wanted) {
 }
 
 void Poller::TurnIfAsleep() {
-  // Pairs with MaySleep(). Whoever is awake looks at the inbox before it sleeps.
+  // Pairs with MaySleep(): a thread that is awake reads the inbox before it sleeps.
   if (inbox_.load(std::memory_order_seq_cst) == nullptr) return;
   if (!asleep_.load(std::memory_order_seq_cst)) return;
   if (options_.keeps_its_thread || !lending_.BorrowFromSleeper()) return Wake();

@@ -6,16 +6,15 @@
 
 namespace tryst {
 
-// How long a poller that finds nothing to do looks again before it sleeps. A look that
-// finds work saves a sleep and a wake-up. Looks that do not have kept a processor from
-// others, perhaps from the very peer that is waited for: so each spin that ends in a sleep
-// halves the next, down to none, and now and then a whole one tries whether it pays again: ever
-// less often while none does.
+// How long a poller spins without work before it sleeps. A spin that finds work saves a sleep and a
+// wake-up. One that does not kept a processor from others, perhaps from the very peer that it waits
+// for. So each spin that ends in a sleep halves the next, down to none. Now and then a whole spin
+// tries whether it pays again, less and less often while none does.
 class PollerSpin {
  public:
   explicit PollerSpin(int64_t most_ns) : most_ns_(most_ns), ns_(most_ns) {}
 
-  int64_t ns() const { return ns_; }  // Of the next spin.
+  int64_t ns() const { return ns_; }  // For the next spin.
   void Paid() {
     ns_ = most_ns_;
     failed_ = 0;
@@ -28,7 +27,7 @@ class PollerSpin {
     }
     failed_ = 0;
     ns_ = most_ns_;
-    try_every_ = std::min(try_every_ * 2, kTrySeldom);  // Until one pays.
+    try_every_ = std::min(try_every_ * 2, kTrySeldom);  // Until one succeeds.
   }
 
  private:

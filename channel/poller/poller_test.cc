@@ -27,7 +27,7 @@ struct NotingTimer final : PollerTimer {
   int id;
 };
 
-// Goes to sleep at every chance.
+// Sleeps whenever it can.
 PollerOptions Sleepy() {
   PollerOptions options;
   options.spin_us = 0;
@@ -44,7 +44,7 @@ TEST(PollerTest, TimersFireInOrderOnceAndOnlyWhenDue) {
   poller.SetTimer(&c, 2500);
   poller.SetTimer(&d, 2200);
   poller.CancelTimer(&d);
-  poller.SetTimer(&a, 2100);  // Moved.
+  poller.SetTimer(&a, 2100);  // It is moved.
   EXPECT_FALSE(poller.Turn());
   EXPECT_EQ(poller.NextTimerNs(), 2000);
   clock.now_ns = 2100;
@@ -126,12 +126,12 @@ struct CountingTask final : PollerTask {
   std::atomic<bool> done{false};
 };
 
-// Who ran the last of some tasks that this thread would run itself.
+// The thread that ran the last of several tasks, after PostToTurn() and TurnIfAsleep().
 std::thread::id WhoTurns(Poller* poller) {
   int64_t ran = 0;
   std::thread::id by;
   for (int i = 0; i < 200 && by != std::this_thread::get_id(); ++i) {
-    usleep(1000);  // So that it sleeps.
+    usleep(1000);  // Lets the poller fall asleep.
     CountingTask task(poller, &ran);
     poller->PostToTurn(&task);
     poller->TurnIfAsleep();
@@ -191,7 +191,7 @@ TEST(PollerTest, ManyThatTurnAreOneThreadAtATime) {
   SteadyClock clock;
   Poller poller(&clock, Sleepy());
   poller.Start();
-  int64_t ran = 0;  // Not atomic: it is the poller thread's.
+  int64_t ran = 0;  // Not atomic, because only the poller thread uses it.
   constexpr int kTasks = 3000;
   const auto turn = [&] {
     for (int i = 0; i < kTasks; ++i) {

@@ -10,7 +10,7 @@ namespace tryst {
 // A timer that fires on the poller thread. The object that sets it owns it.
 class PollerTimer {
  public:
-  virtual ~PollerTimer() = default;  // REQUIRES: not set.
+  virtual ~PollerTimer() = default;  // REQUIRES: it is not set.
   virtual void OnTimer() = 0;
   bool is_set() const { return heap_index_ >= 0; }
 
@@ -20,14 +20,14 @@ class PollerTimer {
   int heap_index_ = -1;
 };
 
-// The timers of a poller: a heap, the earliest first. Allocates only while more are set than ever
+// The timers of a poller: a heap, earliest first. Allocates only when more are set than ever
 // before. Poller thread only.
 class PollerTimers {
  public:
-  void Set(PollerTimer* timer, int64_t at_ns);  // Moves one already set.
-  void Cancel(PollerTimer* timer);              // No-op when not set.
-  bool RunUntil(int64_t now_ns);                // True if any was due.
-  int64_t NextNs() const;                       // INT64_MAX: none.
+  void Set(PollerTimer* timer, int64_t at_ns);  // Moves a timer that is already set.
+  void Cancel(PollerTimer* timer);              // Does nothing if it is not set.
+  bool RunUntil(int64_t now_ns);                // True: a timer was due.
+  int64_t NextNs() const;                       // INT64_MAX: none is set.
 
  private:
   void SiftUp(size_t index);

@@ -7,7 +7,8 @@
 
 namespace tryst {
 
-// Only by whoever takes the turns, or after a change of state_ has given them to us.
+// Called only by the thread that has the turns, or right after a change of state_ has given them to
+// the caller.
 void TurnLending::Set(State state) {
   const bool nobody = state == State::kAway || state == State::kReturned || state == State::kAsleep;
   thread_.store(nobody ? std::thread::id() : std::this_thread::get_id(), std::memory_order_relaxed);
@@ -29,7 +30,7 @@ void TurnLending::Lend(int wake_fd) {
     if (StateOf(state) == State::kReturned) {
       ours = true;
     } else if (StateOf(state) == State::kAway && state == before) {
-      // Whoever borrowed them is busy with something else: others must not wait for that.
+      // The borrower is in a callback, and others must not wait for that.
       ours = Change(state, State::kOwn);
     }
     before = state;

@@ -9,43 +9,42 @@
 
 namespace tryst {
 
-// Decides which thread takes a poller's turns: its own, or for a while another one that has
-// borrowed them (docs/decisions/0023-borrowed-turns.md). It is one thread at any time, and what one
-// has written the next one sees.
+// Decides which thread takes a poller's turns: its own, or for a while another thread that has
+// borrowed them (docs/decisions/0023-borrowed-turns.md). One thread has them at any time, and each
+// sees what the one before has written.
 class TurnLending {
  public:
-  // As what the poller's own thread stands to the turns.
+  // Who has the turns, as the poller's own thread sees it.
   enum class State : uint64_t {
-    kOwn,       // It takes them.
-    kAway,      // They are lent; whoever had them is away in a callback.
-    kBorrowed,  // Another thread takes them.
-    kReturned,  // Nobody does; they are our thread's again.
-    kAsleep,    // Nobody does; our thread sleeps.
+    kOwn,       // The poller's own thread.
+    kAway,      // A borrower, which is in a callback.
+    kBorrowed,  // A borrower, which takes turns.
+    kReturned,  // Nobody: they were returned, and are the poller's own thread's again.
+    kAsleep,    // Nobody, while the poller's own thread sleeps.
   };
 
-  // Of the thread that takes turns now; none: nobody's.
+  // The thread that takes turns now; the default id: no thread.
   std::thread::id thread() const { return thread_.load(std::memory_order_relaxed); }
-  // The caller takes the turns, as the poller's own thread or in place of one.
+  // The calling thread takes the turns: the poller's own, or a borrower.
   void BeTheThread() { thread_.store(std::this_thread::get_id(), std::memory_order_relaxed); }
   State state() const { return StateOf(state_.load(std::memory_order_acquire)); }
-  // Only by whoever takes the turns.
+  // Only the thread that has the turns may call it.
   void Set(State state);
 
-  // ---- Our own thread ----
-  // Whether somebody would like to borrow the turns.
+  // ---- The poller's own thread ---- Whether another thread wants to borrow the turns.
   bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
-  // Lends them until they are returned, or until who has them stays away for kLendNs. What is
-  // written to `wake_fd` ends the pauses.
+  // Lends the turns until they are returned, or until the borrower has been in a callback for
+  // kLendNs. A write to `wake_fd` ends the pauses.
   void Lend(int wake_fd);
-  // After a sleep: from who may have taken turns meanwhile.
+  // After a sleep: takes the turns back from a thread that may have borrowed them.
   void TakeBack();
 
-  // ---- Another thread ----
-  // From who is away, most times; from our own thread only while that is awake, which `may_ask`
-  // says. False: they are not to be had.
+  // ---- Another thread ---- Borrows the turns, mostly from a borrower that is in a callback; from
+  // the poller's own thread only while that is awake, which `may_ask` says. False: they cannot be
+  // had.
   template <typename MayAsk>
   bool Borrow(const Clock& clock, MayAsk may_ask);
-  // From our own thread while it sleeps.
+  // Borrows from the poller's own thread while it sleeps.
   bool BorrowFromSleeper();
 
  private:
@@ -59,14 +58,14 @@ class TurnLending {
   static uint64_t Next(uint64_t state, State to) {
     return ((state >> kStateBits) + 1) << kStateBits | static_cast<uint64_t>(to);
   }
-  // `*state`, as seen last, becomes `to`. False: it has changed meanwhile.
+  // Changes the state to `to`. False: it has changed since `state` was read.
   bool Change(uint64_t state, State to) {
     return state_.compare_exchange_strong(state, Next(state, to), std::memory_order_acquire);
   }
 
   std::atomic<std::thread::id> thread_{};
-  // A State, and above it how often it has changed, so that one who is away still is told from
-  // one who is away again.
+  // A State, and above it a count of changes, so that a borrower that is still in the same callback
+  // can be told from one that is in another.
   std::atomic<uint64_t> state_{0};
   std::atomic<bool> wanted_{false};
 };
@@ -83,7 +82,7 @@ bool TurnLending::Borrow(const Clock& clock, MayAsk may_ask) {
     }
     if (StateOf(state) != State::kOwn || !may_ask() || clock.NowNs() >= until_ns) break;
     if (!asked) wanted_.store(true, std::memory_order_relaxed);
-    std::this_thread::yield();  // It may wait for this very processor.
+    std::this_thread::yield();  // The other thread may need this processor.
   }
   wanted_.store(false, std::memory_order_relaxed);
   if (borrowed) BeTheThread();

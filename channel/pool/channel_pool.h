@@ -32,8 +32,8 @@ namespace tryst {
 // Thread-safe, but for construction, Open(), and destruction.
 class ChannelPool final : public TensorFetcher, public HelloHandler {
  public:
-  // `source` is asked for what peers fetch from us. All pointers outlive the pool. `transports`:
-  // the best first.
+  // Peers fetch our tensors from `source`. All pointers outlive the pool. `transports`: the best
+  // first.
   ChannelPool(Poller* poller, Bootstrap* bootstrap, TensorSource* source,
               const std::vector<TransportFactory>& transports, ChannelPoolOptions options);
   ~ChannelPool() override;  // REQUIRES: drained, or never opened.
@@ -41,12 +41,13 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   // Opens the transports. Call before anything else, with the poller not yet started.
   absl::Status Open();
 
-  // Ends everything with `why`; what comes later fails with it. Idempotent.
+  // Ends every fetch with `why`; later ones fail with it. Idempotent.
   void Close(const absl::Status& why);
-  // REQUIRES: on the poller thread. True once closed and nothing can touch memory for us.
+  // Whether it is closed and nothing can write memory for us any more. REQUIRES: on the poller
+  // thread.
   bool Drained();
-  // Close(), and waits, on a thread other than the poller's, which must be running.
-  // kDeadlineExceeded when something has not drained by then; it must not be destroyed.
+  // Calls Close() and waits, on a thread other than the poller's, which must be running.
+  // kDeadlineExceeded: something has not drained by then, and the pool must not be destroyed.
   absl::Status Stop(const absl::Status& why, absl::Duration timeout);
 
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
@@ -56,23 +57,24 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
 
   void OnHello(const Hello& hello, HelloDone done) override;
 
-  // ---- What is going on: asked of the poller thread, which must be running, or is this one ----
-  // Which path leads to `peer`, which were turned down, and why. All peers when empty. Waits.
+  // ---- State. The poller thread must be running, or be the caller. ----
+  // Which path leads to `peer`, which paths were refused, and why. For all peers if `peer` is
+  // empty. Waits for the poller thread.
   std::string Explain(const std::string& peer);
-  // Adds what has not ended. kDeadlineExceeded: the poller thread is stuck.
+  // Adds the operations that have not ended. kDeadlineExceeded: the poller thread is stuck.
   absl::Status ListOps(LiveOps* ops);
-  // Every way to and from `peer`; of all peers when empty. kDeadlineExceeded as above.
+  // Every path to and from `peer`; of all peers if `peer` is empty. kDeadlineExceeded as above.
   absl::StatusOr<std::vector<PathView>> ViewPaths(const std::string& peer);
   // Adds the counters of all transports. kDeadlineExceeded as above.
   absl::Status AskCounters(Counters* counters);
-  // The best first.
+  // The names of the transports, in the order in which they are tried.
   std::vector<std::string> transport_names() const;
 
-  // The same for a caller that is on the poller thread.
+  // ListOps() for a caller on the poller thread.
   void ListOpsNow(LiveOps* ops) const;
   std::string ExplainNow(const std::string& peer) const;
   void AddCountersNow(Counters* counters) const;
-  // The best first, of those that this system has.
+  // Those that this system has, the best first.
   const std::vector<std::unique_ptr<Transport>>& transports() const { return context_.transports; }
   Poller* poller() const { return poller_; }
 
@@ -84,20 +86,21 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
     ChannelPool* const pool;
   };
 
-  // Whether nothing is in the inbox that goes before a fetch of the poller thread.
+  // Whether the inbox has no task that must run before a fetch made on the poller thread.
   bool MayStartNow() const;
   // Poller thread.
   void StartFetch(FetchTask* task);
   void FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
   PeerPaths* PeerOf(absl::string_view worker);
-  // Where all of `keys` are one peer's and its channel fetches them as one. False: not started.
+  // Fetches all `keys` as one, if they belong to one peer whose channel can do that. False: nothing
+  // was started.
   bool FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                   ManyDoneFn* done);
   void AnswerHello(const Hello& hello, HelloDone done);
   Transport* FindTransport(absl::string_view name) const;  // Null: there is none.
   void Maintain();
   void StartMaintenance();
-  // Runs `fn` on the poller thread and waits for it, but not for ever.
+  // Runs `fn` on the poller thread and waits for it, up to a limit.
   absl::Status AskPoller(absl::AnyInvocable<void() &&> fn);
 
   // Calls `fetch` for each key, and `done` once all of them have ended. Any thread.
@@ -117,12 +120,12 @@ class ChannelPool final : public TensorFetcher, public HelloHandler {
   std::vector<FetchTask*> free_tasks_ ABSL_GUARDED_BY(mu_);
   std::atomic<size_t> posted_fetches_{0};  // In the inbox, not started yet.
   std::atomic<size_t> posted_aborts_{0};
-  std::atomic<bool> asked_{false};  // Somebody has fetched something.
+  std::atomic<bool> asked_{false};  // A fetch was made since the start.
 
   // Poller thread only.
   absl::flat_hash_map<std::string, std::unique_ptr<PeerPaths>> peers_;
   std::vector<PeerPaths*> peers_in_order_;
-  PeerPaths* last_peer_ = nullptr;  // Asked for last; peers stay.
+  PeerPaths* last_peer_ = nullptr;  // The peer of the last fetch. Peers are never removed.
   MaintenanceTimer maintenance_{this};
   bool maintained_ = false;
   bool closed_ = false;

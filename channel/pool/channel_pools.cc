@@ -17,8 +17,8 @@ ChannelPools::ChannelPools(std::vector<std::unique_ptr<ChannelPool>> pools)
 
 ChannelPools::~ChannelPools() = default;
 
-// The number of a task counts as it is, so that eight tasks of one job go to eight pollers. What
-// is before it is hashed: task 0 of each job is not always on the first poller.
+// A task's number is added as it is, so that eight tasks of one job go to eight pollers. The part
+// before the number is hashed, so that task 0 of each job is not always on the first poller.
 size_t ChannelPools::PlaceOf(absl::string_view worker, size_t pollers) {
   size_t digits = 0;
   while (digits < worker.size() && digits < 9 &&
@@ -49,7 +49,7 @@ void ChannelPools::Close(const absl::Status& why) {
 }
 
 absl::Status ChannelPools::Stop(const absl::Status& why, absl::Duration timeout) {
-  Close(why);  // All at once, so that none waits for the others to drain.
+  Close(why);  // First all at once, so that none waits for the others to drain.
   const Clock& clock = pools_[0]->poller()->clock();
   const int64_t until_ns = clock.NowNs() + absl::ToInt64Nanoseconds(timeout);
   absl::Status first;
@@ -86,12 +86,12 @@ void ChannelPools::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, 
   pools_[place]->FetchMany(step_id, keys, args, std::move(done));
 }
 
-// What each poller has of `keys` is fetched as one there; the last of them to end calls back.
+// Fetches each poller's share of `keys` as one; the last share to end calls back.
 void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                               ManyDoneFn done) {
   struct Part {
     std::vector<TensorKey> keys;
-    std::vector<size_t> at;  // In `keys` of the call.
+    std::vector<size_t> at;  // The places of its keys in the call's `keys`.
   };
   struct Many {
     std::atomic<size_t> left{0};
@@ -131,7 +131,7 @@ void ChannelPools::OnHello(const Hello& hello, HelloDone done) {
   pools_[PlaceOf(hello.worker, pools_.size())]->OnHello(hello, std::move(done));
 }
 
-// ---- What is going on ----
+// ---- State ----
 
 absl::Status ChannelPools::ListOps(LiveOps* ops) {
   absl::Status first;

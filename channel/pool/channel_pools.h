@@ -19,26 +19,26 @@
 
 namespace tryst {
 
-// The pools of a server, one on each of its pollers. All that is between us and one peer, both ways
-// and by whatever transport, belongs to the poller that the peer's name says: pollers share no
-// channel, and all fetches of one key meet in one place, in their order
+// The pools of a server, one on each of its pollers. The peer's name decides which poller has
+// everything between us and that peer, in both directions and over all transports. So pollers share
+// no channel, and all fetches of one key meet in one place, in their order
 // (docs/decisions/0051-pollers.md).
 //
 // Thread-safe, but for construction, Open(), and destruction.
 class ChannelPools final : public TensorFetcher, public HelloHandler {
  public:
-  // REQUIRES: one or more; the first has place 0, and so on.
+  // REQUIRES: at least one; the first has place 0, the second place 1, and so on.
   explicit ChannelPools(std::vector<std::unique_ptr<ChannelPool>> pools);
   ~ChannelPools() override;
 
-  // Which of `pollers` has the peer: tasks that follow each other in a job are spread evenly.
+  // The poller, of so many, that has the peer. Consecutive tasks of a job are spread evenly.
   static size_t PlaceOf(absl::string_view worker, size_t pollers);
 
   // As those of ChannelPool, for all of them.
   absl::Status Open();
   void Close(const absl::Status& why);
   absl::Status Stop(const absl::Status& why, absl::Duration timeout);
-  // Where one thread turns all pollers.
+  // REQUIRES: the caller turns all pollers.
   bool Drained();
 
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
@@ -47,16 +47,16 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   void AbortStep(int64_t step_id, const absl::Status& status) override;
   void OnHello(const Hello& hello, HelloDone done) override;
 
-  // ---- What is going on ----
-  // Each adds what the pollers that answer have to say, and returns the first failure: one that is
-  // stuck hides no other.
+  // ---- State ----
+  // Each adds what the pollers that answer have to say, and returns the first failure. A stuck
+  // poller does not hide the others.
   absl::Status ListOps(LiveOps* ops);
   absl::Status ViewPaths(const std::string& peer, std::vector<PathView>* views);
   absl::Status AskCounters(Counters* counters);
   std::vector<std::string> transport_names() const { return pools_[0]->transport_names(); }
-  // REQUIRES: not in a callback of a poller's.
+  // REQUIRES: not in a callback of a poller.
   std::string Explain(const std::string& peer);
-  // For one thread that turns all pollers.
+  // For a thread that turns all pollers.
   std::string ExplainNow(const std::string& peer) const;
 
   const std::vector<std::unique_ptr<ChannelPool>>& all() const { return pools_; }

@@ -37,7 +37,7 @@ struct Seen {
   bool wrong_thread ABSL_GUARDED_BY(mu) = false;
 };
 
-// Ends each fetch in the next turn, as dead.
+// Ends each fetch in the next turn with a dead tensor.
 class EchoChannel final : public Channel {
  public:
   EchoChannel(const TransportContext& context, Seen* seen) : context_(context), seen_(seen) {}
@@ -119,7 +119,7 @@ class ChannelPoolsTest : public ::testing::Test {
     EXPECT_FALSE(seen_.wrong_thread);
   }
 
-  // Fetches `keys` as one and waits; their results.
+  // Fetches `keys` in one call, waits, and returns their statuses.
   std::vector<absl::Status> FetchMany(const std::vector<TensorKey>& keys) {
     struct Ended {
       Mutex mu;
@@ -158,7 +158,7 @@ TEST(PlaceOfTest, TasksOfAJobAreSpreadEvenly) {
   }
 }
 
-// A name has any form: a long number is no overflow, and none is no crash.
+// Any text may be a name: a long number must not overflow, and a missing one must not crash.
 TEST(PlaceOfTest, EveryNameHasAPlace) {
   for (const std::string name : {"", "7", "worker", "/task:99999999999999999999999999", "\xff"}) {
     EXPECT_LT(ChannelPools::PlaceOf(name, 5), 5u);

@@ -10,16 +10,18 @@
 
 namespace tryst {
 
-// Which keys are being fetched by which way. Fetches of one key meet its sends in their order,
-// which two ways at once would not keep: as long as a key is out on one, it stays there.
+// Which keys are being fetched on which path. Fetches of one key must meet its sends in order,
+// which two paths at once would not keep. So while a key is out on one path, its next fetches go
+// there, too.
 //
-// It exists from when the way changes until all is on one way again, so it counts what comes,
-// and is told what was out before. Thread-safe: a fetch may end on any thread.
+// It exists from a change of path until all fetches are on one path again. It counts the fetches
+// made since then, and is told which were out before. Thread-safe, because a fetch may end on any
+// thread.
 class KeysOut {
  public:
   using Ways = absl::flat_hash_map<TensorKey, size_t>;
 
-  // The way for the next fetch of `key`: `way`, unless it is out on another.
+  // The path for the next fetch of `key`: `way`, unless the key is out on another.
   size_t Add(const TensorKey& key, size_t way) {
     MutexLock lock(&mu_);
     auto before = before_.find(key);
@@ -42,7 +44,7 @@ class KeysOut {
       if (before.second == from) before.second = to;
     }
   }
-  // What is out on ways but the best, and may not have been counted.
+  // Sets the fetches that were on other paths than the best one before counting began.
   void SetBefore(Ways before) {
     MutexLock lock(&mu_);
     before_ = std::move(before);

@@ -16,25 +16,25 @@
 
 namespace tryst {
 
-// The workers that fetch from us through one NIC: answers their hellos, with a channel for
-// each worker, and gives up those that do not come back.
+// The workers that fetch from us through one NIC. Answers their hellos, makes a channel for each,
+// and gives up those that do not come back.
 //
-// Poller thread only. REQUIRES at destruction: drained, or never said hello to.
+// Poller thread only. REQUIRES at destruction: drained, or no hello ever came.
 class Consumers {
  public:
   // All pointers outlive it.
   Consumers(const TransportContext* context, const NicPath* path, const RdmaOptions* options);
 
   void OnHello(QueueHub* hub, const Hello& hello, HelloDone done);
-  // A consumer that was started anew has nothing to do with what its former life asked.
+  // A worker has a new incarnation: ends the channels of its earlier ones.
   void NotePeer(const std::string& worker, uint64_t incarnation);
-  // Once a while: ends who is gone.
+  // Call it now and then: ends the channels of workers that are gone.
   void Maintain();
 
   void Close(const absl::Status& why);
   bool Drained() const;
 
-  // Those of `peer`; all where it is empty.
+  // Explains the consumer `peer`, or all of them if `peer` is empty.
   void Explain(const std::string& peer, std::string* out) const;
   void View(const std::string& peer, std::vector<PathView>* views) const;
   void ListOps(LiveOps* ops) const;
@@ -43,7 +43,7 @@ class Consumers {
  private:
   using Channels = std::vector<std::unique_ptr<ServeChannel>>;
 
-  // Ends what `is_over` says, for `why`.
+  // Ends the channels for which `is_over` returns true, with `why`.
   template <typename IsOver>
   void End(IsOver is_over, const absl::Status& why);
   ServeChannel* Find(const Hello& hello) const;
@@ -53,7 +53,7 @@ class Consumers {
   const TransportContext* const context_;
   const NicPath* const path_;
   const RdmaOptions* const options_;
-  uint64_t next_session_;  // Numbered from a random one on.
+  uint64_t next_session_;  // Counts from a random number.
   Channels serving_;
   Channels closing_;
 };

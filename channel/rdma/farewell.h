@@ -10,19 +10,19 @@
 
 namespace tryst {
 
-// What a consumer says to a path that it gives up: a hello without queue pairs, with this
-// as its parameters (docs/WIRE.md, "Farewell").
+// What a consumer tells the producer when it gives up a path: a hello without queue pairs, with
+// this as its parameters (docs/WIRE.md, "Farewell").
 struct Farewell {
   struct Wanted {
     uint16_t slot = 0;
     uint16_t generation = 0;
   };
-  uint64_t session = 0;        // As the producer's hello had it; 0: it never came.
-  std::vector<Wanted> wanted;  // What has not landed, in the order in which it was asked for.
+  uint64_t session = 0;        // From the producer's hello; 0: no hello came.
+  std::vector<Wanted> wanted;  // The requests whose tensors have not landed, in their order.
 };
 
 std::string EncodeFarewell(const Farewell& farewell);
-absl::StatusOr<Farewell> DecodeFarewell(absl::string_view in);  // kDataLoss.
+absl::StatusOr<Farewell> DecodeFarewell(absl::string_view in);  // kDataLoss: it is malformed.
 
 }  // namespace tryst
 

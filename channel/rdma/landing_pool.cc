@@ -23,12 +23,12 @@ Landing::~Landing() {
 
 void Landing::OnUnused() {
   EndKey();
-  // Kept until the pool is done with us: this may be its last use.
+  // Keeps the pool alive during the call: this may be the last reference to it.
   const std::shared_ptr<LandingPool> keep = std::move(keep_);
   pool_->Give(this);
 }
 
-// Class 2k is 3/4 of 2^(12 + k), rounded to pages, class 2k + 1 is 2^(12 + k).
+// Class 2k is 3/4 of 2^(12 + k), rounded to pages; class 2k + 1 is 2^(12 + k).
 uint64_t LandingPool::ClassBytes(size_t size_class) {
   const uint64_t power = uint64_t{1} << (kSmallestBits + size_class / 2);
   if (size_class % 2 == 1) return power;
@@ -108,7 +108,7 @@ bool LandingPool::MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) {
     refused_ = true;
     return false;
   }
-  // The largest first: the fewest registrations are lost.
+  // Largest first, so that the fewest registrations are lost.
   for (size_t other = kClasses; other-- > 0 && pinned_bytes_ + bytes > cap_bytes_;) {
     for (auto& [writer, kept] : kept_[other]) {
       while (!kept.empty() && pinned_bytes_ + bytes > cap_bytes_) {

@@ -18,23 +18,23 @@ namespace tryst {
 
 class LandingPool;
 
-// Registered host memory that one producer may write and that then becomes the tensor's
-// storage. The last reference gives it back to the pool, on any thread.
+// Registered host memory that one producer may write, and that then becomes the tensor's storage.
+// The last reference gives it back to the pool, on any thread.
 //
-// Where the NIC can end keys, that of a landing ends with the producer's last word, before anybody
-// looks at the bytes. Where it cannot, the landing is lent again to the same producer alone
+// Where the NIC can revoke keys, a landing's key is revoked after the producer's last word, before
+// its bytes are read. Where it cannot, the landing is lent again only to the same producer
 // (docs/decisions/0050-landing-keys-end.md).
 class Landing final : public Storage {
  public:
   ~Landing() override;
   uint64_t address() const { return region_->address(); }
-  // The key, for the producer. REQUIRES: it is lent.
+  // Returns the key, for the producer. REQUIRES: the landing is lent.
   uint32_t TellKey() {
     key_told_ = true;
     return region_->remote_key();
   }
-  // The producer has said its last word: from here on it writes no more, where the NIC can see to
-  // that. Idempotent.
+  // The producer has said its last word. If the NIC can revoke keys, the producer can no longer
+  // write. Idempotent.
   void EndKey() {
     if (std::exchange(key_told_, false)) region_->RenewRemoteKey();
   }
@@ -57,21 +57,20 @@ class Landing final : public Storage {
   const uint64_t writer_;
   const std::unique_ptr<Region> region_;
   bool key_told_ = false;
-  std::shared_ptr<LandingPool> keep_;  // While it is lent.
+  std::shared_ptr<LandingPool> keep_;  // Set while it is lent.
 };
 
-// The consumer's memory for tensors whose place the caller did not choose, and the
-// budget for all that peers may write at one time. Each landing is a region of its own,
-// so that a peer's key reaches one tensor; landings are kept registered and used again.
+// The consumer's memory for tensors without a destination of the caller's, and the budget for
+// everything that peers may write at one time. Each landing is a region of its own, so a peer's key
+// reaches only one tensor. Landings stay registered, and are used again.
 //
-// Bounds, at any instant:
+// Bounds, at any moment:
 //   landings (in flight + delivered and still referred to + kept for later)
 //   + caller's destinations in flight                           <= cap_bytes
 //   of these, what is lent before the producer has the tensor   <= cap_bytes / 2
-// A caller's destination that is larger than the cap takes all of the budget: one is in flight,
-// and nothing beside it.
-// The second leaves room for tensors that exist: those that wait for a Send can never
-// starve them. Thread-safe. It and its NIC live as long as any tensor that it gave.
+// A caller's destination that is larger than the cap takes the whole budget, so it is alone in
+// flight. The second bound leaves room for tensors that exist: fetches that wait for a Send can
+// never starve them. Thread-safe. The pool and its NIC live as long as any of its tensors.
 class LandingPool : public std::enable_shared_from_this<LandingPool> {
  public:
   LandingPool(std::shared_ptr<Nic> nic, uint64_t cap_bytes)
@@ -80,37 +79,37 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   LandingPool(const LandingPool&) = delete;
   LandingPool& operator=(const LandingPool&) = delete;
 
-  // Whether the tensor exists already, or may be waited for without end.
+  // Whether the tensor exists already, or may be waited for without limit.
   enum class For { kWaiting, kReady };
 
-  // A producer that landings are lent to.
+  // A number for a producer to which landings are lent.
   uint64_t NewWriter() { return ends_keys() ? 0 : next_writer_.fetch_add(1); }
-  // A landing of at least `bytes`, or an empty reference when there is no room now.
+  // A landing of at least `bytes`; empty: there is no room now.
   StorageRef Take(uint64_t bytes, For what, uint64_t writer);
   static Landing* AsLanding(const StorageRef& storage) {
     return static_cast<Landing*>(storage.get());
   }
-  // Room for `bytes` of the caller's own memory; false when there is none now.
+  // Takes room for `bytes` of the caller's own memory; false: there is none now.
   bool TakeBudget(uint64_t bytes, For what);
   void GiveBudget(uint64_t bytes, For what);
-  // A landing or budget taken for kWaiting whose tensor has come, or that is given up.
+  // The tensor of a landing or budget that was taken for kWaiting has come, or was given up.
   void EndWaiting(uint64_t bytes);
 
-  // Called, on any thread, when something was given back after a Take said no. It may only
-  // post a task: a lock of its own is held, so that null, once set, means that no call runs.
+  // `on_room` is called, on any thread, when something was given back after a Take failed. It may
+  // only post a task, because it runs under a lock. That lock also ensures that no call runs after
+  // null was set.
   void SetRoomCallback(absl::AnyInvocable<void()> on_room) ABSL_LOCKS_EXCLUDED(room_mu_);
 
-  // Whether a key ends with its landing. If not, landings are kept for each writer.
+  // Whether a landing's key can be revoked. If not, landings are kept for each producer.
   bool ends_keys() const { return nic_->limits().renews_keys; }
   uint64_t cap_bytes() const { return cap_bytes_; }
   uint64_t pinned_bytes() const;
-  // Of those what is not free for another tensor: it is on its way, or somebody still refers to
-  // it.
+  // The part that is not free for another tensor: it is in flight, or still referred to.
   uint64_t in_use_bytes() const;
   uint64_t pinned_bytes_most() const;  // The high-water mark.
   uint64_t waiting_bytes() const;      // Lent before the producer has the tensor.
   Nic* nic() const { return nic_.get(); }
-  // What Take(bytes) would charge.
+  // How much Take(bytes) would charge.
   static uint64_t Charge(uint64_t bytes);
 
  private:
@@ -135,7 +134,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   ByWriter kept_[kClasses] ABSL_GUARDED_BY(mu_);
   uint64_t pinned_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t pinned_bytes_most_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Of pinned_bytes_, what nobody uses.
+  uint64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // The part of pinned_bytes_ that nothing uses.
   uint64_t waiting_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t lent_ ABSL_GUARDED_BY(mu_) = 0;
   bool refused_ ABSL_GUARDED_BY(mu_) = false;

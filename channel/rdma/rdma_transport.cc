@@ -74,8 +74,8 @@ void RdmaTransport::RoomTask::RunOnPoller() {
 }
 
 void RdmaTransport::OnRoom() {
-  // One tensor for each peer in turn, and from where the last round ended, so that none takes
-  // it all and none is always last.
+  // Takes one tensor for each peer in turn, beginning where the last round ended, so that no peer
+  // takes all the room and none is always last.
   const size_t count = fetching_.size();
   for (size_t idle = 0; idle < count;) {
     const bool took = fetching_[room_first_ % count].channel->TakeRoom();
@@ -95,7 +95,7 @@ void RdmaTransport::DropStanding() {
   for (const Fetching& one : fetching_) one.channel->DropOneStanding();
 }
 
-// ---- What the NIC tells ----
+// ---- Events of the NIC ----
 
 void RdmaTransport::TellEvent(const NicEvent& event) {
   context_.poller->PostFn([this, event] { OnNicEvent(event); });
@@ -111,7 +111,7 @@ void RdmaTransport::OnNicEvent(const NicEvent& event) {
 }
 
 void RdmaTransport::Maintain() {
-  OnRoom();  // A registration that failed may work now; nobody else would say so.
+  OnRoom();  // A registration that failed may work now, and no other event would tell.
   nic_->PollEvents();
   consumers_.Maintain();
 }
@@ -128,7 +128,7 @@ void RdmaTransport::NotePeer(const std::string& worker, uint64_t incarnation) {
 
 void RdmaTransport::Close(const absl::Status& why) {
   closed_ = true;
-  nic_->Remove(this);  // What it has posted runs before anybody hears Drained().
+  nic_->Remove(this);  // A task that it has posted runs before Drained() can become true.
   consumers_.Close(why);
 }
 

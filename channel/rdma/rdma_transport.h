@@ -40,12 +40,13 @@ class RdmaTransport final : public Transport, private SharedNic::User {
   void ListOps(LiveOps* ops) const override;
   void AddCounters(Counters* counters) const override;
   FetchCounters fetch_counters() const;
-  // Adds what our channels have and wait for of the landing memory; says which it is.
+  // Adds the landing memory that our channels hold and wait for; returns the pool that it belongs
+  // to.
   const LandingPool* AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const;
   ServeCounters serve_counters() const { return consumers_.counters(); }
 
  private:
-  // Calls `run`, once however often it is posted meanwhile.
+  // Posted many times, runs `run` once.
   struct RoomTask final : PollerTask {
     RoomTask(RdmaTransport* transport, void (RdmaTransport::*run)())
         : transport(transport), run(run) {}
@@ -75,8 +76,8 @@ class RdmaTransport final : public Transport, private SharedNic::User {
 
   // Poller thread only.
   uint64_t seed_;
-  std::vector<Fetching> fetching_;  // All there ever were; they outlive all but our destructor.
-  size_t room_first_ = 0;           // Who is asked first next time.
+  std::vector<Fetching> fetching_;  // All that were ever made; they are freed by our destructor.
+  size_t room_first_ = 0;           // The channel that gets room first next time.
   RoomTask room_task_{this, &RdmaTransport::OnRoom};
   RoomTask wanted_task_{this, &RdmaTransport::DropStanding};
   Consumers consumers_;

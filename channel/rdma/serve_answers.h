@@ -18,45 +18,47 @@
 namespace tryst {
 
 struct ServeChannelOptions {
-  LinkOptions link;  // The consumer's sizes are taken up to ours.
+  LinkOptions link;  // Our sizes bound those that a consumer asks for.
   std::string path;
   std::string self;
   uint64_t self_incarnation = 0;
-  uint64_t eager_bytes = 8192;      // Up to this a tensor travels inside the message, if it fits.
-  uint64_t stripe_bytes = 1 << 20;  // From this on a tensor uses every queue pair.
-  uint64_t write_bytes = 16 << 20;  // The most that one work writes: completions show motion.
-  Trace* trace = nullptr;           // Of the poller; may be null.
+  // Up to this size a tensor travels inside the message, if it fits.
+  uint64_t eager_bytes = 8192;
+  uint64_t stripe_bytes = 1 << 20;  // From this size on a tensor uses every queue pair.
+  // The most that one work writes, so that completions show progress.
+  uint64_t write_bytes = 16 << 20;
+  Trace* trace = nullptr;  // The poller's; may be null.
   uint32_t protocol_newest = kProtocolNewest;
-  int64_t retain_ms = 60'000;       // How long a consumer whose link broke may take to return.
-  uint32_t max_parked = 1'000'000;  // Requests of the consumer that wait here without a slot.
+  int64_t retain_ms = 60'000;       // How long we wait for a consumer whose link broke.
+  uint32_t max_parked = 1'000'000;  // Requests of the consumer that may wait here without a slot.
 };
 
 struct ServeCounters {
   uint64_t requests = 0;
   uint64_t eager = 0;
-  uint64_t direct = 0;  // Written to a destination.
+  uint64_t direct = 0;  // Tensors written to a destination.
   uint64_t destinations_asked = 0;
   uint64_t failed = 0;
   uint64_t cancelled = 0;
-  uint64_t standing = 0;    // Of the requests, those made before anybody had fetched it.
-  uint64_t given_back = 0;  // Taken for a fetch that ended early.
-  uint64_t resent = 0;      // After a break or a wrong digest.
-  uint64_t parked = 0;      // Waited for their Send without a slot.
+  uint64_t standing = 0;    // Requests that were standing receives.
+  uint64_t given_back = 0;  // Tensors taken for a fetch that ended early.
+  uint64_t resent = 0;      // Tensors sent again after a break or a wrong digest.
+  uint64_t parked = 0;      // Requests that waited for their Send without a slot.
   uint64_t bytes = 0;
 
   ServeCounters& operator+=(const ServeCounters& other);
 };
 
-// How the producer answers over rdma: inside the message, written to the consumer's destination,
-// or with how large a destination it needs. Poller thread only.
+// How the producer answers over rdma: inside the message, with a write to the consumer's
+// destination, or with the size of the destination that it needs. Poller thread only.
 class ServeAnswers {
  public:
-  // The arguments outlive it. `give_back`: a tensor that cannot be sent.
+  // The arguments outlive it. `give_back` gets each tensor that cannot be sent.
   ServeAnswers(QueueHub* hub, const ServeChannelOptions* options, ServeCounters* counters,
                std::function<void(ServeOp*)> give_back)
       : hub_(hub), options_(*options), counters_(counters), give_back_(std::move(give_back)) {}
 
-  // From here on over `link`.
+  // Answers go over `link` from now on.
   void Use(MessageLink* link, bool digests) {
     link_ = link;
     digests_ = digests;

@@ -43,7 +43,7 @@ void SharedNic::Remove(User* user) {
     users_.erase(std::remove(users_.begin(), users_.end(), user), users_.end());
     left = !users_.empty();
   }
-  if (!left) events_.reset();  // Its thread takes mu_, and never this lock.
+  if (!left) events_.reset();  // Its thread takes mu_, but never this lock.
 }
 
 void SharedNic::TellEvent(const NicEvent& event) {

@@ -14,18 +14,18 @@
 
 namespace tryst {
 
-// What the transports of one NIC share, of which each poller has one: the memory that tensors land
-// in, within one bound, and what the NIC tells of its ports.
+// What all transports of one NIC share (each poller has one transport): the memory that tensors
+// land in, with one bound, and the events of the NIC's ports.
 class SharedNic {
  public:
-  // The transport of one poller. Its methods are called on any thread, with a lock held: they only
-  // post.
+  // The transport of one poller. Its methods are called on any thread with a lock held, so they may
+  // only post.
   class User {
    public:
     virtual ~User() = default;
-    // Somebody has given back room to land in, after there was none.
+    // Landing memory was given back after there had been none.
     virtual void TellRoom() = 0;
-    // Fetches of another poller wait for room that our standing receives may have.
+    // Fetches of another poller wait for room that our standing receives may hold.
     virtual void TellWanted() = 0;
     virtual void TellEvent(const NicEvent& event) = 0;
   };
@@ -41,9 +41,9 @@ class SharedNic {
 
   // ---- Any thread ----
   absl::Status Add(User* user);
-  // The user is told nothing any more when it returns. Idempotent.
+  // After this returns, the user is not called any more. Idempotent.
   void Remove(User* user);
-  // Hands on what the NIC tells where no thread waits for it: its time is virtual.
+  // Delivers events where no thread waits for them, because the NIC's time is virtual.
   void PollEvents();
   void WantRoom(const User* of);
 
@@ -55,7 +55,8 @@ class SharedNic {
   Mutex mu_;
   std::vector<User*> users_ ABSL_GUARDED_BY(mu_);
   Mutex events_mu_;  // Held while the thread starts and ends.
-  std::unique_ptr<AsyncEventThread> events_ ABSL_GUARDED_BY(events_mu_);  // While there are users.
+  // Set while there are users.
+  std::unique_ptr<AsyncEventThread> events_ ABSL_GUARDED_BY(events_mu_);
 };
 
 }  // namespace tryst

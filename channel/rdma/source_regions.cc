@@ -10,10 +10,10 @@
 
 namespace tryst {
 
-// What is kept, the longest unsent first, as far as is known: one that was sent from since it was
-// looked at last is passed over once.
+// The kept regions. Eviction begins with the one that has not been sent from for longest,
+// approximately: a region that was used since its last look gets a second chance.
 struct SourceRegions::Book {
-  // Makes room for `bytes`; false when what is in use leaves none.
+  // Makes room for `bytes`. False: the regions in use leave none.
   bool MakeRoom(uint64_t bytes, uint64_t max_bytes, size_t max_regions) ABSL_LOCKS_EXCLUDED(mu);
   void Add(Note* note, std::unique_ptr<Region> region) ABSL_LOCKS_EXCLUDED(mu);
   void Remove(Note* note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -25,13 +25,13 @@ struct SourceRegions::Book {
   uint64_t evictions ABSL_GUARDED_BY(mu) = 0;
 };
 
-// The poller reads and writes it while the storage is referred to; who lets go of the storage does
-// after that. Its region and its place change under the book's lock.
+// The poller reads and writes it while the storage is referred to; afterwards the thread that
+// releases the storage does. Its region and its place in the list change under the book's lock.
 class SourceRegion::Note final : public StorageNote {
  public:
   Note(std::shared_ptr<SourceRegions::Book> book, uint64_t bytes)
       : StorageNote(book.get()), bytes(bytes), book_(std::move(book)) {}
-  // Deregisters under the lock, so that an eviction of it is over when the bytes go.
+  // Deregisters under the lock, so that a concurrent eviction has ended before the bytes go.
   ~Note() override {
     MutexLock lock(&book_->mu);
     TRYST_DCHECK(uses == 0);
@@ -39,11 +39,12 @@ class SourceRegion::Note final : public StorageNote {
   }
 
   const uint64_t bytes;
-  std::unique_ptr<Region> region;  // Null: evicted, or its SourceRegions is gone.
-  uint64_t address = 0;            // The region's, and its key: no call to find out.
+  std::unique_ptr<Region> region;  // Null: it was evicted, or its SourceRegions is gone.
+  // The region's address and key, copied so that no call is needed.
+  uint64_t address = 0;
   uint32_t local_key = 0;
   uint32_t uses = 0;
-  bool sent = false;  // Since it was last looked at.
+  bool sent = false;  // Whether it was used since its last look.
   std::list<Note*>::iterator place;
 
  private:
@@ -74,7 +75,7 @@ void SourceRegions::Book::Remove(Note* note) {
 bool SourceRegions::Book::MakeRoom(uint64_t bytes, uint64_t max_bytes, size_t max_regions) {
   if (bytes > max_bytes || max_regions == 0) return false;
   MutexLock lock(&mu);
-  // Each is passed over once at most.
+  // Each region gets one second chance at most.
   for (size_t looks = 2 * kept.size(); kept_bytes + bytes > max_bytes || kept.size() >= max_regions;
        --looks) {
     if (looks == 0) return false;
@@ -117,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Region>> SourceRegions::Register(const MemorySpac
              : nic_->RegisterDevice(space.device_ordinal, from, bytes, kLocalOnly);
 }
 
-// Null where it cannot be kept: registering the part that is sent may do.
+// Null: it cannot be kept. Registering only the part that is sent may still work.
 SourceRegions::Note* SourceRegions::Keep(Storage* storage) {
   if (!book_->MakeRoom(storage->bytes(), max_bytes_, max_regions_)) {
     TRYST_REACHED("sources: no room to keep a region");

@@ -14,8 +14,8 @@ namespace tryst {
 
 class SourceRegions;
 
-// A use of registered memory that a NIC sends from; while it lives, the region does.
-// REQUIRES: it ends before the last reference to the tensor does.
+// A use of registered memory that a NIC sends from. The region lives as long as this. REQUIRES: it
+// ends before the last reference to the tensor.
 class SourceRegion {
  public:
   SourceRegion() = default;
@@ -34,29 +34,31 @@ class SourceRegion {
  private:
   friend class SourceRegions;
   class Note;
-  Note* note_ = nullptr;         // Of the storage's region,
-  std::unique_ptr<Region> own_;  // or registered for this use alone.
+  Note* note_ = nullptr;         // The note with the storage's region,
+  std::unique_ptr<Region> own_;  // or a region registered for this use alone.
   uint64_t address_ = 0;
   uint32_t local_key_ = 0;
 };
 
 struct SourceRegionsCounters {
-  uint64_t found = 0;       // Uses that took no registration.
+  uint64_t found = 0;       // Uses that needed no registration.
   uint64_t kept_ever = 0;   // Registrations that stay with their storage.
   uint64_t single_use = 0;  // Registrations for one use.
   uint64_t evictions = 0;
-  uint64_t kept_bytes = 0;  // Now.
+  uint64_t kept_bytes = 0;  // At present.
   size_t kept_regions = 0;
 };
 
-// The registrations of what one NIC sends. Made over a whole storage when it is first sent from,
-// kept with it, found again by every tensor that shares it, and ended before its bytes are given
-// up (StorageNote): there is no time at which a region lies over memory of somebody else.
+// The registrations of memory that one NIC sends from. A storage is registered whole when it is
+// first sent from. The registration stays with it, every tensor that shares the storage finds it,
+// and it ends before the bytes are released (StorageNote). So a region never covers memory that
+// belongs to somebody else.
 //
-// Bounded; what has not been sent from for longest goes first. What the bounds leave no room for,
-// or the NIC refuses, is registered for one use, as little as that takes.
+// Bounded: those not sent from for longest are evicted. If the bounds leave no room, or the NIC
+// refuses, only the bytes of this one use are registered.
 //
-// Poller thread only, but that storages may end on any thread. What is found takes no lock.
+// Poller thread only, except that storages may end on any thread. Finding a registration takes no
+// lock.
 class SourceRegions {
  public:
   // `nic` outlives it.
@@ -67,7 +69,7 @@ class SourceRegions {
 
   // REQUIRES: not a string tensor. Fails as RegisterRegion() does.
   absl::StatusOr<SourceRegion> Use(const Tensor& tensor);
-  // For one use.
+  // Registers the bytes for one use.
   absl::StatusOr<SourceRegion> UseOnce(const void* from, uint64_t bytes);
 
   SourceRegionsCounters counters() const;
@@ -85,7 +87,7 @@ class SourceRegions {
   Nic* const nic_;
   const uint64_t max_bytes_;
   const size_t max_regions_;
-  const std::shared_ptr<Book> book_;  // Shared with the notes, which may outlive us.
+  const std::shared_ptr<Book> book_;  // Shared with the notes, which may outlive this.
   uint64_t found_ = 0;
   uint64_t single_use_ = 0;
 };

@@ -15,7 +15,7 @@
 namespace tryst {
 namespace {
 
-// Knows what is registered. Any thread.
+// A NIC that records what is registered. Thread-safe.
 class BookNic final : public Nic {
  public:
   ~BookNic() override { EXPECT_TRUE(live_.empty()); }
@@ -49,7 +49,7 @@ class BookNic final : public Nic {
     MutexLock lock(&mu_);
     return live_.size();
   }
-  // Whether a region lies over any of it.
+  // Whether a region covers any of it.
   bool Covers(const void* address, uint64_t bytes) {
     const uint64_t begin = reinterpret_cast<uint64_t>(address);
     MutexLock lock(&mu_);
@@ -152,9 +152,9 @@ TEST(SourceRegionsTest, ABlockOfTheArenaStaysRegisteredFromTensorToTensor) {
   }
   EXPECT_EQ(nic.registrations, 1);
   EXPECT_TRUE(nic.Covers(memory, 100'000));
-  arena->Trim();  // It was used since the last time,
+  arena->Trim();  // The segment was used since the last Trim(),
   EXPECT_TRUE(nic.Covers(memory, 100'000));
-  arena->Trim();  // and was not: it is cut anew from here on.
+  arena->Trim();  // but not since this one, so it goes back and is made anew.
   EXPECT_FALSE(nic.Covers(memory, 100'000));
 }
 
@@ -164,7 +164,7 @@ TEST(SourceRegionsTest, WhatWasNotSentForLongestGoesFirst) {
   const Tensor first = Host(1000), second = Host(1000), third = Host(1000);
   ASSERT_TRUE(sources.Use(first).ok());
   ASSERT_TRUE(sources.Use(second).ok());
-  ASSERT_TRUE(sources.Use(third).ok());  // All were sent once: the oldest goes.
+  ASSERT_TRUE(sources.Use(third).ok());  // Each was sent from once, so the oldest is evicted.
   EXPECT_FALSE(nic.Covers(first.data(), 1000));
   ASSERT_TRUE(sources.Use(third).ok());
   ASSERT_TRUE(sources.Use(first).ok());
@@ -209,7 +209,7 @@ TEST(SourceRegionsTest, StoragesMayOutliveIt) {
   const Tensor tensor = Host(1000);
   for (int i = 0; i < 3; ++i) {
     SourceRegions sources(&nic, kMany, 100);
-    SourceRegions another(&nic, kMany, 100);  // Of another NIC, as if.
+    SourceRegions another(&nic, kMany, 100);  // Stands for another NIC's.
     ASSERT_TRUE(sources.Use(tensor).ok());
     ASSERT_TRUE(another.Use(tensor).ok());
     EXPECT_EQ(nic.live(), 2u);
@@ -217,7 +217,7 @@ TEST(SourceRegionsTest, StoragesMayOutliveIt) {
   EXPECT_EQ(nic.live(), 0u);
 }
 
-// Storages end on other threads while this one evicts them.
+// Storages end on other threads while this thread evicts them.
 TEST(SourceRegionsTest, StoragesEndOnAnyThread) {
   BookNic nic;
   SourceRegions sources(&nic, 10'000, 100);

@@ -28,7 +28,7 @@ void FixChecksum(std::vector<uint8_t>* slot, size_t bytes) {
   for (size_t i = 0; i < 4; ++i) (*slot)[i] = static_cast<uint8_t>(crc >> (8 * i));
 }
 
-// Opens the message and reads every record; the first error.
+// Opens the message and reads every record; returns the first error.
 absl::Status ReadAll(const std::vector<uint8_t>& slot, std::vector<Record>* records = nullptr) {
   auto reader = MessageReader::Open(slot.data(), slot.size());
   if (!reader.ok()) return reader.status();
@@ -201,7 +201,7 @@ TEST(MessageTest, EveryFlippedBitIsNoticed) {
   EXPECT_TRUE(ReadAll(slot).ok());
 }
 
-// A liar's messages: the checksum is right, the rest is not.
+// Messages of a lying peer: the checksum is right, but nothing else.
 class LyingMessageTest : public ::testing::Test {
  protected:
   LyingMessageTest() : slot_(Slot()) {
@@ -265,17 +265,17 @@ TEST(RecordTest, TicketsOfRequestsAreThereWhereTheirFlagSaysSo) {
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->ticket, body.ticket);
   EXPECT_EQ(decoded->dims[1], 5);
-  read.flags = 0;  // The ticket is too long for a request without one.
+  read.flags = 0;  // Without this flag the request is too long by a ticket.
   EXPECT_FALSE(DecodeRequest(read).ok());
   read.flags = kHasTicket;
   read.body = read.body.substr(0, RequestSize(2));
   EXPECT_FALSE(DecodeRequest(read).ok());
   std::string zero(RequestSize(0) + kTicketBytes, '\0');
   read.body = zero;
-  EXPECT_FALSE(DecodeRequest(read).ok());  // Ticket 0.
+  EXPECT_FALSE(DecodeRequest(read).ok());  // A ticket must not be 0.
   read.flags = kMayPark;
   read.body = absl::string_view(zero).substr(kTicketBytes);
-  EXPECT_FALSE(DecodeRequest(read).ok());  // To be parked under no ticket.
+  EXPECT_FALSE(DecodeRequest(read).ok());  // A request must not be parked under no ticket.
 }
 
 TEST(RecordTest, TicketsAreReadBack) {
@@ -294,7 +294,7 @@ TEST(RecordTest, TicketsAreReadBack) {
   tickets.push_back(1);
   body = EncodeTickets(tickets);
   record.body = body;
-  EXPECT_FALSE(DecodeTickets(record).ok());  // One too many.
+  EXPECT_FALSE(DecodeTickets(record).ok());  // There is one ticket too many.
   body = EncodeTickets({1, 0});
   record.body = body;
   EXPECT_FALSE(DecodeTickets(record).ok());
@@ -324,7 +324,7 @@ TEST(RecordTest, BodiesThatLieAreRefused) {
   record.body = body;
   EXPECT_FALSE(DecodeRequest(record).ok());
   body[29] = 0;
-  memset(&body[8], 0xff, 16);  // Address and length that wrap.
+  memset(&body[8], 0xff, 16);  // Address and length overflow.
   record.body = body;
   EXPECT_FALSE(DecodeRequest(record).ok());
   record.body = absl::string_view(body).substr(1);
@@ -336,7 +336,7 @@ TEST(RecordTest, BodiesThatLieAreRefused) {
   meta[8] = 4;
   record.body = meta;
   EXPECT_TRUE(DecodeMeta(record, nullptr).ok());
-  record.type = RecordType::kLanded;  // Has no payload.
+  record.type = RecordType::kLanded;  // It must have no payload.
   EXPECT_FALSE(DecodeMeta(record, nullptr).ok());
   record.type = RecordType::kTensor;
   meta[8] = 5;

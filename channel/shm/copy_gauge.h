@@ -6,25 +6,26 @@
 
 namespace tryst {
 
-// By which stores to write what another process reads next. Through the cache the reader gets it
-// in half the time, if its processor is near; from a distant one each line must be fetched back
-// before it is written, which takes up to ten times as long as stores that go around the caches.
-// Which holds is the system's choice and changes as it moves threads, so it is measured: by what
-// the copies themselves take, and now and then by some that are made the other way.
+// Decides by which kind of store to write what another process reads next. Ordinary stores leave
+// the bytes in the cache; a reader on a near processor then gets them in half the time. A reader on
+// a distant one makes each line be fetched back before it is written again, which takes up to ten
+// times as long as streaming stores, which bypass the caches. The scheduler decides which case
+// holds, and it changes as threads move. So it is measured: by the time that copies take, and by
+// occasional trials of the other kind.
 //
-// Those are many in a row, and the first of them do not count: room that was written around the
-// caches lies in memory, so that a single copy through them is slow wherever the reader is. Needs
-// external synchronisation. A copy of less than kLeastBytes says nothing.
+// A trial is many copies in a row, the first of which do not count: room that was written with
+// streaming stores is not in the cache, so one ordinary copy into it is slow wherever the reader
+// is. Needs external synchronisation. Copies of less than kLeastBytes are not measured.
 class CopyGauge {
  public:
   static constexpr uint64_t kLeastBytes = 4096;
 
-  // `room_bytes`: of the room that the copies go around in.
+  // `room_bytes` is the size of the room that copies use in turn.
   explicit CopyGauge(int64_t room_bytes) : room_bytes_(room_bytes), unmeasured_(room_bytes) {}
 
-  // Whether the next copy is to go around the caches.
+  // Whether the next copy must use streaming stores.
   bool Next() const { return streams_ != trying_; }
-  // What it took.
+  // Reports how long the copy took.
   void Took(uint64_t copied_bytes, int64_t ns) {
     if (copied_bytes < kLeastBytes) return;
     const int64_t bytes = static_cast<int64_t>(copied_bytes);
@@ -40,20 +41,23 @@ class CopyGauge {
       return;
     }
     const bool is_news = kept > 2 * judged_ && try_every_ - left_ >= kTryOften;
-    if (is_news) left_ = std::min(left_, kTrialBytes);  // Until it is known how slow.
+    // A shorter trial, because the other kind may be very slow.
+    if (is_news) left_ = std::min(left_, kTrialBytes);
     if (left_ <= 0) StartTrial();
   }
   bool streams() const { return streams_; }
 
  private:
-  // The writer's half alone: what streams, the reader has to fetch from memory.
+  // How much slower ordinary stores must be: the gauge sees only the writer's half of the cost, and
+  // streamed bytes cost the reader a fetch from memory.
   static constexpr double kFarther = 4;
   static constexpr int64_t kTrialBytes = 1 << 20;
-  // A trial of the slower way takes as long as ten times as many bytes at worst.
+  // How many bytes pass between two trials of the slower kind. At worst a trial costs as much as
+  // ten times its bytes.
   static constexpr int64_t kTryOften = int64_t{64} << 20;
   static constexpr int64_t kTrySeldom = int64_t{4} << 30;
 
-  // Leans to the quick ones: somebody else's turn on this processor only adds.
+  // Weighs fast copies more, because other threads on this processor only add time.
   static void Keep(double ns_per_kib, double* kept) {
     if (*kept <= 0) *kept = ns_per_kib;
     const double more = std::min(ns_per_kib, 2 * *kept) - *kept;
@@ -80,12 +84,12 @@ class CopyGauge {
   }
 
   const int64_t room_bytes_;
-  double ns_per_kib_[2] = {0, 0};  // Through the cache, around it; 0: not known.
-  double judged_ = 0;              // Of the way that was chosen, when it was; 0: not yet.
+  double ns_per_kib_[2] = {0, 0};  // Ordinary, streaming; 0: unknown.
+  double judged_ = 0;              // The time of the chosen kind when it was chosen; 0: not yet.
   bool streams_ = false;
   bool trying_ = false;
   int64_t unmeasured_;          // Bytes until copies count.
-  int64_t left_ = kTrialBytes;  // Bytes until the next trial, or the end of this one.
+  int64_t left_ = kTrialBytes;  // Bytes until the next trial, or until the end of this one.
   int64_t try_every_ = kTryOften;
 };
 

@@ -10,10 +10,10 @@ constexpr int64_t kCopyBytes = 16 << 10;
 constexpr int64_t kNearNs = 500, kSiblingCacheNs = 1000, kFarNs = 4200;
 constexpr int64_t kStreamedNs = 310, kColdNs = 2600;
 
-// A machine, and the room of a link on it, in 128 copies' places.
+// A machine, and the room of a link on it, with 128 places for copies.
 class Machine {
  public:
-  // Copies so many bytes; returns how many of them went around the caches.
+  // Copies `bytes`; returns how many of them were streamed.
   int64_t Copy(CopyGauge* gauge, int64_t bytes, int64_t cached_ns) {
     int64_t streamed = 0;
     for (int64_t done = 0; done < bytes; done += kCopyBytes) {
@@ -21,7 +21,7 @@ class Machine {
       const bool streams = gauge->Next();
       streamed += streams ? kCopyBytes : 0;
       const int64_t through_ns = cold ? kColdNs : cached_ns;
-      cold = streams;  // What went around the caches must be fetched from memory to be written.
+      cold = streams;  // Streamed bytes must be fetched from memory before they are written again.
       gauge->Took(kCopyBytes, streams ? kStreamedNs : through_ns);
     }
     return streamed;
@@ -56,7 +56,7 @@ TEST(CopyGaugeTest, LeavesALostWayAtOnce) {
   EXPECT_TRUE(gauge.streams());
 }
 
-// One copy through the caches into room that was written around them tells nothing.
+// One ordinary copy into room that was streamed to tells nothing.
 TEST(CopyGaugeTest, ComesBackAlthoughTheRoomIsCold) {
   CopyGauge gauge(kRoomBytes);
   Machine machine;
@@ -69,7 +69,7 @@ TEST(CopyGaugeTest, ComesBackAlthoughTheRoomIsCold) {
 TEST(CopyGaugeTest, RoomThatIsNewSaysNothing) {
   CopyGauge gauge(kRoomBytes);
   Machine machine;
-  machine.Copy(&gauge, kRoomBytes, 50 * kFarNs);  // Its pages come into being.
+  machine.Copy(&gauge, kRoomBytes, 50 * kFarNs);  // The first pass allocates the pages.
   EXPECT_LE(machine.Copy(&gauge, kGiB, kNearNs), 16 * kMiB);
 }
 
@@ -88,7 +88,7 @@ TEST(CopyGaugeTest, ATrialThatBeginsWithAnInterruptionIsFair) {
   machine.Copy(&gauge, kGiB, kFarNs);
   while (gauge.Next()) machine.Copy(&gauge, kCopyBytes, kNearNs);
   machine.Copy(&gauge, kRoomBytes, kNearNs);
-  machine.Copy(&gauge, kCopyBytes, 4'000'000);  // The first that counts.
+  machine.Copy(&gauge, kCopyBytes, 4'000'000);  // The first copy that counts.
   machine.Copy(&gauge, kMiB, kNearNs);
   EXPECT_FALSE(gauge.streams());
 }

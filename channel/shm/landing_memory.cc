@@ -12,7 +12,7 @@ absl::StatusOr<Tensor> AllocateLanding(DType dtype, const TensorShape& shape) {
   if (dtype == DType::kString || !bytes.ok() || *bytes < kLandingHugeBytes) {
     return Tensor::Allocate(dtype, shape);
   }
-  // A huge page more, so that the tensor can begin where one does.
+  // One huge page more, so that the tensor can begin at a huge page's start.
   const uint64_t mapped = (*bytes + 2 * kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   void* const at =
       mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -20,7 +20,7 @@ absl::StatusOr<Tensor> AllocateLanding(DType dtype, const TensorShape& shape) {
     return absl::ResourceExhaustedError(
         absl::StrCat("No memory for ", DTypeName(dtype), shape.ToString()));
   }
-  madvise(at, mapped, MADV_HUGEPAGE);  // Without huge pages it works, too, but slower.
+  madvise(at, mapped, MADV_HUGEPAGE);  // Without huge pages it works, but slower.
   const uint64_t begin = reinterpret_cast<uintptr_t>(at);
   const uint64_t aligned = (begin + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   return Tensor::Adopt(static_cast<uint8_t*>(at) + (aligned - begin), dtype, shape, MemorySpace(),

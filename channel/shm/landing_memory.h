@@ -8,13 +8,13 @@
 
 namespace tryst {
 
-// From here on memory of its own pages costs less than the heap's.
+// From this size on, pages of its own cost less than memory of the heap.
 inline constexpr uint64_t kLandingHugeBytes = 8 << 20;
 
-// Host memory for a tensor that is about to be written once, from its begin to its end. The heap
-// takes large blocks fresh from the kernel and gives them back, so that every page of 4 KiB costs
-// a fault: several times what copying into it costs. Large tensors are given huge pages, where
-// the system has them. kResourceExhausted: there is no memory.
+// Host memory for a tensor that will be written once, from beginning to end. The heap takes large
+// blocks fresh from the kernel and gives them back, so every page of 4 KiB costs a fault, several
+// times as much as copying into it. Large tensors get huge pages where the system has them.
+// kResourceExhausted: there is no memory.
 absl::StatusOr<Tensor> AllocateLanding(DType dtype, const TensorShape& shape);
 
 }  // namespace tryst

@@ -91,8 +91,8 @@ LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  // Room for one descriptor more than is due: a peer that sends several is told apart, and
-  // the kernel closes what does not fit.
+  // Room for one descriptor more than we expect, so that a peer that sends several is recognised.
+  // The kernel closes those that do not fit.
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
@@ -107,7 +107,7 @@ LocalSocket::Received LocalSocket::Receive(shm_wire::Packet* packet, OwnedFd* fd
     for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= head->cmsg_len; at += sizeof(int)) {
       int value;
       memcpy(&value, CMSG_DATA(head) + at, sizeof(value));
-      *fd = OwnedFd(value);  // Of several the last one stays; the others are closed.
+      *fd = OwnedFd(value);  // Of several descriptors the last one stays; the others are closed.
     }
   }
   if (got == 0) return Received::kEnd;

@@ -13,35 +13,35 @@
 
 namespace tryst {
 
-// A Unix socket of whole packets between two processes of one host. It carries the
-// handshake and descriptors, wakes the other side, and its end is the news that the other
-// process is gone. Nothing here ever blocks. Send() may be called on any thread.
+// A Unix socket of whole packets between two processes of one host. It carries the handshake and
+// descriptors, and wakes the other side. Its end tells that the other process is gone. It never
+// blocks. Send() may be called on any thread.
 class LocalSocket {
  public:
-  // An abstract name: nothing is left in any file system.
+  // `name` is abstract, so nothing is left in a file system.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Listen(const std::string& name);
-  // kUnimplemented: nobody listens there in our network namespace.
+  // kUnimplemented: nobody listens under that name in our network namespace.
   static absl::StatusOr<std::unique_ptr<LocalSocket>> Connect(const std::string& name);
-  // Null when nobody is waiting.
+  // Null: nobody waits.
   std::unique_ptr<LocalSocket> Accept();
 
-  // With `fd` >= 0, which stays the caller's, attached. False when it is not taken: the
-  // peer is gone, or does not read.
+  // If `fd` >= 0, sends a copy of it along; the caller keeps it. False: the peer is gone, or does
+  // not read.
   bool Send(const shm_wire::Packet& packet, int fd = -1);
   enum class Received { kNothing, kPacket, kEnd };
-  // kEnd: the peer has closed its end, or its process is gone. A packet of another length
-  // than ours counts as one of type 0.
+  // kEnd: the peer has closed its end, or its process is gone. A packet with another length than
+  // ours is returned as one of type 0.
   Received Receive(shm_wire::Packet* packet, OwnedFd* fd);
 
-  // The peer reads the end of our stream; we still see the end of its own.
+  // The peer then reads the end of our stream; we can still read until the end of its own.
   void Shutdown();
 
-  // The other process's effective user when it connected; -1: not known.
+  // The other process's effective user when it connected; -1: unknown.
   int64_t peer_user() const;
-  // Becomes readable when the other process ends, whoever else holds its end of the socket.
-  // Invalid: it cannot be watched from here.
+  // A descriptor that becomes readable when the other process ends, even if another process holds
+  // its end of the socket. Invalid: it cannot be watched from here.
   OwnedFd WatchPeer() const;
-  // The other process as seen from our pid namespace; 0: not in it.
+  // The other process's id in our pid namespace; 0: it has none there.
   pid_t peer_pid() const;
   int fd() const { return fd_.get(); }
 

@@ -11,7 +11,7 @@ uint64_t PartsRoom::Find(uint64_t bytes, const GivenReferences& given) {
   const uint64_t oldest = parts_.front().begin;
   if (next_ > oldest) {
     if (wanted <= bytes_ - next_) return next_;
-    return wanted <= oldest ? 0 : kNone;  // A part does not lie around the end.
+    return wanted <= oldest ? 0 : kNone;  // A part never wraps around the end.
   }
   return wanted <= oldest - next_ ? next_ : kNone;
 }

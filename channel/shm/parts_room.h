@@ -8,22 +8,23 @@
 
 namespace tryst {
 
-// Where the parts of tensors lie on their way to one consumer: in turn, around and around. So
-// what is written next is what was read longest ago, and has left the reader's nearest caches: a
-// writer that takes the room just read pays for each line two to three times as much. Poller
-// thread only.
+// Places for parts of tensors on their way to one consumer, used in turn, around and around. So the
+// next place is the one that was read longest ago, and is no longer in the reader's nearest caches:
+// writing a place that was just read costs two to three times as much for each line. Poller thread
+// only.
 class PartsRoom {
  public:
   static constexpr uint64_t kNone = UINT64_MAX;
   static constexpr uint64_t kGranule = 4096;
 
-  // `bytes`: a multiple of kGranule.
+  // `bytes` is a multiple of kGranule.
   explicit PartsRoom(uint64_t bytes) : bytes_(bytes) {}
 
-  // Where the next part of `bytes` may be written; kNone: all is still read. REQUIRES: what
-  // `given` does not know any more has been read.
+  // Where the next part of `bytes` may be written; kNone: everything is still being read. REQUIRES:
+  // what `given` no longer lists has been read.
   uint64_t Find(uint64_t bytes, const GivenReferences& given);
-  // It is there, and given as this reference. `offset` is what Find() said last.
+  // The part was written, and given to the consumer as this reference. `offset` is Find()'s last
+  // result.
   void Gave(uint64_t offset, uint64_t bytes, uint16_t reference, uint16_t generation);
 
  private:
@@ -35,7 +36,7 @@ class PartsRoom {
   static uint64_t Rounded(uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
   const uint64_t bytes_;
-  uint64_t next_ = 0;     // Behind the newest part.
+  uint64_t next_ = 0;     // The end of the newest part.
   RingLine<Part> parts_;  // In the order of their places.
 };
 

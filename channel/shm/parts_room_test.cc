@@ -43,7 +43,7 @@ class PartsRoomTest : public ::testing::Test {
     parts_.push_back(part);
     return true;
   }
-  // As the consumer does it.
+  // Returns a part as the consumer does.
   void Return(size_t i) {
     const Part part = parts_[i];
     parts_.erase(parts_.begin() + static_cast<ptrdiff_t>(i));
@@ -96,7 +96,7 @@ TEST_F(PartsRoomTest, NoTwoPartsOverlap) {
   std::mt19937_64 random(7);
   for (int i = 0; i < 20'000; ++i) {
     if (random() % 2 == 0 && !parts_.empty()) {
-      // Nearly always in order.
+      // Nearly always the oldest.
       Return(random() % 8 == 0 ? random() % parts_.size() : 0);
       continue;
     }
@@ -111,15 +111,15 @@ TEST_F(PartsRoomTest, NoTwoPartsOverlap) {
   }
 }
 
-// Every order of parts of three sizes that are given and returned, in a room of four pages: no two
-// lie in one place, and where none is given back there is room for a page unless the room is full
-// or the parts lie so.
+// Every order in which parts of three sizes are given and returned in a room of four pages. No two
+// parts may overlap. If Find() fails, the room must be full, or the free pages must not be next to
+// each other at the right place.
 TEST_F(PartsRoomTest, EveryOrder) {
   constexpr int kSteps = 7;
   constexpr uint64_t kPages = 4;
   uint64_t orders = 0;
   uint64_t refused = 0;
-  // A step is a size to be given, 1 to 3 pages, or which part is returned.
+  // A step is the size of a part to be given, 1 to 3 pages, or the part to be returned.
   const std::function<void(std::vector<int>)> explore = [&](std::vector<int> steps) {
     PartsRoom room(kPages * kPage);
     while (!parts_.empty()) Return(0);

@@ -57,7 +57,8 @@ absl::Status PeerMemory::Read(uint64_t address, void* to, uint64_t bytes) const 
     }
     done += static_cast<uint64_t>(got);
   }
-  // After the last byte: had the process ended before, its number might be another's.
+  // Checked after the last byte: if the process had ended before, its number could belong to
+  // another.
   if (Gone()) return absl::UnavailableError("the producer's process is gone");
   return absl::OkStatus();
 }

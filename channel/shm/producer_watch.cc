@@ -11,7 +11,7 @@ void ProducerWatch::Begin() {
 
 void ProducerWatch::OnTimer() {
   uint32_t cells = 0;
-  if (!owner_->Watched(&cells)) return;  // The next fetch begins anew.
+  if (!owner_->Watched(&cells)) return;  // Nothing is out; the next fetch calls Watch() again.
   const int64_t now_ns = poller_->now_ns();
   if (cells != cells_) {
     cells_ = cells;

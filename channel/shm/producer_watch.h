@@ -7,16 +7,16 @@
 
 namespace tryst {
 
-// Finds a producer that lives and does nothing any more: one that was stopped, or hangs. Its
-// socket stays open, so only its silence shows. While fetches are out it is asked for a sign a
-// few times within the patience; any cell of its is one. Poller thread only.
+// Finds a producer whose process lives but no longer works: it was stopped, or hangs. Its socket
+// stays open, so only its silence shows. While fetches are out, the watch asks for a sign a few
+// times within the patience; any cell from the producer counts. Poller thread only.
 class ProducerWatch final : public PollerTimer {
  public:
   class Owner {
    public:
-    // How many cells the producer has answered, if it is to be watched now.
+    // How many cells the producer has sent. False: it need not be watched now.
     virtual bool Watched(uint32_t* cells) const = 0;
-    virtual void AskForSign() = 0;  // At most one of them is unanswered.
+    virtual void AskForSign() = 0;  // Only one request for a sign is unanswered at a time.
     virtual void OnSilent(int64_t silent_ms) = 0;
 
    protected:
@@ -26,7 +26,7 @@ class ProducerWatch final : public PollerTimer {
   ProducerWatch(Poller* poller, Owner* owner, int64_t patience_ms)
       : poller_(poller), owner_(owner), patience_ns_(patience_ms * 1'000'000) {}
 
-  // A fetch is out. Cheap while it watches already.
+  // A fetch is out. It is cheap while it already watches.
   void Watch() {
     if (!is_set()) Begin();
   }
@@ -42,8 +42,8 @@ class ProducerWatch final : public PollerTimer {
   Poller* const poller_;
   Owner* const owner_;
   const int64_t patience_ns_;
-  uint32_t cells_ = 0;    // As seen at the last look.
-  int64_t heard_ns_ = 0;  // When there were new ones last, or since when it is watched.
+  uint32_t cells_ = 0;    // At the last look.
+  int64_t heard_ns_ = 0;  // When new cells were last seen, or when watching began.
   bool asked_ = false;    // Since then.
 };
 

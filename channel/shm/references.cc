@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-// Segments that wait for their index: as many as can pass the ring by.
+// How many segments may wait for their index: the socket can be this far ahead of the ring.
 constexpr size_t kMostEarly = 64;
 
 }  // namespace
@@ -48,7 +48,7 @@ void GivenReferences::TakeBack(uint16_t reference) {
 
 absl::StatusOr<int> GivenReferences::TakeReturned() {
   int count = 0;
-  // No more than there can be: a hostile consumer must not keep us here.
+  // Never more than can be out, so that a hostile consumer cannot keep us here.
   for (; count < static_cast<int>(sizes_.references); ++count) {
     const uint64_t word =
         view_.releases[next_return_ & (sizes_.references - 1)].load(std::memory_order_acquire);
@@ -107,7 +107,7 @@ class HeldReferences::Held final : public Storage {
     const uint16_t generation = generation_;
     const uint64_t its_bytes = bytes();
     Segment* segment = segment_;
-    this->~Held();  // The next one is made in the same place.
+    this->~Held();  // The next one is constructed in the same place.
     segment->views.fetch_sub(1, std::memory_order_release);
     owner->Return(reference, generation, its_bytes);
     owner->Unref();
@@ -202,8 +202,8 @@ absl::StatusOr<StorageRef> HeldReferences::View(const shm_wire::Placed& placed, 
                              Held(this, segment, placed, bytes));
 }
 
-// On any thread. The place in the ring is taken first and filled then; at most as many
-// entries are under way as there are references, so none is overwritten.
+// Runs on any thread. It first takes a place in the ring, then fills it. There are never more
+// entries under way than references, so none is overwritten.
 void HeldReferences::Return(uint16_t reference, uint16_t generation, uint64_t bytes) {
   constexpr uint64_t kWakeBytes = 1 << 20;
   constexpr uint32_t kWakeCount = 64;
@@ -211,7 +211,8 @@ void HeldReferences::Return(uint16_t reference, uint16_t generation, uint64_t by
   const uint32_t at = view_.header->releases_written.fetch_add(1, std::memory_order_acq_rel);
   view_.releases[at & (sizes_.references - 1)].store(
       (uint64_t{at} + 1) << 32 | uint64_t{generation} << 16 | reference, std::memory_order_seq_cst);
-  // A sleeping producer is woken when it waits for room, or when much has come together.
+  // Wakes a sleeping producer if it waits for room, or if much was returned since it was last
+  // woken.
   const bool much =
       bytes >= kWakeBytes || unannounced_.fetch_add(1, std::memory_order_relaxed) + 1 >= kWakeCount;
   std::atomic<uint32_t>& asleep = view_.header->producer_asleep;

@@ -15,41 +15,42 @@
 #include "channel/shm/wire.h"
 #include "rendezvous/tensor.h"
 
-// Bytes that two processes share: the producer's list of what a consumer holds, and what
-// the consumer holds.
+// Tensors that two processes share by reference: the producer's list of what a consumer holds, and
+// the consumer's views.
 namespace tryst {
 
-// The producer's side of a link's memory and socket, and which of its blocks the consumer
-// refers to. One thread at a time. It outlives its channel while the consumer holds
-// anything: a block must not be used again under a reader.
+// The producer's side of a link's memory and socket, and the blocks that the consumer refers to.
+// Used by one thread at a time. It outlives its channel while the consumer holds anything, because
+// a block must not be reused while it is read.
 class GivenReferences {
  public:
   GivenReferences(std::shared_ptr<LocalSocket> socket, std::unique_ptr<SharedMemory> memory,
                   const shm_wire::LinkSizes& sizes);
 
-  // So many are kept back for parts of tensors, which come back by themselves.
+  // This many references are reserved for parts of tensors, which always come back soon.
   static constexpr uint32_t kForParts = 4;
   bool HasFree(bool for_part) const { return free_.size() > (for_part ? 0 : kForParts); }
-  // Keeps `storage` until the consumer returns the reference. `charge`: what of it counts in
-  // charged_bytes(). REQUIRES: HasFree().
+  // Keeps `storage` until the consumer returns the reference. `charge` is added to charged_bytes().
+  // REQUIRES: HasFree().
   void Give(StorageRef storage, uint64_t charge, uint16_t* reference, uint16_t* generation);
   bool given(uint16_t reference, uint16_t generation) const {
     return entries_[reference].storage && entries_[reference].generation == generation;
   }
 
-  // Drops what the consumer has returned; how many. kDataLoss: it returned what it has not.
+  // Releases what the consumer has returned; returns how many. kDataLoss: it returned something
+  // that it does not hold.
   absl::StatusOr<int> TakeReturned();
-  // Whether there are any, at a glance.
+  // Whether there are any; costs one load.
   bool HasReturned() const {
     const uint64_t word =
         view_.releases[next_return_ & (sizes_.references - 1)].load(std::memory_order_relaxed);
     return static_cast<uint32_t>(word >> 32) == next_return_ + 1;
   }
-  // The consumer is gone.
+  // The consumer is gone, so everything is released.
   void DropAll();
   size_t held() const { return entries_.size() - free_.size(); }
   uint64_t charged_bytes() const { return charged_bytes_; }
-  // For Arena::KeepWhile(): whether nothing is held any more. Looks at the socket.
+  // For Arena::KeepWhile(): whether nothing is held any more. Polls the socket.
   bool Over();
 
   const shm_wire::LinkView& view() const { return view_; }
@@ -73,9 +74,9 @@ class GivenReferences {
   uint64_t charged_bytes_ = 0;
 };
 
-// The consumer's side: the link's memory, the producer's segments, mapped to be read, and a
-// view for each tensor delivered by reference. Counted: every view holds it, so bytes stay
-// readable for as long as anybody refers to them, whatever has become of the producer.
+// The consumer's side: the link's memory, the producer's segments, mapped for reading, and a view
+// for each tensor that was delivered by reference. Every view holds a reference to this object, so
+// the bytes stay readable while anything refers to them, whatever becomes of the producer.
 class HeldReferences {
  public:
   // `watcher` may be null.
@@ -85,12 +86,11 @@ class HeldReferences {
   void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref();
 
-  // ---- Poller thread only ----
-  // It comes by the socket, and that its index is free again by the ring: either may be
-  // first. Until both are here the segment waits.
+  // ---- Poller thread only ---- Adds a segment, which comes over the socket. That its old index is
+  // free is told in the ring. Either may come first; the segment waits for both.
   absl::Status AddSegment(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status DropSegment(uint32_t index);
-  // The storage of what lies there. kDataLoss: it lies outside, or is held already.
+  // A storage for what lies there. kDataLoss: it is outside its segment, or is held already.
   absl::StatusOr<StorageRef> View(const shm_wire::Placed& placed, uint64_t bytes);
   bool has_segment(uint32_t index) const {
     return index < segments_.size() && segments_[index] != nullptr;
@@ -121,11 +121,11 @@ class HeldReferences {
   const shm_wire::LinkView view_;
   const std::shared_ptr<SegmentWatcher> watcher_;
   std::vector<std::unique_ptr<Segment>> segments_;
-  std::vector<std::pair<shm_wire::Packet, OwnedFd>> early_;  // For indices still in use.
+  std::vector<std::pair<shm_wire::Packet, OwnedFd>> early_;  // Their indices are still in use.
   uint64_t mapped_bytes_ = 0;
-  std::unique_ptr<uint8_t[]> room_;              // For a Held for each reference.
+  std::unique_ptr<uint8_t[]> room_;              // For one Held for each reference.
   std::unique_ptr<std::atomic<bool>[]> in_use_;  // By reference.
-  std::atomic<uint32_t> unannounced_{0};         // Returned since the producer was woken last.
+  std::atomic<uint32_t> unannounced_{0};         // Returned since the producer was last woken.
   std::atomic<uint64_t> refs_{1};
 };
 

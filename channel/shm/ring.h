@@ -8,12 +8,12 @@
 
 namespace tryst {
 
-// One direction of a link: cells of a fixed size in shared memory, one writer, one reader.
-// A cell begins with its sequence number, stored last: the reader looks at the very line
-// that brings the message, so that a message costs one cache line transfer, or two.
+// One direction of a link: cells of a fixed size in shared memory, with one writer and one reader.
+// A cell begins with its sequence number, which is stored last. So the reader polls the very cache
+// line that brings the message, and a message costs one or two line transfers.
 //
-// The other side may be hostile. A reader copies a cell once and works on the copy; of the
-// reader's count a writer believes only what is possible.
+// The other side may be hostile. A reader copies each cell once and works on the copy. A writer
+// believes the reader's count only if it is possible.
 inline constexpr size_t kCacheLine = 64;
 
 // Poller thread only.
@@ -21,7 +21,7 @@ template <size_t kCellBytes>
 class RingWriter {
  public:
   RingWriter() = default;
-  // `cells` is a power of two. `read` is where the reader says how far it has come.
+  // `cells` is a power of two. `read` is where the reader stores how far it has read.
   RingWriter(uint8_t* memory, uint32_t cells, const std::atomic<uint32_t>* read)
       : memory_(memory), cells_(cells), read_(read) {}
 
@@ -29,12 +29,11 @@ class RingWriter {
   bool HasRoom(uint32_t count) {
     if (cells_ - (next_ - read_cached_) >= count) return true;
     const uint32_t read = read_->load(std::memory_order_acquire);
-    if (next_ - read > cells_) return false;  // Nonsense: no room for such a peer.
+    if (next_ - read > cells_) return false;  // An impossible count: such a peer gets no room.
     read_cached_ = read;
     return cells_ - (next_ - read_cached_) >= count;
   }
-  // The cell to be filled next; the first 4 bytes are the ring's.
-  // REQUIRES: HasRoom(1).
+  // The next cell to fill; its first 4 bytes belong to the ring. REQUIRES: HasRoom(1).
   uint8_t* cell() { return memory_ + size_t{next_ & (cells_ - 1)} * kCellBytes; }
   void Publish() {
     std::atomic<uint32_t>* sequence = reinterpret_cast<std::atomic<uint32_t>*>(cell());
@@ -61,14 +60,14 @@ class RingReader {
     return reinterpret_cast<const std::atomic<uint32_t>*>(cell())->load(
                std::memory_order_acquire) == next_ + 1;
   }
-  // Copies the next cell, of which `lines_at` (a byte of the cell) says whether it is longer
-  // than one cache line. REQUIRES: Ready().
+  // Copies the next cell. Its byte at `long_at` tells whether it is longer than one cache line.
+  // REQUIRES: Ready().
   void Take(uint8_t* copy, size_t long_at) {
     memcpy(copy, cell(), kCacheLine);
     if (kCellBytes > kCacheLine && copy[long_at] != 0) {
       memcpy(copy + kCacheLine, cell() + kCacheLine, kCellBytes - kCacheLine);
     }
-    // From here on the copy is what counts, whatever the peer does to the original.
+    // From here on only the copy is read, whatever the peer does to the original.
     __asm__ __volatile__("" : : "r"(copy) : "memory");
     ++next_;
     if (next_ - told_ >= cells_ / 8) {

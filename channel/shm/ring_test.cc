@@ -21,7 +21,7 @@ struct alignas(128) Memory {
   std::atomic<uint32_t> read{0};
 };
 
-// A cell whose number is in its first line, and at its end if it is long.
+// Writes a cell with its number in the first line, and at its end if it is long.
 void Write(RingWriter<kCell>* writer, uint32_t number, bool is_long) {
   uint8_t* cell = writer->cell();
   memcpy(cell + 4, &number, sizeof(number));
@@ -79,7 +79,7 @@ TEST(RingTest, AFullRingHasNoRoomUntilItsReaderSaysSo) {
   EXPECT_FALSE(writer.HasRoom(3));
 }
 
-// Of a hostile reader's count only what is possible is believed.
+// A hostile reader's count is believed only if it is possible.
 TEST(RingTest, AReaderThatHasReadTooMuchGetsNoRoom) {
   Memory memory;
   RingWriter<kCell> writer(memory.cells, kCells, &memory.read);
@@ -92,7 +92,7 @@ TEST(RingTest, AReaderThatHasReadTooMuchGetsNoRoom) {
   EXPECT_TRUE(writer.HasRoom(kCells));
 }
 
-// A hostile writer's cell is read once: what it changes behind that does not show.
+// A hostile writer's cell is read once; later changes have no effect.
 TEST(RingTest, ACellIsACopy) {
   Memory memory;
   RingWriter<kCell> writer(memory.cells, kCells, &memory.read);
@@ -106,12 +106,12 @@ TEST(RingTest, ACellIsACopy) {
   EXPECT_EQ(seen, 7u);
 }
 
-// Every order in which the two ends of a small ring can take their steps, on the templates that
+// Every order in which the two ends of a small ring can take their steps, with the templates that
 // ship. A step is a load, the filling of a cell, a publish, or a take.
 class RingOrders {
  public:
   static constexpr uint32_t kFew = 4;
-  static constexpr uint32_t kMost = 11;  // Nearly three times round.
+  static constexpr uint32_t kMost = 11;  // Nearly three times around.
 
   struct World {
     Memory memory;
@@ -119,11 +119,11 @@ class RingOrders {
     RingReader<kCell> reader;
     uint32_t written = 0;
     uint32_t taken = 0;
-    bool has_room = false;  // The writer has looked.
+    bool has_room = false;  // The writer has checked.
     bool filled = false;
-    bool ready = false;  // The reader has looked.
+    bool ready = false;  // The reader has checked.
   };
-  // A copy has rings over its own memory.
+  // The copy's rings use the copy's memory.
   static std::unique_ptr<World> Copy(const World& from) {
     auto to = std::make_unique<World>();
     memcpy(to->memory.cells, from.memory.cells, sizeof(from.memory.cells));
@@ -160,7 +160,7 @@ class RingOrders {
  private:
   template <typename Ring>
   static void Rebase(const Ring& from, const Memory& old, const Memory& memory, Ring* to) {
-    // Its pointers point into the memory: they move with it.
+    // Their pointers into the memory must be moved, too.
     memcpy(static_cast<void*>(to), &from, sizeof(from));
     uintptr_t words[sizeof(Ring) / sizeof(uintptr_t)];
     memcpy(words, &from, sizeof(words));

@@ -8,21 +8,21 @@
 
 namespace tryst {
 
-// What two processes compare before they try to share memory. Equal is not proof: that is
-// a descriptor that arrived and a number found in the memory behind it.
+// What two processes compare before they try to share memory. Equality is not proof. The proof is a
+// descriptor that arrives, and a number in the memory behind it.
 struct HostIdentity {
-  std::string boot_id;         // Of the running kernel: containers of one host have one.
-  uint64_t network_space = 0;  // Names of abstract sockets reach no further.
+  std::string boot_id;         // Of the running kernel; all containers of a host have the same.
+  uint64_t network_space = 0;  // The namespace of abstract socket names.
 };
 
-// Of this process. Empty where /proc does not say.
+// The identity of this process. Empty where /proc does not show it.
 HostIdentity OwnHost();
 
-// kUnimplemented, with the reason, unless sharing memory is worth a try.
+// kUnimplemented, with the reason: they cannot share memory, so do not try.
 absl::Status CheckSameHost(const HostIdentity& ours, const HostIdentity& theirs);
 
-// Whether a process of `user` (-1: not known) is another's than ours, and not the system's own: who
-// runs as we do can read our memory anyway, and so can root.
+// Whether `user` (-1: unknown) is neither our user nor root. A process of our user or of root can
+// read our memory anyway.
 bool IsAnotherUser(int64_t user, int64_t ours);
 
 }  // namespace tryst

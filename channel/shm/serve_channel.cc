@@ -20,7 +20,7 @@ namespace {
 constexpr int kCellsPerTurn = 64;
 constexpr int kPacketsPerLook = 8;
 constexpr int64_t kJoinNs = 15'000'000'000;
-constexpr int64_t kSettleNs = 60'000'000'000;  // Then a consumer is taken for lost.
+constexpr int64_t kSettleNs = 60'000'000'000;  // After this time a consumer counts as lost.
 
 }  // namespace
 
@@ -97,7 +97,7 @@ absl::Status ShmServeChannel::Welcome() {
   return absl::OkStatus();
 }
 
-// What is left is heard in the next look: nobody keeps us by talking.
+// The rest is read in the next look, so a talkative peer cannot keep us here.
 void ShmServeChannel::OnSocket() {
   for (int i = 0; i < kPacketsPerLook && HearPacket(); ++i) {
   }
@@ -128,7 +128,7 @@ bool ShmServeChannel::HearPacket() {
 }
 
 absl::Status ShmServeChannel::OnReady(const Packet& packet) {
-  // The consumer has written into the memory what it says here: both see the same.
+  // The consumer has written these bytes into the memory: so both map the same memory.
   uint8_t seen[sizeof(shm_wire::LinkHeader::proof)];
   memcpy(seen, link_.given->view().header->proof, sizeof(seen));
   if (memcmp(seen, packet.token.data(), sizeof(seen)) != 0) {
@@ -145,7 +145,7 @@ absl::Status ShmServeChannel::OnReady(const Packet& packet) {
   return absl::OkStatus();
 }
 
-// It asks for nothing more, but reads on what it holds: that ends with the socket.
+// The consumer requests nothing more, but still reads what it holds, until its socket ends.
 void ShmServeChannel::OnLeave() {
   if (state_ == State::kSettling) return End(end_status_, Ending::kConsumerLeft);
   if (state_ != State::kOpen) return;
@@ -162,7 +162,7 @@ void ShmServeChannel::EndIfNotJoined() {
 
 bool ShmServeChannel::MakeWayFor(const Hello& hello) {
   if (state_ == State::kWelcome || state_ == State::kOpen || state_ == State::kSettling) {
-    OnSocket();  // It may have said something last.
+    OnSocket();  // Its last packet may still be there.
   }
   if (state_ == State::kEnded) return true;
   const bool settled = link_.given != nullptr && link_.given->view().header->settlement.load() != 0;
@@ -181,7 +181,7 @@ void ShmServeChannel::End(const absl::Status& why, Ending how) {
   FinishEnding(how == Ending::kConsumerGone);
 }
 
-// What was not answered goes back at once: the consumer has to ask for it again.
+// Unanswered requests end at once: the consumer has to make them again.
 void ShmServeChannel::StartEnding(const absl::Status& why, Ending how) {
   const bool answers_due = requests_.any_unanswered();
   if (absl::IsDataLoss(why)) {
@@ -200,12 +200,12 @@ void ShmServeChannel::StartEnding(const absl::Status& why, Ending how) {
   requests_.GiveUpUnanswered();
   if (link_.given != nullptr)
     link_.given->view().header->producer_left.store(1, std::memory_order_release);
-  // Only now may it let go of what it reads in our own memory.
+  // Only after that may the consumer stop reading our own memory.
   if (how == Ending::kForGood && link_.given != nullptr) (void)Settle(how);
   if (link_.socket != nullptr) link_.socket->Shutdown();
 }
 
-// Decides what becomes of each answer that was not accepted yet. False: not yet.
+// Decides about each answer that was not accepted yet. False: it cannot be decided yet.
 bool ShmServeChannel::Settle(Ending how) {
   if (link_.given == nullptr) return true;
   std::atomic<uint32_t>& settlement = link_.given->view().header->settlement;
@@ -221,21 +221,21 @@ bool ShmServeChannel::Settle(Ending how) {
   if (how == Ending::kOnPurpose && state == shm_wire::kNotSettled && requests_.any_answered())
     return false;
   if (how == Ending::kConsumerGone) {
-    // What it may have accepted is lost with it. What it would have read out of our memory, it
-    // cannot have: that has a word of its own, which has not come.
+    // What it may have accepted is lost with it. It cannot have accepted a tensor that it had still
+    // to read from our own memory, because it would have said so in a cell.
     requests_.GiveUpPulled();
   }
   requests_.ReleaseAnswered();
   return true;
 }
 
-// A consumer that lives sees the end of the link in its next turn.
+// A live consumer sees the end of the link in its next turn.
 void ShmServeChannel::SettleLater() {
   settle_pause_ns_ = std::clamp<int64_t>(settle_pause_ns_ * 2, 200'000, 1'000'000'000);
   link_.hub->poller()->SetTimer(this, link_.hub->poller()->now_ns() + settle_pause_ns_);
 }
 
-// Open: only to look what was accepted, in the turn that follows.
+// In state kOpen the timer only brings a turn, in which accepted answers are found.
 void ShmServeChannel::OnTimer() {
   if (state_ != State::kSettling) return;
   if (link_.hub->poller()->now_ns() - since_ns_ < kSettleNs) {
@@ -248,16 +248,17 @@ void ShmServeChannel::OnTimer() {
 }
 
 void ShmServeChannel::FinishEnding(bool consumer_gone) {
-  if (state_ == State::kEnded) return;  // By who was given something back.
+  if (state_ == State::kEnded) return;  // A receiver of a tensor that was given back has ended it.
   SetState(State::kEnded);
   link_.hub->poller()->CancelTimer(this);
   if (link_.socket != nullptr) link_.hub->Unwatch(link_.socket->fd());
   if (link_.given == nullptr) {
     link_.socket.reset();
   } else if (consumer_gone) {
-    link_.given->DropAll();  // Whatever it held: nobody reads it any more.
+    link_.given->DropAll();  // Nothing reads its references any more.
   } else if (!link_.given->Over()) {
-    // What it still reads must not be written; our channel need not stay for that.
+    // Memory that the consumer still reads must not be overwritten. The arena ensures that, so this
+    // channel need not stay.
     link_.hub->arena()->KeepWhile(link_.given, [given = link_.given] { return given->Over(); });
   }
 }
@@ -282,7 +283,7 @@ bool ShmServeChannel::PollLink() {
     if (!understood.ok()) End(understood, Ending::kOnPurpose);
     if (state_ != State::kOpen) return true;
   }
-  // Behind the requests: what was refused before that has been heard.
+  // After the requests, so that refusals in them have been handled first.
   absl::StatusOr<bool> accepted = false;
   if (cells < kCellsPerTurn) accepted = requests_.ReleaseAccepted();
   if (!accepted.ok()) End(accepted.status(), Ending::kOnPurpose);
@@ -309,7 +310,7 @@ bool ShmServeChannel::WakeUp() {
   return woken;
 }
 
-// At the end of a turn in which the ring was written or read: wakes a consumer that sleeps.
+// At the end of a turn in which the ring was written or read: wakes a sleeping consumer.
 void ShmServeChannel::Flush() {
   if (state_ != State::kOpen) return;
   requests_.SayWords();

@@ -18,32 +18,31 @@
 
 namespace tryst {
 
-// The producer's end of one link of shared memory, from the hello to the end of the
-// consumer. What the consumer still holds then stays as it is: the arena keeps it aside.
-// A consumer that comes again gets another one. A link that ends while the consumer lives is
-// settled: what was answered is kept until the consumer has written down which of it it
-// accepted, and the rest goes back to its place. Poller thread only.
+// The producer's end of one shared-memory link, from the hello to the end of the consumer. After
+// that the arena keeps what the consumer still holds. A consumer that comes again gets a new one. A
+// link that ends while the consumer lives is settled: what was answered is kept until the consumer
+// has stored which answers it accepted, and the rest goes back to its place. Poller thread only.
 class ShmServeChannel final : private ShmHub::Host,
                               private ShmHub::Watcher,
                               private ShmHub::Link,
                               private PollerFlush,
                               private PollerTimer {
  public:
-  // `consumer` and `offer` are the hello's, and have been found good.
+  // `consumer` and `offer` come from the hello, and have been validated.
   ShmServeChannel(ShmHub* hub, TensorSource* source, ShmServeOptions options, const Hello& consumer,
                   const shm_wire::Offer& offer);
   ~ShmServeChannel() override;  // REQUIRES: Drained().
 
-  // What the consumer needs to come in.
+  // The answer to the hello, with what the consumer needs to connect.
   absl::StatusOr<Hello> Invite();
-  // For good: nothing is answered any more, nor kept. `why` is for the log.
+  // Ends the link for good: nothing is answered or kept any more. `why` is for the log.
   void Close(const absl::Status& why);
-  // The consumer says `hello` for another link: this one is over, and settled. False: the hello
+  // The consumer says `hello` for another link, so this one ends and is settled. False: the hello
   // is older than this link.
   bool MakeWayFor(const Hello& hello);
   // Gives up a consumer that was invited long ago and has not come.
   void EndIfNotJoined();
-  // The consumer has gone, or did not come, or was closed.
+  // The consumer has gone, did not come, or was closed.
   bool ended() const { return state_ == State::kEnded; }
   bool Drained() const;
 
@@ -57,31 +56,31 @@ class ShmServeChannel final : private ShmHub::Host,
   std::string Explain() const;
   void ListOps(LiveOps* ops) const { requests_.ListOps(ops); }
   const char* state_text() const;
-  // Whether it has joined and is not to map what others read.
+  // Whether it has joined and must not map memory that others read.
   bool apart() const { return link_.socket != nullptr && link_.apart; }
   int64_t state_since_ns() const { return since_ns_; }
   uint64_t epoch() const { return epoch_; }
 
  private:
   enum class State : uint8_t {
-    kInvited,   // For the consumer to knock.
-    kWelcome,   // For it to say that it has mapped the memory.
-    kOpen,      // For nothing.
-    kLeaving,   // For it to return what it holds: it asks for nothing more.
-    kSettling,  // For it to say what it has accepted of what it was answered.
+    kInvited,   // Waits for the consumer to connect.
+    kWelcome,   // Waits for it to map the memory.
+    kOpen,      // Connected.
+    kLeaving,   // Waits for it to return what it holds; it asks for nothing more.
+    kSettling,  // Waits for it to store which answers it accepted.
     kEnded,
   };
   enum class Ending {
-    kConsumerGone,  // Its process, as far as can be seen.
+    kConsumerGone,  // Its process has ended, as far as can be seen.
     kConsumerLeft,  // It has ended the link.
-    kOnPurpose,     // By us.
-    kForGood,       // By us, who end, too.
+    kOnPurpose,     // We have ended it.
+    kForGood,       // We have ended it because we stop, too.
   };
   void SetState(State state);
   void OnGuest(std::unique_ptr<LocalSocket> socket) override;
   absl::Status Welcome();
   void OnSocket() override;
-  bool HearPacket();  // False: there was none, or the link has ended.
+  bool HearPacket();  // False: there was no packet, or the link has ended.
   absl::Status OnReady(const shm_wire::Packet& packet);
   void OnLeave();
   void End(const absl::Status& why, Ending how);
@@ -108,7 +107,7 @@ class ShmServeChannel final : private ShmHub::Host,
   int64_t since_ns_ = 0;
   int64_t settle_pause_ns_ = 0;
   absl::Status end_status_;
-  shm_wire::Token proof_{};  // In our own memory: what the consumer tries to read here.
+  shm_wire::Token proof_{};  // In our own memory: the consumer tries to read it here.
   bool link_added_ = false;
   ShmRequests requests_;
 };

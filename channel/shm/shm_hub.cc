@@ -80,14 +80,14 @@ void ShmHub::Unwatch(int fd) {
 
 void ShmHub::AddLink(Link* link) { links_.push_back(link); }
 
-// Poll() may be among them: it closes the gap.
+// Poll() may be going through the list, so the entry only becomes null; Poll() closes the gap.
 void ShmHub::RemoveLink(Link* link) {
   std::replace(links_.begin(), links_.end(), link, static_cast<Link*>(nullptr));
 }
 
 bool ShmHub::Poll() {
   bool worked = false;
-  // kArmed: this is the last poll before the sleep. kAsleep: the first one after it.
+  // kArmed: this is the last poll before the sleep. kAsleep: this is the first poll after it.
   if (arming_ != Arming::kArmed) {
     int64_t patience_ns = kSocketsNs;
     if (arming_ == Arming::kAsleep) patience_ns = WakeLinks() ? kSocketsWokenNs : 0;
@@ -127,7 +127,8 @@ void ShmHub::Arm() {
 bool ShmHub::WakeLinks() {
   arming_ = Arming::kAwake;
   bool woken = false;
-  for (size_t i = 0; i < links_.size(); ++i) {  // One that hears of its end removes itself.
+  // By index: a link that learns of its end removes itself.
+  for (size_t i = 0; i < links_.size(); ++i) {
     if (links_[i] != nullptr) woken |= links_[i]->WakeUp();
   }
   return woken;
@@ -138,21 +139,21 @@ bool ShmHub::CheckSockets() {
   epoll_event events[32];
   const int count = epoll_wait(epoll_.get(), events, 32, 0);
   for (int i = 0; i < count; ++i) {
-    // Looked up, not pointed to: what came before it may have removed it.
+    // Looked up by descriptor, because an earlier event may have removed it.
     auto found = watchers_.find(events[i].data.fd);
     if (found != watchers_.end()) found->second->OnSocket();
   }
   return count > 0;
 }
 
-// Another user's process is heard only while somebody is expected.
+// Connections of other users' processes are accepted only while a consumer is expected.
 bool ShmHub::MayKnock(const LocalSocket& socket) const {
   const int64_t user = socket.peer_user();
   return user == geteuid() || user == 0 || !invited_.empty();
 }
 
-// Nobody is told apart before he has shown a token, and whom we have invited stands in the same
-// line: so the door opens ever more seldom under a flood, and at once again after it.
+// A stranger is recognised only when it shows no token, and invited consumers wait in the same
+// line. So under a flood the door opens less and less often, and afterwards at once again.
 void ShmHub::PauseDoor() {
   door_pause_ns_ = std::clamp(2 * door_pause_ns_, kDoorPauseNs, kDoorLongestPauseNs);
   door_opens_ns_ = poller_->now_ns() + door_pause_ns_;
@@ -170,7 +171,7 @@ void ShmHub::OnDoor() {
     std::unique_ptr<LocalSocket> socket = door_socket_->Accept();
     if (socket == nullptr) break;
     if (!MayKnock(*socket)) continue;
-    // Those who say nothing must not keep others out.
+    // Silent connections must not keep others out.
     if (knocking_.size() >= kMaxKnocking) {
       Unwatch(knocking_.front()->socket->fd());
       knocking_.erase(knocking_.begin());
@@ -202,13 +203,13 @@ void ShmHub::OnKnock(Knocking* knocking) {
     return;
   }
   for (size_t i = 0; i < invited_.size(); ++i) {
-    uint8_t different = 0;  // In the same time wherever they differ.
+    uint8_t different = 0;  // Compares in the same time wherever they differ.
     for (size_t at = 0; at < packet.token.size(); ++at) {
       different |= static_cast<uint8_t>(packet.token[at] ^ invited_[i].token[at]);
     }
     if (different != 0) continue;
     const Invited invited = invited_[i];
-    invited_.erase(invited_.begin() + static_cast<ptrdiff_t>(i));  // Good for once.
+    invited_.erase(invited_.begin() + static_cast<ptrdiff_t>(i));  // A token is valid once.
     if (poller_->now_ns() < invited.until_ns) invited.host->OnGuest(std::move(socket));
     return;
   }

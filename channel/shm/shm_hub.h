@@ -17,49 +17,49 @@
 
 namespace tryst {
 
-// What a poller looks at for shared memory: the rings of all links, and one epoll for their
-// sockets and for the socket that consumers knock at. Rings are read in every turn; sockets
-// only every kSocketsNs, since nothing on them is urgent while we are awake, and after a sleep
-// that no link's peer has ended. What is left on them ends the next sleep as it begins.
-// Poller thread only.
+// What a poller polls for shared memory: the rings of all links, and one epoll for their sockets
+// and for the door, the socket to which consumers connect. Rings are read in every turn. Sockets
+// are read only every kSocketsNs, because nothing on them is urgent while we are awake, and after a
+// sleep that no link's peer has ended. What is left on them ends the next sleep at once. Poller
+// thread only.
 class ShmHub final : private PollerSource, private PollerTimer {
  public:
-  // A socket that has something to read, or has ended.
+  // Owns a socket that has something to read, or has ended.
   class Watcher {
    public:
     virtual ~Watcher() = default;
     virtual void OnSocket() = 0;
   };
-  // An open link. Neither adds nor removes links in PollLink() but its own.
+  // An open link. In PollLink() it may add or remove no link but itself.
   class Link {
    public:
     virtual ~Link() = default;
-    virtual bool PollLink() = 0;     // True if there was work.
+    virtual bool PollLink() = 0;     // True: there was work.
     virtual bool Ready() const = 0;  // Whether a message has come.
     virtual void FallAsleep() = 0;
-    // True if the peer had seen it asleep: what it said to wake us has been read, or is to come.
+    // True: the peer saw it asleep, so its wake-up packet has been read or will come.
     virtual bool WakeUp() = 0;
   };
-  // Whom a guest has been promised to.
+  // The user to which an invited consumer is handed.
   class Host {
    public:
     virtual ~Host() = default;
     virtual void OnGuest(std::unique_ptr<LocalSocket> socket) = 0;
   };
 
-  // `arena` may be shared with whoever allocates tensors. kUnavailable: no socket.
+  // `arena` may be shared with whatever allocates tensors. kUnavailable: no socket could be made.
   static absl::StatusOr<std::unique_ptr<ShmHub>> Create(Poller* poller,
                                                         std::shared_ptr<Arena> arena,
                                                         int copy_helpers);
-  ~ShmHub() override;  // REQUIRES: detached.
+  ~ShmHub() override;  // REQUIRES: it is detached.
   void Attach() { poller_->AddSource(this); }
   void Detach() {
     poller_->CancelTimer(this);
     poller_->RemoveSource(this);
   }
 
-  // A name and a token that lets one consumer in to `host`, for kInvitationNs.
-  // kResourceExhausted: too many have been invited and did not come.
+  // A name and a token by which one consumer can connect to `host`, within kInvitationNs.
+  // kResourceExhausted: too many were invited and did not come.
   absl::StatusOr<shm_wire::Invitation> Invite(Host* host);
   void Disinvite(Host* host);
 
@@ -79,8 +79,9 @@ class ShmHub final : private PollerSource, private PollerTimer {
   static constexpr int64_t kInvitationNs = 10'000'000'000;
   static constexpr size_t kMaxInvited = 1024;
   static constexpr size_t kMaxKnocking = 64;
-  // Whoever of this host connects costs us system calls, invited or not: so many a look, and a
-  // look at the door at most so often once most of them have been strangers.
+  // Every process of this host can connect, and each connection costs us system calls, invited or
+  // not. So few are accepted in one look, and once most of them have been strangers, the door is
+  // looked at less often.
   static constexpr int kAcceptsPerLook = 4;
   static constexpr int64_t kDoorPauseNs = 2'000'000;
   static constexpr int64_t kDoorLongestPauseNs = 64'000'000;
@@ -109,7 +110,7 @@ class ShmHub final : private PollerSource, private PollerTimer {
   void Arm() override;
   int event_fd() const override { return epoll_.get(); }
   bool CheckSockets();
-  bool WakeLinks();  // True if a peer has woken one of them.
+  bool WakeLinks();  // True: a peer has woken one of them.
   void OnDoor();
   bool MayKnock(const LocalSocket& socket) const;
   void PauseDoor();
@@ -128,10 +129,10 @@ class ShmHub final : private PollerSource, private PollerTimer {
   Door door_;
   std::vector<Invited> invited_;
   std::vector<std::unique_ptr<Knocking>> knocking_;
-  int64_t door_pause_ns_ = 0;                    // The last one; 0: there is no need of any.
+  int64_t door_pause_ns_ = 0;                    // The last pause; 0: none is needed.
   int64_t door_opens_ns_ = 0;                    // 0: it is open.
   absl::flat_hash_map<int, Watcher*> watchers_;  // By descriptor.
-  std::vector<Link*> links_;                     // Null: removed in this turn.
+  std::vector<Link*> links_;                     // Null: it was removed in this turn.
   Arming arming_ = Arming::kAwake;
   int64_t sockets_checked_ns_ = 0;
 };

@@ -15,7 +15,7 @@
 namespace tryst {
 namespace {
 
-// A link; `says_it_woke` is what its peer has written into the memory, each time with a message.
+// A link. `says_it_woke` is what its peer has written into the memory, each time with a message.
 struct FakeLink final : ShmHub::Link {
   bool PollLink() override { return std::exchange(has_message, false); }
   bool Ready() const override { return false; }
@@ -27,7 +27,7 @@ struct FakeLink final : ShmHub::Link {
   std::atomic<int> sleeps{0};
 };
 
-// Readable until it has been looked at.
+// Readable until it was read.
 class News final : public ShmHub::Watcher {
  public:
   News() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -87,17 +87,18 @@ class ShmHubTest : public testing::TestWithParam<bool> {
   std::unique_ptr<ShmHub> hub_;
 };
 
-// Also while a peer says, each time, that it was he who ended the sleep: he may be hostile.
+// Even if a peer claims each time that it ended the sleep: it may be hostile.
 TEST_P(ShmHubTest, NewsOfASocketIsHeardWhoeverWakesTheLinks) {
   for (int i = 1; i <= 200; ++i) {
-    if (i % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));  // It sleeps.
+    if (i % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));  // Lets it sleep.
     news_.Come();
     ASSERT_TRUE(Heard(i)) << i;
   }
   EXPECT_GT(link_.sleeps, 1);
 }
 
-// Whoever of this host knocks and knocks: the poller has its turns, and who is invited gets in.
+// A process of this host connects again and again. The poller must have its turns, and invited
+// consumers must get in.
 TEST_P(ShmHubTest, StrangersAtTheDoorHoldUpNobody) {
   struct Inn final : ShmHub::Host {
     void OnGuest(std::unique_ptr<LocalSocket> socket) override {
@@ -127,7 +128,7 @@ TEST_P(ShmHubTest, StrangersAtTheDoorHoldUpNobody) {
   stop.store(true);
   stranger.join();
   EXPECT_GT(turns, 100u);
-  // What the backlog holds, and four for each pause, which soon is 64 ms.
+  // The backlog, and four for each pause, which soon is 64 ms.
   EXPECT_LT(taken, 128u + 4 * 40);
   std::unique_ptr<LocalSocket> guest;
   for (int i = 0; i < 3000 && !inn.came.load(); ++i) {

@@ -11,7 +11,7 @@ namespace tryst {
 namespace {
 
 #if defined(__x86_64__)
-// `to` on a cache line; `bytes` a multiple of two of them.
+// `to` is at a cache line; `bytes` is a multiple of two lines.
 __attribute__((target("avx2"))) void StreamLines(uint8_t* to, const uint8_t* from, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 128) {
     const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
@@ -23,7 +23,7 @@ __attribute__((target("avx2"))) void StreamLines(uint8_t* to, const uint8_t* fro
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 64), c);
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i + 96), d);
   }
-  _mm_sfence();  // Before anybody is told that the bytes are there.
+  _mm_sfence();  // Before anything tells that the bytes are there.
 }
 
 bool HasStreamingStores() {

@@ -10,16 +10,16 @@
 
 namespace tryst {
 
-// memcpy with stores that go around the caches, where the processor has them: what is
-// written is not read first, and nothing else is driven out.
+// memcpy with stores that bypass the caches, if the processor has them: the destination is not read
+// first, and nothing else is evicted.
 void StreamCopy(void* to, const void* from, size_t bytes);
 
-// Copies on the calling thread and on as many helpers as there are idle cores for, which start with
-// the first copy that is split. Work is claimed piece by piece: a helper that gets no core costs
-// nothing. One caller at a time.
+// Copies on the calling thread, helped by threads on idle cores. The helpers start with the first
+// copy that is split. Each thread claims one part after the other, so a helper that gets no core
+// costs nothing. One caller at a time.
 class CopyCrew {
  public:
-  // From how many bytes on a copy goes around the caches, and from how many it is split.
+  // From this size on a copy bypasses the caches; from the second size on it is split.
   static constexpr size_t kStreamBytes = 256 << 10;
   static constexpr size_t kSplitBytes = 512 << 10;
   static constexpr size_t kPieceBytes = 64 << 10;
@@ -31,7 +31,7 @@ class CopyCrew {
 
   // `streaming`: it is a part of something larger than kStreamBytes.
   void Copy(void* to, const void* from, size_t bytes, bool streaming);
-  size_t helpers() const { return helpers_.size(); }  // The caller's thread.
+  size_t helpers() const { return helpers_.size(); }  // Only on the caller's thread.
 
  private:
   struct Job {
@@ -52,7 +52,7 @@ class CopyCrew {
   size_t pieces_done_ ABSL_GUARDED_BY(mu_) = 0;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   CondVar done_;
-  std::vector<std::thread> helpers_;  // The caller's.
+  std::vector<std::thread> helpers_;  // Only the caller's thread uses it.
 };
 
 }  // namespace tryst

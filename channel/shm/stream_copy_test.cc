@@ -19,7 +19,8 @@ std::vector<uint8_t> Random(size_t bytes, uint64_t seed) {
   return data;
 }
 
-// Copies [0, bytes) of `from` behind `shift` guarded bytes and looks at every byte around.
+// Copies [0, bytes) of `from` to memory with `shift` guarded bytes before it, and checks every byte
+// around.
 template <typename Copy>
 void Check(const std::vector<uint8_t>& from, size_t from_shift, size_t to_shift, size_t bytes,
            const Copy& copy) {
@@ -44,7 +45,7 @@ TEST(StreamCopyTest, CopiesEveryLengthAndAlignment) {
   }
 }
 
-// With and without helpers, below and above where it is split.
+// With and without helpers, below and above the size at which copies are split.
 TEST(StreamCopyTest, ACrewCopiesWhatOneDoes) {
   const std::vector<uint8_t> from = Random(3 * CopyCrew::kSplitBytes + 5000, 2);
   for (int helpers : {0, 1, 3}) {
@@ -84,7 +85,7 @@ TEST(StreamCopyTest, ACrewIsUsedAgainAndAgain) {
   }
 }
 
-// The digest that is taken with a copy is that of the bytes, cut wherever.
+// The digest that is computed during a copy is right, wherever the copy is cut.
 TEST(StreamCopyTest, TheFusedDigestIsTheDigest) {
   const std::vector<uint8_t> from = Random(70'000, 3);
   const uint32_t whole = Crc32cPortable(0, from.data(), from.size());

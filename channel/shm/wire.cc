@@ -17,7 +17,7 @@ void PutText(absl::string_view text, std::string* out) {
   out->append(text.data(), text.size());
 }
 
-// Takes fields from the front of what a peer sent; false once anything was missing.
+// Reads fields from the front of what a peer sent. False once a field was missing.
 class Taker {
  public:
   explicit Taker(absl::string_view in) : in_(in) {}
@@ -106,7 +106,7 @@ absl::StatusOr<size_t> ReadTickets(const RequestCell& cell, uint64_t* tickets) {
 }
 
 absl::StatusOr<size_t> ReadTickets(const ReplyCell& cell, uint64_t* tickets) {
-  // Of a short cell the rest has not been read.
+  // The second line of a short cell was not read.
   constexpr size_t kShort = (kCacheLine - offsetof(ReplyCell, body)) / 8;
   return ReadTicketsFrom(cell.body, cell.head.number, cell.is_long != 0 ? kReplyTickets : kShort,
                          tickets);
@@ -123,8 +123,8 @@ absl::Status CheckSizes(const LinkSizes& sizes) {
   return absl::OkStatus();
 }
 
-// A producer asks about the last generation that was done with, or about the one behind it,
-// never about another: what is even or odd of it is enough.
+// A producer asks only about the last generation that was finished, or about the next one. So the
+// generation's lowest bit is enough.
 void SetAccepted(uint16_t slot, uint32_t generation, LinkHeader* header) {
   const int shift = slot % 4 * 2;
   uint8_t* four = &header->accepted[slot / 4];
@@ -151,7 +151,7 @@ absl::StatusOr<Offer> DecodeOffer(absl::string_view in) {
   Taker taker(in);
   const uint32_t version = taker.Number<uint32_t>();
   if (version != kVersion) {
-    // Another path is to be taken: this is a refusal of the path.
+    // This code makes the consumer take another path.
     return absl::UnimplementedError("the shared-memory protocol has another version here");
   }
   Offer offer;

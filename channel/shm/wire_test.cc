@@ -44,7 +44,7 @@ TEST(ShmWireTest, AnOfferThatIsCutOrPaddedIsNone) {
     EXPECT_FALSE(DecodeOffer(whole.substr(0, bytes)).ok()) << bytes;
   }
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeOffer(whole + "x").status()));
-  // Another version is a refusal of the path, not a fault.
+  // Another version means that the path is refused; it is not an error.
   std::string newer = whole;
   ++newer[0];
   EXPECT_TRUE(absl::IsUnimplemented(DecodeOffer(newer).status()));
@@ -72,7 +72,7 @@ TEST(ShmWireTest, SizesHaveBounds) {
   EXPECT_FALSE(with(kMinCells, 1, kMaxReferences * 2).ok());
 }
 
-// The parts of a link's memory follow each other and end where it ends.
+// The parts of a link's memory follow each other, and the last one ends where the memory ends.
 TEST(ShmWireTest, TheViewFillsTheMemory) {
   LinkSizes sizes;
   sizes.cells = 256;
@@ -161,7 +161,7 @@ TEST(ShmWireTest, WhatMakesNoTensorIsRefused) {
   placed = SomePlaced();
   placed.dtype = 255;
   EXPECT_TRUE(refused(CellType::kReference, placed));
-  // A part lies in its tensor.
+  // A part must lie inside its tensor.
   placed = SomePlaced();
   placed.position = 40;
   placed.piece_bytes = 20;
@@ -175,7 +175,7 @@ TEST(ShmWireTest, WhatMakesNoTensorIsRefused) {
   EXPECT_TRUE(refused(CellType::kChunk, placed));
 }
 
-// Whatever a peer writes there: a tensor that fits its bytes, or kDataLoss.
+// Whatever a peer writes, the result is a tensor that fits its bytes, or kDataLoss.
 TEST(ShmWireTest, RandomCellsAreJudged) {
   std::mt19937_64 random(1);
   int good = 0;
@@ -214,12 +214,12 @@ TEST(ShmWireTest, WhatWasAcceptedIsToldForEachSlotByItself) {
   }
   for (uint32_t slot = 0; slot < kMaxSlots; ++slot) {
     EXPECT_TRUE(WasAccepted(*header, static_cast<uint16_t>(slot), generations[slot]));
-    // The one that may be out behind it.
+    // The next generation, which may be out already.
     EXPECT_FALSE(WasAccepted(*header, static_cast<uint16_t>(slot), generations[slot] + 1));
   }
 }
 
-// docs/WIRE.md has them.
+// docs/WIRE.md lists these offsets.
 TEST(ShmWireTest, TheEndOfALinkLiesWhereAnotherBuildLooksForIt) {
   EXPECT_EQ(offsetof(LinkHeader, requests_read), 384u);
   EXPECT_EQ(offsetof(LinkHeader, replies_accepted), 640u);
@@ -234,7 +234,7 @@ TEST(ShmWireTest, TheEndOfALinkLiesWhereAnotherBuildLooksForIt) {
   EXPECT_EQ(header->accepted[1], 2 << 2 | 3 << 4);
 }
 
-// The forms that an end of version 1 sends and takes: they have to stay.
+// What an end of version 1 sends and accepts must not change.
 TEST(ShmWireTest, HelloAndInvitationKeepTheirForm) {
   Offer offer;
   offer.boot_id = "b";
@@ -265,7 +265,7 @@ TEST(ShmWireTest, TicketsArriveAsTheyWere) {
   for (size_t count = 1; count <= kReplyTickets; ++count) {
     ReplyCell reply{};
     WriteTickets(absl::MakeConstSpan(tickets, count), &reply);
-    // The ring copies the second line of a cell that says it has one.
+    // The ring copies a cell's second line only if the cell says that it has one.
     if (reply.is_long == 0) memset(reinterpret_cast<uint8_t*>(&reply) + kCacheLine, 0xee, 64);
     uint64_t read[kReplyTickets];
     const auto got = ReadTickets(reply, read);
@@ -295,7 +295,7 @@ TEST(ShmWireTest, TicketsThatDoNotFitTheirCell) {
   EXPECT_FALSE(ReadTickets(request, read).ok());
   reply.head.number = kReplyTickets;
   EXPECT_TRUE(ReadTickets(reply, read).ok());
-  reply.is_long = 0;  // Its second line has not been read.
+  reply.is_long = 0;  // Its second line was not read.
   EXPECT_FALSE(ReadTickets(reply, read).ok());
 }
 

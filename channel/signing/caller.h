@@ -16,11 +16,11 @@
 
 namespace tryst {
 
-// The metadata under which every call says who makes it.
+// The metadata in which every call names its caller.
 inline constexpr char kCallerMetadata[] = "tryst-caller-bin";
 
-// The worker that makes a call, as the call's metadata says and, where there are credentials,
-// proves.
+// The worker that makes a call. The call's metadata names it, and credentials prove it where there
+// are any.
 struct Caller {
   std::string cluster;
   std::string worker;
@@ -29,8 +29,8 @@ struct Caller {
 
 using WallClockMs = std::function<int64_t()>;  // Unix time.
 
-// Writes into each call which worker makes it. With a shared token an HMAC binds this statement to
-// the method and the request; the token itself never travels. Thread-safe.
+// Signs each call with the worker that makes it. With a shared token an HMAC binds this statement
+// to the method and the request; the token itself never travels. Thread-safe.
 class CallSigner {
  public:
   CallSigner(Caller self, std::string token, WallClockMs now);
@@ -38,7 +38,7 @@ class CallSigner {
   // The value of kCallerMetadata for one call to `callee`; never the same twice.
   std::string Sign(absl::string_view callee, absl::string_view method, absl::string_view request);
 
-  // Numbers our channels, so that their serials are told apart.
+  // Numbers our channels, to tell their serials apart.
   uint64_t NextChannel() { return channels_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   const Caller& self() const { return self_; }
@@ -52,26 +52,27 @@ class CallSigner {
   std::atomic<uint64_t> channels_{0};
 };
 
-// Checks what CallSigner says. Thread-safe.
+// Checks statements of CallSigner. Thread-safe.
 class CallVerifier {
  public:
-  // `self` is whom calls must be for. An empty token takes the caller's word for
-  // everything: TLS or the loopback vouches instead.
+  // Calls must be addressed to `self`. With an empty token every statement is believed: then TLS or
+  // the loopback authenticates the caller.
   CallVerifier(std::string cluster, std::string self, std::string token, WallClockMs now);
 
-  // kUnauthenticated: no statement, a wrong token, a call to somebody else, a replay, a
-  // clock more than a minute apart. kUnavailable: made before this worker started, or by a clock
-  // that is behind; to be tried again. kPermissionDenied: of another cluster. kResourceExhausted:
-  // too many callers.
+  // kUnauthenticated: no statement, a wrong token, a call to another worker, a replay, or clocks
+  // that differ by more than a minute. kUnavailable: the call was made before this worker started,
+  // or with a clock that is behind; the caller should retry. kPermissionDenied: another cluster.
+  // kResourceExhausted: too many callers.
   absl::StatusOr<Caller> Verify(absl::string_view statement, absl::string_view method,
                                 absl::string_view request);
 
  private:
   static constexpr int kWindow = 4096;       // How far calls may overtake each other.
-  static constexpr size_t kMaxSeen = 16384;  // Callers of the last two minutes.
+  static constexpr size_t kMaxSeen = 16384;  // The callers of the last two minutes.
   struct Seen {
     uint64_t newest = 0;
-    std::bitset<kWindow> window;  // Bit s % kWindow: s in (newest - kWindow, newest] was seen.
+    // Bit s % kWindow: the number s in (newest - kWindow, newest] was seen.
+    std::bitset<kWindow> window;
     int64_t at_ms = 0;
   };
   absl::Status TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms);
@@ -80,17 +81,17 @@ class CallVerifier {
   const std::string self_;
   const std::string token_;
   const WallClockMs now_;
-  const int64_t started_ms_;  // What was said before was said to an earlier life of ours.
+  const int64_t started_ms_;  // Earlier statements were made to an earlier incarnation of ours.
   Mutex mu_;
   absl::flat_hash_map<std::string, Seen> seen_ ABSL_GUARDED_BY(mu_);
 };
 
 // HMAC-SHA256 over the parts, each preceded by its length. 32 bytes.
 std::string Mac(absl::string_view token, std::initializer_list<absl::string_view> parts);
-// Shared-token mode: proves that who gives this answer to `statement` knows the token.
+// Shared-token mode: proves that the worker which gives this answer to `statement` knows the token.
 std::string AnswerMac(absl::string_view token, absl::string_view method,
                       absl::string_view statement, absl::string_view answer);
-// In time that does not depend on where they differ.
+// Takes the same time wherever they differ.
 bool SameSecret(absl::string_view a, absl::string_view b);
 
 int64_t UnixMs();

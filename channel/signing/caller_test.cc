@@ -44,7 +44,7 @@ TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
   }
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_EQ(known, 16'385);
-  // Their statements are too old to be repeated: they make room.
+  // Their statements are too old to be replayed, so they make room.
   now_ms_ += 121'000;
   EXPECT_TRUE(verifier.Verify(Statement("/job:w/replica:0/task:0"), "Method", "request").ok());
 }

@@ -9,19 +9,19 @@
 #include "channel/trace/json_text.h"
 #include "channel/trace/trace_dump.h"
 
-// Dumps as a document of the trace event format.
+// Writes dumps as a document of the trace event format.
 namespace tryst {
 namespace {
 
 constexpr int kLanesPerTrack = 100'000;
 
-struct Place {  // Of a slice: where arrows find it.
+struct Place {  // Where an arrow finds a slice.
   int pid = 0;
   int tid = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
-  int64_t asked_ns = 0;  // Fetching: when it began to wait for the producer.
-  int64_t sent_ns = 0;   // Serving: when it began to wait for acceptance; 0: never.
+  int64_t asked_ns = 0;  // Of a fetch: when it began to wait for the producer.
+  int64_t sent_ns = 0;   // Of a serve: when it began to wait for acceptance; 0: never.
 };
 struct Ends {
   absl::flat_hash_map<uint64_t, Place> fetches;
@@ -61,7 +61,7 @@ class Writer {
     if (!events_.empty()) events_ += ",\n";
     events_ += event;
   }
-  // Microseconds, as the format has it, to the nanosecond.
+  // In microseconds, as the format wants, with nanoseconds as decimals.
   std::string Ts(int64_t at_ns) const { return Micros(at_ns - zero_ns_); }
   static std::string Micros(int64_t ns) { return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000); }
 
@@ -79,7 +79,8 @@ class Writer {
 
   void AddDump(const TraceDump& dump, int pid) {
     AddName("process_name", pid, 0, dump.worker);
-    // Slices of one thread must not overlap: each track has as many lanes as it needs.
+    // Slices of one thread must not overlap, so each track gets as many lanes as it needs. Each
+    // entry says until when a lane is taken.
     std::vector<std::vector<int64_t>> lanes(dump.tracks.size());  // Until when each is taken.
     for (const TraceRecord& record : dump.records) {
       const int64_t begin_ns = record.span.began_ns() - dump.ahead_ns;
@@ -129,7 +130,7 @@ class Writer {
 
   void AddArrow(const std::string& id, const char* name, const Place& from, int64_t from_ns,
                 const Place& to, int64_t to_ns) {
-    // Clocks are known up to an error, and an arrow must not go back in time.
+    // Clocks are compared with an error, but an arrow must not go back in time.
     to_ns = std::max(to_ns, from_ns);
     if (to_ns > to.end_ns) return;
     const auto end = [&](const char* phase, const Place& place, int64_t at_ns) {

@@ -9,13 +9,13 @@
 
 namespace tryst {
 
-// Counters by their names, as `tryst stats` and /metrics show them: "rdma_fetches". What several
-// say under one name is added up.
+// Counters by the names that `tryst stats` and /metrics show, such as "rdma_fetches". Values that
+// several parts report under one name are added.
 class Counters {
  public:
   struct Counter {
     int64_t value = 0;
-    bool is_gauge = false;  // What is so now; otherwise what has been since the beginning.
+    bool is_gauge = false;  // A present value; otherwise a count since the start.
   };
 
   void Count(absl::string_view name, uint64_t value) { Add(name, value, false); }

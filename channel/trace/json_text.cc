@@ -6,7 +6,7 @@
 namespace tryst {
 namespace {
 
-// The bytes of the UTF-8 character at the front; 0 when there is none.
+// The number of bytes of the UTF-8 character at the front; 0: there is none.
 size_t CharacterBytes(absl::string_view text) {
   const auto at = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = at(0);
@@ -15,7 +15,7 @@ size_t CharacterBytes(absl::string_view text) {
   for (size_t i = 1; i < bytes; ++i) {
     if ((at(i) & 0xc0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates, beyond U+10FFFF.
+  // Rejects overlong forms, surrogates, and values beyond U+10FFFF.
   if (lead == 0xe0 && at(1) < 0xa0) return 0;
   if (lead == 0xed && at(1) > 0x9f) return 0;
   if (lead == 0xf0 && at(1) < 0x90) return 0;

@@ -7,8 +7,8 @@
 
 namespace tryst {
 
-// `text` as a JSON string, with its quotes. What is not UTF-8 becomes U+FFFD: keys and
-// messages come from peers, and a document with one bad byte is no JSON at all.
+// `text` as a JSON string, with quotes. Bytes that are not UTF-8 become U+FFFD: keys and messages
+// come from peers, and one bad byte would make the whole document invalid.
 std::string JsonText(absl::string_view text);
 
 }  // namespace tryst

@@ -11,35 +11,35 @@
 
 namespace tryst {
 
-// An operation that has not ended, as a person wants to see it.
+// An operation that has not ended, for people.
 struct LiveOp {
   TraceRole role = TraceRole::kFetch;
   std::string peer;
   std::string path;
   int64_t step = 0;
   TensorKey key;
-  TraceSpan span;      // Its last stamp: what it waits for, and since when.
-  uint64_t bytes = 0;  // 0: not known yet.
-  std::string detail;  // What else there is to say: why there is no connection.
+  TraceSpan span;      // Its last stamp tells what it waits for, and since when.
+  uint64_t bytes = 0;  // 0: unknown yet.
+  std::string detail;  // More to say, such as why there is no connection.
 };
 
-// Collects operations, the `most` oldest of them.
+// Collects the `most` oldest operations.
 class LiveOps {
  public:
   explicit LiveOps(size_t most) : most_(most) {}
 
   void Add(LiveOp op);
   size_t left_out() const { return left_out_; }
-  // The oldest first. Leaves this empty.
+  // Returns them, oldest first, and leaves this empty.
   std::vector<LiveOp> Take();
 
  private:
   const size_t most_;
-  std::vector<LiveOp> ops_;  // A heap, the newest in front.
+  std::vector<LiveOp> ops_;  // A heap with the newest in front.
   size_t left_out_ = 0;
 };
 
-// One line each, and one for those left out: "step 7 fetch 12.5 ms (3.0 ms for the producer's
+// One line for each, and one for those left out: "step 7 fetch 12.5 ms (3.0 ms for the producer's
 // Send) from /job:ps/replica:0/task:0 by rdma/soft: KEY".
 std::string LiveOpsText(const std::vector<LiveOp>& ops, size_t left_out, int64_t now_ns);
 // The same as an array of JSON objects.

@@ -9,19 +9,19 @@
 
 namespace tryst {
 
-// One way between us and a peer, as it stands.
+// The present state of one path between us and a peer.
 struct PathView {
   TraceRole role = TraceRole::kFetch;
   std::string peer;
   std::string path;       // "rdma/soft", "grpc".
-  bool in_use = false;    // Of the ways to one peer, the one that is taken.
+  bool in_use = false;    // Whether fetches take this path.
   std::string state;      // "connected", "turned down", "not tried".
-  std::string why;        // Why it was turned down, or has no connection. Empty: nothing to say.
-  int64_t since_ns = 0;   // Of `state`, by the poller's clock; 0: not known.
+  std::string why;        // Why it was turned down, or has no connection; may be empty.
+  int64_t since_ns = 0;   // Since when `state` holds, by the poller's clock; 0: unknown.
   uint64_t epoch = 0;     // Connections made so far.
   size_t under_way = 0;   // Operations that have not ended.
-  std::string note = {};  // What to know of it, although it works. Empty: nothing.
-  size_t place = 0;       // Which of our pollers it is on.
+  std::string note = {};  // What to know about it although it works; may be empty.
+  size_t place = 0;       // The number of our poller that it is on.
 };
 
 }  // namespace tryst

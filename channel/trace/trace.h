@@ -20,17 +20,20 @@
 namespace tryst {
 
 struct TraceOptions {
-  size_t records = 4096;         // Kept; 384 bytes each.
-  uint32_t sample_every = 16;    // Of the operations that were fast and went well; 1: all.
-  int64_t slow_ns = 10'000'000;  // Longer, or failed: always kept.
-  std::string name = "others";   // The path of the track of those that have none.
+  size_t records = 4096;  // The number of records kept; each takes 384 bytes.
+  // One in so many of the operations that were fast and successful; 1: all.
+  uint32_t sample_every = 16;
+  int64_t slow_ns = 10'000'000;  // Operations that took longer, or failed, are always kept.
+  // The path of the shared track for operations that have none of their own.
+  std::string name = "others";
 };
 
-// What is counted of every operation between us and one peer by one path. Never sampled,
-// never reset. Written by the thread of its Trace, read by any.
+// Counts of all operations between us and one peer on one path. Never sampled, never reset. The
+// thread of its Trace writes it; any thread may read.
 class TraceTrack {
  public:
-  // Bucket i counts what took less than 1024 << i nanoseconds; the last one the rest.
+  // Bucket i counts operations that took less than 1024 << i nanoseconds; the last one counts the
+  // rest.
   static constexpr size_t kBuckets = 26;
   struct Counts {
     uint64_t ended_ok = 0;
@@ -53,7 +56,7 @@ class TraceTrack {
  private:
   friend class Trace;
   using Counter = std::atomic<uint64_t>;
-  // One writer: no read-modify-write is needed.
+  // There is one writer, so no read-modify-write is needed.
   static void Add(Counter* counter, uint64_t more) {
     counter->store(counter->load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
@@ -62,12 +65,12 @@ class TraceTrack {
   std::array<Counter, kWaitsForCount> waited_ns_{};
 };
 
-// An operation, read back.
+// One operation, as read from the ring.
 struct TraceRecord {
   uint64_t id = 0;
   int64_t step = 0;
   uint64_t key_hash = 0;
-  std::string key;  // A long one is cut in its middle.
+  std::string key;  // A long key is cut in its middle.
   uint16_t track = 0;
   int64_t end_ns = 0;  // 0: it has not ended.
   uint64_t bytes = 0;
@@ -75,11 +78,11 @@ struct TraceRecord {
   TraceSpan span;
 };
 
-// What became of the operations of one thread: the newest in a ring, all of them in
-// counters. Nothing is allocated and no lock is taken after the first operation of a track.
+// The operations of one thread: the newest in a ring, all of them in counters. After the first
+// operation of a track it allocates nothing and takes no lock.
 class Trace {
  public:
-  // REQUIRES: options.records and sample_every at least 1.
+  // REQUIRES: options.records and options.sample_every are at least 1.
   explicit Trace(TraceOptions options = {});
 
   // ---- Any thread ----
@@ -87,10 +90,10 @@ class Trace {
   // and later ones share one, without a peer.
   TraceTrack* Track(TraceRole role, const std::string& peer, const std::string& path);
   std::vector<const TraceTrack*> Tracks() const;
-  // The records kept, the oldest first. Does not stop the writer: what it overwrites
-  // meanwhile is left out.
+  // The records kept, oldest first. Does not stop the writer; records that it overwrites meanwhile
+  // are left out.
   std::vector<TraceRecord> Records() const;
-  // All that ended = kept + overwritten + passed over (fast, well, and not sampled).
+  // All that ended = kept + overwritten + passed over (fast, successful and not sampled).
   struct Counts {
     uint64_t ended = 0;
     uint64_t kept = 0;
@@ -100,14 +103,14 @@ class Trace {
   Counts counts() const;
   const TraceOptions& options() const { return options_; }
 
-  // ---- One thread at a time: the poller's, or whoever holds the lock of its owner ----
+  // ---- One thread at a time: the poller's, or the one that holds the lock of its owner ----
   void End(const TraceSpan& span, TraceTrack* track, int64_t step, const TensorKey& key,
            uint64_t bytes, absl::StatusCode code, int64_t now_ns);
 
  private:
   static constexpr size_t kHeadWords = 16;
-  static constexpr size_t kTextWords = 32;  // Of the key.
-  // Not initialised: memory is taken from the system as it is first used.
+  static constexpr size_t kTextWords = 32;  // For the key.
+  // Not initialised, so that memory is taken from the system only when it is used.
   struct alignas(64) Slot {
     std::array<std::atomic<uint64_t>, kHeadWords + kTextWords> words;
   };
@@ -121,7 +124,7 @@ class Trace {
   const TraceOptions options_;
   const std::unique_ptr<Slot[]> slots_;
 
-  // Written by the writer.
+  // Only the writer writes these.
   std::atomic<uint64_t> begun_{0};  // Records whose slot may have been touched.
   std::atomic<uint64_t> written_{0};
   std::atomic<uint64_t> passed_over_{0};

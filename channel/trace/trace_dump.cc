@@ -58,7 +58,8 @@ void AddLiveOps(const std::vector<LiveOp>& ops, const TraceFilter& filter, Trace
 
 void FinishDump(const TraceFilter& filter, TraceDump* dump) {
   auto& records = dump->records;
-  // What ended between the two readings is there twice: its end counts.
+  // An operation that ended between the two readings is listed twice; the record of its end is the
+  // right one.
   const auto name = [dump](const TraceRecord& record) {
     return std::make_pair(record.id, dump->tracks[record.track].role);
   };

@@ -11,7 +11,7 @@
 
 namespace tryst {
 
-// What one worker knows of some operations, ready to leave its process.
+// Operations of one worker, in a form that can be sent to others.
 struct TraceDump {
   struct Track {
     TraceRole role = TraceRole::kFetch;
@@ -20,37 +20,37 @@ struct TraceDump {
   };
   std::string worker;
   uint64_t incarnation = 0;
-  int64_t now_ns = 0;  // By its own clock, as all times in here.
+  int64_t now_ns = 0;  // By its own clock, like all times here.
   std::vector<Track> tracks;
   std::vector<TraceRecord> records;  // By their beginning; some have not ended.
   Trace::Counts counts;
 
-  // How its clock stands to the reader's, who finds out.
+  // How far its clock is ahead of the reader's; the reader fills it in.
   int64_t ahead_ns = 0;
   int64_t ahead_error_ns = 0;
 };
 
-// Which operations are wanted.
+// Selects operations.
 struct TraceFilter {
-  std::string key_part;  // Contained in the key's text. Empty: all.
+  std::string key_part;  // The key's text contains it. Empty: all keys.
   int64_t step = -1;     // -1: all.
-  size_t most = 2000;    // The newest.
+  size_t most = 2000;    // Only the newest `most`.
 };
 
-// Adds what `trace` keeps.
+// Adds the records of `trace`.
 void AddRecords(const Trace& trace, const TraceFilter& filter, TraceDump* dump);
-// Adds what has not ended.
+// Adds operations that have not ended.
 void AddLiveOps(const std::vector<LiveOp>& ops, const TraceFilter& filter, TraceDump* dump);
-// Sorts what was added and keeps the newest filter.most.
+// Sorts what was added, and keeps the newest filter.most.
 void FinishDump(const TraceFilter& filter, TraceDump* dump);
 
-// The dumps of several workers as one Chrome trace (JSON; chrome://tracing and Perfetto open
-// it): a slice for each operation with one for each thing it waited for in it, and arrows
-// from the consumer's slice to the producer's and back where both are there. All times are
-// by the reader's clock, from the earliest event on.
+// The dumps of several workers as one Chrome trace (JSON, for chrome://tracing and Perfetto). Each
+// operation is a slice, which contains a slice for each thing that it waited for. If both ends are
+// there, arrows lead from the consumer's slice to the producer's and back. Times are of the
+// reader's clock, from the earliest event on.
 std::string ChromeTrace(absl::Span<const TraceDump> dumps);
 
-// The same for a terminal: each operation with what both ends waited for, in turn.
+// The same for a terminal: each operation with what both ends waited for, in order.
 std::string TraceText(absl::Span<const TraceDump> dumps);
 
 }  // namespace tryst

@@ -9,41 +9,40 @@
 
 namespace tryst {
 
-// What an operation waits for. Everything that shows waiting uses these words: traces,
-// lists of who waits, metrics.
+// What an operation waits for. Traces, lists of waiting operations and metrics all use these words.
 enum class WaitsFor : uint8_t {
-  kNothing,      // Not begun, or over.
-  kConnection,   // The peer's answer to our hello, or the pause before the next one.
-  kSlot,         // One of the request slots: so many are out already.
-  kPeerSend,     // The producer's Send, and the tensor's way here.
-  kLandingRoom,  // Landing memory: the peer has the tensor and said how large it is.
+  kNothing,      // It has not begun, or has ended.
+  kConnection,   // The peer's answer to our hello, or the pause before the next hello.
+  kSlot,         // A request slot: all are in use.
+  kPeerSend,     // The producer's Send, and the tensor's transfer.
+  kLandingRoom,  // Landing memory: the peer has the tensor and has said how large it is.
   kParts,        // Parts of the tensor on other queue pairs.
   kLastWord,     // The peer's last word on a slot that we gave up.
-  kDrain,        // A broken queue pair to drain.
+  kDrain,        // A broken queue pair must drain.
   kRetry,        // The pause after a failed attempt.
   kCopy,         // A copy between memories.
-  kExecutor,     // The caller's executor to run the callback.
+  kExecutor,     // The caller's executor must run the callback.
   kLocalSend,    // Serving: our own Send.
-  kWireRoom,     // Serving: credit: room in the message ring or the send queue.
-  kDestination,  // Serving: the consumer to say where a large tensor goes.
-  kCompletion,   // Serving: the NIC to be done with our memory.
-  kAcceptance,   // Serving: the consumer to say that it has the tensor.
-  kConsumer,     // Serving: a consumer whose connection broke to come back.
+  kWireRoom,     // Serving: room in the message ring or the send queue.
+  kDestination,  // Serving: the consumer must say where a large tensor goes.
+  kCompletion,   // Serving: the NIC must be done with our memory.
+  kAcceptance,   // Serving: the consumer must say that it has the tensor.
+  kConsumer,     // Serving: a consumer whose connection broke must come back.
 };
 inline constexpr size_t kWaitsForCount = static_cast<size_t>(WaitsFor::kConsumer) + 1;
-// "peer_send": for metrics and JSON.
+// "peer_send", for metrics and JSON.
 absl::string_view WaitsForName(WaitsFor what);
-// "the producer's Send": after "waits for ".
+// "the producer's Send", to follow "waits for ".
 absl::string_view WaitsForText(WaitsFor what);
 
 enum class TraceRole : uint8_t { kFetch, kServe };
 
-// The number by which both ends know one fetch, from what they both know of it: a number
-// of the connection, one of the operation in it, and the step. Never 0.
+// A number by which both ends identify one fetch. Both compute it from the connection's number, the
+// operation's number in it, and the step. Never 0.
 uint64_t TraceId(uint64_t connection, uint64_t operation, int64_t step);
 
-// When one operation began to wait for what. Lives in the operation; costs a store for each
-// transition. Its owner's thread only.
+// When one operation began to wait for what. It is a part of the operation, and costs a store for
+// each transition. Only its owner's thread uses it.
 class TraceSpan {
  public:
   static constexpr size_t kStamps = 8;
@@ -59,7 +58,7 @@ class TraceSpan {
     lost_ = 0;
     Push(what, now_ns);
   }
-  // From now on it waits for `what`. Past kStamps transitions the last one is replaced.
+  // From now on it waits for `what`. After kStamps transitions the last stamp is replaced.
   void Enter(WaitsFor what, int64_t now_ns) {
     if (waits_for() == what) return;
     if (count_ == kStamps) {
@@ -78,9 +77,9 @@ class TraceSpan {
             began_ns_ + static_cast<int64_t>(stamps_[i] & kDeltaMask)};
   }
   uint16_t lost() const { return lost_; }
-  void set_lost(uint16_t lost) { lost_ = lost; }  // Of a span that came from elsewhere.
+  void set_lost(uint16_t lost) { lost_ = lost; }  // For a span that came from another worker.
 
-  uint64_t id = 0;  // TraceId(), once it is known; 0: it has none.
+  uint64_t id = 0;  // TraceId(), once it is known; 0: none yet.
 
  private:
   friend class Trace;
@@ -92,7 +91,8 @@ class TraceSpan {
   }
 
   int64_t began_ns_ = 0;
-  std::array<uint64_t, kStamps> stamps_;  // What, and nanoseconds since it began; count_ of them.
+  // Each: what, and nanoseconds since it began. count_ are used.
+  std::array<uint64_t, kStamps> stamps_;
   uint16_t count_ = 0;
   uint16_t lost_ = 0;
 };

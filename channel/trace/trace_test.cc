@@ -12,7 +12,7 @@ namespace {
 std::atomic<uint64_t> allocations{0};
 }  // namespace
 
-// Counts what the program allocates; free() takes what malloc() gave.
+// Counts the program's allocations. free() works because malloc() allocates.
 void* operator new(size_t bytes) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   return malloc(bytes);
@@ -32,7 +32,7 @@ TensorKey Key(const std::string& edge) {
 
 constexpr absl::StatusCode kOk = absl::StatusCode::kOk;
 
-// An operation with id `id` that took `took_ns`.
+// Records an operation `id` that took `took_ns`.
 void EndOne(Trace* trace, TraceTrack* track, uint64_t id, const TensorKey& key, int64_t took_ns,
             absl::StatusCode code = kOk) {
   TraceSpan span;
@@ -47,12 +47,12 @@ TEST(TraceSpan, SaysWhatItWaitsForAndSinceWhen) {
   EXPECT_EQ(span.waits_for(), WaitsFor::kNothing);
   span.Begin(WaitsFor::kConnection, 100);
   span.Enter(WaitsFor::kSlot, 250);
-  span.Enter(WaitsFor::kSlot, 300);  // Still.
+  span.Enter(WaitsFor::kSlot, 300);  // Unchanged.
   EXPECT_EQ(span.count(), 2u);
   EXPECT_EQ(span.waits_for(), WaitsFor::kSlot);
   EXPECT_EQ(span.since_ns(), 250);
   EXPECT_EQ(span.began_ns(), 100);
-  span.Enter(WaitsFor::kPeerSend, 240);  // A clock of another thread, a little behind.
+  span.Enter(WaitsFor::kPeerSend, 240);  // From another thread's clock, which is slightly behind.
   EXPECT_EQ(span.since_ns(), 240);
 }
 
@@ -97,8 +97,8 @@ TEST(Trace, OverwritesTheOldestAndCountsEverything) {
   TraceTrack* track = trace.Track(TraceRole::kFetch, "p", "q");
   const TensorKey key = Key("e");
   for (uint64_t id = 1; id <= 40; ++id) EndOne(&trace, track, id, key, 10);  // 20 are sampled,
-  EndOne(&trace, track, 41, key, 1000);                                      // slow,
-  EndOne(&trace, track, 43, key, 10, absl::StatusCode::kAborted);            // failed.
+  EndOne(&trace, track, 41, key, 1000);                                      // one is slow,
+  EndOne(&trace, track, 43, key, 10, absl::StatusCode::kAborted);            // and one failed.
   const Trace::Counts counts = trace.counts();
   EXPECT_EQ(counts.ended, 42u);
   EXPECT_EQ(counts.kept, 8u);
@@ -164,7 +164,7 @@ TEST(Trace, IsReadWhileItIsWritten) {
   std::atomic<bool> stop{false};
   std::thread writer([&] {
     for (uint64_t id = 1; !stop.load(std::memory_order_relaxed); ++id) {
-      // Step and bytes are the same for each: a torn record would show by its span.
+      // Step and bytes are equal for each, so a torn record would show in its span.
       EndOne(&trace, track, id, keys[id % keys.size()], static_cast<int64_t>(2 * id));
     }
   });

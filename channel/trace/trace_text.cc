@@ -8,11 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "channel/trace/trace_dump.h"
 
-// Dumps for a terminal.
+// Writes dumps for a terminal.
 namespace tryst {
 namespace {
 
-struct End {  // Of an operation.
+struct End {  // One end of an operation.
   const TraceDump* dump;
   const TraceRecord* record;
   const TraceDump::Track& track() const { return dump->tracks[record->track]; }
@@ -63,7 +63,7 @@ std::string Operation(const End& end, const End* other) {
 }  // namespace
 
 std::string TraceText(absl::Span<const TraceDump> dumps) {
-  absl::flat_hash_map<uint64_t, End> serves;  // That a fetch may belong to.
+  absl::flat_hash_map<uint64_t, End> serves;  // Serves that a fetch may belong to.
   std::vector<End> all;
   for (const TraceDump& dump : dumps) {
     for (const TraceRecord& record : dump.records) {

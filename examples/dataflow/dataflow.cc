@@ -1,10 +1,10 @@
-// A oneTBB flow graph, cut in two: the front half makes and smooths signals in one
-// process, the back half measures them in another, and where the edge between them was
-// cut there are a node that sends and a node that receives. docs/examples/dataflow.md.
+// A oneTBB flow graph, cut in two. The front half makes and smooths signals in one process; the
+// back half measures them in another. Where the edge was cut, one node sends and another receives.
+// See docs/examples/dataflow.md.
 //
-//   front: source -> [window] -> make -> smooth -> send ~~> receive -> measure -> order -> sum
-//   :back
-//                       ^------------- credit <~~~~~~~~~~~~~~ credit ------------------'
+//   front: source -> [window] -> make -> smooth -> send ~~> :back
+//                       ^------ credit <~~~~~~~~~~~~~~~~~~~ :back
+//   back:  receive -> measure -> order -> sum, which returns the credit
 #include <oneapi/tbb/flow_graph.h>
 #include <oneapi/tbb/task_arena.h>
 
@@ -29,7 +29,7 @@ namespace flow = oneapi::tbb::flow;
 
 constexpr int kSignals = 400;
 constexpr int kSamples = 32768;
-constexpr int kWindow = 16;  // Signals between source and sum: what bounds the memory.
+constexpr int kWindow = 16;  // Signals between source and sum. It bounds the memory.
 constexpr int64_t kStep = 1;
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
@@ -83,7 +83,7 @@ Tensor Wrap(const Signal& signal) {
                         [signal] {});
 }
 
-// The first failure of a half; it cancels the graph.
+// Keeps the first failure of a half, and cancels the graph.
 class Failure {
  public:
   explicit Failure(flow::graph* graph) : graph_(graph) {}
@@ -106,7 +106,7 @@ class Failure {
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
-// One cut edge of the graph, as one side sees it.
+// One cut edge of the graph, as one half sees it.
 struct Edge {
   std::shared_ptr<Rendezvous> rendezvous;
   std::string producer;
@@ -125,8 +125,8 @@ struct Item {
 };
 using ReceiveNode = flow::async_node<int, Item>;
 
-// The body of a node at which an edge comes in: for each index the tensor of that index.
-// It holds no thread while it waits; the graph knows that something is still to come.
+// The body of a node where an edge arrives: receives the tensor of each index. It holds no thread
+// while it waits, and the graph knows that a message is still to come.
 auto ReceiveBody(const Edge& edge, Executor* executor, Failure* failure) {
   return [edge, executor, failure](int index, ReceiveNode::gateway_type& gateway) {
     gateway.reserve_wait();
@@ -239,7 +239,7 @@ absl::Status RunBack(Server* server) {
   const absl::Status status = failure.status();
   if (!status.ok()) return status;
 
-  double whole = 0;  // The same without graph, cut and transport.
+  double whole = 0;  // The same computation without graph, cut and transport.
   for (int i = 0; i < kSignals; ++i) whole += Measure(Smooth(Make(i))->data(), kSamples);
   std::printf("%d signals, %.0f a second, %.1f MiB/s over the cut; sum %.17g, uncut %.17g\n",
               kSignals, kSignals / seconds, kSignals / seconds * kSamples * 4 / (1 << 20), sum,
@@ -252,7 +252,7 @@ absl::Status RunBack(Server* server) {
 }  // namespace tryst
 
 int main(int argc, char** argv) {
-  // The back first: it stays until the front has all its credits.
+  // The back starts first. It stays until the front has all its credits.
   return tryst::RunPair({argv + 1, argv + argc}, {"back", tryst::RunBack},
                         {"front", tryst::RunFront});
 }

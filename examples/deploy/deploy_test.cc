@@ -1,4 +1,4 @@
-// What the files beside this one say is what the server understands.
+// The server understands the flags in the files beside this one.
 #include <fstream>
 #include <iterator>
 #include <map>

@@ -1,6 +1,6 @@
-// What a runtime writes to let its own tensors travel: its memory, its threads, its
-// names. Both ends are in this one process, to be read at one sitting; between two
-// processes nothing changes but who runs which half. docs/examples/embedding.md.
+// What a runtime adds to send its own tensors: its memory, its threads, its names. Both ends run in
+// this one process, so that they can be read together; between two processes only the place of each
+// half would change. See docs/examples/embedding.md.
 #include <cstdio>
 #include <deque>
 #include <memory>
@@ -15,12 +15,13 @@
 
 // ---- The runtime, as it was before it knew of Tryst ----
 
-struct Array {  // Its tensors: counted, with memory of its own.
+struct Array {  // The runtime's tensor: it is counted and owns its memory.
   explicit Array(size_t n) : values(n) {}
   std::vector<float> values;
 };
 
-class Scheduler final : public tryst::Executor {  // Its thread, which takes callbacks too.
+// The runtime's thread, which also runs callbacks.
+class Scheduler final : public tryst::Executor {
  public:
   ~Scheduler() override {
     Run(nullptr);
@@ -54,8 +55,8 @@ class Scheduler final : public tryst::Executor {  // Its thread, which takes cal
 
 // ---- What it adds ----
 
-// The same bytes as a tensor. The array lives until nobody looks at the tensor any more:
-// here, in the transport, or on a NIC.
+// The same bytes as a tensor. The array lives until nothing uses the tensor any more: neither this
+// code, nor the transport, nor a NIC.
 tryst::Tensor Wrap(std::shared_ptr<Array> array) {
   std::vector<float>& values = array->values;
   return *tryst::Tensor::Adopt(values.data(), tryst::DType::kFloat,
@@ -65,10 +66,11 @@ tryst::Tensor Wrap(std::shared_ptr<Array> array) {
 
 absl::StatusOr<std::unique_ptr<tryst::Server>> Join(const char* job, const std::string& seed,
                                                     Scheduler* scheduler) {
-  tryst::ServerConfig config;  // Or LoadConfig(): flags, a file, the environment.
+  tryst::ServerConfig config;  // LoadConfig() would read flags, a file and the environment.
   config.job = job;
   config.listen = "127.0.0.1:0";
-  config.insecure = true;  // Among processes of one machine. Else certificates, or a token.
+  // Between processes of one machine only. Elsewhere use certificates or a token.
+  config.insecure = true;
   config.open_cluster = true;
   config.join = seed;
   config.nic = "soft";
@@ -86,14 +88,15 @@ absl::Status Exchange(Scheduler* scheduler) {
   auto consumer = Join("consumer", seed, scheduler);
   if (!consumer.ok()) return consumer.status();
 
-  // Whose, which life of whose, for whom, what. A peer's incarnation: calls()->Ping().
+  // The producer's device and its incarnation, the consumer's device, and the edge. For a peer in
+  // another process calls()->Ping() returns the incarnation.
   auto key = tryst::TensorKeyPrefix::Make((*producer)->worker() + "/device:CPU:0",
                                           (*producer)->incarnation(),
                                           (*consumer)->worker() + "/device:CPU:0", "activations");
   if (!key.ok()) return key.status();
-  constexpr int64_t kStep = 1;  // One for each run of the graph; cleaned up at its end.
+  constexpr int64_t kStep = 1;  // One step for each run of the graph; it is cleaned up at the end.
 
-  // The consumer asks first, with memory of its own for the NIC to write into.
+  // The consumer asks first, and gives memory of its own for the NIC to write into.
   auto into = std::make_shared<Array>(1 << 20);
   auto receiving = (*consumer)->steps()->StartStep(kStep);
   if (!receiving.ok()) return receiving.status();

@@ -17,7 +17,7 @@ constexpr int kRareBelow = 3;
 constexpr size_t kBlockWords = 200;
 constexpr size_t kHoldOutEach = 10;
 
-// Letters in lower case; a full stop is a word too.
+// Splits the text into words: letters in lower case. A full stop is a word, too.
 void Split(const std::string& text, std::vector<std::string>* words) {
   std::string word;
   for (char c : text) {

@@ -9,11 +9,11 @@
 
 namespace tryst {
 
-// A text as numbered words, the most frequent first; 0 is every word that is rare. The
-// same in every process that reads the same files.
+// A text as numbered words, the most frequent first; 0 stands for every rare word. Every process
+// that reads the same files gets the same numbers.
 //
-// The default text is there on every Debian machine and is free: licences. They quote
-// each other, so what is held out is easier than text of another hand would be.
+// The default text is on every Debian machine and is free: the licences. They quote each other, so
+// the held-out part is easier to guess than other text would be.
 struct Corpus {
   int vocabulary = 0;
   // Blocks of successive words; every tenth block is held out.
@@ -22,7 +22,7 @@ struct Corpus {
 };
 
 std::vector<std::string> DefaultTexts();
-// kNotFound: a file that cannot be read. kInvalidArgument: too little text.
+// kNotFound: a file cannot be read. kInvalidArgument: there is too little text.
 absl::StatusOr<Corpus> ReadCorpus(const std::vector<std::string>& paths);
 
 }  // namespace tryst

@@ -25,15 +25,15 @@ namespace {
 
 constexpr absl::Duration kStartPatience = absl::Seconds(30);
 constexpr absl::Duration kReportEvery = absl::Milliseconds(500);
-constexpr int kMaxStarts = 4;  // Of one task, ours included.
+constexpr int kMaxStarts = 4;  // The most starts of one task, including ours.
 
 struct Task {
   std::string job;
   int index;
   std::unique_ptr<ChildProcess> process;
-  std::string seed;  // Empty: not there, or not yet.
+  std::string seed;  // Empty: it has not started yet, or has ended.
   bool ended = false;
-  bool killed = false;  // By us.
+  bool killed = false;  // Whether we killed it.
   int starts = 0;
 
   std::string name() const { return absl::StrCat(job, " ", index); }
@@ -71,12 +71,12 @@ class Launcher {
   absl::Status StopAll();
 
   const Options options_;
-  absl::Time start_;  // Of training, once everybody is there.
+  absl::Time start_;  // When training began: once all tasks are there.
   std::vector<std::unique_ptr<Task>> tasks_;
   int unexpected_ = 0;
   absl::Time reported_;
 
-  Mutex mu_;  // And Task::seed, Task::ended, which readers' threads write.
+  Mutex mu_;  // Also guards Task::seed and Task::ended, which the readers' threads write.
   CondVar changed_;
   Course course_;
   Progress since_report_ ABSL_GUARDED_BY(mu_);
@@ -102,9 +102,9 @@ std::vector<std::string> Launcher::ArgumentsOf(const Task& task) {
   }
   std::vector<std::string> args = LoopbackFlags(task.job, task.index);
   args.push_back(absl::StrCat("--join=", absl::StrJoin(seeds, ",")));
-  // A fetch from a worker that does not come back gives up soon, for the others' sake.
+  // A fetch from a worker that does not come back must fail soon, because others wait for it.
   args.push_back("--patience=5s");
-  // So that every way is seen: the last worker speaks gRPC, the one before it soft verbs, the
+  // Shows every path: the last worker speaks gRPC, the one before it uses the software NIC, and the
   // others share memory with the servers.
   const bool mixed = options_.mixed && options_.workers > 1;
   const int from_last = task.job == "worker" ? options_.workers - 1 - task.index : -1;
@@ -213,7 +213,7 @@ void Launcher::Report() {
 absl::Status Launcher::StartAll() {
   for (const auto& task : tasks_) {
     absl::Status started = Start(task.get());
-    // The first is there before the others, so that all meet.
+    // The first task must be up before the others, which join it.
     if (started.ok() && task == tasks_.front()) started = AwaitSeed(task.get());
     if (!started.ok()) return started;
   }
@@ -241,7 +241,7 @@ absl::Status Launcher::Run() {
   return StopAll();
 }
 
-// Workers first, while there is somebody to finish with.
+// Workers stop first, while their servers still answer.
 absl::Status Launcher::StopAll() {
   std::vector<std::string> bad;
   for (const char* job : {"worker", "ps"}) {

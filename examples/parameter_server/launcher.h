@@ -7,9 +7,9 @@
 
 namespace tryst {
 
-// Runs the whole job on this machine and leaves nothing running. OK only when nobody
-// ended whom we had not killed, everybody stopped cleanly, and the held-out loss fell.
-// Call it where gRPC is not in use.
+// Runs the whole job on this machine and leaves nothing running. OK only if no task ended except
+// those that we killed, all others stopped cleanly, and the held-out loss fell. Call it before the
+// process uses gRPC.
 absl::Status Launch(const Options& options, const Corpus& corpus);
 
 }  // namespace tryst

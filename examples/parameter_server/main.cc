@@ -1,6 +1,6 @@
-// Parameter servers and workers, each a process of its own, learn to guess the next word
-// of a text. Without --role this is the launcher, which starts the others, kills some of
-// them, starts those again and draws how it went. docs/examples/parameter_server.md.
+// Parameter servers and workers, each a process, learn to guess the next word of a text. Without
+// --role this is the launcher: it starts the others, kills some, starts those again, and plots how
+// it went. See docs/examples/parameter_server.md.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ namespace {
 
 constexpr absl::Duration kSnapshotEvery = absl::Seconds(1);
 constexpr absl::Duration kStopDeadline = absl::Seconds(3);
-// A server whose workers are all gone for so long has done its work, where nobody tells it.
+// Where nothing tells a server to end, it ends when its workers have been gone for so long.
 constexpr absl::Duration kLonely = absl::Seconds(3);
 
 Layout LayoutOf(const Options& options, const Corpus& corpus) {
@@ -41,14 +41,14 @@ Layout LayoutOf(const Options& options, const Corpus& corpus) {
   return layout;
 }
 
-// Says who and where we are, for people and for the launcher.
+// Prints who and where this task is, for people and for the launcher.
 void Introduce(const Server& server) {
   std::printf("process %d at %s, protocol %s\n%s\n", getpid(), server.address().c_str(),
               server.config().protocol.c_str(), SeedLine(Seed(server)).c_str());
 }
 
-// Whether the task is to end: the launcher closes its standard input, and a scheduler, whose
-// tasks need not have one, sends a signal.
+// Whether the task must end. The launcher closes its standard input. A scheduler's tasks may have
+// no standard input, so they get a signal.
 bool ToldToEnd(const Options& options, absl::Duration within) {
   return options.scheduled() ? StopSignalWithin(within) : InputEnds(within);
 }
@@ -56,7 +56,7 @@ bool ToldToEnd(const Options& options, absl::Duration within) {
 absl::Status RunServer(const Options& options, const Corpus& corpus, int index, Server* server) {
   const Layout layout = LayoutOf(options, corpus);
   Shard shard(layout, index, static_cast<float>(options.rate));
-  // Before anybody can ask.
+  // Restore before any worker can ask.
   const std::string snapshot = absl::StrCat(options.folder, "/ps-", index, ".snapshot");
   const absl::Status restored = shard.Restore(snapshot);
   if (restored.ok()) {
@@ -83,7 +83,8 @@ absl::Status RunServer(const Options& options, const Corpus& corpus, int index, 
     save = absl::Now() + kSnapshotEvery;
   }
   std::printf("%ld updates\n", task.updates());
-  // A job that is requeued a moment after its start loses nothing either.
+  // Save before it stops, so that a job that is requeued right after its start loses nothing
+  // either.
   if (saved.ok()) saved = task.Save(snapshot);
   const absl::Status stopped = server->Stop(kStopDeadline);
   return saved.ok() ? stopped : saved;
@@ -140,10 +141,10 @@ absl::Status Run(const std::vector<std::string>& args) {
   }
   auto options = ParseOptions(args);
   if (!options.ok()) return options.status();
-  if (options->scheduled()) BlockStopSignals();  // Before there is another thread.
+  if (options->scheduled()) BlockStopSignals();  // Before another thread starts.
   auto corpus = ReadCorpus(options->texts);
   if (!corpus.ok()) return corpus.status();
-  // A gnuplot that is missing ends while it is written to: said then, and not our end.
+  // If gnuplot is missing, writing to it fails. That must give a message and not end the launcher.
   if (options->role.empty()) std::signal(SIGPIPE, SIG_IGN);
   return options->role.empty() ? Launch(*options, *corpus) : RunTask(*options, *corpus);
 }

@@ -8,8 +8,8 @@
 namespace tryst {
 namespace {
 
-// Turns logits into probabilities less one for the true word, over the batch: the loss's
-// gradient. Returns the loss.
+// Replaces the logits by the loss's gradient: probabilities, minus one for the true word, divided
+// by the batch's size. Returns the loss.
 float SoftmaxGradient(const std::vector<int32_t>& next, Matrix* logits) {
   float loss = 0;
   for (Eigen::Index i = 0; i < logits->rows(); ++i) {
@@ -24,7 +24,7 @@ float SoftmaxGradient(const std::vector<int32_t>& next, Matrix* logits) {
   return loss / count;
 }
 
-// Applies `copy(row of the matrix, its place in the tensor, columns)` to the rows of a server.
+// Calls `copy(row of the matrix, its place in the tensor, columns)` for each row of a server.
 template <typename Dense, typename Copy>
 void ForEachRow(const Layout& layout, int server, Dense* dense, Copy copy) {
   for (int r = server; r < layout.hidden_rows(); r += layout.servers, dense += layout.hidden) {

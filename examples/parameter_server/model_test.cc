@@ -21,7 +21,7 @@ Layout Small(int servers) {
   return layout;
 }
 
-// All parameters as a worker assembles them from the servers' shards.
+// Assembles all parameters from the servers' shards, as a worker does.
 Parameters Assemble(const Layout& layout, const Batch& batch) {
   Parameters all(layout);
   all.rows.resize(static_cast<Eigen::Index>(batch.words.size()), layout.embedding);
@@ -99,7 +99,7 @@ TEST(ShardTest, ASnapshotBringsEverythingBackAndNothingElseIsTaken) {
   Shard back(layout, 0, 0.1f);
   ASSERT_TRUE(back.Restore(path).ok());
   EXPECT_EQ(back.updates(), 1);
-  // Adagrad's sums came too: the same gradient takes both to the same place.
+  // Adagrad's sums were restored, too: the same gradient changes both in the same way.
   shard.ApplyRows({2}, ones.data());
   back.ApplyRows({2}, ones.data());
   EXPECT_EQ(std::memcmp(shard.Rows({2}).data(), back.Rows({2}).data(), 16), 0);

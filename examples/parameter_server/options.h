@@ -8,31 +8,32 @@
 
 namespace tryst {
 
-// The example's own flags; what is left are settings of every server.
+// The example's own flags; all others are settings of a server.
 struct Options {
-  // "ps" or "worker": a task that the launcher starts and ends. "task": one that a scheduler
-  // does, which is what the cluster's resolver says. Empty: the launcher.
+  // "ps" or "worker": a task that the launcher starts and ends. "task": one that a scheduler starts
+  // and ends; the cluster's resolver says which. Empty: the launcher.
   std::string role;
   bool scheduled() const { return role == "task"; }
   int servers = 2;
   int workers = 3;
   bool synchronous = false;
-  double seconds = 12;     // Of training.
-  double kill_worker = 4;  // Seconds after which one gets -9 and starts again; 0: never.
+  double seconds = 12;  // How long training lasts.
+  // After so many seconds one worker gets SIGKILL and is started again; 0: never.
+  double kill_worker = 4;
   double kill_ps = 8;
-  double rate = 0.02;  // Adagrad's.
-  bool mixed = true;   // The last worker speaks gRPC alone.
+  double rate = 0.02;  // Adagrad's learning rate.
+  bool mixed = true;   // The last worker uses only gRPC.
   std::vector<std::string> texts;
   std::string plot = "demo_loss.svg";
-  std::string folder;  // Of snapshots; empty: a temporary one.
+  std::string folder;  // For snapshots; empty: a temporary one.
 
   std::vector<std::string> server_flags;
 };
 
 std::string OptionsHelp();
-// kInvalidArgument: what is wrong, and what there is.
+// kInvalidArgument says what is wrong, and which flags there are.
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& args);
-// For a task: every flag again.
+// The flags for a task that has the same options.
 std::vector<std::string> OptionFlags(const Options& options);
 
 }  // namespace tryst

@@ -12,14 +12,14 @@ namespace tryst {
 // How a run went, over the seconds since it started.
 struct Course {
   using Curve = std::vector<std::pair<double, double>>;
-  std::vector<Curve> losses;  // Of each worker's own batches.
+  std::vector<Curve> losses;  // Each worker's, over its own batches.
   Curve held_out;
-  Curve examples_rate;  // A second, of all workers.
+  Curve examples_rate;  // Examples a second, of all workers together.
   Curve mib_rate;
   std::vector<std::pair<double, std::string>> events;
 };
 
-// An SVG, by gnuplot. kUnavailable: there is no gnuplot, or it failed.
+// Draws an SVG with gnuplot. kUnavailable: there is no gnuplot, or it failed.
 absl::Status Plot(const Course& course, const std::string& title, const std::string& path);
 
 }  // namespace tryst

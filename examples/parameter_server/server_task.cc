@@ -12,8 +12,8 @@
 
 namespace tryst {
 
-// One life of one worker: asks for ids, answers with parameters, asks for gradients, and
-// so on. Its callbacks keep it; one is under way at a time.
+// Serves one incarnation of one worker: waits for ids, answers with parameters, waits for
+// gradients, and so on. Its callbacks keep it alive; one is under way at a time.
 class ServerTask::Session : public std::enable_shared_from_this<Session> {
  public:
   Session(ServerTask* task, const Member& worker, std::shared_ptr<Rendezvous> rendezvous)
@@ -37,7 +37,7 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
     ++iteration_;
     Ask();
   }
-  // Another life of the worker is here.
+  // Another incarnation of the worker has come.
   void Replace() {
     rendezvous_->StartAbort(absl::AbortedError(absl::StrCat(worker_.worker, " has returned")));
   }
@@ -64,7 +64,7 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
         });
   }
 
-  // A peer's word is checked before it is used as an index.
+  // A peer's number must be checked before it is an index.
   absl::Status Answer(const Tensor& ids) {
     if (ids.dtype() != DType::kInt32 || ids.shape().rank() != 1) {
       return absl::InvalidArgumentError("ids should be int32 [n]");
@@ -102,7 +102,7 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
   void Fail(const absl::Status& status) {
     std::printf("no longer serves %s: %s\n", worker_.worker.c_str(),
                 std::string(status.message()).c_str());
-    // So that the worker hears of it, if it is there; harmless when the step has ended.
+    // Tells the worker, if it is there. Has no effect on a step that has ended.
     rendezvous_->StartAbort(status);
     task_->End(shared_from_this());
     task_->server_->steps()->CleanupStep(step_);
@@ -221,7 +221,7 @@ std::vector<std::shared_ptr<ServerTask::Session>> ServerTask::FinishRound() {
   if (count > 0) {
     for (float& x : sum) x /= count;
     shard_->ApplyDense(sum.data());
-    // Rows are few: each worker's in turn, by its share of the mean.
+    // Workers' rows differ, so each worker's are applied in turn, divided by the number of workers.
     for (auto& [session, gradients] : round_) {
       if (!gradients.rows.valid()) continue;
       std::vector<float> rows(gradients.rows.data_as<float>(),

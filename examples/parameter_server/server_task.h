@@ -13,24 +13,24 @@
 
 namespace tryst {
 
-// A parameter server: serves every worker that the cluster's membership shows, each in a
-// session of its own, which ends when that life of the worker does. Thread-safe.
+// A parameter server: serves every worker that the cluster's membership shows, each in a session of
+// its own, which ends with that incarnation of the worker. Thread-safe.
 //
-// Asynchronous: a gradient is applied when it comes. Synchronous: when one of every
-// worker has come, as their mean; a worker that goes is no longer waited for. Rounds are
-// each server's own: on the way of a worker that dies between two servers one may count
-// it and the other not.
+// Asynchronous: each gradient is applied when it arrives. Synchronous: the mean of all gradients is
+// applied when every worker's has arrived; a worker that goes is no longer waited for. Each server
+// counts its own rounds. When a worker dies after it has sent a gradient to one server and before
+// it sends the other's, the two servers count it differently.
 class ServerTask {
  public:
-  // Arguments outlive it. REQUIRES: `server` has started.
+  // The arguments outlive it. REQUIRES: `server` has started.
   ServerTask(Server* server, const Layout& layout, Shard* shard, bool synchronous);
   ~ServerTask();  // REQUIRES: the server has stopped.
 
-  // Opens sessions for workers that are new. Call it now and then.
+  // Opens sessions for new workers. Call it every now and then.
   void Watch();
   absl::Status Save(const std::string& path);
   int64_t updates();
-  // How many workers it serves now; whether it has ever served one.
+  // How many workers it serves now, and whether it has ever served one.
   size_t sessions();
   bool has_served();
 
@@ -38,7 +38,7 @@ class ServerTask {
   class Session;
   struct Gradients {
     std::vector<int32_t> ids;
-    Tensor rows;  // Both invalid when the worker only looked.
+    Tensor rows;  // Both tensors are invalid when the worker only evaluated.
     Tensor dense;
   };
 
@@ -46,7 +46,7 @@ class ServerTask {
   Tensor Dense();
   void Contribute(const std::shared_ptr<Session>& session, Gradients gradients);
   void End(const std::shared_ptr<Session>& session);
-  // The sessions that may go on, if the round is complete.
+  // If the round is complete, the sessions that may go on.
   std::vector<std::shared_ptr<Session>> FinishRound() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.
@@ -57,8 +57,8 @@ class ServerTask {
   Mutex mu_;
   Shard* const shard_ ABSL_PT_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mu_);  // By worker.
-  std::map<std::string, uint64_t> seen_ ABSL_GUARDED_BY(mu_);  // The last life of each.
-  // Synchronous: who has come in this round, with what.
+  std::map<std::string, uint64_t> seen_ ABSL_GUARDED_BY(mu_);  // The last incarnation of each.
+  // Synchronous: which sessions have sent their gradients in this round.
   std::vector<std::pair<std::shared_ptr<Session>, Gradients>> round_ ABSL_GUARDED_BY(mu_);
 };
 

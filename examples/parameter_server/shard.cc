@@ -11,7 +11,7 @@
 namespace tryst {
 namespace {
 
-// In [-1, 1), by what it is for alone.
+// A number in [-1, 1) that depends only on the parameter's place.
 float Initial(uint64_t matrix, uint64_t row, uint64_t column) {
   uint64_t x = (matrix << 60) ^ (row << 24) ^ column;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -12,29 +12,30 @@
 
 namespace tryst {
 
-// What one parameter server holds: its rows of every matrix, and Adagrad's sums of squares
-// beside them. Not thread-safe.
+// What one parameter server holds: its rows of every matrix, and Adagrad's sums of squares. Not
+// thread-safe.
 class Shard {
  public:
-  // With the values that everything starts from: the same whatever the number of servers.
+  // Begins with initial values that do not depend on the number of servers.
   Shard(const Layout& layout, int server, float rate);
 
   int64_t updates() const { return updates_; }
   int sparse_rows() const { return layout_.sparse_rows(server_); }
   int64_t dense_elements() const { return static_cast<int64_t>(dense_.values.size()); }
 
-  // Copies; what was given out does not change. REQUIRES: ids in [0, sparse_rows()).
+  // Returns a copy, which does not change later. REQUIRES: ids in [0, sparse_rows()).
   Tensor Rows(absl::Span<const int32_t> ids) const;
-  Tensor Dense();  // One copy for all who ask between two updates.
+  Tensor Dense();  // All who ask between two updates share one copy.
 
-  // REQUIRES: ids as above; embedding floats for each; dense_elements() floats.
+  // REQUIRES: ids as above, with `embedding` floats for each; dense_elements() floats.
   void ApplyRows(absl::Span<const int32_t> ids, const float* gradients);
   void ApplyDense(const float* gradients);
   void CountUpdate() { ++updates_; }
 
-  // A snapshot: all of the above in one file, replaced as a whole.
+  // Writes a snapshot of all this into one file, which is replaced as a whole.
   absl::Status Save(const std::string& path) const;
-  // kNotFound: no file. kDataLoss: another's, or cut. Nothing has changed then.
+  // kNotFound: there is no such file. kDataLoss: it belongs to another model, or is cut short. On
+  // an error nothing changes.
   absl::Status Restore(const std::string& path);
 
  private:
@@ -50,7 +51,7 @@ class Shard {
   Learned sparse_;
   Learned dense_;
   int64_t updates_ = 0;
-  Tensor published_;  // Invalid since the last update.
+  Tensor published_;  // Invalid after an update.
 };
 
 }  // namespace tryst

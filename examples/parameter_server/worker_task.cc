@@ -20,7 +20,7 @@ constexpr size_t kBatch = 64;
 constexpr size_t kHeldOutBatch = 512;
 constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
 constexpr absl::Duration kEvaluateEvery = absl::Milliseconds(500);
-// How long a server may be away, or there without serving us.
+// How long a server may be away, or up without serving us.
 constexpr absl::Duration kServerPatience = absl::Seconds(20);
 
 }  // namespace
@@ -86,10 +86,10 @@ absl::Status ServerLink::Connect() {
 
 void ServerLink::Ask() {
   pull_ = std::make_shared<Pull>();
-  // The receives first: the server then writes as soon as it has been asked.
+  // The receives come first, so that the server can write as soon as it gets the ids.
   for (const bool is_rows : {true, false}) {
     Args args;
-    if (!is_rows) args.destination = dense_;  // The server's NIC writes here: no copy.
+    if (!is_rows) args.destination = dense_;  // The server's NIC writes into it, without a copy.
     rendezvous_->RecvAsync(From(is_rows ? kRowsEdge : kDenseEdge), args,
                            [pull = pull_, is_rows](absl::Status status, const Args&, const Args&,
                                                    Tensor tensor, bool) {
@@ -102,13 +102,13 @@ void ServerLink::Ask() {
   Give(kIdsEdge, std::move(ids));
 }
 
-// Refused only when the session has been aborted: then the next pull fails and says so.
+// A send is refused only when the session was aborted. Then the next pull fails and says why.
 void ServerLink::Give(const char* edge, Tensor tensor) {
   const bool is_dead = !tensor.valid();
   (void)rendezvous_->Send(To(edge), {}, std::move(tensor), is_dead);
 }
 
-// What the answer was, or that we are to stop.
+// Waits for the answer, or until we are told to stop.
 absl::Status ServerLink::WaitForAnswer() {
   bool told = false;
   MutexLock lock(&pull_->mu);
@@ -157,7 +157,7 @@ void ServerLink::Push(Tensor rows, Tensor dense) {
 
 namespace {
 
-// What one worker knows of the model, and its links.
+// What one worker has of the model, and its links.
 class Trainer {
  public:
   Trainer(Server* worker, const Layout& layout, const std::atomic<bool>* stop)
@@ -167,7 +167,7 @@ class Trainer {
     }
   }
 
-  // The loss of the batch. Learns from it, or only looks.
+  // Returns the loss of the batch. Learns from it, or only evaluates.
   absl::StatusOr<float> Step(const Batch& batch, bool learn) {
     absl::Status pulled = Pull(batch);
     if (!pulled.ok()) return pulled;
@@ -226,7 +226,8 @@ class Trainer {
 
   const Layout layout_;
   std::vector<std::unique_ptr<ServerLink>> links_;
-  std::vector<std::vector<int>> places_;  // By server: rows of the batch's words.
+  // By server: the places of its rows among the batch's words.
+  std::vector<std::vector<int>> places_;
   Parameters parameters_;
   Parameters gradients_;
 };

@@ -13,29 +13,30 @@
 
 namespace tryst {
 
-// A worker's way to one parameter server, over all of that server's lives. One thread.
+// A worker's link to one parameter server, whichever incarnation of it is up. Used by one thread.
 class ServerLink {
  public:
-  // `into` is where the server's dense part is to land. `stop` ends waiting for a server.
+  // The server's dense part lands in `into`. `stop` ends waiting for a server.
   ServerLink(Server* worker, const Layout& layout, int server, const std::atomic<bool>* stop);
   ~ServerLink();
 
-  // Asks for the rows of `ids` (of this server) and its dense part; Pulled() waits for
-  // them. When the server ends on the way its next life is asked. kCancelled: told to
-  // stop. kUnavailable: it does not come back.
+  // Asks for the rows of `ids` (which this server holds) and its dense part. Pulled() waits for
+  // them; if the server ends meanwhile, it asks the next incarnation. kCancelled: told to stop.
+  // kUnavailable: the server does not come back.
   void StartPull(std::vector<int32_t> ids);
   absl::Status Pulled();
   const float* rows() const { return rows_.data_as<float>(); }
   const float* dense() const { return dense_.data_as<float>(); }
-  // In answer to each pull. What a server loses by ending is lost. Invalid tensors: only looked.
+  // Answers a pull. When the server ends before it has applied them, the gradients are lost.
+  // Invalid tensors mean that we only evaluated.
   void Push(Tensor rows, Tensor dense);
 
   int64_t bytes_moved() const { return bytes_moved_; }
 
  private:
-  struct Pull;  // What callbacks write, kept by them.
+  struct Pull;  // What the callbacks write; they keep it alive.
 
-  absl::Status Connect();  // Waits for a life that is not the last one.
+  absl::Status Connect();  // Waits for an incarnation that is not the last one.
   void Ask();
   void Give(const char* edge, Tensor tensor);
   absl::Status WaitForAnswer();
@@ -52,14 +53,14 @@ class ServerLink {
   std::shared_ptr<Rendezvous> rendezvous_;  // Null: not connected.
   uint64_t iteration_ = 0;
   std::vector<int32_t> ids_;
-  std::shared_ptr<Pull> pull_;  // Under way.
+  std::shared_ptr<Pull> pull_;  // The one under way.
   Tensor rows_;
   Tensor dense_;
   int64_t bytes_moved_ = 0;
 };
 
-// Trains until `stop`, and prints how it goes for people and (progress.h) for the launcher. Without
-// `held_out` it only trains.
+// Trains until `stop`. Prints how it goes, for people and (progress.h) for the launcher. Evaluates
+// only with `held_out`.
 absl::Status Work(Server* worker, const Layout& layout, std::vector<Example> examples,
                   std::vector<Example> held_out, const std::atomic<bool>* stop);
 

@@ -16,7 +16,7 @@ import ray
 from tryst import ray_transport
 
 RATE = 0.35
-# Before the classes, whose methods name it.
+# Must come before the classes, because their methods name the transport.
 ray_transport.register(numpy.ndarray)
 
 
@@ -33,7 +33,7 @@ class Server:
         return self.weights
 
     def push(self, gradient):
-        # The old weights may be on their way to somebody still: they are not written.
+        # A new array: the old weights may still be on their way to a worker.
         self.weights = self.weights - RATE * gradient
         self.losses.append(float(((self.weights - self.answer) ** 2).mean()))
         return self.losses[-1]

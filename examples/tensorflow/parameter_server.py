@@ -171,14 +171,14 @@ def main():
             for task in (0, 1):
                 processes["%s:%d" % (job, task)] = start(options, spec, job, task)
         for process in processes.values():
-            process.stdout.readline()  # "serving"
+            process.stdout.readline()  # It prints "serving".
         learned = learn(options, spec, processes)
     finally:
         for process in processes.values():
             process.kill()
     print("it has learned" if learned else "it has not learned")
     sys.stdout.flush()
-    os._exit(0 if learned else 1)  # TensorFlow's coordinator has no end.
+    os._exit(0 if learned else 1)  # TensorFlow's coordinator never ends by itself.
 
 
 if __name__ == "__main__":

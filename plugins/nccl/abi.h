@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// What NCCL and a net plugin say to each other, version 6 to version 12: layouts and
-// numbers as NCCL's public headers fix them, in words of our own. NCCL 2.28 asks a plugin
-// for ncclNetPlugin_v11 and then for older ones, NCCL 2.30 for v12 first.
+// The interface between NCCL and a net plugin, version 6 to version 12: layouts and numbers as
+// NCCL's public headers fix them, in our own words. NCCL 2.28 asks a plugin for ncclNetPlugin_v11
+// and then for older ones; NCCL 2.30 asks for v12 first.
 namespace tryst::nccl {
 
 enum Result : int {
@@ -21,12 +21,12 @@ enum Result : int {
 };
 
 inline constexpr int kHandleBytes = 128;
-inline constexpr int kMaxRequests = 32;  // Of one comm; a sender has as many for each tag.
+inline constexpr int kMaxRequests = 32;  // For each comm; a sender may have as many for each tag.
 inline constexpr int kMaxGroup = 8;      // Receives in one request.
 inline constexpr int kPointerHost = 1;
 inline constexpr int kPointerCuda = 2;
 inline constexpr int kPointerDmaBuf = 4;
-inline constexpr int kUndefined = -1;  // A traffic class, rail or plane that nobody set.
+inline constexpr int kUndefined = -1;  // Stands for a traffic class, rail or plane that nobody set.
 
 enum LogLevel : int {
   kLogNone = 0,
@@ -48,7 +48,7 @@ struct CommConfig {
   int traffic_class;
 };
 
-struct DeviceHandle {  // Of offload to a GPU's own network code; this plugin has none.
+struct DeviceHandle {  // Describes offload to a GPU's own network code, which this plugin has not.
   int type;
   int version;
   void* handle;
@@ -56,7 +56,7 @@ struct DeviceHandle {  // Of offload to a GPU's own network code; this plugin ha
   int needs_proxy_progress;
 };
 
-struct MemberDevices {  // Version 9 to 11.
+struct MemberDevices {  // For versions 9 to 11.
   int count;
   int devices[4];
 };
@@ -107,7 +107,7 @@ struct PropertiesV8 {
   int device_version;
 };
 
-struct PropertiesV9 {  // And version 10.
+struct PropertiesV9 {  // For version 10, too.
   char* name;
   char* pci_path;
   uint64_t guid;
@@ -183,7 +183,7 @@ struct NetAttributes {
   uint32_t protocol;
 };
 
-// The tables, oldest first. `connect` and `accept` give null for "call again", as `isend`,
+// The tables, oldest first. `connect` and `accept` return null to be called again, as `isend`,
 // `irecv` and `iflush` do with their request.
 struct TableV6 {
   const char* name;

@@ -14,7 +14,7 @@ namespace tryst::nccl {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-// Small things of a comm that are under way beside pieces: eager messages, announcements.
+// Eager messages and announcements that may be in flight beside pieces.
 constexpr uint32_t kSmallSends = 2 * kMaxRequests;
 constexpr uint32_t kFirstWindow = kMaxRequests;
 constexpr uint32_t kFirstReceives = 4 * kMaxRequests;
@@ -22,11 +22,13 @@ constexpr uint32_t kLaterWindow = 16;
 constexpr uint32_t kLaterReceives = 64;
 constexpr uint64_t kPiecesAhead = 4;
 constexpr size_t kWorkersOfAComm = 4;
-// Taken when posted, which costs a copy: enough for the smallest of what NCCL sends. A NIC in
-// hardware makes every work of a queue pair so large.
+// The NIC copies messages up to this size when they are posted, so that NCCL may reuse its buffer
+// at once. It is enough for the smallest messages that NCCL sends. A hardware NIC makes every work
+// of the queue pair that much larger, so there it is smaller.
 constexpr uint32_t kInlineBytes = 512 + sizeof(EagerHeader);
 constexpr uint32_t kHardwareInlineBytes = 128 + sizeof(EagerHeader);
-// A broken lane and a closed comm are explained, or made good, by what is still on its way.
+// How long a broken lane or a closed comm waits for what is still in flight: it may explain the
+// break, or be all that was missing.
 constexpr int64_t kPatienceNs = 400'000'000;
 
 }  // namespace
@@ -86,7 +88,7 @@ size_t Comm::LanesWanted(const Engine& engine, size_t rails, bool patient) {
   return std::min<size_t>(std::max(rails, wanted), kMaxLanes);
 }
 
-// The first lane is always this thread's, so that a small message waits for no other.
+// The first lane always belongs to this thread, so a small message waits for no other thread.
 Worker* Comm::WorkerOf(size_t lane) const {
   if (lane == 0 || !patient_ || engine_->workers.empty()) return nullptr;
   return engine_->workers[(first_worker_ + lane - 1) % engine_->workers.size()].get();
@@ -239,7 +241,7 @@ absl::Status Comm::Health(bool wanting) {
   return failed() ? Health(wanting) : absl::OkStatus();
 }
 
-// What NCCL frees once it knows of the failure must not be written any more.
+// NCCL frees its buffers once it knows of the failure, so nothing may write them any more.
 void Comm::BreakLanes() {
   if (std::exchange(lanes_stopped_, true)) return;
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -273,7 +275,8 @@ Result Comm::FailureResult() const {
   return ResultOf(failure_);
 }
 
-// Where workers carry, an idle one for each piece: who is busy would make the others wait.
+// Where workers carry the pieces, one piece for each idle worker: a busy one would delay the
+// others.
 void Comm::CutIntoPieces(PieceSource* source) const {
   const Settings& settings = engine_->settings;
   uint64_t ways = lanes_.size();
@@ -293,12 +296,12 @@ void Comm::CutIntoPieces(PieceSource* source) const {
 
 void Comm::Offer(PieceSource* source) {
   const uint32_t turn = source->Publish();
-  // A small message goes by the first lane: nobody need be woken for it.
+  // A small message goes by the first lane, so that no worker has to be woken.
   const bool small = source->bytes < engine_->settings.piece_bytes;
   const bool offered = small            ? lanes_[0]->Offer(source, turn)
                        : WorkersCarry() ? OfferToWorkers(source, turn)
                                         : OfferInTurn(source, turn);
-  // Workers that are too far behind to be offered more leave it to this thread.
+  // If no worker has room for the offer, this thread sends the message.
   if (!offered) lanes_[0]->Offer(source, turn);
   lanes_[0]->Turn();
 }
@@ -316,7 +319,8 @@ bool Comm::OfferInTurn(PieceSource* source, uint32_t turn) {
   return offered;
 }
 
-// The first that are idle, which were awake last; if they are too few, whoever is free first.
+// Offers first to idle workers, in order, so that the same ones stay awake. If they are too few,
+// the busy ones get the offer as well, and the first with room takes the piece.
 bool Comm::OfferToWorkers(PieceSource* source, uint32_t turn) {
   uint32_t offers = 0;
   uint32_t busy = 0;

@@ -21,19 +21,19 @@
 
 namespace tryst::nccl {
 
-// What comms share; outlives them.
+// What all comms share; it outlives them.
 struct Engine {
   Settings settings;
   PeerName self;
   SteadyClock clock;
   std::unique_ptr<PeerWatch> watch;
   std::vector<std::unique_ptr<Worker>> workers;
-  std::atomic<size_t> next_worker{0};  // The first one of the next comm.
+  std::atomic<size_t> next_worker{0};  // Where the next comm begins to take workers.
 };
 
 class Comm;
 
-// What NCCL holds of an operation that it has begun.
+// What NCCL holds for an operation that it has begun.
 struct Request {
   Comm* comm = nullptr;
   uint32_t index = 0;
@@ -54,16 +54,16 @@ class Arena {
   std::unique_ptr<Region> region_;
 };
 
-// One direction between two ranks: the lanes that carry it and the link that says whether
-// the peer lives. NCCL calls a comm from one thread at a time, which polls the first lanes;
-// the others are polled by workers.
+// One direction between two ranks: the lanes that carry its bytes, and the link that tells whether
+// the peer lives. NCCL calls a comm from one thread at a time. That thread polls the first lane,
+// and all lanes where there are no workers; otherwise workers poll the others.
 class Comm : public LaneListener {
  public:
   Comm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bool patient);
   ~Comm() override;
 
-  // Setting up, in this order. The lanes of workers open and connect on their threads, so
-  // each step is asked for again until it is done.
+  // The steps of setting up, in this order. The lanes of workers open and connect on the workers'
+  // threads, so each step is asked for until it is done.
   void OpenLanes(size_t count);
   bool LanesOpen() const { return pending_.load() == 0; }
   std::vector<std::string> LaneAddresses() const { return addresses_; }
@@ -75,14 +75,14 @@ class Comm : public LaneListener {
   const std::vector<Rail*>& rails() const { return rails_; }
   const std::string& device_name() const { return device_name_; }
   size_t lanes() const { return lanes_.size(); }
-  // A message of up to so much in host memory is taken when it is posted. After OpenLanes().
+  // A message in host memory up to this size is copied when it is posted. Valid after OpenLanes().
   uint32_t small_bytes() const { return small_bytes_; }
   static size_t LanesWanted(const Engine& engine, size_t rails, bool patient);
 
-  // Polls the lanes that are this thread's. The comm's thread.
+  // Polls the lanes of the comm's thread, on that thread.
   void Progress();
-  // OK, or why nothing more will come of this comm: said once by the log. `wanting`:
-  // something waits for the peer.
+  // OK, or why the comm has failed, which was logged once. `wanting`: an operation waits for the
+  // peer.
   absl::Status Health(bool wanting);
   void Fail(const absl::Status& why);
 
@@ -91,15 +91,15 @@ class Comm : public LaneListener {
   void OnLaneBroken(int lane, const std::string& why) override;
 
  protected:
-  // To be called first by the destructors of those who hear of lanes.
+  // Derived classes call it first in their destructors, because lanes call them.
   void CloseLanes();
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Result FailureResult() const;
   Lane* first_lane() { return lanes_[0].get(); }
-  // Hands a message to lanes, beginning with the one after the last message's.
+  // Offers a message to lanes, beginning with the lane after the last message's.
   void Offer(PieceSource* source);
   void CutIntoPieces(PieceSource* source) const;
-  // The probe of `lane` has come; the lane's thread.
+  // The probe of one lane has arrived. Called on that lane's thread.
   void CountProven() { proven_.fetch_add(1); }
   void AnswerProbe(int lane) { lanes_[static_cast<size_t>(lane)]->Probe(); }
   std::string PeerText() const;
@@ -108,7 +108,7 @@ class Comm : public LaneListener {
 
  private:
   Worker* WorkerOf(size_t lane) const;
-  // All but small messages: this thread has all of NCCL's connections to look after.
+  // Workers carry all but small messages, because this thread serves all of NCCL's connections.
   bool WorkersCarry() const { return patient_ && !engine_->workers.empty() && lanes_.size() > 1; }
   bool OfferInTurn(PieceSource* source, uint32_t turn);
   bool OfferToWorkers(PieceSource* source, uint32_t turn);
@@ -118,14 +118,14 @@ class Comm : public LaneListener {
 
   const std::string device_name_;
   const std::vector<Rail*> rails_;
-  const bool patient_;  // The NIC is in software.
-  // Comms share the workers out among themselves, so that both directions of a ring have some.
+  const bool patient_;  // Whether the NIC is in software.
+  // Comms take different first workers, so that both directions of a ring have workers.
   size_t first_worker_ = 0;
-  std::vector<std::unique_ptr<CompletionQueue>> queues_;  // Of each rail: this thread's.
+  std::vector<std::unique_ptr<CompletionQueue>> queues_;  // This thread's queue for each rail.
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> addresses_;
   std::shared_ptr<PeerLink> link_;
-  uint64_t most_piece_bytes_ = kMaxMessageBytes;  // That each rail takes.
+  uint64_t most_piece_bytes_ = kMaxMessageBytes;  // The most that every rail takes in one work.
   uint32_t small_bytes_ = 0;
   size_t next_lane_ = 0;
   int64_t trouble_since_ns_ = -1;

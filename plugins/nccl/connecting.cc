@@ -164,7 +164,7 @@ absl::Status Accepting::TakeHello(const std::string& bytes) {
 
 absl::Status Accepting::Advance() {
   if (state_ == State::kOpening && comm_->LanesOpen()) {
-    // An announcement goes by the first lane, whose memory at the peer has one key.
+    // Announcements go by the first lane, so their memory at the peer needs only one key.
     hello_.lanes.resize(comm_->lanes());
     comm_->ConnectLanes(hello_.lanes, std::vector<uint8_t>(hello_.lanes.size(), 0),
                         /*probe=*/false);

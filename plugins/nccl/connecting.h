@@ -15,7 +15,7 @@
 
 namespace tryst::nccl {
 
-// A device as a comm needs it.
+// What a comm needs of a device.
 struct CommDevice {
   std::string name;
   DeviceKind kind = DeviceKind::kSoft;
@@ -26,18 +26,18 @@ struct CommDevice {
   bool patient() const { return kind != DeviceKind::kIbv; }
 };
 
-// The connecting end until it is a comm. One thread at a time; never blocks.
+// The connecting end until it becomes a comm. Used by one thread at a time; never blocks.
 class Connecting {
  public:
   Connecting(Engine* engine, CommDevice device, const Handle& handle);
-  // A comm when both sides have proven every lane; null before.
+  // Returns a comm once both sides have proven every lane; null before.
   absl::StatusOr<std::unique_ptr<SendComm>> Step();
 
  private:
   enum class State : uint8_t {
     kNew,
-    kOpening,  // Our lanes.
-    kWelcome,  // The peer's answer is waited for.
+    kOpening,  // Our lanes open.
+    kWelcome,  // It waits for the peer's answer.
     kProving,  // An empty write is on its way through each lane, or its answer back.
   };
 
@@ -53,11 +53,11 @@ class Connecting {
   std::unique_ptr<SendComm> comm_;
 };
 
-// The accepting end until it is a comm.
+// The accepting end until it becomes a comm.
 class Accepting {
  public:
   Accepting(Engine* engine, const CommDevice& device, const Secret& secret, Fd socket);
-  // As Connecting::Step(). A stranger's is kPermissionDenied: it is nobody's fault here.
+  // As Connecting::Step(). kPermissionDenied: a stranger connected, which no comm need hear of.
   absl::StatusOr<std::unique_ptr<RecvComm>> Step();
   int64_t since_ns() const { return since_ns_; }
   bool greeted() const { return state_ != State::kHello; }
@@ -67,7 +67,7 @@ class Accepting {
     kHello,
     kOpening,
     kConnecting,
-    kWelcoming,  // Our answer leaves.
+    kWelcoming,  // Our answer is being sent.
     kProving,
   };
 
@@ -85,12 +85,12 @@ class Accepting {
   std::unique_ptr<RecvComm> comm_;
 };
 
-// Where peers connect; accepts any number of them.
+// Listens for peers and accepts any number of them.
 class Listening {
  public:
   static absl::StatusOr<std::unique_ptr<Listening>> Start(Engine* engine, CommDevice device,
                                                           const std::string& host, Handle* handle);
-  // The next comm, or null. Never blocks.
+  // Returns the next comm, or null. Never blocks.
   absl::StatusOr<std::unique_ptr<RecvComm>> Accept();
 
  private:

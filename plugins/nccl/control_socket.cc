@@ -34,7 +34,7 @@ absl::StatusOr<bool> ControlSocket::Flush() {
   return true;
 }
 
-// Reads no further than this message: what follows is for others.
+// Reads no further than this message: what follows belongs to other readers.
 absl::StatusOr<bool> ControlSocket::Receive(std::string* message) {
   for (;;) {
     uint32_t length = 0;

@@ -10,15 +10,16 @@
 
 namespace tryst::nccl {
 
-// Greetings over a socket that never blocks: a length, then so many bytes.
+// Sends and receives greetings over a socket that never blocks: a length, then that many bytes.
 class ControlSocket {
  public:
   explicit ControlSocket(Fd fd) : fd_(std::move(fd)) {}
 
   void Send(const std::string& message);
-  // Writes what it can; true when all is written. kUnavailable when the peer is not there.
+  // Writes what it can; true when all is written. kUnavailable: the connection is lost.
   absl::StatusOr<bool> Flush();
-  // True when `message` is whole. kUnavailable at the end, kDataLoss for one too long.
+  // True when `message` is complete. kUnavailable: the connection has ended. kDataLoss: the message
+  // is too long.
   absl::StatusOr<bool> Receive(std::string* message);
   Fd Take() { return std::move(fd_); }
 

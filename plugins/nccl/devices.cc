@@ -71,14 +71,15 @@ class OfiDevice final : public PhysicalDevice {
   const std::string provider_;
 };
 
-// The same in each process of a machine, and different for what differs.
+// Every process of a machine computes the same number for a device, and different ones for
+// different devices.
 uint64_t GuidOf(const std::string& device) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : device) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return hash;
 }
 
-// Pieces begin on pages, and an immediate counts only so many.
+// Pieces begin on pages, and an immediate has room for a limited number of pieces.
 uint64_t MessageBytes(const NicLimits& limits) {
   const uint64_t piece = std::min(limits.max_message_bytes, kMaxMessageBytes) / 4096 * 4096;
   return std::min(kMaxMessageBytes, piece * Immediate::kMaxPieces);
@@ -190,7 +191,7 @@ absl::Status AddOfiDevice(const NetworkInterface& interface, const std::string& 
   return absl::OkStatus();
 }
 
-// One for each interface, or a single one of a provider that listens on none.
+// One device for each interface, or a single one if the provider does not listen on interfaces.
 void FindOfiDevices(const std::string& nic, const InterfaceChoice& interfaces,
                     DeviceSearch* search) {
   const absl::StatusOr<OfiProvider> provider = FindOfiProvider(nic);
@@ -214,8 +215,8 @@ absl::StatusOr<Rail*> PhysicalDevice::Open(int traffic_class) {
   if (!nic.ok()) return nic.status();
   Rail& rail = rails_[traffic_class];
   rail.nic = *std::move(nic);
-  // NCCL bounds what it registers. Nothing is kept after its last use, because nobody
-  // would say when the memory under it is freed.
+  // NCCL itself bounds what it registers. No registration is kept after its last use, because
+  // nothing tells the plugin when the memory is freed.
   RegistrationCacheOptions options;
   options.max_bytes = std::numeric_limits<uint64_t>::max() / 2;
   options.max_regions = std::numeric_limits<size_t>::max() / 2;

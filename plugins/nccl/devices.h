@@ -16,25 +16,25 @@
 
 namespace tryst::nccl {
 
-// An open NIC and what of it is registered: one rail of a comm.
+// An open NIC and the memory registered with it: one rail of a comm.
 struct Rail {
   std::unique_ptr<Nic> nic;
   std::unique_ptr<RegistrationCache> cache;
 };
 
-// One NIC, as NCCL numbers them. A traffic class is a NIC's own setting, so each class
-// that is asked for opens the NIC once more. Any thread.
+// One NIC, as NCCL numbers them. A traffic class is a property of an open NIC, so each class that
+// is asked for opens the NIC once more. Thread-safe.
 class PhysicalDevice {
  public:
   virtual ~PhysicalDevice() = default;
-  // Opens it at the first call. Lives as long as the device.
+  // The first call opens it. The rail lives as long as the device.
   absl::StatusOr<Rail*> Open(int traffic_class);
 
-  // Constant once made.
+  // Constant after FindDevices().
   std::string name;
-  std::string reason;  // Why it is offered.
+  std::string reason;  // Why NCCL is offered this device.
   std::string pci_path;
-  std::string control_host;  // Where peers dial for the control socket.
+  std::string control_host;  // The host by which peers reach the control socket.
   DeviceKind kind = DeviceKind::kSoft;
   uint64_t guid = 0;
   int speed_mbps = 0;
@@ -53,17 +53,16 @@ class PhysicalDevice {
 // A device that NCCL may use: one NIC, or several fused into one.
 struct Device {
   std::string name;
-  std::vector<int> members;  // Physical devices, by number.
+  std::vector<int> members;  // The numbers of its physical devices.
 };
 
 struct DeviceSearch {
   std::vector<std::unique_ptr<PhysicalDevice>> found;
-  std::vector<std::string> explanation;  // A line for each that was looked at.
+  std::vector<std::string> explanation;  // One line for each device that was considered.
 };
 
-// RDMA NICs where there are some that work, else the network interfaces by the software
-// NIC; `settings` may ask for one of the two, or for libfabric. Nothing found is kNotFound with the
-// reasons.
+// Finds RDMA NICs, if any work; otherwise the network interfaces, for the software NIC. `settings`
+// may choose one of the two, or libfabric. kNotFound: there is none; the message says why.
 absl::StatusOr<DeviceSearch> FindDevices(const Settings& settings);
 
 }  // namespace tryst::nccl

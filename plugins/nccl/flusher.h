@@ -11,17 +11,17 @@
 
 namespace tryst::nccl {
 
-// Two queue pairs of one NIC, joined: a READ from memory that peers have written comes back
-// only when their writes are where a GPU sees them, because it takes the same way. One
+// Two queue pairs of one NIC, connected to each other. A READ of memory that peers have written
+// follows the same path as their writes, so it returns only after a GPU can see them. Used by one
 // thread.
 class Flusher {
  public:
   static absl::StatusOr<std::unique_ptr<Flusher>> Make(Nic* nic);
 
-  // Reads one byte at `address`. kResourceExhausted when too many are under way.
+  // Starts to read one byte at `address`. kResourceExhausted: too many reads are under way.
   absl::Status Start(uint64_t address, uint32_t key);
   uint64_t started() const { return started_; }
-  // How many have ended, after a look at the NIC.
+  // Polls the NIC and returns how many reads have ended.
   absl::StatusOr<uint64_t> Ended();
 
  private:

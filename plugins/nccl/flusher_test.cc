@@ -10,7 +10,7 @@
 namespace tryst::nccl {
 namespace {
 
-// The software NIC stands in for one that reaches a GPU: the READ comes back through it.
+// The software NIC stands for one that reaches a GPU.
 TEST(FlusherTest, EndsAfterAReadOfWhatWasWritten) {
   absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic({});
   ASSERT_TRUE(nic.ok()) << nic.status();

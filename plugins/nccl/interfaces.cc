@@ -27,7 +27,7 @@ bool IsBridge(const std::string& name) {
          absl::StartsWith(name, "veth") || absl::StartsWith(name, "br-");
 }
 
-// Empty for an address that is not to be used, as those that mean something on one link only.
+// Returns "" for an address that cannot be used, such as a link-local one.
 std::string HostOf(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = {};
   if (address->sa_family == AF_INET) {
@@ -72,7 +72,7 @@ bool InterfaceMatches(const std::string& name, const std::string& rule) {
   if (rest.empty()) return true;
   bool named = false;
   for (absl::string_view word : absl::StrSplit(rest, ',', absl::SkipEmpty())) {
-    word = word.substr(0, word.find(':'));  // NCCL_IB_HCA may name a port.
+    word = word.substr(0, word.find(':'));  // NCCL_IB_HCA may name a port after a ':'.
     named = named || (exact ? name == word : absl::StartsWith(name, word));
   }
   return named != others;

@@ -10,11 +10,11 @@ namespace tryst::nccl {
 struct NetworkInterface {
   std::string name;
   std::string host;    // Numeric; IPv6 in brackets.
-  std::string reason;  // Why it is, or is not, used.
+  std::string reason;  // Why it is used, or why not.
 };
 
-// NCCL's way to name interfaces: "eth" is every name that begins so, "=eth0" this one
-// alone, "^docker,lo" all others; several are parted by commas. An empty rule takes all.
+// NCCL's way to select interfaces: "eth" selects every name that begins with it, "=eth0" only that
+// name, "^docker,lo" every other name. Commas separate several. An empty rule selects all.
 bool InterfaceMatches(const std::string& name, const std::string& rule);
 
 struct InterfaceChoice {
@@ -22,13 +22,14 @@ struct InterfaceChoice {
   std::vector<NetworkInterface> passed_over;
 };
 
-// Those of this machine that `rule` and `family` ("AF_INET", "AF_INET6" or empty) allow.
-// Without a rule: all that lead somewhere; else a container bridge; else the loop-back.
+// The interfaces of this machine that `rule` and `family` ("AF_INET", "AF_INET6" or empty) allow.
+// Without a rule: those that lead to other machines; if there are none, a container bridge; if
+// there is none, the loopback.
 InterfaceChoice ChooseInterfaces(const std::string& rule, const std::string& family);
 
-// From sysfs; 10,000 where the kernel does not know, as NCCL assumes.
+// The speed in sysfs, or 10,000 where the kernel does not know it, as NCCL assumes.
 int InterfaceSpeedMbps(const std::string& name);
-// Of the device behind `sysfs_device`, a link; empty for one that is on no bus.
+// The PCI path behind the link `sysfs_device`; empty for a device that is on no bus.
 std::string PciPath(const std::string& sysfs_device);
 
 }  // namespace tryst::nccl

@@ -10,11 +10,11 @@ namespace {
 
 constexpr size_t kCompletionsPerPoll = 32;
 constexpr uint32_t kReceivesPerPost = 32;
-// Beyond the probe and what is asked for.
+// Sends beyond the probe and the pieces and small messages that the options ask for.
 constexpr uint32_t kSpareSends = 4;
-// A peer that dies is found out by its control socket; the NIC need not be quick.
-constexpr uint8_t kAckTimeout = 18;  // About a second,
-constexpr uint8_t kRetries = 6;      // so often.
+// The control socket finds out quickly that a peer has died, so the NIC may wait long.
+constexpr uint8_t kAckTimeout = 18;  // About a second.
+constexpr uint8_t kRetries = 6;      // How many such waits.
 
 }  // namespace
 
@@ -92,7 +92,8 @@ bool Lane::Post(absl::Span<const SendWork> works, const Posted& posted) {
   return true;
 }
 
-// Now and then we hear of one, which gives back the room of those before it.
+// Only some of these writes are signaled. The completion of one also frees the room of those before
+// it.
 bool Lane::Write(absl::Span<SendWork> works, PieceSource* source) {
   for (SendWork& work : works) {
     work.id = reinterpret_cast<uint64_t>(this);
@@ -120,8 +121,8 @@ bool Lane::Offer(PieceSource* source, uint32_t turn) {
   return true;
 }
 
-// The source may have long served its turn: then its ticket says so, and nothing else of
-// it is looked at.
+// The source may already serve another message. Then its ticket has another turn, and the lane
+// touches nothing else of it.
 bool Lane::TakePiece(const Job& job, uint32_t* piece) {
   uint64_t ticket = job.source->ticket.load(std::memory_order_acquire);
   do {

@@ -16,12 +16,12 @@
 
 namespace tryst::nccl {
 
-// A message on its way into a receive that the peer has announced. Its pieces are taken by
-// whichever lane has room next, so that a slow lane carries less and not all wait for it.
+// A message on its way into a receive that the peer has announced. Whichever lane has room takes
+// the next piece, so a slow lane carries less and does not delay the others.
 struct PieceSource {
-  // Constant from Publish() until the last piece has left.
+  // Constant from Publish() until the last piece has been sent.
   const uint8_t* data = nullptr;
-  // A copy: NCCL may give the registration back while pieces wait to leave, when it aborts.
+  // Copies of the keys: when NCCL aborts, it may deregister the memory while pieces still wait.
   std::array<uint32_t, kMaxRails> local_keys = {};
   uint64_t bytes = 0;
   uint64_t piece_bytes = 0;
@@ -30,15 +30,17 @@ struct PieceSource {
   std::array<uint32_t, kMaxRails> remote_keys = {};
   uint32_t immediate = 0;
 
-  // Any lane's thread.
-  std::atomic<uint64_t> ticket{0};  // Whose turn of this object (high half), the next piece.
+  // Any lane's thread uses these.
+  // High half: the turn, which counts uses of this object. Low half: the next piece.
+  std::atomic<uint64_t> ticket{0};
   std::atomic<uint32_t> pieces_left{0};
 
-  // REQUIRES: pieces_left is 0. Returns the turn, without which a lane takes no piece.
+  // Starts a new turn and returns its number, which lanes need to take pieces. REQUIRES:
+  // pieces_left is 0.
   uint32_t Publish();
 };
 
-// Hears of a lane, on the thread that polls it.
+// Gets a lane's events, on the thread that polls the lane.
 class LaneListener {
  public:
   virtual ~LaneListener() = default;
@@ -46,19 +48,20 @@ class LaneListener {
   virtual void OnLaneBroken(int lane, const std::string& why) = 0;
 };
 
-// One queue pair of a comm. All but Offer() is for the thread that polls its queue.
+// One queue pair of a comm. Only the thread that polls its queue calls it, except Offer().
 class Lane {
  public:
   struct Options {
     int index = 0;
-    size_t rail = 0;                  // Ours.
-    uint32_t window = 16;             // Pieces under way at once,
-    uint64_t window_bytes = 2 << 20;  // as long as they are no more than this and one.
-    uint32_t small_sends = 0;         // Of our own beside them,
-    uint32_t inline_bytes = 0;        // of which so much is taken when it is posted.
+    size_t rail = 0;                  // Our rail.
+    uint32_t window = 16;             // The most pieces in flight,
+    uint64_t window_bytes = 2 << 20;  // and the most bytes of theirs. One piece may exceed it.
+    uint32_t small_sends = 0;         // The most small messages of our own in flight besides.
+    uint32_t inline_bytes = 0;        // Messages up to this size are copied when they are posted.
     uint32_t receives = 16;
     uint8_t port = 1;
-    bool patient = false;  // The NIC moves bytes only while the peer polls: never give it up.
+    // The NIC moves bytes only while the peer polls, so never give the peer up.
+    bool patient = false;
   };
 
   static absl::StatusOr<std::unique_ptr<Lane>> Open(const Options& options, Nic* nic,
@@ -72,29 +75,29 @@ class Lane {
   absl::Status Connect(const std::string& address, size_t remote_rail);
   void Break() { queue_pair_->Break(); }
 
-  // Writes small things, if HasRoom(), of which nobody hears that they have landed; or the one
-  // that is the last piece of `source`. False: the lane is broken, which the listener knows.
+  // Writes small messages, if HasRoom(); nothing reports that they have landed. Or writes the last
+  // piece of `source`. False: the lane is broken, and the listener has been told.
   bool Write(absl::Span<SendWork> works, PieceSource* source = nullptr);
-  bool HasRoom(size_t count = 1) const {  // For small things.
+  bool HasRoom(size_t count = 1) const {  // For small messages.
     return posted_end_ - posted_begin_ - in_flight_ + count <= options_.small_sends;
   }
-  // Whether what has been written arrives without another Poll().
+  // Whether what was written will arrive without another Poll().
   bool AllLeft() const {
     return queue_pair_->state() == QueuePairState::kReady && !queue_pair_->sends_wait_for_poll();
   }
-  void Probe();  // An empty write that the peer hears of.
+  void Probe();  // Sends an empty write, whose immediate the peer gets.
 
-  // The comm's thread: a message whose pieces this lane may take. False: no room, so others
-  // must.
+  // Offers a message to this lane, on the comm's thread. False: there is no room, so another lane
+  // must take it.
   bool Offer(PieceSource* source, uint32_t turn);
 
-  // Takes what has completed on `completions`, of any of its lanes. Returns how much.
+  // Handles what has completed on `completions`, for all lanes of that queue. Returns how many.
   static absl::StatusOr<size_t> Poll(CompletionQueue* completions);
-  // Posts what there is room for.
+  // Posts pieces and receives as far as there is room.
   void Turn();
   bool idle() const { return in_flight_ == 0 && offered_ == taken_; }
 
-  // For the poller's list of lanes that have been offered something.
+  // A worker's list of the lanes that were offered something.
   std::atomic<bool> rung{false};
   Lane* next_rung = nullptr;
 
@@ -127,16 +130,16 @@ class Lane {
   size_t remote_rail_ = 0;
   bool broken_ = false;
   uint32_t receives_owed_ = 0;
-  std::atomic<uint32_t> in_flight_{0};  // Pieces. Written by the lane's thread.
+  std::atomic<uint32_t> in_flight_{0};  // Pieces. The lane's thread writes it.
   uint64_t bytes_in_flight_ = 0;
-  std::vector<Posted> posted_;  // A ring: sends complete in the order of posting.
+  std::vector<Posted> posted_;  // A ring, because sends complete in the order of posting.
   uint64_t posted_end_ = 0;
   uint64_t posted_begin_ = 0;
-  uint32_t unheard_ = 0;  // Since the last send of which we hear.
+  uint32_t unheard_ = 0;  // Sends since the last signaled one.
 
   std::array<Job, kOffers> jobs_;
-  alignas(64) std::atomic<uint64_t> offered_{0};  // Written by the comm's thread,
-  alignas(64) std::atomic<uint64_t> taken_{0};    // and by the lane's.
+  alignas(64) std::atomic<uint64_t> offered_{0};  // The comm's thread writes it.
+  alignas(64) std::atomic<uint64_t> taken_{0};    // The lane's thread writes it.
 };
 
 }  // namespace tryst::nccl

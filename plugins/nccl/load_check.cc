@@ -17,7 +17,7 @@ namespace {
 constexpr int kNewest = 12;
 constexpr int kOldest = 6;
 
-std::vector<std::string>* heard = nullptr;  // While CheckStart() runs.
+std::vector<std::string>* heard = nullptr;  // Set while CheckStart() runs.
 
 void Hear(int, unsigned long, const char*, int, const char* format, ...) {
   char line[1024];
@@ -83,7 +83,7 @@ Result Start(const void* table, int version, int* devices) {
     const Result result = t->init(&Hear, &IgnoreEvent);
     return result == kSuccess ? t->devices(devices) : result;
   }
-  // The beginnings of the older tables are the same.
+  // All versions of the table begin in the same way.
   const auto* const t = static_cast<const TableV6*>(table);
   const Result result = t->init(&Hear);
   return result == kSuccess ? t->devices(devices) : result;
@@ -136,7 +136,7 @@ int NewestTableOf(int nccl_version) {
     int nccl;
     int table;
   };
-  // As NCCL's public headers of each release have it.
+  // Which table each release of NCCL added, by its public headers.
   constexpr Since kSince[] = {{23000, 12}, {22800, 11}, {22600, 10}, {22300, 9},
                               {22000, 8},  {21800, 7},  {0, 6}};
   for (const Since& since : kSince) {

@@ -20,7 +20,7 @@ void Say(int level, const char* file, int line, const std::string& text) {
   }
 }
 
-// What the NIC says by itself.
+// Gets the log lines of the NIC and of base/.
 void Sink(LogSeverity severity, const char* file, int line, absl::string_view text) {
   const bool bad = severity == LogSeverity::kError || severity == LogSeverity::kFatal;
   Say(bad ? kLogWarning : kLogInformation, file, line, std::string(text));

@@ -8,15 +8,15 @@
 
 namespace tryst::nccl {
 
-// Sends this library's lines where NCCL's go (NCCL_DEBUG, NCCL_DEBUG_FILE). Any thread.
+// Sends this library's log lines where NCCL's go (NCCL_DEBUG, NCCL_DEBUG_FILE). Thread-safe.
 void SetLogger(LogFunction log);
 
 void LogWarning(const std::string& line);   // NCCL_DEBUG=WARN shows it.
 void LogDecision(const std::string& line);  // NCCL_DEBUG=INFO shows it, under NET.
 
-// What NCCL is told of `status`: whose fault it is decides what NCCL prints.
+// The result for NCCL. It says whose fault the failure is, which decides what NCCL prints.
 Result ResultOf(const absl::Status& status);
-// The same, and says why.
+// The same, and logs the status.
 Result Report(const absl::Status& status);
 
 }  // namespace tryst::nccl

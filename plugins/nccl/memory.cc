@@ -6,7 +6,7 @@
 namespace tryst::nccl {
 namespace {
 
-// READ serves the flush of device memory (flusher.h).
+// Flushing device memory needs READ (flusher.h).
 uint32_t AccessTo(bool on_device) {
   return kLocalWrite | kRemoteWrite | kRelaxedOrdering | (on_device ? uint32_t{kRemoteRead} : 0);
 }

@@ -12,10 +12,10 @@
 
 namespace tryst::nccl {
 
-// What NCCL holds of memory that it has registered: the keys of each rail.
+// Memory that NCCL has registered, with the keys of each rail.
 class RegisteredMemory {
  public:
-  // Host memory, or device memory by its address where a kernel module knows whose it is.
+  // Registers host memory; or device memory by its address, where a kernel module finds its owner.
   static absl::StatusOr<std::unique_ptr<RegisteredMemory>> Register(const std::vector<Rail*>& rails,
                                                                     void* data, uint64_t bytes,
                                                                     bool on_device);
@@ -38,7 +38,7 @@ class RegisteredMemory {
   const uint64_t begin_;
   const uint64_t end_;
   const bool on_device_;
-  std::vector<Region*> regions_;  // Of each rail.
+  std::vector<Region*> regions_;  // One for each rail.
   std::vector<Registration> cached_;
   std::vector<RegistrationCache*> caches_;
   std::vector<std::unique_ptr<Region>> own_;

@@ -1,4 +1,4 @@
-// ./run doctor --nccl: would NCCL, started as this program is, load the plugin?
+// ./run doctor --nccl: tells whether NCCL would load the plugin if it started in this environment.
 #include <cstdio>
 #include <string>
 

@@ -18,16 +18,16 @@
 namespace tryst::nccl {
 namespace {
 
-// What travels: a byte that says what follows.
+// The bytes on the socket; each says what follows.
 constexpr char kLife = 'l';
 constexpr char kBye = 'b';
-constexpr char kFailure = 'f';  // One byte of length, and why.
+constexpr char kFailure = 'f';  // Then one byte of length, and the reason.
 constexpr size_t kMaxReason = 255;
 constexpr int64_t kForgetAfterNs = 2'000'000'000;
 constexpr int kLooksPerTimeout = 4;
 
 void Send(const Fd& socket, const std::string& bytes) {
-  // A full socket is a peer that does not read: there is nobody to tell.
+  // If the socket is full, the peer does not read, so the message would not help.
   (void)!send(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
@@ -77,7 +77,7 @@ std::shared_ptr<PeerLink> PeerWatch::Add(Fd socket, const PeerName& name) {
   return link;
 }
 
-// Closing at once could throw away what the peer has not read yet.
+// Closing at once could discard what the peer has not read yet.
 void PeerWatch::Remove(const std::shared_ptr<PeerLink>& link) {
   MutexLock lock(&mu_);
   for (auto& [id, watched] : watched_) {
@@ -150,7 +150,7 @@ bool PeerWatch::HearFrom(Watched* watched) {
   }
 }
 
-// All comms with a process end with it.
+// A process that ends takes all of its comms with it.
 void PeerWatch::EndAllOf(const PeerName& name, const std::string& why) {
   for (auto& [id, watched] : watched_) {
     if (watched.link == nullptr || watched.link->name().process != name.process) continue;
@@ -173,7 +173,7 @@ void PeerWatch::Hear(uint64_t id) {
   }
 }
 
-// One for each process, which its kernel must acknowledge in time.
+// Sends one byte to each process. Its kernel must acknowledge it in time.
 void PeerWatch::SignalLife() {
   std::set<uint64_t> told;
   MutexLock lock(&mu_);

@@ -16,14 +16,14 @@
 
 namespace tryst::nccl {
 
-// One comm's control socket once it is set up: what is known of the process at its other
-// end. Any thread.
+// One comm's control socket after setting up, and the state of the process at its other end.
+// Thread-safe.
 class PeerLink {
  public:
   enum class State : uint8_t {
     kAlive,
     kClosed,  // The peer has closed its comm in order.
-    kGone,    // It is dead, or has given its comm up; why() says so.
+    kGone,    // It has died, or has given its comm up; why() says which.
   };
 
   explicit PeerLink(PeerName name) : name_(std::move(name)) {}
@@ -41,30 +41,31 @@ class PeerLink {
   std::string why_ ABSL_GUARDED_BY(mu_);
 };
 
-// A thread that reads all control sockets. The end of a process closes them, which is seen
-// at once; the end of a machine leaves our sign of life unanswered by its kernel. Neither
-// depends on when the peer's threads run, so a slow peer is never taken for a dead one.
+// A thread that reads all control sockets. When a process ends, its kernel closes its sockets,
+// which shows at once; when a machine ends, its kernel no longer acknowledges our sign of life.
+// Neither depends on when the peer's threads run, so a slow peer is never taken for a dead one.
 class PeerWatch {
  public:
   PeerWatch(int peer_timeout_ms, const Clock* clock);
-  ~PeerWatch();  // Closes what is left.
+  ~PeerWatch();  // Closes the remaining sockets.
 
   std::shared_ptr<PeerLink> Add(Fd socket, const PeerName& name);
-  // In order, or, with `why`, because the comm has failed.
+  // Closes the comm's socket: in order, or, with `why`, because the comm has failed.
   void Remove(const std::shared_ptr<PeerLink>& link);
   void TellFailure(const std::shared_ptr<PeerLink>& link, const std::string& why);
 
  private:
   struct Watched {
     Fd socket;
-    std::shared_ptr<PeerLink> link;  // Null: ours is closed, and the peer's end is waited for.
+    // Null: our end is closed, and the watch waits for the peer to close its end.
+    std::shared_ptr<PeerLink> link;
     int64_t forget_at_ns = 0;
     std::string heard;
   };
 
   void Loop();
   void Hear(uint64_t id);
-  // False when the socket has nothing more to say.
+  // False: the socket has nothing more to read.
   bool HearFrom(Watched* watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Take(Watched* watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndAllOf(const PeerName& name, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

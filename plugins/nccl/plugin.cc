@@ -33,7 +33,7 @@ PeerName Self() {
   return self;
 }
 
-// A comm of the software NIC holds some ten descriptors.
+// A comm over the software NIC needs about ten descriptors.
 void RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -82,7 +82,7 @@ Result Plugin::Init(void** context, int traffic_class, LogFunction log) {
   MutexLock lock(&mu_);
   const absl::Status opened = Open();
   if (!opened.ok()) {
-    // NCCL tries its next network: no error of the user's.
+    // NCCL will try its next network, so this is not the user's error.
     LogDecision(std::string(opened.message()));
     return ResultOf(opened);
   }
@@ -115,7 +115,7 @@ Result Plugin::Properties(int device, PropertiesV12* out) {
   const Device& asked = *devices_[static_cast<size_t>(device)];
   PhysicalDevice* const first = search_.found[static_cast<size_t>(asked.members[0])].get();
   *out = PropertiesV12();
-  // NCCL does not write to either.
+  // NCCL does not write to these texts.
   out->name = const_cast<char*>(asked.name.c_str());
   out->pci_path = first->pci_path.empty() ? nullptr : const_cast<char*>(first->pci_path.c_str());
   out->guid = first->guid;
@@ -207,7 +207,7 @@ Result Plugin::Listen(void* context, int device, void* handle, void** listen_com
   return kSuccess;
 }
 
-// What has begun is known by a number in the handle, which the caller keeps between calls.
+// The caller keeps the handle between calls, and a number in it names what has begun.
 Result Plugin::Connect(void* context, int device, int traffic_class, void* handle,
                        void** send_comm) {
   *send_comm = nullptr;

@@ -24,17 +24,17 @@ struct Context {
   int traffic_class = kUndefined;
 };
 
-// Behind every version's table. There is one of it in a process, because the older versions
-// pass nothing that could tell two apart. Any thread.
+// The implementation behind every version's table. A process has one, because the older versions
+// pass nothing that could tell two apart. Thread-safe.
 class Plugin {
  public:
   static Plugin& Get();
 
-  // `context` may be null: then nobody will finalize.
+  // `context` may be null; then NCCL never calls Finalize().
   Result Init(void** context, int traffic_class, LogFunction log);
   Result Finalize(void* context);
   Result Devices(int* count);
-  // Strings live as long as the process.
+  // The strings live as long as the process.
   Result Properties(int device, PropertiesV12* out);
   Result MakeVirtual(const int* members, int count, int* device);
 
@@ -65,7 +65,7 @@ class Plugin {
 
   Mutex mu_;
   bool open_ ABSL_GUARDED_BY(mu_) = false;
-  // Neither is ever destroyed: NCCL may unload a plugin that it never finalized.
+  // These are never destroyed: NCCL may unload a plugin that it never finalized.
   Engine engine_;
   DeviceSearch search_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Device>> devices_ ABSL_GUARDED_BY(mu_);

@@ -11,9 +11,9 @@ namespace tryst::nccl {
 namespace {
 
 constexpr uint64_t kEagerOffset = kAnnouncements * sizeof(Announcement);
-// Groups that need not be announced at once, because what they receive comes ahead or is there,
-// are announced so many together; or when they have been tested so often in vain: a sender may
-// have something that is too large to come ahead.
+// A group whose receives may all be met by eager messages need not be announced at once. Such
+// groups are announced together, when there are kUnsaidGroups of them or when kFruitlessTests tests
+// have found nothing: the sender may wait with something too large to send eagerly.
 constexpr uint32_t kUnsaidGroups = 8;
 constexpr int kFruitlessTests = 256;
 
@@ -22,7 +22,7 @@ constexpr int kFruitlessTests = 256;
 RecvComm::RecvComm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bool patient,
                    bool reaches_gpus)
     : Comm(engine, std::move(device_name), std::move(rails), patient), reaches_gpus_(reaches_gpus) {
-  // A processor's copy does not reach a GPU's memory.
+  // Eager messages are copied by the processor, which does not reach a GPU's memory.
   eager_bytes_ = reaches_gpus ? 0 : engine->settings.eager_bytes;
   for (size_t i = 0; i < groups_.size(); ++i) {
     groups_[i].comm = this;
@@ -53,7 +53,7 @@ RemoteRing RecvComm::eager() const {
   return {reinterpret_cast<uint64_t>(arena_->data()) + kEagerOffset, arena_->region().remote_key()};
 }
 
-// Any lane's thread, for pieces and probes.
+// Called on any lane's thread for pieces and probes.
 void RecvComm::OnImmediate(int lane, uint32_t immediate, uint64_t bytes) {
   const Immediate what = Immediate::Unpack(immediate);
   if (what.kind == Immediate::Kind::kPiece) {
@@ -89,7 +89,8 @@ void RecvComm::OnEager(uint32_t slot) {
   memcpy(&message.header,
          arena_->data() + kEagerOffset + slot * (sizeof(EagerHeader) + eager_bytes_),
          sizeof(EagerHeader));
-  // Of those that it did not know, as many as it has sent ahead may have ended.
+  // Groups posted since the sender's last news of us: those that are open, those that earlier eager
+  // messages have ended, and those not yet announced.
   const uint32_t posted = next_group_ - message.header.groups_known;
   if (slot != eager_came_ % kEagerSlots || eager_held_[slot] ||
       message.header.bytes > eager_bytes_ || posted > kMaxRequests + kEagerSlots + kUnsaidGroups) {
@@ -134,7 +135,7 @@ bool RecvComm::Deliver(const Parked& message, Group* group) {
   return false;
 }
 
-// The sender uses the slots in turn, so they are given back in turn.
+// The sender uses the slots in turn, so they are freed in turn.
 void RecvComm::FreeEager(uint32_t slot) {
   eager_held_[slot] = false;
   while (eager_freed_ < eager_came_ && !eager_held_[eager_freed_ % kEagerSlots]) ++eager_freed_;
@@ -209,8 +210,8 @@ void RecvComm::Compose(const Group& group, RegisteredMemory** memory) {
   }
 }
 
-// A lane that is broken fails the comm later: a sender that has closed in order may have sent
-// ahead all that is wanted.
+// A lane that is broken fails the comm only later, because a sender that closed in order may have
+// sent all that is wanted.
 void RecvComm::Announce() {
   const uint32_t count = next_group_ - next_unsaid_;
   if (count == 0) return;
@@ -239,7 +240,7 @@ void RecvComm::Announce() {
   first_lane()->Write(absl::Span<SendWork>(works, count));
 }
 
-// Whether the peer must know of the group before it can send all of it.
+// Whether the sender must know of the group before it can send everything.
 bool RecvComm::WantsMore(const Group& group) const {
   if (group.left.load(std::memory_order_relaxed) == 0) return false;
   if (eager_bytes_ == 0) return true;
@@ -260,7 +261,7 @@ Result RecvComm::Flush(int count, void** data, const int* bytes, RegisteredMemor
   const auto free = std::find_if(flushes_.begin(), flushes_.end(),
                                  [](const FlushRequest& one) { return !one.busy; });
   if (free == flushes_.end()) return kSuccess;
-  // Nobody knows by which rail the last byte came.
+  // Any rail may have carried the last byte, so all are flushed.
   for (size_t rail = 0; rail < flushers_.size(); ++rail) {
     const absl::Status started = flushers_[rail]->Start(reinterpret_cast<uint64_t>(data[last]),
                                                         memory[last]->remote_key(rail));

@@ -13,22 +13,22 @@
 
 namespace tryst::nccl {
 
-// The receiving end: announces each group of receives to the sender, counts the pieces that
-// land in them, and copies what came ahead of its receive.
+// The receiving end: announces each group of receives to the sender, counts the pieces that land in
+// them, and copies eager messages to their receives.
 class RecvComm final : public Comm {
  public:
   RecvComm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bool patient,
            bool reaches_gpus);
   ~RecvComm() override { CloseLanes(); }
 
-  absl::Status Prepare(const Hello& hello);  // Before the lanes.
+  absl::Status Prepare(const Hello& hello);  // Call it before the lanes open.
   RemoteRing eager() const;
   uint32_t eager_bytes() const { return eager_bytes_; }
 
-  // Null for "not now".
+  // A null request means "not now".
   Result Receive(int count, void** data, const uint64_t* bytes, const int* tags,
                  RegisteredMemory** memory, Request** request);
-  // Makes sure that a GPU sees what has landed. Null for "nothing to do".
+  // Makes what has landed visible to a GPU. A null request means that there is nothing to do.
   Result Flush(int count, void** data, const int* bytes, RegisteredMemory** memory,
                Request** request);
   Result Test(Request* request, int* done, int* sizes) override;
@@ -47,10 +47,10 @@ class RecvComm final : public Comm {
     bool busy = false;
     uint32_t count = 0;
     std::atomic<uint32_t> sequence{0};
-    std::atomic<uint32_t> left{0};  // Receives that are not complete.
+    std::atomic<uint32_t> left{0};  // How many of its receives are not complete.
     std::array<Receiving, kMaxGroup> receives;
   };
-  struct Parked {  // An eager message whose receive is not posted.
+  struct Parked {  // An eager message whose receive has not been posted.
     uint32_t slot = 0;
     EagerHeader header;
   };
@@ -65,19 +65,20 @@ class RecvComm final : public Comm {
   void FreeEager(uint32_t slot);
   Announcement* news(uint32_t sequence);
   void Compose(const Group& group, RegisteredMemory** memory);
-  void Announce();  // All that is unsaid, for which Receive() has seen to room.
+  // Announces all groups that are not announced. Receive() has made sure of the room.
+  void Announce();
   bool WantsMore(const Group& group) const;
 
   const bool reaches_gpus_;
   uint32_t eager_bytes_ = 0;
   RemoteRing announcements_;
-  std::unique_ptr<Arena> arena_;                    // What is announced, then the eager slots.
-  std::vector<std::unique_ptr<Flusher>> flushers_;  // Of each rail, where GPUs are reached.
+  std::unique_ptr<Arena> arena_;                    // The announcements, then the eager slots.
+  std::vector<std::unique_ptr<Flusher>> flushers_;  // For each rail that reaches GPUs.
 
   std::array<Group, kMaxRequests> groups_;
   uint32_t next_group_ = 0;
   uint32_t next_unsaid_ = 0;  // The first group that is not announced.
-  int fruitless_tests_ = 0;   // Since there are such.
+  int fruitless_tests_ = 0;   // Tests that found nothing while a group was not announced.
   bool announcement_due_ = false;
   std::vector<Parked> parked_;
   std::array<bool, kEagerSlots> eager_held_ = {};

@@ -46,7 +46,7 @@ const Announcement& SendComm::announced(uint32_t sequence) const {
   return reinterpret_cast<const Announcement*>(arena_->data())[sequence % kAnnouncements];
 }
 
-// Announcements come in order, by the first lane.
+// Announcements arrive in order, because they use only the first lane.
 void SendComm::OnImmediate(int lane, uint32_t immediate, uint64_t) {
   const Immediate what = Immediate::Unpack(immediate);
   if (lane == 0 && what.kind == Immediate::Kind::kAnnouncement &&
@@ -73,7 +73,7 @@ void SendComm::TakeAnnouncement(uint32_t slot) {
   group.count = news.count;
   group.used = 0;
   ++next_group_;
-  // What has been sent ahead meets the first receives of its tag.
+  // Messages that were sent eagerly belong to the first receives of their tag.
   for (uint32_t i = 0; i < group.count; ++i) {
     const auto waiting = std::find(unclaimed_.begin(), unclaimed_.end(), news.receives[i].tag);
     if (waiting == unclaimed_.end()) continue;
@@ -197,7 +197,7 @@ Result SendComm::SendTo(const AnnouncedReceive& to, uint32_t sequence, uint32_t 
   work.remote_address = source.remote_address;
   work.remote_key = source.remote_keys[first_lane()->remote_rail()];
   work.immediate = source.immediate;
-  Write(work, on_device, request);  // Health() says if it is broken.
+  Write(work, on_device, request);  // If it fails, Health() reports it.
   return kSuccess;
 }
 
@@ -221,7 +221,7 @@ Result SendComm::SendAhead(int tag, bool on_device, SendRequest* request) {
   work.remote_address = eager_.address + slot * (sizeof(EagerHeader) + eager_bytes_);
   work.remote_key = eager_.key;
   work.immediate = immediate.Pack();
-  if (!Write(work, on_device, request)) return kSuccess;  // Health() will say.
+  if (!Write(work, on_device, request)) return kSuccess;  // If it fails, Health() reports it.
   ++eager_sent_;
   unclaimed_.push_back(tag);
   return kSuccess;

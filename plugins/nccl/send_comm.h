@@ -11,20 +11,20 @@
 
 namespace tryst::nccl {
 
-// The sending end. A message goes straight into the receive that the peer has announced
-// for its tag; a small one that finds none announced goes ahead into a slot of the peer's.
-// The k-th send of a tag meets the k-th receive of that tag, whichever way each goes.
+// The sending end. A message is written straight into the receive that the peer has announced for
+// its tag. A small one without an announced receive goes eagerly into a slot at the peer. The k-th
+// send of a tag always meets the k-th receive of that tag, whichever way each travels.
 class SendComm final : public Comm {
  public:
   SendComm(Engine* engine, std::string device_name, std::vector<Rail*> rails, bool patient,
            uint64_t max_bytes);
   ~SendComm() override { CloseLanes(); }
 
-  absl::Status Prepare();  // Before the lanes.
+  absl::Status Prepare();  // Call it before the lanes open.
   RemoteRing announcements() const;
   void TakeWelcome(const Welcome& welcome);
 
-  // Null for "not now".
+  // A null request means "not now".
   Result Send(const void* data, uint64_t bytes, int tag, const RegisteredMemory* memory,
               Request** request);
   Result Test(Request* request, int* done, int* sizes) override;
@@ -35,15 +35,15 @@ class SendComm final : public Comm {
   struct SendRequest : Request {
     PieceSource source;
     bool busy = false;
-    bool taken = false;  // Its bytes, when it was posted.
+    bool taken = false;  // The bytes were copied when it was posted.
   };
-  struct Group {  // Of receives that the peer has announced.
+  struct Group {  // A group of receives that the peer has announced.
     uint32_t count = 0;
-    uint32_t used = 0;  // A bit for each that has met its send.
+    uint32_t used = 0;  // A bit for each receive that a send has met.
   };
 
   const Announcement& announced(uint32_t sequence) const;
-  // The work goes out, and takes the bytes along if they are few and in host memory.
+  // Posts the work. Few bytes in host memory are copied at once.
   bool Write(SendWork work, bool on_device, SendRequest* request);
   void TakeAnnouncement(uint32_t slot);
   void SkipUsedGroups();
@@ -55,18 +55,19 @@ class SendComm final : public Comm {
   Result SendAhead(int tag, bool on_device, SendRequest* request);
 
   const uint64_t max_bytes_;
-  std::unique_ptr<Arena> arena_;  // The announcements, then what goes before eager bytes.
+  std::unique_ptr<Arena> arena_;  // The announcements, then the headers of eager messages.
   RemoteRing eager_;
   uint32_t eager_bytes_ = 0;
 
   std::vector<SendRequest> requests_;
   size_t next_request_ = 0;
   std::array<Group, kMaxRequests> groups_;
-  uint32_t first_group_ = 0;  // With a receive that is not used.
-  uint32_t next_group_ = 0;   // To be announced.
+  uint32_t first_group_ = 0;  // The first group with an unused receive.
+  uint32_t next_group_ = 0;   // The next group to be announced.
   uint64_t eager_sent_ = 0;
   uint64_t eager_freed_ = 0;
-  std::vector<int32_t> unclaimed_;  // Tags sent ahead of any announcement, in order.
+  // The tags of eager messages whose receives are not announced yet, in order.
+  std::vector<int32_t> unclaimed_;
 };
 
 }  // namespace tryst::nccl

@@ -49,7 +49,7 @@ absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>&
                                        int processors) {
   Settings settings;
   settings.threads = std::min(processors / 4, 8);
-  // With few processors a thread that only looks is in the way of one that works.
+  // Where processors are few, a spinning thread keeps working ones from running.
   settings.spin_us = processors >= 8 ? 50 : 0;
   Variables in(environment);
   in.Text("TRYST_NCCL_NIC", &settings.nic);

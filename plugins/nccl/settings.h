@@ -11,15 +11,16 @@ namespace tryst::nccl {
 
 // What the user decides through the environment; docs/NCCL.md has the list.
 struct Settings {
-  std::string nic = "auto";          // "auto", "ibv", "soft" or "ofi:" and a provider.
-  int threads = 0;                   // That move bytes beside NCCL's own, with the software NIC.
-  int lanes = 0;                     // Queue pairs of one connection; 0: as many as serve it well.
-  uint64_t piece_bytes = 128 << 10;  // A message is cut into no smaller pieces,
-  uint64_t max_piece_bytes = 512 << 10;  // and the software NIC's into no larger ones.
+  std::string nic = "auto";  // "auto", "ibv", "soft", or "ofi:" and a provider.
+  // Threads beside NCCL's own that move bytes for the software NIC.
+  int threads = 0;
+  int lanes = 0;                         // Queue pairs of one connection; 0: choose.
+  uint64_t piece_bytes = 128 << 10;      // The smallest size of a message's pieces,
+  uint64_t max_piece_bytes = 512 << 10;  // and the largest with the software NIC.
   uint32_t eager_bytes = 4096;
-  int64_t spin_us = 0;         // How long a thread looks before it sleeps.
-  int peer_timeout_ms = 1000;  // Without a sign of life from a peer's machine.
-  // NCCL's own variables that this plugin heeds, too.
+  int64_t spin_us = 0;         // How long a thread spins before it sleeps.
+  int peer_timeout_ms = 1000;  // How long a peer's machine may show no sign of life.
+  // Variables of NCCL itself that this plugin obeys, too.
   std::string interfaces;  // NCCL_SOCKET_IFNAME
   std::string family;      // NCCL_SOCKET_FAMILY
   std::string hca;         // NCCL_IB_HCA
@@ -27,7 +28,7 @@ struct Settings {
   int traffic_class = -1;  // NCCL_IB_TC
 };
 
-// kInvalidArgument, naming the variable, for a value that means nothing.
+// kInvalidArgument: a value is invalid; names the variable.
 absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>& environment,
                                        int processors);
 std::map<std::string, std::string> Environment();

@@ -1,4 +1,4 @@
-// One implementation, seven versions of the table: each says only where it differs.
+// One implementation behind seven versions of the table; each version writes only where it differs.
 #include <algorithm>
 #include <type_traits>
 
@@ -43,7 +43,7 @@ Result GetProperties(int device, Properties* out) {
   out->latency_us = all.latency_us;
   out->max_comms = all.max_comms;
   out->max_receives = all.max_receives;
-  // Offload (version 7) is none, which is zero.
+  // Version 7 added offload, which we have not: its fields stay zero.
   if constexpr (std::is_same_v<Properties, PropertiesV8> || HasMembers<Properties>::value) {
     out->registration_is_global = all.registration_is_global;
   }

@@ -39,7 +39,7 @@ class Writer {
   std::string bytes_;
 };
 
-// Reads until something does not fit; then everything is zero and ok() is false.
+// Reads until something does not fit. From then on it returns zeros, and ok() is false.
 class Reader {
  public:
   explicit Reader(absl::string_view bytes) : left_(bytes) {}

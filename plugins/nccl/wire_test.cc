@@ -8,7 +8,7 @@
 namespace tryst::nccl {
 namespace {
 
-// As NCCL's public headers lay them out on a 64-bit machine.
+// The layouts that NCCL's public headers have on a 64-bit machine.
 TEST(AbiTest, LayoutsAreNccls) {
   EXPECT_EQ(sizeof(PropertiesV6), 48u);
   EXPECT_EQ(sizeof(PropertiesV7), 56u);

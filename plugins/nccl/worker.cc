@@ -83,7 +83,7 @@ bool Worker::TakeRung() {
   Lane* lane = rung_.exchange(nullptr, std::memory_order_seq_cst);
   while (lane != nullptr) {
     Lane* const next = lane->next_rung;
-    // From here on it may be rung, and so listed, again.
+    // From here on the lane may be rung, and so listed, again.
     lane->rung.store(false, std::memory_order_seq_cst);
     lane->Turn();
     lane = next;
@@ -100,7 +100,7 @@ bool Worker::RunTasks() {
     has_tasks_.store(false);
   }
   for (const std::function<void()>& task : tasks) {
-    TakeRung();  // A task may be the end of a lane.
+    TakeRung();  // The task may destroy a lane that is in the list.
     task();
   }
   return true;

@@ -16,21 +16,21 @@
 
 namespace tryst::nccl {
 
-// A thread that polls lanes of any comm, beside NCCL's own thread: the software NIC's bytes
-// are moved by whoever polls. Sleeps when there is nothing to move.
+// A thread that polls lanes of any comm, beside NCCL's own thread, because the software NIC's bytes
+// move only on threads that poll. Sleeps when there is nothing to move.
 class Worker {
  public:
   Worker(int64_t spin_us, const Clock* clock);
-  ~Worker();  // REQUIRES: every lane of it is gone.
+  ~Worker();  // REQUIRES: all of its lanes are gone.
 
-  // Runs `task` on the thread, soon. For setting up and closing, not for data.
+  // Runs `task` on the thread soon. For setting up and closing, not for data.
   void Run(std::function<void()> task);
-  // The same, and returns when it has run.
+  // The same, and returns after it has run.
   void RunAndWait(const std::function<void()>& task);
-  // `lane`, one of this worker's, has been offered something. Takes no lock.
+  // Tells that `lane`, one of this worker's, was offered something. Takes no lock.
   void Ring(Lane* lane);
 
-  // This thread's queue for `nic`; made at the first call.
+  // This thread's queue for `nic`; the first call makes it.
   absl::StatusOr<CompletionQueue*> QueueFor(Nic* nic);
 
  private:
@@ -58,7 +58,7 @@ class Worker {
   Mutex mu_;
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
 
-  std::vector<Queue> queues_;  // The thread's own.
+  std::vector<Queue> queues_;  // Only the worker's thread uses it.
   std::thread thread_;
 };
 

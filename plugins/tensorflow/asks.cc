@@ -3,7 +3,7 @@
 namespace tryst_tensorflow {
 namespace {
 
-// Bounds what a peer can make us hold.
+// Bounds what a peer can make us store.
 constexpr size_t kMaxKeyBytes = 4096;
 
 template <typename Number>

@@ -9,7 +9,7 @@
 
 namespace tryst_tensorflow {
 
-// What a consumer tells a producer, many at a time in one tensor of bytes.
+// One statement of a consumer to a producer. Many travel in one tensor of bytes.
 struct Ask {
   enum Kind : uint8_t {
     kTensor = 1,     // "Send me key `id` of `step` by lane `lane`."
@@ -21,24 +21,24 @@ struct Ask {
   uint32_t id = 0;
   int64_t step = 0;
   uint32_t lane = 0;
-  std::string_view key;  // TensorFlow's whole key.
+  std::string_view key;  // TensorFlow's complete key.
 };
 
-// Ids that a consumer may have given to keys at once.
+// How many keys of a consumer may have ids at the same time.
 inline constexpr uint32_t kMaxKeys = 32768;
-// Fetches of one key that are out at once.
+// How many fetches of one key may be under way at the same time.
 inline constexpr uint32_t kMaxLanes = 1 << 20;
 
 void AppendAsk(const Ask& ask, std::string* batch);
-// The keys are views into `batch`. False when it is none: nothing of it is to be heeded.
+// The keys point into `batch`. False: the batch is malformed, and all of it must be ignored.
 bool ReadAsks(std::string_view batch, std::vector<Ask>* asks);
 
-// What a producer sends in a tensor's place: uint8 in a shape that no tensor of TensorFlow's is
-// sent in.
+// What a producer sends instead of a tensor: uint8 values, in a shape that no tensor of TensorFlow
+// is sent in.
 struct Answer {
   enum Kind : uint8_t {
     kByGrpc = 1,  // "It waits for TensorFlow's RecvTensor."
-    kFailed = 2,  // With TensorFlow's status.
+    kFailed = 2,  // Carries TensorFlow's status.
   };
   Kind kind = kByGrpc;
   int32_t code = 0;

@@ -17,10 +17,11 @@ namespace {
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
-// As an edge's name: no ';' is in it.
+// A greeting's edge name begins with this. It must not contain ';'.
 constexpr char kGreeting[] = "tryst greeting 1 ";
 
-// Whoever does not answer, or cannot be reached, may later. Each greeting costs it a kilobyte.
+// A worker that does not answer, or cannot be reached, may be able to later. Each greeting costs it
+// a kilobyte.
 constexpr std::chrono::minutes kGreetAgain(10);
 
 std::string Introduction(const Peer& self, uint32_t number) {
@@ -56,7 +57,7 @@ std::string WorkerOf(const tensorflow::DeviceNameUtils::ParsedName& device) {
          "/task:" + std::to_string(device.task);
 }
 
-// Notes the device's incarnation.
+// Whether the device's incarnation is the one that we know; stores it if we know none.
 bool IsSameLife(Bridge::Producer* producer, const Rendezvous::ParsedKey& key) {
   const std::string_view device(key.src_device.data(), key.src_device.size());
   const auto it = producer->incarnations.find(device);
@@ -195,7 +196,7 @@ absl::Status Bridge::CheckDevice(const Rendezvous::ParsedKey& key) const {
       "the reason why it was restarted.");
 }
 
-// The tensor stays in TensorFlow's table until it is asked for, as it does for gRPC.
+// The tensor stays in TensorFlow's table until it is requested, as it does for gRPC.
 void Bridge::Serve(Counts* counts, ConsumerLink::Wanted wanted) {
   auto key = std::make_shared<Rendezvous::ParsedKey>();
   absl::Status status = Rendezvous::ParseKey(wanted.key->text, key.get());
@@ -228,7 +229,8 @@ void Bridge::Deliver(Counts* counts, const ConsumerLink::Wanted& wanted,
     counts->bytes += static_cast<int64_t>(tensor.TotalBytes());
     return wanted.link->Send(wanted, lent);
   }
-  // It waits for the consumer's RecvTensor, where it has waited so far.
+  // This tensor cannot travel by Tryst, so it waits for the consumer's RecvTensor in TensorFlow's
+  // table.
   const auto step = env_->rendezvous_mgr->Find(wanted.step);
   const absl::Status kept = step->Send(key, send_args, tensor, is_dead);
   if (!kept.ok()) return wanted.link->Send(wanted, Failure(kept));
@@ -236,11 +238,11 @@ void Bridge::Deliver(Counts* counts, const ConsumerLink::Wanted& wanted,
   wanted.link->Send(wanted, Answer());
 }
 
-// As TensorFlow's worker does when a RecvTensor call is cancelled: after a moment, so that the
-// cause is told before this consequence of it.
+// TensorFlow's worker does the same when a RecvTensor call is cancelled: it aborts after a moment,
+// so that the cause is reported before this consequence.
 void Bridge::AbortLater(int64_t step) {
   auto found = env_->rendezvous_mgr->Find(step);
-  if (found->IsRemoteEagerContextDefault()) return;  // It serves many operations.
+  if (found->IsRemoteEagerContextDefault()) return;  // That rendezvous serves many operations.
   auto kept = std::make_shared<decltype(found)>(std::move(found));
   env_->env->SchedClosureAfter(1000 * 1000, [kept, step] {
     (*kept)->StartAbort(

@@ -19,46 +19,46 @@
 namespace tryst_tensorflow {
 
 // Asks `producer`'s server over TensorFlow's own gRPC who it is, and tells it who we are. Runs
-// `heard` once, with why not or "".
+// `heard` once, with the reason for a failure, or "" and the answer.
 using Greet = std::function<void(const std::string& greeting,
                                  std::function<void(std::string why_not, std::string answer)>)>;
 
-// Everything that one server of TensorFlow's has of Tryst: its worker, and a link to each other
-// worker that has the plug-in. It meets them when TensorFlow first wants a tensor of theirs:
-// no worker needs any other to be there. Safe from any thread.
+// All that one TensorFlow server has of Tryst: its worker, and a link to each other worker that has
+// the plug-in. It first contacts another worker when TensorFlow wants a tensor of its, so no worker
+// has to be up before another. Thread-safe.
 class Bridge {
  public:
   // `env` outlives it.
   Bridge(const tensorflow::WorkerEnv* env, std::unique_ptr<Worker> worker);
   ~Bridge();
 
-  // Of a worker that tensors come from: never destroyed before the bridge.
+  // A worker that tensors come from. It lives as long as the bridge.
   struct Producer {
     enum State { kUnknown, kMeeting, kMet, kWithout };
-    State state = kUnknown;  // Under mu_, as the next three.
-    // TensorFlow's, by device: another one is another life.
+    State state = kUnknown;  // This and the next three: guarded by mu_.
+    // TensorFlow's incarnation of each device. Another number means that the worker restarted.
     std::map<std::string, uint64_t, std::less<>> incarnations;
-    std::string why;                              // kWithout, as the next.
-    std::chrono::steady_clock::time_point again;  // When it is greeted again.
+    std::string why;                              // For kWithout, as the next.
+    std::chrono::steady_clock::time_point again;  // When it will be greeted again.
     std::shared_ptr<ProducerLink> link;
     Counts counts;
   };
 
-  // The link to the producer of the key if they have met; else null and why. Greets it if
-  // nobody has.
+  // The link to the producer of the key, if the two have met; otherwise null, and why. Greets the
+  // producer unless it was greeted.
   std::shared_ptr<ProducerLink> LinkTo(const tensorflow::Rendezvous::ParsedKey& key,
                                        const Greet& greet, Producer** known, Why* why);
 
-  // Whether the edge of a key is a greeting, which is answered with who we are.
+  // Whether a key's edge is a greeting, which is answered with who we are.
   static bool IsGreeting(absl::string_view edge);
-  // Runs `answer` with who we are once we listen to the worker that greets, or with why not.
+  // Runs `answer` with who we are, once we listen to the worker that greets; or with why we do not.
   void AnswerGreeting(absl::string_view edge, std::function<void(std::string)> answer);
 
   const Worker& worker() const { return *worker_; }
   const tensorflow::WorkerEnv* env() const { return env_; }
   std::string Explain();
   std::string StatsJson();
-  // Nothing travels by Tryst any more.
+  // Afterwards nothing travels by Tryst.
   void Stop();
 
  private:

@@ -8,7 +8,7 @@
 namespace tryst_tensorflow {
 namespace {
 
-// Batches that are listened for at once; the consumer has two under way.
+// How many batches it listens for at once; the consumer has two under way.
 constexpr uint64_t kAhead = 3;
 
 void DeleteText(void* text) { delete static_cast<std::string*>(text); }
@@ -34,7 +34,7 @@ void ConsumerLink::Listen() {
   for (uint64_t n = 0; n < kAhead; ++n) ListenFor(n);
 }
 
-// Ends what it listens for, which holds it.
+// Ends the receives that are open: their callbacks keep this object alive.
 void ConsumerLink::Close() {
   if (closed_.exchange(true) || worker_->stopped()) return;
   worker_->library().tryst_step_cleanup(worker_->server(), StepOfLane(number_, kAskLane));
@@ -101,7 +101,7 @@ void ConsumerLink::Send(const Wanted& wanted, tryst_tensor* tensor) {
   tryst_status* failed = library.tryst_send(worker_->server(), StepOfLane(number_, wanted.lane),
                                             wanted.key->name.c_str(), tensor);
   library.tryst_tensor_free(tensor);
-  library.tryst_status_free(failed);  // The link is over, and the consumer finds out.
+  library.tryst_status_free(failed);  // The link is broken; the consumer notices by itself.
 }
 
 void ConsumerLink::Send(const Wanted& wanted, const Answer& answer) {

@@ -15,14 +15,14 @@
 
 namespace tryst_tensorflow {
 
-// The way to a consumer, at the producer: hears what it asks for and sends it.
+// The producer's side of a link: receives a consumer's requests and sends the tensors.
 class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
  public:
   struct Key {
-    std::string text;  // TensorFlow's.
-    std::string name;  // Tryst's.
+    std::string text;  // TensorFlow's text.
+    std::string name;  // Tryst's name for it.
   };
-  // A tensor that is asked for, to be answered once.
+  // A requested tensor, to be answered once.
   struct Wanted {
     std::shared_ptr<ConsumerLink> link;
     std::shared_ptr<const Key> key;
@@ -32,15 +32,15 @@ class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
   using OnWanted = std::function<void(Wanted)>;
   using OnCancel = std::function<void(int64_t step)>;
 
-  // `worker` outlives it. The calls come one after another, in the order of the asks.
+  // `worker` outlives it. The callbacks run one after another, in the order of the requests.
   ConsumerLink(Worker* worker, const Peer& consumer, uint32_t number, OnWanted on_wanted,
                OnCancel on_cancel);
   ~ConsumerLink();
 
-  void Listen();  // Once. It lives until the consumer is gone, or Close().
+  void Listen();  // Call it once. The link lives until the consumer is gone, or until Close().
   void Close();
 
-  // Null: a dead tensor. Takes the reference over.
+  // Null: a dead tensor. Takes over the reference.
   void Send(const Wanted& wanted, tryst_tensor* tensor);
   void Send(const Wanted& wanted, const Answer& answer);
 
@@ -69,9 +69,9 @@ class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
   std::atomic<uint32_t> lanes_{0};
 
   std::mutex mu_;
-  std::map<uint64_t, std::string> early_;  // Batches that wait for one before them.
+  std::map<uint64_t, std::string> early_;  // Batches that arrived before an earlier one.
   uint64_t next_ = 0;
-  bool heeding_ = false;  // By one thread at a time, which owns keys_.
+  bool heeding_ = false;  // Set by the thread that handles batches; only that one uses keys_.
   std::vector<std::shared_ptr<const Key>> keys_;
 };
 

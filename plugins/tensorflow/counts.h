@@ -7,13 +7,13 @@
 
 namespace tryst_tensorflow {
 
-// Why a tensor came by TensorFlow's gRPC.
+// Why a tensor travelled by TensorFlow's gRPC.
 enum class Why {
-  kNoPlugin,   // The producer has none.
-  kNotYet,     // The two have not met yet.
-  kNotBytes,   // It is of strings, variants or resources, or in a device's memory.
-  kOurMemory,  // It goes to a device's memory here.
-  kKey,        // Its name is too long, or none.
+  kNoPlugin,   // The producer has no plug-in.
+  kNotYet,     // The two workers have not met yet.
+  kNotBytes,   // It holds strings, variants or resources, or lies in a device's memory.
+  kOurMemory,  // Its destination here is a device's memory.
+  kKey,        // Its name is too long, or malformed.
 };
 inline constexpr int kWhys = 5;
 
@@ -24,13 +24,13 @@ inline const char* Text(Why why) {
   return kTexts[static_cast<int>(why)];
 }
 
-// Of what was received from one worker, or sent to one.
+// What was received from, or sent to, one worker.
 struct Counts {
-  std::atomic<int64_t> tensors{0};  // By Tryst.
+  std::atomic<int64_t> tensors{0};  // Those that travelled by Tryst.
   std::atomic<int64_t> bytes{0};
   std::atomic<int64_t> dead{0};
   std::atomic<int64_t> failed{0};
-  std::atomic<int64_t> copied{0};  // Tensors that were not used where they landed.
+  std::atomic<int64_t> copied{0};  // Those that had to be copied from where they landed.
   std::array<std::atomic<int64_t>, kWhys> by_grpc = {};
 };
 

@@ -5,13 +5,13 @@
 namespace tryst_tensorflow {
 namespace {
 
-// Names of batches recur, so that nobody has to remember ever more of them. More than are under
-// way or listened for at once.
+// The names of batches repeat, so that the library does not have to keep ever more names. There are
+// more of them than batches under way or listened for at once.
 constexpr uint64_t kAskKeys = 16;
 
 constexpr char kDevice[] = "/device:CPU:0";
 
-// The part up to the separator, which is taken off as well.
+// Takes the text before the separator off `text`, and the separator.
 std::string_view TakePart(std::string_view* text, char separator) {
   const size_t end = text->find(separator);
   const std::string_view part = text->substr(0, end);
@@ -50,7 +50,8 @@ std::string TrystKey(const Library& library, std::string_view tensorflow_key, co
   const std::string_view to = TakePart(&tensorflow_key, ';');
   std::string edge(TakePart(&tensorflow_key, ';'));
   if (to.empty() || edge.empty() || tensorflow_key.empty()) return "";
-  // Host memory of other devices; the library knows of the workers' CPUs alone.
+  // Host memory of other devices. The library knows only the workers' CPUs, so the device goes into
+  // the edge's name.
   if (!EndsWith(from, kDevice)) edge += " from " + std::string(from);
   if (!EndsWith(to, kDevice)) edge += " to " + std::string(to);
   const uint64_t frame = Number(TakePart(&tensorflow_key, ':'));

@@ -10,16 +10,16 @@
 
 namespace tryst_tensorflow {
 
-// What Tryst calls the tensor of TensorFlow's key: by the same edge, frame and iteration, but with
-// the incarnation of Tryst's producer. Empty: that is no key.
+// Tryst's key for a tensor of TensorFlow: with the same edge, frame and iteration, but the
+// incarnation of Tryst's producer. Empty: `tensorflow_key` is malformed.
 std::string TrystKey(const Library& library, std::string_view tensorflow_key, const Peer& producer,
                      const std::string& consumer);
 
-// Of the `n`th batch of asks.
+// The key of the `n`th batch of requests.
 std::string AskKey(const Library& library, const Peer& consumer, const std::string& producer,
                    uint64_t n);
 
-// In which step of Tryst's a link sends by a lane; the link's number is the consumer's.
+// The step of Tryst in which a link uses a lane. The consumer chooses the link's number.
 inline int64_t StepOfLane(uint32_t link, uint32_t lane) {
   return static_cast<int64_t>(static_cast<uint64_t>(link) << 32 | lane);
 }

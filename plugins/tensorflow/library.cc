@@ -13,7 +13,7 @@ struct Loaded {
   std::string why;
 };
 
-// With another gRPC than TensorFlow's inside the process's reach, both would end it.
+// libtryst.so.0 brings in a second gRPC beside TensorFlow's, which would crash the process.
 bool IsSelfContained(const std::string& path) {
   return path.find("libtryst.so.0") == std::string::npos;
 }

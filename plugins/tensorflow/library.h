@@ -7,7 +7,7 @@
 
 namespace tryst_tensorflow {
 
-// What the plug-in calls of libtryst.
+// The functions of libtryst that the plug-in calls.
 #define TRYST_TENSORFLOW_CALLS(X)  \
   X(tryst_abi_version)             \
   X(tryst_status_code)             \
@@ -35,15 +35,15 @@ namespace tryst_tensorflow {
   X(tryst_send)                    \
   X(tryst_recv_async)
 
-// libtryst.so.1, loaded at run time beside TensorFlow: it shows nothing of the gRPC, Protobuf and
-// Abseil that are inside it, and sees nothing of TensorFlow's.
+// libtryst.so.1, loaded at run time beside TensorFlow. It hides the gRPC, Protobuf and Abseil that
+// are linked into it, and does not see TensorFlow's.
 struct Library {
 #define TRYST_TENSORFLOW_CALL(name) decltype(&::name) name;
   TRYST_TENSORFLOW_CALLS(TRYST_TENSORFLOW_CALL)
 #undef TRYST_TENSORFLOW_CALL
 };
 
-// Loads it once; null and `why` when it cannot be used. It is never unloaded: its threads
+// Loads it once; null and `why` when it cannot be used. It is never unloaded, because its threads
 // live as long as the process.
 const Library* LoadLibrary(std::string* why);
 

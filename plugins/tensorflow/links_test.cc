@@ -1,4 +1,4 @@
-// Two workers in this process, over the C interface that is linked here.
+// Two workers in this process, over the C interface that is linked into the test.
 
 #include <chrono>
 #include <condition_variable>
@@ -42,7 +42,7 @@ tryst_tensor* Bytes(const std::string& text) {
   return tensor;
 }
 
-// What fetches brought.
+// Keeps the results of fetches.
 class Results {
  public:
   ProducerLink::Done Into(const std::string& name) {
@@ -111,7 +111,7 @@ class LinksTest : public ::testing::Test {
     return std::make_shared<ProducerLink>(worker_.get(), ps_->self(), number);
   }
 
-  Results results_;  // What the workers call is destroyed after them.
+  Results results_;  // Declared first, because the workers call it until they are destroyed.
   std::atomic<int64_t> cancelled_{0};
   std::unique_ptr<Worker> ps_;
   std::unique_ptr<Worker> worker_;
@@ -144,7 +144,7 @@ TEST_F(LinksTest, OneKeyInManyStepsAtOnce) {
     const std::lock_guard<std::mutex> lock(mu);
     waiting.push_back(std::move(wanted));
     if (waiting.size() < 20) return;
-    // The last step first.
+    // In reverse order.
     for (; !waiting.empty(); waiting.pop_back()) {
       waiting.back().link->Send(waiting.back(), Bytes(std::to_string(waiting.back().step)));
     }

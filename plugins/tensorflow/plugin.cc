@@ -1,4 +1,4 @@
-// What tf.load_library() loads: it makes servers for protocol "grpc+verbs".
+// What tf.load_library() loads: makes the servers of protocol "grpc+verbs".
 
 #include <cstdlib>
 #include <cstring>
@@ -22,18 +22,18 @@ using tensorflow::ServerInterface;
 
 constexpr char kProtocol[] = "grpc+verbs";
 
-// Bridges live as long as the process, as TensorFlow's servers do.
+// Bridges live as long as the process, because TensorFlow's servers do.
 struct Bridges {
   std::mutex mu;
   std::vector<Bridge*> all;
-  std::vector<std::string> without;  // Why servers have none.
+  std::vector<std::string> without;  // Why some servers have no bridge.
 };
 Bridges* TheBridges() {
   static Bridges* const bridges = new Bridges;
   return bridges;
 }
 
-// The host by which the others know this task.
+// The host by which other tasks know this task.
 std::string HostOf(const ServerDef& server) {
   for (const auto& job : server.cluster().job()) {
     if (job.name() != server.job_name()) continue;
@@ -45,7 +45,7 @@ std::string HostOf(const ServerDef& server) {
   return "localhost";
 }
 
-// TensorFlow's own gRPC server, whose steps fetch by Tryst.
+// Makes TensorFlow's own gRPC server, but its steps fetch by Tryst.
 class Factory final : public ServerFactory {
  public:
   bool AcceptsOptions(const ServerDef& server) override { return server.protocol() == kProtocol; }
@@ -67,14 +67,14 @@ class Factory final : public ServerFactory {
     Bridges* bridges = TheBridges();
     const std::lock_guard<std::mutex> lock(bridges->mu);
     if (worker == nullptr) {
-      // One text: what else a log message can take is not the same in all wheels.
+      // The message is one text, because wheels differ in what else a log message accepts.
       LOG(ERROR) << "Tryst: /job:" + server.job_name() +
                         "/task:" + std::to_string(server.task_index()) +
                         " goes on by gRPC alone: " + why;
       bridges->without.push_back(why);
       return absl::OkStatus();
     }
-    // Nothing has used the stock one: the server has not started.
+    // The server has not started, so nothing has used its own manager.
     tensorflow::WorkerEnv* env = (*out)->worker_env();
     auto bridge = std::make_unique<Bridge>(env, std::move(worker));
     bridges->all.push_back(bridge.get());
@@ -94,7 +94,7 @@ char* Give(const std::string& text) { return strdup(text.c_str()); }
 }  // namespace
 }  // namespace tryst_tensorflow
 
-// For python/tryst/tensorflow. What is given out is free()d by tryst_tensorflow_free.
+// For python/tryst/tensorflow. It frees returned texts with tryst_tensorflow_free.
 extern "C" {
 
 __attribute__((visibility("default"))) char* tryst_tensorflow_explain() {
@@ -118,7 +118,7 @@ __attribute__((visibility("default"))) char* tryst_tensorflow_stats() {
 
 __attribute__((visibility("default"))) void tryst_tensorflow_free(char* text) { free(text); }
 
-// Before the process ends.
+// Called before the process ends.
 __attribute__((visibility("default"))) void tryst_tensorflow_stop() {
   auto* bridges = tryst_tensorflow::TheBridges();
   const std::lock_guard<std::mutex> lock(bridges->mu);

@@ -11,7 +11,7 @@ namespace {
 constexpr int kBatchesOut = 2;
 constexpr size_t kLongestKey = 3072;
 
-// A batch under way, whose bytes the library refers to.
+// A batch under way. The library refers to its bytes.
 struct Batch {
   std::string bytes;
   std::function<void()> taken;
@@ -111,7 +111,8 @@ void ProducerLink::OnTensor(void* arg, const tryst_status* failed, tryst_tensor*
 void ProducerLink::Cancel(int64_t step) {
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    if (step == last_cancelled_) return;  // All fetches of a step end together.
+    // All fetches of a step are cancelled together, so one request is enough.
+    if (step == last_cancelled_) return;
     last_cancelled_ = step;
     Ask ask;
     ask.kind = Ask::kCancel;

@@ -16,34 +16,34 @@
 
 namespace tryst_tensorflow {
 
-// The way from a producer, at the consumer. What is fetched is asked for in batches: while two
-// are under way, the next one gathers. Tensors come under TensorFlow's names, in lanes: a step of
-// Tryst's for each fetch of one key that is out at once, so that the same few names recur.
+// The consumer's side of a link: sends requests to a producer, in batches. While two batches are
+// under way, the next one gathers. Tensors arrive under TensorFlow's names in lanes: a lane is a
+// step of Tryst for each fetch of one key that is under way, so that the same few names repeat.
 class ProducerLink : public std::enable_shared_from_this<ProducerLink> {
  public:
-  // `tensor` is the callee's. Of a failure the status lasts for the call.
+  // The callee owns `tensor`. `failed` is valid during the call only.
   using Done = std::function<void(const tryst_status* failed, tryst_tensor* tensor, bool is_dead)>;
 
   // `worker` outlives it.
   ProducerLink(Worker* worker, const Peer& producer, uint32_t number);
   ~ProducerLink();
 
-  // Runs `done` once, on a thread of the library's. False when the key is not one that Tryst
-  // can say: nothing happens then.
+  // Runs `done` once, on a thread of the library. False: Tryst cannot express the key, and nothing
+  // happens.
   bool Fetch(int64_t step, std::string_view key, Done done);
-  // The consumer does not wait in the step any more: what is out of it is answered soon.
+  // The consumer no longer waits in the step; its fetches will be answered soon.
   void Cancel(int64_t step);
 
   const Peer& producer() const { return producer_; }
   uint32_t number() const { return number_; }
-  // Once a fetch has failed for the link's own sake.
+  // Whether a fetch has failed because of the link.
   bool broken() const { return broken_; }
   int64_t batches() const { return batches_; }
 
  private:
   struct Key {
     uint32_t id = 0;
-    std::string name;  // Tryst's.
+    std::string name;  // Tryst's name for it.
     std::vector<uint32_t> free_lanes;
     uint32_t next_lane = 0;
   };
@@ -72,7 +72,7 @@ class ProducerLink : public std::enable_shared_from_this<ProducerLink> {
   int64_t last_cancelled_ = 0;
   int batches_out_ = 0;
   uint64_t next_batch_ = 0;
-  uint32_t first_lane_ = 0;  // Of keys that are new: lanes below belong to forgotten ones.
+  uint32_t first_lane_ = 0;  // The first lane for new keys: lower ones belong to forgotten keys.
   uint32_t lanes_ = 0;
 };
 

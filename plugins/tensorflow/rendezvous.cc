@@ -18,13 +18,13 @@ using tensorflow::BaseRemoteRendezvous;
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
-// A worker without the plug-in keeps a greeting waiting.
+// A worker without the plug-in never answers a greeting.
 constexpr int64_t kGreetWithinUs = 10 * 1000 * 1000;
 
 }  // namespace
 
-// A fetch by Tryst, which TensorFlow may abort or cancel. It ends once: with what comes first of
-// the tensor and the abort.
+// A fetch by Tryst, which TensorFlow may abort or cancel. It ends once: with the tensor or the
+// abort, whichever comes first.
 class StepRendezvous::Call final : public tensorflow::BaseRecvTensorCall {
  public:
   Call(StepRendezvous* step, std::shared_ptr<ProducerLink> link, Counts* counts,
@@ -37,7 +37,7 @@ class StepRendezvous::Call final : public tensorflow::BaseRecvTensorCall {
         args_(args),
         done_(std::move(done)) {}
 
-  // Takes `self` along.
+  // Keeps `self` until the call has ended.
   void Begin(std::shared_ptr<Call> self);
 
   void Start(std::function<void()>) override {}
@@ -52,7 +52,7 @@ class StepRendezvous::Call final : public tensorflow::BaseRecvTensorCall {
   void OnReceived(tryst_tensor* received);
   void GoOnByGrpc(Why why);
   absl::Status Failed(const tryst_status* failed) const;
-  // True for the one that ends it.
+  // True for the one caller that ends it.
   bool Claim() { return !ended_.exchange(true); }
   void End(const absl::Status& status, const Tensor& tensor, bool is_dead);
   void LetGo();
@@ -67,7 +67,8 @@ class StepRendezvous::Call final : public tensorflow::BaseRecvTensorCall {
   std::atomic<bool> ended_{false};
   mutable std::mutex mu_;
   absl::Status aborted_;
-  std::shared_ptr<Call> self_;  // Until it has ended: TensorFlow's table has a plain pointer.
+  // Until the call has ended, because TensorFlow's table holds a plain pointer.
+  std::shared_ptr<Call> self_;
 };
 
 void StepRendezvous::Call::Begin(std::shared_ptr<Call> self) {
@@ -85,7 +86,7 @@ void StepRendezvous::Call::Begin(std::shared_ptr<Call> self) {
   if (!asked && Claim()) GoOnByGrpc(Why::kKey);
 }
 
-// TensorFlow holds locks here.
+// TensorFlow holds locks during this call.
 void StepRendezvous::Call::StartAbort(const absl::Status& status) {
   std::shared_ptr<Call> self;
   {
@@ -102,9 +103,9 @@ void StepRendezvous::Call::StartAbort(const absl::Status& status) {
 
 absl::Status StepRendezvous::Call::Failed(const tryst_status* failed) const {
   auto code = static_cast<absl::StatusCode>(library_.tryst_status_code(failed));
-  // A producer that came back under another incarnation is, to TensorFlow, one that went away.
+  // To TensorFlow, a producer that returns with another incarnation is one that went away.
   if (code == absl::StatusCode::kCancelled) code = absl::StatusCode::kUnavailable;
-  // TensorFlow's coordinators look for these words to know whose fault it was.
+  // TensorFlow's coordinators look for these words to find out whose fault it was.
   return absl::Status(code, std::string("Tryst: ") + library_.tryst_status_message(failed) +
                                 "\nAdditional GRPC error information from remote target " +
                                 link_->producer().name + " while fetching by Tryst");
@@ -153,7 +154,7 @@ void StepRendezvous::Call::OnReceived(tryst_tensor* received) {
   End(status, tensor, false);
 }
 
-// REQUIRES: it was claimed.
+// REQUIRES: Claim() returned true.
 void StepRendezvous::Call::GoOnByGrpc(Why why) {
   ++counts_->by_grpc[static_cast<int>(why)];
   step_->DeregisterCall(this, args_);
@@ -162,7 +163,7 @@ void StepRendezvous::Call::GoOnByGrpc(Why why) {
 }
 
 void StepRendezvous::Call::LetGo() {
-  std::shared_ptr<Call> self;  // Destroyed last; the caller may have another.
+  std::shared_ptr<Call> self;  // Destroyed last: the caller may hold the only other reference.
   const std::lock_guard<std::mutex> lock(mu_);
   self.swap(self_);
 }
@@ -215,7 +216,7 @@ void StepRendezvous::ByGrpc(const Rendezvous::ParsedKey& key, const Rendezvous::
   absl::Status status;
   {
     const std::lock_guard<std::mutex> lock(mu_);
-    status = aborted_;  // A stock one that is made now would not know.
+    status = aborted_;  // A stock rendezvous that is made now would not know of the abort.
     if (status.ok() && stock_ == nullptr) {
       stock_ = steps_->MakeStock(step_id_);
       status = stock_->Initialize(session());
@@ -226,7 +227,8 @@ void StepRendezvous::ByGrpc(const Rendezvous::ParsedKey& key, const Rendezvous::
   stock->RecvAsync(key, args, std::move(done));
 }
 
-// The step's own, else the server's own, which knows the workers that the server was started with.
+// The step's own session; otherwise the server's, which knows the workers that the server was
+// started with.
 std::shared_ptr<tensorflow::WorkerSession> StepRendezvous::KeptSession() {
   std::shared_ptr<tensorflow::WorkerSession> kept;
   const absl::Status found =
@@ -235,8 +237,8 @@ std::shared_ptr<tensorflow::WorkerSession> StepRendezvous::KeptSession() {
   return env_->session_mgr->LegacySession();
 }
 
-// A RecvTensor call in a step of its own: it reaches the worker wherever TensorFlow does, and one
-// without the plug-in makes nothing of it.
+// A RecvTensor call in a step of its own. It reaches the worker wherever TensorFlow can, and one
+// without the plug-in never answers it.
 Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
   return [this, &key](const std::string& greeting,
                       std::function<void(std::string, std::string)> heard) {
@@ -247,7 +249,7 @@ Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
     const absl::Status parsed = Rendezvous::ParseKey(text, &greeting_key);
     if (!parsed.ok()) return heard(std::string(parsed.message()), "");
     auto step = steps_->MakeStock(static_cast<int64_t>(tensorflow::random::New64() >> 1));
-    // No step of TensorFlow's waits for the call, so nothing but this keeps its session.
+    // No step of TensorFlow waits for this call, so we must keep its session alive.
     std::shared_ptr<tensorflow::WorkerSession> kept_session = KeptSession();
     const absl::Status ready = step->Initialize(kept_session.get());
     if (!ready.ok()) return heard(std::string(ready.message()), "");
@@ -256,7 +258,7 @@ Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
     args.alloc_attrs.set_on_host(true);
     args.cancellation_manager = cancellation.get();
     BaseRemoteRendezvous* raw = step.get();
-    // Both live until the call has ended and the time is up.
+    // Both must live until the call has ended and the timer has fired.
     auto kept = std::make_shared<decltype(step)>(std::move(step));
     env_->env->SchedClosureAfter(kGreetWithinUs,
                                  [cancellation, kept] { cancellation->StartCancel(); });

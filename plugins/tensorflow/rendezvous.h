@@ -13,8 +13,8 @@ namespace tryst_tensorflow {
 
 class Steps;
 
-// A step of TensorFlow's. It is TensorFlow's own in everything but how a tensor of another worker
-// is fetched: by Tryst where that worker has it, else by TensorFlow's gRPC.
+// A step of TensorFlow. It differs from TensorFlow's own only in how it fetches a tensor of another
+// worker: by Tryst if that worker has it, otherwise by TensorFlow's gRPC.
 class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
  public:
   StepRendezvous(Steps* steps, const tensorflow::WorkerEnv* env, int64_t step);
@@ -40,11 +40,11 @@ class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
   Steps* const steps_;
   std::mutex mu_;
   absl::Status aborted_;
-  // TensorFlow's own for this step, which fetches what goes by gRPC.
+  // TensorFlow's own rendezvous for this step, for what travels by gRPC.
   tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> stock_;
 };
 
-// Makes them, and answers greetings, which come as RecvTensor calls.
+// Makes the steps' rendezvous, and answers greetings, which arrive as RecvTensor calls.
 class Steps final : public tensorflow::RpcRendezvousMgr {
  public:
   Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge);

@@ -15,19 +15,19 @@ namespace {
 
 using tensorflow::Tensor;
 
-// What TensorFlow's kernels expect of memory.
+// The alignment that TensorFlow's kernels expect.
 constexpr uintptr_t kAlignment = 64;
-constexpr int kMaxRank = 8;  // Between workers of Tryst.
+constexpr int kMaxRank = 8;  // The limit between workers of Tryst.
 
-// Of memory that Tryst lands in, as much as TensorFlow may hold at once: a variable that a
-// received tensor is assigned to holds it for good.
+// How much of Tryst's landing memory TensorFlow may hold at once: a variable that is assigned a
+// received tensor holds it for good.
 constexpr size_t kMaxHeld = 256 << 20;
 std::atomic<size_t> held{0};
 
 void ReleaseTensor(void* tensor) { delete static_cast<Tensor*>(tensor); }
 
-// Memory of Tryst's that a tensor of TensorFlow's refers to. Kernels do not reuse it for their
-// outputs: it goes back to where the next tensors land.
+// Memory of Tryst's that a tensor of TensorFlow refers to. Kernels do not reuse it for their
+// outputs, because it returns to Tryst's landing memory.
 class Landed final : public tensorflow::TensorBuffer {
  public:
   Landed(const Library& library, tryst_tensor* received)
@@ -109,7 +109,7 @@ bool Wrap(const Library& library, tryst_tensor* received, tensorflow::Allocator*
   if (is_aligned && held + bytes <= kMaxHeld) {
     auto* landed = new Landed(library, received);
     *tensor = Tensor(dtype, shape, landed);
-    landed->Unref();  // The tensor has its own.
+    landed->Unref();  // The tensor has a reference of its own.
     return true;
   }
   *copied = true;

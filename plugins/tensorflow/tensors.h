@@ -8,20 +8,20 @@
 
 namespace tryst_tensorflow {
 
-// Whether it is plain bytes, in host memory as the caller knows.
+// Whether it is plain bytes. REQUIRES: it lies in host memory.
 bool CanTravel(const tensorflow::Tensor& tensor);
 
-// The tensor's own bytes, which stay until Tryst lets go of them. Null when Tryst cannot carry
-// its type or shape.
+// The tensor's own bytes, which stay until Tryst releases them. Null: Tryst cannot carry its type
+// or shape.
 tryst_tensor* Lend(const Library& library, const tensorflow::Tensor& tensor);
 
-// The bytes that Tryst delivered, as they are where TensorFlow can use them so; `copied` tells
-// when they had to be moved to memory of TensorFlow's. Takes the reference over. False: that is
-// no type or shape of TensorFlow's.
+// Makes a TensorFlow tensor of the bytes that Tryst delivered, without a copy where TensorFlow can
+// use them as they lie; `copied` tells. Takes over the reference. False: TensorFlow has no such
+// type or shape.
 bool Wrap(const Library& library, tryst_tensor* received, tensorflow::Allocator* allocator,
           tensorflow::Tensor* tensor, bool* copied);
 
-// False when it is a tensor. Keeps the reference.
+// False: it is a tensor. Does not take over the reference.
 bool IsAnswer(const Library& library, tryst_tensor* received, Answer* answer);
 
 }  // namespace tryst_tensorflow

@@ -24,14 +24,14 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host.rfind("127.", 0) == 0 || host == "[::1]";
 }
 
-// As TensorFlow's own gRPC has no proof of anything either, but among workers of one
-// machine alone: elsewhere the environment says who gets in (docs/CONFIG.md).
+// TensorFlow's own gRPC authenticates nobody either. Tryst does that only among workers of one
+// machine; elsewhere the environment must say who may connect (docs/CONFIG.md).
 bool SaysWhoGetsIn() {
   return IsSet("TRYST_TOKEN_FILE") || IsSet("TRYST_CERTIFICATE_FILE") || IsSet("TRYST_INSECURE") ||
          IsSet("TRYST_CONFIG");
 }
 
-// "/job:ps/replica:0/task:3" is task 3 of "ps".
+// Splits "/job:ps/replica:0/task:3" into "ps" and 3.
 bool SplitName(const std::string& name, std::string* job, int* task) {
   char text[256];
   if (sscanf(name.c_str(), "/job:%255[^/]/replica:0/task:%d", text, task) != 2) return false;
@@ -74,7 +74,7 @@ std::unique_ptr<Worker> Worker::Start(const Library* library, const std::string&
                                        "--resolver=file",
                                        "--cluster_file=" + folder + "/cluster.json"};
   if (!SaysWhoGetsIn() && IsLoopback(host)) settings.push_back("--insecure");
-  // A worker that is gone has to be found out in the time that TensorFlow's users know.
+  // TensorFlow's users expect a lost worker to be noticed within this time.
   if (!IsSet("TRYST_PATIENCE")) settings.push_back("--patience=10s");
   if (!IsSet("TRYST_KEEP_FOR")) settings.push_back("--keep_for=20s");
   std::vector<const char*> texts;
@@ -94,7 +94,7 @@ Worker::~Worker() {
   Stop();
   unlink((folder_ + "/cluster.json").c_str());
   rmdir(folder_.c_str());
-  // The server itself stays: tensors that TensorFlow still holds may lie in its memory.
+  // The server is leaked: tensors that TensorFlow still holds may lie in its memory.
 }
 
 void Worker::Stop() {
@@ -161,7 +161,7 @@ bool Worker::Answers(Introduction* introduction) {
   return false;
 }
 
-// The library reads the file again when it has changed.
+// The library reads the file again when it changes.
 bool Worker::WriteAddresses() {
   std::map<std::string, std::map<int, std::string>> jobs;
   for (const auto& [name, address] : addresses_) {

@@ -17,21 +17,21 @@
 
 namespace tryst_tensorflow {
 
-// Another worker of the job, as it says of itself.
+// What another worker of the job says of itself.
 struct Peer {
   std::string name;     // "/job:ps/replica:0/task:0"
-  std::string address;  // Of Tryst's port.
+  std::string address;  // Of its Tryst port.
   uint64_t incarnation = 0;
 };
 
 // The Tryst worker beside one TensorFlow server. It has a port of its own and is in an open
-// cluster; TensorFlow's peers introduce the members. Safe from any thread.
+// cluster, whose members TensorFlow's peers introduce. Thread-safe.
 class Worker {
  public:
-  // Listens on a free port of `host` when it returns. Null and `why` when it cannot.
+  // When it returns, it listens on a free port of `host`. Null and `why`: it cannot.
   static std::unique_ptr<Worker> Start(const Library* library, const std::string& job, int task,
                                        const std::string& host, std::string* why);
-  // Stops it. Nothing that was received may still be held.
+  // Stops it. REQUIRES: no received tensor is held.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -40,14 +40,14 @@ class Worker {
   tryst_server* server() const { return server_; }
   const Peer& self() const { return self_; }
 
-  // Tells the library where the peer is and waits until it answers there. Runs `known` with
-  // why not, or "" when it did, on a thread of its own.
+  // Tells the library where the peer is, and waits until it answers there. Runs `known` on a thread
+  // of its own, with "" or with why it did not answer.
   void Introduce(const Peer& peer, std::function<void(const std::string& why_not)> known);
-  // Ends what waits, and lets what is under way land for a moment.
+  // Fails what waits, and gives what is under way a moment to land.
   void Stop();
   bool stopped() const { return stopped_; }
   std::string Explain() const;
-  std::string StatsJson() const;  // Tryst's own counters.
+  std::string StatsJson() const;  // The counters of Tryst.
 
  private:
   struct Introduction {
@@ -60,24 +60,24 @@ class Worker {
   Worker(const Library* library, std::string folder) : library_(library), folder_(folder) {}
   bool WriteAddresses();
   void Run();
-  // All that are under way: one that does not answer holds up no other.
+  // Tries all of them, so that one that does not answer delays no other.
   void Reach(std::vector<Introduction>* under_way);
   bool Answers(Introduction* introduction);
 
   const Library* const library_;
-  const std::string folder_;  // Of the cluster's file.
+  const std::string folder_;  // Holds the cluster's file.
   tryst_server* server_ = nullptr;
   Peer self_;
 
   std::atomic<bool> stopped_{false};
   std::mutex mu_;
   std::condition_variable more_;
-  std::vector<Introduction> introductions_;       // New ones; under mu_.
-  std::map<std::string, std::string> addresses_;  // Worker to address; of the thread.
+  std::vector<Introduction> introductions_;       // New ones; guarded by mu_.
+  std::map<std::string, std::string> addresses_;  // Worker -> address; only the thread uses it.
   std::thread introducer_;
 };
 
-// Takes the status over: "" for none.
+// Takes over the status; "" if it is null.
 std::string TakeMessage(const Library& library, tryst_status* status);
 
 }  // namespace tryst_tensorflow

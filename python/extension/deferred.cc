@@ -20,8 +20,8 @@ void Defer(Deferred* item) {
   do {
     item->next = head;
   } while (!first.compare_exchange_weak(head, item, std::memory_order_acq_rel));
-  // The main thread does it soon, unless somebody else is quicker. Where its list is full, the
-  // next call of the module does.
+  // The main thread runs it soon, unless another thread comes first. If its list is full, the next
+  // call of the module runs it.
   if (head == nullptr && !stopped.load(std::memory_order_acquire)) {
     (void)Py_AddPendingCall(GiveBackPending, nullptr);
   }

@@ -5,20 +5,20 @@
 
 namespace tryst_python {
 
-// Something of Python's that the library lets go of, on a thread that must not run Python. It is
-// given back on a thread that does.
+// A reference to a Python object that the library releases on a thread that must not run Python.
+// Another thread, which may, gives it back.
 struct Deferred {
   virtual ~Deferred() = default;
-  // Holds the interpreter's lock.
+  // Runs with the interpreter's lock held.
   virtual void GiveBack() = 0;
   Deferred* next = nullptr;
 };
 
-// Any thread, without the lock. Takes `item` over.
+// Takes over `item`. Call it on any thread, without the interpreter's lock.
 void Defer(Deferred* item);
-// Gives back what has been deferred. REQUIRES: the interpreter's lock.
+// Gives back the deferred items. REQUIRES: the interpreter's lock.
 void GiveBackDeferred();
-// The interpreter ends: what is deferred from now on is left alone.
+// The interpreter ends: items deferred from now on are leaked.
 void StopDeferring();
 
 }  // namespace tryst_python

@@ -1,11 +1,11 @@
-// The module tryst._tryst: the C interface as Python has it. What users see is python/tryst.
+// The module tryst._tryst: the C interface for Python. Users see python/tryst.
 #include <vector>
 
 #include "python/extension/deferred.h"
 #include "python/extension/server.h"
 #include "python/extension/tensor.h"
 
-int TrystMain(int argc, char** argv);  // The command line: server/tryst_main.cc.
+int TrystMain(int argc, char** argv);  // The command line program: server/tryst_main.cc.
 
 namespace tryst_python {
 namespace {

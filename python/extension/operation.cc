@@ -1,4 +1,4 @@
-// Receives under way, and the queues that finished ones are taken from.
+// Receives under way, and the queues that give finished ones.
 #include <vector>
 
 #include "python/extension/deferred.h"
@@ -17,10 +17,10 @@ struct QueueObject {
 struct OperationObject {
   PyObject_HEAD tryst_op* op;
   Py_ssize_t count;
-  PyObject* server;  // Kept until the operation is gone.
-  PyObject* queue;   // Likewise; null: none.
-  PyObject* owner;   // Whatever the caller has put there: a weak reference to who waits.
-  bool in_queue;     // Holds a reference to itself then.
+  PyObject* server;  // Keeps the server alive.
+  PyObject* queue;   // Keeps the queue alive; null: none.
+  PyObject* owner;   // Set by the caller: a weak reference to what waits.
+  bool in_queue;     // While true, the operation holds a reference to itself.
 };
 
 PyTypeObject* queue_type = nullptr;
@@ -42,8 +42,9 @@ void DeallocOperation(PyObject* self) {
   Py_DECREF(type);
 }
 
-// Waits without the interpreter's lock, and looks now and then for a signal: Ctrl-C ends the wait
-// and cancels the operation. 1: it has ended; -1: an exception. Below 0 ms: for ever.
+// Waits without the interpreter's lock, but checks for signals: Ctrl-C ends the wait and cancels
+// the operation. Below 0 ms it waits without limit. Returns 1 when the operation has ended, -1 with
+// an exception.
 int WaitFor(tryst_op* op, double left_ms) {
   const bool forever = left_ms < 0;
   while (!tryst_op_wait(op, 0)) {
@@ -81,7 +82,7 @@ PyObject* Cancel(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// The tensor of the i-th receive, None for a dead one. Raises what it failed with.
+// The tensor of the i-th receive, None for a dead one. Raises the receive's error.
 PyObject* Result(PyObject* self, PyObject* index) {
   const Py_ssize_t i = PyLong_AsSsize_t(index);
   if (i < 0 && PyErr_Occurred()) return nullptr;
@@ -94,7 +95,7 @@ PyObject* Result(PyObject* self, PyObject* index) {
   return WrapTensor(tensor);
 }
 
-// All of them in a list; raises the first failure.
+// All tensors in a list; raises the first error.
 PyObject* Results(PyObject* self, PyObject*) {
   const Py_ssize_t count = AsOperation(self)->count;
   Ref list(PyList_New(count));
@@ -166,7 +167,7 @@ PyObject* FileNumber(PyObject* self, PyObject*) {
   return PyLong_FromLong(tryst_queue_fd(AsQueue(self)));
 }
 
-// The operations that have finished, at most so many. Never waits.
+// Takes up to `most` finished operations. Never waits.
 PyObject* Take(PyObject* self, PyObject* most) {
   const Py_ssize_t max = PyLong_AsSsize_t(most);
   if (PyErr_Occurred()) return nullptr;
@@ -177,7 +178,7 @@ PyObject* Take(PyObject* self, PyObject* most) {
     auto* const operation = static_cast<PyObject*>(tryst_op_tag(ops[i]));
     AsOperation(operation)->in_queue = false;
     if (list && PyList_Append(list.get(), operation) != 0) list = Ref();
-    Py_DECREF(operation);  // Of the queue's.
+    Py_DECREF(operation);  // The reference that the queue held.
   }
   GiveBackDeferred();
   return list.release();
@@ -226,7 +227,7 @@ int64_t TimeoutMs(PyObject* timeout) {
   return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
 }
 
-// One key, without a destination: (step, key, timeout or None, flags).
+// Starts a receive of one key without a destination: (step, key, timeout or None, flags).
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
   if (count != 4) {
     PyErr_SetString(PyExc_TypeError, "recv_one takes 4 arguments");
@@ -302,10 +303,10 @@ PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
       self->owner = nullptr;
       self->in_queue = self->queue != nullptr;
       result = reinterpret_cast<PyObject*>(self);
-      if (self->in_queue) Py_INCREF(result);  // The queue's.
+      if (self->in_queue) Py_INCREF(result);  // For the queue.
       tryst_status* status;
       {
-        const WithoutGil without;  // It may copy what this worker sent to itself.
+        const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
         status = tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
                                   self->in_queue ? AsQueue(queue) : nullptr, result, &self->op);
       }

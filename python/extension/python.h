@@ -13,7 +13,7 @@
 
 namespace tryst_python {
 
-// Owns a reference.
+// Owns a reference to a Python object.
 class Ref {
  public:
   Ref() = default;
@@ -32,7 +32,7 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// Lets other threads run Python as long as it lives.
+// Releases the interpreter's lock while it lives.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -42,9 +42,9 @@ class WithoutGil {
   PyThreadState* const state_;
 };
 
-// Raises what `status` says, which it frees; false when it is null: all is well.
+// Raises the error in `status`, and frees it; false when it is null.
 bool Raised(tryst_status* status);
-// Whoever makes exceptions: called with (code, message, is_derived). Kept.
+// Sets what makes exceptions: it is called with (code, message, is_derived). Kept.
 void SetErrorMaker(PyObject* maker);
 
 }  // namespace tryst_python

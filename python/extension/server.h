@@ -9,7 +9,7 @@ PyObject* MakeServerType();     // tryst._tryst.Server
 PyObject* MakeOperationType();  // tryst._tryst.Operation
 PyObject* MakeQueueType();      // tryst._tryst.Queue
 
-// `queue` is None or a Queue. Null with an exception.
+// `queue` is None or a Queue. Returns null with an exception.
 PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args);
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count);
 bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options);

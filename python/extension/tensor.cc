@@ -27,12 +27,12 @@ PyTypeObject* tensor_type = nullptr;
 
 tryst_tensor* Get(PyObject* self) { return reinterpret_cast<TensorObject*>(self)->tensor; }
 
-// A type, as Python's struct module, DLPack and the library know it.
+// A type, as Python's struct module, DLPack and the library name it.
 struct TypeRow {
   int32_t dtype;
-  const char* name;    // As numpy and ml_dtypes have it.
+  const char* name;    // The name in numpy and ml_dtypes.
   const char* format;  // Null: the buffer protocol has no such type.
-  uint8_t code;        // DLPack's.
+  uint8_t code;        // DLPack's code.
   uint8_t bits;
 };
 constexpr TypeRow kTypes[] = {
@@ -66,7 +66,7 @@ const TypeRow* RowOf(int32_t dtype) {
   return nullptr;
 }
 
-// Of the native byte order; of other ones only what has a single byte.
+// Accepts the native byte order only, except for types of a single byte.
 const TypeRow* RowOfFormat(const char* format) {
   if (format == nullptr) format = "B";
   const bool swapped = *format == '>' || *format == '!';
@@ -79,10 +79,10 @@ const TypeRow* RowOfFormat(const char* format) {
   return nullptr;
 }
 
-// ---- What the library holds of Python's ----
+// ---- Python objects that the library holds ----
 
-// A tensor of somebody else's, in the layout that the library takes. Its deleter runs on any
-// thread, so what stands behind it is given back later.
+// A tensor of another library, in the layout that ours takes. Its deleter runs on any thread, so
+// the Python object is given back later.
 struct Borrowed : Deferred {
   Borrowed() {
     managed.version = {1, 0};
@@ -160,7 +160,7 @@ tryst_tensor* OfBuffer(PyObject* object) {
     if (view->len / (view->itemsize == 0 ? 1 : view->itemsize) == 0) to.strides = nullptr;
     if (whole) {
       tensor = Import(&borrowed->managed);
-      to.strides = nullptr;  // Checked, and not needed any more.
+      to.strides = nullptr;  // They are checked, and no longer needed.
     } else {
       PyErr_SetString(PyExc_ValueError, "strides that are no multiple of an element");
     }
@@ -186,7 +186,7 @@ tryst_tensor* OfCapsule(PyObject* capsule) {
   if (is_versioned) {
     const auto* const from = static_cast<const Versioned*>(borrowed->taken);
     borrowed->managed.version = from->version;
-    if (from->version.major == 1) {  // Else the layout behind the version is not known.
+    if (from->version.major == 1) {  // The layout of another version is unknown.
       borrowed->managed.flags = from->flags;
       borrowed->managed.dl_tensor = from->dl_tensor;
     }
@@ -213,7 +213,7 @@ tryst_tensor* OfDlpack(PyObject* object, PyObject* stream) {
   if (!empty || !names) return nullptr;
   if (stream != Py_None && PyDict_SetItemString(names.get(), "stream", stream) != 0) return nullptr;
   Ref capsule(PyObject_Call(method.get(), empty.get(), names.get()));
-  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {  // It is of before DLPack 1.0.
+  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {  // It predates DLPack 1.0.
     PyErr_Clear();
     if (PyDict_DelItemString(names.get(), "max_version") != 0) return nullptr;
     capsule = Ref(PyObject_Call(method.get(), empty.get(), names.get()));
@@ -223,8 +223,8 @@ tryst_tensor* OfDlpack(PyObject* object, PyObject* stream) {
 
 // ---- The type ----
 
-// Of what has both a buffer and DLPack the buffer is tried first, which is quicker and says what is
-// read-only; it has no bfloat16 and no GPUs.
+// If an object has both a buffer and DLPack, the buffer is tried first: it is quicker and tells
+// what is read-only. But it has no bfloat16 and no GPU memory.
 tryst_tensor* OfAny(PyObject* object, PyObject* stream) {
   if (stream == Py_None && PyObject_CheckBuffer(object)) {
     tryst_tensor* const tensor = OfBuffer(object);
@@ -307,7 +307,7 @@ void DropOld(PyObject* capsule) {
   managed->deleter(managed);
 }
 
-// The same elements in memory that is the caller's alone; null with an exception.
+// Copies the elements into memory that only the caller has; null with an exception.
 tryst_tensor* CopyOf(tryst_tensor* from) {
   if (tryst_tensor_gpu(from) >= 0) {
     PyErr_SetString(PyExc_BufferError,
@@ -328,7 +328,7 @@ tryst_tensor* CopyOf(tryst_tensor* from) {
   return copied;
 }
 
-// The bytes are there when a receive has ended, so no stream has to wait for them.
+// When a receive has ended its bytes are there, so no stream has to wait for them.
 PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"stream", "max_version", "dl_device", "copy", nullptr};
   PyObject *stream = Py_None, *max_version = Py_None, *device = Py_None, *copy = Py_None;
@@ -380,7 +380,7 @@ PyObject* Dlpack(PyObject* self, PyObject* args, PyObject* kwargs) {
   return PyCapsule_New(managed, kOld, DropOld);
 }
 
-// The shape and the strides of a view that was given out.
+// The shape and the strides of a view.
 struct ViewParts {
   std::vector<Py_ssize_t> shape;
   std::vector<Py_ssize_t> strides;
@@ -430,7 +430,7 @@ int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
 
 void ReleaseBuffer(PyObject*, Py_buffer* view) { delete static_cast<ViewParts*>(view->internal); }
 
-// The same memory as elements of another type of the same size.
+// The same memory, as elements of another type of the same size.
 PyObject* View(PyObject* self, PyObject* name) {
   const Ref text(PyUnicode_AsUTF8String(name));
   if (!text) return nullptr;
@@ -463,7 +463,7 @@ PyObject* View(PyObject* self, PyObject* name) {
   return WrapTensor(tensor);
 }
 
-// A tensor of strings: their bytes, row by row.
+// The strings of a tensor of strings, row by row.
 PyObject* Strings(PyObject* self, PyObject*) {
   Ref list(PyList_New(0));
   size_t count = 1;

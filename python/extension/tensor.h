@@ -5,17 +5,17 @@
 
 namespace tryst_python {
 
-// The type `tryst.Tensor`; null with an exception.
+// Makes the type `tryst.Tensor`; null with an exception.
 PyObject* MakeTensorType();
 bool IsTensor(PyObject* object);
-// Takes `tensor` over. Null with an exception.
+// Takes over `tensor`. Returns null with an exception.
 PyObject* WrapTensor(tryst_tensor* tensor);
-// What `object` holds: of a Tensor its own; of anything with a buffer or with __dlpack__ a
-// reference to the same memory, which keeps it alive. Whether the caller is to free it is in
-// `*owned`. Null with an exception.
+// The library's tensor for `object`: a Tensor's own; for an object with a buffer or __dlpack__, one
+// that refers to the same memory and keeps it alive. `*owned` tells whether the caller must free
+// it. Null with an exception.
 tryst_tensor* TensorOf(PyObject* object, bool* owned);
 
-// The library's number of a type, by numpy's name of it; 0: there is none.
+// The library's number for a type, by its name in numpy; 0: there is none.
 int32_t TypeNumber(const char* name);
 
 }  // namespace tryst_python

@@ -12,7 +12,7 @@ def main():
         from tryst import demo
 
         return demo.main(words[1:])
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Nothing of Python's runs from here on.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # No Python code runs from here on.
     return _tryst.command_line(["tryst", *words])
 
 

@@ -6,7 +6,7 @@ from tryst import _tryst
 
 Tensor = _tryst.Tensor
 
-# Types that numpy has by ml_dtypes only: how their bytes are called meanwhile.
+# Types that numpy has only with ml_dtypes, and the types whose bytes carry theirs without it.
 _CARRIERS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "int4": "uint8", "uint4": "uint8"}
 _CUDA = 2

@@ -34,11 +34,12 @@ def work(worker, join, turns):
     answer = true_weights(numpy)
     with tryst.Server(job="worker", task=worker, join=join, **COMMON) as server:
         before = None
-        for turn in range(turns + 1):  # The last one brings the final weights.
+        for turn in range(turns + 1):  # The last turn brings the final weights.
             step = server.step(step_of(worker, turn))
             weights = step.recv("weights", frm=PS, timeout=60).numpy()
             if before is not None:
-                before.cleanup()  # The weights of this turn say that the last gradient was taken.
+                # These weights were computed from the last gradient, so it was taken.
+                before.cleanup()
             if turn < turns:
                 noise = chance.normal(0, 0.01, FEATURES).astype("f")
                 step.send("gradient", weights - answer + noise, to=PS)
@@ -71,7 +72,7 @@ async def serve(server, model, worker, turns):
             model.lost.append((worker, len(model.losses), error))
             return
         model.take(gradient.numpy())
-        step.cleanup()  # Who sent a gradient has had the weights.
+        step.cleanup()  # The worker that sent a gradient has received the weights.
     server.step(step_of(worker, turns)).send("weights", model.weights, to=peer)
 
 

@@ -28,7 +28,8 @@ import tryst
 
 _SEED = b"tryst_seed"
 _SPACE = b"tryst"
-_GIVE_UP_S = 60.0  # As Ray does by default, whose word may come before the receive has begun.
+# Ray's own default. Ray's message of a failure may arrive before the receive has begun.
+_GIVE_UP_S = 60.0
 _transfers = itertools.count(1)
 
 
@@ -55,7 +56,8 @@ class Meeting(CommunicatorMetadata):
 
     def __init__(self, source, sink, seed):
         self.source, self.sink, self.seed = source, sink, seed
-        # Owners of references number their transfers independently of each other.
+        # Each owner of references numbers its transfers by itself, so a random part keeps them
+        # apart.
         self.step = int.from_bytes(os.urandom(4), "big") >> 1 << 32 | next(_transfers)
 
 
@@ -65,7 +67,7 @@ def _worker(actor_id):
 
 def _dense(one):
     """Row by row, which costs a copy where it is not."""
-    if hasattr(one, "detach"):  # Of torch.
+    if hasattr(one, "detach"):  # A tensor of torch.
         return one.detach().contiguous()
     import numpy
 
@@ -79,8 +81,8 @@ class Transport(TensorTransportManager):
     def __init__(self):
         self._lock = threading.Lock()
         self._server = self._seed = None
-        self._sent = {}  # By object: the steps that it was sent in.
-        self._receiving = {}  # By object: the step that waits for it.
+        self._sent = {}  # Object -> the steps in which it was sent.
+        self._receiving = {}  # Object -> the step that waits for it.
 
     def tensor_transport_backend(self):
         return self.name
@@ -156,7 +158,7 @@ class Transport(TensorTransportManager):
         token, _, join = seed.partition(" ")
         settings = {"listen": f"{ray.util.get_node_ip_address()}:0", "open_cluster": True, **self.settings}
         if not any(name in settings for name in ("insecure", "token_file", "certificate_file")):
-            self._token = os.memfd_create("token")  # On no disk.
+            self._token = os.memfd_create("token")  # The file is on no disk.
             os.fchmod(self._token, 0o600)
             os.write(self._token, token.encode())
             settings["token_file"] = f"/proc/self/fd/{self._token}"
@@ -172,7 +174,7 @@ class Transport(TensorTransportManager):
             server = self._start(token)
             seed = f"{token} {server.worker}@{server.address}".encode()
             if internal_kv._internal_kv_put(_SEED, seed, overwrite=False, namespace=_SPACE):
-                server.stop()  # Somebody was quicker.
+                server.stop()  # Another thread has started one meanwhile.
                 seed = internal_kv._internal_kv_get(_SEED, namespace=_SPACE)
             else:
                 self._server = server

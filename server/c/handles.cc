@@ -80,7 +80,7 @@ absl::StatusOr<tryst::Tensor> tryst_server::Fill(int64_t step, const tryst::Tens
                                                  const tryst::Tensor& into, uint64_t turn,
                                                  tryst::Received got) {
   if (!into.valid() || got.is_dead) return std::move(got.tensor);
-  // By the channel, or the sender's memory is the very same.
+  // The channel has filled the destination, or the sender's memory is the destination.
   const bool is_there = got.tensor.data() == into.data() && got.tensor.dtype() == into.dtype() &&
                         got.tensor.shape() == into.shape();
   if (is_there) return into;

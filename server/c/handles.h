@@ -9,7 +9,7 @@
 #include "rendezvous/rendezvous.h"
 #include "server/server.h"
 
-// What the handles of the C interface are, for its sources alone.
+// The types behind the C interface's handles, for its sources alone.
 
 struct tryst_status {
   absl::Status status;
@@ -18,22 +18,22 @@ struct tryst_status {
 
 struct tryst_tensor {
   tryst::Tensor tensor;
-  bool shared = false;  // Somebody else reads its memory, too: a producer's.
+  bool shared = false;  // True: a producer reads this memory, too.
 };
 
 namespace tryst {
 namespace c {
 
-// How many forks lie between the program's start and this process.
+// How often the process has forked since the program started: a child counts one more.
 int ForkCount();
 
-// Null when all is well.
+// Returns null when the status is OK.
 tryst_status* Give(const absl::Status& status);
 tryst_status* GiveTensor(absl::StatusOr<Tensor> made, tryst_tensor** tensor, bool shared = false);
-// For tryst_string_free().
+// The caller frees it with tryst_string_free().
 char* GiveText(const std::string& text);
 
-// A caller's null is an empty text, which is no key and no worker.
+// A null from the caller becomes an empty text, which is never a valid key or worker.
 inline const char* Text(const char* text) { return text == nullptr ? "" : text; }
 
 inline absl::Duration Timeout(int64_t ms) {
@@ -44,12 +44,12 @@ inline absl::Duration Timeout(int64_t ms) {
 }  // namespace tryst
 
 struct tryst_server {
-  // OK, unless it was made before a fork: its threads are the parent's.
+  // OK, unless the server was made before a fork: its threads live in the parent only.
   absl::Status Usable() const;
   absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> Step(int64_t step);
-  // What a receive gives its caller of `got` where the caller wants `into` filled. What a worker
-  // sends to itself comes in the sender's memory and not in the destination, so it is copied;
-  // what does not fit goes back to where it was, for the next receive of the key.
+  // Makes what a receive returns when the caller wants `into` filled. A tensor that a worker sends
+  // to itself arrives in the sender's memory, so it is copied into `into`. A tensor that does not
+  // fit goes back to its step, for the next receive of the key.
   absl::StatusOr<tryst::Tensor> Fill(int64_t step, const tryst::TensorKey& key,
                                      const tryst::Tensor& into, uint64_t turn, tryst::Received got);
 

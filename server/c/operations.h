@@ -13,12 +13,12 @@
 #include "server/c/handles.h"
 #include "server/c/tryst_v1.h"
 
-// Finished operations, the first first, and a descriptor that can be read while there are any.
+// Finished operations, the oldest first, and a descriptor that is readable while there are any.
 struct tryst_queue {
   explicit tryst_queue(int fd) : fd(fd) {}
   ~tryst_queue();
   void Push(tryst_op* op);
-  // Takes it out if it is in.
+  // Removes the operation if it is in the queue.
   void Remove(tryst_op* op);
   size_t Take(tryst_op** ops, size_t max, absl::Duration timeout);
 
@@ -31,8 +31,7 @@ struct tryst_queue {
   void Clear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 };
 
-// Receives that have not ended. The user and the last callback share it; the later of the two
-// deletes it.
+// A group of receives. The user and the last callback share it; the later of the two deletes it.
 struct tryst_op {
   struct Item {
     tryst::TensorKey key;
@@ -48,7 +47,7 @@ struct tryst_op {
       : server(server), step(step), queue(queue), tag(tag) {}
   void Start(tryst::Rendezvous* rendezvous, tryst::Args args);
   bool Wait(absl::Duration timeout);
-  void Free();  // By the user.
+  void Free();  // The user calls it.
 
   tryst_server* const server;
   const int64_t step;
@@ -61,7 +60,7 @@ struct tryst_op {
  private:
   friend struct tryst_queue;
   void End(Item* item, tryst::Received got);
-  void Finish();  // The last item has ended.
+  void Finish();  // Runs when the last item has ended.
   void Unref();
 
   std::atomic<size_t> left{0};

@@ -1,5 +1,5 @@
-// The C interface: every call in every state, and what its header promises of timeouts and of
-// the caller's memory. tests/sdk has it tried by a C compiler.
+// The C interface: every call in every state, and what its header promises about timeouts and the
+// caller's memory. tests/sdk compiles it with a C compiler.
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -55,7 +55,7 @@ tryst_tensor* Floats(std::vector<int64_t> dims, float first) {
   return tensor;
 }
 
-// A receive's outcome, by a callback.
+// Keeps a receive's outcome, which its callback stores.
 struct Outcome {
   static void Done(void* arg, const tryst_status* status, tryst_tensor* tensor, int is_dead) {
     auto* const self = static_cast<Outcome*>(arg);
@@ -77,7 +77,7 @@ struct Outcome {
 
 struct Call {
   const char* name;
-  // With whether steps can be used: the server serves.
+  // `serves`: the server of this state serves, so steps can be used.
   std::function<void(tryst_server*, bool serves)> make;
 };
 
@@ -120,7 +120,8 @@ const std::vector<Call>& Calls() {
       {"recv_async",
        [](tryst_server* s, bool serves) {
          const std::string key = OwnKey(s, "async");
-         auto* const outcome = new Outcome;  // Its callback may come when this one has returned.
+         // Its callback may run after this function has returned.
+         auto* const outcome = new Outcome;
          outcome->body = [] {};
          tryst_recv_async(
              s, 1000, key.c_str(), nullptr,
@@ -213,7 +214,7 @@ TEST(AnyState, IsFreedInACallback) {
   ASSERT_EQ(Code(tryst_send(server, 1, key.c_str(), nullptr)), TRYST_OK);
   tryst_recv_async(server, 1, key.c_str(), nullptr, Outcome::Done, &outcome);
   ASSERT_TRUE(outcome.done.WaitForNotificationWithTimeout(kHung));
-  // It ends all the same: its address is free again.
+  // The server ends all the same, so its address becomes free.
   tryst_code code = TRYST_UNKNOWN;
   for (const absl::Time until = absl::Now() + kHung; code != TRYST_OK && absl::Now() < until;) {
     tryst_server* const next = Create("--job=next", address);
@@ -291,7 +292,7 @@ TEST_F(Into, OfAnotherTypeOrShapeFailsAndTakesNothing) {
     EXPECT_EQ(outcome.code, TRYST_INVALID_ARGUMENT) << outcome.message;
   }
   EXPECT_EQ(static_cast<float*>(tryst_tensor_data(row))[0], 100);
-  for (const float first : {1, 2}) {  // Both are still there, in their order.
+  for (const float first : {1, 2}) {  // Both tensors are still there, in order.
     ASSERT_EQ(Recv(nullptr, 1000, &got), TRYST_OK) << message_;
     EXPECT_EQ(static_cast<float*>(tryst_tensor_data(got))[0], first);
     tryst_tensor_free(got);
@@ -300,7 +301,7 @@ TEST_F(Into, OfAnotherTypeOrShapeFailsAndTakesNothing) {
   tryst_tensor_free(row);
 }
 
-// The very memory that is sent, in another shape and in the same one.
+// `into` is the memory that is sent, first with another shape and then with the same one.
 TEST_F(Into, MayBeTheMemoryThatIsSent) {
   float values[6] = {1, 2, 3, 4, 5, 6};
   const int64_t row[] = {6};

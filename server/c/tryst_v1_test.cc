@@ -1,4 +1,4 @@
-// Version 1 of the C interface: what tryst_v1.h promises beyond what the examples show.
+// Version 1 of the C interface: what tryst_v1.h promises and the examples do not show.
 #include "server/c/tryst_v1.h"
 
 #include <poll.h>
@@ -93,7 +93,7 @@ TEST_F(V1, TheDescriptorIsReadableAsLongAsSomethingCanBeTaken) {
   EXPECT_EQ(tryst_op_tag(taken[0]), &tags[2]);
   EXPECT_EQ(taken[1], ops[0]);
   EXPECT_TRUE(Readable());
-  tryst_op_free(ops[1]);  // In the queue.
+  tryst_op_free(ops[1]);  // It is in the queue.
   EXPECT_FALSE(Readable());
   tryst_op_free(ops[0]);
   tryst_op_free(ops[2]);
@@ -210,7 +210,7 @@ TEST_F(V1, DLPackOfBothLayouts) {
   reinterpret_cast<Old*>(out)->deleter(reinterpret_cast<Old*>(out));
   EXPECT_EQ(deleted, 0);
 
-  named->flags |= tryst::dlpack::kFlagReadOnly;  // And in again, as one that must not be written.
+  named->flags |= tryst::dlpack::kFlagReadOnly;  // Imported again, now as read-only memory.
   ASSERT_EQ(Code(tryst_tensor_from_dlpack(versioned, &tensor)), TRYST_OK);
   EXPECT_EQ(tryst_tensor_is_read_only(tensor), 1);
   EXPECT_EQ(Code(tryst_tensor_to_dlpack0(tensor, &out)), TRYST_FAILED_PRECONDITION);

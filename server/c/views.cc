@@ -1,4 +1,4 @@
-// Version 1 of the C interface: what a server shows of itself.
+// Version 1 of the C interface: the views of a server's state.
 #include <string>
 
 #include "absl/strings/str_cat.h"

@@ -14,30 +14,30 @@
 
 namespace tryst {
 
-// "tryst: ..." on standard error; kExitFailed.
+// Prints "tryst: ..." on standard error; returns kExitFailed.
 int Fail(const absl::Status& status);
-// The same of what was never tried; kExitUsage.
+// The same for a command that was not even tried; returns kExitUsage.
 int FailUsage(const absl::Status& status);
-// kInvalidArgument: nobody has said where `worker` is.
+// kInvalidArgument: nothing says at which address `worker` is.
 absl::Status CheckPlace(Membership* members, const std::string& worker);
 // Prints `text` or its error, and returns the exit status.
 int Print(const absl::StatusOr<std::string>& text);
 
-// The workers that a command is about, and the calls to reach them.
+// The workers that a command asks, and the calls to reach them.
 struct Asked {
   std::unique_ptr<PeerClient> client;
   std::vector<std::string> workers;
-  size_t named = 0;  // Of those, the first so many: the others were found.
+  size_t named = 0;  // The first `named` workers were named by the user; the others were found.
   // A worker that was found through the member list may be gone by now, so it gets less time than
   // one that the user named.
   absl::Duration Patience(size_t worker, absl::Duration timeout) const {
     return worker < named ? timeout : std::min(timeout, absl::Seconds(2));
   }
-  std::vector<std::string> rest;  // Words that name no worker.
+  std::vector<std::string> rest;  // The words of the command line that name no worker.
 };
 
-// The workers among the words; without any, all that the settings name. `and_theirs`: also
-// those that these know, at most 256 in all. kInvalidArgument: nobody is named.
+// The workers among the words; without any, all that the settings name. With `and_theirs`, also the
+// members that these know, at most 256 in all. kInvalidArgument: no worker is named.
 absl::StatusOr<Asked> WhomToAsk(const CommandLine& line, bool and_theirs);
 
 }  // namespace tryst

@@ -6,8 +6,8 @@
 
 namespace tryst {
 
-// tryst bench: has line.words[0] send samples to `self`, which has started, and tells how
-// they came. Stops `self`. What the process ends with.
+// tryst bench: has the worker line.words[0] send samples to `self`, which has started, prints how
+// they came, and stops `self`. Returns the exit status.
 int RunBench(const CommandLine& line, Server* self);
 
 }  // namespace tryst

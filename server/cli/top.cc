@@ -15,7 +15,7 @@
 #include "server/cli/ask_workers.h"
 #include "server/cli/watch.h"
 
-// `tryst top`: what every path of some workers did between two looks.
+// `tryst top`: what every path of some workers carried between two queries.
 namespace tryst {
 namespace {
 
@@ -42,15 +42,15 @@ struct Row {
   bool in_use = false;
   double operations_per_s = 0;
   double megabytes_per_s = 0;
-  double failed = 0;  // In all.
+  double failed = 0;  // The total, not a rate.
   double under_way = 0;
   double p99_ms = 0;
-  std::string mostly;  // What most of the time between the looks was waited for.
+  std::string mostly;  // The reason for most of the waiting since the last query.
 };
 
 class Looker {
  public:
-  // The rows of one worker, with rates since the last look. kUnavailable: no answer.
+  // The rows of one worker, with rates since the last query. kUnavailable: it does not answer.
   absl::StatusOr<std::vector<Row>> Look(PeerCalls* calls, const std::string& worker,
                                         absl::Duration timeout) {
     const auto text = calls->Explain(worker, "", true, timeout);
@@ -91,7 +91,8 @@ class Looker {
     }
     const std::string id = absl::StrCat(worker, " ", row.role, " ", row.peer, " ", row.path);
     const PathLook before = std::exchange(looks_[id], now);
-    if (past_s <= 0 || now.done < before.done) return row;  // First look, or another life.
+    // It is the first query, or the worker has restarted.
+    if (past_s <= 0 || now.done < before.done) return row;
     row.operations_per_s = (now.done - before.done) / past_s;
     row.megabytes_per_s = (now.bytes - before.bytes) / past_s / 1e6;
     double most_ms = 0;
@@ -150,7 +151,7 @@ std::string Json(const std::vector<Row>& rows, const std::vector<absl::Status>& 
 }  // namespace
 
 int RunTop(const CommandLine& line) {
-  auto asked = WhomToAsk(line, line.words.empty());  // Nobody named: all members.
+  auto asked = WhomToAsk(line, line.words.empty());  // Without names: all members.
   if (!asked.ok()) return FailUsage(asked.status());
   const bool terminal = isatty(STDOUT_FILENO) != 0 && !line.json;
   const bool colours = terminal && getenv("NO_COLOR") == nullptr;

@@ -15,7 +15,7 @@
 namespace tryst {
 namespace {
 
-// {"WORKER":DOCUMENT, ...}; a worker that does not answer has {"error":"..."}.
+// Returns {"WORKER":DOCUMENT, ...}; a worker that does not answer has {"error":"..."}.
 std::string JsonByWorker(const std::vector<std::pair<std::string, std::string>>& documents) {
   std::string out = "{";
   for (const auto& [worker, document] : documents) {
@@ -77,7 +77,7 @@ int RunTrace(const CommandLine& line) {
                            : absl::StatusOr<TraceDump>(clock.status());
     if (show_progress) std::fputs("\r\033[K", stderr);
     if (!dump.ok()) {
-      exit = Fail(dump.status());  // The others may know enough.
+      exit = Fail(dump.status());  // The others' traces may suffice.
       continue;
     }
     dump->ahead_ns = clock->ahead_ns;

@@ -5,7 +5,7 @@
 
 namespace tryst {
 
-// The commands that look at workers: each prints, and returns the exit status.
+// The commands that show workers' state. Each prints, and returns the exit status.
 int RunExplain(const CommandLine& line);
 int RunWaiting(const CommandLine& line);
 int RunTrace(const CommandLine& line);

@@ -8,8 +8,8 @@
 
 namespace tryst {
 
-// One question about a machine. `run` adds nothing to the report when all is well; it
-// takes milliseconds, changes nothing, and must not fail on a file that is not there.
+// One question about a machine. `run` adds nothing to the report when all is well. It takes
+// milliseconds, changes nothing, and must not fail when a file is missing.
 struct Check {
   const char* name;
   void (*run)(const Host& host, Report* report);
@@ -23,7 +23,7 @@ std::vector<Check> NetworkChecks();
 std::vector<Check> SecurityChecks();
 std::vector<Check> GpuChecks();
 
-// All of the above.
+// All checks of this folder.
 std::vector<Check> AllChecks();
 Report Examine(const Host& host);
 

@@ -30,7 +30,8 @@ void ExamineWayTo(const ServerConfig& config, const std::string& peer, absl::Dur
   ExaminePeer(RealPeerProbes((*client)->calls(), peer), peer, address, timeout, report);
 }
 
-// Is it the very worker that is asked about? Then its ports are taken rightly.
+// The worker that answers at `address`. If it is the one that this configuration describes, its
+// ports are taken for a good reason.
 std::string WhoAnswers(const ServerConfig& config, const std::string& address) {
   const size_t colon = address.rfind(':');
   if (config.job.empty() || colon == std::string::npos) return "";
@@ -54,7 +55,7 @@ int RunDoctor(const ServerConfig& config, const std::string& peer, absl::Duratio
   calls.who_answers = [&config](const std::string& address) { return WhoAnswers(config, address); };
   const Host host("", ProcessEnvironment(), config, calls);
   Report report = Examine(host);
-  // Connecting and two calls: three seconds at most.
+  // Connects and makes two calls, each with a limit of one second.
   if (!peer.empty()) ExamineWayTo(config, peer, std::min(timeout, absl::Seconds(1)), &report);
   const std::string text = json ? report.ToJson() : report.ToText(isatty(STDOUT_FILENO) != 0);
   std::fputs(text.c_str(), stdout);

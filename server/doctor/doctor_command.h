@@ -8,8 +8,8 @@
 
 namespace tryst {
 
-// `tryst doctor [PEER]`: examines this machine for a server with `config`, and the way to
-// `peer` unless that is empty. Prints; returns the exit status: 1 when there is a fault.
+// `tryst doctor [PEER]`: examines this machine for a server with `config`, and the path to `peer`
+// unless that is empty. Prints the report and returns the exit status: 1 when there is a fault.
 int RunDoctor(const ServerConfig& config, const std::string& peer, absl::Duration timeout,
               bool json);
 

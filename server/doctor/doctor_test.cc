@@ -22,7 +22,7 @@ constexpr char kGpu[] = "/sys/bus/pci/devices/0000:3e:00.0";
 struct Seed {
   const char* check;
   Weight weight;
-  const char* seen;  // Part of what the finding says.
+  const char* seen;  // A part of the finding's text.
   std::function<void(SeededHost*)> put_wrong;
 };
 
@@ -219,7 +219,7 @@ std::vector<Seed> MachineSeeds() {
        }},
       {"cgroup-memory", W::kWarning, "256 MiB",
        Writes("/sys/fs/cgroup/app/memory.max", "268435456")},
-      {"cgroup-memory", W::kWarning, "128 MiB",  // Set for the folder above ours.
+      {"cgroup-memory", W::kWarning, "128 MiB",  // The limit is set for the parent of our folder.
        Writes("/sys/fs/cgroup/memory.max", "134217728")},
       {"free-memory", W::kWarning, "100 MiB", Writes("/proc/meminfo", "MemAvailable: 102400 kB")},
       {"shared-memory-missing", W::kWarning, "/dev/shm is not there",
@@ -356,7 +356,7 @@ std::vector<Seed> SecuritySeeds() {
          std::filesystem::rename(key, key + ".first");
          const std::string cert = h->root() + "/etc/tryst/cert.pem";
          std::filesystem::rename(cert, cert + ".first");
-         AddTls(h);  // Another pair: its key beside the first one's certificate.
+         AddTls(h);  // It makes a second pair, whose key does not belong to the first certificate.
          std::filesystem::rename(cert + ".first", cert);
        }},
       {"certificate-signer", W::kWarning, "was not signed by",
@@ -422,7 +422,7 @@ TEST(DoctorTest, EveryCheckIsReached) {
   EXPECT_GE(AllChecks().size(), 40U);
 }
 
-// A seed may have company only where one thing implies another.
+// A seeded fault must be the only finding, except where one fault implies another.
 TEST(DoctorTest, AHealthyMachineGivesNoAlarm) {
   const std::vector<std::function<void(SeededHost*)>> healthy = {
       [](SeededHost*) {}, WithRdma, GpuAndNic([](SeededHost*) {}),

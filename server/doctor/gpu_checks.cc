@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kPci[] = "/sys/bus/pci/devices";
 
-// Bus ids of NVIDIA's display and compute devices.
+// The bus ids of NVIDIA's display and compute devices.
 std::vector<std::string> Gpus(const Host& host) {
   std::vector<std::string> gpus;
   for (const std::string& bus_id : host.List(kPci)) {
@@ -49,7 +49,7 @@ void Library(const Host& host, Report* report) {
                "apt-get install libcuda1; in a container: docker run --gpus all");
 }
 
-// The library's file carries the driver's version in its name: libcuda.so.580.65.06.
+// The file name of the library ends with the driver's version: libcuda.so.580.65.06.
 void Versions(const Host& host, Report* report) {
   const std::string module = KernelModule(host);
   if (module.empty()) return;
@@ -126,7 +126,7 @@ void PeerMemory(const Host& host, Report* report) {
                "device tensors are staged through host memory", "modprobe nvidia_peermem");
 }
 
-// A line of sysfs' "resource" file: "0xstart 0xend 0xflags"; BAR1 is the second.
+// Reads BAR1, the second line of sysfs' "resource" file: "0xstart 0xend 0xflags".
 uint64_t Bar1Bytes(const Host& host, const std::string& bus_id) {
   const std::vector<std::string> lines =
       absl::StrSplit(host.Read(absl::StrCat(kPci, "/", bus_id, "/resource")).value_or(""), '\n');
@@ -179,7 +179,8 @@ void Distance(const Host& host, Report* report) {
   }
 }
 
-// The ways are not guessed from files but taken: some hundred milliseconds for each GPU.
+// Tries every GPU with every NIC instead of guessing from files. It takes some hundred milliseconds
+// for each GPU.
 void Direct(const Host& host, Report* report) {
   if (!HasGpuAndNic(host)) return;
   const auto pairs = host.calls().prove_direct();

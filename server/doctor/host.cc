@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMostBytes = 64 << 10;
 
-// "/a/b" -> "/a"; "" when there is nothing above.
+// The parent folder: "/a/b" -> "/a"; "" for the topmost.
 std::string Above(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "" : path.substr(0, slash);
@@ -31,7 +31,7 @@ absl::optional<std::string> Host::Read(const std::string& path) const {
   if (!in) return absl::nullopt;
   std::string text(kMostBytes, '\0');
   in.read(&text[0], static_cast<std::streamsize>(text.size()));
-  if (in.bad()) return absl::nullopt;  // sysfs says EINVAL for an empty table entry.
+  if (in.bad()) return absl::nullopt;  // Reading an empty table entry of sysfs fails with EINVAL.
   text.resize(static_cast<size_t>(in.gcount()));
   return std::string(absl::StripAsciiWhitespace(text));
 }
@@ -100,7 +100,7 @@ std::string CgroupFolder(const Host& host, const std::string& controller) {
       return absl::StrCat("/sys/fs/cgroup/", controller, path);
     }
   }
-  // In a container the path is the host's, and what is mounted is our own folder.
+  // In a container /proc shows the host's path, but what is mounted is our own folder.
   if (!folder.empty() && !host.Exists(folder)) folder = "/sys/fs/cgroup";
   return folder;
 }

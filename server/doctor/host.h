@@ -15,38 +15,38 @@
 
 namespace tryst {
 
-// What only a system call can answer. The defaults ask this machine; tests answer.
+// What only a system call can answer. By default these ask this machine; tests replace them.
 struct HostCalls {
-  // Of the file system that holds `path`: its size.
+  // The size of the file system that holds `path`.
   std::function<absl::StatusOr<uint64_t>(const std::string& path)> file_system_bytes;
   std::function<bool(const std::string& path)> may_read_and_write;
-  // Permission bits, as of stat().
+  // The permission bits that stat() returns.
   std::function<absl::StatusOr<uint32_t>(const std::string& path)> mode;
-  // Whether the kernel holds the clock for set by a time service.
+  // Whether the kernel reports that a time service keeps the clock.
   std::function<bool()> clock_is_synchronised;
   std::function<int()> usable_cpus;
   std::function<bool()> has_crc32c_instruction;
-  // Tries every GPU with every NIC (tests/hardware/gdr_check.cc measures them, too).
+  // Tries every GPU with every NIC. tests/hardware/gdr_check.cc also measures them.
   struct DirectPair {
-    std::string text;  // One line: how, or why not.
+    std::string text;  // One line: how they reach each other, or why they do not.
     bool direct = false;
   };
   std::function<absl::StatusOr<std::vector<DirectPair>>()> prove_direct;
-  // Makes and seals a piece of anonymous shared memory.
+  // Makes and seals an anonymous file of shared memory.
   std::function<absl::Status()> seal_memory;
-  // Binds and listens on "host:port", then lets go.
+  // Binds and listens on "host:port", then closes the socket.
   std::function<absl::Status(const std::string& address)> try_listen;
-  // The worker of our cluster that answers at "host:port"; empty: none. May be null.
+  // The worker of our cluster that answers at "host:port"; empty: none does. May be null.
   std::function<std::string(const std::string& address)> who_answers;
-  // This host's own name, and the addresses that it resolves to.
+  // This host's name, and the addresses that a name resolves to.
   std::function<std::string()> host_name;
   std::function<std::vector<std::string>(const std::string& name)> resolve;
   std::function<absl::Time()> now;
 };
 HostCalls RealHostCalls();
 
-// One machine as the checks see it: files below a root, the environment, the settings
-// of the server that is to run here, and the calls above. Reads lazily. Not thread-safe.
+// One machine as the checks see it: files below a root, the environment, the settings of the server
+// that is to run here, and the calls above. Reads on demand. Not thread-safe.
 class Host {
  public:
   Host(std::string root, std::map<std::string, std::string> environment, ServerConfig config,
@@ -56,24 +56,24 @@ class Host {
         config_(std::move(config)),
         calls_(std::move(calls)) {}
 
-  // The file's text without the white space around it, at most 64 KiB of it.
+  // The file's text without the white space around it; at most 64 KiB.
   absl::optional<std::string> Read(const std::string& path) const;
-  // The first number in it; nothing for "max" and for what is no number.
+  // The first number in the file; nothing for "max" or for other text.
   absl::optional<int64_t> ReadNumber(const std::string& path) const;
-  // Names in a folder, sorted; empty when there is none.
+  // The names in a folder, sorted; empty when there is no such folder.
   std::vector<std::string> List(const std::string& folder) const;
   bool Exists(const std::string& path) const;
-  // Where a symbolic link points to; empty when it is none.
+  // Where a symbolic link points; empty when the path is not a link.
   std::string LinkOf(const std::string& path) const;
-  // The value on the line of /proc/self/status, /proc/meminfo or a cgroup file that
-  // begins with `name`; white space and a colon around it are dropped.
+  // The value on the line that begins with `name`, in /proc/self/status, /proc/meminfo or a cgroup
+  // file. White space and a colon around it are dropped.
   absl::optional<std::string> ReadField(const std::string& path, const std::string& name) const;
 
-  std::string Variable(const std::string& name) const;  // Empty: not set.
+  std::string Variable(const std::string& name) const;  // Empty: it is not set.
   const std::map<std::string, std::string>& environment() const { return environment_; }
   const ServerConfig& config() const { return config_; }
   const HostCalls& calls() const { return calls_; }
-  // "/sys" below the root, for code that reads sysfs on its own.
+  // A path below the root, such as "/sys", for code that reads sysfs itself.
   std::string Below(const std::string& path) const { return root_ + path; }
 
  private:
@@ -83,14 +83,14 @@ class Host {
   const HostCalls calls_;
 };
 
-// The folder of our cgroup for `controller` below /sys/fs/cgroup, version 1 or 2; "" when
-// there is none to be seen. Limits of the folders above it count as well: callers walk up.
+// The folder of our cgroup for `controller`, below /sys/fs/cgroup, in version 1 or 2; "" when none
+// can be seen. Limits of its parents count as well, so callers walk up.
 std::string CgroupFolder(const Host& host, const std::string& controller);
-// The least number in `file` of our cgroup and of those above it.
+// The smallest number in `file`, in our cgroup's folder and its parents.
 absl::optional<int64_t> CgroupLeast(const Host& host, const std::string& controller,
                                     const std::string& file);
 
-// "64 MiB".
+// "64 MiB" and the like.
 std::string BytesText(uint64_t bytes);
 
 }  // namespace tryst

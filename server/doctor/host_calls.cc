@@ -52,7 +52,7 @@ absl::Status TryListen(const std::string& address) {
   if (found == nullptr) return absl::NotFoundError(absl::StrCat("no address for ", host));
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return ErrnoStatus("socket");
-  const int on = 1;  // As gRPC does: a port that is only lingering is free.
+  const int on = 1;  // gRPC sets it, too, so a port in TIME_WAIT counts as free.
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   absl::Status status = absl::OkStatus();
   if (bind(fd, found->ai_addr, found->ai_addrlen) != 0 || listen(fd, 1) != 0) {
@@ -100,7 +100,7 @@ bool HasCrc32cInstruction() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("sse4.2") != 0;
 #else
-  return true;  // Part of every Arm server that runs 64-bit Linux.
+  return true;  // Every Arm server that runs 64-bit Linux has it.
 #endif
 }
 

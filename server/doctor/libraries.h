@@ -8,8 +8,8 @@
 
 namespace tryst {
 
-// The different files that a shared library's name may lead to: LD_LIBRARY_PATH's folders,
-// then the usual ones. Two links to one file count once.
+// The files that a shared library's name may stand for, in the folders of LD_LIBRARY_PATH and then
+// in the usual ones. Two links to one file count once.
 std::vector<std::string> LibraryFiles(const Host& host, const std::string& name);
 
 }  // namespace tryst

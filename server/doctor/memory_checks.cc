@@ -9,7 +9,7 @@
 namespace tryst {
 namespace {
 
-// "Max locked memory  65536  65536  bytes" -> its soft limit; nothing for "unlimited".
+// The soft limit on a line like "Max locked memory  65536  65536  bytes"; nothing for "unlimited".
 absl::optional<uint64_t> SoftLimit(const Host& host, const std::string& name) {
   const auto line = host.ReadField("/proc/self/limits", name);
   uint64_t limit = 0;

@@ -12,15 +12,15 @@
 
 namespace tryst {
 
-// How the way to a peer is tried. RealPeerProbes() do it; tests answer.
+// The probes of the path to a peer. RealPeerProbes() makes real ones; tests make their own.
 struct PeerProbes {
   struct Reach {
     absl::Status status;
-    int path_mtu = 0;  // Bytes; 0: not known.
+    int path_mtu = 0;  // In bytes; 0: unknown.
   };
-  // Connects to "host:port". kNotFound: the name leads nowhere.
+  // Connects to "host:port". kNotFound: the name does not resolve.
   std::function<Reach(const std::string& address, absl::Duration timeout)> connect;
-  // The least of our interfaces' MTUs, the loopback aside; 0: there is none.
+  // The smallest MTU of our interfaces other than the loopback; 0: there is none.
   std::function<int()> least_mtu;
   std::function<absl::StatusOr<PeerCalls::Heard>(absl::Duration timeout)> ping;
   std::function<absl::Time()> now;
@@ -28,9 +28,9 @@ struct PeerProbes {
 // `calls` outlives the probes.
 PeerProbes RealPeerProbes(PeerCalls* calls, const std::string& peer);
 
-// Asks, one step after the other and none longer than `timeout`: does the peer's name
-// resolve, does its port answer, does the way there carry full packets, does it let us in,
-// is it the worker we mean, and how far is it. An empty `address`: nobody knows it.
+// Asks, one after the other and each within `timeout`: Does the peer's name resolve? Does its port
+// answer? Does the path carry full packets? Does the peer admit us? Is it the worker that we mean?
+// How long does a round trip take? An empty `address` means that it is unknown.
 void ExaminePeer(const PeerProbes& probes, const std::string& peer, const std::string& address,
                  absl::Duration timeout, Report* report);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kPeer[] = "/job:ps/replica:0/task:0";
 
-// A peer that is well; each test puts one thing wrong.
+// A peer without faults; each test seeds one.
 class PeerChecksTest : public ::testing::Test {
  protected:
   PeerChecksTest() {

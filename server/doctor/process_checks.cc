@@ -111,7 +111,7 @@ void ClockSet(const Host& host, Report* report) {
 void Governor(const Host& host, Report* report) {
   if (host.Read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") != "powersave" ||
       host.Read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver") == "intel_pstate") {
-    return;  // intel_pstate's "powersave" follows the load.
+    return;  // The "powersave" governor of intel_pstate follows the load.
   }
   report->Warn("the CPU governor is powersave", "the CPU stays at its lowest frequency",
                "cpupower frequency-set -g performance");

@@ -22,7 +22,7 @@ constexpr char kUverbs[] = "/dev/infiniband";
 bool HasDevices(const Host& host) { return !host.List(kDevices).empty(); }
 bool WantsRdma(const Host& host) { return host.config().nic == "ibv"; }
 
-// A finding that is fatal only if the configuration leaves no other way.
+// Adds a finding: a fault if the configuration allows no other path, otherwise a warning.
 void FaultIfWanted(const Host& host, Report* report, std::string seen, std::string means,
                    std::string action) {
   report->Add(WantsRdma(host) ? Weight::kFault : Weight::kWarning, std::move(seen),
@@ -53,7 +53,7 @@ void LibraryTwice(const Host& host, Report* report) {
                "keep one (remove the vendor's or the distribution's), or set LD_LIBRARY_PATH");
 }
 
-// "mlx5_core" -> "mlx5": how libibverbs calls the provider of a kernel driver.
+// "mlx5_core" -> "mlx5": libibverbs' name for the provider of a kernel driver.
 std::string ProviderOf(const std::string& driver) {
   for (const char* end : {"_core", "_ib", "_re"}) {
     if (absl::EndsWith(driver, end)) {
@@ -71,7 +71,7 @@ void Provider(const Host& host, Report* report) {
   if (known.empty()) return;
   for (const std::string& device : host.List(kDevices)) {
     const std::string link = host.LinkOf(absl::StrCat(kDevices, "/", device, "/device/driver"));
-    if (link.empty()) continue;  // A virtual device.
+    if (link.empty()) continue;  // A virtual device has no such link.
     const std::string driver = link.substr(link.rfind('/') + 1);
     const std::string file = ProviderOf(driver) + ".driver";
     if (std::find(known.begin(), known.end(), file) != known.end()) continue;
@@ -136,7 +136,7 @@ void SubnetManager(const Host& host, Report* report) {
 
 using Gids = std::vector<RdmaPort::Gid>;
 
-// Calls `visit` for each active Ethernet port with its RoCE v2 addresses.
+// Calls `visit` for each active Ethernet port, with its RoCE v2 addresses.
 void EachRocePort(const Host& host,
                   const std::function<void(const RdmaPort&, const Gids&)>& visit) {
   for (const RdmaPort& port : ReadRdmaPorts(host)) {

@@ -21,7 +21,7 @@ std::vector<RdmaPort::Gid> ReadGidTable(const Host& host, const std::string& fol
     if (!absl::SimpleAtoi(name, &gid.index) ||
         gid.address.find_first_not_of("0:") == std::string::npos ||
         gid.address == "fe80:0000:0000:0000:0000:0000:0000:0000") {
-      continue;  // Empty.
+      continue;  // This entry of the table is empty.
     }
     gid.type = host.Read(absl::StrCat(folder, "/gid_attrs/types/", name)).value_or("");
     gid.interface = host.Read(absl::StrCat(folder, "/gid_attrs/ndevs/", name)).value_or("");

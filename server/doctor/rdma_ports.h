@@ -9,7 +9,7 @@
 
 namespace tryst {
 
-// What sysfs says of one port of one RDMA device; no library is needed to read it.
+// What sysfs says of one port of an RDMA device; reading it needs no library.
 struct RdmaPort {
   struct Gid {
     int index = 0;
@@ -24,7 +24,7 @@ struct RdmaPort {
   std::string link;    // "LinkUp", "Polling", "Disabled".
   std::string rate;    // "100 Gb/sec (4X EDR)".
   bool ethernet = false;
-  std::vector<Gid> gids;  // Without the empty ones.
+  std::vector<Gid> gids;  // Without the empty entries.
 
   std::string Name() const { return device + ":" + std::to_string(number); }
 };

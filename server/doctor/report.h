@@ -7,7 +7,7 @@
 
 namespace tryst {
 
-// How much a finding matters.
+// How serious a finding is.
 enum class Weight {
   kNote,     // Good to know; a healthy machine may have it.
   kWarning,  // It works, but slower or less surely than it could.
@@ -15,7 +15,7 @@ enum class Weight {
 };
 const char* WeightName(Weight weight);
 
-// One thing that is not as it should be. `action` is what to type, or to change.
+// One thing that is wrong. `action` is a command to type, or a change to make.
 struct Finding {
   std::string check;
   Weight weight = Weight::kNote;
@@ -39,7 +39,7 @@ class Report {
   void Add(Weight weight, std::string seen, std::string means, std::string action) {
     findings_.push_back({check_, weight, std::move(seen), std::move(means), std::move(action)});
   }
-  // Names the check whose findings come next.
+  // Names the check that adds the next findings.
   void Begin(std::string check) {
     check_ = std::move(check);
     ++checks_;
@@ -49,7 +49,7 @@ class Report {
   int checks() const { return checks_; }
   bool Has(Weight weight) const;
 
-  // For people: the worst first, then a line that sums up.
+  // For people: the worst findings first, then a summary line.
   std::string ToText(bool colour) const;
   // One JSON object: {"checks": N, "findings": [{"check", "weight", "seen", "means", "action"}]}.
   std::string ToJson() const;

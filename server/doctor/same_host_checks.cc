@@ -15,7 +15,7 @@ void PtraceScope(const Host& host, Report* report) {
                "allocate tensors from the arena; or sysctl kernel.yama.ptrace_scope=0");
 }
 
-// The kernel's first namespaces have fixed numbers (include/linux/proc_ns.h).
+// The kernel's initial namespaces have fixed numbers (include/linux/proc_ns.h).
 void Namespace(const Host& host, Report* report, const char* kind, uint32_t first,
                const char* means, const char* action) {
   const std::string link = host.LinkOf(absl::StrCat("/proc/self/ns/", kind));

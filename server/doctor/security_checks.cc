@@ -27,7 +27,7 @@ using Certificate = std::unique_ptr<X509, FreeWith<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
 using Text = std::unique_ptr<BIO, FreeWith<BIO_free_all>>;
 
-// Null: there is none, or it is none.
+// Null: there is no such file, or it does not parse.
 template <typename Object, auto Parse>
 Object ReadPem(const Host& host, const std::string& path) {
   const auto pem = path.empty() ? absl::nullopt : host.Read(path);

@@ -8,23 +8,23 @@
 
 namespace tryst {
 
-// For tests: a machine made of files below a folder of its own and of answers, healthy
-// until something is put wrong.
+// For tests: a machine made of files in a folder of its own and of prepared answers. It is healthy
+// until a test seeds a fault.
 class SeededHost {
  public:
   SeededHost();
   ~SeededHost();
 
-  // Each makes the folders that it needs.
+  // Each creates the folders that it needs.
   void Write(const std::string& path, const std::string& text);
   void Link(const std::string& path, const std::string& target);
   void Remove(const std::string& path);
 
-  // A ConnectX with one active RoCE port on eth0, and all that it needs.
+  // Adds a ConnectX with one active RoCE port on eth0, and everything that it needs.
   void AddRdmaDevice();
-  // An NVIDIA GPU below the same PCIe switch, with an open kernel module.
+  // Adds an NVIDIA GPU below the same PCIe switch, with an open kernel module.
   void AddGpu();
-  // Mutual TLS for /job:worker/task:0 of "tryst", with files at /etc/tryst.
+  // Adds mutual TLS for /job:worker/task:0 of "tryst", with files in /etc/tryst.
   void AddCertificates(const std::string& uri);
 
   Host Make() const { return Host(root_, environment, config, calls); }

@@ -7,7 +7,7 @@
 namespace tryst {
 namespace {
 
-constexpr int kMostMessageBytes = 32 << 20;  // Every member of a cluster, and to spare.
+constexpr int kMostMessageBytes = 32 << 20;  // Enough for every member of a large cluster.
 
 absl::Status FromEtcd(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
@@ -18,7 +18,7 @@ absl::Status FromEtcd(const grpc::Status& status) {
 std::shared_ptr<grpc::Channel> Connect(const EtcdAccess& access, const std::string& endpoint) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMostMessageBytes);
-  // Each call has a connection of its own, so that the back-off of one does not delay another.
+  // Each client has its own connection, so that one's back-off does not delay another.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
@@ -79,7 +79,7 @@ absl::StatusOr<bool> EtcdClient::KeepLease(int64_t lease) {
   etcdserverpb::LeaseKeepAliveResponse response;
   const bool answered = stream->Write(request) && stream->Read(&response);
   if (answered) {
-    context.TryCancel();  // It has said all.
+    context.TryCancel();  // The answer is complete; the stream need not end by itself.
     (void)stream->Finish();
     return response.ttl() > 0;
   }
@@ -109,7 +109,8 @@ absl::Status EtcdClient::Put(const std::string& key, const std::string& value, i
 
 absl::StatusOr<bool> EtcdClient::PutUnlessOthers(const std::string& key, const std::string& value,
                                                  int64_t lease) {
-  // Two tries, since comparisons of one transaction are all to hold: as ours, and as nobody's.
+  // A transaction needs all of its comparisons to hold, so there are two: "the value is ours"
+  // first, then "the key does not exist".
   for (const bool as_ours : {true, false}) {
     etcdserverpb::TxnRequest request;
     etcdserverpb::Compare* compare = request.add_compare();
@@ -154,7 +155,7 @@ absl::Status EtcdClient::Watch(
     const std::string& key, const std::string& end, int64_t revision,
     const std::function<void(const etcdserverpb::WatchResponse&)>& on_events) {
   if (!token_.empty()) watching_.AddMetadata("token", token_);
-  // A server that has lost the others says so in place of silence.
+  // An etcd server that has lost its leader then reports that, instead of going silent.
   watching_.AddMetadata("hasleader", "true");
   const auto stream = watches_->Watch(&watching_);
   etcdserverpb::WatchRequest request;

@@ -16,18 +16,18 @@
 
 namespace tryst {
 
-// How etcd is reached and who we are to it.
+// How to reach etcd, and how to authenticate there.
 struct EtcdAccess {
   std::vector<std::string> endpoints;  // host:port
   std::string ca;                      // PEM; empty: no TLS.
-  std::string certificate;             // PEM, with the key: who we are by TLS.
+  std::string certificate;             // PEM, with the key: authenticates us by TLS.
   std::string key;
-  std::string user;  // Empty: none.
+  std::string user;  // Empty: no user.
   std::string password;
 };
 
-// One conversation with one server of etcd. Each call waits for its answer, and each but
-// Watch() ends within kCallTimeout. Watch() may run on another thread beside the others.
+// One session with one server of etcd. Each call waits for its answer, and each but Watch() ends
+// within kCallTimeout. Watch() may run on one thread while another makes the other calls.
 class EtcdClient {
  public:
   static constexpr absl::Duration kCallTimeout = absl::Milliseconds(700);
@@ -41,13 +41,13 @@ class EtcdClient {
   absl::StatusOr<bool> KeepLease(int64_t lease);
   void RevokeLease(int64_t lease);
   absl::Status Put(const std::string& key, const std::string& value, int64_t lease);
-  // Puts it unless the key is there with another value; false: it is.
+  // Writes the key, unless it exists with another value; false: it does.
   absl::StatusOr<bool> PutUnlessOthers(const std::string& key, const std::string& value,
                                        int64_t lease);
-  // At most `most` of those from `key` on and before `end`.
+  // Up to `most` entries from `key` up to, but not including, `end`.
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const std::string& key, const std::string& end,
                                                     int64_t most);
-  // Calls `on_events` with what changes from `revision` on, until CancelWatch() or trouble.
+  // Calls `on_events` with each change since `revision`, until CancelWatch() or an error.
   absl::Status Watch(const std::string& key, const std::string& end, int64_t revision,
                      const std::function<void(const etcdserverpb::WatchResponse&)>& on_events);
   void CancelWatch() { watching_.TryCancel(); }
@@ -59,7 +59,7 @@ class EtcdClient {
   std::unique_ptr<etcdserverpb::KV::Stub> kv_;
   std::unique_ptr<etcdserverpb::Lease::Stub> leases_;
   std::unique_ptr<etcdserverpb::Watch::Stub> watches_;
-  std::string token_;  // What the user's name and password were good for.
+  std::string token_;  // etcd's answer to the user's name and password.
   grpc::ClientContext watching_;
 };
 

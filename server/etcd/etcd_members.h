@@ -17,21 +17,21 @@
 
 namespace tryst {
 
-// What etcd says of the members, told to Membership: those whose key another etcd client
-// could have written too, so bounded. Not thread-safe.
+// Tells Membership which members etcd holds. Any client of etcd could have written these keys, so
+// their number is bounded. Not thread-safe.
 class MemberMirror {
  public:
   static constexpr size_t kMostMembers = 65536;
   static constexpr size_t kMostLapsed = 4096;
-  // A member that has left is remembered with its address, in case only its lease has lapsed.
+  // A member that has left keeps its address for so long: perhaps only its lease has lapsed.
   static constexpr int64_t kForgetNs = 600'000'000'000;
 
   MemberMirror(std::string prefix, std::string self, Membership* members);
 
-  // All there is, at once.
+  // Replaces all that was known.
   void SetAll(const etcdserverpb::RangeResponse& all, int64_t now_ns);
   void OnEvent(const etcdserverpb::Event& event, int64_t now_ns);
-  bool Has(const Member& member) const;  // In this life.
+  bool Has(const Member& member) const;  // Whether this incarnation is there.
   size_t size() const { return known_.size(); }
   uint64_t refused() const { return refused_; }
 
@@ -45,35 +45,35 @@ class MemberMirror {
   Membership* const members_;
   std::map<std::string, Member> known_;    // By worker.
   std::map<std::string, int64_t> lapsed_;  // Worker -> since when.
-  uint64_t refused_ = 0;                   // Keys that are none, or too many.
+  uint64_t refused_ = 0;                   // Keys that name no member, or are too many.
 };
 
-// Keeps our key in etcd under a lease, and watches the others'. Goes from one server of etcd
-// to the next when one does not answer; meanwhile members stay as they are, and age() grows.
-// Two threads of its own, asleep but for a call every 0.7 s.
+// Keeps our key in etcd under a lease, and watches the other members' keys. When one server of etcd
+// does not answer, it goes to the next; meanwhile the members stay as they are, and age() grows. It
+// has two threads, which sleep except for a call every 0.7 s.
 class EtcdMembers {
  public:
   struct Options {
     EtcdAccess access;
     std::string cluster;
     Member self;
-    absl::Duration lease;  // How long a worker that says nothing is a member.
+    absl::Duration lease;  // A worker whose lease is not renewed is a member for so long.
   };
   EtcdMembers(Options options, Membership* members, const Clock* clock);
-  ~EtcdMembers();  // Takes our key away, if etcd answers. Waits for a second or two at most.
+  ~EtcdMembers();  // Deletes our key, if etcd answers within a second or two.
 
   struct View {
-    std::string endpoint;     // Whom we ask; or asked last.
-    double age_s = -1;        // Of what we know; -1: etcd has not answered yet.
-    size_t members = 0;       // With a key, ourselves included.
-    uint64_t sessions = 0;    // Conversations begun.
-    uint64_t leases = 0;      // Granted; above 1: one was lost.
+    std::string endpoint;     // The server that we use, or used last.
+    double age_s = -1;        // The age of what we know; -1: etcd has not answered yet.
+    size_t members = 0;       // Members with a key, including us.
+    uint64_t sessions = 0;    // Sessions begun.
+    uint64_t leases = 0;      // Leases granted; more than one means that one was lost.
     uint64_t refused = 0;     // Keys that name no member.
-    bool superseded = false;  // Another life of us is registered.
-    std::string trouble;      // Of the last conversation; empty: it goes on.
+    bool superseded = false;  // A newer incarnation of this worker is registered.
+    std::string trouble;      // The last session's error; empty: it goes on.
   };
   View Look() const;
-  std::string Text() const;  // A line for people.
+  std::string Text() const;  // One line for people.
   std::string Json() const;
 
  private:
@@ -91,11 +91,11 @@ class EtcdMembers {
   const std::string prefix_;
   const Clock* const clock_;
 
-  // The thread's own.
+  // Used by the main thread only.
   int64_t lease_ = 0;
-  bool registered_ = false;  // Once in this life.
+  bool registered_ = false;  // Once for this incarnation.
 
-  // Of the thread, and while a conversation watches, of the one that does.
+  // Used by the main thread; during a session by the one that watches.
   MemberMirror mirror_;
 
   std::atomic<bool> closing_{false};
@@ -104,7 +104,7 @@ class EtcdMembers {
   View view_ ABSL_GUARDED_BY(mu_);
   int64_t heard_ns_ ABSL_GUARDED_BY(mu_) = 0;  // 0: never.
   bool watching_ ABSL_GUARDED_BY(mu_) = false;
-  bool listed_ ABSL_GUARDED_BY(mu_) = false;  // Our key is there, and ours.
+  bool listed_ ABSL_GUARDED_BY(mu_) = false;  // Whether etcd holds our key with our value.
   absl::Status watch_end_ ABSL_GUARDED_BY(mu_);
 
   std::thread thread_;

@@ -55,7 +55,7 @@ void MemberMirror::Put(const Member& member) {
   }
   lapsed_.erase(member.worker);
   known_[member.worker] = member;
-  if (member.worker == self_) return;  // We know better.
+  if (member.worker == self_) return;  // Nothing in etcd overrides what we know of ourselves.
   members_->Set(member.worker, member.address);
   const absl::Status announced = members_->Announce(member);
   if (!announced.ok()) TRYST_LOG(Warning) << member.worker << ": " << announced.message();

@@ -22,7 +22,7 @@ TEST(MemberRecord, ComesBackAsItWent) {
   EXPECT_EQ(read->address, "node1:2222");
   EXPECT_EQ(read->incarnation, 0xabcdefU);
   EXPECT_LT(MemberKey("train", kPs), EndOfPrefix(prefix));
-  EXPECT_GT(MemberKey("train2", kPs), EndOfPrefix(prefix));  // Another cluster's.
+  EXPECT_GT(MemberKey("train2", kPs), EndOfPrefix(prefix));  // The key is of another cluster.
 }
 
 TEST(MemberRecord, RefusesWhatIsNone) {
@@ -83,7 +83,7 @@ TEST_F(MirrorTest, WhoComesMovesAndGoes) {
   EXPECT_EQ(Known(kPs).incarnation, 12U);
   EXPECT_EQ(members_.restarts(), 1);
   Delete(kPs);
-  // Its lease has lapsed and it may yet live: it keeps its address for a while.
+  // Only its lease has lapsed, so it keeps its address for a while.
   EXPECT_EQ(Known(kPs).incarnation, 0U);
   EXPECT_EQ(Known(kPs).address, "node2:1");
   now_ns_ += MemberMirror::kForgetNs;
@@ -99,7 +99,7 @@ TEST_F(MirrorTest, AllAtOnceTakesThoseAwayThatAreNotThere) {
   mirror_.SetAll(all, now_ns_);
   EXPECT_EQ(Known(kPs).incarnation, 0U);
   EXPECT_EQ(Known("/job:ps/replica:0/task:1").incarnation, 13U);
-  EXPECT_EQ(Known(kSelf).worker, "");  // Of ourselves we know better.
+  EXPECT_EQ(Known(kSelf).worker, "");  // Nothing in etcd overrides what we know of ourselves.
 }
 
 TEST_F(MirrorTest, NeitherMembersNorThoseWhoLeftGrowWithoutEnd) {

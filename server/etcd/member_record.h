@@ -9,21 +9,22 @@
 
 namespace tryst {
 
-// A member as etcd keeps it, readable by etcdctl:
-// /tryst/CLUSTER/job:ps/replica:0/task:1 -> {"address":"host:port","incarnation":"12ab..."}
+// A member's entry in etcd, which etcdctl can show: /tryst/CLUSTER/job:ps/replica:0/task:1 ->
+// {"address":"host:port","incarnation":"12ab..."}
 
-// Of every member of the cluster; what follows is the worker's name without its first slash.
+// The prefix of every member of the cluster. What follows it is the worker's name without its first
+// slash.
 std::string MemberKeyPrefix(absl::string_view cluster);
 std::string MemberKey(absl::string_view cluster, absl::string_view worker);
 std::string MemberValue(const Member& member);
 
-// kInvalidArgument: not a worker's name.
+// kInvalidArgument: the key does not name a worker.
 absl::StatusOr<std::string> WorkerOfKey(absl::string_view prefix, absl::string_view key);
-// kInvalidArgument: not what MemberValue() writes, or too long.
+// kInvalidArgument: MemberValue() did not write this, or it is too long.
 absl::StatusOr<Member> ParseMember(absl::string_view prefix, absl::string_view key,
                                    absl::string_view value);
 
-// The first key behind all those with this prefix. REQUIRES: it ends with '/'.
+// The first key after all keys with this prefix. REQUIRES: the prefix ends with '/'.
 std::string EndOfPrefix(std::string prefix);
 
 }  // namespace tryst

@@ -21,7 +21,7 @@ void ConnectionTable::LeaveStrangers(Id id, const Connection& connection) {
   if (host != strangers_of_host_.end() && --host->second == 0) strangers_of_host_.erase(host);
 }
 
-// Its socket is shut; Remove() follows when that has been seen.
+// The listener shuts the socket; Remove() follows when its end has been seen.
 void ConnectionTable::End(Id id, Connection* connection, std::vector<Id>* end) {
   LeaveStrangers(id, *connection);
   connection->ending = true;
@@ -39,7 +39,8 @@ ConnectionTable::Id ConnectionTable::Add(const std::string& address, int64_t now
                               : std::min(limits_.strangers_of_address, kFlooderStrangers));
   if (crowded || strangers_.size() >= limits_.strangers ||
       (connections_.size() >= limits_.connections && !strangers_.empty())) {
-    // Those who say nothing must not keep others out.
+    // A stranger gives way to a newer one, the oldest first: of the same host where that host is
+    // crowded. So silent strangers cannot keep others out.
     auto oldest = strangers_.begin();
     while (crowded && HostPart(oldest->second->address) != host) ++oldest;
     ++counts_.crowded_out;

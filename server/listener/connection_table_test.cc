@@ -105,7 +105,7 @@ TEST(ConnectionTable, AMembersBudgetIsItsAnewWithEachCall) {
   table.Authenticated("10.0.0.1:1");
   EXPECT_TRUE(table.Saw(id, 10'000, 0, 0));
   EXPECT_TRUE(table.Saw(id, 15'000, 0, 0));
-  // The receiver of a large tensor says how far it is.
+  // The receiver of a large tensor sends one byte for every 64 that it gets.
   EXPECT_TRUE(table.Saw(id, 15'900, 64'000, 0));
   EXPECT_FALSE(table.Saw(id, 16'100, 64'000, 0));
 }

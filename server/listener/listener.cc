@@ -27,7 +27,7 @@ constexpr int64_t kRestNs = 100'000'000;
 constexpr int64_t kStrangerLookNs = 2'000'000;
 constexpr int64_t kMemberLookNs = 100'000'000;
 constexpr uint64_t kWakeId = UINT64_MAX;
-constexpr uint64_t kListenerId = uint64_t{1} << 63;  // Plus its index.
+constexpr uint64_t kListenerId = uint64_t{1} << 63;  // The listening socket's index is added.
 
 void Watch(int epoll, int operation, int fd, uint32_t events, uint64_t id) {
   epoll_event event = {};
@@ -36,7 +36,7 @@ void Watch(int epoll, int operation, int fd, uint32_t events, uint64_t id) {
   epoll_ctl(epoll, operation, fd, &event);
 }
 
-// The kernel drops what arrives, and whoever sent it sends it again, ever more slowly.
+// A filter drops all packets on arrival. TCP resends them, at ever longer intervals.
 void HoldBack(int fd) {
   sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program = {1, &nothing};
@@ -48,7 +48,7 @@ void LetGoOn(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused));
 }
 
-// What has arrived and was not read yet is not worth gRPC's time any more.
+// Bytes that have arrived and were not read are not worth gRPC's time any more.
 void CutOff(int fd) {
   shutdown(fd, SHUT_RDWR);
   recv(fd, nullptr, INT_MAX, MSG_TRUNC | MSG_DONTWAIT);
@@ -91,7 +91,7 @@ void Listener::Stop() {
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
   if (thread_.joinable()) thread_.join();
   {
-    // gRPC may be kept on the other thread by one that floods, which nobody watches any more.
+    // A flooding connection may still keep gRPC on the delivery thread; nobody watches it any more.
     MutexLock lock(&mu_);
     for (const auto& [id, socket] : sockets_) {
       LetGoOn(socket.get());
@@ -199,7 +199,7 @@ void Listener::Accept(int listener) {
   }
 }
 
-// It would stay readable, and keep this thread awake.
+// A listening socket that cannot accept would stay readable and keep this thread awake.
 void Listener::Rest() {
   if (rests_until_ns_ == 0) {
     TRYST_LOG(Warning) << "no descriptor is left for another connection on port " << listening_.port
@@ -247,7 +247,7 @@ void Listener::HandOver(Delivery delivery) {
 void Listener::DeliverDelayed(int64_t now_ns) {
   while (!delayed_.empty() && delayed_.begin()->first <= now_ns) {
     auto& [id, delivery] = delayed_.begin()->second;
-    if (sockets_.count(id) > 0) HandOver(std::move(delivery));  // Or it is gone, and closed.
+    if (sockets_.count(id) > 0) HandOver(std::move(delivery));  // Unless it was closed meanwhile.
     delayed_.erase(delayed_.begin());
   }
 }
@@ -298,7 +298,7 @@ void Listener::Resume(const std::vector<Id>& ids) {
   }
 }
 
-// gRPC sees the end of the stream, and closes its own.
+// gRPC sees the end of the stream and closes its descriptor.
 void Listener::End(const std::vector<Id>& ids) {
   for (Id id : ids) {
     const auto found = sockets_.find(id);
@@ -312,7 +312,7 @@ void Listener::End(const std::vector<Id>& ids) {
 void Listener::Forget(Id id) {
   const auto found = sockets_.find(id);
   if (found == sockets_.end()) return;
-  // Closed it would stay in the epoll for as long as gRPC's lasts.
+  // Closing ours does not remove it from the epoll set while gRPC's descriptor is open.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.get(), nullptr);
   sockets_.erase(found);
   active_.erase(id);

@@ -34,16 +34,16 @@ class Listener {
   // gRPC makes the calling thread read whatever has arrived, for as long as more arrives.
   using Deliver = std::function<void(int listener_fd, int fd)>;
 
-  // Listens, and accepts nobody yet.
+  // Listens, but accepts nobody yet.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address,
                                                         ConnectionLimits limits);
-  ~Listener();  // Connections stay with the gRPC server that they were delivered to.
+  ~Listener();  // Delivered connections stay with their gRPC server.
 
   void Start(Deliver deliver);
-  // Accepts no more, and nobody can connect. Idempotent.
+  // Accepts no more; peers can no longer connect. Idempotent.
   void Stop();
   int port() const { return listening_.port; }
-  // A call of this grpc::ServerContext::peer() was authenticated.
+  // A call whose grpc::ServerContext::peer() is `peer` was authenticated.
   void Authenticated(absl::string_view peer);
   ConnectionCounts counts() const;
 
@@ -74,14 +74,14 @@ class Listener {
   const OwnedFd epoll_;
   const OwnedFd wake_;
 
-  ListeningSockets listening_;  // The sockets: until Stop().
+  ListeningSockets listening_;  // Its sockets are open until Stop().
 
-  // The thread's only.
-  std::map<Id, OwnedFd> sockets_;  // Ours, beside gRPC's.
-  std::set<Id> active_;            // Something came, and they are looked at in a while.
+  // Used by the listener's thread only.
+  std::map<Id, OwnedFd> sockets_;  // Our descriptors, beside gRPC's.
+  std::set<Id> active_;            // Bytes have arrived on them; they are checked again soon.
   int64_t next_look_ns_ = INT64_MAX;
   int64_t rests_until_ns_ = 0;
-  // Those that are to be delivered later, by when.
+  // Connections whose delivery is delayed, by its time.
   std::multimap<int64_t, std::pair<Id, Delivery>> delayed_;
 
   mutable Mutex mu_;
@@ -94,7 +94,8 @@ class Listener {
   std::thread delivering_;
 };
 
-// What the process's descriptors allow of `limits`: two for each connection, of half of them.
+// Lowers `limits` to what the process's descriptor limit allows: two for each connection, of half
+// of all descriptors.
 ConnectionLimits WithinDescriptors(ConnectionLimits limits);
 
 }  // namespace tryst

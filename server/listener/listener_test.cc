@@ -39,7 +39,7 @@ bool Soon(Condition condition) {
   return false;
 }
 
-// Takes connections as gRPC does: reads until the end, and closes.
+// Takes connections as gRPC does: it reads until the end, then closes.
 class Reader {
  public:
   void Take(int fd) {
@@ -76,7 +76,7 @@ class ListenerTest : public testing::Test {
     listener_ = *std::move(listener);
     listener_->Start([this](int, int fd) { reader_.Take(fd); });
   }
-  // As gRPC names it to a handler.
+  // The peer's name as gRPC gives it to a handler.
   static std::string PeerOf(const OwnedFd& ours) {
     sockaddr_storage own = {};
     socklen_t length = sizeof(own);
@@ -114,7 +114,7 @@ TEST_F(ListenerTest, EndsAFloodAndNotItsNeighbour) {
   EXPECT_FALSE(IsClosed(quiet.get()));
 }
 
-// A first message that is large comes through all the same, and at once where its sender is known.
+// A large first message arrives all the same, and at once where its sender has authenticated.
 TEST_F(ListenerTest, HoldsBackWhoSaysMuchAtOnce) {
   Start(ConnectionLimits());
   const OwnedFd stranger = Dial(listener_->port());
@@ -156,7 +156,7 @@ TEST_F(ListenerTest, ComesBackAfterDescriptorsRanOut) {
   ASSERT_TRUE(Soon([&] { return listener_->counts().open == 1; }));
   rlimit files = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
-  // The next descriptors are those of the clients: none is left to accept with.
+  // The clients use up the remaining descriptors, so that none is left to accept with.
   const OwnedFd one = OwnedFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const rlimit none = {static_cast<rlim_t>(one.get() + 2), files.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);

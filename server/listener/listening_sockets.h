@@ -14,18 +14,19 @@ namespace tryst {
 
 struct ListeningSockets {
   std::vector<OwnedFd> sockets;  // Nonblocking.
-  int port = 0;                  // The same one for all.
+  int port = 0;                  // The same for all sockets.
 };
-// For every address that "host:port" means; port 0: a free one. 0.0.0.0 is every address of both
-// families where the machine has IPv6. kUnavailable: taken, or no such host.
+// Opens a socket for every address that "host:port" stands for; port 0: any free one. 0.0.0.0
+// stands for every address, of both families where the machine has IPv6. kUnavailable: the port is
+// taken, or there is no such host.
 absl::StatusOr<ListeningSockets> ListenOn(const std::string& address);
 
-// "127.0.0.1:4711", "[::1]:4711": one spelling for each, whatever family the socket has. Empty:
-// of no family that we know.
+// "127.0.0.1:4711", "[::1]:4711": the same text for an address, whatever family the socket has.
+// Empty: an unknown family.
 std::string AddressText(const sockaddr_storage& address);
-// The same spelling of what grpc::ServerContext::peer() says ("ipv4:...", "ipv6:%5B...%5D:...").
+// The same text for what grpc::ServerContext::peer() returns ("ipv4:...", "ipv6:%5B...%5D:...").
 std::string AddressTextOfPeer(absl::string_view peer);
-// Without the port.
+// The text without the port.
 absl::string_view HostPart(absl::string_view address_text);
 
 }  // namespace tryst

@@ -16,7 +16,7 @@ namespace tryst {
 struct JobEdge;
 struct JobStep;
 
-// What Insight::PathsJson() of another worker says, which may be another release's.
+// Parses what Insight::PathsJson() of another worker, perhaps of another release, has printed.
 double JsonNumber(const google::protobuf::Struct& object, const char* name);
 std::string JsonString(const google::protobuf::Struct& object, const char* name);
 std::string JsonQuoted(absl::string_view text);
@@ -29,12 +29,12 @@ struct ExplainedPath {
   std::map<std::string, double> waited_ms;
 };
 std::vector<ExplainedPath> ExplainedPaths(const google::protobuf::Struct& document);
-// Those that have been heard from.
+// Members that have been heard from.
 std::vector<Member> ExplainedMembers(const google::protobuf::Struct& document);
 std::vector<MemberChange> ExplainedChanges(const google::protobuf::Struct& document);
 
-// The page's document. Names of workers are written once, and then by number: with 300 workers
-// they would be most of it.
+// The page's document. Names of workers are written once, and then replaced by numbers: with 300
+// workers, names would be most of it.
 class JobDocument {
  public:
   explicit JobDocument(int64_t now_ns) : now_ns_(now_ns) {}

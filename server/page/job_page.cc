@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t kMostRecordedBytes = 256 << 20;
 
-// What was written by --out, a line each: the documents that the page showed.
+// Reads the file that --out wrote: the documents that the page showed, one a line.
 absl::StatusOr<std::vector<std::string>> ReadRecording(const std::string& path) {
   std::ifstream in(path);
   std::vector<std::string> lines;

@@ -9,7 +9,7 @@ namespace tryst {
 // `tryst page`: serves a view of the whole job until it is stopped.
 int RunPage(const CommandLine& line);
 
-// The page for people: asks /job.json every two seconds and draws what it says. Needs nothing
+// The page for people: it asks /job.json every two seconds and draws the answers. It loads nothing
 // from elsewhere.
 absl::string_view JobHtml();
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kAskers = 8;
 constexpr absl::Duration kTimeout = absl::Seconds(2);
-constexpr size_t kMostTraces = 400;   // Of one worker, each time.
-constexpr size_t kMostChanges = 200;  // Of all.
+constexpr size_t kMostTraces = 400;   // Of one worker in one query.
+constexpr size_t kMostChanges = 200;  // Of all workers together.
 constexpr size_t kMostKeyTextBytes = 1 << 20;
 constexpr int64_t kJsonEveryNs = 500'000'000;
 
@@ -47,7 +47,7 @@ void JobWatch::Meet(const std::vector<Member>& members) {
     const auto it = looks_.find(member.worker);
     if (it == looks_.end() && looks_.size() >= kMostWorkers) continue;
     Look& look = looks_[member.worker];
-    // What it says of itself goes before what others have heard.
+    // A worker's own answer goes before what others say of it.
     if (look.heard_ns != 0 && look.error.empty()) continue;
     if (look.address == member.address) continue;
     look.address = member.address;
@@ -58,7 +58,7 @@ void JobWatch::Meet(const std::vector<Member>& members) {
 
 void JobWatch::Merge(const std::vector<MemberChange>& changes) {
   for (const MemberChange& change : changes) {
-    // Each member tells of the same: about then, the same words.
+    // Several members report the same change: about the same time and the same words.
     const bool known = std::any_of(changes_.begin(), changes_.end(), [&](const MemberChange& old) {
       return old.worker == change.worker && old.what == change.what &&
              std::abs(old.unix_ms - change.unix_ms) < 10'000;
@@ -73,7 +73,7 @@ void JobWatch::Merge(const std::vector<MemberChange>& changes) {
   }
 }
 
-// Waits for a worker that is due and takes it. False: closing.
+// Waits for a worker that is due, and takes it. False: the watch is closing.
 bool JobWatch::Next(std::string* worker, Look* look) {
   MutexLock lock(&mu_);
   while (!closing_) {
@@ -111,7 +111,7 @@ void JobWatch::Run() {
     if (asked.ok()) look.heard_ns = clock_->NowNs();
     MutexLock lock(&mu_);
     Look& kept = looks_[worker];
-    if (!asked.ok() && kept.address != look.address) {  // It has moved meanwhile.
+    if (!asked.ok() && kept.address != look.address) {  // The worker has moved meanwhile.
       look.address = kept.address;
       look.due_ns = 0;
     }
@@ -153,7 +153,7 @@ absl::Status JobWatch::Ask(const std::string& worker, Look* look, std::vector<Me
   return absl::OkStatus();
 }
 
-// `past_s` since the last look; 0: there was none of this life.
+// `past_s` is the time since the last query; 0: this incarnation was not asked before.
 void JobWatch::ReadEdges(const std::vector<ExplainedPath>& paths, double past_s, Look* look) {
   std::map<std::string, Totals> totals;
   std::map<std::string, JobEdge> edges;
@@ -184,7 +184,8 @@ void JobWatch::ReadEdges(const std::vector<ExplainedPath>& paths, double past_s,
   look->totals = std::move(totals);
   look->edges.clear();
   for (auto& [peer, edge] : edges) {
-    if (edge.path.empty() && edge.why.empty() && edge.under_way == 0) continue;  // Not tried.
+    // It has not been tried.
+    if (edge.path.empty() && edge.why.empty() && edge.under_way == 0) continue;
     edge.bad |= edge.path.empty();
     look->edges.push_back(std::move(edge));
   }
@@ -259,7 +260,7 @@ std::string JobWatch::KeyText(const std::string& key) {
   std::vector<TraceDump> dumps;
   const int64_t until_ns = clock_->NowNs() + absl::ToInt64Nanoseconds(kTimeout);
   for (const auto& [worker, ahead_ns] : workers) {
-    if (clock_->NowNs() > until_ns) break;  // The page's thread waits.
+    if (clock_->NowNs() > until_ns) break;  // The page's thread must not wait longer.
     auto dump = client_->calls()->TraceKey(worker, filter, kTimeout);
     if (!dump.ok() || dump->records.empty()) continue;
     dump->ahead_ns = ahead_ns;

@@ -20,33 +20,35 @@ namespace tryst {
 
 struct ExplainedPath;
 
-// What moves between two workers, as the consumer says.
+// What travels from one worker to another, as the consumer reports it.
 struct JobEdge {
   std::string producer;
-  std::string path;  // Empty: none is in use.
-  std::string why;   // Of the ways that are not in use, and of trouble.
+  std::string path;  // Empty: no path is in use.
+  std::string why;   // Why other paths are not in use, and what is wrong.
   bool bad = false;
-  double megabytes_per_s = -1;  // -1: there is no second look yet.
+  double megabytes_per_s = -1;  // -1: there was no second query yet.
   double operations_per_s = -1;
   double under_way = 0;
   double failed = 0;
   double p99_ms = 0;
-  double awaited_ms_per_s = 0;  // What its fetches waited for the producer's Send.
+  double awaited_ms_per_s = 0;  // How long its fetches waited for the producer's Send.
   std::string mostly;
 };
 
-// When a worker was at a step: its fetches' first beginning and last end, by our clock.
+// When a worker was at a step: from its first fetch's beginning to its last one's end, by our
+// clock.
 struct JobStep {
   int64_t step = 0;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
   std::string longest;       // What its longest wait was for.
-  std::string longest_peer;  // And whose.
+  std::string longest_peer;  // Which peer that wait was for.
   int64_t longest_ns = 0;
 };
 
-// Asks every member of a job, each once in `every`, and keeps what it said last. Starts from
-// the members that `client` knows; learns of others from those. Its threads sleep in between.
+// Asks every member of a job, each once in `every`, and keeps its last answer. Starts with the
+// members that `client` knows, and learns of others from their answers. Its threads sleep in
+// between.
 class JobWatch {
  public:
   static constexpr size_t kMostWorkers = 4096;
@@ -56,11 +58,11 @@ class JobWatch {
   JobWatch(PeerClient* client, absl::Duration every, const Clock* clock);
   ~JobWatch();
 
-  // The page's document, made at most twice a second however often it is asked for.
+  // The page's document. It is made at most twice a second, however often it is requested.
   std::string Json();
-  // What a worker says now: {"paths":...,"waiting":...}. Asks it, for two seconds at most.
+  // Asks a worker now: {"paths":...,"waiting":...}. Takes two seconds at most.
   std::string WorkerJson(const std::string& worker);
-  // The traces of the operations whose key contains `key`, of every member, as text.
+  // The traces, as text, of the operations of every member whose key contains `key`.
   std::string KeyText(const std::string& key);
 
  private:
@@ -71,14 +73,14 @@ class JobWatch {
   struct Look {
     std::string address;
     std::string incarnation;
-    std::string error;     // Of the last time; empty: it answered.
-    int64_t due_ns = 0;    // When it is asked again.
+    std::string error;     // Of the last query; empty: it answered.
+    int64_t due_ns = 0;    // When it is asked next.
     int64_t heard_ns = 0;  // 0: never.
     double up_ms = 0;
-    double steady_s = 0;  // Its clock when it said so.
+    double steady_s = 0;  // Its CLOCK_MONOTONIC when it answered.
     bool busy = false;
-    int64_t ahead_ns = 0;  // Its clock before ours.
-    std::string ahead_of;  // Which life's clock that was.
+    int64_t ahead_ns = 0;  // How far its clock is ahead of ours.
+    std::string ahead_of;  // Which incarnation's clock that was.
     std::vector<JobEdge> edges;
     std::vector<JobStep> steps;
     std::map<std::string, Totals> totals;  // By "peer path".
@@ -102,7 +104,7 @@ class JobWatch {
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, Look> looks_ ABSL_GUARDED_BY(mu_);
-  std::deque<MemberChange> changes_ ABSL_GUARDED_BY(mu_);  // By time.
+  std::deque<MemberChange> changes_ ABSL_GUARDED_BY(mu_);  // Oldest first.
   std::string json_ ABSL_GUARDED_BY(mu_);
   int64_t json_ns_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::thread> threads_;

@@ -1,11 +1,11 @@
-// Attacks a job of this machine, over the loopback alone, for so many seconds:
+// Attacks a job of this machine, over the loopback only, for a given time:
 //
 //   attack --load_worker=PROGRAM [--seconds=120] [--only=TEXT]
 //
-// TEXT: of the lines that it prints, "--nic=soft: member", say. An honest pair of workers exchanges
-// tensors meanwhile. Every attacker has its turn. Fails when the job gets a wrong byte, when it
-// moves less than it should beside the same burn of processors, when the attacked worker takes more
-// memory than docs/CONFIG.md says, keeps descriptors, or writes a flood of lines.
+// TEXT selects lines that it prints, such as "--nic=soft: member". Meanwhile an honest pair of
+// workers exchanges tensors. Every attacker has its turn. Fails when the job gets a wrong byte;
+// when it moves much less than beside threads that burn as much processor time; or when the
+// attacked worker takes more memory than docs/CONFIG.md says, keeps descriptors, or floods its log.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,16 +34,16 @@ namespace tryst {
 namespace {
 
 constexpr char kToken[] = "0123456789abcdef0123";
-// Beside what the job itself takes: docs/CONFIG.md, "What peers can make a worker hold".
+// Beside what the job itself takes; see "What peers can make a worker hold" in docs/CONFIG.md.
 constexpr uint64_t kMostBytes = 384 << 20;
 constexpr uint64_t kMostLogBytes = 64 << 10;
 constexpr uint64_t kLeastReceived = 5;
-// Connections that the job closes and opens again as it likes.
+// Connections that the job itself closes and opens again.
 constexpr int kOwnDescriptors = 16;
 constexpr double kLeast = 0.8;     // Of the job's rate beside a burn.
-constexpr size_t kMostRounds = 7;  // Odd: the one in the middle decides.
+constexpr size_t kMostRounds = 7;  // An odd number, so that there is a median.
 
-// Takes as much of the processor as an attack could.
+// Burns as much processor time as an attack could.
 class Burn {
  public:
   explicit Burn(int threads) {
@@ -68,7 +68,7 @@ class Burn {
 
 struct Turn {
   double seconds = 0;
-  uint64_t received = 0;  // Tensors.
+  uint64_t received = 0;  // Counts tensors.
   uint64_t most_bytes = 0;
   int most_descriptors = 0;
 
@@ -82,8 +82,8 @@ struct Turn {
   }
 };
 
-// What else the machine does changes from second to second: a rate that is too low is looked at
-// again, beside the burn of its own moment, and the round in the middle decides.
+// The machine's load changes from second to second. So a rate that is too low is measured again,
+// beside a burn of the same moment, and the median round decides.
 class Rounds {
  public:
   void Add(const Turn& attacked, const Turn& burnt) {
@@ -98,7 +98,7 @@ class Rounds {
                      sorted.end());
     return sorted[sorted.size() / 2];
   }
-  // Not one round or so, which a busy machine may have spoilt: nearly all.
+  // Nearly all rounds must be slow: a busy machine may have spoilt one or two.
   bool too_slow() const {
     return std::count_if(ratios_.begin(), ratios_.end(),
                          [&](double ratio) { return ratio < kLeast; }) +
@@ -120,7 +120,7 @@ class Rounds {
   std::vector<double> ratios_;
 };
 
-// Watches the job for so long, and on until it has moved.
+// Watches the job for that time, and longer until it has moved.
 Turn Watch(const HonestJob& job, absl::Duration for_) {
   const uint64_t before = job.received();
   const absl::Time start = absl::Now();
@@ -137,11 +137,11 @@ Turn Watch(const HonestJob& job, absl::Duration for_) {
   return turn;
 }
 
-// What the job was like before an attack.
+// The job before an attack.
 struct Before {
   uint64_t bytes = 0;
   uint64_t log = 0;
-  int descriptors = 0;  // The most that it had itself, before anybody attacked it.
+  int descriptors = 0;  // The most that the job had before it was attacked.
 };
 
 // What is wrong after an attack; empty: nothing.
@@ -158,8 +158,8 @@ std::string Judge(const HonestJob& job, const Rounds& rounds, const Before& befo
     return absl::StrCat("it wrote ", job.log_bytes() - before.log, " bytes of lines");
   }
   const std::string pid = absl::StrCat(job.ps());
-  // The job's own connections come and go, gRPC's ten seconds after the last call; what attackers
-  // leave behind adds up from turn to turn.
+  // The job's own connections come and go (gRPC closes one ten seconds after its last call). What
+  // attackers leave behind adds up from turn to turn.
   const int most = before.descriptors + kOwnDescriptors;
   for (int i = 0; i < 600 && OpenDescriptors(pid) > most; ++i) {
     absl::SleepFor(absl::Milliseconds(100));
@@ -180,7 +180,7 @@ std::string LineOf(const std::vector<std::string>& path, const Attacker& attacke
   return absl::StrCat(path.front(), ": ", attacker.who, ": ", attacker.what);
 }
 
-// The job on one path, attacked by everybody in turn.
+// Runs the job on one path, and each attacker in turn.
 void AttackPath(const std::string& load_worker, const std::string& folder,
                 const std::vector<std::string>& path, const std::vector<Attacker>& attackers,
                 absl::Time until, absl::Duration turn, Tally* tally) {
@@ -216,7 +216,8 @@ void AttackPath(const std::string& load_worker, const std::string& folder,
         const std::unique_ptr<Attack> attacking = attacker.start(job);
         attacked = Watch(job, turn);
       };
-      // In turn the one first and the other: a machine that grows slower favours neither.
+      // Alternates which of the two comes first, so that a machine that becomes slower favours
+      // neither.
       if (rounds.count() % 2 == 0) {
         burn();
         attack();
@@ -227,7 +228,7 @@ void AttackPath(const std::string& load_worker, const std::string& folder,
       rounds.Add(attacked, burnt);
     }
     const std::string wrong = Judge(job, rounds, before);
-    const bool unsure = rounds.ratio() < kLeast;  // The rounds differ too much to say.
+    const bool unsure = rounds.ratio() < kLeast;  // The rounds differ too much to decide.
     std::printf("%-7s %-66s %6.0f/s, beside a burn %6.0f/s: %s, %+lld MiB%s%s\n",
                 !wrong.empty() ? "FAILED"
                 : unsure       ? "unsure"
@@ -272,14 +273,15 @@ int Main(const std::vector<std::string>& args) {
     for (Attacker& one : AllAttackers(kToken)) {
       if (absl::StrContains(LineOf(paths[i], one), only)) attackers[i].push_back(std::move(one));
     }
-    // Should the time not do for all, then not for the same ones everywhere.
+    // If the time is too short for all attackers, each path leaves out others.
     std::rotate(
         attackers[i].begin(),
         attackers[i].begin() + static_cast<ptrdiff_t>(i * attackers[i].size() / paths.size()),
         attackers[i].end());
     all += attackers[i].size();
   }
-  // Each attacker twice a turn, with what it takes to begin, to calm down and to look again.
+  // Each attacker has two turns on each path, with time to begin, to calm down and to measure
+  // again.
   const double turns = 3.6 * static_cast<double>(std::max<size_t>(1, all));
   const absl::Duration turn =
       std::clamp(absl::Seconds(seconds) / turns, absl::Milliseconds(500), absl::Minutes(2));

@@ -35,7 +35,7 @@ class Floods final : public Attack {
   std::vector<std::unique_ptr<Http2Flood>> floods_;
 };
 
-// Does the same again and again on a thread of its own.
+// Repeats one action on a thread of its own.
 class Again final : public Attack {
  public:
   explicit Again(std::function<void(uint64_t round)> act)
@@ -52,7 +52,7 @@ class Again final : public Attack {
   std::thread thread_;
 };
 
-// This thread alone becomes another user, where the process may.
+// Only this thread becomes another user, if the process may do that.
 void BecomeNobody() {
   if (geteuid() == 0) syscall(SYS_setresuid, kNobody, kNobody, kNobody);
 }
@@ -171,7 +171,7 @@ std::vector<Attacker> AllAttackers(const std::string& token) {
                                                      "127.0.0.2");
                    }});
   }
-  // Those who are crowded out come again at once: so many threads are never idle.
+  // Those that are displaced connect again at once, so that all these threads stay busy.
   all.push_back({"outsider", "a crowd that says nothing", kConnections, [](const HonestJob& job) {
                    return std::make_unique<Floods>(Flood::kDrip, std::vector<int>{job.port()}, 150,
                                                    "127.0.0.3");

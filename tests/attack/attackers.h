@@ -10,7 +10,7 @@
 
 namespace tryst {
 
-// What somebody does to a job until this is destroyed.
+// An attack on a job, which lasts until this is destroyed.
 class Attack {
  public:
   virtual ~Attack() = default;
@@ -19,7 +19,7 @@ class Attack {
 struct Attacker {
   std::string who;  // outsider, local user, member, other job
   std::string what;
-  // Of its threads, to be set against as many that only burn the processor.
+  // How many threads it has. The burn that it is compared with has as many.
   int threads;
   std::function<std::unique_ptr<Attack>(const HonestJob& job)> start;
 };

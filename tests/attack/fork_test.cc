@@ -1,4 +1,4 @@
-// A child hides its parent's end from sockets alone.
+// A forked child holds copies of its parent's sockets, so the sockets do not show its parent's end.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -78,7 +78,8 @@ TEST(Fork, TheEndOfAForkedProducerIsSeenOverSharedMemory) {
   kill(ps, SIGKILL);
   waitpid(ps, nullptr, 0);
   {
-    // It would take the link for one whose peer says nothing, and wait for patience: a minute.
+    // If only sockets told, the link would seem to have a silent peer, and wait for its patience: a
+    // minute.
     MutexLock lock(&mu);
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (!over && !changed.WaitUntil(&mu, until)) {

@@ -1,5 +1,5 @@
-// A ps that has forked: its child does nothing, and holds copies of its sockets. Says
-// "serving WORKER at ADDRESS incarnation I child PID", and serves until it is killed.
+// A ps that forks: its child does nothing but hold copies of its sockets. Prints "serving WORKER at
+// ADDRESS incarnation I child PID", and serves until it is killed.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ int main() {
               (*server)->address().c_str(),
               static_cast<unsigned long long>((*server)->incarnation()));
   std::fflush(stdout);
-  // Once the consumer's links are there, as its second line says.
+  // Forks when a second line on standard input says that the consumer's links are there.
   if (getchar() == EOF) return 1;
   const pid_t child = fork();
   if (child == 0) {

@@ -57,7 +57,7 @@ std::set<std::string> SocketsOf(pid_t pid) {
   return inodes;
 }
 
-// The lines of a table of the kernel's, in words.
+// Splits each line of a kernel table into words.
 std::vector<std::vector<std::string>> Table(const char* path) {
   std::vector<std::vector<std::string>> rows;
   std::ifstream in(path);
@@ -101,7 +101,7 @@ pid_t HonestJob::StartWorker(const std::string& name, const std::vector<std::str
   args.push_back("--longest=120s");
   args.push_back("--status_listen=127.0.0.1:0");
   args.insert(args.end(), flags.begin(), flags.end());
-  // What a job before this one wrote is not to be counted.
+  // An earlier job's output must not be counted.
   for (const char* suffix : {".out", ".err"}) {
     unlink(absl::StrCat(folder_, "/", name, suffix).c_str());
   }
@@ -130,9 +130,10 @@ uint64_t HonestJob::received() const {
   uint64_t sum = 0;
   for (const char* name : {"ps", "worker"}) {
     std::ifstream in(absl::StrCat(folder_, "/", name, ".out"));
-    std::map<std::string, uint64_t> last;  // By peer and life: each line has the count so far.
+    // By peer and incarnation. Each line holds the count so far.
+    std::map<std::string, uint64_t> last;
     std::string line;
-    // The last line may be half written.
+    // Skips a last line that is half written.
     while (std::getline(in, line) && !in.eof()) {
       const std::vector<std::string> words = absl::StrSplit(line, ' ');
       uint64_t count = 0;

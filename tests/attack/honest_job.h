@@ -10,19 +10,19 @@
 namespace tryst {
 
 // A ps and a worker in processes of their own (tests/e2e/load_worker), which exchange tensors and
-// check every byte; the ps is who is attacked. Ends both when it is destroyed.
+// check every byte. The ps is the one attacked. The destructor ends both.
 class HonestJob {
  public:
-  // `load_worker` is the program; files go to `folder`.
+  // `load_worker` is the program. Files go to `folder`.
   HonestJob(const std::string& load_worker, const std::string& folder,
             const std::vector<std::string>& flags);
   ~HonestJob();
   HonestJob(const HonestJob&) = delete;
   HonestJob& operator=(const HonestJob&) = delete;
 
-  // Waits until tensors come. False: they do not.
+  // Waits until tensors arrive. False: they do not.
   bool Begins();
-  // Tensors that have come to either since the start.
+  // How many tensors have arrived, at both, since the start.
   uint64_t received() const;
   // What is wrong with it; empty: nothing.
   std::string Trouble() const;
@@ -30,7 +30,7 @@ class HonestJob {
   pid_t ps() const { return ps_; }
   int port() const { return port_; }
   static const char* ps_name() { return "/job:ps/replica:0/task:0"; }
-  // Where else the ps listens: TCP ports beside the gRPC one, and abstract sockets.
+  // The TCP ports and abstract sockets on which the ps listens beside its gRPC port.
   std::vector<int> OtherPorts() const;
   std::vector<std::string> AbstractSockets() const;
 

@@ -50,7 +50,7 @@ std::string CallHeaders() {
 
 std::string Preface() { return "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, ""); }
 
-// The next piece of a flood.
+// The next bytes of a flood.
 std::string Piece(Flood flood, uint32_t* stream) {
   std::string out;
   switch (flood) {

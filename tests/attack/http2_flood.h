@@ -10,24 +10,24 @@
 namespace tryst {
 
 enum class Flood {
-  kResets,         // Streams that are opened and reset, over and over.
-  kOpen,           // Streams that are opened and left.
-  kContinuations,  // One header that never ends.
-  kHeaders,        // Huge ones.
+  kResets,         // Streams that are opened and reset again and again.
+  kOpen,           // Streams that are opened and left open.
+  kContinuations,  // A header that never ends.
+  kHeaders,        // Huge headers.
   kPings,
   kSettings,
   kDrip,       // A byte now and then.
-  kReconnect,  // Connections that say hello and go, as fast as it goes.
-  kNonsense,   // What is no HTTP/2.
+  kReconnect,  // Connections that greet and close, as fast as possible.
+  kNonsense,   // Bytes that are not HTTP/2.
 };
 const char* FloodName(Flood flood);
 const std::vector<Flood>& AllFloods();
 
-// One who floods a port of the loopback without ever saying who he is. Over plain TCP; against
-// TLS it is nonsense before a handshake.
+// Floods a port of the loopback without authenticating. It speaks plain TCP; a TLS server sees
+// nonsense before a handshake.
 class Http2Flood {
  public:
-  // From "127.0.0.2", say, over so many connections at once, each opened again when it ends.
+  // Keeps `connections` open from the address `from`. Each is opened again when it ends.
   Http2Flood(Flood flood, int port, int connections, const std::string& from = "127.0.0.1");
   ~Http2Flood();
 
@@ -36,7 +36,7 @@ class Http2Flood {
 
  private:
   void Run();
-  // One connection, until it ends.
+  // Floods one connection until it ends.
   void Fill(int fd);
 
   const Flood flood_;

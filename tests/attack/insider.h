@@ -12,21 +12,21 @@
 
 namespace tryst {
 
-// One who calls a worker by hand, under any name, with a token or without, and says anything.
+// Calls a worker's methods by hand, under any name, with or without a token, and with any bytes.
 class Insider {
  public:
   struct Target {
     std::string worker;
     std::string address;
     std::string cluster = "lab";
-    std::string token;  // That we hold; or empty.
+    std::string token;  // The token that it holds; may be empty.
   };
   Insider(Target target, const std::string& name, uint64_t incarnation);
 
-  // Any bytes to any method of TransportService, within ten seconds; `answer` may be null.
+  // Sends any bytes to any method of TransportService, within ten seconds. `answer` may be null.
   grpc::Status Call(const std::string& method, const std::string& request,
                     std::string* answer = nullptr);
-  // The same for FetchTensor, whose call stays open for so long; 0: until it answers.
+  // The same for FetchTensor. The call stays open for `wait_ms`; 0: until it is answered.
   grpc::Status Fetch(const std::string& request, int wait_ms, std::string* answer = nullptr);
 
   const std::string& name() const { return signer_.self().worker; }

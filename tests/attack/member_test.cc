@@ -1,4 +1,4 @@
-// Who holds the cluster's token, or sits where one should be who does, and means ill.
+// Attackers that hold the cluster's token, or that sit at a member's address.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
@@ -59,7 +59,7 @@ std::string Announcement(const std::string& name, uint64_t incarnation, const st
   return request.SerializeAsString();
 }
 
-// Who sits at a worker's address without the token, and answers every call with `bytes`.
+// Sits at a worker's address without the token, and answers every call with `bytes`.
 class Impostor final : public grpc::CallbackGenericService {
  public:
   explicit Impostor(std::string bytes) : bytes_(std::move(bytes)) {
@@ -134,8 +134,8 @@ TEST(Membership, NamesAndAddressesHaveABound) {
   EXPECT_EQ(ps->members()->Members().size(), 1u);
 }
 
-// 900 members whose names and addresses were as long as they could be made an answer that nobody
-// could receive.
+// With the longest names and addresses, 900 members once made an answer that no worker could
+// receive.
 TEST(Membership, AClusterIsLearntPageByPage) {
   auto ps = Start(Config("ps"));
   const std::string padding(200, 'x');
@@ -180,7 +180,7 @@ TEST(Membership, IsFullAtSomePointAndForgetsThoseWhoLeft) {
 TEST(Bounds, WhyAStepEndsIsKeptAsAShortText) {
   auto ps = Start(Config("ps"));
   Insider member = Member(*ps, NameOf(1));
-  // Known from now on: it may say more at once than a stranger.
+  // It has authenticated now, so it may send more at once than a stranger.
   ASSERT_TRUE(member.Call("BeginStep", "").ok());
   const uint64_t before = ResidentBytes();
   for (int step = 1; step <= 150; ++step) {
@@ -196,7 +196,7 @@ TEST(Bounds, WhyAStepEndsIsKeptAsAShortText) {
   EXPECT_TRUE(absl::StrContains(over.status().message(), "mmm"));
 }
 
-// The largest that a worker says first, on a connection on which nobody has been authenticated.
+// The largest first message of a worker, on a connection that nobody has authenticated on.
 TEST(Bounds, AnHonestFirstMessageMayBeLarge) {
   auto ps = Start(Config("ps"));
   for (int i = 0; i < 5; ++i) {
@@ -225,13 +225,13 @@ TEST(Bounds, StepsThatPeersBegin) {
   EXPECT_EQ(begun.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << begun.error_message();
   EXPECT_GT(step, 16'000);
   EXPECT_LT(ResidentBytes(), before + (200 << 20));
-  EXPECT_TRUE(ps->steps()->StartStep(1'000'000).ok());  // We may.
+  EXPECT_TRUE(ps->steps()->StartStep(1'000'000).ok());  // The worker itself may begin steps.
   rpc::CleanupStepRequest cleanup;
   cleanup.set_step_id(1);
   ASSERT_TRUE(member.Call("CleanupStep", cleanup.SerializeAsString()).ok());
 }
 
-// On however many channels it asks, a consumer has one share.
+// A consumer has one share, however many channels it uses.
 TEST(Bounds, ChannelsOfAConsumer) {
   auto ps = Start(Config("ps"));
   Insider member = Member(*ps, NameOf(1));
@@ -267,7 +267,7 @@ TEST(Bounds, WhatIsOverIsToldInPieces) {
   };
   EXPECT_TRUE(member.Fetch(note(2, 65'536), 0).ok());
   EXPECT_EQ(member.Fetch(note(2, 400'000), 0).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  // However many notes, and on however many channels.
+  // The bound holds for any number of notes and channels.
   grpc::Status full;
   for (uint64_t i = 1; i < 64 && full.ok(); ++i) {
     rpc::FetchRequest request;

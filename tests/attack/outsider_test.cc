@@ -1,5 +1,5 @@
-// Who holds nothing and floods: a whole server on real sockets goes on serving, in bounded memory
-// and with as many descriptors as before.
+// Outsiders without a token flood a whole server on real sockets. It goes on serving, in bounded
+// memory, and no descriptors leak.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -25,8 +25,8 @@ namespace {
 
 constexpr char kPs[] = "/job:ps/replica:0/task:0";
 constexpr char kWorker[] = "/job:worker/replica:0/task:0";
-// docs/CONFIG.md has the sum: seventy times two MiB of strangers' bytes. On a machine that does
-// other things, too, as much again is on its way before it is seen.
+// docs/CONFIG.md has the sum: seventy times the 2 MiB of strangers' bytes. On a busy machine as
+// much again may arrive before the listener sees it.
 constexpr uint64_t kMostBytes = 400 << 20;
 
 ServerConfig Config(const std::string& job) {
@@ -50,7 +50,7 @@ std::unique_ptr<Server> Start(const ServerConfig& config) {
   return *std::move(server);
 }
 
-// An honest pair, whose worker opens a connection anew for each fetch or keeps the one it has.
+// An honest pair. Its worker opens a new connection for each fetch, or keeps one.
 class OutsiderTest : public testing::Test {
  protected:
   void Open(ServerConfig ps, ServerConfig worker) {
@@ -156,14 +156,14 @@ TEST_F(OutsiderTest, CrowdsMakeWayForEachOtherAndForMembers) {
   }
   EXPECT_GE(Stat("connections_crowded_out"), 20);
   EXPECT_TRUE(FetchOne().ok());
-  // One who comes only now gets in.
+  // A worker that starts only now gets in.
   ServerConfig late = Config("late");
   late.join = absl::StrCat(kPs, "@", ps_->address());
   auto newcomer = Start(late);
   EXPECT_TRUE(newcomer->calls()->Ping(kPs, absl::Seconds(60)).ok());
 }
 
-// gRPC's own listener never does (the fault of 1.51).
+// gRPC's own listener never recovers from that (a fault of 1.51).
 TEST_F(OutsiderTest, ServesAgainAfterDescriptorsRanOut) {
   Open();
   ASSERT_TRUE(FetchOne().ok());
@@ -173,7 +173,7 @@ TEST_F(OutsiderTest, ServesAgainAfterDescriptorsRanOut) {
     std::vector<int> taken;
     for (int fd = dup(0); fd >= 0 && taken.size() < 100'000; fd = dup(0)) taken.push_back(fd);
     close(taken.back());
-    taken.pop_back();  // For the attacker's end.
+    taken.pop_back();  // Leaves one descriptor for the attacker's end.
     Http2Flood attack(Flood::kDrip, ps_->port(), 1);
     for (int i = 0; i < 3000 && Stat("connections_listener_rests") == 0; ++i) {
       absl::SleepFor(absl::Milliseconds(10));

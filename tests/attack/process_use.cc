@@ -24,7 +24,7 @@ int OpenDescriptors(const std::string& pid) {
   int count = 0;
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
-  return count - 3;  // "." and ".." and the folder itself.
+  return count - 3;  // Without ".", ".." and the folder itself.
 }
 
 }  // namespace tryst

@@ -6,7 +6,7 @@
 
 namespace tryst {
 
-// Of a process: "self", or its number.
+// `pid` is "self", or a process's number.
 uint64_t ResidentBytes(const std::string& pid = "self");
 int OpenDescriptors(const std::string& pid = "self");
 

@@ -1,4 +1,4 @@
-// What is told when memory is short: to who sends, and to who fetches.
+// When memory is short, the sender and the fetcher each get a status that says so.
 
 #include <chrono>
 #include <cstring>
@@ -55,8 +55,8 @@ std::shared_ptr<Fetched> StartFetch(WorkerPair* pair, const TensorKey& key, cons
   return fetched;
 }
 
-// A consumer that is slow to fetch is felt by the producer's Send: refused, with nothing
-// changed, and told when there is room, as soon as the channel has taken something away.
+// When a consumer is slow to fetch, the producer's Send is refused and changes nothing. Its
+// callback comes as soon as the channel has taken a tensor away.
 TEST(BackPressureTest, SendIsRefusedUntilTheConsumerFetches) {
   WorkerPairOptions options = SoftPair();
   options.max_held_bytes = 4 * kBytes;
@@ -70,7 +70,7 @@ TEST(BackPressureTest, SendIsRefusedUntilTheConsumerFetches) {
   EXPECT_NE(refused.message().find(absl::StrCat(options.max_held_bytes)), std::string::npos)
       << refused;
 
-  // Twenty more, each sent when there is room and fetched when there is not.
+  // Sends twenty more: sends when there is room, and fetches when there is not.
   constexpr int kAll = 24;
   for (int fetched = 0; fetched < kAll; ++fetched) {
     const bool waits = sent < kAll;
@@ -95,8 +95,9 @@ TEST(BackPressureTest, SendIsRefusedUntilTheConsumerFetches) {
   EXPECT_EQ(sent, kAll);
 }
 
-// Tensors that the application keeps hold the landing budget. Who cannot land for that reason
-// is told so at its deadline; its tensor stays the producer's, and comes when there is room.
+// Tensors that the application keeps use up the landing budget. A fetch that cannot land for that
+// reason fails at its deadline and says so. Its tensor stays with the producer, and can be fetched
+// when there is room.
 TEST(BackPressureTest, WhoFindsNoLandingRoomIsToldWhatHoldsIt) {
   constexpr uint64_t kCapBytes = 8 * kBytes;
   WorkerPairOptions options = SoftPair();

@@ -10,13 +10,12 @@
 
 namespace tryst {
 
-// Any NIC, whose queue pairs a test can break from outside. Queue pairs are made and
-// broken on one thread.
+// Wraps any NIC, so that a test can break its queue pairs. They are made and broken on one thread.
 class BreakableNic final : public ForwardingNic {
  public:
   explicit BreakableNic(std::unique_ptr<Nic> nic) : ForwardingNic(std::move(nic)) {}
 
-  // Breaks every queue pair that is ready; how many there were. On their thread.
+  // Breaks every queue pair that is ready; returns how many. Call it on their thread.
   int BreakAll() {
     int broken = 0;
     for (QueuePair* queue_pair : queue_pairs_) {
@@ -27,8 +26,7 @@ class BreakableNic final : public ForwardingNic {
     return broken;
   }
 
-  // From now on as if it were gone: nothing can be made with it. Until told otherwise. On
-  // the queue pairs' thread.
+  // While it is lost, nothing can be made with the NIC. Call it on the queue pairs' thread.
   void SetLost(bool lost) {
     lost_ = lost;
     if (lost) BreakAll();

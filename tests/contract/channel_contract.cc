@@ -194,8 +194,7 @@ TEST_P(ChannelContractTest, FetchesOfOneKeyMeetSendsInOrder) {
   }
 }
 
-// One that a callback makes, on whichever thread runs it, comes behind one that another thread
-// has made before.
+// A fetch that a callback makes, on any thread, comes after one that another thread made before.
 TEST_P(ChannelContractTest, FetchesMadeInACallbackKeepTheirTurn) {
   for (int round = 0; round < 20; ++round) {
     const TensorKey gate = Key(absl::StrCat("gate", round));
@@ -274,7 +273,7 @@ TEST_P(ChannelContractTest, CancelledFetchEndsAndConsumesNothing) {
   }
 }
 
-// However far it had got.
+// Whether the tensor was met, under way or had landed when the fetch was cancelled.
 TEST_P(ChannelContractTest, WhatACancelledFetchHadMetGoesToTheNextOne) {
   const TensorKey key = Key("given back");
   int cancelled = 0;
@@ -298,8 +297,8 @@ TEST_P(ChannelContractTest, WhatACancelledFetchHadMetGoesToTheNextOne) {
   EXPECT_GT(cancelled, 0);
 }
 
-// Threads send under eight keys; several receives of each are out at any time, and two in five of
-// them are cancelled or late. What is received is what was sent: all of it, once, in its order.
+// Threads send under eight keys. Several receives of each key are out at any time; two in five are
+// cancelled or reach their deadline. Every tensor that was sent must be received once, in order.
 TEST_P(ChannelContractTest, CancelsAndDeadlinesLeaveTheOrderAsItWas) {
   constexpr int kKeys = 8;
   constexpr int kTensors = 1000;
@@ -355,7 +354,7 @@ TEST_P(ChannelContractTest, CancelsAndDeadlinesLeaveTheOrderAsItWas) {
   EXPECT_GT(not_received, kKeys * kTensors / 50);
 }
 
-// Receives that wait, however many, are in nobody's way.
+// Receives that wait, however many, delay no other.
 TEST_P(ChannelContractTest, WhatIsThereComesAtOnceHoweverManyWait) {
   for (const int count : {500, 20'000}) {
     Cancellation cancellation;
@@ -373,12 +372,13 @@ TEST_P(ChannelContractTest, WhatIsThereComesAtOnceHoweverManyWait) {
       const Result result = StartFetch(1, Key("there"))->Wait(std::chrono::seconds(10));
       ASSERT_TRUE(result.status.ok()) << count << ": " << result.status << world_->Explain();
       EXPECT_TRUE(IsNumbers(result.tensor, elements, static_cast<float>(i)));
-      // The first comes behind all that was posted before it.
+      // The first one waits behind the requests that were posted before it.
       if (i > 0) {
         EXPECT_LT(clock.NowNs() - start_ns, 500'000'000) << count;
       }
     }
-    // Those who wait get theirs: these in their own memory, one dead, the rest nothing.
+    // Each waiting receive then gets what is sent: some in their own memory, one dead, the rest
+    // cancelled.
     const auto key = [&](int i) { return Key(absl::StrCat("awaited", count, "_", i)); };
     const int last = count - 1;
     Send(1, key(last), Numbers(7, 1));
@@ -396,7 +396,7 @@ TEST_P(ChannelContractTest, WhatIsThereComesAtOnceHoweverManyWait) {
       if (HasFailure()) return;
     }
     EXPECT_EQ(received, 3);
-    // They took nothing, and nothing is left of them.
+    // The cancelled ones have taken nothing and left nothing behind.
     Send(1, key(5), Numbers(2, 4));
     EXPECT_TRUE(IsNumbers(FetchNow(1, key(5)).tensor, 2, 4));
   }
@@ -453,7 +453,7 @@ TEST_P(ChannelContractTest, DeadlineWithCallersMemoryWaitsForTheLastWord) {
   args.deadline = Deadline::After(clock, absl::Milliseconds(50));
   const TensorKey key = Key("late");
   EXPECT_EQ(FetchNow(1, key, args).status.code(), absl::StatusCode::kDeadlineExceeded);
-  // What is sent from now on must not touch it.
+  // What is sent from now on must not be written into the caller's memory.
   Send(1, key, Numbers(100'000, 1));
   usleep(50'000);
   const uint8_t* at = args.destination.data_as<uint8_t>();
@@ -496,7 +496,7 @@ TEST_P(ChannelContractTest, CallbacksRunOnTheGivenExecutor) {
 TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
   const uint64_t cap = GetParam().landing_cap_bytes;
   if (cap == 0) GTEST_SKIP() << "this back end has no landing cap";
-  // Four times the cap is asked for at once; what has come is let go as it comes.
+  // Asks for four times the cap at once; drops each tensor when it has arrived.
   const int64_t elements = static_cast<int64_t>(cap / 8 / sizeof(float));
   std::vector<std::shared_ptr<Pending>> pending;
   for (int i = 0; i < 32; ++i) pending.push_back(StartFetch(1, Key(absl::StrCat("cap", i))));
@@ -510,7 +510,7 @@ TEST_P(ChannelContractTest, LandingMemoryStaysUnderItsCap) {
     pending[i].reset();
   }
   EXPECT_LE(world_->PinnedBytes().second, cap);
-  // Larger than the cap can never land.
+  // A tensor larger than the cap can never land.
   Send(2, Key("huge"), Numbers(static_cast<int64_t>(cap / sizeof(float)) + 1, 0));
   EXPECT_EQ(FetchNow(2, Key("huge")).status.code(), absl::StatusCode::kResourceExhausted);
 }
@@ -549,7 +549,7 @@ TEST_P(ChannelContractTest, NothingIsLostOrDoubledOverBrokenLinks) {
   for (int i = 0; i < kTensors; ++i) {
     const Result result = pending[static_cast<size_t>(i)]->Wait();
     EXPECT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
-    if (HasFailure()) break;  // The threads have to be joined.
+    if (HasFailure()) break;  // The threads must be joined first.
     EXPECT_TRUE(IsNumbers(result.tensor, i % 5 == 0 ? 50'000 : 20, static_cast<float>(i)))
         << i << " is " << result.tensor.data_as<float>()[0];
   }
@@ -562,8 +562,8 @@ TEST_P(ChannelContractTest, GoesOnByAnotherPathAndComesBack) {
   Send(0, key, Numbers(1, 0));
   ASSERT_TRUE(FetchNow(0, key).status.ok());
   if (!world_->LosePath(true)) GTEST_SKIP() << "this back end has one path";
-  // Twice: the path is lost at the consumer, then at the producer. Some have been sent by then,
-  // some are waited for, some are large.
+  // The path is lost twice: at the consumer, then at the producer. At that moment some tensors have
+  // been sent, some are waited for, and some are large.
   float next = 0;
   for (int round = 0; round < 2; ++round) {
     if (round > 0) world_->LosePath(true);
@@ -593,7 +593,7 @@ TEST_P(ChannelContractTest, GoesOnByAnotherPathAndComesBack) {
   }
 }
 
-// What is asked for ahead on one path is not waited for on another.
+// A standing receive on one path must not be waited for on another.
 TEST_P(ChannelContractTest, WhatRecursGoesOnByAnotherPathAndComesBack) {
   const TensorKey key = Key("recurs");
   Args args;
@@ -602,7 +602,7 @@ TEST_P(ChannelContractTest, WhatRecursGoesOnByAnotherPathAndComesBack) {
   const auto run_steps = [&](int count) {
     for (; count > 0; --count, ++step) {
       const float first = static_cast<float>(step);
-      // Now before its fetch, so that it comes ahead, now behind it.
+      // Alternates: before its fetch, where it meets the standing receive, and after it.
       if (step % 2 == 0) Send(step, key, Numbers(20'000, first));
       auto pending = StartFetch(step, key, args);
       if (step % 2 != 0) Send(step, key, Numbers(20'000, first));
@@ -616,7 +616,7 @@ TEST_P(ChannelContractTest, WhatRecursGoesOnByAnotherPathAndComesBack) {
   for (int round = 0; round < 2; ++round) {
     if (round > 0) world_->LosePath(true);
     run_steps(6);
-    // The next one may already be on its way to who asked ahead.
+    // The tensor may already be on its way to the standing receive.
     Send(step, key, Numbers(20'000, static_cast<float>(step)));
     world_->LosePath(false);
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -668,7 +668,7 @@ TEST_P(ChannelContractTest, RestartedProducerFailsWhatWasPendingAndServesWhatCom
   EXPECT_TRUE(IsNumbers(FetchNow(2, Key("new")).tensor, 3, 3));
 }
 
-// By a heartbeat, say. The channel learns of it only when it connects again.
+// The caller learns of the restart by a heartbeat, say; the channel only when it connects again.
 TEST_P(ChannelContractTest, WhoKnowsOfARestartBeforeTheChannelIsServedByTheNewLife) {
   Send(1, Key("met"), Numbers(1, 1));
   ASSERT_TRUE(FetchNow(1, Key("met")).status.ok());

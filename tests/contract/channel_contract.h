@@ -18,11 +18,11 @@
 #include "rendezvous/tensor_fetcher.h"
 #include "tests/pair/one_step.h"
 
-// What every way of fetching a tensor promises, as tests that each back end passes.
-// A back end instantiates the suite in a test of its own, as for nic_contract.h.
+// What every way of fetching a tensor promises, as tests that each back end must pass. A back end
+// instantiates the suite in a test of its own, as for nic_contract.h.
 namespace tryst {
 
-// A producer's steps, made when first asked for.
+// A producer's steps; each is created when it is first asked for.
 class StepTable final : public OpenSource {
  public:
   explicit StepTable(Alarms* alarms) : alarms_(alarms) {}
@@ -43,27 +43,26 @@ class ChannelWorld {
   virtual StepTable* producer() = 0;
   virtual TensorFetcher* consumer() = 0;
   virtual uint64_t producer_incarnation() const = 0;
-  // Breaks whatever connects the two, once; false where there is nothing to break.
+  // Breaks whatever connects the two, once. False: there is nothing to break.
   virtual bool BreakLink() { return false; }
-  // The better one of two paths stops working for long, or works again; false where there is
-  // one.
+  // The better of two paths stops working for long, or works again. False: there is only one path.
   virtual bool LosePath(bool /*lost*/) { return false; }
-  // The producer's process ends and another one takes its place, with other steps.
+  // The producer's process ends, and another one with other steps takes its place.
   virtual bool RestartProducer() { return false; }
-  // What a receive ends with by that: where the end of the process is seen, nobody knows yet
-  // whether it will return.
+  // How a receive ends then. Where the end of a process is seen at once, the status cannot say yet
+  // whether the process will return.
   virtual absl::StatusCode EndOfALife() const { return absl::StatusCode::kAborted; }
-  // Bytes that peers may write, now and at most ever; 0: not counted.
+  // How many bytes peers may write: now, and at most so far; 0: not counted.
   virtual std::pair<uint64_t, uint64_t> PinnedBytes() { return {0, 0}; }
-  // For the message of a test that fails.
+  // For the message of a failing test.
   virtual std::string Explain() { return ""; }
 };
 
 struct ChannelContract {
   std::string name;
   std::function<std::unique_ptr<ChannelWorld>()> open;
-  uint64_t landing_cap_bytes = 0;  // Of the world; 0: none.
-  // Why each test that this back end cannot pass is skipped: test name, reason.
+  uint64_t landing_cap_bytes = 0;  // 0: there is no cap.
+  // The tests that this back end cannot pass: name, reason.
   std::vector<std::pair<std::string, std::string>> skips;
 };
 
@@ -72,7 +71,7 @@ inline std::string ChannelContractName(const ::testing::TestParamInfo<ChannelCon
   return info.param.name;
 }
 
-// Of a path on which a receive holds a slot while it waits, and drops its own take when it ends.
+// For paths on which a waiting receive holds a slot, and ends its own take when it ends.
 inline std::vector<std::pair<std::string, std::string>> SkipsWhereWaitingHoldsSlots() {
   std::vector<std::pair<std::string, std::string>> skips = {
       {"CancelsAndDeadlinesLeaveTheOrderAsItWas",
@@ -99,7 +98,7 @@ class ChannelContractTest : public ::testing::TestWithParam<ChannelContract> {
   class Pending;
 
   void SetUp() override;
-  // The key of `edge` from the producer to the consumer.
+  // The key of `edge`, from the producer to the consumer.
   TensorKey Key(const std::string& edge, uint64_t incarnation = 0) const;
   // A float tensor of `elements` numbers that start at `first`.
   static Tensor Numbers(int64_t elements, float first);
@@ -111,7 +110,7 @@ class ChannelContractTest : public ::testing::TestWithParam<ChannelContract> {
   std::unique_ptr<ChannelWorld> world_;
 };
 
-// Where a fetch ends. Dropping its callback unrun, or running it twice, fails the test.
+// How a fetch ended. The test fails if its callback is dropped without being called, or runs twice.
 class ChannelContractTest::Pending : public std::enable_shared_from_this<Pending> {
  public:
   DoneFn Done() {

@@ -14,7 +14,7 @@
 #include "tests/contract/pool_world.h"
 #include "verbs/soft/soft_nic.h"
 
-// The channel contract with every tensor on a GPU: the pretend one, or the machine's
+// The channel contract with every tensor on a GPU: a pretended one, or the machine's
 // (TRYST_TEST_CUDA=libcuda.so.1).
 namespace tryst {
 namespace {
@@ -50,10 +50,11 @@ struct Way {
   uint64_t chunk_bytes = 64 << 10;
   uint32_t slots = 4;
   bool two_gpus = false;
-  bool direct = false;  // By NICs that reach the GPUs.
+  bool direct = false;  // NICs reach the GPUs.
   bool flush = false;
-  bool shared = false;     // Staged in shared memory.
-  bool in_chunks = false;  // Read in virtual memory that is mapped chunk by chunk.
+  bool shared = false;  // It is staged in shared memory.
+  // The producer's tensors lie in virtual memory that is mapped chunk by chunk.
+  bool in_chunks = false;
 };
 
 ChannelContract Contract(const char* name, const Way& way) {
@@ -148,7 +149,7 @@ Way Chunks() {
   return way;
 }
 
-// One slot a side: everything waits for everything.
+// With one slot on each side, everything has to wait.
 Way OneSlot() {
   Way way;
   way.slots = 1;
@@ -171,7 +172,7 @@ Way Shared() {
   return way;
 }
 
-// The pretend GPU alone has dma-bufs that a software NIC can use.
+// Only the pretended GPU has dma-bufs that a software NIC can use.
 std::vector<ChannelContract> Contracts() {
   std::vector<ChannelContract> all = {Contract("Staged", Way()), Contract("OneSlot", OneSlot()),
                                       Contract("InPlace", Ipc()), Contract("Shared", Shared()),

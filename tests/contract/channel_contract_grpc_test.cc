@@ -17,8 +17,8 @@ ChannelContract Contract(const char* name, size_t max_asked, bool digests) {
   return contract;
 }
 
-// What it leaves out by itself: landing memory (bytes come inside of replies, so that none is
-// kept to land in) and paths to lose (gRPC is where the others fail over to).
+// gRPC skips two kinds of tests: landing memory (bytes arrive inside replies, so none is kept for
+// landing) and losing a path (gRPC is the path that the others fall back to).
 INSTANTIATE_TEST_SUITE_P(Grpc, ChannelContractTest,
                          ::testing::Values(Contract("Default", 1024, false),
                                            Contract("Digests", 1024, true),

@@ -34,7 +34,7 @@ ChannelContract Contract(const char* name, const char* provider,
 
 void AsItIs(TransportsOptions*) {}
 
-// Two slots, two messages, short queues: everything waits for everything.
+// With two slots, two messages and short queues, everything has to wait.
 void MakeSmall(TransportsOptions* pool) {
   pool->link.slots = 2;
   pool->link.ring_slots = 2;

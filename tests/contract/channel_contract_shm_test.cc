@@ -37,7 +37,7 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
     };
     options.path = "over shm";
     options.end_of_a_life = absl::StatusCode::kUnavailable;
-    // There is no wire to break: a side that hears nonsense ends the link.
+    // There is no wire to break, but a side that receives nonsense ends the link.
     options.break_link = [](bool is_producer) {
       SayNonsense(is_producer ? LinkSide::kProducer : LinkSide::kConsumer);
     };
@@ -46,7 +46,7 @@ ChannelContract Contract(const char* name, uint64_t arena_bytes,
   return contract;
 }
 
-// Two slots, short rings, few references: everything waits for everything.
+// With two slots, short rings and few references, everything has to wait.
 void MakeSmall(TransportsOptions* pool) {
   pool->shm.sizes.slots = 2;
   pool->shm.sizes.cells = shm_wire::kMinCells;
@@ -54,7 +54,7 @@ void MakeSmall(TransportsOptions* pool) {
   pool->shm.stage_bytes = 1 << 20;
 }
 
-// Both ends speak the version before wants.
+// Both ends use the version before "wants".
 ChannelContract Version2() {
   ChannelContract contract = Contract("Version2", 256 << 20, [](TransportsOptions* pool) {
     pool->shm.link_newest = shm_wire::kLinkSettles;
@@ -63,7 +63,7 @@ ChannelContract Version2() {
   return contract;
 }
 
-// A consumer of that version, and a producer of this one.
+// The consumer uses that version, the producer the present one.
 ChannelContract OlderConsumer() {
   ChannelContract contract = Contract("OlderConsumer", 256 << 20, [](TransportsOptions* pool) {
     if (pool->self.find("worker") == std::string::npos) return;
@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
         Version2(), OlderConsumer()),
     ChannelContractName);
 
-// ---- A refusal is not for ever ----
+// ---- A refusal does not last for ever ----
 
 Tensor FetchNow(ChannelWorld* world, const TensorKey& key, absl::Status* status) {
   Mutex mu;
@@ -119,8 +119,8 @@ Tensor FetchNow(ChannelWorld* world, const TensorKey& key, absl::Status* status)
   return got;
 }
 
-// A worker that shared no memory is started anew and does: the next fetches come that way, those
-// of a key that is out on the other way behind it.
+// A worker that had no shared memory is started again with it. The next fetches use it, behind
+// those of the same key that are still out on the other path.
 TEST(ShmRefusalTest, IsProvedAnew) {
   constexpr uint64_t kFirstProducer = 0xab;
   PoolWorldOptions options;

@@ -34,7 +34,7 @@ ChannelContract Contract(const char* name, std::function<void(TransportsOptions*
   return contract;
 }
 
-// Two slots, two messages, short queues: everything waits for everything.
+// With two slots, two messages and short queues, everything has to wait.
 void MakeSmall(TransportsOptions* pool) {
   pool->link.slots = 2;
   pool->link.ring_slots = 2;
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
                             pool->give_up_ms = 100;
                             pool->probe_ms = 20;
                             pool->probe_ms_most = 100;
-                            pool->standing_ms = 600'000;  // Nobody waits for it to pass.
+                            pool->standing_ms = 600'000;  // Longer than any test.
                           },
                           2),
                       Contract(

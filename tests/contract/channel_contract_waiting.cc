@@ -6,8 +6,8 @@
 #include "tests/contract/channel_contract.h"
 #include "tests/pair/moment.h"
 
-// Waiting costs no slot: however many fetches wait for their Send, and in whatever order they
-// were made, one whose tensor is there gets it.
+// Waiting costs no slot: however many fetches wait for their Send, a fetch whose tensor is there
+// gets it, whatever their order.
 namespace tryst {
 namespace {
 
@@ -31,8 +31,8 @@ TEST_P(ChannelContractTest, ATensorThatIsThereComesWhileManyWait) {
   }
 }
 
-// A receive of many keys ends once, with what each of them came to, whether all come, some fail or
-// none has been asked for yet.
+// A RecvMany ends once, with the outcome of each key: whether all tensors come, some fail, or none
+// has been requested yet.
 TEST_P(ChannelContractTest, AReceiveOfManyEndsOnceHoweverItsKeysEnd) {
   struct Joined {
     Moment ended;
@@ -103,11 +103,11 @@ TEST_P(ChannelContractTest, WhatWaitsComesInTheOrderOfSends) {
   std::shuffle(order.begin(), order.end(), std::mt19937(20261));
   for (size_t i : order) {
     Send(1, Key(absl::StrCat("w", i)), Numbers(8 + 8 * static_cast<int64_t>(i), 1));
-    // One after the other, so that each comes while the rest still waits.
+    // One after the other, so that each arrives while the rest still waits.
     const Result result = waiting[i]->Wait();
     ASSERT_TRUE(result.status.ok()) << i << ": " << result.status << "\n" << world_->Explain();
     ASSERT_TRUE(IsNumbers(result.tensor, 8 + 8 * static_cast<int64_t>(i), 1));
-    waiting[i].reset();  // With it the landing memory that the tensor holds.
+    waiting[i].reset();  // This also frees the landing memory that the tensor holds.
   }
 }
 
@@ -126,11 +126,11 @@ TEST_P(ChannelContractTest, FetchesOfOneKeyKeepTheirOrderWhileManyWait) {
   }
 }
 
-// Each key is sent once some that were asked for after it have come.
+// Each key is sent when some keys that were requested after it have arrived.
 TEST_P(ChannelContractTest, FetchesThatWaitForEachOtherAllCome) {
   constexpr size_t kKeys = 1000;
   std::mt19937 random(20262);
-  std::vector<size_t> place(kKeys);  // Of each key in the order of fetching.
+  std::vector<size_t> place(kKeys);  // The position of each key in the order of fetching.
   for (size_t i = 0; i < kKeys; ++i) place[i] = i;
   std::shuffle(place.begin(), place.end(), random);
   std::vector<std::shared_ptr<Pending>> fetches(kKeys);
@@ -159,7 +159,7 @@ TEST_P(ChannelContractTest, CancelsAmongManyThatWaitConsumeNothing) {
   for (size_t i = 0; i < kMany; ++i) {
     waiting.push_back(StartFetch(1, Key(absl::StrCat("w", i)), i % 2 == 0 ? cancelled : Args()));
   }
-  // All of them have been asked for, or stand in line.
+  // When this one arrives, all others have been requested or wait in line.
   Send(2, Key("here"), Numbers(4, 1));
   ASSERT_TRUE(FetchNow(2, Key("here")).status.ok());
   cancellation.StartCancel();
@@ -193,7 +193,7 @@ TEST_P(ChannelContractTest, WhatWaitsOutlivesABrokenLink) {
 }
 
 TEST_P(ChannelContractTest, WhatWaitsFailsWhenTheProducerIsRestarted) {
-  // From here on the consumer knows of which life of the producer it asks.
+  // From here on the consumer knows the producer's incarnation.
   Send(2, Key("first"), Numbers(4, 1));
   ASSERT_TRUE(FetchNow(2, Key("first")).status.ok());
   std::vector<std::shared_ptr<Pending>> waiting;

@@ -12,7 +12,7 @@
 namespace tryst {
 namespace {
 
-// The consumer's device is a GPU while a key is on its way, and the CPU for the test.
+// The key's text with another destination device: a GPU on its way, and the CPU for the test.
 TensorKey WithDestination(const TensorKey& key, absl::string_view from, absl::string_view to) {
   std::string text(key.text());
   const size_t at = text.rfind(std::string(from));
@@ -57,9 +57,9 @@ class UploadingSource final : public TensorSource {
   }
 
  private:
-  // Of a handful of chunks, into which it does not fit evenly.
+  // Allocates several chunks; the tensor's size is not a multiple of theirs.
   absl::StatusOr<Tensor> AllocateInChunks(const Tensor& like) {
-    constexpr uint64_t kOffset = 16;  // Every type is aligned there.
+    constexpr uint64_t kOffset = 16;  // Aligned for every type.
     constexpr uint64_t kMostChunks = 6;
     const Gpu* const gpu = engine_->gpu();
     auto range =
@@ -197,7 +197,7 @@ class DeviceWrap final : public PoolWorldWrap {
   TensorFetcher* fetcher() override { return downloading_.get(); }
   absl::Status Stop() override {
     const absl::Status stopped = proxy_->Stop(absl::Seconds(20));
-    if (check_) check_(proxy_->fetcher_counters());  // Nobody changes them any more.
+    if (check_) check_(proxy_->fetcher_counters());  // Nothing changes them any more.
     return stopped;
   }
   std::string ExplainNow() override { return proxy_->ExplainNow(); }

@@ -13,17 +13,16 @@ struct DeviceWorldOptions {
   const Gpu* producer_gpu = nullptr;
   const Gpu* consumer_gpu = nullptr;
   DeviceProxyOptions proxy;
-  // What the producer sends lies in virtual memory that is mapped in chunks, and begins and ends
-  // inside of them.
+  // The producer's tensors lie in virtual memory that is mapped in chunks, and begin and end inside
+  // chunks.
   bool in_chunks = false;
-  // What has to hold of the way that tensors took, at the end.
+  // Checks, at the end, the counters of the ways that tensors took.
   std::function<void(const DeviceFetcherCounters&)> check;
 };
 
-// Puts a device under every tensor of a pool world: what the producer's steps send from
-// host memory is brought onto its GPU before it is served, and what the consumer fetches
-// lands on its GPU and is brought back, so that tests written for host memory exercise
-// device tensors.
+// Puts a device under every tensor of a pool world: what the producer sends from host memory is
+// copied to its GPU before it is served, and what the consumer fetches lands on its GPU and is
+// copied back. So tests that were written for host memory test device tensors.
 void PutDevicesUnder(const DeviceWorldOptions& options, PoolWorldOptions* world);
 
 }  // namespace tryst

@@ -12,9 +12,8 @@
 
 namespace tryst {
 
-// A software NIC that registers the pretend GPU's dma-bufs, which are files whose position
-// says where in the GPU's memory they begin: it moves bytes in and out of what no host
-// access reaches.
+// A software NIC that can register the pretended GPU's dma-bufs. These are files; their position
+// says where they begin in the GPU's memory. So the NIC moves bytes that the host cannot access.
 class DmaBufNic final : public ForwardingNic {
  public:
   explicit DmaBufNic(std::unique_ptr<Nic> inner)

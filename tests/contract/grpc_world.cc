@@ -27,7 +27,7 @@ constexpr char kProducer[] = "/job:ps/replica:0/task:0";
 constexpr char kConsumer[] = "/job:worker/replica:0/task:0";
 constexpr char kFetch[] = "/tryst.rpc.TransportService/FetchTensor";
 
-// gRPC is the only path here: no hello is ever sent.
+// gRPC is the only path here, so no hello is ever sent.
 class NoBootstrap final : public Bootstrap {
   void Exchange(const std::string&, const Hello&, Deadline, HelloDone done) override {
     std::move(done)(absl::UnimplementedError("no data plane"));

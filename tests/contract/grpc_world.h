@@ -15,11 +15,11 @@ struct GrpcWorldOptions {
   FetchServerOptions server;
 };
 
-// Two workers in this process that know no path but gRPC, on loopback through a CutProxy.
+// Two workers in this process whose only path is gRPC, over the loopback through a CutProxy.
 class GrpcWorld : public ChannelWorld {
  public:
   virtual FetchServer::Counts served() = 0;
-  // The producer is gone and its port refuses; RestartProducer() brings the next one.
+  // The producer ends and its port refuses; RestartProducer() starts the next one.
   virtual void KillProducer() = 0;
 };
 std::unique_ptr<GrpcWorld> OpenGrpcWorld(const GrpcWorldOptions& options);

@@ -1,4 +1,5 @@
-// Many producers, one consumer whose memory is short: what is admitted, and who gets it.
+// Many producers send to one consumer whose memory is short: which fetches are admitted, and in
+// which order.
 
 #include <algorithm>
 #include <memory>
@@ -32,7 +33,7 @@ class IncastTest : public ::testing::Test {
     options.adjust = [](TransportsOptions* pool) {
       pool->landing_cap_bytes = kCapBytes;
       pool->link.digests = false;
-      // All ends take turns on one thread, and what one is doing the others wait for.
+      // All ends take turns on one thread, so each waits while another works.
       pool->silence_ms = 20'000;
       pool->link.stall_ms = 60'000;
       pool->link.ack_timeout = 20;
@@ -40,8 +41,8 @@ class IncastTest : public ::testing::Test {
     pair_ = std::make_unique<WorkerPair>(options);
   }
 
-  // All that all producers have is asked for at once: 12 times the cap. After every turn of
-  // every end the bytes that peers may write are under it.
+  // Asks for everything that all producers have at once: 12 times the cap. After every turn of
+  // every end, the bytes that peers may write must be below the cap.
   void Run(bool into_place, int64_t bytes) {
     const Tensor source = *Tensor::Allocate(DType::kUint8, {bytes});
     std::vector<int> ended(kProducers, 0);
@@ -67,7 +68,7 @@ class IncastTest : public ::testing::Test {
       ASSERT_LE(PinnedBytes(*pair_->consumer()).first, kCapBytes);
       if (halfway || all < kProducers * kEach / 2) continue;
       halfway = true;
-      // Nobody has been kept waiting for the others (Jain's index: 1 when all are equal).
+      // All producers were served equally (Jain's index is 1 when all are equal).
       double sum = 0;
       double squares = 0;
       for (const int count : ended) {
@@ -78,7 +79,7 @@ class IncastTest : public ::testing::Test {
       EXPECT_GE(*std::min_element(ended.begin(), ended.end()), kEach / 4);
     }
     ASSERT_EQ(all, kProducers * kEach);
-    // And in between: the mark is taken where the bytes are.
+    // The high-water mark covers the time between turns, too.
     EXPECT_LE(PinnedBytes(*pair_->consumer()).second, kCapBytes);
     EXPECT_GT(PinnedBytes(*pair_->consumer()).second, kCapBytes / 3) << "it was not short";
   }

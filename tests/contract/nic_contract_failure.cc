@@ -1,4 +1,4 @@
-// How works fail, and what is left of a queue pair then.
+// How works fail, and the state of a queue pair afterwards.
 #include <cstring>
 #include <limits>
 
@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::Each;
 
-// A refused request: the requester hears why, both sides break (where one without
-// receives can tell), and not a byte of `memory` has changed.
+// A refused request: the requester's completion says why, both queue pairs break (if one without
+// receives can tell), and no byte of `memory` has changed.
 #define EXPECT_REFUSED(work, status)                                                        \
   do {                                                                                      \
     const std::vector<uint8_t> before = b_.memory;                                          \
@@ -129,7 +129,7 @@ TEST_P(NicContractTest, WorkBeforeAFailedOneIsDoneAndThoseAfterAreFlushed) {
   OpenBoth();
   SendWork works[] = {Write(1, 0, 0, 10), Write(2, kMemoryBytes - 1, 10, 2), Write(3, 0, 20, 10),
                       Write(4, 0, 30, 10)};
-  works[2].signaled = false;  // A flushed work is never silent.
+  works[2].signaled = false;  // A flushed work always completes, even if it was not signaled.
   ASSERT_TRUE(a_.queue_pair->PostSend(works).ok());
   ASSERT_TRUE(UntilDone(a_, 4));
   const CompletionStatus expected[] = {CompletionStatus::kOk, CompletionStatus::kLocalProtection,
@@ -160,7 +160,7 @@ TEST_P(NicContractTest, SendWaitsForItsReceiveAsLongAsItIsTold) {
   SendWork work = Write(1, 0, 0, 10);
   work.op = SendOp::kWriteWithImmediate;
   ASSERT_TRUE(Post(&a_, work).ok());
-  // Longer than the peer may take to answer: that clock must not run.
+  // Longer than the peer's time to answer: without a request that clock must not run.
   LetPass(absl::Microseconds(4.096 * (1 << GetParam().short_ack_timeout)) * 3);
   EXPECT_TRUE(a_.done.empty());
   PostReceives(&b_, 1);
@@ -242,7 +242,7 @@ TEST_P(NicContractTest, RefusedRequestBreaksThePeerToo) {
 TEST_P(NicContractTest, BreakFlushesEverythingInOrderAndDrains) {
   OpenBoth();
   PostReceives(&a_, 4);
-  SendWork waits = Send(0, 0, 10);  // The peer has no receive.
+  SendWork waits = Send(0, 0, 10);  // The peer has posted no receive.
   for (uint64_t i = 0; i < 4; ++i) {
     waits.id = i;
     waits.signaled = i % 2 == 0;
@@ -306,7 +306,7 @@ TEST_P(NicContractTest, WorkFailsWhenThePeersQueuePairIsGone) {
   OpenBoth(ImpatientOptions(), Options());
   ExpectStatus(Write(1, 0, 0, 10), CompletionStatus::kOk);
   b_.queue_pair.reset();
-  // The loss may be noticed before the work is posted: then it is refused.
+  // If the loss is noticed first, posting the work is refused.
   const absl::Status posted = Post(&a_, Write(2, 0, 0, 10));
   if (!posted.ok()) {
     EXPECT_EQ(posted.code(), absl::StatusCode::kFailedPrecondition);
@@ -339,7 +339,7 @@ TEST_P(NicContractTest, StrangerDoesNotReachAConnectedQueuePair) {
   NicEnd friend_of_b = std::move(a_);
   a_ = OpenEnd(pair_->first(), ImpatientOptions());
   memset(a_.memory.data(), 0xee, a_.memory.size());
-  // It knows the address, and yet is not whom b was told of.
+  // It knows b's address, but b was not told of it.
   ASSERT_TRUE(a_.queue_pair->Connect(b_.queue_pair->LocalAddress()).ok());
   ExpectStatus(Write(2, 0, 0, 10), CompletionStatus::kRetryExceeded);
   EXPECT_EQ(memcmp(before.data(), b_.memory.data(), before.size()), 0);
@@ -351,7 +351,7 @@ TEST_P(NicContractTest, StrangerDoesNotReachAConnectedQueuePair) {
 TEST_P(NicContractTest, DestroyedReceiverIsNotWrittenAnyMore) {
   const uint64_t bytes = 8 << 20;
   OpenBoth(ImpatientOptions(), Options(), bytes);
-  // Both sides are made to know each other first.
+  // First connect both sides.
   ExpectStatus(Write(0, 0, 0, 1), CompletionStatus::kOk);
   for (uint64_t i = 1; i <= 8; ++i) ASSERT_TRUE(Post(&a_, Write(i, 0, 0, bytes)).ok());
   PollOnce(&b_);
@@ -369,7 +369,7 @@ TEST_P(NicContractTest, DestroyedSenderCompletesNothingAnyMore) {
   PollOnce(&b_);
   a_.queue_pair.reset();
   a_.done.clear();
-  // Its memory may go, too: nothing reads it.
+  // Nothing reads the memory, so it may be freed, too.
   a_.region.reset();
   a_.memory = {};
   LetPass(absl::Milliseconds(20));

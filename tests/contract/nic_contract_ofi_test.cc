@@ -41,7 +41,7 @@ NicContract OfiContract(const std::string& name, const std::string& provider, Sk
   contract.total_bytes = 128 << 20;
   contract.connections = 100;
   contract.responder_events = false;
-  // Some providers never tell of a refusal: it takes all of the patience.
+  // Some providers never report a refusal, so such a work fails only when the patience is over.
   contract.ack_timeout = 14;
   contract.refusal = CompletionStatus::kRetryExceeded;
   contract.skips = std::move(skips);

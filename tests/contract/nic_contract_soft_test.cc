@@ -55,7 +55,7 @@ SoftNicOptions Unix() {
   return options;
 }
 
-// More than a gibibyte and a thousand connections are for TCP; the others need not repeat it.
+// TCP moves more than a gibibyte and makes a thousand connections; the others need not repeat that.
 NicContract Shortened(NicContract contract) {
   contract.total_bytes = 128 << 20;
   contract.connections = 250;

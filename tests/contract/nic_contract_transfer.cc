@@ -1,4 +1,4 @@
-// What moves, and in what order.
+// What is moved, and in which order.
 #include <cstring>
 #include <numeric>
 
@@ -96,7 +96,7 @@ TEST_P(NicContractTest, NothingAtAllCanBeMoved) {
 
 TEST_P(NicContractTest, ArrivesInTheOrderOfPosting) {
   OpenBoth();
-  // Each write covers the last one; each immediate says which must lie there.
+  // Each write covers the last one, and its immediate says which bytes must be there.
   int sent = 0;
   int received = 0;
   PostReceives(&b_, 16);
@@ -153,7 +153,7 @@ TEST_P(NicContractTest, KindsOfWorkCompleteInTheOrderOfPosting) {
 
 TEST_P(NicContractTest, InlineBytesAreTakenAtOnce) {
   OpenBoth();
-  // Unregistered memory will do, and may change when PostSend has returned.
+  // Inline data may be unregistered, and may change when PostSend() has returned.
   uint8_t bytes[64];
   memset(bytes, 0x5a, sizeof(bytes));
   const Entry entries[] = {{reinterpret_cast<uint64_t>(bytes), 40, 0},
@@ -189,8 +189,8 @@ TEST_P(NicContractTest, UnsignaledWorksCompleteWithTheNextSignaledOne) {
 
 TEST_P(NicContractTest, FenceWaitsForReads) {
   OpenBoth();
-  // What is read is written onwards by the next work: without the fence it would carry
-  // what was there before.
+  // The next work sends what was read. Without the fence it would send the bytes that were there
+  // before.
   memset(&b_.memory[0], 0xab, 32768);
   for (int round = 0; round < 20; ++round) {
     a_.done.clear();

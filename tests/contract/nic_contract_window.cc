@@ -1,4 +1,4 @@
-// Memory windows: keys that are given and taken back in the order of the works.
+// Memory windows: keys are granted and revoked in the order of the works.
 #include <cstring>
 
 #include "tests/contract/nic_contract.h"
@@ -133,7 +133,7 @@ TEST_P(NicContractTest, WindowCannotBeInvalidatedTwice) {
   again.window = window_.get();
   ASSERT_TRUE(Post(&b_, again).ok());
   ASSERT_TRUE(UntilDone(b_, 3));
-  // Hardware calls it either.
+  // Hardware reports either.
   EXPECT_TRUE(b_.done[2].status == CompletionStatus::kLocalOperation ||
               b_.done[2].status == CompletionStatus::kWindowBind)
       << CompletionStatusName(b_.done[2].status);

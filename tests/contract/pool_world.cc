@@ -26,8 +26,8 @@ class MemoryBootstrap final : public Bootstrap {
   }
 
   void Exchange(const std::string& peer, const Hello& hello, Deadline, HelloDone done) override {
-    // Held over the call, so that a worker that is taken out has no call left in it; the
-    // handler only posts.
+    // Held during the call, so that no call runs in a worker that was removed. The handler only
+    // posts.
     MutexLock lock(&mu_);
     HelloHandler* handler = handlers_[peer];
     if (handler == nullptr) {
@@ -119,7 +119,7 @@ class PoolWorld final : public ChannelWorld {
 
   bool BreakLink() override {
     if (options_.paths == 0 && !options_.break_link) return false;
-    // Each side in turn: both are to notice either.
+    // Breaks at each side in turn, because each must notice either break.
     Worker* worker = ++breaks_ % 2 == 0 ? producer_.get() : consumer_.get();
     PollerOf(worker)->RunAndWait([&] {
       if (options_.break_link) return options_.break_link(worker == producer_.get());
@@ -130,7 +130,7 @@ class PoolWorld final : public ChannelWorld {
 
   bool LosePath(bool lost) override {
     if (options_.paths < 2) return false;
-    // Now at the one end, now at the other.
+    // Loses the path at one end, then at the other.
     if (lost) ++losses_;
     Worker* worker = losses_ % 2 == 0 ? producer_.get() : consumer_.get();
     PollerOf(worker)->RunAndWait([&] { worker->nics[0]->SetLost(lost); });
@@ -159,7 +159,7 @@ class PoolWorld final : public ChannelWorld {
   }
 
  private:
-  // That has all there is between the two.
+  // The poller that owns everything between the two.
   Poller* PollerOf(Worker* worker) {
     const char* const peer = worker == producer_.get() ? kConsumer : kProducer;
     return worker->pollers[ChannelPools::PlaceOf(peer, worker->pollers.size())].get();

@@ -1,5 +1,5 @@
-// Servers with GPUs: device tensors by every way that a setting allows. On the pretend GPUs, or
-// the machine's (TRYST_TEST_CUDA=libcuda.so.1), of which one is enough.
+// Servers with GPUs: device tensors in every way that a setting allows. Runs on pretended GPUs, or
+// on the machine's (TRYST_TEST_CUDA=libcuda.so.1), of which one is enough.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -29,8 +29,8 @@ struct Way {
   const char* protocol;
   const char* shm;
   const char* gpu_ways;
-  const char* said;     // By Explain(), of the large tensor.
-  const char* counted;  // In Stats().
+  const char* said;     // What Explain() says of the large tensor.
+  const char* counted;  // The name of its counter in Stats().
 };
 
 class ServerDeviceTest : public testing::TestWithParam<Way> {
@@ -86,7 +86,7 @@ class ServerDeviceTest : public testing::TestWithParam<Way> {
     config.join = join;
     ServerBuilder builder;
     builder.SetEnvironment({}).UseGpu(gpu);
-    // As "grpc+verbs", with a NIC that reaches the pretend GPU.
+    // "grpc+verbs" with a NIC that reaches the pretended GPU.
     const auto open = [](const ServerConfig&, const NicPlace&) {
       auto soft = OpenSoftNic(SoftNicOptions());
       EXPECT_TRUE(soft.ok()) << soft.status();

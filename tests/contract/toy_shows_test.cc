@@ -1,4 +1,4 @@
-// What has been named nowhere but in its registration is seen everywhere.
+// A transport that is named only in its registration shows up everywhere.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -137,8 +137,8 @@ TEST_F(ToyShowsTest, InTop) {
   EXPECT_TRUE(shown) << said;
 }
 
-// The toys of two factories are as good as in two processes: the next way is taken, and why is
-// said.
+// Two factories' toys cannot reach each other, like those of two processes: the next path is taken,
+// and Explain() says why.
 TEST_F(ToyShowsTest, AsTurnedDownWhereThePeerHasItNot) {
   Open(ToyFactory(), ToyFactory());
   Bring(3);

@@ -1,5 +1,5 @@
-// What a consumer does not believe of a producer, and a producer does not give to a consumer,
-// whichever path they have.
+// What a consumer does not believe of a producer, and what a producer does not give a consumer, on
+// every path.
 
 #include <cstring>
 #include <functional>
@@ -33,8 +33,8 @@ std::unique_ptr<Nic> OpenSoft(bool renews_keys = true) {
   return *std::move(nic);
 }
 
-// Remembers where its tensors went and by which key, and can write there again, as a producer
-// does that was taken over.
+// Remembers where it wrote tensors and with which key, and can write there again, as a compromised
+// producer could.
 class RememberingNic final : public ForwardingNic {
  public:
   explicit RememberingNic(std::unique_ptr<Nic> nic)
@@ -69,7 +69,7 @@ class RememberingNic final : public ForwardingNic {
     }
     absl::Status PostSend(absl::Span<const SendWork> works) override {
       for (const SendWork& work : works) {
-        // Of a tensor: what goes with it is shorter.
+        // Only a tensor is that long; what travels with it is shorter.
         if (work.entries.empty() || work.entries[0].bytes < 100'000) continue;
         nic_->last_ = work;
         nic_->pair_ = this;
@@ -148,7 +148,7 @@ class TrustTest : public ::testing::Test {
   std::string Explain() { return pair_->consumer()->ExplainNow(""); }
   std::string ExplainProducer() { return pair_->producer()->ExplainNow(""); }
 
-  // Of each size, and by each way that a tensor of it may take.
+  // The limit holds for each size, and so for each way that a tensor may travel.
   void ExpectLimitHolds() {
     for (const int64_t bytes : {int64_t{60}, int64_t{3000}, kBytes, int64_t{2'000'000}}) {
       for (const bool into_place : {false, true}) {
@@ -215,7 +215,7 @@ TEST_F(TrustTest, AProducerWritesNoMoreAfterItsLastWord) {
       ASSERT_TRUE(producer_nic_->has_written());
       const uint64_t breaks = RdmaFetched(*pair_->consumer()).breaks;
       producer_nic_->WriteAgain(1000);
-      // Somebody's next tensor, which may lie in the same place.
+      // Another tensor, which may land in the same place.
       Send("next" + edge, Filled(kBytes, 4));
       const auto next = Fetch("next" + edge);
       ASSERT_TRUE(next.ok()) << next.status();
@@ -251,7 +251,7 @@ TEST(LandingPoolTest, ALandingIsLentAgainUnderAnotherKey) {
   EXPECT_NE(LandingPool::AsLanding(second)->TellKey(), key);
 }
 
-// Where a key cannot be ended, who was told it is the only one whose tensors lie there.
+// Where a key cannot be revoked, a landing is lent again only to the producer that knows its key.
 TEST(LandingPoolTest, WhereKeysLastALandingIsLentToItsWriterAlone) {
   auto pool = std::make_shared<LandingPool>(OpenSoft(false), 16 << 10);
   const uint64_t one = pool->NewWriter();
@@ -267,7 +267,8 @@ TEST(LandingPoolTest, WhereKeysLastALandingIsLentToItsWriterAlone) {
   EXPECT_EQ(landing->data(), place);
   EXPECT_EQ(LandingPool::AsLanding(landing)->TellKey(), key);
   landing = StorageRef();
-  // What is kept for one makes way for another: its key ends with its region.
+  // A landing that is kept for one producer may be freed for another: its region ends, and the key
+  // with it.
   std::vector<StorageRef> all;
   for (int i = 0; i < 3; ++i) all.push_back(pool->Take(4096, LandingPool::For::kReady, other));
   for (const StorageRef& each : all) {
@@ -308,17 +309,17 @@ TEST_F(TrustTest, WhoIsNotKeptApartReadsByReference) {
 
 TEST(ApartTest, AnotherUsersProcessIsKeptApartAndRootIsNot) {
   EXPECT_FALSE(IsAnotherUser(1000, 1000));
-  EXPECT_FALSE(IsAnotherUser(0, 1000));  // It reads whose memory it likes.
+  EXPECT_FALSE(IsAnotherUser(0, 1000));  // It reads whatever memory it likes.
   EXPECT_TRUE(IsAnotherUser(1001, 1000));
   EXPECT_TRUE(IsAnotherUser(1000, 0));
   EXPECT_TRUE(IsAnotherUser(-1, 1000));  // The kernel does not say.
 }
 
-// ---- A path whose hellos are answered and that leads nowhere ----
+// ---- A path whose hellos are answered, but which does not work ----
 
 class LeadsNowhereTest : public TrustTest {
  protected:
-  // Until the test says otherwise the answers to hellos over shared memory are changed by `how`.
+  // `how` changes the answers to hellos over shared memory, until the test sets lies_ to false.
   void ExpectOtherPath(const std::function<void(shm_wire::Invitation*)>& how) {
     Open(
         [](TransportsOptions* pool) {
@@ -338,7 +339,7 @@ class LeadsNowhereTest : public TrustTest {
     ASSERT_TRUE(got.ok()) << got.status() << Explain();
     EXPECT_EQ(RdmaFetched(*pair_->consumer()).ended_ok, 1u) << Explain();
     EXPECT_TRUE(absl::StrContains(Explain(), "left since")) << Explain();
-    // And it is tried again.
+    // The path is tried again.
     lies_ = false;
     EXPECT_TRUE(TurnUntil([&] { return !absl::StrContains(Explain(), "left since"); }));
     Send("b", Filled(kBytes, 7));

@@ -1,4 +1,4 @@
-// Workers of neighbouring protocol versions: what each of them may ask of the other.
+// Workers of neighbouring protocol versions: what each may ask of the other.
 
 #include <chrono>
 #include <memory>
@@ -35,8 +35,8 @@ absl::Status FetchFrom(ChannelPool* consumer, int64_t step, const TensorKey& key
   return result;
 }
 
-// Ten steps of a key that recurs, between workers that speak up to these versions; how often
-// the producer was asked ahead.
+// Runs ten steps of a recurring key between workers that speak up to these versions. Returns how
+// many standing receives the producer got.
 uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
   WorkerPairOptions options;
   options.open_nic = OpenNic;
@@ -69,7 +69,7 @@ uint64_t AskedAhead(uint32_t producer_newest, uint32_t consumer_newest) {
   return asked;
 }
 
-// An older producer, or one that is configured to less, refuses messages of our size.
+// An older producer, or one with a lower setting, refuses messages of our size.
 TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
   WorkerPairOptions options;
   options.open_nic = OpenNic;
@@ -91,7 +91,7 @@ TEST(VersionTest, ProducerThatGrantsSmallerMessagesIsAskedForThose) {
 
 TEST(VersionTest, BothSpeakTheNewest) { EXPECT_GT(AskedAhead(2, 2), 0u); }
 
-// It would not give back what a standing receive had met.
+// It could not give back what a standing receive had taken.
 TEST(VersionTest, OlderProducerIsNotAskedAhead) { EXPECT_EQ(AskedAhead(1, 2), 0u); }
 
 TEST(VersionTest, OlderConsumerIsServed) { EXPECT_EQ(AskedAhead(2, 1), 0u); }
@@ -118,7 +118,7 @@ TEST(VersionTest, WhoHasNoVersionInCommonIsRefusedByBothRanges) {
   }
 }
 
-// A peer that answers anyhow, in versions that we do not speak.
+// A peer that answers in versions that we do not speak.
 class OtherVersions final : public Bootstrap {
  public:
   void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {

@@ -1,5 +1,5 @@
-// Four workers and two parameter servers, each a process, on each transport: all of them
-// under load, restarted one after another. load_worker checks the bytes.
+// Four workers and two parameter servers, each a process, on each transport. All are under load,
+// and are restarted one after another. load_worker checks the bytes.
 #include <signal.h>
 
 #include <cstdlib>
@@ -25,9 +25,10 @@ namespace {
 
 constexpr int kWorkers = 4;
 constexpr int kServers = 2;
-// TRYST_E2E_SLOW: for an emulated machine. Small tensors, seldom; patience; fewer restarts.
+// TRYST_E2E_SLOW is for an emulated machine: small tensors, longer pauses, more patience, fewer
+// restarts.
 bool IsSlow() { return std::getenv("TRYST_E2E_SLOW") != nullptr; }
-// Rounds by which a stream is seen to go on: all sizes, or all of them twice.
+// So many rounds show that a stream goes on: every size once, or twice.
 uint64_t Enough() { return IsSlow() ? 7 : 15; }
 absl::Duration Patience() { return IsSlow() ? absl::Seconds(100) : absl::Seconds(30); }
 
@@ -65,14 +66,14 @@ class Cluster {
   }
   Process* at(const std::string& name) { return processes_.at(name).get(); }
 
-  // "serving WORKER at ADDRESS incarnation I".
+  // The incarnation in "serving WORKER at ADDRESS incarnation I".
   std::string Incarnation(const std::string& name) {
     at(name)->Address();
     const std::vector<std::string> lines = absl::StrSplit(at(name)->out(), '\n');
     return lines[0].substr(lines[0].rfind(' ') + 1);
   }
 
-  // Until `consumer` has had enough from the present life of `producer`.
+  // Waits until `consumer` has received enough from the present incarnation of `producer`.
   testing::AssertionResult AwaitFlow(const std::string& producer, const std::string& consumer) {
     const std::string begins = absl::StrCat("got ", producer, " ", Incarnation(producer), " ");
     for (const absl::Time until = absl::Now() + Patience(); absl::Now() < until;) {
@@ -107,7 +108,7 @@ class Cluster {
 
  private:
   void Place(const std::string& job, int task, std::vector<std::string>* addresses) {
-    // Several at once from one that picks free ports may be the same: each is held.
+    // FreePort() may return the same port several times, so each is remembered.
     int port = 0;
     do {
       port = FreePort();
@@ -127,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(, FourByTwo, testing::ValuesIn(TestedPaths()),
 
 TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {
   Cluster cluster(GetParam());
-  // Early requesters: the servers come later, and the last worker later still.
+  // These workers request before the servers are up. The last worker starts even later.
   for (int i = 0; i + 1 < kWorkers; ++i) cluster.Start("worker", i);
   for (int i = 0; i + 1 < kWorkers; ++i) cluster.at(Cluster::Name("worker", i))->Address();
   for (int i = 0; i < kServers; ++i) cluster.Start("ps", i);
@@ -135,7 +136,7 @@ TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {
   cluster.Start("worker", kWorkers - 1);
   ASSERT_TRUE(cluster.AwaitAllFlows());
 
-  // Each in turn, half of them without a goodbye.
+  // Restarts each in turn, half of them without a goodbye.
   int count = 0;
   for (const char* job : {"ps", "worker"}) {
     for (const std::string& name : Cluster::Names(job)) {
@@ -158,10 +159,10 @@ TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {
     EXPECT_EQ(process->Wait(Patience()), 0) << name << process->out() << process->err();
     const std::string out = process->out();
     EXPECT_TRUE(absl::StrContains(out, "\nwrong 0\n")) << name << out << process->err();
-    // By the way that was asked for, and by no other.
+    // Tensors came by the path that was asked for, and by no other.
     EXPECT_TRUE(absl::StrContains(out, GetParam().path)) << name << out;
     EXPECT_FALSE(absl::StrContains(out, absl::StrCat("not ", GetParam().path))) << name << out;
-    // What a restart ended says whose it was.
+    // A receive that a restart ended names the restarted worker.
     for (absl::string_view line : absl::StrSplit(out, '\n')) {
       if (!absl::StartsWith(line, "ended ")) continue;
       ++ended;
@@ -169,7 +170,7 @@ TEST_P(FourByTwo, ARollingRestartUnderLoadLosesNothingAndHangsNobody) {
       EXPECT_TRUE(absl::StrContains(line.substr(7 + words[1].size()), words[1])) << line;
     }
   }
-  EXPECT_GT(ended, 0);  // Somebody was in the middle of something.
+  EXPECT_GT(ended, 0);  // At least one receive was under way at a restart.
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What must not get in: a whole server on real sockets, and somebody who has overheard,
-// guesses, forges, repeats or talks nonsense.
+// Intruders on a whole server with real sockets: they overhear, guess, forge, repeat and talk
+// nonsense, and must not get in.
 #include <dirent.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/async_generic_service.h>
@@ -56,7 +56,7 @@ std::unique_ptr<Server> Start(const ServerConfig& config) {
   return *std::move(server);
 }
 
-// One who holds the token, says it is a worker, and speaks to the ps by hand.
+// Holds the token, claims to be a worker, and calls the ps by hand.
 class Insider {
  public:
   explicit Insider(const Server& ps, const std::string& name = kWorker, uint64_t incarnation = 9,
@@ -99,7 +99,7 @@ class Insider {
     context.AddMetadata(kCallerMetadata, statement);
     return stub_->Hello(&context, request, response);
   }
-  // The ps's queue pair for us, as an honest hello is answered.
+  // The address of the ps's queue pair for us, from its answer to an honest hello.
   std::string QueuePair(uint64_t epoch = 1) {
     const rpc::HelloRequest hello = Hello(epoch);
     rpc::HelloResponse response;
@@ -124,7 +124,7 @@ class Insider {
     request.set_message("by an intruder");
     return request;
   }
-  // Any bytes to any method.
+  // Sends any bytes to any method.
   grpc::Status CallRaw(const std::string& method, const std::string& bytes) {
     grpc::GenericStub stub(channel_);
     grpc::ClientContext context;
@@ -158,7 +158,7 @@ class Insider {
   wire::ChannelParameters parameters_;
 };
 
-// Whether the ps hangs up on it within two seconds; it may not say a word before.
+// Whether the ps closes the connection within two seconds, without sending a byte.
 bool IsTurnedAway(HostilePeer* peer) {
   for (int i = 0; i < 400; ++i) {
     if (peer->HearHello()) return false;
@@ -189,7 +189,7 @@ class IntruderTest : public testing::Test {
     ps_ = Start(Config("ps", 0));
     ASSERT_NE(ps_, nullptr);
   }
-  // An honest worker is served, by the data plane, whatever else goes on.
+  // Whatever the test did, an honest worker must be served by the data plane.
   void TearDown() override {
     ServerConfig config = Config("worker", 1);
     config.join = absl::StrCat(kPs, "@", ps_->address());
@@ -216,17 +216,17 @@ TEST_F(IntruderTest, AnOverheardHelloOpensNothingTwice) {
   const grpc::Status again = insider.SayHello(hello, statement, &response);
   EXPECT_EQ(again.error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(absl::StrContains(again.error_message(), "replay")) << again.error_message();
-  // Signed anew, as only who holds the token can: its epoch is over.
+  // Signed again, as only a holder of the token can: but the epoch has passed.
   const grpc::Status old = insider.SayHello(hello, insider.Sign("Hello", hello), &response);
   EXPECT_EQ(old.error_code(), grpc::StatusCode::ABORTED) << old.error_message();
-  // Changed on its way, to an older protocol: not what was signed.
+  // Changed on its way to an older protocol: the signature no longer fits.
   rpc::HelloRequest downgraded = insider.Hello(2);
   const std::string signed_as_it_was = insider.Sign("Hello", downgraded);
   downgraded.set_protocol_oldest(0);
   downgraded.set_protocol_newest(0);
   EXPECT_EQ(insider.SayHello(downgraded, signed_as_it_was, &response).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
-  // By one who may sign it: refused with both ranges.
+  // A holder of the token may sign it: the refusal names both ranges.
   const grpc::Status refused =
       insider.SayHello(downgraded, insider.Sign("Hello", downgraded), &response);
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
@@ -239,7 +239,7 @@ TEST_F(IntruderTest, ACallIsForOneWorkerAlone) {
   Insider insider(*ps_);
   ASSERT_TRUE(other->steps()->StartStep(7).ok());
   ASSERT_TRUE(ps_->steps()->StartStep(7).ok());
-  // Overheard on its way to one ps and told to another.
+  // Overheard on its way to one ps, and sent to another.
   const std::string statement = insider.Sign("AbortStep", Insider::AbortRequest(7));
   Insider at_other(*other);
   const grpc::Status said = at_other.Abort(7, statement);
@@ -276,7 +276,7 @@ TEST_F(IntruderTest, AQueuePairOpensOnceToWhoWasTold) {
   const std::string address = insider.QueuePair();
   const SoftHello right = HostilePeer::HelloFor(address);
   SoftHello forged = right;
-  for (int i = 0; i < 64; ++i) {  // Queue pairs next to it, with its token.
+  for (int i = 0; i < 64; ++i) {  // Numbers of other queue pairs, with the right token.
     forged.to_number = right.to_number + static_cast<uint32_t>(i) - 32;
     if (forged.to_number == right.to_number) continue;
     HostilePeer peer(address);
@@ -284,7 +284,7 @@ TEST_F(IntruderTest, AQueuePairOpensOnceToWhoWasTold) {
     ASSERT_TRUE(IsTurnedAway(&peer)) << i;
   }
   forged = right;
-  for (size_t bit = 0; bit < 128; bit += 9) {  // Tokens next to it.
+  for (size_t bit = 0; bit < 128; bit += 9) {  // Tokens that differ in one bit.
     forged.token = right.token;
     forged.token[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
     HostilePeer peer(address);
@@ -292,7 +292,7 @@ TEST_F(IntruderTest, AQueuePairOpensOnceToWhoWasTold) {
     ASSERT_TRUE(IsTurnedAway(&peer)) << bit;
   }
   forged = right;
-  forged.from_number = HostilePeer::kNumber + 1;  // Not who said hello.
+  forged.from_number = HostilePeer::kNumber + 1;  // It did not say hello.
   HostilePeer impostor(address);
   impostor.Say(forged);
   EXPECT_TRUE(IsTurnedAway(&impostor));
@@ -300,15 +300,15 @@ TEST_F(IntruderTest, AQueuePairOpensOnceToWhoWasTold) {
   HostilePeer first(address);
   first.Say(right);
   EXPECT_TRUE(IsLetIn(&first));
-  HostilePeer second(address);  // The very same bytes once more.
+  HostilePeer second(address);  // The same bytes once more.
   second.Say(right);
   EXPECT_TRUE(IsTurnedAway(&second));
 }
 
 TEST_F(IntruderTest, GuessedKeysReachNoMemory) {
   std::mt19937 random(1);
-  // The ring's own key is told to the peer; whatever else it asks for breaks the
-  // connection at once, so that it gets one guess for each hello.
+  // The peer is told the ring's key. Any other key breaks the connection at once, so each hello
+  // allows one guess.
   for (uint64_t epoch = 1; epoch <= 24; ++epoch) {
     Insider insider(*ps_, kWorker, 100 + epoch);
     const std::string address = insider.QueuePair();
@@ -321,7 +321,7 @@ TEST_F(IntruderTest, GuessedKeysReachNoMemory) {
     write.bytes = write.type == FrameType::kRead ? 0 : 64;
     write.address = insider.parameters().ring_address;
     write.remote_key = epoch % 3 == 0 ? insider.parameters().ring_key + 1 : random();
-    if (epoch % 4 == 1) {  // The right key, beyond its region.
+    if (epoch % 4 == 1) {  // The right key, but beyond its region.
       write.remote_key = insider.parameters().ring_key;
       write.address += uint64_t{1} << (18 + epoch);
     }
@@ -335,12 +335,12 @@ TEST_F(IntruderTest, NonsenseOnTheDataPlaneHurtsNobodyElse) {
   for (uint64_t round = 1; round <= 20; ++round) {
     Insider insider(*ps_, kWorker, 200 + round);
     const std::string address = insider.QueuePair();
-    HostilePeer stranger(address);  // Nothing that a hello is.
+    HostilePeer stranger(address);  // Bytes that are not a hello.
     stranger.SayBytes(std::vector<uint8_t>(1 + random() % 5000, static_cast<uint8_t>(random())));
     HostilePeer peer(address);
     peer.Say(HostilePeer::HelloFor(address));
     ASSERT_TRUE(IsLetIn(&peer));
-    if (round % 4 == 0) {  // A frame that announces the end of the world.
+    if (round % 4 == 0) {  // A frame that announces far too many bytes.
       FrameHeader huge;
       huge.type = FrameType::kWrite;
       huge.address = insider.parameters().ring_address;
@@ -348,7 +348,7 @@ TEST_F(IntruderTest, NonsenseOnTheDataPlaneHurtsNobodyElse) {
       huge.total = uint64_t{1} << 62;
       huge.bytes = UINT32_MAX;
       peer.Say(huge);
-    } else if (round % 4 == 1) {  // Where it may write, what is no message.
+    } else if (round % 4 == 1) {  // Not a message, at a place where it may write.
       FrameHeader message;
       message.type = FrameType::kWrite;
       message.has_immediate = true;
@@ -369,8 +369,8 @@ TEST_F(IntruderTest, NonsenseOnTheDataPlaneHurtsNobodyElse) {
 }
 
 TEST_F(IntruderTest, HalfOpenHandshakesHoldUpNobody) {
-  // More than the NIC keeps waiting, each of a kind that stalls: a socket without a word,
-  // half a hello, and a hello over gRPC that nobody follows up.
+  // More connections than the NIC lets wait, each of which stalls: a silent socket, half a hello,
+  // and a hello over gRPC without a connection.
   std::vector<std::unique_ptr<HostilePeer>> stalled;
   std::string address;
   for (uint64_t i = 0; i < 40; ++i) {
@@ -380,7 +380,7 @@ TEST_F(IntruderTest, HalfOpenHandshakesHoldUpNobody) {
     stalled.push_back(std::make_unique<HostilePeer>(address));
     stalled.back()->SayBytes(std::vector<uint8_t>(17, 1));
   }
-  TearDown();  // Meanwhile an honest worker is served.
+  TearDown();  // Meanwhile an honest worker must be served.
   for (auto& peer : stalled) EXPECT_TRUE(IsHungUpOn(peer.get()));
 }
 
@@ -392,7 +392,7 @@ int OpenFiles() {
   return count;
 }
 
-// Ours and the intruder's ends are in one process: what either forgets shows.
+// Both ends are in this process, so a descriptor that either forgets would show.
 TEST_F(IntruderTest, AThousandConnectionsLeaveNothingOpen) {
   const auto connect = [&](uint64_t i) {
     Insider insider(*ps_, kWorker, 1000 + i);
@@ -416,7 +416,7 @@ TEST_F(IntruderTest, AThousandConnectionsLeaveNothingOpen) {
 
 TEST_F(IntruderTest, OversizedAndMalformedCallsAreRefused) {
   Insider insider(*ps_);
-  // A connection on which nobody has said who he is ends with so many bytes.
+  // A connection without an authenticated call is closed after so many bytes.
   EXPECT_FALSE(Insider(*ps_).CallRaw("Stats", std::string(5 << 20, 'x')).ok());
   ASSERT_TRUE(insider.CallRaw("Stats", "").ok());
   for (const char* method : {"Hello", "BeginStep", "AbortStep", "CleanupStep", "Heartbeat",
@@ -433,10 +433,10 @@ TEST_F(IntruderTest, OversizedAndMalformedCallsAreRefused) {
   EXPECT_EQ(outsider.CallRaw("Stats", "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
-// A server that listens where a peer should be, and answers every call with a status, or never.
+// A server at a peer's address that answers every call with a status, or never.
 class FakePeer final : public grpc::CallbackGenericService {
  public:
-  // Answers every call with `answer`; with OK it never answers.
+  // OK stands for never.
   explicit FakePeer(grpc::Status answer) : answer_(std::move(answer)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
@@ -467,7 +467,7 @@ class FakePeer final : public grpc::CallbackGenericService {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What a worker says that fetches from such a peer, and how long it takes.
+// The status of a fetch from such a peer, which must end within `within`.
 absl::Status FetchFromFake(const FakePeer& fake, const std::string& protocol,
                            absl::Duration within) {
   ServerConfig config = Config("worker", 0);
@@ -480,7 +480,7 @@ absl::Status FetchFromFake(const FakePeer& fake, const std::string& protocol,
   const absl::Time start = absl::Now();
   absl::Status status = (*worker->steps()->StartStep(1))->Recv(key, {}, within).status();
   EXPECT_LT(absl::Now() - start, within + absl::Seconds(2)) << "hangs";
-  EXPECT_TRUE(worker->Stop(absl::Seconds(2)).ok());  // Whatever the peer does not do.
+  EXPECT_TRUE(worker->Stop(absl::Seconds(2)).ok());  // It stops in time, whatever the peer does.
   return status;
 }
 
@@ -506,7 +506,7 @@ TEST(FakePeers, OneThatNeverAnswersIsNamedWhenTheDeadlinePasses) {
   }
 }
 
-// What the worker's settings say holds on its data plane.
+// Fetches over shared memory: the worker's settings must hold there, too.
 absl::Status FetchOverShm(const std::string& allow, uint64_t max_tensor_bytes,
                           std::string* served) {
   ServerConfig config = Config("ps", 0);

@@ -1,5 +1,5 @@
-// Peers that are found by gRPC's own DNS resolver, as in Kubernetes, asked of a name
-// server that this test is. A pod that comes back has another address.
+// Peers are found by gRPC's own DNS resolver, as in Kubernetes. The test is the name server. A pod
+// that comes back has another address.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -21,8 +21,8 @@
 namespace tryst {
 namespace {
 
-// Answers for A records from a table, with a time to live of 0; for everything else it
-// knows nothing.
+// Answers queries for A records from a table, with a time to live of 0; answers all others with
+// nothing.
 class NameServer {
  public:
   NameServer() : fd_(socket(AF_INET, SOCK_DGRAM, 0)) {
@@ -94,7 +94,7 @@ class NameServer {
     const auto found = table_.find(absl::AsciiStrToLower(name));
     const bool knows = wants_address && found != table_.end();
     std::string out = question.substr(0, 2);
-    out += std::string("\x81\x80\0\1\0", 5);  // An answer to one question.
+    out += std::string("\x81\x80\0\1\0", 5);  // The header of an answer to one question.
     out.push_back(knows ? 1 : 0);
     out += std::string(4, '\0') + question.substr(12, end - 12);
     if (knows) {
@@ -150,7 +150,7 @@ TEST(NameService, APodIsFoundByItsNameAndFoundAgainElsewhere) {
   names.Set(kName, "127.0.0.1");
   auto ps = Start("ps", "127.0.0.1:0", "127.0.0.1:0");
   const int port = ps->port();
-  // What ClusterFromKubernetes() makes, but for who is asked.
+  // ClusterFromKubernetes() makes the same text, except that this names the server to ask.
   const std::string target = absl::StrCat("dns://127.0.0.1:", names.port(), "/", kName, ":", port);
   auto worker = Start("worker", "127.0.0.1:0", target);
   absl::Status met = Exchange(ps.get(), worker.get(), 1);
@@ -158,7 +158,7 @@ TEST(NameService, APodIsFoundByItsNameAndFoundAgainElsewhere) {
   const int asked = names.questions();
   EXPECT_GT(asked, 0);
 
-  // The pod is scheduled elsewhere; it does not announce itself to this worker.
+  // The pod is scheduled on another node. It does not announce itself to this worker.
   ASSERT_TRUE(ps->Stop(absl::Seconds(5)).ok());
   names.Set(kName, "127.0.0.2");
   ps = Start("ps", absl::StrCat("127.0.0.2:", port), absl::StrCat("127.0.0.2:", port));

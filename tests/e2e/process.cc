@@ -54,7 +54,7 @@ Process::Process(const std::string& program, std::vector<std::string> args, int 
   const int number = ++count;
   out_ = TempFile(absl::StrCat("out", number));
   err_ = TempFile(absl::StrCat("err", number));
-  unlink(out_.c_str());  // Of an earlier run by hand.
+  unlink(out_.c_str());  // An earlier run by hand may have left it.
   unlink(err_.c_str());
   args.insert(args.begin(), program);
   std::vector<char*> argv;
@@ -67,7 +67,7 @@ Process::Process(const std::string& program, std::vector<std::string> args, int 
   if (getppid() != parent) _exit(127);
   dup2(open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
   dup2(open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
-  if (third >= 0) dup2(third, 3);  // Which execv keeps, unless it is `third` itself.
+  if (third >= 0) dup2(third, 3);  // execv keeps it, unless it is `third` itself.
   if (third == 3) fcntl(3, F_SETFD, 0);
   execv(argv[0], argv.data());
   _exit(127);

@@ -10,21 +10,23 @@
 
 namespace tryst {
 
-// A program of ours in a process of its own, which does not outlive this object. What it
-// prints goes to files.
+// Runs one of our programs in a process that does not outlive this object. Its output goes to
+// files.
 class Process {
  public:
-  // `program` as Bazel has it: "server/trystd". It finds a duplicate of `third` as descriptor 3.
+  // `program` is Bazel's path: "server/trystd". The process gets a duplicate of `third` as
+  // descriptor 3.
   Process(const std::string& program, std::vector<std::string> args, int third = -1);
-  ~Process();  // SIGKILL if it still runs.
+  ~Process();  // Sends SIGKILL if it still runs.
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
   void Signal(int signal);
-  // The exit code; -1: still there after `timeout`, or ended by a signal.
+  // The exit code; -1: it still runs after `timeout`, or a signal ended it.
   int Wait(absl::Duration timeout = absl::Seconds(30));
   bool Running();
-  // "serving WORKER at ADDRESS ...", once it says so: ADDRESS. Fails the test if it does not.
+  // Waits for "serving WORKER at ADDRESS ..." and returns ADDRESS. Fails the test if it does not
+  // come.
   std::string Address();
 
   std::string out() const;
@@ -36,10 +38,10 @@ class Process {
   std::string err_;
 };
 
-// In the test's own folder.
+// A path in the test's own folder.
 std::string TempFile(const std::string& name);
 std::string ReadFile(const std::string& path);
-// That nobody listens on now.
+// A port on which nobody listens now.
 int FreePort();
 std::vector<std::string> With(std::vector<std::string> args, const std::vector<std::string>& more);
 

@@ -7,17 +7,16 @@
 
 namespace tryst {
 
-// One of the ways that tensors travel between processes, as a server's flags choose it.
+// One of the paths between processes, and the server flags that choose it.
 struct TestedPath {
   const char* name;
   std::vector<std::string> flags;
-  const char* path;  // As Explain() has it.
+  const char* path;  // What Explain() calls it.
 };
 
 void PrintTo(const TestedPath& path, std::ostream* out);
 
-// Soft, Shm and Grpc; where TRYST_E2E_FLAGS and TRYST_E2E_PATH are set (in the guest), that and
-// nothing else.
+// Soft, Shm and Grpc. If TRYST_E2E_FLAGS and TRYST_E2E_PATH are set (in the guest), only that path.
 std::vector<TestedPath> TestedPaths();
 
 }  // namespace tryst

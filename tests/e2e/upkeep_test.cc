@@ -1,5 +1,5 @@
-// What an operator's tools and an embedder's process rely on: health, reflection, an end
-// within its deadline, nothing left behind.
+// What operators' tools and embedding processes rely on: health, reflection, stopping within a
+// deadline, and leaving nothing behind.
 #include <dirent.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -41,7 +41,7 @@ std::unique_ptr<Server> Start(const std::string& job, const std::string& join = 
   return *std::move(server);
 }
 
-// A bidirectional call by hand: says `request` and hears one answer.
+// A bidirectional call by hand: sends `request` and receives one answer.
 class RawStream {
  public:
   RawStream(const std::string& address, const std::string& method, const std::string& statement)
@@ -101,7 +101,7 @@ TEST(Upkeep, ReflectionListsTheServices) {
   const std::string services = reflection.Hear();
   EXPECT_TRUE(absl::StrContains(services, "tryst.rpc.TransportService")) << services;
   EXPECT_TRUE(absl::StrContains(services, "grpc.health.v1.Health")) << services;
-  // And describes ours: file_containing_symbol.
+  // Reflection also describes our service: file_containing_symbol.
   ASSERT_TRUE(reflection.Say("\x22\x1atryst.rpc.TransportService"));
   const std::string described = reflection.Hear();
   EXPECT_TRUE(absl::StrContains(described, "proto/transport.proto")) << described;
@@ -119,10 +119,10 @@ TEST(Upkeep, ReflectionAnswersNobodyUnlessItIsAskedFor) {
 TEST(Upkeep, WhoWatchesItsHealthIsToldThatItStops) {
   auto ps = Start("ps");
   RawStream watch(ps->address(), "/grpc.health.v1.Health/Watch", "");
-  ASSERT_TRUE(watch.Say(""));  // Of the whole server.
+  ASSERT_TRUE(watch.Say(""));  // The health of the whole server.
   EXPECT_EQ(watch.Hear(), "\x08\x01");
   RawStream other(ps->address(), "/grpc.health.v1.Health/Watch", "");
-  ASSERT_TRUE(other.Say("\x0a\x04none"));  // Of a service called so.
+  ASSERT_TRUE(other.Say("\x0a\x04none"));  // The health of a service named "none".
   EXPECT_EQ(other.Hear(), "\x08\x03");
   std::thread stop([&] { EXPECT_TRUE(ps->Stop(absl::Seconds(5)).ok()); });
   EXPECT_EQ(watch.Hear(), "\x08\x02");
@@ -140,7 +140,7 @@ TEST(Upkeep, StopWaitsNoLongerThanItsDeadline) {
   ASSERT_TRUE((*ps->steps()->StartStep(1))
                   ->Send(key, {}, *Tensor::Allocate(DType::kUint8, TensorShape({64 << 20})), false)
                   .ok());
-  // A consumer that asks for much and then does not read.
+  // A consumer that requests much and then does not read.
   rpc::FetchRequest request;
   request.set_step_id(1);
   request.set_key(std::string(key.text()));
@@ -158,7 +158,7 @@ TEST(Upkeep, StopWaitsNoLongerThanItsDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(stopped)) << stopped;
   EXPECT_TRUE(absl::StrContains(stopped.message(), "cut off")) << stopped;
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
-  EXPECT_GE(absl::Now() - start, absl::Milliseconds(600));  // It did wait.
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(600));  // It waited for the transfer.
 }
 
 int OpenFiles() {
@@ -182,7 +182,8 @@ TEST(Upkeep, ServersThatComeAndGoLeaveNoFilesOpen) {
     ps->steps()->CleanupStep(step);
     ASSERT_TRUE(worker->Stop(absl::Seconds(5)).ok());
   };
-  for (int64_t step = 1; step <= 3; ++step) come_and_go(step);  // gRPC opens what it keeps.
+  // In the first rounds gRPC opens descriptors that it then keeps; they are no leak.
+  for (int64_t step = 1; step <= 3; ++step) come_and_go(step);
   const int before = OpenFiles();
   for (int64_t step = 4; step <= 103; ++step) come_and_go(step);
   int after = OpenFiles();

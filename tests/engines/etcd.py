@@ -198,7 +198,7 @@ class EtcdTest(unittest.TestCase):
         until("it is known at its new address", lambda: worker.member(ps.name)[0] == ps.address)
         self.assertNotEqual(worker.member(ps.name)[1], was[1])
         self.assertEqual(fetch(ps, worker, 2, "again", 8), "8")
-        ps.stop()  # Says goodbye.
+        ps.stop()  # It says goodbye.
         until("it has left", lambda: worker.member(ps.name)[0] is None, 5)
 
     def test_a_lease_that_lapsed_is_taken_anew(self):

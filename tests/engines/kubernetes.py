@@ -37,7 +37,7 @@ class Pod:
 
     def __init__(self, folder, hosts, host, pod, *flags):
         self.name = "/job:%s/replica:0/task:%s" % tuple(pod.rsplit("-", 1))
-        # As the kubelet writes it: of all names a pod knows its own.
+        # As the kubelet does: a pod's own name is the only one in its hosts file.
         own = os.path.join(folder, "hosts.%s.%s" % (pod, host))
         with open(own, "w") as file:
             file.write("127.0.0.1 localhost\n%s %s.%s %s\n" % (hosts.address(host), pod, SERVICE, pod))
@@ -76,7 +76,7 @@ class DnsTest(unittest.TestCase):
         self.addCleanup(holder.cleanup)
         self.folder = holder.name
         self.hosts = namespace.Hosts(self.folder, ["node1", "node2", "node3"])
-        # The system's own names end here: whoever asks for a name asks dnsmasq.
+        # All other names must come from dnsmasq.
         resolv = os.path.join(self.folder, "resolv.conf")
         with open(resolv, "w") as file:
             file.write("nameserver 10.77.0.1\n")
@@ -102,7 +102,7 @@ class DnsTest(unittest.TestCase):
         self.dns.send_signal(signal.SIGHUP)
 
     def test_pods_find_each_other_in_any_order_and_again_where_they_come_back(self):
-        # The worker is first, and nobody has the other's name yet.
+        # The worker starts first, before the other's name exists.
         worker = Pod(self.folder, self.hosts, "node3", "worker-0")
         self.addCleanup(worker.kill)
         time.sleep(1)
@@ -117,7 +117,7 @@ class DnsTest(unittest.TestCase):
                 self.move({"ps-0": host, "worker-0": "node3"})
             ps.tell("send", step, "edge", step, 1, 100000, worker.name)
             ps.answer("sent")
-            # What it knows of the life before may cost it a few tries.
+            # What it remembers of the earlier incarnation may cost it a few tries.
             for _ in range(20):
                 worker.tell("recv", step, "edge", "one", 1, 100000, 5000, ps.name)
                 got = worker.answer("got")
@@ -144,7 +144,8 @@ class TerminationTest(unittest.TestCase):
             self.addCleanup(lambda daemon=daemon: daemon.poll() is None and daemon.kill())
             words = daemon.stdout.readline().split()
             place = "%s@%s" % (words[1], words[3])
-            # Each for longer than a second: pulls, one by one and many at once, up to some MiB.
+            # Each load runs for longer than a second: pulls one by one and many at once, of up to
+            # some MiB.
             loads = [subprocess.Popen(
                 [TRYST, "bench", place, "--insecure", "--open_cluster", "--listen=127.0.0.1:0", "--nic=soft",
                  "--timeout=10s", "--job=load", "--task=%d" % task,
@@ -159,7 +160,7 @@ class TerminationTest(unittest.TestCase):
             self.assertEqual(daemon.wait(60), 0)
             took.append(time.monotonic() - start)
             daemon.stdout.close()
-            for load in loads:  # What was cut off is told, and hangs nowhere.
+            for load in loads:  # A load that was cut off must end with an error, and not hang.
                 said = load.communicate(timeout=30)[1]
                 self.assertEqual(load.returncode, 1, said)
                 self.assertRegex(said, "UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED")
@@ -192,7 +193,7 @@ class SchemaTest(unittest.TestCase):
         kinds = []
         for document in yaml.safe_load_all(manifest()):
             if document["apiVersion"].startswith("cert-manager.io"):
-                continue  # Not the API's own.
+                continue  # Not a part of the API.
             kubernetes_validate.validate(document, "1.28", strict=True)
             kinds.append(document["kind"])
         self.assertEqual(kinds, ["Service", "ConfigMap", "StatefulSet", "StatefulSet"])

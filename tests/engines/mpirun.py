@@ -63,7 +63,7 @@ class MpirunTest(unittest.TestCase):
         self.check_learnt()
 
     def test_a_rank_that_is_killed_leaves_the_others_to_go_on(self):
-        # mpirun ends all ranks with one that dies, unless it is told to let them be.
+        # Otherwise mpirun ends all ranks when one dies.
         process = self.start(10, "--enable-recovery", "--mca", "orte_abort_on_non_zero_status", "0")
         self.await_progress(6)
         os.kill(self.process_of(RANKS - 1), signal.SIGKILL)

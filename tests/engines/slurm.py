@@ -78,7 +78,7 @@ class Slurm:
         conf = os.path.join(self.folder, "slurm.conf")
         with open(conf, "w") as file:
             file.write(CONF.format(folder=self.folder))
-        # Nothing uses cgroups here, but slurmd wants to know which kind there would be.
+        # Nothing here uses cgroups, but slurmd wants to know their kind.
         with open(os.path.join(self.folder, "cgroup.conf"), "w") as file:
             file.write("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nCgroupMountpoint=%s/cgroup\n" % self.folder)
         os.environ.update(SLURM_CONF=conf, HOME=self.home)
@@ -225,7 +225,7 @@ class SlurmTest(unittest.TestCase):
         os.kill(tasks[max(tasks)], signal.SIGKILL)
         job.await_progress()
         job.await_state("FAILED", "COMPLETED")
-        # As Slurm's users know it: 128 and the signal.
+        # Slurm reports 128 plus the signal.
         self.assertEqual((job.field("JobState"), job.field("ExitCode")), ("FAILED", "137:0"), job.text()[-3000:])
         self.assertEqual(len(re.findall(r"^\d+ updates$", job.text(), re.M)), 2, "the servers' clean ends")
         self.check_learnt(job)
@@ -243,7 +243,7 @@ class SlurmTest(unittest.TestCase):
         self.check_ended(job)
 
     def test_a_job_that_is_cancelled_drains_and_leaves_nothing(self):
-        job = Job(self.slurm)  # trystd, by its name.
+        job = Job(self.slurm)  # Runs trystd, by its name.
         until("all serve", lambda: len(re.findall("^serving ", job.text(), re.M)) == 2 + WORKERS)
         self.assertEqual(stat.S_IMODE(os.stat(job.token).st_mode), 0o600)
         start = time.monotonic()

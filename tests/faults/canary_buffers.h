@@ -10,12 +10,12 @@
 
 namespace tryst {
 
-// Destinations for receives, used again as soon as they are given back, the last one
-// first. What nobody may write holds canaries, which are looked at before it is used
-// again: a late byte is found, whether it hits a buffer at rest or the next tenant's.
+// Destinations for receives, reused as soon as they are given back, the last one first. Memory that
+// nobody may write holds canaries, which are checked before it is used again. So a late byte is
+// found, whether it hits a free buffer or the next user's.
 class CanaryBuffers {
  public:
-  // Told when memory comes to rest and when it is used again. May be empty.
+  // Called when memory becomes free, and when it is used again. May be empty.
   struct Watch {
     std::function<void(const void* address, uint64_t bytes)> rest;
     std::function<void(const void* address, uint64_t bytes)> use;
@@ -24,11 +24,12 @@ class CanaryBuffers {
 
   // A tensor of uint64 whose elements are all kFresh.
   Tensor Take(uint64_t elements);
-  // REQUIRES: it came from Take(), and nobody uses it any more.
+  // REQUIRES: the tensor came from Take(), and nothing uses it any more.
   void Give(Tensor tensor);
-  // Looks at all that rest. Called once more at the end, it finds what came after the last use.
+  // Checks all free buffers. A last call at the end finds what came after their last use.
   void CheckAll();
-  uint64_t late_words() const { return late_words_; }  // Changed since they were given back.
+  // Words that changed after their buffer was given back.
+  uint64_t late_words() const { return late_words_; }
   uint64_t reused() const { return reused_; }
 
   static constexpr uint64_t kFresh = 0xcdcdcdcdcdcdcdcd;
@@ -37,7 +38,7 @@ class CanaryBuffers {
  private:
   struct Block {
     StorageRef storage;
-    uint64_t used_bytes = 0;  // By the last tenant.
+    uint64_t used_bytes = 0;  // How much the last user had.
   };
   static size_t ClassOf(uint64_t bytes);
   void Check(const Block& block);

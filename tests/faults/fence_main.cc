@@ -1,5 +1,5 @@
-// fence [soft | DEVICE PEER_DEVICE] CANCELS [SEED]: storms of fenced cancels over a real
-// NIC, with one queue pair and with two, with digests and without.
+// fence [soft | DEVICE PEER_DEVICE] CANCELS [SEED]: storms of fenced cancels over a real NIC, with
+// one queue pair and two, with and without digests.
 
 #include <cinttypes>
 #include <cstdio>
@@ -57,7 +57,7 @@ int Main(int argc, char** argv) {
            report.reused, report.late_words, report.wrong, report.breaks,
            report.first_wrong.c_str());
     fflush(stdout);
-    // An emulated machine loses a connection for reasons of its own; the loopback does not.
+    // On an emulated machine connections also break for other reasons; on the loopback they do not.
     clean = clean && report.late_words == 0 && report.wrong == 0 &&
             (report.breaks == 0 || first != "soft");
   }

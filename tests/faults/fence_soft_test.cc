@@ -27,7 +27,7 @@ TEST_P(FenceSoftTest, NoByteLandsAfterACancelledFetchHasEnded) {
   EXPECT_EQ(report.breaks, 0u);
   EXPECT_GE(report.cancels, options.cancels);
   EXPECT_GT(report.in_flight, 0u);
-  EXPECT_GT(report.reused, options.cancels / 2);  // Most buffers had an earlier life.
+  EXPECT_GT(report.reused, options.cancels / 2);  // Most buffers were used before.
   EXPECT_GT(report.delivered, 0u);
 }
 

@@ -75,7 +75,8 @@ class FenceStorm {
 std::unique_ptr<FenceStorm::Transfer> FenceStorm::Start() {
   auto owned = std::make_unique<Transfer>();
   Transfer* transfer = owned.get();
-  // As in the simulator: mostly to 256 KiB, evenly over the powers of two, some to 16 MiB.
+  // As in the simulator: mostly up to 256 KiB, spread evenly over the powers of two; some up to 16
+  // MiB.
   const uint64_t power = Draw(32) == 0 ? 15 + Draw(6) : 7 + Draw(8);
   transfer->words = std::min((uint64_t{1} << power) + Draw(uint64_t{1} << power), kWords);
   uint64_t number = 0;
@@ -108,7 +109,7 @@ std::unique_ptr<FenceStorm::Transfer> FenceStorm::Start() {
 void FenceStorm::Cancel(Transfer* transfer) {
   {
     MutexLock lock(&mu_);
-    // Written by the NIC this very moment, perhaps.
+    // The NIC may be writing this memory at this moment.
     report_.cancels += !transfer->ended;
     if (!transfer->ended && transfer->has_destination) {
       const uint64_t* first = transfer->destination.data_as<uint64_t>();

@@ -75,7 +75,7 @@ bool ReceiveFrame(int socket, std::string* body, int timeout_ms) {
   return ReceiveAll(socket, &(*body)[0], bytes, timeout_ms);
 }
 
-// Between the two of us: numbers in host order, strings with their lengths.
+// Packs numbers in host order, and strings with their lengths. Both ends run on the same host.
 class Packer {
  public:
   void Number(uint64_t value) { text.append(reinterpret_cast<const char*>(&value), sizeof(value)); }
@@ -131,7 +131,7 @@ Hello Unpack(Unpacker* unpacker) {
   return hello;
 }
 
-// One request and its answer.
+// Sends one request and returns its answer.
 absl::StatusOr<std::string> Ask(const std::string& peer, const std::string& request,
                                 int answer_ms) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -13,11 +13,11 @@
 
 namespace tryst {
 
-// Hellos between two workers over plain TCP, each at an address of its own: what gRPC does
-// for a server, for programs whose process is to die and come back within milliseconds.
+// Hellos between two workers over plain TCP, each at an address of its own. It stands for gRPC in
+// programs whose process must end and come back within milliseconds.
 class SocketBootstrap final : public Bootstrap {
  public:
-  // "host:port" with numeric hosts. Dies where it cannot listen.
+  // "host:port" with numeric hosts. Aborts if it cannot listen.
   SocketBootstrap(const std::string& listen, std::string peer, uint64_t incarnation);
   ~SocketBootstrap() override;
 
@@ -25,7 +25,7 @@ class SocketBootstrap final : public Bootstrap {
   void Stop();
   void Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                 HelloDone done) override;
-  // The peer's incarnation now. Waits, for a fraction of a second.
+  // The peer's present incarnation. Waits for a fraction of a second.
   absl::StatusOr<uint64_t> AskIncarnation();
 
  private:

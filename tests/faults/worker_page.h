@@ -9,19 +9,19 @@
 
 namespace tryst {
 
-// What a worker under faults tells the one who puts them on, in memory that both map and
-// that outlives the worker. Times are those of CLOCK_MONOTONIC.
+// What a worker tells the process that makes the faults, in shared memory that outlives the worker.
+// Times are of CLOCK_MONOTONIC.
 struct WorkerPage {
-  std::atomic<int64_t> ready_ns;  // Of the last life: serving and fetching.
+  std::atomic<int64_t> ready_ns;  // When this incarnation served and fetched.
   std::atomic<uint64_t> delivered;
   std::atomic<uint64_t> bytes;
   std::atomic<int64_t> last_delivery_ns;
-  std::atomic<int64_t> last_break_ns;  // A connection to the peer was seen to be broken.
+  std::atomic<int64_t> last_break_ns;  // When it last saw a broken connection to the peer.
   std::atomic<uint64_t> breaks;
   std::atomic<uint64_t> aborted;      // Fetches that ended with kAborted,
-  std::atomic<uint64_t> unavailable;  // or with kUnavailable: their producer's life is over.
-  std::atomic<uint64_t> wrong;        // What must never happen.
-  std::atomic<uint32_t> stop;         // Said by the other side: end what is under way, and go.
+  std::atomic<uint64_t> unavailable;  // or with kUnavailable, because their producer ended.
+  std::atomic<uint64_t> wrong;        // Errors that must never happen.
+  std::atomic<uint32_t> stop;         // Set by the other side: finish what is under way, and end.
   char first_wrong[256];
 
   void NoteWrong(absl::string_view what) {

@@ -1,5 +1,5 @@
-// The C interface's own inputs: types, ranks and dimensions that nobody checked, names that
-// end anywhere. A status or a good object, never a crash.
+// The C interface with unchecked types, ranks, dimensions and names. It must return a status or a
+// valid object, and never crash.
 
 #include <cstdint>
 #include <cstdlib>
@@ -36,7 +36,7 @@ void TryTensor(Input* input) {
   const auto dtype = static_cast<tryst_dtype>(input->Number(1));
   int64_t dims[12];
   const size_t rank = input->Number(1) % 12;
-  // Short, so that what is allocated is; or longer than any memory.
+  // Either small enough to be allocated, or larger than any memory.
   for (size_t i = 0; i < rank; ++i) {
     dims[i] = static_cast<int64_t>(input->Number(1));
     if (dims[i] == 255) dims[i] = INT64_MAX - static_cast<int64_t>(input->Number(1));

@@ -1,7 +1,7 @@
-// What people and schedulers write: clusters as text and JSON, host lists, settings. Refused
-// with a reason, or understood the same way twice.
+// What people and schedulers write: clusters as text and JSON, host lists, settings. Each is
+// refused with a reason, or parses to the same result twice.
 //
-// An input: one byte for what it is, then the text.
+// An input is one byte for its kind, then the text.
 
 #include <cstdint>
 #include <cstdlib>

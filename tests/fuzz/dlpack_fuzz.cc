@@ -1,5 +1,5 @@
-// A foreign program's DLPack structure with whatever in it: adopted or refused, and the
-// bytes that an adopted tensor claims are those it was given.
+// A DLPack structure with any content: it is refused, or adopted with exactly the bytes that it
+// names.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,7 @@ void Check(bool holds) {
   if (!holds) abort();
 }
 
-// Takes the input apart, zeros when it is used up.
+// Reads the input; returns zeros when it is used up.
 struct Input {
   const uint8_t* data;
   size_t size;
@@ -76,10 +76,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int i = 0; i < tensor.ndim; ++i) elements *= static_cast<uint64_t>(shape[i]);
     Check(static_cast<uint64_t>(imported->shape().elements()) == elements);
     Check(imported->bytes() == elements * tryst::DTypeBytes(imported->dtype()));
-    // As numbers: the offset need not stay inside of `memory`, nothing is read.
+    // Compared as numbers: the offset may point outside `memory`, and nothing is read.
     Check(reinterpret_cast<uintptr_t>(imported->data()) ==
           reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset);
-    // There and back.
+    // Exports it and imports it again.
     absl::StatusOr<DLManagedTensorVersioned*> exported = tryst::ToDLPack(*imported);
     Check(exported.ok());
     absl::StatusOr<Tensor> back = tryst::FromDLPack(*exported);

@@ -1,7 +1,7 @@
-// The messages of a fetch over gRPC, as a producer may send them: taken without a crash, a
-// byte past the destination or more memory than is allowed.
+// The messages of a fetch over gRPC, as a hostile producer may send them. They must cause no crash,
+// no byte past the destination, and no more memory than is allowed.
 //
-// An input: one byte of flags, then messages, each with its length in two bytes before it.
+// An input is one byte of flags, then messages, each after its length in two bytes.
 
 #include <grpcpp/support/byte_buffer.h>
 

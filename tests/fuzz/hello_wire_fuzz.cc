@@ -1,5 +1,5 @@
-// A hello as a peer may send it over gRPC: refused, or within the bounds of an honest one
-// and the same after another trip.
+// A hello, as a hostile peer may send it over gRPC. It is refused, or it is within the bounds of an
+// honest one and survives another trip unchanged.
 
 #include <cstdint>
 #include <cstdlib>

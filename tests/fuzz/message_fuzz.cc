@@ -1,5 +1,5 @@
-// What a peer writes into our ring, its immediates and its channel parameters: decoded
-// without a crash, a read past the end, or a value out of its bounds.
+// What a hostile peer writes into our ring, its immediates and its channel parameters. They are
+// decoded without a crash, a read past the end, or a value out of bounds.
 
 #include <cstdint>
 #include <cstdlib>
@@ -44,8 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<uint8_t> slot(data, data + size);
   Read(slot);
   if (size >= tryst::wire::kHeaderBytes) {
-    // The same with a length and a checksum that are right, or hardly any input would
-    // come past them.
+    // Also with a correct length and checksum, because hardly any random input would get past those
+    // checks.
     const uint32_t bytes = static_cast<uint32_t>(size / 8 * 8);
     for (size_t i = 0; i < 4; ++i) slot[4 + i] = static_cast<uint8_t>(bytes >> (8 * i));
     const uint32_t crc = tryst::Crc32c(0, slot.data() + 4, bytes - 4);

@@ -1,4 +1,4 @@
-// NumPy files: refused, or a tensor that prints to a file which reads as the same tensor.
+// NumPy files: each is refused, or parses to a tensor that is printed and parsed again unchanged.
 
 #include <cstdint>
 #include <cstdlib>

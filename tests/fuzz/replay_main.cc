@@ -1,6 +1,6 @@
-// Runs a fuzz target without libFuzzer: every file named on the command line, then
-// inputs mutated from them. The inputs depend on their number alone, so a failure
-// comes back: the last line printed says where to start.
+// Runs a fuzz target without libFuzzer: with every file named on the command line, then with inputs
+// mutated from those. An input depends only on its number, so a failure can be repeated: the last
+// line printed says where to start.
 //
 //   TARGET [--from=N] [--count=N] [FILE...]
 
@@ -22,7 +22,7 @@ constexpr uint64_t kPrintEvery = 1000;
 constexpr size_t kMaxGrowth = 64;
 
 void RunOne(const std::string& input) {
-  // A copy of the exact size on the heap, so that ASan sees a read past the end.
+  // A heap copy of the exact size, so that AddressSanitizer sees a read past the end.
   const std::vector<uint8_t> bytes(input.begin(), input.end());
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }

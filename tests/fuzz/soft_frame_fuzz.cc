@@ -4,7 +4,7 @@
 #include "verbs/soft/frame.h"
 #include "verbs/soft/handshake.h"
 
-// What is decoded keeps its promises, and was written by the encoder.
+// A frame that is decoded is within its bounds, and the encoder could have written it.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tryst;
   FrameHeader frame;

@@ -1,6 +1,6 @@
-// A peer that holds the token and says anything at all: its queue pair may break, and
-// that is all that may happen. The input is a list of frames in a notation dense enough
-// for mutation to get deep: each starts with a byte that picks honest fields to spoil.
+// A peer that holds the token and sends anything. At worst its queue pair breaks. The input is a
+// list of frames in a notation so dense that mutations reach deep: each frame starts with a byte
+// that selects which fields of an honest frame to change.
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -36,7 +36,8 @@ struct Stage {
 
   static SoftNicOptions Options() {
     SoftNicOptions options;
-    options.listen_address = "unix:";  // TCP keeps each port for a minute.
+    // A TCP port would stay occupied for a minute after each input.
+    options.listen_address = "unix:";
     return options;
   }
 
@@ -45,7 +46,7 @@ struct Stage {
   uint32_t sequence = 0;
 };
 
-// An honest request, but for what the input spoils.
+// An honest request, with the changes that the input asks for.
 FrameHeader NextFrame(Input* input, Stage* stage) {
   const uint8_t spoil = input->Byte();
   FrameHeader frame;
@@ -87,7 +88,7 @@ void RunOne(Stage* stage, Input input) {
   victim.remote = victim.region.get();
   stage->sequence = 0;
   uint32_t posted = 0;
-  // Something to answer.
+  // Posts works for the peer to answer.
   for (SendOp op : {SendOp::kRead, SendOp::kWrite}) posted += victim.PostWrite(100, op).ok();
   victim.done.clear();
   for (int i = 0; i < 32 && !input.empty(); ++i) {
@@ -95,7 +96,7 @@ void RunOne(Stage* stage, Input input) {
       peer.SayBytes(std::vector<uint8_t>(input.Byte(), input.Byte()));
     } else {
       const FrameHeader frame = NextFrame(&input, stage);
-      // What is promised is sent, up to a bound.
+      // Sends as many bytes as the frame announces, up to a bound.
       peer.Say(frame, std::vector<uint8_t>(frame.bytes % 5000, input.Byte()));
     }
     PollOften(&victim);
@@ -113,7 +114,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static tryst::Stage* const stage = [] {
     tryst::SetLogSink(
         [](tryst::LogSeverity severity, const char* file, int line, absl::string_view text) {
-          if (severity != tryst::LogSeverity::kFatal) return;  // A line for each input is too many.
+          // One line for each input would be too many.
+          if (severity != tryst::LogSeverity::kFatal) return;
           fprintf(stderr, "%s:%d %.*s\n", file, line, static_cast<int>(text.size()), text.data());
         });
     return new tryst::Stage;

@@ -1,5 +1,5 @@
-// String tensors from a peer: exactly the elements of their shape, or refused; and the same
-// bytes when they are written again.
+// String tensors from a peer: each is refused, or has exactly the elements of its shape and encodes
+// to the same bytes.
 
 #include <cstdint>
 #include <cstdlib>

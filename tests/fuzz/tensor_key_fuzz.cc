@@ -1,5 +1,5 @@
-// A key of a peer's or a user's: parsed or refused, and what was parsed says the same when
-// it is put together again.
+// A key from a peer or a user: it is refused, or it parses and its components make the same text
+// again.
 
 #include <cstdint>
 #include <cstdlib>
@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Check(key.status().message().size() < 2048);
     return 0;
   }
-  // What is accepted is canonical, and stays as it is.
+  // An accepted key is canonical: parsing it again changes nothing.
   absl::StatusOr<tryst::TensorKey> canonical = tryst::TensorKey::Parse(key->text());
   Check(canonical.ok() && canonical->text() == key->text());
   Check(key->text() == text || key->text().size() == text.size() + 7 ||

@@ -1,6 +1,6 @@
-// The bytes of each protocol version, fixed for good. A change that makes this test fail is
-// a new protocol version: it gets a file of its own, and the older ones stay readable. A
-// version has all that those before it have; its file holds what is new.
+// The bytes of each protocol version, fixed for good. A change that makes this test fail is a new
+// protocol version: it gets a file of its own, and the older ones stay readable. A version contains
+// those before it, and its file holds only what is new.
 
 #include <cstdint>
 #include <cstring>
@@ -105,7 +105,7 @@ std::map<std::string, std::string> Examples() {
   return out;
 }
 
-// What version 2 adds: a request that was made before its fetch.
+// Version 2 adds a request that is made before its fetch.
 std::string StandingExample() {
   std::vector<uint8_t> slot(8192);
   MessageWriter writer(slot.data(), slot.size());

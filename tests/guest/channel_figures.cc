@@ -1,7 +1,9 @@
 // channel_figures channel_bw|channel_pull DEVICE PEER_DEVICE BYTES COUNT
-// Keyed tensors through a channel over verbs, to stand beside perftest's figures: eight
-// fetches out into memory of the caller, in MB/s (10^6 bytes); or one keyed pull after the
-// other, each of a tensor that has been sent, in us. Both pollers spin. Prints one number.
+//
+// Measures keyed tensors through a channel over verbs, to be compared with perftest's figures.
+// channel_bw: eight fetches at a time into the caller's memory, in MB/s (10^6 bytes). channel_pull:
+// one pull after the other of tensors that have been sent, in us. Both pollers spin. Prints one
+// number.
 
 #include <algorithm>
 #include <atomic>
@@ -32,7 +34,7 @@ std::unique_ptr<Nic> Open(const std::string& device) {
   return *std::move(nic);
 }
 
-// What comes next is asked for where the last one ended: on the consumer's poller thread.
+// Starts the next pull where the last one ended: on the consumer's poller thread.
 class Pulls {
  public:
   Pulls(WorkerPair* pair, int64_t bytes, int out)
@@ -47,7 +49,7 @@ class Pulls {
     }
   }
 
-  // Seconds for each of `count`.
+  // Returns the seconds that each of `count` pulls took.
   std::vector<double> Run(int count) {
     for (int i = 0; i < count; ++i) {
       const absl::Status sent = pair_->step()->Send(key_, Args(), tensor_, false);
@@ -83,7 +85,7 @@ class Pulls {
   const int out_;
   Tensor tensor_;
   std::vector<Args> args_;
-  // Poller thread, once started.
+  // Poller thread only, once started.
   std::vector<double> took_;
   std::atomic<int> to_start_{0};
   std::atomic<int> left_{0};
@@ -99,7 +101,8 @@ int Main(const std::string& what, const std::string& device, const std::string& 
   WorkerPair pair(options);
   const bool pull = what == "channel_pull";
   Pulls pulls(&pair, bytes, pull ? 1 : kOut);
-  pulls.Run(pull ? 100 : 2 * kOut);  // The connection, the key's id, the pages.
+  // Opens the connection, interns the key, and touches the pages.
+  pulls.Run(pull ? 100 : 2 * kOut);
   const double begin = Now();
   std::vector<double> took = pulls.Run(count);
   const double all = Now() - begin;

@@ -1,9 +1,9 @@
 // figures write_bw|write_lat DEVICE PEER_DEVICE BYTES COUNT
-// Bandwidth and latency through the seam, measured as perftest's ib_write_bw and
-// ib_write_lat measure them, so that the two can stand side by side: two processes that
-// poll, 128 writes in flight (every one signaled above 8 KiB, else every hundredth),
-// small payloads inline, and a round trip through memory halved for the latency.
-// Prints one number: MB/s (10^6 bytes) or the median in us.
+//
+// Measures bandwidth and latency through verbs/nic.h, as perftest's ib_write_bw and ib_write_lat
+// do, so that the figures can be compared: two processes that poll, 128 writes in flight (all
+// signaled above 8 KiB, otherwise every hundredth), small payloads inline, and for latency half of
+// a round trip through memory. Prints one number: MB/s (10^6 bytes), or the median in us.
 #include <sys/socket.h>
 #include <x86intrin.h>
 
@@ -51,8 +51,8 @@ absl::StatusOr<RdmaEnd> Open(const Arguments& arguments, int socket) {
   options.send_depth = kDepth;
   options.receive_depth = 1;
   options.max_inline_bytes = kInlineBytes;
-  options.ack_timeout = 18;  // Patient: a busy host is not a fault.
-  // Two buffers: what is sent and what is received.
+  options.ack_timeout = 18;  // Long, because a busy host is not a fault.
+  // Two buffers: one to send from and one to receive into.
   absl::StatusOr<RdmaEnd> end = OpenRdmaEnd(arguments.device, 2 * arguments.bytes, options);
   if (!end.ok()) return end;
   const absl::Status met = Meet(socket, &*end);
@@ -60,7 +60,7 @@ absl::StatusOr<RdmaEnd> Open(const Arguments& arguments, int socket) {
   return end;
 }
 
-// Polls once; the number of completions, negative when one failed.
+// Polls once. Returns the number of completions, or a negative number when one failed.
 int PollOnce(RdmaEnd* end, absl::Span<Completion> out) {
   const absl::StatusOr<size_t> count = end->completions->Poll(out);
   if (!count.ok()) return -1;
@@ -108,8 +108,8 @@ int BandwidthPeer(const Arguments& arguments, int socket) {
   return Await(socket) ? 0 : 1;
 }
 
-// Both sides of the game: each waits for the ball's next number in its last byte and
-// writes it back. The one that serves first takes the times.
+// Both sides of the latency test: each waits for the next number in the last byte of its buffer and
+// writes it back. The side that begins measures the times.
 int Latency(const Arguments& arguments, int socket, bool serves) {
   absl::StatusOr<RdmaEnd> end = Open(arguments, socket);
   if (!end.ok()) return Fail(end.status());
@@ -119,8 +119,8 @@ int Latency(const Arguments& arguments, int socket, bool serves) {
   SendWork work = end->Write(0, 0, arguments.bytes, &entry);
   work.remote_address = end->remote_address + arguments.bytes;
   work.inline_data = arguments.bytes <= kInlineBytes;
-  // Cycles, as perftest does it: where the kernel does not trust the counter, asking for
-  // the time is a system call of some microseconds.
+  // Counts cycles, as perftest does: where the kernel does not trust the cycle counter, reading the
+  // clock is a system call of some microseconds.
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
   const uint64_t begin_cycles = __rdtsc();

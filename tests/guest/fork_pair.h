@@ -7,10 +7,9 @@
 
 namespace tryst {
 
-// Runs `parent` here and `child` in a process of its own, each with its end of a stream
-// socket to the other (-1 is never given). The exit code: the parent's, or the child's
-// when the parent's is 0; a child that was killed counts as 0, for that is a fault some
-// programs provoke. The child dies with the parent.
+// Runs `parent` here and `child` in another process, each with one end of a stream socket (-1 is
+// never given). Returns the parent's exit code, or the child's if that is 0. A child that was
+// killed counts as 0, because some programs kill it on purpose. The child dies with the parent.
 int RunForked(const std::function<int(int socket, pid_t child)>& parent,
               const std::function<int(int socket)>& child);
 

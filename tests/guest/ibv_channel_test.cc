@@ -1,5 +1,5 @@
-// The contract of every channel, over real libibverbs and Soft-RoCE. Runs in the guest
-// (run.sh), where TRYST_NIC_A and TRYST_NIC_B name the devices.
+// The channel contract over real libibverbs and Soft-RoCE. Runs in the guest (run.sh), where
+// TRYST_NIC_A and TRYST_NIC_B name the devices.
 #include <cstdlib>
 
 #include "base/log.h"
@@ -27,7 +27,7 @@ ChannelContract Contract(const char* name, std::function<void(TransportsOptions*
   contract.landing_cap_bytes = kCapBytes;
   contract.open = [adjust] {
     PoolWorldOptions options;
-    // The producer's first, then the consumer's; a producer that starts anew has its own.
+    // Opens the producer's NIC first, then the consumer's. A producer that restarts opens its own.
     auto opened = std::make_shared<int>(0);
     options.open_nic = [opened] {
       return OpenDevice((*opened)++ == 1 ? "TRYST_NIC_B" : "TRYST_NIC_A");

@@ -1,6 +1,6 @@
-// What only real libibverbs on a real kernel driver can show; the contract that every
-// NIC keeps is in tests/contract. Runs in the guest (run.sh), where TRYST_NIC_A and
-// TRYST_NIC_B name the devices: the same one twice in the set-up `one`.
+// What only real libibverbs with a real kernel driver can show; the contract of every NIC is in
+// tests/contract. Runs in the guest (run.sh), where TRYST_NIC_A and TRYST_NIC_B name the devices:
+// in the set-up `one` the same device twice.
 #include <poll.h>
 
 #include <chrono>
@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A host that takes the guest's processors away for a while must not fail a test.
+// The host may take the guest's processors away for a while; that must not fail a test.
 constexpr std::chrono::seconds kPatience(30);
 
 std::string Device(const char* variable) {
@@ -48,7 +48,7 @@ class IbvRxeTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status;
   }
 
-  // Polls until `count` have come, or patience is at its end.
+  // Polls until `count` completions have come, or the patience is over.
   static std::vector<Completion> Wait(RdmaEnd* end, size_t count) {
     std::vector<Completion> all;
     const auto until = std::chrono::steady_clock::now() + kPatience;
@@ -165,7 +165,7 @@ TEST_F(IbvRxeTest, AWindowOpensItsRegionUntilItIsRevoked) {
   SendWork invalidate;
   invalidate.op = SendOp::kInvalidateWindow;
   invalidate.window = window->get();
-  // Bound, revoked and bound anew: the second key is another one.
+  // Bound, revoked and bound again: the second key differs.
   ASSERT_TRUE(b_.pair->PostSend({bind, invalidate, bind}).ok());
   for (const Completion& each : Wait(&b_, 3)) {
     EXPECT_EQ(each.status, CompletionStatus::kOk) << CompletionStatusName(each.status);
@@ -176,8 +176,8 @@ TEST_F(IbvRxeTest, AWindowOpensItsRegionUntilItIsRevoked) {
   EXPECT_EQ(StatusOf(a_.Write(1, 64, 128, &entry_)), CompletionStatus::kOk);
   EXPECT_EQ(b_.memory.get()[64], 9);
   EXPECT_EQ(b_.memory.get()[191], 9);
-  // Not tried: a write past the window and within its region. Soft-RoCE (6.1) checks it
-  // against the region only, and lets it through.
+  // A write beyond the window but within its region is not tried: Soft-RoCE (6.1) checks only the
+  // region and accepts it.
   ASSERT_TRUE(b_.pair->PostSend({invalidate}).ok());
   Wait(&b_, 1);
   std::memset(a_.memory.get(), 8, 512);
@@ -200,7 +200,7 @@ TEST_F(IbvRxeTest, AQueuePairWithAWindowBoundIsDestroyedAtOnce) {
   SendWork invalidate;
   invalidate.op = SendOp::kInvalidateWindow;
   invalidate.window = window->get();
-  // Each on its own: what the window's key is must not depend on the batch.
+  // One at a time: a window's key must not depend on batching.
   for (const SendWork& work : {bind, invalidate, bind}) {
     const absl::Status posted = b_.pair->PostSend({work});
     ASSERT_TRUE(posted.ok()) << posted;
@@ -273,7 +273,7 @@ TEST_F(IbvRxeTest, ADestroyedPairLeavesItsQueueClean) {
     std::vector<SendWork> works;
     for (Entry& entry : entries) works.push_back(a_.Write(round, 0, 1 << 16, &entry));
     ASSERT_TRUE(a_.pair->PostSend(works).ok());
-    a_.pair.reset();  // Some done, some under way, some not begun.
+    a_.pair.reset();  // Some works are done, some under way, some not begun.
     auto pair = a_.nic->CreateQueuePair(options);
     ASSERT_TRUE(pair.ok()) << pair.status();
     a_.pair = *std::move(pair);
@@ -326,7 +326,7 @@ TEST_F(IbvRxeTest, AnArmedQueueWakesASleeper) {
   EXPECT_EQ(done[0].immediate, 0x01020304u);
   EXPECT_EQ(done[0].bytes, 64u);
   ASSERT_TRUE(b_.completions->Arm().ok());
-  EXPECT_EQ(poll(&entry, 1, 0), 0);  // The event was taken.
+  EXPECT_EQ(poll(&entry, 1, 0), 0);  // The event was consumed.
 }
 
 class Gatherer {

@@ -14,8 +14,7 @@
 
 namespace tryst {
 
-// One end of a connection over a real device: what the programs of the guest lane need
-// on each side. One thread.
+// One end of a connection over a real device, for the guest lane's programs. Used by one thread.
 struct RdmaEnd {
   struct Free {
     void operator()(char* memory) const { std::free(memory); }
@@ -27,22 +26,22 @@ struct RdmaEnd {
   std::unique_ptr<Region> region;
   std::unique_ptr<CompletionQueue> completions;
   std::unique_ptr<QueuePair> pair;
-  // The peer's memory, once met.
+  // The peer's memory, after Meet().
   uint64_t remote_address = 0;
   uint32_t remote_key = 0;
 
-  // A write of `length` bytes from our memory at `offset` to the peer's; `entry` lasts
-  // as long as the work.
+  // A write of `length` bytes from our memory at `offset` to the same place in the peer's. `entry`
+  // must live as long as the work.
   SendWork Write(uint64_t id, size_t offset, size_t length, Entry* entry) const;
 };
 
-// "rxe0" with that much memory, which the peer may write, and a queue pair; the options'
-// completion queue is made here.
+// Opens a device such as "rxe0", with `bytes` of memory that the peer may write, a completion
+// queue, and a queue pair.
 absl::StatusOr<RdmaEnd> OpenRdmaEnd(const std::string& device, size_t bytes,
                                     QueuePairOptions options);
 
-// Swaps addresses with the other process through a stream socket and connects; both
-// are connected when it returns.
+// Exchanges addresses with the other process over a stream socket, and connects. When it returns,
+// both are connected.
 absl::Status Meet(int socket, RdmaEnd* end);
 
 // Connects two ends of one process.

@@ -1,11 +1,12 @@
 // stream [--seconds=N] [--fault=COMMAND] [--mend=COMMAND] [--kill-peer] [--patient]
-//        --expect=survive|break DEVICE PEER_DEVICE
-// A process streams 64 KiB writes with immediate to another, 16 in flight. The other
-// checks that the immediates come in order and that each found its bytes in place.
-// After a second the fault is put on (or the peer killed), two seconds later mended.
-// Exit code 0: it went as expected. `survive`: no work failed, nothing was lost or
-// out of order, and data moved after the mending. `break`: a work failed with "retries
-// exceeded" within the time that the settings give, and the queue pair drained.
+// --expect=survive|break DEVICE PEER_DEVICE
+//
+// One process streams 64 KiB writes with immediate to another, 16 in flight. The other checks that
+// the immediates come in order and that each write's bytes are in place. After a second the fault
+// is put on (or the peer killed), and two seconds later it is taken off. Exit code 0: it went as
+// expected. `survive`: no work failed, nothing was lost or out of order, and data moved after the
+// fault. `break`: a work failed with "retries exceeded" within the time that the settings give, and
+// the queue pair drained.
 #include <signal.h>
 #include <unistd.h>
 
@@ -29,8 +30,8 @@ constexpr size_t kBytes = 65536;
 constexpr uint32_t kInFlight = 16;
 constexpr uint32_t kReceives = 64;
 constexpr int64_t kSecondNs = 1'000'000'000;
-// A peer that is gone must be told of within this: the settings make it 0.4 s, and an
-// emulated machine on a busy host some times that.
+// A dead peer must be reported within this time. The settings make it 0.4 s; an emulated machine on
+// a busy host may take several times that.
 constexpr int64_t kNoticedWithinNs = 10 * kSecondNs;
 
 struct Arguments {
@@ -74,7 +75,7 @@ void RunCommand(const std::string& command) {
   if (code != 0) std::printf("sender: \"%s\" gave %d\n", command.c_str(), code);
 }
 
-// The sending side, and the script of events.
+// The sending side, which also puts the fault on and takes it off.
 class Sender {
  public:
   Sender(const Arguments& arguments, pid_t peer, RdmaEnd end)
@@ -182,7 +183,7 @@ int Receive(const Arguments& arguments, int socket) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
   uint32_t expected = 0;
-  // A little longer than the sender: what it has sent must all be here.
+  // A little longer than the sender, so that all it has sent arrives.
   while (clock.NowNs() - begin_ns < (arguments.seconds + 1) * kSecondNs) {
     Completion out[16];
     const absl::StatusOr<size_t> count = end->completions->Poll(absl::MakeSpan(out));
@@ -192,7 +193,7 @@ int Receive(const Arguments& arguments, int socket) {
         return arguments.survives ? Fail("receiver", CompletionStatusName(out[i].status)) : 0;
       }
       if (out[i].immediate != expected) return Fail("receiver", "out of order");
-      // A later write may have taken the place already, but never an older one.
+      // A later write may have replaced the bytes already, but never an older one.
       const char* const slot = end->memory.get() + (expected % kInFlight) * kBytes;
       uint32_t head;
       uint32_t tail;

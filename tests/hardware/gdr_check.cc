@@ -1,6 +1,6 @@
-// For the owner of a machine with an RDMA NIC beside a GPU: whether, how and how fast they
-// reach each other (docs/GPU_NOTES.md). Exit status: 0 all pairs are direct; 1 some are
-// staged; 3 there is nothing to check here.
+// For a machine with an RDMA NIC and a GPU: tells whether, how and how fast they reach each other
+// (docs/GPU_NOTES.md). Exit status: 0: all pairs are direct; 1: some are staged; 3: there is
+// nothing to check here.
 //
 //   gdr_check [--farthest=switches|bridge|node|system] [--flush=on|off] [--no-dma-buf]
 //             [--no-peer-memory] [--rounds=N]

@@ -5,10 +5,10 @@
 
 namespace tryst {
 
-// How often this process has called operator new. Linking this replaces it.
+// How often this process has called operator new. Linking this file replaces that operator.
 uint64_t AllocationsSoFar();
 
-// From now on, or no longer, die at the next one: for a debugger to show where it is.
+// With true, the next allocation aborts, so that a debugger shows where it is.
 void DieOnAllocation(bool die);
 
 }  // namespace tryst

@@ -11,16 +11,16 @@
 
 namespace tryst {
 
-inline constexpr int kWarmUp = 2000;  // Rings, tables and free lists have grown by then.
+inline constexpr int kWarmUp = 2000;  // By then rings, tables and free lists have grown.
 inline constexpr int kCounted = 400;
 
-// What every budget is counted on: a producer and a consumer over the software NIC, both turned
-// by the caller's thread. A slow machine has no say in it: nothing is sent because of the time.
-// `tally` outlives the pair. `adjust` may be null.
+// The pair on which every budget is counted: a producer and a consumer over the software NIC, both
+// turned by the caller's thread. Nothing is sent because time has passed, so a slow machine counts
+// the same. `tally` outlives the pair. `adjust` may be null.
 std::unique_ptr<WorkerPair> MakeCountedPair(NicTally* tally,
                                             const std::function<void(TransportsOptions*)>& adjust);
 
-// One fetch of the consumer's and its end, which fails the test unless it is OK.
+// One fetch of the consumer. The test fails unless it ends with OK.
 struct CountedFetch {
   void Start(WorkerPair* pair, int64_t step, const TensorKey& key, const Args& args);
 
@@ -28,7 +28,7 @@ struct CountedFetch {
   Tensor got;
 };
 
-// Turns the pair until `over`; fails the test when that never comes.
+// Turns the pair until `over`; fails the test if that never comes.
 void TurnUntil(WorkerPair* pair, const std::function<bool()>& over);
 
 }  // namespace tryst

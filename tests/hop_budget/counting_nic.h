@@ -11,20 +11,20 @@
 
 namespace tryst {
 
-// What a channel has its NIC send.
+// What a channel posts to its NIC.
 struct NicTally {
   uint64_t doorbells = 0;  // PostSend() calls.
   uint64_t messages = 0;   // Ring messages.
-  uint64_t writes = 0;     // Of tensors.
-  uint64_t acks = 0;       // Ack pages, which no tensor waits for.
+  uint64_t writes = 0;     // Writes of tensors.
+  uint64_t acks = 0;       // Writes of ack pages; no tensor waits for them.
   uint64_t sources_registered = 0;
   uint64_t destinations_registered = 0;
-  // Of the tensor writes: from where, to where, the last one.
+  // The source and the destination of the last tensor write.
   uint64_t write_from = 0;
   uint64_t write_to = 0;
 };
 
-// Any NIC, and a tally. One thread.
+// Wraps any NIC and counts its works. Used by one thread.
 class CountingNic final : public ForwardingNic {
  public:
   CountingNic(std::unique_ptr<Nic> nic, NicTally* tally)

@@ -1,5 +1,5 @@
-// What a tensor may cost on its way, counted: the budget of docs/COSTS.md. Both ends
-// run in this thread, over the software NIC, with the code that ships.
+// What a tensor may cost, counted: the budget of docs/COSTS.md. Both ends run on this thread, over
+// the software NIC, with the code that ships.
 
 #include <cstdint>
 #include <functional>
@@ -17,13 +17,13 @@
 namespace tryst {
 namespace {
 
-// One row. To add one: what is fetched and how, and what it may cost.
+// One row of the budget: what is fetched and how, and what it may cost. Add a row for a new case.
 struct Row {
   std::string name;
   uint64_t bytes = 0;
-  bool into_place = false;  // The caller says dtype, shape and memory.
+  bool into_place = false;  // The caller gives dtype, shape and memory.
   std::function<void(TransportsOptions*)> adjust;
-  double messages = 0;  // Ring messages and tensor writes, for each tensor, both ways.
+  double messages = 0;  // Ring messages and tensor writes for each tensor, in both directions.
   double doorbells = 0;
   int copies_at_producer = 0;
   int copies_at_consumer = 0;
@@ -41,7 +41,7 @@ class HopBudgetTest : public ::testing::TestWithParam<Row> {
     if (GetParam().into_place) args_.destination = *Tensor::Allocate(DType::kUint8, shape);
   }
 
-  // One tensor from Send to `done`. Leaves it in fetch_, to be dropped with the next one.
+  // Moves one tensor, from Send to `done`. The result stays in fetch_ until the next one.
   void Move() {
     const absl::Status sent = pair_->step()->Send(key_, Args(), source_, false);
     ASSERT_TRUE(sent.ok()) << sent;
@@ -71,17 +71,17 @@ TEST_P(HopBudgetTest, IsKept) {
   const auto each = [](uint64_t count) { return static_cast<double>(count) / kCounted; };
 
   EXPECT_DOUBLE_EQ(each(tally_.messages + tally_.writes), row.messages);
-  // Ack pages are for what found no message to ride on: one for many tensors.
+  // One ack page serves many tensors that had no message to carry their ack.
   EXPECT_NEAR(each(tally_.doorbells), row.doorbells, 0.15);
   EXPECT_LE(each(tally_.acks), 0.15);
   EXPECT_DOUBLE_EQ(each(pair_->consumer_tasks() - tasks), row.hand_offs);
   EXPECT_DOUBLE_EQ(allocated / kCounted, row.allocations);
   EXPECT_EQ(tally_.sources_registered, 0u);
-  // The key of the caller's memory lasts for one tensor.
+  // The key of the caller's memory is valid for one tensor.
   const bool lends_its_own = row.into_place && tally_.writes > 0;
   EXPECT_DOUBLE_EQ(each(tally_.destinations_registered), lends_its_own ? 1 : 0);
 
-  // Where the NIC reads and writes is where copying begins and ends.
+  // The NIC must read and write the tensors' own memory: then nothing was copied.
   const auto at = [](const Tensor& tensor) { return reinterpret_cast<uint64_t>(tensor.data()); };
   const bool direct = tally_.writes > 0;
   EXPECT_EQ(direct && tally_.write_from == at(source_) ? 0 : 1, row.copies_at_producer);
@@ -105,7 +105,7 @@ Row MakeRow(const char* name, uint64_t bytes, bool into_place,
 std::vector<Row> Rows() {
   const auto no_digests = [](TransportsOptions* pool) { pool->link.digests = false; };
   std::vector<Row> rows;
-  // The one allocation is the delivered tensor's own memory.
+  // The one allocation is the memory of the delivered tensor.
   rows.push_back(MakeRow("SmallOfUnknownShape", 1000, false));
   rows.back().messages = rows.back().doorbells = 2;
   rows.back().copies_at_producer = rows.back().copies_at_consumer = 1;
@@ -118,15 +118,15 @@ std::vector<Row> Rows() {
   rows.back().copies_at_producer = rows.back().copies_at_consumer = 1;
   rows.push_back(MakeRow("ShapeKnown", 100'000, true, no_digests));
   rows.back().messages = rows.back().doorbells = 2;
-  // The digest comes as a record of its own behind the write, with the same doorbell.
+  // The digest is a record of its own after the write, posted with the same doorbell.
   rows.push_back(MakeRow("ShapeKnownWithDigest", 100'000, true));
   rows.back().messages = 3;
   rows.back().doorbells = 2;
-  // Its shape comes behind the write.
+  // The shape follows the write.
   rows.push_back(MakeRow("ShapeUnknownUpToTheLandingSize", 100'000, false, no_digests));
   rows.back().messages = 3;
   rows.back().doorbells = 2;
-  // The key's last size is remembered: only the first one of a key is asked for twice.
+  // The size of a key's last tensor is remembered, so only its first one is requested twice.
   const auto small_landings = [](TransportsOptions* pool) {
     pool->link.digests = false;
     pool->landing_bytes = 16'384;
@@ -140,7 +140,7 @@ std::vector<Row> Rows() {
 INSTANTIATE_TEST_SUITE_P(Rows, HopBudgetTest, ::testing::ValuesIn(Rows()),
                          [](const auto& info) { return info.param.name; });
 
-// What is sent is registered when it is first sent, and its slices with it.
+// A tensor's memory is registered when it is first sent, and its slices with it.
 TEST(HopBudgetOtherTest, ASourceIsRegisteredOnce) {
   NicTally tally;
   const auto pair = MakeCountedPair(&tally, nullptr);
@@ -152,7 +152,7 @@ TEST(HopBudgetOtherTest, ASourceIsRegisteredOnce) {
     TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
     ASSERT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
   };
-  move(*Tensor::Allocate(DType::kUint8, {100'000}));  // Connects.
+  move(*Tensor::Allocate(DType::kUint8, {100'000}));  // This also connects.
   for (int tensors = 0; tensors < 4; ++tensors) {
     const Tensor source = *Tensor::Allocate(DType::kUint8, {200'000});
     tally = NicTally();
@@ -165,7 +165,7 @@ TEST(HopBudgetOtherTest, ASourceIsRegisteredOnce) {
   }
 }
 
-// A producer that never sends the same size twice: each one has to ask for a place.
+// The producer never sends the same size twice, so each tensor has to ask for a destination.
 TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   NicTally tally;
   const auto pair = MakeCountedPair(&tally, [](TransportsOptions* pool) {
@@ -175,13 +175,13 @@ TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   const TensorKey key = WorkerPair::Key("larger");
   CountedFetch fetch;
   for (int i = 0; i < 9; ++i) {
-    const int64_t bytes = int64_t{20'000} << i;  // Does not fit where the last one did.
+    const int64_t bytes = int64_t{20'000} << i;  // Larger than the last one.
     const Tensor source = *Tensor::Allocate(DType::kUint8, {bytes});
     ASSERT_TRUE(pair->step()->Send(key, Args(), source, false).ok());
     tally = NicTally();
     fetch.Start(pair.get(), 1, key, Args());
     TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
-    // Two each way, and the bytes in front of the last.
+    // Two messages each way; the write comes before the last.
     EXPECT_EQ(tally.messages, 4u) << bytes;
     EXPECT_EQ(tally.writes, 1u) << bytes;
     EXPECT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
@@ -189,8 +189,8 @@ TEST(HopBudgetOtherTest, ShapeUnknownAndLargerTakesFourMessages) {
   }
 }
 
-// Of what recurs in step after step, the request is there before the tensor is: after Send only
-// the write is left to do, whether its fetch has come by then or not.
+// For a key that recurs in every step, the request arrives before the tensor. After Send only the
+// write is left, whether or not the fetch has been made by then.
 TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
   NicTally tally;
   const auto pair = MakeCountedPair(&tally, [](TransportsOptions* pool) {
@@ -205,7 +205,7 @@ TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
   uint64_t tasks = 0;
   uint64_t allocations = 0;
   for (int step = 0; step < kWarmUp + kCounted; ++step) {
-    const bool habit = step >= 10;  // From the fourth on it is asked for ahead.
+    const bool habit = step >= 10;  // From the fourth step on, a standing receive is made.
     if (step == kWarmUp) {
       tasks = pair->consumer_tasks();
       allocations = AllocationsSoFar();
@@ -224,7 +224,7 @@ TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
     if (HasFatalFailure()) return;
     if (!habit) continue;
     TurnUntil(pair.get(), [&] { return tally.messages > 0; });
-    // The one message asks for the next step's.
+    // The one message is the standing receive for the next step.
     ASSERT_EQ(tally.messages, 1u) << step;
     ASSERT_EQ(tally.writes, 1u) << step;
     ASSERT_EQ(tally.write_from, reinterpret_cast<uint64_t>(source.data()));
@@ -234,7 +234,7 @@ TEST(HopBudgetOtherTest, AskedAheadTakesOneMessageAfterSend) {
   EXPECT_EQ(AllocationsSoFar(), allocations);
 }
 
-// Requests and small tensors of one peer share messages, without waiting for company.
+// Requests and small tensors of one peer share messages, without waiting for more.
 TEST(HopBudgetOtherTest, ThousandKeysAtOnceTakeAFewMessages) {
   constexpr int kKeys = 1000;
   NicTally tally;
@@ -256,7 +256,8 @@ TEST(HopBudgetOtherTest, ThousandKeysAtOnceTakeAFewMessages) {
                                 });
     TurnUntil(pair.get(), [&ended] { return ended; });
     EXPECT_EQ(tally.writes, 0u);
-    // Slots let 128 out at a time, eight rounds; the first time the keys' text goes along.
+    // Slots allow 128 at a time, so there are eight rounds. In the first step the keys' text
+    // travels, too.
     EXPECT_LE(tally.messages, step == 0 ? 40u : 20u);
     EXPECT_LE(tally.doorbells, 20u);
   }
@@ -276,7 +277,7 @@ TEST(HopBudgetOtherTest, SameProcessTakesNothing) {
     ASSERT_TRUE(step.Send(key, Args(), source, false).ok());
     got = nullptr;
     step.RecvAsync(key, Args(), [&](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
-      got = tensor.data();  // On this thread, before the call returns.
+      got = tensor.data();  // It ran on this thread, before the call returned.
     });
     ASSERT_EQ(got, source.data());
   }

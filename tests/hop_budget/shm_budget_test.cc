@@ -1,5 +1,5 @@
-// The rows of the budget in docs/COSTS.md that are shared memory's. Both ends run in this
-// thread, with the code that ships.
+// The rows of the budget in docs/COSTS.md for shared memory. Both ends run on this thread, with the
+// code that ships.
 
 #include <cstdint>
 #include <functional>
@@ -22,13 +22,13 @@ namespace {
 struct Row {
   std::string name;
   uint64_t bytes = 0;
-  bool shared_source = false;  // In the producer's arena.
+  bool shared_source = false;  // It lies in the producer's arena.
   bool into_place = false;
   std::function<void(TransportsOptions*)> adjust;
   double messages = 2;
   int copies_at_producer = 0;
   int copies_at_consumer = 0;
-  bool is_view = false;  // What is delivered lies in the producer's arena.
+  bool is_view = false;  // The delivered tensor lies in the producer's arena.
 };
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
@@ -37,7 +37,7 @@ class ShmHopBudgetTest : public ::testing::TestWithParam<Row> {};
 
 TEST_P(ShmHopBudgetTest, IsKept) {
   const Row& row = GetParam();
-  std::shared_ptr<Arena> arena;  // The producer's: it is made first.
+  std::shared_ptr<Arena> arena;  // The producer's; it is made first.
   NicTally tally;
   const auto pair = MakeCountedPair(&tally, [&](TransportsOptions* pool) {
     ArenaOptions arena_options;
@@ -79,7 +79,7 @@ TEST_P(ShmHopBudgetTest, IsKept) {
   EXPECT_DOUBLE_EQ(each(fetches.in_cells - fetched.in_cells + fetches.copied - fetched.copied +
                         fetches.pulled - fetched.pulled + fetches.in_parts - fetched.in_parts),
                    row.copies_at_consumer);
-  // The fetch was made on the poller's thread; of another thread it costs one hand-off.
+  // The fetch was made on the poller's thread; on another thread it costs one hand-off.
   EXPECT_EQ(pair->consumer_tasks(), tasks);
   EXPECT_DOUBLE_EQ(allocated / kCounted, 0);
   EXPECT_EQ(fetch.got.space().kind == MemorySpace::Kind::kShared, row.is_view);
@@ -116,13 +116,13 @@ std::vector<Row> Rows() {
   row = add("OneCopyIntoTheArena", 100'000);
   row->copies_at_producer = 1;
   row->is_view = true;
-  // The third message says that the producer may let go of its memory.
+  // The third message says that the producer may release its memory.
   row = add("OneCopyOutOfTheProducersMemory", 100'000);
   row->into_place = true;
   row->copies_at_consumer = 1;
   row->messages = 3;
   row->adjust = [](TransportsOptions* pool) { pool->shm.parts_bytes = 1 << 20; };
-  // A message for each part: of 16 KiB at least, of 64 KiB at most.
+  // One message for each part, of 16 to 64 KiB.
   row = add("TwoCopiesAtOnce", 64 << 10);
   row->into_place = true;
   row->copies_at_producer = row->copies_at_consumer = 1;

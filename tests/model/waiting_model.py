@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "waiting.pml")
-# Each leaves out one rule of docs/WIRE.md, and names the settings in which that shows.
+# Each entry leaves out one rule of docs/WIRE.md, and names the settings in which that shows.
 SAFETY, LIVENESS = "safety", "liveness"
 RULES = {
     "LAST_WORD": (SAFETY, {"CANCELS": 1}, "memory is given back on the last word, not at the cancel"),
@@ -39,7 +39,7 @@ def search(kind, settings, without=(), memory_mb=3000, optimise="-O0"):
     defines = ["-D%s=%d" % item for item in {**NOTHING_GOES_WRONG, **settings}.items()]
     defines += ["-DWITHOUT_" + rule for rule in without]
     compiled = ["-DVECTORSZ=2048", "-DMEMLIM=%d" % memory_mb, "-DNFAIR=3"]
-    # Weak fairness: what can go on happening in a process happens.
+    # Weak fairness: what stays possible in a process happens in the end.
     arguments = ["-m2000000", "-w22"] + (["-a", "-f", "-N", "ends"] if kind == LIVENESS else [])
     if kind == SAFETY:
         compiled += ["-DNOCLAIM", "-DSAFETY"]

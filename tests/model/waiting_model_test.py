@@ -30,7 +30,8 @@ class WaitingModel(unittest.TestCase):
     def test_nothing_waits_for_ever_after_a_loss(self):
         self.holds(waiting_model.LIVENESS, 5000, LOSSES=1)
 
-    # A model that never fails proves nothing, and a rule that nothing needs is none.
+    # Without a rule the model must find a violation. Otherwise the rule is not needed, or the model
+    # is blind.
     def test_something_breaks_without_each_rule(self):
         for rule, (kind, settings, why) in waiting_model.RULES.items():
             with self.subTest(rule, why=why):

@@ -1,7 +1,7 @@
-// nccl_net_bench [--round-trips] PLUGIN.so...: two processes, one connection, host memory: half
-// a round trip of 8 bytes, bytes a second, processor seconds a GiB. One JSON line a plugin.
-// --round-trips: those alone, to count system calls by. --flow=BYTES [--comms=N] [--both]
-// [--total=BYTES]: instead, messages over so many connections at once.
+// nccl_net_bench [--round-trips] PLUGIN.so...: two processes, one connection, host memory. Prints
+// half a round trip of 8 bytes, bytes a second, and processor seconds a GiB: one JSON line for each
+// plugin. --round-trips: only those, so that system calls can be counted. --flow=BYTES [--comms=N]
+// [--both] [--total=BYTES]: messages over N connections at once instead.
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ namespace tryst::nccl_net {
 namespace {
 
 constexpr int kRoundTrips = 4000;
-// What NCCL posts for the smallest of messages, and what is just enough.
+// The receive size that NCCL posts for its smallest messages, and the exact size.
 constexpr size_t kPosted[] = {64 << 10, 8};
 constexpr int kDepth = 8;  // Requests out at once, as NCCL's proxy has them.
 
@@ -47,7 +47,7 @@ absl::Status SendAndWait(const CommPair& pair, const Memory& from, size_t bytes)
   });
 }
 
-// Both of a ring's comms: each waits for the other's message with its own receive posted.
+// Both ends as in a ring: each posts a receive and waits for the other's message.
 absl::Status PingPong(const CommPair& pair, int rank, size_t posted, Memory* from, Memory* into) {
   for (int i = 0; i < kRoundTrips; ++i) {
     Operation receive;
@@ -62,7 +62,7 @@ absl::Status PingPong(const CommPair& pair, int rank, size_t posted, Memory* fro
   return absl::OkStatus();
 }
 
-// `total` bytes in messages of `bytes`, kDepth of them out.
+// Moves `total` bytes in messages of `bytes`, kDepth of them at a time.
 absl::Status Stream(const CommPair& pair, int rank, Memory* memory, size_t bytes, size_t total) {
   const size_t messages = std::max<size_t>(1, total / bytes);
   std::vector<Operation> out(kDepth);

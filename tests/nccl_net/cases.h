@@ -12,20 +12,20 @@ struct Target {
   std::string file;
   int version = 0;
   int kills = 2;             // How often a rank is killed.
-  std::string named_victim;  // "pid": a warning must hold the dead rank's process number.
+  std::string named_victim;  // "pid": a warning must contain the dead rank's process number.
 };
 
-// One promise of a net plugin. Runs in a process of its own. kUnimplemented: the plugin
-// does not claim what the case is about, and why.
+// One promise of a net plugin. Runs in a process of its own. kUnimplemented: the plugin does not
+// claim that feature; the message says why.
 struct Case {
   const char* name;
   const char* promise;
   absl::Status (*run)(const Target& target);
-  bool beyond = false;  // More than NCCL's proxy asks for today: fails only under --strict.
+  bool beyond = false;  // NCCL's proxy does not need it today: it fails only with --strict.
 };
 
 std::vector<Case> SetUpCases();     // Tables, devices, connecting, closing, registering.
-std::vector<Case> TransferCases();  // Bytes.
+std::vector<Case> TransferCases();  // Whether the bytes arrive.
 std::vector<Case> DeathCases();     // Ranks that die.
 
 }  // namespace tryst::nccl_net

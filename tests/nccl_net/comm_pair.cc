@@ -89,7 +89,7 @@ absl::Status ConnectTo(const Opened& opened, void* listen, const void* handle, i
   int rounds = 0;
   return Until("connecting", [&]() -> absl::StatusOr<bool> {
     ++rounds;
-    // Some rounds on one side alone, as when the other rank is late.
+    // Runs some rounds on one side only, as if the other rank were late.
     const bool connects = order != CommPair::Order::kAcceptFirst || rounds > 50;
     const bool accepts = order != CommPair::Order::kConnectFirst || rounds > 50;
     if (connects && pair->send == nullptr) {

@@ -13,7 +13,7 @@
 
 namespace tryst::nccl_net {
 
-inline constexpr int kPatienceS = 20;  // Until something counts as hung.
+inline constexpr int kPatienceS = 20;  // After so long something counts as hung.
 
 // `what` failed with `result`.
 absl::Status Call(Result result, const std::string& what);
@@ -24,10 +24,10 @@ absl::Status Call(Result result, const std::string& what);
   } while (false)
 
 int64_t NowMs();
-// Calls `step` until it says true; kDeadlineExceeded, with `what`, if it never does.
+// Calls `step` until it returns true. kDeadlineExceeded, with `what`: it never did.
 absl::Status Until(const std::string& what, const std::function<absl::StatusOr<bool>()>& step);
 
-// A plugin that is initialized, and closed at the end.
+// An initialized plugin, which is closed at the end.
 struct Opened {
   std::unique_ptr<NetPlugin> net;
   void* context = nullptr;
@@ -37,7 +37,7 @@ struct Opened {
 };
 absl::StatusOr<std::unique_ptr<Opened>> OpenPlugin(const std::string& file, int version);
 
-// Both ends of one connection, in one process, as two ranks of one process have them.
+// Both ends of one connection in one process, as two ranks of a process have them.
 struct CommPair {
   enum class Order { kConnectFirst, kAcceptFirst, kInTurn };
 
@@ -50,7 +50,7 @@ struct CommPair {
   CommPair(CommPair&& other) noexcept;
   ~CommPair();
 };
-// With `listen`, an open one and its handle are used again, and not closed at the end.
+// With `listen`, uses that open listener and its handle, and does not close it.
 absl::StatusOr<CommPair> MakePair(const Opened& opened, CommPair::Order order, int device = -1);
 absl::Status ConnectTo(const Opened& opened, void* listen, const void* handle, int device,
                        CommPair::Order order, CommPair* pair);
@@ -65,7 +65,7 @@ class Memory {
   size_t bytes() const { return bytes_; }
   void* handle() const { return handle_; }
   void Fill(uint32_t seed);
-  // The first `bytes` are Fill(seed)'s, the rest is as Clear() left it.
+  // The first `bytes` must be those of Fill(seed), the rest as Clear() left it.
   absl::Status Check(uint32_t seed, size_t bytes) const;
   void Clear();
 
@@ -79,7 +79,7 @@ class Memory {
   std::unique_ptr<uint8_t[]> storage_;
 };
 
-// One operation, tried until it begins and tested until it ends.
+// One operation: tried until it begins, then tested until it ends.
 struct Operation {
   void* request = nullptr;
   bool done = false;
@@ -90,10 +90,10 @@ absl::Status TrySend(const CommPair& pair, const Memory& from, size_t bytes, int
 absl::Status TryReceive(const CommPair& pair, const Memory& into, size_t bytes, int tag,
                         Operation* out);
 absl::Status TestOne(const CommPair& pair, Operation* operation);
-// Until all are done, tested in turn.
+// Calls test() on the operations in turn until all are done.
 absl::Status Finish(const CommPair& pair, const std::vector<Operation*>& operations);
 
-// Sends `bytes` into a receive of `room`, and checks every byte and the sizes.
+// Sends `bytes` into a receive of `room` bytes, and checks every byte and both sizes.
 absl::Status Transfer(const CommPair& pair, size_t bytes, size_t room, uint32_t seed);
 
 }  // namespace tryst::nccl_net

@@ -1,4 +1,4 @@
-// Ranks that die: every other must have an error soon, and no other comm may suffer.
+// Ranks that die: every other rank must get an error soon, and no other comm may suffer.
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ constexpr int kRanks = 3;
 constexpr int kVictim = 1;
 constexpr int64_t kNoticeUs = 1'000'000;
 constexpr int64_t kGiveUpUs = 10'000'000;
-// A loaded machine may keep a process from its processor.
+// On a loaded machine a process may have to wait for a processor.
 constexpr int64_t kGraceUs = 2'000'000;
 
 enum Phase { kConnected = 1, kWaiting = 2, kNoticed = 3, kEnded = 4 };
@@ -28,8 +28,9 @@ enum Phase { kConnected = 1, kWaiting = 2, kNoticed = 3, kEnded = 4 };
 struct RankOf {
   const Target* target;
   SharedPage* page;
-  pid_t* victim;  // Shared.
-  bool sends;     // What waits is a send into a receive that does not come, else a receive.
+  pid_t* victim;  // In memory shared by the ranks.
+  // The waiting operation is a send without a receive; otherwise a receive without a send.
+  bool sends;
 };
 
 bool Names(pid_t victim) {
@@ -39,7 +40,7 @@ bool Names(pid_t victim) {
   return false;
 }
 
-// One message each way on `pair`, as a ring would.
+// Moves one message each way, as a ring would.
 absl::Status StillCarries(const Opened& opened, const PeerComms& comms) {
   CommPair pair;
   pair.net = opened.net.get();
@@ -62,7 +63,7 @@ absl::Status StillCarries(const Opened& opened, const PeerComms& comms) {
     });
     if (result.ok()) result = into->Check(77, 50'000);
   }
-  pair.send = pair.recv = nullptr;  // Not this one's to close.
+  pair.send = pair.recv = nullptr;  // They belong to the caller.
   return result;
 }
 
@@ -76,7 +77,7 @@ absl::Status WaitForError(const Opened& opened, const PeerComms& comms, const Ra
   absl::Status error;
   const int64_t end_us = NowUs() + kGiveUpUs;
   while (error.ok() && NowUs() < end_us) {
-    // A send may be done when its bytes are in a socket: then another follows.
+    // A send may end when its bytes are in a socket; then another follows.
     if (operation.done) operation = Operation();
     if (operation.request == nullptr) {
       error = how.sends ? TrySend(pair, memory, memory.bytes(), 9, &operation)
@@ -103,7 +104,7 @@ absl::Status RunRank(const RankOf& how, int rank) {
   if (!opened.ok()) return opened.status();
   PeerComms comms[kRanks];
   for (int peer = 0; peer < kRanks; ++peer) {
-    // In pairs, in an order in which nobody waits for one who waits for another.
+    // Connects in pairs, in an order without cyclic waiting.
     if (peer != rank) NCCL_NET_TRY(ConnectRank(**opened, how.page, rank, peer, &comms[peer]));
   }
   absl::StatusOr<Memory> memory = Memory::Make(
@@ -119,7 +120,7 @@ absl::Status RunRank(const RankOf& how, int rank) {
   if (result.ok()) result = AwaitPhase(*how.page, other, kNoticed);
   if (result.ok()) result = StillCarries(**opened, comms[other]);
   how.page->phase[rank].store(kEnded);
-  // Who leaves first is a dead rank to the other.
+  // To the other rank, one that leaves first looks dead.
   if (result.ok()) result = AwaitPhase(*how.page, other, kEnded);
   return result;
 }

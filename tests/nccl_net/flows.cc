@@ -48,7 +48,7 @@ class Flow {
 
   bool done() const { return ended_ == messages_; }
 
-  // As NCCL's proxy: begins what may begin, tests the oldest.
+  // As NCCL's proxy: begins what may begin, and tests the oldest.
   absl::Status Step() {
     if (begun_ < messages_ && begun_ - ended_ < kDepth) {
       Operation& next = out_[begun_ % kDepth];
@@ -87,7 +87,7 @@ absl::Status RunRank(const std::string& file, const FlowOptions& options, Shared
   for (size_t i = 0; i < options.comms; ++i) {
     PeerComms comms;
     NCCL_NET_TRY(ConnectRank(**opened, page, rank, 1 - rank, &comms));
-    // The next pair is found by the same place in the page.
+    // The next pair uses the same place in the page.
     page->listeners[rank][1 - rank].ready.store(0);
     page->phase[rank].store(kFirstPair + static_cast<int>(i));
     NCCL_NET_TRY(AwaitPhase(*page, 1 - rank, kFirstPair + static_cast<int>(i)));

@@ -1,6 +1,6 @@
-// NCCL's own socket transport as a plugin, so that the suite and the bench can run on it: this file
-// has the stand-ins for the rest of NCCL and of CUDA that net_socket.cc and its helpers call; none
-// of them moves a byte. nccl_sockets.sh compiles it together with NCCL's sources.
+// Makes a plugin of NCCL's own socket transport, so that the suite and the bench can run on it.
+// This file replaces those parts of NCCL and of CUDA that net_socket.cc and its helpers call; none
+// of them moves a byte. nccl_sockets.sh compiles it with NCCL's sources.
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -9,7 +9,7 @@
 
 #include "plugins/nccl/abi.h"
 
-// By NCCL's names and types from here on.
+// NCCL's names and types from here on.
 enum ncclDebugLogLevel : int {};
 enum ncclResult_t : int {};
 enum cudaError_t : int {};
@@ -33,7 +33,7 @@ tryst::nccl::Result Init(void** context, uint64_t comm_id, tryst::nccl::CommConf
   return ncclNetSocket.init(context, comm_id, config, log, profiler);
 }
 
-// The table is NCCL's but for its logger.
+// The table is NCCL's, except for its logger.
 __attribute__((constructor)) void Fill() {
   ncclNetPlugin_v12 = ncclNetSocket;
   ncclNetPlugin_v12.init = &Init;

@@ -96,7 +96,7 @@ absl::StatusOr<std::vector<int>> NetPlugin::Versions(const std::string& file) {
   return out;
 }
 
-// What differs by version is told by the types of the table's functions.
+// The types of the table's functions tell what differs between versions.
 template <typename Table, typename Properties>
 void NetPlugin::Fill(const Table* t) {
   name_ = t->name;

@@ -16,13 +16,14 @@ namespace tryst::nccl_net {
 
 using nccl::Result;
 
-// Any net plugin, by one of its tables, as NCCL sees it: what a version lacks is made up for
-// here as NCCL's core does.
+// Any net plugin through one of its tables, as NCCL sees it. What a version lacks is filled in as
+// NCCL's core does.
 class NetPlugin {
  public:
   // Version 0: the newest, as NCCL chooses.
   static absl::StatusOr<std::unique_ptr<NetPlugin>> Open(const std::string& file, int version);
-  // Of the tables that the file exports, newest first. kNotFound: why it does not load.
+  // The versions of the tables that the file exports, newest first. kNotFound: why it does not
+  // load.
   static absl::StatusOr<std::vector<int>> Versions(const std::string& file);
 
   int version() const { return version_; }
@@ -51,7 +52,7 @@ class NetPlugin {
   std::function<Result(int* device, std::vector<int> members)> make_virtual;  // May be empty.
   std::function<Result(void* context)> finalize;                              // May be empty.
 
-  // Lines that a plugin gave to the logger as warnings, of all plugins of this process.
+  // The warnings that all plugins of this process have logged.
   static std::vector<std::string> Warnings();
 
  private:

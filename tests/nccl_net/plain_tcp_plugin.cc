@@ -1,11 +1,11 @@
-// A net plugin that shares no code with ours: one TCP socket for each comm, messages in
-// order, one receive at a time. It shows that the suite can pass, and, with
-// PLAIN_TCP_FAULT, that each fault of it is found:
+// A net plugin that shares no code with ours: one TCP socket for each comm, messages in order, one
+// receive at a time. It shows that the suite can pass. With PLAIN_TCP_FAULT it shows that each of
+// these faults is found:
 //   tail    the last byte of a large message is wrong
-//   size    test() says how much was asked for, not how much came
+//   size    test() returns the size that was asked for, not the one that came
 //   deaf    the end of the peer is not noticed
 //   blocks  accept() waits for its peer
-//   early   a send is done before its bytes have left
+//   early   a send ends before its bytes have left
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -48,8 +48,8 @@ struct Request {
   Comm* comm = nullptr;
   char* data = nullptr;
   uint64_t room = 0;
-  uint64_t bytes = 0;  // Of a receive: known once the header is in.
-  uint64_t moved = 0;  // Header and payload.
+  uint64_t bytes = 0;  // For a receive: known once the header has arrived.
+  uint64_t moved = 0;  // Of header and payload.
   bool done = false;
 };
 
@@ -62,10 +62,10 @@ struct Comm {
 
 struct Handle {
   sockaddr_in address;
-  int32_t fd;  // Of the connector, once it has begun; plus one.
+  int32_t fd;  // The connector's descriptor plus one, once it has begun.
 };
 
-// Moves what it can of `length` bytes; false when the connection has ended.
+// Moves as much as it can of `length` bytes. False: the connection has ended.
 bool Move(Comm* comm, char* bytes, uint64_t length, uint64_t* moved) {
   while (*moved < length) {
     const ssize_t some =
@@ -96,7 +96,7 @@ bool Step(Request* request) {
   return true;
 }
 
-// The first that is not done, and those after it.
+// Moves the first request that is not done, and those after it.
 void Progress(Comm* comm) {
   for (const std::unique_ptr<Request>& request : comm->requests) {
     if (request->done) continue;
@@ -105,7 +105,7 @@ void Progress(Comm* comm) {
   }
 }
 
-// A dead receiver is heard of by reading.
+// A sender notices a dead receiver by reading.
 bool PeerEnded(const Comm& comm) {
   char byte;
   return comm.sends && !Fault("deaf") && recv(comm.fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0;

@@ -40,7 +40,7 @@ absl::Status Tables(const Target& target) {
   return absl::OkStatus();
 }
 
-// One implementation behind all tables: each must carry bytes.
+// One implementation serves all tables, but each table must carry bytes.
 absl::Status EachVersion(const Target& target) {
   absl::StatusOr<std::vector<int>> versions = NetPlugin::Versions(target.file);
   if (!versions.ok()) return versions.status();
@@ -85,7 +85,7 @@ absl::Status ConnectFirst(const Target& target) { return ConnectIn(target, Order
 absl::Status AcceptFirst(const Target& target) { return ConnectIn(target, Order::kAcceptFirst); }
 absl::Status InTurn(const Target& target) { return ConnectIn(target, Order::kInTurn); }
 
-// Neither side may wait inside for the other.
+// Neither side may wait inside a call for the other.
 absl::Status NeverBlocks(const Target& target) {
   NCCL_NET_OPEN(opened, target);
   char handle[nccl::kHandleBytes] = {};
@@ -128,7 +128,7 @@ absl::Status ReuseListen(const Target& target) {
     NCCL_NET_TRY(Transfer(pairs[i], 3000 + i, 4000, static_cast<uint32_t>(i)));
   }
   NCCL_NET_TRY(Call(opened.net->close_listen(listen), "closeListen"));
-  return Transfer(pairs[0], 70'000, 70'000, 9);  // What is connected stays so.
+  return Transfer(pairs[0], 70'000, 70'000, 9);  // Open connections stay open.
 }
 
 absl::Status CloseIn(const Target& target, const std::string& order) {
@@ -173,7 +173,7 @@ absl::Status InFlightClose(const Target& target) {
         NCCL_NET_TRY(TrySend(pair, memory.back(), memory.back().bytes(), i - 1, &begun));
       }
     }
-    // In the order of an abort: what is registered goes first, then the comms.
+    // In the order of an abort: first the registrations go, then the comms.
     memory.clear();
     if (round < 2) {
       NCCL_NET_TRY(Call(pair.net->close_recv(std::exchange(pair.recv, nullptr)), "closeRecv"));
@@ -192,7 +192,8 @@ absl::Status RegisterStorm(const Target& target) {
   std::vector<void*> handles;
   for (size_t i = 0; i < 3000; ++i) {
     void* handle = nullptr;
-    const size_t begin = i * 7919 % (arena.size() / 2);  // Overlapping, unaligned, again.
+    // Overlapping, unaligned and repeated regions.
+    const size_t begin = i * 7919 % (arena.size() / 2);
     const size_t bytes = 1 + i * 131 % (arena.size() / 2);
     NCCL_NET_TRY(Call(pair.net->reg(i % 2 == 0 ? pair.send : pair.recv, arena.data() + begin, bytes,
                                     nccl::kPointerHost, &handle),

@@ -37,7 +37,7 @@ struct Line {
   std::string why;
 };
 
-// In a process of its own: a plugin that crashes or hangs ends this case alone.
+// Runs in a process of its own, so that a plugin that crashes or hangs ends only this case.
 Line RunCase(const Case& one, const Target& target, int limit_s) {
   int pipes[2];
   if (pipe(pipes) != 0) return {Outcome::kFail, "no pipe"};
@@ -61,7 +61,7 @@ Line RunCase(const Case& one, const Target& target, int limit_s) {
   close(pipes[0]);
   int status = 0;
   waitpid(pid, &status, 0);
-  kill(-pid, SIGKILL);  // Its own ranks, if any are left.
+  kill(-pid, SIGKILL);  // Also kills its ranks, if any are left.
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
     return {Outcome::kFail,

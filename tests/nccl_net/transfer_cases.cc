@@ -1,4 +1,4 @@
-// Bytes: sizes, groups, tags, ways to test.
+// Whether bytes arrive: sizes, groups, tags, ways of testing.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -47,7 +47,8 @@ absl::Status Sizes(const Target& target) {
   for (size_t limit = 64; limit <= (size_t{8} << 20); limit *= 2) {
     for (const int beside : {-1, 0, 1}) {
       const size_t bytes = limit + static_cast<size_t>(beside);
-      if (bytes > most) continue;  // NCCL cuts what it sends to what the plugin says it takes.
+      // NCCL does not send more at once than the plugin says that it takes.
+      if (bytes > most) continue;
       const absl::Status moved = Transfer(*world.pair, bytes, bytes, static_cast<uint32_t>(bytes));
       if (!moved.ok())
         return absl::Status(moved.code(), absl::StrCat(bytes, ": ", moved.message()));
@@ -73,8 +74,8 @@ absl::Status SmallIntoLarge(const Target& target) {
   return absl::OkStatus();
 }
 
-// The larger one must not be written beyond the receive; an error is right, a cut is NCCL's
-// own transports' way.
+// Nothing may be written beyond the receive. An error is right; NCCL's own transports cut the
+// message instead.
 absl::Status LargeIntoSmall(const Target& target) {
   World world;
   NCCL_NET_TRY(Make(target, &world));
@@ -114,7 +115,7 @@ absl::Status FinishAll(const CommPair& pair, bool reversed, std::vector<Operatio
   return Finish(pair, order);
 }
 
-// Of each direction only the oldest that is open is tested, as NCCL's proxy does.
+// Tests only the oldest open request of each direction, as NCCL's proxy does.
 absl::Status FinishOldestFirst(const CommPair& pair, std::vector<Operation>* operations) {
   size_t oldest[2] = {0, 0};
   return Until("the oldest request", [&]() -> absl::StatusOr<bool> {
@@ -128,7 +129,7 @@ absl::Status FinishOldestFirst(const CommPair& pair, std::vector<Operation>* ope
   });
 }
 
-// All requests out, tested as NCCL does, or all in each round, the newest first or last.
+// Keeps all requests out. Tests them as NCCL does, or all in each round, newest first or last.
 absl::Status ManyOutIn(const Target& target, bool any_order) {
   World world;
   NCCL_NET_TRY(Make(target, &world));
@@ -219,8 +220,8 @@ absl::Status PostGroup(const CommPair& pair, size_t room, Grouped* group) {
       "irecv of a group");
 }
 
-// Groups with the same tags, one after the other, and sends in every order within a group.
-// `ahead`: the sends are tried before the groups are posted.
+// Groups with the same tags, one after the other, and sends in every order within a group. `ahead`:
+// the sends are tried before the groups are posted.
 absl::Status Groups(const Target& target, bool ahead) {
   World world;
   NCCL_NET_TRY(Make(target, &world));
@@ -232,7 +233,7 @@ absl::Status Groups(const Target& target, bool ahead) {
       const size_t room = round == 2 ? 200'000 : 6000;
       std::vector<Grouped> groups(3);
       std::vector<Memory> from;
-      std::vector<std::pair<int, size_t>> sends;  // Tag, bytes.
+      std::vector<std::pair<int, size_t>> sends;  // Tag and bytes.
       for (size_t g = 0; g < groups.size(); ++g) {
         for (int i = 0; i < count; ++i) {
           absl::StatusOr<Memory> into = Memory::Make(pair.net, pair.recv, room);
@@ -243,7 +244,7 @@ absl::Status Groups(const Target& target, bool ahead) {
         for (int i = 0; i < count; ++i) {
           const int which = static_cast<int>((static_cast<uint32_t>(i) * 5 + round + g) %
                                              static_cast<uint32_t>(count));
-          // Five and an even count may not give each its turn; then by order.
+          // Where the stride does not visit every receive, the order is the plain one.
           const int tag = 100 + (count % 5 == 0 ? count - 1 - i : which);
           const size_t bytes = room - static_cast<size_t>(tag - 100) * 10 - g;
           absl::StatusOr<Memory> one = Memory::Make(pair.net, pair.send, bytes);
@@ -303,7 +304,8 @@ absl::Status Groups(const Target& target, bool ahead) {
 absl::Status GroupsPosted(const Target& target) { return Groups(target, false); }
 absl::Status GroupsAhead(const Target& target) { return Groups(target, true); }
 
-// NCCL's proxy tests the oldest of each comm once a round, sometimes without wanting sizes.
+// NCCL's proxy tests the oldest request of each comm once a round, and sometimes does not ask for
+// sizes.
 absl::Status Polling(const Target& target) {
   World world;
   NCCL_NET_TRY(Make(target, &world));
@@ -333,7 +335,7 @@ absl::Status Polling(const Target& target) {
             Call(pair.net->isend(pair.send, from->data(), from->bytes(), 1, from->handle(), &send),
                  "isend"));
       }
-      // One side alone, the other alone, both.
+      // One side only, the other only, then both.
       if (send != nullptr && sent == 0 && round % 3 != 1) {
         NCCL_NET_TRY(Call(pair.net->test(send, &sent, nullptr), "test"));
       }
@@ -350,7 +352,7 @@ absl::Status Polling(const Target& target) {
   return absl::OkStatus();
 }
 
-// Done means delivered: the sender may leave.
+// "Done" means delivered, so the sender may close.
 absl::Status CloseAfterDone(const Target& target) {
   for (const size_t bytes : {8, 3000, 2'000'000}) {
     World world;

@@ -13,7 +13,7 @@
 
 namespace tryst::nccl_net {
 
-// What ranks of several processes see alike: handles, and how far each has come.
+// What ranks of several processes share: handles, and how far each rank is.
 struct SharedPage {
   static constexpr int kMaxRanks = 4;
   static constexpr int kFigures = 16;
@@ -22,7 +22,7 @@ struct SharedPage {
     std::atomic<int> ready;
     char handle[nccl::kHandleBytes];
   };
-  Listener listeners[kMaxRanks][kMaxRanks];  // Of a rank, for each peer.
+  Listener listeners[kMaxRanks][kMaxRanks];  // A rank's listener for each peer.
   std::atomic<int> phase[kMaxRanks];
   std::atomic<int64_t> killed_at_us;
   std::atomic<int64_t> noticed_at_us[kMaxRanks];
@@ -34,14 +34,14 @@ struct SharedPage {
 int64_t NowUs();
 SharedPage* NewSharedPage();  // Lives as long as the process.
 
-// Ranks in processes of their own; a rank's error is in the page.
+// Starts ranks in processes of their own. A rank's error is stored in the page.
 std::vector<pid_t> StartRanks(int count, SharedPage* page,
                               const std::function<absl::Status(int rank)>& run);
-// OK when the process ended in order.
+// OK: the process ended in order.
 absl::Status Reap(pid_t pid, const SharedPage& page, int rank);
 absl::Status AwaitPhase(const SharedPage& page, int rank, int phase);
 
-// One comm to and one from `peer`, as NCCL makes them for a ring.
+// One comm to `peer` and one from it, as NCCL makes them for a ring.
 struct PeerComms {
   void* listen = nullptr;
   void* send = nullptr;

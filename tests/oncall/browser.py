@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # By the W3C's standard.
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # The name that the W3C's standard gives.
 
 
 def missing():
@@ -21,7 +21,7 @@ def missing():
 
 class Browser:
     def __init__(self):
-        # Not in TEST_TMPDIR: Chromium makes a socket here, and a socket's path is short.
+        # Not in TEST_TMPDIR: Chromium makes a socket here, and the path of a socket must be short.
         home = tempfile.mkdtemp(dir="/tmp")
         self.home = home
         self.log = open(os.path.join(home, "driver.log"), "w")

@@ -21,7 +21,7 @@ from workers import TRYST, Puppet, eventually, tryst_json  # noqa: E402
 
 SHOTS = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", os.environ.get("TEST_TMPDIR", "/tmp"))
 FIRST_PAINT_MS = 1000
-UPDATE_MS = 100  # Of the server's processor, in a second.
+UPDATE_MS = 100  # Of the server's processor time, in each second.
 
 
 class Page:
@@ -85,7 +85,7 @@ class OfThree(unittest.TestCase):
         self.other = self.puppet("other", join=[self.ps])
 
     def puppet(self, job, join=()):
-        puppet = Puppet(job, "--trace_sample_every=1", join=join)  # Every step shows.
+        puppet = Puppet(job, "--trace_sample_every=1", join=join)  # Every step is traced.
         self.addCleanup(puppet.stop)
         return puppet
 
@@ -106,7 +106,7 @@ class OfThree(unittest.TestCase):
 
     def test_it_finds_all_and_says_who_moves_what(self):
         page = self.page(self.worker.place, "--every=300ms")
-        # Nobody has asked for anything: there is no pair, and no figure.
+        # No tensor was requested yet, so there is no pair and no figure.
         self.assertTrue(eventually(lambda: len(page.job()["workers"]) == 3))
         self.assertEqual(page.job()["edges"], [])
         self.transfer(1, self.worker)
@@ -140,7 +140,8 @@ class OfThree(unittest.TestCase):
         self.assertTrue(eventually(lambda: "ps 0" in window.text("#members")))
         window.screenshot(os.path.join(SHOTS, "job_of_three.png"))
         names = window.call("POST", "/elements", {"using": "css selector", "value": "#members button.link"})
-        window.call("POST", "/element/%s/click" % names[-1][browser.ELEMENT], {})  # The last by name.
+        # The last by name.
+        window.call("POST", "/element/%s/click" % names[-1][browser.ELEMENT], {})
         self.assertTrue(eventually(lambda: self.worker.name in window.text("#drill-name")))
         self.assertTrue(eventually(lambda: "gradients" in window.text("#drill-ops")), window.text("#drill"))
         window.click("#drill-ops button.link")

@@ -118,7 +118,7 @@ class OnCall(unittest.TestCase):
             self.transfer(step, "quick")
         self.transfer(20, "slow", size=3000000, pause=1.1)
         out = os.path.join(os.environ["TEST_TMPDIR"], "trace.json")
-        # Whoever is asked names the others: one address is enough.
+        # Each worker names the others, so one address is enough.
         text = tryst("trace", self.worker.place, "slow", "--out=" + out)
         self.assertIn("consumer waits for the producer's Send", text)
         self.assertIn("producer waits for the local Send", text)
@@ -136,7 +136,7 @@ class OnCall(unittest.TestCase):
         self.assertEqual({name for _, name, _ in arrows}, {"request", "tensor"})
         request = next(ends for key, ends in arrows.items() if key[1] == "request")
         self.assertNotEqual(request[0]["pid"], request[1]["pid"])
-        # Both ends on one clock: what the consumer asked for came to the producer at once.
+        # Both ends are shown on one clock: the producer got the consumer's request at once.
         self.assertLess(request[1]["ts"] - request[0]["ts"], 1e5)
         for clock in trace["otherData"].values():
             self.assertLess(clock["clock_error_ns"], 1e8)
@@ -176,7 +176,7 @@ class OnCall(unittest.TestCase):
         self.assertGreater(rate(second), 0)
         table = tryst("top", self.worker.place, "--count=1")
         self.assertIn(self.ps.name, table)
-        self.assertNotIn("\033", table)  # No terminal, no colours.
+        self.assertNotIn("\033", table)  # The output is not a terminal, so it has no colours.
 
     def test_how_fast_is_the_way_from_here_to_there(self):
         near = self.puppet("near", "--nic=auto")

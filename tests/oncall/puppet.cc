@@ -1,7 +1,7 @@
-// A worker that does what its standard input says, line by line:
+// A worker that obeys its standard input, line by line:
 //   send STEP EDGE BYTES TO
 //   recv STEP EDGE FROM        prints "received STEP EDGE STATUS" when it has ended
-// Its flags are a server's settings. Ends with its input.
+// Its flags are a server's settings. It ends with its input.
 #include <cstdio>
 #include <iostream>
 #include <sstream>

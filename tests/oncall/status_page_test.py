@@ -85,7 +85,7 @@ class StatusPage(unittest.TestCase):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
                         "-nodes", "-subj", "/CN=status", "-addext", "subjectAltName=IP:127.0.0.1",
                         "-days", "2", "-keyout", key, "-out", cert], check=True, stderr=subprocess.DEVNULL)
-        # On every address: the token is what allows it.
+        # With a token it may listen on every address.
         guarded = Puppet("guarded", "--status_listen=0.0.0.0:0", "--status_token_file=" + token,
                          "--status_certificate_file=" + cert, "--status_key_file=" + key)
         self.addCleanup(guarded.stop)
@@ -113,7 +113,7 @@ class StatusPage(unittest.TestCase):
         self.assertIn("tryst_up_seconds", ask(basic("me:a token of the lab"))[2])
         with self.assertRaises((http.client.HTTPException, OSError)):  # Without TLS.
             get("127.0.0.1:%d" % port, "/metrics")
-        # What makes no sense does not start.
+        # Settings that make no sense are refused at the start.
         for flags, why in ((["--status_listen=0.0.0.0:0"], "can be reached by others"),
                            (["--status_listen=127.0.0.1:0", "--status_key_file=" + key], "needs both"),
                            (["--status_listen=127.0.0.1:0", "--status_token_file=" + os.devnull], "is empty"),
@@ -221,7 +221,7 @@ class StatusPage(unittest.TestCase):
         self.transfer(1, "e")
         paths = json.loads(get(self.worker.status, "/paths.json")[1])
         self.assertEqual(paths["worker"], self.worker.name)
-        # The poller hears of a callback on the executor once it has returned.
+        # The poller learns that a callback on the executor has ended only after it has returned.
         self.assertTrue(eventually(lambda: json.loads(get(self.worker.status, "/waiting.json")[1])["operations"] == []))
         trace_format.check(json.loads(get(self.worker.status, "/trace.json")[1]))
 
@@ -231,7 +231,7 @@ class StatusPage(unittest.TestCase):
         self.assertEqual(get(place, "/metrics", host="localhost:1")[0], 200)
         self.assertEqual(get(place, "/metrics", method="POST")[0], 405)
         self.assertEqual(get(place, "/etc/passwd")[0], 404)
-        # Garbage, and connections that say nothing, do not keep others out for ever.
+        # Garbage and silent connections do not keep others out for ever.
         host, port = place.rsplit(":", 1)
         held = [socket.create_connection((host, int(port))) for _ in range(20)]
         held[0].sendall(b"\xff\x00garbage\r\n\r\n")
@@ -260,7 +260,8 @@ class StatusPage(unittest.TestCase):
         page.open("http://%s/" % self.ps.status)
         self.assertTrue(eventually(lambda: self.ps.name in page.text("h1")))
         self.assertTrue(eventually(lambda: page.text("#rate-now") == "0 (most 0)"), page.text("#rate-now"))
-        self.assertEqual(page.text("#delay-now"), "-")  # Nothing has ended since it looks.
+        # Nothing has ended since the page was opened.
+        self.assertEqual(page.text("#delay-now"), "-")
         page.open("http://%s/" % self.worker.status)
         self.assertTrue(eventually(lambda: self.worker.name in page.text("h1")))
         self.assertTrue(eventually(lambda: self.ps.name in page.text("#path-rows")))
@@ -271,7 +272,7 @@ class StatusPage(unittest.TestCase):
             lambda: not page.text("#rate-now").startswith("0 (most 0)")
             and "most" in page.text("#rate-now")))
         page.screenshot(os.path.join(shots, "paths.png"))
-        self.assertEqual(page.text("#op-rows"), "")  # Hidden.
+        self.assertEqual(page.text("#op-rows"), "")  # The rows are hidden.
         page.click("button[data-view=waiting]")
         self.assertTrue(eventually(lambda: "the producer's Send" in page.text("#op-rows")),
                         page.text("body"))
@@ -283,7 +284,8 @@ class StatusPage(unittest.TestCase):
         self.assertIn("joined", page.text("#change-rows"))
         page.screenshot(os.path.join(shots, "members.png"))
         self.assertEqual([c for c in page.complaints() if "favicon" not in c["message"]], [])
-        # The worker goes: the page says so instead of showing the last state as if it were now.
+        # When the worker goes, the page says so; it does not show the last state as the present
+        # one.
         self.worker.kill()
         self.assertTrue(eventually(lambda: "does not answer" in page.text("#trouble")))
 

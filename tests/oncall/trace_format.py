@@ -25,7 +25,7 @@ def check(trace):
     for ends in arrows.values():
         assert [end["ph"] for end in ends] == ["s", "f"], ends
         assert ends[1]["ts"] >= ends[0]["ts"], ends
-        for end in ends:  # An arrow that binds to no slice is not drawn.
+        for end in ends:  # A viewer does not draw an arrow that starts or ends outside a slice.
             line = slices[end["pid"], end["tid"]]
             assert any(s["ts"] <= end["ts"] <= s["ts"] + s["dur"] for s in line), end
     return slices, arrows

@@ -9,13 +9,13 @@
 #include "verbs/forwarding_nic.h"
 #include "verbs/soft/soft_nic.h"
 
-// What a consumer does in moments that chance hardly hits.
+// Situations of a consumer that random tests hardly reach.
 namespace tryst {
 namespace {
 
 constexpr int kTurnsMost = 1'000'000;
 
-// A NIC that cannot reach one piece of memory.
+// A NIC that cannot reach one part of memory.
 class ShortNic final : public ForwardingNic {
  public:
   ShortNic(std::unique_ptr<Nic> nic, const void* beyond)
@@ -35,15 +35,15 @@ WorkerPairOptions OneThread() {
   options.threads = false;
   options.open_nic = [] { return *OpenSoftNic(SoftNicOptions()); };
   options.adjust = [](TransportsOptions* pool) {
-    pool->link.digests = false;  // Then an immediate alone may tell of a tensor.
+    pool->link.digests = false;  // Then an immediate alone may announce a tensor.
     pool->link.queue_pairs = 1;
-    pool->silence_ms = 60'000;  // A slow machine has no say.
+    pool->silence_ms = 60'000;  // So that a slow machine does not matter.
     pool->link.stall_ms = 60'000;
   };
   return options;
 }
 
-// A landing has as many bytes as a power of two: the tensor fills it.
+// A landing has a power of two of bytes, so this tensor fills it.
 TEST(ConsumerTest, ATensorAsLargeAsTheLandingBesideTheCallersMemoryComes) {
   constexpr int64_t kBytes = 1 << 16;
   const Tensor sent = *Tensor::Allocate(DType::kUint8, TensorShape({kBytes}));
@@ -72,7 +72,7 @@ TEST(ConsumerTest, ATensorAsLargeAsTheLandingBesideTheCallersMemoryComes) {
 
 TEST(ConsumerTest, AnAbortEndsNoFetchThatIsMadeBehindIt) {
   WorkerPair pair(OneThread());
-  pair.Turn();  // From now on this is the poller thread, which fetches at once.
+  pair.Turn();  // From now on this is the poller thread, on which a fetch starts at once.
   const std::vector<TensorKey> before = {WorkerPair::Key("before")};
   const std::vector<TensorKey> behind = {WorkerPair::Key("behind")};
   absl::Status end_before;

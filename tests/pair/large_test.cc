@@ -18,7 +18,7 @@ namespace tryst {
 namespace {
 
 constexpr uint64_t kStride = 1 << 20;
-// More than 32 bits count, and no multiple of a write, a stripe or a page.
+// More than 32 bits, and not a multiple of a write, a stripe or a page.
 constexpr uint64_t kBytes = (uint64_t{4} << 30) + 3 * kStride + 12'345;
 constexpr uint64_t kRoom = kBytes + (uint64_t{1} << 30);
 
@@ -32,7 +32,7 @@ uint64_t AvailableBytes() {
   return kib << 10;
 }
 
-// Takes no memory but where it is written.
+// Memory that is only used where it is written.
 class Mapping {
  public:
   Mapping() {
@@ -54,7 +54,7 @@ Tensor TensorOver(const std::shared_ptr<Mapping>& mapping) {
   return *Tensor::Adopt(mapping->at(), DType::kUint8, shape, MemorySpace(), [mapping] {});
 }
 
-// Each MiB begins with its number; the rest is zero. The last byte is not.
+// Each MiB begins with its number, and the rest is zero, except the last byte.
 TEST(LargeTest, MoreThan4GiBComeInChunksOverEveryQueuePair) {
   if (AvailableBytes() < kRoom) GTEST_SKIP() << "needs " << (kRoom >> 20) << " MiB of memory";
   WorkerPairOptions options;
@@ -62,7 +62,7 @@ TEST(LargeTest, MoreThan4GiBComeInChunksOverEveryQueuePair) {
   options.adjust = [](TransportsOptions* pool) {
     pool->link.queue_pairs = 3;
     pool->landing_cap_bytes = kRoom;
-    pool->silence_ms = 60'000;  // A slow machine has no say.
+    pool->silence_ms = 60'000;  // So that a slow machine does not matter.
     pool->link.stall_ms = 60'000;
   };
   auto source = std::make_shared<Mapping>();

@@ -7,17 +7,17 @@
 
 namespace tryst {
 
-// Something that happens once, on one thread, and that another waits for. Unlike
-// absl::Notification, which lies in the system's library, ThreadSanitizer can see into it.
+// An event that happens once, on one thread, while another waits for it. absl::Notification would
+// do, but it lies in the system's library, where ThreadSanitizer cannot see its order.
 class Moment {
  public:
   void Come() {
     MutexLock lock(&mu_);
     come_ = true;
-    changed_.NotifyAll();  // Under the lock: who waits may destroy this at once.
+    changed_.NotifyAll();  // Under the lock, because the waiting thread may destroy this at once.
   }
 
-  // Long enough for any machine; a test that waits longer hangs, and should say where.
+  // Long enough for any machine. A test that waits longer hangs, and must say where.
   [[nodiscard]] bool Wait(std::chrono::milliseconds most = std::chrono::minutes(2)) {
     const auto until = std::chrono::steady_clock::now() + most;
     MutexLock lock(&mu_);

@@ -9,7 +9,7 @@
 
 namespace tryst {
 
-// A source that accepts a take of any step: it creates the step.
+// A source that accepts takes of any step: it creates the step.
 class OpenSource : public TensorSource {
  public:
   void Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,
@@ -28,7 +28,7 @@ class OpenSource : public TensorSource {
   virtual LocalRendezvous* StepOf(int64_t step_id) = 0;
 };
 
-// One step, as the source of everything that is asked for.
+// One step, which serves every take.
 class OneStep final : public OpenSource {
  public:
   explicit OneStep(Alarms* alarms) : step_(LocalRendezvous::Options(), alarms) {}

@@ -8,8 +8,8 @@
 #include "channel/rdma/rdma_transport.h"
 #include "channel/shm/shm_transport.h"
 
-// What a pool's transports have counted, in more detail than ChannelPool::AskCounters(), summed
-// over its NICs. All but the last on the poller thread, or with no thread.
+// Counters of a pool's transports, in more detail than ChannelPool::AskCounters(), summed over its
+// NICs. Call them on the poller thread, or if there is no thread; Ask() may be called anywhere.
 namespace tryst {
 
 template <typename T, typename C>
@@ -32,7 +32,7 @@ inline ShmFetchCounters ShmFetched(const ChannelPool& pool) {
 inline ShmServeCounters ShmServed(const ChannelPool& pool) {
   return SumOver(pool, &ShmTransport::serve_counters);
 }
-// Bytes that peers may write: now, and at most ever.
+// How many bytes peers may write: now, and at most so far.
 inline std::pair<uint64_t, uint64_t> PinnedBytes(const ChannelPool& pool) {
   Counters counters;
   pool.AddCountersNow(&counters);
@@ -41,7 +41,7 @@ inline std::pair<uint64_t, uint64_t> PinnedBytes(const ChannelPool& pool) {
           static_cast<uint64_t>(all.at("pinned_bytes_most").value)};
 }
 
-// Asks the poller's own thread.
+// Runs `counters` on the poller's thread.
 template <typename C>
 C Ask(ChannelPool* pool, C (*counters)(const ChannelPool&)) {
   C answer;

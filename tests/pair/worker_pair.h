@@ -21,20 +21,21 @@ namespace tryst {
 struct WorkerPairOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;
   std::function<void(TransportsOptions*)> adjust;
-  // A thread for each poller, which spins so long. Without: whoever calls Turn() is both.
+  // True: each poller has a thread, which spins for spin_us. False: the caller of Turn() is the
+  // thread of both.
   bool threads = true;
   int64_t spin_us = 20;
   int producers = 1;
-  // What becomes of the answer to a hello on its way. Null: nothing.
+  // Changes the answer to a hello on its way. Null: no change.
   std::function<void(Hello* answer)> tamper;
-  int64_t max_held_bytes = 0;  // Of the step: what was sent and is not asked for. 0: no cap.
+  int64_t max_held_bytes = 0;  // Of the step: what was sent and is not fetched yet. 0: no cap.
 };
 
-// A producer (or some) and a consumer in this process, each with a poller, a NIC and a pool,
-// and one step between them: what is measured, and what is counted, without the rest of a server.
+// One or several producers and a consumer in this process, each with a poller, a NIC and a pool,
+// and one step between them: what tests measure and count, without the rest of a server.
 class WorkerPair {
  public:
-  explicit WorkerPair(const WorkerPairOptions& options);  // Dies where something fails.
+  explicit WorkerPair(const WorkerPairOptions& options);  // Aborts if something fails.
   ~WorkerPair();
   WorkerPair(const WorkerPair&) = delete;
   WorkerPair& operator=(const WorkerPair&) = delete;
@@ -43,7 +44,8 @@ class WorkerPair {
   LocalRendezvous* step() { return &step_; }
   ChannelPool* producer(size_t i = 0);
   ChannelPool* consumer();
-  uint64_t consumer_tasks() const;  // That its poller has been handed. REQUIRES: no threads.
+  // How many tasks were posted to its poller. REQUIRES: no threads.
+  uint64_t consumer_tasks() const;
   // One turn of every poller. REQUIRES: no threads.
   void Turn();
 

@@ -1,4 +1,4 @@
-// Calls that a callback makes, on every path: none hangs, and none brings the process down.
+// Calls that a callback makes, on every path: none hangs, and none crashes the process.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -30,7 +30,7 @@ int SendTwo(const Worker& self, const Numbers&, WireLine* line) {
   return 0;
 }
 
-// Receives one tensor and stops its server from the callback.
+// Receives one tensor, and stops its server in the callback.
 int StopInside(const Worker& self, const Numbers& numbers, WireLine* line) {
   std::string word;
   uint64_t incarnation = 0;
@@ -44,7 +44,7 @@ int StopInside(const Worker& self, const Numbers& numbers, WireLine* line) {
                             (void)line->Say(absl::StrCat("stopped ", status.ToString()));
                             stopped.Come();
                           });
-  // What Stop() could not do from there is done from here.
+  // If Stop() was refused there, it must work here.
   return stopped.Wait(kSoon) ? 0 : 4;
 }
 
@@ -52,7 +52,7 @@ class Calls : public testing::TestWithParam<TestedPath> {};
 INSTANTIATE_TEST_SUITE_P(, Calls, testing::ValuesIn(TestedPaths()),
                          [](const auto& info) { return info.param.name; });
 
-// It may be refused, with what to do in its stead, but it has to come back.
+// The call may be refused, with advice what to do instead, but it must return.
 TEST_P(Calls, ARecvInsideAnInPlaceDoneComesBack) {
   SKIP_IF_KNOWN();
   auto ended = std::make_shared<Moment>();
@@ -73,7 +73,7 @@ TEST_P(Calls, ARecvInsideAnInPlaceDoneComesBack) {
                   });
   ASSERT_TRUE(first_ended->Wait(kSoon));
   if (!ended->Wait(kSoon)) {
-    (void)pair.release();  // Its thread never comes back: nobody could stop it.
+    (void)pair.release();  // Its thread never returns, so the pair cannot be stopped.
     FAIL() << "Recv hangs, and its timeout with it";
   }
   EXPECT_TRUE(status->ok() || absl::IsFailedPrecondition(*status)) << *status;

@@ -1,4 +1,4 @@
-// A producer that dies ends every receive of its tensors within patience, on every path.
+// When a producer dies, every receive of its tensors ends within its patience, on every path.
 //
 //   ends_test [--kills=1000] [--returns=100] [--seed=N] [--patience_ms=2000] [--margin_ms=3000]
 #include <unistd.h>
@@ -25,8 +25,8 @@ namespace tryst {
 namespace {
 
 constexpr int kAtOnce = 5;          // Producers that live and die at the same time.
-constexpr int kKeys = 200;          // Received from each: many times the slots.
-constexpr int64_t kSentKeys = 150;  // Of them the producer sends, if it lives long enough.
+constexpr int kKeys = 200;          // Received from each producer: many times the slots.
+constexpr int64_t kSentKeys = 150;  // How many of them the producer sends, if it lives long enough.
 constexpr int64_t kElements[] = {1, 500, 40'000, 500'000};
 const std::vector<std::string> kFewSlots = {"--slots=32", "--max_asked=32", "--spin_us=0"};
 
@@ -35,7 +35,7 @@ absl::Duration Margin() { return kSlowness * absl::Milliseconds(TestFlag("margin
 
 int64_t ElementsOf(int64_t key) { return kElements[key % 4]; }
 
-// Sends what it is told to, in an order and at a pace of its own, until it dies.
+// Sends the keys that it is told, in a random order and at a random pace, until it dies.
 int Drip(const Worker& self, const Numbers& numbers, WireLine* line) {
   std::mt19937_64 random(static_cast<uint64_t>(numbers.at("seed")));
   std::vector<int64_t> keys;
@@ -52,16 +52,19 @@ int Drip(const Worker& self, const Numbers& numbers, WireLine* line) {
   return 0;
 }
 
-// What the kills have come to.
+// What the kills led to.
 struct Toll {
   Mutex mu;
   std::map<std::string, size_t> ends ABSL_GUARDED_BY(mu);  // By code.
-  int64_t latest_ns ABSL_GUARDED_BY(mu) = 0;  // After the death, or the receive if that was later.
+  // After the death, or after the receive if that was later.
+  int64_t latest_ns ABSL_GUARDED_BY(mu) = 0;
   std::string latest ABSL_GUARDED_BY(mu);
-  std::vector<std::string> late ABSL_GUARDED_BY(mu);   // Or never ended, or ended twice.
-  std::vector<std::string> wrong ABSL_GUARDED_BY(mu);  // Another code, or other bytes.
+  // Receives that were late, never ended, or ended twice.
+  std::vector<std::string> late ABSL_GUARDED_BY(mu);
+  // Receives with another code or with other bytes.
+  std::vector<std::string> wrong ABSL_GUARDED_BY(mu);
 
-  // Receive `which` of `receives`, of a producer that died then.
+  // Counts receive `which` of `receives`, whose producer died at `died_ns`.
   void Count(const Receives& receives, size_t which, int64_t key, int64_t died_ns,
              const std::string& who) {
     const Receives::End end = receives.at(which);
@@ -94,7 +97,7 @@ class Ends : public testing::TestWithParam<TestedPath> {};
 INSTANTIATE_TEST_SUITE_P(, Ends, testing::ValuesIn(TestedPaths()),
                          [](const auto& info) { return info.param.name; });
 
-// One producer's life: receives asked and in line, its death, and receives made after it.
+// One producer: receives are made, some of which wait in line; it dies; and more receives follow.
 void KillOne(const PromisePair& pair, OtherEnd* other, int64_t step_id, uint64_t seed, Toll* toll) {
   std::mt19937_64 random(seed);
   auto step = pair.self().Step(step_id);
@@ -129,7 +132,7 @@ void KillOne(const PromisePair& pair, OtherEnd* other, int64_t step_id, uint64_t
   pair.self().server->steps()->CleanupStep(step_id);
 }
 
-// False: a producer did not serve.
+// False: a producer did not start.
 bool KillMany(const TestedPath& path, Toll* toll) {
   const int64_t kills = TestFlag("kills", kAtOnce);
   std::mt19937_64 random(static_cast<uint64_t>(TestFlag("seed", 1)));
@@ -162,7 +165,7 @@ bool KillMany(const TestedPath& path, Toll* toll) {
   return true;
 }
 
-// One run serves two tests.
+// Two tests share one run.
 Toll* TollOver(const TestedPath& path) {
   static std::map<std::string, std::unique_ptr<Toll>> tolls;
   std::unique_ptr<Toll>& toll = tolls[path.name];
@@ -190,11 +193,11 @@ TEST_P(Ends, EveryReceiveOfAKilledProducerThatFailsIsUnavailable) {
       << toll->wrong.size() << " wrong ends, the first: " << toll->wrong[0];
 }
 
-// It lives, holds what connects the two open, and says nothing. When it goes on, receives made
-// after that are served.
+// The producer is stopped: it keeps the connection open and says nothing. When it goes on, later
+// receives are served.
 TEST_P(Ends, ReceivesOfAStoppedProducerEndWithinPatience) {
   SKIP_IF_KNOWN();
-  // gRPC asks a silent peer for a sign only after 6 s.
+  // gRPC sends a keepalive only after 6 s.
   const absl::Duration patience =
       GetParam().name == std::string("Grpc") ? absl::Seconds(9) : Patience();
   const PromisePair pair(
@@ -221,7 +224,7 @@ TEST_P(Ends, ReceivesOfAStoppedProducerEndWithinPatience) {
     EXPECT_TRUE(absl::IsUnavailable(end.status)) << end.status;
     EXPECT_LE(end.ended_ns - stopped_ns, absl::ToInt64Nanoseconds(patience + Margin()));
   }
-  // It is there again, and has not sent that: a receive waits.
+  // It is back and has not sent that tensor, so a receive waits.
   other->GoOn();
   const int64_t until_ns = SteadyNs() + absl::ToInt64Nanoseconds(10 * Margin());
   for (bool waits = false; !waits;) {
@@ -232,7 +235,7 @@ TEST_P(Ends, ReceivesOfAStoppedProducerEndWithinPatience) {
   }
 }
 
-// One producer's life, its death at a random moment, and its return.
+// One producer dies at a random moment and returns.
 void KillAndReturn(const PromisePair& pair, int64_t step_id, uint64_t seed) {
   std::mt19937_64 random(seed);
   auto step = pair.self().Step(step_id);
@@ -263,7 +266,7 @@ void KillAndReturn(const PromisePair& pair, int64_t step_id, uint64_t seed) {
   for (size_t i = 0; i < receives.size(); ++i) {
     const Receives::End end = receives.at(i);
     ++codes[end.calls == 0 ? "WAITS" : absl::StatusCodeToString(end.status.code())];
-    // Shared memory sees the death itself, before anybody can return.
+    // Shared memory sees the death itself, before the producer can return.
     const bool at_its_death =
         absl::IsUnavailable(end.status) && absl::StrContains(end.status.message(), "has ended");
     EXPECT_TRUE(end.ok() || absl::IsAborted(end.status) || at_its_death) << end.status;

@@ -1,4 +1,4 @@
-// The judge against histories with a breach planted in each.
+// The judge finds the breach that is planted in each history.
 #include "tests/promises/history.h"
 
 #include <cstdint>
@@ -27,7 +27,7 @@ MadeReceive Got(int64_t number, uint64_t before, uint64_t after, int64_t ended_n
   receive.ended_ns = ended_ns;
   return receive;
 }
-// Timed out at its deadline, a millisecond late.
+// Timed out a millisecond after its deadline.
 MadeReceive TimedOut(uint64_t before, uint64_t after, int64_t deadline_ns) {
   MadeReceive receive = Got(-1, before, after, deadline_ns + kMs);
   receive.code = receive.may_fail_with = absl::StatusCode::kDeadlineExceeded;
@@ -58,8 +58,9 @@ TEST(HistoryTest, AQueueIsClean) {
 }
 
 TEST(HistoryTest, WhatOverlapsHasNoOrder) {
-  ExpectClean({Sent(1, 1, 3), Sent(2, 2, 4)}, {Got(2, 1, 2), Got(1, 3, 4)});  // The sends do.
-  ExpectClean({Sent(1, 1, 2), Sent(2, 3, 4)}, {Got(2, 1, 3), Got(1, 2, 4)});  // The receives do.
+  ExpectClean({Sent(1, 1, 3), Sent(2, 2, 4)}, {Got(2, 1, 2), Got(1, 3, 4)});  // The sends overlap.
+  // The receives overlap.
+  ExpectClean({Sent(1, 1, 2), Sent(2, 3, 4)}, {Got(2, 1, 3), Got(1, 2, 4)});
 }
 
 TEST(HistoryTest, KeysHaveNothingToDoWithEachOther) {
@@ -90,7 +91,7 @@ TEST(HistoryTest, SeesOtherBytes) {
   made[0].whole = false;
   const Judgement judged = JudgeHistory({Sent(1, 1, 2)}, made);
   EXPECT_EQ(judged.of(Breach::kInvented), 1u);
-  EXPECT_EQ(judged.of(Breach::kLost), 1u);  // It was not what was sent.
+  EXPECT_EQ(judged.of(Breach::kLost), 1u);  // The tensor that was sent is lost, too.
 }
 
 TEST(HistoryTest, SeesAReceiveThatNeverEnds) {
@@ -122,7 +123,7 @@ TEST(HistoryTest, SeesTwoTensorsInTheWrongOrder) {
   ExpectOnly(Breach::kOrder, {Sent(1, 1, 2), Sent(2, 3, 4)}, {Got(2, 1, 2), Got(1, 3, 4)});
 }
 
-// As a tensor is that a receive gave back behind the next.
+// A tensor that was given back, and landed behind the next one.
 TEST(HistoryTest, SeesATensorThatFellBack) {
   ExpectOnly(Breach::kOrder, {Sent(1, 1, 2), Sent(2, 3, 4), Sent(3, 5, 6), Sent(4, 7, 8)},
              {TimedOut(1, 2, 10 * kMs), Got(2, 3, 4), Got(3, 5, 6), Got(1, 7, 8), Got(4, 9, 10)});
@@ -132,12 +133,12 @@ TEST(HistoryTest, SeesAReceiveThatWasOvertaken) {
   ExpectClean({Sent(1, 1, 2)}, {TimedOut(1, 2, 10 * kMs), Got(1, 3, 4, 12 * kMs)});
   ExpectOnly(Breach::kOvertaken, {Sent(1, 1, 2)},
              {TimedOut(1, 2, 10 * kMs), Got(1, 3, 4, 9 * kMs)});
-  // One that was made at the same time may come first.
+  // A receive that was made at the same time may come first.
   ExpectClean({Sent(1, 1, 2)}, {TimedOut(1, 4, 10 * kMs), Got(1, 3, 5, 9 * kMs)});
 }
 
-// A queue behind a lock, with receives that time out, is clean whatever the order of calls; and
-// exchanging two of its tensors is seen.
+// A queue with a lock, whose receives time out, is clean in any order of calls. When two of its
+// tensors are exchanged, the judge sees it.
 TEST(HistoryTest, JudgesRandomQueuesAsTheyAre) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

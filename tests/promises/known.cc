@@ -11,7 +11,7 @@ namespace tryst {
 namespace {
 
 struct Known {
-  const char* test;  // "Suite.Test", or "Suite.Test/Path" where it fails over that path alone.
+  const char* test;  // "Suite.Test"; "Suite.Test/Path" if it fails on that path only.
   const char* why;
 };
 

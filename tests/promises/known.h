@@ -5,15 +5,14 @@
 
 namespace tryst {
 
-// Why the test that runs now is known to fail, by known.inc; empty: it is to pass, or
-// --also_known=1 is given.
+// Why known.inc says that the running test fails. Empty: it must pass, or --also_known=1 was given.
 std::string WhyKnownToFail();
-// Lines of known.inc that name a suite of this program, and no test of it: somebody's slip.
+// Lines of known.inc that name a suite of this program but none of its tests: a typing error.
 std::string StaleKnown();
 
 }  // namespace tryst
 
-// In the first line of a test.
+// Write it in the first line of a test.
 #define SKIP_IF_KNOWN() \
   if (const std::string why = ::tryst::WhyKnownToFail(); !why.empty()) GTEST_SKIP() << why
 

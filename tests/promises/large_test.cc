@@ -1,5 +1,5 @@
-// Large tensors over every path, into the caller's memory and not, with figures: one JSON line
-// each. By hand: it takes 14 GiB of memory.
+// Large tensors on every path, with and without the caller's memory; prints one JSON line for each.
+// Run by hand: it needs 14 GiB of memory.
 //
 //   large_test [--bytes=4294967297]
 #include <sys/mman.h>
@@ -21,9 +21,9 @@ namespace {
 
 constexpr uint64_t kStride = 1 << 20;
 constexpr int64_t kHalfGig = int64_t{520} << 20;      // More than half of shm_bytes.
-constexpr int64_t kFourGig = (int64_t{4} << 30) + 1;  // More than 32 bits count.
+constexpr int64_t kFourGig = (int64_t{4} << 30) + 1;  // More than 32 bits.
 
-// Each MiB begins with its place, and the last byte is none of them.
+// Each MiB begins with its number. The last byte differs from all of them.
 void Mark(const Tensor& tensor) {
   auto* bytes = static_cast<uint8_t*>(tensor.mutable_data());
   memset(bytes, 0x5a, tensor.bytes());
@@ -41,7 +41,7 @@ bool IsMarked(const Tensor& tensor, uint64_t bytes) {
   return data[bytes - 1] == 0x7e;
 }
 
-// Sends a tensor of so many bytes under each of two names.
+// Sends a tensor of `bytes` under each of two names.
 int SendLarge(const Worker& self, const Numbers& numbers, WireLine* line) {
   auto step = self.Step(1);
   const Tensor tensor = *Tensor::Allocate(DType::kUint8, TensorShape({numbers.at("bytes")}));
@@ -55,8 +55,8 @@ int SendLarge(const Worker& self, const Numbers& numbers, WireLine* line) {
   return 0;
 }
 
-// What the system takes to hand out so much memory for the first time: it is part of every
-// receive without a destination, whatever the path.
+// How long the system takes to hand out so much new memory. Every receive without a destination
+// includes it, on any path.
 double FirstTouchSeconds(int64_t bytes) {
   const int64_t begun_ns = SteadyNs();
   void* const memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
@@ -70,7 +70,7 @@ double FirstTouchSeconds(int64_t bytes) {
 
 class Large : public testing::TestWithParam<TestedPath> {
  protected:
-  // `took` becomes the seconds that it took, if they are fewer.
+  // Receives the tensor. `took` becomes the time in seconds, if it is shorter than what it was.
   void Comes(int64_t bytes, bool destination, const std::vector<std::string>& settings = {},
              double* took = nullptr) {
     const PromisePair pair(GetParam(), settings);
@@ -105,7 +105,7 @@ class Large : public testing::TestWithParam<TestedPath> {
 INSTANTIATE_TEST_SUITE_P(, Large, testing::ValuesIn(TestedPaths()),
                          [](const auto& info) { return info.param.name; });
 
-// Two sizes that are nearly one, of which the second is more than half of shm_bytes.
+// Two sizes that are nearly the same; the second is more than half of shm_bytes.
 TEST_P(Large, TheRateDoesNotFallWithTheSize) {
   SKIP_IF_KNOWN();
   double below = 1e9, above = 1e9;

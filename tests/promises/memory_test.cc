@@ -1,4 +1,4 @@
-// What receives cost while they wait, and what is left of them.
+// What waiting receives cost, and what is left of them afterwards.
 //
 //   memory_test [--receives=60000] [--local=1000000]
 #include <malloc.h>
@@ -30,13 +30,13 @@ int64_t ResidentBytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Of the heap, in use.
+// Bytes of the heap that are in use.
 int64_t HeapBytes() {
   const struct mallinfo2 now = mallinfo2();
   return static_cast<int64_t>(now.uordblks + now.hblkhd);
 }
 
-// Sends one tensor, and says how much memory it has whenever it is asked.
+// Sends one tensor, and prints how much memory it uses whenever it is asked.
 int SayMemory(const Worker& self, const Numbers&, WireLine* line) {
   auto step = self.Step(1);
   if (!step->Send(self.KeyTo(kThisEnd, "hello"), {}, Numbered(1, 1), false).ok()) return 2;
@@ -74,7 +74,7 @@ TEST_P(Memory, AbortedReceivesGiveTheirMemoryBack) {
     for (int64_t i = 0; i < count; ++i) {
       receives.Make(step.get(), other->Key("w", static_cast<uint64_t>(i)));
     }
-    // Until the other end has heard of all that it is told.
+    // Waits until the other end has received everything.
     for (int64_t last = -1; last != other_waiting;) {
       last = other_waiting;
       absl::SleepFor(absl::Milliseconds(500));
@@ -98,13 +98,13 @@ TEST_P(Memory, AbortedReceivesGiveTheirMemoryBack) {
       static_cast<long long>(waiting / kMiB), static_cast<long long>(after / kMiB),
       static_cast<long long>(other_before / kMiB), static_cast<long long>(other_waiting / kMiB),
       static_cast<long long>(other_after / kMiB));
-  // What the heap of either keeps of a few KiB for each, and no more.
+  // The heap may keep a few KiB for each receive, but no more.
   const int64_t limit = 32 * kMiB + count * 4096;
   EXPECT_LE(after - before, limit);
   EXPECT_LE(other_after - other_before, limit);
 }
 
-// Sends and receives of one process meet in a table: its cost, over the key's own.
+// Sends and receives of one process meet in a table: measures its cost beside the keys' own.
 TEST(LocalMemory, AReceiveThatWaitsTakesLittle) {
   SKIP_IF_KNOWN();
   const int64_t count = TestFlag("local", 200'000);

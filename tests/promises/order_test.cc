@@ -1,5 +1,5 @@
-// Per key, first come, first served, once, and whole: both ends write down what they did, and
-// history.h judges it.
+// For each key tensors come first in, first out, once and complete: both ends record what they did,
+// and history.h judges it.
 //
 //   order_test [--tensors=24000] [--outstanding=64] [--rounds=2000] [--seed=N]
 #include <unistd.h>
@@ -34,18 +34,18 @@ namespace {
 constexpr int kProducers = 8;  // Threads.
 constexpr int kConsumers = 4;
 constexpr uint32_t kKeys = 24;
-// Of tensors: each thread sends as many of each key.
+// Tensors of a round: every thread sends one of each key.
 constexpr int64_t kRound = int64_t{kProducers} * kKeys;
 constexpr int64_t kElements[] = {1, 1, 8, 64, 500, 1000, 3000, 12'000};
-constexpr int64_t kMarginNs = 5'000'000'000;  // Of a loaded machine.
+constexpr int64_t kMarginNs = 5'000'000'000;  // For a loaded machine.
 constexpr absl::Duration kStandsStill = absl::Seconds(15);
 
 int64_t ElementsOf(uint32_t key) { return kElements[key % 8]; }
-// What a tensor says: its key and its number.
+// A tensor's content: its key and its number.
 int64_t Said(uint32_t key, int64_t number) { return (int64_t{key} << 40) | number; }
 std::string EdgeOf(uint32_t key) { return absl::StrCat("k", key); }
 
-// Sends `tensors` from eight threads, each key from all of them, and tells what it has sent.
+// Sends `tensors` from eight threads, each of which uses every key, and reports what it sent.
 int SendFromManyThreads(const Worker& self, const Numbers& numbers, WireLine* line) {
   const int64_t tensors = numbers.at("tensors");
   auto step = self.Step(1);
@@ -88,7 +88,7 @@ int SendFromManyThreads(const Worker& self, const Numbers& numbers, WireLine* li
   return failed > 0 ? 2 : 0;
 }
 
-// A receive, while it lives.
+// A receive that has not ended.
 struct Slot {
   MadeReceive made;
   Cancellation cancellation;
@@ -96,11 +96,11 @@ struct Slot {
 
 struct StormResult {
   Judgement judged;
-  std::string error;  // That kept it from being judged.
+  std::string error;  // An error that makes the run impossible to judge.
 };
 
-// The consumer's threads: receives of random keys, of which some are cancelled and some have
-// deadlines, until everything that was sent has come.
+// The consumer's threads: they receive random keys, cancel some receives and give some a deadline,
+// until everything that was sent has arrived.
 class Storm {
  public:
   Storm(const Worker& self, const OtherEnd& other, bool mixed)
@@ -116,10 +116,10 @@ class Storm {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    // One more of each: nothing may be left, and nothing more than was sent.
+    // One more receive of each key: nothing may be left.
     for (uint32_t key = 0; key < kKeys; ++key) Make(key, Kind::kDeadline, 50'000'000, false, false);
     Await(absl::Milliseconds(200));
-    // Those that nothing is left for.
+    // These find nothing.
     const int64_t now_ns = SteadyNs();
     {
       MutexLock lock(&state_->mu);
@@ -148,8 +148,9 @@ class Storm {
     std::deque<Slot> slots ABSL_GUARDED_BY(mu);
     size_t open ABSL_GUARDED_BY(mu) = 0;
     std::atomic<int64_t> received{0};
-    // For each key, what has been received and what may be by those that wait. A receive that
-    // may not fail is made only while there is more: it would wait for nothing.
+    // For each key: how many tensors have been received, or may still go to waiting receives. A
+    // receive that must not fail is made only while there are more; otherwise it would wait for
+    // ever.
     std::atomic<int64_t> claimed[kKeys] = {};
   };
 
@@ -214,7 +215,7 @@ class Storm {
     };
     int64_t last = -1;
     absl::Time since = absl::Now();
-    // Its callbacks may come after this thread has ended, but not after Run() has.
+    // A callback may run after this thread has ended, but not after Run() has returned.
     std::atomic<int64_t>* out = &outstanding_[seed % kConsumers];
     while (state_->received < tensors) {
       cancel_due(SteadyNs());
@@ -222,7 +223,7 @@ class Storm {
         last = state_->received;
         since = absl::Now();
       } else if (absl::Now() - since > kStandsStill) {
-        break;  // What is missing is found lost.
+        break;  // What is missing will be found as lost.
       }
       if (*out >= outstanding) {
         usleep(20);
@@ -301,7 +302,7 @@ StormResult RunStorm(const TestedPath& path, bool mixed) {
   return result;
 }
 
-// One run serves several tests.
+// Several tests share one run.
 const StormResult& StormOver(const TestedPath& path, bool mixed) {
   static std::map<std::pair<std::string, bool>, StormResult> results;
   const auto at = std::make_pair(std::string(path.name), mixed);
@@ -349,7 +350,7 @@ TEST_P(Order, FirstComeFirstServedWithManyReceivesOfOneKey) {
                                             Breach::kOpen, Breach::kFailed, Breach::kOrder});
 }
 
-// Sends all of "k" in order, and a tick now and then until it hears otherwise.
+// Sends all of "k" in order, and a tick now and then until it is told to stop.
 int Tick(const Worker& self, const Numbers& numbers, WireLine* line) {
   auto step = self.Step(1);
   for (int64_t i = 0; i < numbers.at("sends"); ++i) {
@@ -367,13 +368,13 @@ int Tick(const Worker& self, const Numbers& numbers, WireLine* line) {
   return 0;
 }
 
-// Receives of one key, by turns on a thread and inside the in-place `done` of another key's.
+// Receives one key, alternately on a thread and inside the in-place `done` of another key.
 class DoneReceiver {
  public:
   DoneReceiver(const Worker& self, const OtherEnd& other)
       : step_(self.Step(1)), k_(other.Key("k")), tick_(other.Key("tick")) {}
 
-  // False: no tick came any more.
+  // False: the ticks have stopped.
   bool Run(int64_t rounds) {
     AwaitTick();
     for (int64_t i = 0; i < rounds; ++i) {
@@ -389,7 +390,7 @@ class DoneReceiver {
       if (ended_ == 2 * rounds) return true;
       absl::SleepFor(absl::Milliseconds(1));
     }
-    return true;  // What is open is judged.
+    return true;  // Open receives are judged.
   }
   std::vector<MadeReceive> history() const {
     MutexLock lock(&mu_);

@@ -16,14 +16,14 @@
 
 namespace tryst {
 
-// What a test and the process that it starts have agreed on.
+// Parameters that a test passes to the process that it starts.
 using Numbers = std::map<std::string, int64_t>;
 
-// One worker, embedded as a user would: a Server and what names its tensors.
+// One worker, embedded as a user would do it: a server, and the names of its tensors.
 struct Worker {
   Server* server;
-  std::shared_ptr<Rendezvous> Step(int64_t step) const;  // Started. Dies where it is over.
-  // Of a tensor from here to the worker `to`.
+  std::shared_ptr<Rendezvous> Step(int64_t step) const;  // Starts the step. Aborts if it is over.
+  // The key of a tensor from here to the worker `to`.
   TensorKey KeyTo(const std::string& to, const std::string& edge, uint64_t iter = 0) const;
 };
 TensorKey KeyBetween(const std::string& from, uint64_t incarnation, const std::string& to,
@@ -31,29 +31,29 @@ TensorKey KeyBetween(const std::string& from, uint64_t incarnation, const std::s
 constexpr char kThisEnd[] = "/job:worker/replica:0/task:0";
 std::string OtherName(int task);  // "/job:ps/replica:0/task:TASK"
 
-// What the other process does once its server has started; the exit code. The line leads to
+// What the other process runs once its server has started. Returns the exit code. `line` leads to
 // the test.
 using Role = std::function<int(const Worker& self, const Numbers& numbers, WireLine* line)>;
 
-// The other process: this very program, started again for a role.
+// The other process: this program, started again for a role.
 class OtherEnd {
  public:
   OtherEnd(int task, const std::string& role, std::vector<std::string> settings,
            const Numbers& numbers);
-  // Waits until it serves; false, and the test has failed, if it does not.
+  // Waits until it serves. False: it does not, and the test has failed.
   bool AwaitReady();
   uint64_t incarnation() const { return incarnation_; }
   const std::string& name() const { return name_; }
   WireLine* line() { return line_.get(); }
-  // SIGKILL, and it is gone when this returns.
+  // Sends SIGKILL, and returns when the process is gone.
   void Kill();
-  // It does nothing more until it goes on.
+  // Stops the process until GoOn().
   void Stop();
   void GoOn();
   // The exit code of a role that ends by itself.
   int Wait(absl::Duration timeout = absl::Minutes(1)) { return process_->Wait(timeout); }
   std::string words() const { return process_->out() + process_->err(); }
-  // Of its tensors to this process.
+  // The key of its tensors to this process.
   TensorKey Key(const std::string& edge, uint64_t iter = 0) const {
     return KeyBetween(name_, incarnation_, kThisEnd, edge, iter);
   }
@@ -68,7 +68,7 @@ class OtherEnd {
 // This process as one worker, and as many others as the test starts.
 class PromisePair {
  public:
-  // `settings` are a server's flags, for both ends.
+  // `settings` are server flags for both ends.
   explicit PromisePair(const TestedPath& path, std::vector<std::string> settings = {},
                        int others = 1);
   ~PromisePair();
@@ -76,7 +76,7 @@ class PromisePair {
   const Worker& self() const { return self_; }
   std::unique_ptr<OtherEnd> Start(const std::string& role, const Numbers& numbers = {},
                                   int task = 0) const;
-  // Whether tensors have come by the path that was asked for, and by no other.
+  // Whether all tensors came by the path that was asked for.
   bool CameByThePath() const;
 
  private:
@@ -89,22 +89,22 @@ class PromisePair {
   Worker self_{};
 };
 
-// How much longer things may take in a debug build, which the sanitizers' are.
+// How much longer things may take in a debug build, as with sanitizers.
 #ifdef NDEBUG
 constexpr int kSlowness = 1;
 #else
 constexpr int kSlowness = 5;
 #endif
 
-// A flag of the test program, "--kills=1000": for the long run.
+// A flag of the test program, such as "--kills=1000", for a long run.
 int64_t TestFlag(const std::string& name, int64_t otherwise);
 
-// main() of a test: plays the role it was started for, or runs the tests.
+// main() of a test: plays a role if it was started for one, otherwise runs the tests.
 int RunPromises(int argc, char** argv, const std::map<std::string, Role>& roles);
 
-// A tensor of int64 that says its number in each element, so that a torn one shows.
+// A tensor of int64 with its number in every element, so that a torn one shows.
 Tensor Numbered(int64_t number, int64_t elements);
-// Its number; -1 where an element says another.
+// The tensor's number; -1 if its elements differ.
 int64_t NumberOf(const Tensor& tensor);
 
 }  // namespace tryst

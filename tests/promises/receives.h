@@ -13,8 +13,8 @@
 
 namespace tryst {
 
-// Receives that were made, and how each has ended. Safe from any thread. Receives that end
-// after this is gone harm nobody.
+// Receives, and how each has ended. Thread-safe. A receive that ends after this was destroyed does
+// no harm.
 class Receives {
  public:
   struct End {
@@ -30,9 +30,9 @@ class Receives {
 
   Receives() : state_(std::make_shared<State>()) {}
 
-  // Its number here.
+  // Makes a receive; returns its index.
   size_t Make(Rendezvous* step, const TensorKey& key, const Args& args = Args());
-  // Whether all, or this one, have ended by then.
+  // Waits until all of them, or the given one, have ended; false: not within `timeout`.
   bool AwaitAll(absl::Duration timeout) const;
   bool Await(size_t which, absl::Duration timeout) const;
   End at(size_t which) const;

@@ -1,5 +1,5 @@
-// Tensors of every size at which a transport changes its way, on every path: each byte comes, into
-// the caller's memory and not.
+// Tensors of every size at which a transport changes its method, on every path, with and without
+// the caller's memory: every byte arrives.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -16,7 +16,8 @@
 namespace tryst {
 namespace {
 
-// Inside a message, an offered landing, a stripe, the NIC's parts: at each edge and beside it.
+// The limits of a message, an offered landing, a stripe and the NIC's parts, and the sizes next to
+// each.
 std::vector<int64_t> Sizes() {
   std::vector<int64_t> sizes = {0, 1, 7};
   for (int64_t edge : {64, 4096, 8192, 8448, 65'536, 262'144, 1'048'576, 4'194'304}) {
@@ -42,7 +43,7 @@ bool IsNoise(const Tensor& tensor, int64_t bytes) {
          (bytes == 0 || memcmp(tensor.data(), meant.data(), static_cast<size_t>(bytes)) == 0);
 }
 
-// Of more dimensions than a wire's description has room for.
+// A tensor with more dimensions than the wire format has room for.
 Tensor OfRank(int64_t rank) {
   std::vector<int64_t> dims(static_cast<size_t>(rank), 1);
   dims[1] = 3;
@@ -52,7 +53,7 @@ Tensor OfRank(int64_t rank) {
   return tensor;
 }
 
-// Sends one tensor of as many bytes as it hears; of as many dimensions if that is negative.
+// Sends a tensor of as many bytes as it is told; if that is negative, of as many dimensions.
 int SendSizes(const Worker& self, const Numbers&, WireLine* line) {
   auto step = self.Step(1);
   std::string word;
@@ -133,7 +134,7 @@ TEST_P(AllSizes, OfManyDimensionsTheyComeInTheirShape) {
   EXPECT_TRUE(pair.CameByThePath()) << pair.self().server->Explain("");
 }
 
-// As 4 GiB are to the default: a limit of one way is no limit of what may be sent.
+// Like 4 GiB with the default: the limit of one method does not limit what can be sent.
 TEST_P(AllSizes, LargerThanTheLandingMemoryTheyComeAllTheSame) {
   SKIP_IF_KNOWN();
   const PromisePair pair(GetParam(), {"--landing_bytes=16MiB", "--shm_bytes=16MiB"});

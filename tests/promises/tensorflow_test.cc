@@ -1,5 +1,5 @@
-// TensorFlow's own cases of its rendezvous and its remote ones, over every path: what a runtime
-// that moves here from there relies upon.
+// TensorFlow's own test cases for its rendezvous, local and remote, on every path. A runtime that
+// moves from TensorFlow's to ours relies on them.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -31,7 +31,7 @@ constexpr DType kTypes[] = {
 const TensorShape kShapes[] = {{},       {0}, {7}, {2, 0, 4}, {3, 5}, {1, 2, 1, 2, 1, 2, 1, 3},
                                {100'000}};
 
-// One of each type and shape, made alike on both ends.
+// The same tensor of each type and shape on both ends.
 Tensor Sample(DType type, const TensorShape& shape) {
   Tensor tensor = *Tensor::Allocate(type, shape);
   if (type == DType::kString) {
@@ -55,7 +55,7 @@ bool Same(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && (a.bytes() == 0 || memcmp(a.data(), b.data(), a.bytes()) == 0);
 }
 
-// Does one thing; empty when it went well.
+// Runs one command; returns "" or what went wrong.
 std::string ObeyOne(const Worker& self, const std::string& text) {
   std::istringstream words(text);
   std::string what, edge;
@@ -113,7 +113,7 @@ class TensorFlowCases : public testing::TestWithParam<TestedPath> {
     other_ = pair_->Start("obey");
     ASSERT_TRUE(other_->AwaitReady());
     step_ = pair_->self().Step(1);
-    // Connected by the path that is meant.
+    // A first transfer, over the path under test.
     Tell("send 1 hello 1 1");
     ASSERT_EQ(Get("hello"), 1);
     ASSERT_TRUE(pair_->CameByThePath()) << server()->Explain("");
@@ -132,7 +132,7 @@ class TensorFlowCases : public testing::TestWithParam<TestedPath> {
     ASSERT_TRUE(other_->line()->Hear(&answer)) << what << other_->words();
     ASSERT_EQ(answer, "done") << what;
   }
-  // The number that comes, or minus its code.
+  // The number that arrives, or minus the status's code.
   int64_t Get(const std::string& edge, absl::Duration timeout = kSoon) {
     const auto got = step_->Recv(Key(edge), {}, timeout);
     if (!got.ok()) return -static_cast<int64_t>(got.status().code());
@@ -310,7 +310,7 @@ TEST_P(TensorFlowCases, TheProducersAbortComesWithItsCause) {
   }
 }
 
-// TensorFlow's CancelMultiple: four receives, the first and the third are cancelled.
+// TensorFlow's CancelMultiple: of four receives the first and the third are cancelled.
 TEST_P(TensorFlowCases, ACancelledReceiveLeavesItsNeighboursInOrder) {
   Cancellation first, third;
   Args args[4];
@@ -318,7 +318,7 @@ TEST_P(TensorFlowCases, ACancelledReceiveLeavesItsNeighboursInOrder) {
   args[2].cancellation = &third;
   Receives receives;
   for (const Args& one : args) receives.Make(step(), Key("e"), one);
-  absl::SleepFor(absl::Milliseconds(50));  // They may have been asked for.
+  absl::SleepFor(absl::Milliseconds(50));  // By now they may have been requested.
   first.StartCancel();
   third.StartCancel();
   ASSERT_TRUE(receives.Await(0, kSoon));
@@ -440,7 +440,7 @@ TEST_P(TensorFlowCases, WithinOneProcessTheBytesAreShared) {
 }
 
 TEST_P(TensorFlowCases, ATensorLivesUntilItHasCome) {
-  // Sent and dropped by the producer at once, in many sizes, before anybody asks.
+  // The producer sends and drops tensors of many sizes before anything is fetched.
   Tell("many 1 m 30 200000");
   for (uint64_t i = 0; i < 30; ++i) {
     const auto got = step()->Recv(Key("m", i), {}, kSoon);

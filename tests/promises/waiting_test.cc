@@ -1,4 +1,4 @@
-// Receives that wait hold up nothing that is there, and never each other, on every path.
+// Waiting receives delay neither tensors that are there, nor each other, on every path.
 //
 //   waiting_test [--keys=100000] [--seed=N]
 #include <algorithm>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int64_t kThere = 8;  // Tensors that are there.
 
-// Sends the tensors that are there, and what is waited for once it is told to.
+// Sends the tensors that are there, and the late ones when it is told to.
 int SendLate(const Worker& self, const Numbers& numbers, WireLine* line) {
   auto step = self.Step(1);
   for (int64_t i = 0; i < kThere; ++i) {
@@ -44,7 +44,8 @@ int SendLate(const Worker& self, const Numbers& numbers, WireLine* line) {
 
 class Waiting : public testing::TestWithParam<TestedPath> {
  protected:
-  // A tensor that is there comes at once, although `late` receives wait, and these get theirs.
+  // A tensor that is there arrives at once although `late` receives wait, and then these get
+  // theirs.
   void ComesPast(int64_t late) {
     const PromisePair pair(GetParam());
     auto step = pair.self().Step(1);
@@ -56,7 +57,7 @@ class Waiting : public testing::TestWithParam<TestedPath> {
     Receives there;
     const auto receive_one = [&](int64_t i) {
       const size_t which = there.Make(step.get(), other->Key("there", static_cast<uint64_t>(i)));
-      // The first comes behind the connection and all that was asked before.
+      // The first waits for the connection and for all earlier requests.
       const absl::Duration limit = kSlowness * absl::Seconds(i == 0 ? 20 : 1);
       ASSERT_TRUE(there.Await(which, limit)) << "a tensor that is there does not come in " << limit
                                              << " while " << waiting.open() << " receives wait";
@@ -100,10 +101,10 @@ TEST_P(Waiting, ATensorThatIsThereComesPast20000) {
   ComesPast(20'000);
 }
 
-// A dataflow graph over two workers. Each key belongs to one of them, which sends it once it
-// has received some earlier keys of the other. Both issue all their receives at the start, in
-// any order. By induction over the keys every one can be sent: if nothing comes any more while
-// keys are open, receives wait for each other.
+// A dataflow graph over two workers. Each key belongs to one worker, which sends it after it has
+// received some earlier keys of the other. Both make all their receives at the start, in any order.
+// By induction over the keys, every key can be sent. So if nothing arrives while keys are open,
+// receives wait for each other.
 struct Graph {
   Graph(int64_t keys, uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -114,7 +115,7 @@ struct Graph {
       needs.emplace_back();
       const std::vector<int64_t>& others = of_side[1 - side];
       for (size_t i = random() % 4; i > 0 && !others.empty(); --i) {
-        // Mostly what was lately, so that the graph is deep.
+        // Mostly recent keys, so that the graph is deep.
         const size_t back =
             random() % (random() % 8 == 0 ? others.size() : std::min<size_t>(others.size(), 50));
         needs.back().push_back(others[others.size() - 1 - back]);
@@ -144,7 +145,7 @@ class Dataflow {
         missing_(graph_.owner.size()),
         unblocks_(graph_.owner.size()) {}
 
-  // Empty when all has come and gone.
+  // Returns "" when every key was sent and received.
   std::string Run(uint64_t seed) {
     std::vector<int64_t> wanted;
     std::vector<int64_t> ready;
@@ -203,10 +204,10 @@ class Dataflow {
     MutexLock lock(&mu_);
     if (wrong_.empty()) wrong_ = absl::StrCat("send of key ", key, ": ", sent.ToString());
   }
-  // Until every callback has done its part, or nothing has come for long.
+  // Waits until every callback has run, or nothing has arrived for long.
   std::string AwaitProgress(size_t wanted) {
     size_t last = wanted;
-    // To ask for so many takes its time, too.
+    // Requesting so many keys takes time, too.
     const absl::Duration limit =
         absl::Seconds(10) + static_cast<int64_t>(wanted) * absl::Milliseconds(1);
     for (absl::Time since = absl::Now(); absl::Now() - since < limit;) {
@@ -234,7 +235,7 @@ class Dataflow {
   std::string wrong_ ABSL_GUARDED_BY(mu_);
 };
 
-// The graph's side 1.
+// Runs side 1 of the graph.
 int Flow(const Worker& self, const Numbers& numbers, WireLine* line) {
   std::string word;
   uint64_t incarnation = 0;
@@ -243,7 +244,7 @@ int Flow(const Worker& self, const Numbers& numbers, WireLine* line) {
   const absl::Cleanup stop = [&] { (void)self.server->Stop(absl::Seconds(2)); };
   const std::string wrong = flow.Run(static_cast<uint64_t>(numbers.at("seed")) + 1);
   (void)line->Say(wrong.empty() ? "all" : wrong);
-  (void)line->Hear(&word, absl::Minutes(10));  // The other side may still want something.
+  (void)line->Hear(&word, absl::Minutes(10));  // The other side may still need something.
   return 0;
 }
 

@@ -7,11 +7,11 @@
 
 namespace tryst {
 
-// Lines of text between the two processes of a test, beside the transport under test, so that
-// a transport that stands still does not silence them. One thread at a time on each end.
+// Lines of text between a test's two processes, beside the transport under test: they work even if
+// that one is stuck. One thread at a time on each end.
 class WireLine {
  public:
-  explicit WireLine(int fd) : fd_(fd) {}  // Takes it over.
+  explicit WireLine(int fd) : fd_(fd) {}  // Takes over the descriptor.
   ~WireLine();
   WireLine(const WireLine&) = delete;
   WireLine& operator=(const WireLine&) = delete;

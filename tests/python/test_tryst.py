@@ -229,7 +229,8 @@ class Asyncio(TwoServers):
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(self.back.arecv("slow", frm=self.ps.worker), 0.1)
             await asyncio.sleep(0.2)
-            self.out.send("slow", numpy.ones(1), to=self.worker.worker)  # Still there for the next.
+            # It is still there for the next receive.
+            self.out.send("slow", numpy.ones(1), to=self.worker.worker)
             return await self.back.arecv("slow", frm=self.ps.worker, timeout=30)
 
         self.assertEqual(asyncio.run(body()).shape, (1,))
@@ -290,7 +291,7 @@ class Memory(TwoServers):
             out, back = self.ps.step(10**6 + i), self.worker.step(10**6 + i)
             what = chance.randrange(5)
             if what == 0:
-                back.start(["x"], self.ps.worker)  # Dropped, and so cancelled.
+                back.start(["x"], self.ps.worker)  # It is dropped, and so cancelled.
             elif what == 1:
                 with self.assertRaises(tryst.DeadlineExceeded):
                     out.recv("x", frm=self.ps.worker, timeout=0)
@@ -360,7 +361,7 @@ class Memory(TwoServers):
             except (tryst.Error, TypeError, ValueError, BufferError) as error:
                 outcome = type(error).__name__
             except AssertionError:
-                outcome = "a large tensor"  # What it says of its size cannot be checked.
+                outcome = "a large tensor"  # The size that it claims cannot be checked.
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             made = None
             if len(keep) > 2000:
@@ -384,9 +385,9 @@ class Frameworks(TwoServers):
                 got = self.carry(source)
                 self.assertEqual(got.dtype, name)
                 self.assertTrue(torch.equal(torch.from_dlpack(got), source))
-                if got.readonly:  # Which torch does not look at.
+                if got.readonly:  # Torch ignores this flag.
                     got = torch.from_dlpack(got, copy=True)
-                    got[0] = 0  # Ours alone.
+                    got[0] = 0  # The copy is ours alone.
         into = torch.zeros(12)
         self.carry(torch.arange(12.0), into=into)
         self.assertEqual(into.sum().item(), 66)
@@ -494,7 +495,8 @@ class Processes(unittest.TestCase):
         ms, mib = min(float(run[0]) for run in runs), max(float(run[1]) for run in runs)
         print(f"import tryst: {ms:.1f} ms, {mib:.1f} MiB resident")
         self.assertLess(mib, 30)
-        self.assertLess(ms, 400)  # Of the best of five; the goal is 100 on a machine that is not loaded.
+        # The best of five; the goal is 100 ms on a machine that is not loaded.
+        self.assertLess(ms, 400)
         self.assertEqual(runs[0][2:], ["False", "False"])
 
     def test_the_command_line(self):

@@ -18,7 +18,7 @@ COLUMNS = [
     ("deliver 16 MiB, GiB/s", ("delivery", 16777216), "%.1f"),
     ("steps/s of a parameter server", ("ps_steps_per_s", 20778168), "%.0f"),
 ]
-# What a figure would say nothing of.
+# Where a figure would not mean anything, this text stands in its place.
 INSTEAD = {("delivery", "tryst_shm_ref"): "no byte moves"}
 
 

@@ -1,7 +1,7 @@
-// Runs the real LocalRendezvous through every order in which its callers' lock rounds
-// can follow each other. Each operation is a coroutine that stops wherever another
-// thread could get in; a run is the list of who goes on at each stop, and a depth-first
-// search visits all lists.
+// Runs the real LocalRendezvous through every order in which its callers' critical sections can
+// follow each other. Each operation is a coroutine that stops wherever another thread could take
+// the lock. A run is the list of the coroutine that goes on at each stop, and a depth-first search
+// visits all lists.
 
 #include <gtest/gtest.h>
 #include <ucontext.h>
@@ -45,7 +45,7 @@ class Coroutines {
     makecontext(&one.context, reinterpret_cast<void (*)()>(&Coroutines::Enter), 2,
                 static_cast<unsigned>(self), static_cast<unsigned>(self >> 32));
   }
-  // Goes on with it until it stops or ends.
+  // Resumes it until it stops or ends.
   void Resume(size_t index) {
     current_ = index;
     swapcontext(&scheduler_, &ones_[index].context);
@@ -76,15 +76,15 @@ class Coroutines {
   size_t current_ = kNone;
 };
 
-// One operation and what is known of it in a run.
+// One operation, and what a run shows of it.
 struct Op {
   std::string name;
   std::function<void()> body;
-  int began = -1;  // The number of the turn, of all turns.
+  int began = -1;  // The number of its first turn, among all turns.
   int ended = -1;
 };
 
-// The world of one run.
+// The state of one run.
 struct World {
   World() {
     LocalRendezvous::Options options;
@@ -116,7 +116,7 @@ struct World {
                      rendezvous->RecvAsync(key, args, Into(outcome));
                    }});
   }
-  // Takes one and gives it back, whenever and wherever it comes.
+  // Takes a tensor and gives it back, whenever and on whichever thread it arrives.
   void AddTaker() {
     takers.push_back({});
     ops.push_back(
@@ -150,7 +150,7 @@ struct World {
 
   const TensorKey key = LocalKey("e");
   std::function<void()> stop;
-  std::shared_ptr<int> alive = std::make_shared<int>();  // Shared with the table itself.
+  std::shared_ptr<int> alive = std::make_shared<int>();  // The table itself holds it, too.
   Cancellation cancellation;
   VirtualAlarms alarms;
   Deadline deadline;
@@ -168,13 +168,14 @@ struct World {
   int abort = -1;
 };
 
-// What holds however the operations interleaved.
+// Checks what must hold whatever the order.
 void World::Check() {
   stop = nullptr;
-  alarms.AdvanceBy(absl::ZeroDuration());  // An alarm set after its moment comes now.
+  alarms.AdvanceBy(absl::ZeroDuration());  // Runs an alarm that was set for a moment in the past.
   const RendezvousCounters before = rendezvous->counters();
   if (receives.empty()) {
-    // What is left lies in the order of its sends, whoever has had it meanwhile.
+    // The tensors that are left are in the order of their sends, even if some were taken and given
+    // back.
     int64_t last = -1;
     for (int64_t left = before.waiting_sends; left > 0; --left) {
       auto outcome = std::make_shared<Outcome>();
@@ -205,7 +206,7 @@ void World::Check() {
     if (abort >= 0 && Before(abort, receives[i])) {
       ASSERT_EQ(outcome.code(), absl::StatusCode::kInternal) << "late registrations are aborted";
     } else if (cancellable[i] && cancel >= 0 && Before(cancel, receives[i])) {
-      if (outcome.status.ok()) {  // Only what was here: it never waits.
+      if (outcome.status.ok()) {  // It got only a tensor that was here, because it never waits.
         ASSERT_LT(ops[sends[outcome.number()]].began, ops[receives[i]].ended);
       } else {
         ASSERT_TRUE(absl::IsCancelled(outcome.status) || absl::IsInternal(outcome.status));
@@ -248,7 +249,7 @@ struct Choice {
   size_t of;
 };
 
-// All orders with at most `max_preemptions` switches away from an operation that could
+// Explores all orders with at most `max_preemptions` switches away from an operation that could
 // have gone on.
 class Search {
  public:
@@ -441,7 +442,7 @@ void AddAll(World* world) {
 }
 
 TEST(Interleaving, TwoSendsTwoReceivesCancelDeadlineAbortInEveryOrder) {
-  Explore(AddAll, 0, 5040);  // 7! orders of whole operations.
+  Explore(AddAll, 0, 5040);  // The 7! orders of whole operations.
 }
 
 // TRYST_PREEMPTIONS=2 takes minutes.

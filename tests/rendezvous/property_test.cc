@@ -19,12 +19,12 @@ namespace {
 
 constexpr int kKeys = 6;
 
-// A receive of the model.
+// A receive in the model.
 struct ModelReceive {
   std::shared_ptr<Outcome> outcome;
   CancellationRef cancellation;
   Deadline deadline;
-  // What the model says; calls is 0 while it waits.
+  // What the model expects; calls is 0 while it waits.
   int calls = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
   int64_t number = -1;
@@ -48,7 +48,7 @@ class Player {
       Compare();
       if (testing::Test::HasFatalFailure()) return;
     }
-    // The end: abort, or only let go.
+    // At the end, abort the step or just drop it.
     if (random_() % 2 != 0) rendezvous_->StartAbort(absl::InternalError("abort"));
     const bool aborted = !rendezvous_->abort_cause().ok();
     rendezvous_.reset();
@@ -172,7 +172,7 @@ class Player {
     rendezvous_->RecvAsync(keys_[key], args, Into(receive->outcome));
   }
 
-  // A batch reports only when the last of it has ended.
+  // A batch reports only when its last receive has ended.
   void ReceiveSeveral() {
     const Args args = RandomArgs();
     std::vector<TensorKey> keys;
@@ -220,7 +220,8 @@ class Player {
     if (random_() % 2 != 0) {
       cancellation->StartCancel();
     } else {
-      cancellation = std::make_unique<Cancellation>();  // The end of one cancels, too.
+      // The end of one receive cancels others, too.
+      cancellation = std::make_unique<Cancellation>();
     }
     ModelEnd(absl::StatusCode::kCancelled,
              [&](const ModelReceive& r) { return r.cancellation == cancelled; });
@@ -247,7 +248,7 @@ class Player {
       ASSERT_EQ(outcome.is_dead ? -2 : outcome.number(), receive->number);
     }
     if (rendezvous_ == nullptr) return;
-    // What is settled need not be looked at again.
+    // Receives that are settled need not be checked again.
     for (auto it = batches_.begin(); it != batches_.end();) {
       const bool finished = it->empty() || !in_unfinished_batch[it->front().get()];
       it = finished ? batches_.erase(it) : it + 1;

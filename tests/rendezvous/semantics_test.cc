@@ -1,5 +1,5 @@
-// One test for each rule that an implementation of TensorFlow's rendezvous must keep,
-// named after it.
+// One test for each rule that an implementation of TensorFlow's rendezvous must keep. Each is named
+// after its rule.
 
 #include <gtest/gtest.h>
 
@@ -116,7 +116,7 @@ TEST_F(Semantics, DeadValuesInOrder) {
   EXPECT_EQ(local.counters().dead, 1);
 }
 
-// One receive for each way to end; Into() fails the test unless each ends exactly once.
+// One receive for each way to end. Into() fails the test unless each ends exactly once.
 TEST_F(Semantics, DoneExactlyOnceInEveryPath) {
   Cancellation cancellation;
   Args cancelled;
@@ -248,7 +248,8 @@ TEST_F(Semantics, CancellingReceivesConsumesNothingAndKeepsOrder) {
     EXPECT_EQ(outcomes[i]->status.message(), "RecvAsync is cancelled.");
     EXPECT_TRUE(IsDerived(outcomes[i]->status));
   }
-  // Already cancelled: what is here is given, as TensorFlow does; nothing is waited for.
+  // The receive was cancelled before: a tensor that is here is delivered, as in TensorFlow, but it
+  // does not wait for one.
   ASSERT_TRUE(SendNumber(&local, LocalKey("e"), 30).ok());
   Args args;
   args.cancellation = &cancellations[1];
@@ -320,7 +321,7 @@ TEST_F(Semantics, StringsZeroSizeAndChangedShapes) {
 }
 
 TEST_F(Semantics, TensorsOverAGibibyte) {
-  static char byte;  // Never read: its address stands for 3 GiB of foreign memory.
+  static char byte;  // It is never read: its address stands for 3 GiB of foreign memory.
   const TensorShape shape = {3, 1 << 30};
   const Tensor tensor = *Tensor::Adopt(&byte, DType::kUint8, shape, {}, nullptr);
   LocalRendezvous::Options options;
@@ -346,8 +347,7 @@ TEST_F(Semantics, ATimedOutRecvOwnsItsStateAndConsumesNothing) {
 }
 
 TEST_F(Semantics, SendNeverBlocksAndDoneNeverRunsUnderALock) {
-  // Each callback calls back into the same key of a one-shard table: with the lock held
-  // it would deadlock.
+  // Each callback uses the same key of a one-shard table: if the lock were held, it would deadlock.
   LocalRendezvous::Options options;
   options.shards = 1;
   LocalRendezvous one(options, &alarms);

@@ -1,5 +1,5 @@
-// Threads at random against one LocalRendezvous with real time, for ThreadSanitizer and
-// for whatever the models have left out. `--operations=N` a thread for a longer run.
+// Threads make random calls on one LocalRendezvous in real time, for ThreadSanitizer and for what
+// the models leave out. `--operations=N` for each thread makes a longer run.
 
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ class Worker {
     }
     for (const auto& cancellation : cancellations_) cancellation->StartCancel();
   }
-  // REQUIRES: everything has ended.
+  // REQUIRES: every operation has ended.
   void Clear() { cancellations_.clear(); }
 
  private:
@@ -146,7 +146,7 @@ TEST(Stress, EveryReceiveEndsOnceAndEveryTensorArrivesAtMostOnce) {
   for (std::thread& thread : threads) thread.join();
   const RendezvousCounters counters = shared.rendezvous->counters();
   shared.rendezvous->StartAbort(absl::InternalError("over"));
-  // What was ended by others' threads may still be on its way.
+  // Operations that other threads ended may still be in their callbacks.
   while (shared.ended != shared.asked) std::this_thread::yield();
   shared.rendezvous.reset();
   for (const auto& worker : workers) worker->Clear();
@@ -156,7 +156,7 @@ TEST(Stress, EveryReceiveEndsOnceAndEveryTensorArrivesAtMostOnce) {
   printf("%s", counters.ToText().c_str());
 }
 
-// Abort in the midst: no send is kept and no receive hangs.
+// An abort in the middle: no send is kept, and no receive hangs.
 TEST(Stress, AbortAmidst) {
   for (int round = 0; round < 100; ++round) {
     ThreadAlarms alarms;

@@ -1,4 +1,4 @@
-// The C++ interface, from the archive.
+// Uses the C++ interface, from the archive.
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +23,7 @@ std::unique_ptr<tryst::Server> Start(const std::string& job, const std::string& 
   return *std::move(server);
 }
 
-// A foreign tensor goes in and comes out.
+// A foreign tensor can be imported and exported.
 bool ForeignTensorsPass() {
   float values[2] = {1, 2};
   int64_t shape[1] = {2};

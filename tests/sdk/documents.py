@@ -32,7 +32,7 @@ def main():
                 out.write(program)
                 if "int main(" not in program:
                     out.write("int main() { return 0; }\n")
-        # The guide to the sources names what is not for users, too.
+        # The guide to the sources may name headers that are not for users.
         of_tree = {h for h in headers if name == "ARCHITECTURE.md" and h.startswith("server/")}
         missing += ["%s names %s, which the archive lacks" % (name, header)
                     for header in sorted(headers - of_tree)

@@ -1,9 +1,8 @@
-// Two processes that share memory, one of which is killed with SIGKILL at a random moment,
-// again and again. Afterwards: no tensor was torn, nobody waits for ever, what was delivered
-// can still be read, the survivor's memory is all its own again, nothing is left in /dev/shm,
-// and no descriptor anywhere.
+// Two processes share memory, and one is killed with SIGKILL at a random moment, again and again.
+// Afterwards: no tensor was torn, nobody waits for ever, delivered tensors can still be read, the
+// survivor has all of its memory again, and nothing is left in /dev/shm or among the descriptors.
 //
-//   kill_test [--kills=N] [--seed=N]   the whole of it: --kills=10000
+//   kill_test [--kills=N] [--seed=N]   the long run: --kills=10000
 
 #include <dirent.h>
 #include <poll.h>
@@ -36,7 +35,7 @@ int kills = 40;
 uint64_t seed_of_all = 1;
 
 constexpr int kEdges = 12;
-// In a cell, in the arena by reference, staged in one piece and in several.
+// Inside a cell, by reference in the arena, staged in one part, and staged in several.
 constexpr int64_t kWords[kEdges] = {1,      8,      12,     100,     1000, 8000,
                                     20'000, 40'000, 90'000, 200'000, 4,    500};
 
@@ -47,7 +46,7 @@ std::string Consumer(int run) {
   return absl::StrCat("/job:c", getppid(), "r", run, "/replica:0/task:0");
 }
 
-// Words that all say the same number and their place: a torn tensor shows.
+// All words hold the same number and their index, so that a torn tensor shows.
 void Fill(Tensor* tensor, uint64_t number) {
   uint64_t* words = static_cast<uint64_t*>(tensor->mutable_data());
   const int64_t count = tensor->shape().elements();
@@ -89,8 +88,8 @@ ShmProcess::Options ProcessOptions(const std::string& worker, bool pulls) {
   return options;
 }
 
-// Sends for ever, half of it out of the arena. Told to end, it first sees to it that the
-// consumer, which is dead, holds nothing of its arena any more, and no socket.
+// Sends for ever, half of the tensors from the arena. When it is told to end, it first checks that
+// the dead consumer no longer holds anything of its arena, nor a socket.
 void Produce(int run, int stop_fd, bool pulls) {
   ShmProcess process(ProcessOptions(Producer(run), pulls));
   const auto links = [&] {
@@ -105,7 +104,7 @@ void Produce(int run, int stop_fd, bool pulls) {
   for (int i = 0; i < kEdges; ++i) {
     keys.push_back(ShmProcess::Key(Producer(run), Consumer(run), absl::StrCat("e", i)));
   }
-  if (write(stop_fd, "r", 1) != 1) Fail("no pipe");  // Ready.
+  if (write(stop_fd, "r", 1) != 1) Fail("no pipe");  // It is ready.
   std::atomic<int> out{0};
   uint64_t number = 1;
   for (;;) {
@@ -141,8 +140,8 @@ void Produce(int run, int stop_fd, bool pulls) {
   }
 }
 
-// Fetches for ever, holds some of it, gives some up. When the producer is dead it must hear
-// so of every fetch, and can still read what it holds.
+// Fetches for ever, holds some tensors and cancels some fetches. When the producer is dead, every
+// fetch must fail, and the held tensors must still be readable.
 void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
   struct State {
     Mutex mu;
@@ -171,7 +170,7 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
       {
         MutexLock lock(&state.mu);
         if (state.out > 40) {
-          // Not a busy loop.
+          // Avoids a busy loop.
         } else {
           ++state.out;
           process.poller()->PostFn([&, args, edge] {
@@ -184,7 +183,7 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
                           --state.out;
                           if (absl::IsUnavailable(status)) state.gone = true;
                           if (status.ok() && !std::exchange(state.met, true)) {
-                            // Nobody may want to know any more.
+                            // The test may no longer read.
                             if (send(stop_fd, "m", 1, MSG_NOSIGNAL) != 1) state.gone = true;
                           }
                           if (status.ok()) state.held.push_back(std::move(tensor));
@@ -196,7 +195,8 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
       }
       usleep(50);
     }
-    // What was asked ends at once with the producer; what was not waits for another one.
+    // Fetches that were requested end at once with the producer; those that were not wait for
+    // another one.
     for (int i = 0;; ++i) {
       bool connected = false;
       process.poller()->RunAndWait(
@@ -206,7 +206,7 @@ void Consume(int run, int stop_fd, uint64_t seed, bool pulls) {
       usleep(1000);
     }
   }
-  // The producer is dead, the channel closed: what was delivered is whole all the same.
+  // The producer is dead and the channel closed, but the delivered tensors are complete.
   MutexLock lock(&state.mu);
   for (const Tensor& tensor : state.held) {
     if (!IsWhole(tensor)) Fail("a held tensor changed after its producer died");
@@ -242,7 +242,7 @@ Child Start(const Body& body) {
 }
 
 void EndWell(const Child& child, const char* who, int run) {
-  close(child.fd);  // Told to end; a consumer ends by itself.
+  close(child.fd);  // This tells it to end; a consumer ends by itself.
   int status = 0;
   for (int i = 0; i < 20'000; ++i) {
     if (waitpid(child.pid, &status, WNOHANG) == child.pid) {
@@ -268,7 +268,7 @@ TEST(KillTest, NothingIsTornStuckOrLeftBehind) {
     const bool pulls = run % 2 == 0;
     const Child producer = Start([&](int fd) { Produce(run, fd, pulls); });
     const Child consumer = Start([&](int fd) { Consume(run, fd, seed, pulls); });
-    // Mostly in the middle of something; sometimes while they still meet.
+    // Mostly in the middle of a transfer, sometimes while they still connect.
     pollfd wait{consumer.fd, POLLIN, 0};
     if (run % 4 != 0) met += poll(&wait, 1, 2000) == 1 ? 1 : 0;
     usleep(static_cast<useconds_t>(random() % 10'000));
@@ -277,7 +277,7 @@ TEST(KillTest, NothingIsTornStuckOrLeftBehind) {
     ASSERT_EQ(kill(victim.pid, SIGKILL), 0);
     int status;
     ASSERT_EQ(waitpid(victim.pid, &status, 0), victim.pid);
-    // It has to be the kill that ended it.
+    // It must have ended by the kill.
     ASSERT_TRUE(WIFSIGNALED(status)) << "status " << status << " in run " << run;
     close(victim.fd);
     if (kill_producer) {

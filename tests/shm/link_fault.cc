@@ -12,7 +12,7 @@ namespace {
 
 using NameOf = int (*)(int fd, sockaddr* address, socklen_t* length);
 
-// Whether it is the name of a door that consumers knock at.
+// Whether the socket's name is a door, where consumers connect.
 bool IsDoor(int fd, NameOf name_of) {
   sockaddr_un address{};
   socklen_t length = sizeof(address);
@@ -34,7 +34,7 @@ int SayNonsense(LinkSide side) {
     socklen_t length = sizeof(type);
     if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_SEQPACKET)
       continue;
-    // The producer's end was accepted at the door; the consumer's has knocked there.
+    // The producer's end was accepted at a door; the consumer's end connected to one.
     const bool right = side == LinkSide::kConsumer
                            ? IsDoor(fd, &getpeername)
                            : IsDoor(fd, &getsockname) && !IsDoor(fd, &getpeername);

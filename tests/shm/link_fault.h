@@ -5,9 +5,9 @@ namespace tryst {
 
 enum class LinkSide { kConsumer, kProducer };
 
-// Sends a packet that makes no sense from `side` of every link of shared memory that this
-// process has: the other side ends the link, and its process lives on. How many were sent.
-// Call on the poller thread of that side, which opens and closes its sockets.
+// Sends a packet without meaning from `side` of every shared-memory link of this process. The other
+// side then ends the link, and its process lives on. Returns how many were sent. Call it on the
+// poller thread of that side, which opens and closes the sockets.
 int SayNonsense(LinkSide side);
 
 }  // namespace tryst

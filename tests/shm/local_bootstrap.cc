@@ -102,7 +102,7 @@ void LocalBootstrap::Loop(HelloHandler* handler) {
       close(fd);
       continue;
     }
-    // Answered on the handler's thread; the descriptor goes along.
+    // The answer is sent on the handler's thread, which gets the descriptor.
     handler->OnHello(Unpack(asked), [fd](absl::StatusOr<Hello> answer) {
       std::string out(1, static_cast<char>(answer.status().code()));
       out += answer.ok() ? Pack(*answer) : std::string(answer.status().message());
@@ -114,7 +114,7 @@ void LocalBootstrap::Loop(HelloHandler* handler) {
 
 void LocalBootstrap::Exchange(const std::string& peer, const Hello& hello, Deadline,
                               HelloDone done) {
-  // Tests only: a thread for each hello, so that nobody waits for a peer that is stopped.
+  // A thread for each hello, so that a stopped peer delays nobody; that is good enough for tests.
   MutexLock lock(&mu_);
   exchanges_.emplace_back([peer, hello, done = std::move(done)]() mutable {
     sockaddr_un address;

@@ -11,8 +11,8 @@
 
 namespace tryst {
 
-// Hellos between processes of this host without a server: each end listens on an abstract
-// Unix socket and answers one hello a connection. A peer's name is its socket's.
+// Hellos between processes of this host without a server. Each end listens on an abstract Unix
+// socket, named after it, and answers one hello for each connection.
 class LocalBootstrap final : public Bootstrap {
  public:
   LocalBootstrap() = default;

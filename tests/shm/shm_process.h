@@ -15,8 +15,8 @@
 
 namespace tryst {
 
-// The shared memory of one process, without the rest of a server: what two-process tests
-// and benches start on either side. Its worker's name is its socket's.
+// The shared memory of one process, without the rest of a server: for either end of tests and
+// benches with two processes. Its worker's name is also its socket's.
 class ShmProcess final : public HelloHandler {
  public:
   struct Options {
@@ -24,17 +24,17 @@ class ShmProcess final : public HelloHandler {
     uint64_t incarnation = 1;
     uint64_t arena_bytes = 64 << 20;
     ShmOptions shm;
-    bool thread = true;  // Else whoever calls poller()->Turn() is the thread.
+    bool thread = true;  // False: the caller of poller()->Turn() is the thread.
     int64_t spin_us = 20;
   };
-  explicit ShmProcess(const Options& options);  // Dies where something fails.
+  explicit ShmProcess(const Options& options);  // Aborts if something fails.
   ~ShmProcess() override;
 
-  // `producer` to `consumer`.
+  // A key from `producer` to `consumer`.
   static TensorKey Key(const std::string& producer, const std::string& consumer,
                        const std::string& edge);
 
-  // A channel to fetch from `peer`. Poller thread only; closed with this.
+  // A channel that fetches from `peer`. Poller thread only; closed with this object.
   ShmFetchChannel* Channel(const std::string& peer);
   LocalRendezvous* step() { return source_.step(); }
   Arena* arena() { return arena_.get(); }

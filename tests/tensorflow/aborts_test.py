@@ -124,12 +124,12 @@ class RestartTest(unittest.TestCase):
         self.run_until_met(pairs, session, comes)
         again = threading.Timer(1, self.restart, [pairs])
         again.start()
-        # TensorFlow's master waits for the one that died to come back, over any protocol.
+        # Over any protocol, TensorFlow's master waits until the dead worker comes back.
         with self.assertRaises(CANCELLED + LOST):
             session.run(waits, options=tf.compat.v1.RunOptions(timeout_in_ms=60000))
         again.join()
         deadline = time.time() + 60
-        while True:  # TensorFlow may see the old life once more, and fail.
+        while True:  # TensorFlow may meet the old incarnation once more, and fail.
             try:
                 with tf.compat.v1.Session(target, graph=graph) as session:
                     self.run_until_met(pairs, session, comes)

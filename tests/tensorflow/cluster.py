@@ -125,7 +125,7 @@ def serve(spec, job, task, protocol):
             told = {"stats": tt.stats, "explain": tt.explain, "trace": lambda text=text: tt.trace(text)}
             answer = told[what]()
         print(json.dumps(answer), flush=True)
-    os._exit(0)  # TensorFlow's server has no end.
+    os._exit(0)  # TensorFlow's server never ends by itself.
     return server
 
 

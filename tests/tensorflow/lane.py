@@ -16,7 +16,7 @@ import time
 import xml.etree.ElementTree as ET
 
 LIMIT_S = 240
-# All together: a machine that is slow skips what does not fit.
+# For all tests together; on a slow machine those that do not fit are skipped.
 LANE_S = float(os.environ.get("TRYST_TENSORFLOW_SECONDS", "480"))
 PROTOCOLS = ["grpc", "grpc+verbs"]
 

@@ -144,7 +144,8 @@ class RendezvousTest(pair.PairTest):
                 got = gather()
         np.testing.assert_array_equal(got.numpy()[:, 0], np.arange(count, dtype=np.float32))
         self.assertByTryst(before, 3 * count)
-        if pair.PROTOCOL != "grpc":  # Once at most, from TensorFlow's memory to where it is used.
+        # At most one copy, from TensorFlow's memory to where it is used.
+        if pair.PROTOCOL != "grpc":
             counters = self.cluster.ask("worker:0", "stats")[0]["tryst"]
             self.assertEqual((counters["shm_copied"], counters["shm_in_parts"]), (0, 0))
 
@@ -212,7 +213,7 @@ class RendezvousTest(pair.PairTest):
         deadline = time.time() + 30
         text = ""
         with self.session(graph, config=self.as_written()) as session:
-            while "a_name" not in text and time.time() < deadline:  # A busy tracer passes some over.
+            while "a_name" not in text and time.time() < deadline:  # A busy tracer leaves some out.
                 session.run(got)
                 text = self.cluster.ask("worker:0", "trace a_name_of_the_program")
         self.assertIn("from /job:ps/replica:0/task:0: by Tryst", self.cluster.ask("worker:0", "explain"))

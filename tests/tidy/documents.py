@@ -3,7 +3,7 @@ import fnmatch
 import os
 import re
 
-# Records and release notes tell of their time.
+# Records and release notes describe their time.
 OF_THEIR_TIME = re.compile(r"CHANGELOG\.md|docs/decisions/\d.*")
 SPAN = re.compile(r"`([^`\n]+)`")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
@@ -14,13 +14,13 @@ RUN = re.compile(r"(?<![\w/])\./run[ \t]+([a-z][\w-]*)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w-]*)")
 VARIABLE = re.compile(r"\bTRYST_[A-Z0-9_]+\b")
 IDENTIFIER = re.compile(r"(?:[A-Za-z_]\w*(?:::|\.|->))*([A-Z][a-z]+[A-Z]\w*|k[A-Z]\w*|[a-z]+(?:_[a-z0-9]+)+)(?:\(\))?")
-# Programs of others, whose flags and names are theirs.
+# Programs of others, with their own flags and names.
 OTHERS_COMMANDS = re.compile(
     r"\b(bazel|gdb|pip|cmake|perf|nm|ip|tc|docker|kubectl|mpirun|mpiexec|srun|sbatch|etcdctl|openssl|curl|apt-get|git|modprobe|"
     r"nvidia-smi|ulimit|sysctl|rdma|ibv_\w+|c\+\+|g\+\+|cc|gcc|readelf|qemu\S*|callgrind|valgrind|python3? -m venv)\b")
-BAZELS_FLAGS = {"runs_per_test"}  # `./run test` passes them on.
+BAZELS_FLAGS = {"runs_per_test"}  # `./run test` passes these on.
 KERNELS_NAMES = {"clear_page_erms"}
-# Documents that have to say names of others, and whose.
+# Documents that have to use names of others, and whose.
 NAMES_OF_OTHERS = {
     "docs/TENSORFLOW.md": "TensorFlow's",
     "docs/NCCL.md": "NCCL's and PyTorch's",
@@ -68,7 +68,7 @@ class Known:
         path = path.rstrip("/")
         if path in self.files or path in self.folders or "*" in path and fnmatch.filter(self.files, path):
             return True
-        # `channel/ops/fetch_op` is its header and its source; `a/b_test` is a target.
+        # `channel/ops/fetch_op` stands for its header and its source; `a/b_test` is a target.
         return any(path + end in self.files for end in (".h", ".cc", ".py")) or \
             "%s:%s" % tuple(path.rsplit("/", 1)) in self.targets if "/" in path else False
 

@@ -8,7 +8,7 @@ from documents import documents
 from tree import line_of
 
 LEAVES = {"rendezvous", "verbs", "gpu", "proto"}
-# docs/ARCHITECTURE.md: who may use whom. Everybody may use itself, tools/ and docs/.
+# docs/ARCHITECTURE.md: which folder may use which. All may use themselves, tools/ and docs/.
 LAW = {
     "base": set(),
     "rendezvous": {"base"},
@@ -23,14 +23,14 @@ LAW = {
     "plugins": {"base", "verbs", "gpu", "server"},
     "python": {"rendezvous", "server", "plugins"},
     "docs": set(),
-    "tools": {"tests"},  # Macros bring in test mains.
+    "tools": {"tests"},  # Macros bring in the mains of tests.
     ".ci": set(),
 }
 SHIPPED = ("base", "rendezvous", "verbs", "gpu", "proto", "channel", "server", "plugins")
-# Back ends of one interface: they share the interface and nothing else.
+# Back ends of one interface: they share only the interface.
 BACK_ENDS = [{"verbs/ibv", "verbs/ofi", "verbs/soft", "verbs/sim"},
              {"channel/rdma", "channel/shm", "channel/grpc", "channel/device"}]
-# Foreign headers, and the only shipped folders that may see them.
+# Foreign headers, and the only shipped folders that may include them.
 FOREIGN = [
     (re.compile(r"infiniband/|rdma/rdma_"), ("verbs/ibv",)),
     (re.compile(r"rdma/fi_|rdma/fabric"), ("verbs/ofi",)),
@@ -109,7 +109,7 @@ def rooms(tree):
             yield "%s: the room is in no row of the table of rooms in %s" % (folder, path)
 
 
-# What only tests are built from, and is to ship all the same: why.
+# Libraries that only tests use although they are meant to ship, and why.
 ONLY_TESTS_YET = {
     "verbs:interval_tree": "of the registration cache",
     "plugins/tensorflow:asks": "the plug-in is built with TensorFlow's own headers, by no BUILD file",
@@ -191,7 +191,7 @@ def glossary(tree):
         if term.lower() <= before:
             yield "%s:%d: %s stands after %s" % (path, number, term, before)
         before = term.lower()
-        # "Ack page" is ack_page, AckPage or "ack page" there.
+        # "Ack page" may be ack_page, AckPage or "ack page" in code.
         word = re.sub(r" ", r"[ _]?", term)
         if header not in tree.files:
             yield "%s:%d: there is no %s" % (path, number, header)
@@ -249,19 +249,19 @@ def names(tree):
         for match in DECLARED.finditer(code):
             name = match[1] or match[2]
             if code[match.start():].startswith("using") and "=" not in code[match.end():match.end() + 3]:
-                continue  # A using-declaration names somebody else's.
+                continue  # A using-declaration names another library's type.
             if any(banned(part) for part in re.split(r"::|\.", name)):
                 yield "%s:%d: the name %s %s" % (path, line_of(code, match.start()), name, reason)
 
 
-# What docs/GLOSSARY.md has another word for, and which.
+# Words for which docs/GLOSSARY.md has another.
 GIVEN_UP = {
     "way": "path", "ways": "paths", "rail": "path", "rails": "paths",
     "piece": "part", "pieces": "parts", "chunk": "part", "chunks": "parts",
     "stripe": "part", "stripes": "parts", "striped": "cut",
     "look": "turn", "looks": "turns", "glance": "turn", "glances": "turns",
 }
-# Of these no word is about a path, a part or a turn.
+# In these idioms the words do not mean a path, a part or a turn.
 IDIOMS = re.compile(r"under_?way|make_?way|both_?ways|one_?way|on_?its_?way|looks?_?(up|like)", re.IGNORECASE)
 GIVEN_UP_NAMES = "tests/tidy/given_up_names.txt"
 MOST_GIVEN_UP_NAMES = 137  # Lower it whenever the list has become shorter.
@@ -306,7 +306,7 @@ def forget_given_up(tree):
         f.writelines(kept)
 
 
-# Read by their place, not through a BUILD file.
+# These files are found by their place, not through a BUILD file.
 ALIVE_BY_PLACE = re.compile(
     r"[^/]+|.*/(BUILD|WORKSPACE)|docs/.*\.md|.*\.bzl|.*/README\.md|tools/shims/.*|\.ci/run")
 
@@ -337,8 +337,8 @@ def guards(tree):
 
 CLOCKS = (r"steady_clock::now|system_clock::now|high_resolution_clock|\bclock_gettime\b|absl::Now\b|"
           r"\bgettimeofday\b|\btime\((NULL|nullptr|0)\)")
-# What, where it is the law ("." is everywhere, tests too), where it is allowed all the
-# same, and why it is forbidden.
+# Each row: the pattern, where it is forbidden ("." is everywhere, tests too), where it is still
+# allowed, and why it is forbidden.
 FORBIDDEN = [
     (r"absl::(Mutex|MutexLock|CondVar|ReaderMutexLock)\b", ".", r"$^",
      "ThreadSanitizer cannot see it: base/mutex.h (docs/decisions/0001-mutex.md)"),
@@ -369,7 +369,7 @@ def forbidden_code(tree):
                 yield "%s:%d: %s: %s" % (path, line_of(code, match.start()), match[0], why)
 
 
-# These hold examples of what they forbid.
+# These files contain examples of what they forbid.
 def speaks_of_rules(path):
     return path.startswith("tests/tidy/")
 
@@ -386,7 +386,7 @@ def lines(tree, pattern):
 def machine_paths(tree):
     for path, number, line in lines(tree, r"(?<![\w.$}/-])/(work|home|root|Users|mnt)/\w"):
         if path.startswith("tests/guest/"):
-            continue  # Those folders are the guest's own.
+            continue  # The guest has those folders to itself.
         yield "%s:%d: a path of one machine: %s" % (path, number, line)
 
 
@@ -473,7 +473,7 @@ def decisions(tree):
                 yield "%s: has no part called %s" % (path, part)
     if DECISIONS in tree.files and "Numbers without a record:" in tree.read(DECISIONS):
         holes = set(range(1, max(map(int, seen), default=0))) - set(map(int, seen))
-        # A number that is set aside may lie above the last record.
+        # A number that is reserved may be above the last record.
         listed = {n for n in decisions_without_record(tree) if n < max(map(int, seen), default=0)}
         for number in sorted(holes ^ listed):
             yield "%s: says nothing true of the number %04d" % (DECISIONS, number)
@@ -500,7 +500,7 @@ def drawings(tree):
             yield "%s: nobody has drawn it: ./run drawings" % path
         else:
             text = tree.read(path)
-            # A comment in the source names documents, which the rule `links` looks after.
+            # A comment in the source names documents; the rule `links` checks those.
             for number, line in enumerate(text.splitlines(), 1):
                 for label in re.findall(r'label="([^"]*)"', line):
                     for room in re.findall(r"(?:^|\\n|\s)((?:[a-z]+/)+)(?=\\n|\s|$)", label):
@@ -529,7 +529,7 @@ def quoted_messages(tree):
     path = "docs/TROUBLESHOOTING.md"
     if path not in tree.files:
         return
-    # A literal that goes on in the next line is one.
+    # A literal that continues on the next line is joined.
     code = "\n".join(re.sub(r'"\s*\n\s*"', "", tree.read(f)) for f in tree.of(".cc")
                      if top(f) in SHIPPED and not f.endswith("_test.cc"))
     for number, line in enumerate(tree.read(path).splitlines(), 1):

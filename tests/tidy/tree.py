@@ -5,7 +5,7 @@ import functools
 import os
 import re
 
-# Not ours to judge: outputs, caches, and what hides behind a dot (but for .ci).
+# Folders that are not ours: outputs, caches, and hidden ones (except .ci).
 SKIPPED_FOLDERS = {"out", "bazel-out", "__pycache__"}
 
 COMMENT_OR_LITERAL = re.compile(
@@ -107,7 +107,8 @@ class Tree:
 
     def _parse(self, build):
         package = os.path.dirname(build)
-        for statement in ast.parse(self.read(build), build).body:  # Starlark is Python here.
+        # Starlark is close enough to Python here.
+        for statement in ast.parse(self.read(build), build).body:
             for call, variables in calls(getattr(statement, "value", None)):
                 if call.func.id == "load":
                     continue

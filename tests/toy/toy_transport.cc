@@ -86,7 +86,7 @@ class ToyChannel final : public Channel {
     const uint64_t id;
     WaitingFetch fetch;
     bool asked = false;
-    absl::Status left;  // Why nobody wants it any more.
+    absl::Status left;  // Why the fetch was ended early.
     Cancellation take;
     Taken taken;
     Cancellation::Token token = Cancellation::kNoToken;
@@ -94,7 +94,7 @@ class ToyChannel final : public Channel {
   };
 
   int64_t now_ns() const { return context_.poller->now_ns(); }
-  void Soon(std::function<void()> fn) {  // On any thread.
+  void Soon(std::function<void()> fn) {  // May be called on any thread.
     ++posted_;
     context_.poller->PostFn([this, fn = std::move(fn)] {
       fn();
@@ -102,7 +102,7 @@ class ToyChannel final : public Channel {
     });
   }
 
-  // Whether the peer is in this process needs no hello.
+  // Whether the peer is in this process can be seen without a hello.
   void Connect() {
     {
       MutexLock lock(&sources_->mu);
@@ -147,7 +147,7 @@ class ToyChannel final : public Channel {
     return absl::OkStatus();
   }
 
-  // Ends a fetch early: with the producer's word, if it has been asked for.
+  // Ends a fetch early. If it was requested, the producer's answer ends it.
   void LeaveSoon(uint64_t id, const absl::Status& why) {
     Soon([this, id, why] { Leave(id, why); });
   }
@@ -181,7 +181,7 @@ class ToyChannel final : public Channel {
   Sources* const sources_;
   const std::string peer_;
   PathUser* const user_;
-  uint64_t* const fetches_;  // Of all channels.
+  uint64_t* const fetches_;  // Counts the fetches of all channels.
   TraceTrack* track_ = nullptr;
   TensorSource* source_ = nullptr;  // The producer's, once it has answered.
   absl::Status closed_;

@@ -5,9 +5,9 @@
 
 namespace tryst {
 
-// Carries tensors within one process: between the workers that are given one and the same factory,
-// which is the line of registration. It is the measure of how much a transport has to write, and
-// of where else it has to be named: nowhere. A worker that others fetch from is not started anew.
+// Carries tensors within one process, between the workers that get the same factory; the factory is
+// all that is registered. It shows how much a transport has to write, and that it need not be named
+// elsewhere. A worker that others fetch from must not be restarted.
 TransportFactory ToyFactory();
 
 }  // namespace tryst

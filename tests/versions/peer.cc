@@ -43,7 +43,7 @@ uint8_t ByteAt(const std::string& edge, uint64_t number, int64_t i) {
   return static_cast<uint8_t>(x >> (8 * (i & 7)));
 }
 
-// A tensor carries its number in its first eight bytes, if it has so many.
+// A tensor carries its number in its first eight bytes, if it has that many.
 absl::StatusOr<Tensor> Make(const std::string& edge, uint64_t number, int64_t bytes) {
   if (bytes < 0) return Tensor::FromStrings({edge, "", absl::StrCat(number)}, TensorShape({3}));
   auto tensor = Tensor::Allocate(DType::kUint8, TensorShape({bytes}));
@@ -54,7 +54,7 @@ absl::StatusOr<Tensor> Make(const std::string& edge, uint64_t number, int64_t by
   return tensor;
 }
 
-// What a receive got, in one word.
+// A receive's outcome, in one word.
 std::string Word(const std::string& edge, int64_t bytes, const absl::Status& status,
                  const Tensor& got, bool is_dead) {
   if (!status.ok()) {
@@ -77,7 +77,7 @@ std::string Word(const std::string& edge, int64_t bytes, const absl::Status& sta
   return absl::StrCat(number);
 }
 
-// What the words of a line name; not every line has all of them.
+// The fields of a line; not every line has all of them.
 struct Order {
   std::string edge, how;
   uint64_t first = 0;
@@ -226,7 +226,7 @@ class Peer {
   }
 
   Server* const server_;
-  std::shared_ptr<Rendezvous> step_;  // Of the line that is being obeyed.
+  std::shared_ptr<Rendezvous> step_;  // The step of the present line.
 };
 
 int Main(const std::vector<std::string>& args) {

@@ -11,8 +11,9 @@ import time
 
 BATCH, SIZE = 12, 300001
 DEADLINE_MS = 20000
-GRACE_S = 15  # terminationGracePeriodSeconds of examples/deploy/kubernetes.yaml.
-REFUSALS = {"ABORTED", "UNAVAILABLE"}  # What a drain may say. A late or a wrong tensor has another name.
+GRACE_S = 15  # terminationGracePeriodSeconds in examples/deploy/kubernetes.yaml.
+# What a drain may answer. A late or a wrong tensor has another name.
+REFUSALS = {"ABORTED", "UNAVAILABLE"}
 
 
 class Worker:
@@ -20,7 +21,7 @@ class Worker:
 
     def __init__(self, job, start):
         self.job, self.start = job, start
-        self.lock = threading.Lock()  # Who tells it something.
+        self.lock = threading.Lock()  # Held by the thread that gives it commands.
         self.peer = None
         self.drains_s = []
 
@@ -28,7 +29,7 @@ class Worker:
         with self.lock:
             if self.peer is not None:
                 begin = time.monotonic()
-                self.peer.process.stdin.close()  # It drains: what is on its way lands.
+                self.peer.process.stdin.close()  # It drains: what is under way lands.
                 self.peer.process.wait(30)
                 self.drains_s.append(time.monotonic() - begin)
                 code = self.peer.process.returncode

@@ -30,7 +30,7 @@ PATHS = {
     "rdma/soft": ["--protocol=grpc+verbs", "--nic=soft", "--shm=off"],
     "grpc": ["--protocol=grpc", "--shm=off"],
 }
-# Nothing, inside a message, about its size, a landing, more than a part, large; strings.
+# Empty, inside a message, about a message's size, a landing, more than one part, large; strings.
 SIZES = (0, 8, 100, 2000, 8191, 8192, 8193, 65536, 300001, 8 << 20, -1)
 PATIENCE_S = 60
 
@@ -74,7 +74,7 @@ class Peer:
 class Pair:
     """Not cases by itself: what OldToNew and NewToOld do on each path."""
     producer_is = consumer_is = path = None
-    expected = None  # The path that is taken, where it is another.
+    expected = None  # The path that is taken, if it is not the configured one.
     producer_flags = ()
 
     def setUp(self):
@@ -118,9 +118,9 @@ class Pair:
                     continue
                 with self.subTest(size=size, how=how):
                     edge = "%s%d" % (how, size)
-                    self.send(1, edge, 7, 3, size)  # First the tensors, then who wants them.
+                    self.send(1, edge, 7, 3, size)  # First the tensors, then the receives.
                     self.assertEqual(self.recv(1, edge, how, 3, size), numbers)
-                    self.start_recv(2, edge, how, 3, size)  # The other way round.
+                    self.start_recv(2, edge, how, 3, size)  # First the receives, then the tensors.
                     time.sleep(0.02)
                     self.send(2, edge, 7, 3, size)
                     self.assertEqual(self.got(), numbers)
@@ -132,7 +132,8 @@ class Pair:
             self.start_recv(1, edge, "one", 300, size)
             self.send(1, edge, 0, 300, size)
             self.assertEqual(self.got(), [str(i) for i in range(300)])
-            # At once: nothing lost, nothing doubled; 0.1.0 may take them in another order over gRPC.
+            # All at once: nothing is lost or doubled. Over gRPC 0.1.0 may take them in another
+            # order.
             self.start_recv(2, edge, "all", 200, size)
             self.send(2, edge, 0, 200, size)
             got = self.got()
@@ -181,7 +182,7 @@ class Pair:
         self.producer.tell("dead", 1, "dead", self.consumer.name)
         self.producer.answer("sent")
         self.assertEqual(self.recv(1, "dead", "one", 1, 100), ["dead"])
-        # The producer has to have begun the step that it aborts.
+        # The producer must have begun the step that it aborts.
         self.send(2, "begun", 0, 1, 100)
         self.start_recv(2, "never", "all", 5, 100)
         time.sleep(0.1)
@@ -208,7 +209,7 @@ def pairs():
             name = "%s_to_%s_over_%s" % (producer.capitalize(), consumer, path.split("/")[-1])
             yield type(name, (Pair, unittest.TestCase), dict(who, path=path, __module__=__name__))
         name = "%s_to_%s_by_smaller_messages" % (producer.capitalize(), consumer)
-        if consumer == "old":  # 0.1.0 asks for its own size or takes the next path.
+        if consumer == "old":  # 0.1.0 asks for messages of its own size, or takes the next path.
             who["expected"] = "grpc"
         yield type(name, (SmallerMessages, unittest.TestCase), dict(who, __module__=__name__))
 

@@ -37,8 +37,7 @@ def _cuda_configure_impl(ctx):
         ctx.symlink(ctx.path(home + "/include"), "include")
     ctx.file("BUILD", _BUILD.format(
         compatible = "" if present else "target_compatible_with = [\"@tryst//tools/system:unavailable\"],",
-        # The static runtime: a binary starts, and finds no device, on a
-        # machine that has no CUDA at all.
+        # The static runtime: on a machine without CUDA a binary still starts, and finds no device.
         cudart = repr([home + "/lib64/libcudart_static.a", "-ldl", "-lrt", "-lpthread"]),
         driver = repr(["-L" + home + "/lib64/stubs", "-lcuda"]),
     ), executable = False)

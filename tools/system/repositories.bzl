@@ -114,7 +114,7 @@ _ABSL = {
     "absl/types:variant": "absl_variant",
 }
 
-# The labels proto_library and cc_proto_library look for by default.
+# The labels that proto_library and cc_proto_library use by default.
 _PROTOBUF_BUILD = """
 exports_files(["protoc"])
 

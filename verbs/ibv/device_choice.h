@@ -19,17 +19,16 @@ namespace tryst {
 struct IbvCandidate {
   std::string device;
   IbvPort port;
-  absl::Status usable;  // The device's own trouble, or the port's, or "not asked for".
+  absl::Status usable;  // What is wrong with the device or the port, or "not asked for".
   absl::optional<int> numa_node;
   PciDistance gpu_distance = PciDistance::kUnknown;
 };
 
-// All of them, and the one to use: nobody should have to guess why.
+// All candidates, and the one to use, so that the choice can be explained.
 struct IbvChoice {
   std::vector<IbvCandidate> candidates;  // In the library's order.
   absl::optional<size_t> chosen;
-  // Why there is none: kUnavailable, or kInvalidArgument when `settings` name what is
-  // not there.
+  // Why there is none: kUnavailable, or kInvalidArgument if `settings` name what is not there.
   absl::Status status;
 
   // One line per candidate, for people.
@@ -38,13 +37,14 @@ struct IbvChoice {
 
 struct IbvChoiceOptions {
   RdmaSettings settings;
-  std::string near_bus_id;  // A GPU's "0000:3b:00.0"; empty: no matter.
+  std::string near_bus_id;  // A GPU's "0000:3b:00.0"; empty: any.
   absl::optional<int> near_numa_node;
   std::string sysfs_root = "/sys";
 };
 
-// Opens and closes every device. Of the usable ports the one nearest to the GPU is
-// taken, then the nearest to the NUMA node, then the fastest, then the first.
+// Opens and closes every device. iWARP only where there is nothing else. Chooses, of the usable
+// ports, the nearest to the GPU, then the nearest to the NUMA node, then the fastest, then the
+// first.
 IbvChoice ChooseIbvPort(const IbvCalls& calls, const IbvChoiceOptions& options);
 
 }  // namespace tryst

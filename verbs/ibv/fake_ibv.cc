@@ -30,7 +30,7 @@ struct FakeChannel {
 
 template <typename Outer, typename Inner>
 Outer* Containing(Inner* inner) {
-  // Each fake object begins with the verbs one.
+  // Each fake object begins with the real struct.
   return reinterpret_cast<Outer*>(inner);
 }
 
@@ -118,7 +118,7 @@ struct FakeIbvEntry {
       *refused = work;
       return owner->Failing("ibv_post_recv");
     }
-    // Flushed by the next break, and not before: as Soft-RoCE does it.
+    // Only the next break flushes them, as in Soft-RoCE.
     for (; work != nullptr; work = work->next) fake->receives.push_back(work->wr_id);
     return 0;
   }

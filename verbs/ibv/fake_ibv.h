@@ -17,11 +17,11 @@
 
 namespace tryst {
 
-// A libibverbs of our own, for tests: devices with any attributes, works that complete
-// when and as the test says, and every call failing on request in the convention of
-// the real one. It has Soft-RoCE's ways where those are harder to live with than the
-// hardware's: a destroyed queue pair's completions stay in their queue, and receives
-// posted after a break are flushed only by another. Single-threaded.
+// A fake libibverbs for tests: devices with any attributes, works that complete when and as the
+// test says, and every call failing on request in the way of the real one. It behaves like
+// Soft-RoCE where that is harder to live with than hardware: a destroyed queue pair's completions
+// stay in their queue, and receives posted after a break are flushed only by another break.
+// Single-threaded.
 class FakeIbv {
  public:
   struct Port {
@@ -33,10 +33,10 @@ class FakeIbv {
     ibv_device_attr attributes = {};
     std::vector<Port> ports;  // ports[0] has the number 1.
     uint32_t max_inline_bytes = 512;
-    ibv_ece extensions = {};  // Vendor 0: the driver does not know them.
+    ibv_ece extensions = {};  // Vendor 0: the driver does not have them.
     bool windows = true;
   };
-  // A work as it was posted. `next` tells nothing here; `doorbell` counts the calls.
+  // A work as it was posted. Ignore its `next`; `doorbell` counts the post calls.
   struct PostedSend {
     ibv_send_wr work = {};
     std::vector<ibv_sge> entries;
@@ -55,23 +55,23 @@ class FakeIbv {
   Device& AddDevice(const std::string& name);
   static ibv_gid_entry Gid(uint32_t index, const std::string& address, uint32_t type);
 
-  // To be given to the code under test; must not outlive this.
+  // For the code under test; must not outlive this object.
   IbvCalls Calls();
 
-  // The named call ("ibv_modify_qp") fails from now on with this error; 0: works again.
+  // The named call, such as "ibv_modify_qp", fails from now on with this error; 0: it works again.
   void Fail(const std::string& call, int error) { failures_[call] = error; }
-  // The next ibv_post_send takes this many works of the chain and refuses the rest.
+  // The next ibv_post_send accepts this many works of the chain, and refuses the rest.
   void RefuseSendsAfter(int count) { refuse_after_ = count; }
 
-  // What the code under test has made, oldest first.
+  // The queue pairs that the code under test has made, oldest first.
   std::vector<QueuePair*> queue_pairs();
   // How many objects (contexts, domains, regions, ...) are open.
   int live() const { return live_; }
 
-  // Completes the oldest `count` sends (receives); silent ones only retire on success.
+  // Completes the oldest `count` sends; on success an unsignaled one has no completion.
   void CompleteSends(QueuePair* pair, int count, ibv_wc_status status = IBV_WC_SUCCESS);
   void CompleteReceive(QueuePair* pair, ibv_wc_opcode opcode, uint32_t bytes, uint32_t immediate);
-  // Puts an event on the (single) open context's descriptor.
+  // Puts an event on the descriptor of the only open context.
   void RaiseEvent(ibv_event_type type, int port, QueuePair* pair = nullptr);
   int unacknowledged_events() const { return unacknowledged_events_; }
   // Makes every open completion channel readable.
@@ -80,15 +80,15 @@ class FakeIbv {
   struct Region {
     ibv_mr verbs = {};
     unsigned access = 0;
-    bool with_optional_rights = false;  // Came through ibv_reg_mr_iova2.
-    // Came through ibv_reg_dmabuf_mr: with these; else -1.
+    bool with_optional_rights = false;  // It was made with ibv_reg_mr_iova2.
+    // If it was made with ibv_reg_dmabuf_mr, its arguments; otherwise -1.
     int dma_buf_fd = -1;
     uint64_t dma_buf_offset = 0;
   };
   const std::list<Region>& regions() const { return regions_; }
-  // Called after each ibv_post_send that was taken: a test may move bytes and complete.
+  // Called after each accepted ibv_post_send: a test may move bytes and complete works.
   void OnPosted(std::function<void(QueuePair*)> on_posted) { on_posted_ = std::move(on_posted); }
-  // What a registration of this address answers; 0: works. Empty: all work.
+  // The error for a registration of this address; 0: it works. Empty: all work.
   void OnRegister(std::function<int(const Region&)> on_register) {
     on_register_ = std::move(on_register);
   }
@@ -134,12 +134,12 @@ struct FakeIbv::QueuePair {
   FakeIbv* owner = nullptr;
   Queue* queue = nullptr;
   ibv_qp_cap asked = {};
-  std::vector<ibv_qp_attr> modified;  // Each transition's attributes.
+  std::vector<ibv_qp_attr> modified;  // The attributes of each transition.
   std::vector<int> masks;
   ibv_ece agreed = {};
   int doorbells = 0;
   std::vector<PostedSend> history;  // Everything ever posted.
-  std::deque<PostedSend> sends;     // Outstanding.
+  std::deque<PostedSend> sends;     // Those outstanding.
   std::deque<uint64_t> receives;
 };
 

@@ -15,10 +15,10 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMaxGids = 1024;
-constexpr uint32_t kMaxGidIndex = 255;  // What a queue pair's path has room for.
+constexpr uint32_t kMaxGidIndex = 255;  // A queue pair's path has no room for larger ones.
 
 bool IsEmpty(const union ibv_gid& gid) {
-  // A table slot whose network device is gone keeps its prefix and loses the rest.
+  // When its network device is gone, a table slot keeps the prefix and loses the rest.
   return gid.global.interface_id == 0;
 }
 
@@ -28,7 +28,7 @@ bool IsMappedIpv4(const union ibv_gid& gid) {
 }
 
 struct Reach {
-  int rank;  // The higher the better; 0: of no use.
+  int rank;  // Higher is better; 0: unusable.
   const char* name;
 };
 
@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<ibv_gid_entry>> ReadGids(const IbvCalls& calls, ibv_c
       }
       return gids;
     }
-    // An old kernel under a young library: ask it one by one.
+    // The kernel is older than the library, so ask for each entry.
   }
   const std::string device_path =
       absl::StrCat(sysfs_root, "/class/infiniband/", absl::string_view(context->device->name));
@@ -147,7 +147,7 @@ absl::StatusOr<ChosenGid> ChooseGid(const std::vector<ibv_gid_entry>& gids, bool
     return absl::InvalidArgumentError(
         absl::StrCat("GID index ", wanted, " is empty; there are: ", present));
   }
-  // InfiniBand within a subnet goes by LID and needs no GID.
+  // Within a subnet, InfiniBand uses LIDs and needs no GID.
   return ChosenGid{0, {}, "no GID: by LID"};
 }
 

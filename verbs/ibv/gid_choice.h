@@ -21,19 +21,19 @@ struct ChosenGid {
   std::string why;  // "index 3, 10.0.0.1, RoCE v2: IPv4; passed over 2 others".
 };
 
-// The port's addresses that are not empty. Without ibv_query_gid_table, from sysfs.
+// The port's addresses that are not empty. Without ibv_query_gid_table they are read from sysfs.
 absl::StatusOr<std::vector<ibv_gid_entry>> ReadGids(const IbvCalls& calls, ibv_context* context,
                                                     uint8_t port, int table_length,
                                                     const std::string& sysfs_root);
 
-// Takes, on Ethernet, a RoCE v2 address: IPv4 first, then global, then site-local IPv6,
-// then the link-local ones, which reach no further than the cable; of equals, the one
-// with the least index. On InfiniBand, index 0. `index` overrides all that.
-// kInvalidArgument for an index that is empty, kUnavailable where nothing will do.
+// Chooses, on Ethernet, a RoCE v2 address: IPv4 first, then global IPv6, then site-local, then
+// link-local, which reaches no further than the cable; among equals, the lowest index. On
+// InfiniBand, index 0. `index` overrides all that. kInvalidArgument: the entry at `index` is empty.
+// kUnavailable: no address is usable.
 absl::StatusOr<ChosenGid> ChooseGid(const std::vector<ibv_gid_entry>& gids, bool ethernet,
                                     absl::optional<uint32_t> index);
 
-// "10.0.0.1" for an IPv4-mapped one, else as IPv6.
+// "10.0.0.1" for an IPv4-mapped address; otherwise as IPv6.
 std::string GidText(const union ibv_gid& gid);
 
 }  // namespace tryst

@@ -15,8 +15,8 @@ constexpr char kAdvice[] =
     "install rdma-core's user space (Debian: libibverbs1 ibverbs-providers; Red Hat: "
     "libibverbs), in the container too";
 
-// Resolves symbols with the version whose signature we compiled against: plain dlsym
-// would give a function of another shape when the library changes one.
+// Resolves symbols with the version for which we compiled: when the library changes a signature,
+// plain dlsym would return a function with another one.
 class SymbolTable {
  public:
   SymbolTable(void* library, std::string name) : library_(library), name_(std::move(name)) {}
@@ -47,8 +47,8 @@ class SymbolTable {
 
 using QueryPortCall = int(ibv_context*, uint8_t, _compat_ibv_port_attr*);
 
-// The exported ibv_query_port fills an older, shorter struct; drivers that know the
-// whole one are asked through the context, as verbs.h does.
+// The exported ibv_query_port fills an older, shorter struct. Drivers that know the complete one
+// are called through the context, as verbs.h does.
 int QueryPort(QueryPortCall* fallback, ibv_context* context, uint8_t port, ibv_port_attr* out) {
   std::memset(out, 0, sizeof(*out));
   verbs_context* extended = verbs_get_ctx_op(context, query_port);
@@ -103,7 +103,7 @@ void FillOptional(const SymbolTable& symbols, IbvCalls* calls) {
       return gid_table(context, out, room, 0, sizeof(*out));
     };
   }
-  // An empty pointer leaves an empty function.
+  // A null pointer gives an empty function.
   calls->reg_mr_iova2 = symbols.Optional<ibv_mr*(ibv_pd*, void*, size_t, uint64_t, unsigned)>(
       "ibv_reg_mr_iova2", "IBVERBS_1.8");
   calls->query_ece = symbols.Optional<int(ibv_qp*, ibv_ece*)>("ibv_query_ece", "IBVERBS_1.10");

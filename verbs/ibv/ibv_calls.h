@@ -13,15 +13,15 @@
 
 namespace tryst {
 
-// The boundary to libibverbs: every entry point that we take from the library, so
-// that one binary runs where it is absent and tests can stand in for it. They fail
-// in the five ways that ibv_status.h turns into absl::Status.
+// The boundary to libibverbs: every function that we call in the library. So one binary also runs
+// without it, and tests can replace it. They fail in the five ways that ibv_status.h turns into
+// absl::Status.
 //
-// The calls of the fast path (post_send, post_recv, poll_cq, req_notify_cq) and the
-// memory windows are not here: verbs.h inlines them as calls through the context's
-// own table, which a fake context fills just as well.
+// The calls of the fast path (post_send, post_recv, poll_cq, req_notify_cq) and those of memory
+// windows are not here: verbs.h inlines them as calls through the context's own table, which a fake
+// context fills just as well.
 //
-// Safe from any thread once filled.
+// Thread-safe once filled.
 struct IbvCalls {
   std::function<ibv_device**(int* count)> get_device_list;
   std::function<void(ibv_device** list)> free_device_list;
@@ -48,7 +48,7 @@ struct IbvCalls {
   std::function<int(ibv_context* context, ibv_async_event* out)> get_async_event;
   std::function<void(ibv_async_event* event)> ack_async_event;
 
-  // Younger than the oldest library we run with; empty where it lacks them.
+  // Not in the oldest library that we support; empty where it lacks them.
   std::function<ssize_t(ibv_context* context, ibv_gid_entry* out, size_t room)> query_gid_table;
   std::function<ibv_mr*(ibv_pd* domain, void* address, size_t bytes, uint64_t remote_base,
                         unsigned access)>
@@ -60,9 +60,9 @@ struct IbvCalls {
   std::function<int(ibv_qp* pair, ibv_ece* options)> set_ece;
 };
 
-// Loads the library and fills the table. kNotFound when it is not installed, or too old
-// to have a call that we cannot do without; the message says what to install. The
-// library stays loaded for the life of the process: its drivers cannot be unloaded.
+// Loads the library and fills the table. kNotFound: it is not installed, or too old to have a call
+// that we need; the message says what to install. The library stays loaded as long as the process
+// runs, because its drivers cannot be unloaded.
 absl::StatusOr<IbvCalls> LoadIbvCalls(const std::string& library = "libibverbs.so.1");
 
 }  // namespace tryst

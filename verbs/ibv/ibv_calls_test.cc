@@ -27,7 +27,7 @@ TEST(IbvCallsTest, TheInstalledLibraryHasEverything) {
   if (absl::IsNotFound(calls.status())) GTEST_SKIP() << calls.status();
   ASSERT_TRUE(calls.ok()) << calls.status();
   int count = -1;
-  // Without a device: an empty list, or an error when the kernel has no RDMA at all.
+  // Without a device: an empty list, or an error if the kernel has no RDMA at all.
   ibv_device** const list = calls->get_device_list(&count);
   if (list != nullptr) calls->free_device_list(list);
   EXPECT_TRUE(calls->modify_qp);

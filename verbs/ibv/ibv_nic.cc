@@ -22,7 +22,7 @@ uint32_t KernelRandom() {
   return device();
 }
 
-// Of the events that say something to a channel; the others pass by.
+// The kind of an event that concerns channels; other events are ignored.
 absl::optional<NicEvent::Kind> KindOf(ibv_event_type type) {
   switch (type) {
     case IBV_EVENT_PORT_ACTIVE:
@@ -104,7 +104,7 @@ class IbvNic final : public Nic {
   const std::unique_ptr<IbvDevice> device_;
   const uint8_t first_port_;
   const std::string sysfs_root_;
-  std::atomic<bool> events_lost_{false};  // The descriptor failed, and that was told.
+  std::atomic<bool> events_lost_{false};  // The descriptor failed, and that was reported.
 };
 
 NicPort IbvNic::PortOf(uint8_t number) const {
@@ -134,7 +134,7 @@ absl::optional<NicEvent> IbvNic::NextEvent() {
     const absl::StatusOr<bool> taken = FromEventCall(
         device_->calls().get_async_event(device_->context(), &event), "ibv_get_async_event");
     if (!taken.ok()) {
-      // Read once as the device's death, then as silence.
+      // Reported once as the device's death, then never again.
       if (events_lost_.exchange(true)) return absl::nullopt;
       TRYST_LOG(Error) << name() << ": " << taken.status();
       NicEvent fatal;
@@ -145,7 +145,7 @@ absl::optional<NicEvent> IbvNic::NextEvent() {
     const absl::optional<NicEvent::Kind> kind = KindOf(event.event_type);
     absl::optional<NicEvent> ours;
     if (kind) ours = EventOf(*kind, event);
-    // Only now may the object that it names be destroyed.
+    // Only after this may the object that the event names be destroyed.
     device_->calls().ack_async_event(&event);
     if (ours) return ours;
   }

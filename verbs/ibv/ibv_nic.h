@@ -16,19 +16,18 @@
 namespace tryst {
 
 struct IbvNicOptions {
-  // Which device and port, and how to use them. ParseRdmaSettings() reads the user's.
+  // Which device and port, and how to use them. ParseRdmaSettings() reads the user's settings.
   IbvChoiceOptions choice;
   // The library to use; empty: LoadIbvCalls().
   absl::optional<IbvCalls> calls;
-  // Gives each queue pair's first packet number; empty: the kernel's. Thread-safe.
+  // Returns each queue pair's first packet number; empty: the kernel's random numbers. Thread-safe.
   std::function<uint32_t()> random;
 };
 
-// Opens the RDMA device with the best port (device_choice.h). Ports() gives that port
-// first; queue pairs may be made on the others too.
-// kNotFound: libibverbs is not installed. kUnavailable: no usable port; the message has
-// a line for every candidate with the reason. kInvalidArgument: `settings` name what is
-// not there. kPermissionDenied or kResourceExhausted: the device refused.
+// Opens the RDMA device with the best port (device_choice.h). Ports() lists that port first; queue
+// pairs may be made on the others, too. kNotFound: libibverbs is not installed. kUnavailable: no
+// port is usable; the message has a line with the reason for every candidate. kInvalidArgument:
+// `settings` name what is not there. kPermissionDenied or kResourceExhausted: the device refused.
 absl::StatusOr<std::unique_ptr<Nic>> OpenIbvNic(const IbvNicOptions& options);
 
 }  // namespace tryst

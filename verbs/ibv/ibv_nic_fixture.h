@@ -16,7 +16,7 @@ inline bool Readable(int fd) {
   return poll(&entry, 1, 0) == 1;
 }
 
-// A NIC over the fake library, which must be given back everything.
+// A NIC over the fake library, which must get everything back.
 class IbvNicTest : public ::testing::Test {
  protected:
   IbvNicTest() : device_(fake_.AddDevice("fake0")) {

@@ -68,7 +68,7 @@ TEST_F(IbvNicTest, ThePortsTellTheirAddressAndWhy) {
   device_.ports[0].attributes.state = IBV_PORT_DOWN;
   const std::vector<NicPort> ports = Open()->Ports();
   ASSERT_EQ(ports.size(), 2u);
-  EXPECT_EQ(ports[0].number, 2);  // The chosen one first.
+  EXPECT_EQ(ports[0].number, 2);  // The chosen port comes first.
   EXPECT_EQ(ports[0].state, PortState::kActive);
   EXPECT_EQ(ports[0].address, "10.0.0.1");
   EXPECT_EQ(ports[0].mtu_bytes, 4096u);
@@ -76,7 +76,7 @@ TEST_F(IbvNicTest, ThePortsTellTheirAddressAndWhy) {
   EXPECT_THAT(ports[0].description, HasSubstr("RoCE v2"));
   EXPECT_EQ(ports[1].state, PortState::kDown);
   EXPECT_THAT(ports[1].description, HasSubstr("port is down"));
-  // Asked anew each time.
+  // It is asked again each time.
   device_.ports[0].attributes.state = IBV_PORT_ACTIVE;
   EXPECT_EQ(nic_->Ports()[1].state, PortState::kActive);
 }

@@ -1,4 +1,4 @@
-// Queue pairs, their completion queue and their windows, through the seam.
+// Queue pairs, their completion queue and their windows, through verbs/nic.h.
 #include "verbs/ibv/ibv_queue_pair.h"
 
 #include <cerrno>
@@ -22,7 +22,7 @@ class IbvQueuePairTest : public IbvNicTest {
     region_.reset();
   }
 
-  // A completion queue, and a queue pair with `depth` of each on it.
+  // Makes a completion queue, and a queue pair with `depth` sends and receives.
   void Make(uint32_t depth) {
     if (nic_ == nullptr) Open();
     queue_ = *nic_->CreateCompletionQueue(4 * depth);
@@ -152,14 +152,14 @@ TEST_F(IbvQueuePairTest, OptionsBeyondTheLimitsAreRefused) {
 }
 
 TEST_F(IbvQueuePairTest, ACompletionQueueCannotBeOverrun) {
-  Make(4);  // 16 deep; the pair takes 8.
+  Make(4);  // The queue is 16 deep, and the pair takes 8.
   const std::unique_ptr<QueuePair> second = MakePair(4);
   QueuePairOptions options;
   options.completions = queue_.get();
   options.send_depth = options.receive_depth = 1;
   EXPECT_EQ(nic_->CreateQueuePair(options).status().code(), absl::StatusCode::kResourceExhausted);
   pair_.reset();
-  pair_ = MakePair(4);  // The room came back.
+  pair_ = MakePair(4);  // The room was given back.
   EXPECT_NE(pair_, nullptr);
 }
 
@@ -214,7 +214,7 @@ TEST_F(IbvQueuePairTest, ABatchIsOneDoorbellAndKeepsItsOrder) {
   EXPECT_EQ(posted[0].entries[0].length, 8u);
   EXPECT_EQ(posted[1].work.opcode, IBV_WR_RDMA_WRITE_WITH_IMM);
   EXPECT_EQ(posted[1].work.send_flags, unsigned{IBV_SEND_FENCE});
-  EXPECT_EQ(std::memcmp(&posted[1].work.imm_data, "\1\2\3\4", 4), 0);  // Network order.
+  EXPECT_EQ(std::memcmp(&posted[1].work.imm_data, "\1\2\3\4", 4), 0);  // In network order.
   EXPECT_EQ(posted[2].work.send_flags, unsigned{IBV_SEND_SIGNALED} | IBV_SEND_INLINE);
 }
 
@@ -301,7 +301,7 @@ TEST_F(IbvQueuePairTest, BreakFlushesEverythingAndThenItIsDrained) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Post({Write(3)})));
   EXPECT_TRUE(absl::IsFailedPrecondition(Receive(6)));
   const std::vector<Completion> done = Poll();
-  ASSERT_EQ(done.size(), 3u);  // And not the markers.
+  ASSERT_EQ(done.size(), 3u);  // Without the markers.
   for (const Completion& each : done) EXPECT_EQ(each.status, CompletionStatus::kFlushed);
   EXPECT_EQ(pair_->state(), QueuePairState::kDrained);
   pair_->Break();
@@ -312,7 +312,7 @@ TEST_F(IbvQueuePairTest, BreakFlushesEverythingAndThenItIsDrained) {
 TEST_F(IbvQueuePairTest, SilentWorksThatHadSucceededDoNotHoldTheDrainUp) {
   MakeConnected(4);
   ASSERT_TRUE(Post({Write(1, false), Write(2, false)}).ok());
-  fake_.CompleteSends(hardware(), 2);  // Nothing will ever tell of them.
+  fake_.CompleteSends(hardware(), 2);  // They are unsignaled, so nothing reports them.
   pair_->Break();
   EXPECT_TRUE(Poll().empty());
   EXPECT_EQ(pair_->state(), QueuePairState::kDrained);
@@ -401,7 +401,7 @@ TEST_F(IbvQueuePairTest, ADestroyedPairLeavesNoCompletionAndOthersLoseNone) {
   ASSERT_TRUE(other->PostSend(absl::MakeConstSpan(&theirs, 1)).ok());
   fake_.CompleteSends(fake_.queue_pairs()[0], 1);
   fake_.CompleteSends(fake_.queue_pairs()[1], 1);
-  pair_.reset();  // Its first completion is in the queue, its second never came.
+  pair_.reset();  // Its first completion is in the queue, the second never came.
   const std::vector<Completion> done = Poll();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].id, 7u);
@@ -412,9 +412,9 @@ TEST_F(IbvQueuePairTest, ACompletionOfNothingIsDropped) {
   ASSERT_TRUE(Post({Write(1)}).ok());
   FakeIbv::QueuePair* const pair = hardware();
   fake_.CompleteSends(pair, 1);
-  pair->queue->done.push_back(pair->queue->done.front());  // Twice.
+  pair->queue->done.push_back(pair->queue->done.front());  // The same completion twice.
   ibv_wc rogue = pair->queue->done.front();
-  rogue.wr_id |= uint64_t{0x1234} << 48;  // Of a slot that is not.
+  rogue.wr_id |= uint64_t{0x1234} << 48;  // A slot that does not exist.
   pair->queue->done.push_back(rogue);
   EXPECT_EQ(Poll().size(), 1u);
   EXPECT_EQ(pair_->send_room(), 4u);
@@ -436,7 +436,8 @@ TEST_F(IbvQueuePairTest, ArmTakesTheOldEventsAndAcknowledgesThemInTheEnd) {
   ASSERT_TRUE(queue_->Arm().ok());
   EXPECT_FALSE(Readable(queue_->event_fd()));
   EXPECT_TRUE(hardware()->queue->armed);
-  EXPECT_EQ(fake_.unacknowledged_events(), 1);  // By the destructor; see the fixture's.
+  // The destructor acknowledges it; the fixture checks that.
+  EXPECT_EQ(fake_.unacknowledged_events(), 1);
 }
 
 TEST_F(IbvQueuePairTest, ArmMayFailInBothItsCalls) {
@@ -484,8 +485,8 @@ TEST_F(IbvQueuePairTest, EachBindGivesAnotherKeyAndItsOwnDoorbell) {
   EXPECT_EQ(hardware()->doorbells, 2);
   fake_.CompleteSends(hardware(), 4);
   EXPECT_EQ(Poll()[0].op, CompletionOp::kWindow);
-  // The end of the queue pair ends the window's binding. The window can be bound again on another
-  // queue pair.
+  // Destroying the queue pair ends the window's binding, so the window can be bound again on
+  // another queue pair.
   pair_.reset();
   pair_ = MakePair(8);
   ASSERT_TRUE(pair_->Connect(pair_->LocalAddress()).ok());
@@ -494,7 +495,7 @@ TEST_F(IbvQueuePairTest, EachBindGivesAnotherKeyAndItsOwnDoorbell) {
   fake_.Fail("ibv_alloc_mw", 0);
   ASSERT_TRUE(Post({bind}).ok());
   EXPECT_EQ(hardware()->history[0].work.bind_mw.rkey, window->remote_key());
-  // One at a time, in the same place of the batch.
+  // One at a time, so each uses the same entry of the batch.
   ASSERT_TRUE(Post({invalidate}).ok());
   ASSERT_TRUE(Post({bind}).ok());
   SendWork incomplete = bind;

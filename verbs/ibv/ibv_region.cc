@@ -21,7 +21,7 @@ std::string LockedMemoryAdvice() {
                       "memlock=-1)");
 }
 
-// The kernel answers both "no more room to lock" and "no more keys" with ENOMEM.
+// The kernel returns ENOMEM both for "no more room to lock" and for "no more keys".
 absl::Status WithAdvice(const absl::Status& status, uint64_t bytes) {
   std::string text = absl::StrCat("registering ", bytes, " bytes: ", status.message());
   if (absl::IsResourceExhausted(status)) absl::StrAppend(&text, LockedMemoryAdvice());
@@ -40,7 +40,7 @@ absl::Status CheckRange(uint64_t address, uint64_t bytes) {
 
 unsigned VerbsAccess(uint32_t access, const NicLimits& limits) {
   unsigned verbs = 0;
-  // Verbs refuses remote writing without local writing.
+  // Verbs does not allow remote writing without local writing.
   if (access & (kLocalWrite | kRemoteWrite)) verbs |= IBV_ACCESS_LOCAL_WRITE;
   if (access & kRemoteWrite) verbs |= IBV_ACCESS_REMOTE_WRITE;
   if (access & kRemoteRead) verbs |= IBV_ACCESS_REMOTE_READ;
@@ -68,8 +68,8 @@ absl::StatusOr<std::unique_ptr<Region>> IbvRegion::Register(IbvDevice* device, v
   if (!range.ok()) return range;
   const unsigned rights = VerbsAccess(access, device->limits());
   const IbvCalls& calls = device->calls();
-  // The old entry point passes optional rights on to kernels that refuse them; the
-  // young one takes them away first.
+  // The old function passes optional rights on to kernels that refuse them; the new one removes
+  // them first.
   const absl::StatusOr<ibv_mr*> region =
       calls.reg_mr_iova2 != nullptr
           ? FromPointer(calls.reg_mr_iova2(device->domain(), address, bytes, base, rights),

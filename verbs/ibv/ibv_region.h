@@ -13,8 +13,8 @@
 
 namespace tryst {
 
-// The rights of verbs for ours (nic.h, Access). Relaxed ordering is left out where the
-// library cannot pass it.
+// The verbs rights for ours (verbs/nic.h, Access). Relaxed ordering is left out if the library
+// cannot pass it on.
 unsigned VerbsAccess(uint32_t access, const NicLimits& limits);
 
 class IbvRegion final : public Region {
@@ -44,8 +44,8 @@ class IbvRegion final : public Region {
 
 class IbvQueuePair;
 
-// Belongs to the thread of the queue pair that it is bound on. That frees it when it is
-// destroyed itself: Soft-RoCE waits 50 s for a window that is still bound.
+// Belongs to the thread of the queue pair on which it is bound. That queue pair frees it when it is
+// destroyed, because Soft-RoCE waits 50 s for a window that is still bound.
 class IbvWindow final : public Window {
  public:
   static absl::StatusOr<std::unique_ptr<Window>> Create(IbvDevice* device);
@@ -54,10 +54,10 @@ class IbvWindow final : public Window {
   uint32_t remote_key() const override { return key_; }
   ibv_mw* verbs() const { return window_; }
 
-  // Makes it ready for a bind on `pair`: there may be none in the hardware now.
+  // Makes it ready for a bind on `pair`: the hardware may have no window for it now.
   absl::Status Prepare(IbvQueuePair* pair);
-  // Moves on to the key that the next bind gives. The driver must find the one before
-  // in the window until that bind has been posted; then OnPosted().
+  // Moves on to the key that the next bind gives. Until that bind has been posted the driver must
+  // find the old key in the window; then call OnPosted().
   uint32_t TakeNextKey() { return key_ = ibv_inc_rkey(key_); }
   void OnPosted(uint32_t key) { window_->rkey = key; }
   // Its key opens nothing any more.
@@ -69,7 +69,7 @@ class IbvWindow final : public Window {
 
   IbvDevice* const device_;
   ibv_mw* window_ = nullptr;
-  IbvQueuePair* pair_ = nullptr;  // That it was last bound on.
+  IbvQueuePair* pair_ = nullptr;  // The queue pair on which it was last bound.
   uint32_t key_ = 0;
 };
 

@@ -32,7 +32,7 @@ absl::StatusCode CodeOf(int error) {
     case EEXIST:
       return absl::StatusCode::kFailedPrecondition;
     default:
-      // ENODEV, EIO, ENETUNREACH, ETIMEDOUT, ...: the device or the way to the peer.
+      // ENODEV, EIO, ENETUNREACH, ETIMEDOUT, ...: the device, or the path to the peer.
       return absl::StatusCode::kUnavailable;
   }
 }
@@ -53,8 +53,8 @@ absl::Status FromErrno(int error, absl::string_view call) {
 absl::Status FromReturned(int returned, absl::string_view call) {
   if (returned == 0) return absl::OkStatus();
   if (returned > 0) return FromErrno(returned, call);
-  // EPERM is 1 too, but no driver has been seen to return it negated; -1 is the old
-  // "look at errno".
+  // EPERM is 1 as well, but no driver is known to return it negated; -1 is the old convention for
+  // "see errno".
   return FromErrno(returned == -1 ? errno : -returned, call);
 }
 
@@ -105,7 +105,7 @@ CompletionStatus FromWorkStatus(ibv_wc_status status) {
     case IBV_WC_RESP_TIMEOUT_ERR:
       return CompletionStatus::kResponseTimeout;
     case IBV_WC_GENERAL_ERR:
-    // Of transports and features that we do not use.
+    // For transports and features that we do not use.
     case IBV_WC_LOC_EEC_OP_ERR:
     case IBV_WC_LOC_RDD_VIOL_ERR:
     case IBV_WC_REM_INV_RD_REQ_ERR:
@@ -115,7 +115,7 @@ CompletionStatus FromWorkStatus(ibv_wc_status status) {
     case IBV_WC_TM_RNDV_INCOMPLETE:
       return CompletionStatus::kGeneral;
   }
-  return CompletionStatus::kGeneral;  // A status of a younger library.
+  return CompletionStatus::kGeneral;  // A status of a newer library.
 }
 
 absl::Status StatusOfWork(ibv_wc_status status, uint32_t vendor_error, uint32_t queue_pair) {
@@ -125,7 +125,7 @@ absl::Status StatusOfWork(ibv_wc_status status, uint32_t vendor_error, uint32_t 
       absl::StrCat("queue pair ", queue_pair, ": ", CompletionStatusName(ours), " (status ",
                    static_cast<int>(status), ", vendor error 0x", absl::Hex(vendor_error), ")");
   switch (ours) {
-    // Only a wrong work of our own ends so.
+    // Only a wrong work of our own ends in this way.
     case CompletionStatus::kLocalLength:
     case CompletionStatus::kLocalOperation:
     case CompletionStatus::kLocalProtection:

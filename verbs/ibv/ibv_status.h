@@ -22,20 +22,20 @@
 //   5 succeeds, and fails later         the work completion's status        FromWorkStatus
 namespace tryst {
 
-// 1. Some drivers return -errno or -1 instead; they are understood too.
+// 1. Some drivers return -errno or -1 instead; those are understood, too.
 absl::Status FromReturned(int returned, absl::string_view call);
 
-// 2. To be given the call itself as its argument, so that nothing touches errno between.
+// 2. Pass the call itself as the argument, so that nothing changes errno in between.
 template <typename T>
 absl::StatusOr<T*> FromPointer(T* returned, absl::string_view call);
 
-// 3. A queue that cannot be polled is lost with its NIC: kUnavailable.
+// 3. A queue that cannot be polled is lost, and its NIC with it: kUnavailable.
 absl::StatusOr<size_t> FromPolled(int returned);
 
 // 4. True: there was an event. False: there is none now (the descriptors do not block).
 absl::StatusOr<bool> FromEventCall(int returned, absl::string_view call);
 
-// 5. For the seam, and for people: what broke the queue pair.
+// 5. For verbs/nic.h, and for people: what broke the queue pair.
 CompletionStatus FromWorkStatus(ibv_wc_status status);
 absl::Status StatusOfWork(ibv_wc_status status, uint32_t vendor_error, uint32_t queue_pair);
 

@@ -7,7 +7,7 @@
 namespace tryst {
 namespace {
 
-// Each stub fails in the way of the call that it stands for.
+// Each stub fails like the call that it stands for.
 int ReturnsErrno(int error) { return error; }
 int ReturnsMinusOne(int error) {
   errno = error;
@@ -20,7 +20,7 @@ ibv_cq* ReturnsNull(int error) {
 
 TEST(IbvStatusTest, ReturnedErrnoIsPositiveAndZeroIsSuccess) {
   EXPECT_TRUE(FromReturned(0, "ibv_modify_qp").ok());
-  // The whole point: a check for "< 0" would take this for success.
+  // This is why the functions exist: a check for "< 0" would take this for success.
   const absl::Status status = FromReturned(ReturnsErrno(EINVAL), "ibv_modify_qp");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "ibv_modify_qp: Invalid argument (errno 22)");
@@ -42,7 +42,7 @@ TEST(IbvStatusTest, NullPointerTakesErrno) {
   const absl::StatusOr<ibv_cq*> none = FromPointer(ReturnsNull(ENOMEM), "ibv_create_cq");
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
   ibv_cq queue = {};
-  errno = ENOMEM;  // Of something else, earlier.
+  errno = ENOMEM;  // From an earlier, unrelated call.
   const absl::StatusOr<ibv_cq*> some = FromPointer(&queue, "ibv_create_cq");
   ASSERT_TRUE(some.ok());
   EXPECT_EQ(*some, &queue);

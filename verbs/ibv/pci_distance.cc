@@ -18,8 +18,8 @@ std::string RealPath(const std::string& path) {
   return realpath(path.c_str(), resolved) == nullptr ? std::string() : std::string(resolved);
 }
 
-// The PCIe functions of a path from the root complex down, the complex first:
-// "pci0000:3a", "0000:3a:00.0", "0000:3b:00.0".
+// The PCIe functions of a path, from the root complex down: "pci0000:3a", "0000:3a:00.0",
+// "0000:3b:00.0".
 std::vector<std::string> Chain(const std::string& path) {
   std::vector<std::string> chain;
   for (absl::string_view part : absl::StrSplit(path, '/')) {
@@ -65,7 +65,7 @@ absl::optional<int> PciTree::NumaNode(const std::string& path) const {
   if (path.empty()) return absl::nullopt;
   std::ifstream file(path + "/numa_node");
   int node;
-  // -1 is the kernel's word for "the firmware did not say".
+  // With -1 the kernel says that the firmware did not tell.
   if (!(file >> node) || node < 0) return absl::nullopt;
   return node;
 }
@@ -84,10 +84,10 @@ PciDistance PciTree::Distance(const std::string& a, const std::string& b) const 
     if (!node_a || !node_b) return PciDistance::kUnknown;
     return *node_a == *node_b ? PciDistance::kNode : PciDistance::kSystem;
   }
-  // Only the root complex in common: what they share is the CPU's host bridge.
+  // They share only the root complex, the CPU's host bridge.
   if (shared == 1) return PciDistance::kHostBridge;
-  // A switch is an upstream port and, below it, downstream ports: two devices behind
-  // one switch have at most a downstream port each below what they share.
+  // A switch is an upstream port with downstream ports below it. So two devices behind one switch
+  // have at most a downstream port each below what they share.
   const size_t below_a = chain_a.size() - shared;
   const size_t below_b = chain_b.size() - shared;
   return below_a <= 2 && below_b <= 2 ? PciDistance::kSameSwitch : PciDistance::kSwitches;

@@ -8,27 +8,27 @@
 
 namespace tryst {
 
-// How far two PCIe devices are apart, nearest first. From the second host bridge on,
-// peer-to-peer traffic crosses the CPU and is seldom worth it.
+// The distance of two PCIe devices, nearest first. From kHostBridge on, peer-to-peer traffic
+// crosses the CPU and is seldom worth it.
 enum class PciDistance {
   kSameSwitch,  // One PCIe switch between them.
   kSwitches,    // Several, but no host bridge.
   kHostBridge,  // Through one CPU root complex.
   kNode,        // Different root complexes of one NUMA node.
   kSystem,      // Across the sockets.
-  kUnknown,     // sysfs does not say: a virtual device, a container without /sys.
+  kUnknown,     // sysfs does not tell: a virtual device, or a container without /sys.
 };
 const char* PciDistanceName(PciDistance distance);
 
-// Reads sysfs below `sysfs_root` ("/sys" but for tests). Cheap, but system calls: not
-// for a fast path.
+// Reads sysfs below `sysfs_root` ("/sys" except in tests). It makes system calls, so it is not for
+// a fast path.
 class PciTree {
  public:
   explicit PciTree(std::string sysfs_root) : root_(std::move(sysfs_root)) {}
 
-  // The real path of an RDMA device's PCIe function; empty for a virtual one.
+  // The real path of an RDMA device's PCIe function; empty: it is virtual.
   std::string PathOfRdmaDevice(absl::string_view name) const;
-  // Of "0000:3b:00.0", in any case; empty if there is none.
+  // The path of "0000:3b:00.0", in upper or lower case; empty: there is none.
   std::string PathOfBusId(absl::string_view bus_id) const;
   absl::optional<int> NumaNode(const std::string& path) const;
   PciDistance Distance(const std::string& a, const std::string& b) const;

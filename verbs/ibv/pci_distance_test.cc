@@ -12,7 +12,7 @@
 namespace tryst {
 namespace {
 
-// A sysfs of our own: real folders for the devices, links for the classes.
+// A sysfs made for the test: real folders for the devices, and links for the classes.
 class PciDistanceTest : public ::testing::Test {
  protected:
   PciDistanceTest() : root_(std::string(::testing::TempDir()) + "/sysXXXXXX") {
@@ -27,7 +27,7 @@ class PciDistanceTest : public ::testing::Test {
     }
   }
 
-  // A PCIe function at `path` below the root complexes; its bus id is the last part.
+  // Adds a PCIe function at `path` below the root complexes. Its bus id is the last component.
   void AddFunction(const std::string& path, int numa_node) {
     const std::string full = "devices/" + path;
     MakePath(full);
@@ -58,7 +58,8 @@ TEST_F(PciDistanceTest, FollowsTheTree) {
   EXPECT_EQ(Distance("0000:3d:00.0", "0000:50:00.0"), PciDistance::kHostBridge);
   EXPECT_EQ(Distance("0000:3d:00.0", "0000:5e:00.0"), PciDistance::kNode);
   EXPECT_EQ(Distance("0000:3d:00.0", "0000:81:00.0"), PciDistance::kSystem);
-  EXPECT_EQ(Distance("0000:3D:00.0", "0000:81:00.0"), PciDistance::kSystem);  // nvidia-smi's case.
+  // nvidia-smi writes upper case.
+  EXPECT_EQ(Distance("0000:3D:00.0", "0000:81:00.0"), PciDistance::kSystem);
   EXPECT_EQ(Distance("0000:3d:00.0", "0000:99:00.0"), PciDistance::kUnknown);
 }
 

@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-constexpr absl::string_view kMagic = "TIB1";  // The last is the version.
+constexpr absl::string_view kMagic = "TIB1";  // The last character is the version.
 constexpr size_t kBytes = 4 + 4 + 4 + 2 + 1 + 4 + 1 + 16 + 4 + 4;
 constexpr uint32_t kMax24Bits = (1u << 24) - 1;
 

@@ -10,8 +10,8 @@ namespace tryst {
 namespace {
 
 struct Variable {
-  const char* name;       // As TensorFlow documents it.
-  const char* code_name;  // As TensorFlow's code reads it; null: the same.
+  const char* name;       // The name in TensorFlow's documentation.
+  const char* code_name;  // The name in TensorFlow's code; null: the same.
   uint32_t least;
   uint32_t most;
   const char* meaning;

@@ -9,15 +9,15 @@
 
 namespace tryst {
 
-// What LocalAddress() says: one end of a connection, as its peer needs it.
+// What LocalAddress() contains: one end of a connection, for its peer.
 struct OfiAddress {
-  std::string provider;  // libfabric's name of it.
-  uint64_t token = 0;    // Not 0. Known to us and to whom we were told of.
-  std::string name;      // Of the endpoint, as the provider has it.
+  std::string provider;  // libfabric's name for it.
+  uint64_t token = 0;    // Not 0. Known only to us and to the peer.
+  std::string name;      // The endpoint's name, in the provider's form.
 };
 
 std::string EncodeOfiAddress(const OfiAddress& address);
-// kInvalidArgument.
+// kInvalidArgument: it is malformed.
 absl::StatusOr<OfiAddress> DecodeOfiAddress(absl::string_view text);
 
 }  // namespace tryst

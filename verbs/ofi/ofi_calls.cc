@@ -12,7 +12,7 @@ constexpr char kAdvice[] =
     "install libfabric 1.17 or later (Debian: libfabric1; Red Hat: libfabric), in the container "
     "too";
 
-// Resolves symbols with the version whose structs we compiled against.
+// Resolves symbols with the version whose structs we compiled with.
 template <typename Function, typename Slot>
 bool Resolve(void* library, const char* symbol, const char* version, Slot* slot) {
   auto* const found = reinterpret_cast<Function*>(dlvsym(library, symbol, version));

@@ -16,7 +16,7 @@ namespace tryst {
 
 class OfiQueuePair;
 
-// Has its queue pairs make progress, and holds what they have completed. One thread.
+// Turns its queue pairs, and holds their completions. Used by one thread.
 class OfiCompletionQueue final : public CompletionQueue {
  public:
   static absl::StatusOr<std::unique_ptr<CompletionQueue>> Create(OfiDevice* device, uint32_t depth);
@@ -28,13 +28,13 @@ class OfiCompletionQueue final : public CompletionQueue {
 
   const OfiDevice* device() const { return device_; }
   int64_t NowNs() const { return clock_.NowNs(); }
-  // kResourceExhausted when `works` completions more do not fit.
+  // kResourceExhausted: `works` more completions do not fit.
   absl::Status Add(OfiQueuePair* pair, uint32_t works);
   void Remove(OfiQueuePair* pair, uint32_t works);
-  // What wakes the sleeper beside our own; before it is closed it is taken out again.
+  // Adds a descriptor that wakes the sleeping thread. It must be removed before it is closed.
   void Watch(int descriptor);
   void Unwatch(int descriptor);
-  // `credits`: places of its send queue that come back with it; 0 for a receive.
+  // `credits`: how many entries of the send queue it frees; 0 for a receive.
   void Push(OfiQueuePair* pair, const Completion& completion, uint32_t credits);
 
  private:
@@ -51,8 +51,8 @@ class OfiCompletionQueue final : public CompletionQueue {
   OfiDevice* const device_;
   const uint32_t depth_;
   int epoll_ = -1;
-  int wake_ = -1;   // An eventfd: there is something already.
-  int timer_ = -1;  // When to look again though nothing says so.
+  int wake_ = -1;   // An eventfd: completions are waiting already.
+  int timer_ = -1;  // Wakes the thread to poll although no descriptor tells.
   uint32_t reserved_ = 0;
   std::vector<OfiQueuePair*> pairs_;
   std::vector<Ready> ready_;  // A ring, as large as what is reserved.

@@ -15,7 +15,7 @@
 namespace tryst {
 namespace {
 
-// A write before an immediate, a send behind both: they land in the order of posting.
+// A write before an immediate, and a send after both, land in the order of posting.
 constexpr uint64_t kOrder = FI_ORDER_WAW | FI_ORDER_SAS | FI_ORDER_SAW;
 constexpr int kMrModes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
@@ -86,8 +86,8 @@ absl::Status OfiDevice::FindInfo(const std::string& host) {
   }
   if (!asked.ok()) return asked;
   if ((info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0) return absl::OkStatus();
-  // It would have peers name memory by its distance from the region's beginning. Asked in the
-  // older way it takes addresses, as every other NIC does.
+  // In this mode peers would name memory by its offset in the region. Asked in the older mode it
+  // uses addresses, as every other NIC does.
   return AskFor(host, FI_MR_BASIC, order);
 }
 

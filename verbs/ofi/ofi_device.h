@@ -18,11 +18,11 @@
 
 namespace tryst {
 
-// An open provider and its domain: what everything made from one OfiNic shares. Constant
-// after Open() but for the tables; safe from any thread.
+// An open provider and its domain: what everything made from one OfiNic shares. Constant after
+// Open() except for the tables. Thread-safe.
 class OfiDevice {
  public:
-  // `host`: the address of ours to listen on, in numbers, for providers that take one.
+  // `host` is our numeric address to listen on, for providers that take one.
   static absl::StatusOr<std::unique_ptr<OfiDevice>> Open(OfiCalls calls,
                                                          const OfiProvider& provider,
                                                          const std::string& host);
@@ -38,13 +38,13 @@ class OfiDevice {
   fid_domain* domain() const { return domain_; }
   OfiRegionTable* regions() { return &regions_; }
   uint32_t NextNumber() { return next_number_.fetch_add(1, std::memory_order_relaxed); }
-  // Something made from it stays with the library, and so the domain must.
+  // Something made from it stays with the library, so the domain must stay, too.
   void Abandon() { abandoned_.store(true, std::memory_order_relaxed); }
   // Whether completion queues have a descriptor to sleep on.
   bool wakes() const { return wakes_; }
-  // Whether an immediate has room for the length of what landed beside it.
+  // Whether an immediate has room for the length of what landed with it.
   bool tells_length() const { return info_->domain_attr->cq_data_size >= 8; }
-  // Whether what the provider sends from must be registered.
+  // Whether memory that the provider sends from must be registered.
   bool needs_descriptors() const { return (info_->domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
 
  private:

@@ -14,7 +14,7 @@
 namespace tryst {
 namespace {
 
-// A work completes when the peer's memory has it, not when it has left.
+// A work completes when the bytes are in the peer's memory, not when they have left.
 constexpr uint64_t kWriteFlags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
 
 template <typename Object>
@@ -69,7 +69,7 @@ absl::Status OfiEndpoint::Initialize(size_t depth) {
 void OfiEndpoint::Close() {
   descriptor_ = -1;
   if (shares_process_ && endpoint_ != nullptr) {
-    // Nobody polls it any more, and without that no byte lands through it.
+    // Nobody polls it any more, and without polling no byte lands through it.
     device_->Abandon();
     endpoint_ = nullptr;
     completions_ = nullptr;
@@ -91,9 +91,9 @@ absl::StatusOr<std::string> OfiEndpoint::Name() const {
   return name;
 }
 
-// libfabric 1.17's shared memory has two endpoints of one process use each other's queues in
-// place, and goes on doing so when one of them has been closed and unmapped. Where both ends
-// are in one process, which is so in tests, an endpoint stays until the process ends.
+// In libfabric 1.17's shared memory, two endpoints of one process access each other's queues
+// directly, and go on when one of them was closed and unmapped. If both ends are in one process, as
+// in tests, an endpoint is therefore kept until the process ends.
 bool OfiEndpoint::IsOfThisProcess(const std::string& name) const {
   return device_->provider().full_name == "shm" &&
          absl::StartsWith(name, absl::StrCat("fi_shm://", getpid(), ":"));
@@ -112,7 +112,7 @@ absl::Status OfiEndpoint::SetPeer(const std::string& name) {
 }
 
 bool OfiEndpoint::MaySleep() const {
-  if (descriptor_ < 0) return true;  // Its sleeper looks by the clock.
+  if (descriptor_ < 0) return true;  // Its sleeping thread wakes by a timer.
   fid* one = &completions_->fid;
   return fi_trywait(device_->fabric(), &one, 1) == FI_SUCCESS;
 }

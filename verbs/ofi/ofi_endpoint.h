@@ -20,17 +20,17 @@
 
 namespace tryst {
 
-// What libfabric gives back with the end of an operation: it comes first in whatever the
+// libfabric returns its address when an operation ends. It is the first member of whatever the
 // operation belongs to.
 struct OfiContext {
-  fi_context2 provider;  // The provider's own.
+  fi_context2 provider;  // Used by the provider.
   enum class Owner : uint8_t { kWork, kFrameIn, kFrameOut } owner = Owner::kWork;
   uint32_t index = 0;
 };
 
-// The libfabric objects of one queue pair: an endpoint without connections, which talks to
-// one peer, with a completion queue and an address table of its own. Closing it ends every
-// access of the provider's to memory named through it. One thread.
+// The libfabric objects of one queue pair: an endpoint without connections, which talks to one
+// peer, with its own completion queue and address table. Closing it ends every access of the
+// provider to memory that was named through it. Used by one thread.
 class OfiEndpoint {
  public:
   static absl::StatusOr<std::unique_ptr<OfiEndpoint>> Open(OfiDevice* device, size_t depth);
@@ -42,19 +42,19 @@ class OfiEndpoint {
   bool closed() const { return endpoint_ == nullptr; }
   absl::StatusOr<std::string> Name() const;
   absl::Status SetPeer(const std::string& name);
-  // A descriptor to sleep on; -1 if the provider has none or the endpoint is closed.
+  // A descriptor to sleep on; -1: the provider has none, or the endpoint is closed.
   int descriptor() const { return descriptor_; }
-  // Whether descriptor() will tell what comes from now on.
+  // Whether descriptor() will report what comes from now on.
   bool MaySleep() const;
 
-  // 0, or a negated error of libfabric's; -FI_EAGAIN: later.
+  // 0, or a negated error of libfabric; -FI_EAGAIN: try later.
   int64_t Send(const void* bytes, size_t count, void* descriptor, OfiContext* context);
   int64_t Receive(void* into, size_t count, void* descriptor, OfiContext* context);
   int64_t Write(absl::Span<const iovec> from, void** descriptors, uint64_t to, uint64_t key,
                 const uint64_t* immediate, OfiContext* context);
   int64_t Read(absl::Span<const iovec> into, void** descriptors, uint64_t from, uint64_t key,
                OfiContext* context);
-  // What libfabric's calls of the same names return.
+  // These return what libfabric's calls of the same names return.
   int64_t ReadCompletions(fi_cq_data_entry* out, size_t room) {
     return fi_cq_read(completions_, out, room);
   }
@@ -71,7 +71,7 @@ class OfiEndpoint {
   fid_ep* endpoint_ = nullptr;
   fi_addr_t peer_ = FI_ADDR_UNSPEC;
   int descriptor_ = -1;
-  bool shares_process_ = false;  // With its peer, in a provider that cannot close it then.
+  bool shares_process_ = false;  // With its peer, for a provider that then cannot close it.
 };
 
 }  // namespace tryst

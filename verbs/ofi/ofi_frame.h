@@ -6,15 +6,15 @@
 
 namespace tryst {
 
-// What queue pairs send each other beside writes and reads: greetings, sends cut to pieces,
-// and immediates without bytes. Little-endian, and checked: anybody may send one.
+// What queue pairs send each other besides writes and reads: greetings, sends cut into parts, and
+// immediates without bytes. Little-endian, and validated, because anybody may send one.
 //
 //   0 magic  4 kind  5 flags  6 zero (2)  8 payload bytes  12 immediate  16 sender's token
 //   24 bytes of the whole send
 enum class OfiFrameKind : uint8_t {
-  kHello = 1,      // Payload: the receiver's token, which shows that the sender was told of it.
-  kSend = 2,       // A piece of a send.
-  kImmediate = 3,  // A write with immediate of no bytes.
+  kHello = 1,      // Payload: the receiver's token, which proves that the sender was told it.
+  kSend = 2,       // A part of a send.
+  kImmediate = 3,  // A write with immediate and no bytes.
   kBye = 4,        // The sender's queue pair is broken or gone.
 };
 
@@ -38,7 +38,7 @@ inline constexpr size_t kOfiFrameBytes = 4096;
 inline constexpr size_t kOfiFramePayloadBytes = kOfiFrameBytes - kOfiFrameHeaderBytes;
 
 void EncodeOfiFrame(const OfiFrame& frame, uint8_t* out);
-// False: no frame of ours, or not all of it.
+// False: it is not a frame, or not a complete one.
 bool DecodeOfiFrame(const uint8_t* in, size_t bytes, OfiFrame* out);
 
 }  // namespace tryst

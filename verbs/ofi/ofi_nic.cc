@@ -52,7 +52,7 @@ class OfiNic final : public Nic {
  private:
   const std::unique_ptr<OfiDevice> device_;
   const std::string host_;
-  const int events_;  // Never readable: libfabric tells nothing of this kind.
+  const int events_;  // Never readable, because libfabric has no such events.
 };
 
 std::vector<NicPort> OfiNic::Ports() const {

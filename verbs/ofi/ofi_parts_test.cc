@@ -1,4 +1,5 @@
-// The parts that need no provider. What a NIC does is in tests/contract/nic_contract_ofi_test.cc.
+// The parts that need no provider. The NIC itself is tested in
+// tests/contract/nic_contract_ofi_test.cc.
 #include <cstring>
 #include <string>
 #include <vector>

@@ -7,21 +7,21 @@
 
 namespace tryst {
 
-// A provider of libfabric's that we know how to use, and what it does not do.
+// A provider of libfabric that we can use, and what it cannot do.
 struct OfiProvider {
-  absl::string_view name;         // Ours: "tcp".
-  absl::string_view full_name;    // libfabric's: "tcp;ofi_rxm".
-  bool takes_host;                // It listens on an address of the host's.
-  bool checked_wire;              // The wire has a checksum of its own between its ends.
-  absl::string_view differences;  // For people: where it falls short of an RDMA NIC.
+  absl::string_view name;         // Our name: "tcp".
+  absl::string_view full_name;    // libfabric's name: "tcp;ofi_rxm".
+  bool takes_host;                // It listens on an address of the host.
+  bool checked_wire;              // The wire has an end-to-end checksum of its own.
+  absl::string_view differences;  // For people: where it differs from an RDMA NIC.
 };
 
-// All that we know, in the order in which people read them.
+// All providers that we can use, in the order in which they are listed for people.
 absl::Span<const OfiProvider> OfiProviders();
 
 // "ofi:tcp", "ofi:tcp;ofi_rxm", "tcp". kInvalidArgument lists the names there are.
 absl::StatusOr<OfiProvider> FindOfiProvider(absl::string_view name);
-// Whether a NIC's name is of this kind: begins with "ofi:".
+// Whether a NIC's name is of this kind: it begins with "ofi:".
 bool IsOfiName(absl::string_view name);
 
 }  // namespace tryst

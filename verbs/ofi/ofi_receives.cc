@@ -63,7 +63,7 @@ bool OfiReceives::Fill(const OfiFrame& frame, const uint8_t* payload, Completion
   if ((frame.flags & kOfiFirst) != 0) {
     status = CheckFirst(frame.total_bytes);
   }
-  // No peer of ours sends more than it said.
+  // A peer of ours never sends more than it announced.
   if (filled_ + frame.payload_bytes > frame.total_bytes) status = CompletionStatus::kLocalLength;
   if (status != CompletionStatus::kOk) {
     *out = Take();

@@ -11,8 +11,8 @@
 
 namespace tryst {
 
-// The receives that are posted on one queue pair. libfabric keeps sends and immediates
-// apart; here either takes the oldest receive, as on an RDMA NIC. One thread.
+// The receives posted on one queue pair. libfabric separates sends and immediates; here each takes
+// the oldest receive, as on an RDMA NIC. Used by one thread.
 class OfiReceives {
  public:
   OfiReceives(const OfiRegionTable* regions, uint32_t depth, uint32_t max_entries);
@@ -22,11 +22,11 @@ class OfiReceives {
   bool empty() const { return head_ == tail_; }
   uint32_t posted() const { return static_cast<uint32_t>(tail_ - head_); }
 
-  // Each of these three completes a receive. REQUIRES: !empty().
+  // Each of these three may complete a receive. REQUIRES: !empty().
   Completion TakeForImmediate(uint32_t immediate, uint64_t bytes);
   Completion Flush();
-  // Copies a piece of a send into the oldest one's entries. True when it is completed by it,
-  // well or badly.
+  // Copies a part of a send into the oldest receive's entries. True: that completes it,
+  // successfully or not.
   bool Fill(const OfiFrame& frame, const uint8_t* payload, Completion* out);
 
  private:
@@ -42,10 +42,10 @@ class OfiReceives {
   const uint32_t depth_;
   const uint32_t max_entries_;
   std::vector<Posted> posted_;  // A ring.
-  std::vector<Entry> entries_;  // max_entries_ for each of it.
+  std::vector<Entry> entries_;  // max_entries_ for each receive.
   uint64_t head_ = 0;
   uint64_t tail_ = 0;
-  uint64_t filled_ = 0;  // Of the oldest one, by the pieces so far.
+  uint64_t filled_ = 0;  // How much of the oldest receive the parts so far have filled.
 };
 
 }  // namespace tryst

@@ -10,7 +10,7 @@ namespace tryst {
 namespace {
 
 uint64_t ProviderAccess(uint32_t access) {
-  uint64_t flags = FI_SEND | FI_WRITE;  // Local reading always may.
+  uint64_t flags = FI_SEND | FI_WRITE;  // Local reading is always allowed.
   if ((access & (kLocalWrite | kRemoteWrite)) != 0) flags |= FI_RECV | FI_READ;
   if ((access & kRemoteWrite) != 0) flags |= FI_REMOTE_WRITE;
   if ((access & kRemoteRead) != 0) flags |= FI_REMOTE_READ;

@@ -12,8 +12,8 @@
 
 namespace tryst {
 
-// A software provider completes a write that it had begun when the region is deregistered. So break
-// the queue pair that carries a peer's write before you deregister its region.
+// A software provider completes a write that it has begun, even after the region was deregistered.
+// So break the queue pair that carries a peer's write before you deregister its region.
 class OfiRegion final : public Region {
  public:
   static absl::StatusOr<std::unique_ptr<Region>> Register(OfiDevice* device, void* address,

@@ -14,15 +14,15 @@
 
 namespace tryst {
 
-// What our local keys stand for. libfabric has a pointer for each region instead of a key,
-// and not every provider checks what it is given. Any thread; finding takes no lock.
+// What our local keys stand for. libfabric uses a pointer for each region instead of a key, and not
+// every provider validates it. Thread-safe; finding takes no lock.
 class OfiRegionTable {
  public:
   // Gives the region a key, never 0. kResourceExhausted.
   absl::StatusOr<uint32_t> Add(uint64_t address, uint64_t bytes, uint32_t access, void* descriptor);
   void Remove(uint32_t key);
-  // Whether the entry lies in its region, which may be written if `to_write`. Its
-  // descriptor, too.
+  // Whether the entry lies in its region, which must be writable if `to_write`. Also returns its
+  // descriptor.
   bool Find(const Entry& entry, bool to_write, void** descriptor) const;
 
  private:
@@ -31,7 +31,7 @@ class OfiRegionTable {
   static constexpr uint32_t kChunks = 1 << 10;
   static constexpr uint32_t kIndexBits = 20;
 
-  // Its key is written last and read first.
+  // The key is written last and read first.
   struct Row {
     std::atomic<uint32_t> key{0};
     std::atomic<uint32_t> access{0};
@@ -45,7 +45,8 @@ class OfiRegionTable {
   std::array<std::atomic<Row*>, kChunks> chunks_{};
   Mutex mu_;
   std::vector<std::unique_ptr<Row[]>> owned_ ABSL_GUARDED_BY(mu_);
-  std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);  // Keys to be used again, in their next life.
+  // Keys to be reused, with their next generation.
+  std::vector<uint32_t> free_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace tryst

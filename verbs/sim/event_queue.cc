@@ -15,7 +15,7 @@ struct Later {
   }
 };
 
-// Above the counter that makes every order unique.
+// The bits above the counter, which makes every order unique.
 constexpr int kDrawShift = 40;
 
 }  // namespace
@@ -45,7 +45,7 @@ bool EventQueue::CancelTask(TaskId id) {
   if (index >= tasks_.size() || tasks_[index].generation != id >> 32) return false;
   ++tasks_[index].generation;
   free_tasks_.push_back(index);
-  // What it captured may schedule or cancel when it is destroyed.
+  // Destroying what the task captured may schedule or cancel others.
   const absl::AnyInvocable<void()> gone = std::move(tasks_[index].call);
   return true;
 }

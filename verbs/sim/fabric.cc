@@ -70,7 +70,8 @@ void Fabric::Ready(uint32_t user, const SimAddress& from, uint32_t to_place) {
 
 void Fabric::OnWireFree(uint32_t index) {
   wires_[index].scheduled = false;
-  // A queue pair that became ready in the middle of the turn before scheduled too early.
+  // The wire may still be busy: a queue pair that became ready during its last turn asked too
+  // early.
   const bool busy = wires_[index].free_at_ns > events_->NowNs();
   while (!busy && !wires_[index].waiting.empty()) {
     Wire& wire = wires_[index];
@@ -91,7 +92,7 @@ void Fabric::OnWireFree(uint32_t index) {
       GivePacket(packet_index);
       continue;
     }
-    // The user may have brought new wires about.
+    // The call may have added wires, which moves them in memory.
     Wire& same = wires_[index];
     const LinkModel& model = link(same.from_place, packet.to.place);
     const int64_t cost_ns =

@@ -48,11 +48,11 @@ WorkFault WorkFaults::Draw() {
   if (plan_.flip_ppm > 0 && random_.Chance(plan_.flip_ppm)) {
     fault.action = FaultAction::kFlip;
     fault.point = FaultPoint::kArrived;
-    fault.delay_ns = random_.Between(0, INT64_MAX - 1);  // Which bit.
+    fault.delay_ns = random_.Between(0, INT64_MAX - 1);  // Selects the bit.
     return fault;
   }
   if (!random_.Chance(all)) return fault;
-  // Which of them: a draw over their sum walks down the list.
+  // Selects one of them: a draw below their sum walks down the list.
   uint64_t draw = random_.Below(all);
   const auto is = [&draw](uint32_t ppm) {
     if (draw < ppm) return true;

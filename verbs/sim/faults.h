@@ -11,32 +11,33 @@
 
 namespace tryst {
 
-// A moment in the life of one send work. The requester posted it, the responder is its peer.
+// A moment in the life of one send work. The requester posted it; the responder is its peer.
 enum class FaultPoint : uint8_t {
-  kTaken,         // From the send queue; nothing has been sent.
-  kHalfSent,      // The first chunk is on the wire.
-  kSent,          // All of it is on the wire.
-  kArrived,       // The first chunk is there, and not one byte of it has landed.
-  kHalfLanded,    // The first chunk has landed.
-  kLanded,        // All of it has landed; no receive has completed, nothing is acknowledged.
-  kReceived,      // Its receive's completion can be polled; or, without one, it is acknowledged.
-  kAcknowledged,  // The requester knows; its completion is not on the way yet.
+  kTaken,       // It was taken from the send queue; nothing has been sent.
+  kHalfSent,    // Its first chunk is on the wire.
+  kSent,        // All of it is on the wire.
+  kArrived,     // Its first chunk has arrived, but no byte of it has landed.
+  kHalfLanded,  // Its first chunk has landed.
+  kLanded,      // All of it has landed; no receive has completed, nothing is acknowledged.
+  // The completion of its receive can be polled; if it has none, it is acknowledged.
+  kReceived,
+  kAcknowledged,  // The requester knows it; its completion is not under way yet.
   kCompleted,     // The requester's completion can be polled.
 };
 inline constexpr int kFaultPointCount = static_cast<int>(FaultPoint::kCompleted) + 1;
 
 enum class FaultAction : uint8_t {
   kNone,
-  kBreakRequester,  // Its queue pair, at the point.
+  kBreakRequester,  // Breaks its queue pair at the point.
   kBreakResponder,
-  kFail,         // The work ends with `status`, from the point on. kTaken .. kAcknowledged.
-  kFailReceive,  // The receive it takes ends with `status`. kLanded.
+  kFail,         // The work ends with `status` from the point on. kTaken to kAcknowledged.
+  kFailReceive,  // The receive that it takes ends with `status`. kLanded.
   // A completion: the requester's at kCompleted, the responder's at kReceived.
-  kDelay,        // By delay_ns more. Later ones of its queue pair wait behind it.
-  kLose,         // Until the queue pair breaks: then it comes back, kFlushed.
-  kLoseForEver,  // The queue pair never drains; destroying it still ends the work.
-  kDuplicate,    // Comes once more, delay_ns later.
-  kFlip,         // One bit of its first chunk, before it lands. kArrived.
+  kDelay,        // By delay_ns. Later completions of its queue pair wait behind it.
+  kLose,         // Until the queue pair breaks; then it comes back with kFlushed.
+  kLoseForEver,  // The queue pair never drains. Destroying it still ends the work.
+  kDuplicate,    // Comes a second time, delay_ns later.
+  kFlip,         // Flips one bit of its first chunk, before it lands. kArrived.
 };
 inline constexpr int kFaultActionCount = static_cast<int>(FaultAction::kFlip) + 1;
 
@@ -49,34 +50,34 @@ struct WorkFault {
   bool At(FaultPoint where) const { return action != FaultAction::kNone && point == where; }
 };
 
-// How much goes wrong by itself, drawn from the seed. All zero: nothing.
+// How much goes wrong without a request, drawn from the seed. All zero: nothing.
 struct FaultPlan {
-  // Of a million works; the point, the side and the status are drawn.
+  // Of a million works. Point, side and status are drawn.
   uint32_t break_ppm = 0;
   uint32_t fail_ppm = 0;
   uint32_t delay_ppm = 0;
   uint32_t lose_ppm = 0;
   uint32_t lose_for_ever_ppm = 0;
   uint32_t duplicate_ppm = 0;
-  uint32_t flip_ppm = 0;  // Only of the works that may_flip names; null: of all.
+  uint32_t flip_ppm = 0;  // Only works that may_flip accepts; null: all.
   std::function<bool(SendOp op, uint32_t immediate)> may_flip;
   int64_t delay_ns_max = 5'000'000;
   // Of a million registrations.
   uint32_t registration_ppm = 0;
-  // The mean time between two of a kind, somewhere; 0: never.
+  // The mean time between two of a kind, anywhere; 0: never.
   int64_t port_flap_ns = 0;
   int64_t address_change_ns = 0;
   int64_t silence_ns = 0;     // A NIC's packets vanish, both ways.
-  int64_t slow_link_ns = 0;   // One link at a thousandth of its bandwidth.
+  int64_t slow_link_ns = 0;   // One link gets a thousandth of its bandwidth.
   int64_t lossy_link_ns = 0;  // One link loses one packet in ten.
   int64_t device_fatal_ns = 0;
-  int64_t overrun_ns = 0;  // Of a completion queue.
+  int64_t overrun_ns = 0;  // A completion queue overruns.
   int64_t jump_ns = 0;     // The clock jumps; everything due meanwhile is late.
-  // How long a port, a peer or a link stays so, and how far the clock jumps, at most.
+  // How long, at most, a port, a peer or a link stays so, and how far the clock jumps.
   int64_t outage_ns_max = 20'000'000;
 };
 
-// Says of each work what happens to it: what a test asked for, else what the plan draws.
+// Decides what happens to each work: what a test asked for, otherwise what the plan draws.
 class WorkFaults {
  public:
   explicit WorkFaults(SimRandom random) : random_(random) {}

@@ -32,7 +32,7 @@ bool MemoryGuard::Levels::Remove(const void* address, uint64_t bytes) {
   const auto begin = reinterpret_cast<Address>(address);
   const auto end = Split(begin + bytes);
   for (auto it = Split(begin); it != end; ++it) --it->second;
-  // Pieces that no longer differ from the one before them go.
+  // Removes boundaries between ranges that no longer differ.
   auto it = from_.find(begin);
   const auto stop = std::next(end);
   while (it != stop) {

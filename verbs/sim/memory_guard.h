@@ -8,30 +8,30 @@
 
 namespace tryst {
 
-// The second book that every DMA of the simulator is checked against, kept apart from
-// the keys that allowed it: registered memory, and memory which a test declares freed
-// or quarantined. What breaks a rule is noted and not carried out.
+// A second check of every DMA of the simulator, independent of the keys that allowed it. It knows
+// the registered memory, and memory that a test declares freed or quarantined. An access that
+// breaks a rule is recorded, and not carried out.
 class MemoryGuard {
  public:
-  // From now on no NIC may touch [address, address + bytes). Ranges may overlap; each
-  // Unpoison() takes back one Poison() of the same range.
+  // From now on no NIC may touch [address, address + bytes). Ranges may overlap; each Unpoison()
+  // takes back one Poison() of the same range.
   void Poison(const void* address, uint64_t bytes);
   void Unpoison(const void* address, uint64_t bytes);
 
   void Registered(const void* address, uint64_t bytes, bool writable);
   void Deregistered(const void* address, uint64_t bytes, bool writable);
-  // Whether a region lies over any of it.
+  // Whether a region covers any of it.
   bool AnyRegistered(const void* address, uint64_t bytes) const {
     return readable_.Any(address, bytes);
   }
 
-  // Whether a NIC may read or write there now. If not, a violation is noted with who
-  // was to do it, a queue pair of the world.
+  // Whether a NIC may read or write there now. If not, a violation is recorded with `who`, the
+  // number of the queue pair.
   bool MayRead(const void* address, uint64_t bytes, uint32_t who);
   bool MayWrite(const void* address, uint64_t bytes, uint32_t who);
 
   void Violation(std::string text);
-  // What was broken so far, in order: all counted, the first kMaxTexts in words.
+  // The violations so far, in order: all are counted, the first kMaxTexts described.
   const std::vector<std::string>& violations() const { return violations_; }
   uint64_t violation_count() const { return violation_count_; }
 
@@ -40,7 +40,8 @@ class MemoryGuard {
  private:
   using Address = uintptr_t;
 
-  // How often each byte was entered: a level from each key to the next one.
+  // Counts how often each byte was added. Each entry of the map holds the count for all bytes from
+  // its address up to the next entry.
   class Levels {
    public:
     void Add(const void* address, uint64_t bytes);
@@ -51,7 +52,7 @@ class MemoryGuard {
    private:
     using Map = std::map<Address, uint32_t>;
     Map::iterator Split(Address at);
-    Map::const_iterator At(Address at) const;  // The piece that holds it; end() for none.
+    Map::const_iterator At(Address at) const;  // The range that holds it; end(): none.
     Map from_;
   };
 

@@ -1,4 +1,4 @@
-// What goes wrong now and then by the FaultPlan, other than to single works.
+// Faults of the FaultPlan that do not concern single works.
 
 #include <algorithm>
 
@@ -90,7 +90,7 @@ void SimWorld::StrikeLink(Outage kind) {
   const auto from = static_cast<uint32_t>(outage_random_.Below(nics_.size()));
   const auto to = static_cast<uint32_t>(outage_random_.Below(nics_.size()));
   const LinkModel before = fabric_.link(from, to);
-  // One that is struck already would be "mended" to what it is now.
+  // A link that is struck already would later be "mended" to its present bad state.
   if (!struck_links_.insert({from, to}).second) return;
   LinkModel now = before;
   if (kind == Outage::kSlow) {

@@ -69,7 +69,7 @@ absl::Status Requester::Post(absl::Span<const SendWork> works) {
   return absl::OkStatus();
 }
 
-// Half of the writes. What asks for an order of its own has all before it go first.
+// Half of the writes. A work that needs an order has everything before it sent first.
 bool Requester::IsLate(const Send& send) const {
   if (qp_.nic()->limits().ordered) return false;
   const SendOp op = send.work.op;
@@ -120,7 +120,7 @@ Requester::Send Requester::Make(const SendWork& work) {
   }
   if (IsWindow(work.op)) {
     auto* const window = static_cast<SimWindow*>(work.window);
-    // A bind gives its key at once, so that the message behind it can carry it.
+    // A bind returns its key at once, so that the next message can carry it.
     if (work.op == SendOp::kBindWindow) {
       window->set_remote_key(qp_.nic()->keys().NextWindowKey(window->remote_key()));
       send.region_key = work.window_region->local_key();
@@ -161,7 +161,8 @@ bool Requester::HasPacket() {
   if (receiver_wait_) return false;
   while (qp_.ready() && cursor_ < sends_.size()) {
     Send& send = sends_[cursor_];
-    if (send.status != CompletionStatus::kOk) return false;  // Ends when it is the first.
+    // It ends when it has become the first.
+    if (send.status != CompletionStatus::kOk) return false;
     if (Finished(send) || (send.work.op == SendOp::kRead && send.requested)) {
       ++cursor_;
       chunk_ = 0;

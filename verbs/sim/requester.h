@@ -15,12 +15,12 @@ namespace tryst {
 
 class SimQueuePair;
 
-// The sending half of a queue pair: the send queue, the numbering of chunks, what is
-// not acknowledged yet and when to send it again. Works end in the order they were
-// posted, so an error waits until all before it have ended.
+// The sending half of a queue pair: the send queue, the numbers of chunks, what is not acknowledged
+// yet, and when to send it again. Works end in the order of posting, so an error waits until all
+// before it have ended.
 //
-// Of a NIC without order, some writes go on the wire late, behind what was posted after them.
-// They complete in the order of posting all the same; an error there ends everything at once.
+// On a NIC without order some writes go on the wire late, after works that were posted later. They
+// still complete in the order of posting; an error there ends everything at once.
 class Requester {
  public:
   explicit Requester(SimQueuePair* queue_pair) : qp_(*queue_pair) {}
@@ -36,9 +36,9 @@ class Requester {
   void OnRetryTimer();
   void OnReceiverWaitOver();
   void OnLateSend();
-  // Ends all that is left, kFlushed.
+  // Ends everything that is left with kFlushed.
   void Flush();
-  // Gives up the memory that works name; nothing completes any more.
+  // Releases the memory that works name; nothing completes any more.
   void Forget();
 
  private:
@@ -47,17 +47,17 @@ class Requester {
     absl::InlinedVector<Entry, 2> entries;
     absl::InlinedVector<uint8_t, 16> inline_bytes;
     uint64_t bytes = 0;
-    uint32_t region_key = 0;  // Of a bind.
-    uint64_t first = 0;       // Sequence of its first chunk.
-    uint64_t chunks = 0;      // 0: done by this NIC alone.
-    uint64_t received = 0;    // Of a READ.
+    uint32_t region_key = 0;  // For a bind.
+    uint64_t first = 0;       // The sequence of its first chunk.
+    uint64_t chunks = 0;      // 0: this NIC does it alone.
+    uint64_t received = 0;    // For a READ.
     bool started = false;
-    bool requested = false;  // A READ that the peer has been asked for.
-    bool ended = false;      // A READ that is all here, or a window operation done.
+    bool requested = false;  // For a READ: the peer was asked.
+    bool ended = false;      // A READ that is complete, or a window operation that is done.
     CompletionStatus status = CompletionStatus::kOk;
     WorkFault fault;
-    uint64_t posted = 0;  // Among all works of the queue pair, from 0.
-    int64_t due_ns = 0;   // Of a late one: when it goes on the wire.
+    uint64_t posted = 0;  // Its number among all works of the queue pair, from 0.
+    int64_t due_ns = 0;   // For a late one: when it goes on the wire.
 
     bool is_window_op() const {
       return work.op == SendOp::kBindWindow || work.op == SendOp::kInvalidateWindow;
@@ -69,13 +69,13 @@ class Requester {
   void Append(Send send);
   bool IsLate(const Send& send) const;
   void ReleaseLate(int64_t until_ns);
-  std::vector<Send> TakeAll();  // That have not ended, in the order of posting.
+  std::vector<Send> TakeAll();  // Those that have not ended, in the order of posting.
   void EndInOrder(Send send);
   bool Finished(const Send& send) const;
   bool ReadsUnfinishedBefore(size_t index) const;
-  bool Started(Send* send);  // False: it has failed or the queue pair has broken.
+  bool Started(Send* send);  // False: it has failed, or the queue pair has broken.
   bool EntriesValid(const Send& send) const;
-  void Execute(Send* send);  // A window operation.
+  void Execute(Send* send);  // Runs a window operation.
   bool Gather(const Send& send, uint64_t offset, SimPacket* packet);
   bool Scatter(const Send& send, uint64_t offset, const SimPacket& packet);
   Send* Holding(uint64_t sequence);
@@ -88,22 +88,22 @@ class Requester {
 
   SimQueuePair& qp_;
   std::deque<Send> sends_;         // In the order of the wire.
-  std::vector<Send> late_;         // Not on it yet.
-  std::map<uint64_t, Send> done_;  // Waiting for what was posted before them.
-  uint64_t next_to_end_ = 0;       // Send::posted of it.
-  size_t cursor_ = 0;              // The send that goes on the wire next ...
-  uint64_t chunk_ = 0;             // ... and the chunk of it.
-  uint64_t posted_ = 0;            // Ever.
+  std::vector<Send> late_;         // Not on the wire yet.
+  std::map<uint64_t, Send> done_;  // They wait for works that were posted before them.
+  uint64_t next_to_end_ = 0;       // Its Send::posted.
+  size_t cursor_ = 0;              // The next send to go on the wire ...
+  uint64_t chunk_ = 0;             // ... and its next chunk.
+  uint64_t posted_ = 0;            // All works ever posted.
   uint64_t next_sequence_ = 0;
-  uint64_t acknowledged_ = 0;  // All before it.
+  uint64_t acknowledged_ = 0;  // All sequences before it.
   uint32_t outstanding_ = 0;
-  uint32_t silent_ = 0;  // Ended unsignaled since the last completion.
+  uint32_t silent_ = 0;  // Works that ended unsignaled since the last completion.
   uint32_t reads_in_flight_ = 0;
   uint32_t attempts_ = 0;
   uint32_t receiver_attempts_ = 0;
   bool receiver_wait_ = false;
   bool timer_scheduled_ = false;
-  int64_t deadline_ns_ = 0;  // Of the oldest unacknowledged; 0: none.
+  int64_t deadline_ns_ = 0;  // Of the oldest unacknowledged work; 0: none.
 };
 
 }  // namespace tryst

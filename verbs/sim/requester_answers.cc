@@ -1,4 +1,4 @@
-// What comes back to a requester, and how its works end.
+// Answers that reach a requester, and how its works end.
 
 #include <algorithm>
 #include <iterator>
@@ -22,12 +22,12 @@ Requester::Send* Requester::Holding(uint64_t sequence) {
 
 void Requester::OnReadResponse(const SimPacket& packet) {
   Send* const send = Holding(packet.sequence);
-  // What was asked for twice comes twice.
+  // A repeated question gets a second answer, which is ignored.
   if (send == nullptr || send->work.op != SendOp::kRead || send->ended ||
       packet.offset != send->received) {
     return;
   }
-  // A broken queue pair that has not stopped still lands what arrives, and no more.
+  // A broken queue pair that has not stopped lets arriving bytes land, and does nothing else.
   if (!Scatter(*send, packet.offset, packet)) send->status = CompletionStatus::kLocalProtection;
   send->received += packet.bytes;
   if (qp_.broken()) return;
@@ -45,7 +45,7 @@ void Requester::OnAnswer(const SimPacket& packet) {
   Acknowledged(packet.sequence);
   if (!qp_.ready() || packet.kind == PacketKind::kAcknowledge) return;
   Send* const send = Holding(packet.sequence);
-  // What has ended has been answered before.
+  // A work that has ended was answered before.
   if (send == nullptr || !send->started || Finished(*send)) return;
   if (packet.kind == PacketKind::kRefuse) {
     send->status = packet.status;
@@ -92,7 +92,7 @@ void Requester::Acknowledged(uint64_t sequence) {
 }
 
 void Requester::GoBack(uint64_t sequence) {
-  // Sends again the READs that the peer has not seen.
+  // Asks again for the READs that the peer has not seen.
   for (Send& send : sends_) {
     if (send.work.op != SendOp::kRead || !send.requested || send.ended) continue;
     if (send.first < sequence) continue;
@@ -110,7 +110,7 @@ void Requester::Retire() {
     if (!failed && !Finished(send)) return;
     if (!failed) {
       qp_.BreakAt(send.fault, FaultPoint::kAcknowledged, true);
-      if (!qp_.ready()) return;  // It is flushed with the others.
+      if (!qp_.ready()) return;  // It will be flushed with the others.
       if (send.fault.action == FaultAction::kFail && send.fault.At(FaultPoint::kAcknowledged)) {
         qp_.world()->NoteFault(qp_.id(), send.fault);
         send.status = send.fault.status;
@@ -183,7 +183,7 @@ void Requester::Flush() {
     send.fault = WorkFault();
     End(&send, CompletionStatus::kFlushed);
   }
-  // Works that ended well with nobody behind them to say so.
+  // Works that ended well, with no signaled work after them.
   outstanding_ -= silent_;
   silent_ = 0;
 }

@@ -11,7 +11,7 @@
 namespace tryst {
 namespace {
 
-// So that a long message on a slow wire shows progress before the sender's patience ends.
+// Often enough that a long message on a slow wire shows progress before the sender gives up.
 constexpr uint64_t kChunksPerAcknowledgement = 4;
 
 bool IsWrite(SendOp op) { return op == SendOp::kWrite || op == SendOp::kWriteWithImmediate; }
@@ -54,7 +54,7 @@ bool Responder::InTurn(uint64_t sequence) {
 void Responder::OnData(SimPacket& packet) {
   if (!InTurn(packet.sequence)) return;
   if (qp_.broken()) {
-    // Between Break() and the stop a byte may still land, but nothing is said of it.
+    // Between Break() and the stop bytes may still land, but nothing is answered.
     Land(packet);
     ++expected_;
     return;
@@ -115,7 +115,7 @@ bool Responder::Land(SimPacket& packet) {
   qp_.world()->Note(TraceKind::kLand, qp_.id(), packet.offset, packet.bytes);
   if (!IsWrite(packet.op)) return LandInReceive(packet);
   if (packet.first) Flip(packet);
-  // Asked again for each chunk: the key may have been revoked since the first.
+  // Checked for each chunk, because the key may have been revoked since the first.
   uint8_t* const to =
       qp_.nic()->keys().Resolve(packet.remote_key, packet.remote_address + packet.offset,
                                 packet.bytes, kRemoteWrite, qp_.id());
@@ -125,7 +125,8 @@ bool Responder::Land(SimPacket& packet) {
 }
 
 bool Responder::LandInReceive(SimPacket& packet) {
-  if (receives_.empty()) return false;  // Broken, and flushed or never posted.
+  // It is broken, and its receives were flushed or never posted.
+  if (receives_.empty()) return false;
   const uint8_t* from = packet.payload.get();
   uint64_t offset = packet.offset;
   uint64_t left = packet.bytes;
@@ -147,7 +148,7 @@ bool Responder::LandInReceive(SimPacket& packet) {
   return left == 0;
 }
 
-// What the wire's own checksums do not see: between the NIC's and the memory.
+// An error that the wire's checksums do not see: between the NIC's and the memory.
 void Responder::Flip(SimPacket& packet) {
   if (packet.fault.action != FaultAction::kFlip) return;
   const auto& may_flip = qp_.world()->faults().plan().may_flip;
@@ -204,7 +205,7 @@ void Responder::Refuse(const SimPacket& packet, CompletionStatus status) {
 }
 
 void Responder::OnReadRequest(const SimPacket& packet) {
-  // A READ that we have seen may be asked for again, from where it stopped.
+  // A READ that was seen may be asked again, from where it stopped.
   if (packet.sequence > expected_ && !InTurn(packet.sequence)) return;
   qp_.BreakAt(packet.fault, FaultPoint::kArrived, false);
   if (qp_.broken() || FailsAt(packet, FaultPoint::kArrived)) return;

@@ -12,8 +12,8 @@ namespace tryst {
 
 class SimQueuePair;
 
-// The receiving half of a queue pair: checks what the peer asks against this NIC's
-// keys before a byte moves, lands it chunk by chunk, and answers.
+// The receiving half of a queue pair: checks what the peer asks against this NIC's keys before any
+// byte moves, lands it chunk by chunk, and answers.
 class Responder {
  public:
   explicit Responder(SimQueuePair* queue_pair) : qp_(*queue_pair) {}
@@ -27,9 +27,9 @@ class Responder {
   void OnData(SimPacket& packet);
   void OnReadRequest(const SimPacket& packet);
   void OnBreak() { responses_.clear(); }
-  // Ends all that is left, kFlushed.
+  // Ends everything that is left with kFlushed.
   void Flush();
-  // Gives up the memory that receives name; nothing completes any more.
+  // Releases the memory that receives name; nothing completes any more.
   void Forget();
 
  private:
@@ -43,11 +43,11 @@ class Responder {
     uint64_t address = 0;
     uint64_t bytes = 0;
     uint64_t offset = 0;
-    uint64_t begin = 0;  // The offset it was asked from.
+    uint64_t begin = 0;  // The offset from which it was asked.
   };
 
   bool InTurn(uint64_t sequence);
-  // Whether the whole message may land; refuses it otherwise.
+  // Whether the whole message may land; if not, refuses it.
   bool Admit(const SimPacket& packet);
   bool AdmitSend(const SimPacket& packet);
   bool Land(SimPacket& packet);
@@ -55,15 +55,16 @@ class Responder {
   void Flip(SimPacket& packet);
   void Place(uint8_t* to, const uint8_t* bytes, uint64_t count);
   void Finish(const SimPacket& packet);
-  bool FailsAt(const SimPacket& packet, FaultPoint point);  // By a fault; refused then.
+  // Because of a fault; then it is refused.
+  bool FailsAt(const SimPacket& packet, FaultPoint point);
   void Refuse(const SimPacket& packet, CompletionStatus status);
   void EndReceive(CompletionStatus status, const SimPacket& packet);
 
   SimQueuePair& qp_;
   std::deque<Receive> receives_;
   std::deque<Response> responses_;
-  uint64_t expected_ = 0;  // Sequence of the chunk to come.
-  bool gap_told_ = false;  // The peer knows already that it must go back.
+  uint64_t expected_ = 0;  // The sequence of the next chunk.
+  bool gap_told_ = false;  // Whether the peer was told to go back.
   uint32_t outstanding_ = 0;
 };
 

@@ -21,18 +21,18 @@ class SimCompletionQueue final : public CompletionQueue {
   absl::Status Arm() override;
   int event_fd() const override { return -1; }
 
-  // What the descriptor would say: something came since Arm().
+  // What the descriptor would show: something came since Arm().
   bool woken() const { return woken_; }
   size_t waiting() const { return ready_.size(); }
 
   // For this folder.
-  bool Reserve(uint32_t works);  // False: does not fit.
+  bool Reserve(uint32_t works);  // False: they do not fit.
   void Unreserve(uint32_t works) { reserved_ -= works; }
-  // `released` works have come back with it.
+  // It frees the room of `released` works.
   void Push(SimQueuePair* queue_pair, bool receive, const Completion& completion,
             uint32_t released);
-  void Forget(const SimQueuePair* queue_pair);  // Drops what it has of it.
-  void Overrun();  // Its completions are lost and no more come; its queue pairs are to break.
+  void Forget(const SimQueuePair* queue_pair);  // Drops its completions.
+  void Overrun();  // Its completions are lost, and no more come. Its queue pairs must be broken.
   bool overrun() const { return overrun_; }
   SimNic* nic() const { return nic_; }
 

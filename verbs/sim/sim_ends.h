@@ -10,30 +10,30 @@
 
 namespace tryst {
 
-// For tests: a NIC with memory, a completion queue and queue pairs on it.
+// For tests: a NIC with memory, a completion queue and queue pairs.
 struct SimEnd {
   SimEnd(SimWorld* world, uint32_t place, uint64_t memory_bytes,
          const SimNicOptions& options = SimNicOptions());
 
-  // A queue pair of its own, not connected. `change` what it should not have by default.
+  // A new queue pair, not connected. `options` overrides the defaults.
   QueuePair* AddQueuePair(QueuePairOptions options = QueuePairOptions());
   // One work over memory[offset, offset + bytes).
   absl::Status Post(QueuePair* pair, SendWork work, uint64_t offset, uint64_t bytes);
-  absl::Status PostReceive(QueuePair* pair, uint64_t id);  // Without entries.
-  // What can be polled now; checks that polling works.
+  absl::Status PostReceive(QueuePair* pair, uint64_t id);  // It has no entries.
+  // All completions; checks that polling works.
   std::vector<Completion> Poll();
-  // Writes to the same offset of `peer`'s memory.
+  // A write to the same offset of `peer`'s memory.
   SendWork WriteTo(const SimEnd& peer, uint64_t id, uint64_t offset) const;
 
   SimWorld* const world;
   std::vector<uint8_t> memory;
   std::unique_ptr<SimNic> nic;
-  std::unique_ptr<Region> region;  // Over memory; everything is allowed.
+  std::unique_ptr<Region> region;  // Over all of the memory; everything is allowed.
   std::unique_ptr<CompletionQueue> completions;
   std::vector<std::unique_ptr<QueuePair>> pairs;
 };
 
-// Connects both ways; CHECKs that it works.
+// Connects both; CHECKs that it works.
 void Join(QueuePair* one, QueuePair* other);
 
 }  // namespace tryst

@@ -1,4 +1,4 @@
-// Every fault, asked for one at a time.
+// Every fault, one at a time, on request.
 
 #include <algorithm>
 #include <map>
@@ -20,7 +20,7 @@ std::vector<NicEvent::Kind> Events(SimNic* nic) {
   return kinds;
 }
 
-// Two NICs and one queue pair between them.
+// Two NICs, and one queue pair between them.
 struct Link {
   explicit Link(uint64_t seed, const SimOptions& options = SimOptions())
       : world(seed, options), a(&world, 0, kBytes), b(&world, 1, kBytes) {
@@ -45,7 +45,7 @@ struct Link {
     EXPECT_TRUE(a.Post(left, work, 0, kBytes).ok());
   }
 
-  // One such write and then nothing for a long time: how did it end, here and there?
+  // One such write, and then a long pause: how it ended on each side.
   struct Ends {
     std::vector<Completion> sent;
     std::vector<Completion> received;
@@ -139,7 +139,7 @@ TEST(SimFaultsTest, EveryStatusOfAReceive) {
   }
 }
 
-// What each point of a break leaves behind: how much landed, and how each side's work ends.
+// What a break at each point leaves: how much has landed, and how each side's work ends.
 TEST(SimFaultsTest, BreakAtEveryPointOnEitherSide) {
   const auto kOk = CompletionStatus::kOk;
   const auto kFlushed = CompletionStatus::kFlushed;
@@ -173,9 +173,9 @@ TEST(SimFaultsTest, BreakAtEveryPointOnEitherSide) {
   };
   ASSERT_EQ(std::size(kCases), 2u * kFaultPointCount);
   SimOptions options;
-  options.break_ns_max = 0;  // A break stops at once, so that what has landed is known.
+  options.break_ns_max = 0;  // A break stops at once, so that it is known what has landed.
   options.completion_ns_max = 0;
-  options.link.bytes_per_second = 1'000'000'000;  // A chunk takes longer than the way.
+  options.link.bytes_per_second = 1'000'000'000;  // A chunk takes longer than the latency.
   for (const auto& c : kCases) {
     SCOPED_TRACE(
         absl::StrCat("point ", static_cast<int>(c.point), ", action ", static_cast<int>(c.action)));
@@ -213,7 +213,7 @@ TEST(SimFaultsTest, BreakAtEveryPointOnEitherSide) {
 
 class CompletionFaultTest : public testing::TestWithParam<FaultPoint> {
  protected:
-  // The works' ends as seen by the side whose completions suffer.
+  // The completions on the side that suffers the fault.
   std::vector<Completion> Poll() {
     return GetParam() == FaultPoint::kCompleted ? link_.a.Poll() : link_.b.Poll();
   }
@@ -284,7 +284,7 @@ TEST_P(CompletionFaultTest, DuplicatesComeAgainAndTakeNoRoom) {
 INSTANTIATE_TEST_SUITE_P(BothSides, CompletionFaultTest,
                          testing::Values(FaultPoint::kCompleted, FaultPoint::kReceived));
 
-// Statuses that need no injection: the rules of the wire bring them about.
+// Statuses that need no injected fault: the rules of the wire produce them.
 TEST(SimFaultsTest, LengthsAndKeysAreCheckedOnBothSides) {
   struct {
     bool good_local_key;
@@ -357,7 +357,7 @@ TEST(SimFaultsTest, ShortOutagesAreHealedByRetries) {
       if (how == 2) link.world.SetCut(0, 1, on);
     };
     link.Write(1);
-    link.world.RunFor(5'000);  // In the middle of it.
+    link.world.RunFor(5'000);  // In the middle of the transfer.
     set(true);
     link.world.RunFor(100'000'000);
     EXPECT_TRUE(link.a.Poll().empty());
@@ -403,7 +403,7 @@ TEST(SimFaultsTest, ReadsSurviveLoss) {
     SendWork read = link.a.WriteTo(link.b, i, i * 4096);
     read.op = SendOp::kRead;
     ASSERT_TRUE(link.a.Post(link.left, read, i * 4096, 4096).ok());
-    // A write behind each, to be acknowledged before the READ is over.
+    // A write behind each, which must be acknowledged before the READ is over.
     ASSERT_TRUE(link.a.Post(link.left, link.a.WriteTo(link.b, 100 + i, 0), 0, 0).ok());
   }
   link.world.RunFor(100 * kLong);
@@ -438,7 +438,7 @@ TEST(SimFaultsTest, FatalDeviceLosesEverything) {
   EXPECT_EQ(link.b.nic->Ports()[0].state, PortState::kDown);
   EXPECT_EQ(std::count(link.b.memory.begin(), link.b.memory.end(), 1), landed);
   EXPECT_EQ(link.a.Poll().front().status, CompletionStatus::kRetryExceeded);
-  // Opened anew beside what is left of the old one.
+  // A new one, beside what is left of the old one.
   SimEnd again(&link.world, 1, kBytes);
   QueuePair* const left = link.a.AddQueuePair();
   Join(left, again.AddQueuePair());

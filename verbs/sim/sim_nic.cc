@@ -164,7 +164,7 @@ void SimNic::Overrun(SimCompletionQueue* queue) {
   if (queue->overrun()) return;
   queue->Overrun();
   AddEvent({NicEvent::Kind::kCompletionQueueFatal, 0, 0});
-  // A copy: breaking one may take another with it.
+  // Copied, because breaking one may destroy another.
   const std::vector<SimQueuePair*> pairs = queue_pairs_;
   for (SimQueuePair* pair : pairs) {
     if (pair->completions() == queue) pair->BreakByError();

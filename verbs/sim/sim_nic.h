@@ -20,20 +20,20 @@ class SimWorld;
 struct SimNicOptions {
   NicLimits limits = DefaultLimits();
   uint8_t ports = 1;
-  uint64_t max_region_bytes = uint64_t{1} << 40;  // Registered at once.
+  uint64_t max_region_bytes = uint64_t{1} << 40;  // Of all registered memory.
   uint32_t max_regions = 1u << 19;
-  // Called when there is a completion or an event to be polled, for who turns many pollers and
-  // would not look at all of them. Null: nobody asks.
+  // Called when there is a completion or an event to poll, for a caller that turns many pollers and
+  // does not want to poll them all. Null: not called.
   std::function<void()> on_work;
 
   static NicLimits DefaultLimits();
 };
 
-// A NIC of a SimWorld. As the seam has it, but for the threads: one alone, the world's.
-// Like hardware it gives a flushed or failed work back even when it was unsignaled.
+// A NIC of a SimWorld. It does what verbs/nic.h says, but only on the world's one thread. Like
+// hardware, it returns a flushed or failed work even if that was unsignaled.
 class SimNic final : public Nic {
  public:
-  // `salt` for its keys; `number` is the place it is plugged into.
+  // `salt` mixes its keys; `number` is its place.
   SimNic(SimWorld* world, uint32_t place, uint32_t salt, const SimNicOptions& options);
   ~SimNic() override;
 
@@ -52,7 +52,7 @@ class SimNic final : public Nic {
   absl::optional<NicEvent> NextEvent() override;
   int event_fd() const override { return -1; }
 
-  // Registered memory that is left; a checker wants 0 at the end.
+  // Registered regions; a test wants 0 at the end.
   size_t regions() const { return keys_.regions(); }
   size_t queue_pairs() const { return queue_pairs_.size(); }
 
@@ -68,9 +68,9 @@ class SimNic final : public Nic {
   void NoteWork() const {
     if (options_.on_work != nullptr) options_.on_work();
   }
-  void Overrun(SimCompletionQueue* queue);  // Breaks its queue pairs, and says so.
+  void Overrun(SimCompletionQueue* queue);  // Breaks its queue pairs, and reports that.
   void FailRegistrations(uint32_t count) { registrations_to_fail_ += count; }
-  // The rest of those succeed after all; how many they were.
+  // The registrations that have not failed yet will succeed; returns how many.
   uint32_t EndFailRegistrations() { return std::exchange(registrations_to_fail_, 0); }
   SimCompletionQueue* completion_queue(size_t nth) const;
   size_t completion_queues() const { return completion_queues_.size(); }
@@ -85,11 +85,11 @@ class SimNic final : public Nic {
   const SimNicOptions options_;
   KeyTable keys_;
   bool lost_ = false;
-  uint32_t next_number_ = 1;  // Of a queue pair.
+  uint32_t next_number_ = 1;  // The next queue pair's number.
   uint32_t registrations_to_fail_ = 0;
   uint32_t windows_ = 0;
-  std::vector<SimQueuePair*> queue_pairs_;              // In the order made.
-  std::vector<SimCompletionQueue*> completion_queues_;  // Likewise.
+  std::vector<SimQueuePair*> queue_pairs_;              // In the order of creation.
+  std::vector<SimCompletionQueue*> completion_queues_;  // In the order of creation.
   std::deque<NicEvent> events_;
 };
 

@@ -1,5 +1,5 @@
-// The seam as the simulator keeps it, and what only a simulator can show: bytes that
-// land late or in part.
+// The simulator's NIC keeps verbs/nic.h, and shows what only a simulator can: bytes that land late
+// or in part.
 
 #include "verbs/sim/sim_nic.h"
 
@@ -14,7 +14,7 @@ namespace tryst {
 namespace {
 
 constexpr uint64_t kBytes = 1 << 20;
-constexpr int64_t kLong = 10'000'000'000;  // Longer than any retries.
+constexpr int64_t kLong = 10'000'000'000;  // Longer than all retries.
 
 class SimNicTest : public testing::Test {
  protected:
@@ -60,7 +60,7 @@ TEST_F(SimNicTest, ChunksLandInEventsOfTheirOwnBeforeTheImmediate) {
   work.op = SendOp::kWriteWithImmediate;
   work.immediate = 0xC0FFEE;
   ASSERT_TRUE(a_.Post(left_, work, 0, kBytes).ok());
-  std::vector<int64_t> landed;  // How much was there, each time that it changed.
+  std::vector<int64_t> landed;  // How many bytes were there, each time that this changed.
   std::vector<Completion> received;
   while (received.empty() && world_.Step()) {
     const int64_t now = std::count(b_.memory.begin(), b_.memory.end(), 0xAB);
@@ -172,7 +172,7 @@ TEST_F(SimNicTest, ReadsScatterAndFenceWaits) {
   read.op = SendOp::kRead;
   read.entries = entries;
   ASSERT_TRUE(left_->PostSend(absl::MakeConstSpan(&read, 1)).ok());
-  // Sends on what the READ brings: right only behind the fence.
+  // Sends on what the READ brought; right only behind the fence.
   SendWork write = a_.WriteTo(b_, 2, 900000);
   write.fence = true;
   ASSERT_TRUE(a_.Post(left_, write, 500000, 100).ok());
@@ -258,7 +258,7 @@ TEST_F(SimNicTest, UnsignaledWorksComeBackWithTheNextSignaled) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].id, 2u);
   EXPECT_EQ(left_->send_room(), 3u);
-  // The last one ended well and nobody says so: it must not keep the queue pair.
+  // The last one ended well without a completion; that must not keep the queue pair.
   left_->Break();
   world_.RunFor(kLong);
   EXPECT_TRUE(a_.Poll().empty());
@@ -367,7 +367,7 @@ TEST_F(SimNicTest, WindowsAreNarrowerRevocableAndOfOneQueuePair) {
   EXPECT_EQ(b_.Poll().front().status, CompletionStatus::kOk);
   EXPECT_EQ(a_.memory[1099], 4);
 
-  // Through another queue pair the key means nothing.
+  // Through another queue pair the key is not valid.
   JoinWith(QueuePairOptions());
   ASSERT_TRUE(b_.Post(right_, work, 0, 1).ok());
   world_.RunFor(kLong);
@@ -471,7 +471,7 @@ TEST_F(SimNicTest, ManyConnectsLeaveNothingBehind) {
   EXPECT_EQ(a_.nic->queue_pairs(), 0u);
 }
 
-// Memory given back too early is found out: the reason for all of this.
+// Memory that is released too early is detected: that is what the simulator is for.
 class LateByteTest : public testing::Test {
  protected:
   // Writes into `landing` until some of it has landed.

@@ -70,7 +70,7 @@ absl::Status SimQueuePair::Connect(absl::string_view remote_address) {
       !absl::SimpleAtoi(parts[4], &remote.queue_pair) || !absl::SimpleAtoi(parts[5], &token)) {
     return absl::InvalidArgumentError("not the address of a simulated queue pair");
   }
-  // A number that nobody has yet is as dead as one that nobody has any more.
+  // A number that was never given out is treated like one that is gone.
   if (!world_->fabric().Known(remote.queue_pair)) {
     return absl::InvalidArgumentError("the address names a queue pair that never was");
   }
@@ -112,7 +112,7 @@ void SimQueuePair::Kick() {
 }
 
 bool SimQueuePair::HasPacket() {
-  // The requester's turn runs works that need no wire: it must be asked every time.
+  // The requester also runs works that need no wire, so it must be asked each time.
   if (!ready()) return false;
   const bool request = requester_.HasPacket();
   return ready() && (request || responder_.HasPacket());
@@ -126,7 +126,7 @@ bool SimQueuePair::NextPacket(SimPacket* packet) {
   const bool respond = responder_.HasPacket() && (response_turn_ || !requester_.HasPacket());
   if (!ready()) return false;
   if (!(respond ? responder_.NextPacket(packet) : requester_.NextPacket(packet))) {
-    // It came to nothing, which may have made way for something else.
+    // There was no packet after all, but now something else may be possible.
     Kick();
     return false;
   }

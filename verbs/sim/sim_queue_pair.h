@@ -17,15 +17,15 @@ class SimCompletionQueue;
 class SimNic;
 class SimWorld;
 
-// A queue pair: a requester for what we send, a responder for what the peer sends, and
-// what both share: the connection, the way into the completion queue, and the end.
+// A queue pair: a requester for what we send, a responder for what the peer sends, and what both
+// share: the connection, the completions, and the end.
 //
-// Break() is not the end of it: bytes of the peer's that were under way may land until
-// an event some time later (SimOptions::break_ns_max) stops the responder, and only
-// then does what was outstanding come back.
+// Break() does not end it at once. Bytes of the peer that were under way may land until an event
+// stops the responder some time later (SimOptions::break_ns_max). Only then do outstanding works
+// come back.
 class SimQueuePair final : public QueuePair, public FabricUser {
  public:
-  // REQUIRES: `options` are within the NIC's limits and the queue has room reserved.
+  // REQUIRES: `options` are within the NIC's limits, and the completion queue has reserved room.
   SimQueuePair(SimNic* nic, const QueuePairOptions& options, uint32_t number);
   ~SimQueuePair() override;
 
@@ -43,7 +43,7 @@ class SimQueuePair final : public QueuePair, public FabricUser {
   bool NextPacket(SimPacket* packet) override;
   void OnPacket(SimPacket& packet) override;
 
-  // Events, by the world.
+  // Events; the world calls these.
   void OnDoorbell() { Kick(); }
   void OnRetryTimer() { requester_.OnRetryTimer(); }
   void OnReceiverWaitOver() { requester_.OnReceiverWaitOver(); }
@@ -52,7 +52,7 @@ class SimQueuePair final : public QueuePair, public FabricUser {
   void OnCompletionDue(bool receive);
 
   // For the NIC, the completion queue, the requester and the responder.
-  uint32_t id() const { return id_; }  // In the world; not given out again.
+  uint32_t id() const { return id_; }  // Its number in the world, never used again.
   SimNic* nic() const { return nic_; }
   SimWorld* world() const { return world_; }
   const QueuePairOptions& options() const { return options_; }
@@ -64,10 +64,10 @@ class SimQueuePair final : public QueuePair, public FabricUser {
   SimCompletionQueue* completions() const { return completions_; }
   void Kick();  // There may be something to send.
   void Answer(PacketKind kind, uint64_t sequence, CompletionStatus status = CompletionStatus::kOk);
-  // Breaks the side that the fault names when it is due at `point`.
+  // If the fault is due at `point`, breaks the side that it names.
   void BreakAt(const WorkFault& fault, FaultPoint point, bool here_is_requester);
   void BreakByError() { BreakWith(true); }
-  // Puts a completion on its way; `released` works come back with it.
+  // Sends a completion on its way; it frees the room of `released` works.
   void Complete(bool receive, Completion completion, uint32_t released, const WorkFault& fault);
   void OnPolled(bool receive, uint32_t released);
   void OnNicLost();  // Nothing moves or comes back any more.
@@ -78,10 +78,10 @@ class SimQueuePair final : public QueuePair, public FabricUser {
     uint32_t released = 0;
     WorkFault fault;
   };
-  // Completions on their way to the queue, in order; one of these for each direction.
+  // Completions on their way to the queue, in order; one list for each direction.
   struct Way {
     std::deque<Pending> pending;
-    std::vector<Pending> withheld;  // Lost until the queue pair breaks.
+    std::vector<Pending> withheld;  // Withheld until the queue pair breaks.
     int64_t last_due_ns = 0;
   };
 
@@ -102,7 +102,7 @@ class SimQueuePair final : public QueuePair, public FabricUser {
   uint64_t token_;
   Requester requester_;
   Responder responder_;
-  Way ways_[2];  // Sends, receives.
+  Way ways_[2];  // For sends, and for receives.
 };
 
 }  // namespace tryst

@@ -5,8 +5,8 @@
 
 namespace tryst {
 
-// Draws of a seed: the same on every machine and standard library (splitmix64). Not
-// for secrets. Whole numbers only, so that no rounding mode can change a run.
+// Random numbers from a seed, equal on every machine and standard library (splitmix64). Not for
+// secrets. Whole numbers only, so that no rounding mode can change a run.
 class SimRandom {
  public:
   explicit SimRandom(uint64_t seed) : state_(seed) {}
@@ -19,7 +19,7 @@ class SimRandom {
     return z ^ (z >> 31);
   }
 
-  // 0 .. bound-1; 0 for a bound of 0.
+  // 0 .. bound-1; 0 if `bound` is 0.
   uint64_t Below(uint64_t bound) {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64);
   }
@@ -29,10 +29,10 @@ class SimRandom {
     return low + static_cast<int64_t>(Below(static_cast<uint64_t>(high - low) + 1));
   }
 
-  // Draws nothing for a chance of 0, so that what is switched off changes no run.
+  // Draws nothing if the chance is 0, so that what is switched off changes no run.
   bool Chance(uint32_t per_million) { return per_million != 0 && Below(1000000) < per_million; }
 
-  // A stream of its own: how much one user draws does not move another's draws.
+  // An independent stream: what one user draws does not change another's draws.
   SimRandom Fork() { return SimRandom(Next()); }
 
  private:

@@ -7,7 +7,7 @@
 namespace tryst {
 namespace {
 
-// A key is its index below, its generation above; the salt hides both.
+// A key's lower bits are its index, the upper ones its generation; the salt hides both.
 constexpr uint32_t kIndexBits = 20;
 constexpr uint32_t kIndexMask = (1u << kIndexBits) - 1;
 constexpr uint32_t kGenerationMask = (1u << (32 - kIndexBits)) - 1;
@@ -36,7 +36,7 @@ KeyTable::Key* KeyTable::Find(uint32_t key) {
 }
 
 uint32_t KeyTable::TakeIndex() {
-  // Few places would soon give an old key's number again.
+  // With few spare slots an old key's number would soon be given out again.
   constexpr size_t kSpare = 64;
   if (free_.size() < kSpare) {
     TRYST_CHECK(keys_.size() <= kIndexMask);
@@ -97,8 +97,8 @@ uint32_t KeyTable::AddWindow() {
 }
 
 void KeyTable::RemoveWindow(uint32_t name) {
-  // By index alone: the name may be that of a bind which has not happened yet, and must
-  // not happen to whoever has the index next.
+  // Finds by index alone: the name may come from a bind that has not happened yet, and must not
+  // happen to the next user of the index.
   const uint32_t plain = name ^ salt_;
   const uint32_t index = Index(plain);
   if (index >= keys_.size()) return;  // The NIC was lost before.
@@ -128,7 +128,7 @@ bool KeyTable::BindWindow(const Bind& bind) {
   }
   Key& window = keys_[Index(plain)];
   if (!window.window || window.live) return false;
-  // Only ever newer: what a bind named before it failed may be skipped.
+  // Generations only increase: the name of a bind that failed is skipped.
   const uint32_t ahead = (Generation(plain) - window.generation) & kGenerationMask;
   if (ahead == 0 || ahead > kGenerationMask / 2) return false;
   window.live = true;

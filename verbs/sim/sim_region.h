@@ -11,22 +11,21 @@
 
 namespace tryst {
 
-// One NIC's regions and windows by key, and the only way from a key to memory. Keys
-// carry a generation: a key of something gone is refused even when its place in the
-// table is taken again.
+// One NIC's regions and windows by key, and the only access from a key to memory. Keys carry a
+// generation, so the key of something that is gone is refused even when its slot is reused.
 class KeyTable {
  public:
-  // Every key is mixed with `salt`, so that a key of another NIC means nothing here.
+  // Every key is mixed with `salt`, so that a key of another NIC is not valid here.
   KeyTable(MemoryGuard* guard, uint32_t salt) : guard_(guard), salt_(salt) {}
 
   uint32_t AddRegion(void* memory, uint64_t bytes, uint32_t access);
-  // Noted as a violation while works that name it are outstanding. Its windows die too.
+  // It is a violation if works that name it are outstanding. Ends its windows, too.
   void RemoveRegion(uint32_t key);
-  // The key that opens the region from now on; the same where the NIC was lost before.
+  // The key that opens the region from now on; the same key if the NIC was lost before.
   uint32_t RenewRegion(uint32_t key);
-  uint32_t AddWindow();  // Unbound: nothing can be reached through its key.
+  uint32_t AddWindow();  // It is unbound, so its key reaches nothing.
   void RemoveWindow(uint32_t key);
-  // The key that the window gets from its next bind, which makes `key` the older one.
+  // The key that the window's next bind gives it; `key` is then out of date.
   uint32_t NextWindowKey(uint32_t key) const;
 
   struct Bind {
@@ -35,15 +34,15 @@ class KeyTable {
     uint64_t address = 0;
     uint64_t bytes = 0;
     uint32_t access = 0;
-    uint32_t queue_pair = 0;  // Only through it can the window be used.
+    uint32_t queue_pair = 0;  // The window works only through this queue pair.
   };
-  // False where the specification refuses: bound already, over no region that allows
-  // windows, outside it, or allowing more than it does.
+  // False where the specification refuses: it is bound already, the region does not allow windows,
+  // the range is outside the region, or the rights exceed the region's.
   bool BindWindow(const Bind& bind);
-  bool InvalidateWindow(uint32_t key);  // False unless bound.
+  bool InvalidateWindow(uint32_t key);  // False: it is not bound.
 
-  // The memory at [address, address + bytes), or null when `key` does not reach all of
-  // it with every right in `access` from `queue_pair`.
+  // The memory at [address, address + bytes); null: `key` does not reach all of it with every right
+  // in `access` from `queue_pair`.
   uint8_t* Resolve(uint32_t key, uint64_t address, uint64_t bytes, uint32_t access,
                    uint32_t queue_pair) const;
 
@@ -51,7 +50,7 @@ class KeyTable {
   void AddUser(uint32_t key);
   void RemoveUser(uint32_t key);
 
-  void Clear();  // The NIC is lost: no key reaches anything any more.
+  void Clear();  // The NIC is lost, so no key reaches anything any more.
   size_t regions() const { return regions_; }
   uint64_t region_bytes() const { return region_bytes_; }
 
@@ -62,15 +61,15 @@ class KeyTable {
     uint16_t generation = 1;
     uint32_t access = 0;
     uint32_t users = 0;
-    uint32_t queue_pair = 0;  // A window's.
-    uint32_t region_key = 0;  // A window's.
+    uint32_t queue_pair = 0;  // For a window.
+    uint32_t region_key = 0;  // For a window.
     uint64_t bytes = 0;
     uint8_t* memory = nullptr;
   };
 
   uint32_t Name(uint32_t index) const;
   uint32_t TakeIndex();
-  // Null unless the key's generation is the present one.
+  // Null: the key's generation is not the present one.
   const Key* Find(uint32_t key) const;
   Key* Find(uint32_t key);
   static uint32_t Index(uint32_t plain);
@@ -108,7 +107,7 @@ class SimWindow final : public Window {
   explicit SimWindow(SimNic* nic);
   ~SimWindow() override;
   uint32_t remote_key() const override { return key_; }
-  void set_remote_key(uint32_t key) { key_ = key; }  // When its bind is posted.
+  void set_remote_key(uint32_t key) { key_ = key; }  // Called when its bind is posted.
 
  private:
   SimNic* const nic_;

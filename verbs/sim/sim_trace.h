@@ -9,8 +9,8 @@
 namespace tryst {
 
 enum class TraceKind : uint8_t {
-  kOpen,         // a: 1 when a killed NIC's place is taken again.
-  kKill,         // A peer died with all its NIC's state.
+  kOpen,         // a: 1 if it takes the place of a killed NIC.
+  kKill,         // A peer died with all of its NIC's state.
   kRegister,     // a: bytes, b: access.
   kDeregister,   // a: bytes.
   kConnect,      // a: the peer's queue pair.
@@ -31,18 +31,18 @@ enum class TraceKind : uint8_t {
   kMark,         // By the test: a and b are its own.
 };
 
-// What happened, hashed as it happens; the last records are kept for people. Holds no
-// address of this process, so that equal seeds give equal traces.
+// A hash of all events as they happen, and the last records, for people. It contains no address of
+// this process, so equal seeds give equal traces.
 class SimTrace {
  public:
   explicit SimTrace(size_t tail_records) : tail_(tail_records) {}
 
-  // `who`: a queue pair's or a NIC's number in the world.
+  // `who` is the number of a queue pair or a NIC in the world.
   void Add(int64_t at_ns, TraceKind kind, uint32_t who, uint64_t a = 0, uint64_t b = 0);
 
-  uint64_t hash() const { return hash_; }    // Of every record so far.
+  uint64_t hash() const { return hash_; }    // Of all records so far.
   uint64_t count() const { return count_; }  // Records so far.
-  // The last records, oldest first, a line each; at most `lines`.
+  // The last records, oldest first, one a line; at most `lines`.
   std::string Tail(size_t lines) const;
 
  private:

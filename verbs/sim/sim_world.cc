@@ -31,7 +31,7 @@ std::unique_ptr<SimNic> SimWorld::OpenNic(uint32_t place, const SimNicOptions& o
   TRYST_CHECK(nics_[place] == nullptr || nics_[place]->lost()) << "place " << place << " is taken";
   Note(TraceKind::kOpen, place, killed_[place] ? 1 : 0);
   killed_[place] = false;
-  // A key is never 0 by accident: that is what forgotten ones look like.
+  // So that no key is 0: that is the key of a forgotten one.
   const uint32_t salt = static_cast<uint32_t>(DrawToken()) | 1;
   auto nic = std::make_unique<SimNic>(this, place, salt, options);
   nics_[place] = nic.get();
@@ -48,7 +48,8 @@ void SimWorld::OnNicGone(SimNic* nic) {
 
 void SimWorld::OnQueuePairGone(uint32_t id) {
   fabric_.Detach(id);
-  // Timers of the dead lie around for seconds of virtual time.
+  // Timers of dead queue pairs stay around for seconds of virtual time, so remove them now and
+  // then.
   constexpr uint64_t kSweep = 128;
   if (++queue_pairs_gone_ % kSweep != 0) return;
   events_.RemoveIf([this](const SimEvent& event) {
@@ -97,7 +98,7 @@ void SimWorld::Dispatch(const SimEvent& event) {
       break;
   }
   auto* const pair = static_cast<SimQueuePair*>(fabric_.user(event.target));
-  if (pair == nullptr) return;  // Destroyed, or lost with its NIC.
+  if (pair == nullptr) return;  // It was destroyed, or lost with its NIC.
   switch (event.kind) {
     case SimEventKind::kDoorbell:
       return pair->OnDoorbell();

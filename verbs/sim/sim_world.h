@@ -22,22 +22,22 @@
 namespace tryst {
 
 struct SimOptions {
-  LinkModel link;                      // Where SetLink() says nothing else.
-  uint64_t chunk_bytes = 32768;        // What lands in one event.
-  int64_t doorbell_ns_max = 200;       // From PostSend() until the NIC looks; drawn.
-  int64_t completion_ns_max = 300;     // From the end of a work until it can be polled; drawn.
-  int64_t break_ns_max = 20'000;       // From Break() until no byte lands any more; drawn.
-  int64_t receiver_wait_ns = 640'000;  // Before a sender tries a peer without receives again.
-  int64_t late_ns_max = 50'000;        // How late a write of a NIC without order goes out; drawn.
+  LinkModel link;                   // For links without SetLink().
+  uint64_t chunk_bytes = 32768;     // How much lands in one event.
+  int64_t doorbell_ns_max = 200;    // From PostSend() until the NIC acts; drawn.
+  int64_t completion_ns_max = 300;  // From a work's end until it can be polled; drawn.
+  int64_t break_ns_max = 20'000;    // From Break() until no byte lands any more; drawn.
+  // The pause before a sender tries again a peer that has no receive.
+  int64_t receiver_wait_ns = 640'000;
+  int64_t late_ns_max = 50'000;  // How late a write of a NIC without order may go out; drawn.
   size_t trace_tail_records = 4096;
   bool shared_ports = false;  // See Fabric.
 };
 
-// A network of NICs on virtual time. One thread; equal seeds and equal calls give equal
-// runs, to the last event. Everything that can go wrong does so when it is asked to, or
-// when a FaultPlan draws it.
+// A network of NICs on virtual time. One thread. Equal seeds and equal calls give equal runs, to
+// the last event. Faults happen on request, or when a FaultPlan draws them.
 //
-// Nothing happens by itself: Step() carries out the next event and moves the clock.
+// Nothing happens by itself: Step() runs the next event and moves the clock.
 class SimWorld {
  public:
   explicit SimWorld(uint64_t seed, const SimOptions& options = SimOptions());
@@ -45,48 +45,48 @@ class SimWorld {
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 
-  // Plugs a NIC in. REQUIRES: none is there, or it was killed or lost.
+  // Plugs in a NIC. REQUIRES: there is none, or it was killed or lost.
   std::unique_ptr<SimNic> OpenNic(uint32_t place, const SimNicOptions& options = SimNicOptions());
-  SimNic* nic(uint32_t place) const;  // Null: none there, or killed.
+  SimNic* nic(uint32_t place) const;  // Null: there is none, or it was killed.
   uint32_t places() const { return static_cast<uint32_t>(nics_.size()); }
 
   // Time.
   const Clock& clock() const { return events_; }
   int64_t NowNs() const { return events_.NowNs(); }
-  bool Step();  // False: nothing is left to happen.
-  // Everything up to that moment, which is when it then is.
+  bool Step();  // False: no event is left.
+  // Runs all events up to that moment, and moves the clock there.
   void RunUntil(int64_t at_ns);
   void RunFor(int64_t ns) { RunUntil(NowNs() + ns); }
-  int64_t next_ns() const { return events_.next_ns(); }  // INT64_MAX: nothing.
+  int64_t next_ns() const { return events_.next_ns(); }  // INT64_MAX: there is no event.
   EventQueue::TaskId At(int64_t at_ns, absl::AnyInvocable<void()> task);
   bool Cancel(EventQueue::TaskId task) { return events_.CancelTask(task); }
-  void Jump(int64_t ns);  // The clock jumps; what was due meanwhile is late.
+  void Jump(int64_t ns);  // The clock jumps; events that were due meanwhile run late.
   uint64_t events() const { return events_done_; }
 
   // Links, in one direction.
   void SetLink(uint32_t from_place, uint32_t to_place, const LinkModel& link);
 
-  // Faults of one work: the nth, from 0, that is ever posted to send on `queue_pair`.
+  // A fault of one work: the nth, from 0, of all sends ever posted on `queue_pair`.
   void Inject(const QueuePair& queue_pair, uint64_t nth_send, const WorkFault& fault);
-  // Faults of everything else, now.
-  void BreakByError(QueuePair& queue_pair);  // As if by its own NIC.
+  // All other faults; they happen now.
+  void BreakByError(QueuePair& queue_pair);  // As if its own NIC had failed.
   void Overrun(CompletionQueue& queue);
   void SetPort(uint32_t place, uint8_t port, bool up);
-  void ChangeAddress(uint32_t place);  // What was connected before hears nothing any more.
+  void ChangeAddress(uint32_t place);  // Earlier connections do not work any more.
   void DeviceFatal(uint32_t place);
-  void FailRegistrations(uint32_t place, uint32_t count);  // The next so many.
-  // Those that have not failed yet succeed after all; how many they were.
+  void FailRegistrations(uint32_t place, uint32_t count);  // The next `count` registrations fail.
+  // Those that have not failed yet succeed; returns how many.
   uint32_t EndFailRegistrations(uint32_t place);
   void SetSilent(uint32_t place, bool silent);
   void SetCut(uint32_t place, uint32_t other_place, bool cut);
-  // The process of that NIC dies: nothing of it is reachable, its destructors say
-  // nothing to anybody, and another NIC may be opened in its place.
+  // The process of that NIC dies: nothing of it can be reached, its destructors tell nobody, and
+  // another NIC may be opened in its place.
   void Kill(uint32_t place);
-  // Replaces the plan and ends no outage that has begun.
+  // Replaces the plan; outages that have begun go on.
   void SetFaultPlan(const FaultPlan& plan);
   uint64_t faults_done() const { return faults_done_; }
 
-  // What no NIC may touch, and who did.
+  // Memory that no NIC may touch, and the violations.
   MemoryGuard& guard() { return guard_; }
   void Poison(const void* address, uint64_t bytes) { guard_.Poison(address, bytes); }
   void Unpoison(const void* address, uint64_t bytes) { guard_.Unpoison(address, bytes); }
@@ -118,7 +118,7 @@ class SimWorld {
   SimNic* DrawNic();
 
   const SimOptions options_;
-  SimRandom random_;  // First: the others are forked from it.
+  SimRandom random_;  // First, because the others are forked from it.
   SimRandom outage_random_;
   EventQueue events_;
   SimTrace trace_;

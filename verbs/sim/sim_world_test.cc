@@ -1,4 +1,4 @@
-// The world itself: time, sameness, speed and the link model.
+// The world itself: time, determinism, speed, and the link model.
 
 #include "verbs/sim/sim_world.h"
 
@@ -14,7 +14,7 @@
 namespace tryst {
 namespace {
 
-// Traffic with everything going wrong; what it leaves depends on the seed alone.
+// Traffic with all faults; the result depends on the seed alone.
 struct Stormy {
   explicit Stormy(uint64_t seed) : world(seed), random(seed ^ 0x5eed) {
     FaultPlan plan;
@@ -65,7 +65,7 @@ TEST(SimWorldTest, EqualSeedsGiveEqualTraces) {
   std::vector<uint64_t> hashes;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     const Stormy one(seed);
-    // Elsewhere in memory, so that an address which decides anything is noticed.
+    // Shifts the heap, so that a decision which depends on an address would show.
     const std::vector<uint8_t> shift(12345 + 4096 * seed);
     const Stormy other(seed);
     EXPECT_EQ(one.world.trace().hash(), other.world.trace().hash()) << "seed " << seed;
@@ -116,7 +116,7 @@ class LogGpTest : public testing::TestWithParam<uint64_t> {
   LogGpTest() {
     forth_.latency_ns = 1500;
     forth_.message_overhead_ns = 120;
-    forth_.bytes_per_second = 3'000'000'007;  // Rounds in every chunk.
+    forth_.bytes_per_second = 3'000'000'007;  // Makes every chunk's time a rounded number.
     back_.latency_ns = 700;
     back_.message_overhead_ns = 90;
     back_.bytes_per_second = 1'000'000'000;
@@ -134,7 +134,7 @@ class LogGpTest : public testing::TestWithParam<uint64_t> {
     return options;
   }
 
-  // When the nth completion can be polled, after now.
+  // The time until the nth completion can be polled.
   int64_t UntilCompletion(SimEnd* end, size_t nth) {
     const int64_t from_ns = world_.NowNs();
     for (size_t seen = 0; seen < nth;) {
@@ -167,7 +167,7 @@ TEST_P(LogGpTest, WritesTakeTheClosedForm) {
     EXPECT_EQ(landed_ns, LandedNs(forth_, bytes, count));
     const int64_t rest_ns = UntilCompletion(&a_, static_cast<size_t>(count)) + landed_ns;
     EXPECT_EQ(rest_ns, AcknowledgedNs(forth_, back_, bytes, count));
-    // By hand, to hold the closed form itself to account.
+    // Computed by hand, to check the closed form itself.
     const double wire_ns = 120 + static_cast<double>(bytes) / 3.000000007;
     EXPECT_NEAR(static_cast<double>(rest_ns), count * wire_ns + 2200, count);
     world_.RunFor(1'000'000'000);
@@ -204,15 +204,15 @@ TEST(SimWorldTest, OneWireIsSharedFairlyAndFully) {
   EXPECT_EQ(a.pairs[0]->send_room() + a.pairs[1]->send_room(), 256u);
 }
 
-// With shared ports what goes to different places, and what comes from different ones, waits for
-// one wire; without them each pair of places has its own.
+// With shared ports, messages to different places, and messages from different places, wait for one
+// wire; without, each pair of places has its own.
 TEST(SimWorldTest, PortsAreSharedWhereWanted) {
   for (const bool shared : {false, true}) {
     SimOptions options;
     options.doorbell_ns_max = options.completion_ns_max = 0;
     options.link.latency_ns = 1000;
     options.link.message_overhead_ns = 0;
-    options.link.bytes_per_second = 1'000'000'000;  // A byte is a nanosecond.
+    options.link.bytes_per_second = 1'000'000'000;  // So a byte takes a nanosecond.
     options.shared_ports = shared;
     SimWorld world(1, options);
     SimEnd hub(&world, 0, 1 << 20);
@@ -239,7 +239,7 @@ TEST(SimWorldTest, PortsAreSharedWhereWanted) {
   }
 }
 
-// A poller of many learns from its NIC that there is something to look at.
+// The caller that turns many pollers learns from a NIC that it has work.
 TEST(SimWorldTest, NicsSayWhenThereIsWork) {
   SimWorld world(1);
   int told = 0;
@@ -255,7 +255,7 @@ TEST(SimWorldTest, NicsSayWhenThereIsWork) {
   EXPECT_EQ(told, 2);
 }
 
-// Not a benchmark: a tripwire, an order of magnitude below what is measured.
+// Not a benchmark, but an alarm: the limit is ten times below what is measured.
 TEST(SimWorldTest, IsFast) {
   SimOptions options;
   options.trace_tail_records = 1024;
@@ -263,7 +263,7 @@ TEST(SimWorldTest, IsFast) {
   SimEnd a(&world, 0, 1 << 16);
   SimEnd b(&world, 1, 1 << 16);
   for (int i = 0; i < 16; ++i) Join(a.AddQueuePair(), b.AddQueuePair());
-  const std::clock_t start = std::clock();  // Of the CPU: the machine may be busy.
+  const std::clock_t start = std::clock();  // Processor time, because the machine may be busy.
   const uint64_t before = world.events();
   uint64_t works = 0;
   while (works < 200'000) {

@@ -6,20 +6,20 @@
 
 namespace tryst {
 
-// What travels on a connected socket: a header of fixed width, little-endian, and
-// `bytes` of payload. A message larger than kMaxFrameBytes is its first frame and
-// kFragments; acknowledgements ride in every header of the first socket.
+// What travels on a connected socket: a header of fixed width, little-endian, and `bytes` of
+// payload. A message larger than kMaxFrameBytes is a first frame and kFragments. The headers on the
+// first socket also carry acknowledgements.
 inline constexpr size_t kFrameHeaderBytes = 48;
 inline constexpr uint32_t kMaxFrameBytes = 1 << 20;
 
 enum class FrameType : uint8_t {
-  kWrite = 1,     // address, remote_key: where. Starts a message of `total` bytes.
-  kSend,          // Starts a message of `total` bytes for a posted receive.
-  kRead,          // address, remote_key, total: what. No payload.
-  kFragment,      // address: offset in the message `sequence`.
-  kReadResponse,  // address: offset in the answer to `sequence`.
-  kAck,           // Header only, for its `executed` and `receives`.
-  kError,         // immediate: a WireError, of the request `sequence`. Nothing follows.
+  kWrite = 1,     // address, remote_key: the destination. Begins a message of `total` bytes.
+  kSend,          // Begins a message of `total` bytes for a posted receive.
+  kRead,          // address, remote_key, total: the source. No payload.
+  kFragment,      // address: the offset in message `sequence`.
+  kReadResponse,  // address: the offset in the answer to `sequence`.
+  kAck,           // Only a header, for its `executed` and `receives`.
+  kError,         // immediate: a WireError, about request `sequence`. Nothing follows.
 };
 
 enum class WireError : uint32_t {
@@ -30,10 +30,10 @@ enum class WireError : uint32_t {
 
 struct FrameHeader {
   FrameType type = FrameType::kAck;
-  bool has_immediate = false;  // kWrite and kSend.
-  uint32_t sequence = 0;       // Of the request that it is, or belongs to.
-  uint32_t executed = 0;       // Requests that the sender has executed; wraps.
-  uint32_t receives = 0;       // Receives that the sender has ever posted; wraps.
+  bool has_immediate = false;  // For kWrite and kSend.
+  uint32_t sequence = 0;       // Of the request that this is, or belongs to.
+  uint32_t executed = 0;       // How many requests the sender has executed; wraps.
+  uint32_t receives = 0;       // How many receives the sender has ever posted; wraps.
   uint32_t remote_key = 0;
   uint32_t immediate = 0;
   uint64_t address = 0;
@@ -43,8 +43,8 @@ struct FrameHeader {
 
 void EncodeFrameHeader(const FrameHeader& header, uint8_t out[kFrameHeaderBytes]);
 
-// False for bytes that EncodeFrameHeader never writes for a header whose own fields
-// agree: after true, the payload lies within the message.
+// False: EncodeFrameHeader() never writes these bytes for a consistent header. After true, the
+// payload lies within the message.
 [[nodiscard]] bool DecodeFrameHeader(const uint8_t in[kFrameHeaderBytes], FrameHeader* header);
 
 }  // namespace tryst

@@ -106,7 +106,7 @@ TEST(FrameTest, WhatIsNoFrameIsRefused) {
   uint8_t good[kFrameHeaderBytes];
   EncodeFrameHeader(Full(FrameType::kWrite), good);
   FrameHeader header;
-  // The fixed part: not one bit may differ, but for the type and the immediate's flag.
+  // In the fixed part no bit may differ, except for the type and the immediate's flag.
   for (size_t bit = 0; bit < 8 * 8; ++bit) {
     uint8_t bytes[kFrameHeaderBytes];
     memcpy(bytes, good, sizeof(bytes));

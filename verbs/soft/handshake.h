@@ -11,10 +11,10 @@
 
 namespace tryst {
 
-// 128 random bits that open one queue pair once.
+// 128 random bits, which open one queue pair once.
 using Token = std::array<uint8_t, 16>;
 
-// In a time that does not depend on the bytes.
+// Takes the same time whatever the bytes.
 bool TokensEqual(const Token& a, const Token& b);
 
 // QueuePair::LocalAddress(), decoded.
@@ -23,19 +23,19 @@ struct SoftAddress {
   uint32_t number = 0;
   uint8_t sockets = 1;
   bool tls = false;
-  std::string listener;  // As SocketAddress::Parse() takes it.
+  std::string listener;  // In the form of SocketAddress::Parse().
 };
 std::string EncodeSoftAddress(const SoftAddress& address);
 absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes);
 
-// The first bytes on a socket, each way: the dialler's, which carries the token of the
-// queue pair it wants, and the answer, which carries the dialler's own. Each side so
-// proves that it holds the other's address.
+// The first bytes on a socket, in each direction. The dialler's contain the token of the queue pair
+// that it wants; the answer contains the dialler's own token. So each side proves that it has the
+// other's address.
 struct SoftHello {
   Token token = {};        // The receiving side's.
-  uint32_t to_number = 0;  // Queue pair.
+  uint32_t to_number = 0;  // The number of the queue pair.
   uint32_t from_number = 0;
-  uint8_t socket = 0;  // Which of the queue pair's.
+  uint8_t socket = 0;  // Its index among the queue pair's sockets.
   uint8_t sockets = 1;
   uint32_t receives = 0;  // As in a FrameHeader.
 };

@@ -56,7 +56,7 @@ void HostilePeer::SayBytes(const std::vector<uint8_t>& bytes) {
     if (more > 0) {
       sent += static_cast<size_t>(more);
     } else if (errno != EAGAIN) {
-      return;  // The victim has hung up, as is its right.
+      return;  // The victim has closed the socket, as it may.
     }
   }
 }

@@ -13,28 +13,28 @@
 
 namespace tryst {
 
-// The other end of a soft queue pair, played by a test that may say anything. It always
-// dials, because its token is the smallest that there is.
+// The other end of a soft queue pair, played by a test that may send anything. It always dials,
+// because its token is the smallest possible.
 class HostilePeer {
  public:
   static constexpr uint32_t kNumber = 7;
 
-  // What the victim must be told to expect.
+  // The address that the victim must be given.
   static std::string Address(uint8_t sockets = 1);
-  // A hello such as an honest peer would send.
+  // A hello as an honest peer would send it.
   static SoftHello HelloFor(absl::string_view victim_address, uint8_t sockets = 1);
 
-  explicit HostilePeer(absl::string_view victim_address);  // Dials, and says nothing.
+  explicit HostilePeer(absl::string_view victim_address);  // Dials, and sends nothing.
 
   void Say(const SoftHello& hello);
   void Say(const FrameHeader& header, const std::vector<uint8_t>& payload = {});
   void SayBytes(const std::vector<uint8_t>& bytes);
-  // What has come by now. Empty: not yet, or never.
+  // What has arrived so far. Empty: not yet, or never.
   absl::optional<SoftHello> HearHello();
   absl::optional<FrameHeader> HearHeader();
   std::vector<uint8_t> HearBytes(size_t bytes);
   void ForgetWhatWasHeard();
-  bool Closed();  // By the victim, and everything it said has been heard.
+  bool Closed();  // Whether the victim has closed the socket, and everything that it sent was read.
   void HangUp() { fd_.Close(); }
 
  private:

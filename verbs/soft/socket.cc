@@ -22,12 +22,12 @@ constexpr int kBacklog = 1024;
 // Small frames must not wait for a full segment.
 void SendAtOnce(int fd) {
   const int one = 1;
-  // Fails on unix sockets, which never wait.
+  // Fails on Unix sockets, which never wait.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
-// Whether bytes to `peer` never leave the host: what is sent to one of its own addresses
-// is sent from that one.
+// Whether bytes to `peer` stay on the host: to one of its own addresses, a host sends from that
+// address.
 bool StaysOnHost(const sockaddr_storage& peer, int fd) {
   sockaddr_storage self = {};
   socklen_t length = sizeof(self);
@@ -42,11 +42,11 @@ bool StaysOnHost(const sockaddr_storage& peer, int fd) {
                             &reinterpret_cast<const sockaddr_in6*>(&peer)->sin6_addr);
 }
 
-// BBR, the default of many hosts, paces by timers: on loopback they only cost time.
+// Many hosts use BBR by default. It paces by timers, which only cost time on the loopback.
 void ChooseCongestionControl(const sockaddr_storage& peer, int fd) {
   if (!StaysOnHost(peer, fd)) return;
-  constexpr char kUnpaced[] = "reno";  // What every kernel has and lets everybody use.
-  // Failing, the host's default does.
+  constexpr char kUnpaced[] = "reno";  // Every kernel has it, and every user may choose it.
+  // If it fails, the host's default is used.
   setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced, sizeof(kUnpaced) - 1);
 }
 
@@ -74,7 +74,8 @@ absl::StatusOr<SocketAddress> SocketAddress::Parse(absl::string_view text) {
     if (name[0] != '@' || name.size() < 2 || name.size() > sizeof(to->sun_path)) {
       return BadAddress(text);
     }
-    memcpy(to->sun_path + 1, name.data() + 1, name.size() - 1);  // After a zero: abstract.
+    // A leading zero makes the name abstract.
+    memcpy(to->sun_path + 1, name.data() + 1, name.size() - 1);
     address.length_ += name.size();
     return address;
   }

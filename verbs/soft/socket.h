@@ -35,22 +35,22 @@ class Fd {
   int fd_ = -1;
 };
 
-// Where a stream socket listens. Hosts are numeric: nothing here asks a name server.
+// Where a stream socket listens. Hosts are numeric; no name server is asked.
 class SocketAddress {
  public:
-  // "1.2.3.4:5", "[::1]:5", "unix:@name" (abstract) or, to listen, "unix:" for any name.
+  // "1.2.3.4:5", "[::1]:5", "unix:@name" (abstract); to listen, also "unix:" for any name.
   static absl::StatusOr<SocketAddress> Parse(absl::string_view text);
   std::string ToString() const;
-  bool is_wildcard() const;  // An IP address that means "every interface".
-  uint16_t port() const;     // 0 for unix.
+  bool is_wildcard() const;  // Whether it is an IP address that means "every interface".
+  uint16_t port() const;     // 0 for Unix sockets.
   void set_port(uint16_t port);
 
   // All sockets are non-blocking and closed on exec.
   absl::StatusOr<Fd> Listen() const;
-  // A socket on its way: writing to it fails with EAGAIN until it is there. An invalid
-  // Fd, with errno, when it failed at once.
+  // A socket that is connecting: until it is connected, writing fails with EAGAIN. An invalid Fd,
+  // with errno: it failed at once.
   Fd Dial() const;
-  // Where `fd` really listens.
+  // The address on which `fd` really listens.
   static absl::StatusOr<SocketAddress> Of(int fd);
 
  private:
@@ -58,9 +58,9 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
-// An accepted socket, or an invalid Fd with errno. It, and what was dialled, sends small
-// frames at once, and between two ends of one host without the pacing of a congestion
-// control that is made for networks.
+// An accepted socket, or an invalid Fd with errno. Accepted and dialled sockets send small frames
+// at once. Between two ends of one host they use no pacing congestion control, which is made for
+// networks.
 Fd AcceptFrom(int listener);
 
 }  // namespace tryst

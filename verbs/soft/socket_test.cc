@@ -68,7 +68,7 @@ std::string CongestionControlOf(const Fd& fd) {
 TEST(SocketTest, NothingPacesBytesThatStayOnTheHost) {
   for (const char* text : {"127.0.0.1:0", "[::1]:0"}) {
     const absl::StatusOr<Fd> listener = SocketAddress::Parse(text)->Listen();
-    if (!listener.ok()) continue;  // No IPv6 here.
+    if (!listener.ok()) continue;  // There is no IPv6 here.
     const Fd dialled = SocketAddress::Of(listener->get())->Dial();
     const Fd accepted = AcceptFrom(listener->get());
     EXPECT_EQ(CongestionControlOf(dialled), "reno") << text;

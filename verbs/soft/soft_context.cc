@@ -20,7 +20,7 @@ constexpr size_t kMaxEvents = 4096;
 void FillFromSystem(absl::Span<uint8_t> out) {
   while (!out.empty()) {
     const ssize_t got = getrandom(out.data(), out.size(), 0);
-    // Cannot fail for so few bytes but for a signal.
+    // For so few bytes only a signal can interrupt it.
     if (got > 0) out.remove_prefix(static_cast<size_t>(got));
   }
 }
@@ -44,7 +44,7 @@ void SoftEvents::Add(const NicEvent& event) {
   MutexLock lock(&mu_);
   if (events_.size() >= kMaxEvents) return;
   events_.push_back(event);
-  // Under the lock, so that the descriptor and the list never disagree.
+  // Under the lock, so that the descriptor and the list always agree.
   eventfd_write(fd_.get(), 1);
 }
 

@@ -19,11 +19,11 @@
 
 namespace tryst {
 
-// Asynchronous events on their way to the owner of the Nic. Any thread.
+// Asynchronous events on their way to the owner of the Nic. Thread-safe.
 class SoftEvents {
  public:
   SoftEvents();
-  void Add(const NicEvent& event);  // Drops it when nobody has taken any for long.
+  void Add(const NicEvent& event);  // Drops the event if nobody has taken any for long.
   absl::optional<NicEvent> Take();
   int fd() const { return fd_.get(); }
 
@@ -33,11 +33,11 @@ class SoftEvents {
   std::deque<NicEvent> events_ ABSL_GUARDED_BY(mu_);
 };
 
-// Memory for objects of one size, which is used again. Any thread.
+// Memory for objects of one size, which is reused. Thread-safe.
 class SoftBlocks {
  public:
   ~SoftBlocks();
-  void* Take(size_t bytes);  // The same for every call.
+  void* Take(size_t bytes);  // `bytes` must be the same in every call.
   void Give(void* block);
 
  private:
@@ -45,15 +45,15 @@ class SoftBlocks {
   std::vector<void*> free_ ABSL_GUARDED_BY(mu_);
 };
 
-// What a SoftNic lends to everything made from it, which it outlives. Any thread.
+// What a SoftNic shares with everything made from it. Outlives all of that. Thread-safe.
 struct SoftContext {
   explicit SoftContext(SoftNicOptions given);
   Token NewToken() const;
 
-  const SoftNicOptions options;  // With nothing left null.
+  const SoftNicOptions options;  // No field is null.
   const SteadyClock steady_clock;
   const Clock* const clock;
-  std::unique_ptr<SoftTls> tls;  // Null unless asked for. Constant after OpenSoftNic().
+  std::unique_ptr<SoftTls> tls;  // Null: no TLS. Constant after OpenSoftNic().
   SoftBlocks region_blocks;
   SoftRegionTable regions;
   SoftEvents events;

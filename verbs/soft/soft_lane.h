@@ -18,14 +18,14 @@ namespace tryst {
 
 class SoftQueuePair;
 
-// Where what arrives waits to be taken.
+// Memory for bytes that have arrived and wait to be handled.
 struct SoftStaging {
   static constexpr size_t kBytes = 16 << 10;
   uint8_t bytes[kBytes];
 };
 
-// Frames on their way out through one socket: gathered from where they lie, so that one
-// system call takes many, and kept until the socket has taken them all.
+// Frames to be sent through one socket. One system call sends many of them from where they are;
+// they stay here until the socket has taken them all.
 class SoftBatch {
  public:
   static constexpr int kMaxFrames = 32;
@@ -35,18 +35,18 @@ class SoftBatch {
   enum class Progress { kAll, kSome, kLost };
 
   bool empty() const { return next_piece_ == pieces_; }
-  // Room for one more frame of that many payload pieces.
+  // Whether there is room for one more frame with that many payload parts.
   bool HasRoom(int payload_pieces) const;
   uint64_t bytes() const { return end_; }
-  // Adds a frame; `work` is whose frame it is, for TakeWritten().
+  // Adds a frame. TakeWritten() returns `work` when the frame has been sent.
   void Add(const FrameHeader& header, const iovec* payload, int payload_pieces, uint64_t work);
   // One system call. kSome: the socket is full.
   Progress WriteTo(SoftStream* stream, size_t* written);
-  // The works whose frames have left whole since the last call; kNoWork when no more.
+  // The works whose frames were sent completely since the last call; kNoWork: no more.
   uint64_t TakeWritten();
-  // What remains of a frame that has partly left, for when the rest must not follow.
+  // The rest of a frame that was sent in part, for the case that nothing may follow it.
   std::vector<uint8_t> RestOfFrame() const;
-  // To be called when all is written and taken.
+  // Call it when everything was written and taken.
   void Clear();
 
  private:
@@ -63,17 +63,18 @@ class SoftBatch {
   int pieces_ = 0;
   int next_piece_ = 0;
   uint64_t end_ = 0;      // Bytes added.
-  uint64_t written_ = 0;  // Of them.
+  uint64_t written_ = 0;  // Bytes sent.
 };
 
-// One socket of a queue pair. Only data: the queue pair does the work. An idle one is small:
-// its batch and its staging are the completion queue's, lent while there is something in them.
+// One socket of a queue pair. It is only data; the queue pair does the work. An idle lane is small:
+// its batch and its staging belong to the completion queue, which lends them while they hold
+// something.
 struct SoftLane {
   enum class State : uint8_t {
-    kIdle,      // No socket; the dialler waits for redial_at_ns.
-    kDialling,  // Connecting; our hello has not left.
-    kGreeted,   // Our hello has left; theirs has not come.
-    kHeld,      // Accepted and authenticated before our own Connect().
+    kIdle,      // No socket; the dialler waits until redial_at_ns.
+    kDialling,  // Connecting; our hello was not sent.
+    kGreeted,   // Our hello was sent; the peer's has not come.
+    kHeld,      // Accepted and authenticated, before our own Connect().
     kUp,
   };
 
@@ -85,32 +86,34 @@ struct SoftLane {
   SoftStream stream;
   uint64_t id = 0;                // In the completion queue's set; 0: not in it.
   bool watched_for_room = false;  // By epoll.
-  SoftHello hello;                // Of one that is held.
+  SoftHello hello;                // Of a held socket.
   int64_t redial_at_ns = 0;
   int64_t redial_after_ns = 0;  // Doubles with each failure.
 
-  std::unique_ptr<SoftBatch> out;  // Null: empty.
-  bool full = false;               // The socket took no more.
-  // A batch of read responses lies in memory that may be deregistered while it waits:
-  // it is pinned anew for each system call. 0: none.
+  std::unique_ptr<SoftBatch> out;  // Null: it is empty.
+  bool full = false;               // The socket accepts no more at present.
+  // The memory of a batch of read responses may be deregistered while the batch waits, so it is
+  // pinned anew for each system call. 0: none.
   uint32_t out_remote_key = 0;
   uint64_t out_address = 0;
   uint64_t out_bytes = 0;
 
-  // Arrived and not yet taken: [begin, end) of staging, of which `capacity` is used.
-  std::unique_ptr<SoftStaging> staging;  // Null: nothing has.
+  // Bytes that have arrived and were not handled: [begin, end) of staging, of which `capacity` is
+  // used.
+  std::unique_ptr<SoftStaging> staging;  // Null: there are none.
   size_t capacity = 0;
   size_t begin = 0;
   size_t end = 0;
-  FrameHeader frame;  // The one whose payload is arriving.
+  FrameHeader frame;  // The frame whose payload is arriving.
   uint64_t payload_left = 0;
-  uint64_t payload_offset = 0;         // In its message.
-  uint64_t read_work = 0;              // Whose answer it is, if one.
-  SoftRegionRecord* pinned = nullptr;  // While this lane's payload lands; never over a return.
+  uint64_t payload_offset = 0;  // In its message.
+  uint64_t read_work = 0;       // The work whose answer it is, if it is one.
+  // Set while this lane's payload lands, never across a return.
+  SoftRegionRecord* pinned = nullptr;
 };
 
-// The pieces of bytes [offset, offset + bytes) of what `entries` hold end to end.
-// Returns how many, at most `max`; they may cover less than `bytes` then.
+// Finds bytes [offset, offset + bytes) of the concatenated `entries`. Returns the number of parts,
+// at most `max`; they may cover less than `bytes`.
 int Gather(const Entry* entries, int count, uint64_t offset, uint64_t bytes, iovec* out, int max);
 
 }  // namespace tryst

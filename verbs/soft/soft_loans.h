@@ -8,12 +8,12 @@
 
 namespace tryst {
 
-// Objects that many sockets need now and then and few at once. What was given back last is
-// lent first: it is what the cache holds. One thread.
+// Objects that many sockets need now and then, but few at once. The one returned last is lent
+// first, because it is in the cache. Used by one thread.
 template <typename T>
 class SoftLoans {
  public:
-  // As whoever had it left it.
+  // In the state in which it was returned.
   std::unique_ptr<T> Take() {
     if (kept_.empty()) return std::unique_ptr<T>(new T);  // Not zeroed.
     std::unique_ptr<T> loan = std::move(kept_.back());

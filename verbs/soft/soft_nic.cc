@@ -27,8 +27,8 @@ class SoftRegion final : public Region {
     context_->regions.Add(&record_);
   }
   ~SoftRegion() override { context_->regions.Remove(&record_); }
-  // A channel registers a region for each transfer: they are used again. In front of each is
-  // whose it is, which is all that there is left to know of it in the end.
+  // A channel registers a region for each transfer, so their memory is reused. Before each object
+  // lies its context, the only thing that is still known when it is deleted.
   static void* operator new(size_t bytes, SoftContext* context) {
     char* block = static_cast<char*>(context->region_blocks.Take(kFrontBytes + bytes));
     *reinterpret_cast<SoftContext**>(block) = context;

@@ -12,56 +12,55 @@
 #include "base/clock.h"
 #include "verbs/nic.h"
 
-// A NIC in user space: queue pairs, regions and completions as hardware has them,
-// carried by stream sockets. It has no thread of its own: bytes move inside Poll() and
-// PostSend(). A peer that does not poll for ack_timeout * (retry_count + 1) while we
-// wait for it is taken for lost, so the timeouts must exceed the longest time a thread
-// may be kept from its CPU.
+// A NIC in user space: queue pairs, regions and completions as in hardware, carried by stream
+// sockets. It has no thread: bytes move inside Poll() and PostSend(). A peer that does not poll for
+// ack_timeout * (retry_count + 1) while we wait for it counts as lost. So the timeouts must exceed
+// the longest time for which a thread may be kept from its processor.
 namespace tryst {
 
 NicLimits DefaultSoftNicLimits();
 
 struct SoftNicOptions {
   std::string name = "soft";
-  // "host:port", "[v6]:port" (numeric hosts), or "unix:" for peers of this host only,
-  // without TCP. Every completion queue listens by itself, so that it shares nothing
-  // with other threads: a port other than 0 is the first of `listen_ports` in a row.
+  // "host:port", "[v6]:port" (numeric hosts), or "unix:" for peers of this host only, without TCP.
+  // Every completion queue has its own listening socket, so that it shares nothing with other
+  // threads: a port other than 0 is the first of `listen_ports` consecutive ones.
   std::string listen_address = "127.0.0.1:0";
   uint16_t listen_ports = 16;
-  std::string advertised_host;  // Where peers find us; the listening host unless set.
-  // Two sides use the smaller number. More than one only pays where one flow cannot
-  // fill the link (docs/decisions/0010-soft-nic-io.md).
+  std::string advertised_host;  // The host by which peers reach us; the listening host unless set.
+  // The two sides use the smaller number. More than one is useful only if one flow cannot fill the
+  // link (docs/decisions/0010-soft-nic-io.md).
   int sockets_per_queue_pair = 1;
-  uint64_t stripe_bytes = 1 << 20;  // Messages from this size use all sockets.
-  // TLS 1.3 with the queue pair's token as the key that both sides share; both sides or
-  // neither. Costs a copy and the cipher's work for each byte.
+  uint64_t stripe_bytes = 1 << 20;  // Messages of this size or more use all sockets.
+  // TLS 1.3 with the queue pair's token as the shared key; on both sides or on neither. It costs a
+  // copy and the cipher's work for each byte.
   bool tls = false;
   // How long a work waits for the peer's receive, times (rnr_retry_count + 1).
   absl::Duration rnr_timer = absl::Milliseconds(10);
-  // A stranger must have said who it is within this time.
+  // How long a stranger may take to authenticate.
   absl::Duration handshake_timeout = absl::Seconds(2);
-  int max_pending_handshakes = 64;  // Per completion queue; the oldest makes room.
-  const Clock* clock = nullptr;     // SteadyClock if null.
-  // Fills the span with random bytes, from any thread. getrandom(2) if null; anything
-  // predictable is for tests only, since keys and tokens come from it.
+  // For each completion queue; the oldest is dropped for a new one.
+  int max_pending_handshakes = 64;
+  const Clock* clock = nullptr;  // Null: SteadyClock.
+  // Fills the span with random bytes; thread-safe. Null: getrandom(2). Keys and tokens come from
+  // it, so only tests may use something predictable.
   std::function<void(absl::Span<uint8_t>)> random;
   NicLimits limits = DefaultSoftNicLimits();
 };
 
 struct SoftNicCounters {
   uint64_t connections_accepted = 0;
-  uint64_t tokens_refused = 0;        // Wrong token or number, or one used before.
-  uint64_t handshakes_timed_out = 0;  // Or pushed out by newer ones.
+  uint64_t tokens_refused = 0;        // A wrong token or number, or one that was used before.
+  uint64_t handshakes_timed_out = 0;  // Or displaced by newer ones.
   uint64_t protocol_errors = 0;       // Peers that sent what no peer of ours sends.
 };
 
 class SoftNic : public Nic {
  public:
-  virtual SoftNicCounters counters() const = 0;  // Any thread.
+  virtual SoftNicCounters counters() const = 0;  // Thread-safe.
 };
 
-// kInvalidArgument for an address that does not parse, kUnavailable for one that cannot
-// be listened on.
+// kInvalidArgument: an address does not parse. kUnavailable: it cannot be listened on.
 absl::StatusOr<std::unique_ptr<SoftNic>> OpenSoftNic(SoftNicOptions options);
 
 }  // namespace tryst

@@ -1,4 +1,4 @@
-// The steady path allocates nothing.
+// The steady data path allocates nothing.
 #include <cstdlib>
 #include <new>
 

@@ -19,7 +19,7 @@
 
 namespace tryst {
 
-// A Window: its key is changed by the queue pair that binds it.
+// A Window whose key changes when a queue pair binds it.
 class SoftWindow final : public Window {
  public:
   explicit SoftWindow(SoftContext* context) : context_(context) {}
@@ -32,16 +32,16 @@ class SoftWindow final : public Window {
   uint32_t remote_key_ = 0;
 };
 
-// Both ends of a reliable connection: as the requester, works wait in a ring until they
-// are started, sent, executed by the peer and given back, in that order; as the
-// responder, requests are executed one at a time in order of their sequence. The first
-// lane carries everything but the later fragments of large messages.
+// Both ends of a reliable connection. As the requester: works wait in a ring until they are
+// started, sent, executed by the peer and given back, in that order. As the responder: requests are
+// executed one at a time, in order of their sequence. The first lane carries everything except the
+// later fragments of large messages.
 //
-// In four sources: the works (_post), frames out (_send), frames in (_receive), and lanes,
-// timers and breaking.
+// It has four sources: the works (_post), frames that are sent (_send), frames that are received
+// (_receive), and lanes, timers and breaking.
 class SoftQueuePair final : public QueuePair {
  public:
-  // `options` fit the limits, and the queue has reserved their depths.
+  // REQUIRES: `options` fit the limits, and the queue has reserved their depths.
   SoftQueuePair(SoftContext* context, SoftCompletionQueue* completions,
                 const QueuePairOptions& options, uint32_t number);
   ~SoftQueuePair() override;
@@ -59,19 +59,19 @@ class SoftQueuePair final : public QueuePair {
 
   // The rest is for the completion queue.
   //
-  // Takes a dialled stream if `hello` shows that it is the peer's; false, and it stays
-  // the caller's, if not.
+  // Takes over a dialled stream if `hello` shows that it is the peer's. False: it is not, and the
+  // caller keeps it.
   bool Adopt(const SoftHello& hello, SoftStream* stream);
   const Token& token() const { return token_; }
-  void Serve(SoftLane* lane);  // It may have something to read, or room.
+  void Serve(SoftLane* lane);  // It may have something to read, or room to write.
   void OnPolled(uint32_t sends_back, uint32_t receives_back);
-  void PayDebt();  // Acknowledges what is owed and nothing else will carry.
-  // Whether something else may carry it yet: an answer of ours, or our next request.
+  void PayDebt();  // Sends acknowledgements that are due and that nothing else will carry.
+  // Whether another frame may still carry them: an answer of ours, or our next request.
   bool DebtMayWait(uint64_t turn, bool sleeping) const;
   void OnTimer(int64_t now_ns);
-  int64_t next_timer_ns(int64_t now_ns) const;  // INT64_MAX: none.
-  void WatchLanes();                            // For room, those that wait for some.
-  // True if that is a change. Inactive, it forgets how long it had waited.
+  int64_t next_timer_ns(int64_t now_ns) const;  // INT64_MAX: none is set.
+  void WatchLanes();                            // Watches for room the lanes that wait for it.
+  // True: that is a change. When it becomes inactive, it forgets how long it had waited.
   bool SetActive(bool active);
 
  private:
@@ -81,40 +81,40 @@ class SoftQueuePair final : public QueuePair {
     uint64_t id = 0;
     uint64_t remote_address = 0;
     uint64_t total = 0;
-    uint64_t assigned = 0;   // Bytes given to lanes.
-    uint64_t landed = 0;     // A READ's.
-    uint64_t announced = 0;  // A READ's: in frames that have begun.
-    uint32_t sequence = 0;   // Of a request; set when started.
+    uint64_t assigned = 0;   // Bytes assigned to lanes.
+    uint64_t landed = 0;     // Of a READ.
+    uint64_t announced = 0;  // Of a READ: in frames that have begun.
+    uint32_t sequence = 0;   // Of a request; set when it is started.
     uint32_t remote_key = 0;
     uint32_t immediate = 0;
     uint32_t unwritten_frames = 0;
     SoftWindow* window = nullptr;
     uint32_t window_key = 0;
     uint32_t window_old_key = 0;
-    uint32_t window_region_key = 0;  // Local.
+    uint32_t window_region_key = 0;  // The region's local key.
     uint32_t window_access = 0;
     uint64_t window_bytes = 0;
     int entries = 0;
     SendOp op = SendOp::kWrite;
-    CompletionStatus error = CompletionStatus::kOk;  // Found before it was sent.
+    CompletionStatus error = CompletionStatus::kOk;  // An error found before it was sent.
     bool signaled = true;
     bool fence = false;
     bool inline_data = false;
     bool started = false;
     bool announced_first = false;  // Its first frame is in a batch.
-    bool answered = false;         // A READ's bytes are all there.
+    bool answered = false;         // All bytes of a READ are there.
   };
   struct ReceiveBody {
     uint64_t total = 0;
     int entries = 0;
   };
-  // The request that is being executed; its frames may come by several lanes.
+  // The request that is being executed; its frames may come on several lanes.
   struct Incoming {
     bool active = false;
     FrameHeader first;
     uint64_t announced = 0;
     uint64_t landed = 0;
-    Entry region;  // Where a write goes.
+    Entry region;  // The destination of a write.
   };
   struct ReadToServe {
     uint32_t sequence = 0;
@@ -141,9 +141,9 @@ class SoftQueuePair final : public QueuePair {
     return &receive_entries_[(i & receive_mask_) * options_.max_entries];
   }
   bool Done(const SendSlot& slot) const;
-  void GiveBackSends();  // Completes what is done, in order; breaks at a work that failed.
+  void GiveBackSends();  // Completes finished works in order; breaks at a failed one.
   void FinishSend(SendSlot* slot, CompletionStatus status);
-  // `request` is what came for it, if something did.
+  // `request` is the frame that it was for, if there is one.
   void FinishReceive(CompletionStatus status, CompletionOp op, const FrameHeader* request);
   void FlushAll(CompletionStatus first, uint64_t culprit);
 
@@ -167,12 +167,12 @@ class SoftQueuePair final : public QueuePair {
   void GiveBackBatch(SoftLane* lane);
 
   // _receive
-  bool ReadLane(SoftLane* lane);  // Whether any bytes came.
+  bool ReadLane(SoftLane* lane);  // Returns whether any bytes came.
   ssize_t ReadSome(SoftLane* lane, size_t* wanted);
   void TakeParked();
   void LeaveLane(SoftLane* lane);
   void GiveBackStaging(SoftLane* lane);
-  bool TakeStaged(SoftLane* lane);  // False when the lane must wait, or is no more.
+  bool TakeStaged(SoftLane* lane);  // False: the lane must wait, or is gone.
   Taken TakeFrame(SoftLane* lane, const FrameHeader& frame);
   bool TakeProgress(const FrameHeader& frame);
   Taken TakeRequest(SoftLane* lane, const FrameHeader& frame);
@@ -206,7 +206,7 @@ class SoftQueuePair final : public QueuePair {
   void AwaitPeersKernel() const;
   void LoseLane(SoftLane* lane);
   void Lost();
-  // `first` is for the work `culprit` (or the oldest, if nobody); the others are flushed.
+  // Work `culprit` ends with `first` (the oldest, if it is kNobody); the others are flushed.
   void BreakWith(CompletionStatus first, uint64_t culprit);
   bool WaitsForPeer() const;
   bool Unreachable() const;
@@ -222,36 +222,36 @@ class SoftQueuePair final : public QueuePair {
   const Token token_;
   const uint64_t receive_mask_;
 
-  // The completion queue's thread only.
+  // Used by the completion queue's thread only.
   mutable bool attached_ = false;
   QueuePairState state_ = QueuePairState::kReset;
   SoftAddress peer_;
   SocketAddress peer_listener_;
   bool dialler_ = false;
   bool active_ = false;
-  bool hanging_up_ = false;  // A later lane is lost: what the first still brings is heard.
+  bool hanging_up_ = false;  // A later lane is lost; what the first one still brings is handled.
   std::vector<std::unique_ptr<SoftLane>> lanes_;
 
-  // Requester. Works [send_oldest_, send_next_) are started, up to send_end_ posted. The
-  // slots are as many as were ever needed at once: an idle queue pair is small.
+  // Requester. Of the works posted up to send_end_, [send_oldest_, send_next_) are started. There
+  // are as many slots as were ever needed at once, so that an idle queue pair is small.
   uint64_t send_mask_ = 0;
   std::vector<SendSlot> send_slots_;
   std::vector<Entry> send_entries_;
-  std::vector<std::unique_ptr<uint8_t[]>> inline_bytes_;  // Of each slot that ever had some.
+  std::vector<std::unique_ptr<uint8_t[]>> inline_bytes_;  // For each slot that ever had some.
   uint64_t send_oldest_ = 0;
   uint64_t send_next_ = 0;
   uint64_t send_end_ = 0;
   uint32_t sends_held_ = 0;
-  uint32_t silent_ = 0;  // Done, unsignaled: given back with the next completion.
+  uint32_t silent_ = 0;  // Done and unsignaled; given back with the next completion.
   uint32_t next_sequence_ = 0;
   uint32_t acked_ = 0;          // Requests that the peer has executed.
-  uint32_t peer_receives_ = 0;  // That it has ever posted.
-  uint32_t receives_used_ = 0;  // Of those, by us.
+  uint32_t peer_receives_ = 0;  // Receives that the peer has ever posted.
+  uint32_t receives_used_ = 0;  // How many of those we have used.
   uint32_t reads_out_ = 0;
 
   // Responder.
   std::vector<uint64_t> receive_ids_;
-  // Both empty as long as all receives are: those only count writes with an immediate.
+  // Both are empty while all receives have no entries: those only count writes with an immediate.
   std::vector<ReceiveBody> receive_bodies_;
   std::vector<Entry> receive_entries_;
   uint64_t receive_oldest_ = 0;
@@ -264,15 +264,15 @@ class SoftQueuePair final : public QueuePair {
   std::vector<ReadToServe> reads_;  // A ring.
   uint64_t reads_begin_ = 0;
   uint64_t reads_end_ = 0;
-  uint32_t requests_taken_ = 0;   // Changes when what is parked may go on.
-  bool serve_read_next_ = false;  // Turns between our works and the peer's READs.
+  uint32_t requests_taken_ = 0;   // Changes when a parked frame may go on.
+  bool serve_read_next_ = false;  // Alternates between our works and the peer's READs.
   bool ack_now_ = false;
   bool in_debt_ = false;
   uint64_t delivered_turn_ = 0;
 
   // Timers.
   bool moved_ = false;    // Since the last OnTimer().
-  bool starved_ = false;  // For a receive of the peer's.
+  bool starved_ = false;  // It waits for a receive of the peer.
   Patience for_answers_;
   Patience for_receives_;
   Patience for_connections_;

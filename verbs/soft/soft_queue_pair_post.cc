@@ -1,4 +1,4 @@
-// The works of a soft queue pair: from being posted to being given back.
+// The works of a soft queue pair, from posting until they are given back.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +16,7 @@ CompletionOp OpOf(SendOp op) {
   return MovesBytes(op) ? CompletionOp::kSend : CompletionOp::kWindow;
 }
 
-// Of [offset, ...) in the entries, or false when they add up to more than `limit`.
+// Sums the entries' bytes; false: the sum exceeds `limit`.
 bool AddUp(absl::Span<const Entry> entries, uint64_t limit, uint64_t* total) {
   *total = 0;
   for (const Entry& entry : entries) {
@@ -94,7 +94,7 @@ void SoftQueuePair::GrowSends() {
   for (uint64_t i = send_oldest_; i < send_end_; ++i) {
     slots[i & mask] = send(i);
     std::copy_n(send_entries(i), options_.max_entries, &entries[(i & mask) * options_.max_entries]);
-    // What is being sent stays where it is.
+    // Bytes that are being sent must stay where they are.
     inline_bytes[i & mask] = std::move(inline_bytes_[i & send_mask_]);
   }
   send_slots_.swap(slots);
@@ -128,7 +128,7 @@ void SoftQueuePair::Enqueue(const SendWork& work) {
     slot.window_bytes = work.entries[0].bytes;
     slot.window_old_key = slot.window->remote_key();
     slot.window_key = context_->regions.NewKey();
-    // Known at once, so that the next work posted can tell the peer.
+    // The key is known at once, so that the next work posted can tell it to the peer.
     slot.window->set_remote_key(slot.window_key);
   } else if (work.op == SendOp::kInvalidateWindow) {
     slot.window_key = slot.window->remote_key();
@@ -193,7 +193,7 @@ bool SoftQueuePair::Done(const SendSlot& slot) const {
     case SendOp::kInvalidateWindow:
       return true;
     case SendOp::kRead:
-      // A READ of nothing is answered too.
+      // A READ of no bytes is answered, too.
       return slot.answered;
     default:
       return slot.assigned == slot.total &&
@@ -205,7 +205,7 @@ void SoftQueuePair::GiveBackSends() {
   while (send_oldest_ < send_end_) {
     SendSlot& slot = send(send_oldest_);
     if (slot.error != CompletionStatus::kOk) {
-      // Everything before it has come back well: now it is its turn to fail.
+      // All before it have completed successfully, so now it fails.
       BreakWith(slot.error, send_oldest_);
       return;
     }
@@ -262,7 +262,7 @@ void SoftQueuePair::FlushAll(CompletionStatus first, uint64_t culprit) {
     ++send_oldest_;
     FinishSend(&slot, status);
   }
-  // Nothing follows that could give these back.
+  // No completion follows that could give these back.
   sends_held_ -= std::exchange(silent_, 0);
   while (receive_oldest_ < receive_end_) {
     FinishReceive(CompletionStatus::kFlushed, CompletionOp::kReceive, nullptr);

@@ -1,4 +1,4 @@
-// A soft queue pair's frames on their way out.
+// How a soft queue pair sends frames.
 #include <algorithm>
 #include <utility>
 
@@ -8,17 +8,18 @@
 namespace tryst {
 namespace {
 
-// Enough for one call to be cheap; little enough for the headers, which acknowledge, to
-// be fresh.
+// Large enough that one system call is cheap, and small enough that the headers, which carry
+// acknowledgements, are fresh.
 constexpr uint64_t kBatchBytes = 512 << 10;
 
-// A lone acknowledgement costs both sides a call into the kernel, and waits so many turns
-// for the next request to carry it: whoever pulls one tensor after the other asks for the
-// next by then. A peer that sends much is not kept waiting, nor one by a poller that sleeps.
+// A lone acknowledgement costs both sides a system call. So it waits this many turns for our next
+// request to carry it: a caller that pulls one tensor after the other makes the next request by
+// then. A peer that sends much does not wait, nor does one whose acknowledgement is due when the
+// poller goes to sleep.
 constexpr uint64_t kTurnsForCompany = 32;
 constexpr uint32_t kManyUnsaid = 4;
 constexpr uint64_t kMuchUnsaidBytes = 16 << 10;
-// Where the peer's sends end without them.
+// The same where the peer's sends complete without them.
 constexpr uint32_t kManyUnsaidWhenLeft = 16;
 
 bool IsRequestForReceive(SendOp op) {
@@ -39,7 +40,7 @@ void SoftQueuePair::Pump() {
   }
 }
 
-// One batch. True when it has left and another may follow.
+// Sends one batch. True: it was sent completely, and another may follow.
 bool SoftQueuePair::PumpLane(SoftLane* lane) {
   if (lane->out == nullptr && !Fill(lane)) return false;
   SoftRegionRecord* pinned = nullptr;
@@ -47,7 +48,7 @@ bool SoftQueuePair::PumpLane(SoftLane* lane) {
     pinned = context_->regions.PinRemote(lane->out_remote_key, number_, lane->out_address,
                                          lane->out_bytes, kRemoteRead);
     if (pinned == nullptr) {
-      // Revoked while its bytes were leaving: the frame cannot be finished.
+      // The memory was revoked while its bytes were being sent, so the frame cannot be finished.
       Lost();
       return false;
     }
@@ -57,7 +58,7 @@ bool SoftQueuePair::PumpLane(SoftLane* lane) {
   if (pinned != nullptr) context_->regions.Unpin(pinned);
   if (written > 0) moved_ = true;
   if (progress == SoftBatch::Progress::kLost) {
-    // The peer may have said why, and then this ends with that.
+    // The peer may have sent the reason; then this ends with that.
     if (lane->index == 0) ReadLane(lane);
     LoseLane(lane);
     return false;
@@ -82,13 +83,13 @@ void SoftQueuePair::GiveBackBatch(SoftLane* lane) {
   completions_->batches()->Give(std::move(lane->out));
 }
 
-// False, and no batch, when there is nothing to send.
+// False, and no batch: there is nothing to send.
 bool SoftQueuePair::Fill(SoftLane* lane) {
   lane->out = completions_->batches()->Take();
   if (lane->index == 0) {
     FillFirst(lane);
   } else if (StripedReadLeft()) {
-    // The others help with what the first has begun.
+    // The other lanes help with what the first has begun.
     AddReadResponse(lane);
   } else if (StripedWorkLeft()) {
     AddMessageFrame(lane);
@@ -116,7 +117,7 @@ void SoftQueuePair::FillFirst(SoftLane* lane) {
   ack_now_ = false;
 }
 
-// Makes send_next_ a work that has a frame to send, if any may have now.
+// Advances send_next_ to a work that has a frame to send, if there is one.
 bool SoftQueuePair::StartNext() {
   while (send_next_ < send_end_) {
     SendSlot& slot = send(send_next_);
@@ -183,7 +184,7 @@ void SoftQueuePair::DoWindowWork(SendSlot* slot) {
   slot->started = slot->error == CompletionStatus::kOk;
 }
 
-// The next frame of send_next_, which has been started.
+// The next frame of work send_next_, which was started.
 void SoftQueuePair::AddMessageFrame(SoftLane* lane) {
   const uint64_t i = send_next_;
   SendSlot& slot = send(i);
@@ -222,7 +223,7 @@ void SoftQueuePair::AddMessageFrame(SoftLane* lane) {
   if (slot.assigned == slot.total) ++send_next_;
 }
 
-// The next frame of the oldest READ that is not wholly served.
+// The next frame of the oldest READ that is not fully served.
 void SoftQueuePair::AddReadResponse(SoftLane* lane) {
   ReadToServe& read = reads_[reads_begin_ % reads_.size()];
   FrameHeader header = NewHeader(FrameType::kReadResponse, lane->index == 0);
@@ -245,7 +246,7 @@ void SoftQueuePair::AddReadResponse(SoftLane* lane) {
 bool SoftQueuePair::StripedWorkLeft() const {
   if (send_next_ == send_end_) return false;
   const SendSlot& slot = send_slots_[send_next_ & send_mask_];
-  // send_next_ is never one whose bytes are all assigned.
+  // send_next_ is never a work whose bytes are all assigned.
   return slot.announced_first && slot.total >= context_->options.stripe_bytes;
 }
 
@@ -265,7 +266,7 @@ FrameHeader SoftQueuePair::NewHeader(FrameType type, bool first_lane) {
   return header;
 }
 
-// Whether there is anything that a pump might send.
+// Whether there is anything that a pump could send.
 bool SoftQueuePair::SendsWait() const {
   return send_next_ != send_end_ || reads_begin_ != reads_end_ || ack_now_;
 }
@@ -277,8 +278,8 @@ bool SoftQueuePair::sends_wait_for_poll() const {
                      [](const std::unique_ptr<SoftLane>& lane) { return lane->out != nullptr; });
 }
 
-// Whether the peer should hear of receives that it does not know of: soon enough for it
-// not to run dry, not for each.
+// Whether to tell the peer of receives that it does not know: early enough that it does not run
+// out, but not for each.
 bool SoftQueuePair::CreditDue() const {
   const uint32_t unannounced = static_cast<uint32_t>(receive_end_) - receives_announced_;
   if (unannounced == 0) return false;

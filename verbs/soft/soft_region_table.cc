@@ -8,9 +8,9 @@
 namespace tryst {
 namespace {
 
-// Little enough for what is kept of them to be small, and soon as large as it gets.
+// Few enough to be small, and reached soon, so that the table does not grow for long.
 constexpr size_t kRetiredKeysKept = 1 << 12;
-// Drawn with one call of the kernel.
+// Drawn with one system call.
 constexpr size_t kKeysPerDraw = 64;
 
 bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_bytes) {
@@ -21,7 +21,7 @@ bool Contains(uint64_t address, uint64_t bytes, uint64_t inner, uint64_t inner_b
 
 SoftRegionTable::SoftRegionTable(std::function<void(absl::Span<uint8_t>)> random)
     : random_(std::move(random)) {
-  // As large as they get, at once: keys are retired with each transfer.
+  // At full size from the start, because keys are retired with each transfer.
   retired_.reserve(kRetiredKeysKept);
   taken_.reserve(2 * kRetiredKeysKept);
 }
@@ -67,7 +67,7 @@ void SoftRegionTable::Renew(SoftRegionRecord* record) {
   Retire(record->remote_key);
   record->remote_key = DrawKey();
   OpenTo(record);
-  // Nobody has been told of the new one: who holds a pin came by the former.
+  // The peer does not know the new key yet, so every pin was made with the old one.
   while (record->pins > 0) unpinned_.Wait(&mu_);
 }
 
@@ -110,7 +110,7 @@ SoftRegionRecord* SoftRegionTable::PinRemote(uint32_t remote_key, uint32_t queue
 void SoftRegionTable::Unpin(SoftRegionRecord* record) {
   MutexLock lock(&mu_);
   TRYST_CHECK(record->pins > 0);
-  // The record may be gone once the lock is.
+  // After the lock is released the record may be gone.
   if (--record->pins == 0) unpinned_.NotifyAll();
 }
 

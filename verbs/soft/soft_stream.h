@@ -13,8 +13,8 @@
 
 namespace tryst {
 
-// A connected socket, plain or under TLS. Calls return as send(2) and recv(2) do, and
-// never block: -1 with EAGAIN for "not now".
+// A connected socket, plain or with TLS. Calls return as send(2) and recv(2) do, and never block:
+// -1 with EAGAIN for "not now".
 class SoftStream {
  public:
   SoftStream() = default;
@@ -30,9 +30,9 @@ class SoftStream {
   ssize_t Receive(const iovec* pieces, int count);
   ssize_t Receive(void* bytes, size_t size);
 
-  // Whether there is more to receive that the descriptor does not tell of.
+  // Whether there is more to receive than the descriptor shows.
   bool HoldsBytes() const { return tls_ != nullptr && tls_->HoldsBytes(); }
-  // Whether the last Send() waits for the peer rather than for room.
+  // Whether the last Send() waits for bytes from the peer instead of room.
   bool SendWaitsForPeer() const { return tls_ != nullptr && tls_->WaitsForPeer(); }
 
  private:

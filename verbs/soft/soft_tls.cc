@@ -17,11 +17,11 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kRecordBytes = 16 << 10;  // TLS has no larger.
+constexpr size_t kRecordBytes = 16 << 10;  // The largest record of TLS.
 constexpr size_t kIdentityBytes = 16;      // Eight hexadecimal digits and a zero.
 
-// OpenSSL's own socket BIO writes without MSG_NOSIGNAL, and a signal for a peer that has
-// gone is no concern of the process.
+// OpenSSL's own socket BIO writes without MSG_NOSIGNAL, but a peer that has gone must not cause a
+// signal in this process.
 int WriteToSocket(BIO* bio, const char* bytes, int size) {
   BIO_clear_retry_flags(bio);
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
@@ -127,7 +127,7 @@ unsigned SoftTlsSession::ClientKey(SSL* ssl, const char*, char* identity, unsign
   return static_cast<unsigned>(self->token_.size());
 }
 
-// What to return after OpenSSL said `result` when `done` bytes had been moved already.
+// What to return after OpenSSL returned `result` and `done` bytes had been moved before.
 ssize_t SoftTlsSession::Finish(int result, size_t done) {
   const int reason = SSL_get_error(ssl_, result);
   waits_for_peer_ = reason == SSL_ERROR_WANT_READ;
@@ -144,9 +144,9 @@ ssize_t SoftTlsSession::Finish(int result, size_t done) {
 ssize_t SoftTlsSession::Send(const iovec* pieces, int count) {
   ERR_clear_error();
   size_t done = 0;
-  size_t offset = 0;  // In the first piece left.
+  size_t offset = 0;  // In the first remaining part.
   while (count > 0) {
-    // Small pieces share a record, as they would share a segment.
+    // Small parts share a record, as they would share a segment.
     uint8_t record[kRecordBytes];
     size_t filled = 0;
     for (int i = 0; i < count && filled < kRecordBytes; ++i) {

@@ -19,7 +19,7 @@ struct ssl_st;
 
 namespace tryst {
 
-// One connection's TLS, over a descriptor that its SoftStream owns. Single-threaded.
+// The TLS of one connection, over a descriptor that its SoftStream owns. Used by one thread.
 class SoftTlsSession {
  public:
   ~SoftTlsSession();
@@ -29,7 +29,7 @@ class SoftTlsSession {
   bool HoldsBytes() const;
   bool WaitsForPeer() const { return waits_for_peer_; }
 
-  // Of a queue pair that a caller names; nothing if there is none.
+  // The token of the queue pair that a caller names; nothing: there is no such queue pair.
   using FindToken = std::function<absl::optional<Token>(uint32_t number)>;
 
  private:
@@ -42,20 +42,20 @@ class SoftTlsSession {
                             unsigned char* key, unsigned max);
 
   ssl_st* const ssl_;
-  FindToken find_token_;  // The acceptor's.
-  uint32_t number_ = 0;   // The dialler's: whom it wants, and with what.
+  FindToken find_token_;  // Used by the acceptor.
+  uint32_t number_ = 0;   // Used by the dialler: the queue pair that it wants, and its token.
   Token token_ = {};
   bool waits_for_peer_ = false;
 };
 
-// TLS 1.3 between two that share a queue pair's token: the token is the pre-shared key,
-// so it never crosses the wire, and neither side needs a certificate. Any thread.
+// TLS 1.3 between two sides that share a queue pair's token. The token is the pre-shared key, so it
+// never crosses the wire, and neither side needs a certificate. Thread-safe.
 class SoftTls {
  public:
   static absl::StatusOr<std::unique_ptr<SoftTls>> Create();
   ~SoftTls();
 
-  // Null when OpenSSL is out of memory. `fd` outlives the session.
+  // Null: OpenSSL is out of memory. `fd` outlives the session.
   std::unique_ptr<SoftTlsSession> Dial(int fd, uint32_t number, const Token& token);
   std::unique_ptr<SoftTlsSession> Accept(int fd, SoftTlsSession::FindToken find_token);
 

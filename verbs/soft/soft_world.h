@@ -13,12 +13,12 @@ namespace tryst {
 
 std::unique_ptr<SoftNic> MustOpenSoftNic(const SoftNicOptions& options = {});
 
-// For the soft NIC's own tests: one side, with memory that has a red zone at each end.
+// For the soft NIC's own tests: one side, with memory that has a guard zone at each end.
 struct SoftSide {
   static constexpr uint64_t kRedBytes = 4096;
   static constexpr uint8_t kRed = 0xcd;
 
-  // Dies where something fails, as do its methods.
+  // It and its methods abort if something fails.
   explicit SoftSide(SoftNic* nic, uint64_t bytes = 1 << 16);
   ~SoftSide();
 
@@ -42,7 +42,7 @@ struct SoftSide {
 
 void ConnectSides(SoftSide* a, SoftSide* b);
 
-// Polls all until `condition`; false when it has not come true in ten seconds.
+// Polls all sides until `condition`; false: it was not true within ten seconds.
 [[nodiscard]] bool PollUntil(const std::vector<SoftSide*>& sides,
                              const std::function<bool()>& condition);
 

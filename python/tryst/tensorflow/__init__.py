@@ -30,7 +30,7 @@ def enable(plugin=None, library=None):
         return
     import tensorflow as tf
 
-    from tryst.tensorflow import build as _build  # Not at the top: it is a program, too.
+    from tryst.tensorflow import build as _build  # Not at the top, because it is a program, too.
 
     library = library or os.environ.get("TRYST_LIBRARY") or _build.find_library()
     if library:
@@ -42,7 +42,7 @@ def enable(plugin=None, library=None):
         getattr(loaded, "tryst_tensorflow_" + name).restype = ctypes.c_void_p
     loaded.tryst_tensorflow_free.argtypes = [ctypes.c_void_p]
     _plugin = loaded
-    # The library's threads end before the process takes its memory apart.
+    # The library's threads must end before the process destroys what they use.
     atexit.register(loaded.tryst_tensorflow_stop)
 
 

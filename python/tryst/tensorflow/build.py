@@ -56,7 +56,7 @@ def build(into=None, quiet=False):
         return plugin
     os.makedirs(into, exist_ok=True)
     with open(plugin + ".lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # The tasks of a job start at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)  # The tasks of a job start at the same time.
         if not os.path.exists(plugin):
             if not quiet:
                 print("tryst: building the plug-in for TensorFlow " + version, file=sys.stderr)
@@ -75,7 +75,7 @@ def _compile(root, into, plugin, flags):
                 file.write('#include "plugins/tensorflow/%s.cc"\n' % part)
         made = os.path.join(work, "plugin.so")
         library = tf.sysconfig.get_lib()
-        # -DNDEBUG and the flags are as the wheel was built: they decide layouts.
+        # -DNDEBUG and the flags must be those of the wheel's build, because they decide layouts.
         subprocess.run(
             [os.environ.get("CXX", "g++"), "-shared", "-fPIC", "-O2", "-DNDEBUG",
              "-fvisibility=hidden", "-Wl,-z,defs", *flags, "-I" + root, "-isystem", include, "-isystem",
