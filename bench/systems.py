@@ -65,6 +65,7 @@ SYSTEMS = [
     system("tryst_soft_many", "tryst", "soft-many", ("rate",), quick=True, waits=True),
     system("tryst_ofi_shm", "tryst", "ofi:shm", ("pull", "delivery")),
     system("tryst_ofi_tcp", "tryst", "ofi:tcp", ("pull", "delivery")),
+    system("tryst_ofi_udp", "tryst", "ofi:udp", ("pull", "delivery")),
     system("tryst_grpc", "tryst", "grpc", ALL, quick=True, waits=True),
     system("ucx_shm", "ucx", "shm", ALL, quick=True),
     system("ucx_tcp", "ucx", "tcp", ALL, quick=True),
@@ -73,6 +74,7 @@ SYSTEMS = [
     system("openmpi_tcp", "mpi", "tcp", ("pull", "delivery", "rate"), launcher=mpirun("tcp")),
     system("libfabric_shm", "libfabric", "shm", ("pull", "delivery", "rate", "first")),
     system("libfabric_tcp", "libfabric", "tcp", ("pull", "delivery", "rate")),
+    system("libfabric_udp", "libfabric", "udp", ("pull", "delivery")),
     system("tensorpipe_shm", "tensorpipe", "shm-cma", ALL, quick=True, waits=True),
     system("tensorpipe_tcp", "tensorpipe", "uv-basic", ALL, waits=True),
     system("zeromq_ipc", "zeromq", "ipc", ALL, waits=True),
@@ -85,7 +87,8 @@ SYSTEMS = [
     system("grpc_tuned_spin_tcp", "grpc", "bytes-tcp-spin", ("pull",)),
 ]
 # Of libraries' own tools: not the same work (no key is looked up, one hot buffer).
-TOOLS = {"ucx_perftest_shm": "posix,sysv,cma,self", "ucx_perftest_tcp": "tcp,self"}
+TOOLS = {"ucx_perftest_shm": "posix,sysv,cma,self", "ucx_perftest_tcp": "tcp,self",
+         "fi_pingpong_shm": "shm", "fi_pingpong_tcp": "tcp;ofi_rxm", "fi_pingpong_udp": "udp;ofi_rxd"}
 
 
 def works(quick):
@@ -166,9 +169,38 @@ def remove_segments_of_the_dead(folder="/dev/shm"):
 
 
 def run_tool(name, work, size):
-    """ucx_perftest's own figures, as a round trip and GiB/s."""
+    """A library's own tool's figures, as a round trip and GiB/s."""
     if work not in ("pull", "delivery"):
         return [], None
+    return run_fi_pingpong(name, work, size) if name.startswith("fi_") else run_ucx_perftest(name, work, size)
+
+
+def run_fi_pingpong(name, work, size):
+    """One message at a time, to and fro: its bandwidth is one way's."""
+    port = str(20000 + os.getpid() % 10000)
+    count = 20000 if size < 4 * KIB else max(20, min(5000, (1 << 28) // size))
+    command = ["fi_pingpong", "-p", TOOLS[name], "-e", "rdm", "-I", str(count), "-S", str(size)]
+    server = subprocess.Popen([*command, "-B", port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(0.3)
+        out = subprocess.run([*command, "-P", port, "127.0.0.1"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                             text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], str(error)[:100]
+    finally:
+        server.kill()
+        server.wait()
+        remove_segments_of_the_dead()
+    # bytes, sent, acknowledged, total, time, MB/s, us a message
+    lines = [line.split() for line in out.splitlines() if re.match(r"^\d", line)]
+    if not lines or len(lines[-1]) < 7:
+        return [], "fi_pingpong printed no figures"
+    if work == "pull":
+        return [("pull_p50", size, 2 * float(lines[-1][6]), "us")], None
+    return [("delivery", size, float(lines[-1][5]) * 1e6 / (1 << 30), "GiB/s")], None
+
+
+def run_ucx_perftest(name, work, size):
     environment = dict(os.environ, UCX_TLS=TOOLS[name], UCX_WARN_UNUSED_ENV_VARS="n")
     port = str(20000 + os.getpid() % 10000)
     server = subprocess.Popen(["ucx_perftest", "-p", port], env=environment, stdout=subprocess.DEVNULL,

@@ -24,9 +24,9 @@ constexpr std::array<uint32_t, 256> MakeByteTable() {
 constexpr std::array<uint32_t, 256> kByteTable = MakeByteTable();
 
 #if defined(__x86_64__)
-// The instruction has a latency of three cycles and a throughput of one, so three
-// neighbouring lanes are summed at once; their sums are joined by shifting the earlier
-// ones over kLaneBytes of zeroes, which is linear and therefore a table.
+// The instruction has a latency of three cycles and a throughput of one. So three neighbouring
+// lanes are summed at the same time. To join them, the earlier sums are shifted over kLaneBytes of
+// zeroes; that is a linear map, so a table does it.
 constexpr size_t kLaneBytes = 1024;
 constexpr size_t kCacheLineBytes = 64;
 
@@ -35,7 +35,7 @@ using ShiftTable = std::array<std::array<uint32_t, 256>, 4>;
 constexpr uint32_t ShiftOneByte(uint32_t crc) { return (crc >> 8) ^ kByteTable[crc & 0xff]; }
 
 ShiftTable MakeShiftTable(size_t zero_bytes) {
-  // The image of each single bit, from which every byte's image is a sum.
+  // The image of each single bit. Every byte's image is a sum of these.
   std::array<uint32_t, 32> bits;
   for (int bit = 0; bit < 32; ++bit) {
     uint32_t crc = uint32_t{1} << bit;
@@ -66,7 +66,7 @@ uint64_t Load64(const uint8_t* at) {
   return word;
 }
 
-// Three lanes at a time, as long as there are three; moves on by what it took.
+// Sums three lanes at a time while there are three; advances the pointers.
 template <bool kCopy>
 __attribute__((target("sse4.2"), noinline)) uint64_t Lanes(uint64_t sum, uint8_t*& to,
                                                            const uint8_t*& from, size_t& bytes) {
@@ -74,8 +74,8 @@ __attribute__((target("sse4.2"), noinline)) uint64_t Lanes(uint64_t sum, uint8_t
   while (bytes >= 3 * kLaneBytes) {
     uint64_t a = sum, b = 0, c = 0;
     for (size_t i = 0; i < kLaneBytes; i += 8) {
-      // Three streams are too many for the processor to see for itself what comes next: of
-      // memory that is not in its cache this makes twice to three times the speed.
+      // The processor does not prefetch three streams by itself. For memory outside its cache,
+      // prefetching makes this two to three times as fast.
       if (i % kCacheLineBytes == 0) {
         for (size_t lane = 0; lane < 3; ++lane) {
           __builtin_prefetch(from + (3 + lane) * kLaneBytes + i);
@@ -107,7 +107,8 @@ __attribute__((target("sse4.2"))) uint32_t Sse42(uint32_t crc, uint8_t* to, cons
                                                  size_t bytes) {
   uint64_t sum = ~crc;
   if (bytes >= 3 * kLaneBytes) sum = Lanes<kCopy>(sum, to, from, bytes);
-  for (; bytes >= 32; bytes -= 32, from += 32) {  // Unrolled: headers and digests are this short.
+  // Unrolled, because headers and digests are this short.
+  for (; bytes >= 32; bytes -= 32, from += 32) {
     const uint64_t words[4] = {Load64(from), Load64(from + 8), Load64(from + 16),
                                Load64(from + 24)};
     sum = _mm_crc32_u64(sum, words[0]);
@@ -146,10 +147,8 @@ __attribute__((target("sse4.2"))) uint32_t Sse42(uint32_t crc, uint8_t* to, cons
   return ~tail;
 }
 
-bool HasInstruction() {
-  static const bool has = __builtin_cpu_supports("sse4.2");
-  return has;
-}
+// Whoever asks before it is set is answered the long way.
+const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
 #endif
 
 }  // namespace
@@ -163,7 +162,7 @@ uint32_t Crc32cPortable(uint32_t crc, const void* data, size_t bytes) {
 
 uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes) {
 #if defined(__x86_64__)
-  if (HasInstruction()) {
+  if (has_instruction) {
     return Sse42<false>(crc, nullptr, static_cast<const uint8_t*>(data), bytes);
   }
 #endif
@@ -172,7 +171,7 @@ uint32_t Crc32c(uint32_t crc, const void* data, size_t bytes) {
 
 uint32_t CopyCrc32c(uint32_t crc, void* to, const void* from, size_t bytes) {
 #if defined(__x86_64__)
-  if (HasInstruction()) {
+  if (has_instruction) {
     return Sse42<true>(crc, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes);
   }
 #endif

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The bytes arrive by either way, and a run that cannot start says so by its exit.
+# The bytes arrive over either protocol, and a run that cannot start exits with an error.
 set -euo pipefail
 program=$1
 "$program" | tee "$TEST_TMPDIR/out"

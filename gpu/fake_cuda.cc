@@ -1,5 +1,6 @@
 // A CUDA driver of two cards that checks every argument. FAKE_CUDA_INIT is what cuInit
-// returns.
+// returns, FAKE_CUDA_DEVICES how many cards there are (4 at most), and with FAKE_CUDA_PEERS=none
+// no card has a way to the memory of another.
 
 #include "gpu/fake_cuda.h"
 
@@ -39,10 +40,11 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidDevice = 101;
 constexpr int kInvalidContext = 201;
+constexpr int kPeerAccessUnsupported = 217;
 constexpr int kInvalidHandle = 400;
 constexpr int kNotReady = 600;
 constexpr int kFirstDevice = 40;
-constexpr int kDevices = 2;
+constexpr int kMostDevices = 4;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kGranularity = 16 * kPage;  // Of virtual memory.
 constexpr intptr_t kGatherFunction = 0x78;
@@ -119,8 +121,8 @@ struct State {
   int blocking = 0;
   bool held = false;
   uint64_t next_id = 1;
-  int retained[kDevices] = {};
-  FakeStream* default_streams[kDevices] = {};
+  int retained[kMostDevices] = {};
+  FakeStream* default_streams[kMostDevices] = {};
 };
 
 // Never destroyed: threads may still call at exit.
@@ -312,13 +314,31 @@ FakeEvent* EventOf(const char* call, tryst::cuda::Event handle) {
   return event;
 }
 
-int IndexOf(int device) {
-  return device >= kFirstDevice && device < kFirstDevice + kDevices ? device - kFirstDevice : -1;
+int Devices() {
+  const char* count = getenv("FAKE_CUDA_DEVICES");
+  return count == nullptr ? 2 : std::clamp(atoi(count), 1, kMostDevices);
 }
 
-void RunCopy(const tryst::GatherPiece& piece, uint64_t flag, unsigned long long value) {
-  char* to = Reach(piece.to, piece.bytes);
-  const char* from = Reach(piece.from, piece.bytes);
+bool HavePeers() {
+  const char* peers = getenv("FAKE_CUDA_PEERS");
+  return peers == nullptr || strcmp(peers, "none") != 0;
+}
+
+int IndexOf(int device) {
+  return device >= kFirstDevice && device < kFirstDevice + Devices() ? device - kFirstDevice : -1;
+}
+
+// As Reach, for a kernel on a card: what lies on another it reaches only where there is a way.
+char* ReachByKernel(intptr_t device, uint64_t address, uint64_t bytes) {
+  const Memory* memory = FindMemory(address, bytes);
+  if (memory != nullptr && memory->device != device && !HavePeers()) return nullptr;
+  return Reach(address, bytes);
+}
+
+void RunCopy(intptr_t device, const tryst::GatherPiece& piece, uint64_t flag,
+             unsigned long long value) {
+  char* to = ReachByKernel(device, piece.to, piece.bytes);
+  const char* from = ReachByKernel(device, piece.from, piece.bytes);
   auto* word = reinterpret_cast<unsigned long long*>(Reach(flag, sizeof(value)));
   if (to == nullptr || from == nullptr || word == nullptr) {
     Complain("tryst_copy", "a piece or its flag is in no memory", 0);
@@ -329,6 +349,7 @@ void RunCopy(const tryst::GatherPiece& piece, uint64_t flag, unsigned long long 
 }
 
 struct FakeStandby {
+  intptr_t device = 0;
   FakeStream* stream = nullptr;
   uint64_t words = 0;
   uint64_t next = 0;
@@ -353,8 +374,8 @@ void RunStandby(FakeStandby standby) {
     piece[i] &= (1ull << tryst::kStandbyTagShift) - 1;
   }
   if (whole) {
-    RunCopy({piece[0], piece[1], piece[2]}, reinterpret_cast<uint64_t>(&words->ended),
-            standby.next);
+    RunCopy(standby.device, {piece[0], piece[1], piece[2]},
+            reinterpret_cast<uint64_t>(&words->ended), standby.next);
     ++standby.next;
     standby.looks = 0;
   } else if (++standby.looks > kStandbyPatience) {
@@ -364,13 +385,13 @@ void RunStandby(FakeStandby standby) {
   standby.stream->works.push_front({[standby] { RunStandby(standby); }, nullptr, 0});
 }
 
-void RunGather(uint64_t table, unsigned count) {
+void RunGather(intptr_t device, uint64_t table, unsigned count) {
   for (unsigned i = 0; i < count; ++i) {
     const char* at = Reach(table + i * sizeof(tryst::GatherPiece), sizeof(tryst::GatherPiece));
     tryst::GatherPiece piece{};
     if (at != nullptr) memcpy(&piece, at, sizeof(piece));
-    char* to = Reach(piece.to, piece.bytes);
-    const char* from = Reach(piece.from, piece.bytes);
+    char* to = ReachByKernel(device, piece.to, piece.bytes);
+    const char* from = ReachByKernel(device, piece.from, piece.bytes);
     if (at == nullptr || to == nullptr || from == nullptr) {
       Complain("tryst_gather", "a piece is in no memory", 0);
       return;
@@ -410,13 +431,13 @@ int cuGetErrorString(int error, const char** text) {
 
 int cuDeviceGetCount(int* count) {
   ENTER();
-  *count = kDevices;
+  *count = Devices();
   return kOk;
 }
 
 int cuDeviceGet(int* device, int ordinal) {
   ENTER();
-  if (ordinal < 0 || ordinal >= kDevices) return kInvalidDevice;
+  if (ordinal < 0 || ordinal >= Devices()) return kInvalidDevice;
   *device = kFirstDevice + ordinal;
   return kOk;
 }
@@ -466,15 +487,16 @@ int cuDeviceCanAccessPeer(int* can, int device, int peer) {
   if (IndexOf(device) < 0 || IndexOf(peer) < 0 || device == peer) {
     return Complain(__func__, "two different devices are wanted", kInvalidDevice);
   }
-  *can = 1;
+  *can = HavePeers();
   return kOk;
 }
 
 int cuDevicePrimaryCtxRetain(tryst::cuda::Context* context, int device) {
   ENTER();
-  if (IndexOf(device) < 0) return kInvalidDevice;
-  ++state().retained[IndexOf(device)];
-  *context = reinterpret_cast<tryst::cuda::Context>(static_cast<intptr_t>(IndexOf(device) + 1));
+  const int index = IndexOf(device);
+  if (index < 0) return kInvalidDevice;
+  ++state().retained[index];
+  *context = reinterpret_cast<tryst::cuda::Context>(static_cast<intptr_t>(index + 1));
   return kOk;
 }
 
@@ -490,7 +512,7 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
 int cuCtxSetCurrent(tryst::cuda::Context context) {
   ENTER();
   const intptr_t index = reinterpret_cast<intptr_t>(context) - 1;
-  if (index < 0 || index >= kDevices || state().retained[index] <= 0) {
+  if (index < 0 || index >= Devices() || state().retained[index] <= 0) {
     return Complain(__func__, "not a context in use", kInvalidContext);
   }
   current_device = index;
@@ -815,8 +837,8 @@ int cuIpcGetMemHandle(IpcHandle* handle, Address address) {
   if (memory == nullptr) return Complain(__func__, "not device memory", kInvalidValue);
   if (!memory->legacy) return kInvalidValue;
   memset(handle, 0, sizeof(*handle));
-  snprintf(reinterpret_cast<char*>(handle->bytes), sizeof(handle->bytes), "%d %d %llu", getpid(),
-           memory->fd, static_cast<unsigned long long>(memory->bytes));
+  snprintf(reinterpret_cast<char*>(handle->bytes), sizeof(handle->bytes), "%d %d %llu %d", getpid(),
+           memory->fd, static_cast<unsigned long long>(memory->bytes), memory->device);
   return kOk;
 }
 
@@ -826,11 +848,13 @@ int cuIpcOpenMemHandle_v2(Address* address, IpcHandle handle, unsigned flags) {
   int pid = 0;
   int fd = 0;
   unsigned long long bytes = 0;
+  int device = 0;
   const char* text = reinterpret_cast<const char*>(handle.bytes);
-  if (sscanf(text, "%d %d %llu", &pid, &fd, &bytes) != 3) {
+  if (sscanf(text, "%d %d %llu %d", &pid, &fd, &bytes, &device) != 4) {
     return kInvalidHandle;  // A peer's fault, not ours.
   }
   if (pid == getpid()) return kInvalidContext;  // As the real one has it.
+  if (device != current_device && !HavePeers()) return kPeerAccessUnsupported;
   char path[64];
   snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
   const int opened = open(path, O_RDWR | O_CLOEXEC);
@@ -1023,6 +1047,7 @@ int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned gri
   ENTER_WITH_CONTEXT();
   FakeStream* stream = StreamOf(__func__, handle);
   const intptr_t which = reinterpret_cast<intptr_t>(function);
+  const intptr_t device = current_device;
   if (stream == nullptr || which < kGatherFunction || which > kStandbyFunction) {
     return kInvalidHandle;
   }
@@ -1038,11 +1063,13 @@ int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned gri
     memcpy(&flag, parameters[1], sizeof(flag));
     memcpy(&value, parameters[2], sizeof(value));
     if (grid_x != 1) return Complain(__func__, "tryst_copy is one block", kInvalidValue);
-    stream->works.push_back({[piece, flag, value] { RunCopy(piece, flag, value); }, nullptr, 0});
+    stream->works.push_back(
+        {[device, piece, flag, value] { RunCopy(device, piece, flag, value); }, nullptr, 0});
     return kOk;
   }
   if (which == kStandbyFunction) {
     FakeStandby standby;
+    standby.device = device;
     standby.stream = stream;
     memcpy(&standby.words, parameters[0], sizeof(standby.words));
     memcpy(&standby.next, parameters[1], sizeof(standby.next));
@@ -1055,7 +1082,8 @@ int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned gri
   unsigned count = 0;
   memcpy(&table, parameters[0], sizeof(table));
   memcpy(&count, parameters[1], sizeof(count));
-  stream->works.push_back({[table, count] { RunGather(table, count); }, nullptr, 0});
+  stream->works.push_back(
+      {[device, table, count] { RunGather(device, table, count); }, nullptr, 0});
   return kOk;
 }
 

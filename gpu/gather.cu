@@ -69,7 +69,7 @@ __device__ __forceinline__ unsigned long long Now() {
   return ns;
 }
 
-// Orders what was seen or written before, by anybody, and what comes after.
+// Every earlier load and store of this thread comes before every later one, for all readers.
 __device__ __forceinline__ void Fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 }  // namespace

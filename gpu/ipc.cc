@@ -1,5 +1,6 @@
 #include "gpu/ipc.h"
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -10,6 +11,8 @@
 namespace tryst {
 
 namespace {
+
+std::atomic<uint64_t> forgotten_count{0};
 
 std::string ChunksKey(const std::string& exporter, const IpcReference& reference) {
   return absl::StrCat(exporter, ";chunks;", reference.allocation_id);
@@ -112,11 +115,25 @@ absl::StatusOr<IpcReference> IpcExporter::ExportChunks(uint64_t id, cuda::Addres
   return reference;
 }
 
+void IpcExporter::Forget() {
+  by_allocation_.clear();
+  virtual_.clear();
+  forgotten_count.fetch_add(1);
+}
+
+uint64_t IpcExporter::forgotten() { return forgotten_count.load(std::memory_order_relaxed); }
+
 IpcMappings::~IpcMappings() {
   TRYST_CHECK(mappings_.size() == idle_.size() + idle_windows_.size())
       << "a peer's memory is still in use";
+  ForgetAll();
+}
+
+size_t IpcMappings::ForgetAll() {
+  const size_t before = mappings_.size();
   while (!idle_.empty()) Unmap(idle_.front());
   while (!idle_windows_.empty()) Unmap(idle_windows_.front());
+  return before - mappings_.size();
 }
 
 absl::StatusOr<IpcMappings::Mapping*> IpcMappings::Open(const std::string& exporter,

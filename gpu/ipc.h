@@ -17,10 +17,10 @@
 
 namespace tryst {
 
-// Where memory of this process's GPU lies, for another process of the same host.
+// Where memory of this process's GPU lies; for another process of the same host.
 struct IpcReference {
-  cuda::IpcHandle handle{};    // Of the allocation; of chunks there is none.
-  uint32_t chunks = 0;         // Not 0: virtual memory, whose chunks are to be asked for.
+  cuda::IpcHandle handle{};    // Of the allocation; memory in chunks has none.
+  uint32_t chunks = 0;         // Not 0: virtual memory, whose chunks the reader must ask for.
   uint64_t allocation_id = 0;  // Never used again in the exporting process.
   uint64_t offset = 0;         // Of the tensor in the allocation, or in its chunks.
   uint64_t allocation_bytes = 0;
@@ -31,29 +31,34 @@ struct IpcReference {
 class IpcExporter {
  public:
   explicit IpcExporter(const Gpu* gpu) : gpu_(gpu), chunks_(gpu) {}
-  // kUnimplemented: the memory cannot be exported, and why (a pool's, virtual memory that was not
-  // made for it, a driver in a container without IPC). kInternal: no device memory.
+  // kUnimplemented: the memory cannot be exported; the message says why (a pool's, virtual memory
+  // made without sharing, a driver in a container without IPC). kInternal: not device memory.
   absl::StatusOr<IpcReference> Export(cuda::Address address, uint64_t bytes);
-  // Of virtual memory: what has to be handed on.
+  // Exports the chunks of virtual memory.
   ChunkExporter* chunks() { return &chunks_; }
+  // Memory of ours was, or is about to be, given back to the driver. Forgets all handles. A peer
+  // that sees the new count unmaps what it keeps of our memory.
+  void Forget();
+  // How often any exporter of this process has called Forget().
+  static uint64_t forgotten();
 
  private:
-  static constexpr size_t kMost = 4096;  // Then the cache begins anew.
+  static constexpr size_t kMost = 4096;  // More handles, and the cache begins anew.
   absl::StatusOr<bool> Remember(uint64_t id, cuda::Address base, uint64_t bytes);
   absl::StatusOr<IpcReference> ExportChunks(uint64_t id, cuda::Address address, uint64_t bytes);
 
   const Gpu* const gpu_;
   ChunkExporter chunks_;
   absl::flat_hash_map<uint64_t, IpcReference> by_allocation_;
-  absl::flat_hash_set<uint64_t> virtual_;  // Allocations that have no handle, but chunks.
+  absl::flat_hash_set<uint64_t> virtual_;  // Allocations that have chunks in place of a handle.
 };
 
-// Maps other processes' memory, and keeps it mapped for the next time: opening takes
-// long. Bounded; what was not used longest is unmapped first. One thread.
+// Maps other processes' memory, and keeps it mapped for the next use, because mapping takes long.
+// Bounded: the mapping idle for longest is unmapped first. One thread.
 class IpcMappings {
  public:
-  // Of idle windows on chunks so many more are kept: tensors that begin or end in different
-  // chunks have one each, and together they hold the same memory.
+  // For each kept mapping, so many idle windows on chunks are kept. Tensors that begin or end in
+  // different chunks need a window each, but the windows share the memory.
   static constexpr size_t kWindowsPerMapping = 16;
 
   IpcMappings(const Gpu* gpu, size_t most_idle) : gpu_(gpu), most_idle_(most_idle), imports_(gpu) {}
@@ -81,14 +86,16 @@ class IpcMappings {
   // The allocation's mapping, used until Close(). `exporter` is unique to the exporting
   // process. kUnavailable, kUnimplemented: it cannot be mapped here.
   absl::StatusOr<Mapping*> Open(const std::string& exporter, const IpcReference& reference);
-  // The same of chunks that are mapped already; null: they are to be asked for.
+  // Like Open(), for chunks that are mapped already; null: the caller must ask for them.
   Mapping* FindChunks(const std::string& exporter, const IpcReference& reference);
   // Maps what the exporter has handed on. kDataLoss: it is not what the reference says.
   absl::StatusOr<Mapping*> OpenChunks(const std::string& exporter, const IpcReference& reference,
                                       absl::Span<const OfferedChunk> chunks);
   void Close(Mapping* mapping);
-  // Unmaps what is idle of a process that is gone.
+  // Unmaps the idle memory of a process that has ended or has freed memory.
   void Forget(const std::string& exporter);
+  // Unmaps all idle memory; returns how many mappings that were.
+  size_t ForgetAll();
   size_t mapped() const { return mappings_.size(); }
 
  private:
@@ -108,7 +115,7 @@ class IpcMappings {
   std::map<std::string, std::unique_ptr<Mapping>> mappings_;
   std::list<Mapping*> idle_;          // Allocations; the longest idle first.
   std::list<Mapping*> idle_windows_;  // Ditto.
-  Mapping* last_ = nullptr;           // Opened; asked for again, mostly.
+  Mapping* last_ = nullptr;           // The mapping opened last; often the next one, too.
 };
 
 }  // namespace tryst

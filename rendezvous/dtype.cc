@@ -69,17 +69,17 @@ constexpr Row RowOf(DType dtype) {
 }
 
 // Looked up several times for each tensor that moves.
-struct BytesByNumber {
-  constexpr BytesByNumber() {
-    for (int i = 0; i < 256; ++i) of[i] = static_cast<uint8_t>(RowOf(static_cast<DType>(i)).bytes);
+constexpr DTypeSizes MakeSizes() {
+  DTypeSizes sizes{};
+  for (int i = 0; i < 256; ++i) {
+    sizes.of[i] = static_cast<uint8_t>(RowOf(static_cast<DType>(i)).bytes);
   }
-  uint8_t of[256] = {};
-};
-constexpr BytesByNumber kBytes;
+  return sizes;
+}
 
 }  // namespace
 
-uint32_t DTypeBytes(DType dtype) { return kBytes.of[static_cast<uint8_t>(dtype)]; }
+const DTypeSizes kDTypeSizes = MakeSizes();
 
 bool DTypeValid(DType dtype) { return dtype == DType::kString || DTypeBytes(dtype) != 0; }
 

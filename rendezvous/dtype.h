@@ -41,9 +41,14 @@ enum class DType : uint8_t {
   kPacked = 62,
 };
 
+struct DTypeSizes {
+  uint8_t of[256];  // By number.
+};
+extern const DTypeSizes kDTypeSizes;
+
 // Bytes of one element; 0 for kString, kInvalid and any number that is no DType (a
 // peer may have sent it).
-uint32_t DTypeBytes(DType dtype);
+inline uint32_t DTypeBytes(DType dtype) { return kDTypeSizes.of[static_cast<uint8_t>(dtype)]; }
 
 // True for every type with a fixed size and for kString.
 bool DTypeValid(DType dtype);

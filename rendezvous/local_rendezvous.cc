@@ -17,7 +17,12 @@ LocalRendezvous::~LocalRendezvous() {
 
 absl::Status LocalRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
                                    bool is_dead) {
-  return core_->Send(key, args, std::move(tensor), is_dead);
+  return core_->Send(key, args, &tensor, is_dead);
+}
+
+absl::Status LocalRendezvous::SendFrom(const TensorKey& key, const Args& args, Tensor* tensor,
+                                       bool is_dead) {
+  return core_->Send(key, args, tensor, is_dead);
 }
 
 absl::Status LocalRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {

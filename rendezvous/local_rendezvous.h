@@ -50,6 +50,8 @@ class LocalRendezvous final : public Rendezvous {
   ~LocalRendezvous() override;
 
   absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) override;
+  // The same; takes `*tensor`.
+  absl::Status SendFrom(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead);
   // Refused over a cap when the items together would not fit, although receives may
   // already wait for some.
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;

@@ -51,6 +51,43 @@ TEST_F(LocalRendezvousTest, KeysAreComparedInFull) {
   }
 }
 
+TEST_F(LocalRendezvousTest, AQueueKeepsItsEndWhenItsFirstLeaves) {
+  for (int i = 1; i <= 3; ++i) {
+    ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), i).ok());
+  }
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), 1);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 4).ok());
+  for (int i = 2; i <= 4; ++i) {
+    EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), i);
+  }
+}
+
+TEST_F(LocalRendezvousTest, AQueueKeepsItsEndWhenItsLastLeaves) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const auto first = Receive(rendezvous.get(), LocalKey("a"));
+  const auto last = Receive(rendezvous.get(), LocalKey("a"), args);
+  cancellation.StartCancel();
+  EXPECT_EQ(last->code(), absl::StatusCode::kCancelled);
+  const auto next = Receive(rendezvous.get(), LocalKey("a"));
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 2).ok());
+  EXPECT_EQ(first->number(), 1);
+  EXPECT_EQ(next->number(), 2);
+}
+
+TEST_F(LocalRendezvousTest, AReceiveThatIsLateAlreadyEndsAtOnce) {
+  Args args;
+  args.deadline = Deadline::After(alarms, absl::Seconds(1));
+  alarms.AdvanceBy(absl::Seconds(2));
+  const auto late = Receive(rendezvous.get(), LocalKey("a"), args);
+  EXPECT_EQ(late->calls, 1);
+  EXPECT_EQ(late->code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(SendNumber(rendezvous.get(), LocalKey("a"), 1).ok());
+  EXPECT_EQ(Receive(rendezvous.get(), LocalKey("a"))->number(), 1);
+}
+
 TEST_F(LocalRendezvousTest, BadInputIsRefusedAndNothingIsLost) {
   EXPECT_EQ(rendezvous->Send(TensorKey(), Args(), Number(1), false).code(),
             absl::StatusCode::kInvalidArgument);

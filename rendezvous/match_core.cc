@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/log.h"
 #include "rendezvous/content_checksum.h"
 #include "rendezvous/derived_status.h"
@@ -73,21 +74,23 @@ absl::Status MatchCore::CopyIfAsked(const TensorKey& key, const Args& args, Tens
   return copy.status();
 }
 
-absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead) {
+absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead) {
   if (key.empty()) return absl::InvalidArgumentError("Send of an empty rendezvous key");
   if (is_dead) {
-    tensor = Tensor();
-  } else if (!tensor.valid()) {
+    *tensor = Tensor();
+  } else if (!tensor->valid()) {
     return absl::InvalidArgumentError(
         absl::StrCat("Send got an invalid tensor, and is_dead is not set: ", key.text()));
   }
-  const absl::Status copied = CopyIfAsked(key, args, &tensor);
-  if (!copied.ok()) return copied;
-  const uint64_t checksum = options_.check_immutable ? ContentChecksum(tensor) : 0;
-  absl::Status status = TrySend(key, args, &tensor, is_dead, checksum);
-  if (!absl::IsResourceExhausted(status)) return status;
+  if (args.copy_on_send) {
+    absl::Status copied = CopyIfAsked(key, args, tensor);
+    if (!copied.ok()) return copied;
+  }
+  const uint64_t checksum = options_.check_immutable ? ContentChecksum(*tensor) : 0;
+  absl::Status status = TrySend(key, args, tensor, is_dead, checksum);
+  if (status.ok() || !absl::IsResourceExhausted(status)) return status;
   held_.OnRefused();
-  status = TrySend(key, args, &tensor, is_dead, checksum);
+  status = TrySend(key, args, tensor, is_dead, checksum);
   if (absl::IsResourceExhausted(status)) {
     Shard& shard = ShardOf(key);
     MutexLock lock(&shard.mu);
@@ -99,7 +102,7 @@ absl::Status MatchCore::Send(const TensorKey& key, const Args& args, Tensor tens
 absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* tensor,
                                 bool is_dead, uint64_t checksum) {
   const int64_t charge_bytes = ChargeBytes(tensor->bytes());
-  Leaving leaving;
+  absl::optional<Leaving> leaving;  // Made only where a receive waits.
   Shard& shard = ShardOf(key);
   {
     MutexLock lock(&shard.mu);
@@ -116,9 +119,9 @@ absl::Status MatchCore::TrySend(const TensorKey& key, const Args& args, Tensor* 
       return absl::OkStatus();
     }
     ++shard.counters.sends;
-    GiveToReceive(shard, head, args, tensor, is_dead, 0, &leaving);
+    GiveToReceive(shard, head, args, tensor, is_dead, 0, &leaving.emplace());
   }
-  CallReceive(&leaving, args, std::move(*tensor), is_dead);
+  CallReceive(&*leaving, args, std::move(*tensor), is_dead);
   return absl::OkStatus();
 }
 
@@ -135,12 +138,13 @@ void MatchCore::CallReceive(Leaving* leaving, const Args& send_args, Tensor tens
 }
 
 // The item of a send that waits, not in its queue yet.
-WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor,
-                                bool is_dead, int64_t charge_bytes, uint64_t checksum) {
+WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& args,
+                                Tensor&& tensor, bool is_dead, int64_t charge_bytes,
+                                uint64_t checksum) {
   WaitingSend* item = shard.table.NewSend(key);
   item->is_dead = is_dead;
   item->tensor = std::move(tensor);
-  item->send_context = args.device_context;
+  if (args.device_context != nullptr) item->send_context = args.device_context;
   item->send_attrs = args.alloc_attrs;
   item->charge_bytes = charge_bytes;
   item->checksum = checksum;
@@ -221,7 +225,8 @@ int64_t MatchCore::ReleaseReserves() {
   return bytes;
 }
 
-// A receive that is arming is only marked here; its caller finishes it.
+// A receive whose caller is still registering its cancellation and deadline ("arming") is only
+// marked here; the caller finishes it.
 void MatchCore::GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor,
                               bool is_dead, uint64_t turn, Leaving* leaving) {
   WaitingReceive* item = AsReceive(shard.table.PopHead(head));
@@ -330,7 +335,9 @@ int64_t MatchCore::GetSend(Shard& shard, Item** head, Taken* taken, uint64_t* ch
   shard.counters.dead += send->is_dead;
   taken->is_dead = send->is_dead;
   taken->tensor = std::move(send->tensor);
-  taken->send_args.device_context = std::move(send->send_context);
+  if (send->send_context != nullptr || taken->send_args.device_context != nullptr) {
+    taken->send_args.device_context = std::move(send->send_context);
+  }
   taken->send_args.alloc_attrs = send->send_attrs;
   taken->turn = send->turn;
   shard.table.Free(send);

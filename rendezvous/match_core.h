@@ -29,7 +29,7 @@ class MatchCore {
     if (refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor, bool is_dead);
+  absl::Status Send(const TensorKey& key, const Args& args, Tensor* tensor, bool is_dead);
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args);
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done);
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
@@ -84,7 +84,7 @@ class MatchCore {
   static absl::Status CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
   absl::Status OverCap(int64_t bytes, absl::string_view what) const;
-  WaitingSend* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor tensor,
+  WaitingSend* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor&& tensor,
                        bool is_dead, int64_t charge_bytes, uint64_t checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   void KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,

@@ -63,6 +63,13 @@ struct Args {
   // Receives: where to write the turn of the send that it gets, before `done` runs. GiveBack()
   // needs it. Not for RecvManyAsync.
   uint64_t* turn = nullptr;
+
+  // Lets go of what it shares with others. For one that is filled anew, again and again.
+  void DropReferences() {
+    if (device_context != nullptr) device_context = nullptr;
+    if (destination.valid()) destination.Reset();
+    if (cancellation != nullptr) cancellation = nullptr;
+  }
 };
 
 // Called exactly once, never with a lock held. If it throws, it still counts as called: its tensor
@@ -143,12 +150,12 @@ class Rendezvous {
   // never waits: kFailedPrecondition.
   absl::StatusOr<Received> Recv(const TensorKey& key, const Args& args, absl::Duration timeout);
 
-  // Fails what waits and what comes later. The first cause stays. REQUIRES: !status.ok().
+  // Fails all waiting operations and all later ones. The first cause stays. REQUIRES: !status.ok().
   virtual void StartAbort(const absl::Status& status) = 0;
 
-  // Calls `ready` once when a Send of `bytes` would fit under the memory caps, perhaps in
-  // here, or with the cause when the step is aborted. A hint: others may be quicker.
-  // `ready` may run in anybody's call: if it throws, the process ends.
+  // Calls `ready` once when a Send of `bytes` would fit under the memory caps, or with the cause
+  // when the step is aborted; perhaps inside this call. It reserves nothing, so another Send may
+  // take the room first. `ready` may run inside any caller's call; if it throws, the process ends.
   virtual void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) = 0;
 
  protected:

@@ -14,8 +14,8 @@
 namespace tryst {
 namespace {
 
-void UnpackIfPacked(absl::Status* status, Tensor* tensor) {
-  if (tensor->dtype() != DType::kPacked) return;
+// REQUIRES: it is packed.
+void UnpackInPlace(absl::Status* status, Tensor* tensor) {
   absl::StatusOr<Tensor> unpacked = Unpack(*tensor);
   *tensor = Tensor();
   if (unpacked.ok()) {
@@ -118,10 +118,12 @@ absl::Status RoutingRendezvous::PackForPeer(const TensorKey& key, Tensor* tensor
 
 absl::Status RoutingRendezvous::Send(const TensorKey& key, const Args& args, Tensor tensor,
                                      bool is_dead) {
-  absl::Status status = CheckSend(key);
-  if (status.ok()) status = PackForPeer(key, &tensor);
-  if (!status.ok()) return status;
-  return local_.Send(key, args, std::move(tensor), is_dead);
+  if (key.empty() || !ProducedHere(key) || tensor.shape().rank() > TensorShape::kMaxRank) {
+    absl::Status status = CheckSend(key);
+    if (status.ok()) status = PackForPeer(key, &tensor);
+    if (!status.ok()) return status;
+  }
+  return local_.SendFrom(key, args, &tensor, is_dead);
 }
 
 absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args& args) {
@@ -138,6 +140,11 @@ absl::Status RoutingRendezvous::SendMany(absl::Span<SendItem> items, const Args&
 
 void RoutingRendezvous::RecvAsync(const TensorKey& key, const Args& args, DoneFn done) {
   if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
+  // The way of nearly all that is fetched: another one made it, and it is for us.
+  if (fetcher_ != nullptr && !key.empty() && !ProducedHere(key) && key.dst().worker == worker_ &&
+      !args.destination.read_only() && args.destination.shape().rank() <= TensorShape::kMaxRank) {
+    return Fetch(key, args, std::move(done));
+  }
   absl::Status status = CheckReceive(key);
   if (status.ok() && args.destination.read_only()) {
     status = absl::InvalidArgumentError(
@@ -202,7 +209,7 @@ std::shared_ptr<RoutingRendezvous> RoutingRendezvous::EndFetching(Fetching* fetc
   return std::move(fetching->step);
 }
 
-void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn done) {
+void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn&& done) {
   if (local_.aborted()) {
     FailReceive(MarkDerived(abort_cause()), args, std::move(done));
     return;
@@ -220,7 +227,7 @@ void RoutingRendezvous::Fetch(const TensorKey& key, const Args& args, DoneFn don
                              Tensor tensor, bool is_dead) {
                     DoneFn done = std::move(fetching->done);
                     const auto step = fetching->step->EndFetching(fetching);
-                    UnpackIfPacked(&status, &tensor);
+                    if (tensor.dtype() == DType::kPacked) UnpackInPlace(&status, &tensor);
                     std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
                                     is_dead);
                   });
@@ -264,7 +271,7 @@ void RoutingRendezvous::FetchMany(absl::Span<const TensorKey> keys, const Args& 
                         const auto step = fetching->step->EndFetching(fetching);
                         for (Received& result : results) {
                           if (result.tensor.dtype() != DType::kPacked) continue;
-                          UnpackIfPacked(&result.status, &result.tensor);
+                          UnpackInPlace(&result.status, &result.tensor);
                           KeepCause(&first_error, result.status);
                         }
                         std::move(done)(std::move(first_error), results);

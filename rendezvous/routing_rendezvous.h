@@ -15,17 +15,16 @@
 
 namespace tryst {
 
-// One step on one worker: what this worker produces meets in the local table, what
-// another one produces is fetched. Host tensors of this worker are shared with their
-// receiver; one that is wanted on the other side of a device is copied by a device
-// context.
+// One step on one worker. Tensors that this worker produces meet in the local table; those of other
+// workers are fetched. A host tensor of this worker is shared with its receiver. A device context
+// copies tensors between device and host.
 //
-// Held by whoever uses the step, and by each fetch on its way.
+// Its users hold a reference, and so does each fetch under way.
 class RoutingRendezvous final : public Rendezvous,
                                 public std::enable_shared_from_this<RoutingRendezvous> {
  public:
-  // `worker` is "/job:J/replica:R/task:T". `fetcher` may be null: a process without
-  // peers. `alarms` and `fetcher` outlive every `done`.
+  // `worker` is "/job:J/replica:R/task:T". `fetcher` may be null: the process has no peers.
+  // `alarms` and `fetcher` outlive every `done`.
   static std::shared_ptr<RoutingRendezvous> Make(absl::string_view worker, int64_t step_id,
                                                  const LocalRendezvous::Options& options,
                                                  Alarms* alarms, std::shared_ptr<HeldBytes> process,
@@ -39,7 +38,7 @@ class RoutingRendezvous final : public Rendezvous,
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 
-  // A receive of another worker's request. It gets the tensor where it lies, without a copy to the
+  // A take for another worker's request. It gets the tensor where it lies, without a copy to the
   // host.
   void TakeLocal(const TensorKey& key, const Args& args, DoneFn done);
   bool TakeHere(TensorKey* key, Taken* taken) { return local_.TakeHere(key, taken); }
@@ -64,7 +63,7 @@ class RoutingRendezvous final : public Rendezvous,
   absl::Status CheckSend(const TensorKey& key) const;
   absl::Status CheckReceive(const TensorKey& key) const;
   absl::Status PackForPeer(const TensorKey& key, Tensor* tensor) const;
-  void Fetch(const TensorKey& key, const Args& args, DoneFn done);
+  void Fetch(const TensorKey& key, const Args& args, DoneFn&& done);
   void FetchInto(const TensorKey& key, const Args& args, DoneFn done);
   void FetchMany(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);
   void ReceiveEach(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done);

@@ -23,7 +23,7 @@ class HostStorage final : public Storage {
 
  private:
   static constexpr size_t kHeaderBytes = 64;
-  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // A larger size is taken for a mistake.
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 39;  // A larger size must be a mistake.
   static constexpr std::align_val_t kAlign{Tensor::kAlignment};
 
   HostStorage(void* data, uint64_t bytes) : Storage(data, bytes, MemorySpace()) {
@@ -48,7 +48,7 @@ class AdoptedStorage final : public Storage {
   Tensor::Deleter deleter_;
 };
 
-// Its data() is the vector's array.
+// A vector of strings; data() is its array.
 class StringStorage final : public Storage {
  public:
   explicit StringStorage(std::vector<std::string> elements)
@@ -57,7 +57,7 @@ class StringStorage final : public Storage {
 
  private:
   ~StringStorage() override = default;
-  std::vector<std::string> elements_;  // Moved, so that the array stays where it was.
+  std::vector<std::string> elements_;  // The vector is moved, so its array stays at its address.
 };
 
 // The unit of an offset: one byte, or one std::string for a string tensor.
@@ -224,8 +224,22 @@ absl::StatusOr<Tensor> Tensor::Reshape(const TensorShape& shape) const {
   return Tensor(storage_, offset_, dtype_, shape);
 }
 
-uint64_t Tensor::bytes() const {
-  if (dtype_ != DType::kString) return shape_.elements() * uint64_t{DTypeBytes(dtype_)};
+bool Tensor::TakeView(StorageRef* storage, DType dtype, absl::Span<const int64_t> dims) {
+  const uint32_t element_bytes = DTypeBytes(dtype);
+  int64_t bytes;
+  if (element_bytes == 0 || !shape_.SetNear(dims)) return false;
+  if (__builtin_mul_overflow(shape_.elements(), int64_t{element_bytes}, &bytes) ||
+      static_cast<uint64_t>(bytes) > (*storage)->bytes()) {
+    shape_ = TensorShape();
+    return false;
+  }
+  storage_ = std::move(*storage);
+  offset_ = 0;
+  dtype_ = dtype;
+  return true;
+}
+
+uint64_t Tensor::StringBytes() const {
   uint64_t sum = 0;
   for (const std::string& element : strings()) sum += element.size();
   return sum;

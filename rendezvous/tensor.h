@@ -19,16 +19,16 @@
 
 namespace tryst {
 
-// Where bytes live.
+// Where a tensor's bytes are.
 struct MemorySpace {
   enum class Kind : uint8_t {
     kHost,
     kPinned,  // Host memory that a device can reach by DMA.
     kShared,  // Host memory inside a shared segment.
-    kDevice,  // The address is the device's: never dereferenced here.
+    kDevice,  // The address is valid on the device only; this code never dereferences it.
   };
   Kind kind = Kind::kHost;
-  int32_t device_ordinal = -1;  // kDevice; for kPinned, whose it is, if known.
+  int32_t device_ordinal = -1;  // For kDevice; for kPinned the device, if known.
   uint64_t segment_id = 0;      // kShared.
   uint64_t segment_offset = 0;  // kShared: of the storage's first byte.
   bool host_readable() const { return kind != Kind::kDevice; }
@@ -55,8 +55,8 @@ class TensorShape {
   ~TensorShape() {
     if (rank_ > kMaxRank) Unref();
   }
-  // REQUIRES: what Make() accepts. For shapes of our own; what comes from outside goes
-  // through Make().
+  // REQUIRES: what Make() accepts. Use it for our own shapes; a shape from outside must go through
+  // Make().
   TensorShape(std::initializer_list<int64_t> dims);
   // kInvalidArgument: rank over kMaxLocalRank, a negative dimension, or more than 2^63 - 1
   // elements (zero dimensions left out, so that order does not matter).
@@ -74,13 +74,28 @@ class TensorShape {
   friend bool operator!=(const TensorShape& a, const TensorShape& b) { return !(a == b); }
 
  private:
-  // More dimensions than fit in place: shared by copies, never changed.
+  friend class Tensor;
+  // Dimensions that do not fit in place. Copies share them; they never change.
   struct FarDims {
     std::atomic<uint32_t> refs;
     int64_t dims[kMaxLocalRank];
   };
 
   absl::Status Set(absl::Span<const int64_t> dims);
+  // The same of few dimensions. False: they cannot be, and it is as it was. REQUIRES: a scalar.
+  bool SetNear(absl::Span<const int64_t> dims) {
+    if (dims.size() > kMaxRank) return false;
+    int64_t elements = 1;
+    bool empty = false;
+    for (const int64_t dim : dims) {
+      empty |= dim == 0;
+      if (dim < 0 || (dim != 0 && __builtin_mul_overflow(elements, dim, &elements))) return false;
+    }
+    for (size_t i = 0; i < dims.size(); ++i) near_[i] = dims[i];
+    rank_ = static_cast<uint8_t>(dims.size());
+    elements_ = empty ? 0 : elements;
+    return true;
+  }
   void CopyDims(const TensorShape& other) {
     memcpy(near_, other.near_, sizeof(near_));  // All of the union.
     if (rank_ > kMaxRank) far_->refs.fetch_add(1, std::memory_order_relaxed);
@@ -99,8 +114,8 @@ class TensorShape {
 // no fixed size or the product overflows.
 absl::StatusOr<uint64_t> TensorBytes(DType dtype, const TensorShape& shape);
 
-// What `owner` keeps with a storage because it holds for as long as the bytes do: a NIC's
-// registration of them. Destroyed before they go, by the thread that lets go of them.
+// Something that `owner` keeps with a storage for as long as the bytes live: a NIC's registration
+// of them. It is destroyed before the bytes, on the thread that drops the last reference.
 class StorageNote {
  public:
   explicit StorageNote(const void* owner) : owner_(owner) {}
@@ -114,9 +129,9 @@ class StorageNote {
   StorageNote* next_ = nullptr;
 };
 
-// Bytes that several tensors share. Counted from any thread; the last Unref calls
-// OnUnused() on its own thread. A pool derives from it and takes its slot back there,
-// so that a recycled buffer costs no allocation.
+// Bytes that several tensors share. References are counted on any thread; the last Unref() calls
+// OnUnused() on its own thread. A pool derives from it and takes its slot back there, so that a
+// recycled buffer costs no allocation.
 class Storage {
  public:
   Storage(void* data, uint64_t bytes, const MemorySpace& space, bool read_only = false)
@@ -131,7 +146,7 @@ class Storage {
 
   void Ref() { refs_.fetch_add(1, std::memory_order_relaxed); }
   void Unref() {
-    // Alone: nobody else can take a reference, so no read-modify-write is needed.
+    // With one reference left, nobody else can take another, so no read-modify-write is needed.
     if (refs_.load(std::memory_order_acquire) == 1 ||
         refs_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       if (!keeps_notes_) DropNotes();
@@ -146,15 +161,15 @@ class Storage {
     while (note != nullptr && note->owner_ != owner) note = note->next_;
     return note;
   }
-  // REQUIRES: `owner` has none here.
+  // REQUIRES: the storage has no note of the same owner.
   void AddNote(std::unique_ptr<StorageNote> note);
 
  protected:
   virtual ~Storage() { DropNotes(); }
-  // Nobody refers to it any more. Deletes, or keeps it for another Reuse().
+  // The last reference is gone. Deletes the storage, or keeps it for another Reuse().
   virtual void OnUnused() { delete this; }
-  // For pools whose bytes outlast their last reference: notes then go with DropNotes(), which the
-  // pool calls before the bytes go, or with the object.
+  // For pools whose bytes outlive their last reference. Their notes are destroyed by DropNotes(),
+  // which the pool calls before it frees the bytes, or with the object.
   void KeepNotes() { keeps_notes_ = true; }
   void DropNotes() {
     if (notes_.load(std::memory_order_relaxed) != nullptr) DropAllNotes();
@@ -234,10 +249,15 @@ class Tensor {
   // kInvalidArgument: a type without fixed size, overflow, null for more than 0 bytes.
   static absl::StatusOr<Tensor> Adopt(void* data, DType dtype, const TensorShape& shape,
                                       const MemorySpace& space, Deleter deleter);
-  // A window of `storage`. kInvalidArgument, kOutOfRange.
+  // A part of `storage` as a tensor. kInvalidArgument, kOutOfRange.
   static absl::StatusOr<Tensor> FromStorage(StorageRef storage, uint64_t offset, DType dtype,
                                             const TensorShape& shape);
-  // kInvalidArgument when the shape wants another number of elements.
+  // Makes this one the first bytes of `*storage`, which it takes. False, and nothing has happened:
+  // for a string, for more than TensorShape::kMaxRank dimensions, and for all that
+  // TensorShape::Make() and FromStorage() have an error for. In place, for what is right nearly
+  // always. REQUIRES: !valid(), as a new one is; `*storage` holds one.
+  bool TakeView(StorageRef* storage, DType dtype, absl::Span<const int64_t> dims);
+  // kInvalidArgument: the shape needs another number of elements.
   static absl::StatusOr<Tensor> FromStrings(std::vector<std::string> elements,
                                             const TensorShape& shape);
 
@@ -247,16 +267,26 @@ class Tensor {
   // The same elements in another shape. kInvalidArgument.
   absl::StatusOr<Tensor> Reshape(const TensorShape& shape) const;
 
+  // As if it had been moved from: lets go of the bytes.
+  void Reset() {
+    storage_ = StorageRef();
+    dtype_ = DType::kInvalid;
+    if (shape_.rank() > TensorShape::kMaxRank) shape_ = TensorShape();
+  }
+
   bool valid() const { return dtype_ != DType::kInvalid; }
   DType dtype() const { return dtype_; }
   const TensorShape& shape() const { return shape_; }
   // For a string tensor: the total length of its elements, found by visiting each of them.
-  uint64_t bytes() const;
+  uint64_t bytes() const {
+    if (dtype_ == DType::kString) return StringBytes();
+    return static_cast<uint64_t>(shape_.elements()) * DTypeBytes(dtype_);
+  }
   // Null only for an invalid tensor; of 0 bytes it may be anything. REQUIRES: not kString.
   const void* data() const { return address(); }
   // REQUIRES: nobody else reads it yet; !read_only().
   void* mutable_data() const { return address(); }
-  // The owner of the memory has forbidden writes. The tensor may be sent, and cannot be a
+  // Whether the memory's owner has forbidden writes. Such a tensor may be sent, but not be a
   // destination.
   bool read_only() const { return storage_ && storage_->read_only(); }
   template <typename T>
@@ -270,7 +300,7 @@ class Tensor {
   // Where this tensor's first byte lies. For a slice, segment_offset includes the slice's own
   // offset.
   MemorySpace space() const;
-  // As space().host_readable() says it.
+  // As space().host_readable().
   bool on_host() const { return !storage_ || storage_->space().host_readable(); }
   const StorageRef& storage() const { return storage_; }
   uint64_t storage_offset() const { return offset_; }
@@ -281,6 +311,7 @@ class Tensor {
  private:
   Tensor(StorageRef storage, uint64_t offset, DType dtype, const TensorShape& shape)
       : storage_(std::move(storage)), offset_(offset), dtype_(dtype), shape_(shape) {}
+  uint64_t StringBytes() const;
   void* address() const {
     return storage_ ? static_cast<char*>(storage_->data()) + offset_ : nullptr;
   }

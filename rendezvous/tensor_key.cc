@@ -1,5 +1,8 @@
 #include "rendezvous/tensor_key.h"
 
+#include <sys/random.h>
+
+#include <atomic>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/log.h"
 
 namespace tryst {
 namespace {
@@ -109,21 +113,46 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// The same in every process, unlike absl::Hash, so that a simulation replays.
+// Without it the hashes of many keys can be made equal by arithmetic: 100,000 such keys held a
+// table's lock for minutes.
+struct HashSecret {
+  uint64_t first;  // Both are odd.
+  uint64_t second;
+};
+constexpr HashSecret kFixedSecret = {0x9e3779b97f4a7c15, 0xd6e8feb86659fd93};
+
+std::atomic<bool> hashes_are_fixed{false};
+
+HashSecret NewSecret() {
+  if (hashes_are_fixed.load()) return kFixedSecret;
+  HashSecret secret;
+  TRYST_CHECK(getrandom(&secret, sizeof(secret), 0) == sizeof(secret)) << "no random bytes";
+  secret.first |= 1;
+  secret.second |= 1;
+  return secret;
+}
+
+const HashSecret& Secret() {
+  static const HashSecret secret = NewSecret();
+  return secret;
+}
+
 uint64_t TextHash(absl::string_view text) {
+  const HashSecret& secret = Secret();
   uint64_t hash = text.size();
   while (!text.empty()) {
     uint64_t word = 0;
     const size_t n = text.size() < 8 ? text.size() : 8;
     memcpy(&word, text.data(), n);
-    hash = Mix(hash ^ word ^ 0x9e3779b97f4a7c15, 0xd6e8feb86659fd93);
+    hash = Mix(hash ^ word ^ secret.first, secret.second);
     text.remove_prefix(n);
   }
   return hash;
 }
 
 uint64_t KeyHash(uint64_t prefix_hash, uint64_t frame, uint64_t iter) {
-  return Mix(Mix(prefix_hash ^ frame, 0x9e3779b97f4a7c15) ^ iter, 0xd6e8feb86659fd93);
+  const HashSecret& secret = Secret();
+  return Mix(Mix(prefix_hash ^ frame, secret.first) ^ iter, secret.second);
 }
 
 // Writes "frame:iter", which always fits, and returns its length.
@@ -135,6 +164,11 @@ size_t WriteSuffix(uint64_t frame, uint64_t iter, char* out) {
 }
 
 }  // namespace
+
+void FixKeyHashes() {
+  hashes_are_fixed.store(true);
+  TRYST_CHECK(Secret().first == kFixedSecret.first) << "a key was hashed with a secret already";
+}
 
 bool ParseDeviceName(absl::string_view text, DeviceName* name) {
   absl::string_view in = text;

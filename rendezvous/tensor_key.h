@@ -12,7 +12,7 @@
 
 namespace tryst {
 
-// "/job:J/replica:R/task:T/device:TYPE:N", taken apart. Views into the key's text.
+// The components of "/job:J/replica:R/task:T/device:TYPE:N", as views into the key's text.
 struct DeviceName {
   absl::string_view worker;  // "/job:J/replica:R/task:T"
   absl::string_view job;
@@ -22,21 +22,21 @@ struct DeviceName {
   int32_t index = 0;
 };
 
-// Takes `text` apart, all of it; false when it is not a full device name.
+// Parses the whole `text`; false when it is not a full device name.
 bool ParseDeviceName(absl::string_view text, DeviceName* name);
 
-// What a tensor of a step is called:
+// The name of a tensor within a step:
 //   src_device;incarnation;dst_device;edge;frame:iter
-// with the source device's incarnation as 16 lower-case hex digits and the loop frame
-// and iteration in decimal (0:0 outside of loops). The step is not part of it.
+// with the source device's incarnation as 16 lower-case hex digits, and the loop frame and
+// iteration in decimal (0:0 outside loops). The step is not part of it.
 //
-// A cheap value: copies share one immutable text. Every part has one spelling, as Parse
+// A cheap value: copies share one immutable text. Every component has one spelling, as Parse()
 // writes it, so equal keys are equal texts.
 class TensorKey {
  public:
   static constexpr size_t kMaxBytes = 4096;
 
-  TensorKey() = default;  // Empty: no tensor's.
+  TensorKey() = default;  // Empty: it names no tensor.
   // A device as TensorFlow 1 wrote it, "/job:J/replica:R/task:T/cpu:N" (or CPU, gpu, GPU),
   // becomes ".../device:CPU:N" in the key's text.
   // kInvalidArgument: "Invalid  rendezvous key: " (two spaces, as TensorFlow has it),
@@ -77,7 +77,7 @@ class TensorKey {
   // Whether both are copies of one key, and not merely equal.
   bool SharesTextWith(const TensorKey& other) const { return rep_ == other.rep_; }
 
-  // The same in every process.
+  // Of a process's own secret: a peer that chooses keys cannot choose which ones collide.
   uint64_t hash() const { return rep_ == nullptr ? 0 : rep_->hash; }
   friend bool operator==(const TensorKey& a, const TensorKey& b) {
     return a.rep_ == b.rep_ || (a.hash() == b.hash() && a.text() == b.text());
@@ -91,12 +91,12 @@ class TensorKey {
  private:
   friend class TensorKeyPrefix;
 
-  // Where a device and its parts are in the text.
+  // Where a device and its components are in the text.
   struct Device {
     uint16_t begin, bytes, worker_bytes, job_bytes, type_bytes;
     int32_t replica, task, index;
   };
-  // Header and text in one block: a program may keep a million of them.
+  // Header and text in one block of memory, because a program may keep a million keys.
   struct Rep {
     std::atomic<uint32_t> refs;
     std::atomic<uint32_t> note;
@@ -106,7 +106,7 @@ class TensorKey {
     Device src, dst;
     uint16_t text_bytes;
     bool has_room;          // For the longest suffix.
-    uint16_t prefix_bytes;  // Up to and with the last ';'.
+    uint16_t prefix_bytes;  // Up to and including the last ';'.
     uint16_t edge_begin, edge_bytes;
     char text[];
   };
@@ -124,7 +124,7 @@ class TensorKey {
     return name;
   }
   static constexpr size_t kJobAt = sizeof("/job:") - 1;
-  static constexpr size_t kTypeAt = sizeof("/device:") - 1;  // Behind the worker.
+  static constexpr size_t kTypeAt = sizeof("/device:") - 1;  // After the worker.
   void SetDevice(absl::string_view text, const DeviceName& name, Device* device);
 
   explicit TensorKey(Rep* rep) : rep_(rep) {}
@@ -135,8 +135,8 @@ class TensorKey {
   Rep* rep_ = nullptr;
 };
 
-// The first four parts of a key, validated and hashed once, so that a loop only puts
-// its numbers behind them.
+// The first four components of a key, validated and hashed once, so that a loop only appends its
+// numbers.
 class TensorKeyPrefix {
  public:
   // kInvalidArgument, as TensorKey::Parse.
@@ -146,7 +146,7 @@ class TensorKeyPrefix {
 
   // One allocation.
   TensorKey At(uint64_t frame, uint64_t iter) const;
-  // No allocation when nobody else holds what `*key` is and it came from this prefix.
+  // Does not allocate if `*key` is the only copy of a key that came from this prefix.
   void Assign(uint64_t frame, uint64_t iter, TensorKey* key) const;
 
  private:
@@ -156,6 +156,10 @@ class TensorKeyPrefix {
   explicit TensorKeyPrefix(TensorKey at_zero) : at_zero_(std::move(at_zero)) {}
   TensorKey at_zero_;  // Frame 0, iteration 0.
 };
+
+// From here on hashes are the same in every process, so that a simulation replays; and who knows
+// that can make many keys of one hash. REQUIRES: no key of this process was hashed otherwise.
+void FixKeyHashes();
 
 }  // namespace tryst
 

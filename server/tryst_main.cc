@@ -1,4 +1,4 @@
-// tryst: looks at workers, and moves .npy files between them.
+// tryst: shows the state of workers, and moves .npy files between them.
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -53,7 +53,7 @@ int Stats(PeerCalls* calls, const CommandLine& line) {
   return Print(line.json ? absl::StrCat(text, "}\n") : text);
 }
 
-// The commands that have one worker do or tell something.
+// Runs the commands that call one worker.
 int Ask(const CommandLine& line) {
   absl::StatusOr<std::unique_ptr<PeerClient>> client = PeerClient::Make(line.config);
   if (!client.ok()) return FailUsage(client.status());
@@ -74,7 +74,7 @@ int Ask(const CommandLine& line) {
   return done.ok() ? kExitDone : Fail(done);
 }
 
-// Null: `exit` is what to end with.
+// Null: the process ends with `exit`.
 std::unique_ptr<Server> StartSelf(const CommandLine& line, int* exit) {
   absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(line.config);
   if (!server.ok()) {
@@ -100,7 +100,7 @@ absl::StatusOr<TensorKey> Key(const std::string& from, uint64_t incarnation, con
       absl::StrFormat("%s/device:CPU:0;%016x;%s/device:CPU:0;%s;0:0", from, incarnation, to, edge));
 }
 
-// Sends each file; waits until all are taken, or for the signal to stop.
+// Sends each file. Waits until all are taken, or until a stop signal.
 int Send(const CommandLine& command, const std::vector<std::pair<std::string, std::string>>& files,
          bool until_stopped) {
   int exit = kExitDone;
@@ -121,7 +121,9 @@ int Send(const CommandLine& command, const std::vector<std::pair<std::string, st
   } else {
     const absl::Time until = absl::Now() + command.timeout;
     while (server->steps()->counters().waiting_sends > 0) {
-      if (absl::Now() > until) return Fail(absl::DeadlineExceededError("nobody took it"));
+      if (absl::Now() > until)
+        return Fail(absl::DeadlineExceededError(
+            absl::StrCat(command.to, " has not taken all tensors within the timeout")));
       absl::SleepFor(absl::Milliseconds(10));
     }
   }
@@ -142,7 +144,9 @@ int Receive(const CommandLine& command) {
   if (!step.ok()) return Fail(step.status());
   absl::StatusOr<Received> received = (*step)->Recv(*key, {}, command.timeout);
   if (!received.ok()) return Fail(received.status());
-  if (received->is_dead) return Fail(absl::NotFoundError("it is a dead tensor"));
+  if (received->is_dead)
+    return Fail(
+        absl::NotFoundError("the producer sent a dead tensor, which has no bytes to write"));
   absl::Status written = WriteNpy(command.words[1], received->tensor);
   if (!written.ok()) return Fail(written);
   std::printf("%s %s%s by\n%s", command.words[1].c_str(),

@@ -26,13 +26,16 @@ int Main(const std::vector<std::string>& args) {
     return 0;
   }
   BlockStopSignals();
-  signal(SIGPIPE, SIG_IGN);  // Who closes our stderr, or our stdout, does not end us.
+  // If the reader of our stdout or stderr goes away, the daemon must not end.
+  signal(SIGPIPE, SIG_IGN);
   const LeanHeap heap;
   SetGrpcLog(GrpcLog::kAsOurs);
   std::vector<std::string> rest;
   absl::StatusOr<ServerConfig> config = LoadConfig(args, ProcessEnvironment(), &rest);
   if (!config.ok()) return Fail(config.status());
-  if (!rest.empty()) return Fail(absl::InvalidArgumentError("what is '" + rest[0] + "'?"));
+  if (!rest.empty())
+    return Fail(absl::InvalidArgumentError(
+        "'" + rest[0] + "' is not a flag, and trystd takes flags only: see trystd --help"));
   if (config->status_listen.empty()) config->status_listen = "127.0.0.1:0";
   if (config->log_format == "json") SetLogFormat(LogFormat::kJson);
   absl::StatusOr<std::unique_ptr<Server>> server = ServerBuilder().Build(*config);

@@ -34,8 +34,8 @@ using Context = std::unique_ptr<SSL_CTX, FreeWith<SSL_CTX_free>>;
 using Session = std::unique_ptr<SSL, FreeWith<SSL_free>>;
 using Certificate = std::unique_ptr<X509, FreeWith<X509_free>>;
 
-// OpenSSL writes to sockets whose other side may have closed, and the program we are in may
-// not have seen to the signal.
+// OpenSSL writes to sockets whose peer may have closed them, and the embedding program may not
+// ignore SIGPIPE. So this blocks the signal while it lives.
 class NoPipeSignal {
  public:
   NoPipeSignal() {
@@ -65,7 +65,7 @@ class Socket {
   }
   int fd() const { return fd_; }
 
-  // Empty: connected.
+  // Connects; returns what went wrong, or "".
   std::string Connect(const std::string& address) {
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos) return absl::StrCat("'", address, "' is no host:port");
@@ -146,7 +146,7 @@ std::string TimeOf(const ASN1_TIME* time) {
                           absl::UTCTimeZone());
 }
 
-// "": none seen.
+// Why the peer would not accept our certificate; "": no reason seen.
 std::string WhyNotOurs(SSL_CTX* context, const SecurityOptions& options) {
   X509* own = SSL_CTX_get0_certificate(context);
   if (X509_cmp_current_time(X509_get0_notAfter(own)) < 0) {
@@ -162,7 +162,7 @@ std::string WhyNotOurs(SSL_CTX* context, const SecurityOptions& options) {
 
 std::string WhyNotTheirs(const std::string& worker, const std::string& address, long verdict,
                          X509* theirs, const SecurityOptions& options) {
-  const std::string whose = absl::StrCat("the certificate of who listens at ", address);
+  const std::string whose = absl::StrCat("the certificate of the process at ", address);
   if (verdict == X509_V_ERR_CERT_HAS_EXPIRED) {
     return absl::StrCat(whose, " expired at ", TimeOf(X509_get0_notAfter(theirs)),
                         ": renew it there");
@@ -196,7 +196,7 @@ class TlsGreeting {
     if (result != 1) return WhyNotConnected();
     const std::vector<std::string> uris = UrisOf(theirs.get());
     if (!UriNames(uris, cluster_, worker_)) {
-      return absl::StrCat("the certificate of who listens at ", address_, " names ",
+      return absl::StrCat("the certificate of the process at ", address_, " names ",
                           uris.empty() ? "nobody" : absl::StrJoin(uris, " "), ", not ", worker_,
                           " of cluster ", cluster_,
                           ": is this its address, and is its certificate for tryst://", cluster_,
@@ -219,7 +219,8 @@ class TlsGreeting {
     if (SSL_CTX_load_verify_locations(context, options_.ca_file.c_str(), nullptr) != 1) {
       return absl::StrCat(options_.ca_file, " holds no certificate of an authority");
     }
-    // Goes on whatever it finds: the verdict is read when the certificate can be, too.
+    // The handshake goes on despite a bad certificate: the verdict is read afterwards, when the
+    // certificate can be read, too.
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, [](int, X509_STORE_CTX*) { return 1; });
     session_.reset(SSL_new(context));
     SSL_set_fd(session_.get(), socket_.fd());
@@ -245,16 +246,16 @@ class TlsGreeting {
     const int reason = ERR_GET_REASON(error);
     if (last_error_ == SSL_ERROR_SSL && reason > SSL_AD_REASON_OFFSET) return WhyRefused(error);
     if (last_error_ == SSL_ERROR_SSL) {
-      return absl::StrCat("who listens at ", address_, " does not speak TLS (",
+      return absl::StrCat("the process at ", address_, " does not speak TLS (",
                           ERR_reason_error_string(error),
                           "): all workers of a cluster need the same way of security, and it runs "
                           "with token_file or insecure");
     }
     if (last_error_ == SSL_ERROR_WANT_READ) {
-      return absl::StrCat("who listens at ", address_,
+      return absl::StrCat("the process at ", address_,
                           " says nothing to a TLS greeting: is it a worker, and does it run?");
     }
-    return absl::StrCat("who listens at ", address_,
+    return absl::StrCat("the process at ", address_,
                         " hangs up at a TLS greeting: is it a worker with mutual TLS?");
   }
 
@@ -262,20 +263,22 @@ class TlsGreeting {
     const std::string ours = WhyNotOurs(context_.get(), options_);
     X509* own = SSL_CTX_get0_certificate(context_.get());
     return absl::StrCat(
-        "who listens at ", address_, " does not accept our certificate",
+        "the process at ", address_, " does not accept our certificate",
         error == 0 ? std::string() : absl::StrCat(" (", ERR_reason_error_string(error), ")"), ": ",
         ours.empty() ? absl::StrCat("does its ca_file hold ", NameOf(X509_get_issuer_name(own)),
                                     ", which signed our ", options_.certificate_file, "?")
                      : ours);
   }
 
-  // With TLS 1.3 the other side looks at our certificate when we are through already.
+  // With TLS 1.3 the peer checks our certificate only after our side of the handshake is done, so
+  // its verdict comes with the first read.
   std::string WhyHungUpOn() {
     ERR_clear_error();
     (void)Drive([this] { return SSL_write(session_.get(), kPreface, sizeof(kPreface) - 1); });
     char byte;
     if (Drive([this, &byte] { return SSL_read(session_.get(), &byte, 1); }) > 0) return "";
-    if (last_error_ == SSL_ERROR_WANT_READ) return "";  // Slow: no more is known.
+    // The peer is slow, and nothing more is known.
+    if (last_error_ == SSL_ERROR_WANT_READ) return "";
     return WhyRefused(last_error_ == SSL_ERROR_SSL ? ERR_peek_error() : 0);
   }
 
@@ -294,15 +297,15 @@ std::string WhyNotPlain(const std::string& address, const Socket& socket) {
   if (!socket.Await(POLLIN)) return "";
   unsigned char answer[9] = {};
   const ssize_t got = recv(socket.fd(), answer, sizeof(answer), 0);
-  // A settings frame is HTTP/2's greeting; 21 is how a TLS record with an alert begins.
+  // HTTP/2 greets with a settings frame (4). A TLS record that holds an alert begins with 21.
   if (got == static_cast<ssize_t>(sizeof(answer)) && answer[3] == 4) return "";
   if (got <= 0 || answer[0] == 21) {
     return absl::StrCat(
-        "who listens at ", address,
+        "the process at ", address,
         " hangs up on a greeting without TLS: it runs with certificates, so set "
         "certificate_file, key_file and ca_file (all workers of a cluster need the same way)");
   }
-  return absl::StrCat("who listens at ", address, " does not speak gRPC: is this its address?");
+  return absl::StrCat("the process at ", address, " does not speak gRPC: is this its address?");
 }
 
 }  // namespace

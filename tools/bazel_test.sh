@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Where warnings are errors: with a bazel that prints its arguments, and a g++ of any age.
+# tools/bazel decides where warnings are errors. Tried with a bazel that prints its arguments, and a
+# g++ of any version.
 set -euo pipefail
 wrapper=$PWD/tools/bazel
 cd "$TEST_TMPDIR"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How .ci/run adds up what its lanes say, with a ./run and a bazel that only talk.
+# How .ci/run adds up what its lanes report, with a ./run and a bazel that only print.
 set -euo pipefail
 ci=$(readlink -f .ci/run)
 cd "$TEST_TMPDIR"

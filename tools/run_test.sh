@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What ./run does before it needs Bazel.
+# What ./run does before it calls Bazel.
 set -euo pipefail
 run=$(readlink -f run)
 failed=0
@@ -22,7 +22,7 @@ expect "from another folder" 0 'demo' "$run" help
 ln -s "$run" "$TEST_TMPDIR/link"
 expect "through a link" 0 'demo' "$TEST_TMPDIR/link" help
 
-# Every verb is in the list.
+# The list names every verb.
 while read -r verb; do
   expect "help names $verb" 0 "  $verb " "$run" help
 done < <(sed -n 's/^verb_\([a-z]*\)().*/\1/p' "$run")

@@ -1,4 +1,5 @@
-// libfabric, reliable datagrams with tags: shm, or tcp (tcp;ofi_rxm). Busy-polled.
+// libfabric, reliable datagrams with tags: shm, tcp (tcp;ofi_rxm) or udp (udp;ofi_rxd).
+// Busy-polled.
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -31,16 +32,17 @@ struct Work {
 class FabricEnd {
  public:
   explicit FabricEnd(const std::string& variant) {
-    const bool tcp = Has(variant, "tcp");
+    const bool udp = Has(variant, "udp");
+    const bool by_host = udp || Has(variant, "tcp");
     fi_info* hints = fi_allocinfo();
     hints->caps = FI_TAGGED;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->ep_attr->type = FI_EP_RDM;
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
     hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-    hints->fabric_attr->prov_name = strdup(tcp ? "tcp;ofi_rxm" : "shm");
-    Check(fi_getinfo(FI_VERSION(1, 17), tcp ? "127.0.0.1" : nullptr, nullptr, FI_SOURCE * tcp,
-                     hints, &info_),
+    hints->fabric_attr->prov_name = strdup(udp ? "udp;ofi_rxd" : by_host ? "tcp;ofi_rxm" : "shm");
+    Check(fi_getinfo(FI_VERSION(1, 17), by_host ? "127.0.0.1" : nullptr, nullptr,
+                     FI_SOURCE * by_host, hints, &info_),
           "fi_getinfo");
     Check(fi_fabric(info_->fabric_attr, &fabric_, nullptr), "fi_fabric");
     Check(fi_domain(fabric_, info_, &domain_, nullptr), "fi_domain");

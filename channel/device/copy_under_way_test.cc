@@ -1,7 +1,9 @@
 // What ends a fetch while its bytes are on their way: whoever is told of an end may use the
 // destination, so nothing is told while the GPU may still write there.
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -124,6 +126,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
     manifest.has_chunks = how == How::kChunks;
     if (manifest.has_ipc || manifest.has_chunks) {
       manifest.reference = *exporter()->Export(manifest.address, kBytes);
+      manifest.forgotten = IpcExporter::forgotten();
     }
     auto answer = Bytes(DeviceManifest::kBytes + (manifest.inside ? kBytes : 0));
     EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
@@ -217,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class ChunksAskedForTest : public CopyUnderWayTest {};
 
-// The descriptors are still to come.
+// The fetch is cancelled before the descriptors of the chunks have come.
 TEST_P(ChunksAskedForTest, WhoIsCancelledGivesTheTensorBack) {
   Start();
   AnswerManifest(How::kChunks);
@@ -229,6 +232,44 @@ TEST_P(ChunksAskedForTest, WhoIsCancelledGivesTheTensorBack) {
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kCancelled);
   EXPECT_NE(channel_.Asked("|device|7|back"), "");
+}
+
+// What a mapping holds of freed memory goes at once: here, and where others have it mapped.
+TEST_P(ChunksAskedForTest, WhatIsMappedGoesWhenEitherEndSaysSo) {
+  const auto fetch = [this] {
+    Start();
+    AnswerManifest(How::kChunks);
+    const bool asked = !channel_.Asked("|chunks|0|").empty();
+    if (asked) HandOnChunks();
+    const int ended = ended_;
+    for (int i = 0; i < 1000 && ended_ == ended; ++i) {
+      Turns(1);
+      if (!channel_.Asked("|done").empty()) channel_.Answer("|done", absl::OkStatus());
+    }
+    EXPECT_TRUE(status_.ok()) << status_;
+    return asked;
+  };
+  EXPECT_TRUE(fetch());
+  EXPECT_FALSE(fetch()) << "it is mapped";
+  EXPECT_EQ(engine_->mappings()->mapped(), 1u);
+  const int unmapped = fake_->calls("cuMemUnmap");
+  size_t released = 0;
+  std::atomic<bool> over{false};
+  std::thread caller([&] {
+    released = engine_->ReleaseMappings();
+    over = true;
+  });
+  while (!over) Turns(1);
+  caller.join();
+  EXPECT_EQ(released, 1u);
+  EXPECT_EQ(engine_->mappings()->mapped(), 0u);
+  EXPECT_GT(fake_->calls("cuMemUnmap"), unmapped);
+  EXPECT_TRUE(fetch());
+  EXPECT_FALSE(fetch());
+  exporter()->Forget();
+  EXPECT_TRUE(fetch()) << "the producer has given memory back";
+  EXPECT_EQ(engine_->mappings()->mapped(), 1u);
+  EXPECT_FALSE(fetch()) << "once";
 }
 
 TEST_P(ChunksAskedForTest, WhatDoesNotComeIsStagedAndExplained) {

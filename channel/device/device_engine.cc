@@ -1,16 +1,19 @@
 #include "channel/device/device_engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace tryst {
 namespace {
 
 constexpr size_t kEventsKept = 1024;
+constexpr std::chrono::seconds kReleasePatience{5};  // With a poller that does not answer.
 
 }  // namespace
 
@@ -203,6 +206,43 @@ std::string DeviceEngine::ExplainStaging() const {
     absl::StrAppend(&out, "; peers' memory is copied once by the CPU: ", segments_->refusal());
   }
   return out;
+}
+
+size_t DeviceEngine::ReleaseMappings() {
+  struct Answer {
+    Mutex mu;
+    CondVar changed;
+    bool is_given_up ABSL_GUARDED_BY(mu) = false;  // The engine may be gone.
+    bool is_begun ABSL_GUARDED_BY(mu) = false;
+    bool is_given ABSL_GUARDED_BY(mu) = false;
+    size_t released ABSL_GUARDED_BY(mu) = 0;
+  };
+  auto answer = std::make_shared<Answer>();
+  poller_->PostFn([this, answer] {
+    {
+      MutexLock lock(&answer->mu);
+      if (answer->is_given_up) return;
+      answer->is_begun = true;
+    }
+    exporter_.Forget();
+    const size_t released = mappings_.ForgetAll();
+    MutexLock lock(&answer->mu);
+    answer->released = released;
+    answer->is_given = true;
+    answer->changed.NotifyAll();
+  });
+  const std::chrono::steady_clock::time_point until(
+      std::chrono::nanoseconds(SteadyClock().NowNs()) + kReleasePatience);
+  MutexLock lock(&answer->mu);
+  while (!answer->is_given && !answer->is_given_up) {
+    if (answer->is_begun) {
+      answer->changed.Wait(&answer->mu);
+    } else {
+      const bool late = answer->changed.WaitUntil(&answer->mu, until);
+      answer->is_given_up = late && !answer->is_begun;
+    }
+  }
+  return answer->released;
 }
 
 absl::StatusOr<std::shared_ptr<const GpuEvent>> DeviceEngine::Mark(cuda::Stream stream) {

@@ -25,29 +25,31 @@
 namespace tryst {
 
 struct DeviceEngineOptions {
-  // Pinned memory, per GPU: (serve_slots + fetch_slots) * slot_bytes. Two pools, since a
-  // fetch that holds slots waits for a peer's serving slots, and the other way round.
+  // Pinned memory for each GPU: (serve_slots + fetch_slots) * slot_bytes. Serving and fetching have
+  // a pool each, because a fetch that holds slots waits for a peer's serving slots, and the other
+  // way round.
   uint64_t slot_bytes = 2 << 20;
   uint32_t serve_slots = 16;
   uint32_t fetch_slots = 16;
-  uint64_t pool_bytes = uint64_t{8} << 30;  // Device memory for receives without destination.
+  uint64_t pool_bytes = uint64_t{8} << 30;  // Device memory for receives that name no destination.
   size_t mappings_kept = 64;                // Of peers' allocations, unused.
-  // How long the poller looks for a copy's end before it sleeps until told, which takes
-  // the device longer than most copies.
+  // How long the poller looks for the end of a copy before it sleeps. Being woken takes the device
+  // longer than most copies.
   int64_t spin_us = 200;
   // How long a kernel stands by for small copies out of other GPUs' memory, once two have come
-  // within this time: a third of their latency (gpu/standby.h). 0: never.
+  // within this time. It cuts their latency to a third (gpu/standby.h). 0: never.
   int64_t standby_us = 100;
-  // The arena that the worker shares with others of its host; null: there is none. Serving
-  // slots then lie in it, and what peers have in theirs is read by our GPU in its place.
+  // The arena that the worker shares with others of its host; null: there is none. With it, serving
+  // slots lie in the arena, and our GPU reads peers' slots in place.
   std::shared_ptr<Arena> arena;
 };
 
-// The event, if any, that the next writer of `tensor` has to wait for: it was used before.
+// The event, if any, that the next writer of `tensor` must wait for, because the memory was used
+// before.
 const GpuEvent* LastUse(const Tensor& tensor);
 
-// One GPU on one poller: its copies, its memory for receives, its staging, what it shows
-// to other processes. Poller thread only, except where said otherwise. It outlives every
+// One GPU on one poller: its copies, its memory for receives, its staging, and the memory that it
+// exports to other processes. Poller thread only, except where said otherwise. It outlives every
 // tensor and context made from it.
 class DeviceEngine final : private PollerSource, private PollerFlush {
  public:
@@ -62,23 +64,23 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   // Copies; see Copier::Start(). Handed to the device at the end of the turn.
   void Copy(Copier::Direction direction, void* to, const void* from, uint64_t bytes,
             const GpuEvent* after, const GpuEvent* and_after, Copier::Done done);
-  // The same within the GPU's reach, for a small one that comes from another GPU; see
+  // Like Copy(), for a small copy within the GPU's reach that comes from another GPU; see
   // Copier::StartSmall().
   bool CopySmall(void* to, const void* from, uint64_t bytes, const GpuEvent* after,
                  const GpuEvent* and_after, Copier::Done done);
   Copier* copier() { return copier_.get(); }
   IpcExporter* exporter() { return &exporter_; }
   IpcMappings* mappings() { return &mappings_; }
-  // The GPU `ordinal` of this process gave this one peer access.
+  // The GPU `ordinal` of this process has given this one peer access.
   void AddPeer(int ordinal) { peers_.insert(ordinal); }
   bool has_peer(int ordinal) const { return peers_.count(ordinal) != 0; }
-  // Whether copies of this GPU read host memory of a peer of this host as it is.
+  // Whether copies of this GPU can read that host memory of a peer in place.
   bool ReadsPeer(const void* data, uint64_t bytes) {
     return segments_ != nullptr && segments_->Reaches(gpu_, data, bytes);
   }
-  // One line: how bytes are staged, and why no better.
+  // One line: how bytes are staged, and why not in a better way.
   std::string ExplainStaging() const;
-  // Runs `fn` with a slot of the pool, now or when there is one, in order of asking.
+  // Runs `fn` with a slot of the pool, now or when one is free, in the order of the calls.
   using WithSlot = absl::AnyInvocable<void(StorageRef) &&>;
   void WhenServeSlot(WithSlot fn) { WhenSlot(&serve_, std::move(fn)); }
   void WhenFetchSlot(WithSlot fn) { WhenSlot(&fetch_, std::move(fn)); }
@@ -86,12 +88,17 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   uint64_t slot_bytes() const { return options_.slot_bytes; }
 
   // ---- Any thread ----
-  // Uninitialised memory of the GPU as a tensor. The last reference gives it back; work
-  // that is on `stream` by then may still read it.
+  // Memory of the GPU as a tensor, uninitialised. When the last reference is gone the memory goes
+  // back to the pool; work that is on `stream` by then may still read it.
   absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape, cuda::Stream stream);
   // Copies between this GPU and host memory of any kind, or within the GPU.
   void StartCopy(const Tensor& from, const Tensor& into, std::shared_ptr<const GpuEvent> after,
                  absl::AnyInvocable<void(absl::Status) &&> done);
+  // For an allocator that is about to give memory back to its driver. Unmaps peers' memory that no
+  // tensor uses, so that the peers can free it; peers unmap ours when they next fetch from it.
+  // Returns how many mappings went. Waits for the poller, but not for a stuck one. Not on the
+  // poller thread.
+  size_t ReleaseMappings();
   // A recorded event out of a pool; null: the stream is there already.
   absl::StatusOr<std::shared_ptr<const GpuEvent>> Mark(cuda::Stream stream);
 
@@ -136,27 +143,27 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   RoomTask room_task_;
   bool attached_ = false;
   int64_t quiet_since_ns_ = 0;  // 0: something moved.
-  int64_t longest_ns_ = 0;      // What the largest copy under way may take.
+  int64_t longest_ns_ = 0;      // How long the largest copy under way may take.
   int64_t small_at_ns_ = 0;     // The last small copy.
-  bool stand_by_ = false;       // At the end of the turn.
+  bool stand_by_ = false;       // Stand by at the end of this turn.
 
   Mutex events_mu_;
   std::vector<GpuEvent> free_events_ ABSL_GUARDED_BY(events_mu_);
 };
 
-// What a caller says of a device tensor (Args::device_context): its GPU, its stream, and
-// a moment of it, which is when this was made.
-//   Send: the moment after the work that fills the tensor was queued. Bytes are read once
-//     the stream is there; the host does not wait.
+// What a caller says of a device tensor (Args::device_context): its GPU, its stream, and a moment
+// of the stream, which is when this object was made.
+//   Send: the moment after the work that fills the tensor was queued. Bytes are read once the
+//     stream is there; the host does not wait.
 //   Receive: the moment after the last work that uses the destination was queued.
 class GpuContext final : public DeviceContext {
  public:
   struct Options {
-    // A receive ends as soon as `stream` is made to wait for the bytes, and before they are
-    // there: only for work queued on that stream. A copy that fails later is only logged.
+    // A receive ends as soon as `stream` is made to wait for the bytes, which come later. Only work
+    // queued on that stream may use them. A copy that fails afterwards is only logged.
     bool complete_on_stream = false;
-    // The caller knows that all of the stream's work that matters has ended, as who has waited
-    // for it does: the driver is not asked, which takes it more than a microsecond.
+    // The caller knows, for instance from waiting, that all of the stream's work that matters has
+    // ended. This saves a call to the driver, which takes more than a microsecond.
     bool is_there = false;
   };
   // `engine` outlives it. A null stream is the device's default one.

@@ -1,4 +1,4 @@
-// How a tensor is brought, once it is known what it is.
+// How a tensor is brought, once the producer has said what it is.
 
 #include <algorithm>
 #include <cstring>
@@ -47,8 +47,8 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
   }
   Tensor bytes = answer;
   if (answer.space().kind == MemorySpace::Kind::kShared) {
-    // It lies in a slot of the producer's, which must not wait for one of ours: ours may wait
-    // for the producer.
+    // It lies in a slot of the producer's. That slot must not wait for one of ours, because ours
+    // may wait for the producer.
     const char* const there = answer.data_as<char>() + DeviceManifest::kBytes;
     if (engine->ReadsPeer(there, manifest.bytes)) {
       ++owner_->counters_.read_in_peer;
@@ -90,7 +90,7 @@ void DeviceFetcher::Op::BringIpc() {
   if (InThisProcess()) {
     const bool reached =
         manifest.ordinal == engine->gpu()->ordinal() || engine->has_peer(manifest.ordinal);
-    if (!reached && is_view_) {  // No kernel could read it.
+    if (!reached && is_view_) {  // No kernel could read the view.
       is_view_ = false;
       const absl::Status status = ChooseDestination();
       if (!status.ok()) return Fail(status);
@@ -98,15 +98,21 @@ void DeviceFetcher::Op::BringIpc() {
     return CopyFrom(reinterpret_cast<const void*>(manifest.address),
                     reached ? Copier::Direction::kOnDevice : Copier::Direction::kFromPeer);
   }
+  DeviceWay& way = *WayOf(false);
+  if (way.forgotten != manifest.forgotten) {
+    way.forgotten = manifest.forgotten;
+    engine->mappings()->Forget(way.exporter);
+    engine->mappings()->Forget(ChunksOwner(way, key));
+  }
   if (manifest.has_chunks) return BringChunks();
-  auto mapping = engine->mappings()->Open(WayOf(false)->exporter, manifest.reference);
+  auto mapping = engine->mappings()->Open(way.exporter, manifest.reference);
   if (!mapping.ok()) return StageForOnce(mapping.status());
   mapping_ = *mapping;  // With peer access, where that is needed.
   CopyFrom(reinterpret_cast<const void*>(mapping_->base() + manifest.reference.offset),
            Copier::Direction::kOnDevice);
 }
 
-// This allocation cannot be mapped; the next is tried again.
+// This allocation cannot be mapped, so the tensor is staged; the next one is tried again.
 void DeviceFetcher::Op::StageForOnce(const absl::Status& why) {
   DeviceWay& way = *WayOf(false);
   if (way.staged++ == 0) {
@@ -131,8 +137,8 @@ void DeviceFetcher::Op::CopyFrom(const void* from, Copier::Direction direction) 
 
 // ---- Out of the chunks of its virtual memory ----
 
-// Mapped already, or handed on by the producer first. Chunks are named by their worker, too: no
-// other one's word is taken for what lies in them.
+// The chunks are mapped already, or the producer hands them on first. Their names include the
+// producer's, so no other process can say what lies in them.
 void DeviceFetcher::Op::BringChunks() {
   mapping_ = engine->mappings()->FindChunks(ChunksOwner(*WayOf(false), key), manifest.reference);
   if (mapping_ == nullptr) return AskForChunks();
@@ -172,14 +178,15 @@ void DeviceFetcher::Op::OnChunksAnswered(const absl::Status& status) {
            Copier::Direction::kOnDevice);
 }
 
-// Another process of the same GPU gets its turn when ours has left it: nothing may linger.
+// Another process on the same GPU can run only when our kernel has ended, so no kernel may stand
+// by.
 bool DeviceFetcher::Op::IsSmallAndFar() const {
   const cuda::Uuid& ours = engine->gpu()->device().uuid;
   return manifest.bytes > 0 && manifest.bytes <= Standby::kMostBytes &&
          memcmp(manifest.uuid.bytes, ours.bytes, sizeof(ours.bytes)) != 0;
 }
 
-// True when the kernel that stands by does it.
+// True: the standby kernel makes the copy.
 bool DeviceFetcher::Op::CopyInSmall(const void* from, Copier::Done done) {
   ++pending_;
   return engine->CopySmall(into_.mutable_data(), from, manifest.bytes,
@@ -219,7 +226,7 @@ void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
 
 // ---- By the NICs alone ----
 
-// A NIC waits for no stream: the destination's users, of both kinds, must have ended.
+// A NIC waits for no stream, so all earlier users of the destination must have ended.
 void DeviceFetcher::Op::BringDirect() {
   ++pending_;
   const GpuEvent* const moment = args.destination.valid() ? context->moment() : nullptr;
@@ -250,7 +257,7 @@ void DeviceFetcher::Op::OnDirect(const absl::Status& status, const Tensor& lande
   const bool refused = absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) ||
                        absl::IsResourceExhausted(status);
   if (refused || (status.ok() && !landed.SharesBytesWith(into_))) {
-    // Another channel than at the probe, or one that has no room for so much at once.
+    // It is another channel than in the probe, or has no room for so much at once.
     DeviceWay& way = *WayOf(true);
     if (!absl::IsResourceExhausted(status)) {
       way.state = DeviceWay::State::kRefused;
@@ -311,7 +318,7 @@ void DeviceFetcher::Op::OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot,
   if (landed.bytes() != bytes) {
     return Fail(absl::DataLossError("a chunk of a device tensor has the wrong size"));
   }
-  // A view of the producer's memory is read where it is, if our GPU can.
+  // A view of the producer's memory is read in place, if our GPU can do that.
   if (landed.storage().get() != slot.get()) {
     if (engine->ReadsPeer(landed.data(), bytes)) {
       ++owner_->counters_.read_in_peer;

@@ -65,7 +65,7 @@ void DeviceSource::End(DoneFn done, const Args& args, absl::StatusOr<Tensor> ten
   std::move(done)(status, Args(), args, status.ok() ? *std::move(tensor) : Tensor(), false);
 }
 
-// A dead tensor: a word without bytes.
+// Answers with a dead tensor, which has no bytes.
 void DeviceSource::EndEmpty(DoneFn done, const Args& args) {
   std::move(done)(absl::OkStatus(), Args(), args, Tensor(), true);
 }
@@ -80,7 +80,7 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_
   if (key.src().type == "CPU") {
     return source_->Take(step_id, key, request_id, args, std::move(done));
   }
-  // Who asks in the ordinary way wants it in host memory.
+  // An ordinary key wants the tensor in host memory.
   source_->Take(
       step_id, key, request_id, args,
       [done = std::move(done)](absl::Status status, const Args& send_args, const Args& recv_args,
@@ -108,7 +108,8 @@ void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const Dev
                                 uint64_t request_id, const Args& args, DoneFn done) {
   switch (ask.kind) {
     case DeviceAsk::Kind::kManifest:
-      // Behind what goes back on that thread, or it would meet what was sent later.
+      // Runs behind give-backs on that thread; otherwise it could take a tensor that was sent
+      // later.
       return OnPoller([this, step_id, key, request_id, args, done = std::move(done)]() mutable {
         TakeForManifest(step_id, key, ParseDeviceAsk(key), request_id, args, std::move(done));
       });
@@ -170,12 +171,12 @@ void DeviceSource::GiveBack(int64_t step_id, const TensorKey& key, Taken taken) 
   });
 }
 
-// In its place goes what it describes.
+// A manifest is given back as the tensor that it describes.
 void DeviceSource::GiveBackManifest(int64_t step_id, const TensorKey& plain, Taken taken) {
   auto manifest = DecodeManifest(taken.tensor.data_as<uint8_t>(), taken.tensor.bytes());
   TRYST_CHECK(manifest.ok()) << manifest.status();
   if (!manifest->inside) return GiveBackTransfer(manifest->transfer);
-  // A copy: in the table it may wait for long, and with its slot everything that is to be staged.
+  // A copy, because the tensor may wait long in the table, and its staging slot must not.
   auto inside = Tensor::Allocate(manifest->dtype, manifest->shape);
   if (inside.ok() && manifest->bytes > 0) {
     memcpy(inside->mutable_data(), taken.tensor.data_as<char>() + DeviceManifest::kBytes,
@@ -322,9 +323,10 @@ void DeviceSource::FillIpc(DeviceEngine* engine, const Tensor& tensor,
   manifest->ordinal = engine->gpu()->ordinal();
   manifest->uuid = engine->gpu()->device().uuid;
   manifest->reference = reference;
+  manifest->forgotten = IpcExporter::forgotten();
 }
 
-// True when the consumer is told where to read the tensor itself.
+// True: the consumer was told where to read the tensor itself.
 bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest) {
   if (!options_.offer_ipc || answer->ask.host == 0 || answer->ask.host != host_) return false;
   DeviceEngine* engine = EngineOf(answer->tensor);
@@ -366,6 +368,7 @@ void DeviceSource::AnswerProbe(bool direct, const Args& args, DoneFn done) {
     auto made = engine->Allocate(DType::kUint8, {kProbeBytes}, nullptr);
     if (!made.ok()) return End(std::move(done), args, made.status());
     probe.tensor = *std::move(made);
+    probe.seed = random_();
   }
   DeviceManifest manifest;
   manifest.dtype = DType::kUint8;
@@ -378,21 +381,22 @@ void DeviceSource::AnswerProbe(bool direct, const Args& args, DoneFn done) {
     FillIpc(engine, probe.tensor, *reference, &manifest);
   }
   if (probe.ready) return EndProbe(engine, direct, manifest, args, std::move(done));
-  engine->WhenServeSlot(
-      [this, direct, engine, manifest, args, done = std::move(done)](StorageRef slot) mutable {
-        auto* words = static_cast<uint64_t*>(slot->data());
-        for (uint64_t i = 0; i < kProbeBytes / 8; ++i) words[i] = random_();
-        const uint32_t digest = Crc32c(0, slot->data(), kProbeBytes);
-        engine->Copy(Copier::Direction::kToDevice, probes_[engine].tensor.mutable_data(),
-                     slot->data(), kProbeBytes, nullptr, nullptr,
-                     [this, direct, engine, manifest, digest, args, slot,
-                      done = std::move(done)](absl::Status status) mutable {
-                       if (!status.ok()) return End(std::move(done), args, status);
-                       probes_[engine].digest = digest;
-                       probes_[engine].ready = true;
-                       EndProbe(engine, direct, manifest, args, std::move(done));
-                     });
-      });
+  engine->WhenServeSlot([this, direct, engine, manifest, args, seed = probe.seed,
+                         done = std::move(done)](StorageRef slot) mutable {
+    std::mt19937_64 bytes(seed);
+    auto* words = static_cast<uint64_t*>(slot->data());
+    for (uint64_t i = 0; i < kProbeBytes / 8; ++i) words[i] = bytes();
+    const uint32_t digest = Crc32c(0, slot->data(), kProbeBytes);
+    engine->Copy(Copier::Direction::kToDevice, probes_[engine].tensor.mutable_data(), slot->data(),
+                 kProbeBytes, nullptr, nullptr,
+                 [this, direct, engine, manifest, digest, args, slot,
+                  done = std::move(done)](absl::Status status) mutable {
+                   if (!status.ok()) return End(std::move(done), args, status);
+                   probes_[engine].digest = digest;
+                   probes_[engine].ready = true;
+                   EndProbe(engine, direct, manifest, args, std::move(done));
+                 });
+  });
 }
 
 void DeviceSource::EndProbe(DeviceEngine* engine, bool direct, const DeviceManifest& manifest,
@@ -460,7 +464,7 @@ void DeviceSource::AnswerChunk(const TensorKey& key, uint64_t id, uint64_t chunk
   });
 }
 
-// Into the consumer's mailbox, before it is told so.
+// Puts the chunks into the consumer's mailbox before the answer says so.
 void DeviceSource::AnswerChunks(const TensorKey& key, uint64_t id, uint64_t first,
                                 const std::string& mailbox, const std::string& token,
                                 const Args& args, DoneFn done) {
@@ -500,7 +504,7 @@ std::string DeviceSource::Explain() const {
                       " are staged, the last: ", not_shared_, "\n");
 }
 
-// In place, for a channel whose NIC reads device memory; another one refuses it.
+// Answers with the tensor in place, for a channel whose NIC reads device memory; others refuse it.
 void DeviceSource::AnswerWhole(const TensorKey& key, uint64_t id, const Args& args, DoneFn done) {
   Transfer* transfer = Find(key, id);
   if (transfer == nullptr) {

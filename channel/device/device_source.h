@@ -17,12 +17,12 @@
 namespace tryst {
 
 struct DeviceSourceOptions {
-  uint64_t inside_bytes = 32 << 10;  // Up to here a tensor travels inside of its manifest.
-  uint64_t chunk_bytes = 2 << 20;    // At most a staging slot.
-  int64_t lease_ms = 60'000;         // How long a tensor is kept for a consumer that is silent.
+  uint64_t inside_bytes = 32 << 10;  // Up to this size a tensor travels inside its manifest.
+  uint64_t chunk_bytes = 2 << 20;    // At most the size of a staging slot.
+  int64_t lease_ms = 60'000;         // How long a tensor is kept for a silent consumer.
   bool offer_ipc = true;
   bool offer_direct = true;
-  uint64_t seed = 1;  // Of the transfers' numbers.
+  uint64_t seed = 1;  // For the numbers of transfers.
 };
 
 struct DeviceSourceCounters {
@@ -30,29 +30,29 @@ struct DeviceSourceCounters {
   uint64_t ipc = 0;
   uint64_t transfers = 0;
   uint64_t chunks = 0;
-  uint64_t handed_on = 0;   // Chunks of virtual memory, for consumers to map.
-  uint64_t not_shared = 0;  // Tensors of this host whose memory cannot be.
-  uint64_t whole = 0;       // Read by a NIC where they lie.
+  uint64_t handed_on = 0;   // Chunks of virtual memory that consumers were given to map.
+  uint64_t not_shared = 0;  // Tensors for this host whose memory cannot be shared.
+  uint64_t whole = 0;       // Tensors that a NIC read where they lie.
   uint64_t bytes_staged = 0;
   uint64_t expired = 0;  // Leases that ran out: the consumer died or was cut off.
 };
 
-// The producer's end of the device proxy: what peers take of this worker goes through it.
-// Host tensors of ordinary keys pass untouched. A device tensor is staged whole for an
-// ordinary key; for a key that asks (manifest.h) it is described, and then handed out in
-// chunks or read by the consumer itself, while a lease keeps it.
+// The producer's end of the device proxy, through which peers take all tensors of this worker. Host
+// tensors of ordinary keys pass through unchanged. A device tensor with an ordinary key is staged
+// whole. For a key that asks (manifest.h) it is described, and then sent in chunks or read by the
+// consumer itself, while a lease keeps it.
 //
-// Take() and GiveBack() are safe from any thread; the rest belongs to the poller.
+// Take() and GiveBack() are thread-safe; the rest is for the poller thread only.
 class DeviceSource final : public TensorSource {
  public:
-  // Everything given outlives it. `engines` may be empty: then there are no device tensors.
+  // The arguments outlive it. `engines` may be empty: then there are no device tensors.
   DeviceSource(Poller* poller, TensorSource* source, std::vector<DeviceEngine*> engines,
                DeviceSourceOptions options);
   ~DeviceSource() override;  // REQUIRES: closed, and no Take runs.
 
   void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
             DoneFn done) override;
-  // What was staged is given back as it is, in host memory. A chunk is dropped: who has the
+  // A staged tensor goes back as it is, in host memory. A chunk is dropped, because whoever has the
   // manifest has taken the tensor.
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
@@ -60,7 +60,7 @@ class DeviceSource final : public TensorSource {
   void Close();
   size_t transfers() const { return transfers_.size(); }
   const DeviceSourceCounters& counters() const { return counters_; }
-  // One line, if there are tensors that peers of this host have to be staged; else empty.
+  // One line, if tensors for this host must be staged; else empty.
   std::string Explain() const;
 
  private:
@@ -86,6 +86,8 @@ class DeviceSource final : public TensorSource {
   };
   struct Probe {
     Tensor tensor;
+    // Of its bytes. Whoever fills it while another reads it writes the same bytes.
+    uint64_t seed = 0;
     uint32_t digest = 0;
     bool ready = false;
   };
@@ -99,7 +101,7 @@ class DeviceSource final : public TensorSource {
                     uint64_t request_id, const Args& args, DoneFn done);
   void TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
                        uint64_t request_id, const Args& args, DoneFn done);
-  // All that follows: poller thread.
+  // Poller thread only, from here on.
   void OnPoller(absl::AnyInvocable<void() &&> fn);
   void AnswerManifest(std::shared_ptr<Answer> answer);
   void AnswerInside(const std::shared_ptr<Answer>& answer, DeviceManifest manifest);
@@ -136,7 +138,7 @@ class DeviceSource final : public TensorSource {
   std::map<DeviceEngine*, Probe> probes_;
   LeaseTimer lease_timer_;
   bool closed_ = false;
-  std::string not_shared_;  // Why, the last time.
+  std::string not_shared_;  // Why memory could not be shared, the last time.
   DeviceSourceCounters counters_;
 };
 

@@ -38,7 +38,8 @@ constexpr size_t kOffset = 136;
 constexpr size_t kAllocationBytes = 144;
 constexpr size_t kHandle = 152;
 constexpr size_t kUuid = 216;
-static_assert(kUuid + 16 <= DeviceManifest::kBytes);
+constexpr size_t kForgotten = 232;  // Earlier releases write 0 and never count.
+static_assert(kForgotten + 8 <= DeviceManifest::kBytes);
 constexpr uint8_t kInside = 1;
 constexpr uint8_t kHasIpc = 2;
 constexpr uint8_t kOnDevice = 4;
@@ -169,7 +170,7 @@ uint64_t ThisHost() {
 }
 
 uint64_t ThisProcess() {
-  // The namespace and the time of its start tell apart processes of the same number.
+  // The process namespace and the start time tell apart processes with the same number.
   char space[64] = {};
   [[maybe_unused]] const ssize_t length = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
   std::ifstream file("/proc/self/stat");
@@ -209,6 +210,7 @@ void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
     memcpy(out + kHandle, manifest.reference.handle.bytes, 64);
   }
   memcpy(out + kUuid, manifest.uuid.bytes, 16);
+  Put(out + kForgotten, manifest.forgotten, 8);
 }
 
 absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes) {
@@ -252,6 +254,7 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes)
     memcpy(manifest.reference.handle.bytes, in + kHandle, 64);
   }
   memcpy(manifest.uuid.bytes, in + kUuid, 16);
+  manifest.forgotten = Get(in + kForgotten, 8);
   if (manifest.has_chunks && (manifest.has_ipc || manifest.reference.chunks == 0 ||
                               manifest.reference.chunks > kMostChunks)) {
     return absl::DataLossError("a manifest's tensor lies in no such number of chunks");

@@ -92,7 +92,8 @@ struct DeviceManifest {
   int32_t ordinal = 0;
   cuda::Uuid uuid{};
   IpcReference reference;
-  uint32_t digest = 0;  // CRC-32C of a probe's bytes.
+  uint64_t forgotten = 0;  // How often that process has given memory back (IpcExporter).
+  uint32_t digest = 0;     // CRC-32C of a probe's bytes.
 
   bool in_reach() const { return has_ipc || has_chunks; }
 };

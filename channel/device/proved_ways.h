@@ -21,19 +21,20 @@ namespace tryst {
 class ProofWaiter {
  public:
   virtual ~ProofWaiter() = default;
-  virtual void OnProof() = 0;  // It leaves the way's `waiting` in here.
+  virtual void OnProof() = 0;  // It must leave the way's `waiting` in this call.
 };
 
 // What is known of one way to another process's memory.
 struct DeviceWay {
   enum class State { kUnknown, kProbing, kProved, kRefused };
   State state = State::kUnknown;
-  bool direct = false;  // By NICs; else by cuda_ipc.
+  bool direct = false;  // Over NICs; else over CUDA IPC.
   std::string worker;
-  std::string exporter;  // Its process, by which mappings are named.
+  std::string exporter;  // The exporting process, which names its mappings.
   std::string why;
   int64_t refused_at_ns = 0;
-  uint64_t staged = 0;  // Tensors that could not be mapped although it is proved.
+  uint64_t forgotten = 0;  // The exporter's last count (DeviceManifest).
+  uint64_t staged = 0;     // Tensors that could not be mapped although the way is proved.
   std::vector<ProofWaiter*> waiting;
 };
 
@@ -41,19 +42,19 @@ struct DeviceWay {
 // mapping, or brought by NICs alone, memory with a known digest is. Poller thread only.
 class ProvedWays {
  public:
-  // Asks the peer for something beside a tensor; `done` runs on the poller thread.
+  // Fetches something beside a tensor from the peer; `done` runs on the poller thread.
   using AsideFn =
       absl::AnyInvocable<void(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor into,
                               absl::AnyInvocable<void(absl::Status, Tensor) &&> done)>;
 
-  // `again_ms`: after which NICs that were refused are looked at again.
+  // `again_ms`: after this time a refused way over NICs is proved again.
   ProvedWays(Poller* poller, int64_t again_ms, AsideFn aside)
       : poller_(poller), again_ms_(again_ms), aside_(std::move(aside)) {}
 
-  // To the memory of who wrote `manifest`; it stays where it is.
+  // The way to the memory of the process that wrote `manifest`. Its address does not change.
   DeviceWay* Find(const DeviceManifest& manifest, const DeviceEngine& engine, bool direct);
-  // Its state; one that is not known is being proved from now on, by way of `key`, and whoever is
-  // added to its `waiting` goes on then.
+  // Its state. If that is unknown, a proof begins now by means of `key`; the fetches in `waiting`
+  // continue when it ends.
   DeviceWay::State StateOf(DeviceWay* way, int64_t step, const TensorKey& key,
                            DeviceEngine* engine);
   // One line for each.
@@ -61,7 +62,7 @@ class ProvedWays {
   bool idle() const { return copies_ == 0; }
 
  private:
-  static constexpr size_t kMost = 4096;  // Peers say who they are.
+  static constexpr size_t kMost = 4096;  // A bound, because peers name themselves.
 
   void Probe(DeviceWay* way, int64_t step, const TensorKey& key, DeviceEngine* engine);
   void OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status status, const Tensor& answer);
@@ -76,8 +77,8 @@ class ProvedWays {
   AsideFn aside_;
   // By process, host, our GPU, and whether it is by NICs.
   std::map<std::tuple<uint64_t, uint64_t, int, bool>, DeviceWay> ways_;
-  DeviceWay one_too_many_;  // Refused.
-  size_t copies_ = 0;       // Of ours, on their way.
+  DeviceWay one_too_many_;  // Stands for all ways beyond the bound, and is refused.
+  size_t copies_ = 0;       // Copies of ours under way.
 };
 
 }  // namespace tryst

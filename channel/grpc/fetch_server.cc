@@ -26,11 +26,11 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMaxChannels = 256;  // Of one consumer's life.
-constexpr int kCallsAwaited = 16;     // Others wait in gRPC, which costs them a lock.
-constexpr size_t kMaxReady = 8192;    // Said in one answer to a batch.
-// Fetches of which one request says that they are over, and gaps between those that a consumer
-// has said: an honest one tells of 65,536 at a time, nearly in order.
+constexpr size_t kMaxChannels = 256;  // Of one incarnation of a consumer.
+constexpr int kCallsAwaited = 16;     // Further calls wait inside gRPC, which costs each a lock.
+constexpr size_t kMaxReady = 8192;    // Named in one answer to a batch.
+// How many ended fetches one request may name, and how many gaps there may be between those that a
+// consumer has named. An honest consumer names up to 65,536 at a time, nearly in order.
 constexpr int kMaxOver = 2 * 65536;
 constexpr size_t kMaxOverRuns = 2 * 65536;
 
@@ -39,13 +39,13 @@ constexpr size_t kMaxOverRuns = 2 * 65536;
 using Outcome = FetchOutcome;
 using Stream = FetchServerStream;
 
-// What the requests of one consumer's life hold here, on all of its channels.
+// What the requests of one incarnation of a consumer hold here, on all of its channels.
 struct FetchServerUse {
   std::atomic<size_t> requests{0};
   std::atomic<uint64_t> key_bytes{0};
 };
 
-// One request, over all of its attempts.
+// One request, with all of its attempts.
 struct FetchServerEntry {
   FetchServerEntry(std::shared_ptr<FetchServerUse> its_use, const TensorKey& its_key)
       : use(std::move(its_use)), key(its_key) {
@@ -63,20 +63,20 @@ struct FetchServerEntry {
   int64_t step_id = 0;
   Cancellation cancellation;
   uint64_t turn = 0;
-  // What the source gave, until it is given back: written before `outcome` is.
+  // What the source gave, until it is given back. It is written before `outcome`.
   std::unique_ptr<Taken> taken;
 
   // Guarded by State::mu_.
-  std::shared_ptr<const Outcome> outcome;  // Null: waits for the source.
-  std::shared_ptr<Stream> stream;          // Null: nobody listens.
+  std::shared_ptr<const Outcome> outcome;  // Null: it waits for the source.
+  std::shared_ptr<Stream> stream;          // Null: no call is open.
   TraceSpan span;
   bool over = false;
-  bool parked = false;         // Asked for in a batch, and no call has come for it.
+  bool parked = false;         // It was requested in a batch, and no call has come for it.
   bool taking = false;         // The source has not answered.
-  bool giving_back = false;    // What was taken is no longer its own.
-  bool sent = false;           // Some of it: the consumer may have it, whatever it says.
-  int64_t alone_since_ns = 0;  // 0: a stream is there.
-  std::list<std::shared_ptr<FetchServerEntry>>::iterator alone_at;  // While it is alone.
+  bool giving_back = false;    // The tensor is on its way back to the source.
+  bool sent = false;           // Some of the tensor was sent, so the consumer may have it.
+  int64_t alone_since_ns = 0;  // 0: a stream is open.
+  std::list<std::shared_ptr<FetchServerEntry>>::iterator alone_at;  // Valid while it has no stream.
 };
 
 using Entry = FetchServerEntry;
@@ -103,36 +103,38 @@ class FetchServer::State final : public FetchServerStreamOwner,
   void ListOps(LiveOps* ops) const;
 
  private:
-  struct Peer {  // One channel of a consumer's.
+  struct Peer {  // One channel of a consumer.
     std::shared_ptr<const FetchServerPeer> name;
     std::shared_ptr<FetchServerUse> use;
     std::map<uint64_t, std::shared_ptr<Entry>> entries;
     SerialSet over;
-    // Of batches.
-    std::shared_ptr<Stream> waiter;  // The call to be answered when something is ready.
-    std::deque<uint64_t> ready;      // No answer has named it.
-    std::vector<uint64_t> told;      // By the last answer, which may have been lost.
+    // For batches:
+    std::shared_ptr<Stream> waiter;  // The call to answer when something is ready.
+    std::deque<uint64_t> ready;      // No answer has named these yet.
+    std::vector<uint64_t> told;      // Named by the last answer, which may have been lost.
     uint64_t answers = 0;
-    bool away = false;         // The waiter broke.
-    int64_t no_waiter_ns = 0;  // Since when; 0: there is one, or never was.
+    bool away = false;  // The waiting call broke.
+    // Since when there is no waiting call; 0: there is one, or never was.
+    int64_t no_waiter_ns = 0;
   };
   struct Consumer {
     uint64_t incarnation = 0;
-    std::deque<uint64_t> retired;  // Earlier lives, the last few.
+    std::deque<uint64_t> retired;  // The last few earlier incarnations.
     std::shared_ptr<FetchServerUse> use = std::make_shared<FetchServerUse>();
     std::map<uint64_t, Peer> channels;
   };
-  // What is to be done when the lock is no longer held.
+  // What must be done after the lock is released.
   struct Todo {
     std::vector<std::shared_ptr<Entry>> cancel;
     std::vector<std::pair<std::shared_ptr<Stream>, grpc::Status>> end;
-    std::vector<std::shared_ptr<const Outcome>> release;  // A tensor's deleter is anybody's code.
-    std::vector<std::unique_ptr<Taken>> let_go;           // The same.
+    // The deleter of a tensor may run any code.
+    std::vector<std::shared_ptr<const Outcome>> release;
+    std::vector<std::unique_ptr<Taken>> let_go;  // The same.
     std::vector<std::shared_ptr<Entry>> give_back;
     std::vector<std::shared_ptr<Entry>> take;
     std::vector<std::pair<std::shared_ptr<Stream>, std::shared_ptr<const Outcome>>> answer;
     void Run(TensorSource* source) {
-      // First: who says that a fetch is over may ask for the same key in the same breath.
+      // This comes first: the message that ends a fetch may also request the same key again.
       for (auto& entry : give_back) {
         source->GiveBack(entry->step_id, entry->key, std::move(*entry->taken));
         entry->taken.reset();
@@ -143,23 +145,25 @@ class FetchServer::State final : public FetchServerStreamOwner,
     }
   };
 
-  // The consumer's state, new if it must be; an error when this is not its present life.
+  // The consumer's state, made if it is new. An error: the caller is not its present incarnation.
   absl::StatusOr<Consumer*> Find(const Caller& caller, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // kResourceExhausted: it has more channels, or has said more of what is over, than is remembered.
+  // kResourceExhausted: the consumer has more channels, or has named more ended fetches, than are
+  // remembered.
   static absl::Status CheckRoom(Consumer* consumer, const rpc::FetchRequest& request);
-  // Whether its consumer may ask for no more until something has ended.
+  // Whether the consumer must wait for an end before it may request more.
   bool IsFull(const FetchServerUse& use) const {
     return use.requests.load() >= options_.max_requests ||
            use.key_bytes.load() >= options_.max_key_bytes;
   }
-  // Takes part of the message that says what is over.
+  // Handles the part of a message that names ended fetches.
   void TakeOver(Peer* peer, const rpc::FetchRequest& request, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The consumer has said, in either way, that the fetch is over.
+  // The consumer has told, in one of the ways, that the fetch has ended.
   void EndByConsumer(const std::shared_ptr<Entry>& entry, bool delivered, Todo* todo)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Without a word of its on it: what was never sent goes back, the rest it may have.
+  // The consumer has sent no outcome. What was never sent goes back; anything else it may have, so
+  // that is dropped.
   void GiveUp(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBack(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Forget(const std::shared_ptr<Entry>& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -171,35 +175,39 @@ class FetchServer::State final : public FetchServerStreamOwner,
                Tensor tensor, bool is_dead);
   void SetOutcome(const std::shared_ptr<Entry>& entry, const absl::Status& status,
                   const Tensor& tensor, bool is_dead);
-  // A take that nobody waits for any more has ended: who waited behind it goes on.
+  // A take that was no longer wanted has ended, so the requests behind it go on.
   void LetGoOn(const Entry& entry, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnNote(const Caller& caller, const rpc::FetchRequest& request, Stream* stream);
   void OnBatch(const Caller& caller, const rpc::FetchRequest& request,
                const std::shared_ptr<Stream>& stream);
   std::shared_ptr<Entry> NewEntry(Peer* peer, uint64_t serial, int64_t step_id,
                                   const TensorKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // True: the source is to be asked now, without the lock. False: others are before it.
+  // True: ask the source now, without the lock. False: other requests come first.
   bool MayTake(const std::shared_ptr<Entry>& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Registers what a batch asks for.
+  // Registers one request of a batch.
   void Park(Peer* peer, const rpc::FetchAsk& ask, const TensorKey* key,
             std::vector<std::shared_ptr<Entry>>* takes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Peer* PeerOf(Consumer* consumer, const Caller& caller, uint64_t channel)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Peer* FindPeer(const FetchServerPeer& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Answers the batch that waits, if there is something to say.
+  // Answers the waiting batch, if there is something to tell.
   void TellReady(Peer* peer, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Answer(Peer* peer, std::vector<uint64_t> ready, uint64_t number, Todo* todo)
+  void Answer(Peer* peer, const std::vector<uint64_t>& ready, uint64_t number, Todo* todo)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Puts what is small of `ready` into the answer itself.
+  void Pack(const Peer& peer, const std::vector<uint64_t>& ready, rpc::FetchHeader* header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnWaiterDone(Stream* stream, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<const Outcome> OtherLife(absl::string_view self, uint64_t asked) const;
-  // Gives up what was asked in batches by those who have not been heard of since.
+  // Gives up requests from batches of consumers that have been silent since `before_ns`.
   void DropParked(int64_t before_ns, Todo* todo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  rpc::FetchHeader Header() const;
   std::shared_ptr<const Outcome> Failure(const absl::Status& status) const;
   void AwaitCall();
   void Run(Todo* todo);
   void OnAlarm();
-  // The entry waits for something else, or is over.
+  // The entry waits for something else now, or has ended.
   void TraceEntry(Entry* entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TraceEnd(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -213,18 +221,18 @@ class FetchServer::State final : public FetchServerStreamOwner,
   mutable Mutex mu_;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<std::string, std::unique_ptr<Consumer>> consumers_ ABSL_GUARDED_BY(mu_);
-  // In the order in which they were left.
+  // In the order in which they lost their streams.
   std::list<std::shared_ptr<Entry>> alone_ ABSL_GUARDED_BY(mu_);
   Alarms::Token alarm_ ABSL_GUARDED_BY(mu_) = Alarms::kNoToken;
   Counts counts_ ABSL_GUARDED_BY(mu_);
-  // Keys of which a take is still under way that its consumer has no use for: what it gets
-  // goes back, and the next request must find it there.
+  // Keys with a take under way that its consumer no longer wants. What it gets goes back, and the
+  // next request must find it there.
   struct Leaving {
     int takes = 0;
     std::vector<std::shared_ptr<Entry>> behind;
   };
   absl::flat_hash_map<std::pair<int64_t, TensorKey>, Leaving> leaving_ ABSL_GUARDED_BY(mu_);
-  int streams_ ABSL_GUARDED_BY(mu_) = 0;  // With those that wait for a call.
+  int streams_ ABSL_GUARDED_BY(mu_) = 0;  // Includes those that wait for a call.
   CondVar no_streams_;
 
   // Constant after Start().
@@ -252,7 +260,7 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
                                            caller.incarnation, ", it is now ",
                                            consumer->incarnation));
   }
-  // A new life: what the old one asked for must not take tensors from this one.
+  // The consumer has a new incarnation: requests of the old one must not take its tensors.
   std::vector<std::shared_ptr<Entry>> entries;
   for (auto& [id, peer] : consumer->channels) {
     for (auto& [serial, entry] : peer.entries) entries.push_back(entry);
@@ -272,7 +280,7 @@ absl::StatusOr<FetchServer::State::Consumer*> FetchServer::State::Find(const Cal
 absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchRequest& request) {
   auto& channels = consumer->channels;
   if (channels.size() >= kMaxChannels && channels.count(request.channel()) == 0) {
-    // Closed by the consumer, most likely.
+    // Most likely the consumer has closed these channels.
     for (auto it = channels.begin(); it != channels.end();) {
       const bool idle = it->second.entries.empty() && it->second.waiter == nullptr;
       it = idle ? channels.erase(it) : std::next(it);
@@ -314,7 +322,8 @@ void FetchServer::State::EndByConsumer(const std::shared_ptr<Entry>& entry, bool
                                        Todo* todo) {
   if (entry->over) return;
   if (!delivered) {
-    if (entry->outcome != nullptr) GiveBack(entry, todo);  // Else when the take ends.
+    // Otherwise it goes back when the take ends.
+    if (entry->outcome != nullptr) GiveBack(entry, todo);
   } else if (entry->outcome != nullptr && entry->outcome->header.code() == 0) {
     ++counts_.tensors;
     counts_.bytes += entry->outcome->tensor.bytes();
@@ -350,8 +359,8 @@ void FetchServer::State::Forget(const std::shared_ptr<Entry>& entry, Todo* todo)
     if (entry->taking) ++leaving_[{entry->step_id, entry->key}].takes;
   }
   if (entry->stream != nullptr) todo->end.emplace_back(entry->stream, grpc::Status::OK);
-  // A stream keeps the entry until gRPC is done with it: not its tensor, which may be one of a few
-  // slots that others wait for.
+  // A stream keeps its entry until gRPC is done with it, but not the tensor, which may hold one of
+  // a few slots that others wait for.
   if (entry->outcome != nullptr && entry->taken != nullptr && !entry->giving_back) {
     todo->let_go.push_back(std::move(entry->taken));
   }
@@ -387,7 +396,7 @@ void FetchServer::State::SetAlarm() {
 void FetchServer::State::SetAttended(Entry* entry) {
   if (entry->alone_since_ns != 0) {
     if (entry->outcome != nullptr) counts_.kept_bytes -= entry->outcome->tensor.bytes();
-    alone_.erase(entry->alone_at);  // Who calls holds the entry.
+    alone_.erase(entry->alone_at);  // The caller holds the entry.
   }
   entry->alone_since_ns = 0;
   TraceEntry(entry);
@@ -414,7 +423,7 @@ void FetchServer::State::TraceEnd(const Entry& entry) {
                       alarms_->clock().NowNs());
 }
 
-// Drops what was left before `before_ns`, and then the oldest until the bytes fit.
+// Drops the entries that lost their stream before `before_ns`, then the oldest until the bytes fit.
 void FetchServer::State::DropAlone(int64_t before_ns, Todo* todo) {
   while (!alone_.empty()) {
     const std::shared_ptr<Entry> entry = alone_.front();
@@ -447,7 +456,8 @@ void FetchServer::State::DropParked(int64_t before_ns, Todo* todo) {
       for (const auto& [serial, entry] : peer.entries) {
         if (!entry->parked || entry->stream != nullptr) continue;
         entries.push_back(entry);
-        peer.ready.push_back(serial);  // Should it come back: a call for it says that it is over.
+        // If the consumer comes back, its call for this serial is told that it has ended.
+        peer.ready.push_back(serial);
       }
     }
   }
@@ -455,9 +465,16 @@ void FetchServer::State::DropParked(int64_t before_ns, Todo* todo) {
   for (const auto& entry : entries) GiveUp(entry, todo);
 }
 
+rpc::FetchHeader FetchServer::State::Header() const {
+  rpc::FetchHeader header;
+  header.set_producer_incarnation(incarnation_);
+  if (options_.takes_batches) header.set_parcel_bytes(kParcelBytes);
+  return header;
+}
+
 std::shared_ptr<const Outcome> FetchServer::State::Failure(const absl::Status& status) const {
   auto outcome = std::make_shared<Outcome>();
-  outcome->header.set_producer_incarnation(incarnation_);
+  outcome->header = Header();
   outcome->header.set_code(status.raw_code());
   outcome->header.set_message(std::string(status.message()));
   outcome->header.set_is_derived(IsDerived(status));
@@ -481,9 +498,10 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
       (request.waits() && !options_.takes_batches)) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
+  stream->digests = options_.digests || request.digests();
+  stream->takes_parcels = request.takes_parcels();
   if (request.waits()) return OnBatch(*caller, request, stream);
   if (request.ends()) return OnNote(*caller, request, stream.get());
-  stream->digests = options_.digests || request.digests();
   const absl::StatusOr<TensorKey> key = TensorKey::Parse(request.key());
   if (!key.ok()) return refuse(key.status());
   const absl::Status admitted = admit_(*caller, *key);
@@ -609,7 +627,7 @@ void FetchServer::State::Park(Peer* peer, const rpc::FetchAsk& ask, const Tensor
     if (known->second->outcome != nullptr) peer->ready.push_back(serial);
     return;
   }
-  // A call for it says what is wrong.
+  // A call for it will be told what is wrong.
   if (serial == 0 || key == nullptr || peer->over.Contains(serial) || IsFull(*peer->use)) {
     peer->ready.push_back(serial);
     return;
@@ -710,19 +728,38 @@ void FetchServer::State::TellReady(Peer* peer, Todo* todo) {
   }
   if (ready.empty()) return;
   peer->told = ready;
-  Answer(peer, std::move(ready), ++peer->answers, todo);
+  Answer(peer, ready, ++peer->answers, todo);
 }
 
-void FetchServer::State::Answer(Peer* peer, std::vector<uint64_t> ready, uint64_t number,
+void FetchServer::State::Answer(Peer* peer, const std::vector<uint64_t>& ready, uint64_t number,
                                 Todo* todo) {
   auto outcome = std::make_shared<Outcome>();
-  outcome->header.set_producer_incarnation(incarnation_);
+  outcome->header = Header();
   outcome->header.set_number(number);
   for (uint64_t serial : ready) outcome->header.add_ready(serial);
+  if (peer->waiter->takes_parcels) Pack(*peer, ready, &outcome->header);
   todo->answer.emplace_back(std::exchange(peer->waiter, nullptr), std::move(outcome));
 }
 
-// The last event of a batch's call. Its consumer comes back at once if it lives.
+void FetchServer::State::Pack(const Peer& peer, const std::vector<uint64_t>& ready,
+                              rpc::FetchHeader* header) {
+  size_t bytes = 0;
+  for (uint64_t serial : ready) {
+    const auto it = peer.entries.find(serial);
+    if (it == peer.entries.end() || it->second->outcome == nullptr) continue;
+    const Outcome& outcome = *it->second->outcome;
+    const size_t most = outcome.tensor.bytes() + outcome.header.ByteSizeLong();
+    if (outcome.tensor.bytes() > kParcelBytes || bytes + most > kMostParcelBytes) continue;
+    bytes += most;
+    rpc::FetchParcel* parcel = header->add_parcels();
+    parcel->set_serial(serial);
+    parcel->set_response(outcome.tensor.Parcel(outcome.header, peer.waiter->digests));
+    it->second->sent = true;
+    ++counts_.parcels;
+  }
+}
+
+// The last event of a batch's call. A live consumer comes back at once.
 void FetchServer::State::OnWaiterDone(Stream* stream, Todo* todo) {
   Peer* peer = FindPeer(*stream->waits_for);
   if (peer == nullptr || (peer->waiter != nullptr && peer->waiter.get() != stream)) return;
@@ -817,7 +854,7 @@ void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const a
       status.ok() ? OutgoingTensor::Make(tensor, is_dead) : absl::StatusOr<OutgoingTensor>(status);
   if (out.ok()) {
     auto made = std::make_shared<Outcome>();
-    made->header.set_producer_incarnation(incarnation_);
+    made->header = Header();
     *made->header.mutable_tensor() = out->metadata();
     made->tensor = *std::move(out);
     outcome = std::move(made);
@@ -828,7 +865,7 @@ void FetchServer::State::SetOutcome(const std::shared_ptr<Entry>& entry, const a
   std::shared_ptr<Stream> stream;
   {
     MutexLock lock(&mu_);
-    // Nobody wants it, or it cannot be had from here: it is the next take's.
+    // It is not wanted any more, or cannot be sent from here, so the next take gets it.
     if (entry->over || outcome->header.code() != 0) GiveBack(entry, &todo);
     entry->taking = false;
     if (entry->over) {
@@ -909,7 +946,7 @@ void FetchServer::State::Shutdown() {
     for (auto& [worker, consumer] : consumers_) {
       for (auto& [id, peer] : consumer->channels) {
         for (auto& [serial, entry] : peer.entries) {
-          // What is on its way may land yet.
+          // A transfer under way may still land.
           if (entry->outcome == nullptr || entry->stream == nullptr) entries.push_back(entry);
         }
         if (peer.waiter == nullptr) continue;

@@ -27,34 +27,33 @@ class ServerAsyncReaderWriter;
 namespace tryst {
 
 struct FetchServerOptions {
-  // How long a tensor, or a request that waits for one, is kept after its stream broke.
+  // How long a tensor, or a waiting request, is kept after its stream broke.
   absl::Duration keep_for = absl::Minutes(2);
-  // Tensors kept without a stream, all together; the oldest go first.
+  // The most bytes of tensors without a stream, together; the oldest are dropped first.
   uint64_t max_kept_bytes = uint64_t{1} << 30;
-  // Guards against a hostile peer. Requests of one consumer, on all of its channels: an honest one
-  // asks for GrpcChannelOptions::max_waiting, and for those that it has just given up. And their
-  // keys' texts.
+  // Bounds against a hostile consumer: its requests, on all channels, and their keys' texts. An
+  // honest consumer requests GrpcChannelOptions::max_waiting, and those that it has just given up.
   size_t max_requests = 1'000'000 + 65536;
   uint64_t max_key_bytes = 256 << 20;
   size_t max_consumers = 65536;
   bool takes_batches = true;  // False: refuses them, as earlier releases do.
-  bool digests = false;       // With every chunk, asked for or not.
-  Trace* trace = nullptr;     // Of this alone; outlives it. May be null.
+  bool digests = false;       // Every chunk carries one, requested or not.
+  Trace* trace = nullptr;     // Used by this alone; outlives it. May be null.
 };
 
-// The producer's side of FetchTensor. Hands every request to a TensorSource once, however
-// often it is repeated, and keeps what it gave until the consumer says that it has landed:
-// so a tensor is neither lost with a stream nor taken twice. What a fetch that ended early had
-// met goes back to the source. Thread-safe.
+// The producer's side of FetchTensor. Hands every request to a TensorSource once, however often it
+// is repeated, and keeps the tensor until the consumer says that it has landed. So no tensor is
+// lost with a stream, or taken twice. If a fetch ends early, its tensor goes back to the source.
+// Thread-safe.
 class FetchServer {
  public:
-  // Who makes this call, and may it? `request` is the first message as it came.
+  // Authenticates and authorizes the caller. `request` is the raw first message.
   using Authorize = std::function<absl::StatusOr<Caller>(const grpc::ServerContextBase& context,
                                                          absl::string_view request)>;
-  // May this caller have this tensor?
+  // Whether the caller may have this tensor.
   using Admit = std::function<absl::Status(const Caller& caller, const TensorKey& key)>;
   using CallStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
-  // Asks the gRPC service for its next call of FetchTensor.
+  // Asks gRPC for the next call of FetchTensor.
   using NextCall = std::function<void(grpc::ServerContext* context, CallStream* stream,
                                       grpc::ServerCompletionQueue* queue, void* tag)>;
 
@@ -63,31 +62,32 @@ class FetchServer {
               Admit admit, FetchServerOptions options = {});
   ~FetchServer();  // REQUIRES: Shutdown() was called, and Join() if Start() was.
 
-  // Serves calls from when the gRPC server has started. `queue` is of its builder, turned by an
-  // EventThread.
+  // Serves calls. REQUIRES: the gRPC server has started. `queue` belongs to its builder, and an
+  // EventThread turns it.
   void Start(grpc::ServerCompletionQueue* queue, NextCall next);
-  // Waits for the last of them. REQUIRES: the gRPC server has shut down.
+  // Waits for the last call. REQUIRES: the gRPC server has shut down.
   void Join();
 
-  // Refuses what comes and cancels what waits; streams that move a tensor go on.
+  // Refuses new calls and cancels waiting ones. Streams that move a tensor go on.
   void Shutdown();
 
   struct Counts {
-    uint64_t requests = 0;     // First attempts.
-    uint64_t repetitions = 0;  // Later ones.
-    uint64_t tensors = 0;      // Landed.
-    uint64_t bytes = 0;        // Of those.
-    uint64_t given_back = 0;   // Taken for a fetch that ended early.
+    uint64_t requests = 0;     // Counts first attempts.
+    uint64_t repetitions = 0;  // Counts later attempts.
+    uint64_t tensors = 0;      // Tensors that have landed.
+    uint64_t bytes = 0;        // Their bytes.
+    uint64_t parcels = 0;      // Tensors and failures in answers to batches.
+    uint64_t given_back = 0;   // Tensors taken for a fetch that ended early.
     uint64_t refused = 0;
-    uint64_t dropped = 0;     // Nobody came back for them.
-    uint64_t waiting = 0;     // Now, for the source.
-    uint64_t parked = 0;      // Of those that wait: without a call of their own.
-    uint64_t sending = 0;     // Now, to a consumer.
-    uint64_t kept_bytes = 0;  // Now, without a stream.
+    uint64_t dropped = 0;     // Requests whose consumer did not come back.
+    uint64_t waiting = 0;     // At present, for the source.
+    uint64_t parked = 0;      // Of those: without a call of their own.
+    uint64_t sending = 0;     // At present, to a consumer.
+    uint64_t kept_bytes = 0;  // At present, without a stream.
   };
   Counts counts() const;
 
-  // Adds what has not ended: what each waits for, and since when.
+  // Adds the operations that have not ended: what each waits for, and since when.
   void ListOps(LiveOps* ops) const;
 
  private:

@@ -19,14 +19,14 @@ namespace tryst {
 class FetchServerStream;
 struct FetchServerEntry;
 
-// One channel of a consumer's life.
+// One channel of one incarnation of a consumer.
 struct FetchServerPeer {
   std::string worker;
   uint64_t incarnation = 0;
   uint64_t channel = 0;
 };
 
-// What a request came to: a tensor, or how it failed. Constant once it is ready.
+// The outcome of a request: a tensor, or a failure. Constant once it is set.
 struct FetchOutcome {
   rpc::FetchHeader header;
   OutgoingTensor tensor;
@@ -36,16 +36,15 @@ struct FetchOutcome {
 class FetchServerStreamOwner {
  public:
   virtual ~FetchServerStreamOwner() = default;
-  // A call has come, or (not `ok`) none will: the server shuts down.
+  // A call has come. `ok` is false: none will, because the server shuts down.
   virtual void OnCall(bool ok) = 0;
   virtual void OnRequest(const std::shared_ptr<FetchServerStream>& stream,
                          const std::string& bytes) = 0;
   virtual void OnStreamDone(FetchServerStream* stream) = 0;  // The last event.
 };
 
-// The producer's end of one attempt at a fetch: one request, then the tensor from where the
-// consumer wants it, and the end. Owns itself from when it waits for a call until gRPC is
-// done with it.
+// The producer's end of one attempt at a fetch: one request, then the tensor from the offset that
+// the consumer asks for, and the end. Owns itself from Wait() until gRPC is done with it.
 class FetchServerStream final : public std::enable_shared_from_this<FetchServerStream> {
  public:
   using Stream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
@@ -60,16 +59,17 @@ class FetchServerStream final : public std::enable_shared_from_this<FetchServerS
     context_.AsyncNotifyWhenDone(&done_step_);
     next(&context_, &stream_, &called_step_);
   }
-  // Any thread, at most once: sends the outcome from `offset` on, and ends the stream.
+  // Sends the outcome from `offset` on, and ends the stream. Thread-safe; at most once.
   void Send(std::shared_ptr<const FetchOutcome> outcome, uint64_t offset);
-  // Any thread: ends the stream once the write under way is done. The first call counts.
+  // Ends the stream after the write under way. Thread-safe; the first call counts.
   void End(const grpc::Status& status);
   const grpc::ServerContext& context() const { return context_; }
 
-  // The owner's; set before Send.
+  // Used by the owner; set before Send().
   std::shared_ptr<FetchServerEntry> entry;
-  std::shared_ptr<const FetchServerPeer> waits_for;  // Of a batch: whose.
-  bool digests = false;                              // With every chunk.
+  std::shared_ptr<const FetchServerPeer> waits_for;  // For a batch: whose it is.
+  bool takes_parcels = false;                        // For a batch.
+  bool digests = false;                              // Every chunk carries one.
 
  private:
   using Step = GrpcStep<FetchServerStream>;
@@ -79,9 +79,9 @@ class FetchServerStream final : public std::enable_shared_from_this<FetchServerS
   void OnWritten(bool ok);
   void OnFinished(bool ok);
   void OnDone(bool ok);
-  // Starts the next write, or finishes, if it is time.
+  // Starts the next write, or ends the stream, if it is time.
   void Pump();
-  void Leave();  // An operation is over; the last one ends the stream.
+  void Leave();  // An operation has ended; after the last one the stream is destroyed.
 
   const std::shared_ptr<FetchServerStreamOwner> owner_;
   grpc::ServerContext context_;
@@ -100,7 +100,7 @@ class FetchServerStream final : public std::enable_shared_from_this<FetchServerS
   bool header_sent_ ABSL_GUARDED_BY(mu_) = false;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Or gone: nothing more is begun.
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Ended or gone: no operation may begin.
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   grpc::Status end_ ABSL_GUARDED_BY(mu_);
 };

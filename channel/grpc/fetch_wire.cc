@@ -1,5 +1,6 @@
 #include "channel/grpc/fetch_wire.h"
 
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/crc32c.h"
 #include "channel/ops/peer_words.h"
 #include "channel/string_codec.h"
@@ -29,7 +31,7 @@ constexpr uint32_t kChunkTag =
 constexpr uint32_t kDigestTag =
     (rpc::FetchResponse::kChunkCrc32CFieldNumber << 3) | WireFormatLite::WIRETYPE_FIXED32;
 
-// All of a message but the chunk's bytes.
+// Everything of a message except the chunk's bytes.
 std::string Preamble(const rpc::FetchHeader* header, absl::optional<uint32_t> digest,
                      uint64_t chunk_bytes) {
   std::string out;
@@ -52,7 +54,7 @@ std::string Preamble(const rpc::FetchHeader* header, absl::optional<uint32_t> di
   return out;
 }
 
-// Copies while it sums. False: the message is cut short.
+// Copies and computes the checksum in one pass. False: the message is cut short.
 bool ReadSummed(CodedInputStream* coded, char* into, uint32_t bytes, uint32_t* crc) {
   while (bytes > 0) {
     const void* data = nullptr;
@@ -67,7 +69,7 @@ bool ReadSummed(CodedInputStream* coded, char* into, uint32_t bytes, uint32_t* c
   return true;
 }
 
-// Whatever keeps a borrowed slice's memory.
+// Keeps the memory of a borrowed slice alive.
 struct Keep {
   Tensor tensor;
   std::shared_ptr<const std::string> strings;
@@ -116,6 +118,12 @@ grpc::ByteBuffer OutgoingTensor::Message(const rpc::FetchHeader* header, uint64_
   return grpc::ByteBuffer(slices, 2);
 }
 
+std::string OutgoingTensor::Parcel(const rpc::FetchHeader& header, bool digest) const {
+  absl::optional<uint32_t> crc;
+  if (digest && bytes() > 0) crc = Crc32c(0, payload_, bytes());
+  return absl::StrCat(Preamble(&header, crc, bytes()), absl::string_view(payload_, bytes()));
+}
+
 grpc::ByteBuffer HeaderMessage(const rpc::FetchHeader& header) {
   grpc::Slice slice(Preamble(&header, absl::nullopt, 0));
   return grpc::ByteBuffer(&slice, 1);
@@ -124,7 +132,16 @@ grpc::ByteBuffer HeaderMessage(const rpc::FetchHeader& header) {
 absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
   grpc::ProtoBufferReader reader(message);
   if (!reader.status().ok()) return Malformed("unreadable");
-  CodedInputStream coded(&reader);
+  return TakeMessage(&reader);
+}
+
+absl::Status IncomingTensor::TakeParcel(absl::string_view message) {
+  google::protobuf::io::ArrayInputStream stream(message.data(), static_cast<int>(message.size()));
+  return TakeMessage(&stream);
+}
+
+absl::Status IncomingTensor::TakeMessage(google::protobuf::io::ZeroCopyInputStream* stream) {
+  CodedInputStream coded(stream);
   coded.SetTotalBytesLimit(std::numeric_limits<int>::max());
   absl::optional<uint32_t> digest;
   while (const uint32_t tag = coded.ReadTag()) {
@@ -164,11 +181,17 @@ absl::Status IncomingTensor::Take(grpc::ByteBuffer* message) {
 absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
                                        absl::optional<uint32_t> digest) {
   if (!header_seen_) return Malformed("bytes before the header");
-  if (header_.code() != 0) return Malformed("bytes of a tensor that does not come");
-  if (bytes > expected_.bytes() - received_) return Malformed("more bytes than stated");
+  if (header_.code() != 0) {
+    TRYST_REACHED("grpc: bytes of a tensor that does not come");
+    return Malformed("bytes of a tensor that does not come");
+  }
+  if (bytes > expected_.bytes() - received_) {
+    TRYST_REACHED("grpc: more bytes than stated");
+    return Malformed("more bytes than stated");
+  }
   char* into = static_cast<char*>(tensor_.mutable_data());
   if (expected_.dtype() == static_cast<uint32_t>(DType::kString)) {
-    // Grows with what really comes: the stated size is only a peer's word.
+    // Grows with what really arrives, because the stated size is only a peer's word.
     strings_.resize(received_ + bytes);
     into = &strings_[0];
   }
@@ -177,6 +200,7 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
                             : coded->ReadRaw(into + received_, static_cast<int>(bytes));
   if (!whole) return Malformed("cut short");
   if (digest && crc != *digest) {
+    TRYST_REACHED("grpc: a wrong digest");
     digest_wrong_ = true;
     return absl::DataLossError(
         absl::StrCat("bytes ", received_, " to ", received_ + bytes, " of ", expected_.bytes(),
@@ -188,9 +212,11 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
 }
 
 absl::Status IncomingTensor::TakeHeader(const rpc::FetchHeader& header) {
-  // What a header of a failure says of a tensor is not looked at: there is no room for it.
-  if (header.code() == 0 && prepared_) {  // An attempt after one that broke off.
+  // In the header of a failure, the description of a tensor is ignored: nothing was allocated for
+  // it.
+  if (header.code() == 0 && prepared_) {  // An attempt that continues an earlier one.
     if (header.tensor().SerializeAsString() != expected_.SerializeAsString()) {
+      TRYST_REACHED("grpc: another tensor than the attempt before");
       return Malformed("another tensor than the attempt before");
     }
   } else if (header.code() == 0) {
@@ -230,7 +256,10 @@ absl::Status IncomingTensor::Prepare(const rpc::TensorMetadata& metadata) {
     return absl::OkStatus();
   }
   absl::StatusOr<uint64_t> bytes = TensorBytes(dtype, shape_);
-  if (!bytes.ok() || *bytes != metadata.bytes()) return Malformed("bytes that the shape has not");
+  if (!bytes.ok() || *bytes != metadata.bytes()) {
+    TRYST_REACHED("grpc: bytes that the shape has not");
+    return Malformed("bytes that the shape has not");
+  }
   absl::StatusOr<Tensor> tensor =
       destination_.valid() ? destination_ : Tensor::Allocate(dtype, shape_);
   if (!tensor.ok()) return tensor.status();

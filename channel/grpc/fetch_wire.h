@@ -11,55 +11,64 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "proto/transport.pb.h"
 #include "rendezvous/tensor.h"
 
-// How a tensor travels in FetchResponse messages. The payload of a fixed-size type is its
-// bytes; of strings, what channel/string_codec.h makes of them.
+// How a tensor travels in FetchResponse messages. The payload of a fixed-size type is its bytes;
+// for strings see channel/string_codec.h.
 namespace tryst {
 
 inline constexpr char kFetchMethod[] = "/tryst.rpc.TransportService/FetchTensor";
 
-// Most payload in one message: well below gRPC's default receive limit of 4 MiB, which
-// therefore stays in force against peers that send more.
+// The most payload in one message. It is well below gRPC's default receive limit of 4 MiB, so that
+// limit can stay in force against peers that send more.
 inline constexpr uint64_t kFetchChunkBytes = uint64_t{1} << 20;
 
-// A tensor on its way out. The messages borrow its memory and keep it alive until gRPC
-// has let go of them.
+// The answer to a batch carries tensors up to this size, and so much of them in all.
+inline constexpr uint64_t kParcelBytes = 4096;
+inline constexpr size_t kMostParcelBytes = 256 << 10;
+
+// A tensor to be sent. The messages borrow its memory, and keep it alive until gRPC has released
+// them.
 class OutgoingTensor {
  public:
-  // Strings are copied once, into one block. kFailedPrecondition: the bytes are a device's.
+  // Strings are copied once, into one block. kFailedPrecondition: the bytes are in a device's
+  // memory.
   static absl::StatusOr<OutgoingTensor> Make(const Tensor& tensor, bool is_dead);
 
   const rpc::TensorMetadata& metadata() const { return metadata_; }
   uint64_t bytes() const { return metadata_.bytes(); }
 
-  // A message with payload [offset, offset + bytes) and, if not null, `header`. The payload's
-  // digest costs a pass over it. REQUIRES: within bytes().
+  // A message with the payload [offset, offset + bytes) and, if not null, `header`. A digest costs
+  // a pass over the payload. REQUIRES: the range is within bytes().
   grpc::ByteBuffer Message(const rpc::FetchHeader* header, uint64_t offset, uint64_t bytes,
                            bool digest) const;
+  // The same with all of the payload, as one copy.
+  std::string Parcel(const rpc::FetchHeader& header, bool digest) const;
 
  private:
   rpc::TensorMetadata metadata_;
-  Tensor tensor_;                               // Fixed-size types.
-  std::shared_ptr<const std::string> strings_;  // kString.
+  Tensor tensor_;                               // For fixed-size types.
+  std::shared_ptr<const std::string> strings_;  // For kString.
   const char* payload_ = nullptr;
 };
 
-// A message that only says how the fetch ended.
+// A message that only tells how the fetch ended.
 grpc::ByteBuffer HeaderMessage(const rpc::FetchHeader& header);
 
-// A tensor on its way in, over one or several attempts. The bytes are copied once, from
-// gRPC's slices to where they stay. What it reads comes from a peer.
+// A tensor that is received, in one or several attempts. The bytes are copied once, from gRPC's
+// slices to their final place. All that it reads comes from a peer.
 class IncomingTensor {
  public:
-  // `destination`, where valid, takes the bytes; type and shape must be its own. Host memory.
+  // If `destination` is valid, the bytes go there; it must be host memory, and its type and shape
+  // must match.
   IncomingTensor(Tensor destination, uint64_t max_bytes)
       : destination_(std::move(destination)), max_bytes_(max_bytes) {}
 
-  // The bytes are for somebody else, whose destination is this. False: they have begun to land
-  // where they were to; Reset() then, and another attempt from the beginning.
+  // The bytes are for another receive now, with this destination. False: they have begun to land in
+  // the old place; call Reset(), and begin another attempt.
   bool Redirect(const Tensor& destination) {
     if (prepared_ && (destination_.valid() || destination.valid())) return false;
     destination_ = destination;
@@ -67,27 +76,29 @@ class IncomingTensor {
   }
   void Reset(Tensor destination) { *this = IncomingTensor(std::move(destination), max_bytes_); }
 
-  // The next attempt begins: its first message has a header again.
+  // Begins the next attempt, whose first message has a header again.
   void StartAttempt() { header_seen_ = digest_wrong_ = false; }
 
-  // kDataLoss: not what a producer sends. kResourceExhausted: over `max_bytes` or no memory.
-  // kInvalidArgument: does not fit the destination. After an error, only destroy it; but for
-  // digest_wrong(), after which another attempt may begin where the good bytes end.
+  // kDataLoss: a producer never sends this. kResourceExhausted: more than `max_bytes`, or no
+  // memory. kInvalidArgument: it does not fit the destination. After an error only destroy the
+  // object; except after digest_wrong(), when another attempt may continue after the good bytes.
   absl::Status Take(grpc::ByteBuffer* message);
+  absl::Status TakeParcel(absl::string_view message);
 
   bool header_seen() const { return header_seen_; }
   const rpc::FetchHeader& header() const { return header_; }
-  // Every byte of the tensor is there. Never so after the header of a failure.
+  // Every byte of the tensor is there. Never true after the header of a failure.
   bool complete() const {
     return header_seen_ && header_.code() == 0 && received_ == expected_.bytes();
   }
   uint64_t received() const { return received_; }
   bool digest_wrong() const { return digest_wrong_; }
 
-  // REQUIRES: complete(). kDataLoss: the strings do not add up.
+  // REQUIRES: complete(). kDataLoss: the strings are inconsistent.
   absl::StatusOr<Tensor> Finish();
 
  private:
+  absl::Status TakeMessage(google::protobuf::io::ZeroCopyInputStream* stream);
   absl::Status TakeHeader(const rpc::FetchHeader& header);
   absl::Status Prepare(const rpc::TensorMetadata& metadata);
   absl::Status TakeChunk(google::protobuf::io::CodedInputStream* coded, uint32_t bytes,
@@ -95,15 +106,16 @@ class IncomingTensor {
 
   Tensor destination_;
   uint64_t max_bytes_;
-  rpc::FetchHeader header_;       // The present attempt's.
-  rpc::TensorMetadata expected_;  // What there is room for; the same in each attempt.
+  rpc::FetchHeader header_;  // Of the present attempt.
+  // The tensor that memory was prepared for; the same in each attempt.
+  rpc::TensorMetadata expected_;
   bool header_seen_ = false;
   bool prepared_ = false;
   bool digest_wrong_ = false;
   uint64_t received_ = 0;
   Tensor tensor_;
   TensorShape shape_;
-  std::string strings_;  // The payload of a kString.
+  std::string strings_;  // The payload of a string tensor.
 };
 
 }  // namespace tryst

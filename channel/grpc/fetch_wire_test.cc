@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "base/reached.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -116,6 +119,68 @@ TEST(FetchWireTest, MoreBytesThanStated) {
   EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&message).code());
 }
 
+TEST(FetchWireTest, AnAttemptBringsTheTensorOfTheOneBefore) {
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  const rpc::FetchHeader header = HeaderOf(Floats(16), absl::StatusCode::kOk);
+  grpc::ByteBuffer first = Said(&header, std::string(32, 'x'));
+  ASSERT_TRUE(incoming.Take(&first).ok());
+  incoming.StartAttempt();
+  const rpc::FetchHeader other = HeaderOf(Floats(12), absl::StatusCode::kOk);
+  grpc::ByteBuffer second = Said(&other, std::string(8, 'x'));
+  EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&second).code());
+  EXPECT_EQ(32u, incoming.received());
+}
+
+TEST(FetchWireTest, BytesThatNoHeaderOfTheAttemptAnnouncesAreNotTaken) {
+  IncomingTensor incoming(Tensor(), kMaxBytes);
+  const rpc::FetchHeader header = HeaderOf(Floats(16), absl::StatusCode::kOk);
+  grpc::ByteBuffer first = Said(&header, std::string(32, 'x'));
+  ASSERT_TRUE(incoming.Take(&first).ok());
+  incoming.StartAttempt();
+  grpc::ByteBuffer second = Said(nullptr, std::string(8, 'x'));
+  EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&second).code());
+  EXPECT_EQ(32u, incoming.received());
+}
+
+TEST(FetchWireTest, BytesThatTheShapeHasNot) {
+  for (const uint64_t bytes : {0, 63, 65, 128}) {
+    rpc::TensorMetadata metadata = Floats(16);
+    metadata.set_bytes(bytes);
+    const rpc::FetchHeader header = HeaderOf(metadata, absl::StatusCode::kOk);
+    IncomingTensor incoming(Tensor(), kMaxBytes);
+    grpc::ByteBuffer message = Said(&header, "");
+    EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&message).code()) << bytes;
+  }
+}
+
+// Whatever byte is flipped, the digest shows it, and the next attempt begins before that byte.
+TEST(FetchWireTest, AByteThatIsFlippedOnItsWayIsFound) {
+  const Tensor sent = Counting(100);
+  const OutgoingTensor out = *OutgoingTensor::Make(sent, false);
+  const rpc::FetchHeader header = HeaderOf(out.metadata(), absl::StatusCode::kOk);
+  for (const size_t from_the_end : {1, 60, 100}) {
+    IncomingTensor incoming(Tensor(), kMaxBytes);
+    grpc::ByteBuffer first = out.Message(&header, 0, 300, true);
+    ASSERT_TRUE(incoming.Take(&first).ok());
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(out.Message(nullptr, 300, 100, true).Dump(&slices).ok());
+    std::string bytes;
+    for (const grpc::Slice& slice : slices) {
+      bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    bytes[bytes.size() - from_the_end] ^= 0x10;
+    const grpc::Slice flipped(bytes);
+    grpc::ByteBuffer second(&flipped, 1);
+    EXPECT_EQ(absl::StatusCode::kDataLoss, incoming.Take(&second).code()) << from_the_end;
+    EXPECT_TRUE(incoming.digest_wrong());
+    EXPECT_EQ(300u, incoming.received());
+    incoming.StartAttempt();
+    grpc::ByteBuffer again = out.Message(&header, 300, 100, true);
+    ASSERT_TRUE(incoming.Take(&again).ok());
+    EXPECT_EQ(0, memcmp(incoming.Finish()->data(), sent.data(), 400));
+  }
+}
+
 TEST(FetchWireTest, LimitIsNamed) {
   const rpc::FetchHeader header = HeaderOf(Floats(kMaxBytes), absl::StatusCode::kOk);
   IncomingTensor incoming(Tensor(), kMaxBytes);
@@ -124,6 +189,25 @@ TEST(FetchWireTest, LimitIsNamed) {
   EXPECT_EQ(absl::StatusCode::kResourceExhausted, status.code());
   EXPECT_NE(std::string::npos, status.message().find("1048576")) << status;
 }
+
+// At the end: whatever only a fault or a hostile peer can reach has been reached.
+class EveryGuardIsReached : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
+        ::testing::UnitTest::GetInstance()->total_test_count()) {
+      return;
+    }
+    size_t guards = 0;
+    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
+      if (!absl::StartsWith(name, "grpc: ")) return;
+      ++guards;
+      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
+    });
+    EXPECT_GE(guards, 5u);
+  }
+};
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
 
 }  // namespace
 }  // namespace tryst

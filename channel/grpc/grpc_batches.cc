@@ -15,13 +15,19 @@
 namespace tryst {
 namespace {
 
-// One message holds so much; well below gRPC's 4 MiB, and what a stranger may say at the listener.
+// The limits of one message: well below gRPC's 4 MiB, and below what the listener lets a stranger
+// send.
 constexpr int kMaxAsks = 8192;
 constexpr size_t kMaxBytes = 512 << 10;
-// Once one has failed: who says that much before it is known may be taken for one who floods.
+// The limit after a failure: a caller that sends much before it has authenticated may be taken for
+// a flooder.
 constexpr size_t kRetriedBytes = 4 << 10;
-constexpr size_t kMaxBatches = 4;  // On their way; the producer ends all but the last.
-// How long a call waits on for nobody, so that the next receive finds it.
+// When this many fetches have calls of their own, further small ones share a call, which is sent at
+// the end of the turn.
+constexpr size_t kAlone = 2;
+constexpr int kSmallInTurn = 16;   // After so many small tensors the next counts as small.
+constexpr size_t kMaxBatches = 4;  // Batches under way; the producer ends all but the last.
+// How long a call stays open although no receive waits, so that the next receive finds it.
 constexpr int64_t kLingersNs = int64_t{1000} * 1000 * 1000;
 
 }  // namespace
@@ -29,6 +35,22 @@ constexpr int64_t kLingersNs = int64_t{1000} * 1000 * 1000;
 bool GrpcChannel::Batches::MayAdd() const {
   const size_t most = channel_->options_.max_waiting;
   return taken_ && channel_->asked_ + waiting_ < most && channel_->over_.unwanted() < most;
+}
+
+void GrpcChannel::Batches::NoteTensor(const rpc::FetchHeader& header) {
+  parcel_bytes_ = header.parcel_bytes();
+  if (header.code() != 0) return;
+  small_in_turn_ =
+      header.tensor().bytes() <= parcel_bytes_ ? std::min(small_in_turn_ + 1, kSmallInTurn) : 0;
+}
+
+bool GrpcChannel::Batches::Suits(const FetchOp& op) const {
+  if (parcel_bytes_ == 0 || channel_->asked_ < kAlone) return false;
+  const Tensor& destination = op.args.destination;
+  if (!destination.valid() || destination.dtype() == DType::kString) {
+    return small_in_turn_ == kSmallInTurn;
+  }
+  return destination.bytes() <= parcel_bytes_;
 }
 
 void GrpcChannel::Batches::Add(FetchOp* op) {
@@ -62,6 +84,8 @@ void GrpcChannel::Batches::Send() {
     request.set_producer_incarnation(asked_incarnation_ != 0 ? asked_incarnation_
                                                              : channel_->peer_incarnation_);
     request.set_heard(heard_);
+    request.set_takes_parcels(true);
+    request.set_digests(channel_->options_.digests);
     std::vector<uint64_t> left;
     const size_t most_bytes = attempts_ > 0 ? kRetriedBytes : kMaxBytes;
     size_t bytes = 0;
@@ -99,7 +123,11 @@ void GrpcChannel::Batches::OnLanded(Batch* batch, FetchStream* stream) {
   if (header.is_other_incarnation()) return OnOtherLife(batch);
   asked_incarnation_ = header.producer_incarnation();
   heard_ = std::max(heard_, header.number());
-  batch->asks.clear();  // The producer has them.
+  batch->asks.clear();  // The producer has the asks now.
+  for (const rpc::FetchParcel& parcel : header.parcels()) {
+    TakeParcel(parcel);
+    if (!channel_->closed_.ok()) return;  // In a callback.
+  }
   for (uint64_t serial : header.ready()) {
     FetchOp* op = channel_->Find(serial);
     if (op == nullptr || !op->parked() || op->state == FetchOp::State::kReady) continue;
@@ -107,6 +135,19 @@ void GrpcChannel::Batches::OnLanded(Batch* batch, FetchStream* stream) {
     channel_->ready_.push_back(serial);
   }
   channel_->poller_->FlushThisTurn(channel_);
+}
+
+void GrpcChannel::Batches::TakeParcel(const rpc::FetchParcel& parcel) {
+  FetchOp* op = channel_->Find(parcel.serial());
+  if (op == nullptr || !op->parked()) return;
+  channel_->StartFetching(op);
+  op->state = FetchOp::State::kAsked;
+  Attempt& attempt = *op->attempt;
+  ++attempt.attempts;
+  const absl::Status taken = attempt.incoming.TakeParcel(parcel.response());
+  const bool whole = attempt.incoming.complete() || attempt.incoming.header().code() != 0;
+  if (taken.ok() && !whole) return channel_->Ask(op);  // For the rest.
+  channel_->OnTaken(op, taken);
 }
 
 void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
@@ -124,7 +165,7 @@ void GrpcChannel::Batches::OnEnded(Batch* batch, FetchStream* stream) {
     Leave();
   } else if (absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status) ||
              absl::IsResourceExhausted(status) || absl::IsAborted(status)) {
-    AskAgain(batch);  // Found by FailWaiting().
+    AskAgain(batch);  // FailWaiting() will find its patience over.
     channel_->PostCounted([this, status] { channel_->FailWaiting(status); });
   } else {
     Retry(batch, status);
@@ -149,7 +190,8 @@ void GrpcChannel::Batches::Retry(Batch* batch, const absl::Status& why) {
   if (failing_since_ns_ == 0) failing_since_ns_ = channel_->calls_.FailingSinceNs(why);
   if (asked_incarnation_ == 0) asked_incarnation_ = channel_->peer_incarnation_;
   ++attempts_;
-  // Since the last word on any call: a tensor that was on its way may have come meanwhile.
+  // Time counts since the last answer on any call, because a large tensor on another call may have
+  // kept the connection busy.
   const int64_t failing_ns =
       now_ns - std::max(failing_since_ns_, channel_->calls_.failing_since_ns());
   if (failing_ns >= absl::ToInt64Nanoseconds(channel_->options_.patience)) {
@@ -167,7 +209,8 @@ void GrpcChannel::Batches::OnTimer() {
   for (FetchStream* stream : streams_) stream->Cancel();
 }
 
-// What was asked of the old life ends as it does by a call; the rest is asked of the new one.
+// What was requested from the old incarnation fails as it would in a call of its own; the rest is
+// requested from the new one.
 void GrpcChannel::Batches::OnOtherLife(Batch* batch) {
   const absl::Status why = absl::AbortedError(
       absl::StrFormat("%s has restarted: asked of its incarnation %016x, found %016x",
@@ -198,7 +241,7 @@ void GrpcChannel::Batches::OnOtherLife(Batch* batch) {
   channel_->poller_->FlushThisTurn(channel_);
 }
 
-// The producer is of an earlier release: whoever waits does so in line.
+// The producer is of an earlier release, so receives must wait in line.
 void GrpcChannel::Batches::Leave() {
   taken_ = false;
   asked_incarnation_ = 0;

@@ -15,24 +15,31 @@
 
 namespace tryst {
 
-// What a GrpcChannel asks for in batches: receives beyond max_asked wait at the producer without a
-// call of their own. One call waits for all of them; it ends when the producer has something, and
-// the next one begins.
+// The requests that a GrpcChannel makes in batches, without a call for each: small tensors, which
+// come as parcels in the answer, and receives beyond max_asked. One call waits for all of them; it
+// ends when the producer has something, and the next one begins.
 class GrpcChannel::Batches {
  public:
   explicit Batches(GrpcChannel* channel) : channel_(channel) {}
 
-  // The producer is another one, of this release or another: it will say.
-  void OnNewPeer() { taken_ = true; }
+  // The producer was replaced. The next batch will show whether it takes batches.
+  void OnNewPeer() {
+    taken_ = true;
+    parcel_bytes_ = 0;
+  }
+  // What came of a fetch.
+  void NoteTensor(const rpc::FetchHeader& header);
   uint64_t asked_incarnation() const { return asked_incarnation_; }
   size_t waiting() const { return waiting_; }
 
-  // The producer takes batches, as far as is known, and not too many wait.
+  // It is small, as far as can be told, and others are under way already.
+  bool Suits(const FetchOp& op) const;
+  // Whether the producer takes batches, as far as is known, and there is room for one more.
   bool MayAdd() const;
-  void Add(FetchOp* op);          // It goes with the next batch.
-  void Left();                    // One that waited in a batch is over,
-  void Fetched() { --waiting_; }  // or is there, and has a call of its own now.
-  void Send();                    // What is to be asked.
+  void Add(FetchOp* op);          // Asks for it in the next batch.
+  void Left();                    // A receive that waited in a batch has ended,
+  void Fetched() { --waiting_; }  // or its tensor is there and it has a call of its own now.
+  void Send();                    // Sends what is to be asked for.
   void Close();
 
  private:
@@ -42,13 +49,14 @@ class GrpcChannel::Batches {
     IncomingTensor incoming;
     struct Ask {
       uint64_t serial;
-      bool may_be_known;  // From before.
+      bool may_be_known;  // Whether it was so before this batch.
     };
     std::vector<Ask> asks;
   };
 
   void OnLanded(Batch* batch, FetchStream* stream);
   void OnEnded(Batch* batch, FetchStream* stream);
+  void TakeParcel(const rpc::FetchParcel& parcel);
   void OnOtherLife(Batch* batch);
   void Retry(Batch* batch, const absl::Status& why);
   void AskAgain(Batch* batch);
@@ -57,11 +65,14 @@ class GrpcChannel::Batches {
 
   GrpcChannel* const channel_;
   bool taken_ = true;
-  size_t waiting_ = 0;            // kToPark, kParked, kReady.
-  std::deque<uint64_t> to_park_;  // Serials in kToPark; and others, passed over.
+  size_t waiting_ = 0;  // Receives in kToPark, kParked and kReady.
+  // The serials of receives in kToPark. Others among them are skipped.
+  std::deque<uint64_t> to_park_;
   absl::flat_hash_set<FetchStream*> streams_;
-  uint64_t asked_incarnation_ = 0;  // Who was asked; 0: whoever is there.
+  uint64_t asked_incarnation_ = 0;  // The incarnation that was asked; 0: any.
   uint64_t heard_ = 0;
+  uint64_t parcel_bytes_ = 0;  // The most that one holds; 0: the producer is not known to send any.
+  int small_in_turn_ = 0;      // Of the last tensors, one after the other.
   int64_t failing_since_ns_ = 0;
   int attempts_ = 0;
   bool backs_off_ = false;

@@ -15,14 +15,14 @@
 namespace tryst {
 namespace {
 
-constexpr int kMaxOverTold = 256;  // With a request for a tensor.
+constexpr int kMaxOverTold = 256;  // In a request for a tensor.
 constexpr int kMaxIncarnationsTried = 8;
 constexpr size_t kMostFetching = 256;
 
-// What may go away when one tries again. Everything else is an answer.
+// Whether a later attempt may succeed. Every other status is final.
 bool IsTransient(const grpc::Status& status) {
   switch (status.error_code()) {
-    case grpc::StatusCode::OK:  // Ended without a tensor.
+    case grpc::StatusCode::OK:  // The stream ended without a tensor.
     case grpc::StatusCode::UNAVAILABLE:
     case grpc::StatusCode::INTERNAL:
     case grpc::StatusCode::UNKNOWN:
@@ -122,23 +122,29 @@ void GrpcChannel::Ask(FetchOp* op) {
 void GrpcChannel::OnLanded(FetchStream* stream) {
   FetchOp* op = Find(stream->serial());
   if (op == nullptr || op->attempt == nullptr || op->attempt->stream != stream) return;
-  op->attempt->landed = true;
   calls_.NoteAnswer();
-  if (op->attempt->incoming.digest_wrong()) return OnDigestWrong(op, stream->taken());
-  if (!stream->taken().ok()) return Finish(op, stream->taken(), Tensor(), false);
-  ForgetTold(*stream);
+  if (stream->taken().ok()) ForgetTold(*stream);
+  OnTaken(op, stream->taken());
+}
+
+void GrpcChannel::OnTaken(FetchOp* op, const absl::Status& taken) {
+  op->attempt->landed = true;
+  if (op->attempt->incoming.digest_wrong()) return OnDigestWrong(op, taken);
+  if (!taken.ok()) return Finish(op, taken, Tensor(), false);
   OnHeader(op);
 }
 
-// Once, the bytes are asked for again, from where they were good.
+// The bytes are requested once more, from the first wrong chunk on.
 void GrpcChannel::OnDigestWrong(FetchOp* op, const absl::Status& why) {
-  ++digests_wrong_;
+  ++counts_.digests_wrong;
   TRYST_LOG(Warning) << peer_ << " by grpc, " << op->key.text() << ": " << why.message();
   Attempt& attempt = *op->attempt;
   if (std::exchange(attempt.digest_was_wrong, true)) return Finish(op, why, Tensor(), false);
-  attempt.stream->Detach();
-  attempt.stream->Cancel();
-  attempt.stream = nullptr;
+  if (attempt.stream != nullptr) {
+    attempt.stream->Detach();
+    attempt.stream->Cancel();
+    attempt.stream = nullptr;
+  }
   op->may_be_known = true;
   attempt.pinned_incarnation = attempt.incoming.header().producer_incarnation();
   Ask(op);
@@ -154,12 +160,13 @@ void GrpcChannel::OnHeader(FetchOp* op) {
   Attempt& attempt = *op->attempt;
   const rpc::FetchHeader& header = attempt.incoming.header();
   NotePeer(header.producer_incarnation());
-  // The peer has restarted since we last heard of it; this fetch is new to both lives, or of the
-  // new one by its key, which the old one has refused.
+  batches_->NoteTensor(header);
+  // The peer has restarted since we last heard of it. This fetch may go on if the old incarnation
+  // never saw it, or if its key names the new one, as the old one then refused it.
   const bool is_new =
       !op->may_be_known || op->key.src_incarnation() == header.producer_incarnation();
   if (header.is_other_incarnation() && is_new && ++attempt.lives_tried < kMaxIncarnationsTried) {
-    attempt.stream->Detach();
+    if (attempt.stream != nullptr) attempt.stream->Detach();
     attempt.stream = nullptr;
     op->may_be_known = false;
     return Ask(op);
@@ -180,7 +187,7 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
                              ? !args.destination.space().host_readable()
                              : args.device_context != nullptr && !args.alloc_attrs.on_host;
   if (!to_device || !landed.valid() || landed.dtype() == DType::kString) {
-    ++fetched_;
+    ++counts_.fetched;
     return Finish(op, absl::OkStatus(), std::move(landed), is_dead);
   }
   absl::StatusOr<Tensor> into = args.destination;
@@ -200,7 +207,7 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
     poller_->PostFn([this, op, status] {
       posted_.fetch_sub(1);
       const absl::Status end = op->attempt->broken.ok() ? status : op->attempt->broken;
-      if (end.ok()) ++fetched_;
+      if (end.ok()) ++counts_.fetched;
       Finish(op, end, end.ok() ? std::move(op->attempt->staged) : Tensor(), false);
     });
   });
@@ -243,8 +250,7 @@ void GrpcChannel::Retry(FetchOp* op, const absl::Status& why) {
   SetTimer(op);
 }
 
-// Where nothing else was heard of the peer either, nobody who waits for it need wait longer. Of a
-// batch, `id` is 0.
+// If the peer has been silent on all calls, no other fetch need wait longer. For a batch `id` is 0.
 void GrpcChannel::EndOfPatience(uint64_t id, int64_t failing_ns, int attempts) {
   PostCounted([this, id,
                why = absl::UnavailableError(
@@ -304,7 +310,7 @@ void GrpcChannel::Finish(FetchOp* op, absl::Status status, Tensor tensor, bool i
   if (op->token != Cancellation::kNoToken) op->args.cancellation->Deregister(op->token);
   poller_->CancelTimer(op);
   if (track_ != nullptr) {
-    options_.trace->End(SpanOf(*op), track_, op->step_id, op->key,
+    options_.trace->End(op->Span(), track_, op->step_id, op->key,
                         tensor.valid() ? tensor.bytes() : 0, status.code(), poller_->now_ns());
   }
   Leave(op, status.ok() || (op->attempt != nullptr && op->attempt->answered));
@@ -359,10 +365,12 @@ bool GrpcChannel::Drained() const {
 }
 
 std::string GrpcChannel::Explain() const {
-  std::string out = absl::StrCat(
-      "grpc to ", peer_, ": ", fetched_, " fetched, ", asked_, " asked, ", batches_->waiting(),
-      " asked in batches, ", ops_.size() - asked_ - batches_->waiting() - fetching_, " in line");
-  if (digests_wrong_ != 0) absl::StrAppend(&out, ", ", digests_wrong_, " digests wrong");
+  std::string out =
+      absl::StrCat("grpc to ", peer_, ": ", counts_.fetched, " fetched, ", asked_, " asked, ",
+                   batches_->waiting(), " asked in batches, ",
+                   ops_.size() - asked_ - batches_->waiting() - fetching_, " in line");
+  if (counts_.digests_wrong != 0)
+    absl::StrAppend(&out, ", ", counts_.digests_wrong, " digests wrong");
   if (!closed_.ok()) absl::StrAppend(&out, "; closed: ", closed_.message());
   if (calls_.failing_since_ns() != 0) {
     absl::StrAppend(&out, "; no answer for ",
@@ -372,20 +380,18 @@ std::string GrpcChannel::Explain() const {
   return out;
 }
 
-TraceSpan GrpcChannel::SpanOf(const FetchOp& op) const {
-  if (op.attempt != nullptr) return op.attempt->span;
+TraceSpan GrpcChannel::FetchOp::Span() const {
+  if (attempt != nullptr) return attempt->span;
   TraceSpan span;
-  span.Begin(op.parked() ? WaitsFor::kPeerSend : WaitsFor::kSlot, op.began_ns);
-  if (op.serial != 0) {
-    span.id = TraceId(calls_.trace_seed(), op.serial, op.step_id);
-  }
+  span.Begin(parked() ? WaitsFor::kPeerSend : WaitsFor::kSlot, began_ns);
+  if (serial != 0) span.id = TraceId(channel->calls_.trace_seed(), serial, step_id);
   return span;
 }
 
 void GrpcChannel::ListOps(LiveOps* ops) const {
   for (const auto& [id, op] : ops_) {
     const uint64_t bytes = op->attempt == nullptr ? 0 : op->attempt->incoming.received();
-    LiveOp live{TraceRole::kFetch, peer_, "grpc", op->step_id, op->key, SpanOf(*op), bytes, ""};
+    LiveOp live{TraceRole::kFetch, peer_, "grpc", op->step_id, op->key, op->Span(), bytes, ""};
     if (op->state == FetchOp::State::kBackingOff) {
       live.detail = std::string(calls_.last_failure().message());
     }

@@ -27,17 +27,22 @@ namespace tryst {
 
 class FetchStream;
 
-// Fetches from one peer by TransportService.FetchTensor. Bytes are copied once, from
-// gRPC's buffers into args.destination or into a tensor of their own; the thread of
-// `events` does that, everything else happens on the poller thread. A stream that breaks is taken
-// up where it broke off, with the same serial, until `patience` has passed without an answer.
+struct GrpcFetchCounts {
+  uint64_t fetched = 0;
+  uint64_t digests_wrong = 0;
+};
+
+// Fetches from one peer through TransportService.FetchTensor. Bytes are copied once, from gRPC's
+// buffers into args.destination or into a new tensor, on the thread of `events`; everything else
+// happens on the poller thread. A stream that breaks is continued where it stopped, with the same
+// serial, until `patience` has passed without an answer.
 //
-// Receives of one key stand in line, and one of them is asked for at a time: so each gets the
-// tensor of its turn, whatever order calls arrive in. One that ends early hands over what it
-// asked for to the next.
+// Receives of one key wait in line, and one of them is requested at a time. So each gets the tensor
+// of its turn, whatever the order in which calls arrive. A receive that ends early hands its
+// request to the next.
 //
-// What is over, the producer learns from the next request; from a note of its own when
-// there is none for a while, or when a tensor is not wanted.
+// The producer learns from the next request which fetches have ended. If none follows for a while,
+// or a tensor is not wanted, a note of its own tells it.
 class GrpcChannel final : public Channel, private PollerFlush {
  public:
   // The arguments outlive it.
@@ -58,9 +63,13 @@ class GrpcChannel final : public Channel, private PollerFlush {
   class Batches;
   class KeyLines;
 
-  // Asking by calls.
+  // Requests in calls of their own.
   void Ask(FetchOp* op);
+  // The producer says that it is there.
+  void StartFetching(FetchOp* op);
   void OnLanded(FetchStream* stream);
+  // What a call or a parcel brought is in op->attempt->incoming.
+  void OnTaken(FetchOp* op, const absl::Status& taken);
   void OnEnded(FetchStream* stream);
   void OnHeader(FetchOp* op);
   void OnDigestWrong(FetchOp* op, const absl::Status& why);
@@ -68,12 +77,11 @@ class GrpcChannel final : public Channel, private PollerFlush {
   void Retry(FetchOp* op, const absl::Status& why);
   void EndOfPatience(uint64_t id, int64_t failing_ns, int attempts);
   void NotePeer(uint64_t incarnation);
-  TraceSpan SpanOf(const FetchOp& op) const;
   void OnTimer(FetchOp* op);
   void SetTimer(FetchOp* op);
   FetchOp* Find(uint64_t serial) const;
 
-  // Lines (grpc_channel_asks.cc).
+  // The lines of receives (grpc_channel_asks.cc).
   void Enter(FetchOp* op);
   void StartAsking(FetchOp* op);
   bool MayCall() const;
@@ -82,22 +90,22 @@ class GrpcChannel final : public Channel, private PollerFlush {
   void Leave(FetchOp* op, bool answered);
   void HandOver(FetchOp* op, FetchOp* heir);
   void EndAsk(FetchOp* op, bool delivered);
-  // Tables that were large and hold nothing give their memory back.
+  // Large tables that have become empty release their memory.
   void ShrinkTables();
-  // Fails `op` and all behind it.
+  // Fails `op` and all receives behind it in line.
   void FailLine(FetchOp* op, const absl::Status& why);
-  // And those that wait without a call.
+  // The same, and the receives that wait in batches.
   void FailWaiting(const absl::Status& why);
 
-  // What is over.
+  // Telling the producer what has ended.
   void SetNote(int64_t at_ns);
   void SendNote();
   void ForgetTold(const FetchStream& stream);
 
-  // Takes the op out of everything and runs its `done`.
+  // Removes the op from all tables and runs its `done`.
   void Finish(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
   void FinishSoon(FetchOp* op, absl::Status status);
-  // Ends an op from outside of its stream; one whose copy runs ends when that is done.
+  // Ends an op from outside its stream. If its copy is running, it ends after the copy.
   void Break(FetchOp* op, const absl::Status& why);
   void BreakAll(std::vector<uint64_t> ids, const absl::Status& why);
   FetchOp* FindOp(uint64_t id) const;
@@ -107,8 +115,9 @@ class GrpcChannel final : public Channel, private PollerFlush {
   const std::string peer_;
   Poller* const poller_;
   const GrpcChannelOptions options_;
-  const size_t max_fetching_;  // Calls for what is there, beside max_asked.
-  TraceTrack* const track_;    // Null without a trace.
+  // Calls that fetch tensors which the producer has announced, beside max_asked.
+  const size_t max_fetching_;
+  TraceTrack* const track_;  // Null: there is no trace.
 
   // Any thread.
   std::atomic<int> posted_{0};  // Functions that will still run on the poller.
@@ -117,20 +126,20 @@ class GrpcChannel final : public Channel, private PollerFlush {
   absl::flat_hash_map<uint64_t, std::unique_ptr<FetchOp>> ops_;  // By id.
   std::unique_ptr<KeyLines> lines_;
   absl::flat_hash_map<uint64_t, FetchOp*> asks_;  // By serial.
-  std::deque<uint64_t> line_;                     // Serials in kInLine; and others, passed over.
-  std::deque<uint64_t> ready_;                    // kReady.
+  // The serials of ops in kInLine. Others among them are skipped.
+  std::deque<uint64_t> line_;
+  std::deque<uint64_t> ready_;  // Those in kReady.
   size_t asked_ = 0;
   size_t fetching_ = 0;
   GrpcCalls calls_;
-  std::unique_ptr<Batches> batches_;  // Of what waits without a call.
+  std::unique_ptr<Batches> batches_;  // Requests of receives that have no call.
   uint64_t next_id_ = 1;
   uint64_t next_serial_ = 1;
 
   OverList over_;
   uint64_t peer_incarnation_ = 0;
   absl::Status closed_;
-  uint64_t fetched_ = 0;
-  uint64_t digests_wrong_ = 0;
+  GrpcFetchCounts counts_;
   ExecutorLine executors_;
   MemberTimer<GrpcChannel> note_timer_{this, &GrpcChannel::SendNote};
   int64_t note_at_ns_ = 0;

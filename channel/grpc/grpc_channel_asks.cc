@@ -1,4 +1,5 @@
-// Who is asked for by a call, in a batch or later, and what a GrpcChannel says is over.
+// Which receives are requested by a call, in a batch or later, and how a GrpcChannel tells the
+// producer what has ended.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -12,9 +13,10 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kMostEmpty = 4096;    // Places that a table without entries may keep.
-constexpr int kMaxOverInNote = 65536;  // Some 400 KB.
-// How long the producer may wait for the word that a tensor has landed.
+constexpr size_t kMostEmpty = 4096;    // Slots that an empty table may keep.
+constexpr int kMaxOverInNote = 65536;  // About 400 KB.
+// How soon the producer is told that a tensor has landed, if no request does it; and the longest
+// pause between notes.
 constexpr int64_t kNoteAfterNs = 2 * 1000 * 1000;
 constexpr int64_t kNoteLongestNs = int64_t{2} * 1000 * 1000 * 1000;
 
@@ -28,24 +30,24 @@ void GrpcChannel::StartAsking(FetchOp* op) {
   op->serial = next_serial_++;
   op->may_be_known = false;
   asks_.emplace(op->serial, op);
-  if (MayCall()) {
+  const bool may_call = MayCall();
+  if ((!may_call || batches_->Suits(*op)) && batches_->MayAdd()) return batches_->Add(op);
+  if (may_call) {
     ++asked_;
     return Ask(op);
   }
-  if (batches_->MayAdd()) return batches_->Add(op);
   op->state = FetchOp::State::kInLine;
   line_.push_back(op->serial);
 }
 
-// A call that was cancelled counts until gRPC is done with it: what gRPC keeps of one is some
-// 20 KB at both ends.
+// A cancelled call counts until gRPC has freed it, because each takes about 20 KB at both ends.
 bool GrpcChannel::MayCall() const {
   return asked_ < options_.max_asked && calls_.size() < 2 * options_.max_asked + max_fetching_ &&
          over_.unwanted() < options_.max_waiting;
 }
 
-// At the end of a turn: who waits in line may be about to end in the same one, as all of a step
-// that is aborted do.
+// Runs at the end of a turn, because receives in line may end in the same turn: when a step is
+// aborted, all of them do.
 void GrpcChannel::AskNext() {
   if (!closed_.ok()) return;
   for (; !line_.empty(); line_.pop_front()) {
@@ -63,17 +65,21 @@ void GrpcChannel::AskNext() {
   for (; fetching_ < max_fetching_ && !ready_.empty(); ready_.pop_front()) {
     FetchOp* op = Find(ready_.front());
     if (op == nullptr || op->state != FetchOp::State::kReady) continue;
-    batches_->Fetched();
-    ++fetching_;
-    const TraceSpan span = SpanOf(*op);
-    op->attempt = std::make_unique<Attempt>(options_.max_tensor_bytes);
-    op->attempt->incoming.Redirect(HostDestination(op->args));
-    op->attempt->span = span;
-    op->attempt->fetches = true;
-    op->attempt->pinned_incarnation = batches_->asked_incarnation();
+    StartFetching(op);
     Ask(op);
   }
   batches_->Send();
+}
+
+void GrpcChannel::StartFetching(FetchOp* op) {
+  batches_->Fetched();
+  ++fetching_;
+  const TraceSpan span = op->Span();
+  op->attempt = std::make_unique<Attempt>(options_.max_tensor_bytes);
+  op->attempt->incoming.Redirect(HostDestination(op->args));
+  op->attempt->span = span;
+  op->attempt->fetches = true;
+  op->attempt->pinned_incarnation = batches_->asked_incarnation();
 }
 
 void GrpcChannel::ShrinkTables() {
@@ -94,7 +100,7 @@ void GrpcChannel::Leave(FetchOp* op, bool answered) {
   if (heir != nullptr) StartAsking(heir);
 }
 
-// What `op` has asked for, its heir asks for now: the tensor that comes is the next of the key.
+// `heir` takes over the request of `op`: the tensor that arrives is the next of the key.
 void GrpcChannel::HandOver(FetchOp* op, FetchOp* heir) {
   heir->serial = std::exchange(op->serial, 0);
   heir->state = std::exchange(op->state, FetchOp::State::kNew);
@@ -114,7 +120,7 @@ void GrpcChannel::HandOver(FetchOp* op, FetchOp* heir) {
       attempt.stream->Redirect(destination)) {
     return;
   }
-  // It has begun to land where it is of no use to the heir. The producer has it still.
+  // The tensor has begun to land in memory that the heir cannot use. The producer still has it.
   if (attempt.stream != nullptr) {
     attempt.stream->Detach();
     attempt.stream->Cancel();
@@ -165,15 +171,15 @@ void GrpcChannel::FailWaiting(const absl::Status& why) {
   }
 }
 
-// ---- What is over ----
+// ---- Telling what has ended ----
 
 void GrpcChannel::SetNote(int64_t at_ns) {
   if (!note_timer_.is_set() || at_ns < note_at_ns_)
     poller_->SetTimer(&note_timer_, note_at_ns_ = at_ns);
 }
 
-// Nobody repeats a note: one that is lost is in the next request, and a producer that never
-// hears of it keeps the tensor for as long as it keeps those of a consumer that is gone.
+// A note is never repeated. If it is lost, the next request tells the same. A producer that never
+// hears of it keeps the tensor as long as it does for a lost consumer.
 void GrpcChannel::SendNote() {
   ShrinkTables();
   auto channel = calls_.ChannelToPeer();
@@ -190,11 +196,11 @@ void GrpcChannel::SendNote() {
   if (!closed_.ok()) stream->Hurry();
 }
 
-// The producer has read what this request said is over.
+// The producer has read which fetches this request named as ended.
 void GrpcChannel::ForgetTold(const FetchStream& stream) {
   over_.Forget(stream.over_told);
   if (stream.over_told.size() >= kMaxOverInNote && over_.unwanted() > 0 && closed_.ok()) {
-    SetNote(poller_->now_ns());  // It did not hold them all.
+    SetNote(poller_->now_ns());  // The request had no room for all of them.
   }
   if (!line_.empty()) poller_->FlushThisTurn(this);
 }

@@ -15,8 +15,8 @@
 
 namespace tryst {
 
-// What a receive needs beside its place in line while it is asked for by a call. It belongs to
-// what was asked, and goes to the next receive of the key when its receive ends early.
+// The state of a receive's request while it is in a call. It belongs to the request, and passes to
+// the next receive of the key when this one ends early.
 struct GrpcChannel::Attempt {
   explicit Attempt(uint64_t max_bytes) : incoming(Tensor(), max_bytes) {}
 
@@ -24,38 +24,41 @@ struct GrpcChannel::Attempt {
   FetchStream* stream = nullptr;
   TraceSpan span;
   int64_t retry_at_ns = 0;       // 0: none.
-  int64_t failing_since_ns = 0;  // 0: the last attempt went on.
+  int64_t failing_since_ns = 0;  // 0: the last attempt succeeded.
   uint64_t received_at_failure = 0;
   int attempts = 0;
-  int lives_tried = 0;  // Of the producer: how often it answered as another one than was asked.
+  // How often the producer answered with another incarnation than was asked for.
+  int lives_tried = 0;
   bool digest_was_wrong = false;
-  bool fetches = false;   // The producer said that it is there.
-  bool landed = false;    // All has come, or none will, of the call that is out.
-  bool answered = false;  // The producer said how it failed.
+  bool fetches = false;  // The producer said that the tensor is there.
+  // The call that is out has brought everything, or will bring nothing more.
+  bool landed = false;
+  bool answered = false;  // The producer said how the fetch failed.
   uint64_t pinned_incarnation = 0;
-  absl::Status broken;  // While staging: what to end with.
+  absl::Status broken;  // While kStaging: the status to end with.
   Tensor staged;
 };
 
-// Host memory of the caller's that the bytes can be copied into as they come.
+// The caller's host memory, into which the bytes can be copied as they arrive.
 inline Tensor HostDestination(const Args& args) {
   return args.destination.valid() && args.destination.space().host_readable() ? args.destination
                                                                               : Tensor();
 }
 
-// One receive. Those of one key stand in line, and what the first one has asked for is for
-// whoever is first when it comes: so tensors meet receives in order, whichever end early.
+// One receive. Receives of one key wait in line. A tensor that the first one requested goes to the
+// one that is first when it arrives. So tensors meet receives in order, whichever receives end
+// early.
 struct GrpcChannel::FetchOp final : PollerTimer {
   enum class State : uint8_t {
-    kNew,         // Ends before it gets a place.
-    kBehind,      // Another receive of its key.
-    kInLine,      // For one of max_asked, at a producer that takes no batches.
-    kToPark,      // Goes with the next batch.
-    kParked,      // The producer says when it is there.
-    kReady,       // It is there; for a call to fetch it.
+    kNew,         // It may end before it gets a place.
+    kBehind,      // It waits behind another receive of its key.
+    kInLine,      // It waits for one of max_asked, at a producer that takes no batches.
+    kToPark,      // It goes with the next batch.
+    kParked,      // It waits for the producer to say that the tensor is there.
+    kReady,       // The tensor is there; it waits for a call to fetch it.
     kAsked,       // A call is out.
-    kBackingOff,  // The last attempt failed; the next is at retry_at_ns.
-    kStaging,     // Landed on the host; a copy to where it belongs runs.
+    kBackingOff,  // The last attempt failed; the next one is at retry_at_ns.
+    kStaging,     // The tensor landed on the host, and a copy to its destination runs.
   };
 
   FetchOp(GrpcChannel* channel, uint64_t id, int64_t step_id, const TensorKey& key,
@@ -69,6 +72,7 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   bool has_call() const {
     return state == State::kAsked || state == State::kBackingOff || state == State::kStaging;
   }
+  TraceSpan Span() const;  // What it waits for, and since when.
 
   GrpcChannel* const channel;
   const uint64_t id;
@@ -77,20 +81,20 @@ struct GrpcChannel::FetchOp final : PollerTimer {
   const Args args;
   DoneFn done;
   State state = State::kNew;
-  bool may_be_known = false;  // The producer may have seen what was asked.
-  uint64_t serial = 0;        // Of what was asked; 0: nothing was.
-  FetchOp* next = nullptr;    // Behind it, of its key.
+  bool may_be_known = false;  // Whether the producer may have seen the request.
+  uint64_t serial = 0;        // Of its request; 0: nothing was requested.
+  FetchOp* next = nullptr;    // The next receive of its key.
   FetchOp* prev = nullptr;    // Null: it is the first.
-  FetchOp* tail = nullptr;    // Of the first: the last.
+  FetchOp* tail = nullptr;    // In the first: the last of the line.
   int64_t began_ns = 0;
   Cancellation::Token token = Cancellation::kNoToken;
-  std::unique_ptr<Attempt> attempt;  // While has_call().
+  std::unique_ptr<Attempt> attempt;  // Set while has_call().
 };
 
-// The lines in which receives of one key and step stand, by who is first in each.
+// The lines in which the receives of one key and step wait, found by the first of each.
 class GrpcChannel::KeyLines {
  public:
-  // True: it is the first of its line. Else it is kBehind.
+  // True: it is the first of its line. False: it is kBehind now.
   bool Enter(FetchOp* op) {
     const auto [it, is_first] = firsts_.insert(op);
     if (is_first) {
@@ -104,7 +108,7 @@ class GrpcChannel::KeyLines {
     first->tail = op;
     return false;
   }
-  // One that is kBehind.
+  // REQUIRES: it is kBehind.
   void LeaveMiddle(FetchOp* op) {
     op->prev->next = op->next;
     if (op->next != nullptr) {
@@ -113,7 +117,7 @@ class GrpcChannel::KeyLines {
       (*firsts_.find(op))->tail = op->prev;
     }
   }
-  // The first leaves; the next is first. Null: there is none.
+  // Removes the first of a line; the next becomes first. Null: there is none.
   FetchOp* LeaveFront(FetchOp* op) {
     FetchOp* const heir = op->next;
     firsts_.erase(op);
@@ -123,7 +127,7 @@ class GrpcChannel::KeyLines {
     firsts_.insert(heir);
     return heir;
   }
-  void Shrink() { firsts_ = {}; }  // REQUIRES: nobody stands in any.
+  void Shrink() { firsts_ = {}; }  // REQUIRES: all lines are empty.
 
  private:
   struct Hash {

@@ -23,7 +23,7 @@ std::unique_ptr<Channel> GrpcTransport::MakeChannel(const std::string& peer, Pat
                                        options_);
 }
 
-// A consumer has no connection here: it is known by what it has done.
+// gRPC has no connection for each consumer; its trace shows which there are.
 void GrpcTransport::View(const std::string& peer, std::vector<PathView>* views) const {
   if (parts_.served == nullptr || parts_.served_trace == nullptr) return;
   LiveOps live(std::numeric_limits<size_t>::max());
@@ -50,6 +50,7 @@ void GrpcTransport::AddCounters(Counters* counters) const {
   counters->Count("grpc_repetitions", served.repetitions);
   counters->Count("grpc_tensors", served.tensors);
   counters->Count("grpc_bytes", served.bytes);
+  counters->Count("grpc_parcels", served.parcels);
   counters->Count("grpc_refused", served.refused);
   counters->Count("grpc_dropped", served.dropped);
   counters->Gauge("grpc_waiting", served.waiting);

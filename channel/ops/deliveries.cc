@@ -19,26 +19,25 @@ FetchJoin* Deliveries::NewJoin(size_t count, const Args& args, ManyDoneFn done) 
   return join;
 }
 
-// The way of nearly all: nothing to undo, the callback in place.
-void Deliveries::In(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
+// The usual case: there is nothing to undo, and the callback runs in place.
+void Deliveries::In(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead) {
   DoneFn done = std::move(op->done);
   op->done = nullptr;
   std::move(done)(std::move(status), no_args_, op->args, std::move(tensor), is_dead);
-  op->args.destination = Tensor();
-  op->args.device_context = nullptr;
+  op->args.DropReferences();
   owner_->OnOpDelivered(op);
 }
 
-void Deliveries::Deliver(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when) {
+void Deliveries::Deliver(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead,
+                         When when) {
   if (op->join != nullptr) {
-    Received received;
-    received.status = std::move(status);
-    received.tensor = std::move(tensor);
-    received.is_dead = is_dead;
     FetchJoin* const join = op->join;
-    const size_t index = op->index;
+    Received& received = join->results[op->index];
+    if (!status.ok()) received.status = std::move(status);
+    if (tensor.valid()) received.tensor = std::move(tensor);
+    received.is_dead = is_dead;
     owner_->OnOpDelivered(op);
-    return NoteResult(join, index, std::move(received), when);
+    return NoteResult(join, when);
   }
   op->result_status = std::move(status);
   op->result = std::move(tensor);
@@ -48,8 +47,8 @@ void Deliveries::Deliver(FetchOp* op, absl::Status status, Tensor tensor, bool i
   poller_->FlushThisTurn(this);
 }
 
-void Deliveries::NoteResult(FetchJoin* join, size_t index, Received received, When when) {
-  join->results[index] = std::move(received);
+// One result of the join has come.
+void Deliveries::NoteResult(FetchJoin* join, When when) {
   if (--join->left > 0) return;
   if (when == When::kNow && TryDeliver(join)) return;
   undelivered_joins_.push_back(join);
@@ -64,7 +63,8 @@ DoneFn Deliveries::BackToJoin(FetchOp* op) {
     received.tensor = std::move(tensor);
     received.is_dead = is_dead;
     poller_->PostFn([this, join, index, received = std::move(received)]() mutable {
-      NoteResult(join, index, std::move(received), When::kAtEndOfTurn);
+      join->results[index] = std::move(received);
+      NoteResult(join, When::kAtEndOfTurn);
     });
   };
 }
@@ -72,7 +72,7 @@ DoneFn Deliveries::BackToJoin(FetchOp* op) {
 bool Deliveries::TryDeliver(FetchOp* op) {
   Executor* executor = op->args.executor;
   if (executor == nullptr) {
-    op->Deliver();
+    op->Deliver(no_args_);
     owner_->OnOpDelivered(op);
     return true;
   }
@@ -90,10 +90,10 @@ bool Deliveries::TryDeliver(FetchJoin* join) {
     join->done = nullptr;
     std::move(done)(std::move(first), absl::MakeSpan(join->results));
     for (Received& received : join->results) {
-      received.tensor = Tensor();
-      received.status = absl::OkStatus();
+      received.tensor.Reset();
+      if (!received.status.ok()) received.status = absl::OkStatus();
     }
-    join->args = Args();
+    join->args.DropReferences();
     if (poller_->OnThread()) {
       free_joins_.push_back(join);
     } else {
@@ -113,7 +113,7 @@ void Deliveries::Flush() {
   for (size_t count = undelivered_.size(); count > 0 && !undelivered_.empty(); --count) {
     FetchOp* op = undelivered_.PopFront();
     if (TryDeliver(op)) continue;
-    undelivered_.Push(op);  // Again in the next turn.
+    undelivered_.Push(op);  // It is tried again in the next turn.
     poller_->FlushThisTurn(this);
   }
   for (size_t count = undelivered_joins_.size(); count > 0; --count) {

@@ -18,22 +18,23 @@ namespace tryst {
 // together. Poller thread only.
 class Deliveries final : private PollerFlush {
  public:
-  // At the end of a turn: never inside Fetch(), nor while a list is walked through.
+  // kAtEndOfTurn: for a caller that is inside Fetch() or walks through a list.
   enum class When { kNow, kAtEndOfTurn };
 
   Deliveries(Poller* poller, FetchOpOwner* owner) : poller_(poller), owner_(owner) {}
   ~Deliveries() override { poller_->ForgetFlush(this); }
 
-  // One callback for so many fetches, which are to be made with it. At once if there are none.
+  // A join of `count` fetches with one callback; the caller makes the fetches. With none, `done`
+  // runs at once.
   FetchJoin* NewJoin(size_t count, const Args& args, ManyDoneFn done);
-  // True: nothing keeps `op` from its result now, in place. Then In() gives it.
+  // Whether the result of `op` may be delivered now, in place, by In().
   bool InPlace(const FetchOp& op) const {
     return op.join == nullptr && op.plain && op.args.executor == nullptr && undelivered_.empty() &&
            !op.is_set();
   }
-  void In(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead);
-  void Deliver(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
-  // Of a fetch that belongs to a join and has gone to another channel: its callback there.
+  void In(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead);
+  void Deliver(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);
+  // For a fetch of a join that moves to another channel: the callback that returns its result here.
   DoneFn BackToJoin(FetchOp* op);
   bool idle() const { return free_joins_.size() == joins_.size() && undelivered_.empty(); }
 
@@ -41,14 +42,14 @@ class Deliveries final : private PollerFlush {
   void Flush() override;
   bool TryDeliver(FetchOp* op);
   bool TryDeliver(FetchJoin* join);
-  void NoteResult(FetchJoin* join, size_t index, Received received, When when);
+  void NoteResult(FetchJoin* join, When when);
 
   const Args no_args_;
   Poller* const poller_;
   FetchOpOwner* const owner_;
   LinkedLine<FetchOp> undelivered_{&FetchOp::end_link};
   RingLine<FetchJoin*> undelivered_joins_;
-  std::deque<FetchJoin> joins_;  // All there ever were; addresses stay.
+  std::deque<FetchJoin> joins_;  // All that were ever made; addresses stay.
   std::vector<FetchJoin*> free_joins_;
 };
 

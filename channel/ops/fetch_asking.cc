@@ -4,26 +4,21 @@
 #include "base/reached.h"
 #include "channel/ops/fetch_ops.h"
 
-// What is said to the peer of fetches, and which of them get a slot.
+// What FetchOps sends to the peer, and which fetches get a slot.
 namespace tryst {
-namespace {
 
-// So long all slots are held by fetches without an answer before those are parked. Of tensors
-// that are there some come in that time, so that nothing is said of parking.
-constexpr int64_t kParkAfterNs = 1'000'000;
-
-}  // namespace
-
-// The quick way: asked for in the call that fetches, before all that only a fetch that waits needs.
+// The fast way: sends the request within the call of Fetch(), and skips what only a waiting fetch
+// needs.
 bool FetchOps::AskNow(FetchOp* op) {
-  return open_ && op->plain && op->state == FetchState::kQueued && AsksAtOnce() &&
+  return open() && op->plain && op->state == FetchState::kQueued && words_->AsksAtOnce() &&
          !SomebodyWaits() && !HasWords() && MayFill(op->wants()).ok() &&
          op->key.text().size() <= ops_options_.max_key_bytes && Ask(op);
 }
 
-// True: it is asked for, or about to be, or follows another of its key. REQUIRES: in no line.
+// True: `op` was requested, will be, or follows another fetch of its key. REQUIRES: `op` is in no
+// line.
 bool FetchOps::Ask(FetchOp* op) {
-  if (slots_.free() == 0 || !HasRoom(*op)) return false;
+  if (slots_.free() == 0 || !words_->HasRoom(*op)) return false;
   FetchKey* key = keys_.Intern(op->key);
   if (!op->here && !BeginTurn(op, key)) return true;
   if (op->here) tickets_.Unpark(*op);
@@ -32,7 +27,8 @@ bool FetchOps::Ask(FetchOp* op) {
   return true;
 }
 
-// False: a fetch of its key is asked for already, and it follows that one. REQUIRES: in no line.
+// False: a fetch of its key is requested already, and `op` follows that one. REQUIRES: `op` is in
+// no line.
 bool FetchOps::BeginTurn(FetchOp* op, FetchKey* key) {
   FetchOp* before = key->asked.empty() ? nullptr : FetchTurns::AskedBefore(*key, op->step, op);
   if (before == nullptr) {
@@ -53,13 +49,16 @@ void FetchOps::TakeSlot(FetchOp* op) {
 
 void FetchOps::FreeSlot(FetchOp* op) {
   slots_.Free(op);
-  if (SomebodyWaits() && open_) FlushSoon();
+  if (ops_options_.watch != nullptr && closed_.ok()) {
+    ops_options_.watch->OnSlotFreed(this, op->slot);
+  }
+  if (SomebodyWaits() && open()) words_->FlushSoon();
 }
 
 bool FetchOps::SendRequestOf(FetchOp* op, FetchKey* key) {
-  const bool may_park = MayPark(*op);
+  const bool may_park = !IsAhead(*op) && parking_.MayPark(*op);
   if (may_park) tickets_.GiveTo(op);
-  if (!SendRequest(op, key, may_park)) return false;
+  if (!words_->SendRequest(op, key, may_park)) return false;
   if (std::exchange(op->asked_before, false)) ++counts_->replays;
   op->send_request = false;
   op->park_asked = may_park;
@@ -70,10 +69,10 @@ bool FetchOps::SendRequestOf(FetchOp* op, FetchKey* key) {
 
 void FetchOps::SendSoon(FetchOp* op) {
   if (!send_line_.Holds(op)) send_line_.Push(op);
-  if (open_) FlushSoon();
+  if (open()) words_->FlushSoon();
 }
 
-// Words first: a slot is asked on again only behind what was said about it.
+// Sends statements about slots first, because they must go before a new request on the same slot.
 bool FetchOps::SayAll() {
   if (SomebodyWaits() && slots_.free() == 0) OnNoSlot();
   while (!send_line_.empty()) {
@@ -82,13 +81,15 @@ bool FetchOps::SayAll() {
     send_line_.Remove(op);
     FreeIfDone(op);
   }
-  const auto tell = [this](absl::Span<const uint64_t> tickets) { return SendUnwanted(tickets); };
-  if (!SayOwn() || !tickets_.TellUnwanted(most_tickets(), tell)) return false;
-  for (LinkedLine<FetchOp>* line = NextLine(); !line->empty(); line = NextLine()) {
-    if (slots_.free() == 0 || !HasRoom(*line->front())) break;
+  const auto tell = [this](absl::Span<const uint64_t> tickets) {
+    return words_->SendUnwanted(tickets);
+  };
+  if (!words_->SayOwn() || !tickets_.TellUnwanted(words_->most_tickets(), tell)) return false;
+  for (LinkedLine<FetchOp>* line = lines_.Next(); !line->empty(); line = lines_.Next()) {
+    if (slots_.free() == 0 || !words_->HasRoom(*line->front())) break;
     Ask(line->PopFront());
   }
-  WatchLine();
+  parking_.Watch();
   return !SomebodyWaits();
 }
 
@@ -96,15 +97,15 @@ bool FetchOps::SayOf(FetchOp* op) {
   if (op->send_request && !SendRequestOf(op, keys_.Intern(op->key))) return false;
   if (op->send_park) {
     // Else it has had its answer.
-    if (op->state == FetchState::kAsked && !SendPark(*op)) return false;
+    if (op->state == FetchState::kAsked && !words_->SendPark(*op)) return false;
     op->send_park = false;
   }
   if (op->send_waits) {
-    if (!SendWaits(op, keys_.Intern(op->key))) return false;
+    if (!words_->SendWaits(op, keys_.Intern(op->key))) return false;
     op->send_waits = false;
   }
   if (op->send_cancel) {
-    if (!SendCancel(*op)) return false;
+    if (!words_->SendCancel(*op)) return false;
     op->send_cancel = false;
     ++counts_->cancels_sent;
   }
@@ -118,47 +119,25 @@ void FetchOps::ForgetWords() {
     FreeIfDone(op);
   }
   tickets_.ForgetUnwanted();
-  pressed_ = false;
-  poller_->CancelTimer(&park_timer_);
+  parking_.Stop();
 }
 
 // ---- Parking ----
 
-void FetchOps::WatchLine() {
-  if (!parks_ || park_timer_.is_set() || !SomebodyWaits() || slots_.free() != 0) return;
-  poller_->SetTimer(&park_timer_, now_ns() + kParkAfterNs);
+void FetchOps::AskToPark(FetchOp* op) {
+  if (IsAhead(*op)) return;
+  tickets_.GiveTo(op);
+  op->park_asked = op->send_park = true;
+  SendSoon(op);
 }
 
-void FetchOps::ParkWaiting() {
-  if (!open_ || !SomebodyWaits() || slots_.free() != 0) return;
-  pressed_ = true;
-  for (FetchOp* op : slots_.all()) {
-    if (op == nullptr || op->state != FetchState::kAsked || IsAhead(*op) || op->park_asked ||
-        op->here || now_ns() - op->span.since_ns() < kParkAfterNs) {
-      continue;
-    }
-    if (tickets_.parked() >= ops_options_.max_parked) break;
-    tickets_.GiveTo(op);
-    op->park_asked = op->send_park = true;
-    SendSoon(op);
-  }
-  WatchLine();
-}
-
-// Whether a request is to be parked at once unless its tensor is there.
-bool FetchOps::MayPark(const FetchOp& op) const {
-  const bool crowded = !queued_.empty() || 2 * slots_.free() < slots_.size();
-  return pressed_ && crowded && parks_ && !op.here && !IsAhead(op) &&
-         tickets_.parked() < ops_options_.max_parked;
-}
-
-// The peer has parked it; `is_wanted`: it was not given up meanwhile.
+// The peer has parked the fetch. `is_wanted`: it was not given up meanwhile.
 void FetchOps::OnParked(FetchOp* op, bool is_wanted) {
   if (!is_wanted) {
     TRYST_REACHED("sim: PARKED crosses a CANCEL");
     op->park_asked = false;       // Said again, it is out of place.
-    tickets_.Unwant(op->ticket);  // The answer to its cancel is still to come.
-    return FlushSoon();
+    tickets_.Unwant(op->ticket);  // The answer to its CANCEL will still come.
+    return words_->FlushSoon();
   }
   DropMemory(op);
   op->park_asked = op->send_park = false;
@@ -171,27 +150,27 @@ void FetchOps::OnParked(FetchOp* op, bool is_wanted) {
 void FetchOps::OnHere(absl::Span<const uint64_t> tickets) {
   for (uint64_t ticket : tickets) {
     FetchOp* op = tickets_.Find(ticket);
-    if (op == nullptr) {  // Of what was given up meanwhile.
+    if (op == nullptr) {  // The fetch was given up meanwhile.
       TRYST_REACHED("sim: HERE of a ticket that was given up");
       continue;
     }
     if (Advance(op, FetchEvent::kOutcome) != FetchAction::kLineUp) continue;
     op->here = true;
     op->span.Enter(WaitsFor::kSlot, now_ns());
-    here_line_.Push(op);
+    lines_.here.Push(op);
   }
-  FlushSoon();
+  words_->FlushSoon();
 }
 
-// The peer is to let go of what it holds under the op's ticket.
+// Tells the peer to drop what it holds under the op's ticket.
 void FetchOps::DropTicket(FetchOp* op) {
   if (op->ticket == 0) return;
-  here_line_.Remove(op);
+  lines_.here.Remove(op);
   tickets_.Unpark(*op);
   op->send_waits = false;
-  if (open_) {
+  if (open()) {
     tickets_.Unwant(op->ticket);
-    FlushSoon();
+    words_->FlushSoon();
   }
   op->ticket = 0;
   op->here = false;

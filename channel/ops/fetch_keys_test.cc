@@ -32,7 +32,9 @@ TEST(FetchKeysTest, TheOldestNumberGoesToTheNewestKey) {
   EXPECT_EQ(fifth->id, 0u);
   EXPECT_EQ(fifth->told, 0u) << "the peer knows another key by that number";
   EXPECT_EQ(keys.Find(Key(0)), nullptr);
-  EXPECT_EQ(keys.Intern(Key(0))->id, 1u);
+  FetchKey* sixth = keys.Intern(Key(0));
+  EXPECT_EQ(sixth->id, 1u);
+  EXPECT_EQ(sixth->told, 0u) << "nor does the place of a key that has left say that it was told";
   EXPECT_EQ(keys.Find(Key(1)), nullptr);
 }
 

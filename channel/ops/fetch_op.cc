@@ -15,11 +15,11 @@ void FetchOp::Renew() {
   result_is_dead = false;
 }
 
-void FetchOp::Deliver() {
+void FetchOp::Deliver(const Args& no_args) {
   DoneFn run = std::move(done);
   done = nullptr;
-  const Args run_args = std::exchange(args, Args());
-  std::move(run)(std::move(result_status), Args(), run_args, std::move(result), result_is_dead);
+  std::move(run)(std::move(result_status), no_args, args, std::move(result), result_is_dead);
+  args.DropReferences();
 }
 
 }  // namespace tryst

@@ -20,7 +20,7 @@ namespace tryst {
 class FetchOp;
 struct FetchKey;
 
-// Fetches of one key and step behind the one that has been asked for.
+// The fetches of one key and step that wait behind the one that was requested.
 struct FetchFollowers;
 
 // Several fetches with one callback. Recycled with its vector.
@@ -31,7 +31,7 @@ struct FetchJoin {
   size_t left = 0;
 };
 
-// What ops call: their channel.
+// The channel to which an op belongs, as the op calls it.
 class FetchOpOwner {
  public:
   virtual ~FetchOpOwner() = default;
@@ -40,14 +40,14 @@ class FetchOpOwner {
   virtual void OnOpDelivered(FetchOp* op) = 0;
 };
 
-// One fetch from Fetch() to `done`, whatever transport carries it. A slot of a pool: it is not
-// freed, only reused. Poller thread only, but for Cancel() and DeliverFrom().
+// One fetch, from Fetch() to `done`, over any transport. Ops are reused, never freed. Poller thread
+// only, except for Cancel() and DeliverFrom().
 class FetchOp : public PollerTimer {
  public:
   explicit FetchOp(FetchOpOwner* owner)
       : owner_(owner), cancel_task_(this), delivered_task_(this) {}
 
-  // What the caller gave. Of one of many: `join` and `index` instead of args and done.
+  // What the caller gave. For a fetch of many, `join` and `index` take the place of args and done.
   int64_t step = 0;
   TensorKey key;
   Args args;
@@ -57,64 +57,68 @@ class FetchOp : public PollerTimer {
   int64_t begun_ns = 0;
   bool plain = false;  // No deadline, cancellation or executor: nothing to undo at its end.
 
-  // Where it stands.
+  // Its state, and since when.
   FetchState state = FetchState::kFree;
-  TraceSpan span;      // The same with times.
-  uint64_t order = 0;  // In which slots were taken: the order of asking. 0: it has had none.
+  TraceSpan span;      // The times of its states.
+  uint64_t order = 0;  // Its number in the order in which slots were taken; 0: it never had one.
   bool has_slot = false;
   uint16_t slot = 0;
   uint32_t generation = 0;
-  bool send_request = false;  // A request, or the second one, is to be sent.
+  bool send_request = false;  // The first or the second request is to be sent.
   bool send_cancel = false;
-  bool asked_before = false;  // Over a connection that is gone: the next request is a replay.
-  uint64_t ticket = 0;        // Under which the peer parks it; 0: it has never been parked.
-  bool send_park = false;     // A request to park it is to be sent,
-  bool park_asked = false;    // or has been, over this connection.
-  bool send_waits = false;    // That it is still parked is to be said.
-  bool here = false;          // kHere and later: the peer holds the outcome under the ticket.
-  bool ending = false;        // kLeaving, kFenced: it is over.
-  bool moves = false;         // kLeaving: it goes to another path then, and does not end.
-  absl::Status end_status;    // The same: what to report.
-  bool reported = false;      // `done` has its result, although the slot is not free yet.
-  bool delivered = false;     // `done` has run.
-  bool taken_over = false;    // By another channel, which will say how it ends.
+  // It was requested over a connection that is gone, so the next request is a replay.
+  bool asked_before = false;
+  uint64_t ticket = 0;      // The number under which the peer parks it; 0: it was never parked.
+  bool send_park = false;   // A request to park it is to be sent.
+  bool park_asked = false;  // That request has been sent over this connection.
+  bool send_waits = false;  // The peer must be told that it is still parked.
+  bool here = false;        // From kHere on: the peer holds the outcome under the ticket.
+  bool ending = false;      // In kLeaving and kFenced: it ends next.
+  bool moves = false;       // In kLeaving: it then moves to another path, and does not end.
+  absl::Status end_status;  // In kLeaving and kFenced: what to report.
+  bool reported = false;    // `done` has its result, although the slot is not free yet.
+  bool delivered = false;   // `done` has run.
+  bool taken_over = false;  // Another channel has it, and will say how it ends.
 
-  // Its key, while it has been asked for; and whom it follows, or who follow it.
+  // Its key, while it is requested; and its place among the fetches of the same key and step.
   FetchKey* asked_of = nullptr;
   FetchFollowers* behind = nullptr;
   FetchFollowers* followers = nullptr;
 
   // Cancellation: a token while registered.
   Cancellation::Token cancel_token = Cancellation::kNoToken;
-  std::atomic<bool> cancel_posted{false};  // In the inbox: not to be reused until it has run.
+  // The inbox holds it: it must not be reused before the cancel has run.
+  std::atomic<bool> cancel_posted{false};
 
-  // Places in the channel's lines: for a slot or for room, with something to say, at the end, and
-  // among those of its key.
+  // Its places in the channel's lines: for a slot or for room; for something to send; at its end;
+  // and among the fetches of its key.
   LineLink<FetchOp> wait_link;
   LineLink<FetchOp> send_link;
   LineLink<FetchOp> end_link;
   LineLink<FetchOp> key_link;
 
-  // Result, from its end to Deliver().
+  // Its result, from its end until Deliver().
   absl::Status result_status;
   Tensor result;
   bool result_is_dead = false;
-  absl::StatusCode traced_code = absl::StatusCode::kOk;  // Of it, once it is given away.
+  // The code of the result, kept after the result is given away.
+  absl::StatusCode traced_code = absl::StatusCode::kOk;
   uint64_t traced_bytes = 0;
 
-  // Back to what it was at first.
+  // Makes it as new.
   virtual void Renew();
-  // What its caller said: all of a join say the same.
+  // The caller's Args; all fetches of a join have the same.
   const Args& wants() const { return join != nullptr ? join->args : args; }
   // Any thread: asks the poller to end it early.
   void Cancel(Poller* poller) {
     if (!cancel_posted.exchange(true)) poller->Post(&cancel_task_);
   }
-  // Runs `done`, on the thread it is called on.
-  void Deliver();
-  // The same on an executor's thread; tells the poller unless it is its own.
+  // Runs `done` on the calling thread. `no_args` stands for the sender's Args where there was no
+  // Send.
+  void Deliver(const Args& no_args);
+  // Deliver() on an executor's thread; tells the poller if that is another thread.
   void DeliverFrom(Poller* poller) {
-    Deliver();
+    Deliver(Args());
     if (poller->OnThread()) {
       owner_->OnOpDelivered(this);
     } else {
@@ -145,7 +149,7 @@ class FetchOp : public PollerTimer {
 
 struct FetchFollowers {
   LinkedLine<FetchOp> line{&FetchOp::wait_link};
-  FetchOp* first = nullptr;  // Whom they follow.
+  FetchOp* first = nullptr;  // The fetch that the others follow.
 };
 
 }  // namespace tryst

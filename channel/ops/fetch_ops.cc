@@ -12,18 +12,18 @@
 // Begin and end of a fetch. fetch_asking.cc has what is said of it to the peer.
 namespace tryst {
 
-FetchOps::FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts)
+FetchOps::FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options,
+                   FetchCounts* counts)
     : poller_(poller),
       ops_options_(std::move(options)),
-      track_(
-          ops_options_.trace == nullptr
-              ? nullptr
-              : ops_options_.trace->Track(TraceRole::kFetch, ops_options_.peer, ops_options_.path)),
+      track_(ops_options_.trace == nullptr
+                 ? nullptr
+                 : ops_options_.trace->Track(TraceRole::kFetch, ops_options_.connect.peer,
+                                             ops_options_.connect.path)),
+      connector_(poller, bootstrap, ops_options_.connect, [this] { OnConnectTimer(); }),
       keys_(ops_options_.max_keys, ops_options_.max_keys_bytes),
       deliveries_(poller, this),
-      counts_(counts) {
-  state_since_ns_ = now_ns();
-}
+      counts_(counts) {}
 
 // ---- Beginning ----
 
@@ -63,11 +63,14 @@ void FetchOps::Start(FetchOp* op) {
   op->begun_ns = now_ns();
   op->plain = args.cancellation == nullptr && args.deadline.is_never();
   op->span.Begin(op->has_slot ? WaitsFor::kPeerSend
-                 : open_      ? WaitsFor::kSlot
+                 : open()     ? WaitsFor::kSlot
                               : WaitsFor::kConnection,
                  op->begun_ns);
-  if (AskNow(op)) return FlushSoon();
-  if (op->state == FetchState::kQueued) queued_.Push(op);
+  if (AskNow(op)) {
+    OnBegun(op);
+    return OnWaits(op);
+  }
+  if (op->state == FetchState::kQueued) lines_.queued.Push(op);
   OnBegun(op);
   if (!closed_.ok()) return EndEarly(op, closed_);
   if (op->key.text().size() > ops_options_.max_key_bytes) {
@@ -91,7 +94,7 @@ FetchAction FetchOps::Advance(FetchOp* op, FetchEvent event) {
   const FetchRow* row = FindFetchRow(op->state, event);
   TRYST_CHECK(row != nullptr) << FetchEventName(event) << " of a fetch that "
                               << FetchStateName(op->state);
-  op->state = row->next;
+  Enter(op, event, row->next);
   return row->action;
 }
 
@@ -100,7 +103,7 @@ void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {
   const bool known = from == FetchState::kInSlot && op->asked_before;
   switch (Advance(op, known ? FetchEvent::kEndAsked : FetchEvent::kEnd)) {
     case FetchAction::kReport:
-      queued_.Remove(op);
+      lines_.queued.Remove(op);
       turns_.StopFollowing(op);
       DropTicket(op);
       DropMemory(op);
@@ -141,12 +144,12 @@ void FetchOps::StartLeaving(FetchOp* op, const absl::Status& why) {
   op->end_status = why;
   // A request not sent yet (a replay, a second one) need not go out any more.
   op->send_request = op->send_park = false;
-  if (!open_) return;
+  if (!open()) return;
   op->send_cancel = true;
   SendSoon(op);
 }
 
-void FetchOps::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when) {
+void FetchOps::Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when) {
   if (op->reported) return;
   op->reported = true;
   if (IsAhead(*op)) {  // Nobody to tell.
@@ -155,8 +158,8 @@ void FetchOps::Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_d
   }
   ++(status.ok() ? counts_->ended_ok : counts_->ended_failed);
   if (track_ != nullptr) {
-    op->traced_code = status.code();
-    op->traced_bytes = tensor.valid() ? tensor.bytes() : 0;
+    op->traced_code = status.ok() ? absl::StatusCode::kOk : status.code();
+    op->traced_bytes = tensor.bytes();
     op->span.Enter(WaitsFor::kExecutor, now_ns());
   }
   if (when == When::kNow && deliveries_.InPlace(*op)) {
@@ -178,7 +181,7 @@ void FetchOps::LastWord(FetchOp* op) {
   op->ticket = 0;
   keys_.Leave(op);
   AskFollower(op);
-  if (tickets_.parked() == 0 && queued_.empty()) pressed_ = false;
+  if (tickets_.parked() == 0 && lines_.queued.empty()) parking_.Relax();
   if (!op->send_cancel) send_line_.Remove(op);
   FreeIfDone(op);
 }
@@ -208,7 +211,7 @@ void FetchOps::OnOpCancelled(FetchOp* op) {
 }
 
 std::string FetchOps::WhyLate(const FetchOp&) const {
-  return connect_status_.ok() ? "" : absl::StrCat(" (", connect_status_.message(), ")");
+  return connector_.why.ok() ? "" : absl::StrCat(" (", connector_.why.message(), ")");
 }
 
 void FetchOps::OnOpTimer(FetchOp* op) {
@@ -218,7 +221,7 @@ void FetchOps::OnOpTimer(FetchOp* op) {
   }
   EndByCaller(op, absl::DeadlineExceededError(
                       absl::StrCat("not received in time: ", FetchStateName(op->state), " of ",
-                                   ops_options_.peer, WhyLate(*op))));
+                                   ops_options_.connect.peer, WhyLate(*op))));
 }
 
 absl::Status FetchOps::MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
@@ -236,8 +239,8 @@ void FetchOps::AbortStep(int64_t step_id, const absl::Status& why) {
 
 // ---- Handing over ----
 
-// Gives what was asked for, as it stands, to the fetch behind. False: nobody is behind, or it
-// cannot be given.
+// Passes the request of `op`, as it stands, to the next fetch of its key. False: there is none, or
+// the request cannot be passed.
 bool FetchOps::HandOver(FetchOp* op) {
   if (op->followers == nullptr || op->ending || IsAhead(*op)) return false;
   if (FindFetchRow(op->state, FetchEvent::kHandOver) == nullptr) return false;
@@ -276,15 +279,15 @@ void FetchOps::EndByCaller(FetchOp* op, const absl::Status& why) {
 void FetchOps::AskFollower(FetchOp* op) {
   FetchOp* next = turns_.Succeed(op);
   if (next == nullptr) return;
-  queued_.PushFront(next);
-  if (open_) FlushSoon();
+  lines_.queued.PushFront(next);
+  if (open()) words_->FlushSoon();
 }
 
 // ---- Another path ----
 
 std::vector<WaitingFetch> FetchOps::TakeWaiting() {
   std::vector<WaitingFetch> taken;
-  while (!queued_.empty()) TakeOut(queued_.PopFront(), &taken);
+  while (!lines_.queued.empty()) TakeOut(lines_.queued.PopFront(), &taken);
   return taken;
 }
 
@@ -317,39 +320,30 @@ void FetchOps::TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken) {
 
 // ---- Views ----
 
+bool FetchOps::Drained() const {
+  return connector_.state() == Connector::State::kClosed && !connector_.hello_out() &&
+         pool_.live() == 0 && deliveries_.idle();
+}
+
 void FetchOps::ListOps(LiveOps* ops) const {
   for (const FetchOp* op : pool_.all()) {
     if (op->state == FetchState::kFree) continue;
     LiveOp live;
-    live.peer = ops_options_.peer;
-    live.path = ops_options_.path;
+    live.peer = ops_options_.connect.peer;
+    live.path = ops_options_.connect.path;
     live.step = op->step;
     live.key = op->key;
     live.span = op->span;
     live.bytes = BytesOf(*op);
     // Connected since, without a slot yet.
-    if (open_ && live.span.waits_for() == WaitsFor::kConnection) {
-      live.span.Enter(WaitsFor::kSlot, std::max(state_since_ns_, live.span.since_ns()));
+    if (open() && live.span.waits_for() == WaitsFor::kConnection) {
+      live.span.Enter(WaitsFor::kSlot, std::max(connector_.since_ns(), live.span.since_ns()));
     }
-    if (!open_) live.detail = std::string(connect_status_.message());
+    if (!open()) live.detail = std::string(connector_.why.message());
     if (IsAhead(*op)) live.detail = "asked for ahead of its fetch";
     if (op->reported && op->delivered) live.detail = "its caller has been answered";
     ops->Add(std::move(live));
   }
-}
-
-std::string FetchOps::CountsByState() const {
-  size_t by_state[kFetchStateCount] = {};
-  for (const FetchOp* op : pool_.all()) ++by_state[static_cast<size_t>(op->state)];
-  std::string text = absl::StrCat(pool_.live(), " fetches out");
-  const char* before = " (";
-  for (size_t i = 1; i < kFetchStateCount; ++i) {
-    if (by_state[i] == 0) continue;
-    absl::StrAppend(&text, before, by_state[i], " ", FetchStateName(static_cast<FetchState>(i)));
-    before = "; ";
-  }
-  if (before[0] == ';') text += ")";
-  return text;
 }
 
 }  // namespace tryst

@@ -3,21 +3,27 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "channel/channel.h"
+#include "channel/ops/connector.h"
 #include "channel/ops/deliveries.h"
 #include "channel/ops/fetch_keys.h"
 #include "channel/ops/fetch_op.h"
+#include "channel/ops/fetch_parking.h"
 #include "channel/ops/fetch_pool.h"
 #include "channel/ops/fetch_slots.h"
 #include "channel/ops/fetch_table.h"
 #include "channel/ops/fetch_tickets.h"
 #include "channel/ops/fetch_transport.h"
 #include "channel/ops/fetch_turns.h"
+#include "channel/ops/fetch_words.h"
 #include "channel/ops/linked_line.h"
+#include "channel/ops/slot_lines.h"
+#include "channel/ops/slot_watch.h"
 #include "channel/poller/member_timer.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/trace.h"
@@ -36,9 +42,9 @@ struct FetchCounts {
 };
 
 struct FetchOpsOptions {
-  std::string peer;
-  std::string path;  // As in Hello: "rdma/soft".
+  ConnectorOptions connect;
   Trace* trace = nullptr;
+  SlotWatch* watch = nullptr;
   size_t max_key_bytes = 0;
   uint32_t max_keys = 0;        // That the peer remembers,
   uint64_t max_keys_bytes = 0;  // and what their texts may come to before numbers begin again.
@@ -70,20 +76,17 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   void AbortStep(int64_t step_id, const absl::Status& why) override;
   void ListOps(LiveOps* ops) const override;
   std::vector<WaitingFetch> TakeWaiting() override;
+  bool Drained() const override;
+  void View(PathView* view) const override { connector_.View(view); }
 
- protected:
+  // ---- What happens to an operation: for the transport ----
   using When = Deliveries::When;
-
-  FetchOps(Poller* poller, FetchOpsOptions options, FetchCounts* counts);
-  ~FetchOps() override = default;
-
-  // ---- What happens to an operation ----
   // The state that the table says, and what is to be done. CHECKs that there is an entry.
   FetchAction Advance(FetchOp* op, FetchEvent event);
   // The same of a peer's word. Null: it has no place there; the link is to end.
   const FetchRow* Hear(FetchOp* op, FetchEvent event) {
     const FetchRow* row = FindFetchRow(op->state, event);
-    if (row != nullptr) op->state = row->next;
+    if (row != nullptr) Enter(op, event, row->next);
     return row;
   }
   void EndEarly(FetchOp* op, const absl::Status& why);
@@ -92,61 +95,74 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   // The peer has nothing more to say of it. Before Report(), which may free what has nothing left
   // to come.
   void LastWord(FetchOp* op);
-  void Report(FetchOp* op, absl::Status status, Tensor tensor, bool is_dead, When when);
+  void Report(FetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead, When when);
   FetchOp* TakeOp();
-
-  // Asking (fetch_asking.cc).
-  bool SayAll();  // False: there was no room for all of it.
-  void SendSoon(FetchOp* op);
-  void TakeSlot(FetchOp* op);
-  bool SomebodyWaits() const { return !queued_.empty() || !here_line_.empty(); }
-  bool HasWords() const { return !send_line_.empty() || tickets_.any_unwanted(); }
-  void OnParked(FetchOp* op, bool is_wanted);
-  void OnHere(absl::Span<const uint64_t> tickets);
-  void DropTicket(FetchOp* op);
-  // In the order in which they were asked for, which is the order of their turns at a key: those
-  // in slots, and those that are parked.
-  std::vector<FetchOp*> Asked() const;
-  // No connection any more: nothing is to be said over it.
-  void ForgetWords();
-
-  void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
-  std::string CountsByState() const;
-  std::string WhyLate(const FetchOp& op) const override;
   // Whether what the peer says the tensor is may be, and is what the caller wants.
   absl::Status MayTake(const FetchOp& op, DType dtype, const TensorShape& shape,
                        uint64_t bytes) const;
+  // In the order in which they were asked for, which is the order of their turns at a key: those
+  // in slots, and those that are parked.
+  std::vector<FetchOp*> Asked() const;
+
+  // ---- Asking (fetch_asking.cc) ----
+  bool SayAll();  // False: there was no room for all of it.
+  void SendSoon(FetchOp* op);
+  void TakeSlot(FetchOp* op);
+  bool SomebodyWaits() const { return lines_.any(); }
+  bool HasWords() const { return !send_line_.empty() || tickets_.any_unwanted(); }
+  // The peer is to keep its take while it waits, and the slot is to be another's.
+  void AskToPark(FetchOp* op);
+  bool tickets_full() const { return tickets_.parked() >= ops_options_.max_parked; }
+  void OnParked(FetchOp* op, bool is_wanted);
+  void OnHere(absl::Span<const uint64_t> tickets);
+  void DropTicket(FetchOp* op);
+  // No connection any more: nothing is to be said over it.
+  void ForgetWords();
+  const FetchSlots& slots() const { return slots_; }
+  const SlotLines& lines() const { return lines_; }
+  FetchKeys* keys() { return &keys_; }
+  Poller* poller() const { return poller_; }
   int64_t now_ns() const { return poller_->now_ns(); }
+  bool open() const { return connector_.open(); }  // There is a connection.
+
+ protected:
+  FetchOps(Poller* poller, Bootstrap* bootstrap, FetchOpsOptions options, FetchCounts* counts);
+  ~FetchOps() override {
+    if (ops_options_.watch != nullptr) ops_options_.watch->OnEndGone(this);
+  }
+
+  void TakeOut(FetchOp* op, std::vector<WaitingFetch>* taken);
+  std::string WhyLate(const FetchOp& op) const override;
 
   // Poller thread only, as all of it.
   Poller* const poller_;
   const FetchOpsOptions ops_options_;
   TraceTrack* const track_;      // Null without a trace.
-  bool open_ = false;            // There is a connection.
-  bool parks_ = false;           // Its peer knows of parking.
-  absl::Status closed_;          // Not OK: closed for this.
-  absl::Status connect_status_;  // Of the last failed attempt; OK while there is a link.
-  int64_t state_since_ns_ = 0;   // Of the connection.
+  FetchWords* words_ = nullptr;  // The transport's, who sets it.
+  Connector connector_;
+  absl::Status closed_;  // Not OK: closed for this.
   FetchPool pool_;
   FetchSlots slots_;
   FetchKeys keys_;
-  LinkedLine<FetchOp> queued_{&FetchOp::wait_link};     // kQueued, but for those behind others.
-  LinkedLine<FetchOp> here_line_{&FetchOp::wait_link};  // kHere: before those.
+  SlotLines lines_;
   LinkedLine<FetchOp> send_line_{&FetchOp::send_link};  // With something to say.
   FetchTickets tickets_;
+  FetchParking parking_{this};
   Deliveries deliveries_;
 
  private:
+  void Enter(FetchOp* op, FetchEvent event, FetchState next) {
+    const FetchState from = std::exchange(op->state, next);
+    if (ops_options_.watch != nullptr && closed_.ok()) {
+      ops_options_.watch->OnFetchEvent(this, *op, from, event);
+    }
+  }
   void Start(FetchOp* op);
   bool AskNow(FetchOp* op);
   bool Ask(FetchOp* op);
   bool SayOf(FetchOp* op);
   bool SendRequestOf(FetchOp* op, FetchKey* key);
-  LinkedLine<FetchOp>* NextLine() { return here_line_.empty() ? &queued_ : &here_line_; }
   void FreeSlot(FetchOp* op);
-  void WatchLine();
-  void ParkWaiting();
-  bool MayPark(const FetchOp& op) const;
   bool BeginTurn(FetchOp* op, FetchKey* key);
   void AskFollower(FetchOp* op);
   bool HandOver(FetchOp* op);
@@ -159,8 +175,6 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   FetchCounts* const counts_;
   uint64_t next_order_ = 1;
   FetchTurns turns_;
-  bool pressed_ = false;  // Fetches wait in line behind others that wait for a Send.
-  MemberTimer<FetchOps> park_timer_{this, &FetchOps::ParkWaiting};
 };
 
 }  // namespace tryst

@@ -2,6 +2,7 @@
 #define TRYST_CHANNEL_OPS_FETCH_POOL_H_
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -9,7 +10,7 @@
 
 namespace tryst {
 
-// The ops of a channel, used again and again. It does not own them.
+// The ops of a channel, which are reused. It does not own them.
 class FetchPool {
  public:
   FetchOp* Take(absl::FunctionRef<FetchOp*()> make) {
@@ -23,8 +24,9 @@ class FetchPool {
     return op;
   }
   void Free(FetchOp* op) { free_.push_back(op); }
-  const std::vector<FetchOp*>& all() const { return all_; }  // All there ever were.
+  const std::vector<FetchOp*>& all() const { return all_; }  // All that were ever made.
   size_t live() const { return all_.size() - free_.size(); }
+  std::string Explain() const;  // How many are out, by state.
 
  private:
   std::vector<FetchOp*> all_;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "channel/ops/told_keys.h"
 #include "channel/poller/poller.h"
 #include "channel/trace/live_ops.h"
 #include "rendezvous/tensor_source.h"
@@ -21,9 +22,9 @@ namespace tryst {
 
 class ServeTake;
 
-// What takes a tensor: the request on one slot.
+// The request on one slot, which takes a tensor.
 struct TakingOp {
-  ServeTake* take = nullptr;  // Under way for it.
+  ServeTake* take = nullptr;  // The take that is under way for it.
 };
 
 class ServeTakeOwner {
@@ -32,9 +33,9 @@ class ServeTakeOwner {
   virtual void OnTaken(ServeTake* take) = 0;
 };
 
-// One take from the local rendezvous, from its start until the poller has seen its end. An op that
-// no longer wants it lets go of it at once, so that what follows on the slot has its turn now. Of a
-// pool. Poller thread only, but for End().
+// One take from the local rendezvous, from its start until the poller has seen its end. A request
+// that no longer wants its take drops it at once, so that the slot is free for the next request.
+// Belongs to a pool. Poller thread only, except for End().
 class ServeTake final : public PollerTask {
  public:
   ServeTake(ServeTakeOwner* owner, Poller* poller) : owner_(owner), poller_(poller) {}
@@ -45,23 +46,23 @@ class ServeTake final : public PollerTask {
     taken.tensor = std::move(tensor);
     taken.is_dead = is_dead;
     taken.send_args = send_args;
-    // In the call that starts it there is nobody to be told: it looks.
+    // The call that starts the take checks `ended` itself, so nobody needs to be told.
     const bool looks = poller_->OnThread() && in_call_;
     if (looks) ended_in_call_ = true;
     ended.store(true, std::memory_order_release);
     if (!looks) poller_->Post(this);
   }
 
-  TakingOp* op = nullptr;  // Whose it is; null: it is parked, or nobody wants it any more.
-  uint64_t ticket = 0;     // Parked: the number under which the consumer waits for it.
-  uint64_t epoch = 0;      // In which the consumer last spoke of the ticket.
-  int64_t since_ns = 0;    // Parked: since when the request waits.
-  bool dropped = false;    // Nobody wants it: what follows waits for its end.
-  bool here = false;       // Parked, and what follows is written and seen.
+  TakingOp* op = nullptr;  // Its request; null: it is parked, or was dropped.
+  uint64_t ticket = 0;     // If parked: the number under which the consumer waits for it.
+  uint64_t epoch = 0;      // The epoch in which the consumer last named the ticket.
+  int64_t since_ns = 0;    // If parked: when the request began to wait.
+  bool dropped = false;    // Nobody wants it; the next take of its key waits for its end.
+  bool here = false;       // If parked: the fields below are written, and the poller has seen that.
   int64_t step = 0;
   TensorKey key;
   absl::optional<Cancellation> cancellation;
-  std::atomic<bool> ended{false};  // What follows is written, although nobody has heard of it.
+  std::atomic<bool> ended{false};  // The fields below are written; the poller may not know it yet.
   absl::Status status;
   Taken taken;
 
@@ -72,7 +73,7 @@ class ServeTake final : public PollerTask {
   ServeTakeOwner* const owner_;
   Poller* const poller_;
   // Poller thread only.
-  bool in_call_ = false;  // The call that starts it has not returned,
+  bool in_call_ = false;  // The call that starts it has not returned.
   bool ended_in_call_ = false;
 };
 
@@ -80,17 +81,17 @@ class ServeTake final : public PollerTask {
 class TakesUser {
  public:
   virtual ~TakesUser() = default;
-  // The take of `op` has ended: the op keeps what it wants of it. Perhaps inside Start().
+  // The take of `op` has ended, perhaps inside Start(). `op` keeps what it needs of it.
   virtual void OnTakeEnded(TakingOp* op, ServeTake* take) = 0;
-  // There are tickets to be told.
+  // There are tickets of which the consumer must be told.
   virtual void OnHere() = 0;
   // No take is under way any more.
   virtual void OnTakesIdle() = 0;
 };
 
-// What a producer takes for one consumer: each tensor once, given back in its place when nobody
-// wants it; and the takes that wait for their Send without a slot (docs/WIRE.md, "Parking").
-// Poller thread only.
+// The takes of a producer for one consumer. Each tensor is taken once, and given back in its old
+// place when nobody wants it. Holds the parked takes, too, which wait for their Send without a slot
+// (docs/WIRE.md, "Parking"). Poller thread only.
 class Takes final : private ServeTakeOwner {
  public:
   Takes(Poller* poller, TensorSource* source, TakesUser* user, std::string consumer,
@@ -102,27 +103,40 @@ class Takes final : private ServeTakeOwner {
         max_parked_(max_parked),
         given_back_(given_back) {}
 
-  // Takes for `op`. The hello has authenticated the consumer: it gets what is meant for it.
+  // Takes for `op`. The hello has authenticated the consumer, so it gets only tensors meant for it.
   void Start(int64_t step, const TensorKey& key, TakingOp* op);
-  // Whether a take of `key` would have to wait for one that nobody wants any more.
+  // Whether a take of `key` must wait until a dropped one has ended.
   bool MustWait(const TensorKey& key) const {
     return !dropping_.empty() && dropping_.contains(key);
   }
-  // The op no longer wants it. REQUIRES: op->take != nullptr.
+  // Takes a tensor that is already here, without making a take; nearly all requests end so. `*key`
+  // is as in TensorSource::TakeHere(). False: it changed nothing, and the caller needs Start().
+  bool Here(int64_t step, ToldKey* known, Taken* taken) {
+    if (!known->may_take) {
+      known->may_take = known->for_consumer && source_->MayTake(known->key);
+      if (!known->may_take) return false;
+    }
+    return !MustWait(known->key) && source_->TakeHere(step, &known->key, &place_, taken);
+  }
+  // Releases the step in which Here() last found a tensor.
+  void ForgetPlace() { place_ = TensorSource::Place(); }
+  // `op` no longer wants its take. REQUIRES: op->take != nullptr.
   void Drop(TakingOp* op);
 
-  // Parks what `op` waits for. False: it is about to end, or keeps its slot.
+  // Parks the take of `op`. False: the take is about to end, or `op` must keep its slot.
   bool Park(TakingOp* op, uint64_t ticket, int64_t since_ns);
-  // Goes on for `op` with what is parked under the ticket. False: nothing of that key and step.
+  // `op` continues the take that is parked under the ticket. False: none of that key and step is.
   bool Unpark(uint64_t ticket, int64_t step, const TensorKey& key, TakingOp* op);
-  // The consumer says, in a new epoch, that it waits on. False: more than may be parked.
+  // The consumer says, in a new epoch, that it still waits under the ticket. False: too many are
+  // parked.
   bool Waits(uint64_t ticket, int64_t step, const TensorKey& key);
-  // Of the connection, over which tickets are told. 0: there is none.
+  // The epoch of the connection over which tickets are told. 0: there is no connection.
   void SetEpoch(uint64_t epoch);
-  // How many of them were parked here.
+  // Drops the takes under the tickets; returns how many were parked here.
   size_t DropTickets(absl::Span<const uint64_t> tickets);
-  void DropUnspoken();  // Those that the consumer has not spoken of in this epoch.
-  // The tickets to be told, in the order of the Sends. `tell` says how many of them it has told.
+  void DropUnspoken();  // Drops parked takes that the consumer did not name in this epoch.
+  // Calls `tell` with at most `most` tickets whose takes have ended, in the order of the Sends. It
+  // returns how many of them it has told.
   bool TellHere(size_t most, absl::FunctionRef<bool(absl::Span<const uint64_t>)> tell);
   bool has_here() const { return !here_.empty(); }
 
@@ -148,16 +162,16 @@ class Takes final : private ServeTakeOwner {
   TakesUser* const user_;
   const std::string consumer_;
   const uint32_t max_parked_;
-  uint64_t* const given_back_;  // Counts.
+  uint64_t* const given_back_;  // A counter.
 
   TensorSource::Place place_;
-  std::deque<ServeTake> takes_;  // All there ever were; addresses stay.
+  std::deque<ServeTake> takes_;  // All that were ever made; addresses stay.
   std::vector<ServeTake*> free_;
-  // Let go of and not ended yet, by key; and those that wait for their end.
+  // How many dropped takes of each key have not ended; and the requests that wait for that.
   absl::flat_hash_map<TensorKey, uint32_t> dropping_;
   std::vector<ServeTake*> deferred_;
   absl::flat_hash_map<uint64_t, ServeTake*> parked_;  // By ticket.
-  std::vector<uint64_t> here_;                        // Tickets to be told.
+  std::vector<uint64_t> here_;                        // Tickets of which the consumer must be told.
   uint64_t epoch_ = 0;
 };
 

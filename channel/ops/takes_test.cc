@@ -30,10 +30,30 @@ class Stock final : public TensorSource {
   void GiveBack(int64_t, const TensorKey&, Taken) override {}
 };
 
+// Has nothing until the test says so, and does not hear of cancels.
+class Slow final : public TensorSource {
+ public:
+  void Take(int64_t, const TensorKey&, uint64_t, const Args&, DoneFn done) override {
+    asked.push_back(std::move(done));
+  }
+  bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
+  bool MayTake(const TensorKey&) const override { return true; }
+  void GiveBack(int64_t, const TensorKey&, Taken taken) override { back.push_back(taken.tensor); }
+  void Meet(size_t which, Tensor tensor) {
+    std::move(asked[which])(absl::OkStatus(), Args(), Args(), std::move(tensor), false);
+  }
+
+  std::vector<DoneFn> asked;
+  std::vector<Tensor> back;
+};
+
 class NoUser final : public TakesUser {
-  void OnTakeEnded(TakingOp*, ServeTake*) override {}
+  void OnTakeEnded(TakingOp*, ServeTake* take) override { met.push_back(take->taken.tensor); }
   void OnHere() override {}
   void OnTakesIdle() override {}
+
+ public:
+  std::vector<Tensor> met;
 };
 
 class TakesTest : public ::testing::Test {
@@ -103,6 +123,70 @@ TEST_F(TakesTest, OnlySoManyWaitWithoutASlot) {
   EXPECT_TRUE(takes_.Waits(kMostParked + 1, 0, key_));
   EXPECT_FALSE(takes_.Waits(kMostParked + 2, 0, key_));
   for (uint64_t ticket = 2; ticket <= kMostParked + 1; ++ticket) takes_.DropTickets({ticket});
+  EXPECT_TRUE(takes_.idle());
+}
+
+class SlowTakesTest : public TakesTest {
+ protected:
+  SlowTakesTest() { takes_.SetEpoch(1); }
+  static Tensor One() { return *Tensor::Allocate(DType::kInt64, {}); }
+
+  const TensorKey other_ = TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
+                                                 std::string(kConsumer) + "/device:CPU:0", "other")
+                               ->At(0, 0);
+  Slow slow_;
+  Takes takes_{&poller_, &slow_, &user_, kConsumer, kMostParked, &given_back_};
+};
+
+// It meets its tensor on another thread while it is let go of.
+TEST_F(SlowTakesTest, WhatATakeMeetsWhileItIsDroppedGoesBackBeforeTheNextAsks) {
+  TakingOp first, second;
+  takes_.Start(0, key_, &first);
+  takes_.Drop(&first);
+  takes_.Start(0, key_, &second);
+  EXPECT_EQ(slow_.asked.size(), 1u) << "the next would meet what was sent later";
+  TakingOp of_another;
+  takes_.Start(0, other_, &of_another);
+  EXPECT_EQ(slow_.asked.size(), 2u) << "another key need not wait";
+  const Tensor tensor = One();
+  slow_.Meet(0, tensor);
+  poller_.Turn();
+  ASSERT_EQ(slow_.back.size(), 1u);
+  EXPECT_TRUE(slow_.back[0].SharesBytesWith(tensor));
+  EXPECT_EQ(given_back_, 1u);
+  ASSERT_EQ(slow_.asked.size(), 3u);
+  slow_.Meet(2, tensor);
+  slow_.Meet(1, One());
+  poller_.Turn();
+  EXPECT_EQ(user_.met.size(), 2u);
+  EXPECT_TRUE(takes_.idle());
+}
+
+TEST_F(SlowTakesTest, ATicketGoesOnForItsOwnKeyAndStepAlone) {
+  TakingOp op, next;
+  takes_.Start(3, key_, &op);
+  ASSERT_TRUE(takes_.Park(&op, 7, 0));
+  EXPECT_FALSE(takes_.Unpark(8, 3, key_, &next));
+  EXPECT_FALSE(takes_.Unpark(7, 4, key_, &next));
+  EXPECT_FALSE(takes_.Unpark(7, 3, other_, &next));
+  EXPECT_EQ(next.take, nullptr);
+  EXPECT_TRUE(takes_.Unpark(7, 3, key_, &next));
+  slow_.Meet(0, One());
+  poller_.Turn();
+  EXPECT_EQ(user_.met.size(), 1u);
+  EXPECT_TRUE(takes_.idle());
+}
+
+TEST_F(SlowTakesTest, OnlySoManyArePutAside) {
+  std::vector<TakingOp> ops(kMostParked + 1);
+  for (uint64_t i = 0; i <= kMostParked; ++i) {
+    takes_.Start(0, key_, &ops[i]);
+    EXPECT_EQ(takes_.Park(&ops[i], i + 1, 0), i < kMostParked) << i;
+  }
+  EXPECT_EQ(takes_.parked(), kMostParked);
+  for (uint64_t i = 0; i <= kMostParked; ++i) slow_.Meet(i, One());
+  poller_.Turn();
+  for (uint64_t i = 0; i < kMostParked; ++i) takes_.DropTickets({i + 1});
   EXPECT_TRUE(takes_.idle());
 }
 

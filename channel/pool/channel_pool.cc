@@ -68,7 +68,8 @@ absl::Status ChannelPool::Open() {
     const absl::Status opened = (*at)->Open();
     if (opened.ok()) {
       ++at;
-    } else if ((*at)->is_optional()) {  // Peers are reached otherwise, and Explain() says so.
+      // Another transport reaches peers, and Explain() says why this one does not.
+    } else if ((*at)->is_optional()) {
       context_.missing.emplace_back((*at)->name(), opened);
       at = transports->erase(at);
     } else {
@@ -76,7 +77,7 @@ absl::Status ChannelPool::Open() {
     }
   }
   open_ = true;
-  // The others begin with their first peer: until then their pollers sleep.
+  // Other pollers begin with their first peer, and sleep until then.
   if (options_.place == 0) StartMaintenance();
   return absl::OkStatus();
 }
@@ -99,7 +100,7 @@ void ChannelPool::GiveTask(FetchTask* task) {
   free_tasks_.push_back(task);
 }
 
-// What is still in the inbox was asked for before. An abort ends no fetch that is made after it.
+// Fetches in the inbox were made earlier and go first. An abort ends only fetches made before it.
 bool ChannelPool::MayStartNow() const {
   if (posted_aborts_.load(std::memory_order_relaxed) != 0) {
     TRYST_REACHED("sim: a fetch waits behind an abort");
@@ -111,8 +112,8 @@ bool ChannelPool::MayStartNow() const {
 void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && !closed_ && MayStartNow()) {
-    PeerPaths* peer = PeerOf(key.src().worker);
-    if (peer->FetchesInCallbacks()) return peer->Fetch(step_id, key, args, std::move(done));
+    Channel* channel = PeerOf(key.src().worker)->InCallbacks();
+    if (channel != nullptr) return channel->Fetch(step_id, key, args, std::move(done));
   }
   FetchTask* task = TakeTask();
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
@@ -167,7 +168,7 @@ void ChannelPool::FetchEach(absl::Span<const TensorKey> keys, ManyDoneFn done,
       end_one(many);
     });
   }
-  // Counted: with the pool drained nobody turns the poller any more.
+  // Counted, because once the pool has drained nobody turns the poller any more.
   posted_fetches_.fetch_add(1, std::memory_order_relaxed);
   poller_->PostFn([this, many, end_one] {
     posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
@@ -186,14 +187,12 @@ bool ChannelPool::FetchAsOne(int64_t step_id, absl::Span<const TensorKey> keys, 
 }
 
 void ChannelPool::StartFetch(FetchTask* task) {
-  const int64_t step_id = task->step_id;
-  const TensorKey key = std::move(task->key);
-  const Args args = std::move(task->args);
-  DoneFn done = std::move(task->done);
-  task->args = Args();
-  GiveTask(task);
   posted_fetches_.fetch_sub(1, std::memory_order_relaxed);
-  FetchNow(step_id, key, args, std::move(done));
+  FetchNow(task->step_id, task->key, task->args, std::move(task->done));
+  task->key = TensorKey();
+  task->args.DropReferences();
+  task->done = nullptr;
+  GiveTask(task);
 }
 
 void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
@@ -212,7 +211,8 @@ PeerPaths* ChannelPool::PeerOf(absl::string_view worker) {
 }
 
 void ChannelPool::AbortStep(int64_t step_id, const absl::Status& status) {
-  if (!asked_.load(std::memory_order_relaxed)) return;  // Nor is the poller woken for it.
+  // Without any fetch there is nothing to abort, and the poller need not be woken.
+  if (!asked_.load(std::memory_order_relaxed)) return;
   posted_aborts_.fetch_add(1, std::memory_order_relaxed);
   poller_->PostFn([this, step_id, status] {
     posted_aborts_.fetch_sub(1, std::memory_order_relaxed);
@@ -301,7 +301,9 @@ absl::Status ChannelPool::Stop(const absl::Status& why, absl::Duration timeout) 
 // ---- Explaining ----
 
 std::string ChannelPool::Explain(const std::string& peer) {
-  if (poller_->OnThread()) return ExplainNow(peer);  // A callback would wait for itself.
+  if (poller_->OnThread())
+    // A caller on the poller thread would wait for itself.
+    return ExplainNow(peer);
   std::string out;
   poller_->RunAndWait([&] { out = ExplainNow(peer); });
   return out;
@@ -338,7 +340,7 @@ std::vector<std::string> ChannelPool::transport_names() const {
   return names;
 }
 
-// Who asks what goes on asks because something hangs: that must not hang with it.
+// State is often asked for because something hangs, so this call must not hang with it.
 absl::Status ChannelPool::AskPoller(absl::AnyInvocable<void() &&> fn) {
   if (poller_->OnThread()) {
     std::move(fn)();
@@ -347,7 +349,7 @@ absl::Status ChannelPool::AskPoller(absl::AnyInvocable<void() &&> fn) {
   struct Asked {
     Mutex mu;
     CondVar answered_cv;
-    absl::AnyInvocable<void() &&> fn ABSL_GUARDED_BY(mu);  // Null: run, or given up.
+    absl::AnyInvocable<void() &&> fn ABSL_GUARDED_BY(mu);  // Null: it has run, or was given up.
   };
   auto asked = std::make_shared<Asked>();
   {
@@ -356,7 +358,7 @@ absl::Status ChannelPool::AskPoller(absl::AnyInvocable<void() &&> fn) {
   }
   poller_->PostFn([asked] {
     MutexLock lock(&asked->mu);
-    if (asked->fn != nullptr) std::move(asked->fn)();  // Takes no lock and calls nobody back.
+    if (asked->fn != nullptr) std::move(asked->fn)();  // It takes no lock and calls no callback.
     asked->fn = nullptr;
     asked->answered_cv.NotifyOne();
   });

@@ -12,7 +12,8 @@
 namespace tryst {
 namespace {
 
-constexpr int64_t kKeysNs = 1'000'000'000;  // Between two looks at what was out before.
+// Between two checks of the fetches that were out before.
+constexpr int64_t kKeysNs = 1'000'000'000;
 
 std::string WhyOf(const Channel& channel) {
   PathView view;
@@ -37,7 +38,7 @@ PeerPaths::~PeerPaths() { context_->poller->CancelTimer(this); }
 void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   size_t way = current_;
   if (keys_out_ != nullptr && !HasLeft() && keys_out_->empty()) {
-    keys_out_.reset();  // All is as if nothing had happened.
+    keys_out_.reset();  // All fetches are on one path again.
   }
   if (keys_out_ != nullptr) {
     way = keys_out_->Add(key, way);
@@ -61,14 +62,14 @@ bool PeerPaths::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, con
   return channel != nullptr && channel->FetchMany(step_id, keys, args, done);
 }
 
-bool PeerPaths::FetchesInCallbacks() {
-  if (keys_out_ != nullptr) return false;
-  const Channel* channel = ChannelOn(current_);
-  return channel != nullptr && channel->FetchesInCallbacks();
+Channel* PeerPaths::InCallbacks() {
+  if (keys_out_ != nullptr) return nullptr;
+  Channel* channel = ChannelOn(current_);
+  return channel != nullptr && channel->FetchesInCallbacks() ? channel : nullptr;
 }
 
 Channel* PeerPaths::ChannelOn(size_t index) {
-  if (index >= ways_.size()) return nullptr;  // There is no transport at all.
+  if (index >= ways_.size()) return nullptr;  // There are no transports.
   Way* way = &ways_[index];
   if (way->channel == nullptr) {
     way->channel = context_->transports[index]->MakeChannel(worker_, way);
@@ -83,10 +84,10 @@ void PeerPaths::AbortStep(int64_t step_id, const absl::Status& status) {
   }
 }
 
-// ---- From one way to another ----
+// ---- From one path to another ----
 
-// The best way but `failed` that is good. Where there is none, the one that was left first, which
-// may work again: so all have their turns. Where there is no other at all, `failed`.
+// The best good path other than `failed`. If none is good, the one that was left first, which may
+// work again, so that each is tried in turn. If there is no other, `failed`.
 size_t PeerPaths::NextWay(size_t failed) const {
   size_t next = failed;
   for (const Way& way : ways_) {
@@ -97,8 +98,8 @@ size_t PeerPaths::NextWay(size_t failed) const {
   return next;
 }
 
-// Where what was asked on `way` is to go on. `way` itself where there is no other: then it is as
-// good as any and goes on trying.
+// The path on which the fetches of `way` go on. `way` itself if there is no other; it then counts
+// as good and keeps trying.
 size_t PeerPaths::StepAside(Way* way, Standing standing, std::string why) {
   way->standing = standing;
   way->why = std::move(why);
@@ -128,7 +129,7 @@ void PeerPaths::UseWay(size_t index) {
   }
 }
 
-// `counted`: in keys_out_, where it follows its key.
+// `counted`: the fetches are in keys_out_ already.
 void PeerPaths::GoOn(std::vector<WaitingFetch> fetches, size_t way, bool counted) {
   for (WaitingFetch& fetch : fetches) {
     if (counted) {
@@ -139,8 +140,8 @@ void PeerPaths::GoOn(std::vector<WaitingFetch> fetches, size_t way, bool counted
   }
 }
 
-// Nothing was asked on it that another one could not be asked. The reason may pass: a peer that is
-// configured anew, a container that shares its host's namespace from now on.
+// Nothing was requested on it, so its fetches can move. The reason may pass: a peer gets another
+// configuration, or a container now shares its host's namespace.
 void PeerPaths::OnRefused(Way* way) {
   const std::string why = absl::StrCat(NameOf(*way), ": ", WhyOf(*way->channel));
   size_t next = current_;
@@ -148,13 +149,13 @@ void PeerPaths::OnRefused(Way* way) {
     way->why = why;
   } else {
     next = StepAside(way, Standing::kRefused, why);
-    if (next == way->index) return;  // There is no other: it goes on trying.
+    if (next == way->index) return;  // There is no other path, so it keeps trying.
     TRYST_LOG(Info) << context_->options->self << " does not reach " << worker_ << " by " << why;
   }
   GoOn(way->channel->TakeWaiting(), next, keys_out_ != nullptr);
 }
 
-// The path has stopped working: all that waited for it goes to the next one.
+// The path has stopped working, so all fetches that waited for it go to the next one.
 void PeerPaths::OnLeft(Way* way, std::vector<WaitingFetch> fetches) {
   const std::string why = WhyOf(*way->channel);
   const bool in_use = current_ == way->index;
@@ -185,13 +186,13 @@ void PeerPaths::OnUsable(Way* way) {
                     << NameOf(ways_[current_]);
   }
   UseWay(way->index);
-  if (!was_refused) return;  // Since it was left all fetches are counted.
+  if (!was_refused) return;  // Fetches were counted since it was left.
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();
   NoteKeysBefore();
 }
 
-// Fetches of a key that are out on another way must meet its sends before those that come: the
-// key follows when they have ended.
+// Fetches of a key that are out on another path must get its tensors before new ones do. So the key
+// moves to this path only when they have ended.
 void PeerPaths::NoteKeysBefore() {
   KeysOut::Ways before;
   for (const Way& way : ways_) {
@@ -211,7 +212,8 @@ void PeerPaths::ProbeLater(Way* way) {
   const ChannelPoolOptions& options = *context_->options;
   way->pause_ms =
       way->pause_ms == 0 ? options.probe_ms : std::min(way->pause_ms * 2, options.probe_ms_most);
-  // Between half of it and all of it: consumers do not come back all together.
+  // A random time between half and all of the pause, so that consumers do not all come back at
+  // once.
   const int64_t half_ns = way->pause_ms * 500'000;
   way->probe_ns = now_ns() + half_ns +
                   static_cast<int64_t>(context_->random() % static_cast<uint64_t>(half_ns + 1));

@@ -30,9 +30,9 @@ struct PathsContext {
   std::mt19937_64 random;
 };
 
-// Which way to one peer: by the first transport that both ends have and that works. A way that
-// the peer turns down, and one that stops working, is left for the next one with all that waits
-// for it; it is tried again from time to time, and taken again when it works.
+// Chooses the path to one peer: the first transport that both ends have and that works. If the peer
+// refuses a path, or the path stops working, all fetches that wait for it go to the next one. The
+// path is tried again from time to time, and used again when it works.
 //
 // Poller thread only. REQUIRES at destruction: drained, or never asked for anything.
 class PeerPaths final : private PollerTimer {
@@ -46,22 +46,23 @@ class PeerPaths final : private PollerTimer {
   // As Channel::FetchMany().
   bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn* done);
-  // Whether Fetch() may be called in a callback of another fetch.
-  bool FetchesInCallbacks();
+  // The channel whose Fetch() may be called at once, even inside a callback of another fetch. Null:
+  // call Fetch() in a task of its own.
+  Channel* InCallbacks();
   void AbortStep(int64_t step_id, const absl::Status& status);
-  // The peer has said hello. One that was started anew may have other paths now.
+  // The peer has said hello. If it has restarted, it may have other paths now.
   void NoteIncarnation(uint64_t incarnation);
 
   void Close(const absl::Status& why);
   bool Drained() const;
 
-  // For people, a line for each way.
+  // One line for each path, for people.
   std::string Explain() const;
   void View(std::vector<PathView>* views) const;
   void ListOps(LiveOps* ops) const;
 
  private:
-  // By one transport.
+  // The path by one transport.
   struct Way final : PathUser {
     enum class Standing {
       kGood,     // As far as is known.
@@ -83,10 +84,10 @@ class PeerPaths final : private PollerTimer {
     std::unique_ptr<Channel> channel;  // Null: not tried yet.
     int64_t made_ns = 0;
     Standing standing = Standing::kGood;
-    std::string why;       // It is not good.
-    int64_t since_ns = 0;  // Since when it is not good;
+    std::string why;       // Why it is not good.
+    int64_t since_ns = 0;  // Since when it is not good,
     int64_t probe_ns = 0;  // when it is tried again,
-    int64_t pause_ms = 0;  // and how long after the last time.
+    int64_t pause_ms = 0;  // and the pause before that.
   };
   using Standing = Way::Standing;
 
@@ -114,8 +115,8 @@ class PeerPaths final : private PollerTimer {
   const std::string worker_;
   std::vector<Way> ways_;  // One for each transport.
   size_t current_ = 0;
-  uint64_t incarnation_ = 0;           // As it said in its last hello; 0: it has said none.
-  std::shared_ptr<KeysOut> keys_out_;  // Null: all fetches are on one way.
+  uint64_t incarnation_ = 0;           // From its last hello; 0: there was none.
+  std::shared_ptr<KeysOut> keys_out_;  // Null: all fetches are on one path.
   int64_t keys_checked_ns_ = 0;
   bool closed_ = false;
 };

@@ -27,7 +27,8 @@ class ScriptedChannel final : public Channel {
   void Fetch(int64_t step, const TensorKey& key, const Args& args, DoneFn done) override {
     out.push_back({step, key, args, std::move(done)});
   }
-  void AbortStep(int64_t, const absl::Status&) override {}
+  void AbortStep(int64_t, const absl::Status&) override { ++aborts; }
+  void AskAhead(bool in_use) override { asks_ahead = in_use; }
   void Close(absl::Status) override {}
   bool Drained() const override { return out.empty(); }
   std::string Explain() const override { return "scripted"; }
@@ -53,6 +54,8 @@ class ScriptedChannel final : public Channel {
   PathUser* const user;
   std::vector<WaitingFetch> out;
   int probes = 0;
+  int aborts = 0;
+  bool asks_ahead = false;
 };
 
 class ScriptedTransport final : public Transport {
@@ -187,6 +190,40 @@ TEST_F(PeerPathsTest, AKeyThatIsOutOnAnotherPathStaysThereUntilItHasEnded) {
     best->EndFirst();
     best->EndFirst();
   }
+}
+
+TEST_F(PeerPathsTest, AKeyMovesOnWithThePathThatItIsOutOn) {
+  Fetch("a");
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  ASSERT_EQ(OutOn("second"), 1u);
+  On("second")->user->OnLeft(On("second")->TakeWaiting());
+  ASSERT_EQ(OutOn("last"), 1u);
+  On("best")->user->OnUsable();
+  Fetch("a");
+  EXPECT_EQ(OutOn("last"), 2u) << "it would overtake the fetch that has moved";
+  On("last")->EndFirst();
+  On("last")->EndFirst();
+}
+
+// What is asked ahead on a path that is not used meets sends that others wait for.
+TEST_F(PeerPathsTest, OnlyThePathInUseAsksAhead) {
+  Fetch("a");
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  ASSERT_EQ(OutOn("second"), 1u);
+  EXPECT_FALSE(On("best")->asks_ahead);
+  On("second")->EndFirst();
+  On("best")->user->OnUsable();
+  EXPECT_TRUE(On("best")->asks_ahead);
+  EXPECT_FALSE(On("second")->asks_ahead);
+}
+
+TEST_F(PeerPathsTest, AStepThatIsAbortedIsAbortedOnAllPaths) {
+  Fetch("a");
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  paths_->AbortStep(1, absl::AbortedError("over"));
+  EXPECT_EQ(On("best")->aborts, 1);
+  EXPECT_EQ(On("second")->aborts, 1);
+  On("second")->EndFirst();
 }
 
 TEST_F(PeerPathsTest, WhereThereIsNoOtherItGoesOnTrying) {

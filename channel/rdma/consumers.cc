@@ -76,7 +76,7 @@ void Consumers::AnswerFarewell(const Hello& hello, HelloDone done) {
   if (ServeChannel* channel = Find(hello)) {
     return channel->OnFarewell(hello, *farewell, std::move(done));
   }
-  // Nothing is known of it, so nothing is kept; but we are up.
+  // We know nothing of that connection, so nothing is kept; but the answer shows that we are up.
   Hello answer;
   answer.worker = context_->self;
   answer.incarnation = context_->incarnation;
@@ -119,11 +119,7 @@ void Consumers::Explain(const std::string& peer, std::string* out) const {
 void Consumers::View(const std::string& peer, std::vector<PathView>* views) const {
   for (const auto& channel : serving_) {
     if (!peer.empty() && channel->consumer() != peer) continue;
-    LiveOps ops(0);
-    channel->ListOps(&ops);
-    views->push_back({TraceRole::kServe, channel->consumer(), channel->path(), true,
-                      channel->state_text(), "", channel->state_since_ns(), channel->epoch(),
-                      ops.left_out()});
+    views->push_back(channel->View());
   }
 }
 

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 
-// What callers use. What follows is told by event: fetch_connection.cc, fetch_sending.cc,
-// fetch_destination.cc, fetch_receiving.cc, fetch_standing.cc, fetch_leaving.cc.
+// The calls of FetchChannel's users. fetch_connection.cc has the connection, fetch_leaving.cc its
+// end.
 namespace tryst {
 namespace {
 
@@ -32,9 +32,9 @@ static_assert(sizeof(FetchCounters) == sizeof(uint64_t) * std::size(kCounters), 
 
 FetchOpsOptions OpsOptions(const FetchChannelOptions& options) {
   FetchOpsOptions ops;
-  ops.peer = options.peer;
-  ops.path = options.path;
+  ops.connect = options;
   ops.trace = options.trace;
+  ops.watch = options.link.watch;
   ops.max_key_bytes = wire::kMaxKeyBytes;
   ops.max_keys = wire::kMaxKeys;
   ops.max_keys_bytes = wire::kKeysLapBytes;
@@ -52,85 +52,79 @@ FetchCounters& FetchCounters::operator+=(const FetchCounters& other) {
 
 FetchChannel::FetchChannel(QueueHub* hub, LandingPool* landings, Bootstrap* bootstrap,
                            FetchChannelOptions options)
-    : FetchOps(hub->poller(), OpsOptions(options), &counters_),
+    : FetchOps(hub->poller(), bootstrap, OpsOptions(options), &counters_),
       hub_(hub),
-      landings_(landings),
-      bootstrap_(bootstrap),
       options_(std::move(options)),
-      writer_(landings->NewWriter()),
-      back_off_(options_.backoff_ms, options_.backoff_ms_most, options_.seed),
-      backoff_timer_(this, &FetchChannel::OnBackoffOver),
-      heartbeat_timer_(this, &FetchChannel::OnHeartbeat),
-      patience_timer_(this, &FetchChannel::OnPatienceOver) {
+      destinations_(this, landings, &options_),
+      sender_(&destinations_, &habits_),
+      standing_(this, &sender_, &destinations_, &habits_, &options_, &counters_),
+      receiver_(this, &sender_, &destinations_, &standing_, &habits_, &options_, &counters_, this),
+      silence_(poller_, options_.patience_ms, [this] { OnPeerLost(); }),
+      heartbeat_timer_(this, &FetchChannel::OnHeartbeat) {
+  words_ = &sender_;
   slots_.Reset(options_.link.slots);
 }
 
 FetchChannel::~FetchChannel() { TRYST_CHECK(Drained()) << Explain(); }
 
 void FetchChannel::OnWaits(FetchOp* op) {
-  if (op->wants().recurring) NoteStep(op->key, op->step);
-  if (op->state == FetchState::kAhead) TakeAhead(Own(op));
-  if (state_ != State::kOpen) ArmPatience();
-  if (state_ == State::kIdle) Connect();
-  if (state_ == State::kOpen) link_->FlushSoon();
+  if (op->wants().recurring) habits_.NoteStep(*keys_.Intern(op->key), op->step);
+  if (op->state == FetchState::kAhead) receiver_.TakeAhead(RdmaFetchOp::Of(op));
+  if (!open()) silence_.Watch();
+  if (connector_.state() == State::kIdle) Connect();
+  if (connector_.state() == State::kOpen) sender_.link->FlushSoon();
+}
+
+void FetchChannel::OnEndAhead(FetchOp* op) {
+  standing_.End(RdmaFetchOp::Of(op), false);
+  StartWatch();  // The answer to its CANCEL must come.
 }
 
 std::string FetchChannel::WhyLate(const FetchOp& op) const {
   if (op.state != FetchState::kWaitingRoom) return FetchOps::WhyLate(op);
-  return absl::StrCat(": the tensor has ", Own(op).meta.bytes, " bytes, and ",
-                      landings_->in_use_bytes(), " of the landing cap, ", landings_->cap_bytes(),
+  return absl::StrCat(": the tensor has ", RdmaFetchOp::Of(op).meta.bytes, " bytes, and ",
+                      destinations_.landings()->in_use_bytes(), " of the landing cap, ",
+                      destinations_.landings()->cap_bytes(),
                       ", are in use: let go of tensors that were received, or raise landing_bytes");
 }
 
 uint64_t FetchChannel::BytesOf(const FetchOp& op) const {
   const bool told = op.state == FetchState::kWaitingRoom || op.state == FetchState::kParts;
-  return told ? Own(op).meta.bytes : 0;
+  return told ? RdmaFetchOp::Of(op).meta.bytes : 0;
 }
 
 void FetchChannel::Close(absl::Status why) {
-  if (state_ == State::kClosed) return;
-  SetState(State::kClosed);
+  if (connector_.state() == State::kClosed) return;
+  connector_.SetState(State::kClosed);
   closed_ = std::move(why);
-  hub_->poller()->CancelTimer(&backoff_timer_);
-  hub_->poller()->CancelTimer(&heartbeat_timer_);
-  hub_->poller()->CancelTimer(&patience_timer_);
-  if (link_ != nullptr) link_->Break(closed_);
+  connector_.StopWaiting();
+  poller_->CancelTimer(&heartbeat_timer_);
+  silence_.Stop();
+  if (sender_.link != nullptr) sender_.link->Break(closed_);
   EndAll(closed_);
-  if (link_ == nullptr) ForgetLeaving();
+  if (sender_.link == nullptr) ForgetLeaving();
 }
 
-bool FetchChannel::Drained() const {
-  return state_ == State::kClosed && link_ == nullptr && hellos_out_ == 0 && pool_.live() == 0 &&
-         deliveries_.idle();
-}
+bool FetchChannel::Drained() const { return FetchOps::Drained() && sender_.link == nullptr; }
 
-const char* FetchChannel::state_text() const {
-  switch (state_) {
-    case State::kIdle:
-      return "idle, connects at the next fetch";
-    case State::kHello:
-      return "waits for the answer to its hello";
-    case State::kOpen:
-      return "connected";
-    case State::kDraining:
-      return "drains a broken connection";
-    case State::kBackoff:
-      return "pauses before it connects again";
-    case State::kFarewell:
-      return "is being left";
-    case State::kClosed:
-      return "closed";
+void FetchChannel::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
+  for (const RdmaFetchOp& op : ops_) {
+    *lent_bytes += op.budget_bytes + (op.landing ? op.landing->bytes() : 0);
+    *waiting_bytes += op.waiting_bytes;
   }
-  return "unknown";
+}
+
+void FetchChannel::View(PathView* view) const {
+  FetchOps::View(view);
+  view->note = destinations_.landings()->ends_keys() ? "" : "keys of its landings last";
 }
 
 std::string FetchChannel::Explain() const {
-  return absl::StrCat(options_.peer, " over ", options_.path, ": ", state_text(), " since ",
-                      (now_ns() - state_since_ns_) / 1'000'000, " ms, epoch ", epoch_, ", ",
-                      CountsByState(),
-                      landings_->ends_keys() ? "; the key of a landing ends with its tensor"
-                                             : "; landings are its alone, and their keys last",
-                      connect_status_.ok() ? "" : absl::StrCat("; ", connect_status_.ToString()));
+  return absl::StrCat(connector_.Explain(), ", ", pool_.Explain(),
+                      destinations_.landings()->ends_keys()
+                          ? "; the key of a landing ends with its tensor"
+                          : "; landings are its alone, and their keys last",
+                      connector_.why.ok() ? "" : absl::StrCat("; ", connector_.why.ToString()));
 }
 
 }  // namespace tryst

@@ -1,43 +1,41 @@
+#include "channel/rdma/fetch_destination.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/reached.h"
-#include "channel/rdma/fetch_channel.h"
+#include "channel/ops/peer_words.h"
 
-// Where a FetchChannel lets tensors land, and the wait for room.
 namespace tryst {
 
-absl::Status FetchChannel::MayFill(const Args& args) const {
-  if (!args.destination.valid() || args.destination.space().host_readable()) {
+absl::Status FetchDestinations::MayFill(const Args& args) const {
+  if (!args.destination.valid() || args.destination.on_host()) {
     return absl::OkStatus();
   }
   return landings_->nic()->ReachesDevice(args.destination.space().device_ordinal);
 }
 
-// Before the peer has said what the tensor is: what is known to be right, else what was
-// right last time, else a guess. Without room now there is none, and the peer will ask.
-void FetchChannel::ChooseDestination(RdmaFetchOp* op, uint64_t bytes_last) {
+void FetchDestinations::Choose(RdmaFetchOp* op, uint64_t inside, uint64_t bytes_last) {
   if (op->landing || op->region != nullptr) return;
-  const uint64_t inside = wire::EagerBytes(link_->options().message_bytes);
   const Tensor& wanted = op->wants().destination;
   if (wanted.valid()) {
-    // What is larger than may be comes to a word, and is refused.
+    // A tensor over the limit gets no memory: the peer will say how large it is, and is refused.
     if (wanted.bytes() > options_.max_tensor_bytes) return;
-    const bool may_be_inside = wanted.space().host_readable() && wanted.bytes() <= inside;
+    const bool may_be_inside = wanted.on_host() && wanted.bytes() <= inside;
     if (wanted.dtype() == DType::kString || may_be_inside) return;
-    GiveDestination(op, wanted.bytes(), LandingPool::For::kWaiting);
+    Give(op, wanted.bytes(), LandingPool::For::kWaiting);
     return;
   }
   const uint64_t guess = bytes_last != 0 ? bytes_last : options_.landing_bytes;
-  if (guess > inside) GiveDestination(op, guess, LandingPool::For::kWaiting);
+  if (guess > inside) Give(op, guess, LandingPool::For::kWaiting);
 }
 
-bool FetchChannel::GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool::For what) {
+bool FetchDestinations::Give(RdmaFetchOp* op, uint64_t bytes, LandingPool::For what) {
   const Tensor& wanted = op->wants().destination;
   if (wanted.valid() && wanted.dtype() != DType::kString) {
-    bytes = wanted.bytes();  // Whatever the peer says: no byte behind it is the caller's to give.
-    // What is larger than the cap takes all of it, and has no other beside it.
+    bytes = wanted.bytes();  // Whatever the peer says: bytes behind it do not belong to the caller.
+    // A destination above the cap takes the whole cap, so no other is beside it.
     const uint64_t charge =
         what == LandingPool::For::kReady ? std::min(bytes, landings_->cap_bytes()) : bytes;
     if (!landings_->TakeBudget(charge, what)) return false;
@@ -53,12 +51,12 @@ bool FetchChannel::GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool:
       if (what == LandingPool::For::kWaiting) op->waiting_bytes = charge;
       return true;
     }
-    // The NIC cannot reach the caller's memory: land beside it and copy. A device's is left to
-    // the caller, who gets the landing.
+    // The NIC cannot reach the caller's memory. The tensor lands beside it, and is copied; for
+    // device memory the caller gets the landing and copies.
     TRYST_REACHED("sim: memory of a caller is refused registration");
     landings_->GiveBudget(charge, what);
     if (bytes > landings_->cap_bytes()) {
-      EndEarly(op, region.status());
+      ops_->EndEarly(op, region.status());
       return false;
     }
   }
@@ -68,20 +66,13 @@ bool FetchChannel::GiveDestination(RdmaFetchOp* op, uint64_t bytes, LandingPool:
   return true;
 }
 
-void FetchChannel::EndWaitingCharge(RdmaFetchOp* op) {
-  if (op->standing) return;  // However long it waits for its fetch, it leaves room to others.
+void FetchDestinations::EndWaitingCharge(RdmaFetchOp* op) {
+  // A standing receive may wait long for its fetch, so it stays within the bound for waiting ones.
+  if (op->standing) return;
   if (op->waiting_bytes > 0) landings_->EndWaiting(std::exchange(op->waiting_bytes, 0));
 }
 
-void FetchChannel::AddLent(uint64_t* lent_bytes, uint64_t* waiting_bytes) const {
-  for (const RdmaFetchOp& op : ops_) {
-    *lent_bytes += op.budget_bytes + (op.landing ? op.landing->bytes() : 0);
-    *waiting_bytes += op.waiting_bytes;
-  }
-}
-
-void FetchChannel::DropMemory(FetchOp* base) {
-  RdmaFetchOp* op = Own(base);
+void FetchDestinations::Drop(RdmaFetchOp* op) {
   EndWaitingCharge(op);
   op->region.reset();
   if (op->budget_bytes > 0) {
@@ -90,50 +81,49 @@ void FetchChannel::DropMemory(FetchOp* base) {
   op->landing = StorageRef();
 }
 
-// The peer has the tensor: when it is its turn and there is room, ask again.
-void FetchChannel::WaitForRoom(RdmaFetchOp* op) {
+bool FetchDestinations::WaitForRoom(RdmaFetchOp* op) {
   const bool needs_landing =
       !op->wants().destination.valid() || op->wants().destination.dtype() == DType::kString;
   if (needs_landing && op->meta.bytes > landings_->cap_bytes()) {
     const absl::Status too_large = absl::ResourceExhaustedError(absl::StrCat(
         "the tensor has ", op->meta.bytes, " bytes, the landing cap is ", landings_->cap_bytes(),
         ": raise landing_bytes, or receive it into memory of your own"));
-    if (options_.on_too_large == nullptr) return EndEarly(op, too_large);
-    Advance(op, FetchEvent::kEnd);
+    if (options_.on_too_large == nullptr) {
+      ops_->EndEarly(op, too_large);
+      return true;
+    }
+    ops_->Advance(op, FetchEvent::kEnd);
     op->gone_seen = false;
     op->meta.stripes = 0;
     op->moves = true;
-    return StartLeaving(op, too_large);
+    ops_->StartLeaving(op, too_large);
+    return true;
   }
   TRYST_REACHED("sim: a tensor waits for room");
-  Advance(op, FetchEvent::kNoRoom);
-  op->span.Enter(WaitsFor::kLandingRoom, now_ns());
+  ops_->Advance(op, FetchEvent::kNoRoom);
+  op->span.Enter(WaitsFor::kLandingRoom, ops_->now_ns());
   room_line_.Push(op);
-  if (room_line_.front() == op && !TakeRoom()) DropOneStanding();
+  return room_line_.front() != op || TakeRoom();
 }
 
-bool FetchChannel::TakeRoom() {
+bool FetchDestinations::TakeRoom() {
   if (room_line_.empty()) return false;
-  RdmaFetchOp* op = Own(room_line_.front());
-  if (!GiveDestination(op, op->meta.bytes, LandingPool::For::kReady)) return false;
+  RdmaFetchOp* op = RdmaFetchOp::Of(room_line_.front());
+  if (!Give(op, op->meta.bytes, LandingPool::For::kReady)) return false;
   room_line_.PopFront();
-  Advance(op, FetchEvent::kRetry);
+  ops_->Advance(op, FetchEvent::kRetry);
   op->send_request = true;
-  SendSoon(op);
+  ops_->SendSoon(op);
   return true;
 }
 
-// A landing that the peer may write goes to the next fetch of the key; memory of the caller's does
-// not.
-bool FetchChannel::PassMemory(FetchOp* from_base, FetchOp* to_base) {
-  RdmaFetchOp* from = Own(from_base);
-  RdmaFetchOp* to = Own(to_base);
+bool FetchDestinations::Pass(RdmaFetchOp* from, RdmaFetchOp* to) {
   if (from->region != nullptr) {
     TRYST_REACHED("sim: memory of a caller is not passed on");
     return false;
   }
   if (from->state == FetchState::kWaitingRoom) {
-    // The peer has said what the tensor is: the next fetch may want another one.
+    // The peer has said what the tensor is, and the next fetch may want another type or shape.
     auto shape = TensorShape::Make(absl::MakeConstSpan(from->meta.dims, from->meta.rank));
     const DType dtype = static_cast<DType>(from->meta.dtype);
     if (!shape.ok() || !FitsDestination(to->wants(), dtype, *shape).ok()) return false;

@@ -1,3 +1,5 @@
+#include "channel/rdma/fetch_receiving.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -5,20 +7,19 @@
 #include "absl/types/optional.h"
 #include "base/reached.h"
 #include "channel/crc32c.h"
-#include "channel/rdma/fetch_channel.h"
+#include "channel/ops/peer_words.h"
 #include "channel/string_codec.h"
 
-// What a FetchChannel hears from the producer: its words, and tensors that land.
 namespace tryst {
 namespace {
 
-// The caller's memory, which we may write ourselves.
+// Whether the destination is the caller's host memory, which this process can write itself.
 bool InHostDestination(const FetchOp& op) {
   const Tensor& destination = op.wants().destination;
-  return destination.valid() && destination.space().host_readable();
+  return destination.valid() && destination.on_host();
 }
 
-// Of what a peer says; never a string tensor.
+// Whether the tensor has the type and shape that the peer named. Never a string tensor.
 bool IsAsSaid(const Tensor& tensor, const wire::TensorMeta& meta) {
   if (!tensor.valid() || tensor.dtype() == DType::kString) return false;
   const absl::Span<const int64_t> dims = tensor.shape().dims();
@@ -47,18 +48,19 @@ absl::optional<FetchEvent> EventOf(wire::RecordType type) {
 
 }  // namespace
 
-absl::Status FetchChannel::OnRecord(const wire::Record& record) {
-  OnHeard();
+absl::Status FetchReceiver::OnRecord(const wire::Record& record) {
+  user_->OnHeard();
   if (record.type == wire::RecordType::kPong) return absl::OkStatus();
   if (record.type == wire::RecordType::kHere) {
     auto tickets = wire::DecodeTickets(record);
-    if (tickets.ok()) OnHere(*tickets);
+    if (tickets.ok()) ops_->OnHere(*tickets);
     return tickets.status();
   }
   const absl::optional<FetchEvent> event = EventOf(record.type);
   if (!event) return absl::DataLossError("the producer sent a consumer's record");
-  if (record.slot >= slots_.size()) return absl::DataLossError("record for a slot out of range");
-  RdmaFetchOp* op = Own(slots_.at(record.slot));
+  if (record.slot >= ops_->slots().size())
+    return absl::DataLossError("record for a slot out of range");
+  RdmaFetchOp* op = RdmaFetchOp::Of(ops_->slots().at(record.slot));
   if (op == nullptr || static_cast<uint16_t>(op->generation) != record.generation) {
     TRYST_REACHED("rare: a record of another generation");
     ++counters_.ghosts;
@@ -67,11 +69,11 @@ absl::Status FetchChannel::OnRecord(const wire::Record& record) {
   if (*event == FetchEvent::kParked && !op->park_asked) {
     return absl::DataLossError("the producer parked what it was not asked to");
   }
-  const FetchRow* row = Hear(op, *event);
+  const FetchRow* row = ops_->Hear(op, *event);
   return row == nullptr ? OutOfPlace(op->state, *event) : Act(op, row->action, record);
 }
 
-absl::Status FetchChannel::Act(RdmaFetchOp* op, FetchAction action, const wire::Record& record) {
+absl::Status FetchReceiver::Act(RdmaFetchOp* op, FetchAction action, const wire::Record& record) {
   switch (action) {
     case FetchAction::kTake:
       return op->state == FetchState::kParts ? OnLanded(op, record) : OnTensor(op, record);
@@ -91,7 +93,7 @@ absl::Status FetchChannel::Act(RdmaFetchOp* op, FetchAction action, const wire::
     }
     case FetchAction::kGiveSlot:
     case FetchAction::kUnwant:
-      OnParked(op, action == FetchAction::kGiveSlot);
+      ops_->OnParked(op, action == FetchAction::kGiveSlot);
       break;
     case FetchAction::kLastWord:
       op->gone_seen = true;
@@ -104,53 +106,80 @@ absl::Status FetchChannel::Act(RdmaFetchOp* op, FetchAction action, const wire::
   return absl::OkStatus();
 }
 
-// Of a tensor that landed in parts, those still under way are known.
-void FetchChannel::OnLeaves(FetchOp* base, FetchState from) {
-  RdmaFetchOp* op = Own(base);
+// Leaves the slot. If the tensor comes in parts, those still under way are known.
+void FetchReceiver::OnLeaves(RdmaFetchOp* op, FetchState from) {
   if (from != FetchState::kParts) op->meta.stripes = 0;
   op->gone_seen = false;
-  room_line_.Remove(op);
-  op->result = Tensor();                                      // kAhead.
-  if (!open_ && from == FetchState::kInSlot) DropMemory(op);  // Nobody can write it any more.
+  destinations_->StopWaiting(op);
+  op->result = Tensor();  // It is set in kAhead only.
+  if (!ops_->open() && from == FetchState::kInSlot)
+    destinations_->Drop(op);  // No peer can write it any more.
 }
 
-void FetchChannel::LeaveIfOver(RdmaFetchOp* op) {
+void FetchReceiver::LeaveIfOver(RdmaFetchOp* op) {
   if (!op->gone_seen || op->parts_seen < op->meta.stripes) {
     if (op->gone_seen) TRYST_REACHED("sim: GONE comes before the last part");
     return;
   }
-  DropMemory(op);
-  if (op->moves) return MoveAway(op);
-  LastWord(op);
-  Report(op, op->end_status, Tensor(), false, When::kAtEndOfTurn);
+  destinations_->Drop(op);
+  if (op->moves) return user_->MoveAway(op);
+  ops_->LastWord(op);
+  ops_->Report(op, op->end_status, Tensor(), false, FetchOps::When::kAtEndOfTurn);
 }
 
-// The peer's last word on the slot has come, and no write follows it.
-void FetchChannel::Complete(RdmaFetchOp* op, absl::Status status, Tensor tensor, bool is_dead) {
-  DropMemory(op);
+// Ends the fetch. The peer's last message about the slot has come, and no write follows it.
+void FetchReceiver::Complete(RdmaFetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead,
+                             FetchOps::When when) {
+  destinations_->Drop(op);
   if (op->standing && status.ok()) {
-    Advance(op, FetchEvent::kAheadDone);
+    ops_->Advance(op, FetchEvent::kAheadDone);
     op->result = std::move(tensor);
     op->result_is_dead = is_dead;
     return;
   }
-  Advance(op, FetchEvent::kComplete);
-  link_->Accept(op->slot, static_cast<uint16_t>(op->generation + 1));
+  ops_->Advance(op, FetchEvent::kComplete);
+  sender_->link->Accept(op->slot, static_cast<uint16_t>(op->generation + 1));
   const bool recurs = status.ok() && op->wants().recurring && !op->wants().destination.valid();
-  if (recurs && tensor.valid()) NoteTensor(op->key, tensor);
-  LastWord(op);
-  Report(op, std::move(status), std::move(tensor), is_dead, When::kAtEndOfTurn);
-  if (recurs) ArmNext(op->key);
+  if (!recurs) {
+    ops_->LastWord(op);
+    return ops_->Report(op, std::move(status), std::move(tensor), is_dead, when);
+  }
+  if (tensor.valid()) habits_->NoteTensor(*ops_->keys()->Intern(op->key), tensor);
+  ops_->LastWord(op);
+  ops_->Report(op, std::move(status), std::move(tensor), is_dead, FetchOps::When::kAtEndOfTurn);
+  standing_->ArmNext(op->key);
 }
 
-// What its key's tensors take, for the next one.
-void FetchChannel::NoteBytes(const RdmaFetchOp& op, uint64_t bytes) {
+// Remembers the size for the next fetch of the key.
+void FetchReceiver::NoteBytes(const RdmaFetchOp& op, uint64_t bytes) {
   const bool is_known = op.asked_of != nullptr && op.asked_of->id != FetchKey::kNoId;
-  const FetchKey* key = is_known ? op.asked_of : keys_.Intern(op.key);
-  HabitOf(*key)->bytes_last = std::max<uint64_t>(bytes, 1);
+  const FetchKey* key = is_known ? op.asked_of : ops_->keys()->Intern(op.key);
+  habits_->NoteBytes(*key, bytes);
 }
 
-absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record) {
+// The fast way for a small tensor of numbers, if the caller gave no memory: copies it into a reused
+// block.
+bool FetchReceiver::TakeSmall(RdmaFetchOp* op, const wire::TensorMeta& meta,
+                              absl::string_view payload) {
+  if (op->wants().destination.valid() || payload.size() > SmallStorage::kBytes ||
+      payload.size() > options_.max_tensor_bytes) {
+    return false;
+  }
+  StorageRef memory = small_->Take();
+  Tensor tensor;
+  if (!tensor.TakeView(&memory, static_cast<DType>(meta.dtype),
+                       absl::MakeConstSpan(meta.dims, meta.rank)) ||
+      tensor.bytes() != payload.size()) {
+    return false;
+  }
+  if (!payload.empty()) memcpy(tensor.mutable_data(), payload.data(), payload.size());
+  NoteBytes(*op, payload.size());
+  counters_.bytes += payload.size();
+  Complete(op, absl::OkStatus(), std::move(tensor), false, FetchOps::When::kNow);
+  return true;
+}
+
+absl::Status FetchReceiver::OnTensor(RdmaFetchOp* op, const wire::Record& record) {
   absl::string_view payload;
   auto meta = wire::DecodeMeta(record, &payload);
   if (!meta.ok()) return meta.status();
@@ -161,16 +190,17 @@ absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record)
     if (!payload.empty()) memcpy(wanted.mutable_data(), payload.data(), payload.size());
     NoteBytes(*op, payload.size());
     counters_.bytes += payload.size();
-    Complete(op, absl::OkStatus(), wanted, false);
+    Complete(op, absl::OkStatus(), Tensor(wanted), false, FetchOps::When::kNow);
     return absl::OkStatus();
   }
+  if (!is_dead && TakeSmall(op, *meta, payload)) return absl::OkStatus();
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   const DType dtype = static_cast<DType>(meta->dtype);
   absl::Status status;
   Tensor tensor;
   if (is_dead) {
-    // Nothing to take over.
+    // There are no bytes to take.
   } else if (dtype == DType::kString) {
     status = FitsLimit(meta->bytes, options_.max_tensor_bytes);
     auto decoded = DecodeStrings(payload, *shape);
@@ -181,7 +211,7 @@ absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record)
     if (!bytes.ok() || *bytes != payload.size()) {
       return absl::DataLossError("the payload is not what its type and shape say");
     }
-    status = MayTake(*op, dtype, *shape, meta->bytes);
+    status = ops_->MayTake(*op, dtype, *shape, meta->bytes);
     if (status.ok()) {
       if (InHostDestination(*op)) {
         tensor = op->wants().destination;
@@ -197,7 +227,7 @@ absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record)
   }
   if (!is_dead) NoteBytes(*op, meta->bytes);
   if (!status.ok()) {
-    EndEarly(op, status);  // It stays the producer's.
+    ops_->EndEarly(op, status);  // The tensor stays with the producer.
     return absl::OkStatus();
   }
   counters_.bytes += payload.size();
@@ -205,7 +235,7 @@ absl::Status FetchChannel::OnTensor(RdmaFetchOp* op, const wire::Record& record)
   return absl::OkStatus();
 }
 
-absl::Status FetchChannel::OnLanded(RdmaFetchOp* op, const wire::Record& record) {
+absl::Status FetchReceiver::OnLanded(RdmaFetchOp* op, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   op->meta = *meta;
@@ -216,18 +246,18 @@ absl::Status FetchChannel::OnLanded(RdmaFetchOp* op, const wire::Record& record)
   return absl::OkStatus();
 }
 
-absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
-  OnHeard();
-  RdmaFetchOp* op = Own(slots_.at(slot));
+absl::Status FetchReceiver::OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) {
+  user_->OnHeard();
+  RdmaFetchOp* op = RdmaFetchOp::Of(ops_->slots().at(slot));
   if (op == nullptr || static_cast<uint16_t>(op->generation) != generation) {
     TRYST_REACHED("rare: an immediate of another generation");
     ++counters_.ghosts;
     return absl::OkStatus();
   }
-  if (Hear(op, FetchEvent::kPart) == nullptr) return OutOfPlace(op->state, FetchEvent::kPart);
+  if (ops_->Hear(op, FetchEvent::kPart) == nullptr) return OutOfPlace(op->state, FetchEvent::kPart);
   const uint32_t bit = 1u << lane;
-  // Without order a queue pair may carry several, and they are counted alone.
-  if (link_->ordered() && (op->lanes_seen & bit) != 0)
+  // On a NIC that reorders, a queue pair may carry several parts, which are only counted.
+  if (sender_->link->ordered() && (op->lanes_seen & bit) != 0)
     return absl::DataLossError("a part of a tensor came twice");
   op->lanes_seen |= bit;
   ++op->parts_seen;
@@ -235,8 +265,9 @@ absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t gen
     LeaveIfOver(op);
   } else if (op->state == FetchState::kParts && op->parts_seen >= op->meta.stripes) {
     return TakeLanded(op);
-  } else if (op->state == FetchState::kAsked && link_->queue_pairs() == 1 && link_->ordered()) {
-    // The shape was known and there is no digest: the immediate says it all.
+  } else if (op->state == FetchState::kAsked && sender_->link->queue_pairs() == 1 &&
+             sender_->link->ordered()) {
+    // The shape was known and there is no digest, so the immediate alone completes the tensor.
     if (op->expects && op->landing) {
       op->meta = op->expected;
       op->meta_flags = 0;
@@ -245,14 +276,14 @@ absl::Status FetchChannel::OnTensorPart(size_t lane, uint16_t slot, uint16_t gen
     if (op->region == nullptr) return absl::DataLossError("a tensor landed where none was due");
     counters_.bytes += op->region->bytes();
     Tensor tensor = op->wants().destination;
-    DropMemory(op);
+    destinations_->Drop(op);
     Complete(op, absl::OkStatus(), std::move(tensor), false);
   }
   return absl::OkStatus();
 }
 
-// The bytes are all in the destination.
-absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
+// All bytes are in the destination.
+absl::Status FetchReceiver::TakeLanded(RdmaFetchOp* op) {
   const wire::TensorMeta& meta = op->meta;
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta.dims, meta.rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
@@ -268,12 +299,12 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
       return absl::DataLossError("what landed is not what its type and shape say");
     }
   }
-  EndWaitingCharge(op);
-  // What is looked at from here on nobody else writes.
+  destinations_->EndWaitingCharge(op);
+  // Ends the peer's write access first, so that nobody changes the bytes while they are checked.
   if (op->landing) {
     LandingPool::AsLanding(op->landing)->EndKey();
   } else {
-    DropMemory(op);
+    destinations_->Drop(op);
   }
   const bool host_readable = op->landing || InHostDestination(*op);
   if (host_readable && (op->meta_flags & wire::kHasDigest) != 0 &&
@@ -284,17 +315,17 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
       op->retried = true;
       op->parts_seen = 0;
       op->lanes_seen = 0;
-      Advance(op, FetchEvent::kRetry);
+      ops_->Advance(op, FetchEvent::kRetry);
       op->send_request = true;
-      SendSoon(op);
+      ops_->SendSoon(op);
       return absl::OkStatus();
     }
     TRYST_REACHED("rare: a wrong digest for the second time");
-    EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
+    ops_->EndEarly(op, absl::DataLossError("the digest of the tensor was wrong twice"));
     return absl::OkStatus();
   }
   NoteBytes(*op, meta.bytes);
-  absl::Status status = MayTake(*op, dtype, *shape, meta.bytes);
+  absl::Status status = ops_->MayTake(*op, dtype, *shape, meta.bytes);
   Tensor tensor;
   if (status.ok() && dtype == DType::kString) {
     auto decoded = DecodeStrings(absl::string_view(static_cast<char*>(memory), meta.bytes), *shape);
@@ -309,7 +340,7 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
     if (taken.ok()) tensor = *std::move(taken);
   }
   if (!status.ok()) {
-    EndEarly(op, status);  // It stays the producer's.
+    ops_->EndEarly(op, status);  // The tensor stays with the producer.
     return absl::OkStatus();
   }
   counters_.bytes += meta.bytes;
@@ -317,26 +348,43 @@ absl::Status FetchChannel::TakeLanded(RdmaFetchOp* op) {
   return absl::OkStatus();
 }
 
-absl::Status FetchChannel::OnNeedDestination(RdmaFetchOp* op, const wire::Record& record) {
+absl::Status FetchReceiver::OnNeedDestination(RdmaFetchOp* op, const wire::Record& record) {
   auto meta = wire::DecodeMeta(record, nullptr);
   if (!meta.ok()) return meta.status();
   auto shape = TensorShape::Make(absl::MakeConstSpan(meta->dims, meta->rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   if (op->standing) {
-    // Not what it used to be. Its fetch will ask in the ordinary way.
-    EndEarly(op, absl::CancelledError("another shape than expected"));
+    // Its shape is new, so it is dropped; the fetch will make an ordinary request.
+    ops_->EndEarly(op, absl::CancelledError("another shape than expected"));
     return absl::OkStatus();
   }
   op->expects = false;
-  DropMemory(op);
+  destinations_->Drop(op);
   op->meta = *meta;
-  const absl::Status fits = MayTake(*op, static_cast<DType>(meta->dtype), *shape, meta->bytes);
+  const absl::Status fits =
+      ops_->MayTake(*op, static_cast<DType>(meta->dtype), *shape, meta->bytes);
   if (!fits.ok()) {
-    EndEarly(op, fits);
-  } else {
-    WaitForRoom(op);
+    ops_->EndEarly(op, fits);
+  } else if (!destinations_->WaitForRoom(op)) {
+    standing_->DropOne();
   }
   return absl::OkStatus();
+}
+
+// A fetch has claimed the standing receive.
+void FetchReceiver::TakeAhead(RdmaFetchOp* op) {
+  Tensor tensor = std::move(op->result);
+  op->result = Tensor();
+  const Tensor& wanted = op->wants().destination;
+  if (wanted.valid() && tensor.valid()) {
+    const absl::Status fits = FitsDestination(op->wants(), tensor.dtype(), tensor.shape());
+    if (!fits.ok()) return ops_->EndEarly(op, fits);
+    if (tensor.dtype() != DType::kString) {
+      if (tensor.bytes() > 0) memcpy(wanted.mutable_data(), tensor.data(), tensor.bytes());
+      tensor = wanted;
+    }
+  }
+  Complete(op, absl::OkStatus(), std::move(tensor), op->result_is_dead);
 }
 
 }  // namespace tryst

@@ -1,77 +1,73 @@
+#include "channel/rdma/fetch_sending.h"
+
 #include <algorithm>
+#include <string>
 
-#include "absl/strings/str_cat.h"
-#include "channel/rdma/fetch_channel.h"
-
-// What a FetchChannel says to the producer: keys, requests, cancels.
 namespace tryst {
 
-void FetchChannel::FlushSoon() {
-  if (link_ != nullptr) link_->FlushSoon();
+void FetchSender::FlushSoon() {
+  if (link != nullptr) link->FlushSoon();
 }
 
-void FetchChannel::OnFlush() {
-  if (state_ == State::kOpen) SayAll();
-}
-
-bool FetchChannel::SayOwn() {
+bool FetchSender::SayOwn() {
   wire::Record record;
-  if (tell_replayed_) {
+  if (tell_replayed) {
     record.type = wire::RecordType::kReplayed;
-    if (!link_->Send(record)) return false;
-    tell_replayed_ = false;
+    if (!link->Send(record)) return false;
+    tell_replayed = false;
   }
-  if (ping_due_) {
+  if (ping_due) {
     record.type = wire::RecordType::kPing;
-    if (!link_->Send(record)) return false;
-    link_->SignalMessage();
-    ping_due_ = false;
+    if (!link->Send(record)) return false;
+    link->SignalMessage();
+    ping_due = false;
   }
   return true;
 }
 
-bool FetchChannel::SendCancel(const FetchOp& op) {
+bool FetchSender::SendCancel(const FetchOp& op) {
   wire::Record record;
   record.type = wire::RecordType::kCancel;
   record.slot = op.slot;
   record.generation = static_cast<uint16_t>(op.generation);
-  return link_->Send(record);
+  return link->Send(record);
 }
 
-bool FetchChannel::SendPark(const FetchOp& op) {
+bool FetchSender::SendPark(const FetchOp& op) {
   const std::string ticket = wire::EncodeTickets({op.ticket});
   wire::Record record;
   record.type = wire::RecordType::kPark;
   record.slot = op.slot;
   record.generation = static_cast<uint16_t>(op.generation);
   record.body = ticket;
-  return link_->Send(record);
+  return link->Send(record);
 }
 
-// After a reconnect. The peer may have let go of it, by a farewell whose answer was lost: so this
-// says all that it needs to take it anew.
-bool FetchChannel::SendWaits(FetchOp* op, FetchKey* key) {
+// For after a reconnect. It names the key and step again, because the peer may have dropped the
+// take after a farewell whose answer was lost.
+bool FetchSender::SendWaits(FetchOp* op, FetchKey* key) {
   if (!TellKey(key)) return false;
   const std::string body = wire::EncodeWaits({op->step, op->ticket});
   wire::Record record;
   record.type = wire::RecordType::kWaits;
   record.number = key->id;
   record.body = body;
-  return link_->Send(record);
+  return link->Send(record);
 }
 
-bool FetchChannel::SendUnwanted(absl::Span<const uint64_t> tickets) {
+bool FetchSender::SendUnwanted(absl::Span<const uint64_t> tickets) {
   const std::string body = wire::EncodeTickets(tickets);
   wire::Record record;
   record.type = wire::RecordType::kUnwanted;
   record.body = body;
-  return link_->Send(record);
+  return link->Send(record);
 }
 
-bool FetchChannel::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
-  RdmaFetchOp* op = Own(base);
-  if (!TellKey(key) || link_->message() == nullptr) return false;
-  ChooseDestination(op, HabitOf(*key)->bytes_last);
+bool FetchSender::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
+  RdmaFetchOp* op = RdmaFetchOp::Of(base);
+  if (!TellKey(key) || link->message() == nullptr) return false;
+  destinations_->Choose(op, wire::EagerBytes(link->options().message_bytes),
+                        habits_->Of(*key)->bytes_last);
 
   wire::Record record;
   record.slot = op->slot;
@@ -94,8 +90,8 @@ bool FetchChannel::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
     body.destination_bytes = op->region->bytes();
     body.destination_key = op->region->remote_key();
   }
-  // A landing beside the caller's memory may be as large as the tensor. It is to be told of by a
-  // word: an immediate alone says nothing of what is to be copied.
+  // A landing beside the caller's memory may be as large as the tensor. Its request names no shape,
+  // so that LANDED announces the tensor: an immediate alone would not say what to copy.
   if (op->wants().destination.valid() && !op->landing) {
     record.flags |= wire::kHasShape;
     body.dtype = static_cast<uint8_t>(op->wants().destination.dtype());
@@ -107,37 +103,26 @@ bool FetchChannel::SendRequest(FetchOp* base, FetchKey* key, bool may_park) {
     body.dtype = op->expected.dtype;
     body.rank = op->expected.rank;
     std::copy(op->expected.dims, op->expected.dims + body.rank, body.dims);
-    // No more than that: then the immediate alone can say that it is there.
+    // Offers no more than the tensor needs, so that the immediate alone can complete it.
     body.destination_bytes = std::min(body.destination_bytes, op->expected.bytes);
   }
   if (op->ticket != 0) record.flags |= wire::kHasTicket;
   if (may_park) record.flags |= wire::kMayPark;
   body.ticket = op->ticket;
   const auto add = [&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); };
-  if (!link_->Put(add)) return false;
-  op->span.id =
-      TraceId(peer_session_, uint64_t{op->slot} << 16 | uint64_t{op->generation}, op->step);
+  if (!link->Put(add)) return false;
+  op->span.id = TraceId(session, uint64_t{op->slot} << 16 | uint64_t{op->generation}, op->step);
   return true;
 }
 
-FetchChannel::Habit* FetchChannel::HabitOf(const FetchKey& key) {
-  if (key.id >= habits_.size()) habits_.resize(key.id + 1);
-  Habit* habit = &habits_[key.id];
-  if (habit->key != key.key) {  // The number was another key's.
-    *habit = Habit();
-    habit->key = key.key;
-  }
-  return habit;
-}
-
-bool FetchChannel::TellKey(FetchKey* key) {
-  if (key->told == epoch_) return true;
+bool FetchSender::TellKey(FetchKey* key) {
+  if (key->told == epoch) return true;
   wire::Record record;
   record.type = wire::RecordType::kKey;
   record.number = key->id;
   record.body = key->key.text();
-  if (!link_->Send(record)) return false;
-  key->told = epoch_;
+  if (!link->Send(record)) return false;
+  key->told = epoch;
   return true;
 }
 

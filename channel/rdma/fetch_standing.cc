@@ -1,140 +1,100 @@
-#include <cstring>
+#include "channel/rdma/fetch_standing.h"
+
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/reached.h"
-#include "channel/rdma/fetch_channel.h"
 
-// Standing receives: what recurs in step after step is asked for before its fetch comes, so
-// that the producer writes it as soon as it is sent. It is not accepted until it is fetched;
-// what never is goes back to the producer by a CANCEL.
 namespace tryst {
 namespace {
 
-// So many equal strides behind the first make a habit.
+// After the first stride, so many equal ones make a habit.
 constexpr uint32_t kRegular = 1;
 
 }  // namespace
 
-// What was asked for ahead, if this is the fetch that was foreseen.
-FetchOp* FetchChannel::Foreseen(int64_t step_id, const TensorKey& key) {
-  const FetchKey* known = standing_ == 0 ? nullptr : keys_.Find(key);
-  RdmaFetchOp* op = known == nullptr ? nullptr : StandingOf(*known);
+FetchOp* StandingReceives::Foreseen(int64_t step_id, const TensorKey& key) {
+  const FetchKey* known = count_ == 0 ? nullptr : ops_->keys()->Find(key);
+  RdmaFetchOp* op = known == nullptr ? nullptr : Of(*known);
   if (op == nullptr) return nullptr;
   if (op->step != step_id) {
     TRYST_REACHED("sim: another step is fetched than was foreseen");
-    EndEarly(op, absl::CancelledError("another step was asked for"));
+    ops_->EndEarly(op, absl::CancelledError("another step was asked for"));
     return nullptr;
   }
-  EndStanding(op, true);
+  End(op, true);
   return op;
 }
 
-RdmaFetchOp* FetchChannel::StandingOf(const FetchKey& key) {
+RdmaFetchOp* StandingReceives::Of(const FetchKey& key) {
   for (FetchOp* op = key.asked.front(); op != nullptr; op = key.asked.Behind(op)) {
-    if (Own(op)->standing) return Own(op);
+    if (RdmaFetchOp::Of(op)->standing) return RdmaFetchOp::Of(op);
   }
   return nullptr;
 }
 
-void FetchChannel::EndStanding(RdmaFetchOp* op, bool claimed) {
+void StandingReceives::End(RdmaFetchOp* op, bool claimed) {
   op->standing = false;
-  --standing_;
+  --count_;
   ++(claimed ? counters_.standing_claimed : counters_.standing_dropped);
-  poller_->CancelTimer(op);
-  if (!claimed) StartWatch();  // Its CANCEL wants an answer.
-  if (!op->landing) EndWaitingCharge(op);
+  ops_->poller()->CancelTimer(op);
+  if (!op->landing) destinations_->EndWaitingCharge(op);
   const bool known = op->asked_of != nullptr && op->asked_of->id != FetchKey::kNoId;
-  if (known && !claimed) HabitOf(*op->asked_of)->regular = 0;
+  if (known && !claimed) habits_->Of(*op->asked_of)->regular = 0;
 }
 
-// Others need its slot or its memory.
-void FetchChannel::DropOneStanding() {
-  if (standing_ == 0) return;
-  for (FetchOp* op : slots_.all()) {
-    if (op == nullptr || !IsAhead(*op)) continue;
+void StandingReceives::DropOne() {
+  if (count_ == 0) return;
+  for (FetchOp* op : ops_->slots().all()) {
+    if (op == nullptr || !RdmaFetchOp::Of(*op).standing) continue;
     TRYST_REACHED("sim: a standing receive gives up its room");
-    return EndEarly(op, absl::CancelledError("its room is needed"));
+    return ops_->EndEarly(op, absl::CancelledError("its room is needed"));
   }
 }
 
-void FetchChannel::DropAllStanding(const absl::Status& why) {
-  if (standing_ == 0) return;
-  for (FetchOp* op : std::vector<FetchOp*>(slots_.all())) {
-    if (op != nullptr && IsAhead(*op)) EndEarly(op, why);
+void StandingReceives::DropAll(const absl::Status& why) {
+  if (count_ == 0) return;
+  for (FetchOp* op : std::vector<FetchOp*>(ops_->slots().all())) {
+    if (op != nullptr && RdmaFetchOp::Of(*op).standing) ops_->EndEarly(op, why);
   }
 }
 
-void FetchChannel::AskAhead(bool in_use) {
+void StandingReceives::AskAhead(bool in_use) {
   asks_ahead_ = in_use;
-  if (!in_use) DropAllStanding(absl::CancelledError("another path is in use"));
+  if (!in_use) DropAll(absl::CancelledError("another path is in use"));
 }
 
-void FetchChannel::NoteStep(const TensorKey& key, int64_t step_id) {
-  Habit* entry = HabitOf(*keys_.Intern(key));
-  const uint64_t stride = static_cast<uint64_t>(step_id) - static_cast<uint64_t>(entry->step_last);
-  entry->regular = stride != 0 && stride == entry->stride ? entry->regular + 1 : 0;
-  entry->stride = stride;
-  entry->step_last = step_id;
-}
-
-void FetchChannel::NoteTensor(const TensorKey& key, const Tensor& tensor) {
-  wire::TensorMeta* like = &HabitOf(*keys_.Intern(key))->like;
-  *like = wire::TensorMeta();
-  if (tensor.dtype() == DType::kString) return;
-  like->dtype = static_cast<uint8_t>(tensor.dtype());
-  like->rank = static_cast<uint8_t>(tensor.shape().rank());
-  for (int i = 0; i < tensor.shape().rank(); ++i) like->dims[i] = tensor.shape().dim(i);
-  like->bytes = tensor.bytes();
-}
-
-// Asks for the tensor of the step that comes next, if that is foreseen and there is room.
-void FetchChannel::ArmNext(const TensorKey& key) {
-  FetchKey* known = keys_.Intern(key);
-  const Habit* entry = HabitOf(*known);
-  if (entry->regular < kRegular || (standing_ > 0 && StandingOf(*known) != nullptr)) return;
-  if (!asks_ahead_ || state_ != State::kOpen || version_ < 2 || !queued_.empty()) return;
-  if (standing_ >= options_.standing || 2 * slots_.free() <= slots_.size()) return;
+void StandingReceives::ArmNext(const TensorKey& key) {
+  FetchKey* known = ops_->keys()->Intern(key);
+  const KeyHabits::Habit* entry = habits_->Of(*known);
+  if (entry->regular < kRegular || (count_ > 0 && Of(*known) != nullptr)) return;
+  if (!asks_ahead_ || !ops_->open() || sender_->version < 2 || !ops_->lines().queued.empty())
+    return;
+  if (count_ >= options_.standing || 2 * ops_->slots().free() <= ops_->slots().size()) return;
   const int64_t step =
       static_cast<int64_t>(static_cast<uint64_t>(entry->step_last) + entry->stride);
   if (FetchTurns::AskedBefore(*known, step, nullptr) != nullptr)
-    return;  // It has its fetch already.
+    return;  // A fetch has claimed it already.
   StorageRef landing;
   if (entry->bytes_last > wire::EagerBytes(options_.link.message_bytes)) {
-    landing = landings_->Take(entry->bytes_last, LandingPool::For::kWaiting, writer_);
+    landing = destinations_->TakeAhead(entry->bytes_last);
     if (!landing) return;
   }
-  RdmaFetchOp* op = Own(TakeOp());
+  RdmaFetchOp* op = RdmaFetchOp::Of(ops_->TakeOp());
   op->step = step;
   op->key = key;
-  op->span.Begin(WaitsFor::kPeerSend, now_ns());
+  op->span.Begin(WaitsFor::kPeerSend, ops_->now_ns());
   op->standing = true;
   op->expected = entry->like;
   op->expects = entry->like.bytes > 0 && entry->like.bytes == entry->bytes_last;
   if (landing) op->waiting_bytes = landing->bytes();
   op->landing = std::move(landing);
-  keys_.Join(op, known);
-  TakeSlot(op);
-  ++standing_;
+  ops_->keys()->Join(op, known);
+  ops_->TakeSlot(op);
+  ++count_;
   ++counters_.standing;
-  poller_->SetTimer(op, now_ns() + options_.standing_ms * 1'000'000);
-  SendSoon(op);
-}
-
-// Its fetch has come.
-void FetchChannel::TakeAhead(RdmaFetchOp* op) {
-  Tensor tensor = std::move(op->result);
-  op->result = Tensor();
-  const Tensor& wanted = op->wants().destination;
-  if (wanted.valid() && tensor.valid()) {
-    const absl::Status fits = FitsDestination(op->wants(), tensor.dtype(), tensor.shape());
-    if (!fits.ok()) return EndEarly(op, fits);
-    if (tensor.dtype() != DType::kString) {
-      if (tensor.bytes() > 0) memcpy(wanted.mutable_data(), tensor.data(), tensor.bytes());
-      tensor = wanted;
-    }
-  }
-  Complete(op, absl::OkStatus(), std::move(tensor), op->result_is_dead);
+  ops_->poller()->SetTimer(op, ops_->now_ns() + options_.standing_ms * 1'000'000);
+  ops_->SendSoon(op);
 }
 
 }  // namespace tryst

@@ -57,7 +57,7 @@ void QueueHub::OnEvent(const NicEvent& event) {
       return;
     case NicEvent::Kind::kQueuePairFatal: {
       auto user = users_.find(event.id);
-      if (user == users_.end()) return;  // Gone by now.
+      if (user == users_.end()) return;  // It was removed.
       return user->second->OnQueuePairFatal(absl::UnavailableError(
           absl::StrCat("NIC ", nic_->name(), " says that queue pair ", event.id, " is broken")));
     }
@@ -90,7 +90,6 @@ bool QueueHub::Poll() {
       auto user = users_.find(completion.queue_pair);
       if (user == users_.end()) {
         TRYST_REACHED("rare: a completion of a queue pair that is gone");
-        ++unclaimed_;
         continue;
       }
       last_number_ = completion.queue_pair;
@@ -111,10 +110,10 @@ void QueueHub::OnLost(const absl::Status& why) {
   lost_ = true;
   lost_why_ = why;
   TRYST_LOG(Error) << "NIC " << nic_->name() << " is lost: " << why;
-  // A user may remove itself, or another one, while it is told.
+  // Copied, because a user may remove itself or another one in the call.
   std::vector<uint32_t> numbers;
   for (const auto& user : users_) numbers.push_back(user.first);
-  std::sort(numbers.begin(), numbers.end());  // The same order in every run.
+  std::sort(numbers.begin(), numbers.end());  // So that the order is the same in every run.
   for (uint32_t number : numbers) {
     auto user = users_.find(number);
     if (user != users_.end()) user->second->OnNicLost(why);

@@ -14,43 +14,42 @@
 
 namespace tryst {
 
-// The user of a queue pair, which is told of its completions.
+// The user of a queue pair, which gets its completions.
 class QueuePairUser {
  public:
   virtual ~QueuePairUser() = default;
   virtual void OnCompletion(const Completion& completion) = 0;
-  // The NIC can no longer be polled: nothing will complete any more.
+  // The NIC can no longer be polled, so nothing will complete any more.
   virtual void OnNicLost(const absl::Status& why) = 0;
-  // The NIC says that this queue pair is broken, perhaps without a completion to show it.
+  // The NIC reports that this queue pair is broken; there may be no completion that shows it.
   virtual void OnQueuePairFatal(const absl::Status& why) = 0;
 };
 
-// One NIC on one poller: polls its completion queue every turn, passes each completion to the user
-// of its queue pair, and keeps what is sent registered. Poller thread only, but for construction.
+// One NIC on one poller: polls its completion queue in every turn, passes each completion to the
+// user of its queue pair, and keeps registrations of what is sent. Poller thread only, except for
+// construction.
 class QueueHub final : public PollerSource {
  public:
   static absl::StatusOr<std::unique_ptr<QueueHub>> Create(Nic* nic, Poller* poller, uint32_t depth);
-  ~QueueHub() override;  // REQUIRES: detached, every queue pair gone.
+  ~QueueHub() override;  // REQUIRES: it is detached, and every queue pair is gone.
 
   Nic* nic() const { return nic_; }
   Poller* poller() const { return poller_; }
   CompletionQueue* completions() const { return completions_.get(); }
   SourceRegions* sources() { return &sources_; }
 
-  // Between these two the poller polls it.
+  // The poller polls it between these two calls.
   void Attach();
   void Detach();
-  // OK, or why no queue pair can be made now. A completion queue that was lost is replaced
-  // as soon as the last queue pair on it is gone.
+  // OK, or why no queue pair can be made now. A lost completion queue is replaced as soon as the
+  // last queue pair on it is gone.
   absl::Status Revive();
 
-  // What the NIC tells asynchronously reaches those whom it concerns.
+  // Passes an asynchronous event of the NIC to the users that it concerns.
   void OnEvent(const NicEvent& event);
 
   void AddUser(uint32_t queue_pair, QueuePairUser* user);
   void RemoveUser(uint32_t queue_pair);
-  // Of queue pairs that were gone when it came: expected after a break, counted.
-  uint64_t completions_unclaimed() const { return unclaimed_; }
 
   bool Poll() override;
   void Arm() override;
@@ -67,7 +66,7 @@ class QueueHub final : public PollerSource {
   void OnLost(const absl::Status& why);
 
   static constexpr size_t kBatch = 64;
-  // Of memory that stays registered between sends.
+  // Bounds on the memory that stays registered between sends.
   static constexpr uint64_t kMaxSourceBytes = uint64_t{4} << 30;
   static constexpr size_t kMaxSourceRegions = 4096;
 
@@ -78,12 +77,13 @@ class QueueHub final : public PollerSource {
   // Poller thread only.
   std::unique_ptr<CompletionQueue> completions_;
   SourceRegions sources_;
-  Completion batch_[kBatch];  // Of Poll(): clearing it in every turn would cost more than the turn.
+  // The output of Poll(); a member, because clearing it in every turn would cost more than the
+  // turn.
+  Completion batch_[kBatch];
   bool attached_ = false;
   absl::flat_hash_map<uint32_t, QueuePairUser*> users_;
-  uint32_t last_number_ = 0;  // The user found last: the next one is mostly the same.
+  uint32_t last_number_ = 0;  // The user of the last completion; usually the next is its, too.
   QueuePairUser* last_user_ = nullptr;
-  uint64_t unclaimed_ = 0;
   bool lost_ = false;
   absl::Status lost_why_;
 };

@@ -49,7 +49,7 @@ bool ServeAnswers::Send(ServeOp* op) {
   const Tensor& tensor = op->source.tensor;
   if (!op->is_dead) {
     if (!tensor.valid()) return FailTaken(op, absl::InternalError("a tensor of no type"));
-    if (!tensor.space().host_readable()) {
+    if (!tensor.on_host()) {
       const absl::Status reached = hub_->nic()->ReachesDevice(tensor.space().device_ordinal);
       if (!reached.ok()) return FailTaken(op, reached);
     }
@@ -62,7 +62,7 @@ bool ServeAnswers::Send(ServeOp* op) {
   }
   const uint64_t inside =
       std::min(options_.eager_bytes, wire::EagerBytes(link_->options().message_bytes));
-  const bool in_host = op->is_dead || tensor.space().host_readable();
+  const bool in_host = op->is_dead || tensor.on_host();
   if (in_host && meta.bytes <= inside) return SendEager(op, meta, payload);
   const ServeRequest& request = op->request;
   if ((request.flags & wire::kHasDestination) != 0 &&
@@ -72,7 +72,7 @@ bool ServeAnswers::Send(ServeOp* op) {
   return SendNeedDestination(op, meta);
 }
 
-// It cannot be sent, so nobody gets it here.
+// The tensor cannot be sent, so it goes back and the consumer gets an error.
 bool ServeAnswers::FailTaken(ServeOp* op, const absl::Status& why) {
   give_back_(op);
   op->source = ServeSource();
@@ -100,7 +100,7 @@ bool ServeAnswers::SendEager(ServeOp* op, const wire::TensorMeta& meta, const vo
     return into != nullptr;
   });
   if (!put) return false;
-  // The message's checksum covers it: no digest of its own.
+  // The message's checksum covers the payload, so it needs no digest.
   if (meta.bytes > 0) memcpy(into, payload, meta.bytes);
   ++counters_->eager;
   counters_->bytes += meta.bytes;
@@ -115,12 +115,12 @@ bool ServeAnswers::SendNeedDestination(ServeOp* op, const wire::TensorMeta& meta
   return true;
 }
 
-// Writes what there is room for; true when all of it and the word that follows are out.
+// Writes as much as there is room for. True when all writes and the message that follows are out.
 bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* payload) {
   const absl::Status prepared = PrepareSource(op, payload, meta.bytes);
   if (!prepared.ok()) return FailTaken(op, prepared);
   const size_t lanes = meta.bytes >= options_.stripe_bytes ? link_->queue_pairs() : 1;
-  // A device's tensor of no bytes comes here, too: it has no parts, and LANDED tells of it.
+  // A device tensor without bytes comes here, too. It has no parts; LANDED announces it.
   const uint64_t part_bytes = std::max<uint64_t>(1, (meta.bytes + lanes - 1) / lanes);
   const size_t parts = static_cast<size_t>((meta.bytes + part_bytes - 1) / part_bytes);
   const uint64_t pieces = PiecesOf(meta.bytes, part_bytes, parts);
@@ -150,7 +150,7 @@ bool ServeAnswers::SendWrites(ServeOp* op, wire::TensorMeta meta, const void* pa
 }
 
 absl::Status ServeAnswers::PrepareSource(ServeOp* op, const void* payload, uint64_t bytes) {
-  const bool in_host = op->source.tensor.space().host_readable();
+  const bool in_host = op->source.tensor.on_host();
   if (!op->source.region && bytes > 0) {
     SourceRegions* const sources = hub_->sources();
     auto region = op->source.tensor.dtype() == DType::kString ? sources->UseOnce(payload, bytes)
@@ -165,7 +165,7 @@ absl::Status ServeAnswers::PrepareSource(ServeOp* op, const void* payload, uint6
   return absl::OkStatus();
 }
 
-// How many immediates tell that a tensor has landed; 0: the message behind it does.
+// How many immediates announce a tensor; 0: the message behind its writes does.
 uint64_t ServeAnswers::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t parts) const {
   if (link_->ordered()) return parts > 1 ? parts : 0;
   uint64_t pieces = 0;
@@ -176,13 +176,14 @@ uint64_t ServeAnswers::PiecesOf(uint64_t bytes, uint64_t part_bytes, size_t part
   return pieces;
 }
 
-// Of one write at most. Where each is counted there are as few as can be.
+// The most that one work writes. Where the consumer must count each write, as few as possible are
+// used.
 uint64_t ServeAnswers::WorkBytes() const {
   const uint64_t largest = hub_->nic()->limits().max_message_bytes;
   return link_->ordered() ? std::min(largest, options_.write_bytes) : largest;
 }
 
-// The immediate alone says it all when the consumer knows the shape.
+// Whether an immediate alone suffices: the consumer knows the shape, and needs nothing else.
 bool ServeAnswers::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const {
   const wire::RequestBody& body = op.request.body;
   return !digests_ && link_->ordered() && link_->queue_pairs() == 1 &&
@@ -191,7 +192,7 @@ bool ServeAnswers::IsBare(const ServeOp& op, const wire::TensorMeta& meta) const
          std::equal(meta.dims, meta.dims + meta.rank, body.dims);
 }
 
-// [begin, end) of the payload on one queue pair, from where it stopped last time.
+// Writes [begin, end) of the payload on one queue pair, continuing where it stopped last time.
 bool ServeAnswers::WritePart(ServeOp* op, size_t lane, uint64_t begin, uint64_t end,
                              bool immediate) {
   const uint64_t work_bytes = WorkBytes();

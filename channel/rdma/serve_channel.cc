@@ -25,7 +25,10 @@ ServeChannel::ServeChannel(QueueHub* hub, TensorSource* source, ServeChannelOpti
       answers_(hub, &options_, &counters_, [this](ServeOp* op) { GiveBack(op); }),
       takes_(hub->poller(), source, this, consumer_, options_.max_parked, &counters_.given_back) {}
 
-ServeChannel::~ServeChannel() { TRYST_CHECK(Drained()) << Explain(); }
+ServeChannel::~ServeChannel() {
+  TRYST_CHECK(Drained()) << Explain();
+  if (options_.link.watch != nullptr) options_.link.watch->OnEndGone(this);
+}
 
 void ServeChannel::Close(const absl::Status& why) {
   if (closed_) return;
@@ -68,6 +71,21 @@ void ServeChannel::ListOps(LiveOps* ops) const {
   takes_.ListOps(parked, ops);
 }
 
+PathView ServeChannel::View() const {
+  LiveOps ops(0);
+  ListOps(&ops);
+  PathView view;
+  view.role = TraceRole::kServe;
+  view.peer = consumer_;
+  view.path = options_.path;
+  view.in_use = true;
+  view.state = link_ == nullptr ? "not connected" : link_->broken() ? "draining" : "connected";
+  view.since_ns = state_since_ns_;
+  view.epoch = epoch_;
+  view.under_way = ops.left_out();
+  return view;
+}
+
 std::string ServeChannel::Explain() const {
   size_t by_state[kServeStateCount] = {};
   for (const ServeOp& op : ops_) ++by_state[static_cast<size_t>(op.state)];
@@ -81,7 +99,7 @@ std::string ServeChannel::Explain() const {
     absl::StrAppend(&waiting, waiting.empty() ? ": " : "; ", takes_.parked(),
                     " waits without a slot for the local Send");
   }
-  return absl::StrCat(consumer_, " fetches from us over ", options_.path, ": ", state_text(),
+  return absl::StrCat(consumer_, " fetches from us over ", options_.path, ": ", View().state,
                       ", epoch ", epoch_, waiting);
 }
 

@@ -2,7 +2,6 @@
 #define TRYST_CHANNEL_RDMA_SERVE_CHANNEL_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +9,8 @@
 #include "absl/types/optional.h"
 #include "channel/bootstrap.h"
 #include "channel/ops/ring_line.h"
+#include "channel/ops/slot_array.h"
+#include "channel/ops/slot_watch.h"
 #include "channel/ops/slot_words.h"
 #include "channel/ops/takes.h"
 #include "channel/ops/told_keys.h"
@@ -21,6 +22,7 @@
 #include "channel/rdma/serve_leftovers.h"
 #include "channel/rdma/serve_op.h"
 #include "channel/trace/live_ops.h"
+#include "channel/trace/path_view.h"
 #include "channel/trace/trace.h"
 #include "rendezvous/tensor_source.h"
 
@@ -49,19 +51,19 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
   // The consumer has been gone for retain_ms, so the owner may close this channel.
   bool Abandoned() const { return abandoned_; }
 
-  const std::string& path() const { return options_.path; }
   const std::string& consumer() const { return consumer_; }
   uint64_t consumer_incarnation() const { return consumer_incarnation_; }
   const ServeCounters& counters() const { return counters_; }
+  PathView View() const;
   std::string Explain() const;
-  const char* state_text() const {
-    return link_ == nullptr ? "not connected" : link_->broken() ? "draining" : "connected";
-  }
-  int64_t state_since_ns() const { return state_since_ns_; }
-  uint64_t epoch() const { return epoch_; }
   void ListOps(LiveOps* ops) const;
 
  private:
+  void Watch(const ServeOp& op, ServeStep step) {
+    SlotWatch* const watch = options_.link.watch;
+    if (watch != nullptr && !closed_) watch->OnServeStep(this, op.slot, step);
+  }
+
   // serve_connection.cc
   absl::Status StartEpoch(const Hello& hello);
   void AcceptHello(const Hello& hello, HelloDone done);
@@ -74,12 +76,12 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
   absl::Status OnTensorPart(size_t lane, uint16_t slot, uint16_t generation) override;
   void OnAccepted() override;
   absl::Status OnRequest(const wire::Record& record);
-  ServeEvent EventOf(const ServeOp& op, const wire::Record& record) const;
   absl::Status OnCancel(const wire::Record& record);
   void OnReplayed();
 
   // serve_take.cc
-  void StartTake(ServeOp* op, ServeRequest&& request);
+  void StartTake(ServeOp* op, ToldKey* known);
+  void SetOutcome(ServeOp* op, Taken* taken);
   void OnTakeEnded(TakingOp* base, ServeTake* take) override;
   void OnHere() override;
   void OnTakesIdle() override { FinishFarewell(); }
@@ -87,7 +89,7 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
   void GiveBack(ServeOp* op);
   void GiveUp(ServeOp* op);
   void Release(ServeOp* op);
-  void Retire(ServeOp* op);  // The same, but what its tensor costs to drop comes after the answers.
+  void EndTrace(const ServeOp& op);
 
   // serve_parking.cc
   void ParkIfWaiting(ServeOp* op);
@@ -125,7 +127,9 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
   absl::optional<std::pair<Hello, HelloDone>> next_hello_;  // Waits for the old link to drain.
   absl::optional<std::pair<Hello, HelloDone>> farewell_;    // Its answer waits for takes to end.
   ToldKeys keys_;
-  std::deque<ServeOp> ops_;  // By slot.
+  SlotArray<ServeOp> ops_;  // By slot.
+  size_t slots_used_ = 0;   // From here on none has ever been.
+  Taken taken_;             // Empty between two takes.
   RingLine<ServeOp*> ready_line_;
   SlotWords words_;
   ServeLeftovers leftovers_;

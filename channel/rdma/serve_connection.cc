@@ -6,10 +6,10 @@
 #include "base/reached.h"
 #include "channel/rdma/serve_channel.h"
 
-// The connection of a ServeChannel: hellos, breaks, the consumer that does not return.
+// The connection of a ServeChannel: hellos, breaks, and a consumer that does not return.
 namespace tryst {
 
-// Lets nothing wait that came before.
+// Starts an epoch. Nothing may wait for messages of an earlier one.
 absl::Status ServeChannel::StartEpoch(const Hello& hello) {
   if (hello.epoch <= epoch_ || (next_hello_ && hello.epoch <= next_hello_->first.epoch)) {
     TRYST_REACHED("sim: a hello of an older epoch");
@@ -66,13 +66,14 @@ void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
   const absl::Status connected = (*link)->Connect(hello);
   if (!connected.ok()) return std::move(done)(connected);
   link_ = *std::move(link);
+  if (options_.link.watch != nullptr) options_.link.watch->OnServeEpoch(this);
   takes_.SetEpoch(epoch_);
   state_since_ns_ = hub_->poller()->now_ns();
   answers_.Use(link_.get(), options_.link.digests || parameters->digests);
   takes_packed_ = hello.protocol_newest >= 3;
   keys_.clear();
   if (ops_.empty()) {
-    ops_.resize(parameters->slots);
+    ops_.Make(parameters->slots);
     for (size_t slot = 0; slot < ops_.size(); ++slot) {
       ops_[slot].slot = static_cast<uint16_t>(slot);
     }
@@ -94,7 +95,7 @@ void ServeChannel::OnBroken(const absl::Status& why) {
   const bool idle = std::all_of(ops_.begin(), ops_.end(), [](const ServeOp& op) {
     return op.state == ServeState::kFree || op.state == ServeState::kSent;
   });
-  // Nobody waited for anything: so a consumer that stops looks.
+  // The loss of an idle connection is not logged, because a consumer that stops causes it, too.
   if (!closed_ && !next_hello_ && !farewell_ && !idle) {
     TRYST_LOG(Warning) << options_.self << " lost the " << options_.path << " connection of "
                        << consumer_ << " (epoch " << epoch_ << "): " << why.message();

@@ -24,6 +24,7 @@ void ServeChannel::OnFarewell(const Hello& hello, const Farewell& farewell, Hell
   if (link_ != nullptr) {
     link_->Break(absl::UnavailableError(absl::StrCat(consumer_, " left ", options_.path)));
   }
+  if (options_.link.watch != nullptr) options_.link.watch->OnServeFarewell(this);
   // Takes first, so that none of them meets what goes back.
   for (ServeOp& op : ops_) {
     if (op.state != ServeState::kTaking) continue;

@@ -14,23 +14,23 @@
 
 namespace tryst {
 
-// What is left of answers when their slots are free: bytes that the NIC may still read, the GONE
-// that waits for writes, and tensors whose end may take a while. Poller thread only.
+// What remains of an answer after its slot is free: bytes that the NIC may still read, GONE
+// statements that wait for writes, and tensors whose destruction may take long. Poller thread only.
 class ServeLeftovers final : private PollerFlush {
  public:
   explicit ServeLeftovers(Poller* poller) : poller_(poller) {}
   ~ServeLeftovers() override { poller_->ForgetFlush(this); }
 
-  // Accepted, but the NIC may still read it: a write is acknowledged to the consumer's thread
-  // before it is to us.
+  // The consumer has accepted the tensor, but our NIC may still read it: the consumer can see a
+  // write before we get its completion.
   void Linger(ServeSource source) { lingering_.push_back(std::move(source)); }
-  // GONE is to come behind the writes of these tickets: on another queue pair they could come
-  // after it.
+  // GONE must follow the writes with these tickets. On another queue pair they could arrive after
+  // it.
   void SayGoneAfter(uint16_t slot, uint32_t generation, const LaneTickets& tickets) {
     gone_after_.push_back({slot, generation, tickets});
   }
   size_t gone_due() const { return gone_after_.size(); }
-  // Some writes are done. True: there is more to be said.
+  // Call it when writes have completed. True: there is more to send.
   bool OnWritesDone(const MessageLink& link, SlotWords* words) {
     while (!lingering_.empty() && AllDone(link, lingering_.front().tickets)) lingering_.pop_front();
     bool says = false;
@@ -41,17 +41,19 @@ class ServeLeftovers final : private PollerFlush {
     }
     return says;
   }
-  // Accepted: it is let go of once the answers of this turn have left.
+  // The tensor was accepted. It is released after this turn's answers have been sent.
   void Retire(Tensor tensor) { retired_.push_back(std::move(tensor)); }
   void OnAnswersSent() {
-    if (!retired_.empty()) poller_->FlushThisTurn(this);  // That is the next one's.
+    if (!retired_.empty())
+      // The flush releases it after the answers.
+      poller_->FlushThisTurn(this);
   }
   void OnBroken() {
     gone_after_.clear();
-    Flush();  // No answer leaves any more.
+    Flush();  // There will be no more answers.
   }
   void OnDrained() {
-    lingering_.clear();  // Nobody reads them any more.
+    lingering_.clear();  // The NIC no longer reads them.
     gone_after_.clear();
   }
 

@@ -28,9 +28,18 @@ struct ServeSource {
 
   SourceRegion region;  // Over one of the next two: goes before they do.
   Tensor tensor;
-  std::string encoded;                        // A string tensor's bytes.
-  LaneTickets tickets{};                      // The last write on each queue pair.
-  std::array<uint64_t, kMaxLanes> written{};  // How much of its part is on its way.
+  std::string encoded;  // The bytes of a string tensor.
+  // Makes it as new, except for `written`, which Send sets.
+  void Clear() {
+    region.Reset();
+    tensor.Reset();
+    encoded.clear();
+    tickets.fill(0);
+  }
+
+  LaneTickets tickets{};  // The last write on each queue pair.
+  // How many bytes of its part each queue pair has been given.
+  std::array<uint64_t, kMaxLanes> written{};
 };
 
 struct ServeRequest {
@@ -44,16 +53,16 @@ struct ServeRequest {
 // Poller thread only.
 struct ServeOp : TakingOp {
   ServeState state = ServeState::kFree;
-  TraceSpan span;  // The same with times.
+  TraceSpan span;  // The times at which it entered its states.
   uint16_t slot = 0;
   ServeRequest request;
   bool in_ready_line = false;
-  uint32_t replayed_epoch = 0;  // In which the consumer last asked for it.
+  uint32_t replayed_epoch = 0;  // The epoch in which the consumer last requested it.
 
   // The outcome of the take, kept until it is accepted.
   absl::Status status;
-  Args send_args;     // For giving it back,
-  uint64_t turn = 0;  // in its place.
+  Args send_args;     // With `turn`: what gives the tensor back
+  uint64_t turn = 0;  // in its old place.
   bool is_dead = false;
   bool has_digest = false;
   uint32_t digest = 0;

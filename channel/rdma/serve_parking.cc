@@ -16,6 +16,7 @@ void ServeChannel::ParkIfWaiting(ServeOp* op) {
 void ServeChannel::Park(ServeOp* op, uint64_t ticket) {
   if (!takes_.Park(op, ticket, op->span.since_ns())) return;
   op->state = ServeState::kFree;
+  Watch(*op, ServeStep::kParked);
   ++counters_.parked;
   words_.Parked(op->slot, op->request.generation);
   link_->FlushSoon();
@@ -80,8 +81,9 @@ void ServeChannel::OnFlush() {
   while (!ready_line_.empty()) {
     ServeOp* op = ready_line_.front();
     if (!answers_.Send(op)) return;
-    op->span.Enter(op->state == ServeState::kSent ? WaitsFor::kAcceptance : WaitsFor::kDestination,
-                   hub_->poller()->now_ns());
+    const bool sent = op->state == ServeState::kSent;
+    Watch(*op, sent ? ServeStep::kAnswered : ServeStep::kAskedRoom);
+    op->span.Enter(sent ? WaitsFor::kAcceptance : WaitsFor::kDestination, hub_->poller()->now_ns());
     ready_line_.pop_front();
     op->in_ready_line = false;
   }

@@ -1,15 +1,31 @@
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/reached.h"
 #include "channel/rdma/serve_channel.h"
 
-// What a ServeChannel hears from the consumer: keys, requests, cancels, acceptance.
+// What a ServeChannel does with messages of the consumer: keys, requests, cancels, acceptances.
 namespace tryst {
 namespace {
 
-// A generation is newer if it is less than half the circle ahead.
+// A generation is newer if it is less than half of the number range ahead.
 bool IsNewer(uint16_t a, uint16_t b) { return static_cast<int16_t>(a - b) > 0; }
+
+ServeEvent EventOf(const ServeOp& op, const wire::Record& record, uint32_t epoch) {
+  if (op.request.generation == record.generation) {
+    const bool again = (record.flags & (wire::kReplay | wire::kRetry)) != 0;
+    return again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
+  }
+  if (!IsNewer(record.generation, op.request.generation)) {
+    TRYST_REACHED("rare: a request of a generation that is over");
+    return ServeEvent::kStale;
+  }
+  // If this epoch did not repeat the request that the slot holds, the consumer had given it up: its
+  // CANCEL, or the answer to that, was lost with the earlier connection.
+  const bool asked = op.replayed_epoch == epoch;
+  return asked ? ServeEvent::kRequest : ServeEvent::kRequestAnew;
+}
 
 }  // namespace
 
@@ -45,61 +61,54 @@ absl::Status ServeChannel::OnTensorPart(size_t, uint16_t, uint16_t) {
 }
 
 absl::Status ServeChannel::OnRequest(const wire::Record& record) {
-  auto body = wire::DecodeRequest(record);
-  if (!body.ok()) return body.status();
+  wire::RequestBody body;
+  absl::Status decoded = wire::DecodeRequest(record, &body);
+  if (!decoded.ok()) return decoded;
   if (record.slot >= ops_.size()) return absl::DataLossError("request on a slot out of range");
-  const ToldKey* known = keys_.Find(record.number);
+  ToldKey* known = keys_.Find(record.number);
   if (known == nullptr) return absl::DataLossError("request for an unknown key id");
-  ServeRequest request;
-  request.generation = record.generation;
-  request.flags = record.flags;
-  request.key = known->key;
-  request.body = *body;
+  slots_used_ = std::max<size_t>(slots_used_, record.slot + size_t{1});
   ServeOp* op = &ops_[record.slot];
-  const ServeEvent event = EventOf(*op, record);
+  const ServeEvent event = EventOf(*op, record, static_cast<uint32_t>(epoch_));
   op->replayed_epoch = static_cast<uint32_t>(epoch_);
   const ServeAction* action = FindServeAction(op->state, event);
   if (action == nullptr) return OutOfPlace(op->state, event, op->slot);
+  const bool again = event == ServeEvent::kRepeat || event == ServeEvent::kWithRoom;
+  Watch(*op, again ? ServeStep::kRepeat : ServeStep::kRequest);
   switch (*action) {
     case ServeAction::kAcceptFirst:
-      Retire(op);  // That the slot is used again says that it was accepted.
-      StartTake(op, std::move(request));
+      // The slot is used again, so its tensor was accepted. The tensor is dropped after the
+      // answers, because that may take long.
+      if (!op->source.region && op->source.tensor.valid()) leftovers_.Retire(op->source.tensor);
+      Release(op);
       break;
     case ServeAction::kGiveUpFirst:
       TRYST_REACHED("rare: a slot is used anew whose request was given up before a break");
       GiveUp(op);
-      StartTake(op, std::move(request));
       break;
+    default:
+      break;
+  }
+  op->request.generation = record.generation;
+  op->request.flags = record.flags;
+  op->request.key = known->key;
+  op->request.body = body;
+  switch (*action) {
+    case ServeAction::kAcceptFirst:
+    case ServeAction::kGiveUpFirst:
     case ServeAction::kTake:
-      StartTake(op, std::move(request));
+      StartTake(op, known);
       break;
     case ServeAction::kRenew:
-      op->request = std::move(request);
       ParkIfWaiting(op);
       break;
     default:
       if (op->state == ServeState::kSent) TRYST_REACHED("sim: a tensor is sent again");
       counters_.resent += op->state == ServeState::kSent;
-      op->request = std::move(request);
       MakeReady(op);
       break;
   }
   return absl::OkStatus();
-}
-
-ServeEvent ServeChannel::EventOf(const ServeOp& op, const wire::Record& record) const {
-  if (op.request.generation == record.generation) {
-    const bool again = (record.flags & (wire::kReplay | wire::kRetry)) != 0;
-    return again ? ServeEvent::kRepeat : ServeEvent::kWithRoom;
-  }
-  if (!IsNewer(record.generation, op.request.generation)) {
-    TRYST_REACHED("rare: a request of a generation that is over");
-    return ServeEvent::kStale;
-  }
-  // What was asked for in an earlier epoch, and not again in this one before the slot is used
-  // anew, the consumer has given up: the word of that was lost with the earlier connection.
-  const bool asked = op.replayed_epoch == static_cast<uint32_t>(epoch_);
-  return asked ? ServeEvent::kRequest : ServeEvent::kRequestAnew;
 }
 
 absl::Status ServeChannel::OnCancel(const wire::Record& record) {
@@ -107,9 +116,9 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   ServeOp* op = &ops_[record.slot];
   ++counters_.cancelled;
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
-  // Every cancel is answered, also one that came too late. But not before the NIC is done
-  // with writes that no LANDED tells of: on another queue pair, or without order, they could
-  // come after it.
+  // Every cancel is answered, even one that came too late. But the answer waits for writes that no
+  // LANDED announces: on another queue pair, or a NIC that reorders, they could arrive after it.
+  Watch(*op, ours ? ServeStep::kCancel : ServeStep::kLateCancel);
   if (leftovers_.gone_due() >= 2 * ops_.size()) {
     return absl::DataLossError("more cancels than slots");
   }
@@ -130,20 +139,24 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   return absl::OkStatus();
 }
 
-// The consumer has asked again for all that it still wants: the rest it has, or gave up.
+// The consumer has repeated all requests that it still wants; the others it has received or given
+// up.
 void ServeChannel::OnReplayed() {
   for (ServeOp& op : ops_) {
     if (op.replayed_epoch == static_cast<uint32_t>(epoch_)) continue;
     if (op.state == ServeState::kFree) continue;
     TRYST_REACHED("sim: what the consumer does not ask for again is given up");
+    Watch(op, ServeStep::kGivenUp);
     GiveUp(&op);
   }
   takes_.DropUnspoken();
 }
 
 void ServeChannel::OnAccepted() {
-  for (ServeOp& op : ops_) {
+  for (size_t slot = 0; slot < slots_used_; ++slot) {
+    ServeOp& op = ops_[slot];
     if (op.state == ServeState::kSent && IsNewer(link_->accepted(op.slot), op.request.generation)) {
+      Watch(op, ServeStep::kAccepted);
       Release(&op);
     }
   }

@@ -4,12 +4,11 @@
 #include "channel/rdma/serve_channel.h"
 #include "channel/string_codec.h"
 
-// The tensors of a ServeChannel: taken from the local rendezvous, kept, released.
+// How a ServeChannel takes tensors from the local rendezvous, keeps and releases them.
 namespace tryst {
 
-void ServeChannel::StartTake(ServeOp* op, ServeRequest&& request) {
+void ServeChannel::StartTake(ServeOp* op, ToldKey* known) {
   ++counters_.requests;
-  op->request = std::move(request);
   counters_.standing += (op->request.flags & wire::kStanding) != 0;
   op->state = ServeState::kTaking;
   op->span.Begin(WaitsFor::kLocalSend, hub_->poller()->now_ns());
@@ -17,6 +16,11 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest&& request) {
                         op->request.body.step);
   op->has_digest = false;
   const wire::RequestBody& body = op->request.body;
+  if (body.ticket == 0 && takes_.Here(body.step, known, &taken_)) {
+    op->request.key = known->key;
+    op->status = absl::OkStatus();
+    return SetOutcome(op, &taken_);
+  }
   if (!takes_.Unpark(body.ticket, body.step, op->request.key, op)) {
     takes_.Start(body.step, op->request.key, op);
   }
@@ -25,11 +29,18 @@ void ServeChannel::StartTake(ServeOp* op, ServeRequest&& request) {
 
 void ServeChannel::OnTakeEnded(TakingOp* base, ServeTake* take) {
   ServeOp* op = static_cast<ServeOp*>(base);
+  Watch(*op, ServeStep::kMet);
   op->status = std::move(take->status);
-  op->source.tensor = std::move(take->taken.tensor);
-  op->is_dead = take->taken.is_dead;
-  op->send_args = std::move(take->taken.send_args);
-  op->turn = take->taken.turn;
+  SetOutcome(op, &take->taken);
+}
+
+void ServeChannel::SetOutcome(ServeOp* op, Taken* taken) {
+  op->source.tensor = std::move(taken->tensor);
+  op->is_dead = taken->is_dead;
+  // Everything that the sender passed along.
+  op->send_args.device_context = std::move(taken->send_args.device_context);
+  op->send_args.alloc_attrs = taken->send_args.alloc_attrs;
+  op->turn = taken->turn;
   if (op->source.tensor.dtype() == DType::kPacked && !takes_packed_) {
     op->status = absl::InvalidArgumentError(
         "the tensor has more than 8 dimensions, and the consumer's release takes no more");
@@ -44,8 +55,8 @@ void ServeChannel::MakeReady(ServeOp* op) {
   op->state = ServeState::kReady;
   op->span.Enter(WaitsFor::kWireRoom, hub_->poller()->now_ns());
   op->source.written.fill(0);
-  // Not before the consumer has asked for it in this epoch: until then it may have given it
-  // up, and an answer that crosses its replay would be asked for, and sent, twice.
+  // Waits until the consumer has repeated the request in this epoch. The consumer may have given it
+  // up, and an answer that crossed the replay would be requested, and sent, twice.
   if (link_ == nullptr || link_->broken() || op->replayed_epoch != static_cast<uint32_t>(epoch_)) {
     TRYST_REACHED("sim: a tensor waits to be asked for in this epoch");
     return;
@@ -57,8 +68,8 @@ void ServeChannel::MakeReady(ServeOp* op) {
   link_->FlushSoon();
 }
 
-// Nobody gets it here: the next request of its key does. Before GONE, so that the consumer's
-// next request finds it.
+// Gives the tensor back to the rendezvous, for the next request of its key. Call it before GONE is
+// sent, so that the consumer's next request finds the tensor.
 void ServeChannel::GiveBack(ServeOp* op) {
   if (op->state == ServeState::kTaking || !op->status.ok()) return;
   TRYST_REACHED("sim: a tensor goes back to its rendezvous");
@@ -67,24 +78,18 @@ void ServeChannel::GiveBack(ServeOp* op) {
                     {op->source.tensor, op->is_dead, op->send_args, op->turn});
 }
 
-// The consumer does not want it, without a word of its own on it. What was never sent as
-// a whole it cannot have accepted; the rest it may have.
+// The consumer no longer wants the tensor, and has not said whether it accepted it. If the tensor
+// was never sent whole, it was not accepted and goes back; otherwise it may have been accepted.
 void ServeChannel::GiveUp(ServeOp* op) {
   if (op->state != ServeState::kSent) GiveBack(op);
   Release(op);
 }
 
-// The consumer needs it no more. The NIC may.
+// The consumer no longer needs the tensor, but the NIC may.
 void ServeChannel::Release(ServeOp* op) {
-  if (track_ != nullptr) {
-    const bool was_sent = op->state == ServeState::kSent;
-    options_.trace->End(op->span, track_, op->request.body.step, op->request.key,
-                        was_sent && op->source.tensor.valid() ? op->source.tensor.bytes() : 0,
-                        was_sent ? op->status.code() : absl::StatusCode::kCancelled,
-                        hub_->poller()->now_ns());
-  }
+  if (track_ != nullptr) EndTrace(*op);
   if (op->state == ServeState::kTaking) {
-    // Its slot is free at once: a request behind it has its turn now, not when the take ends.
+    // Frees the slot at once: a request behind it starts now, not when the take ends.
     op->state = ServeState::kFree;
     return takes_.Drop(op);
   }
@@ -96,17 +101,19 @@ void ServeChannel::Release(ServeOp* op) {
     leftovers_.Linger(std::move(op->source));
     OnWritesDone();
   }
-  op->source = ServeSource();
-  op->send_args = Args();
-  op->status = absl::OkStatus();
+  op->source.Clear();
+  op->send_args.DropReferences();
+  if (!op->status.ok()) op->status = absl::OkStatus();
   op->state = ServeState::kFree;
 }
 
-void ServeChannel::Retire(ServeOp* op) {
-  if (!op->source.region && op->source.tensor.valid()) {
-    leftovers_.Retire(op->source.tensor);
-  }
-  Release(op);
+// REQUIRES: there is a trace.
+void ServeChannel::EndTrace(const ServeOp& op) {
+  const bool was_sent = op.state == ServeState::kSent;
+  const absl::StatusCode sent = op.status.ok() ? absl::StatusCode::kOk : op.status.code();
+  options_.trace->End(op.span, track_, op.request.body.step, op.request.key,
+                      was_sent ? op.source.tensor.bytes() : 0,
+                      was_sent ? sent : absl::StatusCode::kCancelled, hub_->poller()->now_ns());
 }
 
 }  // namespace tryst

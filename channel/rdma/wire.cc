@@ -15,8 +15,12 @@ const uint8_t* Bytes(absl::string_view body) {
   return reinterpret_cast<const uint8_t*>(body.data());
 }
 
-absl::Status Malformed(absl::string_view what) {
+// Not inline: what makes a text keeps its buffers out of those who rarely need one.
+[[gnu::noinline, gnu::cold]] absl::Status Malformed(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("malformed message from the peer: ", what));
+}
+[[gnu::noinline, gnu::cold]] absl::Status Malformed(absl::string_view what, uint32_t number) {
+  return Malformed(absl::StrCat(what, " ", number));
 }
 
 bool KnownType(uint8_t type) {
@@ -79,7 +83,9 @@ uint8_t* MessageWriter::Begin(const Record& record, size_t body_bytes) {
   StoreLittle(at + 8, static_cast<uint32_t>(body_bytes));
   StoreLittle(at + 12, record.number);
   // The gap behind the body, so that no byte of an earlier message goes out again.
-  memset(at + kRecordBytes + body_bytes, 0, size - kRecordBytes - body_bytes);
+  if (size > kRecordBytes + body_bytes) {
+    memset(at + kRecordBytes + body_bytes, 0, size - kRecordBytes - body_bytes);
+  }
   used_ += size;
   ++records_;
   return at + kRecordBytes;
@@ -141,14 +147,20 @@ size_t MessageWriter::Finish(uint32_t epoch, uint32_t sequence, uint32_t ring_co
 }
 
 absl::StatusOr<MessageReader> MessageReader::Open(const uint8_t* slot, size_t capacity) {
+  absl::StatusOr<MessageReader> reader(absl::in_place);
+  absl::Status begun = reader->Begin(slot, capacity);
+  if (!begun.ok()) return begun;
+  return reader;
+}
+
+absl::Status MessageReader::Begin(const uint8_t* slot, size_t capacity) {
   if (capacity < kHeaderBytes) return Malformed("shorter than its header");
-  MessageReader reader;
-  reader.slot_ = slot;
-  MessageHeader& header = reader.header_;
+  slot_ = slot;
+  MessageHeader& header = header_;
   header.bytes = LoadLittle<uint32_t>(slot + 4);
   if (header.bytes < kHeaderBytes || header.bytes > capacity ||
       header.bytes % kRecordAlignment != 0) {
-    return Malformed(absl::StrCat("length ", header.bytes));
+    return Malformed("length", header.bytes);
   }
   if (LoadLittle<uint32_t>(slot) != Crc32c(0, slot + 4, header.bytes - 4))
     return Malformed("checksum");
@@ -160,17 +172,24 @@ absl::StatusOr<MessageReader> MessageReader::Open(const uint8_t* slot, size_t ca
   if (LoadLittle<uint16_t>(slot + 22) != 0 || LoadLittle<uint32_t>(slot + 28) != 0) {
     return Malformed("reserved bytes in the header");
   }
-  return reader;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> MessageReader::Next(Record* record) {
-  if (read_ == header_.records) {
-    if (at_ != header_.bytes) return Malformed("bytes behind the last record");
-    return false;
-  }
+  const bool more = HasMore();
+  absl::Status read = more ? Read(record) : End();
+  if (!read.ok()) return read;
+  return more;
+}
+
+absl::Status MessageReader::End() const {
+  return at_ == header_.bytes ? absl::OkStatus() : Malformed("bytes behind the last record");
+}
+
+absl::Status MessageReader::Read(Record* record) {
   if (header_.bytes - at_ < kRecordBytes) return Malformed("record cut short");
   const uint8_t* at = slot_ + at_;
-  if (!KnownType(at[0])) return Malformed(absl::StrCat("record type ", at[0]));
+  if (!KnownType(at[0])) return Malformed("record type", at[0]);
   record->type = static_cast<RecordType>(at[0]);
   record->flags = at[1];
   record->slot = LoadLittle<uint16_t>(at + 2);
@@ -184,13 +203,20 @@ absl::StatusOr<bool> MessageReader::Next(Record* record) {
   record->body = absl::string_view(reinterpret_cast<const char*>(at + kRecordBytes), body_bytes);
   at_ += size;
   ++read_;
-  return true;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
+  absl::StatusOr<RequestBody> body(absl::in_place);
+  absl::Status decoded = DecodeRequest(record, &*body);
+  if (!decoded.ok()) return decoded;
+  return body;
+}
+
+absl::Status DecodeRequest(const Record& record, RequestBody* body) {
   const uint8_t* at = Bytes(record.body);
   if (record.body.size() < RequestSize(0)) return Malformed("request cut short");
-  RequestBody out;
+  RequestBody& out = *body;
   out.step = LoadLittle<int64_t>(at);
   out.destination_address = LoadLittle<uint64_t>(at + 8);
   out.destination_bytes = LoadLittle<uint64_t>(at + 16);
@@ -210,7 +236,7 @@ absl::StatusOr<RequestBody> DecodeRequest(const Record& record) {
   if (out.destination_address + out.destination_bytes < out.destination_address) {
     return Malformed("destination that wraps");
   }
-  return out;
+  return absl::OkStatus();
 }
 
 std::string EncodeWaits(const WaitsBody& body) {

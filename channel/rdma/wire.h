@@ -11,21 +11,22 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-// The form of what a channel writes into its peer's memory: docs/WIRE.md in prose.
-// Little-endian, fixed width, every byte written, every length checked against its
-// room before it is believed. A message is one slot of the ring: a header and records.
+// The wire format of what a channel writes into its peer's memory; docs/WIRE.md describes it. All
+// fields are little-endian, of fixed width, and always written. Every length is checked against the
+// room before it is used. A message is one slot of the ring: a header and records.
 namespace tryst {
 namespace wire {
 
 inline constexpr size_t kHeaderBytes = 32;
-inline constexpr size_t kRecordBytes = 16;     // The fixed head of every record.
-inline constexpr size_t kRecordAlignment = 8;  // Records begin on it, from the message's start.
+inline constexpr size_t kRecordBytes = 16;  // The fixed head of every record.
+// Each record begins at a multiple of it in the message.
+inline constexpr size_t kRecordAlignment = 8;
 inline constexpr size_t kMaxRank = 8;
 inline constexpr size_t kMaxKeyBytes = 4096;
 inline constexpr size_t kMaxErrorBytes = 1024;  // Longer texts are cut before they are sent.
-inline constexpr uint32_t kMaxKeys = 1u << 16;  // Ids that a connection remembers.
-// Of keys' texts: with so many told since id 0, a consumer begins there again; with more than
-// that remembered, a producer breaks the connection.
+inline constexpr uint32_t kMaxKeys = 1u << 16;  // The most ids that a connection remembers.
+// A bound on the texts of keys. After so many bytes of them since id 0 a consumer numbers from 0
+// again; a producer that would have to remember more breaks the connection.
 inline constexpr uint64_t kKeysLapBytes = 16 << 20;
 inline constexpr uint64_t kMaxKeysBytes = 64 << 20;
 inline constexpr uint32_t kMaxSlots = 1u << 12;
@@ -33,7 +34,7 @@ inline constexpr uint32_t kMaxRingSlots = 1u << 10;
 inline constexpr uint32_t kMaxMessageBytes = 1u << 20;
 
 // ---- Immediates ----
-// The two top bits say what arrived.
+// The two top bits give the kind.
 enum class ImmediateKind : uint32_t {
   kMessage = 0,  // The low 30 bits: the ring message's sequence number.
   kTensor = 1,   // Slot and generation: one part of a tensor is in its destination.
@@ -45,7 +46,7 @@ struct Immediate {
   uint16_t slot = 0;        // kTensor.
   uint16_t generation = 0;  // kTensor.
 };
-inline constexpr uint32_t kNoImmediate = ~0u;  // Of no kind.
+inline constexpr uint32_t kNoImmediate = ~0u;  // No immediate: it has none of the kinds.
 inline constexpr uint32_t kSequenceMask = (1u << 30) - 1;
 uint32_t EncodeMessageImmediate(uint32_t sequence);
 uint32_t EncodeTensorImmediate(uint16_t slot, uint16_t generation);  // slot < kMaxSlots
@@ -58,7 +59,8 @@ struct MessageHeader {
   uint32_t epoch = 0;              // Of the connection, its low 32 bits.
   uint32_t sequence = 0;           // Of this message in its direction, from 0.
   uint32_t ring_consumed = 0;      // Messages of the other direction that the writer has done with.
-  uint32_t tensor_immediates = 0;  // Sent before it on the same queue pair: none may be missing.
+  uint32_t tensor_immediates = 0;  // How many were sent before it on the same queue pair; a
+                                   // difference means that some are missing.
   uint16_t records = 0;
 };
 
@@ -89,19 +91,20 @@ enum RecordFlags : uint8_t {
   kHasShape = 2,        // kRequest: dtype and shape are what the consumer expects.
   kReplay = 4,          // kRequest: may have been asked in an earlier epoch.
   kRetry = 8,           // kRequest: the digest of what landed was wrong.
-  kIsDead = 16,         // kTensor, kLanded.
-  kHasDigest = 32,      // kTensor, kLanded.
-  kMayPark = 16,        // kRequest: park it, unless the tensor is here. Version 3.
-  kHasTicket = 32,      // kRequest: the body ends with a ticket. Version 3.
-  kDerived = 64,        // kFailed: not the first cause.
-  kStanding = 128,      // kRequest: made before anybody has fetched it. Version 2.
+  kIsDead = 16,         // On kTensor, kLanded.
+  kHasDigest = 32,      // On kTensor, kLanded.
+  kMayPark = 16,        // On kRequest: park it, unless the tensor is here. Since version 3.
+  kHasTicket = 32,      // On kRequest: the body ends with a ticket. Since version 3.
+  kDerived = 64,        // On kFailed: not the first cause.
+  kStanding = 128,      // On kRequest: made before anybody has fetched it. Since version 2.
 };
 
 struct TensorMeta {
   uint8_t dtype = 0;
   uint8_t rank = 0;
-  uint16_t stripes = 0;  // kLanded: how many tensor immediates carry it; 0: it came before this.
-  uint32_t digest = 0;   // CRC-32C of the payload.
+  // On kLanded: the number of tensor immediates that carry it; 0: it came before this record.
+  uint16_t stripes = 0;
+  uint32_t digest = 0;  // CRC-32C of the payload.
   uint64_t bytes = 0;
   int64_t dims[kMaxRank] = {};
 };
@@ -114,7 +117,7 @@ struct RequestBody {
   uint8_t dtype = 0;  // With kHasShape.
   uint8_t rank = 0;
   int64_t dims[kMaxRank] = {};
-  uint64_t ticket = 0;  // With kHasTicket. Never 0 then.
+  uint64_t ticket = 0;  // With kHasTicket, and then never 0.
 };
 
 struct Record {
@@ -126,7 +129,7 @@ struct Record {
   absl::string_view body;  // Points into the message.
 };
 
-// How much a record with this body takes in a message.
+// The room that a record with this body takes in a message.
 constexpr size_t RecordSize(size_t body_bytes) {
   return kRecordBytes + (body_bytes + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
 }
@@ -149,8 +152,8 @@ class MessageWriter {
   bool Add(const Record& record);  // body: copied.
   bool AddRequest(Record record, const RequestBody& body);
   bool AddMeta(Record record, const TensorMeta& meta);
-  // Room for meta and `meta.bytes` of payload; null when it does not fit. The caller
-  // fills the returned payload.
+  // Reserves room for `meta` and `meta.bytes` of payload, which the caller fills. Null: it does not
+  // fit.
   uint8_t* AddTensor(Record record, const TensorMeta& meta);
 
   bool empty() const { return records_ == 0; }
@@ -173,11 +176,18 @@ class MessageWriter {
 // Reads one message out of a slot that a peer wrote. Every error is kDataLoss.
 class MessageReader {
  public:
+  MessageReader() = default;
   // Checks the header and the checksum over all of it.
   static absl::StatusOr<MessageReader> Open(const uint8_t* slot, size_t capacity);
+  // Like Open(), into this object. REQUIRES: it is new. On an error it must not be used.
+  absl::Status Begin(const uint8_t* slot, size_t capacity);
   const MessageHeader& header() const { return header_; }
   // The next record; false after the last one.
   absl::StatusOr<bool> Next(Record* record);
+  // Next() in steps: while HasMore(), call Read(); then End() says whether the message ended there.
+  bool HasMore() const { return read_ != header_.records; }
+  absl::Status Read(Record* record);
+  absl::Status End() const;
 
  private:
   const uint8_t* slot_ = nullptr;
@@ -187,6 +197,8 @@ class MessageReader {
 };
 
 absl::StatusOr<RequestBody> DecodeRequest(const Record& record);
+// Like the above into `*body`, whose content is undefined on an error. REQUIRES: `*body` is new.
+absl::Status DecodeRequest(const Record& record, RequestBody* body);
 // The body of kWaits.
 struct WaitsBody {
   int64_t step = 0;
@@ -197,16 +209,16 @@ absl::StatusOr<WaitsBody> DecodeWaits(const Record& record);
 // The tickets in the body of kPark, kUnwanted, kHere. None of them is 0.
 std::string EncodeTickets(absl::Span<const uint64_t> tickets);
 absl::StatusOr<std::vector<uint64_t>> DecodeTickets(const Record& record);
-// `payload`, for kTensor, gets the bytes behind the meta.
+// For kTensor, `payload` gets the bytes behind the meta.
 absl::StatusOr<TensorMeta> DecodeMeta(const Record& record, absl::string_view* payload);
 
 // ---- The ack page ----
-// Written whole by the peer, without a checksum: each word is monotonic and small
-// enough to be written in one piece, and a wrong one can only be refused.
+// The peer writes it whole, without a checksum. Each word only grows and is small enough to be
+// written in one piece, so the worst that a wrong word can do is to be refused.
 struct AckPage {
   uint32_t epoch;
   uint32_t ring_consumed;
-  uint16_t accepted[1];  // [slots]: the generation after the last one accepted.
+  uint16_t accepted[1];  // One for each slot: the generation after the last one accepted.
 };
 constexpr size_t AckPageBytes(uint32_t slots) { return 8 + 2 * size_t{slots}; }
 
@@ -219,8 +231,9 @@ struct ChannelParameters {
   uint32_t ring_key = 0;
   uint32_t ack_key = 0;
   uint64_t ack_address = 0;
-  bool digests = true;   // Either side may ask for them: then payloads carry one.
-  uint64_t session = 0;  // The producer's memory of this consumer; 0 from a consumer.
+  bool digests = true;  // Either side may ask for them: then payloads carry one.
+  // The producer's id for what it remembers of this consumer; 0 from a consumer.
+  uint64_t session = 0;
 };
 inline constexpr size_t kParametersBytes = 56;
 void EncodeParameters(const ChannelParameters& parameters, uint8_t* out);

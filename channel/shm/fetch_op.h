@@ -7,25 +7,26 @@
 
 namespace tryst {
 
-// What a fetch over shared memory has beside what every fetch has: from where its bytes are copied,
-// and to where.
+// The fields of a fetch that only shared memory needs: where its bytes are copied from, and to.
 class ShmFetchOp final : public FetchOp {
  public:
   using FetchOp::FetchOp;
+  static ShmFetchOp* Of(FetchOp* op) { return static_cast<ShmFetchOp*>(op); }
   void Renew() override {
     FetchOp::Renew();
     misanswered = 0;
   }
 
-  uint8_t misanswered = 0;  // How often its answer made no sense.
-  Tensor into;              // The caller's memory, or what becomes the tensor.
-  Tensor from;              // A view; else the producer's own memory is read, or parts come.
+  uint8_t misanswered = 0;  // How many invalid answers it got.
+  Tensor into;              // The caller's memory, or the memory of the tensor to be delivered.
+  // A view of the bytes; empty: they are read from the producer's own memory, or come in parts.
+  Tensor from;
   uint64_t from_address = 0;
   bool pulls = false;
-  uint32_t cell = 0;  // Of the reply ring: what it was answered in.
+  uint32_t cell = 0;  // The cell of the reply ring that answered it.
   uint64_t position = 0;
   uint64_t bytes = 0;
-  uint32_t digest = 0;  // What it should be,
+  uint32_t digest = 0;  // The digest that the producer sent,
   uint32_t digest_so_far = 0;
   bool has_digest = false;
   DType dtype = DType::kInvalid;  // Of the tensor; kString: `into` is its encoding.

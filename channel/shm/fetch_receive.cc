@@ -1,66 +1,49 @@
+#include "channel/shm/fetch_receive.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 #include "channel/crc32c.h"
-#include "channel/shm/fetch_channel.h"
+#include "channel/ops/peer_words.h"
 #include "channel/shm/landing_memory.h"
 #include "channel/string_codec.h"
 
-// What the producer answers, and where its bytes go.
 namespace tryst {
 
 using shm_wire::CellType;
 using shm_wire::Placed;
 using shm_wire::ReplyCell;
 
-bool ShmFetchChannel::PollLink() {
-  if (state_ != State::kOpen) return false;
-  int cells = 0;
-  for (; cells < kCellsPerTurn && replies_.Ready(); ++cells) {
-    ReplyCell cell;
-    replies_.Take(reinterpret_cast<uint8_t*>(&cell), shm_wire::kIsLongAt);
-    const absl::Status understood = OnCell(cell);
-    if (!understood.ok()) {
-      NoteMisanswered(cell);
-      Break(understood);
-    }
-    if (state_ != State::kOpen) return true;  // A callback may have closed us, too.
-  }
-  const bool copied = !copies_.empty();
-  if (copied) RunCopy();
-  // A producer may wait for the room in its ring, and we may have waited for some in ours.
-  if (cells > 0 || SomebodyWaits() || HasWords() || !words_.empty()) FlushSoon();
-  return cells > 0 || copied;
+ShmReceiver::ShmReceiver(FetchOps* ops, ShmFetchLink* link, BackOff* back_off, User* user)
+    : ops_(ops), link_(link), back_off_(back_off), user_(user), small_(new SmallStorage()) {}
+
+void ShmReceiver::Reset() {
+  copies_.clear();
+  in_failed_text_ = false;
 }
 
-// Asked again, it may be answered better; but not for ever.
-void ShmFetchChannel::NoteMisanswered(const ReplyCell& cell) {
-  if (state_ != State::kOpen || cell.head.slot >= slots_.size()) return;
-  ShmFetchOp* op = Own(slots_.at(cell.head.slot));
-  if (op != nullptr) ++op->misanswered;
-}
-
-absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
+absl::Status ShmReceiver::OnCell(const ReplyCell& cell) {
   if (in_failed_text_) {
     if (cell.head.type != CellType::kMore) return absl::DataLossError("a text that breaks off");
     return OnFailedText(cell.body, sizeof(cell.body));
   }
-  if (cell.head.type == CellType::kSegmentGone) return held_->DropSegment(cell.head.number);
+  if (cell.head.type == CellType::kSegmentGone) return link_->held->DropSegment(cell.head.number);
   if (cell.head.type == CellType::kPong) return absl::OkStatus();
   if (cell.head.type == CellType::kHere) {
     uint64_t tickets[shm_wire::kReplyTickets];
     const auto count = ReadTickets(cell, tickets);
-    if (count.ok()) OnHere(absl::MakeConstSpan(tickets, *count));
+    if (count.ok()) ops_->OnHere(absl::MakeConstSpan(tickets, *count));
     return count.status();
   }
-  if (cell.head.slot >= slots_.size()) return absl::DataLossError("a slot out of range");
-  ShmFetchOp* op = Own(slots_.at(cell.head.slot));
+  if (cell.head.slot >= ops_->slots().size()) return absl::DataLossError("a slot out of range");
+  ShmFetchOp* op = ShmFetchOp::Of(ops_->slots().at(cell.head.slot));
   if (op == nullptr || op->generation != cell.head.generation) {
     return absl::DataLossError("the producer answered what nobody asks");
   }
-  back_off_.Reset();  // The connection works.
+  back_off_->Reset();  // The connection works.
   switch (cell.head.type) {
     case CellType::kInline:
     case CellType::kReference:
@@ -80,13 +63,13 @@ absl::Status ShmFetchChannel::OnCell(const ReplyCell& cell) {
   }
 }
 
-absl::Status ShmFetchChannel::OnWord(ShmFetchOp* op, FetchEvent event, const ReplyCell& cell) {
-  const FetchRow* row = Hear(op, event);
+absl::Status ShmReceiver::OnWord(ShmFetchOp* op, FetchEvent event, const ReplyCell& cell) {
+  const FetchRow* row = ops_->Hear(op, event);
   if (row == nullptr) return OutOfPlace(op->state, event);
   switch (row->action) {
     case FetchAction::kGiveSlot:
     case FetchAction::kUnwant:
-      OnParked(op, row->action == FetchAction::kGiveSlot);
+      ops_->OnParked(op, row->action == FetchAction::kGiveSlot);
       return absl::OkStatus();
     case FetchAction::kLastWord:
       Complete(op, op->end_status, Tensor(), false);
@@ -96,13 +79,13 @@ absl::Status ShmFetchChannel::OnWord(ShmFetchOp* op, FetchEvent event, const Rep
   }
 }
 
-// Before version 3 an answer that crosses a CANCEL is the answer to that, too.
-bool ShmFetchChannel::CountsAsGone(const FetchOp& op) const {
-  return op.state == FetchState::kLeaving && link_version_ < shm_wire::kLinkParks;
+// Before version 3, an answer that crosses a CANCEL is also the answer to that CANCEL.
+bool ShmReceiver::CountsAsGone(const FetchOp& op) const {
+  return op.state == FetchState::kLeaving && link_->version < shm_wire::kLinkParks;
 }
 
-// The length and the text are the body.
-absl::Status ShmFetchChannel::StartFailedText(ShmFetchOp* op, const ReplyCell& cell) {
+// Begins an error text. Its length and its bytes follow as the body.
+absl::Status ShmReceiver::StartFailedText(ShmFetchOp* op, const ReplyCell& cell) {
   if (FindFetchRow(op->state, FetchEvent::kFailed) == nullptr) {
     return OutOfPlace(op->state, FetchEvent::kFailed);
   }
@@ -116,12 +99,12 @@ absl::Status ShmFetchChannel::StartFailedText(ShmFetchOp* op, const ReplyCell& c
   return OnFailedText(cell.body + sizeof(bytes), sizeof(cell.body) - sizeof(bytes));
 }
 
-absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
+absl::Status ShmReceiver::OnFailedText(const uint8_t* text, size_t bytes) {
   failed_text_.append(reinterpret_cast<const char*>(text),
                       std::min(bytes, failed_bytes_ - failed_text_.size()));
   if (failed_text_.size() < failed_bytes_) return absl::OkStatus();
   in_failed_text_ = false;
-  ShmFetchOp* op = Own(slots_.at(failed_head_.slot));
+  ShmFetchOp* op = ShmFetchOp::Of(ops_->slots().at(failed_head_.slot));
   // It may have been cancelled, or have ended, between the parts of the text.
   if (op == nullptr || op->generation != failed_head_.generation) return absl::OkStatus();
   if (CountsAsGone(*op)) {
@@ -135,26 +118,49 @@ absl::Status ShmFetchChannel::OnFailedText(const uint8_t* text, size_t bytes) {
   return absl::OkStatus();
 }
 
-// A tensor that is what the caller said it would be, which is to say nearly every one.
-bool ShmFetchChannel::FillDestination(ShmFetchOp* op, const ReplyCell& cell) {
+// The fast way for a tensor of the type and shape that the caller announced, as nearly all are.
+bool ShmReceiver::FillDestination(ShmFetchOp* op, const ReplyCell& cell) {
   if (!op->wants().destination.valid()) return false;
   const Tensor& wanted = op->wants().destination;
   const uint8_t rank = cell.body[1];
   const size_t dims = size_t{8} * rank;
   if (wanted.dtype() != static_cast<DType>(cell.body[0]) || wanted.dtype() == DType::kString ||
       wanted.shape().rank() != rank || wanted.bytes() != cell.head.number ||
-      cell.head.number > options_.max_tensor_bytes ||
+      cell.head.number > link_->options.max_tensor_bytes ||
       memcmp(wanted.shape().dims().data(), cell.body + 2, dims) != 0) {
     return false;
   }
   memcpy(wanted.mutable_data(), cell.body + 2 + dims, cell.head.number);
-  ++counters_.in_cells;
-  counters_.bytes += cell.head.number;
-  Complete(op, absl::OkStatus(), wanted, false);
+  ++link_->counters->in_cells;
+  link_->counters->bytes += cell.head.number;
+  Complete(op, absl::OkStatus(), Tensor(wanted), false);
   return true;
 }
 
-absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
+static_assert(shm_wire::InlineRoom(0) <= SmallStorage::kBytes, "what a cell holds fits a piece");
+
+// The fast way for a small tensor of numbers, if the caller gave no memory.
+bool ShmReceiver::FillSmall(ShmFetchOp* op, const ReplyCell& cell) {
+  if (op->wants().destination.valid() || cell.head.number > link_->options.max_tensor_bytes)
+    return false;
+  const uint8_t rank = cell.body[1];
+  int64_t dims[TensorShape::kMaxRank];
+  shm_wire::CopyDims(cell.body + 2, rank, dims);
+  StorageRef memory = small_->Take();
+  Tensor tensor;
+  if (!tensor.TakeView(&memory, static_cast<DType>(cell.body[0]),
+                       absl::MakeConstSpan(dims, rank)) ||
+      tensor.bytes() != cell.head.number) {
+    return false;
+  }
+  memcpy(tensor.mutable_data(), cell.body + 2 + size_t{8} * rank, cell.head.number);
+  ++link_->counters->in_cells;
+  link_->counters->bytes += cell.head.number;
+  Complete(op, absl::OkStatus(), std::move(tensor), false);
+  return true;
+}
+
+absl::Status ShmReceiver::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
   const uint8_t rank = cell.body[1];
   const uint64_t bytes = cell.head.number;
   if (rank > TensorShape::kMaxRank || bytes > shm_wire::InlineRoom(rank)) {
@@ -168,14 +174,14 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
     Complete(op, absl::OkStatus(), Tensor(), true);
     return absl::OkStatus();
   }
-  if (FillDestination(op, cell)) return absl::OkStatus();
+  if (FillDestination(op, cell) || FillSmall(op, cell)) return absl::OkStatus();
   int64_t dims[TensorShape::kMaxRank];
   shm_wire::CopyDims(cell.body + 2, rank, dims);
   auto shape = TensorShape::Make(absl::MakeConstSpan(dims, rank));
   if (!shape.ok()) return absl::DataLossError(shape.status().message());
   const DType dtype = static_cast<DType>(cell.body[0]);
   const uint8_t* payload = cell.body + 2 + size_t{8} * rank;
-  absl::Status status = MayTake(*op, dtype, *shape, bytes);
+  absl::Status status = ops_->MayTake(*op, dtype, *shape, bytes);
   Tensor tensor;
   if (dtype == DType::kString) {
     auto decoded =
@@ -200,28 +206,25 @@ absl::Status ShmFetchChannel::OnInline(ShmFetchOp* op, const ReplyCell& cell) {
     TurnDown(op, std::move(status));
     return absl::OkStatus();
   }
-  ++counters_.in_cells;
-  counters_.bytes += bytes;
+  ++link_->counters->in_cells;
+  link_->counters->bytes += bytes;
   Complete(op, absl::OkStatus(), std::move(tensor), false);
   return absl::OkStatus();
 }
 
-absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
+absl::Status ShmReceiver::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
   TensorShape shape;
   auto placed = ReadPlaced(cell, &shape);
   if (!placed.ok()) return placed.status();
   const bool is_part = cell.head.type == CellType::kChunk;
   StorageRef view;
   if (cell.head.type != CellType::kPull) {
-    if (!held_->has_segment(placed->segment)) {
-      // Its descriptor was sent before and is still in the socket.
-      absl::StatusOr<LocalSocket::Received> read;
-      do {
-        read = ReadPacket();
-        if (!read.ok()) return read.status();
-      } while (*read == LocalSocket::Received::kPacket);
+    if (!link_->held->has_segment(placed->segment)) {
+      // Its descriptor was sent before this cell and is still in the socket.
+      const absl::Status read = user_->ReadSocket();
+      if (!read.ok()) return read;
     }
-    auto seen = held_->View(*placed, is_part ? placed->piece_bytes : placed->bytes);
+    auto seen = link_->held->View(*placed, is_part ? placed->piece_bytes : placed->bytes);
     if (!seen.ok()) return seen.status();
     view = *std::move(seen);
   }
@@ -241,7 +244,7 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
     op->has_digest = has_digest;
     op->digest = placed->digest;
     op->pulls = false;
-    op->cell = replies_.taken() - 1;
+    op->cell = link_->replies.taken() - 1;
   }
   switch (cell.head.type) {
     case CellType::kReference:
@@ -254,22 +257,23 @@ absl::Status ShmFetchChannel::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
   }
 }
 
-absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
-  absl::Status status = MayTake(*op, op->dtype, op->shape, op->bytes);
+absl::Status ShmReceiver::OnReference(ShmFetchOp* op, const Placed& placed, StorageRef view) {
+  absl::Status status = ops_->MayTake(*op, op->dtype, op->shape, op->bytes);
   const bool copies =
       op->dtype == DType::kString || (op->wants().destination.valid() && !op->wants().by_reference);
   if (!status.ok() || !copies) {
     Tensor tensor;
     if (status.ok() && op->has_digest && Crc32c(0, view->data(), placed.bytes) != op->digest) {
-      ++counters_.digests_wrong;
+      TRYST_REACHED("shm: a wrong digest of what is referred to");
+      ++link_->counters->digests_wrong;
       status = absl::DataLossError("the digest of the tensor is wrong");
     }
     if (status.ok()) {
       auto made = Tensor::FromStorage(std::move(view), 0, op->dtype, op->shape);
       if (!made.ok()) return absl::DataLossError(made.status().message());
       tensor = *std::move(made);
-      ++counters_.by_reference;
-      counters_.bytes += placed.bytes;
+      ++link_->counters->by_reference;
+      link_->counters->bytes += placed.bytes;
       Complete(op, absl::OkStatus(), std::move(tensor), false);
     } else {
       TurnDown(op, std::move(status));
@@ -286,9 +290,9 @@ absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, 
     TurnDown(op, std::move(status));
     return absl::OkStatus();
   }
-  ++counters_.copied;
+  ++link_->counters->copied;
   op->span.Enter(WaitsFor::kCopy, now_ns());
-  Advance(op, FetchEvent::kCopy);
+  ops_->Advance(op, FetchEvent::kCopy);
   if (op->bytes <= kTurnBytes && copies_.empty()) {
     EndCopy(op, CopySome(op));
   } else {
@@ -297,32 +301,32 @@ absl::Status ShmFetchChannel::OnReference(ShmFetchOp* op, const Placed& placed, 
   return absl::OkStatus();
 }
 
-void ShmFetchChannel::OnPull(ShmFetchOp* op, const Placed& placed) {
-  absl::Status status = MayTake(*op, op->dtype, op->shape, op->bytes);
+void ShmReceiver::OnPull(ShmFetchOp* op, const Placed& placed) {
+  absl::Status status = ops_->MayTake(*op, op->dtype, op->shape, op->bytes);
   if (status.ok()) status = Prepare(op);
   if (!status.ok()) return TurnDown(op, std::move(status));
   op->pulls = true;
   op->from_address = placed.offset;
   op->span.Enter(WaitsFor::kCopy, now_ns());
-  Advance(op, FetchEvent::kCopy);
+  ops_->Advance(op, FetchEvent::kCopy);
   copies_.push_back(op);
 }
 
-// Parts come in order, and each is copied out at once, so that its room is free again.
-absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, StorageRef view,
-                                     bool has_digest) {
+// Parts come in order. Each is copied out at once, so that its room is free again.
+absl::Status ShmReceiver::OnPart(ShmFetchOp* op, const Placed& placed, StorageRef view,
+                                 bool has_digest) {
   if (placed.position != op->position || placed.bytes != op->bytes ||
       (placed.position != 0 && !op->into.valid())) {
     return absl::DataLossError("a part of a tensor out of turn");
   }
   if (placed.position == 0) {
-    absl::Status status = MayTake(*op, op->dtype, op->shape, op->bytes);
+    absl::Status status = ops_->MayTake(*op, op->dtype, op->shape, op->bytes);
     if (status.ok()) status = Prepare(op);
     if (!status.ok()) {
       if (placed.piece_bytes == placed.bytes) {
         TurnDown(op, std::move(status));
       } else {
-        EndEarly(op, status);  // The rest need not come.
+        ops_->EndEarly(op, status);  // The rest need not come.
       }
       return absl::OkStatus();
     }
@@ -332,23 +336,24 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
   if (has_digest) {
     good = CopyCrc32c(0, to, view->data(), placed.piece_bytes) == placed.digest;
   } else {
-    hub_->crew()->Copy(to, view->data(), placed.piece_bytes,
-                       placed.bytes >= CopyCrew::kStreamBytes);
+    link_->hub->crew()->Copy(to, view->data(), placed.piece_bytes,
+                             placed.bytes >= CopyCrew::kStreamBytes);
   }
   view = StorageRef();
   op->position += placed.piece_bytes;
   op->has_digest = false;
   if (!good) {
-    ++counters_.digests_wrong;
+    TRYST_REACHED("shm: a wrong digest of a part");
+    ++link_->counters->digests_wrong;
     const absl::Status wrong = absl::DataLossError("the digest of the tensor is wrong");
     if (op->position == op->bytes) {
       op->into = Tensor();
       TurnDown(op, wrong);
     } else {
-      EndEarly(op, wrong);
+      ops_->EndEarly(op, wrong);
     }
   } else if (op->position == op->bytes) {
-    ++counters_.in_parts;
+    ++link_->counters->in_parts;
     EndCopy(op, absl::OkStatus());
   }
   return absl::OkStatus();
@@ -356,8 +361,8 @@ absl::Status ShmFetchChannel::OnPart(ShmFetchOp* op, const Placed& placed, Stora
 
 // ---- Copying ----
 
-// Where the bytes go: the caller's memory, or what will be the tensor's.
-absl::Status ShmFetchChannel::Prepare(ShmFetchOp* op) {
+// Finds where the bytes go: the caller's memory, or new memory for the tensor.
+absl::Status ShmReceiver::Prepare(ShmFetchOp* op) {
   if (op->dtype != DType::kString && op->wants().destination.valid()) {
     op->into = op->wants().destination;
     return absl::OkStatus();
@@ -370,7 +375,7 @@ absl::Status ShmFetchChannel::Prepare(ShmFetchOp* op) {
   return absl::OkStatus();
 }
 
-void ShmFetchChannel::RunCopy() {
+void ShmReceiver::RunCopy() {
   ShmFetchOp* op = copies_.front();
   const absl::Status status = CopySome(op);
   if (status.ok() && op->position < op->bytes) return;
@@ -378,11 +383,11 @@ void ShmFetchChannel::RunCopy() {
   EndCopy(op, status);
 }
 
-absl::Status ShmFetchChannel::CopySome(ShmFetchOp* op) {
+absl::Status ShmReceiver::CopySome(ShmFetchOp* op) {
   const uint64_t part = std::min(kTurnBytes, op->bytes - op->position);
   uint8_t* to = static_cast<uint8_t*>(op->into.mutable_data()) + op->position;
   if (op->pulls) {
-    const absl::Status read = peer_memory_->Read(op->from_address + op->position, to, part);
+    const absl::Status read = link_->peer_memory->Read(op->from_address + op->position, to, part);
     if (!read.ok()) return read;
     if (op->has_digest) op->digest_so_far = Crc32c(op->digest_so_far, to, part);
   } else {
@@ -390,35 +395,39 @@ absl::Status ShmFetchChannel::CopySome(ShmFetchOp* op) {
     if (op->has_digest) {
       op->digest_so_far = CopyCrc32c(op->digest_so_far, to, from, part);
     } else {
-      hub_->crew()->Copy(to, from, part, op->bytes >= CopyCrew::kStreamBytes);
+      link_->hub->crew()->Copy(to, from, part, op->bytes >= CopyCrew::kStreamBytes);
     }
   }
   op->position += part;
   return absl::OkStatus();
 }
 
-void ShmFetchChannel::EndCopy(ShmFetchOp* op, absl::Status status) {
+void ShmReceiver::EndCopy(ShmFetchOp* op, absl::Status status) {
   op->from = Tensor();
   if (op->pulls && absl::IsPermissionDenied(status)) {  // The producer answers another way.
-    SaySoon(*op, CellType::kPulled, shm_wire::kPullFailed);
+    link_->SaySoon(*op, CellType::kPulled, shm_wire::kPullFailed);
     op->pulls = false;
     op->into = Tensor();
-    Advance(op, FetchEvent::kRetry);
+    ops_->Advance(op, FetchEvent::kRetry);
     return;
   }
-  if (op->pulls && status.ok() && link_version_ >= shm_wire::kLinkSettles) {
-    // What was read is what was sent only if the producer still kept it behind the reading: the
-    // word is read by changing it by nothing, which no reading moves behind. If it did not, the
-    // end of the link is in the socket, and is this fetch's, too.
+  if (op->pulls && status.ok() && link_->version >= shm_wire::kLinkSettles) {
+    // The bytes that we read are the tensor only if the producer still kept them afterwards. An RMW
+    // of +0 orders our earlier reads before this check. If the producer no longer kept them, it has
+    // ended the link, and the socket says so; that end will reach this fetch, too.
     const uint32_t settlement =
-        held_->view().header->settlement.fetch_add(0, std::memory_order_acq_rel);
-    if (settlement == shm_wire::kNotKept) return;
+        link_->held->view().header->settlement.fetch_add(0, std::memory_order_acq_rel);
+    if (settlement == shm_wire::kNotKept) {
+      TRYST_REACHED("shm: a read that ends beside its producer's end");
+      return;
+    }
   }
   if (absl::IsUnavailable(status)) {
-    status = absl::AbortedError(absl::StrCat(options_.peer, ": ", status.message()));
+    status = absl::AbortedError(absl::StrCat(link_->options.peer, ": ", status.message()));
   }
   if (status.ok() && op->has_digest && op->digest_so_far != op->digest) {
-    ++counters_.digests_wrong;
+    TRYST_REACHED("shm: a wrong digest of what was copied");
+    ++link_->counters->digests_wrong;
     status = absl::DataLossError("the digest of the tensor is wrong");
   }
   Tensor tensor;
@@ -429,18 +438,43 @@ void ShmFetchChannel::EndCopy(ShmFetchOp* op, absl::Status status) {
   }
   op->into = Tensor();
   if (!status.ok()) return TurnDown(op, std::move(status));
-  counters_.bytes += op->bytes;
+  link_->counters->bytes += op->bytes;
   if (op->pulls) {
-    ++counters_.pulled;
-    SaySoon(*op, CellType::kPulled, 0);
+    ++link_->counters->pulled;
+    link_->SaySoon(*op, CellType::kPulled, 0);
   }
   Complete(op, absl::OkStatus(), std::move(tensor), false);
 }
 
-absl::StatusOr<Tensor> ShmFetchChannel::Finish(ShmFetchOp* op) {
+absl::StatusOr<Tensor> ShmReceiver::Finish(ShmFetchOp* op) {
   if (op->dtype != DType::kString) return op->into;
   return DecodeStrings(absl::string_view(static_cast<const char*>(op->into.data()), op->bytes),
                        op->shape);
+}
+
+// ---- Ending ----
+
+// The producer's last word on the slot has come.
+void ShmReceiver::Complete(ShmFetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead) {
+  if (!status.ok()) link_->NoteRefused(op);
+  ops_->Advance(op, FetchEvent::kComplete);
+  // Frees the slot first, because the callback may fetch again.
+  ops_->LastWord(op);
+  ops_->Report(op, std::move(status), std::move(tensor), is_dead, FetchOps::When::kNow);
+}
+
+// Ends a fetch whose tensor was answered but cannot be used here: the producer gets the tensor
+// back.
+void ShmReceiver::TurnDown(ShmFetchOp* op, absl::Status status) {
+  link_->SaySoon(*op, CellType::kRefused, 0);
+  Complete(op, std::move(status), Tensor(), false);
+}
+
+// Like TurnDown(), for a fetch that ends while its tensor is copied.
+void ShmReceiver::Refuse(ShmFetchOp* op) {
+  copies_.Remove(op);
+  link_->SaySoon(*op, CellType::kRefused, 0);
+  link_->NoteRefused(op);
 }
 
 }  // namespace tryst

@@ -18,8 +18,7 @@ namespace {
 
 constexpr uint32_t kReferences = 16;
 
-// Both ends of a link, without channels: a producer's list over an arena, and what its
-// consumer holds.
+// Both ends of a link, without channels: a producer's list over an arena, and its consumer's views.
 class ReferencesTest : public ::testing::Test {
  protected:
   ReferencesTest() {
@@ -41,7 +40,7 @@ class ReferencesTest : public ::testing::Test {
     if (held_ != nullptr) held_->Unref();
   }
 
-  // Gives `storage`, and says how its consumer is told.
+  // Gives `storage`; returns what the consumer is told.
   shm_wire::Placed Give(const StorageRef& storage, uint64_t charge = 0) {
     shm_wire::Placed placed;
     placed.offset = storage->space().segment_offset;
@@ -130,7 +129,7 @@ TEST_F(ReferencesTest, ManyThreadsReturnWhatTheyHold) {
   EXPECT_EQ(returned, 500 * static_cast<int>(kReferences));
 }
 
-// A hostile consumer.
+// The consumer is hostile.
 TEST_F(ReferencesTest, WhatIsNotHeldCannotBeReturned) {
   const StorageRef storage = *arena_->Allocate(64);
   const shm_wire::Placed placed = Give(storage);
@@ -145,11 +144,11 @@ TEST_F(ReferencesTest, WhatIsNotHeldCannotBeReturned) {
   EXPECT_EQ(given_->held(), 1u);
   put(3, placed.reference_generation, placed.reference);
   EXPECT_EQ(*given_->TakeReturned(), 1);
-  put(4, placed.reference_generation, placed.reference);  // Twice.
+  put(4, placed.reference_generation, placed.reference);  // The second time.
   EXPECT_TRUE(absl::IsDataLoss(given_->TakeReturned().status()));
 }
 
-// A hostile producer.
+// The producer is hostile.
 TEST_F(ReferencesTest, WhatReachesOutOfItsSegmentIsRefused) {
   const StorageRef storage = *arena_->Allocate(4096);
   shm_wire::Placed placed = Give(storage);
@@ -181,7 +180,21 @@ TEST_F(ReferencesTest, SegmentsComeInTurn) {
   EXPECT_TRUE(absl::IsDataLoss(SendSegment(storage, shm_wire::kMaxSegments)));
 }
 
-// What comes by the socket passes what comes by the ring.
+// The refusal must come before the mapping, because all producers share our address space.
+TEST_F(ReferencesTest, MoreThanAMachineHasIsNotMapped) {
+  const StorageRef storage = *arena_->Allocate(4096);
+  ASSERT_TRUE(SendSegment(storage, 0).ok());
+  const auto memory = arena_->FindSegment(storage->space().segment_id);
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kSegment;
+  packet.segment = 1;
+  packet.segment_bytes = shm_wire::kMaxMappedBytes - memory->bytes() + 1;
+  const absl::Status refused = held_->AddSegment(packet, OwnedFd(dup(memory->fd())));
+  EXPECT_NE(refused.message().find("more shared memory than a machine has"), std::string::npos)
+      << refused;
+}
+
+// A packet on the socket may overtake a cell in the ring.
 TEST(HeldReferences, ASegmentMayComeBeforeTheWordThatItsIndexIsFree) {
   shm_wire::LinkSizes sizes;
   auto link = SharedMemory::Create(shm_wire::LinkBytes(sizes), SharedMemory::Writers::kEverybody);
@@ -198,8 +211,8 @@ TEST(HeldReferences, ASegmentMayComeBeforeTheWordThatItsIndexIsFree) {
   };
   EXPECT_TRUE(add(0, 1).ok());
   EXPECT_TRUE(add(1, 2).ok());
-  EXPECT_TRUE(absl::IsDataLoss(add(7, 1)));  // No index is left out.
-  // Twice over: each in its turn.
+  EXPECT_TRUE(absl::IsDataLoss(add(7, 1)));  // No index may be skipped.
+  // Two segments wait for the same index; each gets it in turn.
   EXPECT_TRUE(add(0, 4).ok());
   EXPECT_TRUE(add(0, 8).ok());
   EXPECT_EQ(held->mapped_bytes(), 3u << 12);
@@ -210,14 +223,14 @@ TEST(HeldReferences, ASegmentMayComeBeforeTheWordThatItsIndexIsFree) {
   EXPECT_TRUE(held->DropSegment(0).ok());
   EXPECT_FALSE(held->has_segment(0));
   EXPECT_TRUE(absl::IsDataLoss(held->DropSegment(0)));
-  // A producer that sends and never says so has a bound.
+  // A producer that sends segments and never frees an index meets a bound.
   int sent = 0;
   while (sent < 1000 && add(1, 1).ok()) ++sent;
   EXPECT_EQ(sent, 64);
   held->Unref();
 }
 
-// The bytes of a view outlive the producer's books, its arena and the link.
+// A view's bytes outlive the producer's list, its arena and the link.
 TEST_F(ReferencesTest, AViewOutlivesItsProducer) {
   StorageRef storage = *arena_->Allocate(1000);
   memset(storage->data(), 0x77, 1000);
@@ -230,7 +243,8 @@ TEST_F(ReferencesTest, AViewOutlivesItsProducer) {
   EXPECT_EQ(static_cast<const uint8_t*>(view->data())[999], 0x77);
 }
 
-// What a producer keeps for a consumer that its channel has outlived ends with the socket.
+// What a producer keeps for a consumer after its channel has ended is released when the socket
+// ends.
 TEST_F(ReferencesTest, IsOverWhenTheConsumerHasGone) {
   StorageRef storage = *arena_->Allocate(1000);
   ASSERT_TRUE(SendSegment(storage, 0).ok());

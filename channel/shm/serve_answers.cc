@@ -11,10 +11,10 @@
 namespace tryst {
 namespace {
 
-constexpr uint64_t kTurnBytes = 512 << 10;  // What one turn copies of a large tensor.
-// A copy of so much in one piece has left the caches before anybody reads it.
+constexpr uint64_t kTurnBytes = 512 << 10;  // How much of a large tensor one turn copies.
+// A copy of this size in one part would leave the caches before it is read.
 constexpr uint64_t kAroundCachesBytes = 2 << 20;
-// Small enough that both sides soon have something to do, large enough for what each costs.
+// A part is small enough that both sides soon have work, and large enough for its fixed cost.
 constexpr uint64_t kLeastPartBytes = 16 << 10;
 constexpr uint64_t kPartBytes = 64 << 10;
 
@@ -25,7 +25,7 @@ using shm_wire::Placed;
 using shm_wire::ReplyCell;
 
 void ShmAnswers::Answer(ShmServeOp* op) {
-  // Those that wait keep their turn.
+  // Answers that wait go first.
   if (ready_line_.empty() && TryAnswer(op)) return link_->FlushSoon();
   if (op->state == ServeState::kStaging || op->in_ready_line) return;
   op->in_ready_line = true;
@@ -33,13 +33,14 @@ void ShmAnswers::Answer(ShmServeOp* op) {
 }
 
 void ShmAnswers::AnswerWaiting() {
-  // What lacks room lets others pass that need less.
+  // An answer that lacks room lets smaller ones pass.
   for (size_t i = 0; i < ready_line_.size();) {
     ShmServeOp* op = ready_line_[i];
     if (!link_->replies.HasRoom(1)) return;
     const bool answered = TryAnswer(op);
     link_->FlushSoon();
-    // Its user may have let go of it, and taken it out of the line with that; or it is staged.
+    // The user may have ended the op in the call, which also takes it out of the line; or it is
+    // staged now.
     if (i < ready_line_.size() && ready_line_[i] == op) {
       if (answered || op->state == ServeState::kStaging) {
         ready_line_.Remove(op);
@@ -116,7 +117,7 @@ void ShmAnswers::PutReply(CellType type, uint8_t flags, const ShmServeOp& op, ui
   cell->head.number = number;
 }
 
-// Fields go straight into the ring, where they are never read back; the sequence comes last.
+// Fields are written straight into the ring and never read back; the sequence number comes last.
 void ShmAnswers::AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes) {
   ReplyCell* cell = reinterpret_cast<ReplyCell*>(link_->replies.cell());
   PutReply(CellType::kInline, op->taken.is_dead ? shm_wire::kIsDead : 0, *op,
@@ -217,7 +218,7 @@ void ShmAnswers::TellGoneSegments() {
       continue;
     }
     if (parts_ != nullptr && parts_->FindSegment(segment_ids_[i]) != nullptr) continue;
-    // The rest in another turn.
+    // The others in another turn.
     if (!link_->Say(CellType::kSegmentGone, 0, 0, static_cast<uint32_t>(i))) return;
     segment_index_.erase(segment_ids_[i]);
     segment_ids_[i] = 0;
@@ -234,7 +235,7 @@ bool ShmAnswers::AnswerResident(ShmServeOp* op) {
   const MemorySpace space = op->taken.tensor.space();
   if (space.kind != MemorySpace::Kind::kShared || !link_->given->HasFree(false)) return false;
   const std::shared_ptr<SharedMemory> memory = link_->hub->arena()->FindSegment(space.segment_id);
-  // An id says little: the bytes must be where the segment has them.
+  // A segment's id is not enough: the tensor's bytes must really lie in that segment.
   if (memory == nullptr || memory->data() + space.segment_offset != op->taken.tensor.data())
     return false;
   Placed placed = Describe(*op, op->taken.tensor.bytes());
@@ -255,7 +256,7 @@ bool ShmAnswers::AnswerResident(ShmServeOp* op) {
 bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes) {
   const bool has_destination = (op->request.flags & shm_wire::kHasDestination) != 0;
   if (has_destination) {
-    // Two copies by turns, in less time than the kernel's one.
+    // For these sizes two copies in turn take less time than the kernel's single one.
     const bool pull =
         link_->can_pull && bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
     if (!pull) return AnswerInParts(op);
@@ -263,12 +264,12 @@ bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t byte
     return true;
   }
   if (StartStage(op, bytes)) return op->state != ServeState::kStaging && AnswerStaged(op);
-  // The consumer holds all that we may lend it, or it is too much at once. Whatever it
-  // holds, parts go through.
+  // The consumer holds as much as we may lend it, or the tensor is too large. Parts work whatever
+  // the consumer holds.
   return AnswerInParts(op);
 }
 
-// A small one is copied at once and in state kReady then; a large one gets into the line.
+// Copies a small tensor at once; it is then in state kReady. A large one gets into the line.
 bool ShmAnswers::StartStage(ShmServeOp* op, uint64_t bytes) {
   if (link_->apart || !link_->given->HasFree(false)) return false;
   if (link_->given->charged_bytes() + staging_bytes_ + bytes > link_->options.stage_bytes)
@@ -305,7 +306,7 @@ bool ShmAnswers::CopyToStage(ShmServeOp* op, uint64_t most) {
 }
 
 bool ShmAnswers::AnswerStaged(ShmServeOp* op) {
-  // References may have run out while it was copied.
+  // References may have run out during the copy.
   if (!link_->given->HasFree(false)) return false;
   uint64_t bytes;
   Payload(*op, &bytes);
@@ -332,7 +333,7 @@ void ShmAnswers::AnswerPull(ShmServeOp* op, const void* payload, uint64_t bytes)
   op->span.Enter(WaitsFor::kAcceptance, link_->now_ns());
 }
 
-// Another process reads it next.
+// Copies into memory that another process reads next.
 void ShmAnswers::CopyForReader(void* to, const void* from, uint64_t bytes) {
   if (bytes < CopyGauge::kLeastBytes) {
     if (bytes > 0) memcpy(to, from, bytes);
@@ -350,16 +351,17 @@ bool ShmAnswers::OpenPartsRoom() {
   if (parts_block_) return true;
   if (parts_ == nullptr) {
     ArenaOptions room;
-    room.cap_bytes = room.segment_bytes = room.first_segment_bytes = kPartsRoomBytes;
+    room.cap_bytes = room.segment_bytes = room.first_segment_bytes =
+        link_->options.parts_room_bytes;
     FillSecret(&room.seed, sizeof(room.seed));
     parts_ = Arena::Make(room);
   }
-  auto block = parts_->Allocate(kPartsRoomBytes);
+  auto block = parts_->Allocate(link_->options.parts_room_bytes);
   if (block.ok()) parts_block_ = *std::move(block);
   return block.ok();
 }
 
-// As many parts as there is room for; true when the last one is out.
+// Sends as many parts as there is room for; true: the last one was sent.
 bool ShmAnswers::AnswerInParts(ShmServeOp* op) {
   if (op->state != ServeState::kInParts) {
     op->state = ServeState::kInParts;
@@ -372,7 +374,8 @@ bool ShmAnswers::AnswerInParts(ShmServeOp* op) {
   Placed placed = Describe(*op, bytes);
   const MemorySpace space = parts_block_->space();
   if (!SegmentIndex(space.segment_id, &placed.segment)) return false;
-  // Of one that nobody stands behind both sides are to copy at once; others overlap anyway.
+  // If nothing waits behind it, the tensor is cut so that both sides copy at the same time; several
+  // tensors overlap anyway.
   const uint64_t quarter = (bytes / 4 + PartsRoom::kGranule - 1) & ~(PartsRoom::kGranule - 1);
   const uint64_t part =
       link_->requests.Ready() ? kPartBytes : std::clamp(quarter, kLeastPartBytes, kPartBytes);
@@ -394,7 +397,7 @@ bool ShmAnswers::AnswerInParts(ShmServeOp* op) {
     PutPlaced(CellType::kChunk, *op, placed);
     op->position += placed.piece_bytes;
     if (first && op->position < bytes)
-      link_->WakeConsumer();  // It copies while we do, if it is awake.
+      link_->WakeConsumer();  // It copies at the same time, if it is awake.
   }
   link_->counters.bytes += op->sent_bytes = bytes;
   user_->OnSent(op);

@@ -16,36 +16,34 @@
 
 namespace tryst {
 
-// How the producer answers over shared memory: in the cell, by reference, or with a copy. Poller
-// thread only.
+// How the producer answers over shared memory: inside the cell, by reference, or with a copy.
+// Poller thread only.
 class ShmAnswers {
  public:
   class User {
    public:
     virtual ~User() = default;
-    // The tensor: it is kept until it cannot come back.
+    // The tensor was sent. The user keeps it until it cannot come back.
     virtual void OnSent(ShmServeOp* op) = 0;
     virtual void OnFailureSent(ShmServeOp* op) = 0;
   };
   // Both outlive it.
   ShmAnswers(ShmServeLink* link, User* user) : link_(link), user_(user) {}
 
-  // Now, or when there is room. REQUIRES: the outcome is here (kReady).
+  // Answers now, or when there is room. REQUIRES: the outcome is known (kReady).
   void Answer(ShmServeOp* op);
-  // Those that wait for room, and a part of the copies.
+  // Sends waiting answers, as far as there is room, and copies a bounded amount.
   void AnswerWaiting();
   bool CopySome();  // False: there is nothing to copy.
-  // `op` ends otherwise.
+  // `op` ends in another way.
   void Forget(ShmServeOp* op);
   bool any_wait() const { return !ready_line_.empty(); }
   // The arena has given segments back to the system. They are really gone only when the consumer
-  // unmaps them too.
+  // unmaps them, too, so it is told.
   void TellGoneSegments();
 
  private:
-  static constexpr uint64_t kPartsRoomBytes = 2 << 20;
-
-  // Each false where there is no room now.
+  // Each returns false if there is no room now.
   bool TryAnswer(ShmServeOp* op);
   bool AnswerFailed(ShmServeOp* op);
   void AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes);
@@ -67,17 +65,18 @@ class ShmAnswers {
 
   ShmServeLink* const link_;
   User* const user_;
-  RingLine<ShmServeOp*> ready_line_;  // kReady, kInParts.
-  RingLine<ShmServeOp*> stage_line_;  // kStaging.
-  uint64_t staging_bytes_ = 0;        // Of stage_line_.
+  RingLine<ShmServeOp*> ready_line_;  // In states kReady and kInParts.
+  RingLine<ShmServeOp*> stage_line_;  // In state kStaging.
+  uint64_t staging_bytes_ = 0;        // The bytes of the ops in stage_line_.
   absl::flat_hash_map<uint64_t, uint16_t> segment_index_;
-  std::vector<uint64_t> segment_ids_;  // By index; 0: gone.
+  std::vector<uint64_t> segment_ids_;  // By index; 0: the segment is gone.
   std::vector<uint16_t> gone_segments_;
   uint64_t segments_dropped_ = 0;
-  std::shared_ptr<Arena> parts_;  // Memory for tensors that go in parts; made when first needed.
-  StorageRef parts_block_;        // All of it.
-  PartsRoom parts_room_{kPartsRoomBytes};
-  CopyGauge gauge_{kPartsRoomBytes};
+  // Memory for tensors that are sent in parts; made when first needed.
+  std::shared_ptr<Arena> parts_;
+  StorageRef parts_block_;  // All of that memory.
+  PartsRoom parts_room_{link_->options.parts_room_bytes};
+  CopyGauge gauge_{static_cast<int64_t>(link_->options.parts_room_bytes)};
 };
 
 }  // namespace tryst

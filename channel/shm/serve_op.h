@@ -34,7 +34,9 @@ struct ShmTaken {
   void MoveFrom(Taken* from) {
     tensor = std::move(from->tensor);
     is_dead = from->is_dead;
-    device_context = std::move(from->send_args.device_context);
+    if (from->send_args.device_context != nullptr) {
+      device_context = std::move(from->send_args.device_context);
+    }
     alloc_attrs = from->send_args.alloc_attrs;
     turn = from->turn;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/reached.h"
 
 namespace tryst {
 
@@ -12,7 +13,7 @@ using shm_wire::CellType;
 
 namespace {
 
-constexpr int64_t kAcceptedNs = 2'000;  // How often it is looked for.
+constexpr int64_t kAcceptedNs = 2'000;  // How often acceptances are read.
 
 }  // namespace
 
@@ -31,7 +32,7 @@ ShmRequests::ShmRequests(ShmServeLink* link, TensorSource* source, const std::st
              &link->counters.given_back) {}
 
 void ShmRequests::Open(uint64_t epoch) {
-  ops_.resize(link_->sizes.slots);
+  ops_.Make(link_->sizes.slots);
   for (size_t slot = 0; slot < ops_.size(); ++slot) ops_[slot].slot = static_cast<uint16_t>(slot);
   takes_.SetEpoch(epoch);
 }
@@ -68,7 +69,7 @@ absl::Status ShmRequests::OnCell(const shm_wire::RequestCell& cell) {
     case CellType::kUnwanted:
       return OnUnwanted(cell);
     case CellType::kPing:
-      // Where there is no room, the cells that fill the ring say as much.
+      // If there is no room for it, the cells that fill the ring are a sign of life, too.
       if (link_->Say(CellType::kPong, 0, 0)) link_->FlushSoon();
       return absl::OkStatus();
     default:
@@ -90,8 +91,8 @@ absl::StatusOr<ShmServeOp*> ShmRequests::SlotFor(const shm_wire::RequestCell& ce
   ShmServeOp* op = &ops_[cell.head.slot];
   const ServeAction* action = FindServeAction(op->state, ServeEvent::kRequest);
   if (action == nullptr) return OutOfPlace(op->state, ServeEvent::kRequest, op->slot);
-  // That the slot is used again says that its former tensor was accepted. It is let go of,
-  // and written down, behind the answer.
+  // The consumer uses the slot again, so it has accepted the former tensor. That tensor is
+  // released, and the acceptance noted, after the answer.
   if (*action == ServeAction::kAcceptFirst) TakeFormer(op, former);
   op->request.generation = cell.head.generation;
   op->request.flags = cell.head.flags;
@@ -101,7 +102,10 @@ absl::StatusOr<ShmServeOp*> ShmRequests::SlotFor(const shm_wire::RequestCell& ce
 
 absl::Status ShmRequests::OnRequest(const shm_wire::RequestCell& cell) {
   ToldKey* known = keys_.Find(cell.head.number);
-  if (known == nullptr) return absl::DataLossError("request for an unknown key id");
+  if (known == nullptr) {
+    TRYST_REACHED("hostile: a request for a key that was not told");
+    return absl::DataLossError("request for an unknown key id");
+  }
   Former former;
   const auto slot = SlotFor(cell, &former);
   if (!slot.ok()) return slot.status();
@@ -133,9 +137,9 @@ absl::Status ShmRequests::OnCancel(const shm_wire::RequestCell& cell) {
   const bool ours =
       op->state != ServeState::kFree && op->request.generation == cell.head.generation;
   const bool answered = op->state == ServeState::kSent || op->state == ServeState::kPulled;
-  // Given back first, so that the next request finds it.
+  // The tensor is given back before GONE, so that the next request finds it.
   if (ours) GiveUp(op);
-  // Before version 3 an answer that crosses the CANCEL is the last word.
+  // Before version 3, an answer that crosses the CANCEL is also the answer to that CANCEL.
   const bool says = always || (ours && !answered);
   if (says && link_->open) {
     words_.Gone(cell.head.slot, cell.head.generation);
@@ -151,6 +155,7 @@ absl::Status ShmRequests::OnRefused(const shm_wire::RequestCell& cell) {
       op->request.generation != cell.head.generation) {
     return OutOfPlace(op->state, ServeEvent::kRefuse, op->slot);
   }
+  TRYST_REACHED("shm: a tensor is refused");
   GiveUp(op);
   return absl::OkStatus();
 }
@@ -177,14 +182,9 @@ absl::Status ShmRequests::OnPulled(const shm_wire::RequestCell& cell) {
 
 // ---- Taking ----
 
-// The way of nearly all: the tensor is here.
+// The usual case: the tensor is here.
 bool ShmRequests::TakeHere(ShmServeOp* op, ToldKey* known) {
-  if (!known->may_take) {
-    known->may_take = known->for_consumer && source_->MayTake(known->key);
-    if (!known->may_take) return false;
-  }
-  if (takes_.MustWait(known->key)) return false;
-  if (!source_->TakeHere(op->request.step, &known->key, &place_, &taken_)) return false;
+  if (!takes_.Here(op->request.step, known, &taken_)) return false;
   op->request.key = known->key;
   op->taken.MoveFrom(&taken_);
   SetReady(op);
@@ -197,12 +197,12 @@ void ShmRequests::OnTakeEnded(TakingOp* base, ServeTake* take) {
   op->status = std::move(take->status);
   op->taken.MoveFrom(&take->taken);
   SetReady(op);
-  // While the link ends it may meet what another request gave back, whose turn it was: the
-  // consumer, who still reads, must not have it here.
+  // If the link is ending, the take may have met a tensor that another request gave back. The
+  // consumer still reads and must not get it here, out of turn.
   if (link_->open) answers_.Answer(op);
 }
 
-// Where its outcome is on its way, that is the answer.
+// If the outcome is on its way, that outcome is the answer.
 void ShmRequests::Park(ShmServeOp* op, uint64_t ticket) {
   if (!takes_.Park(op, ticket, op->span.since_ns())) return;
   op->state = ServeState::kFree;
@@ -253,24 +253,36 @@ void ShmRequests::GiveUp(ShmServeOp* op) {
 void ShmRequests::OnSent(ShmServeOp* op) {
   op->state = ServeState::kSent;
   op->span.Enter(WaitsFor::kAcceptance, link_->now_ns());
+  if (sent_line_.size() >= 4 * ops_.size()) ForgetMovedOn();
   sent_line_.push_back({op, op->request.generation, link_->replies.written()});
+}
+
+// While every turn finds requests, acceptances are not read, and slots may be used again many
+// times.
+void ShmRequests::ForgetMovedOn() {
+  for (size_t count = sent_line_.size(); count > 0; --count) {
+    const SentCell sent = sent_line_.front();
+    sent_line_.pop_front();
+    if (!MovedOn(sent)) sent_line_.push_back(sent);
+  }
 }
 
 absl::StatusOr<bool> ShmRequests::ReleaseAccepted() {
   if (sent_line_.empty() || link_->now_ns() - accepted_checked_ns_ < kAcceptedNs) return false;
   accepted_checked_ns_ = link_->now_ns();
+  if (link_->options.before_accepted) link_->options.before_accepted();
   const uint32_t accepted =
       link_->given->view().header->replies_accepted.load(std::memory_order_acquire);
   if (static_cast<int32_t>(link_->replies.written() - accepted) < 0) {
+    TRYST_REACHED("hostile: more accepted than was sent");
     return absl::DataLossError("the consumer accepted what it was not sent");
   }
-  // A refusal written before `accepted` may have come behind the last look at the ring.
+  // A refusal that was written before `accepted` may have arrived after the last look at the ring.
   if (link_->requests.Ready()) return false;
   bool any = false;
   while (!sent_line_.empty()) {
     const SentCell& sent = sent_line_.front();
-    const bool moved_on =
-        sent.op->state != ServeState::kSent || sent.op->request.generation != sent.generation;
+    const bool moved_on = MovedOn(sent);
     if (!moved_on && static_cast<int32_t>(accepted - sent.cell) < 0) break;
     ShmServeOp* op = sent.op;
     sent_line_.pop_front();
@@ -318,7 +330,8 @@ void ShmRequests::SayWords() {
 void ShmRequests::TakeFormer(ShmServeOp* op, Former* former) {
   former->was = true;
   const bool was_sent = op->state == ServeState::kSent || op->state == ServeState::kPulled;
-  former->code = was_sent || !op->status.ok() ? op->status.code() : absl::StatusCode::kCancelled;
+  former->code = was_sent ? absl::StatusCode::kOk : absl::StatusCode::kCancelled;
+  if (!op->status.ok()) former->code = op->status.code();
   former->bytes = op->sent_bytes;
   former->tensor = std::move(op->taken.tensor);
   if (track_ != nullptr) {
@@ -336,9 +349,9 @@ void ShmRequests::EndTrace(const Former& former) {
                             link_->now_ns());
 }
 
-// The slot is free; what it held is let go of.
+// Frees the slot and releases what it held.
 void ShmRequests::Release(ShmServeOp* op) {
-  Former former;  // Dropped last: the deleter of somebody's bytes may call us.
+  Former former;  // Destroyed last, because the deleter of a caller's bytes may call us.
   TakeFormer(op, &former);
   EndTrace(former);
 }
@@ -351,13 +364,13 @@ void ShmRequests::Free(ShmServeOp* op) {
   op->digest = 0;
   op->sent_bytes = 0;
   op->encoded.clear();
-  op->status = absl::OkStatus();
-  op->taken.device_context = nullptr;
+  if (!op->status.ok()) op->status = absl::OkStatus();
+  if (op->taken.device_context != nullptr) op->taken.device_context = nullptr;
 }
 
 void ShmRequests::GiveUpUnanswered() {
   takes_.SetEpoch(0);
-  place_ = TensorSource::Place();
+  takes_.ForgetPlace();
   for (ShmServeOp& op : ops_) {
     if (op.state == ServeState::kTaking) GiveUp(&op);
   }
@@ -374,8 +387,10 @@ void ShmRequests::SettleByWord() {
   for (ShmServeOp& op : ops_) {
     if (op.state != ServeState::kSent && op.state != ServeState::kPulled) continue;
     if (WasAccepted(header, op.slot, op.request.generation)) {
+      TRYST_REACHED("shm: the end of a link finds a tensor accepted");
       Release(&op);
     } else {
+      TRYST_REACHED("shm: the end of a link finds a tensor that was not accepted");
       GiveUp(&op);
     }
   }

@@ -3,13 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "channel/ops/ring_line.h"
+#include "channel/ops/slot_array.h"
 #include "channel/ops/slot_words.h"
 #include "channel/ops/takes.h"
 #include "channel/ops/told_keys.h"
@@ -105,17 +105,20 @@ class ShmRequests final : private TakesUser, private ShmAnswers::User {
   TraceTrack* const track_;  // Null without a trace.
 
   ToldKeys keys_;
-  TensorSource::Place place_;
   Taken taken_;           // Empty between two takes.
   std::string key_text_;  // Of which more cells are to come.
   uint32_t key_id_ = 0;
   size_t key_bytes_ = 0;
-  std::deque<ShmServeOp> ops_;  // By slot.
+  SlotArray<ShmServeOp> ops_;  // By slot.
   struct SentCell {
     ShmServeOp* op;
     uint32_t generation;
     uint32_t cell;  // After which it counts as accepted.
   };
+  static bool MovedOn(const SentCell& sent) {
+    return sent.op->state != ServeState::kSent || sent.op->request.generation != sent.generation;
+  }
+  void ForgetMovedOn();
   RingLine<SentCell> sent_line_;  // kSent, and some whose slot has moved on.
   int64_t accepted_checked_ns_ = 0;
   int64_t accepted_pause_ns_ = 0;

@@ -23,7 +23,7 @@ absl::Status ShmTransport::Open() {
 ShmTransport::~ShmTransport() {
   if (hub_ != nullptr) hub_->poller()->ForgetFlush(this);
   serving_.clear();
-  arena_->Trim();  // Of what it has kept for consumers that are gone by now.
+  arena_->Trim();  // Frees what it has kept for consumers that are gone by now.
   if (hub_ != nullptr) hub_->Detach();
 }
 
@@ -71,7 +71,7 @@ void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
   theirs.network_space = offer->network_space;
   const absl::Status same = CheckSameHost(hub_->host(), theirs);
   if (!same.ok()) return std::move(done)(same);
-  // One link to a consumer: a new one says that the former is over.
+  // A consumer has one link; a new one tells that the former has ended.
   for (auto& channel : serving_) {
     if (channel->consumer() == hello.worker && !channel->MakeWayFor(hello)) {
       return std::move(done)(absl::AbortedError(
@@ -86,8 +86,9 @@ void ShmTransport::OnHello(const Hello& hello, HelloDone done) {
     return;
   }
   if (IsDrained(hello.worker)) return AnswerHello(hello, *offer, std::move(done));
-  // What another thread is sending this moment has met a take that nobody wants any more. It
-  // must be back before the consumer asks again, or what is sent after it would be had first.
+  // A tensor that another thread is sending at this moment may have met a take that is no longer
+  // wanted. It must be back before the consumer asks again; otherwise a later tensor would overtake
+  // it.
   waiting_.push_back({hello, *std::move(offer), std::move(done)});
 }
 
@@ -116,9 +117,11 @@ void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer,
   serve.self = context_.self;
   serve.self_incarnation = context_.incarnation;
   serve.digests = options_.digests;
+  serve.before_accepted = options_.before_accepted;
   serve.stage_bytes = options_.stage_bytes;
   serve.pull_bytes = options_.pull_bytes;
   serve.parts_bytes = options_.parts_bytes;
+  serve.parts_room_bytes = options_.parts_room_bytes;
   serve.trace = context_.trace;
   serve.allow_pull = options_.allow_pull;
   serve.apart = options_.apart;

@@ -18,24 +18,27 @@ namespace tryst {
 
 struct ShmOptions {
   shm_wire::LinkSizes sizes;
-  bool digests = false;              // There is no wire between that could change a bit.
-  bool allow_pull = true;            // process_vm_readv, both ways.
-  bool apart = false;                // Nobody maps memory that others read: copies alone.
-  uint64_t stage_bytes = 512 << 20;  // Of the arena, for what one consumer is sent a copy of.
-  uint64_t pull_bytes = 64 << 10;    // Into the caller's memory: from here on the consumer reads,
-  uint64_t parts_bytes = 64 << 10;   // but from here on both copy, part by part.
+  bool digests = false;              // Off, because there is no wire that could change a bit.
+  bool allow_pull = true;            // Whether process_vm_readv may be used, in both directions.
+  bool apart = false;                // Nobody maps memory that others read: only copies are sent.
+  uint64_t stage_bytes = 512 << 20;  // How much of the arena may hold copies for one consumer.
+  // Above this size, the consumer reads tensors for the caller's memory itself,
+  uint64_t pull_bytes = 64 << 10;
+  uint64_t parts_bytes = 64 << 10;      // and above this one, both sides copy, part by part.
+  uint64_t parts_room_bytes = 2 << 20;  // For parts on their way to one consumer.
   uint32_t max_consumers = 1024;
   int64_t patience_ms = 60'000;  // How long a fetch waits for a producer that does not answer.
-  int64_t give_up_ms = 2000;     // How long it may welcome nobody, where there is another path.
-  // How long a consumer waits to be welcomed, once the producer has told it where.
+  int64_t give_up_ms = 2000;     // How long it may fail to connect, if there is another path.
+  // How long a consumer waits for the welcome, after the producer's answer to its hello.
   int64_t join_timeout_ms = 5000;
-  uint32_t max_waiting = 1'000'000;  // Fetches that wait at one producer without a slot.
-  int copy_helpers = 0;              // Threads that help with large copies when cores are idle.
+  uint32_t max_waiting = 1'000'000;  // Fetches that may wait at one producer without a slot.
+  int copy_helpers = 0;              // Threads that help with large copies while cores are idle.
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
+  std::function<void()> before_accepted;         // ShmServeOptions'; for tests.
 };
 
-// Shared memory as one of the ways between the workers of a process and those of its host:
-// makes the consumer's channels and answers the hellos of consumers.
+// The path over shared memory between the workers of this process and others on this host. Makes
+// the consumer's channels, and answers the hellos of consumers.
 class ShmTransport final : public Transport, private PollerFlush {
  public:
   ShmTransport(const TransportContext& context, std::shared_ptr<Arena> arena, ShmOptions options);
@@ -50,10 +53,10 @@ class ShmTransport final : public Transport, private PollerFlush {
       const std::string& peer, std::function<void()> on_refused,
       std::function<void()> on_open = nullptr,
       std::function<void(std::vector<WaitingFetch>)> on_left = nullptr);
-  // kUnimplemented: not the same host. Answered when all that the consumer's former links had
-  // taken is back in its place.
+  // kUnimplemented: it is not the same host. Answers after everything that the consumer's former
+  // links had taken is back in its place.
   void OnHello(const Hello& hello, HelloDone done) override;
-  // Lets go of consumers that have gone, and of unused memory.
+  // Drops consumers that have gone, and unused memory.
   void Maintain() override;
   void Close(const absl::Status& why) override;
   bool Drained() const override;
@@ -70,18 +73,18 @@ class ShmTransport final : public Transport, private PollerFlush {
   void Reap();
   void AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done);
   bool IsDrained(const std::string& consumer) const;
-  void Flush() override;  // Answers those who wait.
+  void Flush() override;  // Answers the hellos in waiting_.
 
   // Constant after construction.
   const std::string name_ = "shm";
   const TransportContext context_;
   const std::shared_ptr<Arena> arena_;
   const ShmOptions options_;
-  std::unique_ptr<ShmHub> hub_;  // Null until it is open.
+  std::unique_ptr<ShmHub> hub_;  // Null until Open().
 
   // Poller thread only.
   uint64_t seed_;
-  std::vector<const ShmFetchChannel*> fetching_;  // All there ever were.
+  std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
   std::vector<std::unique_ptr<ShmServeChannel>> serving_;
   ShmServeCounters counters_;  // Of those that are gone.
   struct WaitingHello {
@@ -89,7 +92,7 @@ class ShmTransport final : public Transport, private PollerFlush {
     shm_wire::Offer offer;
     HelloDone done;
   };
-  std::vector<WaitingHello> waiting_;  // One of each consumer.
+  std::vector<WaitingHello> waiting_;  // One for each consumer.
   bool closed_ = false;
   absl::Status close_status_;
 };

@@ -87,7 +87,7 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
   }
   if (caller.worker().size() > kMaxWorkerBytes) {
     return absl::UnauthenticatedError(absl::StrCat("the caller's name has ", caller.worker().size(),
-                                                   " bytes: ", kMaxWorkerBytes, " are the most"));
+                                                   " bytes: at most ", kMaxWorkerBytes));
   }
   if (!token_.empty()) {
     if (!SameSecret(caller.mac(), StatementMac(token_, caller, method, request))) {
@@ -95,7 +95,7 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
                                                      caller.worker(),
                                                      ", does not hold this cluster's token"));
     }
-    // Whoever overheard it could tell it to another worker otherwise.
+    // Otherwise an eavesdropper could send the call to another worker.
     if (caller.callee() != self_) {
       return absl::UnauthenticatedError(absl::StrCat("the call is to ", caller.callee(),
                                                      "; this is ", self_,
@@ -108,7 +108,8 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
           "the call was made ", apart_ms,
           " ms ago by this worker's clock: a replay, or clocks more than a minute apart"));
     }
-    if (caller.unix_ms() < started_ms_) {  // What an earlier life has heard, nobody knows here.
+    // This incarnation cannot know what an earlier one has accepted.
+    if (caller.unix_ms() < started_ms_) {
       return absl::UnavailableError(absl::StrCat(
           "the call was made ", started_ms_ - caller.unix_ms(),
           " ms before this worker started: a replay, or a clock that is behind ours by that"));
@@ -130,7 +131,7 @@ absl::StatusOr<Caller> CallVerifier::Verify(absl::string_view statement, absl::s
 absl::Status CallVerifier::TakeSequence(const std::string& id, uint64_t sequence, int64_t now_ms) {
   MutexLock lock(&mu_);
   if (seen_.size() >= kMaxSeen && !seen_.contains(id)) {
-    // Older ones can go: their statements no longer pass for their age.
+    // Older entries can go, because their statements are now refused for their age.
     for (auto it = seen_.begin(); it != seen_.end();) {
       auto here = it++;
       if (now_ms - here->second.at_ms > 2 * kClockSlackMs) seen_.erase(here);

@@ -46,12 +46,9 @@ uint64_t Mix(uint64_t x) {
 }
 
 size_t BucketOf(int64_t took_ns) {
-  size_t bucket = 0;
-  for (uint64_t rest = static_cast<uint64_t>(std::max<int64_t>(took_ns, 0)) >> 10; rest != 0;
-       rest >>= 1) {
-    ++bucket;
-  }
-  return std::min(bucket, kSlowestBucket);
+  if (took_ns < 1024) return 0;
+  const int bits = 64 - __builtin_clzll(static_cast<uint64_t>(took_ns));
+  return std::min(static_cast<size_t>(bits - 10), kSlowestBucket);
 }
 
 }  // namespace
@@ -110,17 +107,17 @@ std::vector<const TraceTrack*> Trace::Tracks() const {
 
 void Trace::Count(const TraceSpan& span, TraceTrack* track, uint64_t bytes, absl::StatusCode code,
                   int64_t now_ns) {
-  const int64_t took_ns = now_ns - span.began_ns();
+  const int64_t took_ns = std::max<int64_t>(now_ns - span.began_ns(), 0);
   TraceTrack::Add(code == absl::StatusCode::kOk ? &track->ended_ok_ : &track->ended_failed_, 1);
   TraceTrack::Add(&track->bytes_, bytes);
-  TraceTrack::Add(&track->total_ns_, static_cast<uint64_t>(std::max<int64_t>(took_ns, 0)));
+  TraceTrack::Add(&track->total_ns_, static_cast<uint64_t>(took_ns));
   TraceTrack::Add(&track->took_[BucketOf(took_ns)], 1);
-  int64_t until_ns = now_ns;
-  for (size_t i = span.count(); i-- > 0;) {
-    const TraceSpan::Stamp stamp = span.stamp(i);
-    TraceTrack::Add(&track->waited_ns_[static_cast<size_t>(stamp.what)],
-                    static_cast<uint64_t>(std::max<int64_t>(until_ns - stamp.at_ns, 0)));
-    until_ns = stamp.at_ns;
+  uint64_t until = static_cast<uint64_t>(took_ns);  // All since it began.
+  for (size_t i = span.count_; i-- > 0;) {
+    const uint64_t from = span.stamps_[i] & TraceSpan::kDeltaMask;
+    // Of one turn all stamps are the same.
+    if (until > from) TraceTrack::Add(&track->waited_ns_[span.stamps_[i] >> 56], until - from);
+    until = from;
   }
 }
 

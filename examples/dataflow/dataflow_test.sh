@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The graph that was cut computes what the whole one does, by either way.
+# The graph that was cut computes what the whole graph does, over either protocol.
 set -euo pipefail
 program=$1
 "$program" | tee "$TEST_TMPDIR/out"

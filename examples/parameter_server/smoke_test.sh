@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A small job of real processes, both ways to learn, with a worker and a parameter server
-# killed on the way: it must end well, have learnt, and have said what happened.
+# Small jobs of real processes learn in both modes. A worker and a parameter server are killed
+# meanwhile. Each job must end well, must have learnt, and must have said what happened.
 set -euo pipefail
 program=$PWD/$1
 cd "$TEST_TMPDIR"
@@ -19,7 +19,7 @@ check() { # SAYS FLAG...
 
 check 'workers, asynchronous'
 check 'workers, synchronous' --sync
-# A job that cannot run says so by its exit.
+# A job that cannot run exits with an error.
 if "$program" --text=/nowhere; then exit 1; fi
 if "$program" --no-such-setting=1 --seconds=1; then exit 1; fi
 if [[ -s demo_loss.svg ]]; then grep -q 'held out' demo_loss.svg; fi

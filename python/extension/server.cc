@@ -17,7 +17,7 @@ PyTypeObject* server_type = nullptr;
 
 tryst_server* Get(PyObject* self) { return reinterpret_cast<ServerObject*>(self)->server; }
 
-// Takes a text of the library's over.
+// Makes a Python string of a library text, and frees the text.
 PyObject* Text(char* text) {
   if (text == nullptr) Py_RETURN_NONE;
   PyObject* const made = PyUnicode_FromString(text);
@@ -77,7 +77,7 @@ PyObject* Stop(PyObject* self, PyObject* seconds) {
   Py_RETURN_NONE;
 }
 
-// (peer, seconds): waits at most so long.
+// (peer, seconds): waits for at most that time.
 PyObject* PeerIncarnation(PyObject* self, PyObject* args) {
   const char* peer;
   double seconds;
@@ -230,6 +230,15 @@ PyObject* Incarnation(PyObject* self, void*) {
   return PyLong_FromUnsignedLongLong(tryst_server_incarnation(Get(self)));
 }
 
+PyObject* ReleaseGpuMemory(PyObject* self, PyObject*) {
+  size_t released;
+  {
+    const WithoutGil without;
+    released = tryst_server_release_gpu_memory(Get(self));
+  }
+  return PyLong_FromSize_t(released);
+}
+
 PyMethodDef kMethods[] = {
     {"start", Start, METH_NOARGS, nullptr},
     {"stop", Stop, METH_O, nullptr},
@@ -245,6 +254,7 @@ PyMethodDef kMethods[] = {
     {"explain_json", AskAbout<tryst_server_explain_json>, METH_O, nullptr},
     {"waiting_json", Ask<tryst_server_waiting_json>, METH_NOARGS, nullptr},
     {"stats_json", Ask<tryst_server_stats_json>, METH_NOARGS, nullptr},
+    {"release_gpu_memory", ReleaseGpuMemory, METH_NOARGS, nullptr},
     {"setting", Setting, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

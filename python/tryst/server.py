@@ -1,6 +1,8 @@
 """A worker of a cluster, its steps, and receives under way."""
 
 import atexit
+import contextlib
+import functools
 import os
 import sys
 import weakref
@@ -10,8 +12,15 @@ from tryst.arrays import Tensor, stream_of, tensor
 
 _BY_REFERENCE, _RECURRING = 1, 2
 _COPY = 1
-_AT_ONCE = 256  # Operations that one turn of an event loop ends.
+_AT_ONCE = 256  # How many operations one turn of an event loop ends at most.
 _running = weakref.WeakSet()
+_followers = weakref.WeakSet()  # Of torch's allocator.
+
+
+def _release_followers(*_):
+    for server in list(_followers):
+        if server in _running:
+            server.release_gpu_memory()
 
 
 def _running_loop():
@@ -58,7 +67,8 @@ class Server:
             words.append(("--" if value else "--no") + name if isinstance(value, bool) else f"--{name}={value}")
         self._server = _tryst.Server(words)
         self._incarnations = {self.worker: self._server.incarnation}
-        self._sources = {}  # What keys of a peer's tensors begin with, as long as its life is known.
+        # The beginning of the keys of a peer's tensors, while its incarnation is known.
+        self._sources = {}
         self._queues = weakref.WeakKeyDictionary()
 
     def start(self):
@@ -101,6 +111,36 @@ class Server:
         Fill it by numpy.asarray() or torch.from_dlpack(), send it, and receive by_reference=True.
         """
         return self._server.allocate(str(dtype), tuple(shape))
+
+    def release_gpu_memory(self):
+        """Lets go of what is kept mapped of peers' GPU memory and no tensor uses: how many mappings.
+
+        What a peer frees becomes free only then. Peers do so with ours when they next fetch out of it.
+        """
+        return self._server.release_gpu_memory()
+
+    def follow_torch(self):
+        """From now on release_gpu_memory() follows each torch.cuda.empty_cache(), and each time that torch finds no
+        memory: too late for that allocation, but not for the next one. The backend cudaMallocAsync does not tell.
+        """
+        import torch
+
+        _followers.add(self)
+        if getattr(torch.cuda.empty_cache, "tells_tryst", False):
+            return
+        empty_cache = torch.cuda.empty_cache
+
+        @functools.wraps(empty_cache)
+        def empty_and_release():
+            empty_cache()
+            _release_followers()
+
+        empty_and_release.tells_tryst = True
+        torch.cuda.empty_cache = torch.cuda.memory.empty_cache = empty_and_release
+        observe = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)  # Of builds for CUDA.
+        if observe is not None:
+            with contextlib.suppress(RuntimeError):  # The backend cudaMallocAsync takes no observer.
+                observe(_release_followers)
 
     def explain(self, peer=""):
         """Which path leads to the peer, or to all of them, and why: as a text."""
@@ -233,7 +273,7 @@ class Step:
         try:
             return server._server.recv_one(self.number, f"{prefix}{name};0:0", timeout, flags)
         except (errors.Aborted, errors.Unavailable):
-            server._forget(_full(frm))  # It may have restarted.
+            server._forget(_full(frm))  # The peer may have restarted.
             raise
 
     def recv_many(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
@@ -277,8 +317,8 @@ class Receive:
         self._operation = self._future = None
         self._loop = _running_loop()
         server = step._server
-        # The first time that a peer is asked for something its life has to be known, which takes
-        # a call: not in an event loop.
+        # Before the first receive from a peer its incarnation must be found out. That is a call
+        # that waits, so not in an event loop.
         if self._loop is None or peer in server._incarnations:
             self._start(server._find(peer, timeout))
 
@@ -306,7 +346,7 @@ class Receive:
             return operation.results()
         except errors.Error as error:
             if isinstance(error, (errors.Aborted, errors.Unavailable)):
-                self._step._server._forget(self._peer)  # It may have restarted.
+                self._step._server._forget(self._peer)  # The peer may have restarted.
             raise
 
     def cancel(self):

@@ -19,12 +19,12 @@ using tryst::c::Timeout;
 
 namespace {
 
-// Waits for `ready` under `mu`; whether it came to be.
+// Waits for `ready` under `mu`; returns whether it became true.
 template <typename Ready>
 bool WaitFor(tryst::Mutex* mu, tryst::CondVar* changed, absl::Duration timeout, Ready ready)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
   if (ready() || timeout <= absl::ZeroDuration()) return ready();
-  // More than a year is for ever, and would not fit in a time.
+  // A timeout of more than a year means for ever; it could overflow a time point.
   const bool forever = timeout > absl::Hours(24 * 365);
   const auto until = std::chrono::steady_clock::now() +
                      std::chrono::nanoseconds(forever ? 0 : absl::ToInt64Nanoseconds(timeout));
@@ -59,12 +59,23 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
   return absl::OkStatus();
 }
 
-// Whether the tensor of the key comes out of this very worker.
+// Whether this worker itself produces the key's tensor.
 bool IsOwn(const tryst_server& server, const tryst::TensorKey& key) {
   return key.src_device().empty() || key.src().worker == server.server->worker();
 }
 
 }  // namespace
+
+size_t tryst_server_release_gpu_memory(tryst_server* server) {
+  constexpr int kMostGpus = 64;  // Of a machine.
+  size_t released = 0;
+  if (!server->Usable().ok() || server->server->steps() == nullptr) return released;
+  for (int i = 0; i < kMostGpus; ++i) {
+    tryst::DeviceEngine* const engine = server->server->gpu(i);
+    if (engine != nullptr) released += engine->ReleaseMappings();
+  }
+  return released;
+}
 
 // ---- Queues ----
 
@@ -76,7 +87,7 @@ void tryst_queue::Push(tryst_op* op) {
   op->queued = true;
   if (finished.size() == 1) {
     const uint64_t one = 1;
-    (void)!write(fd, &one, sizeof(one));  // Cannot fail: the counter is 0.
+    (void)!write(fd, &one, sizeof(one));  // The counter is 0, so the write cannot fail.
     changed.NotifyOne();
   }
 }
@@ -109,7 +120,7 @@ size_t tryst_queue::Take(tryst_op** ops, size_t max, absl::Duration timeout) {
   if (finished.empty()) {
     Clear();
   } else {
-    changed.NotifyOne();  // For another thread.
+    changed.NotifyOne();  // Another thread may wait for an operation, too.
   }
   return count;
 }
@@ -118,7 +129,8 @@ tryst_status* tryst_queue_create(tryst_queue** queue) {
   *queue = nullptr;
   const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (fd < 0) {
-    return Give(absl::ResourceExhaustedError(absl::StrCat("eventfd: ", std::strerror(errno))));
+    return Give(absl::ResourceExhaustedError(
+        absl::StrCat("cannot make a queue: no eventfd: ", std::strerror(errno))));
   }
   *queue = new tryst_queue(fd);
   return nullptr;
@@ -151,7 +163,7 @@ void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
                               });
     return;
   }
-  // The last of them may end in here, and the operation with it, but for the user's reference.
+  // The last item may finish here. The operation then lives only as long as the user's reference.
   const size_t count = items.size();
   for (size_t i = 0; i < count; ++i) {
     Item* const item = &items[i];
@@ -213,7 +225,7 @@ tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_r
                                size_t count, const tryst_options* options, int64_t timeout_ms,
                                tryst_queue* queue, void* tag, tryst_op** op) {
   *op = nullptr;
-  if (count == 0) return Give(absl::InvalidArgumentError("a receive of no keys"));
+  if (count == 0) return Give(absl::InvalidArgumentError("a receive needs at least one key"));
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
   tryst::Args args;
@@ -260,7 +272,8 @@ tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int
     return Give(absl::FailedPreconditionError("the operation is still under way: wait for it"));
   }
   if (i >= op->items.size()) {
-    return Give(absl::OutOfRangeError(absl::StrCat("receive ", i, " of ", op->items.size())));
+    return Give(absl::OutOfRangeError(
+        absl::StrCat("there is no receive ", i, ": the operation has ", op->items.size())));
   }
   tryst_op::Item& item = op->items[i];
   if (!item.status.ok()) return Give(item.status);

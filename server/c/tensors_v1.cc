@@ -1,4 +1,4 @@
-// Version 1 of the C interface: what it has of tensors and statuses.
+// Version 1 of the C interface: tensors and statuses.
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,7 +15,8 @@ namespace {
 
 using tryst::c::Give;
 using tryst::c::GiveTensor;
-using Versioned = tryst::dlpack::DLManagedTensorVersioned;  // As the implementation has it.
+// DLPack 1.0, which the implementation uses.
+using Versioned = tryst::dlpack::DLManagedTensorVersioned;
 using tryst::dlpack::DLTensor;
 
 // DLPack's layout before 1.0.
@@ -26,7 +27,7 @@ struct DLManagedTensor0 {
 };
 static_assert(sizeof(void*) != 8 || sizeof(DLManagedTensor0) == 64, "DLPack 0.x's layout");
 
-// Each layout by the other's, whose deleter it calls.
+// Each struct shows a tensor of one layout in the other. Its deleter calls the first one's deleter.
 struct OldAsNew {
   Versioned managed{};
   DLManagedTensor0* from = nullptr;
@@ -57,7 +58,8 @@ int32_t tryst_tensor_gpu(const tryst_tensor* tensor) {
 
 const char* tryst_dtype_name(int32_t dtype) {
   if (dtype < 0 || dtype > 255) dtype = 0;
-  return tryst::DTypeName(static_cast<tryst::DType>(dtype)).data();  // Literals.
+  // DTypeName() returns a literal, so it ends with a zero.
+  return tryst::DTypeName(static_cast<tryst::DType>(dtype)).data();
 }
 
 tryst_status* tryst_tensor_strings(const char* const* texts, const size_t* sizes,
@@ -81,11 +83,12 @@ tryst_status* tryst_tensor_string(const tryst_tensor* tensor, size_t i, const ch
   *size = 0;
   if (tensor->tensor.dtype() != tryst::DType::kString) {
     return Give(absl::InvalidArgumentError(absl::StrCat(
-        "the tensor holds ", tryst::DTypeName(tensor->tensor.dtype()), ", no strings")));
+        "the tensor holds ", tryst::DTypeName(tensor->tensor.dtype()), ", not strings")));
   }
   const auto strings = tensor->tensor.strings();
   if (i >= strings.size()) {
-    return Give(absl::OutOfRangeError(absl::StrCat("string ", i, " of ", strings.size())));
+    return Give(absl::OutOfRangeError(
+        absl::StrCat("there is no string ", i, ": the tensor has ", strings.size())));
   }
   *text = strings[i].data();
   *size = strings[i].size();

@@ -18,7 +18,7 @@ using tryst::c::GiveText;
 using tryst::c::Text;
 using tryst::c::Timeout;
 
-// A caller's number may be no DType at all.
+// The caller's number may not be a DType.
 absl::StatusOr<tryst::DType> CheckedType(int dtype) {
   if (dtype < 0 || dtype > 255 || tryst::DTypeBytes(static_cast<tryst::DType>(dtype)) == 0) {
     return absl::InvalidArgumentError(absl::StrCat(dtype, " is not a type of fixed size"));
@@ -41,7 +41,7 @@ tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
       (*rendezvous)->Send(*parsed, args, is_dead ? tryst::Tensor() : tensor->tensor, is_dead));
 }
 
-// A receive of the C interface, until it has ended.
+// A receive of the C interface, until it ends.
 struct Receive {
   Receive(tryst_server* server, int64_t step, tryst::TensorKey key, const tryst_tensor* into)
       : server(server), step(step), key(std::move(key)) {
@@ -156,7 +156,7 @@ tryst_status* tryst_server_stop(tryst_server* server, int64_t deadline_ms) {
 }
 
 void tryst_server_free(tryst_server* server) {
-  // After a fork there is nothing to stop, and no thread that would help to destroy it.
+  // After a fork the threads that would stop and destroy the server are missing, so it is leaked.
   if (server != nullptr && server->Usable().ok()) delete server;
 }
 
@@ -247,7 +247,8 @@ tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
 tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code code,
                                const char* message) {
   if (code <= TRYST_OK || code > TRYST_UNAUTHENTICATED) {
-    return Give(absl::InvalidArgumentError("a step is aborted for a cause"));
+    return Give(
+        absl::InvalidArgumentError("a step is aborted with the code of a failure, not with OK"));
   }
   const absl::Status usable = server->Usable();
   if (!usable.ok()) return Give(usable);

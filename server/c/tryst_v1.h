@@ -131,6 +131,14 @@ void tryst_op_free(tryst_op* op);
 tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const int64_t* dims,
                                     size_t rank, tryst_tensor** tensor);
 
+/* ---- Memory of GPUs ---- */
+
+/* For a program whose allocator has given memory of a GPU back to the driver. Lets go at once of
+ * what this server keeps mapped of its peers' memory and no tensor uses, so that theirs becomes
+ * free; they do so with ours when they next fetch out of it. How many mappings went. Of a server
+ * that serves; without GPUs it does nothing. */
+size_t tryst_server_release_gpu_memory(tryst_server* server);
+
 /* ---- What a server shows ---- */
 
 char* tryst_server_explain_json(tryst_server* server, const char* peer); /* docs/CLI.md: explain */

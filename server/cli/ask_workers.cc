@@ -56,17 +56,16 @@ absl::StatusOr<Asked> WhomToAsk(const CommandLine& line, bool and_theirs) {
   }
   if (asked.workers.empty()) {
     return absl::InvalidArgumentError(
-        "whom to ask? Name a WORKER@host:port, or set --join or --cluster_spec");
+        "no worker to ask: name a WORKER@host:port, or set --join or --cluster_spec");
   }
   asked.named = asked.workers.size();
   if (!and_theirs) return asked;
   std::set<std::string> known(asked.workers.begin(), asked.workers.end());
   for (const std::string& worker : std::vector<std::string>(asked.workers)) {
     const auto heard = asked.client->calls()->Ping(worker, line.timeout);
-    if (!heard.ok()) continue;  // Said when it is asked for what we want.
+    if (!heard.ok()) continue;  // The command itself will report the error.
     for (const Member& member : heard->members) {
-      // Skips members that are not up, or that are known only from a worker's settings: they cannot
-      // answer.
+      // Skips members that are not up, or that only a worker's settings name: they cannot answer.
       if (member.address.empty() || member.incarnation == 0) continue;
       if (known.size() == kMostWorkers || !known.insert(member.worker).second) continue;
       asked.client->members()->Set(member.worker, member.address);

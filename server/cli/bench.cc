@@ -24,12 +24,13 @@ namespace tryst {
 namespace {
 
 constexpr int kAtOnce = 8;
-constexpr int64_t kLongestNs = 1'000'000'000;  // Of each work: a slow way is known by then.
+// The time limit of each measurement: enough to measure a slow path.
+constexpr int64_t kLongestNs = 1'000'000'000;
 
 struct Work {
   uint64_t bytes;
-  int pulls;     // One at a time.
-  int delivers;  // kAtOnce at once.
+  int pulls;     // Receives one at a time.
+  int delivers;  // Receives kAtOnce at a time.
 };
 constexpr Work kWork[] = {
     {8, 500, 2000},      {4096, 500, 2000},  {64 << 10, 300, 1000},
@@ -40,11 +41,11 @@ struct Figures {
   uint64_t bytes = 0;
   double p50_us = 0;
   double p99_us = 0;
-  double per_s = 0;  // Up to kAtOnce at once.
+  double per_s = 0;  // With up to kAtOnce at a time.
   double gib_per_s() const { return per_s * static_cast<double>(bytes) / (1 << 30); }
 };
 
-// Receives the samples of one step: each ends on whatever thread delivers it.
+// Receives the samples of one step. Receives end on whichever thread delivers the tensor.
 class Receiving {
  public:
   Receiving(Rendezvous* step, TensorKeyPrefix keys, uint64_t bytes, absl::Duration timeout)
@@ -54,8 +55,8 @@ class Receiving {
     std::vector<int64_t> each_ns;
     int64_t all_ns = 0;
   };
-  // Receives `count`, or what comes in kLongestNs, `at_once` at a time; or how the first that
-  // failed ended. Nothing is under way when it returns.
+  // Receives `count` samples, or as many as come within kLongestNs, `at_once` at a time. Returns
+  // the first error. No receive is under way when it returns.
   absl::StatusOr<Times> Receive(int count, int at_once) {
     {
       MutexLock lock(&mu_);
@@ -82,7 +83,9 @@ class Receiving {
   }
 
  private:
-  static absl::Status OtherBytes() { return absl::DataLossError("a sample came with other bytes"); }
+  static absl::Status OtherBytes() {
+    return absl::DataLossError("a sample arrived with wrong bytes");
+  }
 
   void Ask(const TensorKey& key) {
     Args args;
@@ -109,13 +112,13 @@ class Receiving {
   const TensorKeyPrefix keys_;
   const uint64_t bytes_;
   const absl::Duration timeout_;
-  uint64_t next_ = 0;  // In the order in which they were sent.
+  uint64_t next_ = 0;  // The next sample, in the order of sending.
   Mutex mu_;
   CondVar ended_;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   Times times_ ABSL_GUARDED_BY(mu_);
-  std::array<Tensor, kAtOnce> last_ ABSL_GUARDED_BY(mu_);  // Looked at when time no longer counts.
+  std::array<Tensor, kAtOnce> last_ ABSL_GUARDED_BY(mu_);  // Checked after the measurement.
 };
 
 double Quantile(std::vector<int64_t>* sorted_ns, double part) {

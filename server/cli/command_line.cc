@@ -15,10 +15,10 @@ namespace {
 
 constexpr size_t kAnyWords = 1024;
 
-// The program's own flags, beside the settings of a server.
+// A flag of the program itself, beside the server's settings.
 struct OwnFlag {
   const char* name;
-  const char* value;  // What it takes; empty: nothing.
+  const char* value;  // What it takes; empty: it is a switch.
   const char* help;
 };
 constexpr OwnFlag kOwnFlags[] = {
@@ -56,20 +56,20 @@ bool IsAddress(absl::string_view text) {
          absl::SimpleAtoi(text.substr(colon + 1), &port) && port > 0 && port < 65536;
 }
 
-// "worker@host:port" -> worker, and its address goes to config.join. `what` is it for whom
-// the text must be a worker; empty: it may be anything else.
+// Splits "worker@host:port": `text` keeps the worker, and config.join gets the address. `what`
+// names the flag or word that must hold a worker, for the error; empty: any text is allowed.
 absl::Status TakeWorker(absl::string_view what, std::string* text, ServerConfig* config) {
   const size_t at = text->find('@');
   const std::string worker = text->substr(0, at);
   if (!IsWorkerName(worker)) {
     if (what.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " '", *text, "' is no worker; it looks like ", kWorkerShape));
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " '", *text, "' is not a worker's name, which looks like ", kWorkerShape));
   }
   if (at == std::string::npos) return absl::OkStatus();
   if (!IsAddress(text->substr(at + 1))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", text->substr(at + 1), "' of '", *text, "' is no host:port"));
+        absl::StrCat("'", text->substr(at + 1), "' of '", *text, "' is not host:port"));
   }
   if (!config->join.empty()) config->join += ",";
   config->join += *text;
@@ -87,15 +87,15 @@ absl::Status TakeWords(CommandLine* line) {
     const size_t equals = word.find('=');
     if (words == Words::kEdgeFiles &&
         (equals == 0 || equals == std::string::npos || equals + 1 == word.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", word, "' is no EDGE=FILE.npy: under which name shall it be asked for? ",
-                       "For example weights=", word));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", word, "' should be EDGE=FILE.npy, where EDGE is the name by which it is fetched, ",
+          "such as weights=", word));
     }
   }
   return absl::OkStatus();
 }
 
-// What the commands need that are workers themselves.
+// Checks what a command needs that starts a worker itself.
 absl::Status CheckEnds(const CommandLine& line) {
   const absl::string_view name = line.row->name;
   const bool sends = name == "send" || name == "serve";
@@ -104,12 +104,12 @@ absl::Status CheckEnds(const CommandLine& line) {
   if (other.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, " needs ",
-                     sends ? "--to=/job:J/replica:0/task:T, for whom it is"
+                     sends ? "--to=/job:J/replica:0/task:T, the worker that will receive"
                            : "--from=/job:J/replica:0/task:T@host:port"));
   }
   if (line.config.job.empty() && line.config.resolver == "flags") {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, " is a worker of its own: which? --job=NAME, and --task=N if not 0"));
+        absl::StrCat(name, " starts a worker: name it with --job=NAME, and --task=N if not 0"));
   }
   return absl::OkStatus();
 }
@@ -121,7 +121,7 @@ bool TakeSwitch(const std::string& flag, std::vector<std::string>* args) {
   return true;
 }
 
-// "--step 17" as "--step=17": our own flags that take a value.
+// Joins "--step 17" to "--step=17" for our own flags that take a value.
 void JoinValues(std::vector<std::string>* args) {
   for (const OwnFlag& flag : kOwnFlags) {
     if (*flag.value == '\0') continue;
@@ -136,19 +136,19 @@ absl::Status TakeOwn(std::map<std::string, std::string>* own, CommandLine* line)
   if (!(*own)["step"].empty()) {
     int64_t step = 0;
     if (!absl::SimpleAtoi((*own)["step"], &step)) {
-      return absl::InvalidArgumentError("--step is a number");
+      return absl::InvalidArgumentError("--step should be a number");
     }
     line->step = step;
   }
   if (!(*own)["timeout"].empty() && (!absl::ParseDuration((*own)["timeout"], &line->timeout) ||
                                      line->timeout <= absl::ZeroDuration())) {
-    return absl::InvalidArgumentError("--timeout is a time above nothing (30s)");
+    return absl::InvalidArgumentError("--timeout should be a time above 0, such as 30s");
   }
   if (!absl::ParseDuration((*own)["every"], &line->every) || line->every < absl::Milliseconds(10)) {
-    return absl::InvalidArgumentError("--every is a time (1s), at least 10ms");
+    return absl::InvalidArgumentError("--every should be a time of at least 10ms, such as 1s");
   }
   if (!absl::SimpleAtoi((*own)["count"], &line->count) || line->count < 0) {
-    return absl::InvalidArgumentError("--count is a number");
+    return absl::InvalidArgumentError("--count should be a number from 0 on");
   }
   line->out = (*own)["out"];
   line->to = (*own)["to"];
@@ -256,7 +256,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> args) {
   if (!line.help &&
       (line.words.size() < line.row->least_words || line.words.size() > line.row->most_words)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("it is: tryst ", line.row->name, " ", line.row->arguments));
+        absl::StrCat("usage: tryst ", line.row->name, " ", line.row->arguments));
   }
   if (line.help) return line;
   if (line.timeout == absl::ZeroDuration()) {

@@ -15,8 +15,8 @@
 namespace tryst {
 namespace {
 
-// How often etcd is asked whether it is there, for which keeping the lease serves. With the time
-// that a call may take it makes out how soon a server that is cut off is left: 1.4 s.
+// How often the lease is renewed. A renewal also shows whether etcd is there. This and the time
+// limit of a call decide how soon we leave a server that is cut off: after 1.4 s.
 constexpr absl::Duration kKeepEvery = absl::Milliseconds(700);
 constexpr absl::Duration kShortestPause = absl::Milliseconds(50);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
@@ -44,7 +44,7 @@ EtcdMembers::~EtcdMembers() {
 }
 
 void EtcdMembers::Run() {
-  absl::BitGen random;  // A thousand workers do not all ask the same server first.
+  absl::BitGen random;  // Random, so that a thousand workers do not all ask the same server first.
   size_t next = absl::Uniform<size_t>(random, 0, options_.access.endpoints.size());
   int failures = 0;
   while (!Closing()) {
@@ -63,7 +63,7 @@ void EtcdMembers::Run() {
     }
     failures = clock_->NowNs() - began_ns > 5'000'000'000 ? 0 : failures + 1;
     Heard(absl::StrCat(endpoint, ": ", ended.message()));
-    // Each server once before anybody is told: one that stops is nothing to speak of.
+    // Tries each server once before it warns: one server that stops is not worth a warning.
     if (failures == static_cast<int>(options_.access.endpoints.size())) {
       TRYST_LOG(Warning) << "no server of etcd serves us, members stay as they are: "
                          << ended.message();
@@ -100,7 +100,7 @@ absl::Status EtcdMembers::Register(EtcdClient* client) {
   }
   bool ours = true;
   if (!registered_) {
-    // A new life takes the place of an old one; an old one that comes back does not.
+    // A new incarnation replaces an older one's key. An older one that comes back does not.
     absl::Status put = client->Put(key, value, lease_);
     if (!put.ok()) return put;
   } else {
@@ -115,8 +115,8 @@ absl::Status EtcdMembers::Register(EtcdClient* client) {
     was_superseded = std::exchange(view_.superseded, !ours);
   }
   if (!ours && !was_superseded) {
-    TRYST_LOG(Error) << options_.self.worker
-                     << " is another process by now, says etcd: this one should end";
+    TRYST_LOG(Error) << "etcd has a newer process registered as " << options_.self.worker
+                     << ": stop this one";
   }
   return absl::OkStatus();
 }
@@ -128,7 +128,7 @@ void EtcdMembers::NoteMembers() {
   listed_ = mirror_.Has(options_.self);
 }
 
-// One conversation: registers, reads all, and then keeps the lease while another thread watches.
+// One session: registers, reads all members, then renews the lease while another thread watches.
 absl::Status EtcdMembers::Serve(EtcdClient* client) {
   absl::Status status = client->Authenticate(options_.access);
   if (status.ok() && lease_ != 0) {
@@ -136,7 +136,7 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
     status = kept.status();
     if (kept.ok() && !*kept) lease_ = 0;
   }
-  // A key that is there is not written again: everybody would hear of it.
+  // A key that is there is not written again, because every watcher would be told.
   if (status.ok() && lease_ == 0) status = Register(client);
   if (!status.ok()) return status;
   const std::string end = EndOfPrefix(prefix_);
@@ -168,7 +168,7 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
   return status;
 }
 
-// Until it goes wrong, or we close.
+// Runs until an error, or until we close.
 absl::Status EtcdMembers::Watch(EtcdClient* client) {
   for (;;) {
     bool listed = true;

@@ -49,7 +49,8 @@ absl::StatusOr<Member> ParseMember(absl::string_view prefix, absl::string_view k
   absl::StatusOr<std::string> worker = WorkerOfKey(prefix, key);
   if (!worker.ok()) return worker.status();
   const auto bad = [&] {
-    return absl::InvalidArgumentError(absl::StrCat("etcd's value of ", *worker, " is no member's"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("etcd's value of ", *worker, " does not describe a member"));
   };
   google::protobuf::Struct json;
   if (value.size() > kMostValueBytes ||

@@ -1,4 +1,4 @@
-// What gRPC promises of receives that wait: their order, what they cost, how they end.
+// What gRPC promises about waiting receives: their order, their cost and their ends.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -22,7 +22,8 @@
 
 namespace tryst {
 
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ChannelContractTest);  // Its world is used here.
+// This test uses only its world.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ChannelContractTest);
 
 namespace {
 
@@ -42,13 +43,13 @@ int64_t HeapBytes() {
   return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
 }
 
-// TRYST_WAITING says how many wait.
+// TRYST_WAITING sets how many receives wait.
 int WaitingCount() {
   const char* said = getenv("TRYST_WAITING");
   return said != nullptr ? atoi(said) : 20'000;
 }
 
-// Where receives end.
+// Collects the ends of receives.
 class Ends {
  public:
   struct End {
@@ -122,7 +123,7 @@ class GrpcWaitingTest : public ::testing::Test {
     return false;
   }
 
-  Ends ends_;  // Outlives the world.
+  Ends ends_;  // Declared first, because it must outlive the world.
   std::unique_ptr<GrpcWorld> world_;
 };
 
@@ -131,7 +132,7 @@ class GrpcWaitingTest : public ::testing::Test {
 TEST_F(GrpcWaitingTest, ReceivesOfOneKeyOutAtOnceComeInTheirOrder) {
   Open();
   constexpr int kTensors = 5000;
-  constexpr int kPairs = 4;  // Of one key, out at once.
+  constexpr int kPairs = 4;  // Pairs of receives of one key that are out at once.
   for (int i = 0; i < kTensors; i += kPairs) {
     const TensorKey key = Key(absl::StrCat("pair", i % 16));
     for (int j = 0; j < kPairs; ++j) Fetch(i, key, &ends_, i + j);
@@ -148,11 +149,11 @@ TEST_F(GrpcWaitingTest, ReceivesOfOneKeyOutAtOnceComeInTheirOrder) {
   EXPECT_EQ(wrong, 0) << "of " << kTensors;
 }
 
-// Some are cancelled or time out, wherever they are; those that get a tensor get it in order.
+// Some receives are cancelled or time out at any stage; those that get a tensor get it in order.
 TEST_F(GrpcWaitingTest, ReceivesThatEndEarlyLeaveTheOrderOfTheOthers) {
   Open();
   constexpr int kKeys = 8;
-  constexpr int kRounds = 3000;  // Of each key.
+  constexpr int kRounds = 3000;  // For each key.
   std::mt19937 random(20261);
   std::vector<TensorKey> keys;
   for (int k = 0; k < kKeys; ++k) keys.push_back(Key(absl::StrCat("k", k)));
@@ -167,7 +168,7 @@ TEST_F(GrpcWaitingTest, ReceivesThatEndEarlyLeaveTheOrderOfTheOthers) {
   }
   const SteadyClock clock;
   std::vector<std::unique_ptr<Cancellation>> cancellations;
-  // Receives until every key has had all of its tensors.
+  // Receives until every key has delivered all of its tensors.
   int made = 0;
   const auto enough = [&] {
     std::vector<int> ok(kKeys);
@@ -201,7 +202,7 @@ TEST_F(GrpcWaitingTest, ReceivesThatEndEarlyLeaveTheOrderOfTheOthers) {
   for (auto& sender : senders) sender.join();
   for (auto& cancellation : cancellations) cancellation->StartCancel();
   ASSERT_TRUE(ends_.WaitFor(static_cast<size_t>(made))) << world_->Explain();
-  // What is left at the producer, in its order.
+  // What is left at the producer, in order.
   std::vector<std::vector<float>> values(kKeys);
   for (const auto& [number, end] : ends_.ends()) {
     if (end.status.ok()) {
@@ -255,7 +256,7 @@ TEST_F(GrpcWaitingTest, ReceivesThatWaitDoNotHoldUpATensorThatIsThere) {
   }
   printf("with %d waiting the slowest of 90 took %.1f ms\n", waiting,
          static_cast<double>(longest_ns) / 1e6);
-  // Those that wait get theirs in any order: here from the last to the first.
+  // Waiting receives may be served in any order: here from the last to the first.
   for (int i = waiting - 1; i >= 0; --i)
     Send(1, Key(absl::StrCat("waits", i)), static_cast<float>(i));
   ASSERT_TRUE(ends_.WaitFor(static_cast<size_t>(waiting))) << ends_.count() << world_->Explain();
@@ -302,7 +303,7 @@ TEST_F(GrpcWaitingTest, AbortingManyThatWaitLeavesLittleBehind) {
   EXPECT_LT(heap_after, heap_waits) << "it is kept";
 }
 
-// As many of one key, with a producer that has none of them: only the first is asked for.
+// As many receives of one key, while the producer has no tensor: only the first is requested.
 TEST_F(GrpcWaitingTest, ManyReceivesOfOneKeyEndInAnyOrder) {
   Open();
   constexpr int kWaiting = 20'000;
@@ -315,7 +316,7 @@ TEST_F(GrpcWaitingTest, ManyReceivesOfOneKeyEndInAnyOrder) {
     if (i % 3 == 0) args.destination = *Tensor::Allocate(DType::kFloat, {1});
     Fetch(1, key, &ends_, i, args);
   }
-  // All but each tenth, from the first to the last.
+  // Cancels all but each tenth, from the first to the last.
   for (int i = 0; i < kWaiting; ++i) {
     if (i % 10 != 0) cancellations[static_cast<size_t>(i)]->StartCancel();
   }
@@ -375,7 +376,10 @@ TEST_F(GrpcWaitingTest, AProducerThatReturnsAsAnotherAbortsReceivesAskedAndInLin
   Fetch(1, Key("met"), &ends_, 0);
   ASSERT_TRUE(ends_.WaitFor(1));
   for (int i = 1; i <= 300; ++i) Fetch(1, Key(absl::StrCat("waits", i)), &ends_, i);
-  ASSERT_TRUE(Eventually([&] { return world_->served().waiting == 300; })) << world_->Explain();
+  ASSERT_TRUE(Eventually([&] { return world_->served().waiting == 300; }))
+      << world_->served().waiting << " wait, " << world_->served().parked
+      << " of them without a call, " << world_->served().requests << " requests, "
+      << world_->served().refused << " refused; " << world_->Explain();
   ASSERT_TRUE(world_->RestartProducer());
   ASSERT_TRUE(ends_.WaitFor(301, std::chrono::seconds(10))) << world_->Explain();
   for (int i = 1; i <= 300; ++i) {

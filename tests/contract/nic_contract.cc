@@ -1,9 +1,12 @@
 #include "tests/contract/nic_contract.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 
 namespace tryst {
@@ -108,7 +111,37 @@ bool NicContractTest::Until(const std::function<bool()>& condition) {
 }
 
 bool NicContractTest::UntilDone(const NicEnd& end, size_t completions) {
-  return Until([&] { return end.done.size() >= completions; });
+  if (!Until([&] { return end.done.size() >= completions; })) return false;
+  if (&end == &a_) LetLand(&a_, b_);
+  return true;
+}
+
+void NicContractTest::LetLand(NicEnd* from, const NicEnd& to) {
+  if (GetParam().completes_landed || from->queue_pair == nullptr || to.region == nullptr) return;
+  // The peer answers a READ after the writes that came before it.
+  constexpr uint64_t kId = ~uint64_t{0};
+  uint8_t byte;
+  const auto region = from->nic->RegisterRegion(&byte, 1, kLocalWrite);
+  ASSERT_TRUE(region.ok()) << region.status();
+  const Entry into = {(*region)->address(), 1, (*region)->local_key()};
+  SendWork read;
+  read.id = kId;
+  read.op = SendOp::kRead;
+  read.entries = absl::MakeConstSpan(&into, 1);
+  read.remote_address = to.At(0);
+  read.remote_key = to.region->remote_key();
+  if (!Post(from, read).ok()) return;  // It is broken: nothing more lands.
+  const absl::Time end = absl::Now() + GetParam().patience;
+  while (absl::Now() < end) {
+    PollOnce(from);
+    const auto answer =
+        std::find_if(from->done.begin(), from->done.end(),
+                     [](const Completion& completion) { return completion.id == kId; });
+    if (answer == from->done.end()) continue;
+    from->done.erase(answer);
+    return;
+  }
+  ADD_FAILURE() << "no READ came back";
 }
 
 void NicContractTest::LetPass(absl::Duration duration) {
@@ -144,10 +177,19 @@ SendWork NicContractTest::Send(uint64_t id, uint64_t from, uint64_t bytes) {
   return work;
 }
 
+SendWork NicContractTest::Knock(uint64_t id) {
+  if (!a_.nic->limits().write_with_immediate) return Send(id, 0, 1);
+  SendWork work = Write(id, 0, 0, 1);
+  work.op = SendOp::kWriteWithImmediate;
+  return work;
+}
+
 void NicContractTest::PostReceives(NicEnd* end, int count, uint64_t first_id) {
   for (int i = 0; i < count; ++i) {
     ReceiveWork work;
     work.id = first_id + static_cast<uint64_t>(i);
+    const Entry landing = end->Piece(0, 8);
+    if (!end->nic->limits().write_with_immediate) work.entries = absl::MakeConstSpan(&landing, 1);
     ASSERT_TRUE(end->queue_pair->PostReceive(absl::MakeConstSpan(&work, 1)).ok());
   }
 }

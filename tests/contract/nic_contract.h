@@ -16,14 +16,14 @@
 #include "gtest/gtest.h"
 #include "verbs/nic.h"
 
-// What verbs/nic.h promises, as tests that every NIC passes. A back end instantiates
-// the suite in a test of its own:
+// What verbs/nic.h promises, as tests that every NIC must pass. A back end instantiates the suite
+// in a test of its own:
 //
 //   INSTANTIATE_TEST_SUITE_P(Soft, NicContractTest, ::testing::Values(SoftContract()),
 //                            NicContractName);
 //
-// Where NICs may honestly differ the parameter says so; a test that cannot hold is
-// skipped with the reason.
+// Where NICs may differ, the parameter says how. A test that a NIC cannot pass is skipped with the
+// reason.
 namespace tryst {
 
 // Two NICs whose queue pairs can reach each other, and their time.
@@ -33,30 +33,35 @@ class NicPair {
   virtual Nic* first() = 0;
   virtual Nic* second() = 0;  // May be the same.
   virtual const Clock& clock() = 0;
-  // Lets up to `duration` pass on clock(). Virtual time runs what is due; on real time
-  // it is a chance to give the CPU away.
+  // Lets up to `duration` pass on clock(). Virtual time runs what is due; in real time other
+  // threads may get the processor.
   virtual void Progress(absl::Duration duration) = 0;
 };
 
 struct NicContract {
   std::string name;
   std::function<std::unique_ptr<NicPair>()> open;
-  // Longest time, on the pair's clock, that anything but a timeout may take.
+  // The longest time, on the pair's clock, that anything other than a timeout may take.
   absl::Duration patience = absl::Seconds(10);
-  uint8_t ack_timeout = 19;  // Of the others: 2 s an attempt.
-  // For queue pairs that are to time out: short, but long enough for a busy machine.
+  uint8_t ack_timeout = 19;  // For queue pairs that must not time out: 2 s for each attempt.
+  // For queue pairs that must time out: short, but long enough for a busy machine.
   uint8_t short_ack_timeout = 14;
-  uint64_t largest_region_bytes = 64 << 20;  // That a test may register.
-  uint64_t total_bytes = 1280 << 20;         // Moved by the test of large transfers.
-  int connections = 1000;                    // Of the test for leaks.
-  bool threads = true;                       // Each completion queue may have a thread of its own.
-  bool sleeps = true;                        // event_fd() can be waited for.
-  bool responder_events = true;              // A queue pair broken by its peer's request says so.
-  bool loss_is_noticed = true;               // A work fails when the peer's queue pair is gone.
-  bool checks_tokens = false;                // A queue pair connects only to whom it was told of.
-  // What the requester hears of a request that its peer refused.
+  uint64_t largest_region_bytes = 64 << 20;  // The largest region that a test may register.
+  uint64_t total_bytes = 1280 << 20;         // How much the test of large transfers moves.
+  int connections = 1000;                    // How many the test for leaks makes.
+  // Each completion queue may be used on a thread of its own.
+  bool threads = true;
+  bool sleeps = true;  // event_fd() can be polled.
+  // A queue pair that a peer's request broke has an event.
+  bool responder_events = true;
+  // A write that is complete is in the peer's memory.
+  bool completes_landed = true;
+  bool loss_is_noticed = true;  // A work fails when the peer's queue pair is gone.
+  // A queue pair accepts only the peer that it was told of.
+  bool checks_tokens = false;
+  // The status of a request that the peer refused.
   CompletionStatus refusal = CompletionStatus::kRemoteAccess;
-  // Why each test that this NIC cannot pass is skipped: test name, reason.
+  // The tests that this NIC cannot pass: name, reason.
   std::vector<std::pair<std::string, std::string>> skips;
 };
 
@@ -65,14 +70,14 @@ inline std::string NicContractName(const ::testing::TestParamInfo<NicContract>& 
   return info.param.name;
 }
 
-// One side of a connection: a queue, a queue pair, and memory registered for all uses.
+// One end of a connection: a completion queue, a queue pair, and memory registered for all uses.
 struct NicEnd {
   Nic* nic = nullptr;
   std::vector<uint8_t> memory;
   std::unique_ptr<Region> region;
   std::unique_ptr<CompletionQueue> completions;
   std::unique_ptr<QueuePair> queue_pair;
-  std::vector<Completion> done;  // In the order in which they were polled.
+  std::vector<Completion> done;  // In the order of polling.
 
   uint64_t At(uint64_t offset) const { return region->address() + offset; }
   Entry Piece(uint64_t offset, uint64_t bytes) const {
@@ -87,9 +92,9 @@ class NicContractTest : public ::testing::TestWithParam<NicContract> {
   void SetUp() override;
   void TearDown() override;
 
-  // Options that tests start from; they time out late.
+  // Options that time out late.
   QueuePairOptions Options() const;
-  QueuePairOptions ImpatientOptions() const;  // They time out soon.
+  QueuePairOptions ImpatientOptions() const;  // Options that time out soon.
   NicEnd OpenEnd(Nic* nic, QueuePairOptions options, uint64_t memory_bytes = kMemoryBytes);
   void OpenQueuePair(NicEnd* end, QueuePairOptions options);
   void Connect(NicEnd* a, NicEnd* b);
@@ -98,24 +103,28 @@ class NicContractTest : public ::testing::TestWithParam<NicContract> {
   void OpenBoth() { OpenBoth(Options(), Options()); }
 
   void PollOnce(NicEnd* end);
-  // Polls both ends until `condition`, at most for `patience`. False when it never held.
+  // Polls both ends until `condition` holds, for at most `patience`. False: it never held.
   [[nodiscard]] bool Until(const std::function<bool()>& condition);
   [[nodiscard]] bool UntilDone(const NicEnd& end, size_t completions);
-  // Polls for a while, for what must not happen.
+  // Returns when what `from` has written to `to` is there, even if completions say less.
+  void LetLand(NicEnd* from, const NicEnd& to);
+  // Polls for a while, to see that something does not happen.
   void LetPass(absl::Duration duration);
 
   SendWork Write(uint64_t id, uint64_t from, uint64_t to, uint64_t bytes);
   SendWork Read(uint64_t id, uint64_t into, uint64_t from, uint64_t bytes);
   SendWork Send(uint64_t id, uint64_t from, uint64_t bytes);
+  // Takes one receive of b's, as PostReceives() makes them, and completes at both.
+  SendWork Knock(uint64_t id);
   void PostReceives(NicEnd* end, int count, uint64_t first_id = 100);
   absl::Status Post(NicEnd* end, const SendWork& work);
-  // Posts from a_ and expects its completion, alone and soon.
+  // Posts from a_, and expects only its completion, soon.
   void ExpectStatus(const SendWork& work, CompletionStatus status);
 
-  // Both, with a memory window of b's over memory of b's own. False, and the test
-  // skipped, where there are no windows.
+  // Opens both ends, and a memory window of b over memory of b. False: there are no windows, and
+  // the test is skipped.
   bool OpenWithWindow(uint32_t region_access);
-  // Works of b's, whose windows they are; a writes through them.
+  // Works that b posts, because the windows are b's; a writes through them.
   void Bind(uint64_t offset, uint64_t bytes, uint32_t access, CompletionStatus status);
   void Invalidate(CompletionStatus status);
   SendWork WriteThrough(uint64_t id, uint64_t to, uint64_t bytes);

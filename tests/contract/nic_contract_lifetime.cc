@@ -1,4 +1,4 @@
-// What is made, counted, waited for and given back.
+// What is made, counted, waited for and released.
 #include <dirent.h>
 #include <malloc.h>
 #include <poll.h>
@@ -23,8 +23,8 @@ int OpenDescriptors() {
   return count;
 }
 
-// Of the C library's heap. Under a sanitizer, which has its own, always 0: there the
-// sanitizer looks for leaks.
+// Bytes of the C library's heap. Under a sanitizer, which has its own heap, this is 0; there the
+// sanitizer finds leaks.
 int64_t AllocatedBytes() { return static_cast<int64_t>(mallinfo2().uordblks); }
 
 TEST_P(NicContractTest, ConnectsAndDisconnectsWithoutALeak) {
@@ -38,7 +38,7 @@ TEST_P(NicContractTest, ConnectsAndDisconnectsWithoutALeak) {
       OpenQueuePair(&b_, Options());
       Connect(&a_, &b_);
       PostReceives(&b_, 1);
-      // Every other one leaves with work outstanding.
+      // Every other queue pair is destroyed with work outstanding.
       SendWork work = Write(1, 0, 0, 100);
       work.op = SendOp::kWriteWithImmediate;
       if (i % 2 == 0) {
@@ -51,7 +51,7 @@ TEST_P(NicContractTest, ConnectsAndDisconnectsWithoutALeak) {
       b_.queue_pair.reset();
     }
   };
-  // What is allocated once is not a leak.
+  // What is allocated only once is not a leak.
   a_.queue_pair.reset();
   b_.queue_pair.reset();
   cycle(GetParam().connections / 10);
@@ -66,7 +66,7 @@ TEST_P(NicContractTest, ConnectsAndDisconnectsWithoutALeak) {
 
 TEST_P(NicContractTest, CompletionQueueRefusesMoreThanItCanHold) {
   QueuePairOptions options = Options();
-  a_ = OpenEnd(pair_->first(), options);  // Its queue is full now.
+  a_ = OpenEnd(pair_->first(), options);  // This fills its queue.
   options.completions = a_.completions.get();
   options.send_depth = 1;
   options.receive_depth = 1;
@@ -191,9 +191,7 @@ TEST_P(NicContractTest, RoomComesBackWhenTheCompletionIsPolled) {
   OpenBoth();
   PostReceives(&b_, 2);
   EXPECT_EQ(b_.queue_pair->receive_room(), Options().receive_depth - 2);
-  SendWork work = Write(1, 0, 0, 1);
-  work.op = SendOp::kWriteWithImmediate;
-  ASSERT_TRUE(Post(&a_, work).ok());
+  ASSERT_TRUE(Post(&a_, Knock(1)).ok());
   EXPECT_EQ(a_.queue_pair->send_room(), Options().send_depth - 1);
   ASSERT_TRUE(UntilDone(a_, 1));
   ASSERT_TRUE(UntilDone(b_, 1));
@@ -257,7 +255,7 @@ TEST_P(NicContractTest, QueuePairsOfOneQueueKeepTheirOwnOrder) {
     }
     EXPECT_EQ(next, 20u);
   }
-  // One breaks; the others do not notice.
+  // One breaks, and the others go on.
   pairs[0][0]->Break();
   const SendWork work = Write(7, 0, 0, 100);
   ASSERT_TRUE(pairs[0][1]->PostSend(absl::MakeConstSpan(&work, 1)).ok());
@@ -274,21 +272,22 @@ TEST_P(NicContractTest, ArmedQueueWakesItsSleeper) {
   if (!GetParam().sleeps) GTEST_SKIP() << "its time is virtual";
   OpenBoth();
   PostReceives(&b_, 2);
-  ExpectStatus(Write(1, 0, 0, 1), CompletionStatus::kOk);  // Both are connected.
+  ExpectStatus(Write(1, 0, 0, 1), CompletionStatus::kOk);  // Both are connected then.
   LetPass(absl::Milliseconds(5));
   ASSERT_TRUE(b_.completions->Arm().ok());
   PollOnce(&b_);
   ASSERT_TRUE(b_.done.empty());
   EXPECT_FALSE(Readable(b_.completions->event_fd(), 20)) << "nothing has happened";
-  SendWork work = Write(2, 0, 0, 1);
-  work.op = SendOp::kWriteWithImmediate;
-  ASSERT_TRUE(Post(&a_, work).ok());
+  ASSERT_TRUE(Post(&a_, Knock(2)).ok());
   EXPECT_TRUE(Readable(b_.completions->event_fd(), 5000));
   ASSERT_TRUE(UntilDone(b_, 1));
-  // Completions that are there already, and such as its own thread makes.
+  // Completions that exist already, and completions that its own thread makes.
   b_.queue_pair->Break();
   ASSERT_TRUE(b_.completions->Arm().ok());
-  EXPECT_TRUE(Readable(b_.completions->event_fd(), 5000));
+  PollOnce(&b_);
+  if (b_.done.size() < 2) {
+    EXPECT_TRUE(Readable(b_.completions->event_fd(), 5000));
+  }
   ASSERT_TRUE(UntilDone(b_, 2));
   ASSERT_TRUE(b_.completions->Arm().ok());
   PollOnce(&b_);
@@ -300,12 +299,10 @@ TEST_P(NicContractTest, ArmingTellsWhatCameBefore) {
   OpenBoth();
   if (!b_.completions->ArmTellsAll()) GTEST_SKIP() << "its sleeper polls once more";
   PostReceives(&b_, 2);
-  ExpectStatus(Write(1, 0, 0, 1), CompletionStatus::kOk);  // Both are connected.
-  SendWork work = Write(2, 0, 0, 1);
-  work.op = SendOp::kWriteWithImmediate;
-  ASSERT_TRUE(Post(&a_, work).ok());
+  ExpectStatus(Write(1, 0, 0, 1), CompletionStatus::kOk);  // Both are connected then.
+  ASSERT_TRUE(Post(&a_, Knock(2)).ok());
   PollOnce(&a_);
-  (void)Readable(b_.completions->event_fd(), 50);  // It has come, and nobody polls it.
+  (void)Readable(b_.completions->event_fd(), 50);  // The write has arrived, and nobody polls it.
   ASSERT_TRUE(b_.completions->Arm().ok());
   EXPECT_TRUE(Readable(b_.completions->event_fd(), 5000));
   ASSERT_TRUE(UntilDone(b_, 1));
@@ -317,7 +314,7 @@ TEST_P(NicContractTest, SleeperLearnsThatItsPeerDoesNotAnswer) {
   b_ = OpenEnd(pair_->second(), Options());
   ASSERT_TRUE(a_.queue_pair->Connect(b_.queue_pair->LocalAddress()).ok());
   ASSERT_TRUE(Post(&a_, Write(1, 0, 0, 1)).ok());
-  // Nobody polls b. It takes a few wake-ups; each must come by itself.
+  // b is never polled. Several wake-ups are needed, and each must come by itself.
   for (int i = 0; i < 1000 && a_.done.empty(); ++i) {
     ASSERT_TRUE(a_.completions->Arm().ok());
     PollOnce(&a_);
@@ -328,7 +325,7 @@ TEST_P(NicContractTest, SleeperLearnsThatItsPeerDoesNotAnswer) {
   EXPECT_EQ(a_.done[0].status, CompletionStatus::kRetryExceeded);
 }
 
-// Sleeps until there are completions, and takes them.
+// Sleeps until there are completions, and polls them.
 size_t SleepAndPoll(CompletionQueue* completions, absl::Span<Completion> out) {
   for (;;) {
     absl::StatusOr<size_t> polled = completions->Poll(out);
@@ -344,14 +341,20 @@ TEST_P(NicContractTest, NoWakeUpIsLostBetweenTwoThreads) {
   if (!GetParam().threads || !GetParam().sleeps) GTEST_SKIP() << "its time is virtual";
   OpenBoth();
   constexpr int kRounds = 3000;
+  constexpr uint64_t kFirstReceive = 100;
+  // Before any ball: iWARP breaks on a SEND that finds no receive.
+  PostReceives(&a_, 4, kFirstReceive);
+  PostReceives(&b_, 4, kFirstReceive);
   const auto play = [&](NicEnd* self, NicEnd* other, bool first) {
-    for (int i = 0; i < 4; ++i) PostReceives(self, 1);
     const Entry piece = self->Piece(0, 8);
     SendWork ball;
-    ball.op = SendOp::kWriteWithImmediate;
+    ball.op = SendOp::kSend;
     ball.entries = absl::MakeConstSpan(&piece, 1);
-    ball.remote_address = other->At(0);
-    ball.remote_key = other->region->remote_key();
+    if (self->nic->limits().write_with_immediate) {
+      ball.op = SendOp::kWriteWithImmediate;
+      ball.remote_address = other->At(0);
+      ball.remote_key = other->region->remote_key();
+    }
     int received = 0;
     if (first) {
       ASSERT_TRUE(Post(self, ball).ok());
@@ -362,8 +365,8 @@ TEST_P(NicContractTest, NoWakeUpIsLostBetweenTwoThreads) {
       ASSERT_GT(polled, 0u) << "asleep for ever after " << received;
       for (size_t i = 0; i < polled; ++i) {
         ASSERT_EQ(batch[i].status, CompletionStatus::kOk);
-        if (batch[i].op != CompletionOp::kReceiveWriteImmediate) continue;
-        PostReceives(self, 1);
+        if (batch[i].id < kFirstReceive) continue;
+        PostReceives(self, 1, kFirstReceive);
         if (!first || received + 1 < kRounds) {
           ASSERT_TRUE(Post(self, ball).ok());
         }
@@ -378,8 +381,8 @@ TEST_P(NicContractTest, NoWakeUpIsLostBetweenTwoThreads) {
 
 TEST_P(NicContractTest, ThreadsWithQueuesOfTheirOwnDoNotDisturbEachOther) {
   if (!GetParam().threads) GTEST_SKIP() << "it lives on one thread";
-  // Each thread has both ends of a connection, made from the same two NICs, and
-  // registers and deregisters all the while.
+  // Each thread has both ends of a connection between the same two NICs, and registers and
+  // deregisters memory all the time.
   const auto live = [&](uint8_t value) {
     NicEnd from = OpenEnd(pair_->first(), Options());
     NicEnd to = OpenEnd(pair_->second(), Options());
@@ -404,6 +407,7 @@ TEST_P(NicContractTest, ThreadsWithQueuesOfTheirOwnDoNotDisturbEachOther) {
       }
       ASSERT_GT(from.done.size(), i);
       ASSERT_EQ(from.done[i].status, CompletionStatus::kOk);
+      LetLand(&from, to);
       ASSERT_EQ(fresh.front(), value);
       ASSERT_EQ(fresh.back(), value);
     }

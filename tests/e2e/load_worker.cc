@@ -1,13 +1,13 @@
-// A worker under load, for tests: with each peer it keeps two streams of tensors going,
-// one each way, in order, and checks every byte of what comes.
+// A worker under load, for tests. With each peer it keeps two streams of tensors going, one in each
+// direction, in order, and checks every byte that it receives.
 //
 //   load_worker [trystd's flags] --peers=WORKER,WORKER [--largest=ELEMENTS] [--pause=2ms]
-//       [--longest=20s]
+//       [--longest=20s] [--history=FILE]
 //
-// A stream lasts as long as both of its workers live. When a peer comes back as another
-// incarnation a new one begins. Prints "got PEER INCARNATION COUNT" now and then. SIGTERM
-// ends it: exit code 0 when all was as it should be. What is not: bytes that were not
-// sent, a tensor that does not come, a stream that ends though neither worker was restarted.
+// A stream lasts as long as both of its workers live; when a peer comes back with another
+// incarnation, a new one begins. Prints "got PEER INCARNATION COUNT" now and then. SIGTERM ends it,
+// with exit code 0 when nothing was wrong. Wrong are: bytes that were not sent, a tensor that does
+// not come, and a stream that ends although neither worker was restarted.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -26,22 +26,28 @@
 #include "server/lean_heap.h"
 #include "server/server.h"
 #include "server/stop_signals.h"
+#include "tests/history/history_file.h"
 
 namespace tryst {
 namespace {
 
-// A job names the same tensors in every step. Were no key like another, each connection
-// would fill up with those that it remembers.
+// A job uses the same keys in every step. If each key were new, every connection would fill up with
+// the keys that it remembers.
 constexpr uint64_t kKeys = 211;
-constexpr uint64_t kWindow = 4;  // Tensors sent ahead of the peer's word that they came.
+constexpr uint64_t kWindow = 4;  // Tensors sent before the peer says that they have arrived.
 
 struct Load {
   int64_t largest = 300'000;  // Elements of a tensor.
   absl::Duration pause = absl::Milliseconds(2);
-  absl::Duration longest = absl::Seconds(20);  // Beyond this it hangs.
+  absl::Duration longest = absl::Seconds(20);  // A receive that takes longer hangs.
+  std::string history;                         // A file for what this life sees (tests/history).
 };
 
-// Elements, in turn: nothing, inside a message, just beyond, a landing, asked for, large.
+// By which a process that was stopped may miss a deadline.
+constexpr absl::Duration kLate = absl::Seconds(10);
+
+// Elements, in turn: empty, inside a message, just larger than that, in a landing, larger than a
+// landing, large.
 constexpr int64_t kSizes[] = {0, 1, 500, 2100, 30'000, 80'000, 300'000};
 
 uint32_t ElementAt(uint64_t stream, uint64_t round, int64_t i) {
@@ -70,7 +76,7 @@ bool IsRight(const Tensor& tensor, uint64_t stream, uint64_t round, int64_t size
   return true;
 }
 
-// Of the two lives: a step of its own on both workers.
+// The stream of two incarnations: a step of its own on both workers.
 uint64_t StreamOf(uint64_t producer, uint64_t consumer) {
   uint64_t x = producer * 0x9e3779b97f4a7c15 + consumer;
   x ^= x >> 29;
@@ -79,7 +85,8 @@ uint64_t StreamOf(uint64_t producer, uint64_t consumer) {
 
 class LoadWorker {
  public:
-  LoadWorker(Server* server, const Load& load) : server_(server), load_(load) {}
+  LoadWorker(Server* server, const Load& load)
+      : server_(server), load_(load), history_(load.history) {}
 
   void Start(const std::string& peer) {
     for (LifeFn live : {&LoadWorker::Produce, &LoadWorker::Consume}) {
@@ -90,7 +97,7 @@ class LoadWorker {
       });
     }
   }
-  // Prints what has come since the last time.
+  // Prints how many have arrived since the last report.
   void Report() {
     MutexLock lock(&mu_);
     for (auto& [peer, got] : got_) {
@@ -104,7 +111,7 @@ class LoadWorker {
   }
   void Stop() {
     stop_ = true;
-    // Again and again, for those that have just begun another.
+    // Repeats, because some may have just begun another step.
     while (streams_ > 0) {
       server_->steps()->CleanupAll(absl::AbortedError(server_->worker() + " stops"));
       absl::SleepFor(absl::Milliseconds(10));
@@ -134,10 +141,10 @@ class LoadWorker {
     absl::Time ended_at;
     while (!stop_) {
       const auto heard = server_->calls()->Ping(peer, absl::Seconds(1));
-      if (!heard.ok()) continue;  // Not up.
+      if (!heard.ok()) continue;  // The peer is not up.
       const uint64_t incarnation = heard->self.incarnation;
       if (incarnation == last) {
-        // It may be on its way out.
+        // The peer may be about to end.
         if (absl::Now() - ended_at < load_.longest) {
           absl::SleepFor(load_.pause);
           continue;
@@ -169,12 +176,19 @@ class LoadWorker {
         ->At(0, round % kKeys);
   }
 
+  static std::string HistoryKey(uint64_t stream, uint64_t round) {
+    return absl::StrCat(stream, "/", round % kKeys);
+  }
+
   absl::Status Produce(Rendezvous* step, const std::string& peer, uint64_t incarnation) {
     const std::string& self = server_->worker();
     const uint64_t stream = StreamOf(server_->incarnation(), incarnation);
     for (uint64_t round = 1; !stop_; ++round) {
-      absl::Status sent = step->Send(Key(self, server_->incarnation(), peer, "data", round), {},
-                                     Make(stream, round, SizeOf(round, load_.largest)), false);
+      const TensorKey key = Key(self, server_->incarnation(), peer, "data", round);
+      history_.Sent(HistoryKey(stream, round),
+                    {0, static_cast<int64_t>(round), NextStamp(), NextStamp()});
+      absl::Status sent =
+          step->Send(key, {}, Make(stream, round, SizeOf(round, load_.largest)), false);
       if (!sent.ok()) return sent;
       if (round <= kWindow) continue;
       const auto ack =
@@ -189,9 +203,24 @@ class LoadWorker {
     const std::string& self = server_->worker();
     const uint64_t stream = StreamOf(incarnation, server_->incarnation());
     for (uint64_t round = 1; !stop_; ++round) {
+      MadeReceive made;
+      made.before = NextStamp();
+      made.ends_by_ns = absl::ToUnixNanos(absl::Now() + load_.longest + kLate);
       const auto data = step->Recv(Key(peer, incarnation, self, "data", round), {}, load_.longest);
+      made.after = NextStamp();
+      made.calls = 1;
+      made.code = data.status().code();
+      made.ended_ns = absl::ToUnixNanos(absl::Now());
+      made.number = static_cast<int64_t>(round);
+      made.whole = data.ok() && IsRight(data->tensor, stream, round, SizeOf(round, load_.largest));
+      // The producer's life is over, or ours.
+      const bool over =
+          stop_ || absl::IsAborted(data.status()) || absl::IsUnavailable(data.status());
+      made.may_fail_with = over ? made.code : absl::StatusCode::kOk;
+      made.fails_from_ns = 0;
+      history_.Received(HistoryKey(stream, round), made);
       if (!data.ok()) return data.status();
-      if (!IsRight(data->tensor, stream, round, SizeOf(round, load_.largest))) {
+      if (!made.whole) {
         return absl::InternalError(
             absl::StrCat("round ", round, " has other bytes than were sent"));
       }
@@ -206,6 +235,7 @@ class LoadWorker {
 
   Server* const server_;
   const Load load_;
+  HistoryFile history_;
   std::atomic<bool> stop_{false};
   std::atomic<int> streams_{0};
   std::atomic<int> wrong_{0};
@@ -224,7 +254,7 @@ int Main(const std::vector<std::string>& args) {
   const LeanHeap heap;
   std::vector<std::string> rest;
   std::map<std::string, std::string> own = {
-      {"peers", ""}, {"largest", "300000"}, {"pause", "2ms"}, {"longest", "20s"}};
+      {"peers", ""}, {"largest", "300000"}, {"pause", "2ms"}, {"longest", "20s"}, {"history", ""}};
   auto config = LoadConfig(args, ProcessEnvironment(), &rest, &own);
   if (!config.ok()) return Fail(config.status());
   Load how;
@@ -233,6 +263,7 @@ int Main(const std::vector<std::string>& args) {
       !absl::ParseDuration(own["longest"], &how.longest)) {
     return Fail(absl::InvalidArgumentError("--largest, --pause, --longest"));
   }
+  how.history = own["history"];
   auto server = ServerBuilder().Build(*config);
   if (!server.ok()) return Fail(server.status());
   absl::Status started = (*server)->Start();

@@ -84,7 +84,7 @@ TEST(Processes, AnEarlyRequesterALateJoinerAndARestart) {
     source.Signal(SIGKILL);
     source.Wait();
   }
-  // The next life, at the same address with another incarnation.
+  // The next incarnation, at the same address.
   Process source("server/tryst", serve(WriteFloats("two.npy", 10, 2)));
   Process again("server/tryst", recv);
   ASSERT_EQ(again.Wait(), 0) << again.err();
@@ -140,7 +140,7 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
     }
     return testing::AssertionResult(!absl::StrContains(text, "incarnation")) << text;
   };
-  // What never gets through the handshake is told which side did not like what.
+  // A caller whose handshake fails is told which side rejected what.
   EXPECT_TRUE(says(ping(tls(impostors, "wrong", "tryst://tryst/job:cli")),
                    {"UNAVAILABLE", "127.0.0.1", "was signed by /CN=tryst test authority",
                     "which our ca_file", "wrong/ca.pem does not hold"}));
@@ -155,14 +155,14 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
                     "tryst://tryst/job:src"}));
   std::vector<std::string> elsewhere = tls(authority, "elsewhere", "tryst://factory");
   elsewhere.push_back("--cluster=factory");
-  // It is the caller who finds that the daemon is of another cluster than it looks for.
+  // The caller finds that the daemon's certificate names another cluster.
   EXPECT_TRUE(
       says(ping(elsewhere), {"UNAVAILABLE", "names tryst://tryst/job:src, not",
                              "of cluster factory", "is its certificate for tryst://factory"}));
   EXPECT_TRUE(says(ping({"--insecure"}), {"UNAVAILABLE", "without TLS", "set certificate_file"}));
   EXPECT_TRUE(daemon.Running());
 
-  // A daemon whose certificate has expired while it ran, and one without any.
+  // A daemon whose certificate expires while it runs, and one that uses no TLS.
   const std::vector<std::string> right = tls(authority, "right", "tryst://tryst/job:cli");
   const auto ping_at = [&](const std::vector<std::string>& flags, absl::Duration after = {}) {
     Process other("server/trystd", With(flags, {"--job=src", "--open_cluster", "--nic=soft",
@@ -177,10 +177,10 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
   };
   EXPECT_TRUE(
       says(ping_at(tls(authority, "late", "tryst://tryst/job:src", 10), absl::Seconds(12)),
-           {"UNAVAILABLE", "certificate of who listens at", "expired at", "renew it there"}));
+           {"UNAVAILABLE", "certificate of the process at", "expired at", "renew it there"}));
   EXPECT_TRUE(says(ping_at({"--insecure"}), {"UNAVAILABLE", "does not speak TLS"}));
 
-  // A worker says so too of the peer that it wants something from, by either protocol.
+  // A worker that fetches says the same of the peer, over either protocol.
   for (const char* protocol : {"grpc", "grpc+verbs"}) {
     Process sink("server/tryst",
                  With({"recv", "w", TempFile("no.npy"), absl::StrCat("--from=", at), "--timeout=2s",
@@ -193,7 +193,7 @@ TEST(Processes, StrangersAreShutOutWithAReason) {
   }
 }
 
-// What the exit status is, and how soon, is what scripts are written against.
+// Scripts rely on the exit status and on how soon it comes.
 TEST(Processes, ExitStatusesAreAsDocumented) {
   Process daemon("server/trystd", Self("src"));
   const std::string at = absl::StrCat(kSource, "@", daemon.Address());
@@ -214,15 +214,15 @@ TEST(Processes, ExitStatusesAreAsDocumented) {
        "missing.npy"},
       {2, {}, "no command"},
       {2, {"pong"}, "there are: ping"},
-      {2, {"ping", "nonsense", "--insecure"}, "'nonsense' is no worker"},
+      {2, {"ping", "nonsense", "--insecure"}, "'nonsense' is not a worker's name"},
       {2, {"ping", kSource, "--insecure"}, "where is /job:src"},
       {2, {"ping", absl::StrCat(kSource, "@host"), "--insecure"}, "'host' of"},
-      {2, {"ping", absl::StrCat(kSource, "@host:port"), "--insecure"}, "no host:port"},
+      {2, {"ping", absl::StrCat(kSource, "@host:port"), "--insecure"}, "is not host:port"},
       {2, {"ping", at}, "0 ways of security"},
       {2, {"ping", at, "--insecure", "--timeout=soon"}, "--timeout"},
       {2, {"ping", at, "--insecure", "--tusk=1"}, "--tusk"},
-      {2, {"explain", "ps", "--insecure"}, "'ps' is no worker"},
-      {2, {"waiting", "--insecure"}, "whom to ask"},
+      {2, {"explain", "ps", "--insecure"}, "'ps' is not a worker's name"},
+      {2, {"waiting", "--insecure"}, "no worker to ask"},
       {2,
        {"serve", "a.npy", "--insecure", "--job=src", absl::StrCat("--to=", kSink)},
        "weights=a.npy"},
@@ -243,7 +243,7 @@ TEST(Processes, ExitStatusesAreAsDocumented) {
   }
 }
 
-// A peer that is there and says nothing: stopped by a debugger, swapped out, wedged.
+// The peer is up but silent, as if it were stopped in a debugger or swapped out.
 TEST(Processes, AFrozenPeerIsNamedAndServesWhenItThaws) {
   const std::string file = WriteFloats("frozen.npy", 100, 1);
   Process source(
@@ -270,8 +270,8 @@ TEST(Processes, AFrozenPeerIsNamedAndServesWhenItThaws) {
   EXPECT_TRUE(ReadFile(TempFile("thawed.npy")) == ReadFile(file));
 }
 
-// The bootstrap breaks off after so many bytes of what the producer says: in the middle of
-// HTTP/2's own greeting, of a ping's answer, of a hello's answer.
+// The bootstrap breaks off after so many bytes from the producer: within HTTP/2's greeting, a
+// ping's answer, or a hello's answer.
 TEST(Processes, AHandshakeThatBreaksOffAnywhereIsTakenUpAgain) {
   const std::string file = WriteFloats("broken_off.npy", 1 << 16, 1);
   Process source("server/tryst", With({"serve", "w=" + file, "x=" + file, "y=" + file, "z=" + file,
@@ -297,7 +297,7 @@ TEST(Processes, AHandshakeThatBreaksOffAnywhereIsTakenUpAgain) {
     EXPECT_TRUE(ReadFile(TempFile("whole.npy")) == ReadFile(file)) << bytes;
     unlink(TempFile("whole.npy").c_str());
   }
-  EXPECT_GE(cut, 3);  // It did break off.
+  EXPECT_GE(cut, 3);  // It really broke off.
 }
 
 TEST(Processes, GarbageDoesNotBringADaemonDown) {
@@ -307,7 +307,7 @@ TEST(Processes, GarbageDoesNotBringADaemonDown) {
   const std::vector<std::string> garbage = {
       "GET / HTTP/1.1\r\n\r\n", std::string(100000, '\xff'),
       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string(100000, '\x01'),
-      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",  // ... and then nothing: half open.
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",  // Then nothing: half open.
   };
   std::vector<int> open;
   for (const std::string& bytes : garbage) {
@@ -327,6 +327,30 @@ TEST(Processes, GarbageDoesNotBringADaemonDown) {
   EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
 }
 
+TEST(Processes, WhoseLinesNobodyReadsServesOn) {
+  const std::string token = TempFile("open.token");
+  std::ofstream(token) << "0123456789abcdef\n";
+  chmod(token.c_str(), 0644);
+  const std::vector<std::string> flags = {"--open_cluster", "--nic=soft", "--job=src",
+                                          "--listen=127.0.0.1:0", "--token_file=" + token};
+  Process heard("server/trystd", flags);
+  heard.Address();
+  EXPECT_TRUE(absl::StrContains(heard.err(), "can be read by other users")) << heard.err();
+  // The same line goes into a pipe that has no other end.
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  Process unheard("/bin/sh", With({"-c", "exec \"$0\" \"$@\" 2>&3", "server/trystd"}, flags),
+                  ends[1]);
+  const std::string address = unheard.Address();
+  close(ends[1]);
+  Process ping("server/tryst",
+               {"ping", absl::StrCat(kSource, "@", address), "--token_file=" + token});
+  EXPECT_EQ(ping.Wait(), 0) << ping.err();
+  unheard.Signal(SIGTERM);
+  EXPECT_EQ(unheard.Wait(), 0);
+}
+
 TEST(Processes, AClusterFileMovesAWorkerAtRunTime) {
   const std::string file = TempFile("cluster.json");
   const auto write = [&](int port) {
@@ -335,7 +359,7 @@ TEST(Processes, AClusterFileMovesAWorkerAtRunTime) {
         R"({"name": "src", "tasks": {"0": "127.0.0.1:)", port, R"("}}]})");
     rename((file + ".new").c_str(), file.c_str());
   };
-  write(1);  // Nobody.
+  write(1);  // Nobody listens.
   Process sink("server/tryst",
                {"recv", "w", TempFile("moved.npy"), absl::StrCat("--from=", kSource), "--insecure",
                 "--job=dst", "--listen=127.0.0.1:0", "--nic=soft", "--resolver=file",

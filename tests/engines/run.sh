@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# run.sh BAZEL_BIN --engines|--slurm|--mpirun|--etcd|--kubernetes [ARGUMENTS]: those tests, with one closing line for all.
+# run.sh BAZEL_BIN --engines|--slurm|--mpirun|--etcd|--kubernetes [ARGUMENTS]: runs those tests, and
+# prints one closing line for all.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")" || exit 1
 bin=$1 which=${2#--}
@@ -7,7 +8,7 @@ shift 2
 case $which in
   engines) which="slurm mpirun etcd kubernetes" ;;
 esac
-# What comes from PyPI is got only where it is asked for by name.
+# Installs from PyPI only when asked for by name.
 if [[ $which == kubernetes ]]; then
   venv=${XDG_CACHE_HOME:-$HOME/.cache}/tryst/kubernetes_validate
   if [[ ! -x $venv/bin/python3 ]]; then
@@ -17,7 +18,7 @@ if [[ $which == kubernetes ]]; then
 fi
 patience=3600
 case $which in
-  *\ *) patience=150 ;; # All of them: ten minutes at the very most, four on a quiet machine.
+  *\ *) patience=150 ;; # For all of them: ten minutes at most, four on a quiet machine.
 esac
 passed=0 failed=0 skipped=0 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
@@ -29,7 +30,7 @@ for name in $which; do
     kubernetes) programs=("$bin/tests/versions/peer" "$bin/server/trystd" "$bin/server/tryst") ;;
   esac
   echo "=== $name"
-  # The last line counts: what hangs has none.
+  # The last line holds the counts; a test that hangs prints none.
   timeout --kill-after=10 "$patience" "./$name.py" "${programs[@]}" "$@" 2>&1 | tee "$out"
   if [[ $(tail -n 1 "$out") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
     passed=$((passed + BASH_REMATCH[1]))

@@ -1,16 +1,16 @@
-// fault_storm: two real processes that fetch from each other without pause, while every few
-// hundred milliseconds something is done to them: killed and started again at the same
-// address, stopped, cut off, fed through a wire that loses packets.
+// fault_storm: two real processes fetch from each other without pause. Every few hundred
+// milliseconds a fault hits one of them: it is killed and started again at the same address,
+// stopped, cut off, or its wire loses packets.
 //
 //   --seconds N --seed S
-//   --faults kill,stop,down,loss       which; down and loss need the commands below
+//   --faults kill,stop,down,loss       which faults; down and loss need the commands below
 //   --nic soft | --nic-a DEV --nic-b DEV
-//   --address-a HOST --address-b HOST  for the bootstrap, and for soft
+//   --address-a HOST --address-b HOST  for the bootstrap, and for the software NIC
 //   --enter-b "COMMAND"                put before b's program: nsenter ...
-//   --down C --up C --loss C --clean C what puts a fault on and takes it off
+//   --down C --up C --loss C --clean C the commands that put a fault on and take it off
 //
-// Exit code 1: something hung, was lost or doubled, or came otherwise than it was sent.
-// Prints, for each fault, when the other side noticed and when the load was back.
+// Exit code 1: something hung, was lost or doubled, or arrived changed. Prints for each fault when
+// the other side noticed it, and when the load was back.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -40,12 +40,13 @@
 #include "base/log.h"
 #include "tests/faults/storm_worker.h"
 #include "tests/faults/worker_page.h"
+#include "tests/history/history_file.h"
 
 namespace tryst {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-constexpr int64_t kHangNs = 15'000 * kMs;  // Without a tensor, with both sides up.
+constexpr int64_t kHangNs = 15'000 * kMs;  // A hang: no tensor for so long while both sides are up.
 constexpr int64_t kWindowNs = 100 * kMs;
 
 struct Settings {
@@ -77,10 +78,11 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-// What the faults of one kind came to, in milliseconds; -1: not within the time.
+// What the faults of one kind led to, in milliseconds; -1: not within the time.
 struct Times {
   std::vector<int64_t> noticed, first, back;
-  std::vector<int64_t> dying;  // A killed process's queue pairs answer until the kernel is done.
+  // Until a killed process's queue pairs stop answering, which is when the kernel has freed them.
+  std::vector<int64_t> dying;
   int not_back = 0;
 };
 
@@ -103,14 +105,15 @@ class Storm {
   void Command(const char* name);
   void OneFault(const std::string& kind);
   void WatchRecovery(int64_t since_ns, uint64_t before, Times* times);
-  void Watch(int64_t ms);  // Goes on looking at the load.
+  void Watch(int64_t ms);  // Watches the load.
   void Sample();
   uint64_t BytesNow() const { return sides_[0].page->bytes.load() + sides_[1].page->bytes.load(); }
-  // Of the last window.
+  // In the last window.
   uint64_t Rate() const;
   bool BothHaveDelivered() const;
   void CheckHang();
   int Finish();
+  bool HistoryHolds();
   int64_t Draw(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(random_() % static_cast<uint64_t>(high - low + 1));
   }
@@ -122,10 +125,12 @@ class Storm {
   std::deque<std::pair<int64_t, uint64_t>> samples_;
   int64_t last_progress_ns_[2] = {};
   uint64_t last_delivered_[2] = {};
-  int64_t calm_since_ns_ = 0;  // Both are up and nothing is wrong with the wire.
+  int64_t calm_since_ns_ = 0;  // Since when both sides are up and the wire is good.
   int hangs_ = 0;
-  int deaths_ = 0;  // That nobody ordered.
+  int deaths_ = 0;  // Processes that died without being killed by us.
   std::map<std::string, Times> times_;
+  const std::string history_ = NewHistoryFolder();
+  int lives_ = 0;
 };
 
 Storm::Storm(Settings settings)
@@ -159,11 +164,12 @@ void Storm::Start(Side* side) {
         nic, std::string("--address"), side->listen.substr(0, side->listen.find(':')),
         std::string("--listen"), side->listen, std::string("--peer"), other.listen,
         std::string("--incarnation"), absl::StrCat(random_() >> 1 | 1), std::string("--page"),
-        absl::StrCat(side->fd)}) {
+        absl::StrCat(side->fd), std::string("--history"),
+        absl::StrCat(history_, "/", side->name, ".", ++lives_)}) {
     words.push_back(std::move(word));
   }
   if (!enter.empty()) {
-    // Another program's /proc/self/exe is not ours.
+    // /proc/self/exe of another program would be that program, so resolve it here.
     char self[4096];
     const ssize_t bytes = readlink("/proc/self/exe", self, sizeof(self) - 1);
     for (std::string& word : words) {
@@ -231,7 +237,7 @@ void Storm::Command(const char* name) {
   if (code != 0) printf("the command for %s ended with %d: %s\n", name, code, command.c_str());
 }
 
-// From `since_ns` on: the first tensor, and the rate that was there before.
+// Measures, from `since_ns` on, the first tensor and the return of the earlier rate.
 void Storm::WatchRecovery(int64_t since_ns, uint64_t before, Times* times) {
   calm_since_ns_ = clock_.NowNs();
   const int64_t until_ns = clock_.NowNs() + 8'000 * kMs;
@@ -249,7 +255,7 @@ void Storm::WatchRecovery(int64_t since_ns, uint64_t before, Times* times) {
     }
     const bool whole = samples_.back().first - samples_.front().first >= kWindowNs;
     if (first_seen && whole && static_cast<double>(Rate()) >= 0.95 * static_cast<double>(before)) {
-      // It has been so since the window began.
+      // The rate has been back since the window began.
       times->back.push_back((samples_.front().first - since_ns) / kMs);
       return;
     }
@@ -277,7 +283,7 @@ void Storm::OneFault(const std::string& kind) {
     times->dying.push_back((clock_.NowNs() - at_ns) / kMs);
     const bool at_once = Draw(0, 1) == 0;
     if (!at_once) {
-      // Noticed although nobody answers in its place.
+      // The other side must notice even if nothing answers in the dead one's place.
       const int64_t until_ns = clock_.NowNs() + 3'000 * kMs;
       while (!note_noticed() && clock_.NowNs() < until_ns) Watch(5);
     }
@@ -308,7 +314,7 @@ int Storm::Run() {
   for (Side& side : sides_) Start(&side);
   for (Side& side : sides_) WaitReady(side);
   calm_since_ns_ = clock_.NowNs();
-  // A rate to come back to: not the time in which they connect.
+  // Measures the normal rate, without the time of connecting.
   while (hangs_ == 0 && !BothHaveDelivered()) Watch(50);
   samples_.clear();
   Watch(1500);
@@ -331,9 +337,24 @@ int Storm::Run() {
   return Finish();
 }
 
+// What all lives of both saw.
+bool Storm::HistoryHolds() {
+  const auto judged = JudgeFolder(history_, 4);
+  const std::string breaches = judged.ok() ? judged->breaches : judged.status().ToString();
+  if (judged.ok()) printf("history: %zu sends, %zu receives, ", judged->sent, judged->made);
+  const bool holds = breaches.empty() && judged->made > 0;
+  if (holds) {
+    printf("every promise holds\n");
+    RemoveHistoryFolder(history_);
+  } else {
+    printf("BROKEN, kept in %s: %s\n", history_.c_str(), breaches.c_str());
+  }
+  return holds;
+}
+
 int Storm::Finish() {
   int bad = hangs_ + deaths_;
-  // Both stop asking, then both stop serving.
+  // First both stop fetching, then both stop serving.
   for (Side& side : sides_) side.page->stop.store(1);
   const int64_t until_ns = clock_.NowNs() + 40'000 * kMs;
   const auto all_at = [&](uint32_t value) {
@@ -378,6 +399,7 @@ int Storm::Finish() {
         median(times.back).c_str(), times.not_back,
         times.dying.empty() ? "" : absl::StrCat("; dying itself ", median(times.dying)).c_str());
   }
+  bad += !HistoryHolds();
   printf("%d hangs, %d deaths; %s\n", hangs_, deaths_, bad == 0 ? "all is well" : "FAILED");
   return bad == 0 ? 0 : 1;
 }
@@ -389,6 +411,7 @@ int Worker(const Settings& settings) {
   options.address = settings["address"];
   options.listen = settings["listen"];
   options.peer = settings["peer"];
+  options.history = settings["history"];
   TRYST_CHECK(absl::SimpleAtoi(settings["incarnation"], &options.incarnation));
   void* page = mmap(nullptr, sizeof(WorkerPage), PROT_READ | PROT_WRITE, MAP_SHARED,
                     static_cast<int>(settings.number("page", -1)), 0);

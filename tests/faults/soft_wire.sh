@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# soft_wire.sh FAULT_STORM [--minutes N] [ARGS...]: a storm over the software NIC, between
-# two network namespaces with a wire of their own, so that it can be cut; without root on
-# the loopback, where it cannot.
+# soft_wire.sh FAULT_STORM [--minutes N] [ARGS...]: a storm over the software NIC, between two
+# network namespaces on a wire of their own that can be cut. Without root it uses the loopback,
+# which cannot be cut.
 set -euo pipefail
 program=$1
 shift

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "channel/transports.h"
 #include "tests/faults/socket_bootstrap.h"
+#include "tests/history/history_file.h"
 #include "tests/pair/pool_counters.h"
 #include "verbs/ibv/ibv_nic.h"
 #include "verbs/soft/soft_nic.h"
@@ -25,12 +26,13 @@ namespace {
 constexpr size_t kEdges = 4;
 constexpr size_t kInFlight = 16;
 constexpr int64_t kHangNs = 30'000'000'000;
+constexpr int64_t kLateNs = 10'000'000'000;  // By which a stopped process may miss a deadline.
 
 std::string WorkerName(const std::string& letter) {
   return absl::StrCat("/job:storm/replica:0/task:", letter == "a" ? 0 : 1);
 }
 
-// Mostly small enough for a message, some in between, some large.
+// Mostly small enough for a message, some larger, some large.
 uint64_t WordsOf(uint64_t serial) {
   switch (serial % 8) {
     case 7:
@@ -46,10 +48,19 @@ uint64_t WordAt(uint64_t step, uint64_t serial, uint64_t i) {
   return (step ^ (serial << 20)) + i * 0x9e3779b97f4a7c15u;
 }
 
-// Makes each tensor when it is asked for: number n to the nth who asks for a key of a step.
+uint64_t SerialIn(const Tensor& tensor, int64_t step) {
+  return (*tensor.data_as<uint64_t>() ^ static_cast<uint64_t>(step)) >> 20;
+}
+
+std::string HistoryKey(uint64_t producer, int64_t step, absl::string_view edge) {
+  return absl::StrCat(producer, "/", step, "/", edge);
+}
+
+// Makes each tensor when it is taken: the n-th take of a key gets number n.
 class NumberedSource final : public TensorSource {
  public:
-  explicit NumberedSource(uint64_t incarnation) : incarnation_(incarnation) {}
+  NumberedSource(uint64_t incarnation, HistoryFile* history)
+      : incarnation_(incarnation), history_(history) {}
   void Take(int64_t step, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
     if (key.src_incarnation() != incarnation_) {
       return std::move(done)(absl::AbortedError("another incarnation"), Args(), args, Tensor(),
@@ -62,6 +73,11 @@ class NumberedSource final : public TensorSource {
       return std::move(done)(absl::OkStatus(), Args(), args, std::move(tensor), false);
     }
     const uint64_t serial = line.next++;
+    SentTensor sent;
+    sent.number = static_cast<int64_t>(serial);
+    sent.before = NextStamp();
+    sent.after = NextStamp();
+    history_->Sent(HistoryKey(incarnation_, step, key.edge()), sent);
     const uint64_t words = WordsOf(serial);
     Tensor tensor = *Tensor::Allocate(DType::kUint64, {static_cast<int64_t>(words)});
     uint64_t* at = static_cast<uint64_t*>(tensor.mutable_data());
@@ -70,7 +86,7 @@ class NumberedSource final : public TensorSource {
   }
   void GiveBack(int64_t step, const TensorKey& key, Taken taken) override {
     if (!taken.tensor.valid()) return;
-    const uint64_t serial = (*taken.tensor.data_as<uint64_t>() ^ static_cast<uint64_t>(step)) >> 20;
+    const uint64_t serial = SerialIn(taken.tensor, step);
     lines_[{step, std::string(key.edge())}].given_back[serial] = std::move(taken.tensor);
   }
 
@@ -80,16 +96,18 @@ class NumberedSource final : public TensorSource {
     std::map<uint64_t, Tensor> given_back;  // By number.
   };
   const uint64_t incarnation_;
+  HistoryFile* const history_;
   std::map<std::pair<int64_t, std::string>, Line> lines_;  // Poller thread only.
 };
 
-// Fetches from one life of the peer.
+// Fetches from one incarnation of the peer.
 class Consumer {
  public:
-  Consumer(ChannelPool* pool, const Clock* clock, const StormWorkerOptions& options)
-      : pool_(pool), clock_(clock), options_(options) {}
+  Consumer(ChannelPool* pool, const Clock* clock, const StormWorkerOptions& options,
+           HistoryFile* history)
+      : pool_(pool), clock_(clock), options_(options), history_(history) {}
 
-  // Begins with a life of the peer, under a step of its own. REQUIRES: idle().
+  // Begins with an incarnation of the peer, in a step of its own. REQUIRES: idle().
   void Begin(uint64_t peer_incarnation, uint64_t step) {
     MutexLock lock(&mu_);
     step_ = static_cast<int64_t>(step);
@@ -118,11 +136,49 @@ class Consumer {
     const uint64_t serial = next_[edge]++;
     const int64_t step = step_;
     Args args;
-    args.deadline = Deadline::AtNs(clock_->NowNs() + kHangNs);
-    pool_->Fetch(
-        step, keys_[edge], args,
-        [this, edge, step, serial](absl::Status status, const Args&, const Args&, Tensor tensor,
-                                   bool) { OnDone(edge, step, serial, status, tensor); });
+    const int64_t deadline_ns = clock_->NowNs() + kHangNs;
+    args.deadline = Deadline::AtNs(deadline_ns);
+    MadeReceive made;
+    made.before = NextStamp();
+    // It is done after this call or, on the poller, before it is left.
+    made.after = NextStamp();
+    made.ends_by_ns = deadline_ns + kLateNs;
+    const std::string name = HistoryKey(keys_[edge].src_incarnation(), step, keys_[edge].edge());
+    pool_->Fetch(step, keys_[edge], args,
+                 [this, edge, step, serial, made, name](absl::Status status, const Args&,
+                                                        const Args&, Tensor tensor, bool) {
+                   Remember(name, step, made, status, tensor);
+                   OnDone(edge, step, serial, status, tensor);
+                 });
+  }
+
+  // The number is that of the tensor which came, whatever was expected.
+  void Remember(const std::string& name, int64_t step, MadeReceive made, const absl::Status& status,
+                const Tensor& tensor) {
+    made.calls = 1;
+    made.code = status.code();
+    made.ended_ns = clock_->NowNs();
+    // The producer's life is over.
+    const bool over = absl::IsAborted(status) || absl::IsUnavailable(status);
+    made.may_fail_with = over ? status.code() : absl::StatusCode::kOk;
+    made.fails_from_ns = 0;
+    if (status.ok()) {
+      made.whole = tensor.dtype() == DType::kUint64 && tensor.bytes() > 0;
+      const uint64_t serial = made.whole ? SerialIn(tensor, step) : 0;
+      made.number = static_cast<int64_t>(serial);
+      made.whole = made.whole && IsWhole(tensor, step, serial);
+    }
+    history_->Received(name, made);
+  }
+
+  static bool IsWhole(const Tensor& tensor, int64_t step, uint64_t serial) {
+    if (tensor.bytes() != WordsOf(serial) * sizeof(uint64_t)) return false;
+    const uint64_t base = WordAt(static_cast<uint64_t>(step), serial, 0);
+    const uint64_t* at = tensor.data_as<uint64_t>();
+    for (uint64_t i = 0; i < WordsOf(serial); ++i) {
+      if (at[i] != base + i * 0x9e3779b97f4a7c15u) return false;
+    }
+    return true;
   }
 
   void OnDone(size_t edge, int64_t step, uint64_t serial, const absl::Status& status,
@@ -167,9 +223,10 @@ class Consumer {
   ChannelPool* const pool_;
   const Clock* const clock_;
   const StormWorkerOptions& options_;
+  HistoryFile* const history_;
   Mutex mu_;
   int64_t step_ ABSL_GUARDED_BY(mu_) = 0;
-  bool over_ ABSL_GUARDED_BY(mu_) = true;  // That life of the peer is.
+  bool over_ ABSL_GUARDED_BY(mu_) = true;  // That incarnation has ended.
   size_t out_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<TensorKey> keys_ ABSL_GUARDED_BY(mu_);
   std::vector<uint64_t> next_ ABSL_GUARDED_BY(mu_);
@@ -201,7 +258,8 @@ int RunStormWorker(const StormWorkerOptions& options) {
   const SteadyClock clock;
   WorkerPage* page = options.page;
   Poller poller(&clock);
-  NumberedSource source(options.incarnation);
+  HistoryFile history(options.history);
+  NumberedSource source(options.incarnation, &history);
   SocketBootstrap bootstrap(options.listen, options.peer, options.incarnation);
   TransportsOptions pool_options;
   pool_options.self = WorkerName(options.name);
@@ -216,7 +274,7 @@ int RunStormWorker(const StormWorkerOptions& options) {
   bootstrap.Start(pool.get());
   page->ready_ns.store(clock.NowNs());
 
-  Consumer consumer(pool.get(), &clock, options);
+  Consumer consumer(pool.get(), &clock, options, &history);
   std::mt19937_64 random(options.incarnation);
   uint64_t breaks = 0;
   while (page->stop.load() == 0) {
@@ -232,7 +290,7 @@ int RunStormWorker(const StormWorkerOptions& options) {
     }
     SleepMs(5);
   }
-  // What is under way ends by itself: the peer still serves.
+  // Fetches under way end by themselves, because the peer still serves.
   const int64_t until_ns = clock.NowNs() + kHangNs;
   while (!consumer.idle() && clock.NowNs() < until_ns) SleepMs(5);
   if (!consumer.idle()) page->NoteWrong("fetches hang at the end");

@@ -8,18 +8,19 @@
 namespace tryst {
 
 struct StormWorkerOptions {
-  std::string name;     // "a" or "b"; the other one is the peer.
+  std::string name;     // "a" or "b"; the peer is the other one.
   std::string nic;      // "soft", or the name of an RDMA device.
-  std::string address;  // Where soft listens: a host.
-  std::string listen;   // Of the bootstrap: "host:port".
+  std::string address;  // The host on which the software NIC listens.
+  std::string listen;   // "host:port" of the bootstrap.
   std::string peer;
   uint64_t incarnation = 0;
+  std::string history;  // A file for what this life sees (tests/history).
   WorkerPage* page = nullptr;
 };
 
-// A process of the storm: serves its peer tensors that it numbers, and fetches its peer's,
-// sixteen at a time; each must be the next of its key, whole. When the peer is another
-// than it was, it begins anew with that one. Ends when told on the page; the exit code.
+// One process of the storm: serves its peer numbered tensors, and fetches the peer's, sixteen at a
+// time. Each must be the next of its key, complete. When the peer's incarnation changes, it begins
+// anew. Ends when the page says so; returns the exit code.
 int RunStormWorker(const StormWorkerOptions& options);
 
 }  // namespace tryst

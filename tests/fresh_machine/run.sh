@@ -46,10 +46,10 @@ mount -t proc proc "$folder/proc"
 mount -t devpts devpts "$folder/dev/pts"
 mkdir -p "$folder/dev/shm"
 mount -t tmpfs tmpfs "$folder/dev/shm"
-# As the installer of any Debian leaves it; debootstrap does not.
+# The installers of Debian write this file; debootstrap does not.
 printf '127.0.0.1\tlocalhost\n::1\tlocalhost\n' >"$folder/etc/hosts"
 cp -L /etc/resolv.conf "$folder/etc/resolv.conf" 2>/dev/null || true
-# How this machine reaches its mirror: proxies, and the archives beside the first.
+# Copies how this machine reaches its mirror: proxies, and further archives.
 if [[ $suite == $(. /etc/os-release && echo "${VERSION_CODENAME:-}") ]]; then
   cp /etc/apt/sources.list.d/debian.sources "$folder/etc/apt/sources.list.d/" 2>/dev/null || true
 fi
@@ -85,7 +85,7 @@ fi
 passed=${BASH_REMATCH[1]} failed=${BASH_REMATCH[2]} skipped=${BASH_REMATCH[3]}
 echo "test ended after $SECONDS s"
 
-# Once the packages are there, nothing needs root.
+# With the packages installed, nothing needs root.
 person=passed
 inside 'useradd -m -d /person person && runuser -u person -- env HOME=/person bash -ec "
   cd && git clone -q /tryst.bundle tryst && cd tryst && ./run test //base/... && bazel shutdown"' |

@@ -1,4 +1,4 @@
-// What a producer says of a device tensor: refused, or within its bounds.
+// A producer's description of a device tensor: it is refused, or within its bounds.
 
 #include <cstdint>
 #include <cstdlib>
@@ -11,9 +11,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto manifest = tryst::DecodeManifest(in.data(), in.size());
   if (!manifest.ok()) return 0;
   if (size < tryst::DeviceManifest::kBytes) abort();
+  const auto bytes = tryst::TensorBytes(manifest->dtype, manifest->shape);
+  if (!bytes.ok() || *bytes != manifest->bytes) abort();
+  // Whoever maps the allocation reads so far.
+  const tryst::IpcReference& lies = manifest->reference;
+  if (manifest->in_reach() && (lies.offset > lies.allocation_bytes ||
+                               manifest->bytes > lies.allocation_bytes - lies.offset)) {
+    abort();
+  }
   std::vector<uint8_t> out(tryst::DeviceManifest::kBytes);
   tryst::EncodeManifest(*manifest, out.data());
-  out.resize(size);  // What is inside follows, as it did.
+  out.resize(size);  // The rest follows unchanged.
   for (size_t i = tryst::DeviceManifest::kBytes; i < size; ++i) out[i] = in[i];
   const auto again = tryst::DecodeManifest(out.data(), out.size());
   if (!again.ok() || again->bytes != manifest->bytes || again->shape != manifest->shape ||

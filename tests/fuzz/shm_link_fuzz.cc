@@ -1,12 +1,12 @@
-// A peer of this host that writes what it likes into the rings and says what it likes on
-// the socket. Either end of a link must stand it: it may end the link, never the process.
+// A peer on this host that writes anything into the rings and sends anything on the socket. Either
+// end of a link must survive that: it may end the link, never the process.
 //
-// The first byte says who is hostile, and which version it speaks. Then come operations of one
-// byte each, with what they need behind: a cell of any bytes, a cell that is nearly right, a
-// packet, words about the end of the link, its end, another hello or link, a turn.
+// The first byte says which end is hostile, and its version. Then come operations of one byte each
+// with their arguments: a random cell, a cell that is nearly right, a packet, statements about the
+// end of the link, the end itself, another hello or link, a turn.
 //
-// The honest end lives on from input to input, which is most of the speed; it has to be as
-// it was at first when an input is over.
+// The honest end lives on from input to input, which makes the test fast. At the end of an input it
+// must be in its first state again.
 
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ class Input {
   void Fill(void* to, size_t bytes) {
     memset(to, 0, bytes);
     const size_t taken = bytes < left_ ? bytes : left_;
-    if (taken == 0) return;  // Of an empty input there is no pointer to copy from.
+    if (taken == 0) return;  // An empty input has no pointer to copy from.
     memcpy(to, data_, taken);
     data_ += taken;
     left_ -= taken;
@@ -68,7 +68,7 @@ class RenewedStep final : public OpenSource {
   Alarms* const alarms_;
 };
 
-// The hostile end's hellos: kept by the fuzzer, answered by the fuzzer.
+// Keeps the hostile end's hellos until the fuzzer answers them.
 class Hellos final : public Bootstrap {
  public:
   void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
@@ -107,6 +107,7 @@ struct World {
     context.incarnation = 1;
     ShmOptions shm;
     shm.sizes = SmallSizes();
+    shm.parts_room_bytes = 128 << 10;  // Made anew for each link: most of the time, if it is large.
     path = std::make_unique<ShmTransport>(context, arena, shm);
     const absl::Status opened = path->Open();
     TRYST_CHECK(opened.ok()) << opened;
@@ -121,10 +122,10 @@ struct World {
   }
   void Turn() {
     poller.Turn();
-    // Sockets are looked at once in a while only.
+    // The links poll their sockets only now and then.
     alarms.AdvanceBy(absl::Microseconds(200));
   }
-  // The hostile end is gone, and with it all that it was given.
+  // The hostile end goes, and everything that it was given is released.
   void EndInput() {
     source.step->StartAbort(absl::CancelledError("over"));
     for (int i = 0; i < 100 && !path->serving().empty(); ++i) {
@@ -148,13 +149,13 @@ struct World {
   std::shared_ptr<Arena> arena;
   Poller poller;
   std::unique_ptr<ShmTransport> path;
-  std::string door_name;  // Of the hostile producer.
+  std::string door_name;  // The hostile producer's.
   std::unique_ptr<LocalSocket> door;
-  std::vector<Tensor> sent;  // By the honest one: one of every kind.
+  std::vector<Tensor> sent;  // The honest producer's: one of every kind.
   uint64_t epoch = 0;
 };
 
-// Writes cells as the other end would, in turn or not.
+// Writes cells as the other end would, in order or not.
 template <size_t kBytes>
 void WriteCell(Input* in, uint8_t* ring, uint32_t* next, bool nearly_right) {
   uint8_t cell[kBytes];
@@ -186,7 +187,7 @@ void SayAnything(Input* in, LocalSocket* socket, const SharedMemory* memory) {
   socket->Send(packet, (what & 128) != 0 ? memory->fd() : -1);
 }
 
-// What either end may find in the memory when a link ends.
+// What either end may find in memory when a link ends.
 void SayHowItEnded(Input* in, shm_wire::LinkHeader* header) {
   const uint8_t what = in->Byte();
   header->producer_left.store(what & 1);
@@ -194,7 +195,7 @@ void SayHowItEnded(Input* in, shm_wire::LinkHeader* header) {
   header->accepted[in->Byte() & 1] = in->Byte();
 }
 
-// We are the consumer of an honest producer.
+// The fuzzer is the consumer of an honest producer.
 void AttackProducer(Input* in, uint32_t version, World* world) {
   Hello hello;
   hello.worker = kConsumer;
@@ -233,11 +234,11 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
   memcpy(view.header->proof, packet.token.data(), sizeof(view.header->proof));
   (*socket)->Send(packet);
   world->Turn();
-  // Tensors of every kind for it to ask for.
+  // Tensors of every kind, to be requested.
   for (const Tensor& tensor : world->sent) {
     (void)world->source.step->Send(Key(), Args(), tensor, false);
   }
-  // The key, told as it should be.
+  // Interns the key as an honest consumer does.
   uint32_t next = 0;
   const std::string text(Key().text());
   for (size_t at = 0; at < text.size(); at += sizeof(shm_wire::RequestCell::body)) {
@@ -265,7 +266,7 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
     } else if (what % 32 == 7) {
       SayHowItEnded(in, view.header);
     } else if (what % 32 == 15) {
-      // For another link, of this life or the next, now or of an earlier attempt.
+      // For another link: of this incarnation or the next, of this attempt or an earlier one.
       hello.epoch = world->epoch += what >> 5 & 1;
       hello.incarnation += what >> 6 & 1;
       world->path->OnHello(hello, [](absl::StatusOr<Hello>) {});
@@ -275,17 +276,17 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
     world->Turn();
   }
   socket->reset();
-  world->alarms.AdvanceBy(absl::Seconds(61));  // Who was invited has not come.
+  world->alarms.AdvanceBy(absl::Seconds(61));  // The consumer that was invited has not come.
 }
 
-// What a hostile producer has of a link.
+// The hostile producer's side of a link.
 struct HostileLink {
-  std::unique_ptr<LocalSocket> socket;  // Null: there is none.
-  std::unique_ptr<SharedMemory> memory;
+  std::unique_ptr<LocalSocket> socket;  // Null: there is no link.
+  SharedMemory* memory = nullptr;
   shm_wire::LinkView view;
   uint32_t next = 0;
 
-  // Answers the hello of a consumer that waits for one.
+  // Answers the hello of a waiting consumer.
   void Open(World* world, uint64_t incarnation, uint32_t version, const SharedMemory& segment) {
     if (world->hellos.answer == nullptr) return;
     Hello answer = world->hellos.asked;
@@ -297,11 +298,13 @@ struct HostileLink {
     std::exchange(world->hellos.answer, nullptr)(answer);
     world->Turn();
     socket = world->door->Accept();
-    if (socket == nullptr) return;  // Its caller has closed meanwhile.
-    auto made =
-        SharedMemory::Create(shm_wire::LinkBytes(SmallSizes()), SharedMemory::Writers::kEverybody);
-    TRYST_CHECK(made.ok());
-    memory = *std::move(made);
+    if (socket == nullptr) return;  // The connecting side has closed meanwhile.
+    // One for all links: it costs more to make than all the rest.
+    static SharedMemory* const again =
+        SharedMemory::Create(shm_wire::LinkBytes(SmallSizes()), SharedMemory::Writers::kEverybody)
+            ->release();
+    memory = again;
+    memset(memory->data(), 0, memory->bytes());
     view = shm_wire::LinkView(memory->data(), SmallSizes());
     next = 0;
     shm_wire::Packet packet;
@@ -310,7 +313,7 @@ struct HostileLink {
     packet.sizes = SmallSizes();
     socket->Send(packet, memory->fd());
     for (int i = 0; i < 3; ++i) world->Turn();
-    // A segment to point into.
+    // A segment for references to point into.
     packet = shm_wire::Packet();
     packet.type = shm_wire::PacketType::kSegment;
     packet.segment_bytes = segment.bytes();
@@ -318,7 +321,7 @@ struct HostileLink {
   }
 };
 
-// We are the producer of an honest consumer.
+// The fuzzer is the producer of an honest consumer.
 void AttackConsumer(Input* in, uint32_t version, World* world) {
   std::unique_ptr<ShmFetchChannel> channel = world->path->MakeFetchChannel(kProducer, nullptr);
   int started = 0;
@@ -329,7 +332,7 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
     ++started;
     channel->Fetch(1, Key(), args,
                    [&ended](absl::Status, const Args&, const Args&, Tensor tensor, bool) {
-                     // What is delivered can be read.
+                     // Every delivered byte must be readable.
                      if (tensor.valid() && tensor.dtype() != DType::kString && tensor.bytes() > 0) {
                        const uint8_t* at = tensor.data_as<uint8_t>();
                        volatile uint8_t sum = static_cast<uint8_t>(at[0] + at[tensor.bytes() - 1]);
@@ -349,7 +352,7 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
     if (what % 8 < 3) {
       WriteCell<shm_wire::kReplyCellBytes>(in, link.view.replies, &link.next, what % 8 != 0);
     } else if (what % 8 < 6) {
-      // Bytes placed somewhere: nearly right, so that what follows is reached.
+      // A cell that places bytes nearly right, so that later cells get further.
       shm_wire::ReplyCell cell{};
       cell.head.type = static_cast<shm_wire::CellType>(17 + in->Byte() % 3);
       cell.head.slot = in->Byte() & 3;
@@ -373,7 +376,7 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
     } else if (what % 32 == 15) {
       SayHowItEnded(in, link.view.header);
     } else if (what % 32 == 31) {
-      // The link ends, and in its pauses the consumer asks for another.
+      // The link ends, and after a pause the consumer asks for another.
       link.socket.reset();
       world->Turn();
       world->alarms.AdvanceBy(absl::Seconds(2));
@@ -387,7 +390,7 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
   channel->Close(absl::CancelledError("over"));
   link.socket.reset();
   for (int i = 0; i < 3; ++i) world->Turn();
-  // A hello of another attempt may be out: it is answered now.
+  // A hello of another attempt may be under way: it is answered now.
   if (world->hellos.answer != nullptr) {
     std::exchange(world->hellos.answer, nullptr)(absl::UnavailableError("over"));
   }

@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# lane.sh tests|long|figures|channel|nccl|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what run.sh
-# runs in the guest, which lives for that long. A line before each test, "RUN setup name", and
-# one after it: PASS, FAIL or SKIP setup name. DONE are those that have a result from an earlier
-# boot. Every test has a time limit, after which it is killed; what its limit does not leave time
-# for is not begun, and says so.
+# lane.sh tests|long|figures|channel|nccl|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what
+# run.sh runs in the guest, which lives for SECONDS. Prints "RUN setup name" before each test, and
+# PASS, FAIL or SKIP with setup and name after it. DONE names the tests that have a result from an
+# earlier boot. A test is killed at its time limit; a test whose limit does not fit in the remaining
+# time is not begun, and says so.
 set -u
 what=$1 setup=$2 programs=$3 limit_s=$4
 shift 4
 done_before=" $* "
-no_time=77 # The exit code of what ends for want of time alone.
+no_time=77 # The exit code of a test that ends only for want of time.
 a=rxe0 b=rxe0
 if [[ $setup == pair ]]; then b=rxe1; fi
-export TRYST_NIC_A=$a TRYST_NIC_B=$b
+if [[ $setup == siw ]]; then a=siw0 b=siw1; fi
+host_b=10.0.0.1
+if [[ $setup == pair ]]; then host_b=10.0.0.2; fi
+export TRYST_NIC_A=$a TRYST_NIC_B=$b TRYST_HOST_A=10.0.0.1 TRYST_HOST_B=$host_b
+# libfabric's rxm asks for completions of so many peers, and Soft-RoCE has 32,767 a queue.
+export FI_UNIVERSE_SIZE=32
 if [[ $what == long ]]; then export TRYST_GUEST_LONG=1; fi
-SECONDS=$(cut -d. -f1 /proc/uptime) # The guest's life began before this.
+SECONDS=$(cut -d. -f1 /proc/uptime) # The guest booted before this script began.
 cd /tmp || exit
 
 clear_wire() {
@@ -55,9 +60,9 @@ check() { # NAME SECONDS COMMAND...: one result for it all.
 gtest() { # PROGRAM SECONDS: one result for each of its tests.
   local program=$1 limit=$2 filter line test="" why=""
   fits "$limit" "$program" || return
-  # What has a result is not run again.
+  # Tests that have a result are not run again.
   filter=$(tr ' ' '\n' <<<"$done_before" | sed -n "s,^$program/,,p" | paste -sd:)
-  # Not awk: it may hold lines back, and a crash would take them with it.
+  # Not awk: it may hold lines back, and a crash would lose them.
   while IFS= read -r line; do
     case $line in
       "[ RUN      ] "*)
@@ -91,7 +96,7 @@ stream() { # NAME ARGUMENTS...
   clear_wire
 }
 
-# Both sides of one perftest run; the figure in the column given.
+# Runs both sides of perftest; prints the figure in the given column.
 perftest() { # COLUMN PROGRAM BYTES COUNT
   local server
   timeout 30 "$2" -d "$b" -x 1 -F -s "$3" -n "$4" >server.log 2>&1 &
@@ -99,7 +104,7 @@ perftest() { # COLUMN PROGRAM BYTES COUNT
   sleep 1
   timeout 28 "$2" -d "$a" -x 1 -F -s "$3" -n "$4" 127.0.0.1 >client.log 2>&1
   wait "$server"
-  # Starved of its processor it prints "inf" or 0 at times: no figure.
+  # Without enough processor time perftest sometimes prints "inf" or 0, which is not a figure.
   awk -v column="$1" '$1 ~ /^[0-9]+$/ && $column ~ /^[0-9.]+$/ && $column > 0 { print $column }' \
     client.log | tail -n 1
 }
@@ -111,12 +116,12 @@ ours() {
 }
 median() { sort -n | awk '{ v[NR] = $1 } END { print NR == 0 ? "none" : NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
-# Interleaved, taking turns to be first, so that what else the machine does falls on both
-# alike. The median tells of this machine now, the best of what the code can do.
+# Runs alternate, and so does which comes first, so that other load hits both alike. The median
+# describes this machine now; the best run describes what the code can do.
 figure() { # ROUNDS write_bw|write_lat|channel_bw|channel_pull BYTES COUNT
   local round column=4 unit=MB/s best=-rn theirs=ib_${2/channel_bw/write_bw}
   if [[ $2 == write_lat || $2 == channel_pull ]]; then column=5 unit=us best=-n; fi
-  # A pull is two one-way trips; perftest gives one.
+  # A pull is two one-way trips, and perftest measures one.
   if [[ $2 == channel_pull ]]; then theirs=ib_write_lat; fi
   : >theirs.txt
   : >ours.txt
@@ -131,10 +136,30 @@ figure() { # ROUNDS write_bw|write_lat|channel_bw|channel_pull BYTES COUNT
     "[$(paste -sd' ' ours.txt) | $(paste -sd' ' theirs.txt)]"
   [[ -s ours.txt && -s theirs.txt ]]
 }
+# libfabric's own tool over its verbs provider, one message at a time to and fro. It takes no
+# address to come from, so that it cannot cross the wire of `pair`.
+fabric() { # COLUMN BYTES COUNT
+  local server
+  timeout 40 fi_pingpong -p "verbs;ofi_rxm" -e rdm -I "$3" -S "$2" >server.log 2>&1 &
+  server=$!
+  sleep 1
+  timeout 38 fi_pingpong -p "verbs;ofi_rxm" -e rdm -I "$3" -S "$2" "$TRYST_HOST_A" >client.log 2>&1
+  wait "$server"
+  # bytes, sent, acknowledged, total, time, MB/s, us a message
+  awk -v column="$1" '$1 ~ /^[0-9]/ && NF >= 7 { print $column }' client.log | tail -n 1
+}
+fabric_figure() { # ROUNDS fabric_lat|fabric_bw BYTES COUNT
+  local round column=6 unit=MB/s
+  if [[ $2 == fabric_lat ]]; then column=7 unit=us; fi
+  for ((round = 0; round < $1; ++round)); do fabric "$column" "$3" "$4"; done >theirs.txt
+  echo "$setup $2 $3 B, $1 rounds, fi_pingpong's in $unit: median $(median <theirs.txt) [$(paste -sd' ' theirs.txt)]"
+  if [[ ! -s theirs.txt ]]; then tail -n 3 server.log client.log; fi
+  [[ -s theirs.txt ]]
+}
 compare() { # OURS THEIRS
   awk -v a="$1" -v b="$2" 'BEGIN { printf("%s and %s (%s)", a, b, ((b + 0 > 0) ? sprintf("%.3f", a / b) : "none")) }'
 }
-export -f figure perftest ours median compare
+export -f figure perftest ours median compare fabric fabric_figure
 export setup a b programs no_time
 
 measure() { # NAME ROUNDS WHAT BYTES COUNT: a report, so that a slow machine fails nothing.
@@ -142,14 +167,17 @@ measure() { # NAME ROUNDS WHAT BYTES COUNT: a report, so that a slow machine fai
   if ((left < 60)); then
     echo "SKIP $setup figures/$1: no time left on this machine"
   else
+    local program=figure
+    if [[ $3 == fabric_* ]]; then program=fabric_figure; fi
     check "figures/$1" $((left + 10)) bash -c "
-      timeout $left bash -c 'figure $2 $3 $4 $5' && exit
+      timeout $left bash -c '$program $2 $3 $4 $5' && exit
       exit \$((\$? == 124 ? no_time : 1))"
   fi
 }
 channel_figures() { # ROUNDS
   measure channel_pull_8 "$1" channel_pull 8 1000
   measure channel_bw_1048576 "$1" channel_bw 1048576 60
+  measure channel_bw_65536 "$1" channel_bw 65536 400
 }
 figures() { # ROUNDS
   channel_figures "$1"
@@ -159,11 +187,16 @@ figures() { # ROUNDS
     measure write_lat_4096 "$1" write_lat 4096 1000
     measure write_bw_4096 "$1" write_bw 4096 4000
     measure write_bw_1048576 "$1" write_bw 1048576 40
+    if [[ $setup == one ]]; then
+      measure fabric_lat_8 "$1" fabric_lat 8 1000
+      measure fabric_bw_65536 "$1" fabric_bw 65536 300
+      measure fabric_bw_1048576 "$1" fabric_bw 1048576 40
+    fi
   fi
 }
 
 if [[ $what == figures ]]; then
-  figures 7
+  figures "${TRYST_FIGURE_ROUNDS:-7}"
   exit 0
 fi
 faults=$programs/../faults
@@ -181,6 +214,7 @@ if [[ $what == faults=* ]]; then
 fi
 if [[ $what == channel ]]; then
   gtest ibv_channel_test 400
+  if [[ $setup == siw ]]; then exit 0; fi
   check fence 100 "$faults/fence" "$a" "$b" 100
   channel_figures 5
   exit 0
@@ -193,11 +227,16 @@ if [[ $what == nccl ]]; then
   nccl_net 800
   exit 0
 fi
+if [[ $setup == siw ]]; then
+  gtest ibv_contract_test 90
+  gtest ibv_channel_test 220
+  exit 0
+fi
 gtest ibv_rxe_test 90
 gtest ibv_contract_test 170
 gtest ibv_channel_test 120
 check fence 60 "$faults/fence" "$a" "$b" 100
-# Whole processes: four workers and two servers, some of them restarted under load.
+# Whole processes: four workers and two servers, some of which are restarted under load.
 if [[ $setup == one ]]; then
   check four_by_two 180 env -C "$programs/../.." TRYST_E2E_FLAGS="--nic=ibv --shm=off" \
     TRYST_E2E_PATH="over rdma/ibv" TRYST_E2E_SLOW=1 tests/e2e/cluster_test

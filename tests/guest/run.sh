@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tests/guest/run.sh [--long|--figures|--channel|--nccl|--faults[=SECONDS]] [--setup=one|pair]: real
+# tests/guest/run.sh [--long|--figures|--channel|--nccl|--faults[=SECONDS]] [--setup=one|pair|siw]: real
 # libibverbs on Soft-RoCE. What ./run test --guest calls.
 #
 # Builds the lane's programs, boots a guest (vm-run) in each set-up and runs lane.sh in
@@ -12,7 +12,7 @@
 #
 # Skips, loudly and with exit code 0, where there can be no guest: no QEMU, no Debian
 # kernel to be had. A guest that dies names the test it died in and is booted afresh
-# once. Ends within 11 minutes: each test has a limit of its own (lane.sh), each boot one;
+# once. Ends within 16 minutes: each test has a limit of its own (lane.sh), each boot one;
 # what a slow machine leaves no time for is skipped and says so.
 #
 #   TRYST_GUEST_DIR         where the guest is kept (~/.cache/tryst/guest, 470 MB)
@@ -23,17 +23,17 @@ cd "$(dirname "$(readlink -f "$0")")/../.."
 here=tests/guest
 guest=${TRYST_GUEST_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tryst/guest}
 what=tests
-setups=(one pair)
+setups=(one pair siw)
 fault_seconds=180
 for argument in "$@"; do
   case $argument in
     --long) what=long ;;
-    --figures) what=figures ;;
+    --figures) what=figures setups=(one pair) ;;
     --channel) what=channel ;;
-    --nccl) what=nccl ;;
+    --nccl) what=nccl setups=(one pair) ;;
     --faults) what=faults setups=(pair) ;;
     --faults=*) what=faults setups=(pair) fault_seconds=${argument#--faults=} ;;
-    --setup=one | --setup=pair) setups=("${argument#--setup=}") ;;
+    --setup=one | --setup=pair | --setup=siw) setups=("${argument#--setup=}") ;;
     *)
       sed -n '2,20s/^# \{0,1\}//p' "$0" >&2
       exit 2
@@ -47,7 +47,7 @@ skip_lane() { # REASON
   exit 0
 }
 
-programs=(ibv_contract_test ibv_rxe_test ibv_channel_test stream figures channel_figures)
+programs=(ibv_contract_test ibv_rxe_test ibv_channel_test ofi_contract_test ofi_channel_test stream figures channel_figures)
 fault_programs=(fault_storm fence)
 cluster_programs=(cluster_test load_worker)
 nccl_targets=(//tests/nccl_net:nccl_net_suite //plugins/nccl:libnccl-net-tryst-tested.so)
@@ -66,6 +66,7 @@ need pgrep procps
 need rdma iproute2
 need ib_write_bw perftest
 need ibv_devinfo ibverbs-utils
+need fi_pingpong libfabric-bin
 if [[ ! -e /usr/include/infiniband/verbs.h ]]; then packages+=(libibverbs-dev); fi
 if ! compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so' >/dev/null; then packages+=(ibverbs-providers); fi
 if ((${#packages[@]} > 0)); then
@@ -84,7 +85,16 @@ if ! "$here/vm-run" -s none -t 180 "$guest" true; then
   skip_lane "the guest does not boot (see above)"
 fi
 
-# For any x86-64: the emulated processor has no AVX-512.
+if [[ " ${setups[*]} " == *" siw "* ]] && ! "$here/vm-build-siw" "$guest"; then
+  echo "SKIP siw all: no software iWARP for the guest's kernel (see above)"
+  without_siw=()
+  for setup in "${setups[@]}"; do
+    if [[ $setup != siw ]]; then without_siw+=("$setup"); fi
+  done
+  setups=("${without_siw[@]}")
+fi
+
+# Must run on any x86-64, because the emulated processor has no AVX-512.
 bazel=(bazel ${TRYST_OUTPUT_USER_ROOT:+"--output_user_root=$TRYST_OUTPUT_USER_ROOT"})
 if [[ -n ${TRYST_BAZEL:-} ]]; then read -ra bazel <<<"$TRYST_BAZEL"; fi
 read -ra flags <<<"${TRYST_BAZEL_FLAGS:-}"
@@ -96,11 +106,11 @@ built=$("${bazel[@]}" info "${flags[@]}" bazel-bin 2>/dev/null </dev/null)/$here
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
-ends_at=$((SECONDS + 620)) # Of 660: what is left is for a boot to give up in.
+ends_at=$((SECONDS + 920)) # Of 960: the rest is for a boot that has to be given up.
 
 boot() { # SETUP: runs what has no result yet; false when the guest did not see it through.
   local code=0 limit=$((ends_at - SECONDS))
-  case $what in # What somebody asks for takes as long as it takes.
+  case $what in # What is asked for explicitly may take as long as it takes.
     long | figures | channel | nccl) limit=900 ;;
     faults) limit=$((fault_seconds + 900)) ;;
     *) limit=$((limit > 330 ? 330 : limit)) ;;
@@ -113,7 +123,7 @@ boot() { # SETUP: runs what has no result yet; false when the guest did not see 
   return "$code"
 }
 
-# The last one begun, if it has no result: what the guest died in.
+# The last test begun, if it has no result: the guest died in it.
 open_test() { # SETUP
   awk -v setup="$1" '
     $2 != setup { next }

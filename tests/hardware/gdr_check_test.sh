@@ -1,6 +1,6 @@
 #!/bin/bash
-# Where there is no RDMA NIC beside a GPU, the check says why it cannot run, and does not
-# pass for a check that found nothing wrong.
+# Without an RDMA NIC beside a GPU, the check must say why it cannot run, and must not pass as if
+# nothing were wrong.
 set -u
 said=$("$1") && code=0 || code=$?
 echo "$said"

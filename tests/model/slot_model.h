@@ -5,22 +5,25 @@
 #include <string>
 #include <vector>
 
+#include "tests/model/slot_edges.h"
+
 namespace tryst {
 
 // A rule of docs/WIRE.md ("Safety") that can be left out, to see that it is needed.
 enum class Rule : uint8_t {
-  kReleaseOnLastWord,     // Not when the fetch is cancelled.
-  kReleaseOnDrained,      // Not when the queue pair is known to be broken.
-  kAnswerEveryCancel,     // Also one that comes too late.
-  kHoldSlotUntilGone,     // A cancelled slot whose tensor arrives waits for GONE all the same.
-  kCheckGeneration,       // A word for an earlier fetch of the slot is nobody's.
-  kReplay,                // After a reconnect what has not landed is asked for again.
-  kKeepUntilAccepted,     // The producer can send again what was sent.
-  kKnowReplay,            // A replay of what is kept gets what is kept, not the next tensor.
-  kDropGivenUp,           // What is not asked for again is let go of (REPLAYED).
-  kAnswerOnceAskedAgain,  // Nothing is answered in an epoch before it is asked in it.
-  kFreeSlotAtOnce,        // A request behind a take that is let go of has its turn now.
-  kCheckIncarnation,      // What was asked of a dead producer is not asked of its successor.
+  kReleaseOnLastWord,  // Memory is free after the last word, not when the fetch is cancelled.
+  // Memory is free once the queue pair has drained, not once it is known to be broken.
+  kReleaseOnDrained,
+  kAnswerEveryCancel,  // The producer answers each CANCEL, even one that comes too late.
+  kHoldSlotUntilGone,  // A cancelled slot waits for GONE even if its tensor arrives.
+  kCheckGeneration,    // A word for an earlier fetch of the slot is ignored.
+  kReplay,             // After a reconnect, what has not landed is requested again.
+  kKeepUntilAccepted,  // The producer keeps what it sent, so that it can send it again.
+  kKnowReplay,         // A replayed request gets the tensor that is kept for it, not the next one.
+  kDropGivenUp,        // After REPLAYED the producer drops what was not requested again.
+  kAnswerOnceAskedAgain,  // In each epoch the producer answers only what was requested in it.
+  kFreeSlotAtOnce,        // A request behind a dropped take starts at once.
+  kCheckIncarnation,      // What a dead producer was asked is not asked of its successor.
   kNone,
 };
 inline constexpr int kRuleCount = static_cast<int>(Rule::kNone);
@@ -28,10 +31,14 @@ const char* RuleName(Rule rule);
 
 struct SlotModelOptions {
   int slots = 1;     // 1 or 2.
-  int fetches = 2;   // Of one key, at most 4.
-  int breaks = 1;    // The connection breaks so often, at any point.
-  int restarts = 0;  // Of the producer.
+  int fetches = 2;   // At most 4, all of one key.
+  int breaks = 1;    // How often the connection may break, at any point.
+  int restarts = 0;  // How often the producer may restart.
   int cancels = 1;
+  int digests = 0;    // How many tensors may arrive with a wrong digest.
+  int parks = 0;      // How many requests may be parked.
+  int failures = 0;   // How many takes may fail.
+  int farewells = 0;  // How often the consumer may leave the path.
   std::vector<Rule> without;
   uint64_t max_states = 20'000'000;
 };
@@ -39,19 +46,20 @@ struct SlotModelOptions {
 struct SlotModelReport {
   uint64_t states = 0;
   uint64_t transitions = 0;
-  uint64_t ends = 0;     // States in which nothing can happen any more: all is at rest there.
+  uint64_t ends = 0;     // Final states: nothing can happen any more, and all is at rest.
   bool complete = true;  // Every reachable state was seen.
   uint32_t most_to_producer = 0;
   uint32_t most_to_consumer = 0;
+  SlotEdges edges;                 // What happened to a slot, and how often.
   std::string violation;           // Empty: every promise holds in every state.
-  std::vector<std::string> trace;  // The shortest way to it.
+  std::vector<std::string> trace;  // The shortest trace to the violation.
 };
 
-// All interleavings of one consumer and one producer with so many slots: requests, cancels,
-// writes, broken connections at every point, restarts. In every state: no write lands in
-// memory that was given back; no tensor comes twice, or out of turn, or from another
-// incarnation; none is lost. Whatever happens, it ends with every fetch ended and nothing
-// kept. Every step uses something up, so nothing goes round for ever.
+// Explores all interleavings of one consumer and one producer: requests, cancels, writes, restarts,
+// and connections that break at any point. In every state: no write lands in memory that was given
+// back; no tensor comes twice, out of turn, or from another incarnation; none is lost. In every
+// final state all fetches have ended and nothing is kept. Each step uses up one of the options'
+// numbers, so the search ends.
 SlotModelReport ExploreSlotModel(const SlotModelOptions& options);
 
 }  // namespace tryst

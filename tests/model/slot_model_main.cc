@@ -1,5 +1,5 @@
-// ./run model [--slots N] [--fetches N] [--breaks N] [--restarts N] [--cancels N]: the slot
-// protocol in every order, and with each of its rules left out.
+// ./run model [--slots N] [--fetches N] [--breaks N] [--restarts N] [--cancels N]: explores the
+// slot protocol in every order, then once more without each of its rules.
 
 #include <cinttypes>
 #include <cstdio>
@@ -17,14 +17,19 @@ int Main(int argc, char** argv) {
   options.fetches = 3;
   options.breaks = 2;
   options.cancels = 2;
+  const bool show_edges = argc > 1 && std::string(argv[argc - 1]) == "--edges";
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string word = argv[i];
-    int* number = word == "--slots"      ? &options.slots
-                  : word == "--fetches"  ? &options.fetches
-                  : word == "--breaks"   ? &options.breaks
-                  : word == "--restarts" ? &options.restarts
-                  : word == "--cancels"  ? &options.cancels
-                                         : nullptr;
+    int* number = word == "--slots"       ? &options.slots
+                  : word == "--fetches"   ? &options.fetches
+                  : word == "--breaks"    ? &options.breaks
+                  : word == "--restarts"  ? &options.restarts
+                  : word == "--cancels"   ? &options.cancels
+                  : word == "--digests"   ? &options.digests
+                  : word == "--parks"     ? &options.parks
+                  : word == "--failures"  ? &options.failures
+                  : word == "--farewells" ? &options.farewells
+                                          : nullptr;
     if (number == nullptr) {
       fprintf(stderr, "slot_model: no option %s\n", word.c_str());
       return 2;
@@ -40,6 +45,11 @@ int Main(int argc, char** argv) {
          report.states, report.transitions, report.ends, report.most_to_producer,
          report.most_to_consumer, report.complete ? "" : ", NOT ALL OF THEM",
          report.violation.empty() ? "every promise holds" : report.violation.c_str());
+  if (show_edges) {
+    for (const auto& [edge, times] : report.edges) {
+      printf("%12" PRIu64 "  %s\n", times, edge.ToText().c_str());
+    }
+  }
   for (const std::string& step : report.trace) printf("  %s\n", step.c_str());
   return report.violation.empty() && report.complete ? 0 : 1;
 }

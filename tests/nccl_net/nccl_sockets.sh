@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# nccl_sockets.sh NCCL_SOURCE OUT.so: NCCL's own socket transport, out of a checkout of NCCL 2.30, as
-# a plugin for the suite and the bench (docs/NCCL.md). Needs CUDA's headers, in CUDA_HOME.
+# nccl_sockets.sh NCCL_SOURCE OUT.so: makes a plugin of NCCL's own socket transport from a checkout
+# of NCCL 2.30, for the suite and the bench (docs/NCCL.md). Needs CUDA's headers, in CUDA_HOME.
 set -eu
 source=$(realpath "$1") out=$(realpath -m "$2")
 cuda=${CUDA_HOME:-/usr/local/cuda}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# suite_test.sh SUITE OURS PLAIN: our plugin passes over the software NIC; a plugin of another
-# make passes, too; and each fault put into it is found by the case that is about it.
+# suite_test.sh SUITE OURS PLAIN: our plugin passes over the software NIC, and so does an
+# independent plugin. Each fault that is put into that one is found by the case for it.
 set -u
 suite=$1 ours=$2 plain=$3
 code=0

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# docs/OPERATIONS.md, typed by somebody new: certificates made by its own lines, the files of
-# examples/deploy put where they belong, two workers on two "hosts", each looked at by the
-# doctor first; then everything that the page says to ask. Certificates are renewed and a
-# worker stopped as it says.
+# Follows docs/OPERATIONS.md as a newcomer would: makes certificates with its own lines, puts the
+# files of examples/deploy where they belong, and runs two workers on two "hosts", each checked by
+# the doctor first. Then it asks everything that the page says to ask, renews certificates, and
+# stops a worker, all as the page says.
 set -euo pipefail
 tryst=$PWD/server/tryst trystd=$PWD/server/trystd page=$PWD/docs/OPERATIONS.md deploy=$PWD/examples/deploy
 cd "$TEST_TMPDIR"
@@ -32,7 +32,7 @@ cp ps0/ca.* worker0
 certify ps0 ps
 certify worker0 worker
 
-# As /etc/tryst of each host; what is changed is what one has to change.
+# Stands for /etc/tryst of each host. Only what every user must change is changed.
 ports=$(python3 -c '
 import socket
 sockets = [socket.socket() for _ in range(2)]
@@ -43,7 +43,7 @@ for job in ps worker; do
   port=${job}_port
   sed -e "s,/etc/tryst/,$PWD/${job}0/,; s/^job = .*/job = $job/; s/^listen = .*/listen = 127.0.0.1:${!port}/" \
     "$deploy/trystd.conf" >"${job}0/trystd.conf"
-  # Of the machine that the test runs on, less is known.
+  # Less is known about the machine that the test runs on.
   sed -i 's/^memory_bytes = .*//; s/GiB/MiB/' "${job}0/trystd.conf"
   sed -e "s/node1:2222/127.0.0.1:$ps_port/; s/node3:2222/127.0.0.1:$worker_port/" "$deploy/cluster.json" \
     >"${job}0/cluster.json"
@@ -69,13 +69,13 @@ ps=/job:ps/replica:0/task:0@127.0.0.1:$ps_port
 worker=/job:worker/replica:0/task:0@127.0.0.1:$worker_port
 as_worker=(--config=worker0/trystd.conf)
 
-# Before the first start. What a machine lacks for RDMA is no fault; nothing else may be.
+# Before the first start. Only what the machine lacks for RDMA may be missing.
 expect "0 faults" "$tryst" doctor --config=ps0/trystd.conf
 start ps0
 start worker0
 expect "0 faults" "$tryst" doctor "$ps" "${as_worker[@]}"
 
-# What the table of questions says to type.
+# The commands in the page's table of questions.
 expect "at 127.0.0.1:$ps_port" "$tryst" ping "$ps" "${as_worker[@]}"
 expect "$worker_port" "$tryst" explain "$ps" "${as_worker[@]}"
 expect "operations" "$tryst" waiting "$ps" "$worker" --json "${as_worker[@]}"
@@ -86,14 +86,14 @@ import sys, urllib.request
 assert "tryst_up_seconds" in urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()
 PYTHON
 
-# Renewed by replacing the files: an authority that nobody knows yet would be refused.
+# Renewal replaces the files, with the same authority: an unknown one would be refused.
 before=$(openssl x509 -in ps0/tls.crt -noout -serial)
 rm -f ps0/tls.key
 certify ps0 ps
 [[ $(openssl x509 -in ps0/tls.crt -noout -serial) != "$before" ]] || fail "the certificate is the old one"
 sleep 2.5
 expect "incarnation" "$tryst" ping "$ps" "${as_worker[@]}"
-# A worker that comes back is another incarnation, and its peer has seen it.
+# A worker that comes back is another incarnation, and its peer has seen that.
 stop worker0
 start worker0
 for _ in {1..100}; do

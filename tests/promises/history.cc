@@ -10,9 +10,9 @@ namespace tryst {
 namespace {
 
 constexpr size_t kExamplesOfEach = 3;
-constexpr Breach kAll[] = {Breach::kLost,  Breach::kDoubled,  Breach::kInvented,
-                           Breach::kOpen,  Breach::kFailed,   Breach::kLate,
-                           Breach::kOrder, Breach::kOvertaken};
+constexpr Breach kAll[] = {Breach::kLost,  Breach::kDoubled, Breach::kInvented,
+                           Breach::kOpen,  Breach::kFailed,  Breach::kLate,
+                           Breach::kOrder, Breach::kLanded,  Breach::kOvertaken};
 
 std::string Words(const MadeReceive& receive) {
   return absl::StrCat("the receive [", receive.before, ", ", receive.after, "] of key ",
@@ -23,7 +23,7 @@ std::string Words(const SentTensor& sent) {
                       sent.after, "]");
 }
 
-// A receive and the send it met.
+// A receive and the send that it met.
 struct Meeting {
   const MadeReceive* receive = nullptr;
   const SentTensor* sent = nullptr;
@@ -72,8 +72,9 @@ class Judge {
     result_.examples.push_back(absl::StrCat(BreachName(breach), ": ", words));
   }
 
-  // False: it has no end to go on with.
+  // False: the receive has no end that could be judged further.
   bool JudgeEnd(const MadeReceive& receive) {
+    if (receive.landed_late) return Note(Breach::kLanded, Words(receive)), false;
     if (receive.calls == 0) return Note(Breach::kOpen, Words(receive)), false;
     if (receive.calls > 1) Note(Breach::kDoubled, absl::StrCat(Words(receive), " ended twice"));
     if (receive.ended_ns > receive.ends_by_ns) {
@@ -93,7 +94,8 @@ class Judge {
     return true;
   }
 
-  // In the order of their first stamps, with the latest send that a receive before has got.
+  // Goes through receives in the order of their first stamps, and keeps the latest send that an
+  // earlier receive got.
   void JudgeOrder(std::vector<Meeting> meetings) {
     std::vector<Meeting> by_end = meetings;
     std::sort(meetings.begin(), meetings.end(), [](const Meeting& a, const Meeting& b) {
@@ -124,7 +126,7 @@ class Judge {
     std::sort(failed.begin(), failed.end(),
               [](const MadeReceive* a, const MadeReceive* b) { return a->after < b->after; });
     size_t over = 0;
-    const MadeReceive* longest = nullptr;  // Of those made before, who had to wait longest.
+    const MadeReceive* longest = nullptr;  // The earlier receive that had to wait longest.
     for (const Meeting& meeting : meetings) {
       for (; over < failed.size() && failed[over]->after < meeting.receive->before; ++over) {
         if (longest == nullptr || failed[over]->fails_from_ns > longest->fails_from_ns) {
@@ -163,6 +165,8 @@ const char* BreachName(Breach breach) {
       return "late";
     case Breach::kOrder:
       return "order";
+    case Breach::kLanded:
+      return "landed late";
     case Breach::kOvertaken:
       return "overtaken";
   }

@@ -5,7 +5,9 @@ import ctypes
 import os
 import subprocess
 import sys
+import types
 import unittest
+import unittest.mock
 
 import numpy
 import tryst
@@ -13,7 +15,7 @@ import tryst
 SETTINGS = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True)
 CPU, CUDA = 1, 2
 cuda = ctypes.CDLL("libcuda.so.1")
-handed_out = []  # As long as no deleter has run, and there is none.
+handed_out = []  # Kept alive, because no deleter has run yet.
 
 
 def check(result):
@@ -75,13 +77,13 @@ class DeviceArray:
 
     def __dlpack__(self, stream=None):
         self.asked.append(stream)
-        self.shape = (ctypes.c_int64 * 1)(self.count)
-        self.managed = Managed(DLTensor(self.address.value, CUDA, self.gpu.number, 1, 2, 32, 1,
-                                        ctypes.addressof(self.shape), None, 0), None, None)
-        handed_out.append(self)
+        shape = (ctypes.c_int64 * 1)(self.count)
+        managed = Managed(DLTensor(self.address.value, CUDA, self.gpu.number, 1, 2, 32, 1,
+                                   ctypes.addressof(shape), None, 0), None, None)
+        handed_out.append((self, shape, managed))
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self.managed), b"dltensor", None)
+        return new(ctypes.addressof(managed), b"dltensor", None)
 
     def values(self):
         """What the stream leaves there."""
@@ -94,6 +96,14 @@ class DeviceArray:
 SIZES = (1, 1000, 100_000, 3_000_000)
 
 
+def last_gpu():
+    """The consumer's: on a machine with one GPU both processes share it."""
+    count = ctypes.c_int()
+    check(cuda.cuInit(0))
+    check(cuda.cuDeviceGetCount(ctypes.byref(count)))
+    return min(count.value - 1, 1)
+
+
 def produce(join):
     with tryst.Server(job="producer", join=join, gpus="0", **SETTINGS) as server:
         gpu = Gpu(0)
@@ -102,29 +112,62 @@ def produce(join):
             kept.append(DeviceArray(gpu, numpy.arange(size) + i))
             server.step(1).send(f"t{i}", kept[-1], to="/job:consumer/task:0")
             assert kept[-1].asked == [gpu.stream.value], kept[-1].asked
+        server.step(1).send("mapped again", kept[1], to="/job:consumer/task:0")
         server.step(1).send("unwanted", kept[0], to="/job:consumer/task:0")
         server.step(1).send("host", numpy.arange(5, dtype="f"), to="/job:consumer/task:0")
         server.step(2).recv("over", frm="/job:consumer/task:0", timeout=120)
 
 
 class Cuda(unittest.TestCase):
+    def released_by_torch(self, server, backend_takes_none=False):
+        """How many mappings go when torch, or what stands in for it here, gives memory back."""
+        emptied, observers, released = [], [], []
+        torch = types.ModuleType("torch")
+        torch.cuda = types.SimpleNamespace(empty_cache=lambda: emptied.append(1), memory=types.SimpleNamespace())
+
+        def observe(observer):
+            observers.append(observer)
+            if backend_takes_none:
+                raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
+
+        torch._C = types.SimpleNamespace(_cuda_attach_out_of_memory_observer=observe)
+        release = server.release_gpu_memory
+        server.release_gpu_memory = lambda: released.append(release())
+        with unittest.mock.patch.dict(sys.modules, torch=torch):
+            server.follow_torch()
+            server.follow_torch()
+            torch.cuda.empty_cache()
+            torch.cuda.memory.empty_cache()
+        self.assertEqual((len(emptied), len(observers), len(released)), (2, 1, 2))
+        observers[0](0, 1 << 20, 0, 0)
+        self.assertEqual(len(released), 3)
+        server.release_gpu_memory = release
+        return sum(released)
+
     def test_device_tensors_go_from_process_to_process(self):
-        with tryst.Server(job="consumer", gpus="1", **SETTINGS) as server:
+        with tryst.Server(job="consumer", gpus=str(last_gpu()), **SETTINGS) as server:
             child = subprocess.Popen([sys.executable, __file__, "--produce", f"{server.worker}@{server.address}"])
             try:
-                gpu = Gpu(1)
+                gpu = Gpu(last_gpu())
                 step = server.step(1)
                 for i, size in enumerate(SIZES):
                     with self.subTest(size):
                         into = DeviceArray(gpu, numpy.zeros(size))
                         got = step.recv(f"t{i}", frm="/job:producer/task:0", timeout=60, into=into)
-                        self.assertEqual(got.__dlpack_device__(), (CUDA, 1))
+                        self.assertEqual(got.__dlpack_device__(), (CUDA, gpu.number))
                         numpy.testing.assert_array_equal(into.values(), numpy.arange(size, dtype="f") + i)
                         self.assertRaises(BufferError, memoryview, got)
                 into = DeviceArray(gpu, numpy.zeros(5))
                 step.recv("host", frm="/job:producer/task:0", timeout=60, into=into)
                 numpy.testing.assert_array_equal(into.values(), numpy.arange(5, dtype="f"))
                 ways = server.explain("/job:producer/task:0")
+                self.assertGreater(server.release_gpu_memory(), 0)
+                self.assertEqual(server.release_gpu_memory(), 0)
+                into = DeviceArray(gpu, numpy.zeros(SIZES[1]))
+                step.recv("mapped again", frm="/job:producer/task:0", timeout=60, into=into)
+                numpy.testing.assert_array_equal(into.values(), numpy.arange(SIZES[1], dtype="f") + 1)
+                self.assertGreater(self.released_by_torch(server), 0)
+                self.assertEqual(self.released_by_torch(server, backend_takes_none=True), 0)
                 with self.assertRaisesRegex(tryst.Unimplemented, "host tensors only"):
                     step.recv("unwanted", frm="/job:producer/task:0", timeout=60)
                 server.step(2).send("over", b"", to="/job:producer/task:0")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Unpacks the archive elsewhere and builds and runs programs against it: by CMake in C and
-# C++, and by pkg-config; and looks at what the library exports.
+# Unpacks the archive in another place, and builds and runs programs against it: with CMake in C and
+# C++, and with pkg-config. Also checks what the library exports.
 set -euo pipefail
 archive=$PWD/$1
 root=$PWD
@@ -26,7 +26,8 @@ gcc -std=c99 -Wall -Wextra -Werror -pedantic consumer/consumer.c "${flags[@]}" \
 read -ra flags <<<"$(pkg-config --cflags tryst-cxx)"
 g++ "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only consumer/consumer.cc
 
-# Nothing of how tensors travel is for users, and what is there can be included alone.
+# The archive has no headers about how tensors travel, and each header that it has can be included
+# alone.
 rooms=$(ls "$sdk/include/tryst")
 [ "$rooms" = "$(printf 'base\nrendezvous\nserver')" ] || { echo "include/tryst has $rooms"; exit 1; }
 (cd "$sdk/include/tryst" && find . -name '*.h' -printf '#include "%P"\n') | sort >all_headers.cc
@@ -35,7 +36,8 @@ for order in all_headers backwards; do
   g++ "${flags[@]}" -Wall -Wextra -Werror -fsyntax-only "$order.cc"
 done
 
-# What the documents show can be built and run from the archive, and what they name is in it.
+# The programs in the documents can be built and run from the archive, which has every header that
+# they name.
 mkdir documents
 "$sources/documents.py" "$sdk/include/tryst" documents "$root"/README.md "$root"/docs/SDK.md \
   "$root"/docs/ARCHITECTURE.md "$root"/docs/examples/embedding.md
@@ -51,7 +53,7 @@ for program in documents/*.c; do
   ./a.out >log 2>&1 || { echo "$program:"; cat log; exit 1; }
 done
 
-# The examples in C: with one header and one library.
+# The examples in C need one header and one library.
 cp -L "$root"/examples/c/* .
 for program in pull push batch; do
   gcc -std=c99 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -pedantic "$program.c" "${flags[@]}" \
@@ -68,8 +70,8 @@ for version in 0 1; do
     grep -v "^TRYST_$version\$" | sort -u >exported
   diff declared exported
 done
-# What was ever declared within this version stays, down to its types and numbers. A new
-# line in abi_v0.txt is an addition; a changed one needs a new TRYST_ABI_VERSION.
+# What was ever declared within this version stays, with its types and numbers. A new line in
+# abi_v0.txt is an addition; a changed one needs a new TRYST_ABI_VERSION.
 gcc -x c -fsyntax-only -aux-info aux "$sdk/include/tryst_v1.h"
 for header in tryst:0 tryst_v1:1; do
   name=${header%:*}

@@ -1,7 +1,9 @@
-// A consumer that writes its ring by hand: what it can make a producer hold has a bound, and the
-// link ends there.
+// A consumer writes its ring by hand. What it can make a producer hold is bounded; beyond the bound
+// the link ends.
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
@@ -37,7 +40,11 @@ class HostileConsumerTest : public ::testing::Test {
     context.source = &source_;
     context.self = kProducer;
     context.incarnation = 1;
-    path_ = std::make_unique<ShmTransport>(context, arena_, ShmOptions());
+    ShmOptions options;
+    options.before_accepted = [this] {
+      if (before_accepted_) std::exchange(before_accepted_, nullptr)();
+    };
+    path_ = std::make_unique<ShmTransport>(context, arena_, options);
     const absl::Status opened = path_->Open();
     TRYST_CHECK(opened.ok()) << opened;
     Join();
@@ -130,6 +137,7 @@ class HostileConsumerTest : public ::testing::Test {
     }
     return true;
   }
+  static std::string StepOne() { return std::string("\1\0\0\0\0\0\0\0", 8); }
   static std::string KeyOf(uint32_t number, size_t bytes) {
     std::string key = absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;", kConsumer,
                                    "/device:CPU:0;", number, "x");
@@ -147,6 +155,7 @@ class HostileConsumerTest : public ::testing::Test {
   std::unique_ptr<SharedMemory> memory_;
   shm_wire::LinkView view_;
   RingWriter<shm_wire::kRequestCellBytes> requests_;
+  std::function<void()> before_accepted_;
 };
 
 TEST_F(HostileConsumerTest, KeysAreRememberedUpToSoManyBytes) {
@@ -164,12 +173,82 @@ TEST_F(HostileConsumerTest, AKeyToldAnewTakesThePlaceOfTheFormer) {
   EXPECT_TRUE(IsServed());
 }
 
+TEST_F(HostileConsumerTest, AKeyThatWasNeverToldEndsTheLink) {
+  const std::string key = KeyOf(0, 100);
+  ASSERT_TRUE(
+      source_.step()
+          ->Send(*TensorKey::Parse(key), Args(), *Tensor::Allocate(DType::kInt64, {}), false)
+          .ok());
+  ASSERT_TRUE(SayKey(0, key));
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 99, StepOne()));
+  for (int i = 0; i < 10 && IsServed(); ++i) Turn();
+  EXPECT_FALSE(IsServed());
+  EXPECT_EQ(source_.step()->counters().delivered, 0) << "it was given what another key names";
+}
+
+// What it has not been sent would be let go of, and lost.
+TEST_F(HostileConsumerTest, AcceptingMoreThanWasSentEndsTheLink) {
+  const std::string key = KeyOf(0, 100);
+  ASSERT_TRUE(
+      source_.step()
+          ->Send(*TensorKey::Parse(key), Args(), *Tensor::Allocate(DType::kInt64, {}), false)
+          .ok());
+  ASSERT_TRUE(SayKey(0, key));
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 3; ++i) Turn();
+  ASSERT_TRUE(IsServed());
+  EXPECT_EQ(source_.step()->counters().delivered, 1);
+  view_.header->replies_accepted.store(100);
+  for (int i = 0; i < 100 && IsServed(); ++i) Turn();
+  EXPECT_FALSE(IsServed());
+}
+
+// An honest one, whose words come between two looks of the producer.
+TEST_F(HostileConsumerTest, ARefusalThatComesBesideAnAcceptanceIsHeardBeforeIt) {
+  const std::string key = KeyOf(0, 100);
+  ASSERT_TRUE(
+      source_.step()
+          ->Send(*TensorKey::Parse(key), Args(), *Tensor::Allocate(DType::kInt64, {}), false)
+          .ok());
+  ASSERT_TRUE(SayKey(0, key));
+  bool said = false;
+  before_accepted_ = [&] {
+    said = Say(shm_wire::CellType::kRefused, 0, 1, 0, "");
+    view_.header->replies_accepted.store(1);
+  };
+  ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne()));
+  for (int i = 0; i < 100; ++i) Turn();
+  ASSERT_TRUE(said);
+  EXPECT_TRUE(IsServed());
+  EXPECT_EQ(source_.step()->counters().given_back, 1);
+  EXPECT_EQ(source_.step()->counters().waiting_sends, 1) << "it is lost";
+}
+
 TEST_F(HostileConsumerTest, CancelsWhoseAnswersNobodyReadsEndTheLink) {
   uint32_t said = 0;
   while (said < 1'000'000 && Say(shm_wire::CellType::kCancel, 0, said, 0, "")) ++said;
   EXPECT_FALSE(IsServed());
   EXPECT_LT(said, 100'000u);
 }
+
+// At the end: whatever only a fault or a hostile peer can reach has been reached.
+class EveryGuardIsReached : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
+        ::testing::UnitTest::GetInstance()->total_test_count()) {
+      return;
+    }
+    size_t guards = 0;
+    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
+      if (!absl::StartsWith(name, "hostile: ")) return;
+      ++guards;
+      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
+    });
+    EXPECT_GE(guards, 2u);
+  }
+};
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
 
 }  // namespace
 }  // namespace tryst

@@ -1,17 +1,20 @@
-// A link of shared memory that is ended on purpose, by either side, at every point of its
-// life: both processes live on, so each tensor has to arrive once, in its turn. Both ends
-// are turned by this thread, on virtual time.
+// Either side ends a shared-memory link on purpose, at every point of its life. Both processes live
+// on, so each tensor must arrive once and in order. This thread turns both ends, on virtual time.
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "channel/shm/shm_transport.h"
 #include "gtest/gtest.h"
 #include "rendezvous/local_rendezvous.h"
@@ -22,7 +25,7 @@
 namespace tryst {
 namespace {
 
-// Of all consumers.
+// What the transport says of all consumers that it serves.
 std::string Serving(const ShmTransport& transport) {
   std::string out;
   transport.ExplainServing("", &out);
@@ -79,7 +82,7 @@ struct End {
   std::unique_ptr<ShmTransport> path;
 };
 
-// What a fetch has ended with.
+// How a fetch ended.
 struct Fetched {
   bool ended = false;
   absl::Status status;
@@ -131,7 +134,7 @@ class SettlementTest : public ::testing::Test {
                                  absl::StrCat(kConsumer, "/device:CPU:0"), edge)
         ->At(0, 0);
   }
-  // All its bytes say `number`.
+  // Every byte is `number`.
   void Send(const TensorKey& key, int64_t bytes, int number, bool in_arena) {
     Tensor tensor = in_arena ? *producer_->arena->AllocateTensor(DType::kUint8, {bytes})
                              : *Tensor::Allocate(DType::kUint8, {bytes});
@@ -156,7 +159,7 @@ class SettlementTest : public ::testing::Test {
                       fetched->status = std::move(status);
                     });
   }
-  // What is still to be had from the producer, in its order.
+  // What can still be received from the producer, in order.
   std::vector<int> Left(const TensorKey& key) {
     std::vector<int> left;
     for (;;) {
@@ -184,8 +187,8 @@ class SettlementTest : public ::testing::Test {
   std::unique_ptr<ShmFetchChannel> channel_;
 };
 
-// A key may be told under a number that another one had: what was found good about that one does
-// not hold for it.
+// A key may get a number that another key had before. What was checked for that key must not hold
+// for it.
 TEST_F(SettlementTest, AKeyInheritsNothingFromTheOneThatHadItsNumber) {
   Open(ShmOptions());
   const TensorKey foreign =
@@ -230,7 +233,7 @@ class GoneTest : public SettlementTest {
       Fetch(Key(absl::StrCat("edge", i), incarnation), 0, &fetched_[i]);
     }
   }
-  // As many are asked as there are slots, the others are in line.
+  // As many fetches are requested as there are slots; the others wait in line.
   void FetchThenLose(uint64_t incarnation) {
     ShmOptions options;
     options.sizes.slots = kAsked;
@@ -246,7 +249,7 @@ class GoneTest : public SettlementTest {
     StopProducer();
     lost_ns_ = alarms_.clock().NowNs();
   }
-  // Turns on until `one` has ended; the milliseconds since the producer was lost.
+  // Turns until `one` has ended; returns the milliseconds since the producer was lost.
   int64_t EndOf(const Fetched& one) {
     while (!one.ended && alarms_.clock().NowNs() - lost_ns_ < 100'000'000'000) {
       Turn();
@@ -267,7 +270,7 @@ TEST_F(GoneTest, WhatIsAskedInLineOrNewOfThatLifeEndsSoon) {
     EXPECT_LT(EndOf(fetched_[i]), 500) << i;
     EXPECT_EQ(fetched_[i].status.code(), absl::StatusCode::kUnavailable) << fetched_[i].status;
   }
-  for (int i = 0; i < 200; ++i) {  // Its attempts are rare by now.
+  for (int i = 0; i < 200; ++i) {  // By now its attempts are rare.
     Turn();
     alarms_.AdvanceBy(absl::Milliseconds(50));
   }
@@ -278,7 +281,7 @@ TEST_F(GoneTest, WhatIsAskedInLineOrNewOfThatLifeEndsSoon) {
   EXPECT_EQ(later.status.code(), absl::StatusCode::kUnavailable) << later.status;
 }
 
-// They may be of the next life; but not for ever.
+// They may belong to the next incarnation, so they wait, but not for ever.
 TEST_F(GoneTest, WhatNamesNoLifeEndsWithinPatience) {
   FetchThenLose(/*incarnation=*/kFirstLife + 1);
   for (int i = 0; i < 100; ++i) Turn();
@@ -313,14 +316,14 @@ TEST_F(GoneTest, AProducerThatReturnsInTimeAbortsWhatNamesItsFormerLife) {
   producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife + 1, options_);
   for (size_t i = 0; i < kFetches; ++i) {
     EndOf(fetched_[i]);
-    // What is in line is told what became of that life, too.
+    // Fetches in line also learn what became of that incarnation.
     EXPECT_EQ(fetched_[i].status.code(),
               i < kAsked ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted)
         << fetched_[i].status;
   }
 }
 
-// A producer that was never there, too.
+// The same for a producer that was never there.
 TEST_F(GoneTest, WhoWasNeverThereIsGivenUp) {
   ShmOptions options;
   options.patience_ms = 5000;
@@ -335,7 +338,7 @@ TEST_F(GoneTest, WhoWasNeverThereIsGivenUp) {
   EXPECT_EQ(first.status.code(), absl::StatusCode::kUnavailable) << first.status;
 }
 
-// By which way a tensor travels.
+// How a tensor travels.
 struct Way {
   const char* name;
   int64_t bytes;
@@ -356,7 +359,7 @@ constexpr Way kWays[] = {
     {"in parts", 600'000, false, false, false, 0, 1 << 20},
 };
 
-// Three fetches before the sends, and three behind them; the link ends in turn `at`.
+// Three fetches before the sends and three after them; the link ends in turn `at`.
 class EndedAtTest : public SettlementTest {
  protected:
   void Run(const Way& way, LinkSide ender, int at, uint32_t tensors) {
@@ -383,14 +386,14 @@ class EndedAtTest : public SettlementTest {
       Fetch(key, destination, &fetched[i]);
     }
     for (int i = 0; i < at; ++i) Turn();
-    // The other side is told nonsense, and ends the link.
+    // The other side receives nonsense and ends the link.
     SayNonsense(ender == LinkSide::kProducer ? LinkSide::kConsumer : LinkSide::kProducer);
     const auto over = [&] {
       return std::all_of(fetched.begin(), fetched.end(), [](const Fetched& f) { return f.ended; });
     };
     for (int i = 0; i < 2000 && !over(); ++i) Turn();
     EXPECT_TRUE(over()) << channel_->Explain() << Serving(*producer_->path);
-    // Nobody could get one of them a second time.
+    // No tensor can be received a second time.
     for (int i = 0; i < 20; ++i) Turn();
     const std::vector<int> left = Left(key);
     for (const Fetched& f : fetched) {
@@ -417,8 +420,157 @@ TEST_F(EndedAtTest, WhatWasAskedArrivesOnceAndInItsTurn) {
   }
 }
 
-// The rest has one tensor of 600,000 bytes, which the consumer reads in two turns, and a fetch
-// that has been answered with it.
+// ---- Bytes that change on their way ----
+
+class FlippedByteTest : public SettlementTest {
+ protected:
+  static constexpr int kNumber = 0xa7;
+  // Finds bytes of the tensor in memory that the two ends share, and flips a bit of one. Null:
+  // they are not there. Both ends see it, wherever each has mapped it.
+  static uint8_t* FlipShared() {
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    while (std::getline(maps, line)) {
+      uintptr_t begin = 0;
+      uintptr_t end = 0;
+      if (!absl::StrContains(line, "memfd:tryst") || !absl::StrContains(line, " rw-s ") ||
+          sscanf(line.c_str(), "%lx-%lx", &begin, &end) != 2) {
+        continue;
+      }
+      uint8_t* const first = reinterpret_cast<uint8_t*>(begin);
+      uint8_t* const last = reinterpret_cast<uint8_t*>(end);
+      const std::string needle(64, static_cast<char>(kNumber));
+      uint8_t* const found = std::search(
+          first, last, needle.begin(), needle.end(),
+          [](uint8_t byte, char of_needle) { return byte == static_cast<uint8_t>(of_needle); });
+      if (found == last) continue;
+      found[40] ^= 4;
+      return found + 40;
+    }
+    return nullptr;
+  }
+  bool IsAnswered() {
+    const std::string serving = Serving(*producer_->path);
+    return absl::StrContains(serving, "waits to be accepted") ||
+           absl::StrContains(serving, "is read by the consumer") ||
+           absl::StrContains(serving, "goes in parts");
+  }
+};
+
+// By whichever way it comes: it is not delivered, and it is not lost.
+TEST_F(FlippedByteTest, IsFoundAndTheTensorIsTheNextFetchs) {
+  for (const Way& way : kWays) {
+    if (way.bytes < 100) continue;  // A cell's bytes are copied by the one who wrote them.
+    SCOPED_TRACE(way.name);
+    ShmOptions options;
+    options.digests = true;
+    options.allow_pull = way.pulls;
+    options.stage_bytes = way.stage_bytes;
+    options.parts_bytes = way.parts_bytes;
+    Open(options);
+    Fetched fetched;
+    const int64_t destination = way.destination ? way.bytes : 0;
+    Fetch(Key("edge"), destination, &fetched);
+    for (int i = 0; i < 10; ++i) Turn();
+    Tensor tensor = way.in_arena ? *producer_->arena->AllocateTensor(DType::kUint8, {way.bytes})
+                                 : *Tensor::Allocate(DType::kUint8, {way.bytes});
+    memset(tensor.mutable_data(), kNumber, tensor.bytes());
+    uint8_t* const bytes = static_cast<uint8_t*>(tensor.mutable_data());
+    ASSERT_TRUE(producer_->source.step()->Send(Key("edge"), Args(), tensor, false).ok());
+    for (int i = 0; i < 1000 && !IsAnswered(); ++i) producer_->poller.Turn();
+    ASSERT_TRUE(IsAnswered()) << Serving(*producer_->path);
+    uint8_t* flipped = FlipShared();
+    if (flipped == nullptr) {  // It is read where the producer has it.
+      flipped = bytes + 1000;
+      *flipped ^= 4;
+    }
+    for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+    EXPECT_EQ(fetched.status.code(), absl::StatusCode::kDataLoss) << fetched.status;
+    EXPECT_EQ(channel_->counters().digests_wrong, 1u);
+    *flipped ^= 4;
+    fetched = Fetched();
+    Fetch(Key("edge"), destination, &fetched);
+    for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+    EXPECT_EQ(fetched.number, kNumber) << fetched.status;
+    tensor = Tensor();
+    Close();
+  }
+}
+
+// ---- What a segment and a consumer are believed ----
+
+// An id says little: the bytes have to be where the segment has them.
+TEST_F(SettlementTest, ATensorThatOnlyNamesASegmentIsSentFromWhereItIs) {
+  class Elsewhere final : public Storage {
+   public:
+    Elsewhere(std::vector<uint8_t>* bytes, const MemorySpace& space)
+        : Storage(bytes->data(), bytes->size(), space) {}
+  };
+  Open(ShmOptions());
+  const Tensor in_segment = *producer_->arena->AllocateTensor(DType::kUint8, {300'000});
+  memset(const_cast<void*>(in_segment.data()), 3, in_segment.bytes());
+  std::vector<uint8_t> bytes(300'000, 9);
+  Tensor tensor = *Tensor::FromStorage(StorageRef::Own(new Elsewhere(&bytes, in_segment.space())),
+                                       0, DType::kUint8, {300'000});
+  ASSERT_TRUE(producer_->source.step()->Send(Key("edge"), Args(), std::move(tensor), false).ok());
+  Fetched fetched;
+  Fetch(Key("edge"), 0, &fetched);
+  for (int i = 0; i < 1000 && !fetched.ended; ++i) Turn();
+  EXPECT_EQ(fetched.number, 9) << fetched.status;
+  for (int i = 0; i < 100; ++i) Turn();
+}
+
+TEST_F(SettlementTest, AConsumerThatKeepsAllIsLentSoMuchAlone) {
+  ShmOptions options;
+  options.stage_bytes = 1 << 20;
+  Open(options);
+  std::vector<Tensor> kept;
+  for (int i = 1; i <= 12; ++i) {
+    Send(Key("edge"), 300'000, i, false);
+    channel_->Fetch(1, Key("edge"), Args(),
+                    [&](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                      EXPECT_TRUE(status.ok()) << status;
+                      kept.push_back(std::move(tensor));
+                    });
+    for (int turn = 0; turn < 1000 && kept.size() < static_cast<size_t>(i); ++turn) Turn();
+    ASSERT_EQ(kept.size(), static_cast<size_t>(i));
+    EXPECT_EQ(NumberOf(kept.back()), i);
+    EXPECT_LE(producer_->arena->counters().used_bytes, options.stage_bytes);
+  }
+}
+
+// What it has turned down goes back, at whatever moment the link ends.
+TEST_F(SettlementTest, WhatWasRefusedIsNotAcceptedByTheEndOfTheLink) {
+  for (const LinkSide ender : {LinkSide::kProducer, LinkSide::kConsumer}) {
+    for (int at = 0; at < 12 && !HasFailure(); ++at) {
+      SCOPED_TRACE(absl::StrCat(ender == LinkSide::kProducer ? "producer " : "consumer ", at));
+      Open(ShmOptions());
+      Fetched met;
+      Send(Key("met"), 8, 1, false);
+      Fetch(Key("met"), 0, &met);
+      for (int i = 0; i < 100 && !met.ended; ++i) Turn();
+      Fetched fetched;
+      Send(Key("edge"), 8, 1, false);
+      Fetch(Key("edge"), 16, &fetched);  // No room for such a tensor.
+      for (int i = 0; i < at / 2; ++i) Turn();
+      if (at % 2 == 1) {
+        consumer_->poller.Turn();
+        alarms_.AdvanceBy(absl::Microseconds(110));
+      }
+      SayNonsense(ender == LinkSide::kProducer ? LinkSide::kConsumer : LinkSide::kProducer);
+      // Whichever end hears of it first.
+      if (at % 2 == 0) consumer_->poller.Turn();
+      for (int i = 0; i < 2000 && !fetched.ended; ++i) Turn();
+      EXPECT_EQ(fetched.status.code(), absl::StatusCode::kInvalidArgument) << fetched.status;
+      for (int i = 0; i < 100; ++i) Turn();
+      EXPECT_EQ(Left(Key("edge")), std::vector<int>{1});
+      Close();
+    }
+  }
+}
+
+// One tensor of 600,000 bytes, which the consumer reads in two turns, and a fetch that was answered
+// with it.
 class OneReadTest : public SettlementTest {
  protected:
   void StartRead(uint32_t consumer_speaks = shm_wire::kLinkNewest,
@@ -440,7 +592,7 @@ class OneReadTest : public SettlementTest {
     for (int i = 0; i < 100 && !reads(); ++i) Turn();
     ASSERT_TRUE(reads()) << channel_->Explain();
   }
-  // Both, until the fetch has ended; true if it has.
+  // Turns both until the fetch has ended; true if it has.
   bool RunToEnd() {
     for (int i = 0; i < 2000 && !fetched_.ended; ++i) Turn();
     return fetched_.ended;
@@ -449,7 +601,7 @@ class OneReadTest : public SettlementTest {
   Fetched fetched_;
 };
 
-// Its memory may be another tensor's by now: what is read behind that is not delivered.
+// The memory may hold another tensor by then, so what was read from it is not delivered.
 TEST_F(OneReadTest, AProducerThatStopsMayLetGoOfWhatIsRead) {
   StartRead();
   producer_->path->Close(absl::CancelledError("it stops"));
@@ -460,10 +612,40 @@ TEST_F(OneReadTest, AProducerThatStopsMayLetGoOfWhatIsRead) {
   EXPECT_EQ(Left(Key("edge")), std::vector<int>());
 }
 
+// The end of the link is in its socket, at which a consumer does not look in every turn: the word
+// in their memory counts.
+TEST_F(OneReadTest, APullThatEndsBesideTheProducersEndIsNotBelieved) {
+  for (const int turns : {0, 1}) {
+    SCOPED_TRACE(turns);
+    ShmOptions options;
+    options.parts_bytes = 1 << 20;
+    Open(options);
+    Fetched met;
+    Send(Key("met"), 8, 1, false);
+    Fetch(Key("met"), 0, &met);
+    for (int i = 0; i < 100 && !met.ended; ++i) Turn();
+    for (int i = 0; i < turns; ++i) Turn();
+    fetched_ = Fetched();
+    Send(Key("edge"), kBytes, 1, false);
+    Fetch(Key("edge"), kBytes, &fetched_);
+    const auto reads = [&] {
+      return absl::StrContains(Serving(*producer_->path), "is read by the consumer");
+    };
+    for (int i = 0; i < 100 && !reads(); ++i) Turn();
+    ASSERT_TRUE(reads()) << Serving(*producer_->path);
+    consumer_->poller.Turn();  // The first half.
+    ASSERT_FALSE(fetched_.ended);
+    producer_->path->Close(absl::CancelledError("it stops"));
+    ASSERT_TRUE(RunToEnd());
+    EXPECT_FALSE(fetched_.status.ok());
+    Close();
+  }
+}
+
 TEST_F(OneReadTest, AConsumerThatIsStuckIsWaitedForAndThenGetsNothing) {
   StartRead();
   SayNonsense(LinkSide::kConsumer);
-  for (int i = 0; i < 100; ++i) {  // The consumer's thread stands still.
+  for (int i = 0; i < 100; ++i) {  // The consumer's thread is stuck.
     producer_->poller.Turn();
     alarms_.AdvanceBy(absl::Milliseconds(1));
   }
@@ -491,25 +673,28 @@ TEST_F(OneReadTest, AConsumerThatIsLateIsAskedWhatItAccepted) {
   EXPECT_EQ(Left(Key("edge")), std::vector<int>());
 }
 
-// An end that speaks version 1 settles nothing: what was asked ends with the link.
+// An end of version 1 does not settle links, so requested fetches end with the link.
 TEST_F(OneReadTest, WithAnEndOfVersion1NothingIsAskedAgainNorHadTwice) {
   const std::pair<uint32_t, uint32_t> kSpoken[] = {{1, 2}, {2, 1}};
-  for (const auto& [consumer, producer] : kSpoken) {
-    SCOPED_TRACE(absl::StrCat("consumer ", consumer, ", producer ", producer));
-    fetched_ = Fetched();
-    StartRead(consumer, producer);
-    SayNonsense(LinkSide::kConsumer);
-    ASSERT_TRUE(RunToEnd());
-    for (int i = 0; i < 20; ++i) Turn();
-    EXPECT_EQ(channel_->counters().asked_again, 0u);
-    EXPECT_EQ(Left(Key("edge")), std::vector<int>());
-    // The next link works.
-    fetched_ = Fetched();
-    Send(Key("next"), kBytes, 2, false);
-    Fetch(Key("next"), kBytes, &fetched_);
-    ASSERT_TRUE(RunToEnd());
-    EXPECT_EQ(fetched_.number, 2) << fetched_.status;
-    Close();
+  for (const LinkSide liar : {LinkSide::kConsumer, LinkSide::kProducer}) {
+    for (const auto& [consumer, producer] : kSpoken) {
+      SCOPED_TRACE(absl::StrCat("consumer ", consumer, ", producer ", producer, ", liar ",
+                                liar == LinkSide::kConsumer ? "consumer" : "producer"));
+      fetched_ = Fetched();
+      StartRead(consumer, producer);
+      SayNonsense(liar);
+      ASSERT_TRUE(RunToEnd());
+      for (int i = 0; i < 20; ++i) Turn();
+      EXPECT_EQ(channel_->counters().asked_again, 0u);
+      EXPECT_EQ(Left(Key("edge")), std::vector<int>());
+      // The next link works.
+      fetched_ = Fetched();
+      Send(Key("next"), kBytes, 2, false);
+      Fetch(Key("next"), kBytes, &fetched_);
+      ASSERT_TRUE(RunToEnd());
+      EXPECT_EQ(fetched_.number, 2) << fetched_.status;
+      Close();
+    }
   }
 }
 
@@ -539,6 +724,25 @@ TEST_F(OneReadTest, WhatIsForTheNextLifeWaitsForItAndTheRestEnds) {
   for (int i = 0; i < 20'000 && !of_next.ended; ++i) Turn();
   EXPECT_EQ(of_next.number, 5) << of_next.status << channel_->Explain();
 }
+
+// At the end: whatever only a fault can reach has been reached.
+class EveryGuardIsReached : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
+        ::testing::UnitTest::GetInstance()->total_test_count()) {
+      return;
+    }
+    size_t guards = 0;
+    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
+      if (!absl::StartsWith(name, "shm: ")) return;
+      ++guards;
+      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
+    });
+    EXPECT_GE(guards, 7u);
+  }
+};
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
 
 }  // namespace
 }  // namespace tryst

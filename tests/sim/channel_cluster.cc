@@ -14,7 +14,9 @@
 #include "channel/rdma/wire.h"
 #include "channel/trace/live_ops.h"
 #include "channel/transports.h"
+#include "rendezvous/tensor_key.h"
 #include "rendezvous/virtual_alarms.h"
+#include "tests/model/slot_replay.h"
 #include "tests/pair/pool_counters.h"
 #include "tests/sim/direct_channel.h"
 #include "verbs/sim/sim_nic.h"
@@ -24,7 +26,7 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// How long after the load and the faults everything that can be had may take to come.
+// How long, after the load and the faults, every tensor that can still come may take.
 constexpr int64_t kRestNs = 30'000 * kMs;
 
 std::string WorkerNameOf(size_t index) { return absl::StrCat("/job:w/replica:0/task:", index); }
@@ -62,10 +64,10 @@ struct Worker {
   } source;
   std::vector<std::shared_ptr<Nic>> nics;  // One for each path.
   std::unique_ptr<ChannelPools> pools;
-  int64_t paused_until_ns = 0;  // The machine has other things to do.
+  int64_t paused_until_ns = 0;  // Until then its machine gives it no processor.
 };
 
-// A slow wire and small pieces in a storm: bytes are on their way for a while.
+// A slow wire and small pieces in a storm, so that bytes are under way for some time.
 SimOptions WorldOptions(const LoadOptions& load) {
   SimOptions options;
   if (load.cancel_storm) {
@@ -83,7 +85,7 @@ class Cluster final : public LoadTarget {
   explicit Cluster(const ChannelClusterOptions& options);
 
   ChannelClusterReport Run();
-  // True once nothing of it can touch memory any more. REQUIRES: Run() has returned.
+  // Whether nothing of it can write memory any more. REQUIRES: Run() has returned.
   bool Drained() const;
 
   // LoadTarget.
@@ -104,7 +106,7 @@ class Cluster final : public LoadTarget {
  private:
   friend struct Worker;
 
-  // Hellos cross at the speed of a loaded machine, and some are lost either way.
+  // Hellos take the time of a loaded machine, and some are lost in either direction.
   class Wire final : public Bootstrap {
    public:
     explicit Wire(Cluster* cluster) : cluster_(cluster) {}
@@ -140,17 +142,18 @@ class Cluster final : public LoadTarget {
 
   const ChannelClusterOptions options_;
   SimWorld world_;
-  VirtualAlarms alarms_;  // Never moves: takes have no deadline.
+  VirtualAlarms alarms_;  // It never moves, because takes have no deadline.
   SimRandom random_;
   Wire wire_{this};
   uint8_t nic_ports_ = 1;
-  uint32_t rails_ = 1;         // NICs of each worker, each a path.
-  bool has_fallback_ = false;  // And a path without a NIC.
+  uint32_t rails_ = 1;         // NICs of each worker; each makes a path.
+  bool has_fallback_ = false;  // There is a path without a NIC, too.
   TransportsOptions pool_options_;
+  SlotReplay replay_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
   std::unique_ptr<ChannelLoad> load_;
-  bool quiet_ = false;  // No faults any more.
+  bool quiet_ = false;  // No more faults.
   SimRandom aim_;
   std::map<uint64_t, uint64_t> breaks_seen_;  // By incarnation.
   uint64_t next_incarnation_ = 1000;
@@ -199,7 +202,7 @@ Worker::~Worker() {
   nics.clear();
 }
 
-// Pollers are threads of their own: between two turns of the one the others may take any number.
+// Pollers are separate threads, so between two turns of one the others may take any number.
 bool Worker::Turn() {
   bool worked = false;
   for (const auto& poller : pollers) {
@@ -228,7 +231,7 @@ LocalRendezvous* Worker::step(int64_t step_id) {
 void Cluster::Wire::Exchange(const std::string& peer, const Hello& hello, Deadline deadline,
                              HelloDone done) {
   Cluster* c = cluster_;
-  // Shared by the answer and the time-out; whichever is first.
+  // The answer and the time-out share it; the first of them uses it.
   auto shared = std::make_shared<HelloDone>(std::move(done));
   const auto answer = [shared](absl::StatusOr<Hello> hello) {
     if (!*shared) return;
@@ -266,8 +269,12 @@ Cluster::Cluster(const ChannelClusterOptions& options)
     : options_(options),
       world_(options.seed, WorldOptions(options.load)),
       random_(options.seed * 2654435761u + 1),
+      replay_(ModelEdges(options.slots == 1 ? 1 : 2),
+              [this](const std::string& what) { Violate(what); }),
       aim_(options.load.aim_seed) {
   pool_options_ = DrawPoolOptions();
+  if (options.slots != 0) pool_options_.link.slots = options.slots;
+  pool_options_.link.watch = &replay_;
   LoadOptions load = options.load;
   // A tensor that waits for the others of its call keeps its landing.
   load.many = !load.cancel_storm && pool_options_.landing_cap_bytes > (4 << 20);
@@ -279,7 +286,7 @@ Cluster::Cluster(const ChannelClusterOptions& options)
   load_ = std::make_unique<ChannelLoad>(&world_, random_.Fork(), this, workers_.size(), load);
 }
 
-// Sizes from tiny, where everything waits for everything, to ordinary.
+// Sizes from tiny, where every operation waits, to ordinary.
 TransportsOptions Cluster::DrawPoolOptions() {
   static constexpr uint32_t kSlots[] = {1, 2, 3, 8, 128};
   static constexpr uint32_t kRing[] = {2, 3, 4, 16};
@@ -338,7 +345,7 @@ void Cluster::PlanFaults() {
   plan.jump_ns = every(10);
   DrawFlips(&plan);
   world_.SetFaultPlan(plan);
-  // Whole paths go away at one worker, for long or for ever; never one that is the last.
+  // Whole paths fail at one worker, for a long time or for ever; one path always stays.
   for (uint64_t count = options_.paths > 1 ? 1 + Draw(4) : 0; count > 0; --count) {
     const size_t index = Draw(workers_.size());
     const uint32_t rail = has_fallback_ ? static_cast<uint32_t>(Draw(rails_)) : 0;
@@ -353,8 +360,9 @@ void Cluster::PlanFaults() {
   }
 }
 
-// Bits flip where a checksum of ours says so: in messages, in tensors where digests are wanted;
-// never in an ack page, which has none. Drawn aside, so that a seed is otherwise what it was.
+// Bits flip only where one of our checksums covers them: in messages, and in tensors if digests are
+// on; never in an ack page. They come from a random generator of their own, so that earlier seeds
+// keep their runs.
 void Cluster::DrawFlips(FaultPlan* plan) {
   SimRandom random(options_.seed * 0x9e3779b97f4a7c15u + 11);
   if (random.Below(100) >= 30) return;
@@ -402,16 +410,16 @@ TensorSource* Cluster::SourceOf(const std::string& name) {
   return nullptr;
 }
 
-// The process of a worker ends without a word, and another one takes its place.
+// The process of a worker ends without a message, and another one takes its place.
 void Cluster::Kill(size_t index) {
   Worker* worker = workers_[index].get();
   ++report_.kills;
   load_->NoteKill();
-  // What the dead process itself had asked for is nobody's any more.
+  // The fetches of the dead process itself have no owner any more.
   for (uint32_t rail = 0; rail < rails_; ++rail) world_.Kill(PlaceOf(index, rail));
   worker->pools->Close(absl::UnavailableError("killed"));
-  // Here it is still an object that has to be taken down: works of a dead NIC never come
-  // back, and are destroyed after the drain deadline.
+  // The simulated process is still an object that must be destroyed. Works of a dead NIC never
+  // complete, so they are destroyed after the drain deadline.
   dying_.push_back(std::move(workers_[index]));
   workers_[index] = std::make_unique<Worker>(this, index, next_incarnation_++);
 }
@@ -423,7 +431,7 @@ bool Cluster::TurnAll() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker* worker = workers_[(first + i) % workers_.size()].get();
     if (worker->paused_until_ns > world_.NowNs()) continue;
-    // Not everybody gets a turn between two events, unless it is long until the next.
+    // If the next event is soon, some workers get no turn before it.
     if (soon && Chance(40)) continue;
     if (options_.load.faults && !quiet_ && Draw(2000) == 0) {
       worker->paused_until_ns = world_.NowNs() + static_cast<int64_t>(Draw(10 * kMs));
@@ -439,7 +447,7 @@ bool Cluster::TurnAll() {
   return worked;
 }
 
-// Lets the next thing happen, whatever it is.
+// Advances to the next event, of whatever kind.
 void Cluster::Advance(int64_t until_ns) {
   int64_t next_ns = until_ns;
   for (const auto& worker : workers_) {
@@ -462,7 +470,7 @@ void Cluster::RunUntil(int64_t until_ns) {
   int idle_turns = 0;
   while (world_.NowNs() < until_ns && report_.violations.empty()) {
     if (quiet_ && load_->open() == 0 && ++idle_turns > 50) return;
-    // What a turn has brought about may be the next turn's work: time does not run away.
+    // What a turn has caused may be the next turn's work, so the clock must not run ahead.
     const bool worked = TurnAll();
     if (options_.load.aim_seed != 0) StrikeBeforeTheDrain();
     AuditLandings();
@@ -483,6 +491,7 @@ ChannelClusterReport Cluster::Run() {
   TakeDown();
   if (clean) load_->CheckNothingLost();
   report_.load = load_->counts();
+  report_.slot_edges = replay_.taken();
   report_.faults = world_.faults_done();
   report_.events = world_.events();
   report_.trace_hash = world_.trace().hash();
@@ -492,8 +501,8 @@ ChannelClusterReport Cluster::Run() {
   return report_;
 }
 
-// What has broken drains within some 20 us: meanwhile fetches are cancelled, memory is refused, and
-// the process at one end may die.
+// A broken queue pair drains within some 20 us. In that time fetches are cancelled, memory is
+// refused, and the process at one end may die.
 void Cluster::StrikeBeforeTheDrain() {
   if (quiet_) return;
   for (const auto& worker : workers_) {
@@ -521,8 +530,8 @@ void Cluster::RefuseRegistration(size_t index) {
   if (!quiet_ && nic != nullptr && !nic->lost()) world_.FailRegistrations(PlaceOf(index, 0), 1);
 }
 
-// What landing memory is lent and waited for adds up over all pollers of a worker, after every
-// step.
+// After every step, checks the sums of landing memory, lent and waited for, over all pollers of a
+// worker.
 void Cluster::AuditLandings() {
   for (const auto& worker : workers_) {
     std::map<const LandingPool*, std::pair<uint64_t, uint64_t>> known;
@@ -548,8 +557,8 @@ void Cluster::AuditLandings() {
   }
 }
 
-// All has been fetched. Where no connection broke nobody keeps anything of it, once what was asked
-// for ahead has been given up.
+// All tensors were fetched. Without a broken connection nobody keeps any of them, once standing
+// receives have been given up.
 void Cluster::CheckNothingKept() {
   if (options_.load.faults || !report_.violations.empty()) return;
   const int64_t until_ns = world_.NowNs() + pool_options_.standing_ms * kMs + 1000 * kMs;
@@ -568,9 +577,10 @@ void Cluster::CheckNothingKept() {
   }
 }
 
-// Peace: outages end, and everything that was asked for can be had.
+// Ends all outages, so that every tensor that was requested can come.
 void Cluster::Settle() {
-  // A work that was posted before keeps its fault: which bits may flip holds for it, too.
+  // A work that was posted before keeps its fault, so the bits that may flip are limited for it,
+  // too.
   FaultPlan peace;
   peace.may_flip = world_.faults().plan().may_flip;
   world_.SetFaultPlan(peace);
@@ -583,8 +593,8 @@ void Cluster::Settle() {
     for (uint8_t port = 1; port <= nic_ports_; ++port) world_.SetPort(place, port, true);
   }
   RunUntil(world_.NowNs() + 100 * kMs);
-  // For each edge of a living producer as many tensors as are still waited for; and more
-  // than once, because a consumer that died may have taken some along.
+  // For each edge of a living producer, sends as many tensors as are still waited for; several
+  // times, because a consumer that died may have taken some with it.
   for (int round = 0; round < 4 && load_->open() > 0; ++round) {
     load_->SendWhatIsWaitedFor(round > 0);
     RunUntil(world_.NowNs() + kRestNs);
@@ -607,8 +617,8 @@ void Cluster::CountAndCheckConnections() {
     report_.standing_dropped += counters.standing_dropped;
     report_.moved += counters.moved;
   }
-  // The NIC refuses what arrives too late for a region that is gone: that breaks a
-  // connection which nothing else has broken.
+  // The NIC refuses bytes that arrive too late for a region that is gone, and that breaks a
+  // connection without any other fault.
   if (!options_.load.faults && report_.breaks > 0) {
     Violate(absl::StrCat(report_.breaks, " connections broke and no fault was there"));
   }
@@ -629,7 +639,7 @@ void Cluster::TakeDown() {
   while (!Drained() && world_.NowNs() < until_ns) {
     if (!TurnAll()) Advance(until_ns);
   }
-  world_.RunUntil(world_.NowNs() + 10 * kMs);  // What waits in executors.
+  world_.RunUntil(world_.NowNs() + 10 * kMs);  // For work that waits in executors.
   if (!Drained()) {
     for (const auto* line : {&workers_, &dying_}) {
       for (const auto& worker : *line) {
@@ -666,13 +676,15 @@ ChannelClusterReport& ChannelClusterReport::operator+=(const ChannelClusterRepor
   kills += other.kills;
   paths_lost += other.paths_lost;
   moved += other.moved;
+  for (const auto& [edge, times] : other.slot_edges) slot_edges[edge] += times;
   return *this;
 }
 
 ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options) {
+  FixKeyHashes();
   auto cluster = std::make_unique<Cluster>(options);
   const ChannelClusterReport report = cluster->Run();
-  // What has not drained cannot be taken down in an orderly way: leave it.
+  // What has not drained cannot be destroyed safely, so it is leaked.
   if (!cluster->Drained()) cluster.release();  // NOLINT
   return report;
 }
@@ -694,7 +706,7 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed) {
   ChannelClusterOptions options;
   options.seed = seed;
   options.workers = static_cast<int>(random.Between(2, 4));
-  // Mostly short, so that many worlds are seen; some long, so that counters go round.
+  // Mostly short runs, so that many worlds are seen; some long ones, so that counters wrap around.
   const bool is_long = random.Below(32) == 0;
   options.load.operations = static_cast<int>(random.Between(50, is_long ? 5000 : 300));
   options.load.load_ns = is_long ? 600'000'000 : 60'000'000;
@@ -702,7 +714,7 @@ ChannelClusterOptions OptionsOfSeed(uint64_t seed) {
   options.load.aborts = random.Below(4) == 0;
   options.kills = options.load.faults && random.Below(2) == 0;
   options.paths = options.load.faults && random.Below(3) == 0 ? 2 : 1;
-  // Drawn aside, so that a seed is otherwise what it was.
+  // From a generator of its own, so that earlier seeds keep their runs.
   SimRandom aside(seed * 0x9e3779b97f4a7c15u + 23);
   if (aside.Below(3) == 0) options.load.aim_seed = 1 + aside.Below(UINT32_MAX);
   return options;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/model/slot_edges.h"
 #include "tests/sim/channel_load.h"
 
 // Many workers on one thread and virtual time, running the channel code that ships over
@@ -21,9 +22,10 @@ struct ChannelClusterOptions {
   SimNicKind nic = SimNicKind::kOrdered;
   int workers = 2;
   LoadOptions load;
-  bool kills = true;  // Processes die and others take their places.
-  int paths = 1;      // 2: to each worker; whole paths are lost, some for ever.
-  int pollers = 1;    // Of each worker, each turned when the seed says so.
+  bool kills = true;   // Processes die and others take their places.
+  int paths = 1;       // 2: to each worker; whole paths are lost, some for ever.
+  int pollers = 1;     // Of each worker, each turned when the seed says so.
+  uint32_t slots = 0;  // Of each channel; 0: the seed says it.
 };
 
 struct ChannelClusterReport {
@@ -38,6 +40,7 @@ struct ChannelClusterReport {
   uint64_t kills = 0;
   uint64_t paths_lost = 0;
   uint64_t moved = 0;       // Fetches that went on by another path.
+  SlotEdges slot_edges;     // Of the model of slots, how often each was taken.
   uint64_t trace_hash = 0;  // Of everything that happened.
   // What must never happen; empty when all is well.
   std::vector<std::string> violations;

@@ -12,8 +12,8 @@ namespace tryst {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// By how much a fetch may miss its deadline where memory is the caller's: the time to
-// notice a silent peer and to drain the queue pair that could write it.
+// How late a fetch into the caller's memory may end after its deadline: the time to notice a silent
+// peer, and to drain the queue pair that could write the memory.
 constexpr int64_t kFenceNs = 8'000 * kMs;
 constexpr int64_t kLateNs = 500 * kMs;
 
@@ -443,6 +443,7 @@ void ChannelLoad::OnDone(Fetch* fetch, absl::Status status, const Tensor& tensor
   if (++fetch->ends > 1) return Violate(*fetch, " ended twice");
   --open_;
   fetch->status = std::move(status);
+  fetch->ended_ns = world_->NowNs();
   // Of many, the last one to end decides; it may have been waiting in an executor's line.
   const int64_t late_ns = world_->NowNs() - fetch->deadline_ns;
   if (late_ns > (fetch->has_destination ? kFenceNs : kLateNs)) {
@@ -501,6 +502,7 @@ void ChannelLoad::CheckDelivered(Fetch* fetch, const Tensor& tensor, bool is_dea
                        tensor.shape() == TensorShape({static_cast<int64_t>(edge->sent[0])}) &&
                        memcmp(tensor.data(), storm_source_.data(), tensor.bytes()) == 0;
     if (!right) Violate(*fetch, " delivered wrong bytes");
+    if (right) fetch->serial = edge->sent[0];
     return;
   }
   if (is_dead) return;  // It has no serial; CheckOrder() looks at its turn.
@@ -562,13 +564,14 @@ void ChannelLoad::CheckEnds() {
   }
   CheckOrder();
   buffers_.CheckAll();
+  JudgeWhole(kFenceNs);
   if (buffers_.late_words() > 0) {
     target_->Violate(absl::StrCat(buffers_.late_words(), " late words in memory given back"));
   }
 }
 
-// Fetches and sends of a key meet in their order. Of a fetch that ends early those behind it
-// get the tensor; only then may one get an older tensor than a fetch before it got.
+// Fetches of a key get its tensors in their order. Only when a fetch ends early may a fetch behind
+// it get an older tensor than a fetch before it got.
 void ChannelLoad::CheckOrder() {
   if (options_.cancel_storm) return;
   std::map<const Edge*, const Fetch*> last_of;  // With the highest serial.

@@ -14,6 +14,7 @@
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
 #include "tests/faults/canary_buffers.h"
+#include "tests/history/history_file.h"
 #include "tests/sim/sim_executor.h"
 #include "verbs/sim/sim_random.h"
 #include "verbs/sim/sim_world.h"
@@ -126,6 +127,7 @@ class ChannelLoad {
     size_t turn = 0;      // Which fetch of its key it is, from 0.
     uint64_t serial = 0;  // What it got; 0: nothing.
     int ends = 0;
+    int64_t ended_ns = 0;
     absl::Status status;
   };
   enum class Kind { kNumbers, kDead, kStrings };
@@ -152,6 +154,11 @@ class ChannelLoad {
   void CheckStatus(const Fetch& fetch);
   void CheckDelivered(Fetch* fetch, const Tensor& tensor, bool is_dead);
   void CheckOrder();
+  // load_history.cc
+  static std::string KeyOf(const Edge& edge);
+  static MadeReceive MadeBy(const Fetch& fetch, int64_t may_be_late_ns);
+  History WholeHistory(int64_t may_be_late_ns) const;
+  void JudgeWhole(int64_t may_be_late_ns);
   Kind KindOf(uint64_t serial) const;
   uint64_t ElementsOf(uint64_t serial) const;
   Tensor NewSource(uint64_t elements);

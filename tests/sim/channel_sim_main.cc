@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/reached.h"
+#include "tests/model/slot_replay.h"
 #include "tests/sim/channel_cluster.h"
 
 namespace tryst {
@@ -25,13 +27,15 @@ struct Settings {
   bool cancels = false;
   SimNicKind nic = SimNicKind::kOrdered;
   uint64_t pollers = 1;
+  uint64_t slots = 0;
 };
 
 constexpr char kUsage[] =
     "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
-    "[--nic KIND] [--pollers N] [--verbose]\n"
+    "[--nic KIND] [--pollers N] [--slots N] [--verbose]\n"
     "  --nic            ordered, unordered or no-immediates: what the NICs promise\n"
     "  --pollers        of each worker\n"
+    "  --slots          of each channel; without it the seed says how many\n"
     "  --cancels        storms of cancels while the bytes are on their way, buffers used again\n"
     "  --until-cancels  goes on until so many have hit an open fetch of a tensor that was sent\n";
 
@@ -61,6 +65,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
                        : word == "--from"          ? &settings->from
                        : word == "--until-cancels" ? &settings->cancels_wanted
                        : word == "--pollers"       ? &settings->pollers
+                       : word == "--slots"         ? &settings->slots
                                                    : nullptr;
     bool* flag = word == "--verbose"      ? &settings->verbose
                  : word == "--cancels"    ? &settings->cancels
@@ -69,7 +74,9 @@ bool Parse(int argc, char** argv, Settings* settings) {
     if (number != nullptr && i + 1 < argc) {
       char* end = nullptr;
       *number = strtoull(argv[++i], &end, 10);
-      if (*end != 0 || settings->pollers < 1 || settings->pollers > 64) return false;
+      if (*end != 0 || settings->pollers < 1 || settings->pollers > 64 || settings->slots > 4096) {
+        return false;
+      }
     } else if (flag != nullptr) {
       *flag = true;
     } else {
@@ -83,9 +90,9 @@ bool Parse(int argc, char** argv, Settings* settings) {
 void PrintFailure(const Settings& settings, uint64_t seed, const ChannelClusterReport& report,
                   const ChannelClusterReport& again) {
   printf("seed %" PRIu64 " breaks a promise; replay with: ./run sim%s --nic %s --pollers %" PRIu64
-         " --seeds 1 --from %" PRIu64 " --verbose\n",
+         "%s --seeds 1 --from %" PRIu64 " --verbose\n",
          seed, settings.cancels ? " --cancels" : "", SimNicKindName(settings.nic), settings.pollers,
-         seed);
+         settings.slots == 0 ? "" : absl::StrCat(" --slots ", settings.slots).c_str(), seed);
   for (size_t i = 0; i < report.violations.size() && i < 5; ++i) {
     printf("  %s\n", report.violations[i].c_str());
   }
@@ -120,6 +127,17 @@ void PrintGuards() {
   fflush(stdout);
 }
 
+// How often the code took each edge of the model of slots.
+void PrintEdges(const Settings& settings, const SlotEdges& taken) {
+  const SlotEdges& model = ModelEdges(settings.slots == 1 ? 1 : 2);
+  printf("edges of the model of slots, %zu of %zu:\n", taken.size(), model.size());
+  for (const auto& [edge, unused] : model) {
+    const auto found = taken.find(edge);
+    printf("%12" PRIu64 "  %s\n", found == taken.end() ? 0 : found->second, edge.ToText().c_str());
+  }
+  fflush(stdout);
+}
+
 int Main(int argc, char** argv) {
   Settings settings;
   if (!Parse(argc, argv, &settings)) {
@@ -132,6 +150,7 @@ int Main(int argc, char** argv) {
     ChannelClusterOptions options = settings.cancels ? StormOfSeed(seed) : OptionsOfSeed(seed);
     options.nic = settings.nic;
     options.pollers = static_cast<int>(settings.pollers);
+    options.slots = static_cast<uint32_t>(settings.slots);
     return RunChannelCluster(options);
   };
   ChannelClusterReport sum;
@@ -158,6 +177,7 @@ int Main(int argc, char** argv) {
   }
   PrintSum(done, settings.from, seconds(), sum, bad);
   PrintGuards();
+  PrintEdges(settings, sum.slot_edges);
   return bad == 0 ? 0 : 1;
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "rendezvous/tensor_key.h"
 
 namespace tryst {
 namespace {
@@ -79,6 +80,7 @@ LargeHosts::LargeHosts(const LargeHostsOptions& options, SimProgram* program)
       world_(options.seed, options.world),
       now_(options.hosts, nullptr),
       silent_(options.hosts, false) {
+  FixKeyHashes();
   for (uint32_t host = 0; host < options.hosts; ++host) host_of_[NameOf(host)] = host;
 }
 

@@ -63,13 +63,14 @@ class Recorder final : public MessageLink::Owner {
 
 class MessageLinkTest : public ::testing::Test {
  protected:
-  explicit MessageLinkTest(const SimNicOptions& nic = SimNicOptions())
+  explicit MessageLinkTest(const SimNicOptions& nic = SimNicOptions(),
+                           const LinkOptions& link = SmallLink())
       : world_(1), poller_(&world_.clock()) {
     nic_ = world_.OpenNic(0, nic);
     hostile_nic_ = world_.OpenNic(1, nic);
     hub_ = *QueueHub::Create(nic_.get(), &poller_, 512);
     hub_->Attach();
-    link_ = *MessageLink::Create(hub_.get(), SmallLink(), kEpoch, &owner_);
+    link_ = *MessageLink::Create(hub_.get(), link, kEpoch, &owner_);
     owner_.link = link_.get();
     completions_ = *hostile_nic_->CreateCompletionQueue(512);
     region_ = *hostile_nic_->RegisterRegion(out_, sizeof(out_), kLocalWrite | kRemoteWrite);
@@ -192,6 +193,53 @@ TEST_F(MessageLinkTest, TakesMessagesInTurnManyTimesRoundTheRing) {
   EXPECT_TRUE(owner_.broken.ok()) << owner_.broken;
   ASSERT_EQ(owner_.records.size(), 20u);
   for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(owner_.records[i], 100 + i);
+}
+
+// The NIC may still read and write what the link has until its works have come back.
+TEST_F(MessageLinkTest, IsDrainedWhenItsWorksHaveComeBack) {
+  Connect();
+  owner_.to_send = 1;
+  link_->FlushSoon();
+  poller_.Turn();
+  link_->Break(absl::CancelledError("on purpose"));
+  poller_.Turn();
+  EXPECT_FALSE(owner_.drained) << "no time has passed: the NIC has given nothing back";
+  Settle();
+  EXPECT_TRUE(owner_.drained);
+}
+
+LinkOptions StallsSoon() {
+  LinkOptions options = SmallLink();
+  options.stall_ms = 2;
+  return options;
+}
+
+class StallingLinkTest : public MessageLinkTest {
+ protected:
+  StallingLinkTest() : MessageLinkTest(SimNicOptions(), StallsSoon()) {}
+  // A write of no bytes, whose completion the link hears.
+  void WriteNothing() {
+    link_->Write(0, {memory_->address(), 0, memory_->local_key()}, 0, 0, true, 0, 0);
+    link_->FlushSoon();
+    Settle();
+  }
+
+  uint8_t bytes_[8] = {};
+  const std::unique_ptr<Region> memory_ =
+      *nic_->RegisterRegion(bytes_, sizeof(bytes_), kLocalWrite);
+};
+
+TEST_F(StallingLinkTest, BreaksWhenNoWorkCompletesForSoLong) {
+  Connect();
+  WriteNothing();
+  Settle();
+  EXPECT_FALSE(link_->broken()) << "it came back in time, and an idle link does not stall";
+  LinkModel slow;
+  slow.latency_ns = 30'000'000;
+  world_.SetLink(0, 1, slow);
+  WriteNothing();
+  EXPECT_TRUE(absl::StrContains(owner_.broken.message(), "no work has completed")) << owner_.broken;
+  for (int i = 0; i < 20; ++i) Settle();
 }
 
 SimNicOptions Promising(bool ordered, bool immediates) {

@@ -9,26 +9,29 @@ SIGTERM, or SIGSTOP and after a while SIGCONT. One server and one worker are lef
 their memory, files and threads must not grow, however many lives of the others they see.
 
 Fails when a byte is wrong, when a stream stands still for longer than a stop can explain
-(then tells what both ends wait for), when a goodbye does not end well, or when what was
+(then tells what both ends wait for), when the history of what all lives sent and received breaks a
+promise (tests/history; then its folder is kept and named), when a goodbye does not end well, or when what was
 left alone has grown. Ends with a line that says all of it in figures, and a closing line.
 """
 import argparse
 import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 SERVERS, WORKERS = 2, 4
 LONGEST_S = 40  # A stream that stands still for longer hangs.
-WINDOW_S = 10  # Of memory the least in so many seconds counts: tensors come and go.
-GROWTH_KIB = 8192  # What the trend may add up to over the run: an allocator's untidiness.
+WINDOW_S = 10  # The least memory within so many seconds counts, because tensors come and go.
+GROWTH_KIB = 8192  # What the trend may add up to over the run: an allocator is not exact.
 GROWTH_FILES = 16
-LEAST_S = 120  # Before, it is still filling up what is bounded.
+LEAST_S = 120  # Before that, bounded tables still fill up.
 LIBC = ctypes.CDLL(None)
 
 
@@ -145,11 +148,13 @@ class Cluster:
         self.mortal = [name for name in names if name not in self.left_alone]
         self.lives = {}
         self.trouble = []
-        self.tensors = 0  # Of lives that are over.
+        self.tensors = 0  # Of incarnations that have ended.
+        self.history = tempfile.mkdtemp(prefix="tryst_history_", dir=os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR"))
+        self.begun = 0
         self.kills = {"SIGKILL": 0, "SIGTERM": 0, "SIGSTOP": 0}
 
     def command(self, name):
-        # Two workers share memory with the servers, one has the software NIC, one gRPC.
+        # Two workers share memory with the servers, one uses the software NIC, one gRPC.
         way = {self.workers[2]: "--shm=off", self.workers[3]: "--protocol=grpc"}
         job, task = name.split(":")[1].split("/")[0], name.rsplit(":", 1)[1]
         spec = ";".join("%s=%s" % (j, ",".join(self.places[n] for n in ns))
@@ -157,9 +162,21 @@ class Cluster:
         peers = self.workers if name in self.servers else self.servers
         return [os.path.join(self.programs, "tests/e2e/load_worker"), "--insecure", "--job=" + job,
                 "--task=" + task, "--cluster_spec=" + spec, "--patience=60s", "--nic=soft",
-                "--longest=600s", "--shm_bytes=256MiB", "--peers=" + ",".join(peers), way.get(name, "--shm=on")]
+                "--longest=600s", "--shm_bytes=256MiB", "--peers=" + ",".join(peers),
+                "--history=%s/%d" % (self.history, self.begun), way.get(name, "--shm=on")]
+
+    def judge(self):
+        """Judges what all lives saw; afterwards the folder is gone, unless a promise was broken."""
+        judge = os.path.join(self.programs, "tests/history/judge")
+        done = subprocess.run([judge, self.history, "16"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        print(done.stdout.strip(), flush=True)
+        if done.returncode != 0:
+            self.fail("the history is kept in %s: ./run history %s" % (self.history, self.history))
+        else:
+            shutil.rmtree(self.history)
 
     def start(self, name):
+        self.begun += 1
         self.lives[name] = Life(self, name)
 
     def fail(self, what):
@@ -227,7 +244,7 @@ def soak(cluster, seconds, calm):
                                      ("files", "", GROWTH_FILES), ("threads", "", GROWTH_FILES)):
             trends.append((name, what, Trend("%s %s" % (name, what), unit, may_grow)))
     began = time.monotonic()
-    moved = {}  # stream -> (count with lives, when it last changed)
+    moved = {}  # stream -> (count with incarnations, when it last changed)
     thaw, thaw_at, next_strike = None, 0, began + 3
     next_word = began + 10
     now = began
@@ -235,7 +252,7 @@ def soak(cluster, seconds, calm):
         time.sleep(0.2)
         gap = time.monotonic() - now
         now += gap
-        if gap > 5:  # All of us were stopped, or the machine was.
+        if gap > 5:  # This process was stopped, or the machine was.
             moved = {stream: (state, at + gap) for stream, (state, at) in moved.items()}
         if thaw is not None and now >= thaw_at:
             cluster.lives[thaw].send(signal.SIGCONT)
@@ -292,6 +309,7 @@ def main():
         trends = soak(cluster, options.seconds, options.calm)
     finally:
         cluster.end()
+    cluster.judge()
     passed = 0
     texts = []
     for trend in trends:

@@ -32,7 +32,7 @@ if [[ ! -e $venv/ready ]]; then
 fi
 if [[ $wheel == --venv ]]; then exit; fi
 "$python" -m pip install --quiet --no-index --no-deps --force-reinstall "$wheel" || failed "the wheel does not install"
-# What users have is looked at, and no other library or plug-in that is about.
+# Tests what users have, and no other library or plug-in that is around.
 unset TRYST_LIBRARY TRYST_TENSORFLOW_PLUGIN
 export PYTHONPATH=$PWD/tools TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-1} PYTHONDONTWRITEBYTECODE=1
 built=$("$python" -m tryst.tensorflow.build "$venv/plugin") || failed "the plug-in does not build"

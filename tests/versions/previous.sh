@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Workers of this tree and of the last release, each way, on every path: ./run test --previous.
+# Workers of this tree and of the last release fetch from each other, on every path: ./run test
+# --previous.
 #
 #   previous.sh PEER    PEER is //tests/versions:peer of this tree
 #
-# previous_release names that release's tag and commit, since a clone may lack tags. Its tree is
-# exported beside Bazel's outputs, outside of this one, and peer.cc of today is built in it.
+# The file previous_release names that release's tag and commit, because a clone may lack tags. Its
+# tree is exported beside Bazel's outputs, and today's peer.cc is built in it.
 set -euo pipefail
 peer=$(readlink -f "$1")
 cd "$(dirname "$(readlink -f "$0")")/../.."
@@ -30,7 +31,7 @@ read -ra flags <<<"${TRYST_BAZEL_FLAGS:-}"
 in_tree() { (cd "$tree" && "${bazel[@]}" "$1" "${flags[@]}" "${@:2}" </dev/null); }
 echo "=== $tag at $commit"
 if ! in_tree build //tests/versions:peer; then
-  # A compiler newer than that release warns of more.
+  # A compiler newer than that release has more warnings.
   flags+=('--per_file_copt=.*@-Wno-error')
   if ! in_tree build //tests/versions:peer; then
     echo "FAILED  peer.cc does not build in the tree of $tag"
@@ -39,6 +40,6 @@ if ! in_tree build //tests/versions:peer; then
   fi
 fi
 old=$(in_tree info bazel-bin 2>/dev/null)/tests/versions/peer
-(cd "$tree" && "${bazel[@]}" shutdown </dev/null) # Its memory is wanted for the workers.
+(cd "$tree" && "${bazel[@]}" shutdown </dev/null) # Its memory is needed for the workers.
 echo "built after $SECONDS s"
 exec python3 tests/versions/versions.py "$old" "$peer"

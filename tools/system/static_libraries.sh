@@ -45,7 +45,7 @@ log=$work/log
 say() { echo "static_libraries: $*" >&2; }
 run() { "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; die "failed: $*"; }; }
 
-# Sources of the machine's own suites and mirrors; nothing of apt's own state changes.
+# Uses the machine's own suites and mirrors, and leaves apt's own state alone.
 mkdir -p "$work"/apt/{lists,cache/archives}/partial "$work"/{lib,objects,source}
 awk '/^Types:/ { print "Types: deb-src"; next } { print }' /etc/apt/sources.list.d/*.sources \
   >"$work/all.sources" 2>/dev/null || true
@@ -64,7 +64,8 @@ source_of() { # SOURCE VERSION: unpacks it as ./SOURCE.
 }
 
 jobs=0
-# As Debian compiles them: NDEBUG would change what gRPC's own functions hand to each other.
+# With the flags of Debian's build: another NDEBUG would change the layouts that gRPC's functions
+# share.
 compile() { # OBJECT FLAGS... SOURCE
   ((jobs++ < $(nproc))) || { wait -n || die "$(tail -n 20 "$log")"; ((jobs--)); }
   g++ -c -O2 -g0 -fPIC -fstack-protector-strong "${@:2}" -o "$work/objects/$1.pic.o" >>"$log" 2>&1 &

@@ -20,7 +20,7 @@ IbvCandidate DeadCandidate(const std::string& device, absl::Status why) {
 absl::Status OpenFailure(const absl::Status& status) {
   std::string advice;
   if (status.code() == absl::StatusCode::kPermissionDenied ||
-      absl::IsUnavailable(status)) {  // ENOENT: a container that has sysfs but no /dev.
+      absl::IsUnavailable(status)) {  // ENOENT: a container has sysfs but no /dev.
     advice = "; is /dev/infiniband/uverbs* there and readable and writable for this user?";
   }
   return absl::Status(status.code(), absl::StrCat(status.message(), advice));
@@ -41,11 +41,6 @@ class Chooser {
       return;
     }
     device_seen_ = true;
-    if (device->transport_type == IBV_TRANSPORT_IWARP) {
-      Add(DeadCandidate(name, absl::UnimplementedError(
-                                  "iWARP: it connects through the RDMA connection manager only")));
-      return;
-    }
     absl::StatusOr<ibv_context*> context =
         FromPointer(calls_.open_device(device), "ibv_open_device");
     if (!context.ok()) {
@@ -101,7 +96,8 @@ class Chooser {
   bool Better(const IbvCandidate& a, const IbvCandidate& b) const {
     const auto score = [this](const IbvCandidate& candidate) {
       const bool near = options_.near_numa_node && candidate.numa_node == options_.near_numa_node;
-      return std::make_tuple(-static_cast<int>(candidate.gpu_distance), near,
+      // iWARP lacks immediates: another message for each tensor.
+      return std::make_tuple(!candidate.port.iwarp, -static_cast<int>(candidate.gpu_distance), near,
                              candidate.port.bits_per_second);
     };
     return score(a) > score(b);

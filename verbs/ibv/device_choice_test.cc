@@ -47,12 +47,13 @@ TEST_F(DeviceChoiceTest, TakesTheActivePortAndExplainsTheOthers) {
   fake_.AddDevice("mlx5_1");
   const IbvChoice choice = Choose();
   ASSERT_TRUE(choice.chosen.has_value()) << choice.status;
-  EXPECT_EQ(choice.Explain(),
-            "mlx5_0 port 1: rejected: port is down (no cable, no carrier, or its network device is "
-            "not up)\n"
-            "iw0: rejected: iWARP: it connects through the RDMA connection manager only\n"
-            "mlx5_1 port 1: chosen: Ethernet, 25 Gb/s, MTU 4096, GID index 1, 10.0.0.1, RoCE v2: "
-            "IPv4; preferred to 1 other\n");
+  EXPECT_EQ(
+      choice.Explain(),
+      "mlx5_0 port 1: rejected: port is down (no cable, no carrier, or its network device is "
+      "not up)\n"
+      "iw0 port 1: usable: iWARP, no immediates, connects through the RDMA connection manager\n"
+      "mlx5_1 port 1: chosen: Ethernet, 25 Gb/s, MTU 4096, GID index 1, 10.0.0.1, RoCE v2: "
+      "IPv4; preferred to 1 other\n");
 }
 
 TEST_F(DeviceChoiceTest, TheFastestThenTheFirst) {
@@ -127,7 +128,7 @@ TEST_F(DeviceChoiceTest, TheNearestToTheGpuBeforeTheFastest) {
   fake_.AddDevice("far").ports[0].attributes.active_width = 8;
   fake_.AddDevice("near");
   options_.sysfs_root = root;
-  EXPECT_EQ(Chosen(), "far:1");  // No GPU: the fastest.
+  EXPECT_EQ(Chosen(), "far:1");  // There is no GPU, so the fastest is chosen.
   options_.near_bus_id = "0000:3D:00.0";
   EXPECT_EQ(Chosen(), "near:1");
   EXPECT_THAT(Choose().Explain(), HasSubstr("near port 1: chosen"));
@@ -146,7 +147,7 @@ class GidChoiceTest : public DeviceChoiceTest {
   void Add(uint32_t index, const std::string& address, uint32_t type = IBV_GID_TYPE_ROCE_V2) {
     gids_.push_back(FakeIbv::Gid(index, address, type));
   }
-  // The index taken, or -1.
+  // The chosen index, or -1.
   int Index() {
     const IbvChoice choice = Choose();
     return choice.chosen ? static_cast<int>(choice.candidates[0].port.gid.index) : -1;
@@ -193,14 +194,14 @@ TEST_F(GidChoiceTest, AnIndexCanBeAskedForEvenOfRoceV1) {
 TEST_F(GidChoiceTest, AnOldKernelIsAskedOneByOne) {
   Add(2, "10.1.2.3");
   fake_.Fail("_ibv_query_gid_table", EOPNOTSUPP);
-  options_.settings.gid_index = 2;  // There is no sysfs here to tell the type.
+  options_.settings.gid_index = 2;  // There is no sysfs here that could tell the type.
   EXPECT_EQ(Index(), 2);
 }
 
 TEST_F(GidChoiceTest, InfiniBandGoesByItsFirst) {
   Add(0, "fe80::2:c903", IBV_GID_TYPE_IB);
   Add(1, "fd00::2", IBV_GID_TYPE_IB);
-  // AddDevice's reference stays good: the devices are a list.
+  // The reference stays valid, because the devices are a list.
   FakeIbv other;
   FakeIbv::Device& device = other.AddDevice("ib0");
   device.ports[0].attributes.link_layer = IBV_LINK_LAYER_INFINIBAND;

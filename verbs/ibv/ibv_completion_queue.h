@@ -18,12 +18,11 @@ namespace tryst {
 
 class IbvQueuePair;
 
-// Finds the queue pair of a completion by the slot that it wrote into the work's id,
-// and so does not depend on queue pair numbers, which the kernel uses again. One
-// thread, as nic.h says.
+// Finds the queue pair of a completion by the slot in the work's id. So it does not depend on queue
+// pair numbers, which the kernel reuses. Used by one thread, as verbs/nic.h says.
 class IbvCompletionQueue final : public CompletionQueue {
  public:
-  // A queue pair has its number of works, and two markers (ibv_queue_pair.h).
+  // A queue pair has its works and two markers (ibv_queue_pair.h).
   static constexpr uint32_t kMarkers = 2;
 
   static absl::StatusOr<std::unique_ptr<CompletionQueue>> Create(IbvDevice* device, uint32_t depth);
@@ -31,33 +30,40 @@ class IbvCompletionQueue final : public CompletionQueue {
 
   absl::StatusOr<size_t> Poll(absl::Span<Completion> out) override;
   absl::Status Arm() override;
-  int event_fd() const override { return channel_->fd; }
+  int event_fd() const override { return epoll_fd_ < 0 ? channel_->fd : epoll_fd_; }
+  // Of an iWARP device: who changes a link of its queue pairs writes to it. -1 elsewhere.
+  int wake_fd() const { return wake_fd_; }
+  // Has a sleeper poll once more: what is flushed by hand comes with the Poll() after the break.
+  void Wake();
 
   ibv_cq* verbs() const { return queue_; }
   const IbvDevice* device() const { return device_; }
 
-  // Reserves room for `works` completions and the markers: the slot, or
-  // kResourceExhausted. Give it back with Remove().
+  // Reserves room for `works` completions and the markers. Returns the slot, or kResourceExhausted.
+  // Remove() gives it back.
   absl::StatusOr<uint32_t> Reserve(uint32_t works);
   void Attach(uint32_t slot, IbvQueuePair* pair) { pairs_[slot] = pair; }
-  // After the queue pair's hardware is gone: takes what it left in the queue away, so
-  // that the slot and the room can be used again.
+  // Call it when the hardware's queue pair is gone: removes its completions from the queue, so that
+  // the slot and the room can be reused.
   void Remove(uint32_t slot, uint32_t works);
 
  private:
   IbvCompletionQueue(IbvDevice* device, ibv_comp_channel* channel, ibv_cq* queue, uint32_t depth);
   absl::StatusOr<size_t> PollHardware(absl::Span<Completion> out);
   absl::Status TakeEvents();
+  absl::Status OpenWake();
 
   IbvDevice* const device_;
   ibv_comp_channel* const channel_;
   ibv_cq* const queue_;
   const uint32_t depth_;
   uint32_t works_ = 0;                // Reserved, at most depth_.
-  uint32_t markers_ = 0;              // Reserved; with works_ at most queue_->cqe.
+  uint32_t markers_ = 0;              // Reserved; together with works_ at most queue_->cqe.
   std::vector<IbvQueuePair*> pairs_;  // By slot; null: free.
   std::deque<Completion> kept_;       // Polled while another queue pair was removed.
-  unsigned unacknowledged_ = 0;       // Events taken; acknowledging costs a mutex each time.
+  int wake_fd_ = -1;
+  int epoll_fd_ = -1;            // Both the channel and wake_fd_.
+  unsigned unacknowledged_ = 0;  // Events read: acknowledging each would cost a mutex each time.
 };
 
 }  // namespace tryst

@@ -14,8 +14,7 @@
 namespace tryst {
 namespace {
 
-// More READs in flight than this have never been seen to help one queue pair, and each
-// costs the NIC state.
+// More READs in flight have never helped one queue pair, and each costs the NIC state.
 constexpr int kMaxReads = 16;
 
 uint32_t ToUnsigned(int value) { return value < 0 ? 0 : static_cast<uint32_t>(value); }
@@ -28,6 +27,7 @@ IbvDevice::IbvDevice(IbvCalls calls, const RdmaSettings& settings, std::function
 IbvDevice::~IbvDevice() {
   const int64_t left = live_.load(std::memory_order_relaxed);
   TRYST_CHECK(left == 0) << left << " regions, queues or pairs outlive their NIC";
+  connector_.reset();
   if (domain_ != nullptr) {
     const absl::Status status = FromReturned(calls_.dealloc_pd(domain_), "ibv_dealloc_pd");
     if (!status.ok()) TRYST_LOG(Error) << status;
@@ -70,7 +70,21 @@ absl::Status IbvDevice::Initialize(const std::string& name) {
   const absl::StatusOr<ibv_pd*> domain = FromPointer(calls_.alloc_pd(context_), "ibv_alloc_pd");
   if (!domain.ok()) return domain.status();
   domain_ = *domain;
-  return FillLimits();
+  const absl::Status status = FillLimits();
+  if (!status.ok() || context_->device->transport_type != IBV_TRANSPORT_IWARP) return status;
+  return OpenConnector();
+}
+
+absl::Status IbvDevice::OpenConnector() {
+  // iWARP has neither in its wire format.
+  limits_.write_with_immediate = false;
+  limits_.memory_windows = false;
+  absl::StatusOr<RdmaCmCalls> calls = LoadRdmaCmCalls();
+  if (!calls.ok()) return calls.status();
+  auto connector = IwarpConnector::Open(*std::move(calls), name());
+  if (!connector.ok()) return connector.status();
+  connector_ = *std::move(connector);
+  return absl::OkStatus();
 }
 
 absl::Status IbvDevice::FillLimits() {
@@ -80,7 +94,7 @@ absl::Status IbvDevice::FillLimits() {
   if (!status.ok()) return status;
   port_count_ = attributes.phys_port_cnt;
   reads_served_ = std::min(attributes.max_qp_rd_atom, kMaxReads);
-  // The least of all ports, so that a limit holds wherever a queue pair is made.
+  // The least of all ports, so that a limit holds on each of them.
   uint64_t message_bytes = std::numeric_limits<uint32_t>::max();
   for (int number = 1; number <= port_count_; ++number) {
     ibv_port_attr port = {};
@@ -90,8 +104,12 @@ absl::Status IbvDevice::FillLimits() {
   }
   limits_.max_message_bytes = message_bytes;
   limits_.max_entries = ToUnsigned(attributes.max_sge);
-  // One of each queue, and half of a completion queue, are kept for the markers that
-  // tell when a broken queue pair has drained.
+  read_entries_ = limits_.max_entries;
+  if (context_->device->transport_type == IBV_TRANSPORT_IWARP) {
+    read_entries_ = std::min(read_entries_, ToUnsigned(attributes.max_sge_rd));
+  }
+  // One entry of each queue, and half of a completion queue, are reserved for the markers that tell
+  // when a broken queue pair has drained.
   limits_.max_send_depth = ToUnsigned(attributes.max_qp_wr - 1);
   limits_.max_receive_depth = ToUnsigned(attributes.max_qp_wr - 1);
   limits_.max_completion_depth = ToUnsigned(attributes.max_cqe / 2);
@@ -106,7 +124,7 @@ absl::Status IbvDevice::FillLimits() {
   return absl::OkStatus();
 }
 
-// No attribute tells: a queue pair that asks for too much is refused.
+// No attribute tells, so make queue pairs: one that asks for too much is refused.
 uint32_t IbvDevice::ProbeInlineBytes() const {
   ibv_cq* queue = calls_.create_cq(context_, 4, nullptr, nullptr, 0);
   if (queue == nullptr) return 0;
@@ -129,8 +147,8 @@ uint32_t IbvDevice::ProbeInlineBytes() const {
   return found;
 }
 
-// With a descriptor that cannot be one, a kernel that knows dma-buf for this device
-// complains about the descriptor, and another about the request.
+// The descriptor is invalid on purpose. A kernel that supports dma-buf on this device complains
+// about the descriptor, another about the request.
 bool IbvDevice::ProbeDmaBuf() const {
   if (calls_.reg_dmabuf_mr == nullptr) return false;
   constexpr size_t kPage = 4096;

@@ -12,16 +12,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verbs/ibv/ibv_calls.h"
+#include "verbs/ibv/iwarp_connector.h"
 #include "verbs/ibv/rdma_settings.h"
 #include "verbs/nic.h"
 
 namespace tryst {
 
-// An open device and its protection domain: what everything made from one IbvNic
-// shares. Constant after Open() but for the count; safe from any thread.
+// An open device and its protection domain: what everything made from one IbvNic shares. Constant
+// after Open() except for the count. Thread-safe.
 class IbvDevice {
  public:
-  // kUnavailable when there is no device of this name any more.
+  // kUnavailable: there is no device with this name any more.
   static absl::StatusOr<std::unique_ptr<IbvDevice>> Open(IbvCalls calls, const std::string& name,
                                                          const RdmaSettings& settings,
                                                          std::function<uint32_t()> random);
@@ -34,11 +35,14 @@ class IbvDevice {
   ibv_context* context() const { return context_; }
   ibv_pd* domain() const { return domain_; }
   const NicLimits& limits() const { return limits_; }
-  // How many READs a queue pair may serve at once (limits() has those it may ask).
+  // How many READs a queue pair can serve at once (limits() has how many it may ask).
   uint8_t reads_served() const { return reads_served_; }
   uint8_t port_count() const { return port_count_; }
+  uint32_t read_entries() const { return read_entries_; }
+  // Of an iWARP device; null: queue pairs connect by themselves.
+  IwarpConnector* connector() const { return connector_.get(); }
   std::string name() const { return context_->device->name; }
-  uint32_t Random() const { return random_(); }  // A queue pair's first packet number.
+  uint32_t Random() const { return random_(); }  // For a queue pair's first packet number.
   int NextCompletionVector();
 
   // Counts what lives on the device.
@@ -51,6 +55,7 @@ class IbvDevice {
   absl::Status FillLimits();
   uint32_t ProbeInlineBytes() const;
   bool ProbeDmaBuf() const;
+  absl::Status OpenConnector();
 
   const IbvCalls calls_;
   const RdmaSettings settings_;
@@ -60,6 +65,8 @@ class IbvDevice {
   NicLimits limits_;
   uint8_t reads_served_ = 0;
   uint8_t port_count_ = 0;
+  uint32_t read_entries_ = 0;
+  std::unique_ptr<IwarpConnector> connector_;
   std::atomic<uint32_t> next_vector_{0};
   std::atomic<int64_t> live_{0};
 };

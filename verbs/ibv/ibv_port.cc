@@ -92,6 +92,7 @@ absl::Status ChooseAddress(const IbvCalls& calls, ibv_context* context, int tabl
 }
 
 std::string Describe(const IbvPort& port) {
+  if (port.iwarp) return "iWARP, no immediates, connects through the RDMA connection manager";
   return absl::StrCat(port.ethernet ? "Ethernet" : "InfiniBand", ", ",
                       port.bits_per_second == 0
                           ? std::string("unknown speed")
@@ -118,7 +119,13 @@ IbvPort ProbePort(const IbvCalls& calls, ibv_context* context, uint8_t number,
   } else {
     port.state = PortState::kActive;
   }
-  // Looked for on a port that is down as well: they are there before the link is.
+  port.iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
+  if (port.iwarp) {  // TCP below: neither address nor MTU is ours to choose.
+    port.mtu_bytes = MtuBytes(attributes.active_mtu);
+    port.description = port.usable.ok() ? Describe(port) : std::string(port.usable.message());
+    return port;
+  }
+  // Also looked up on a port that is down: addresses exist before the link is up.
   absl::Status address =
       ChooseAddress(calls, context, attributes.gid_tbl_len, settings, sysfs_root, &port);
   if (address.ok()) address = ChooseMtu(settings, attributes.active_mtu, &port);

@@ -14,7 +14,7 @@
 namespace tryst {
 namespace {
 
-constexpr uint8_t kMaxRetries = 6;  // 7 is for ever on some NICs.
+constexpr uint8_t kMaxRetries = 6;  // 7 means "for ever" on some NICs.
 constexpr uint32_t kPacketNumberMask = (1u << 24) - 1;
 
 uint32_t RoundUpToPowerOfTwo(uint32_t value) {
@@ -45,7 +45,7 @@ absl::Status CheckOptions(const IbvDevice& device, const QueuePairOptions& optio
   return absl::OkStatus();
 }
 
-// What the user has decided wins over what the channel asks for.
+// The user's settings override what the channel asks for.
 QueuePairOptions WithSettings(QueuePairOptions options, const RdmaSettings& settings) {
   options.ack_timeout = settings.ack_timeout.value_or(options.ack_timeout);
   if (settings.retry_count) options.retry_count = std::min(*settings.retry_count, kMaxRetries);
@@ -167,9 +167,11 @@ IbvQueuePair::IbvQueuePair(IbvDevice* device, const QueuePairOptions& options, I
   local_.mtu_bytes = port_.mtu_bytes;
   local_.reads_served = device_->reads_served();
   local_.gid = port_.gid.gid;
+  iwarp_ = MakeIwarpSide();
+  if (iwarp_ != nullptr) return;
   ibv_ece extensions = {};
   const IbvCalls& calls = device_->calls();
-  // A driver without them says so; that is no failure of ours.
+  // If the driver does not support them it says so, and that is not an error.
   if (calls.query_ece && calls.set_ece && calls.query_ece(pair_, &extensions) == 0) {
     local_.ece_vendor = extensions.vendor_id;
     local_.ece_options = extensions.options;
@@ -178,6 +180,7 @@ IbvQueuePair::IbvQueuePair(IbvDevice* device, const QueuePairOptions& options, I
 
 IbvQueuePair::~IbvQueuePair() {
   for (IbvWindow* const window : windows_) window->Free();
+  iwarp_.reset();  // A connection holds its queue pair.
   const absl::Status status = FromReturned(device_->calls().destroy_qp(pair_), "ibv_destroy_qp");
   if (!status.ok()) TRYST_LOG(Error) << status << "; queue pair " << local_.number << " stays";
   completions_->Remove(slot_, options_.send_depth + options_.receive_depth);
@@ -190,7 +193,9 @@ QueuePairState IbvQueuePair::state() const {
   return back ? QueuePairState::kDrained : state_;
 }
 
-std::string IbvQueuePair::LocalAddress() const { return EncodeQueuePairAddress(local_); }
+std::string IbvQueuePair::LocalAddress() const {
+  return iwarp_ == nullptr ? EncodeQueuePairAddress(local_) : iwarp_->LocalAddress();
+}
 
 absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const {
   if (entries.size() > options_.max_entries) {
@@ -200,7 +205,7 @@ absl::Status IbvQueuePair::CheckEntries(absl::Span<const Entry> entries, uint64_
   const uint64_t most = device_->limits().max_message_bytes;
   *bytes = 0;
   for (const Entry& entry : entries) {
-    // Compared so that nothing wraps.
+    // Written so that nothing overflows.
     if (entry.bytes > most - *bytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("a work of more than ", most, " bytes: send it in pieces"));
@@ -218,8 +223,18 @@ absl::Status IbvQueuePair::CheckSend(const SendWork& work) const {
   uint64_t bytes;
   const absl::Status status = CheckEntries(work.entries, &bytes);
   if (ABSL_PREDICT_FALSE(!status.ok())) return status;
-  if (work.op == SendOp::kRead && device_->limits().max_reads_in_flight == 0) {
-    return absl::InvalidArgumentError("this NIC cannot READ");
+  if (work.op == SendOp::kRead) {
+    if (device_->limits().max_reads_in_flight == 0) {
+      return absl::InvalidArgumentError("this NIC cannot READ");
+    }
+    if (work.entries.size() > device_->read_entries()) {
+      return absl::InvalidArgumentError(absl::StrCat("a READ into ", work.entries.size(),
+                                                     " entries; this NIC takes ",
+                                                     device_->read_entries()));
+    }
+  }
+  if (ABSL_PREDICT_FALSE(HasImmediate(work.op) && !device_->limits().write_with_immediate)) {
+    return absl::InvalidArgumentError("this NIC has no immediates");
   }
   if (!work.inline_data) return absl::OkStatus();
   if (work.op == SendOp::kRead) return absl::InvalidArgumentError("a READ cannot be inline");
@@ -245,12 +260,14 @@ void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr
                             ibv_sge* entries) {
   out->wr_id = VerbsId(0, sequence);
   out->opcode = VerbsOp(work.op);
-  out->send_flags = (work.signaled ? IBV_SEND_SIGNALED : 0) | (work.fence ? IBV_SEND_FENCE : 0) |
+  // Software iWARP completes a write before the READ that was posted first.
+  const bool fence = work.fence || (iwarp_ != nullptr && work.op != SendOp::kRead);
+  out->send_flags = (work.signaled ? IBV_SEND_SIGNALED : 0) | (fence ? IBV_SEND_FENCE : 0) |
                     (work.inline_data ? IBV_SEND_INLINE : 0);
   out->sg_list = entries;
   out->num_sge = 0;
-  // Zero for the others: the place in the batch may have held a key, and librxe refuses
-  // a bind with one.
+  // Zero for other works: the entry in the batch may have held a key, and librxe refuses a bind
+  // with one.
   out->imm_data = HasImmediate(work.op) ? htonl(work.immediate) : 0;
   if (HasRemoteAddress(work.op)) {
     out->wr.rdma.remote_addr = work.remote_address;
@@ -265,7 +282,7 @@ void IbvQueuePair::FillSend(const SendWork& work, uint32_t sequence, ibv_send_wr
     out->bind_mw.bind_info.mr = static_cast<IbvRegion*>(work.window_region)->verbs();
     out->bind_mw.bind_info.addr = work.remote_address;
     out->bind_mw.bind_info.length = work.entries[0].bytes;
-    // Local rights are the region's own; a window has remote ones only.
+    // Local rights are the region's; a window has only remote ones.
     out->bind_mw.bind_info.mw_access_flags =
         VerbsAccess(work.window_access & (kRemoteWrite | kRemoteRead), device_->limits()) &
         ~static_cast<unsigned>(IBV_ACCESS_LOCAL_WRITE);
@@ -280,20 +297,28 @@ absl::Status IbvQueuePair::PostSend(absl::Span<const SendWork> works) {
         "queue pair ", number(), " is ", QueuePairStateName(state()), " ", cause_.message()));
   }
   if (works.empty()) return absl::OkStatus();
-  if (works.size() > sends_.room()) {
+  if (works.size() > send_room()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(works.size(), " works; there is room for ", sends_.room()));
+        absl::StrCat(works.size(), " works; there is room for ", send_room()));
   }
   for (const SendWork& work : works) {
     const absl::Status status = work.op == SendOp::kBindWindow ? CheckBind(work) : CheckSend(work);
     if (ABSL_PREDICT_FALSE(!status.ok())) return status;
   }
+  if (ABSL_PREDICT_FALSE(iwarp_ != nullptr && !iwarp_->up())) {
+    HoldSends(works);
+    return absl::OkStatus();
+  }
+  return PostNow(works);
+}
+
+absl::Status IbvQueuePair::PostNow(absl::Span<const SendWork> works) {
   FillBatch(works);
   ibv_send_wr* const batch = send_batch_.data();
   size_t begin = 0;
   for (size_t i = 0; i < works.size(); ++i) {
-    // A bind ends a doorbell: a later one in the same chain could not tell the driver
-    // the key that it takes the place of.
+    // A bind ends a doorbell: a later bind in the same chain could not tell the driver which key it
+    // replaces.
     const bool bind = ABSL_PREDICT_FALSE(works[i].op == SendOp::kBindWindow);
     if (!bind && i + 1 < works.size()) continue;
     batch[i].next = nullptr;
@@ -349,6 +374,10 @@ absl::Status IbvQueuePair::PostReceive(absl::Span<const ReceiveWork> works) {
     out.num_sge = static_cast<int>(works[i].entries.size());
     out.next = &out + 1;
     entries = FillEntries(works[i].entries, entries);
+    if (ABSL_PREDICT_FALSE(iwarp_ != nullptr && out.num_sge == 0)) {
+      *entries++ = {};  // Software iWARP takes no receive without an entry.
+      out.num_sge = 1;
+    }
   }
   receive_batch_[works.size() - 1].next = nullptr;
   ibv_recv_wr* refused = nullptr;
@@ -379,6 +408,12 @@ void IbvQueuePair::StartBreak(absl::Status cause) {
   state_ = QueuePairState::kBroken;
   cause_ = std::move(cause);
   absl::Status status = ToError();
+  if (iwarp_ != nullptr) {
+    iwarp_->Leave();
+    completions_->Wake();
+    if (!status.ok()) TRYST_LOG(Error) << "queue pair " << number() << ": " << status;
+    return;
+  }
   if (status.ok()) status = PostMarkers();
   // Soft-RoCE looks for receives to flush only when it is told to break.
   if (status.ok()) status = ToError();
@@ -428,7 +463,7 @@ bool IbvQueuePair::OnCompletion(const ibv_wc& work, Completion* out) {
   out->queue_pair = local_.number;
   out->vendor_error = work.vendor_err;
   if (ABSL_PREDICT_FALSE(work.status != IBV_WC_SUCCESS)) {
-    // Nothing but the id and the status is defined now.
+    // Now only the id and the status are defined.
     out->op = CompletionOp::kSend;
     out->has_immediate = false;
     out->immediate = 0;

@@ -16,14 +16,14 @@
 #include "verbs/ibv/ibv_device.h"
 #include "verbs/ibv/ibv_port.h"
 #include "verbs/ibv/ibv_region.h"
+#include "verbs/ibv/iwarp_side.h"
 #include "verbs/ibv/queue_pair_address.h"
 #include "verbs/nic.h"
 
 namespace tryst {
 
-// The works of one direction, oldest first. A work's sequence number travels in its
-// verbs id, so that a completion retires it and, as verbs has it for sends, the silent
-// ones before it.
+// The works of one direction, oldest first. A work's sequence number is in its verbs id. So a
+// completion retires that work and, as verbs does for sends, the unsignaled ones before it.
 class WorkLedger {
  public:
   explicit WorkLedger(uint32_t depth);
@@ -31,15 +31,16 @@ class WorkLedger {
   uint32_t outstanding() const { return next_ - oldest_; }
   uint32_t room() const { return depth_ - outstanding(); }
   uint32_t next() const { return next_; }
+  uint32_t oldest() const { return oldest_; }  // If there is one.
   uint64_t& id(uint32_t sequence) { return ids_[sequence & mask_]; }
   void Post(uint32_t count) { next_ += count; }
-  // False for one that is not outstanding.
+  // False: it is not outstanding.
   bool Retire(uint32_t sequence) {
     if (sequence - oldest_ >= next_ - oldest_) return false;
     oldest_ = sequence + 1;
     return true;
   }
-  // The marker is back, and everything before it.
+  // The marker has come back, and with it everything before it.
   void RetireAll() { oldest_ = next_; }
 
  private:
@@ -50,11 +51,10 @@ class WorkLedger {
   uint32_t next_ = 0;
 };
 
-// How it knows that it has drained: unsignaled works that had succeeded before the
-// break leave no trace, and a queue without works has nothing to flush; so after the
-// break one marker is posted to each queue. It can only be flushed, and in order: what
-// is back after it shows that every work before is, and, by PCIe's ordering, that every
-// byte of the peer's that came before it has landed.
+// How it learns that it has drained: works that were unsignaled and successful before the break
+// leave no trace, and a queue without works has nothing to flush. So after the break one marker is
+// posted to each queue. It can only be flushed, and in order. When it comes back, every work before
+// it has come back, and by PCIe's ordering every byte of the peer that came before it has landed.
 class IbvQueuePair final : public QueuePair {
  public:
   static constexpr uint32_t kMaxSlot = (1u << 16) - 1;
@@ -71,14 +71,20 @@ class IbvQueuePair final : public QueuePair {
   absl::Status Connect(absl::string_view remote_address) override;
   absl::Status PostSend(absl::Span<const SendWork> works) override;
   absl::Status PostReceive(absl::Span<const ReceiveWork> works) override;
-  uint32_t send_room() const override { return sends_.room(); }
+  uint32_t send_room() const override {
+    return sends_.room() - (iwarp_ == nullptr ? 0 : static_cast<uint32_t>(iwarp_->held()));
+  }
   uint32_t receive_room() const override { return receives_.room(); }
   void Break() override;
 
-  // For the completion queue. False when the completion is not for the caller: a
-  // marker's, or one that is not outstanding.
+  // For the completion queue. False: the completion is not for the caller, because it is a marker's
+  // or not outstanding.
   bool OnCompletion(const ibv_wc& work, Completion* out);
-  // For the windows that were bound here.
+  // For the completion queue of an iWARP device: before it polls the device, and when that has
+  // nothing more.
+  void Advance();
+  size_t FlushByHand(absl::Span<Completion> out);
+  // For windows that were bound here.
   void OnWindowBound(IbvWindow* window) { windows_.push_back(window); }
   void OnWindowGone(IbvWindow* window);
 
@@ -98,6 +104,11 @@ class IbvQueuePair final : public QueuePair {
   absl::Status AgreeOnExtensions(const QueuePairAddress& peer);
   void FillPath(const QueuePairAddress& peer, ibv_ah_attr* path) const;
 
+  // iWARP (ibv_queue_pair_iwarp.cc).
+  std::unique_ptr<IwarpSide> MakeIwarpSide();
+  void HoldSends(absl::Span<const SendWork> works);
+
+  absl::Status PostNow(absl::Span<const SendWork> works);
   absl::Status CheckSend(const SendWork& work) const;
   absl::Status CheckBind(const SendWork& work);
   absl::Status CheckEntries(absl::Span<const Entry> entries, uint64_t* bytes) const;
@@ -117,14 +128,18 @@ class IbvQueuePair final : public QueuePair {
   const uint32_t max_inline_bytes_;
   QueuePairAddress local_;
 
-  QueuePairState state_ = QueuePairState::kReset;  // Never kDrained: see state().
-  bool marked_ = false;                            // The markers are posted.
-  bool receive_flushed_ = false;                   // The first, or the marker, is back.
-  absl::Status cause_;                             // What broke it first.
+  QueuePairState state_ = QueuePairState::kReset;  // Never kDrained; see state().
+  bool marked_ = false;                            // The markers were posted.
+  // The first flushed receive, or the marker, has come back.
+  bool receive_flushed_ = false;
+  absl::Status cause_;  // The first error that broke it.
   WorkLedger sends_;
   WorkLedger receives_;
   std::vector<IbvWindow*> windows_;
-  // Room for a whole batch, made once: posting allocates nothing.
+  std::unique_ptr<IwarpSide> iwarp_;  // Of an iWARP device only.
+  bool flush_by_hand_ = false;        // Broken before the device was polled last.
+  bool told_loss_ = false;
+  // Room for a whole batch, allocated once, so that posting allocates nothing.
   std::vector<ibv_send_wr> send_batch_;
   std::vector<ibv_recv_wr> receive_batch_;
   std::vector<ibv_sge> send_entries_;

@@ -4,11 +4,12 @@
 #include "verbs/ibv/ibv_queue_pair.h"
 #include "verbs/ibv/ibv_status.h"
 
-// A queue pair's way from reset to ready.
+// The transitions of a queue pair from reset to ready.
 namespace tryst {
 namespace {
 
-constexpr uint8_t kMinRnrTimer = 12;  // 0.64 ms before a sender without a receive tries again.
+// A sender without a receive waits 0.64 ms before it tries again.
+constexpr uint8_t kMinRnrTimer = 12;
 constexpr uint8_t kHopLimit = 64;
 
 }  // namespace
@@ -18,7 +19,7 @@ absl::Status IbvQueuePair::ToInitialized() {
   attributes.qp_state = IBV_QPS_INIT;
   attributes.port_num = options_.port;
   attributes.pkey_index = device_->settings().pkey_index.value_or(0);
-  // The regions and windows say what may be done; the queue pair stands in no way.
+  // Regions and windows decide what is allowed; the queue pair allows everything.
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (device_->limits().memory_windows) attributes.qp_access_flags |= IBV_ACCESS_MW_BIND;
   return FromReturned(
@@ -28,7 +29,7 @@ absl::Status IbvQueuePair::ToInitialized() {
 }
 
 absl::Status IbvQueuePair::AgreeOnExtensions(const QueuePairAddress& peer) {
-  // Both ends compute the same from the same two offers.
+  // Both ends compute the same result from the same two offers.
   if (local_.ece_vendor == 0 || local_.ece_vendor != peer.ece_vendor) return absl::OkStatus();
   ibv_ece agreed = {};
   agreed.vendor_id = local_.ece_vendor;
@@ -89,6 +90,16 @@ absl::Status IbvQueuePair::Connect(absl::string_view remote_address) {
   if (state_ != QueuePairState::kReset) {
     return absl::FailedPreconditionError(
         absl::StrCat("queue pair ", number(), " is ", QueuePairStateName(state())));
+  }
+  if (iwarp_ != nullptr) {
+    const absl::Status begun = iwarp_->Connect(remote_address);
+    if (absl::IsInvalidArgument(begun)) return begun;
+    if (begun.ok()) {
+      state_ = QueuePairState::kReady;
+    } else {
+      StartBreak(begun);
+    }
+    return begun;
   }
   const absl::StatusOr<QueuePairAddress> peer = DecodeQueuePairAddress(remote_address);
   if (!peer.ok()) return peer.status();

@@ -8,12 +8,6 @@
 #include "verbs/ofi/ofi_queue_pair.h"
 
 namespace tryst {
-namespace {
-
-bool IsSend(SendOp op) { return op == SendOp::kSend || op == SendOp::kSendWithImmediate; }
-
-}  // namespace
-
 absl::Status OfiQueuePair::CheckWork(const SendWork& work) const {
   if (work.op == SendOp::kBindWindow || work.op == SendOp::kInvalidateWindow) {
     return absl::InvalidArgumentError("libfabric has no memory windows");
@@ -49,62 +43,20 @@ absl::Status OfiQueuePair::PostSend(absl::Span<const SendWork> works) {
     const absl::Status checked = CheckWork(work);
     if (!checked.ok()) return checked;
   }
-  for (const SendWork& work : works) Queue(work);
+  for (const SendWork& work : works) works_.Add(work);
+  sends_used_ += static_cast<uint32_t>(works.size());
   Issue();
   Retire();
   return absl::OkStatus();
 }
 
-void OfiQueuePair::Queue(const SendWork& from) {
-  const uint64_t index = tail_++;
-  ++sends_used_;
-  Work& work = WorkAt(index);
-  work = Work();
-  work.context.index = static_cast<uint32_t>(index % works_.size());
-  work.id = from.id;
-  work.op = from.op;
-  work.signaled = from.signaled;
-  work.fence = from.fence;
-  work.immediate = from.immediate;
-  work.remote_key = from.remote_key;
-  work.remote_address = from.remote_address;
-  iovec* const pieces = PiecesOf(index);
-  void** const descriptors = &piece_descriptors_[index % works_.size() * options_.max_entries];
-  uint8_t* inline_at = InlineOf(index);
-  for (const Entry& entry : from.entries) {
-    if (entry.bytes == 0) continue;
-    work.bytes += entry.bytes;
-    if (from.inline_data) {
-      memcpy(inline_at, reinterpret_cast<const void*>(entry.address), entry.bytes);
-      inline_at += entry.bytes;
-      continue;
-    }
-    if (!device_->regions()->Find(entry, from.op == SendOp::kRead, &descriptors[work.pieces])) {
-      work.status = CompletionStatus::kLocalProtection;
-      return;
-    }
-    pieces[work.pieces++] = {reinterpret_cast<void*>(entry.address), entry.bytes};
-  }
-  if (!IsSend(from.op) && work.remote_address > ~uint64_t{0} - work.bytes) {
-    // Address plus length overflows. libfabric 1.17 at the peer adds them without a check, finds
-    // the wrapped sum small, and writes there. So we refuse the write here, with the status that a
-    // refusal by the peer has.
-    work.status = CompletionStatus::kRetryExceeded;
-    return;
-  }
-  if (from.inline_data && work.bytes > 0) {
-    descriptors[0] = descriptor_;
-    pieces[work.pieces++] = {InlineOf(index), work.bytes};
-  }
-}
-
 void OfiQueuePair::Issue() {
   stalled_ = false;
-  while (issue_ != tail_ && peer_ready_ && !broken_ && !failed_) {
-    Work& work = WorkAt(issue_);
+  while (works_.any_waits() && tokens_.met() && !broken_ && !failed_) {
+    OfiWork& work = works_.At(works_.next());
     if (work.status != CompletionStatus::kOk) return;  // Those before it end first.
     if (work.fence && reads_out_ > 0) return;
-    const int64_t returned = IssueOne(&work, issue_);
+    const int64_t returned = IssueOne(&work, works_.next());
     if (returned == -FI_EAGAIN) {
       stalled_ = true;
       return;
@@ -114,20 +66,20 @@ void OfiQueuePair::Issue() {
       work.vendor_error = static_cast<uint32_t>(-returned);
       return;
     }
-    ++issue_;
+    works_.Issued();
   }
 }
 
-int64_t OfiQueuePair::IssueOne(Work* work, uint64_t index) {
-  if (IsSend(work->op) || (work->op == SendOp::kWriteWithImmediate && work->bytes == 0)) {
+int64_t OfiQueuePair::IssueOne(OfiWork* work, uint64_t index) {
+  if (work->is_send() || (work->op == SendOp::kWriteWithImmediate && work->bytes == 0)) {
     return IssueFrames(work, index);
   }
   if (work->bytes == 0) {
     work->done = true;
     return 0;
   }
-  const auto pieces = absl::MakeConstSpan(PiecesOf(index), work->pieces);
-  void** const descriptors = &piece_descriptors_[index % works_.size() * options_.max_entries];
+  const absl::Span<const iovec> pieces = works_.Pieces(index);
+  void** const descriptors = works_.Descriptors(index);
   if (work->op == SendOp::kRead) {
     const int64_t returned = endpoint_->Read(pieces, descriptors, work->remote_address,
                                              work->remote_key, &work->context);
@@ -141,11 +93,11 @@ int64_t OfiQueuePair::IssueOne(Work* work, uint64_t index) {
                           &work->context);
 }
 
-int64_t OfiQueuePair::IssueFrames(Work* work, uint64_t index) {
+int64_t OfiQueuePair::IssueFrames(OfiWork* work, uint64_t index) {
   do {
     OfiFrame frame;
-    frame.kind = IsSend(work->op) ? OfiFrameKind::kSend : OfiFrameKind::kImmediate;
-    frame.token = token_;
+    frame.kind = work->is_send() ? OfiFrameKind::kSend : OfiFrameKind::kImmediate;
+    frame.token = tokens_.ours();
     frame.total_bytes = work->bytes;
     frame.immediate = work->immediate;
     const uint64_t count = std::min<uint64_t>(work->bytes - work->sent, kOfiFramePayloadBytes);
@@ -161,46 +113,31 @@ int64_t OfiQueuePair::IssueFrames(Work* work, uint64_t index) {
   return 0;
 }
 
-// `payload`, or the work's own bytes.
+// Sends `payload`, or the work's own bytes.
 int64_t OfiQueuePair::PostFrame(const OfiFrame& frame, const void* payload, uint64_t index) {
-  for (FrameOut& out : frames_out_) {
-    if (out.busy) continue;
-    uint8_t* const bytes = FrameOutBytes(out.context.index);
-    EncodeOfiFrame(frame, bytes);
-    uint8_t* const behind = bytes + kOfiFrameHeaderBytes;
-    if (payload != nullptr) {
-      memcpy(behind, payload, frame.payload_bytes);
-    } else if (frame.payload_bytes > 0) {
-      CopyPieces(WorkAt(index), index, WorkAt(index).sent, frame.payload_bytes, behind);
-    }
-    const int64_t returned = endpoint_->Send(bytes, kOfiFrameHeaderBytes + frame.payload_bytes,
-                                             descriptor_, &out.context);
-    out.busy = returned == 0;
-    out.work = index;
-    return returned;
+  OfiFrames::Out* const out = frames_.Free();
+  if (out == nullptr) return -FI_EAGAIN;
+  uint8_t* const bytes = frames_.BytesOf(*out);
+  EncodeOfiFrame(frame, bytes);
+  uint8_t* const behind = bytes + kOfiFrameHeaderBytes;
+  if (payload != nullptr) {
+    memcpy(behind, payload, frame.payload_bytes);
+  } else if (frame.payload_bytes > 0) {
+    works_.Copy(index, works_.At(index).sent, frame.payload_bytes, behind);
   }
-  return -FI_EAGAIN;
-}
-
-void OfiQueuePair::CopyPieces(const Work& work, uint64_t index, uint64_t from, uint64_t count,
-                              uint8_t* out) const {
-  const iovec* const pieces = PiecesOf(index);
-  for (uint32_t i = 0; i < work.pieces && count > 0; ++i) {
-    const uint64_t skip = std::min<uint64_t>(from, pieces[i].iov_len);
-    const uint64_t here = std::min<uint64_t>(count, pieces[i].iov_len - skip);
-    memcpy(out, static_cast<const uint8_t*>(pieces[i].iov_base) + skip, here);
-    out += here;
-    from -= skip;
-    count -= here;
-  }
+  const int64_t returned = endpoint_->Send(bytes, kOfiFrameHeaderBytes + frame.payload_bytes,
+                                           frames_.descriptor(), &out->context);
+  out->busy = returned == 0;
+  out->work = index;
+  return returned;
 }
 
 void OfiQueuePair::Retire() {
-  while (head_ != tail_ && !broken_) {
-    const Work& work = WorkAt(head_);
+  while (!works_.empty() && !broken_) {
+    const OfiWork& work = works_.oldest();
     if (work.status != CompletionStatus::kOk) return Break();
     if (!work.done) return;
-    ++head_;
+    works_.Pop();
     ++silent_;
     if (!work.signaled) continue;
     Completion completion;
@@ -211,22 +148,13 @@ void OfiQueuePair::Retire() {
   }
 }
 
-// The oldest one tells why; all behind it are flushed.
+// The oldest work tells the reason; all later ones are flushed.
 void OfiQueuePair::FailOldest(CompletionStatus status, uint32_t vendor_error) {
-  if (head_ != tail_ && WorkAt(head_).status == CompletionStatus::kOk) {
-    WorkAt(head_).status = status;
-    WorkAt(head_).vendor_error = vendor_error;
+  if (!works_.empty() && works_.oldest().status == CompletionStatus::kOk) {
+    works_.oldest().status = status;
+    works_.oldest().vendor_error = vendor_error;
   }
   Break();
-}
-
-uint8_t* OfiQueuePair::FrameOutBytes(size_t index) {
-  return &memory_[(kFramesIn + index) * kOfiFrameBytes];
-}
-
-uint8_t* OfiQueuePair::InlineOf(uint64_t index) {
-  return memory_.data() + (kFramesIn + kFramesOut) * kOfiFrameBytes +
-         index % works_.size() * options_.max_inline_bytes;
 }
 
 }  // namespace tryst

@@ -1,4 +1,4 @@
-// What a queue pair learns from its endpoint, and does without being asked.
+// What a queue pair gets from its endpoint, and what it does by itself.
 #include <rdma/fi_errno.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace tryst {
 namespace {
 
-// How long a broken queue pair goes on trying to tell its peer.
+// How long a broken queue pair tries to tell its peer.
 constexpr int64_t kLingerNs = 20'000'000;
 constexpr int64_t kGreetAgainNs = 1'000'000;
 
@@ -27,7 +27,7 @@ CompletionStatus StatusOf(int error) {
     case FI_EINVAL:
       return CompletionStatus::kLocalOperation;
     default:
-      // A refused write, too: the providers close the connection and do not say why.
+      // Also a refused write: providers close the connection and do not say why.
       return CompletionStatus::kRetryExceeded;
   }
 }
@@ -41,16 +41,14 @@ void OfiQueuePair::Progress() {
     const int64_t now_ns = completions_->NowNs();
     if (linger_until_ns_ == 0) linger_until_ns_ = now_ns + kLingerNs;
     if (!bye_said_) SayBye();
-    const bool under_way = std::any_of(std::begin(frames_out_), std::end(frames_out_),
-                                       [](const FrameOut& frame) { return frame.busy; });
-    if ((bye_said_ && !under_way) || now_ns >= linger_until_ns_) CloseDown();
+    if ((bye_said_ && !frames_.AnyBusy()) || now_ns >= linger_until_ns_) CloseDown();
     return;
   }
   if (!connected_) return;
   if (!greeted_) Greet(completions_->NowNs());
-  if (issue_ != tail_) Issue();
+  if (works_.any_waits()) Issue();
   Retire();
-  if (broken_ || head_ == tail_) return patience_.Restart();
+  if (broken_ || works_.empty()) return patience_.Restart();
   if (patience_.Exhausted(completions_->NowNs())) {
     TRYST_REACHED("rare: a libfabric peer does not answer");
     FailOldest(CompletionStatus::kRetryExceeded, 0);
@@ -86,9 +84,9 @@ void OfiQueuePair::OnEnd(const fi_cq_data_entry& end) {
     case OfiContext::Owner::kFrameIn:
       return OnFrame(context->index, end.len);
     case OfiContext::Owner::kFrameOut:
-      return OnFrameSent(&frames_out_[context->index]);
+      return OnFrameSent(&frames_.OutAt(context->index));
     case OfiContext::Owner::kWork: {
-      Work& work = works_[context->index];
+      OfiWork& work = works_.InSlot(context->index);
       work.done = true;
       if (work.op == SendOp::kRead) --reads_out_;
       return patience_.Restart();
@@ -96,11 +94,11 @@ void OfiQueuePair::OnEnd(const fi_cq_data_entry& end) {
   }
 }
 
-void OfiQueuePair::OnFrameSent(FrameOut* frame) {
+void OfiQueuePair::OnFrameSent(OfiFrames::Out* frame) {
   frame->busy = false;
   patience_.Restart();
-  if (frame->work == kNoWork) return;
-  Work& work = WorkAt(frame->work);
+  if (frame->work == OfiFrames::kNoWork) return;
+  OfiWork& work = works_.At(frame->work);
   if (--work.frames_out == 0 && work.sent == work.bytes) work.done = true;
 }
 
@@ -111,33 +109,33 @@ void OfiQueuePair::OnError(const fi_cq_err_entry& error) {
   switch (context->owner) {
     case OfiContext::Owner::kFrameIn:
       if (error.err == FI_ECANCELED && broken_) return;
-      // Longer than a frame of ours: nobody's that we know.
+      // It is longer than any frame of ours, so it is not from a peer that we know.
       TRYST_REACHED("hostile: a libfabric frame that is too long");
       return PostFrameIn(context->index);
     case OfiContext::Owner::kFrameOut: {
-      FrameOut& frame = frames_out_[context->index];
+      OfiFrames::Out& frame = frames_.OutAt(context->index);
       frame.busy = false;
-      if (frame.work != kNoWork) {
+      if (frame.work != OfiFrames::kNoWork) {
         failed_ = true;
-        WorkAt(frame.work).status = status;
-        WorkAt(frame.work).vendor_error = static_cast<uint32_t>(error.err);
+        works_.At(frame.work).status = status;
+        works_.At(frame.work).vendor_error = static_cast<uint32_t>(error.err);
       } else if (!broken_) {
-        greeted_ = false;  // A hello that was lost.
+        greeted_ = false;  // A hello was lost.
       }
       return;
     }
     case OfiContext::Owner::kWork:
-      // A provider would open a new connection for the next one, and what was lost with the old
+      // For the next message a provider would open a new connection, and what was lost with the old
       // one would be missing before it.
       failed_ = true;
-      works_[context->index].status = status;
-      works_[context->index].vendor_error = static_cast<uint32_t>(error.err);
+      works_.InSlot(context->index).status = status;
+      works_.InSlot(context->index).vendor_error = static_cast<uint32_t>(error.err);
       return;
   }
 }
 
 void OfiQueuePair::PostFrameIn(uint32_t index) {
-  if (endpoint_->Receive(FrameIn(index), kOfiFrameBytes, descriptor_, &frames_in_[index]) != 0) {
+  if (frames_.Receive(endpoint_.get(), index) != 0) {
     TRYST_REACHED("rare: libfabric takes no receive");
     FailOldest(CompletionStatus::kLocalOperation, 0);
   }
@@ -145,10 +143,10 @@ void OfiQueuePair::PostFrameIn(uint32_t index) {
 
 void OfiQueuePair::OnFrame(uint32_t index, size_t bytes) {
   OfiFrame frame;
-  const bool ours = DecodeOfiFrame(FrameIn(index), bytes, &frame);
+  const bool ours = DecodeOfiFrame(frames_.In(index), bytes, &frame);
   if (ours && frame.kind == OfiFrameKind::kHello) {
-    OnHello(frame, FrameIn(index) + kOfiFrameHeaderBytes);
-  } else if (ours && connected_ && frame.token == peer_token_) {
+    OnHello(frame, frames_.In(index) + kOfiFrameHeaderBytes);
+  } else if (ours && connected_ && frame.token == tokens_.peers()) {
     if (frame.kind != OfiFrameKind::kBye) {
       Arrival arrival;
       arrival.frame = static_cast<int>(index);
@@ -165,18 +163,11 @@ void OfiQueuePair::OnFrame(uint32_t index, size_t bytes) {
 }
 
 void OfiQueuePair::OnHello(const OfiFrame& frame, const uint8_t* payload) {
-  if (frame.payload_bytes != sizeof(token_) || memcmp(payload, &token_, sizeof(token_)) != 0) {
+  if (!tokens_.AreOurs(payload, frame.payload_bytes)) {
     TRYST_REACHED("hostile: a libfabric hello without our token");
     return;
   }
-  if (!connected_) {
-    // From whom we are not told yet. One of these is our peer.
-    if (heard_.size() == kMaxHeard) heard_.erase(heard_.begin());
-    heard_.push_back(frame.token);
-  } else if (frame.token == peer_token_) {
-    peer_ready_ = true;
-    patience_.Restart();
-  }
+  if (tokens_.OnHello(frame.token)) patience_.Restart();
 }
 
 void OfiQueuePair::OnArrival(const Arrival& arrival) {
@@ -189,7 +180,7 @@ void OfiQueuePair::OnArrival(const Arrival& arrival) {
   waiting_.push_back(arrival);
 }
 
-// REQUIRES: there is a receive. Always true: what it takes is done with.
+// REQUIRES: there is a receive. Always returns true: the arrival is handled.
 bool OfiQueuePair::Deliver(const Arrival& arrival) {
   if (arrival.frame < 0) {
     Complete(receives_.TakeForImmediate(arrival.immediate, arrival.bytes), 0);
@@ -197,13 +188,13 @@ bool OfiQueuePair::Deliver(const Arrival& arrival) {
   }
   const uint32_t index = static_cast<uint32_t>(arrival.frame);
   OfiFrame frame;
-  // It was whole when it came, and nobody else writes there.
-  (void)DecodeOfiFrame(FrameIn(index), kOfiFrameHeaderBytes, &frame);
+  // It was valid when it came, and nothing else writes there.
+  (void)DecodeOfiFrame(frames_.In(index), kOfiFrameHeaderBytes, &frame);
   if (frame.kind == OfiFrameKind::kImmediate) {
     Complete(receives_.TakeForImmediate(frame.immediate, 0), 0);
   } else {
     Completion completion;
-    if (receives_.Fill(frame, FrameIn(index) + kOfiFrameHeaderBytes, &completion)) {
+    if (receives_.Fill(frame, frames_.In(index) + kOfiFrameHeaderBytes, &completion)) {
       Complete(completion, 0);
       if (completion.status != CompletionStatus::kOk) {
         FailOldest(CompletionStatus::kRemoteAborted, 0);
@@ -243,20 +234,20 @@ void OfiQueuePair::Greet(int64_t now_ns) {
   if (now_ns < greet_again_ns_) return;
   greet_again_ns_ = now_ns + kGreetAgainNs;
   OfiFrame hello;
-  hello.token = token_;
-  hello.payload_bytes = sizeof(peer_token_);
-  greeted_ = PostFrame(hello, &peer_token_, kNoWork) == 0;
+  hello.token = tokens_.ours();
+  hello.payload_bytes = sizeof(tokens_.peers());
+  greeted_ = PostFrame(hello, &tokens_.peers(), OfiFrames::kNoWork) == 0;
 }
 
 void OfiQueuePair::SayBye() {
   if (!connected_ || peer_gone_ || !greeted_) {
-    bye_said_ = true;  // There is nobody to tell.
+    bye_said_ = true;  // There is no peer to tell.
     return;
   }
   OfiFrame bye;
   bye.kind = OfiFrameKind::kBye;
-  bye.token = token_;
-  bye_said_ = PostFrame(bye, nullptr, kNoWork) == 0;
+  bye.token = tokens_.ours();
+  bye_said_ = PostFrame(bye, nullptr, OfiFrames::kNoWork) == 0;
 }
 
 }  // namespace tryst

@@ -37,7 +37,10 @@ absl::StatusOr<std::unique_ptr<SoftCompletionQueue>> SoftCompletionQueue::Create
 }
 
 SoftCompletionQueue::SoftCompletionQueue(SoftContext* context, uint32_t depth)
-    : context_(context), depth_(depth), ring_(std::min(depth, kFirstRing)) {}
+    : context_(context),
+      depth_(depth),
+      ring_(std::min(depth, kFirstRing)),
+      door_(context, &epoll_, &queue_pairs_) {}
 
 SoftCompletionQueue::~SoftCompletionQueue() {
   TRYST_CHECK(queue_pairs_.empty() && reserved_.load() == 0)
@@ -45,19 +48,16 @@ SoftCompletionQueue::~SoftCompletionQueue() {
 }
 
 absl::Status SoftCompletionQueue::Open() {
-  epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+  const bool opened = epoll_.Open();
   wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!epoll_.valid() || !wake_.valid() || !timer_.valid()) {
+  if (!opened || !wake_.valid() || !timer_.valid()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no descriptors for a completion queue (RLIMIT_NOFILE): ", strerror(errno)));
   }
-  const absl::Status listening = Listen();
-  if (!listening.ok()) return listening;
-  Watch(wake_.get(), EPOLLIN, kWakeId, EPOLL_CTL_ADD);
-  Watch(timer_.get(), EPOLLIN, kTimerId, EPOLL_CTL_ADD);
-  Watch(listener_.get(), EPOLLIN, kListenerId, EPOLL_CTL_ADD);
-  return absl::OkStatus();
+  epoll_.Watch(wake_.get(), EPOLLIN, SoftEpoll::kWakeId, EPOLL_CTL_ADD);
+  epoll_.Watch(timer_.get(), EPOLLIN, SoftEpoll::kTimerId, EPOLL_CTL_ADD);
+  return door_.Listen();
 }
 
 absl::StatusOr<size_t> SoftCompletionQueue::Poll(absl::Span<Completion> out) {
@@ -161,7 +161,7 @@ void SoftCompletionQueue::PayDebts(bool all) {
 }
 
 bool SoftCompletionQueue::FewLanes() const {
-  if (lanes_.empty() || lanes_.size() > kFewLanes || !strangers_.empty()) return false;
+  if (lanes_.empty() || lanes_.size() > kFewLanes || door_.any_stranger()) return false;
   return std::all_of(lanes_.begin(), lanes_.end(), [](const SoftLane* lane) { return lane->up(); });
 }
 
@@ -183,21 +183,21 @@ void SoftCompletionQueue::TakeTurn() {
 
 void SoftCompletionQueue::ServeReady() {
   epoll_event events[kEventsPerTurn];
-  const int ready = epoll_wait(epoll_.get(), events, kEventsPerTurn, 0);
+  const int ready = epoll_wait(epoll_.fd(), events, kEventsPerTurn, 0);
   bool strangers = false;
   bool leaving = false;
   for (int i = 0; i < ready; ++i) {
     const uint64_t id = events[i].data.u64;
-    if (id == kListenerId) {
-      Accept();
+    if (id == SoftEpoll::kListenerId) {
+      door_.Accept();
       strangers = true;  // Whose hello has often come along.
-    } else if (id == kTimerId) {
+    } else if (id == SoftEpoll::kTimerId) {
       uint64_t ignored;
       // Only to make it unreadable; RunTimers() looks at the clock.
       [[maybe_unused]] const ssize_t got = read(timer_.get(), &ignored, sizeof(ignored));
       timer_at_ns_ = kNever;
       RunTimers();
-    } else if (id != kWakeId) {
+    } else if (id != SoftEpoll::kWakeId) {
       // By number, because what came before it in `events` may have closed it.
       const auto lane = lane_by_id_.find(id);
       if (lane != lane_by_id_.end()) {
@@ -207,23 +207,19 @@ void SoftCompletionQueue::ServeReady() {
       }
     }
   }
-  if (strangers) HearStrangers();
-  if (leaving) SeeOff();
+  if (strangers) door_.HearStrangers();
+  if (leaving) door_.SeeOff();
 }
 
 void SoftCompletionQueue::RunTimers() {
   const int64_t now_ns = context_->clock->NowNs();
   for (SoftQueuePair* queue_pair : active_) queue_pair->OnTimer(now_ns);
-  ExpireStrangers(now_ns);
-  if (!listening_ && now_ns >= listen_again_ns_) {
-    listening_ = true;
-    Watch(listener_.get(), EPOLLIN, kListenerId, EPOLL_CTL_MOD);
-  }
+  door_.RunTimers(now_ns);
 }
 
 void SoftCompletionQueue::WatchWhatMatters() {
   const int64_t now_ns = context_->clock->NowNs();
-  int64_t at_ns = listening_ ? kNever : listen_again_ns_;
+  int64_t at_ns = door_.next_timer_ns();
   for (size_t i = active_.size(); i-- > 0;) {
     SoftQueuePair* const queue_pair = active_[i];
     queue_pair->WatchLanes();
@@ -234,8 +230,6 @@ void SoftCompletionQueue::WatchWhatMatters() {
     active_[i] = active_.back();
     active_.pop_back();
   }
-  for (const Stranger& stranger : strangers_) at_ns = std::min(at_ns, stranger.deadline_ns);
-  for (const Leaving& leaving : leaving_) at_ns = std::min(at_ns, leaving.deadline_ns);
   SetTimer(at_ns, now_ns);
 }
 
@@ -252,12 +246,12 @@ void SoftCompletionQueue::SetTimer(int64_t at_ns, int64_t now_ns) {
 }
 
 void SoftCompletionQueue::AddLane(SoftLane* lane) {
-  lane->id = next_id_++;
+  lane->id = epoll_.NewId();
   lanes_.push_back(lane);
   lane_by_id_[lane->id] = lane;
   lane->watched_for_room = lane->state == SoftLane::State::kDialling;
-  Watch(lane->stream.fd(), lane->watched_for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id,
-        EPOLL_CTL_ADD);
+  epoll_.Watch(lane->stream.fd(), lane->watched_for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id,
+               EPOLL_CTL_ADD);
   if (lanes_.size() == kFewLanes + 1) {
     for (SoftLane* other : lanes_) WatchLane(other);
   }
@@ -265,7 +259,7 @@ void SoftCompletionQueue::AddLane(SoftLane* lane) {
 
 void SoftCompletionQueue::RemoveLane(SoftLane* lane) {
   // Closing a socket also takes it out of epoll, but CloseGently() keeps some open.
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, lane->stream.fd(), nullptr);
+  epoll_.Unwatch(lane->stream.fd());
   lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
   lane_by_id_.erase(lane->id);
   lane->id = 0;
@@ -276,21 +270,12 @@ void SoftCompletionQueue::WatchLane(SoftLane* lane) {
       lane->full || (lane->state == SoftLane::State::kDialling && !lane->stream.SendWaitsForPeer());
   if (for_room == lane->watched_for_room) return;
   lane->watched_for_room = for_room;
-  Watch(lane->stream.fd(), for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id, EPOLL_CTL_MOD);
+  epoll_.Watch(lane->stream.fd(), for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id, EPOLL_CTL_MOD);
 }
 
 void SoftCompletionQueue::NoteFull(SoftLane* lane) {
   // A few lanes are tried each turn anyway, which saves two calls each time one fills.
   if (lanes_.size() > kFewLanes) WatchLane(lane);
-}
-
-void SoftCompletionQueue::Watch(int fd, uint32_t events, uint64_t id, int operation) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.u64 = id;
-  if (epoll_ctl(epoll_.get(), operation, fd, &event) != 0) {
-    TRYST_LOG(Error) << "epoll_ctl: " << strerror(errno) << "; a sleeping poller may miss bytes";
-  }
 }
 
 void SoftCompletionQueue::Wake() {

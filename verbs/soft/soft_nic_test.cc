@@ -9,8 +9,10 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/reached.h"
 #include "gtest/gtest.h"
 #include "verbs/soft/hostile_peer.h"
 #include "verbs/soft/soft_tls.h"
@@ -161,7 +163,7 @@ TEST(SoftNicTest, WritesThatEndWhenLeftWaitForNobody) {
   EXPECT_EQ(a.done[1].status, CompletionStatus::kOk);
   EXPECT_EQ(b.data()[0], 1);
   ASSERT_TRUE(PollUntil({&b}, [&] { return b.data()[0] == 2; }));
-  // What it says of receives comes in time all the same.
+  // Its words about new receives still come in time: without them a write would wait for ever.
   a.done.clear();
   for (size_t i = 1; i <= 100; ++i) {
     ASSERT_TRUE(a.PostWrite(4096, SendOp::kWriteWithImmediate).ok());
@@ -424,6 +426,77 @@ TEST_F(HostilePeerTest, EachKindOfNonsenseBreaksOnlyThisQueuePair) {
   ASSERT_TRUE(bystander.PostWrite(100).ok());
   ASSERT_TRUE(PollUntil({&bystander, &friendly}, [&] { return bystander.done.size() == 1; }));
   EXPECT_EQ(bystander.done[0].status, CompletionStatus::kOk);
+}
+
+TEST_F(HostilePeerTest, AFragmentThatItsMessageHasNoRoomForIsNotTaken) {
+  struct Case {
+    uint64_t total;
+    uint32_t bytes;
+  };
+  for (const Case& one : {Case{100, 51}, Case{101, 10}, Case{100, 0}}) {
+    SCOPED_TRACE(one.bytes);
+    Introduce();
+    FrameHeader header = Write(100);
+    header.bytes = 50;
+    peer_->Say(header, std::vector<uint8_t>(50, 1));
+    FrameHeader fragment;
+    fragment.type = FrameType::kFragment;
+    fragment.total = one.total;
+    fragment.address = 50;
+    fragment.bytes = one.bytes;
+    peer_->Say(fragment, std::vector<uint8_t>(one.bytes, 1));
+    ASSERT_TRUE(BecomesBroken());
+    EXPECT_TRUE(victim_.RedZonesIntact());
+  }
+  EXPECT_EQ(nic_->counters().protocol_errors, 3u);
+}
+
+// Well formed, but of nothing.
+TEST_F(HostilePeerTest, FragmentsAndAnswersOfNothingAreNotTaken) {
+  for (const FrameType type : {FrameType::kFragment, FrameType::kReadResponse}) {
+    Introduce();
+    FrameHeader frame;
+    frame.type = type;
+    frame.total = 100;
+    frame.bytes = 10;
+    peer_->Say(frame, std::vector<uint8_t>(10, 1));
+    ASSERT_TRUE(BecomesBroken());
+  }
+  EXPECT_EQ(nic_->counters().protocol_errors, 2u);
+}
+
+// It would write over what the victim is sending.
+TEST_F(HostilePeerTest, AnAnswerToAWriteIsNotTaken) {
+  Introduce();
+  victim_.data()[0] = 7;
+  ASSERT_TRUE(victim_.PostWrite(10).ok());
+  ASSERT_TRUE(Hear().has_value());
+  FrameHeader answer;
+  answer.type = FrameType::kReadResponse;
+  answer.total = 10;
+  answer.bytes = 10;
+  peer_->Say(answer, std::vector<uint8_t>(10, 99));
+  ASSERT_TRUE(BecomesBroken());
+  EXPECT_EQ(victim_.data()[0], 7);
+}
+
+TEST_F(HostilePeerTest, AnOlderFrameTakesNoReceivesBack) {
+  Introduce();
+  FrameHeader ack;
+  ack.receives = 4;
+  peer_->Say(ack);
+  ack.receives = 1;
+  peer_->Say(ack);
+  for (int i = 0; i < 100; ++i) victim_.Poll();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(victim_.PostWrite(10, SendOp::kWriteWithImmediate).ok());
+  }
+  for (int i = 0; i < 3; ++i) {
+    const auto frame = Hear();
+    ASSERT_TRUE(frame.has_value()) << "it was told of four receives";
+    EXPECT_EQ(frame->sequence, static_cast<uint32_t>(i));
+    peer_->HearBytes(10);
+  }
 }
 
 TEST_F(HostilePeerTest, GarbageBreaksTheQueuePairWithABadResponse) {
@@ -797,6 +870,25 @@ TEST(SoftNicThreadsTest, RegionGoesWhileItIsWrittenAndRead) {
     poller.join();
   }
 }
+
+// At the end: whatever only a fault or a hostile peer can reach has been reached.
+class EveryGuardIsReached : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (::testing::UnitTest::GetInstance()->test_to_run_count() !=
+        ::testing::UnitTest::GetInstance()->total_test_count()) {
+      return;
+    }
+    size_t guards = 0;
+    ForEachGuard([&guards](absl::string_view name, uint64_t times) {
+      if (!absl::StartsWith(name, "soft: ")) return;
+      ++guards;
+      EXPECT_GT(times, 0u) << "no test reaches the guard \"" << name << "\"";
+    });
+    EXPECT_GE(guards, 10u);
+  }
+};
+const auto* const kReached = ::testing::AddGlobalTestEnvironment(new EveryGuardIsReached);
 
 }  // namespace
 }  // namespace tryst

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kFirstRedialNs = 1'000'000;
 constexpr int64_t kLastRedialNs = 100'000'000;
-// The first lane takes many small frames in one call.
+// The first lane receives many small frames in one call.
 constexpr size_t kFirstStagingBytes = SoftStaging::kBytes;
 constexpr size_t kLaterStagingBytes = 1 << 10;
 constexpr uint32_t kFirstSends = 8;
@@ -31,8 +31,7 @@ uint64_t MaskFor(uint32_t depth) {
 }
 
 int64_t PeerBudget(const QueuePairOptions& options) {
-  if (options.ack_timeout == 0)
-    return Patience::kForEver;  // As the InfiniBand specification has it.
+  if (options.ack_timeout == 0) return Patience::kForEver;  // As in the InfiniBand specification.
   return (int64_t{4096} << options.ack_timeout) * (options.retry_count + 1);
 }
 
@@ -109,7 +108,7 @@ absl::Status SoftQueuePair::Connect(absl::string_view remote_address) {
   Attach();
   peer_ = *std::move(peer);
   peer_listener_ = *listener;
-  // Both sides know both tokens, and so agree on who dials.
+  // Both sides know both tokens, so they agree on which one dials.
   dialler_ = token_ < peer_.token;
   state_ = QueuePairState::kReady;
   moved_ = true;
@@ -182,13 +181,13 @@ void SoftQueuePair::SendHello(SoftLane* lane) {
   completions_->WatchLane(lane);
 }
 
-// The acceptor's answer to a dialler's hello.
+// Handles the acceptor's answer to our hello.
 bool SoftQueuePair::TakeHello(SoftLane* lane, const uint8_t* bytes) {
   SoftHello hello;
   if (!DecodeHello(bytes, &hello) || !TokensEqual(hello.token, token_) ||
       hello.to_number != number_ || hello.from_number != peer_.number ||
       hello.socket != lane->index || hello.sockets != lanes_.size()) {
-    // Somebody else has the peer's port.
+    // Another process has the peer's port.
     context_->tokens_refused.fetch_add(1);
     RetryDial(lane);
     return false;
@@ -221,7 +220,7 @@ bool SoftQueuePair::Expects(const SoftHello& hello) const {
          hello.sockets == lanes_.size();
 }
 
-// The held socket's hello, now that we know our peer.
+// Handles the held socket's hello, now that we know our peer.
 void SoftQueuePair::Answer(SoftLane* lane) {
   if (!Expects(lane->hello)) {
     context_->tokens_refused.fetch_add(1);
@@ -231,7 +230,7 @@ void SoftQueuePair::Answer(SoftLane* lane) {
   uint8_t bytes[kHelloBytes];
   EncodeHello(NewHello(*lane), bytes);
   if (lane->stream.Send(bytes, sizeof(bytes)) != sizeof(bytes)) {
-    DropLane(lane);  // The peer, if it is there, dials again.
+    DropLane(lane);  // The peer, if it was the one, dials again.
     return;
   }
   RaiseLane(lane, lane->hello);
@@ -263,15 +262,15 @@ void SoftQueuePair::DropLane(SoftLane* lane) {
   GiveBackBatch(lane);
 }
 
-// Sends that nobody was to hear of may be on their way. What the peer's kernel has, the peer
-// can read; what ours still has is thrown away if the peer has written to us meanwhile.
+// Sends without a completion may be under way. The peer can read what its kernel has; what ours
+// still has is thrown away if the peer has written to us meanwhile.
 void SoftQueuePair::AwaitPeersKernel() const {
   if (state_ != QueuePairState::kReady || sends_wait_for_poll()) return;
   bool unheard = options_.ends_when_left && acked_ != next_sequence_;
   for (uint64_t i = send_oldest_; i < send_end_; ++i) {
     unheard = unheard || !send_slots_[i & send_mask_].signaled;
   }
-  if (!unheard) return;  // Given up by who waits for them.
+  if (!unheard) return;  // The code that waits for them has given up.
   const int64_t end_ns = context_->clock->NowNs() + kLastWaitNs;
   int unread = 0;
   while (ioctl(lanes_[0]->stream.fd(), SIOCOUTQ, &unread) == 0 && unread > 0 &&
@@ -282,13 +281,13 @@ void SoftQueuePair::AwaitPeersKernel() const {
 
 void SoftQueuePair::Break() {
   if (state_ == QueuePairState::kBroken) return;
-  // What has landed here has landed: a peer that is told need not wonder.
+  // Tell the peer what has landed, so that it need not guess.
   PayDebt();
   BreakWith(CompletionStatus::kFlushed, kNobody);
 }
 
-// The end of one lane is the end of all. But a peer's last words come by the first, and
-// when a later one is closed they may still be on their way.
+// When one lane ends, all end. But the peer's last frames come on the first lane, and may still be
+// under way when a later lane is closed.
 void SoftQueuePair::LoseLane(SoftLane* lane) {
   if (state_ != QueuePairState::kReady) return;
   if (lane->index == 0 || !lanes_[0]->up()) {
@@ -321,14 +320,14 @@ void SoftQueuePair::ReportFatal() {
   context_->events.Add(event);
 }
 
-// Whether an answer is due to us, rather than a receive of the peer's.
+// Whether we wait for the peer's answer. Waiting for the peer's receive does not count.
 bool SoftQueuePair::WaitsForPeer() const {
   if (hanging_up_) return true;
   if (send_oldest_ == send_end_) return false;
   return !starved_ || send_oldest_ != send_next_;
 }
 
-// Whether one of our calls has not been answered by anybody at all.
+// Whether one of our dials got no answer at all.
 bool SoftQueuePair::Unreachable() const {
   if (!dialler_ || hanging_up_) return false;
   return std::any_of(lanes_.begin(), lanes_.end(), [](const std::unique_ptr<SoftLane>& lane) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/reached.h"
 #include "verbs/soft/soft_queue_pair.h"
 
 namespace tryst {
@@ -176,6 +177,7 @@ bool SoftQueuePair::TakeStaged(SoftLane* lane) {
       if (staged < kFrameHeaderBytes) return true;
       FrameHeader frame;
       if (!DecodeFrameHeader(from, &frame)) {
+        TRYST_REACHED("soft: a frame that is none");
         Nonsense("a frame that is none");
         return false;
       }
@@ -195,7 +197,10 @@ bool SoftQueuePair::TakeStaged(SoftLane* lane) {
 SoftQueuePair::Taken SoftQueuePair::TakeFrame(SoftLane* lane, const FrameHeader& frame) {
   const bool first_lane = lane->index == 0;
   if (first_lane) {
-    if (!TakeProgress(frame)) return Nonsense("an acknowledgement of what was never sent");
+    if (!TakeProgress(frame)) {
+      TRYST_REACHED("soft: an acknowledgement of what was never sent");
+      return Nonsense("an acknowledgement of what was never sent");
+    }
   } else if (frame.type != FrameType::kFragment && frame.type != FrameType::kReadResponse) {
     return Nonsense("a request on a later socket");
   }
@@ -237,6 +242,7 @@ bool SoftQueuePair::ConsumesReceive(const FrameHeader& frame) const {
 
 SoftQueuePair::Taken SoftQueuePair::TakeRequest(SoftLane* lane, const FrameHeader& frame) {
   if (ConsumesReceive(frame) && receive_oldest_ == receive_end_) {
+    TRYST_REACHED("soft: a message for a receive that was never posted");
     return Nonsense("a message for a receive that was never posted");
   }
   if (frame.type == FrameType::kWrite) {
@@ -273,6 +279,7 @@ SoftQueuePair::Taken SoftQueuePair::TakeRequest(SoftLane* lane, const FrameHeade
 
 SoftQueuePair::Taken SoftQueuePair::TakeRead(const FrameHeader& frame) {
   if (reads_end_ - reads_begin_ == reads_.size()) {
+    TRYST_REACHED("soft: more reads than agreed");
     return Refuse(frame.sequence, WireError::kRemoteInvalidRequest);
   }
   if (frame.total > 0) {
@@ -294,10 +301,13 @@ SoftQueuePair::Taken SoftQueuePair::TakeRead(const FrameHeader& frame) {
 SoftQueuePair::Taken SoftQueuePair::TakeFragment(SoftLane* lane, const FrameHeader& frame) {
   if (!incoming_.active || frame.sequence != executed_) {
     const bool ahead = frame.sequence - executed_ < (1u << 31);
-    return lane->index > 0 && ahead ? Taken::kLater : Nonsense("a fragment of no message");
+    if (lane->index > 0 && ahead) return Taken::kLater;
+    TRYST_REACHED("soft: a fragment of no message");
+    return Nonsense("a fragment of no message");
   }
   if (frame.total != incoming_.first.total ||
       frame.bytes > incoming_.first.total - incoming_.announced || frame.bytes == 0) {
+    TRYST_REACHED("soft: a fragment that its message has no room for");
     return Nonsense("a fragment that its message has no room for");
   }
   incoming_.announced += frame.bytes;
@@ -307,10 +317,14 @@ SoftQueuePair::Taken SoftQueuePair::TakeFragment(SoftLane* lane, const FrameHead
 
 SoftQueuePair::Taken SoftQueuePair::TakeReadResponse(SoftLane* lane, const FrameHeader& frame) {
   const uint64_t i = FindSent(frame.sequence);
-  if (i == kNobody) return Nonsense("an answer to no request");
+  if (i == kNobody) {
+    TRYST_REACHED("soft: an answer to no request");
+    return Nonsense("an answer to no request");
+  }
   SendSlot& slot = send(i);
   if (slot.op != SendOp::kRead || slot.answered || slot.unwritten_frames > 0 ||
       frame.total != slot.total || frame.bytes > slot.total - slot.announced) {
+    TRYST_REACHED("soft: an answer that was not asked for");
     return Nonsense("an answer that was not asked for");
   }
   slot.announced += frame.bytes;
@@ -324,7 +338,10 @@ SoftQueuePair::Taken SoftQueuePair::TakeError(const FrameHeader& frame) {
   const uint64_t i = FindSent(frame.sequence);
   // It may have ended when it left.
   const bool ended = options_.ends_when_left && next_sequence_ - frame.sequence - 1 < (1u << 31);
-  if (i == kNobody && !ended) return Nonsense("an error of no request");
+  if (i == kNobody && !ended) {
+    TRYST_REACHED("soft: an error of no request");
+    return Nonsense("an error of no request");
+  }
   BreakWith(StatusOf(frame.immediate), i);
   return Taken::kBroken;
 }
@@ -408,6 +425,7 @@ bool SoftQueuePair::PinPayload(SoftLane* lane) {
                                              incoming_.first.address + lane->payload_offset,
                                              lane->payload_left, kRemoteWrite);
   if (lane->pinned != nullptr) return true;
+  TRYST_REACHED("soft: a region that ends while it is written");
   Refuse(incoming_.first.sequence, WireError::kRemoteAccess);
   return false;
 }
@@ -431,7 +449,7 @@ SoftQueuePair::Taken SoftQueuePair::Refuse(uint32_t sequence, WireError error) {
     last.resize(rest + kFrameHeaderBytes);
     EncodeFrameHeader(header, last.data() + rest);
     completions_->RemoveLane(lane);
-    completions_->CloseGently(std::move(lane->stream), std::move(last));
+    completions_->door()->CloseGently(std::move(lane->stream), std::move(last));
   }
   ReportFatal();
   BreakWith(CompletionStatus::kFlushed, kNobody);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -98,6 +99,45 @@ TEST(SoftRegionTableTest, RemovalWaitsForThePin) {
   table.Unpin(pinned);
   remover.join();
   EXPECT_TRUE(removed.load());
+}
+
+TEST(SoftRegionTableTest, RenewalWaitsForThePin) {
+  SoftRegionTable table{Stutter()};
+  SoftRegionRecord region = Record(100, 10, kRemoteWrite);
+  table.Add(&region);
+  const uint32_t former = region.remote_key;
+  SoftRegionRecord* const pinned = table.PinRemote(former, 5, 100, 10, kRemoteWrite);
+  ASSERT_EQ(pinned, &region);
+  std::atomic<bool> renewed{false};
+  std::thread renewer([&] {
+    table.Renew(&region);
+    renewed.store(true);
+  });
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_FALSE(renewed.load()) << "who came by the former key may still be writing";
+  table.Unpin(pinned);
+  renewer.join();
+  EXPECT_NE(region.remote_key, former);
+  EXPECT_EQ(table.PinRemote(former, 5, 100, 10, kRemoteWrite), nullptr);
+  table.Remove(&region);
+}
+
+// A peer may still hold it, and would write into what has it now.
+TEST(SoftRegionTableTest, AKeyIsNotUsedAgainSoon) {
+  const std::vector<uint32_t> drawn = {1, 2, 1, 2, 3, 4};
+  size_t calls = 0;
+  SoftRegionTable table([&](absl::Span<uint8_t> out) {
+    memcpy(out.data(), &drawn[calls++ % drawn.size()], sizeof(uint32_t));
+  });
+  SoftRegionRecord a = Record(100, 10, kRemoteWrite);
+  SoftRegionRecord b = Record(100, 10, kRemoteWrite);
+  table.Add(&a);
+  EXPECT_EQ(a.remote_key, 2u);
+  table.Remove(&a);
+  table.Add(&b);
+  EXPECT_EQ(b.local_key, 3u);
+  EXPECT_EQ(b.remote_key, 4u);
+  table.Remove(&b);
 }
 
 TEST(SoftRegionTableTest, WindowsGoWithTheirRegion) {

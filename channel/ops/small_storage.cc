@@ -1,4 +1,4 @@
-#include "channel/shm/small_storage.h"
+#include "channel/ops/small_storage.h"
 
 namespace tryst {
 

@@ -1,28 +1,27 @@
-#ifndef TRYST_CHANNEL_SHM_SMALL_STORAGE_H_
-#define TRYST_CHANNEL_SHM_SMALL_STORAGE_H_
+#ifndef TRYST_CHANNEL_OPS_SMALL_STORAGE_H_
+#define TRYST_CHANNEL_OPS_SMALL_STORAGE_H_
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <thread>
 
-#include "channel/shm/wire.h"
 #include "rendezvous/tensor.h"
 
 namespace tryst {
 
-// Where tensors that came inside a message live: small pieces of heap that are used again.
-// Taken by one thread at a time, the poller's; given back on any, cheapest on that one. Counted by
-// what it has lent, so that it outlives its channel for as long as a tensor does. Lock-free; grows
-// to the most that was ever held at once.
+// Memory for tensors that came inside a message: small blocks that are reused. Only the poller's
+// thread takes blocks; any thread may give them back, cheapest on the poller's. The memory lives
+// until the last tensor in it is gone, even after its channel. Lock-free. It grows to the most that
+// was ever held at once, and stays so large.
 class SmallStorage {
  public:
-  static constexpr uint64_t kBytes = shm_wire::InlineRoom(0);
+  static constexpr uint64_t kBytes = 128;
 
   SmallStorage() = default;
   // At least kBytes, aligned to 64.
   StorageRef Take();
-  void Unref();  // The owner's reference.
+  void Unref();  // Drops the owner's reference.
 
  private:
   class alignas(64) Piece final : public Storage {
@@ -40,13 +39,13 @@ class SmallStorage {
   ~SmallStorage() = default;
   void Give(Piece* piece);
 
-  std::atomic<std::thread::id> taker_{};   // Who took last.
-  Piece* free_ = nullptr;                  // The taker's.
-  std::atomic<Piece*> returned_{nullptr};  // By other threads; taken all at once.
+  std::atomic<std::thread::id> taker_{};   // The thread that took last.
+  Piece* free_ = nullptr;                  // Used by that thread.
+  std::atomic<Piece*> returned_{nullptr};  // Returned by other threads; taken all at once.
   std::deque<Piece> pieces_;
   std::atomic<uint64_t> refs_{1};
 };
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_SHM_SMALL_STORAGE_H_
+#endif  // TRYST_CHANNEL_OPS_SMALL_STORAGE_H_

@@ -1,5 +1,5 @@
-// The sockets of a completion queue that no queue pair owns: the listener, accepted
-// strangers until they have shown whose they are, and those that are being closed.
+#include "verbs/soft/soft_door.h"
+
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/log.h"
-#include "verbs/soft/soft_completion_queue.h"
 #include "verbs/soft/soft_queue_pair.h"
 
 namespace tryst {
@@ -28,7 +27,7 @@ constexpr int64_t kNuisancesNs = 20'000'000;
 
 }  // namespace
 
-absl::Status SoftCompletionQueue::Listen() {
+absl::Status SoftDoor::Listen() {
   const SoftNicOptions& options = context_->options;
   absl::StatusOr<SocketAddress> wanted = SocketAddress::Parse(options.listen_address);
   if (!wanted.ok()) return wanted.status();
@@ -46,18 +45,19 @@ absl::Status SoftCompletionQueue::Listen() {
     bound = SocketAddress::Parse(absl::StrCat(options.advertised_host, ":", bound->port()));
     if (!bound.ok()) return bound.status();
   }
-  listener_address_ = bound->ToString();
+  address_ = bound->ToString();
+  epoll_->Watch(listener_.get(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_ADD);
   return absl::OkStatus();
 }
 
 // It would stay readable and keep sleepers awake.
-void SoftCompletionQueue::PauseListening(int64_t until_ns) {
+void SoftDoor::PauseListening(int64_t until_ns) {
   listening_ = false;
   listen_again_ns_ = until_ns;
-  Watch(listener_.get(), 0, kListenerId, EPOLL_CTL_MOD);
+  epoll_->Watch(listener_.get(), 0, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
 }
 
-void SoftCompletionQueue::Accept() {
+void SoftDoor::Accept() {
   const int64_t now_ns = context_->clock->NowNs();
   if (now_ns - nuisances_since_ns_ >= kNuisancesNs) {
     nuisances_since_ns_ = now_ns;
@@ -81,23 +81,23 @@ void SoftCompletionQueue::Accept() {
     stranger.stream = Greet(std::move(fd));
     if (!stranger.stream.valid()) continue;
     stranger.deadline_ns = now_ns + absl::ToInt64Nanoseconds(context_->options.handshake_timeout);
-    Watch(stranger.stream.fd(), EPOLLIN, next_id_++, EPOLL_CTL_ADD);
+    epoll_->Watch(stranger.stream.fd(), EPOLLIN, epoll_->NewId(), EPOLL_CTL_ADD);
     strangers_.push_back(std::move(stranger));
   }
 }
 
-SoftStream SoftCompletionQueue::Greet(Fd fd) {
+SoftStream SoftDoor::Greet(Fd fd) {
   if (context_->tls == nullptr) return SoftStream(std::move(fd));
   auto tls = context_->tls->Accept(fd.get(), [this](uint32_t number) -> absl::optional<Token> {
-    const auto found = queue_pairs_.find(number);
-    if (found == queue_pairs_.end()) return absl::nullopt;
+    const auto found = queue_pairs_->find(number);
+    if (found == queue_pairs_->end()) return absl::nullopt;
     return found->second->token();
   });
   if (tls == nullptr) return SoftStream();
   return SoftStream(std::move(fd), std::move(tls));
 }
 
-void SoftCompletionQueue::HearStrangers() {
+void SoftDoor::HearStrangers() {
   for (size_t i = 0; i < strangers_.size();) {
     if (HearStranger(&strangers_[i])) {
       ++i;
@@ -107,7 +107,7 @@ void SoftCompletionQueue::HearStrangers() {
   }
 }
 
-bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
+bool SoftDoor::HearStranger(Stranger* stranger) {
   const ssize_t got =
       stranger->stream.Receive(stranger->hello + stranger->got, kHelloBytes - stranger->got);
   if (got < 0 && errno == EAGAIN) return true;
@@ -124,9 +124,9 @@ bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
     ++nuisances_;
     return false;
   }
-  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stranger->stream.fd(), nullptr);
-  const auto found = queue_pairs_.find(hello.to_number);
-  if (found != queue_pairs_.end() && found->second->Adopt(hello, &stranger->stream)) {
+  epoll_->Unwatch(stranger->stream.fd());
+  const auto found = queue_pairs_->find(hello.to_number);
+  if (found != queue_pairs_->end() && found->second->Adopt(hello, &stranger->stream)) {
     context_->connections_accepted.fetch_add(1);
   } else {
     context_->tokens_refused.fetch_add(1);
@@ -135,16 +135,27 @@ bool SoftCompletionQueue::HearStranger(Stranger* stranger) {
   return false;
 }
 
-void SoftCompletionQueue::ExpireStrangers(int64_t now_ns) {
+void SoftDoor::RunTimers(int64_t now_ns) {
   const auto late = [now_ns](const auto& one) { return now_ns >= one.deadline_ns; };
   const auto first_late = std::stable_partition(strangers_.begin(), strangers_.end(),
                                                 [&](const Stranger& one) { return !late(one); });
   context_->handshakes_timed_out.fetch_add(static_cast<uint64_t>(strangers_.end() - first_late));
   strangers_.erase(first_late, strangers_.end());
   leaving_.erase(std::remove_if(leaving_.begin(), leaving_.end(), late), leaving_.end());
+  if (!listening_ && now_ns >= listen_again_ns_) {
+    listening_ = true;
+    epoll_->Watch(listener_.get(), EPOLLIN, SoftEpoll::kListenerId, EPOLL_CTL_MOD);
+  }
 }
 
-void SoftCompletionQueue::CloseGently(SoftStream stream, std::vector<uint8_t> last) {
+int64_t SoftDoor::next_timer_ns() const {
+  int64_t at_ns = listening_ ? INT64_MAX : listen_again_ns_;
+  for (const Stranger& stranger : strangers_) at_ns = std::min(at_ns, stranger.deadline_ns);
+  for (const Leaving& leaving : leaving_) at_ns = std::min(at_ns, leaving.deadline_ns);
+  return at_ns;
+}
+
+void SoftDoor::CloseGently(SoftStream stream, std::vector<uint8_t> last) {
   Leaving leaving;
   leaving.stream = std::move(stream);
   leaving.deadline_ns =
@@ -152,20 +163,21 @@ void SoftCompletionQueue::CloseGently(SoftStream stream, std::vector<uint8_t> la
   leaving.last = std::move(last);
   if (!SeeOffOne(&leaving)) return;
   if (leaving_.size() >= kMaxLeaving) leaving_.erase(leaving_.begin());
-  leaving.id = next_id_++;
-  Watch(leaving.stream.fd(), leaving.sent < leaving.last.size() ? EPOLLIN | EPOLLOUT : EPOLLIN,
-        leaving.id, EPOLL_CTL_ADD);
+  leaving.id = epoll_->NewId();
+  epoll_->Watch(leaving.stream.fd(),
+                leaving.sent < leaving.last.size() ? EPOLLIN | EPOLLOUT : EPOLLIN, leaving.id,
+                EPOLL_CTL_ADD);
   leaving_.push_back(std::move(leaving));
 }
 
-void SoftCompletionQueue::SeeOff() {
+void SoftDoor::SeeOff() {
   leaving_.erase(std::remove_if(leaving_.begin(), leaving_.end(),
                                 [this](Leaving& one) { return !SeeOffOne(&one); }),
                  leaving_.end());
 }
 
 // False when it can be closed.
-bool SoftCompletionQueue::SeeOffOne(Leaving* leaving) {
+bool SoftDoor::SeeOffOne(Leaving* leaving) {
   if (leaving->sent < leaving->last.size()) {
     const ssize_t sent = leaving->stream.Send(leaving->last.data() + leaving->sent,
                                               leaving->last.size() - leaving->sent);
@@ -173,7 +185,8 @@ bool SoftCompletionQueue::SeeOffOne(Leaving* leaving) {
     if (sent > 0) leaving->sent += static_cast<size_t>(sent);
     if (leaving->sent == leaving->last.size()) {
       shutdown(leaving->stream.fd(), SHUT_WR);
-      if (leaving->id != 0) Watch(leaving->stream.fd(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);
+      if (leaving->id != 0)
+        epoll_->Watch(leaving->stream.fd(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);
     }
   }
   // What is unread when a socket is closed makes the kernel throw away what is unsent.

@@ -1,0 +1,60 @@
+#ifndef TRYST_CHANNEL_RDMA_FETCH_DESTINATION_H_
+#define TRYST_CHANNEL_RDMA_FETCH_DESTINATION_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "channel/ops/fetch_ops.h"
+#include "channel/ops/linked_line.h"
+#include "channel/rdma/fetch_op.h"
+#include "channel/rdma/fetch_options.h"
+#include "channel/rdma/landing_pool.h"
+
+namespace tryst {
+
+// Where the fetches of one channel let tensors land, and the wait for room. Poller thread only.
+class FetchDestinations {
+ public:
+  // All outlive it.
+  FetchDestinations(FetchOps* ops, LandingPool* landings, const FetchChannelOptions* options)
+      : ops_(ops), landings_(landings), options_(*options), writer_(landings->NewWriter()) {}
+
+  LandingPool* landings() const { return landings_; }
+  absl::Status MayFill(const Args& args) const;
+  // Chooses a destination before the peer has said what the tensor is: of the size that the caller
+  // named, else of the last size (`bytes_last`; 0: unknown), else of a guessed one. A tensor that
+  // fits into a message (`inside` bytes) needs none. Without room `op` gets none, and the peer will
+  // ask for one.
+  void Choose(RdmaFetchOp* op, uint64_t inside, uint64_t bytes_last);
+  // A landing for a standing receive. Empty: there is no room now.
+  StorageRef TakeAhead(uint64_t bytes) {
+    return landings_->Take(bytes, LandingPool::For::kWaiting, writer_);
+  }
+  // The peer has the tensor: requests it again when room comes and it is this fetch's turn. False:
+  // there is no room until other fetches give theirs up.
+  bool WaitForRoom(RdmaFetchOp* op);
+  void StopWaiting(RdmaFetchOp* op) { room_line_.Remove(op); }
+  // Call it when room came back: the fetch that has waited longest takes some. False: no fetch
+  // waits, or the room was not enough.
+  bool TakeRoom();
+  bool any_wait() const { return !room_line_.empty(); }
+  // The memory of `op` no longer counts as lent for waiting.
+  void EndWaitingCharge(RdmaFetchOp* op);
+  void Drop(RdmaFetchOp* op);
+  // A landing that the peer may write goes to the next fetch of the key; the caller's own memory
+  // does not.
+  bool Pass(RdmaFetchOp* from, RdmaFetchOp* to);
+
+ private:
+  bool Give(RdmaFetchOp* op, uint64_t bytes, LandingPool::For what);
+
+  FetchOps* const ops_;
+  LandingPool* const landings_;
+  const FetchChannelOptions& options_;
+  const uint64_t writer_;  // Our number in the pool, as the writer of these landings.
+  LinkedLine<FetchOp> room_line_{&FetchOp::wait_link};  // kWaitingRoom.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_FETCH_DESTINATION_H_

@@ -1,0 +1,50 @@
+#ifndef TRYST_CHANNEL_RDMA_FETCH_SENDING_H_
+#define TRYST_CHANNEL_RDMA_FETCH_SENDING_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/types/span.h"
+#include "channel/ops/fetch_words.h"
+#include "channel/rdma/fetch_destination.h"
+#include "channel/rdma/key_habits.h"
+#include "channel/rdma/message_link.h"
+#include "channel/rdma/wire.h"
+
+namespace tryst {
+
+// The consumer's link of this epoch, and what it sends over it: keys, requests, cancels. Poller
+// thread only.
+class FetchSender final : public FetchWords {
+ public:
+  FetchSender(FetchDestinations* destinations, KeyHabits* habits)
+      : destinations_(destinations), habits_(habits) {}
+
+  std::unique_ptr<MessageLink> link;  // Null: there is none.
+  uint64_t epoch = 0;                 // Of its hello.
+  uint64_t session = 0;               // The peer's.
+  uint32_t version = 0;               // Of the protocol, in this epoch.
+  bool tell_replayed = false;  // All replays are in the send line; REPLAYED must follow them.
+  bool ping_due = false;
+
+  void FlushSoon() override;
+  bool AsksAtOnce() const override { return !tell_replayed; }
+  bool HasRoom(const FetchOp&) override { return link->message() != nullptr; }
+  bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) override;
+  bool SendCancel(const FetchOp& op) override;
+  bool SendPark(const FetchOp& op) override;
+  bool SendWaits(FetchOp* op, FetchKey* key) override;
+  bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
+  bool SayOwn() override;
+  size_t most_tickets() const override { return wire::kMaxTickets; }
+
+ private:
+  bool TellKey(FetchKey* key);
+
+  FetchDestinations* const destinations_;
+  KeyHabits* const habits_;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_FETCH_SENDING_H_

@@ -1,0 +1,58 @@
+#ifndef TRYST_CHANNEL_RDMA_FETCH_STANDING_H_
+#define TRYST_CHANNEL_RDMA_FETCH_STANDING_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "channel/ops/fetch_ops.h"
+#include "channel/rdma/fetch_destination.h"
+#include "channel/rdma/fetch_op.h"
+#include "channel/rdma/fetch_options.h"
+#include "channel/rdma/fetch_sending.h"
+#include "channel/rdma/key_habits.h"
+
+namespace tryst {
+
+// Standing receives: a key that recurs in step after step is requested before its fetch comes, so
+// that the producer writes the tensor as soon as it is sent. The tensor is accepted only when a
+// fetch claims it; if none does, a CANCEL gives it back to the producer. Poller thread only.
+class StandingReceives {
+ public:
+  // All outlive it.
+  StandingReceives(FetchOps* ops, FetchSender* sender, FetchDestinations* destinations,
+                   KeyHabits* habits, const FetchChannelOptions* options, FetchCounters* counters)
+      : ops_(ops),
+        sender_(sender),
+        destinations_(destinations),
+        habits_(habits),
+        options_(*options),
+        counters_(*counters) {}
+
+  // The standing receive that this fetch claims; null if there is none.
+  FetchOp* Foreseen(int64_t step_id, const TensorKey& key);
+  // Requests the tensor of the next step, if one is foreseen and there is room.
+  void ArmNext(const TensorKey& key);
+  void End(RdmaFetchOp* op, bool claimed);
+  // Gives up one standing receive, because fetches need its slot or its memory.
+  void DropOne();
+  void DropAll(const absl::Status& why);
+  void AskAhead(bool in_use);
+  size_t count() const { return count_; }  // Standing receives that no fetch has claimed.
+
+ private:
+  static RdmaFetchOp* Of(const FetchKey& key);
+
+  FetchOps* const ops_;
+  FetchSender* const sender_;
+  FetchDestinations* const destinations_;
+  KeyHabits* const habits_;
+  const FetchChannelOptions& options_;
+  FetchCounters& counters_;
+  bool asks_ahead_ = true;
+  size_t count_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_FETCH_STANDING_H_

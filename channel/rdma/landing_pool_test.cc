@@ -1,0 +1,69 @@
+#include "channel/rdma/landing_pool.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+namespace {
+
+using For = LandingPool::For;
+constexpr uint64_t kEach = 4096;
+constexpr uint64_t kMost = 16;
+
+class LandingPoolTest : public ::testing::Test {
+ protected:
+  LandingPoolTest()
+      : world_(1),
+        pool_(std::make_shared<LandingPool>(
+            std::shared_ptr<Nic>(world_.OpenNic(0, SimNicOptions())), kMost * kEach)) {}
+  std::vector<StorageRef> TakeAll(For what) {
+    std::vector<StorageRef> all;
+    for (;;) {
+      StorageRef one = pool_->Take(kEach, what, 0);
+      if (!one) return all;
+      all.push_back(std::move(one));
+    }
+  }
+
+  SimWorld world_;
+  std::shared_ptr<LandingPool> pool_;
+};
+
+TEST_F(LandingPoolTest, HalfIsKeptFromThoseWhoWaitForASend) {
+  const std::vector<StorageRef> waiting = TakeAll(For::kWaiting);
+  EXPECT_EQ(waiting.size(), kMost / 2);
+  EXPECT_EQ(pool_->waiting_bytes(), kMost / 2 * kEach);
+  EXPECT_EQ(TakeAll(For::kReady).size(), kMost / 2);
+}
+
+TEST_F(LandingPoolTest, WhatHasComeIsNotWaitedForAnyMore) {
+  const std::vector<StorageRef> waiting = TakeAll(For::kWaiting);
+  pool_->EndWaiting(kEach);
+  EXPECT_EQ(pool_->waiting_bytes(), (kMost / 2 - 1) * kEach);
+  EXPECT_EQ(TakeAll(For::kWaiting).size(), 1u);
+}
+
+TEST_F(LandingPoolTest, WhoWasRefusedHearsOfRoom) {
+  int told = 0;
+  pool_->SetRoomCallback([&] { ++told; });
+  std::vector<StorageRef> all = TakeAll(For::kReady);
+  ASSERT_EQ(all.size(), kMost);
+  EXPECT_EQ(told, 0);
+  all.pop_back();
+  EXPECT_EQ(told, 1);
+  all.pop_back();
+  EXPECT_EQ(told, 1) << "nobody was refused since";
+  EXPECT_TRUE(pool_->TakeBudget(2 * kEach, For::kReady));
+  EXPECT_FALSE(pool_->TakeBudget(kEach, For::kReady));
+  pool_->GiveBudget(2 * kEach, For::kReady);
+  EXPECT_EQ(told, 2);
+  pool_->SetRoomCallback(nullptr);
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,62 @@
+#ifndef TRYST_CHANNEL_RDMA_PEER_SILENCE_H_
+#define TRYST_CHANNEL_RDMA_PEER_SILENCE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "channel/poller/member_timer.h"
+#include "channel/poller/poller.h"
+
+namespace tryst {
+
+// How long a peer has been silent while fetches wait for it and there is no connection. Poller
+// thread only.
+class PeerSilence {
+ public:
+  // `on_over` runs when the silence has lasted for `patience_ms` (0: it never runs).
+  PeerSilence(Poller* poller, int64_t patience_ms, std::function<void()> on_over)
+      : poller_(poller), patience_ms_(patience_ms), on_over_(std::move(on_over)) {}
+
+  // The peer has said something, by this path or in answer to a hello.
+  void NoteWord() {
+    last_word_ns_ = poller_->now_ns();
+    lost_ = false;
+  }
+  // The first fetch waits.
+  void NoteWaits() { waiting_since_ns_ = poller_->now_ns(); }
+  int64_t waiting_since_ns() const { return waiting_since_ns_; }
+  // REQUIRES: a fetch waits, and there is no connection.
+  void Watch() {
+    if (patience_ms_ <= 0 || timer_.is_set()) return;
+    poller_->SetTimer(&timer_, std::max(poller_->now_ns(), OverNs()));
+  }
+  void Stop() { poller_->CancelTimer(&timer_); }
+  // An attempt has failed. Fetches made since the peer was lost wait for that one attempt only.
+  void OnAttemptFailed() {
+    if (lost_) on_over_();
+  }
+
+ private:
+  int64_t OverNs() const {
+    return std::max(last_word_ns_, waiting_since_ns_) + patience_ms_ * 1'000'000;
+  }
+  void OnTimer() {
+    if (!lost_ && poller_->now_ns() < OverNs()) return Watch();
+    lost_ = true;
+    on_over_();
+  }
+
+  Poller* const poller_;
+  const int64_t patience_ms_;
+  const std::function<void()> on_over_;
+  int64_t last_word_ns_ = 0;
+  int64_t waiting_since_ns_ = 0;
+  bool lost_ = false;
+  MemberTimer<PeerSilence> timer_{this, &PeerSilence::OnTimer};
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_RDMA_PEER_SILENCE_H_

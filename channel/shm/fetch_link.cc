@@ -1,0 +1,228 @@
+#include "channel/shm/fetch_link.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+
+namespace tryst {
+
+using shm_wire::CellType;
+using shm_wire::Packet;
+using shm_wire::PacketType;
+using shm_wire::RequestCell;
+
+namespace {
+
+constexpr uint64_t ShmFetchCounters::*kCounters[] = {
+    &ShmFetchCounters::fetches,       &ShmFetchCounters::ended_ok,
+    &ShmFetchCounters::ended_failed,  &ShmFetchCounters::cancels_sent,
+    &ShmFetchCounters::replays,       &ShmFetchCounters::moved,
+    &ShmFetchCounters::parked,        &ShmFetchCounters::bytes,
+    &ShmFetchCounters::in_cells,      &ShmFetchCounters::by_reference,
+    &ShmFetchCounters::copied,        &ShmFetchCounters::pulled,
+    &ShmFetchCounters::in_parts,      &ShmFetchCounters::links,
+    &ShmFetchCounters::breaks,        &ShmFetchCounters::asked_again,
+    &ShmFetchCounters::digests_wrong, &ShmFetchCounters::messages,
+};
+static_assert(sizeof(ShmFetchCounters) == sizeof(uint64_t) * std::size(kCounters),
+              "one is missing");
+
+}  // namespace
+
+ShmFetchCounters& ShmFetchCounters::operator+=(const ShmFetchCounters& other) {
+  for (uint64_t ShmFetchCounters::*field : kCounters) this->*field += other.*field;
+  return *this;
+}
+
+ShmFetchLink::ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
+                           ProducerWatch::Owner* owner, ShmFetchCounters* counters)
+    : hub(hub),
+      options(std::move(options)),
+      watch(hub->poller(), owner, this->options.patience_ms),
+      counters(counters),
+      flush_(flush) {}
+
+absl::Status ShmFetchLink::Open(const Packet& packet, OwnedFd fd) {
+  const shm_wire::LinkSizes& sizes = packet.sizes;
+  const absl::Status good = shm_wire::CheckSizes(sizes);
+  if (!good.ok()) return good;
+  if (sizes.cells > options.sizes.cells || sizes.slots > options.sizes.slots ||
+      sizes.references > options.sizes.references) {
+    return absl::DataLossError("the producer made more of the link than was asked for");
+  }
+  auto memory = SharedMemory::Map(std::move(fd), SharedMemory::Rounded(shm_wire::LinkBytes(sizes)),
+                                  /*writable=*/true);
+  if (!memory.ok()) return memory.status();
+  held = new HeldReferences(socket, *std::move(memory), sizes, hub->arena()->peer_watcher());
+  const shm_wire::LinkView& view = held->view();
+  counters->messages += requests.written();
+  requests = RingWriter<shm_wire::kRequestCellBytes>(view.requests, sizes.cells,
+                                                     &view.header->requests_read);
+  replies =
+      RingReader<shm_wire::kReplyCellBytes>(view.replies, sizes.cells, &view.header->replies_read);
+  peer_memory =
+      PeerMemory::Probe(options.allow_pull && packet.probe_address != 0 ? socket->peer_pid() : 0,
+                        packet.probe_address, packet.probe, sizeof(packet.probe));
+  version = std::min(packet.version, options.link_newest);
+  Packet ready;
+  ready.type = PacketType::kReady;
+  ready.version = version;
+  ready.pulls = peer_memory->status().ok() ? 1 : 0;
+  FillSecret(ready.token.data(), sizeof(view.header->proof));
+  memcpy(view.header->proof, ready.token.data(), sizeof(view.header->proof));
+  memcpy(&number, ready.token.data(), sizeof(number));
+  if (!socket->Send(ready)) return absl::UnavailableError("the producer has gone meanwhile");
+  producer_process = socket->WatchPeer();
+  refused_.assign(sizes.slots, 0);
+  accepted_told_ = 0;
+  return absl::OkStatus();
+}
+
+void ShmFetchLink::Drop(bool says_leave) {
+  watch.Stop();
+  if (socket == nullptr) return;
+  if (producer_process.valid()) hub->Unwatch(producer_process.get());
+  producer_process = OwnedFd();
+  hub->Unwatch(socket->fd());
+  if (says_leave) {
+    Packet packet;
+    packet.type = PacketType::kLeave;
+    socket->Send(packet);
+  }
+  if (held != nullptr) std::exchange(held, nullptr)->Unref();
+  peer_memory.reset();
+  socket.reset();
+}
+
+// A fetch that may be delivered as a view needs no destination.
+uint8_t ShmFetchLink::DestinationFlag(const FetchOp& op) {
+  const Args& args = op.wants();
+  return args.destination.valid() && !args.by_reference ? shm_wire::kHasDestination : 0;
+}
+
+uint32_t ShmFetchLink::KeyCells(const TensorKey& key) {
+  constexpr size_t kRoom = sizeof(RequestCell::body);
+  return static_cast<uint32_t>((key.text().size() + kRoom - 1) / kRoom);
+}
+
+// Tells the key, too, if the producer does not know it. It checks for room first, because from the
+// next cell on both sides read a reused number as the new key.
+bool ShmFetchLink::SendRequest(FetchOp* op, FetchKey* key, bool may_park) {
+  if (!HasRoom(*op)) return false;
+  watch.Watch();
+  if (key->told != epoch) TellKey(key);
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = CellType::kRequest;
+  cell->head.flags =
+      static_cast<uint8_t>(DestinationFlag(*op) | (may_park ? shm_wire::kMayPark : 0));
+  cell->head.slot = op->slot;
+  cell->head.generation = op->generation;
+  cell->head.number = key->id;
+  memcpy(cell->body, &op->step, sizeof(op->step));
+  memcpy(cell->body + sizeof(op->step), &op->ticket, sizeof(op->ticket));
+  requests.Publish();
+  op->span.id = TraceId(number, uint64_t{op->slot} << 32 | op->generation, op->step);
+  return true;
+}
+
+// REQUIRES: there is room for its cells.
+void ShmFetchLink::TellKey(FetchKey* key) {
+  const absl::string_view text = key->key.text();
+  constexpr size_t kRoom = sizeof(RequestCell::body);
+  const size_t cells = KeyCells(key->key);
+  for (size_t i = 0; i < cells; ++i) {
+    RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+    cell->head.type = i == 0 ? CellType::kKey : CellType::kMore;
+    cell->head.flags = 0;
+    cell->head.slot = static_cast<uint16_t>(text.size());
+    cell->head.generation = 0;
+    cell->head.number = key->id;
+    memcpy(cell->body, text.data() + i * kRoom, std::min(kRoom, text.size() - i * kRoom));
+    requests.Publish();
+  }
+  key->told = epoch;
+}
+
+bool ShmFetchLink::Say(const Word& word) {
+  if (!requests.HasRoom(1)) return false;
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = word.type;
+  cell->head.flags = word.flags;
+  cell->head.slot = word.slot;
+  cell->head.generation = word.generation;
+  cell->head.number = 0;
+  requests.Publish();
+  return true;
+}
+
+bool ShmFetchLink::SendCancel(const FetchOp& op) {
+  return Say({CellType::kCancel, 0, op.slot, op.generation});
+}
+
+bool ShmFetchLink::SendPark(const FetchOp& op) {
+  if (!requests.HasRoom(1)) return false;
+  memcpy(requests.cell() + offsetof(RequestCell, body), &op.ticket, sizeof(op.ticket));
+  return Say({CellType::kPark, 0, op.slot, op.generation});
+}
+
+bool ShmFetchLink::SendUnwanted(absl::Span<const uint64_t> tickets) {
+  if (!requests.HasRoom(1)) return false;
+  RequestCell* cell = reinterpret_cast<RequestCell*>(requests.cell());
+  cell->head.type = CellType::kUnwanted;
+  cell->head.flags = 0;
+  cell->head.slot = 0;
+  cell->head.generation = 0;
+  WriteTickets(tickets, cell);
+  requests.Publish();
+  return true;
+}
+
+void ShmFetchLink::SaySoon(const FetchOp& op, CellType type, uint8_t flags) {
+  words.push_back({type, flags, op.slot, op.generation});
+  FlushSoon();
+}
+
+// Sends statements about slots that are free again; they must go before those slots are used anew.
+bool ShmFetchLink::SayWords() {
+  for (; !words.empty(); words.pop_front()) {
+    if (!Say(words.front())) return false;
+  }
+  return true;
+}
+
+void ShmFetchLink::TellAccepted(uint32_t accepted) {
+  if (accepted == accepted_told_) return;
+  accepted_told_ = accepted;
+  held->view().header->replies_accepted.store(accepted, std::memory_order_release);
+}
+
+void ShmFetchLink::NoteRefused(const FetchOp* op) {
+  if (op->has_slot) refused_[op->slot] = op->generation + 1;
+}
+
+bool ShmFetchLink::Settle(const FetchSlots& slots) {
+  if (version < shm_wire::kLinkSettles) return false;
+  shm_wire::LinkHeader* header = held->view().header;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    const uint32_t next = slots.generation(slot);
+    if (refused_[slot] == next) continue;  // At first it is 0: none was accepted.
+    SetAccepted(static_cast<uint16_t>(slot), next - 1, header);
+  }
+  uint32_t expected = shm_wire::kNotSettled;
+  return header->settlement.compare_exchange_strong(expected, shm_wire::kSettled);
+}
+
+void ShmFetchLink::WakeProducer() {
+  std::atomic<uint32_t>& asleep = held->view().header->producer_asleep;
+  // Pairs with the producer's SetAsleep(). Both are RMWs of the same flag, so the later one sees
+  // what came before the earlier: either the producer sees our cell, or we see its flag.
+  if (asleep.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kAwake) return;
+  if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket->Send(Packet());
+}
+
+}  // namespace tryst

@@ -1,0 +1,142 @@
+#ifndef TRYST_CHANNEL_SHM_FETCH_LINK_H_
+#define TRYST_CHANNEL_SHM_FETCH_LINK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "channel/channel.h"
+#include "channel/ops/connector.h"
+#include "channel/ops/fetch_ops.h"
+#include "channel/ops/fetch_words.h"
+#include "channel/ops/ring_line.h"
+#include "channel/poller/poller.h"
+#include "channel/shm/peer_memory.h"
+#include "channel/shm/producer_watch.h"
+#include "channel/shm/references.h"
+#include "channel/shm/ring.h"
+#include "channel/shm/shm_hub.h"
+#include "channel/shm/wire.h"
+#include "channel/trace/trace.h"
+
+namespace tryst {
+
+struct ShmFetchOptions : ConnectorOptions {
+  ShmFetchOptions() {
+    path = "shm";
+    open_text = "connected (same host, proved by a memory that both see)";
+  }
+  shm_wire::LinkSizes sizes;
+  bool digests = false;
+  bool allow_pull = true;            // Read the producer's own memory, where the kernel lets us.
+  std::function<void()> on_refused;  // This peer refuses shared memory; may call TakeWaiting().
+  std::function<void()> on_open;     // A link has opened. May be null.
+  // Called when the path is left (give_up_ms); gets all fetches that wait, in order.
+  std::function<void(std::vector<WaitingFetch>)> on_left;
+  Trace* trace = nullptr;  // Of the poller; may be null.
+  uint64_t max_tensor_bytes = UINT64_MAX;
+  int64_t join_timeout_ms = 5000;
+  // How long a cancel or a deadline waits for the producer's last word before it is reported. With
+  // that word, a tensor sent after the report cannot go to the request that was given up.
+  int64_t leave_ms = 1000;
+  // How long a fetch waits for a producer that does not answer, counted from the end of the link or
+  // from the producer's last sign of life.
+  int64_t patience_ms = 60'000;
+  // The most fetches that wait at the producer without a slot; further ones wait here.
+  uint32_t max_waiting = 1'000'000;
+  uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version that we speak.
+};
+
+struct ShmFetchCounters : FetchCounts {
+  uint64_t bytes = 0;
+  uint64_t in_cells = 0;
+  uint64_t by_reference = 0;  // Tensors delivered as a view.
+  uint64_t copied = 0;        // Tensors copied from a segment into the caller's memory.
+  uint64_t pulled = 0;        // Tensors read from the producer's own memory.
+  uint64_t in_parts = 0;
+  uint64_t links = 0;  // Connections made.
+  uint64_t breaks = 0;
+  uint64_t asked_again = 0;  // Requests sent again over another link.
+  uint64_t digests_wrong = 0;
+  uint64_t messages = 0;  // Cells written.
+
+  ShmFetchCounters& operator+=(const ShmFetchCounters& other);
+};
+
+// One link of shared memory at its consumer: what the connection (ShmFetchChannel) and the answers
+// (ShmReceiver) share, and what is sent over it. Poller thread only.
+struct ShmFetchLink final : public FetchWords {
+  // A statement about a slot, to be sent when there is room.
+  struct Word {
+    shm_wire::CellType type;
+    uint8_t flags;
+    uint16_t slot;
+    uint32_t generation;
+  };
+  // `flush` is the channel's; it runs at the end of a turn in which something was queued.
+  ShmFetchLink(ShmHub* hub, ShmFetchOptions options, PollerFlush* flush,
+               ProducerWatch::Owner* owner, ShmFetchCounters* counters);
+
+  ShmHub* const hub;
+  const ShmFetchOptions options;
+  uint64_t epoch = 0;  // Of its hello.
+  std::shared_ptr<LocalSocket> socket;
+  // To see its end: a child that it forked may hold its end of the socket open.
+  OwnedFd producer_process;
+  HeldReferences* held = nullptr;  // Has a count of references, one of which is ours.
+  std::unique_ptr<PeerMemory> peer_memory;
+  RingWriter<shm_wire::kRequestCellBytes> requests;
+  RingReader<shm_wire::kReplyCellBytes> replies;
+  uint64_t number = 0;  // Both ends know the link by it, in traces.
+  uint32_t version = 0;
+  ProducerWatch watch;
+  RingLine<Word> words;
+  ShmFetchCounters* const counters;
+
+  // Handles the producer's welcome: maps the memory that it sends, and says that we are ready.
+  absl::Status Open(const shm_wire::Packet& welcome, OwnedFd fd);
+  // Drops the link. Views that are held keep the socket and the memory: the end of the socket tells
+  // the producer that the last view is gone. `says_leave` tells it that we request nothing more.
+  void Drop(bool says_leave);
+  // Writes down which tensors were accepted. The producer keeps the others until it has read that.
+  // False: it keeps them no longer, so nothing may be requested again.
+  bool Settle(const FetchSlots& slots);
+  // For Settle(): ending this generation does not mean that its tensor was accepted.
+  void NoteRefused(const FetchOp* op);
+
+  // FetchWords.
+  void FlushSoon() override { hub->poller()->FlushThisTurn(flush_); }
+  bool AsksAtOnce() const override { return words.empty(); }
+  bool HasRoom(const FetchOp& op) override { return requests.HasRoom(KeyCells(op.key) + 1); }
+  bool SendRequest(FetchOp* op, FetchKey* key, bool may_park) override;
+  bool SendCancel(const FetchOp& op) override;
+  bool SendPark(const FetchOp& op) override;
+  bool SendUnwanted(absl::Span<const uint64_t> tickets) override;
+  size_t most_tickets() const override { return shm_wire::kRequestTickets; }
+
+  void SaySoon(const FetchOp& op, shm_wire::CellType type, uint8_t flags);
+  bool SayWords();
+  // Tensors answered before this cell can no longer be refused.
+  void TellAccepted(uint32_t accepted);
+  // Wakes the producer if it sleeps; call it after the ring was written or read.
+  void WakeProducer();
+
+ private:
+  void TellKey(FetchKey* key);
+  bool Say(const Word& word);
+  static uint32_t KeyCells(const TensorKey& key);
+  static uint8_t DestinationFlag(const FetchOp& op);
+
+  PollerFlush* const flush_;
+  // By slot: the generation after the last one whose tensor was not accepted.
+  std::vector<uint32_t> refused_;
+  uint32_t accepted_told_ = 0;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_FETCH_LINK_H_

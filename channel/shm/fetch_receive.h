@@ -1,0 +1,88 @@
+#ifndef TRYST_CHANNEL_SHM_FETCH_RECEIVE_H_
+#define TRYST_CHANNEL_SHM_FETCH_RECEIVE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "channel/ops/back_off.h"
+#include "channel/ops/fetch_ops.h"
+#include "channel/ops/ring_line.h"
+#include "channel/ops/small_storage.h"
+#include "channel/shm/fetch_link.h"
+#include "channel/shm/fetch_op.h"
+#include "channel/shm/wire.h"
+
+namespace tryst {
+
+// Handles what the producer answers over a link, and puts bytes in their place. Poller thread only.
+class ShmReceiver {
+ public:
+  class User {
+   public:
+    virtual absl::Status ReadSocket() = 0;  // Reads everything that is in it.
+
+   protected:
+    ~User() = default;
+  };
+  // The arguments outlive it. `back_off` is reset when a fetch is answered.
+  ShmReceiver(FetchOps* ops, ShmFetchLink* link, BackOff* back_off, User* user);
+  ~ShmReceiver() { small_->Unref(); }
+
+  // An error ends the link.
+  absl::Status OnCell(const shm_wire::ReplyCell& cell);
+  // Copies the next part of the large tensor that is first in line.
+  void RunCopy();
+  bool copies() const { return !copies_.empty(); }
+  // Whether the first copy in line reads the producer's memory.
+  bool pulls_next() const { return copies_.front()->pulls; }
+  void ForgetNextCopy() { copies_.pop_front(); }
+  // Call it when another link begins.
+  void Reset();
+  // Tensors answered before this cell can no longer be refused.
+  uint32_t accepted() const {
+    return copies_.empty() ? link_->replies.taken() : copies_.front()->cell;
+  }
+  // `op` ends while its tensor is copied: the producer gets the tensor back.
+  void Refuse(ShmFetchOp* op);
+
+ private:
+  // Bytes of a large tensor that one turn copies.
+  static constexpr uint64_t kTurnBytes = 512 << 10;
+
+  absl::Status OnWord(ShmFetchOp* op, FetchEvent event, const shm_wire::ReplyCell& cell);
+  bool CountsAsGone(const FetchOp& op) const;
+  absl::Status OnInline(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  absl::Status OnPlaced(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  absl::Status OnReference(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view);
+  absl::Status OnPart(ShmFetchOp* op, const shm_wire::Placed& placed, StorageRef view,
+                      bool has_digest);
+  void OnPull(ShmFetchOp* op, const shm_wire::Placed& placed);
+  absl::Status StartFailedText(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  absl::Status OnFailedText(const uint8_t* text, size_t bytes);
+  bool FillDestination(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  bool FillSmall(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
+  absl::Status Prepare(ShmFetchOp* op);
+  absl::Status CopySome(ShmFetchOp* op);
+  void EndCopy(ShmFetchOp* op, absl::Status status);
+  absl::StatusOr<Tensor> Finish(ShmFetchOp* op);
+  void Complete(ShmFetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead);
+  void TurnDown(ShmFetchOp* op, absl::Status status);
+  int64_t now_ns() const { return link_->hub->poller()->now_ns(); }
+
+  FetchOps* const ops_;
+  ShmFetchLink* const link_;
+  BackOff* const back_off_;
+  User* const user_;
+  RingLine<ShmFetchOp*> copies_;      // In kCopying.
+  shm_wire::CellHead failed_head_{};  // Of an error text that is still arriving.
+  std::string failed_text_;
+  size_t failed_bytes_ = 0;
+  bool in_failed_text_ = false;
+  SmallStorage* const small_;  // Has a count of references, one of which is ours.
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_CHANNEL_SHM_FETCH_RECEIVE_H_

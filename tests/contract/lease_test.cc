@@ -1,0 +1,187 @@
+// The lease of a tensor that a producer keeps for a consumer: it ends when it has to, on virtual
+// time, whatever the consumer says and does not say.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "channel/device/device_source.h"
+#include "channel/poller/poller.h"
+#include "gtest/gtest.h"
+#include "rendezvous/virtual_alarms.h"
+#include "tests/pair/one_step.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kLeaseMs = 3000;
+constexpr int64_t kBytes = 100'000;
+constexpr uint64_t kPartBytes = 40'000;
+
+class LeaseTest : public ::testing::Test {
+ protected:
+  LeaseTest() : step_(&alarms_), poller_(&alarms_) {
+    DeviceSourceOptions options;
+    options.inside_bytes = 1000;
+    options.chunk_bytes = kPartBytes;
+    options.lease_ms = kLeaseMs;
+    source_ =
+        std::make_unique<DeviceSource>(&poller_, &step_, std::vector<DeviceEngine*>(), options);
+  }
+  ~LeaseTest() override {
+    source_->Close();
+    poller_.Turn();
+  }
+
+  static TensorKey Key(const std::string& consumer = "c") {
+    return TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:CPU:0", 1,
+                                 absl::StrCat("/job:", consumer, "/replica:0/task:0/device:CPU:0"),
+                                 "edge")
+        ->At(0, 0);
+  }
+  void Send(int number) {
+    Tensor tensor = *Tensor::Allocate(DType::kUint8, {kBytes});
+    memset(tensor.mutable_data(), number, tensor.bytes());
+    ASSERT_TRUE(step_.step()->Send(Key(), Args(), std::move(tensor), false).ok());
+  }
+  struct Answer {
+    bool ended = false;
+    absl::Status status;
+    Tensor tensor;
+  };
+  Answer Take(const TensorKey& key) {
+    auto answer = std::make_shared<Answer>();
+    source_->Take(1, key, 0, Args(),
+                  [answer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                    answer->ended = true;
+                    answer->status = std::move(status);
+                    answer->tensor = std::move(tensor);
+                  });
+    poller_.Turn();
+    EXPECT_TRUE(answer->ended);
+    return *answer;
+  }
+  // Takes the next tensor; the number under which it is kept.
+  uint64_t Lend() {
+    const Answer answer = Take(*ManifestKey(Key(), 0, Tensor()));
+    EXPECT_TRUE(answer.status.ok()) << answer.status;
+    if (!answer.status.ok()) return 0;
+    const auto manifest = DecodeManifest(answer.tensor.data_as<uint8_t>(), answer.tensor.bytes());
+    EXPECT_TRUE(manifest.ok()) << manifest.status();
+    return manifest.ok() ? manifest->transfer : 0;
+  }
+  absl::Status Say(uint64_t transfer, const char* what, const std::string& consumer = "c") {
+    return Take(*TransferKey(Key(consumer), transfer, what)).status;
+  }
+  // The byte that chunk `chunk` consists of; -1: it is not to be had.
+  int Part(uint64_t transfer, uint64_t chunk) {
+    const Answer answer = Take(*TransferKey(Key(), transfer, absl::StrCat("chunk|", chunk)));
+    if (!answer.status.ok()) return -1;
+    const uint8_t* const bytes = answer.tensor.data_as<uint8_t>();
+    EXPECT_EQ(0, memcmp(bytes, bytes + 1, answer.tensor.bytes() - 1));
+    return bytes[0];
+  }
+  void Pass(int64_t ms) {
+    alarms_.AdvanceBy(absl::Milliseconds(ms));
+    poller_.Turn();
+  }
+
+  VirtualAlarms alarms_;
+  OneStep step_;
+  Poller poller_;
+  std::unique_ptr<DeviceSource> source_;
+};
+
+TEST_F(LeaseTest, ItLastsWhileItHasToAndNoLonger) {
+  Send(3);
+  const uint64_t transfer = Lend();
+  Pass(kLeaseMs - 1);
+  EXPECT_EQ(source_->transfers(), 1u) << "it has ended early";
+  EXPECT_EQ(Part(transfer, 2), 3);
+  Pass(kLeaseMs - 1);
+  EXPECT_EQ(source_->transfers(), 1u) << "a chunk renews it";
+  for (int i = 0; i < 20; ++i) Pass(kLeaseMs / 10);
+  EXPECT_EQ(source_->transfers(), 0u) << "it never ends";
+  EXPECT_EQ(source_->counters().expired, 1u);
+  EXPECT_EQ(Part(transfer, 0), -1);
+  EXPECT_EQ(Say(transfer, "alive").code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(LeaseTest, AWordRenewsItForAsLongAsItComes) {
+  Send(3);
+  const uint64_t transfer = Lend();
+  for (int i = 0; i < 100; ++i) {
+    Pass(kLeaseMs * 6 / 10);
+    ASSERT_TRUE(Say(transfer, "alive").ok()) << i;
+  }
+  EXPECT_EQ(Part(transfer, 1), 3);
+  EXPECT_EQ(source_->counters().expired, 0u);
+}
+
+// A word that comes when it is too late finds nothing, and brings nothing back.
+TEST_F(LeaseTest, AWordThatComesLateRenewsNothing) {
+  Send(3);
+  const uint64_t transfer = Lend();
+  alarms_.AdvanceBy(absl::Milliseconds(5 * kLeaseMs));
+  Pass(0);
+  EXPECT_EQ(Say(transfer, "alive").code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(Say(transfer, "done").ok());
+  EXPECT_TRUE(Say(transfer, "back").ok());
+  EXPECT_EQ(step_.step()->counters().given_back, 0);
+  EXPECT_EQ(source_->transfers(), 0u);
+}
+
+TEST_F(LeaseTest, OneThatIsDoneEndsAtOnce) {
+  Send(3);
+  const uint64_t transfer = Lend();
+  EXPECT_TRUE(Say(transfer, "done").ok());
+  EXPECT_EQ(source_->transfers(), 0u);
+  for (int i = 0; i < 30; ++i) Pass(kLeaseMs / 10);
+  EXPECT_EQ(source_->counters().expired, 0u);
+}
+
+TEST_F(LeaseTest, OneThatIsGivenBackIsTheNextsInItsTurn) {
+  for (const bool first_goes_first : {true, false}) {
+    SCOPED_TRACE(first_goes_first);
+    Send(3);
+    Send(4);
+    const uint64_t first = Lend();
+    const uint64_t second = Lend();
+    EXPECT_EQ(Part(first, 0), 3);
+    EXPECT_TRUE(Say(first_goes_first ? first : second, "back").ok());
+    EXPECT_TRUE(Say(first_goes_first ? second : first, "back").ok());
+    EXPECT_EQ(Part(Lend(), 0), 3);
+    EXPECT_EQ(Part(Lend(), 0), 4);
+  }
+}
+
+TEST_F(LeaseTest, NobodyElseHearsOfIt) {
+  Send(3);
+  const uint64_t transfer = Lend();
+  EXPECT_EQ(Say(transfer, "alive", "stranger").code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(Say(transfer, "done", "stranger").ok());
+  EXPECT_EQ(source_->transfers(), 1u);
+  EXPECT_EQ(Part(transfer, 0), 3);
+}
+
+TEST_F(LeaseTest, PartsBeyondTheTensorAreNotThere) {
+  Send(3);
+  const uint64_t transfer = Lend();
+  EXPECT_EQ(Part(transfer, 2), 3);
+  for (const uint64_t chunk : {uint64_t{3}, uint64_t{4}, uint64_t{1} << 50, UINT64_MAX}) {
+    EXPECT_EQ(Part(transfer, chunk), -1) << chunk;
+  }
+}
+
+TEST_F(LeaseTest, WhatDoesNotFitStaysWhereItIs) {
+  Send(3);
+  const Tensor into = *Tensor::Allocate(DType::kUint8, {kBytes / 2});
+  EXPECT_EQ(Take(*ManifestKey(Key(), 0, into)).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(source_->transfers(), 0u);
+  EXPECT_EQ(Part(Lend(), 0), 3);
+}
+
+}  // namespace
+}  // namespace tryst

@@ -1,0 +1,253 @@
+#include "tests/model/slot_replay.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "channel/ops/fetch_op.h"
+#include "tests/model/slot_model.h"
+
+namespace tryst {
+namespace {
+
+SlotModelOptions Setting(int slots, int fetches, int breaks, int cancels) {
+  SlotModelOptions options;
+  options.slots = slots;
+  options.fetches = fetches;
+  options.breaks = breaks;
+  options.cancels = cancels;
+  return options;
+}
+
+// The edges of one slot need few fetches. Each setting combines the faults that affect each other.
+SlotEdges SearchEdges(int slots) {
+  std::vector<SlotModelOptions> settings;
+  SlotModelOptions all = Setting(slots, 2, 1, 1);
+  all.parks = all.farewells = 1;
+  settings.push_back(all);
+  all = Setting(slots, 2, 1, 1);
+  all.restarts = all.digests = all.failures = 1;
+  settings.push_back(all);
+  if (slots == 1) {
+    settings.push_back(Setting(1, 3, 2, 2));
+    all = Setting(1, 2, 2, 1);
+    all.farewells = 2;
+    settings.push_back(all);
+  }
+  SlotEdges edges;
+  for (const SlotModelOptions& one : settings) {
+    for (const auto& [edge, times] : ExploreSlotModel(one).edges) edges[edge] += times;
+  }
+  return edges;
+}
+
+// The model's state for the code's state; kIdle: the model has none to compare with.
+Ask AskOf(FetchState state) {
+  switch (state) {
+    case FetchState::kWaitingRoom:
+      return Ask::kRoom;
+    case FetchState::kAhead:
+      return Ask::kAnswered;
+    case FetchState::kAsked:
+      return Ask::kAsked;
+    case FetchState::kLeaving:
+      return Ask::kLeaving;
+    case FetchState::kFenced:
+      return Ask::kFenced;
+    default:
+      return Ask::kIdle;
+  }
+}
+
+// Merges states that the code tells apart and the model does not: several parts are one tensor, and
+// the first shows that it comes; after GONE parts may still land; a fenced fetch may have been
+// given up.
+Ask Coarse(Ask state) {
+  switch (state) {
+    case Ask::kLeft:
+      return Ask::kLeaving;
+    case Ask::kFencedEnding:
+      return Ask::kFenced;
+    default:
+      return state;
+  }
+}
+
+ServeDeed DeedOf(ServeStep step) {
+  switch (step) {
+    case ServeStep::kRequest:
+      return ServeDeed::kHearsRequest;
+    case ServeStep::kRepeat:
+      return ServeDeed::kHearsAgain;
+    case ServeStep::kCancel:
+      return ServeDeed::kHearsCancel;
+    case ServeStep::kLateCancel:
+      return ServeDeed::kHearsLateCancel;
+    case ServeStep::kAccepted:
+      return ServeDeed::kHearsAccepted;
+    case ServeStep::kMet:
+      return ServeDeed::kMeets;
+    case ServeStep::kAnswered:
+      return ServeDeed::kAnswers;
+    case ServeStep::kAskedRoom:
+      return ServeDeed::kAsksForRoom;
+    case ServeStep::kParked:
+      return ServeDeed::kParks;
+    case ServeStep::kGivenUp:
+      return ServeDeed::kGivesUp;
+  }
+  return ServeDeed::kLetsGo;
+}
+
+}  // namespace
+
+const SlotEdges& ModelEdges(int slots) {
+  static const auto* const one = new SlotEdges(SearchEdges(1));
+  if (slots == 1) return *one;
+  static const auto* const two = [] {
+    auto* edges = new SlotEdges(SearchEdges(2));
+    for (const auto& [edge, times] : *one) (*edges)[edge] += times;
+    return edges;
+  }();
+  return *two;
+}
+
+SlotReplay::SlotReplay(const SlotEdges& model, Refuse refuse)
+    : model_(model), refuse_(std::move(refuse)) {}
+
+void SlotReplay::Say(uint16_t slot, const Place& place, const std::string& what) {
+  std::string text = absl::StrCat("the model refuses, of slot ", slot, ": ", what, "; before that");
+  for (const SlotEdge& edge : place.before) absl::StrAppend(&text, "\n    ", edge.ToText());
+  refuse_(text);
+}
+
+void SlotReplay::Take(uint16_t slot, Place* place, const SlotEdge& edge) {
+  ++steps_;
+  if (model_.count(edge) == 0) Say(slot, *place, edge.ToText());
+  ++taken_[edge];
+  place->state = edge.to;
+  if (place->before.size() == kRemembered) place->before.erase(place->before.begin());
+  place->before.push_back(edge);
+}
+
+void SlotReplay::AskTakes(const void* end, uint16_t slot, AskStep step, Ask to) {
+  Place* const place = &asking_[end][slot];
+  Take(slot, place, Edge(static_cast<Ask>(place->state), step, to));
+}
+
+void SlotReplay::OnFetchEvent(const void* end, const FetchOp& op, FetchState from,
+                              FetchEvent event) {
+  if (!op.has_slot) return;
+  const uint16_t slot = op.slot;
+  const Place& place = asking_[end][slot];
+  const Ask now = static_cast<Ask>(place.state);
+  const bool leaving = now == Ask::kLeaving || now == Ask::kLeft;
+  if (now == Ask::kIdle && event != FetchEvent::kAsk) return;  // It was never requested.
+  if (AskOf(from) != Ask::kIdle && AskOf(from) != Coarse(now) &&
+      !(from == FetchState::kAsked && (now == Ask::kAnswered || now == Ask::kRoom))) {
+    Say(slot, place,
+        absl::StrCat("the code's fetch ", FetchStateName(from), ", and the model's is ",
+                     AskName(now)));
+  }
+  switch (event) {
+    case FetchEvent::kAsk:
+      return AskTakes(end, slot, AskStep::kAsks, Ask::kAsked);
+    case FetchEvent::kPart:
+    case FetchEvent::kTensor:
+    case FetchEvent::kLanded:
+      // The parts and the message are one answer.
+      if (now == Ask::kAnswered || now == Ask::kLeft) return;
+      return AskTakes(end, slot, AskStep::kHearsTensor, leaving ? Ask::kLeaving : Ask::kAnswered);
+    case FetchEvent::kFailed:
+      return AskTakes(end, slot, AskStep::kHearsFailed, leaving ? Ask::kLeaving : Ask::kAnswered);
+    case FetchEvent::kNeedDestination:
+      return AskTakes(end, slot, AskStep::kHearsNeed, leaving ? Ask::kLeaving : Ask::kRoom);
+    case FetchEvent::kParked:
+      return AskTakes(end, slot, AskStep::kHearsParked, leaving ? Ask::kLeaving : Ask::kIdle);
+    case FetchEvent::kGone:
+      return AskTakes(end, slot, AskStep::kHearsGone, Ask::kLeft);
+    case FetchEvent::kEnd:
+    case FetchEvent::kEndAsked:
+      if (leaving || now == Ask::kFencedEnding) {
+        if (op.state == FetchState::kLeaving && from == FetchState::kFenced) {
+          AskTakes(end, slot, AskStep::kDrains, Ask::kLeaving);
+        }
+        return;
+      }
+      if (op.state == FetchState::kLeaving) {
+        return AskTakes(end, slot, AskStep::kCancels, Ask::kLeaving);
+      }
+      if (now == Ask::kFenced) AskTakes(end, slot, AskStep::kCancels, Ask::kFencedEnding);
+      return;
+    case FetchEvent::kBroken:
+      if (now == Ask::kQueued) return AskTakes(end, slot, AskStep::kBreaks, Ask::kQueued);
+      return AskTakes(end, slot, AskStep::kBreaks, leaving ? Ask::kFencedEnding : Ask::kFenced);
+    case FetchEvent::kDrained:
+      return AskTakes(end, slot, AskStep::kDrains, Ask::kQueued);
+    default:
+      return;
+  }
+}
+
+// The steps before have shown which message was the slot's last.
+void SlotReplay::OnSlotFreed(const void* end, uint16_t slot) {
+  const Ask now = static_cast<Ask>(asking_[end][slot].state);
+  switch (now) {
+    case Ask::kIdle:  // It was parked, or never requested.
+      return;
+    case Ask::kAnswered:
+      return AskTakes(end, slot, AskStep::kAccepts, Ask::kIdle);
+    case Ask::kLeft:
+      return AskTakes(end, slot, AskStep::kFrees, Ask::kIdle);
+    default:
+      return AskTakes(end, slot, AskStep::kForgets, Ask::kIdle);
+  }
+}
+
+void SlotReplay::OnServeStep(const void* end, uint16_t slot, ServeStep step) {
+  Place* const place = &serving_[end][slot];
+  const Serve from = static_cast<Serve>(place->state);
+  Serve to = Serve::kFree;
+  switch (step) {
+    case ServeStep::kRequest:
+      to = Serve::kTaking;
+      break;
+    case ServeStep::kRepeat:
+      to = from == Serve::kFree || from == Serve::kTaking ? Serve::kTaking : Serve::kReady;
+      break;
+    case ServeStep::kMet:
+      to = Serve::kReady;
+      break;
+    case ServeStep::kAnswered:
+      to = Serve::kSent;
+      break;
+    case ServeStep::kAskedRoom:
+      to = Serve::kNeeds;
+      break;
+    case ServeStep::kLateCancel:
+      to = from;
+      break;
+    default:
+      break;
+  }
+  Take(slot, place, Edge(from, place->named, DeedOf(step), to));
+  if (step == ServeStep::kRequest || step == ServeStep::kRepeat) place->named = true;
+}
+
+void SlotReplay::OnServeEpoch(const void* end) {
+  for (auto& [slot, place] : serving_[end]) place.named = false;
+}
+
+void SlotReplay::OnServeFarewell(const void* end) {
+  for (auto& [slot, place] : serving_[end]) {
+    const Serve from = static_cast<Serve>(place.state);
+    if (from == Serve::kFree) continue;
+    Take(slot, &place, Edge(from, place.named, ServeDeed::kLetsGo, Serve::kFree));
+  }
+}
+
+void SlotReplay::OnEndGone(const void* end) {
+  asking_.erase(end);
+  serving_.erase(end);
+}
+
+}  // namespace tryst

@@ -1,0 +1,455 @@
+// A consumer's end of an RDMA channel against a producer that says whatever it likes, and says it
+// late.
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/log.h"
+#include "base/reached.h"
+#include "channel/crc32c.h"
+#include "channel/rdma/fetch_channel.h"
+#include "channel/rdma/landing_pool.h"
+#include "channel/rdma/message_link.h"
+#include "gtest/gtest.h"
+#include "verbs/sim/sim_nic.h"
+#include "verbs/sim/sim_world.h"
+
+namespace tryst {
+namespace {
+
+constexpr char kProducer[] = "/job:p/replica:0/task:0";
+constexpr char kConsumer[] = "/job:c/replica:0/task:0";
+
+uint64_t TimesReached(absl::string_view guard) {
+  uint64_t sum = 0;
+  ForEachGuard([&](absl::string_view name, uint64_t times) {
+    if (name == guard) sum += times;
+  });
+  return sum;
+}
+
+// The hellos of the consumer, which the test answers.
+class Hellos final : public Bootstrap {
+ public:
+  void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
+    asked.push_back(hello);
+    answers.push_back(std::move(done));
+  }
+  std::vector<Hello> asked;
+  std::vector<HelloDone> answers;
+};
+
+// Writes down what it is asked, and says what the test says.
+class Scripted final : public MessageLink::Owner {
+ public:
+  struct Asked {
+    wire::RecordType type;
+    uint16_t slot;
+    uint16_t generation;
+  };
+  absl::Status OnRecord(const wire::Record& record) override {
+    asked.push_back({record.type, record.slot, record.generation});
+    return absl::OkStatus();
+  }
+  absl::Status OnTensorPart(size_t, uint16_t, uint16_t) override { return absl::OkStatus(); }
+  void OnAccepted() override { ++accepted; }
+  void OnWritesDone() override {}
+  void OnFlush() override {}
+  void OnBroken(const absl::Status&) override {}
+  void OnDrained() override {}
+
+  size_t CountOf(wire::RecordType type) const {
+    size_t count = 0;
+    for (const Asked& one : asked) count += one.type == type;
+    return count;
+  }
+  Asked LastRequest() const {
+    for (size_t i = asked.size(); i-- > 0;) {
+      if (asked[i].type == wire::RecordType::kRequest) return asked[i];
+    }
+    ADD_FAILURE() << "nothing was asked";
+    return {};
+  }
+  std::vector<Asked> asked;
+  int accepted = 0;
+};
+
+class HostileRdmaProducerTest : public ::testing::Test {
+ protected:
+  HostileRdmaProducerTest() : world_(1), poller_(&world_.clock()) {
+    SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
+    nic_ = world_.OpenNic(0, SimNicOptions());
+    hostile_nic_ = world_.OpenNic(1, SimNicOptions());
+    hub_ = *QueueHub::Create(nic_.get(), &poller_, 512);
+    hub_->Attach();
+    hostile_hub_ = *QueueHub::Create(hostile_nic_.get(), &poller_, 512);
+    hostile_hub_->Attach();
+    page_ = *hostile_nic_->RegisterRegion(bytes_, sizeof(bytes_), kLocalWrite);
+    link_options_.slots = 4;
+    link_options_.ring_slots = 16;
+    link_options_.message_bytes = 8192;
+    landings_ = std::make_shared<LandingPool>(nic_, 1 << 20);
+    FetchChannelOptions options;
+    options.link = link_options_;
+    options.landing_bytes = 4096;
+    options.path = "rdma";
+    options.self = kConsumer;
+    options.self_incarnation = 2;
+    options.peer = kProducer;
+    channel_ = std::make_unique<FetchChannel>(hub_.get(), landings_.get(), &hellos_, options);
+  }
+
+  ~HostileRdmaProducerTest() override {
+    channel_->Close(absl::CancelledError("over"));
+    for (HelloDone& done : hellos_.answers) {
+      if (done) std::move(done)(absl::UnavailableError("over"));
+    }
+    if (link_ != nullptr) link_->Break(absl::CancelledError("over"));
+    for (int i = 0; i < 1000 && !channel_->Drained(); ++i) Settle();
+    EXPECT_TRUE(channel_->Drained()) << channel_->Explain();
+    channel_.reset();
+    for (int i = 0; i < 100; ++i) Settle();
+    link_.reset();
+    hub_->Detach();
+    hostile_hub_->Detach();
+    SetLogSink(nullptr);
+    for (const std::string& violation : world_.violations()) ADD_FAILURE() << violation;
+  }
+
+  void Settle() {
+    world_.RunFor(1'000'000);
+    while (poller_.Turn()) {
+    }
+  }
+  // Until the consumer's next hello.
+  void AwaitHello() {
+    for (int i = 0; i < 10'000 && hellos_.answers.size() <= answered_; ++i) Settle();
+    ASSERT_GT(hellos_.answers.size(), answered_) << channel_->Explain();
+  }
+  // As an honest one would, but for what `change` changes.
+  void Answer(uint64_t incarnation, uint64_t session,
+              const std::function<void(Hello*)>& change = nullptr) {
+    AwaitHello();
+    const Hello& asked = hellos_.asked.back();
+    if (link_ != nullptr) {
+      link_->Break(absl::CancelledError("the next one"));
+      for (int i = 0; i < 1000 && !link_->drained(); ++i) Settle();
+    }
+    link_ = *MessageLink::Create(hostile_hub_.get(), link_options_,
+                                 static_cast<uint32_t>(asked.epoch), &scripted_);
+    const absl::Status connected = link_->Connect(asked);
+    ASSERT_TRUE(connected.ok()) << connected;
+    Hello answer;
+    answer.worker = kProducer;
+    answer.incarnation = incarnation;
+    answer.epoch = asked.epoch;
+    answer.path = "rdma";
+    answer.protocol_newest = kProtocolNewest;
+    link_->DescribeTo(&answer, session);
+    if (change) change(&answer);
+    answered_ = hellos_.answers.size();
+    std::move(hellos_.answers.back())(std::move(answer));
+    hellos_.answers.back() = nullptr;
+    for (int i = 0; i < 10; ++i) Settle();
+  }
+  void Say(const wire::Record& record) {
+    ASSERT_TRUE(link_->Send(record));
+    link_->FlushSoon();
+    for (int i = 0; i < 10; ++i) Settle();
+  }
+  // That all has landed, in so many parts.
+  void SayLanded(uint16_t parts, uint32_t digest) {
+    const Scripted::Asked asked = scripted_.LastRequest();
+    wire::TensorMeta meta;
+    meta.dtype = static_cast<uint8_t>(DType::kUint8);
+    meta.rank = 1;
+    meta.bytes = kBytes;
+    meta.dims[0] = kBytes;
+    meta.stripes = parts;
+    meta.digest = digest;
+    wire::Record record;
+    record.type = wire::RecordType::kLanded;
+    record.flags = wire::kHasDigest;
+    record.slot = asked.slot;
+    record.generation = asked.generation;
+    ASSERT_TRUE(
+        link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
+    link_->FlushSoon();
+    for (int i = 0; i < 10; ++i) Settle();
+  }
+  // That a part has come. It carries no byte.
+  void SayPart(uint16_t generation) {
+    link_->Write(0, {page_->address(), 0, page_->local_key()}, 0, 0, true,
+                 scripted_.LastRequest().slot, generation);
+    link_->FlushSoon();
+    for (int i = 0; i < 10; ++i) Settle();
+  }
+  void SayFailed(uint16_t slot, uint16_t generation) {
+    wire::Record record;
+    record.type = wire::RecordType::kFailed;
+    record.slot = slot;
+    record.generation = generation;
+    record.number = static_cast<uint32_t>(absl::StatusCode::kNotFound);
+    record.body = "no such tensor";
+    Say(record);
+  }
+  struct Fetched {
+    int calls = 0;
+    absl::Status status;
+    Tensor tensor;
+  };
+  static TensorKey KeyOf(const std::string& edge, uint64_t incarnation = 1) {
+    return TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), incarnation,
+                                 absl::StrCat(kConsumer, "/device:CPU:0"), edge)
+        ->At(0, 0);
+  }
+  Fetched* Fetch(const std::string& edge, const Args& args = Args(), uint64_t incarnation = 1) {
+    Fetched* const fetched = fetched_.emplace_back(std::make_unique<Fetched>()).get();
+    channel_->Fetch(
+        1, KeyOf(edge, incarnation), args,
+        [out = fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+          ++out->calls;
+          out->status = std::move(status);
+          out->tensor = std::move(tensor);
+        });
+    Settle();
+    return fetched;
+  }
+  void BreakLink() {
+    link_->Break(absl::UnavailableError("broken on purpose"));
+    for (int i = 0; i < 10; ++i) Settle();
+  }
+
+  static constexpr int64_t kBytes = 1 << 16;  // More than a message has room for.
+  SimWorld world_;
+  Poller poller_;
+  uint8_t bytes_[8] = {};
+  std::vector<std::unique_ptr<Fetched>> fetched_;  // Whose fetches may end with the channel.
+  Hellos hellos_;
+  size_t answered_ = 0;
+  LinkOptions link_options_;
+  Scripted scripted_;
+  std::shared_ptr<Nic> nic_;
+  std::unique_ptr<SimNic> hostile_nic_;
+  std::unique_ptr<Region> page_;
+  std::unique_ptr<QueueHub> hub_;
+  std::unique_ptr<QueueHub> hostile_hub_;
+  std::shared_ptr<LandingPool> landings_;
+  std::unique_ptr<FetchChannel> channel_;
+  std::unique_ptr<MessageLink> link_;
+};
+
+TEST_F(HostileRdmaProducerTest, ARecordOfAnotherGenerationEndsNothing) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  const uint64_t before = TimesReached("rare: a record of another generation");
+  SayFailed(asked.slot, static_cast<uint16_t>(asked.generation + 1));
+  SayFailed(asked.slot, static_cast<uint16_t>(asked.generation - 1));
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  EXPECT_EQ(channel_->counters().ghosts, 2u);
+  EXPECT_EQ(TimesReached("rare: a record of another generation"), before + 2);
+  SayFailed(asked.slot, asked.generation);
+  EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(HostileRdmaProducerTest, AnImmediateOfAnotherGenerationIsNoTensor) {
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  const uint64_t before = TimesReached("rare: an immediate of another generation");
+  SayPart(static_cast<uint16_t>(asked.generation + 1));
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  EXPECT_EQ(channel_->counters().ghosts, 1u);
+  EXPECT_EQ(TimesReached("rare: an immediate of another generation"), before + 1);
+  SayFailed(asked.slot, asked.generation);
+  EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(HostileRdmaProducerTest, AnAnswerToAnotherHelloIsNotUsed) {
+  const std::function<void(Hello*)> changes[] = {
+      [](Hello* answer) { answer->epoch += 1; },
+      [](Hello* answer) { answer->path = "other"; },
+      [](Hello* answer) { answer->incarnation = 0; },
+  };
+  const Fetched* const fetched = Fetch("a");
+  const uint64_t before = TimesReached("rare: the answer to another hello");
+  for (const auto& change : changes) {
+    Answer(1, 5, change);
+    EXPECT_FALSE(channel_->open());
+    EXPECT_EQ(fetched->calls, 0);
+  }
+  EXPECT_EQ(TimesReached("rare: the answer to another hello"), before + 3);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 0u);
+  Answer(1, 5);
+  EXPECT_TRUE(channel_->open());
+}
+
+// What it had been asked for is gone with it, and its user has to hear that.
+TEST_F(HostileRdmaProducerTest, WhatALifeWasAskedForEndsWithIt) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 1u);
+  const Fetched* const of_next = Fetch("b", Args(), /*incarnation=*/9);
+  BreakLink();
+  Answer(9, 5);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_EQ(fetched->status.code(), absl::StatusCode::kAborted) << fetched->status;
+  EXPECT_EQ(of_next->calls, 0) << of_next->status;
+  EXPECT_EQ(scripted_.LastRequest().type, wire::RecordType::kRequest);
+}
+
+// It has forgotten what it took: asked again it would take the next tensor of the key.
+TEST_F(HostileRdmaProducerTest, WhatASessionWasAskedForEndsWithIt) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  BreakLink();
+  Answer(1, 6);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 1u);
+}
+
+TEST_F(HostileRdmaProducerTest, WhatASessionKeepsIsAskedForAgain) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  BreakLink();
+  Answer(1, 5);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kReplayed), 2u);
+}
+
+// The producer keeps a tensor until it hears that it was accepted.
+TEST_F(HostileRdmaProducerTest, WhatHasComeIsAccepted) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  SayFailed(asked.slot, asked.generation);
+  EXPECT_EQ(fetched->calls, 1);
+  for (int i = 0; i < 20; ++i) Settle();
+  EXPECT_GT(scripted_.accepted, 0);
+  EXPECT_EQ(link_->accepted(asked.slot), static_cast<uint16_t>(asked.generation + 1));
+}
+
+// The cancel is on its way to the poller when its fetch ends, and another one begins before it
+// arrives.
+TEST_F(HostileRdmaProducerTest, ALateCancelEndsNoOtherFetch) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const Fetched* const first = Fetch("a", args);
+  Answer(1, 5);
+  const Scripted::Asked asked_first = scripted_.LastRequest();
+  absl::optional<absl::Status> next;  // How the third ended.
+  channel_->Fetch(1, KeyOf("b"), Args(),
+                  [&](const absl::Status&, const Args&, const Args&, const Tensor&, bool) {
+                    channel_->Fetch(1, KeyOf("c"), Args(),
+                                    [&](absl::Status status, const Args&, const Args&,
+                                        const Tensor&, bool) { next = std::move(status); });
+                  });
+  for (int i = 0; i < 10; ++i) Settle();
+  for (const Scripted::Asked& one : {asked_first, scripted_.LastRequest()}) {
+    wire::TensorMeta meta;
+    meta.dtype = static_cast<uint8_t>(DType::kUint8);
+    meta.rank = 1;
+    meta.bytes = 8;
+    meta.dims[0] = 8;
+    wire::Record record;
+    record.type = wire::RecordType::kTensor;
+    record.slot = one.slot;
+    record.generation = one.generation;
+    ASSERT_TRUE(link_->Put(
+        [&](wire::MessageWriter* writer) { return writer->AddTensor(record, meta) != nullptr; }));
+  }
+  link_->FlushSoon();
+  poller_.Turn();
+  world_.RunFor(1'000'000);  // Both have come, and nobody has looked.
+  cancellation.StartCancel();
+  poller_.Turn();
+  EXPECT_TRUE(first->status.ok()) << first->status;
+  for (int i = 0; i < 10; ++i) Settle();
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 3u);
+  EXPECT_FALSE(next.has_value()) << *next;
+  SayFailed(scripted_.LastRequest().slot, scripted_.LastRequest().generation);
+  EXPECT_TRUE(next.has_value());
+}
+
+// Wrong twice: the consumer gives up, and says so.
+TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), static_cast<size_t>(i) + 1);
+    EXPECT_EQ(fetched->calls, 0);
+    SayLanded(0, 12345);
+  }
+  EXPECT_EQ(channel_->counters().digests_wrong, 2u);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "it was asked for once more";
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
+  EXPECT_EQ(TimesReached("rare: a wrong digest for the second time"), 1u);
+}
+
+// The part of the first attempt must not stand for that of the second.
+TEST_F(HostileRdmaProducerTest, ASecondAttemptWaitsForItsOwnParts) {
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  memset(args.destination.mutable_data(), 7, kBytes);
+  const uint32_t right = Crc32c(0, args.destination.data(), kBytes);
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  SayLanded(1, right + 1);
+  SayPart(scripted_.LastRequest().generation);
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "it was asked for once more";
+  SayLanded(1, right);
+  EXPECT_EQ(fetched->calls, 0) << "its part has not come";
+  SayPart(scripted_.LastRequest().generation);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(fetched->status.ok()) << fetched->status;
+}
+
+TEST_F(HostileRdmaProducerTest, PartsThatStayAwayBreakTheLink) {
+  Args args;
+  args.destination = *Tensor::Allocate(DType::kUint8, {kBytes});
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  SayLanded(1, 1);
+  const uint64_t before = TimesReached("rare: parts of a tensor stay away");
+  wire::Record pong;
+  pong.type = wire::RecordType::kPong;  // Silent it is not.
+  for (int i = 0; i < 150 && !link_->broken(); ++i) {
+    Say(pong);
+    for (int turn = 0; turn < 90; ++turn) Settle();
+  }
+  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(TimesReached("rare: parts of a tensor stay away"), before + 1);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
+TEST_F(HostileRdmaProducerTest, AProducerThatNeverAnswersEndsWhatWaits) {
+  const Fetched* const fetched = Fetch("a");
+  AwaitHello();
+  answered_ = hellos_.answers.size();
+  for (int i = 0; i < 70 && fetched->calls == 0; ++i) {
+    world_.RunFor(1'000'000'000);
+    Settle();
+    for (HelloDone& done : hellos_.answers) {
+      if (done) std::exchange(done, nullptr)(absl::UnavailableError("nobody"));
+    }
+  }
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_EQ(fetched->status.code(), absl::StatusCode::kUnavailable) << fetched->status;
+  EXPECT_GT(TimesReached("rare: the producer is without a word for too long"), 0u);
+}
+
+}  // namespace
+}  // namespace tryst

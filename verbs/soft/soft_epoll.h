@@ -1,0 +1,45 @@
+#ifndef TRYST_VERBS_SOFT_SOFT_EPOLL_H_
+#define TRYST_VERBS_SOFT_SOFT_EPOLL_H_
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "base/log.h"
+#include "verbs/soft/socket.h"
+
+namespace tryst {
+
+// The kernel's look-out for the sockets of one completion queue, and their names there.
+class SoftEpoll {
+ public:
+  static constexpr uint64_t kListenerId = 1;
+  static constexpr uint64_t kWakeId = 2;
+  static constexpr uint64_t kTimerId = 3;
+
+  bool Open() {
+    fd_ = Fd(epoll_create1(EPOLL_CLOEXEC));
+    return fd_.valid();
+  }
+  int fd() const { return fd_.get(); }
+  uint64_t NewId() { return next_id_++; }  // Of a lane, a stranger, one that leaves.
+  void Watch(int fd, uint32_t events, uint64_t id, int operation) {
+    epoll_event event = {};
+    event.events = events;
+    event.data.u64 = id;
+    if (epoll_ctl(fd_.get(), operation, fd, &event) != 0) {
+      TRYST_LOG(Error) << "epoll_ctl: " << strerror(errno) << "; a sleeping poller may miss bytes";
+    }
+  }
+  void Unwatch(int fd) { epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+ private:
+  Fd fd_;
+  uint64_t next_id_ = kTimerId + 1;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SOFT_SOFT_EPOLL_H_
