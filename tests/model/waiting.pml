@@ -254,10 +254,12 @@ inline replay() {
     :: ask[k] == LEAVING -> say_to_producer(CANCEL, k, ticket[k], LANDING, false)
     :: ask[k] == ASKED || ask[k] == PARKING ->
       lend(k);
+#ifndef WITHOUT_REPLAY
       if
       :: claims[k] -> say_to_producer(CLAIM, k, ticket[k], into[k], false)
       :: else -> say_to_producer(REQUEST, k, ticket[k], into[k], false)
       fi;
+#endif
       ask[k] = ASKED
     :: ask[k] == ASLEEP || ask[k] == IS_HERE ->
 #ifndef WITHOUT_WAITS
@@ -457,11 +459,15 @@ inline take_word() {
   :: word.what == UNWANTED -> if :: same -> let_go(k) :: else fi
   :: word.what == ACCEPTED -> if :: same && entry[k] == SENT -> forget(k) :: else fi
   :: word.what == REPLAYED ->
+#ifndef WITHOUT_REPLAYED
     k = 0;
     do
     :: k < KEYS -> if :: entry[k] != 0 && !entry_named[k] -> let_go(k) :: else fi; k++
     :: else -> break
     od
+#else
+    skip
+#endif
   fi
 }
 

@@ -18,6 +18,8 @@ RULES = {
     "ASKED_AGAIN": (SAFETY, {"BREAKS": 1}, "nothing is answered in an epoch before it is asked in it"),
     "KEEPING": (SAFETY, {"BREAKS": 1}, "a tensor is kept until its acceptance is known"),
     "GIVING_BACK": (SAFETY, {"CANCELS": 1}, "what was taken for a fetch that ended goes back"),
+    "REPLAY": (LIVENESS, {"BREAKS": 1}, "what was asked is asked again in the next epoch"),
+    "REPLAYED": (SAFETY, {"BREAKS": 1, "CANCELS": 1}, "what is not named again in the next epoch goes back"),
     "WAITS": (LIVENESS, {"BREAKS": 1}, "what is parked is named again after a break"),
     "HERE_AGAIN": (LIVENESS, {"BREAKS": 1}, "HERE is said again in the next epoch"),
     "PARKING": (LIVENESS, {}, "a fetch that waits for its Send gives its credit to others"),

@@ -1,0 +1,360 @@
+// What a GrpcChannel promises when the producer breaks off, sends wrong bytes, or never answers.
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "channel/grpc/event_thread.h"
+#include "channel/grpc/fetch_wire.h"
+#include "channel/grpc/grpc_channel.h"
+#include "channel/grpc/peer_directory.h"
+#include "channel/poller/poller.h"
+#include "channel/signing/caller.h"
+#include "gtest/gtest.h"
+#include "rendezvous/tensor_key.h"
+#include "tests/contract/fetch_host.h"
+
+namespace tryst {
+namespace {
+
+constexpr uint64_t kIncarnation = 0xab;
+
+std::string TextOf(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string out;
+  if (!buffer.Dump(&slices).ok()) return out;
+  for (const grpc::Slice& slice : slices) {
+    out.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return out;
+}
+
+grpc::ByteBuffer BufferOf(const std::string& text) {
+  const grpc::Slice slice(text);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+rpc::FetchHeader Header() {
+  rpc::FetchHeader header;
+  header.set_producer_incarnation(kIncarnation);
+  header.set_parcel_bytes(kParcelBytes);
+  return header;
+}
+
+// One call of a consumer, which the test answers.
+class HeldCall final : public grpc::ServerGenericBidiReactor {
+ public:
+  using OnRequest = std::function<void(HeldCall*)>;
+  explicit HeldCall(OnRequest on_request) : on_request_(std::move(on_request)) {
+    StartRead(&buffer_);
+  }
+
+  const rpc::FetchRequest& request() const { return request_; }
+  // Sends one message, or none, and ends the call. Once.
+  void Answer(const grpc::Status& status, const grpc::ByteBuffer* message = nullptr) {
+    if (answered_.exchange(true)) return;
+    if (message == nullptr) return Finish(status);
+    buffer_ = *message;
+    status_ = status;
+    StartWrite(&buffer_);
+  }
+  // Sends all of `tensor`, of which `offset` bytes arrived before.
+  void AnswerTensor(const Tensor& tensor) {
+    const OutgoingTensor out = *OutgoingTensor::Make(tensor, false);
+    rpc::FetchHeader header = Header();
+    *header.mutable_tensor() = out.metadata();
+    const grpc::ByteBuffer message = out.Message(
+        &header, request_.offset(), out.bytes() - request_.offset(), request_.digests());
+    Answer(grpc::Status::OK, &message);
+  }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok || !request_.ParseFromString(TextOf(buffer_)) || request_.ends()) {
+      return Answer(grpc::Status::OK);
+    }
+    on_request_(this);
+  }
+  void OnWriteDone(bool) override { Finish(status_); }
+  void OnCancel() override { Answer(grpc::Status::CANCELLED); }
+  void OnDone() override { delete this; }
+
+  const OnRequest on_request_;
+  grpc::ByteBuffer buffer_;
+  rpc::FetchRequest request_;
+  grpc::Status status_;
+  std::atomic<bool> answered_{false};
+};
+
+// Hands its calls to the test, in the order in which their requests arrived.
+class ScriptedProducer final : public grpc::CallbackGenericService, public PeerDirectory {
+ public:
+  ScriptedProducer() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterCallbackGenericService(this);
+    server_ = builder.BuildAndStart();
+    channel_ =
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
+  }
+  ~ScriptedProducer() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  // Call `number`, from 0. Null: it does not come.
+  HeldCall* AwaitCall(size_t number) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    MutexLock lock(&mu_);
+    while (calls_.size() <= number) {
+      if (changed_.WaitUntil(&mu_, until)) return nullptr;
+    }
+    return calls_[number];
+  }
+  size_t calls() {
+    MutexLock lock(&mu_);
+    return calls_.size();
+  }
+  // From now on every call ends with this, at once.
+  void RefuseAll(const grpc::Status& status) {
+    MutexLock lock(&mu_);
+    refusal_ = status;
+  }
+
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    return new HeldCall([this](HeldCall* call) {
+      grpc::Status refusal;
+      {
+        MutexLock lock(&mu_);
+        refusal = refusal_;
+        calls_.push_back(call);
+        changed_.NotifyAll();
+      }
+      if (!refusal.ok()) call->Answer(refusal);
+    });
+  }
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> ChannelTo(absl::string_view) override {
+    return channel_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::vector<HeldCall*> calls_ ABSL_GUARDED_BY(mu_);
+  grpc::Status refusal_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+// How one receive ended.
+class End {
+ public:
+  DoneFn Done() {
+    return [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+      tensor_ = std::move(tensor);
+      promise_.set_value(std::move(status));
+    };
+  }
+  // kUnknown: it has not ended.
+  absl::Status Await() {
+    if (future_.wait_for(std::chrono::seconds(10)) != std::future_status::ready) {
+      return absl::UnknownError("it does not end");
+    }
+    return future_.get();
+  }
+  const Tensor& tensor() const { return tensor_; }
+
+ private:
+  Tensor tensor_;
+  std::promise<absl::Status> promise_;
+  std::future<absl::Status> future_ = promise_.get_future();
+};
+
+class HostileGrpcProducerTest : public ::testing::Test {
+ protected:
+  ~HostileGrpcProducerTest() override {
+    producer_.RefuseAll(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the test is over"));
+    OnPoller([this] { channel_->Close(absl::CancelledError("the test is over")); });
+    bool drained = false;
+    while (!drained) {
+      OnPoller([&] { drained = channel_->Drained(); });
+    }
+    poller_.Stop();
+  }
+
+  void Open(const GrpcChannelOptions& options = {}) {
+    poller_.Start();
+    channel_ = std::make_unique<GrpcChannel>(kHostWorker, &producer_, &signer_, &events_, &poller_,
+                                             options);
+  }
+  template <typename Fn>
+  void OnPoller(Fn fn) {
+    std::promise<void> ran;
+    poller_.PostFn([&] {
+      fn();
+      ran.set_value();
+    });
+    ran.get_future().wait();
+  }
+  void Fetch(const std::string& edge, End* end) {
+    const TensorKey key =
+        TensorKeyPrefix::Make(absl::StrCat(kHostWorker, "/device:CPU:0"), kIncarnation,
+                              absl::StrCat(kHostConsumer, "/device:CPU:0"), edge)
+            ->At(0, 0);
+    OnPoller([&] { channel_->Fetch(1, key, Args(), end->Done()); });
+  }
+  static Tensor Number(float value) {
+    Tensor tensor = *Tensor::Allocate(DType::kFloat, {1});
+    static_cast<float*>(tensor.mutable_data())[0] = value;
+    return tensor;
+  }
+  static grpc::ByteBuffer WrongDigest(const HeldCall& call) {
+    const OutgoingTensor out = *OutgoingTensor::Make(Number(1), false);
+    rpc::FetchHeader header = Header();
+    *header.mutable_tensor() = out.metadata();
+    std::string bytes = TextOf(out.Message(&header, 0, out.bytes(), call.request().digests()));
+    bytes.back() ^= 1;  // The payload comes last.
+    return BufferOf(bytes);
+  }
+
+  const SteadyClock clock_;
+  ScriptedProducer producer_;
+  Poller poller_{&clock_};
+  EventThread events_{std::make_unique<grpc::CompletionQueue>(), std::vector<Poller*>{&poller_}};
+  CallSigner signer_{{"lab", kHostConsumer, 1}, "", UnixMs};
+  std::unique_ptr<GrpcChannel> channel_;
+};
+
+TEST_F(HostileGrpcProducerTest, AWrongDigestIsAskedForOnceMoreAndThenTold) {
+  GrpcChannelOptions options;
+  options.digests = true;
+  Open(options);
+  End end;
+  Fetch("k", &end);
+  for (size_t number = 0; number < 2; ++number) {
+    HeldCall* const call = producer_.AwaitCall(number);
+    ASSERT_NE(call, nullptr);
+    const grpc::ByteBuffer wrong = WrongDigest(*call);
+    call->Answer(grpc::Status::OK, &wrong);
+  }
+  const absl::Status status = end.Await();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_EQ(producer_.calls(), 2u);
+}
+
+TEST_F(HostileGrpcProducerTest, AWrongDigestFollowedByARightOneIsNotTold) {
+  GrpcChannelOptions options;
+  options.digests = true;
+  Open(options);
+  End end;
+  Fetch("k", &end);
+  HeldCall* const first = producer_.AwaitCall(0);
+  ASSERT_NE(first, nullptr);
+  const grpc::ByteBuffer wrong = WrongDigest(*first);
+  first->Answer(grpc::Status::OK, &wrong);
+  HeldCall* const second = producer_.AwaitCall(1);
+  ASSERT_NE(second, nullptr);
+  second->AnswerTensor(Number(1));
+  ASSERT_TRUE(end.Await().ok());
+  EXPECT_EQ(end.tensor().data_as<float>()[0], 1);
+}
+
+// The call of the first receive brought all its bytes, and they were no tensor. The second receive
+// takes over the request, and must not wait for that call.
+TEST_F(HostileGrpcProducerTest, TheNextReceiveOfAKeyBeginsAnewAfterBrokenStrings) {
+  Open();
+  End first_end, second_end;
+  Fetch("k", &first_end);
+  Fetch("k", &second_end);
+  HeldCall* const first = producer_.AwaitCall(0);
+  ASSERT_NE(first, nullptr);
+  rpc::FetchResponse broken;
+  *broken.mutable_header() = Header();
+  rpc::TensorMetadata* const metadata = broken.mutable_header()->mutable_tensor();
+  Tensor strings = *Tensor::Allocate(DType::kString, {2});
+  strings.mutable_strings()[1] = "two";
+  const OutgoingTensor out = *OutgoingTensor::Make(strings, false);
+  *metadata = out.metadata();
+  broken.set_chunk(std::string(out.bytes(), '\xff'));  // Lengths beyond every bound.
+  const grpc::ByteBuffer message = BufferOf(broken.SerializeAsString());
+  first->Answer(grpc::Status::OK, &message);
+  const absl::Status status = first_end.Await();
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  HeldCall* const second = producer_.AwaitCall(1);
+  ASSERT_NE(second, nullptr);
+  EXPECT_EQ(second->request().offset(), 0u);
+  second->AnswerTensor(strings);
+  const absl::Status whole = second_end.Await();
+  ASSERT_TRUE(whole.ok()) << whole;
+  EXPECT_EQ(second_end.tensor().strings()[1], "two");
+}
+
+TEST_F(HostileGrpcProducerTest, AReceiveEndsWithItsPatienceThoughItHasNoDeadline) {
+  GrpcChannelOptions options;
+  options.patience = absl::Milliseconds(200);
+  Open(options);
+  producer_.RefuseAll(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
+  End end;
+  Fetch("k", &end);
+  const absl::Status status = end.Await();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_GE(producer_.calls(), 2u);
+}
+
+// A batch gives up in the very turn in which another call is answered. So the peer lives, and the
+// receives of the batch are asked for again.
+TEST_F(HostileGrpcProducerTest, ABatchIsSentAgainWhenItsPatienceEndsBesideAnAnswer) {
+  GrpcChannelOptions options;
+  options.patience = absl::ZeroDuration();
+  options.max_asked = 2;
+  Open(options);
+  End a, b, in_batch;
+  Fetch("a", &a);
+  HeldCall* const call_a = producer_.AwaitCall(0);
+  Fetch("b", &b);
+  HeldCall* const call_b = producer_.AwaitCall(1);
+  Fetch("c", &in_batch);
+  HeldCall* const batch = producer_.AwaitCall(2);
+  ASSERT_TRUE(call_a != nullptr && call_b != nullptr && batch != nullptr);
+  ASSERT_TRUE(batch->request().waits());
+  std::promise<void> holds, go;  // Both ends must be in the poller's queue before it looks.
+  poller_.PostFn([&] {
+    holds.set_value();
+    go.get_future().wait();
+  });
+  holds.get_future().wait();
+  batch->Answer(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
+  usleep(100'000);
+  call_b->AnswerTensor(Number(2));
+  usleep(100'000);
+  go.set_value();
+  EXPECT_TRUE(b.Await().ok());
+  HeldCall* const again = producer_.AwaitCall(3);
+  ASSERT_NE(again, nullptr) << "nobody asks for c";
+  ASSERT_TRUE(again->request().waits());
+  ASSERT_EQ(again->request().asks_size(), 1);
+  rpc::FetchResponse ready;
+  *ready.mutable_header() = Header();
+  ready.mutable_header()->set_number(1);
+  ready.mutable_header()->add_ready(again->request().asks(0).serial());
+  const grpc::ByteBuffer message = BufferOf(ready.SerializeAsString());
+  again->Answer(grpc::Status::OK, &message);
+  HeldCall* const call_c = producer_.AwaitCall(4);
+  ASSERT_NE(call_c, nullptr);
+  call_c->AnswerTensor(Number(3));
+  EXPECT_TRUE(in_batch.Await().ok());
+  call_a->AnswerTensor(Number(1));
+  EXPECT_TRUE(a.Await().ok());
+}
+
+}  // namespace
+}  // namespace tryst
