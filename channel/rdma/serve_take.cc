@@ -29,12 +29,12 @@ void ServeChannel::StartTake(ServeOp* op, ToldKey* known) {
 
 void ServeChannel::OnTakeEnded(TakingOp* base, ServeTake* take) {
   ServeOp* op = static_cast<ServeOp*>(base);
-  Watch(*op, ServeStep::kMet);
   op->status = std::move(take->status);
   SetOutcome(op, &take->taken);
 }
 
 void ServeChannel::SetOutcome(ServeOp* op, Taken* taken) {
+  Watch(*op, ServeStep::kMet);
   op->source.tensor = std::move(taken->tensor);
   op->is_dead = taken->is_dead;
   // Everything that the sender passed along.

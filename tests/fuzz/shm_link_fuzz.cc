@@ -26,6 +26,7 @@
 #include "rendezvous/local_rendezvous.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/pair/one_step.h"
+#include "tests/shm/hostile_link.h"
 
 namespace tryst {
 namespace {
@@ -68,29 +69,10 @@ class RenewedStep final : public OpenSource {
   Alarms* const alarms_;
 };
 
-// Keeps the hostile end's hellos until the fuzzer answers them.
-class Hellos final : public Bootstrap {
- public:
-  void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
-    asked = hello;
-    answer = std::move(done);
-  }
-  Hello asked;
-  HelloDone answer;
-};
-
 TensorKey Key() {
   return TensorKeyPrefix::Make(std::string(kProducer) + "/device:CPU:0", 1,
                                std::string(kConsumer) + "/device:CPU:0", "edge")
       ->At(0, 0);
-}
-
-shm_wire::LinkSizes SmallSizes() {
-  shm_wire::LinkSizes sizes;
-  sizes.cells = shm_wire::kMinCells;
-  sizes.slots = 4;
-  sizes.references = 8;
-  return sizes;
 }
 
 struct World {
@@ -106,7 +88,7 @@ struct World {
     context.self = kProducer;
     context.incarnation = 1;
     ShmOptions shm;
-    shm.sizes = SmallSizes();
+    shm.sizes = SmallLinkSizes();
     shm.parts_room_bytes = 128 << 10;  // Made anew for each link: most of the time, if it is large.
     path = std::make_unique<ShmTransport>(context, arena, shm);
     const absl::Status opened = path->Open();
@@ -145,7 +127,7 @@ struct World {
 
   VirtualAlarms alarms;
   RenewedStep source;
-  Hellos hellos;
+  KeptHellos hellos;
   std::shared_ptr<Arena> arena;
   Poller poller;
   std::unique_ptr<ShmTransport> path;
@@ -206,7 +188,7 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
   static const HostIdentity* const host = new HostIdentity(OwnHost());
   offer.boot_id = host->boot_id;
   offer.network_space = host->network_space;
-  offer.sizes = SmallSizes();
+  offer.sizes = SmallLinkSizes();
   hello.parameters = shm_wire::EncodeOffer(offer);
   absl::StatusOr<Hello> answer = absl::UnknownError("");
   world->path->OnHello(hello, [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
@@ -279,48 +261,6 @@ void AttackProducer(Input* in, uint32_t version, World* world) {
   world->alarms.AdvanceBy(absl::Seconds(61));  // The consumer that was invited has not come.
 }
 
-// The hostile producer's side of a link.
-struct HostileLink {
-  std::unique_ptr<LocalSocket> socket;  // Null: there is no link.
-  SharedMemory* memory = nullptr;
-  shm_wire::LinkView view;
-  uint32_t next = 0;
-
-  // Answers the hello of a waiting consumer.
-  void Open(World* world, uint64_t incarnation, uint32_t version, const SharedMemory& segment) {
-    if (world->hellos.answer == nullptr) return;
-    Hello answer = world->hellos.asked;
-    answer.worker = kProducer;
-    answer.incarnation = incarnation;
-    shm_wire::Invitation invitation;
-    invitation.socket = world->door_name;
-    answer.parameters = shm_wire::EncodeInvitation(invitation);
-    std::exchange(world->hellos.answer, nullptr)(answer);
-    world->Turn();
-    socket = world->door->Accept();
-    if (socket == nullptr) return;  // The connecting side has closed meanwhile.
-    // One for all links: it costs more to make than all the rest.
-    static SharedMemory* const again =
-        SharedMemory::Create(shm_wire::LinkBytes(SmallSizes()), SharedMemory::Writers::kEverybody)
-            ->release();
-    memory = again;
-    memset(memory->data(), 0, memory->bytes());
-    view = shm_wire::LinkView(memory->data(), SmallSizes());
-    next = 0;
-    shm_wire::Packet packet;
-    packet.type = shm_wire::PacketType::kWelcome;
-    packet.version = version;
-    packet.sizes = SmallSizes();
-    socket->Send(packet, memory->fd());
-    for (int i = 0; i < 3; ++i) world->Turn();
-    // A segment for references to point into.
-    packet = shm_wire::Packet();
-    packet.type = shm_wire::PacketType::kSegment;
-    packet.segment_bytes = segment.bytes();
-    socket->Send(packet, segment.fd());
-  }
-};
-
 // The fuzzer is the producer of an honest consumer.
 void AttackConsumer(Input* in, uint32_t version, World* world) {
   std::unique_ptr<ShmFetchChannel> channel = world->path->MakeFetchChannel(kProducer, nullptr);
@@ -345,7 +285,11 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
   static const SharedMemory* const segment =
       SharedMemory::Create(8192, SharedMemory::Writers::kCreator)->release();
   HostileLink link;
-  link.Open(world, 7, version, *segment);
+  const auto open = [&](uint64_t incarnation) {
+    link.Open(&world->hellos, world->door.get(), world->door_name, kProducer, incarnation, version,
+              *segment, [world] { world->Turn(); });
+  };
+  open(7);
   TRYST_CHECK(link.socket != nullptr);
   for (int i = 0; i < 64 && !in->empty(); ++i) {
     const uint8_t what = in->Byte();
@@ -368,9 +312,7 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
       placed.piece_bytes = in->Byte();
       placed.position = in->Byte();
       shm_wire::WritePlaced(placed, &cell);
-      cell.head.sequence = ++link.next;
-      memcpy(link.view.replies + size_t{(link.next - 1) & (shm_wire::kMinCells - 1)} * sizeof(cell),
-             &cell, sizeof(cell));
+      link.Reply(cell);
     } else if (what % 8 == 6) {
       if (link.socket != nullptr) SayAnything(in, link.socket.get(), segment);
     } else if (what % 32 == 15) {
@@ -381,7 +323,7 @@ void AttackConsumer(Input* in, uint32_t version, World* world) {
       world->Turn();
       world->alarms.AdvanceBy(absl::Seconds(2));
       world->Turn();
-      link.Open(world, 7 + (what >> 5 & 1), version, *segment);
+      open(7 + (what >> 5 & 1));
     } else {
       fetch(what % 16 > 8);
     }

@@ -1,0 +1,56 @@
+#include "tests/shm/hostile_link.h"
+
+#include <cstring>
+#include <utility>
+
+namespace tryst {
+
+shm_wire::LinkSizes SmallLinkSizes() {
+  shm_wire::LinkSizes sizes;
+  sizes.cells = shm_wire::kMinCells;
+  sizes.slots = 4;
+  sizes.references = 8;
+  return sizes;
+}
+
+void HostileLink::Invite(KeptHellos* hellos, const std::string& door_name,
+                         const std::string& producer, uint64_t incarnation) {
+  Hello answer = hellos->asked;
+  answer.worker = producer;
+  answer.incarnation = incarnation;
+  shm_wire::Invitation invitation;
+  invitation.socket = door_name;
+  answer.parameters = shm_wire::EncodeInvitation(invitation);
+  std::exchange(hellos->answer, nullptr)(answer);
+}
+
+void HostileLink::Welcome(uint32_t version) {
+  // One for all links: it costs more to make than all the rest.
+  static SharedMemory* const again =
+      SharedMemory::Create(shm_wire::LinkBytes(SmallLinkSizes()), SharedMemory::Writers::kEverybody)
+          ->release();
+  memory = again;
+  memset(memory->data(), 0, memory->bytes());
+  view = shm_wire::LinkView(memory->data(), SmallLinkSizes());
+  next = 0;
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kWelcome;
+  packet.version = version;
+  packet.sizes = SmallLinkSizes();
+  socket->Send(packet, memory->fd());
+}
+
+void HostileLink::Lend(const SharedMemory& segment) {
+  shm_wire::Packet packet;
+  packet.type = shm_wire::PacketType::kSegment;
+  packet.segment_bytes = segment.bytes();
+  socket->Send(packet, segment.fd());
+}
+
+void HostileLink::Reply(shm_wire::ReplyCell cell) {
+  cell.head.sequence = ++next;
+  memcpy(view.replies + size_t{(next - 1) & (shm_wire::kMinCells - 1)} * sizeof(cell), &cell,
+         sizeof(cell));
+}
+
+}  // namespace tryst
