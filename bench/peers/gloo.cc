@@ -19,7 +19,7 @@ using Context = gloo::rendezvous::Context;
 using Buffer = gloo::transport::UnboundBuffer;
 
 constexpr int kProducer = 0, kConsumer = 1;
-constexpr uint64_t kAsked = 128;  // Requests that are listened for, by turns.
+constexpr uint64_t kAsked = 128;  // How many requests it listens for, in rotation.
 constexpr uint64_t kAnswers = 1000;
 
 struct Request {
@@ -54,7 +54,7 @@ class GlooProducer final : public ProducerEnd {
     in_[turn]->waitRecv();
     const Request request = requests_[turn];
     Hear(turn);
-    if (turn_ == 1) RemoveFolder();  // Both are through with it.
+    if (turn_ == 1) RemoveFolder();  // Both processes have connected.
     const Held held = table_.Find(request.key);
     auto& out = out_[held.data];
     if (out.first == nullptr) {
@@ -113,7 +113,7 @@ class GlooConsumer final : public ConsumerEnd {
     out_[turn]->send(kProducer, turn);
     asked_.push_back(slot);
   }
-  // They come in the order in which they were asked for.
+  // Tensors arrive in the order of the requests.
   void Poll(bool) override {
     if (asked_.empty()) return;
     const int slot = asked_.front();

@@ -1,7 +1,7 @@
 // gRPC, unary calls over completion queues, one thread at each end. proto-tcp, proto-uds:
-// messages with a bytes field, default arguments, as most users have it. bytes-tcp,
-// bytes-uds: raw ByteBuffers around the tensor without copying, and tuned arguments; as
-// TensorFlow has it. -spin never sleeps in the queue.
+// messages with a bytes field and default arguments, as most users write them. bytes-tcp,
+// bytes-uds: raw ByteBuffers that refer to the tensor without a copy, and tuned arguments, as in
+// TensorFlow. -spin never sleeps in the queue.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <limits.h>
@@ -85,7 +85,7 @@ void Decode(const ByteBuffer& response, char* into, size_t bytes) {
   }
 }
 
-// Both forms of a call at the server, which differ in the types of their messages.
+// A call at the server, of either kind: the two differ in the types of their messages.
 template <typename Service, typename Request, typename Response>
 class Calls {
  public:
@@ -272,7 +272,7 @@ class GrpcConsumer final : public ConsumerEnd {
 
 int main(int argc, char** argv) {
   if (argc > 1 && tryst::Has(argv[1], "bytes")) {
-    // What is received is freed and wanted again at once: keep it, as a better malloc does.
+    // A receive buffer is freed and allocated again at once, so malloc must keep its memory.
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);

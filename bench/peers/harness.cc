@@ -47,7 +47,7 @@ void Print(const char* figure, size_t bytes, double value, const char* unit) {
   printf("%s\t%zu\t%.6g\t%s\n", figure, bytes, value, unit);
 }
 
-// The two ends of how processes tell each other where they are.
+// Pipes through which processes tell each other their addresses.
 void SendBytes(int fd, const std::string& bytes) {
   const uint32_t size = static_cast<uint32_t>(bytes.size());
   std::string all(reinterpret_cast<const char*>(&size), sizeof(size));
@@ -63,7 +63,7 @@ std::string ReceiveBytes(int fd) {
   return bytes;
 }
 
-// One link of two processes, seen from one: what it produces and what it consumes.
+// One process's end of a link between two: its producer and its consumer.
 class Link {
  public:
   Link(const Library& library, const std::string& variant, const Workload& workload)
@@ -100,18 +100,18 @@ class Link {
     }
   }
 
-  // A parameter server's step: the worker pulls all variables, and once it has asked for
-  // the last of them the server pulls all gradients; when the last of those has been
-  // asked for the worker begins the next step.
+  // A parameter server's step: the worker pulls all variables. When it has asked for the last of
+  // them, the server pulls all gradients. When the server has asked for the last gradient, the
+  // worker begins the next step.
   void SetLead(bool leads) { leads_ = leads; }
   int64_t sets() const { return sets_.load(std::memory_order_relaxed); }
-  void AdvanceStep() {  // Polled ends.
+  void AdvanceStep() {  // For libraries that are polled.
     Poll(false);
     if (!puller_->finished()) return;
     if (under_way_) EndSet();
     if (MayBegin()) BeginSet();
   }
-  void RunSteps() {  // Ends with threads; until the process ends.
+  void RunSteps() {  // For libraries with threads. Runs until the process ends.
     for (;;) {
       {
         MutexLock lock(&mu_);
@@ -277,7 +277,7 @@ void MeasureSteps(const Library& library, const Workload& workload,
       }
     }
   };
-  run_until(workload.producers, 0);  // The first is not timed.
+  run_until(workload.producers, 0);  // The first round is not timed.
   const int64_t before = sets(), began_ns = MonotonicNs();
   run_until(before + 3, began_ns + static_cast<int64_t>(workload.seconds * 1e9));
   const double seconds = static_cast<double>(MonotonicNs() - began_ns) * 1e-9;
@@ -287,7 +287,7 @@ void MeasureSteps(const Library& library, const Workload& workload,
         static_cast<double>(sets() - before) / seconds, "1/s");
 }
 
-// A round of all links at once; how many seconds it took.
+// Runs one round on all links at once. Returns how many seconds it took.
 double RoundOfAll(const Library& library, std::vector<std::unique_ptr<Link>>* links,
                   int64_t count) {
   const int64_t began_ns = MonotonicNs();
@@ -336,7 +336,7 @@ int RunLibrary(int argc, char** argv, const Library& library) {
   const Workload workload = WorkloadOf(argc, argv);
   const std::string variant = argv[1];
   if (argc == 7 && strcmp(argv[5], "--child") == 0) {
-    auto* link = new Link(library, variant, workload);  // For as long as the process lives.
+    auto* link = new Link(library, variant, workload);  // Never deleted.
     RunChild(atoi(argv[6]), library, link, IsStep(workload));
   }
   Measured processes;
@@ -344,7 +344,8 @@ int RunLibrary(int argc, char** argv, const Library& library) {
   std::vector<std::string> addresses;
   for (const Child& child : processes.children) addresses.push_back(ReceiveBytes(child.fd));
   const int64_t bytes_before = MemoryBytes("VmRSS");
-  auto* links = new std::vector<std::unique_ptr<Link>>;  // Threads may use them to the end.
+  auto* links = new std::vector<std::unique_ptr<Link>>;  // Never deleted: threads use them until
+                                                         // the process ends.
   for (int i = 0; i < workload.producers; ++i) {
     links->push_back(std::make_unique<Link>(library, variant, workload));
     if (IsStep(workload)) SendBytes(processes.children[i].fd, links->back()->Produce());
@@ -362,7 +363,7 @@ int RunLibrary(int argc, char** argv, const Library& library) {
     kill(child.pid, SIGKILL);
     waitpid(child.pid, nullptr, 0);
   }
-  _exit(0);  // Libraries whose peer is gone take their time to end.
+  _exit(0);  // A library whose peer is gone may take seconds to stop.
 }
 
 int RunLibraryRank(int rank, int producer_pid, int argc, char** argv, const Library& library) {

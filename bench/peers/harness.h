@@ -11,16 +11,16 @@
 #include <unordered_map>
 #include <vector>
 
-// The same work through any library. A producer process holds tensors by key; a consumer
-// process sends a key and gets the bytes into memory of its own. The harness starts the
-// processes, keeps so many keys outstanding, looks at what has landed and takes the time.
-// A library is one file here: a ProducerEnd, a ConsumerEnd and a main().
+// Runs the same work through any library. A producer process holds tensors by key; a consumer
+// process sends a key and gets the bytes into its own memory. The harness starts the processes,
+// keeps a number of keys outstanding, checks the bytes that landed and takes the time. Each library
+// has one file here, with a ProducerEnd, a ConsumerEnd and a main().
 namespace tryst {
 
 [[noreturn]] void Die(const char* format, ...) __attribute__((format(printf, 1, 2)));
 int64_t MonotonicNs();
 
-// As long as a rendezvous key of TensorFlow's.
+// The length of a rendezvous key in TensorFlow.
 constexpr size_t kKeyBytes = 59;
 std::string KeyOf(int index);
 
@@ -29,13 +29,13 @@ struct Held {
   size_t bytes = 0;
 };
 
-// A producer's tensors, filled with what the consumer expects of each.
+// A producer's tensors. Each is filled with the bytes that the consumer expects.
 class Table {
  public:
   using Allocate = std::function<char*(size_t bytes)>;
   explicit Table(const std::vector<size_t>& sizes, const Allocate& allocate = AllocatePages);
 
-  // Of kKeyBytes bytes. Dies of a key that is none. One thread.
+  // REQUIRES: `key` is one of the table's. Used by one thread.
   Held Find(const char* key) {
     key_.assign(key, kKeyBytes);
     const auto it = by_key_.find(key_);
@@ -44,7 +44,7 @@ class Table {
     return tensors_[it->second];
   }
   const std::vector<Held>& tensors() const { return tensors_; }
-  // For who finds tensors in another way.
+  // For a library that finds tensors without their keys.
   void CountFound() {
     const int64_t found = found_.load(std::memory_order_relaxed) + 1;
     found_.store(found, std::memory_order_release);
@@ -54,7 +54,7 @@ class Table {
 
   static char* AllocatePages(size_t bytes);  // Touched, never freed.
 
-  std::function<void()> on_all_found;  // Each time that as many were found as there are.
+  std::function<void()> on_all_found;  // Called after every tensors().size() finds.
 
  private:
   std::unordered_map<std::string, int> by_key_;
@@ -63,11 +63,11 @@ class Table {
   std::atomic<int64_t> found_{0};
 };
 
-// Something of the library that has to be turned, unless it has threads of its own.
+// An end of the library. The harness polls it, unless the library has its own threads.
 class LibraryEnd {
  public:
   virtual ~LibraryEnd() = default;
-  // One turn; may sleep until there is something to do if `may_wait`.
+  // Does what there is to do. With `may_wait` it may sleep until there is something.
   virtual void Poll(bool may_wait) = 0;
 };
 
@@ -80,10 +80,11 @@ class ProducerEnd : public LibraryEnd {
 
 class ConsumerEnd : public LibraryEnd {
  public:
-  // Where the bytes of a slot have landed: in `into`, or in memory of the library's that
-  // stays as it is until the slot's next Ask(). Never called inside Ask().
+  // Reports that the bytes of a slot have landed at `data`: that is `into`, or memory of the
+  // library that does not change before the slot's next Ask(). Never called inside Ask().
   using Landed = std::function<void(int slot, const char* data)>;
-  // `key` stays what and where it is: who knows keys in another form makes that once.
+  // Requests a tensor. A key's text never changes or moves, so an end that needs keys in another
+  // form may make them once, and find them by the text's address.
   virtual void Ask(int slot, const std::string& key, char* into, size_t bytes) = 0;
 };
 
@@ -91,13 +92,13 @@ struct ConsumerNeeds {
   std::string address;
   int slots = 1;
   size_t max_bytes = 0;
-  // What has landed is not looked at after `landed` has returned: its memory may go.
+  // The harness does not read the bytes after `landed` has returned.
   bool keeps_nothing = false;
   ConsumerEnd::Landed landed;
 };
 
 struct Library {
-  // Ends work on threads of their own, one for each end, and Poll() is never called.
+  // Each end has its own thread, and Poll() is never called.
   bool threads = false;
   std::function<std::unique_ptr<ProducerEnd>(const std::string& variant,
                                              const std::vector<size_t>& sizes)>
@@ -112,8 +113,8 @@ struct Library {
 // delivery8 and rate4, of so many producers at once.
 int RunLibrary(int argc, char** argv, const Library& library);
 
-// For a library that starts its processes itself: this one is the producer (rank 0) or the
-// consumer (rank 1) of two.
+// For a library that starts its processes itself. This process is the producer (rank 0) or the
+// consumer (rank 1).
 int RunLibraryRank(int rank, int producer_pid, int argc, char** argv, const Library& library);
 
 inline bool Has(const std::string& variant, const char* word) {

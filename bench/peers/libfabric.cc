@@ -24,7 +24,7 @@ void Check(ssize_t result, const char* what) {
 enum class Kind { kHello, kRequest, kLanding, kSent };
 
 struct Work {
-  fi_context2 context;  // First: what a completion points to.
+  fi_context2 context;  // First member: completions point to it.
   Kind kind = Kind::kSent;
   int index = 0;
 };
@@ -78,7 +78,7 @@ class FabricEnd {
       Post([&] { return fi_tsend(endpoint_, data, bytes, nullptr, peer_, tag, work); });
     }
   }
-  // Calls `handle` with what has been completed.
+  // Calls `handle` with each completed request.
   template <typename Handle>
   void Poll(const Handle& handle) {
     ReadQueue();
@@ -102,7 +102,7 @@ class FabricEnd {
       const ssize_t result = attempt();
       if (result == 0) return;
       if (result != -FI_EAGAIN) Check(result, "post");
-      ReadQueue();  // Room comes with progress.
+      ReadQueue();  // Reading completions makes room.
     }
   }
 

@@ -1,6 +1,6 @@
-// What the machine itself can do. memcpy, stream_copy: cold memory to cold memory.
-// cacheline: one line of shared memory to the other process and back, both spinning.
-// futex: the same, both sleeping.
+// Measures the machine's own limits. memcpy, stream_copy: copies from cold memory to cold memory.
+// cacheline: a cache line of shared memory goes to the other process and back; both spin.
+// futex: the same, and both sleep.
 //
 //   limits WHAT pull|delivery BYTES SECONDS
 #include <immintrin.h>
@@ -40,7 +40,7 @@ void MeasureCopy(bool stream, size_t bytes, double seconds) {
   int64_t now_ns = began_ns;
   size_t copied = 0;
   for (size_t i = 0; now_ns < until_ns || i < 4; ++i) {
-    // Not the neighbour of the last: no prefetcher knows it yet.
+    // Skips the next block, so that no prefetcher has loaded it.
     const size_t place = i * 2654435761 % places;
     if (stream) {
       StreamCopy(into + place * bytes, from + place * bytes, bytes);

@@ -1,4 +1,4 @@
-// Open MPI, point to point. Started by mpirun, which is told the transport: shm, tcp.
+// Open MPI's point-to-point calls. mpirun starts it and chooses the transport: shm, tcp.
 #include <mpi.h>
 #include <unistd.h>
 

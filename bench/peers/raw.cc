@@ -1,4 +1,4 @@
-// Bare stream sockets: what anything over TCP is built on. tcp, uds; -spin never sleeps.
+// Bare stream sockets, on which everything over TCP is built. tcp, uds; -spin never sleeps.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,7 +35,7 @@ void Tune(int fd, const std::string& variant) {
   const int one = 1, buffer = 4 << 20;
   if (Has(variant, "tcp")) {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    // The best there is on loopback: BBR, the default of many hosts, paces by timers.
+    // The fastest on loopback. BBR, the default of many hosts, paces by timers.
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
   }
   if (Has(variant, "uds")) {
@@ -44,7 +44,7 @@ void Tune(int fd, const std::string& variant) {
   }
 }
 
-// A stream with what it has received and not used.
+// A stream, with the bytes that it has received and nobody has read.
 class Stream {
  public:
   void Open(int fd, bool spin) { fd_ = fd, spin_ = spin; }
@@ -54,7 +54,7 @@ class Stream {
   const char* data() const { return buffer_ + begin_; }
   void Use(size_t bytes) { begin_ += bytes; }
 
-  // False when nothing came, which only a poll without waiting is told.
+  // False: nothing came. Only a poll that does not wait returns it.
   bool Fill(bool may_wait) {
     if (held() > 0) memmove(buffer_, buffer_ + begin_, held());
     end_ -= begin_;
@@ -77,7 +77,7 @@ class Stream {
       message.msg_iovlen = count;
       const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | (spin_ ? MSG_DONTWAIT : 0));
       if (sent < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-      if (sent < 0) _exit(0);  // The other end is done.
+      if (sent < 0) _exit(0);  // The other end has finished.
       size_t left = static_cast<size_t>(sent);
       for (; count > 0 && left >= parts->iov_len; ++parts, --count) left -= parts->iov_len;
       if (count == 0) break;
@@ -107,7 +107,8 @@ class RawProducer final : public ProducerEnd {
     sockaddr_in any{};
     any.sin_family = AF_INET;
     any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const sa_family_t unix_family = AF_UNIX;  // Alone: the kernel picks an abstract name.
+    const sa_family_t unix_family =
+        AF_UNIX;  // Without a path, the kernel chooses an abstract name.
     const bool bound = Has(variant, "uds")
                            ? bind(listening_, reinterpret_cast<const sockaddr*>(&unix_family),
                                   sizeof(unix_family)) == 0
@@ -174,7 +175,7 @@ class RawConsumer final : public ConsumerEnd {
     into_[slot] = into;
     asking_.append(reinterpret_cast<char*>(&request), sizeof(request));
   }
-  // Asks for all that one turn has made room for with one system call.
+  // One system call carries all requests of a turn.
   void Poll(bool may_wait) override {
     Flush();
     if (stream_.held() < sizeof(Answer) && !stream_.Fill(may_wait)) return;
@@ -187,7 +188,7 @@ class RawConsumer final : public ConsumerEnd {
       memcpy(into, stream_.data(), here);
       stream_.Use(here);
       if (here < answer.bytes) {
-        Flush();  // The producer should have work while we wait.
+        Flush();  // So that the producer works while we wait.
         stream_.Exactly(into + here, answer.bytes - here);
       }
       needs_.landed(static_cast<int>(answer.slot), into);

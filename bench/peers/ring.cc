@@ -1,5 +1,5 @@
-// Two rings in shared memory, written by hand: what same-host delivery can cost at best.
-// "stream" copies with streaming stores, "futex" sleeps, anything else spins and memcpys.
+// Two rings in shared memory, written by hand: the least that delivery on one host can cost.
+// "stream" copies with streaming stores, "futex" sleeps; any other variant spins and uses memcpy.
 #include <fcntl.h>
 #include <immintrin.h>
 #include <linux/futex.h>
@@ -47,7 +47,7 @@ void StreamCopy(char* into, const char* from, size_t bytes) {
   _mm_sfence();
 }
 
-// One direction, seen from one end.
+// One process's end of one direction.
 class Turns {
  public:
   void Open(Entry* entries, Door* door, bool sleeps) {

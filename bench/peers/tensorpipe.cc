@@ -52,7 +52,7 @@ class TensorPipeProducer final : public ProducerEnd {
  private:
   void Read() {
     pipe_->readDescriptor([this](const tensorpipe::Error& error, tensorpipe::Descriptor asked) {
-      if (error) return;  // The consumer is done.
+      if (error) return;  // The consumer has finished.
       pipe_->read({}, [](const tensorpipe::Error&) {});
       Answer(asked.metadata);
       Read();

@@ -1,5 +1,5 @@
-// Tryst as its users have it: a server in each process, Send, RecvAsync into memory of the
-// caller. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
+// Tryst as its users use it: a server in each process, Send, and RecvAsync into the caller's
+// memory. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
 // memory and are read where they are. -executor: callbacks run on the server's threads, not
 // in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
 // of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN: the
@@ -23,7 +23,7 @@
 namespace tryst {
 namespace {
 
-constexpr int kCopiesAhead = 512;  // Of all tensors together, so that a request never waits.
+constexpr int kCopiesAhead = 512;  // For all tensors together, so that no request waits.
 
 void Check(const absl::Status& status) {
   if (!status.ok()) Die("%s", status.ToString().c_str());
@@ -37,12 +37,12 @@ TensorKey MakeKey(const std::string& producer, uint64_t incarnation, const std::
       ->At(0, 0);
 }
 
-// A tensor of the table, sent again whenever the last that sent it is through with it.
+// A tensor of the table. It is sent again whenever its last send has ended.
 class Resent final : public Storage {
  public:
   Resent(const Held& held, const MemorySpace& space, std::function<void(Resent*)> again)
       : Storage(const_cast<char*>(held.data), held.bytes, space), again_(std::move(again)) {
-    KeepNotes();  // The table's memory stays.
+    KeepNotes();  // The table keeps the memory.
   }
   Tensor Again() {
     return *Tensor::FromStorage(StorageRef::Own(this), 0, DType::kUint8,
@@ -58,7 +58,7 @@ class Resent final : public Storage {
   const std::function<void(Resent*)> again_;
 };
 
-// Sends what the table holds, so many copies ahead of who asks.
+// Keeps `kCopiesAhead` sends of the table's tensors ahead of the requests.
 class TrystProducer final : public ProducerEnd {
  public:
   TrystProducer(Server* server, const std::string& variant, const std::vector<size_t>& sizes)
@@ -94,10 +94,10 @@ class TrystProducer final : public ProducerEnd {
   }
 
  private:
-  // One for each producer end of a process.
+  // Numbers the producer ends of a process.
   int64_t step() const { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(this) >> 4); }
   void Send(Resent* resent) {
-    // Refused only once the step has ended, with the process.
+    // A send is refused only when the step has ended, at the end of the process.
     (void)rendezvous_->Send(keys_[resent->index], args_, resent->Again(), /*is_dead=*/false);
   }
 
@@ -145,7 +145,7 @@ class TrystConsumer final : public ConsumerEnd {
   const std::string& producer() const { return producer_; }
 
   void Ask(int slot, const std::string& key, char* into, size_t bytes) override {
-    held_[slot] = Tensor();  // Its landing may be wanted for the next.
+    held_[slot] = Tensor();  // Its landing memory is free for the next tensor.
     if (many_) return AskLater(slot, key);
     Args args = args_;
     if (!landing_) args.destination = DestinationOf(slot, into, bytes);
@@ -158,7 +158,7 @@ class TrystConsumer final : public ConsumerEnd {
  private:
   static constexpr size_t kMany = 64;
 
-  // The same memory each time, unless the next tensor has another size.
+  // The same memory for every tensor of this size.
   const Tensor& DestinationOf(int slot, char* into, size_t bytes) {
     Tensor& destination = destinations_[slot];
     if (!destination.valid() || destination.bytes() != bytes) {
@@ -180,7 +180,8 @@ class TrystConsumer final : public ConsumerEnd {
                                  Check(first);
                                  for (size_t i = 0; i < all.size(); ++i)
                                    Land(slots[i], all[i].status, all[i].tensor);
-                                 if (!waiting_slots_.empty()) AskMany();  // The last of a round.
+                                 if (!waiting_slots_.empty())
+                                   AskMany();  // The round has no more keys to wait for.
                                });
   }
   void Land(int slot, const absl::Status& status, const Tensor& tensor) {
@@ -188,7 +189,7 @@ class TrystConsumer final : public ConsumerEnd {
     if (!needs_.keeps_nothing) held_[slot] = tensor;
     needs_.landed(slot, static_cast<const char*>(tensor.data()));
   }
-  // A program makes its keys once; the harness has them as texts that stay where they are.
+  // A program makes its keys once. The harness passes texts, each always at the same address.
   const TensorKey& TensorKeyOf(const std::string& text) {
     TensorKey& key = keys_[&text];
     if (key.empty()) {
@@ -212,7 +213,7 @@ class TrystConsumer final : public ConsumerEnd {
   std::vector<TensorKey> waiting_keys_;
 };
 
-// The process's server, and its producer end that does not know yet who will ask.
+// The process's server, and the producer end whose consumer is not known yet.
 class Process {
  public:
   Process(bool is_child, bool capped) : is_child_(is_child), capped_(capped) {}
@@ -234,9 +235,10 @@ class Process {
   }
 
  private:
-  static constexpr uint64_t kCapBytes = uint64_t{64} << 20;  // Of an incast.
+  static constexpr uint64_t kCapBytes = uint64_t{64} << 20;  // For the incast workload.
   static constexpr uint64_t kPlentyBytes = uint64_t{2} << 30;
-  static constexpr uint64_t kSharedBytes = uint64_t{6} << 30;  // A cap: nothing is taken before.
+  static constexpr uint64_t kSharedBytes = uint64_t{6}
+                                           << 30;  // A cap: memory is taken when it is needed.
   static constexpr char kParent[] = "/job:consumer/replica:0/task:0";
 
   Server* OpenServer(const std::string& variant) {

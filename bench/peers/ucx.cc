@@ -1,5 +1,6 @@
-// UCX: a request is an active message, the answer a tagged send into the posted receive.
-// shm is posix, sysv and cma; tcp is over loopback. Busy-polled, as UCX is.
+// UCX. A request is an active message; its answer is a tagged send into the posted receive.
+// shm is posix, sysv and cma; tcp is over loopback. It is polled without sleeping, as UCX
+// expects.
 #include <ucp/api/ucp.h>
 
 #include "bench/peers/harness.h"
@@ -175,7 +176,7 @@ class UcxConsumer final : public ConsumerEnd {
   const ConsumerNeeds needs_;
   UcxEnd end_;
   std::string hello_;
-  std::vector<std::string> requests_;  // Each stays until its answer has come.
+  std::vector<std::string> requests_;  // Each is kept until its answer has come.
   std::vector<char*> into_;
   std::vector<Landing> landing_;
   std::vector<int> landed_, reporting_;

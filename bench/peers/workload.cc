@@ -34,7 +34,7 @@ void CheckWord(const char* data, int key, size_t index) {
   }
 }
 
-// 700 small ones, 250 of some KiB, 50 large ones, shuffled: some 20 MiB.
+// 700 small tensors, 250 of a few KiB and 50 large ones, shuffled: about 20 MiB.
 std::vector<size_t> MixedSizes() {
   std::vector<size_t> sizes;
   uint64_t state = 12345;
@@ -145,7 +145,7 @@ Workload MakeWorkload(const std::string& name, size_t bytes, double seconds) {
 
 namespace {
 
-// An end with one thread needs no lock, and none is to be timed.
+// An end with one thread needs no lock, and locking would count in its figures.
 class ABSL_SCOPED_LOCKABLE LockIf {
  public:
   LockIf(Mutex* mu, bool wanted) ABSL_NO_THREAD_SAFETY_ANALYSIS : mu_(wanted ? mu : nullptr) {
@@ -177,7 +177,7 @@ void Puller::Start(int64_t count) {
   finished_ = false;
   began_ns_ = now_ns_ = MonotonicNs();
   deadline_ns_ = began_ns_ + static_cast<int64_t>(workload_.seconds * 1e9);
-  // Two processes that spin on one processor take a time slice for each tensor.
+  // Two processes that spin on one processor need a time slice for each tensor.
   late_ns_ = workload_.exact ? INT64_MAX : deadline_ns_ + kLateNs;
   for (size_t slot = 0; slot < slots_.size() && More(); ++slot) Ask(static_cast<int>(slot));
 }
@@ -193,7 +193,7 @@ void Puller::Ask(int index) {
   slot.key = next_key_;
   if (++next_key_ == static_cast<int>(keys_.size())) next_key_ = 0;
   const size_t bytes = workload_.sizes[slot.key];
-  // What the last tensor left behind must not pass for this one.
+  // Bytes of the last tensor must not be taken for this one.
   for (size_t word : {size_t{0}, bytes / 16, bytes / 8 - 1}) {
     memcpy(slot.into + 8 * word, &kScribble, sizeof(kScribble));
   }

@@ -14,41 +14,41 @@ namespace tryst {
 struct Workload {
   std::string name;
   std::vector<size_t> sizes;  // Of the producer's tensors.
-  int slots = 1;              // Keys outstanding at most.
+  int slots = 1;              // The most keys outstanding.
   int64_t warm_up = 0;        // Tensors.
-  int64_t at_least = 1;       // Tensors, and
-  double seconds = 0.3;       // so long.
+  int64_t at_least = 1;       // Tensors in a round, at least,
+  double seconds = 0.3;       // and at least so many seconds.
   int producers = 1;
-  bool exact = false;          // A round never ends early, however slow.
-  bool keeps_nothing = false;  // What has landed is not looked at again.
-  bool checks_all = false;     // Every byte as it lands, not only three words.
+  bool exact = false;          // A round never ends early, even if it is slow.
+  bool keeps_nothing = false;  // Bytes are not read again after they were reported.
+  bool checks_all = false;     // Checks every byte as it lands, and not only three words.
   size_t max_bytes() const;
 };
 
-// Dies of a workload that is none.
+// Ends the process if there is no such workload.
 Workload MakeWorkload(const std::string& name, size_t bytes, double seconds);
 
-// Keeps a workload's keys outstanding at one consumer's end, in rounds.
+// Requests a workload's keys from one consumer end, in rounds.
 class Puller {
  public:
   Puller(const Workload& workload, bool threads);
-  // Before anything else. The end calls Landed() below.
+  // Call it first. The end reports tensors to Landed().
   void SetEnd(ConsumerEnd* end) { end_ = end; }
 
-  // A round: `count` tensors, or if that is 0 what the workload says.
+  // Starts a round of `count` tensors. 0: as many as the workload says.
   void Start(int64_t count);
   bool finished() const { return finished_.load(std::memory_order_acquire); }
-  void WaitFinished();  // For an end with threads.
+  void WaitFinished();  // Waits for the end of a round; for an end with threads.
   void Landed(int slot, const char* data);
 
   int64_t landed() const { return landed_; }
   int64_t bytes_landed() const { return bytes_landed_; }
   int64_t began_ns() const { return began_ns_; }
   int64_t ended_ns() const { return ended_ns_; }
-  // Of the last round, sorted; only when one key is outstanding.
+  // The times of the last round, sorted. Empty if several keys were outstanding.
   const std::vector<uint32_t>& SortedNs();
-  // Every byte that each slot holds. Dies of a wrong one.
-  void CheckAll() const;  // Nothing, of a workload that keeps nothing.
+  // Checks every byte in every slot. Ends the process if one is wrong.
+  void CheckAll() const;  // Does nothing for a workload that keeps nothing.
 
  private:
   struct Slot {

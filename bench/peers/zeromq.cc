@@ -34,7 +34,8 @@ class ZeroMqProducer final : public ProducerEnd {
     zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, address, &length);
     return address;
   }
-  // A request is who asks, and slot and key; an answer is who, the same again, the bytes.
+  // A request has the sender's identity, the slot and the key. An answer repeats these, then has
+  // the bytes.
   void Poll(bool may_wait) override {
     zmq_msg_t who, asked, tensor;
     zmq_msg_init(&who);
@@ -44,7 +45,7 @@ class ZeroMqProducer final : public ProducerEnd {
     const Held held = table_.Find(static_cast<const char*>(zmq_msg_data(&asked)) + sizeof(int));
     zmq_msg_send(&who, socket_, ZMQ_SNDMORE);
     zmq_msg_send(&asked, socket_, ZMQ_SNDMORE);
-    if (held.bytes <= 512) {  // Cheaper than to allocate a reference.
+    if (held.bytes <= 512) {  // A copy costs less than an allocated reference.
       zmq_msg_init_size(&tensor, held.bytes);
       memcpy(zmq_msg_data(&tensor), held.data, held.bytes);
     } else {
@@ -71,7 +72,7 @@ class ZeroMqConsumer final : public ConsumerEnd {
     memcpy(request + sizeof(slot), key.data(), kKeyBytes);
     if (zmq_send(socket_, request, sizeof(request), 0) < 0) Die("zmq_send");
   }
-  // The library's own memory is what the consumer gets: nobody copies it once more.
+  // The consumer reads the library's own memory; there is no further copy.
   void Poll(bool may_wait) override {
     zmq_msg_t asked;
     zmq_msg_init(&asked);

@@ -281,7 +281,7 @@ void ChannelLoad::ScheduleCancel(Fetch* fetch, int64_t within_ns, SimRandom* ran
   });
 }
 
-// The next one sent on this edge is mostly, not always, of this size.
+// The destination mostly, but not always, has the size of the next tensor on this edge.
 void ChannelLoad::DrawDestination(Fetch* fetch, Args* args) {
   const Edge& edge = *fetch->edge;
   const size_t next = edge.delivered.size();

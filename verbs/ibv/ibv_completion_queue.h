@@ -31,9 +31,10 @@ class IbvCompletionQueue final : public CompletionQueue {
   absl::StatusOr<size_t> Poll(absl::Span<Completion> out) override;
   absl::Status Arm() override;
   int event_fd() const override { return epoll_fd_ < 0 ? channel_->fd : epoll_fd_; }
-  // Of an iWARP device: who changes a link of its queue pairs writes to it. -1 elsewhere.
+  // For iWARP: written when the link of a queue pair has changed. -1 for other devices.
   int wake_fd() const { return wake_fd_; }
-  // Has a sleeper poll once more: what is flushed by hand comes with the Poll() after the break.
+  // Wakes a thread that sleeps on event_fd(). After a break, iWARP's flushed works are reported by
+  // the next Poll(), and no event announces them.
   void Wake();
 
   ibv_cq* verbs() const { return queue_; }
