@@ -18,7 +18,8 @@ struct BenchFlags {
 // False, having said which there are, for any other.
 bool ParseBenchFlags(int argc, char** argv, BenchFlags* flags);
 
-// Into `json_file`, if it has a name. False, having said so, if that fails.
+// Writes `lines` to the file, or nowhere if the name is empty. If that fails, prints why and returns
+// false.
 bool WriteLines(const std::string& json_file, const std::string& lines);
 
 }  // namespace tryst

@@ -22,9 +22,9 @@ struct TurnedPairOptions {
   uint32_t sample_every = 16;
 };
 
-// A producer and a consumer, whole but for the server around them, in this thread: what a pull
-// costs both ends, without the time that a cache line takes from core to core and without all
-// that a busy machine adds. Each stage of a pull is a function of its own, for who counts them.
+// A producer and a consumer without their servers, both on this thread. So a measurement has the
+// cost of a pull at both ends, but neither the time of a cache line from core to core nor the noise
+// of a busy machine. Each stage of a pull is a function, so that callgrind counts it by itself.
 class TurnedPair {
  public:
   explicit TurnedPair(const TurnedPairOptions& options);

@@ -147,7 +147,7 @@ __attribute__((target("sse4.2"))) uint32_t Sse42(uint32_t crc, uint8_t* to, cons
   return ~tail;
 }
 
-// Whoever asks before it is set is answered the long way.
+// Until it is set, callers take the slow way.
 const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
 #endif
 

@@ -129,8 +129,9 @@ class Rendezvous {
   // kResourceExhausted (over a memory cap: WhenRoom).
   [[nodiscard]] virtual absl::Status Send(const TensorKey& key, const Args& args, Tensor tensor,
                                           bool is_dead) = 0;
-  // One lock round per shard, all items with the same args. Takes the tensors it accepts.
-  // Refused as a whole, except that a step aborted meanwhile drops them as Send's would be.
+  // Send() for many items with the same args, with one lock round per shard. It moves the tensors
+  // out of `items`. On an error nothing was sent; but if the step is aborted meanwhile, some may
+  // have been sent, and the others are dropped.
   [[nodiscard]] virtual absl::Status SendMany(absl::Span<SendItem> items, const Args& args) = 0;
 
   // Calls `done` with the next tensor of `key`, at once when it is here. Otherwise ends

@@ -57,8 +57,8 @@ struct DeviceAsk {
 
 // Views into the key's text.
 DeviceAsk ParseDeviceAsk(const TensorKey& key);
-// The key of `tensor` that asks. kInvalidArgument: too long, or `tensor` asks already.
-// `into`, where valid, is the destination.
+// The key under which a consumer asks for the manifest of `tensor`. kInvalidArgument: it is too
+// long, or `tensor` is such a key already. `into`, if valid, is the destination.
 absl::StatusOr<TensorKey> ManifestKey(const TensorKey& tensor, uint64_t host, const Tensor& into);
 absl::StatusOr<TensorKey> TransferKey(const TensorKey& tensor, uint64_t transfer,
                                       absl::string_view what);

@@ -15,7 +15,7 @@ const uint8_t* Bytes(absl::string_view body) {
   return reinterpret_cast<const uint8_t*>(body.data());
 }
 
-// Not inline: what makes a text keeps its buffers out of those who rarely need one.
+// Not inline, so that the buffers for its text take no room on the stack of its callers.
 [[gnu::noinline, gnu::cold]] absl::Status Malformed(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("malformed message from the peer: ", what));
 }
