@@ -61,7 +61,7 @@ class Figures {
 
 class SmallTensors final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, uint64_t, const Args& args, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
     std::move(done)(absl::OkStatus(), Args(), args, tensor_, false);
   }
   void GiveBack(int64_t, const TensorKey&, Taken) override {}  // All are alike.

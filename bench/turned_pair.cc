@@ -65,9 +65,8 @@ struct TurnedPair::Worker {
 
   // The pool is made before the steps that it takes from.
   struct Source final : TensorSource {
-    void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-              DoneFn done) override {
-      steps->Take(step_id, key, request_id, args, std::move(done));
+    void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+      steps->Take(step_id, key, args, std::move(done));
     }
     bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override {
       return steps->TakeHere(step_id, key, place, taken);

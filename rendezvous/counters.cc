@@ -21,7 +21,6 @@ const CounterRow kCounterRows[] = {
     {"fetches", false, &C::fetches},
     {"takes", false, &C::takes},
     {"deferred", false, &C::deferred},
-    {"duplicates", false, &C::duplicates},
     {"tombstone_hits", false, &C::tombstone_hits},
     {"steps_started", false, &C::steps_started},
     {"steps_expired", false, &C::steps_expired},

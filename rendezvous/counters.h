@@ -25,7 +25,6 @@ struct RendezvousCounters {
   int64_t fetches = 0;             // Receives that went to another worker.
   int64_t takes = 0;               // Requests of other workers.
   int64_t deferred = 0;            // Takes that came before their step started.
-  int64_t duplicates = 0;          // Takes refused for a request id seen before.
   int64_t tombstone_hits = 0;      // Takes of a step that was cleaned up.
   int64_t steps_started = 0;
   int64_t steps_expired = 0;  // Asked for by a peer, never started.

@@ -198,7 +198,7 @@ class ServingEnd {
     Args args;
     args.cancellation = &op->cancellation;
     args.turn = &op->taken.turn;
-    source_->Take(step_, keys_[key], 0, args,
+    source_->Take(step_, keys_[key], args,
                   [op](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
                     op->status = std::move(status);
                     op->taken.tensor = std::move(tensor);

@@ -39,9 +39,8 @@ absl::StatusOr<std::unique_ptr<StepRegistry>> StepRegistry::Make(const Options& 
         absl::StrCat("The cap of one step, ", options.step.max_held_bytes,
                      " bytes, is over that of the process, ", options.max_held_bytes));
   }
-  if (options.step.shards < 1 || options.step.shards > 1024 || options.max_request_ids == 0) {
-    return absl::InvalidArgumentError(
-        "a step registry needs 1 to 1024 shards and room for at least 1 request id");
+  if (options.step.shards < 1 || options.step.shards > 1024) {
+    return absl::InvalidArgumentError("a step registry needs 1 to 1024 shards");
   }
   return std::unique_ptr<StepRegistry>(new StepRegistry(options, alarms, fetcher));
 }
@@ -52,8 +51,7 @@ StepRegistry::StepRegistry(const Options& options, Alarms* alarms, TensorFetcher
       alarms_(alarms),
       fetcher_(fetcher),
       held_(std::make_shared<HeldBytes>(options.max_held_bytes)),
-      tombstones_(options.max_tombstones, absl::ToInt64Nanoseconds(options.tombstone_ttl)),
-      request_ids_(options.max_request_ids) {}
+      tombstones_(options.max_tombstones, absl::ToInt64Nanoseconds(options.tombstone_ttl)) {}
 
 StepRegistry::~StepRegistry() {
   std::vector<int64_t> ids;
@@ -158,8 +156,7 @@ absl::Status StepRegistry::CheckTake(const TensorKey& key) const {
 }
 
 absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t step_id,
-                                                                       absl::string_view consumer,
-                                                                       uint64_t request_id) {
+                                                                       absl::string_view consumer) {
   if (!closed_.ok()) return closed_;
   if (const absl::Status* over = tombstones_.Find(step_id, alarms_->clock().CoarseNowNs())) {
     ++own_.tombstone_hits;
@@ -183,11 +180,6 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
     return absl::ResourceExhaustedError(
         absl::StrCat("Too many requests for step ", step_id, ", which has not started"));
   }
-  if (request_id != 0 && !request_ids_.Add(request_id)) {
-    ++own_.duplicates;
-    return absl::AbortedError(
-        absl::StrFormat("The same request was received twice: %016x", request_id));
-  }
   if (step == nullptr) {
     step = NewStep(step_id);
     step->asked_by = std::string(consumer);
@@ -198,8 +190,7 @@ absl::StatusOr<std::shared_ptr<RoutingRendezvous>> StepRegistry::Admit(int64_t s
   return step->rendezvous;
 }
 
-void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_id,
-                        const Args& args, DoneFn done) {
+void StepRegistry::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   if (!done) done = [](absl::Status, const Args&, const Args&, Tensor, bool) {};
   absl::Status status = CheckTake(key);
   std::shared_ptr<RoutingRendezvous> rendezvous;
@@ -207,7 +198,7 @@ void StepRegistry::Take(int64_t step_id, const TensorKey& key, uint64_t request_
     MutexLock lock(&mu_);
     ++own_.takes;
     if (status.ok()) {
-      auto admitted = Admit(step_id, key.dst().worker, request_id);
+      auto admitted = Admit(step_id, key.dst().worker);
       status = admitted.status();
       if (admitted.ok()) rendezvous = *std::move(admitted);
     }

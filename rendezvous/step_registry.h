@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "rendezvous/request_ids.h"
 #include "rendezvous/routing_rendezvous.h"
 #include "rendezvous/tensor_fetcher.h"
 #include "rendezvous/tensor_source.h"
@@ -44,7 +43,6 @@ class StepRegistry final : public TensorSource {
     absl::Duration tombstone_ttl = absl::Minutes(10);
     // How long a derived failure waits for its cause.
     absl::Duration abort_grace = absl::Seconds(1);
-    size_t max_request_ids = 100'000;  // At least 1.
   };
 
   // kInvalidArgument: `worker` is not a worker's name, or a limit makes no sense. `alarms` and
@@ -75,8 +73,7 @@ class StepRegistry final : public TensorSource {
   // REQUIRES: !why.ok().
   void Close(const absl::Status& why);
 
-  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-            DoneFn done) override;
+  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
   bool TakeHere(int64_t step_id, TensorKey* key, Place* place, Taken* taken) override;
   bool MayTake(const TensorKey& key) const override { return CheckTake(key).ok(); }
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
@@ -100,8 +97,7 @@ class StepRegistry final : public TensorSource {
   absl::Status CheckTake(const TensorKey& key) const;
   // The step that serves a take, or why the take is refused.
   absl::StatusOr<std::shared_ptr<RoutingRendezvous>> Admit(int64_t step_id,
-                                                           absl::string_view consumer,
-                                                           uint64_t request_id)
+                                                           absl::string_view consumer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::shared_ptr<RoutingRendezvous> Find(int64_t step_id) const;
   // Takes the step out of the list of steps that have not started.
@@ -132,7 +128,6 @@ class StepRegistry final : public TensorSource {
   size_t unstarted_ ABSL_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<std::string, size_t> unstarted_of_ ABSL_GUARDED_BY(mu_);  // By consumer.
   Tombstones tombstones_ ABSL_GUARDED_BY(mu_);
-  RequestIds request_ids_ ABSL_GUARDED_BY(mu_);
   RendezvousCounters own_ ABSL_GUARDED_BY(mu_);  // With those of the steps that are over.
   int64_t alarms_set_ ABSL_GUARDED_BY(mu_) = 0;  // Alarms that may still call.
 };

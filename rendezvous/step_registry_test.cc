@@ -42,10 +42,9 @@ struct StepRegistryTest : testing::Test {
     ASSERT_TRUE(made.ok()) << made.status();
     registry = *std::move(made);
   }
-  std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key, uint64_t request_id = 0,
-                                const Args& args = Args()) {
+  std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key, const Args& args = Args()) {
     auto outcome = std::make_shared<Outcome>();
-    registry->Take(step_id, key, request_id, args, Into(outcome));
+    registry->Take(step_id, key, args, Into(outcome));
     return outcome;
   }
 
@@ -71,7 +70,7 @@ TEST_F(StepRegistryTest, WhatATakeGivesBackIsItsSteps) {
   uint64_t turn = 0;
   Args args;
   args.turn = &turn;
-  const auto first = Take(1, OutKey("a"), 0, args);
+  const auto first = Take(1, OutKey("a"), args);
   EXPECT_NE(turn, 0u);
   registry->GiveBack(1, OutKey("a"), {first->tensor, false, Args(), turn});
   EXPECT_EQ(Take(1, OutKey("a"))->number(), 1);
@@ -204,7 +203,7 @@ TEST_F(StepRegistryTest, AConsumerHasAShareOfStepsThatHaveNotStarted) {
   Args args;
   args.cancellation = &gone;
   std::vector<std::shared_ptr<Outcome>> waiting;
-  for (int64_t step = 1; step <= 3; ++step) waiting.push_back(Take(step, greedy, 0, args));
+  for (int64_t step = 1; step <= 3; ++step) waiting.push_back(Take(step, greedy, args));
   EXPECT_EQ(Take(4, greedy)->code(), absl::StatusCode::kResourceExhausted);
   const auto honest = Take(5, other);
   EXPECT_EQ(honest->calls, 0);
@@ -255,10 +254,10 @@ TEST_F(StepRegistryTest, ACancelledOrLateDeferredTakeEnds) {
   Cancellation cancellation;
   Args args;
   args.cancellation = &cancellation;
-  const auto cancelled = Take(1, OutKey("a"), 0, args);
+  const auto cancelled = Take(1, OutKey("a"), args);
   args.cancellation = nullptr;
   args.deadline = Deadline::After(alarms, absl::Seconds(1));
-  const auto late = Take(1, OutKey("a"), 0, args);
+  const auto late = Take(1, OutKey("a"), args);
   const auto stays = Take(1, OutKey("a"));
   cancellation.StartCancel();
   EXPECT_EQ(cancelled->code(), absl::StatusCode::kCancelled);
@@ -366,20 +365,6 @@ TEST_F(StepRegistryTest, NothingBeginsOnceItIsClosed) {
   registry->CleanupStep(1);
 }
 
-TEST_F(StepRegistryTest, RequestIdsAreForgottenInOrder) {
-  options.max_request_ids = 2;
-  Open();
-  auto step = *registry->StartStep(1);
-  std::vector<std::shared_ptr<Outcome>> waiting;
-  for (const uint64_t id : {1, 2, 3}) waiting.push_back(Take(1, OutKey("a"), id));
-  EXPECT_EQ(Take(1, OutKey("a"), 3)->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(Take(1, OutKey("a"), 2)->code(), absl::StatusCode::kAborted);
-  waiting.push_back(Take(1, OutKey("a"), 1));
-  EXPECT_EQ(waiting.back()->calls, 0) << "1 was pushed out by 3";
-  EXPECT_EQ(registry->counters().duplicates, 2);
-  registry.reset();
-}
-
 TEST_F(StepRegistryTest, RefusedTakesConsumeNothing) {
   options.incarnations = {{absl::StrCat(kWorker0, "/device:CPU:0"), 1}};
   Open();
@@ -396,7 +381,7 @@ TEST_F(StepRegistryTest, RefusedTakesConsumeNothing) {
                                absl::StrCat(kWorker1, "/device:CPU:0"), "a"))
                 ->code(),
             absl::StatusCode::kInvalidArgument);
-  registry->Take(1, OutKey("none"), 0, Args(), nullptr);
+  registry->Take(1, OutKey("none"), Args(), nullptr);
   EXPECT_EQ(Take(1, OutKey("a"))->number(), 7);
 }
 
@@ -414,9 +399,6 @@ TEST_F(StepRegistryTest, BadOptionsAreRefused) {
   EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
   options.max_held_bytes = 30;
   options.step.shards = 0;
-  EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
-  options.step.shards = 1;
-  options.max_request_ids = 0;
   EXPECT_EQ(make(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -40,11 +40,8 @@ class TensorSource {
   // with kAborted, or with what it failed with. kInvalidArgument: not produced by this
   // worker, or no such device. kAborted: the key names another incarnation of the device.
   //
-  // `request_id` is unique among all requests of all peers, as a random number is: a take
-  // whose id was seen lately is refused with kAborted, because a repeated request for a
-  // consumed tensor would wait for ever. 0: the caller removes repetitions itself.
-  virtual void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-                    DoneFn done) = 0;
+  // The caller removes repetitions of a request: a second take would wait for the next tensor.
+  virtual void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) = 0;
 
   // A Take without a callback, for callers that take the same keys in every step. It takes a tensor
   // that is already here. Returns false, and changes nothing, when Take() is needed. Sets `*key` to

@@ -79,14 +79,13 @@ absl::Status ControlList::Check(absl::string_view worker) const {
                    absl::StrJoin(workers_, ", ")));
 }
 
-void GuardedSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_id,
-                         const Args& args, DoneFn done) {
+void GuardedSource::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
   absl::Status admitted = key.empty() ? absl::InvalidArgumentError("Take of an empty key")
                                       : allow_.Check(key.dst().worker, key);
   if (admitted.ok() && source_ == nullptr) {
     admitted = absl::UnavailableError("this worker has not started");
   }
-  if (admitted.ok()) return source_->Take(step_id, key, request_id, args, std::move(done));
+  if (admitted.ok()) return source_->Take(step_id, key, args, std::move(done));
   if (args.executor == nullptr) return std::move(done)(admitted, {}, args, Tensor(), false);
   args.executor->RunWithoutWaiting([admitted, args, done = std::move(done)]() mutable {
     std::move(done)(admitted, {}, args, Tensor(), false);

@@ -68,8 +68,7 @@ class FakeSource final : public TensorSource {
     DoneFn done;
   };
 
-  void Take(int64_t step_id, const TensorKey& key, uint64_t, const Args& args,
-            DoneFn done) override {
+  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
     const auto at = std::make_pair(step_id, std::string(key.text()));
     Item item;
     {

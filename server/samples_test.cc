@@ -41,7 +41,7 @@ TEST_F(SamplesTest, PeerGetsWhatWasSent) {
   const TensorKeyPrefix keys = *SampleKeys(kWorker, kIncarnation, kPeer);
   int good = 0;
   for (uint64_t i = 0; i < 20; ++i) {
-    steps_->Take(kStep, keys.At(0, i % kSampleKeys), i + 1, Args(),
+    steps_->Take(kStep, keys.At(0, i % kSampleKeys), Args(),
                  [&good](const absl::Status& status, const Args&, const Args&, const Tensor& tensor,
                          bool) { good += status.ok() && IsSample(tensor, 1000); });
   }

@@ -70,19 +70,18 @@ void DeviceSource::EndEmpty(DoneFn done, const Args& args) {
   std::move(done)(absl::OkStatus(), Args(), args, Tensor(), true);
 }
 
-void DeviceSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_id,
-                        const Args& args, DoneFn done) {
-  if (key.empty()) return source_->Take(step_id, key, request_id, args, std::move(done));
+void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+  if (key.empty()) return source_->Take(step_id, key, args, std::move(done));
   const DeviceAsk ask = ParseDeviceAsk(key);
   if (ask.kind != DeviceAsk::Kind::kNone) {
-    return TakeForAsker(step_id, key, ask, request_id, args, std::move(done));
+    return TakeForAsker(step_id, key, ask, args, std::move(done));
   }
   if (key.src().type == "CPU") {
-    return source_->Take(step_id, key, request_id, args, std::move(done));
+    return source_->Take(step_id, key, args, std::move(done));
   }
   // An ordinary key wants the tensor in host memory.
   source_->Take(
-      step_id, key, request_id, args,
+      step_id, key, args,
       [done = std::move(done)](absl::Status status, const Args& send_args, const Args& recv_args,
                                Tensor tensor, bool is_dead) mutable {
         if (!status.ok() || is_dead || !tensor.valid() || tensor.space().host_readable()) {
@@ -105,13 +104,13 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, uint64_t request_
 }
 
 void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                                uint64_t request_id, const Args& args, DoneFn done) {
+                                const Args& args, DoneFn done) {
   switch (ask.kind) {
     case DeviceAsk::Kind::kManifest:
       // Runs behind give-backs on that thread; otherwise it could take a tensor that was sent
       // later.
-      return OnPoller([this, step_id, key, request_id, args, done = std::move(done)]() mutable {
-        TakeForManifest(step_id, key, ParseDeviceAsk(key), request_id, args, std::move(done));
+      return OnPoller([this, step_id, key, args, done = std::move(done)]() mutable {
+        TakeForManifest(step_id, key, ParseDeviceAsk(key), args, std::move(done));
       });
     case DeviceAsk::Kind::kChunk:
       return OnPoller([this, key, id = ask.transfer, chunk = ask.chunk, args,
@@ -204,7 +203,7 @@ void DeviceSource::GiveBackTransfer(uint64_t id) {
 }
 
 void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                                   uint64_t request_id, const Args& args, DoneFn done) {
+                                   const Args& args, DoneFn done) {
   auto plain = PlainKey(key, ask);
   if (!plain.ok()) return End(std::move(done), args, plain.status());
   auto answer = std::make_shared<Answer>();
@@ -217,7 +216,7 @@ void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const 
   Args taking = args;
   taking.turn = &answer->turn;
   source_->Take(
-      step_id, *plain, request_id, taking,
+      step_id, *plain, taking,
       [this, step_id, plain = *plain, args, answer](absl::Status status, const Args& send_args,
                                                     const Args&, Tensor tensor,
                                                     bool is_dead) mutable {

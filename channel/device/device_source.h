@@ -50,8 +50,7 @@ class DeviceSource final : public TensorSource {
                DeviceSourceOptions options);
   ~DeviceSource() override;  // REQUIRES: closed, and no Take runs.
 
-  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-            DoneFn done) override;
+  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
   // A staged tensor goes back as it is, in host memory. A chunk is dropped, because whoever has the
   // manifest has taken the tensor.
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
@@ -97,10 +96,10 @@ class DeviceSource final : public TensorSource {
     DeviceSource* const source;
   };
 
-  void TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                    uint64_t request_id, const Args& args, DoneFn done);
+  void TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask, const Args& args,
+                    DoneFn done);
   void TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
-                       uint64_t request_id, const Args& args, DoneFn done);
+                       const Args& args, DoneFn done);
   // Poller thread only, from here on.
   void OnPoller(absl::AnyInvocable<void() &&> fn);
   void AnswerManifest(std::shared_ptr<Answer> answer);

@@ -811,7 +811,7 @@ void FetchServer::State::Take(const std::shared_ptr<Entry>& entry) {
   args.cancellation = &entry->cancellation;
   args.turn = &entry->turn;
   auto self = shared_from_this();
-  source_->Take(entry->step_id, entry->key, /*request_id=*/0, args,
+  source_->Take(entry->step_id, entry->key, args,
                 [self, entry](absl::Status status, const Args& send_args, const Args&,
                               Tensor tensor, bool is_dead) {
                   self->OnTaken(entry, std::move(status), send_args, std::move(tensor), is_dead);

@@ -56,7 +56,7 @@ void Takes::Ask(ServeTake* take) {
     Args args;
     args.cancellation = &*take->cancellation;
     args.turn = &take->taken.turn;
-    source_->Take(take->step, take->key, 0, args,
+    source_->Take(take->step, take->key, args,
                   [take](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
                          bool is_dead) {
                     take->End(std::move(status), send_args, std::move(tensor), is_dead);

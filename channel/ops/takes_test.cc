@@ -22,7 +22,7 @@ class StillClock final : public Clock {
 // Has everything.
 class Stock final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, uint64_t, const Args& args, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
     std::move(done)(absl::OkStatus(), Args(), args, Tensor(), false);
   }
   bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }
@@ -33,7 +33,7 @@ class Stock final : public TensorSource {
 // Has nothing until the test says so, and does not hear of cancels.
 class Slow final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, uint64_t, const Args&, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const Args&, DoneFn done) override {
     asked.push_back(std::move(done));
   }
   bool TakeHere(int64_t, TensorKey*, Place*, Taken*) override { return false; }

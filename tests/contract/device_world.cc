@@ -35,10 +35,9 @@ class UploadingSource final : public TensorSource {
     in_chunks_ = in_chunks;
   }
 
-  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-            DoneFn done) override {
+  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
     source_->Take(
-        step_id, WithDestination(key, kGpu, kCpu), request_id, args,
+        step_id, WithDestination(key, kGpu, kCpu), args,
         [this, done = std::move(done)](absl::Status status, const Args& send_args,
                                        const Args& recv_args, Tensor tensor, bool is_dead) mutable {
           if (!status.ok() || is_dead || tensor.dtype() == DType::kString) {

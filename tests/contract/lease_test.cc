@@ -53,7 +53,7 @@ class LeaseTest : public ::testing::Test {
   };
   Answer Take(const TensorKey& key) {
     auto answer = std::make_shared<Answer>();
-    source_->Take(1, key, 0, Args(),
+    source_->Take(1, key, Args(),
                   [answer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
                     answer->ended = true;
                     answer->status = std::move(status);

@@ -61,7 +61,7 @@ class NumberedSource final : public TensorSource {
  public:
   NumberedSource(uint64_t incarnation, HistoryFile* history)
       : incarnation_(incarnation), history_(history) {}
-  void Take(int64_t step, const TensorKey& key, uint64_t, const Args& args, DoneFn done) override {
+  void Take(int64_t step, const TensorKey& key, const Args& args, DoneFn done) override {
     if (key.src_incarnation() != incarnation_) {
       return std::move(done)(absl::AbortedError("another incarnation"), Args(), args, Tensor(),
                              false);

@@ -30,9 +30,9 @@ struct Semantics : testing::Test {
     options.incarnations = {{absl::StrCat(kWorker0, "/device:CPU:0"), 1}};
     registry = *StepRegistry::Make(options, &alarms, nullptr);
   }
-  std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key, uint64_t request_id = 0) {
+  std::shared_ptr<Outcome> Take(int64_t step_id, const TensorKey& key) {
     auto outcome = std::make_shared<Outcome>();
-    registry->Take(step_id, key, request_id, Args(), Into(outcome));
+    registry->Take(step_id, key, Args(), Into(outcome));
     return outcome;
   }
   std::shared_ptr<Rendezvous> Start(int64_t step_id) { return *registry->StartStep(step_id); }
@@ -257,15 +257,6 @@ TEST_F(Semantics, CancellingReceivesConsumesNothingAndKeepsOrder) {
   EXPECT_EQ(Receive(&local, LocalKey("e"), args)->code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(Semantics, DuplicateRequestOfAConsumedKeyDoesNotHang) {
-  auto step = Start(1);
-  ASSERT_TRUE(SendNumber(step.get(), OutKey("e"), 1).ok());
-  EXPECT_TRUE(Take(1, OutKey("e"), 77)->ok());
-  const auto again = Take(1, OutKey("e"), 77);
-  EXPECT_EQ(again->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(registry->counters().duplicates, 1);
-}
-
 TEST_F(Semantics, SameProcessSharesTheBuffer) {
   auto step = Start(1);
   const Tensor tensor = Number(1);
@@ -287,8 +278,8 @@ TEST_F(Semantics, OnHostTensorsOfAGpuAreShared) {
 TEST_F(Semantics, TensorTakenFromTheTableOnce) {
   auto step = Start(1);
   ASSERT_TRUE(SendNumber(step.get(), OutKey("e"), 1).ok());
-  EXPECT_EQ(Take(1, OutKey("e"), 1)->number(), 1);
-  const auto second = Take(1, OutKey("e"), 2);
+  EXPECT_EQ(Take(1, OutKey("e"))->number(), 1);
+  const auto second = Take(1, OutKey("e"));
   EXPECT_EQ(second->calls, 0) << "waits for the next send";
   ASSERT_TRUE(SendNumber(step.get(), OutKey("e"), 2).ok());
   EXPECT_EQ(second->number(), 2);

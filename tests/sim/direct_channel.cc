@@ -66,7 +66,7 @@ void DirectChannel::Ask(const std::shared_ptr<Op>& op) {
   Args args;
   args.cancellation = &op->take;
   args.turn = &op->taken.turn;
-  source->Take(op->step_id, op->key, world_->DrawToken(), args,
+  source->Take(op->step_id, op->key, args,
                [this, op](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
                           bool is_dead) {
                  op->taking = false;

@@ -28,7 +28,7 @@ constexpr uint64_t kTurn = 77;  // Of whatever is taken.
 // Has nothing until the test says so.
 class Nothing final : public TensorSource {
  public:
-  void Take(int64_t, const TensorKey&, uint64_t, const Args& args, DoneFn done) override {
+  void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
     if (args.turn != nullptr) *args.turn = kTurn;
     waiting_.push_back(std::move(done));
   }

@@ -33,8 +33,7 @@ class SimProcess final : public TensorSource {
   // Its processor is busy for so much longer when this turn is over.
   void Charge(int64_t ns) { charged_ns_ += ns; }
 
-  void Take(int64_t step_id, const TensorKey& key, uint64_t request_id, const Args& args,
-            DoneFn done) override;
+  void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
  private:

@@ -118,7 +118,7 @@ class ToyChannel final : public Channel {
     Args args;
     args.cancellation = &op->take;
     args.turn = &op->taken.turn;
-    source_->Take(op->fetch.step, op->fetch.key, 0, args,
+    source_->Take(op->fetch.step, op->fetch.key, args,
                   [this, op](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
                              bool is_dead) {
                     op->taken.tensor = std::move(tensor);
