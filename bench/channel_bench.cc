@@ -1,11 +1,13 @@
-// Tensors through a channel, beside the raw sockets under it, turn by turn in one run.
+// Measures tensors through a channel and, by turns in the same run, the raw sockets under it.
 //
 //   channel_bench [--json FILE] [--rounds N] [--quick] [--only FIGURE]
 //
-// pull      the time of one keyed pull of 8 bytes that have been sent, both sides polling
-// delivery  bytes a second, eight fetches out, into memory of the caller
-// eager     what a pull costs one processor for both ends, inside the message and as a write of
-//           its own: where to change over. Not wall time, so that a busy machine can tell.
+// pull      the time to fetch 8 bytes that were sent before; both sides poll
+// delivery  bytes a second into the caller's memory, with eight fetches outstanding
+// eager     processor time of a pull, both ends together, with the bytes inside the message and
+// with
+//           a write of their own. It shows from which size a write is cheaper. Processor time,
+//           because a busy machine falsifies wall time.
 
 #include <time.h>
 
@@ -89,7 +91,7 @@ class Load {
     return Now() - begin;
   }
 
-  // Seconds of processor time, both ends turned by this thread.
+  // The same in seconds of processor time; this thread turns both ends.
   double RunHere(int count) {
     Send(count);
     const double begin = ProcessorTime();
@@ -150,11 +152,11 @@ WorkerPairOptions PairOver(const OpenNic& open, std::function<void(TransportsOpt
   WorkerPairOptions options;
   options.open_nic = open;
   options.adjust = std::move(adjust);
-  options.spin_us = 300;  // A pair whose turn it is not sleeps.
+  options.spin_us = 300;  // The pair that is not measured now sleeps.
   return options;
 }
 
-// The same over raw sockets: a thread for each end, both spinning.
+// The same over raw sockets, with a spinning thread for each end.
 class Raw {
  public:
   explicit Raw(uint64_t bytes) : bytes_(bytes), sockets_(RawSockets::Kind::kTcp) {
@@ -203,18 +205,18 @@ class Report {
 
 struct Subject {
   std::string name;
-  std::function<double()> run;  // One round's value.
+  std::function<double()> run;  // Returns the value of one round.
 };
 
-// Every subject in turn, and again, so that a slow spell of the machine hits all alike. The
-// others are also compared with the first, pair by pair of neighbours in time.
+// Measures all subjects by turns, so that a slow spell of the machine hits all of them. Also
+// compares each later subject with the first, always between measurements that follow each other.
 void Measure(const std::string& figure, uint64_t bytes, const std::string& unit, int rounds,
              const std::vector<Subject>& subjects, Report* report) {
   std::vector<std::vector<double>> values(subjects.size());
   for (int round = -1; round < rounds; ++round) {
     for (size_t i = 0; i < subjects.size(); ++i) {
       const double value = subjects[i].run();
-      if (round >= 0) values[i].push_back(value);  // The first warms up.
+      if (round >= 0) values[i].push_back(value);  // The first round only warms up.
     }
   }
   for (size_t i = 0; i < subjects.size(); ++i) {

@@ -1,5 +1,5 @@
-// Device tensors between two processes: Tryst's ways, the copies that bound them, and
-// NCCL's point-to-point calls, in one run. JSON lines on stdout.
+// Measures device tensors between two processes in one run: Tryst's ways, the bare copies that
+// limit them, and NCCL's point-to-point calls. Prints JSON lines.
 //
 //   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--over=soft|shm] [--gpus=0,1] [--quick]
 //                [--what=limits,latency,bandwidth,pieces,visible,views,chunks,counts,kill]
@@ -45,11 +45,11 @@ struct Options {
   uint32_t queue_pairs = 1;
   int64_t spin_us = 2000;
   std::string over = "soft";
-  std::string memory = "plain";  // What tensors lie in.
+  std::string memory = "plain";  // The kind of memory in which tensors lie.
   int copy_helpers = 0;
   uint64_t chunk_bytes = 2 << 20;
   int64_t standby_us = DeviceEngineOptions().standby_us;
-  // Of the second process only.
+  // Set in the second process only.
   int hello_fd = -1;
   int talk_fd = -1;
 };
@@ -83,7 +83,7 @@ double Percentile(std::vector<int64_t> values, double part) {
   return static_cast<double>(values[static_cast<size_t>(part * (values.size() - 1))]);
 }
 
-// One process's half of everything.
+// What one of the two processes does.
 class Bench {
  public:
   Bench(const Options& options, int rank, int hello_fd, int talk_fd)
@@ -130,7 +130,7 @@ class Bench {
     return false;
   }
 
-  // Both are here.
+  // Returns when both processes have called it.
   void Meet() {
     if (peer_ < 0) return;  // It was killed.
     char mark = 'm';
@@ -186,7 +186,7 @@ class Bench {
                                               stream_.get()) == cuda::kSuccess);
   }
 
-  // Every byte of the memory is `value`, as a copy on our stream reads it.
+  // Whether every byte of the memory is `value`, as a copy on our stream reads it.
   void CheckFilled(const DeviceMemory& memory, uint64_t bytes, int value) {
     auto host = PinnedMemory::Allocate(gpu_.get(), bytes);
     MustWork(host.status());
@@ -201,7 +201,7 @@ class Bench {
                                   gpu_->calls().cuMemcpyAsync(to, from, bytes, stream_.get())));
   }
 
-  // Best of several, in GB/s.
+  // The best of several rounds, in GB/s.
   double CopyRate(cuda::Address to, cuda::Address from, uint64_t bytes) {
     double best = 0;
     for (int round = 0; round < 5; ++round) {
@@ -257,7 +257,7 @@ class Bench {
     return Percentile(times, 0.5) / 1000;
   }
 
-  // ---- What the machine can do ----
+  // ---- The machine's limits ----
 
   void Limits() {
     const uint64_t bytes = options_.quick ? 16 << 20 : 256 << 20;
@@ -289,7 +289,7 @@ class Bench {
       auto far = *DeviceMemory::Allocate(peer->get(), bytes);
       MustWork(gpu_->Use());
       Print("copy_rate", "limit_peer", bytes, CopyRate(a.address(), far.address(), bytes), "GB/s");
-      // One copy after the other by the copier, as transfers are, and each told of its end.
+      // The copier makes one copy after the other, as in a transfer, and reports each end.
       for (int depth : {1, 4}) {
         Print("copy_rate", absl::StrCat("copier_peer_", depth), bytes,
               CopierRate(a.address(), far.address(), bytes, depth), "GB/s");
@@ -302,10 +302,10 @@ class Bench {
     MustWork(gpu_->Use());
   }
 
-  // ---- Many small ones ----
+  // ---- Many small copies ----
 
   void Pieces() {
-    PiecesOf(46'080, 0);  // 45 KiB, on 512 bytes as allocators place them.
+    PiecesOf(46'080, 0);  // 45 KiB, aligned to 512 bytes, as allocators align.
     PiecesOf(45'000, 8);  // Source and destination aligned differently.
   }
 
@@ -386,7 +386,7 @@ class Bench {
           outgoing_keys.push_back(DeviceEnd::Key(rank_, edge, i));
           incoming_keys.push_back(DeviceEnd::Key(1 - rank_, edge, i));
         }
-        // Asked for ahead of time, as a step's receives are.
+        // Received before it is sent, as in a step that begins with its receives.
         StartFetch(incoming_keys[0], incoming, waiters[0].get(), options);
         usleep(20'000);
         Meet();
@@ -432,7 +432,7 @@ class Bench {
             MustWork(end_->Send(DeviceEnd::Key(1, edge, round * count + i),
                                 OnDevice(memory, 0, bytes), stream_.get()));
           }
-          Meet();  // All are there.
+          Meet();  // All tensors have been sent.
           Meet();
           continue;
         }
@@ -458,7 +458,7 @@ class Bench {
     }
   }
 
-  // A kernel reads the destination right after the completion: never an old byte.
+  // A kernel reads the destination right after the completion, and must find no old byte.
   void Visible() {
     const int rounds = options_.quick ? 200 : 100'000;
     constexpr uint64_t kBytes = 4096;
@@ -477,7 +477,7 @@ class Bench {
     for (int i = 0; i < rounds; ++i) {
       const int value = i % 251;
       if (rank_ == 1) {
-        // Filled and sent without waiting; the consumer's answer says that it was read.
+        // It is filled and sent without waiting. The consumer's answer says that it was read.
         Fill(out, (i % kRing) * kBytes, kBytes, value);
         MustWork(end_->Send(DeviceEnd::Key(1, edge, i), OnDevice(out, (i % kRing) * kBytes, kBytes),
                             stream_.get()));
@@ -501,7 +501,8 @@ class Bench {
     if (rank_ == 0) Print("visible_rounds", System(), kBytes, rounds, "count");
   }
 
-  // By reference: what is seen is the producer's memory, which it keeps as long as we do.
+  // By reference: the consumer reads the producer's memory, which stays valid while it holds the
+  // view.
   void Views() {
     constexpr uint64_t kBytes = 64 << 10;
     constexpr int kCount = 8;
@@ -518,13 +519,13 @@ class Bench {
         MustWork(tensor.status());
         MustWork(end_->Send(DeviceEnd::Key(1, edge, i), *tensor, stream_.get()));
       }
-      Meet();  // They are seen.
+      Meet();  // The consumer has read them.
       TRYST_CHECK(end_->TransfersKept() == kCount) << end_->TransfersKept();
-      Meet();  // They were held for longer than a lease.
+      Meet();  // The consumer has held them for longer than a lease.
       TRYST_CHECK(end_->TransfersKept() == kCount && released == 0) << released.load();
       Meet();
       for (int left : {kCount / 2, 0}) {
-        Meet();  // So many are held.
+        Meet();  // The consumer holds all of these views.
         const int64_t until = NowNs() + 5'000'000'000;
         while (released < kCount - left && NowNs() < until) usleep(1000);
         usleep(20'000);
@@ -566,7 +567,7 @@ class Bench {
     Print("views_held", System(), kBytes, kCount, "count");
   }
 
-  // What a small pull that recurs costs on either side, where the driver counts.
+  // Counts the driver calls of a small recurring pull on each side. Needs a driver that counts.
   void Counts() {
     constexpr int kPulls = 64;
     constexpr uint64_t kBytes = 8;
@@ -589,7 +590,7 @@ class Bench {
     Meet();
   }
 
-  // In memory that is mapped chunk by chunk, of 2 MiB and of PyTorch's 20 MiB.
+  // Tensors in memory that is mapped in chunks of 2 MiB, and of 20 MiB as in PyTorch.
   void Chunks() {
     DeviceChunks::Parts parts;
     parts.end = end_.get();
@@ -614,7 +615,7 @@ class Bench {
     Print("chunks_in_place", System(), 0, static_cast<double>(in_chunks), "count");
   }
 
-  // A kernel of ours reads each of them where it is.
+  // Our kernel reads each tensor in place.
   void CheckViews(const std::vector<Tensor>& views, const DeviceMemory& scratch) {
     auto kernel = GatherKernel::Load(gpu_.get());
     MustWork(kernel.status());
@@ -629,7 +630,7 @@ class Bench {
     }
   }
 
-  // The producer is killed in the middle of transfers, then a consumer of ours is.
+  // Kills the producer in the middle of transfers, and later a consumer.
   void Kill() {
     const uint64_t bytes = options_.quick ? 8 << 20 : 256 << 20;
     constexpr int kCount = 8;
@@ -642,7 +643,7 @@ class Bench {
             end_->Send(DeviceEnd::Key(1, "kill", i), OnDevice(memory, 0, bytes), stream_.get()));
       }
     }
-    // What the peer asks of us and then cannot take.
+    // The peer asks us for tensors, and dies before it takes them.
     if (rank_ == 0) {
       MustWork(
           end_->Send(DeviceEnd::Key(0, "orphan", 0), OnDevice(memory, 0, bytes), stream_.get()));

@@ -15,7 +15,7 @@
 namespace tryst {
 namespace {
 
-constexpr uint64_t kChunks = 8;  // Of a range.
+constexpr uint64_t kChunks = 8;  // In one range.
 
 int64_t NowNs() {
   timespec now{};
@@ -25,7 +25,7 @@ int64_t NowNs() {
 
 void MustWork(const absl::Status& status) { TRYST_CHECK(status.ok()) << status; }
 
-// The bytes of a round, the same on both sides.
+// The bytes of a round. Both sides compute the same.
 void FillWords(uint64_t seed, uint64_t bytes, void* out) {
   std::mt19937_64 random(seed);
   auto* words = static_cast<uint64_t*>(out);
@@ -70,7 +70,7 @@ void DeviceChunks::Copy(cuda::Address to, cuda::Address from, uint64_t bytes) {
   TRYST_CHECK(parts_.gpu->calls().cuMemcpyAsync(to, from, bytes, parts_.stream) == cuda::kSuccess);
 }
 
-// Only then may the memory be given back.
+// Waits until the memory may be given back.
 void DeviceChunks::WaitUntilTaken() {
   while (parts_.end->TransfersKept() > 0) usleep(100);
 }
@@ -81,15 +81,15 @@ void DeviceChunks::Rounds() {
   const uint64_t chunk = range.chunk_bytes();
   auto host = PinnedMemory::Allocate(parts_.gpu, chunk * kChunks + 8);
   MustWork(host.status());
-  std::mt19937_64 random(7);  // Both draw the same.
+  std::mt19937_64 random(7);  // Both sides draw the same numbers.
   uint64_t mapped = kChunks - 2;
   range.Map(0, mapped);
   parts_.meet();
   for (int round = 0; round < rounds; ++round) {
-    // The producer's range shrinks and grows at its end, and loses a chunk in its middle, in whose
-    // place other memory comes; the consumer's does not.
+    // The producer's range shrinks and grows at its end, and other memory replaces a chunk in its
+    // middle. The consumer's range does not change.
     const uint64_t now = 4 + random() % (kChunks - 3);
-    const uint64_t anew = random() % 8;  // The first four, every other time.
+    const uint64_t anew = random() % 8;  // Every second time one of the first four.
     const uint64_t offset = random() % (chunk / 2) | 1;
     const Place place{offset, 2 * chunk + random() % (now * chunk - 2 * chunk - offset) + 1};
     if (parts_.rank == 1) {
@@ -174,7 +174,7 @@ void DeviceChunks::Bandwidth(uint64_t chunk_bytes) {
     std::atomic<int> ended{0};
     const int64_t begin = NowNs();
     for (int i = 0; i < pulls; ++i) {
-      Args args;  // All into one place: what is measured is the way there.
+      Args args;  // All land in one place, because only the transfer is measured.
       args.destination = TensorAt(range, place);
       args.device_context = parts_.end->Context(parts_.stream);
       parts_.end->Fetch(

@@ -13,14 +13,14 @@
 
 namespace tryst {
 
-// Tensors in memory that is mapped chunk by chunk, between two processes: every byte of tensors
-// that span chunks, begin and end inside of them, while the range grows, shrinks and is filled
-// anew; what mapping costs the first time; and the bandwidth once it is mapped.
+// Moves tensors in memory that is mapped chunk by chunk between two processes. It checks every byte
+// of tensors that span chunks, and begin and end inside chunks, while the range grows, shrinks and
+// is filled anew. It measures the cost of the first mapping, and the bandwidth afterwards.
 class DeviceChunks {
  public:
   struct Parts {
     DeviceEnd* end = nullptr;
-    int rank = 0;  // 1 produces.
+    int rank = 0;  // 1: the producer.
     const Gpu* gpu = nullptr;
     cuda::Stream stream = nullptr;
     bool quick = false;
@@ -30,8 +30,8 @@ class DeviceChunks {
   };
   explicit DeviceChunks(Parts parts) : parts_(std::move(parts)) {}
 
-  void Rounds();                     // Every byte.
-  void First(uint64_t chunk_bytes);  // What the first pull costs beside the next.
+  void Rounds();                     // Checks every byte.
+  void First(uint64_t chunk_bytes);  // Compares the first pull with the next one.
   void Bandwidth(uint64_t chunk_bytes);
 
  private:
@@ -41,7 +41,7 @@ class DeviceChunks {
   };
   Tensor TensorAt(const ExpandableRange& range, const Place& place) const;
   void Send(const std::string& edge, int number, const Tensor& tensor);
-  // How long it took, in nanoseconds.
+  // Returns how many nanoseconds it took.
   int64_t Fetch(const std::string& edge, int number, const Tensor& into);
   void Copy(cuda::Address to, cuda::Address from, uint64_t bytes);
   void WaitUntilTaken();

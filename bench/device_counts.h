@@ -9,8 +9,8 @@
 
 namespace tryst {
 
-// What one end of a pull costs, in calls of the pretend driver by their names and in tasks that
-// other threads handed to the poller ("tasks"). Empty with a real driver, which does not count.
+// The cost of a pull at one end: calls of the pretended driver, by name, and tasks that other
+// threads posted to the poller ("tasks"). Empty with a real driver, which does not count.
 std::map<std::string, uint64_t> DeviceCounts(const std::string& driver, DeviceEnd* end, int gpu);
 
 }  // namespace tryst

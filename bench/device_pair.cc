@@ -14,8 +14,8 @@
 namespace tryst {
 namespace {
 
-// Nobody comes back in a bench. Keys name the life that sends them: when it ends, so do the
-// fetches of them.
+// No process of a bench restarts. A key names the incarnation of its sender, so fetches of it end
+// when that process ends.
 uint64_t IncarnationOf(int rank) { return 100 + static_cast<uint64_t>(rank); }
 
 void PutText(const std::string& text, std::string* out) {
@@ -135,7 +135,7 @@ void SocketBootstrap::Loop() {
       std::move(done)(absl::UnavailableError(body));
     }
   }
-  // The peer is gone: so is everything that is asked of it from now on.
+  // The peer is gone, so every later request to it fails at once.
   while (!stopping_.load()) {
     std::map<uint32_t, HelloDone> waiting;
     {
@@ -185,7 +185,7 @@ DeviceEnd::~DeviceEnd() {
   bootstrap_.Stop();
   poller_.Stop();
   step_->step()->StartAbort(absl::CancelledError("over"));
-  step_.reset();  // What was sent and not taken goes first.
+  step_.reset();  // Frees the tensors that were sent and not taken, before the rest.
   proxy_.reset();
   pool_.reset();
 }

@@ -18,7 +18,7 @@ namespace tryst {
 
 class OneStep;
 
-// A hello's way between two processes: one socket, one thread on each side.
+// Carries hellos between two processes, over one socket with a thread on each side.
 class SocketBootstrap final : public Bootstrap {
  public:
   explicit SocketBootstrap(int fd) : fd_(fd) {}
@@ -42,18 +42,18 @@ class SocketBootstrap final : public Bootstrap {
 };
 
 struct DeviceEndOptions {
-  int rank = 0;  // 0 or 1: names this end.
+  int rank = 0;  // 0 or 1: which of the two this process is.
   int hello_fd = -1;
   const Gpu* gpu = nullptr;
   uint32_t queue_pairs = 1;
-  int64_t spin_us = 20;  // Of the poller.
+  int64_t spin_us = 20;  // How long the poller spins.
   bool shared_memory = false;
-  int copy_helpers = 0;  // Of the shared memory's.
+  int copy_helpers = 0;  // How many threads help with copies in shared memory.
   DeviceProxyOptions proxy;
 };
 
-// One worker with a GPU, in a process of its own: a pool over the soft NIC, the device
-// proxy around it, and one step.
+// The worker of this process, with a GPU: a pool over the soft NIC, the device proxy around it, and
+// one step.
 class DeviceEnd {
  public:
   explicit DeviceEnd(const DeviceEndOptions& options);

@@ -5,7 +5,7 @@
 
 namespace tryst {
 
-// What the benches that measure turn by turn take.
+// The flags of benches that measure by turns.
 struct BenchFlags {
   std::string json_file;  // --json FILE
   std::string only;       // --only FIGURE; empty: all.
@@ -15,11 +15,11 @@ struct BenchFlags {
   bool Wants(const char* figure) const { return only.empty() || only == figure; }
 };
 
-// False, having said which there are, for any other.
+// Returns false and prints the known flags if there is an unknown one.
 bool ParseBenchFlags(int argc, char** argv, BenchFlags* flags);
 
-// Writes `lines` to the file, or nowhere if the name is empty. If that fails, prints why and returns
-// false.
+// Writes `lines` to the file, or nowhere if the name is empty. If that fails, prints why and
+// returns false.
 bool WriteLines(const std::string& json_file, const std::string& lines);
 
 }  // namespace tryst

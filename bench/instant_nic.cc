@@ -15,13 +15,13 @@ namespace {
 
 class InstantQueuePair;
 
-// What the NIC does has one name, under which bench/instructions.py leaves it out.
+// The NIC's work is in one function, which bench/instructions.py leaves out by its name.
 template <typename Work>
 __attribute__((noinline)) auto NicAtWork(Work work) {
   return work();
 }
 
-// Grows, and forgets nothing that it has grown to: no allocation once it is large enough.
+// A queue that never shrinks, so that it allocates nothing once it is large enough.
 template <typename T>
 class Ring {
  public:
@@ -49,7 +49,7 @@ class InstantCompletionQueue final : public CompletionQueue {
   struct Ready {
     InstantQueuePair* queue_pair = nullptr;
     Completion completion;
-    uint32_t sends = 0;  // That it gives back.
+    uint32_t sends = 0;  // How many sends it gives back.
     bool receive = false;
   };
   absl::StatusOr<size_t> Poll(absl::Span<Completion> out) override {
@@ -112,7 +112,7 @@ class InstantQueuePair final : public QueuePair {
     broken_ = true;
     for (const Kept& kept : waiting_) Complete(kept.work, CompletionStatus::kFlushed);
     waiting_.clear();
-    sends_out_ -= std::exchange(silent_, 0);  // Nothing signaled will come to give them back.
+    sends_out_ -= std::exchange(silent_, 0);  // No signaled work follows that would give them back.
     for (; !receives_.empty(); receives_.Pop()) {
       InstantCompletionQueue::Ready ready;
       ready.queue_pair = this;
@@ -131,7 +131,7 @@ class InstantQueuePair final : public QueuePair {
   }
 
  private:
-  struct Kept {  // A work that waits for the peer, with bytes of its own.
+  struct Kept {  // A work that waits for the peer, with a copy of its bytes.
     SendWork work;
     std::vector<uint8_t> bytes;
   };
@@ -193,7 +193,7 @@ class InstantQueuePair final : public QueuePair {
     }
     waiting_.push_back(std::move(kept));
   }
-  // Moves the waiting works that the peer can take now.
+  // Executes the waiting works for which the peer has receives now.
   void Move() {
     while (!waiting_.empty() && !broken_ && CanMove(waiting_.front().work.op)) {
       Kept kept = std::move(waiting_.front());

@@ -7,9 +7,9 @@
 
 namespace tryst {
 
-// A NIC whose wire is memcpy: a write has landed when PostSend returns. For two ends in one thread
-// that count what is not the NIC's. It writes, with and without immediate, and does nothing else;
-// it believes every address and key. All such NICs of a process are one network.
+// A NIC whose wire is memcpy: a write has landed when PostSend() returns. With it a bench counts
+// everything but a NIC, with both ends on one thread. It only writes, with or without immediate,
+// and checks no address or key. All such NICs of a process form one network.
 std::unique_ptr<Nic> OpenInstantNic();
 
 }  // namespace tryst

@@ -1,11 +1,11 @@
-// Pulls that bench/instructions.py counts under callgrind, by both ends of them in this process.
+// Makes the pulls that bench/instructions.py counts under callgrind. Both ends are in this process.
 //
 //   instructions shm|shm_many|rdma|rdma_many|grpc PULLS
 //
-// shm, rdma   one key after the other, of 8 bytes, both ends turned by this thread; rdma over a
-//             NIC that costs nothing
+// shm, rdma   pulls of 8 bytes, one after the other; this thread turns both ends. rdma uses a NIC
+//             whose own work is not counted
 // *_many      64 keys in each RecvManyAsync; PULLS counts keys
-// grpc        two servers in this process, with the threads that they have
+// grpc        two servers in this process, with their threads
 
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +19,7 @@
 #include "rendezvous/tensor_key.h"
 #include "server/server.h"
 
-// Where counting begins and ends: callgrind knows them by name.
+// Counting begins and ends here; callgrind finds the functions by their names.
 extern "C" {
 __attribute__((noinline)) void CountFromHere() { asm volatile(""); }
 __attribute__((noinline)) void CountToHere() { asm volatile(""); }
@@ -29,7 +29,7 @@ namespace tryst {
 namespace {
 
 constexpr int kMany = 64;
-constexpr int kWarmUp = 64 * kMany;  // Connects, and all tables have grown.
+constexpr int kWarmUp = 64 * kMany;  // Until both are connected and all tables have grown.
 
 void PullByTurns(bool nic, bool many, int pulls) {
   TurnedPairOptions options;
@@ -53,7 +53,7 @@ void PullByTurns(bool nic, bool many, int pulls) {
   CountToHere();
 }
 
-// A worker that moves tensors by gRPC alone, and whose poller sleeps: turns that wait would count.
+// A worker that moves tensors by gRPC alone. Its poller sleeps, because spinning would be counted.
 std::unique_ptr<Server> StartServer(const std::string& job, const std::string& ps_address) {
   ServerConfig config;
   config.job = job;
@@ -117,6 +117,6 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: see the head of bench/instructions.cc\n");
     return 2;
   }
-  tryst::FixKeyHashes();  // Or each run's tables would differ a little.
+  tryst::FixKeyHashes();  // With a secret per process the tables would differ from run to run.
   return tryst::Run(argv[1], atoi(argv[2]));
 }

@@ -9,7 +9,7 @@
 
 namespace tryst {
 
-// NCCL's point-to-point calls, out of whichever libnccl.so.2 is named.
+// NCCL's point-to-point calls, from the libnccl.so.2 that the caller names.
 struct NcclCalls {
   struct UniqueId {
     char bytes[128];

@@ -1,5 +1,5 @@
-// Latency and bandwidth of every NIC there is, beside the raw sockets that the software
-// NIC is built on, turn by turn in one run.
+// Measures latency and bandwidth of every NIC of this machine and, by turns in the same run, of
+// the raw sockets on which the software NIC is built.
 //
 //   nic_bench [--json FILE] [--rounds N] [--quick] [--only round_trip|bandwidth]
 
@@ -32,7 +32,7 @@ constexpr size_t kMemoryBytes = 64 << 20;
 constexpr size_t kLatencySizes[] = {8, 64, 1024, 4096, 65536};
 constexpr size_t kBandwidthSizes[] = {4096, 65536, 1 << 20, 16 << 20};
 
-// The longer of two threads that start together, in seconds.
+// Runs two threads at once. Returns the seconds of the slower one.
 double TimeBoth(const std::function<void()>& one, const std::function<void()>& other) {
   std::atomic<int> ready{0};
   const auto together = [&](const std::function<void()>& work) {
@@ -106,7 +106,7 @@ std::unique_ptr<Nic> OpenSoft(const SoftNicOptions& options) {
 
 struct System {
   std::string name;
-  std::string roofline;  // The system to compare with; empty: none.
+  std::string roofline;  // The name of the system to compare with; may be empty.
   std::unique_ptr<Subject> subject;
 };
 
@@ -153,13 +153,13 @@ struct Figure {
 
 class Report {
  public:
-  // Every system in turn, and again, so that a slow spell of the machine hits all alike.
+  // Measures all systems by turns, so that a slow spell of the machine hits all of them.
   void Measure(const Figure& figure, size_t bytes, const std::vector<System>& systems, int rounds) {
     std::map<std::string, std::vector<double>> values;
     for (int round = -1; round < rounds; ++round) {
       for (const System& system : systems) {
         const double value = figure.measure(system.subject.get(), bytes);
-        if (round >= 0) values[system.name].push_back(value);  // The first warms up.
+        if (round >= 0) values[system.name].push_back(value);  // The first round only warms up.
       }
     }
     for (const System& system : systems) {
@@ -168,7 +168,7 @@ class Report {
       absl::PrintF("%-12s %9d B  %-20s %10.2f %s", figure.name, bytes, system.name, Median(mine),
                    figure.unit);
       if (!system.roofline.empty()) {
-        // Of each pair of neighbours in time, not of the medians.
+        // Compares measurements that follow each other, and not the medians.
         std::vector<double> ratios;
         const std::vector<double>& roofline = values[system.roofline];
         for (size_t i = 0; i < mine.size(); ++i) ratios.push_back(mine[i] / roofline[i]);

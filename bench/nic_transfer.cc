@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-// Signaled writes are polled for, and so cost: this is one in how many.
+// One in so many writes is signaled, because polling for completions costs time.
 constexpr int kSignalEvery = 4;
 constexpr uint32_t kInlineBytes = 64;
 
@@ -30,7 +30,7 @@ NicTransfer::End NicTransfer::Open(const OpenNic& open, size_t bytes) {
   options.send_depth = 4 * kWindow;
   options.receive_depth = 4 * kWindow;
   options.max_inline_bytes = std::min(kInlineBytes, end.nic->limits().max_inline_bytes);
-  options.ack_timeout = 20;  // A machine that measures is often busy.
+  options.ack_timeout = 20;  // Long, because a machine that runs benchmarks is often busy.
   end.completions =
       Require(end.nic->CreateCompletionQueue(options.send_depth + options.receive_depth));
   options.completions = end.completions.get();
@@ -89,7 +89,7 @@ void NicTransfer::PingPong(bool first, size_t bytes, int rounds) {
   int received = 0;
   const auto hit = [&] {
     ++sent;
-    // The last is signaled, so that nothing is left over.
+    // The last write is signaled, so that all have completed at the end.
     PostWrite(self, other, SendOp::kWriteWithImmediate, 0, bytes,
               sent % kSignalEvery == 0 || sent == rounds);
   };

@@ -12,22 +12,22 @@
 
 namespace tryst {
 
-// A connected pair of queue pairs, one for each of two threads, both of which spin:
-// what RawSockets does, through the seam.
+// Two connected queue pairs, each used by one spinning thread. It does what RawSockets does,
+// through verbs/nic.h.
 class NicTransfer {
  public:
   using OpenNic = std::function<std::unique_ptr<Nic>()>;
 
   static constexpr int kWindow = 16;  // Works in flight.
 
-  // `bytes` of memory at each end. Dies where something fails: a benchmark has no use
-  // for half a result.
+  // `bytes`: the memory of each end. Any failure ends the process, because half a result is of no
+  // use.
   NicTransfer(const OpenNic& open, size_t bytes);
   ~NicTransfer();
 
-  // Writes with immediate, `rounds` times there and back.
+  // Sends a write with immediate there and back, `rounds` times.
   void PingPong(bool first, size_t bytes, int rounds);
-  // `count` writes, until the last is acknowledged; and the side that only polls.
+  // Makes `count` writes, until the last is acknowledged. The other side only polls.
   void WriteAll(size_t bytes, int places, int count);
   void PollUntilWritten();
 
@@ -38,7 +38,7 @@ class NicTransfer {
     std::unique_ptr<Region> region;
     std::unique_ptr<CompletionQueue> completions;
     std::unique_ptr<QueuePair> queue_pair;
-    int games = 0;  // Played to their end.
+    int games = 0;  // How many have ended.
   };
 
   static End Open(const OpenNic& open, size_t bytes);
@@ -49,7 +49,7 @@ class NicTransfer {
 
   End ends_[2];
   std::atomic<bool> written_{false};
-  std::atomic<int> finished_{0};  // Games, by both.
+  std::atomic<int> finished_{0};  // Ended games, of both threads.
 };
 
 }  // namespace tryst

@@ -1,11 +1,11 @@
-// What many peers cost one worker: the time to meet them, the memory that each holds while
-// it is idle, and what they add to the latency of a fetch.
+// Measures what many peers cost one worker: the time to connect to them, the memory of each while
+// it is idle, and the latency that they add to a fetch.
 //
 //   peers_bench [--json FILE] [--peers 256] [--protocol grpc+verbs] [--settle-ms 3000] [--check]
 //
-// Two processes: this one is the worker that is measured; the other holds all the peers,
-// each a whole server that knows nobody but the worker. With --check it fails when a
-// figure is beyond its goal, with room for a machine that does other things too.
+// This process is the measured worker. A second process has all the peers, each a whole server that
+// knows only the worker. With --check it fails if a figure misses its goal by more than a shared
+// machine explains.
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -40,8 +40,8 @@ namespace {
 constexpr int kTensorBytes = 64;
 constexpr int kRoundsOfOne = 2000;  // Fetches from the first peer, before and after.
 constexpr int kRoundsOfEach = 16;   // Fetches from each peer in turn.
-// Few enough for caches to hold, enough for each to fall asleep until its turn comes: what a
-// fetch takes longer from all in turn than from these is what their number costs.
+// So few peers fit into the caches, and yet each falls asleep before its next turn. Fetches from
+// all peers by turns take longer than from these; the difference is what the number of peers costs.
 constexpr int kFew = 8;
 constexpr int kRoundsOfFew = 256;
 constexpr int64_t kStep = 1;
@@ -49,7 +49,7 @@ constexpr char kHub[] = "/job:hub/replica:0/task:0";
 
 constexpr double kGoalKib = 64;
 constexpr double kGoalGrowth = 1.3;
-// What --check allows on top, for a machine that is shared.
+// What --check allows in addition, for a shared machine.
 constexpr double kGrowthSlack = 3;
 
 struct Options {
@@ -58,7 +58,7 @@ struct Options {
   std::string json_file;
   int settle_ms = 3000;
   bool check = false;
-  std::string hub_address;  // Set: this is the process of the peers.
+  std::string hub_address;  // If set, this is the process of the peers.
 };
 
 void Check(const absl::Status& status) {
@@ -129,10 +129,10 @@ void BePeers(const Options& options) {
   char byte;
   while (read(0, &byte, 1) > 0) {
   }
-  std::_Exit(0);  // They have nothing to say goodbye for.
+  std::_Exit(0);  // The peers need no orderly end.
 }
 
-// A child that lives no longer than we do.
+// A child process that ends with us.
 class PeersProcess {
  public:
   PeersProcess(const Options& options, const std::string& hub_address) {
@@ -170,7 +170,7 @@ class PeersProcess {
 
 // ---- The worker that is measured ----
 
-// Private memory that is in RAM now.
+// The private memory of this process that is resident.
 double ResidentKib() {
   std::ifstream in("/proc/self/smaps_rollup");
   double kib = 0;
@@ -193,7 +193,7 @@ class Hub {
   }
   Server* server() { return server_.get(); }
 
-  // When every peer has announced itself.
+  // Waits until every peer has announced itself.
   void AwaitPeers() {
     for (const double until = Now() + 120;;) {
       size_t here = 0;

@@ -6,7 +6,7 @@
 namespace tryst {
 namespace {
 
-// Takes one thing at a time.
+// A processor or a wire, which takes one thing at a time.
 struct Resource {
   int64_t free_ns = 0;
   int64_t busy_ns = 0;
@@ -36,7 +36,7 @@ struct Event {
   int64_t at_ns;
   uint64_t order;
   int32_t worker;
-  int32_t group;  // Of the job's messages.
+  int32_t group;  // The index of its group of variables.
   bool push;
   Stage stage;
   bool operator>(const Event& other) const {
@@ -99,7 +99,7 @@ class Model {
   void Begin(int worker, bool push, int64_t at_ns) {
     left_[worker] = static_cast<int>(groups_.size());
     for (int i = 0; i < left_[worker]; ++i) {
-      // Each begins elsewhere, or all would ask the same server first.
+      // Each worker begins with another server; otherwise all would ask the same one first.
       const int group = static_cast<int>((static_cast<size_t>(worker) + i) % groups_.size());
       Add(at_ns, {0, 0, worker, group, push, kAsk}, push && job_.standing ? kAnswer : kAsk);
     }

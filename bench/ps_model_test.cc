@@ -23,7 +23,7 @@ TEST(PsModel, OneOfEverythingIsTheSumOfItsParts) {
   job.variable_bytes = {5000};
   const double one_way = 300 + (110 + 1000) + 500 + (5010 + 1000) + 700;
   EXPECT_DOUBLE_EQ(Predict(job, SlowCosts()).step_ms, 2 * one_way * 1e-6);
-  job.standing = true;  // The gradient is not asked for.
+  job.standing = true;  // No request for the gradient.
   EXPECT_DOUBLE_EQ(Predict(job, SlowCosts()).step_ms, (2 * one_way - 300 - 1110) * 1e-6);
 }
 
@@ -35,7 +35,7 @@ TEST(PsModel, WorkersShareTheServersWire) {
   PsCosts costs = SlowCosts();
   const PsPrediction eight = Predict(job, costs);
   EXPECT_GE(eight.step_ms, BoundMs(job, costs));
-  // While one worker's gradient comes in, another's variable goes out, on the whole.
+  // Most of the time one worker's gradient comes in while another's variable goes out.
   EXPECT_LT(eight.step_ms, 8 * 2 * 1.02);
   job.servers = 8;
   job.variable_bytes.assign(8, 125'000);

@@ -6,21 +6,22 @@
 
 namespace tryst {
 
-// What the kernel's stream sockets do when nothing is built on them: the roofline of
-// anything that is. Both ends are this process's, one thread each, and spin.
+// The kernel's stream sockets alone, the limit for everything built on them. Both ends are in this
+// process, each with a spinning thread.
 class RawSockets {
  public:
   enum class Kind { kTcp, kUnix };
 
-  explicit RawSockets(Kind kind);  // Dies where there are no sockets.
+  explicit RawSockets(Kind kind);  // Ends the process if it cannot make sockets.
   ~RawSockets();
   RawSockets(const RawSockets&) = delete;
   RawSockets& operator=(const RawSockets&) = delete;
 
-  // `rounds` times there and back; `first` on one thread, !first on the other.
+  // Sends bytes there and back, `rounds` times. One thread calls it with `first`, the other
+  // without.
   void PingPong(bool first, uint8_t* memory, size_t bytes, int rounds);
-  // `count` messages to the other end, which says when it has them all. Each goes to
-  // the next of `places` in `memory`.
+  // Sends `count` messages to the other end, which says when it has all of them. Each lands in the
+  // next of `places` in `memory`.
   void SendAll(const uint8_t* memory, size_t bytes, int places, int count);
   void ReceiveAll(uint8_t* memory, size_t bytes, int places, int count);
 

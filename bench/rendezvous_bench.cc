@@ -1,4 +1,4 @@
-// What meeting in one process costs: medians, with the extremes beside them.
+// Measures sends and receives that meet in one process: medians, minima and maxima.
 //
 //   rendezvous_bench [--json FILE] [Google Benchmark's flags]
 
@@ -63,7 +63,7 @@ std::vector<TensorKey> Keys(int count, int thread = 0) {
   return keys;
 }
 
-// One for all threads of one benchmark, made and unmade between runs.
+// Shared by all threads of a benchmark; made before each run and destroyed after it.
 struct World {
   ThreadAlarms alarms;
   std::shared_ptr<HeldBytes> process;
@@ -101,7 +101,7 @@ void Receive(const TensorKey& key, const Args& args, int64_t* bytes) {
       });
 }
 
-// Each thread sends and receives on a key of its own.
+// Each thread sends and receives on another key.
 template <Caps caps, bool receive_first>
 void BM_Pair(benchmark::State& state) {
   if (state.thread_index() == 0) Open(caps);
@@ -124,7 +124,7 @@ void BM_Pair(benchmark::State& state) {
   if (state.thread_index() == 0) Close();
 }
 
-// All sent, then all received: 10^5 tensors wait at once.
+// Sends all before it receives any, so that 10^5 tensors wait at once.
 void BM_ManyKeys(benchmark::State& state) {
   Open(kNoCaps);
   const std::vector<TensorKey> keys = Keys(kManyKeys);
@@ -142,8 +142,8 @@ void BM_ManyKeys(benchmark::State& state) {
   Close();
 }
 
-// What a pair cannot do without: two lock rounds and one reading of the clock. Taken in
-// the same run, so that the ratio holds on a busy machine too.
+// The least work of a pair: two rounds of a lock and one reading of the clock. It is measured in
+// the same run, so that the ratio holds on a busy machine, too.
 void BM_Floor(benchmark::State& state) {
   Mutex mu;
   const SteadyClock clock;
@@ -191,7 +191,7 @@ BENCHMARK(BM_ManyKeys)->Name("many_keys")->UseRealTime();
 BENCHMARK_TEMPLATE(BM_Batch, false)->Name("batch_receive")->UseManualTime();
 BENCHMARK_TEMPLATE(BM_Batch, true)->Name("batch_pair")->UseManualTime();
 
-// Keeps what each repetition measured, beside the library's table.
+// Keeps the values of each repetition, in addition to the library's table.
 class Figures : public benchmark::ConsoleReporter {
  public:
   Figures() : ConsoleReporter(OO_None) {}  // No colours: JSON lines follow on stdout.
@@ -229,8 +229,8 @@ class Figures : public benchmark::ConsoleReporter {
     for (const std::string name : {"pair", "pair_capped"}) {
       const std::string suffix = name == "pair" ? "" : "_capped";
       Line(&out, "scaling_2_threads" + suffix, Scaling(ns_, name, 1), "ratio", kTensorBytes);
-      // By the processor time of a pair, which other programs disturb less; it does not
-      // see a thread that sleeps for a lock.
+      // Processor time, which other programs disturb less. It does not include the time in which a
+      // thread sleeps for a lock.
       Line(&out, "scaling_2_threads_cpu" + suffix, Scaling(cpu_ns_, name, 2), "ratio",
            kTensorBytes);
     }
@@ -240,9 +240,9 @@ class Figures : public benchmark::ConsoleReporter {
  private:
   using Times = std::map<std::string, std::vector<double>>;
 
-  // What two threads do in the time in which one does 1: median by median, as repetitions
-  // run in mixed order. Real time is the mean over the threads and processor time the sum,
-  // over the iterations of both.
+  // How many pairs two threads make in the time in which one makes a pair. It compares medians,
+  // because repetitions run in mixed order. The library reports real time as the mean over the
+  // threads, and processor time as their sum, each for the iterations of both.
   static std::vector<double> Scaling(const Times& times, const std::string& name, double factor) {
     const auto one = times.find(name);
     const auto two = times.find(name + "_2_threads");

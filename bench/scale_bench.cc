@@ -1,6 +1,6 @@
-// What does not fit one machine, in virtual time.
+// Measures, in virtual time, jobs that do not fit one machine.
 //
-//   scale_bench [--json FILE] [--peers N]          the channels that ship, over simulated NICs:
+//   scale_bench [--json FILE] [--peers N]          real channels over simulated NICs:
 //                                                  one consumer and N producers
 //   scale_bench --model [--json FILE] [--message-ns O] [--tensor-ns T] [--workers N]
 //               [--servers N] [--gbits N] [--processors N]
@@ -64,13 +64,13 @@ class SmallTensors final : public TensorSource {
   void Take(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
     std::move(done)(absl::OkStatus(), Args(), args, tensor_, false);
   }
-  void GiveBack(int64_t, const TensorKey&, Taken) override {}  // All are alike.
+  void GiveBack(int64_t, const TensorKey&, Taken) override {}  // Every tensor is the same.
 
  private:
   const Tensor tensor_ = *Tensor::Allocate(DType::kUint8, {64});
 };
 
-// Hellos take as long as a round trip of the network.
+// A hello takes the time of a round trip.
 class VirtualHellos final : public Bootstrap {
  public:
   VirtualHellos(SimWorld* world, int64_t latency_ns) : world_(world), latency_ns_(latency_ns) {}
@@ -199,7 +199,7 @@ void MeasurePeers(int peers, Figures* figures) {
 
 // ---- The model ----
 
-// As `./run bench host`'s step: 1,000 variables, some 20 MiB.
+// The step of `./run bench host`: 1,000 variables, about 20 MiB.
 std::vector<uint64_t> MixedVariables() {
   std::vector<uint64_t> bytes;
   for (int i = 0; i < 1000; ++i) {

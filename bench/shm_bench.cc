@@ -1,15 +1,15 @@
-// Where the processor time of one keyed pull over shared memory goes. Both ends, whole but for
-// the server around them, are turned by one thread: what is left out is the time that a cache
-// line takes from core to core, and all that a busy machine adds.
+// Shows where the processor time of a pull over shared memory goes. One thread turns both ends,
+// which have no server around them. So neither the time of a cache line from core to core nor the
+// noise of a busy machine counts.
 //
 //   shm_bench [--json FILE] [--rounds N] [--only pull|many|match|seeing] [--bytes N] [--keys N]
 //             [--millions N]
 //
-// pull    one key, asked for and answered, again and again: the nanoseconds of each stage
-// many    64 keys in one RecvManyAsync: nanoseconds a tensor
-// match   Send and RecvAsync in one process: what the table alone costs
-// seeing  pulls of three such pairs in turn: neither counted nor traced, counted alone, both
-//         as a server does by default
+// pull    nanoseconds of each stage of a pull of one key
+// many    nanoseconds a tensor, with 64 keys in one RecvManyAsync
+// match   nanoseconds of the table alone: Send and RecvAsync in one process
+// seeing  pulls of three pairs by turns: one neither counts nor traces, one only counts, and one
+//         does both as a server does by default
 
 #include <time.h>
 
@@ -42,13 +42,13 @@ class Pair {
   Pair(uint64_t bytes, int keys, uint32_t sample_every = TraceOptions().sample_every)
       : key_count_(keys), pair_(OptionsFor(bytes, keys, sample_every)) {}
 
-  // Nanoseconds of each stage of one pull: Send, ask, answer, deliver, and an empty turn of
-  // both, which is in each of the two before.
+  // Nanoseconds of each stage of one pull: Send, ask, answer, deliver, and a turn of both ends
+  // that finds no work. Answer and deliver each contain such a turn.
   struct Stages {
     double send = 0, ask = 0, answer = 0, deliver = 0, empty = 0;
   };
   Stages Pull(int64_t count) {
-    // So many of each stage at once that the clock does not count.
+    // Runs a stage for many keys between two readings of the clock, so that the clock costs little.
     constexpr int kAtOnce = 48;
     Stages stages;
     for (int64_t done = 0; done < count; done += kAtOnce) {
@@ -77,7 +77,7 @@ class Pair {
     }
     return stages;
   }
-  // One after the other, as a lone consumer has it: nanoseconds a pull, Send and all.
+  // Nanoseconds of a whole pull, with its Send, one after the other as for a lone consumer.
   double PullOneByOne(int64_t count) {
     const double began = ProcessorNs();
     for (int64_t i = 0; i < count; ++i) {
@@ -100,7 +100,7 @@ class Pair {
     }
     return (ProcessorNs() - began) / static_cast<double>(count);
   }
-  // In one process: a send met by a receive of its own worker.
+  // Within one worker: a send that a receive of the same worker meets.
   double Match(int64_t count) {
     LocalRendezvous::Options options;
     options.check_immutable = false;
@@ -144,7 +144,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// What being seen costs a pull. Whose turn is first changes from round to round.
+// What counting and tracing cost a pull. Each round begins with another pair.
 template <typename Add>
 void AddSeeing(uint64_t bytes, int keys, int rounds, int64_t count, const Add& add) {
   struct Seen {
@@ -172,7 +172,8 @@ int Run(const std::string& json_file, int rounds, const std::string& only, uint6
   };
   const auto wanted = [&only](const char* what) { return only.empty() || only == what; };
   Pair pair(bytes, keys);
-  pair.PullOneByOne(std::max(5000, 5 * keys));  // Connects, and all tables have grown.
+  pair.PullOneByOne(
+      std::max(5000, 5 * keys));  // Until both are connected and all tables have grown.
   if (only == "seeing") AddSeeing(bytes, keys, rounds, count, add);
   for (int round = 0; round < rounds; ++round) {
     if (wanted("pull")) {

@@ -1,4 +1,4 @@
-// What tracing and counting cost one operation: the stamps of a pull, and its end.
+// Measures what tracing and counting add to an operation: a pull's time stamps, and its end.
 #include <cstdint>
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace tryst {
 namespace {
 
-// `state.range(0)`: one operation in so many is kept; 0: none is, and none is counted.
+// `state.range(0)`: one operation in so many is kept. 0: none is kept or counted.
 void Pull(benchmark::State& state) {
   TraceOptions options;
   if (state.range(0) > 0) options.sample_every = static_cast<uint32_t>(state.range(0));

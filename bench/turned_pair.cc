@@ -17,7 +17,7 @@ constexpr uint64_t kIncarnation = 0xab;
 
 }  // namespace
 
-// Hellos go straight to the other pool.
+// Hands hellos directly to the other pool.
 class TurnedPair::Hellos final : public Bootstrap {
  public:
   void Exchange(const std::string&, const Hello& hello, Deadline, HelloDone done) override {
@@ -26,7 +26,7 @@ class TurnedPair::Hellos final : public Bootstrap {
   HelloHandler* producer = nullptr;
 };
 
-// A worker as a server makes it: a poller, a pool of one transport, a registry of steps.
+// The parts of a worker: a poller, a pool with one transport, a registry of steps.
 struct TurnedPair::Worker {
   Worker(const char* name, uint64_t incarnation, const TurnedPairOptions& how, const Clock* clock,
          Alarms* alarms, Hellos* hellos)
@@ -38,7 +38,7 @@ struct TurnedPair::Worker {
     options.self = name;
     options.incarnation = incarnation;
     options.trace = trace.get();
-    // Both ends are this thread: nobody is silent but by a stop of the whole process.
+    // This thread turns both ends, so a silent peer means that the whole process was stopped.
     options.heartbeat_ms = 100'000;
     options.silence_ms = 400'000;
     std::vector<NicPath> nics;
@@ -63,7 +63,7 @@ struct TurnedPair::Worker {
     TRYST_CHECK(opened.ok()) << opened;
   }
 
-  // The pool is made before the steps that it takes from.
+  // Exists because the pool is made before the steps from which it takes.
   struct Source final : TensorSource {
     void Take(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
       steps->Take(step_id, key, args, std::move(done));

@@ -16,9 +16,9 @@ namespace tryst {
 
 struct TurnedPairOptions {
   std::function<std::unique_ptr<Nic>()> open_nic;  // Null: shared memory.
-  uint64_t bytes = 8;                              // Of each tensor.
+  uint64_t bytes = 8;                              // The size of each tensor.
   int keys = 64;
-  // One operation in so many is traced, as a server's default is. 0: nothing is even counted.
+  // One operation in so many is traced; the default is a server's. 0: nothing is counted, either.
   uint32_t sample_every = 16;
 };
 
@@ -32,9 +32,10 @@ class TurnedPair {
   TurnedPair(const TurnedPair&) = delete;
   TurnedPair& operator=(const TurnedPair&) = delete;
 
-  // The stages. Send, ask, answer, deliver; then turns of both that find nothing to do.
+  // The stages: Send, ask, answer, deliver, and then turns that find nothing to do.
   void Send(int key);
-  void Ask(int key);  // Into memory of the caller; over a NIC with the turn that sends the request.
+  void Ask(int key);  // Fetches into the caller's memory. Over a NIC it includes the turn that
+                      // sends the request.
   void Answer();      // The producer's turn.
   void Deliver();     // The consumer's turn.
   void TurnIdle();

@@ -323,8 +323,12 @@ TEST_F(HostileGrpcProducerTest, ABatchIsSentAgainWhenItsPatienceEndsBesideAnAnsw
   Fetch("b", &b);
   HeldCall* const call_b = producer_.AwaitCall(1);
   Fetch("c", &in_batch);
-  HeldCall* const batch = producer_.AwaitCall(2);
-  ASSERT_TRUE(call_a != nullptr && call_b != nullptr && batch != nullptr);
+  HeldCall* const first = producer_.AwaitCall(2);
+  ASSERT_TRUE(call_a != nullptr && call_b != nullptr && first != nullptr);
+  const grpc::Status not_now(grpc::StatusCode::UNAVAILABLE, "not now");
+  first->Answer(not_now);  // From here on its patience counts.
+  HeldCall* const batch = producer_.AwaitCall(3);
+  ASSERT_NE(batch, nullptr);
   ASSERT_TRUE(batch->request().waits());
   std::promise<void> holds, go;  // Both ends must be in the poller's queue before it looks.
   poller_.PostFn([&] {
@@ -332,13 +336,13 @@ TEST_F(HostileGrpcProducerTest, ABatchIsSentAgainWhenItsPatienceEndsBesideAnAnsw
     go.get_future().wait();
   });
   holds.get_future().wait();
-  batch->Answer(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
+  batch->Answer(not_now);
   usleep(100'000);
   call_b->AnswerTensor(Number(2));
   usleep(100'000);
   go.set_value();
   EXPECT_TRUE(b.Await().ok());
-  HeldCall* const again = producer_.AwaitCall(3);
+  HeldCall* const again = producer_.AwaitCall(4);
   ASSERT_NE(again, nullptr) << "nobody asks for c";
   ASSERT_TRUE(again->request().waits());
   ASSERT_EQ(again->request().asks_size(), 1);
@@ -348,7 +352,7 @@ TEST_F(HostileGrpcProducerTest, ABatchIsSentAgainWhenItsPatienceEndsBesideAnAnsw
   ready.mutable_header()->add_ready(again->request().asks(0).serial());
   const grpc::ByteBuffer message = BufferOf(ready.SerializeAsString());
   again->Answer(grpc::Status::OK, &message);
-  HeldCall* const call_c = producer_.AwaitCall(4);
+  HeldCall* const call_c = producer_.AwaitCall(5);
   ASSERT_NE(call_c, nullptr);
   call_c->AnswerTensor(Number(3));
   EXPECT_TRUE(in_batch.Await().ok());
