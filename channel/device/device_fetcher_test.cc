@@ -1,10 +1,17 @@
 #include "channel/device/device_fetcher.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "channel/crc32c.h"
 #include "channel/device/device_engine.h"
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
@@ -168,6 +175,62 @@ TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   poller_.Turn();
   EXPECT_EQ(ended_, 1);
   EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
+}
+
+// Another process that has this one's memory. The pretended driver maps what a process has open,
+// but, as a real one, none of its own.
+class Heir {
+ public:
+  Heir() : pid_(fork()) {
+    while (pid_ == 0) pause();
+  }
+  ~Heir() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  // The same memory, as that process exports it.
+  IpcReference Export(const IpcReference& ours) const {
+    IpcReference its = ours;
+    char* const text = reinterpret_cast<char*>(its.handle.bytes);
+    const std::string rest = strchr(text, ' ');
+    snprintf(text, sizeof(its.handle.bytes), "%d%s", pid_, rest.c_str());
+    return its;
+  }
+
+ private:
+  const pid_t pid_;
+};
+
+TEST_F(DeviceFetcherTest, AProbeWithOtherBytesThanItsDigestProvesNothing) {
+  const auto ours = engine_->exporter()->Export(memory_.address(), kBytes);
+  ASSERT_TRUE(ours.ok()) << ours.status();
+  const Heir producer;
+  FetchUntilTheProbe(Args(), "a");
+  DeviceManifest probe;
+  probe.dtype = DType::kUint8;
+  probe.shape = {kBytes};
+  probe.bytes = kBytes;
+  probe.chunk_bytes = 4096;
+  probe.has_ipc = true;
+  probe.host = ThisHost();
+  probe.process = 12345;
+  probe.address = memory_.address();
+  probe.reference = producer.Export(*ours);
+  uint8_t bytes[kBytes];
+  LoadFakeCuda()->peek(memory_.address(), bytes, kBytes);
+  probe.digest = Crc32c(0, bytes, kBytes) ^ 1;
+  auto answer = Tensor::Allocate(DType::kUint8, {int64_t{DeviceManifest::kBytes}});
+  ASSERT_TRUE(answer.ok());
+  EncodeManifest(probe, static_cast<uint8_t*>(answer->mutable_data()));
+  channel_.Answer(kProbe, absl::OkStatus(), *answer);
+  for (int i = 0; i < 1000 && !Asked("a|device|7|chunk|0"); ++i) {
+    poller_.Turn();
+    usleep(1000);
+  }
+  EXPECT_TRUE(Asked("a|device|7|chunk|0")) << "it is not staged";
+  EXPECT_NE(fetcher_->Explain().find("the probe read other bytes than are there"),
+            std::string::npos)
+      << fetcher_->Explain();
 }
 
 class LimitedDeviceFetcherTest : public DeviceFetcherTest {
