@@ -6,7 +6,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
+#include <list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -196,6 +198,7 @@ class HostileGrpcProducerTest : public ::testing::Test {
     channel_ = std::make_unique<GrpcChannel>(kHostWorker, &producer_, &signer_, &events_, &poller_,
                                              options);
   }
+  End& NewEnd() { return ends_.emplace_back(); }
   template <typename Fn>
   void OnPoller(Fn fn) {
     std::promise<void> ran;
@@ -226,6 +229,7 @@ class HostileGrpcProducerTest : public ::testing::Test {
     return BufferOf(bytes);
   }
 
+  std::list<End> ends_;  // They outlive the channel.
   const SteadyClock clock_;
   ScriptedProducer producer_;
   Poller poller_{&clock_};
@@ -238,7 +242,7 @@ TEST_F(HostileGrpcProducerTest, AWrongDigestIsAskedForOnceMoreAndThenTold) {
   GrpcChannelOptions options;
   options.digests = true;
   Open(options);
-  End end;
+  End& end = NewEnd();
   Fetch("k", &end);
   for (size_t number = 0; number < 2; ++number) {
     HeldCall* const call = producer_.AwaitCall(number);
@@ -255,7 +259,7 @@ TEST_F(HostileGrpcProducerTest, AWrongDigestFollowedByARightOneIsNotTold) {
   GrpcChannelOptions options;
   options.digests = true;
   Open(options);
-  End end;
+  End& end = NewEnd();
   Fetch("k", &end);
   HeldCall* const first = producer_.AwaitCall(0);
   ASSERT_NE(first, nullptr);
@@ -272,7 +276,8 @@ TEST_F(HostileGrpcProducerTest, AWrongDigestFollowedByARightOneIsNotTold) {
 // takes over the request, and must not wait for that call.
 TEST_F(HostileGrpcProducerTest, TheNextReceiveOfAKeyBeginsAnewAfterBrokenStrings) {
   Open();
-  End first_end, second_end;
+  End& first_end = NewEnd();
+  End& second_end = NewEnd();
   Fetch("k", &first_end);
   Fetch("k", &second_end);
   HeldCall* const first = producer_.AwaitCall(0);
@@ -303,7 +308,7 @@ TEST_F(HostileGrpcProducerTest, AReceiveEndsWithItsPatienceThoughItHasNoDeadline
   options.patience = absl::Milliseconds(200);
   Open(options);
   producer_.RefuseAll(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not now"));
-  End end;
+  End& end = NewEnd();
   Fetch("k", &end);
   const absl::Status status = end.Await();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
@@ -317,7 +322,9 @@ TEST_F(HostileGrpcProducerTest, ABatchIsSentAgainWhenItsPatienceEndsBesideAnAnsw
   options.patience = absl::ZeroDuration();
   options.max_asked = 2;
   Open(options);
-  End a, b, in_batch;
+  End& a = NewEnd();
+  End& b = NewEnd();
+  End& in_batch = NewEnd();
   Fetch("a", &a);
   HeldCall* const call_a = producer_.AwaitCall(0);
   Fetch("b", &b);

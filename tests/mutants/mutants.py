@@ -143,7 +143,7 @@ class Runner:
             began = time.monotonic()
             with open(os.path.join(scratch, "output"), "wb") as output:
                 child = subprocess.Popen(program + test[1:] + corpus_of(test[0], self.tree), env=environment,
-                                         cwd=runfiles if os.path.isdir(runfiles) else scratch, stdin=subprocess.DEVNULL,
+                                         cwd=runfiles if os.path.isdir(runfiles) else self.tree, stdin=subprocess.DEVNULL,
                                          stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
                 try:
                     code = child.wait(seconds)
@@ -186,6 +186,11 @@ def pack(folder, programs, mutants, tree, refused):
         shutil.copy2(program, copy)
         os.chmod(copy, 0o755)
         subprocess.run(["strip", copy], check=True)
+        for found, _, files in os.walk(program + ".runfiles/tryst"):
+            for name in filter(lambda name: name.endswith(".so"), files):  # What it loads itself, by this path.
+                data = os.path.join(folder, os.path.relpath(found, program + ".runfiles/tryst"))
+                os.makedirs(data, exist_ok=True)
+                shutil.copy2(os.path.join(found, name), os.path.join(data, name))
         listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, check=True).stdout.decode()
         libraries |= {word for line in listed.splitlines() for word in line.split() if word.startswith("/")}
     os.makedirs(os.path.join(folder, "lib"), exist_ok=True)
