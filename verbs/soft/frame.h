@@ -41,6 +41,11 @@ struct FrameHeader {
   uint32_t bytes = 0;
 };
 
+// Whether the message that this frame begins uses up a posted receive.
+inline bool ConsumesReceive(const FrameHeader& frame) {
+  return frame.type == FrameType::kSend || frame.has_immediate;
+}
+
 void EncodeFrameHeader(const FrameHeader& header, uint8_t out[kFrameHeaderBytes]);
 
 // False: EncodeFrameHeader() never writes these bytes for a consistent header. After true, the

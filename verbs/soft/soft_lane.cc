@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/log.h"
 
@@ -72,6 +73,23 @@ void SoftBatch::Clear() {
   frames_ = frames_taken_ = 0;
   pieces_ = next_piece_ = 0;
   end_ = written_ = 0;
+}
+
+void SoftLane::GiveBackBatch(SoftLoans<SoftBatch>* batches) {
+  out_remote_key = 0;
+  if (out == nullptr) return;
+  out->Clear();
+  batches->Give(std::move(out));
+}
+
+void SoftLane::GiveBackStaging(SoftLoans<SoftStaging>* stagings) {
+  begin = end = 0;
+  stagings->Give(std::move(staging));
+}
+
+void SoftLane::Unpin(SoftRegionTable* regions) {
+  if (pinned != nullptr) regions->Unpin(pinned);
+  pinned = nullptr;
 }
 
 int Gather(const Entry* entries, int count, uint64_t offset, uint64_t bytes, iovec* out, int max) {

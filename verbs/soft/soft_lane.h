@@ -11,6 +11,7 @@
 #include "verbs/nic.h"
 #include "verbs/soft/frame.h"
 #include "verbs/soft/handshake.h"
+#include "verbs/soft/soft_loans.h"
 #include "verbs/soft/soft_region_table.h"
 #include "verbs/soft/soft_stream.h"
 
@@ -66,8 +67,8 @@ class SoftBatch {
   uint64_t written_ = 0;  // Bytes sent.
 };
 
-// One socket of a queue pair. It is only data; the queue pair does the work. An idle lane is small:
-// its batch and its staging belong to the completion queue, which lends them while they hold
+// One socket of a queue pair. It is mostly data; the queue pair does the work. An idle lane is
+// small: its batch and its staging belong to the completion queue, which lends them while they hold
 // something.
 struct SoftLane {
   enum class State : uint8_t {
@@ -79,6 +80,9 @@ struct SoftLane {
   };
 
   bool up() const { return state == State::kUp; }
+  void GiveBackBatch(SoftLoans<SoftBatch>* batches);
+  void GiveBackStaging(SoftLoans<SoftStaging>* stagings);
+  void Unpin(SoftRegionTable* regions);
 
   SoftQueuePair* owner = nullptr;
   int index = 0;

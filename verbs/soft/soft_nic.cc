@@ -11,6 +11,7 @@
 #include "verbs/soft/soft_context.h"
 #include "verbs/soft/soft_lane.h"
 #include "verbs/soft/soft_queue_pair.h"
+#include "verbs/soft/soft_window.h"
 
 namespace tryst {
 namespace {

@@ -1,0 +1,260 @@
+#include "verbs/soft/soft_connection.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace tryst {
+namespace {
+
+constexpr int64_t kFirstRedialNs = 1'000'000;
+constexpr int64_t kLastRedialNs = 100'000'000;
+// The first lane receives many small frames in one call.
+constexpr size_t kFirstStagingBytes = SoftStaging::kBytes;
+constexpr size_t kLaterStagingBytes = 1 << 10;
+
+}  // namespace
+
+SoftConnection::SoftConnection(SoftShared* shared) : shared_(shared) {
+  for (int i = 0; i < shared->context->options.sockets_per_queue_pair; ++i) {
+    lanes_.push_back(std::make_unique<SoftLane>());
+    lanes_.back()->owner = shared->queue_pair;
+    lanes_.back()->index = i;
+    lanes_.back()->capacity = i == 0 ? kFirstStagingBytes : kLaterStagingBytes;
+  }
+}
+
+absl::Status SoftConnection::Connect(absl::string_view remote_address) {
+  if (state_ != QueuePairState::kReset) {
+    return absl::FailedPreconditionError("a queue pair connects once");
+  }
+  absl::StatusOr<SoftAddress> peer = DecodeSoftAddress(remote_address);
+  if (!peer.ok()) return peer.status();
+  absl::StatusOr<SocketAddress> listener = SocketAddress::Parse(peer->listener);
+  if (!listener.ok()) return listener.status();
+  if (peer->tls != (shared_->context->tls != nullptr)) {
+    return absl::InvalidArgumentError("one side uses TLS and the other does not");
+  }
+  if (peer->token == shared_->token) {
+    return absl::InvalidArgumentError("a queue pair cannot connect to itself");
+  }
+  peer_ = *std::move(peer);
+  peer_listener_ = *listener;
+  // Both sides know both tokens, so they agree on which one dials.
+  dialler_ = shared_->token < peer_.token;
+  state_ = QueuePairState::kReady;
+  shared_->waits.NoteMoved();
+  const size_t lanes = std::min<size_t>(lanes_.size(), peer_.sockets);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    SoftLane* const lane = lanes_[i].get();
+    const bool held = lane->state == SoftLane::State::kHeld;
+    if (held && (dialler_ || i >= lanes)) Drop(lane);
+  }
+  lanes_.resize(lanes);
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (dialler_) {
+      Dial(lane.get());
+    } else if (lane->state == SoftLane::State::kHeld) {
+      Answer(lane.get());
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SoftConnection::Dial(SoftLane* lane) {
+  SoftTls* const tls = shared_->context->tls.get();
+  Fd fd = peer_listener_.Dial();
+  std::unique_ptr<SoftTlsSession> session;
+  if (tls != nullptr && fd.valid()) session = tls->Dial(fd.get(), peer_.number, peer_.token);
+  if (!fd.valid() || (tls != nullptr && session == nullptr)) {
+    RetryDial(lane);
+    return;
+  }
+  lane->stream = SoftStream(std::move(fd), std::move(session));
+  lane->state = SoftLane::State::kDialling;
+  shared_->completions->AddLane(lane);
+}
+
+void SoftConnection::RetryDial(SoftLane* lane) {
+  Drop(lane);
+  lane->redial_after_ns =
+      std::min(std::max(lane->redial_after_ns * 2, kFirstRedialNs), kLastRedialNs);
+  lane->redial_at_ns = shared_->context->clock->NowNs() + lane->redial_after_ns;
+}
+
+SoftHello SoftConnection::NewHello(const SoftLane& lane) {
+  SoftHello hello;
+  hello.token = peer_.token;
+  hello.to_number = peer_.number;
+  hello.from_number = shared_->number;
+  hello.socket = static_cast<uint8_t>(lane.index);
+  hello.sockets = static_cast<uint8_t>(lanes_.size());
+  hello.receives =
+      lane.index == 0 ? shared_->progress.AnnounceReceives() : shared_->receives.posted();
+  return hello;
+}
+
+bool SoftConnection::Serve(SoftLane* lane) {
+  switch (lane->state) {
+    case SoftLane::State::kIdle:
+      return false;
+    case SoftLane::State::kDialling:
+      SendHello(lane);
+      return false;
+    case SoftLane::State::kHeld:
+      DropIfClosed(lane);
+      return false;
+    case SoftLane::State::kGreeted:
+    case SoftLane::State::kUp:
+      break;
+  }
+  return true;
+}
+
+void SoftConnection::SendHello(SoftLane* lane) {
+  uint8_t bytes[kHelloBytes];
+  EncodeHello(NewHello(*lane), bytes);
+  const ssize_t sent = lane->stream.Send(bytes, sizeof(bytes));
+  if (sent < 0 && errno == EAGAIN) {
+    shared_->completions->WatchLane(lane);
+    return;
+  }
+  if (sent != sizeof(bytes)) {
+    RetryDial(lane);
+    return;
+  }
+  lane->state = SoftLane::State::kGreeted;
+  shared_->completions->WatchLane(lane);
+}
+
+bool SoftConnection::TakeHello(SoftLane* lane, const uint8_t* bytes) {
+  SoftHello hello;
+  if (!DecodeHello(bytes, &hello) || !TokensEqual(hello.token, shared_->token) ||
+      hello.to_number != shared_->number || hello.from_number != peer_.number ||
+      hello.socket != lane->index || hello.sockets != lanes_.size()) {
+    // Another process has the peer's port.
+    shared_->context->tokens_refused.fetch_add(1);
+    RetryDial(lane);
+    return false;
+  }
+  Raise(lane, hello);
+  return true;
+}
+
+bool SoftConnection::Adopt(const SoftHello& hello, SoftStream* stream) {
+  if (!TokensEqual(hello.token, shared_->token) || state_ == QueuePairState::kBroken) return false;
+  if (hello.socket >= lanes_.size()) return false;
+  SoftLane* const lane = lanes_[hello.socket].get();
+  if (lane->state != SoftLane::State::kIdle) return false;
+  if (ready() && !Expects(hello)) return false;
+  lane->stream = std::move(*stream);
+  lane->hello = hello;
+  lane->state = SoftLane::State::kHeld;
+  shared_->completions->AddLane(lane);
+  if (ready()) Answer(lane);
+  return true;
+}
+
+bool SoftConnection::Expects(const SoftHello& hello) const {
+  return !dialler_ && !hanging_up_ && hello.from_number == peer_.number &&
+         hello.sockets == lanes_.size();
+}
+
+// Handles the held socket's hello, now that we know our peer.
+void SoftConnection::Answer(SoftLane* lane) {
+  if (!Expects(lane->hello)) {
+    shared_->context->tokens_refused.fetch_add(1);
+    Drop(lane);
+    return;
+  }
+  uint8_t bytes[kHelloBytes];
+  EncodeHello(NewHello(*lane), bytes);
+  if (lane->stream.Send(bytes, sizeof(bytes)) != sizeof(bytes)) {
+    Drop(lane);  // The peer, if it was the one, dials again.
+    return;
+  }
+  Raise(lane, lane->hello);
+}
+
+// The peer may give up while we do not know it yet.
+void SoftConnection::DropIfClosed(SoftLane* held) {
+  uint8_t byte;
+  const ssize_t got = recv(held->stream.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  Drop(held);
+}
+
+void SoftConnection::Raise(SoftLane* lane, const SoftHello& hello) {
+  lane->state = SoftLane::State::kUp;
+  lane->redial_after_ns = 0;
+  shared_->waits.NoteMoved();
+  if (lane->index != 0) return;
+  shared_->progress.TakeHello(hello.receives);
+  shared_->OweAckIfCreditIsDue();
+}
+
+void SoftConnection::Drop(SoftLane* lane) {
+  if (lane->id != 0) shared_->completions->RemoveLane(lane);
+  lane->stream.Close();
+  lane->state = SoftLane::State::kIdle;
+  lane->full = false;
+  lane->GiveBackStaging(shared_->completions->stagings());
+  lane->GiveBackBatch(shared_->completions->batches());
+}
+
+bool SoftConnection::Redials(const SoftLane& lane) const {
+  return dialler_ && !hanging_up_ && lane.state == SoftLane::State::kIdle;
+}
+
+void SoftConnection::RedialWhatIsDue(int64_t now_ns) {
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (Redials(*lane) && now_ns >= lane->redial_at_ns) Dial(lane.get());
+  }
+}
+
+int64_t SoftConnection::next_redial_ns() const {
+  int64_t at_ns = std::numeric_limits<int64_t>::max();
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (Redials(*lane)) at_ns = std::min(at_ns, lane->redial_at_ns);
+  }
+  return at_ns;
+}
+
+bool SoftConnection::Unreachable() const {
+  if (!dialler_ || hanging_up_) return false;
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const std::unique_ptr<SoftLane>& lane) {
+    return lane->state == SoftLane::State::kIdle || lane->state == SoftLane::State::kDialling;
+  });
+}
+
+bool SoftConnection::AnyBatch() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const std::unique_ptr<SoftLane>& lane) { return lane->out != nullptr; });
+}
+
+void SoftConnection::WatchLanes() {
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    if (lane->id != 0) shared_->completions->WatchLane(lane.get());
+  }
+}
+
+void SoftConnection::HangUp(SoftLane* lost) {
+  Drop(lost);
+  hanging_up_ = true;
+  shutdown(first()->stream.fd(), SHUT_WR);
+}
+
+void SoftConnection::Break() {
+  state_ = QueuePairState::kBroken;
+  for (const std::unique_ptr<SoftLane>& lane : lanes_) {
+    lane->Unpin(&shared_->context->regions);
+    Drop(lane.get());
+  }
+}
+
+}  // namespace tryst

@@ -1,0 +1,163 @@
+#include "verbs/soft/soft_receiver.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include "base/reached.h"
+
+namespace tryst {
+namespace {
+
+// While a payload of at least this is arriving, what is read with its end is only the
+// next header, so that the next payload, too, goes straight to its place.
+constexpr uint64_t kDirectBytes = 8 << 10;
+// For one socket in one turn, so that the others get theirs.
+constexpr uint64_t kBytesPerTurn = 4 << 20;
+constexpr int kMostPlaces = 64;
+
+}  // namespace
+
+void SoftReceiver::TakeParked() {
+  uint32_t before;
+  do {
+    before = landing_->changes();
+    for (const std::unique_ptr<SoftLane>& lane : connection_->lanes()) {
+      if (!connection_->ready()) return;
+      if (!lane->up()) continue;
+      if (TakeStaged(lane.get()) && lane->stream.HoldsBytes()) {
+        Read(lane.get());  // It was too full to be read when its turn was.
+      }
+      Leave(lane.get());
+    }
+  } while (connection_->ready() && landing_->changes() != before);
+}
+
+bool SoftReceiver::Read(SoftLane* lane) {
+  uint64_t budget = kBytesPerTurn;
+  bool came = false;
+  bool more = true;
+  while (more && (budget > 0 || lane->stream.HoldsBytes()) && TakeStaged(lane)) {
+    size_t wanted = 0;
+    const ssize_t got = ReadSome(lane, &wanted);
+    if (got == 0 || (got < 0 && errno != EAGAIN)) {
+      Lose(lane);
+      return came;
+    }
+    if (got < 0) break;
+    came = true;
+    shared_->waits.NoteMoved();
+    budget -= std::min(budget, static_cast<uint64_t>(got));
+    more = static_cast<size_t>(got) == wanted;
+  }
+  if (came && connection_->ready()) TakeStaged(lane);
+  Leave(lane);
+  return came;
+}
+
+void SoftReceiver::Lose(SoftLane* lane) {
+  lane->Unpin(&shared_->context->regions);
+  if (lane->state == SoftLane::State::kGreeted) {
+    connection_->RetryDial(lane);
+  } else {
+    ending_->LoseLane(lane);
+  }
+}
+
+// Until it has something again.
+void SoftReceiver::Leave(SoftLane* lane) {
+  lane->Unpin(&shared_->context->regions);
+  if (lane->begin == lane->end) lane->GiveBackStaging(shared_->completions->stagings());
+}
+
+// One receive call, into the payload's place if one is arriving.
+ssize_t SoftReceiver::ReadSome(SoftLane* lane, size_t* wanted) {
+  if (lane->staging == nullptr) lane->staging = shared_->completions->stagings()->Take();
+  MakeRoom(lane);
+  return lane->payload_left == 0 ? ReadStaged(lane, wanted) : ReadPayload(lane, wanted);
+}
+
+void SoftReceiver::MakeRoom(SoftLane* lane) {
+  uint8_t* const staging = lane->staging->bytes;
+  if (lane->begin == lane->end) {
+    lane->begin = lane->end = 0;
+  } else if (lane->capacity - lane->end < kFrameHeaderBytes) {
+    memmove(staging, staging + lane->begin, lane->end - lane->begin);
+    lane->end -= lane->begin;
+    lane->begin = 0;
+  }
+}
+
+ssize_t SoftReceiver::ReadStaged(SoftLane* lane, size_t* wanted) {
+  *wanted = lane->capacity - lane->end;
+  if (*wanted == 0) {
+    // Full of what another lane must come before.
+    errno = EAGAIN;
+    return -1;
+  }
+  const ssize_t got = lane->stream.Receive(lane->staging->bytes + lane->end, *wanted);
+  if (got > 0) lane->end += static_cast<size_t>(got);
+  return got;
+}
+
+ssize_t SoftReceiver::ReadPayload(SoftLane* lane, size_t* wanted) {
+  if (!landing_->Pin(lane)) {
+    errno = EAGAIN;  // Already refused.
+    return -1;
+  }
+  iovec places[kMostPlaces + 1];
+  int count = landing_->Places(lane, lane->payload_left, places, kMostPlaces);
+  uint64_t payload = 0;
+  for (int i = 0; i < count; ++i) payload += places[i].iov_len;
+  *wanted = payload;
+  if (payload == lane->payload_left) {
+    size_t room = lane->capacity - lane->end;
+    if (lane->frame.bytes >= kDirectBytes) room = std::min(room, kFrameHeaderBytes);
+    places[count++] = {lane->staging->bytes + lane->end, room};
+    *wanted += room;
+  }
+  const ssize_t got = lane->stream.Receive(places, count);
+  if (got <= 0) return got;
+  const uint64_t landed = std::min(payload, static_cast<uint64_t>(got));
+  lane->end += static_cast<size_t>(got) - landed;
+  landing_->NoteLanded(lane, landed);
+  return got;
+}
+
+bool SoftReceiver::TakeStaged(SoftLane* lane) {
+  while (connection_->ready()) {
+    const size_t staged = lane->end - lane->begin;
+    if (staged == 0) return true;
+    const uint8_t* const from = lane->staging->bytes + lane->begin;
+    if (lane->state == SoftLane::State::kGreeted) {
+      if (staged < kHelloBytes) return true;
+      lane->begin += kHelloBytes;
+      if (!connection_->TakeHello(lane, from)) return false;
+    } else if (lane->payload_left > 0) {
+      const uint64_t take = std::min<uint64_t>(staged, lane->payload_left);
+      if (!landing_->Pin(lane)) return false;
+      lane->begin += take;
+      landing_->Copy(lane, from, take);
+    } else {
+      if (staged < kFrameHeaderBytes) return true;
+      if (!TakeFrame(lane, from)) return false;
+      lane->begin += kFrameHeaderBytes;
+    }
+  }
+  return false;
+}
+
+bool SoftReceiver::TakeFrame(SoftLane* lane, const uint8_t* header) {
+  FrameHeader frame;
+  if (!DecodeFrameHeader(header, &frame)) {
+    TRYST_REACHED("soft: a frame that is none");
+    ending_->Nonsense("a frame that is none");
+    return false;
+  }
+  return frames_.Take(lane, frame) == SoftFrameHandler::Taken::kYes;
+}
+
+}  // namespace tryst

@@ -1,0 +1,245 @@
+#include "verbs/soft/soft_sender.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace tryst {
+namespace {
+
+// Large enough that one system call is cheap, and small enough that the headers, which carry
+// acknowledgements, are fresh.
+constexpr uint64_t kBatchBytes = 512 << 10;
+
+bool NeedsReceive(SendOp op) {
+  return op == SendOp::kWriteWithImmediate || op == SendOp::kSend ||
+         op == SendOp::kSendWithImmediate;
+}
+
+// Of the first frame of a message.
+void DescribeMessage(const SoftSend& send, FrameHeader* header) {
+  const bool to_region = send.op == SendOp::kWrite || send.op == SendOp::kWriteWithImmediate;
+  header->type = to_region ? FrameType::kWrite : FrameType::kSend;
+  header->has_immediate =
+      send.op == SendOp::kWriteWithImmediate || send.op == SendOp::kSendWithImmediate;
+  header->immediate = send.immediate;
+  header->remote_key = send.remote_key;
+  header->address = send.remote_address;
+}
+
+}  // namespace
+
+void SoftSender::Pump() {
+  bool again = true;
+  while (again && connection_->ready() && connection_->first()->up() &&
+         !connection_->hanging_up()) {
+    again = false;
+    for (const std::unique_ptr<SoftLane>& lane : connection_->lanes()) {
+      if (!connection_->ready()) return;
+      if (lane->up() && !lane->full) again |= PumpLane(lane.get());
+    }
+  }
+}
+
+void SoftSender::Acknowledge() {
+  ack_now_ = true;
+  Pump();
+}
+
+bool SoftSender::AnythingToSend() const {
+  return shared_->sends.any_waits() || !shared_->reads.empty() || ack_now_;
+}
+
+// Sends one batch. True: it was sent completely, and another may follow.
+bool SoftSender::PumpLane(SoftLane* lane) {
+  if (lane->out == nullptr && !Fill(lane)) return false;
+  SoftBatch::Progress progress;
+  if (!WriteBatch(lane, &progress)) {
+    // The memory was revoked while its bytes were being sent, so the frame cannot be finished.
+    ending_->Lost();
+    return false;
+  }
+  if (progress == SoftBatch::Progress::kLost) {
+    // The peer may have sent the reason; then this ends with that.
+    if (lane->index == 0) receiver_->Read(lane);
+    ending_->LoseLane(lane);
+    return false;
+  }
+  for (uint64_t work = lane->out->TakeWritten(); work != SoftBatch::kNoWork;
+       work = lane->out->TakeWritten()) {
+    --shared_->sends.at(work).unwritten_frames;
+  }
+  if (progress == SoftBatch::Progress::kSome) {
+    lane->full = true;
+    shared_->completions->NoteFull(lane);
+    return false;
+  }
+  lane->GiveBackBatch(shared_->completions->batches());
+  return true;
+}
+
+// False: the memory that it sends from is no longer open to the peer.
+bool SoftSender::WriteBatch(SoftLane* lane, SoftBatch::Progress* progress) {
+  SoftRegionTable& regions = shared_->context->regions;
+  SoftRegionRecord* pinned = nullptr;
+  if (lane->out_remote_key != 0) {
+    pinned = regions.PinRemote(lane->out_remote_key, shared_->number, lane->out_address,
+                               lane->out_bytes, kRemoteRead);
+    if (pinned == nullptr) return false;
+  }
+  size_t written = 0;
+  *progress = lane->out->WriteTo(&lane->stream, &written);
+  if (pinned != nullptr) regions.Unpin(pinned);
+  if (written > 0) shared_->waits.NoteMoved();
+  return true;
+}
+
+// False, and no batch: there is nothing to send.
+bool SoftSender::Fill(SoftLane* lane) {
+  lane->out = shared_->completions->batches()->Take();
+  if (lane->index == 0) {
+    FillFirst(lane);
+  } else if (shared_->reads.OldestIsCut(shared_->context->options.stripe_bytes)) {
+    // The other lanes help with what the first has begun.
+    AddAnswerFrame(lane);
+  } else if (NextIsCut()) {
+    AddMessageFrame(lane);
+  }
+  if (lane->out->empty()) lane->GiveBackBatch(shared_->completions->batches());
+  return lane->out != nullptr;
+}
+
+void SoftSender::FillFirst(SoftLane* lane) {
+  const bool asked = !shared_->reads.empty();
+  if (asked && answer_next_) {
+    answer_next_ = false;
+    AddAnswerFrame(lane);
+    return;
+  }
+  const int entries = static_cast<int>(std::max<uint32_t>(shared_->options.max_entries, 1));
+  while (lane->out->bytes() < kBatchBytes && lane->out->HasRoom(entries) && StartNext()) {
+    AddMessageFrame(lane);
+  }
+  answer_next_ = true;
+  if (lane->out->empty() && asked) AddAnswerFrame(lane);
+  if (lane->out->empty() && ack_now_) {
+    lane->out->Add(shared_->progress.NewHeader(FrameType::kAck, true), nullptr, 0,
+                   SoftBatch::kNoWork);
+  }
+  ack_now_ = false;
+}
+
+// Advances to a work that has a frame to send, if there is one.
+bool SoftSender::StartNext() {
+  SoftSendRing& sends = shared_->sends;
+  while (sends.any_waits()) {
+    SoftSend& send = sends.at(sends.next());
+    if (send.error != CompletionStatus::kOk) return false;
+    if (!send.started && !Start(&send, sends.next())) return false;
+    if (!send.for_window()) return true;
+    sends.Advance();
+  }
+  return false;
+}
+
+bool SoftSender::Start(SoftSend* send, uint64_t i) {
+  SoftSendRing& sends = shared_->sends;
+  if (send->fence && sends.reads_out() > 0) return false;
+  if (send->for_window()) {
+    DoWindowWork(send);
+    return send->error == CompletionStatus::kOk;
+  }
+  const bool read = send->op == SendOp::kRead;
+  if (read && sends.reads_out() >= shared_->context->options.limits.max_reads_in_flight) {
+    return false;
+  }
+  if (NeedsReceive(send->op) && !shared_->progress.PeerHasReceive()) {
+    shared_->waits.Starve();
+    return false;
+  }
+  send->error = CheckLocalKeys(*send, i);
+  if (send->error != CompletionStatus::kOk) return false;
+  if (NeedsReceive(send->op)) {
+    shared_->progress.UsePeersReceive();
+    shared_->waits.Feed();
+  }
+  if (read) sends.NoteReadStarted();
+  send->sequence = shared_->progress.NewSequence();
+  send->started = true;
+  return true;
+}
+
+CompletionStatus SoftSender::CheckLocalKeys(const SoftSend& send, uint64_t i) {
+  if (send.inline_data) return CompletionStatus::kOk;
+  const Entry* const entries = shared_->sends.entries(i);
+  for (int e = 0; e < send.entries; ++e) {
+    if (entries[e].bytes == 0) continue;
+    if (!shared_->context->regions.LocalRangeAllowed(entries[e].local_key, entries[e].address,
+                                                     entries[e].bytes, send.op == SendOp::kRead)) {
+      return CompletionStatus::kLocalProtection;
+    }
+  }
+  return CompletionStatus::kOk;
+}
+
+void SoftSender::DoWindowWork(SoftSend* send) {
+  SoftRegionTable& regions = shared_->context->regions;
+  if (send->op == SendOp::kInvalidateWindow) {
+    if (!regions.UnbindWindow(send->window_key)) send->error = CompletionStatus::kLocalOperation;
+  } else if (regions.IsWindowBound(send->window_old_key) ||
+             !regions.BindWindow(send->window_key, shared_->number, send->window_region_key,
+                                 send->remote_address, send->window_bytes, send->window_access)) {
+    send->error = CompletionStatus::kWindowBind;
+  }
+  send->started = send->error == CompletionStatus::kOk;
+}
+
+// The next work has begun, and is so large that all lanes carry it.
+bool SoftSender::NextIsCut() const {
+  if (!shared_->sends.any_waits()) return false;
+  // Its bytes are never all assigned.
+  const SoftSend& send = shared_->sends.at(shared_->sends.next());
+  return send.announced_first && send.total >= shared_->context->options.stripe_bytes;
+}
+
+// The next frame of the next work, which was started.
+void SoftSender::AddMessageFrame(SoftLane* lane) {
+  SoftSendRing& sends = shared_->sends;
+  const uint64_t i = sends.next();
+  SoftSend& send = sends.at(i);
+  FrameHeader header = shared_->progress.NewHeader(FrameType::kFragment, lane->index == 0);
+  header.sequence = send.sequence;
+  header.total = send.total;
+  iovec payload[SoftBatch::kMaxPieces];
+  int count = 0;
+  if (send.op == SendOp::kRead) {
+    header.type = FrameType::kRead;
+    header.remote_key = send.remote_key;
+    header.address = send.remote_address;
+    send.assigned = send.total;
+  } else {
+    if (!send.announced_first) {
+      DescribeMessage(send, &header);
+      send.announced_first = true;
+    } else {
+      header.address = send.assigned;
+    }
+    header.bytes =
+        static_cast<uint32_t>(std::min<uint64_t>(send.total - send.assigned, kMaxFrameBytes));
+    count = Gather(sends.entries(i), send.entries, send.assigned, header.bytes, payload,
+                   SoftBatch::kMaxPieces);
+    send.assigned += header.bytes;
+  }
+  ++send.unwritten_frames;
+  lane->out->Add(header, payload, count, i);
+  if (send.assigned == send.total) sends.Advance();
+}
+
+// The next frame of the oldest READ that is not fully answered.
+void SoftSender::AddAnswerFrame(SoftLane* lane) {
+  shared_->reads.AddAnswer(shared_->progress.NewHeader(FrameType::kReadResponse, lane->index == 0),
+                           lane);
+}
+
+}  // namespace tryst

@@ -1,0 +1,52 @@
+#ifndef TRYST_VERBS_SOFT_SOFT_SENDER_H_
+#define TRYST_VERBS_SOFT_SOFT_SENDER_H_
+
+#include <cstdint>
+
+#include "verbs/nic.h"
+#include "verbs/soft/frame.h"
+#include "verbs/soft/soft_connection.h"
+#include "verbs/soft/soft_ending.h"
+#include "verbs/soft/soft_lane.h"
+#include "verbs/soft/soft_receiver.h"
+#include "verbs/soft/soft_shared.h"
+
+namespace tryst {
+
+// Turns posted works, and answers to the peer's READs, into frames, and sends them in batches.
+class SoftSender {
+ public:
+  // All outlive it.
+  SoftSender(SoftShared* shared, SoftConnection* connection, SoftEnding* ending,
+             SoftReceiver* receiver)
+      : shared_(shared), connection_(connection), ending_(ending), receiver_(receiver) {}
+
+  void Pump();  // Sends what the sockets take.
+  // Sends acknowledgements now, in a frame of their own if there is no other.
+  void Acknowledge();
+  bool AnythingToSend() const;
+
+ private:
+  bool PumpLane(SoftLane* lane);
+  bool WriteBatch(SoftLane* lane, SoftBatch::Progress* progress);
+  bool Fill(SoftLane* lane);
+  void FillFirst(SoftLane* lane);
+  bool StartNext();  // False: it must wait, or has failed.
+  bool Start(SoftSend* send, uint64_t i);
+  CompletionStatus CheckLocalKeys(const SoftSend& send, uint64_t i);
+  void DoWindowWork(SoftSend* send);
+  bool NextIsCut() const;
+  void AddMessageFrame(SoftLane* lane);
+  void AddAnswerFrame(SoftLane* lane);
+
+  SoftShared* const shared_;
+  SoftConnection* const connection_;
+  SoftEnding* const ending_;
+  SoftReceiver* const receiver_;
+  bool answer_next_ = false;  // Alternates between our works and the peer's READs.
+  bool ack_now_ = false;
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SOFT_SOFT_SENDER_H_
