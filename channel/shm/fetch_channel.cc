@@ -23,7 +23,7 @@ void ShmFetchChannel::DropMemory(FetchOp* op) {
   ShmFetchOp::Of(op)->into = Tensor();
 }
 
-// Parts that have begun to come are where the next fetch of the key does not want them.
+// A tensor of which parts have arrived lies in this fetch's memory, so the next one cannot take it.
 bool ShmFetchChannel::PassMemory(FetchOp* from, FetchOp* to) {
   if (ShmFetchOp::Of(from)->into.valid()) return false;
   ShmFetchOp::Of(to)->misanswered = ShmFetchOp::Of(from)->misanswered;

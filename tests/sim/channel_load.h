@@ -78,12 +78,14 @@ class ChannelLoad {
   void NoteKill() { killed_ = true; }
   // Bits flip: a digest may be wrong twice, and kDataLoss ends that fetch.
   void NoteFlips() { flips_ = true; }
-  // A connection of that worker's broke: of what it fetches some is cancelled before the drain.
+  // A connection of this worker broke. Cancels some of its open fetches before the queue pair has
+  // drained.
   void CancelSoon(size_t consumer, int64_t within_ns);
-  // For each open fetch of a living producer one tensor more, unless one is left for it; or,
-  // `anyhow`, because a consumer that died may have taken those along.
+  // Sends one more tensor for each open fetch whose producer lives and that would otherwise get
+  // none. With `anyhow` it sends to all of them, because a consumer that died may have taken a
+  // tensor.
   void SendWhatIsWaitedFor(bool anyhow);
-  // Fetches, plainly, what nobody has got so far, from living producers; how much that is.
+  // Fetches, without any options, the tensors that living producers still have. Returns how many.
   size_t FetchWhatIsLeft();
   // Everything that can end has ended, and every Send was delivered once, unless its
   // producer died, its step was aborted, or a consumer died that may have got it.
