@@ -58,7 +58,7 @@ check() { # NAME SECONDS COMMAND...: one result for it all.
 }
 
 gtest() { # PROGRAM SECONDS: one result for each of its tests.
-  local program=$1 limit=$2 filter line test="" why=""
+  local program=$1 limit=$2 filter line test="" why="" again=()
   fits "$limit" "$program" || return
   # Tests that have a result are not run again.
   filter=$(tr ' ' '\n' <<<"$done_before" | sed -n "s,^$program/,,p" | paste -sd:)
@@ -85,8 +85,23 @@ gtest() { # PROGRAM SECONDS: one result for each of its tests.
     echo "(exit code $?)"
   )
   if [[ -n $test ]]; then finish_test FAIL ": it crashed or ran out of time $why"; fi
+  for test in "${again[@]}"; do
+    echo "RUN $setup $program/$test"
+    if timeout -k 5 60 "$programs/$program" --gtest_filter="$test" --gtest_color=no >again.log 2>&1; then
+      finish_test PASS ": at its second attempt"
+    else
+      sed 's/^/  | /' again.log
+      finish_test FAIL ", twice"
+    fi
+  done
 }
 finish_test() { # WORD WHY: of gtest()'s `test`, if one is running: a summary repeats the names.
+  # Software iWARP breaks a connection now and then, and nobody says why: docs/TESTING.md.
+  if [[ $setup == siw && -n $test && $1 == FAIL && -z $2 ]]; then
+    echo "  | failed; it is run once more at the end"
+    again+=("$test")
+    test=
+  fi
   if [[ -n $test ]]; then echo "$1 $setup $program/$test$2"; fi
   test=
 }
