@@ -50,8 +50,8 @@ class FetchChannel final : public FetchOps,
   // that they foresaw come by another path, and would wait for them.
   void AskAhead(bool in_use) override { standing_.AskAhead(in_use); }
 
-  // Call it when landing room came back: the fetch that has waited longest takes some. False: no
-  // fetch waits, or the room was not enough.
+  // Call it when landing room came back: the fetch that has waited longest takes some, or ends.
+  // False: no fetch waits, or the room was not enough.
   bool TakeRoom() { return destinations_.TakeRoom(); }
   bool waits_for_room() const { return destinations_.any_wait(); }
   // Gives up one of the standing receives, if there are any: their room is needed.

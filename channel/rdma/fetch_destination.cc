@@ -103,14 +103,24 @@ bool FetchDestinations::WaitForRoom(RdmaFetchOp* op) {
   ops_->Advance(op, FetchEvent::kNoRoom);
   op->span.Enter(WaitsFor::kLandingRoom, ops_->now_ns());
   room_line_.Push(op);
-  return room_line_.front() != op || TakeRoom();
+  if (landings_->BeginWaitForRoom()) {
+    landings_->TellRoom();  // What room there is, all take in turn.
+    return true;
+  }
+  return TakeRoom();
+}
+
+void FetchDestinations::StopWaiting(RdmaFetchOp* op) {
+  if (!room_line_.Holds(op)) return;
+  room_line_.Remove(op);
+  landings_->EndWaitForRoom();
 }
 
 bool FetchDestinations::TakeRoom() {
   if (room_line_.empty()) return false;
   RdmaFetchOp* op = RdmaFetchOp::Of(room_line_.front());
-  if (!Give(op, op->meta.bytes, LandingPool::For::kReady)) return false;
-  room_line_.PopFront();
+  if (!Give(op, op->meta.bytes, LandingPool::For::kReady)) return room_line_.front() != op;
+  StopWaiting(op);
   ops_->Advance(op, FetchEvent::kRetry);
   op->send_request = true;
   ops_->SendSoon(op);

@@ -33,9 +33,9 @@ class FetchDestinations {
   // The peer has the tensor: requests it again when room comes and it is this fetch's turn. False:
   // there is no room until other fetches give theirs up.
   bool WaitForRoom(RdmaFetchOp* op);
-  void StopWaiting(RdmaFetchOp* op) { room_line_.Remove(op); }
-  // Call it when room came back: the fetch that has waited longest takes some. False: no fetch
-  // waits, or the room was not enough.
+  void StopWaiting(RdmaFetchOp* op);  // Does nothing if it does not wait.
+  // Call it when room came back: the fetch that has waited longest takes some, or ends. False:
+  // no fetch waits, or the room was not enough.
   bool TakeRoom();
   bool any_wait() const { return !room_line_.empty(); }
   // The memory of `op` no longer counts as lent for waiting.

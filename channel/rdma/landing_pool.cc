@@ -49,6 +49,7 @@ uint64_t LandingPool::Charge(uint64_t bytes) {
 LandingPool::~LandingPool() {
   MutexLock lock(&mu_);
   TRYST_CHECK(lent_ == 0) << lent_ << " landings are still lent";
+  TRYST_CHECK(waits_for_room_ == 0) << "a fetch waits for room still";
   for (auto& kept : kept_) {
     for (auto& [writer, landings] : kept) {
       for (Landing* landing : landings) delete landing;
@@ -65,7 +66,7 @@ StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
   Landing* landing = nullptr;
   {
     MutexLock lock(&mu_);
-    if (what == For::kWaiting && waiting_bytes_ + charge > cap_bytes_ / 2) {
+    if (what == For::kWaiting && !MayLendAhead(charge)) {
       TRYST_REACHED("sim: no landing for a tensor that is not sent");
       return StorageRef();
     }
@@ -100,6 +101,10 @@ StorageRef LandingPool::Take(uint64_t bytes, For what, uint64_t writer) {
     refused_ = true;
   }
   return made;
+}
+
+bool LandingPool::MayLendAhead(uint64_t bytes) const {
+  return waits_for_room_.load() == 0 && waiting_bytes_ + bytes <= cap_bytes_ / 2;
 }
 
 bool LandingPool::MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) {
@@ -152,7 +157,7 @@ bool LandingPool::TakeBudget(uint64_t bytes, For what) {
   std::vector<Landing*> evicted;
   {
     MutexLock lock(&mu_);
-    if (what == For::kWaiting && waiting_bytes_ + bytes > cap_bytes_ / 2) return false;
+    if (what == For::kWaiting && !MayLendAhead(bytes)) return false;
     if (bytes > cap_bytes_ || !MakeWay(bytes, &evicted)) return false;
     pinned_bytes_ += bytes;
     pinned_bytes_most_ = std::max(pinned_bytes_most_, pinned_bytes_);

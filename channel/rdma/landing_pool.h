@@ -69,8 +69,9 @@ class Landing final : public Storage {
 //   + caller's destinations in flight                           <= cap_bytes
 //   of these, what is lent before the producer has the tensor   <= cap_bytes / 2
 // A caller's destination that is larger than the cap takes the whole budget, so it is alone in
-// flight. The second bound leaves room for tensors that exist: fetches that wait for a Send can
-// never starve them. Thread-safe. The pool and its NIC live as long as any of its tensors.
+// flight. The second bound leaves room for tensors that exist, and while a fetch of one of them
+// waits for room, nothing is lent for others: fetches that wait for a Send can never starve them.
+// Thread-safe. The pool and its NIC live as long as any of its tensors.
 class LandingPool : public std::enable_shared_from_this<LandingPool> {
  public:
   LandingPool(std::shared_ptr<Nic> nic, uint64_t cap_bytes)
@@ -95,10 +96,15 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   // The tensor of a landing or budget that was taken for kWaiting has come, or was given up.
   void EndWaiting(uint64_t bytes);
 
-  // `on_room` is called, on any thread, when something was given back after a Take failed. It may
-  // only post a task, because it runs under a lock. That lock also ensures that no call runs after
-  // null was set.
+  // A fetch of a tensor that exists waits for room. Returns whether others waited already.
+  bool BeginWaitForRoom() { return waits_for_room_.fetch_add(1) > 0; }
+  void EndWaitForRoom() { waits_for_room_.fetch_sub(1); }
+
+  // `on_room` is called, on any thread, when something was given back after a Take failed, and by
+  // TellRoom(). It may only post a task, because it runs under a lock. That lock also ensures that
+  // no call runs after null was set.
   void SetRoomCallback(absl::AnyInvocable<void()> on_room) ABSL_LOCKS_EXCLUDED(room_mu_);
+  void TellRoom() ABSL_LOCKS_EXCLUDED(room_mu_);
 
   // Whether a landing's key can be revoked. If not, landings are kept for each producer.
   bool ends_keys() const { return nic_->limits().renews_keys; }
@@ -119,8 +125,9 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   static size_t ClassOf(uint64_t bytes);
   static uint64_t ClassBytes(size_t size_class);
 
+  // Whether a tensor that its producer may not have yet may get `bytes`.
+  bool MayLendAhead(uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Give(Landing* landing);
-  void TellRoom() ABSL_LOCKS_EXCLUDED(room_mu_);
   // Frees kept landings, into `evicted`, until `bytes` more fit under the cap.
   bool MakeWay(uint64_t bytes, std::vector<Landing*>* evicted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   StorageRef Make(size_t size_class, uint64_t writer);
@@ -128,6 +135,7 @@ class LandingPool : public std::enable_shared_from_this<LandingPool> {
   const std::shared_ptr<Nic> nic_;
   const uint64_t cap_bytes_;
   std::atomic<uint64_t> next_writer_{1};
+  std::atomic<int64_t> waits_for_room_{0};
 
   mutable Mutex mu_;
   using ByWriter = absl::flat_hash_map<uint64_t, std::vector<Landing*>>;

@@ -48,6 +48,19 @@ TEST_F(LandingPoolTest, WhatHasComeIsNotWaitedForAnyMore) {
   EXPECT_EQ(TakeAll(For::kWaiting).size(), 1u);
 }
 
+TEST_F(LandingPoolTest, NothingIsLentAheadWhileAFetchWaitsForRoom) {
+  EXPECT_FALSE(pool_->BeginWaitForRoom());
+  EXPECT_TRUE(TakeAll(For::kWaiting).empty());
+  EXPECT_FALSE(pool_->TakeBudget(kEach, For::kWaiting));
+  EXPECT_TRUE(pool_->TakeBudget(kEach, For::kReady));
+  EXPECT_TRUE(pool_->BeginWaitForRoom()) << "one waits already";
+  pool_->EndWaitForRoom();
+  EXPECT_TRUE(TakeAll(For::kWaiting).empty());
+  pool_->EndWaitForRoom();
+  EXPECT_EQ(TakeAll(For::kWaiting).size(), kMost / 2);
+  pool_->GiveBudget(kEach, For::kReady);
+}
+
 TEST_F(LandingPoolTest, WhoWasRefusedHearsOfRoom) {
   int told = 0;
   pool_->SetRoomCallback([&] { ++told; });
