@@ -409,7 +409,8 @@ void Copier::Arm() {
   [[maybe_unused]] const ssize_t got = read(event_fd_, &ignored, sizeof(ignored));
   if (outstanding_ == 0 || !gpu_->Use().ok()) return;
   void* const argument = reinterpret_cast<void*>(static_cast<intptr_t>(event_fd_));
-  // A watch or a copy held back ends by work that is not ours: no stream of ours can tell.
+  // A watch, or a copy that is held back, waits for work of others. None of our streams can tell us
+  // when that ends, so we look.
   bool must_look = !watches_.empty() || !broken_.ok();
   for (const std::deque<Copy>& line : held_back_) must_look |= !line.empty();
   if (!standing_.empty()) {

@@ -1,4 +1,4 @@
-// What cuda_api.h writes down, beside the toolkit's own header.
+// Compares the numbers and types that cuda_api.h declares with those in the toolkit's own header.
 
 #include "gpu/cuda_api.h"
 

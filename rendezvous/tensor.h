@@ -82,8 +82,8 @@ class TensorShape {
   };
 
   absl::Status Set(absl::Span<const int64_t> dims);
-  // As Set(), of dimensions that fit in place. False: they do not fit or no tensor has them, and the
-  // shape is unchanged. REQUIRES: the shape is a scalar's.
+  // As Set(), of dimensions that fit in place. False: they do not fit or no tensor has them, and
+  // the shape is unchanged. REQUIRES: the shape is a scalar's.
   bool SetNear(absl::Span<const int64_t> dims) {
     if (dims.size() > kMaxRank) return false;
     int64_t elements = 1;

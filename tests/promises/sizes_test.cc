@@ -134,7 +134,8 @@ TEST_P(AllSizes, OfManyDimensionsTheyComeInTheirShape) {
   EXPECT_TRUE(pair.CameByThePath()) << pair.self().server->Explain("");
 }
 
-// Like 4 GiB with the default: the limit of one method does not limit what can be sent.
+// What is larger than the memory of one way to move it goes by another: here 16 MiB and more, with
+// the default settings 4 GiB.
 TEST_P(AllSizes, LargerThanTheLandingMemoryTheyComeAllTheSame) {
   SKIP_IF_KNOWN();
   const PromisePair pair(GetParam(), {"--landing_bytes=16MiB", "--shm_bytes=16MiB"});
