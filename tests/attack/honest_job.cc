@@ -1,11 +1,8 @@
 #include "tests/attack/honest_job.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,23 +19,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "tests/e2e/free_port.h"
 
 namespace tryst {
 namespace {
 
 constexpr char kWorkerName[] = "/job:worker/replica:0/task:0";
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in any = {};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(any);
-  bind(fd, reinterpret_cast<sockaddr*>(&any), length);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&any), &length);
-  close(fd);
-  return ntohs(any.sin_port);
-}
 
 std::set<std::string> SocketsOf(pid_t pid) {
   std::set<std::string> inodes;

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/free_port.h"
 #include "tests/e2e/process.h"
 #include "tests/e2e/tested_paths.h"
 

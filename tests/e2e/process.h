@@ -41,8 +41,6 @@ class Process {
 // A path in the test's own folder.
 std::string TempFile(const std::string& name);
 std::string ReadFile(const std::string& path);
-// A port on which nobody listens now.
-int FreePort();
 std::vector<std::string> With(std::vector<std::string> args, const std::vector<std::string>& more);
 
 }  // namespace tryst

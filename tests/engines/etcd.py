@@ -8,6 +8,7 @@ Tensors travel all the while: no fetch may fail for what happens to etcd.
 """
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -41,9 +42,14 @@ def until(what, ready, seconds=PATIENCE_S):
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """Below those that the kernel gives to connections, so that it is still free when it is used."""
+    while True:
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", random.SystemRandom().randint(12000, 32000)))
+                return one.getsockname()[1]
+            except OSError:
+                continue
 
 
 class Etcd:

@@ -12,12 +12,9 @@
 // Exit code 1: something hung, was lost or doubled, or arrived changed. Prints for each fault when
 // the other side noticed it, and when the load was back.
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,6 +35,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "tests/e2e/free_port.h"
 #include "tests/faults/storm_worker.h"
 #include "tests/faults/worker_page.h"
 #include "tests/history/history_file.h"
@@ -64,18 +62,6 @@ struct Settings {
 void SleepMs(int64_t ms) {
   const timespec time = {ms / 1000, ms % 1000 * 1'000'000};
   nanosleep(&time, nullptr);
-}
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t length = sizeof(address);
-  TRYST_CHECK(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 // What the faults of one kind led to, in milliseconds; -1: not within the time.

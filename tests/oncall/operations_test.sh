@@ -34,10 +34,14 @@ certify worker0 worker
 
 # Stands for /etc/tryst of each host. Only what every user must change is changed.
 ports=$(python3 -c '
-import socket
-sockets = [socket.socket() for _ in range(2)]
-for s in sockets: s.bind(("127.0.0.1", 0))
-print(*(s.getsockname()[1] for s in sockets))')
+import random, socket
+free = []
+# Below those that the kernel gives to connections, so that they are still free when a server starts.
+for port in random.SystemRandom().sample(range(12000, 32000), 200):
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) != 0: free.append(port)
+    if len(free) == 2: break
+print(*free)')
 read -r ps_port worker_port <<<"$ports"
 for job in ps worker; do
   port=${job}_port

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/free_port.h"
 #include "tests/promises/known.h"
 
 namespace tryst {
