@@ -90,7 +90,8 @@ TEST_F(SimMembersTest, EachRestartsInTurn) {
     members_->Start(host);
     members_->RunFor(kSecondNs / 50);
   }
-  // Of its own restart a goodbye and a greeting to each; of each other one the same two.
+  // A host sends each of the others a goodbye and a greeting when it restarts itself, and a goodbye
+  // and a greeting when the other does.
   ExpectSettles("each restarts in turn", 5);
 }
 
