@@ -201,12 +201,13 @@ Worker::~Worker() {
   nics.clear();
 }
 
-// Pollers are separate threads, so between two turns of one the others may take any number.
+// Pollers are separate threads, so between two turns of one the others may take any number. One that
+// gets no turn may have work, for which the time must not advance to the next event.
 bool Worker::Turn() {
   bool worked = false;
   for (const auto& poller : pollers) {
-    if (pollers.size() > 1 && cluster->Chance(20)) continue;
-    worked |= poller->Turn();
+    const bool is_late = pollers.size() > 1 && cluster->Chance(20);
+    worked |= is_late || poller->Turn();
   }
   return worked;
 }
