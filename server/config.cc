@@ -173,6 +173,7 @@ constexpr int64_t kMostRingSlots = 1024;
 constexpr int64_t kMostQueuePairs = 8;
 constexpr int64_t kMostPeers = 65536;
 constexpr int64_t kMostPollers = 64;
+constexpr int64_t kMostHelpers = 64;
 constexpr uint64_t kLeastMessageBytes = 32 + 16 + 4096;
 constexpr uint64_t kMostMessageBytes = 1 << 20;
 
@@ -318,6 +319,10 @@ const ConfigRow kRows[] = {
     {"Data plane", "poller_cpus", K::kText, &C::poller_cpus,
      "The processor that each poller stays on, as in 0,2,4-7; those of the NIC's NUMA node are "
      "best. Empty: where the system puts it."},
+    {"Data plane", "helpers", K::kNumber, &C::helpers,
+     "Threads that help pollers to move large tensors, over shared memory and over the soft NIC's "
+     "sockets; they start when there is one. 0: none. -1: one less than half of the processors "
+     "that the process may use, at most 7."},
     {"Data plane", "spin_us", K::kNumber, &C::spin_us,
      "How long the data plane looks for work before it sleeps, where looking pays: it finds out. "
      "0: it sleeps at once."},
@@ -530,6 +535,10 @@ absl::Status CheckLimits(const ServerConfig& config) {
   if (config.pollers < 0 || config.pollers > kMostPollers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "pollers is ", config.pollers, ", and from 0 (as many as fit) to ", kMostPollers));
+  }
+  if (config.helpers < -1 || config.helpers > kMostHelpers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "helpers is ", config.helpers, ", and from -1 (as many as fit) to ", kMostHelpers));
   }
   const absl::StatusOr<std::vector<int>> cpus = PollerCpus(config);
   if (!cpus.ok()) return cpus.status();

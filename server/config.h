@@ -86,6 +86,7 @@ struct DataPlaneSettings {
   int64_t queue_pairs = 1;
   int64_t pollers = 0;
   std::string poller_cpus;
+  int64_t helpers = -1;
   int64_t spin_us = 50;
 };
 

@@ -66,7 +66,6 @@ ShmOptions ShmFrom(const ServerConfig& config, size_t pollers) {
   options.max_consumers = PeersOfOne(config, pollers);
   options.patience_ms = absl::ToInt64Milliseconds(config.patience);
   options.max_waiting = static_cast<uint32_t>(config.max_waiting);
-  options.copy_helpers = std::clamp((UsableCpus() - 2) / static_cast<int>(pollers), 0, 3);
   return options;
 }
 
@@ -100,8 +99,9 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Open(Parts parts) {
 absl::Status DataPlane::Open() {
   const ServerConfig& config = parts_.server->config;
   const ServerParts& server = *parts_.server;
+  const auto crew = std::make_shared<Crew>(HelperCount(config, UsableCpus()));
   absl::StatusOr<std::vector<NicPath>> nics = server.protocol->open_nics(
-      config, {HostOf(server.listen), HostOf(server.advertise), server.environment});
+      config, {HostOf(server.listen), HostOf(server.advertise), server.environment, crew});
   if (!nics.ok()) return nics.status();
   absl::StatusOr<LinkOptions> link = LinkFrom(config, server.environment);
   if (!link.ok()) return link.status();
@@ -129,6 +129,7 @@ absl::Status DataPlane::Open() {
     arena_ = Arena::Make(arena);
     options.shm_arena = arena_;
     options.shm = ShmFrom(config, pollers);
+    options.shm.crew = crew;
   }
   const absl::Status devices = OpenDevices(&*nics);
   if (!devices.ok()) return devices;

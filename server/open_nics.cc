@@ -25,6 +25,8 @@ namespace {
 // what every NIC supports.
 constexpr uint32_t kLeastDepth = 16;
 constexpr uint32_t kMostDepth = 8192;
+// Of a peer and direction, for large tensors; each takes a helper.
+constexpr int kMostSockets = 6;
 
 // Resolves a host's name, because the soft NIC takes only numeric addresses.
 absl::StatusOr<std::string> NumericHost(std::string host) {
@@ -46,16 +48,20 @@ absl::StatusOr<std::string> NumericHost(std::string host) {
   return found->ai_family == AF_INET6 ? absl::StrCat("[", text, "]") : std::string(text);
 }
 
-absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const std::string& listen_host,
-                                 const std::string& reach_host) {
+absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const NicPlace& place) {
   SoftNicOptions options;
+  options.crew = place.crew;
+  if (place.crew != nullptr) {
+    options.sockets_per_queue_pair =
+        std::clamp(static_cast<int>(place.crew->most_threads()), 1, kMostSockets);
+  }
   options.listen_address = config.nic_listen;
   if (options.listen_address.empty()) {
-    absl::StatusOr<std::string> host = NumericHost(listen_host);
+    absl::StatusOr<std::string> host = NumericHost(place.listen_host);
     if (!host.ok()) return host.status();
     options.listen_address = absl::StrCat(*host, ":0");
   }
-  absl::StatusOr<std::string> reach = NumericHost(reach_host);
+  absl::StatusOr<std::string> reach = NumericHost(place.reach_host);
   if (!reach.ok()) return reach.status();
   options.advertised_host = *reach;
   const bool digests = WantsDigests(config, !IsLoopback(options.listen_address));
@@ -116,13 +122,10 @@ absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environme
   return link;
 }
 
-absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
-                                              const Environment& environment,
-                                              const std::string& listen_host,
-                                              const std::string& reach_host) {
+absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const NicPlace& place) {
   std::vector<NicPath> paths;
   if (IsOfiName(config.nic)) {
-    absl::StatusOr<NicPath> path = OpenOfi(config, reach_host);
+    absl::StatusOr<NicPath> path = OpenOfi(config, place.reach_host);
     if (!path.ok()) return path.status();
     paths.push_back(*std::move(path));
     return paths;
@@ -132,7 +135,7 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
         absl::StrCat("nic is '", config.nic, "', and should be auto, soft, ibv or ofi:PROVIDER"));
   }
   if (config.nic != "soft") {
-    absl::StatusOr<NicPath> path = OpenIbv(config, environment);
+    absl::StatusOr<NicPath> path = OpenIbv(config, place.environment);
     if (path.ok()) {
       paths.push_back(*std::move(path));
     } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {
@@ -142,7 +145,7 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
     }
   }
   if (config.nic != "ibv") {
-    absl::StatusOr<NicPath> path = OpenSoft(config, listen_host, reach_host);
+    absl::StatusOr<NicPath> path = OpenSoft(config, place);
     if (!path.ok()) return path.status();
     paths.push_back(*std::move(path));
   }

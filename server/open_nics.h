@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/crew.h"
 #include "channel/rdma/rdma_options.h"
 #include "server/cluster_spec.h"
 #include "server/config.h"
@@ -16,9 +17,10 @@ namespace tryst {
 
 // What an OpenNicsFn gets besides the config.
 struct NicPlace {
-  std::string listen_host;  // The host on which gRPC listens.
-  std::string reach_host;   // The host by which peers reach it.
-  Environment environment;  // Holds RDMA_* and others.
+  std::string listen_host;     // The host on which gRPC listens.
+  std::string reach_host;      // The host by which peers reach it.
+  Environment environment;     // Holds RDMA_* and others.
+  std::shared_ptr<Crew> crew;  // The server's helpers.
 };
 
 // Opens the NICs by which a worker reaches peers, the best one first.
@@ -35,13 +37,11 @@ inline std::shared_ptr<const Protocol> OverNics(OpenNicsFn open) {
 }
 
 // Opens the NICs of "grpc+verbs" as config.nic says. By default: an RDMA device first, then the
-// soft NIC. The soft NIC listens on `listen_host` unless config.nic_listen names another, and is
-// advertised as `reach_host`. For ofi:PROVIDER only that provider of libfabric. kInvalidArgument: a
-// setting is wrong. For ibv or ofi:PROVIDER also the error of opening the device.
-absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config,
-                                              const Environment& environment,
-                                              const std::string& listen_host,
-                                              const std::string& reach_host);
+// soft NIC. The soft NIC listens on `place.listen_host` unless config.nic_listen names another, and
+// is advertised as `place.reach_host`. For ofi:PROVIDER only that provider of libfabric.
+// kInvalidArgument: a setting is wrong. For ibv or ofi:PROVIDER also the error of opening the
+// device.
+absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const NicPlace& place);
 
 // The options of each connection, from the config and RDMA_QP_QUEUE_DEPTH, as far as its value
 // makes sense. kInvalidArgument: an RDMA_* variable does not parse.

@@ -12,6 +12,8 @@ namespace tryst {
 namespace {
 
 constexpr int kMostByDefault = 8;
+// Together with their poller they fill the memory of most machines.
+constexpr int kMostHelpersByDefault = 7;
 constexpr int kMostCpus = CPU_SETSIZE;
 
 }  // namespace
@@ -29,6 +31,11 @@ int PollerCount(const ServerConfig& config, int cpus) {
   const int wanted =
       config.pollers > 0 ? static_cast<int>(config.pollers) : std::min(cpus / 2, kMostByDefault);
   return std::clamp(wanted, 1, std::max(cpus, 1));
+}
+
+int HelperCount(const ServerConfig& config, int cpus) {
+  if (config.helpers >= 0) return static_cast<int>(config.helpers);
+  return std::clamp(cpus / 2 - 1, 0, kMostHelpersByDefault);
 }
 
 int CallbackThreads(const ServerConfig& config, int pollers) {

@@ -13,6 +13,8 @@ int UsableCpus();
 
 // How many pollers a server of `config` starts on `cpus` processors.
 int PollerCount(const ServerConfig& config, int cpus);
+// How many helpers its pollers have together.
+int HelperCount(const ServerConfig& config, int cpus);
 // How many threads run the server's callbacks.
 int CallbackThreads(const ServerConfig& config, int pollers);
 

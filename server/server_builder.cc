@@ -210,7 +210,7 @@ ServerBuilder::ServerBuilder() {
                 return absl::StatusOr<std::vector<NicPath>>(std::vector<NicPath>());
               }));
   AddProtocol("grpc+verbs", OverNics([](const ServerConfig& config, const NicPlace& place) {
-                return OpenNics(config, place.environment, place.listen_host, place.reach_host);
+                return OpenNics(config, place);
               }));
 }
 

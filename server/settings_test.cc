@@ -173,17 +173,32 @@ TEST(Config, WhatNoPathCanUseIsRefusedAtTheStart) {
     auto config = Load({flag});
     return config.ok() ? CheckLimits(*config) : config.status();
   };
-  for (const char* good : {"--message_bytes=4144", "--message_bytes=1MiB", "--slots=4096",
-                           "--ring_slots=1024", "--queue_pairs=8", "--callback_threads=1024",
-                           "--task=2147483647", "--pollers=64", "--poller_cpus=0,2,4-7"}) {
+  for (const char* good :
+       {"--message_bytes=4144", "--message_bytes=1MiB", "--slots=4096", "--ring_slots=1024",
+        "--queue_pairs=8", "--callback_threads=1024", "--task=2147483647", "--pollers=64",
+        "--helpers=64", "--poller_cpus=0,2,4-7"}) {
     EXPECT_TRUE(check(good).ok()) << check(good);
   }
-  for (const char* bad :
-       {"--message_bytes=0", "--message_bytes=4143", "--message_bytes=4136",
-        "--message_bytes=1048584", "--slots=100000", "--ring_slots=1025", "--queue_pairs=9",
-        "--callback_threads=100000", "--task=4294967296", "--max_peers=1000000",
-        "--authenticate_within=1ms", "--pollers=65", "--pollers=-1", "--poller_cpus=1-",
-        "--poller_cpus=7-4", "--poller_cpus=a", "--poller_cpus=-1", "--poller_cpus=100000"}) {
+  for (const char* bad : {"--message_bytes=0",
+                          "--message_bytes=4143",
+                          "--message_bytes=4136",
+                          "--message_bytes=1048584",
+                          "--slots=100000",
+                          "--ring_slots=1025",
+                          "--queue_pairs=9",
+                          "--callback_threads=100000",
+                          "--task=4294967296",
+                          "--max_peers=1000000",
+                          "--authenticate_within=1ms",
+                          "--pollers=65",
+                          "--pollers=-1",
+                          "--helpers=65",
+                          "--helpers=-2",
+                          "--poller_cpus=1-",
+                          "--poller_cpus=7-4",
+                          "--poller_cpus=a",
+                          "--poller_cpus=-1",
+                          "--poller_cpus=100000"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(check(bad))) << bad;
   }
   EXPECT_EQ(wire::kMaxSlots, 4096u);
@@ -208,6 +223,18 @@ TEST(Config, PollersSuitTheProcessors) {
   EXPECT_EQ(PollerCount(config, 16), 1);
   config.poller_cpus = "0,2,4-6";
   EXPECT_EQ(*PollerCpus(config), (std::vector<int>{0, 2, 4, 5, 6}));
+}
+
+TEST(Config, HelpersSuitTheProcessors) {
+  ServerConfig config;
+  for (const auto& [cpus, helpers] : {std::pair(1, 0), std::pair(2, 0), std::pair(4, 1),
+                                      std::pair(8, 3), std::pair(16, 7), std::pair(128, 7)}) {
+    EXPECT_EQ(HelperCount(config, cpus), helpers) << cpus;
+  }
+  config.helpers = 3;
+  EXPECT_EQ(HelperCount(config, 2), 3);
+  config.helpers = 0;
+  EXPECT_EQ(HelperCount(config, 128), 0);
 }
 
 TEST(Config, AFolderIsNoConfigFile) {

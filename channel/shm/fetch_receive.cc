@@ -5,13 +5,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "base/reached.h"
 #include "channel/crc32c.h"
 #include "channel/ops/peer_words.h"
 #include "channel/shm/landing_memory.h"
+#include "channel/shm/stream_copy.h"
 #include "channel/string_codec.h"
 
 namespace tryst {
+
+namespace {
+
+// What one thread reads at once: a huge page, whose count of users several threads would fight for.
+constexpr uint64_t kReadBytes = 2 << 20;
+
+}  // namespace
 
 using shm_wire::CellType;
 using shm_wire::Placed;
@@ -336,8 +345,8 @@ absl::Status ShmReceiver::OnPart(ShmFetchOp* op, const Placed& placed, StorageRe
   if (has_digest) {
     good = CopyCrc32c(0, to, view->data(), placed.piece_bytes) == placed.digest;
   } else {
-    link_->hub->crew()->Copy(to, view->data(), placed.piece_bytes,
-                             placed.bytes >= CopyCrew::kStreamBytes);
+    CrewCopy(link_->hub->crew(), to, view->data(), placed.piece_bytes,
+             placed.bytes >= kStreamBytes);
   }
   view = StorageRef();
   op->position += placed.piece_bytes;
@@ -384,10 +393,11 @@ void ShmReceiver::RunCopy() {
 }
 
 absl::Status ShmReceiver::CopySome(ShmFetchOp* op) {
-  const uint64_t part = std::min(kTurnBytes, op->bytes - op->position);
+  const bool helped = op->pulls && link_->hub->crew()->most_threads() > 0;
+  const uint64_t part = std::min(helped ? kHelpedTurnBytes : kTurnBytes, op->bytes - op->position);
   uint8_t* to = static_cast<uint8_t*>(op->into.mutable_data()) + op->position;
   if (op->pulls) {
-    const absl::Status read = link_->peer_memory->Read(op->from_address + op->position, to, part);
+    const absl::Status read = ReadPeer(op, to, part);
     if (!read.ok()) return read;
     if (op->has_digest) op->digest_so_far = Crc32c(op->digest_so_far, to, part);
   } else {
@@ -395,11 +405,24 @@ absl::Status ShmReceiver::CopySome(ShmFetchOp* op) {
     if (op->has_digest) {
       op->digest_so_far = CopyCrc32c(op->digest_so_far, to, from, part);
     } else {
-      link_->hub->crew()->Copy(to, from, part, op->bytes >= CopyCrew::kStreamBytes);
+      CrewCopy(link_->hub->crew(), to, from, part, op->bytes >= kStreamBytes);
     }
   }
   op->position += part;
   return absl::OkStatus();
+}
+
+absl::Status ShmReceiver::ReadPeer(ShmFetchOp* op, uint8_t* to, uint64_t bytes) {
+  Mutex mu;
+  absl::Status first;  // Guarded by mu.
+  const uint64_t address = op->from_address + op->position;
+  link_->hub->crew()->Share(bytes, kReadBytes, [&](uint64_t begin, uint64_t count) {
+    const absl::Status read = link_->peer_memory->Read(address + begin, to + begin, count);
+    if (read.ok()) return;
+    MutexLock lock(&mu);
+    first.Update(read);
+  });
+  return first;
 }
 
 void ShmReceiver::EndCopy(ShmFetchOp* op, absl::Status status) {

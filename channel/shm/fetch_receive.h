@@ -48,8 +48,9 @@ class ShmReceiver {
   void Refuse(ShmFetchOp* op);
 
  private:
-  // Bytes of a large tensor that one turn copies.
+  // Bytes of a large tensor that one turn copies; with helpers, who read much at once.
   static constexpr uint64_t kTurnBytes = 512 << 10;
+  static constexpr uint64_t kHelpedTurnBytes = 16 << 20;
 
   absl::Status OnWord(ShmFetchOp* op, FetchEvent event, const shm_wire::ReplyCell& cell);
   bool CountsAsGone(const FetchOp& op) const;
@@ -65,6 +66,7 @@ class ShmReceiver {
   bool FillSmall(ShmFetchOp* op, const shm_wire::ReplyCell& cell);
   absl::Status Prepare(ShmFetchOp* op);
   absl::Status CopySome(ShmFetchOp* op);
+  absl::Status ReadPeer(ShmFetchOp* op, uint8_t* to, uint64_t bytes);
   void EndCopy(ShmFetchOp* op, absl::Status status);
   absl::StatusOr<Tensor> Finish(ShmFetchOp* op);
   void Complete(ShmFetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "channel/crc32c.h"
+#include "channel/shm/stream_copy.h"
 #include "channel/string_codec.h"
 #include "rendezvous/derived_status.h"
 
@@ -17,6 +18,9 @@ constexpr uint64_t kAroundCachesBytes = 2 << 20;
 // A part is small enough that both sides soon have work, and large enough for its fixed cost.
 constexpr uint64_t kLeastPartBytes = 16 << 10;
 constexpr uint64_t kPartBytes = 64 << 10;
+// From here on it is measured which way is faster, where there are helpers; large ones apart.
+constexpr uint64_t kGaugedBytes = 1 << 20;
+constexpr uint64_t kLargeBytes = 8 << 20;
 
 }  // namespace
 
@@ -64,7 +68,11 @@ bool ShmAnswers::CopySome() {
   return true;
 }
 
-void ShmAnswers::Forget(ShmServeOp* op) {
+void ShmAnswers::Forget(ShmServeOp* op, bool accepted) {
+  if (op->gauge != nullptr) {
+    std::exchange(op->gauge, nullptr)
+        ->End(op->trip, accepted ? op->sent_bytes : 0, link_->now_ns());
+  }
   if (op->in_ready_line) {
     ready_line_.Remove(op);
     op->in_ready_line = false;
@@ -256,10 +264,7 @@ bool ShmAnswers::AnswerResident(ShmServeOp* op) {
 bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes) {
   const bool has_destination = (op->request.flags & shm_wire::kHasDestination) != 0;
   if (has_destination) {
-    // For these sizes two copies in turn take less time than the kernel's single one.
-    const bool pull =
-        link_->can_pull && bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
-    if (!pull) return AnswerInParts(op);
+    if (!ConsumerReads(op, bytes)) return AnswerInParts(op);
     AnswerPull(op, payload, bytes);
     return true;
   }
@@ -267,6 +272,19 @@ bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t byte
   // The consumer holds as much as we may lend it, or the tensor is too large. Parts work whatever
   // the consumer holds.
   return AnswerInParts(op);
+}
+
+// Whether the consumer reads the tensor from our memory, in one copy, or both sides copy it in
+// parts, which mostly takes less time where nobody helps.
+bool ShmAnswers::ConsumerReads(ShmServeOp* op, uint64_t bytes) {
+  if (!link_->can_pull) return false;
+  const bool gauged = bytes >= kGaugedBytes && link_->hub->crew()->most_threads() > 0;
+  if (!gauged) return bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
+  WayGauge& ways = bytes >= kLargeBytes ? large_ways_ : ways_;
+  const bool reads = ways.Next() == WayGauge::Way::kRead;
+  op->gauge = &ways;
+  op->trip = ways.Begin(link_->now_ns());
+  return reads;
 }
 
 // Copies a small tensor at once; it is then in state kReady. A large one gets into the line.
@@ -297,7 +315,7 @@ bool ShmAnswers::CopyToStage(ShmServeOp* op, uint64_t most) {
   if (link_->digests) {
     op->digest = CopyCrc32c(op->digest, to, payload, part);
   } else if (bytes >= kAroundCachesBytes) {
-    link_->hub->crew()->Copy(to, payload, part, /*streaming=*/true);
+    CrewCopy(link_->hub->crew(), to, payload, part, /*streaming=*/true);
   } else {
     CopyForReader(to, payload, part);
   }
@@ -342,7 +360,7 @@ void ShmAnswers::CopyForReader(void* to, const void* from, uint64_t bytes) {
   const Clock& clock = link_->hub->poller()->clock();
   const bool streams = gauge_.Next();
   const int64_t began_ns = clock.NowNs();
-  link_->hub->crew()->Copy(to, from, bytes, streams);
+  CrewCopy(link_->hub->crew(), to, from, bytes, streams);
   gauge_.Took(bytes, clock.NowNs() - began_ns);
 }
 

@@ -12,6 +12,7 @@
 #include "channel/shm/parts_room.h"
 #include "channel/shm/serve_link.h"
 #include "channel/shm/serve_op.h"
+#include "channel/shm/way_gauge.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -35,8 +36,8 @@ class ShmAnswers {
   // Sends waiting answers, as far as there is room, and copies a bounded amount.
   void AnswerWaiting();
   bool CopySome();  // False: there is nothing to copy.
-  // `op` ends in another way.
-  void Forget(ShmServeOp* op);
+  // `op` ends. `accepted`: the consumer has its tensor.
+  void Forget(ShmServeOp* op, bool accepted);
   bool any_wait() const { return !ready_line_.empty(); }
   // The arena has given segments back to the system. They are really gone only when the consumer
   // unmaps them, too, so it is told.
@@ -49,6 +50,7 @@ class ShmAnswers {
   void AnswerInline(ShmServeOp* op, const void* payload, uint64_t bytes);
   bool AnswerResident(ShmServeOp* op);
   bool AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes);
+  bool ConsumerReads(ShmServeOp* op, uint64_t bytes);
   bool StartStage(ShmServeOp* op, uint64_t bytes);
   bool CopyToStage(ShmServeOp* op, uint64_t most);
   bool AnswerStaged(ShmServeOp* op);
@@ -77,6 +79,9 @@ class ShmAnswers {
   StorageRef parts_block_;  // All of that memory.
   PartsRoom parts_room_{link_->options.parts_room_bytes};
   CopyGauge gauge_{static_cast<int64_t>(link_->options.parts_room_bytes)};
+  // Of tensors from kGaugedBytes, and from kLargeBytes on.
+  WayGauge ways_{WayGauge::Way::kParts};
+  WayGauge large_ways_{WayGauge::Way::kRead};
 };
 
 }  // namespace tryst

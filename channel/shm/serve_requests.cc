@@ -357,7 +357,7 @@ void ShmRequests::Release(ShmServeOp* op) {
 }
 
 void ShmRequests::Free(ShmServeOp* op) {
-  answers_.Forget(op);
+  answers_.Forget(op, op->state == ServeState::kSent || op->state == ServeState::kPulled);
   op->state = ServeState::kFree;
   op->stage = StorageRef();
   op->position = 0;

@@ -17,18 +17,18 @@ void FillSecret(void* to, size_t bytes) {
   TRYST_CHECK(getrandom(to, bytes, 0) == static_cast<ssize_t>(bytes));
 }
 
-ShmHub::ShmHub(Poller* poller, std::shared_ptr<Arena> arena, int copy_helpers)
+ShmHub::ShmHub(Poller* poller, std::shared_ptr<Arena> arena, std::shared_ptr<Crew> crew)
     : poller_(poller),
       arena_(std::move(arena)),
+      crew_(std::move(crew)),
       host_(OwnHost()),
-      epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      crew_(copy_helpers) {
+      epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   door_.hub = this;
 }
 
 absl::StatusOr<std::unique_ptr<ShmHub>> ShmHub::Create(Poller* poller, std::shared_ptr<Arena> arena,
-                                                       int copy_helpers) {
-  std::unique_ptr<ShmHub> hub(new ShmHub(poller, std::move(arena), copy_helpers));
+                                                       std::shared_ptr<Crew> crew) {
+  std::unique_ptr<ShmHub> hub(new ShmHub(poller, std::move(arena), std::move(crew)));
   if (!hub->epoll_.valid()) return absl::UnavailableError("no descriptor left for shared memory");
   char random[16];
   FillSecret(random, sizeof(random));

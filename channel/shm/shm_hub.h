@@ -8,11 +8,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "base/crew.h"
 #include "channel/arena/arena.h"
 #include "channel/poller/poller.h"
 #include "channel/shm/local_socket.h"
 #include "channel/shm/same_host.h"
-#include "channel/shm/stream_copy.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -47,10 +47,11 @@ class ShmHub final : private PollerSource, private PollerTimer {
     virtual void OnGuest(std::unique_ptr<LocalSocket> socket) = 0;
   };
 
-  // `arena` may be shared with whatever allocates tensors. kUnavailable: no socket could be made.
+  // `arena` may be shared with whatever allocates tensors, `crew` with other pollers. kUnavailable:
+  // no socket could be made.
   static absl::StatusOr<std::unique_ptr<ShmHub>> Create(Poller* poller,
                                                         std::shared_ptr<Arena> arena,
-                                                        int copy_helpers);
+                                                        std::shared_ptr<Crew> crew);
   ~ShmHub() override;  // REQUIRES: it is detached.
   void Attach() { poller_->AddSource(this); }
   void Detach() {
@@ -70,7 +71,7 @@ class ShmHub final : private PollerSource, private PollerTimer {
 
   Poller* poller() const { return poller_; }
   Arena* arena() const { return arena_.get(); }
-  CopyCrew* crew() { return &crew_; }
+  Crew* crew() { return crew_.get(); }
   const HostIdentity& host() const { return host_; }
 
  private:
@@ -103,7 +104,7 @@ class ShmHub final : private PollerSource, private PollerTimer {
   };
   enum class Arming { kAwake, kArmed, kAsleep };
 
-  ShmHub(Poller* poller, std::shared_ptr<Arena> arena, int copy_helpers);
+  ShmHub(Poller* poller, std::shared_ptr<Arena> arena, std::shared_ptr<Crew> crew);
   bool Poll() override;
   void OnTimer() override { OpenDoor(); }
   Sight Glance() override;
@@ -120,12 +121,12 @@ class ShmHub final : private PollerSource, private PollerTimer {
   // Constant after construction.
   Poller* const poller_;
   const std::shared_ptr<Arena> arena_;
+  const std::shared_ptr<Crew> crew_;
   const HostIdentity host_;
   std::string name_;
   std::unique_ptr<LocalSocket> door_socket_;
   OwnedFd epoll_;
 
-  CopyCrew crew_;
   Door door_;
   std::vector<Invited> invited_;
   std::vector<std::unique_ptr<Knocking>> knocking_;

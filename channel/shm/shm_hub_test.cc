@@ -57,7 +57,7 @@ class ShmHubTest : public testing::TestWithParam<bool> {
     poller_ = std::make_unique<Poller>(&clock_, options);
     ArenaOptions arena;
     arena.cap_bytes = 1 << 20;
-    hub_ = *ShmHub::Create(poller_.get(), Arena::Make(arena), /*copy_helpers=*/0);
+    hub_ = *ShmHub::Create(poller_.get(), Arena::Make(arena), std::make_shared<Crew>(0));
     hub_->Watch(news_.fd(), &news_);
     link_.says_it_woke = GetParam();
     hub_->AddLink(&link_);

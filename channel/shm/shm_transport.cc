@@ -13,7 +13,8 @@ ShmTransport::ShmTransport(const TransportContext& context, std::shared_ptr<Aren
     : context_(context), arena_(std::move(arena)), options_(options), seed_(context.seed) {}
 
 absl::Status ShmTransport::Open() {
-  auto hub = ShmHub::Create(context_.poller, arena_, options_.copy_helpers);
+  auto hub = ShmHub::Create(context_.poller, arena_,
+                            options_.crew != nullptr ? options_.crew : std::make_shared<Crew>(0));
   if (!hub.ok()) return hub.status();
   hub_ = *std::move(hub);
   hub_->Attach();

@@ -32,7 +32,7 @@ struct ShmOptions {
   // How long a consumer waits for the welcome, after the producer's answer to its hello.
   int64_t join_timeout_ms = 5000;
   uint32_t max_waiting = 1'000'000;  // Fetches that may wait at one producer without a slot.
-  int copy_helpers = 0;              // Threads that help with large copies while cores are idle.
+  std::shared_ptr<Crew> crew;        // Helps with large copies. Null: nobody does.
   uint32_t link_newest = shm_wire::kLinkNewest;  // The newest version of a link that we speak.
   std::function<void()> before_accepted;         // ShmServeOptions'; for tests.
 };

@@ -1,6 +1,7 @@
 #include "channel/shm/stream_copy.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #if defined(__x86_64__)
@@ -9,6 +10,8 @@
 
 namespace tryst {
 namespace {
+
+constexpr size_t kPieceBytes = 64 << 10;
 
 #if defined(__x86_64__)
 // `to` is at a cache line; `bytes` is a multiple of two lines.
@@ -50,66 +53,15 @@ void StreamCopy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) memcpy(to, from, bytes);
 }
 
-CopyCrew::~CopyCrew() {
-  {
-    MutexLock lock(&mu_);
-    ending_ = true;
-    work_.NotifyAll();
-  }
-  for (std::thread& helper : helpers_) helper.join();
-}
-
-void CopyCrew::CopyPiece(const Job& job, size_t piece) {
-  const size_t begin = piece * kPieceBytes;
-  const size_t bytes = std::min(kPieceBytes, job.bytes - begin);
-  if (job.streaming) {
-    StreamCopy(job.to + begin, job.from + begin, bytes);
-  } else {
-    memcpy(job.to + begin, job.from + begin, bytes);
-  }
-}
-
-void CopyCrew::Copy(void* to, const void* from, size_t bytes, bool streaming) {
-  if (bytes == 0) return;
-  if (most_helpers_ == 0 || bytes < kSplitBytes) {
-    if (streaming) return StreamCopy(to, from, bytes);
-    memcpy(to, from, bytes);
-    return;
-  }
-  while (helpers_.size() < static_cast<size_t>(most_helpers_)) {
-    helpers_.emplace_back([this] { Help(); });
-  }
-  const Job job{static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes, streaming};
-  MutexLock lock(&mu_);
-  job_ = job;
-  next_piece_ = 0;
-  pieces_done_ = 0;
-  pieces_ = (bytes + kPieceBytes - 1) / kPieceBytes;
-  work_.NotifyAll();
-  while (next_piece_ < pieces_) {
-    const size_t piece = next_piece_++;
-    mu_.Unlock();
-    CopyPiece(job, piece);
-    mu_.Lock();
-    ++pieces_done_;
-  }
-  while (pieces_done_ < pieces_) done_.Wait(&mu_);
-}
-
-void CopyCrew::Help() {
-  MutexLock lock(&mu_);
-  while (!ending_) {
-    if (next_piece_ >= pieces_) {
-      work_.Wait(&mu_);
-      continue;
-    }
-    const Job job = job_;
-    const size_t piece = next_piece_++;
-    mu_.Unlock();
-    CopyPiece(job, piece);
-    mu_.Lock();
-    if (++pieces_done_ == pieces_) done_.NotifyOne();
-  }
+void CrewCopy(Crew* crew, void* to, const void* from, size_t bytes, bool streaming) {
+  const auto copy = [&](uint64_t begin, uint64_t count) {
+    uint8_t* const out = static_cast<uint8_t*>(to) + begin;
+    const uint8_t* const in = static_cast<const uint8_t*>(from) + begin;
+    if (streaming) return StreamCopy(out, in, count);
+    memcpy(out, in, count);
+  };
+  if (bytes >= kSplitBytes) return crew->Share(bytes, kPieceBytes, copy);
+  if (bytes > 0) copy(0, bytes);
 }
 
 }  // namespace tryst

@@ -95,6 +95,11 @@ INSTANTIATE_TEST_SUITE_P(
                    pool->shm.allow_pull = false;
                    pool->shm.digests = true;
                  }),
+        Contract("Helpers", 256 << 20,
+                 [](TransportsOptions* pool) {
+                   pool->shm.stage_bytes = 0;
+                   pool->shm.crew = std::make_shared<Crew>(2);
+                 }),
         Contract("Apart", 256 << 20, [](TransportsOptions* pool) { pool->shm.apart = true; }),
         Version2(), OlderConsumer()),
     ChannelContractName);

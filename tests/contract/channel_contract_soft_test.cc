@@ -10,16 +10,18 @@ namespace {
 constexpr uint64_t kCapBytes = 32 << 20;
 
 ChannelContract Contract(const char* name, std::function<void(TransportsOptions*)> adjust,
-                         int paths = 1, bool renews_keys = true, int pollers = 1) {
+                         int paths = 1, bool renews_keys = true, int pollers = 1, int helpers = 0) {
   ChannelContract contract;
   contract.name = name;
   contract.landing_cap_bytes = kCapBytes;
-  contract.open = [adjust, paths, renews_keys, pollers] {
+  contract.open = [adjust, paths, renews_keys, pollers, helpers] {
     PoolWorldOptions options;
     options.paths = paths;
     options.pollers = pollers;
-    options.open_nic = [renews_keys] {
+    options.open_nic = [renews_keys, helpers] {
       SoftNicOptions soft;
+      soft.sockets_per_queue_pair = 1 + helpers;
+      soft.crew = std::make_shared<Crew>(helpers);
       soft.limits.renews_keys = renews_keys;
       auto nic = OpenSoftNic(soft);
       TRYST_CHECK(nic.ok()) << nic.status();
@@ -65,7 +67,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Contract(
                           "KeysLast", [](TransportsOptions*) {}, 1, false),
                       Contract(
-                          "ThreePollers", [](TransportsOptions*) {}, 1, true, 3)),
+                          "ThreePollers", [](TransportsOptions*) {}, 1, true, 3),
+                      Contract(
+                          "Helpers", [](TransportsOptions*) {}, 1, true, 1, 2)),
     ChannelContractName);
 
 }  // namespace

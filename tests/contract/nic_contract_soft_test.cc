@@ -41,6 +41,13 @@ SoftNicOptions Sockets(int count) {
   return options;
 }
 
+// Helpers make the system calls of large messages.
+SoftNicOptions Helpers() {
+  SoftNicOptions options = Sockets(3);
+  options.crew = std::make_shared<Crew>(2);
+  return options;
+}
+
 SoftNicOptions Tls() {
   SoftNicOptions options;
   options.tls = true;
@@ -65,6 +72,7 @@ NicContract Shortened(NicContract contract) {
 INSTANTIATE_TEST_SUITE_P(Soft, NicContractTest,
                          ::testing::Values(SoftContract("Tcp", SoftNicOptions()),
                                            Shortened(SoftContract("FourSockets", Sockets(4))),
+                                           Shortened(SoftContract("Helpers", Helpers())),
                                            Shortened(SoftContract("Unix", Unix())),
                                            Shortened(SoftContract("Tls", Tls()))),
                          NicContractName);

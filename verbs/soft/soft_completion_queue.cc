@@ -18,13 +18,22 @@
 namespace tryst {
 namespace {
 
-// A receive call costs as much as asking epoll: up to this many sockets are simply tried.
+// A receive call costs as much as asking epoll: the first lanes of up to this many queue pairs are
+// simply tried, and later ones only while large messages are under way.
 constexpr size_t kFewLanes = 2;
+constexpr uint64_t kTurnsOfStriping = 64;
 // Then the listener, strangers and timers are looked after only every so many turns.
 constexpr uint64_t kTurnsBetweenLooks = 32;
 constexpr int kEventsPerTurn = 64;
 constexpr uint32_t kFirstRing = 1024;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// What epoll is to say of a lane. What a helper receives would wake us in vain.
+uint32_t Events(const SoftLane& lane) {
+  const bool for_room =
+      lane.full || (lane.state == SoftLane::State::kDialling && !lane.stream.SendWaitsForPeer());
+  return (lane.receiving.given() ? 0u : EPOLLIN) | (for_room ? EPOLLOUT : 0u);
+}
 
 }  // namespace
 
@@ -51,12 +60,13 @@ absl::Status SoftCompletionQueue::Open() {
   const bool opened = epoll_.Open();
   wake_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   timer_ = Fd(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
-  if (!opened || !wake_.valid() || !timer_.valid()) {
+  if (!opened || !wake_.valid() || !timer_.valid() || bell_->fd() < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no descriptors for a completion queue (RLIMIT_NOFILE): ", strerror(errno)));
   }
   epoll_.Watch(wake_.get(), EPOLLIN, SoftEpoll::kWakeId, EPOLL_CTL_ADD);
   epoll_.Watch(timer_.get(), EPOLLIN, SoftEpoll::kTimerId, EPOLL_CTL_ADD);
+  epoll_.Watch(bell_->fd(), EPOLLIN, SoftEpoll::kBellId, EPOLL_CTL_ADD);
   return door_.Listen();
 }
 
@@ -161,17 +171,21 @@ void SoftCompletionQueue::PayDebts(bool all) {
 }
 
 bool SoftCompletionQueue::FewLanes() const {
-  if (lanes_.empty() || lanes_.size() > kFewLanes || door_.any_stranger()) return false;
+  if (first_lanes_ == 0 || first_lanes_ > kFewLanes || turn_ < striping_until_ ||
+      door_.any_stranger()) {
+    return false;
+  }
   return std::all_of(lanes_.begin(), lanes_.end(), [](const SoftLane* lane) { return lane->up(); });
 }
 
 void SoftCompletionQueue::TakeTurn() {
   ++turn_;
   PayDebts(/*all=*/false);
+  if (!handed_.empty()) TakeBackHanded();
   const bool few = FewLanes();
   // Backwards: a lane that is lost leaves the list.
   for (size_t i = few ? lanes_.size() : 0; i-- > 0;) {
-    if (i < lanes_.size()) lanes_[i]->owner->Serve(lanes_[i]);
+    if (i < lanes_.size() && lanes_[i]->index == 0) lanes_[i]->owner->Serve(lanes_[i]);
   }
   // Whoever slept may have been woken by a timer or a stranger, unless this is what for.
   const bool found = ring_begin_ < ring_end_;
@@ -197,6 +211,8 @@ void SoftCompletionQueue::ServeReady() {
       [[maybe_unused]] const ssize_t got = read(timer_.get(), &ignored, sizeof(ignored));
       timer_at_ns_ = kNever;
       RunTimers();
+    } else if (id == SoftEpoll::kBellId) {
+      bell_->Clear();  // The next turn takes back.
     } else if (id != SoftEpoll::kWakeId) {
       // By number, because what came before it in `events` may have closed it.
       const auto lane = lane_by_id_.find(id);
@@ -213,6 +229,10 @@ void SoftCompletionQueue::ServeReady() {
 
 void SoftCompletionQueue::RunTimers() {
   const int64_t now_ns = context_->clock->NowNs();
+  for (SoftLane* lane : handed_) {
+    lane->sending.Hurry(now_ns);
+    lane->receiving.Hurry(now_ns);
+  }
   for (SoftQueuePair* queue_pair : active_) queue_pair->OnTimer(now_ns);
   door_.RunTimers(now_ns);
 }
@@ -231,6 +251,12 @@ void SoftCompletionQueue::WatchWhatMatters() {
     active_.pop_back();
   }
   SetTimer(at_ns, now_ns);
+  if (handed_.empty()) return;
+  bell_->Listen();
+  const bool done = std::any_of(handed_.begin(), handed_.end(), [](const SoftLane* lane) {
+    return lane->sending.done() || lane->receiving.done();
+  });
+  if (done) bell_->Ring();
 }
 
 void SoftCompletionQueue::SetTimer(int64_t at_ns, int64_t now_ns) {
@@ -249,33 +275,68 @@ void SoftCompletionQueue::AddLane(SoftLane* lane) {
   lane->id = epoll_.NewId();
   lanes_.push_back(lane);
   lane_by_id_[lane->id] = lane;
-  lane->watched_for_room = lane->state == SoftLane::State::kDialling;
-  epoll_.Watch(lane->stream.fd(), lane->watched_for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id,
-               EPOLL_CTL_ADD);
-  if (lanes_.size() == kFewLanes + 1) {
-    for (SoftLane* other : lanes_) WatchLane(other);
-  }
+  lane->watched_for = Events(*lane);
+  epoll_.Watch(lane->stream.fd(), lane->watched_for, lane->id, EPOLL_CTL_ADD);
+  if (lane->index == 0 && ++first_lanes_ == kFewLanes + 1) WatchLanes();
 }
 
 void SoftCompletionQueue::RemoveLane(SoftLane* lane) {
   // Closing a socket also takes it out of epoll, but CloseGently() keeps some open.
   epoll_.Unwatch(lane->stream.fd());
   lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
+  if (lane->index == 0) --first_lanes_;
+  if (lane->handed) handed_.erase(std::find(handed_.begin(), handed_.end(), lane));
+  lane->handed = false;
   lane_by_id_.erase(lane->id);
   lane->id = 0;
 }
 
 void SoftCompletionQueue::WatchLane(SoftLane* lane) {
-  const bool for_room =
-      lane->full || (lane->state == SoftLane::State::kDialling && !lane->stream.SendWaitsForPeer());
-  if (for_room == lane->watched_for_room) return;
-  lane->watched_for_room = for_room;
-  epoll_.Watch(lane->stream.fd(), for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, lane->id, EPOLL_CTL_MOD);
+  const uint32_t events = Events(*lane);
+  if (events == lane->watched_for) return;
+  lane->watched_for = events;
+  epoll_.Watch(lane->stream.fd(), events, lane->id, EPOLL_CTL_MOD);
+}
+
+void SoftCompletionQueue::WatchLanes() {
+  for (SoftLane* lane : lanes_) WatchLane(lane);
 }
 
 void SoftCompletionQueue::NoteFull(SoftLane* lane) {
   // A few lanes are tried each turn anyway, which saves two calls each time one fills.
-  if (lanes_.size() > kFewLanes) WatchLane(lane);
+  if (!FewLanes()) WatchLane(lane);
+}
+
+// ---- Helpers ----
+
+void SoftCompletionQueue::NoteStriping() {
+  const bool begins = turn_ >= striping_until_;
+  striping_until_ = turn_ + kTurnsOfStriping;
+  if (begins) WatchLanes();
+}
+
+void SoftCompletionQueue::Hand(SoftLane* lane, SoftHand* hand) {
+  hand->Give(context_->options.crew.get(), bell_, context_->clock->NowNs());
+  if (lane->handed) return;
+  lane->handed = true;
+  handed_.push_back(lane);
+}
+
+void SoftCompletionQueue::TakeBackHanded() {
+  NoteStriping();
+  // Backwards: a lane that is lost leaves the list, and one that goes on stays.
+  for (size_t i = handed_.size(); i-- > 0;) {
+    if (i >= handed_.size()) continue;
+    SoftLane* const lane = handed_[i];
+    if (lane->sending.done() || lane->receiving.done()) {
+      lane->owner->TakeBack(lane);
+      if (i >= handed_.size() || handed_[i] != lane) continue;
+    }
+    if (lane->sending.given() || lane->receiving.given()) continue;
+    lane->handed = false;
+    handed_[i] = handed_.back();
+    handed_.pop_back();
+  }
 }
 
 void SoftCompletionQueue::Wake() {

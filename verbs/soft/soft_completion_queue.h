@@ -50,6 +50,10 @@ class SoftCompletionQueue final : public CompletionQueue {
   void RemoveLane(SoftLane* lane);
   void WatchLane(SoftLane* lane);  // For room, too, if it waits for some.
   void NoteFull(SoftLane* lane);
+  // Gives one of the lane's hands to a helper; the queue pair's TakeBack() follows.
+  void Hand(SoftLane* lane, SoftHand* hand);
+  // Messages that several lanes carry are under way: for some turns all lanes are looked after.
+  void NoteStriping();
   SoftDoor* door() { return &door_; }
   // `sends_back` and `receives_back` are given back to the queue pair when it is polled.
   void Push(const Completion& completion, SoftQueuePair* queue_pair, uint32_t sends_back,
@@ -78,6 +82,8 @@ class SoftCompletionQueue final : public CompletionQueue {
   void GrowRing();
   void TakeTurn();
   bool FewLanes() const;
+  void TakeBackHanded();
+  void WatchLanes();
   void ServeReady();
   void PayDebts(bool all);
   void RunTimers();
@@ -105,6 +111,10 @@ class SoftCompletionQueue final : public CompletionQueue {
   int64_t timer_at_ns_ = std::numeric_limits<int64_t>::max();  // Never.
   SoftDoor::QueuePairs queue_pairs_;
   std::vector<SoftLane*> lanes_;
+  size_t first_lanes_ = 0;         // How many of them are their queue pairs' first.
+  uint64_t striping_until_ = 0;    // A turn.
+  std::vector<SoftLane*> handed_;  // Those with hands given.
+  std::shared_ptr<SoftBell> bell_ = std::make_shared<SoftBell>();
   absl::flat_hash_map<uint64_t, SoftLane*> lane_by_id_;
   std::vector<SoftQueuePair*> active_;
   std::vector<SoftQueuePair*> debtors_;

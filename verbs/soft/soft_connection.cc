@@ -57,7 +57,7 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
   }
   lanes_.resize(lanes);
   for (const std::unique_ptr<SoftLane>& lane : lanes_) {
-    if (dialler_) {
+    if (dialler_ && Wants(*lane)) {
       Dial(lane.get());
     } else if (lane->state == SoftLane::State::kHeld) {
       Answer(lane.get());
@@ -199,6 +199,7 @@ void SoftConnection::Raise(SoftLane* lane, const SoftHello& hello) {
 }
 
 void SoftConnection::Drop(SoftLane* lane) {
+  lane->Recall();
   if (lane->id != 0) shared_->completions->RemoveLane(lane);
   lane->stream.Close();
   lane->state = SoftLane::State::kIdle;
@@ -208,7 +209,7 @@ void SoftConnection::Drop(SoftLane* lane) {
 }
 
 bool SoftConnection::Redials(const SoftLane& lane) const {
-  return dialler_ && !hanging_up_ && lane.state == SoftLane::State::kIdle;
+  return dialler_ && !hanging_up_ && lane.state == SoftLane::State::kIdle && Wants(lane);
 }
 
 void SoftConnection::RedialWhatIsDue(int64_t now_ns) {
@@ -227,9 +228,16 @@ int64_t SoftConnection::next_redial_ns() const {
 
 bool SoftConnection::Unreachable() const {
   if (!dialler_ || hanging_up_) return false;
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const std::unique_ptr<SoftLane>& lane) {
-    return lane->state == SoftLane::State::kIdle || lane->state == SoftLane::State::kDialling;
-  });
+  // Without the later lanes large messages go on the first.
+  const SoftLane::State state = first()->state;
+  return state == SoftLane::State::kIdle || state == SoftLane::State::kDialling;
+}
+
+bool SoftConnection::MayHand(const SoftLane& lane) const {
+  const Crew* const crew = shared_->context->options.crew.get();
+  if (crew == nullptr || crew->most_threads() == 0 || !lane.stream.is_plain()) return false;
+  return std::count_if(lanes_.begin(), lanes_.end(),
+                       [](const std::unique_ptr<SoftLane>& one) { return one->up(); }) > 1;
 }
 
 bool SoftConnection::AnyBatch() const {

@@ -25,6 +25,8 @@ class SoftConnection {
   bool ready() const { return state_ == QueuePairState::kReady; }
   const std::vector<std::unique_ptr<SoftLane>>& lanes() const { return lanes_; }
   SoftLane* first() const { return lanes_[0].get(); }
+  // Whether a helper may make the lane's system calls. One socket is as fast without.
+  bool MayHand(const SoftLane& lane) const;
   // A later lane is lost; what the first one still brings is handled.
   bool hanging_up() const { return hanging_up_; }
 
@@ -49,6 +51,7 @@ class SoftConnection {
 
  private:
   void Dial(SoftLane* lane);
+  bool Wants(const SoftLane& lane) const { return lane.index == 0 || shared_->wants_lanes; }
   bool Redials(const SoftLane& lane) const;
   SoftHello NewHello(const SoftLane& lane);
   void SendHello(SoftLane* lane);

@@ -111,6 +111,7 @@ void SoftEnding::Refuse(uint32_t sequence, WireError error) {
 
 void SoftEnding::SendRefusal(uint32_t sequence, WireError error) {
   SoftLane* const lane = connection_->first();
+  lane->Recall();
   FrameHeader header = shared_->progress.NewHeader(FrameType::kError, true);
   header.sequence = sequence;
   header.immediate = static_cast<uint32_t>(error);

@@ -18,6 +18,7 @@ class SoftEpoll {
   static constexpr uint64_t kListenerId = 1;
   static constexpr uint64_t kWakeId = 2;
   static constexpr uint64_t kTimerId = 3;
+  static constexpr uint64_t kBellId = 4;
 
   bool Open() {
     fd_ = Fd(epoll_create1(EPOLL_CLOEXEC));
@@ -37,7 +38,7 @@ class SoftEpoll {
 
  private:
   Fd fd_;
-  uint64_t next_id_ = kTimerId + 1;
+  uint64_t next_id_ = kBellId + 1;
 };
 
 }  // namespace tryst

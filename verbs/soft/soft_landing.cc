@@ -8,6 +8,7 @@
 namespace tryst {
 
 void SoftLanding::BeginMessage(SoftLane* lane, const FrameHeader& frame) {
+  if (frame.total >= shared_->context->options.stripe_bytes) shared_->NoteStriping();
   busy_ = true;
   message_ = frame;
   announced_ = frame.bytes;
@@ -97,17 +98,24 @@ void SoftLanding::EndMessage() {
 }
 
 bool SoftLanding::Pin(SoftLane* lane) {
-  if (lane->pinned != nullptr || lane->frame.type == FrameType::kReadResponse ||
-      message_.type != FrameType::kWrite) {
-    return true;
-  }
+  if (lane->pinned != nullptr || !IsForRegion(*lane)) return true;
   lane->pinned = shared_->context->regions.PinRemote(message_.remote_key, shared_->number,
                                                      message_.address + lane->payload_offset,
                                                      lane->payload_left, kRemoteWrite);
   if (lane->pinned != nullptr) return true;
+  RefuseRest();
+  return false;
+}
+
+void SoftLanding::RefuseRest() {
   TRYST_REACHED("soft: a region that ends while it is written");
   ending_->Refuse(message_.sequence, WireError::kRemoteAccess);
-  return false;
+}
+
+SoftPin SoftLanding::PinOf(const SoftLane& lane) const {
+  if (!IsForRegion(lane)) return {};
+  return {message_.remote_key, shared_->number, kRemoteWrite,
+          message_.address + lane.payload_offset, lane.payload_left};
 }
 
 }  // namespace tryst

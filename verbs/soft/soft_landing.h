@@ -34,6 +34,9 @@ class SoftLanding {
   // The bytes of a write go where a region was when it was announced. False: the region is gone,
   // and the message is refused.
   bool Pin(SoftLane* lane);
+  // What opens the rest of the lane's payload, for a helper that pins it by itself.
+  SoftPin PinOf(const SoftLane& lane) const;
+  void RefuseRest();  // The region is gone.
   // The places of the next `bytes` of the lane's payload; returns how many, at most `max`.
   int Places(SoftLane* lane, uint64_t bytes, iovec* out, int max);
   void Copy(SoftLane* lane, const uint8_t* from, uint64_t bytes);
@@ -45,6 +48,9 @@ class SoftLanding {
 
  private:
   void Begin(SoftLane* lane, const FrameHeader& frame, uint64_t offset);
+  bool IsForRegion(const SoftLane& lane) const {
+    return lane.frame.type != FrameType::kReadResponse && message_.type == FrameType::kWrite;
+  }
   void EndPayload(SoftLane* lane);
   void EndMessage();
 

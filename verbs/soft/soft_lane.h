@@ -6,11 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "verbs/nic.h"
 #include "verbs/soft/frame.h"
 #include "verbs/soft/handshake.h"
+#include "verbs/soft/soft_batch.h"
+#include "verbs/soft/soft_hand.h"
 #include "verbs/soft/soft_loans.h"
 #include "verbs/soft/soft_region_table.h"
 #include "verbs/soft/soft_stream.h"
@@ -23,48 +24,6 @@ class SoftQueuePair;
 struct SoftStaging {
   static constexpr size_t kBytes = 16 << 10;
   uint8_t bytes[kBytes];
-};
-
-// Frames to be sent through one socket. One system call sends many of them from where they are;
-// they stay here until the socket has taken them all.
-class SoftBatch {
- public:
-  static constexpr int kMaxFrames = 32;
-  static constexpr int kMaxPieces = 128;
-  static constexpr uint64_t kNoWork = ~uint64_t{0};
-
-  enum class Progress { kAll, kSome, kLost };
-
-  bool empty() const { return next_piece_ == pieces_; }
-  // Whether there is room for one more frame with that many payload parts.
-  bool HasRoom(int payload_pieces) const;
-  uint64_t bytes() const { return end_; }
-  // Adds a frame. TakeWritten() returns `work` when the frame has been sent.
-  void Add(const FrameHeader& header, const iovec* payload, int payload_pieces, uint64_t work);
-  // One system call. kSome: the socket is full.
-  Progress WriteTo(SoftStream* stream, size_t* written);
-  // The works whose frames were sent completely since the last call; kNoWork: no more.
-  uint64_t TakeWritten();
-  // The rest of a frame that was sent in part, for the case that nothing may follow it.
-  std::vector<uint8_t> RestOfFrame() const;
-  // Call it when everything was written and taken.
-  void Clear();
-
- private:
-  struct Frame {
-    uint64_t end = 0;  // In the batch's bytes.
-    uint64_t work = 0;
-  };
-
-  uint8_t headers_[kMaxFrames][kFrameHeaderBytes];
-  iovec piece_[kMaxPieces];
-  Frame frame_[kMaxFrames];
-  int frames_ = 0;
-  int frames_taken_ = 0;
-  int pieces_ = 0;
-  int next_piece_ = 0;
-  uint64_t end_ = 0;      // Bytes added.
-  uint64_t written_ = 0;  // Bytes sent.
 };
 
 // One socket of a queue pair. It is mostly data; the queue pair does the work. An idle lane is
@@ -80,6 +39,10 @@ struct SoftLane {
   };
 
   bool up() const { return state == State::kUp; }
+  void Recall() {  // Of its hands, both.
+    sending.Recall();
+    receiving.Recall();
+  }
   void GiveBackBatch(SoftLoans<SoftBatch>* batches);
   void GiveBackStaging(SoftLoans<SoftStaging>* stagings);
   void Unpin(SoftRegionTable* regions);
@@ -88,9 +51,12 @@ struct SoftLane {
   int index = 0;
   State state = State::kIdle;
   SoftStream stream;
-  uint64_t id = 0;                // In the completion queue's set; 0: not in it.
-  bool watched_for_room = false;  // By epoll.
-  SoftHello hello;                // Of a held socket.
+  uint64_t id = 0;           // In the completion queue's set; 0: not in it.
+  uint32_t watched_for = 0;  // By epoll.
+  bool handed = false;       // In the completion queue's list of those with hands given.
+  SoftSendHand sending;
+  SoftReceiveHand receiving;
+  SoftHello hello;  // Of a held socket.
   int64_t redial_at_ns = 0;
   int64_t redial_after_ns = 0;  // Doubles with each failure.
 

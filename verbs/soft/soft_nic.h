@@ -10,10 +10,12 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/crew.h"
 #include "verbs/nic.h"
 
 // A NIC in user space: queue pairs, regions and completions as in hardware, carried by stream
-// sockets. It has no thread: bytes move inside Poll() and PostSend(). A peer that does not poll for
+// sockets. It has no thread of its own: bytes
+// move inside Poll() and PostSend(), or by the helpers of a crew. A peer that does not poll for
 // ack_timeout * (retry_count + 1) while we wait for it counts as lost. So the timeouts must exceed
 // the longest time for which a thread may be kept from its processor.
 namespace tryst {
@@ -28,9 +30,12 @@ struct SoftNicOptions {
   std::string listen_address = "127.0.0.1:0";
   uint16_t listen_ports = 16;
   std::string advertised_host;  // The host by which peers reach us; the listening host unless set.
-  // The two sides use the smaller number. More than one is useful only if one flow cannot fill the
-  // link (docs/decisions/0010-soft-nic-io.md).
+  // The two sides use the smaller number. More than one is useful with helpers, or if one flow
+  // cannot fill the link (docs/decisions/0061-helpers.md). Those after the first are dialled with
+  // the first large message.
   int sockets_per_queue_pair = 1;
+  // Makes the system calls that move large messages, if they have several sockets. May be null.
+  std::shared_ptr<Crew> crew;
   uint64_t stripe_bytes = 1 << 20;  // Messages of this size or more use all sockets.
   // TLS 1.3 with the queue pair's token as the shared key; on both sides or on neither. It costs a
   // copy and the cipher's work for each byte.

@@ -127,7 +127,7 @@ void SoftQueuePair::Serve(SoftLane* lane) {
   shared_.completions->NoteActive(this);
   if (!connection_.Serve(lane)) return;
   const bool came = receiver_.Read(lane);
-  if (connection_.lanes().size() > 1) {
+  if (receiver_.any_parked()) {
     receiver_.TakeParked();
   } else if (!came && !lane->full && !sender_.AnythingToSend()) {
     return;  // Most looks of a poller that does not sleep.
@@ -135,6 +135,15 @@ void SoftQueuePair::Serve(SoftLane* lane) {
   if (!connection_.ready()) return;
   lane->full = false;
   Pump();
+}
+
+void SoftQueuePair::TakeBack(SoftLane* lane) {
+  if (lane->receiving.done()) {
+    receiver_.FinishHanded(lane);
+    if (connection_.ready() && receiver_.any_parked()) receiver_.TakeParked();
+  }
+  if (connection_.ready() && lane->sending.done()) sender_.FinishHanded(lane);
+  if (connection_.ready()) Pump();
 }
 
 bool SoftQueuePair::DebtMayWait(uint64_t turn, bool sleeping) const {

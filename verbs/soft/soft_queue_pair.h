@@ -51,7 +51,8 @@ class SoftQueuePair final : public QueuePair {
   // caller keeps it.
   bool Adopt(const SoftHello& hello, SoftStream* stream);
   const Token& token() const { return shared_.token; }
-  void Serve(SoftLane* lane);  // It may have something to read, or room to write.
+  void Serve(SoftLane* lane);     // It may have something to read, or room to write.
+  void TakeBack(SoftLane* lane);  // What helpers have done with it.
   void OnPolled(uint32_t sends_back, uint32_t receives_back);
   void PayDebt();  // Sends acknowledgements that are due and that nothing else will carry.
   // Whether another frame may still carry them: an answer of ours, or our next request.

@@ -18,6 +18,8 @@ constexpr uint64_t kDirectBytes = 8 << 10;
 // For one socket in one turn, so that the others get theirs.
 constexpr uint64_t kBytesPerTurn = 4 << 20;
 constexpr int kMostPlaces = 64;
+// From here on the system call takes much longer than a helper's coming.
+constexpr uint64_t kHandedBytes = 128 << 10;
 
 }  // namespace
 
@@ -25,9 +27,10 @@ void SoftReceiver::TakeParked() {
   uint32_t before;
   do {
     before = landing_->changes();
+    any_parked_ = false;
     for (const std::unique_ptr<SoftLane>& lane : connection_->lanes()) {
       if (!connection_->ready()) return;
-      if (!lane->up()) continue;
+      if (!lane->up() || lane->receiving.given()) continue;
       if (TakeStaged(lane.get()) && lane->stream.HoldsBytes()) {
         Read(lane.get());  // It was too full to be read when its turn was.
       }
@@ -37,10 +40,12 @@ void SoftReceiver::TakeParked() {
 }
 
 bool SoftReceiver::Read(SoftLane* lane) {
+  if (lane->receiving.given()) return false;
   uint64_t budget = kBytesPerTurn;
   bool came = false;
   bool more = true;
   while (more && (budget > 0 || lane->stream.HoldsBytes()) && TakeStaged(lane)) {
+    if (HandOver(lane)) return came;
     size_t wanted = 0;
     const ssize_t got = ReadSome(lane, &wanted);
     if (got == 0 || (got < 0 && errno != EAGAIN)) {
@@ -56,6 +61,44 @@ bool SoftReceiver::Read(SoftLane* lane) {
   if (came && connection_->ready()) TakeStaged(lane);
   Leave(lane);
   return came;
+}
+
+// False: it is too little for a helper, or there is none.
+bool SoftReceiver::HandOver(SoftLane* lane) {
+  if (lane->payload_left < kHandedBytes || !connection_->MayHand(*lane)) return false;
+  iovec payload;
+  if (landing_->Places(lane, lane->payload_left, &payload, 1) != 1 ||
+      payload.iov_len != lane->payload_left) {
+    return false;
+  }
+  lane->Unpin(&shared_->context->regions);
+  if (lane->staging == nullptr) lane->staging = shared_->completions->stagings()->Take();
+  MakeRoom(lane);
+  // Only the next header, so that the next payload, too, goes straight to its place.
+  const iovec rest = {lane->staging->bytes + lane->end, kFrameHeaderBytes};
+  lane->receiving.Set(&lane->stream, &shared_->context->regions, landing_->PinOf(*lane), payload,
+                      rest);
+  shared_->completions->Hand(lane, &lane->receiving);
+  return true;
+}
+
+void SoftReceiver::FinishHanded(SoftLane* lane) {
+  SoftReceiveHand& hand = lane->receiving;
+  hand.TakeBack();
+  shared_->completions->WatchLane(lane);
+  if (hand.got() > 0) shared_->waits.NoteMoved();
+  const uint64_t landed = std::min<uint64_t>(hand.got(), lane->payload_left);
+  lane->end += hand.got() - landed;
+  if (hand.revoked()) {
+    landing_->RefuseRest();
+  } else if (hand.lost()) {
+    Lose(lane);
+  } else {
+    const bool all = landed == lane->payload_left;
+    landing_->NoteLanded(lane, landed);
+    // Otherwise epoll says when there is more.
+    if (all) Read(lane);
+  }
 }
 
 void SoftReceiver::Lose(SoftLane* lane) {
@@ -157,7 +200,9 @@ bool SoftReceiver::TakeFrame(SoftLane* lane, const uint8_t* header) {
     ending_->Nonsense("a frame that is none");
     return false;
   }
-  return frames_.Take(lane, frame) == SoftFrameHandler::Taken::kYes;
+  const SoftFrameHandler::Taken taken = frames_.Take(lane, frame);
+  any_parked_ |= taken == SoftFrameHandler::Taken::kLater;
+  return taken == SoftFrameHandler::Taken::kYes;
 }
 
 }  // namespace tryst

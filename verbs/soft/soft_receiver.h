@@ -28,13 +28,17 @@ class SoftReceiver {
         frames_(shared, connection, ending, landing) {}
 
   bool Read(SoftLane* lane);  // Returns whether any bytes came.
+  // Takes back what a helper has received into a lane, and goes on.
+  void FinishHanded(SoftLane* lane);
   // Handles what has waited in one lane for a frame of another.
   void TakeParked();
+  bool any_parked() const { return any_parked_; }
 
  private:
   ssize_t ReadSome(SoftLane* lane, size_t* wanted);
   ssize_t ReadStaged(SoftLane* lane, size_t* wanted);
   ssize_t ReadPayload(SoftLane* lane, size_t* wanted);
+  bool HandOver(SoftLane* lane);
   void MakeRoom(SoftLane* lane);
   bool TakeStaged(SoftLane* lane);  // False: the lane must wait, or is gone.
   bool TakeFrame(SoftLane* lane, const uint8_t* header);
@@ -46,6 +50,7 @@ class SoftReceiver {
   SoftEnding* const ending_;
   SoftLanding* const landing_;
   SoftFrameHandler frames_;
+  bool any_parked_ = false;  // A lane has a frame that must wait.
 };
 
 }  // namespace tryst

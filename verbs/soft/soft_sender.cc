@@ -11,6 +11,8 @@ namespace {
 // Large enough that one system call is cheap, and small enough that the headers, which carry
 // acknowledgements, are fresh.
 constexpr uint64_t kBatchBytes = 512 << 10;
+// From here on the system call takes much longer than a helper's coming.
+constexpr uint64_t kHandedBytes = 128 << 10;
 
 bool NeedsReceive(SendOp op) {
   return op == SendOp::kWriteWithImmediate || op == SendOp::kSend ||
@@ -37,7 +39,7 @@ void SoftSender::Pump() {
     again = false;
     for (const std::unique_ptr<SoftLane>& lane : connection_->lanes()) {
       if (!connection_->ready()) return;
-      if (lane->up() && !lane->full) again |= PumpLane(lane.get());
+      if (lane->up() && !lane->full && !lane->sending.given()) again |= PumpLane(lane.get());
     }
   }
 }
@@ -54,12 +56,37 @@ bool SoftSender::AnythingToSend() const {
 // Sends one batch. True: it was sent completely, and another may follow.
 bool SoftSender::PumpLane(SoftLane* lane) {
   if (lane->out == nullptr && !Fill(lane)) return false;
+  if (HandOver(lane)) return false;
   SoftBatch::Progress progress;
   if (!WriteBatch(lane, &progress)) {
     // The memory was revoked while its bytes were being sent, so the frame cannot be finished.
     ending_->Lost();
     return false;
   }
+  return FinishWrite(lane, progress);
+}
+
+// False: it is too little for a helper, or there is none.
+bool SoftSender::HandOver(SoftLane* lane) {
+  if (lane->out->bytes() < kHandedBytes || !connection_->MayHand(*lane)) return false;
+  SoftPin pin;
+  if (lane->out_remote_key != 0) {
+    pin = {lane->out_remote_key, shared_->number, kRemoteRead, lane->out_address, lane->out_bytes};
+  }
+  lane->sending.Set(lane->out.get(), &lane->stream, &shared_->context->regions, pin);
+  shared_->completions->Hand(lane, &lane->sending);
+  return true;
+}
+
+void SoftSender::FinishHanded(SoftLane* lane) {
+  lane->sending.TakeBack();
+  if (lane->sending.moved()) shared_->waits.NoteMoved();
+  if (lane->sending.revoked()) return ending_->Lost();
+  FinishWrite(lane, lane->sending.progress());
+}
+
+// True: the batch was sent completely, and another may follow.
+bool SoftSender::FinishWrite(SoftLane* lane, SoftBatch::Progress progress) {
   if (progress == SoftBatch::Progress::kLost) {
     // The peer may have sent the reason; then this ends with that.
     if (lane->index == 0) receiver_->Read(lane);
@@ -165,6 +192,7 @@ bool SoftSender::Start(SoftSend* send, uint64_t i) {
     shared_->waits.Feed();
   }
   if (read) sends.NoteReadStarted();
+  if (send->total >= shared_->context->options.stripe_bytes) shared_->NoteStriping();
   send->sequence = shared_->progress.NewSequence();
   send->started = true;
   return true;

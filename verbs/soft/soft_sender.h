@@ -21,14 +21,17 @@ class SoftSender {
              SoftReceiver* receiver)
       : shared_(shared), connection_(connection), ending_(ending), receiver_(receiver) {}
 
-  void Pump();  // Sends what the sockets take.
+  void Pump();                        // Sends what the sockets take.
+  void FinishHanded(SoftLane* lane);  // Takes back a lane's batch from a helper.
   // Sends acknowledgements now, in a frame of their own if there is no other.
   void Acknowledge();
   bool AnythingToSend() const;
 
  private:
   bool PumpLane(SoftLane* lane);
+  bool HandOver(SoftLane* lane);
   bool WriteBatch(SoftLane* lane, SoftBatch::Progress* progress);
+  bool FinishWrite(SoftLane* lane, SoftBatch::Progress progress);
   bool Fill(SoftLane* lane);
   void FillFirst(SoftLane* lane);
   bool StartNext();  // False: it must wait, or has failed.

@@ -41,6 +41,12 @@ struct SoftShared {
     if (progress.CreditDue()) OweAck();
   }
 
+  // A message that all lanes carry comes or goes.
+  void NoteStriping() {
+    wants_lanes = true;
+    completions->NoteStriping();
+  }
+
   SoftContext* const context;
   SoftCompletionQueue* const completions;
   SoftQueuePair* const queue_pair;  // Whom the completion queue is told of.
@@ -53,6 +59,8 @@ struct SoftShared {
   SoftPeerReads reads;
   SoftProgress progress;
   SoftWaits waits;
+  // The later lanes are dialled with the first message that is large enough for them.
+  bool wants_lanes = false;
 };
 
 }  // namespace tryst

@@ -30,6 +30,8 @@ class SoftStream {
   ssize_t Receive(const iovec* pieces, int count);
   ssize_t Receive(void* bytes, size_t size);
 
+  // One thread may send while another receives.
+  bool is_plain() const { return tls_ == nullptr; }
   // Whether there is more to receive than the descriptor shows.
   bool HoldsBytes() const { return tls_ != nullptr && tls_->HoldsBytes(); }
   // Whether the last Send() waits for bytes from the peer instead of room.

@@ -1,0 +1,88 @@
+#ifndef TRYST_BASE_CREW_H_
+#define TRYST_BASE_CREW_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "base/mutex.h"
+
+namespace tryst {
+
+// Something that a helper does for a poller, which goes on meanwhile.
+class CrewTask {
+ public:
+  // On a helper's thread. The crew does not touch the task afterwards.
+  virtual void RunOnCrew() = 0;
+
+ protected:
+  ~CrewTask() = default;
+};
+
+// Helpers: threads that move large tensors for pollers, on cores that have nothing else to do. A
+// thread starts when there is more work than the others can take at once, and sleeps when it has
+// found none for a while. Thread-safe.
+class Crew {
+ public:
+  explicit Crew(int most_threads) : most_threads_(static_cast<size_t>(most_threads)) {}
+  ~Crew();  // REQUIRES: no task is left.
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  size_t most_threads() const { return most_threads_; }
+  size_t threads() {  // That have started.
+    MutexLock lock(&mu_);
+    return threads_.size();
+  }
+
+  // Calls `work` for each piece of [0, bytes), on this thread and on the helpers that come; returns
+  // when all pieces are done. A helper that gets no core costs nothing, unless it loses it in the
+  // middle of a piece.
+  using Work = absl::FunctionRef<void(uint64_t begin, uint64_t bytes)>;
+  void Share(uint64_t bytes, uint64_t piece_bytes, Work work);
+
+  // Runs it on a helper. REQUIRES: most_threads() > 0.
+  void Post(CrewTask* task);
+  // True: no helper had begun, and none will.
+  bool TakeBack(CrewTask* task);
+
+ private:
+  struct Shared {
+    Work work;
+    uint64_t bytes;
+    uint64_t piece_bytes;
+    uint64_t pieces;
+    uint64_t next = 0;              // Guarded by mu_.
+    std::atomic<uint64_t> done{0};  // The last access of a helper.
+  };
+
+  void Help();
+  bool TakeSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DoNextPiece(Shared* shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool LookOut() const;
+  void CallHelpers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetWaiting(uint64_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    waiting_.store(waiting, std::memory_order_relaxed);
+  }
+  uint64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
+
+  const size_t most_threads_;
+  Mutex mu_;
+  CondVar called_;
+  std::deque<CrewTask*> tasks_ ABSL_GUARDED_BY(mu_);
+  std::deque<Shared*> shared_ ABSL_GUARDED_BY(mu_);  // Those with pieces that nobody has taken.
+  std::atomic<uint64_t> waiting_{0};                 // Tasks and pieces that nobody has taken.
+  size_t looking_ ABSL_GUARDED_BY(mu_) = 0;          // Threads without work that do not sleep.
+  size_t asleep_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tryst
+
+#endif  // TRYST_BASE_CREW_H_
