@@ -12,8 +12,8 @@ namespace tryst {
 namespace {
 
 // Work comes in a row, and waking a thread takes longer than this.
-constexpr std::chrono::microseconds kLookOut{50};
-constexpr int kLooksBetweenTimes = 64;
+constexpr std::chrono::microseconds kSpin{50};
+constexpr int kSpinsBetweenTimes = 64;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -29,28 +29,28 @@ Crew::~Crew() {
     MutexLock lock(&mu_);
     TRYST_CHECK(tasks_.empty() && shared_.empty()) << "a crew ends before its work";
     ending_ = true;
-    SetWaiting(1);  // Ends every look-out.
+    SetWaiting(1);  // Ends every spin.
     called_.NotifyAll();
     threads.swap(threads_);
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-void Crew::Share(uint64_t bytes, uint64_t piece_bytes, Work work) {
-  const uint64_t pieces = (bytes + piece_bytes - 1) / piece_bytes;
-  if (most_threads_ == 0 || pieces < 2) {
+void Crew::Share(uint64_t bytes, uint64_t part_bytes, Work work) {
+  const uint64_t parts = (bytes + part_bytes - 1) / part_bytes;
+  if (most_threads_ == 0 || parts < 2) {
     if (bytes > 0) work(0, bytes);
     return;
   }
-  Shared shared{work, bytes, piece_bytes, pieces};
+  Shared shared{work, bytes, part_bytes, parts};
   {
     MutexLock lock(&mu_);
     shared_.push_back(&shared);
-    SetWaiting(waiting() + pieces);
+    SetWaiting(waiting() + parts);
     CallHelpers();
-    while (shared.next < pieces) DoNextPiece(&shared);
+    while (shared.next < parts) DoNextPart(&shared);
   }
-  while (shared.done.load(std::memory_order_acquire) < pieces) std::this_thread::yield();
+  while (shared.done.load(std::memory_order_acquire) < parts) std::this_thread::yield();
 }
 
 void Crew::Post(CrewTask* task) {
@@ -69,10 +69,10 @@ bool Crew::TakeBack(CrewTask* task) {
   return true;
 }
 
-// Wakes or starts as many as what waits needs beside those that look out.
+// Wakes or starts as many as what waits needs beside those that spin.
 void Crew::CallHelpers() {
-  for (size_t have = looking_; have < waiting(); ++have) {
-    if (have - looking_ < asleep_) {
+  for (size_t have = spinning_; have < waiting(); ++have) {
+    if (have - spinning_ < asleep_) {
       called_.NotifyOne();
     } else if (threads_.size() < most_threads_) {
       threads_.emplace_back([this] { Help(); });
@@ -83,13 +83,13 @@ void Crew::CallHelpers() {
   }
 }
 
-void Crew::DoNextPiece(Shared* shared) {
-  const uint64_t begin = shared->next++ * shared->piece_bytes;
-  if (shared->next == shared->pieces) {
+void Crew::DoNextPart(Shared* shared) {
+  const uint64_t begin = shared->next++ * shared->part_bytes;
+  if (shared->next == shared->parts) {
     shared_.erase(std::find(shared_.begin(), shared_.end(), shared));
   }
   SetWaiting(waiting() - 1);
-  const uint64_t bytes = std::min(shared->piece_bytes, shared->bytes - begin);
+  const uint64_t bytes = std::min(shared->part_bytes, shared->bytes - begin);
   mu_.Unlock();
   shared->work(begin, bytes);
   shared->done.fetch_add(1, std::memory_order_release);
@@ -99,7 +99,7 @@ void Crew::DoNextPiece(Shared* shared) {
 // False: there is nothing.
 bool Crew::TakeSome() {
   if (!shared_.empty()) {  // A poller waits for it.
-    DoNextPiece(shared_.front());
+    DoNextPart(shared_.front());
     return true;
   }
   if (tasks_.empty()) return false;
@@ -113,10 +113,10 @@ bool Crew::TakeSome() {
 }
 
 // True: there was work before the time was over.
-bool Crew::LookOut() const {
-  const auto until = std::chrono::steady_clock::now() + kLookOut;
+bool Crew::SpinForWork() const {
+  const auto until = std::chrono::steady_clock::now() + kSpin;
   do {
-    for (int i = 0; i < kLooksBetweenTimes; ++i) {
+    for (int i = 0; i < kSpinsBetweenTimes; ++i) {
       if (waiting() > 0) return true;
       Pause();
     }
@@ -128,11 +128,11 @@ void Crew::Help() {
   MutexLock lock(&mu_);
   while (!ending_) {
     if (TakeSome()) continue;
-    ++looking_;
+    ++spinning_;
     mu_.Unlock();
-    const bool found = LookOut();
+    const bool found = SpinForWork();
     mu_.Lock();
-    --looking_;
+    --spinning_;
     if (found || waiting() > 0 || ending_) continue;
     ++asleep_;
     called_.Wait(&mu_);

@@ -40,11 +40,11 @@ class Crew {
     return threads_.size();
   }
 
-  // Calls `work` for each piece of [0, bytes), on this thread and on the helpers that come; returns
-  // when all pieces are done. A helper that gets no core costs nothing, unless it loses it in the
-  // middle of a piece.
+  // Calls `work` for each part of [0, bytes), on this thread and on the helpers that come; returns
+  // when all parts are done. A helper that gets no core costs nothing, unless it loses it in the
+  // middle of a part.
   using Work = absl::FunctionRef<void(uint64_t begin, uint64_t bytes)>;
-  void Share(uint64_t bytes, uint64_t piece_bytes, Work work);
+  void Share(uint64_t bytes, uint64_t part_bytes, Work work);
 
   // Runs it on a helper. REQUIRES: most_threads() > 0.
   void Post(CrewTask* task);
@@ -55,16 +55,16 @@ class Crew {
   struct Shared {
     Work work;
     uint64_t bytes;
-    uint64_t piece_bytes;
-    uint64_t pieces;
+    uint64_t part_bytes;
+    uint64_t parts;
     uint64_t next = 0;              // Guarded by mu_.
     std::atomic<uint64_t> done{0};  // The last access of a helper.
   };
 
   void Help();
   bool TakeSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void DoNextPiece(Shared* shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool LookOut() const;
+  void DoNextPart(Shared* shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool SpinForWork() const;
   void CallHelpers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetWaiting(uint64_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     waiting_.store(waiting, std::memory_order_relaxed);
@@ -75,9 +75,9 @@ class Crew {
   Mutex mu_;
   CondVar called_;
   std::deque<CrewTask*> tasks_ ABSL_GUARDED_BY(mu_);
-  std::deque<Shared*> shared_ ABSL_GUARDED_BY(mu_);  // Those with pieces that nobody has taken.
-  std::atomic<uint64_t> waiting_{0};                 // Tasks and pieces that nobody has taken.
-  size_t looking_ ABSL_GUARDED_BY(mu_) = 0;          // Threads without work that do not sleep.
+  std::deque<Shared*> shared_ ABSL_GUARDED_BY(mu_);  // Those with parts that nobody has taken.
+  std::atomic<uint64_t> waiting_{0};                 // Tasks and parts that nobody has taken.
+  size_t spinning_ ABSL_GUARDED_BY(mu_) = 0;         // Threads without work that do not sleep.
   size_t asleep_ ABSL_GUARDED_BY(mu_) = 0;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);

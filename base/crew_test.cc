@@ -12,10 +12,10 @@
 namespace tryst {
 namespace {
 
-// Marks each byte that a piece covers.
-void CheckShare(Crew* crew, uint64_t bytes, uint64_t piece_bytes) {
+// Marks each byte that a part covers.
+void CheckShare(Crew* crew, uint64_t bytes, uint64_t part_bytes) {
   std::vector<uint8_t> times(bytes);
-  crew->Share(bytes, piece_bytes, [&](uint64_t begin, uint64_t count) {
+  crew->Share(bytes, part_bytes, [&](uint64_t begin, uint64_t count) {
     ASSERT_LE(begin + count, bytes);
     for (uint64_t i = begin; i < begin + count; ++i) ++times[i];
   });
@@ -48,7 +48,7 @@ TEST(CrewTest, HasSeveralCallers) {
 // Most servers never move anything large.
 TEST(CrewTest, StartsThreadsWhenThereIsWorkForThem) {
   Crew crew(3);
-  CheckShare(&crew, 1000, 1000);  // One piece is its caller's.
+  CheckShare(&crew, 1000, 1000);  // One part is its caller's.
   EXPECT_EQ(crew.threads(), 0u);
   CheckShare(&crew, 10'000, 1000);
   EXPECT_GE(crew.threads(), 1u);

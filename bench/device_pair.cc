@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crew.h"
 #include "base/log.h"
 #include "tests/pair/one_step.h"
 #include "verbs/soft/soft_nic.h"
@@ -167,7 +168,7 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
   pool.link.queue_pairs = options.queue_pairs;
   pool.link.digests = false;
   pool.shm_arena = proxy_options.engine.arena;
-  pool.shm.copy_helpers = options.copy_helpers;
+  pool.shm.crew = std::make_shared<Crew>(options.copy_helpers);
   pool_ = MakeChannelPool(&poller_, &bootstrap_, proxy_->source(),
                           std::vector<NicPath>{{"rdma/soft", nic_}}, nullptr, pool);
   const absl::Status opened = pool_->Open();

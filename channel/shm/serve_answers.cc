@@ -280,10 +280,10 @@ bool ShmAnswers::ConsumerReads(ShmServeOp* op, uint64_t bytes) {
   if (!link_->can_pull) return false;
   const bool gauged = bytes >= kGaugedBytes && link_->hub->crew()->most_threads() > 0;
   if (!gauged) return bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
-  WayGauge& ways = bytes >= kLargeBytes ? large_ways_ : ways_;
-  const bool reads = ways.Next() == WayGauge::Way::kRead;
-  op->gauge = &ways;
-  op->trip = ways.Begin(link_->now_ns());
+  ReadGauge& gauge = bytes >= kLargeBytes ? large_gauge_ : read_gauge_;
+  const bool reads = gauge.Next() == ReadGauge::Mode::kRead;
+  op->gauge = &gauge;
+  op->trip = gauge.Begin(link_->now_ns());
   return reads;
 }
 

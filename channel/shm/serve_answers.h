@@ -10,9 +10,9 @@
 #include "channel/ops/ring_line.h"
 #include "channel/shm/copy_gauge.h"
 #include "channel/shm/parts_room.h"
+#include "channel/shm/read_gauge.h"
 #include "channel/shm/serve_link.h"
 #include "channel/shm/serve_op.h"
-#include "channel/shm/way_gauge.h"
 #include "channel/shm/wire.h"
 
 namespace tryst {
@@ -80,8 +80,8 @@ class ShmAnswers {
   PartsRoom parts_room_{link_->options.parts_room_bytes};
   CopyGauge gauge_{static_cast<int64_t>(link_->options.parts_room_bytes)};
   // Of tensors from kGaugedBytes, and from kLargeBytes on.
-  WayGauge ways_{WayGauge::Way::kParts};
-  WayGauge large_ways_{WayGauge::Way::kRead};
+  ReadGauge read_gauge_{ReadGauge::Mode::kParts};
+  ReadGauge large_gauge_{ReadGauge::Mode::kRead};
 };
 
 }  // namespace tryst

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "channel/ops/serve_table.h"
 #include "channel/ops/takes.h"
-#include "channel/shm/way_gauge.h"
+#include "channel/shm/read_gauge.h"
 #include "channel/trace/trace_span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
@@ -69,8 +69,8 @@ struct ShmServeOp : TakingOp {
   uint64_t position = 0;
   uint64_t sent_bytes = 0;
   uint32_t digest = 0;
-  WayGauge* gauge = nullptr;  // Measures its way; null: nobody does.
-  WayGauge::Trip trip;
+  ReadGauge* gauge = nullptr;  // Measures its way; null: nobody does.
+  ReadGauge::Trip trip;
 };
 
 }  // namespace tryst

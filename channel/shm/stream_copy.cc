@@ -11,7 +11,7 @@
 namespace tryst {
 namespace {
 
-constexpr size_t kPieceBytes = 64 << 10;
+constexpr size_t kPartBytes = 64 << 10;
 
 #if defined(__x86_64__)
 // `to` is at a cache line; `bytes` is a multiple of two lines.
@@ -60,7 +60,7 @@ void CrewCopy(Crew* crew, void* to, const void* from, size_t bytes, bool streami
     if (streaming) return StreamCopy(out, in, count);
     memcpy(out, in, count);
   };
-  if (bytes >= kSplitBytes) return crew->Share(bytes, kPieceBytes, copy);
+  if (bytes >= kSplitBytes) return crew->Share(bytes, kPartBytes, copy);
   if (bytes > 0) copy(0, bytes);
 }
 

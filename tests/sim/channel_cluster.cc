@@ -201,8 +201,8 @@ Worker::~Worker() {
   nics.clear();
 }
 
-// Pollers are separate threads, so between two turns of one the others may take any number. One that
-// gets no turn may have work, for which the time must not advance to the next event.
+// Pollers are separate threads, so between two turns of one the others may take any number. One
+// that gets no turn may have work, for which the time must not advance to the next event.
 bool Worker::Turn() {
   bool worked = false;
   for (const auto& poller : pollers) {

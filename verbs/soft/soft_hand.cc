@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <thread>
 #include <utility>
+
+#include "base/clock.h"
 
 namespace tryst {
 namespace {
@@ -15,9 +16,8 @@ namespace {
 constexpr int64_t kPatienceNs = 20'000;
 
 int64_t NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  static const SteadyClock clock;
+  return clock.NowNs();
 }
 
 // Pins a region for one system call. ok() is false if the key opens nothing any more.

@@ -31,8 +31,8 @@ struct SoftNicOptions {
   uint16_t listen_ports = 16;
   std::string advertised_host;  // The host by which peers reach us; the listening host unless set.
   // The two sides use the smaller number. More than one is useful with helpers, or if one flow
-  // cannot fill the link (docs/decisions/0061-helpers.md). Those after the first are dialled with
-  // the first large message.
+  // cannot fill the link (docs/decisions/0061-help-with-large-tensors.md). Those after the first
+  // are dialled with the first large message.
   int sockets_per_queue_pair = 1;
   // Makes the system calls that move large messages, if they have several sockets. May be null.
   std::shared_ptr<Crew> crew;

@@ -1,5 +1,5 @@
-#ifndef TRYST_CHANNEL_SHM_WAY_GAUGE_H_
-#define TRYST_CHANNEL_SHM_WAY_GAUGE_H_
+#ifndef TRYST_CHANNEL_SHM_READ_GAUGE_H_
+#define TRYST_CHANNEL_SHM_READ_GAUGE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace tryst {
 // read by the consumer and its helpers through the kernel. Which one is faster depends on the
 // processor, its idle cores and its memory, so both are tried and measured: by the bytes that were
 // accepted in the time in which any were under way. Needs external synchronisation.
-class WayGauge {
+class ReadGauge {
  public:
-  enum class Way : uint8_t { kParts, kRead };
+  enum class Mode : uint8_t { kParts, kRead };
   // One tensor on its way.
   struct Trip {
     uint32_t epoch = 0;  // 0: none.
@@ -22,9 +22,9 @@ class WayGauge {
   static constexpr uint64_t kTryOften = uint64_t{512} << 20;
   static constexpr uint64_t kTrySeldom = uint64_t{32} << 30;
 
-  explicit WayGauge(Way first) : chosen_(first) {}
+  explicit ReadGauge(Mode first) : chosen_(first) {}
 
-  Way Next() const { return trying_ ? Other() : chosen_; }
+  Mode Next() const { return trying_ ? Other() : chosen_; }
   Trip Begin(int64_t now_ns) {
     if (under_way_++ == 0 && of_before_ == 0) since_ns_ = now_ns;
     return {epoch_};
@@ -46,7 +46,7 @@ class WayGauge {
   }
 
  private:
-  Way Other() const { return chosen_ == Way::kParts ? Way::kRead : Way::kParts; }
+  Mode Other() const { return chosen_ == Mode::kParts ? Mode::kRead : Mode::kParts; }
   void Measured() {
     const double ns_per_byte = static_cast<double>(busy_ns_) / static_cast<double>(bytes_);
     if (trying_) {
@@ -81,7 +81,7 @@ class WayGauge {
   // The other way must be that much faster, so that two of one speed do not take turns.
   static constexpr double kFaster = 0.9;
 
-  Way chosen_;
+  Mode chosen_;
   bool trying_ = false;
   double chosen_ns_per_byte_ = 0;
   uint64_t try_after_ = 0;  // How many bytes pass between two trials; at first few.
@@ -97,4 +97,4 @@ class WayGauge {
 
 }  // namespace tryst
 
-#endif  // TRYST_CHANNEL_SHM_WAY_GAUGE_H_
+#endif  // TRYST_CHANNEL_SHM_READ_GAUGE_H_

@@ -1,4 +1,4 @@
-#include "channel/shm/way_gauge.h"
+#include "channel/shm/read_gauge.h"
 
 #include <cstdint>
 #include <deque>
@@ -9,7 +9,7 @@
 namespace tryst {
 namespace {
 
-using Way = WayGauge::Way;
+using Mode = ReadGauge::Mode;
 constexpr uint64_t kMiB = 1 << 20;
 
 // A link that moves tensors one after the other, each way at its own speed, while `depth` of them
@@ -20,19 +20,19 @@ class Machine {
       : speed_{parts_gib_per_s, read_gib_per_s} {}
 
   // Moves `bytes`, in tensors of `tensor_bytes`; returns how many of them were read.
-  uint64_t Move(WayGauge* gauge, uint64_t bytes, uint64_t tensor_bytes, size_t depth) {
+  uint64_t Move(ReadGauge* gauge, uint64_t bytes, uint64_t tensor_bytes, size_t depth) {
     uint64_t read = 0;
     for (uint64_t done = 0; done < bytes; done += tensor_bytes) {
       while (out_.size() < depth) {
-        const Way way = gauge->Next();
-        out_.push_back({way, gauge->Begin(now_ns_)});
+        const Mode mode = gauge->Next();
+        out_.push_back({mode, gauge->Begin(now_ns_)});
       }
-      const auto [way, trip] = out_.front();
+      const auto [mode, trip] = out_.front();
       out_.pop_front();
       const double gib = static_cast<double>(tensor_bytes) / (1 << 30);
-      now_ns_ += static_cast<int64_t>(1e9 * gib / speed_[way == Way::kRead ? 1 : 0]);
+      now_ns_ += static_cast<int64_t>(1e9 * gib / speed_[mode == Mode::kRead ? 1 : 0]);
       gauge->End(trip, tensor_bytes, now_ns_);
-      if (way == Way::kRead) read += tensor_bytes;
+      if (mode == Mode::kRead) read += tensor_bytes;
     }
     return read;
   }
@@ -45,26 +45,26 @@ class Machine {
  private:
   double speed_[2];
   int64_t now_ns_ = 1;
-  std::deque<std::pair<Way, WayGauge::Trip>> out_;
+  std::deque<std::pair<Mode, ReadGauge::Trip>> out_;
 };
 
 // The curves of three processors: one thread's two copies and the kernel's reads without helpers
 // (0024), with three, and with seven.
-TEST(WayGaugeTest, FindsTheFasterWayWhereverItBegins) {
+TEST(ReadGaugeTest, FindsWhatIsFasterWhereverItBegins) {
   struct {
     double parts, read;
-    Way faster;
-  } const machines[] = {{10, 4.5, Way::kParts}, {8, 14, Way::kRead}, {7.4, 25, Way::kRead}};
+    Mode faster;
+  } const machines[] = {{10, 4.5, Mode::kParts}, {8, 14, Mode::kRead}, {7.4, 25, Mode::kRead}};
   for (const auto& machine : machines) {
-    for (const Way first : {Way::kParts, Way::kRead}) {
+    for (const Mode first : {Mode::kParts, Mode::kRead}) {
       for (const size_t depth : {1, 8}) {
         for (const uint64_t tensor : {kMiB, 16 * kMiB, 256 * kMiB}) {
           Machine link(machine.parts, machine.read);
-          WayGauge gauge(first);
+          ReadGauge gauge(first);
           link.Move(&gauge, 1024 * kMiB + 16 * depth * tensor, tensor, depth);
           const uint64_t then = 32 * 1024 * kMiB;
           const uint64_t read = link.Move(&gauge, then, tensor, depth);
-          const uint64_t right = machine.faster == Way::kRead ? read : then - read;
+          const uint64_t right = machine.faster == Mode::kRead ? read : then - read;
           EXPECT_GE(right, then / 10 * 8) << machine.read << " " << depth << " " << tensor;
         }
       }
@@ -72,36 +72,36 @@ TEST(WayGaugeTest, FindsTheFasterWayWhereverItBegins) {
   }
 }
 
-TEST(WayGaugeTest, DoesNotCountTheTimeWithoutTensors) {
+TEST(ReadGaugeTest, DoesNotCountTheTimeWithoutTensors) {
   Machine link(10, 4);
-  WayGauge gauge(Way::kParts);
+  ReadGauge gauge(Mode::kParts);
   for (int i = 0; i < 4096; ++i) {
     link.Move(&gauge, kMiB, kMiB, 1);
     link.Rest(i % 2 == 0 ? 1'000'000'000 : 1000);
   }
-  EXPECT_EQ(gauge.Next(), Way::kParts);
+  EXPECT_EQ(gauge.Next(), Mode::kParts);
 }
 
-TEST(WayGaugeTest, HearsThatTheMachineHasChanged) {
+TEST(ReadGaugeTest, HearsThatTheMachineHasChanged) {
   Machine link(10, 4);
-  WayGauge gauge(Way::kParts);
+  ReadGauge gauge(Mode::kParts);
   link.Move(&gauge, 1024 * kMiB, 16 * kMiB, 4);
-  ASSERT_EQ(gauge.Next(), Way::kParts);
+  ASSERT_EQ(gauge.Next(), Mode::kParts);
   link.Is(5, 20);  // Helpers have cores now.
   link.Move(&gauge, 8 * 1024 * kMiB, 16 * kMiB, 4);
-  EXPECT_EQ(gauge.Next(), Way::kRead);
+  EXPECT_EQ(gauge.Next(), Mode::kRead);
 }
 
 // Tensors that are not accepted take time and bring nothing; a way on which none comes is left.
-TEST(WayGaugeTest, LeavesNoTripOpen) {
-  WayGauge gauge(Way::kParts);
+TEST(ReadGaugeTest, LeavesNoTripOpen) {
+  ReadGauge gauge(Mode::kParts);
   int64_t now_ns = 1;
   for (int i = 0; i < 1000; ++i) {
-    const WayGauge::Trip trip = gauge.Begin(now_ns);
+    const ReadGauge::Trip trip = gauge.Begin(now_ns);
     now_ns += 1000;
     gauge.End(trip, 0, now_ns);
   }
-  EXPECT_EQ(gauge.Next(), Way::kParts);
+  EXPECT_EQ(gauge.Next(), Mode::kParts);
 }
 
 }  // namespace
