@@ -406,9 +406,11 @@ absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerCo
       config->*absl::get<std::string C::*>(row.field) = std::string(text);
       break;
     case K::kNumber: {
+      // Below 0 only where the default is.
+      int64_t C::*const field = absl::get<int64_t C::*>(row.field);
       int64_t value = 0;
-      good = absl::SimpleAtoi(text, &value) && value >= 0;
-      if (good) config->*absl::get<int64_t C::*>(row.field) = value;
+      good = absl::SimpleAtoi(text, &value) && value >= std::min<int64_t>(0, ServerConfig().*field);
+      if (good) config->*field = value;
       break;
     }
     case K::kBytes:

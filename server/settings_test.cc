@@ -176,7 +176,7 @@ TEST(Config, WhatNoPathCanUseIsRefusedAtTheStart) {
   for (const char* good :
        {"--message_bytes=4144", "--message_bytes=1MiB", "--slots=4096", "--ring_slots=1024",
         "--queue_pairs=8", "--callback_threads=1024", "--task=2147483647", "--pollers=64",
-        "--helpers=64", "--poller_cpus=0,2,4-7"}) {
+        "--helpers=64", "--helpers=-1", "--poller_cpus=0,2,4-7"}) {
     EXPECT_TRUE(check(good).ok()) << check(good);
   }
   for (const char* bad : {"--message_bytes=0",
