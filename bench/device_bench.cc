@@ -3,7 +3,7 @@
 //
 //   device_bench [--cuda=libcuda.so.1] [--way=ipc|staged] [--over=soft|shm] [--gpus=0,1] [--quick]
 //                [--what=limits,latency,bandwidth,pieces,visible,views,chunks,counts,kill]
-//                [--nccl=libnccl.so.2] [--standby_us=100] [--memory=plain|virtual]
+//                [--nccl=libnccl.so.2] [--standby_us=100] [--memory=plain|virtual] [--helpers=0]
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -46,7 +46,7 @@ struct Options {
   int64_t spin_us = 2000;
   std::string over = "soft";
   std::string memory = "plain";  // The kind of memory in which tensors lie.
-  int copy_helpers = 0;
+  int helpers = 0;
   uint64_t chunk_bytes = 2 << 20;
   int64_t standby_us = DeviceEngineOptions().standby_us;
   // Set in the second process only.
@@ -158,7 +158,7 @@ class Bench {
     end.queue_pairs = options_.queue_pairs;
     end.spin_us = options_.spin_us;
     end.shared_memory = options_.over == "shm";
-    end.copy_helpers = options_.copy_helpers;
+    end.helpers = options_.helpers;
     end.proxy.engine.spin_us = options_.spin_us;
     end.proxy.source.seed = static_cast<uint64_t>(getpid());
     end.proxy.source.offer_ipc = options_.way == "ipc";
@@ -788,8 +788,8 @@ bool Parse(int argc, char** argv, Options* options) {
     } else if (parts[0] == "--memory") {
       options->memory = value;
       ok = value == "plain" || value == "virtual";
-    } else if (parts[0] == "--copy_helpers") {
-      ok = absl::SimpleAtoi(value, &options->copy_helpers);
+    } else if (parts[0] == "--helpers") {
+      ok = absl::SimpleAtoi(value, &options->helpers);
     } else if (parts[0] == "--spin_us") {
       ok = absl::SimpleAtoi(value, &options->spin_us);
     } else if (parts[0] == "--chunk_bytes") {

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -153,7 +154,11 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
       step_(std::make_unique<OneStep>(&alarms_)),
       poller_(&clock_, SpinFor(options.spin_us)),
       bootstrap_(options.hello_fd) {
-  auto nic = OpenSoftNic(SoftNicOptions());
+  const auto crew = std::make_shared<Crew>(options.helpers);
+  SoftNicOptions nic_options;
+  nic_options.crew = crew;
+  nic_options.sockets_per_queue_pair = std::min(options.helpers + 1, 7);
+  auto nic = OpenSoftNic(nic_options);
   TRYST_CHECK(nic.ok()) << nic.status();
   nic_ = *std::move(nic);
   DeviceProxyOptions proxy_options = options.proxy;
@@ -168,7 +173,7 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
   pool.link.queue_pairs = options.queue_pairs;
   pool.link.digests = false;
   pool.shm_arena = proxy_options.engine.arena;
-  pool.shm.crew = std::make_shared<Crew>(options.copy_helpers);
+  pool.shm.crew = crew;
   pool_ = MakeChannelPool(&poller_, &bootstrap_, proxy_->source(),
                           std::vector<NicPath>{{"rdma/soft", nic_}}, nullptr, pool);
   const absl::Status opened = pool_->Open();

@@ -48,7 +48,7 @@ struct DeviceEndOptions {
   uint32_t queue_pairs = 1;
   int64_t spin_us = 20;  // How long the poller spins.
   bool shared_memory = false;
-  int copy_helpers = 0;  // How many threads help with copies in shared memory.
+  int helpers = 0;  // As the setting of a server.
   DeviceProxyOptions proxy;
 };
 

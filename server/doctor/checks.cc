@@ -5,7 +5,7 @@ namespace tryst {
 std::vector<Check> AllChecks() {
   std::vector<Check> all;
   for (const auto& area : {RdmaChecks(), GpuChecks(), MemoryChecks(), ProcessChecks(),
-                           SameHostChecks(), NetworkChecks(), SecurityChecks()}) {
+                           PollerChecks(), SameHostChecks(), NetworkChecks(), SecurityChecks()}) {
     all.insert(all.end(), area.begin(), area.end());
   }
   return all;

@@ -18,6 +18,7 @@ struct Check {
 std::vector<Check> RdmaChecks();
 std::vector<Check> MemoryChecks();
 std::vector<Check> ProcessChecks();
+std::vector<Check> PollerChecks();
 std::vector<Check> SameHostChecks();
 std::vector<Check> NetworkChecks();
 std::vector<Check> SecurityChecks();

@@ -47,6 +47,17 @@ std::function<void(SeededHost*)> GpuAndNic(std::function<void(SeededHost*)> then
   };
 }
 
+// A NIC on the first of two NUMA nodes of eight processors each.
+std::function<void(SeededHost*)> TwoNodes(const std::string& poller_cpus, int pollers = 0) {
+  return [=](SeededHost* host) {
+    host->AddRdmaDevice();
+    host->Write("/sys/devices/system/node/node0/cpulist", "0-7");
+    host->Write("/sys/devices/system/node/node1/cpulist", "8-15");
+    host->config.poller_cpus = poller_cpus;
+    host->config.pollers = pollers;
+  };
+}
+
 void AddTls(SeededHost* host) { host->AddCertificates("tryst://tryst/job:worker"); }
 
 std::function<void(SeededHost*)> TlsAt(absl::Duration from_now) {
@@ -260,6 +271,13 @@ std::vector<Seed> MachineSeeds() {
          h->config.pollers = 4;
          h->config.poller_cpus = "0,2";
        }},
+      {"helpers", W::kWarning, "helpers is 20, and 16 processors",
+       [](SeededHost* h) { h->config.helpers = 20; }},
+      {"helpers", W::kNote, "helpers is 0, and 16 processors",
+       [](SeededHost* h) { h->config.helpers = 0; }},
+      {"poller-numa", W::kNote, "poller_cpus is empty", TwoNodes("")},
+      {"poller-numa", W::kWarning, "poller_cpus names 8,9, on another",
+       TwoNodes("6-9", /*pollers=*/4)},
       {"seccomp", W::kNote, "seccomp", Writes("/proc/self/status", "Seccomp:\t2")},
       {"clock-source", W::kWarning, "hpet",
        Writes("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")},

@@ -15,21 +15,8 @@ namespace {
 
 constexpr char kPci[] = "/sys/bus/pci/devices";
 
-// The bus ids of NVIDIA's display and compute devices.
-std::vector<std::string> Gpus(const Host& host) {
-  std::vector<std::string> gpus;
-  for (const std::string& bus_id : host.List(kPci)) {
-    const std::string folder = absl::StrCat(kPci, "/", bus_id);
-    if (host.Read(folder + "/vendor") == "0x10de" &&
-        absl::StartsWith(host.Read(folder + "/class").value_or(""), "0x03")) {
-      gpus.push_back(bus_id);
-    }
-  }
-  return gpus;
-}
-
 bool HasGpuAndNic(const Host& host) {
-  return !Gpus(host).empty() && !host.List("/sys/class/infiniband").empty();
+  return !GpuBusIds(host).empty() && !host.List("/sys/class/infiniband").empty();
 }
 
 std::string KernelModule(const Host& host) {
@@ -37,7 +24,7 @@ std::string KernelModule(const Host& host) {
 }
 
 void Module(const Host& host, Report* report) {
-  if (Gpus(host).empty() || !KernelModule(host).empty()) return;
+  if (GpuBusIds(host).empty() || !KernelModule(host).empty()) return;
   report->Warn("an NVIDIA GPU is here, and its kernel module is not loaded", "no GPU can be used",
                "install the driver, then: modprobe nvidia nvidia_uvm");
 }
@@ -89,7 +76,7 @@ void Permission(const Host& host, Report* report) {
 void Hidden(const Host& host, Report* report) {
   const auto& environment = host.environment();
   const auto found = environment.find("CUDA_VISIBLE_DEVICES");
-  if (Gpus(host).empty() || found == environment.end()) return;
+  if (GpuBusIds(host).empty() || found == environment.end()) return;
   if (!found->second.empty() && found->second != "-1") return;
   report->Note("CUDA_VISIBLE_DEVICES hides every GPU", "device tensors cannot be used",
                "unset CUDA_VISIBLE_DEVICES");
@@ -143,7 +130,7 @@ uint64_t Bar1Bytes(const Host& host, const std::string& bus_id) {
 
 void Bar1(const Host& host, Report* report) {
   if (!HasGpuAndNic(host)) return;
-  for (const std::string& gpu : Gpus(host)) {
+  for (const std::string& gpu : GpuBusIds(host)) {
     const uint64_t bytes = Bar1Bytes(host, gpu);
     if (bytes == 0 || bytes > uint64_t{256} << 20) continue;
     report->Warn(absl::StrCat("GPU ", gpu, " shows ", BytesText(bytes), " of its memory (BAR1)"),
@@ -167,7 +154,7 @@ void Iommu(const Host& host, Report* report) {
 void Distance(const Host& host, Report* report) {
   if (!HasGpuAndNic(host)) return;
   const PciTree tree(host.Below("/sys"));
-  for (const std::string& gpu : Gpus(host)) {
+  for (const std::string& gpu : GpuBusIds(host)) {
     PciDistance nearest = PciDistance::kUnknown;
     for (const std::string& nic : host.List("/sys/class/infiniband")) {
       nearest = std::min(nearest, tree.Distance(tree.PathOfBusId(gpu), tree.PathOfRdmaDevice(nic)));

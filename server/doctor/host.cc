@@ -116,6 +116,19 @@ absl::optional<int64_t> CgroupLeast(const Host& host, const std::string& control
   return least;
 }
 
+std::vector<std::string> GpuBusIds(const Host& host) {
+  constexpr char kPci[] = "/sys/bus/pci/devices";
+  std::vector<std::string> gpus;
+  for (const std::string& bus_id : host.List(kPci)) {
+    const std::string folder = absl::StrCat(kPci, "/", bus_id);
+    if (host.Read(folder + "/vendor") == "0x10de" &&
+        absl::StartsWith(host.Read(folder + "/class").value_or(""), "0x03")) {
+      gpus.push_back(bus_id);
+    }
+  }
+  return gpus;
+}
+
 std::string BytesText(uint64_t bytes) {
   for (const auto& [shift, unit] :
        {std::pair<int, const char*>{40, " TiB"}, {30, " GiB"}, {20, " MiB"}, {10, " KiB"}}) {

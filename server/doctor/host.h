@@ -90,6 +90,9 @@ std::string CgroupFolder(const Host& host, const std::string& controller);
 absl::optional<int64_t> CgroupLeast(const Host& host, const std::string& controller,
                                     const std::string& file);
 
+// The bus ids of NVIDIA's display and compute devices: "0000:3e:00.0".
+std::vector<std::string> GpuBusIds(const Host& host);
+
 // "64 MiB" and the like.
 std::string BytesText(uint64_t bytes);
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "server/doctor/checks.h"
-#include "server/pollers.h"
 
 namespace tryst {
 namespace {
@@ -56,31 +55,6 @@ void CpuCount(const Host& host, Report* report) {
                "give the process a second CPU (taskset -p, docker: --cpuset-cpus)");
 }
 
-void Pollers(const Host& host, Report* report) {
-  const ServerConfig& config = host.config();
-  const int cpus = host.calls().usable_cpus();
-  const int count = PollerCount(config, cpus);
-  const auto pinned = PollerCpus(config);
-  if (pinned.ok() && !pinned->empty() && static_cast<int>(pinned->size()) < count) {
-    report->Warn(
-        absl::StrCat("poller_cpus names ", pinned->size(), " processors for ", count, " pollers"),
-        "pollers that share a processor keep each other waiting",
-        "name one for each, or set pollers to as many");
-  }
-  if (config.pollers > count) {
-    report->Warn(absl::StrCat("pollers is ", config.pollers, ", and ", count, " will run"),
-                 config.gpus.empty() ? absl::StrCat("the process may use ", cpus, " processors")
-                                     : std::string("device tensors are one poller's"),
-                 config.gpus.empty()
-                     ? "give it more (taskset -p, docker: --cpuset-cpus), or lower it"
-                     : "leave pollers at 0 where gpus is set");
-  } else if (config.pollers == 1 && cpus >= 8 && config.gpus.empty()) {
-    report->Note(absl::StrCat("pollers is 1, and ", cpus, " processors are usable"),
-                 "all that is between this worker and its peers is moved by one of them",
-                 absl::StrCat("set pollers to 0: that starts ", PollerCount(ServerConfig(), cpus)));
-  }
-}
-
 void Seccomp(const Host& host, Report* report) {
   if (host.ReadField("/proc/self/status", "Seccomp") != "2") return;
   report->Note(
@@ -126,16 +100,9 @@ void Crc32c(const Host& host, Report* report) {
 }  // namespace
 
 std::vector<Check> ProcessChecks() {
-  return {{"tasks", Tasks},
-          {"cpu-quota", CpuQuota},
-          {"cpu-throttled", CpuThrottled},
-          {"cpu-count", CpuCount},
-          {"pollers", Pollers},
-          {"seccomp", Seccomp},
-          {"clock-source", ClockSource},
-          {"clock-set", ClockSet},
-          {"cpu-governor", Governor},
-          {"crc32c", Crc32c}};
+  return {{"tasks", Tasks},        {"cpu-quota", CpuQuota},    {"cpu-throttled", CpuThrottled},
+          {"cpu-count", CpuCount}, {"seccomp", Seccomp},       {"clock-source", ClockSource},
+          {"clock-set", ClockSet}, {"cpu-governor", Governor}, {"crc32c", Crc32c}};
 }
 
 }  // namespace tryst

@@ -230,7 +230,7 @@ class HostileGrpcProducerTest : public ::testing::Test {
   }
 
   std::list<End> ends_;  // They outlive the channel.
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   ScriptedProducer producer_;
   Poller poller_{&clock_};
   EventThread events_{std::make_unique<grpc::CompletionQueue>(), std::vector<Poller*>{&poller_}};

@@ -218,12 +218,10 @@ void IwarpConnector::Accept(IwarpLink* link, rdma_cm_id* id) {
 void IwarpConnector::OnRequest(rdma_cm_id* id, absl::string_view data) {
   Request request;
   const Request expected;
-  const auto known = [&] {
-    if (data.size() < sizeof(request)) return links_.end();
-    std::memcpy(&request, data.data(), sizeof(request));
-    if (std::memcmp(request.magic, expected.magic, sizeof(request.magic)) != 0) return links_.end();
-    return links_.find(request.to);
-  }();
+  if (data.size() < sizeof(request)) return Refuse(id);
+  std::memcpy(&request, data.data(), sizeof(request));
+  if (std::memcmp(request.magic, expected.magic, sizeof(request.magic)) != 0) return Refuse(id);
+  const auto known = links_.find(request.to);
   if (known == links_.end() || known->second->id_ != nullptr) return Refuse(id);
   IwarpLink* const link = known->second;
   if (link->state() == IwarpLink::State::kConnecting && link->peer_token_ == request.from) {
