@@ -2,8 +2,8 @@
 // memory. soft, grpc, shm-copy: the path; shm-ref: the producer's tensors lie in shared
 // memory and are read where they are. -executor: callbacks run on the server's threads, not
 // in place; -digests: soft, as between hosts, with a CRC-32C of each payload; -landing: into memory
-// of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN: the
-// server has N pollers.
+// of the pool instead; -many: 64 keys in one RecvMany; -sleeping: nobody spins; -pollersN,
+// -helpersN: the server has N of them.
 #include <unistd.h>
 
 #include <cstdio>
@@ -257,6 +257,9 @@ class Process {
     if (Has(variant, "sleeping")) config.spin_us = 0;
     if (Has(variant, "pollers")) {
       config.pollers = atoi(variant.c_str() + variant.find("pollers") + strlen("pollers"));
+    }
+    if (Has(variant, "helpers")) {
+      config.helpers = atoi(variant.c_str() + variant.find("helpers") + strlen("helpers"));
     }
     config.shm = Has(variant, "shm") ? "on" : "off";
     if (Has(variant, "ofi:")) {

@@ -234,10 +234,15 @@ bool SoftConnection::Unreachable() const {
 }
 
 bool SoftConnection::MayHand(const SoftLane& lane) const {
+  return lane.stream.is_plain() && carriers() > 0;
+}
+
+int SoftConnection::carriers() const {
   const Crew* const crew = shared_->context->options.crew.get();
-  if (crew == nullptr || crew->most_threads() == 0 || !lane.stream.is_plain()) return false;
-  return std::count_if(lanes_.begin(), lanes_.end(),
-                       [](const std::unique_ptr<SoftLane>& one) { return one->up(); }) > 1;
+  if (crew == nullptr || crew->most_threads() == 0) return 0;
+  return static_cast<int>(std::count_if(
+      lanes_.begin() + 1, lanes_.end(),
+      [](const std::unique_ptr<SoftLane>& lane) { return lane->up() && lane->stream.is_plain(); }));
 }
 
 bool SoftConnection::AnyBatch() const {

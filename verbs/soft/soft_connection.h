@@ -16,7 +16,8 @@
 namespace tryst {
 
 // A queue pair's lanes: who dials them, the handshake on each, and their end. The first lane
-// carries everything except the later fragments of large messages.
+// carries everything except the later fragments of large messages, and those, too, where no helper
+// carries them.
 class SoftConnection {
  public:
   explicit SoftConnection(SoftShared* shared);  // It outlives this.
@@ -27,6 +28,8 @@ class SoftConnection {
   SoftLane* first() const { return lanes_[0].get(); }
   // Whether a helper may make the lane's system calls. One socket is as fast without.
   bool MayHand(const SoftLane& lane) const;
+  // Lanes after the first that helpers may carry messages on; 0: the poller uses all lanes itself.
+  int carriers() const;
   // A later lane is lost; what the first one still brings is handled.
   bool hanging_up() const { return hanging_up_; }
 

@@ -217,6 +217,29 @@ TEST(SoftNicTest, SidesUseTheSmallerNumberOfSockets) {
   }
 }
 
+TEST(SoftNicTest, SeveralHelpersCarryMessagesOfOneMegabyte) {
+  SoftNicOptions options;
+  options.crew = std::make_shared<Crew>(3);
+  options.sockets_per_queue_pair = 4;
+  SoftNicOptions peer_options;
+  peer_options.sockets_per_queue_pair = 4;
+  const auto nic = MustOpenSoftNic(options);
+  const auto peer_nic = MustOpenSoftNic(peer_options);
+  SoftSide a(nic.get(), 1 << 20);
+  SoftSide b(peer_nic.get(), 1 << 20);
+  a.OpenQueuePair();
+  b.OpenQueuePair();
+  ConnectSides(&a, &b);
+  constexpr int kRounds = 50;
+  for (int round = 0; round < kRounds; ++round) {
+    a.done.clear();
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(a.PostWrite(1 << 20).ok());
+    ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 4; }));
+    for (const Completion& one : a.done) EXPECT_EQ(one.status, CompletionStatus::kOk);
+  }
+  EXPECT_GT(options.crew->threads(), 1u);
+}
+
 // A connection to a peer that this test plays.
 class HostilePeerTest : public ::testing::Test {
  protected:

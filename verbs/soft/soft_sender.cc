@@ -13,6 +13,12 @@ namespace {
 constexpr uint64_t kBatchBytes = 512 << 10;
 // From here on the system call takes much longer than a helper's coming.
 constexpr uint64_t kHandedBytes = 128 << 10;
+// Of a message that helpers carry. The poller sends its first frame, and goes on with the next
+// message; each later one is a helper's, for whom less would be too little and more keeps others
+// waiting for the last.
+constexpr uint64_t kFirstFrameBytes = 4 << 10;
+constexpr uint64_t kLeastHelpedBytes = 256 << 10;
+constexpr uint64_t kMostHelpedBytes = 512 << 10;
 
 bool NeedsReceive(SendOp op) {
   return op == SendOp::kWriteWithImmediate || op == SendOp::kSend ||
@@ -56,7 +62,8 @@ bool SoftSender::AnythingToSend() const {
 // Sends one batch. True: it was sent completely, and another may follow.
 bool SoftSender::PumpLane(SoftLane* lane) {
   if (lane->out == nullptr && !Fill(lane)) return false;
-  if (HandOver(lane)) return false;
+  // The message may be all given out, and the first lane announces the next.
+  if (HandOver(lane)) return lane->index > 0 && !NextIsCut();
   SoftBatch::Progress progress;
   if (!WriteBatch(lane, &progress)) {
     // The memory was revoked while its bytes were being sent, so the frame cannot be finished.
@@ -145,7 +152,9 @@ void SoftSender::FillFirst(SoftLane* lane) {
     return;
   }
   const int entries = static_cast<int>(std::max<uint32_t>(shared_->options.max_entries, 1));
-  while (lane->out->bytes() < kBatchBytes && lane->out->HasRoom(entries) && StartNext()) {
+  const bool helped = connection_->carriers() > 0;
+  while (lane->out->bytes() < kBatchBytes && lane->out->HasRoom(entries) && StartNext() &&
+         !(helped && NextIsCut())) {
     AddMessageFrame(lane);
   }
   answer_next_ = true;
@@ -192,7 +201,7 @@ bool SoftSender::Start(SoftSend* send, uint64_t i) {
     shared_->waits.Feed();
   }
   if (read) sends.NoteReadStarted();
-  if (send->total >= shared_->context->options.stripe_bytes) shared_->NoteStriping();
+  if (IsCut(*send)) shared_->NoteStriping();
   send->sequence = shared_->progress.NewSequence();
   send->started = true;
   return true;
@@ -228,7 +237,18 @@ bool SoftSender::NextIsCut() const {
   if (!shared_->sends.any_waits()) return false;
   // Its bytes are never all assigned.
   const SoftSend& send = shared_->sends.at(shared_->sends.next());
-  return send.announced_first && send.total >= shared_->context->options.stripe_bytes;
+  return send.announced_first && IsCut(send);
+}
+
+bool SoftSender::IsCut(const SoftSend& send) const {
+  return send.total >= shared_->context->options.stripe_bytes;
+}
+
+uint64_t SoftSender::MostFrameBytes(const SoftSend& send) const {
+  const uint64_t carriers = connection_->carriers();
+  if (carriers == 0 || !IsCut(send)) return kMaxFrameBytes;
+  if (!send.announced_first) return kFirstFrameBytes;
+  return std::clamp<uint64_t>(send.total / carriers, kLeastHelpedBytes, kMostHelpedBytes);
 }
 
 // The next frame of the next work, which was started.
@@ -247,14 +267,14 @@ void SoftSender::AddMessageFrame(SoftLane* lane) {
     header.address = send.remote_address;
     send.assigned = send.total;
   } else {
+    header.bytes =
+        static_cast<uint32_t>(std::min(send.total - send.assigned, MostFrameBytes(send)));
     if (!send.announced_first) {
       DescribeMessage(send, &header);
       send.announced_first = true;
     } else {
       header.address = send.assigned;
     }
-    header.bytes =
-        static_cast<uint32_t>(std::min<uint64_t>(send.total - send.assigned, kMaxFrameBytes));
     count = Gather(sends.entries(i), send.entries, send.assigned, header.bytes, payload,
                    SoftBatch::kMaxPieces);
     send.assigned += header.bytes;

@@ -39,6 +39,8 @@ class SoftSender {
   CompletionStatus CheckLocalKeys(const SoftSend& send, uint64_t i);
   void DoWindowWork(SoftSend* send);
   bool NextIsCut() const;
+  bool IsCut(const SoftSend& send) const;
+  uint64_t MostFrameBytes(const SoftSend& send) const;
   void AddMessageFrame(SoftLane* lane);
   void AddAnswerFrame(SoftLane* lane);
 
