@@ -1,6 +1,7 @@
 #include "base/crew.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +15,18 @@ namespace {
 // Work comes in a row, and waking a thread takes longer than this.
 constexpr std::chrono::microseconds kSpin{50};
 constexpr int kSpinsBetweenTimes = 64;
+// The crew rests if its helpers were taken off their cores once each, on the average, within this
+// time. Two threads that share a core are, and those of many more.
+constexpr int64_t kCountNs = 10'000'000;
+// A rest that ends too early is followed by one of twice the time; one that ends well, for as long
+// as kGoodNs, is forgotten.
+constexpr int64_t kFirstRestNs = 20'000'000;
+constexpr int64_t kLongestRestNs = 2'000'000'000;
+constexpr int64_t kGoodNs = 100'000'000;
+
+int64_t NowNs() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 void Pause() {
 #if defined(__x86_64__)
@@ -22,6 +35,11 @@ void Pause() {
 }
 
 }  // namespace
+
+int64_t Crew::SystemSays() {
+  rusage usage;
+  return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
 
 Crew::~Crew() {
   std::vector<std::thread> threads;
@@ -36,9 +54,15 @@ Crew::~Crew() {
   for (std::thread& thread : threads) thread.join();
 }
 
+bool Crew::helps() const {
+  if (most_threads_ == 0) return false;
+  const int64_t until_ns = rests_until_ns_.load(std::memory_order_relaxed);
+  return until_ns == 0 || NowNs() >= until_ns;
+}
+
 void Crew::Share(uint64_t bytes, uint64_t part_bytes, Work work) {
   const uint64_t parts = (bytes + part_bytes - 1) / part_bytes;
-  if (most_threads_ == 0 || parts < 2) {
+  if (parts < 2 || !helps()) {
     if (bytes > 0) work(0, bytes);
     return;
   }
@@ -124,10 +148,34 @@ bool Crew::SpinForWork() const {
   return false;
 }
 
+void Crew::NoteTakenOff(int64_t times) {
+  const int64_t now_ns = NowNs();
+  if (now_ns - counted_since_ns_ > kCountNs) {
+    counted_since_ns_ = now_ns;
+    taken_off_ = 0;
+  }
+  taken_off_ += times;
+  const int64_t rested_until_ns = rests_until_ns_.load(std::memory_order_relaxed);
+  if (now_ns < rested_until_ns || taken_off_ < static_cast<int64_t>(threads_.size()))
+    return;
+  taken_off_ = 0;
+  const bool was_well = now_ns - rested_until_ns > kGoodNs;
+  rest_ns_ = was_well ? kFirstRestNs : std::min(2 * rest_ns_, kLongestRestNs);
+  rests_until_ns_.store(now_ns + rest_ns_, std::memory_order_relaxed);
+}
+
 void Crew::Help() {
+  int64_t before = times_taken_off_();
   MutexLock lock(&mu_);
   while (!ending_) {
-    if (TakeSome()) continue;
+    if (TakeSome()) {
+      mu_.Unlock();
+      const int64_t now = times_taken_off_();
+      mu_.Lock();
+      if (now > before) NoteTakenOff(now - before);
+      before = now;
+      continue;
+    }
     ++spinning_;
     mu_.Unlock();
     const bool found = SpinForWork();

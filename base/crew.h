@@ -26,16 +26,24 @@ class CrewTask {
 
 // Helpers: threads that move large tensors for pollers, on cores that have nothing else to do. A
 // thread starts when there is more work than the others can take at once, and sleeps when it has
-// found none for a while. Thread-safe.
+// found none for a while. Helpers that the system takes off their cores for others have none to
+// spare, and cost those others more than they bring: then the crew rests. Thread-safe.
 class Crew {
  public:
-  explicit Crew(int most_threads) : most_threads_(static_cast<size_t>(most_threads)) {}
+  // How often the calling thread was taken off its core for another.
+  using TimesTakenOff = int64_t (*)();
+  static int64_t SystemSays();
+  static int64_t Never() { return 0; }  // For tests on few processors.
+
+  explicit Crew(int most_threads, TimesTakenOff times_taken_off = &SystemSays)
+      : most_threads_(static_cast<size_t>(most_threads)), times_taken_off_(times_taken_off) {}
   ~Crew();  // REQUIRES: no task is left.
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
   size_t most_threads() const { return most_threads_; }
-  size_t threads() {  // That have started.
+  bool helps() const;  // There are helpers, and the crew does not rest.
+  size_t threads() {   // That have started.
     MutexLock lock(&mu_);
     return threads_.size();
   }
@@ -65,6 +73,7 @@ class Crew {
   bool TakeSome() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DoNextPart(Shared* shared) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool SpinForWork() const;
+  void NoteTakenOff(int64_t times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CallHelpers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetWaiting(uint64_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     waiting_.store(waiting, std::memory_order_relaxed);
@@ -72,6 +81,8 @@ class Crew {
   uint64_t waiting() const { return waiting_.load(std::memory_order_relaxed); }
 
   const size_t most_threads_;
+  const TimesTakenOff times_taken_off_;
+  std::atomic<int64_t> rests_until_ns_{0};
   Mutex mu_;
   CondVar called_;
   std::deque<CrewTask*> tasks_ ABSL_GUARDED_BY(mu_);
@@ -80,6 +91,9 @@ class Crew {
   size_t spinning_ ABSL_GUARDED_BY(mu_) = 0;         // Threads without work that do not sleep.
   size_t asleep_ ABSL_GUARDED_BY(mu_) = 0;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t counted_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t taken_off_ ABSL_GUARDED_BY(mu_) = 0;  // Since then, all helpers together.
+  int64_t rest_ns_ ABSL_GUARDED_BY(mu_) = 0;    // The last rest's.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
 };
 

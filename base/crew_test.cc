@@ -24,7 +24,7 @@ void CheckShare(Crew* crew, uint64_t bytes, uint64_t part_bytes) {
 
 TEST(CrewTest, SharesEveryByteOnce) {
   for (const int threads : {0, 1, 3}) {
-    Crew crew(threads);
+    Crew crew(threads, &Crew::Never);
     for (const uint64_t bytes : {0, 1, 999, 1000, 1001, 5000, 64'001}) {
       CheckShare(&crew, bytes, 1000);
       if (HasFatalFailure()) return;
@@ -33,7 +33,7 @@ TEST(CrewTest, SharesEveryByteOnce) {
 }
 
 TEST(CrewTest, HasSeveralCallers) {
-  Crew crew(2);
+  Crew crew(2, &Crew::Never);
   std::vector<std::thread> callers;
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([&crew] {
@@ -47,7 +47,7 @@ TEST(CrewTest, HasSeveralCallers) {
 
 // Most servers never move anything large.
 TEST(CrewTest, StartsThreadsWhenThereIsWorkForThem) {
-  Crew crew(3);
+  Crew crew(3, &Crew::Never);
   CheckShare(&crew, 1000, 1000);  // One part is its caller's.
   EXPECT_EQ(crew.threads(), 0u);
   CheckShare(&crew, 10'000, 1000);
@@ -65,7 +65,7 @@ struct Counted final : CrewTask {
 };
 
 TEST(CrewTest, RunsTasks) {
-  Crew crew(2);
+  Crew crew(2, &Crew::Never);
   std::vector<std::unique_ptr<Counted>> tasks;
   for (int i = 0; i < 1000; ++i) {
     tasks.push_back(std::make_unique<Counted>());
@@ -78,8 +78,36 @@ TEST(CrewTest, RunsTasks) {
   }
 }
 
+// Each look finds the thread taken off its core once more.
+int64_t AlwaysTakenOff() {
+  thread_local int64_t times = 0;
+  return ++times;
+}
+
+TEST(CrewTest, RestsWhenItsHelpersAreTakenOffTheirCores) {
+  EXPECT_FALSE(Crew(0).helps());
+  Crew crew(2, &AlwaysTakenOff);
+  EXPECT_TRUE(crew.helps());
+  for (int rest = 0; rest < 2; ++rest) {
+    while (crew.helps()) {
+      Counted task;
+      crew.Post(&task);
+      while (!task.ran.load()) std::this_thread::yield();
+      // The helper counts after the task.
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    std::atomic<uint64_t> calls{0};
+    const bool rests = !crew.helps();
+    crew.Share(10'000, 1000, [&](uint64_t, uint64_t) { ++calls; });
+    if (rests && !crew.helps()) {
+      EXPECT_EQ(calls.load(), 1u);  // The caller alone, in one go.
+    }
+    while (!crew.helps()) std::this_thread::yield();  // No rest is for ever.
+  }
+}
+
 TEST(CrewTest, TakesBackWhatHasNotBegun) {
-  Crew crew(1);
+  Crew crew(1, &Crew::Never);
   Counted first;
   first.may_run = false;
   Counted second;

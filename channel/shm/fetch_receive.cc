@@ -393,7 +393,7 @@ void ShmReceiver::RunCopy() {
 }
 
 absl::Status ShmReceiver::CopySome(ShmFetchOp* op) {
-  const bool helped = op->pulls && link_->hub->crew()->most_threads() > 0;
+  const bool helped = op->pulls && link_->hub->crew()->helps();
   const uint64_t part = std::min(helped ? kHelpedTurnBytes : kTurnBytes, op->bytes - op->position);
   uint8_t* to = static_cast<uint8_t*>(op->into.mutable_data()) + op->position;
   if (op->pulls) {

@@ -278,7 +278,7 @@ bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t byte
 // parts, which mostly takes less time where nobody helps.
 bool ShmAnswers::ConsumerReads(ShmServeOp* op, uint64_t bytes) {
   if (!link_->can_pull) return false;
-  const bool gauged = bytes >= kGaugedBytes && link_->hub->crew()->most_threads() > 0;
+  const bool gauged = bytes >= kGaugedBytes && link_->hub->crew()->helps();
   if (!gauged) return bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
   ReadGauge& gauge = bytes >= kLargeBytes ? large_gauge_ : read_gauge_;
   const bool reads = gauge.Next() == ReadGauge::Mode::kRead;

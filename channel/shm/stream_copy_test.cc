@@ -49,7 +49,7 @@ TEST(StreamCopyTest, CopiesEveryLengthAndAlignment) {
 TEST(StreamCopyTest, ACrewCopiesWhatOneDoes) {
   const std::vector<uint8_t> from = Random(3 * kSplitBytes + 5000, 2);
   for (int helpers : {0, 1, 3}) {
-    Crew crew(helpers);
+    Crew crew(helpers, &Crew::Never);
     for (size_t bytes : {size_t{0}, size_t{1}, size_t{5000}, kSplitBytes - 1, kSplitBytes,
                          kSplitBytes + 1, 3 * kSplitBytes + 4321}) {
       for (bool streaming : {false, true}) {
@@ -63,7 +63,7 @@ TEST(StreamCopyTest, ACrewCopiesWhatOneDoes) {
 }
 
 TEST(StreamCopyTest, ACrewIsUsedAgainAndAgain) {
-  Crew crew(2);
+  Crew crew(2, &Crew::Never);
   std::vector<uint8_t> to(kSplitBytes);
   for (uint64_t i = 0; i < 200; ++i) {
     const std::vector<uint8_t> from(kSplitBytes, static_cast<uint8_t>(i));

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
         Contract("Helpers", 256 << 20,
                  [](TransportsOptions* pool) {
                    pool->shm.stage_bytes = 0;
-                   pool->shm.crew = std::make_shared<Crew>(2);
+                   pool->shm.crew = std::make_shared<Crew>(2, &Crew::Never);
                  }),
         Contract("Apart", 256 << 20, [](TransportsOptions* pool) { pool->shm.apart = true; }),
         Version2(), OlderConsumer()),

@@ -44,7 +44,7 @@ SoftNicOptions Sockets(int count) {
 // Helpers make the system calls of large messages.
 SoftNicOptions Helpers() {
   SoftNicOptions options = Sockets(3);
-  options.crew = std::make_shared<Crew>(2);
+  options.crew = std::make_shared<Crew>(2, &Crew::Never);
   return options;
 }
 

@@ -238,11 +238,15 @@ bool SoftConnection::MayHand(const SoftLane& lane) const {
 }
 
 int SoftConnection::carriers() const {
-  const Crew* const crew = shared_->context->options.crew.get();
-  if (crew == nullptr || crew->most_threads() == 0) return 0;
+  if (has_no_crew() || !shared_->context->options.crew->helps()) return 0;
   return static_cast<int>(std::count_if(
       lanes_.begin() + 1, lanes_.end(),
       [](const std::unique_ptr<SoftLane>& lane) { return lane->up() && lane->stream.is_plain(); }));
+}
+
+bool SoftConnection::has_no_crew() const {
+  const Crew* const crew = shared_->context->options.crew.get();
+  return crew == nullptr || crew->most_threads() == 0;
 }
 
 bool SoftConnection::AnyBatch() const {

@@ -28,8 +28,10 @@ class SoftConnection {
   SoftLane* first() const { return lanes_[0].get(); }
   // Whether a helper may make the lane's system calls. One socket is as fast without.
   bool MayHand(const SoftLane& lane) const;
-  // Lanes after the first that helpers may carry messages on; 0: the poller uses all lanes itself.
+  // Lanes after the first that helpers may carry messages on.
   int carriers() const;
+  // The poller uses all lanes itself: there are no helpers, not even resting ones.
+  bool has_no_crew() const;
   // A later lane is lost; what the first one still brings is handled.
   bool hanging_up() const { return hanging_up_; }
 

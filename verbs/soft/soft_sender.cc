@@ -39,6 +39,8 @@ void DescribeMessage(const SoftSend& send, FrameHeader* header) {
 }  // namespace
 
 void SoftSender::Pump() {
+  // The same for all lanes, so that what one leaves to the others is not left by them.
+  carriers_ = connection_->carriers();
   bool again = true;
   while (again && connection_->ready() && connection_->first()->up() &&
          !connection_->hanging_up()) {
@@ -137,7 +139,7 @@ bool SoftSender::Fill(SoftLane* lane) {
   } else if (shared_->reads.OldestIsCut(shared_->context->options.stripe_bytes)) {
     // The other lanes help with what the first has begun.
     AddAnswerFrame(lane);
-  } else if (NextIsCut()) {
+  } else if (NextIsCut() && (carriers_ > 0 || connection_->has_no_crew())) {
     AddMessageFrame(lane);
   }
   if (lane->out->empty()) lane->GiveBackBatch(shared_->completions->batches());
@@ -152,9 +154,8 @@ void SoftSender::FillFirst(SoftLane* lane) {
     return;
   }
   const int entries = static_cast<int>(std::max<uint32_t>(shared_->options.max_entries, 1));
-  const bool helped = connection_->carriers() > 0;
   while (lane->out->bytes() < kBatchBytes && lane->out->HasRoom(entries) && StartNext() &&
-         !(helped && NextIsCut())) {
+         !(carriers_ > 0 && NextIsCut())) {
     AddMessageFrame(lane);
   }
   answer_next_ = true;
@@ -245,10 +246,10 @@ bool SoftSender::IsCut(const SoftSend& send) const {
 }
 
 uint64_t SoftSender::MostFrameBytes(const SoftSend& send) const {
-  const uint64_t carriers = connection_->carriers();
-  if (carriers == 0 || !IsCut(send)) return kMaxFrameBytes;
+  if (carriers_ == 0 || !IsCut(send)) return kMaxFrameBytes;
   if (!send.announced_first) return kFirstFrameBytes;
-  return std::clamp<uint64_t>(send.total / carriers, kLeastHelpedBytes, kMostHelpedBytes);
+  return std::clamp<uint64_t>(send.total / static_cast<uint64_t>(carriers_), kLeastHelpedBytes,
+                              kMostHelpedBytes);
 }
 
 // The next frame of the next work, which was started.

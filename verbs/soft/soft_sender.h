@@ -50,6 +50,7 @@ class SoftSender {
   SoftReceiver* const receiver_;
   bool answer_next_ = false;  // Alternates between our works and the peer's READs.
   bool ack_now_ = false;
+  int carriers_ = 0;  // Lanes on which helpers carry messages, as of the last Pump().
 };
 
 }  // namespace tryst
