@@ -156,8 +156,7 @@ void Crew::NoteTakenOff(int64_t times) {
   }
   taken_off_ += times;
   const int64_t rested_until_ns = rests_until_ns_.load(std::memory_order_relaxed);
-  if (now_ns < rested_until_ns || taken_off_ < static_cast<int64_t>(threads_.size()))
-    return;
+  if (now_ns < rested_until_ns || taken_off_ < static_cast<int64_t>(threads_.size())) return;
   taken_off_ = 0;
   const bool was_well = now_ns - rested_until_ns > kGoodNs;
   rest_ns_ = was_well ? kFirstRestNs : std::min(2 * rest_ns_, kLongestRestNs);
