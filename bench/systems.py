@@ -3,6 +3,7 @@ import collections
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -172,7 +173,8 @@ def run_tool(name, work, size):
     """A library's own tool's figures, as a round trip and GiB/s."""
     if work not in ("pull", "delivery"):
         return [], None
-    return run_fi_pingpong(name, work, size) if name.startswith("fi_") else run_ucx_perftest(name, work, size)
+    program, run_it = ("fi_pingpong", run_fi_pingpong) if name.startswith("fi_") else ("ucx_perftest", run_ucx_perftest)
+    return run_it(name, work, size) if shutil.which(program) else ([], program + " is not installed")
 
 
 def run_fi_pingpong(name, work, size):

@@ -16,6 +16,14 @@
 #include "verbs/ofi/ofi_queue_pair.h"
 
 namespace tryst {
+namespace {
+
+// Where nobody wakes us: who naps for a millisecond right after a completion lets a peer wait that
+// answers at once, and then naps as long. Each nap in which nothing comes doubles the next.
+constexpr int64_t kFirstNapNs = 20'000;
+constexpr int64_t kLongestNapNs = 1'000'000;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CompletionQueue>> OfiCompletionQueue::Create(OfiDevice* device,
                                                                             uint32_t depth) {
@@ -91,6 +99,7 @@ void OfiCompletionQueue::Remove(OfiQueuePair* pair, uint32_t works) {
 
 void OfiCompletionQueue::Push(OfiQueuePair* pair, const Completion& completion, uint32_t credits) {
   TRYST_CHECK(ready_count_ < ready_.size()) << "more completions than works";
+  came_ = true;
   Ready& ready = ready_[(first_ready_ + ready_count_++) % ready_.size()];
   ready.completion = completion;
   ready.pair = pair;
@@ -119,6 +128,10 @@ absl::Status OfiCompletionQueue::Arm() {
   for (OfiQueuePair* pair : pairs_) {
     awake = awake || !pair->MaySleep();
     next_ns = std::min(next_ns, pair->NextLookNs(now_ns));
+  }
+  if (!device_->wakes() && next_ns != std::numeric_limits<int64_t>::max()) {
+    nap_ns_ = std::exchange(came_, false) ? kFirstNapNs : std::min(2 * nap_ns_, kLongestNapNs);
+    next_ns = std::min(next_ns, now_ns + std::max(nap_ns_, kFirstNapNs));
   }
   const uint64_t one = 1;
   if (awake && write(wake_, &one, sizeof(one)) != sizeof(one) && errno != EAGAIN) {
