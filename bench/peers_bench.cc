@@ -2,10 +2,11 @@
 // it is idle, and the latency that they add to a fetch.
 //
 //   peers_bench [--json FILE] [--peers 256] [--protocol grpc+verbs] [--settle-ms 3000] [--check]
+//               [--pollers 1]
 //
-// This process is the measured worker. A second process has all the peers, each a whole server that
-// knows only the worker. With --check it fails if a figure misses its goal by more than a shared
-// machine explains.
+// This process is the measured worker; it has so many pollers, as far as there are processors. A
+// second process has all the peers, each a whole server that knows only the worker. With --check it
+// fails if a figure misses its goal by more than a shared machine explains.
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/prctl.h>
@@ -57,6 +58,7 @@ struct Options {
   std::string protocol = "grpc+verbs";
   std::string json_file;
   int settle_ms = 3000;
+  int pollers = 1;
   bool check = false;
   std::string hub_address;  // If set, this is the process of the peers.
 };
@@ -100,6 +102,7 @@ std::unique_ptr<Server> StartServer(const Options& options, const std::string& j
   config.callback_threads = 1;
   config.grpc_idle = absl::Seconds(1);
   const bool hub = job == "hub";
+  config.pollers = hub ? options.pollers : 1;
   config.open_cluster = hub;
   ServerBuilder builder;
   builder.SetEnvironment({});
@@ -328,6 +331,8 @@ absl::StatusOr<Options> Parse(const std::vector<std::string>& args) {
       good = absl::SimpleAtoi(value, &options.peers) && options.peers > 1;
     } else if (args[i] == "--settle-ms") {
       good = absl::SimpleAtoi(value, &options.settle_ms);
+    } else if (args[i] == "--pollers") {
+      good = absl::SimpleAtoi(value, &options.pollers) && options.pollers > 0;
     } else if (args[i] == "--protocol") {
       options.protocol = value;
     } else if (args[i] == "--json") {
