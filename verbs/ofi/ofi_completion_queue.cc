@@ -21,7 +21,6 @@ namespace {
 // Where nobody wakes us: who naps for a millisecond right after a completion lets a peer wait that
 // answers at once, and then naps as long. Each nap in which nothing comes doubles the next.
 constexpr int64_t kFirstNapNs = 20'000;
-constexpr int64_t kLongestNapNs = 1'000'000;
 
 }  // namespace
 
@@ -130,8 +129,9 @@ absl::Status OfiCompletionQueue::Arm() {
     next_ns = std::min(next_ns, pair->NextLookNs(now_ns));
   }
   if (!device_->wakes() && next_ns != std::numeric_limits<int64_t>::max()) {
-    nap_ns_ = std::exchange(came_, false) ? kFirstNapNs : std::min(2 * nap_ns_, kLongestNapNs);
-    next_ns = std::min(next_ns, now_ns + std::max(nap_ns_, kFirstNapNs));
+    nap_ns_ = std::exchange(came_, false) ? kFirstNapNs
+                                          : std::min(2 * nap_ns_, OfiQueuePair::kLongestNapNs);
+    next_ns = std::min(next_ns, now_ns + nap_ns_);
   }
   const uint64_t one = 1;
   if (awake && write(wake_, &one, sizeof(one)) != sizeof(one) && errno != EAGAIN) {

@@ -58,7 +58,7 @@ class OfiCompletionQueue final : public CompletionQueue {
   std::vector<Ready> ready_;  // A ring, as large as what is reserved.
   size_t first_ready_ = 0;
   size_t ready_count_ = 0;
-  bool came_ = false;   // A completion, since Arm() was last called.
+  bool came_ = true;    // A completion, since Arm() was last called; the first nap is short, too.
   int64_t nap_ns_ = 0;  // Of a provider that wakes nobody.
 };
 
