@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "base/log.h"
@@ -13,7 +12,7 @@ namespace tryst {
 namespace {
 
 // Work comes in a row, and waking a thread takes longer than this.
-constexpr std::chrono::microseconds kSpin{50};
+constexpr int64_t kSpinNs = 50'000;
 constexpr int kSpinsBetweenTimes = 64;
 // The crew rests if its helpers were taken off their cores once each, on the average, within this
 // time. Two threads that share a core are, and those of many more.
@@ -23,10 +22,6 @@ constexpr int64_t kCountNs = 10'000'000;
 constexpr int64_t kFirstRestNs = 20'000'000;
 constexpr int64_t kLongestRestNs = 2'000'000'000;
 constexpr int64_t kGoodNs = 100'000'000;
-
-int64_t NowNs() {
-  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
 
 void Pause() {
 #if defined(__x86_64__)
@@ -57,7 +52,7 @@ Crew::~Crew() {
 bool Crew::helps() const {
   if (most_threads_ == 0) return false;
   const int64_t until_ns = rests_until_ns_.load(std::memory_order_relaxed);
-  return until_ns == 0 || NowNs() >= until_ns;
+  return until_ns == 0 || clock_.NowNs() >= until_ns;
 }
 
 void Crew::Share(uint64_t bytes, uint64_t part_bytes, Work work) {
@@ -138,18 +133,18 @@ bool Crew::TakeSome() {
 
 // True: there was work before the time was over.
 bool Crew::SpinForWork() const {
-  const auto until = std::chrono::steady_clock::now() + kSpin;
+  const int64_t until_ns = clock_.NowNs() + kSpinNs;
   do {
     for (int i = 0; i < kSpinsBetweenTimes; ++i) {
       if (waiting() > 0) return true;
       Pause();
     }
-  } while (std::chrono::steady_clock::now() < until);
+  } while (clock_.NowNs() < until_ns);
   return false;
 }
 
 void Crew::NoteTakenOff(int64_t times) {
-  const int64_t now_ns = NowNs();
+  const int64_t now_ns = clock_.NowNs();
   if (now_ns - counted_since_ns_ > kCountNs) {
     counted_since_ns_ = now_ns;
     taken_off_ = 0;

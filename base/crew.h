@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 
 namespace tryst {
@@ -82,6 +83,7 @@ class Crew {
 
   const size_t most_threads_;
   const TimesTakenOff times_taken_off_;
+  const SteadyClock clock_;
   std::atomic<int64_t> rests_until_ns_{0};
   Mutex mu_;
   CondVar called_;

@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -156,8 +155,7 @@ DeviceEnd::DeviceEnd(const DeviceEndOptions& options)
       bootstrap_(options.hello_fd) {
   const auto crew = std::make_shared<Crew>(options.helpers);
   SoftNicOptions nic_options;
-  nic_options.crew = crew;
-  nic_options.sockets_per_queue_pair = std::min(options.helpers + 1, 7);
+  nic_options.UseCrew(crew);
   auto nic = OpenSoftNic(nic_options);
   TRYST_CHECK(nic.ok()) << nic.status();
   nic_ = *std::move(nic);

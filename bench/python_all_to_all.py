@@ -8,7 +8,6 @@ part; every element of every round is compared. JSON lines on stdout. --cpu: the
 try the program.
 """
 import argparse
-import json
 import os
 import socket
 import statistics
@@ -19,7 +18,8 @@ import time
 import torch
 import tryst
 
-COMMON = dict(listen="127.0.0.1:0", insecure=True, open_cluster=True)
+from python_gpus import COMMON, Device, say
+
 ELEMENTS_A_MIB = (1 << 20) // 4
 
 
@@ -27,30 +27,19 @@ def worker(rank):
     return f"/job:rank/task:{rank}"
 
 
-def say(**what):
-    print(json.dumps(what), flush=True)
-
-
 class Rank:
     """One process of the exchange: its parts for the others, and room for theirs."""
 
     def __init__(self, options):
-        self.rank, self.ranks, self.cpu = options.rank, options.ranks, options.cpu
+        self.rank, self.ranks = options.rank, options.ranks
         self.others = [peer for peer in range(self.ranks) if peer != self.rank]
-        gpus = 0 if self.cpu else torch.cuda.device_count()
-        self.gpu = self.rank % gpus if gpus else None
-        self.device = f"cuda:{self.gpu}" if gpus else "cpu"
-        if gpus:
-            torch.cuda.set_device(self.gpu)
+        gpus = 0 if options.cpu else torch.cuda.device_count()
+        self.device = Device(self.rank % max(gpus, 1), cpu=gpus == 0)
         self.has_peer = gpus >= self.ranks
         shape = (self.ranks, options.mib * ELEMENTS_A_MIB)
-        self.parts = torch.empty(shape, device=self.device)
-        self.room = torch.empty(shape, device=self.device)
+        self.parts = torch.empty(shape, device=self.device.name)
+        self.room = torch.empty(shape, device=self.device.name)
         self.number = 0
-
-    def wait(self):
-        if self.gpu is not None:
-            torch.cuda.synchronize()
 
     def fill(self):
         """Parts that no other rank and no other round has."""
@@ -58,7 +47,7 @@ class Rank:
         for peer in range(self.ranks):
             self.parts[peer] = self.value(self.rank, peer)
         self.room.fill_(-1.0)
-        self.wait()
+        self.device.wait()
 
     def value(self, producer, consumer):
         return float((self.number * self.ranks + producer) * self.ranks + consumer)
@@ -86,7 +75,7 @@ class Rank:
         ]
         for each in coming:
             each.result()
-        self.wait()
+        self.device.wait()
 
     def timed(self, server, body):
         self.fill()
@@ -104,7 +93,7 @@ class Rank:
 
 def run_rank(options):
     rank = Rank(options)
-    settings = {} if rank.gpu is None else {"gpus": str(rank.gpu)}
+    settings = dict(rank.device.settings)
     if options.join:
         settings["join"] = options.join
     with tryst.Server(job="rank", task=options.rank, **COMMON, **settings) as server:
@@ -121,7 +110,7 @@ def run_rank(options):
 
             def by_nccl():
                 dist.all_to_all_single(rank.room, rank.parts)
-                rank.wait()
+                rank.device.wait()
 
             took["nccl"] = []
             bodies["nccl"] = by_nccl

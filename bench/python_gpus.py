@@ -235,4 +235,5 @@ def main():
     return consume(options)
 
 
-main()
+if __name__ == "__main__":
+    main()

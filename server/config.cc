@@ -542,7 +542,7 @@ absl::Status CheckLimits(const ServerConfig& config) {
     return absl::InvalidArgumentError(absl::StrCat(
         "helpers is ", config.helpers, ", and from -1 (as many as fit) to ", kMostHelpers));
   }
-  const absl::StatusOr<std::vector<int>> cpus = PollerCpus(config);
+  const absl::StatusOr<std::vector<int>> cpus = PollerCpus(config.poller_cpus);
   if (!cpus.ok()) return cpus.status();
   if (config.callback_threads < 0 || config.max_asked < 1 || config.max_waiting < 1 ||
       config.max_waiting > UINT32_MAX || config.slots < 1 || config.ring_slots < 2 ||

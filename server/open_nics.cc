@@ -25,8 +25,6 @@ namespace {
 // what every NIC supports.
 constexpr uint32_t kLeastDepth = 16;
 constexpr uint32_t kMostDepth = 8192;
-// Of a peer and direction, for large tensors; each takes a helper.
-constexpr int kMostSockets = 7;
 
 // Resolves a host's name, because the soft NIC takes only numeric addresses.
 absl::StatusOr<std::string> NumericHost(std::string host) {
@@ -50,11 +48,7 @@ absl::StatusOr<std::string> NumericHost(std::string host) {
 
 absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const NicPlace& place) {
   SoftNicOptions options;
-  options.crew = place.crew;
-  if (place.crew != nullptr) {  // A socket for each helper, and the first.
-    options.sockets_per_queue_pair =
-        std::min(static_cast<int>(place.crew->most_threads()) + 1, kMostSockets);
-  }
+  if (place.crew != nullptr) options.UseCrew(place.crew);
   options.listen_address = config.nic_listen;
   if (options.listen_address.empty()) {
     absl::StatusOr<std::string> host = NumericHost(place.listen_host);

@@ -42,9 +42,9 @@ int CallbackThreads(const ServerConfig& config, int pollers) {
   return config.callback_threads > 0 ? static_cast<int>(config.callback_threads) : pollers + 1;
 }
 
-absl::StatusOr<std::vector<int>> PollerCpus(const ServerConfig& config) {
+absl::StatusOr<std::vector<int>> PollerCpus(absl::string_view list) {
   std::vector<int> cpus;
-  for (absl::string_view word : absl::StrSplit(config.poller_cpus, ',', absl::SkipEmpty())) {
+  for (absl::string_view word : absl::StrSplit(list, ',', absl::SkipEmpty())) {
     const std::vector<absl::string_view> ends = absl::StrSplit(word, absl::MaxSplits('-', 1));
     int first = 0;
     int last = 0;

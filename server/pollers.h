@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/config.h"
 
 namespace tryst {
@@ -18,8 +19,9 @@ int HelperCount(const ServerConfig& config, int cpus);
 // How many threads run the server's callbacks.
 int CallbackThreads(const ServerConfig& config, int pollers);
 
-// The processors that config.poller_cpus names, "0,2,4-7". kInvalidArgument: it does not parse.
-absl::StatusOr<std::vector<int>> PollerCpus(const ServerConfig& config);
+// The processors that a list in the form of poller_cpus names, "0,2,4-7". kInvalidArgument: it does
+// not parse.
+absl::StatusOr<std::vector<int>> PollerCpus(absl::string_view list);
 
 }  // namespace tryst
 

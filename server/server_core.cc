@@ -233,7 +233,8 @@ void ServerCore::MakePollers() {
   options.keeps_its_thread = DataPlane::KeepsItsThread(parts_);
   const std::string name = options.name;
   const int count = options.keeps_its_thread ? 1 : PollerCount(parts_.config, UsableCpus());
-  const std::vector<int> cpus = *PollerCpus(parts_.config);  // CheckLimits() has parsed it.
+  const std::vector<int> cpus =
+      *PollerCpus(parts_.config.poller_cpus);  // CheckLimits() has parsed it.
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     if (i > 0) options.name = absl::StrCat(name, "-", i);
     options.cpu = cpus.empty() ? -1 : cpus[i % cpus.size()];

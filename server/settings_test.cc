@@ -222,7 +222,7 @@ TEST(Config, PollersSuitTheProcessors) {
   config.gpus = "all";
   EXPECT_EQ(PollerCount(config, 16), 1);
   config.poller_cpus = "0,2,4-6";
-  EXPECT_EQ(*PollerCpus(config), (std::vector<int>{0, 2, 4, 5, 6}));
+  EXPECT_EQ(*PollerCpus(config.poller_cpus), (std::vector<int>{0, 2, 4, 5, 6}));
 }
 
 TEST(Config, HelpersSuitTheProcessors) {

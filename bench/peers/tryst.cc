@@ -23,6 +23,11 @@
 namespace tryst {
 namespace {
 
+// Of "soft-pollers4": 4.
+int NumberAfter(const std::string& variant, const char* word) {
+  return atoi(variant.c_str() + variant.find(word) + strlen(word));
+}
+
 constexpr int kCopiesAhead = 512;  // For all tensors together, so that no request waits.
 
 void Check(const absl::Status& status) {
@@ -255,12 +260,8 @@ class Process {
     config.nic = "soft";
     if (Has(variant, "digests")) config.digests = "on";
     if (Has(variant, "sleeping")) config.spin_us = 0;
-    if (Has(variant, "pollers")) {
-      config.pollers = atoi(variant.c_str() + variant.find("pollers") + strlen("pollers"));
-    }
-    if (Has(variant, "helpers")) {
-      config.helpers = atoi(variant.c_str() + variant.find("helpers") + strlen("helpers"));
-    }
+    if (Has(variant, "pollers")) config.pollers = NumberAfter(variant, "pollers");
+    if (Has(variant, "helpers")) config.helpers = NumberAfter(variant, "helpers");
     config.shm = Has(variant, "shm") ? "on" : "off";
     if (Has(variant, "ofi:")) {
       config.nic = variant;

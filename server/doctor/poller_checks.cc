@@ -14,7 +14,7 @@ void Pollers(const Host& host, Report* report) {
   const ServerConfig& config = host.config();
   const int cpus = host.calls().usable_cpus();
   const int count = PollerCount(config, cpus);
-  const auto pinned = PollerCpus(config);
+  const auto pinned = PollerCpus(config.poller_cpus);
   if (pinned.ok() && !pinned->empty() && static_cast<int>(pinned->size()) < count) {
     report->Warn(
         absl::StrCat("poller_cpus names ", pinned->size(), " processors for ", count, " pollers"),
@@ -78,12 +78,11 @@ std::string NearCpus(const Host& host) {
 
 void PollerNuma(const Host& host, Report* report) {
   if (!host.Exists("/sys/devices/system/node/node1")) return;
-  ServerConfig nearest;
-  nearest.poller_cpus = NearCpus(host);
+  const std::string nearest = NearCpus(host);
   const auto near = PollerCpus(nearest);
-  const auto pinned = PollerCpus(host.config());
+  const auto pinned = PollerCpus(host.config().poller_cpus);
   if (!near.ok() || near->empty() || !pinned.ok()) return;
-  const std::string action = absl::StrCat("choose poller_cpus from ", nearest.poller_cpus);
+  const std::string action = absl::StrCat("choose poller_cpus from ", nearest);
   const std::string means = "each completion and each copy crosses from one NUMA node to another";
   if (pinned->empty()) {
     report->Note("poller_cpus is empty on a machine of several NUMA nodes",

@@ -20,8 +20,7 @@ ChannelContract Contract(const char* name, std::function<void(TransportsOptions*
     options.pollers = pollers;
     options.open_nic = [renews_keys, helpers] {
       SoftNicOptions soft;
-      soft.sockets_per_queue_pair = 1 + helpers;
-      soft.crew = std::make_shared<Crew>(helpers, &Crew::Never);
+      soft.UseCrew(std::make_shared<Crew>(helpers, &Crew::Never));
       soft.limits.renews_keys = renews_keys;
       auto nic = OpenSoftNic(soft);
       TRYST_CHECK(nic.ok()) << nic.status();

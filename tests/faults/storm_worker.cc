@@ -242,8 +242,7 @@ std::shared_ptr<Nic> OpenNic(const StormWorkerOptions& options) {
   if (options.nic == "soft") {
     SoftNicOptions soft;
     soft.listen_address = absl::StrCat(options.address, ":0");
-    soft.crew = std::make_shared<Crew>(kHelpers, &Crew::Never);
-    soft.sockets_per_queue_pair = 1 + kHelpers;
+    soft.UseCrew(std::make_shared<Crew>(kHelpers, &Crew::Never));
     auto nic = OpenSoftNic(soft);
     TRYST_CHECK(nic.ok()) << nic.status();
     return *std::move(nic);

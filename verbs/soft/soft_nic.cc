@@ -1,5 +1,6 @@
 #include "verbs/soft/soft_nic.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -17,6 +18,7 @@ namespace tryst {
 namespace {
 
 constexpr int kMaxSocketsPerQueuePair = 64;
+constexpr int kMostSocketsWithCrew = 7;
 
 class SoftRegion final : public Region {
  public:
@@ -171,6 +173,12 @@ absl::StatusOr<std::unique_ptr<QueuePair>> SoftNicImpl::CreateQueuePair(
 }
 
 }  // namespace
+
+void SoftNicOptions::UseCrew(std::shared_ptr<Crew> helpers) {
+  crew = std::move(helpers);
+  sockets_per_queue_pair =
+      std::min(static_cast<int>(crew->most_threads()) + 1, kMostSocketsWithCrew);
+}
 
 NicLimits DefaultSoftNicLimits() {
   NicLimits limits;

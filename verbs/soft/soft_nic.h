@@ -23,6 +23,10 @@ namespace tryst {
 NicLimits DefaultSoftNicLimits();
 
 struct SoftNicOptions {
+  // Has helpers make the system calls that move large messages, over one more socket for each of
+  // them; there are at most seven.
+  void UseCrew(std::shared_ptr<Crew> helpers);
+
   std::string name = "soft";
   // "host:port", "[v6]:port" (numeric hosts), or "unix:" for peers of this host only, without TCP.
   // Every completion queue has its own listening socket, so that it shares nothing with other
@@ -34,8 +38,7 @@ struct SoftNicOptions {
   // cannot fill the link (docs/decisions/0061-help-with-large-tensors.md). Those after the first
   // are dialled with the first large message.
   int sockets_per_queue_pair = 1;
-  // Makes the system calls that move large messages, if they have several sockets. May be null.
-  std::shared_ptr<Crew> crew;
+  std::shared_ptr<Crew> crew;       // UseCrew(). May be null.
   uint64_t stripe_bytes = 1 << 20;  // Messages of this size or more use all sockets.
   // TLS 1.3 with the queue pair's token as the shared key; on both sides or on neither. It costs a
   // copy and the cipher's work for each byte.

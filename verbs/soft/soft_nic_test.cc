@@ -219,8 +219,7 @@ TEST(SoftNicTest, SidesUseTheSmallerNumberOfSockets) {
 
 TEST(SoftNicTest, SeveralHelpersCarryMessagesOfOneMegabyte) {
   SoftNicOptions options;
-  options.crew = std::make_shared<Crew>(3, &Crew::Never);
-  options.sockets_per_queue_pair = 4;
+  options.UseCrew(std::make_shared<Crew>(3, &Crew::Never));
   SoftNicOptions peer_options;
   peer_options.sockets_per_queue_pair = 4;
   const auto nic = MustOpenSoftNic(options);
