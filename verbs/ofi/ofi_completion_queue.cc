@@ -16,14 +16,6 @@
 #include "verbs/ofi/ofi_queue_pair.h"
 
 namespace tryst {
-namespace {
-
-// Where nobody wakes us: who naps for a millisecond right after a completion lets a peer wait that
-// answers at once, and then naps as long. Each nap in which nothing comes doubles the next.
-constexpr int64_t kFirstNapNs = 20'000;
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<CompletionQueue>> OfiCompletionQueue::Create(OfiDevice* device,
                                                                             uint32_t depth) {
   if (depth == 0 || depth > device->limits().max_completion_depth) {
@@ -98,7 +90,7 @@ void OfiCompletionQueue::Remove(OfiQueuePair* pair, uint32_t works) {
 
 void OfiCompletionQueue::Push(OfiQueuePair* pair, const Completion& completion, uint32_t credits) {
   TRYST_CHECK(ready_count_ < ready_.size()) << "more completions than works";
-  came_ = true;
+  naps_.OnCompletion();
   Ready& ready = ready_[(first_ready_ + ready_count_++) % ready_.size()];
   ready.completion = completion;
   ready.pair = pair;
@@ -106,7 +98,9 @@ void OfiCompletionQueue::Push(OfiQueuePair* pair, const Completion& completion, 
 }
 
 absl::StatusOr<size_t> OfiCompletionQueue::Poll(absl::Span<Completion> out) {
+  const int64_t began_ns = device_->wakes() ? 0 : NowNs();
   for (OfiQueuePair* pair : pairs_) pair->Progress();
+  if (!device_->wakes()) naps_.OnPolled(began_ns, NowNs());
   size_t count = 0;
   while (count < out.size() && ready_count_ > 0) {
     const Ready& ready = ready_[first_ready_];
@@ -129,9 +123,7 @@ absl::Status OfiCompletionQueue::Arm() {
     next_ns = std::min(next_ns, pair->NextLookNs(now_ns));
   }
   if (!device_->wakes() && next_ns != std::numeric_limits<int64_t>::max()) {
-    nap_ns_ = std::exchange(came_, false) ? kFirstNapNs
-                                          : std::min(2 * nap_ns_, OfiQueuePair::kLongestNapNs);
-    next_ns = std::min(next_ns, now_ns + nap_ns_);
+    next_ns = std::min(next_ns, naps_.Begin(now_ns));
   }
   const uint64_t one = 1;
   if (awake && write(wake_, &one, sizeof(one)) != sizeof(one) && errno != EAGAIN) {

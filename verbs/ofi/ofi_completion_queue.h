@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "verbs/nic.h"
 #include "verbs/ofi/ofi_device.h"
+#include "verbs/ofi/ofi_naps.h"
 
 namespace tryst {
 
@@ -58,8 +59,7 @@ class OfiCompletionQueue final : public CompletionQueue {
   std::vector<Ready> ready_;  // A ring, as large as what is reserved.
   size_t first_ready_ = 0;
   size_t ready_count_ = 0;
-  bool came_ = true;    // A completion, since Arm() was last called; the first nap is short, too.
-  int64_t nap_ns_ = 0;  // Of a provider that wakes nobody.
+  OfiNaps naps_;  // Of a provider that wakes nobody.
 };
 
 }  // namespace tryst

@@ -1,5 +1,7 @@
 // The parts that need no provider. The NIC itself is tested in
 // tests/contract/nic_contract_ofi_test.cc.
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "verbs/ofi/ofi_address.h"
 #include "verbs/ofi/ofi_calls.h"
 #include "verbs/ofi/ofi_frame.h"
+#include "verbs/ofi/ofi_naps.h"
 #include "verbs/ofi/ofi_nic.h"
 #include "verbs/ofi/ofi_provider.h"
 #include "verbs/ofi/ofi_receives.h"
@@ -48,6 +51,63 @@ TEST(OfiNicTest, ProviderWithoutADeviceSaysSo) {
   EXPECT_EQ(nic.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(nic.status().message().find("efa is not usable here"), std::string::npos)
       << nic.status();
+}
+
+// A worker that naps and polls, at a provider whose poll takes some time, and more for what came.
+class Napper {
+ public:
+  explicit Napper(int64_t empty_poll_ns) : empty_poll_ns_(empty_poll_ns) {}
+  // Naps once while `bytes_per_us` come. Returns how many bytes lay there when it woke.
+  double Nap(double bytes_per_us) {
+    constexpr double kPollNsPerByte = 1.9;  // As udp;ofi_rxd was seen to take.
+    const int64_t ends_ns = naps.Begin(now_ns);
+    const double bytes = static_cast<double>(ends_ns - now_ns) / 1000 * bytes_per_us;
+    now_ns = ends_ns + empty_poll_ns_ + static_cast<int64_t>(bytes * kPollNsPerByte);
+    naps.OnPolled(ends_ns, now_ns);
+    return bytes;
+  }
+  // Returns how often it naps in that time, in which nothing comes.
+  int Rest(int64_t ns) {
+    int count = 0;
+    for (const int64_t until_ns = now_ns + ns; now_ns < until_ns; ++count) Nap(0);
+    return count;
+  }
+
+  OfiNaps naps;
+  int64_t now_ns = 1'000'000'000;
+
+ private:
+  const int64_t empty_poll_ns_;
+};
+
+TEST(OfiNapsTest, GetLongerWhileNothingCompletes) {
+  Napper napper(1000);
+  EXPECT_EQ(napper.naps.Begin(napper.now_ns), napper.now_ns + OfiNaps::kShortestNs);
+  EXPECT_LT(napper.Rest(1'000'000'000), 1500);
+  EXPECT_EQ(napper.naps.Begin(napper.now_ns), napper.now_ns + OfiNaps::kLongestNs);
+  napper.naps.OnCompletion();
+  EXPECT_EQ(napper.naps.Begin(napper.now_ns), napper.now_ns + OfiNaps::kShortestNs);
+}
+
+// What comes must fit into a socket's 208 KiB, or it gets lost and is sent again much later.
+TEST(OfiNapsTest, StayShortWhileALargeWriteComes) {
+  for (const int64_t empty_poll_ns : {1000, 10'000, 30'000}) {
+    Napper napper(empty_poll_ns);
+    napper.Rest(1'000'000'000);
+    napper.naps.OnCompletion();  // The request for it has left.
+    double most = 0;
+    for (double came = 0; came < (1 << 30);) {
+      const double bytes = napper.Nap(250);
+      came += bytes;
+      most = std::max(most, bytes);
+    }
+    EXPECT_LT(most, 160 << 10) << empty_poll_ns;
+  }
+}
+
+TEST(OfiNapsTest, GetLongOnASlowMachineToo) {
+  Napper napper(50'000);
+  EXPECT_LT(napper.Rest(2'000'000'000), 3000);
 }
 
 TEST(OfiFrameTest, HasTheseBytes) {

@@ -160,7 +160,7 @@ void OfiQueuePair::CloseDown() {
 int64_t OfiQueuePair::NextLookNs(int64_t now_ns) const {
   constexpr int64_t kSomeTimeNs = 5'000'000;  // A descriptor reports most events sooner.
   if (endpoint_->closed()) return std::numeric_limits<int64_t>::max();
-  if (!device_->wakes() || broken_) return now_ns + kLongestNapNs;
+  if (!device_->wakes() || broken_) return now_ns + OfiNaps::kLongestNs;
   if (stalled_ || (connected_ && !greeted_)) return now_ns + kSomeTimeNs;
   return works_.empty() ? std::numeric_limits<int64_t>::max() : patience_.next_ns(now_ns);
 }

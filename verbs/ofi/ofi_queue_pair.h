@@ -50,8 +50,6 @@ class OfiQueuePair final : public QueuePair {
   void Progress();
   void OnPolled(uint32_t credits);
   bool MaySleep() const { return endpoint_->closed() || endpoint_->MaySleep(); }
-  // How long a worker naps at most where no descriptor tells.
-  static constexpr int64_t kLongestNapNs = 1'000'000;
   // When Progress() has something to do although no descriptor tells.
   int64_t NextLookNs(int64_t now_ns) const;
 
