@@ -6,10 +6,11 @@
 
 namespace tryst {
 
-// Decides how large tensors get into a consumer's own memory: in parts, which both sides copy, or
-// read by the consumer and its helpers through the kernel. Which one is faster depends on the
-// processor, its idle cores and its memory, so both are tried and measured: by the bytes that were
-// accepted in the time in which any were under way. Needs external synchronisation.
+// Decides how tensors of one class of sizes get into a consumer's own memory: in parts, which both
+// sides copy, or read by the consumer and its helpers through the kernel. Which one is faster
+// depends on the processor, its idle cores, its memory and its kernel, so both are tried and
+// measured: by the bytes that were accepted in the time in which any were under way. Needs external
+// synchronisation.
 class ReadGauge {
  public:
   enum class Mode : uint8_t { kParts, kRead };
@@ -18,11 +19,15 @@ class ReadGauge {
     uint32_t epoch = 0;  // 0: none.
   };
   static constexpr uint64_t kMeasureBytes = 32 << 20;
+  // Of tensors so small that far fewer bytes are many tensors.
+  static constexpr uint64_t kMeasureSmallBytes = 8 << 20;
   static constexpr int kMeasureTensors = 2;
   static constexpr uint64_t kTryOften = uint64_t{512} << 20;
   static constexpr uint64_t kTrySeldom = uint64_t{32} << 30;
 
-  explicit ReadGauge(Mode first) : chosen_(first) {}
+  // Each measurement takes `measure_bytes`, and so does each trial.
+  explicit ReadGauge(Mode first, uint64_t measure_bytes = kMeasureBytes)
+      : measure_bytes_(measure_bytes), chosen_(first) {}
 
   Mode Next() const { return trying_ ? Other() : chosen_; }
   Trip Begin(int64_t now_ns) {
@@ -42,7 +47,7 @@ class ReadGauge {
     since_ns_ = now_ns;
     bytes_ += bytes;
     tensors_ += bytes > 0 ? 1 : 0;
-    if (tensors_ >= kMeasureTensors && bytes_ >= kMeasureBytes) Measured();
+    if (tensors_ >= kMeasureTensors && bytes_ >= measure_bytes_) Measured();
   }
 
  private:
@@ -81,6 +86,7 @@ class ReadGauge {
   // The other way must be that much faster, so that two of one speed do not take turns.
   static constexpr double kFaster = 0.9;
 
+  const uint64_t measure_bytes_;
   Mode chosen_;
   bool trying_ = false;
   double chosen_ns_per_byte_ = 0;

@@ -72,6 +72,29 @@ TEST(ReadGaugeTest, FindsWhatIsFasterWhereverItBegins) {
   }
 }
 
+// 64 KiB on the same three, and where the two processors are far from each other: parts and reads
+// as they were measured, the latter without helpers.
+TEST(ReadGaugeTest, FindsWhatIsFasterInTheMiddle) {
+  struct {
+    double parts, read;
+    Mode faster;
+  } const machines[] = {{11, 4.6, Mode::kParts}, {7, 10, Mode::kRead}, {2, 8, Mode::kRead}};
+  for (const auto& machine : machines) {
+    for (const uint64_t tensor : {kMiB / 32, kMiB / 16, kMiB / 2}) {
+      for (const size_t depth : {1, 8}) {
+        Machine link(machine.parts, machine.read);
+        ReadGauge gauge(Mode::kParts, ReadGauge::kMeasureSmallBytes);
+        link.Move(&gauge, 2 * ReadGauge::kMeasureSmallBytes + 8 * tensor, tensor, depth);
+        EXPECT_EQ(gauge.Next(), machine.faster) << machine.read << " " << tensor << " " << depth;
+        const uint64_t then = 8 * 1024 * kMiB;
+        const uint64_t read = link.Move(&gauge, then, tensor, depth);
+        const uint64_t right = machine.faster == Mode::kRead ? read : then - read;
+        EXPECT_GE(right, then / 100 * 99) << machine.read << " " << tensor << " " << depth;
+      }
+    }
+  }
+}
+
 TEST(ReadGaugeTest, DoesNotCountTheTimeWithoutTensors) {
   Machine link(10, 4);
   ReadGauge gauge(Mode::kParts);

@@ -18,8 +18,11 @@ constexpr uint64_t kAroundCachesBytes = 2 << 20;
 // A part is small enough that both sides soon have work, and large enough for its fixed cost.
 constexpr uint64_t kLeastPartBytes = 16 << 10;
 constexpr uint64_t kPartBytes = 64 << 10;
-// From here on it is measured which way is faster, where there are helpers; large ones apart.
-constexpr uint64_t kGaugedBytes = 1 << 20;
+// Tensors from here on are measured, each class apart: for which of two ways is faster depends on
+// the size as well as on the machine.
+constexpr uint64_t kGaugedBytes = 32 << 10;
+constexpr uint64_t kMiddleBytes = 128 << 10;
+constexpr uint64_t kHelpedBytes = 1 << 20;
 constexpr uint64_t kLargeBytes = 8 << 20;
 
 }  // namespace
@@ -275,16 +278,28 @@ bool ShmAnswers::AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t byte
 }
 
 // Whether the consumer reads the tensor from our memory, in one copy, or both sides copy it in
-// parts, which mostly takes less time where nobody helps.
+// parts.
 bool ShmAnswers::ConsumerReads(ShmServeOp* op, uint64_t bytes) {
   if (!link_->can_pull) return false;
-  const bool gauged = bytes >= kGaugedBytes && link_->hub->crew()->helps();
-  if (!gauged) return bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
-  ReadGauge& gauge = bytes >= kLargeBytes ? large_gauge_ : read_gauge_;
-  const bool reads = gauge.Next() == ReadGauge::Mode::kRead;
-  op->gauge = &gauge;
-  op->trip = gauge.Begin(link_->now_ns());
+  ReadGauge* const gauge = GaugeOf(bytes);
+  if (gauge == nullptr) {
+    return bytes > link_->options.pull_bytes && bytes <= link_->options.parts_bytes;
+  }
+  const bool reads = gauge->Next() == ReadGauge::Mode::kRead;
+  op->gauge = gauge;
+  op->trip = gauge->Begin(link_->now_ns());
   return reads;
+}
+
+// Null: the options decide, because they say so, or because a trial of so large a tensor costs more
+// than reading without helpers ever brings.
+ReadGauge* ShmAnswers::GaugeOf(uint64_t bytes) {
+  const bool helped = bytes >= kHelpedBytes && link_->hub->crew()->helps();
+  const bool options_decide = link_->options.parts_bytes > link_->options.pull_bytes;
+  if (!helped && (options_decide || bytes < kGaugedBytes || bytes >= kLargeBytes)) return nullptr;
+  if (bytes >= kLargeBytes) return &large_gauge_;
+  if (bytes >= kHelpedBytes) return &helped_gauge_;
+  return bytes >= kMiddleBytes ? &middle_gauge_ : &small_gauge_;
 }
 
 // Copies a small tensor at once; it is then in state kReady. A large one gets into the line.

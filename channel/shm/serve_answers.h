@@ -51,6 +51,7 @@ class ShmAnswers {
   bool AnswerResident(ShmServeOp* op);
   bool AnswerByCopy(ShmServeOp* op, const void* payload, uint64_t bytes);
   bool ConsumerReads(ShmServeOp* op, uint64_t bytes);
+  ReadGauge* GaugeOf(uint64_t bytes);
   bool StartStage(ShmServeOp* op, uint64_t bytes);
   bool CopyToStage(ShmServeOp* op, uint64_t most);
   bool AnswerStaged(ShmServeOp* op);
@@ -79,8 +80,10 @@ class ShmAnswers {
   StorageRef parts_block_;  // All of that memory.
   PartsRoom parts_room_{link_->options.parts_room_bytes};
   CopyGauge gauge_{static_cast<int64_t>(link_->options.parts_room_bytes)};
-  // Of tensors from kGaugedBytes, and from kLargeBytes on.
-  ReadGauge read_gauge_{ReadGauge::Mode::kParts};
+  // By size; which sizes are whose says GaugeOf().
+  ReadGauge small_gauge_{ReadGauge::Mode::kParts, ReadGauge::kMeasureSmallBytes};
+  ReadGauge middle_gauge_{ReadGauge::Mode::kParts, ReadGauge::kMeasureSmallBytes};
+  ReadGauge helped_gauge_{ReadGauge::Mode::kParts};
   ReadGauge large_gauge_{ReadGauge::Mode::kRead};
 };
 

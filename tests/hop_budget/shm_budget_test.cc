@@ -2,6 +2,7 @@
 // code that ships.
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -122,8 +123,10 @@ std::vector<Row> Rows() {
   row->copies_at_consumer = 1;
   row->messages = 3;
   row->adjust = [](TransportsOptions* pool) { pool->shm.parts_bytes = 1 << 20; };
-  // One message for each part, of 16 to 64 KiB.
+  // One message for each part, of 16 to 64 KiB. Left to itself, a link would try reads, too.
+  const auto only_parts = [](TransportsOptions* pool) { pool->shm.allow_pull = false; };
   row = add("TwoCopiesAtOnce", 64 << 10);
+  row->adjust = only_parts;
   row->into_place = true;
   row->copies_at_producer = row->copies_at_consumer = 1;
   row->messages = 5;
@@ -131,6 +134,7 @@ std::vector<Row> Rows() {
   row->into_place = true;
   row->copies_at_producer = row->copies_at_consumer = 1;
   row = add("TwoCopiesByTurnsOfWhatIsLarge", 1 << 20);
+  row->adjust = only_parts;
   row->into_place = true;
   row->copies_at_producer = row->copies_at_consumer = 1;
   row->messages = 17;
@@ -143,6 +147,39 @@ std::vector<Row> Rows() {
 
 INSTANTIATE_TEST_SUITE_P(Shm, ShmHopBudgetTest, ::testing::ValuesIn(Rows()),
                          [](const auto& info) { return info.param.name; });
+
+// A link finds out by itself whether tensors in the middle go in parts or are read, so it has to do
+// both for a while. Whichever it is, each tensor is the one that was sent.
+TEST(ShmMiddleSizesTest, GoBothWaysUntilTheFasterOneIsKnown) {
+  for (const int64_t bytes : {32 << 10, 100 << 10, 700 << 10, 3 << 20}) {
+    NicTally tally;
+    const auto pair = MakeCountedPair(&tally, [](TransportsOptions* pool) {
+      ArenaOptions arena_options;
+      arena_options.seed = pool->incarnation << 32;
+      pool->shm_arena = Arena::Make(arena_options);
+    });
+    const TensorShape shape = *TensorShape::Make({bytes});
+    Args args;
+    args.destination = *Tensor::Allocate(DType::kUint8, shape);
+    const TensorKey key = WorkerPair::Key("shm");
+    CountedFetch fetch;
+    for (int64_t moved = 0; moved < 3 * (32 << 20); moved += bytes) {
+      const int fill = static_cast<int>(moved / bytes % 251);
+      Tensor source = *Tensor::Allocate(DType::kUint8, shape);
+      memset(source.mutable_data(), fill, static_cast<size_t>(bytes));
+      ASSERT_TRUE(pair->step()->Send(key, Args(), std::move(source), false).ok());
+      fetch.Start(pair.get(), 1, key, args);
+      TurnUntil(pair.get(), [&fetch] { return fetch.ended; });
+      const uint8_t* const got = fetch.got.data_as<uint8_t>();
+      ASSERT_EQ(got, args.destination.data());
+      ASSERT_TRUE(got[0] == fill && memcmp(got, got + 1, static_cast<size_t>(bytes - 1)) == 0);
+    }
+    const ShmFetchCounters fetches = ShmFetched(*pair->consumer());
+    EXPECT_GT(fetches.in_parts, 0u) << bytes;
+    EXPECT_GT(fetches.pulled, 0u) << bytes;
+    EXPECT_EQ(fetches.ended_failed, 0u);
+  }
+}
 
 }  // namespace
 }  // namespace tryst
