@@ -36,7 +36,7 @@ class Channel {
   // held, on args.executor. Ends early by args.cancellation, args.deadline or AbortStep(). Fails
   // with kAborted (step ended, producer restarted) or kUnavailable (peer or link lost, and recovery
   // did not help).
-  virtual void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) = 0;
+  virtual void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) = 0;
 
   // Ends every fetch of the step with `why`. Fetches made later are not affected.
   virtual void AbortStep(int64_t step_id, const absl::Status& why) = 0;

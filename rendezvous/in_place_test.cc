@@ -120,7 +120,7 @@ TEST(RecvInPlace, OnAThreadOfAnExecutorMayWait) {
 
 // Keeps what it is asked for, as a channel whose poller is busy in a callback does.
 struct SilentFetcher final : TensorFetcher {
-  void Fetch(int64_t, const TensorKey&, const Args&, DoneFn) override { ++fetches; }
+  void Fetch(int64_t, const TensorKey&, const Args&, DoneFn&&) override { ++fetches; }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}
   void AbortStep(int64_t, const absl::Status&) override {}
   int fetches = 0;

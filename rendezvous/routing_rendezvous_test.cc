@@ -29,7 +29,7 @@ class HeldFetcher final : public TensorFetcher {
     Args args;
     DoneFn done;
   };
-  void Fetch(int64_t, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Fetch(int64_t, const TensorKey& key, const Args& args, DoneFn&& done) override {
     if (before_fetch) std::exchange(before_fetch, nullptr)();
     ones.push_back({key, args, std::move(done)});
   }

@@ -22,7 +22,7 @@ TensorKey OutKey(absl::string_view edge) {
 
 class CountingFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
+  void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn&& done) override {
     FailReceive(absl::UnavailableError("no peers here"), args, std::move(done));
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}

@@ -56,7 +56,7 @@ bool DeviceFetcher::WantsDevice(const TensorKey& key, const Args& args) {
   return args.device_context != nullptr && !args.alloc_attrs.on_host && key.dst().type != "CPU";
 }
 
-void DeviceFetcher::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void DeviceFetcher::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   if (key.empty() || !WantsDevice(key, args)) {
     return fetcher_->Fetch(step_id, key, args, std::move(done));
   }
@@ -91,7 +91,7 @@ void DeviceFetcher::AbortStep(int64_t step_id, const absl::Status& status) {
 // For a device that is not ours: the tensor comes whole into host memory, and the device's owner
 // copies it from there.
 void DeviceFetcher::FetchByHost(int64_t step_id, const TensorKey& key, const Args& args,
-                                DoneFn done) {
+                                DoneFn&& done) {
   if (args.device_context == nullptr) {
     poller_->PostFn([args, done = std::move(done)]() mutable {
       std::move(done)(

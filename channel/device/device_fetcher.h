@@ -65,7 +65,7 @@ class DeviceFetcher final : public TensorFetcher {
   DeviceFetcher(Poller* poller, TensorFetcher* fetcher, DeviceFetcherOptions options);
   ~DeviceFetcher() override;  // REQUIRES: drained.
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn done) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
@@ -81,7 +81,7 @@ class DeviceFetcher final : public TensorFetcher {
   class Op;
 
   static bool WantsDevice(const TensorKey& key, const Args& args);
-  void FetchByHost(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
+  void FetchByHost(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done);
   void Begin(std::unique_ptr<Op> op);
   // Fetches something beside the tensor itself, such as a chunk or a probe.
   void FetchAside(int64_t step, const absl::StatusOr<TensorKey>& key, Tensor destination,

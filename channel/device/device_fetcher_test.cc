@@ -29,7 +29,7 @@ class FixedClock final : public Clock {
 // A channel that answers when the test says so.
 class HeldFetcher final : public TensorFetcher {
  public:
-  void Fetch(int64_t, const TensorKey& key, const Args&, DoneFn done) override {
+  void Fetch(int64_t, const TensorKey& key, const Args&, DoneFn&& done) override {
     waiting.emplace(std::string(key.edge()), std::move(done));
   }
   void FetchMany(int64_t, absl::Span<const TensorKey>, const Args&, ManyDoneFn) override {}

@@ -54,7 +54,7 @@ GrpcChannel::~GrpcChannel() {
   poller_->ForgetFlush(this);
 }
 
-void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void GrpcChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   TRYST_DCHECK(poller_->OnThread());
   const uint64_t id = next_id_++;
   auto owned = std::make_unique<FetchOp>(this, id, step_id, key, args, std::move(done));

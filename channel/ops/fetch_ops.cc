@@ -31,7 +31,7 @@ FetchOp* FetchOps::TakeOp() {
   return pool_.Take([this] { return MakeOp(); });
 }
 
-void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void FetchOps::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   FetchOp* op = Foreseen(step_id, key);
   if (op == nullptr) {
     op = TakeOp();
@@ -90,12 +90,9 @@ void FetchOps::Start(FetchOp* op) {
 
 // ---- Ending ----
 
-FetchAction FetchOps::Advance(FetchOp* op, FetchEvent event) {
-  const FetchRow* row = FindFetchRow(op->state, event);
-  TRYST_CHECK(row != nullptr) << FetchEventName(event) << " of a fetch that "
-                              << FetchStateName(op->state);
-  Enter(op, event, row->next);
-  return row->action;
+void FetchOps::HasNoRow(const FetchOp& op, FetchEvent event) {
+  TRYST_CHECK(false) << FetchEventName(event) << " of a fetch that " << FetchStateName(op.state);
+  abort();
 }
 
 void FetchOps::EndEarly(FetchOp* op, const absl::Status& why) {

@@ -69,7 +69,7 @@ struct FetchOpsOptions {
 // outcome. Only then does it need a slot again.
 class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
  public:
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
   // One callback, and one delivery, for all. REQUIRES: args.destination is unset.
   bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn* done) override;
@@ -82,7 +82,12 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   // ---- What happens to an operation: for the transport ----
   using When = Deliveries::When;
   // The state that the table says, and what is to be done. CHECKs that there is an entry.
-  FetchAction Advance(FetchOp* op, FetchEvent event);
+  FetchAction Advance(FetchOp* op, FetchEvent event) {
+    const FetchRow* row = FindFetchRow(op->state, event);
+    if (row == nullptr) HasNoRow(*op, event);
+    Enter(op, event, row->next);
+    return row->action;
+  }
   // The same of a peer's word. Null: it has no place there; the link is to end.
   const FetchRow* Hear(FetchOp* op, FetchEvent event) {
     const FetchRow* row = FindFetchRow(op->state, event);
@@ -151,6 +156,7 @@ class FetchOps : public Channel, public FetchOpOwner, protected FetchTransport {
   Deliveries deliveries_;
 
  private:
+  [[noreturn]] static void HasNoRow(const FetchOp& op, FetchEvent event);
   void Enter(FetchOp* op, FetchEvent event, FetchState next) {
     const FetchState from = std::exchange(op->state, next);
     if (ops_options_.watch != nullptr && closed_.ok()) {

@@ -1,7 +1,5 @@
 #include "channel/ops/fetch_table.h"
 
-#include <array>
-
 #include "absl/strings/str_cat.h"
 
 namespace tryst {
@@ -98,30 +96,18 @@ constexpr Entry kEntries[] = {
     {State::kLeaving, Event::kUnlinked, State::kLeaving, Action::kLastWord},
 };
 
-struct Matrix {
-  std::array<std::array<FetchRow, kFetchEventCount>, kFetchStateCount> rows{};
-  std::array<std::array<bool, kFetchEventCount>, kFetchStateCount> known{};
-};
-
-constexpr Matrix MakeMatrix() {
-  Matrix matrix;
+constexpr FetchRows MakeRows() {
+  FetchRows rows{};
   for (const Entry& entry : kEntries) {
-    const size_t state = static_cast<size_t>(entry.state);
-    const size_t event = static_cast<size_t>(entry.event);
-    matrix.rows[state][event] = {entry.next, entry.action};
-    matrix.known[state][event] = true;
+    rows[static_cast<size_t>(entry.state)][static_cast<size_t>(entry.event)] = {
+        entry.next, entry.action, /*exists=*/true};
   }
-  return matrix;
+  return rows;
 }
-constexpr Matrix kMatrix = MakeMatrix();
 
 }  // namespace
 
-const FetchRow* FindFetchRow(FetchState state, FetchEvent event) {
-  const size_t at = static_cast<size_t>(state);
-  const size_t what = static_cast<size_t>(event);
-  return kMatrix.known[at][what] ? &kMatrix.rows[at][what] : nullptr;
-}
+constexpr FetchRows kFetchRows = MakeRows();
 
 absl::Status OutOfPlace(FetchState state, FetchEvent event) {
   return absl::DataLossError(absl::StrCat("the producer said ", FetchEventName(event),

@@ -1,6 +1,7 @@
 #ifndef TRYST_CHANNEL_OPS_FETCH_TABLE_H_
 #define TRYST_CHANNEL_OPS_FETCH_TABLE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -83,10 +84,17 @@ const char* FetchActionName(FetchAction action);
 struct FetchRow {
   FetchState next;
   FetchAction action;
+  bool exists = false;
 };
+using FetchRows = std::array<std::array<FetchRow, kFetchEventCount>, kFetchStateCount>;
+extern const FetchRows kFetchRows;
+
 // Null: the event must not happen in that state. If it came from a peer, it closes the channel;
 // otherwise it is our bug.
-const FetchRow* FindFetchRow(FetchState state, FetchEvent event);
+inline const FetchRow* FindFetchRow(FetchState state, FetchEvent event) {
+  const FetchRow& row = kFetchRows[static_cast<size_t>(state)][static_cast<size_t>(event)];
+  return row.exists ? &row : nullptr;
+}
 
 // kDataLoss: the peer said something that is not allowed for such a fetch.
 absl::Status OutOfPlace(FetchState state, FetchEvent event);

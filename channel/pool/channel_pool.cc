@@ -109,7 +109,7 @@ bool ChannelPool::MayStartNow() const {
   return posted_fetches_.load(std::memory_order_relaxed) == 0;
 }
 
-void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void ChannelPool::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   asked_.store(true, std::memory_order_relaxed);
   if (poller_->OnThread() && !closed_ && MayStartNow()) {
     Channel* channel = PeerOf(key.src().worker)->InCallbacks();
@@ -195,7 +195,7 @@ void ChannelPool::StartFetch(FetchTask* task) {
   GiveTask(task);
 }
 
-void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void ChannelPool::FetchNow(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   if (closed_) return FailReceive(close_status_, args, std::move(done));
   PeerOf(key.src().worker)->Fetch(step_id, key, args, std::move(done));
 }

@@ -67,7 +67,7 @@ bool ChannelPools::Drained() {
 
 // ---- Fetching ----
 
-void ChannelPools::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void ChannelPools::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   pools_[PlaceOf(key)]->Fetch(step_id, key, args, std::move(done));
 }
 

@@ -41,7 +41,7 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   // REQUIRES: the caller turns all pollers.
   bool Drained();
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override;
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn done) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;

@@ -41,7 +41,7 @@ struct Seen {
 class EchoChannel final : public Channel {
  public:
   EchoChannel(const TransportContext& context, Seen* seen) : context_(context), seen_(seen) {}
-  void Fetch(int64_t, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Fetch(int64_t, const TensorKey& key, const Args& args, DoneFn&& done) override {
     {
       MutexLock lock(&seen_->mu);
       seen_->fetches.emplace_back(context_.place, std::string(key.edge()));

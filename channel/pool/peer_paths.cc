@@ -35,7 +35,7 @@ PeerPaths::~PeerPaths() { context_->poller->CancelTimer(this); }
 
 // ---- Fetching ----
 
-void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   size_t way = current_;
   if (keys_out_ != nullptr && !HasLeft() && keys_out_->empty()) {
     keys_out_.reset();  // All fetches are on one path again.

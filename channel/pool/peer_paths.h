@@ -42,7 +42,7 @@ class PeerPaths final : private PollerTimer {
 
   const std::string& worker() const { return worker_; }
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done);
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done);
   // As Channel::FetchMany().
   bool FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn* done);

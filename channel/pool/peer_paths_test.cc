@@ -24,7 +24,7 @@ TensorKey Key(const std::string& edge) {
 class ScriptedChannel final : public Channel {
  public:
   explicit ScriptedChannel(PathUser* user) : user(user) {}
-  void Fetch(int64_t step, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Fetch(int64_t step, const TensorKey& key, const Args& args, DoneFn&& done) override {
     out.push_back({step, key, args, std::move(done)});
   }
   void AbortStep(int64_t, const absl::Status&) override { ++aborts; }

@@ -98,7 +98,7 @@ class DownloadingFetcher final : public TensorFetcher {
   DownloadingFetcher(TensorFetcher* fetcher, DeviceEngine* engine, cuda::Stream stream)
       : fetcher_(fetcher), engine_(engine), stream_(stream) {}
 
-  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) override {
+  void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override {
     Args inner = args;
     inner.executor = nullptr;
     auto context = GpuContext::Make(engine_, stream_);

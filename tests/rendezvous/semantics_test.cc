@@ -153,7 +153,7 @@ TEST_F(Semantics, DoneExactlyOnceInEveryPath) {
 TEST_F(Semantics, PeerLossEndsTheReceive) {
   class LostPeer final : public TensorFetcher {
    public:
-    void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn done) override {
+    void Fetch(int64_t, const TensorKey&, const Args& args, DoneFn&& done) override {
       FailReceive(absl::UnavailableError("peer lost"), args, std::move(done));
     }
     void FetchMany(int64_t, absl::Span<const TensorKey> keys, const Args&,

@@ -33,7 +33,7 @@ DirectChannel::DirectChannel(SimWorld* world, std::string peer, FindSource find_
 
 DirectChannel::~DirectChannel() { TRYST_CHECK(out_.empty()); }
 
-void DirectChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn done) {
+void DirectChannel::Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) {
   auto op = std::make_shared<Op>();
   op->step_id = step_id;
   op->key = key;
