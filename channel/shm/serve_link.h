@@ -24,9 +24,10 @@ struct ShmServeOptions {
   bool digests = false;
   // The bound on what is staged in the arena for this consumer and not returned yet.
   uint64_t stage_bytes = 512 << 20;
-  // Tensors for the caller's memory are sent in parts, which takes less time
-  // (docs/decisions/0024-large-copies.md). Above pull_bytes and up to parts_bytes the consumer
-  // reads them from our memory itself.
+  // Tensors for the caller's memory are sent in parts or read from our memory by the consumer,
+  // whichever the link has measured to be faster (docs/decisions/0024-large-copies.md). Where
+  // parts_bytes is more than pull_bytes, those between the two are read and the others go in parts,
+  // unless helpers take part.
   uint64_t pull_bytes = 64 << 10;
   uint64_t parts_bytes = 64 << 10;
   // Of one consumer; at least as much as a part takes (ShmAnswers).

@@ -22,9 +22,10 @@ struct ShmOptions {
   bool allow_pull = true;            // Whether process_vm_readv may be used, in both directions.
   bool apart = false;                // Nobody maps memory that others read: only copies are sent.
   uint64_t stage_bytes = 512 << 20;  // How much of the arena may hold copies for one consumer.
-  // Above this size, the consumer reads tensors for the caller's memory itself,
+  // How tensors get into the caller's memory is measured where these two are equal:
+  // ShmServeOptions.
   uint64_t pull_bytes = 64 << 10;
-  uint64_t parts_bytes = 64 << 10;      // and above this one, both sides copy, part by part.
+  uint64_t parts_bytes = 64 << 10;
   uint64_t parts_room_bytes = 2 << 20;  // For parts on their way to one consumer.
   uint32_t max_consumers = 1024;
   int64_t patience_ms = 60'000;  // How long a fetch waits for a producer that does not answer.
