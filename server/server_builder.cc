@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/descriptor_table.h"
 #include "base/log.h"
 #include "server/open_nics.h"
 #include "server/server.h"
@@ -19,6 +20,8 @@ namespace tryst {
 namespace {
 
 constexpr size_t kMostEtcdEndpoints = 64;
+// Of a thousand peers. The table takes the kernel 32 KiB.
+constexpr int kDescriptors = 4096;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -285,6 +288,8 @@ absl::StatusOr<ServerParts> MakeServerParts(const ServerConfig& config,
 }
 
 absl::StatusOr<std::unique_ptr<Server>> ServerBuilder::Build(const ServerConfig& config) const {
+  // Eight pollers open more than 64, and none of them is to wait for that when a peer comes.
+  EnlargeDescriptorTable(kDescriptors);
   absl::StatusOr<ServerParts> parts = MakeServerParts(
       config, environment_ != nullptr ? *environment_ : ProcessEnvironment(), cluster_.get());
   if (!parts.ok()) return parts.status();

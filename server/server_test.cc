@@ -4,7 +4,9 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -564,6 +566,20 @@ TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {
   const auto both = LinkFrom(Config("ps", 0, "grpc+verbs"),
                              {{"RDMA_QUEUE_DEPTH", "64"}, {"RDMA_QP_QUEUE_DEPTH", "128"}});
   EXPECT_TRUE(absl::IsInvalidArgument(both.status())) << both.status();
+}
+
+// A table that grows under threads makes the thread that opens the next descriptor wait.
+TEST(Server, TheTableOfDescriptorsIsLargeBeforeAnyPeerComes) {
+  const auto server = Start(Config("worker", 0, "grpc+verbs"));
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word && word != "FDSize:") {
+  }
+  int size = 0;
+  status >> size;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_GE(size, static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 4096)));
 }
 
 TEST(Server, TwoServersDoNotShareAPort) {
