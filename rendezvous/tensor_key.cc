@@ -255,6 +255,32 @@ absl::StatusOr<TensorKey> TensorKey::Parse(absl::string_view text) {
   return key;
 }
 
+absl::StatusOr<TensorKey> TensorKey::WithEdge(absl::string_view edge) const {
+  const absl::string_view before = text().substr(0, rep_->edge_begin);
+  const absl::string_view after = text().substr(rep_->prefix_bytes - 1);  // From the last ';' on.
+  const size_t bytes = before.size() + edge.size() + after.size();
+  if (edge.empty() || edge.find(';') != absl::string_view::npos || bytes > kMaxBytes) {
+    return Parse(absl::StrCat(before, edge, after));  // It says what is wrong.
+  }
+  Rep* const rep = NewRep(before, bytes - before.size());
+  TensorKey key(rep);
+  memcpy(rep->text + before.size(), edge.data(), edge.size());
+  memcpy(rep->text + before.size() + edge.size(), after.data(), after.size());
+  rep->has_room = false;
+  rep->text_bytes = static_cast<uint16_t>(bytes);
+  rep->edge_begin = rep_->edge_begin;
+  rep->edge_bytes = static_cast<uint16_t>(edge.size());
+  rep->prefix_bytes = static_cast<uint16_t>(before.size() + edge.size() + 1);
+  rep->src_incarnation = rep_->src_incarnation;
+  rep->src = rep_->src;
+  rep->dst = rep_->dst;
+  rep->frame = rep_->frame;
+  rep->iter = rep_->iter;
+  rep->prefix_hash = TextHash(absl::string_view(rep->text, rep->prefix_bytes));
+  rep->hash = KeyHash(rep->prefix_hash, rep->frame, rep->iter);
+  return key;
+}
+
 absl::StatusOr<TensorKeyPrefix> TensorKeyPrefix::Make(absl::string_view src_device,
                                                       uint64_t src_incarnation,
                                                       absl::string_view dst_device,

@@ -43,6 +43,9 @@ class TensorKey {
   // the text, escaped and cut, and what is wrong with it. The source device may be
   // empty: a send within one process.
   static absl::StatusOr<TensorKey> Parse(absl::string_view text);
+  // The key that differs from this one in its edge alone, without parsing anything again.
+  // kInvalidArgument, as Parse(). REQUIRES: !empty().
+  absl::StatusOr<TensorKey> WithEdge(absl::string_view edge) const;
 
   TensorKey(const TensorKey& other) : rep_(other.rep_) {
     if (rep_ != nullptr) rep_->refs.fetch_add(1, std::memory_order_relaxed);

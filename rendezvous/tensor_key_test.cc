@@ -5,6 +5,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "absl/strings/str_cat.h"
+
 namespace tryst {
 namespace {
 
@@ -142,6 +144,41 @@ TEST(TensorKey, EqualKeysAreEqualTexts) {
   EXPECT_NE(a, TensorKey());
   EXPECT_EQ(TensorKey(), TensorKey());
   EXPECT_TRUE(TensorKey().empty());
+}
+
+TEST(TensorKey, WithAnotherEdgeIsTheKeyThatWouldBeParsed) {
+  for (const std::string& text : {std::string(kText), With("edge_1", "e"), With("7:3", "0:12345"),
+                                  With("/job:mnist/replica:1/task:2/device:CPU:0;", ";")}) {
+    const TensorKey key = *TensorKey::Parse(text);
+    for (const std::string& edge : {std::string("f"), std::string("a_longer|one"),
+                                    std::string(TensorKey::kMaxBytes - 200, 'x')}) {
+      const TensorKey made = *key.WithEdge(edge);
+      const std::string old = absl::StrCat(";", key.edge(), ";");
+      std::string wanted = text;
+      wanted.replace(wanted.find(old), old.size(), absl::StrCat(";", edge, ";"));
+      const TensorKey parsed = *TensorKey::Parse(wanted);
+      EXPECT_EQ(made.text(), wanted);
+      EXPECT_EQ(made.hash(), parsed.hash());
+      EXPECT_EQ(made.edge(), edge);
+      EXPECT_EQ(made.src_device(), key.src_device());
+      EXPECT_EQ(made.src().worker, key.src().worker);
+      EXPECT_EQ(made.src_incarnation(), key.src_incarnation());
+      EXPECT_EQ(made.dst().type, "GPU");
+      EXPECT_EQ(made.frame(), key.frame());
+      EXPECT_EQ(made.iter(), key.iter());
+      EXPECT_EQ(made.WithEdge(key.edge())->text(), text);
+    }
+  }
+}
+
+TEST(TensorKey, WithAnotherEdgeRefusesWhatParseRefuses) {
+  const TensorKey key = *TensorKey::Parse(kText);
+  for (const std::string& edge :
+       {std::string(), std::string("a;b"), std::string(TensorKey::kMaxBytes, 'x')}) {
+    const absl::Status refused = key.WithEdge(edge).status();
+    EXPECT_EQ(refused, TensorKey::Parse(With("edge_1", edge)).status());
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  }
 }
 
 TEST(TensorKeyPrefix, MakesTheKeysOfALoop) {

@@ -103,50 +103,41 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args,
       });
 }
 
+// On the poller's thread, behind give-backs: a manifest could otherwise take a tensor that was sent
+// later.
 void DeviceSource::TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
                                 const Args& args, DoneFn done) {
+  if (poller_->OnThread()) return AnswerAsker(step_id, key, ask, args, std::move(done));
+  poller_->PostFn([this, step_id, key, ask, args, done = std::move(done)]() mutable {
+    AnswerAsker(step_id, key, ask, args, std::move(done));
+  });
+}
+
+void DeviceSource::AnswerAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
+                               const Args& args, DoneFn done) {
   switch (ask.kind) {
     case DeviceAsk::Kind::kManifest:
-      // Runs behind give-backs on that thread; otherwise it could take a tensor that was sent
-      // later.
-      return OnPoller([this, step_id, key, args, done = std::move(done)]() mutable {
-        TakeForManifest(step_id, key, ParseDeviceAsk(key), args, std::move(done));
-      });
+      return TakeForManifest(step_id, key, ask, args, std::move(done));
     case DeviceAsk::Kind::kChunk:
-      return OnPoller([this, key, id = ask.transfer, chunk = ask.chunk, args,
-                       done = std::move(done)]() mutable {
-        AnswerChunk(key, id, chunk, args, std::move(done));
-      });
+      return AnswerChunk(key, ask.transfer, ask.chunk, args, std::move(done));
     case DeviceAsk::Kind::kDone:
-      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
-        if (Find(key, id) != nullptr) transfers_.erase(id);
-        EndEmpty(std::move(done), args);
-      });
+      if (Find(key, ask.transfer) != nullptr) transfers_.erase(ask.transfer);
+      return EndEmpty(std::move(done), args);
     case DeviceAsk::Kind::kBack:
-      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
-        if (Find(key, id) != nullptr) GiveBackTransfer(id);
-        EndEmpty(std::move(done), args);
-      });
+      if (Find(key, ask.transfer) != nullptr) GiveBackTransfer(ask.transfer);
+      return EndEmpty(std::move(done), args);
     case DeviceAsk::Kind::kAlive:
-      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
-        if (Find(key, id) != nullptr) return EndEmpty(std::move(done), args);
-        End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
-      });
+      if (Find(key, ask.transfer) != nullptr) return EndEmpty(std::move(done), args);
+      return End(std::move(done), args, absl::AbortedError("the tensor is no longer kept"));
     case DeviceAsk::Kind::kChunks:
-      return OnPoller([this, key, id = ask.transfer, first = ask.chunk,
-                       mailbox = std::string(ask.mailbox), token = std::string(ask.token), args,
-                       done = std::move(done)]() mutable {
-        AnswerChunks(key, id, first, mailbox, token, args, std::move(done));
-      });
+      return AnswerChunks(key, ask.transfer, ask.chunk, std::string(ask.mailbox),
+                          std::string(ask.token), args, std::move(done));
     case DeviceAsk::Kind::kWhole:
-      return OnPoller([this, key, id = ask.transfer, args, done = std::move(done)]() mutable {
-        AnswerWhole(key, id, args, std::move(done));
-      });
+      return AnswerWhole(key, ask.transfer, args, std::move(done));
     case DeviceAsk::Kind::kProbe:
+      return AnswerProbe(/*direct=*/false, args, std::move(done));
     case DeviceAsk::Kind::kDirect:
-      return OnPoller(
-          [this, direct = ask.kind == DeviceAsk::Kind::kDirect, args,
-           done = std::move(done)]() mutable { AnswerProbe(direct, args, std::move(done)); });
+      return AnswerProbe(/*direct=*/true, args, std::move(done));
     case DeviceAsk::Kind::kWrong:
     case DeviceAsk::Kind::kNone:
       return End(std::move(done), args,
@@ -237,7 +228,8 @@ void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const 
         answer->args = args;
         answer->tensor = std::move(tensor);
         answer->context = send_args.device_context;
-        OnPoller(
+        if (poller_->OnThread()) return AnswerManifest(std::move(answer));
+        poller_->PostFn(
             [this, answer = std::move(answer)]() mutable { AnswerManifest(std::move(answer)); });
       });
 }

@@ -98,10 +98,12 @@ class DeviceSource final : public TensorSource {
 
   void TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask, const Args& args,
                     DoneFn done);
+  void OnPoller(absl::AnyInvocable<void() &&> fn);
+  // Poller thread only, from here on.
+  void AnswerAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask, const Args& args,
+                   DoneFn done);
   void TakeForManifest(int64_t step_id, const TensorKey& key, const DeviceAsk& ask,
                        const Args& args, DoneFn done);
-  // Poller thread only, from here on.
-  void OnPoller(absl::AnyInvocable<void() &&> fn);
   void AnswerManifest(std::shared_ptr<Answer> answer);
   void AnswerInside(const std::shared_ptr<Answer>& answer, DeviceManifest manifest);
   bool AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManifest* manifest);

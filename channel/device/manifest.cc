@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -73,20 +72,12 @@ bool ParseShape(absl::string_view dtype, absl::string_view dims, DeviceAsk* ask)
   return shape.ok();
 }
 
-absl::StatusOr<TensorKey> WithEdge(const TensorKey& like, const std::string& edge) {
-  char incarnation[17];
-  snprintf(incarnation, sizeof(incarnation), "%016llx",
-           static_cast<unsigned long long>(like.src_incarnation()));
-  return TensorKey::Parse(absl::StrCat(like.src_device(), ";", incarnation, ";", like.dst_device(),
-                                       ";", edge, ";", like.frame(), ":", like.iter()));
-}
-
 absl::StatusOr<TensorKey> Asking(const TensorKey& tensor, const std::string& what) {
   if (absl::StrContains(tensor.edge(), kMark)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the edge ", tensor.edge(), " has ", kMark, " in it, which is reserved"));
   }
-  return WithEdge(tensor, absl::StrCat(tensor.edge(), kMark, what));
+  return tensor.WithEdge(absl::StrCat(tensor.edge(), kMark, what));
 }
 
 }  // namespace
@@ -160,7 +151,7 @@ absl::StatusOr<TensorKey> ChunksKey(const TensorKey& tensor, uint64_t transfer, 
 }
 
 absl::StatusOr<TensorKey> PlainKey(const TensorKey& asking, const DeviceAsk& ask) {
-  return WithEdge(asking, std::string(ask.edge));
+  return asking.WithEdge(ask.edge);
 }
 
 uint64_t ThisHost() {
