@@ -30,6 +30,7 @@
 #include "bench/device_counts.h"
 #include "bench/device_pair.h"
 #include "bench/nccl_calls.h"
+#include "gpu/copier.h"
 #include "gpu/gather.h"
 
 namespace tryst {
@@ -362,6 +363,16 @@ class Bench {
     MustWork(waiter->status);
   }
 
+  // Of the copies since the last call, those that the kernel which stands by has made.
+  double StandbyShare() {
+    CopierCounters now;
+    end_->RunOnPoller([&] { now = end_->proxy()->engine(gpu_->ordinal())->copier()->counters(); });
+    const double share = static_cast<double>(now.by_standby - counted_.by_standby) /
+                         std::max<double>(1, static_cast<double>(now.copies - counted_.copies));
+    counted_ = now;
+    return share;
+  }
+
   // Half of a round trip.
   void Latency() {
     for (uint64_t bytes : {8, 1024, 65'536, 1 << 20}) {
@@ -406,6 +417,7 @@ class Bench {
         CheckFilled(in, bytes, 2 - rank_);
         if (rank_ == 0) {
           const std::string system = absl::StrCat(System(), how);
+          Print("copies_by_standby", system, bytes, StandbyShare(), "of all");
           Print("latency_p50", system, bytes, Percentile(times, 0.5) / 2000, "us");
           Print("latency_p99", system, bytes, Percentile(times, 0.99) / 2000, "us");
         }
@@ -460,45 +472,49 @@ class Bench {
 
   // A kernel reads the destination right after the completion, and must find no old byte.
   void Visible() {
+    VisibleOf(4096);
+    VisibleOf(512 << 10);  // By several blocks, where a kernel stands by (--standby_us=1000).
+  }
+
+  void VisibleOf(uint64_t bytes) {
     const int rounds = options_.quick ? 200 : 100'000;
-    constexpr uint64_t kBytes = 4096;
     constexpr int kRing = 8;
-    auto out = NewMemory(kBytes * kRing);
-    auto in = NewMemory(kBytes);
-    auto seen = NewMemory(kBytes);
-    auto host = *PinnedMemory::Allocate(gpu_.get(), kBytes);
+    auto out = NewMemory(bytes * kRing);
+    auto in = NewMemory(bytes);
+    auto seen = NewMemory(bytes);
+    auto host = *PinnedMemory::Allocate(gpu_.get(), bytes);
     GatherList list;
     auto kernel = GatherKernel::Load(gpu_.get());
     MustWork(kernel.status());
     MustWork(list.Reserve(gpu_.get(), 1));
-    list.Add({seen.address(), in.address(), kBytes});
-    const std::string edge = "visible";
+    list.Add({seen.address(), in.address(), bytes});
+    const std::string edge = absl::StrCat("visible", bytes);
     Meet();
     for (int i = 0; i < rounds; ++i) {
       const int value = i % 251;
       if (rank_ == 1) {
         // It is filled and sent without waiting. The consumer's answer says that it was read.
-        Fill(out, (i % kRing) * kBytes, kBytes, value);
-        MustWork(end_->Send(DeviceEnd::Key(1, edge, i), OnDevice(out, (i % kRing) * kBytes, kBytes),
+        Fill(out, (i % kRing) * bytes, bytes, value);
+        MustWork(end_->Send(DeviceEnd::Key(1, edge, i), OnDevice(out, (i % kRing) * bytes, bytes),
                             stream_.get()));
         if (i % kRing == kRing - 1) Meet();
         continue;
       }
-      Fill(in, 0, kBytes, 0xff);
+      Fill(in, 0, bytes, 0xff);
       Waiter waiter;
-      StartFetch(DeviceEnd::Key(1, edge, i), OnDevice(in, 0, kBytes), &waiter);
+      StartFetch(DeviceEnd::Key(1, edge, i), OnDevice(in, 0, bytes), &waiter);
       Spin(&waiter);
       MustWork((*kernel)->Launch(list, stream_.get()));
-      Copy(AddressOf(host.data()), seen.address(), kBytes);
+      Copy(AddressOf(host.data()), seen.address(), bytes);
       MustWork(gpu_->WaitFor(stream_.get()));
       const auto* at = static_cast<const uint8_t*>(host.data());
-      for (uint64_t b = 0; b < kBytes; ++b) {
-        TRYST_CHECK(at[b] == value)
-            << "round " << i << ", byte " << b << " is " << int{at[b]} << ", not " << value;
-      }
+      TRYST_CHECK(at[0] == value && memcmp(at, at + 1, bytes - 1) == 0)
+          << "round " << i << ": an old byte of " << bytes;
       if (i % kRing == kRing - 1) Meet();
     }
-    if (rank_ == 0) Print("visible_rounds", System(), kBytes, rounds, "count");
+    if (rank_ != 0) return;
+    Print("copies_by_standby", System(), bytes, StandbyShare(), "of all");
+    Print("visible_rounds", System(), bytes, rounds, "count");
   }
 
   // By reference: the consumer reads the producer's memory, which stays valid while it holds the
@@ -762,6 +778,7 @@ class Bench {
   std::unique_ptr<Gpu> gpu_;
   GpuStream stream_;
   std::unique_ptr<DeviceEnd> end_;
+  CopierCounters counted_;
 };
 
 bool Parse(int argc, char** argv, Options* options) {

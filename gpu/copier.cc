@@ -133,9 +133,9 @@ bool Copier::StartSmall(cuda::Address to, cuda::Address from, uint64_t bytes,
   return true;
 }
 
-void Copier::StandBy() {
+void Copier::StandBy(bool wide) {
   if (standby_ == nullptr || !broken_.ok()) return;
-  const absl::Status status = standby_->Call();
+  const absl::Status status = standby_->Call(wide);
   if (!status.ok()) broken_ = status;
 }
 

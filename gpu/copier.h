@@ -56,8 +56,8 @@ class Copier {
   // does not wait for Flush(), and JoinStream() does not include it.
   bool StartSmall(cuda::Address to, cuda::Address from, uint64_t bytes,
                   std::array<const GpuEvent*, 2> after, Done done);
-  // More small copies are likely soon: launches the standby kernel.
-  void StandBy();
+  // More small copies are likely soon: launches the standby kernel, for larger ones if `wide`.
+  void StandBy(bool wide);
   // Copies all `pieces` within the GPU with as few submissions as their sizes allow. REQUIRES:
   // their data is there, and they do not overlap.
   void StartMany(absl::Span<const GatherPiece> pieces, Done done);

@@ -30,6 +30,7 @@ class CopierTest : public ::testing::Test {
     ASSERT_TRUE(driver.ok()) << driver.status();
     driver_ = *std::move(driver);
     gpu_ = *Gpu::Open(driver_.get(), 0);
+    looks_ = *gpu_->MakeStream();
     auto copier = Copier::Create(gpu_.get());
     ASSERT_TRUE(copier.ok()) << copier.status();
     copier_ = *std::move(copier);
@@ -60,9 +61,21 @@ class CopierTest : public ::testing::Test {
     EXPECT_TRUE(copier_->idle());
   }
 
+  // Launches the kernel that stands by, and lets it begin to run.
+  void StandBy(bool wide = false) {
+    copier_->StandBy(wide);
+    if (fake_ == nullptr) {
+      usleep(60);
+    } else {
+      // The pretend device goes on when it is called: a step for what clears the counts.
+      for (int i = 0; i < 3; ++i) (void)gpu_->IsIdle(looks_.get());
+    }
+  }
+
   const FakeCudaControl* fake_ = nullptr;
   std::unique_ptr<CudaDriver> driver_;
   std::unique_ptr<Gpu> gpu_;
+  GpuStream looks_;
   std::unique_ptr<Copier> copier_;
   int ended_ = 0;
   int blocking_ = 0;
@@ -272,7 +285,7 @@ TEST_F(CopierTest, AKernelStandsByForTheNextSmallCopy) {
     for (uint64_t bytes : {uint64_t{1}, uint64_t{8}, uint64_t{13}, uint64_t{4096}, kBytes - 8}) {
       for (uint64_t skew : {0, 1, 4, 8}) {
         fill(++round);  // Other bytes at the same place, each time.
-        copier_->StandBy();
+        StandBy();
         // More at once than there is room for: the others are launched.
         for (int i = 0; i < 10; ++i) {
           copier_->StartSmall(into.address() + skew, from.address() + 8 - skew,
@@ -296,6 +309,59 @@ TEST_F(CopierTest, AKernelStandsByForTheNextSmallCopy) {
   if (fake_ != nullptr) blocking_ = fake_->blocking_calls();
 }
 
+// By several blocks, each with a share.
+TEST_F(CopierTest, AWideKernelStandsByForLargerCopies) {
+  auto made = Copier::Create(gpu_.get(), 200'000);
+  ASSERT_TRUE(made.ok()) << made.status();
+  copier_ = *std::move(made);
+  constexpr uint64_t kBytes = Standby::kMostWideBytes;
+  DeviceMemory from = OnDevice(kBytes);
+  DeviceMemory into = OnDevice(kBytes);
+  PinnedMemory host = Pinned(kBytes);
+  PinnedMemory back = Pinned(kBytes);
+  const auto copy = [&](uint64_t skew, uint64_t bytes) {
+    return copier_->StartSmall(into.address() + skew, from.address() + 8 - skew, bytes, {},
+                               Count());
+  };
+  int by_standby = 0;
+  for (uint64_t bytes : {uint64_t{3}, uint64_t{70'001}, kBytes / 4, kBytes - 8}) {
+    for (uint64_t skew : {0, 1, 4}) {
+      for (uint64_t i = 0; i < kBytes; ++i) {
+        static_cast<uint8_t*>(host.data())[i] = uint8_t(i * 7 + i / 255 + bytes + skew * 31);
+      }
+      copier_->Start(Direction::kToDevice, from.address(), At(host), kBytes, {}, Count());
+      RunAll();
+      StandBy(/*wide=*/true);
+      for (int i = 0; i < 3; ++i) by_standby += copy(skew, bytes) ? 1 : 0;
+      RunAll();
+      memset(back.data(), 0xee, kBytes);
+      copier_->Start(Direction::kToHost, At(back), into.address() + skew, bytes, {}, Count());
+      RunAll();
+      EXPECT_EQ(memcmp(back.data(), static_cast<uint8_t*>(host.data()) + 8 - skew, bytes), 0)
+          << bytes << " bytes, " << skew;
+    }
+  }
+  EXPECT_GT(by_standby, 18);
+  EXPECT_EQ(ended_, 12 * 5);
+  copier_.reset();  // May wait.
+  if (fake_ != nullptr) blocking_ = fake_->blocking_calls();
+}
+
+TEST_F(CopierTest, OneBlockLeavesLargerCopiesToOthers) {
+  auto made = Copier::Create(gpu_.get(), 200'000);
+  ASSERT_TRUE(made.ok()) << made.status();
+  copier_ = *std::move(made);
+  DeviceMemory from = OnDevice(Standby::kMostBytes + 1);
+  DeviceMemory into = OnDevice(Standby::kMostBytes + 1);
+  StandBy(/*wide=*/false);
+  EXPECT_FALSE(
+      copier_->StartSmall(into.address(), from.address(), Standby::kMostBytes + 1, {}, Count()));
+  RunAll();
+  EXPECT_EQ(ended_, 1);
+  copier_.reset();  // May wait.
+  if (fake_ != nullptr) blocking_ = fake_->blocking_calls();
+}
+
 TEST_F(CopierTest, WhatStandsByLeavesAndIsCalledAgain) {
   if (fake_ == nullptr) GTEST_SKIP() << "steers the pretend device";
   auto made = Copier::Create(gpu_.get(), 200'000);
@@ -307,9 +373,9 @@ TEST_F(CopierTest, WhatStandsByLeavesAndIsCalledAgain) {
     return copier_->StartSmall(into.address(), from.address(), 64, {}, Count(status));
   };
   absl::Status status;
-  copier_->StandBy();
+  StandBy();
   const int launches = fake_->calls("cuLaunchKernel");
-  copier_->StandBy();
+  copier_->StandBy(/*wide=*/false);
   EXPECT_EQ(fake_->calls("cuLaunchKernel"), launches) << "it stands by already";
   EXPECT_TRUE(small(&status));
   RunAll();
@@ -323,13 +389,12 @@ TEST_F(CopierTest, WhatStandsByLeavesAndIsCalledAgain) {
   RunAll();
   EXPECT_EQ(ended_, 3);
   // Whoever looks for long enough sees it leave; the next one is launched.
-  auto stream = gpu_->MakeStream();
-  for (int i = 0; i < 1000; ++i) (void)gpu_->IsIdle(stream->get());
+  for (int i = 0; i < 1000; ++i) (void)gpu_->IsIdle(looks_.get());
   EXPECT_FALSE(small(&status));
   RunAll();
   EXPECT_EQ(ended_, 4);
   // A sleeper is woken.
-  copier_->StandBy();
+  StandBy();
   EXPECT_TRUE(small(&status));
   copier_->Arm();
   pollfd waits{copier_->event_fd(), POLLIN, 0};
@@ -338,7 +403,7 @@ TEST_F(CopierTest, WhatStandsByLeavesAndIsCalledAgain) {
   EXPECT_EQ(ended_, 5);
   EXPECT_TRUE(status.ok()) << status;
   // The GPU is lost: what it had ends, and what comes.
-  copier_->StandBy();
+  StandBy();
   fake_->hold(true);
   EXPECT_TRUE(small(&status));
   fake_->fail("cuStreamQuery", cuda::kIllegalAddress, 1, 0);
@@ -370,7 +435,9 @@ TEST(StandbyTest, WhatLeftBeforeItSawTheLastCopyIsLaunchedAgain) {
   const GatherPiece piece{memory.address(), memory.address() + 64, 64};
   const GatherPiece far_away{uint64_t{1} << 50, memory.address() + 64, 64};
   EXPECT_FALSE((*standby)->Takes(piece));
-  ASSERT_TRUE((*standby)->Call().ok());
+  ASSERT_TRUE((*standby)->Call(/*wide=*/false).ok());
+  EXPECT_FALSE((*standby)->Takes(piece)) << "it was launched and does not run yet";
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE((*standby)->Look().ok());
   EXPECT_TRUE((*standby)->Takes(piece));
   EXPECT_FALSE((*standby)->Takes(far_away));
   fake->hold(true);

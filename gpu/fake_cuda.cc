@@ -352,19 +352,24 @@ struct FakeStandby {
   intptr_t device = 0;
   FakeStream* stream = nullptr;
   uint64_t words = 0;
+  uint64_t blocks = 0;
   uint64_t next = 0;
   uint64_t launch = 0;
   int looks = 0;
 };
 
-// One look at what to copy; then it stays in front of its stream, or leaves.
+// One look at what to copy, for all blocks; then it stays in front of its stream, or leaves.
 void RunStandby(FakeStandby standby) {
   auto* words =
       reinterpret_cast<tryst::StandbyWords*>(Reach(standby.words, sizeof(tryst::StandbyWords)));
-  if (words == nullptr) {
-    Complain("tryst_standby", "its words are in no memory", 0);
+  const auto* const blocks = reinterpret_cast<const tryst::StandbyBlocks*>(
+      ReachByKernel(standby.device, standby.blocks, sizeof(tryst::StandbyBlocks)));
+  if (words == nullptr || blocks == nullptr || blocks->counts.came != 0) {
+    Complain("tryst_standby",
+             "its words or those of its blocks are in no memory, or were not cleared", 0);
     return;
   }
+  __atomic_store_n(&words->came, standby.launch, __ATOMIC_RELEASE);
   unsigned long long piece[3];
   bool whole = true;
   for (int i = 0; i < 3; ++i) {
@@ -1072,9 +1077,10 @@ int cuLaunchKernel(tryst::cuda::Function function, unsigned grid_x, unsigned gri
     standby.device = device;
     standby.stream = stream;
     memcpy(&standby.words, parameters[0], sizeof(standby.words));
-    memcpy(&standby.next, parameters[1], sizeof(standby.next));
-    memcpy(&standby.launch, parameters[2], sizeof(standby.launch));
-    if (grid_x != 1 || block_x < 32) return Complain(__func__, "tryst_standby", kInvalidValue);
+    memcpy(&standby.blocks, parameters[1], sizeof(standby.blocks));
+    memcpy(&standby.next, parameters[2], sizeof(standby.next));
+    memcpy(&standby.launch, parameters[3], sizeof(standby.launch));
+    if (grid_x > 16 || block_x < 32) return Complain(__func__, "tryst_standby", kInvalidValue);
     stream->works.push_back({[standby] { RunStandby(standby); }, nullptr, 0});
     return kOk;
   }

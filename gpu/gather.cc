@@ -93,13 +93,14 @@ absl::Status GatherKernel::LaunchCopy(const GatherPiece& piece, uint64_t* flag, 
       gpu_->calls().cuLaunchKernel(copy_, 1, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr));
 }
 
-absl::Status GatherKernel::LaunchStandby(StandbyWords* words, uint64_t next, uint64_t launch,
-                                         uint64_t linger_ns, uint64_t life_ns,
+absl::Status GatherKernel::LaunchStandby(const StandbyLaunch& launch, unsigned blocks,
                                          cuda::Stream stream) const {
-  void* parameters[] = {&words, &next, &launch, &linger_ns, &life_ns};
+  StandbyLaunch told = launch;
+  void* parameters[] = {&told.words,  &told.blocks,    &told.next,
+                        &told.launch, &told.linger_ns, &told.life_ns};
   return gpu_->driver().Check(
-      "cuLaunchKernel", gpu_->calls().cuLaunchKernel(standby_, 1, 1, 1, kStandbyThreads, 1, 1, 0,
-                                                     stream, parameters, nullptr));
+      "cuLaunchKernel", gpu_->calls().cuLaunchKernel(standby_, blocks, 1, 1, kStandbyThreads, 1, 1,
+                                                     0, stream, parameters, nullptr));
 }
 
 }  // namespace tryst

@@ -48,10 +48,17 @@ class GatherKernel {
   // when that is seen, the bytes are there for every reader.
   absl::Status LaunchCopy(const GatherPiece& piece, uint64_t* flag, uint64_t value,
                           cuda::Stream stream) const;
-  // Launches one block that copies what `words`, in pinned memory, names, from copy number `next`
-  // on (Standby). When it ends it writes `launch` to words->left.
-  absl::Status LaunchStandby(StandbyWords* words, uint64_t next, uint64_t launch,
-                             uint64_t linger_ns, uint64_t life_ns, cuda::Stream stream) const;
+  // What a launch of the kernel that stands by (Standby) is told.
+  struct StandbyLaunch {
+    StandbyWords* words;   // Pinned.
+    cuda::Address blocks;  // Of StandbyBlocks, in the GPU's memory.
+    uint64_t next;         // The number of the first copy.
+    uint64_t launch;       // Its own, which it writes to words->came and to words->left.
+    uint64_t linger_ns;
+    uint64_t life_ns;
+  };
+  absl::Status LaunchStandby(const StandbyLaunch& launch, unsigned blocks,
+                             cuda::Stream stream) const;
 
  private:
   explicit GatherKernel(const Gpu* gpu) : gpu_(gpu) {}

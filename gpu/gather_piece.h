@@ -20,8 +20,25 @@ struct StandbyWords {
   alignas(64) unsigned long long slots[kStandbySlots][4];
   // The number of the last copy that has ended; written by the kernel.
   alignas(64) unsigned long long ended;
-  // The number of the last launch that has ended; written by the kernel.
+  // The number of the last launch of which all blocks run, and of the last that has ended; written
+  // by the kernel.
+  alignas(64) unsigned long long came;
   alignas(64) unsigned long long left;
+};
+
+// What the blocks of a launch tell each other, in the GPU's memory.
+struct StandbyBlocks {
+  // The host's, as the first block has read them. They stay from launch to launch: a copy whose
+  // number is a multiple of 2^16 has the tag of zeroes.
+  alignas(64) unsigned long long slots[kStandbySlots][4];
+  // How many blocks run, have left, and are done with their share of the copy in that slot. Zeroes
+  // between launches.
+  struct Counts {
+    unsigned came;
+    unsigned gone;
+    unsigned done[kStandbySlots];
+    unsigned leave;  // Not 0: all shall leave.
+  } counts;
 };
 
 }  // namespace tryst

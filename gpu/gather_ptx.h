@@ -559,13 +559,13 @@ $L__BB0_118:
 {
 	.reg .pred 	%p<69>;
 	.reg .b16 	%rs<32>;
-	.reg .b32 	%r<339>;
-	.reg .b64 	%rd<179>;
-	ld.param.u64 	%rd49, [tryst_copy_param_1];
+	.reg .b32 	%r<337>;
+	.reg .b64 	%rd<180>;
 	ld.param.u64 	%rd50, [tryst_copy_param_2];
 	ld.param.u64 	%rd5, [tryst_copy_param_0+16];
 	ld.param.u64 	%rd3, [tryst_copy_param_0+8];
 	ld.param.u64 	%rd1, [tryst_copy_param_0];
+	mov.u32 	%r1, %ntid.x;
 	cvta.to.global.u64 	%rd2, %rd1;
 	xor.b64  	%rd51, %rd1, %rd3;
 	and.b64  	%rd4, %rd51, 15;
@@ -573,12 +573,12 @@ $L__BB0_118:
 	setp.eq.s64 	%p2, %rd4, 8;
 	and.b64  	%rd52, %rd51, 3;
 	setp.eq.s64 	%p3, %rd52, 0;
-	selp.b32 	%r128, 4, 1, %p3;
-	selp.b32 	%r129, 8, %r128, %p2;
-	selp.b32 	%r1, 16, %r129, %p1;
-	cvt.u64.u32 	%rd53, %r1;
-	add.s32 	%r130, %r1, -1;
-	cvt.u64.u32 	%rd54, %r130;
+	selp.b32 	%r129, 4, 1, %p3;
+	selp.b32 	%r130, 8, %r129, %p2;
+	selp.b32 	%r2, 16, %r130, %p1;
+	cvt.u64.u32 	%rd53, %r2;
+	add.s32 	%r131, %r2, -1;
+	cvt.u64.u32 	%rd54, %r131;
 	and.b64  	%rd55, %rd1, %rd54;
 	sub.s64 	%rd56, %rd53, %rd55;
 	and.b64  	%rd57, %rd56, %rd54;
@@ -586,17 +586,17 @@ $L__BB0_118:
 	sub.s64 	%rd58, %rd5, %rd6;
 	neg.s64 	%rd59, %rd53;
 	and.b64  	%rd7, %rd58, %rd59;
-	mov.u32 	%r131, %tid.x;
-	cvt.u64.u32 	%rd8, %r131;
+	mov.u32 	%r132, %tid.x;
+	cvt.u64.u32 	%rd8, %r132;
 	setp.le.u64 	%p4, %rd6, %rd8;
 	@%p4 bra 	$L__BB1_2;
 	add.s64 	%rd60, %rd3, %rd8;
-	ld.global.cs.u8 %r132, [%rd60];
+	ld.global.cs.u8 %r133, [%rd60];
 	add.s64 	%rd61, %rd2, %rd8;
-	st.global.u8 	[%rd61], %r132;
+	st.global.u8 	[%rd61], %r133;
 $L__BB1_2:
 	@%p1 bra 	$L__BB1_86;
-	setp.eq.s32 	%p6, %r1, 8;
+	setp.eq.s32 	%p6, %r2, 8;
 	@%p6 bra 	$L__BB1_59;
 	bra.uni 	$L__BB1_4;
 $L__BB1_59:
@@ -605,79 +605,78 @@ $L__BB1_59:
 	@%p36 bra 	$L__BB1_113;
 	add.s64 	%rd29, %rd1, %rd6;
 	add.s64 	%rd30, %rd3, %rd6;
-	mov.u32 	%r167, %ntid.x;
-	cvt.u64.u32 	%rd31, %r167;
+	cvt.u64.u32 	%rd31, %r1;
 $L__BB1_61:
 	setp.ge.u64 	%p37, %rd8, %rd28;
 	@%p37 bra 	$L__BB1_63;
 	shl.b64 	%rd99, %rd8, 3;
 	add.s64 	%rd98, %rd30, %rd99;
-	ld.global.cs.v2.u32 {%r280,%r279}, [%rd98];
+	ld.global.cs.v2.u32 {%r278,%r277}, [%rd98];
 $L__BB1_63:
 	add.s64 	%rd33, %rd8, %rd31;
 	setp.ge.u64 	%p38, %rd33, %rd28;
 	@%p38 bra 	$L__BB1_65;
 	shl.b64 	%rd101, %rd33, 3;
 	add.s64 	%rd100, %rd30, %rd101;
-	ld.global.cs.v2.u32 {%r282,%r281}, [%rd100];
+	ld.global.cs.v2.u32 {%r280,%r279}, [%rd100];
 $L__BB1_65:
 	add.s64 	%rd34, %rd33, %rd31;
 	setp.ge.u64 	%p39, %rd34, %rd28;
 	@%p39 bra 	$L__BB1_67;
 	shl.b64 	%rd103, %rd34, 3;
 	add.s64 	%rd102, %rd30, %rd103;
-	ld.global.cs.v2.u32 {%r284,%r283}, [%rd102];
+	ld.global.cs.v2.u32 {%r282,%r281}, [%rd102];
 $L__BB1_67:
 	add.s64 	%rd35, %rd34, %rd31;
 	setp.ge.u64 	%p40, %rd35, %rd28;
 	@%p40 bra 	$L__BB1_69;
 	shl.b64 	%rd105, %rd35, 3;
 	add.s64 	%rd104, %rd30, %rd105;
-	ld.global.cs.v2.u32 {%r286,%r285}, [%rd104];
+	ld.global.cs.v2.u32 {%r284,%r283}, [%rd104];
 $L__BB1_69:
 	add.s64 	%rd36, %rd35, %rd31;
 	setp.ge.u64 	%p41, %rd36, %rd28;
 	@%p41 bra 	$L__BB1_71;
 	shl.b64 	%rd107, %rd36, 3;
 	add.s64 	%rd106, %rd30, %rd107;
-	ld.global.cs.v2.u32 {%r288,%r287}, [%rd106];
+	ld.global.cs.v2.u32 {%r286,%r285}, [%rd106];
 $L__BB1_71:
 	add.s64 	%rd37, %rd36, %rd31;
 	setp.ge.u64 	%p42, %rd37, %rd28;
 	@%p42 bra 	$L__BB1_73;
 	shl.b64 	%rd109, %rd37, 3;
 	add.s64 	%rd108, %rd30, %rd109;
-	ld.global.cs.v2.u32 {%r290,%r289}, [%rd108];
+	ld.global.cs.v2.u32 {%r288,%r287}, [%rd108];
 $L__BB1_73:
 	@%p37 bra 	$L__BB1_75;
 	shl.b64 	%rd111, %rd8, 3;
 	add.s64 	%rd110, %rd29, %rd111;
-	st.global.cs.v2.u32 [%rd110], {%r280,%r279};
+	st.global.cs.v2.u32 [%rd110], {%r278,%r277};
 $L__BB1_75:
 	@%p38 bra 	$L__BB1_77;
 	shl.b64 	%rd113, %rd33, 3;
 	add.s64 	%rd112, %rd29, %rd113;
-	st.global.cs.v2.u32 [%rd112], {%r282,%r281};
+	st.global.cs.v2.u32 [%rd112], {%r280,%r279};
 $L__BB1_77:
 	@%p39 bra 	$L__BB1_79;
 	shl.b64 	%rd115, %rd34, 3;
 	add.s64 	%rd114, %rd29, %rd115;
-	st.global.cs.v2.u32 [%rd114], {%r284,%r283};
+	st.global.cs.v2.u32 [%rd114], {%r282,%r281};
 $L__BB1_79:
 	@%p40 bra 	$L__BB1_81;
 	shl.b64 	%rd117, %rd35, 3;
 	add.s64 	%rd116, %rd29, %rd117;
-	st.global.cs.v2.u32 [%rd116], {%r286,%r285};
+	st.global.cs.v2.u32 [%rd116], {%r284,%r283};
 $L__BB1_81:
 	@%p41 bra 	$L__BB1_83;
 	shl.b64 	%rd119, %rd36, 3;
 	add.s64 	%rd118, %rd29, %rd119;
-	st.global.cs.v2.u32 [%rd118], {%r288,%r287};
+	st.global.cs.v2.u32 [%rd118], {%r286,%r285};
 $L__BB1_83:
 	@%p42 bra 	$L__BB1_85;
 	shl.b64 	%rd121, %rd37, 3;
 	add.s64 	%rd120, %rd29, %rd121;
-	st.global.cs.v2.u32 [%rd120], {%r290,%r289};
+	st.global.cs.v2.u32 [%rd120], {%r288,%r287};
 $L__BB1_85:
 	add.s64 	%rd8, %rd37, %rd31;
 	setp.lt.u64 	%p49, %rd8, %rd28;
@@ -694,17 +693,16 @@ $L__BB1_88:
 	add.s64 	%rd123, %rd3, %rd6;
 	shl.b64 	%rd124, %rd8, 4;
 	add.s64 	%rd122, %rd123, %rd124;
-	ld.global.cs.v4.u32 {%r318,%r317,%r316,%r315}, [%rd122];
+	ld.global.cs.v4.u32 {%r316,%r315,%r314,%r313}, [%rd122];
 $L__BB1_90:
-	mov.u32 	%r197, %ntid.x;
-	cvt.u64.u32 	%rd125, %r197;
+	cvt.u64.u32 	%rd125, %r1;
 	add.s64 	%rd42, %rd8, %rd125;
 	setp.ge.u64 	%p52, %rd42, %rd39;
 	@%p52 bra 	$L__BB1_92;
 	add.s64 	%rd127, %rd3, %rd6;
 	shl.b64 	%rd128, %rd42, 4;
 	add.s64 	%rd126, %rd127, %rd128;
-	ld.global.cs.v4.u32 {%r322,%r321,%r320,%r319}, [%rd126];
+	ld.global.cs.v4.u32 {%r320,%r319,%r318,%r317}, [%rd126];
 $L__BB1_92:
 	add.s64 	%rd43, %rd42, %rd125;
 	setp.ge.u64 	%p53, %rd43, %rd39;
@@ -712,7 +710,7 @@ $L__BB1_92:
 	add.s64 	%rd131, %rd3, %rd6;
 	shl.b64 	%rd132, %rd43, 4;
 	add.s64 	%rd130, %rd131, %rd132;
-	ld.global.cs.v4.u32 {%r326,%r325,%r324,%r323}, [%rd130];
+	ld.global.cs.v4.u32 {%r324,%r323,%r322,%r321}, [%rd130];
 $L__BB1_94:
 	add.s64 	%rd44, %rd43, %rd125;
 	setp.ge.u64 	%p54, %rd44, %rd39;
@@ -720,7 +718,7 @@ $L__BB1_94:
 	add.s64 	%rd135, %rd3, %rd6;
 	shl.b64 	%rd136, %rd44, 4;
 	add.s64 	%rd134, %rd135, %rd136;
-	ld.global.cs.v4.u32 {%r330,%r329,%r328,%r327}, [%rd134];
+	ld.global.cs.v4.u32 {%r328,%r327,%r326,%r325}, [%rd134];
 $L__BB1_96:
 	add.s64 	%rd45, %rd44, %rd125;
 	setp.ge.u64 	%p55, %rd45, %rd39;
@@ -728,7 +726,7 @@ $L__BB1_96:
 	add.s64 	%rd139, %rd3, %rd6;
 	shl.b64 	%rd140, %rd45, 4;
 	add.s64 	%rd138, %rd139, %rd140;
-	ld.global.cs.v4.u32 {%r334,%r333,%r332,%r331}, [%rd138];
+	ld.global.cs.v4.u32 {%r332,%r331,%r330,%r329}, [%rd138];
 $L__BB1_98:
 	add.s64 	%rd46, %rd45, %rd125;
 	setp.ge.u64 	%p56, %rd46, %rd39;
@@ -736,37 +734,37 @@ $L__BB1_98:
 	add.s64 	%rd143, %rd3, %rd6;
 	shl.b64 	%rd144, %rd46, 4;
 	add.s64 	%rd142, %rd143, %rd144;
-	ld.global.cs.v4.u32 {%r338,%r337,%r336,%r335}, [%rd142];
+	ld.global.cs.v4.u32 {%r336,%r335,%r334,%r333}, [%rd142];
 $L__BB1_100:
 	@%p51 bra 	$L__BB1_102;
 	shl.b64 	%rd146, %rd8, 4;
 	add.s64 	%rd145, %rd40, %rd146;
-	st.global.cs.v4.u32 [%rd145], {%r318,%r317,%r316,%r315};
+	st.global.cs.v4.u32 [%rd145], {%r316,%r315,%r314,%r313};
 $L__BB1_102:
 	@%p52 bra 	$L__BB1_104;
 	shl.b64 	%rd148, %rd42, 4;
 	add.s64 	%rd147, %rd40, %rd148;
-	st.global.cs.v4.u32 [%rd147], {%r322,%r321,%r320,%r319};
+	st.global.cs.v4.u32 [%rd147], {%r320,%r319,%r318,%r317};
 $L__BB1_104:
 	@%p53 bra 	$L__BB1_106;
 	shl.b64 	%rd150, %rd43, 4;
 	add.s64 	%rd149, %rd40, %rd150;
-	st.global.cs.v4.u32 [%rd149], {%r326,%r325,%r324,%r323};
+	st.global.cs.v4.u32 [%rd149], {%r324,%r323,%r322,%r321};
 $L__BB1_106:
 	@%p54 bra 	$L__BB1_108;
 	shl.b64 	%rd152, %rd44, 4;
 	add.s64 	%rd151, %rd40, %rd152;
-	st.global.cs.v4.u32 [%rd151], {%r330,%r329,%r328,%r327};
+	st.global.cs.v4.u32 [%rd151], {%r328,%r327,%r326,%r325};
 $L__BB1_108:
 	@%p55 bra 	$L__BB1_110;
 	shl.b64 	%rd154, %rd45, 4;
 	add.s64 	%rd153, %rd40, %rd154;
-	st.global.cs.v4.u32 [%rd153], {%r334,%r333,%r332,%r331};
+	st.global.cs.v4.u32 [%rd153], {%r332,%r331,%r330,%r329};
 $L__BB1_110:
 	@%p56 bra 	$L__BB1_112;
 	shl.b64 	%rd156, %rd46, 4;
 	add.s64 	%rd155, %rd40, %rd156;
-	st.global.cs.v4.u32 [%rd155], {%r338,%r337,%r336,%r335};
+	st.global.cs.v4.u32 [%rd155], {%r336,%r335,%r334,%r333};
 $L__BB1_112:
 	add.s64 	%rd8, %rd46, %rd125;
 	setp.lt.u64 	%p63, %rd8, %rd39;
@@ -775,86 +773,85 @@ $L__BB1_112:
 $L__BB1_4:
 	add.s64 	%rd9, %rd1, %rd6;
 	add.s64 	%rd10, %rd3, %rd6;
-	setp.eq.s32 	%p7, %r1, 4;
+	setp.eq.s32 	%p7, %r2, 4;
 	@%p7 bra 	$L__BB1_32;
 	bra.uni 	$L__BB1_5;
 $L__BB1_32:
 	shr.u64 	%rd19, %rd7, 2;
 	setp.le.u64 	%p22, %rd19, %rd8;
 	@%p22 bra 	$L__BB1_113;
-	mov.u32 	%r153, %ntid.x;
-	cvt.u64.u32 	%rd20, %r153;
+	cvt.u64.u32 	%rd20, %r1;
 $L__BB1_34:
 	setp.ge.u64 	%p23, %rd8, %rd19;
 	@%p23 bra 	$L__BB1_36;
 	shl.b64 	%rd75, %rd8, 2;
 	add.s64 	%rd74, %rd10, %rd75;
-	ld.global.cs.u32 %r261, [%rd74];
+	ld.global.cs.u32 %r259, [%rd74];
 $L__BB1_36:
 	add.s64 	%rd22, %rd8, %rd20;
 	setp.ge.u64 	%p24, %rd22, %rd19;
 	@%p24 bra 	$L__BB1_38;
 	shl.b64 	%rd77, %rd22, 2;
 	add.s64 	%rd76, %rd10, %rd77;
-	ld.global.cs.u32 %r262, [%rd76];
+	ld.global.cs.u32 %r260, [%rd76];
 $L__BB1_38:
 	add.s64 	%rd23, %rd22, %rd20;
 	setp.ge.u64 	%p25, %rd23, %rd19;
 	@%p25 bra 	$L__BB1_40;
 	shl.b64 	%rd79, %rd23, 2;
 	add.s64 	%rd78, %rd10, %rd79;
-	ld.global.cs.u32 %r263, [%rd78];
+	ld.global.cs.u32 %r261, [%rd78];
 $L__BB1_40:
 	add.s64 	%rd24, %rd23, %rd20;
 	setp.ge.u64 	%p26, %rd24, %rd19;
 	@%p26 bra 	$L__BB1_42;
 	shl.b64 	%rd81, %rd24, 2;
 	add.s64 	%rd80, %rd10, %rd81;
-	ld.global.cs.u32 %r264, [%rd80];
+	ld.global.cs.u32 %r262, [%rd80];
 $L__BB1_42:
 	add.s64 	%rd25, %rd24, %rd20;
 	setp.ge.u64 	%p27, %rd25, %rd19;
 	@%p27 bra 	$L__BB1_44;
 	shl.b64 	%rd83, %rd25, 2;
 	add.s64 	%rd82, %rd10, %rd83;
-	ld.global.cs.u32 %r265, [%rd82];
+	ld.global.cs.u32 %r263, [%rd82];
 $L__BB1_44:
 	add.s64 	%rd26, %rd25, %rd20;
 	setp.ge.u64 	%p28, %rd26, %rd19;
 	@%p28 bra 	$L__BB1_46;
 	shl.b64 	%rd85, %rd26, 2;
 	add.s64 	%rd84, %rd10, %rd85;
-	ld.global.cs.u32 %r266, [%rd84];
+	ld.global.cs.u32 %r264, [%rd84];
 $L__BB1_46:
 	@%p23 bra 	$L__BB1_48;
 	shl.b64 	%rd87, %rd8, 2;
 	add.s64 	%rd86, %rd9, %rd87;
-	st.global.cs.u32 [%rd86], %r261;
+	st.global.cs.u32 [%rd86], %r259;
 $L__BB1_48:
 	@%p24 bra 	$L__BB1_50;
 	shl.b64 	%rd89, %rd22, 2;
 	add.s64 	%rd88, %rd9, %rd89;
-	st.global.cs.u32 [%rd88], %r262;
+	st.global.cs.u32 [%rd88], %r260;
 $L__BB1_50:
 	@%p25 bra 	$L__BB1_52;
 	shl.b64 	%rd91, %rd23, 2;
 	add.s64 	%rd90, %rd9, %rd91;
-	st.global.cs.u32 [%rd90], %r263;
+	st.global.cs.u32 [%rd90], %r261;
 $L__BB1_52:
 	@%p26 bra 	$L__BB1_54;
 	shl.b64 	%rd93, %rd24, 2;
 	add.s64 	%rd92, %rd9, %rd93;
-	st.global.cs.u32 [%rd92], %r264;
+	st.global.cs.u32 [%rd92], %r262;
 $L__BB1_54:
 	@%p27 bra 	$L__BB1_56;
 	shl.b64 	%rd95, %rd25, 2;
 	add.s64 	%rd94, %rd9, %rd95;
-	st.global.cs.u32 [%rd94], %r265;
+	st.global.cs.u32 [%rd94], %r263;
 $L__BB1_56:
 	@%p28 bra 	$L__BB1_58;
 	shl.b64 	%rd97, %rd26, 2;
 	add.s64 	%rd96, %rd9, %rd97;
-	st.global.cs.u32 [%rd96], %r266;
+	st.global.cs.u32 [%rd96], %r264;
 $L__BB1_58:
 	add.s64 	%rd8, %rd26, %rd20;
 	setp.lt.u64 	%p35, %rd8, %rd19;
@@ -863,8 +860,7 @@ $L__BB1_58:
 $L__BB1_5:
 	setp.le.u64 	%p8, %rd7, %rd8;
 	@%p8 bra 	$L__BB1_113;
-	mov.u32 	%r133, %ntid.x;
-	cvt.u64.u32 	%rd11, %r133;
+	cvt.u64.u32 	%rd11, %r1;
 $L__BB1_7:
 	setp.ge.u64 	%p9, %rd8, %rd7;
 	@%p9 bra 	$L__BB1_9;
@@ -951,20 +947,20 @@ $L__BB1_113:
 	xor.b64  	%rd171, %rd172, %rd3;
 	and.b64  	%rd170, %rd171, 15;
 	ld.param.u64 	%rd169, [tryst_copy_param_0+16];
-	mov.u32 	%r253, %tid.x;
+	mov.u32 	%r251, %tid.x;
 	ld.param.u64 	%rd168, [tryst_copy_param_0+16];
 	and.b64  	%rd167, %rd171, 3;
 	setp.eq.s64 	%p68, %rd167, 0;
 	setp.eq.s64 	%p67, %rd170, 8;
-	selp.b32 	%r252, 4, 1, %p68;
+	selp.b32 	%r250, 4, 1, %p68;
 	setp.eq.s64 	%p66, %rd170, 0;
-	selp.b32 	%r251, 8, %r252, %p67;
-	selp.b32 	%r250, 16, %r251, %p66;
-	cvt.u64.u32 	%rd166, %r250;
+	selp.b32 	%r249, 8, %r250, %p67;
+	selp.b32 	%r248, 16, %r249, %p66;
+	cvt.u64.u32 	%rd166, %r248;
 	neg.s64 	%rd165, %rd166;
 	sub.s64 	%rd164, %rd168, %rd6;
 	and.b64  	%rd163, %rd164, %rd165;
-	cvt.u64.u32 	%rd158, %r253;
+	cvt.u64.u32 	%rd158, %r251;
 	add.s64 	%rd159, %rd6, %rd158;
 	add.s64 	%rd48, %rd159, %rd163;
 	setp.ge.u64 	%p64, %rd48, %rd168;
@@ -972,16 +968,17 @@ $L__BB1_113:
 	ld.param.u64 	%rd174, [tryst_copy_param_0];
 	cvta.to.global.u64 	%rd173, %rd174;
 	add.s64 	%rd160, %rd3, %rd48;
-	ld.global.cs.u8 %r248, [%rd160];
+	ld.global.cs.u8 %r246, [%rd160];
 	add.s64 	%rd161, %rd173, %rd48;
-	st.global.u8 	[%rd161], %r248;
+	st.global.u8 	[%rd161], %r246;
 $L__BB1_115:
-	mov.u32 	%r254, %tid.x;
+	mov.u32 	%r252, %tid.x;
 	bar.sync 	0;
-	setp.ne.s32 	%p65, %r254, 0;
+	setp.ne.s32 	%p65, %r252, 0;
 	@%p65 bra 	$L__BB1_117;
+	ld.param.u64 	%rd175, [tryst_copy_param_1];
 	membar.sys;
-	cvta.to.global.u64 	%rd162, %rd49;
+	cvta.to.global.u64 	%rd162, %rd175;
 	st.volatile.global.u64 	[%rd162], %rd50;
 $L__BB1_117:
 	ret;
@@ -991,444 +988,575 @@ $L__BB1_117:
 	.param .u64 tryst_standby_param_1,
 	.param .u64 tryst_standby_param_2,
 	.param .u64 tryst_standby_param_3,
-	.param .u64 tryst_standby_param_4
+	.param .u64 tryst_standby_param_4,
+	.param .u64 tryst_standby_param_5
 )
 .maxntid 1024, 1, 1
 {
-	.reg .pred 	%p<71>;
-	.reg .b16 	%rs<41>;
-	.reg .b32 	%r<236>;
-	.reg .b64 	%rd<210>;
+	.reg .pred 	%p<96>;
+	.reg .b16 	%rs<45>;
+	.reg .b32 	%r<260>;
+	.reg .b64 	%rd<275>;
 	.shared .align 8 .b8 _ZZ13tryst_standbyE5piece[24];
 	.shared .align 1 .u8 _ZZ13tryst_standbyE6leaves;
-	ld.param.u64 	%rd46, [tryst_standby_param_0];
-	ld.param.u64 	%rd203, [tryst_standby_param_1];
-	mov.u64 %rd51, %globaltimer;
-	mov.u32 	%r86, %tid.x;
-	cvt.u64.u32 	%rd2, %r86;
-	mov.u32 	%r87, %ntid.x;
-	cvt.u64.u32 	%rd3, %r87;
-	cvt.u32.u64 	%r88, %rd2;
-	shl.b32 	%r98, %r86, 3;
-	mov.u32 	%r99, _ZZ13tryst_standbyE5piece;
-	add.s32 	%r100, %r99, %r98;
-	mov.u64 	%rd204, %rd51;
-	bra.uni 	$L__BB2_1;
-$L__BB2_103:
-	mov.u64 %rd204, %globaltimer;
-	add.s64 	%rd203, %rd203, 1;
+	ld.param.u64 	%rd51, [tryst_standby_param_0];
+	ld.param.u64 	%rd52, [tryst_standby_param_1];
+	ld.param.u64 	%rd269, [tryst_standby_param_2];
+	ld.param.u64 	%rd54, [tryst_standby_param_3];
+	cvta.to.global.u64 	%rd58, %rd51;
+	mov.u64 %rd57, %globaltimer;
+	mov.u32 	%r1, %tid.x;
+	setp.eq.s32 	%p4, %r1, 0;
+	add.s64 	%rd2, %rd58, 320;
+	@%p4 bra 	$L__BB2_1;
+	bra.uni 	$L__BB2_4;
 $L__BB2_1:
-	setp.gt.u32 	%p1, %r88, 31;
-	@%p1 bra 	$L__BB2_14;
-	cvta.to.global.u64 	%rd52, %rd46;
-	shl.b64 	%rd53, %rd203, 5;
-	and.b64  	%rd54, %rd53, 224;
-	add.s64 	%rd55, %rd52, %rd54;
-	shl.b64 	%rd56, %rd2, 3;
-	add.s64 	%rd6, %rd55, %rd56;
-	and.b64  	%rd7, %rd203, 65535;
+	mov.u32 	%r2, %nctaid.x;
+	setp.eq.s32 	%p5, %r2, 1;
+	@%p5 bra 	$L__BB2_3;
+	cvta.to.global.u64 	%rd59, %rd52;
+	add.s64 	%rd60, %rd59, 256;
+	atom.global.add.u32 	%r89, [%rd60], 1;
+	add.s32 	%r90, %r2, -1;
+	setp.ne.s32 	%p6, %r89, %r90;
+	@%p6 bra 	$L__BB2_4;
 $L__BB2_3:
-	setp.gt.u32 	%p2, %r88, 2;
-	mov.u64 	%rd205, 0;
-	@%p2 bra 	$L__BB2_5;
-	ld.volatile.global.u64 	%rd205, [%rd6];
+	st.volatile.global.u64 	[%rd2], %rd54;
+$L__BB2_4:
+	mov.u32 	%r91, %nctaid.x;
+	mov.u32 	%r92, %ctaid.x;
+	mov.u32 	%r93, %ntid.x;
+	mad.lo.s32 	%r94, %r92, %r93, %r1;
+	mul.lo.s32 	%r95, %r91, %r93;
+	cvt.u64.u32 	%rd3, %r94;
+	cvt.u64.u32 	%rd4, %r95;
+	cvta.to.global.u64 	%rd7, %rd52;
+	mov.u64 	%rd268, %rd57;
+	bra.uni 	$L__BB2_5;
+$L__BB2_122:
+	mov.u64 %rd268, %globaltimer;
+	add.s64 	%rd269, %rd269, 1;
 $L__BB2_5:
-	shr.u64 	%rd58, %rd205, 48;
-	setp.eq.s64 	%p4, %rd58, %rd7;
-	or.pred  	%p5, %p2, %p4;
-	mov.u32 	%r91, -1;
-	vote.sync.all.pred 	%p6, %p5, %r91;
-	@%p6 bra 	$L__BB2_9;
-	ld.param.u64 	%rd154, [tryst_standby_param_4];
-	ld.param.u64 	%rd153, [tryst_standby_param_3];
-	mov.u64 %rd59, %globaltimer;
-	sub.s64 	%rd60, %rd59, %rd204;
-	setp.gt.u64 	%p7, %rd60, %rd153;
-	sub.s64 	%rd61, %rd59, %rd51;
-	setp.gt.u64 	%p8, %rd61, %rd154;
-	or.pred  	%p9, %p7, %p8;
-	vote.sync.any.pred 	%p10, %p9, %r91;
-	not.pred 	%p11, %p10;
-	@%p11 bra 	$L__BB2_3;
-	setp.ne.s32 	%p12, %r88, 0;
-	@%p12 bra 	$L__BB2_13;
-	mov.u16 	%rs22, 1;
-	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs22;
-	bra.uni 	$L__BB2_13;
-$L__BB2_9:
-	@%p2 bra 	$L__BB2_11;
-	and.b64  	%rd62, %rd205, 281474976710655;
-	st.shared.u64 	[%r100], %rd62;
+	setp.gt.u32 	%p7, %r1, 31;
+	@%p7 bra 	$L__BB2_24;
+	ld.param.u64 	%rd174, [tryst_standby_param_0];
+	ld.param.u64 	%rd173, [tryst_standby_param_1];
+	and.b64  	%rd8, %rd269, 65535;
+	shl.b64 	%rd61, %rd269, 5;
+	and.b64  	%rd62, %rd61, 224;
+	add.s64 	%rd63, %rd174, %rd62;
+	mul.wide.u32 	%rd64, %r1, 8;
+	add.s64 	%rd9, %rd63, %rd64;
+	add.s64 	%rd65, %rd173, %rd62;
+	add.s64 	%rd10, %rd65, %rd64;
+$L__BB2_7:
+	setp.gt.u32 	%p8, %r1, 2;
+	mov.u64 	%rd270, 0;
+	@%p8 bra 	$L__BB2_11;
+	setp.eq.s32 	%p9, %r92, 0;
+	@%p9 bra 	$L__BB2_10;
+	ld.acquire.gpu.u64 %rd270, [%rd10];
+	bra.uni 	$L__BB2_11;
+$L__BB2_10:
+	ld.acquire.sys.u64 %rd270, [%rd9];
 $L__BB2_11:
-	setp.ne.s32 	%p14, %r88, 0;
-	@%p14 bra 	$L__BB2_13;
-	mov.u16 	%rs23, 0;
-	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs23;
-$L__BB2_13:
-	fence.acq_rel.sys;
-$L__BB2_14:
-	bar.sync 	0;
-	ld.shared.u8 	%rs24, [_ZZ13tryst_standbyE6leaves];
-	setp.eq.s16 	%p15, %rs24, 0;
-	@%p15 bra 	$L__BB2_18;
+	shr.u64 	%rd71, %rd270, 48;
+	setp.eq.s64 	%p10, %rd71, %rd8;
+	or.pred  	%p12, %p8, %p10;
+	mov.u32 	%r98, -1;
+	vote.sync.all.pred 	%p13, %p12, %r98;
+	@%p13 bra 	$L__BB2_18;
+	setp.eq.s32 	%p14, %r92, 0;
+	@%p14 bra 	$L__BB2_14;
+	ld.volatile.global.u32 	%r101, [%rd7+296];
+	setp.ne.s32 	%p95, %r101, 0;
 	bra.uni 	$L__BB2_15;
-$L__BB2_18:
-	ld.shared.u64 	%rd10, [_ZZ13tryst_standbyE5piece];
-	ld.shared.u64 	%rd11, [_ZZ13tryst_standbyE5piece+8];
-	xor.b64  	%rd64, %rd10, %rd11;
-	and.b64  	%rd12, %rd64, 15;
-	setp.eq.s64 	%p17, %rd12, 0;
-	setp.eq.s64 	%p18, %rd12, 8;
-	and.b64  	%rd65, %rd64, 3;
-	setp.eq.s64 	%p19, %rd65, 0;
-	selp.b32 	%r103, 4, 1, %p19;
-	selp.b32 	%r104, 8, %r103, %p18;
-	selp.b32 	%r1, 16, %r104, %p17;
-	cvt.u64.u32 	%rd66, %r1;
-	add.s32 	%r105, %r1, -1;
-	cvt.u64.u32 	%rd67, %r105;
-	and.b64  	%rd68, %rd10, %rd67;
-	sub.s64 	%rd69, %rd66, %rd68;
-	and.b64  	%rd70, %rd69, %rd67;
-	ld.shared.u64 	%rd13, [_ZZ13tryst_standbyE5piece+16];
-	min.u64 	%rd14, %rd70, %rd13;
-	sub.s64 	%rd71, %rd13, %rd14;
-	neg.s64 	%rd72, %rd66;
-	and.b64  	%rd15, %rd71, %rd72;
-	setp.le.u64 	%p20, %rd14, %rd2;
-	@%p20 bra 	$L__BB2_20;
-	add.s64 	%rd73, %rd11, %rd2;
-	ld.global.cv.u8 %r106, [%rd73];
-	add.s64 	%rd74, %rd10, %rd2;
-	st.u8 	[%rd74], %r106;
-$L__BB2_20:
-	@%p17 bra 	$L__BB2_80;
-	setp.eq.s32 	%p22, %r1, 8;
-	@%p22 bra 	$L__BB2_61;
-	bra.uni 	$L__BB2_22;
-$L__BB2_61:
-	shr.u64 	%rd29, %rd15, 3;
-	setp.le.u64 	%p44, %rd29, %rd2;
-	@%p44 bra 	$L__BB2_99;
-	mov.u64 	%rd208, %rd2;
-$L__BB2_63:
-	shr.u64 	%rd188, %rd15, 3;
-	setp.ge.u64 	%p45, %rd208, %rd188;
-	@%p45 bra 	$L__BB2_65;
-	add.s64 	%rd179, %rd11, %rd14;
-	shl.b64 	%rd100, %rd208, 3;
-	add.s64 	%rd99, %rd179, %rd100;
-	ld.global.cv.v2.u32 {%r197,%r196}, [%rd99];
-$L__BB2_65:
-	shr.u64 	%rd189, %rd15, 3;
-	add.s64 	%rd33, %rd208, %rd3;
-	setp.ge.u64 	%p46, %rd33, %rd189;
-	@%p46 bra 	$L__BB2_67;
-	add.s64 	%rd178, %rd11, %rd14;
-	add.s64 	%rd177, %rd208, %rd3;
-	shl.b64 	%rd102, %rd177, 3;
-	add.s64 	%rd101, %rd178, %rd102;
-	ld.global.cv.v2.u32 {%r199,%r198}, [%rd101];
-$L__BB2_67:
-	shr.u64 	%rd190, %rd15, 3;
-	add.s64 	%rd175, %rd208, %rd3;
-	add.s64 	%rd34, %rd175, %rd3;
-	setp.ge.u64 	%p47, %rd34, %rd190;
-	@%p47 bra 	$L__BB2_69;
-	add.s64 	%rd195, %rd208, %rd3;
-	add.s64 	%rd194, %rd195, %rd3;
-	add.s64 	%rd185, %rd11, %rd14;
-	shl.b64 	%rd104, %rd194, 3;
-	add.s64 	%rd103, %rd185, %rd104;
-	ld.global.cv.v2.u32 {%r201,%r200}, [%rd103];
-$L__BB2_69:
-	add.s64 	%rd193, %rd208, %rd3;
-	add.s64 	%rd192, %rd193, %rd3;
-	shr.u64 	%rd191, %rd15, 3;
-	add.s64 	%rd35, %rd192, %rd3;
-	setp.ge.u64 	%p48, %rd35, %rd191;
-	@%p48 bra 	$L__BB2_71;
-	add.s64 	%rd184, %rd11, %rd14;
-	shl.b64 	%rd106, %rd35, 3;
-	add.s64 	%rd105, %rd184, %rd106;
-	ld.global.cv.v2.u32 {%r203,%r202}, [%rd105];
-$L__BB2_71:
-	shr.u64 	%rd186, %rd15, 3;
-	setp.ge.u64 	%p68, %rd208, %rd186;
-	@%p68 bra 	$L__BB2_73;
-	add.s64 	%rd183, %rd10, %rd14;
-	shl.b64 	%rd108, %rd208, 3;
-	add.s64 	%rd107, %rd183, %rd108;
-	st.global.cs.v2.u32 [%rd107], {%r197,%r196};
-$L__BB2_73:
-	@%p46 bra 	$L__BB2_75;
-	add.s64 	%rd182, %rd10, %rd14;
-	add.s64 	%rd176, %rd208, %rd3;
-	shl.b64 	%rd110, %rd176, 3;
-	add.s64 	%rd109, %rd182, %rd110;
-	st.global.cs.v2.u32 [%rd109], {%r199,%r198};
-$L__BB2_75:
-	@%p47 bra 	$L__BB2_77;
-	add.s64 	%rd197, %rd208, %rd3;
-	add.s64 	%rd196, %rd197, %rd3;
-	add.s64 	%rd181, %rd10, %rd14;
-	shl.b64 	%rd112, %rd196, 3;
-	add.s64 	%rd111, %rd181, %rd112;
-	st.global.cs.v2.u32 [%rd111], {%r201,%r200};
-$L__BB2_77:
-	@%p48 bra 	$L__BB2_79;
-	add.s64 	%rd180, %rd10, %rd14;
-	shl.b64 	%rd114, %rd35, 3;
-	add.s64 	%rd113, %rd180, %rd114;
-	st.global.cs.v2.u32 [%rd113], {%r203,%r202};
-$L__BB2_79:
-	shr.u64 	%rd187, %rd15, 3;
-	add.s64 	%rd208, %rd35, %rd3;
-	setp.lt.u64 	%p53, %rd208, %rd187;
-	@%p53 bra 	$L__BB2_63;
-	bra.uni 	$L__BB2_99;
-$L__BB2_80:
-	shr.u64 	%rd115, %rd15, 4;
-	setp.le.u64 	%p54, %rd115, %rd2;
-	@%p54 bra 	$L__BB2_99;
-	mov.u64 	%rd209, %rd2;
-$L__BB2_82:
-	shr.u64 	%rd155, %rd15, 4;
-	setp.ge.u64 	%p55, %rd209, %rd155;
-	@%p55 bra 	$L__BB2_84;
-	add.s64 	%rd118, %rd11, %rd14;
-	shl.b64 	%rd119, %rd209, 4;
-	add.s64 	%rd117, %rd118, %rd119;
-	ld.global.cv.v4.u32 {%r223,%r222,%r221,%r220}, [%rd117];
-$L__BB2_84:
-	shr.u64 	%rd156, %rd15, 4;
-	add.s64 	%rd38, %rd209, %rd3;
-	setp.ge.u64 	%p56, %rd38, %rd156;
-	@%p56 bra 	$L__BB2_86;
-	add.s64 	%rd164, %rd209, %rd3;
-	add.s64 	%rd122, %rd11, %rd14;
-	shl.b64 	%rd123, %rd164, 4;
-	add.s64 	%rd121, %rd122, %rd123;
-	ld.global.cv.v4.u32 {%r227,%r226,%r225,%r224}, [%rd121];
-$L__BB2_86:
-	add.s64 	%rd158, %rd209, %rd3;
-	shr.u64 	%rd157, %rd15, 4;
-	add.s64 	%rd39, %rd158, %rd3;
-	setp.ge.u64 	%p57, %rd39, %rd157;
-	@%p57 bra 	$L__BB2_88;
-	add.s64 	%rd163, %rd209, %rd3;
-	add.s64 	%rd162, %rd158, %rd3;
-	add.s64 	%rd126, %rd11, %rd14;
-	shl.b64 	%rd127, %rd162, 4;
-	add.s64 	%rd125, %rd126, %rd127;
-	ld.global.cv.v4.u32 {%r231,%r230,%r229,%r228}, [%rd125];
-$L__BB2_88:
-	add.s64 	%rd161, %rd209, %rd3;
-	add.s64 	%rd160, %rd158, %rd3;
-	shr.u64 	%rd159, %rd15, 4;
-	add.s64 	%rd40, %rd160, %rd3;
-	setp.ge.u64 	%p58, %rd40, %rd159;
-	@%p58 bra 	$L__BB2_90;
-	add.s64 	%rd130, %rd11, %rd14;
-	shl.b64 	%rd131, %rd40, 4;
-	add.s64 	%rd129, %rd130, %rd131;
-	ld.global.cv.v4.u32 {%r235,%r234,%r233,%r232}, [%rd129];
-$L__BB2_90:
-	shr.u64 	%rd150, %rd15, 4;
-	setp.ge.u64 	%p66, %rd209, %rd150;
-	@%p66 bra 	$L__BB2_92;
-	add.s64 	%rd134, %rd10, %rd14;
-	shl.b64 	%rd135, %rd209, 4;
-	add.s64 	%rd133, %rd134, %rd135;
-	st.global.cs.v4.u32 [%rd133], {%r223,%r222,%r221,%r220};
-$L__BB2_92:
-	shr.u64 	%rd199, %rd15, 4;
-	add.s64 	%rd198, %rd209, %rd3;
-	setp.ge.u64 	%p69, %rd198, %rd199;
-	@%p69 bra 	$L__BB2_94;
-	add.s64 	%rd167, %rd209, %rd3;
-	add.s64 	%rd137, %rd10, %rd14;
-	shl.b64 	%rd138, %rd167, 4;
-	add.s64 	%rd136, %rd137, %rd138;
-	st.global.cs.v4.u32 [%rd136], {%r227,%r226,%r225,%r224};
-$L__BB2_94:
-	add.s64 	%rd202, %rd209, %rd3;
-	shr.u64 	%rd201, %rd15, 4;
-	add.s64 	%rd200, %rd202, %rd3;
-	setp.ge.u64 	%p70, %rd200, %rd201;
-	@%p70 bra 	$L__BB2_96;
-	add.s64 	%rd166, %rd209, %rd3;
-	add.s64 	%rd165, %rd158, %rd3;
-	add.s64 	%rd140, %rd10, %rd14;
-	shl.b64 	%rd141, %rd165, 4;
-	add.s64 	%rd139, %rd140, %rd141;
-	st.global.cs.v4.u32 [%rd139], {%r231,%r230,%r229,%r228};
-$L__BB2_96:
-	@%p58 bra 	$L__BB2_98;
-	add.s64 	%rd143, %rd10, %rd14;
-	shl.b64 	%rd144, %rd40, 4;
-	add.s64 	%rd142, %rd143, %rd144;
-	st.global.cs.v4.u32 [%rd142], {%r235,%r234,%r233,%r232};
-$L__BB2_98:
-	shr.u64 	%rd151, %rd15, 4;
-	add.s64 	%rd209, %rd40, %rd3;
-	setp.lt.u64 	%p63, %rd209, %rd151;
-	@%p63 bra 	$L__BB2_82;
-	bra.uni 	$L__BB2_99;
-$L__BB2_22:
-	add.s64 	%rd16, %rd10, %rd14;
-	add.s64 	%rd17, %rd11, %rd14;
-	setp.eq.s32 	%p23, %r1, 4;
-	@%p23 bra 	$L__BB2_42;
-	bra.uni 	$L__BB2_23;
-$L__BB2_42:
-	shr.u64 	%rd23, %rd15, 2;
-	setp.le.u64 	%p34, %rd23, %rd2;
-	@%p34 bra 	$L__BB2_99;
-	mov.u64 	%rd207, %rd2;
-$L__BB2_44:
-	shr.u64 	%rd171, %rd15, 2;
-	setp.ge.u64 	%p35, %rd207, %rd171;
-	@%p35 bra 	$L__BB2_46;
-	shl.b64 	%rd84, %rd207, 2;
-	add.s64 	%rd83, %rd17, %rd84;
-	ld.global.cv.u32 %r184, [%rd83];
-$L__BB2_46:
-	shr.u64 	%rd172, %rd15, 2;
-	add.s64 	%rd25, %rd207, %rd3;
-	setp.ge.u64 	%p36, %rd25, %rd172;
-	@%p36 bra 	$L__BB2_48;
-	shl.b64 	%rd86, %rd25, 2;
-	add.s64 	%rd85, %rd17, %rd86;
-	ld.global.cv.u32 %r185, [%rd85];
-$L__BB2_48:
-	shr.u64 	%rd173, %rd15, 2;
-	add.s64 	%rd26, %rd25, %rd3;
-	setp.ge.u64 	%p37, %rd26, %rd173;
-	@%p37 bra 	$L__BB2_50;
-	shl.b64 	%rd88, %rd26, 2;
-	add.s64 	%rd87, %rd17, %rd88;
-	ld.global.cv.u32 %r186, [%rd87];
-$L__BB2_50:
-	shr.u64 	%rd174, %rd15, 2;
-	add.s64 	%rd27, %rd26, %rd3;
-	setp.ge.u64 	%p38, %rd27, %rd174;
-	@%p38 bra 	$L__BB2_52;
-	shl.b64 	%rd90, %rd27, 2;
-	add.s64 	%rd89, %rd17, %rd90;
-	ld.global.cv.u32 %r187, [%rd89];
-$L__BB2_52:
-	shr.u64 	%rd169, %rd15, 2;
-	setp.ge.u64 	%p67, %rd207, %rd169;
-	@%p67 bra 	$L__BB2_54;
-	shl.b64 	%rd92, %rd207, 2;
-	add.s64 	%rd91, %rd16, %rd92;
-	st.global.cs.u32 [%rd91], %r184;
-$L__BB2_54:
-	@%p36 bra 	$L__BB2_56;
-	add.s64 	%rd168, %rd207, %rd3;
-	shl.b64 	%rd94, %rd168, 2;
-	add.s64 	%rd93, %rd16, %rd94;
-	st.global.cs.u32 [%rd93], %r185;
-$L__BB2_56:
-	@%p37 bra 	$L__BB2_58;
-	shl.b64 	%rd96, %rd26, 2;
-	add.s64 	%rd95, %rd16, %rd96;
-	st.global.cs.u32 [%rd95], %r186;
-$L__BB2_58:
-	@%p38 bra 	$L__BB2_60;
-	shl.b64 	%rd98, %rd27, 2;
-	add.s64 	%rd97, %rd16, %rd98;
-	st.global.cs.u32 [%rd97], %r187;
-$L__BB2_60:
-	shr.u64 	%rd170, %rd15, 2;
-	add.s64 	%rd207, %rd27, %rd3;
-	setp.lt.u64 	%p43, %rd207, %rd170;
-	@%p43 bra 	$L__BB2_44;
-	bra.uni 	$L__BB2_99;
-$L__BB2_23:
-	setp.le.u64 	%p24, %rd15, %rd2;
-	@%p24 bra 	$L__BB2_99;
-	mov.u64 	%rd206, %rd2;
-$L__BB2_25:
-	setp.ge.u64 	%p25, %rd206, %rd15;
-	@%p25 bra 	$L__BB2_27;
-	add.s64 	%rd75, %rd17, %rd206;
-	ld.global.cv.u8 %r107, [%rd75];
-	cvt.u16.u32 	%rs40, %r107;
-$L__BB2_27:
-	add.s64 	%rd19, %rd206, %rd3;
-	setp.ge.u64 	%p26, %rd19, %rd15;
-	@%p26 bra 	$L__BB2_29;
-	add.s64 	%rd76, %rd17, %rd19;
-	ld.global.cv.u8 %r108, [%rd76];
-	cvt.u16.u32 	%rs39, %r108;
-$L__BB2_29:
-	add.s64 	%rd20, %rd19, %rd3;
-	setp.ge.u64 	%p27, %rd20, %rd15;
-	@%p27 bra 	$L__BB2_31;
-	add.s64 	%rd77, %rd17, %rd20;
-	ld.global.cv.u8 %r109, [%rd77];
-	cvt.u16.u32 	%rs38, %r109;
-$L__BB2_31:
-	add.s64 	%rd21, %rd20, %rd3;
-	setp.ge.u64 	%p28, %rd21, %rd15;
-	@%p28 bra 	$L__BB2_33;
-	add.s64 	%rd78, %rd17, %rd21;
-	ld.global.cv.u8 %r110, [%rd78];
-	cvt.u16.u32 	%rs37, %r110;
-$L__BB2_33:
-	@%p25 bra 	$L__BB2_35;
-	add.s64 	%rd79, %rd16, %rd206;
-	cvt.u32.u16 	%r112, %rs40;
-	and.b32  	%r111, %r112, 255;
-	st.global.cs.u8 [%rd79], %r111;
-$L__BB2_35:
-	@%p26 bra 	$L__BB2_37;
-	add.s64 	%rd80, %rd16, %rd19;
-	cvt.u32.u16 	%r114, %rs39;
-	and.b32  	%r113, %r114, 255;
-	st.global.cs.u8 [%rd80], %r113;
-$L__BB2_37:
-	@%p27 bra 	$L__BB2_39;
-	add.s64 	%rd81, %rd16, %rd20;
-	cvt.u32.u16 	%r116, %rs38;
-	and.b32  	%r115, %r116, 255;
-	st.global.cs.u8 [%rd81], %r115;
-$L__BB2_39:
-	@%p28 bra 	$L__BB2_41;
-	add.s64 	%rd82, %rd16, %rd21;
-	cvt.u32.u16 	%r118, %rs37;
-	and.b32  	%r117, %r118, 255;
-	st.global.cs.u8 [%rd82], %r117;
-$L__BB2_41:
-	add.s64 	%rd206, %rd21, %rd3;
-	setp.lt.u64 	%p33, %rd206, %rd15;
-	@%p33 bra 	$L__BB2_25;
-$L__BB2_99:
-	add.s64 	%rd145, %rd14, %rd2;
-	add.s64 	%rd43, %rd145, %rd15;
-	setp.ge.u64 	%p64, %rd43, %rd13;
-	@%p64 bra 	$L__BB2_101;
-	add.s64 	%rd146, %rd11, %rd43;
-	ld.global.cv.u8 %r178, [%rd146];
-	add.s64 	%rd147, %rd10, %rd43;
-	st.u8 	[%rd147], %r178;
-$L__BB2_101:
-	setp.ne.s32 	%p65, %r88, 0;
-	bar.sync 	0;
-	@%p65 bra 	$L__BB2_103;
-	fence.acq_rel.sys;
-	cvta.to.global.u64 	%rd148, %rd46;
-	st.volatile.global.u64 	[%rd148+256], %rd203;
-	bra.uni 	$L__BB2_103;
+$L__BB2_14:
+	ld.param.u64 	%rd176, [tryst_standby_param_5];
+	ld.param.u64 	%rd175, [tryst_standby_param_4];
+	mov.u64 %rd72, %globaltimer;
+	sub.s64 	%rd73, %rd72, %rd268;
+	setp.gt.u64 	%p15, %rd73, %rd175;
+	sub.s64 	%rd74, %rd72, %rd57;
+	setp.gt.u64 	%p16, %rd74, %rd176;
+	or.pred  	%p95, %p15, %p16;
 $L__BB2_15:
-	setp.ne.s32 	%p16, %r88, 0;
-	@%p16 bra 	$L__BB2_17;
-	ld.param.u64 	%rd152, [tryst_standby_param_2];
-	cvta.to.global.u64 	%rd63, %rd46;
-	st.volatile.global.u64 	[%rd63+320], %rd152;
-$L__BB2_17:
+	mov.u32 	%r102, -1;
+	vote.sync.any.pred 	%p17, %p95, %r102;
+	not.pred 	%p18, %p17;
+	@%p18 bra 	$L__BB2_7;
+	setp.ne.s32 	%p19, %r1, 0;
+	@%p19 bra 	$L__BB2_24;
+	mov.u16 	%rs24, 1;
+	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs24;
+	bra.uni 	$L__BB2_24;
+$L__BB2_18:
+	@%p8 bra 	$L__BB2_22;
+	setp.ne.s32 	%p21, %r92, 0;
+	setp.lt.u32 	%p22, %r91, 2;
+	or.pred  	%p23, %p21, %p22;
+	@%p23 bra 	$L__BB2_21;
+	st.release.gpu.u64 [%rd10], %rd270;
+$L__BB2_21:
+	and.b64  	%rd77, %rd270, 281474976710655;
+	shl.b32 	%r109, %r1, 3;
+	mov.u32 	%r110, _ZZ13tryst_standbyE5piece;
+	add.s32 	%r111, %r110, %r109;
+	st.shared.u64 	[%r111], %rd77;
+$L__BB2_22:
+	setp.ne.s32 	%p24, %r1, 0;
+	@%p24 bra 	$L__BB2_24;
+	mov.u16 	%rs25, 0;
+	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs25;
+$L__BB2_24:
+	bar.sync 	0;
+	ld.shared.u8 	%rs26, [_ZZ13tryst_standbyE6leaves];
+	setp.eq.s16 	%p25, %rs26, 0;
+	@%p25 bra 	$L__BB2_32;
+	bra.uni 	$L__BB2_25;
+$L__BB2_32:
+	ld.shared.u64 	%rd14, [_ZZ13tryst_standbyE5piece];
+	ld.shared.u64 	%rd15, [_ZZ13tryst_standbyE5piece+8];
+	xor.b64  	%rd81, %rd14, %rd15;
+	and.b64  	%rd16, %rd81, 15;
+	setp.eq.s64 	%p30, %rd16, 0;
+	setp.eq.s64 	%p31, %rd16, 8;
+	and.b64  	%rd82, %rd81, 3;
+	setp.eq.s64 	%p32, %rd82, 0;
+	selp.b32 	%r121, 4, 1, %p32;
+	selp.b32 	%r122, 8, %r121, %p31;
+	selp.b32 	%r4, 16, %r122, %p30;
+	cvt.u64.u32 	%rd83, %r4;
+	add.s32 	%r123, %r4, -1;
+	cvt.u64.u32 	%rd84, %r123;
+	and.b64  	%rd85, %rd14, %rd84;
+	sub.s64 	%rd86, %rd83, %rd85;
+	and.b64  	%rd87, %rd86, %rd84;
+	ld.shared.u64 	%rd17, [_ZZ13tryst_standbyE5piece+16];
+	min.u64 	%rd18, %rd87, %rd17;
+	sub.s64 	%rd88, %rd17, %rd18;
+	neg.s64 	%rd89, %rd83;
+	and.b64  	%rd19, %rd88, %rd89;
+	setp.le.u64 	%p33, %rd18, %rd3;
+	@%p33 bra 	$L__BB2_34;
+	add.s64 	%rd90, %rd15, %rd3;
+	ld.global.cv.u8 %r124, [%rd90];
+	add.s64 	%rd91, %rd14, %rd3;
+	st.u8 	[%rd91], %r124;
+$L__BB2_34:
+	@%p30 bra 	$L__BB2_94;
+	setp.eq.s32 	%p35, %r4, 8;
+	@%p35 bra 	$L__BB2_75;
+	bra.uni 	$L__BB2_36;
+$L__BB2_75:
+	shr.u64 	%rd33, %rd19, 3;
+	setp.le.u64 	%p57, %rd33, %rd3;
+	@%p57 bra 	$L__BB2_113;
+	mov.u64 	%rd273, %rd3;
+$L__BB2_77:
+	shr.u64 	%rd240, %rd19, 3;
+	setp.ge.u64 	%p58, %rd273, %rd240;
+	@%p58 bra 	$L__BB2_79;
+	add.s64 	%rd225, %rd15, %rd18;
+	shl.b64 	%rd117, %rd273, 3;
+	add.s64 	%rd116, %rd225, %rd117;
+	ld.global.cv.v2.u32 {%r221,%r220}, [%rd116];
+$L__BB2_79:
+	shr.u64 	%rd241, %rd19, 3;
+	add.s64 	%rd37, %rd273, %rd4;
+	setp.ge.u64 	%p59, %rd37, %rd241;
+	@%p59 bra 	$L__BB2_81;
+	add.s64 	%rd234, %rd273, %rd4;
+	add.s64 	%rd233, %rd15, %rd18;
+	shl.b64 	%rd119, %rd234, 3;
+	add.s64 	%rd118, %rd233, %rd119;
+	ld.global.cv.v2.u32 {%r223,%r222}, [%rd118];
+$L__BB2_81:
+	shr.u64 	%rd242, %rd19, 3;
+	add.s64 	%rd224, %rd273, %rd4;
+	add.s64 	%rd38, %rd224, %rd4;
+	setp.ge.u64 	%p60, %rd38, %rd242;
+	@%p60 bra 	$L__BB2_83;
+	add.s64 	%rd246, %rd273, %rd4;
+	add.s64 	%rd245, %rd246, %rd4;
+	add.s64 	%rd232, %rd15, %rd18;
+	shl.b64 	%rd121, %rd245, 3;
+	add.s64 	%rd120, %rd232, %rd121;
+	ld.global.cv.v2.u32 {%r225,%r224}, [%rd120];
+$L__BB2_83:
+	add.s64 	%rd237, %rd273, %rd4;
+	add.s64 	%rd236, %rd237, %rd4;
+	shr.u64 	%rd235, %rd19, 3;
+	add.s64 	%rd39, %rd236, %rd4;
+	setp.ge.u64 	%p61, %rd39, %rd235;
+	@%p61 bra 	$L__BB2_85;
+	add.s64 	%rd264, %rd273, %rd4;
+	add.s64 	%rd263, %rd264, %rd4;
+	add.s64 	%rd262, %rd263, %rd4;
+	add.s64 	%rd231, %rd15, %rd18;
+	shl.b64 	%rd123, %rd262, 3;
+	add.s64 	%rd122, %rd231, %rd123;
+	ld.global.cv.v2.u32 {%r227,%r226}, [%rd122];
+$L__BB2_85:
+	shr.u64 	%rd238, %rd19, 3;
+	setp.ge.u64 	%p90, %rd273, %rd238;
+	@%p90 bra 	$L__BB2_87;
+	add.s64 	%rd230, %rd14, %rd18;
+	shl.b64 	%rd125, %rd273, 3;
+	add.s64 	%rd124, %rd230, %rd125;
+	st.global.cs.v2.u32 [%rd124], {%r221,%r220};
+$L__BB2_87:
+	shr.u64 	%rd248, %rd19, 3;
+	add.s64 	%rd247, %rd273, %rd4;
+	setp.ge.u64 	%p91, %rd247, %rd248;
+	@%p91 bra 	$L__BB2_89;
+	add.s64 	%rd229, %rd14, %rd18;
+	add.s64 	%rd228, %rd273, %rd4;
+	shl.b64 	%rd127, %rd228, 3;
+	add.s64 	%rd126, %rd229, %rd127;
+	st.global.cs.v2.u32 [%rd126], {%r223,%r222};
+$L__BB2_89:
+	add.s64 	%rd251, %rd273, %rd4;
+	shr.u64 	%rd250, %rd19, 3;
+	add.s64 	%rd249, %rd251, %rd4;
+	setp.ge.u64 	%p92, %rd249, %rd250;
+	@%p92 bra 	$L__BB2_91;
+	add.s64 	%rd244, %rd273, %rd4;
+	add.s64 	%rd243, %rd244, %rd4;
+	add.s64 	%rd227, %rd14, %rd18;
+	shl.b64 	%rd129, %rd243, 3;
+	add.s64 	%rd128, %rd227, %rd129;
+	st.global.cs.v2.u32 [%rd128], {%r225,%r224};
+$L__BB2_91:
+	add.s64 	%rd255, %rd273, %rd4;
+	add.s64 	%rd254, %rd255, %rd4;
+	shr.u64 	%rd253, %rd19, 3;
+	add.s64 	%rd252, %rd254, %rd4;
+	setp.ge.u64 	%p93, %rd252, %rd253;
+	@%p93 bra 	$L__BB2_93;
+	add.s64 	%rd261, %rd273, %rd4;
+	add.s64 	%rd260, %rd261, %rd4;
+	add.s64 	%rd259, %rd260, %rd4;
+	add.s64 	%rd226, %rd14, %rd18;
+	shl.b64 	%rd131, %rd259, 3;
+	add.s64 	%rd130, %rd226, %rd131;
+	st.global.cs.v2.u32 [%rd130], {%r227,%r226};
+$L__BB2_93:
+	add.s64 	%rd258, %rd273, %rd4;
+	add.s64 	%rd257, %rd258, %rd4;
+	add.s64 	%rd256, %rd257, %rd4;
+	shr.u64 	%rd239, %rd19, 3;
+	add.s64 	%rd273, %rd256, %rd4;
+	setp.lt.u64 	%p66, %rd273, %rd239;
+	@%p66 bra 	$L__BB2_77;
+	bra.uni 	$L__BB2_113;
+$L__BB2_94:
+	shr.u64 	%rd132, %rd19, 4;
+	setp.le.u64 	%p67, %rd132, %rd3;
+	@%p67 bra 	$L__BB2_113;
+	mov.u64 	%rd274, %rd3;
+$L__BB2_96:
+	shr.u64 	%rd177, %rd19, 4;
+	setp.ge.u64 	%p68, %rd274, %rd177;
+	@%p68 bra 	$L__BB2_98;
+	add.s64 	%rd135, %rd15, %rd18;
+	shl.b64 	%rd136, %rd274, 4;
+	add.s64 	%rd134, %rd135, %rd136;
+	ld.global.cv.v4.u32 {%r247,%r246,%r245,%r244}, [%rd134];
+$L__BB2_98:
+	shr.u64 	%rd178, %rd19, 4;
+	add.s64 	%rd42, %rd274, %rd4;
+	setp.ge.u64 	%p69, %rd42, %rd178;
+	@%p69 bra 	$L__BB2_100;
+	add.s64 	%rd182, %rd274, %rd4;
+	add.s64 	%rd139, %rd15, %rd18;
+	shl.b64 	%rd140, %rd182, 4;
+	add.s64 	%rd138, %rd139, %rd140;
+	ld.global.cv.v4.u32 {%r251,%r250,%r249,%r248}, [%rd138];
+$L__BB2_100:
+	add.s64 	%rd180, %rd274, %rd4;
+	shr.u64 	%rd179, %rd19, 4;
+	add.s64 	%rd43, %rd180, %rd4;
+	setp.ge.u64 	%p70, %rd43, %rd179;
+	@%p70 bra 	$L__BB2_102;
+	add.s64 	%rd143, %rd15, %rd18;
+	shl.b64 	%rd144, %rd43, 4;
+	add.s64 	%rd142, %rd143, %rd144;
+	ld.global.cv.v4.u32 {%r255,%r254,%r253,%r252}, [%rd142];
+$L__BB2_102:
+	shr.u64 	%rd181, %rd19, 4;
+	add.s64 	%rd44, %rd43, %rd4;
+	setp.ge.u64 	%p71, %rd44, %rd181;
+	@%p71 bra 	$L__BB2_104;
+	add.s64 	%rd147, %rd15, %rd18;
+	shl.b64 	%rd148, %rd44, 4;
+	add.s64 	%rd146, %rd147, %rd148;
+	ld.global.cv.v4.u32 {%r259,%r258,%r257,%r256}, [%rd146];
+$L__BB2_104:
+	shr.u64 	%rd265, %rd19, 4;
+	setp.ge.u64 	%p94, %rd274, %rd265;
+	@%p94 bra 	$L__BB2_106;
+	add.s64 	%rd151, %rd14, %rd18;
+	shl.b64 	%rd152, %rd274, 4;
+	add.s64 	%rd150, %rd151, %rd152;
+	st.global.cs.v4.u32 [%rd150], {%r247,%r246,%r245,%r244};
+$L__BB2_106:
+	shr.u64 	%rd185, %rd19, 4;
+	add.s64 	%rd184, %rd274, %rd4;
+	setp.ge.u64 	%p83, %rd184, %rd185;
+	@%p83 bra 	$L__BB2_108;
+	add.s64 	%rd183, %rd274, %rd4;
+	add.s64 	%rd154, %rd14, %rd18;
+	shl.b64 	%rd155, %rd183, 4;
+	add.s64 	%rd153, %rd154, %rd155;
+	st.global.cs.v4.u32 [%rd153], {%r251,%r250,%r249,%r248};
+$L__BB2_108:
+	add.s64 	%rd188, %rd274, %rd4;
+	shr.u64 	%rd187, %rd19, 4;
+	add.s64 	%rd186, %rd188, %rd4;
+	setp.ge.u64 	%p84, %rd186, %rd187;
+	@%p84 bra 	$L__BB2_110;
+	add.s64 	%rd194, %rd274, %rd4;
+	add.s64 	%rd193, %rd194, %rd4;
+	add.s64 	%rd157, %rd14, %rd18;
+	shl.b64 	%rd158, %rd193, 4;
+	add.s64 	%rd156, %rd157, %rd158;
+	st.global.cs.v4.u32 [%rd156], {%r255,%r254,%r253,%r252};
+$L__BB2_110:
+	add.s64 	%rd192, %rd274, %rd4;
+	add.s64 	%rd191, %rd192, %rd4;
+	shr.u64 	%rd190, %rd19, 4;
+	add.s64 	%rd189, %rd191, %rd4;
+	setp.ge.u64 	%p85, %rd189, %rd190;
+	@%p85 bra 	$L__BB2_112;
+	add.s64 	%rd267, %rd43, %rd4;
+	add.s64 	%rd160, %rd14, %rd18;
+	shl.b64 	%rd161, %rd267, 4;
+	add.s64 	%rd159, %rd160, %rd161;
+	st.global.cs.v4.u32 [%rd159], {%r259,%r258,%r257,%r256};
+$L__BB2_112:
+	add.s64 	%rd266, %rd43, %rd4;
+	shr.u64 	%rd171, %rd19, 4;
+	add.s64 	%rd274, %rd266, %rd4;
+	setp.lt.u64 	%p76, %rd274, %rd171;
+	@%p76 bra 	$L__BB2_96;
+	bra.uni 	$L__BB2_113;
+$L__BB2_36:
+	add.s64 	%rd20, %rd14, %rd18;
+	add.s64 	%rd21, %rd15, %rd18;
+	setp.eq.s32 	%p36, %r4, 4;
+	@%p36 bra 	$L__BB2_56;
+	bra.uni 	$L__BB2_37;
+$L__BB2_56:
+	shr.u64 	%rd27, %rd19, 2;
+	setp.le.u64 	%p47, %rd27, %rd3;
+	@%p47 bra 	$L__BB2_113;
+	mov.u64 	%rd272, %rd3;
+$L__BB2_58:
+	shr.u64 	%rd200, %rd19, 2;
+	setp.ge.u64 	%p48, %rd272, %rd200;
+	@%p48 bra 	$L__BB2_60;
+	add.s64 	%rd218, %rd15, %rd18;
+	shl.b64 	%rd101, %rd272, 2;
+	add.s64 	%rd100, %rd218, %rd101;
+	ld.global.cv.u32 %r208, [%rd100];
+$L__BB2_60:
+	shr.u64 	%rd201, %rd19, 2;
+	add.s64 	%rd29, %rd272, %rd4;
+	setp.ge.u64 	%p49, %rd29, %rd201;
+	@%p49 bra 	$L__BB2_62;
+	add.s64 	%rd217, %rd15, %rd18;
+	add.s64 	%rd203, %rd272, %rd4;
+	shl.b64 	%rd103, %rd203, 2;
+	add.s64 	%rd102, %rd217, %rd103;
+	ld.global.cv.u32 %r209, [%rd102];
+$L__BB2_62:
+	add.s64 	%rd197, %rd272, %rd4;
+	shr.u64 	%rd196, %rd19, 2;
+	add.s64 	%rd30, %rd197, %rd4;
+	setp.ge.u64 	%p50, %rd30, %rd196;
+	@%p50 bra 	$L__BB2_64;
+	add.s64 	%rd216, %rd15, %rd18;
+	add.s64 	%rd212, %rd272, %rd4;
+	add.s64 	%rd211, %rd212, %rd4;
+	shl.b64 	%rd105, %rd211, 2;
+	add.s64 	%rd104, %rd216, %rd105;
+	ld.global.cv.u32 %r210, [%rd104];
+$L__BB2_64:
+	add.s64 	%rd205, %rd272, %rd4;
+	add.s64 	%rd204, %rd205, %rd4;
+	shr.u64 	%rd198, %rd19, 2;
+	add.s64 	%rd31, %rd204, %rd4;
+	setp.ge.u64 	%p51, %rd31, %rd198;
+	@%p51 bra 	$L__BB2_66;
+	add.s64 	%rd223, %rd15, %rd18;
+	shl.b64 	%rd107, %rd31, 2;
+	add.s64 	%rd106, %rd223, %rd107;
+	ld.global.cv.u32 %r211, [%rd106];
+$L__BB2_66:
+	shr.u64 	%rd206, %rd19, 2;
+	setp.ge.u64 	%p87, %rd272, %rd206;
+	@%p87 bra 	$L__BB2_68;
+	add.s64 	%rd222, %rd14, %rd18;
+	shl.b64 	%rd109, %rd272, 2;
+	add.s64 	%rd108, %rd222, %rd109;
+	st.global.cs.u32 [%rd108], %r208;
+$L__BB2_68:
+	shr.u64 	%rd208, %rd19, 2;
+	add.s64 	%rd207, %rd272, %rd4;
+	setp.ge.u64 	%p88, %rd207, %rd208;
+	@%p88 bra 	$L__BB2_70;
+	add.s64 	%rd221, %rd14, %rd18;
+	add.s64 	%rd202, %rd272, %rd4;
+	shl.b64 	%rd111, %rd202, 2;
+	add.s64 	%rd110, %rd221, %rd111;
+	st.global.cs.u32 [%rd110], %r209;
+$L__BB2_70:
+	add.s64 	%rd215, %rd272, %rd4;
+	shr.u64 	%rd214, %rd19, 2;
+	add.s64 	%rd213, %rd215, %rd4;
+	setp.ge.u64 	%p89, %rd213, %rd214;
+	@%p89 bra 	$L__BB2_72;
+	add.s64 	%rd220, %rd14, %rd18;
+	add.s64 	%rd210, %rd272, %rd4;
+	add.s64 	%rd209, %rd210, %rd4;
+	shl.b64 	%rd113, %rd209, 2;
+	add.s64 	%rd112, %rd220, %rd113;
+	st.global.cs.u32 [%rd112], %r210;
+$L__BB2_72:
+	@%p51 bra 	$L__BB2_74;
+	add.s64 	%rd219, %rd14, %rd18;
+	shl.b64 	%rd115, %rd31, 2;
+	add.s64 	%rd114, %rd219, %rd115;
+	st.global.cs.u32 [%rd114], %r211;
+$L__BB2_74:
+	shr.u64 	%rd199, %rd19, 2;
+	add.s64 	%rd272, %rd31, %rd4;
+	setp.lt.u64 	%p56, %rd272, %rd199;
+	@%p56 bra 	$L__BB2_58;
+	bra.uni 	$L__BB2_113;
+$L__BB2_37:
+	setp.le.u64 	%p37, %rd19, %rd3;
+	@%p37 bra 	$L__BB2_113;
+	mov.u64 	%rd271, %rd3;
+$L__BB2_39:
+	setp.ge.u64 	%p38, %rd271, %rd19;
+	@%p38 bra 	$L__BB2_41;
+	add.s64 	%rd92, %rd21, %rd271;
+	ld.global.cv.u8 %r125, [%rd92];
+	cvt.u16.u32 	%rs43, %r125;
+$L__BB2_41:
+	add.s64 	%rd23, %rd271, %rd4;
+	setp.ge.u64 	%p39, %rd23, %rd19;
+	@%p39 bra 	$L__BB2_43;
+	add.s64 	%rd93, %rd21, %rd23;
+	ld.global.cv.u8 %r126, [%rd93];
+	cvt.u16.u32 	%rs42, %r126;
+$L__BB2_43:
+	add.s64 	%rd24, %rd23, %rd4;
+	setp.ge.u64 	%p40, %rd24, %rd19;
+	@%p40 bra 	$L__BB2_45;
+	add.s64 	%rd94, %rd21, %rd24;
+	ld.global.cv.u8 %r127, [%rd94];
+	cvt.u16.u32 	%rs41, %r127;
+$L__BB2_45:
+	add.s64 	%rd25, %rd24, %rd4;
+	setp.ge.u64 	%p41, %rd25, %rd19;
+	@%p41 bra 	$L__BB2_47;
+	add.s64 	%rd95, %rd21, %rd25;
+	ld.global.cv.u8 %r128, [%rd95];
+	cvt.u16.u32 	%rs40, %r128;
+$L__BB2_47:
+	setp.ge.u64 	%p86, %rd271, %rd19;
+	@%p86 bra 	$L__BB2_49;
+	add.s64 	%rd96, %rd20, %rd271;
+	cvt.u32.u16 	%r130, %rs43;
+	and.b32  	%r129, %r130, 255;
+	st.global.cs.u8 [%rd96], %r129;
+$L__BB2_49:
+	@%p39 bra 	$L__BB2_51;
+	add.s64 	%rd195, %rd271, %rd4;
+	add.s64 	%rd97, %rd20, %rd195;
+	cvt.u32.u16 	%r132, %rs42;
+	and.b32  	%r131, %r132, 255;
+	st.global.cs.u8 [%rd97], %r131;
+$L__BB2_51:
+	@%p40 bra 	$L__BB2_53;
+	add.s64 	%rd98, %rd20, %rd24;
+	cvt.u32.u16 	%r134, %rs41;
+	and.b32  	%r133, %r134, 255;
+	st.global.cs.u8 [%rd98], %r133;
+$L__BB2_53:
+	@%p41 bra 	$L__BB2_55;
+	add.s64 	%rd99, %rd20, %rd25;
+	cvt.u32.u16 	%r136, %rs40;
+	and.b32  	%r135, %r136, 255;
+	st.global.cs.u8 [%rd99], %r135;
+$L__BB2_55:
+	add.s64 	%rd271, %rd25, %rd4;
+	setp.lt.u64 	%p46, %rd271, %rd19;
+	@%p46 bra 	$L__BB2_39;
+$L__BB2_113:
+	add.s64 	%rd162, %rd18, %rd3;
+	add.s64 	%rd47, %rd162, %rd19;
+	setp.ge.u64 	%p77, %rd47, %rd17;
+	@%p77 bra 	$L__BB2_115;
+	add.s64 	%rd163, %rd15, %rd47;
+	ld.global.cv.u8 %r196, [%rd163];
+	add.s64 	%rd164, %rd14, %rd47;
+	st.u8 	[%rd164], %r196;
+$L__BB2_115:
+	setp.ne.s32 	%p78, %r1, 0;
+	bar.sync 	0;
+	@%p78 bra 	$L__BB2_122;
+	setp.lt.u32 	%p79, %r91, 2;
+	@%p79 bra 	$L__BB2_118;
+	fence.acq_rel.gpu;
+$L__BB2_118:
+	shl.b64 	%rd166, %rd269, 2;
+	and.b64  	%rd167, %rd166, 28;
+	add.s64 	%rd168, %rd7, %rd167;
+	add.s64 	%rd48, %rd168, 264;
+	setp.eq.s32 	%p80, %r91, 1;
+	mov.u16 	%rs44, 1;
+	@%p80 bra 	$L__BB2_120;
+	atom.global.add.u32 	%r200, [%rd48], 1;
+	add.s32 	%r202, %r91, -1;
+	setp.eq.s32 	%p81, %r200, %r202;
+	selp.u16 	%rs44, 1, 0, %p81;
+$L__BB2_120:
+	setp.eq.s16 	%p82, %rs44, 0;
+	@%p82 bra 	$L__BB2_122;
+	mov.u32 	%r203, 0;
+	st.global.u32 	[%rd48], %r203;
+	fence.acq_rel.sys;
+	st.volatile.global.u64 	[%rd58+256], %rd269;
+	bra.uni 	$L__BB2_122;
+$L__BB2_25:
+	setp.ne.s32 	%p26, %r1, 0;
+	@%p26 bra 	$L__BB2_31;
+	setp.ne.s32 	%p27, %r92, 0;
+	@%p27 bra 	$L__BB2_28;
+	mov.u32 	%r115, 1;
+	st.volatile.global.u32 	[%rd7+296], %r115;
+$L__BB2_28:
+	setp.eq.s32 	%p28, %r91, 1;
+	@%p28 bra 	$L__BB2_30;
+	add.s64 	%rd79, %rd7, 260;
+	atom.global.add.u32 	%r117, [%rd79], 1;
+	add.s32 	%r119, %r91, -1;
+	setp.ne.s32 	%p29, %r117, %r119;
+	@%p29 bra 	$L__BB2_31;
+$L__BB2_30:
+	ld.param.u64 	%rd172, [tryst_standby_param_3];
+	mov.u32 	%r120, 0;
+	st.global.v4.u32 	[%rd7+256], {%r120, %r120, %r120, %r120};
+	st.global.v4.u32 	[%rd7+272], {%r120, %r120, %r120, %r120};
+	st.global.v2.u32 	[%rd7+288], {%r120, %r120};
+	st.global.u32 	[%rd7+296], %r120;
+	fence.acq_rel.sys;
+	st.volatile.global.u64 	[%rd58+384], %rd172;
+$L__BB2_31:
 	ret;
 }
 )ptx";

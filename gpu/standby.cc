@@ -14,9 +14,17 @@ absl::StatusOr<std::unique_ptr<Standby>> Standby::Create(const Gpu* gpu, const G
   if (!memory.ok()) return memory.status();
   standby->memory_ = *std::move(memory);
   new (standby->memory_.data()) StandbyWords();
+  auto blocks = DeviceMemory::Allocate(gpu, sizeof(StandbyBlocks));
+  if (!blocks.ok()) return blocks.status();
+  standby->blocks_ = *std::move(blocks);
   auto stream = gpu->MakeStream();
   if (!stream.ok()) return stream.status();
   standby->stream_ = *std::move(stream);
+  const absl::Status cleared = gpu->driver().Check(
+      "cuMemsetD8Async",
+      gpu->calls().cuMemsetD8Async(standby->blocks_.address(), 0, sizeof(StandbyBlocks),
+                                   standby->stream_.get()));
+  if (!cleared.ok()) return cleared;
   return standby;
 }
 
@@ -25,8 +33,8 @@ Standby::~Standby() {
 }
 
 bool Standby::Takes(const GatherPiece& piece) const {
-  return stands_by() && piece.bytes <= kMostBytes && last_ - ended() < kStandbySlots &&
-         (piece.to | piece.from) >> kStandbyTagShift == 0;
+  return has_come() && !has_left() && piece.bytes <= (wide_ ? kMostWideBytes : kMostBytes) &&
+         last_ - ended() < kStandbySlots && (piece.to | piece.from) >> kStandbyTagShift == 0;
 }
 
 uint64_t Standby::Copy(const GatherPiece& piece) {
@@ -39,8 +47,9 @@ uint64_t Standby::Copy(const GatherPiece& piece) {
   return last_;
 }
 
-absl::Status Standby::Call() {
-  if (stands_by()) return absl::OkStatus();
+absl::Status Standby::Call(bool wide) {
+  if (!has_left()) return absl::OkStatus();
+  wide_ = wide;
   return Launch();
 }
 
@@ -48,15 +57,16 @@ absl::Status Standby::Launch() {
   absl::Status status = gpu_->Use();
   if (!status.ok()) return status;
   // On its stream the one that left may still be ending; this one comes after it.
-  return kernel_->LaunchStandby(words(), ended() + 1, ++launches_, linger_ns_, kLifeNs,
-                                stream_.get());
+  return kernel_->LaunchStandby(
+      {words(), blocks_.address(), ended() + 1, ++launches_, linger_ns_, kLifeNs},
+      wide_ ? kWideBlocks : 1, stream_.get());
 }
 
 absl::Status Standby::Look() {
   const auto idle = gpu_->IsIdle(stream_.get());
   if (!idle.ok()) return idle.status();
   // In this order: a kernel says that it has left after what it has copied.
-  if (stands_by() || ended() == last_) return absl::OkStatus();
+  if (!has_left() || ended() == last_) return absl::OkStatus();
   return Launch();
 }
 

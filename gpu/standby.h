@@ -6,20 +6,25 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gpu/device_memory.h"
 #include "gpu/gather.h"
 #include "gpu/gpu.h"
 #include "gpu/pinned_memory.h"
 
 namespace tryst {
 
-// Makes small copies without a launch, which is most of the cost of a small copy. A kernel of one
-// block waits in a loop: it reads in pinned memory what to copy next, and writes there what it has
-// copied. It ends when no copy has come for a while, and after kLifeNs in any case, because calls
-// that wait for the whole device, such as freeing memory, wait for it. Until then it occupies one
-// block's room on one multiprocessor. One thread. Only the destructor waits for the device.
+// Makes copies without a launch, which is most of the cost of a small copy. A kernel waits in a
+// loop: it reads in pinned memory what to copy next, and writes there what it has copied. It ends
+// when no copy has come for a while, and after kLifeNs in any case, because calls that wait for the
+// whole device, such as freeing memory, wait for it. Until then it occupies the room of one block,
+// or of kWideBlocks where larger copies are expected, each on a multiprocessor. One thread. Only
+// the destructor waits for the device.
 class Standby {
  public:
+  // By one block, and by several.
   static constexpr uint64_t kMostBytes = 64 << 10;
+  static constexpr uint64_t kMostWideBytes = 2 << 20;
+  static constexpr unsigned kWideBlocks = 8;
   static constexpr uint64_t kLifeNs = 1'000'000;
 
   // `kernel` outlives it.
@@ -29,9 +34,10 @@ class Standby {
   Standby(const Standby&) = delete;
   Standby& operator=(const Standby&) = delete;
 
-  // Launches the kernel unless it is running.
-  absl::Status Call();
-  // Whether the kernel runs, as far as is known, and has room for `piece`.
+  // Launches the kernel, for copies of up to kMostWideBytes if `wide`, unless it is running.
+  absl::Status Call(bool wide);
+  // Whether the kernel runs, as far as is known, and has room for `piece`. One that waits for other
+  // kernels to make room does not run.
   bool Takes(const GatherPiece& piece) const;
   // Begins a copy and returns its number; copies count from 1 and end in order. REQUIRES:
   // Takes(piece), the source's bytes are there, and nothing else uses the destination.
@@ -47,14 +53,18 @@ class Standby {
   Standby(const Gpu* gpu, const GatherKernel* kernel, uint64_t linger_ns)
       : gpu_(gpu), kernel_(kernel), linger_ns_(linger_ns) {}
   StandbyWords* words() const { return static_cast<StandbyWords*>(memory_.data()); }
-  bool stands_by() const { return __atomic_load_n(&words()->left, __ATOMIC_ACQUIRE) != launches_; }
+  bool has_left() const { return __atomic_load_n(&words()->left, __ATOMIC_ACQUIRE) == launches_; }
+  bool has_come() const { return __atomic_load_n(&words()->came, __ATOMIC_ACQUIRE) == launches_; }
   absl::Status Launch();
 
   const Gpu* const gpu_;
   const GatherKernel* const kernel_;
   const uint64_t linger_ns_;
-  PinnedMemory memory_;  // Declared before the stream, whose kernel writes it.
+  // Declared before the stream, whose kernel writes them.
+  PinnedMemory memory_;
+  DeviceMemory blocks_;
   GpuStream stream_;
+  bool wide_ = false;
   uint64_t launches_ = 0;
   uint64_t last_ = 0;  // Copy.
 };

@@ -141,8 +141,11 @@ bool DeviceEngine::CopySmall(void* to, const void* from, uint64_t bytes, const G
   const bool stands = copier_->StartSmall(AddressOf(to), AddressOf(from), bytes, {after, and_after},
                                           std::move(done));
   const int64_t now_ns = poller_->now_ns();
-  stand_by_ = !stands && now_ns - small_at_ns_ < options_.standby_us * 1000;
+  const int64_t soon_ns = options_.standby_us * 1000;
+  stand_by_ = !stands && now_ns - small_at_ns_ < soon_ns;
   small_at_ns_ = now_ns;
+  if (bytes > Standby::kMostBytes) wide_at_ns_ = now_ns;
+  stand_wide_ = now_ns - wide_at_ns_ < soon_ns;
   quiet_since_ns_ = 0;
   if (!stands) poller_->FlushThisTurn(this);
   return stands;
@@ -150,7 +153,7 @@ bool DeviceEngine::CopySmall(void* to, const void* from, uint64_t bytes, const G
 
 void DeviceEngine::Flush() {
   copier_->Flush();
-  if (std::exchange(stand_by_, false)) copier_->StandBy();
+  if (std::exchange(stand_by_, false)) copier_->StandBy(stand_wide_);
 }
 
 void DeviceEngine::WhenSlot(SlotLine* line, WithSlot fn) {

@@ -145,7 +145,9 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   int64_t quiet_since_ns_ = 0;  // 0: something moved.
   int64_t longest_ns_ = 0;      // How long the largest copy under way may take.
   int64_t small_at_ns_ = 0;     // The last small copy.
+  int64_t wide_at_ns_ = 0;      // The last one that one block does not take.
   bool stand_by_ = false;       // Stand by at the end of this turn.
+  bool stand_wide_ = false;
 
   Mutex events_mu_;
   std::vector<GpuEvent> free_events_ ABSL_GUARDED_BY(events_mu_);

@@ -182,7 +182,7 @@ void DeviceFetcher::Op::OnChunksAnswered(const absl::Status& status) {
 // by.
 bool DeviceFetcher::Op::IsSmallAndFar() const {
   const cuda::Uuid& ours = engine->gpu()->device().uuid;
-  return manifest.bytes > 0 && manifest.bytes <= Standby::kMostBytes &&
+  return manifest.bytes > 0 && manifest.bytes <= Standby::kMostWideBytes &&
          memcmp(manifest.uuid.bytes, ours.bytes, sizeof(ours.bytes)) != 0;
 }
 
