@@ -337,9 +337,8 @@ const ConfigRow kRows[] = {
     {"GPUs", "gpu_slots", K::kNumber, &C::gpu_slots,
      "Chunks of pinned memory for each GPU, to serve from, and as many to fetch into."},
     {"GPUs", "gpu_standby_us", K::kNumber, &C::gpu_standby_us,
-     "How long a kernel stands by for the next small tensor out of another GPU's memory. 0: "
-     "never; "
-     "each is launched."},
+     "How long a kernel stands by for the next tensor of up to 2 MiB out of another GPU's memory, "
+     "on one multiprocessor or eight. 0: never; each is launched."},
     {"GPUs", "gpu_pool_bytes", K::kBytes, &C::gpu_pool_bytes,
      "Of each GPU's memory at most, for receives that name no destination."},
     {"Seeing what it does", "trace_records", K::kNumber, &C::trace_records,

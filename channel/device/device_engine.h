@@ -64,7 +64,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   // Copies; see Copier::Start(). Handed to the device at the end of the turn.
   void Copy(Copier::Direction direction, void* to, const void* from, uint64_t bytes,
             const GpuEvent* after, const GpuEvent* and_after, Copier::Done done);
-  // Like Copy(), for a small copy within the GPU's reach that comes from another GPU; see
+  // Like Copy(), for one of up to Standby::kMostWideBytes that comes from another GPU in reach; see
   // Copier::StartSmall().
   bool CopySmall(void* to, const void* from, uint64_t bytes, const GpuEvent* after,
                  const GpuEvent* and_after, Copier::Done done);

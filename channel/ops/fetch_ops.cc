@@ -1,6 +1,7 @@
 #include "channel/ops/fetch_ops.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
