@@ -55,11 +55,6 @@ void DeviceSource::Close() {
   poller_->CancelTimer(&lease_timer_);
 }
 
-void DeviceSource::OnPoller(absl::AnyInvocable<void() &&> fn) {
-  if (poller_->OnThread()) return std::move(fn)();
-  poller_->PostFn(std::move(fn));
-}
-
 void DeviceSource::End(DoneFn done, const Args& args, absl::StatusOr<Tensor> tensor) {
   const absl::Status status = tensor.status();
   std::move(done)(status, Args(), args, status.ok() ? *std::move(tensor) : Tensor(), false);
@@ -228,8 +223,7 @@ void DeviceSource::TakeForManifest(int64_t step_id, const TensorKey& key, const 
         answer->args = args;
         answer->tensor = std::move(tensor);
         answer->context = send_args.device_context;
-        if (poller_->OnThread()) return AnswerManifest(std::move(answer));
-        poller_->PostFn(
+        OnPoller(
             [this, answer = std::move(answer)]() mutable { AnswerManifest(std::move(answer)); });
       });
 }

@@ -98,7 +98,11 @@ class DeviceSource final : public TensorSource {
 
   void TakeForAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask, const Args& args,
                     DoneFn done);
-  void OnPoller(absl::AnyInvocable<void() &&> fn);
+  template <typename Fn>
+  void OnPoller(Fn fn) {
+    if (poller_->OnThread()) return fn();
+    poller_->PostFn(std::move(fn));
+  }
   // Poller thread only, from here on.
   void AnswerAsker(int64_t step_id, const TensorKey& key, const DeviceAsk& ask, const Args& args,
                    DoneFn done);
