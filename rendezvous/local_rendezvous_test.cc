@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -334,6 +335,33 @@ TEST_F(LocalRendezvousTest, CapsOfTheProcessAreSharedBySteps) {
   b.StartAbort(absl::AbortedError("over"));
   EXPECT_EQ(ready, 1) << "room made by another step";
   EXPECT_EQ(process->held(), 0);
+}
+
+// For ThreadSanitizer: nothing orders the cancelling thread before what the abort does next.
+TEST_F(LocalRendezvousTest, AReceiveIsCancelledWhileAnAbortHasItInHand) {
+  std::atomic<bool> taken_out{false};
+  std::atomic<bool> cancelled{false};
+  LocalRendezvous::Options options;
+  options.shards = 1;
+  options.between_locks = [&](const char* place, uint64_t) {
+    if (absl::string_view(place) != "abort") return;
+    taken_out.store(true, std::memory_order_relaxed);
+    while (!cancelled.load(std::memory_order_relaxed)) std::this_thread::yield();
+  };
+  LocalRendezvous one(options, &alarms);
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const auto outcome = Receive(&one, LocalKey("a"), args);
+  std::thread canceller([&] {
+    while (!taken_out.load(std::memory_order_relaxed)) std::this_thread::yield();
+    cancellation.StartCancel();
+    cancelled.store(true, std::memory_order_relaxed);
+  });
+  one.StartAbort(absl::InternalError("over"));
+  canceller.join();
+  EXPECT_EQ(outcome->calls, 1);
+  EXPECT_EQ(outcome->code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(LocalRendezvousTest, WhoWaitsForRoomHearsOfTheAbort) {

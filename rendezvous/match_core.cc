@@ -373,6 +373,7 @@ WaitingReceive* MatchCore::KeepReceive(Shard& shard, Item** head, const TensorKe
   item->arming = callbacks != 0;
   if (callbacks != 0 || args.executor != nullptr) {
     item->holds = static_cast<uint8_t>(1 + callbacks);
+    item->is_held = true;
     Ref();
   }
   shard.table.Append(head, item);

@@ -91,6 +91,7 @@ void MatchTable::Free(Item* item) {
   }
   WaitingReceive* receive = AsReceive(item);
   receive->batch = nullptr;
+  receive->is_held = false;
   if (ReceiveMore* more = std::exchange(receive->more, nullptr)) {
     more->cancel_token = Cancellation::kNoToken;
     more->alarm_token = Alarms::kNoToken;

@@ -69,9 +69,11 @@ struct WaitingReceive : Item {
   Batch* batch = nullptr;       // If it is in a batch: where the outcome goes.
   uint64_t number = 0;          // Counts the receives of a shard that have waited.
   uint32_t batch_index = 0;
+  bool is_held = false;  // Constant while it waits and ends: that `holds` began above 0.
 
-  // Nobody but the table refers to it, so it can be recycled when it leaves the table.
-  bool plain() const { return holds == 0 && batch == nullptr; }
+  // Nobody but the table refers to it, so it can be recycled when it leaves the table. Whoever took
+  // it out may ask without the lock, when its callbacks may be dropping their holds.
+  bool plain() const { return !is_held && batch == nullptr; }
 };
 static_assert(sizeof(WaitingReceive) == 128);
 
