@@ -99,16 +99,20 @@ void ThreadPoolExecutor::Push(Work work) {
     return;
   }
   // If all threads turn sources, one of several leaves its source for the work.
-  if (turning_ > 0 && (sources_.size() == 1 || waiting_ == 0)) {
-    for (Turned& one : sources_) {
-      if (!one.turning) continue;
-      one.wanted.store(true, std::memory_order_relaxed);
-      break;
-    }
-  }
+  if (sources_.size() == 1 || waiting_ == 0) CallTurner();
   // Notified under the lock: the work may run at once, and its owner may then destroy us. The lock
   // keeps us alive until this call is over.
   not_empty_.NotifyOne();
+}
+
+// Calls one thread away from the source that it turns, which has not been called yet.
+void ThreadPoolExecutor::CallTurner() {
+  if (turning_ == 0) return;
+  for (Turned& one : sources_) {
+    if (!one.turning || one.wanted.load(std::memory_order_relaxed)) continue;
+    one.wanted.store(true, std::memory_order_relaxed);
+    return;
+  }
 }
 
 // The source that this thread turns; null: none.
@@ -156,7 +160,9 @@ void ThreadPoolExecutor::Loop(size_t index) {
         Push(std::move(over_.front()));
         over_.pop_front();
       } else if (queued_ > 0) {
-        not_empty_.NotifyOne();  // One thread may have found work for several.
+        // One thread may have found work for several, and this work may wait for the next.
+        if (waiting_ == 0) CallTurner();
+        not_empty_.NotifyOne();
       }
     }
     not_full_.NotifyOne();

@@ -87,6 +87,7 @@ class ThreadPoolExecutor final : public Executor {
   Turned* TurnedHere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool OnOwnThread() const;
   bool Turns() const;
+  void CallTurner() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Push(Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.

@@ -52,6 +52,35 @@ TEST(ThreadPoolExecutor, IsIdleWhenTheLastHasReturned) {
   EXPECT_TRUE(second);
 }
 
+// Traffic that never ends and brings the executor no work.
+struct BusySource : WorkSource {
+  std::atomic<bool> turned{false};
+  void TurnUntil(const std::atomic<bool>& wanted) override {
+    turned = true;
+    while (!wanted) std::this_thread::yield();
+    turned = false;
+  }
+};
+
+TEST(ThreadPoolExecutor, WorkMayWaitForLaterWorkWhileAllThreadsTurnSources) {
+  BusySource sources[2];
+  ThreadPoolExecutor executor(2, 16);
+  executor.SetSources({&sources[0], &sources[1]});
+  // A thread looks at the sources when it wakes.
+  for (int i = 0; i < 100; ++i) {
+    while (!sources[0].turned || !sources[1].turned) executor.Run([] { std::this_thread::yield(); });
+    std::atomic<bool> second{false};
+    std::atomic<bool> first{false};
+    executor.Run([&] {
+      while (!second) std::this_thread::yield();
+      first = true;
+    });
+    executor.Run([&] { second = true; });
+    while (!first) std::this_thread::yield();
+  }
+  executor.SetSources({});
+}
+
 TEST(ThreadPoolExecutor, TryRunLeavesTheWorkWhenFull) {
   Plug plug;
   std::atomic<int> ran{0};
