@@ -337,6 +337,42 @@ TEST_F(LocalRendezvousTest, CapsOfTheProcessAreSharedBySteps) {
   EXPECT_EQ(process->held(), 0);
 }
 
+TEST_F(LocalRendezvousTest, ASmallSendTakesNoLotWhileSomebodyWaitsForRoom) {
+  LocalRendezvous::Options options;
+  options.max_held_bytes = 1 << 20;
+  Open(options);
+  const auto send = [this](const char* edge, int64_t bytes) {
+    return rendezvous->Send(LocalKey(edge), Args(), *Tensor::Allocate(DType::kUint8, {bytes}),
+                            false);
+  };
+  ASSERT_TRUE(send("large", 600 << 10).ok());
+  int ready = 0;
+  rendezvous->WhenRoom(980 << 10, [&](absl::Status status) { ready += status.ok(); });
+  ASSERT_TRUE(send("small", 10 << 10).ok());
+  EXPECT_EQ(ready, 0);
+  ASSERT_TRUE(Receive(rendezvous.get(), LocalKey("large"))->ok());
+  EXPECT_EQ(ready, 1) << "only the small one is held";
+}
+
+// For ThreadSanitizer: a step that begins while another step's refused sends collect reserves.
+TEST_F(LocalRendezvousTest, AStepBeginsWhileReservesAreCollected) {
+  auto process = std::make_shared<HeldBytes>(1024);
+  LocalRendezvous full({}, &alarms, process);
+  while (SendNumber(&full, LocalKey("a"), 1).ok()) {
+  }
+  std::atomic<int> refused{0};
+  std::thread sender([&] {
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_FALSE(SendNumber(&full, LocalKey("a"), 1).ok());
+      refused.fetch_add(1, std::memory_order_relaxed);
+    }
+  });
+  while (refused.load(std::memory_order_relaxed) < 1000) {
+    LocalRendezvous beginning({}, &alarms, process);
+  }
+  sender.join();
+}
+
 // For ThreadSanitizer: nothing orders the cancelling thread before what the abort does next.
 TEST_F(LocalRendezvousTest, AReceiveIsCancelledWhileAnAbortHasItInHand) {
   std::atomic<bool> taken_out{false};

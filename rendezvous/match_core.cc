@@ -50,11 +50,15 @@ MatchCore::MatchCore(const LocalRendezvous::Options& options, Alarms* alarms,
                      std::shared_ptr<HeldBytes> process)
     : options_(options),
       alarms_(alarms),
-      held_(options.max_held_bytes, std::move(process), [this] { return ReleaseReserves(); }) {
-  const size_t shards = PowerOfTwo(options.shards);
-  for (size_t i = 0; i < shards; ++i) {
-    shards_.push_back(std::make_unique<Shard>(static_cast<uint16_t>(i)));
+      shards_(MakeShards(PowerOfTwo(options.shards))),
+      held_(options.max_held_bytes, std::move(process), [this] { return ReleaseReserves(); }) {}
+
+std::vector<std::unique_ptr<MatchCore::Shard>> MatchCore::MakeShards(size_t count) {
+  std::vector<std::unique_ptr<Shard>> shards;
+  for (size_t i = 0; i < count; ++i) {
+    shards.push_back(std::make_unique<Shard>(static_cast<uint16_t>(i)));
   }
+  return shards;
 }
 
 absl::Status MatchCore::OverCap(int64_t bytes, absl::string_view what) const {
@@ -157,6 +161,8 @@ WaitingSend* MatchCore::NewSend(Shard& shard, const TensorKey& key, const Args& 
 void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
   const uint64_t checksum = options_.check_immutable ? ContentChecksum(taken.tensor) : 0;
   Leaving leaving;
+  bool kept;
+  bool charged = true;
   Shard& shard = ShardOf(key);
   {
     MutexLock lock(&shard.mu);
@@ -166,23 +172,30 @@ void MatchCore::GiveBack(const TensorKey& key, Taken taken) {
       return;
     }
     Item** head = shard.table.Find(key);
-    if (*head == nullptr || (*head)->is_send) {
-      return KeepGivenBack(shard, head, key, std::move(taken), checksum);
+    kept = *head == nullptr || (*head)->is_send;
+    if (kept) {
+      charged = KeepGivenBack(shard, head, key, std::move(taken), checksum);
+    } else {
+      GiveToReceive(shard, head, taken.send_args, &taken.tensor, taken.is_dead, taken.turn,
+                    &leaving);
     }
-    GiveToReceive(shard, head, taken.send_args, &taken.tensor, taken.is_dead, taken.turn, &leaving);
   }
-  CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
+  if (!charged) held_.OnRefused();
+  if (!kept) CallReceive(&leaving, taken.send_args, std::move(taken.tensor), taken.is_dead);
 }
 
-// A send that was given back is never refused. If it does not fit under a cap, it is not charged.
-void MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+// A send that was given back is never refused. If it does not fit under a cap, it is not charged;
+// returns whether it is.
+bool MatchCore::KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
                               uint64_t checksum) {
   int64_t charge_bytes = ChargeBytes(taken.tensor.bytes());
-  if (!Charge(shard, charge_bytes)) charge_bytes = 0;
+  const bool charged = Charge(shard, charge_bytes);
+  if (!charged) charge_bytes = 0;
   WaitingSend* item = NewSend(shard, key, taken.send_args, std::move(taken.tensor), taken.is_dead,
                               charge_bytes, checksum);
   item->turn = taken.turn;
   shard.table.InsertByTurn(head, item);
+  return charged;
 }
 
 void MatchCore::TellTurn(Shard& shard, const Args& receive_args, uint64_t turn) {
@@ -193,7 +206,9 @@ bool MatchCore::Charge(Shard& shard, int64_t bytes) {
   if (!held_.capped()) return true;
   int64_t& reserve = shard.reserve_bytes;
   if (reserve < bytes) {
-    if (bytes <= kLotBytes && held_.TryTake(bytes - reserve + kLotBytes)) {
+    // Who waits for room is woken by what is given back, and that does not collect reserves.
+    if (bytes <= kLotBytes && !held_.anybody_waits() &&
+        held_.TryTake(bytes - reserve + kLotBytes)) {
       reserve = bytes + kLotBytes;
     } else if (held_.TryTake(bytes - reserve)) {
       reserve = bytes;

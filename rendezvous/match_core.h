@@ -80,6 +80,8 @@ class MatchCore {
     if (options_.between_locks) options_.between_locks(place, item != nullptr ? item->number : 0);
   }
 
+  static std::vector<std::unique_ptr<Shard>> MakeShards(size_t count);
+
   // Sends.
   static absl::Status CopyIfAsked(const TensorKey& key, const Args& args, Tensor* tensor);
   static int64_t ChargeBytes(int64_t bytes);
@@ -87,7 +89,7 @@ class MatchCore {
   WaitingSend* NewSend(Shard& shard, const TensorKey& key, const Args& args, Tensor&& tensor,
                        bool is_dead, int64_t charge_bytes, uint64_t checksum)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
-  void KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
+  bool KeepGivenBack(Shard& shard, Item** head, const TensorKey& key, Taken taken,
                      uint64_t checksum) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.mu);
   // `turn`: of a send that is given back; 0: of a new one.
   void GiveToReceive(Shard& shard, Item** head, const Args& args, Tensor* tensor, bool is_dead,
@@ -140,9 +142,9 @@ class MatchCore {
   // Constant after construction.
   const LocalRendezvous::Options options_;
   Alarms* const alarms_;
-  std::vector<std::unique_ptr<Shard>> shards_;  // A power of two of them.
+  const std::vector<std::unique_ptr<Shard>> shards_;  // A power of two of them.
 
-  HeldBytes held_;
+  HeldBytes held_;  // Releases the shards' reserves from its construction on.
   std::atomic<int64_t> refs_{1};
   std::atomic<int64_t> changed_after_send_{0};
   std::atomic<bool> aborted_{false};  // That there is a cause.
