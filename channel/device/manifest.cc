@@ -204,8 +204,11 @@ void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
   Put(out + kForgotten, manifest.forgotten, 8);
 }
 
-absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes) {
-  if (bytes < DeviceManifest::kBytes || Get(in, 4) != kMagic) {
+absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t bytes) {
+  // It may lie in memory that the producer can still write: what is checked is what is used.
+  uint8_t in[DeviceManifest::kBytes];
+  if (bytes >= sizeof(in)) memcpy(in, of_peer, sizeof(in));
+  if (bytes < sizeof(in) || Get(in, 4) != kMagic) {
     return absl::DataLossError("the producer answered with no manifest of a device tensor");
   }
   DeviceManifest manifest;

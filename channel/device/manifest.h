@@ -99,7 +99,7 @@ struct DeviceManifest {
 };
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out);  // kBytes.
 // kDataLoss: not one, or one that does not add up.
-absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* in, uint64_t bytes);
+absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t bytes);
 
 }  // namespace tryst
 
