@@ -148,8 +148,16 @@ extern "C" __global__ void __launch_bounds__(1024)
         const bool whole = threadIdx.x >= 3 || word >> tryst::kStandbyTagShift == (next & 0xffff);
         if (__all_sync(~0u, whole)) {
           if (threadIdx.x < 3) {
-            if (blockIdx.x == 0 && gridDim.x > 1)
-              StoreForGpu(&blocks->slots[at][threadIdx.x], word);
+            // A block that is alone stores it, too: what stays in a slot is never as old as the
+            // tag that a later launch of several blocks waits for.
+            if (blockIdx.x == 0) {
+              unsigned long long* const told = &blocks->slots[at][threadIdx.x];
+              if (gridDim.x > 1) {
+                StoreForGpu(told, word);
+              } else {
+                Tell(told, word);
+              }
+            }
             piece[threadIdx.x] = word & ((1ull << tryst::kStandbyTagShift) - 1);
           }
           if (threadIdx.x == 0) leaves = false;
@@ -186,7 +194,9 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
   if (threadIdx.x != 0) return;
   if (blockIdx.x == 0) Tell(&blocks->counts.leave, 1u);
+  if (gridDim.x > 1) FenceOfGpu();  // What this block has told comes before what the last one tells.
   if (!IsLastBlock(&blocks->counts.gone)) return;
+  if (gridDim.x > 1) FenceOfGpu();
   // What another block has begun to copy since is copied again by the next launch.
   blocks->counts = tryst::StandbyBlocks::Counts();
   Fence();

@@ -28,8 +28,9 @@ struct StandbyWords {
 
 // What the blocks of a launch tell each other, in the GPU's memory.
 struct StandbyBlocks {
-  // The host's, as the first block has read them. They stay from launch to launch: a copy whose
-  // number is a multiple of 2^16 has the tag of zeroes.
+  // The host's, as the first block has read them, in every launch: the words of copy n are followed
+  // by those of copy n + kStandbySlots. They stay from launch to launch: a copy whose number is a
+  // multiple of 2^16 has the tag of zeroes.
   alignas(64) unsigned long long slots[kStandbySlots][4];
   // How many blocks run, have left, and are done with their share of the copy in that slot. Zeroes
   // between launches.
