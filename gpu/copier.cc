@@ -92,16 +92,15 @@ void Copier::Start(Direction direction, cuda::Address to, cuda::Address from, ui
 // What is ready goes to the first lane; what is not waits for its marks on a lane where
 // it holds up nobody. False: there is none now.
 bool Copier::TryStart(Copy* copy) {
-  absl::StatusOr<bool> there = AllThere(*copy);
-  if (!there.ok() && broken_.ok()) broken_ = there.status();
-  const bool ready = !there.ok() || *there;
+  const absl::StatusOr<bool> there = AllThere(*copy);
+  const bool ready = there.ok() && *there;
   if (ready && copy->direction == Direction::kOnDevice) {
     collected_.push_back(std::move(*copy));
     return true;
   }
   std::array<Lane, kLanes>& all = lanes(copy->direction);
   Lane* lane = &all[0];
-  if (!ready) {
+  if (there.ok() && !ready) {
     auto idle = std::find_if(all.begin() + 1, all.end(),
                              [](const Lane& lane) { return lane.running.empty(); });
     if (idle == all.end()) return false;
@@ -109,6 +108,7 @@ bool Copier::TryStart(Copy* copy) {
   }
   std::unique_ptr<Batch> batch = TakeBatch();
   batch->copies.push_back(std::move(*copy));
+  batch->failed = there.status();
   Submit(lane, std::move(batch));
   return true;
 }
@@ -117,7 +117,7 @@ bool Copier::StartSmall(cuda::Address to, cuda::Address from, uint64_t bytes,
                         std::array<const GpuEvent*, 2> after, Done done) {
   const GatherPiece piece{to, from, bytes};
   Copy copy{Direction::kOnDevice, to, from, bytes, after, nullptr};
-  const bool stands = broken_.ok() && standby_ != nullptr && standby_->Takes(piece);
+  const bool stands = standby_ != nullptr && standby_failed_.ok() && standby_->Takes(piece);
   absl::StatusOr<bool> there = stands ? AllThere(copy) : false;
   if (!there.ok() || !*there) {
     Start(Direction::kOnDevice, to, from, bytes, after, std::move(done));
@@ -134,9 +134,9 @@ bool Copier::StartSmall(cuda::Address to, cuda::Address from, uint64_t bytes,
 }
 
 void Copier::StandBy(bool wide) {
-  if (standby_ == nullptr || !broken_.ok()) return;
-  const absl::Status status = standby_->Call(wide);
-  if (!status.ok()) broken_ = status;
+  if (standby_ == nullptr || !standby_failed_.ok()) return;
+  // Copies go another way without it, and meet the error themselves if it lasts.
+  (void)standby_->Call(wide);
 }
 
 // Runs `done` for the copies that the standby kernel has ended.
@@ -144,17 +144,17 @@ bool Copier::EndStanding() {
   bool any = false;
   while (!standing_.empty()) {
     const uint64_t first = last_standing_ - standing_.size() + 1;
-    if (broken_.ok() && standby_->ended() < first) {
-      if (++looks_ % kLooksPerQuery != 0) return any;
-      const absl::Status status = standby_->Look();
-      if (status.ok()) return any;
-      broken_ = status;
+    const bool ended = standby_->ended() >= first;
+    if (!ended && standby_failed_.ok()) {
+      if (++standing_looks_ % kLooksPerQuery != 0) return any;
+      standby_failed_ = standby_->Look();
+      if (standby_failed_.ok()) return any;
     }
     Copy copy = std::move(standing_.front());
     standing_.pop_front();
     --outstanding_;
     any = true;
-    std::move(copy.done)(broken_);
+    std::move(copy.done)(ended ? absl::OkStatus() : standby_failed_);
   }
   return any;
 }
@@ -167,8 +167,7 @@ void Copier::Flush() {
 }
 
 void Copier::Submit(Lane* lane, std::unique_ptr<Batch> batch) {
-  absl::Status status = broken_.ok() ? Enqueue(lane, batch.get()) : broken_;
-  if (!status.ok() && broken_.ok()) broken_ = status;
+  if (batch->failed.ok()) batch->failed = Enqueue(lane, batch.get());
   // Ended by Poll() in either case: `done` is not to run in here.
   lane->running.push_back(std::move(batch));
 }
@@ -202,11 +201,10 @@ absl::Status Copier::EnqueueAll(Lane* lane, Batch* batch) {
     if (!event.ok()) return event.status();
     batch->event = *std::move(event);
   }
-  const bool gather = gather_ != nullptr && batch->copies.size() >= kGatherPieces;
-  if (gather) {
-    status = batch->gathered.Reserve(gpu_, static_cast<uint32_t>(batch->copies.size()));
-    if (!status.ok()) return status;
-  }
+  // Where there is no memory for a table of them, the pieces go one by one.
+  const bool gather =
+      gather_ != nullptr && batch->copies.size() >= kGatherPieces &&
+      batch->gathered.Reserve(gpu_, static_cast<uint32_t>(batch->copies.size())).ok();
   for (const Copy& copy : batch->copies) {
     for (const GpuEvent* event : copy.after) {
       if (event == nullptr || batch->copies.size() > 1) continue;  // Of several, all are there.
@@ -240,8 +238,7 @@ void Copier::StartMany(absl::Span<const GatherPiece> pieces, Done done) {
   Copy whole;
   whole.done = std::move(done);
   batch->copies.push_back(std::move(whole));
-  absl::Status status = broken_.ok() ? EnqueueMany(lane, batch.get(), pieces) : broken_;
-  if (!status.ok() && broken_.ok()) broken_ = status;
+  batch->failed = EnqueueMany(lane, batch.get(), pieces);
   lane->running.push_back(std::move(batch));
 }
 
@@ -253,13 +250,11 @@ absl::Status Copier::EnqueueMany(Lane* lane, Batch* batch, absl::Span<const Gath
     if (!event.ok()) return event.status();
     batch->event = *std::move(event);
   }
-  if (gather_ != nullptr) {
-    status = batch->gathered.Reserve(gpu_, static_cast<uint32_t>(pieces.size()));
-    if (!status.ok()) return status;
-  }
+  const bool gather = gather_ != nullptr &&
+                      batch->gathered.Reserve(gpu_, static_cast<uint32_t>(pieces.size())).ok();
   for (const GatherPiece& piece : pieces) {
     counters_.bytes += piece.bytes;
-    if (gather_ != nullptr && piece.bytes <= kGatherPieceBytes) {
+    if (gather && piece.bytes <= kGatherPieceBytes) {
       batch->gathered.Add(piece);
     } else if (piece.bytes > 0) {
       ++counters_.submissions;
@@ -295,13 +290,15 @@ bool Copier::EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status) 
   return true;
 }
 
-absl::StatusOr<bool> Copier::Ended(const Lane& lane, const Batch& batch) {
+// An error: the context is lost, nothing ends any more, and nothing of it moves either.
+absl::StatusOr<bool> Copier::Ended(Lane* lane, const Batch& batch) {
+  if (!batch.failed.ok()) return gpu_->IsIdle(lane->stream.get());
   if (batch.mark == 0) return batch.event.Done();
-  if (__atomic_load_n(lane.flag, __ATOMIC_ACQUIRE) >= batch.mark) return true;
-  if (++looks_ % kLooksPerQuery != 0) return false;
-  absl::StatusOr<bool> idle = gpu_->IsIdle(lane.stream.get());
+  if (__atomic_load_n(lane->flag, __ATOMIC_ACQUIRE) >= batch.mark) return true;
+  if (++lane->looks % kLooksPerQuery != 0) return false;
+  absl::StatusOr<bool> idle = gpu_->IsIdle(lane->stream.get());
   if (!idle.ok()) return idle.status();
-  return *idle && __atomic_load_n(lane.flag, __ATOMIC_ACQUIRE) >= batch.mark;
+  return *idle && __atomic_load_n(lane->flag, __ATOMIC_ACQUIRE) >= batch.mark;
 }
 
 Copier::Sight Copier::Glance() const {
@@ -332,9 +329,8 @@ bool Copier::Poll() {
   if (outstanding_ == 0) return false;
   bool any = false;
   for (size_t i = 0; i < watches_.size();) {
-    absl::StatusOr<bool> there = !broken_.ok()                  ? absl::StatusOr<bool>(broken_)
-                                 : watches_[i].event == nullptr ? absl::StatusOr<bool>(true)
-                                                                : watches_[i].event->Done();
+    const GpuEvent* const event = watches_[i].event;
+    const absl::StatusOr<bool> there = event == nullptr ? true : event->Done();
     if (there.ok() && !*there) {
       ++i;
       continue;
@@ -349,14 +345,12 @@ bool Copier::Poll() {
   for (auto& lanes : lanes_) {
     for (Lane& lane : lanes) {
       while (!lane.running.empty()) {
-        // Once the context is lost nothing ends any more, and nothing of it moves either.
-        absl::StatusOr<bool> there =
-            broken_.ok() ? Ended(lane, *lane.running.front()) : absl::StatusOr<bool>(broken_);
-        if (!there.ok() && broken_.ok()) broken_ = there.status();
+        const absl::StatusOr<bool> there = Ended(&lane, *lane.running.front());
         if (there.ok() && !*there) break;
         std::unique_ptr<Batch> batch = std::move(lane.running.front());
         lane.running.pop_front();
-        any |= EndBatch(std::move(batch), there.status());
+        const absl::Status status = batch->failed.ok() ? there.status() : batch->failed;
+        any |= EndBatch(std::move(batch), status);
       }
     }
   }
@@ -374,11 +368,13 @@ bool Copier::Poll() {
 }
 
 absl::StatusOr<bool> Copier::JoinStream(Direction direction, cuda::Stream stream) {
-  if (!broken_.ok()) return broken_;
   if (!held_back_[static_cast<size_t>(direction)].empty()) return false;
   if (direction == Direction::kOnDevice) Flush();
   absl::Status status = gpu_->Use();
   for (Lane& lane : lanes(direction)) {
+    for (const std::unique_ptr<Batch>& batch : lane.running) {
+      if (!batch->failed.ok()) return batch->failed;
+    }
     if (lane.running.empty() || !status.ok()) continue;
     const GpuEvent* event = &lane.running.back()->event;
     if (lane.running.back()->mark != 0) {
@@ -411,7 +407,7 @@ void Copier::Arm() {
   void* const argument = reinterpret_cast<void*>(static_cast<intptr_t>(event_fd_));
   // A watch, or a copy that is held back, waits for work of others. None of our streams can tell us
   // when that ends, so we look.
-  bool must_look = !watches_.empty() || !broken_.ok();
+  bool must_look = !watches_.empty();
   for (const std::deque<Copy>& line : held_back_) must_look |= !line.empty();
   if (!standing_.empty()) {
     must_look |=

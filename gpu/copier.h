@@ -97,6 +97,9 @@ class Copier {
     Done done;
   };
   struct Batch {
+    // Why not all of it could be started. It ends when its lane's stream is idle: what was started
+    // may still move.
+    absl::Status failed;
     GpuEvent event;
     // Not 0: the copy ends when the lane's flag has this value, and has no event.
     uint64_t mark = 0;
@@ -107,6 +110,7 @@ class Copier {
     GpuStream stream;
     uint64_t* flag = nullptr;  // In flags_.
     uint64_t last_mark = 0;
+    uint32_t looks = 0;  // How often `flag` was read in vain.
     GpuEvent join;
     std::deque<std::unique_ptr<Batch>> running;
   };
@@ -122,7 +126,7 @@ class Copier {
   absl::Status Enqueue(Lane* lane, Batch* batch);
   absl::Status EnqueueAll(Lane* lane, Batch* batch);
   bool EndStanding();
-  absl::StatusOr<bool> Ended(const Lane& lane, const Batch& batch);
+  absl::StatusOr<bool> Ended(Lane* lane, const Batch& batch);
   bool EndBatch(std::unique_ptr<Batch> batch, const absl::Status& status);
   absl::Status EnqueueMany(Lane* lane, Batch* batch, absl::Span<const GatherPiece> pieces);
   std::unique_ptr<Batch> TakeBatch();
@@ -135,7 +139,6 @@ class Copier {
   int event_fd_ = -1;
   std::unique_ptr<GatherKernel> gather_;  // Null: this GPU cannot run it.
   PinnedMemory flags_;                    // A cache line for each lane.
-  uint32_t looks_ = 0;                    // How often the flags were read.
   std::array<std::array<Lane, kLanes>, kDirections> lanes_;
   std::array<std::deque<Copy>, kDirections> held_back_;
   std::vector<Copy> collected_;       // kOnDevice, ready, until Flush().
@@ -143,10 +146,11 @@ class Copier {
   // The copies given to the standby kernel; the last has number last_standing_.
   std::deque<Copy> standing_;
   uint64_t last_standing_ = 0;
+  uint32_t standing_looks_ = 0;  // How often none of them had ended.
+  absl::Status standby_failed_;  // It is used no more.
   std::vector<Watch> watches_;
   std::vector<std::unique_ptr<Batch>> free_;
   size_t outstanding_ = 0;
-  absl::Status broken_;
   CopierCounters counters_;
 };
 

@@ -406,7 +406,9 @@ TEST_F(CopierTest, WhatStandsByLeavesAndIsCalledAgain) {
   StandBy();
   fake_->hold(true);
   EXPECT_TRUE(small(&status));
-  fake_->fail("cuStreamQuery", cuda::kIllegalAddress, 1, 0);
+  for (const char* call : {"cuStreamQuery", "cuLaunchKernel"}) {
+    fake_->fail(call, cuda::kIllegalAddress, 1 << 20, 0);
+  }
   RunAll();
   EXPECT_EQ(ended_, 6);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -414,6 +416,7 @@ TEST_F(CopierTest, WhatStandsByLeavesAndIsCalledAgain) {
   RunAll();
   EXPECT_EQ(ended_, 7);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  for (const char* call : {"cuStreamQuery", "cuLaunchKernel"}) fake_->fail(call, 0, 0, 0);
   fake_->hold(false);
   copier_.reset();
   blocking_ = fake_->blocking_calls();
@@ -459,13 +462,14 @@ TEST(StandbyTest, WhatLeftBeforeItSawTheLastCopyIsLaunchedAgain) {
   EXPECT_EQ(fake->calls("cuLaunchKernel"), launches + 1);
 }
 
-TEST_F(CopierTest, AFailureEndsWhatIsOnItsWayAndWhatComes) {
+TEST_F(CopierTest, ALostGpuEndsWhatIsOnItsWayAndWhatComes) {
   if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
   struct Case {
     const char* call;
     uint64_t bytes;
   };
   constexpr uint64_t kLarge = 100'000;  // By a copy engine; a small one is a kernel.
+  constexpr int kForEver = 1 << 20;
   for (const auto& [call, bytes] :
        {Case{"cuMemcpyAsync", kLarge}, Case{"cuEventRecord", kLarge}, Case{"cuEventQuery", kLarge},
         Case{"cuEventCreate", kLarge}, Case{"cuLaunchKernel", 64}, Case{"cuStreamQuery", 64}}) {
@@ -473,19 +477,127 @@ TEST_F(CopierTest, AFailureEndsWhatIsOnItsWayAndWhatComes) {
     ASSERT_TRUE(copier.ok());
     DeviceMemory device = OnDevice(kLarge);
     PinnedMemory host = Pinned(kLarge);
-    fake_->fail(call, cuda::kIllegalAddress, 1, 0);
+    fake_->hold(true);
+    fake_->fail(call, cuda::kIllegalAddress, kForEver, 0);
+    fake_->fail("cuStreamQuery", cuda::kIllegalAddress, kForEver, 0);
     absl::Status first;
     absl::Status second;
     (*copier)->Start(Direction::kToHost, At(host), device.address(), bytes, {}, Count(&first));
     EXPECT_EQ(ended_, 0) << "inside of Start()";
     (*copier)->Start(Direction::kToHost, At(host), device.address(), bytes, {}, Count(&second));
-    for (int i = 0; i < 100; ++i) (*copier)->Poll();
+    for (int i = 0; i < 200; ++i) (*copier)->Poll();
     EXPECT_EQ(ended_, 2) << call;
     EXPECT_EQ(first.code(), absl::StatusCode::kUnavailable) << call;
     EXPECT_THAT(std::string(first.message()), HasSubstr(call));
     EXPECT_EQ(second, first) << call;
     ended_ = 0;
+    fake_->fail(call, 0, 0, 0);
+    fake_->fail("cuStreamQuery", 0, 0, 0);
+    fake_->hold(false);
     copier->reset();  // May wait.
+    blocking_ = fake_->blocking_calls();
+  }
+}
+
+// What the device is still writing must not end for it, nor what comes later.
+TEST_F(CopierTest, ACallThatFailsOnceFailsOneCopy) {
+  if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
+  constexpr uint64_t kLarge = 1 << 20;
+  DeviceMemory device = OnDevice(kLarge);
+  PinnedMemory host = Pinned(kLarge);
+  for (const auto& [call, bytes] :
+       {std::make_pair("cuMemcpyAsync", kLarge), std::make_pair("cuEventRecord", kLarge),
+        std::make_pair("cuEventCreate", kLarge), std::make_pair("cuLaunchKernel", uint64_t{64})}) {
+    auto copier = Copier::Create(gpu_.get());
+    ASSERT_TRUE(copier.ok());
+    copier_ = *std::move(copier);
+    memset(host.data(), 0x5a, kLarge);
+    fake_->hold(true);
+    absl::Status before = absl::UnknownError("not ended");
+    absl::Status failed;
+    absl::Status later = absl::UnknownError("not ended");
+    copier_->Start(Direction::kToDevice, device.address(), At(host), kLarge, {}, Count(&before));
+    fake_->fail(call, 2, 1, 0);
+    copier_->Start(Direction::kToDevice, device.address(), At(host), bytes, {}, Count(&failed));
+    for (int i = 0; i < 200; ++i) copier_->Poll();
+    EXPECT_EQ(ended_, 0) << call << ": its stream is not idle";
+    EXPECT_EQ(copier_->JoinStream(Direction::kToDevice, looks_.get()).status().code(),
+              absl::StatusCode::kResourceExhausted);
+    copier_->Start(Direction::kToDevice, device.address(), At(host), bytes, {}, Count(&later));
+    fake_->hold(false);
+    RunAll();
+    EXPECT_EQ(ended_, 3);
+    EXPECT_TRUE(before.ok()) << call << ": " << before;
+    EXPECT_EQ(failed.code(), absl::StatusCode::kResourceExhausted) << failed;
+    EXPECT_THAT(std::string(failed.message()), HasSubstr(call));
+    EXPECT_TRUE(later.ok()) << call << ": " << later;
+    uint8_t last = 0;
+    fake_->peek(device.address() + kLarge - 1, &last, 1);
+    EXPECT_EQ(last, 0x5a);
+    ended_ = 0;
+    copier_.reset();  // May wait.
+    blocking_ = fake_->blocking_calls();
+  }
+}
+
+TEST_F(CopierTest, WithoutMemoryForATableTheyAreCopiedOneByOne) {
+  if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
+  constexpr uint64_t kPieces = 8;
+  DeviceMemory device = OnDevice(kPieces * 128);
+  const auto from = [&](uint64_t i) { return device.address() + 128 * i; };
+  const char text[] = "the piece";
+  for (uint64_t i = 0; i < kPieces; ++i) fake_->poke(from(i), text, sizeof(text));
+  fake_->fail("cuMemAlloc_v2", 2, 2, 0);
+  const int launches = fake_->calls("cuLaunchKernel");
+  absl::Status status;
+  for (uint64_t i = 0; i < kPieces / 2; ++i) {
+    copier_->Start(Direction::kOnDevice, from(i) + 64, from(i), 64, {}, Count(&status));
+  }
+  copier_->Flush();
+  std::vector<GatherPiece> pieces;
+  for (uint64_t i = kPieces / 2; i < kPieces; ++i) pieces.push_back({from(i) + 64, from(i), 64});
+  absl::Status many;
+  copier_->StartMany(pieces, Count(&many));
+  RunAll();
+  EXPECT_EQ(fake_->calls("cuLaunchKernel"), launches);
+  EXPECT_EQ(copier_->counters().submissions, kPieces);
+  EXPECT_TRUE(status.ok() && many.ok()) << status << many;
+  for (uint64_t i = 0; i < kPieces; ++i) {
+    char got[sizeof(text)] = {};
+    fake_->peek(from(i) + 64, got, sizeof(got));
+    EXPECT_STREQ(got, text) << i;
+  }
+}
+
+// Whatever else the copier looks at meanwhile.
+TEST_F(CopierTest, ALostKernelIsNoticedAfterSoManyLooks) {
+  if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
+  constexpr int kLooks = 64;
+  DeviceMemory memory = OnDevice(128);
+  PinnedMemory host = Pinned(64);
+  for (size_t others = 0; others <= 3; ++others) {
+    auto made = Copier::Create(gpu_.get(), 200'000);
+    ASSERT_TRUE(made.ok());
+    copier_ = *std::move(made);
+    StandBy();
+    auto stream = gpu_->MakeStream();
+    auto mark = gpu_->MakeEvent();
+    fake_->hold(true);
+    ASSERT_TRUE(stream.ok() && mark.ok() && mark->Record(stream->get()).ok());
+    for (size_t i = 0; i < others; ++i) {  // Each on a lane of its own.
+      copier_->Start(Direction::kToHost, At(host), memory.address(), 64, {&*mark}, Count());
+    }
+    for (size_t i = 0; i < others; ++i) copier_->Poll();
+    absl::Status status;
+    ASSERT_TRUE(
+        copier_->StartSmall(memory.address(), memory.address() + 64, 64, {}, Count(&status)));
+    fake_->fail("cuStreamQuery", cuda::kIllegalAddress, 1 << 20, 0);
+    for (int i = 0; i < kLooks; ++i) copier_->Poll();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << others << " others";
+    fake_->fail("cuStreamQuery", 0, 0, 0);
+    fake_->hold(false);
+    RunAll();
+    copier_.reset();  // May wait.
     blocking_ = fake_->blocking_calls();
   }
 }

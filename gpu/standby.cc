@@ -57,9 +57,11 @@ absl::Status Standby::Launch() {
   absl::Status status = gpu_->Use();
   if (!status.ok()) return status;
   // On its stream the one that left may still be ending; this one comes after it.
-  return kernel_->LaunchStandby(
-      {words(), blocks_.address(), ended() + 1, ++launches_, linger_ns_, kLifeNs},
+  status = kernel_->LaunchStandby(
+      {words(), blocks_.address(), ended() + 1, launches_ + 1, linger_ns_, kLifeNs},
       wide_ ? kWideBlocks : 1, stream_.get());
+  if (status.ok()) ++launches_;
+  return status;
 }
 
 absl::Status Standby::Look() {

@@ -34,7 +34,8 @@ class Standby {
   Standby(const Standby&) = delete;
   Standby& operator=(const Standby&) = delete;
 
-  // Launches the kernel, for copies of up to kMostWideBytes if `wide`, unless it is running.
+  // Launches the kernel, for copies of up to kMostWideBytes if `wide`, unless it is running. After
+  // an error it does not run, and may be called again.
   absl::Status Call(bool wide);
   // Whether the kernel runs, as far as is known, and has room for `piece`. One that waits for other
   // kernels to make room does not run.
@@ -45,7 +46,8 @@ class Standby {
   // All copies up to this number have ended, and every reader sees their bytes.
   uint64_t ended() const { return __atomic_load_n(&words()->ended, __ATOMIC_ACQUIRE); }
   // Launches the kernel again if it ended just before it saw the last copies. Call it now and then
-  // while copies are under way. kUnavailable: the GPU is lost.
+  // while copies are under way. An error: those that have not ended never will, nothing of them
+  // moves, and it must not be used again.
   absl::Status Look();
   cuda::Stream stream() const { return stream_.get(); }
 
