@@ -3,10 +3,6 @@
 namespace tryst {
 
 StorageRef SmallStorage::Take() {
-  const std::thread::id self = std::this_thread::get_id();
-  if (taker_.load(std::memory_order_relaxed) != self) {
-    taker_.store(self, std::memory_order_relaxed);
-  }
   if (free_ == nullptr) free_ = returned_.exchange(nullptr, std::memory_order_acquire);
   Piece* piece = free_;
   if (piece == nullptr) {
@@ -21,7 +17,7 @@ StorageRef SmallStorage::Take() {
 }
 
 void SmallStorage::Give(Piece* piece) {
-  if (taker_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+  if (taker_->load(std::memory_order_relaxed) == std::this_thread::get_id()) {
     piece->next = free_;
     free_ = piece;
   } else {

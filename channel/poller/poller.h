@@ -97,6 +97,11 @@ class Poller final : public WorkSource {
   // poller thread.
   void RunAndWait(absl::AnyInvocable<void() &&> fn);
   bool OnThread() const { return lending_.thread() == std::this_thread::get_id(); }
+  // The poller thread, or no thread, for those that outlive the poller and ask what OnThread()
+  // says.
+  std::shared_ptr<const std::atomic<std::thread::id>> shared_thread() const {
+    return lending_.shared_thread();
+  }
   const Clock& clock() const { return *clock_; }
 
   // Posts without waking the poller: the same thread must then call TurnIfAsleep().

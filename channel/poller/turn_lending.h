@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 
 #include "base/clock.h"
@@ -24,9 +25,12 @@ class TurnLending {
   };
 
   // The thread that takes turns now; the default id: no thread.
-  std::thread::id thread() const { return thread_.load(std::memory_order_relaxed); }
+  std::thread::id thread() const { return thread_->load(std::memory_order_relaxed); }
+  // The same, for those that outlive the poller. A thread that reads its own number there has the
+  // turns, as nobody but itself writes that number.
+  std::shared_ptr<const std::atomic<std::thread::id>> shared_thread() const { return thread_; }
   // The calling thread takes the turns: the poller's own, or a borrower.
-  void BeTheThread() { thread_.store(std::this_thread::get_id(), std::memory_order_relaxed); }
+  void BeTheThread() { thread_->store(std::this_thread::get_id(), std::memory_order_relaxed); }
   State state() const { return StateOf(state_.load(std::memory_order_acquire)); }
   // Only the thread that has the turns may call it.
   void Set(State state);
@@ -63,7 +67,8 @@ class TurnLending {
     return state_.compare_exchange_strong(state, Next(state, to), std::memory_order_acquire);
   }
 
-  std::atomic<std::thread::id> thread_{};
+  const std::shared_ptr<std::atomic<std::thread::id>> thread_ =
+      std::make_shared<std::atomic<std::thread::id>>();
   // A State, and above it a count of changes, so that a borrower that is still in the same callback
   // can be told from one that is in another.
   std::atomic<uint64_t> state_{0};

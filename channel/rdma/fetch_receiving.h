@@ -43,7 +43,7 @@ class FetchReceiver {
         options_(*options),
         counters_(*counters),
         user_(user),
-        small_(new SmallStorage()) {}
+        small_(new SmallStorage(ops->poller()->shared_thread())) {}
   ~FetchReceiver() { small_->Unref(); }
 
   // An error breaks the link.

@@ -27,7 +27,11 @@ using shm_wire::Placed;
 using shm_wire::ReplyCell;
 
 ShmReceiver::ShmReceiver(FetchOps* ops, ShmFetchLink* link, BackOff* back_off, User* user)
-    : ops_(ops), link_(link), back_off_(back_off), user_(user), small_(new SmallStorage()) {}
+    : ops_(ops),
+      link_(link),
+      back_off_(back_off),
+      user_(user),
+      small_(new SmallStorage(ops->poller()->shared_thread())) {}
 
 void ShmReceiver::Reset() {
   copies_.clear();
