@@ -18,10 +18,7 @@ void ShmFetchChannel::OnWaits(FetchOp* op) {
   if (connector_.state() == State::kIdle) Connect();
 }
 
-void ShmFetchChannel::DropMemory(FetchOp* op) {
-  ShmFetchOp::Of(op)->from = Tensor();
-  ShmFetchOp::Of(op)->into = Tensor();
-}
+void ShmFetchChannel::DropMemory(FetchOp* op) { ShmFetchOp::Of(op)->DropTensor(); }
 
 // A tensor of which parts have arrived lies in this fetch's memory, so the next one cannot take it.
 bool ShmFetchChannel::PassMemory(FetchOp* from, FetchOp* to) {

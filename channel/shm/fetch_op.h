@@ -17,6 +17,12 @@ class ShmFetchOp final : public FetchOp {
     misanswered = 0;
   }
 
+  // Lets go of the memory on both sides, so that no later answer finds it.
+  void DropTensor() {
+    if (into.valid()) into = Tensor();
+    if (from.valid()) from = Tensor();
+  }
+
   uint8_t misanswered = 0;  // How many invalid answers it got.
   Tensor into;              // The caller's memory, or the memory of the tensor to be delivered.
   // A view of the bytes; empty: they are read from the producer's own memory, or come in parts.

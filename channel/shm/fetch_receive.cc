@@ -484,6 +484,7 @@ absl::StatusOr<Tensor> ShmReceiver::Finish(ShmFetchOp* op) {
 // The producer's last word on the slot has come.
 void ShmReceiver::Complete(ShmFetchOp* op, absl::Status status, Tensor&& tensor, bool is_dead) {
   if (!status.ok()) link_->NoteRefused(op);
+  op->DropTensor();
   ops_->Advance(op, FetchEvent::kComplete);
   // Frees the slot first, because the callback may fetch again.
   ops_->LastWord(op);

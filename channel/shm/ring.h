@@ -60,12 +60,16 @@ class RingReader {
     return reinterpret_cast<const std::atomic<uint32_t>*>(cell())->load(
                std::memory_order_acquire) == next_ + 1;
   }
-  // Copies the next cell. Its byte at `long_at` tells whether it is longer than one cache line.
-  // REQUIRES: Ready().
+  // Copies the next cell. Its byte at `long_at` tells whether it is longer than one cache line; if
+  // not, the rest of the copy is zeroes. REQUIRES: Ready().
   void Take(uint8_t* copy, size_t long_at) {
     memcpy(copy, cell(), kCacheLine);
-    if (kCellBytes > kCacheLine && copy[long_at] != 0) {
-      memcpy(copy + kCacheLine, cell() + kCacheLine, kCellBytes - kCacheLine);
+    if (kCellBytes > kCacheLine) {
+      if (copy[long_at] != 0) {
+        memcpy(copy + kCacheLine, cell() + kCacheLine, kCellBytes - kCacheLine);
+      } else {
+        memset(copy + kCacheLine, 0, kCellBytes - kCacheLine);
+      }
     }
     // From here on only the copy is read, whatever the peer does to the original.
     __asm__ __volatile__("" : : "r"(copy) : "memory");

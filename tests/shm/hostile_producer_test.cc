@@ -66,16 +66,18 @@ class HostileProducerTest : public ::testing::Test {
     ASSERT_NE(link_.socket, nullptr);
     Turn();
   }
-  void Fetch() {
+  void Fetch(const Tensor& destination = Tensor()) {
     ++started_;
+    Args args;
+    args.destination = destination;
     const TensorKey key = TensorKeyPrefix::Make(absl::StrCat(kProducer, "/device:CPU:0"), 1,
                                                 absl::StrCat(kConsumer, "/device:CPU:0"), "edge")
                               ->At(0, 0);
-    channel_->Fetch(1, key, Args(),
+    channel_->Fetch(1, key, args,
                     [this](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
                       ++ended_;
                       if (!status.ok()) return;
-                      ASSERT_EQ(tensor.bytes(), sizeof(uint32_t));
+                      ASSERT_GE(tensor.bytes(), sizeof(uint32_t));
                       got_.push_back(tensor.data_as<uint32_t>()[0]);
                     });
     Turn();
@@ -104,6 +106,38 @@ class HostileProducerTest : public ::testing::Test {
     const int64_t one = 1;
     memcpy(cell.body + 2, &one, sizeof(one));
     memcpy(cell.body + 2 + sizeof(one), &number, sizeof(number));
+    link_.Reply(cell);
+    Turn();
+  }
+
+  // Half of a tensor of two numbers, in the segment.
+  void AnswerPart(const shm_wire::CellHead& request, uint64_t position, uint32_t number) {
+    memcpy(static_cast<uint8_t*>(segment_->data()) + position, &number, sizeof(number));
+    shm_wire::Placed placed;
+    placed.dtype = static_cast<uint8_t>(DType::kUint32);
+    placed.rank = 1;
+    placed.dims[0] = 2;
+    placed.reference = static_cast<uint16_t>(position / sizeof(number));
+    placed.reference_generation = 1;
+    placed.offset = position;
+    placed.bytes = 2 * sizeof(number);
+    placed.piece_bytes = sizeof(number);
+    placed.position = position;
+    shm_wire::ReplyCell cell{};
+    cell.head.type = shm_wire::CellType::kChunk;
+    cell.head.slot = request.slot;
+    cell.head.generation = request.generation;
+    shm_wire::WritePlaced(placed, &cell);
+    cell.is_long = 1;
+    link_.Reply(cell);
+    Turn();
+  }
+  void Fail(const shm_wire::CellHead& request) {
+    shm_wire::ReplyCell cell{};
+    cell.head.type = shm_wire::CellType::kFailed;
+    cell.head.slot = request.slot;
+    cell.head.generation = request.generation;
+    cell.head.number = static_cast<uint32_t>(absl::StatusCode::kInternal);
     link_.Reply(cell);
     Turn();
   }
@@ -145,6 +179,35 @@ TEST_F(HostileProducerTest, AnAnswerOfAnotherGenerationIsNoTensor) {
   Answer(first.slot, first.generation, kNumber + 1);
   EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
   EXPECT_EQ(ended_, 1) << "the fetch is asked for over another link";
+}
+
+TEST_F(HostileProducerTest, ATensorMayComeInParts) {
+  const Tensor into = *Tensor::Allocate(DType::kUint32, {2});
+  Fetch(into);
+  Open();
+  const shm_wire::CellHead request = LastRequest();
+  AnswerPart(request, 0, kNumber);
+  EXPECT_EQ(ended_, 0);
+  AnswerPart(request, sizeof(uint32_t), kNumber + 1);
+  EXPECT_EQ(got_, std::vector<uint32_t>{kNumber});
+  EXPECT_EQ(into.data_as<uint32_t>()[1], kNumber + 1);
+}
+
+// The rest of a tensor comes after its fetch has ended, for the next fetch in the slot.
+TEST_F(HostileProducerTest, ThePartsOfATensorThatFailedGoNowhere) {
+  const Tensor first = *Tensor::Allocate(DType::kUint32, {2});
+  const Tensor second = *Tensor::Allocate(DType::kUint32, {2});
+  for (const Tensor& tensor : {first, second}) memset(tensor.mutable_data(), 0, tensor.bytes());
+  Fetch(first);
+  Open();
+  AnswerPart(LastRequest(), 0, kNumber);
+  Fail(LastRequest());
+  ASSERT_EQ(ended_, 1);
+  EXPECT_TRUE(first.storage()->unique()) << "nobody else holds the caller's memory";
+  Fetch(second);
+  AnswerPart(LastRequest(), sizeof(uint32_t), kNumber);
+  EXPECT_EQ(first.data_as<uint32_t>()[1], 0u) << "a byte lands after its fetch has ended";
+  EXPECT_TRUE(got_.empty());
 }
 
 }  // namespace
