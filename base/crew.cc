@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
@@ -73,10 +74,15 @@ void Crew::Share(uint64_t bytes, uint64_t part_bytes, Work work) {
 }
 
 void Crew::Post(CrewTask* task) {
-  MutexLock lock(&mu_);
-  tasks_.push_back(task);
-  SetWaiting(waiting() + 1);
-  CallHelpers();
+  {
+    MutexLock lock(&mu_);
+    tasks_.push_back(task);
+    SetWaiting(waiting() + 1);
+    CallHelpers();
+    if (!threads_.empty()) return;
+  }
+  // Nobody else took it: others of the crew's callers take back their own alone.
+  if (TakeBack(task)) task->RunOnCrew();
 }
 
 bool Crew::TakeBack(CrewTask* task) {
@@ -93,13 +99,27 @@ void Crew::CallHelpers() {
   for (size_t have = spinning_; have < waiting(); ++have) {
     if (have - spinning_ < asleep_) {
       called_.NotifyOne();
-    } else if (threads_.size() < most_threads_) {
-      threads_.emplace_back([this] { Help(); });
-      pthread_setname_np(threads_.back().native_handle(), "tryst-helper");
-    } else {
+    } else if (threads_.size() == most_threads_ || !StartThread()) {
       return;
     }
   }
+}
+
+// False: the system has no more threads for us. The crew rests before it asks again.
+bool Crew::StartThread() {
+  try {
+    threads_.emplace_back([this] { Help(); });
+  } catch (const std::system_error& error) {
+    if (!std::exchange(lacks_threads_, true)) {
+      TRYST_LOG(Warning) << "large tensors are moved with " << threads_.size() << " of "
+                         << most_threads_ << " helpers: no thread can be started: " << error.what();
+    }
+    rests_until_ns_.store(clock_.NowNs() + kLongestRestNs, std::memory_order_relaxed);
+    return false;
+  }
+  lacks_threads_ = false;
+  pthread_setname_np(threads_.back().native_handle(), "tryst-helper");
+  return true;
 }
 
 void Crew::DoNextPart(Shared* shared) {

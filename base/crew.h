@@ -55,7 +55,7 @@ class Crew {
   using Work = absl::FunctionRef<void(uint64_t begin, uint64_t bytes)>;
   void Share(uint64_t bytes, uint64_t part_bytes, Work work);
 
-  // Runs it on a helper. REQUIRES: most_threads() > 0.
+  // Runs it on a helper; in the call if none could be started. REQUIRES: most_threads() > 0.
   void Post(CrewTask* task);
   // True: no helper had begun, and none will.
   bool TakeBack(CrewTask* task);
@@ -76,6 +76,7 @@ class Crew {
   bool SpinForWork() const;
   void NoteTakenOff(int64_t times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CallHelpers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetWaiting(uint64_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     waiting_.store(waiting, std::memory_order_relaxed);
   }
@@ -93,6 +94,7 @@ class Crew {
   size_t spinning_ ABSL_GUARDED_BY(mu_) = 0;         // Threads without work that do not sleep.
   size_t asleep_ ABSL_GUARDED_BY(mu_) = 0;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
+  bool lacks_threads_ ABSL_GUARDED_BY(mu_) = false;  // The last one could not be started.
   int64_t counted_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t taken_off_ ABSL_GUARDED_BY(mu_) = 0;  // Since then, all helpers together.
   int64_t rest_ns_ ABSL_GUARDED_BY(mu_) = 0;    // The last rest's.

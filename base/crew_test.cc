@@ -1,5 +1,7 @@
 #include "base/crew.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -63,6 +65,31 @@ struct Counted final : CrewTask {
   std::atomic<bool> may_run{true};
   std::atomic<bool> ran{false};
 };
+
+// As where the limit of processes is reached.
+TEST(CrewTest, WorksAloneWhereNoThreadCanBeStarted) {
+  pthread_attr_t usual;
+  pthread_attr_t impossible;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_init(&impossible), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&impossible, size_t{1} << 46), 0);
+  Crew crew(3, &Crew::Never);
+  ASSERT_EQ(pthread_setattr_default_np(&impossible), 0);
+  CheckShare(&crew, 10'000, 1000);
+  EXPECT_EQ(crew.threads(), 0u);
+  EXPECT_FALSE(crew.helps()) << "it rests";
+  Counted task;
+  crew.Post(&task);
+  EXPECT_TRUE(task.ran.load());
+  EXPECT_FALSE(crew.TakeBack(&task));
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  Counted later;
+  crew.Post(&later);
+  while (!later.ran.load()) std::this_thread::yield();
+  EXPECT_EQ(crew.threads(), 1u);
+  pthread_attr_destroy(&usual);
+  pthread_attr_destroy(&impossible);
+}
 
 TEST(CrewTest, RunsTasks) {
   Crew crew(2, &Crew::Never);
