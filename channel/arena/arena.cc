@@ -323,13 +323,17 @@ void Arena::KeepWhile(std::shared_ptr<void> holder, absl::AnyInvocable<bool()> o
 }
 
 void Arena::DropKept() {
-  std::vector<Kept> gone;  // Destroyed without the lock, because they give blocks back.
-  MutexLock lock(&kept_mu_);
-  for (size_t i = kept_.size(); i-- > 0;) {
-    if (!kept_[i].over()) continue;
-    gone.push_back(std::move(kept_[i]));
-    kept_.erase(kept_.begin() + static_cast<ptrdiff_t>(i));
+  // They are asked and destroyed without the lock, because they drop storages of whoever shares
+  // them: one of them may allocate here in place.
+  std::vector<Kept> asked;
+  {
+    MutexLock lock(&kept_mu_);
+    asked.swap(kept_);
   }
+  asked.erase(std::remove_if(asked.begin(), asked.end(), [](Kept& kept) { return kept.over(); }),
+              asked.end());
+  MutexLock lock(&kept_mu_);
+  std::move(asked.begin(), asked.end(), std::back_inserter(kept_));
 }
 
 }  // namespace tryst

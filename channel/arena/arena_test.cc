@@ -117,6 +117,20 @@ TEST(ArenaTest, AsksThoseItKeepsWhenItHasNoRoom) {
   EXPECT_TRUE(arena->Allocate(800'000).ok());
 }
 
+TEST(ArenaTest, ThoseItKeepsMayAllocateWhenTheyAreAsked) {
+  auto arena = Make(1 << 20);
+  auto holder = std::make_shared<StorageRef>(*arena->Allocate(900'000));
+  int asked = 0;
+  arena->KeepWhile(holder, [&, held = holder.get()] {
+    EXPECT_FALSE(arena->Allocate(800'000).ok());
+    *held = StorageRef();
+    return ++asked == 1;
+  });
+  holder.reset();
+  EXPECT_TRUE(arena->Allocate(800'000).ok());
+  EXPECT_EQ(asked, 1);
+}
+
 TEST(ArenaTest, SaysInWhichPagesItLies) {
   ArenaOptions options;
   options.cap_bytes = 64 << 20;
