@@ -80,7 +80,7 @@ class ShmFetchChannel final : public FetchOps,
   void OnSocket() override;
   bool HearPacket();  // False: there was none, or the link has ended.
   absl::StatusOr<LocalSocket::Received> ReadPacket();
-  absl::Status ReadSocket() override;
+  absl::Status ReadSocketFor(uint32_t segment) override;
   absl::Status OnPacket(const shm_wire::Packet& packet, OwnedFd fd);
   absl::Status OnWelcome(const shm_wire::Packet& packet, OwnedFd fd);
   void OnProducerGone();

@@ -207,12 +207,15 @@ absl::StatusOr<LocalSocket::Received> ShmFetchChannel::ReadPacket() {
   return received;
 }
 
-absl::Status ShmFetchChannel::ReadSocket() {
-  absl::StatusOr<LocalSocket::Received> read;
-  do {
-    read = ReadPacket();
-  } while (read.ok() && *read == LocalSocket::Received::kPacket);
-  return read.status();
+absl::Status ShmFetchChannel::ReadSocketFor(uint32_t segment) {
+  // More than a socket holds; a producer that writes as fast as we read cannot keep us here.
+  constexpr int kMostPackets = 1024;
+  for (int i = 0; i < kMostPackets && !link_.held->has_segment(segment); ++i) {
+    const absl::StatusOr<LocalSocket::Received> read = ReadPacket();
+    if (!read.ok()) return read.status();
+    if (*read != LocalSocket::Received::kPacket) break;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShmFetchChannel::OnPacket(const Packet& packet, OwnedFd fd) {

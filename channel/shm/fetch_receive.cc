@@ -234,7 +234,7 @@ absl::Status ShmReceiver::OnPlaced(ShmFetchOp* op, const ReplyCell& cell) {
   if (cell.head.type != CellType::kPull) {
     if (!link_->held->has_segment(placed->segment)) {
       // Its descriptor was sent before this cell and is still in the socket.
-      const absl::Status read = user_->ReadSocket();
+      const absl::Status read = user_->ReadSocketFor(placed->segment);
       if (!read.ok()) return read;
     }
     auto seen = link_->held->View(*placed, is_part ? placed->piece_bytes : placed->bytes);

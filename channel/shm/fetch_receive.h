@@ -21,7 +21,9 @@ class ShmReceiver {
  public:
   class User {
    public:
-    virtual absl::Status ReadSocket() = 0;  // Reads everything that is in it.
+    // Reads the socket until the segment is there, or until all is read that the producer may have
+    // sent before.
+    virtual absl::Status ReadSocketFor(uint32_t segment) = 0;
 
    protected:
     ~User() = default;

@@ -38,7 +38,7 @@ class PartsRoomTest : public ::testing::Test {
     const uint64_t offset = room->Find(bytes, *given_);
     if (offset == PartsRoom::kNone) return false;
     Part part{offset, bytes, 0, 0};
-    given_->Give(block_, 0, &part.reference, &part.generation);
+    given_->GivePart(block_, &part.reference, &part.generation);
     room->Gave(offset, bytes, part.reference, part.generation);
     parts_.push_back(part);
     return true;

@@ -11,6 +11,8 @@ namespace {
 // How many segments may wait for their index: the socket can be this far ahead of the ring.
 constexpr size_t kMostEarly = 64;
 
+constexpr int kPacketsPerLook = 8;
+
 }  // namespace
 
 // ---- The producer's list ----
@@ -34,8 +36,14 @@ void GivenReferences::Give(StorageRef storage, uint64_t charge, uint16_t* refere
   Entry& entry = entries_[*reference];
   entry.storage = std::move(storage);
   entry.charge = charge;
+  entry.is_part = false;
   charged_bytes_ += charge;
   *generation = ++entry.generation;
+}
+
+void GivenReferences::GivePart(StorageRef storage, uint16_t* reference, uint16_t* generation) {
+  Give(std::move(storage), 0, reference, generation);
+  entries_[*reference].is_part = true;
 }
 
 void GivenReferences::TakeBack(uint16_t reference) {
@@ -70,11 +78,18 @@ void GivenReferences::DropAll() {
   }
 }
 
+void GivenReferences::DropParts() {
+  for (uint32_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].storage && entries_[i].is_part) TakeBack(static_cast<uint16_t>(i));
+  }
+}
+
 bool GivenReferences::Over() {
-  shm_wire::Packet packet;
-  OwnedFd fd;
-  LocalSocket::Received received;
-  while ((received = socket_->Receive(&packet, &fd)) == LocalSocket::Received::kPacket) {
+  auto received = LocalSocket::Received::kPacket;
+  for (int i = 0; i < kPacketsPerLook && received == LocalSocket::Received::kPacket; ++i) {
+    shm_wire::Packet packet;
+    OwnedFd fd;
+    received = socket_->Receive(&packet, &fd);
   }
   if (received == LocalSocket::Received::kEnd || !TakeReturned().ok()) DropAll();
   return held() == 0;

@@ -33,6 +33,8 @@ class GivenReferences {
   // Keeps `storage` until the consumer returns the reference. `charge` is added to charged_bytes().
   // REQUIRES: HasFree().
   void Give(StorageRef storage, uint64_t charge, uint16_t* reference, uint16_t* generation);
+  // The same for a part of a tensor, in memory of the link that nobody else uses afterwards.
+  void GivePart(StorageRef storage, uint16_t* reference, uint16_t* generation);
   bool given(uint16_t reference, uint16_t generation) const {
     return entries_[reference].storage && entries_[reference].generation == generation;
   }
@@ -48,9 +50,12 @@ class GivenReferences {
   }
   // The consumer is gone, so everything is released.
   void DropAll();
+  // The link is over. What is read of its own memory now is of no use, but it does no harm.
+  void DropParts();
   size_t held() const { return entries_.size() - free_.size(); }
   uint64_t charged_bytes() const { return charged_bytes_; }
-  // For Arena::KeepWhile(): whether nothing is held any more. Polls the socket.
+  // For Arena::KeepWhile(): whether nothing is held any more. Reads a few packets of the socket, to
+  // see whether the consumer has gone.
   bool Over();
 
   const shm_wire::LinkView& view() const { return view_; }
@@ -61,6 +66,7 @@ class GivenReferences {
     StorageRef storage;
     uint64_t charge = 0;
     uint16_t generation = 0;
+    bool is_part = false;
   };
   void TakeBack(uint16_t reference);
 

@@ -425,7 +425,7 @@ bool ShmAnswers::AnswerInParts(ShmServeOp* op) {
       CopyForReader(to, payload + op->position, placed.piece_bytes);
     }
     placed.offset = space.segment_offset + offset;
-    link_->given->Give(parts_block_, 0, &placed.reference, &placed.reference_generation);
+    link_->given->GivePart(parts_block_, &placed.reference, &placed.reference_generation);
     parts_room_.Gave(offset, placed.piece_bytes, placed.reference, placed.reference_generation);
     PutPlaced(CellType::kChunk, *op, placed);
     op->position += placed.piece_bytes;

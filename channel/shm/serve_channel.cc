@@ -252,6 +252,7 @@ void ShmServeChannel::FinishEnding(bool consumer_gone) {
   SetState(State::kEnded);
   link_.hub->poller()->CancelTimer(this);
   if (link_.socket != nullptr) link_.hub->Unwatch(link_.socket->fd());
+  if (link_.given != nullptr) link_.given->DropParts();
   if (link_.given == nullptr) {
     link_.socket.reset();
   } else if (consumer_gone) {
@@ -260,6 +261,7 @@ void ShmServeChannel::FinishEnding(bool consumer_gone) {
     // Memory that the consumer still reads must not be overwritten. The arena ensures that, so this
     // channel need not stay.
     link_.hub->arena()->KeepWhile(link_.given, [given = link_.given] { return given->Over(); });
+    kept_ = link_.given;
   }
 }
 
@@ -336,11 +338,13 @@ const char* ShmServeChannel::state_text() const {
 }
 
 std::string ShmServeChannel::Explain() const {
+  // What it holds after the end the arena looks after, on any thread.
+  const GivenReferences* const given = state_ == State::kEnded ? nullptr : link_.given.get();
   return absl::StrCat(consumer_, " fetches from us over shm: ", state_text(), " since ",
                       (link_.hub->poller()->now_ns() - since_ns_) / 1'000'000, " ms, holds ",
-                      link_.given == nullptr ? 0 : link_.given->held(), " tensors by reference, ",
-                      link_.given == nullptr ? 0 : link_.given->charged_bytes(),
-                      " bytes copied for it", link_.can_pull ? "" : ", cannot read our memory",
+                      given == nullptr ? 0 : given->held(), " tensors by reference, ",
+                      given == nullptr ? 0 : given->charged_bytes(), " bytes copied for it",
+                      link_.can_pull ? "" : ", cannot read our memory",
                       apart() ? ", gets copies alone" : "", requests_.Explain(),
                       end_status_.ok() ? "" : absl::StrCat("; ", end_status_.message()));
 }

@@ -45,6 +45,8 @@ class ShmServeChannel final : private ShmHub::Host,
   // The consumer has gone, did not come, or was closed.
   bool ended() const { return state_ == State::kEnded; }
   bool Drained() const;
+  // Once it is drained: what the consumer still holds of its link; null: nothing.
+  const std::weak_ptr<const GivenReferences>& kept() const { return kept_; }
 
   const std::string& consumer() const { return consumer_; }
   uint64_t consumer_incarnation() const { return consumer_incarnation_; }
@@ -53,6 +55,7 @@ class ShmServeChannel final : private ShmHub::Host,
     now.messages += link_.replies.written();
     return now;
   }
+  size_t references() const { return link_.given == nullptr ? 0 : link_.given->held(); }
   std::string Explain() const;
   void ListOps(LiveOps* ops) const { requests_.ListOps(ops); }
   const char* state_text() const;
@@ -107,6 +110,7 @@ class ShmServeChannel final : private ShmHub::Host,
   int64_t since_ns_ = 0;
   int64_t settle_pause_ns_ = 0;
   absl::Status end_status_;
+  std::weak_ptr<const GivenReferences> kept_;
   shm_wire::Token proof_{};  // In our own memory: the consumer tries to read it here.
   bool link_added_ = false;
   ShmRequests requests_;

@@ -113,6 +113,16 @@ void ShmTransport::AnswerHello(const Hello& hello, const shm_wire::Offer& offer,
     return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
         options_.max_consumers, " consumers share memory with us: raise max_consumers")));
   }
+  if (kept_.size() >= std::min<size_t>(kMostKept, options_.max_consumers)) {
+    arena_->Trim();  // Looks which of them are over.
+    const size_t kept = KeptFor(hello.worker);
+    if (kept >= kMostKept || kept_.size() >= options_.max_consumers) {
+      return std::move(done)(absl::ResourceExhaustedError(absl::StrCat(
+          kept, " former links of ", hello.worker, " and ", kept_.size(),
+          " of all consumers are kept, for tensors of theirs that are still held: release "
+          "tensors that came by reference, or end the process that holds them")));
+    }
+  }
   ShmServeOptions serve;
   serve.most = options_.sizes;
   serve.self = context_.self;
@@ -149,9 +159,18 @@ void ShmTransport::Reap() {
   for (auto& channel : serving_) {
     if (!channel->Drained()) continue;
     counters_ += channel->counters();
+    if (!channel->kept().expired()) kept_.push_back({channel->consumer(), channel->kept()});
     channel.reset();
   }
   serving_.erase(std::remove(serving_.begin(), serving_.end(), nullptr), serving_.end());
+}
+
+size_t ShmTransport::KeptFor(const std::string& consumer) {
+  kept_.erase(std::remove_if(kept_.begin(), kept_.end(),
+                             [](const KeptLink& link) { return link.given.expired(); }),
+              kept_.end());
+  return static_cast<size_t>(std::count_if(
+      kept_.begin(), kept_.end(), [&](const KeptLink& link) { return link.consumer == consumer; }));
 }
 
 void ShmTransport::Close(const absl::Status& why) {

@@ -70,8 +70,15 @@ class ShmTransport final : public Transport, private PollerFlush {
   ShmServeCounters serve_counters() const;
   const std::vector<std::unique_ptr<ShmServeChannel>>& serving() const { return serving_; }
 
+  // The most links of one consumer that are kept beside its present one; of all together there are
+  // at most ShmOptions::max_consumers.
+  static constexpr size_t kMostKept = 8;
+
  private:
   void Reap();
+  // How many links of this consumer are over and kept, because it has not returned all that they
+  // brought.
+  size_t KeptFor(const std::string& consumer);
   void AnswerHello(const Hello& hello, const shm_wire::Offer& offer, HelloDone done);
   bool IsDrained(const std::string& consumer) const;
   void Flush() override;  // Answers the hellos in waiting_.
@@ -88,6 +95,11 @@ class ShmTransport final : public Transport, private PollerFlush {
   std::vector<const ShmFetchChannel*> fetching_;  // All that were ever made.
   std::vector<std::unique_ptr<ShmServeChannel>> serving_;
   ShmServeCounters counters_;  // Of those that are gone.
+  struct KeptLink {
+    std::string consumer;
+    std::weak_ptr<const GivenReferences> given;
+  };
+  std::vector<KeptLink> kept_;
   struct WaitingHello {
     Hello hello;
     shm_wire::Offer offer;

@@ -47,7 +47,8 @@ class HostileConsumerTest : public ::testing::Test {
     path_ = std::make_unique<ShmTransport>(context, arena_, options);
     const absl::Status opened = path_->Open();
     TRYST_CHECK(opened.ok()) << opened;
-    Join();
+    const absl::Status joined = Join(1);
+    TRYST_CHECK(joined.ok()) << joined;
   }
   ~HostileConsumerTest() override {
     socket_.reset();
@@ -62,7 +63,8 @@ class HostileConsumerTest : public ::testing::Test {
     alarms_.AdvanceBy(absl::Microseconds(200));
   }
 
-  void Join() {
+  // By a new link. An error: the producer turns the hello down.
+  absl::Status Join(uint64_t epoch) {
     const HostIdentity host = OwnHost();
     shm_wire::Offer offer;
     offer.boot_id = host.boot_id;
@@ -70,12 +72,12 @@ class HostileConsumerTest : public ::testing::Test {
     Hello hello;
     hello.worker = kConsumer;
     hello.incarnation = 2;
-    hello.epoch = 1;
+    hello.epoch = epoch;
     hello.path = "shm";
     hello.parameters = shm_wire::EncodeOffer(offer);
     absl::StatusOr<Hello> answer = absl::UnknownError("none");
     path_->OnHello(hello, [&](absl::StatusOr<Hello> its) { answer = std::move(its); });
-    TRYST_CHECK(answer.ok()) << answer.status();
+    if (!answer.ok()) return answer.status();
     auto invitation = shm_wire::DecodeInvitation(answer->parameters);
     TRYST_CHECK(invitation.ok());
     auto socket = LocalSocket::Connect(invitation->socket);
@@ -103,6 +105,20 @@ class HostileConsumerTest : public ::testing::Test {
     socket_->Send(packet);
     Turn();
     TRYST_CHECK(IsServed());
+    return absl::OkStatus();
+  }
+  // A tensor is sent to it, which it does not give back.
+  void GetTensor(uint8_t flags) {
+    const std::string key = KeyOf(0, 100);
+    ASSERT_TRUE(source_.step()
+                    ->Send(*TensorKey::Parse(key), Args(),
+                           *Tensor::Allocate(DType::kUint8, {200'000}), false)
+                    .ok());
+    ASSERT_TRUE(SayKey(0, key));
+    ASSERT_TRUE(Say(shm_wire::CellType::kRequest, 0, 1, 0, StepOne(), flags));
+    for (int i = 0; i < 3; ++i) Turn();
+    ASSERT_TRUE(IsServed());
+    ASSERT_GT(path_->serving()[0]->references(), 0u);
   }
 
   bool IsServed() const {
@@ -111,13 +127,14 @@ class HostileConsumerTest : public ::testing::Test {
   }
   // False: the link has ended.
   bool Say(shm_wire::CellType type, uint16_t slot, uint32_t generation, uint32_t number,
-           absl::string_view body) {
+           absl::string_view body, uint8_t flags = 0) {
     while (!requests_.HasRoom(1)) {
       Turn();
       if (!IsServed()) return false;
     }
     shm_wire::RequestCell cell{};
     cell.head.type = type;
+    cell.head.flags = flags;
     cell.head.slot = slot;
     cell.head.generation = generation;
     cell.head.number = number;
@@ -229,6 +246,39 @@ TEST_F(HostileConsumerTest, CancelsWhoseAnswersNobodyReadsEndTheLink) {
   while (said < 1'000'000 && Say(shm_wire::CellType::kCancel, 0, said, 0, "")) ++said;
   EXPECT_FALSE(IsServed());
   EXPECT_LT(said, 100'000u);
+}
+
+// It holds a part of a tensor of each link, and every socket.
+TEST_F(HostileConsumerTest, NothingIsKeptForPartsOfALinkThatIsOver) {
+  std::vector<std::unique_ptr<LocalSocket>> sockets;
+  for (uint64_t epoch = 2; epoch < 40; ++epoch) {
+    GetTensor(shm_wire::kHasDestination);
+    if (HasFatalFailure()) return;
+    sockets.push_back(std::move(socket_));
+    const absl::Status joined = Join(epoch);
+    ASSERT_TRUE(joined.ok()) << joined;
+  }
+  EXPECT_EQ(arena_->counters().used_bytes, 0u);
+}
+
+// It holds a tensor of each link.
+TEST_F(HostileConsumerTest, SoManyLinksAreKeptForWhatIsHeldOfThem) {
+  std::vector<std::unique_ptr<LocalSocket>> sockets;
+  uint64_t epoch = 2;
+  absl::Status joined;
+  for (; epoch < 40 && joined.ok(); ++epoch) {
+    GetTensor(0);
+    if (HasFatalFailure()) return;
+    sockets.push_back(std::move(socket_));
+    joined = Join(epoch);
+  }
+  EXPECT_EQ(sockets.size(), ShmTransport::kMostKept);
+  EXPECT_EQ(joined.code(), absl::StatusCode::kResourceExhausted) << joined;
+  EXPECT_GT(arena_->counters().used_bytes, 0u);
+  sockets.clear();  // Its process ends.
+  joined = Join(epoch);
+  EXPECT_TRUE(joined.ok()) << joined;
+  EXPECT_EQ(arena_->counters().used_bytes, 0u);
 }
 
 // At the end: whatever only a fault or a hostile peer can reach has been reached.
