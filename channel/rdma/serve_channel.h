@@ -66,6 +66,7 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
 
   // serve_connection.cc
   absl::Status StartEpoch(const Hello& hello);
+  void WaitForConsumer();
   void AcceptHello(const Hello& hello, HelloDone done);
   void OnBroken(const absl::Status& why) override;
   void OnDrained() override;

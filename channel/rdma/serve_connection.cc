@@ -41,7 +41,14 @@ void ServeChannel::OnHello(const Hello& hello, HelloDone done) {
       absl::StrCat(consumer_, " opened epoch ", hello.epoch, " in its place")));
 }
 
+// From now on the consumer has so long to come, or to come back.
+void ServeChannel::WaitForConsumer() {
+  if (closed_ || is_set()) return;
+  hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + options_.retain_ms * 1'000'000);
+}
+
 void ServeChannel::AcceptHello(const Hello& hello, HelloDone done) {
+  WaitForConsumer();  // Unless this hello brings it.
   auto parameters = wire::DecodeParameters(hello.parameters);
   if (!parameters.ok()) return std::move(done)(parameters.status());
   const bool fits = hello.queue_pairs.size() >= 1 && hello.queue_pairs.size() <= kMaxLanes &&
@@ -123,9 +130,7 @@ void ServeChannel::OnDrained() {
     next_hello_.reset();
     return AcceptHello(next.first, std::move(next.second));
   }
-  if (!closed_) {
-    hub_->poller()->SetTimer(this, hub_->poller()->now_ns() + options_.retain_ms * 1'000'000);
-  }
+  WaitForConsumer();
 }
 
 void ServeChannel::OnTimer() {

@@ -373,6 +373,35 @@ TEST_F(HostileRdmaConsumerTest, AConsumerIsGivenUpOnlyIfItStaysAway) {
   EXPECT_TRUE(producer_->Abandoned());
 }
 
+TEST_F(HostileRdmaConsumerTest, AConsumerWhoseHelloIsRefusedIsGivenUp) {
+  absl::Status answered;
+  const auto say_badly = [&answered](ServeChannel* producer, Hello hello) {
+    hello.parameters = "of no kind";
+    answered = absl::UnknownError("not answered");
+    producer->OnHello(hello, [&answered](absl::StatusOr<Hello> its) { answered = its.status(); });
+  };
+  // In the place of its former link.
+  say_badly(producer_.get(), HelloOf(2));
+  for (int i = 0; i < 1000 && producer_->View().state != "not connected"; ++i) Settle();
+  EXPECT_EQ(answered.code(), absl::StatusCode::kDataLoss) << answered;
+  EXPECT_FALSE(producer_->Abandoned());
+  world_.RunFor(int64_t{2} * 1000 * 1000 * 1000);
+  Settle();
+  EXPECT_TRUE(producer_->Abandoned());
+  // The first that it says.
+  ServeChannelOptions options;
+  options.link = options_;
+  options.retain_ms = 1000;
+  ServeChannel first(hub_.get(), &source_, options, HelloOf(1), kSession);
+  say_badly(&first, HelloOf(1));
+  EXPECT_EQ(answered.code(), absl::StatusCode::kDataLoss) << answered;
+  EXPECT_FALSE(first.Abandoned());
+  world_.RunFor(int64_t{2} * 1000 * 1000 * 1000);
+  Settle();
+  EXPECT_TRUE(first.Abandoned());
+  first.Close(absl::CancelledError("over"));
+}
+
 // Simulated honest ends reach these never, or once in thousands of seeds.
 class EveryGuardIsReached : public ::testing::Environment {
  public:
