@@ -38,8 +38,9 @@ class PathUser {
   virtual void OnLeft(std::vector<WaitingFetch> fetches) = 0;
   // The path works, as Probe() was to find out.
   virtual void OnUsable() = 0;
-  // Larger than what this path can bring. REQUIRES: HasLastResort().
-  virtual void OnTooLarge(WaitingFetch fetch) = 0;
+  // The tensor of the first is larger than what this path can bring; the others, of the same key,
+  // follow it. REQUIRES: HasLastResort().
+  virtual void OnTooLarge(std::vector<WaitingFetch> fetches) = 0;
   // The network has changed for the better: what waits to be tried again is tried now.
   virtual void OnNetworkChange() = 0;
 };

@@ -30,6 +30,13 @@ class KeysOut {
     ++out.fetches;
     return out.way;
   }
+  // The next fetch of `key` goes by `way`, and so do those after it.
+  void AddTo(const TensorKey& key, size_t way) {
+    MutexLock lock(&mu_);
+    Out& out = out_.try_emplace(key, Out{0, way}).first->second;
+    out.way = way;
+    ++out.fetches;
+  }
   void Remove(const TensorKey& key) {
     MutexLock lock(&mu_);
     auto at = out_.find(key);

@@ -42,17 +42,22 @@ void PeerPaths::Fetch(int64_t step_id, const TensorKey& key, const Args& args, D
   }
   if (keys_out_ != nullptr) {
     way = keys_out_->Add(key, way);
-    done = [out = keys_out_, key, done = std::move(done)](
-               absl::Status status, const Args& send_args, const Args& recv_args, Tensor tensor,
-               bool is_dead) mutable {
-      out->Remove(key);
-      std::move(done)(std::move(status), send_args, recv_args, std::move(tensor), is_dead);
-    };
+    done = Counted(key, std::move(done));
   }
   Channel* channel = ChannelOn(way);
   if (channel != nullptr) return channel->Fetch(step_id, key, args, std::move(done));
   FailReceive(absl::UnavailableError(absl::StrCat("no path leads to ", worker_, "; ", Explain())),
               args, std::move(done));
+}
+
+// For a fetch that was added to keys_out_.
+DoneFn PeerPaths::Counted(const TensorKey& key, DoneFn done) {
+  return [out = keys_out_, key, done = std::move(done)](absl::Status status, const Args& send_args,
+                                                        const Args& recv_args, Tensor tensor,
+                                                        bool is_dead) mutable {
+    out->Remove(key);
+    std::move(done)(std::move(status), send_args, recv_args, std::move(tensor), is_dead);
+  };
 }
 
 bool PeerPaths::FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
@@ -270,9 +275,15 @@ bool PeerPaths::Way::HasLastResort() const {
   return peer->context_->transports.back()->is_last_resort() && index + 1 < peer->ways_.size();
 }
 
-void PeerPaths::Way::OnTooLarge(WaitingFetch fetch) {
-  peer->ChannelOn(peer->ways_.size() - 1)
-      ->Fetch(fetch.step, fetch.key, fetch.args, std::move(fetch.done));
+// They go on by the last path, and so do later fetches of their key, until these have ended.
+void PeerPaths::OnTooLarge(std::vector<WaitingFetch> fetches) {
+  const size_t last = ways_.size() - 1;
+  if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();
+  for (WaitingFetch& fetch : fetches) {
+    keys_out_->AddTo(fetch.key, last);
+    ChannelOn(last)->Fetch(fetch.step, fetch.key, fetch.args,
+                           Counted(fetch.key, std::move(fetch.done)));
+  }
 }
 
 // ---- Ending ----

@@ -76,7 +76,9 @@ class PeerPaths final : private PollerTimer {
       peer->OnLeft(this, std::move(fetches));
     }
     void OnUsable() override { peer->OnUsable(this); }
-    void OnTooLarge(WaitingFetch fetch) override;
+    void OnTooLarge(std::vector<WaitingFetch> fetches) override {
+      peer->OnTooLarge(std::move(fetches));
+    }
     void OnNetworkChange() override { peer->RetryNow(); }
 
     PeerPaths* peer = nullptr;
@@ -100,10 +102,12 @@ class PeerPaths final : private PollerTimer {
   size_t StepAside(Way* way, Standing standing, std::string why);
   bool HasLeft() const;
   void UseWay(size_t way);
+  DoneFn Counted(const TensorKey& key, DoneFn done);
   void GoOn(std::vector<WaitingFetch> fetches, size_t way, bool counted);
   void OnRefused(Way* way);
   void OnLeft(Way* way, std::vector<WaitingFetch> fetches);
   void OnUsable(Way* way);
+  void OnTooLarge(std::vector<WaitingFetch> fetches);
   void NoteKeysBefore();
   void RetryNow();
   void ProbeLater(Way* way);

@@ -129,6 +129,21 @@ TEST_F(PeerPathsTest, WhatATurnedDownPathHasGoesOnByTheNextInOrder) {
       << paths_->Explain();
 }
 
+TEST_F(PeerPathsTest, AKeyWhoseTensorIsTooLargeStaysOnTheLastPathUntilItIsThere) {
+  for (int i = 0; i < 3; ++i) Fetch("large");
+  std::vector<WaitingFetch> moved = On("best")->TakeWaiting();
+  Fetch("other");
+  On("best")->user->OnTooLarge(std::move(moved));
+  EXPECT_EQ(OutOn("last"), 3u);
+  Fetch("large");
+  EXPECT_EQ(OutOn("last"), 4u) << "it would overtake those before it";
+  Fetch("other");
+  EXPECT_EQ(OutOn("best"), 2u);
+  while (OutOn("last") > 0) On("last")->EndFirst();
+  Fetch("large");
+  EXPECT_EQ(OutOn("best"), 3u);
+}
+
 // By one rule: less and less often, and from then on again when it works.
 TEST_F(PeerPathsTest, BothATurnedDownAndALeftPathAreTriedAgainAndTaken) {
   for (const bool refused : {true, false}) {
@@ -240,8 +255,7 @@ TEST_F(PeerPathsTest, WhereThereIsNoOtherItGoesOnTrying) {
 TEST_F(PeerPathsTest, WhatIsTooLargeComesByTheLastResort) {
   Fetch("a");
   EXPECT_TRUE(On("best")->user->HasLastResort());
-  WaitingFetch fetch = std::move(On("best")->TakeWaiting().front());
-  On("best")->user->OnTooLarge(std::move(fetch));
+  On("best")->user->OnTooLarge(On("best")->TakeWaiting());
   EXPECT_EQ(OutOn("last"), 1u);
   EXPECT_FALSE(On("last")->user->HasLastResort());
   On("last")->EndFirst();

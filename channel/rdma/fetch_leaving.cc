@@ -64,8 +64,14 @@ std::vector<WaitingFetch> FetchChannel::TakeAll() {
 void FetchChannel::MoveAway(RdmaFetchOp* op) {
   TRYST_REACHED("rare: a tensor is too large for the landing memory");
   std::vector<WaitingFetch> taken;
-  TakeOut(op, &taken);
-  for (WaitingFetch& fetch : taken) options_.on_too_large(std::move(fetch));
+  for (FetchOp* next = op; next != nullptr;) {
+    // Asked for here, it would get the tensor that the one before it is to get on the other path.
+    FetchOp* const follower = next->followers == nullptr ? nullptr : next->followers->line.front();
+    TakeOut(next, &taken);
+    if (follower != nullptr) lines_.queued.Remove(follower);
+    next = follower;
+  }
+  options_.on_too_large(std::move(taken));
 }
 
 void FetchChannel::Probe() {

@@ -22,9 +22,9 @@ struct FetchChannelOptions : ConnectorOptions {
   // Called when the path is left (give_up_ms); gets all fetches that wait, in order.
   std::function<void(std::vector<WaitingFetch>)> on_left;
   std::function<void()> on_usable;  // Called when Probe() has shown that the path works.
-  // Gets a fetch whose tensor is larger than the landing memory and has no destination, to bring it
-  // by another path. Null: the fetch fails.
-  std::function<void(WaitingFetch)> on_too_large;
+  // Gets a fetch whose tensor is larger than the landing memory and has no destination, and those
+  // that follow it, to bring them by another path. Null: the fetch fails.
+  std::function<void(std::vector<WaitingFetch>)> on_too_large;
   // How long the peer may be silent before the fetches that wait for it fail. 0: for ever.
   int64_t patience_ms = 60'000;
   // The most fetches that may wait for the peer's Send without a slot. Each costs a FetchOp here

@@ -43,7 +43,9 @@ std::unique_ptr<Channel> RdmaTransport::MakeChannel(const std::string& peer, Pat
   options.on_left = [user](std::vector<WaitingFetch> fetches) { user->OnLeft(std::move(fetches)); };
   options.on_usable = [user] { user->OnUsable(); };
   if (user->HasLastResort()) {
-    options.on_too_large = [user](WaitingFetch fetch) { user->OnTooLarge(std::move(fetch)); };
+    options.on_too_large = [user](std::vector<WaitingFetch> fetches) {
+      user->OnTooLarge(std::move(fetches));
+    };
   }
   options.max_tensor_bytes = context_.max_tensor_bytes;
   options.trace = context_.trace;

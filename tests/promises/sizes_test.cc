@@ -145,6 +145,29 @@ TEST_P(AllSizes, LargerThanTheLandingMemoryTheyComeAllTheSame) {
     ASSERT_NO_FATAL_FAILURE(Comes(pair, other.get(), bytes, false, true));
   }
 }
+TEST_P(AllSizes, LargerThanTheLandingMemoryTheyComeInTheirOrder) {
+  SKIP_IF_KNOWN();
+  const PromisePair pair(GetParam(), {"--landing_bytes=16MiB", "--shm_bytes=16MiB"});
+  auto other = pair.Start("send sizes");
+  ASSERT_TRUE(other->AwaitReady());
+  auto step = pair.self().Step(1);
+  constexpr int64_t kLeast = (16 << 20) + 1;
+  constexpr int64_t kTensors = 4;
+  for (int round = 0; round < 3; ++round) {
+    std::string word;
+    for (int64_t i = 0; i < kTensors; ++i) {
+      ASSERT_TRUE(other->line()->Say(absl::StrCat(kLeast + i)) && other->line()->Hear(&word));
+    }
+    Receives receives;
+    for (int64_t i = 0; i < kTensors; ++i) receives.Make(step.get(), other->Key("e"));
+    ASSERT_TRUE(receives.AwaitAll(absl::Seconds(30)));
+    for (int64_t i = 0; i < kTensors; ++i) {
+      const Receives::End end = receives.at(static_cast<size_t>(i));
+      ASSERT_TRUE(end.ok()) << end.status;
+      EXPECT_EQ(end.tensor.bytes(), static_cast<uint64_t>(kLeast + i)) << "receive " << i;
+    }
+  }
+}
 TEST_P(AllSizes, LargerThanTheLandingMemoryTheyComeIntoADestination) {
   SKIP_IF_KNOWN();
   const PromisePair pair(GetParam(), {"--landing_bytes=16MiB", "--shm_bytes=16MiB"});

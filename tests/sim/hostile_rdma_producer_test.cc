@@ -101,6 +101,9 @@ class HostileRdmaProducerTest : public ::testing::Test {
     options.self = kConsumer;
     options.self_incarnation = 2;
     options.peer = kProducer;
+    options.on_too_large = [this](std::vector<WaitingFetch> fetches) {
+      too_large_ = std::move(fetches);
+    };
     channel_ = std::make_unique<FetchChannel>(hub_.get(), landings_.get(), &hellos_, options);
   }
 
@@ -232,6 +235,7 @@ class HostileRdmaProducerTest : public ::testing::Test {
   std::vector<std::unique_ptr<Fetched>> fetched_;  // Whose fetches may end with the channel.
   Hellos hellos_;
   size_t answered_ = 0;
+  std::vector<WaitingFetch> too_large_;
   LinkOptions link_options_;
   Scripted scripted_;
   std::shared_ptr<Nic> nic_;
@@ -397,6 +401,45 @@ TEST_F(HostileRdmaProducerTest, ATensorWhoseDigestIsWrongTwiceIsAnError) {
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "it was asked for once more";
   EXPECT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
   EXPECT_EQ(TimesReached("rare: a wrong digest for the second time"), 1u);
+}
+
+// An honest one. Those behind the first would get its tensor, which goes back, if they stayed.
+TEST_F(HostileRdmaProducerTest, WhatIsTooLargeGoesAwayWithThoseThatFollowIt) {
+  uint64_t turns[3] = {};
+  for (uint64_t& turn : turns) {
+    Args args;
+    args.turn = &turn;
+    Fetch("a", args);
+  }
+  const Fetched* const other = Fetch("b");
+  Answer(1, 5);
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "one of each key";
+  wire::Record record;
+  record.type = wire::RecordType::kNeedDestination;
+  for (const Scripted::Asked& asked : scripted_.asked) {
+    if (asked.type == wire::RecordType::kRequest && asked.slot == 0) {
+      record.generation = asked.generation;
+    }
+  }
+  wire::TensorMeta meta;
+  meta.dtype = static_cast<uint8_t>(DType::kUint8);
+  meta.rank = 1;
+  meta.bytes = 2 << 20;
+  meta.dims[0] = 2 << 20;
+  ASSERT_TRUE(
+      link_->Put([&](wire::MessageWriter* writer) { return writer->AddMeta(record, meta); }));
+  link_->FlushSoon();
+  for (int i = 0; i < 10; ++i) Settle();
+  ASSERT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
+  record.type = wire::RecordType::kGone;
+  Say(record);
+  ASSERT_EQ(too_large_.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(too_large_[i].args.turn, &turns[i]) << "in order";
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 2u) << "a follower was asked for here";
+  EXPECT_EQ(other->calls, 0);
+  for (WaitingFetch& fetch : std::exchange(too_large_, {})) {
+    std::move(fetch.done)(absl::OkStatus(), Args(), fetch.args, Tensor(), true);
+  }
 }
 
 // The part of the first attempt must not stand for that of the second.
