@@ -449,8 +449,9 @@ void ShmReceiver::EndCopy(ShmFetchOp* op, absl::Status status) {
       return;
     }
   }
-  if (absl::IsUnavailable(status)) {
-    status = absl::AbortedError(absl::StrCat(link_->options.peer, ": ", status.message()));
+  if (op->pulls && absl::IsUnavailable(status)) {
+    TRYST_REACHED("rare: a read finds the producer's process gone");
+    return;  // The socket says so, too, and that ends all its fetches alike.
   }
   if (status.ok() && op->has_digest && op->digest_so_far != op->digest) {
     TRYST_REACHED("shm: a wrong digest of what was copied");
