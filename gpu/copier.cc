@@ -146,7 +146,7 @@ bool Copier::EndStanding() {
     const uint64_t first = last_standing_ - standing_.size() + 1;
     const bool ended = standby_->ended() >= first;
     if (!ended && standby_failed_.ok()) {
-      if (++standing_looks_ % kLooksPerQuery != 0) return any;
+      if (++standing_asked_ % kLooksPerQuery != 0) return any;
       standby_failed_ = standby_->Look();
       if (standby_failed_.ok()) return any;
     }
@@ -295,7 +295,7 @@ absl::StatusOr<bool> Copier::Ended(Lane* lane, const Batch& batch) {
   if (!batch.failed.ok()) return gpu_->IsIdle(lane->stream.get());
   if (batch.mark == 0) return batch.event.Done();
   if (__atomic_load_n(lane->flag, __ATOMIC_ACQUIRE) >= batch.mark) return true;
-  if (++lane->looks % kLooksPerQuery != 0) return false;
+  if (++lane->asked % kLooksPerQuery != 0) return false;
   absl::StatusOr<bool> idle = gpu_->IsIdle(lane->stream.get());
   if (!idle.ok()) return idle.status();
   return *idle && __atomic_load_n(lane->flag, __ATOMIC_ACQUIRE) >= batch.mark;

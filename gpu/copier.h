@@ -110,7 +110,7 @@ class Copier {
     GpuStream stream;
     uint64_t* flag = nullptr;  // In flags_.
     uint64_t last_mark = 0;
-    uint32_t looks = 0;  // How often `flag` was read in vain.
+    uint32_t asked = 0;  // How often `flag` was read in vain.
     GpuEvent join;
     std::deque<std::unique_ptr<Batch>> running;
   };
@@ -146,7 +146,7 @@ class Copier {
   // The copies given to the standby kernel; the last has number last_standing_.
   std::deque<Copy> standing_;
   uint64_t last_standing_ = 0;
-  uint32_t standing_looks_ = 0;  // How often none of them had ended.
+  uint32_t standing_asked_ = 0;  // How often none of them had ended.
   absl::Status standby_failed_;  // It is used no more.
   std::vector<Watch> watches_;
   std::vector<std::unique_ptr<Batch>> free_;

@@ -570,7 +570,7 @@ TEST_F(CopierTest, WithoutMemoryForATableTheyAreCopiedOneByOne) {
 }
 
 // Whatever else the copier looks at meanwhile.
-TEST_F(CopierTest, ALostKernelIsNoticedAfterSoManyLooks) {
+TEST_F(CopierTest, ALostKernelIsNoticedInTime) {
   if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
   constexpr int kLooks = 64;
   DeviceMemory memory = OnDevice(128);

@@ -993,33 +993,34 @@ $L__BB1_117:
 )
 .maxntid 1024, 1, 1
 {
-	.reg .pred 	%p<97>;
+	.reg .pred 	%p<105>;
 	.reg .b16 	%rs<45>;
-	.reg .b32 	%r<263>;
-	.reg .b64 	%rd<281>;
+	.reg .b32 	%r<265>;
+	.reg .b64 	%rd<284>;
 	.shared .align 8 .b8 _ZZ13tryst_standbyE5piece[24];
 	.shared .align 1 .u8 _ZZ13tryst_standbyE6leaves;
 	ld.param.u64 	%rd53, [tryst_standby_param_0];
 	ld.param.u64 	%rd54, [tryst_standby_param_1];
-	ld.param.u64 	%rd275, [tryst_standby_param_2];
+	ld.param.u64 	%rd278, [tryst_standby_param_2];
 	ld.param.u64 	%rd56, [tryst_standby_param_3];
+	ld.param.u64 	%rd58, [tryst_standby_param_5];
 	cvta.to.global.u64 	%rd60, %rd53;
 	mov.u64 %rd59, %globaltimer;
 	mov.u32 	%r1, %tid.x;
-	setp.eq.s32 	%p4, %r1, 0;
+	setp.eq.s32 	%p7, %r1, 0;
 	add.s64 	%rd2, %rd60, 320;
-	@%p4 bra 	$L__BB2_1;
+	@%p7 bra 	$L__BB2_1;
 	bra.uni 	$L__BB2_4;
 $L__BB2_1:
 	mov.u32 	%r2, %nctaid.x;
-	setp.eq.s32 	%p5, %r2, 1;
-	@%p5 bra 	$L__BB2_3;
+	setp.eq.s32 	%p8, %r2, 1;
+	@%p8 bra 	$L__BB2_3;
 	cvta.to.global.u64 	%rd61, %rd54;
 	add.s64 	%rd62, %rd61, 256;
 	atom.global.add.u32 	%r89, [%rd62], 1;
 	add.s32 	%r90, %r2, -1;
-	setp.ne.s32 	%p6, %r89, %r90;
-	@%p6 bra 	$L__BB2_4;
+	setp.ne.s32 	%p9, %r89, %r90;
+	@%p9 bra 	$L__BB2_4;
 $L__BB2_3:
 	st.volatile.global.u64 	[%rd2], %rd56;
 $L__BB2_4:
@@ -1031,548 +1032,558 @@ $L__BB2_4:
 	cvt.u64.u32 	%rd3, %r94;
 	cvt.u64.u32 	%rd4, %r95;
 	cvta.to.global.u64 	%rd7, %rd54;
-	mov.u64 	%rd274, %rd59;
+	mov.u64 	%rd277, %rd59;
 	bra.uni 	$L__BB2_5;
-$L__BB2_128:
-	mov.u64 %rd274, %globaltimer;
-	add.s64 	%rd275, %rd275, 1;
+$L__BB2_130:
+	mov.u64 %rd277, %globaltimer;
+	add.s64 	%rd278, %rd278, 1;
 $L__BB2_5:
-	setp.gt.u32 	%p7, %r1, 31;
-	@%p7 bra 	$L__BB2_26;
-	ld.param.u64 	%rd180, [tryst_standby_param_0];
-	ld.param.u64 	%rd179, [tryst_standby_param_1];
-	and.b64  	%rd8, %rd275, 7;
-	and.b64  	%rd9, %rd275, 65535;
-	shl.b64 	%rd63, %rd275, 5;
-	and.b64  	%rd64, %rd63, 224;
-	add.s64 	%rd65, %rd180, %rd64;
-	mul.wide.u32 	%rd66, %r1, 8;
-	add.s64 	%rd10, %rd65, %rd66;
-	add.s64 	%rd67, %rd179, %rd64;
-	add.s64 	%rd11, %rd67, %rd66;
+	setp.gt.u32 	%p10, %r1, 31;
+	@%p10 bra 	$L__BB2_28;
+	ld.param.u64 	%rd181, [tryst_standby_param_0];
+	ld.param.u64 	%rd180, [tryst_standby_param_1];
+	setp.ne.s32 	%p11, %r93, 0;
+	sub.s64 	%rd63, %rd277, %rd59;
+	setp.le.u64 	%p12, %rd63, %rd58;
+	or.pred  	%p1, %p11, %p12;
+	and.b64  	%rd8, %rd278, 7;
+	shl.b64 	%rd64, %rd278, 5;
+	and.b64  	%rd65, %rd64, 224;
+	add.s64 	%rd66, %rd181, %rd65;
+	mul.wide.u32 	%rd67, %r1, 8;
+	add.s64 	%rd9, %rd66, %rd67;
+	add.s64 	%rd68, %rd180, %rd65;
+	add.s64 	%rd10, %rd68, %rd67;
+	and.b64  	%rd11, %rd278, 65535;
 $L__BB2_7:
-	setp.gt.u32 	%p8, %r1, 2;
-	mov.u64 	%rd276, 0;
-	@%p8 bra 	$L__BB2_11;
-	setp.eq.s32 	%p9, %r93, 0;
-	@%p9 bra 	$L__BB2_10;
-	ld.acquire.gpu.u64 %rd276, [%rd11];
+	setp.gt.u32 	%p13, %r1, 2;
+	mov.u64 	%rd279, 0;
+	@%p13 bra 	$L__BB2_11;
+	setp.eq.s32 	%p14, %r93, 0;
+	@%p14 bra 	$L__BB2_10;
+	ld.acquire.gpu.u64 %rd279, [%rd10];
 	bra.uni 	$L__BB2_11;
 $L__BB2_10:
-	ld.acquire.sys.u64 %rd276, [%rd10];
+	ld.acquire.sys.u64 %rd279, [%rd9];
 $L__BB2_11:
-	shr.u64 	%rd73, %rd276, 48;
-	setp.eq.s64 	%p10, %rd73, %rd9;
-	or.pred  	%p12, %p8, %p10;
-	mov.u32 	%r98, -1;
-	vote.sync.all.pred 	%p13, %p12, %r98;
-	@%p13 bra 	$L__BB2_18;
-	setp.eq.s32 	%p14, %r93, 0;
-	@%p14 bra 	$L__BB2_14;
-	ld.volatile.global.u32 	%r101, [%rd7+296];
-	setp.ne.s32 	%p96, %r101, 0;
-	bra.uni 	$L__BB2_15;
-$L__BB2_14:
-	ld.param.u64 	%rd182, [tryst_standby_param_5];
-	ld.param.u64 	%rd181, [tryst_standby_param_4];
-	mov.u64 %rd74, %globaltimer;
-	sub.s64 	%rd75, %rd74, %rd274;
-	setp.gt.u64 	%p15, %rd75, %rd181;
-	sub.s64 	%rd76, %rd74, %rd59;
-	setp.gt.u64 	%p16, %rd76, %rd182;
-	or.pred  	%p96, %p15, %p16;
-$L__BB2_15:
-	mov.u32 	%r102, -1;
-	vote.sync.any.pred 	%p17, %p96, %r102;
-	not.pred 	%p18, %p17;
-	@%p18 bra 	$L__BB2_7;
-	setp.ne.s32 	%p19, %r1, 0;
-	@%p19 bra 	$L__BB2_26;
+	mov.pred 	%p103, 0;
+	not.pred 	%p16, %p1;
+	@%p16 bra 	$L__BB2_13;
+	shr.u64 	%rd74, %rd279, 48;
+	setp.eq.s64 	%p18, %rd74, %rd11;
+	or.pred  	%p103, %p13, %p18;
+$L__BB2_13:
+	mov.u32 	%r100, -1;
+	vote.sync.all.pred 	%p19, %p103, %r100;
+	@%p19 bra 	$L__BB2_20;
+	setp.eq.s32 	%p20, %r93, 0;
+	@%p20 bra 	$L__BB2_16;
+	ld.volatile.global.u32 	%r103, [%rd7+296];
+	setp.ne.s32 	%p104, %r103, 0;
+	bra.uni 	$L__BB2_17;
+$L__BB2_16:
+	ld.param.u64 	%rd182, [tryst_standby_param_4];
+	mov.u64 %rd75, %globaltimer;
+	sub.s64 	%rd76, %rd75, %rd277;
+	setp.gt.u64 	%p21, %rd76, %rd182;
+	sub.s64 	%rd77, %rd75, %rd59;
+	setp.gt.u64 	%p22, %rd77, %rd58;
+	or.pred  	%p104, %p21, %p22;
+$L__BB2_17:
+	mov.u32 	%r104, -1;
+	vote.sync.any.pred 	%p23, %p104, %r104;
+	not.pred 	%p24, %p23;
+	@%p24 bra 	$L__BB2_7;
+	setp.ne.s32 	%p25, %r1, 0;
+	@%p25 bra 	$L__BB2_28;
 	mov.u16 	%rs24, 1;
 	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs24;
-	bra.uni 	$L__BB2_26;
-$L__BB2_18:
-	@%p8 bra 	$L__BB2_24;
-	setp.ne.s32 	%p21, %r93, 0;
-	@%p21 bra 	$L__BB2_23;
-	setp.gt.u32 	%p22, %r91, 1;
-	shl.b64 	%rd78, %rd8, 5;
-	add.s64 	%rd79, %rd7, %rd78;
-	add.s64 	%rd15, %rd79, %rd66;
-	@%p22 bra 	$L__BB2_22;
-	bra.uni 	$L__BB2_21;
-$L__BB2_22:
-	st.release.gpu.u64 [%rd11], %rd276;
+	bra.uni 	$L__BB2_28;
+$L__BB2_20:
+	@%p13 bra 	$L__BB2_26;
+	@%p11 bra 	$L__BB2_25;
+	setp.gt.u32 	%p28, %r91, 1;
+	shl.b64 	%rd79, %rd8, 5;
+	add.s64 	%rd80, %rd7, %rd79;
+	add.s64 	%rd15, %rd80, %rd67;
+	@%p28 bra 	$L__BB2_24;
 	bra.uni 	$L__BB2_23;
-$L__BB2_21:
-	st.volatile.global.u64 	[%rd15], %rd276;
-$L__BB2_23:
-	and.b64  	%rd83, %rd276, 281474976710655;
-	shl.b32 	%r110, %r1, 3;
-	mov.u32 	%r111, _ZZ13tryst_standbyE5piece;
-	add.s32 	%r112, %r111, %r110;
-	st.shared.u64 	[%r112], %rd83;
 $L__BB2_24:
-	setp.ne.s32 	%p23, %r1, 0;
-	@%p23 bra 	$L__BB2_26;
+	st.release.gpu.u64 [%rd10], %rd279;
+	bra.uni 	$L__BB2_25;
+$L__BB2_23:
+	st.volatile.global.u64 	[%rd15], %rd279;
+$L__BB2_25:
+	and.b64  	%rd84, %rd279, 281474976710655;
+	shl.b32 	%r112, %r1, 3;
+	mov.u32 	%r113, _ZZ13tryst_standbyE5piece;
+	add.s32 	%r114, %r113, %r112;
+	st.shared.u64 	[%r114], %rd84;
+$L__BB2_26:
+	setp.ne.s32 	%p29, %r1, 0;
+	@%p29 bra 	$L__BB2_28;
 	mov.u16 	%rs25, 0;
 	st.shared.u8 	[_ZZ13tryst_standbyE6leaves], %rs25;
-$L__BB2_26:
+$L__BB2_28:
 	bar.sync 	0;
 	ld.shared.u8 	%rs26, [_ZZ13tryst_standbyE6leaves];
-	setp.eq.s16 	%p24, %rs26, 0;
-	@%p24 bra 	$L__BB2_38;
-	bra.uni 	$L__BB2_27;
-$L__BB2_38:
+	setp.eq.s16 	%p30, %rs26, 0;
+	@%p30 bra 	$L__BB2_40;
+	bra.uni 	$L__BB2_29;
+$L__BB2_40:
 	ld.shared.u64 	%rd16, [_ZZ13tryst_standbyE5piece];
 	ld.shared.u64 	%rd17, [_ZZ13tryst_standbyE5piece+8];
-	xor.b64  	%rd87, %rd16, %rd17;
-	and.b64  	%rd18, %rd87, 15;
-	setp.eq.s64 	%p31, %rd18, 0;
-	setp.eq.s64 	%p32, %rd18, 8;
-	and.b64  	%rd88, %rd87, 3;
-	setp.eq.s64 	%p33, %rd88, 0;
-	selp.b32 	%r124, 4, 1, %p33;
-	selp.b32 	%r125, 8, %r124, %p32;
-	selp.b32 	%r4, 16, %r125, %p31;
-	cvt.u64.u32 	%rd89, %r4;
-	add.s32 	%r126, %r4, -1;
-	cvt.u64.u32 	%rd90, %r126;
-	and.b64  	%rd91, %rd16, %rd90;
-	sub.s64 	%rd92, %rd89, %rd91;
-	and.b64  	%rd93, %rd92, %rd90;
+	xor.b64  	%rd88, %rd16, %rd17;
+	and.b64  	%rd18, %rd88, 15;
+	setp.eq.s64 	%p37, %rd18, 0;
+	setp.eq.s64 	%p38, %rd18, 8;
+	and.b64  	%rd89, %rd88, 3;
+	setp.eq.s64 	%p39, %rd89, 0;
+	selp.b32 	%r126, 4, 1, %p39;
+	selp.b32 	%r127, 8, %r126, %p38;
+	selp.b32 	%r4, 16, %r127, %p37;
+	cvt.u64.u32 	%rd90, %r4;
+	add.s32 	%r128, %r4, -1;
+	cvt.u64.u32 	%rd91, %r128;
+	and.b64  	%rd92, %rd16, %rd91;
+	sub.s64 	%rd93, %rd90, %rd92;
+	and.b64  	%rd94, %rd93, %rd91;
 	ld.shared.u64 	%rd19, [_ZZ13tryst_standbyE5piece+16];
-	min.u64 	%rd20, %rd93, %rd19;
-	sub.s64 	%rd94, %rd19, %rd20;
-	neg.s64 	%rd95, %rd89;
-	and.b64  	%rd21, %rd94, %rd95;
-	setp.le.u64 	%p34, %rd20, %rd3;
-	@%p34 bra 	$L__BB2_40;
-	add.s64 	%rd96, %rd17, %rd3;
-	ld.global.cv.u8 %r127, [%rd96];
-	add.s64 	%rd97, %rd16, %rd3;
-	st.u8 	[%rd97], %r127;
-$L__BB2_40:
-	@%p31 bra 	$L__BB2_100;
-	setp.eq.s32 	%p36, %r4, 8;
-	@%p36 bra 	$L__BB2_81;
-	bra.uni 	$L__BB2_42;
-$L__BB2_81:
-	shr.u64 	%rd35, %rd21, 3;
-	setp.le.u64 	%p58, %rd35, %rd3;
-	@%p58 bra 	$L__BB2_119;
-	mov.u64 	%rd279, %rd3;
+	min.u64 	%rd20, %rd94, %rd19;
+	sub.s64 	%rd95, %rd19, %rd20;
+	neg.s64 	%rd96, %rd90;
+	and.b64  	%rd21, %rd95, %rd96;
+	setp.le.u64 	%p40, %rd20, %rd3;
+	@%p40 bra 	$L__BB2_42;
+	add.s64 	%rd97, %rd17, %rd3;
+	ld.global.cv.u8 %r129, [%rd97];
+	add.s64 	%rd98, %rd16, %rd3;
+	st.u8 	[%rd98], %r129;
+$L__BB2_42:
+	@%p37 bra 	$L__BB2_102;
+	setp.eq.s32 	%p42, %r4, 8;
+	@%p42 bra 	$L__BB2_83;
+	bra.uni 	$L__BB2_44;
 $L__BB2_83:
-	shr.u64 	%rd246, %rd21, 3;
-	setp.ge.u64 	%p59, %rd279, %rd246;
-	@%p59 bra 	$L__BB2_85;
-	add.s64 	%rd231, %rd17, %rd20;
-	shl.b64 	%rd123, %rd279, 3;
-	add.s64 	%rd122, %rd231, %rd123;
-	ld.global.cv.v2.u32 {%r224,%r223}, [%rd122];
+	shr.u64 	%rd35, %rd21, 3;
+	setp.le.u64 	%p64, %rd35, %rd3;
+	@%p64 bra 	$L__BB2_121;
+	mov.u64 	%rd282, %rd3;
 $L__BB2_85:
-	shr.u64 	%rd247, %rd21, 3;
-	add.s64 	%rd39, %rd279, %rd4;
-	setp.ge.u64 	%p60, %rd39, %rd247;
-	@%p60 bra 	$L__BB2_87;
-	add.s64 	%rd240, %rd279, %rd4;
-	add.s64 	%rd239, %rd17, %rd20;
-	shl.b64 	%rd125, %rd240, 3;
-	add.s64 	%rd124, %rd239, %rd125;
-	ld.global.cv.v2.u32 {%r226,%r225}, [%rd124];
+	shr.u64 	%rd249, %rd21, 3;
+	setp.ge.u64 	%p65, %rd282, %rd249;
+	@%p65 bra 	$L__BB2_87;
+	add.s64 	%rd234, %rd17, %rd20;
+	shl.b64 	%rd124, %rd282, 3;
+	add.s64 	%rd123, %rd234, %rd124;
+	ld.global.cv.v2.u32 {%r226,%r225}, [%rd123];
 $L__BB2_87:
-	shr.u64 	%rd248, %rd21, 3;
-	add.s64 	%rd230, %rd279, %rd4;
-	add.s64 	%rd40, %rd230, %rd4;
-	setp.ge.u64 	%p61, %rd40, %rd248;
-	@%p61 bra 	$L__BB2_89;
-	add.s64 	%rd252, %rd279, %rd4;
-	add.s64 	%rd251, %rd252, %rd4;
-	add.s64 	%rd238, %rd17, %rd20;
-	shl.b64 	%rd127, %rd251, 3;
-	add.s64 	%rd126, %rd238, %rd127;
-	ld.global.cv.v2.u32 {%r228,%r227}, [%rd126];
+	shr.u64 	%rd250, %rd21, 3;
+	add.s64 	%rd39, %rd282, %rd4;
+	setp.ge.u64 	%p66, %rd39, %rd250;
+	@%p66 bra 	$L__BB2_89;
+	add.s64 	%rd243, %rd282, %rd4;
+	add.s64 	%rd242, %rd17, %rd20;
+	shl.b64 	%rd126, %rd243, 3;
+	add.s64 	%rd125, %rd242, %rd126;
+	ld.global.cv.v2.u32 {%r228,%r227}, [%rd125];
 $L__BB2_89:
-	add.s64 	%rd243, %rd279, %rd4;
-	add.s64 	%rd242, %rd243, %rd4;
-	shr.u64 	%rd241, %rd21, 3;
-	add.s64 	%rd41, %rd242, %rd4;
-	setp.ge.u64 	%p62, %rd41, %rd241;
-	@%p62 bra 	$L__BB2_91;
-	add.s64 	%rd270, %rd279, %rd4;
-	add.s64 	%rd269, %rd270, %rd4;
-	add.s64 	%rd268, %rd269, %rd4;
-	add.s64 	%rd237, %rd17, %rd20;
-	shl.b64 	%rd129, %rd268, 3;
-	add.s64 	%rd128, %rd237, %rd129;
-	ld.global.cv.v2.u32 {%r230,%r229}, [%rd128];
+	shr.u64 	%rd251, %rd21, 3;
+	add.s64 	%rd233, %rd282, %rd4;
+	add.s64 	%rd40, %rd233, %rd4;
+	setp.ge.u64 	%p67, %rd40, %rd251;
+	@%p67 bra 	$L__BB2_91;
+	add.s64 	%rd255, %rd282, %rd4;
+	add.s64 	%rd254, %rd255, %rd4;
+	add.s64 	%rd241, %rd17, %rd20;
+	shl.b64 	%rd128, %rd254, 3;
+	add.s64 	%rd127, %rd241, %rd128;
+	ld.global.cv.v2.u32 {%r230,%r229}, [%rd127];
 $L__BB2_91:
+	add.s64 	%rd246, %rd282, %rd4;
+	add.s64 	%rd245, %rd246, %rd4;
 	shr.u64 	%rd244, %rd21, 3;
-	setp.ge.u64 	%p91, %rd279, %rd244;
-	@%p91 bra 	$L__BB2_93;
-	add.s64 	%rd236, %rd16, %rd20;
-	shl.b64 	%rd131, %rd279, 3;
-	add.s64 	%rd130, %rd236, %rd131;
-	st.global.cs.v2.u32 [%rd130], {%r224,%r223};
+	add.s64 	%rd41, %rd245, %rd4;
+	setp.ge.u64 	%p68, %rd41, %rd244;
+	@%p68 bra 	$L__BB2_93;
+	add.s64 	%rd273, %rd282, %rd4;
+	add.s64 	%rd272, %rd273, %rd4;
+	add.s64 	%rd271, %rd272, %rd4;
+	add.s64 	%rd240, %rd17, %rd20;
+	shl.b64 	%rd130, %rd271, 3;
+	add.s64 	%rd129, %rd240, %rd130;
+	ld.global.cv.v2.u32 {%r232,%r231}, [%rd129];
 $L__BB2_93:
-	shr.u64 	%rd254, %rd21, 3;
-	add.s64 	%rd253, %rd279, %rd4;
-	setp.ge.u64 	%p92, %rd253, %rd254;
-	@%p92 bra 	$L__BB2_95;
-	add.s64 	%rd235, %rd16, %rd20;
-	add.s64 	%rd234, %rd279, %rd4;
-	shl.b64 	%rd133, %rd234, 3;
-	add.s64 	%rd132, %rd235, %rd133;
-	st.global.cs.v2.u32 [%rd132], {%r226,%r225};
+	shr.u64 	%rd247, %rd21, 3;
+	setp.ge.u64 	%p98, %rd282, %rd247;
+	@%p98 bra 	$L__BB2_95;
+	add.s64 	%rd239, %rd16, %rd20;
+	shl.b64 	%rd132, %rd282, 3;
+	add.s64 	%rd131, %rd239, %rd132;
+	st.global.cs.v2.u32 [%rd131], {%r226,%r225};
 $L__BB2_95:
-	add.s64 	%rd257, %rd279, %rd4;
-	shr.u64 	%rd256, %rd21, 3;
-	add.s64 	%rd255, %rd257, %rd4;
-	setp.ge.u64 	%p93, %rd255, %rd256;
-	@%p93 bra 	$L__BB2_97;
-	add.s64 	%rd250, %rd279, %rd4;
-	add.s64 	%rd249, %rd250, %rd4;
-	add.s64 	%rd233, %rd16, %rd20;
-	shl.b64 	%rd135, %rd249, 3;
-	add.s64 	%rd134, %rd233, %rd135;
-	st.global.cs.v2.u32 [%rd134], {%r228,%r227};
+	shr.u64 	%rd257, %rd21, 3;
+	add.s64 	%rd256, %rd282, %rd4;
+	setp.ge.u64 	%p99, %rd256, %rd257;
+	@%p99 bra 	$L__BB2_97;
+	add.s64 	%rd238, %rd16, %rd20;
+	add.s64 	%rd237, %rd282, %rd4;
+	shl.b64 	%rd134, %rd237, 3;
+	add.s64 	%rd133, %rd238, %rd134;
+	st.global.cs.v2.u32 [%rd133], {%r228,%r227};
 $L__BB2_97:
-	add.s64 	%rd261, %rd279, %rd4;
-	add.s64 	%rd260, %rd261, %rd4;
+	add.s64 	%rd260, %rd282, %rd4;
 	shr.u64 	%rd259, %rd21, 3;
 	add.s64 	%rd258, %rd260, %rd4;
-	setp.ge.u64 	%p94, %rd258, %rd259;
-	@%p94 bra 	$L__BB2_99;
-	add.s64 	%rd267, %rd279, %rd4;
+	setp.ge.u64 	%p100, %rd258, %rd259;
+	@%p100 bra 	$L__BB2_99;
+	add.s64 	%rd253, %rd282, %rd4;
+	add.s64 	%rd252, %rd253, %rd4;
+	add.s64 	%rd236, %rd16, %rd20;
+	shl.b64 	%rd136, %rd252, 3;
+	add.s64 	%rd135, %rd236, %rd136;
+	st.global.cs.v2.u32 [%rd135], {%r230,%r229};
+$L__BB2_99:
+	add.s64 	%rd264, %rd282, %rd4;
+	add.s64 	%rd263, %rd264, %rd4;
+	shr.u64 	%rd262, %rd21, 3;
+	add.s64 	%rd261, %rd263, %rd4;
+	setp.ge.u64 	%p101, %rd261, %rd262;
+	@%p101 bra 	$L__BB2_101;
+	add.s64 	%rd270, %rd282, %rd4;
+	add.s64 	%rd269, %rd270, %rd4;
+	add.s64 	%rd268, %rd269, %rd4;
+	add.s64 	%rd235, %rd16, %rd20;
+	shl.b64 	%rd138, %rd268, 3;
+	add.s64 	%rd137, %rd235, %rd138;
+	st.global.cs.v2.u32 [%rd137], {%r232,%r231};
+$L__BB2_101:
+	add.s64 	%rd267, %rd282, %rd4;
 	add.s64 	%rd266, %rd267, %rd4;
 	add.s64 	%rd265, %rd266, %rd4;
-	add.s64 	%rd232, %rd16, %rd20;
-	shl.b64 	%rd137, %rd265, 3;
-	add.s64 	%rd136, %rd232, %rd137;
-	st.global.cs.v2.u32 [%rd136], {%r230,%r229};
-$L__BB2_99:
-	add.s64 	%rd264, %rd279, %rd4;
-	add.s64 	%rd263, %rd264, %rd4;
-	add.s64 	%rd262, %rd263, %rd4;
-	shr.u64 	%rd245, %rd21, 3;
-	add.s64 	%rd279, %rd262, %rd4;
-	setp.lt.u64 	%p67, %rd279, %rd245;
-	@%p67 bra 	$L__BB2_83;
-	bra.uni 	$L__BB2_119;
-$L__BB2_100:
-	shr.u64 	%rd138, %rd21, 4;
-	setp.le.u64 	%p68, %rd138, %rd3;
-	@%p68 bra 	$L__BB2_119;
-	mov.u64 	%rd280, %rd3;
+	shr.u64 	%rd248, %rd21, 3;
+	add.s64 	%rd282, %rd265, %rd4;
+	setp.lt.u64 	%p73, %rd282, %rd248;
+	@%p73 bra 	$L__BB2_85;
+	bra.uni 	$L__BB2_121;
 $L__BB2_102:
-	shr.u64 	%rd183, %rd21, 4;
-	setp.ge.u64 	%p69, %rd280, %rd183;
-	@%p69 bra 	$L__BB2_104;
-	add.s64 	%rd141, %rd17, %rd20;
-	shl.b64 	%rd142, %rd280, 4;
-	add.s64 	%rd140, %rd141, %rd142;
-	ld.global.cv.v4.u32 {%r250,%r249,%r248,%r247}, [%rd140];
+	shr.u64 	%rd139, %rd21, 4;
+	setp.le.u64 	%p74, %rd139, %rd3;
+	@%p74 bra 	$L__BB2_121;
+	mov.u64 	%rd283, %rd3;
 $L__BB2_104:
-	shr.u64 	%rd184, %rd21, 4;
-	add.s64 	%rd44, %rd280, %rd4;
-	setp.ge.u64 	%p70, %rd44, %rd184;
-	@%p70 bra 	$L__BB2_106;
-	add.s64 	%rd188, %rd280, %rd4;
-	add.s64 	%rd145, %rd17, %rd20;
-	shl.b64 	%rd146, %rd188, 4;
-	add.s64 	%rd144, %rd145, %rd146;
-	ld.global.cv.v4.u32 {%r254,%r253,%r252,%r251}, [%rd144];
+	shr.u64 	%rd183, %rd21, 4;
+	setp.ge.u64 	%p75, %rd283, %rd183;
+	@%p75 bra 	$L__BB2_106;
+	add.s64 	%rd142, %rd17, %rd20;
+	shl.b64 	%rd143, %rd283, 4;
+	add.s64 	%rd141, %rd142, %rd143;
+	ld.global.cv.v4.u32 {%r252,%r251,%r250,%r249}, [%rd141];
 $L__BB2_106:
-	add.s64 	%rd186, %rd280, %rd4;
+	shr.u64 	%rd184, %rd21, 4;
+	add.s64 	%rd44, %rd283, %rd4;
+	setp.ge.u64 	%p76, %rd44, %rd184;
+	@%p76 bra 	$L__BB2_108;
+	add.s64 	%rd188, %rd283, %rd4;
+	add.s64 	%rd146, %rd17, %rd20;
+	shl.b64 	%rd147, %rd188, 4;
+	add.s64 	%rd145, %rd146, %rd147;
+	ld.global.cv.v4.u32 {%r256,%r255,%r254,%r253}, [%rd145];
+$L__BB2_108:
+	add.s64 	%rd186, %rd283, %rd4;
 	shr.u64 	%rd185, %rd21, 4;
 	add.s64 	%rd45, %rd186, %rd4;
-	setp.ge.u64 	%p71, %rd45, %rd185;
-	@%p71 bra 	$L__BB2_108;
-	add.s64 	%rd149, %rd17, %rd20;
-	shl.b64 	%rd150, %rd45, 4;
-	add.s64 	%rd148, %rd149, %rd150;
-	ld.global.cv.v4.u32 {%r258,%r257,%r256,%r255}, [%rd148];
-$L__BB2_108:
+	setp.ge.u64 	%p77, %rd45, %rd185;
+	@%p77 bra 	$L__BB2_110;
+	add.s64 	%rd150, %rd17, %rd20;
+	shl.b64 	%rd151, %rd45, 4;
+	add.s64 	%rd149, %rd150, %rd151;
+	ld.global.cv.v4.u32 {%r260,%r259,%r258,%r257}, [%rd149];
+$L__BB2_110:
 	shr.u64 	%rd187, %rd21, 4;
 	add.s64 	%rd46, %rd45, %rd4;
-	setp.ge.u64 	%p72, %rd46, %rd187;
-	@%p72 bra 	$L__BB2_110;
-	add.s64 	%rd153, %rd17, %rd20;
-	shl.b64 	%rd154, %rd46, 4;
-	add.s64 	%rd152, %rd153, %rd154;
-	ld.global.cv.v4.u32 {%r262,%r261,%r260,%r259}, [%rd152];
-$L__BB2_110:
-	shr.u64 	%rd271, %rd21, 4;
-	setp.ge.u64 	%p95, %rd280, %rd271;
-	@%p95 bra 	$L__BB2_112;
-	add.s64 	%rd157, %rd16, %rd20;
-	shl.b64 	%rd158, %rd280, 4;
-	add.s64 	%rd156, %rd157, %rd158;
-	st.global.cs.v4.u32 [%rd156], {%r250,%r249,%r248,%r247};
+	setp.ge.u64 	%p78, %rd46, %rd187;
+	@%p78 bra 	$L__BB2_112;
+	add.s64 	%rd154, %rd17, %rd20;
+	shl.b64 	%rd155, %rd46, 4;
+	add.s64 	%rd153, %rd154, %rd155;
+	ld.global.cv.v4.u32 {%r264,%r263,%r262,%r261}, [%rd153];
 $L__BB2_112:
-	shr.u64 	%rd191, %rd21, 4;
-	add.s64 	%rd190, %rd280, %rd4;
-	setp.ge.u64 	%p84, %rd190, %rd191;
-	@%p84 bra 	$L__BB2_114;
-	add.s64 	%rd189, %rd280, %rd4;
-	add.s64 	%rd160, %rd16, %rd20;
-	shl.b64 	%rd161, %rd189, 4;
-	add.s64 	%rd159, %rd160, %rd161;
-	st.global.cs.v4.u32 [%rd159], {%r254,%r253,%r252,%r251};
+	shr.u64 	%rd274, %rd21, 4;
+	setp.ge.u64 	%p102, %rd283, %rd274;
+	@%p102 bra 	$L__BB2_114;
+	add.s64 	%rd158, %rd16, %rd20;
+	shl.b64 	%rd159, %rd283, 4;
+	add.s64 	%rd157, %rd158, %rd159;
+	st.global.cs.v4.u32 [%rd157], {%r252,%r251,%r250,%r249};
 $L__BB2_114:
-	add.s64 	%rd194, %rd280, %rd4;
+	shr.u64 	%rd191, %rd21, 4;
+	add.s64 	%rd190, %rd283, %rd4;
+	setp.ge.u64 	%p90, %rd190, %rd191;
+	@%p90 bra 	$L__BB2_116;
+	add.s64 	%rd189, %rd283, %rd4;
+	add.s64 	%rd161, %rd16, %rd20;
+	shl.b64 	%rd162, %rd189, 4;
+	add.s64 	%rd160, %rd161, %rd162;
+	st.global.cs.v4.u32 [%rd160], {%r256,%r255,%r254,%r253};
+$L__BB2_116:
+	add.s64 	%rd194, %rd283, %rd4;
 	shr.u64 	%rd193, %rd21, 4;
 	add.s64 	%rd192, %rd194, %rd4;
-	setp.ge.u64 	%p85, %rd192, %rd193;
-	@%p85 bra 	$L__BB2_116;
-	add.s64 	%rd200, %rd280, %rd4;
+	setp.ge.u64 	%p91, %rd192, %rd193;
+	@%p91 bra 	$L__BB2_118;
+	add.s64 	%rd200, %rd283, %rd4;
 	add.s64 	%rd199, %rd200, %rd4;
-	add.s64 	%rd163, %rd16, %rd20;
-	shl.b64 	%rd164, %rd199, 4;
-	add.s64 	%rd162, %rd163, %rd164;
-	st.global.cs.v4.u32 [%rd162], {%r258,%r257,%r256,%r255};
-$L__BB2_116:
-	add.s64 	%rd198, %rd280, %rd4;
+	add.s64 	%rd164, %rd16, %rd20;
+	shl.b64 	%rd165, %rd199, 4;
+	add.s64 	%rd163, %rd164, %rd165;
+	st.global.cs.v4.u32 [%rd163], {%r260,%r259,%r258,%r257};
+$L__BB2_118:
+	add.s64 	%rd198, %rd283, %rd4;
 	add.s64 	%rd197, %rd198, %rd4;
 	shr.u64 	%rd196, %rd21, 4;
 	add.s64 	%rd195, %rd197, %rd4;
-	setp.ge.u64 	%p86, %rd195, %rd196;
-	@%p86 bra 	$L__BB2_118;
-	add.s64 	%rd273, %rd45, %rd4;
-	add.s64 	%rd166, %rd16, %rd20;
-	shl.b64 	%rd167, %rd273, 4;
-	add.s64 	%rd165, %rd166, %rd167;
-	st.global.cs.v4.u32 [%rd165], {%r262,%r261,%r260,%r259};
-$L__BB2_118:
-	add.s64 	%rd272, %rd45, %rd4;
-	shr.u64 	%rd177, %rd21, 4;
-	add.s64 	%rd280, %rd272, %rd4;
-	setp.lt.u64 	%p77, %rd280, %rd177;
-	@%p77 bra 	$L__BB2_102;
-	bra.uni 	$L__BB2_119;
-$L__BB2_42:
+	setp.ge.u64 	%p92, %rd195, %rd196;
+	@%p92 bra 	$L__BB2_120;
+	add.s64 	%rd276, %rd45, %rd4;
+	add.s64 	%rd167, %rd16, %rd20;
+	shl.b64 	%rd168, %rd276, 4;
+	add.s64 	%rd166, %rd167, %rd168;
+	st.global.cs.v4.u32 [%rd166], {%r264,%r263,%r262,%r261};
+$L__BB2_120:
+	add.s64 	%rd275, %rd45, %rd4;
+	shr.u64 	%rd178, %rd21, 4;
+	add.s64 	%rd283, %rd275, %rd4;
+	setp.lt.u64 	%p83, %rd283, %rd178;
+	@%p83 bra 	$L__BB2_104;
+	bra.uni 	$L__BB2_121;
+$L__BB2_44:
 	add.s64 	%rd22, %rd16, %rd20;
 	add.s64 	%rd23, %rd17, %rd20;
-	setp.eq.s32 	%p37, %r4, 4;
-	@%p37 bra 	$L__BB2_62;
-	bra.uni 	$L__BB2_43;
-$L__BB2_62:
-	shr.u64 	%rd29, %rd21, 2;
-	setp.le.u64 	%p48, %rd29, %rd3;
-	@%p48 bra 	$L__BB2_119;
-	mov.u64 	%rd278, %rd3;
+	setp.eq.s32 	%p43, %r4, 4;
+	@%p43 bra 	$L__BB2_64;
+	bra.uni 	$L__BB2_45;
 $L__BB2_64:
-	shr.u64 	%rd206, %rd21, 2;
-	setp.ge.u64 	%p49, %rd278, %rd206;
-	@%p49 bra 	$L__BB2_66;
-	add.s64 	%rd224, %rd17, %rd20;
-	shl.b64 	%rd107, %rd278, 2;
-	add.s64 	%rd106, %rd224, %rd107;
-	ld.global.cv.u32 %r211, [%rd106];
+	shr.u64 	%rd29, %rd21, 2;
+	setp.le.u64 	%p54, %rd29, %rd3;
+	@%p54 bra 	$L__BB2_121;
+	mov.u64 	%rd281, %rd3;
 $L__BB2_66:
-	shr.u64 	%rd207, %rd21, 2;
-	add.s64 	%rd31, %rd278, %rd4;
-	setp.ge.u64 	%p50, %rd31, %rd207;
-	@%p50 bra 	$L__BB2_68;
-	add.s64 	%rd223, %rd17, %rd20;
-	add.s64 	%rd209, %rd278, %rd4;
-	shl.b64 	%rd109, %rd209, 2;
-	add.s64 	%rd108, %rd223, %rd109;
-	ld.global.cv.u32 %r212, [%rd108];
+	shr.u64 	%rd209, %rd21, 2;
+	setp.ge.u64 	%p55, %rd281, %rd209;
+	@%p55 bra 	$L__BB2_68;
+	add.s64 	%rd227, %rd17, %rd20;
+	shl.b64 	%rd108, %rd281, 2;
+	add.s64 	%rd107, %rd227, %rd108;
+	ld.global.cv.u32 %r213, [%rd107];
 $L__BB2_68:
-	add.s64 	%rd203, %rd278, %rd4;
-	shr.u64 	%rd202, %rd21, 2;
-	add.s64 	%rd32, %rd203, %rd4;
-	setp.ge.u64 	%p51, %rd32, %rd202;
-	@%p51 bra 	$L__BB2_70;
-	add.s64 	%rd222, %rd17, %rd20;
-	add.s64 	%rd218, %rd278, %rd4;
-	add.s64 	%rd217, %rd218, %rd4;
-	shl.b64 	%rd111, %rd217, 2;
-	add.s64 	%rd110, %rd222, %rd111;
-	ld.global.cv.u32 %r213, [%rd110];
+	shr.u64 	%rd210, %rd21, 2;
+	add.s64 	%rd31, %rd281, %rd4;
+	setp.ge.u64 	%p56, %rd31, %rd210;
+	@%p56 bra 	$L__BB2_70;
+	add.s64 	%rd226, %rd17, %rd20;
+	add.s64 	%rd212, %rd281, %rd4;
+	shl.b64 	%rd110, %rd212, 2;
+	add.s64 	%rd109, %rd226, %rd110;
+	ld.global.cv.u32 %r214, [%rd109];
 $L__BB2_70:
-	add.s64 	%rd211, %rd278, %rd4;
-	add.s64 	%rd210, %rd211, %rd4;
-	shr.u64 	%rd204, %rd21, 2;
-	add.s64 	%rd33, %rd210, %rd4;
-	setp.ge.u64 	%p52, %rd33, %rd204;
-	@%p52 bra 	$L__BB2_72;
-	add.s64 	%rd229, %rd17, %rd20;
-	shl.b64 	%rd113, %rd33, 2;
-	add.s64 	%rd112, %rd229, %rd113;
-	ld.global.cv.u32 %r214, [%rd112];
-$L__BB2_72:
-	shr.u64 	%rd212, %rd21, 2;
-	setp.ge.u64 	%p88, %rd278, %rd212;
-	@%p88 bra 	$L__BB2_74;
-	add.s64 	%rd228, %rd16, %rd20;
-	shl.b64 	%rd115, %rd278, 2;
-	add.s64 	%rd114, %rd228, %rd115;
-	st.global.cs.u32 [%rd114], %r211;
-$L__BB2_74:
-	shr.u64 	%rd214, %rd21, 2;
-	add.s64 	%rd213, %rd278, %rd4;
-	setp.ge.u64 	%p89, %rd213, %rd214;
-	@%p89 bra 	$L__BB2_76;
-	add.s64 	%rd227, %rd16, %rd20;
-	add.s64 	%rd208, %rd278, %rd4;
-	shl.b64 	%rd117, %rd208, 2;
-	add.s64 	%rd116, %rd227, %rd117;
-	st.global.cs.u32 [%rd116], %r212;
-$L__BB2_76:
-	add.s64 	%rd221, %rd278, %rd4;
-	shr.u64 	%rd220, %rd21, 2;
-	add.s64 	%rd219, %rd221, %rd4;
-	setp.ge.u64 	%p90, %rd219, %rd220;
-	@%p90 bra 	$L__BB2_78;
-	add.s64 	%rd226, %rd16, %rd20;
-	add.s64 	%rd216, %rd278, %rd4;
-	add.s64 	%rd215, %rd216, %rd4;
-	shl.b64 	%rd119, %rd215, 2;
-	add.s64 	%rd118, %rd226, %rd119;
-	st.global.cs.u32 [%rd118], %r213;
-$L__BB2_78:
-	@%p52 bra 	$L__BB2_80;
-	add.s64 	%rd225, %rd16, %rd20;
-	shl.b64 	%rd121, %rd33, 2;
-	add.s64 	%rd120, %rd225, %rd121;
-	st.global.cs.u32 [%rd120], %r214;
-$L__BB2_80:
+	add.s64 	%rd206, %rd281, %rd4;
 	shr.u64 	%rd205, %rd21, 2;
-	add.s64 	%rd278, %rd33, %rd4;
-	setp.lt.u64 	%p57, %rd278, %rd205;
-	@%p57 bra 	$L__BB2_64;
-	bra.uni 	$L__BB2_119;
-$L__BB2_43:
-	setp.le.u64 	%p38, %rd21, %rd3;
-	@%p38 bra 	$L__BB2_119;
-	mov.u64 	%rd277, %rd3;
+	add.s64 	%rd32, %rd206, %rd4;
+	setp.ge.u64 	%p57, %rd32, %rd205;
+	@%p57 bra 	$L__BB2_72;
+	add.s64 	%rd225, %rd17, %rd20;
+	add.s64 	%rd224, %rd281, %rd4;
+	add.s64 	%rd223, %rd224, %rd4;
+	shl.b64 	%rd112, %rd223, 2;
+	add.s64 	%rd111, %rd225, %rd112;
+	ld.global.cv.u32 %r215, [%rd111];
+$L__BB2_72:
+	add.s64 	%rd214, %rd281, %rd4;
+	add.s64 	%rd213, %rd214, %rd4;
+	shr.u64 	%rd207, %rd21, 2;
+	add.s64 	%rd33, %rd213, %rd4;
+	setp.ge.u64 	%p58, %rd33, %rd207;
+	@%p58 bra 	$L__BB2_74;
+	add.s64 	%rd232, %rd17, %rd20;
+	shl.b64 	%rd114, %rd33, 2;
+	add.s64 	%rd113, %rd232, %rd114;
+	ld.global.cv.u32 %r216, [%rd113];
+$L__BB2_74:
+	shr.u64 	%rd215, %rd21, 2;
+	setp.ge.u64 	%p95, %rd281, %rd215;
+	@%p95 bra 	$L__BB2_76;
+	add.s64 	%rd231, %rd16, %rd20;
+	shl.b64 	%rd116, %rd281, 2;
+	add.s64 	%rd115, %rd231, %rd116;
+	st.global.cs.u32 [%rd115], %r213;
+$L__BB2_76:
+	shr.u64 	%rd217, %rd21, 2;
+	add.s64 	%rd216, %rd281, %rd4;
+	setp.ge.u64 	%p96, %rd216, %rd217;
+	@%p96 bra 	$L__BB2_78;
+	add.s64 	%rd230, %rd16, %rd20;
+	add.s64 	%rd211, %rd281, %rd4;
+	shl.b64 	%rd118, %rd211, 2;
+	add.s64 	%rd117, %rd230, %rd118;
+	st.global.cs.u32 [%rd117], %r214;
+$L__BB2_78:
+	add.s64 	%rd220, %rd281, %rd4;
+	shr.u64 	%rd219, %rd21, 2;
+	add.s64 	%rd218, %rd220, %rd4;
+	setp.ge.u64 	%p97, %rd218, %rd219;
+	@%p97 bra 	$L__BB2_80;
+	add.s64 	%rd229, %rd16, %rd20;
+	add.s64 	%rd222, %rd281, %rd4;
+	add.s64 	%rd221, %rd222, %rd4;
+	shl.b64 	%rd120, %rd221, 2;
+	add.s64 	%rd119, %rd229, %rd120;
+	st.global.cs.u32 [%rd119], %r215;
+$L__BB2_80:
+	@%p58 bra 	$L__BB2_82;
+	add.s64 	%rd228, %rd16, %rd20;
+	shl.b64 	%rd122, %rd33, 2;
+	add.s64 	%rd121, %rd228, %rd122;
+	st.global.cs.u32 [%rd121], %r216;
+$L__BB2_82:
+	shr.u64 	%rd208, %rd21, 2;
+	add.s64 	%rd281, %rd33, %rd4;
+	setp.lt.u64 	%p63, %rd281, %rd208;
+	@%p63 bra 	$L__BB2_66;
+	bra.uni 	$L__BB2_121;
 $L__BB2_45:
-	setp.ge.u64 	%p39, %rd277, %rd21;
-	@%p39 bra 	$L__BB2_47;
-	add.s64 	%rd98, %rd23, %rd277;
-	ld.global.cv.u8 %r128, [%rd98];
-	cvt.u16.u32 	%rs43, %r128;
+	setp.le.u64 	%p44, %rd21, %rd3;
+	@%p44 bra 	$L__BB2_121;
+	mov.u64 	%rd280, %rd3;
 $L__BB2_47:
-	add.s64 	%rd25, %rd277, %rd4;
-	setp.ge.u64 	%p40, %rd25, %rd21;
-	@%p40 bra 	$L__BB2_49;
-	add.s64 	%rd99, %rd23, %rd25;
-	ld.global.cv.u8 %r129, [%rd99];
-	cvt.u16.u32 	%rs42, %r129;
+	setp.ge.u64 	%p45, %rd280, %rd21;
+	@%p45 bra 	$L__BB2_49;
+	add.s64 	%rd99, %rd23, %rd280;
+	ld.global.cv.u8 %r130, [%rd99];
+	cvt.u16.u32 	%rs43, %r130;
 $L__BB2_49:
-	add.s64 	%rd26, %rd25, %rd4;
-	setp.ge.u64 	%p41, %rd26, %rd21;
-	@%p41 bra 	$L__BB2_51;
-	add.s64 	%rd100, %rd23, %rd26;
-	ld.global.cv.u8 %r130, [%rd100];
-	cvt.u16.u32 	%rs41, %r130;
+	add.s64 	%rd25, %rd280, %rd4;
+	setp.ge.u64 	%p46, %rd25, %rd21;
+	@%p46 bra 	$L__BB2_51;
+	add.s64 	%rd100, %rd23, %rd25;
+	ld.global.cv.u8 %r131, [%rd100];
+	cvt.u16.u32 	%rs42, %r131;
 $L__BB2_51:
-	add.s64 	%rd27, %rd26, %rd4;
-	setp.ge.u64 	%p42, %rd27, %rd21;
-	@%p42 bra 	$L__BB2_53;
-	add.s64 	%rd101, %rd23, %rd27;
-	ld.global.cv.u8 %r131, [%rd101];
-	cvt.u16.u32 	%rs40, %r131;
+	add.s64 	%rd26, %rd25, %rd4;
+	setp.ge.u64 	%p47, %rd26, %rd21;
+	@%p47 bra 	$L__BB2_53;
+	add.s64 	%rd101, %rd23, %rd26;
+	ld.global.cv.u8 %r132, [%rd101];
+	cvt.u16.u32 	%rs41, %r132;
 $L__BB2_53:
-	setp.ge.u64 	%p87, %rd277, %rd21;
-	@%p87 bra 	$L__BB2_55;
-	add.s64 	%rd102, %rd22, %rd277;
-	cvt.u32.u16 	%r133, %rs43;
-	and.b32  	%r132, %r133, 255;
-	st.global.cs.u8 [%rd102], %r132;
+	add.s64 	%rd27, %rd26, %rd4;
+	setp.ge.u64 	%p48, %rd27, %rd21;
+	@%p48 bra 	$L__BB2_55;
+	add.s64 	%rd102, %rd23, %rd27;
+	ld.global.cv.u8 %r133, [%rd102];
+	cvt.u16.u32 	%rs40, %r133;
 $L__BB2_55:
-	@%p40 bra 	$L__BB2_57;
-	add.s64 	%rd201, %rd277, %rd4;
-	add.s64 	%rd103, %rd22, %rd201;
-	cvt.u32.u16 	%r135, %rs42;
+	setp.ge.u64 	%p93, %rd280, %rd21;
+	@%p93 bra 	$L__BB2_57;
+	add.s64 	%rd103, %rd22, %rd280;
+	cvt.u32.u16 	%r135, %rs43;
 	and.b32  	%r134, %r135, 255;
 	st.global.cs.u8 [%rd103], %r134;
 $L__BB2_57:
-	@%p41 bra 	$L__BB2_59;
-	add.s64 	%rd104, %rd22, %rd26;
-	cvt.u32.u16 	%r137, %rs41;
+	add.s64 	%rd202, %rd280, %rd4;
+	setp.ge.u64 	%p94, %rd202, %rd21;
+	@%p94 bra 	$L__BB2_59;
+	add.s64 	%rd201, %rd280, %rd4;
+	add.s64 	%rd104, %rd22, %rd201;
+	cvt.u32.u16 	%r137, %rs42;
 	and.b32  	%r136, %r137, 255;
 	st.global.cs.u8 [%rd104], %r136;
 $L__BB2_59:
-	@%p42 bra 	$L__BB2_61;
-	add.s64 	%rd105, %rd22, %rd27;
-	cvt.u32.u16 	%r139, %rs40;
+	@%p47 bra 	$L__BB2_61;
+	add.s64 	%rd204, %rd280, %rd4;
+	add.s64 	%rd203, %rd204, %rd4;
+	add.s64 	%rd105, %rd22, %rd203;
+	cvt.u32.u16 	%r139, %rs41;
 	and.b32  	%r138, %r139, 255;
 	st.global.cs.u8 [%rd105], %r138;
 $L__BB2_61:
-	add.s64 	%rd277, %rd27, %rd4;
-	setp.lt.u64 	%p47, %rd277, %rd21;
-	@%p47 bra 	$L__BB2_45;
-$L__BB2_119:
-	add.s64 	%rd168, %rd20, %rd3;
-	add.s64 	%rd49, %rd168, %rd21;
-	setp.ge.u64 	%p78, %rd49, %rd19;
-	@%p78 bra 	$L__BB2_121;
-	add.s64 	%rd169, %rd17, %rd49;
-	ld.global.cv.u8 %r199, [%rd169];
-	add.s64 	%rd170, %rd16, %rd49;
-	st.u8 	[%rd170], %r199;
+	@%p48 bra 	$L__BB2_63;
+	add.s64 	%rd106, %rd22, %rd27;
+	cvt.u32.u16 	%r141, %rs40;
+	and.b32  	%r140, %r141, 255;
+	st.global.cs.u8 [%rd106], %r140;
+$L__BB2_63:
+	add.s64 	%rd280, %rd27, %rd4;
+	setp.lt.u64 	%p53, %rd280, %rd21;
+	@%p53 bra 	$L__BB2_47;
 $L__BB2_121:
-	setp.ne.s32 	%p79, %r1, 0;
+	add.s64 	%rd169, %rd20, %rd3;
+	add.s64 	%rd49, %rd169, %rd21;
+	setp.ge.u64 	%p84, %rd49, %rd19;
+	@%p84 bra 	$L__BB2_123;
+	add.s64 	%rd170, %rd17, %rd49;
+	ld.global.cv.u8 %r201, [%rd170];
+	add.s64 	%rd171, %rd16, %rd49;
+	st.u8 	[%rd171], %r201;
+$L__BB2_123:
+	setp.ne.s32 	%p85, %r1, 0;
 	bar.sync 	0;
-	@%p79 bra 	$L__BB2_128;
-	setp.lt.u32 	%p80, %r91, 2;
-	@%p80 bra 	$L__BB2_124;
+	@%p85 bra 	$L__BB2_130;
+	setp.lt.u32 	%p86, %r91, 2;
+	@%p86 bra 	$L__BB2_126;
 	fence.acq_rel.gpu;
-$L__BB2_124:
-	shl.b64 	%rd172, %rd275, 2;
-	and.b64  	%rd173, %rd172, 28;
-	add.s64 	%rd174, %rd7, %rd173;
-	add.s64 	%rd50, %rd174, 264;
-	setp.eq.s32 	%p81, %r91, 1;
-	mov.u16 	%rs44, 1;
-	@%p81 bra 	$L__BB2_126;
-	atom.global.add.u32 	%r203, [%rd50], 1;
-	add.s32 	%r205, %r91, -1;
-	setp.eq.s32 	%p82, %r203, %r205;
-	selp.u16 	%rs44, 1, 0, %p82;
 $L__BB2_126:
-	setp.eq.s16 	%p83, %rs44, 0;
-	@%p83 bra 	$L__BB2_128;
-	mov.u32 	%r206, 0;
-	st.global.u32 	[%rd50], %r206;
+	shl.b64 	%rd173, %rd278, 2;
+	and.b64  	%rd174, %rd173, 28;
+	add.s64 	%rd175, %rd7, %rd174;
+	add.s64 	%rd50, %rd175, 264;
+	setp.eq.s32 	%p87, %r91, 1;
+	mov.u16 	%rs44, 1;
+	@%p87 bra 	$L__BB2_128;
+	atom.global.add.u32 	%r205, [%rd50], 1;
+	add.s32 	%r207, %r91, -1;
+	setp.eq.s32 	%p88, %r205, %r207;
+	selp.u16 	%rs44, 1, 0, %p88;
+$L__BB2_128:
+	setp.eq.s16 	%p89, %rs44, 0;
+	@%p89 bra 	$L__BB2_130;
+	mov.u32 	%r208, 0;
+	st.global.u32 	[%rd50], %r208;
 	fence.acq_rel.sys;
-	st.volatile.global.u64 	[%rd60+256], %rd275;
-	bra.uni 	$L__BB2_128;
-$L__BB2_27:
-	setp.ne.s32 	%p25, %r1, 0;
-	@%p25 bra 	$L__BB2_37;
-	setp.ne.s32 	%p26, %r93, 0;
-	@%p26 bra 	$L__BB2_30;
-	mov.u32 	%r116, 1;
-	st.volatile.global.u32 	[%rd7+296], %r116;
-$L__BB2_30:
-	setp.lt.u32 	%p27, %r91, 2;
-	@%p27 bra 	$L__BB2_32;
-	fence.acq_rel.gpu;
+	st.volatile.global.u64 	[%rd60+256], %rd278;
+	bra.uni 	$L__BB2_130;
+$L__BB2_29:
+	setp.ne.s32 	%p31, %r1, 0;
+	@%p31 bra 	$L__BB2_39;
+	setp.ne.s32 	%p32, %r93, 0;
+	@%p32 bra 	$L__BB2_32;
+	mov.u32 	%r118, 1;
+	st.volatile.global.u32 	[%rd7+296], %r118;
 $L__BB2_32:
-	setp.eq.s32 	%p28, %r91, 1;
-	@%p28 bra 	$L__BB2_34;
-	add.s64 	%rd85, %rd7, 260;
-	atom.global.add.u32 	%r119, [%rd85], 1;
-	add.s32 	%r121, %r91, -1;
-	setp.ne.s32 	%p29, %r119, %r121;
-	@%p29 bra 	$L__BB2_37;
-$L__BB2_34:
-	@%p27 bra 	$L__BB2_36;
+	setp.lt.u32 	%p33, %r91, 2;
+	@%p33 bra 	$L__BB2_34;
 	fence.acq_rel.gpu;
+$L__BB2_34:
+	setp.eq.s32 	%p34, %r91, 1;
+	@%p34 bra 	$L__BB2_36;
+	add.s64 	%rd86, %rd7, 260;
+	atom.global.add.u32 	%r121, [%rd86], 1;
+	add.s32 	%r123, %r91, -1;
+	setp.ne.s32 	%p35, %r121, %r123;
+	@%p35 bra 	$L__BB2_39;
 $L__BB2_36:
-	ld.param.u64 	%rd178, [tryst_standby_param_3];
-	mov.u32 	%r123, 0;
-	st.global.v4.u32 	[%rd7+256], {%r123, %r123, %r123, %r123};
-	st.global.v4.u32 	[%rd7+272], {%r123, %r123, %r123, %r123};
-	st.global.v2.u32 	[%rd7+288], {%r123, %r123};
-	st.global.u32 	[%rd7+296], %r123;
+	@%p33 bra 	$L__BB2_38;
+	fence.acq_rel.gpu;
+$L__BB2_38:
+	ld.param.u64 	%rd179, [tryst_standby_param_3];
+	mov.u32 	%r125, 0;
+	st.global.v4.u32 	[%rd7+256], {%r125, %r125, %r125, %r125};
+	st.global.v4.u32 	[%rd7+272], {%r125, %r125, %r125, %r125};
+	st.global.v2.u32 	[%rd7+288], {%r125, %r125};
+	st.global.u32 	[%rd7+296], %r125;
 	fence.acq_rel.sys;
-	st.volatile.global.u64 	[%rd60+384], %rd178;
-$L__BB2_37:
+	st.volatile.global.u64 	[%rd60+384], %rd179;
+$L__BB2_39:
 	ret;
 }
 )ptx";

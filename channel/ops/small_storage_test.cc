@@ -17,7 +17,7 @@
 namespace tryst {
 namespace {
 
-TEST(SmallStorageTest, APieceThatIsBackIsLentAgain) {
+TEST(SmallStorageTest, MemoryThatIsBackIsLentAgain) {
   auto taker = std::make_shared<std::atomic<std::thread::id>>();
   auto* storage = new SmallStorage(taker);
   for (const std::thread::id thread : {std::thread::id(), std::this_thread::get_id()}) {
@@ -37,7 +37,7 @@ TEST(SmallStorageTest, APieceThatIsBackIsLentAgain) {
 // Threads of the executor borrow the turns. Now and then one stays in its callback until the
 // poller's own thread has taken them back, and drops tensors while that one takes pieces.
 // ThreadSanitizer sees both at one list.
-TEST(SmallStorageTest, NoPieceIsLentTwiceWhileTurnsAreBorrowed) {
+TEST(SmallStorageTest, NothingIsLentTwiceWhileTurnsAreBorrowed) {
   constexpr int kTensors = 100'000;
   constexpr int kLent = 8;
   const SteadyClock clock;
