@@ -315,5 +315,139 @@ TEST_P(ChunksAskedForTest, StrangersInTheMailboxArePassedOver) {
 INSTANTIATE_TEST_SUITE_P(, ChunksAskedForTest,
                          ::testing::Values(std::make_tuple(How::kChunks, What::kCancel)));
 
+// What a fetch may be told and where it may wait, beside the copies.
+class OddFetchTest : public CopyUnderWayTest {
+ protected:
+  struct Got {
+    int ended = 0;
+    absl::Status status;
+  };
+  std::shared_ptr<Got> Fetch(const std::string& edge, Cancellation* cancellation, Deadline deadline,
+                             bool has_destination = true) {
+    auto got = std::make_shared<Got>();
+    auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
+                                        "/job:worker/replica:0/task:0/device:GPU:0", edge);
+    Args args;
+    if (has_destination) {
+      args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
+                                        MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+    }
+    args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+    args.cancellation = cancellation;
+    args.deadline = deadline;
+    fetcher_->Fetch(1, prefix->At(0, 0), args,
+                    [got](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                      ++got->ended;
+                      got->status = std::move(status);
+                    });
+    Turns(1);
+    return got;
+  }
+  Deadline InOneSecond() const { return Deadline::AtNs(clock_.now_ns + 1'000'000'000); }
+  static DeviceManifest Staged(int64_t bytes) {
+    DeviceManifest manifest;
+    manifest.dtype = DType::kUint8;
+    manifest.shape = {bytes};
+    manifest.bytes = static_cast<uint64_t>(bytes);
+    manifest.chunk_bytes = DeviceEngineOptions().slot_bytes;
+    manifest.transfer = 7;
+    return manifest;
+  }
+  void AnswerWith(const std::string& asked, const DeviceManifest& manifest, int64_t more = 0) {
+    Tensor answer = Bytes(DeviceManifest::kBytes + more);
+    EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
+    channel_.Answer(asked, absl::OkStatus(), answer);
+    Turns(1);
+  }
+  void PassSeconds(int seconds) {
+    clock_.now_ns += seconds * int64_t{1'000'000'000};
+    Turns(2);
+  }
+};
+
+TEST_P(OddFetchTest, MoreBytesInsideThanASlotHoldsAreRefused) {
+  const auto got = Fetch("t", nullptr, Deadline::Never(), /*has_destination=*/false);
+  const auto bytes = static_cast<int64_t>(engine_->slot_bytes() + 1);
+  DeviceManifest manifest = Staged(bytes);
+  manifest.inside = true;
+  manifest.transfer = 0;
+  AnswerWith("|device|", manifest, bytes);
+  Turns(100);
+  EXPECT_EQ(got->ended, 1);
+  EXPECT_EQ(got->status.code(), absl::StatusCode::kDataLoss) << got->status;
+}
+
+TEST_P(OddFetchTest, ATensorOfNoBytesNeedsNoChunk) {
+  const auto got = Fetch("t", nullptr, InOneSecond(), /*has_destination=*/false);
+  AnswerWith("|device|", Staged(0));
+  Turns(10);
+  EXPECT_EQ(got->ended, 1);
+  EXPECT_TRUE(got->status.ok()) << got->status;
+}
+
+// The first waits so long for its stream that the producer may have let go. It is cancelled; the
+// next must not get what lies there now.
+TEST_P(OddFetchTest, ATensorIsHandedOnOnlyIfItIsStillKept) {
+  const auto first = Fetch("t", &cancellation_, Deadline::Never());
+  fake_->hold(true);
+  AnswerManifest(How::kInPlace);
+  const auto second = Fetch("t", nullptr, Deadline::Never());
+  cancellation_.StartCancel();
+  PassSeconds(70);
+  fake_->hold(false);
+  Turns(100);
+  EXPECT_EQ(first->ended, 0) << "it asks whether the tensor is kept";
+  channel_.Answer("|device|7|alive", absl::AbortedError("the tensor is no longer kept"));
+  Turns(100);
+  EXPECT_EQ(first->status.code(), absl::StatusCode::kCancelled) << first->status;
+  EXPECT_EQ(second->ended, 0);
+  channel_.Answer("|device|7|back", absl::OkStatus());
+  Turns(2);
+  EXPECT_NE(channel_.Asked("|into|"), "") << "the second asks for itself";
+}
+
+TEST_P(OddFetchTest, ALeaseCountsFromWhenItWasAskedFor) {
+  const auto got = Fetch("t", nullptr, Deadline::Never());
+  PassSeconds(30);
+  AnswerManifest(How::kInPlace);
+  Turns(100);
+  EXPECT_EQ(got->ended, 0);
+  channel_.Answer("|device|7|alive", absl::OkStatus());
+  Turns(2);
+  EXPECT_EQ(got->ended, 1);
+  EXPECT_TRUE(got->status.ok()) << got->status;
+}
+
+TEST_P(OddFetchTest, WhoWaitsForASlotEndsInTime) {
+  fake_->hold(true);
+  for (uint32_t i = 0; i < DeviceEngineOptions().fetch_slots; ++i) {
+    const std::string edge = absl::StrCat("k", i, "_");
+    Fetch(edge, nullptr, Deadline::Never());
+    AnswerWith(absl::StrCat(edge, "|device|"), Staged(kBytes));
+    channel_.Answer(absl::StrCat(edge, "|device|7|chunk|0"), absl::OkStatus(), Bytes(kBytes));
+    Turns(1);
+  }
+  const auto late = Fetch("late_", nullptr, InOneSecond());
+  AnswerWith("late_|device|", Staged(kBytes));
+  const auto cancelled = Fetch("cancelled_", &cancellation_, Deadline::Never());
+  AnswerWith("cancelled_|device|", Staged(kBytes));
+  Turns(2);
+  EXPECT_EQ(channel_.Asked("late_") + channel_.Asked("cancelled_"), "") << "they wait for slots";
+  EXPECT_EQ(late->ended + cancelled->ended, 0);
+  PassSeconds(2);
+  EXPECT_EQ(late->ended, 1);
+  EXPECT_EQ(late->status.code(), absl::StatusCode::kDeadlineExceeded) << late->status;
+  EXPECT_TRUE(absl::StrContains(late->status.message(), "staging slot")) << late->status;
+  cancellation_.StartCancel();
+  Turns(2);
+  EXPECT_EQ(cancelled->ended, 1);
+  EXPECT_EQ(cancelled->status.code(), absl::StatusCode::kCancelled);
+  fake_->hold(false);
+  Turns(500);
+}
+
+INSTANTIATE_TEST_SUITE_P(, OddFetchTest,
+                         ::testing::Values(std::make_tuple(How::kInPlace, What::kCancel)));
+
 }  // namespace
 }  // namespace tryst

@@ -156,16 +156,26 @@ void DeviceEngine::Flush() {
   if (std::exchange(stand_by_, false)) copier_->StandBy(stand_wide_);
 }
 
-void DeviceEngine::WhenSlot(SlotLine* line, WithSlot fn) {
+uint64_t DeviceEngine::WhenSlot(SlotLine* line, WithSlot fn) {
   if (line->line.empty()) {
     StorageRef slot = line->pool->Take();
-    if (slot) return std::move(fn)(std::move(slot));
+    if (slot) {
+      std::move(fn)(std::move(slot));
+      return 0;
+    }
   }
-  line->line.push_back(std::move(fn));
+  line->line.emplace_back(++last_wait_, std::move(fn));
   // Serving slots come back from other processes, which else wake us when there are many.
   if (line == &serve_ && line->line.size() == 1 && options_.arena != nullptr) {
     options_.arena->SetAwaited(true);
   }
+  return last_wait_;
+}
+
+void DeviceEngine::StopWaitingForSlot(uint64_t wait) {
+  auto& line = fetch_.line;
+  line.erase(std::find_if(line.begin(), line.end(),
+                          [wait](const auto& one) { return one.first == wait; }));
 }
 
 void DeviceEngine::RoomTask::RunOnPoller() {
@@ -178,7 +188,7 @@ void DeviceEngine::OnRoom(SlotLine* line) {
   while (!line->line.empty()) {
     StorageRef slot = line->pool->Take();
     if (!slot) return;
-    WithSlot fn = std::move(line->line.front());
+    WithSlot fn = std::move(line->line.front().second);
     line->line.pop_front();
     if (line == &serve_ && line->line.empty() && options_.arena != nullptr) {
       options_.arena->SetAwaited(false);

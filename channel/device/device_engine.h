@@ -83,7 +83,10 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   // Runs `fn` with a slot of the pool, now or when one is free, in the order of the calls.
   using WithSlot = absl::AnyInvocable<void(StorageRef) &&>;
   void WhenServeSlot(WithSlot fn) { WhenSlot(&serve_, std::move(fn)); }
-  void WhenFetchSlot(WithSlot fn) { WhenSlot(&fetch_, std::move(fn)); }
+  // Returns the number of the wait; 0: `fn` has run.
+  uint64_t WhenFetchSlot(WithSlot fn) { return WhenSlot(&fetch_, std::move(fn)); }
+  // `fn` of this wait, which has not run, is dropped.
+  void StopWaitingForSlot(uint64_t wait);
   bool idle() const { return copier_->idle() && serve_.line.empty() && fetch_.line.empty(); }
   uint64_t slot_bytes() const { return options_.slot_bytes; }
 
@@ -110,7 +113,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   struct StagedCopy;
   struct SlotLine {
     std::shared_ptr<StagingPool> pool;
-    std::deque<WithSlot> line;
+    std::deque<std::pair<uint64_t, WithSlot>> line;  // By the numbers of the waits.
   };
   struct RoomTask final : PollerTask {
     void RunOnPoller() override;
@@ -124,7 +127,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   void Arm() override { copier_->Arm(); }
   int event_fd() const override { return copier_->event_fd(); }
   void Flush() override;
-  void WhenSlot(SlotLine* line, WithSlot fn);
+  uint64_t WhenSlot(SlotLine* line, WithSlot fn);
   void OnRoom(SlotLine* line);
   void StepStagedCopy(const std::shared_ptr<StagedCopy>& copy);
 
@@ -141,6 +144,7 @@ class DeviceEngine final : private PollerSource, private PollerFlush {
   SlotLine serve_;
   SlotLine fetch_;
   RoomTask room_task_;
+  uint64_t last_wait_ = 0;
   bool attached_ = false;
   int64_t quiet_since_ns_ = 0;  // 0: something moved.
   int64_t longest_ns_ = 0;      // How long the largest copy under way may take.

@@ -40,6 +40,7 @@ void DeviceFetcher::Op::OnTurn(const DeviceManifest* met) {
     manifest = *met;
     return BringTransfer();
   }
+  asked_ns_ = owner_->poller_->clock().NowNs();
   FetchPart(ManifestKey(key, owner_->options_.use_ipc ? owner_->host_ : 0, args.destination),
             Tensor(), false, [this](absl::Status status, Tensor answer, bool is_dead) {
               OnManifest(std::move(status), std::move(answer), is_dead);
@@ -85,9 +86,15 @@ void DeviceFetcher::Op::OnManifest(absl::Status status, Tensor answer, bool is_d
   auto decoded = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
   if (!decoded.ok()) return Fail(decoded.status());
   manifest = *decoded;
+  manifest.asked_ns = asked_ns_;
   if (!cancelled.ok() && !manifest.inside) return Fail(cancelled);
   status = FitsLimit(manifest.bytes, owner_->options_.max_tensor_bytes);
   if (!status.ok()) return Fail(status);
+  if (manifest.inside && manifest.bytes > engine->slot_bytes()) {
+    return Fail(absl::DataLossError(absl::StrCat("a message with ", manifest.bytes,
+                                                 " bytes inside of it, where a slot has ",
+                                                 engine->slot_bytes())));
+  }
   if (manifest.inside) {
     status = ChooseDestination();
     return status.ok() ? BringInside(answer) : Fail(status);
@@ -155,9 +162,11 @@ void DeviceFetcher::Op::StopWaitingForProof() {
 
 void DeviceFetcher::Op::LateTimer::OnTimer() {
   const std::string why =
-      op->probed_ == nullptr
-          ? "waits behind another fetch of its key"
-          : absl::StrCat("waits for the proof of a way to the memory of ", op->key.src().worker);
+      op->probed_ != nullptr
+          ? absl::StrCat("waits for the proof of a way to the memory of ", op->key.src().worker)
+      : !op->slot_waits_.empty()         ? "waits for a staging slot"
+      : op->destination_wait_ != nullptr ? "waits for the destination's stream"
+                                         : "waits behind another fetch of its key";
   op->Fail(absl::DeadlineExceededError(
       absl::StrCat("not received in time: ", why, ": ", op->key.text())));
 }
@@ -185,7 +194,39 @@ void DeviceFetcher::Op::Fail(const absl::Status& status) {
     inner_.StartCancel();
   }
   if (probed_ != nullptr) StopWaitingForProof();
+  StopWaitingForSlots();
+  if (destination_wait_ != nullptr) {
+    *std::exchange(destination_wait_, nullptr) = nullptr;
+    --pending_;
+  }
   EndIfDone();
+}
+
+// ---- Waiting for a slot ----
+
+// No fetch that it makes ends it meanwhile. What has come whole is not given up for being late: the
+// producer does not have it any more.
+void DeviceFetcher::Op::WhenSlot(DeviceEngine::WithSlot fn) {
+  ++pending_;
+  auto wait = std::make_shared<uint64_t>(0);
+  *wait = engine->WhenFetchSlot([this, wait, fn = std::move(fn)](StorageRef slot) mutable {
+    --pending_;
+    const auto at = std::find(slot_waits_.begin(), slot_waits_.end(), *wait);
+    if (at != slot_waits_.end()) slot_waits_.erase(at);
+    if (slot_waits_.empty()) owner_->poller_->CancelTimer(&late_timer_);
+    std::move(fn)(std::move(slot));
+  });
+  if (*wait == 0) return;
+  slot_waits_.push_back(*wait);
+  if (args.deadline.is_never() || committed_) return;
+  owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());
+}
+
+void DeviceFetcher::Op::StopWaitingForSlots() {
+  for (const uint64_t wait : std::exchange(slot_waits_, {})) {
+    engine->StopWaitingForSlot(wait);
+    --pending_;
+  }
 }
 
 void DeviceFetcher::Op::EndIfDone() {
@@ -203,7 +244,7 @@ void DeviceFetcher::Op::EndIfDone() {
   owner->ops_.erase(self);
   owner->poller_->CancelTimer(&late_timer_);
   const bool left = manifest.transfer != 0 && !status_.ok();
-  owner->lines_.Leave(this, left ? &manifest : nullptr, !StaysWhole(status_));
+  owner->lines_.Leave(this, left ? &manifest : nullptr, is_gone_ || !StaysWhole(status_));
 }
 
 void DeviceFetcher::Op::EndCancellation() {

@@ -84,7 +84,17 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   void FetchDirect();
   void OnDirect(const absl::Status& status, const Tensor& landed);
   void BringStaged();
-  void OnIpcCopied(int64_t began_ns, absl::Status status);
+  void OnIpcCopied(absl::Status status);
+  // Whether the producer may have let go of the tensor since it said where it lies.
+  bool MayBeGone() const {
+    return owner_->poller_->clock().NowNs() - manifest.asked_ns >
+           owner_->options_.trust_ms * 1'000'000;
+  }
+  void AskWhetherKept(absl::AnyInvocable<void() &&> kept);
+  // Runs `fn` with a staging slot, unless the fetch ends before.
+  void WhenSlot(DeviceEngine::WithSlot fn);
+  void StopWaitingForSlots();
+  void OnDestinationFree(const absl::Status& status);
   void MoreChunks();
   void OnChunk(uint64_t chunk, uint64_t bytes, StorageRef slot, absl::Status status, Tensor landed);
   // Copies into the destination, and counts the copy in pending_ until its end.
@@ -114,7 +124,11 @@ class DeviceFetcher::Op final : public LinedFetch, private ProofWaiter {
   bool committed_ = false;     // Everything has come: too late to cancel.
   bool reported_ = false;
   bool ended_ = false;
-  int pending_ = 0;  // Fetches, copies and probes that will still call this object.
+  bool is_gone_ = false;  // The producer does not keep the tensor, as far as can be told.
+  int pending_ = 0;       // Fetches, copies and probes that will still call this object.
+  std::vector<uint64_t> slot_waits_;
+  std::shared_ptr<Op*> destination_wait_;  // Of BringDirect(); it holds this.
+  int64_t asked_ns_ = 0;                   // When the manifest was asked for.
   // Ends it at its deadline while no fetch that it makes does.
   struct LateTimer final : PollerTimer {
     explicit LateTimer(Op* op) : op(op) {}

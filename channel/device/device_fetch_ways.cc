@@ -64,9 +64,7 @@ void DeviceFetcher::Op::BringInside(const Tensor& answer) {
     memcpy(copy->mutable_data(), answer.data(), answer.bytes());
     bytes = *std::move(copy);
   }
-  ++pending_;
-  engine->WhenFetchSlot([this, bytes = std::move(bytes)](StorageRef slot) {
-    --pending_;
+  WhenSlot([this, bytes = std::move(bytes)](StorageRef slot) {
     void* const data = slot->data();
     memcpy(data, bytes.data_as<char>() + DeviceManifest::kBytes, manifest.bytes);
     CopyIn(Copier::Direction::kToDevice, 0, data, manifest.bytes,
@@ -124,9 +122,11 @@ void DeviceFetcher::Op::StageForOnce(const absl::Status& why) {
 
 void DeviceFetcher::Op::CopyFrom(const void* from, Copier::Direction direction) {
   ++owner_->counters_.ipc;
+  if (is_view_ && MayBeGone()) {
+    return AskWhetherKept([this, from] { BringView(from); });
+  }
   if (is_view_) return BringView(from);
-  const int64_t now_ns = owner_->poller_->clock().NowNs();
-  auto done = [this, now_ns](absl::Status status) { OnIpcCopied(now_ns, std::move(status)); };
+  auto done = [this](absl::Status status) { OnIpcCopied(std::move(status)); };
   if (direction == Copier::Direction::kOnDevice && IsSmallAndFar()) {
     started_ = CopyInSmall(from, std::move(done));  // No stream can wait for it.
     return started_ ? void() : AllStarted();
@@ -207,21 +207,28 @@ void DeviceFetcher::Op::BringView(const void* from) {
   EndIfDone();
 }
 
-void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
+void DeviceFetcher::Op::OnIpcCopied(absl::Status status) {
   if (mapping_ != nullptr) engine->mappings()->Close(std::exchange(mapping_, nullptr));
-  const int64_t took_ms = (owner_->poller_->clock().NowNs() - began_ns) / 1'000'000;
-  if (status.ok() && took_ms > owner_->options_.trust_ms) {
-    ++pending_;
-    owner_->FetchAside(step, TransferKey(key, manifest.transfer, "alive"), Tensor(),
-                       [this](absl::Status kept, const Tensor&) {
-                         --pending_;
-                         if (!kept.ok()) return Fail(kept);
-                         EndIfDone();
-                       });
-    return;
-  }
+  // Also where the fetch has failed meanwhile: the next in line would get the tensor.
+  if (status.ok() && MayBeGone()) return AskWhetherKept([this] { EndIfDone(); });
   if (!status.ok()) return Fail(status);
   EndIfDone();
+}
+
+void DeviceFetcher::Op::AskWhetherKept(absl::AnyInvocable<void() &&> kept) {
+  ++pending_;
+  const int64_t asked_ns = owner_->poller_->clock().NowNs();
+  owner_->FetchAside(
+      step, TransferKey(key, manifest.transfer, "alive"), Tensor(),
+      [this, asked_ns, kept = std::move(kept)](absl::Status status, const Tensor&) mutable {
+        --pending_;
+        if (!status.ok()) {
+          is_gone_ = true;
+          return Fail(status);
+        }
+        manifest.asked_ns = asked_ns;  // A new lease has begun since.
+        std::move(kept)();
+      });
 }
 
 // ---- By the NICs alone ----
@@ -229,17 +236,26 @@ void DeviceFetcher::Op::OnIpcCopied(int64_t began_ns, absl::Status status) {
 // A NIC waits for no stream, so all earlier users of the destination must have ended.
 void DeviceFetcher::Op::BringDirect() {
   ++pending_;
+  destination_wait_ = std::make_shared<Op*>(this);
+  if (!args.deadline.is_never()) owner_->poller_->SetTimer(&late_timer_, args.deadline.at_ns());
   const GpuEvent* const moment = args.destination.valid() ? context->moment() : nullptr;
-  engine->copier()->WhenThere(moment, [this](const absl::Status& ended) {
-    --pending_;
-    if (!ended.ok()) return Fail(ended);
-    ++pending_;
-    engine->copier()->WhenThere(LastUse(into_), [this](const absl::Status& also) {
-      --pending_;
-      if (!also.ok()) return Fail(also);
-      FetchDirect();
+  // What it refers to lasts as long as the wait, also if the fetch ends before.
+  engine->copier()->WhenThere(moment, [wait = destination_wait_, context = context, into = into_,
+                                       copier = engine->copier()](const absl::Status& ended) {
+    if (*wait == nullptr) return;
+    if (!ended.ok()) return (*wait)->OnDestinationFree(ended);
+    copier->WhenThere(LastUse(into), [wait, into](const absl::Status& also) {
+      if (*wait != nullptr) (*wait)->OnDestinationFree(also);
     });
   });
+}
+
+void DeviceFetcher::Op::OnDestinationFree(const absl::Status& status) {
+  destination_wait_ = nullptr;
+  --pending_;
+  owner_->poller_->CancelTimer(&late_timer_);
+  if (!status.ok()) return Fail(status);
+  FetchDirect();
 }
 
 void DeviceFetcher::Op::FetchDirect() {
@@ -285,6 +301,7 @@ void DeviceFetcher::Op::BringStaged() {
         "the producer sends chunks of ", manifest.chunk_bytes, " bytes, a staging slot here has ",
         engine->slot_bytes(), ": set the same size on both")));
   }
+  if (chunks_ == 0) AllStarted();
   MoreChunks();
   EndIfDone();
 }
@@ -293,9 +310,7 @@ void DeviceFetcher::Op::MoreChunks() {
   while (status_.ok() && next_chunk_ < chunks_ && in_flight_ < owner_->options_.chunks_in_flight) {
     const uint64_t chunk = next_chunk_++;
     ++in_flight_;
-    ++pending_;
-    engine->WhenFetchSlot([this, chunk](StorageRef slot) {
-      --pending_;
+    WhenSlot([this, chunk](StorageRef slot) {
       if (!status_.ok()) return EndIfDone();
       const uint64_t bytes =
           std::min(manifest.chunk_bytes, manifest.bytes - chunk * manifest.chunk_bytes);

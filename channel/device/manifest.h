@@ -96,6 +96,8 @@ struct DeviceManifest {
   uint32_t digest = 0;     // CRC-32C of a probe's bytes.
 
   bool in_reach() const { return has_ipc || has_chunks; }
+  // When this consumer asked, which is before the producer's lease began. Is not sent.
+  int64_t asked_ns = 0;
 };
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out);  // kBytes.
 // kDataLoss: not one, or one that does not add up.
