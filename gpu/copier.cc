@@ -65,6 +65,7 @@ Copier::~Copier() {
       if (lane.stream.get() != nullptr) (void)gpu_->WaitFor(lane.stream.get());
     }
   }
+  standby_.reset();  // It waits, too.
   if (event_fd_ >= 0) close(event_fd_);
 }
 
@@ -169,6 +170,7 @@ void Copier::Flush() {
 void Copier::Submit(Lane* lane, std::unique_ptr<Batch> batch) {
   if (batch->failed.ok()) batch->failed = Enqueue(lane, batch.get());
   // Ended by Poll() in either case: `done` is not to run in here.
+  ++lane->started;
   lane->running.push_back(std::move(batch));
 }
 
@@ -239,6 +241,7 @@ void Copier::StartMany(absl::Span<const GatherPiece> pieces, Done done) {
   whole.done = std::move(done);
   batch->copies.push_back(std::move(whole));
   batch->failed = EnqueueMany(lane, batch.get(), pieces);
+  ++lane->started;
   lane->running.push_back(std::move(batch));
 }
 
@@ -394,33 +397,42 @@ absl::StatusOr<bool> Copier::JoinStream(Direction direction, cuda::Stream stream
   return true;
 }
 
-void Copier::OnWake(void* event_fd) {
+void Copier::OnWake(void* wake_up) {
+  auto* const told = static_cast<WakeUp*>(wake_up);
+  told->came.store(true, std::memory_order_relaxed);
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written =
-      write(static_cast<int>(reinterpret_cast<intptr_t>(event_fd)), &one, sizeof(one));
+  [[maybe_unused]] const ssize_t written = write(told->event_fd, &one, sizeof(one));
 }
 
 void Copier::Arm() {
+  // What was written by now is not lost: the owner polls once more before it sleeps.
   uint64_t ignored;
   [[maybe_unused]] const ssize_t got = read(event_fd_, &ignored, sizeof(ignored));
   if (outstanding_ == 0 || !gpu_->Use().ok()) return;
-  void* const argument = reinterpret_cast<void*>(static_cast<intptr_t>(event_fd_));
+  const auto launch = [this](cuda::Stream stream, WakeUp* wake_up) {
+    wake_up->event_fd = event_fd_;
+    return gpu_->calls().cuLaunchHostFunc(stream, &OnWake, wake_up) == cuda::kSuccess;
+  };
   // A watch, or a copy that is held back, waits for work of others. None of our streams can tell us
   // when that ends, so we look.
   bool must_look = !watches_.empty();
   for (const std::deque<Copy>& line : held_back_) must_look |= !line.empty();
-  if (!standing_.empty()) {
-    must_look |=
-        gpu_->calls().cuLaunchHostFunc(standby_->stream(), &OnWake, argument) != cuda::kSuccess;
-  }
+  if (!standing_.empty()) must_look |= !launch(standby_->stream(), &standing_wake_up_);
   for (auto& lanes : lanes_) {
     for (Lane& lane : lanes) {
-      if (lane.running.empty()) continue;
-      must_look |=
-          gpu_->calls().cuLaunchHostFunc(lane.stream.get(), &OnWake, argument) != cuda::kSuccess;
+      if (lane.wake_up.came.exchange(false, std::memory_order_relaxed)) lane.armed = 0;
+      // One stands there already. A stream may wait for long, and the driver's queue has an end.
+      if (lane.running.empty() || lane.armed == lane.started) continue;
+      if (launch(lane.stream.get(), &lane.wake_up)) {
+        lane.armed = lane.started;
+      } else {
+        must_look = true;
+      }
     }
   }
-  if (must_look) OnWake(argument);
+  if (!must_look) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(event_fd_, &one, sizeof(one));
 }
 
 }  // namespace tryst

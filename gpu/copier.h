@@ -2,6 +2,7 @@
 #define TRYST_GPU_COPIER_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -106,6 +107,11 @@ class Copier {
     std::vector<Copy> copies;
     GatherList gathered;
   };
+  // What a host function behind a stream's work is told.
+  struct WakeUp {
+    int event_fd = -1;
+    std::atomic<bool> came{false};
+  };
   struct Lane {
     GpuStream stream;
     uint64_t* flag = nullptr;  // In flags_.
@@ -113,6 +119,9 @@ class Copier {
     uint32_t asked = 0;  // How often `flag` was read in vain.
     GpuEvent join;
     std::deque<std::unique_ptr<Batch>> running;
+    uint64_t started = 0;  // Batches ever,
+    uint64_t armed = 0;    // and how many of them a wake-up stands behind.
+    WakeUp wake_up;
   };
   struct Watch {
     const GpuEvent* event = nullptr;
@@ -133,7 +142,7 @@ class Copier {
   std::array<Lane, kLanes>& lanes(Direction direction) {
     return lanes_[static_cast<size_t>(direction)];
   }
-  static void OnWake(void* event_fd);
+  static void OnWake(void* wake_up);
 
   const Gpu* const gpu_;
   int event_fd_ = -1;
@@ -146,6 +155,7 @@ class Copier {
   // The copies given to the standby kernel; the last has number last_standing_.
   std::deque<Copy> standing_;
   uint64_t last_standing_ = 0;
+  WakeUp standing_wake_up_;
   uint32_t standing_asked_ = 0;  // How often none of them had ended.
   absl::Status standby_failed_;  // It is used no more.
   std::vector<Watch> watches_;

@@ -540,6 +540,33 @@ TEST_F(CopierTest, ACallThatFailsOnceFailsOneCopy) {
   }
 }
 
+// A question that fails for a moment says nothing of the copy, which goes on.
+TEST_F(CopierTest, AQuestionWithoutAnAnswerEndsNothing) {
+  if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
+  constexpr uint64_t kLarge = 100'000;
+  DeviceMemory device = OnDevice(kLarge);
+  PinnedMemory host = Pinned(kLarge);
+  for (const int result : {cuda::kOutOfMemory, cuda::kFirstOfCapture, cuda::kLastOfCapture}) {
+    for (const auto& [call, bytes] :
+         {std::make_pair("cuEventQuery", kLarge), std::make_pair("cuCtxSetCurrent", kLarge),
+          std::make_pair("cuStreamQuery", uint64_t{64})}) {
+      memset(host.data(), 0x5a, kLarge);
+      absl::Status status = absl::UnknownError("not ended");
+      fake_->hold(true);
+      copier_->Start(Direction::kToDevice, device.address(), At(host), bytes, {}, Count(&status));
+      fake_->fail(call, result, 100, 0);
+      for (int i = 0; i < 300; ++i) copier_->Poll();
+      EXPECT_EQ(ended_, 0) << call << " " << result << ": " << status;
+      fake_->fail(call, 0, 0, 0);
+      fake_->hold(false);
+      RunAll();
+      EXPECT_EQ(ended_, 1);
+      EXPECT_TRUE(status.ok()) << call << " " << result << ": " << status;
+      ended_ = 0;
+    }
+  }
+}
+
 TEST_F(CopierTest, WithoutMemoryForATableTheyAreCopiedOneByOne) {
   if (fake_ == nullptr) GTEST_SKIP() << "breaks the pretend device";
   constexpr uint64_t kPieces = 8;
@@ -567,6 +594,31 @@ TEST_F(CopierTest, WithoutMemoryForATableTheyAreCopiedOneByOne) {
     fake_->peek(from(i) + 64, got, sizeof(got));
     EXPECT_STREQ(got, text) << i;
   }
+}
+
+// Each time that its owner sleeps. The driver's queues are not endless.
+TEST_F(CopierTest, OneWakeUpStandsBehindACopyHoweverOftenItIsAskedFor) {
+  if (fake_ == nullptr) GTEST_SKIP() << "holds the pretend device";
+  DeviceMemory device = OnDevice(64);
+  PinnedMemory host = Pinned(64);
+  fake_->hold(true);
+  copier_->Start(Direction::kToDevice, device.address(), At(host), 64, {}, Count());
+  const int before = fake_->calls("cuLaunchHostFunc");
+  for (int i = 0; i < 100; ++i) {
+    copier_->Arm();
+    copier_->Poll();
+  }
+  EXPECT_EQ(fake_->calls("cuLaunchHostFunc") - before, 1);
+  copier_->Start(Direction::kToDevice, device.address(), At(host), 64, {}, Count());
+  copier_->Arm();
+  EXPECT_EQ(fake_->calls("cuLaunchHostFunc") - before, 2) << "the last copy is another";
+  pollfd waits{copier_->event_fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&waits, 1, 0), 0);
+  fake_->hold(false);
+  for (int i = 0; i < 10; ++i) (void)gpu_->IsIdle(looks_.get());
+  EXPECT_EQ(poll(&waits, 1, 10'000), 1);
+  RunAll();
+  EXPECT_EQ(ended_, 2);
 }
 
 // Whatever else the copier looks at meanwhile.

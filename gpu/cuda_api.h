@@ -33,6 +33,9 @@ inline constexpr Result kNotReady = 600;
 inline constexpr Result kIllegalAddress = 700;
 inline constexpr Result kPeerAccessAlreadyEnabled = 704;
 inline constexpr Result kHostMemoryAlreadyRegistered = 712;
+// Calls that are not allowed while a graph is captured have the results between these.
+inline constexpr Result kFirstOfCapture = 900;
+inline constexpr Result kLastOfCapture = 908;
 inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
 
@@ -69,6 +72,7 @@ inline constexpr int kLocationDevice = 1;
 inline constexpr int kAccessReadWrite = 3;
 inline constexpr int kGranularityMinimum = 0;
 inline constexpr int kRangeDmaBuf = 1;
+inline constexpr int kCaptureRelaxed = 2;
 
 struct IpcHandle {
   unsigned char bytes[64];
@@ -172,9 +176,10 @@ using HostFunction = void (*)(void* argument);
                      Stream stream, void** parameters, void** extra))
 
 // Calls that only newer drivers have; null where the driver is older.
-#define TRYST_CUDA_NEWER_CALLS(X)  \
-  X(cuMemGetHandleForAddressRange, \
-    (void* handle, Address address, size_t bytes, int type, unsigned long long flags))
+#define TRYST_CUDA_NEWER_CALLS(X)                                                      \
+  X(cuMemGetHandleForAddressRange,                                                     \
+    (void* handle, Address address, size_t bytes, int type, unsigned long long flags)) \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))
 
 // One pointer for each call, under the driver's own name.
 struct Calls {

@@ -22,6 +22,9 @@ static_assert(cuda::kNotReady == CUDA_ERROR_NOT_READY);
 static_assert(cuda::kIllegalAddress == CUDA_ERROR_ILLEGAL_ADDRESS);
 static_assert(cuda::kPeerAccessAlreadyEnabled == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
 static_assert(cuda::kHostMemoryAlreadyRegistered == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+static_assert(cuda::kFirstOfCapture == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+static_assert(cuda::kLastOfCapture == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+static_assert(cuda::kCaptureRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(cuda::kNotPermitted == CUDA_ERROR_NOT_PERMITTED);
 static_assert(cuda::kNotSupported == CUDA_ERROR_NOT_SUPPORTED);
 

@@ -932,6 +932,14 @@ int cuStreamQuery(tryst::cuda::Stream handle) {
   return empty ? kOk : kNotReady;
 }
 
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  ENTER();
+  thread_local int current = 0;  // Global.
+  if (mode == nullptr || *mode < 0 || *mode > 2) return Complain(__func__, "mode", kInvalidValue);
+  std::swap(current, *mode);
+  return kOk;
+}
+
 int cuEventCreate(tryst::cuda::Event* event, unsigned flags) {
   ENTER_WITH_CONTEXT();
   if (flags != 2) return Complain(__func__, "events are not for timing", kInvalidValue);

@@ -5,6 +5,17 @@
 #include "absl/strings/str_cat.h"
 
 namespace tryst {
+namespace {
+
+// Whether a question about the GPU's work was answered with "not yet", or not at all: the memory
+// has run out for a moment, or another thread captures a graph. It is asked again, and what it is
+// asked about goes on meanwhile.
+bool IsNoAnswer(cuda::Result result) {
+  return result == cuda::kNotReady || result == cuda::kOutOfMemory ||
+         (result >= cuda::kFirstOfCapture && result <= cuda::kLastOfCapture);
+}
+
+}  // namespace
 
 GpuEvent& GpuEvent::operator=(GpuEvent&& other) noexcept {
   std::swap(gpu_, other.gpu_);
@@ -23,13 +34,9 @@ absl::Status GpuEvent::Record(cuda::Stream stream) {
 }
 
 absl::StatusOr<bool> GpuEvent::Done() const {
-  absl::Status status = gpu_->Use();
-  if (!status.ok()) return status;
-  const cuda::Result result = gpu_->calls().cuEventQuery(event_);
-  if (result == cuda::kNotReady) return false;
-  status = gpu_->driver().Check("cuEventQuery", result);
-  if (!status.ok()) return status;
-  return true;
+  const cuda::Result current = gpu_->calls().cuCtxSetCurrent(gpu_->context_);
+  if (current != cuda::kSuccess) return gpu_->Answer("cuCtxSetCurrent", current);
+  return gpu_->Answer("cuEventQuery", gpu_->calls().cuEventQuery(event_));
 }
 
 GpuStream& GpuStream::operator=(GpuStream&& other) noexcept {
@@ -108,13 +115,23 @@ absl::Status Gpu::EnablePeerAccess(const Gpu& peer) const {
 absl::StatusOr<bool> Gpu::IsIdle(cuda::Stream stream) const {
   constexpr uintptr_t kDefaultStreams = 2;  // Null, and the handles 1 and 2.
   if (reinterpret_cast<uintptr_t>(stream) <= kDefaultStreams) return false;
-  absl::Status status = Use();
-  if (!status.ok()) return status;
-  const cuda::Result result = calls().cuStreamQuery(stream);
-  if (result == cuda::kNotReady) return false;
-  status = driver_->Check("cuStreamQuery", result);
+  const cuda::Result current = calls().cuCtxSetCurrent(context_);
+  if (current != cuda::kSuccess) return Answer("cuCtxSetCurrent", current);
+  return Answer("cuStreamQuery", calls().cuStreamQuery(stream));
+}
+
+absl::StatusOr<bool> Gpu::Answer(const char* call, cuda::Result result) const {
+  if (IsNoAnswer(result)) return false;
+  const absl::Status status = driver_->Check(call, result);
   if (!status.ok()) return status;
   return true;
+}
+
+void Gpu::AllowCaptures() const {
+  thread_local bool allows = false;
+  if (allows || calls().cuThreadExchangeStreamCaptureMode == nullptr) return;
+  int mode = cuda::kCaptureRelaxed;
+  allows = calls().cuThreadExchangeStreamCaptureMode(&mode) == cuda::kSuccess;
 }
 
 absl::Status Gpu::WaitFor(cuda::Stream stream) const {

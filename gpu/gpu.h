@@ -75,8 +75,15 @@ class Gpu {
   absl::StatusOr<bool> IsIdle(cuda::Stream stream) const;
   // Stops the calling thread until the stream is empty: for set-up, tests and examples.
   absl::Status WaitFor(cuda::Stream stream) const;
+  // For threads of ours: what the calling thread asks from now on does not break graphs that other
+  // threads capture.
+  void AllowCaptures() const;
 
  private:
+  friend class GpuEvent;
+  // Of a question about work: whether it has ended.
+  absl::StatusOr<bool> Answer(const char* call, cuda::Result result) const;
+
   Gpu(const CudaDriver* driver, GpuDevice device) : driver_(driver), device_(std::move(device)) {}
 
   const CudaDriver* const driver_;

@@ -55,19 +55,39 @@ absl::StatusOr<Plan> PlanCopy(const TensorKey& key, const Args& send_args, const
   return Plan{copier, *std::move(into)};
 }
 
-// What the callback of the copy needs, kept while the copy runs.
-struct Copying {
+// A delivery that waits for the sender's work, and then perhaps for a copy.
+struct Handover {
   DoneFn done;
   Args send_args;
   Args recv_args;
-  Tensor into;
-  absl::Status status;
+  Tensor tensor;
+  Plan plan;
 };
 
-void EndCopy(std::unique_ptr<Copying> copying) {
-  Copying& c = *copying;
-  Tensor result = c.status.ok() ? std::move(c.into) : Tensor();
-  std::move(c.done)(std::move(c.status), c.send_args, c.recv_args, std::move(result), false);
+void Deliver(std::unique_ptr<Handover> handover, absl::Status status, Tensor tensor) {
+  Handover& h = *handover;
+  if (!status.ok()) tensor = Tensor();
+  std::move(h.done)(std::move(status), h.send_args, h.recv_args, std::move(tensor), false);
+}
+
+// On the receiver's executor. Whoever has waited must not wait for room there.
+void End(std::unique_ptr<Handover> handover, absl::Status status, Tensor tensor) {
+  Executor* const executor = handover->recv_args.executor;
+  if (executor == nullptr) return Deliver(std::move(handover), std::move(status), tensor);
+  executor->RunWithoutWaiting([handover = std::move(handover), status = std::move(status),
+                               tensor = std::move(tensor)]() mutable {
+    Deliver(std::move(handover), std::move(status), std::move(tensor));
+  });
+}
+
+void Copy(std::unique_ptr<Handover> handover, absl::Status sent) {
+  if (!sent.ok()) return End(std::move(handover), std::move(sent), Tensor());
+  Handover& h = *handover;
+  h.plan.copier->StartCopy(h.tensor, h.plan.into,
+                           [handover = std::move(handover)](absl::Status copied) mutable {
+                             const Tensor into = handover->plan.into;
+                             End(std::move(handover), std::move(copied), into);
+                           });
 }
 
 }  // namespace
@@ -89,26 +109,26 @@ DoneFn CopyToReceiver(const TensorKey& key, DoneFn done) {
       std::move(done)(plan.status(), Args(), recv_args, Tensor(), false);
       return;
     }
-    if (plan->copier == nullptr) {
+    const bool waits = !tensor.space().host_readable() && send_args.device_context != nullptr &&
+                       plan->copier != send_args.device_context;
+    if (plan->copier == nullptr && !waits) {
       std::move(done)(std::move(status), send_args, recv_args, std::move(tensor), false);
       return;
     }
-    auto copying = std::make_unique<Copying>();
-    copying->done = std::move(done);
-    copying->send_args = send_args;
-    copying->recv_args = recv_args;
-    copying->into = plan->into;
-    plan->copier->StartCopy(
-        tensor, plan->into, [copying = std::move(copying)](absl::Status copied) mutable {
-          copying->status = std::move(copied);
-          Executor* const executor = copying->recv_args.executor;
-          if (executor == nullptr) {
-            EndCopy(std::move(copying));
-          } else {
-            executor->Run(
-                [copying = std::move(copying)]() mutable { EndCopy(std::move(copying)); });
-          }
-        });
+    auto handover = std::make_unique<Handover>(
+        Handover{std::move(done), send_args, recv_args, std::move(tensor), *std::move(plan)});
+    if (!waits) return Copy(std::move(handover), absl::OkStatus());
+    const std::shared_ptr<DeviceContext> sender = send_args.device_context;
+    if (handover->plan.copier != nullptr) {
+      return sender->WhenSent(nullptr, [handover = std::move(handover)](absl::Status sent) mutable {
+        Copy(std::move(handover), std::move(sent));
+      });
+    }
+    const DeviceContext* const receiver = recv_args.device_context.get();
+    sender->WhenSent(receiver, [handover = std::move(handover)](absl::Status sent) mutable {
+      const Tensor shared = handover->tensor;
+      End(std::move(handover), std::move(sent), shared);
+    });
   };
 }
 

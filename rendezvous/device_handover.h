@@ -12,7 +12,8 @@ bool MayNeedCopy(const TensorKey& key, const Args& recv_args);
 
 // Puts `done` behind the copy that brings the tensor to where the receiver wants it, into
 // args.destination or into new memory of the receiver's device context; shares it where
-// it already lies right. The result runs on the receiver's executor.
+// it already lies right. Either way the sender's work that fills it has come first. The result runs
+// on the receiver's executor.
 DoneFn CopyToReceiver(const TensorKey& key, DoneFn done);
 
 }  // namespace tryst

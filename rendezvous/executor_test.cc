@@ -68,7 +68,8 @@ TEST(ThreadPoolExecutor, WorkMayWaitForLaterWorkWhileAllThreadsTurnSources) {
   executor.SetSources({&sources[0], &sources[1]});
   // A thread looks at the sources when it wakes.
   for (int i = 0; i < 100; ++i) {
-    while (!sources[0].turned || !sources[1].turned) executor.Run([] { std::this_thread::yield(); });
+    while (!sources[0].turned || !sources[1].turned)
+      executor.Run([] { std::this_thread::yield(); });
     std::atomic<bool> second{false};
     std::atomic<bool> first{false};
     executor.Run([&] {

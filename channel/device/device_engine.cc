@@ -101,6 +101,7 @@ void DeviceEngine::Detach() {
 }
 
 bool DeviceEngine::Poll() {
+  gpu_->AllowCaptures();  // On whichever thread turns the poller.
   if (copier_->Poll()) {
     quiet_since_ns_ = 0;
     return true;
@@ -315,8 +316,11 @@ void DeviceEngine::StartCopy(const Tensor& from, const Tensor& into,
     if (copy->from.space().host_readable() || copy->into.space().host_readable()) {
       return StepStagedCopy(copy);
     }
-    Copy(Copier::Direction::kOnDevice, copy->into.mutable_data(), copy->from.data(),
-         copy->from.bytes(), copy->after.get(), LastUse(copy->into),
+    const int there = copy->from.space().device_ordinal;
+    const bool in_reach = there == gpu_->ordinal() || has_peer(there);
+    Copy(in_reach ? Copier::Direction::kOnDevice : Copier::Direction::kFromPeer,
+         copy->into.mutable_data(), copy->from.data(), copy->from.bytes(), copy->after.get(),
+         LastUse(copy->into),
          [copy](absl::Status status) { std::move(copy->done)(std::move(status)); });
   });
 }
@@ -372,6 +376,28 @@ void GpuContext::StartCopy(const Tensor& from, const Tensor& into,
     return;
   }
   engine_->StartCopy(from, into, *std::move(after), std::move(done));
+}
+
+void GpuContext::WhenSent(const DeviceContext* receiver,
+                          absl::AnyInvocable<void(absl::Status) &&> fn) {
+  if (moment_ == nullptr) return std::move(fn)(absl::OkStatus());
+  const auto* const theirs = dynamic_cast<const GpuContext*>(receiver);
+  if (theirs != nullptr && theirs->complete_on_stream()) {
+    const Gpu* const gpu = engine_->gpu();
+    absl::Status status = gpu->Use();
+    if (status.ok()) {
+      status = gpu->driver().Check(
+          "cuStreamWaitEvent", gpu->calls().cuStreamWaitEvent(theirs->stream(), moment_->get(), 0));
+    }
+    return std::move(fn)(std::move(status));
+  }
+  engine_->poller()->PostFn([engine = engine_, moment = moment_, fn = std::move(fn)]() mutable {
+    const GpuEvent* const event = moment.get();
+    engine->copier()->WhenThere(
+        event, [moment = std::move(moment), fn = std::move(fn)](absl::Status there) mutable {
+          std::move(fn)(std::move(there));
+        });
+  });
 }
 
 }  // namespace tryst

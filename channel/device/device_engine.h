@@ -189,6 +189,8 @@ class GpuContext final : public DeviceContext {
                                   const AllocatorAttributes& attributes) override;
   void StartCopy(const Tensor& from, const Tensor& into,
                  absl::AnyInvocable<void(absl::Status) &&> done) override;
+  void WhenSent(const DeviceContext* receiver,
+                absl::AnyInvocable<void(absl::Status) &&> fn) override;
 
  private:
   GpuContext(DeviceEngine* engine, cuda::Stream stream, Options options,
