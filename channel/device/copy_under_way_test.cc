@@ -17,6 +17,7 @@
 #include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/cancellation.h"
+#include "rendezvous/device_handover.h"
 
 namespace tryst {
 namespace {
@@ -444,6 +445,56 @@ TEST_P(OddFetchTest, WhoWaitsForASlotEndsInTime) {
   EXPECT_EQ(cancelled->status.code(), absl::StatusCode::kCancelled);
   fake_->hold(false);
   Turns(500);
+}
+
+// Between two GPUs of one worker, and on one GPU without a copy.
+TEST_P(OddFetchTest, AHandoverWaitsForTheSendersStream) {
+  auto theirs = *DeviceEngine::Open(&poller_, other_.get(), DeviceEngineOptions());
+  theirs->Attach();
+  for (const bool shared : {false, true}) {
+    Gpu* const source = shared ? gpu_.get() : other_.get();
+    DeviceEngine* const sending = shared ? engine_.get() : theirs.get();
+    auto memory = *DeviceMemory::Allocate(source, kBytes);
+    const std::vector<uint8_t> old(kBytes, 0x11);
+    fake_->poke(memory.address(), old.data(), kBytes);
+    auto stream = *source->MakeStream();
+    fake_->hold(true);
+    ASSERT_TRUE(source->Use().ok());
+    ASSERT_EQ(source->calls().cuMemsetD8Async(memory.address(), 0x22, kBytes, stream.get()),
+              cuda::kSuccess);
+    Args send_args;
+    send_args.device_context = *GpuContext::Make(sending, stream.get());
+    Args recv_args;
+    auto receiving = *gpu_->MakeStream();
+    recv_args.device_context = *GpuContext::Make(engine_.get(), receiving.get());
+    const Tensor tensor =
+        *Tensor::Adopt(memory.data(), DType::kUint8, {kBytes},
+                       MemorySpace{MemorySpace::Kind::kDevice, source->ordinal()}, nullptr);
+    const TensorKey key =
+        TensorKeyPrefix::Make(
+            absl::StrCat("/job:worker/replica:0/task:0/device:GPU:", source->ordinal()), 1,
+            "/job:worker/replica:0/task:0/device:GPU:0", "t")
+            ->At(0, 0);
+    int ended = 0;
+    Tensor got;
+    CopyToReceiver(key, [&](absl::Status status, const Args&, const Args&, Tensor its, bool) {
+      ++ended;
+      EXPECT_TRUE(status.ok()) << status;
+      got = std::move(its);
+    })(absl::OkStatus(), send_args, recv_args, tensor, false);
+    Turns(20);
+    EXPECT_EQ(ended, 0) << "what fills it has not run";
+    fake_->hold(false);
+    for (int i = 0; i < 1000 && ended == 0; ++i) Turns(1);
+    ASSERT_EQ(ended, 1);
+    EXPECT_EQ(got.SharesBytesWith(tensor), shared);
+    uint8_t byte = 0;
+    fake_->peek(AddressOf(got.data()) + kBytes - 1, &byte, 1);
+    EXPECT_EQ(byte, 0x22);
+    got = Tensor();
+    Turns(10);
+  }
+  theirs->Detach();
 }
 
 INSTANTIATE_TEST_SUITE_P(, OddFetchTest,
