@@ -185,7 +185,8 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
   const Args& args = op->args;
   const bool to_device = args.destination.valid()
                              ? !args.destination.space().host_readable()
-                             : args.device_context != nullptr && !args.alloc_attrs.on_host;
+                             : args.device_context != nullptr && !args.alloc_attrs.on_host &&
+                                   op->key.dst().type != "CPU";
   if (!to_device || !landed.valid() || landed.dtype() == DType::kString) {
     ++counts_.fetched;
     return Finish(op, absl::OkStatus(), std::move(landed), is_dead);
@@ -199,6 +200,12 @@ void GrpcChannel::Stage(FetchOp* op, Tensor landed, bool is_dead) {
                      ", the destination ", DTypeName(into->dtype()), into->shape().ToString()));
   }
   if (!into.ok()) return Finish(op, into.status(), Tensor(), false);
+  // The call has brought what it had to bring. Its end says nothing of the copy.
+  if (op->attempt->stream != nullptr) {
+    op->attempt->stream->Detach();
+    op->attempt->stream = nullptr;
+    op->may_be_known = true;
+  }
   op->state = FetchOp::State::kStaging;
   op->attempt->span.Enter(WaitsFor::kCopy, poller_->now_ns());
   op->attempt->staged = *std::move(into);
