@@ -178,9 +178,11 @@ void Comm::ConnectLanes(const std::vector<std::string>& addresses,
   pending_.store(lanes_.size());
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const auto connect = [this, i, address = addresses[i], rail = rails[i], probe] {
-      const absl::Status connected = lanes_[i]->Connect(address, rail);
-      if (!connected.ok()) Fail(connected);
-      if (connected.ok() && probe) lanes_[i]->Probe();
+      if (lanes_[i] != nullptr) {  // Otherwise it did not open, and the comm has failed.
+        const absl::Status connected = lanes_[i]->Connect(address, rail);
+        if (!connected.ok()) Fail(connected);
+        if (connected.ok() && probe) lanes_[i]->Probe();
+      }
       pending_.fetch_sub(1);
     };
     Worker* const worker = WorkerOf(i);

@@ -1,8 +1,10 @@
 #include "plugins/nccl/connecting.h"
 
+#include <poll.h>
 #include <sys/random.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -19,6 +21,16 @@ bool SecretsEqual(const Secret& a, const Secret& b) {
   uint8_t differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ |= static_cast<uint8_t>(a[i] ^ b[i]);
   return differ == 0;
+}
+
+bool IsForWantOfRoom(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+// Without a free descriptor the kernel does not even look whether there is anybody.
+bool SomebodyKnocks(int listener) {
+  pollfd waits = {listener, POLLIN, 0};
+  return poll(&waits, 1, 0) == 1;
 }
 
 std::string PathText(const Engine& engine, const CommDevice& device, size_t lanes) {
@@ -163,16 +175,16 @@ absl::Status Accepting::TakeHello(const std::string& bytes) {
 }
 
 absl::Status Accepting::Advance() {
+  const absl::Status health = comm_->Health(/*wanting=*/true);
+  if (!health.ok()) {
+    return state_ == State::kProving ? health : Refuse(health);
+  }
   if (state_ == State::kOpening && comm_->LanesOpen()) {
     // Announcements go by the first lane, so their memory at the peer needs only one key.
     hello_.lanes.resize(comm_->lanes());
     comm_->ConnectLanes(hello_.lanes, std::vector<uint8_t>(hello_.lanes.size(), 0),
                         /*probe=*/false);
     state_ = State::kConnecting;
-  }
-  const absl::Status health = comm_->Health(/*wanting=*/true);
-  if (!health.ok()) {
-    return state_ == State::kProving ? health : Refuse(health);
   }
   if (state_ == State::kConnecting && comm_->LanesOpen()) {
     Welcome welcome;
@@ -246,7 +258,15 @@ absl::StatusOr<std::unique_ptr<Listening>> Listening::Start(Engine* engine, Comm
 absl::StatusOr<std::unique_ptr<RecvComm>> Listening::Accept() {
   while (pending_.size() < kMaxPending) {
     Fd fd = AcceptFrom(listener_.get());
-    if (!fd.valid()) break;
+    if (!fd.valid()) {
+      const int error = errno;
+      if (IsForWantOfRoom(error) && SomebodyKnocks(listener_.get())) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(device_.name, " cannot accept a connection: ", strerror(error),
+                         "; raise the limit of open files (ulimit -n)"));
+      }
+      break;
+    }
     pending_.emplace_back(engine_, device_, secret_, std::move(fd));
   }
   const int64_t now_ns = engine_->clock.NowNs();

@@ -1,4 +1,10 @@
 // Tables, devices, connecting, closing, registering.
+#include <dirent.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -185,6 +191,66 @@ absl::Status InFlightClose(const Target& target) {
   return Transfer(pair, 300'000, 300'000, 5);
 }
 
+int HighestDescriptor() {
+  int highest = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return -1;
+  while (const dirent* entry = readdir(folder)) highest = std::max(highest, atoi(entry->d_name));
+  closedir(folder);
+  return highest;
+}
+
+// Accepts while the process may open `spare` more descriptors. It may fail, if it says so.
+absl::Status AcceptWith(const Opened& opened, int spare) {
+  CommPair pair;
+  pair.net = opened.net.get();
+  char handle[nccl::kHandleBytes] = {};
+  NCCL_NET_TRY(Call(pair.net->listen(opened.context, 0, handle, &pair.listen), "listen"));
+  for (int i = 0; i < 30; ++i) {
+    NCCL_NET_TRY(Call(pair.net->connect(opened.context, 0, handle, &pair.send), "connect"));
+    usleep(1000);
+  }
+  rlimit usual = {};
+  getrlimit(RLIMIT_NOFILE, &usual);
+  rlimit few = usual;
+  few.rlim_cur = static_cast<rlim_t>(HighestDescriptor() + 1 + spare);
+  setrlimit(RLIMIT_NOFILE, &few);
+  bool failed = false;
+  bool connects = pair.send == nullptr;
+  const auto step = [&] {
+    if (pair.recv == nullptr && !failed) {
+      failed = pair.net->accept(pair.listen, &pair.recv) != nccl::kSuccess;
+    }
+    if (connects) {
+      connects = pair.net->connect(opened.context, 0, handle, &pair.send) == nccl::kSuccess &&
+                 pair.send == nullptr;
+    }
+    return failed || pair.recv != nullptr;
+  };
+  const int64_t end_ms = NowMs() + 300;
+  while (!step() && NowMs() < end_ms) usleep(1000);
+  const bool ended = failed || pair.recv != nullptr;
+  setrlimit(RLIMIT_NOFILE, &usual);
+  if (spare == 0 && !ended) {
+    return absl::InternalError("accept waits where it may not open a single descriptor");
+  }
+  return Until("accepting after a want of descriptors",
+               [&]() -> absl::StatusOr<bool> { return step() || !connects; });
+}
+
+absl::Status FewDescriptors(const Target& target) {
+  NCCL_NET_OPEN(opened, target);
+  for (int spare = 0; spare <= 24; ++spare) {
+    const absl::Status accepted = AcceptWith(opened, spare);
+    if (!accepted.ok()) {
+      return absl::Status(accepted.code(),
+                          absl::StrCat(spare, " descriptors: ", accepted.message()));
+    }
+  }
+  NCCL_NET_PAIR(pair, opened, Order::kInTurn);
+  return Transfer(pair, 300'000, 300'000, 5);
+}
+
 absl::Status RegisterStorm(const Target& target) {
   NCCL_NET_OPEN(opened, target);
   NCCL_NET_PAIR(pair, opened, Order::kInTurn);
@@ -255,6 +321,8 @@ std::vector<Case> SetUpCases() {
       {"reuse_listen", "several connect to one listener, which may close first", &ReuseListen},
       {"close_orders", "the three comms close in any order", &CloseOrders},
       {"in_flight_close", "comms close with requests out", &InFlightClose},
+      {"few_descriptors", "accept fails, and no more, without descriptors", &FewDescriptors,
+       /*beyond=*/true},
       {"register_storm", "overlapping memory, registered and given back at random", &RegisterStorm},
       {"init_again", "several contexts, one after the other and at once", &InitAgain},
       {"virtual_device", "a device made of others carries bytes", &VirtualDevice},
