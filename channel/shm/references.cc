@@ -222,6 +222,7 @@ absl::StatusOr<StorageRef> HeldReferences::View(const shm_wire::Placed& placed, 
 void HeldReferences::Return(uint16_t reference, uint16_t generation, uint64_t bytes) {
   constexpr uint64_t kWakeBytes = 1 << 20;
   constexpr uint32_t kWakeCount = 64;
+  if (ForkCount() != forks_) return;  // What a child drops, its parent may still read.
   in_use_[reference].store(false, std::memory_order_release);
   const uint32_t at = view_.header->releases_written.fetch_add(1, std::memory_order_acq_rel);
   view_.releases[at & (sizes_.references - 1)].store(

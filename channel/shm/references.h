@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "base/fork_count.h"
 #include "channel/arena/arena.h"
 #include "channel/arena/shared_memory.h"
 #include "channel/shm/local_socket.h"
@@ -121,6 +122,7 @@ class HeldReferences {
   ~HeldReferences() = default;
   void Return(uint16_t reference, uint16_t generation, uint64_t bytes);
 
+  const int forks_ = ForkCount();
   const std::shared_ptr<LocalSocket> socket_;
   const std::unique_ptr<SharedMemory> memory_;
   const shm_wire::LinkSizes sizes_;

@@ -1,6 +1,7 @@
 #include "channel/shm/references.h"
 
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -84,6 +85,24 @@ TEST_F(ReferencesTest, AViewIsTheBytesAndItsEndGivesThemBack) {
   EXPECT_EQ(given_->held(), 0u);
   EXPECT_EQ(given_->charged_bytes(), 0u);
   EXPECT_EQ(arena_->counters().used_bytes, 0u);
+}
+
+TEST_F(ReferencesTest, WhatAForkedChildDropsStaysTheParents) {
+  const StorageRef storage = *arena_->Allocate(1000);
+  ASSERT_TRUE(SendSegment(storage, 0).ok());
+  auto view = held_->View(Give(storage), 1000);
+  ASSERT_TRUE(view.ok()) << view.status();
+  const pid_t child = fork();
+  if (child == 0) {
+    *view = StorageRef();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(given_->HasReturned()) << "the parent still reads it";
+  *view = StorageRef();
+  EXPECT_EQ(*given_->TakeReturned(), 1);
 }
 
 TEST_F(ReferencesTest, SomeAreKeptBackForParts) {
