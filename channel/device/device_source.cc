@@ -77,8 +77,9 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args,
   // An ordinary key wants the tensor in host memory.
   source_->Take(
       step_id, key, args,
-      [done = std::move(done)](absl::Status status, const Args& send_args, const Args& recv_args,
-                               Tensor tensor, bool is_dead) mutable {
+      [this, step_id, key, done = std::move(done)](absl::Status status, const Args& send_args,
+                                                   const Args& recv_args, Tensor tensor,
+                                                   bool is_dead) mutable {
         if (!status.ok() || is_dead || !tensor.valid() || tensor.space().host_readable()) {
           return std::move(done)(std::move(status), send_args, recv_args, std::move(tensor),
                                  is_dead);
@@ -87,13 +88,23 @@ void DeviceSource::Take(int64_t step_id, const TensorKey& key, const Args& args,
           return End(std::move(done), recv_args,
                      absl::FailedPreconditionError("a device tensor was sent without context"));
         }
+        // Who fails takes no tensor.
+        const auto fail = [this, step_id, key](DoneFn fn, const Args& args, Taken taken,
+                                               const absl::Status& why) {
+          taken.turn = args.turn != nullptr ? *args.turn : 0;
+          source_->GiveBack(step_id, key, std::move(taken));
+          End(std::move(fn), args, why);
+        };
         auto host = Tensor::Allocate(tensor.dtype(), tensor.shape());
-        if (!host.ok()) return End(std::move(done), recv_args, host.status());
+        if (!host.ok()) {
+          return fail(std::move(done), recv_args, {tensor, false, send_args, 0}, host.status());
+        }
         send_args.device_context->StartCopy(
             tensor, *host,
-            [done = std::move(done), recv_args, host = *host, tensor](absl::Status copied) mutable {
-              End(std::move(done), recv_args,
-                  copied.ok() ? absl::StatusOr<Tensor>(host) : absl::StatusOr<Tensor>(copied));
+            [fail, done = std::move(done), send_args, recv_args, host = *host,
+             tensor](const absl::Status& copied) mutable {
+              if (copied.ok()) return End(std::move(done), recv_args, host);
+              fail(std::move(done), recv_args, {tensor, false, send_args, 0}, copied);
             });
       });
 }
@@ -262,7 +273,25 @@ void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
   if (manifest.bytes <= options_.inside_bytes) return AnswerInside(answer, manifest);
   ++counters_.transfers;
   manifest.transfer = Keep(*answer);
-  End(std::move(answer->done), answer->args, ManifestTensor(manifest, 0));
+  EndKept(answer, manifest, absl::OkStatus());
+}
+
+// Tells of a tensor that is kept. If that cannot be, the tensor goes back: who fails takes none.
+void DeviceSource::EndKept(const std::shared_ptr<Answer>& answer, const DeviceManifest& manifest,
+                           absl::Status status) {
+  absl::StatusOr<Tensor> told =
+      status.ok() ? ManifestTensor(manifest, 0) : absl::StatusOr<Tensor>(std::move(status));
+  if (!told.ok()) GiveBackTransfer(manifest.transfer);
+  End(std::move(answer->done), answer->args, std::move(told));
+}
+
+void DeviceSource::FailInside(const std::shared_ptr<Answer>& answer, const absl::Status& why) {
+  Taken taken;
+  taken.tensor = std::move(answer->tensor);
+  taken.send_args.device_context = answer->context;
+  taken.turn = answer->turn;
+  source_->GiveBack(answer->step_id, answer->plain, std::move(taken));
+  End(std::move(answer->done), answer->args, why);
 }
 
 void DeviceSource::AnswerInside(const std::shared_ptr<Answer>& answer, DeviceManifest manifest) {
@@ -271,7 +300,8 @@ void DeviceSource::AnswerInside(const std::shared_ptr<Answer>& answer, DeviceMan
   const Tensor& tensor = answer->tensor;
   if (tensor.space().host_readable() || manifest.bytes == 0) {
     auto made = ManifestTensor(manifest, manifest.bytes);
-    if (made.ok() && manifest.bytes > 0) {
+    if (!made.ok()) return FailInside(answer, made.status());
+    if (manifest.bytes > 0) {
       memcpy(static_cast<char*>(made->mutable_data()) + DeviceManifest::kBytes, tensor.data(),
              manifest.bytes);
     }
@@ -284,8 +314,8 @@ void DeviceSource::AnswerInside(const std::shared_ptr<Answer>& answer, DeviceMan
     engine->Copy(Copier::Direction::kToHost,
                  static_cast<char*>(slot->data()) + DeviceManifest::kBytes, answer->tensor.data(),
                  manifest.bytes, static_cast<GpuContext*>(answer->context.get())->moment(), nullptr,
-                 [answer, slot, manifest](absl::Status status) {
-                   if (!status.ok()) return End(std::move(answer->done), answer->args, status);
+                 [this, answer, slot, manifest](const absl::Status& status) {
+                   if (!status.ok()) return FailInside(answer, status);
                    End(std::move(answer->done), answer->args,
                        BytesOf(slot, 0, DeviceManifest::kBytes + manifest.bytes));
                  });
@@ -330,15 +360,14 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
   // The consumer is told once the bytes are there; its lease begins then.
   const GpuEvent* const moment = static_cast<GpuContext*>(answer->context.get())->moment();
   if (moment == nullptr) {
-    End(std::move(answer->done), answer->args, ManifestTensor(*manifest, 0));
+    EndKept(answer, *manifest, absl::OkStatus());
     return true;
   }
   transfers_[manifest->transfer].expires_ns = std::numeric_limits<int64_t>::max();
   engine->copier()->WhenThere(moment, [this, answer, manifest = *manifest](absl::Status status) {
     auto kept = transfers_.find(manifest.transfer);
     if (kept != transfers_.end()) kept->second.expires_ns = LeaseEnd();
-    End(std::move(answer->done), answer->args,
-        status.ok() ? ManifestTensor(manifest, 0) : absl::StatusOr<Tensor>(status));
+    EndKept(answer, manifest, std::move(status));
   });
   return true;
 }

@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "channel/device/device_engine.h"
 #include "channel/device/device_source.h"
 #include "channel/poller/poller.h"
+#include "gpu/device_memory.h"
+#include "gpu/fake_cuda.h"
 #include "gtest/gtest.h"
 #include "rendezvous/virtual_alarms.h"
 #include "tests/pair/one_step.h"
@@ -181,6 +184,61 @@ TEST_F(LeaseTest, WhatDoesNotFitStaysWhereItIs) {
   EXPECT_EQ(Take(*ManifestKey(Key(), 0, into)).status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(source_->transfers(), 0u);
   EXPECT_EQ(Part(Lend(), 0), 3);
+}
+
+// Over the pretend driver: a call that fails once fails one receive, which takes no tensor.
+TEST_F(LeaseTest, WhatCannotBeCopiedStaysWhereItIs) {
+  const FakeCudaControl* const fake = LoadFakeCuda();
+  ASSERT_NE(fake, nullptr);
+  auto driver = *CudaDriver::Load("gpu/libfake_cuda.so");
+  auto gpu = *Gpu::Open(driver.get(), 0);
+  auto engine = *DeviceEngine::Open(&poller_, gpu.get(), DeviceEngineOptions());
+  engine->Attach();
+  DeviceSourceOptions options;
+  options.offer_ipc = false;
+  source_->Close();
+  source_ = std::make_unique<DeviceSource>(&poller_, &step_,
+                                           std::vector<DeviceEngine*>{engine.get()}, options);
+  auto memory = *DeviceMemory::Allocate(gpu.get(), 64);
+  const TensorKey key = TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:GPU:0", 1,
+                                              "/job:c/replica:0/task:0/device:GPU:0", "edge")
+                            ->At(0, 0);
+  Args args;
+  args.device_context = *GpuContext::Make(engine.get(), nullptr, {false, /*is_there=*/true});
+  for (const bool ordinary : {false, true}) {
+    SCOPED_TRACE(ordinary);
+    for (const uint8_t number : {3, 4}) {
+      auto tensor = Tensor::Adopt(memory.data(), DType::kUint8, {number},
+                                  MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+      ASSERT_TRUE(step_.step()->Send(key, args, *tensor, false).ok());
+    }
+    const TensorKey asked = ordinary ? key : *ManifestKey(key, 0, Tensor());
+    const auto take = [&] {
+      uint64_t turn = 0;
+      Args taking;
+      taking.turn = &turn;
+      auto answer = std::make_shared<Answer>();
+      source_->Take(1, asked, taking,
+                    [answer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                      answer->ended = true;
+                      answer->status = std::move(status);
+                      answer->tensor = std::move(tensor);
+                    });
+      for (int i = 0; i < 1000 && !answer->ended; ++i) poller_.Turn();
+      EXPECT_TRUE(answer->ended);
+      return *answer;
+    };
+    fake->fail("cuLaunchKernel", cuda::kOutOfMemory, 1, 0);
+    EXPECT_EQ(take().status.code(), absl::StatusCode::kResourceExhausted);
+    for (const uint64_t number : {3, 4}) {
+      const Answer answer = take();
+      ASSERT_TRUE(answer.status.ok()) << answer.status;
+      EXPECT_EQ(answer.tensor.bytes(), number + (ordinary ? 0 : DeviceManifest::kBytes));
+    }
+  }
+  source_->Close();
+  for (int i = 0; i < 10; ++i) poller_.Turn();
+  engine->Detach();
 }
 
 }  // namespace
