@@ -35,11 +35,15 @@ class CancellationState {
     Callback callback;
     uint32_t generation = 1;  // Of the callback in the slot, or of the next one.
     bool used = false;
-    uint64_t order = 0;
-    uint32_t next_free = 0;
+    // In the order of registration; of the free ones, `next` alone.
+    uint32_t next = 0;
+    uint32_t prev = 0;
   };
 
   ~CancellationState() = default;
+  Callback TakeOut(uint32_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The one before it has run. False: none is left.
+  bool TakeNext(Callback* callback);
 
   std::atomic<int64_t> refs_{1};
   std::atomic<bool> cancelled_{false};
@@ -47,8 +51,9 @@ class CancellationState {
   CondVar done_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
   uint32_t first_free_ ABSL_GUARDED_BY(mu_) = kNoSlot;
-  uint64_t next_order_ ABSL_GUARDED_BY(mu_) = 0;
-  bool running_ ABSL_GUARDED_BY(mu_) = false;
+  uint32_t first_ ABSL_GUARDED_BY(mu_) = kNoSlot;
+  uint32_t last_ ABSL_GUARDED_BY(mu_) = kNoSlot;
+  Token running_ ABSL_GUARDED_BY(mu_) = 0;  // Its callback runs; 0: none does.
 
   static constexpr uint32_t kNoSlot = UINT32_MAX;
 };
@@ -75,15 +80,15 @@ class Cancellation {
   // Keeps `callback` until it is deregistered or cancelled. kNoToken when already
   // cancelled: `callback` is destroyed and never runs.
   [[nodiscard]] Token Register(Callback callback) { return state_->Register(std::move(callback)); }
-  // True: the callback will never run and is destroyed. False: it has run, runs now or
-  // is about to. Never waits.
+  // True: the callback will never run and is destroyed. False: it has run or runs now. Never waits.
   bool TryDeregister(Token token) { return state_->TryDeregister(token); }
-  // As TryDeregister, but returns false only after the callback has run. Must not be
-  // called from a callback of this Cancellation.
+  // As TryDeregister, but returns false only after the callback has run. Waits for no other
+  // callback. Must not be called from the callback itself.
   bool Deregister(Token token) { return state_->Deregister(token); }
-  // Runs every registered callback on this thread, in the order of registration, and
-  // returns. A second call does nothing (and does not wait for the first). Where callbacks
-  // throw, the others run all the same, and the first exception leaves at the end.
+  // Runs every registered callback on this thread, in the order of registration, unless it is
+  // deregistered before its turn, and returns. A second call does nothing (and does not wait for
+  // the first). Where callbacks throw, the others run all the same, and the first exception leaves
+  // at the end.
   void StartCancel() { state_->StartCancel(); }
   bool cancelled() const { return state_->cancelled(); }
 

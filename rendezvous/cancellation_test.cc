@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -63,6 +65,41 @@ TEST(Cancellation, DeregisterWaitsForARunningCallback) {
   EXPECT_TRUE(ended);
   canceller.join();
   releaser.join();
+}
+
+// A callback may wait for the very thread that deregisters another.
+TEST(Cancellation, DeregisterWaitsForNoOtherCallback) {
+  Cancellation cancellation;
+  std::atomic<bool> inside{false};
+  std::atomic<bool> go_on{false};
+  bool waited_in_vain = false;
+  const Cancellation::Token before = cancellation.Register([] {});
+  const Cancellation::Token token = cancellation.Register([&] {
+    inside = true;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!go_on && !waited_in_vain) {
+      std::this_thread::yield();
+      waited_in_vain = std::chrono::steady_clock::now() > until;
+    }
+  });
+  std::vector<int> ran;
+  EXPECT_NE(cancellation.Register([&] { ran.push_back(1); }), Cancellation::kNoToken);
+  auto watched = std::make_shared<int>(0);
+  const Cancellation::Token behind = cancellation.Register([watched] { FAIL(); });
+  const Cancellation::Token last = cancellation.Register([watched] { FAIL(); });
+  EXPECT_NE(cancellation.Register([&] { ran.push_back(2); }), Cancellation::kNoToken);
+  std::thread canceller([&] { cancellation.StartCancel(); });
+  while (!inside) std::this_thread::yield();
+  EXPECT_FALSE(cancellation.Deregister(before));
+  EXPECT_TRUE(cancellation.Deregister(behind));
+  EXPECT_TRUE(cancellation.TryDeregister(last));
+  EXPECT_FALSE(cancellation.Deregister(last));
+  EXPECT_EQ(watched.use_count(), 1);
+  EXPECT_FALSE(cancellation.TryDeregister(token));
+  go_on = true;
+  canceller.join();
+  EXPECT_FALSE(waited_in_vain);
+  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
 }
 
 TEST(Cancellation, ItsEndCancelsWhatIsRegistered) {
