@@ -177,6 +177,23 @@ TEST_F(DeviceFetcherTest, WhoWaitsForAProbeThatFailsIsStaged) {
   EXPECT_EQ(status_.code(), absl::StatusCode::kUnavailable) << status_;
 }
 
+// The step whose fetch asked for it was aborted; that says nothing of the way.
+TEST_F(DeviceFetcherTest, AProbeThatWasAbortedIsMadeAgain) {
+  for (const bool aborted : {false, true}) {
+    FetchUntilTheProbe(Args(), aborted ? "b" : "a");
+    ASSERT_EQ(Asked(std::string(aborted ? "b" : "a") + kProbe), true);
+    channel_.Answer(kProbe, aborted ? absl::UnimplementedError("no GPU")
+                                    : absl::AbortedError("the step was aborted"));
+    poller_.Turn();
+    channel_.Answer("|chunk|0", absl::UnavailableError("nor this"));
+    poller_.Turn();
+    clock_.now_ns += 11'000'000'000;
+    poller_.Turn();
+  }
+  FetchUntilTheProbe(Args(), "c");
+  EXPECT_FALSE(Asked(std::string("c") + kProbe)) << "there is no such way";
+}
+
 // Another process that has this one's memory. The pretended driver maps what a process has open,
 // but, as a real one, none of its own.
 class Heir {

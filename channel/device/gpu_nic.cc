@@ -45,6 +45,7 @@ class GpuNic::Queue final : public CompletionQueue {
   bool Quiet() const { return held_.empty() && posted_ == flushed_; }
   bool AnyWritable() const;
   absl::Status TakeIn();
+  absl::Status TakeIn(const Completion& completion);
   absl::Status OnFlushed(const Completion& completion);
   absl::Status StartFlush();
 
@@ -97,25 +98,32 @@ absl::StatusOr<size_t> GpuNic::Queue::Poll(absl::Span<Completion> out) {
 
 absl::Status GpuNic::Queue::TakeIn() {
   Completion batch[kBatch];
-  auto count = inner_->Poll(absl::MakeSpan(batch));
-  if (!count.ok()) return count.status();
-  for (size_t i = 0; i < *count; ++i) {
-    const Completion& completion = batch[i];
-    if (completion.queue_pair == loop_.near->number() ||
-        completion.queue_pair == loop_.far->number()) {
-      absl::Status status = OnFlushed(completion);
-      if (!status.ok()) return status;
-      continue;
+  absl::StatusOr<size_t> count = kBatch;
+  // All that there is: what is left would be seen only when more comes.
+  while (*count == kBatch) {
+    count = inner_->Poll(absl::MakeSpan(batch));
+    if (!count.ok()) return count.status();
+    for (size_t i = 0; i < *count; ++i) {
+      const absl::Status taken = TakeIn(batch[i]);
+      if (!taken.ok()) return taken;
     }
-    Held held{completion, 0};
-    if (completion.status == CompletionStatus::kOk &&
-        completion.op == CompletionOp::kReceiveWriteImmediate) {
-      // The flush under way was posted before this completion was seen.
-      held.after = posted_ + 1;
-      wanted_ = true;
-    }
-    held_.push_back(held);
   }
+  return absl::OkStatus();
+}
+
+absl::Status GpuNic::Queue::TakeIn(const Completion& completion) {
+  if (completion.queue_pair == loop_.near->number() ||
+      completion.queue_pair == loop_.far->number()) {
+    return OnFlushed(completion);
+  }
+  Held held{completion, 0};
+  if (completion.status == CompletionStatus::kOk &&
+      completion.op == CompletionOp::kReceiveWriteImmediate) {
+    // The flush under way was posted before this completion was seen.
+    held.after = posted_ + 1;
+    wanted_ = true;
+  }
+  held_.push_back(held);
   return absl::OkStatus();
 }
 
@@ -156,12 +164,16 @@ absl::Status GpuNic::Queue::OnFlushed(const Completion& completion) {
 std::unique_ptr<GpuNic> GpuNic::Wrap(std::shared_ptr<Nic> nic, const std::vector<const Gpu*>& gpus,
                                      const DirectOptions& options) {
   std::unique_ptr<GpuNic> made(new GpuNic(std::move(nic)));
+  size_t flushes = 0;  // A queue posts one READ for each at a time.
   for (const Gpu* gpu : gpus) {
     auto side = std::make_unique<Side>();
     side->gpu = gpu;
     side->reach = ProveReach(made->nic(), *gpu, options);
     if (side->reach.way != DirectWay::kStaging && side->reach.flush.flush) {
-      const absl::Status prepared = made->PrepareFlush(side.get());
+      const absl::Status prepared =
+          flushes < LoopBack::kDepth
+              ? made->PrepareFlush(side.get())
+              : absl::ResourceExhaustedError(absl::StrCat(flushes, " other GPUs have one"));
       if (!prepared.ok()) {
         (side->reach.way == DirectWay::kDmaBuf ? side->reach.dma_buf : side->reach.peer_memory) =
             absl::StrCat("its flush: ", prepared.message());
@@ -169,12 +181,11 @@ std::unique_ptr<GpuNic> GpuNic::Wrap(std::shared_ptr<Nic> nic, const std::vector
         side->reach.way = DirectWay::kStaging;
       }
     }
+    flushes += side->flushes();
     made->any_flushes_ |= side->flushes();
     TRYST_LOG(Info) << side->reach.ToText();
     made->sides_.push_back(std::move(side));
   }
-  // A queue posts one READ for each at a time.
-  TRYST_CHECK(gpus.size() <= LoopBack::kDepth) << "more GPUs than a flush is made for";
   return made;
 }
 

@@ -31,9 +31,9 @@ DeviceWay::State ProvedWays::StateOf(DeviceWay* way, int64_t step, const TensorK
                                      DeviceEngine* engine) {
   if (way == &one_too_many_) return DeviceWay::State::kRefused;
   way->worker = std::string(key.src().worker);
-  if (way->direct && way->state == DeviceWay::State::kRefused &&
+  if (way->may_pass && way->state == DeviceWay::State::kRefused &&
       poller_->now_ns() - way->refused_at_ns > again_ms_ * 1'000'000) {
-    way->state = DeviceWay::State::kUnknown;  // The channel may have changed.
+    way->state = DeviceWay::State::kUnknown;
   }
   if (way->state == DeviceWay::State::kUnknown) Probe(way, step, key, engine);
   return way->state;
@@ -114,6 +114,8 @@ void ProvedWays::End(DeviceWay* way, absl::Status status) {
   way->state = status.ok() ? DeviceWay::State::kProved : DeviceWay::State::kRefused;
   way->why = status.ok() ? "a probe read the right bytes" : std::string(status.message());
   way->refused_at_ns = poller_->now_ns();
+  way->may_pass = way->direct || absl::IsAborted(status) || absl::IsCancelled(status) ||
+                  absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
   TRYST_LOG(Info) << "device tensors of " << way->worker << " are "
                   << (status.ok()   ? "read in place"
                       : way->direct ? "not brought by NICs alone"

@@ -33,6 +33,7 @@ struct DeviceWay {
   std::string exporter;  // The exporting process, which names its mappings.
   std::string why;
   int64_t refused_at_ns = 0;
+  bool may_pass = false;   // Why it is refused says nothing of the way, or may change.
   uint64_t forgotten = 0;  // The exporter's last count (DeviceManifest).
   uint64_t staged = 0;     // Tensors that could not be mapped although the way is proved.
   std::vector<ProofWaiter*> waiting;
