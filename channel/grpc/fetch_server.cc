@@ -495,7 +495,7 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
   rpc::FetchRequest request;
   if (!request.ParseFromString(bytes) || (request.serial() == 0) != request.waits() ||
       request.over_size() > kMaxOver || request.unwanted_size() > kMaxOver ||
-      (request.waits() && !options_.takes_batches)) {
+      request.asks_size() > kMaxAsks || (request.waits() && !options_.takes_batches)) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
   stream->digests = options_.digests || request.digests();

@@ -30,6 +30,9 @@ inline constexpr uint64_t kFetchChunkBytes = uint64_t{1} << 20;
 inline constexpr uint64_t kParcelBytes = 4096;
 inline constexpr size_t kMostParcelBytes = 256 << 10;
 
+// How many fetches one batch asks for.
+inline constexpr int kMaxAsks = 8192;
+
 // A tensor to be sent. The messages borrow its memory, and keep it alive until gRPC has released
 // them.
 class OutgoingTensor {

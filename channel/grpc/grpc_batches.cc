@@ -15,9 +15,8 @@
 namespace tryst {
 namespace {
 
-// The limits of one message: well below gRPC's 4 MiB, and below what the listener lets a stranger
+// The limit of one message: well below gRPC's 4 MiB, and below what the listener lets a stranger
 // send.
-constexpr int kMaxAsks = 8192;
 constexpr size_t kMaxBytes = 512 << 10;
 // The limit after a failure: a caller that sends much before it has authenticated may be taken for
 // a flooder.
