@@ -233,21 +233,21 @@ void Listener::TakeIn(int listener, OwnedFd fd, const std::string& address) {
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   Watch(epoll_.get(), EPOLL_CTL_ADD, ours.get(), EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, id);
   sockets_.emplace(id, std::move(ours));
-  if (delay_ns == 0) return HandOver({listener, std::move(fd)});
+  if (delay_ns == 0) return HandOver(id, {listener, std::move(fd)});
   delayed_.emplace(clock_.NowNs() + delay_ns,
                    std::make_pair(id, Delivery{listener, std::move(fd)}));
 }
 
-void Listener::HandOver(Delivery delivery) {
+void Listener::HandOver(Id id, Delivery delivery) {
   MutexLock lock(&mu_);
-  deliveries_.push_back(std::move(delivery));
+  deliveries_.emplace(id, std::move(delivery));
   delivery_.NotifyAll();
 }
 
 void Listener::DeliverDelayed(int64_t now_ns) {
   while (!delayed_.empty() && delayed_.begin()->first <= now_ns) {
     auto& [id, delivery] = delayed_.begin()->second;
-    if (sockets_.count(id) > 0) HandOver(std::move(delivery));  // Unless it was closed meanwhile.
+    HandOver(id, std::move(delivery));
     delayed_.erase(delayed_.begin());
   }
 }
@@ -259,8 +259,8 @@ void Listener::RunDeliveries() {
       MutexLock lock(&mu_);
       while (deliveries_.empty() && !closing_) delivery_.Wait(&mu_);
       if (closing_) return;
-      next = std::move(deliveries_.front());
-      deliveries_.pop_front();
+      next = std::move(deliveries_.begin()->second);
+      deliveries_.erase(deliveries_.begin());
     }
     deliver_(next.listener_fd, next.fd.release());
   }
@@ -316,7 +316,13 @@ void Listener::Forget(Id id) {
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.get(), nullptr);
   sockets_.erase(found);
   active_.erase(id);
+  for (auto it = delayed_.begin(); it != delayed_.end(); ++it) {
+    if (it->second.first != id) continue;
+    delayed_.erase(it);
+    break;
+  }
   MutexLock lock(&mu_);
+  deliveries_.erase(id);  // What gRPC was not given yet holds a descriptor, too.
   table_.Remove(id);
 }
 

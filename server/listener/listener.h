@@ -2,7 +2,6 @@
 #define TRYST_SERVER_LISTENER_LISTENER_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -65,7 +64,7 @@ class Listener {
     int listener_fd;
     OwnedFd fd;
   };
-  void HandOver(Delivery delivery);
+  void HandOver(Id id, Delivery delivery);
   void DeliverDelayed(int64_t now_ns);
 
   // Constant after construction and Start().
@@ -87,7 +86,7 @@ class Listener {
   mutable Mutex mu_;
   ConnectionTable table_ ABSL_GUARDED_BY(mu_);
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<Delivery> deliveries_ ABSL_GUARDED_BY(mu_);
+  std::map<Id, Delivery> deliveries_ ABSL_GUARDED_BY(mu_);
   CondVar delivery_;
 
   std::thread thread_;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -62,6 +63,14 @@ class Reader {
   Mutex mu_;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mu_);
 };
+
+size_t OpenDescriptors() {
+  size_t count = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
 
 bool IsClosed(int fd) {
   char byte;
@@ -148,6 +157,33 @@ TEST_F(ListenerTest, ForgetsWhoHasGone) {
     const ConnectionCounts counts = listener_->counts();
     return counts.accepted == 50 && counts.open == 0;
   }));
+}
+
+// gRPC may take connections more slowly than strangers open and leave them.
+TEST_F(ListenerTest, KeepsNoDescriptorOfWhoHasGoneBeforeItWasDelivered) {
+  auto listener = Listener::Open("127.0.0.1:0", ConnectionLimits());
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  listener_ = *std::move(listener);
+  absl::Notification taken;
+  absl::Notification go_on;
+  listener_->Start([&](int, int fd) {
+    if (!taken.HasBeenNotified()) {
+      taken.Notify();
+      go_on.WaitForNotification();
+    }
+    reader_.Take(fd);
+  });
+  const OwnedFd first = Dial(listener_->port());
+  taken.WaitForNotification();
+  const size_t before = OpenDescriptors();
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(Dial(listener_->port()).valid());
+  EXPECT_TRUE(Soon([&] {
+    const ConnectionCounts counts = listener_->counts();
+    return counts.accepted == 51 && counts.open == 1;
+  }));
+  EXPECT_EQ(OpenDescriptors(), before);
+  go_on.Notify();
+  listener_->Stop();
 }
 
 TEST_F(ListenerTest, ComesBackAfterDescriptorsRanOut) {
