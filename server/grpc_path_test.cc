@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "proto/transport.grpc.pb.h"
 #include "rendezvous/derived_status.h"
+#include "rendezvous/executor.h"
 #include "rendezvous/thread_alarms.h"
 #include "server/cut_proxy.h"
 #include "server/membership.h"
@@ -190,7 +191,7 @@ class FakeSource final : public TensorSource {
 class Producer final : public HelloHandler {
  public:
   explicit Producer(uint64_t incarnation, int port = 0, std::string token = "",
-                    FetchServerOptions options = {})
+                    FetchServerOptions options = {}, Executor* executor = nullptr)
       : verifier_("lab", kProducer, token, [] { return UnixMs(); }),
         members_(false, nullptr),
         fetches_(
@@ -210,6 +211,7 @@ class Producer final : public HelloHandler {
     parts.address = [] { return ""; };
     parts.members = &members_;
     parts.hellos = this;
+    parts.executor = executor;
     parts.authenticate = [this](const grpc::ServerContextBase& context, absl::string_view method,
                                 absl::string_view request) {
       return Authenticate(context, method, request);
@@ -1232,6 +1234,39 @@ TEST(GrpcPathRefuses, CallersWithoutOrWithAWrongStatement) {
   EXPECT_EQ(producer.source.takes(), 1);
 }
 
+// Has no room, and counts what is brought.
+class FullExecutor final : public Executor {
+ public:
+  bool TryRun(Work*) override {
+    ++brought;
+    return false;
+  }
+  void Run(Work) override { ++brought; }
+
+  std::atomic<int> brought{0};
+};
+
+TEST(GrpcPathRefuses, AStrangerBeforeItTakesAPlace) {
+  FullExecutor executor;
+  Producer producer(5, 0, kToken, {}, &executor);
+  RawCaller raw(producer.port());
+  const auto clean_up = [&raw](const std::string& token) {
+    CallSigner signer({"lab", kConsumer, 9}, token, UnixMs);
+    rpc::CleanupStepRequest request;
+    request.set_step_id(1);
+    grpc::ClientContext context;
+    context.AddMetadata(kCallerMetadata,
+                        signer.Sign(kProducer, "/tryst.rpc.TransportService/CleanupStep",
+                                    request.SerializeAsString()));
+    rpc::StepResponse response;
+    return raw.stub->CleanupStep(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(clean_up("fedcba9876543210"), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(executor.brought, 0);
+  EXPECT_EQ(clean_up(kToken), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(executor.brought, 1);
+}
+
 TEST(GrpcPathRefuses, RequestsThatAreNone) {
   Producer producer(5);
   RawCaller raw(producer.port());
@@ -1259,6 +1294,23 @@ TEST(GrpcPathRefuses, RequestsThatAreNone) {
   EXPECT_EQ(producer.source.takes(), 0);
   // gRPC refused the oversized request, so it was not counted.
   EXPECT_EQ(producer.counts().refused, 3u);
+}
+
+TEST(GrpcPathRefuses, ABatchOfMoreThanOneMayHold) {
+  Producer producer(5);
+  RawCaller raw(producer.port());
+  CallSigner signer({"lab", kConsumer, 9}, "", UnixMs);
+  rpc::FetchRequest request;
+  request.set_waits(true);
+  request.set_channel(1);
+  for (int i = 0; i < 8193; ++i) request.add_asks();
+  const auto fetch = [&] {
+    return raw.Fetch(signer.Sign(kProducer, kFetch, request.SerializeAsString()), request)
+        .error_code();
+  };
+  EXPECT_EQ(fetch(), grpc::StatusCode::INVALID_ARGUMENT);
+  request.mutable_asks()->RemoveLast();
+  EXPECT_EQ(fetch(), grpc::StatusCode::OK);
 }
 
 TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {

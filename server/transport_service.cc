@@ -25,6 +25,8 @@ using Call = UnaryCalls::Call;
 constexpr size_t kMostTextBytes = 1024;  // The longest reason for an abort that is kept.
 constexpr size_t kMostTraced = 8000;     // Traced operations in one answer, about 2 MiB.
 
+constexpr char kHeartbeat[] = "/tryst.rpc.TransportService/Heartbeat";
+
 using S = rpc::TransportService;
 // Every method gets the request's raw bytes, because the caller's signature covers those.
 using RawService = S::WithRawMethod_Hello<S::WithRawMethod_FetchTensor<S::WithRawMethod_BeginStep<
@@ -59,18 +61,26 @@ class TransportServiceImpl final : public TransportService {
         std::move(handle));
   }
 
-  // Authenticates the caller, parses the request, and answers with what `handle` returns.
+  // Serves a call with its authenticated caller.
+  template <typename Handle>
+  void ServeMembers(RequestCall request, const char* method, Handle handle) {
+    Serve(request, [this, method, handle](Call* call) {
+      const absl::StatusOr<Caller> caller =
+          parts_.authenticate(call->context(), method, call->request());
+      if (!caller.ok()) return call->Answer(ToGrpc(caller.status()), "");
+      handle(call, *caller);
+    });
+  }
+
+  // Parses the request, and answers with what `handle` returns.
   template <typename Request, typename Response, typename Handle>
-  void Answer(Call* call, const char* method, const Handle& handle) {
-    const absl::StatusOr<Caller> caller =
-        parts_.authenticate(call->context(), method, call->request());
+  void Answer(Call* call, const char* method, const Caller& caller, const Handle& handle) {
     Request request;
-    absl::Status status = caller.status();
-    if (status.ok() && !request.ParseFromString(call->request())) {
-      status = absl::InvalidArgumentError(absl::StrCat("malformed request of ", method));
-    }
     Response response;
-    if (status.ok()) status = handle(*caller, request, &response);
+    const absl::Status status =
+        request.ParseFromString(call->request())
+            ? handle(caller, request, &response)
+            : absl::InvalidArgumentError(absl::StrCat("malformed request of ", method));
     if (status.ok()) Prove(*call, method, &response);
     call->Answer(ToGrpc(status), status.ok() ? response.SerializeAsString() : "");
   }
@@ -92,12 +102,12 @@ class TransportServiceImpl final : public TransportService {
   }
 
   // Serves a call that may wait or run user callbacks, and so must not run on the thread that
-  // serves fetches.
+  // serves fetches. Only who is known takes one of the executor's few places.
   template <typename Request, typename Response, typename Handle>
   void ServeElsewhere(RequestCall request, const char* method, Handle handle) {
-    Serve(request, [this, method, handle](Call* call) {
-      Executor::Work work = [this, method, handle, call] {
-        Answer<Request, Response>(call, method, handle);
+    ServeMembers(request, method, [this, method, handle](Call* call, const Caller& caller) {
+      Executor::Work work = [this, method, handle, call, caller] {
+        Answer<Request, Response>(call, method, caller, handle);
       };
       if (parts_.executor == nullptr) return std::move(work)();
       if (!parts_.executor->TryRun(&work)) {
@@ -121,7 +131,7 @@ class TransportServiceImpl final : public TransportService {
 
   void ServeSteps();
   void ServePeople();
-  void OnHello(Call* call);
+  void OnHello(Call* call, const Caller& caller);
   absl::StatusOr<tryst::Hello> CheckHello(const Caller& caller, const std::string& bytes) const;
   absl::Status OnHeartbeat(const Caller& caller, const rpc::HeartbeatRequest& request,
                            rpc::HeartbeatResponse* response);
@@ -134,12 +144,12 @@ class TransportServiceImpl final : public TransportService {
 
 void TransportServiceImpl::Start(grpc::ServerCompletionQueue* queue) {
   queue_ = queue;
-  Serve(&RawService::RequestHello, [this](Call* call) { OnHello(call); });
-  Serve(&RawService::RequestHeartbeat, [this](Call* call) {
+  ServeMembers(&RawService::RequestHello, "/tryst.rpc.TransportService/Hello",
+               [this](Call* call, const Caller& caller) { OnHello(call, caller); });
+  ServeMembers(&RawService::RequestHeartbeat, kHeartbeat, [this](Call* call, const Caller& caller) {
     Answer<rpc::HeartbeatRequest, rpc::HeartbeatResponse>(
-        call, "/tryst.rpc.TransportService/Heartbeat",
-        [this](const Caller& caller, const auto& request, auto* response) {
-          return OnHeartbeat(caller, request, response);
+        call, kHeartbeat, caller, [this](const Caller& by, const auto& request, auto* response) {
+          return OnHeartbeat(by, request, response);
         });
   });
   ServeSteps();
@@ -237,12 +247,8 @@ absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& call
   return hello;
 }
 
-void TransportServiceImpl::OnHello(Call* call) {
-  const absl::StatusOr<Caller> caller =
-      parts_.authenticate(call->context(), "/tryst.rpc.TransportService/Hello", call->request());
-  const absl::StatusOr<tryst::Hello> hello = caller.ok()
-                                                 ? CheckHello(*caller, call->request())
-                                                 : absl::StatusOr<tryst::Hello>(caller.status());
+void TransportServiceImpl::OnHello(Call* call, const Caller& caller) {
+  const absl::StatusOr<tryst::Hello> hello = CheckHello(caller, call->request());
   if (!hello.ok()) return call->Answer(ToGrpc(hello.status()), "");
   parts_.hellos->OnHello(*hello, [this, call](absl::StatusOr<tryst::Hello> answer) {
     rpc::HelloResponse response;
