@@ -1335,6 +1335,70 @@ TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {
   EXPECT_EQ(producer.source.takes(), 1);  // The second tensor is still there.
 }
 
+// Ends every other fetch of a consumer, from `first` on; the others wait, or were never asked for.
+class EveryOther {
+ public:
+  explicit EveryOther(int port) : raw_(port) {}
+  // Asks for those between.
+  grpc::StatusCode Ask(uint64_t first, int count) {
+    rpc::FetchRequest request = Of(first);
+    request.set_waits(true);
+    request.clear_serial();
+    for (int i = 0; i < count; ++i) {
+      rpc::FetchAsk* ask = request.add_asks();
+      ask->set_serial(first + 2 * static_cast<uint64_t>(i) + 1);
+      ask->set_step_id(1);
+      ask->set_key(std::string(key_.text()));
+    }
+    return Send(request);
+  }
+  grpc::StatusCode End(uint64_t first, int count) {
+    rpc::FetchRequest note = Of(first);
+    note.set_ends(true);
+    for (int i = 0; i < count; ++i) note.add_over(first + 2 * static_cast<uint64_t>(i));
+    return Send(note);
+  }
+
+ private:
+  static rpc::FetchRequest Of(uint64_t serial) {
+    rpc::FetchRequest request;
+    request.set_channel(1);
+    request.set_oldest_serial(1);
+    request.set_serial(serial);
+    return request;
+  }
+  grpc::StatusCode Send(const rpc::FetchRequest& request) {
+    const std::string text = request.SerializeAsString();
+    return raw_.Fetch(signer_.Sign(kProducer, kFetch, text), request).error_code();
+  }
+
+  const TensorKey key_ = Key("k");
+  RawCaller raw_;
+  CallSigner signer_{{"lab", kConsumer, 9}, "", UnixMs};
+};
+
+// As where one of two steps is aborted that had their receives in turn.
+TEST(GrpcPath, WhatEndsBetweenRequestsThatWaitIsRemembered) {
+  constexpr int kAtOnce = 8000;
+  constexpr uint64_t kStretch = 2 * kAtOnce;
+  Producer producer(5);
+  EveryOther consumer(producer.port());
+  for (uint64_t i = 0; i < 18; ++i) {
+    ASSERT_EQ(consumer.Ask(2 + i * kStretch, kAtOnce), grpc::StatusCode::OK);
+    ASSERT_EQ(consumer.End(2 + i * kStretch, kAtOnce), grpc::StatusCode::OK) << i;
+  }
+  EXPECT_EQ(producer.counts().waiting, 18u * kAtOnce);
+}
+
+TEST(GrpcPathRefuses, WhatEndsOutOfOrderWithoutEnd) {
+  constexpr int kAtOnce = 65536;
+  Producer producer(5);
+  EveryOther consumer(producer.port());
+  EXPECT_EQ(consumer.End(2, kAtOnce), grpc::StatusCode::OK);
+  EXPECT_EQ(consumer.End(2 + 2 * kAtOnce, kAtOnce), grpc::StatusCode::OK);
+  EXPECT_EQ(consumer.End(2 + 4 * kAtOnce, 1), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 absl::StatusOr<Hello> Exchange(Bootstrap* bootstrap, const Hello& hello) {
   absl::StatusOr<Hello> answer = absl::InternalError("hung");
   absl::Notification done;

@@ -30,7 +30,9 @@ constexpr size_t kMaxChannels = 256;  // Of one incarnation of a consumer.
 constexpr int kCallsAwaited = 16;     // Further calls wait inside gRPC, which costs each a lock.
 constexpr size_t kMaxReady = 8192;    // Named in one answer to a batch.
 // How many ended fetches one request may name, and how many gaps there may be between those that a
-// consumer has named. An honest consumer names up to 65,536 at a time, nearly in order.
+// consumer has named, beside one for each request that waits: between two fetches that an honest
+// consumer names, one waits, unless it has ended since. Such a consumer names up to 65,536 at a
+// time, nearly in order.
 constexpr int kMaxOver = 2 * 65536;
 constexpr size_t kMaxOverRuns = 2 * 65536;
 
@@ -292,7 +294,7 @@ absl::Status FetchServer::State::CheckRoom(Consumer* consumer, const rpc::FetchR
   if (request.over_size() == 0) return absl::OkStatus();
   size_t runs = static_cast<size_t>(request.over_size());
   for (const auto& [id, peer] : channels) runs += peer.over.runs();
-  if (runs <= kMaxOverRuns) return absl::OkStatus();
+  if (runs <= kMaxOverRuns + consumer->use->requests.load()) return absl::OkStatus();
   return absl::ResourceExhaustedError("more fetches are over, out of order, than are remembered");
 }
 
