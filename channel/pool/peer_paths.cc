@@ -191,7 +191,6 @@ void PeerPaths::OnUsable(Way* way) {
                     << NameOf(ways_[current_]);
   }
   UseWay(way->index);
-  if (!was_refused) return;  // Fetches were counted since it was left.
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();
   NoteKeysBefore();
 }

@@ -220,6 +220,39 @@ TEST_F(PeerPathsTest, AKeyMovesOnWithThePathThatItIsOutOn) {
   On("last")->EndFirst();
 }
 
+// A fetch that is out from before a count moves uncounted.
+TEST_F(PeerPathsTest, AKeyWaitsForAFetchThatMovedBeforeItWasCounted) {
+  Fetch("a");
+  Fetch("large");
+  std::vector<WaitingFetch> large;
+  large.push_back(std::move(On("best")->out[1]));
+  On("best")->out.pop_back();
+  On("best")->user->OnTooLarge(std::move(large));  // Counts from here on.
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  ASSERT_EQ(OutOn("second"), 1u);
+  On("best")->user->OnUsable();
+  Fetch("a");
+  EXPECT_EQ(OutOn("second"), 2u) << "it would overtake the fetch that has moved";
+  On("second")->EndFirst();
+  On("second")->EndFirst();
+  On("last")->EndFirst();
+}
+
+TEST_F(PeerPathsTest, AKeyWaitsForAFetchFromBeforeAlthoughThePathWasLeftSince) {
+  Fetch("z");
+  On("best")->user->OnRefused();
+  Fetch("a");  // On the second, uncounted.
+  ASSERT_EQ(OutOn("second"), 2u);
+  On("best")->user->OnUsable();
+  Fetch("other");
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  Pass(1500);  // It looks for what is out from before, while the second is in use.
+  On("best")->user->OnUsable();
+  Fetch("a");
+  EXPECT_EQ(OutOn("best"), 0u) << "it would overtake the fetch that has moved";
+  while (OutOn("second") > 0) On("second")->EndFirst();
+}
+
 // What is asked ahead on a path that is not used meets sends that others wait for.
 TEST_F(PeerPathsTest, OnlyThePathInUseAsksAhead) {
   Fetch("a");
