@@ -27,8 +27,10 @@ bool Wants(const TraceFilter& filter, int64_t step, absl::string_view key) {
 }  // namespace
 
 void AddRecords(const Trace& trace, const TraceFilter& filter, TraceDump* dump) {
+  std::vector<TraceRecord> records = trace.Records();
+  // Read afterwards, so that the track of every record is there.
   const std::vector<const TraceTrack*> tracks = trace.Tracks();
-  for (TraceRecord& record : trace.Records()) {
+  for (TraceRecord& record : records) {
     if (!Wants(filter, record.step, record.key)) continue;
     const TraceTrack& track = *tracks[record.track];
     record.track = TrackOf({track.role, track.peer, track.path}, dump);
