@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "verbs/start_thread.h"
 
 namespace tryst {
 
@@ -22,21 +23,25 @@ absl::StatusOr<std::unique_ptr<AsyncEventThread>> AsyncEventThread::Start(Nic* n
   }
   const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (stop_fd < 0) return absl::ResourceExhaustedError(strerror(errno));
-  return std::unique_ptr<AsyncEventThread>(
-      new AsyncEventThread(nic, std::move(subscriber), stop_fd));
+  std::unique_ptr<AsyncEventThread> out(new AsyncEventThread(nic, std::move(subscriber), stop_fd));
+  const absl::Status started = StartThread(
+      absl::StrCat("the events of ", nic->name()), [raw = out.get()] { raw->Run(); },
+      &out->thread_);
+  if (!started.ok()) return started;
+  return out;
 }
 
 AsyncEventThread::AsyncEventThread(Nic* nic, Subscriber subscriber, int stop_fd)
-    : nic_(nic), subscriber_(std::move(subscriber)), stop_fd_(stop_fd) {
-  thread_ = std::thread([this] { Run(); });
-}
+    : nic_(nic), subscriber_(std::move(subscriber)), stop_fd_(stop_fd) {}
 
 AsyncEventThread::~AsyncEventThread() {
   TRYST_CHECK(std::this_thread::get_id() != thread_.get_id()) << "a thread cannot join itself";
-  const uint64_t one = 1;
-  // An eventfd can count to 2^64 - 2, so it never refuses its first write.
-  TRYST_CHECK(write(stop_fd_, &one, sizeof(one)) == sizeof(one));
-  thread_.join();
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    // An eventfd can count to 2^64 - 2, so it never refuses its first write.
+    TRYST_CHECK(write(stop_fd_, &one, sizeof(one)) == sizeof(one));
+    thread_.join();
+  }
   close(stop_fd_);
 }
 

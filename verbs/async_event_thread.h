@@ -18,7 +18,7 @@ class AsyncEventThread {
 
   // `nic` outlives it. `subscriber` runs on the thread with no lock held and should be brief: it
   // should only post the event. kFailedPrecondition: the NIC's time is virtual, so its events must
-  // be polled.
+  // be polled. kResourceExhausted: no thread can be started.
   static absl::StatusOr<std::unique_ptr<AsyncEventThread>> Start(Nic* nic, Subscriber subscriber);
 
   // Joins the thread; afterwards the subscriber does not run any more. REQUIRES: the caller is not

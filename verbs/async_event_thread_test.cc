@@ -1,5 +1,6 @@
 #include "verbs/async_event_thread.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -140,6 +141,23 @@ TEST(AsyncEventThreadTest, ADeadDescriptorDoesNotSpin) {
   // A spinning thread could ask many thousand times in this time.
   usleep(100 * 1000);
   EXPECT_LE(nic.asked(), 3);
+}
+
+// As where the limit of processes is reached.
+TEST(AsyncEventThreadTest, WithoutAThreadItSaysSo) {
+  EventNic nic;
+  pthread_attr_t usual;
+  pthread_attr_t impossible;
+  ASSERT_EQ(pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(pthread_attr_init(&impossible), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&impossible, size_t{1} << 46), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&impossible), 0);
+  EXPECT_EQ(AsyncEventThread::Start(&nic, [](const NicEvent&) {}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
+  EXPECT_TRUE(AsyncEventThread::Start(&nic, [](const NicEvent&) {}).ok());
+  pthread_attr_destroy(&usual);
+  pthread_attr_destroy(&impossible);
 }
 
 TEST(AsyncEventThreadTest, ANicOnVirtualTimeIsRefused) {

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "verbs/start_thread.h"
 
 namespace tryst::nccl {
 namespace {
@@ -45,6 +46,15 @@ void PeerLink::End(State state, const std::string& why) {
   state_.store(state, std::memory_order_release);
 }
 
+absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(int peer_timeout_ms,
+                                                            const Clock* clock) {
+  std::unique_ptr<PeerWatch> watch(new PeerWatch(peer_timeout_ms, clock));
+  const absl::Status started = StartThread(
+      "watching NCCL's peers", [raw = watch.get()] { raw->Loop(); }, &watch->thread_);
+  if (!started.ok()) return started;
+  return watch;
+}
+
 PeerWatch::PeerWatch(int peer_timeout_ms, const Clock* clock)
     : peer_timeout_ms_(peer_timeout_ms),
       clock_(clock),
@@ -53,12 +63,11 @@ PeerWatch::PeerWatch(int peer_timeout_ms, const Clock* clock)
   epoll_event event = {};
   event.events = EPOLLIN;
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), &event);
-  thread_ = std::thread([this] { Loop(); });
 }
 
 PeerWatch::~PeerWatch() {
   eventfd_write(stop_.get(), 1);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 std::shared_ptr<PeerLink> PeerWatch::Add(Fd socket, const PeerName& name) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "plugins/nccl/wire.h"
@@ -46,7 +47,8 @@ class PeerLink {
 // Neither depends on when the peer's threads run, so a slow peer is never taken for a dead one.
 class PeerWatch {
  public:
-  PeerWatch(int peer_timeout_ms, const Clock* clock);
+  // kResourceExhausted: no thread can be started.
+  static absl::StatusOr<std::unique_ptr<PeerWatch>> Start(int peer_timeout_ms, const Clock* clock);
   ~PeerWatch();  // Closes the remaining sockets.
 
   std::shared_ptr<PeerLink> Add(Fd socket, const PeerName& name);
@@ -55,6 +57,7 @@ class PeerWatch {
   void TellFailure(const std::shared_ptr<PeerLink>& link, const std::string& why);
 
  private:
+  PeerWatch(int peer_timeout_ms, const Clock* clock);
   struct Watched {
     Fd socket;
     // Null: our end is closed, and the watch waits for the peer to close its end.

@@ -52,12 +52,32 @@ Plugin& Plugin::Get() {
   return *plugin;
 }
 
+absl::Status Plugin::StartThreads(const Settings& settings, DeviceKind kind) {
+  absl::StatusOr<std::unique_ptr<PeerWatch>> watch =
+      PeerWatch::Start(settings.peer_timeout_ms, &engine_.clock);
+  if (!watch.ok()) return watch.status();
+  engine_.watch = *std::move(watch);
+  for (int i = 0; kind != DeviceKind::kIbv && i < settings.threads; ++i) {
+    absl::StatusOr<std::unique_ptr<Worker>> worker =
+        Worker::Start(settings.spin_us, &engine_.clock);
+    if (!worker.ok()) return worker.status();
+    engine_.workers.push_back(*std::move(worker));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Plugin::Open() {
   if (open_) return absl::OkStatus();
   absl::StatusOr<Settings> settings = ParseSettings(Environment(), Processors());
   if (!settings.ok()) return settings.status();
   absl::StatusOr<DeviceSearch> search = FindDevices(*settings);
   if (!search.ok()) return search.status();
+  const absl::Status started = StartThreads(*settings, search->found[0]->kind);
+  if (!started.ok()) {
+    engine_.workers.clear();
+    engine_.watch.reset();
+    return started;
+  }
   search_ = *std::move(search);
   for (size_t i = 0; i < search_.found.size(); ++i) {
     devices_.push_back(std::make_unique<Device>());
@@ -67,11 +87,6 @@ absl::Status Plugin::Open() {
   RaiseDescriptorLimit();
   engine_.settings = *std::move(settings);
   engine_.self = Self();
-  engine_.watch = std::make_unique<PeerWatch>(engine_.settings.peer_timeout_ms, &engine_.clock);
-  const bool soft = search_.found[0]->kind != DeviceKind::kIbv;
-  for (int i = 0; soft && i < engine_.settings.threads; ++i) {
-    engine_.workers.push_back(std::make_unique<Worker>(engine_.settings.spin_us, &engine_.clock));
-  }
   open_ = true;
   for (const std::string& line : search_.explanation) LogDecision(line);
   return absl::OkStatus();

@@ -58,6 +58,8 @@ class Plugin {
 
  private:
   Plugin() = default;
+  absl::Status StartThreads(const Settings& settings, DeviceKind kind)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Open() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<CommDevice> OpenDevice(int device, int traffic_class)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

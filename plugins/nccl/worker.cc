@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "verbs/start_thread.h"
 
 namespace tryst::nccl {
 namespace {
@@ -19,14 +20,20 @@ constexpr int kLongestSleepMs = 1000;
 }  // namespace
 
 Worker::Worker(int64_t spin_us, const Clock* clock)
-    : spin_ns_(spin_us * 1000), clock_(clock), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  thread_ = std::thread([this] { Loop(); });
+    : spin_ns_(spin_us * 1000), clock_(clock), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(int64_t spin_us, const Clock* clock) {
+  std::unique_ptr<Worker> worker(new Worker(spin_us, clock));
+  const absl::Status started = StartThread(
+      "NCCL's bytes", [raw = worker.get()] { raw->Loop(); }, &worker->thread_);
+  if (!started.ok()) return started;
+  return worker;
 }
 
 Worker::~Worker() {
   stop_.store(true);
   Wake();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   queues_.clear();
   if (wake_fd_ >= 0) close(wake_fd_);
 }

@@ -20,7 +20,8 @@ namespace tryst::nccl {
 // move only on threads that poll. Sleeps when there is nothing to move.
 class Worker {
  public:
-  Worker(int64_t spin_us, const Clock* clock);
+  // kResourceExhausted: no thread can be started.
+  static absl::StatusOr<std::unique_ptr<Worker>> Start(int64_t spin_us, const Clock* clock);
   ~Worker();  // REQUIRES: all of its lanes are gone.
 
   // Runs `task` on the thread soon. For setting up and closing, not for data.
@@ -39,6 +40,7 @@ class Worker {
     std::unique_ptr<CompletionQueue> completions;
   };
 
+  Worker(int64_t spin_us, const Clock* clock);
   void Loop();
   bool TakeTurn();
   bool TakeRung();

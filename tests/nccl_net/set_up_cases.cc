@@ -1,5 +1,6 @@
 // Tables, devices, connecting, closing, registering.
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -251,6 +252,21 @@ absl::Status FewDescriptors(const Target& target) {
   return Transfer(pair, 300'000, 300'000, 5);
 }
 
+// As where the limit of processes is reached.
+absl::Status NoThreads(const Target& target) {
+  pthread_attr_t usual;
+  pthread_attr_t impossible;
+  pthread_getattr_default_np(&usual);
+  pthread_attr_init(&impossible);
+  pthread_attr_setstacksize(&impossible, size_t{1} << 46);
+  pthread_setattr_default_np(&impossible);
+  (void)Open(target);
+  pthread_setattr_default_np(&usual);
+  NCCL_NET_OPEN(opened, target);
+  NCCL_NET_PAIR(pair, opened, Order::kInTurn);
+  return Transfer(pair, 300'000, 300'000, 5);
+}
+
 absl::Status RegisterStorm(const Target& target) {
   NCCL_NET_OPEN(opened, target);
   NCCL_NET_PAIR(pair, opened, Order::kInTurn);
@@ -322,6 +338,8 @@ std::vector<Case> SetUpCases() {
       {"close_orders", "the three comms close in any order", &CloseOrders},
       {"in_flight_close", "comms close with requests out", &InFlightClose},
       {"few_descriptors", "accept fails, and no more, without descriptors", &FewDescriptors,
+       /*beyond=*/true},
+      {"no_threads", "init fails, and no more, where no thread can be started", &NoThreads,
        /*beyond=*/true},
       {"register_storm", "overlapping memory, registered and given back at random", &RegisterStorm},
       {"init_again", "several contexts, one after the other and at once", &InitAgain},

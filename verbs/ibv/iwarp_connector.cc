@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "verbs/ibv/ibv_status.h"
+#include "verbs/start_thread.h"
 
 namespace tryst {
 namespace {
@@ -58,7 +59,10 @@ absl::StatusOr<std::unique_ptr<IwarpConnector>> IwarpConnector::Open(RdmaCmCalls
   const absl::Status status = connector->Listen();
   if (!status.ok()) return status;
   IgnoreBrokenPipes();
-  connector->thread_ = std::thread([raw = connector.get()] { raw->Run(); });
+  const absl::Status started = StartThread(
+      absl::StrCat("iWARP device ", device), [raw = connector.get()] { raw->Run(); },
+      &connector->thread_);
+  if (!started.ok()) return started;
   return connector;
 }
 
