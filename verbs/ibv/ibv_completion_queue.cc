@@ -122,8 +122,11 @@ absl::StatusOr<uint32_t> IbvCompletionQueue::Reserve(uint32_t works) {
   return slot;
 }
 
-void IbvCompletionQueue::Remove(uint32_t slot, uint32_t works) {
+void IbvCompletionQueue::Remove(uint32_t slot, uint32_t number, uint32_t works) {
   pairs_[slot] = nullptr;  // From here on its completions are dropped.
+  kept_.erase(std::remove_if(kept_.begin(), kept_.end(),
+                             [&](const Completion& one) { return one.queue_pair == number; }),
+              kept_.end());
   Completion taken[kBatch];
   while (true) {
     const absl::StatusOr<size_t> count = PollHardware(absl::MakeSpan(taken));
@@ -131,6 +134,10 @@ void IbvCompletionQueue::Remove(uint32_t slot, uint32_t works) {
     kept_.insert(kept_.end(), taken, taken + *count);
     if (*count < kBatch) break;
   }
+  Unreserve(works);
+}
+
+void IbvCompletionQueue::Unreserve(uint32_t works) {
   works_ -= works;
   markers_ -= kMarkers;
 }

@@ -41,12 +41,13 @@ class IbvCompletionQueue final : public CompletionQueue {
   const IbvDevice* device() const { return device_; }
 
   // Reserves room for `works` completions and the markers. Returns the slot, or kResourceExhausted.
-  // Remove() gives it back.
+  // Remove() gives it back, and so does Unreserve() before there was a queue pair.
   absl::StatusOr<uint32_t> Reserve(uint32_t works);
+  void Unreserve(uint32_t works);
   void Attach(uint32_t slot, IbvQueuePair* pair) { pairs_[slot] = pair; }
   // Call it when the hardware's queue pair is gone: removes its completions from the queue, so that
   // the slot and the room can be reused.
-  void Remove(uint32_t slot, uint32_t works);
+  void Remove(uint32_t slot, uint32_t number, uint32_t works);
 
  private:
   IbvCompletionQueue(IbvDevice* device, ibv_comp_channel* channel, ibv_cq* queue, uint32_t depth);

@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> IbvQueuePair::Create(IbvDevice* devic
   const absl::StatusOr<ibv_qp*> made =
       FromPointer(device->calls().create_qp(device->domain(), &attributes), "ibv_create_qp");
   if (!made.ok()) {
-    completions->Remove(*slot, works);
+    completions->Unreserve(works);
     return made.status();
   }
   std::unique_ptr<IbvQueuePair> pair(
@@ -183,7 +183,7 @@ IbvQueuePair::~IbvQueuePair() {
   iwarp_.reset();  // A connection holds its queue pair.
   const absl::Status status = FromReturned(device_->calls().destroy_qp(pair_), "ibv_destroy_qp");
   if (!status.ok()) TRYST_LOG(Error) << status << "; queue pair " << local_.number << " stays";
-  completions_->Remove(slot_, options_.send_depth + options_.receive_depth);
+  completions_->Remove(slot_, local_.number, options_.send_depth + options_.receive_depth);
   device_->OnGone();
 }
 

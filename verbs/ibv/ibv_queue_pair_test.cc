@@ -407,6 +407,17 @@ TEST_F(IbvQueuePairTest, ADestroyedPairLeavesNoCompletionAndOthersLoseNone) {
   EXPECT_EQ(done[0].id, 7u);
 }
 
+TEST_F(IbvQueuePairTest, WhatWasKeptOfADestroyedPairIsForgotten) {
+  Make(4);
+  std::unique_ptr<QueuePair> other = MakePair(4);
+  ASSERT_TRUE(pair_->Connect(other->LocalAddress()).ok());
+  ASSERT_TRUE(Post({Write(1)}).ok());
+  fake_.CompleteSends(fake_.queue_pairs()[0], 1);
+  other.reset();  // Takes the completion out of the hardware's queue.
+  pair_.reset();
+  EXPECT_TRUE(Poll().empty());
+}
+
 TEST_F(IbvQueuePairTest, ACompletionOfNothingIsDropped) {
   MakeConnected(4);
   ASSERT_TRUE(Post({Write(1)}).ok());
