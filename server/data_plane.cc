@@ -216,6 +216,8 @@ void DataPlane::AddDeviceStats(std::map<std::string, int64_t>* stats) const {
   if (devices_ != nullptr) devices_->AddStats(stats);
 }
 
+size_t DataPlane::EndLending() { return devices_ == nullptr ? 0 : devices_->proxy()->EndLending(); }
+
 absl::Status DataPlane::Stop(std::chrono::steady_clock::time_point until) {
   const auto left = [until] {
     return std::max(absl::FromChrono(until - std::chrono::steady_clock::now()),

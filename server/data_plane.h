@@ -62,6 +62,8 @@ class DataPlane {
   std::string ExplainDevices() const;
   void AddDeviceStats(std::map<std::string, int64_t>* stats) const;
 
+  // No further tensor of a GPU is lent to peers; how many they may still read.
+  size_t EndLending();
   // Waits until no peer and no device can touch our memory. kDeadlineExceeded: one still may.
   absl::Status Stop(std::chrono::steady_clock::time_point until);
   // Forgets the consumers that fetched over gRPC. REQUIRES: the service has been destroyed.

@@ -432,7 +432,8 @@ absl::Status ServerCore::Listen() {
 void ServerCore::DrainFetches(std::chrono::steady_clock::time_point until) {
   FetchServer* const calls = data_plane_->calls();
   calls->Shutdown();
-  while (calls->counts().sending > 0 && std::chrono::steady_clock::now() < until) {
+  while ((calls->counts().sending > 0 || data_plane_->EndLending() > 0) &&
+         std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
@@ -475,6 +476,10 @@ absl::Status ServerCore::End(absl::Duration deadline) {
   DrainFetches(until);
   if (data_plane_->calls()->counts().sending > 0) {
     status = absl::DeadlineExceededError("tensors on their way were cut off");
+  }
+  if (const size_t lent = data_plane_->EndLending(); lent > 0) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat(lent, " tensors of GPUs may still be read by peers where they lie"));
   }
   steps_->Close(absl::AbortedError(absl::StrCat(parts_.worker, " is stopping")));
   bootstrap_->Cancel();

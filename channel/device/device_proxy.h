@@ -44,6 +44,13 @@ class DeviceProxy {
   // Call it after the channels were stopped, not on the poller thread: waits until no copy is under
   // way. kDeadlineExceeded: the proxy must not be destroyed.
   absl::Status Stop(absl::Duration timeout);
+  // Lends no further tensors; returns how many GPUs of peers may still read. Not on the poller
+  // thread.
+  size_t EndLending() {
+    size_t lent = 0;
+    poller_->RunAndWait([&] { lent = source_->EndLending(); });
+    return lent;
+  }
   // ---- On the poller thread ----
   std::string ExplainNow() const;
   size_t transfers_kept() const { return source_->transfers(); }

@@ -48,7 +48,14 @@ DeviceSource::DeviceSource(Poller* poller, TensorSource* source, std::vector<Dev
 
 DeviceSource::~DeviceSource() { TRYST_CHECK(closed_ || transfers_.empty()); }
 
+size_t DeviceSource::EndLending() {
+  lends_ = false;
+  return static_cast<size_t>(std::count_if(transfers_.begin(), transfers_.end(),
+                                           [](const auto& one) { return one.second.in_reach; }));
+}
+
 void DeviceSource::Close() {
+  lends_ = false;
   closed_ = true;
   transfers_.clear();
   probes_.clear();
@@ -252,8 +259,7 @@ DeviceEngine* DeviceSource::EngineOf(const Tensor& tensor) const {
 void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
   const Tensor& tensor = answer->tensor;
   const bool on_host = tensor.space().host_readable();
-  if (closed_)
-    return End(std::move(answer->done), answer->args, absl::UnavailableError("stopping"));
+  if (!lends_) return FailInside(answer, absl::UnavailableError("the worker is stopping"));
   if (!on_host && (EngineOf(tensor) == nullptr ||
                    dynamic_cast<GpuContext*>(answer->context.get()) == nullptr)) {
     return End(std::move(answer->done), answer->args,
@@ -357,6 +363,7 @@ bool DeviceSource::AnswerIpc(const std::shared_ptr<Answer>& answer, DeviceManife
   ++counters_.ipc;
   FillIpc(engine, answer->tensor, *reference, manifest);
   manifest->transfer = Keep(*answer);
+  transfers_[manifest->transfer].in_reach = true;
   // The consumer is told once the bytes are there; its lease begins then.
   const GpuEvent* const moment = static_cast<GpuContext*>(answer->context.get())->moment();
   if (moment == nullptr) {

@@ -55,6 +55,9 @@ class DeviceSource final : public TensorSource {
   // manifest has taken the tensor.
   void GiveBack(int64_t step_id, const TensorKey& key, Taken taken) override;
 
+  // From now on no tensor is lent; who asks for one is refused, and it stays. Returns how many are
+  // lent to peers that read them where they lie.
+  size_t EndLending();
   // Drops every transfer. On the poller thread.
   void Close();
   size_t transfers() const { return transfers_.size(); }
@@ -71,6 +74,7 @@ class DeviceSource final : public TensorSource {
     TensorKey plain;
     uint64_t turn = 0;
     int64_t expires_ns = 0;
+    bool in_reach = false;  // The consumer's GPU reads it where it lies.
   };
   struct Answer {
     DoneFn done;
@@ -145,6 +149,7 @@ class DeviceSource final : public TensorSource {
   std::map<uint64_t, Transfer> transfers_;
   std::map<DeviceEngine*, Probe> probes_;
   LeaseTimer lease_timer_;
+  bool lends_ = true;
   bool closed_ = false;
   std::string not_shared_;  // Why memory could not be shared, the last time.
   DeviceSourceCounters counters_;

@@ -186,59 +186,98 @@ TEST_F(LeaseTest, WhatDoesNotFitStaysWhereItIs) {
   EXPECT_EQ(Part(Lend(), 0), 3);
 }
 
-// Over the pretend driver: a call that fails once fails one receive, which takes no tensor.
-TEST_F(LeaseTest, WhatCannotBeCopiedStaysWhereItIs) {
-  const FakeCudaControl* const fake = LoadFakeCuda();
-  ASSERT_NE(fake, nullptr);
-  auto driver = *CudaDriver::Load("gpu/libfake_cuda.so");
-  auto gpu = *Gpu::Open(driver.get(), 0);
-  auto engine = *DeviceEngine::Open(&poller_, gpu.get(), DeviceEngineOptions());
-  engine->Attach();
+// Over the pretend driver.
+class DeviceLeaseTest : public LeaseTest {
+ protected:
+  void SetUp() override {
+    fake_ = LoadFakeCuda();
+    ASSERT_NE(fake_, nullptr);
+    driver_ = *CudaDriver::Load("gpu/libfake_cuda.so");
+    gpu_ = *Gpu::Open(driver_.get(), 0);
+    engine_ = *DeviceEngine::Open(&poller_, gpu_.get(), DeviceEngineOptions());
+    engine_->Attach();
+    memory_ = *DeviceMemory::Allocate(gpu_.get(), 64);
+    args_.device_context = *GpuContext::Make(engine_.get(), nullptr, {false, /*is_there=*/true});
+    Open(DeviceSourceOptions());
+  }
+  void TearDown() override {
+    source_->Close();
+    for (int i = 0; i < 10; ++i) poller_.Turn();
+    engine_->Detach();
+  }
+  void Open(const DeviceSourceOptions& options) {
+    source_->Close();
+    source_ = std::make_unique<DeviceSource>(&poller_, &step_,
+                                             std::vector<DeviceEngine*>{engine_.get()}, options);
+  }
+  static TensorKey GpuKey() {
+    return TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:GPU:0", 1,
+                                 "/job:c/replica:0/task:0/device:GPU:0", "edge")
+        ->At(0, 0);
+  }
+  // Of as many bytes.
+  void SendGpu(int64_t number) {
+    auto tensor = Tensor::Adopt(memory_.data(), DType::kUint8, {number},
+                                MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
+    ASSERT_TRUE(step_.step()->Send(GpuKey(), args_, *tensor, false).ok());
+  }
+  Answer TakeGpu(const TensorKey& key) {
+    uint64_t turn = 0;
+    Args taking;
+    taking.turn = &turn;
+    auto answer = std::make_shared<Answer>();
+    source_->Take(1, key, taking,
+                  [answer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
+                    answer->ended = true;
+                    answer->status = std::move(status);
+                    answer->tensor = std::move(tensor);
+                  });
+    for (int i = 0; i < 1000 && !answer->ended; ++i) poller_.Turn();
+    EXPECT_TRUE(answer->ended);
+    return *answer;
+  }
+
+  const FakeCudaControl* fake_ = nullptr;
+  std::unique_ptr<CudaDriver> driver_;
+  std::unique_ptr<Gpu> gpu_;
+  std::unique_ptr<DeviceEngine> engine_;
+  DeviceMemory memory_;
+  Args args_;
+};
+
+// A call that fails once fails one receive, which takes no tensor.
+TEST_F(DeviceLeaseTest, WhatCannotBeCopiedStaysWhereItIs) {
   DeviceSourceOptions options;
   options.offer_ipc = false;
-  source_->Close();
-  source_ = std::make_unique<DeviceSource>(&poller_, &step_,
-                                           std::vector<DeviceEngine*>{engine.get()}, options);
-  auto memory = *DeviceMemory::Allocate(gpu.get(), 64);
-  const TensorKey key = TensorKeyPrefix::Make("/job:p/replica:0/task:0/device:GPU:0", 1,
-                                              "/job:c/replica:0/task:0/device:GPU:0", "edge")
-                            ->At(0, 0);
-  Args args;
-  args.device_context = *GpuContext::Make(engine.get(), nullptr, {false, /*is_there=*/true});
+  Open(options);
   for (const bool ordinary : {false, true}) {
     SCOPED_TRACE(ordinary);
-    for (const uint8_t number : {3, 4}) {
-      auto tensor = Tensor::Adopt(memory.data(), DType::kUint8, {number},
-                                  MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
-      ASSERT_TRUE(step_.step()->Send(key, args, *tensor, false).ok());
-    }
-    const TensorKey asked = ordinary ? key : *ManifestKey(key, 0, Tensor());
-    const auto take = [&] {
-      uint64_t turn = 0;
-      Args taking;
-      taking.turn = &turn;
-      auto answer = std::make_shared<Answer>();
-      source_->Take(1, asked, taking,
-                    [answer](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
-                      answer->ended = true;
-                      answer->status = std::move(status);
-                      answer->tensor = std::move(tensor);
-                    });
-      for (int i = 0; i < 1000 && !answer->ended; ++i) poller_.Turn();
-      EXPECT_TRUE(answer->ended);
-      return *answer;
-    };
-    fake->fail("cuLaunchKernel", cuda::kOutOfMemory, 1, 0);
-    EXPECT_EQ(take().status.code(), absl::StatusCode::kResourceExhausted);
+    SendGpu(3);
+    SendGpu(4);
+    const TensorKey asked = ordinary ? GpuKey() : *ManifestKey(GpuKey(), 0, Tensor());
+    fake_->fail("cuLaunchKernel", cuda::kOutOfMemory, 1, 0);
+    EXPECT_EQ(TakeGpu(asked).status.code(), absl::StatusCode::kResourceExhausted);
     for (const uint64_t number : {3, 4}) {
-      const Answer answer = take();
+      const Answer answer = TakeGpu(asked);
       ASSERT_TRUE(answer.status.ok()) << answer.status;
       EXPECT_EQ(answer.tensor.bytes(), number + (ordinary ? 0 : DeviceManifest::kBytes));
     }
   }
-  source_->Close();
-  for (int i = 0; i < 10; ++i) poller_.Turn();
-  engine->Detach();
+}
+
+TEST_F(DeviceLeaseTest, WhoStopsLendsNoMoreAndKnowsWhatIsLent) {
+  const TensorKey asked = *ManifestKey(GpuKey(), ThisHost(), Tensor());
+  SendGpu(3);
+  SendGpu(4);
+  const Answer first = TakeGpu(asked);
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  EXPECT_EQ(source_->EndLending(), 1u);
+  EXPECT_EQ(TakeGpu(asked).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(step_.step()->counters().waiting_sends, 1) << "it stays";
+  const auto manifest = DecodeManifest(first.tensor.data_as<uint8_t>(), first.tensor.bytes());
+  ASSERT_TRUE(manifest.ok());
+  EXPECT_TRUE(TakeGpu(*TransferKey(GpuKey(), manifest->transfer, "done")).status.ok());
+  EXPECT_EQ(source_->EndLending(), 0u);
 }
 
 }  // namespace
