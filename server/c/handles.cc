@@ -1,8 +1,5 @@
 #include "server/c/handles.h"
 
-#include <pthread.h>
-
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -12,11 +9,11 @@
 namespace tryst {
 namespace c {
 
-int ForkCount() {
-  static std::atomic<int> forks{0};
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-  (void)registered;
-  return forks.load(std::memory_order_relaxed);
+absl::Status InTheProcessOf(int forks) {
+  if (forks == ForkCount()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the server was made before a fork, and its threads are the parent's: fork first and create "
+      "servers afterwards, or start the child by exec (in Python: multiprocessing's \"spawn\")");
 }
 
 tryst_status* Give(const absl::Status& status) {
@@ -33,6 +30,13 @@ char* GiveText(const std::string& text) {
   char* copy = static_cast<char*>(std::malloc(text.size() + 1));
   if (copy != nullptr) std::memcpy(copy, text.c_str(), text.size() + 1);
   return copy;
+}
+
+absl::StatusOr<DType> CheckedType(int dtype) {
+  if (dtype < 0 || dtype > 255 || DTypeBytes(static_cast<DType>(dtype)) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(dtype, " is not a type of fixed size"));
+  }
+  return static_cast<DType>(dtype);
 }
 
 namespace {
@@ -56,16 +60,63 @@ absl::Status Misfit(const TensorKey& key, const Tensor& into, const Tensor& tens
   return absl::OkStatus();
 }
 
+// Strings are objects: bytes of others cannot be copied over them.
+absl::Status CheckInto(const tryst_tensor& into, const TensorKey& key) {
+  const bool strings = into.tensor.dtype() == DType::kString;
+  if (!strings && !into.shared && !into.tensor.read_only()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(strings ? "'into' holds strings, which are received without it; key "
+                           : "'into' is read-only: receive without it, or into a copy; key ",
+                   key.text()));
+}
+
 }  // namespace
+
+absl::StatusOr<Receive> Receive::Make(Server* server, int64_t step, const char* key,
+                                      const tryst_tensor* into) {
+  auto parsed = TensorKey::Parse(Text(key));
+  if (!parsed.ok()) return parsed.status();
+  Receive made;
+  made.steps = server->steps();
+  made.step = step;
+  made.key = *std::move(parsed);
+  made.is_own = made.key.src_device().empty() || made.key.src().worker == server->worker();
+  if (into == nullptr) return made;
+  const absl::Status fit = CheckInto(*into, made.key);
+  if (!fit.ok()) return fit;
+  made.into = into->tensor;
+  return made;
+}
+
+void Receive::Fit(Args* args) {
+  args->destination = into;
+  args->turn = into.valid() ? &turn : nullptr;
+}
+
+absl::StatusOr<Tensor> Receive::Fill(Received got) {
+  if (!into.valid() || got.is_dead) return std::move(got.tensor);
+  // The channel has filled the destination, or the sender's memory is the destination.
+  const bool is_there = got.tensor.data() == into.data() && got.tensor.dtype() == into.dtype() &&
+                        got.tensor.shape() == into.shape();
+  if (is_there) return into;
+  const absl::Status misfit = Misfit(key, into, got.tensor);
+  if (misfit.ok()) {
+    if (into.bytes() != 0) std::memmove(into.mutable_data(), got.tensor.data(), into.bytes());
+    return into;
+  }
+  Taken taken;
+  taken.tensor = std::move(got.tensor);
+  taken.send_args.device_context = std::move(got.send_context);
+  taken.send_args.alloc_attrs = got.send_attrs;
+  taken.turn = turn;
+  steps->GiveBack(step, key, std::move(taken));
+  return misfit;
+}
+
 }  // namespace c
 }  // namespace tryst
 
-absl::Status tryst_server::Usable() const {
-  if (forks == tryst::c::ForkCount()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "the server was made before a fork, and its threads are the parent's: fork first and create "
-      "servers afterwards, or start the child by exec (in Python: multiprocessing's \"spawn\")");
-}
+absl::Status tryst_server::Usable() const { return tryst::c::InTheProcessOf(forks); }
 
 absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> tryst_server::Step(int64_t step) {
   absl::Status usable = Usable();
@@ -74,26 +125,4 @@ absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> tryst_server::Step(int64_t st
     return absl::FailedPreconditionError("the server has not started");
   }
   return server->steps()->StartStep(step);
-}
-
-absl::StatusOr<tryst::Tensor> tryst_server::Fill(int64_t step, const tryst::TensorKey& key,
-                                                 const tryst::Tensor& into, uint64_t turn,
-                                                 tryst::Received got) {
-  if (!into.valid() || got.is_dead) return std::move(got.tensor);
-  // The channel has filled the destination, or the sender's memory is the destination.
-  const bool is_there = got.tensor.data() == into.data() && got.tensor.dtype() == into.dtype() &&
-                        got.tensor.shape() == into.shape();
-  if (is_there) return into;
-  const absl::Status misfit = tryst::c::Misfit(key, into, got.tensor);
-  if (misfit.ok()) {
-    if (into.bytes() != 0) std::memmove(into.mutable_data(), got.tensor.data(), into.bytes());
-    return into;
-  }
-  tryst::Taken taken;
-  taken.tensor = std::move(got.tensor);
-  taken.send_args.device_context = std::move(got.send_context);
-  taken.send_args.alloc_attrs = got.send_attrs;
-  taken.turn = turn;
-  server->steps()->GiveBack(step, key, std::move(taken));
-  return misfit;
 }

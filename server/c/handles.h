@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/fork_count.h"
 #include "rendezvous/rendezvous.h"
 #include "server/server.h"
 
@@ -24,14 +25,18 @@ struct tryst_tensor {
 namespace tryst {
 namespace c {
 
-// How often the process has forked since the program started: a child counts one more.
-int ForkCount();
+// OK, unless the process has forked since ForkCount() gave `forks`: threads live in the parent
+// only.
+absl::Status InTheProcessOf(int forks);
 
 // Returns null when the status is OK.
 tryst_status* Give(const absl::Status& status);
 tryst_status* GiveTensor(absl::StatusOr<Tensor> made, tryst_tensor** tensor, bool shared = false);
 // The caller frees it with tryst_string_free().
 char* GiveText(const std::string& text);
+
+// The caller's number may not be a DType, or one of a type without a fixed size.
+absl::StatusOr<DType> CheckedType(int dtype);
 
 // A null from the caller becomes an empty text, which is never a valid key or worker.
 inline const char* Text(const char* text) { return text == nullptr ? "" : text; }
@@ -40,6 +45,29 @@ inline absl::Duration Timeout(int64_t ms) {
   return ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ms);
 }
 
+// A receive of one key, until it ends. That may be while its server is being freed, which the steps
+// outlive: so it keeps what it needs of the server.
+struct Receive {
+  // kInvalidArgument: no key, or an `into` that cannot be filled. REQUIRES: the server has started.
+  static absl::StatusOr<Receive> Make(Server* server, int64_t step, const char* key,
+                                      const tryst_tensor* into);
+  // Tells `args` of `into`. They refer to this receive.
+  void Fit(Args* args);
+  // Makes what the receive returns when the caller wants `into` filled. A tensor that a worker
+  // sends to itself arrives in the sender's memory, so it is copied into `into`. A tensor that does
+  // not fit goes back to its step, for the next receive of the key.
+  absl::StatusOr<Tensor> Fill(Received got);
+  // Whether what Fill() returns may be the sender's memory, which it may still read.
+  bool SharesMemory() const { return is_own && !into.valid(); }
+
+  StepRegistry* steps = nullptr;
+  int64_t step = 0;
+  TensorKey key;
+  Tensor into;
+  uint64_t turn = 0;
+  bool is_own = false;  // This worker itself produces the key's tensor.
+};
+
 }  // namespace c
 }  // namespace tryst
 
@@ -47,14 +75,9 @@ struct tryst_server {
   // OK, unless the server was made before a fork: its threads live in the parent only.
   absl::Status Usable() const;
   absl::StatusOr<std::shared_ptr<tryst::Rendezvous>> Step(int64_t step);
-  // Makes what a receive returns when the caller wants `into` filled. A tensor that a worker sends
-  // to itself arrives in the sender's memory, so it is copied into `into`. A tensor that does not
-  // fit goes back to its step, for the next receive of the key.
-  absl::StatusOr<tryst::Tensor> Fill(int64_t step, const tryst::TensorKey& key,
-                                     const tryst::Tensor& into, uint64_t turn, tryst::Received got);
 
   std::unique_ptr<tryst::Server> server;
-  const int forks = tryst::c::ForkCount();
+  const int forks = tryst::ForkCount();
 };
 
 #endif  // TRYST_SERVER_C_HANDLES_H_

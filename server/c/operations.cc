@@ -59,11 +59,6 @@ absl::Status AddOptions(tryst_server* server, const tryst_options* options, uint
   return absl::OkStatus();
 }
 
-// Whether this worker itself produces the key's tensor.
-bool IsOwn(const tryst_server& server, const tryst::TensorKey& key) {
-  return key.src_device().empty() || key.src().worker == server.server->worker();
-}
-
 }  // namespace
 
 size_t tryst_server_release_gpu_memory(tryst_server* server) {
@@ -106,7 +101,8 @@ void tryst_queue::Clear() {
 }
 
 size_t tryst_queue::Take(tryst_op** ops, size_t max, absl::Duration timeout) {
-  if (max == 0) return 0;
+  // A child shares the descriptor's count with its parent, to whom it stays.
+  if (max == 0 || !tryst::c::InTheProcessOf(forks).ok()) return 0;
   tryst::MutexLock lock(&mu);
   const bool some = WaitFor(&mu, &changed, timeout,
                             [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !finished.empty(); });
@@ -150,11 +146,11 @@ void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
   args.cancellation = &cancellation;
   left = items.size();
   bool any_into = false;
-  for (const Item& item : items) any_into |= item.into.valid();
+  for (const Item& item : items) any_into |= item.receive.into.valid();
   if (!any_into && items.size() > 1) {
     std::vector<tryst::TensorKey> keys;
     keys.reserve(items.size());
-    for (const Item& item : items) keys.push_back(item.key);
+    for (const Item& item : items) keys.push_back(item.receive.key);
     rendezvous->RecvManyAsync(keys, args,
                               [this](const absl::Status&, absl::Span<tryst::Received> results) {
                                 for (size_t i = 0; i < results.size(); ++i) {
@@ -167,9 +163,8 @@ void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
   const size_t count = items.size();
   for (size_t i = 0; i < count; ++i) {
     Item* const item = &items[i];
-    args.destination = item->into;
-    args.turn = item->into.valid() ? &item->turn : nullptr;
-    rendezvous->RecvAsync(item->key, args,
+    item->receive.Fit(&args);
+    rendezvous->RecvAsync(item->receive.key, args,
                           [this, item](absl::Status status, const tryst::Args& send_args,
                                        const tryst::Args&, tryst::Tensor tensor, bool is_dead) {
                             End(item, {std::move(status), std::move(tensor), is_dead,
@@ -182,12 +177,12 @@ void tryst_op::End(Item* item, tryst::Received got) {
   item->status = std::move(got.status);
   item->is_dead = got.is_dead;
   if (item->status.ok() && !got.is_dead) {
-    auto filled = server->Fill(step, item->key, item->into, item->turn, std::move(got));
+    auto filled = item->receive.Fill(std::move(got));
     item->status = filled.status();
     if (filled.ok()) item->tensor = *std::move(filled);
-    item->shared = !item->into.valid() && (by_reference || IsOwn(*server, item->key));
+    item->shared = item->receive.SharesMemory() || (by_reference && !item->receive.into.valid());
   }
-  item->into = tryst::Tensor();
+  item->receive.into = tryst::Tensor();
   if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) Finish();
 }
 
@@ -202,12 +197,19 @@ void tryst_op::Finish() {
 }
 
 bool tryst_op::Wait(absl::Duration timeout) {
+  if (!Usable().ok()) return true;
   if (ended.load(std::memory_order_acquire)) return true;
   tryst::MutexLock lock(&mu);
   return WaitFor(&mu, &changed, timeout, [this] { return ended.load(std::memory_order_relaxed); });
 }
 
+void tryst_op::Cancel() {
+  if (Usable().ok()) cancellation.StartCancel();
+}
+
+// After a fork the threads that would end it are missing, so it is leaked.
 void tryst_op::Free() {
+  if (!Usable().ok()) return;
   {
     tryst::MutexLock lock(&mu);
     freed = true;
@@ -238,19 +240,13 @@ tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_r
   if (timeout_ms >= 0) {
     args.deadline = tryst::Deadline::After(tryst::SteadyClock(), Timeout(timeout_ms));
   }
-  auto made = std::make_unique<tryst_op>(server, step, queue, tag);
+  auto made = std::make_unique<tryst_op>(queue, tag);
   made->by_reference = args.by_reference;
   made->items.resize(count);
   for (size_t i = 0; i < count; ++i) {
-    auto key = tryst::TensorKey::Parse(Text(items[i].key));
-    if (!key.ok()) return Give(key.status());
-    made->items[i].key = *std::move(key);
-    if (items[i].into == nullptr) continue;
-    if (items[i].into->shared || items[i].into->tensor.read_only()) {
-      return Give(absl::InvalidArgumentError(absl::StrCat(
-          "'into' is read-only: receive without it, or into a copy; key ", Text(items[i].key))));
-    }
-    made->items[i].into = items[i].into->tensor;
+    auto receive = tryst::c::Receive::Make(server->server.get(), step, items[i].key, items[i].into);
+    if (!receive.ok()) return Give(receive.status());
+    made->items[i].receive = *std::move(receive);
   }
   *op = made.release();
   (*op)->Start(rendezvous->get(), std::move(args));
@@ -263,11 +259,13 @@ int tryst_op_wait(tryst_op* op, int64_t timeout_ms) {
   return op->Wait(Timeout(timeout_ms)) ? 1 : 0;
 }
 
-void tryst_op_cancel(tryst_op* op) { op->cancellation.StartCancel(); }
+void tryst_op_cancel(tryst_op* op) { op->Cancel(); }
 
 tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int* is_dead) {
   *tensor = nullptr;
   *is_dead = 0;
+  const absl::Status usable = op->Usable();
+  if (!usable.ok()) return Give(usable);
   if (!op->Wait(absl::ZeroDuration())) {
     return Give(absl::FailedPreconditionError("the operation is still under way: wait for it"));
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/fork_count.h"
 #include "base/mutex.h"
 #include "rendezvous/cancellation.h"
 #include "rendezvous/rendezvous.h"
@@ -23,6 +24,7 @@ struct tryst_queue {
   size_t Take(tryst_op** ops, size_t max, absl::Duration timeout);
 
   const int fd;
+  const int forks = tryst::ForkCount();
   tryst::Mutex mu;
   tryst::CondVar changed;
   std::list<tryst_op*> finished ABSL_GUARDED_BY(mu);
@@ -34,23 +36,22 @@ struct tryst_queue {
 // A group of receives. The user and the last callback share it; the later of the two deletes it.
 struct tryst_op {
   struct Item {
-    tryst::TensorKey key;
-    tryst::Tensor into;
-    uint64_t turn = 0;
+    tryst::c::Receive receive;
     absl::Status status;
     tryst::Tensor tensor;
     bool is_dead = false;
     bool shared = false;
   };
 
-  tryst_op(tryst_server* server, int64_t step, tryst_queue* queue, void* tag)
-      : server(server), step(step), queue(queue), tag(tag) {}
+  tryst_op(tryst_queue* queue, void* tag) : queue(queue), tag(tag) {}
   void Start(tryst::Rendezvous* rendezvous, tryst::Args args);
   bool Wait(absl::Duration timeout);
+  void Cancel();
   void Free();  // The user calls it.
+  // OK, unless it was started before a fork: it ends in the parent only.
+  absl::Status Usable() const { return tryst::c::InTheProcessOf(forks); }
 
-  tryst_server* const server;
-  const int64_t step;
+  const int forks = tryst::ForkCount();
   tryst_queue* const queue;
   void* const tag;
   std::vector<Item> items;

@@ -153,9 +153,10 @@ tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const i
   if (!usable.ok()) return Give(usable);
   const auto shape = tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
   if (!shape.ok()) return Give(shape.status());
-  const auto type = static_cast<tryst::DType>(dtype < 0 || dtype > 255 ? 0 : dtype);
+  const auto type = tryst::c::CheckedType(dtype);
+  if (!type.ok()) return Give(type.status());
   tryst::Allocator* const shared = server->server->allocator();
-  return GiveTensor(shared == nullptr ? tryst::Tensor::Allocate(type, *shape)
-                                      : shared->AllocateTensor(type, *shape),
+  return GiveTensor(shared == nullptr ? tryst::Tensor::Allocate(*type, *shape)
+                                      : shared->AllocateTensor(*type, *shape),
                     tensor);
 }

@@ -12,19 +12,13 @@
 
 namespace {
 
+using tryst::c::CheckedType;
 using tryst::c::Give;
 using tryst::c::GiveTensor;
 using tryst::c::GiveText;
+using tryst::c::Receive;
 using tryst::c::Text;
 using tryst::c::Timeout;
-
-// The caller's number may not be a DType.
-absl::StatusOr<tryst::DType> CheckedType(int dtype) {
-  if (dtype < 0 || dtype > 255 || tryst::DTypeBytes(static_cast<tryst::DType>(dtype)) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(dtype, " is not a type of fixed size"));
-  }
-  return static_cast<tryst::DType>(dtype);
-}
 
 absl::StatusOr<tryst::TensorShape> CheckedShape(const int64_t* dims, size_t rank) {
   return tryst::TensorShape::Make(absl::MakeConstSpan(dims, rank));
@@ -41,31 +35,16 @@ tryst_status* SendWith(tryst_server* server, int64_t step, const char* key,
       (*rendezvous)->Send(*parsed, args, is_dead ? tryst::Tensor() : tensor->tensor, is_dead));
 }
 
-// A receive of the C interface, until it ends.
-struct Receive {
-  Receive(tryst_server* server, int64_t step, tryst::TensorKey key, const tryst_tensor* into)
-      : server(server), step(step), key(std::move(key)) {
-    if (into == nullptr) return;
-    args.destination = into->tensor;
-    args.turn = &turn;
-  }
-  Receive(const Receive&) = delete;
-  absl::StatusOr<tryst::Tensor> Fill(tryst::Received got) {
-    return server->Fill(step, key, args.destination, turn, std::move(got));
-  }
-
-  tryst_server* const server;
-  const int64_t step;
-  const tryst::TensorKey key;
-  tryst::Args args;
-  uint64_t turn = 0;
-};
-
 void Finish(tryst_done done, void* arg, const absl::Status& status, tryst::Tensor tensor,
-            bool is_dead) {
+            bool is_dead, bool shared) {
   const std::unique_ptr<tryst_status> told(Give(status));
   const bool there = status.ok() && !is_dead;
-  done(arg, told.get(), there ? new tryst_tensor{std::move(tensor)} : nullptr, is_dead ? 1 : 0);
+  done(arg, told.get(), there ? new tryst_tensor{std::move(tensor), shared} : nullptr,
+       is_dead ? 1 : 0);
+}
+
+void Fail(tryst_done done, void* arg, const absl::Status& status) {
+  Finish(done, arg, status, tryst::Tensor(), false, false);
 }
 
 }  // namespace
@@ -210,38 +189,41 @@ tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* ke
 
 void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,
                       tryst_done done, void* arg) {
-  const auto parsed = tryst::TensorKey::Parse(Text(key));
-  if (!parsed.ok()) return Finish(done, arg, parsed.status(), tryst::Tensor(), false);
   const auto rendezvous = server->Step(step);
-  if (!rendezvous.ok()) return Finish(done, arg, rendezvous.status(), tryst::Tensor(), false);
-  auto receive = std::make_unique<Receive>(server, step, *parsed, into);
-  tryst::Args args = receive->args;
+  if (!rendezvous.ok()) return Fail(done, arg, rendezvous.status());
+  auto made = Receive::Make(server->server.get(), step, key, into);
+  if (!made.ok()) return Fail(done, arg, made.status());
+  auto receive = std::make_unique<Receive>(*std::move(made));
+  const tryst::TensorKey wanted = receive->key;
+  tryst::Args args;
   args.executor = server->server->executor();
+  receive->Fit(&args);
   (*rendezvous)
-      ->RecvAsync(*parsed, args,
+      ->RecvAsync(wanted, args,
                   [done, arg, receive = std::move(receive)](
                       absl::Status status, const tryst::Args& send_args, const tryst::Args&,
                       tryst::Tensor tensor, bool is_dead) {
-                    if (!status.ok()) return Finish(done, arg, status, tryst::Tensor(), false);
+                    if (!status.ok()) return Fail(done, arg, status);
                     auto filled = receive->Fill({status, std::move(tensor), is_dead,
                                                  send_args.device_context, send_args.alloc_attrs});
-                    Finish(done, arg, filled.status(), filled.ok() ? *filled : tryst::Tensor(),
-                           is_dead);
+                    if (!filled.ok()) return Fail(done, arg, filled.status());
+                    Finish(done, arg, filled.status(), *filled, is_dead, receive->SharesMemory());
                   });
 }
 
 tryst_status* tryst_recv(tryst_server* server, int64_t step, const char* key,
                          const tryst_tensor* into, int64_t timeout_ms, tryst_tensor** tensor) {
   *tensor = nullptr;
-  const auto parsed = tryst::TensorKey::Parse(Text(key));
-  if (!parsed.ok()) return Give(parsed.status());
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
-  Receive receive(server, step, *parsed, into);
-  auto got = (*rendezvous)->Recv(*parsed, receive.args, Timeout(timeout_ms));
+  auto receive = Receive::Make(server->server.get(), step, key, into);
+  if (!receive.ok()) return Give(receive.status());
+  tryst::Args args;
+  receive->Fit(&args);
+  auto got = (*rendezvous)->Recv(receive->key, args, Timeout(timeout_ms));
   if (!got.ok()) return Give(got.status());
   if (got->is_dead) return nullptr;
-  return GiveTensor(receive.Fill(*std::move(got)), tensor);
+  return GiveTensor(receive->Fill(*std::move(got)), tensor, receive->SharesMemory());
 }
 
 tryst_status* tryst_step_abort(tryst_server* server, int64_t step, tryst_code code,

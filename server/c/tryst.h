@@ -147,8 +147,8 @@ tryst_status* tryst_send_copy(tryst_server* server, int64_t step, const char* ke
 typedef void (*tryst_done)(void* arg, const tryst_status* status, tryst_tensor* tensor,
                            int is_dead);
 /* `into`, if not null, is what is filled, and the tensor that comes refers to its memory. It
- * has the type and the shape of what was sent: else the receive fails with
- * TRYST_INVALID_ARGUMENT. It stays in use until `done` has run. */
+ * has the type and the shape of what was sent, is not read-only, and holds no strings: else the
+ * receive fails with TRYST_INVALID_ARGUMENT. It stays in use until `done` has run. */
 void tryst_recv_async(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,
                       tryst_done done, void* arg);
 /* The same, waiting, up to `timeout_ms`; without limit when that is negative. 0: only for

@@ -8,7 +8,8 @@
  * said in tryst.h of statuses, threads and timeouts holds here too.
  *
  * After a fork the child has no threads of the server: what it calls of its parent's servers
- * fails with TRYST_FAILED_PRECONDITION, and freeing them does nothing. */
+ * fails with TRYST_FAILED_PRECONDITION, and freeing them does nothing. So it is with operations
+ * that its parent had started: they count as ended, and its queues give nothing. */
 
 #include "tryst.h"
 
@@ -102,7 +103,7 @@ tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_se
 
 typedef struct {
   const char* key;
-  const tryst_tensor* into; /* Null, or what is filled. */
+  const tryst_tensor* into; /* Null, or what is filled; see tryst_recv_async. */
 } tryst_recv_item;
 
 /* Starts a receive for each item. `timeout_ms` as everywhere: below 0 is none. The operation is
@@ -127,7 +128,7 @@ void tryst_op_free(tryst_op* op);
 
 /* Not cleared. What is sent in it reaches the workers of this host without a copy where they
  * receive by reference. TRYST_RESOURCE_EXHAUSTED: shm_bytes are used up. Where no memory is shared
- * it is memory as any other. */
+ * it is memory as any other. TRYST_INVALID_ARGUMENT: strings, which have no fixed size. */
 tryst_status* tryst_server_allocate(tryst_server* server, int32_t dtype, const int64_t* dims,
                                     size_t rank, tryst_tensor** tensor);
 

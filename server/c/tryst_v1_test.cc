@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -181,6 +182,36 @@ TEST_F(V1, StringsTravel) {
   tryst_tensor_free(got);
 }
 
+// Strings are objects, whose bytes must not be copied over others.
+TEST_F(V1, StringsAreNotReceivedIntoOthers) {
+  const char* texts[] = {"long enough to be in memory of its own", "b"};
+  const size_t sizes[] = {std::strlen(texts[0]), 1};
+  const int64_t dims[] = {2};
+  tryst_tensor* sent = nullptr;
+  tryst_tensor* into = nullptr;
+  ASSERT_EQ(Code(tryst_tensor_strings(texts, sizes, dims, 1, &sent)), TRYST_OK);
+  ASSERT_EQ(Code(tryst_tensor_strings(texts, sizes, dims, 1, &into)), TRYST_OK);
+  const std::string key = Key("s");
+  ASSERT_EQ(Code(tryst_send(server_, 1, key.c_str(), sent)), TRYST_OK);
+  tryst_tensor_free(sent);
+  const tryst_recv_item item = {key.c_str(), into};
+  tryst_op* op = nullptr;
+  EXPECT_EQ(
+      Code(tryst_recv_start(server_, 1, &item, 1, nullptr, -1, nullptr, nullptr, &op), &message_),
+      TRYST_INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(message_, "strings")) << message_;
+  tryst_op_free(op);
+  tryst_tensor* got = nullptr;
+  EXPECT_EQ(Code(tryst_recv(server_, 1, key.c_str(), into, kHungMs, &got)), TRYST_INVALID_ARGUMENT);
+  tryst_tensor_free(into);
+  ASSERT_EQ(Code(tryst_recv(server_, 1, key.c_str(), nullptr, kHungMs, &got)), TRYST_OK);
+  const char* text;
+  size_t size;
+  ASSERT_EQ(Code(tryst_tensor_string(got, 0, &text, &size)), TRYST_OK);
+  EXPECT_EQ(std::string(text, size), texts[0]) << "it was still there";
+  tryst_tensor_free(got);
+}
+
 TEST_F(V1, DLPackOfBothLayouts) {
   float values[6] = {1, 2, 3, 4, 5, 6};
   int64_t shape[] = {2, 3};
@@ -245,6 +276,45 @@ TEST_F(V1, WhatAWorkerSendsItselfIsReadOnly) {
   tryst_op_free(op);
 }
 
+// The waiting receives of version 0 say so as well, and fill no such tensor.
+TEST_F(V1, WhatAWorkerSendsItselfIsReadOnlyInVersion0) {
+  float values[] = {1, 2};
+  float others[] = {3, 4};
+  const int64_t dims[] = {2};
+  tryst_tensor* sent[2];
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(Code(tryst_tensor_adopt(i == 0 ? values : others, TRYST_FLOAT, dims, 1, nullptr,
+                                      nullptr, &sent[i])),
+              TRYST_OK);
+  }
+  const std::string key = Key("own");
+  std::atomic<int> async_read_only{-1};
+  ASSERT_EQ(Code(tryst_send(server_, 1, key.c_str(), sent[0])), TRYST_OK);
+  tryst_recv_async(
+      server_, 1, key.c_str(), nullptr,
+      [](void* arg, const tryst_status*, tryst_tensor* tensor, int) {
+        *static_cast<std::atomic<int>*>(arg) = tryst_tensor_is_read_only(tensor);
+        tryst_tensor_free(tensor);
+      },
+      &async_read_only);
+  tryst_tensor* got = nullptr;
+  ASSERT_EQ(Code(tryst_send(server_, 1, key.c_str(), sent[0])), TRYST_OK);
+  ASSERT_EQ(Code(tryst_recv(server_, 1, key.c_str(), nullptr, kHungMs, &got)), TRYST_OK);
+  EXPECT_EQ(tryst_tensor_data(got), values);
+  EXPECT_EQ(tryst_tensor_is_read_only(got), 1);
+  ASSERT_EQ(Code(tryst_send(server_, 2, key.c_str(), sent[1])), TRYST_OK);
+  tryst_tensor* filled = nullptr;
+  EXPECT_EQ(Code(tryst_recv(server_, 2, key.c_str(), got, kHungMs, &filled), &message_),
+            TRYST_INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(message_, "read-only")) << message_;
+  EXPECT_EQ(values[0], 1);
+  tryst_tensor_free(filled);
+  tryst_tensor_free(got);
+  for (tryst_tensor* tensor : sent) tryst_tensor_free(tensor);
+  EXPECT_EQ(Code(tryst_server_stop(server_, kHungMs)), TRYST_OK);  // Every callback has run.
+  EXPECT_EQ(async_read_only, 1);
+}
+
 TEST_F(V1, SharedMemoryIsGivenOut) {
   const int64_t dims[] = {2, 512};
   tryst_tensor* tensor = nullptr;
@@ -259,6 +329,20 @@ TEST_F(V1, SharedMemoryIsGivenOut) {
     EXPECT_EQ(Code(tryst_server_allocate(server_, no_type, dims, 2, &tensor)),
               TRYST_INVALID_ARGUMENT);
   }
+}
+
+TEST(V1Memory, WithoutSharedMemoryTypesAreCheckedToo) {
+  const char* settings[] = {"--job=self", "--listen=127.0.0.1:0", "--insecure", "--open_cluster",
+                            "--shm=off"};
+  tryst_server* server = nullptr;
+  ASSERT_EQ(Code(tryst_server_create(settings, 5, &server)), TRYST_OK);
+  ASSERT_EQ(Code(tryst_server_start(server)), TRYST_OK);
+  const int64_t dims[] = {int64_t{1} << 45};
+  tryst_tensor* tensor = nullptr;
+  EXPECT_EQ(Code(tryst_server_allocate(server, TRYST_STRING, dims, 1, &tensor)),
+            TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(tensor, nullptr);
+  tryst_server_free(server);
 }
 
 TEST_F(V1, Views) {
@@ -287,6 +371,95 @@ TEST_F(V1, AForkedChildIsToldSo) {
   ASSERT_EQ(waitpid(child, &end, 0), child);
   EXPECT_EQ(end, 0);
   EXPECT_EQ(Code(tryst_send(server_, 1, key.c_str(), nullptr)), TRYST_OK) << "the parent goes on";
+}
+
+TEST_F(V1, InAForkedChildWhatWasUnderWayHasEnded) {
+  const std::string key = Key("a");
+  tryst_op* const op = Start({key}, queue_);
+  tryst_op* const ended = Start({Key("b")}, queue_);
+  ASSERT_EQ(Code(tryst_send(server_, 1, Key("b").c_str(), nullptr)), TRYST_OK);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    tryst_op* taken = nullptr;
+    tryst_tensor* tensor = nullptr;
+    int is_dead = 0;
+    const bool none = tryst_queue_take(queue_, &taken, 1, -1) == 0;
+    const bool over = tryst_op_wait(op, -1) == 1;
+    tryst_op_cancel(op);
+    const bool told =
+        Code(tryst_op_result(op, 0, &tensor, &is_dead), &message_) == TRYST_FAILED_PRECONDITION &&
+        absl::StrContains(message_, "fork");
+    tryst_op_free(op);
+    tryst_queue_free(queue_);
+    _exit(none && over && told ? 0 : 1);
+  }
+  int end = -1;
+  ASSERT_EQ(waitpid(child, &end, 0), child);
+  EXPECT_EQ(end, 0);
+  tryst_op* taken = nullptr;
+  EXPECT_TRUE(Readable()) << "the parent's queue is as it was";
+  EXPECT_EQ(tryst_queue_take(queue_, &taken, 1, kHungMs), 1u);
+  EXPECT_EQ(taken, ended);
+  EXPECT_EQ(tryst_op_wait(op, 0), 0);
+  tryst_op_free(op);
+  tryst_op_free(ended);
+}
+
+// A server that is freed in one of its callbacks ends on a thread of its own, and until then other
+// receives of it may end well.
+TEST_F(V1, AReceiveEndsWhileItsServerIsBeingFreed) {
+  struct Freed {
+    tryst_server* server;
+    std::atomic<bool> over{false};
+    std::atomic<bool> go_on{false};
+  };
+  const std::string join =
+      absl::StrCat("--join=", tryst_server_worker(server_), "@", tryst_server_address(server_));
+  const char* settings[] = {"--job=other",    "--listen=127.0.0.1:0", "--insecure",
+                            "--open_cluster", "--nic=soft",           join.c_str()};
+  Freed freed;
+  ASSERT_EQ(Code(tryst_server_create(settings, 6, &freed.server)), TRYST_OK);
+  ASSERT_EQ(Code(tryst_server_start(freed.server)), TRYST_OK);
+  const std::string from = absl::StrCat(tryst_server_worker(server_), "/device:CPU:0");
+  const std::string to = absl::StrCat(tryst_server_worker(freed.server), "/device:CPU:0");
+  std::string keys[2];
+  for (std::string& text : keys) {
+    char* key = nullptr;
+    ASSERT_EQ(Code(tryst_key(from.c_str(), tryst_server_incarnation(server_), to.c_str(),
+                             absl::StrCat("k", &text - keys).c_str(), 0, 0, &key)),
+              TRYST_OK);
+    text = key;
+    tryst_string_free(key);
+  }
+  const int64_t dims[] = {2};
+  tryst_tensor* sent = nullptr;
+  ASSERT_EQ(Code(tryst_tensor_allocate(TRYST_FLOAT, dims, 1, &sent)), TRYST_OK);
+  const tryst_recv_item item = {keys[1].c_str(), nullptr};
+  tryst_op* op = nullptr;
+  ASSERT_EQ(Code(tryst_recv_start(freed.server, 1, &item, 1, nullptr, -1, nullptr, nullptr, &op)),
+            TRYST_OK);
+  tryst_recv_async(
+      freed.server, 1, keys[0].c_str(), nullptr,
+      [](void* arg, const tryst_status*, tryst_tensor* tensor, int) {
+        auto* const freed = static_cast<Freed*>(arg);
+        tryst_tensor_free(tensor);
+        tryst_server_free(freed->server);
+        freed->over = true;
+        while (!freed->go_on) usleep(1000);
+      },
+      &freed);
+  ASSERT_EQ(Code(tryst_send(server_, 1, keys[0].c_str(), nullptr)), TRYST_OK);
+  while (!freed.over) usleep(1000);
+  ASSERT_EQ(Code(tryst_send(server_, 1, keys[1].c_str(), sent)), TRYST_OK);
+  EXPECT_TRUE(tryst_op_wait(op, kHungMs));
+  tryst_tensor* got = nullptr;
+  int is_dead = 0;
+  (void)Code(tryst_op_result(op, 0, &got, &is_dead));  // It, or that the server stops.
+  tryst_tensor_free(got);
+  tryst_tensor_free(sent);
+  tryst_op_free(op);
+  freed.go_on = true;
 }
 
 }  // namespace
