@@ -408,7 +408,12 @@ TEST_F(V1, InAForkedChildWhatWasUnderWayHasEnded) {
 
 // A server that is freed in one of its callbacks ends on a thread of its own, and until then other
 // receives of it may end well.
-TEST_F(V1, AReceiveEndsWhileItsServerIsBeingFreed) {
+class V1Freed : public V1 {
+ protected:
+  void FreeWhileReceiving(int task);
+};
+
+void V1Freed::FreeWhileReceiving(int task) {
   struct Freed {
     tryst_server* server;
     std::atomic<bool> over{false};
@@ -416,8 +421,9 @@ TEST_F(V1, AReceiveEndsWhileItsServerIsBeingFreed) {
   };
   const std::string join =
       absl::StrCat("--join=", tryst_server_worker(server_), "@", tryst_server_address(server_));
-  const char* settings[] = {"--job=other",    "--listen=127.0.0.1:0", "--insecure",
-                            "--open_cluster", "--nic=soft",           join.c_str()};
+  const std::string number = absl::StrCat("--task=", task);
+  const char* settings[] = {"--job=other", number.c_str(),   "--listen=127.0.0.1:0",
+                            "--insecure",  "--open_cluster", join.c_str()};
   Freed freed;
   ASSERT_EQ(Code(tryst_server_create(settings, 6, &freed.server)), TRYST_OK);
   ASSERT_EQ(Code(tryst_server_start(freed.server)), TRYST_OK);
@@ -460,6 +466,10 @@ TEST_F(V1, AReceiveEndsWhileItsServerIsBeingFreed) {
   tryst_tensor_free(sent);
   tryst_op_free(op);
   freed.go_on = true;
+}
+
+TEST_F(V1Freed, AReceiveEndsWhileItsServerIsBeingFreed) {
+  for (int task = 0; task < 20 && !HasFatalFailure(); ++task) FreeWhileReceiving(task);
 }
 
 }  // namespace
