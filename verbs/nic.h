@@ -42,6 +42,7 @@ struct NicLimits {
   // what one queue pair posts lands, and is reported, in the order of posting.
   bool ordered = true;
   bool write_with_immediate = true;  // False: kWriteWithImmediate is kInvalidArgument.
+  bool tells_length = true;          // False: the receive of an immediate always says 0 bytes.
   // A write of a few words lands in whole aligned words of 4 bytes.
   bool atomic_ack_page = true;
 };

@@ -11,6 +11,7 @@
 #include "plugins/nccl/interfaces.h"
 #include "verbs/ibv/device_choice.h"
 #include "verbs/ibv/ibv_nic.h"
+#include "verbs/ibv/peer_memory.h"
 #include "verbs/ofi/ofi_nic.h"
 #include "verbs/ofi/ofi_provider.h"
 #include "verbs/soft/soft_nic.h"
@@ -41,7 +42,11 @@ class IbvDevice final : public PhysicalDevice {
     if (traffic_class >= 0) {
       options.choice.settings.traffic_class = static_cast<uint8_t>(traffic_class);
     }
-    return OpenIbvNic(options);
+    absl::StatusOr<std::unique_ptr<Nic>> nic = OpenIbvNic(options);
+    if (!nic.ok()) return nic;
+    const absl::Status serves = ServesNccl((*nic)->limits());
+    if (!serves.ok()) return serves;
+    return nic;
   }
 
  private:
@@ -59,11 +64,8 @@ class OfiDevice final : public PhysicalDevice {
     options.host = control_host;
     absl::StatusOr<std::unique_ptr<Nic>> nic = OpenOfiNic(options);
     if (!nic.ok()) return nic;
-    const NicLimits& limits = (*nic)->limits();
-    if (!limits.ordered || !limits.write_with_immediate) {
-      return absl::UnimplementedError(absl::StrCat(
-          provider_, " delivers in no order or without immediates, which this plugin counts on"));
-    }
+    const absl::Status serves = ServesNccl((*nic)->limits());
+    if (!serves.ok()) return serves;
     return nic;
   }
 
@@ -113,14 +115,14 @@ absl::Status AddIbvDevice(const IbvCandidate& candidate, RdmaSettings rdma,
   const std::vector<NicPort> ports = (*rail)->nic->Ports();
   device->speed_mbps = ports.empty() ? 0 : static_cast<int>(ports[0].bits_per_second / 1'000'000);
   device->max_message_bytes = MessageBytes(limits);
-  if (limits.device_pointers) device->pointer_support |= kPointerCuda;
-  if (limits.dma_buf) device->pointer_support |= kPointerCuda | kPointerDmaBuf;
+  device->pointer_support = PointerSupport(limits, HasPeerMemoryModule());
   device->reason = absl::StrCat(
       ports.empty() ? "" : ports[0].description, "; GPU memory: ",
-      limits.dma_buf           ? "by dma-buf"
-      : limits.device_pointers ? "by the peer-memory module"
-                               : "not reached (neither dma-buf nor a peer-memory module), so NCCL "
-                                 "copies it through host memory");
+      (device->pointer_support & kPointerDmaBuf) != 0 ? "by dma-buf"
+      : (device->pointer_support & kPointerCuda) != 0
+          ? "by the peer-memory module"
+          : "not reached (neither dma-buf nor a peer-memory module), so NCCL copies it through "
+            "host memory");
   search->found.push_back(std::move(device));
   return absl::OkStatus();
 }
@@ -206,6 +208,24 @@ void FindOfiDevices(const std::string& nic, const InterfaceChoice& interfaces,
 }
 
 }  // namespace
+
+absl::Status ServesNccl(const NicLimits& limits) {
+  if (!limits.ordered) {
+    return absl::UnimplementedError("it delivers in no order, which this plugin counts on");
+  }
+  if (!limits.write_with_immediate) {
+    return absl::UnimplementedError("it has no immediates, which this plugin counts on");
+  }
+  if (!limits.tells_length) {
+    return absl::UnimplementedError("it does not tell how many bytes came, which NCCL asks for");
+  }
+  return absl::OkStatus();
+}
+
+int PointerSupport(const NicLimits& limits, bool peer_memory_module) {
+  return kPointerHost | (limits.device_pointers && peer_memory_module ? kPointerCuda : 0) |
+         (limits.dma_buf ? kPointerDmaBuf : 0);
+}
 
 absl::StatusOr<Rail*> PhysicalDevice::Open(int traffic_class) {
   MutexLock lock(&mu_);

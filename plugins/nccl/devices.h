@@ -50,6 +50,13 @@ class PhysicalDevice {
   std::map<int, Rail> rails_ ABSL_GUARDED_BY(mu_);
 };
 
+// kUnimplemented: NCCL cannot be served by such a NIC; the message says why.
+absl::Status ServesNccl(const NicLimits& limits);
+
+// Which memory NCCL may register, as bits. Without `peer_memory_module` no NIC takes a device
+// pointer, and NCCL fails where it was told that one does.
+int PointerSupport(const NicLimits& limits, bool peer_memory_module);
+
 // A device that NCCL may use: one NIC, or several fused into one.
 struct Device {
   std::string name;

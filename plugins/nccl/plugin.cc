@@ -185,17 +185,18 @@ absl::StatusOr<CommDevice> Plugin::OpenDevice(int device, int traffic_class) {
   const Device& asked = *devices_[static_cast<size_t>(device)];
   CommDevice out;
   out.name = asked.name;
-  out.reaches_gpus = true;
+  int pointer_support = kPointerCuda | kPointerDmaBuf;
   for (const int member : asked.members) {
     PhysicalDevice& one = *search_.found[static_cast<size_t>(member)];
     absl::StatusOr<Rail*> rail = one.Open(traffic_class);
     if (!rail.ok()) return rail.status();
     out.rails.push_back(*rail);
     out.kind = one.kind;
-    out.reaches_gpus = out.reaches_gpus && (one.pointer_support & kPointerCuda) != 0;
+    pointer_support &= one.pointer_support;
     out.max_bytes =
         out.max_bytes == 0 ? one.max_message_bytes : std::min(out.max_bytes, one.max_message_bytes);
   }
+  out.reaches_gpus = pointer_support != 0;
   return out;
 }
 

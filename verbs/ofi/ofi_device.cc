@@ -104,6 +104,7 @@ void OfiDevice::FillLimits() {
   limits_.ordered =
       (order & kOrder) == kOrder && info_->ep_attr->max_order_waw_size >= limits_.max_message_bytes;
   limits_.write_with_immediate = info_->domain_attr->cq_data_size >= 4;
+  limits_.tells_length = tells_length();
 }
 
 bool OfiDevice::ProbeWakes() const {
