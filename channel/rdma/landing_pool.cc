@@ -18,6 +18,7 @@ constexpr int kSmallestBits = 12;
 
 Landing::~Landing() {
   DropNotes();
+  region_.reset();  // The NIC must not write where the next mmap() may be.
   munmap(data(), bytes());
 }
 

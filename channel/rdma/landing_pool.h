@@ -55,7 +55,7 @@ class Landing final : public Storage {
   LandingPool* const pool_;
   const size_t size_class_;
   const uint64_t writer_;
-  const std::unique_ptr<Region> region_;
+  std::unique_ptr<Region> region_;
   bool key_told_ = false;
   std::shared_ptr<LandingPool> keep_;  // Set while it is lent.
 };
