@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -73,9 +74,14 @@ ServerImpl::~ServerImpl() {
   // A thread that nobody joins destroys it: docs/decisions/0028-destroyed-in-a-callback.md.
   TRYST_LOG(Warning) << worker() << " is destroyed in a callback of its own: another thread waits "
                      << "until that has returned, and ends it";
-  std::thread([core = std::move(core_), serves]() mutable {
-    Destroy(std::move(core), serves);
-  }).detach();
+  ServerCore* const core = core_.release();
+  try {
+    std::thread([core, serves] { Destroy(std::unique_ptr<ServerCore>(core), serves); }).detach();
+  } catch (const std::system_error& error) {
+    TRYST_LOG(Error) << core->parts().worker
+                     << " stays as it is, and its memory is kept: no thread can be started that "
+                     << "would end it: " << error.what();
+  }
 }
 
 absl::Status ServerImpl::Start() {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -346,8 +347,15 @@ std::string UnreachablePeers::Why(const std::string& worker, const std::string& 
   if (seen.address != address) seen = {address, "", absl::InfinitePast(), false};
   if (absl::Now() - seen.at > kLookAgain && !seen.wanted) {
     seen.wanted = true;
-    if (!has_thread_) thread_ = std::thread([this] { Look(); });
-    has_thread_ = true;
+    if (!has_thread_) {
+      try {
+        thread_ = std::thread([this] { Look(); });
+      } catch (const std::system_error&) {  // The system has no more threads for us.
+        seen.wanted = false;
+        return "";
+      }
+      has_thread_ = true;
+    }
     changed_.NotifyAll();
   }
   return seen.why;

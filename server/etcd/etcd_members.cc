@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -149,7 +150,7 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
     watching_ = true;
   }
   Heard("");
-  std::thread watcher([this, client, &end, revision = all->header().revision() + 1] {
+  const auto watch = [this, client, &end, revision = all->header().revision() + 1] {
     const absl::Status ended =
         client->Watch(prefix_, end, revision, [this](const etcdserverpb::WatchResponse& response) {
           for (const etcdserverpb::Event& event : response.events()) {
@@ -161,7 +162,15 @@ absl::Status EtcdMembers::Serve(EtcdClient* client) {
     watching_ = false;
     watch_end_ = ended;
     changed_.NotifyAll();
-  });
+  };
+  std::thread watcher;
+  try {
+    watcher = std::thread(watch);
+  } catch (const std::system_error& error) {
+    MutexLock lock(&mu_);
+    watching_ = false;
+    return absl::UnavailableError(absl::StrCat("no thread can be started: ", error.what()));
+  }
   status = Watch(client);
   client->CancelWatch();
   watcher.join();
