@@ -858,6 +858,78 @@ TEST(GrpcPath, AnIdleConsumerMeetsTheNewLifeWithoutAnError) {
   ASSERT_TRUE(next->Wait().status.ok()) << next->status;
 }
 
+// Loses all notes, holds the first fetch, and says at first that the second is of another life.
+class ForgetfulProducer final : public rpc::TransportService::Service {
+ public:
+  ForgetfulProducer() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~ForgetfulProducer() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status FetchTensor(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<rpc::FetchResponse, rpc::FetchRequest>* stream) override {
+    rpc::FetchRequest request;
+    if (!stream->Read(&request) || request.ends()) {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "lost");
+    }
+    if (request.serial() == 1) {
+      first_came.Notify();
+      while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
+      return grpc::Status(grpc::StatusCode::CANCELLED, "gone");
+    }
+    rpc::FetchResponse response;
+    rpc::FetchHeader* const header = response.mutable_header();
+    header->set_producer_incarnation(6);
+    {
+      MutexLock lock(&mu_);
+      header->set_is_other_incarnation(requests_.empty());
+      requests_.push_back(request);
+    }
+    const auto code =
+        header->is_other_incarnation() ? absl::StatusCode::kAborted : absl::StatusCode::kNotFound;
+    header->set_code(static_cast<int>(code));
+    stream->Write(response);
+    return grpc::Status::OK;
+  }
+
+  int port() const { return port_; }
+  std::vector<rpc::FetchRequest> requests() {
+    MutexLock lock(&mu_);
+    return requests_;
+  }
+
+  absl::Notification first_came;
+
+ private:
+  int port_ = 0;
+  Mutex mu_;
+  std::vector<rpc::FetchRequest> requests_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(GrpcPath, WhatAnotherLifeWasToldIsToldAgain) {
+  ForgetfulProducer producer;
+  Consumer consumer(producer.port());
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  auto left = consumer.Fetch(1, Key("a"), args);
+  producer.first_came.WaitForNotification();
+  cancellation.StartCancel();
+  EXPECT_TRUE(absl::IsCancelled(left->Wait().status));
+  EXPECT_TRUE(absl::IsNotFound(consumer.Fetch(1, Key("b"))->Wait().status));
+  const std::vector<rpc::FetchRequest> requests = producer.requests();
+  ASSERT_EQ(requests.size(), 2u);
+  for (const rpc::FetchRequest& request : requests) {
+    ASSERT_EQ(request.unwanted_size(), 1);
+    EXPECT_EQ(request.unwanted(0), 1u);
+  }
+}
+
 TEST(GrpcPath, ARestartedConsumersOldFetchesTakeNothing) {
   Producer producer(5);
   CutProxy proxy(producer.port());

@@ -20,6 +20,7 @@ FetchStream::FetchStream(Poller* poller, IncomingTensor* incoming, uint64_t seri
       on_landed_(std::move(on_landed)),
       on_ended_(std::move(on_ended)),
       linger_(this),
+      over_heard_(incoming == nullptr),  // A note has no answer but its status.
       landed_task_(this),
       ended_task_(this),
       incoming_(incoming) {}
@@ -73,6 +74,7 @@ void FetchStream::OnRead(bool ok) {
     MutexLock lock(&mu_);
     if (incoming_ != nullptr) {
       taken_ = incoming_->Take(&read_);
+      over_heard_ = incoming_->header_seen() && !incoming_->header().is_other_incarnation();
       landed = !taken_.ok() || incoming_->header().code() != 0 || incoming_->complete();
       more = !landed;
     }

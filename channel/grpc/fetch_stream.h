@@ -51,7 +51,10 @@ class FetchStream final {
   uint64_t serial() const { return serial_; }
   // Whether the producer may have seen the request.
   bool may_be_known() const { return request_written_.load(); }
-  const absl::Status& taken() const { return taken_; }    // Valid from `on_landed` on.
+  const absl::Status& taken() const { return taken_; }  // Valid from `on_landed` on.
+  // Whether the answer is of a producer that has read which fetches have ended. One in another life
+  // than it was asked of refuses a request before. Valid from `on_landed` on.
+  bool over_heard() const { return over_heard_; }
   const grpc::Status& status() const { return status_; }  // Valid from `on_ended` on.
 
   std::vector<uint64_t> over_told;  // The ended fetches that the request named.
@@ -93,6 +96,7 @@ class FetchStream final {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer read_;
   absl::Status taken_;
+  bool over_heard_;
   grpc::Status status_;
   std::atomic<bool> request_written_{false};
   std::atomic<int> left_{2};  // The write and the end.

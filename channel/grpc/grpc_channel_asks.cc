@@ -198,6 +198,7 @@ void GrpcChannel::SendNote() {
 
 // The producer has read which fetches this request named as ended.
 void GrpcChannel::ForgetTold(const FetchStream& stream) {
+  if (!stream.over_heard()) return;
   over_.Forget(stream.over_told);
   if (stream.over_told.size() >= kMaxOverInNote && over_.unwanted() > 0 && closed_.ok()) {
     SetNote(poller_->now_ns());  // The request had no room for all of them.
