@@ -1,8 +1,11 @@
 #include "channel/string_codec.h"
 
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace tryst {
 namespace {
@@ -44,13 +47,18 @@ absl::StatusOr<Tensor> DecodeStrings(absl::string_view bytes, const TensorShape&
   uint64_t left = bytes.size() - count * kLengthBytes;
   const char* at = bytes.data() + count * kLengthBytes;
   std::vector<std::string> elements;
-  elements.reserve(count);
-  for (uint64_t i = 0; i < count; ++i) {
-    const uint64_t length = LoadLength(bytes.data() + i * kLengthBytes);
-    if (length > left) return absl::DataLossError("string element past the end");
-    elements.emplace_back(at, length);
-    at += length;
-    left -= length;
+  try {
+    elements.reserve(count);
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t length = LoadLength(bytes.data() + i * kLengthBytes);
+      if (length > left) return absl::DataLossError("string element past the end");
+      elements.emplace_back(at, length);
+      at += length;
+      left -= length;
+    }
+  } catch (const std::bad_alloc&) {  // A peer chose the size.
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for ", count, " strings of ", bytes.size(), " bytes"));
   }
   if (left != 0) return absl::DataLossError("bytes behind the last string element");
   return Tensor::FromStrings(std::move(elements), shape);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -192,7 +193,12 @@ absl::Status IncomingTensor::TakeChunk(CodedInputStream* coded, uint32_t bytes,
   char* into = static_cast<char*>(tensor_.mutable_data());
   if (expected_.dtype() == static_cast<uint32_t>(DType::kString)) {
     // Grows with what really arrives, because the stated size is only a peer's word.
-    strings_.resize(received_ + bytes);
+    try {
+      strings_.resize(received_ + bytes);
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for ", received_ + bytes, " bytes of strings"));
+    }
     into = &strings_[0];
   }
   uint32_t crc = 0;

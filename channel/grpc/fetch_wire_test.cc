@@ -1,15 +1,19 @@
 #include "channel/grpc/fetch_wire.h"
 
 #include <grpcpp/support/slice.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "base/reached.h"
+#include "channel/string_codec.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -46,6 +50,42 @@ Tensor Counting(int64_t elements) {
   auto* const values = static_cast<float*>(tensor.mutable_data());
   for (int64_t i = 0; i < elements; ++i) values[i] = static_cast<float>(i);
   return tensor;
+}
+
+// From now on this process gets so much more memory, and no more.
+void GetNoMoreThan(uint64_t bytes) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = pages * static_cast<uint64_t>(getpagesize()) + bytes;
+  const rlimit limit = {most, most};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
+}
+
+TEST(FetchWireTest, StringsForWhichThereIsNoMemoryAreRefused) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer ends a process that has no more memory";
+#endif
+  constexpr uint64_t kText = 64 << 20;
+  rpc::TensorMetadata metadata;
+  metadata.set_dtype(static_cast<uint32_t>(DType::kString));
+  metadata.add_dims(1);
+  metadata.set_bytes(8 + kText);
+  const rpc::FetchHeader header = HeaderOf(metadata, absl::StatusCode::kOk);
+  grpc::ByteBuffer message = Said(&header, std::string(kText, 'x'));
+  const auto take = [&] {
+    GetNoMoreThan(kText / 2);
+    IncomingTensor incoming(Tensor(), 2 * kText);
+    _exit(absl::IsResourceExhausted(incoming.Take(&message)) ? 0 : 1);
+  };
+  EXPECT_EXIT(take(), testing::ExitedWithCode(0), "");
+  // Each empty string needs four times what its length does.
+  constexpr int64_t kStrings = 4 << 20;
+  const std::string lengths(8 * kStrings, '\0');
+  const auto decode = [&] {
+    GetNoMoreThan(kText);
+    _exit(absl::IsResourceExhausted(DecodeStrings(lengths, {kStrings}).status()) ? 0 : 1);
+  };
+  EXPECT_EXIT(decode(), testing::ExitedWithCode(0), "");
 }
 
 TEST(FetchWireTest, TensorInTwoMessagesWithDigests) {
