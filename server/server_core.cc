@@ -439,7 +439,15 @@ void ServerCore::DrainFetches(std::chrono::steady_clock::time_point until) {
 }
 
 void ServerCore::CloseDataPlane(std::chrono::steady_clock::time_point until) {
-  const absl::Status drained = data_plane_->Stop(until);
+  // An embedder's device may still copy what a fetch wanted, and the end of the copy comes to us.
+  const FetchServer* const calls = data_plane_->calls();
+  while (calls->counts().copying > 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  absl::Status drained = data_plane_->Stop(until);
+  if (drained.ok() && calls->counts().copying > 0) {
+    drained = absl::DeadlineExceededError("a device still copies tensors for peers");
+  }
   drained_ = drained.ok();
   if (drained_) return;
   TRYST_LOG(Error) << parts_.worker

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -528,6 +529,77 @@ TEST(Server, CallbacksOfTheEndFindTheServerWhole) {
                   });
   EXPECT_TRUE(ps->Stop(absl::Milliseconds(100)).ok());
   EXPECT_TRUE(returned);
+}
+
+// A device whose copies end when the test says so.
+class SlowDevice final : public DeviceContext {
+ public:
+  absl::StatusOr<Tensor> Allocate(DType dtype, const TensorShape& shape,
+                                  const AllocatorAttributes&) override {
+    return Tensor::Allocate(dtype, shape);
+  }
+  void StartCopy(const Tensor& from, const Tensor& into,
+                 absl::AnyInvocable<void(absl::Status) &&> done) override {
+    memcpy(into.mutable_data(), from.data(), from.bytes());
+    done_ = std::move(done);
+    begun.Notify();
+  }
+  void EndCopy() { std::move(done_)(absl::OkStatus()); }
+
+  absl::Notification begun;
+
+ private:
+  absl::AnyInvocable<void(absl::Status) &&> done_;
+};
+
+// Servers of which one fetches from the other what a device copies to the host for it.
+struct CopyForAPeer {
+  CopyForAPeer() {
+    ps = Start(Config("ps", 0, "grpc"));
+    ServerConfig config = Config("worker", 0, "grpc");
+    config.join = Seed(*ps);
+    worker = Start(config);
+    const TensorKey key = Key(*ps, worker->worker(), "edge");
+    Args args;
+    args.device_context = device;
+    MemorySpace space;
+    space.kind = MemorySpace::Kind::kDevice;
+    auto tensor = Tensor::Adopt(&value, DType::kInt32, TensorShape({1}), space, [] {});
+    EXPECT_TRUE(tensor.ok()) << tensor.status();
+    EXPECT_TRUE((*ps->steps()->StartStep(1))->Send(key, args, *tensor, false).ok());
+    (*worker->steps()->StartStep(1))
+        ->RecvAsync(key, {}, [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+    EXPECT_TRUE(device->begun.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  }
+
+  int32_t value = 7;
+  std::shared_ptr<SlowDevice> device = std::make_shared<SlowDevice>();
+  std::unique_ptr<Server> ps;
+  std::unique_ptr<Server> worker;
+};
+
+TEST(Server, StopWaitsForADeviceThatCopiesForAPeer) {
+  CopyForAPeer pair;
+  std::atomic<bool> ended{false};
+  std::thread ends([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    ended = true;
+    pair.device->EndCopy();
+  });
+  const absl::Status stopped = pair.ps->Stop(absl::Seconds(10));
+  EXPECT_TRUE(stopped.ok()) << stopped;
+  EXPECT_TRUE(ended);
+  ends.join();
+}
+
+TEST(Server, IsKeptForADeviceThatCopiesForAPeerForLong) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "it leaks on purpose";
+#endif
+  CopyForAPeer pair;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(pair.ps->Stop(absl::Milliseconds(100))));
+  pair.ps.reset();
+  pair.device->EndCopy();  // It comes to what the server was made of.
 }
 
 TEST(Server, TakesTensorFlowsQueueDepthByBothNames) {

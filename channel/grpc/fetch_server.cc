@@ -841,11 +841,14 @@ void FetchServer::State::OnTaken(const std::shared_ptr<Entry>& entry, absl::Stat
   {
     MutexLock lock(&mu_);
     entry->span.Enter(WaitsFor::kCopy, alarms_->clock().NowNs());
+    ++counts_.copying;
   }
   auto self = shared_from_this();
   send_args.device_context->StartCopy(tensor, *host,
                                       [self, entry, host = *host](absl::Status copied) {
                                         self->SetOutcome(entry, copied, host, false);
+                                        MutexLock lock(&self->mu_);
+                                        --self->counts_.copying;
                                       });
 }
 

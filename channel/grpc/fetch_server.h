@@ -66,7 +66,7 @@ class FetchServer {
   // EventThread turns it.
   void Start(grpc::ServerCompletionQueue* queue, NextCall next);
   // Waits for the last call. REQUIRES: the gRPC server has shut down.
-  void Join();
+  void Join();  // A device may still copy: see Counts::copying.
 
   // Refuses new calls and cancels waiting ones. Streams that move a tensor go on.
   void Shutdown();
@@ -79,10 +79,12 @@ class FetchServer {
     uint64_t parcels = 0;      // Tensors and failures in answers to batches.
     uint64_t given_back = 0;   // Tensors taken for a fetch that ended early.
     uint64_t refused = 0;
-    uint64_t dropped = 0;     // Requests whose consumer did not come back.
-    uint64_t waiting = 0;     // At present, for the source.
-    uint64_t parked = 0;      // Of those: without a call of their own.
-    uint64_t sending = 0;     // At present, to a consumer.
+    uint64_t dropped = 0;  // Requests whose consumer did not come back.
+    uint64_t waiting = 0;  // At present, for the source.
+    uint64_t parked = 0;   // Of those: without a call of their own.
+    uint64_t sending = 0;  // At present, to a consumer.
+    // At present, by devices to the host. Their ends use the arguments of the constructor.
+    uint64_t copying = 0;
     uint64_t kept_bytes = 0;  // At present, without a stream.
   };
   Counts counts() const;
