@@ -35,9 +35,9 @@ absl::Status OfiCompletionQueue::OpenDescriptors() {
     return absl::ResourceExhaustedError(
         absl::StrCat("no descriptor for a completion queue: ", strerror(errno)));
   }
-  Watch(wake_);
-  Watch(timer_);
-  return absl::OkStatus();
+  absl::Status watched = Watch(wake_);
+  watched.Update(Watch(timer_));
+  return watched;
 }
 
 OfiCompletionQueue::~OfiCompletionQueue() {
@@ -47,11 +47,14 @@ OfiCompletionQueue::~OfiCompletionQueue() {
   }
 }
 
-void OfiCompletionQueue::Watch(int descriptor) {
+absl::Status OfiCompletionQueue::Watch(int descriptor) {
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.fd = descriptor;
-  TRYST_CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0) << strerror(errno);
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a completion queue cannot wait for one more descriptor: ", strerror(errno),
+                   "; raise fs.epoll.max_user_watches"));
 }
 
 void OfiCompletionQueue::Unwatch(int descriptor) {

@@ -33,7 +33,7 @@ class OfiCompletionQueue final : public CompletionQueue {
   absl::Status Add(OfiQueuePair* pair, uint32_t works);
   void Remove(OfiQueuePair* pair, uint32_t works);
   // Adds a descriptor that wakes the sleeping thread. It must be removed before it is closed.
-  void Watch(int descriptor);
+  absl::Status Watch(int descriptor);
   void Unwatch(int descriptor);
   // `credits`: how many entries of the send queue it frees; 0 for a receive.
   void Push(OfiQueuePair* pair, const Completion& completion, uint32_t credits);

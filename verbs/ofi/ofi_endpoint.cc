@@ -17,6 +17,8 @@ namespace {
 // A work completes when the bytes are in the peer's memory, not when they have left.
 constexpr uint64_t kWriteFlags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
 
+constexpr size_t kNameBytes = 256;  // The most that a provider's endpoint is called by.
+
 template <typename Object>
 void CloseObject(Object** object) {
   if (*object == nullptr) return;
@@ -82,7 +84,7 @@ void OfiEndpoint::Close() {
 }
 
 absl::StatusOr<std::string> OfiEndpoint::Name() const {
-  std::string name(256, '\0');
+  std::string name(kNameBytes, '\0');
   size_t bytes = name.size();
   const absl::Status got = OfiStatus(
       device_->calls(), fi_getname(&endpoint_->fid, &name[0], &bytes), "an endpoint has no name");
@@ -99,12 +101,19 @@ bool OfiEndpoint::IsOfThisProcess(const std::string& name) const {
          absl::StartsWith(name, absl::StrCat("fi_shm://", getpid(), ":"));
 }
 
+// libfabric is told no length: it reads a name in text up to a zero, and another as far as its
+// first bytes say.
 absl::Status OfiEndpoint::SetPeer(const std::string& name) {
-  // Providers with names in text read up to a zero.
-  const std::string terminated = name + '\0';
-  if (fi_av_insert(addresses_, terminated.data(), 1, &peer_, 0, nullptr) == 1) {
-    shares_process_ = IsOfThisProcess(name);
-    return absl::OkStatus();
+  const absl::StatusOr<std::string> ours = Name();
+  if (!ours.ok()) return ours.status();
+  const bool is_text = device_->info()->addr_format == FI_ADDR_STR;
+  if (is_text ? name.size() <= kNameBytes : name.size() == ours->size()) {
+    std::string readable = name;
+    readable.resize(kNameBytes + 1, '\0');
+    if (fi_av_insert(addresses_, readable.data(), 1, &peer_, 0, nullptr) == 1) {
+      shares_process_ = IsOfThisProcess(name);
+      return absl::OkStatus();
+    }
   }
   peer_ = FI_ADDR_UNSPEC;
   return absl::InvalidArgumentError(absl::StrCat(

@@ -166,6 +166,33 @@ TEST(OfiAddressTest, ComesBackWhole) {
   EXPECT_FALSE(DecodeOfiAddress(text + "x").ok());
 }
 
+// libfabric reads as far as the first bytes say, whatever came.
+TEST(OfiAddressTest, OfAnotherLengthIsRefused) {
+  OfiNicOptions options;
+  options.provider = "ofi:tcp";
+  options.host = "127.0.0.1";
+  auto nic = OpenOfiNic(options);
+  if (!nic.ok()) GTEST_SKIP() << nic.status();
+  auto queue = (*nic)->CreateCompletionQueue(64);
+  ASSERT_TRUE(queue.ok()) << queue.status();
+  QueuePairOptions wanted;
+  wanted.completions = queue->get();
+  wanted.send_depth = wanted.receive_depth = 4;
+  auto pair = (*nic)->CreateQueuePair(wanted);
+  ASSERT_TRUE(pair.ok()) << pair.status();
+  auto address = DecodeOfiAddress((*pair)->LocalAddress());
+  ASSERT_TRUE(address.ok()) << address.status();
+  const std::string name = address->name;
+  for (const std::string& wrong : {name.substr(0, 4), name + "more", name.substr(0, 2)}) {
+    address->name = wrong;
+    EXPECT_EQ((*pair)->Connect(EncodeOfiAddress(*address)).code(),
+              absl::StatusCode::kInvalidArgument)
+        << wrong.size() << " bytes";
+  }
+  address->name = name;
+  EXPECT_TRUE((*pair)->Connect(EncodeOfiAddress(*address)).ok());
+}
+
 TEST(OfiRegionTableTest, KeyOfARegionThatWentOpensNothing) {
   OfiRegionTable table;
   void* descriptor = nullptr;

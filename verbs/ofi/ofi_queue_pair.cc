@@ -67,7 +67,10 @@ absl::Status OfiQueuePair::Open() {
                                      2 * size_t{options_.receive_depth} + OfiFrames::kIn);
   if (!endpoint.ok()) return endpoint.status();
   endpoint_ = *std::move(endpoint);
-  if (endpoint_->descriptor() >= 0) completions_->Watch(endpoint_->descriptor());
+  if (endpoint_->descriptor() >= 0) {
+    const absl::Status watched = completions_->Watch(endpoint_->descriptor());
+    if (!watched.ok()) return watched;
+  }
   for (uint32_t i = 0; i < OfiFrames::kIn; ++i) PostFrameIn(i);
   return absl::OkStatus();
 }
