@@ -1,11 +1,9 @@
 // Tables, devices, connecting, closing, registering.
-#include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -192,14 +190,33 @@ absl::Status InFlightClose(const Target& target) {
   return Transfer(pair, 300'000, 300'000, 5);
 }
 
-int HighestDescriptor() {
-  int highest = 0;
-  DIR* const folder = opendir("/proc/self/fd");
-  if (folder == nullptr) return -1;
-  while (const dirent* entry = readdir(folder)) highest = std::max(highest, atoi(entry->d_name));
-  closedir(folder);
-  return highest;
-}
+// While it lives, the process can open no more than so many descriptors.
+class Scarcity {
+ public:
+  explicit Scarcity(int spare) {
+    getrlimit(RLIMIT_NOFILE, &usual_);
+    const int highest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    taken_.push_back(highest);
+    rlimit few = usual_;
+    few.rlim_cur = static_cast<rlim_t>(highest + 64);
+    setrlimit(RLIMIT_NOFILE, &few);
+    while (taken_.back() >= 0) taken_.push_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    taken_.pop_back();
+    for (int i = 0; i < spare; ++i) CloseOne();
+  }
+  ~Scarcity() {
+    setrlimit(RLIMIT_NOFILE, &usual_);
+    while (!taken_.empty()) CloseOne();
+  }
+
+ private:
+  void CloseOne() {
+    close(taken_.back());
+    taken_.pop_back();
+  }
+  rlimit usual_ = {};
+  std::vector<int> taken_;
+};
 
 // Accepts while the process may open `spare` more descriptors. It may fail, if it says so.
 absl::Status AcceptWith(const Opened& opened, int spare) {
@@ -211,11 +228,6 @@ absl::Status AcceptWith(const Opened& opened, int spare) {
     NCCL_NET_TRY(Call(pair.net->connect(opened.context, 0, handle, &pair.send), "connect"));
     usleep(1000);
   }
-  rlimit usual = {};
-  getrlimit(RLIMIT_NOFILE, &usual);
-  rlimit few = usual;
-  few.rlim_cur = static_cast<rlim_t>(HighestDescriptor() + 1 + spare);
-  setrlimit(RLIMIT_NOFILE, &few);
   bool failed = false;
   bool connects = pair.send == nullptr;
   const auto step = [&] {
@@ -228,10 +240,12 @@ absl::Status AcceptWith(const Opened& opened, int spare) {
     }
     return failed || pair.recv != nullptr;
   };
-  const int64_t end_ms = NowMs() + 300;
-  while (!step() && NowMs() < end_ms) usleep(1000);
-  const bool ended = failed || pair.recv != nullptr;
-  setrlimit(RLIMIT_NOFILE, &usual);
+  bool ended = false;
+  {
+    const Scarcity scarcity(spare);
+    const int64_t end_ms = NowMs() + 300;
+    while (!(ended = step()) && NowMs() < end_ms) usleep(1000);
+  }
   if (spare == 0 && !ended) {
     return absl::InternalError("accept waits where it may not open a single descriptor");
   }
