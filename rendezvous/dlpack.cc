@@ -158,7 +158,9 @@ absl::StatusOr<Tensor> FromDLPack(DLManagedTensorVersioned* managed) {
   absl::StatusOr<TensorShape> shape = ShapeOf(from);
   if (!shape.ok()) return shape.status();
   if (!Compact(from, *shape)) {
-    return absl::UnimplementedError("DLPack tensor with strides that are not compact");
+    return absl::InvalidArgumentError(
+        "DLPack tensor with strides, so that its elements are not dense, row by row: make it "
+        "contiguous first (numpy.ascontiguousarray, torch's contiguous)");
   }
   absl::StatusOr<uint64_t> bytes = TensorBytes(*dtype, *shape);
   if (!bytes.ok()) return bytes.status();

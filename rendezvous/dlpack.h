@@ -12,9 +12,9 @@ namespace tryst {
 // belongs to the caller, and nothing of it has been called. With the read-only flag the
 // tensor is read_only(): it may be sent, and no receive fills it.
 //
-// kInvalidArgument: null, a bad rank, shape, offset or type, elements that are not aligned
-// as their type must be, or a 4-bit type that is packed. kUnimplemented: another major version,
-// strides that are not compact, vector lanes, a device that is neither the host nor CUDA.
+// kInvalidArgument: null, a bad rank, shape, offset or type, strides that are not compact,
+// elements that are not aligned as their type must be, or a 4-bit type that is packed.
+// kUnimplemented: another major version, vector lanes, a device that is neither the host nor CUDA.
 absl::StatusOr<Tensor> FromDLPack(dlpack::DLManagedTensorVersioned* managed);
 
 // `tensor` for a foreign program, without a copy and marked read-only: the receiver calls its

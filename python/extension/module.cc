@@ -1,4 +1,5 @@
 // The module tryst._tryst: the C interface for Python. Users see python/tryst.
+#include <cstring>
 #include <vector>
 
 #include "python/extension/deferred.h"
@@ -71,15 +72,19 @@ void SetErrorMaker(PyObject* maker) {
   Py_XDECREF(old);
 }
 
+PyObject* MakeString(const char* text) {
+  return PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "replace");
+}
+
 bool Raised(tryst_status* status) {
   if (status == nullptr) return false;
   const int code = static_cast<int>(tryst_status_code(status));
   const int derived = tryst_status_is_derived(status);
+  const Ref message(MakeString(tryst_status_message(status)));
   if (error_maker == nullptr) {
-    PyErr_SetString(PyExc_RuntimeError, tryst_status_message(status));
-  } else {
-    const Ref error(
-        PyObject_CallFunction(error_maker, "isi", code, tryst_status_message(status), derived));
+    if (message) PyErr_SetObject(PyExc_RuntimeError, message.get());
+  } else if (message) {
+    const Ref error(PyObject_CallFunction(error_maker, "iOi", code, message.get(), derived));
     if (error) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
   }
   tryst_status_free(status);

@@ -20,7 +20,6 @@ struct OperationObject {
   PyObject* server;  // Keeps the server alive.
   PyObject* queue;   // Keeps the queue alive; null: none.
   PyObject* owner;   // Set by the caller: a weak reference to what waits.
-  bool in_queue;     // While true, the operation holds a reference to itself.
 };
 
 PyTypeObject* queue_type = nullptr;
@@ -172,13 +171,15 @@ PyObject* Take(PyObject* self, PyObject* most) {
   const Py_ssize_t max = PyLong_AsSsize_t(most);
   if (PyErr_Occurred()) return nullptr;
   std::vector<tryst_op*> ops(static_cast<size_t>(max > 0 ? max : 0));
-  const size_t count = tryst_queue_take(AsQueue(self), ops.data(), ops.size(), 0);
   Ref list(PyList_New(0));
+  if (!list) return nullptr;
+  // The queue owns no operation: each leaves it when it is freed, which needs the interpreter's
+  // lock. So all of them are there, and are kept before anything else can run.
+  const size_t count = tryst_queue_take(AsQueue(self), ops.data(), ops.size(), 0);
+  for (size_t i = 0; i < count; ++i) Py_INCREF(static_cast<PyObject*>(tryst_op_tag(ops[i])));
   for (size_t i = 0; i < count; ++i) {
-    auto* const operation = static_cast<PyObject*>(tryst_op_tag(ops[i]));
-    AsOperation(operation)->in_queue = false;
-    if (list && PyList_Append(list.get(), operation) != 0) list = Ref();
-    Py_DECREF(operation);  // The reference that the queue held.
+    const Ref operation(static_cast<PyObject*>(tryst_op_tag(ops[i])));
+    if (list && PyList_Append(list.get(), operation.get()) != 0) list = Ref();
   }
   GiveBackDeferred();
   return list.release();
@@ -301,17 +302,15 @@ PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
       self->server = Py_NewRef(server);
       self->queue = queue == Py_None ? nullptr : Py_NewRef(queue);
       self->owner = nullptr;
-      self->in_queue = self->queue != nullptr;
       result = reinterpret_cast<PyObject*>(self);
-      if (self->in_queue) Py_INCREF(result);  // For the queue.
       tryst_status* status;
       {
         const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
-        status = tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
-                                  self->in_queue ? AsQueue(queue) : nullptr, result, &self->op);
+        status =
+            tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
+                             self->queue == nullptr ? nullptr : AsQueue(queue), result, &self->op);
       }
       if (Raised(status)) {
-        if (self->in_queue) Py_DECREF(result);
         Py_DECREF(result);
         result = nullptr;
       }

@@ -42,6 +42,9 @@ class WithoutGil {
   PyThreadState* const state_;
 };
 
+// A string of a text of the library's. Such a text may be cut inside a character, so what is no
+// UTF-8 is replaced.
+PyObject* MakeString(const char* text);
 // Raises the error in `status`, and frees it; false when it is null.
 bool Raised(tryst_status* status);
 // Sets what makes exceptions: it is called with (code, message, is_derived). Kept.

@@ -20,7 +20,7 @@ tryst_server* Get(PyObject* self) { return reinterpret_cast<ServerObject*>(self)
 // Makes a Python string of a library text, and frees the text.
 PyObject* Text(char* text) {
   if (text == nullptr) Py_RETURN_NONE;
-  PyObject* const made = PyUnicode_FromString(text);
+  PyObject* const made = MakeString(text);
   tryst_string_free(text);
   return made;
 }

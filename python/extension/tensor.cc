@@ -162,7 +162,9 @@ tryst_tensor* OfBuffer(PyObject* object) {
       tensor = Import(&borrowed->managed);
       to.strides = nullptr;  // They are checked, and no longer needed.
     } else {
-      PyErr_SetString(PyExc_ValueError, "strides that are no multiple of an element");
+      PyErr_SetString(
+          PyExc_ValueError,
+          "strides that are no multiple of an element: make it contiguous first, row by row");
     }
   }
   if (tensor == nullptr) {

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import os
 import sys
+import time
 import weakref
 
 from tryst import _tryst, errors
@@ -12,6 +13,7 @@ from tryst.arrays import Tensor, stream_of, tensor
 
 _BY_REFERENCE, _RECURRING = 1, 2
 _COPY = 1
+_FIRST_ASK_S, _LONGEST_ASK_S = 0.1, 1.0
 _AT_ONCE = 256  # How many operations one turn of an event loop ends at most.
 _running = weakref.WeakSet()
 _followers = weakref.WeakSet()  # Of torch's allocator.
@@ -167,13 +169,38 @@ class Server:
 
     def wait_for(self, peer, timeout=60.0):
         """Waits until the peer answers."""
-        self._find(_full(peer), timeout)
+        peer = _full(peer)
+        if peer == self.worker:
+            return
+        found = self._ask(peer, timeout)
+        if self._incarnations.get(peer) != found:
+            self._forget(peer)
+            self._incarnations[peer] = found
 
-    def _find(self, peer, timeout):
+    def _ask(self, peer, timeout, wanted=None):
+        """The peer's incarnation, as soon as it answers; None when it is not `wanted` any more.
+
+        The library is asked for a short time and then for longer ones: between them Ctrl-C is heard.
+        """
+        until = float("inf") if timeout is None else time.monotonic() + timeout
+        once = _FIRST_ASK_S
+        while wanted is None or wanted():
+            left = until - time.monotonic()
+            last = left < 2 * once
+            try:
+                return self._server.peer_incarnation(peer, max(left, 0.0) if last else once)
+            except (errors.DeadlineExceeded, errors.Unavailable):
+                if last:
+                    raise
+            once = min(2 * once, _LONGEST_ASK_S)
+        return None
+
+    def _find(self, peer, timeout, wanted=None):
         found = self._incarnations.get(peer)
         if found is None:
-            found = self._server.peer_incarnation(peer, timeout if timeout is not None else 1e6)
-            self._incarnations[peer] = found
+            found = self._ask(peer, timeout, wanted)
+            if found is not None:
+                self._incarnations[peer] = found
         return found
 
     def _source(self, frm, timeout):
@@ -201,7 +228,19 @@ class _Queue:
 
     def __init__(self, loop):
         self.queue = queue = _tryst.Queue()
+        self._loop = weakref.ref(loop)
         loop.add_reader(queue.fileno(), _Queue._ready, queue)
+
+    def __del__(self):
+        # Its server is gone, perhaps on another thread. The descriptor stays open until the loop has left it.
+        loop = self._loop()
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # It was closed meanwhile.
+                loop.call_soon_threadsafe(_Queue._leave, loop, self.queue)
+
+    @staticmethod
+    def _leave(loop, queue):
+        loop.remove_reader(queue.fileno())
 
     @staticmethod
     def _ready(queue):
@@ -244,20 +283,24 @@ class Step:
         self.send_many({name: source}, to, copy)
 
     def send_many(self, tensors, to, copy=False):
-        """The same of a dictionary of tensors, in one call."""
+        """The same of a dictionary of tensors, in one call; in one for each where they are of several streams."""
         server = self._server
         sink = _full(to)
         keys = self._keys(server.worker, server.incarnation, sink, tensors)
-        stream = None
+        streams = []
         sources = []
         for source in tensors.values():
-            if source is None or isinstance(source, Tensor):
-                sources.append(source)
-                continue
-            here = stream_of(source)
-            stream = here or stream
-            sources.append(tensor(source, here))
-        server._server.send(self.number, keys, sources, _COPY if copy else 0, stream)
+            made = source is None or isinstance(source, Tensor)
+            streams.append(None if made else stream_of(source))
+            sources.append(source if made else tensor(source, streams[-1]))
+        flags = _COPY if copy else 0
+        several = set(streams)
+        if len(several - {None}) < 2:
+            server._server.send(self.number, keys, sources, flags, next(filter(None, streams), None))
+            return
+        for stream in several:
+            these = [i for i, one in enumerate(streams) if one == stream]
+            server._server.send(self.number, [keys[i] for i in these], [sources[i] for i in these], flags, stream)
 
     def recv(self, name, frm, timeout=None, into=None, by_reference=False, recurring=False):
         """Waits for a tensor and returns it; None for a dead one. `timeout` is in seconds.
@@ -292,7 +335,10 @@ class Step:
         stream = None
         if into is not None:
             streams = [stream_of(one) for one in into if not isinstance(one, Tensor)]
-            stream = next((one for one in streams if one is not None), None)
+            stream = next(filter(None, streams), None)
+            if any(one is not None and one != stream for one in streams):
+                raise ValueError("'into' of several GPUs or streams, of which one call waits for one: "
+                                 "receive into each one's in a call of its own")
             into = [one if one is None else tensor(one, stream_of(one)) for one in into]
         return Receive(self, names, _full(frm), timeout, into, flags, stream)
 
@@ -308,13 +354,15 @@ class Step:
 class Receive:
     """Receives under way. Wait with result(), by unpacking it, or with `await`."""
 
-    __slots__ = ("_step", "_names", "_peer", "_options", "_operation", "_loop", "_future",
-                 "__weakref__")
+    __slots__ = ("_step", "_names", "_peer", "_options", "_operation", "_loop", "_waiting",
+                 "_cancelled", "_taken", "__weakref__")
 
     def __init__(self, step, names, peer, timeout, into, flags, stream):
         self._step, self._names, self._peer = step, names, peer
         self._options = (timeout, into, flags, stream)
-        self._operation = self._future = None
+        self._operation = None
+        self._waiting = []  # A future of each task that awaits it.
+        self._cancelled = self._taken = False
         self._loop = _running_loop()
         server = step._server
         # Before the first receive from a peer its incarnation must be found out. That is a call
@@ -323,6 +371,11 @@ class Receive:
             self._start(server._find(peer, timeout))
 
     def _start(self, incarnation):
+        """Does nothing where somebody else has started it meanwhile."""
+        if self._operation is not None or self._taken:
+            return
+        if self._cancelled:
+            raise errors.Cancelled("the receive was cancelled before its peer had answered")
         step = self._step
         server = step._server
         timeout, into, flags, stream = self._options
@@ -337,10 +390,14 @@ class Receive:
             self._operation.cancel()
 
     def _wake(self):
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
 
     def _results(self):
+        if self._taken:
+            raise errors.FailedPrecondition("the results were taken: each can be had once")
+        self._taken = True
         operation, self._operation = self._operation, None
         try:
             return operation.results()
@@ -351,33 +408,63 @@ class Receive:
 
     def cancel(self):
         """Ends it with Cancelled."""
+        self._cancelled = True
         if self._operation is not None:
             self._operation.cancel()
 
     def result(self):
         """Waits for all of them; Ctrl-C ends the wait."""
-        if self._operation is None:
-            raise errors.FailedPrecondition("the results were taken, or an event loop is to await them")
-        self._operation.wait(None)
+        if self._operation is None and not self._taken:
+            self._loop = None
+            self._start(self._step._server._find(self._peer, self._options[0], _wanted_of(self)))
+        operation = self._operation
+        if operation is not None:
+            operation.wait(None)
         return self._results()
 
     def __iter__(self):
         return iter(self.result())
 
     def __await__(self):
-        if self._operation is None:
-            server = self._step._server
-            incarnation = yield from self._loop.run_in_executor(
-                None, server._find, self._peer, self._options[0]).__await__()
-            self._start(incarnation)
-        if not self._operation.wait(0):
-            self._future = self._loop.create_future()
-            try:
-                yield from self._future
-            except BaseException:
-                self.cancel()
-                raise
+        loop = _running_loop()
+        try:
+            if self._operation is None and not self._taken:
+                incarnation = yield from loop.run_in_executor(
+                    None, self._step._server._find, self._peer, self._options[0], _wanted_of(self)).__await__()
+                if self._operation is None:
+                    self._loop = loop
+                self._start(incarnation)
+            operation = self._operation
+            if operation is not None and not operation.wait(0):
+                if loop is self._loop:
+                    yield from self._woken(loop)
+                else:  # It is in no queue of this loop's.
+                    yield from loop.run_in_executor(None, operation.wait, None).__await__()
+        except errors.Error:
+            raise
+        except BaseException:
+            self.cancel()
+            raise
         return self._results()
+
+    def _woken(self, loop):
+        future = loop.create_future()
+        self._waiting.append(future)
+        try:
+            yield from future
+        finally:
+            self._waiting.remove(future)
+
+
+def _wanted_of(receive):
+    """Whether somebody still waits for the receive: it was neither cancelled nor dropped."""
+    this = weakref.ref(receive)
+
+    def wanted():
+        receive = this()
+        return receive is not None and not receive._cancelled
+
+    return wanted
 
 
 @atexit.register
