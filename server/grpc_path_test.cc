@@ -511,9 +511,11 @@ TEST(GrpcPath, WhatGoesToACpuStaysOnTheHost) {
   args.device_context = device;
   producer.source.Send(1, Key("edge"), Floats(10, 1));
   auto got = consumer.Fetch(1, Key("edge"), args);
+  EXPECT_TRUE(Eventually([&] { return got->done.HasBeenNotified() || device->begun() > 0; }));
+  EXPECT_EQ(device->begun(), 0);
+  device->EndCopies();
   ASSERT_TRUE(got->Wait().status.ok()) << got->status;
   ExpectFloats(got->tensor, 10, 1);
-  EXPECT_EQ(device->begun(), 0);
 }
 
 TEST(GrpcPath, ACancelledFetchConsumesNothing) {
