@@ -11,6 +11,13 @@ namespace {
 // How many batches it listens for at once; the consumer has two under way.
 constexpr uint64_t kAhead = 3;
 
+// A receive fails when the consumer has not been reached for the time that `patience` says. It may
+// only be paused, so it is listened to again: so often, after a pause. A receive that waited for as
+// long as kWasThere shows that the consumer was there.
+constexpr int kMostFailures = 60 * static_cast<int>(kAhead);
+constexpr std::chrono::seconds kListenAgain(1);
+constexpr std::chrono::hours kWasThere(1);
+
 void DeleteText(void* text) { delete static_cast<std::string*>(text); }
 
 }  // namespace
@@ -23,7 +30,9 @@ ConsumerLink::ConsumerLink(Worker* worker, const Peer& consumer, uint32_t number
       on_wanted_(std::move(on_wanted)),
       on_cancel_(std::move(on_cancel)) {}
 
-ConsumerLink::~ConsumerLink() {
+ConsumerLink::~ConsumerLink() { CleanUpLanes(); }
+
+void ConsumerLink::CleanUpLanes() {
   if (worker_->stopped()) return;
   for (uint32_t lane = 0; lane < lanes_; ++lane) {
     worker_->library().tryst_step_cleanup(worker_->server(), StepOfLane(number_, lane));
@@ -38,18 +47,33 @@ void ConsumerLink::Listen() {
 void ConsumerLink::Close() {
   if (closed_.exchange(true) || worker_->stopped()) return;
   worker_->library().tryst_step_cleanup(worker_->server(), StepOfLane(number_, kAskLane));
+  CleanUpLanes();
 }
 
 void ConsumerLink::ListenFor(uint64_t n) {
   const std::string key = AskKey(worker_->library(), consumer_, worker_->self().name, n);
-  worker_->library().tryst_recv_async(worker_->server(), StepOfLane(number_, kAskLane), key.c_str(),
-                                      nullptr, OnBatch, new Listening{shared_from_this(), n});
+  worker_->library().tryst_recv_async(
+      worker_->server(), StepOfLane(number_, kAskLane), key.c_str(), nullptr, OnBatch,
+      new Listening{shared_from_this(), n, std::chrono::steady_clock::now()});
+}
+
+bool ConsumerLink::MayReturn(const tryst_status* failed,
+                             std::chrono::steady_clock::time_point since) {
+  if (worker_->library().tryst_status_code(failed) != TRYST_UNAVAILABLE) return false;
+  if (std::chrono::steady_clock::now() - since > kWasThere) failures_ = 0;
+  return ++failures_ <= kMostFailures && !closed_ && !worker_->stopped();
 }
 
 void ConsumerLink::OnBatch(void* arg, const tryst_status* failed, tryst_tensor* tensor, int) {
   const std::unique_ptr<Listening> listening(static_cast<Listening*>(arg));
   ConsumerLink* link = listening->link.get();
+  if (failed != nullptr && link->MayReturn(failed, listening->since)) {
+    return link->worker_->RunLater(kListenAgain, [kept = listening->link, n = listening->n] {
+      if (!kept->closed_) kept->ListenFor(n);
+    });
+  }
   if (failed != nullptr || tensor == nullptr) return link->Close();
+  link->failures_ = 0;
   const Library& library = link->worker_->library();
   std::string batch(static_cast<const char*>(library.tryst_tensor_data(tensor)),
                     library.tryst_tensor_bytes(tensor));
@@ -98,6 +122,8 @@ void ConsumerLink::HeedOne(const Ask& ask) {
 
 void ConsumerLink::Send(const Wanted& wanted, tryst_tensor* tensor) {
   const Library& library = worker_->library();
+  // Nobody would take it. If the link closes now, its lanes are over, and refuse the tensor.
+  if (closed_) return library.tryst_tensor_free(tensor);
   tryst_status* failed = library.tryst_send(worker_->server(), StepOfLane(number_, wanted.lane),
                                             wanted.key->name.c_str(), tensor);
   library.tryst_tensor_free(tensor);

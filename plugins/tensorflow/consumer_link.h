@@ -2,6 +2,7 @@
 #define TRYST_PLUGINS_TENSORFLOW_CONSUMER_LINK_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -37,8 +38,10 @@ class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
                OnCancel on_cancel);
   ~ConsumerLink();
 
-  void Listen();  // Call it once. The link lives until the consumer is gone, or until Close().
-  void Close();
+  // Call it once. The link lives until the consumer is gone, or until Close(). A consumer that was
+  // paused, so that it could not be reached, is listened to again.
+  void Listen();
+  void Close();  // What it has asked for is not sent any more.
 
   // Null: a dead tensor. Takes over the reference.
   void Send(const Wanted& wanted, tryst_tensor* tensor);
@@ -51,14 +54,17 @@ class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
   struct Listening {
     std::shared_ptr<ConsumerLink> link;
     uint64_t n = 0;
+    std::chrono::steady_clock::time_point since;
   };
 
   static void OnBatch(void* listening, const tryst_status* failed, tryst_tensor* tensor,
                       int is_dead);
   void ListenFor(uint64_t n);
+  bool MayReturn(const tryst_status* failed, std::chrono::steady_clock::time_point since);
   void Hear(uint64_t n, std::string batch);
   void Heed(const std::string& batch);
   void HeedOne(const Ask& ask);
+  void CleanUpLanes();
 
   Worker* const worker_;
   const Peer consumer_;
@@ -67,6 +73,7 @@ class ConsumerLink : public std::enable_shared_from_this<ConsumerLink> {
   const OnCancel on_cancel_;
   std::atomic<bool> closed_{false};
   std::atomic<uint32_t> lanes_{0};
+  std::atomic<int> failures_{0};  // Of receives of batches, in a row.
 
   std::mutex mu_;
   std::map<uint64_t, std::string> early_;  // Batches that arrived before an earlier one.

@@ -1,5 +1,6 @@
 // Two workers in this process, over the C interface that is linked into the test.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -210,6 +212,85 @@ TEST_F(LinksTest, AProducerThatIsGoneFailsWhatIsOut) {
   ps_->Stop();
   EXPECT_EQ(results_.Wait("lost"), "failed");
   EXPECT_TRUE(link->broken());
+}
+
+// Sets the flag when nobody refers to the tensor any more.
+tryst_tensor* Watched(std::atomic<bool>* freed) {
+  static char byte = 0;
+  const int64_t size = 1;
+  tryst_tensor* tensor = nullptr;
+  tryst_status_free(tryst_tensor_adopt(
+      &byte, TRYST_UINT8, &size, 1,
+      [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, freed, &tensor));
+  return tensor;
+}
+
+bool Soon(const std::atomic<bool>& flag) {
+  for (int i = 0; i < 3000 && !flag; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return flag;
+}
+
+TEST_F(LinksTest, WhatAConsumerDidNotTakeGoesWhenItsLinkCloses) {
+  std::atomic<bool> asked{false};
+  ConsumerLink::Wanted wanted;
+  const auto served = Listen(10, [&](ConsumerLink::Wanted it) {
+    wanted = std::move(it);
+    asked = true;
+  });
+  const auto link = Link(10);
+  ASSERT_TRUE(link->Fetch(1, KeyOf("edge"), results_.Into("first")));
+  ASSERT_TRUE(Soon(asked));
+  served->Send(wanted, nullptr);
+  EXPECT_EQ(results_.Wait("first"), "dead");
+  std::atomic<bool> kept_freed{false};
+  served->Send(wanted, Watched(&kept_freed));  // As to a consumer that is gone: nobody takes it.
+  EXPECT_FALSE(kept_freed);
+  served->Close();
+  EXPECT_TRUE(Soon(kept_freed));
+  std::atomic<bool> late_freed{false};
+  served->Send(wanted, Watched(&late_freed));
+  EXPECT_TRUE(Soon(late_freed));
+  wanted.link = nullptr;
+}
+
+// A library whose receives of batches fail at first, as they do when the consumer is paused.
+struct Pausing {
+  static tryst_status* Away() { return reinterpret_cast<tryst_status*>(&away); }
+  static tryst_code CodeOf(const tryst_status* status) {
+    return status == Away() ? TRYST_UNAVAILABLE : tryst_status_code(status);
+  }
+  static void Recv(tryst_server* server, int64_t step, const char* key, const tryst_tensor* into,
+                   tryst_done done, void* arg) {
+    const bool asks = static_cast<uint32_t>(step) == kAskLane;
+    if (asks && left.fetch_sub(1) > 0) return done(arg, Away(), nullptr, 0);
+    tryst_recv_async(server, step, key, into, done, arg);
+  }
+  static const Library* Make(int failures) {
+    static Library library;
+    library = *Linked();
+    library.tryst_status_code = CodeOf;
+    library.tryst_recv_async = Recv;
+    left = failures;
+    return &library;
+  }
+  static inline char away = 0;
+  static inline std::atomic<int> left{0};
+};
+
+TEST_F(LinksTest, AConsumerThatWasPausedIsHeardAgain) {
+  std::string why;
+  ps_ = Worker::Start(Pausing::Make(7), "ps", 0, "127.0.0.1", &why);
+  ASSERT_NE(ps_, nullptr) << why;
+  Introduce(ps_.get(), worker_->self());
+  Introduce(worker_.get(), ps_->self());
+  const auto served = Listen(
+      11, [](ConsumerLink::Wanted wanted) { wanted.link->Send(wanted, Bytes(wanted.key->text)); });
+  const auto link = Link(11);
+  ASSERT_TRUE(link->Fetch(1, KeyOf("edge"), results_.Into("it")));
+  EXPECT_EQ(results_.Wait("it"), KeyOf("edge"));
+  EXPECT_LE(Pausing::left, 0);
+  served->Close();
 }
 
 TEST(KeysTest, TrystsKeysHaveTensorFlowsNames) {

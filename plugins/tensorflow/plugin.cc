@@ -1,5 +1,6 @@
 // What tf.load_library() loads: makes the servers of protocol "grpc+verbs".
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -22,7 +23,8 @@ using tensorflow::ServerInterface;
 
 constexpr char kProtocol[] = "grpc+verbs";
 
-// Bridges live as long as the process, because TensorFlow's servers do.
+// Bridges live as long as TensorFlow's servers: as the process does, but for a server that could
+// not be started.
 struct Bridges {
   std::mutex mu;
   std::vector<Bridge*> all;
@@ -31,6 +33,13 @@ struct Bridges {
 Bridges* TheBridges() {
   static Bridges* const bridges = new Bridges;
   return bridges;
+}
+
+void Forget(Bridge* bridge) {
+  Bridges* bridges = TheBridges();
+  const std::lock_guard<std::mutex> lock(bridges->mu);
+  bridges->all.erase(std::remove(bridges->all.begin(), bridges->all.end(), bridge),
+                     bridges->all.end());
 }
 
 // The host by which other tasks know this task.
@@ -79,7 +88,7 @@ class Factory final : public ServerFactory {
     auto bridge = std::make_unique<Bridge>(env, std::move(worker));
     bridges->all.push_back(bridge.get());
     delete env->rendezvous_mgr;
-    env->rendezvous_mgr = new Steps(env, std::move(bridge));
+    env->rendezvous_mgr = new Steps(env, std::move(bridge), Forget);
     return absl::OkStatus();
   }
 };

@@ -207,7 +207,10 @@ void StepRendezvous::ByTryst(std::shared_ptr<ProducerLink> link, Counts* counts,
                              DoneCallback done) {
   auto call = std::make_shared<Call>(this, std::move(link), counts, key, args, std::move(done));
   Call* raw = call.get();
+  // An abort may end the call, and with it the last reference to this step, before Begin() returns.
+  Ref();
   raw->Begin(std::move(call));
+  Unref();
 }
 
 void StepRendezvous::ByGrpc(const Rendezvous::ParsedKey& key, const Rendezvous::Args& args,
@@ -277,8 +280,11 @@ Greet StepRendezvous::GreetOver(const Rendezvous::ParsedKey& key) {
   };
 }
 
-Steps::Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge)
-    : RpcRendezvousMgr(env), env_(env), bridge_(std::move(bridge)) {}
+Steps::Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge,
+             std::function<void(Bridge*)> ending)
+    : RpcRendezvousMgr(env), env_(env), bridge_(std::move(bridge)), ending_(std::move(ending)) {}
+
+Steps::~Steps() { ending_(bridge_.get()); }
 
 void Steps::RecvLocalAsync(int64_t step, const Rendezvous::ParsedKey& key,
                            Rendezvous::DoneCallback done) {
@@ -288,7 +294,10 @@ void Steps::RecvLocalAsync(int64_t step, const Rendezvous::ParsedKey& key,
   bridge_->AnswerGreeting(key.edge_name, [done](const std::string& text) {
     Tensor answer(tensorflow::DT_STRING, {});
     answer.scalar<tensorflow::tstring>()() = text;
-    done(absl::OkStatus(), Rendezvous::Args(), Rendezvous::Args(), answer, false);
+    // The key may name a GPU. Without this TensorFlow would want to copy from its memory.
+    Rendezvous::Args send_args;
+    send_args.alloc_attrs.set_on_host(true);
+    done(absl::OkStatus(), send_args, Rendezvous::Args(), answer, false);
   });
 }
 

@@ -2,6 +2,7 @@
 #define TRYST_PLUGINS_TENSORFLOW_RENDEZVOUS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,7 +48,10 @@ class StepRendezvous final : public tensorflow::BaseRemoteRendezvous {
 // Makes the steps' rendezvous, and answers greetings, which arrive as RecvTensor calls.
 class Steps final : public tensorflow::RpcRendezvousMgr {
  public:
-  Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge);
+  // Runs `ending` before the bridge is destroyed.
+  Steps(const tensorflow::WorkerEnv* env, std::unique_ptr<Bridge> bridge,
+        std::function<void(Bridge*)> ending);
+  ~Steps() override;
 
   void RecvLocalAsync(int64_t step, const tensorflow::Rendezvous::ParsedKey& key,
                       tensorflow::Rendezvous::DoneCallback done) override;
@@ -62,6 +66,7 @@ class Steps final : public tensorflow::RpcRendezvousMgr {
  private:
   const tensorflow::WorkerEnv* const env_;
   const std::unique_ptr<Bridge> bridge_;
+  const std::function<void(Bridge*)> ending_;
 };
 
 }  // namespace tryst_tensorflow

@@ -3,9 +3,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -115,6 +117,26 @@ void Worker::Introduce(const Peer& peer, std::function<void(const std::string&)>
   more_.notify_all();
 }
 
+void Worker::RunLater(std::chrono::milliseconds after, std::function<void()> run) {
+  const std::lock_guard<std::mutex> lock(mu_);
+  later_.push_back({std::chrono::steady_clock::now() + after, std::move(run)});
+}
+
+void Worker::RunWhatIsDue() {
+  std::vector<Later> due;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    const auto now = std::chrono::steady_clock::now();
+    const auto first = std::stable_partition(
+        later_.begin(), later_.end(), [now](const Later& later) { return later.when > now; });
+    std::move(first, later_.end(), std::back_inserter(due));
+    later_.erase(first, later_.end());
+  }
+  for (const Later& later : due) {
+    if (!stopped_) later.run();
+  }
+}
+
 void Worker::Run() {
   std::vector<Introduction> under_way;
   while (!stopped_) {
@@ -133,6 +155,7 @@ void Worker::Run() {
       for (Introduction& introduction : under_way) introduction.why = "cannot write " + folder_;
     }
     Reach(&under_way);
+    RunWhatIsDue();
   }
 }
 

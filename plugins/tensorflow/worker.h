@@ -43,6 +43,8 @@ class Worker {
   // Tells the library where the peer is, and waits until it answers there. Runs `known` on a thread
   // of its own, with "" or with why it did not answer.
   void Introduce(const Peer& peer, std::function<void(const std::string& why_not)> known);
+  // Runs `run` on a thread of its own after that time; never, if it stops before.
+  void RunLater(std::chrono::milliseconds after, std::function<void()> run);
   // Fails what waits, and gives what is under way a moment to land.
   void Stop();
   bool stopped() const { return stopped_; }
@@ -59,7 +61,13 @@ class Worker {
 
   Worker(const Library* library, std::string folder) : library_(library), folder_(folder) {}
   bool WriteAddresses();
+  struct Later {
+    std::chrono::steady_clock::time_point when;
+    std::function<void()> run;
+  };
+
   void Run();
+  void RunWhatIsDue();
   // Tries all of them, so that one that does not answer delays no other.
   void Reach(std::vector<Introduction>* under_way);
   bool Answers(Introduction* introduction);
@@ -73,6 +81,7 @@ class Worker {
   std::mutex mu_;
   std::condition_variable more_;
   std::vector<Introduction> introductions_;       // New ones; guarded by mu_.
+  std::vector<Later> later_;                      // Guarded by mu_.
   std::map<std::string, std::string> addresses_;  // Worker -> address; only the thread uses it.
   std::thread introducer_;
 };
