@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 
 namespace tryst {
@@ -70,6 +72,7 @@ void Crew::Share(uint64_t bytes, uint64_t part_bytes, Work work) {
     CallHelpers();
     while (shared.next < parts) DoNextPart(&shared);
   }
+  LogTrouble();
   while (shared.done.load(std::memory_order_acquire) < parts) std::this_thread::yield();
 }
 
@@ -81,6 +84,7 @@ void Crew::Post(CrewTask* task) {
     CallHelpers();
     if (!threads_.empty()) return;
   }
+  LogTrouble();
   // Nobody else took it: others of the crew's callers take back their own alone.
   if (TakeBack(task)) task->RunOnCrew();
 }
@@ -105,14 +109,27 @@ void Crew::CallHelpers() {
   }
 }
 
+// Without the lock, because a log's sink is the user's.
+void Crew::LogTrouble() {
+  if (!has_trouble_.load(std::memory_order_relaxed)) return;
+  std::string trouble;
+  {
+    MutexLock lock(&mu_);
+    has_trouble_.store(false, std::memory_order_relaxed);
+    trouble.swap(trouble_);
+  }
+  if (!trouble.empty()) TRYST_LOG(Warning) << trouble;
+}
+
 // False: the system has no more threads for us. The crew rests before it asks again.
 bool Crew::StartThread() {
   try {
     threads_.emplace_back([this] { Help(); });
   } catch (const std::system_error& error) {
     if (!std::exchange(lacks_threads_, true)) {
-      TRYST_LOG(Warning) << "large tensors are moved with " << threads_.size() << " of "
-                         << most_threads_ << " helpers: no thread can be started: " << error.what();
+      trouble_ = absl::StrCat("large tensors are moved with ", threads_.size(), " of ",
+                              most_threads_, " helpers: no thread can be started: ", error.what());
+      has_trouble_.store(true, std::memory_order_relaxed);
     }
     rests_until_ns_.store(clock_.NowNs() + kLongestRestNs, std::memory_order_relaxed);
     return false;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -77,6 +78,7 @@ class Crew {
   void NoteTakenOff(int64_t times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CallHelpers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LogTrouble();
   void SetWaiting(uint64_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     waiting_.store(waiting, std::memory_order_relaxed);
   }
@@ -95,6 +97,8 @@ class Crew {
   size_t asleep_ ABSL_GUARDED_BY(mu_) = 0;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   bool lacks_threads_ ABSL_GUARDED_BY(mu_) = false;  // The last one could not be started.
+  std::string trouble_ ABSL_GUARDED_BY(mu_);         // To be logged.
+  std::atomic<bool> has_trouble_{false};
   int64_t counted_since_ns_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t taken_off_ ABSL_GUARDED_BY(mu_) = 0;  // Since then, all helpers together.
   int64_t rest_ns_ ABSL_GUARDED_BY(mu_) = 0;    // The last rest's.

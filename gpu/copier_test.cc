@@ -546,7 +546,7 @@ TEST_F(CopierTest, AQuestionWithoutAnAnswerEndsNothing) {
   constexpr uint64_t kLarge = 100'000;
   DeviceMemory device = OnDevice(kLarge);
   PinnedMemory host = Pinned(kLarge);
-  for (const int result : {cuda::kOutOfMemory, cuda::kFirstOfCapture, cuda::kLastOfCapture}) {
+  for (const int result : {cuda::kOutOfMemory, cuda::kCaptureUnsupported, cuda::kCaptureImplicit}) {
     for (const auto& [call, bytes] :
          {std::make_pair("cuEventQuery", kLarge), std::make_pair("cuCtxSetCurrent", kLarge),
           std::make_pair("cuStreamQuery", uint64_t{64})}) {

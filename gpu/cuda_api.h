@@ -33,9 +33,9 @@ inline constexpr Result kNotReady = 600;
 inline constexpr Result kIllegalAddress = 700;
 inline constexpr Result kPeerAccessAlreadyEnabled = 704;
 inline constexpr Result kHostMemoryAlreadyRegistered = 712;
-// Calls that are not allowed while a graph is captured have the results between these.
-inline constexpr Result kFirstOfCapture = 900;
-inline constexpr Result kLastOfCapture = 908;
+// Of calls that are not allowed while a graph is captured, perhaps by another thread.
+inline constexpr Result kCaptureUnsupported = 900;
+inline constexpr Result kCaptureImplicit = 906;
 inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
 
@@ -73,6 +73,7 @@ inline constexpr int kAccessReadWrite = 3;
 inline constexpr int kGranularityMinimum = 0;
 inline constexpr int kRangeDmaBuf = 1;
 inline constexpr int kCaptureRelaxed = 2;
+inline constexpr int kCapturesNothing = 0;
 
 struct IpcHandle {
   unsigned char bytes[64];
@@ -179,7 +180,8 @@ using HostFunction = void (*)(void* argument);
 #define TRYST_CUDA_NEWER_CALLS(X)                                                      \
   X(cuMemGetHandleForAddressRange,                                                     \
     (void* handle, Address address, size_t bytes, int type, unsigned long long flags)) \
-  X(cuThreadExchangeStreamCaptureMode, (int* mode))
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                    \
+  X(cuStreamIsCapturing, (Stream stream, int* status))
 
 // One pointer for each call, under the driver's own name.
 struct Calls {

@@ -120,6 +120,7 @@ struct State {
   std::string complaints;
   int blocking = 0;
   bool held = false;
+  bool captures = false;
   uint64_t next_id = 1;
   int retained[kMostDevices] = {};
   FakeStream* default_streams[kMostDevices] = {};
@@ -940,6 +941,13 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
   return kOk;
 }
 
+int cuStreamIsCapturing(tryst::cuda::Stream handle, int* status) {
+  ENTER_WITH_CONTEXT();
+  if (StreamOf(__func__, handle) == nullptr || status == nullptr) return kInvalidHandle;
+  *status = state().captures ? 1 : 0;
+  return kOk;
+}
+
 int cuEventCreate(tryst::cuda::Event* event, unsigned flags) {
   ENTER_WITH_CONTEXT();
   if (flags != 2) return Complain(__func__, "events are not for timing", kInvalidValue);
@@ -1144,6 +1152,10 @@ constexpr tryst::FakeCudaControl kControl = {
     [](int which, int value) {
       tryst::MutexLock lock(&state().mu);
       state().attributes[which] = value;
+    },
+    [](bool on) {
+      tryst::MutexLock lock(&state().mu);
+      state().captures = on;
     },
 };
 

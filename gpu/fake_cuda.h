@@ -27,6 +27,8 @@ struct FakeCudaControl {
   uint64_t (*allocated)();
   // Sets attribute `which` of every card.
   void (*set_attribute)(int which, int value);
+  // While on, every stream captures a graph.
+  void (*capture)(bool on);
 };
 
 // Null when the library cannot be loaded.

@@ -12,7 +12,7 @@ namespace {
 // asked about goes on meanwhile.
 bool IsNoAnswer(cuda::Result result) {
   return result == cuda::kNotReady || result == cuda::kOutOfMemory ||
-         (result >= cuda::kFirstOfCapture && result <= cuda::kLastOfCapture);
+         result == cuda::kCaptureUnsupported || result == cuda::kCaptureImplicit;
 }
 
 }  // namespace
@@ -125,6 +125,20 @@ absl::StatusOr<bool> Gpu::Answer(const char* call, cuda::Result result) const {
   const absl::Status status = driver_->Check(call, result);
   if (!status.ok()) return status;
   return true;
+}
+
+absl::Status Gpu::CheckNotCapturing(cuda::Stream stream) const {
+  if (calls().cuStreamIsCapturing == nullptr) return absl::OkStatus();
+  absl::Status status = Use();
+  int captures = cuda::kCapturesNothing;
+  if (status.ok()) {
+    status = driver_->Check("cuStreamIsCapturing", calls().cuStreamIsCapturing(stream, &captures));
+  }
+  if (!status.ok() || captures == cuda::kCapturesNothing) return status;
+  return absl::FailedPreconditionError(
+      "the stream captures a graph, and its work has no moment yet: send and receive outside of "
+      "the "
+      "capture");
 }
 
 void Gpu::AllowCaptures() const {

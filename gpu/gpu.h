@@ -75,6 +75,8 @@ class Gpu {
   absl::StatusOr<bool> IsIdle(cuda::Stream stream) const;
   // Stops the calling thread until the stream is empty: for set-up, tests and examples.
   absl::Status WaitFor(cuda::Stream stream) const;
+  // kFailedPrecondition: the stream captures a graph.
+  absl::Status CheckNotCapturing(cuda::Stream stream) const;
   // For threads of ours: what the calling thread asks from now on does not break graphs that other
   // threads capture.
   void AllowCaptures() const;

@@ -82,12 +82,14 @@ void End(std::unique_ptr<Handover> handover, absl::Status status, Tensor tensor)
 
 void Copy(std::unique_ptr<Handover> handover, absl::Status sent) {
   if (!sent.ok()) return End(std::move(handover), std::move(sent), Tensor());
-  Handover& h = *handover;
-  h.plan.copier->StartCopy(h.tensor, h.plan.into,
-                           [handover = std::move(handover)](absl::Status copied) mutable {
-                             const Tensor into = handover->plan.into;
-                             End(std::move(handover), std::move(copied), into);
-                           });
+  // Held here, too: the end of the copy may be told on another thread before this call returns.
+  const std::shared_ptr<DeviceContext> copier = handover->plan.copier;
+  const Tensor from = handover->tensor;
+  const Tensor into = handover->plan.into;
+  copier->StartCopy(from, into,
+                    [handover = std::move(handover), into](absl::Status copied) mutable {
+                      End(std::move(handover), std::move(copied), into);
+                    });
 }
 
 }  // namespace

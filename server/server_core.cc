@@ -432,8 +432,11 @@ absl::Status ServerCore::Listen() {
 void ServerCore::DrainFetches(std::chrono::steady_clock::time_point until) {
   FetchServer* const calls = data_plane_->calls();
   calls->Shutdown();
-  while ((calls->counts().sending > 0 || data_plane_->EndLending() > 0) &&
-         std::chrono::steady_clock::now() < until) {
+  const auto is_busy = [&] {
+    const size_t lent = data_plane_->EndLending();  // Whatever else is under way.
+    return calls->counts().sending > 0 || lent > 0;
+  };
+  while (is_busy() && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }

@@ -328,12 +328,18 @@ void Arena::DropKept() {
   std::vector<Kept> asked;
   {
     MutexLock lock(&kept_mu_);
+    if (asker_ == std::this_thread::get_id()) return;
+    // What another thread is asking about may be free in a moment.
+    while (asker_ != std::thread::id()) asked_.Wait(&kept_mu_);
+    asker_ = std::this_thread::get_id();
     asked.swap(kept_);
   }
   asked.erase(std::remove_if(asked.begin(), asked.end(), [](Kept& kept) { return kept.over(); }),
               asked.end());
   MutexLock lock(&kept_mu_);
   std::move(asked.begin(), asked.end(), std::back_inserter(kept_));
+  asker_ = std::thread::id();
+  asked_.NotifyAll();
 }
 
 }  // namespace tryst

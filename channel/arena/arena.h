@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -117,7 +118,9 @@ class Arena final : public Allocator, public std::enable_shared_from_this<Arena>
   absl::flat_hash_map<const void*, Block*> raw_ ABSL_GUARDED_BY(mu_);
   ArenaCounters counters_ ABSL_GUARDED_BY(mu_);
   Mutex kept_mu_;
+  CondVar asked_;
   std::vector<Kept> kept_ ABSL_GUARDED_BY(kept_mu_);
+  std::thread::id asker_ ABSL_GUARDED_BY(kept_mu_);  // Has them; no thread: they are in kept_.
 };
 
 }  // namespace tryst

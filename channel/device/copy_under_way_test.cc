@@ -447,6 +447,57 @@ TEST_P(OddFetchTest, WhoWaitsForASlotEndsInTime) {
   Turns(500);
 }
 
+TEST_P(OddFetchTest, AStreamThatCapturesAGraphHasNoMoment) {
+  fake_->capture(true);
+  const auto context = GpuContext::Make(engine_.get(), nullptr);
+  EXPECT_EQ(context.status().code(), absl::StatusCode::kFailedPrecondition) << context.status();
+  fake_->capture(false);
+  EXPECT_TRUE(GpuContext::Make(engine_.get(), nullptr).ok());
+}
+
+// It asks whether the tensor is kept, for a view.
+TEST_P(OddFetchTest, AViewOfWhatIsGoneOrNotWantedIsNotMade) {
+  engine_->AddPeer(1);
+  for (const bool cancelled : {false, true}) {
+    Cancellation cancellation;
+    auto got = std::make_shared<Got>();
+    const TensorKey key = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
+                                                "/job:worker/replica:0/task:0/device:GPU:0", "v")
+                              ->At(0, 0);
+    Args args;
+    args.device_context = *GpuContext::Make(engine_.get(), nullptr);
+    args.by_reference = true;
+    args.cancellation = &cancellation;
+    fetcher_->Fetch(1, key, args,
+                    [got](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                      ++got->ended;
+                      got->status = std::move(status);
+                    });
+    Turns(1);
+    PassSeconds(30);
+    DeviceManifest manifest = Staged(kBytes);
+    manifest.host = ThisHost();
+    manifest.process = ThisProcess();
+    manifest.ordinal = 1;
+    manifest.has_ipc = true;
+    manifest.address = plain_.address();
+    manifest.reference = *exporter()->Export(manifest.address, kBytes);
+    manifest.forgotten = IpcExporter::forgotten();
+    AnswerWith("v|device|", manifest);
+    ASSERT_NE(channel_.Asked("|device|7|alive"), "");
+    if (cancelled) cancellation.StartCancel();
+    Turns(2);
+    channel_.Answer("|device|7|alive", cancelled ? absl::OkStatus() : absl::AbortedError("gone"));
+    Turns(2);
+    EXPECT_EQ(got->ended, 1);
+    EXPECT_FALSE(got->status.ok());
+    EXPECT_EQ(fetcher_->counters().views, 0u);
+    EXPECT_EQ(channel_.Asked("|done"), "") << "the next in line may be reading it";
+    channel_.Answer("|device|7|back", absl::OkStatus());
+    Turns(2);
+  }
+}
+
 // Between two GPUs of one worker, and on one GPU without a copy.
 TEST_P(OddFetchTest, AHandoverWaitsForTheSendersStream) {
   auto theirs = *DeviceEngine::Open(&poller_, other_.get(), DeviceEngineOptions());

@@ -263,6 +263,8 @@ absl::StatusOr<std::shared_ptr<const GpuEvent>> DeviceEngine::Mark(cuda::Stream 
   auto idle = gpu_->IsIdle(stream);
   if (!idle.ok()) return idle.status();
   if (*idle) return std::shared_ptr<const GpuEvent>();
+  const absl::Status records = gpu_->CheckNotCapturing(stream);
+  if (!records.ok()) return records;
   GpuEvent event;
   {
     MutexLock lock(&events_mu_);

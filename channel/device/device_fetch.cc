@@ -232,6 +232,7 @@ void DeviceFetcher::Op::StopWaitingForSlots() {
 void DeviceFetcher::Op::EndIfDone() {
   if (pending_ > 0 || ended_ || (status_.ok() && !started_)) return;
   ended_ = true;
+  if (mapping_ != nullptr) engine->mappings()->Close(std::exchange(mapping_, nullptr));
   if (status_.ok()) owner_->counters_.bytes += manifest.bytes;
   // The caller first, because the producer can wait.
   Report(status_, status_.ok() ? std::move(into_) : Tensor(), false);

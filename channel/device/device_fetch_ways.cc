@@ -123,7 +123,10 @@ void DeviceFetcher::Op::StageForOnce(const absl::Status& why) {
 void DeviceFetcher::Op::CopyFrom(const void* from, Copier::Direction direction) {
   ++owner_->counters_.ipc;
   if (is_view_ && MayBeGone()) {
-    return AskWhetherKept([this, from] { BringView(from); });
+    return AskWhetherKept([this, from] {
+      if (!status_.ok()) return EndIfDone();
+      BringView(from);
+    });
   }
   if (is_view_) return BringView(from);
   auto done = [this](absl::Status status) { OnIpcCopied(std::move(status)); };

@@ -262,10 +262,10 @@ void DeviceSource::AnswerManifest(std::shared_ptr<Answer> answer) {
   if (!lends_) return FailInside(answer, absl::UnavailableError("the worker is stopping"));
   if (!on_host && (EngineOf(tensor) == nullptr ||
                    dynamic_cast<GpuContext*>(answer->context.get()) == nullptr)) {
-    return End(std::move(answer->done), answer->args,
-               absl::FailedPreconditionError(
-                   absl::StrCat("a tensor of GPU ", tensor.space().device_ordinal,
-                                " was sent without a GpuContext, or that GPU is not opened here")));
+    return FailInside(answer, absl::FailedPreconditionError(absl::StrCat(
+                                  "a tensor of GPU ", tensor.space().device_ordinal,
+                                  " was sent without a GpuContext, or that GPU is not opened "
+                                  "here")));
   }
   DeviceManifest manifest;
   manifest.dtype = tensor.dtype();

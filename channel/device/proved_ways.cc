@@ -53,7 +53,10 @@ void ProvedWays::Probe(DeviceWay* way, int64_t step, const TensorKey& key, Devic
 
 void ProvedWays::OnProbe(DeviceWay* way, DeviceEngine* engine, absl::Status status,
                          const Tensor& answer) {
-  if (!status.ok()) return End(way, status);
+  if (!status.ok()) {
+    // Its step was aborted, its link broke, it came too late: that says nothing of the way.
+    return End(way, status, /*may_pass=*/!absl::IsUnimplemented(status));
+  }
   auto manifest = DecodeManifest(static_cast<const uint8_t*>(answer.data()), answer.bytes());
   if (!manifest.ok()) return End(way, manifest.status());
   if (!manifest->has_ipc || manifest->bytes > engine->slot_bytes()) {
@@ -110,12 +113,11 @@ void ProvedWays::Compare(DeviceWay* way, DeviceEngine* engine, const void* from,
   });
 }
 
-void ProvedWays::End(DeviceWay* way, absl::Status status) {
+void ProvedWays::End(DeviceWay* way, absl::Status status, bool may_pass) {
   way->state = status.ok() ? DeviceWay::State::kProved : DeviceWay::State::kRefused;
   way->why = status.ok() ? "a probe read the right bytes" : std::string(status.message());
   way->refused_at_ns = poller_->now_ns();
-  way->may_pass = way->direct || absl::IsAborted(status) || absl::IsCancelled(status) ||
-                  absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status);
+  way->may_pass = way->direct || may_pass || absl::IsResourceExhausted(status);
   TRYST_LOG(Info) << "device tensors of " << way->worker << " are "
                   << (status.ok()   ? "read in place"
                       : way->direct ? "not brought by NICs alone"

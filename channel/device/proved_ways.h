@@ -71,7 +71,8 @@ class ProvedWays {
                    const DeviceManifest& manifest);
   void Compare(DeviceWay* way, DeviceEngine* engine, const void* from, uint64_t bytes,
                uint32_t digest, absl::AnyInvocable<void() &&> after);
-  void End(DeviceWay* way, absl::Status status);
+  // `may_pass`: what failed says nothing of the way.
+  void End(DeviceWay* way, absl::Status status, bool may_pass = false);
 
   Poller* const poller_;
   const int64_t again_ms_;

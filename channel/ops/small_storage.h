@@ -14,8 +14,8 @@ namespace tryst {
 
 // Memory for tensors that came inside a message: small blocks that are reused. Only the poller
 // thread takes blocks; any thread may give them back, cheapest the poller thread. The memory lives
-// until the last tensor in it is gone, even after its channel and its poller. Lock-free. It grows to
-// the most that was ever held at once, and stays so large.
+// until the last tensor in it is gone, even after its channel and its poller. Lock-free. It grows
+// to the most that was ever held at once, and stays so large.
 class SmallStorage {
  public:
   static constexpr uint64_t kBytes = 128;

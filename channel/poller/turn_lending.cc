@@ -11,7 +11,8 @@ namespace tryst {
 // the caller.
 void TurnLending::Set(State state) {
   const bool nobody = state == State::kAway || state == State::kReturned || state == State::kAsleep;
-  thread_->store(nobody ? std::thread::id() : std::this_thread::get_id(), std::memory_order_relaxed);
+  thread_->store(nobody ? std::thread::id() : std::this_thread::get_id(),
+                 std::memory_order_relaxed);
   state_.store(Next(state_.load(std::memory_order_relaxed), state), std::memory_order_release);
 }
 

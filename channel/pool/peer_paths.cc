@@ -191,6 +191,7 @@ void PeerPaths::OnUsable(Way* way) {
                     << NameOf(ways_[current_]);
   }
   UseWay(way->index);
+  counted_since_ns_ = now_ns();
   if (keys_out_ == nullptr) keys_out_ = std::make_shared<KeysOut>();
   NoteKeysBefore();
 }
@@ -203,7 +204,11 @@ void PeerPaths::NoteKeysBefore() {
     if (way.channel == nullptr || way.index == current_) continue;
     LiveOps out(std::numeric_limits<size_t>::max());
     way.channel->ListOps(&out);
-    for (const LiveOp& op : out.Take()) before.emplace(op.key, way.index);
+    for (const LiveOp& op : out.Take()) {
+      // Later ones are counted. Noted here, they would keep a key there for ever that is always
+      // fetched again.
+      if (op.span.began_ns() <= counted_since_ns_) before.emplace(op.key, way.index);
+    }
   }
   keys_out_->SetBefore(std::move(before));
   keys_checked_ns_ = now_ns();

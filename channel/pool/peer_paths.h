@@ -122,6 +122,7 @@ class PeerPaths final : private PollerTimer {
   uint64_t incarnation_ = 0;           // From its last hello; 0: there was none.
   std::shared_ptr<KeysOut> keys_out_;  // Null: all fetches are on one path.
   int64_t keys_checked_ns_ = 0;
+  int64_t counted_since_ns_ = 0;  // All that began since are in keys_out_.
   bool closed_ = false;
 };
 

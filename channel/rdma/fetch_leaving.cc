@@ -64,12 +64,23 @@ std::vector<WaitingFetch> FetchChannel::TakeAll() {
 void FetchChannel::MoveAway(RdmaFetchOp* op) {
   TRYST_REACHED("rare: a tensor is too large for the landing memory");
   std::vector<WaitingFetch> taken;
+  const int64_t step = op->step;
+  const TensorKey key = op->key;
+  // Those behind it go along: asked for here, the first of them would get the tensor that this one
+  // is to get on the other path.
   for (FetchOp* next = op; next != nullptr;) {
-    // Asked for here, it would get the tensor that the one before it is to get on the other path.
     FetchOp* const follower = next->followers == nullptr ? nullptr : next->followers->line.front();
     TakeOut(next, &taken);
     if (follower != nullptr) lines_.queued.Remove(follower);
     next = follower;
+  }
+  // And those that have not been looked at yet, for want of slots.
+  for (FetchOp* next = lines_.queued.front(); next != nullptr;) {
+    FetchOp* const waiting = next;
+    next = lines_.queued.Behind(waiting);
+    if (waiting->step != step || waiting->key != key) continue;
+    lines_.queued.Remove(waiting);
+    TakeOut(waiting, &taken);
   }
   options_.on_too_large(std::move(taken));
 }

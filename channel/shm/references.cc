@@ -64,6 +64,7 @@ absl::StatusOr<int> GivenReferences::TakeReturned() {
     ++next_return_;
     const uint16_t reference = static_cast<uint16_t>(word);
     const uint16_t generation = static_cast<uint16_t>(word >> 16);
+    if (reference < entries_.size() && WasDropped(reference, generation)) continue;
     if (reference >= entries_.size() || !given(reference, generation)) {
       return absl::DataLossError("the consumer returned a reference that it does not hold");
     }
@@ -80,8 +81,16 @@ void GivenReferences::DropAll() {
 
 void GivenReferences::DropParts() {
   for (uint32_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i].storage && entries_[i].is_part) TakeBack(static_cast<uint16_t>(i));
+    if (!entries_[i].storage || !entries_[i].is_part) continue;
+    TakeBack(static_cast<uint16_t>(i));
+    entries_[i].was_dropped = true;
   }
+}
+
+// The consumer returns what it was given, once.
+bool GivenReferences::WasDropped(uint16_t reference, uint16_t generation) {
+  Entry& entry = entries_[reference];
+  return entry.generation == generation && std::exchange(entry.was_dropped, false);
 }
 
 bool GivenReferences::Over() {

@@ -51,7 +51,8 @@ class GivenReferences {
   }
   // The consumer is gone, so everything is released.
   void DropAll();
-  // The link is over. What is read of its own memory now is of no use, but it does no harm.
+  // The link is over, and nothing is given any more. What is read of its own memory now is of no
+  // use, but it does no harm.
   void DropParts();
   size_t held() const { return entries_.size() - free_.size(); }
   uint64_t charged_bytes() const { return charged_bytes_; }
@@ -68,8 +69,10 @@ class GivenReferences {
     uint64_t charge = 0;
     uint16_t generation = 0;
     bool is_part = false;
+    bool was_dropped = false;  // By DropParts(), and not returned since.
   };
   void TakeBack(uint16_t reference);
+  bool WasDropped(uint16_t reference, uint16_t generation);
 
   const std::shared_ptr<LocalSocket> socket_;
   const std::unique_ptr<SharedMemory> memory_;

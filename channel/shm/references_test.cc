@@ -87,6 +87,25 @@ TEST_F(ReferencesTest, AViewIsTheBytesAndItsEndGivesThemBack) {
   EXPECT_EQ(arena_->counters().used_bytes, 0u);
 }
 
+// The link is over; the consumer holds a tensor of it, and has not returned a part yet.
+TEST_F(ReferencesTest, APartThatComesBackAfterTheEndFreesNothingElse) {
+  const StorageRef storage = *arena_->Allocate(1000);
+  ASSERT_TRUE(SendSegment(storage, 0).ok());
+  auto tensor = held_->View(Give(storage), 1000);
+  shm_wire::Placed placed;
+  placed.offset = storage->space().segment_offset;
+  given_->GivePart(storage, &placed.reference, &placed.reference_generation);
+  auto part = held_->View(placed, 1000);
+  ASSERT_TRUE(tensor.ok() && part.ok());
+  given_->DropParts();
+  EXPECT_FALSE(given_->Over());
+  *part = StorageRef();
+  EXPECT_FALSE(given_->Over());
+  EXPECT_EQ(given_->held(), 1u) << "the consumer still reads it";
+  *tensor = StorageRef();
+  EXPECT_TRUE(given_->Over());
+}
+
 TEST_F(ReferencesTest, WhatAForkedChildDropsStaysTheParents) {
   const StorageRef storage = *arena_->Allocate(1000);
   ASSERT_TRUE(SendSegment(storage, 0).ok());

@@ -70,9 +70,10 @@ class ShmTransport final : public Transport, private PollerFlush {
   ShmServeCounters serve_counters() const;
   const std::vector<std::unique_ptr<ShmServeChannel>>& serving() const { return serving_; }
 
-  // The most links of one consumer that are kept beside its present one; of all together there are
-  // at most ShmOptions::max_consumers.
-  static constexpr size_t kMostKept = 8;
+  // The most links of one consumer that are kept beside its present one, which an honest one comes
+  // to only if link after link breaks while it holds tensors of each. Of all consumers together
+  // there are at most ShmOptions::max_consumers.
+  static constexpr size_t kMostKept = 64;
 
  private:
   void Reap();

@@ -251,7 +251,7 @@ TEST_F(HostileConsumerTest, CancelsWhoseAnswersNobodyReadsEndTheLink) {
 // It holds a part of a tensor of each link, and every socket.
 TEST_F(HostileConsumerTest, NothingIsKeptForPartsOfALinkThatIsOver) {
   std::vector<std::unique_ptr<LocalSocket>> sockets;
-  for (uint64_t epoch = 2; epoch < 40; ++epoch) {
+  for (uint64_t epoch = 2; epoch < 2 * ShmTransport::kMostKept; ++epoch) {
     GetTensor(shm_wire::kHasDestination);
     if (HasFatalFailure()) return;
     sockets.push_back(std::move(socket_));
@@ -266,7 +266,7 @@ TEST_F(HostileConsumerTest, SoManyLinksAreKeptForWhatIsHeldOfThem) {
   std::vector<std::unique_ptr<LocalSocket>> sockets;
   uint64_t epoch = 2;
   absl::Status joined;
-  for (; epoch < 40 && joined.ok(); ++epoch) {
+  for (; epoch < 4 * ShmTransport::kMostKept && joined.ok(); ++epoch) {
     GetTensor(0);
     if (HasFatalFailure()) return;
     sockets.push_back(std::move(socket_));
