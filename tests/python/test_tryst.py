@@ -28,6 +28,15 @@ def pair(**settings):
     return first, second
 
 
+def unreached():
+    """A worker whose peer /job:ps/task:0 never answers."""
+    return tryst.Server(job="worker", join="/job:ps/replica:0/task:0@127.0.0.1:1", **SETTINGS).start()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
 class TwoServers(unittest.TestCase):
     numbers = iter(range(1, 10**9))
 
@@ -149,6 +158,14 @@ class Values(TwoServers):
                               (memoryview(bytes(8))[::2], "strides"), (3.5, "no tensor")):
             with self.assertRaisesRegex(Exception, error):
                 self.out.send("bad", source, to=self.worker.worker)
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            self.out.send("bad", memoryview(bytes(8))[::2], to=self.worker.worker)
+
+    def test_strings_are_not_received_into_others(self):
+        self.out.send("it", ["a" * 100, "b" * 100], to=self.worker.worker)
+        with self.assertRaisesRegex(tryst.InvalidArgument, "strings"):
+            self.back.recv("it", frm=self.ps.worker, timeout=10, into=tryst.tensor(["c" * 100, "d" * 100]))
+        self.assertEqual(self.back.recv("it", frm=self.ps.worker, timeout=10).strings(), ["a" * 100, "b" * 100])
 
 
 class Waiting(TwoServers):
@@ -193,6 +210,35 @@ class Waiting(TwoServers):
         with self.assertRaises(KeyboardInterrupt):
             self.back.recv("never", frm=self.ps.worker, timeout=60)
         timer.join()
+
+    def test_ctrl_c_ends_a_wait_for_a_peer_that_never_answers(self):
+        server = unreached()
+        for wait in (lambda: server.step(1).recv("x", frm="/job:ps/task:0"),
+                     lambda: server.wait_for("/job:ps/task:0", timeout=None)):
+            timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+            timer.start()
+            began = time.monotonic()
+            with self.assertRaises(KeyboardInterrupt):
+                wait()
+            self.assertLess(time.monotonic() - began, 20)
+            timer.join()
+        server.stop()
+
+    def test_a_peer_that_has_stopped_is_waited_for(self):
+        peer = tryst.Server(job="gone", join=f"{self.ps.worker}@{self.ps.address}", **SETTINGS).start()
+        self.ps.wait_for(peer.worker)
+        peer.stop()
+        with self.assertRaises((tryst.Unavailable, tryst.DeadlineExceeded)):
+            self.ps.wait_for(peer.worker, timeout=0.5)
+
+    def test_an_error_that_is_cut_inside_a_character_is_told(self):
+        for pad in range(3):
+            step = next(self.numbers)
+            receive = self.worker.step(step).recv_many(["x"], frm=self.ps.worker, timeout=30)
+            self.ps.step(step).send("other", b"1", to=self.worker.worker)
+            self.ps.step(step).abort("x" * pad + "\N{SNOWMAN}" * 3000, code="DATA_LOSS")
+            with self.assertRaisesRegex(tryst.DataLoss, "\N{SNOWMAN}"):
+                receive.result()
 
     def test_a_dropped_receive_is_cancelled(self):
         self.worker.wait_for(self.ps.worker)
@@ -252,6 +298,112 @@ class Asyncio(TwoServers):
             return beats
 
         self.assertGreater(asyncio.run(body()), 3)
+
+    def test_the_search_for_a_peer_ends_with_who_waits(self):
+        server = unreached()
+
+        async def time_out():
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(server.step(1).arecv("x", frm="/job:ps/task:0"), 0.2)
+
+        async def cancel():
+            receive = server.step(1).recv_many(["x"], frm="/job:ps/task:0")
+            task = asyncio.ensure_future(receive)
+            await asyncio.sleep(0.05)
+            receive.cancel()
+            with self.assertRaises(tryst.Cancelled):
+                await task
+
+        for body in time_out, cancel:
+            began = time.monotonic()
+            asyncio.run(body())
+            self.assertLess(time.monotonic() - began, 20)
+        server.stop()
+
+    def test_the_results_are_given_out_once(self):
+        async def body():
+            receive = self.back.recv_many(["a"], frm=self.ps.worker, timeout=30)
+
+            async def one():
+                return await receive
+
+            tasks = [asyncio.ensure_future(one()) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            self.out.send("a", b"1", to=self.worker.worker)
+            got = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+            self.assertEqual(got[0][0].numpy().tolist(), [ord("1")])
+            self.assertIsInstance(got[1], tryst.FailedPrecondition)
+            with self.assertRaisesRegex(tryst.FailedPrecondition, "taken"):
+                await asyncio.wait_for(one(), 30)
+
+        asyncio.run(body())
+
+    def test_a_receive_is_awaited_in_another_loop_than_it_was_made_in(self):
+        self.worker.wait_for(self.ps.worker)
+        receive = self.back.recv_many(["a"], frm=self.ps.worker, timeout=30)
+
+        async def body():
+            task = asyncio.ensure_future(receive)
+            await asyncio.sleep(0.1)
+            self.out.send("a", b"1", to=self.worker.worker)
+            return await task
+
+        self.assertEqual(asyncio.run(body())[0].nbytes, 1)
+
+    def test_a_coroutine_may_wait_into_an_array(self):
+        third = tryst.Server(job="third", join=f"{self.ps.worker}@{self.ps.address}", **SETTINGS).start()
+        self.ps.wait_for(third.worker)
+        self.out.send("a", numpy.ones(2), to=third.worker)
+        into = numpy.zeros(2)
+
+        async def body():
+            third.step(self.out.number).recv("a", frm=self.ps.worker, timeout=30, into=into)
+
+        asyncio.run(body())
+        self.assertEqual(into.sum(), 2)
+        third.stop()
+
+    def test_what_ends_after_its_loop_leaves_nothing(self):
+        into = numpy.zeros(4)
+
+        async def start():
+            return self.back.recv_many(["never"], frm=self.ps.worker, into=[into])
+
+        def leave():
+            loop = asyncio.new_event_loop()
+            receive = loop.run_until_complete(start())
+            loop.close()
+            del receive
+
+        self.worker.wait_for(self.ps.worker)
+        leave()
+        before = descriptors()
+        for _ in range(20):
+            leave()
+        gc.collect()
+        until = time.monotonic() + 20
+        while sys.getrefcount(into) > 2 and time.monotonic() < until:
+            time.sleep(0.05)
+            _tryst.give_back()
+        self.assertEqual(sys.getrefcount(into), 2)
+        self.assertLess(descriptors(), before + 10)
+
+    def test_a_loop_that_goes_on_keeps_no_server(self):
+        async def body():
+            for number in range(12):
+                server = tryst.Server(job="self", **SETTINGS).start()
+                receive = server.step(1).recv_many(["a"], frm=server.worker)
+                server.step(1).send("a", b"1", to=server.worker)
+                await receive
+                server.stop()
+                del server, receive
+                gc.collect()
+                await asyncio.sleep(0.05)
+                if number == 1:
+                    before = descriptors()
+            return descriptors() - before
+
+        self.assertLess(asyncio.run(body()), 5)
 
 
 class Memory(TwoServers):
@@ -472,6 +624,20 @@ class Processes(unittest.TestCase):
         if child == 0:
             try:
                 server.step(1).send("x", b"1", to=server.worker)
+                os._exit(1)
+            except tryst.FailedPrecondition as error:
+                os._exit(0 if "fork" in str(error) else 2)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        server.stop()
+
+    def test_in_a_forked_child_a_receive_has_ended(self):
+        server = tryst.Server(job="self", **SETTINGS).start()
+        receive = server.step(1).recv_many(["never"], frm=server.worker)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            try:
+                receive.result()
                 os._exit(1)
             except tryst.FailedPrecondition as error:
                 os._exit(0 if "fork" in str(error) else 2)
