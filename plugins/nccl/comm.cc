@@ -209,7 +209,7 @@ void Comm::Progress() {
 void Comm::OnLaneBroken(int lane, const std::string& why) {
   MutexLock lock(&mu_);
   if (broken_why_.empty()) broken_why_ = absl::StrCat("lane ", lane, ": ", why);
-  lane_broken_.store(true, std::memory_order_release);
+  broken_lanes_.fetch_add(1);
 }
 
 std::string Comm::PeerText() const {
@@ -223,24 +223,38 @@ absl::Status Comm::Health(bool wanting) {
     return failure_;
   }
   const PeerLink::State state = link_ == nullptr ? PeerLink::State::kAlive : link_->state();
-  if (state == PeerLink::State::kGone) {
-    Fail(absl::UnavailableError(link_->why()));
-  } else if (wanting && (state == PeerLink::State::kClosed || lane_broken_.load())) {
-    const int64_t now_ns = engine_->clock.NowNs();
-    if (trouble_since_ns_ < 0) trouble_since_ns_ = now_ns;
-    if (now_ns - trouble_since_ns_ > kPatienceNs) {
-      std::string why;
-      {
-        MutexLock lock(&mu_);
-        why = broken_why_;
-      }
-      Fail(absl::UnavailableError(
-          state == PeerLink::State::kClosed
-              ? absl::StrCat(link_->why(), " while this side waited for it")
-              : absl::StrCat("the connection with ", PeerText(), " broke: ", why)));
-    }
+  const bool trouble = state != PeerLink::State::kAlive || broken_lanes_.load() > 0;
+  if (!wanting || !trouble || !WaitedEnough(state)) return absl::OkStatus();
+  std::string why;
+  {
+    MutexLock lock(&mu_);
+    why = broken_why_;
   }
-  return failed() ? Health(wanting) : absl::OkStatus();
+  Fail(absl::UnavailableError(
+      state == PeerLink::State::kGone ? link_->why()
+      : state == PeerLink::State::kClosed
+          ? absl::StrCat(link_->why(), " while this side waited for it")
+          : absl::StrCat("the connection with ", PeerText(), " broke: ", why)));
+  return Health(wanting);
+}
+
+// What a peer had sent when it closed or died still comes: a lane ends right after its last byte,
+// and where none ends, bytes that come restart the wait. A time in which nobody looked counts for
+// little, because nothing was moved in it.
+bool Comm::WaitedEnough(PeerLink::State state) {
+  const bool ended = state != PeerLink::State::kAlive;
+  if (ended && broken_lanes_.load() >= lanes_.size()) {
+    return std::exchange(all_ended_, true);  // The caller looks once more at what it waits for.
+  }
+  const int64_t now_ns = engine_->clock.NowNs();
+  const bool moved = moved_.exchange(false, std::memory_order_relaxed);
+  if (looked_ns_ < 0 || (ended && moved)) {
+    waited_ns_ = 0;
+  } else {
+    waited_ns_ += std::min(now_ns - looked_ns_, kPatienceNs / 4);
+  }
+  looked_ns_ = now_ns;
+  return waited_ns_ > kPatienceNs;
 }
 
 // NCCL frees its buffers once it knows of the failure, so nothing may write them any more.

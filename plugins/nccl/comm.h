@@ -89,6 +89,9 @@ class Comm : public LaneListener {
   virtual Result Test(Request* request, int* done, int* sizes) = 0;
 
   void OnLaneBroken(int lane, const std::string& why) override;
+  void OnMoved() override {
+    if (!moved_.load(std::memory_order_relaxed)) moved_.store(true, std::memory_order_relaxed);
+  }
 
  protected:
   // Derived classes call it first in their destructors, because lanes call them.
@@ -115,6 +118,7 @@ class Comm : public LaneListener {
   void OpenLane(size_t index, CompletionQueue* completions);
   absl::StatusOr<CompletionQueue*> QueueFor(size_t lane);
   void BreakLanes();
+  bool WaitedEnough(PeerLink::State state);
 
   const std::string device_name_;
   const std::vector<Rail*> rails_;
@@ -128,12 +132,16 @@ class Comm : public LaneListener {
   uint64_t most_piece_bytes_ = kMaxMessageBytes;  // The most that every rail takes in one work.
   uint32_t small_bytes_ = 0;
   size_t next_lane_ = 0;
-  int64_t trouble_since_ns_ = -1;
+  // How long it has waited in vain since there was trouble, and when it looked last; -1: never.
+  int64_t waited_ns_ = 0;
+  int64_t looked_ns_ = -1;
+  bool all_ended_ = false;  // All lanes had, at the last look.
   bool lanes_stopped_ = false;
 
   std::atomic<size_t> pending_{0};
   std::atomic<size_t> proven_{0};
-  std::atomic<bool> lane_broken_{false};
+  std::atomic<size_t> broken_lanes_{0};
+  std::atomic<bool> moved_{false};  // Since the last look.
   std::atomic<bool> failed_{false};
   mutable Mutex mu_;
   std::string broken_why_ ABSL_GUARDED_BY(mu_);

@@ -176,6 +176,7 @@ void Lane::OnCompletion(const Completion& completion) {
     Broken(CompletionStatusName(completion.status));
     return;
   }
+  listener_->OnMoved();
   if (completion.op == CompletionOp::kReceiveWriteImmediate) {
     ++receives_owed_;
     listener_->OnImmediate(options_.index, completion.immediate, completion.bytes);

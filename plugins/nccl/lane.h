@@ -45,7 +45,8 @@ class LaneListener {
  public:
   virtual ~LaneListener() = default;
   virtual void OnImmediate(int lane, uint32_t immediate, uint64_t bytes) = 0;
-  virtual void OnLaneBroken(int lane, const std::string& why) = 0;
+  virtual void OnLaneBroken(int lane, const std::string& why) = 0;  // Once for each lane.
+  virtual void OnMoved() = 0;                                       // Something has completed.
 };
 
 // One queue pair of a comm. Only the thread that polls its queue calls it, except Offer().

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -177,6 +178,101 @@ absl::Status Kill(const Target& target, bool sends) {
   return absl::OkStatus();
 }
 
+// What the sender of a pair moves, and how it leaves.
+struct Leaving {
+  int messages = 0;
+  size_t bytes = 0;
+  bool closes = false;    // Its comm; otherwise its process just ends.
+  int stopped_us = 0;     // The receiver is stopped for so long at a time,
+  int receive_after = 0;  // or begins so many milliseconds after the sender has left.
+};
+constexpr int kAtOnce = 8;
+
+absl::Status MoveInTurn(const CommPair& pair, const Leaving& how, bool sends) {
+  absl::StatusOr<Memory> memory = Memory::Make(pair.net, sends ? pair.send : pair.recv, how.bytes);
+  if (!memory.ok()) return memory.status();
+  memory->Fill(5);
+  std::vector<Operation> all(static_cast<size_t>(how.messages));
+  size_t begun = 0;
+  size_t done = 0;
+  return Until("messages of one who leaves", [&]() -> absl::StatusOr<bool> {
+    if (begun < all.size() && begun < done + kAtOnce) {
+      NCCL_NET_TRY(sends ? TrySend(pair, *memory, how.bytes, 3, &all[begun])
+                         : TryReceive(pair, *memory, how.bytes, 3, &all[begun]));
+      if (all[begun].request != nullptr) ++begun;
+    }
+    if (done < begun) {
+      NCCL_NET_TRY(TestOne(pair, &all[done]));
+      if (all[done].done) ++done;
+    }
+    return done == all.size();
+  });
+}
+
+absl::Status RunLeaver(const Target& target, SharedPage* page, const Leaving& how, int rank) {
+  absl::StatusOr<std::unique_ptr<Opened>> opened = OpenPlugin(target.file, target.version);
+  if (!opened.ok()) return opened.status();
+  PeerComms comms;
+  NCCL_NET_TRY(ConnectRank(**opened, page, rank, 1 - rank, &comms));
+  page->phase[rank].store(kConnected);
+  NCCL_NET_TRY(AwaitPhase(*page, 1 - rank, kConnected));
+  CommPair pair;
+  pair.net = (*opened)->net.get();
+  pair.send = comms.send;
+  pair.recv = comms.recv;
+  const bool sends = rank == kVictim;
+  if (!sends && how.receive_after > 0) {
+    // Over some NICs a send ends only when it is received; then it cannot leave so soon.
+    const int64_t end_ms = NowMs() + 300;
+    while (page->phase[kVictim].load() < kEnded && NowMs() < end_ms) usleep(200);
+    usleep(static_cast<useconds_t>(how.receive_after) * 1000);
+  }
+  absl::Status moved = MoveInTurn(pair, how, sends);
+  if (sends && !how.closes) {
+    page->phase[rank].store(kEnded);
+    _exit(moved.ok() ? 0 : 1);
+  }
+  if (sends) {
+    pair.net->close_send(pair.send);
+    page->phase[rank].store(kEnded);
+    moved.Update(AwaitPhase(*page, 1 - rank, kEnded));
+  }
+  page->phase[rank].store(kEnded);
+  pair.send = pair.recv = nullptr;
+  return moved;
+}
+
+absl::Status Leave(const Target& target, const Leaving& how) {
+  SharedPage* const page = NewSharedPage();
+  if (page == nullptr) return absl::ResourceExhaustedError("no shared memory");
+  const std::vector<pid_t> ranks =
+      StartRanks(2, page, [&](int rank) { return RunLeaver(target, page, how, rank); });
+  absl::Status result = AwaitPhase(*page, 1 - kVictim, kConnected);
+  while (result.ok() && how.stopped_us > 0 && page->phase[1 - kVictim].load() < kEnded &&
+         page->errors[1 - kVictim][0] == '\0') {
+    usleep(2000);
+    kill(ranks[1 - kVictim], SIGSTOP);
+    usleep(static_cast<useconds_t>(how.stopped_us));
+    kill(ranks[1 - kVictim], SIGCONT);
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    result.Update(Reap(ranks[static_cast<size_t>(rank)], *page, rank));
+  }
+  return result;
+}
+
+absl::Status CloseAfterSend(const Target& target) {
+  for (const auto& [messages, bytes] :
+       {std::make_pair(400, size_t{4096}), std::make_pair(200, size_t{65536})}) {
+    NCCL_NET_TRY(Leave(target, {messages, bytes, /*closes=*/true, /*stopped_us=*/100'000, 0}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExitAfterSend(const Target& target) {
+  return Leave(target, {4, 1000, /*closes=*/false, 0, /*receive_after=*/50});
+}
+
 absl::Status KillSender(const Target& target) { return Kill(target, /*sends=*/false); }
 absl::Status KillReceiver(const Target& target) { return Kill(target, /*sends=*/true); }
 
@@ -188,6 +284,10 @@ std::vector<Case> DeathCases() {
        &KillSender},
       {"kill_receiver", "a rank dies: those who wait to send have an error in a second",
        &KillReceiver},
+      {"close_after_send", "what has tested sent arrives, although the sender closes at once",
+       &CloseAfterSend, /*beyond=*/true},
+      {"exit_after_send", "what lies in the receiver's machine is received after the sender's end",
+       &ExitAfterSend, /*beyond=*/true},
   };
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -62,6 +63,8 @@ struct SoftContext {
   std::atomic<uint64_t> tokens_refused{0};
   std::atomic<uint64_t> handshakes_timed_out{0};
   std::atomic<uint64_t> protocol_errors{0};
+  // When an end last waited for a peer that did not read.
+  std::atomic<int64_t> waited_in_vain_ns{std::numeric_limits<int64_t>::min() / 2};
 };
 
 }  // namespace tryst

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -170,6 +171,56 @@ TEST(SoftNicTest, WritesThatEndWhenLeftWaitForNobody) {
     ASSERT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == i && b.done.size() == i; }));
     b.PostReceives(1);
   }
+}
+
+// Two sides whose writes end when they have left, of which the second does not poll.
+struct Deaf {
+  static constexpr uint32_t kBytes = 10'000;
+
+  explicit Deaf(SoftNic* nic) : a(nic, kBytes), b(nic, kBytes) {
+    QueuePairOptions options = SoftSide::UsualOptions();
+    options.ends_when_left = true;
+    a.OpenQueuePair(options);
+    b.OpenQueuePair(options);
+    ConnectSides(&a, &b);
+    EXPECT_TRUE(a.PostWrite(kBytes).ok());
+    EXPECT_TRUE(PollUntil({&a, &b}, [&] { return a.done.size() == 1; }));
+  }
+  // False: it does not leave, because both kernels are full.
+  bool Write() {
+    const size_t done = a.done.size();
+    ++written;
+    a.data()[kBytes - 1] = static_cast<uint8_t>(written);
+    a.data()[kBytes - 2] = static_cast<uint8_t>(written >> 8);
+    EXPECT_TRUE(a.PostWrite(kBytes).ok());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (a.done.size() == done && std::chrono::steady_clock::now() < end) a.Poll();
+    return a.done.size() > done;
+  }
+
+  // The number of the last write that has landed.
+  int landed() { return b.data()[kBytes - 2] << 8 | b.data()[kBytes - 1]; }
+
+  SoftSide a;
+  SoftSide b;
+  int written = 0;
+};
+
+// Not even if the peer reads late, and has said something that nobody reads any more.
+TEST(SoftNicTest, WritesThatHaveLeftAreNotLostWithTheirQueuePair) {
+  const auto nic = MustOpenSoftNic(SoftNicOptions());
+  int most = 0;
+  for (Deaf scout(nic.get()); scout.Write();) ++most;
+  ASSERT_GT(most, 4);
+  Deaf deaf(nic.get());
+  for (int i = 0; i < most * 2 / 3; ++i) ASSERT_TRUE(deaf.Write());
+  ASSERT_TRUE(deaf.b.PostWrite(100).ok());
+  std::thread reader([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(PollUntil({&deaf.b}, [&] { return deaf.landed() == deaf.written; }));
+  });
+  deaf.a.queue_pair.reset();
+  reader.join();
 }
 
 TEST(SoftNicTest, RefusalOfAWriteThatHasEndedBreaksItsQueuePair) {

@@ -2,17 +2,35 @@
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "absl/strings/str_cat.h"
 
 namespace tryst {
 namespace {
 
-constexpr int64_t kLastWaitNs = 20'000'000;
+// How long what is under way at the end may stand still, where nobody hears of its arrival, and
+// where somebody could have heard and has given up. The first also bounds what a peer that hangs
+// costs its many connections: after one such wait the others are short for kShortAfterNs.
+constexpr int64_t kLastWaitNs = 1'000'000'000;
+constexpr int64_t kShortWaitNs = 20'000'000;
+constexpr int64_t kShortAfterNs = 5'000'000'000;
 constexpr useconds_t kLookAgainUs = 50;
+
+// Throws away what has come, and tells how much the peer's kernel does not have. 0 also if the peer
+// has ended.
+int StillUnderWay(int fd, bool* heard) {
+  char ignored[16 << 10];
+  ssize_t got;
+  while ((got = recv(fd, ignored, sizeof(ignored), MSG_DONTWAIT)) > 0) *heard = true;
+  if (got == 0 || (errno != EAGAIN && errno != EINTR)) return 0;
+  int left = 0;
+  return ioctl(fd, SIOCOUTQ, &left) == 0 ? left : 0;
+}
 
 }  // namespace
 
@@ -160,18 +178,37 @@ void SoftQueuePair::PayDebt() {
 // ---- The end ----
 
 // Sends without a completion may be under way. The peer can read what its kernel has; what ours
-// still has is thrown away if the peer has written to us meanwhile.
-void SoftQueuePair::AwaitPeersKernel() const {
+// still has is thrown away if we close while words of the peer's are unread, or if some come later.
+// So they are read, until the peer's kernel has all.
+void SoftQueuePair::AwaitPeersKernel() {
   if (!connection_.ready() || sends_wait_for_poll()) return;
-  const bool unheard = (shared_.options.ends_when_left && !shared_.progress.all_acked()) ||
-                       shared_.sends.AnyUnsignaled();
+  const bool left = shared_.options.ends_when_left;
+  const bool unheard = (left && !shared_.progress.all_acked()) || shared_.sends.AnyUnsignaled();
   if (!unheard) return;  // The code that waits for them has given up.
-  const int64_t end_ns = shared_.context->clock->NowNs() + kLastWaitNs;
-  int unread = 0;
-  while (ioctl(connection_.first()->stream.fd(), SIOCOUTQ, &unread) == 0 && unread > 0 &&
-         shared_.context->clock->NowNs() < end_ns) {
-    usleep(kLookAgainUs);
+  PayDebt();
+  if (!connection_.ready()) return;
+  for (const std::unique_ptr<SoftLane>& lane : connection_.lanes()) {
+    lane->Recall();
+    if (lane->up()) shutdown(lane->stream.fd(), SHUT_WR);
   }
+  const Clock& clock = *shared_.context->clock;
+  std::atomic<int64_t>& in_vain_ns = shared_.context->waited_in_vain_ns;
+  int64_t moved_ns = clock.NowNs();
+  const bool is_short = !left || moved_ns < in_vain_ns.load() + kShortAfterNs;
+  int64_t before = 0;
+  for (;; usleep(kLookAgainUs)) {
+    int64_t under_way = 0;
+    bool heard = false;
+    for (const std::unique_ptr<SoftLane>& lane : connection_.lanes()) {
+      if (lane->up()) under_way += StillUnderWay(lane->stream.fd(), &heard);
+    }
+    if (under_way == 0) return;
+    const int64_t now_ns = clock.NowNs();
+    if (heard || under_way != before) moved_ns = now_ns;
+    before = under_way;
+    if (now_ns - moved_ns > (is_short ? kShortWaitNs : kLastWaitNs)) break;
+  }
+  if (!is_short) in_vain_ns.store(clock.NowNs());
 }
 
 void SoftQueuePair::Break() {

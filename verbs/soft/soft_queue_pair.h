@@ -66,7 +66,7 @@ class SoftQueuePair final : public QueuePair {
  private:
   void Attach() const;
   void Pump();
-  void AwaitPeersKernel() const;
+  void AwaitPeersKernel();
   bool WaitsForPeer() const;
   SoftWaits::For WaitedFor() const { return {WaitsForPeer(), connection_.Unreachable()}; }
 

@@ -97,8 +97,9 @@ void SoftSender::FinishHanded(SoftLane* lane) {
 // True: the batch was sent completely, and another may follow.
 bool SoftSender::FinishWrite(SoftLane* lane, SoftBatch::Progress progress) {
   if (progress == SoftBatch::Progress::kLost) {
-    // The peer may have sent the reason; then this ends with that.
-    if (lane->index == 0) receiver_->Read(lane);
+    // The peer may have sent the reason, and much before it; then this ends with that.
+    while (lane->index == 0 && connection_->ready() && receiver_->Read(lane)) {
+    }
     ending_->LoseLane(lane);
     return false;
   }
