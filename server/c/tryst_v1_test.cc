@@ -418,6 +418,7 @@ void V1Freed::FreeWhileReceiving(int task) {
     tryst_server* server;
     std::atomic<bool> over{false};
     std::atomic<bool> go_on{false};
+    std::atomic<bool> returned{false};
   };
   const std::string join =
       absl::StrCat("--join=", tryst_server_worker(server_), "@", tryst_server_address(server_));
@@ -453,6 +454,7 @@ void V1Freed::FreeWhileReceiving(int task) {
         tryst_server_free(freed->server);
         freed->over = true;
         while (!freed->go_on) usleep(1000);
+        freed->returned = true;
       },
       &freed);
   ASSERT_EQ(Code(tryst_send(server_, 1, keys[0].c_str(), nullptr)), TRYST_OK);
@@ -466,6 +468,7 @@ void V1Freed::FreeWhileReceiving(int task) {
   tryst_tensor_free(sent);
   tryst_op_free(op);
   freed.go_on = true;
+  while (!freed.returned) usleep(1000);
 }
 
 TEST_F(V1Freed, AReceiveEndsWhileItsServerIsBeingFreed) {

@@ -189,8 +189,6 @@ TEST(OfiAddressTest, OfAnotherLengthIsRefused) {
               absl::StatusCode::kInvalidArgument)
         << wrong.size() << " bytes";
   }
-  address->name = name;
-  EXPECT_TRUE((*pair)->Connect(EncodeOfiAddress(*address)).ok());
 }
 
 TEST(OfiRegionTableTest, KeyOfARegionThatWentOpensNothing) {
