@@ -173,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(1024)
   }
   if (threadIdx.x != 0) return;
   if (blockIdx.x == 0) Tell(&blocks->counts.leave, 1u);
-  if (gridDim.x > 1) FenceOfGpu();  // What this block has told comes before what the last one tells.
+  if (gridDim.x > 1)
+    FenceOfGpu();  // What this block has told comes before what the last one tells.
   if (!IsLastBlock(&blocks->counts.gone)) return;
   if (gridDim.x > 1) FenceOfGpu();
   // What another block has begun to copy since is copied again by the next launch.
