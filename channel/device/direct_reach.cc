@@ -1,6 +1,5 @@
 #include "channel/device/direct_reach.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -14,24 +13,13 @@
 #include "channel/crc32c.h"
 #include "gpu/device_memory.h"
 #include "gpu/pinned_memory.h"
+#include "verbs/ibv/peer_memory.h"
 
 namespace tryst {
 namespace {
 
 constexpr uint64_t kProofBytes = 64 << 10;
 constexpr uint64_t kFlushBytes = 8;
-
-// Finds the kernel module that makes ibv_reg_mr() take device pointers, under any of its names.
-absl::Status FindPeerMemoryModule(const std::string& sysfs_root) {
-  for (const char* name :
-       {"/module/nvidia_peermem/version", "/kernel/mm/memory_peers/nv_mem/version",
-        "/kernel/mm/memory_peers/nv_mem_nc/version"}) {
-    struct stat found;
-    if (stat((sysfs_root + name).c_str(), &found) == 0) return absl::OkStatus();
-  }
-  return absl::UnimplementedError(
-      "no peer-memory module is loaded: modprobe nvidia_peermem (or nv_peer_mem)");
-}
 
 // The memory, regions and queue pairs of a proof.
 class Proof {
@@ -209,7 +197,9 @@ absl::Status MayTry(const Nic& nic, const Gpu& gpu, DirectWay way, const DirectO
   if (!gpu.device().gpu_direct_rdma) {
     return absl::UnimplementedError("the GPU's driver says that it does not support it");
   }
-  return FindPeerMemoryModule(options.sysfs_root);
+  if (HasPeerMemoryModule(options.sysfs_root)) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "no peer-memory module is loaded: modprobe nvidia_peermem (or nv_peer_mem)");
 }
 
 }  // namespace
