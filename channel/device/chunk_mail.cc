@@ -18,7 +18,7 @@
 namespace tryst {
 namespace {
 
-constexpr uint32_t kMagic = 0x314d4354;  // "TCM1"
+constexpr uint32_t kMailMagic = 0x314d4354;  // "TCM1"
 constexpr uint32_t kChunksPerPacket = 32;
 constexpr size_t kTokenBytes = 16;
 constexpr int kMostSenders = 16;  // A bound on senders, because strangers could keep us busy.
@@ -98,7 +98,7 @@ bool ReceivePacket(int fd, Packet* packet, std::vector<OwnedFd>* descriptors) {
 bool TakePacket(const Packet& packet, std::vector<OwnedFd> descriptors, absl::string_view token,
                 uint64_t layout, std::vector<OfferedChunk>* chunks) {
   const absl::string_view its_token(reinterpret_cast<const char*>(packet.token), kTokenBytes);
-  if (packet.magic != kMagic || absl::BytesToHexString(its_token) != token ||
+  if (packet.magic != kMailMagic || absl::BytesToHexString(its_token) != token ||
       packet.count > kChunksPerPacket || packet.layout != layout ||
       packet.first != chunks->size() || chunks->size() + packet.count > kMostChunks) {
     return false;
@@ -195,7 +195,7 @@ absl::Status SendChunks(const std::string& name, const std::string& token, uint6
   }
   for (size_t at = 0; at < chunks.size(); at += kChunksPerPacket) {
     Packet packet{};
-    packet.magic = kMagic;
+    packet.magic = kMailMagic;
     packet.layout = layout;
     packet.first = first + at;
     packet.count = static_cast<uint32_t>(std::min<size_t>(kChunksPerPacket, chunks.size() - at));

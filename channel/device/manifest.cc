@@ -18,7 +18,7 @@ namespace tryst {
 namespace {
 
 constexpr absl::string_view kMark = "|device|";
-constexpr uint32_t kMagic = 0x31564454;  // "TDV1"
+constexpr uint32_t kManifestMagic = 0x31564454;  // "TDV1"
 
 // Where each field is.
 constexpr size_t kFlags = 4;
@@ -175,7 +175,7 @@ uint64_t ThisProcess() {
 
 void EncodeManifest(const DeviceManifest& manifest, uint8_t* out) {
   memset(out, 0, DeviceManifest::kBytes);
-  Put(out, kMagic, 4);
+  Put(out, kManifestMagic, 4);
   out[kFlags] = static_cast<uint8_t>(
       (manifest.inside ? kInside : 0) | (manifest.has_ipc ? kHasIpc : 0) |
       (manifest.on_device ? kOnDevice : 0) | (manifest.has_chunks ? kHasChunks : 0));
@@ -208,7 +208,7 @@ absl::StatusOr<DeviceManifest> DecodeManifest(const uint8_t* of_peer, uint64_t b
   // It may lie in memory that the producer can still write: what is checked is what is used.
   uint8_t in[DeviceManifest::kBytes];
   if (bytes >= sizeof(in)) memcpy(in, of_peer, sizeof(in));
-  if (bytes < sizeof(in) || Get(in, 4) != kMagic) {
+  if (bytes < sizeof(in) || Get(in, 4) != kManifestMagic) {
     return absl::DataLossError("the producer answered with no manifest of a device tensor");
   }
   DeviceManifest manifest;

@@ -8,64 +8,60 @@
 namespace tryst {
 namespace {
 
-using State = ServeState;
-using Event = ServeEvent;
-using Action = ServeAction;
-
-struct Entry {
-  State state;
-  Event event;
-  Action action;
+struct ServeEntry {
+  ServeState state;
+  ServeEvent event;
+  ServeAction action;
 };
 
-constexpr Entry kEntries[] = {
-    {State::kFree, Event::kRequest, Action::kTake},
-    {State::kFree, Event::kRequestAnew, Action::kTake},
-    {State::kFree, Event::kRepeat, Action::kTake},
-    {State::kFree, Event::kWithRoom, Action::kTake},
-    {State::kFree, Event::kStale, Action::kTake},
-    {State::kTaking, Event::kRequestAnew, Action::kGiveUpFirst},
-    {State::kTaking, Event::kRepeat, Action::kRenew},
-    {State::kReady, Event::kRequestAnew, Action::kGiveUpFirst},
-    {State::kReady, Event::kRepeat, Action::kAnswer},
-    {State::kNeedsDestination, Event::kRequestAnew, Action::kGiveUpFirst},
-    {State::kNeedsDestination, Event::kRepeat, Action::kAnswer},
-    {State::kNeedsDestination, Event::kWithRoom, Action::kAnswer},
-    {State::kSent, Event::kRequest, Action::kAcceptFirst},
-    {State::kSent, Event::kRequestAnew, Action::kAcceptFirst},
-    {State::kSent, Event::kRepeat, Action::kAnswer},
+constexpr ServeEntry kServeEntries[] = {
+    {ServeState::kFree, ServeEvent::kRequest, ServeAction::kTake},
+    {ServeState::kFree, ServeEvent::kRequestAnew, ServeAction::kTake},
+    {ServeState::kFree, ServeEvent::kRepeat, ServeAction::kTake},
+    {ServeState::kFree, ServeEvent::kWithRoom, ServeAction::kTake},
+    {ServeState::kFree, ServeEvent::kStale, ServeAction::kTake},
+    {ServeState::kTaking, ServeEvent::kRequestAnew, ServeAction::kGiveUpFirst},
+    {ServeState::kTaking, ServeEvent::kRepeat, ServeAction::kRenew},
+    {ServeState::kReady, ServeEvent::kRequestAnew, ServeAction::kGiveUpFirst},
+    {ServeState::kReady, ServeEvent::kRepeat, ServeAction::kAnswer},
+    {ServeState::kNeedsDestination, ServeEvent::kRequestAnew, ServeAction::kGiveUpFirst},
+    {ServeState::kNeedsDestination, ServeEvent::kRepeat, ServeAction::kAnswer},
+    {ServeState::kNeedsDestination, ServeEvent::kWithRoom, ServeAction::kAnswer},
+    {ServeState::kSent, ServeEvent::kRequest, ServeAction::kAcceptFirst},
+    {ServeState::kSent, ServeEvent::kRequestAnew, ServeAction::kAcceptFirst},
+    {ServeState::kSent, ServeEvent::kRepeat, ServeAction::kAnswer},
 
-    {State::kFree, Event::kPark, Action::kNothing},
-    {State::kTaking, Event::kPark, Action::kPark},
-    {State::kReady, Event::kPark, Action::kNothing},
-    {State::kNeedsDestination, Event::kPark, Action::kNothing},
-    {State::kStaging, Event::kPark, Action::kNothing},
-    {State::kInParts, Event::kPark, Action::kNothing},
-    {State::kPulled, Event::kPark, Action::kNothing},
-    {State::kSent, Event::kPark, Action::kNothing},
+    {ServeState::kFree, ServeEvent::kPark, ServeAction::kNothing},
+    {ServeState::kTaking, ServeEvent::kPark, ServeAction::kPark},
+    {ServeState::kReady, ServeEvent::kPark, ServeAction::kNothing},
+    {ServeState::kNeedsDestination, ServeEvent::kPark, ServeAction::kNothing},
+    {ServeState::kStaging, ServeEvent::kPark, ServeAction::kNothing},
+    {ServeState::kInParts, ServeEvent::kPark, ServeAction::kNothing},
+    {ServeState::kPulled, ServeEvent::kPark, ServeAction::kNothing},
+    {ServeState::kSent, ServeEvent::kPark, ServeAction::kNothing},
 
-    {State::kFree, Event::kCancel, Action::kNothing},
-    {State::kTaking, Event::kCancel, Action::kGiveBack},
-    {State::kReady, Event::kCancel, Action::kGiveBack},
-    {State::kNeedsDestination, Event::kCancel, Action::kGiveBack},
-    {State::kStaging, Event::kCancel, Action::kGiveBack},
-    {State::kInParts, Event::kCancel, Action::kGiveBack},
-    {State::kPulled, Event::kCancel, Action::kGiveBack},
-    {State::kSent, Event::kCancel, Action::kGiveBack},
+    {ServeState::kFree, ServeEvent::kCancel, ServeAction::kNothing},
+    {ServeState::kTaking, ServeEvent::kCancel, ServeAction::kGiveBack},
+    {ServeState::kReady, ServeEvent::kCancel, ServeAction::kGiveBack},
+    {ServeState::kNeedsDestination, ServeEvent::kCancel, ServeAction::kGiveBack},
+    {ServeState::kStaging, ServeEvent::kCancel, ServeAction::kGiveBack},
+    {ServeState::kInParts, ServeEvent::kCancel, ServeAction::kGiveBack},
+    {ServeState::kPulled, ServeEvent::kCancel, ServeAction::kGiveBack},
+    {ServeState::kSent, ServeEvent::kCancel, ServeAction::kGiveBack},
 
-    {State::kPulled, Event::kRefuse, Action::kGiveBack},
-    {State::kSent, Event::kRefuse, Action::kGiveBack},
-    {State::kPulled, Event::kRead, Action::kAccept},
-    {State::kPulled, Event::kNotRead, Action::kAnswer},
+    {ServeState::kPulled, ServeEvent::kRefuse, ServeAction::kGiveBack},
+    {ServeState::kSent, ServeEvent::kRefuse, ServeAction::kGiveBack},
+    {ServeState::kPulled, ServeEvent::kRead, ServeAction::kAccept},
+    {ServeState::kPulled, ServeEvent::kNotRead, ServeAction::kAnswer},
 };
 
 struct Matrix {
-  std::array<std::array<const Action*, kServeEventCount>, kServeStateCount> actions{};
+  std::array<std::array<const ServeAction*, kServeEventCount>, kServeStateCount> actions{};
 };
 
 constexpr Matrix MakeMatrix() {
   Matrix matrix;
-  for (const Entry& entry : kEntries) {
+  for (const ServeEntry& entry : kServeEntries) {
     matrix.actions[static_cast<size_t>(entry.state)][static_cast<size_t>(entry.event)] =
         &entry.action;
   }
@@ -86,7 +82,7 @@ absl::Status OutOfPlace(ServeState state, ServeEvent event, uint32_t slot) {
 
 std::string ServeTable() {
   std::string table = "| a slot that | hears | and we |\n| --- | --- | --- |\n";
-  for (const Entry& entry : kEntries) {
+  for (const ServeEntry& entry : kServeEntries) {
     absl::StrAppend(&table, "| ", ServeStateName(entry.state), " | ", ServeEventName(entry.event),
                     " | ", ServeActionName(entry.action), " |\n");
   }

@@ -12,7 +12,7 @@
 namespace tryst {
 namespace {
 
-constexpr uint64_t ServeCounters::*kCounters[] = {
+constexpr uint64_t ServeCounters::*kServeCounters[] = {
     &ServeCounters::requests, &ServeCounters::eager,
     &ServeCounters::direct,   &ServeCounters::destinations_asked,
     &ServeCounters::failed,   &ServeCounters::cancelled,
@@ -20,12 +20,13 @@ constexpr uint64_t ServeCounters::*kCounters[] = {
     &ServeCounters::resent,   &ServeCounters::parked,
     &ServeCounters::bytes,
 };
-static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kCounters), "one is missing");
+static_assert(sizeof(ServeCounters) == sizeof(uint64_t) * std::size(kServeCounters),
+              "one is missing");
 
 }  // namespace
 
 ServeCounters& ServeCounters::operator+=(const ServeCounters& other) {
-  for (uint64_t ServeCounters::*field : kCounters) this->*field += other.*field;
+  for (uint64_t ServeCounters::*field : kServeCounters) this->*field += other.*field;
   return *this;
 }
 

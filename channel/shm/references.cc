@@ -11,7 +11,7 @@ namespace {
 // How many segments may wait for their index: the socket can be this far ahead of the ring.
 constexpr size_t kMostEarly = 64;
 
-constexpr int kPacketsPerLook = 8;
+constexpr int kReferencesPerTurn = 8;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ bool GivenReferences::WasDropped(uint16_t reference, uint16_t generation) {
 
 bool GivenReferences::Over() {
   auto received = LocalSocket::Received::kPacket;
-  for (int i = 0; i < kPacketsPerLook && received == LocalSocket::Received::kPacket; ++i) {
+  for (int i = 0; i < kReferencesPerTurn && received == LocalSocket::Received::kPacket; ++i) {
     shm_wire::Packet packet;
     OwnedFd fd;
     received = socket_->Receive(&packet, &fd);

@@ -29,7 +29,7 @@ void Module(const Host& host, Report* report) {
                "install the driver, then: modprobe nvidia nvidia_uvm");
 }
 
-void Library(const Host& host, Report* report) {
+void GpuLibrary(const Host& host, Report* report) {
   if (KernelModule(host).empty() || !LibraryFiles(host, "libcuda.so.1").empty()) return;
   report->Warn("the NVIDIA kernel module is loaded, and there is no libcuda.so.1",
                "device tensors cannot be used in this process",
@@ -65,7 +65,7 @@ void Stub(const Host& host, Report* report) {
   }
 }
 
-void Permission(const Host& host, Report* report) {
+void GpuPermission(const Host& host, Report* report) {
   for (const char* file : {"/dev/nvidiactl", "/dev/nvidia-uvm"}) {
     if (!host.Exists(file) || host.calls().may_read_and_write(host.Below(file))) continue;
     report->Warn(absl::StrCat(file, " may not be opened by this user"), "CUDA finds no device",
@@ -186,10 +186,10 @@ void Direct(const Host& host, Report* report) {
 }  // namespace
 
 std::vector<Check> GpuChecks() {
-  return {{"gpu-module", Module},  {"gpu-library", Library},        {"gpu-versions", Versions},
-          {"gpu-stub", Stub},      {"gpu-permission", Permission},  {"gpu-hidden", Hidden},
-          {"gpu-dma-buf", DmaBuf}, {"gpu-peer-memory", PeerMemory}, {"gpu-bar1", Bar1},
-          {"gpu-iommu", Iommu},    {"gpu-nic-distance", Distance},  {"gpu-direct", Direct}};
+  return {{"gpu-module", Module},  {"gpu-library", GpuLibrary},       {"gpu-versions", Versions},
+          {"gpu-stub", Stub},      {"gpu-permission", GpuPermission}, {"gpu-hidden", Hidden},
+          {"gpu-dma-buf", DmaBuf}, {"gpu-peer-memory", PeerMemory},   {"gpu-bar1", Bar1},
+          {"gpu-iommu", Iommu},    {"gpu-nic-distance", Distance},    {"gpu-direct", Direct}};
 }
 
 }  // namespace tryst

@@ -17,7 +17,7 @@
 namespace tryst {
 namespace {
 
-struct AddressesDeleter {
+struct FoundDeleter {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
 };
 
@@ -50,7 +50,7 @@ PeerProbes::Reach Connect(const std::string& address, absl::Duration timeout) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   const int failed = getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
-  const std::unique_ptr<addrinfo, AddressesDeleter> found(list);
+  const std::unique_ptr<addrinfo, FoundDeleter> found(list);
   if (failed != 0) return {absl::NotFoundError(gai_strerror(failed)), 0};
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return {absl::UnavailableError(std::strerror(errno)), 0};

@@ -38,7 +38,7 @@ void Device(const Host& host, Report* report) {
               "out: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0");
 }
 
-void Library(const Host& host, Report* report) {
+void RdmaLibrary(const Host& host, Report* report) {
   if (!HasDevices(host) || !LibraryFiles(host, "libibverbs.so.1").empty()) return;
   FaultIfWanted(host, report, "RDMA devices are here, and libibverbs.so.1 is not",
                 "no device can be opened", "apt-get install libibverbs1 ibverbs-providers");
@@ -97,7 +97,7 @@ void Uverbs(const Host& host, Report* report) {
                 "modprobe ib_uverbs; for a container: --device=/dev/infiniband");
 }
 
-void Permission(const Host& host, Report* report) {
+void RdmaPermission(const Host& host, Report* report) {
   for (const std::string& file : UverbsFiles(host)) {
     if (host.calls().may_read_and_write(host.Below(file))) continue;
     FaultIfWanted(host, report, absl::StrCat(file, " may not be opened by this user"),
@@ -302,12 +302,12 @@ void Libfabric(const Host& host, Report* report) {
 
 std::vector<Check> RdmaChecks() {
   return {{"rdma-device", Device},
-          {"rdma-library", Library},
+          {"rdma-library", RdmaLibrary},
           {"rdma-library-twice", LibraryTwice},
           {"rdma-libfabric", Libfabric},
           {"rdma-provider", Provider},
           {"rdma-uverbs", Uverbs},
-          {"rdma-permission", Permission},
+          {"rdma-permission", RdmaPermission},
           {"rdma-port-down", PortDown},
           {"rdma-cable", Cable},
           {"rdma-subnet-manager", SubnetManager},

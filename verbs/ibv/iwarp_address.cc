@@ -8,13 +8,13 @@
 namespace tryst {
 namespace {
 
-constexpr absl::string_view kMagic = "TIW1";  // The last character is the version.
-constexpr size_t kBytes = 4 + 4 + 8 + 2 + 16;
+constexpr absl::string_view kIwarpMagic = "TIW1";  // The last character is the version.
+constexpr size_t kIwarpBytes = 4 + 4 + 8 + 2 + 16;
 
 }  // namespace
 
 std::string EncodeIwarpAddress(const IwarpAddress& address) {
-  std::string out(kMagic);
+  std::string out(kIwarpMagic);
   const auto put = [&out](uint64_t value, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
   };
@@ -26,11 +26,11 @@ std::string EncodeIwarpAddress(const IwarpAddress& address) {
 }
 
 absl::StatusOr<IwarpAddress> DecodeIwarpAddress(absl::string_view bytes) {
-  if (bytes.size() != kBytes || bytes.substr(0, kMagic.size()) != kMagic) {
+  if (bytes.size() != kIwarpBytes || bytes.substr(0, kIwarpMagic.size()) != kIwarpMagic) {
     return absl::InvalidArgumentError(
         absl::StrCat("not an address of an iWARP queue pair: ", bytes.size(), " bytes"));
   }
-  bytes.remove_prefix(kMagic.size());
+  bytes.remove_prefix(kIwarpMagic.size());
   const auto take = [&bytes](size_t count) {
     uint64_t value = 0;
     for (size_t i = 0; i < count; ++i) {

@@ -8,8 +8,8 @@
 namespace tryst {
 namespace {
 
-constexpr absl::string_view kMagic = "TIB1";  // The last character is the version.
-constexpr size_t kBytes = 4 + 4 + 4 + 2 + 1 + 4 + 1 + 16 + 4 + 4;
+constexpr absl::string_view kAddressMagic = "TIB1";  // The last character is the version.
+constexpr size_t kAddressBytes = 4 + 4 + 4 + 2 + 1 + 4 + 1 + 16 + 4 + 4;
 constexpr uint32_t kMax24Bits = (1u << 24) - 1;
 
 template <typename T>
@@ -34,7 +34,7 @@ absl::Status Wrong(absl::string_view why) {
 }  // namespace
 
 std::string EncodeQueuePairAddress(const QueuePairAddress& address) {
-  std::string out(kMagic);
+  std::string out(kAddressMagic);
   Put<uint32_t>(address.number, &out);
   Put<uint32_t>(address.first_packet, &out);
   Put<uint16_t>(address.lid, &out);
@@ -48,9 +48,9 @@ std::string EncodeQueuePairAddress(const QueuePairAddress& address) {
 }
 
 absl::StatusOr<QueuePairAddress> DecodeQueuePairAddress(absl::string_view bytes) {
-  if (bytes.size() != kBytes) return Wrong(absl::StrCat(bytes.size(), " bytes"));
-  if (bytes.substr(0, kMagic.size()) != kMagic) return Wrong("other kind or version");
-  bytes.remove_prefix(kMagic.size());
+  if (bytes.size() != kAddressBytes) return Wrong(absl::StrCat(bytes.size(), " bytes"));
+  if (bytes.substr(0, kAddressMagic.size()) != kAddressMagic) return Wrong("other kind or version");
+  bytes.remove_prefix(kAddressMagic.size());
   QueuePairAddress address;
   address.number = Take<uint32_t>(&bytes);
   address.first_packet = Take<uint32_t>(&bytes);

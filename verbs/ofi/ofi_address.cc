@@ -8,14 +8,14 @@ namespace tryst {
 namespace {
 
 // 0 magic  4 token  12 length of the provider's name  13 length of the endpoint's (2)
-constexpr char kMagic[4] = {'O', 'F', 'A', 1};
+constexpr char kAddressMagic[4] = {'O', 'F', 'A', 1};
 constexpr size_t kHeadBytes = 15;
 
 }  // namespace
 
 std::string EncodeOfiAddress(const OfiAddress& address) {
   std::string out(kHeadBytes, '\0');
-  memcpy(&out[0], kMagic, sizeof(kMagic));
+  memcpy(&out[0], kAddressMagic, sizeof(kAddressMagic));
   memcpy(&out[4], &address.token, sizeof(address.token));
   out[12] = static_cast<char>(address.provider.size());
   out[13] = static_cast<char>(address.name.size() & 0xff);
@@ -24,7 +24,7 @@ std::string EncodeOfiAddress(const OfiAddress& address) {
 }
 
 absl::StatusOr<OfiAddress> DecodeOfiAddress(absl::string_view text) {
-  if (text.size() < kHeadBytes || memcmp(text.data(), kMagic, sizeof(kMagic)) != 0) {
+  if (text.size() < kHeadBytes || memcmp(text.data(), kAddressMagic, sizeof(kAddressMagic)) != 0) {
     return absl::InvalidArgumentError("this is not the address of a libfabric queue pair");
   }
   OfiAddress address;

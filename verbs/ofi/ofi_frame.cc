@@ -5,7 +5,7 @@
 namespace tryst {
 namespace {
 
-constexpr uint32_t kMagic = 0x0146464f;  // "OFF", version 1.
+constexpr uint32_t kFrameMagic = 0x0146464f;  // "OFF", version 1.
 
 // The machines that we run on are little-endian; golden bytes in the test say so.
 template <typename Value>
@@ -23,7 +23,7 @@ Value Get(const uint8_t* in, size_t at) {
 }  // namespace
 
 void EncodeOfiFrame(const OfiFrame& frame, uint8_t* out) {
-  Put(out, 0, kMagic);
+  Put(out, 0, kFrameMagic);
   Put(out, 4, static_cast<uint8_t>(frame.kind));
   Put(out, 5, frame.flags);
   Put(out, 6, uint16_t{0});
@@ -34,7 +34,8 @@ void EncodeOfiFrame(const OfiFrame& frame, uint8_t* out) {
 }
 
 bool DecodeOfiFrame(const uint8_t* in, size_t bytes, OfiFrame* out) {
-  if (bytes < kOfiFrameHeaderBytes || bytes > kOfiFrameBytes || Get<uint32_t>(in, 0) != kMagic) {
+  if (bytes < kOfiFrameHeaderBytes || bytes > kOfiFrameBytes ||
+      Get<uint32_t>(in, 0) != kFrameMagic) {
     return false;
   }
   const uint8_t kind = Get<uint8_t>(in, 4);
