@@ -123,5 +123,53 @@ TEST(ThreadPoolExecutor, RunWaitsForRoom) {
   EXPECT_EQ(ran, 2);
 }
 
+// When told, brings two works in one turn, like a poller in whose turn two fetches end.
+struct BringingSource : WorkSource {
+  std::atomic<bool> turned{false};
+  std::atomic<bool> bring{false};
+  Executor* executor = nullptr;
+  Executor::Work first, second;
+  void TurnUntil(const std::atomic<bool>& wanted) override {
+    turned = true;
+    while (!wanted) {
+      if (bring.exchange(false)) {
+        executor->RunWithoutWaiting(std::move(first));
+        executor->RunWithoutWaiting(std::move(second));
+      }
+      std::this_thread::yield();
+    }
+    turned = false;
+  }
+};
+
+TEST(ThreadPoolExecutor, WorkMayWaitForTheNextThatItsSourceBrought) {
+  using std::chrono::steady_clock;
+  BringingSource bringing;
+  BusySource busy;
+  ThreadPoolExecutor executor(2, 16);
+  bringing.executor = &executor;
+  executor.SetSources({&bringing, &busy});
+  for (int i = 0; i < 20; ++i) {
+    while (!bringing.turned || !busy.turned) executor.Run([] { std::this_thread::yield(); });
+    const auto until = steady_clock::now() + std::chrono::seconds(20);
+    std::atomic<bool> came{false};
+    std::atomic<int> ran{0};
+    std::atomic<bool> late{false};
+    bringing.first = [&] {
+      while (!came && steady_clock::now() < until) std::this_thread::yield();
+      late = !came;
+      ++ran;
+    };
+    bringing.second = [&] {
+      came = true;
+      ++ran;
+    };
+    bringing.bring = true;
+    while (ran < 2) std::this_thread::yield();
+    ASSERT_FALSE(late) << "the first waited for the second, which no thread took, in round " << i;
+  }
+  executor.SetSources({});
+}
+
 }  // namespace
 }  // namespace tryst

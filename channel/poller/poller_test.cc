@@ -268,5 +268,30 @@ TEST(PollerTest, FlushesOncePerTurnHoweverOftenAsked) {
   EXPECT_EQ(flush.count, 1);
 }
 
+// Ends another in the middle of the flushes, like a channel that takes a second one down with it.
+struct ForgettingFlush final : PollerFlush {
+  void Flush() override { poller->ForgetFlush(other); }
+  Poller* poller = nullptr;
+  PollerFlush* other = nullptr;
+};
+
+TEST(PollerTest, AFlushMayForgetTheNextOfItsTurn) {
+  FakeClock clock;
+  Poller poller(&clock);
+  CountingFlush forgotten, last;
+  ForgettingFlush first;
+  first.poller = &poller;
+  first.other = &forgotten;
+  poller.FlushThisTurn(&first);
+  poller.FlushThisTurn(&forgotten);
+  poller.FlushThisTurn(&last);
+  poller.Turn();
+  EXPECT_EQ(forgotten.count, 0) << "it may have been destroyed";
+  EXPECT_EQ(last.count, 1);
+  poller.FlushThisTurn(&forgotten);
+  poller.Turn();
+  EXPECT_EQ(forgotten.count, 1);
+}
+
 }  // namespace
 }  // namespace tryst

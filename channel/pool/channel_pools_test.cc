@@ -233,5 +233,46 @@ TEST_F(ChannelPoolsTest, OnePollerThatIsStuckHidesNoOther) {
   EXPECT_EQ(counters.all().at("pollers").value, static_cast<int64_t>(kPollers));
 }
 
+// Who stops a pool frees what its callbacks use, so a fetch that another thread has posted counts.
+TEST(ChannelPoolTest, IsNotDrainedWhileAFetchIsPosted) {
+  const SteadyClock clock;
+  Poller poller(&clock);
+  Seen seen;
+  ChannelPoolOptions options;
+  options.self = Task("worker", 0);
+  options.incarnation = 7;
+  ChannelPool pool(&poller, nullptr, nullptr, {[&seen](const TransportContext& context) {
+    return std::make_unique<EchoTransport>(context, &seen);
+  }},
+                   options);
+  ASSERT_TRUE(pool.Open().ok());
+  poller.Turn();  // From here on this is the poller thread.
+  pool.Close(absl::CancelledError("over"));
+  poller.Turn();
+  EXPECT_TRUE(pool.Drained());
+  absl::Status one, many;
+  std::thread([&] {
+    pool.Fetch(1, Key(Task("ps", 0), "one"), Args(),
+               [&one](absl::Status status, const Args&, const Args&, const Tensor&, bool) {
+                 one = std::move(status);
+               });
+  }).join();
+  EXPECT_FALSE(pool.Drained()) << "the fetch is posted";
+  poller.Turn();
+  EXPECT_TRUE(absl::IsCancelled(one)) << one;
+  EXPECT_TRUE(pool.Drained());
+  std::thread([&] {
+    pool.FetchMany(
+        1, {Key(Task("ps", 0), "one"), Key(Task("ps", 0), "two")}, Args(),
+        [&many](absl::Status status, absl::Span<Received>) { many = std::move(status); });
+  }).join();
+  EXPECT_FALSE(pool.Drained());
+  poller.Turn();
+  EXPECT_FALSE(pool.Drained()) << "its end is posted";
+  poller.Turn();
+  EXPECT_TRUE(absl::IsCancelled(many)) << many;
+  EXPECT_TRUE(pool.Drained());
+}
+
 }  // namespace
 }  // namespace tryst
