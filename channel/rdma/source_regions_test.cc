@@ -247,5 +247,25 @@ TEST(SourceRegionsTest, StoragesEndOnAnyThread) {
   EXPECT_EQ(sources.counters().kept_ever, uint64_t{kTensors});
 }
 
+// As an operation does that ends the use of one tensor by `source = SourceRegion()`.
+TEST(SourceRegionsTest, AUseThatIsOverwrittenHasEnded) {
+  BookNic nic;
+  SourceRegions sources(&nic, kMany, 1);
+  const Tensor first = Host(1000), second = Host(1000), third = Host(1000);
+  SourceRegion use = *sources.Use(first);
+  EXPECT_TRUE(nic.Covers(first.data(), 1000));
+  use = SourceRegion();
+  use = *sources.Use(second);  // Takes the only place, since nobody uses the first.
+  EXPECT_EQ(sources.counters().single_use, 0u);
+  EXPECT_FALSE(nic.Covers(first.data(), 1000));
+  EXPECT_TRUE(nic.Covers(second.data(), 1000));
+  // By another use, while the region's place is taken: this region is for one use, and goes with
+  // it.
+  use = *sources.Use(third);
+  EXPECT_EQ(sources.counters().single_use, 1u);
+  use = *sources.Use(first);
+  EXPECT_FALSE(nic.Covers(third.data(), 1000));
+}
+
 }  // namespace
 }  // namespace tryst

@@ -56,6 +56,7 @@ class Liar final : public MessageLink::Owner {
  public:
   absl::Status OnRecord(const wire::Record& record) override {
     tensors += record.type == wire::RecordType::kTensor;
+    failures += record.type == wire::RecordType::kFailed;
     return absl::OkStatus();
   }
   absl::Status OnTensorPart(size_t, uint16_t, uint16_t) override { return absl::OkStatus(); }
@@ -65,6 +66,7 @@ class Liar final : public MessageLink::Owner {
   void OnBroken(const absl::Status&) override {}
   void OnDrained() override {}
   int tensors = 0;
+  int failures = 0;
 };
 
 class HostileRdmaConsumerTest : public ::testing::Test {
@@ -161,7 +163,8 @@ class HostileRdmaConsumerTest : public ::testing::Test {
                                    "/device:CPU:0;", number, "x");
     return key + std::string(bytes - key.size() - 4, 'x') + ";0:0";
   }
-  bool SayRequest(uint16_t slot, uint16_t generation, uint8_t flags = 0) {
+  bool SayRequest(uint16_t slot, uint16_t generation, uint8_t flags = 0,
+                  uint64_t destination_bytes = 0) {
     wire::Record record;
     record.type = wire::RecordType::kRequest;
     record.flags = flags;
@@ -169,6 +172,7 @@ class HostileRdmaConsumerTest : public ::testing::Test {
     record.generation = generation;
     wire::RequestBody body;
     body.step = 1;
+    body.destination_bytes = destination_bytes;
     const bool said =
         link_->Put([&](wire::MessageWriter* writer) { return writer->AddRequest(record, body); });
     link_->FlushSoon();
@@ -278,6 +282,25 @@ TEST_F(HostileRdmaConsumerTest, WhatIsAcceptedIsLetGoOf) {
   for (int i = 0; i < 100; ++i) Settle();
   EXPECT_TRUE(tensor.storage()->unique());
   EXPECT_TRUE(source_.back.empty());
+}
+
+// Nobody gets it by this path. Another path, or a later fetch, may.
+TEST_F(HostileRdmaConsumerTest, WhatCannotBeSentGoesBackInItsTurn) {
+  constexpr int64_t kLarge = 1 << 20;  // Too large to go without a registration.
+  ASSERT_TRUE(SayKey(0, KeyOf(0, 200)));
+  ASSERT_TRUE(SayRequest(0, 5, wire::kHasDestination, kLarge));
+  const Tensor tensor = *Tensor::Allocate(DType::kUint8, {kLarge});
+  nic_->FailRegistrations(100);
+  Meet(0, tensor);
+  EXPECT_LT(nic_->EndFailRegistrations(), 100u);
+  EXPECT_EQ(liar_.failures, 1);
+  EXPECT_EQ(source_.back, std::vector<uint64_t>{kTurn});
+  ASSERT_TRUE(SayRequest(1, 5));
+  Meet(1, Tensor());
+  EXPECT_EQ(liar_.failures, 2) << "a tensor of no type";
+  EXPECT_EQ(source_.back, (std::vector<uint64_t>{kTurn, kTurn}));
+  EXPECT_TRUE(tensor.storage()->unique());
+  EXPECT_TRUE(IsServed());
 }
 
 TEST_F(HostileRdmaConsumerTest, WhatIsNotAskedForAgainGoesBackInItsTurn) {

@@ -54,6 +54,7 @@ class Scripted final : public MessageLink::Owner {
   };
   absl::Status OnRecord(const wire::Record& record) override {
     asked.push_back({record.type, record.slot, record.generation});
+    pongs_due += record.type == wire::RecordType::kPing && answers_pings;
     return absl::OkStatus();
   }
   absl::Status OnTensorPart(size_t, uint16_t, uint16_t) override { return absl::OkStatus(); }
@@ -77,6 +78,8 @@ class Scripted final : public MessageLink::Owner {
   }
   std::vector<Asked> asked;
   int accepted = 0;
+  bool answers_pings = false;
+  int pongs_due = 0;
 };
 
 class HostileRdmaProducerTest : public ::testing::Test {
@@ -341,6 +344,31 @@ TEST_F(HostileRdmaProducerTest, WhatHasComeIsAccepted) {
   for (int i = 0; i < 20; ++i) Settle();
   EXPECT_GT(scripted_.accepted, 0);
   EXPECT_EQ(link_->accepted(asked.slot), static_cast<uint16_t>(asked.generation + 1));
+}
+
+// An honest one, that has nothing to say for long but that it is there.
+TEST_F(HostileRdmaProducerTest, AFetchMayWaitLongForASendOnOneConnection) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  scripted_.answers_pings = true;
+  const int64_t until_ns =
+      poller_.now_ns() + 4 * FetchChannelOptions().silence_ms * int64_t{1'000'000};
+  int pongs = 0;
+  while (poller_.now_ns() < until_ns) {
+    for (int i = 0; i < 10; ++i) Settle();
+    for (; scripted_.pongs_due > 0 && channel_->open(); --scripted_.pongs_due, ++pongs) {
+      wire::Record record;
+      record.type = wire::RecordType::kPong;
+      Say(record);
+    }
+  }
+  EXPECT_TRUE(channel_->open());
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  EXPECT_EQ(hellos_.asked.size(), 1u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+  // One for each heartbeat.
+  EXPECT_GE(pongs, 10);
+  EXPECT_LE(pongs, 16);
 }
 
 // The cancel is on its way to the poller when its fetch ends, and another one begins before it
