@@ -111,7 +111,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
                     });
     Turns(1);
   }
-  void AnswerManifest(How how) {
+  void AnswerManifest(How how, const std::string& asked = "|into|") {
     DeviceManifest manifest;
     manifest.dtype = DType::kUint8;
     manifest.shape = {kBytes};
@@ -131,7 +131,7 @@ class CopyUnderWayTest : public ::testing::TestWithParam<std::tuple<How, What>> 
     }
     auto answer = Bytes(DeviceManifest::kBytes + (manifest.inside ? kBytes : 0));
     EncodeManifest(manifest, static_cast<uint8_t*>(answer.mutable_data()));
-    channel_.Answer("|into|", absl::OkStatus(), answer);
+    channel_.Answer(asked, absl::OkStatus(), answer);
     Turns(1);
   }
   IpcExporter* exporter() {
@@ -303,7 +303,10 @@ TEST_P(ChunksAskedForTest, StrangersInTheMailboxArePassedOver) {
   ASSERT_EQ(asked.size(), 7u);
   std::vector<OfferedChunk> theirs;
   theirs.push_back({{1, 65536}, *exporter()->chunks()->Export(theirs_->At(3))});
-  EXPECT_TRUE(SendChunks(asked[5], std::string(32, '0'), 1, 0, theirs).ok());
+  // All is right but the token, then all but the layout.
+  const uint64_t layout = (**exporter()->chunks()->Describe(theirs_->At(0) + 5, kBytes)).id;
+  EXPECT_TRUE(SendChunks(asked[5], std::string(32, '0'), layout, 0, theirs).ok());
+  EXPECT_TRUE(SendChunks(asked[5], asked[6], layout + 1, 0, theirs).ok());
   EXPECT_TRUE(absl::IsUnimplemented(SendChunks(std::string(32, 'a'), asked[6], 1, 0, theirs)));
   EXPECT_TRUE(absl::IsInvalidArgument(SendChunks("short", asked[6], 1, 0, theirs)));
   HandOnChunks();
@@ -324,7 +327,7 @@ class OddFetchTest : public CopyUnderWayTest {
     absl::Status status;
   };
   std::shared_ptr<Got> Fetch(const std::string& edge, Cancellation* cancellation, Deadline deadline,
-                             bool has_destination = true) {
+                             bool has_destination = true, bool by_reference = false) {
     auto got = std::make_shared<Got>();
     auto prefix = TensorKeyPrefix::Make("/job:worker/replica:0/task:1/device:GPU:0", 1,
                                         "/job:worker/replica:0/task:0/device:GPU:0", edge);
@@ -333,6 +336,7 @@ class OddFetchTest : public CopyUnderWayTest {
       args.destination = *Tensor::Adopt(into_.data(), DType::kUint8, {kBytes},
                                         MemorySpace{MemorySpace::Kind::kDevice, 0}, nullptr);
     }
+    args.by_reference = by_reference;
     args.device_context = *GpuContext::Make(engine_.get(), nullptr);
     args.cancellation = cancellation;
     args.deadline = deadline;
@@ -496,6 +500,36 @@ TEST_P(OddFetchTest, AViewOfWhatIsGoneOrNotWantedIsNotMade) {
     channel_.Answer("|device|7|back", absl::OkStatus());
     Turns(2);
   }
+}
+
+// A fetch that ends while it asks whether the tensor is kept leaves its mapping to others.
+TEST_P(OddFetchTest, AViewThatIsNotMadeUsesNoMapping) {
+  Start();
+  AnswerManifest(How::kChunks);
+  HandOnChunks();
+  Turns(200);
+  ASSERT_EQ(ended_, 1);
+  ASSERT_TRUE(status_.ok()) << status_;
+  channel_.Answer("|done", absl::OkStatus());
+  for (const bool cancelled : {false, true}) {
+    ASSERT_EQ(engine_->mappings()->mapped(), 1u);
+    Cancellation cancellation;
+    const auto got = Fetch("view", &cancellation, Deadline::Never(), /*has_destination=*/false,
+                           /*by_reference=*/true);
+    PassSeconds(30);
+    AnswerManifest(How::kChunks, "view|device|");
+    ASSERT_NE(channel_.Asked("|device|7|alive"), "") << "it is mapped, and may be gone";
+    EXPECT_EQ(engine_->mappings()->ForgetAll(), 0u) << "the fetch uses the mapping";
+    if (cancelled) cancellation.StartCancel();
+    Turns(2);
+    channel_.Answer("|device|7|alive", cancelled ? absl::OkStatus() : absl::AbortedError("gone"));
+    Turns(2);
+    EXPECT_EQ(got->ended, 1);
+    EXPECT_FALSE(got->status.ok());
+    channel_.Answer("|device|7|back", absl::OkStatus());
+    Turns(2);
+  }
+  EXPECT_EQ(engine_->mappings()->ForgetAll(), 1u) << "nobody uses it";
 }
 
 // Between two GPUs of one worker, and on one GPU without a copy.
