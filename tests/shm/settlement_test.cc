@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -46,6 +47,8 @@ class Hellos final : public Bootstrap {
     for (auto& [hello, done] : std::exchange(waiting_, {})) {
       if (producer == nullptr) {
         std::move(done)(absl::UnavailableError("not up"));
+      } else if (full) {
+        std::move(done)(absl::ResourceExhaustedError("too many consumers"));
       } else {
         last = hello;
         producer->OnHello(hello, std::move(done));
@@ -53,6 +56,7 @@ class Hellos final : public Bootstrap {
     }
   }
   Hello last;
+  bool full = false;  // The producer answers that it has no room.
 
  private:
   std::vector<std::pair<Hello, HelloDone>> waiting_;
@@ -91,14 +95,15 @@ struct Fetched {
 
 class SettlementTest : public ::testing::Test {
  protected:
-  void Open(const ShmOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest) {
+  void Open(const ShmOptions& options, uint32_t consumer_speaks = shm_wire::kLinkNewest,
+            std::function<void(std::vector<WaitingFetch>)> on_left = nullptr) {
     SetLogSink([](LogSeverity, const char*, int, absl::string_view) {});
     options_ = options;
     producer_ = std::make_unique<End>(&alarms_, &hellos_, kProducer, kFirstLife, options_);
     ShmOptions consumer = options;
     consumer.link_newest = consumer_speaks;
     consumer_ = std::make_unique<End>(&alarms_, &hellos_, kConsumer, 7, consumer);
-    channel_ = consumer_->path->MakeFetchChannel(kProducer, nullptr);
+    channel_ = consumer_->path->MakeFetchChannel(kProducer, nullptr, nullptr, std::move(on_left));
   }
   void Close() {
     channel_->Close(absl::CancelledError("over"));
@@ -151,6 +156,9 @@ class SettlementTest : public ::testing::Test {
     if (destination_bytes > 0) {
       args.destination = *Tensor::Allocate(DType::kUint8, {destination_bytes});
     }
+    FetchWith(key, args, fetched);
+  }
+  void FetchWith(const TensorKey& key, const Args& args, Fetched* fetched) {
     channel_->Fetch(1, key, args,
                     [fetched](absl::Status status, const Args&, const Args&, Tensor tensor, bool) {
                       EXPECT_FALSE(fetched->ended) << "a callback ran twice";
@@ -723,6 +731,100 @@ TEST_F(OneReadTest, WhatIsForTheNextLifeWaitsForItAndTheRestEnds) {
   Send(Key("other", kFirstLife + 1), 8, 5, false);
   for (int i = 0; i < 20'000 && !of_next.ended; ++i) Turn();
   EXPECT_EQ(of_next.number, 5) << of_next.status << channel_->Explain();
+}
+
+// ---- What ends while its copy is under way ----
+
+// What it had copied no longer counts against what the consumer may be lent.
+TEST_F(SettlementTest, ATakeThatIsCancelledWhileItIsCopiedLeavesRoomForOthers) {
+  constexpr int64_t kLarge = 2 << 20;  // Copied in several turns.
+  ShmOptions options;
+  options.stage_bytes = 5 << 20;
+  Open(options);
+  Send(Key("edge"), kLarge, 1, /*in_arena=*/false);
+  for (int i = 0; i < 5; ++i) {
+    Cancellation cancellation;
+    Args args;
+    args.cancellation = &cancellation;
+    Fetched cancelled;
+    FetchWith(Key("edge"), args, &cancelled);
+    const auto copies = [this] {
+      LiveOps ops(100);
+      producer_->path->ListOps(&ops);
+      const std::vector<LiveOp> all = ops.Take();
+      return all.size() == 1 && all[0].span.waits_for() == WaitsFor::kCopy;
+    };
+    for (int turn = 0; turn < 100 && !copies(); ++turn) Turn();
+    ASSERT_TRUE(copies()) << channel_->Explain();
+    cancellation.StartCancel();
+    for (int turn = 0; turn < 100 && !cancelled.ended; ++turn) Turn();
+    EXPECT_EQ(cancelled.status.code(), absl::StatusCode::kCancelled) << cancelled.status;
+  }
+  EXPECT_EQ(producer_->path->serve_counters().staged, 0u);
+  Fetched fetched;
+  Fetch(Key("edge"), 0, &fetched);
+  for (int turn = 0; turn < 100 && !fetched.ended; ++turn) Turn();
+  EXPECT_EQ(fetched.number, 1) << fetched.status;
+  EXPECT_EQ(producer_->path->serve_counters().staged, 1u);
+  EXPECT_EQ(producer_->path->serve_counters().in_parts, 0u);
+}
+
+// ---- A path that is left ----
+
+class LeftPathTest : public SettlementTest {
+ protected:
+  // The producer answers, and has no room.
+  void OpenFull() {
+    ShmOptions options;
+    options.give_up_ms = kGiveUpMs;
+    Open(options, shm_wire::kLinkNewest, [this](std::vector<WaitingFetch> fetches) {
+      for (WaitingFetch& one : fetches) left_.push_back(std::move(one));
+    });
+    hellos_.full = true;
+    opened_ns_ = alarms_.clock().NowNs();
+  }
+  int64_t NowMs() { return (alarms_.clock().NowNs() - opened_ns_) / 1'000'000; }
+
+  static constexpr int64_t kGiveUpMs = 3000;
+  std::vector<WaitingFetch> left_;
+  int64_t opened_ns_ = 0;
+};
+
+TEST_F(LeftPathTest, IsLeftWhenItHasFailedForGiveUpMsAndNotBefore) {
+  OpenFull();
+  Fetched fetched;
+  Fetch(Key("edge"), 0, &fetched);
+  while (left_.empty() && NowMs() < 10'000) {
+    EXPECT_EQ(channel_->counters().moved, 0u);
+    Turn();
+  }
+  EXPECT_GE(NowMs(), kGiveUpMs);
+  EXPECT_LE(NowMs(), kGiveUpMs + 1100) << "the longest pause between two attempts is 1 s";
+  EXPECT_EQ(channel_->counters().moved, 1u);
+  EXPECT_FALSE(fetched.ended) << "it goes on elsewhere: " << fetched.status;
+}
+
+// A fetch that goes on by another path takes its deadline along.
+TEST_F(LeftPathTest, ADeadlineGoesWithItsFetch) {
+  OpenFull();
+  Fetched moved, later;
+  Args args;
+  args.deadline = Deadline::After(alarms_.clock(), absl::Seconds(10));
+  FetchWith(Key("edge"), args, &moved);
+  while (left_.empty() && NowMs() < 9000) Turn();
+  ASSERT_EQ(left_.size(), 1u);
+  EXPECT_EQ(left_[0].args.deadline.at_ns(), args.deadline.at_ns());
+  hellos_.full = false;
+  Fetch(Key("edge"), 0, &later);  // Without a deadline.
+  while (NowMs() < 12'000) {
+    Turn();
+    alarms_.AdvanceBy(absl::Milliseconds(5));
+  }
+  EXPECT_FALSE(later.ended) << later.status;
+  Send(Key("edge"), 8, 3, false);
+  for (int i = 0; i < 100 && !later.ended; ++i) Turn();
+  EXPECT_EQ(later.number, 3) << later.status;
+  EXPECT_FALSE(moved.ended) << moved.status;
 }
 
 // At the end: whatever only a fault can reach has been reached.
