@@ -255,6 +255,9 @@ TEST(Hello, OtherVersionsForgedNamesAndReplaysAreRefused) {
   // The signature is of another request.
   EXPECT_EQ(call(other, sign(hello)), grpc::StatusCode::UNAUTHENTICATED);
   other = hello;
+  other.set_incarnation(10);  // It speaks for a life that is not its own.
+  EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::PERMISSION_DENIED);
+  other = hello;
   other.set_peer("/job:ps/replica:0/task:1");
   EXPECT_EQ(call(other, sign(other)), grpc::StatusCode::FAILED_PRECONDITION);
   other = hello;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "channel/grpc/grpc_status.h"
 #include "channel/grpc/hello_wire.h"
@@ -231,8 +232,9 @@ absl::StatusOr<tryst::Hello> TransportServiceImpl::CheckHello(const Caller& call
         absl::StrCat("this is ", parts_.self.worker, ", not ", request.peer()));
   }
   if (hello->worker != caller.worker || hello->incarnation != caller.incarnation) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("the hello is of ", hello->worker, ", its caller is ", caller.worker));
+    return absl::PermissionDeniedError(absl::StrFormat(
+        "the hello is of %s, incarnation %016x, its caller is %s, incarnation %016x", hello->worker,
+        hello->incarnation, caller.worker, caller.incarnation));
   }
   if (hello->protocol_oldest > kProtocolNewest || hello->protocol_newest < kProtocolOldest ||
       hello->protocol_oldest > hello->protocol_newest) {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
@@ -47,6 +48,28 @@ TEST_F(CallerTest, SoManyCallersAreRememberedAndNoMore) {
   // Their statements are too old to be replayed, so they make room.
   now_ms_ += 121'000;
   EXPECT_TRUE(verifier.Verify(Statement("/job:w/replica:0/task:0"), "Method", "request").ok());
+}
+
+// Otherwise what is said for the future could be replayed to our next incarnation, which knows no
+// numbers.
+TEST_F(CallerTest, ClocksMayBeAMinuteApartAndNoMore) {
+  constexpr int64_t kMinute = 60'000;
+  CallVerifier verifier("lab", kSelf, kToken, Now());
+  const auto said_at = [&](int64_t apart_ms, uint64_t incarnation) {
+    const int64_t now_ms = now_ms_;
+    now_ms_ += apart_ms;
+    const std::string statement = Statement("/job:w/replica:0/task:0", incarnation);
+    now_ms_ = now_ms;
+    return verifier.Verify(statement, "Method", "request").status();
+  };
+  now_ms_ += 10 * kMinute;  // So that no call was made before the start.
+  EXPECT_TRUE(said_at(kMinute, 1).ok());
+  EXPECT_TRUE(said_at(-kMinute, 2).ok());
+  for (const int64_t apart_ms : {kMinute + 1, -kMinute - 1}) {
+    const absl::Status refused = said_at(apart_ms, 3);
+    EXPECT_TRUE(absl::IsUnauthenticated(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "clocks more than a minute apart")) << refused;
+  }
 }
 
 }  // namespace
