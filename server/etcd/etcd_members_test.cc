@@ -1,0 +1,115 @@
+// A worker's entry in etcd, against a server that speaks etcd's protocol and lets leases expire.
+#include "server/etcd/etcd_members.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "server/etcd/member_record.h"
+#include "server/etcd/pretended_etcd.h"
+
+namespace tryst {
+namespace {
+
+const char kPs[] = "/job:ps/replica:0/task:0";
+const char kSelf[] = "/job:worker/replica:0/task:0";
+
+class EtcdMembersTest : public testing::Test {
+ protected:
+  EtcdMembersTest()
+      : members_(false, [](const std::string&, const std::string&) { return nullptr; }) {}
+
+  std::unique_ptr<EtcdMembers> Register(absl::Duration lease, std::vector<std::string> endpoints) {
+    EtcdMembers::Options options;
+    options.access.endpoints = std::move(endpoints);
+    options.cluster = "train";
+    options.self = self_;
+    options.lease = lease;
+    return std::make_unique<EtcdMembers>(options, &members_, &clock_);
+  }
+  static bool Await(const std::function<bool()>& what) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!what()) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return true;
+  }
+
+  const SteadyClock clock_;
+  const Member self_{kSelf, "node1:2222", 0xabcdef};
+  const std::string key_ = MemberKey("train", kSelf);
+  Membership members_;
+  PretendedEtcd etcd_;
+};
+
+TEST_F(EtcdMembersTest, ALeaseIsRenewedForAsLongAsTheWorkerLives) {
+  constexpr int kLeaseSeconds = 2;
+  auto worker = Register(absl::Seconds(kLeaseSeconds), {etcd_.address()});
+  ASSERT_TRUE(Await([&] { return etcd_.Get(key_) == MemberValue(self_); }));
+  const int64_t lease = etcd_.LeaseOf(key_);
+  const uint64_t renewals = etcd_.renewals();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500 * kLeaseSeconds));
+  EXPECT_EQ(etcd_.expired(), 0u);
+  EXPECT_EQ(etcd_.LeaseOf(key_), lease);
+  // Every third of the lease, or sooner.
+  EXPECT_GE(etcd_.renewals() - renewals, 4u);
+  EXPECT_EQ(worker->Look().leases, 1u);
+  EXPECT_EQ(worker->Look().sessions, 1u);
+  EXPECT_EQ(worker->Look().trouble, "");
+  EXPECT_LT(worker->Look().age_s, kLeaseSeconds);
+  worker.reset();
+  EXPECT_EQ(etcd_.Get(key_), "") << "who leaves says so";
+}
+
+TEST_F(EtcdMembersTest, WhoseLeaseIsLostRegistersAnew) {
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  ASSERT_TRUE(Await([&] { return etcd_.Get(key_) == MemberValue(self_); }));
+  const int64_t lease = etcd_.LeaseOf(key_);
+  etcd_.LoseLease(lease);
+  EXPECT_TRUE(Await([&] { return etcd_.Get(key_) == MemberValue(self_); }));
+  EXPECT_NE(etcd_.LeaseOf(key_), lease);
+  EXPECT_TRUE(Await([&] { return worker->Look().leases == 2; }));
+  EXPECT_EQ(worker->Look().sessions, 1u) << worker->Text();
+  EXPECT_FALSE(worker->Look().superseded);
+}
+
+// It has lost its lease, and in between another process has taken its name.
+TEST_F(EtcdMembersTest, AnEarlierIncarnationTakesNoNameBack) {
+  auto worker = Register(absl::Seconds(60), {etcd_.address()});
+  ASSERT_TRUE(Await([&] { return worker->Look().members == 1; }));
+  const std::string newer = MemberValue({kSelf, "node2:2222", 0x123});
+  const int64_t lease = etcd_.LeaseOf(key_);
+  etcd_.Put(key_, newer);
+  etcd_.LoseLease(lease);
+  EXPECT_TRUE(Await([&] { return worker->Look().superseded; }));
+  EXPECT_EQ(etcd_.Get(key_), newer);
+  worker.reset();
+  EXPECT_EQ(etcd_.Get(key_), newer) << "nor does it take it along";
+}
+
+TEST_F(EtcdMembersTest, OthersAreMembersForAsLongAsTheirKeysAreThere) {
+  PretendedEtcd* const etcd = &etcd_;
+  // The first one does not answer.
+  auto worker = Register(absl::Seconds(60), {"127.0.0.1:1", etcd->address()});
+  ASSERT_TRUE(Await([&] { return worker->Look().members == 1; })) << worker->Text();
+  Membership others(false, [](const std::string&, const std::string&) { return nullptr; });
+  EtcdMembers::Options options;
+  options.access.endpoints = {etcd->address()};
+  options.cluster = "train";
+  options.self = {kPs, "node3:2222", 7};
+  options.lease = absl::Seconds(60);
+  auto ps = std::make_unique<EtcdMembers>(options, &others, &clock_);
+  EXPECT_TRUE(Await([&] { return worker->Look().members == 2; })) << worker->Text();
+  EXPECT_TRUE(Await([&] { return ps->Look().members == 2; })) << ps->Text();
+  ps.reset();
+  EXPECT_TRUE(Await([&] { return worker->Look().members == 1; })) << worker->Text();
+}
+
+}  // namespace
+}  // namespace tryst
