@@ -196,7 +196,8 @@ class Producer final : public HelloHandler {
         members_(false, nullptr),
         fetches_(
             &source, &alarms_, incarnation,
-            [this](const grpc::ServerContextBase& context, absl::string_view request) {
+            [this, incarnation](const grpc::ServerContextBase& context, absl::string_view request) {
+              NoteBatch(incarnation, request);
               return Authenticate(context, "/tryst.rpc.TransportService/FetchTensor", request);
             },
             [](const Caller& caller, const TensorKey& key) {
@@ -255,10 +256,25 @@ class Producer final : public HelloHandler {
 
   int port() const { return port_; }
   FetchServer::Counts counts() const { return fetches_.counts(); }
+  // What each request of a batch that was meant for this life said it had heard of its answers.
+  std::vector<uint64_t> heard() {
+    MutexLock lock(&mu_);
+    return heard_;
+  }
 
   FakeSource source;
 
  private:
+  void NoteBatch(uint64_t incarnation, absl::string_view bytes) {
+    rpc::FetchRequest request;
+    if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return;
+    if (!request.waits() || request.producer_incarnation() != incarnation) return;
+    MutexLock lock(&mu_);
+    heard_.push_back(request.heard());
+  }
+
+  Mutex mu_;
+  std::vector<uint64_t> heard_ ABSL_GUARDED_BY(mu_);
   ThreadAlarms alarms_;
   CallVerifier verifier_;
   Membership members_;
@@ -543,6 +559,28 @@ TEST(GrpcPath, ACancelledFetchConsumesNothing) {
 }
 
 // The cancel may come before the reply begins, while it is under way, or after it has landed.
+// A Cancellation may be for many fetches, and may outlive the channel.
+TEST(GrpcPath, AFetchThatHasEndedHearsOfNoCancel) {
+  Producer producer(5);
+  Cancellation cancellation, later;
+  {
+    Consumer consumer(producer.port());
+    constexpr int kFetches = 300;
+    for (int i = 0; i < kFetches; ++i) {
+      Args args;
+      args.cancellation = i + 1 < kFetches ? &cancellation : &later;
+      producer.source.Send(1, Key("k"), Floats(1, 1));
+      ASSERT_TRUE(consumer.Fetch(1, Key("k"), args)->Wait().status.ok());
+    }
+    uint64_t before = 0, after = 0;
+    consumer.poller.RunAndWait([&] { before = consumer.poller.tasks_run(); });
+    cancellation.StartCancel();
+    consumer.poller.RunAndWait([&] { after = consumer.poller.tasks_run(); });
+    EXPECT_LT(after - before, kFetches / 3) << "the poller hears of each";
+  }
+  later.StartCancel();  // Would use what is gone.
+}
+
 TEST(GrpcPath, WhatACancelledFetchHadMetGoesToTheNextOne) {
   Producer producer(5);
   Consumer consumer(producer.port());
@@ -1201,6 +1239,38 @@ TEST(GrpcPath, ParcelsThatAreLostComeAgain) {
   EXPECT_TRUE(Eventually([&] { return producer.counts().tensors == 1 + kRounds * 30; }));
 }
 
+// The numbers of a life's answers begin anew. An early one that is lost has to be told again.
+TEST(GrpcPath, WhatAnEarlierLifeAnsweredWasNotHeardOfTheNext) {
+  auto producer = std::make_unique<Producer>(5);
+  const int port = producer->port();
+  CutProxy proxy(port);
+  Consumer consumer(proxy.port());
+  MeetEachOther(producer.get(), &consumer);
+  const auto fetch = [&](int count, int cut_at) {
+    auto results = FetchMany(&consumer, count, 64);
+    for (int i = 0; i < count; ++i) {
+      if (i == cut_at) proxy.CutNow();
+      producer->source.Send(1, Key(absl::StrCat("k", i)), Bytes(64));
+    }
+    for (const auto& result : results) ASSERT_TRUE(result->Wait().status.ok()) << result->status;
+  };
+  // The first request of a batch names no life.
+  const auto said = [&] { return producer->heard(); };
+  for (int round = 0; round < 50 && (said().empty() || said().back() < 20); ++round) {
+    auto results = FetchMany(&consumer, 10, 64);
+    ASSERT_TRUE(Eventually([&] { return producer->counts().parked == 8; }));
+    for (int i = 0; i < 10; ++i) producer->source.Send(1, Key(absl::StrCat("k", i)), Bytes(64));
+    for (const auto& result : results) ASSERT_TRUE(result->Wait().status.ok()) << result->status;
+  }
+  ASSERT_GE(said().back(), 20u);
+  producer.reset();
+  producer = std::make_unique<Producer>(6, port);
+  MeetEachOther(producer.get(), &consumer);
+  for (int round = 0; round < 10; ++round) fetch(10, round);
+  ASSERT_FALSE(said().empty());
+  EXPECT_EQ(said().front(), 0u);
+}
+
 TEST(GrpcPath, AFullExecutorDelaysDoneAndLosesNone) {
   Producer producer(5);
   Consumer consumer(producer.port());
@@ -1385,6 +1455,31 @@ TEST(GrpcPathRefuses, ABatchOfMoreThanOneMayHold) {
   EXPECT_EQ(fetch(), grpc::StatusCode::INVALID_ARGUMENT);
   request.mutable_asks()->RemoveLast();
   EXPECT_EQ(fetch(), grpc::StatusCode::OK);
+}
+
+TEST(GrpcPathRefuses, MoreConsumersThanItMayHave) {
+  FetchServerOptions options;
+  options.max_consumers = 2;
+  Producer producer(5, 0, "", options);
+  RawCaller raw(producer.port());
+  uint64_t serial = 0;
+  const auto fetch = [&](int task, uint64_t incarnation) {
+    const std::string worker = absl::StrCat("/job:worker/replica:0/task:", task);
+    const TensorKey key = *TensorKey::Parse(
+        absl::StrCat(kProducer, "/device:CPU:0;0000000000000001;", worker, "/device:CPU:0;k;0:0"));
+    rpc::FetchRequest request = Request("k", ++serial);
+    request.set_key(std::string(key.text()));
+    producer.source.Send(1, key, Floats(1, 1));
+    CallSigner signer({"lab", worker, incarnation}, "", UnixMs);
+    return raw.Fetch(signer.Sign(kProducer, kFetch, request.SerializeAsString()), request)
+        .error_code();
+  };
+  EXPECT_EQ(fetch(0, 9), grpc::StatusCode::OK);
+  EXPECT_EQ(fetch(1, 9), grpc::StatusCode::OK);
+  EXPECT_EQ(fetch(2, 9), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(fetch(0, 9), grpc::StatusCode::OK);
+  EXPECT_EQ(fetch(1, 10), grpc::StatusCode::OK) << "a restarted one takes its own place";
+  EXPECT_EQ(fetch(3, 9), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST(GrpcPathRefuses, ARepetitionOfWhatIsOver) {
