@@ -1,5 +1,7 @@
 #include "channel/shm/fetch_channel.h"
 
+#include "channel/shm/asleep_flag.h"
+
 // The turns of a ShmFetchChannel, and the memory of its fetches. fetch_connection.cc has the
 // connection.
 namespace tryst {
@@ -71,13 +73,12 @@ void ShmFetchChannel::Flush() {
 
 void ShmFetchChannel::FallAsleep() {
   const bool waits = !link_.words.empty() || HasWords() || SomebodyWaits();
-  link_.held->view().header->consumer_asleep.exchange(
-      waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
+  AsleepFlag(&link_.held->view().header->consumer_asleep)
+      .Raise(waits ? shm_wire::kForRoomToo : shm_wire::kForMessages);
 }
 
 bool ShmFetchChannel::WakeUp() {
-  const bool woken = link_.held->view().header->consumer_asleep.exchange(
-                         shm_wire::kAwake, std::memory_order_acq_rel) == shm_wire::kAwake;
+  const bool woken = AsleepFlag(&link_.held->view().header->consumer_asleep).Lower();
   if (woken) HearPacket();
   return woken;
 }

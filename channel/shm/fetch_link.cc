@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "channel/shm/asleep_flag.h"
 
 namespace tryst {
 
@@ -218,11 +219,7 @@ bool ShmFetchLink::Settle(const FetchSlots& slots) {
 }
 
 void ShmFetchLink::WakeProducer() {
-  std::atomic<uint32_t>& asleep = held->view().header->producer_asleep;
-  // Pairs with the producer's SetAsleep(). Both are RMWs of the same flag, so the later one sees
-  // what came before the earlier: either the producer sees our cell, or we see its flag.
-  if (asleep.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kAwake) return;
-  if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket->Send(Packet());
+  if (AsleepFlag(&held->view().header->producer_asleep).TakeDown()) socket->Send(Packet());
 }
 
 }  // namespace tryst

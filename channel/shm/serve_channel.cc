@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "channel/shm/asleep_flag.h"
 #include "channel/shm/same_host.h"
 
 namespace tryst {
@@ -298,15 +299,14 @@ bool ShmServeChannel::PollLink() {
 
 void ShmServeChannel::FallAsleep() {
   const bool waits = requests_.waits_for_room() || link_.hub->arena()->awaited();
-  link_.given->view().header->producer_asleep.exchange(
-      waits ? shm_wire::kForRoomToo : shm_wire::kForMessages, std::memory_order_acq_rel);
+  AsleepFlag(&link_.given->view().header->producer_asleep)
+      .Raise(waits ? shm_wire::kForRoomToo : shm_wire::kForMessages);
   const int64_t pause_ns = requests_.LookAgainNs();
   if (pause_ns > 0) link_.hub->poller()->SetTimer(this, link_.hub->poller()->now_ns() + pause_ns);
 }
 
 bool ShmServeChannel::WakeUp() {
-  const bool woken = link_.given->view().header->producer_asleep.exchange(
-                         shm_wire::kAwake, std::memory_order_acq_rel) == shm_wire::kAwake;
+  const bool woken = AsleepFlag(&link_.given->view().header->producer_asleep).Lower();
   link_.hub->poller()->CancelTimer(this);
   if (woken) HearPacket();
   return woken;

@@ -1,6 +1,6 @@
 #include "channel/shm/serve_link.h"
 
-#include <atomic>
+#include "channel/shm/asleep_flag.h"
 
 namespace tryst {
 
@@ -34,12 +34,9 @@ bool ShmServeLink::Say(shm_wire::CellType type, uint16_t slot, uint32_t generati
 }
 
 void ShmServeLink::WakeConsumer() {
-  std::atomic<uint32_t>& asleep = given->view().header->consumer_asleep;
-  // Pairs with the consumer's FallAsleep(). Both change the flag with a read-modify-write, and the
-  // later one sees what came before the earlier one. So either the consumer sees our cell, or we
-  // see its flag.
-  if (asleep.fetch_add(0, std::memory_order_acq_rel) == shm_wire::kAwake) return;
-  if (asleep.exchange(shm_wire::kAwake) != shm_wire::kAwake) socket->Send(shm_wire::Packet());
+  if (AsleepFlag(&given->view().header->consumer_asleep).TakeDown()) {
+    socket->Send(shm_wire::Packet());
+  }
 }
 
 }  // namespace tryst
