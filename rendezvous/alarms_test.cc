@@ -33,6 +33,16 @@ TEST(VirtualAlarms, FireInOrderEachAtItsMoment) {
   EXPECT_EQ(fired.size(), 4u);
 }
 
+TEST(VirtualAlarms, ThoseOfOneMomentFireAsTheyWereSet) {
+  VirtualAlarms alarms;
+  const Deadline at = Deadline::AtNs(alarms.NowNs() + 10);
+  std::vector<int> fired;
+  for (int i = 0; i < 20; ++i) alarms.Set(at, [&fired, i] { fired.push_back(i); });
+  alarms.AdvanceBy(absl::Nanoseconds(10));
+  ASSERT_EQ(fired.size(), 20u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(fired[static_cast<size_t>(i)], i);
+}
+
 TEST(VirtualAlarms, ACallbackMaySetAndCancel) {
   VirtualAlarms alarms;
   int fired = 0;

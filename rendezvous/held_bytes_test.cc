@@ -93,5 +93,20 @@ TEST(HeldBytes, AReserveIsCollectedBeforeARefusal) {
   b.Give(50);
 }
 
+TEST(HeldBytes, WhoStillWaitsWhenOthersHaveFailedIsCalled) {
+  auto process = std::make_shared<HeldBytes>(10);
+  HeldBytes a(0, process);
+  HeldBytes b(0, process);
+  ASSERT_TRUE(a.TryTake(10));
+  int ready = 0;
+  a.WhenRoom(1, [](const absl::Status&) {});
+  b.WhenRoom(1, [&](const absl::Status& status) { ready += status.ok(); });
+  a.FailWaiting(absl::AbortedError("a"));
+  EXPECT_TRUE(b.anybody_waits());
+  a.Give(10);
+  EXPECT_EQ(ready, 1);
+  EXPECT_FALSE(b.anybody_waits());
+}
+
 }  // namespace
 }  // namespace tryst

@@ -545,5 +545,38 @@ TEST_F(LocalRendezvousTest, RecvWaitsOnThisThread) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// Room that a shard keeps for its next sends is room that other steps lack.
+TEST_F(LocalRendezvousTest, AStepKeepsLittleRoomOfWhatItHadTaken) {
+  auto process = std::make_shared<HeldBytes>(8 << 20);
+  Open({}, process);
+  for (int i = 0; i < 16; ++i) {
+    const TensorKey key = LocalKey(absl::StrCat(i));
+    const Tensor large = *Tensor::Allocate(DType::kUint8, {1 << 19});
+    ASSERT_TRUE(rendezvous->Send(key, Args(), large, false).ok());
+    ASSERT_TRUE(Receive(rendezvous.get(), key)->ok());
+  }
+  EXPECT_LE(process->held(), 4 * (64 << 10)) << "one lot in each of four shards";
+}
+
+// Whether the receive or the send is there first, and whatever the receive may end by.
+TEST_F(LocalRendezvousTest, TheSendersAttributesReachEveryReceive) {
+  Cancellation cancellation;
+  Args plain, late, cancellable;
+  late.deadline = Deadline::After(alarms, absl::Seconds(1));
+  cancellable.cancellation = &cancellation;
+  Args send_args;
+  send_args.alloc_attrs.scope_id = 5;
+  for (const Args& args : {plain, late, cancellable}) {
+    for (const bool send_first : {true, false}) {
+      std::shared_ptr<Outcome> got;
+      if (!send_first) got = Receive(rendezvous.get(), LocalKey("a"), args);
+      ASSERT_TRUE(rendezvous->Send(LocalKey("a"), send_args, Number(1), false).ok());
+      if (send_first) got = Receive(rendezvous.get(), LocalKey("a"), args);
+      ASSERT_TRUE(got->ok()) << got->status;
+      EXPECT_EQ(got->send_attrs.scope_id, 5);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tryst

@@ -441,5 +441,23 @@ TEST_F(StepRegistryTest, DumpsWhoWaitsInEveryStep) {
   registry.reset();
 }
 
+// Its requests have been told, and nothing waits in it. Whoever asks later must hear the cause too.
+TEST_F(StepRegistryTest, AStepThatMakesRoomIsRememberedWithItsCause) {
+  options.max_unstarted_steps = 2;
+  Open();
+  const auto first = Take(1, OutKey("a"));
+  registry->AbortStep(1, absl::InternalError("early"));
+  EXPECT_EQ(first->status.message(), "early");
+  const auto second = Take(2, OutKey("a"));
+  const auto third = Take(3, OutKey("a"));
+  EXPECT_EQ(second->calls + third->calls, 0) << "they wait";
+  EXPECT_EQ(registry->counters().steps, 2);
+  const auto again = Take(1, OutKey("a"));
+  EXPECT_EQ(again->status.message(), "early");
+  EXPECT_TRUE(IsDerived(again->status));
+  EXPECT_EQ(registry->StartStep(1).status().message(), "early");
+  registry.reset();
+}
+
 }  // namespace
 }  // namespace tryst
