@@ -33,7 +33,10 @@ struct Seen {
   Mutex mu;
   std::vector<std::pair<size_t, std::string>> fetches ABSL_GUARDED_BY(mu);  // Place and edge.
   std::vector<std::pair<size_t, std::string>> hellos ABSL_GUARDED_BY(mu);
+  std::vector<std::string> peers ABSL_GUARDED_BY(mu);  // Noted by a hello, with incarnation.
   std::vector<size_t> aborts ABSL_GUARDED_BY(mu);
+  int counted ABSL_GUARDED_BY(mu) = 0;  // How often counters were asked for.
+  std::atomic<bool> takes_many{false};  // Whether the channels take FetchMany().
   bool wrong_thread ABSL_GUARDED_BY(mu) = false;
 };
 
@@ -52,6 +55,15 @@ class EchoChannel final : public Channel {
       --out_;
       std::move(done)(absl::OkStatus(), Args(), args, Tensor(), true);
     });
+  }
+  bool FetchMany(int64_t step, absl::Span<const TensorKey> keys, const Args& args,
+                 ManyDoneFn* done) override {
+    if (!seen_->takes_many) return false;
+    for (const TensorKey& key : keys) {
+      Fetch(step, key, args, [](absl::Status, const Args&, const Args&, Tensor, bool) {});
+    }
+    std::move (*done)(absl::OkStatus(), {});
+    return true;
   }
   void AbortStep(int64_t, const absl::Status&) override {
     MutexLock lock(&seen_->mu);
@@ -83,7 +95,17 @@ class EchoTransport final : public Transport {
     }
     std::move(done)(Hello());
   }
-  void AddCounters(Counters* counters) const override { counters->Count("echoes", 1); }
+  void NotePeer(const std::string& worker, uint64_t incarnation) override {
+    MutexLock lock(&seen_->mu);
+    seen_->peers.push_back(absl::StrCat(worker, " ", incarnation));
+  }
+  void AddCounters(Counters* counters) const override {
+    {
+      MutexLock lock(&seen_->mu);
+      ++seen_->counted;
+    }
+    counters->Count("echoes", 1);
+  }
 
  private:
   const std::string name_ = "echo";
@@ -233,20 +255,79 @@ TEST_F(ChannelPoolsTest, OnePollerThatIsStuckHidesNoOther) {
   EXPECT_EQ(counters.all().at("pollers").value, static_cast<int64_t>(kPollers));
 }
 
-// Who stops a pool frees what its callbacks use, so a fetch that another thread has posted counts.
-TEST(ChannelPoolTest, IsNotDrainedWhileAFetchIsPosted) {
+// One pool, turned by the test.
+class ChannelPoolTest : public ::testing::Test {
+ protected:
+  ChannelPoolTest()
+      : pool(&poller, nullptr, nullptr, {[this](const TransportContext& context) {
+          return std::make_unique<EchoTransport>(context, &seen);
+        }},
+             Options()) {
+    EXPECT_TRUE(pool.Open().ok());
+    poller.Turn();  // From here on this is the poller thread.
+  }
+  ~ChannelPoolTest() override {
+    pool.Close(absl::CancelledError("over"));
+    for (int i = 0; i < 10; ++i) poller.Turn();
+    EXPECT_TRUE(pool.Drained());
+  }
+  static ChannelPoolOptions Options() {
+    ChannelPoolOptions options;
+    options.self = Task("worker", 0);
+    options.incarnation = 7;
+    return options;
+  }
+
   const SteadyClock clock;
-  Poller poller(&clock);
+  Poller poller{&clock};
   Seen seen;
-  ChannelPoolOptions options;
-  options.self = Task("worker", 0);
-  options.incarnation = 7;
-  ChannelPool pool(&poller, nullptr, nullptr, {[&seen](const TransportContext& context) {
-    return std::make_unique<EchoTransport>(context, &seen);
-  }},
-                   options);
-  ASSERT_TRUE(pool.Open().ok());
-  poller.Turn();  // From here on this is the poller thread.
+  ChannelPool pool;
+};
+
+// What was asked earlier, on another thread, goes first.
+TEST_F(ChannelPoolTest, AManyOvertakesNothingThatIsPosted) {
+  seen.takes_many = true;
+  const auto ignore = [](absl::Status, const Args&, const Args&, const Tensor&, bool) {};
+  std::thread([&] { pool.Fetch(1, Key(Task("ps", 0), "first"), Args(), ignore); }).join();
+  int ended = 0;
+  pool.FetchMany(1, {Key(Task("ps", 0), "second"), Key(Task("ps", 0), "third")}, Args(),
+                 [&ended](const absl::Status&, absl::Span<Received>) { ++ended; });
+  for (int i = 0; i < 3; ++i) poller.Turn();
+  EXPECT_EQ(ended, 1);
+  MutexLock lock(&seen.mu);
+  ASSERT_EQ(seen.fetches.size(), 3u);
+  EXPECT_EQ(seen.fetches[0].second, "first");
+  EXPECT_EQ(seen.fetches[1].second, "second");
+}
+
+TEST_F(ChannelPoolTest, TransportsHearOfEachPeerThatSaysHello) {
+  Hello hello;
+  hello.worker = Task("ps", 3);
+  hello.incarnation = 21;
+  hello.path = "no such path";
+  absl::Status answered;
+  pool.OnHello(hello, [&](absl::StatusOr<Hello> answer) { answered = answer.status(); });
+  poller.Turn();
+  EXPECT_TRUE(absl::IsUnimplemented(answered)) << answered;
+  MutexLock lock(&seen.mu);
+  EXPECT_EQ(seen.peers, std::vector<std::string>{Task("ps", 3) + " 21"});
+}
+
+// Who has given up waiting for a poller has given its memory up, too.
+TEST_F(ChannelPoolTest, APollerThatComesLateAnswersNobody) {
+  absl::Status asked;
+  std::thread([&] {
+    Counters counters;
+    asked = pool.AskCounters(&counters);
+  }).join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(asked)) << asked;
+  poller.Turn();
+  MutexLock lock(&seen.mu);
+  EXPECT_EQ(seen.counted, 0);
+}
+
+// Who stops a pool frees what its callbacks use, so a fetch that another thread has posted counts.
+TEST_F(ChannelPoolTest, IsNotDrainedWhileAFetchIsPosted) {
   pool.Close(absl::CancelledError("over"));
   poller.Turn();
   EXPECT_TRUE(pool.Drained());

@@ -294,5 +294,33 @@ TEST_F(PeerPathsTest, WhatIsTooLargeComesByTheLastResort) {
   On("last")->EndFirst();
 }
 
+TEST_F(PeerPathsTest, ALeftPathIsTriedAgainAfterTheLongestPauseAtMost) {
+  options_.probe_ms = 1000;
+  options_.probe_ms_most = 4000;
+  Fetch("a");
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  for (int i = 0; i < 200; ++i) Pass(100);  // By now the pauses are the longest.
+  for (int i = 0; i < 10; ++i) {
+    const int before = On("best")->probes;
+    for (int passed = 0; passed < 41; ++passed) Pass(100);
+    EXPECT_GT(On("best")->probes, before);
+    EXPECT_LE(On("best")->probes, before + 3) << "half of the longest pause at least";
+  }
+  On("second")->EndFirst();
+}
+
+TEST_F(PeerPathsTest, WhereNoneIsGoodTheOneThatWasLeftFirstIsTaken) {
+  Fetch("a");
+  for (const char* name : {"best", "second", "last"}) {
+    Pass(10);
+    On(name)->user->OnLeft(On(name)->TakeWaiting());
+  }
+  EXPECT_EQ(OutOn("best"), 1u) << paths_->Explain();
+  Pass(10);
+  On("best")->user->OnLeft(On("best")->TakeWaiting());
+  EXPECT_EQ(OutOn("second"), 1u) << paths_->Explain();
+  On("second")->EndFirst();
+}
+
 }  // namespace
 }  // namespace tryst
