@@ -1025,6 +1025,21 @@ TEST(GrpcPath, PatienceEnds) {
   EXPECT_NE(fetch->status.message().find(kProducer), std::string::npos);
 }
 
+TEST(GrpcPath, ADeadlineEndsAPauseBetweenTwoAttempts) {
+  GrpcChannelOptions options;
+  options.patience = absl::Minutes(2);
+  options.first_retry = options.longest_retry = absl::Seconds(15);
+  int port = 0;
+  { port = Producer(4).port(); }
+  Consumer consumer(port, 77, "", options);
+  Args args;
+  args.deadline = Deadline::After(consumer.clock, absl::Milliseconds(200));
+  const absl::Time began = absl::Now();
+  auto fetch = consumer.Fetch(1, Key("k"), args);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(fetch->Wait().status)) << fetch->status;
+  EXPECT_LT(absl::Now() - began, absl::Seconds(10));
+}
+
 // Producers of an earlier release take no batches.
 TEST(GrpcPath, MoreThanMaxAskedWaitInLineAtAProducerThatTakesNoBatches) {
   GrpcChannelOptions options;

@@ -276,5 +276,26 @@ TEST_F(HostileGrpcConsumerTest, TheKeysOfAConsumerHaveABound) {
   EXPECT_EQ(Start(Request(2, "b"))->End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
+TEST_F(HostileGrpcConsumerTest, TheChannelsOfAConsumerHaveABound) {
+  constexpr uint64_t kMostChannels = 256;
+  Open();
+  std::vector<std::unique_ptr<Call>> calls;
+  const auto on_channel = [](uint64_t channel) {
+    rpc::FetchRequest request = Request(1, absl::StrCat("edge", channel));
+    request.set_channel(channel);
+    return request;
+  };
+  for (uint64_t channel = 1; channel <= kMostChannels; ++channel) {
+    calls.push_back(Start(on_channel(channel)));
+    ASSERT_TRUE(source_.AwaitTakes(channel));
+  }
+  const rpc::FetchRequest one_more = on_channel(kMostChannels + 1);
+  EXPECT_EQ(Start(one_more)->End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(source_.log().size(), kMostChannels);
+  Note(1, /*wanted=*/true);  // Nothing waits on the first channel any more.
+  calls.push_back(Start(one_more));
+  EXPECT_TRUE(Eventually([](const auto& counts) { return counts.requests == kMostChannels + 1; }));
+}
+
 }  // namespace
 }  // namespace tryst
