@@ -733,6 +733,36 @@ TEST_F(OneReadTest, WhatIsForTheNextLifeWaitsForItAndTheRestEnds) {
   EXPECT_EQ(of_next.number, 5) << of_next.status << channel_->Explain();
 }
 
+// What a fetch of many is told must not depend on what another was told before.
+TEST_F(SettlementTest, AManyThatFailedLeavesNothingToTheNext) {
+  Open(ShmOptions());
+  const std::vector<TensorKey> keys = {Key("one"), Key("two")};
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  std::vector<absl::Status> ended;
+  const auto fetch = [&](const Args& with) {
+    ended.clear();
+    ManyDoneFn done = [&](const absl::Status& status, absl::Span<Received> results) {
+      ended.push_back(status);
+      for (const Received& result : results) ended.push_back(result.status);
+    };
+    EXPECT_TRUE(channel_->FetchMany(1, keys, with, &done));
+  };
+  fetch(args);
+  for (int i = 0; i < 10; ++i) Turn();
+  cancellation.StartCancel();
+  for (int i = 0; i < 100 && ended.empty(); ++i) Turn();
+  ASSERT_EQ(ended.size(), 3u);
+  for (const absl::Status& status : ended) EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  for (int i = 0; i < 100; ++i) Turn();
+  for (const TensorKey& key : keys) Send(key, 8, 1, false);
+  fetch(Args());
+  for (int i = 0; i < 100 && ended.empty(); ++i) Turn();
+  ASSERT_EQ(ended.size(), 3u);
+  for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
+}
+
 // ---- What ends while its copy is under way ----
 
 // What it had copied no longer counts against what the consumer may be lent.
