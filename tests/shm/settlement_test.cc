@@ -761,6 +761,13 @@ TEST_F(SettlementTest, AManyThatFailedLeavesNothingToTheNext) {
   for (int i = 0; i < 100 && ended.empty(); ++i) Turn();
   ASSERT_EQ(ended.size(), 3u);
   for (const absl::Status& status : ended) EXPECT_TRUE(status.ok()) << status;
+  int ends = 0;
+  ManyDoneFn done = [&](const absl::Status& status, absl::Span<Received> results) {
+    ends += status.ok() && results.empty();
+  };
+  EXPECT_TRUE(channel_->FetchMany(1, {}, Args(), &done));
+  for (int i = 0; i < 10; ++i) Turn();
+  EXPECT_EQ(ends, 1) << "also where there is nothing to fetch";
 }
 
 // ---- What ends while its copy is under way ----

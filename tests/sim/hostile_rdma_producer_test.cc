@@ -313,6 +313,27 @@ TEST_F(HostileRdmaProducerTest, WhatALifeWasAskedForEndsWithIt) {
   EXPECT_EQ(scripted_.LastRequest().type, wire::RecordType::kRequest);
 }
 
+// The producer still keeps its take, and hears of the cancel alone.
+TEST_F(HostileRdmaProducerTest, WhatIsCancelledBetweenTwoLinksIsNotAskedForAgain) {
+  Cancellation cancellation;
+  Args args;
+  args.cancellation = &cancellation;
+  const Fetched* const fetched = Fetch("a", args);
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  BreakLink();
+  AwaitHello();
+  cancellation.StartCancel();
+  for (int i = 0; i < 10; ++i) Settle();
+  Answer(1, 5);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kRequest), 1u);
+  EXPECT_EQ(scripted_.CountOf(wire::RecordType::kCancel), 1u);
+  SayFailed(asked.slot, asked.generation);
+  EXPECT_EQ(fetched->calls, 1);
+  EXPECT_TRUE(absl::IsCancelled(fetched->status)) << fetched->status;
+  EXPECT_EQ(channel_->counters().breaks, 1u);
+}
+
 // It has forgotten what it took: asked again it would take the next tensor of the key.
 TEST_F(HostileRdmaProducerTest, WhatASessionWasAskedForEndsWithIt) {
   const Fetched* const fetched = Fetch("a");
