@@ -1281,6 +1281,7 @@ TEST(GrpcPath, WhatAnEarlierLifeAnsweredWasNotHeardOfTheNext) {
   producer.reset();
   producer = std::make_unique<Producer>(6, port);
   MeetEachOther(producer.get(), &consumer);
+  fetch(10, -1);  // A call that is cut now might have been the earlier life's.
   for (int round = 0; round < 10; ++round) fetch(10, round);
   ASSERT_FALSE(said().empty());
   EXPECT_EQ(said().front(), 0u);
