@@ -134,11 +134,11 @@ for turn in 0 1 2 3 4 5 6; do
 done
 
 # A change is what came after a pause, and reaches those whose inputs it touches.
-commit 0 base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/soak/soak.py docs/d.md
-commit 1 docs/d.md
+commit 0 base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/soak/soak.py notes.txt
+commit 1 notes.txt
 before=$(git rev-parse HEAD)
 commit 10 tests/soak/soak.py
-commit 11 docs/d.md
+commit 11 notes.txt
 CI_TURN=0 lanes_plan
 [[ $base == "$before" ]] || complain "the change begins after $base, wanted $before"
 [[ ${why[soak]} == "reached by tests/soak/soak.py" ]] || complain "soak: ${why[soak]}"
@@ -160,7 +160,7 @@ CI_TURN=5 lanes_plan
 # The turn goes on by one with a commit and with a day.
 CI_DAY=7 lanes_turn
 was=$turn
-commit 41 docs/d.md
+commit 41 notes.txt
 CI_DAY=7 lanes_turn
 ((turn == was + 1)) || complain "a commit turns $was into $turn"
 CI_DAY=8 lanes_turn
@@ -190,7 +190,7 @@ simulate() { # KEEPS [NAME]: whether the checkout stays, a lane that takes a hun
   done
   if [[ $1 == yes ]]; then lanes_keep_owed; fi
 }
-rooms=(base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/soak/soak.py docs/d.md verbs/soft/BUILD)
+rooms=(base/a.cc python/p.cc verbs/soft/s.cc bench/b.py tests/soak/soak.py notes.txt verbs/soft/BUILD)
 hour=100
 seven() { # RUNS FIRST_TURN KEEPS [NAME]
   local run name
