@@ -783,7 +783,7 @@ TEST(GrpcPath, ATensorSentWhileTheConsumerIsAwayIsKeptForIt) {
   ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 1; }));
   proxy.Refuse(true);
   proxy.CutNow();
-  absl::SleepFor(absl::Milliseconds(50));
+  ASSERT_TRUE(Eventually([&] { return producer.counts().alone == 1; }));
   producer.source.Send(1, Key("k"), Floats(5, 5));
   EXPECT_TRUE(Eventually([&] { return producer.counts().kept_bytes == 20; }));
   proxy.Refuse(false);
@@ -821,7 +821,7 @@ TEST(GrpcPath, KeepsNoMoreThanItsBudgetForTheAbsent) {
   ASSERT_TRUE(Eventually([&] { return producer.source.waiting() == 2; }));
   proxy.Refuse(true);
   proxy.CutNow();
-  absl::SleepFor(absl::Milliseconds(50));
+  ASSERT_TRUE(Eventually([&] { return producer.counts().alone == 2; }));
   producer.source.Send(1, Key("a"), Floats(20, 1));
   producer.source.Send(1, Key("b"), Floats(20, 1));
   EXPECT_TRUE(Eventually([&] { return producer.counts().dropped == 1; }));

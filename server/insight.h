@@ -50,6 +50,8 @@ class Insight {
   // `peer`: all peers.
   std::string PathsText(const std::string& peer) const;
   std::string PathsJson(const std::string& peer) const;
+  // `trouble` says why some are missing.
+  std::vector<PathView> Paths(const std::string& peer, std::string* trouble) const;
   TraceDump Dump(const TraceFilter& filter) const;
   std::map<std::string, int64_t> Stats() const;
   // Prometheus's text format, version 0.0.4.
@@ -64,7 +66,6 @@ class Insight {
     std::string trouble;  // Why some are missing.
   };
   Listed ListOps(int64_t step) const;
-  std::vector<PathView> Paths(const std::string& peer, std::string* trouble) const;
   TraceTrack::Counts CountsOf(const PathView& path) const;
   std::string PollersText() const;
   std::string MembersJson() const;

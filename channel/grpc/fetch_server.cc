@@ -977,6 +977,7 @@ void FetchServer::State::Shutdown() {
 FetchServer::Counts FetchServer::State::counts() const {
   MutexLock lock(&mu_);
   Counts counts = counts_;
+  counts.alone = alone_.size();
   for (const auto& [worker, consumer] : consumers_) {
     for (const auto& [id, peer] : consumer->channels) {
       for (const auto& [serial, entry] : peer.entries) {

@@ -86,6 +86,7 @@ class FetchServer {
     // At present, by devices to the host. Their ends use the arguments of the constructor.
     uint64_t copying = 0;
     uint64_t kept_bytes = 0;  // At present, without a stream.
+    uint64_t alone = 0;       // At present: fetches whose stream broke.
   };
   Counts counts() const;
 

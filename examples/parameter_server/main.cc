@@ -42,9 +42,12 @@ Layout LayoutOf(const Options& options, const Corpus& corpus) {
 }
 
 // Prints who and where this task is, for people and for the launcher.
-void Introduce(const Server& server) {
-  std::printf("process %d at %s, protocol %s\n%s\n", getpid(), server.address().c_str(),
-              server.config().protocol.c_str(), SeedLine(Seed(server)).c_str());
+void Introduce(const Options& options, const Server& server) {
+  if (options.detailed()) {
+    std::printf("process %d at %s, protocol %s\n", getpid(), server.address().c_str(),
+                server.config().protocol.c_str());
+  }
+  std::printf("%s\n", SeedLine(Seed(server)).c_str());
 }
 
 // Whether the task must end. The launcher closes its standard input. A scheduler's tasks may have
@@ -66,8 +69,8 @@ absl::Status RunServer(const Options& options, const Corpus& corpus, int index, 
   }
   absl::Status started = server->Start();
   if (!started.ok()) return started;
-  ServerTask task(server, layout, &shard, options.synchronous);
-  Introduce(*server);
+  ServerTask task(server, layout, &shard, options.synchronous, options.detailed());
+  Introduce(options, *server);
   absl::Status saved;
   absl::Time save = absl::Now() + kSnapshotEvery;
   absl::Time served = absl::InfiniteFuture();  // Somebody, for the last time.
@@ -82,7 +85,7 @@ absl::Status RunServer(const Options& options, const Corpus& corpus, int index, 
     if (!saved.ok()) break;
     save = absl::Now() + kSnapshotEvery;
   }
-  std::printf("%ld updates\n", task.updates());
+  if (options.detailed()) std::printf("%ld updates\n", task.updates());
   // Save before it stops, so that a job that is requeued right after its start loses nothing
   // either.
   if (saved.ok()) saved = task.Save(snapshot);
@@ -93,7 +96,7 @@ absl::Status RunServer(const Options& options, const Corpus& corpus, int index, 
 absl::Status RunWorker(const Options& options, const Corpus& corpus, int index, Server* server) {
   absl::Status started = server->Start();
   if (!started.ok()) return started;
-  Introduce(*server);
+  Introduce(options, *server);
   const Layout layout = LayoutOf(options, corpus);
   std::vector<Example> own;
   const std::vector<Example> all = ExamplesOf(corpus.train, layout.context);
@@ -112,7 +115,7 @@ absl::Status RunWorker(const Options& options, const Corpus& corpus, int index, 
       stop = ToldToEnd(options, absl::Milliseconds(50)) || absl::Now() > end;
     }
   });
-  const absl::Status worked = Work(server, layout, own, held_out, &stop);
+  const absl::Status worked = Work(server, layout, own, held_out, options.detailed(), &stop);
   ended = true;
   listener.join();
   const absl::Status stopped = server->Stop(kStopDeadline);

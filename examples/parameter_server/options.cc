@@ -77,6 +77,7 @@ std::vector<Flag> Flags() {
        [](const Options& options) { return absl::StrJoin(options.texts, ","); }},
       Text("plot", "where the curve goes", &Options::plot),
       Text("folder", "where snapshots are kept; else they go with the run", &Options::folder),
+      Switch("verbose", "every connection of every process, and why", &Options::verbose),
   };
 }
 

@@ -25,7 +25,10 @@ struct Options {
   bool mixed = true;   // The last worker uses only gRPC.
   std::vector<std::string> texts;
   std::string plot = "demo_loss.svg";
-  std::string folder;  // For snapshots; empty: a temporary one.
+  std::string folder;    // For snapshots; empty: a temporary one.
+  bool verbose = false;  // Every task says all that it knows of its connections.
+  // A scheduler's tasks have nobody else to tell what they do.
+  bool detailed() const { return verbose || scheduled(); }
 
   std::vector<std::string> server_flags;
 };

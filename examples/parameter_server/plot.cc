@@ -24,7 +24,7 @@ void AddEvents(const Course& course, bool with_text, std::string* script) {
     absl::StrAppend(script, "set arrow from first ", x, ", graph 0 to first ", x,
                     ", graph 1 nohead dashtype 3 linecolor rgb '#888888'\n");
     if (!with_text) continue;
-    const double aside = absl::StartsWith(text, "restart") ? 0.8 : -0.8;
+    const double aside = absl::StartsWith(text, "we start") ? 0.8 : -0.8;
     absl::StrAppend(script, "set label ", Quoted(text), " at first ", x,
                     ", graph 0.97 rotate by -90 left offset character ", aside, ", 0 ",
                     "textcolor rgb '#555555' font ',10'\n");

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "server/server.h"
+
 namespace tryst {
 
 // What a task tells the launcher, by lines of its output that begin with '@'. Other lines are for
@@ -20,6 +22,19 @@ bool ParseProgress(const std::string& line, Progress* progress);
 // The line by which a task says that it is up, and with which seed others join.
 std::string SeedLine(const std::string& seed);
 bool ParseSeed(const std::string& line, std::string* seed);
+
+// On which path a task fetches from a peer, once it has.
+struct PathReport {
+  std::string peer;  // As "ps 0".
+  std::string path;  // As "rdma/soft".
+  std::string why;   // Why this one: what speaks for it, or what was wrong with better ones.
+};
+PathReport ReportPath(Server* server, const std::string& peer);
+std::string PathLine(const PathReport& report);
+bool ParsePath(const std::string& line, PathReport* report);
+
+// "/job:ps/replica:0/task:1" as "ps 1".
+std::string ShortName(const std::string& worker);
 
 }  // namespace tryst
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "examples/loopback.h"
+#include "examples/parameter_server/progress.h"
 #include "server/membership.h"
 
 namespace tryst {
@@ -92,7 +93,10 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
       }
     }
     if (iteration_ == 0) {
-      std::printf("%s\n", ExplainPath(task_->server_, worker_.worker).c_str());
+      std::printf("%s\n", PathLine(ReportPath(task_->server_, worker_.worker)).c_str());
+      if (task_->detailed_) {
+        std::printf("%s\n", ExplainPath(task_->server_, worker_.worker).c_str());
+      }
     }
     task_->Contribute(shared_from_this(), std::move(gradients));
   }
@@ -100,8 +104,10 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
   int ServerIndex() const { return static_cast<int>(task_->server_->config().task); }
 
   void Fail(const absl::Status& status) {
-    std::printf("no longer serves %s: %s\n", worker_.worker.c_str(),
-                std::string(status.message()).c_str());
+    if (task_->detailed_) {
+      std::printf("no longer serves %s: %s\n", ShortName(worker_.worker).c_str(),
+                  std::string(status.message()).c_str());
+    }
     // Tells the worker, if it is there. Has no effect on a step that has ended.
     rendezvous_->StartAbort(status);
     task_->End(shared_from_this());
@@ -116,8 +122,13 @@ class ServerTask::Session : public std::enable_shared_from_this<Session> {
   std::vector<int32_t> ids_;
 };
 
-ServerTask::ServerTask(Server* server, const Layout& layout, Shard* shard, bool synchronous)
-    : server_(server), layout_(layout), synchronous_(synchronous), shard_(shard) {}
+ServerTask::ServerTask(Server* server, const Layout& layout, Shard* shard, bool synchronous,
+                       bool detailed)
+    : server_(server),
+      layout_(layout),
+      synchronous_(synchronous),
+      detailed_(detailed),
+      shard_(shard) {}
 
 ServerTask::~ServerTask() = default;
 

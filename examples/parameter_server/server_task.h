@@ -22,8 +22,9 @@ namespace tryst {
 // it sends the other's, the two servers count it differently.
 class ServerTask {
  public:
-  // The arguments outlive it. REQUIRES: `server` has started.
-  ServerTask(Server* server, const Layout& layout, Shard* shard, bool synchronous);
+  // The arguments outlive it. REQUIRES: `server` has started. With `detailed` it prints all that is
+  // known of each connection.
+  ServerTask(Server* server, const Layout& layout, Shard* shard, bool synchronous, bool detailed);
   ~ServerTask();  // REQUIRES: the server has stopped.
 
   // Opens sessions for new workers. Call it every now and then.
@@ -53,6 +54,7 @@ class ServerTask {
   Server* const server_;
   const Layout layout_;
   const bool synchronous_;
+  const bool detailed_;
 
   Mutex mu_;
   Shard* const shard_ ABSL_PT_GUARDED_BY(mu_);

@@ -67,6 +67,7 @@ absl::Status ServerLink::Connect() {
     auto heard = worker_->calls()->Ping(name_, absl::Milliseconds(500));
     if (heard.ok() && heard->self.incarnation != incarnation_) {
       incarnation_ = heard->self.incarnation;
+      is_new_ = true;
       break;
     }
     if (absl::Now() > until) {
@@ -140,7 +141,7 @@ absl::Status ServerLink::Pulled() {
     const absl::Status answer = WaitForAnswer();
     if (answer.ok()) break;
     if (*stop_) return absl::CancelledError("told to stop");
-    std::printf("lost %s: %s\n", name_.c_str(), answer.ToString().c_str());
+    std::printf("lost %s: %s\n", ShortName(name_).c_str(), answer.ToString().c_str());
     worker_->steps()->CleanupStep(step_);
     rendezvous_ = nullptr;
   }
@@ -184,6 +185,7 @@ class Trainer {
     return loss;
   }
 
+  const std::vector<std::unique_ptr<ServerLink>>& links() const { return links_; }
   int64_t bytes_moved() const {
     int64_t sum = 0;
     for (const auto& link : links_) sum += link->bytes_moved();
@@ -235,7 +237,7 @@ class Trainer {
 }  // namespace
 
 absl::Status Work(Server* worker, const Layout& layout, std::vector<Example> examples,
-                  std::vector<Example> held_out, const std::atomic<bool>* stop) {
+                  std::vector<Example> held_out, bool detailed, const std::atomic<bool>* stop) {
   std::mt19937_64 random(worker->incarnation());
   std::shuffle(examples.begin(), examples.end(), random);
   held_out.resize(std::min(held_out.size(), kHeldOutBatch));
@@ -257,10 +259,10 @@ absl::Status Work(Server* worker, const Layout& layout, std::vector<Example> exa
     }
     auto loss = trainer.Step(MakeBatch({&examples[at], kBatch}, layout.context), /*learn=*/true);
     if (!loss.ok()) return *stop ? absl::OkStatus() : loss.status();
-    if (progress.examples == 0 && bytes_told == 0) {
-      for (int s = 0; s < layout.servers; ++s) {
-        std::printf("%s\n", ExplainPath(worker, WorkerName("ps", s)).c_str());
-      }
+    for (const auto& link : trainer.links()) {
+      if (!link->TakeIsNew()) continue;
+      std::printf("%s\n", PathLine(ReportPath(worker, link->server())).c_str());
+      if (detailed) std::printf("%s\n", ExplainPath(worker, link->server()).c_str());
     }
     losses += *loss;
     ++batches;

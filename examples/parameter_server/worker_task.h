@@ -32,6 +32,9 @@ class ServerLink {
   void Push(Tensor rows, Tensor dense);
 
   int64_t bytes_moved() const { return bytes_moved_; }
+  const std::string& server() const { return name_; }
+  // Whether another incarnation has answered since the last call.
+  bool TakeIsNew() { return std::exchange(is_new_, false); }
 
  private:
   struct Pull;  // What the callbacks write; they keep it alive.
@@ -49,6 +52,7 @@ class ServerLink {
   const std::string name_;
 
   uint64_t incarnation_ = 0;
+  bool is_new_ = false;
   int64_t step_ = 0;
   std::shared_ptr<Rendezvous> rendezvous_;  // Null: not connected.
   uint64_t iteration_ = 0;
@@ -59,10 +63,10 @@ class ServerLink {
   int64_t bytes_moved_ = 0;
 };
 
-// Trains until `stop`. Prints how it goes, for people and (progress.h) for the launcher. Evaluates
-// only with `held_out`.
+// Trains until `stop`. Prints how it goes, for people (with `detailed`, all that is known of each
+// connection) and (progress.h) for the launcher. Evaluates only with `held_out`.
 absl::Status Work(Server* worker, const Layout& layout, std::vector<Example> examples,
-                  std::vector<Example> held_out, const std::atomic<bool>* stop);
+                  std::vector<Example> held_out, bool detailed, const std::atomic<bool>* stop);
 
 }  // namespace tryst
 

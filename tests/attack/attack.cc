@@ -1,6 +1,6 @@
 // Attacks a job of this machine, over the loopback only, for a given time:
 //
-//   attack --load_worker=PROGRAM [--seconds=120] [--only=TEXT]
+//   attack --load_worker=PROGRAM [--seconds=120] [--only=TEXT] [--seed=N]
 //
 // TEXT selects lines that it prints, such as "--nic=soft: member". Meanwhile an honest pair of
 // workers exchanges tensors. Every attacker has its turn. Fails when the job gets a wrong byte;
@@ -248,18 +248,20 @@ int Main(const std::vector<std::string>& args) {
   std::string load_worker;
   std::string only;
   int seconds = 120;
+  uint32_t seed = 0;
   for (absl::string_view arg : args) {
     if (absl::ConsumePrefix(&arg, "--load_worker=")) {
       load_worker = std::string(arg);
     } else if (absl::ConsumePrefix(&arg, "--only=")) {
       only = std::string(arg);
+    } else if (absl::ConsumePrefix(&arg, "--seed=") && absl::SimpleAtoi(arg, &seed)) {
     } else if (!absl::ConsumePrefix(&arg, "--seconds=") || !absl::SimpleAtoi(arg, &seconds)) {
       load_worker.clear();
       break;
     }
   }
   if (load_worker.empty()) {
-    std::fprintf(stderr, "attack --load_worker=PROGRAM [--seconds=120] [--only=TEXT]\n");
+    std::fprintf(stderr, "attack --load_worker=PROGRAM [--seconds=120] [--only=TEXT] [--seed=N]\n");
     return 2;
   }
   std::string folder = "/tmp/tryst-attack-XXXXXX";
@@ -273,12 +275,14 @@ int Main(const std::vector<std::string>& args) {
     for (Attacker& one : AllAttackers(kToken)) {
       if (absl::StrContains(LineOf(paths[i], one), only)) attackers[i].push_back(std::move(one));
     }
-    // If the time is too short for all attackers, each path leaves out others.
-    std::rotate(
-        attackers[i].begin(),
-        attackers[i].begin() + static_cast<ptrdiff_t>(i * attackers[i].size() / paths.size()),
-        attackers[i].end());
-    all += attackers[i].size();
+    // If the time is too short for all attackers, each path leaves out others, and so does each seed.
+    const size_t count = attackers[i].size();
+    if (count > 0) {
+      const size_t first = (i * count / paths.size() + seed) % count;
+      std::rotate(attackers[i].begin(), attackers[i].begin() + static_cast<ptrdiff_t>(first),
+                  attackers[i].end());
+    }
+    all += count;
   }
   // Each attacker has two turns on each path, with time to begin, to calm down and to measure
   // again.

@@ -2,12 +2,14 @@
 # lane.sh tests|long|figures|channel|nccl|faults=SECONDS SETUP PROGRAMS SECONDS [DONE...]: what
 # run.sh runs in the guest, which lives for SECONDS. Prints "RUN setup name" before each test, and
 # PASS, FAIL or SKIP with setup and name after it. DONE names the tests that have a result from an
-# earlier boot. A test is killed at its time limit; a test whose limit does not fit in the remaining
-# time is not begun, and says so.
+# earlier boot. A test whose usual limit does not fit in the remaining time is not begun, and says so. A program of GoogleTest's
+# is killed when it has printed nothing for so long that it must hang; else it takes what time is left, however slow the
+# machine, and a case that the guest's end cuts off is skipped.
 set -u
 what=$1 setup=$2 programs=$3 limit_s=$4
 shift 4
 done_before=" $* "
+hangs_after=150 # Seconds without a line; a case of the contract gives up after 120 and says where.
 no_time=77 # The exit code of a test that ends only for want of time.
 a=rxe0 b=rxe0
 if [[ $setup == pair ]]; then b=rxe1; fi
@@ -57,14 +59,28 @@ check() { # NAME SECONDS COMMAND...: one result for it all.
   fi
 }
 
-gtest() { # PROGRAM SECONDS: one result for each of its tests.
-  local program=$1 limit=$2 filter line test="" why="" again=()
-  fits "$limit" "$program" || return
+gtest() { # PROGRAM SECONDS, that it usually needs: one result for each of its tests.
+  local program=$1 filter line test="" why="" again=() left said=yes pid code
+  fits "$2" "$program" || return
+  left=$((limit_s - SECONDS - 10))
   # Tests that have a result are not run again.
   filter=$(tr ' ' '\n' <<<"$done_before" | sed -n "s,^$program/,,p" | paste -sd:)
   # Not awk: it may hold lines back, and a crash would lose them.
-  while IFS= read -r line; do
+  exec 3< <(
+    timeout -k 5 "$left" "$programs/$program" --gtest_filter="-$filter" --gtest_color=no 2>&1
+    echo "(exit code $?)"
+  )
+  pid=$!
+  while true; do
+    code=0
+    IFS= read -r -t "$hangs_after" line <&3 || code=$?
+    if ((code > 128)); then # Not the end of its output.
+      said=no
+      pkill -P "$pid"
+    fi
+    if ((code != 0)); then break; fi
     case $line in
+      "(exit code 124)") said=late ;;
       "[ RUN      ] "*)
         test=${line#*] }
         why=
@@ -80,11 +96,15 @@ gtest() { # PROGRAM SECONDS: one result for each of its tests.
         echo "  | $line"
         ;;
     esac
-  done < <(
-    timeout -k 5 "$limit" "$programs/$program" --gtest_filter="-$filter" --gtest_color=no 2>&1
-    echo "(exit code $?)"
-  )
-  if [[ -n $test ]]; then finish_test FAIL ": it crashed or ran out of time $why"; fi
+  done
+  exec 3<&-
+  if [[ $said == no ]]; then
+    finish_test FAIL ": it said nothing for $hangs_after s and was killed"
+  elif [[ $said == late ]]; then
+    finish_test SKIP ": cut off, no time left on this machine"
+  else
+    finish_test FAIL ": it crashed $why"
+  fi
   for test in "${again[@]}"; do
     echo "RUN $setup $program/$test"
     if timeout -k 5 60 "$programs/$program" --gtest_filter="$test" --gtest_color=no >again.log 2>&1; then

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Plants faults into a copy of this tree, and sees which of them the tests find.
 
-  tests/mutants/mutants.py [--quick] [--some N] [--only NAME,...] [--jobs N] [--verbose]
+  tests/mutants/mutants.py [--quick] [--some N [--seed N]] [--only NAME,...] [--jobs N] [--verbose]
   tests/mutants/mutants.py --list          the faults, and whether each still applies
   tests/mutants/mutants.py --pack FOLDER   builds, and puts programs and this command into a folder for another machine
   tests/mutants/mutants.py --packed        runs from within such a folder
 
 planting.py says what a fault is. --quick takes those that a test finds which is built in seconds and runs in one; --some takes
-that many, others each day. It fails where a fault survives that is not known to,
+at most that many, others with each seed, which is the day unless it is given. It fails where a fault survives that is not known to,
 where one that is known to survive is found, and where one no longer applies.
 """
 import argparse
@@ -56,10 +56,9 @@ def chosen(mutants, args):
         mutants = [mutant._replace(tests=[test for test in mutant.tests if test[0] in QUICK]) for mutant in mutants]
         mutants = [mutant for mutant in mutants if mutant.tests]
     if args.some and args.some < len(mutants):
-        # A stride that spreads them over all files; the start moves on each day.
-        start = datetime.date.today().toordinal() * args.some
-        stride = len(mutants) // args.some
-        return [mutants[(start + i * stride) % len(mutants)] for i in range(args.some)]
+        # Spread over all files; as many seeds in a row as there are strides take every fault once.
+        stride = -(-len(mutants) // args.some)
+        return mutants[args.seed % stride::stride]
     return mutants
 
 
@@ -219,6 +218,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--some", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=datetime.date.today().toordinal())
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--list", action="store_true")
