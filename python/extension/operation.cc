@@ -3,6 +3,7 @@
 
 #include "python/extension/deferred.h"
 #include "python/extension/server.h"
+#include "python/extension/sources.h"
 #include "python/extension/tensor.h"
 
 namespace tryst_python {
@@ -211,15 +212,11 @@ PyObject* MakeQueueType() {
   return reinterpret_cast<PyObject*>(queue_type);
 }
 
-bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options) {
-  *options = {};
-  options->flags = flags;
-  if (stream == Py_None) return true;
-  unsigned long long address;
-  if (!PyArg_ParseTuple(stream, "iK", &options->gpu, &address)) return false;
+void Follow(const Stream* stream, tryst_options* options) {
+  if (stream == nullptr) return;
   options->has_stream = 1;
-  options->stream = reinterpret_cast<void*>(address);
-  return true;
+  options->gpu = stream->gpu;
+  options->stream = stream->address;
 }
 
 int64_t TimeoutMs(PyObject* timeout) {
@@ -234,7 +231,7 @@ PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t cou
     PyErr_SetString(PyExc_TypeError, "recv_one takes 4 arguments");
     return nullptr;
   }
-  GiveBackDeferred();
+  const GivesBack gives_back;
   tryst_options options = {};
   const int64_t step = PyLong_AsLongLong(args[0]);
   const tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
@@ -258,66 +255,62 @@ PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t cou
   return result;
 }
 
-// (step, keys, intos or None, timeout or None, flags, stream or None, queue or None)
+// (step, keys, intos or None, timeout or None, flags, queue or None)
 PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
   long long step;
-  PyObject *keys, *intos, *timeout, *stream, *queue;
+  PyObject *keys, *intos, *timeout, *queue;
   unsigned int flags;
-  if (!PyArg_ParseTuple(args, "LO!OOIOO", &step, &PyList_Type, &keys, &intos, &timeout, &flags,
-                        &stream, &queue)) {
+  if (!PyArg_ParseTuple(args, "LO!OOIO", &step, &PyList_Type, &keys, &intos, &timeout, &flags,
+                        &queue)) {
     return nullptr;
   }
-  GiveBackDeferred();
+  const GivesBack gives_back;
   const int64_t timeout_ms = TimeoutMs(timeout);
   if (PyErr_Occurred()) return nullptr;
-  tryst_options options;
-  if (!ParseStream(stream, flags, &options)) return nullptr;
   const Py_ssize_t count = PyList_Size(keys);
   if (intos != Py_None && (!PyList_Check(intos) || PyList_Size(intos) != count)) {
     PyErr_SetString(PyExc_ValueError, "as many 'into' as keys");
     return nullptr;
   }
   std::vector<tryst_recv_item> items(static_cast<size_t>(count));
-  std::vector<tryst_tensor*> made;
-  bool good = true;
-  for (Py_ssize_t i = 0; good && i < count; ++i) {
+  bool any_on_host = false;
+  Sources sources;
+  for (Py_ssize_t i = 0; i < count; ++i) {
     tryst_recv_item& item = items[static_cast<size_t>(i)];
     item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
     item.into = nullptr;
-    good = item.key != nullptr;
+    if (item.key == nullptr) return nullptr;
     PyObject* const into = intos == Py_None ? Py_None : PyList_GetItem(intos, i);
-    if (!good || into == Py_None) continue;
-    bool owned;
-    tryst_tensor* const tensor = TensorOf(into, &owned);
-    if (tensor != nullptr && owned) made.push_back(tensor);
-    item.into = tensor;
-    good = tensor != nullptr;
+    if (into == Py_None) continue;
+    item.into = sources.Add(into);
+    if (item.into == nullptr) return nullptr;
+    any_on_host |= !IsTensor(into) && sources.last_stream() == Sources::kNoStream;
   }
-  PyObject* result = nullptr;
-  if (good) {
-    auto* const self = PyObject_New(OperationObject, operation_type);
-    if (self != nullptr) {
-      self->op = nullptr;
-      self->count = count;
-      self->server = Py_NewRef(server);
-      self->queue = queue == Py_None ? nullptr : Py_NewRef(queue);
-      self->owner = nullptr;
-      result = reinterpret_cast<PyObject*>(self);
-      tryst_status* status;
-      {
-        const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
-        status =
-            tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
-                             self->queue == nullptr ? nullptr : AsQueue(queue), result, &self->op);
-      }
-      if (Raised(status)) {
-        Py_DECREF(result);
-        result = nullptr;
-      }
-    }
+  if (sources.streams().size() > (any_on_host ? 0 : 1)) {
+    PyErr_SetString(PyExc_ValueError,
+                    "'into' of several GPUs or streams, of which one call waits for one: "
+                    "receive into each one's in a call of its own");
+    return nullptr;
   }
-  for (tryst_tensor* tensor : made) tryst_tensor_free(tensor);
-  return result;
+  tryst_options options = {};
+  options.flags = flags;
+  Follow(sources.streams().empty() ? nullptr : &sources.streams()[0], &options);
+  auto* const self = PyObject_New(OperationObject, operation_type);
+  if (self == nullptr) return nullptr;
+  self->op = nullptr;
+  self->count = count;
+  self->server = Py_NewRef(server);
+  self->queue = queue == Py_None ? nullptr : Py_NewRef(queue);
+  self->owner = nullptr;
+  Ref result(reinterpret_cast<PyObject*>(self));
+  tryst_status* status;
+  {
+    const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
+    status = tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
+                              self->queue == nullptr ? nullptr : AsQueue(queue), result.get(),
+                              &self->op);
+  }
+  return Raised(status) ? nullptr : result.release();
 }
 
 }  // namespace tryst_python

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "python/extension/deferred.h"
+#include "python/extension/sources.h"
 #include "python/extension/tensor.h"
 
 namespace tryst_python {
@@ -93,52 +94,75 @@ PyObject* PeerIncarnation(PyObject* self, PyObject* args) {
   return PyLong_FromUnsignedLongLong(incarnation);
 }
 
-// (step, keys, tensors, flags, stream or None)
-PyObject* Send(PyObject* self, PyObject* args) {
+// Sends the items whose streams are at one place of `sources`, or all of them.
+tryst_status* SendFollowing(tryst_server* server, int64_t step, const tryst_send_item* items,
+                            size_t count, uint32_t flags, const Stream* stream, uint64_t bytes) {
   constexpr uint64_t kWorthReleasing = 64 << 10;
+  tryst_options options = {};
+  options.flags = flags;
+  Follow(stream, &options);
+  if (bytes < kWorthReleasing) return tryst_send_many(server, step, items, count, &options);
+  const WithoutGil without;
+  return tryst_send_many(server, step, items, count, &options);
+}
+
+// One call for each stream: what follows none goes with the first.
+tryst_status* SendByStream(tryst_server* server, int64_t step,
+                           const std::vector<tryst_send_item>& items,
+                           const std::vector<int>& streams_of, const Sources& sources,
+                           uint32_t flags, uint64_t bytes) {
+  const std::vector<Stream>& streams = sources.streams();
+  if (streams.size() < 2) {
+    return SendFollowing(server, step, items.data(), items.size(), flags,
+                         streams.empty() ? nullptr : &streams[0], bytes);
+  }
+  tryst_status* status = nullptr;
+  for (size_t stream = 0; status == nullptr && stream < streams.size(); ++stream) {
+    std::vector<tryst_send_item> these;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const size_t follows = streams_of[i] < 0 ? 0 : static_cast<size_t>(streams_of[i]);
+      if (follows == stream) these.push_back(items[i]);
+    }
+    status =
+        SendFollowing(server, step, these.data(), these.size(), flags, &streams[stream], bytes);
+  }
+  return status;
+}
+
+// (step, keys, sources, flags): lists of one length.
+PyObject* Send(PyObject* self, PyObject* args) {
   long long step;
-  PyObject *keys, *tensors, *stream;
+  PyObject *keys, *tensors;
   unsigned int flags;
-  if (!PyArg_ParseTuple(args, "LO!O!IO", &step, &PyList_Type, &keys, &PyList_Type, &tensors, &flags,
-                        &stream)) {
+  if (!PyArg_ParseTuple(args, "LO!O!I", &step, &PyList_Type, &keys, &PyList_Type, &tensors,
+                        &flags)) {
     return nullptr;
   }
-  GiveBackDeferred();
-  tryst_options options;
-  if (!ParseStream(stream, flags, &options)) return nullptr;
+  const GivesBack gives_back;
   const Py_ssize_t count = PyList_Size(keys);
   if (PyList_Size(tensors) != count) {
     PyErr_SetString(PyExc_ValueError, "as many tensors as keys");
     return nullptr;
   }
+  Sources sources;
   std::vector<tryst_send_item> items(static_cast<size_t>(count));
-  std::vector<tryst_tensor*> made;
+  std::vector<int> streams_of(static_cast<size_t>(count), Sources::kNoStream);
   uint64_t bytes = 0;
-  bool good = true;
-  for (Py_ssize_t i = 0; good && i < count; ++i) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
     tryst_send_item& item = items[static_cast<size_t>(i)];
     item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
     item.tensor = nullptr;
-    good = item.key != nullptr;
+    if (item.key == nullptr) return nullptr;
     PyObject* const source = PyList_GetItem(tensors, i);
-    if (!good || source == Py_None) continue;
-    bool owned;
-    tryst_tensor* const tensor = TensorOf(source, &owned);
-    good = tensor != nullptr;
-    if (!good) break;
-    if (owned) made.push_back(tensor);
-    item.tensor = tensor;
-    bytes += tryst_tensor_bytes(tensor);
+    if (source == Py_None) continue;
+    item.tensor = sources.Add(source);
+    if (item.tensor == nullptr) return nullptr;
+    streams_of[static_cast<size_t>(i)] = sources.last_stream();
+    bytes += tryst_tensor_bytes(item.tensor);
   }
-  tryst_status* status = nullptr;
-  if (good && bytes < kWorthReleasing) {
-    status = tryst_send_many(Get(self), step, items.data(), items.size(), &options);
-  } else if (good) {
-    const WithoutGil without;
-    status = tryst_send_many(Get(self), step, items.data(), items.size(), &options);
+  if (Raised(SendByStream(Get(self), step, items, streams_of, sources, flags, bytes))) {
+    return nullptr;
   }
-  for (tryst_tensor* tensor : made) tryst_tensor_free(tensor);
-  if (!good || Raised(status)) return nullptr;
   Py_RETURN_NONE;
 }
 

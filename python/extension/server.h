@@ -2,6 +2,7 @@
 #define TRYST_PYTHON_EXTENSION_SERVER_H_
 
 #include "python/extension/python.h"
+#include "python/extension/sources.h"
 
 namespace tryst_python {
 
@@ -12,7 +13,8 @@ PyObject* MakeQueueType();      // tryst._tryst.Queue
 // `queue` is None or a Queue. Returns null with an exception.
 PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args);
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count);
-bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options);
+// Null: none.
+void Follow(const Stream* stream, tryst_options* options);
 
 }  // namespace tryst_python
 

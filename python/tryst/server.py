@@ -9,7 +9,6 @@ import time
 import weakref
 
 from tryst import _tryst, errors
-from tryst.arrays import Tensor, stream_of, tensor
 
 _BY_REFERENCE, _RECURRING = 1, 2
 _COPY = 1
@@ -287,20 +286,7 @@ class Step:
         server = self._server
         sink = _full(to)
         keys = self._keys(server.worker, server.incarnation, sink, tensors)
-        streams = []
-        sources = []
-        for source in tensors.values():
-            made = source is None or isinstance(source, Tensor)
-            streams.append(None if made else stream_of(source))
-            sources.append(source if made else tensor(source, streams[-1]))
-        flags = _COPY if copy else 0
-        several = set(streams)
-        if len(several - {None}) < 2:
-            server._server.send(self.number, keys, sources, flags, next(filter(None, streams), None))
-            return
-        for stream in several:
-            these = [i for i, one in enumerate(streams) if one == stream]
-            server._server.send(self.number, [keys[i] for i in these], [sources[i] for i in these], flags, stream)
+        server._server.send(self.number, keys, list(tensors.values()), _COPY if copy else 0)
 
     def recv(self, name, frm, timeout=None, into=None, by_reference=False, recurring=False):
         """Waits for a tensor and returns it; None for a dead one. `timeout` is in seconds.
@@ -332,15 +318,7 @@ class Step:
 
     def start(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
         flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
-        stream = None
-        if into is not None:
-            streams = [stream_of(one) for one in into if not isinstance(one, Tensor)]
-            stream = next(filter(None, streams), None)
-            if any(one is not None and one != stream for one in streams):
-                raise ValueError("'into' of several GPUs or streams, of which one call waits for one: "
-                                 "receive into each one's in a call of its own")
-            into = [one if one is None else tensor(one, stream_of(one)) for one in into]
-        return Receive(self, names, _full(frm), timeout, into, flags, stream)
+        return Receive(self, names, _full(frm), timeout, None if into is None else list(into), flags)
 
     def abort(self, message="aborted by the program", code="ABORTED"):
         """Fails what waits in the step, and what comes later, here."""
@@ -357,9 +335,9 @@ class Receive:
     __slots__ = ("_step", "_names", "_peer", "_options", "_operation", "_loop", "_waiting",
                  "_cancelled", "_taken", "__weakref__")
 
-    def __init__(self, step, names, peer, timeout, into, flags, stream):
+    def __init__(self, step, names, peer, timeout, into, flags):
         self._step, self._names, self._peer = step, names, peer
-        self._options = (timeout, into, flags, stream)
+        self._options = (timeout, into, flags)
         self._operation = None
         self._waiting = []  # A future of each task that awaits it.
         self._cancelled = self._taken = False
@@ -378,10 +356,10 @@ class Receive:
             raise errors.Cancelled("the receive was cancelled before its peer had answered")
         step = self._step
         server = step._server
-        timeout, into, flags, stream = self._options
+        timeout, into, flags = self._options
         queue = None if self._loop is None else server._queue_of(self._loop)
         keys = step._keys(self._peer, incarnation, server.worker, self._names)
-        self._operation = server._server.recv(step.number, keys, into, timeout, flags, stream, queue)
+        self._operation = server._server.recv(step.number, keys, into, timeout, flags, queue)
         if queue is not None:
             self._operation.owner = weakref.ref(self)
 

@@ -18,7 +18,7 @@ check() { # NAME COMMAND...
   if timeout 600 "${@:2}" </dev/null >"$work/log" 2>&1; then
     passed=$((passed + 1))
     echo "PASSED  $1"
-    grep -E '^[0-9]+ (rounds|programs|gradients)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]' "$work/log"
+    grep -E '^[0-9]+ (rounds|programs|gradients)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]|instructions an array' "$work/log"
   else
     failed=$((failed + 1))
     echo "FAILED  $1"
@@ -51,6 +51,11 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
   for group in Values Waiting Asyncio Memory Frameworks Devices Processes Documentation; do
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
+  if command -v valgrind >/dev/null; then
+    check "instructions an array" "$python" "$root/bench/python_counts.py" --check
+  else
+    skip "instructions an array" "no valgrind"
+  fi
   check "the programs of the documents" "$python" "$here/documents.py" "$root/README.md" "$root/python/README.md"
   check "the tour" "$python" "$root/examples/python/page.py" "$root/examples/python/tour.py" "$work/tour.md"
   mkdir driver

@@ -545,8 +545,11 @@ class Frameworks(TwoServers):
         self.assertEqual(into.sum().item(), 66)
         with self.assertRaisesRegex(Exception, "strides|compact"):
             self.carry(torch.ones(4, 4).t()[::2])
-        with self.assertRaisesRegex(Exception, "grad"):
-            self.carry(torch.ones(4, requires_grad=True))
+        self.assertEqual(self.carry(torch.ones(4, requires_grad=True)).numpy().sum(), 4)  # Its values.
+        with self.assertRaisesRegex(BufferError, "conjugate"):
+            self.carry(torch.ones(4, dtype=torch.complex64).conj())
+        with self.assertRaisesRegex(Exception, "sparse|layout|storage"):
+            self.carry(torch.ones(4).to_sparse())
 
     def test_a_tensor_of_torch_is_the_memory_that_came(self):
         try:
@@ -572,6 +575,45 @@ class Frameworks(TwoServers):
                 self.assertTrue((jax.dlpack.from_dlpack(got) == source).all())
 
 
+class Table:
+    """A DLPack table of C functions, whose tensors lie on GPU 0. It counts what it is asked for."""
+
+    class Managed(ctypes.Structure):
+        _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                    ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("data", ctypes.c_void_p),
+                    ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                    ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                    ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)]
+
+    def __init__(self, major=1):
+        self.tensors = self.streams = self.freed = 0
+        self.kept = []
+        self.deleter = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._free)
+        self.functions = [ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))(self._tensor),
+                          ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32,
+                                            ctypes.POINTER(ctypes.c_void_p))(self._stream)]
+        tensor, stream = (ctypes.cast(one, ctypes.c_void_p).value for one in self.functions)
+        self.words = (ctypes.c_uint64 * 7)(major | 3 << 32, 0, 0, tensor, 0, 0, stream)
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.capsule = new(ctypes.addressof(self.words), b"dlpack_exchange_api", None)
+
+    def _tensor(self, _, out):
+        self.tensors += 1
+        made = self.Managed(1, 1, None, ctypes.cast(self.deleter, ctypes.c_void_p).value, 0, 0x1000, 2, 0, 0, 2, 32, 1)
+        self.kept.append(made)
+        out[0] = ctypes.addressof(made)
+        return 0
+
+    def _stream(self, device_type, device_id, out):
+        self.streams += 1
+        out[0] = 0xABC0
+        return 0
+
+    def _free(self, _):
+        self.freed += 1
+
+
 class Devices(TwoServers):
     """No GPU is here: what reaches the boundary."""
 
@@ -590,13 +632,48 @@ class Devices(TwoServers):
             return numpy.ones(4, "f").__dlpack__()
 
     def test_the_callers_stream_is_asked_for_and_handed_on(self):
-        from tryst import arrays
-
-        self.assertEqual(arrays.stream_of(self.OnGpu()), (0, 0xABC0))
         with self.assertRaisesRegex(tryst.FailedPrecondition, "GPU 0 is not one of"):
             self.out.send("x", self.OnGpu(), to=self.worker.worker)
         self.assertEqual(self.OnGpu.stream, 0xABC0)
-        self.assertIsNone(arrays.stream_of(numpy.ones(1)))
+
+    def test_a_stream_is_asked_for_once_a_call(self):
+        asked = []
+
+        class Asked(self.OnGpu):
+            def __cuda_stream__(self):
+                asked.append(self)
+                return (0, 0xABC0)
+
+        with self.assertRaisesRegex(tryst.FailedPrecondition, "GPU 0 is not one of"):
+            self.out.send_many({str(i): Asked() for i in range(20)}, to=self.worker.worker)
+        self.assertEqual(len(asked), 1)
+
+    def test_into_of_several_streams_is_refused(self):
+        class Other(self.OnGpu):
+            def __cuda_stream__(self):
+                return (0, 0x123)
+
+        self.worker.wait_for(self.ps.worker)
+        for into in [self.OnGpu(), Other()], [self.OnGpu(), numpy.ones(4, "f")]:
+            with self.assertRaisesRegex(ValueError, "of several GPUs or streams"):
+                self.back.recv_many(["a", "b"], frm=self.ps.worker, into=into)
+
+    def test_a_table_of_functions_says_what_lies_on_a_gpu(self):
+        """DLPack's table, as a library for CUDA has it: one question for a tensor, one for the stream."""
+        table = Table()
+        kind = type("Array", (), {"__dlpack_c_exchange_api__": table.capsule})
+        with self.assertRaisesRegex(tryst.FailedPrecondition, "GPU 0 is not one of"):
+            self.out.send_many({str(i): kind() for i in range(20)}, to=self.worker.worker)
+        self.assertEqual((table.tensors, table.streams), (20, 1))
+        until = time.monotonic() + 30
+        while table.freed < 20 and time.monotonic() < until:
+            _tryst.give_back()
+        self.assertEqual(table.freed, 20)
+        old = Table(major=2)
+        kind = type("Array", (), {"__dlpack_c_exchange_api__": old.capsule})
+        with self.assertRaisesRegex(TypeError, "no tensor"):
+            tryst.tensor(kind())
+        self.assertEqual(old.tensors, 0)
 
     def test_the_stream_of_torch(self):
         import types
@@ -610,7 +687,7 @@ class Devices(TwoServers):
             kind = type("Tensor", (self.OnGpu,), {"__module__": "torch"})
             from tryst import arrays
 
-            self.assertEqual(arrays.stream_of(kind()), (0, 0x77))
+            self.assertEqual(arrays._stream(kind(), 0), 0x77)
         finally:
             del sys.modules["torch"]
             if had is not None:
