@@ -118,6 +118,7 @@ PyMODINIT_FUNC PyInit__tryst(void) {
   const bool good = Add(module.get(), "Tensor", MakeTensorType()) &&
                     Add(module.get(), "Server", MakeServerType()) &&
                     Add(module.get(), "Operation", MakeOperationType()) &&
-                    Add(module.get(), "Queue", MakeQueueType());
+                    Add(module.get(), "Queue", MakeQueueType()) &&
+                    Add(module.get(), "Plan", MakePlanType());
   return good ? module.release() : nullptr;
 }

@@ -225,24 +225,34 @@ int64_t TimeoutMs(PyObject* timeout) {
   return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
 }
 
-// Starts a receive of one key without a destination: (step, key, timeout or None, flags).
+// Receives one key: (step, key, timeout or None, flags, into or None).
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
-  if (count != 4) {
-    PyErr_SetString(PyExc_TypeError, "recv_one takes 4 arguments");
+  if (count != 5) {
+    PyErr_SetString(PyExc_TypeError, "recv_one takes 5 arguments");
     return nullptr;
   }
   const GivesBack gives_back;
   tryst_options options = {};
   const int64_t step = PyLong_AsLongLong(args[0]);
-  const tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
+  tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
   const int64_t timeout_ms = TimeoutMs(args[2]);
   options.flags = static_cast<uint32_t>(PyLong_AsUnsignedLong(args[3]));
   if (PyErr_Occurred()) return nullptr;
-  tryst_op* op;
-  if (Raised(
-          tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op))) {
-    return nullptr;
+  Sources sources;
+  if (args[4] != Py_None) {
+    item.into = sources.Add(args[4]);
+    if (item.into == nullptr) return nullptr;
+    Follow(sources.streams().empty() ? nullptr : &sources.streams()[0], &options);
   }
+  tryst_op* op;
+  tryst_status* status;
+  if (item.into == nullptr) {
+    status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
+  } else {
+    const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
+    status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
+  }
+  if (Raised(status)) return nullptr;
   PyObject* result = nullptr;
   if (WaitFor(op, -1) > 0) {
     tryst_tensor* tensor;
@@ -255,46 +265,9 @@ PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t cou
   return result;
 }
 
-// (step, keys, intos or None, timeout or None, flags, queue or None)
-PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
-  long long step;
-  PyObject *keys, *intos, *timeout, *queue;
-  unsigned int flags;
-  if (!PyArg_ParseTuple(args, "LO!OOIO", &step, &PyList_Type, &keys, &intos, &timeout, &flags,
-                        &queue)) {
-    return nullptr;
-  }
-  const GivesBack gives_back;
-  const int64_t timeout_ms = TimeoutMs(timeout);
-  if (PyErr_Occurred()) return nullptr;
-  const Py_ssize_t count = PyList_Size(keys);
-  if (intos != Py_None && (!PyList_Check(intos) || PyList_Size(intos) != count)) {
-    PyErr_SetString(PyExc_ValueError, "as many 'into' as keys");
-    return nullptr;
-  }
-  std::vector<tryst_recv_item> items(static_cast<size_t>(count));
-  bool any_on_host = false;
-  Sources sources;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    tryst_recv_item& item = items[static_cast<size_t>(i)];
-    item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
-    item.into = nullptr;
-    if (item.key == nullptr) return nullptr;
-    PyObject* const into = intos == Py_None ? Py_None : PyList_GetItem(intos, i);
-    if (into == Py_None) continue;
-    item.into = sources.Add(into);
-    if (item.into == nullptr) return nullptr;
-    any_on_host |= !IsTensor(into) && sources.last_stream() == Sources::kNoStream;
-  }
-  if (sources.streams().size() > (any_on_host ? 0 : 1)) {
-    PyErr_SetString(PyExc_ValueError,
-                    "'into' of several GPUs or streams, of which one call waits for one: "
-                    "receive into each one's in a call of its own");
-    return nullptr;
-  }
-  tryst_options options = {};
-  options.flags = flags;
-  Follow(sources.streams().empty() ? nullptr : &sources.streams()[0], &options);
+PyObject* StartOperation(
+    PyObject* server, Py_ssize_t count, PyObject* queue,
+    absl::FunctionRef<tryst_status*(tryst_queue* queue, void* tag, tryst_op** op)> start) {
   auto* const self = PyObject_New(OperationObject, operation_type);
   if (self == nullptr) return nullptr;
   self->op = nullptr;
@@ -306,9 +279,7 @@ PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
   tryst_status* status;
   {
     const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
-    status = tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
-                              self->queue == nullptr ? nullptr : AsQueue(queue), result.get(),
-                              &self->op);
+    status = start(self->queue == nullptr ? nullptr : AsQueue(queue), result.get(), &self->op);
   }
   return Raised(status) ? nullptr : result.release();
 }

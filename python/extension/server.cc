@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "python/extension/deferred.h"
-#include "python/extension/sources.h"
 #include "python/extension/tensor.h"
 
 namespace tryst_python {
@@ -94,79 +93,8 @@ PyObject* PeerIncarnation(PyObject* self, PyObject* args) {
   return PyLong_FromUnsignedLongLong(incarnation);
 }
 
-// Sends the items whose streams are at one place of `sources`, or all of them.
-tryst_status* SendFollowing(tryst_server* server, int64_t step, const tryst_send_item* items,
-                            size_t count, uint32_t flags, const Stream* stream, uint64_t bytes) {
-  constexpr uint64_t kWorthReleasing = 64 << 10;
-  tryst_options options = {};
-  options.flags = flags;
-  Follow(stream, &options);
-  if (bytes < kWorthReleasing) return tryst_send_many(server, step, items, count, &options);
-  const WithoutGil without;
-  return tryst_send_many(server, step, items, count, &options);
-}
-
-// One call for each stream: what follows none goes with the first.
-tryst_status* SendByStream(tryst_server* server, int64_t step,
-                           const std::vector<tryst_send_item>& items,
-                           const std::vector<int>& streams_of, const Sources& sources,
-                           uint32_t flags, uint64_t bytes) {
-  const std::vector<Stream>& streams = sources.streams();
-  if (streams.size() < 2) {
-    return SendFollowing(server, step, items.data(), items.size(), flags,
-                         streams.empty() ? nullptr : &streams[0], bytes);
-  }
-  tryst_status* status = nullptr;
-  for (size_t stream = 0; status == nullptr && stream < streams.size(); ++stream) {
-    std::vector<tryst_send_item> these;
-    for (size_t i = 0; i < items.size(); ++i) {
-      const size_t follows = streams_of[i] < 0 ? 0 : static_cast<size_t>(streams_of[i]);
-      if (follows == stream) these.push_back(items[i]);
-    }
-    status =
-        SendFollowing(server, step, these.data(), these.size(), flags, &streams[stream], bytes);
-  }
-  return status;
-}
-
-// (step, keys, sources, flags): lists of one length.
-PyObject* Send(PyObject* self, PyObject* args) {
-  long long step;
-  PyObject *keys, *tensors;
-  unsigned int flags;
-  if (!PyArg_ParseTuple(args, "LO!O!I", &step, &PyList_Type, &keys, &PyList_Type, &tensors,
-                        &flags)) {
-    return nullptr;
-  }
-  const GivesBack gives_back;
-  const Py_ssize_t count = PyList_Size(keys);
-  if (PyList_Size(tensors) != count) {
-    PyErr_SetString(PyExc_ValueError, "as many tensors as keys");
-    return nullptr;
-  }
-  Sources sources;
-  std::vector<tryst_send_item> items(static_cast<size_t>(count));
-  std::vector<int> streams_of(static_cast<size_t>(count), Sources::kNoStream);
-  uint64_t bytes = 0;
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    tryst_send_item& item = items[static_cast<size_t>(i)];
-    item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
-    item.tensor = nullptr;
-    if (item.key == nullptr) return nullptr;
-    PyObject* const source = PyList_GetItem(tensors, i);
-    if (source == Py_None) continue;
-    item.tensor = sources.Add(source);
-    if (item.tensor == nullptr) return nullptr;
-    streams_of[static_cast<size_t>(i)] = sources.last_stream();
-    bytes += tryst_tensor_bytes(item.tensor);
-  }
-  if (Raised(SendByStream(Get(self), step, items, streams_of, sources, flags, bytes))) {
-    return nullptr;
-  }
-  Py_RETURN_NONE;
-}
-
-PyObject* Receive(PyObject* self, PyObject* args) { return StartReceive(self, Get(self), args); }
+// (src_device, src_incarnation, dst_device, names)
+PyObject* Plan(PyObject* self, PyObject* args) { return NewPlan(self, Get(self), args); }
 
 PyObject* RecvOne(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return ReceiveOne(Get(self), args, count);
@@ -267,8 +195,7 @@ PyMethodDef kMethods[] = {
     {"start", Start, METH_NOARGS, nullptr},
     {"stop", Stop, METH_O, nullptr},
     {"peer_incarnation", PeerIncarnation, METH_VARARGS, nullptr},
-    {"send", Send, METH_VARARGS, nullptr},
-    {"recv", Receive, METH_VARARGS, nullptr},
+    {"plan", Plan, METH_VARARGS, nullptr},
     {"recv_one", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(RecvOne)), METH_FASTCALL,
      nullptr},
     {"abort", Abort, METH_VARARGS, nullptr},
