@@ -4,6 +4,7 @@
 The same on a machine that is busy and on one that is not. Each work runs twice, the second time with more turns;
 what the second one takes more is divided by the turns. --check fails where one is over its limit, which is what it
 took when the limit was written and 5 % more. Needs valgrind; a work whose library is not installed is left out.
+"torch" counts only where it is named, and has no limit: importing it under valgrind takes minutes.
 """
 import argparse
 import importlib.util
@@ -17,7 +18,6 @@ import tempfile
 LIMITS = {
     "numpy": 2650,
     "bfloat16": 2650,
-    "torch": 3500,
 }
 NEEDS = {"bfloat16": "ml_dtypes", "torch": "torch"}
 TURNS = 6000
@@ -74,7 +74,7 @@ def main():
             continue
         each = (count(work, 2 * TURNS) - count(work, TURNS)) / TURNS
         done += 1
-        too_many = options.check and each > LIMITS[work]
+        too_many = options.check and work in LIMITS and each > LIMITS[work]
         over += too_many
         print(f"{work}: {each:.0f} instructions an array" + (f", OVER its limit of {LIMITS[work]}" if too_many else ""),
               flush=True)
