@@ -16,8 +16,8 @@ import sys
 import tempfile
 
 LIMITS = {
-    "numpy": 2650,
-    "bfloat16": 2650,
+    "numpy": 2740,
+    "bfloat16": 2740,
 }
 NEEDS = {"bfloat16": "ml_dtypes", "torch": "torch"}
 TURNS = 6000
