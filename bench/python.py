@@ -3,7 +3,8 @@
 
 Every system moves the same numpy arrays under the same keys, and every element that arrives is summed up and checked.
 A round begins when the producer is told to send, by a pipe, and ends when the consumer has them all. The figures are
-the medians of the rounds after the first. A system that is not installed is named and left out.
+the median and the 99th percentile of the rounds after the first, the processor time of both processes in a round, and what
+both take while nothing happens. A system that is not installed is named and left out.
 """
 import argparse
 import json
@@ -20,9 +21,14 @@ import numpy
 WORKS = {  # name: (tensors, floats in each)
     "1 of 8 B": (1, 2),
     "1,000 of 4 KiB": (1000, 1024),
-    "1 of 64 MiB": (1, 16 << 20),
+    "1 of 64 KiB": (1, 16 << 10),
+    "1 of 1 MiB": (1, 1 << 18),
+    "1 of 16 MiB": (1, 4 << 20),
     "1 of 256 MiB": (1, 64 << 20),
 }
+
+
+IDLE_S = 2.0
 
 
 def arrays(turn, count, floats):
@@ -57,6 +63,27 @@ class Tryst:
 
     def close(self):
         self.server.stop()
+
+
+class TrystInto(Tryst):
+    """Into the same memory round after round, by a plan at both ends."""
+
+    plan = None
+
+    def send(self, tensors):
+        self.steps += 1
+        if self.plan is None or self.plan.names != list(tensors):
+            self.plan = self.server.plan(list(tensors), to="/job:consumer/task:0")
+        self.plan.send(self.steps, tensors)
+
+    def recv(self, keys, floats):
+        self.steps += 1
+        if self.plan is None or self.made != (len(keys), floats):
+            self.made = len(keys), floats
+            self.into = {key: numpy.empty(floats, "f") for key in keys}
+            self.plan = self.server.plan(self.into, frm="/job:producer/task:0")
+        self.plan.recv(self.steps, timeout=120).result()
+        return list(self.into.values())
 
 
 class TrystByReference(Tryst):
@@ -178,6 +205,168 @@ class SharedMemory:
         pass
 
 
+class Registered:
+    """Of libraries that read a peer's registered memory: a pipe says where it lies and when it is filled. The cost of
+    filling it is in the round, as that of sending is elsewhere; registering it and making a handle are not."""
+
+    def __init__(self, address=None):
+        from multiprocessing import connection
+
+        self.made = None
+        self.kept = []
+        if address is None:
+            self.listener = connection.Listener(("127.0.0.1", 0))
+            self.address = "%s:%d" % self.listener.address
+            self.pipe = None
+        else:
+            host, _, port = address.partition(":")
+            self.pipe = connection.Client((host, int(port)))
+
+    def room(self, count, floats):
+        self.flat = numpy.zeros((count, floats), "f")
+        self.kept.append(self.flat)  # It stays registered.
+        self.register(self.flat.ctypes.data, self.flat.nbytes)
+
+    def send(self, tensors):
+        if self.pipe is None:
+            self.pipe = self.listener.accept()
+        shape = len(tensors), next(iter(tensors.values())).size
+        if self.made != shape:
+            self.made = shape
+            self.room(*shape)
+            self.pipe.send((self.flat.ctypes.data, self.offer()))
+            self.answered(self.pipe.recv())
+        for row, array in zip(self.flat, tensors.values()):
+            row[:] = array
+        self.pipe.send_bytes(b"filled")
+
+    def recv(self, keys, floats):
+        shape = len(keys), floats
+        if self.made != shape:
+            self.made = shape
+            self.room(*shape)
+            there, offer = self.pipe.recv()
+            self.pipe.send(self.accept(offer))
+            self.prepare([(self.flat.ctypes.data + i * floats * 4, there + i * floats * 4, floats * 4)
+                          for i in range(len(keys))])
+        self.pipe.recv_bytes()
+        self.read()
+        return list(self.flat)
+
+    def answered(self, answer):
+        pass
+
+    def close(self):
+        self.pipe.close()
+
+
+class Nixl(Registered):
+    """READ of registered memory by UCX, with a handle that is used again."""
+
+    def __init__(self, address=None):
+        import nixl_cu12._api as api
+
+        super().__init__(address)
+        # Without its thread, which spins, a producer does not answer.
+        self.agent = api.nixl_agent("producer" if address is None else "consumer", api.nixl_agent_config(backends=[]))
+        self.agent.create_backend("UCX", {})
+
+    def register(self, address, size):
+        self.registered = self.agent.register_memory([(address, size, 0, "")], "DRAM")
+
+    def offer(self):
+        return self.agent.get_agent_metadata()
+
+    def accept(self, offer):
+        self.peer = self.agent.add_remote_agent(offer)
+        return self.agent.get_agent_metadata()
+
+    def answered(self, answer):
+        self.agent.add_remote_agent(answer)
+
+    def prepare(self, pieces):
+        here = self.agent.get_xfer_descs([(to, size, 0) for to, _, size in pieces], "DRAM")
+        there = self.agent.get_xfer_descs([(at, size, 0) for _, at, size in pieces], "DRAM")
+        self.handle = self.agent.initialize_xfer("READ", here, there, self.peer, b"")
+
+    def read(self):
+        state = self.agent.transfer(self.handle)
+        while state == "PROC":
+            state = self.agent.check_xfer_state(self.handle)
+        if state != "DONE":
+            raise RuntimeError(f"a READ ended as {state}")
+
+
+class Mooncake(Registered):
+    """Its transfer engine, over TCP: reads of registered memory."""
+
+    def __init__(self, address=None):
+        from mooncake.engine import TransferEngine
+
+        super().__init__(address)
+        self.engine = TransferEngine()
+        if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0:
+            raise RuntimeError("its engine does not start")
+
+    def register(self, address, size):
+        if self.engine.register_memory(address, size) != 0:
+            raise RuntimeError("memory was not registered")
+
+    def offer(self):
+        return f"127.0.0.1:{self.engine.get_rpc_port()}"
+
+    def accept(self, offer):
+        self.peer = offer
+
+    def prepare(self, pieces):
+        self.pieces = [list(each) for each in zip(*pieces)]
+
+    def read(self):
+        if self.engine.batch_transfer_sync_read(self.peer, *self.pieces) != 0:
+            raise RuntimeError("a read failed")
+
+
+class Gloo:
+    """torch.distributed's gloo: a send and a receive for each tensor, all at once."""
+
+    def __init__(self, address=None):
+        import socket
+
+        import torch.distributed
+
+        self.dist, self.rank, self.started = torch.distributed, int(address is not None), False
+        if address is None:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = address
+
+    def start(self):  # Returns when both have called it.
+        if not self.started:
+            self.dist.init_process_group("gloo", init_method=f"tcp://{self.address}", rank=self.rank, world_size=2)
+            self.started = True
+
+    def send(self, tensors):
+        import torch
+
+        self.start()
+        for sent in [self.dist.isend(torch.from_numpy(array), 1, tag=i) for i, array in enumerate(tensors.values())]:
+            sent.wait()
+
+    def recv(self, keys, floats):
+        import torch
+
+        self.start()
+        got = [torch.empty(floats) for _ in keys]
+        for received in [self.dist.irecv(one, 0, tag=i) for i, one in enumerate(got)]:
+            received.wait()
+        return [one.numpy() for one in got]
+
+    def close(self):
+        if self.started:
+            self.dist.destroy_process_group()
+
+
 class RayStore:
     """Ray's own object store: two drivers of one cluster, and the references by a pipe."""
 
@@ -280,7 +469,8 @@ class Mpi:
         self.mpi.Finalize()
 
 
-SYSTEMS = {"tryst": Tryst, "tryst, by reference": TrystByReference, "pyzmq": Zmq, "grpcio": Grpc,
+SYSTEMS = {"tryst": Tryst, "tryst, into by plans": TrystInto, "tryst, by reference": TrystByReference, "nixl": Nixl,
+           "mooncake": Mooncake, "gloo": Gloo, "pyzmq": Zmq, "grpcio": Grpc,
            "shared memory": SharedMemory, "ray's store": RayStore, "torch rpc": TorchRpc, "mpi4py": Mpi}
 
 
@@ -295,6 +485,9 @@ def produce(name, commands, answers):
             made = arrays(int(turn), int(count), int(floats))
             answers.write("made\n")
             answers.flush()
+        elif phase == "cpu":
+            answers.write(f"{time.process_time()}\n")
+            answers.flush()
         else:
             system.send(made)
             kept = made  # Until the next round: it may be read where it is.
@@ -302,20 +495,30 @@ def produce(name, commands, answers):
     system.close()
 
 
+def busy(command):
+    """Processor time of (consumer, producer) until now, in seconds."""
+    return time.process_time(), float(command("0 0 0 cpu", True))
+
+
 def rounds(system, count, floats, turns, command):
     keys = [f"k{i}" for i in range(count)]
-    took = []
+    took, used = [], [0.0, 0.0]
     for turn in range(turns + 1):
         command(f"{turn} {count} {floats} make", True)
+        before = busy(command)
         began = time.perf_counter()
         command(f"{turn} {count} {floats} send", False)
         got = system.recv(keys, floats)
         took.append(time.perf_counter() - began)
+        if turn > 0:
+            used = [sum_ + now - then for sum_, now, then in zip(used, busy(command), before)]
         for i, array in enumerate(got):
             assert array.size == floats and array[0] == array[-1] == (turn + i) % 97, (turn, i, array[:2])
             assert float(array.sum(dtype="d")) == floats * ((turn + i) % 97)
         del got, array
-    return statistics.median(took[1:])
+    took = sorted(took[1:])
+    return {"p50": statistics.median(took), "p99": took[min(len(took) - 1, int(len(took) * 0.99))],
+            "consumer_cpu": used[0] / turns, "producer_cpu": used[1] / turns}
 
 
 def consume(name, commands, answers, quick):
@@ -324,14 +527,16 @@ def consume(name, commands, answers, quick):
     def command(line, wait):
         commands.write(line + "\n")
         commands.flush()
-        if wait:
-            assert answers.readline() == "made\n"
+        return answers.readline() if wait else None
 
     result = {}
     for work, (count, floats) in WORKS.items():
         if quick and floats > 1 << 20:
             continue
-        result[work] = rounds(system, count, floats, 5 if floats > 1 << 20 else 30, command)
+        result[work] = rounds(system, count, floats, 5 if floats > 1 << 20 else 30 if count > 1 else 200, command)
+    before = busy(command)
+    time.sleep(IDLE_S)
+    result["idle"] = [(now - then) / IDLE_S for now, then in zip(busy(command), before)]
     commands.close()
     answers.close()
     system.close()
@@ -374,7 +579,10 @@ def main():
     parser.add_argument("--mpi", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.produce:
-        return produce(options.produce, sys.stdin, sys.stdout)
+        # Some libraries write to the standard output, which answers go to.
+        answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        return produce(options.produce, sys.stdin, answers)
     if options.mpi:
         from mpi4py import MPI
 
@@ -395,8 +603,13 @@ def main():
         except (AttributeError, ImportError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"{name}: left out: {error}", file=sys.stderr)
             continue
-        print(f"{name:20}" + "".join(f"  {work}: {took * 1e3:9.3f} ms" for work, took in table[name].items()),
-              flush=True)
+        idle = table[name]["idle"]
+        print(f"{name}: idle, consumer {idle[0] * 1e3:.1f} ms/s, producer {idle[1] * 1e3:.1f} ms/s of processor time")
+        for work, took in table[name].items():
+            if work != "idle":
+                print(f"  {work:16} p50 {took['p50'] * 1e3:9.3f} ms, p99 {took['p99'] * 1e3:9.3f} ms, processor time: "
+                      f"consumer {took['consumer_cpu'] * 1e3:8.3f} ms, producer {took['producer_cpu'] * 1e3:8.3f} ms",
+                      flush=True)
     if options.json:
         with open(options.json, "a", encoding="utf-8") as file:
             file.write(json.dumps({"unix_s": int(time.time()), "cpus": os.cpu_count(), "seconds": table}) + "\n")

@@ -13,4 +13,11 @@ if [[ $script == */python_pull.py ]]; then peers=""; fi
 for peer in $peers; do
   "$work/venv/bin/pip" install -q "$peer" || echo "python.sh: no $peer" >&2
 done
+if [[ $script == */python.py ]]; then
+  # NIXL asks for builds of CUDA and for torch, neither of which it needs here.
+  for peer in "nixl nixl-cu12" mooncake-transfer-engine-non-cuda; do
+    # shellcheck disable=SC2086  # Words.
+    "$work/venv/bin/pip" install -q --no-deps $peer || echo "python.sh: no $peer" >&2
+  done
+fi
 "$work/venv/bin/python" "$script" "${@:3}" 2> >(grep -vE '^[IW][0-9]{4} ' >&2)

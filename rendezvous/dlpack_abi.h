@@ -69,9 +69,26 @@ struct DLManagedTensorVersioned {
   DLTensor dl_tensor;
 };
 
+// The C functions of a library, which the type of its tensors shows as the capsule
+// `__dlpack_c_exchange_api__` (DLPack 1.2). Each returns 0, or else leaves a Python exception.
+struct DLExchangeApi {
+  DLPackVersion version;
+  const void* previous;  // The same of an older version; null: there is none.
+  int (*managed_tensor_allocator)(DLTensor* prototype, DLManagedTensorVersioned** out,
+                                  void* error_context,
+                                  void (*set_error)(void* error_context, const char* kind,
+                                                    const char* message));
+  // Makes no stream wait for another.
+  int (*managed_tensor_from_py_object_no_sync)(void* object, DLManagedTensorVersioned** out);
+  int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned* tensor, void** out);
+  int (*dltensor_from_py_object_no_sync)(void* object, DLTensor* out);  // May be null.
+  int (*current_work_stream)(int32_t device_type, int32_t device_id, void** out);
+};
+
 static_assert(sizeof(void*) != 8 || (sizeof(DLTensor) == 48 && offsetof(DLTensor, shape) == 24 &&
                                      sizeof(DLManagedTensorVersioned) == 80 &&
-                                     offsetof(DLManagedTensorVersioned, dl_tensor) == 32),
+                                     offsetof(DLManagedTensorVersioned, dl_tensor) == 32 &&
+                                     offsetof(DLExchangeApi, current_work_stream) == 48),
               "the layout that every DLPack 1.x program has compiled in");
 
 }  // namespace dlpack

@@ -7,6 +7,7 @@ namespace {
 
 std::atomic<Deferred*> first{nullptr};
 std::atomic<bool> stopped{false};
+thread_local int scopes = 0;  // Of GivesBack, on this thread.
 
 int GiveBackPending(void*) {
   GiveBackDeferred();
@@ -21,14 +22,17 @@ void Defer(Deferred* item) {
     item->next = head;
   } while (!first.compare_exchange_weak(head, item, std::memory_order_acq_rel));
   // The main thread runs it soon, unless another thread comes first. If its list is full, the next
-  // call of the module runs it.
-  if (head == nullptr && !stopped.load(std::memory_order_acquire)) {
+  // call of the module runs it. Who joins a list that is not empty need not ask: somebody has.
+  if (head == nullptr && scopes == 0 && !stopped.load(std::memory_order_acquire)) {
     (void)Py_AddPendingCall(GiveBackPending, nullptr);
   }
 }
 
 void GiveBackDeferred() {
   if (first.load(std::memory_order_relaxed) == nullptr) return;
+  // The caller may be about to raise an exception, and what is given back may run Python.
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
   Deferred* item = first.exchange(nullptr, std::memory_order_acq_rel);
   while (item != nullptr) {
     Deferred* const next = item->next;
@@ -36,6 +40,14 @@ void GiveBackDeferred() {
     delete item;
     item = next;
   }
+  PyErr_Restore(type, value, traceback);
+}
+
+GivesBack::GivesBack() { ++scopes; }
+
+GivesBack::~GivesBack() {
+  --scopes;
+  GiveBackDeferred();
 }
 
 void StopDeferring() {

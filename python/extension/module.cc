@@ -4,6 +4,7 @@
 
 #include "python/extension/deferred.h"
 #include "python/extension/server.h"
+#include "python/extension/sources.h"
 #include "python/extension/tensor.h"
 
 int TrystMain(int argc, char** argv);  // The command line program: server/tryst_main.cc.
@@ -16,6 +17,19 @@ PyObject* error_maker = nullptr;
 PyObject* SetErrorMakerOf(PyObject*, PyObject* maker) {
   SetErrorMaker(maker);
   Py_RETURN_NONE;
+}
+
+// (tensor, stream): see sources.h.
+PyObject* SetArrayHelpersOf(PyObject*, PyObject* args) {
+  PyObject *tensor, *stream;
+  if (!PyArg_ParseTuple(args, "OO", &tensor, &stream)) return nullptr;
+  SetArrayHelpers(tensor, stream);
+  Py_RETURN_NONE;
+}
+
+PyObject* TensorOf(PyObject*, PyObject* source) {
+  const GivesBack gives_back;
+  return Sources().Wrap(source);
 }
 
 PyObject* GiveBack(PyObject*, PyObject*) {
@@ -44,6 +58,10 @@ PyObject* CommandLine(PyObject*, PyObject* words) {
 
 PyMethodDef kMethods[] = {
     {"set_error_maker", SetErrorMakerOf, METH_O, nullptr},
+    {"set_array_helpers", SetArrayHelpersOf, METH_VARARGS, nullptr},
+    {"tensor", TensorOf, METH_O,
+     "tensor(source): a Tensor of anything that holds one, without a copy where its memory is "
+     "dense."},
     {"give_back", GiveBack, METH_NOARGS, nullptr},
     {"end", End, METH_NOARGS, nullptr},
     {"command_line", CommandLine, METH_O, nullptr},
@@ -100,6 +118,7 @@ PyMODINIT_FUNC PyInit__tryst(void) {
   const bool good = Add(module.get(), "Tensor", MakeTensorType()) &&
                     Add(module.get(), "Server", MakeServerType()) &&
                     Add(module.get(), "Operation", MakeOperationType()) &&
-                    Add(module.get(), "Queue", MakeQueueType());
+                    Add(module.get(), "Queue", MakeQueueType()) &&
+                    Add(module.get(), "Plan", MakePlanType());
   return good ? module.release() : nullptr;
 }

@@ -3,6 +3,7 @@
 
 #include "python/extension/deferred.h"
 #include "python/extension/server.h"
+#include "python/extension/sources.h"
 #include "python/extension/tensor.h"
 
 namespace tryst_python {
@@ -211,15 +212,11 @@ PyObject* MakeQueueType() {
   return reinterpret_cast<PyObject*>(queue_type);
 }
 
-bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options) {
-  *options = {};
-  options->flags = flags;
-  if (stream == Py_None) return true;
-  unsigned long long address;
-  if (!PyArg_ParseTuple(stream, "iK", &options->gpu, &address)) return false;
+void Follow(const Stream* stream, tryst_options* options) {
+  if (stream == nullptr) return;
   options->has_stream = 1;
-  options->stream = reinterpret_cast<void*>(address);
-  return true;
+  options->gpu = stream->gpu;
+  options->stream = stream->address;
 }
 
 int64_t TimeoutMs(PyObject* timeout) {
@@ -228,24 +225,34 @@ int64_t TimeoutMs(PyObject* timeout) {
   return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
 }
 
-// Starts a receive of one key without a destination: (step, key, timeout or None, flags).
+// Receives one key: (step, key, timeout or None, flags, into or None).
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
-  if (count != 4) {
-    PyErr_SetString(PyExc_TypeError, "recv_one takes 4 arguments");
+  if (count != 5) {
+    PyErr_SetString(PyExc_TypeError, "recv_one takes 5 arguments");
     return nullptr;
   }
-  GiveBackDeferred();
+  const GivesBack gives_back;
   tryst_options options = {};
   const int64_t step = PyLong_AsLongLong(args[0]);
-  const tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
+  tryst_recv_item item = {PyUnicode_AsUTF8AndSize(args[1], nullptr), nullptr};
   const int64_t timeout_ms = TimeoutMs(args[2]);
   options.flags = static_cast<uint32_t>(PyLong_AsUnsignedLong(args[3]));
   if (PyErr_Occurred()) return nullptr;
-  tryst_op* op;
-  if (Raised(
-          tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op))) {
-    return nullptr;
+  Sources sources;
+  if (args[4] != Py_None) {
+    item.into = sources.Add(args[4]);
+    if (item.into == nullptr) return nullptr;
+    Follow(sources.streams().empty() ? nullptr : &sources.streams()[0], &options);
   }
+  tryst_op* op;
+  tryst_status* status;
+  if (item.into == nullptr) {
+    status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
+  } else {
+    const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
+    status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
+  }
+  if (Raised(status)) return nullptr;
   PyObject* result = nullptr;
   if (WaitFor(op, -1) > 0) {
     tryst_tensor* tensor;
@@ -258,66 +265,23 @@ PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t cou
   return result;
 }
 
-// (step, keys, intos or None, timeout or None, flags, stream or None, queue or None)
-PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args) {
-  long long step;
-  PyObject *keys, *intos, *timeout, *stream, *queue;
-  unsigned int flags;
-  if (!PyArg_ParseTuple(args, "LO!OOIOO", &step, &PyList_Type, &keys, &intos, &timeout, &flags,
-                        &stream, &queue)) {
-    return nullptr;
+PyObject* StartOperation(
+    PyObject* server, Py_ssize_t count, PyObject* queue,
+    absl::FunctionRef<tryst_status*(tryst_queue* queue, void* tag, tryst_op** op)> start) {
+  auto* const self = PyObject_New(OperationObject, operation_type);
+  if (self == nullptr) return nullptr;
+  self->op = nullptr;
+  self->count = count;
+  self->server = Py_NewRef(server);
+  self->queue = queue == Py_None ? nullptr : Py_NewRef(queue);
+  self->owner = nullptr;
+  Ref result(reinterpret_cast<PyObject*>(self));
+  tryst_status* status;
+  {
+    const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
+    status = start(self->queue == nullptr ? nullptr : AsQueue(queue), result.get(), &self->op);
   }
-  GiveBackDeferred();
-  const int64_t timeout_ms = TimeoutMs(timeout);
-  if (PyErr_Occurred()) return nullptr;
-  tryst_options options;
-  if (!ParseStream(stream, flags, &options)) return nullptr;
-  const Py_ssize_t count = PyList_Size(keys);
-  if (intos != Py_None && (!PyList_Check(intos) || PyList_Size(intos) != count)) {
-    PyErr_SetString(PyExc_ValueError, "as many 'into' as keys");
-    return nullptr;
-  }
-  std::vector<tryst_recv_item> items(static_cast<size_t>(count));
-  std::vector<tryst_tensor*> made;
-  bool good = true;
-  for (Py_ssize_t i = 0; good && i < count; ++i) {
-    tryst_recv_item& item = items[static_cast<size_t>(i)];
-    item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
-    item.into = nullptr;
-    good = item.key != nullptr;
-    PyObject* const into = intos == Py_None ? Py_None : PyList_GetItem(intos, i);
-    if (!good || into == Py_None) continue;
-    bool owned;
-    tryst_tensor* const tensor = TensorOf(into, &owned);
-    if (tensor != nullptr && owned) made.push_back(tensor);
-    item.into = tensor;
-    good = tensor != nullptr;
-  }
-  PyObject* result = nullptr;
-  if (good) {
-    auto* const self = PyObject_New(OperationObject, operation_type);
-    if (self != nullptr) {
-      self->op = nullptr;
-      self->count = count;
-      self->server = Py_NewRef(server);
-      self->queue = queue == Py_None ? nullptr : Py_NewRef(queue);
-      self->owner = nullptr;
-      result = reinterpret_cast<PyObject*>(self);
-      tryst_status* status;
-      {
-        const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
-        status =
-            tryst_recv_start(handle, step, items.data(), items.size(), &options, timeout_ms,
-                             self->queue == nullptr ? nullptr : AsQueue(queue), result, &self->op);
-      }
-      if (Raised(status)) {
-        Py_DECREF(result);
-        result = nullptr;
-      }
-    }
-  }
-  for (tryst_tensor* tensor : made) tryst_tensor_free(tensor);
-  return result;
+  return Raised(status) ? nullptr : result.release();
 }
 
 }  // namespace tryst_python

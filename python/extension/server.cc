@@ -93,56 +93,8 @@ PyObject* PeerIncarnation(PyObject* self, PyObject* args) {
   return PyLong_FromUnsignedLongLong(incarnation);
 }
 
-// (step, keys, tensors, flags, stream or None)
-PyObject* Send(PyObject* self, PyObject* args) {
-  constexpr uint64_t kWorthReleasing = 64 << 10;
-  long long step;
-  PyObject *keys, *tensors, *stream;
-  unsigned int flags;
-  if (!PyArg_ParseTuple(args, "LO!O!IO", &step, &PyList_Type, &keys, &PyList_Type, &tensors, &flags,
-                        &stream)) {
-    return nullptr;
-  }
-  GiveBackDeferred();
-  tryst_options options;
-  if (!ParseStream(stream, flags, &options)) return nullptr;
-  const Py_ssize_t count = PyList_Size(keys);
-  if (PyList_Size(tensors) != count) {
-    PyErr_SetString(PyExc_ValueError, "as many tensors as keys");
-    return nullptr;
-  }
-  std::vector<tryst_send_item> items(static_cast<size_t>(count));
-  std::vector<tryst_tensor*> made;
-  uint64_t bytes = 0;
-  bool good = true;
-  for (Py_ssize_t i = 0; good && i < count; ++i) {
-    tryst_send_item& item = items[static_cast<size_t>(i)];
-    item.key = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, i), nullptr);
-    item.tensor = nullptr;
-    good = item.key != nullptr;
-    PyObject* const source = PyList_GetItem(tensors, i);
-    if (!good || source == Py_None) continue;
-    bool owned;
-    tryst_tensor* const tensor = TensorOf(source, &owned);
-    good = tensor != nullptr;
-    if (!good) break;
-    if (owned) made.push_back(tensor);
-    item.tensor = tensor;
-    bytes += tryst_tensor_bytes(tensor);
-  }
-  tryst_status* status = nullptr;
-  if (good && bytes < kWorthReleasing) {
-    status = tryst_send_many(Get(self), step, items.data(), items.size(), &options);
-  } else if (good) {
-    const WithoutGil without;
-    status = tryst_send_many(Get(self), step, items.data(), items.size(), &options);
-  }
-  for (tryst_tensor* tensor : made) tryst_tensor_free(tensor);
-  if (!good || Raised(status)) return nullptr;
-  Py_RETURN_NONE;
-}
-
-PyObject* Receive(PyObject* self, PyObject* args) { return StartReceive(self, Get(self), args); }
+// (src_device, src_incarnation, dst_device, names)
+PyObject* Plan(PyObject* self, PyObject* args) { return NewPlan(self, Get(self), args); }
 
 PyObject* RecvOne(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return ReceiveOne(Get(self), args, count);
@@ -243,8 +195,7 @@ PyMethodDef kMethods[] = {
     {"start", Start, METH_NOARGS, nullptr},
     {"stop", Stop, METH_O, nullptr},
     {"peer_incarnation", PeerIncarnation, METH_VARARGS, nullptr},
-    {"send", Send, METH_VARARGS, nullptr},
-    {"recv", Receive, METH_VARARGS, nullptr},
+    {"plan", Plan, METH_VARARGS, nullptr},
     {"recv_one", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(RecvOne)), METH_FASTCALL,
      nullptr},
     {"abort", Abort, METH_VARARGS, nullptr},

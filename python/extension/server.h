@@ -1,7 +1,9 @@
 #ifndef TRYST_PYTHON_EXTENSION_SERVER_H_
 #define TRYST_PYTHON_EXTENSION_SERVER_H_
 
+#include "absl/functional/function_ref.h"
 #include "python/extension/python.h"
+#include "python/extension/sources.h"
 
 namespace tryst_python {
 
@@ -9,10 +11,20 @@ PyObject* MakeServerType();     // tryst._tryst.Server
 PyObject* MakeOperationType();  // tryst._tryst.Operation
 PyObject* MakeQueueType();      // tryst._tryst.Queue
 
+PyObject* MakePlanType();  // tryst._tryst.Plan
+
+// (src_device, src_incarnation, dst_device, names). Returns null with an exception.
+PyObject* NewPlan(PyObject* server, tryst_server* handle, PyObject* args);
+// Makes an Operation of `count` receives, which `start` starts, without the interpreter's lock.
 // `queue` is None or a Queue. Returns null with an exception.
-PyObject* StartReceive(PyObject* server, tryst_server* handle, PyObject* args);
+PyObject* StartOperation(
+    PyObject* server, Py_ssize_t count, PyObject* queue,
+    absl::FunctionRef<tryst_status*(tryst_queue* queue, void* tag, tryst_op** op)> start);
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count);
-bool ParseStream(PyObject* stream, uint32_t flags, tryst_options* options);
+// Of None or of seconds; with an exception where it is neither.
+int64_t TimeoutMs(PyObject* timeout);
+// Null: none.
+void Follow(const Stream* stream, tryst_options* options);
 
 }  // namespace tryst_python
 

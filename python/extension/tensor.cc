@@ -6,18 +6,17 @@
 #include <vector>
 
 #include "python/extension/deferred.h"
+#include "python/extension/dtypes.h"
+#include "python/extension/sources.h"
 #include "rendezvous/dlpack_abi.h"
 
 namespace tryst_python {
 namespace {
 
-using tryst::dlpack::DLDataType;
 using Versioned = tryst::dlpack::DLManagedTensorVersioned;
 
 constexpr char kOld[] = "dltensor";
-constexpr char kOldUsed[] = "used_dltensor";
 constexpr char kNew[] = "dltensor_versioned";
-constexpr char kNewUsed[] = "used_dltensor_versioned";
 
 struct TensorObject {
   PyObject_HEAD tryst_tensor* tensor;
@@ -26,217 +25,6 @@ struct TensorObject {
 PyTypeObject* tensor_type = nullptr;
 
 tryst_tensor* Get(PyObject* self) { return reinterpret_cast<TensorObject*>(self)->tensor; }
-
-// A type, as Python's struct module, DLPack and the library name it.
-struct TypeRow {
-  int32_t dtype;
-  const char* name;    // The name in numpy and ml_dtypes.
-  const char* format;  // Null: the buffer protocol has no such type.
-  uint8_t code;        // DLPack's code.
-  uint8_t bits;
-};
-constexpr TypeRow kTypes[] = {
-    {TRYST_FLOAT, "float32", "f", 2, 32},
-    {TRYST_DOUBLE, "float64", "d", 2, 64},
-    {TRYST_HALF, "float16", "e", 2, 16},
-    {TRYST_INT8, "int8", "b", 0, 8},
-    {TRYST_INT16, "int16", "h", 0, 16},
-    {TRYST_INT32, "int32", "i", 0, 32},
-    {TRYST_INT64, "int64", "q", 0, 64},
-    {TRYST_INT64, "int64", "l", 0, 64},
-    {TRYST_UINT8, "uint8", "B", 1, 8},
-    {TRYST_UINT16, "uint16", "H", 1, 16},
-    {TRYST_UINT32, "uint32", "I", 1, 32},
-    {TRYST_UINT64, "uint64", "Q", 1, 64},
-    {TRYST_UINT64, "uint64", "L", 1, 64},
-    {TRYST_BOOL, "bool", "?", 6, 8},
-    {TRYST_COMPLEX64, "complex64", "Zf", 5, 64},
-    {TRYST_COMPLEX128, "complex128", "Zd", 5, 128},
-    {TRYST_BFLOAT16, "bfloat16", nullptr, 4, 16},
-    {TRYST_FLOAT8_E4M3FN, "float8_e4m3fn", nullptr, 10, 8},
-    {TRYST_FLOAT8_E5M2, "float8_e5m2", nullptr, 12, 8},
-    {TRYST_INT4, "int4", nullptr, 0, 4},
-    {TRYST_UINT4, "uint4", nullptr, 1, 4},
-};
-
-const TypeRow* RowOf(int32_t dtype) {
-  for (const TypeRow& row : kTypes) {
-    if (row.dtype == dtype) return &row;
-  }
-  return nullptr;
-}
-
-// Accepts the native byte order only, except for types of a single byte.
-const TypeRow* RowOfFormat(const char* format) {
-  if (format == nullptr) format = "B";
-  const bool swapped = *format == '>' || *format == '!';
-  if (strchr("@=<>!", *format) != nullptr && *format != 0) ++format;
-  if (std::strcmp(format, "c") == 0) format = "B";
-  for (const TypeRow& row : kTypes) {
-    if (row.format == nullptr || std::strcmp(row.format, format) != 0) continue;
-    return swapped && row.bits > 8 ? nullptr : &row;
-  }
-  return nullptr;
-}
-
-// ---- Python objects that the library holds ----
-
-// A tensor of another library, in the layout that ours takes. Its deleter runs on any thread, so
-// the Python object is given back later.
-struct Borrowed : Deferred {
-  Borrowed() {
-    managed.version = {1, 0};
-    managed.manager_ctx = static_cast<Deferred*>(this);
-    managed.deleter = [](Versioned* self) { Defer(static_cast<Deferred*>(self->manager_ctx)); };
-  }
-  Versioned managed{};
-};
-
-struct BorrowedBuffer final : Borrowed {
-  void GiveBack() override { PyBuffer_Release(&view); }
-  Py_buffer view{};
-};
-
-struct BorrowedCapsule final : Borrowed {
-  void GiveBack() override {
-    if (is_versioned) {
-      auto* const from = static_cast<Versioned*>(taken);
-      if (from->deleter != nullptr) from->deleter(from);
-      return;
-    }
-    struct Old {
-      tryst::dlpack::DLTensor tensor;
-      void* context;
-      void (*deleter)(Old*);
-    };
-    auto* const from = static_cast<Old*>(taken);
-    if (from->deleter != nullptr) from->deleter(from);
-  }
-  bool is_versioned = false;
-  void* taken = nullptr;
-};
-
-struct BorrowedObject final : Borrowed {
-  void GiveBack() override { Py_DECREF(object); }
-  PyObject* object = nullptr;
-  std::vector<int64_t> shape;
-};
-
-tryst_tensor* Import(Versioned* managed) {
-  tryst_tensor* tensor = nullptr;
-  if (Raised(tryst_tensor_from_dlpack(reinterpret_cast<DLManagedTensorVersioned*>(managed),
-                                      &tensor))) {
-    return nullptr;
-  }
-  return tensor;
-}
-
-tryst_tensor* OfBuffer(PyObject* object) {
-  auto borrowed = std::make_unique<BorrowedBuffer>();
-  Py_buffer* const view = &borrowed->view;
-  if (PyObject_GetBuffer(object, view, PyBUF_RECORDS_RO) != 0) return nullptr;
-  const TypeRow* const row = RowOfFormat(view->format);
-  tryst_tensor* tensor = nullptr;
-  if (row == nullptr || view->itemsize != row->bits / 8) {
-    PyErr_Format(PyExc_TypeError,
-                 "elements of format '%s' cannot be sent: use numbers in this machine's byte order",
-                 view->format);
-  } else {
-    static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "shapes are 64 bits wide");
-    std::vector<int64_t> strides(static_cast<size_t>(view->ndim));
-    bool whole = true;
-    for (int i = 0; i < view->ndim && view->strides != nullptr; ++i) {
-      whole = whole && view->strides[i] % view->itemsize == 0;
-      strides[static_cast<size_t>(i)] = view->strides[i] / view->itemsize;
-    }
-    tryst::dlpack::DLTensor& to = borrowed->managed.dl_tensor;
-    borrowed->managed.flags = view->readonly ? tryst::dlpack::kFlagReadOnly : 0;
-    to.data = view->buf;
-    to.device = {tryst::dlpack::kDLCPU, 0};
-    to.ndim = view->ndim;
-    to.dtype = {row->code, row->bits, 1};
-    to.shape = reinterpret_cast<int64_t*>(view->shape);
-    to.strides = view->strides == nullptr ? nullptr : strides.data();
-    if (view->len / (view->itemsize == 0 ? 1 : view->itemsize) == 0) to.strides = nullptr;
-    if (whole) {
-      tensor = Import(&borrowed->managed);
-      to.strides = nullptr;  // They are checked, and no longer needed.
-    } else {
-      PyErr_SetString(
-          PyExc_ValueError,
-          "strides that are no multiple of an element: make it contiguous first, row by row");
-    }
-  }
-  if (tensor == nullptr) {
-    PyBuffer_Release(view);
-  } else {
-    (void)borrowed.release();
-  }
-  return tensor;
-}
-
-tryst_tensor* OfCapsule(PyObject* capsule) {
-  auto borrowed = std::make_unique<BorrowedCapsule>();
-  const bool is_versioned = PyCapsule_IsValid(capsule, kNew) != 0;
-  if (!is_versioned && !PyCapsule_IsValid(capsule, kOld)) {
-    PyErr_SetString(PyExc_TypeError, "__dlpack__ gave no DLPack capsule, or one that was used");
-    return nullptr;
-  }
-  borrowed->is_versioned = is_versioned;
-  borrowed->taken = PyCapsule_GetPointer(capsule, is_versioned ? kNew : kOld);
-  if (borrowed->taken == nullptr) return nullptr;
-  if (is_versioned) {
-    const auto* const from = static_cast<const Versioned*>(borrowed->taken);
-    borrowed->managed.version = from->version;
-    if (from->version.major == 1) {  // The layout of another version is unknown.
-      borrowed->managed.flags = from->flags;
-      borrowed->managed.dl_tensor = from->dl_tensor;
-    }
-  } else {
-    borrowed->managed.dl_tensor = *static_cast<const tryst::dlpack::DLTensor*>(borrowed->taken);
-  }
-  tryst_tensor* const tensor = Import(&borrowed->managed);
-  if (tensor == nullptr) return nullptr;
-  PyCapsule_SetName(capsule, is_versioned ? kNewUsed : kOldUsed);
-  (void)borrowed.release();
-  return tensor;
-}
-
-tryst_tensor* OfDlpack(PyObject* object, PyObject* stream) {
-  const Ref method(PyObject_GetAttrString(object, "__dlpack__"));
-  if (!method) {
-    PyErr_Clear();
-    PyErr_Format(PyExc_TypeError, "%R has no buffer and no __dlpack__: it is no tensor",
-                 reinterpret_cast<PyObject*>(Py_TYPE(object)));
-    return nullptr;
-  }
-  const Ref empty(PyTuple_New(0));
-  const Ref names(Py_BuildValue("{s:(ii)}", "max_version", 1, 1));
-  if (!empty || !names) return nullptr;
-  if (stream != Py_None && PyDict_SetItemString(names.get(), "stream", stream) != 0) return nullptr;
-  Ref capsule(PyObject_Call(method.get(), empty.get(), names.get()));
-  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {  // It predates DLPack 1.0.
-    PyErr_Clear();
-    if (PyDict_DelItemString(names.get(), "max_version") != 0) return nullptr;
-    capsule = Ref(PyObject_Call(method.get(), empty.get(), names.get()));
-  }
-  return capsule ? OfCapsule(capsule.get()) : nullptr;
-}
-
-// ---- The type ----
-
-// If an object has both a buffer and DLPack, the buffer is tried first: it is quicker and tells
-// what is read-only. But it has no bfloat16 and no GPU memory.
-tryst_tensor* OfAny(PyObject* object, PyObject* stream) {
-  if (stream == Py_None && PyObject_CheckBuffer(object)) {
-    tryst_tensor* const tensor = OfBuffer(object);
-    const bool is_done = tensor != nullptr || !PyErr_ExceptionMatches(PyExc_BufferError) ||
-                         PyObject_HasAttrString(object, "__dlpack__") == 0;
-    if (is_done) return tensor;
-    PyErr_Clear();
-  }
-  return OfDlpack(object, stream);
-}
 
 PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"source", "stream", nullptr};
@@ -247,14 +35,15 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     return nullptr;
   }
   (void)type;
-  GiveBackDeferred();
+  const GivesBack gives_back;
   if (IsTensor(source)) return Py_NewRef(source);
   tryst_tensor* const tensor =
-      PyCapsule_CheckExact(source) ? OfCapsule(source) : OfAny(source, stream);
+      PyCapsule_CheckExact(source) ? FromCapsule(source) : FromProtocols(source, stream);
   return tensor == nullptr ? nullptr : WrapTensor(tensor);
 }
 
 void Dealloc(PyObject* self) {
+  const GivesBack gives_back;
   PyTypeObject* const type = Py_TYPE(self);
   tryst_tensor_free(Get(self));
   PyObject_Free(self);
@@ -436,33 +225,14 @@ void ReleaseBuffer(PyObject*, Py_buffer* view) { delete static_cast<ViewParts*>(
 PyObject* View(PyObject* self, PyObject* name) {
   const Ref text(PyUnicode_AsUTF8String(name));
   if (!text) return nullptr;
-  const TypeRow* to = nullptr;
-  for (const TypeRow& row : kTypes) {
-    if (std::strcmp(row.name, PyBytes_AsString(text.get())) == 0) to = &row;
-  }
+  const TypeRow* const to = RowOfName(PyBytes_AsString(text.get()));
   const TypeRow* const from = RowOf(tryst_tensor_dtype(Get(self)));
   if (to == nullptr || from == nullptr || (to->bits + 7) / 8 != (from->bits + 7) / 8) {
     PyErr_Format(PyExc_ValueError, "%U is no type of elements of that size", name);
     return nullptr;
   }
-  auto borrowed = std::make_unique<BorrowedObject>();
-  const size_t rank = tryst_tensor_rank(Get(self));
-  for (size_t i = 0; i < rank; ++i) borrowed->shape.push_back(tryst_tensor_dim(Get(self), i));
-  Versioned& managed = borrowed->managed;
-  managed.flags = (tryst_tensor_is_read_only(Get(self)) ? tryst::dlpack::kFlagReadOnly : 0) |
-                  tryst::dlpack::kFlagSubbyteTypePadded;
-  const int32_t gpu = tryst_tensor_gpu(Get(self));
-  managed.dl_tensor.data = tryst_tensor_data(Get(self));
-  managed.dl_tensor.device = {gpu < 0 ? tryst::dlpack::kDLCPU : tryst::dlpack::kDLCUDA,
-                              gpu < 0 ? 0 : gpu};
-  managed.dl_tensor.ndim = static_cast<int32_t>(rank);
-  managed.dl_tensor.dtype = {to->code, to->bits, 1};
-  managed.dl_tensor.shape = borrowed->shape.data();
-  tryst_tensor* const tensor = Import(&managed);
-  if (tensor == nullptr) return nullptr;
-  borrowed->object = Py_NewRef(self);
-  (void)borrowed.release();
-  return WrapTensor(tensor);
+  tryst_tensor* const tensor = ViewAs(Get(self), self, *to);
+  return tensor == nullptr ? nullptr : WrapTensor(tensor);
 }
 
 // The strings of a tensor of strings, row by row.
@@ -550,10 +320,8 @@ PyObject* MakeTensorType() {
 }
 
 int32_t TypeNumber(const char* name) {
-  for (const TypeRow& row : kTypes) {
-    if (std::strcmp(row.name, name) == 0) return row.dtype;
-  }
-  return 0;
+  const TypeRow* const row = RowOfName(name);
+  return row == nullptr ? 0 : row->dtype;
 }
 
 bool IsTensor(PyObject* object) { return PyObject_TypeCheck(object, tensor_type) != 0; }
@@ -568,10 +336,6 @@ PyObject* WrapTensor(tryst_tensor* tensor) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-tryst_tensor* TensorOf(PyObject* object, bool* owned) {
-  *owned = !IsTensor(object);
-  if (!*owned) return Get(object);
-  return OfAny(object, Py_None);
-}
+tryst_tensor* TensorIn(PyObject* object) { return Get(object); }
 
 }  // namespace tryst_python

@@ -10,10 +10,8 @@ PyObject* MakeTensorType();
 bool IsTensor(PyObject* object);
 // Takes over `tensor`. Returns null with an exception.
 PyObject* WrapTensor(tryst_tensor* tensor);
-// The library's tensor for `object`: a Tensor's own; for an object with a buffer or __dlpack__, one
-// that refers to the same memory and keeps it alive. `*owned` tells whether the caller must free
-// it. Null with an exception.
-tryst_tensor* TensorOf(PyObject* object, bool* owned);
+// REQUIRES: IsTensor(object), whose own it is.
+tryst_tensor* TensorIn(PyObject* object);
 
 // The library's number for a type, by its name in numpy; 0: there is none.
 int32_t TypeNumber(const char* name);

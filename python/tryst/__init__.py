@@ -15,10 +15,10 @@ from tryst.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineE
                           FailedPrecondition, Internal, InvalidArgument, NotFound, OutOfRange,
                           PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable,
                           Unimplemented)
-from tryst.server import Receive, Server, Step
+from tryst.server import Plan, Receive, Server, Step
 
 __version__ = "0.2.0"
 __all__ = ["Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "Error",
            "FailedPrecondition", "Internal", "InvalidArgument", "NotFound", "OutOfRange",
-           "PermissionDenied", "Receive", "ResourceExhausted", "Server", "Step", "Tensor",
+           "PermissionDenied", "Plan", "Receive", "ResourceExhausted", "Server", "Step", "Tensor",
            "Unauthenticated", "Unavailable", "Unimplemented", "errors", "tensor"]

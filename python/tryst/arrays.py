@@ -1,28 +1,26 @@
-"""From and to the arrays of other libraries. Imports none of them by itself."""
+"""From and to the arrays of other libraries. Imports none of them by itself.
+
+>>> import tryst
+>>> tryst.tensor(b"abcd").shape
+(4,)
+>>> tryst.tensor(["a", "bc"]).strings()
+['a', 'bc']
+"""
 
 import sys
 
 from tryst import _tryst
 
 Tensor = _tryst.Tensor
+tensor = _tryst.tensor
 
 # Types that numpy has only with ml_dtypes, and the types whose bytes carry theirs without it.
 _CARRIERS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8",
              "int4": "uint8", "uint4": "uint8"}
-_CUDA = 2
 
 
-def stream_of(source):
-    """(GPU, address of the stream) on which a CUDA tensor's library works now; None: host memory.
-
-    For DLPack address 1 is the default stream, and so it is in what is handed to `__dlpack__`.
-    """
-    device = getattr(source, "__dlpack_device__", None)
-    if device is None:
-        return None
-    kind, number = device()
-    if int(kind) != _CUDA:
-        return None
+def _stream(source, number):
+    """The address of the stream on which the library of a CUDA array works now; 0: the default stream."""
     name = type(source).__module__.partition(".")[0]
     address = 0
     if name == "torch":
@@ -31,20 +29,11 @@ def stream_of(source):
         address = sys.modules["cupy"].cuda.get_current_stream().ptr
     elif hasattr(source, "__cuda_stream__"):
         address = source.__cuda_stream__()[1]
-    return int(number), int(address)
+    return int(address)
 
 
-def tensor(source, stream=None):
-    """A Tensor of anything that holds one, without a copy where its memory is dense.
-
-    >>> import tryst
-    >>> tryst.tensor(b"abcd").shape
-    (4,)
-    >>> tryst.tensor(["a", "bc"]).strings()
-    ['a', 'bc']
-    """
-    if isinstance(source, Tensor):
-        return source
+def _uncommon(source):
+    """The Tensor of what the extension does not know by its type: texts, numpy's arrays of objects."""
     if isinstance(source, str):
         return Tensor._of_strings([source.encode()], ())
     if isinstance(source, (list, tuple)) and source and isinstance(source[0], (str, bytes)):
@@ -52,9 +41,7 @@ def tensor(source, stream=None):
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(source, (numpy.ndarray, numpy.generic)):
         return _of_numpy(numpy, source)
-    if stream is None:
-        return Tensor(source)
-    return Tensor(source, stream=stream[1] or 1)
+    return Tensor(source)
 
 
 def _strings(texts, shape):
@@ -104,3 +91,4 @@ def _repr(self):
 Tensor.numpy = _numpy
 Tensor.strings = _decoded
 Tensor.__repr__ = _repr
+_tryst.set_array_helpers(_uncommon, _stream)

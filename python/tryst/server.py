@@ -9,10 +9,10 @@ import time
 import weakref
 
 from tryst import _tryst, errors
-from tryst.arrays import Tensor, stream_of, tensor
 
 _BY_REFERENCE, _RECURRING = 1, 2
 _COPY = 1
+_DEVICE = "/device:CPU:0"
 _FIRST_ASK_S, _LONGEST_ASK_S = 0.1, 1.0
 _AT_ONCE = 256  # How many operations one turn of an event loop ends at most.
 _running = weakref.WeakSet()
@@ -215,6 +215,30 @@ class Server:
             self._sources.clear()
             self._incarnations.pop(peer, None)
 
+    def plan(self, tensors, to=None, frm=None, by_reference=False, recurring=False):
+        """What recurs in step after step, prepared once: a Plan.
+
+        `tensors` are names, or a dictionary of arrays by their names, as a state dict is: what is sent `to` that
+        worker, or what is filled by what comes `frm` it. Arrays in host memory are converted now, and not again.
+
+        >>> import numpy, tryst
+        >>> weights = {"w": numpy.ones(3), "b": numpy.zeros(1)}
+        >>> with tryst.Server(job="self", listen="127.0.0.1:0", insecure=True, open_cluster=True) as server:
+        ...     push = server.plan(weights, to=server.worker)
+        ...     pull = server.plan(list(weights), frm=server.worker)
+        ...     for number in range(1, 4):
+        ...         with server.step(number) as step:
+        ...             weights["w"] += 1
+        ...             push.send(step)
+        ...             w, b = pull.recv(step, timeout=10)
+        >>> w.numpy().tolist()
+        [4.0, 4.0, 4.0]
+        """
+        return Plan(self, tensors, to, frm, by_reference, recurring)
+
+    def _prepared(self, source, incarnation, sink, names):
+        return self._server.plan(source + _DEVICE, incarnation, sink + _DEVICE, names)
+
     def _queue_of(self, loop):
         queue = self._queues.get(loop)
         if queue is None:
@@ -254,25 +278,17 @@ class _Queue:
 class Step:
     """One round of the workers: tensors meet by step and name. In a `with` it is over at its end."""
 
-    __slots__ = ("_server", "number", "_prefixes")
+    __slots__ = ("_server", "number")
 
     def __init__(self, server, number):
         self._server = server
         self.number = number
-        self._prefixes = {}
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.cleanup()
-
-    def _keys(self, source, incarnation, sink, names):
-        prefix = self._prefixes.get((source, incarnation, sink))
-        if prefix is None:
-            prefix = f"{source}/device:CPU:0;{incarnation:016x};{sink}/device:CPU:0;"
-            self._prefixes[source, incarnation, sink] = prefix
-        return [f"{prefix}{name};0:0" for name in names]
 
     def send(self, name, source, to, copy=False):
         """Sends a tensor: anything with a buffer or with `__dlpack__`, strings, None for a dead one.
@@ -285,22 +301,9 @@ class Step:
     def send_many(self, tensors, to, copy=False):
         """The same of a dictionary of tensors, in one call; in one for each where they are of several streams."""
         server = self._server
-        sink = _full(to)
-        keys = self._keys(server.worker, server.incarnation, sink, tensors)
-        streams = []
-        sources = []
-        for source in tensors.values():
-            made = source is None or isinstance(source, Tensor)
-            streams.append(None if made else stream_of(source))
-            sources.append(source if made else tensor(source, streams[-1]))
-        flags = _COPY if copy else 0
-        several = set(streams)
-        if len(several - {None}) < 2:
-            server._server.send(self.number, keys, sources, flags, next(filter(None, streams), None))
-            return
-        for stream in several:
-            these = [i for i, one in enumerate(streams) if one == stream]
-            server._server.send(self.number, [keys[i] for i in these], [sources[i] for i in these], flags, stream)
+        if tensors:
+            prepared = server._prepared(server.worker, server.incarnation, _full(to), list(tensors))
+            prepared.send(self.number, tensors, _COPY if copy else 0)
 
     def recv(self, name, frm, timeout=None, into=None, by_reference=False, recurring=False):
         """Waits for a tensor and returns it; None for a dead one. `timeout` is in seconds.
@@ -308,13 +311,11 @@ class Step:
         `into` is an array of the right type and shape to fill. With `by_reference` the tensor may
         be a view of the producer's memory, to be read only.
         """
-        if into is not None:
-            return self.start([name], frm, timeout, [into], by_reference, recurring).result()[0]
         server = self._server
         prefix = server._sources.get(frm) or server._source(frm, timeout)
         flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
         try:
-            return server._server.recv_one(self.number, f"{prefix}{name};0:0", timeout, flags)
+            return server._server.recv_one(self.number, f"{prefix}{name};0:0", timeout, flags, into)
         except (errors.Aborted, errors.Unavailable):
             server._forget(_full(frm))  # The peer may have restarted.
             raise
@@ -331,16 +332,15 @@ class Step:
         return (await self.recv_many([name], frm, into=None if into is None else [into], **options))[0]
 
     def start(self, names, frm, timeout=None, into=None, by_reference=False, recurring=False):
+        server, peer, number = self._server, _full(frm), self.number
         flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
-        stream = None
-        if into is not None:
-            streams = [stream_of(one) for one in into if not isinstance(one, Tensor)]
-            stream = next(filter(None, streams), None)
-            if any(one is not None and one != stream for one in streams):
-                raise ValueError("'into' of several GPUs or streams, of which one call waits for one: "
-                                 "receive into each one's in a call of its own")
-            into = [one if one is None else tensor(one, stream_of(one)) for one in into]
-        return Receive(self, names, _full(frm), timeout, into, flags, stream)
+        into = None if into is None else list(into)
+
+        def begin(incarnation, queue):
+            prepared = server._prepared(peer, incarnation, server.worker, names)
+            return prepared.recv(number, into, timeout, flags, queue)
+
+        return Receive(server, peer, timeout, begin)
 
     def abort(self, message="aborted by the program", code="ABORTED"):
         """Fails what waits in the step, and what comes later, here."""
@@ -351,20 +351,71 @@ class Step:
         self._server._server.cleanup(self.number)
 
 
+class Plan:
+    """Names that recur, with the arrays that are sent or filled under them: see Server.plan()."""
+
+    __slots__ = ("names", "_server", "_peer", "_arrays", "_flags", "_prepared", "_incarnation", "_sends")
+
+    def __init__(self, server, tensors, to, frm, by_reference, recurring):
+        if (to is None) == (frm is None):
+            raise ValueError("a plan sends to= a worker, or receives frm= one")
+        self.names = list(tensors)
+        self._server = server
+        self._sends = to is not None
+        self._peer = _full(to if self._sends else frm)
+        self._arrays = tensors if hasattr(tensors, "keys") else None
+        self._flags = (_BY_REFERENCE if by_reference else 0) | (_RECURRING if recurring else 0)
+        self._prepared = self._incarnation = None
+        if self._sends:
+            self._prepare(server.worker, server.incarnation, self._peer)
+
+    def _prepare(self, source, incarnation, sink):
+        prepared = self._server._prepared(source, incarnation, sink, list(self.names))
+        if self._arrays is not None:
+            prepared.bind(self._arrays)
+        self._prepared, self._incarnation = prepared, incarnation
+
+    def send(self, step, tensors=None, copy=False):
+        """Sends the plan's arrays in that step, or other `tensors`: a list in the order of the names, or a dictionary
+        that has them. As Step.send_many().
+        """
+        if not self._sends:
+            raise ValueError("the plan receives")
+        self._prepared.send(_number(step), tensors, _COPY if copy else 0)
+
+    def recv(self, step, timeout=None, into=None):
+        """Fills the plan's arrays, or those of `into`: a list in the order of the names, or a dictionary that has
+        them. A Receive, as of Step.recv_many().
+        """
+        if self._sends:
+            raise ValueError("the plan sends")
+        number = _number(step)
+
+        def begin(incarnation, queue):
+            if incarnation != self._incarnation:  # The peer has restarted, or is new.
+                self._prepare(self._peer, incarnation, self._server.worker)
+            return self._prepared.recv(number, into, timeout, self._flags, queue)
+
+        return Receive(self._server, self._peer, timeout, begin)
+
+
+def _number(step):
+    return step.number if isinstance(step, Step) else step
+
+
 class Receive:
     """Receives under way. Wait with result(), by unpacking it, or with `await`."""
 
-    __slots__ = ("_step", "_names", "_peer", "_options", "_operation", "_loop", "_waiting",
-                 "_cancelled", "_taken", "__weakref__")
+    __slots__ = ("_server", "_peer", "_timeout", "_begin", "_operation", "_loop", "_waiting", "_cancelled", "_taken",
+                 "__weakref__")
 
-    def __init__(self, step, names, peer, timeout, into, flags, stream):
-        self._step, self._names, self._peer = step, names, peer
-        self._options = (timeout, into, flags, stream)
+    def __init__(self, server, peer, timeout, begin):
+        self._server, self._peer, self._timeout = server, peer, timeout
+        self._begin = begin  # Called with the peer's incarnation and a queue or None, it returns an operation.
         self._operation = None
         self._waiting = []  # A future of each task that awaits it.
         self._cancelled = self._taken = False
         self._loop = _running_loop()
-        server = step._server
         # Before the first receive from a peer its incarnation must be found out. That is a call
         # that waits, so not in an event loop.
         if self._loop is None or peer in server._incarnations:
@@ -376,12 +427,8 @@ class Receive:
             return
         if self._cancelled:
             raise errors.Cancelled("the receive was cancelled before its peer had answered")
-        step = self._step
-        server = step._server
-        timeout, into, flags, stream = self._options
-        queue = None if self._loop is None else server._queue_of(self._loop)
-        keys = step._keys(self._peer, incarnation, server.worker, self._names)
-        self._operation = server._server.recv(step.number, keys, into, timeout, flags, stream, queue)
+        queue = None if self._loop is None else self._server._queue_of(self._loop)
+        self._operation = self._begin(incarnation, queue)
         if queue is not None:
             self._operation.owner = weakref.ref(self)
 
@@ -403,7 +450,7 @@ class Receive:
             return operation.results()
         except errors.Error as error:
             if isinstance(error, (errors.Aborted, errors.Unavailable)):
-                self._step._server._forget(self._peer)  # The peer may have restarted.
+                self._server._forget(self._peer)  # The peer may have restarted.
             raise
 
     def cancel(self):
@@ -416,7 +463,7 @@ class Receive:
         """Waits for all of them; Ctrl-C ends the wait."""
         if self._operation is None and not self._taken:
             self._loop = None
-            self._start(self._step._server._find(self._peer, self._options[0], _wanted_of(self)))
+            self._start(self._server._find(self._peer, self._timeout, _wanted_of(self)))
         operation = self._operation
         if operation is not None:
             operation.wait(None)
@@ -430,7 +477,7 @@ class Receive:
         try:
             if self._operation is None and not self._taken:
                 incarnation = yield from loop.run_in_executor(
-                    None, self._step._server._find, self._peer, self._options[0], _wanted_of(self)).__await__()
+                    None, self._server._find, self._peer, self._timeout, _wanted_of(self)).__await__()
                 if self._operation is None:
                     self._loop = loop
                 self._start(incarnation)

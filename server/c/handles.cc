@@ -76,10 +76,15 @@ absl::StatusOr<Receive> Receive::Make(Server* server, int64_t step, const char* 
                                       const tryst_tensor* into) {
   auto parsed = TensorKey::Parse(Text(key));
   if (!parsed.ok()) return parsed.status();
+  return Of(server, step, *std::move(parsed), into);
+}
+
+absl::StatusOr<Receive> Receive::Of(Server* server, int64_t step, TensorKey key,
+                                    const tryst_tensor* into) {
   Receive made;
   made.steps = server->steps();
   made.step = step;
-  made.key = *std::move(parsed);
+  made.key = std::move(key);
   made.is_own = made.key.src_device().empty() || made.key.src().worker == server->worker();
   if (into == nullptr) return made;
   const absl::Status fit = CheckInto(*into, made.key);

@@ -223,9 +223,10 @@ void tryst_op::Unref() {
   if (refs.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
-tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_recv_item* items,
-                               size_t count, const tryst_options* options, int64_t timeout_ms,
-                               tryst_queue* queue, void* tag, tryst_op** op) {
+tryst_status* tryst::c::StartReceives(tryst_server* server, int64_t step, size_t count,
+                                      absl::FunctionRef<absl::StatusOr<Receive>(size_t)> make,
+                                      const tryst_options* options, int64_t timeout_ms,
+                                      tryst_queue* queue, void* tag, tryst_op** op) {
   *op = nullptr;
   if (count == 0) return Give(absl::InvalidArgumentError("a receive needs at least one key"));
   const auto rendezvous = server->Step(step);
@@ -244,13 +245,24 @@ tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_r
   made->by_reference = args.by_reference;
   made->items.resize(count);
   for (size_t i = 0; i < count; ++i) {
-    auto receive = tryst::c::Receive::Make(server->server.get(), step, items[i].key, items[i].into);
+    auto receive = make(i);
     if (!receive.ok()) return Give(receive.status());
     made->items[i].receive = *std::move(receive);
   }
   *op = made.release();
   (*op)->Start(rendezvous->get(), std::move(args));
   return nullptr;
+}
+
+tryst_status* tryst_recv_start(tryst_server* server, int64_t step, const tryst_recv_item* items,
+                               size_t count, const tryst_options* options, int64_t timeout_ms,
+                               tryst_queue* queue, void* tag, tryst_op** op) {
+  return tryst::c::StartReceives(
+      server, step, count,
+      [&](size_t i) {
+        return tryst::c::Receive::Make(server->server.get(), step, items[i].key, items[i].into);
+      },
+      options, timeout_ms, queue, tag, op);
 }
 
 void* tryst_op_tag(const tryst_op* op) { return op->tag; }
@@ -286,14 +298,23 @@ void tryst_op_free(tryst_op* op) {
 
 // ---- Sends ----
 
-tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_send_item* items,
-                              size_t count, const tryst_options* options) {
+tryst_status* tryst::c::SendAll(tryst_server* server, int64_t step, absl::Span<SendItem> sends,
+                                const tryst_options* options) {
   const auto rendezvous = server->Step(step);
   if (!rendezvous.ok()) return Give(rendezvous.status());
   tryst::Args args;
   const absl::Status added = AddOptions(server, options, TRYST_SEND_COPY, &args);
   if (!added.ok()) return Give(added);
   args.copy_on_send = options != nullptr && (options->flags & TRYST_SEND_COPY) != 0;
+  if (sends.size() == 1) {
+    return Give(
+        (*rendezvous)->Send(sends[0].key, args, std::move(sends[0].tensor), sends[0].is_dead));
+  }
+  return Give((*rendezvous)->SendMany(sends, args));
+}
+
+tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_send_item* items,
+                              size_t count, const tryst_options* options) {
   std::vector<tryst::SendItem> sends(count);
   for (size_t i = 0; i < count; ++i) {
     auto key = tryst::TensorKey::Parse(Text(items[i].key));
@@ -302,9 +323,5 @@ tryst_status* tryst_send_many(tryst_server* server, int64_t step, const tryst_se
     sends[i].is_dead = items[i].tensor == nullptr;
     if (items[i].tensor != nullptr) sends[i].tensor = items[i].tensor->tensor;
   }
-  if (count == 1) {
-    return Give(
-        (*rendezvous)->Send(sends[0].key, args, std::move(sends[0].tensor), sends[0].is_dead));
-  }
-  return Give((*rendezvous)->SendMany(absl::MakeSpan(sends), args));
+  return tryst::c::SendAll(server, step, absl::MakeSpan(sends), options);
 }

@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "base/fork_count.h"
 #include "base/mutex.h"
 #include "rendezvous/cancellation.h"
@@ -73,5 +75,20 @@ struct tryst_op {
   bool queued = false;                      // Guarded by queue->mu.
   std::list<tryst_op*>::iterator in_queue;  // Guarded by queue->mu.
 };
+
+namespace tryst {
+namespace c {
+
+// What tryst_recv_start() does, with the i-th receive of `make`.
+tryst_status* StartReceives(tryst_server* server, int64_t step, size_t count,
+                            absl::FunctionRef<absl::StatusOr<Receive>(size_t)> make,
+                            const tryst_options* options, int64_t timeout_ms, tryst_queue* queue,
+                            void* tag, tryst_op** op);
+// What tryst_send_many() does. Moves the tensors out of `sends`.
+tryst_status* SendAll(tryst_server* server, int64_t step, absl::Span<SendItem> sends,
+                      const tryst_options* options);
+
+}  // namespace c
+}  // namespace tryst
 
 #endif  // TRYST_SERVER_C_OPERATIONS_H_

@@ -124,6 +124,28 @@ tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int
 /* Cancels it if it is under way, takes it out of its queue and waits for nothing. */
 void tryst_op_free(tryst_op* op);
 
+/* ---- Plans: names that recur ---- */
+
+/* The keys of tensors that go from one device to another in step after step: parsed once, so that
+ * a step costs one call and no text. Thread-safe but for what frees. */
+typedef struct tryst_plan tryst_plan;
+
+/* Of the keys "src_device;src_incarnation;dst_device;EDGE;0:0". When the source's worker has
+ * restarted it has another incarnation, and needs another plan. The server must outlive it. */
+tryst_status* tryst_plan_create(tryst_server* server, const char* src_device,
+                                uint64_t src_incarnation, const char* dst_device,
+                                const char* const* edges, size_t count, tryst_plan** plan);
+/* As tryst_send_many, of `count` tensors in the order of the edges; null is a dead one. */
+tryst_status* tryst_plan_send(tryst_plan* plan, int64_t step, const tryst_tensor* const* tensors,
+                              const tryst_options* options);
+/* As tryst_recv_start. `intos` is null, or has one for each edge, which may be null. */
+tryst_status* tryst_plan_recv_start(tryst_plan* plan, int64_t step,
+                                    const tryst_tensor* const* intos, const tryst_options* options,
+                                    int64_t timeout_ms, tryst_queue* queue, void* tag,
+                                    tryst_op** op);
+/* What it has started goes on. */
+void tryst_plan_free(tryst_plan* plan);
+
 /* ---- Memory that the host's workers share ---- */
 
 /* Not cleared. What is sent in it reaches the workers of this host without a copy where they

@@ -100,6 +100,84 @@ TEST_F(V1, TheDescriptorIsReadableAsLongAsSomethingCanBeTaken) {
   tryst_op_free(ops[2]);
 }
 
+// Plans of this server's own device, both ways.
+class V1Plan : public V1 {
+ protected:
+  tryst_plan* Plan(const std::vector<const char*>& edges, tryst_code expected = TRYST_OK) {
+    const std::string device = absl::StrCat(tryst_server_worker(server_), "/device:CPU:0");
+    tryst_plan* plan = nullptr;
+    EXPECT_EQ(Code(tryst_plan_create(server_, device.c_str(), tryst_server_incarnation(server_),
+                                     device.c_str(), edges.data(), edges.size(), &plan),
+                   &message_),
+              expected)
+        << message_;
+    return plan;
+  }
+};
+
+TEST_F(V1Plan, CarriesTheSameNamesStepAfterStep) {
+  tryst_plan* const plan = Plan({"a", "b", "c"});
+  ASSERT_NE(plan, nullptr);
+  const int64_t dims[] = {2};
+  tryst_tensor* sent[3] = {};
+  tryst_tensor* into[3] = {};
+  for (int i = 0; i < 2; ++i) {  // The third is dead.
+    ASSERT_EQ(Code(tryst_tensor_allocate(TRYST_FLOAT, dims, 1, &sent[i])), TRYST_OK);
+    ASSERT_EQ(Code(tryst_tensor_allocate(TRYST_FLOAT, dims, 1, &into[i])), TRYST_OK);
+  }
+  for (int64_t step = 1; step < 4; ++step) {
+    for (int i = 0; i < 2; ++i) {
+      static_cast<float*>(tryst_tensor_data(sent[i]))[1] = static_cast<float>(10 * step + i);
+    }
+    tryst_op* op = nullptr;
+    ASSERT_EQ(Code(tryst_plan_recv_start(plan, step, into, nullptr, kHungMs, queue_, &op, &op)),
+              TRYST_OK);
+    ASSERT_EQ(Code(tryst_plan_send(plan, step, sent, nullptr)), TRYST_OK);
+    ASSERT_EQ(tryst_op_wait(op, kHungMs), 1);
+    for (size_t i = 0; i < 3; ++i) {
+      tryst_tensor* got = nullptr;
+      int is_dead = 0;
+      ASSERT_EQ(Code(tryst_op_result(op, i, &got, &is_dead), &message_), TRYST_OK) << message_;
+      EXPECT_EQ(is_dead, i == 2 ? 1 : 0);
+      if (i == 2) continue;
+      EXPECT_EQ(tryst_tensor_data(got), tryst_tensor_data(into[i]));
+      EXPECT_EQ(static_cast<float*>(tryst_tensor_data(got))[1],
+                static_cast<float>(10 * step + static_cast<int64_t>(i)));
+      tryst_tensor_free(got);
+    }
+    tryst_op_free(op);
+  }
+  // The keys are those of the calls without a plan.
+  ASSERT_EQ(Code(tryst_plan_send(plan, 9, sent, nullptr)), TRYST_OK);
+  tryst_tensor* got = nullptr;
+  ASSERT_EQ(Code(tryst_recv(server_, 9, Key("b").c_str(), nullptr, kHungMs, &got)), TRYST_OK);
+  EXPECT_EQ(tryst_tensor_data(got), tryst_tensor_data(sent[1]));
+  tryst_tensor_free(got);
+  for (tryst_tensor* tensor : sent) tryst_tensor_free(tensor);
+  for (tryst_tensor* tensor : into) tryst_tensor_free(tensor);
+  tryst_plan_free(plan);
+}
+
+TEST_F(V1Plan, RefusesWhatIsNoKey) {
+  EXPECT_EQ(Plan({}, TRYST_INVALID_ARGUMENT), nullptr);
+  EXPECT_EQ(Plan({"a", "b;c"}, TRYST_INVALID_ARGUMENT), nullptr);
+  EXPECT_EQ(Plan({"a", nullptr}, TRYST_INVALID_ARGUMENT), nullptr);
+  tryst_plan* plan = nullptr;
+  const char* edge = "a";
+  EXPECT_EQ(Code(tryst_plan_create(server_, "nowhere", 1, "nowhere", &edge, 1, &plan), &message_),
+            TRYST_INVALID_ARGUMENT);
+  EXPECT_TRUE(absl::StrContains(message_, "full device name")) << message_;
+  EXPECT_EQ(plan, nullptr);
+  tryst_plan_free(nullptr);
+  tryst_plan* const good = Plan({"a"});
+  tryst_op* op = nullptr;
+  const tryst_options unknown = {128, 0, 0, 0, nullptr};
+  EXPECT_EQ(Code(tryst_plan_recv_start(good, 1, nullptr, &unknown, 0, nullptr, nullptr, &op)),
+            TRYST_INVALID_ARGUMENT);
+  EXPECT_EQ(op, nullptr);
+  tryst_plan_free(good);
+}
+
 TEST_F(V1, ACancelledReceiveTakesNothing) {
   for (const bool freed : {false, true}) {
     tryst_op* const op = Start({Key("a"), Key("b")}, queue_);

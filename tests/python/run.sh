@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh WHEEL BIN [--with=PACKAGES]: tests the wheel file in a fresh virtual environment, started
 # in an unrelated folder, and tests the C library beside the gRPC and Protobuf of PyPI. BIN is
-# Bazel's bin folder. jax and ray are installed unless --with= says otherwise; --with=torch takes
+# Bazel's bin folder. jax, ray and uvloop are installed unless --with= says otherwise; --with=torch takes
 # long. The last line counts the tests. Without PyPI the script counts a skip and runs only what
 # needs no package.
 set -uo pipefail
@@ -9,7 +9,7 @@ wheel=$(readlink -f "$1") bin=$(readlink -f "$2")
 library=$bin/server/c/libtryst.so.1
 here=$(dirname "$(readlink -f "$0")")
 root=${here%/tests/python}
-extra="jax ray"
+extra="jax ray uvloop"
 if [[ ${3:-} == --with=* ]]; then extra=${3#--with=}; fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -18,7 +18,7 @@ check() { # NAME COMMAND...
   if timeout 600 "${@:2}" </dev/null >"$work/log" 2>&1; then
     passed=$((passed + 1))
     echo "PASSED  $1"
-    grep -E '^[0-9]+ (rounds|programs|gradients)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]' "$work/log"
+    grep -E '^[0-9]+ (rounds|programs|gradients|tasks)|^import tryst|tensors each way|following tag|^[0-9]+ MiB|^device fetches|skipped=[0-9]|instructions an array' "$work/log"
   else
     failed=$((failed + 1))
     echo "FAILED  $1"
@@ -48,9 +48,14 @@ if timeout 300 "$python" -m pip install -q -r "$root/python/requirements.txt" au
       skip "tests with $package" "it cannot be installed: $(tail -n 1 pip.log)"
     fi
   done
-  for group in Values Waiting Asyncio Memory Frameworks Devices Processes Documentation; do
+  for group in Values Waiting Asyncio Plans Memory Frameworks Devices Processes Documentation; do
     check "$group" "$python" -X faulthandler "$here/test_tryst.py" "$group"
   done
+  if command -v valgrind >/dev/null; then
+    check "instructions an array" "$python" "$root/bench/python_counts.py" --check
+  else
+    skip "instructions an array" "no valgrind"
+  fi
   check "the programs of the documents" "$python" "$here/documents.py" "$root/README.md" "$root/python/README.md"
   check "the tour" "$python" "$root/examples/python/page.py" "$root/examples/python/tour.py" "$work/tour.md"
   mkdir driver
