@@ -1,4 +1,5 @@
 // Receives under way, and the queues that give finished ones.
+#include <cstring>
 #include <vector>
 
 #include "python/extension/deferred.h"
@@ -228,7 +229,18 @@ int64_t TimeoutMs(PyObject* timeout) {
   return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
 }
 
-// Starts a receive of one key without a destination: (step, key, timeout or None, flags).
+namespace {
+
+// Whether the worker of `handle` itself sends the tensors of `key`.
+bool IsOwn(const tryst_server* handle, const char* key) {
+  const char* const worker = tryst_server_worker(handle);
+  const size_t size = std::strlen(worker);
+  return std::strncmp(key, worker, size) == 0 && key[size] == '/';
+}
+
+}  // namespace
+
+// Receives one key without a destination: (step, key, timeout or None, flags).
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
   if (count != 4) {
     PyErr_SetString(PyExc_TypeError, "recv_one takes 4 arguments");
@@ -242,10 +254,16 @@ PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t cou
   options.flags = static_cast<uint32_t>(PyLong_AsUnsignedLong(args[3]));
   if (PyErr_Occurred()) return nullptr;
   tryst_op* op;
-  if (Raised(
-          tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op))) {
-    return nullptr;
+  tryst_status* status;
+  if (IsOwn(handle, item.key)) {
+    // It may be there already, and the interpreter's lock need not be given up.
+    status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
+  } else {
+    const WithoutGil without;
+    status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
+    if (status == nullptr) tryst_op_wait(op, kSignalCheckMs);
   }
+  if (Raised(status)) return nullptr;
   PyObject* result = nullptr;
   if (WaitFor(op, -1) > 0) {
     tryst_tensor* tensor;
