@@ -220,7 +220,7 @@ class Poller final : public WorkSource {
   std::atomic<Sleeper> asleep_{Sleeper::kNobody};
   std::atomic<bool> stopping_{false};
   TurnLending lending_;
-  std::atomic<bool> watching_{false};      // Our own thread looks every kLendNs.
+  std::atomic<bool> watching_{false};     // Our own thread looks every kLendNs.
   std::atomic<int64_t> own_until_ns_{0};  // When our own thread, asleep, wakes by itself.
   // Set before thread_, which Start() assigns while the new thread already runs.
   std::atomic<bool> has_thread_{false};

@@ -36,9 +36,7 @@ class TurnLending {
   State state() const { return StateOf(word()); }
   // The state and a count of its changes.
   uint64_t word() const { return state_.load(std::memory_order_seq_cst); }
-  static State StateOf(uint64_t word) {
-    return static_cast<State>(word & ((1 << kStateBits) - 1));
-  }
+  static State StateOf(uint64_t word) { return static_cast<State>(word & ((1 << kStateBits) - 1)); }
   // Only the thread that has the turns may call it.
   void Set(State state);
 
