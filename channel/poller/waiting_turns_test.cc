@@ -209,7 +209,11 @@ TEST_F(WaitingTurnsTest, OneWhoWaitsLongSleepsAndIsWokenByTheSourceItself) {
 TEST_F(WaitingTurnsTest, KeepsDeadlinesTurningAndAsleep) {
   for (const int64_t wait_ns : {int64_t{0}, int64_t{20'000}, int64_t{5'000'000}}) {
     for (int i = 0; i < 20; ++i) {
-      EXPECT_FALSE(Recv(wait_ns + 5'000'000, clock_.NowNs() + wait_ns));
+      const int64_t began_ns = clock_.NowNs();
+      // A thread that got no processor until the answer had come may find it.
+      if (Recv(wait_ns + 20'000'000, began_ns + wait_ns)) {
+        EXPECT_GE(clock_.NowNs() - began_ns, wait_ns + 20'000'000);
+      }
       EXPECT_LT(scope_ended_late_ns_, 500'000'000);
     }
   }
