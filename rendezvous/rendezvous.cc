@@ -4,19 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "rendezvous/delivering.h"
 
 namespace tryst {
 namespace {
-
-// Shared by the waiting thread and `done`; the later of the two deletes it.
-struct Waiter {
-  Mutex mu;
-  CondVar changed;
-  bool ended ABSL_GUARDED_BY(mu) = false;
-  Received received ABSL_GUARDED_BY(mu);
-};
 
 absl::Status WouldNeverEnd(const TensorKey& key) {
   return absl::FailedPreconditionError(absl::StrCat(
@@ -40,7 +31,6 @@ void FailReceive(absl::Status status, const Args& args, DoneFn done) {
 
 absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args,
                                           absl::Duration timeout) {
-  auto waiter = std::make_shared<Waiter>();
   Args own = args;
   own.executor = nullptr;  // A busy executor must not delay the answer.
   const bool must_not_wait = DeliversForOthers();
@@ -51,23 +41,22 @@ absl::StatusOr<Received> Rendezvous::Recv(const TensorKey& key, const Args& args
     const Deadline until = Deadline::After(clock(), timeout);
     own.deadline = Deadline::AtNs(std::min(args.deadline.at_ns(), until.at_ns()));
   }
-  RecvAsync(key, own,
-            [waiter](absl::Status status, const Args& send_args, const Args&, Tensor tensor,
-                     bool is_dead) {
-              {
-                MutexLock lock(&waiter->mu);
-                waiter->received = {std::move(status), std::move(tensor), is_dead,
-                                    send_args.device_context, send_args.alloc_attrs};
-                waiter->ended = true;
-              }
-              waiter->changed.NotifyOne();
-            });
-  MutexLock lock(&waiter->mu);
-  while (!waiter->ended) waiter->changed.Wait(&waiter->mu);
-  const absl::Status& status = waiter->received.status;
-  if (must_not_wait && absl::IsDeadlineExceeded(status)) return WouldNeverEnd(key);
-  if (!status.ok()) return status;
-  return std::move(waiter->received);
+  Waiter waiter(TurnsFor(key));
+  Received received;
+  {
+    WaitScope scope(&waiter);
+    RecvAsync(
+        key, own,
+        [&](absl::Status status, const Args& send_args, const Args&, Tensor tensor, bool is_dead) {
+          received = {std::move(status), std::move(tensor), is_dead, send_args.device_context,
+                      send_args.alloc_attrs};
+          waiter.End();
+        });
+    scope.Until(Waiter::kForever);
+  }
+  if (must_not_wait && absl::IsDeadlineExceeded(received.status)) return WouldNeverEnd(key);
+  if (!received.status.ok()) return received.status;
+  return received;
 }
 
 }  // namespace tryst

@@ -14,6 +14,7 @@
 #include "rendezvous/executor.h"
 #include "rendezvous/tensor.h"
 #include "rendezvous/tensor_key.h"
+#include "rendezvous/waiter.h"
 
 namespace tryst {
 
@@ -156,7 +157,15 @@ class Rendezvous {
   // used. args.deadline holds too. On a thread that delivers for others (delivering.h: a
   // poller's or the alarms', as in a `done` that runs in place) it gives what is here and
   // never waits: kFailedPrecondition.
+  //
+  // A thread that waits for a peer's tensor may itself run what brings tensors from that peer, and
+  // so a `done` of others that runs in place. Hold no lock around Recv that such a `done` takes.
   absl::StatusOr<Received> Recv(const TensorKey& key, const Args& args, absl::Duration timeout);
+  // For those who wait for RecvAsync in their own way: what a Waiter for this key may turn.
+  virtual std::shared_ptr<Turns> TurnsFor(const TensorKey& key) {
+    static_cast<void>(key);
+    return nullptr;
+  }
 
   // Fails all waiting operations and all later ones. The first cause stays. REQUIRES: !status.ok().
   virtual void StartAbort(const absl::Status& status) = 0;

@@ -167,6 +167,11 @@ bool RoutingRendezvous::EndsElsewhere(const TensorKey& key, const Args& args) co
   return CheckReceive(key).ok() && !aborted() && (!ProducedHere(key) || MayNeedCopy(key, args));
 }
 
+std::shared_ptr<Turns> RoutingRendezvous::TurnsFor(const TensorKey& key) {
+  return fetcher_ == nullptr || key.empty() || ProducedHere(key) ? nullptr
+                                                                 : fetcher_->TurnsFor(key);
+}
+
 void RoutingRendezvous::TakeLocal(const TensorKey& key, const Args& args, DoneFn done) {
   local_.RecvAsync(key, args, std::move(done));
 }

@@ -35,6 +35,7 @@ class RoutingRendezvous final : public Rendezvous,
   absl::Status SendMany(absl::Span<SendItem> items, const Args& args) override;
   void RecvAsync(const TensorKey& key, const Args& args, DoneFn done) override;
   void RecvManyAsync(absl::Span<const TensorKey> keys, const Args& args, ManyDoneFn done) override;
+  std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void StartAbort(const absl::Status& status) override;
   void WhenRoom(int64_t bytes, absl::AnyInvocable<void(absl::Status) &&> ready) override;
 

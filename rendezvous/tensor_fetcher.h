@@ -2,11 +2,13 @@
 #define TRYST_RENDEZVOUS_TENSOR_FETCHER_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "rendezvous/rendezvous.h"
 #include "rendezvous/tensor_key.h"
+#include "rendezvous/waiter.h"
 
 namespace tryst {
 
@@ -27,6 +29,12 @@ class TensorFetcher {
   // joined where possible.
   virtual void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                          ManyDoneFn done) = 0;
+
+  // What a thread may turn while it waits for a fetch of `key`. Null: it can only sleep.
+  virtual std::shared_ptr<Turns> TurnsFor(const TensorKey& key) {
+    static_cast<void>(key);
+    return nullptr;
+  }
 
   // Ends every fetch of the step that has started, with `status`. The caller may call it again, for
   // a fetch that started meanwhile. This does not refuse fetches of a step that is over; the caller

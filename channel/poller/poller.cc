@@ -1,5 +1,6 @@
 #include "channel/poller/poller.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -18,6 +19,35 @@
 
 namespace tryst {
 
+namespace {
+
+bool Watch(int epoll_fd, int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = fd;
+  return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+void Write(int event_fd) {
+  const uint64_t one = 1;
+  // It fails only when the counter is full, and then the descriptor is readable already.
+  [[maybe_unused]] const ssize_t written = write(event_fd, &one, sizeof(one));
+}
+
+void Read(int event_fd) {
+  uint64_t ignored;
+  [[maybe_unused]] const ssize_t got = read(event_fd, &ignored, sizeof(ignored));
+}
+
+// For epoll_wait(). Rounded up, because a thread would spin if it woke too early.
+int MsUntil(int64_t until_ns, const Clock& clock) {
+  if (until_ns == std::numeric_limits<int64_t>::max()) return -1;
+  const int64_t left_ns = until_ns - clock.NowNs();
+  return static_cast<int>(std::clamp<int64_t>((left_ns + 999'999) / 1'000'000, 0, 60'000));
+}
+
+}  // namespace
+
 class Poller::FnTask final : public PollerTask {
  public:
   explicit FnTask(absl::AnyInvocable<void() &&> fn) : fn_(std::move(fn)) {}
@@ -33,19 +63,22 @@ class Poller::FnTask final : public PollerTask {
 Poller::Poller(const Clock* clock, PollerOptions options)
     : clock_(clock), options_(std::move(options)), spin_(options_.spin_us * 1000) {
   epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
+  own_epoll_fd_ = epoll_create1(EPOLL_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  TRYST_CHECK(epoll_fd_ >= 0 && wake_fd_ >= 0) << "no descriptor left for a poller";
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = wake_fd_;
-  TRYST_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, wake_fd_, &event) == 0);
+  own_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  TRYST_CHECK(epoll_fd_ >= 0 && own_epoll_fd_ >= 0 && wake_fd_ >= 0 && own_fd_ >= 0)
+      << "no descriptor left for a poller";
+  TRYST_CHECK(Watch(epoll_fd_, wake_fd_) && Watch(own_epoll_fd_, epoll_fd_) &&
+              Watch(own_epoll_fd_, own_fd_));
   now_ns_ = clock_->NowNs();
   all_polled_ns_ = seen_ns_ = now_ns_ - kBlindNs;
+  MakeTurns();
 }
 
 Poller::~Poller() {
   TRYST_CHECK(!thread_.joinable()) << "stop the poller first";
   TRYST_CHECK(sources_.empty());
+  CloseTurns();
   // Tasks that were posted too late: closures free themselves, other tasks belong to their owners.
   PollerTask* task = inbox_.exchange(nullptr);
   while (task != nullptr) {
@@ -53,7 +86,9 @@ Poller::~Poller() {
     if (auto* fn = dynamic_cast<FnTask*>(task)) delete fn;
     task = next;
   }
+  close(own_epoll_fd_);
   close(epoll_fd_);
+  close(own_fd_);
   close(wake_fd_);
 }
 
@@ -68,7 +103,7 @@ void Poller::PostToTurn(PollerTask* task) {
 void Poller::Post(PollerTask* task) {
   PostToTurn(task);
   // Pairs with Sleep(), which sets asleep_ and then reads the inbox.
-  if (asleep_.load(std::memory_order_seq_cst)) Wake();
+  WakeSleeper(asleep_.load(std::memory_order_seq_cst));
 }
 
 void Poller::PostFn(absl::AnyInvocable<void() &&> fn) { Post(new FnTask(std::move(fn))); }
@@ -88,10 +123,13 @@ void Poller::RunAndWait(absl::AnyInvocable<void() &&> fn) {
   while (!done) done_cv.Wait(&mu);
 }
 
-void Poller::Wake() {
-  const uint64_t one = 1;
-  // It fails only when the counter is full, and then the descriptor is readable already.
-  [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));
+void Poller::Wake() { Write(wake_fd_); }
+
+void Poller::WakeOwn() { Write(own_fd_); }
+
+void Poller::WakeSleeper(Sleeper sleeper) {
+  if (sleeper == Sleeper::kInEpoll) Wake();
+  if (sleeper == Sleeper::kWatcher) WakeOwn();
 }
 
 void Poller::Start() {
@@ -112,8 +150,10 @@ void Poller::Start() {
 void Poller::Stop() {
   if (!thread_.joinable()) return;
   stopping_.store(true, std::memory_order_seq_cst);
+  WakeOwn();
   Wake();
   thread_.join();
+  CloseTurns();
 }
 
 // ---- Turns ----
@@ -122,38 +162,40 @@ void Poller::Loop() {
   // So that a callback that runs in place does not wait for this very thread.
   const DeliveringScope delivering;
   lending_.BeTheThread();
-  int64_t idle_since_ns = 0;
-  int64_t yielded_ns = 0;
-  bool spinning = false;  // Whether it has spun since idle_since_ns without sleeping.
+  Idling idling;
   now_ns_ = clock_->NowNs();
   for (;;) {
     const bool worked = NextTurn();
     if (lending_.wanted()) {
-      lending_.Lend(wake_fd_);
+      lending_.Lend();
+      Rest(std::numeric_limits<int64_t>::max());
       now_ns_ = clock_->NowNs();
     }
-    if (worked) {
-      if (spinning) spin_.Paid();
-      spinning = false;
-      continue;
-    }
-    if (stopping_.load(std::memory_order_seq_cst) && inbox_.load() == nullptr) return;
-    if (!spinning) {
-      spinning = true;
-      idle_since_ns = yielded_ns = now_ns_;
-    }
-    if (now_ns_ - yielded_ns >= kYieldNs) {
-      // The awaited peer may need this processor. While both threads are runnable, the kernel moves
-      // one of them to another processor; while they sleep in turn, it does not.
-      std::this_thread::yield();
-      yielded_ns = now_ns_ = clock_->NowNs();
-    }
-    if (now_ns_ - idle_since_ns >= spin_.ns()) {
-      spin_.Failed();
-      spinning = false;
-      Sleep();
-    }
+    if (!worked && stopping_.load(std::memory_order_seq_cst) && inbox_.load() == nullptr) return;
+    if (SpunEnough(worked, &idling)) Sleep();
   }
+}
+
+bool Poller::SpunEnough(bool worked, Idling* idling) {
+  if (worked) {
+    if (idling->spins) spin_.Paid();
+    idling->spins = false;
+    return false;
+  }
+  if (!idling->spins) {
+    idling->spins = true;
+    idling->since_ns = idling->yielded_ns = now_ns_;
+  }
+  if (now_ns_ - idling->yielded_ns >= kYieldNs) {
+    // The awaited peer may need this processor. While both threads are runnable, the kernel moves
+    // one of them to another processor; while they sleep in turn, it does not.
+    std::this_thread::yield();
+    idling->yielded_ns = now_ns_ = clock_->NowNs();
+  }
+  if (now_ns_ - idling->since_ns < spin_.ns()) return false;
+  spin_.Failed();
+  idling->spins = false;
+  return true;
 }
 
 bool Poller::Turn() {
@@ -263,37 +305,88 @@ bool Poller::MaySleep() {
 }
 
 void Poller::Sleep() {
-  asleep_.store(true, std::memory_order_seq_cst);
+  asleep_.store(Sleeper::kInEpoll, std::memory_order_seq_cst);
   if (!MaySleep()) {
-    asleep_.store(false, std::memory_order_relaxed);
+    asleep_.store(Sleeper::kNobody, std::memory_order_relaxed);
     return;
   }
-  int timeout_ms = -1;
-  const int64_t next_ns = NextTimerNs();
-  sleeps_until_ns_ = next_ns;
-  if (next_ns != std::numeric_limits<int64_t>::max()) {
-    // Rounded up, because the thread would spin if it woke too early.
-    const int64_t wait_ms = (next_ns - clock_->NowNs() + 999'999) / 1'000'000;
-    timeout_ms = static_cast<int>(std::clamp<int64_t>(wait_ms, 0, 60'000));
-  }
-  epoll_event events[16];
+  SetGate(true);
+  const int64_t until_ns = NextTimerNs();
   lending_.Set(TurnLending::State::kAsleep);
-  const int count = epoll_wait(epoll_fd_, events, 16, timeout_ms);
-  lending_.TakeBack();
-  asleep_.store(false, std::memory_order_relaxed);
+  Rest(until_ns);
+  SleepInEpoll(0, nullptr);
+}
+
+void Poller::SleepInEpoll(int64_t until_ns, Waiter* waiter) {
+  epoll_event events[16];
+  const int count = epoll_wait(epoll_fd_, events, 16, MsUntil(until_ns, *clock_));
+  if (waiter != nullptr) {
+    lending_.WakeFromDoze();
+    waiter->WakeUp();
+  }
+  asleep_.store(Sleeper::kNobody, std::memory_order_relaxed);
   now_ns_ = clock_->NowNs();
   bool seen = false;
   for (int i = 0; i < count; ++i) {
-    if (events[i].data.fd != wake_fd_) {
+    if (events[i].data.fd == wake_fd_) {
+      Read(wake_fd_);
+    } else {
       seen |= PollReady(events[i].data.fd);
-      continue;
     }
-    uint64_t ignored;
-    [[maybe_unused]] const ssize_t got = read(wake_fd_, &ignored, sizeof(ignored));
   }
   ShortTurn();
   all_polled_ns_ = now_ns_ = clock_->NowNs();  // The sources that epoll did not name had nothing.
   if (seen) seen_ns_ = now_ns_;
+}
+
+void Poller::Rest(int64_t until_ns) {
+  using State = TurnLending::State;
+  uint64_t before = 0;
+  bool called = false;
+  for (bool slept = false;; slept = true) {
+    const uint64_t word = lending_.word();
+    const State state = TurnLending::StateOf(word);
+    // A borrower that stays away is in a callback, or in its user's code, and others must not wait
+    // for that.
+    const bool stays_away = (state == State::kAway || state == State::kLeft) && word == before;
+    if (state == State::kReturned || stays_away || (state == State::kLeft && called) ||
+        (state == State::kAsleep && slept)) {
+      if (lending_.Take(word)) break;
+      continue;
+    }
+    before = word;
+    called = false;
+    if (state != State::kAsleep && state != State::kDozing) {
+      watching_.store(true, std::memory_order_seq_cst);
+      pollfd own{own_fd_, POLLIN, 0};
+      const timespec pause{0, TurnLending::kLendNs};
+      called = ppoll(&own, 1, &pause, nullptr) > 0;
+      if (called) Read(own_fd_);
+      continue;
+    }
+    watching_.store(false, std::memory_order_seq_cst);
+    // A waiting thread that sleeps for all minds the timers.
+    const int64_t wake_ns = state == State::kAsleep ? until_ns : clock_->NowNs() + kNapNs;
+    own_until_ns_.store(wake_ns, std::memory_order_seq_cst);
+    // Pairs with LeaveTurns(), which asks whether somebody watches.
+    if (lending_.word() != word) continue;
+    epoll_event events[2];
+    const int count = epoll_wait(own_epoll_fd_, events, 2, MsUntil(wake_ns, *clock_));
+    for (int i = 0; i < count; ++i) {
+      if (events[i].data.fd == own_fd_) Read(own_fd_);
+    }
+  }
+  watching_.store(false, std::memory_order_relaxed);
+  asleep_.store(Sleeper::kNobody, std::memory_order_relaxed);
+}
+
+void Poller::SetGate(bool open) {
+  if (gate_open_ == open) return;
+  gate_open_ = open;
+  epoll_event event{};
+  event.events = open ? static_cast<uint32_t>(EPOLLIN) : 0u;
+  event.data.fd = epoll_fd_;
+  TRYST_CHECK(epoll_ctl(own_epoll_fd_, EPOLL_CTL_MOD, epoll_fd_, &event) == 0) << strerror(errno);
 }
 
 // Polls the source with this descriptor. Returns whether it had work that Glance() could have seen.
@@ -308,11 +401,7 @@ bool Poller::PollReady(int fd) {
 void Poller::AddSource(PollerSource* source) {
   sources_.push_back(source);
   if (source->event_fd() < 0) return;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = source->event_fd();
-  TRYST_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, source->event_fd(), &event) == 0)
-      << strerror(errno);
+  TRYST_CHECK(Watch(epoll_fd_, source->event_fd())) << strerror(errno);
 }
 
 void Poller::RemoveSource(PollerSource* source) {

@@ -15,6 +15,7 @@
 #include "channel/poller/poller_timers.h"
 #include "channel/poller/turn_lending.h"
 #include "rendezvous/executor.h"
+#include "rendezvous/waiter.h"
 
 namespace tryst {
 
@@ -66,7 +67,7 @@ struct PollerOptions {
   // The longest time for which turns without work are repeated before the thread sleeps. It is
   // shortened where spinning seldom finds work (PollerSpin).
   int64_t spin_us = 50;
-  // TurnIfAsleep() wakes the thread and does not turn the poller itself.
+  // No other thread borrows the turns: TurnIfAsleep() wakes the thread, and turns() is null.
   bool keeps_its_thread = false;
   int cpu = -1;  // The processor to which its thread is bound; -1: any.
 };
@@ -78,8 +79,9 @@ struct PollerOptions {
 // nothing to do the thread sleeps in the kernel after a bounded spin.
 //
 // A thread of the callbacks' executor may take over the turns while there is traffic (TurnUntil;
-// docs/decisions/0023-borrowed-turns.md). It is the poller thread until it leaves. The poller's own
-// thread looks every kLendNs, and takes the turns back from a thread that stays in a callback.
+// docs/decisions/0023-borrowed-turns.md), and so may a thread that waits for a tensor (turns();
+// docs/decisions/0062-waiting-threads-turn.md). It is the poller thread until it leaves. The
+// poller's own thread looks every kLendNs, and takes the turns back from a thread that stays away.
 // There is one poller thread at any time, and each sees what the one before has written.
 class Poller final : public WorkSource {
  public:
@@ -116,6 +118,8 @@ class Poller final : public WorkSource {
   // has it as its source.
   void Stop();
   void TurnUntil(const std::atomic<bool>& wanted) override;
+  // For threads that wait for what this poller brings; null: they cannot have the turns.
+  std::shared_ptr<Turns> turns() const;
 
   // ---- Poller thread only (without Start(): the thread that calls Turn()) ----
   // One turn: sources, inbox, timers, flushes. True if there was any work.
@@ -140,6 +144,19 @@ class Poller final : public WorkSource {
 
  private:
   class FnTask;
+  class WaitersTurns;
+  // Whom Post() must wake.
+  enum class Sleeper : uint8_t {
+    kNobody,   // The thread with the turns is awake, and looks into the inbox.
+    kInEpoll,  // The poller's own thread or a waiting one, asleep until wake_fd_ or a source tells.
+    kWatcher,  // Nobody has the turns, and the poller's own thread looks after them (kLeft).
+  };
+  // Turns that one thread has taken without work, one after the other.
+  struct Idling {
+    bool spins = false;
+    int64_t since_ns = 0;
+    int64_t yielded_ns = 0;
+  };
   // How often the costly sources, which may need a system call, are polled while sources that can
   // be seen with a glance have work, and for as long afterwards. So an answer that is due in less
   // than a microsecond does not wait for a system call.
@@ -147,8 +164,11 @@ class Poller final : public WorkSource {
   static constexpr int64_t kHandedNs = 2'000;  // The same, where only other threads bring work.
   static constexpr int64_t kYieldNs = 5'000;   // How often a spinning thread lets others run.
 
-  // How many turns TurnIfAsleep() takes before it wakes our thread.
+  // How many turns a borrower takes in the attempt to leave before it wakes our thread.
   static constexpr int kMostTurnsAsleep = 8;
+  // A thread that waits again so soon after its last wait will soon do so once more.
+  static constexpr int64_t kSoonNs = 100'000;
+  static constexpr int64_t kNapNs = 100'000'000;
 
   void Loop();
   // A turn that polls the costly sources only when their time has come.
@@ -158,23 +178,50 @@ class Poller final : public WorkSource {
   bool PollInSight();
   bool RunInbox();
   void RunFlushes();
+  // After each turn: whether further turns without work no longer pay.
+  bool SpunEnough(bool worked, Idling* idling);
   void Sleep();
+  // The poller's own thread, while it does not have the turns; returns when it has them. If nobody
+  // has them it sleeps until `until_ns`, until a source has work, or until it is called.
+  void Rest(int64_t until_ns);
   // Arms the sources and polls once more. False: there was work after all.
   bool MaySleep();
+  // Sleeps until `until_ns` or until a source has work, which it polls. `waiter`: the caller dozes
+  // for it.
+  void SleepInEpoll(int64_t until_ns, Waiter* waiter);
   bool PollReady(int fd);
-  void Wake();
+  void Wake();     // Whoever sleeps in epoll.
+  void WakeOwn();  // The poller's own thread, wherever it sleeps.
+  void WakeSleeper(Sleeper sleeper);
+  // Whether events wake the poller's own thread.
+  void SetGate(bool open);
+
+  // A thread that waits for a tensor.
+  void MakeTurns();
+  void CloseTurns();  // Returns when no thread that waits uses the poller any more.
+  bool BorrowForWaiter();
+  void TurnForWaiter(Waiter* waiter, int64_t until_ns) noexcept;
+  void Doze(Waiter* waiter, int64_t until_ns);
+  void LeaveTurns();
 
   // Constant after construction.
   const Clock* const clock_;
   const PollerOptions options_;
-  int epoll_fd_ = -1;
+  int epoll_fd_ = -1;  // Has the sources and wake_fd_. Whoever sleeps for all waits for it.
   int wake_fd_ = -1;
+  // Has own_fd_ and, while the gate is open, epoll_fd_. The poller's own thread waits for it, and
+  // is left asleep while a thread that waits for a tensor sleeps for all.
+  int own_epoll_fd_ = -1;
+  int own_fd_ = -1;
+  std::shared_ptr<WaitersTurns> waiters_;
 
   // Any thread.
   std::atomic<PollerTask*> inbox_{nullptr};  // Newest first.
-  std::atomic<bool> asleep_{false};
+  std::atomic<Sleeper> asleep_{Sleeper::kNobody};
   std::atomic<bool> stopping_{false};
   TurnLending lending_;
+  std::atomic<bool> watching_{false};     // Our own thread looks every kLendNs.
+  std::atomic<int64_t> own_until_ns_{0};  // When our own thread, asleep, wakes by itself.
   // Set before thread_, which Start() assigns while the new thread already runs.
   std::atomic<bool> has_thread_{false};
   std::thread thread_;
@@ -188,7 +235,8 @@ class Poller final : public WorkSource {
   int64_t now_ns_ = 0;
   int64_t all_polled_ns_ = 0;
   bool just_polled_ = false;  // The last turn polled all of them.
-  int64_t sleeps_until_ns_ = 0;
+  bool gate_open_ = true;
+  int64_t left_ns_ = 0;  // When a thread last had the tensor that it waited for.
   int64_t seen_ns_ = 0;  // When a glance last saw work.
   uint64_t tasks_run_ = 0;
 };

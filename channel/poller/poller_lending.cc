@@ -8,9 +8,11 @@ using State = TurnLending::State;
 
 void Poller::TurnUntil(const std::atomic<bool>& wanted) {
   const auto awake = [this] {
-    return !asleep_.load(std::memory_order_relaxed) && !stopping_.load(std::memory_order_relaxed);
+    return asleep_.load(std::memory_order_relaxed) == Sleeper::kNobody &&
+           !stopping_.load(std::memory_order_relaxed);
   };
   if (!lending_.Borrow(*clock_, awake)) return;
+  asleep_.store(Sleeper::kNobody, std::memory_order_relaxed);
   const DeliveringScope delivering;
   int64_t idle_since_ns = now_ns_ = clock_->NowNs();
   for (;;) {
@@ -23,26 +25,27 @@ void Poller::TurnUntil(const std::atomic<bool>& wanted) {
     }
   }
   lending_.Set(State::kReturned);
-  Wake();
+  WakeOwn();
 }
 
 void Poller::TurnIfAsleep() {
   // Pairs with MaySleep(): a thread that is awake reads the inbox before it sleeps.
   if (inbox_.load(std::memory_order_seq_cst) == nullptr) return;
-  if (!asleep_.load(std::memory_order_seq_cst)) return;
-  if (options_.keeps_its_thread || !lending_.BorrowFromSleeper()) return Wake();
+  const Sleeper sleeper = asleep_.load(std::memory_order_seq_cst);
+  if (sleeper == Sleeper::kNobody) return;
+  if (options_.keeps_its_thread || !lending_.BorrowFromSleeper()) return WakeSleeper(sleeper);
   const DeliveringScope delivering;
   int turns = 0;
   do {
-    asleep_.store(false, std::memory_order_relaxed);
+    asleep_.store(Sleeper::kNobody, std::memory_order_relaxed);
     now_ns_ = clock_->NowNs();
     while (++turns < kMostTurnsAsleep && FullTurn()) now_ns_ = clock_->NowNs();
-    asleep_.store(true, std::memory_order_seq_cst);
+    asleep_.store(Sleeper::kInEpoll, std::memory_order_seq_cst);
   } while (turns < kMostTurnsAsleep && !MaySleep());
-  const bool wake = turns >= kMostTurnsAsleep || NextTimerNs() < sleeps_until_ns_ ||
-                    stopping_.load(std::memory_order_seq_cst);
+  const bool wake = turns >= kMostTurnsAsleep || NextTimerNs() < own_until_ns_.load() ||
+                    stopping_.load(std::memory_order_seq_cst) || watching_.load();
   lending_.Set(State::kAsleep);
-  if (wake) Wake();
+  if (wake) WakeOwn();
 }
 
 }  // namespace tryst

@@ -22,6 +22,8 @@ class TurnLending {
     kBorrowed,  // A borrower, which takes turns.
     kReturned,  // Nobody: they were returned, and are the poller's own thread's again.
     kAsleep,    // Nobody, while the poller's own thread sleeps.
+    kLeft,      // Nobody: a thread that waited has its tensor, and may soon wait for the next.
+    kDozing,    // A thread that waits, which sleeps in the kernel where the poller's own would.
   };
 
   // The thread that takes turns now; the default id: no thread.
@@ -31,40 +33,48 @@ class TurnLending {
   std::shared_ptr<const std::atomic<std::thread::id>> shared_thread() const { return thread_; }
   // The calling thread takes the turns: the poller's own, or a borrower.
   void BeTheThread() { thread_->store(std::this_thread::get_id(), std::memory_order_relaxed); }
-  State state() const { return StateOf(state_.load(std::memory_order_acquire)); }
+  State state() const { return StateOf(word()); }
+  // The state and a count of its changes.
+  uint64_t word() const { return state_.load(std::memory_order_seq_cst); }
+  static State StateOf(uint64_t word) { return static_cast<State>(word & ((1 << kStateBits) - 1)); }
   // Only the thread that has the turns may call it.
   void Set(State state);
 
-  // ---- The poller's own thread ---- Whether another thread wants to borrow the turns.
+  // ---- The poller's own thread ----
+  // Whether another thread wants to borrow the turns.
   bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
-  // Lends the turns until they are returned, or until the borrower has been in a callback for
-  // kLendNs. A write to `wake_fd` ends the pauses.
-  void Lend(int wake_fd);
-  // After a sleep: takes the turns back from a thread that may have borrowed them.
-  void TakeBack();
+  void Lend() {
+    wanted_.store(false, std::memory_order_relaxed);
+    Set(State::kAway);
+  }
+  // Takes the turns if nothing has changed since `word` was read, which named a state in which
+  // nobody has them.
+  bool Take(uint64_t word);
 
-  // ---- Another thread ---- Borrows the turns, mostly from a borrower that is in a callback; from
-  // the poller's own thread only while that is awake, which `may_ask` says. False: they cannot be
-  // had.
+  // ---- Another thread ----
+  // Borrows the turns, mostly from a borrower that is in a callback; from the poller's own thread
+  // only while that is awake, which `may_ask` says. False: they cannot be had.
   template <typename MayAsk>
   bool Borrow(const Clock& clock, MayAsk may_ask);
   // Borrows from the poller's own thread while it sleeps.
   bool BorrowFromSleeper();
+  // From kDozing to kBorrowed. What the poller's own thread wrote before it last saw kDozing is
+  // seen afterwards.
+  void WakeFromDoze() { (void)Change(state_.load(std::memory_order_relaxed), State::kBorrowed); }
+
+  // How often the poller's own thread looks after a borrower.
+  static constexpr int64_t kLendNs = 200'000;
 
  private:
   static constexpr int kStateBits = 3;
-  static constexpr int64_t kLendNs = 200'000;
   static constexpr int64_t kBorrowNs = 20'000;  // How long a borrower waits for an answer.
 
-  static State StateOf(uint64_t state) {
-    return static_cast<State>(state & ((1 << kStateBits) - 1));
-  }
   static uint64_t Next(uint64_t state, State to) {
     return ((state >> kStateBits) + 1) << kStateBits | static_cast<uint64_t>(to);
   }
   // Changes the state to `to`. False: it has changed since `state` was read.
   bool Change(uint64_t state, State to) {
-    return state_.compare_exchange_strong(state, Next(state, to), std::memory_order_acquire);
+    return state_.compare_exchange_strong(state, Next(state, to), std::memory_order_seq_cst);
   }
 
   const std::shared_ptr<std::atomic<std::thread::id>> thread_ =
@@ -77,19 +87,22 @@ class TurnLending {
 
 template <typename MayAsk>
 bool TurnLending::Borrow(const Clock& clock, MayAsk may_ask) {
-  const int64_t until_ns = clock.NowNs() + kBorrowNs;
+  int64_t until_ns = 0;
   bool borrowed = false;
-  for (bool asked = false; !borrowed; asked = true) {
+  while (!borrowed) {
     const uint64_t state = state_.load(std::memory_order_acquire);
-    if (StateOf(state) == State::kAway) {
+    if (StateOf(state) == State::kAway || StateOf(state) == State::kLeft) {
       borrowed = Change(state, State::kBorrowed);
       continue;
     }
-    if (StateOf(state) != State::kOwn || !may_ask() || clock.NowNs() >= until_ns) break;
-    if (!asked) wanted_.store(true, std::memory_order_relaxed);
+    if (StateOf(state) != State::kOwn || !may_ask()) break;
+    const int64_t now_ns = clock.NowNs();
+    if (until_ns == 0) until_ns = now_ns + kBorrowNs;
+    if (now_ns >= until_ns) break;
+    wanted_.store(true, std::memory_order_relaxed);
     std::this_thread::yield();  // The other thread may need this processor.
   }
-  wanted_.store(false, std::memory_order_relaxed);
+  if (until_ns != 0) wanted_.store(false, std::memory_order_relaxed);
   if (borrowed) BeTheThread();
   return borrowed;
 }

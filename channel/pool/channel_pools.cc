@@ -123,6 +123,10 @@ void ChannelPools::FetchApart(int64_t step_id, absl::Span<const TensorKey> keys,
   }
 }
 
+std::shared_ptr<Turns> ChannelPools::TurnsFor(const TensorKey& key) {
+  return pools_[PlaceOf(key)]->poller()->turns();
+}
+
 void ChannelPools::AbortStep(int64_t step_id, const absl::Status& status) {
   for (const auto& pool : pools_) pool->AbortStep(step_id, status);
 }

@@ -44,6 +44,7 @@ class ChannelPools final : public TensorFetcher, public HelloHandler {
   void Fetch(int64_t step_id, const TensorKey& key, const Args& args, DoneFn&& done) override;
   void FetchMany(int64_t step_id, absl::Span<const TensorKey> keys, const Args& args,
                  ManyDoneFn done) override;
+  std::shared_ptr<Turns> TurnsFor(const TensorKey& key) override;
   void AbortStep(int64_t step_id, const absl::Status& status) override;
   void OnHello(const Hello& hello, HelloDone done) override;
 

@@ -1,4 +1,5 @@
 // Receives under way, and the queues that give finished ones.
+#include <cstring>
 #include <vector>
 
 #include "python/extension/deferred.h"
@@ -225,6 +226,17 @@ int64_t TimeoutMs(PyObject* timeout) {
   return seconds <= 0 ? 0 : seconds > 1e9 ? -1 : static_cast<int64_t>(seconds * 1000 + 0.999);
 }
 
+namespace {
+
+// Whether the worker of `handle` itself sends the tensors of `key`.
+bool IsOwn(const tryst_server* handle, const char* key) {
+  const char* const worker = tryst_server_worker(handle);
+  const size_t size = std::strlen(worker);
+  return std::strncmp(key, worker, size) == 0 && key[size] == '/';
+}
+
+}  // namespace
+
 // Receives one key: (step, key, timeout or None, flags, into or None).
 PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t count) {
   if (count != 5) {
@@ -244,13 +256,16 @@ PyObject* ReceiveOne(tryst_server* handle, PyObject* const* args, Py_ssize_t cou
     if (item.into == nullptr) return nullptr;
     Follow(sources.streams().empty() ? nullptr : &sources.streams()[0], &options);
   }
+  const bool own = IsOwn(handle, item.key);
   tryst_op* op;
   tryst_status* status;
-  if (item.into == nullptr) {
+  if (own && item.into == nullptr) {
+    // It may be there already, and the interpreter's lock need not be given up.
     status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
   } else {
     const WithoutGil without;  // The call may copy a tensor that this worker sent to itself.
     status = tryst_recv_start(handle, step, &item, 1, &options, timeout_ms, nullptr, nullptr, &op);
+    if (status == nullptr && !own) tryst_op_wait(op, kSignalCheckMs);
   }
   if (Raised(status)) return nullptr;
   PyObject* result = nullptr;

@@ -143,6 +143,15 @@ size_t tryst_queue_take(tryst_queue* queue, tryst_op** ops, size_t max, int64_t 
 // ---- Operations ----
 
 void tryst_op::Start(tryst::Rendezvous* rendezvous, tryst::Args args) {
+  if (queue != nullptr) return Receive(rendezvous, std::move(args));
+  // The caller waits for it later. It takes the one turn that sends the request, so that no thread
+  // must be woken for that.
+  tryst::WaitScope scope(&end);
+  Receive(rendezvous, std::move(args));
+  scope.Until(0);
+}
+
+void tryst_op::Receive(tryst::Rendezvous* rendezvous, tryst::Args args) {
   args.cancellation = &cancellation;
   left = items.size();
   bool any_into = false;
@@ -187,20 +196,18 @@ void tryst_op::End(Item* item, tryst::Received got) {
 }
 
 void tryst_op::Finish() {
-  {
+  end.End();  // Who takes it out of the queue finds it ended.
+  if (queue != nullptr) {
     tryst::MutexLock lock(&mu);
-    ended.store(true, std::memory_order_release);
-    changed.NotifyAll();
-    if (!freed && queue != nullptr) queue->Push(this);
+    if (!freed) queue->Push(this);
   }
   Unref();
 }
 
 bool tryst_op::Wait(absl::Duration timeout) {
-  if (!Usable().ok()) return true;
-  if (ended.load(std::memory_order_acquire)) return true;
-  tryst::MutexLock lock(&mu);
-  return WaitFor(&mu, &changed, timeout, [this] { return ended.load(std::memory_order_relaxed); });
+  if (!Usable().ok() || end.ended()) return true;
+  if (timeout <= absl::ZeroDuration()) return false;
+  return end.Wait(tryst::Deadline::After(tryst::SteadyClock(), timeout).at_ns());
 }
 
 void tryst_op::Cancel() {
@@ -215,7 +222,7 @@ void tryst_op::Free() {
     freed = true;
     if (queue != nullptr) queue->Remove(this);
   }
-  if (!ended.load(std::memory_order_acquire)) cancellation.StartCancel();
+  if (!end.ended()) cancellation.StartCancel();
   Unref();
 }
 
@@ -241,15 +248,17 @@ tryst_status* tryst::c::StartReceives(tryst_server* server, int64_t step, size_t
   if (timeout_ms >= 0) {
     args.deadline = tryst::Deadline::After(tryst::SteadyClock(), Timeout(timeout_ms));
   }
-  auto made = std::make_unique<tryst_op>(queue, tag);
-  made->by_reference = args.by_reference;
-  made->items.resize(count);
+  std::vector<tryst_op::Item> made(count);
+  std::shared_ptr<tryst::Turns> turns;
   for (size_t i = 0; i < count; ++i) {
     auto receive = make(i);
     if (!receive.ok()) return Give(receive.status());
-    made->items[i].receive = *std::move(receive);
+    made[i].receive = *std::move(receive);
+    if (turns == nullptr) turns = (*rendezvous)->TurnsFor(made[i].receive.key);
   }
-  *op = made.release();
+  *op = new tryst_op(queue, tag, std::move(turns));
+  (*op)->by_reference = args.by_reference;
+  (*op)->items = std::move(made);
   (*op)->Start(rendezvous->get(), std::move(args));
   return nullptr;
 }

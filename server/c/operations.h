@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -13,6 +14,7 @@
 #include "base/mutex.h"
 #include "rendezvous/cancellation.h"
 #include "rendezvous/rendezvous.h"
+#include "rendezvous/waiter.h"
 #include "server/c/handles.h"
 #include "server/c/tryst_v1.h"
 
@@ -45,7 +47,8 @@ struct tryst_op {
     bool shared = false;
   };
 
-  tryst_op(tryst_queue* queue, void* tag) : queue(queue), tag(tag) {}
+  tryst_op(tryst_queue* queue, void* tag, std::shared_ptr<tryst::Turns> turns)
+      : queue(queue), tag(tag), end(std::move(turns)) {}
   void Start(tryst::Rendezvous* rendezvous, tryst::Args args);
   bool Wait(absl::Duration timeout);
   void Cancel();
@@ -59,9 +62,11 @@ struct tryst_op {
   std::vector<Item> items;
   bool by_reference = false;
   tryst::Cancellation cancellation;
+  tryst::Waiter end;
 
  private:
   friend struct tryst_queue;
+  void Receive(tryst::Rendezvous* rendezvous, tryst::Args args);
   void End(Item* item, tryst::Received got);
   void Finish();  // Runs when the last item has ended.
   void Unref();
@@ -69,8 +74,6 @@ struct tryst_op {
   std::atomic<size_t> left{0};
   std::atomic<int> refs{2};
   tryst::Mutex mu;
-  tryst::CondVar changed;
-  std::atomic<bool> ended{false};
   bool freed ABSL_GUARDED_BY(mu) = false;
   bool queued = false;                      // Guarded by queue->mu.
   std::list<tryst_op*>::iterator in_queue;  // Guarded by queue->mu.
