@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants faults into a copy of this tree, and sees which of them the tests find.
 
-  tests/mutants/mutants.py [--quick] [--some N] [--only NAME,...] [--jobs N] [--verbose]
+  tests/mutants/mutants.py [--quick] [--some N] [--only NAME,...] [--jobs N] [--runs N] [--verbose]
   tests/mutants/mutants.py --list          the faults, and whether each still applies
   tests/mutants/mutants.py --pack FOLDER   builds, and puts programs and this command into a folder for another machine
   tests/mutants/mutants.py --packed        runs from within such a folder
@@ -11,21 +11,23 @@ that many, others each day. It fails where a fault survives that is not known to
 where one that is known to survive is found, and where one no longer applies.
 """
 import argparse
+import collections
 import concurrent.futures
 import datetime
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.dont_write_bytecode = True
 sys.path.insert(0, HERE)
 
+import judging  # noqa: E402
 import planting  # noqa: E402
 
 # Of few sources, without gRPC, without a simulator.
@@ -41,8 +43,9 @@ QUICK = {
     "//verbs/soft:handshake_test",
     "//verbs/soft:soft_region_table_test",
 }
-LEAST_SECONDS = 30  # A test with a fault may take so long, and three times what it takes without.
-MOST_SECONDS = 400
+
+
+NOT_FOUND = ("survived", "unreached", "flaky")
 
 
 def chosen(mutants, args):
@@ -114,7 +117,24 @@ def build(tree, targets, planted):
     bin_folder = subprocess.run(bazel + ["info"] + flags + ["bazel-bin"], cwd=tree, check=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode().strip()
     subprocess.run(bazel + ["shutdown"], cwd=tree, stderr=subprocess.DEVNULL)
-    return {target: os.path.join(bin_folder, target[2:].replace(":", "/")) for target in targets}
+    programs = {target: os.path.join(bin_folder, target[2:].replace(":", "/")) for target in targets}
+    why = judging.copy_is_its_own(tree, programs.values(), bin_folder)
+    if why:
+        sys.exit(why)
+    return programs
+
+
+def own_tree():
+    """The copy of this checkout, and of no other: two that shared one would judge each other's sources. Held until we end."""
+    root = os.environ.get("TRYST_OUTPUT_USER_ROOT") or os.path.expanduser("~/.cache/tryst")
+    tree = os.path.join(root, "mutants", hashlib.sha256(ROOT.encode()).hexdigest()[:12])
+    os.makedirs(tree, exist_ok=True)
+    lock = os.open(tree + ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another ./run mutants of this checkout is under way (%s.lock)" % tree)
+    return tree
 
 
 def corpus_of(target, tree):
@@ -123,58 +143,6 @@ def corpus_of(target, tree):
         return []
     folder = os.path.join(tree, "tests/fuzz/corpus", target.split(":")[1].replace("_fuzz", ""))
     return sorted(os.path.join(folder, name) for name in os.listdir(folder)) if os.path.isdir(folder) else []
-
-
-class Runner:
-    def __init__(self, programs, tree, verbose):
-        self.programs = programs
-        self.tree = tree
-        self.verbose = verbose
-        self.limits = {}
-
-    def run(self, test, number, seconds):
-        """(exit code or None for a hang, whether the fault was reached, seconds, the last lines)."""
-        program = self.programs[test[0]]
-        with tempfile.TemporaryDirectory() as scratch:
-            reached = os.path.join(scratch, "reached")
-            environment = dict(os.environ, TRYST_MUTANT=str(number), TRYST_MUTANT_REACHED=reached, TEST_TMPDIR=scratch,
-                               GTEST_FAIL_FAST="1", MALLOC_PERTURB_="165")
-            runfiles = os.path.join(program[-1] + ".runfiles", "tryst")
-            began = time.monotonic()
-            with open(os.path.join(scratch, "output"), "wb") as output:
-                child = subprocess.Popen(program + test[1:] + corpus_of(test[0], self.tree), env=environment,
-                                         cwd=runfiles if os.path.isdir(runfiles) else self.tree, stdin=subprocess.DEVNULL,
-                                         stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-                try:
-                    code = child.wait(seconds)
-                except subprocess.TimeoutExpired:
-                    code = None
-                try:
-                    os.killpg(child.pid, 9)  # With what it has started.
-                except ProcessLookupError:
-                    pass
-                child.wait()
-            with open(os.path.join(scratch, "output"), "rb") as output:
-                output.seek(max(0, os.path.getsize(output.name) - 3000))
-                text = output.read().decode(errors="replace")
-            return code, os.path.exists(reached), time.monotonic() - began, text
-
-    def control(self, test):
-        """Without a fault it passes, or it finds nothing."""
-        code, _, seconds, text = self.run(test, 0, MOST_SECONDS)
-        self.limits[tuple(test)] = min(MOST_SECONDS, LEAST_SECONDS + 3 * seconds)
-        return code == 0, seconds, text
-
-    def judge(self, mutant):
-        """(verdict, details)."""
-        reached_any = False
-        for test in mutant.tests:
-            code, reached, seconds, text = self.run(test, mutant.number, self.limits[tuple(test)])
-            reached_any |= reached
-            if code != 0:
-                how = "hangs" if code is None else "exit %d" % code
-                return "found", "%s, %s, %.0f s" % (" ".join(test), how, seconds), text
-        return "survived", "" if reached_any else "no test gets there", text
 
 
 def pack(folder, programs, mutants, tree, refused):
@@ -221,6 +189,7 @@ def main():
     parser.add_argument("--some", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--runs", type=int, default=1, help="of each test, until it fails: for races")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--pack", default="")
     parser.add_argument("--packed", action="store_true")
@@ -239,9 +208,7 @@ def main():
         programs, refused = unpacked()
         mutants = [mutant._replace(tests=[test for test in mutant.tests if test[0] in programs]) for mutant in mutants]
     else:
-        root = os.environ.get("TRYST_OUTPUT_USER_ROOT") or os.path.expanduser("~/.cache/tryst")
-        tree = os.path.join(root, "mutants")
-        os.makedirs(tree, exist_ok=True)
+        tree = own_tree()
         copy_tree(tree)
         refused = plant_all(every, tree)  # Also those that are not judged now: so the next build finds this one's objects.
         targets = sorted({test[0] for mutant in mutants if mutant.name not in refused for test in mutant.tests})
@@ -250,33 +217,36 @@ def main():
             pack(args.pack, built, mutants, tree, refused)
             return 0
         programs = {target: [program] for target, program in built.items()}
-    return judge_all(Runner(programs, tree, args.verbose), mutants, refused, args)
+    judge = judging.Judge(programs, tree, args.runs, lambda target: corpus_of(target, tree))
+    return judge_all(judge, mutants, refused, args)
 
 
-def judge_all(runner, mutants, refused, args):
+def judge_all(judge, mutants, refused, args):
     applied = [mutant for mutant in mutants if mutant.name not in refused]
     tests = {tuple(test) for mutant in applied for test in mutant.tests}
     wrong = len(refused)
     for name, why in refused.items():
         print("no longer applies: %s: %s" % (name, why))
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for test, (passed, seconds, text) in zip(tests, pool.map(lambda test: runner.control(list(test)), tests)):
-            print("without a fault: %s %s, %.0f s" % (" ".join(test), "passes" if passed else "FAILS", seconds), flush=True)
+        for test, run in zip(tests, pool.map(lambda test: judge.control(list(test)), tests)):
+            passed = run.code == 0
+            print("without a fault: %s %s, %.0f s" % (" ".join(test), "passes" if passed else "FAILS", run.seconds), flush=True)
             if not passed:
-                print(text)
+                print(run.text)
                 wrong += 1
                 applied = [mutant for mutant in applied if list(test) not in mutant.tests]
-        counts = {"found": 0, "survived": 0}
-        for mutant, (verdict, details, text) in zip(applied, pool.map(runner.judge, applied)):
+        counts = collections.Counter()
+        verdicts = pool.map(lambda mutant: judge.judge(mutant.tests, mutant.number), applied)
+        for mutant, (verdict, details, text) in zip(applied, verdicts):
             counts[verdict] += 1
-            note = mutant.survives if verdict == "survived" and mutant.survives else details
-            expected = (verdict == "survived") == bool(mutant.survives)
+            note = mutant.survives if verdict != "found" and mutant.survives else details
+            expected = (verdict != "found") == bool(mutant.survives)
             wrong += not expected
             print("%-9s %s%s (%s)" % (verdict, mutant.name, "" if expected else " UNEXPECTED", note), flush=True)
             if args.verbose and verdict == "found":
                 print("    " + "\n    ".join(text.splitlines()[-8:]))
-    print("%d faults: %d found, %d survived, %d do not apply" %
-          (len(mutants), counts["found"], counts["survived"], len(refused)))
+    print("%d faults: %d found, %s, %d do not apply" %
+          (len(mutants), counts["found"], ", ".join("%d %s" % (counts[verdict], verdict) for verdict in NOT_FOUND), len(refused)))
     return 1 if wrong else 0
 
 
