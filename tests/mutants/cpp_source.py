@@ -214,7 +214,7 @@ class Source:
             return "expression"
         at = begin
         while self.tokens[at].kind == "word" or self.word(at) == "::":
-            if at > begin and self.tokens[at].kind == "word" and self.tokens[at - 1].kind == "word":
+            if at > begin and self.tokens[at].kind == "word" and self.word(at - 1) != "::":
                 return "declaration"
             at += 1
             if at in self.pair and self.word(at) == "<":

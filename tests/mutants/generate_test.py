@@ -129,6 +129,12 @@ class GenerateTest(unittest.TestCase):
                           if one[0] in ("turned", "bound")])
         self.assertIn(("turned", "f < int , A > ( x ) < y"), body("if (f<int, A>(x) < y) Go();"))
 
+    def test_a_declaration_is_not_left_out(self):
+        self.assertEqual({one for one in body("std::unique_ptr<T<int>> t = Make();\nFoo* f = Get();\nconst auto& [a, b] = Two();\nBar c(1);\n"
+                                              "absl::Status s;\nstd::vector<int>::iterator i;")}, {("early", "void F()")})
+        self.assertEqual({text for rule, text in body("a->b = c;\n*d = 1;\n++e;\ng<int>(2);\nstd::move(h)();") if rule == "left out"},
+                         {"a -> b = c ;", "* d = 1 ;", "++ e ;", "g < int > ( 2 ) ;", "std :: move ( h ) ( ) ;"})
+
     def test_operands_end_where_they_do(self):
         self.assertEqual({text for rule, text in body("b = x.y(1, 2)[i] + 4 == *p && !q;") if rule == "turned"},
                          {"x . y ( 1 , 2 ) [ i ] + 4 == * p"})

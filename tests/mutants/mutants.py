@@ -33,7 +33,6 @@ import sample  # noqa: E402
 
 # Of few sources, without gRPC, without a simulator.
 QUICK_SAMPLE = 24
-QUICK_ROOMS = ("rendezvous",)
 QUICK = {
     "//channel/ops:fetch_keys_test",
     "//channel/ops:takes_test",
@@ -235,7 +234,7 @@ def list_all(described):
     refused = sample.plant_all(ROOT, None, described, [])
     for mutant in described:
         print("%4d %-52s %-40s %s" % (mutant.number, mutant.name, mutant.path, refused.get(mutant.name, "")))
-    names = {fault.name for fault in sample.every(ROOT, generate.ROOMS)}
+    names = {fault.name for fault in sample.every(ROOT, sample.sources(ROOT, generate.ROOMS))}
     gone = sorted(set(sample.equivalents(HERE)) - names)
     for name in gone:
         print("equivalents.txt: no fault is generated any more that is %s" % name)
@@ -287,7 +286,9 @@ def make(described, args, tree):
         if os.path.exists(known):
             with open(known, encoding="utf-8") as file:
                 leave_out |= set(file.read().split())
-        drawn = sample.draw(ROOT, QUICK_ROOMS if args.quick else args.rooms, args.seed, args.sample, leave_out)
+        # A quick test judges the source that it is named for.
+        paths = ["%s.cc" % target[2:-5].replace(":", "/") for target in judges] if args.quick else sample.sources(ROOT, args.rooms)
+        drawn = sample.draw(ROOT, paths, args.seed, args.sample, leave_out)
         print("%d generated faults of the seed %s" % (args.sample, args.seed), flush=True)
     targets = sorted(targets | set(judges))
     # Also those that are not judged now: so the next build finds this one's objects.

@@ -23,9 +23,9 @@ def sources(root, rooms):
                 yield os.path.relpath(path, root)
 
 
-def every(root, rooms):
+def every(root, paths):
     faults = []
-    for path in sources(root, rooms):
+    for path in paths:
         with open(os.path.join(root, path), encoding="utf-8") as file:
             text = file.read()
         try:
@@ -41,9 +41,9 @@ def equivalents(folder):
         return generate.equivalents_of(file.read())
 
 
-def draw(root, rooms, seed, size, leave_out):
+def draw(root, paths, seed, size, leave_out):
     """More than `size`: some will not compile."""
-    faults = [fault for fault in every(root, rooms) if fault.name not in leave_out]
+    faults = [fault for fault in every(root, paths) if fault.name not in leave_out]
     return generate.drawn(faults, seed)[:size + size // 4 + 8]
 
 
