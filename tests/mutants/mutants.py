@@ -279,7 +279,7 @@ def make(described, args, tree):
         described = []
     here = sample.plant_all(ROOT, None, described, [])
     targets = {test[0] for mutant in mutants if mutant.name not in here for test in mutant.tests}
-    judges, drawn, known = [], [], os.path.join(tree + ".refused")
+    judges, drawn, known = [], {}, os.path.join(tree + ".refused")
     if args.sample:
         judges = sorted(QUICK) if args.quick else args.targets.split(",") if args.targets else targets_of(args.rooms)
         leave_out = set(sample.equivalents(HERE))

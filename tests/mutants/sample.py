@@ -42,9 +42,10 @@ def equivalents(folder):
 
 
 def draw(root, paths, seed, size, leave_out):
-    """More than `size`: some will not compile."""
-    faults = [fault for fault in every(root, paths) if fault.name not in leave_out]
-    return generate.drawn(faults, seed)[:size + size // 4 + 8]
+    """{number: fault}, of more than `size`: some will not compile. What is left out keeps its number, so that the others do, too, and
+    their sources need not be compiled again."""
+    drawn = generate.drawn(every(root, paths), seed)[:size + size // 4 + len(leave_out) // 8 + 8]
+    return {FIRST + i: generate.numbered(fault, FIRST + i) for i, fault in enumerate(drawn) if fault.name not in leave_out}
 
 
 def plant_all(root, tree, described, faults):
@@ -85,7 +86,7 @@ def blamed(errors, tree):
 def build(root, tree, described, drawn, size, compile_all, refused_file):
     """Leaves out what does not compile, until all does. ({number: fault}, of no more than `size`, and those refused)."""
     refused = {}
-    by_number = {FIRST + i: generate.numbered(fault, FIRST + i) for i, fault in enumerate(drawn)}
+    by_number = dict(drawn)
     for _ in range(ROUNDS):
         not_here = plant_all(root, tree, described, by_number.values())
         refused.update(not_here)
