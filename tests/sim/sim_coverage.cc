@@ -169,7 +169,7 @@ SimWeights SimCoverage::Learn(const SimWeights& now) const {
   }
   std::stable_sort(reached.begin(), reached.end(),
                    [](const Goal* one, const Goal* other) { return one->seeds < other->seeds; });
-  reached.resize(reached.size() / 8);
+  reached.resize((reached.size() + 7) / 8);
   SimWeights learned = now;
   for (size_t i = 0; i < kTroubleCount; ++i) {
     if (reached.empty() || seeds_with_[i] == 0) continue;
