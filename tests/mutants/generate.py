@@ -1,7 +1,8 @@
 """Plants faults by rule at every place of the rooms of the protocol, which nobody has chosen by what the tests look at.
 
 A fault is known by its file, its function, its rule and its text, and by which of several alike it is: so it stays the same when
-lines move. equivalents.txt lists those that change nothing that is promised, each with its reason.
+lines move. equivalents.txt lists those that change nothing that is promised, each with its reason, and survivors.txt those that no test
+finds yet.
 
 Rules:
   turned      a comparison says the opposite; a literal true or false too
@@ -34,6 +35,7 @@ AROUND_TERNARY = ASSIGN | {"?", ":"}
 AROUND_OR = AROUND_TERNARY | {"||"}
 AROUND_AND = AROUND_OR | {"&&"}
 AROUND_COMPARISON = AROUND_AND | set(TURNED)
+PLAIN = {"static_cast", "move", "size", "StoreLittle", "LoadLittle", "StoreBig", "LoadBig", "min", "max", "uint16_t", "uint32_t", "uint64_t"}
 WORDING = re.compile(r"(StrCat|StrAppend|StrFormat|StrJoin|Substitute|\w+Error)$")
 TEXT_FUNCTIONS = re.compile(r"(Text|Name|Names|ToString|DebugString|Describe\w*|Explain\w*|Why\w*|Table|Html|Json|Words|Status\w*Page)$")
 
@@ -83,12 +85,24 @@ class _Planter:
         for first, second in zip(statements, statements[1:]):
             if first.kind == second.kind == "expression" and self.is_ours(first) and self.is_ours(second):
                 texts = [words(one.begin, one.end) for one in (first, second)]
-                if any("(" in text for text in texts) and "{" not in texts[1]:
+                if "{" not in texts[1] and not self.indifferent(texts):
                     self.add("exchanged", name, first.begin, " ".join(texts),
                              self.before(first.begin, "if (MUTANT) { %s } " % texts[1]),
                              self.around(second.begin, second.end, "{ if (!MUTANT) ", " }"))
         for one in statements:
             self.statement(name, one)
+
+    def indifferent(self, texts):
+        """Whether both only store something, neither what the other looks at: which is first changes nothing."""
+        targets = []
+        for text in texts:
+            if set(re.findall(r"(\w+)(?: < [\w: ]+ >)? \(", text)) - PLAIN:
+                return False
+            stored = re.match(r"([\w .>\[\]-]+?) [-+*/|&]?= ", text)
+            if stored is None and not text.startswith("Store"):
+                return False
+            targets.append(stored.group(1) if stored else "Store")  # Stores go into other bytes of one message.
+        return set(targets) == {"Store"} or (targets[0] not in texts[1] and targets[1] not in texts[0])
 
     def is_ours(self, statement):
         text = self.source.words(statement.begin, statement.begin + 6)
@@ -229,8 +243,8 @@ def drawn(faults, seed):
     return sorted(faults, key=lambda fault: hashlib.sha256(("%s %s" % (seed, fault.name)).encode()).digest())
 
 
-def equivalents_of(text):
-    """{name: the block}. Each block of equivalents.txt has the fault's name, and lines `in`, `function`, `rule`, `text`, `why`."""
+def blocks_of(text):
+    """{name: the block}. Each block of equivalents.txt and survivors.txt has the fault's name, and lines `in`, `function`, `rule`, `text`, `why`."""
     found = {}
     for block in re.split(r"\n\s*\n", text):
         lines = [line for line in block.splitlines() if line and not line.startswith("#")]
@@ -238,6 +252,6 @@ def equivalents_of(text):
             fields = dict(line.partition(" ")[::2] for line in lines[1:])
             missing = {"in", "function", "rule", "text", "why"} - set(fields)
             if missing:
-                raise Unreadable("equivalents.txt: %s lacks %s" % (lines[0], ", ".join(sorted(missing))))
+                raise Unreadable("%s lacks %s" % (lines[0], ", ".join(sorted(missing))))
             found[lines[0]] = fields
     return found

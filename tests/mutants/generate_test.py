@@ -135,6 +135,15 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual({text for rule, text in body("a->b = c;\n*d = 1;\n++e;\ng<int>(2);\nstd::move(h)();") if rule == "left out"},
                          {"a -> b = c ;", "* d = 1 ;", "++ e ;", "g < int > ( 2 ) ;", "std :: move ( h ) ( ) ;"})
 
+    def test_what_may_come_in_any_order_is_not_exchanged(self):
+        exchanged = lambda text: [text for rule, text in body(text) if rule == "exchanged"]  # noqa: E731
+        self.assertEqual(exchanged("a_ = 1;\nb_ = std::move(c);"), [])
+        self.assertEqual(exchanged("StoreLittle<uint32_t>(out, kMagic);\nStoreLittle(out + 4, x);"), [])
+        self.assertEqual(exchanged("header->a = in[5] != 0;\nheader->b = LoadLittle<uint32_t>(in + 8);"), [])
+        self.assertEqual(len(exchanged("old_[at_] = key;\nat_ = (at_ + 1) % kMost;")), 1)
+        self.assertEqual(len(exchanged("a_ = 1;\nGo();")), 1)
+        self.assertEqual(len(exchanged("ready_.store(true);\na_ = 1;")), 1)
+
     def test_operands_end_where_they_do(self):
         self.assertEqual({text for rule, text in body("b = x.y(1, 2)[i] + 4 == *p && !q;") if rule == "turned"},
                          {"x . y ( 1 , 2 ) [ i ] + 4 == * p"})
@@ -200,10 +209,11 @@ class GenerateTest(unittest.TestCase):
 
     def test_equivalents_have_all_that_a_reader_needs(self):
         block = "g1\nin a.cc\nfunction F\nrule turned\ntext a < b\nwhy it does not matter\n"
-        self.assertEqual(generate.equivalents_of("# Words.\n\n" + block)["g1"]["why"], "it does not matter")
+        self.assertEqual(generate.blocks_of("# Words.\n\n" + block)["g1"]["why"], "it does not matter")
         with self.assertRaises(cpp_source.Unreadable):
-            generate.equivalents_of(block.replace("why", "because"))
-        sample.equivalents(HERE)
+            generate.blocks_of(block.replace("why", "because"))
+        for name in ("equivalents.txt", "survivors.txt"):
+            sample.listed(HERE, name)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
   ./run mutants --sample 1000 --pack FOLDER  builds, and puts programs and this command into a folder for a larger machine
 
 planting.py says what a described fault is. It fails where one survives that is not known to, where one that is known to survive is
-found, and where one no longer applies; of generated ones, where a smaller share than --at-least is found.
+found, and where one no longer applies; of generated ones, where a smaller share than --at-least is found, or one of survivors.txt.
 """
 import argparse
 import collections
@@ -47,6 +47,7 @@ QUICK = {
 }
 
 
+LISTS = ("equivalents.txt", "survivors.txt")
 NOT_FOUND = ("survived", "unreached", "flaky")
 
 
@@ -96,8 +97,9 @@ def bazel(*words):
 
 
 def quiet_flag(planted):
-    """A fault may leave a variable unused."""
-    return "--per_file_copt=^(%s)$@-Wno-error" % "|".join(path.replace(".", "[.]") for path in planted)
+    """A fault may leave a variable unused, and what stands on one line looks misleading to a compiler."""
+    joined = "bazel-out/[^/]+/bin/(%s)/[^/]*_joined[.]cc" % "|".join(sorted({os.path.dirname(path) for path in planted}))
+    return "--per_file_copt=^(%s|%s)$@-w" % ("|".join(path.replace(".", "[.]") for path in planted), joined)
 
 
 def build(tree, targets, planted):
@@ -235,10 +237,10 @@ def list_all(described):
     for mutant in described:
         print("%4d %-52s %-40s %s" % (mutant.number, mutant.name, mutant.path, refused.get(mutant.name, "")))
     names = {fault.name for fault in sample.every(ROOT, sample.sources(ROOT, generate.ROOMS))}
-    gone = sorted(set(sample.equivalents(HERE)) - names)
-    for name in gone:
-        print("equivalents.txt: no fault is generated any more that is %s" % name)
-    print("%d faults, %d of them no longer apply; %d are generated, %d equivalents are gone" %
+    gone = [(file, name) for file in LISTS for name in sorted(set(sample.listed(HERE, file)) - names)]
+    for file, name in gone:
+        print("%s: no fault is generated any more that is %s" % (file, name))
+    print("%d faults, %d of them no longer apply; %d are generated, %d that are listed are not" %
           (len(described), len(refused), len(names), len(gone)))
     return 1 if refused or gone else 0
 
@@ -266,7 +268,8 @@ def main():
         code = judge_all(judge, mutants, packed["refused"], args)
     if packed["generated"]:
         faults = {int(number): generate.Fault(*fields) for number, fields in packed["generated"].items()}
-        if sample.judge_all(judge, packed["tests"], faults, args) < args.at_least:
+        share, mended = sample.judge_all(judge, packed["tests"], faults, sample.listed(HERE, "survivors.txt"), args)
+        if share < args.at_least or mended:
             code = 1
     return code
 
@@ -282,7 +285,7 @@ def make(described, args, tree):
     judges, drawn, known = [], {}, os.path.join(tree + ".refused")
     if args.sample:
         judges = sorted(QUICK) if args.quick else args.targets.split(",") if args.targets else targets_of(args.rooms)
-        leave_out = set(sample.equivalents(HERE))
+        leave_out = set(sample.listed(HERE, "equivalents.txt"))
         if os.path.exists(known):
             with open(known, encoding="utf-8") as file:
                 leave_out |= set(file.read().split())

@@ -35,10 +35,10 @@ def every(root, paths):
     return faults
 
 
-def equivalents(folder):
-    path = os.path.join(folder, "equivalents.txt")
-    with open(path, encoding="utf-8") as file:
-        return generate.equivalents_of(file.read())
+def listed(folder, name):
+    """equivalents.txt: faults that change nothing that is promised. survivors.txt: those that lack a test."""
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return generate.blocks_of(file.read())
 
 
 def draw(root, paths, seed, size, leave_out):
@@ -120,8 +120,8 @@ def told(fault):
     return "%s %s:%d %s: %s: %s" % (fault.name, fault.path, fault.line, fault.function, fault.rule, fault.text[:150])
 
 
-def judge_all(judge, tests, faults, args):
-    """Says what became of each. The share that was found of those that some test passes and of all."""
+def judge_all(judge, tests, faults, known, args):
+    """Says what became of each. (The share that was found, how many of those that are known to lack a test were found.)"""
     passed_by = {}
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for test, run in zip(tests, pool.map(lambda test: judge.control(test, "all"), tests)):
@@ -135,19 +135,22 @@ def judge_all(judge, tests, faults, args):
         chosen = {}
         for number, those in judging.reaching(passed_by, judge.seconds).items():
             chosen[number] = those[:args.most] + [test for test in those[args.most:] if is_simulator(test)]
-        counts, survivors = collections.Counter(), []
-        verdicts = pool.map(lambda number: judge.judge(chosen.get(number, []), number), faults)
-        for (number, fault), (verdict, details, _) in zip(faults.items(), verdicts):
+        counts, survivors, mended = collections.Counter(), [], 0
+        asked = {pool.submit(judge.judge, chosen.get(number, []), number): fault for number, fault in faults.items()}
+        for future in concurrent.futures.as_completed(asked):
+            fault, (verdict, details, _) = asked[future], future.result()
             counts[verdict] += 1
-            print("%-9s %s (%s)" % (verdict, told(fault), details), flush=True)
-            if verdict != "found":
+            note = " KNOWN TO LACK A TEST" if fault.name in known else ""
+            mended += bool(note) and verdict == "found"
+            print("%-9s%s %s (%s)" % (verdict, note, told(fault), details), flush=True)
+            if verdict != "found" and not note:
                 survivors.append((verdict, fault, details))
-    print("\nNot found:")
-    for verdict, fault, details in survivors:
+    print("\nNot found, and in no list:")
+    for verdict, fault, details in sorted(survivors, key=lambda one: one[1][1:3]):
         print("%s\nin %s\nfunction %s\nrule %s\ntext %s\nwhy %s, line %d: %s\n" %
               (fault.name, fault.path, fault.function, fault.rule, fault.text, verdict, fault.line, details))
     reached = len(faults) - counts["unreached"]
     print("%d generated faults: %d found, %s; %.3f of all, %.3f of those that a test passes by" %
           (len(faults), counts["found"], ", ".join("%d %s" % (counts[one], one) for one in ("survived", "unreached", "flaky")),
            counts["found"] / max(1, len(faults)), counts["found"] / max(1, reached)))
-    return counts["found"] / max(1, len(faults))
+    return counts["found"] / max(1, len(faults)), mended
