@@ -280,6 +280,16 @@ TEST_F(HostileRdmaProducerTest, AnImmediateOfAnotherGenerationIsNoTensor) {
   EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(HostileRdmaProducerTest, ARecordForASlotBehindTheLastBreaksTheLink) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  SayFailed(static_cast<uint16_t>(link_options_.slots - 1), 1);
+  EXPECT_EQ(channel_->counters().breaks, 0u) << "the last one is there";
+  SayFailed(static_cast<uint16_t>(link_options_.slots), 1);
+  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
 // Its fetch has ended, and no other has its slot.
 TEST_F(HostileRdmaProducerTest, AnImmediateForASlotWithoutAFetchIsNoTensor) {
   const Fetched* const fetched = Fetch("a");
