@@ -9,11 +9,22 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "rendezvous/alarm_queue.h"
 #include "rendezvous/thread_alarms.h"
 #include "rendezvous/virtual_alarms.h"
 
 namespace tryst {
 namespace {
+
+TEST(AlarmQueueTest, ATokenOfAnAlarmThatNeverWasRemovesNothing) {
+  AlarmQueue queue;
+  Alarms::Callback callback;
+  EXPECT_FALSE(queue.Remove(0, &callback));
+  const Alarms::Token first = queue.Push(Deadline::AtNs(1), [] {});
+  EXPECT_FALSE(queue.Remove(first + 1, &callback));
+  EXPECT_TRUE(queue.Remove(first, &callback));
+  EXPECT_FALSE(queue.Remove(first, &callback)) << "it was removed";
+}
 
 TEST(VirtualAlarms, FireInOrderEachAtItsMoment) {
   VirtualAlarms alarms;

@@ -28,7 +28,7 @@ core       | always |  6 | -      | .                                           
 guest      | 0      | 16 | x86_64 | //channel/... //verbs/... //server/... tests/guest tests/hardware tools run | test --guest
 previous   | 0      | 10 | -      | //tests/versions:peer tests/versions                                      | test --previous
 engines    | 1      | 10 | -      | //examples/parameter_server:parameter_server //server:trystd //server:tryst //tests/versions:peer tests/engines examples/deploy | test --engines
-mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --seed @SEED
+mutants    | 1      |  6 | -      | //channel/ops/... //channel/pool/... //rendezvous/... //verbs/soft/... tests/mutants | mutants --quick --some 20 --from @SEED
 asan       | 2      | 28 | -      | @OURS                                                                     | test --asan @OURS
 soak       | 2      |  4 | -      | //tests/e2e:load_worker //server:tryst //tests/history:judge tests/soak    | soak --minutes 1 --seed=@SEED
 python     | 3      | 14 | pypi   | //python/... //:sdk_c python tests/python examples/python examples/ray     | test --python --with=ray

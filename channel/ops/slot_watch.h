@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "channel/ops/fetch_table.h"
+#include "channel/ops/serve_table.h"
 
 namespace tryst {
 
@@ -34,6 +35,8 @@ class SlotWatch {
                             FetchEvent event) = 0;
   virtual void OnSlotFreed(const void* end, uint16_t slot) = 0;
   virtual void OnServeStep(const void* end, uint16_t slot, ServeStep step) = 0;
+  // A word of the consumer, before the slot does what it asks for.
+  virtual void OnServeEvent(ServeState from, ServeEvent event) = 0;
   virtual void OnServeEpoch(const void* end) = 0;     // A new connection.
   virtual void OnServeFarewell(const void* end) = 0;  // All slots are let go of.
   virtual void OnEndGone(const void* end) = 0;

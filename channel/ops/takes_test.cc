@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "channel/poller/poller.h"
+#include "channel/trace/live_ops.h"
 #include "gtest/gtest.h"
 
 namespace tryst {
@@ -174,6 +175,23 @@ TEST_F(SlowTakesTest, ATicketGoesOnForItsOwnKeyAndStepAlone) {
   slow_.Meet(0, One());
   poller_.Turn();
   EXPECT_EQ(user_.met.size(), 1u);
+  EXPECT_TRUE(takes_.idle());
+}
+
+// The list of what waits is in the order of age, and says how old each is.
+TEST_F(SlowTakesTest, WhatWaitsWithoutASlotHasWaitedSinceItsRequestCame) {
+  TakingOp op;
+  takes_.Start(3, key_, &op);
+  ASSERT_TRUE(takes_.Park(&op, 7, 250));
+  LiveOps ops(1);
+  takes_.ListOps(LiveOp(), &ops);
+  const std::vector<LiveOp> waiting = ops.Take();
+  ASSERT_EQ(waiting.size(), 1u);
+  EXPECT_EQ(waiting[0].span.since_ns(), 250);
+  EXPECT_EQ(waiting[0].step, 3);
+  EXPECT_EQ(takes_.DropTickets({7}), 1u);
+  slow_.Meet(0, One());
+  poller_.Turn();
   EXPECT_TRUE(takes_.idle());
 }
 

@@ -61,6 +61,15 @@ TEST_F(LandingPoolTest, NothingIsLentAheadWhileAFetchWaitsForRoom) {
   pool_->GiveBudget(kEach, For::kReady);
 }
 
+TEST_F(LandingPoolTest, ARegistrationThatIsRefusedTakesNoRoom) {
+  world_.FailRegistrations(0, 3);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(pool_->Take(kEach, For::kWaiting, 0));
+  EXPECT_EQ(pool_->pinned_bytes(), 0u);
+  EXPECT_EQ(pool_->in_use_bytes(), 0u);
+  EXPECT_EQ(pool_->waiting_bytes(), 0u);
+  EXPECT_EQ(TakeAll(For::kReady).size(), kMost);
+}
+
 TEST_F(LandingPoolTest, WhoWasRefusedHearsOfRoom) {
   int told = 0;
   pool_->SetRoomCallback([&] { ++told; });

@@ -63,6 +63,12 @@ class ServeChannel final : private TakesUser, private MessageLink::Owner, privat
     SlotWatch* const watch = options_.link.watch;
     if (watch != nullptr && !closed_) watch->OnServeStep(this, op.slot, step);
   }
+  void Watch(const ServeOp& op, ServeStep step, ServeEvent event) {
+    SlotWatch* const watch = options_.link.watch;
+    if (watch == nullptr || closed_) return;
+    watch->OnServeEvent(op.state, event);
+    watch->OnServeStep(this, op.slot, step);
+  }
 
   // serve_connection.cc
   absl::Status StartEpoch(const Hello& hello);

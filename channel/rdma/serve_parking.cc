@@ -29,6 +29,8 @@ absl::Status ServeChannel::OnPark(const wire::Record& record) {
   if (!tickets.ok()) return tickets.status();
   if (record.slot >= ops_.size()) return absl::DataLossError("park of a slot out of range");
   ServeOp* op = &ops_[record.slot];
+  SlotWatch* const watch = options_.link.watch;
+  if (watch != nullptr && !closed_) watch->OnServeEvent(op->state, ServeEvent::kPark);
   const bool waits =
       op->state == ServeState::kTaking && op->request.generation == record.generation;
   if (waits) Park(op, tickets->front());

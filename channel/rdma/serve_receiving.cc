@@ -74,7 +74,7 @@ absl::Status ServeChannel::OnRequest(const wire::Record& record) {
   const ServeAction* action = FindServeAction(op->state, event);
   if (action == nullptr) return OutOfPlace(op->state, event, op->slot);
   const bool again = event == ServeEvent::kRepeat || event == ServeEvent::kWithRoom;
-  Watch(*op, again ? ServeStep::kRepeat : ServeStep::kRequest);
+  Watch(*op, again ? ServeStep::kRepeat : ServeStep::kRequest, event);
   switch (*action) {
     case ServeAction::kAcceptFirst:
       // The slot is used again, so its tensor was accepted. The tensor is dropped after the
@@ -118,7 +118,7 @@ absl::Status ServeChannel::OnCancel(const wire::Record& record) {
   const bool ours = op->state != ServeState::kFree && op->request.generation == record.generation;
   // Every cancel is answered, even one that came too late. But the answer waits for writes that no
   // LANDED announces: on another queue pair, or a NIC that reorders, they could arrive after it.
-  Watch(*op, ours ? ServeStep::kCancel : ServeStep::kLateCancel);
+  Watch(*op, ours ? ServeStep::kCancel : ServeStep::kLateCancel, ServeEvent::kCancel);
   if (leftovers_.gone_due() >= 2 * ops_.size()) {
     return absl::DataLossError("more cancels than slots");
   }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -95,6 +96,19 @@ TEST_P(ShmHubTest, NewsOfASocketIsHeardWhoeverWakesTheLinks) {
     ASSERT_TRUE(Heard(i)) << i;
   }
   EXPECT_GT(link_.sleeps, 1);
+}
+
+// Whoever can guess a token comes in as somebody who was invited.
+TEST_P(ShmHubTest, EachInvitationHasATokenOfItsOwn) {
+  struct Inn final : ShmHub::Host {
+    void OnGuest(std::unique_ptr<LocalSocket>) override {}
+  } inn;
+  std::set<shm_wire::Token> tokens = {shm_wire::Token{}};  // No invitation has that of zeros.
+  poller_->RunAndWait([&] {
+    for (int i = 0; i < 8; ++i) tokens.insert(hub_->Invite(&inn)->token);
+    hub_->Disinvite(&inn);
+  });
+  EXPECT_EQ(tokens.size(), 9u);
 }
 
 // A process of this host connects again and again. The poller must have its turns, and invited

@@ -1,34 +1,38 @@
 #!/usr/bin/env python3
 """Plants faults into a copy of this tree, and sees which of them the tests find.
 
-  tests/mutants/mutants.py [--quick] [--some N [--seed N]] [--only NAME,...] [--jobs N] [--verbose]
-  tests/mutants/mutants.py --list          the faults, and whether each still applies
-  tests/mutants/mutants.py --pack FOLDER   builds, and puts programs and this command into a folder for another machine
-  tests/mutants/mutants.py --packed        runs from within such a folder
+  ./run mutants                              the faults that *.mutants describe, each by the tests that are named there
+  ./run mutants --sample 100 --from SEED     faults that generate.py makes by rule, each by the tests that pass it
+  ./run mutants --quick                      some of either, of the day
+  ./run mutants --sample 1000 --pack FOLDER  builds, and puts programs and this command into a folder for a larger machine
 
-planting.py says what a fault is. --quick takes those that a test finds which is built in seconds and runs in one; --some takes
-at most that many, others with each seed, which is the day unless it is given. It fails where a fault survives that is not known to,
-where one that is known to survive is found, and where one no longer applies.
+planting.py says what a described fault is. It fails where one survives that is not known to, where one that is known to survive is
+found, and where one no longer applies; of generated ones, where a smaller share than --at-least is found, or one of survivors.txt.
 """
 import argparse
+import collections
 import concurrent.futures
 import datetime
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.dont_write_bytecode = True
 sys.path.insert(0, HERE)
 
+import generate  # noqa: E402
+import judging  # noqa: E402
 import planting  # noqa: E402
+import sample  # noqa: E402
 
 # Of few sources, without gRPC, without a simulator.
+QUICK_SAMPLE = 24
 QUICK = {
     "//channel/ops:fetch_keys_test",
     "//channel/ops:takes_test",
@@ -41,8 +45,10 @@ QUICK = {
     "//verbs/soft:handshake_test",
     "//verbs/soft:soft_region_table_test",
 }
-LEAST_SECONDS = 30  # A test with a fault may take so long, and three times what it takes without.
-MOST_SECONDS = 400
+
+
+LISTS = ("equivalents.txt", "survivors.txt")
+NOT_FOUND = ("survived", "unreached", "flaky")
 
 
 def chosen(mutants, args):
@@ -83,37 +89,60 @@ def copy_tree(to):
                 os.remove(os.path.join(to, path))
 
 
-def plant_all(mutants, tree):
-    """{name: why} of those that do not apply."""
-    refused = {}
-    for path in sorted({mutant.path for mutant in mutants}):
-        here = [mutant for mutant in mutants if mutant.path == path]
-        if not os.path.exists(os.path.join(ROOT, path)):
-            refused.update({mutant.name: "there is no %s" % path for mutant in here})
-            continue
-        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-            text, not_here = planting.plant(file.read(), here)
-        refused.update(not_here)
-        if tree:
-            with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
-                file.write(text)
-    return refused
+def bazel(*words):
+    root = os.environ.get("TRYST_OUTPUT_USER_ROOT")
+    flags = os.environ.get("TRYST_BAZEL_FLAGS", "").split() if words[0] in ("build", "info") else []
+    return ["bazel"] + (["--output_user_root=" + root] if root else []) + [words[0]] + flags + list(words[1:])
+
+
+def quiet_flag(planted):
+    """A fault may leave a variable unused, and what stands on one line looks misleading to a compiler."""
+    joined = "bazel-out/[^/]+/bin/(%s)/[^/]*_joined[.]cc" % "|".join(sorted({os.path.dirname(path) for path in planted}))
+    return "--per_file_copt=^(%s|%s)$@-w" % ("|".join(path.replace(".", "[.]") for path in planted), joined)
 
 
 def build(tree, targets, planted):
-    """{target: program}. A fault may leave a variable unused."""
-    bazel = ["bazel"]
-    if os.environ.get("TRYST_OUTPUT_USER_ROOT"):
-        bazel.append("--output_user_root=" + os.environ["TRYST_OUTPUT_USER_ROOT"])
-    flags = os.environ.get("TRYST_BAZEL_FLAGS", "").split()
-    flags.append("--per_file_copt=^(%s)$@-Wno-error" % "|".join(path.replace(".", "[.]") for path in planted))
-    built = subprocess.run(bazel + ["build"] + flags + targets, cwd=tree, stdin=subprocess.DEVNULL)
-    if built.returncode:
-        sys.exit("the copy in %s does not build" % tree)
-    bin_folder = subprocess.run(bazel + ["info"] + flags + ["bazel-bin"], cwd=tree, check=True,
+    """What the compiler says, or "" where all is built."""
+    child = subprocess.Popen(bazel("build", "-k", quiet_flag(planted), *targets), cwd=tree, stdin=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE)
+    said = []
+    for line in child.stderr:
+        said.append(line.decode(errors="replace"))
+        sys.stderr.write(said[-1])
+    return "" if child.wait() == 0 else "".join(said)
+
+
+def programs_of(tree, targets):
+    """{target: program}."""
+    bin_folder = subprocess.run(bazel("info", "bazel-bin"), cwd=tree, check=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode().strip()
-    subprocess.run(bazel + ["shutdown"], cwd=tree, stderr=subprocess.DEVNULL)
-    return {target: os.path.join(bin_folder, target[2:].replace(":", "/")) for target in targets}
+    subprocess.run(bazel("shutdown"), cwd=tree, stderr=subprocess.DEVNULL)
+    programs = {target: os.path.join(bin_folder, target[2:].replace(":", "/")) for target in targets}
+    why = judging.copy_is_its_own(tree, programs.values(), bin_folder)
+    if why:
+        sys.exit(why)
+    return programs
+
+
+def targets_of(rooms):
+    """The tests that are linked with one of the rooms, and the simulator."""
+    libraries = " ".join("//%s:all" % room for room in rooms)
+    asked = "kind(cc_test, rdeps(//..., set(%s))) except attr(tags, '\\b(manual|requires-.*)\\b', //...)" % libraries
+    found = subprocess.run(bazel("query", asked), cwd=ROOT, check=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    return sorted(set(found.stdout.decode().split()) | {planting.SIM})
+
+
+def own_tree():
+    """The copy of this checkout, and of no other: two that shared one would judge each other's sources. Held until we end."""
+    root = os.environ.get("TRYST_OUTPUT_USER_ROOT") or os.path.expanduser("~/.cache/tryst")
+    tree = os.path.join(root, "mutants", hashlib.sha256(ROOT.encode()).hexdigest()[:12])
+    os.makedirs(tree, exist_ok=True)
+    lock = os.open(tree + ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another ./run mutants of this checkout is under way (%s.lock)" % tree)
+    return tree
 
 
 def corpus_of(target, tree):
@@ -124,85 +153,46 @@ def corpus_of(target, tree):
     return sorted(os.path.join(folder, name) for name in os.listdir(folder)) if os.path.isdir(folder) else []
 
 
-class Runner:
-    def __init__(self, programs, tree, verbose):
-        self.programs = programs
-        self.tree = tree
-        self.verbose = verbose
-        self.limits = {}
-
-    def run(self, test, number, seconds):
-        """(exit code or None for a hang, whether the fault was reached, seconds, the last lines)."""
-        program = self.programs[test[0]]
-        with tempfile.TemporaryDirectory() as scratch:
-            reached = os.path.join(scratch, "reached")
-            environment = dict(os.environ, TRYST_MUTANT=str(number), TRYST_MUTANT_REACHED=reached, TEST_TMPDIR=scratch,
-                               GTEST_FAIL_FAST="1", MALLOC_PERTURB_="165")
-            runfiles = os.path.join(program[-1] + ".runfiles", "tryst")
-            began = time.monotonic()
-            with open(os.path.join(scratch, "output"), "wb") as output:
-                child = subprocess.Popen(program + test[1:] + corpus_of(test[0], self.tree), env=environment,
-                                         cwd=runfiles if os.path.isdir(runfiles) else self.tree, stdin=subprocess.DEVNULL,
-                                         stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-                try:
-                    code = child.wait(seconds)
-                except subprocess.TimeoutExpired:
-                    code = None
-                try:
-                    os.killpg(child.pid, 9)  # With what it has started.
-                except ProcessLookupError:
-                    pass
-                child.wait()
-            with open(os.path.join(scratch, "output"), "rb") as output:
-                output.seek(max(0, os.path.getsize(output.name) - 3000))
-                text = output.read().decode(errors="replace")
-            return code, os.path.exists(reached), time.monotonic() - began, text
-
-    def control(self, test):
-        """Without a fault it passes, or it finds nothing."""
-        code, _, seconds, text = self.run(test, 0, MOST_SECONDS)
-        self.limits[tuple(test)] = min(MOST_SECONDS, LEAST_SECONDS + 3 * seconds)
-        return code == 0, seconds, text
-
-    def judge(self, mutant):
-        """(verdict, details)."""
-        reached_any = False
-        for test in mutant.tests:
-            code, reached, seconds, text = self.run(test, mutant.number, self.limits[tuple(test)])
-            reached_any |= reached
-            if code != 0:
-                how = "hangs" if code is None else "exit %d" % code
-                return "found", "%s, %s, %.0f s" % (" ".join(test), how, seconds), text
-        return "survived", "" if reached_any else "no test gets there", text
+def copy_stripped(program, to):
+    shutil.copy2(os.path.realpath(program), to)
+    os.chmod(to, 0o755)
+    subprocess.run(["strip", to], stderr=subprocess.DEVNULL)
 
 
-def pack(folder, programs, mutants, tree, refused):
-    os.makedirs(os.path.join(folder, "bin"), exist_ok=True)
-    libraries = set()
+def pack(folder, programs, tree, packed):
+    """Programs, what they are linked with, what they read, and this command."""
+    if os.path.exists(folder):
+        sys.exit("there is a %s already" % folder)
+    for made in ("bin", "lib", "tests/mutants"):
+        os.makedirs(os.path.join(folder, made))
+    libraries = {}
     for target, program in programs.items():
-        name = target[2:].replace("/", "_").replace(":", "__")
-        copy = os.path.join(folder, "bin", name)
-        shutil.copy2(program, copy)
-        os.chmod(copy, 0o755)
-        subprocess.run(["strip", copy], check=True)
-        for found, _, files in os.walk(program + ".runfiles/tryst"):
-            for name in filter(lambda name: name.endswith(".so"), files):  # What it loads itself, by this path.
-                data = os.path.join(folder, os.path.relpath(found, program + ".runfiles/tryst"))
-                os.makedirs(data, exist_ok=True)
-                shutil.copy2(os.path.join(found, name), os.path.join(data, name))
+        copy_stripped(program, os.path.join(folder, "bin", target[2:].replace("/", "_").replace(":", "__")))
+        runfiles = program + ".runfiles/tryst"
+        for found, _, files in os.walk(runfiles):
+            inside = os.path.relpath(found, runfiles)
+            for name in files:
+                data = os.path.join(folder, inside, name)
+                if inside.startswith("_solib") or os.path.join(found, name) == os.path.join(runfiles, target[2:].replace(":", "/")):
+                    continue
+                os.makedirs(os.path.dirname(data), exist_ok=True)
+                copy_stripped(os.path.join(found, name), data)
         listed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, check=True).stdout.decode()
-        libraries |= {word for line in listed.splitlines() for word in line.split() if word.startswith("/")}
-    os.makedirs(os.path.join(folder, "lib"), exist_ok=True)
-    for library in libraries:
-        shutil.copy2(os.path.realpath(library), os.path.join(folder, "lib", os.path.basename(library)))
-    for path in ("tests/fuzz/corpus",):
-        shutil.copytree(os.path.join(tree, path), os.path.join(folder, path), dirs_exist_ok=True)
-    os.makedirs(os.path.join(folder, "tests/mutants"), exist_ok=True)
+        for word in (word for line in listed.splitlines() for word in line.split() if word.startswith("/")):
+            libraries[os.path.basename(word)] = word
+    for name, library in libraries.items():
+        copy_stripped(library, os.path.join(folder, "lib", name))
+    shutil.copytree(os.path.join(tree, "tests/fuzz/corpus"), os.path.join(folder, "tests/fuzz/corpus"), dirs_exist_ok=True)
     for name in os.listdir(HERE):
-        if name.endswith((".py", ".mutants")):
+        if name.endswith((".py", ".mutants", ".txt")):
             shutil.copy2(os.path.join(HERE, name), os.path.join(folder, "tests/mutants", name))
     with open(os.path.join(folder, "packed.json"), "w", encoding="utf-8") as file:
-        json.dump({"refused": refused, "targets": sorted(programs)}, file)
+        json.dump(dict(packed, targets=sorted(programs)), file)
+    archive = folder.rstrip("/") + ".tar.xz"
+    subprocess.run(["tar", "-C", os.path.dirname(os.path.abspath(folder)), "-cJf", archive, os.path.basename(folder.rstrip("/"))],
+                   check=True, env=dict(os.environ, XZ_OPT="-3 -T0"))
+    print("%s has %.0f MB: there, tar -xf %s && python3 %s/tests/mutants/mutants.py --packed" %
+          (archive, os.path.getsize(archive) / 1e6, os.path.basename(archive), os.path.basename(folder.rstrip("/"))))
 
 
 def unpacked():
@@ -211,72 +201,132 @@ def unpacked():
     loader = [os.path.join(ROOT, "lib/ld-linux-x86-64.so.2"), "--library-path", os.path.join(ROOT, "lib")]
     programs = {target: loader + [os.path.join(ROOT, "bin", target[2:].replace("/", "_").replace(":", "__"))]
                 for target in packed["targets"]}
-    return programs, packed["refused"]
+    return programs, packed
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="those that a test finds which is built in seconds and runs in one")
+    parser.add_argument("--some", type=int, default=0, help="at most so many of the described faults, others with each seed")
+    parser.add_argument("--only", default="", help="these described faults, by name")
+    parser.add_argument("--sample", type=int, default=0, help="so many generated faults (with --quick: beside those described)")
+    parser.add_argument("--from", dest="seed", type=int, default=datetime.date.today().toordinal(), help="the seed that draws them; else the day")
+    parser.add_argument("--rooms", default=",".join(generate.ROOMS), help="of the generated faults")
+    parser.add_argument("--targets", default="", help="the tests that judge them; else all that are linked with the rooms")
+    parser.add_argument("--most", type=int, default=6, help="tests that a generated fault is judged by, the fastest, and the simulator")
+    parser.add_argument("--at-least", type=float, default=0, help="fails where a smaller share of the generated faults is found")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--runs", type=int, default=1, help="of each test, until it fails: for races")
+    parser.add_argument("--list", action="store_true", help="the described faults, and whether each still applies")
+    parser.add_argument("--pack", default="", help="builds, and puts programs and this command into a folder for another machine")
+    parser.add_argument("--packed", action="store_true", help="runs from within such a folder")
+    parser.add_argument("--verbose", action="store_true", help="show the last lines of what found each")
+    args = parser.parse_args()
+    if args.quick and not args.sample:
+        args.sample = QUICK_SAMPLE
+    args.rooms = args.rooms.split(",")
+    unknown = set(args.rooms) - set(generate.ROOMS)
+    if unknown:
+        parser.error("no room is called %s" % ", ".join(sorted(unknown)))
+    return args
+
+
+def list_all(described):
+    refused = sample.plant_all(ROOT, None, described, [])
+    for mutant in described:
+        print("%4d %-52s %-40s %s" % (mutant.number, mutant.name, mutant.path, refused.get(mutant.name, "")))
+    names = {fault.name for fault in sample.every(ROOT, sample.sources(ROOT, generate.ROOMS))}
+    gone = [(file, name) for file in LISTS for name in sorted(set(sample.listed(HERE, file)) - names)]
+    for file, name in gone:
+        print("%s: no fault is generated any more that is %s" % (file, name))
+    print("%d faults, %d of them no longer apply; %d are generated, %d that are listed are not" %
+          (len(described), len(refused), len(names), len(gone)))
+    return 1 if refused or gone else 0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--some", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=datetime.date.today().toordinal())
-    parser.add_argument("--only", default="")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--pack", default="")
-    parser.add_argument("--packed", action="store_true")
-    parser.add_argument("--verbose", action="store_true", help="show the last lines of what found each")
-    args = parser.parse_args()
-    every = planting.read(HERE)
-    mutants = chosen(every, args)
+    args = arguments()
+    described = planting.read(HERE)
     if args.list:
-        refused = plant_all(every, None)
-        for mutant in every:
-            print("%4d %-52s %-40s %s" % (mutant.number, mutant.name, mutant.path, refused.get(mutant.name, "")))
-        print("%d faults, %d of them no longer apply" % (len(every), len(refused)))
-        return 1 if refused else 0
+        return list_all(described)
     if args.packed:
         tree = ROOT
-        programs, refused = unpacked()
-        mutants = [mutant._replace(tests=[test for test in mutant.tests if test[0] in programs]) for mutant in mutants]
+        programs, packed = unpacked()
     else:
-        root = os.environ.get("TRYST_OUTPUT_USER_ROOT") or os.path.expanduser("~/.cache/tryst")
-        tree = os.path.join(root, "mutants")
-        os.makedirs(tree, exist_ok=True)
-        copy_tree(tree)
-        refused = plant_all(every, tree)  # Also those that are not judged now: so the next build finds this one's objects.
-        targets = sorted({test[0] for mutant in mutants if mutant.name not in refused for test in mutant.tests})
-        built = build(tree, targets, sorted({mutant.path for mutant in every}))
+        tree = own_tree()
+        programs, packed = make(described, args, tree)
         if args.pack:
-            pack(args.pack, built, mutants, tree, refused)
+            pack(args.pack, programs, tree, packed)
             return 0
-        programs = {target: [program] for target, program in built.items()}
-    return judge_all(Runner(programs, tree, args.verbose), mutants, refused, args)
+        programs = {target: [program] for target, program in programs.items()}
+    judge = judging.Judge(programs, tree, args.runs, lambda target: corpus_of(target, tree))
+    code = 0
+    if packed["chosen"]:
+        mutants = [mutant._replace(tests=[test for test in mutant.tests if test[0] in programs])
+                   for mutant in described if mutant.name in packed["chosen"]]
+        code = judge_all(judge, mutants, packed["refused"], args)
+    if packed["generated"]:
+        faults = {int(number): generate.Fault(*fields) for number, fields in packed["generated"].items()}
+        share, mended = sample.judge_all(judge, packed["tests"], faults, sample.listed(HERE, "survivors.txt"), args)
+        if share < args.at_least or mended:
+            code = 1
+    return code
 
 
-def judge_all(runner, mutants, refused, args):
-    applied = [mutant for mutant in mutants if mutant.name not in refused]
+def make(described, args, tree):
+    """Builds a tree with the faults. ({target: program}, what is to be judged)."""
+    copy_tree(tree)
+    mutants = [] if args.sample and not args.quick else chosen(described, args)
+    if args.sample and not args.quick:
+        described = []
+    here = sample.plant_all(ROOT, None, described, [])
+    targets = {test[0] for mutant in mutants if mutant.name not in here for test in mutant.tests}
+    judges, drawn, known = [], {}, os.path.join(tree + ".refused")
+    if args.sample:
+        judges = sorted(QUICK) if args.quick else args.targets.split(",") if args.targets else targets_of(args.rooms)
+        leave_out = set(sample.listed(HERE, "equivalents.txt"))
+        if os.path.exists(known):
+            with open(known, encoding="utf-8") as file:
+                leave_out |= set(file.read().split())
+        # A quick test judges the source that it is named for.
+        paths = ["%s.cc" % target[2:-5].replace(":", "/") for target in judges] if args.quick else sample.sources(ROOT, args.rooms)
+        drawn = sample.draw(ROOT, paths, args.seed, args.sample, leave_out)
+        print("%d generated faults of the seed %s" % (args.sample, args.seed), flush=True)
+    targets = sorted(targets | set(judges))
+    # Also those that are not judged now: so the next build finds this one's objects.
+    generated, refused = sample.build(ROOT, tree, described, drawn, args.sample, lambda planted: build(tree, targets, planted), known)
+    names = {mutant.name for mutant in described}
+    return programs_of(tree, targets), {
+        "chosen": [mutant.name for mutant in mutants], "refused": {name: why for name, why in refused.items() if name in names},
+        "generated": generated, "tests": sample.tests_of(judges)}
+
+
+def judge_all(judge, mutants, refused, args):
+    applied = [mutant for mutant in mutants if mutant.name not in refused and mutant.tests]
     tests = {tuple(test) for mutant in applied for test in mutant.tests}
     wrong = len(refused)
     for name, why in refused.items():
         print("no longer applies: %s: %s" % (name, why))
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for test, (passed, seconds, text) in zip(tests, pool.map(lambda test: runner.control(list(test)), tests)):
-            print("without a fault: %s %s, %.0f s" % (" ".join(test), "passes" if passed else "FAILS", seconds), flush=True)
+        for test, run in zip(tests, pool.map(lambda test: judge.control(list(test)), tests)):
+            passed = run.code == 0
+            print("without a fault: %s %s, %.0f s" % (" ".join(test), "passes" if passed else "FAILS", run.seconds), flush=True)
             if not passed:
-                print(text)
+                print(run.text)
                 wrong += 1
                 applied = [mutant for mutant in applied if list(test) not in mutant.tests]
-        counts = {"found": 0, "survived": 0}
-        for mutant, (verdict, details, text) in zip(applied, pool.map(runner.judge, applied)):
+        counts = collections.Counter()
+        verdicts = pool.map(lambda mutant: judge.judge(mutant.tests, mutant.number), applied)
+        for mutant, (verdict, details, text) in zip(applied, verdicts):
             counts[verdict] += 1
-            note = mutant.survives if verdict == "survived" and mutant.survives else details
-            expected = (verdict == "survived") == bool(mutant.survives)
+            note = mutant.survives if verdict != "found" and mutant.survives else details
+            expected = (verdict != "found") == bool(mutant.survives)
             wrong += not expected
             print("%-9s %s%s (%s)" % (verdict, mutant.name, "" if expected else " UNEXPECTED", note), flush=True)
             if args.verbose and verdict == "found":
                 print("    " + "\n    ".join(text.splitlines()[-8:]))
-    print("%d faults: %d found, %d survived, %d do not apply" %
-          (len(mutants), counts["found"], counts["survived"], len(refused)))
+    print("%d faults: %d found, %s, %d do not apply" %
+          (len(mutants), counts["found"], ", ".join("%d %s" % (counts[verdict], verdict) for verdict in NOT_FOUND), len(refused)))
     return 1 if wrong else 0
 
 

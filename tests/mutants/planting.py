@@ -22,25 +22,55 @@ import re
 
 SEEDS = {"sim": ["--seeds", "400"], "storms": ["--cancels", "--seeds", "60"]}
 SIM = "//tests/sim:channel_sim"
+MOST = 1 << 16  # Numbers of faults are below.
 
+# Every program and library has its own copy of `tryst_mutants`, but the bytes of TRYST_MUTANT_PASSED are one file for them all, and
+# for the processes that they start: whoever passes a fault that is awake sets the byte of its number, also just before a crash.
+# TRYST_MUTANT=all wakes none, and every fault sets its byte.
 PRELUDE = """#ifndef TRYST_MUTANT_PLANTED
 #define TRYST_MUTANT_PLANTED
-#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+struct TrystMutants {
+  int awake = 0;
+  bool all = false;
+  unsigned char* passed = none;
+  unsigned char none[MOST] = {};
+  TrystMutants() {
+    const char* number = getenv("TRYST_MUTANT");
+    if (number == nullptr) return;
+    all = strcmp(number, "all") == 0;
+    awake = all ? 0 : atoi(number);
+    const char* path = getenv("TRYST_MUTANT_PASSED");
+    const int file = path == nullptr ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0) return;
+    if (ftruncate(file, MOST) == 0) {
+      void* bytes = mmap(nullptr, MOST, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+      if (bytes != MAP_FAILED) passed = static_cast<unsigned char*>(bytes);
+    }
+    close(file);
+  }
+};
+inline TrystMutants tryst_mutants;
 __attribute__((unused)) static bool TrystMutant(int number) {
-  static const int planted = getenv("TRYST_MUTANT") == nullptr ? 0 : atoi(getenv("TRYST_MUTANT"));
-  if (number != planted) return false;
-  static const bool told = [] {
-    const char* path = getenv("TRYST_MUTANT_REACHED");
-    FILE* file = path == nullptr ? nullptr : fopen(path, "w");
-    return file != nullptr && fclose(file) == 0;
-  }();
-  return told || true;
+  if (__builtin_expect(number != tryst_mutants.awake, 1)) {
+    if (tryst_mutants.all) tryst_mutants.passed[number] = 1;
+    return false;
+  }
+  // Null in a static object that is made before ours.
+  if (tryst_mutants.passed != nullptr) tryst_mutants.passed[number] = 1;
+  return true;
 }
 #endif
-"""
+""".replace("MOST", str(MOST))
 
 Mutant = collections.namedtuple("Mutant", "number name path tests survives old new")
+
+# `before` and `after` are put around the text between two places; without an `after`, `before` replaces it.
+Edit = collections.namedtuple("Edit", "begin end before after")
 
 
 class Wrong(Exception):
@@ -91,30 +121,63 @@ def _pattern(text):
     return re.compile(pattern)
 
 
-def _planted(mutant, old):
+def _edit(mutant, begin, end):
     awake = "TrystMutant(%d)" % mutant.number
     if "MUTANT" in mutant.new:
-        return re.sub(r"\bMUTANT\b", awake, mutant.new)
+        return Edit(begin, end, re.sub(r"\bMUTANT\b", awake, mutant.new), None)
     if re.search(r"[;}]\s*(//[^\n]*)?$", mutant.old):
-        return "{ if (%s) {\n%s\n} else {\n%s\n} }" % (awake, mutant.new, old)
-    return "(%s ? (%s) : (%s))" % (awake, mutant.new, old)
+        return Edit(begin, end, "{ if (%s) {\n%s\n} else {\n" % (awake, mutant.new), "\n} }")
+    return Edit(begin, end, "(%s ? (%s) : (" % (awake, mutant.new), "))")
 
 
-def plant(text, mutants):
-    """The text with these faults, and {name: why not} of those that do not apply."""
+def crosses(one, other):
+    """Whether neither is inside the other, nor beside it."""
+    return one.begin < other.begin < one.end < other.end or other.begin < one.begin < other.end < one.end
+
+
+def apply_edits(text, edits):
+    """Of edits with the same place, those behind are around those before."""
+    for edit in edits:
+        assert edit.after is not None or not any(
+            edit.begin <= other.begin and other.end <= edit.end for other in edits if other is not edit), edit
+    puts = []  # (place, order there, what, what of the text is left out)
+    for turn, edit in enumerate(edits):
+        if edit.begin == edit.end:
+            puts.append((edit.begin, (1, -turn, 0), edit.before + (edit.after or ""), 0))
+        elif edit.after is None:
+            puts.append((edit.begin, (2, -edit.end, -turn), edit.before, edit.end - edit.begin))
+        else:
+            puts.append((edit.begin, (2, -edit.end, -turn), edit.before, 0))
+            puts.append((edit.end, (0, -edit.begin, turn), edit.after, 0))
+    parts, at = [], 0
+    for place, _, put, left_out in sorted(puts):
+        parts += [text[at:place], put]
+        at = max(at, place + left_out)
+    return "".join(parts) + text[at:]
+
+
+def plant(text, mutants, generated=()):
+    """The text with these faults, and {name: why not} of those that do not apply.
+
+    Generated ones bring their edits; where such a fault is in the way of a described one it is left out.
+    """
     refused = {}
-    places = {}
+    edits = []
     for mutant in mutants:
         found = [match.span() for match in _pattern(mutant.old).finditer(text)]
-        if len(found) != 1:
+        edit = _edit(mutant, *found[0]) if len(found) == 1 else None
+        if edit is None:
             refused[mutant.name] = "its text is there %d times" % len(found)
-        elif any(begin < found[0][1] and found[0][0] < end for begin, end in set(places) - set(found)):
+        elif any(edit.begin < other.end and other.begin < edit.end and (edit[:2] != other[:2] or None in (edit.after, other.after))
+                 for other in edits):
             refused[mutant.name] = "it overlaps another fault"
         else:
-            places.setdefault(found[0], []).append(mutant)
-    for (begin, end), here in sorted(places.items(), reverse=True):
-        planted = text[begin:end]
-        for mutant in here:  # Of several in one place each is around the one before.
-            planted = _planted(mutant, planted)
-        text = text[:begin] + planted + text[end:]
-    return PRELUDE + text, refused
+            edits.append(edit)
+    described = list(edits)
+    for fault in generated:
+        if any(crosses(edit, other) or (other.after is None and other.begin <= edit.begin and edit.end <= other.end)
+               for edit in fault.edits for other in described):
+            refused[fault.name] = "it overlaps a fault that is described"
+        else:
+            edits += fault.edits
+    return PRELUDE + apply_edits(text, edits), refused

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """planting.py: what a fault is, and how it is planted."""
+import collections
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -11,6 +13,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [HERE, os.path.join(ROOT, "tools")]
 
 import case_report  # noqa: E402
+import judging  # noqa: E402
 import planting  # noqa: E402
 
 BLOCK = """# A comment.
@@ -86,6 +89,113 @@ class PlantingTest(unittest.TestCase):
     def test_two_that_overlap_are_refused(self):
         second = fault("b", "c")._replace(number=8, name="other")
         self.assertEqual(self.planted("a == b", fault("a == b", "false"), second)[1], {"other": "it overlaps another fault"})
+
+    def test_edits_are_inside_of_each_other(self):
+        edits = [planting.Edit(4, 9, "(", ")"), planting.Edit(0, 10, "{", "}"), planting.Edit(0, 0, "p", ""),
+                 planting.Edit(4, 5, "<", ">"), planting.Edit(4, 9, "[", "]")]
+        self.assertEqual(planting.apply_edits("f(a(b, cd));"[:4] + "e + f;", edits), "p{f(a([(<e> + f)];}")
+
+    def test_a_generated_fault_yields_to_a_described_one(self):
+        generated = Generated("g1", [planting.Edit(0, 6, "(", ")")])
+        replaces = fault("b == c", "MUTANT || b")
+        self.assertEqual(planting.plant("a == b == c", [replaces], [generated])[1], {"g1": "it overlaps a fault that is described"})
+        inside = Generated("g2", [planting.Edit(5, 6, "<", ">")])
+        text, refused = self.planted("a == b;", fault("a == b", "false"))
+        text, refused = planting.plant("a == b;", [fault("a == b", "false")], [inside])
+        self.assertEqual(refused, {})
+        self.assertTrue(text.endswith("(TrystMutant(7) ? (false) : (a == <b>));"), text)
+
+    def test_what_is_passed_is_told_by_every_process_even_before_a_crash(self):
+        source = planting.PRELUDE + """
+            int main(int argc, char**) {
+              if (TrystMutant(3)) abort();
+              if (argc > 1 && TrystMutant(5)) return 1;
+              if (TrystMutant(9) && fork() == 0) return TrystMutant(9) ? 0 : 1;
+            }"""
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "program")
+            subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-x", "c++", "-", "-o", program], input=source.encode(), check=True)
+            judge = judging.Judge({"//a:a_test": [program]}, folder)
+            self.assertEqual(judge.run(["//a:a_test"], 0)[:2], (0, frozenset()))
+            self.assertEqual(judge.run(["//a:a_test"], "all")[:2], (0, {3, 9}))
+            self.assertEqual(judge.run(["//a:a_test"], 3)[:2], (-6, {3}))
+            self.assertEqual(judge.run(["//a:a_test"], 9)[:2], (0, {9}))
+            self.assertEqual(judge.run(["//a:a_test"], 5)[:2], (0, frozenset()))
+            self.assertEqual(judge.run(["//a:a_test", "--more"], 5)[:2], (1, {5}))
+
+
+Generated = collections.namedtuple("Generated", "name edits")
+
+# Passes the fault 7 in its way, and says so.
+PROGRAM = """#!/bin/sh
+reach() { head -c 7 /dev/zero >"$TRYST_MUTANT_PASSED"; printf '\\001' >>"$TRYST_MUTANT_PASSED"; }
+count() { echo >>"$0.runs"; [ $(($(wc -l <"$0.runs") % $1)) = 0 ]; }
+"""
+
+
+class JudgingTest(unittest.TestCase):
+    def judged(self, program, runs=1):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "program")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(PROGRAM + program)
+            os.chmod(path, 0o755)
+            judge = judging.Judge({"//a:a_test": [path]}, folder, runs)
+            judge.seconds[("//a:a_test",)] = 0
+            return judge.judge([["//a:a_test"]], 7)
+
+    def test_what_fails_where_the_fault_is_reached_and_passes_without_it_has_found_it(self):
+        verdict = self.judged('if [ "$TRYST_MUTANT" = 7 ]; then reach; exit 3; fi')
+        self.assertEqual(verdict.verdict, "found")
+        self.assertIn("//a:a_test, exit 3", verdict.details)
+
+    def test_what_fails_and_has_not_reached_it_has_found_nothing(self):
+        self.assertEqual(self.judged('[ "$TRYST_MUTANT" != 7 ]').verdict, "flaky")
+
+    def test_what_fails_without_the_fault_too_has_found_nothing(self):
+        self.assertEqual(self.judged('if [ "$TRYST_MUTANT" = 7 ]; then reach; fi; exit 1').verdict, "flaky")
+
+    def test_what_passes_has_found_nothing(self):
+        verdict = self.judged('if [ "$TRYST_MUTANT" = 7 ]; then reach; fi')
+        self.assertEqual(verdict[:2], ("survived", "by //a:a_test"))
+
+    def test_what_nobody_gets_to_is_said_apart(self):
+        self.assertEqual(self.judged("exit 0").verdict, "unreached")
+
+    def test_a_race_is_found_in_one_of_several_runs(self):
+        race = 'if [ "$TRYST_MUTANT" = 7 ]; then reach; count 3 && exit 1; fi; exit 0'
+        self.assertEqual(self.judged(race).verdict, "survived")
+        verdict = self.judged(race, runs=4)
+        self.assertEqual(verdict.verdict, "found")
+        self.assertIn("in run 3", verdict.details)
+
+    def test_a_test_that_fails_as_often_by_itself_finds_no_race(self):
+        flake = '[ "$TRYST_MUTANT" = 7 ] && reach; count 3 && exit 1; exit 0'
+        self.assertEqual(self.judged(flake, runs=4).verdict, "flaky")
+
+    def test_the_fastest_test_that_passes_a_fault_comes_first(self):
+        slow, fast = ("//a:slow",), ("//a:fast",)
+        self.assertEqual(judging.reaching({slow: {1, 2}, fast: {2}}, {slow: 9, fast: 1}),
+                         {1: [["//a:slow"]], 2: [["//a:fast"], ["//a:slow"]]})
+
+    def test_links_belong_to_the_build_with_the_faults(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree, base, other = (os.path.join(folder, name) for name in ("tree", "base", "other"))
+            out = os.path.join(base, "bazel-out/k8-opt/bin")
+            program = os.path.join(out, "a/a_test")
+            runfiles = program + ".runfiles/tryst/a"
+            for made in (os.path.join(tree, "out"), runfiles, other):
+                os.makedirs(made)
+            for file in (program, os.path.join(tree, "data"), os.path.join(other, "data")):
+                with open(file, "w", encoding="utf-8"):
+                    pass
+            os.symlink(out, os.path.join(tree, "out/bin"))
+            os.symlink(os.path.join(tree, "data"), os.path.join(runfiles, "data"))
+            self.assertEqual(judging.copy_is_its_own(tree, [program], out), "")
+            self.assertIn("other", judging.copy_is_its_own(tree, [os.path.join(other, "data")], out))
+            os.symlink(os.path.join(other, "data"), os.path.join(runfiles, "foreign"))
+            self.assertIn("foreign", judging.copy_is_its_own(tree, [program], out))
+            self.assertIn("out/bin leads to", judging.copy_is_its_own(tree, [], other))
 
 
 if __name__ == "__main__":

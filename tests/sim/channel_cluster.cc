@@ -138,6 +138,7 @@ class Cluster final : public LoadTarget {
   void CheckNothingKept();
   void CountAndCheckConnections();
   void TakeDown();
+  Troubles TroublesOfRun() const;
 
   const ChannelClusterOptions options_;
   SimWorld world_;
@@ -149,6 +150,7 @@ class Cluster final : public LoadTarget {
   bool has_fallback_ = false;  // There is a path without a NIC, too.
   TransportsOptions pool_options_;
   SlotReplay replay_;
+  TableWatch watch_{&replay_};
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Worker>> dying_;
   std::unique_ptr<ChannelLoad> load_;
@@ -274,7 +276,7 @@ Cluster::Cluster(const ChannelClusterOptions& options)
       aim_(options.load.aim_seed) {
   pool_options_ = DrawPoolOptions();
   if (options.slots != 0) pool_options_.link.slots = options.slots;
-  pool_options_.link.watch = &replay_;
+  pool_options_.link.watch = &watch_;
   LoadOptions load = options.load;
   // A tensor that waits for the others of its call keeps its landing.
   load.many = !load.cancel_storm && pool_options_.landing_cap_bytes > (4 << 20);
@@ -326,23 +328,24 @@ void Cluster::PlanFaults() {
   const auto some = [&](uint32_t percent, uint64_t most) {
     return Chance(percent) ? static_cast<uint32_t>(1 + Draw(most)) : 0;
   };
-  plan.break_ppm = some(50, 3000);
-  plan.fail_ppm = some(40, 2000);
-  plan.delay_ppm = some(50, 20'000);
-  plan.lose_ppm = some(20, 500);
-  plan.lose_for_ever_ppm = some(10, 200);
-  plan.duplicate_ppm = some(20, 500);
-  plan.registration_ppm = some(10, 2000);
-  const auto every = [&](uint32_t percent) {
-    return Chance(percent) ? static_cast<int64_t>((5 + Draw(40)) * kMs) : 0;
+  const SimWeights& weights = options_.weights;
+  plan.break_ppm = some(weights.of(Trouble::kBreak), 3000);
+  plan.fail_ppm = some(weights.of(Trouble::kFail), 2000);
+  plan.delay_ppm = some(weights.of(Trouble::kDelay), 20'000);
+  plan.lose_ppm = some(weights.of(Trouble::kLose), 500);
+  plan.lose_for_ever_ppm = some(weights.of(Trouble::kLoseForEver), 200);
+  plan.duplicate_ppm = some(weights.of(Trouble::kDuplicate), 500);
+  plan.registration_ppm = some(weights.of(Trouble::kRegistration), 2000);
+  const auto every = [&](Trouble trouble) {
+    return Chance(weights.of(trouble)) ? static_cast<int64_t>((5 + Draw(40)) * kMs) : 0;
   };
-  plan.port_flap_ns = every(15);
-  plan.address_change_ns = every(15);
-  plan.silence_ns = every(20);
-  plan.slow_link_ns = every(20);
-  plan.lossy_link_ns = every(20);
-  plan.overrun_ns = every(5);
-  plan.jump_ns = every(10);
+  plan.port_flap_ns = every(Trouble::kPort);
+  plan.address_change_ns = every(Trouble::kAddress);
+  plan.silence_ns = every(Trouble::kSilence);
+  plan.slow_link_ns = every(Trouble::kSlowLink);
+  plan.lossy_link_ns = every(Trouble::kLossyLink);
+  plan.overrun_ns = every(Trouble::kOverrun);
+  plan.jump_ns = every(Trouble::kJump);
   DrawFlips(&plan);
   world_.SetFaultPlan(plan);
   // Whole paths fail at one worker, for a long time or for ever; one path always stays.
@@ -365,7 +368,7 @@ void Cluster::PlanFaults() {
 // keep their runs.
 void Cluster::DrawFlips(FaultPlan* plan) {
   SimRandom random(options_.seed * 0x9e3779b97f4a7c15u + 11);
-  if (random.Below(100) >= 30) return;
+  if (random.Below(100) >= options_.weights.of(Trouble::kFlip)) return;
   load_->NoteFlips();
   plan->flip_ppm = static_cast<uint32_t>(1 + random.Below(3000));
   const auto has_checksum = [tensors = pool_options_.link.digests](SendOp op, uint32_t immediate) {
@@ -492,6 +495,8 @@ ChannelClusterReport Cluster::Run() {
   if (clean) load_->CheckNothingLost();
   report_.load = load_->counts();
   report_.slot_edges = replay_.taken();
+  report_.tables = watch_.counts();
+  report_.troubles = TroublesOfRun();
   report_.faults = world_.faults_done();
   report_.events = world_.events();
   report_.trace_hash = world_.trace().hash();
@@ -499,6 +504,36 @@ ChannelClusterReport Cluster::Run() {
     report_.violations.push_back(absl::StrCat("memory: ", violation));
   }
   return report_;
+}
+
+Troubles Cluster::TroublesOfRun() const {
+  static constexpr std::pair<Trouble, FaultKind> kOfFaults[] = {
+      {Trouble::kBreak, FaultKind::kBreak},
+      {Trouble::kFail, FaultKind::kFail},
+      {Trouble::kDelay, FaultKind::kDelay},
+      {Trouble::kLose, FaultKind::kLose},
+      {Trouble::kLoseForEver, FaultKind::kLoseForEver},
+      {Trouble::kDuplicate, FaultKind::kDuplicate},
+      {Trouble::kFlip, FaultKind::kFlip},
+      {Trouble::kRegistration, FaultKind::kRegistration},
+      {Trouble::kPort, FaultKind::kPort},
+      {Trouble::kAddress, FaultKind::kAddress},
+      {Trouble::kSilence, FaultKind::kSilence},
+      {Trouble::kSlowLink, FaultKind::kSlowLink},
+      {Trouble::kLossyLink, FaultKind::kLossyLink},
+      {Trouble::kOverrun, FaultKind::kOverrun},
+      {Trouble::kJump, FaultKind::kJump},
+  };
+  Troubles troubles;
+  const auto note = [&troubles](Trouble trouble, bool was) {
+    troubles[static_cast<size_t>(trouble)] = was;
+  };
+  for (const auto& [trouble, fault] : kOfFaults) note(trouble, world_.times(fault) > 0);
+  note(Trouble::kKills, report_.kills > 0);
+  note(Trouble::kPaths, report_.paths_lost > 0);
+  note(Trouble::kAborts, load_->counts().aborts > 0);
+  note(Trouble::kAim, options_.load.aim_seed != 0);
+  return troubles;
 }
 
 // A broken queue pair drains within some 20 us. In that time fetches are cancelled, memory is
@@ -701,27 +736,32 @@ const char* SimNicKindName(SimNicKind kind) {
   return "unknown";
 }
 
-ChannelClusterOptions OptionsOfSeed(uint64_t seed) {
+ChannelClusterOptions OptionsOfSeed(uint64_t seed, const SimWeights& weights) {
   SimRandom random(seed);
   ChannelClusterOptions options;
   options.seed = seed;
+  options.weights = weights;
+  const auto weigh = [&weights, seed](Trouble trouble, bool drawn) {
+    return weights.Weigh(trouble, seed, drawn);
+  };
   options.workers = static_cast<int>(random.Between(2, 4));
   // Mostly short runs, so that many worlds are seen; some long ones, so that counters wrap around.
   const bool is_long = random.Below(32) == 0;
   options.load.operations = static_cast<int>(random.Between(50, is_long ? 5000 : 300));
   options.load.load_ns = is_long ? 600'000'000 : 60'000'000;
   options.load.faults = random.Below(10) != 0;
-  options.load.aborts = random.Below(4) == 0;
-  options.kills = options.load.faults && random.Below(2) == 0;
-  options.paths = options.load.faults && random.Below(3) == 0 ? 2 : 1;
+  options.load.aborts = weigh(Trouble::kAborts, random.Below(4) == 0);
+  options.kills = options.load.faults && weigh(Trouble::kKills, random.Below(2) == 0);
+  options.paths = options.load.faults && weigh(Trouble::kPaths, random.Below(3) == 0) ? 2 : 1;
   // From a generator of its own, so that earlier seeds keep their runs.
   SimRandom aside(seed * 0x9e3779b97f4a7c15u + 23);
-  if (aside.Below(3) == 0) options.load.aim_seed = 1 + aside.Below(UINT32_MAX);
+  if (weigh(Trouble::kAim, aside.Below(3) == 0))
+    options.load.aim_seed = 1 + aside.Below(UINT32_MAX);
   return options;
 }
 
-ChannelClusterOptions StormOfSeed(uint64_t seed) {
-  ChannelClusterOptions options = OptionsOfSeed(seed);
+ChannelClusterOptions StormOfSeed(uint64_t seed, const SimWeights& weights) {
+  ChannelClusterOptions options = OptionsOfSeed(seed, weights);
   options.load.cancel_storm = true;
   options.load.aim_seed = 0;
   options.load.operations = 400;

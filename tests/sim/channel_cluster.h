@@ -7,6 +7,8 @@
 
 #include "tests/model/slot_edges.h"
 #include "tests/sim/channel_load.h"
+#include "tests/sim/sim_coverage.h"
+#include "tests/sim/sim_weights.h"
 
 // Many workers on one thread and virtual time, running the channel code that ships over
 // simulated NICs, with a load of Sends and Fetches drawn from a seed, while everything
@@ -22,6 +24,7 @@ struct ChannelClusterOptions {
   SimNicKind nic = SimNicKind::kOrdered;
   int workers = 2;
   LoadOptions load;
+  SimWeights weights;  // Of what is drawn of faults while it runs.
   bool kills = true;   // Processes die and others take their places.
   int paths = 1;       // 2: to each worker; whole paths are lost, some for ever.
   int pollers = 1;     // Of each worker, each turned when the seed says so.
@@ -39,22 +42,25 @@ struct ChannelClusterReport {
   uint64_t standing_dropped = 0;
   uint64_t kills = 0;
   uint64_t paths_lost = 0;
-  uint64_t moved = 0;       // Fetches that went on by another path.
-  SlotEdges slot_edges;     // Of the model of slots, how often each was taken.
+  uint64_t moved = 0;    // Fetches that went on by another path.
+  SlotEdges slot_edges;  // Of the model of slots, how often each was taken.
+  TableCounts tables;
+  Troubles troubles;
   uint64_t trace_hash = 0;  // Of everything that happened.
   // What must never happen; empty when all is well.
   std::vector<std::string> violations;
 
-  ChannelClusterReport& operator+=(const ChannelClusterReport& other);  // Not the last two.
+  // Not those below slot_edges.
+  ChannelClusterReport& operator+=(const ChannelClusterReport& other);
 };
 
 // Runs one seed to its end.
 ChannelClusterReport RunChannelCluster(const ChannelClusterOptions& options);
 
 // The options that a seed stands for: sizes, limits and kinds of faults vary with it.
-ChannelClusterOptions OptionsOfSeed(uint64_t seed);
+ChannelClusterOptions OptionsOfSeed(uint64_t seed, const SimWeights& weights = SimWeights());
 // Likewise of a storm of fenced cancels, one in three without a fault.
-ChannelClusterOptions StormOfSeed(uint64_t seed);
+ChannelClusterOptions StormOfSeed(uint64_t seed, const SimWeights& weights = SimWeights());
 
 // Freed memory is used again by this process, not given back: most of the time would go
 // into page faults. For programs that run many seeds.

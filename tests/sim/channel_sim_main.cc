@@ -7,6 +7,8 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,9 @@ struct Settings {
   bool verbose = false;
   bool keep_going = false;
   bool cancels = false;
+  bool coverage = false;
+  std::string weights;  // Files; empty: none.
+  std::string learn;
   SimNicKind nic = SimNicKind::kOrdered;
   uint64_t pollers = 1;
   uint64_t slots = 0;
@@ -32,11 +37,16 @@ struct Settings {
 
 constexpr char kUsage[] =
     "channel_sim [--seeds N] [--from S] [--cancels [--until-cancels N]] [--keep-going] "
-    "[--nic KIND] [--pollers N] [--slots N] [--verbose]\n"
+    "[--nic KIND] [--pollers N] [--slots N] [--coverage [--learn FILE]] [--weights FILE] "
+    "[--verbose]\n"
     "  --nic            ordered, unordered or no-immediates: what the NICs promise\n"
     "  --pollers        of each worker\n"
     "  --slots          of each channel; without it the seed says how many\n"
     "  --cancels        storms of cancels while the bytes are on their way, buffers used again\n"
+    "  --coverage       prints which states and events, guards and pairs of faults the seeds "
+    "reach\n"
+    "  --learn          writes weights by which another run reaches the least reached more often\n"
+    "  --weights        draws faults by such weights; a seed and its weights replay exactly\n"
     "  --until-cancels  goes on until so many have hit an open fetch of a tensor that was sent\n";
 
 void Quiet(LogSeverity severity, const char*, int, absl::string_view text) {
@@ -61,6 +71,13 @@ bool Parse(int argc, char** argv, Settings* settings) {
       if (!ParseKind(argv[++i], &settings->nic)) return false;
       continue;
     }
+    std::string* file = word == "--weights" ? &settings->weights
+                        : word == "--learn" ? &settings->learn
+                                            : nullptr;
+    if (file != nullptr && i + 1 < argc) {
+      *file = argv[++i];
+      continue;
+    }
     uint64_t* number = word == "--seeds"           ? &settings->seeds
                        : word == "--from"          ? &settings->from
                        : word == "--until-cancels" ? &settings->cancels_wanted
@@ -69,6 +86,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
                                                    : nullptr;
     bool* flag = word == "--verbose"      ? &settings->verbose
                  : word == "--cancels"    ? &settings->cancels
+                 : word == "--coverage"   ? &settings->coverage
                  : word == "--keep-going" ? &settings->keep_going
                                           : nullptr;
     if (number != nullptr && i + 1 < argc) {
@@ -83,6 +101,7 @@ bool Parse(int argc, char** argv, Settings* settings) {
       return false;
     }
   }
+  if (!settings->learn.empty() && !settings->coverage) return false;
   if (settings->cancels_wanted > 0) settings->seeds = UINT64_MAX - settings->from;
   return true;
 }
@@ -90,9 +109,11 @@ bool Parse(int argc, char** argv, Settings* settings) {
 void PrintFailure(const Settings& settings, uint64_t seed, const ChannelClusterReport& report,
                   const ChannelClusterReport& again) {
   printf("seed %" PRIu64 " breaks a promise; replay with: ./run sim%s --nic %s --pollers %" PRIu64
-         "%s --seeds 1 --from %" PRIu64 " --verbose\n",
+         "%s%s --seeds 1 --from %" PRIu64 " --verbose\n",
          seed, settings.cancels ? " --cancels" : "", SimNicKindName(settings.nic), settings.pollers,
-         settings.slots == 0 ? "" : absl::StrCat(" --slots ", settings.slots).c_str(), seed);
+         settings.slots == 0 ? "" : absl::StrCat(" --slots ", settings.slots).c_str(),
+         settings.weights.empty() ? "" : absl::StrCat(" --weights ", settings.weights).c_str(),
+         seed);
   for (size_t i = 0; i < report.violations.size() && i < 5; ++i) {
     printf("  %s\n", report.violations[i].c_str());
   }
@@ -138,21 +159,49 @@ void PrintEdges(const Settings& settings, const SlotEdges& taken) {
   fflush(stdout);
 }
 
+absl::StatusOr<SimWeights> ReadWeights(const std::string& path) {
+  if (path.empty()) return SimWeights();
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, " cannot be read"));
+  std::stringstream text;
+  text << file.rdbuf();
+  return SimWeights::Parse(text.str());
+}
+
+// What the seeds reached, and what another run should draw more often.
+bool PrintCoverage(const Settings& settings, const SimCoverage& coverage,
+                   const SimWeights& weights) {
+  printf("%s", coverage.ToText().c_str());
+  if (settings.learn.empty()) return true;
+  std::ofstream file(settings.learn);
+  file << coverage.Learn(weights).ToText();
+  file.close();
+  if (!file) fprintf(stderr, "%s cannot be written\n", settings.learn.c_str());
+  return static_cast<bool>(file);
+}
+
 int Main(int argc, char** argv) {
   Settings settings;
   if (!Parse(argc, argv, &settings)) {
     fprintf(stderr, "%s", kUsage);
     return 2;
   }
+  const absl::StatusOr<SimWeights> weights = ReadWeights(settings.weights);
+  if (!weights.ok()) {
+    fprintf(stderr, "%s\n", std::string(weights.status().message()).c_str());
+    return 2;
+  }
   if (!settings.verbose) SetLogSink(&Quiet);
   KeepFreedMemory();
   const auto run = [&](uint64_t seed) {
-    ChannelClusterOptions options = settings.cancels ? StormOfSeed(seed) : OptionsOfSeed(seed);
+    ChannelClusterOptions options =
+        settings.cancels ? StormOfSeed(seed, *weights) : OptionsOfSeed(seed, *weights);
     options.nic = settings.nic;
     options.pollers = static_cast<int>(settings.pollers);
     options.slots = static_cast<uint32_t>(settings.slots);
     return RunChannelCluster(options);
   };
+  SimCoverage coverage;
   ChannelClusterReport sum;
   uint64_t bad = 0;
   uint64_t done = 0;
@@ -165,6 +214,7 @@ int Main(int argc, char** argv) {
     if (settings.verbose) fprintf(stderr, "seed %" PRIu64 "\n", seed);
     const ChannelClusterReport report = run(seed);
     sum += report;
+    if (settings.coverage) coverage.Add(report.tables, report.troubles);
     if (!report.violations.empty()) {
       ++bad;
       PrintFailure(settings, seed, report, run(seed));
@@ -176,7 +226,11 @@ int Main(int argc, char** argv) {
     if (done % 10'000 == 0) PrintSum(done, settings.from, seconds(), sum, bad);
   }
   PrintSum(done, settings.from, seconds(), sum, bad);
-  PrintGuards();
+  if (settings.coverage) {
+    if (!PrintCoverage(settings, coverage, *weights)) return 2;
+  } else {
+    PrintGuards();
+  }
   PrintEdges(settings, sum.slot_edges);
   return bad == 0 ? 0 : 1;
 }

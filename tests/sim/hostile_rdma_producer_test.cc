@@ -280,6 +280,33 @@ TEST_F(HostileRdmaProducerTest, AnImmediateOfAnotherGenerationIsNoTensor) {
   EXPECT_EQ(fetched->status.code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(HostileRdmaProducerTest, ARecordForASlotBehindTheLastBreaksTheLink) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  SayFailed(static_cast<uint16_t>(link_options_.slots - 1), 1);
+  EXPECT_EQ(channel_->counters().breaks, 0u) << "the last one is there";
+  SayFailed(static_cast<uint16_t>(link_options_.slots), 1);
+  EXPECT_EQ(channel_->counters().breaks, 1u);
+  EXPECT_EQ(fetched->calls, 0) << fetched->status;
+}
+
+// Its fetch has ended, and no other has its slot.
+TEST_F(HostileRdmaProducerTest, AnImmediateForASlotWithoutAFetchIsNoTensor) {
+  const Fetched* const fetched = Fetch("a");
+  Answer(1, 5);
+  const Scripted::Asked asked = scripted_.LastRequest();
+  SayFailed(asked.slot, asked.generation);
+  ASSERT_EQ(fetched->calls, 1);
+  SayPart(asked.generation);
+  EXPECT_EQ(channel_->counters().ghosts, 1u);
+  EXPECT_EQ(channel_->counters().breaks, 0u);
+  const Fetched* const next = Fetch("b");
+  for (int i = 0; i < 10; ++i) Settle();
+  const Scripted::Asked asked_next = scripted_.LastRequest();
+  SayFailed(asked_next.slot, asked_next.generation);
+  EXPECT_EQ(next->status.code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(HostileRdmaProducerTest, AnAnswerToAnotherHelloIsNotUsed) {
   const std::function<void(Hello*)> changes[] = {
       [](Hello* answer) { answer->epoch += 1; },

@@ -4,6 +4,31 @@
 
 namespace tryst {
 
+FaultKind KindOf(FaultAction action) {
+  switch (action) {
+    case FaultAction::kBreakRequester:
+    case FaultAction::kBreakResponder:
+      return FaultKind::kBreak;
+    case FaultAction::kFail:
+    case FaultAction::kFailReceive:
+      return FaultKind::kFail;
+    case FaultAction::kDelay:
+      return FaultKind::kDelay;
+    case FaultAction::kLose:
+      return FaultKind::kLose;
+    case FaultAction::kLoseForEver:
+      return FaultKind::kLoseForEver;
+    case FaultAction::kDuplicate:
+      return FaultKind::kDuplicate;
+    case FaultAction::kFlip:
+      return FaultKind::kFlip;
+    case FaultAction::kNone:
+      break;
+  }
+  TRYST_CHECK(false) << "nothing is no kind of fault";
+  return FaultKind::kBreak;
+}
+
 void WorkFaults::Inject(uint32_t queue_pair, uint64_t nth_send, const WorkFault& fault) {
   switch (fault.action) {
     case FaultAction::kFail:

@@ -1,6 +1,7 @@
 #ifndef TRYST_VERBS_SIM_FAULTS_H_
 #define TRYST_VERBS_SIM_FAULTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,6 +41,29 @@ enum class FaultAction : uint8_t {
   kFlip,         // Flips one bit of its first chunk, before it lands. kArrived.
 };
 inline constexpr int kFaultActionCount = static_cast<int>(FaultAction::kFlip) + 1;
+
+// What has gone wrong, for counts.
+enum class FaultKind : uint8_t {
+  kBreak,
+  kFail,
+  kDelay,
+  kLose,
+  kLoseForEver,
+  kDuplicate,
+  kFlip,
+  kRegistration,
+  kPort,
+  kAddress,
+  kSilence,
+  kSlowLink,
+  kLossyLink,
+  kDevice,
+  kOverrun,
+  kJump,
+  kKill,
+};
+inline constexpr size_t kFaultKindCount = static_cast<size_t>(FaultKind::kKill) + 1;
+FaultKind KindOf(FaultAction action);  // REQUIRES: not kNone.
 
 struct WorkFault {
   FaultAction action = FaultAction::kNone;

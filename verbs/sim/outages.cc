@@ -81,7 +81,7 @@ void SimWorld::Strike(Outage kind) {
       if (struck->completion_queues() == 0) return;
       return Overrun(*struck->completion_queue(outage_random_.Below(struck->completion_queues())));
     case Outage::kJump:
-      ++faults_done_;
+      Count(FaultKind::kJump);
       return Jump(until_ns - NowNs());
   }
 }
@@ -98,7 +98,7 @@ void SimWorld::StrikeLink(Outage kind) {
   } else {
     now.loss_ppm = 100'000;
   }
-  ++faults_done_;
+  Count(kind == Outage::kSlow ? FaultKind::kSlowLink : FaultKind::kLossyLink);
   Note(TraceKind::kFault, from, to, static_cast<uint64_t>(kind));
   SetLink(from, to, now);
   At(NowNs() + outage_random_.Between(1, faults_.plan().outage_ns_max), [this, from, to, before] {

@@ -65,6 +65,7 @@ absl::StatusOr<std::unique_ptr<Region>> SimNic::RegisterRegion(void* address, ui
   }
   if (lost_) return absl::UnavailableError(name() + " is lost");
   bool fails = world_->faults().RegistrationFails();
+  if (fails) world_->NoteFailedRegistration();
   if (registrations_to_fail_ > 0) {
     --registrations_to_fail_;
     fails = true;

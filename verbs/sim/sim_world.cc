@@ -130,20 +130,20 @@ void SimWorld::Inject(const QueuePair& queue_pair, uint64_t nth_send, const Work
 void SimWorld::BreakByError(QueuePair& queue_pair) {
   auto& pair = static_cast<SimQueuePair&>(queue_pair);
   if (pair.broken()) return;
-  ++faults_done_;
+  Count(FaultKind::kBreak);
   pair.nic()->AddEvent({NicEvent::Kind::kQueuePairFatal, pair.options().port, pair.number()});
   pair.BreakByError();
 }
 
 void SimWorld::Overrun(CompletionQueue& queue) {
-  ++faults_done_;
+  Count(FaultKind::kOverrun);
   auto& sim_queue = static_cast<SimCompletionQueue&>(queue);
   sim_queue.nic()->Overrun(&sim_queue);
 }
 
 void SimWorld::SetPort(uint32_t place, uint8_t port, bool up) {
   if (fabric_.port_up(place, port) == up) return;
-  if (!up) ++faults_done_;
+  if (!up) Count(FaultKind::kPort);
   fabric_.SetPort(place, port, up);
   SimNic* const there = nic(place);
   if (there == nullptr || there->lost()) return;
@@ -151,7 +151,7 @@ void SimWorld::SetPort(uint32_t place, uint8_t port, bool up) {
 }
 
 void SimWorld::ChangeAddress(uint32_t place) {
-  ++faults_done_;
+  Count(FaultKind::kAddress);
   fabric_.ChangeAddress(place);
   SimNic* const there = nic(place);
   if (there == nullptr || there->lost()) return;
@@ -163,7 +163,7 @@ void SimWorld::ChangeAddress(uint32_t place) {
 void SimWorld::DeviceFatal(uint32_t place) {
   SimNic* const there = nic(place);
   if (there == nullptr || there->lost()) return;
-  ++faults_done_;
+  Count(FaultKind::kDevice);
   there->AddEvent({NicEvent::Kind::kDeviceFatal, 0, 0});
   there->Lose();
 }
@@ -171,7 +171,7 @@ void SimWorld::DeviceFatal(uint32_t place) {
 void SimWorld::FailRegistrations(uint32_t place, uint32_t count) {
   SimNic* const there = nic(place);
   TRYST_CHECK(there != nullptr);
-  faults_done_ += count;
+  Count(FaultKind::kRegistration, count);
   there->FailRegistrations(count);
 }
 
@@ -181,13 +181,13 @@ uint32_t SimWorld::EndFailRegistrations(uint32_t place) {
 }
 
 void SimWorld::SetSilent(uint32_t place, bool silent) {
-  if (silent) ++faults_done_;
+  if (silent) Count(FaultKind::kSilence);
   fabric_.SetSilent(place, silent);
   Note(TraceKind::kFault, place, 1, silent);
 }
 
 void SimWorld::SetCut(uint32_t place, uint32_t other_place, bool cut) {
-  if (cut) ++faults_done_;
+  if (cut) Count(FaultKind::kSilence);
   fabric_.SetCut(place, other_place, cut);
   Note(TraceKind::kFault, place, 2 + other_place, cut);
 }
@@ -195,7 +195,7 @@ void SimWorld::SetCut(uint32_t place, uint32_t other_place, bool cut) {
 void SimWorld::Kill(uint32_t place) {
   SimNic* const there = nic(place);
   if (there == nullptr) return;
-  ++faults_done_;
+  Count(FaultKind::kKill);
   Note(TraceKind::kKill, place);
   there->Lose();
   nics_[place] = nullptr;
@@ -207,7 +207,7 @@ void SimWorld::Note(TraceKind kind, uint32_t who, uint64_t a, uint64_t b) {
 }
 
 void SimWorld::NoteFault(uint32_t queue_pair, const WorkFault& fault) {
-  ++faults_done_;
+  Count(KindOf(fault.action));
   Note(TraceKind::kFault, queue_pair, static_cast<uint64_t>(fault.action),
        static_cast<uint64_t>(fault.point));
 }

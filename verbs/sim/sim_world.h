@@ -1,6 +1,7 @@
 #ifndef TRYST_VERBS_SIM_SIM_WORLD_H_
 #define TRYST_VERBS_SIM_SIM_WORLD_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -84,7 +85,9 @@ class SimWorld {
   void Kill(uint32_t place);
   // Replaces the plan; outages that have begun go on.
   void SetFaultPlan(const FaultPlan& plan);
+  // Those of works, NICs and links; without the registrations that a plan lets fail.
   uint64_t faults_done() const { return faults_done_; }
+  uint64_t times(FaultKind kind) const { return times_[static_cast<size_t>(kind)]; }
 
   // Memory that no NIC may touch, and the violations.
   MemoryGuard& guard() { return guard_; }
@@ -103,6 +106,7 @@ class SimWorld {
   uint64_t DrawToken() { return random_.Next(); }
   int64_t DrawDelay(int64_t ns_max) { return ns_max == 0 ? 0 : random_.Between(0, ns_max); }
   void Note(TraceKind kind, uint32_t who, uint64_t a = 0, uint64_t b = 0);
+  void NoteFailedRegistration() { ++times_[static_cast<size_t>(FaultKind::kRegistration)]; }
   void NoteFault(uint32_t queue_pair, const WorkFault& fault);
   void OnNicGone(SimNic* nic);
   void OnQueuePairGone(uint32_t id);
@@ -116,6 +120,10 @@ class SimWorld {
   void Strike(Outage kind);
   void StrikeLink(Outage kind);
   SimNic* DrawNic();
+  void Count(FaultKind kind, uint64_t count = 1) {
+    faults_done_ += count;
+    times_[static_cast<size_t>(kind)] += count;
+  }
 
   const SimOptions options_;
   SimRandom random_;  // First, because the others are forked from it.
@@ -132,6 +140,7 @@ class SimWorld {
   uint64_t queue_pairs_gone_ = 0;
   uint64_t events_done_ = 0;
   uint64_t faults_done_ = 0;
+  std::array<uint64_t, kFaultKindCount> times_{};
 };
 
 }  // namespace tryst

@@ -1,0 +1,156 @@
+"""Draws generated faults, builds them into the copy of the tree, and judges each by the tests that pass it."""
+import concurrent.futures
+import collections
+import glob
+import os
+import re
+
+import cpp_source
+import generate
+import judging
+import planting
+
+FIRST = 10000  # Described faults have the numbers below.
+ROUNDS = 8
+ERROR = re.compile(r"^(?:\./)?([\w./-]+\.(?:cc|h)):(\d+):\d+: (?:fatal )?error:", re.MULTILINE)
+
+
+def sources(root, rooms):
+    for room in rooms:
+        for path in sorted(glob.glob(os.path.join(root, room, "*.cc"))):
+            name = os.path.basename(path)
+            if not name.endswith("_test.cc") and not name.startswith("fake_"):
+                yield os.path.relpath(path, root)
+
+
+def every(root, paths):
+    faults = []
+    for path in paths:
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            text = file.read()
+        try:
+            faults += generate.faults_of(path, text)
+        except cpp_source.Unreadable as why:
+            print("no faults in %s: %s" % (path, why))
+    return faults
+
+
+def listed(folder, name):
+    """equivalents.txt: faults that change nothing that is promised. survivors.txt: those that lack a test."""
+    with open(os.path.join(folder, name), encoding="utf-8") as file:
+        return generate.blocks_of(file.read())
+
+
+def draw(root, paths, seed, size, leave_out):
+    """{number: fault}, of more than `size`: some will not compile. What is left out keeps its number, so that the others do, too, and
+    their sources need not be compiled again."""
+    drawn = generate.drawn(every(root, paths), seed)[:size + size // 4 + len(leave_out) // 8 + 8]
+    return {FIRST + i: generate.numbered(fault, FIRST + i) for i, fault in enumerate(drawn) if fault.name not in leave_out}
+
+
+def plant_all(root, tree, described, faults):
+    """Writes every file that has a fault. {name: why} of those that do not apply."""
+    refused = {}
+    for path in sorted({fault.path for fault in faults} | {mutant.path for mutant in described}):
+        if not os.path.exists(os.path.join(root, path)):
+            refused.update({mutant.name: "there is no %s" % path for mutant in described if mutant.path == path})
+            continue
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            text = file.read()
+        planted, not_here = planting.plant(text, [mutant for mutant in described if mutant.path == path],
+                                           [fault for fault in faults if fault.path == path])
+        refused.update(not_here)
+        if tree:
+            with open(os.path.join(tree, path), "w", encoding="utf-8") as file:
+                file.write(planted)
+    return refused
+
+
+def blamed(errors, tree):
+    """The numbers of the faults at which the compiler found errors: of that line, else of the nearest one with a fault."""
+    numbers = set()
+    for path, line in set(ERROR.findall(errors)):
+        if not os.path.exists(os.path.join(tree, path)):
+            continue
+        with open(os.path.join(tree, path), encoding="utf-8") as file:
+            lines = file.read().split("\n")
+        at = int(line) - 1
+        for near in sorted(range(max(0, at - 40), min(len(lines), at + 10)), key=lambda i: (abs(i - at), i)):
+            found = re.findall(r"TrystMutant\((\d+)\)", lines[near])
+            if found:
+                numbers.update(int(number) for number in found)
+                break
+    return numbers
+
+
+def build(root, tree, described, drawn, size, compile_all, refused_file):
+    """Leaves out what does not compile, until all does. ({number: fault}, of no more than `size`, and those refused)."""
+    refused = {}
+    by_number = dict(drawn)
+    for _ in range(ROUNDS):
+        not_here = plant_all(root, tree, described, by_number.values())
+        refused.update(not_here)
+        by_number = {number: fault for number, fault in by_number.items() if fault.name not in not_here}
+        errors = compile_all(sorted({fault.path for fault in by_number.values()} | {mutant.path for mutant in described}))
+        if not errors:
+            kept = dict(list(by_number.items())[:size])
+            return kept, refused
+        bad = {number for number in blamed(errors, tree) if number in by_number}
+        if not bad:
+            raise cpp_source.Unreadable("the copy in %s does not build, by no generated fault" % tree)
+        print("%d faults do not compile, and are left out" % len(bad), flush=True)
+        with open(refused_file, "a", encoding="utf-8") as file:
+            for number in sorted(bad):
+                file.write(by_number[number].name + "\n")
+        by_number = {number: fault for number, fault in by_number.items() if number not in bad}
+    raise cpp_source.Unreadable("after %d rounds the copy in %s still does not build" % (ROUNDS, tree))
+
+
+def is_simulator(test):
+    return test[0] == planting.SIM
+
+
+def tests_of(targets):
+    """A test of each target; of the simulator's program, one with faults and one of storms."""
+    return [[target] for target in targets if target != planting.SIM] + \
+        [[planting.SIM] + seeds for seeds in planting.SEEDS.values() if planting.SIM in targets]
+
+
+def told(fault):
+    return "%s %s:%d %s: %s: %s" % (fault.name, fault.path, fault.line, fault.function, fault.rule, fault.text[:150])
+
+
+def judge_all(judge, tests, faults, known, args):
+    """Says what became of each. (The share that was found, how many of those that are known to lack a test were found.)"""
+    passed_by = {}
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for test, run in zip(tests, pool.map(lambda test: judge.control(test, "all"), tests)):
+            here = run.passed & set(faults)
+            print("without a fault: %s %s, %.1f s, passes by %d faults" %
+                  (" ".join(test), "passes" if run.code == 0 else "FAILS, and judges none", run.seconds, len(here)), flush=True)
+            if run.code == 0:
+                passed_by[tuple(test)] = here
+            elif args.verbose:
+                print(run.text)
+        chosen = {}
+        for number, those in judging.reaching(passed_by, judge.seconds).items():
+            chosen[number] = those[:args.most] + [test for test in those[args.most:] if is_simulator(test)]
+        counts, survivors, mended = collections.Counter(), [], 0
+        asked = {pool.submit(judge.judge, chosen.get(number, []), number): fault for number, fault in faults.items()}
+        for future in concurrent.futures.as_completed(asked):
+            fault, (verdict, details, _) = asked[future], future.result()
+            counts[verdict] += 1
+            note = " KNOWN TO LACK A TEST" if fault.name in known else ""
+            mended += bool(note) and verdict == "found"
+            print("%-9s%s %s (%s)" % (verdict, note, told(fault), details), flush=True)
+            if verdict != "found" and not note:
+                survivors.append((verdict, fault, details))
+    print("\nNot found, and in no list:")
+    for verdict, fault, details in sorted(survivors, key=lambda one: one[1][1:3]):
+        print("%s\nin %s\nfunction %s\nrule %s\ntext %s\nwhy %s, line %d: %s\n" %
+              (fault.name, fault.path, fault.function, fault.rule, fault.text, verdict, fault.line, details))
+    reached = len(faults) - counts["unreached"]
+    print("%d generated faults: %d found, %s; %.3f of all, %.3f of those that a test passes by" %
+          (len(faults), counts["found"], ", ".join("%d %s" % (counts[one], one) for one in ("survived", "unreached", "flaky")),
+           counts["found"] / max(1, len(faults)), counts["found"] / max(1, reached)))
+    return counts["found"] / max(1, len(faults)), mended
