@@ -100,8 +100,9 @@ absl::Status DataPlane::Open() {
   const ServerConfig& config = parts_.server->config;
   const ServerParts& server = *parts_.server;
   const auto crew = std::make_shared<Crew>(HelperCount(config, UsableCpus()));
-  absl::StatusOr<std::vector<NicPath>> nics = server.protocol->open_nics(
-      config, {HostOf(server.listen), HostOf(server.advertise), server.environment, crew});
+  absl::StatusOr<std::vector<NicPath>> nics =
+      server.protocol->open_nics(config, {HostOf(server.listen), HostOf(server.advertise),
+                                          server.environment, crew, server.security.token});
   if (!nics.ok()) return nics.status();
   absl::StatusOr<LinkOptions> link = LinkFrom(config, server.environment);
   if (!link.ok()) return link.status();
