@@ -393,8 +393,10 @@ std::string EncryptionText(const ServerConfig& config) {
     return absl::StrCat("OFF (encrypt=off): whoever is on the wire reads and changes tensors over ",
                         token ? "every path between hosts" : "every path between hosts but gRPC");
   }
-  const char* const soft = token ? "soft with keys from the token; what goes over gRPC can be read"
-                                 : "soft and gRPC with TLS 1.3";
+  const char* const soft =
+      token ? "tensors over soft and gRPC, with keys from the token; names and calls over gRPC are "
+              "proved and can be read"
+            : "soft and gRPC, with TLS 1.3";
   const char* const hardware =
       config.nic_trusted_network
           ? "; RDMA hardware and libfabric in the clear, as nic_trusted_network says"

@@ -59,7 +59,7 @@ absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const NicPlace& pla
   if (!reach.ok()) return reach.status();
   options.advertised_host = *reach;
   options.tls = Encrypts(config);
-  options.secret = place.secret;
+  if (options.tls) options.secret = place.secret;
   const bool digests = WantsDigests(config, !options.tls && !IsLoopback(options.listen_address));
   const char* const path = options.tls ? "rdma/soft-tls" : "rdma/soft";
   absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));

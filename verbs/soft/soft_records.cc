@@ -69,11 +69,11 @@ void SoftRecordKeys::Update() {
   Use();
 }
 
-SoftPieces::SoftPieces(const iovec* pieces, int count) : piece_(pieces) {
+SoftParts::SoftParts(const iovec* pieces, int count) : piece_(pieces) {
   for (int i = 0; i < count; ++i) left_ += pieces[i].iov_len;
 }
 
-iovec SoftPieces::Next(size_t most) {
+iovec SoftParts::Next(size_t most) {
   while (offset_ == piece_->iov_len) {
     ++piece_;
     offset_ = 0;
@@ -96,7 +96,7 @@ SoftRecordWriter::~SoftRecordWriter() {
 }
 
 // Adds a record of the next `bytes` of the pieces.
-void SoftRecordWriter::Add(uint8_t type, SoftPieces* pieces, size_t bytes) {
+void SoftRecordWriter::Add(uint8_t type, SoftParts* pieces, size_t bytes) {
   uint8_t* const record = block_ + end_;
   const size_t sealed = bytes + 1 + Sealing::kTagBytes;
   record[0] = kDataRecord;
@@ -131,13 +131,13 @@ bool SoftRecordWriter::Flush(int fd) {
 
 ssize_t SoftRecordWriter::Send(int fd, const iovec* pieces, int count) {
   if (!Flush(fd)) return -1;
-  SoftPieces from(pieces, count);
+  SoftParts from(pieces, count);
   const size_t all = from.left();
   while (from.left() > 0) {
     if (block_ == nullptr) block_ = static_cast<uint8_t*>(blocks_->Take(kRecordBlockBytes));
     if (keys_.sequence() >= records_of_key_) {
       const iovec update = {const_cast<uint8_t*>(kKeyUpdate), sizeof(kKeyUpdate)};
-      SoftPieces one(&update, 1);
+      SoftParts one(&update, 1);
       Add(kHandshakeRecord, &one, sizeof(kKeyUpdate));
       keys_.Update();
     }
@@ -185,7 +185,7 @@ bool SoftRecordReader::IsKeyUpdate(size_t content) const {
 
 // Decrypts into the pieces, or where it lies if they are null, and proves it.
 SoftRecordReader::Opened SoftRecordReader::OpenContent(const uint8_t* record, size_t content,
-                                                       SoftPieces* pieces) {
+                                                       SoftParts* pieces) {
   Sealing* const sealing = keys_.sealing();
   sealing->BeginOpen(keys_.sequence(), RecordHeader(record));
   const uint8_t* in = record + kRecordHeaderBytes;
@@ -208,7 +208,7 @@ SoftRecordReader::Opened SoftRecordReader::OpenContent(const uint8_t* record, si
 }
 
 // Opens the next record. What fits goes to the pieces at once, and else stays where it is.
-SoftRecordReader::Opened SoftRecordReader::Open(SoftPieces* pieces, size_t* placed) {
+SoftRecordReader::Opened SoftRecordReader::Open(SoftParts* pieces, size_t* placed) {
   const size_t bytes = RecordBytes();
   if (bytes == 0) return Opened::kIncomplete;
   const uint8_t* const record = block_ + begin_;
@@ -247,7 +247,7 @@ ssize_t SoftRecordReader::Refill(int fd) {
 }
 
 ssize_t SoftRecordReader::Receive(int fd, const iovec* pieces, int count) {
-  SoftPieces into(pieces, count);
+  SoftParts into(pieces, count);
   size_t done = 0;
   ssize_t got = 1;
   int refills = 0;

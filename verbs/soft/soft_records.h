@@ -43,9 +43,9 @@ class SoftRecordKeys {
 };
 
 // Walks through pieces of memory.
-class SoftPieces {
+class SoftParts {
  public:
-  SoftPieces(const iovec* pieces, int count);
+  SoftParts(const iovec* pieces, int count);
   size_t left() const { return left_; }
   // The next bytes in one stretch, at most `most`. REQUIRES: left() > 0.
   iovec Next(size_t most);
@@ -71,7 +71,7 @@ class SoftRecordWriter {
 
  private:
   bool Flush(int fd);  // False: the socket has taken less, or failed; errno says which.
-  void Add(uint8_t type, SoftPieces* pieces, size_t bytes);
+  void Add(uint8_t type, SoftParts* pieces, size_t bytes);
 
   SoftBlocks* const blocks_;
   const uint64_t records_of_key_;
@@ -91,8 +91,8 @@ class SoftRecordReader {
 
  private:
   enum class Opened : uint8_t { kRecord, kIncomplete, kWrong };
-  Opened Open(SoftPieces* pieces, size_t* placed);
-  Opened OpenContent(const uint8_t* record, size_t content, SoftPieces* pieces);
+  Opened Open(SoftParts* pieces, size_t* placed);
+  Opened OpenContent(const uint8_t* record, size_t content, SoftParts* pieces);
   bool IsKeyUpdate(size_t content) const;
   size_t RecordBytes() const;  // Of the next record, as its header says; 0: no whole header.
   ssize_t Refill(int fd);
