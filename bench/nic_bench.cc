@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/crew.h"
 #include "base/log.h"
 #include "bench/flags.h"
 #include "bench/nic_transfer.h"
@@ -118,13 +119,24 @@ std::vector<System> OpenSystems() {
   two_sockets.sockets_per_queue_pair = 2;
   SoftNicOptions tls;
   tls.tls = true;
+  // As a server has them where there are processors for helpers.
+  SoftNicOptions helped;
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int helpers = std::clamp(cores / 2 - 1, 0, 6);
+  if (helpers > 0) helped.UseCrew(std::make_shared<Crew>(helpers));
+  SoftNicOptions helped_tls = helped;
+  helped_tls.tls = true;
   SoftNicOptions unix_sockets;
   unix_sockets.listen_address = "unix:";
   std::vector<System> systems;
   systems.push_back({"raw_tcp", "", std::make_unique<RawSubject>(RawSockets::Kind::kTcp)});
   systems.push_back({"soft_tcp", "raw_tcp", soft(SoftNicOptions())});
   systems.push_back({"soft_tcp_2_sockets", "raw_tcp", soft(two_sockets)});
-  systems.push_back({"soft_tls", "raw_tcp", soft(tls)});
+  systems.push_back({"soft_tls", "soft_tcp", soft(tls)});
+  if (helpers > 0) {
+    systems.push_back({"soft_helped", "soft_tcp", soft(helped)});
+    systems.push_back({"soft_helped_tls", "soft_helped", soft(helped_tls)});
+  }
   systems.push_back({"raw_unix", "", std::make_unique<RawSubject>(RawSockets::Kind::kUnix)});
   systems.push_back({"soft_unix", "raw_unix", soft(unix_sockets)});
   const auto device = OpenIbvNic(IbvNicOptions());

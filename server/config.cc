@@ -240,7 +240,7 @@ const ConfigRow kRows[] = {
     {"Security", "reload_period", K::kDuration, &C::reload_period,
      "How often the three files are looked at for changes."},
     {"Security", "token_file", K::kText, &C::token_file,
-     "Shared token, at least 16 bytes: proves who is in, encrypts nothing."},
+     "Shared token, at least 16 bytes: proves who is in, and keys what encrypts tensors."},
     {"Security", "insecure", K::kSwitch, &C::insecure, "No proof of anything; loopback only."},
     {"Security", "insecure_anywhere", K::kSwitch, &C::insecure_anywhere,
      "Lets insecure listen on addresses that others reach."},
@@ -248,6 +248,12 @@ const ConfigRow kRows[] = {
      "A gRPC connection on which nobody has shown by then who he is is closed."},
     {"Security", "reflection", K::kSwitch, &C::reflection,
      "gRPC's reflection answers everybody who can connect: for grpcurl and the like."},
+    {"Security", "encrypt", K::kText, &C::encrypt,
+     "Whether tensors that leave the host are encrypted: on, off, or auto (on with certificates or "
+     "a token). All workers of a cluster alike: between others, gRPC is what is left."},
+    {"Security", "nic_trusted_network", K::kSwitch, &C::nic_trusted_network,
+     "Uses RDMA hardware and libfabric, which encrypt nothing, although encrypt is on: nobody else "
+     "is on their network."},
     {"Security", "allow", K::kText, &C::allow,
      "CONSUMER=KEY_PREFIX;...: which workers may take which keys, by prefix. Empty: each worker "
      "what is addressed to it."},
@@ -290,7 +296,8 @@ const ConfigRow kRows[] = {
     {"Data plane", "digests", K::kText, &C::digests,
      "CRC-32C of every payload: on, off, or auto (on where bytes cross a wire that nothing "
      "checks "
-     "from end to end: soft and gRPC, but for loopback and TLS; off for RDMA and shared memory). "
+     "from end to end: soft and gRPC, but for loopback and what is encrypted; off for RDMA and "
+     "shared memory). "
      "Either side's wish is enough."},
     {"Data plane", "nic", K::kText, &C::nic,
      "auto (an RDMA device where there is one, and soft), soft, ibv, or ofi:PROVIDER (libfabric: "
@@ -371,6 +378,31 @@ const ConfigRow kRows[] = {
 bool UsesShm(const ServerConfig& config) {
   if (config.protocol == "grpc") return false;
   return config.shm == "on" || (config.shm == "auto" && config.nic == "auto");
+}
+
+bool Encrypts(const ServerConfig& config) { return config.encrypt != "off" && !config.insecure; }
+
+bool ClearDespiteProof(const ServerConfig& config) {
+  return config.encrypt == "off" && !config.insecure;
+}
+
+std::string EncryptionText(const ServerConfig& config) {
+  const bool token = config.certificate_file.empty();
+  if (config.insecure) return "none: insecure, so whoever is on the wire reads and changes all";
+  if (!Encrypts(config)) {
+    return absl::StrCat("OFF (encrypt=off): whoever is on the wire reads and changes tensors over ",
+                        token ? "every path between hosts" : "every path between hosts but gRPC");
+  }
+  const char* const soft =
+      token ? "tensors over soft and gRPC, with keys from the token; names and calls over gRPC are "
+              "proved and can be read"
+            : "soft and gRPC, with TLS 1.3";
+  const char* const hardware =
+      config.nic_trusted_network
+          ? "; RDMA hardware and libfabric in the clear, as nic_trusted_network says"
+          : "; RDMA hardware and libfabric are not used, since nothing encrypts there "
+            "(nic_trusted_network)";
+  return absl::StrCat(soft, config.protocol == "grpc" ? "" : hardware);
 }
 
 bool WantsDigests(const ServerConfig& config, bool unchecked_wire) {
@@ -516,6 +548,15 @@ absl::Status CheckLimits(const ServerConfig& config) {
   if (config.digests != "auto" && config.digests != "on" && config.digests != "off") {
     return absl::InvalidArgumentError(
         absl::StrCat("digests is '", config.digests, "', and should be on, off or auto"));
+  }
+  if (config.encrypt != "auto" && config.encrypt != "on" && config.encrypt != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("encrypt is '", config.encrypt, "', and should be on, off or auto"));
+  }
+  if (config.encrypt == "on" && config.insecure) {
+    return absl::InvalidArgumentError(
+        "encrypt is on, and insecure has no secret to make keys of: set certificates or "
+        "token_file");
   }
   if (UsesShm(config) && config.shm_bytes < kLeastShmBytes) {
     return absl::InvalidArgumentError("shm_bytes is less than 16 MiB: raise it, or set shm=off");

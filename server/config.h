@@ -53,6 +53,8 @@ struct SecuritySettings {
   bool insecure_anywhere = false;
   absl::Duration authenticate_within = absl::Seconds(10);
   bool reflection = false;
+  std::string encrypt = "auto";
+  bool nic_trusted_network = false;
   std::string allow;
   std::string control;
 };
@@ -151,6 +153,13 @@ absl::Status ParseSetting(const ConfigRow& row, absl::string_view text, ServerCo
 
 // Whether the server tries shared memory with workers of its host.
 bool UsesShm(const ServerConfig& config);
+// Whether the data plane encrypts what leaves the host: the soft NIC's sockets, and in token mode
+// gRPC's fetches too. Certificates encrypt gRPC by themselves.
+bool Encrypts(const ServerConfig& config);
+// What of the above holds, for people: one line for the log and explain.
+std::string EncryptionText(const ServerConfig& config);
+// Whether bytes leave the host in the clear although the server proves who its peers are.
+bool ClearDespiteProof(const ServerConfig& config);
 // Whether payloads carry a digest. `unchecked_wire`: their path crosses a wire that nothing checks
 // from end to end.
 bool WantsDigests(const ServerConfig& config, bool unchecked_wire);

@@ -100,8 +100,9 @@ absl::Status DataPlane::Open() {
   const ServerConfig& config = parts_.server->config;
   const ServerParts& server = *parts_.server;
   const auto crew = std::make_shared<Crew>(HelperCount(config, UsableCpus()));
-  absl::StatusOr<std::vector<NicPath>> nics = server.protocol->open_nics(
-      config, {HostOf(server.listen), HostOf(server.advertise), server.environment, crew});
+  absl::StatusOr<std::vector<NicPath>> nics =
+      server.protocol->open_nics(config, {HostOf(server.listen), HostOf(server.advertise),
+                                          server.environment, crew, server.security.token});
   if (!nics.ok()) return nics.status();
   absl::StatusOr<LinkOptions> link = LinkFrom(config, server.environment);
   if (!link.ok()) return link.status();
@@ -137,6 +138,7 @@ absl::Status DataPlane::Open() {
   GrpcParts grpc{parts_.members, parts_.signer, parts_.events, calls_.get(), calls_trace_.get()};
   GrpcChannelOptions channel = GrpcFrom(config);
   channel.digests = DigestsInCalls();
+  channel.seals = SealsCalls();
   pools_ = MakeChannelPools(
       parts_.pollers, traces, parts_.bootstrap, source(), *std::move(nics),
       [grpc, channel](const TransportContext& context) {
@@ -148,7 +150,13 @@ absl::Status DataPlane::Open() {
 }
 
 bool DataPlane::DigestsInCalls() const {
-  return WantsDigests(parts_.server->config, !parts_.has_tls && !IsLoopback(parts_.server->listen));
+  return WantsDigests(parts_.server->config,
+                      !parts_.has_tls && !SealsCalls() && !IsLoopback(parts_.server->listen));
+}
+
+// Without certificates the token encrypts and proves what gRPC carries.
+bool DataPlane::SealsCalls() const {
+  return Encrypts(parts_.server->config) && !parts_.signer->token().empty();
 }
 
 // Call it before anything uses the NICs: it replaces those that can reach devices.
@@ -185,6 +193,8 @@ void DataPlane::MakeCalls() {
   options.max_kept_bytes = config.max_kept_bytes;
   options.trace = calls_trace_.get();
   options.digests = DigestsInCalls();
+  options.token = parts_.signer->token();
+  options.seals = SealsCalls();
   calls_ = std::make_unique<FetchServer>(
       source(), parts_.alarms, parts_.incarnation, parts_.authorize,
       [guard = parts_.source](const Caller& caller, const TensorKey& key) {

@@ -74,6 +74,7 @@ class DataPlane {
   absl::Status Open();
   absl::Status OpenDevices(std::vector<NicPath>* nics);
   bool DigestsInCalls() const;
+  bool SealsCalls() const;
   TensorSource* source();
   void MakeCalls();
 

@@ -108,6 +108,7 @@ std::string Insight::PathsText(const std::string& peer) const {
       absl::StrCat(parts_.worker, ", incarnation ", absl::StrFormat("%016x", parts_.incarnation),
                    ", at ", parts_.address(), "; protocol ", parts_.protocol, ": ",
                    absl::StrJoin(parts_.pools->transport_names(), ", "), PollersText(), "\n");
+  if (!parts_.encryption.empty()) absl::StrAppend(&out, "encrypted: ", parts_.encryption, "\n");
   if (parts_.look_at_membership && peer.empty()) out += parts_.look_at_membership(false);
   for (const Member& member : parts_.members->Members()) {
     if (!peer.empty()) break;
@@ -179,10 +180,12 @@ std::string Insight::MembersJson() const {
 std::string Insight::PathsJson(const std::string& peer) const {
   const int64_t now_ns = parts_.clock->NowNs();
   std::string out = absl::StrFormat(
-      "{\"worker\":%s,\"incarnation\":\"%016x\",\"address\":%s,\"protocol\":%s,\"steady_ns\":%d,"
+      "{\"worker\":%s,\"incarnation\":\"%016x\",\"address\":%s,\"protocol\":%s,\"encrypted\":%s,"
+      "\"encrypt_off\":%s,\"steady_ns\":%d,"
       "\"up_ms\":%d,\"membership\":%s,%s,\"paths\":[",
       JsonText(parts_.worker), parts_.incarnation, JsonText(parts_.address()),
-      JsonText(parts_.protocol), now_ns, (now_ns - started_ns_) / 1'000'000,
+      JsonText(parts_.protocol), JsonText(parts_.encryption), parts_.encrypt_off ? "true" : "false",
+      now_ns, (now_ns - started_ns_) / 1'000'000,
       parts_.look_at_membership ? parts_.look_at_membership(true) : "{}", MembersJson());
   std::string trouble;
   const char* comma = "";
@@ -254,6 +257,7 @@ Counters Insight::AllCounters() const {
     add("connections_refused", static_cast<int64_t>(door.refused), false);
     add("connections_listener_rests", static_cast<int64_t>(door.listener_rests), false);
   }
+  add("encrypt_off", parts_.encrypt_off ? 1 : 0, true);
   add("member_restarts", parts_.members->restarts(), false);
   return all;
 }

@@ -27,6 +27,8 @@ class Insight {
     uint64_t incarnation = 0;
     std::function<std::string()> address;
     std::string protocol;
+    std::string encryption;    // What is encrypted, for people.
+    bool encrypt_off = false;  // Tensors leave in the clear although peers prove who they are.
     const Clock* clock = nullptr;
     StepRegistry* steps = nullptr;
     ChannelPools* pools = nullptr;

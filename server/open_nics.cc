@@ -58,10 +58,13 @@ absl::StatusOr<NicPath> OpenSoft(const ServerConfig& config, const NicPlace& pla
   absl::StatusOr<std::string> reach = NumericHost(place.reach_host);
   if (!reach.ok()) return reach.status();
   options.advertised_host = *reach;
-  const bool digests = WantsDigests(config, !IsLoopback(options.listen_address));
+  options.tls = Encrypts(config);
+  if (options.tls) options.secret = place.secret;
+  const bool digests = WantsDigests(config, !options.tls && !IsLoopback(options.listen_address));
+  const char* const path = options.tls ? "rdma/soft-tls" : "rdma/soft";
   absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
   if (!nic.ok()) return nic.status();
-  return NicPath{"rdma/soft", std::shared_ptr<Nic>(*std::move(nic)), digests};
+  return NicPath{path, std::shared_ptr<Nic>(*std::move(nic)), digests};
 }
 
 absl::StatusOr<NicPath> OpenIbv(const ServerConfig& config, const Environment& environment) {
@@ -94,6 +97,18 @@ absl::StatusOr<NicPath> OpenOfi(const ServerConfig& config, const std::string& r
                  WantsDigests(config, unchecked)};
 }
 
+// Whether a NIC that encrypts nothing may carry tensors.
+bool MayBeClear(const ServerConfig& config) {
+  return !Encrypts(config) || config.nic_trusted_network;
+}
+
+absl::Status NotInTheClear(const ServerConfig& config) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("nic=", config.nic,
+                   " encrypts nothing, and this server encrypts: set nic_trusted_network=true if "
+                   "nobody else is on that network, or encrypt=off, or nic=soft"));
+}
+
 }  // namespace
 
 absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environment& environment) {
@@ -119,6 +134,7 @@ absl::StatusOr<LinkOptions> LinkFrom(const ServerConfig& config, const Environme
 absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const NicPlace& place) {
   std::vector<NicPath> paths;
   if (IsOfiName(config.nic)) {
+    if (!MayBeClear(config)) return NotInTheClear(config);
     absl::StatusOr<NicPath> path = OpenOfi(config, place.reach_host);
     if (!path.ok()) return path.status();
     paths.push_back(*std::move(path));
@@ -128,9 +144,14 @@ absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const 
     return absl::InvalidArgumentError(
         absl::StrCat("nic is '", config.nic, "', and should be auto, soft, ibv or ofi:PROVIDER"));
   }
+  if (config.nic == "ibv" && !MayBeClear(config)) return NotInTheClear(config);
   if (config.nic != "soft") {
     absl::StatusOr<NicPath> path = OpenIbv(config, place.environment);
-    if (path.ok()) {
+    if (path.ok() && !MayBeClear(config)) {
+      TRYST_LOG(Warning) << "the RDMA device " << path->nic->name()
+                         << " is not used, since nothing encrypts there and this server encrypts: "
+                            "set nic_trusted_network=true if nobody else is on its network";
+    } else if (path.ok()) {
       paths.push_back(*std::move(path));
     } else if (config.nic == "ibv" || absl::IsInvalidArgument(path.status())) {
       return path.status();

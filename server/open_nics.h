@@ -21,6 +21,7 @@ struct NicPlace {
   std::string reach_host;      // The host by which peers reach it.
   Environment environment;     // Holds RDMA_* and others.
   std::shared_ptr<Crew> crew;  // The server's helpers.
+  std::string secret;          // Token mode: the cluster's token.
 };
 
 // Opens the NICs by which a worker reaches peers, the best one first.
@@ -39,6 +40,10 @@ inline std::shared_ptr<const Protocol> OverNics(OpenNicsFn open) {
 // Opens the NICs of "grpc+verbs" as config.nic says. By default: an RDMA device first, then the
 // soft NIC. The soft NIC listens on `place.listen_host` unless config.nic_listen names another, and
 // is advertised as `place.reach_host`. For ofi:PROVIDER only that provider of libfabric.
+//
+// Where the config encrypts, the soft NIC speaks TLS and its path has another name, so an end that
+// does not encrypt, and one of an earlier release, has no such path. NICs that cannot encrypt are
+// refused unless nic_trusted_network is set: one that config.nic names with kFailedPrecondition.
 // kInvalidArgument: a setting is wrong. For ibv or ofi:PROVIDER also the error of opening the
 // device.
 absl::StatusOr<std::vector<NicPath>> OpenNics(const ServerConfig& config, const NicPlace& place);

@@ -173,6 +173,9 @@ absl::Status ServerCore::Open() {
                   << address_ << " by " << parts_.config.protocol << " ("
                   << absl::StrJoin(data_plane_->pools()->transport_names(), ", ")
                   << "), incarnation " << absl::StrFormat("%016x", incarnation_);
+  if (ClearDespiteProof(parts_.config)) {
+    TRYST_LOG(Warning) << parts_.worker << " encrypts: " << EncryptionText(parts_.config);
+  }
   return absl::OkStatus();
 }
 
@@ -295,6 +298,8 @@ void ServerCore::MakeInsight() {
   parts.incarnation = incarnation_;
   parts.address = [this] { return address(); };
   parts.protocol = parts_.config.protocol;
+  parts.encryption = EncryptionText(parts_.config);
+  parts.encrypt_off = ClearDespiteProof(parts_.config);
   parts.clock = &clock_;
   parts.steps = steps_.get();
   parts.pools = data_plane_->pools();

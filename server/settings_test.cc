@@ -14,6 +14,7 @@
 #include "server/config.h"
 #include "server/membership.h"
 #include "server/npy.h"
+#include "server/open_nics.h"
 #include "server/pollers.h"
 
 namespace tryst {
@@ -70,6 +71,52 @@ TEST(Config, DigestsAreForWiresThatNothingChecks) {
   auto config = Load({"--digests=perhaps"});
   ASSERT_TRUE(config.ok());
   EXPECT_NE(CheckLimits(*config).message().find("digests is 'perhaps'"), std::string::npos);
+}
+
+TEST(Config, EncryptsWhereThereIsASecret) {
+  const auto load = [](std::vector<std::string> flags) { return *Load(std::move(flags)); };
+  EXPECT_TRUE(Encrypts(load({"--certificate_file=c"})));
+  EXPECT_TRUE(Encrypts(load({"--token_file=t"})));
+  EXPECT_FALSE(Encrypts(load({"--insecure"})));
+  EXPECT_FALSE(Encrypts(load({"--certificate_file=c", "--encrypt=off"})));
+  EXPECT_TRUE(ClearDespiteProof(load({"--certificate_file=c", "--encrypt=off"})));
+  EXPECT_TRUE(ClearDespiteProof(load({"--token_file=t", "--encrypt=off"})));
+  EXPECT_FALSE(ClearDespiteProof(load({"--insecure", "--encrypt=off"})));
+  EXPECT_FALSE(ClearDespiteProof(load({"--token_file=t"})));
+  EXPECT_NE(CheckLimits(load({"--encrypt=perhaps"})).message().find("encrypt is 'perhaps'"),
+            std::string::npos);
+  EXPECT_NE(CheckLimits(load({"--insecure", "--encrypt=on"})).message().find("encrypt is on"),
+            std::string::npos);
+  EXPECT_TRUE(CheckLimits(load({"--token_file=t", "--encrypt=on"})).ok());
+}
+
+// Nothing encrypts what RDMA hardware and libfabric carry, so they need consent.
+TEST(OpenNics, NoNicThatEncryptsNothingIsTakenWithoutConsent) {
+  NicPlace place{"127.0.0.1", "127.0.0.1", {}, nullptr, "a token of sixteen bytes"};
+  for (const char* nic : {"ibv", "ofi:tcp"}) {
+    const std::string flag = absl::StrCat("--nic=", nic);
+    const auto refused = OpenNics(*Load({flag, "--token_file=t"}), place);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << nic;
+    EXPECT_NE(refused.status().message().find("nic_trusted_network"), std::string::npos);
+    for (const char* consent : {"--nic_trusted_network", "--encrypt=off"}) {
+      const auto opened = OpenNics(*Load({flag, "--token_file=t", consent}), place);
+      EXPECT_NE(opened.status().code(), absl::StatusCode::kFailedPrecondition)
+          << nic << " " << opened.status();
+    }
+  }
+}
+
+TEST(OpenNics, TheSoftNicEncryptsByDefault) {
+  NicPlace place{"127.0.0.1", "127.0.0.1", {}, nullptr, ""};
+  const auto path = [&](std::vector<std::string> flags) {
+    flags.push_back("--nic=soft");
+    const auto paths = OpenNics(*Load(flags), place);
+    return paths.ok() ? paths->front().path : std::string(paths.status().message());
+  };
+  EXPECT_EQ(path({"--certificate_file=c"}), "rdma/soft-tls");
+  EXPECT_EQ(path({"--token_file=t"}), "rdma/soft-tls");
+  EXPECT_EQ(path({"--certificate_file=c", "--encrypt=off"}), "rdma/soft");
+  EXPECT_EQ(path({"--insecure"}), "rdma/soft");
 }
 
 TEST(Config, EverySettingIsPrintedAsItIsRead) {

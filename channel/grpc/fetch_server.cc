@@ -500,6 +500,13 @@ void FetchServer::State::OnRequest(const std::shared_ptr<Stream>& stream,
       request.asks_size() > kMaxAsks || (request.waits() && !options_.takes_batches)) {
     return refuse(absl::InvalidArgumentError("not a FetchRequest"));
   }
+  if (request.sealed() && !options_.token.empty()) {
+    stream->Seal(options_.token);
+  } else if (options_.seals && !request.ends()) {
+    return refuse(absl::FailedPreconditionError(
+        "this worker encrypts what it sends, and the caller does not take that: it is of a release "
+        "before 0.3.0, or has encrypt=off"));
+  }
   stream->digests = options_.digests || request.digests();
   stream->takes_parcels = request.takes_parcels();
   if (request.waits()) return OnBatch(*caller, request, stream);

@@ -38,7 +38,11 @@ struct FetchServerOptions {
   size_t max_consumers = 65536;
   bool takes_batches = true;  // False: refuses them, as earlier releases do.
   bool digests = false;       // Every chunk carries one, requested or not.
-  Trace* trace = nullptr;     // Used by this alone; outlives it. May be null.
+  // Shared-token mode: answers are sealed with it for who asks so, and with `seals` nobody else is
+  // answered.
+  std::string token;
+  bool seals = false;
+  Trace* trace = nullptr;  // Used by this alone; outlives it. May be null.
 };
 
 // The producer's side of FetchTensor. Hands every request to a TensorSource once, however often it

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "channel/grpc/byte_buffers.h"
+#include "channel/signing/caller.h"
 
 namespace tryst {
 
@@ -45,6 +46,14 @@ void FetchServerStream::Send(std::shared_ptr<const FetchOutcome> outcome, uint64
   Pump();
 }
 
+void FetchServerStream::Seal(const std::string& token) {
+  const auto said = context_.client_metadata().find(kCallerMetadata);
+  if (said == context_.client_metadata().end()) return;  // Nobody is let in without.
+  const absl::string_view statement(said->second.data(), said->second.size());
+  MutexLock lock(&mu_);
+  sealing_ = std::make_unique<CallSealing>(token, statement);
+}
+
 void FetchServerStream::End(const grpc::Status& status) {
   {
     MutexLock lock(&mu_);
@@ -72,6 +81,7 @@ void FetchServerStream::Pump() {
       const uint64_t bytes = std::min(left, kFetchChunkBytes);
       write = outcome_->tensor.Message(header_sent_ ? nullptr : &outcome_->header, offset_, bytes,
                                        digests);
+      if (sealing_ != nullptr) write = sealing_->Seal(write);
       header_sent_ = true;
       offset_ += bytes;
       last = bytes == left;

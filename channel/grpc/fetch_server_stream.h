@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "channel/grpc/call_sealing.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_wire.h"
 
@@ -64,6 +65,8 @@ class FetchServerStream final : public std::enable_shared_from_this<FetchServerS
   // Ends the stream after the write under way. Thread-safe; the first call counts.
   void End(const grpc::Status& status);
   const grpc::ServerContext& context() const { return context_; }
+  // Call it before Send(): seals the answer with the token, for this call alone.
+  void Seal(const std::string& token);
 
   // Used by the owner; set before Send().
   std::shared_ptr<FetchServerEntry> entry;
@@ -95,6 +98,7 @@ class FetchServerStream final : public std::enable_shared_from_this<FetchServerS
   grpc::ByteBuffer request_;
 
   Mutex mu_;
+  std::unique_ptr<CallSealing> sealing_ ABSL_GUARDED_BY(mu_);  // Null: it is not sealed.
   std::shared_ptr<const FetchOutcome> outcome_ ABSL_GUARDED_BY(mu_);
   uint64_t offset_ ABSL_GUARDED_BY(mu_) = 0;
   bool header_sent_ ABSL_GUARDED_BY(mu_) = false;

@@ -73,7 +73,8 @@ void FetchStream::OnRead(bool ok) {
   if (ok) {
     MutexLock lock(&mu_);
     if (incoming_ != nullptr) {
-      taken_ = incoming_->Take(&read_);
+      taken_ = sealing_ == nullptr ? absl::OkStatus() : sealing_->Open(&read_);
+      if (taken_.ok()) taken_ = incoming_->Take(&read_);
       over_heard_ = incoming_->header_seen() && !incoming_->header().is_other_incarnation();
       landed = !taken_.ok() || incoming_->header().code() != 0 || incoming_->complete();
       more = !landed;

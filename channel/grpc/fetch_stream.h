@@ -10,11 +10,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "channel/grpc/call_sealing.h"
 #include "channel/grpc/event_thread.h"
 #include "channel/grpc/fetch_wire.h"
 #include "channel/poller/poller.h"
@@ -38,6 +40,8 @@ class FetchStream final {
 
   void Start(grpc::CompletionQueue* queue, const std::shared_ptr<grpc::Channel>& channel,
              const std::string& statement, const std::string& request);
+  // Call it before Start(): the answer must be sealed.
+  void Unseal(std::unique_ptr<CallSealing> sealing) { sealing_ = std::move(sealing); }
   // After it returns, nothing is written to the tensor any more. serial() becomes 0.
   void Detach();
   // The bytes are for another receive now; see IncomingTensor::Redirect().
@@ -95,6 +99,7 @@ class FetchStream final {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
   grpc::ByteBuffer read_;
+  std::unique_ptr<CallSealing> sealing_;  // Null: answers are not sealed.
   absl::Status taken_;
   bool over_heard_;
   grpc::Status status_;

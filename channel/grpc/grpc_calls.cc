@@ -29,8 +29,16 @@ FetchStream* GrpcCalls::New(IncomingTensor* incoming, uint64_t serial, FetchStre
 
 void GrpcCalls::Start(FetchStream* stream, const std::shared_ptr<grpc::Channel>& channel,
                       const rpc::FetchRequest& request) {
-  const std::string text = request.SerializeAsString();
-  stream->Start(events_->queue(), channel, signer_->Sign(peer_, kFetchMethod, text), text);
+  if (!options_.seals) {
+    const std::string text = request.SerializeAsString();
+    return stream->Start(events_->queue(), channel, signer_->Sign(peer_, kFetchMethod, text), text);
+  }
+  rpc::FetchRequest sealed = request;
+  sealed.set_sealed(true);
+  const std::string text = sealed.SerializeAsString();
+  const std::string statement = signer_->Sign(peer_, kFetchMethod, text);
+  stream->Unseal(std::make_unique<CallSealing>(signer_->token(), statement));
+  stream->Start(events_->queue(), channel, statement, text);
 }
 
 std::unique_ptr<FetchStream> GrpcCalls::Take(FetchStream* stream) {

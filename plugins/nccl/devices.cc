@@ -20,15 +20,23 @@ namespace tryst::nccl {
 namespace {
 
 class SoftDevice final : public PhysicalDevice {
+ public:
+  explicit SoftDevice(std::string token) : token_(std::move(token)) {}
+
  protected:
   absl::StatusOr<std::unique_ptr<Nic>> OpenNic(int) override {
     SoftNicOptions options;
     options.name = name;
     options.listen_address = absl::StrCat(control_host, ":0");
+    options.tls = !token_.empty();
+    options.secret = token_;
     absl::StatusOr<std::unique_ptr<SoftNic>> nic = OpenSoftNic(std::move(options));
     if (!nic.ok()) return nic.status();
     return std::unique_ptr<Nic>(*std::move(nic));
   }
+
+ private:
+  const std::string token_;  // Empty: nothing is encrypted.
 };
 
 class IbvDevice final : public PhysicalDevice {
@@ -151,9 +159,10 @@ void FindIbvDevices(const Settings& settings, const std::string& control_host,
   }
 }
 
-void AddSoftDevices(const InterfaceChoice& interfaces, DeviceSearch* search) {
+void AddSoftDevices(const InterfaceChoice& interfaces, const std::string& token,
+                    DeviceSearch* search) {
   for (const NetworkInterface& one : interfaces.chosen) {
-    auto device = std::make_unique<SoftDevice>();
+    auto device = std::make_unique<SoftDevice>(token);
     device->name = one.name;
     device->kind = DeviceKind::kSoft;
     device->pci_path = PciPath(absl::StrCat("/sys/class/net/", one.name, "/device"));
@@ -163,7 +172,8 @@ void AddSoftDevices(const InterfaceChoice& interfaces, DeviceSearch* search) {
     device->max_message_bytes = MessageBytes(DefaultSoftNicLimits());
     device->reason = absl::StrCat(one.reason,
                                   "; GPU memory: not reached over sockets, so NCCL "
-                                  "copies it through host memory");
+                                  "copies it through host memory; ",
+                                  token.empty() ? "in the clear" : "encrypted");
     search->explanation.push_back(
         absl::StrCat(one.name, " (", one.host, "), software NIC: ", device->reason));
     search->found.push_back(std::move(device));
@@ -259,7 +269,7 @@ absl::StatusOr<DeviceSearch> FindDevices(const Settings& settings) {
   }
   const bool soft = settings.nic == "auto" || settings.nic == "soft";
   if (!control_host.empty() && search.found.empty() && soft) {
-    AddSoftDevices(interfaces, &search);
+    AddSoftDevices(interfaces, settings.token, &search);
   }
   if (search.found.empty()) {
     return absl::NotFoundError(

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -43,6 +45,27 @@ class Variables {
   absl::Status status_;
 };
 
+constexpr size_t kLeastTokenBytes = 16;
+
+// Reads the token that all ranks share. Only the software NIC can encrypt, so it is the one taken.
+absl::Status ReadToken(const std::string& file, Settings* settings) {
+  if (file.empty()) return absl::OkStatus();
+  std::ifstream in(file);
+  std::getline(in, settings->token);
+  absl::StripTrailingAsciiWhitespace(&settings->token);
+  if (settings->token.size() < kLeastTokenBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("TRYST_NCCL_TOKEN_FILE=", file,
+                                                   " cannot be read, or its first line has fewer "
+                                                   "than ",
+                                                   kLeastTokenBytes, " bytes"));
+  }
+  if (settings->nic == "auto") settings->nic = "soft";
+  if (settings->nic == "soft") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("TRYST_NCCL_TOKEN_FILE is set, and TRYST_NCCL_NIC=", settings->nic,
+                   " cannot encrypt: take soft, or unset one of them"));
+}
+
 }  // namespace
 
 absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>& environment,
@@ -77,6 +100,10 @@ absl::StatusOr<Settings> ParseSettings(const std::map<std::string, std::string>&
     return absl::InvalidArgumentError(absl::StrCat("TRYST_NCCL_NIC=", settings.nic,
                                                    " is none of auto, ibv, soft and ofi:PROVIDER"));
   }
+  std::string token_file;
+  in.Text("TRYST_NCCL_TOKEN_FILE", &token_file);
+  const absl::Status read = ReadToken(token_file, &settings);
+  if (!read.ok()) return read;
   settings.max_piece_bytes = std::max(settings.max_piece_bytes, settings.piece_bytes);
   return settings;
 }

@@ -20,6 +20,8 @@ struct Settings {
   uint32_t eager_bytes = 4096;
   int64_t spin_us = 0;         // How long a thread spins before it sleeps.
   int peer_timeout_ms = 1000;  // How long a peer's machine may show no sign of life.
+  // What the software NIC makes keys of: with it, all that it carries is encrypted. Empty: nothing.
+  std::string token;
   // Variables of NCCL itself that this plugin obeys, too.
   std::string interfaces;  // NCCL_SOCKET_IFNAME
   std::string family;      // NCCL_SOCKET_FAMILY

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 
 #include "plugins/nccl/interfaces.h"
@@ -34,6 +35,18 @@ TEST(SettingsTest, LibfabricIsAskedForByItsProvider) {
   ASSERT_FALSE(parsed.ok());
   EXPECT_NE(parsed.status().message().find("TRYST_NCCL_NIC"), absl::string_view::npos);
   EXPECT_NE(parsed.status().message().find("ofi:tcp"), absl::string_view::npos);
+}
+
+TEST(SettingsTest, ATokenEncryptsAndTakesTheNicThatCan) {
+  const std::string file = testing::TempDir() + "/nccl.token";
+  std::ofstream(file) << "0123456789abcdef0123\n";
+  const absl::StatusOr<Settings> settings = ParseSettings({{"TRYST_NCCL_TOKEN_FILE", file}}, 4);
+  ASSERT_TRUE(settings.ok()) << settings.status();
+  EXPECT_EQ(settings->token, "0123456789abcdef0123");
+  EXPECT_EQ(settings->nic, "soft");
+  EXPECT_FALSE(ParseSettings({{"TRYST_NCCL_TOKEN_FILE", file}, {"TRYST_NCCL_NIC", "ibv"}}, 4).ok());
+  EXPECT_FALSE(ParseSettings({{"TRYST_NCCL_TOKEN_FILE", "/nowhere"}}, 4).ok());
+  EXPECT_EQ(ParseSettings({}, 4)->token, "");
 }
 
 TEST(InterfacesTest, NamesMatchAsNcclHasIt) {

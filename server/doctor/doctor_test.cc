@@ -401,6 +401,16 @@ std::vector<Seed> SecuritySeeds() {
        }},
       {"insecure-anywhere", W::kWarning, "insecure_anywhere",
        [](SeededHost* h) { h->config.insecure_anywhere = true; }},
+      {"encrypt-off", W::kWarning, "encrypt=off",
+       [](SeededHost* h) {
+         h->AddCertificates("tryst://tryst/job:worker");
+         h->config.encrypt = "off";
+       }},
+      {"nic-in-the-clear", W::kFault, "nic=ibv encrypts nothing",
+       [](SeededHost* h) {
+         h->AddCertificates("tryst://tryst/job:worker");
+         h->config.nic = "ibv";
+       }},
       {"limits", W::kFault, "do not add up",
        [](SeededHost* h) { h->config.memory_bytes = 1 << 20; }},
   };

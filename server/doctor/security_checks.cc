@@ -185,6 +185,23 @@ void InsecureAnywhere(const Host& host, Report* report) {
                "use certificates, or a token file in a closed lab");
 }
 
+void EncryptOff(const Host& host, Report* report) {
+  if (!ClearDespiteProof(host.config())) return;
+  report->Warn(
+      "encrypt=off beside certificates or a token",
+      absl::StrCat("encrypted: ", EncryptionText(host.config())),
+      "remove the setting, on all workers; or keep it where nobody else is on the network");
+}
+
+void NicInTheClear(const Host& host, Report* report) {
+  const ServerConfig& config = host.config();
+  const bool named = config.nic == "ibv" || absl::StartsWith(config.nic, "ofi:");
+  if (!named || !Encrypts(config) || config.nic_trusted_network) return;
+  report->Fault(absl::StrCat("nic=", config.nic, " encrypts nothing, and encrypt is on"),
+                "the server will not start",
+                "nic=soft; or, if nobody else is on that network, nic_trusted_network=true");
+}
+
 void Limits(const Host& host, Report* report) {
   const absl::Status limits = CheckLimits(host.config());
   if (limits.ok()) return;
@@ -200,7 +217,8 @@ std::vector<Check> SecurityChecks() {
       {"certificate-time", CertificateTime},     {"certificate-key", CertificateKey},
       {"certificate-signer", CertificateSigner}, {"certificate-name", CertificateName},
       {"secret-permissions", SecretPermissions}, {"token", Token},
-      {"insecure-anywhere", InsecureAnywhere},   {"limits", Limits}};
+      {"insecure-anywhere", InsecureAnywhere},   {"encrypt-off", EncryptOff},
+      {"nic-in-the-clear", NicInTheClear},       {"limits", Limits}};
 }
 
 }  // namespace tryst

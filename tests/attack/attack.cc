@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -29,6 +30,7 @@
 #include "tests/attack/attackers.h"
 #include "tests/attack/honest_job.h"
 #include "tests/attack/process_use.h"
+#include "tests/attack/wired_pair.h"
 
 namespace tryst {
 namespace {
@@ -244,6 +246,34 @@ void AttackPath(const std::string& load_worker, const std::string& folder,
   }
 }
 
+// Somebody on the wire: reads, then makes every kind of edit, by turns until the time is over.
+void AttackWire(const WiredPair::Way& way, const std::string& folder, absl::Time until,
+                Tally* tally) {
+  WiredPair pair(way, folder);
+  int edits = 0;
+  absl::Status fetched = pair.trouble().empty() ? pair.Fetch() : absl::OkStatus();
+  do {
+    for (WireEdit edit : {WireEdit::kChange, WireEdit::kReplay, WireEdit::kReorder,
+                          WireEdit::kTruncate, WireEdit::kDowngrade}) {
+      if (!pair.trouble().empty() || !fetched.ok()) break;
+      if (pair.Edit(edit, 3)) edits += 3;
+    }
+    if (pair.trouble().empty() && fetched.ok()) fetched = pair.Fetch();
+  } while (absl::Now() < until && fetched.ok() && pair.trouble().empty() && pair.wrong() == 0);
+  const bool good = pair.trouble().empty() && fetched.ok() && pair.markers() == 0 &&
+                    pair.hellos() == 0 && pair.wrong() == 0 && edits > 0;
+  std::printf(
+      "%-7s on the wire: %s: %llu markers and %llu hellos read in %llu MiB, %d edits, %d wrong "
+      "tensors%s%s\n",
+      good ? "ok" : "FAILED", way.name().c_str(), static_cast<unsigned long long>(pair.markers()),
+      static_cast<unsigned long long>(pair.hellos()),
+      static_cast<unsigned long long>(pair.bytes() >> 20), edits, pair.wrong(),
+      pair.trouble().empty() && fetched.ok() ? "" : ": ",
+      fetched.ok() ? pair.trouble().c_str() : std::string(fetched.message()).c_str());
+  std::fflush(stdout);
+  ++(good ? tally->passed : tally->failed);
+}
+
 int Main(const std::vector<std::string>& args) {
   std::string load_worker;
   std::string only;
@@ -290,17 +320,18 @@ int Main(const std::vector<std::string>& args) {
   const absl::Duration turn =
       std::clamp(absl::Seconds(seconds) / turns, absl::Milliseconds(500), absl::Minutes(2));
   Tally tally;
+  for (const WiredPair::Way& way : WiredPair::All()) {
+    if (!absl::StrContains("on the wire: " + way.name(), only)) continue;
+    AttackWire(way, folder, absl::Now() + absl::Seconds(seconds) / 40, &tally);
+  }
   for (size_t i = 0; i < paths.size(); ++i) {
     const absl::Time now = absl::Now();
     const absl::Time until = now + (end - now) / static_cast<double>(paths.size() - i);
     if (attackers[i].empty()) continue;
     AttackPath(load_worker, folder, paths[i], attackers[i], until, turn, &tally);
   }
-  for (const char* file : {"token", "ps.out", "ps.err", "worker.out", "worker.err"}) {
-    if (tally.failed == 0) unlink(absl::StrCat(folder, "/", file).c_str());
-  }
   if (tally.failed == 0) {
-    rmdir(folder.c_str());
+    std::filesystem::remove_all(folder);
   } else {
     std::printf("what the job wrote is in %s\n", folder.c_str());
   }

@@ -56,6 +56,14 @@ SoftNicOptions Tls() {
   return options;
 }
 
+// Each socket has a session of its own, which a helper uses in one direction at a time.
+SoftNicOptions TlsHelpers() {
+  SoftNicOptions options = Helpers();
+  options.tls = true;
+  options.secret = "a token that all workers share";
+  return options;
+}
+
 SoftNicOptions Unix() {
   SoftNicOptions options;
   options.listen_address = "unix:";
@@ -74,7 +82,8 @@ INSTANTIATE_TEST_SUITE_P(Soft, NicContractTest,
                                            Shortened(SoftContract("FourSockets", Sockets(4))),
                                            Shortened(SoftContract("Helpers", Helpers())),
                                            Shortened(SoftContract("Unix", Unix())),
-                                           Shortened(SoftContract("Tls", Tls()))),
+                                           Shortened(SoftContract("Tls", Tls())),
+                                           Shortened(SoftContract("TlsHelpers", TlsHelpers()))),
                          NicContractName);
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "base/little_endian.h"
+#include "base/sealing.h"
 
 namespace tryst {
 namespace {
@@ -13,6 +14,14 @@ constexpr uint32_t kHelloMagic = 0x48595254;    // "TRYH"
 constexpr uint16_t kVersion = 1;
 constexpr size_t kAddressFixedBytes = 28;
 constexpr size_t kMaxListenerBytes = 200;
+constexpr int kTls = 1;
+constexpr int kSealed = 2;
+constexpr size_t kSealedBytes = sizeof(Token) + Sealing::kTagBytes;
+constexpr absl::string_view kSealingName = "tryst soft address 1";
+
+absl::string_view TextOf(const Token& token) {
+  return absl::string_view(reinterpret_cast<const char*>(token.data()), token.size());
+}
 
 }  // namespace
 
@@ -27,27 +36,57 @@ std::string EncodeSoftAddress(const SoftAddress& address) {
   StoreLittle<uint32_t>(fixed, kAddressMagic);
   fixed[4] = kVersion;
   fixed[5] = address.sockets;
-  fixed[6] = address.tls ? 1 : 0;
+  fixed[6] = address.tls ? kTls : 0;
   StoreLittle<uint32_t>(fixed + 8, address.number);
   memcpy(fixed + 12, address.token.data(), address.token.size());
   return std::string(reinterpret_cast<const char*>(fixed), sizeof(fixed)) + address.listener;
 }
 
-absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes) {
-  if (bytes.size() <= kAddressFixedBytes || bytes.size() > kAddressFixedBytes + kMaxListenerBytes) {
+// The salt is where the token would be; the sealed token and its tag follow the listener.
+std::string SealSoftAddress(const SoftAddress& address, absl::string_view secret,
+                            const Token& salt) {
+  SoftAddress open = address;
+  open.token = salt;
+  std::string bytes = EncodeSoftAddress(open);
+  bytes[6] = kTls | kSealed;
+  Sealing sealing(secret, TextOf(salt), kSealingName);
+  sealing.BeginSeal(0, bytes);
+  uint8_t sealed[kSealedBytes];
+  sealing.Add(address.token.data(), address.token.size(), sealed);
+  sealing.EndSeal(sealed + address.token.size());
+  return bytes.append(reinterpret_cast<const char*>(sealed), sizeof(sealed));
+}
+
+absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes, absl::string_view secret) {
+  const size_t behind = secret.empty() ? 0 : kSealedBytes;
+  if (bytes.size() <= kAddressFixedBytes + behind ||
+      bytes.size() > kAddressFixedBytes + kMaxListenerBytes + behind) {
     return absl::InvalidArgumentError("not the address of a soft queue pair: wrong length");
   }
   const uint8_t* in = reinterpret_cast<const uint8_t*>(bytes.data());
-  if (LoadLittle<uint32_t>(in) != kAddressMagic || in[4] != kVersion || in[5] == 0 || in[6] > 1 ||
-      in[7] != 0) {
+  if (LoadLittle<uint32_t>(in) != kAddressMagic || in[4] != kVersion || in[5] == 0 ||
+      (in[6] & ~(kTls | kSealed)) != 0 || in[7] != 0) {
     return absl::InvalidArgumentError("not the address of a soft queue pair of this version");
+  }
+  if (((in[6] & kSealed) != 0) != !secret.empty()) {
+    return absl::InvalidArgumentError("one side has a token to seal addresses with, the other not");
   }
   SoftAddress address;
   address.sockets = in[5];
-  address.tls = in[6] == 1;
+  address.tls = (in[6] & kTls) != 0;
   address.number = LoadLittle<uint32_t>(in + 8);
   memcpy(address.token.data(), in + 12, address.token.size());
+  const absl::string_view sealed = bytes.substr(bytes.size() - behind);
+  bytes.remove_suffix(behind);
   address.listener = std::string(bytes.substr(kAddressFixedBytes));
+  if (secret.empty()) return address;
+  Sealing sealing(secret, TextOf(address.token), kSealingName);
+  sealing.BeginOpen(0, bytes);
+  sealing.Add(sealed.data(), address.token.size(), address.token.data());
+  if (!sealing.EndOpen(reinterpret_cast<const uint8_t*>(sealed.data()) + address.token.size())) {
+    return absl::InvalidArgumentError(
+        "the address of a soft queue pair was not made by who holds this cluster's token");
+  }
   return address;
 }
 

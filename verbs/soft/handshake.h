@@ -26,7 +26,13 @@ struct SoftAddress {
   std::string listener;  // In the form of SocketAddress::Parse().
 };
 std::string EncodeSoftAddress(const SoftAddress& address);
-absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes);
+// The token is encrypted, and all proved, under a key of the `secret` that both sides share and of
+// `salt`, which is random and used once.
+std::string SealSoftAddress(const SoftAddress& address, absl::string_view secret,
+                            const Token& salt);
+// With a secret, only an address that was sealed with it is taken.
+absl::StatusOr<SoftAddress> DecodeSoftAddress(absl::string_view bytes,
+                                              absl::string_view secret = "");
 
 // The first bytes on a socket, in each direction. The dialler's contain the token of the queue pair
 // that it wants; the answer contains the dialler's own token. So each side proves that it has the

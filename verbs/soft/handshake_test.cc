@@ -42,6 +42,27 @@ TEST(HandshakeTest, WhatIsNoAddressIsRefused) {
   EXPECT_FALSE(DecodeSoftAddress(no_sockets).ok());
 }
 
+TEST(HandshakeTest, ASealedAddressShowsItsTokenToThoseWithTheSecret) {
+  const Token salt = {1, 2, 3};
+  const std::string secret = "sixteen bytes and more";
+  const std::string sealed = SealSoftAddress(SomeAddress(), secret, salt);
+  EXPECT_EQ(sealed.find(std::string("\x01\x02\x03\x04\x05\x06\x07\x08")), std::string::npos);
+  const absl::StatusOr<SoftAddress> address = DecodeSoftAddress(sealed, secret);
+  ASSERT_TRUE(address.ok()) << address.status();
+  EXPECT_EQ(address->token, SomeAddress().token);
+  EXPECT_EQ(address->listener, SomeAddress().listener);
+  EXPECT_TRUE(address->tls);
+  EXPECT_FALSE(DecodeSoftAddress(sealed, "another").ok());
+  EXPECT_FALSE(DecodeSoftAddress(sealed).ok()) << "nobody takes the salt for the token";
+  EXPECT_FALSE(DecodeSoftAddress(EncodeSoftAddress(SomeAddress()), secret).ok())
+      << "nobody takes what is not sealed";
+  for (size_t i = 0; i < sealed.size(); ++i) {
+    std::string edited = sealed;
+    edited[i] = static_cast<char>(edited[i] ^ 1);
+    EXPECT_FALSE(DecodeSoftAddress(edited, secret).ok()) << "byte " << i;
+  }
+}
+
 TEST(HandshakeTest, HelloComesBackAsItWas) {
   SoftHello hello;
   hello.token = SomeAddress().token;

@@ -33,7 +33,7 @@ SoftBatch::Progress SoftBatch::WriteTo(SoftStream* stream, size_t* written) {
   while (next_piece_ < pieces_ && left >= piece_[next_piece_].iov_len) {
     left -= piece_[next_piece_++].iov_len;
   }
-  if (next_piece_ == pieces_) return Progress::kAll;
+  if (next_piece_ == pieces_) return stream->HasUnsent() ? Progress::kSome : Progress::kAll;
   piece_[next_piece_].iov_base = static_cast<uint8_t*>(piece_[next_piece_].iov_base) + left;
   piece_[next_piece_].iov_len -= left;
   return Progress::kSome;

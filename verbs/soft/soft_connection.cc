@@ -33,12 +33,15 @@ absl::Status SoftConnection::Connect(absl::string_view remote_address) {
   if (state_ != QueuePairState::kReset) {
     return absl::FailedPreconditionError("a queue pair connects once");
   }
-  absl::StatusOr<SoftAddress> peer = DecodeSoftAddress(remote_address);
+  absl::StatusOr<SoftAddress> peer =
+      DecodeSoftAddress(remote_address, shared_->context->options.secret);
   if (!peer.ok()) return peer.status();
   absl::StatusOr<SocketAddress> listener = SocketAddress::Parse(peer->listener);
   if (!listener.ok()) return listener.status();
   if (peer->tls != (shared_->context->tls != nullptr)) {
-    return absl::InvalidArgumentError("one side uses TLS and the other does not");
+    return absl::InvalidArgumentError(
+        "one side uses TLS and the other does not: they set encrypt differently, or somebody "
+        "between them has changed an address");
   }
   if (peer->token == shared_->token) {
     return absl::InvalidArgumentError("a queue pair cannot connect to itself");
@@ -124,7 +127,7 @@ void SoftConnection::SendHello(SoftLane* lane) {
     shared_->completions->WatchLane(lane);
     return;
   }
-  if (sent != sizeof(bytes)) {
+  if (sent != sizeof(bytes) || lane->stream.HasUnsent()) {
     RetryDial(lane);
     return;
   }
@@ -174,7 +177,7 @@ void SoftConnection::Answer(SoftLane* lane) {
   }
   uint8_t bytes[kHelloBytes];
   EncodeHello(NewHello(*lane), bytes);
-  if (lane->stream.Send(bytes, sizeof(bytes)) != sizeof(bytes)) {
+  if (lane->stream.Send(bytes, sizeof(bytes)) != sizeof(bytes) || lane->stream.HasUnsent()) {
     Drop(lane);  // The peer, if it was the one, dials again.
     return;
   }
@@ -233,15 +236,13 @@ bool SoftConnection::Unreachable() const {
   return state == SoftLane::State::kIdle || state == SoftLane::State::kDialling;
 }
 
-bool SoftConnection::MayHand(const SoftLane& lane) const {
-  return lane.stream.is_plain() && carriers() > 0;
-}
+bool SoftConnection::MayHand(const SoftLane& lane) const { return lane.up() && carriers() > 0; }
 
 int SoftConnection::carriers() const {
   if (has_no_crew() || !shared_->context->options.crew->helps()) return 0;
-  return static_cast<int>(std::count_if(
-      lanes_.begin() + 1, lanes_.end(),
-      [](const std::unique_ptr<SoftLane>& lane) { return lane->up() && lane->stream.is_plain(); }));
+  return static_cast<int>(
+      std::count_if(lanes_.begin() + 1, lanes_.end(),
+                    [](const std::unique_ptr<SoftLane>& lane) { return lane->up(); }));
 }
 
 bool SoftConnection::has_no_crew() const {

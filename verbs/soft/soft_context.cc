@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstddef>
-#include <new>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -70,28 +69,6 @@ Token SoftContext::NewToken() const {
   Token token;
   options.random(absl::MakeSpan(token));
   return token;
-}
-
-SoftBlocks::~SoftBlocks() {
-  MutexLock lock(&mu_);
-  for (void* block : free_) ::operator delete(block);
-}
-
-void* SoftBlocks::Take(size_t bytes) {
-  {
-    MutexLock lock(&mu_);
-    if (!free_.empty()) {
-      void* block = free_.back();
-      free_.pop_back();
-      return block;
-    }
-  }
-  return ::operator new(bytes);
-}
-
-void SoftBlocks::Give(void* block) {
-  MutexLock lock(&mu_);
-  free_.push_back(block);
 }
 
 }  // namespace tryst

@@ -6,7 +6,6 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/types/optional.h"
@@ -14,6 +13,7 @@
 #include "base/mutex.h"
 #include "verbs/soft/handshake.h"
 #include "verbs/soft/socket.h"
+#include "verbs/soft/soft_blocks.h"
 #include "verbs/soft/soft_nic.h"
 #include "verbs/soft/soft_region_table.h"
 #include "verbs/soft/soft_tls.h"
@@ -32,18 +32,6 @@ class SoftEvents {
   const Fd fd_;  // An eventfd; readable while there are events.
   Mutex mu_;
   std::deque<NicEvent> events_ ABSL_GUARDED_BY(mu_);
-};
-
-// Memory for objects of one size, which is reused. Thread-safe.
-class SoftBlocks {
- public:
-  ~SoftBlocks();
-  void* Take(size_t bytes);  // `bytes` must be the same in every call.
-  void Give(void* block);
-
- private:
-  Mutex mu_;
-  std::vector<void*> free_ ABSL_GUARDED_BY(mu_);
 };
 
 // What a SoftNic shares with everything made from it. Outlives all of that. Thread-safe.

@@ -165,8 +165,10 @@ void SoftDoor::CloseGently(SoftStream stream, std::vector<uint8_t> last) {
   if (leaving_.size() >= kMaxLeaving) leaving_.erase(leaving_.begin());
   leaving.id = epoll_->NewId();
   epoll_->Watch(leaving.stream.fd(),
-                leaving.sent < leaving.last.size() ? EPOLLIN | EPOLLOUT : EPOLLIN, leaving.id,
-                EPOLL_CTL_ADD);
+                leaving.sent < leaving.last.size() || leaving.stream.HasUnsent()
+                    ? EPOLLIN | EPOLLOUT
+                    : EPOLLIN,
+                leaving.id, EPOLL_CTL_ADD);
   leaving_.push_back(std::move(leaving));
 }
 
@@ -178,12 +180,12 @@ void SoftDoor::SeeOff() {
 
 // False when it can be closed.
 bool SoftDoor::SeeOffOne(Leaving* leaving) {
-  if (leaving->sent < leaving->last.size()) {
+  if (leaving->sent < leaving->last.size() || leaving->stream.HasUnsent()) {
     const ssize_t sent = leaving->stream.Send(leaving->last.data() + leaving->sent,
                                               leaving->last.size() - leaving->sent);
     if (sent < 0 && errno != EAGAIN) return false;
     if (sent > 0) leaving->sent += static_cast<size_t>(sent);
-    if (leaving->sent == leaving->last.size()) {
+    if (leaving->sent == leaving->last.size() && !leaving->stream.HasUnsent()) {
       shutdown(leaving->stream.fd(), SHUT_WR);
       if (leaving->id != 0)
         epoll_->Watch(leaving->stream.fd(), EPOLLIN, leaving->id, EPOLL_CTL_MOD);

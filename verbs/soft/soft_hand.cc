@@ -119,7 +119,7 @@ void SoftReceiveHand::Set(SoftStream* stream, SoftRegionTable* regions, const So
   payload_ = payload;
   rest_ = rest;
   got_ = 0;
-  lost_ = false;
+  lost_ = 0;
   revoked_ = false;
 }
 
@@ -136,7 +136,7 @@ void SoftReceiveHand::Work() {
       got_ += static_cast<size_t>(got);
       if (got_ >= payload_.iov_len) return;
     } else if (got == 0 || errno != EAGAIN) {
-      lost_ = true;
+      lost_ = got == 0 ? ECONNRESET : errno;
       return;
     }
   } while (Stay(got > 0));

@@ -111,7 +111,7 @@ class SoftReceiveHand final : public SoftHand {
   void Set(SoftStream* stream, SoftRegionTable* regions, const SoftPin& pin, const iovec& payload,
            const iovec& rest);
   size_t got() const { return got_; }
-  bool lost() const { return lost_; }        // The socket has ended.
+  int lost() const { return lost_; }         // Not 0: the socket has ended, with this error.
   bool revoked() const { return revoked_; }  // The memory is no longer open to the peer.
 
  private:
@@ -123,7 +123,7 @@ class SoftReceiveHand final : public SoftHand {
   iovec payload_{};
   iovec rest_{};
   size_t got_ = 0;
-  bool lost_ = false;
+  int lost_ = 0;
   bool revoked_ = false;
 };
 

@@ -40,9 +40,13 @@ struct SoftNicOptions {
   int sockets_per_queue_pair = 1;
   std::shared_ptr<Crew> crew;       // UseCrew(). May be null.
   uint64_t stripe_bytes = 1 << 20;  // Messages of this size or more use all sockets.
-  // TLS 1.3 with the queue pair's token as the shared key; on both sides or on neither. It costs a
-  // copy and the cipher's work for each byte.
+  // TLS 1.3 with the queue pair's token as the shared key; on both sides or on neither. It costs
+  // the cipher's work for each byte. Who reads a queue pair's address can then speak for it, so
+  // addresses must travel in secret, or:
   bool tls = false;
+  // With TLS: a secret of all peers, under a key of which an address hides its token. Empty: it
+  // does not.
+  std::string secret;
   // How long a work waits for the peer's receive, times (rnr_retry_count + 1).
   absl::Duration rnr_timer = absl::Milliseconds(10);
   // How long a stranger may take to authenticate.

@@ -884,6 +884,34 @@ TEST_F(TlsTest, CallerWithAnotherKeyIsRefused) {
   EXPECT_EQ(nic_->counters().tokens_refused, 1u);
 }
 
+// Somebody on the wire puts bytes behind those of a peer that was let in.
+TEST_F(TlsTest, ARecordThatThePeerHasNotMadeEndsTheConnection) {
+  victim_.OpenQueuePair();
+  SoftAddress ours;  // Its token is the smallest that there is, so we dial.
+  ours.number = HostilePeer::kNumber;
+  ours.tls = true;
+  ours.listener = "127.0.0.1:1";
+  ASSERT_TRUE(victim_.queue_pair->Connect(EncodeSoftAddress(ours)).ok());
+  const std::string address = victim_.queue_pair->LocalAddress();
+  const SoftAddress to = *DecodeSoftAddress(address);
+  const auto tls = SoftTls::Create();
+  ASSERT_TRUE(tls.ok()) << tls.status();
+  const Fd fd = SocketAddress::Parse(to.listener)->Dial();
+  const auto session = (*tls)->Dial(fd.get(), to.number, to.token);
+  uint8_t hello[kHelloBytes];
+  EncodeHello(HostilePeer::HelloFor(address), hello);
+  const iovec piece = {hello, kHelloBytes};
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return session->Send(&piece, 1) > 0; }));
+  ASSERT_TRUE(PollUntil({&victim_}, [&] { return session->Receive(&piece, 1) > 0; }));
+  EXPECT_EQ(nic_->counters().connections_accepted, 1u);
+  const std::string forged = std::string("\x17\x03\x03\x00\x40", 5) + std::string(64, 'x');
+  ASSERT_EQ(send(fd.get(), forged.data(), forged.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(forged.size()));
+  ASSERT_TRUE(PollUntil({&victim_},
+                        [&] { return victim_.queue_pair->state() == QueuePairState::kDrained; }));
+  EXPECT_EQ(nic_->counters().protocol_errors, 1u);
+}
+
 TEST_F(TlsTest, NothingCrossesTheWireInTheClear) {
   // The victim calls us, for our token is the largest that there is.
   const auto listener = SocketAddress::Parse("127.0.0.1:0")->Listen();

@@ -65,7 +65,9 @@ std::string SoftQueuePair::LocalAddress() const {
   address.sockets = static_cast<uint8_t>(shared_.context->options.sockets_per_queue_pair);
   address.tls = shared_.context->tls != nullptr;
   address.listener = shared_.completions->listener_address();
-  return EncodeSoftAddress(address);
+  const std::string& secret = shared_.context->options.secret;
+  return secret.empty() ? EncodeSoftAddress(address)
+                        : SealSoftAddress(address, secret, shared_.context->NewToken());
 }
 
 absl::Status SoftQueuePair::Connect(absl::string_view remote_address) {

@@ -49,7 +49,7 @@ bool SoftReceiver::Read(SoftLane* lane) {
     size_t wanted = 0;
     const ssize_t got = ReadSome(lane, &wanted);
     if (got == 0 || (got < 0 && errno != EAGAIN)) {
-      Lose(lane);
+      Lose(lane, got == 0 ? ECONNRESET : errno);
       return came;
     }
     if (got < 0) break;
@@ -91,8 +91,8 @@ void SoftReceiver::FinishHanded(SoftLane* lane) {
   lane->end += hand.got() - landed;
   if (hand.revoked()) {
     landing_->RefuseRest();
-  } else if (hand.lost()) {
-    Lose(lane);
+  } else if (hand.lost() != 0) {
+    Lose(lane, hand.lost());
   } else {
     const bool all = landed == lane->payload_left;
     landing_->NoteLanded(lane, landed);
@@ -101,10 +101,13 @@ void SoftReceiver::FinishHanded(SoftLane* lane) {
   }
 }
 
-void SoftReceiver::Lose(SoftLane* lane) {
+void SoftReceiver::Lose(SoftLane* lane, int error) {
   lane->Unpin(&shared_->context->regions);
   if (lane->state == SoftLane::State::kGreeted) {
     connection_->RetryDial(lane);
+  } else if (error == EPROTO) {
+    TRYST_REACHED("soft: a record that the peer has not made");
+    ending_->Nonsense("a record that is not its own: somebody between us changes what passes");
   } else {
     ending_->LoseLane(lane);
   }

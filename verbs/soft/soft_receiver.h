@@ -42,7 +42,7 @@ class SoftReceiver {
   void MakeRoom(SoftLane* lane);
   bool TakeStaged(SoftLane* lane);  // False: the lane must wait, or is gone.
   bool TakeFrame(SoftLane* lane, const uint8_t* header);
-  void Lose(SoftLane* lane);
+  void Lose(SoftLane* lane, int error);
   void Leave(SoftLane* lane);
 
   SoftShared* const shared_;

@@ -14,7 +14,7 @@
 namespace tryst {
 
 // A connected socket, plain or with TLS. Calls return as send(2) and recv(2) do, and never block:
-// -1 with EAGAIN for "not now".
+// -1 with EAGAIN for "not now". Once it is connected, one thread may send while another receives.
 class SoftStream {
  public:
   SoftStream() = default;
@@ -30,8 +30,8 @@ class SoftStream {
   ssize_t Receive(const iovec* pieces, int count);
   ssize_t Receive(void* bytes, size_t size);
 
-  // One thread may send while another receives.
-  bool is_plain() const { return tls_ == nullptr; }
+  // Whether Send() has taken more than the socket has: call it again, if only without pieces.
+  bool HasUnsent() const { return tls_ != nullptr && tls_->HasUnsent(); }
   // Whether there is more to receive than the descriptor shows.
   bool HoldsBytes() const { return tls_ != nullptr && tls_->HoldsBytes(); }
   // Whether the last Send() waits for bytes from the peer instead of room.

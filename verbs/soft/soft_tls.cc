@@ -1,6 +1,7 @@
 #include "verbs/soft/soft_tls.h"
 
 #include <openssl/bio.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
@@ -10,39 +11,51 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
+#include "verbs/soft/soft_kernel_tls.h"
 
 namespace tryst {
 namespace {
 
-constexpr size_t kRecordBytes = 16 << 10;  // The largest record of TLS.
-constexpr size_t kIdentityBytes = 16;      // Eight hexadecimal digits and a zero.
-
-// OpenSSL's own socket BIO writes without MSG_NOSIGNAL, but a peer that has gone must not cause a
-// signal in this process.
-int WriteToSocket(BIO* bio, const char* bytes, int size) {
-  BIO_clear_retry_flags(bio);
-  const int fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
-  const ssize_t sent = send(fd, bytes, static_cast<size_t>(size), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
-  return static_cast<int>(sent);
-}
-
-int ReadFromSocket(BIO* bio, char* bytes, int size) {
-  BIO_clear_retry_flags(bio);
-  const int fd = static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
-  const ssize_t got = recv(fd, bytes, static_cast<size_t>(size), MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
-  return static_cast<int>(got);
-}
+constexpr size_t kIdentityBytes = 16;  // Eight hexadecimal digits and a zero.
+// Of a handshake: without certificates it has some hundred, so who sends more is no peer of ours.
+constexpr size_t kMostHandshakeBytes = 8 << 10;
 
 long ControlSocket(BIO*, int command, long, void*) {
   return command == BIO_CTRL_FLUSH || command == BIO_CTRL_DUP ? 1 : 0;
 }
 
+SoftTlsSession* SessionOf(const BIO* bio) {
+  return static_cast<SoftTlsSession*>(BIO_get_data(const_cast<BIO*>(bio)));
+}
+
 }  // namespace
+
+// OpenSSL's own socket BIO writes without MSG_NOSIGNAL, but a peer that has gone must not cause a
+// signal in this process.
+int SoftTlsSession::WriteToSocket(BIO* bio, const char* bytes, int size) {
+  BIO_clear_retry_flags(bio);
+  const ssize_t sent =
+      send(SessionOf(bio)->fd_, bytes, static_cast<size_t>(size), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
+  return static_cast<int>(sent);
+}
+
+int SoftTlsSession::ReadFromSocket(BIO* bio, char* bytes, int size) {
+  BIO_clear_retry_flags(bio);
+  SoftTlsSession* const self = SessionOf(bio);
+  if (self->heard_ + static_cast<size_t>(size) > kMostHandshakeBytes) return -1;
+  const ssize_t got = recv(self->fd_, bytes, static_cast<size_t>(size), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+  if (got > 0) self->heard_ += static_cast<size_t>(got);
+  return static_cast<int>(got);
+}
 
 absl::StatusOr<std::unique_ptr<SoftTls>> SoftTls::Create() {
   std::unique_ptr<SoftTls> tls(new SoftTls);
@@ -54,15 +67,15 @@ absl::StatusOr<std::unique_ptr<SoftTls>> SoftTls::Create() {
       SSL_CTX_set_num_tickets(tls->context_, 0) != 1) {
     return absl::InternalError("OpenSSL has no TLS 1.3 with AES-128-GCM");
   }
-  BIO_meth_set_write(tls->socket_, WriteToSocket);
-  BIO_meth_set_read(tls->socket_, ReadFromSocket);
+  BIO_meth_set_write(tls->socket_, &SoftTlsSession::WriteToSocket);
+  BIO_meth_set_read(tls->socket_, &SoftTlsSession::ReadFromSocket);
   BIO_meth_set_ctrl(tls->socket_, ControlSocket);
   SSL_CTX_set_session_cache_mode(tls->context_, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_mode(tls->context_, SSL_MODE_ENABLE_PARTIAL_WRITE |
-                                      SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                      SSL_MODE_RELEASE_BUFFERS);
+  // No record may follow the handshake's but ours.
+  SSL_CTX_clear_options(tls->context_, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
   SSL_CTX_set_psk_server_callback(tls->context_, &SoftTlsSession::ServerKey);
   SSL_CTX_set_psk_client_callback(tls->context_, &SoftTlsSession::ClientKey);
+  SSL_CTX_set_keylog_callback(tls->context_, &SoftTlsSession::TakeSecret);
   return tls;
 }
 
@@ -71,23 +84,23 @@ SoftTls::~SoftTls() {
   BIO_meth_free(socket_);
 }
 
-std::unique_ptr<SoftTlsSession> SoftTls::Start(int fd) {
+std::unique_ptr<SoftTlsSession> SoftTls::Start(int fd, bool dials) {
   SSL* const ssl = SSL_new(context_);
   BIO* const bio = ssl != nullptr ? BIO_new(socket_) : nullptr;
   if (bio == nullptr) {
     SSL_free(ssl);
     return nullptr;
   }
-  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));
+  std::unique_ptr<SoftTlsSession> session(new SoftTlsSession(this, ssl, fd, dials));
+  BIO_set_data(bio, session.get());
   BIO_set_init(bio, 1);
   SSL_set_bio(ssl, bio, bio);
-  std::unique_ptr<SoftTlsSession> session(new SoftTlsSession(ssl));
   SSL_set_app_data(ssl, session.get());
   return session;
 }
 
 std::unique_ptr<SoftTlsSession> SoftTls::Dial(int fd, uint32_t number, const Token& token) {
-  std::unique_ptr<SoftTlsSession> session = Start(fd);
+  std::unique_ptr<SoftTlsSession> session = Start(fd, true);
   if (session == nullptr) return nullptr;
   session->number_ = number;
   session->token_ = token;
@@ -96,14 +109,20 @@ std::unique_ptr<SoftTlsSession> SoftTls::Dial(int fd, uint32_t number, const Tok
 }
 
 std::unique_ptr<SoftTlsSession> SoftTls::Accept(int fd, SoftTlsSession::FindToken find_token) {
-  std::unique_ptr<SoftTlsSession> session = Start(fd);
+  std::unique_ptr<SoftTlsSession> session = Start(fd, false);
   if (session == nullptr) return nullptr;
   session->find_token_ = std::move(find_token);
   SSL_set_accept_state(session->ssl_);
   return session;
 }
 
-SoftTlsSession::~SoftTlsSession() { SSL_free(ssl_); }
+SoftTlsSession::SoftTlsSession(SoftTls* tls, SSL* ssl, int fd, bool dials)
+    : tls_(tls), ssl_(ssl), fd_(fd), dials_(dials) {}
+
+SoftTlsSession::~SoftTlsSession() {
+  SSL_free(ssl_);
+  OPENSSL_cleanse(token_.data(), token_.size());
+}
 
 unsigned SoftTlsSession::ServerKey(SSL* ssl, const char* identity, unsigned char* key,
                                    unsigned max) {
@@ -127,65 +146,73 @@ unsigned SoftTlsSession::ClientKey(SSL* ssl, const char*, char* identity, unsign
   return static_cast<unsigned>(self->token_.size());
 }
 
-// What to return after OpenSSL returned `result` and `done` bytes had been moved before.
-ssize_t SoftTlsSession::Finish(int result, size_t done) {
+// OpenSSL tells the secrets that were agreed as lines "NAME RANDOM SECRET", for the logs of those
+// who debug TLS. It has no other way to tell them.
+void SoftTlsSession::TakeSecret(const SSL* ssl, const char* line) {
+  auto* const self = static_cast<SoftTlsSession*>(SSL_get_app_data(ssl));
+  const absl::string_view text = line;
+  SoftTrafficSecret* const into =
+      absl::StartsWith(text, "CLIENT_TRAFFIC_SECRET_0 ")   ? &self->dialler_secret_
+      : absl::StartsWith(text, "SERVER_TRAFFIC_SECRET_0 ") ? &self->acceptor_secret_
+                                                           : nullptr;
+  if (into == nullptr) return;
+  std::string secret = absl::HexStringToBytes(text.substr(text.rfind(' ') + 1));
+  if (secret.size() == into->size()) std::copy(secret.begin(), secret.end(), into->begin());
+  OPENSSL_cleanse(secret.data(), secret.size());
+}
+
+bool SoftTlsSession::Handshake() {
+  if (writer_.has_value()) return true;
+  if (ssl_ == nullptr) {
+    errno = EPROTO;
+    return false;
+  }
+  ERR_clear_error();
+  const int result = SSL_do_handshake(ssl_);
   const int reason = SSL_get_error(ssl_, result);
   waits_for_peer_ = reason == SSL_ERROR_WANT_READ;
-  if (done > 0) return static_cast<ssize_t>(done);
   if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE) {
     errno = EAGAIN;
-    return -1;
+    return false;
   }
-  if (reason == SSL_ERROR_ZERO_RETURN) return 0;
-  errno = EPROTO;
-  return -1;
+  const bool agreed = result == 1 && dialler_secret_ != SoftTrafficSecret() &&
+                      acceptor_secret_ != SoftTrafficSecret();
+  if (agreed) UseSecrets();
+  ERR_clear_error();
+  SSL_free(ssl_);
+  ssl_ = nullptr;
+  if (!agreed) errno = EPROTO;
+  return agreed;
+}
+
+void SoftTlsSession::UseSecrets() {
+  writer_.emplace(dials_ ? dialler_secret_ : acceptor_secret_, &tls_->blocks_);
+  reader_.emplace(dials_ ? acceptor_secret_ : dialler_secret_, &tls_->blocks_);
+  OPENSSL_cleanse(dialler_secret_.data(), dialler_secret_.size());
+  OPENSSL_cleanse(acceptor_secret_.data(), acceptor_secret_.size());
+  if (!tls_->try_kernel_.load(std::memory_order_relaxed)) return;
+  kernel_sends_ = KernelSends(fd_, writer_->keys());
+  // A kernel without TLS would look for the module again for each connection.
+  if (!kernel_sends_) tls_->try_kernel_.store(false, std::memory_order_relaxed);
 }
 
 ssize_t SoftTlsSession::Send(const iovec* pieces, int count) {
-  ERR_clear_error();
-  size_t done = 0;
-  size_t offset = 0;  // In the first remaining part.
-  while (count > 0) {
-    // Small parts share a record, as they would share a segment.
-    uint8_t record[kRecordBytes];
-    size_t filled = 0;
-    for (int i = 0; i < count && filled < kRecordBytes; ++i) {
-      const size_t skip = i == 0 ? offset : 0;
-      const size_t take = std::min(pieces[i].iov_len - skip, kRecordBytes - filled);
-      memcpy(record + filled, static_cast<const uint8_t*>(pieces[i].iov_base) + skip, take);
-      filled += take;
-    }
-    if (filled == 0) break;
-    const int written = SSL_write(ssl_, record, static_cast<int>(filled));
-    if (written <= 0) return Finish(written, done);
-    done += static_cast<size_t>(written);
-    offset += static_cast<size_t>(written);
-    while (count > 0 && offset >= pieces->iov_len) {
-      offset -= pieces->iov_len;
-      ++pieces;
-      --count;
-    }
-  }
+  if (!Handshake()) return -1;
   waits_for_peer_ = false;
-  return static_cast<ssize_t>(done);
+  if (!kernel_sends_) return writer_->Send(fd_, pieces, count);
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(pieces);
+  message.msg_iovlen = static_cast<size_t>(count);
+  ssize_t sent;
+  do {
+    sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent;
 }
 
 ssize_t SoftTlsSession::Receive(const iovec* pieces, int count) {
-  ERR_clear_error();
-  size_t done = 0;
-  for (int i = 0; i < count; ++i) {
-    size_t filled = 0;
-    while (filled < pieces[i].iov_len) {
-      const int got = SSL_read(ssl_, static_cast<uint8_t*>(pieces[i].iov_base) + filled,
-                               static_cast<int>(pieces[i].iov_len - filled));
-      if (got <= 0) return Finish(got, done);
-      filled += static_cast<size_t>(got);
-      done += static_cast<size_t>(got);
-    }
-  }
-  return static_cast<ssize_t>(done);
+  if (!Handshake()) return -1;
+  return reader_->Receive(fd_, pieces, count);
 }
-
-bool SoftTlsSession::HoldsBytes() const { return SSL_has_pending(ssl_) == 1; }
 
 }  // namespace tryst

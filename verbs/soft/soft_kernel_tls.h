@@ -1,0 +1,21 @@
+#ifndef TRYST_VERBS_SOFT_SOFT_KERNEL_TLS_H_
+#define TRYST_VERBS_SOFT_SOFT_KERNEL_TLS_H_
+
+#include <linux/tls.h>
+
+#include "verbs/soft/soft_records.h"
+
+namespace tryst {
+
+// What setsockopt(SOL_TLS, TLS_TX) takes for a direction that goes on with these keys.
+tls12_crypto_info_aes_gcm_128 KernelKeys(const SoftRecordKeys& keys);
+
+// Has the kernel encrypt what is sent on a connected socket from now on: it does so while it
+// copies. False: this kernel or this kind of socket has no TLS, and nothing has changed. Receiving
+// stays with SoftRecordReader, which puts bytes where they belong without a copy; the kernel does
+// not.
+bool KernelSends(int fd, SoftRecordKeys* keys);
+
+}  // namespace tryst
+
+#endif  // TRYST_VERBS_SOFT_SOFT_KERNEL_TLS_H_
