@@ -306,7 +306,7 @@ class Step:
         """Waits for a tensor and returns it; None for a dead one. `timeout` is in seconds.
 
         `into` is an array of the right type and shape to fill. With `by_reference` the tensor may
-        be a view of the producer's memory, to be read only.
+        be a view of the producer's memory, to be read only; an `into` is filled all the same.
         """
         if into is not None:
             return self.start([name], frm, timeout, [into], by_reference, recurring).result()[0]
