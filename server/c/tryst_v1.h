@@ -85,8 +85,10 @@ typedef struct {
 enum {
   TRYST_SEND_COPY = 1, /* Of a copy, made before the call returns. */
 
-  TRYST_RECV_BY_REFERENCE = 1, /* May come as a view of the producer's memory, to be read only. */
-  TRYST_RECV_RECURRING = 2     /* The same keys are wanted in step after step: ask ahead. */
+  /* May come as a view of the producer's memory, to be read only. An `into` is filled all the
+   * same. */
+  TRYST_RECV_BY_REFERENCE = 1,
+  TRYST_RECV_RECURRING = 2 /* The same keys are wanted in step after step: ask ahead. */
 };
 
 typedef struct {
@@ -123,6 +125,20 @@ void tryst_op_cancel(tryst_op* op);
 tryst_status* tryst_op_result(tryst_op* op, size_t i, tryst_tensor** tensor, int* is_dead);
 /* Cancels it if it is under way, takes it out of its queue and waits for nothing. */
 void tryst_op_free(tryst_op* op);
+
+/* ---- Steps of a peer ---- */
+
+/* As a job's chief does. The peer answers within `timeout_ms`, or the call fails with
+ * TRYST_UNAVAILABLE or TRYST_DEADLINE_EXCEEDED; a peer that is not up is waited for as long.
+ * TRYST_PERMISSION_DENIED: its setting `control` does not let us. */
+tryst_status* tryst_peer_step_begin(tryst_server* server, const char* peer, int64_t step,
+                                    int64_t timeout_ms);
+/* Fails what waits in the step at the peer, and what comes later. */
+tryst_status* tryst_peer_step_abort(tryst_server* server, const char* peer, int64_t step,
+                                    tryst_code code, const char* message, int64_t timeout_ms);
+/* The step is over at the peer. */
+tryst_status* tryst_peer_step_cleanup(tryst_server* server, const char* peer, int64_t step,
+                                      int64_t timeout_ms);
 
 /* ---- Memory that the host's workers share ---- */
 
