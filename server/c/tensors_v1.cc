@@ -74,7 +74,7 @@ tryst_status* tryst_tensor_strings(const char* const* texts, const size_t* sizes
   if (!shape.ok()) return Give(shape.status());
   auto made = tryst::Tensor::Allocate(tryst::DType::kString, *shape);
   if (!made.ok()) return Give(made.status());
-  if (made->shape().num_elements() > 0 && (texts == nullptr || sizes == nullptr)) {
+  if (made->shape().elements() > 0 && (texts == nullptr || sizes == nullptr)) {
     return Give(absl::InvalidArgumentError("null was given for the strings or their sizes"));
   }
   size_t i = 0;
